@@ -1,0 +1,1 @@
+//! a node: launching (PMI), watching, capturing, restoring.

@@ -1,0 +1,1 @@
+//! the control state machine and its runtime.

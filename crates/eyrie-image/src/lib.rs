@@ -1,0 +1,1 @@
+//! process images: format and capture.

@@ -1,0 +1,1 @@
+//! substitution methods and the search for better ones.

@@ -1,0 +1,1 @@
+//! libeyrie-fi.so, the libfabric provider in every rank.

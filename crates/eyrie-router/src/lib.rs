@@ -1,0 +1,1 @@
+//! message log, determinants, delivery.

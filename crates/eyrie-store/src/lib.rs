@@ -1,0 +1,1 @@
+//! the checkpoint server: receives, verifies, keeps and serves process images.

@@ -1,0 +1,1 @@
+//! networks, routes and link loads.

@@ -1,0 +1,1 @@
+//! frames and messages between roles, versions, authentication.
