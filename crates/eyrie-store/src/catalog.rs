@@ -290,3 +290,195 @@ impl Catalog {
         self.packs.values().map(|pack| pack.live).sum()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::manifest::ImageInfo;
+    use proptest::prelude::*;
+
+    fn chunk(content: u8, pack: u64, offset: u64) -> ChunkRef {
+        let key = ChunkKey { hash: [content; 32], raw_len: 200 };
+        ChunkRef { key, place: Place { pack, offset }, stored_len: 100 }
+    }
+
+    fn manifest(image: u64, chunks: Vec<ChunkRef>) -> Manifest {
+        let bytes = chunks.iter().map(|c| u64::from(c.key.raw_len)).sum();
+        Manifest { rank: 0, image, info: ImageInfo::default(), bytes, records: 0, chunks }
+    }
+
+    #[test]
+    fn a_gap_reaches_from_one_live_chunk_to_the_next() {
+        let mut catalog = Catalog::default();
+        let lens = BTreeMap::from([(0, 500)]);
+        let all: Vec<_> = (0..5).map(|n| chunk(n, 0, u64::from(n) * 100)).collect();
+        catalog.adopt(manifest(1, all.clone()), &lens).unwrap();
+        catalog.adopt(manifest(2, vec![all[0], all[4], all[2]]), &lens).unwrap();
+        catalog.adopt(manifest(3, vec![all[4]]), &lens).unwrap();
+        let punch = |offset, len| Reclaim::Punch { pack: 0, offset, len };
+        assert_eq!(catalog.remove(0, 1), BTreeSet::from([punch(100, 100), punch(300, 100)]));
+        assert_eq!(catalog.remove(0, 2), BTreeSet::from([punch(0, 400)]));
+        assert_eq!(catalog.remove(0, 3), BTreeSet::from([Reclaim::Delete { pack: 0 }]));
+    }
+
+    #[test]
+    fn images_that_contradict_each_other_are_not_both_taken() {
+        let lens = BTreeMap::from([(0, 500)]);
+        let mut catalog = Catalog::default();
+        catalog.adopt(manifest(1, vec![chunk(1, 0, 100)]), &lens).unwrap();
+        let live = catalog.live_bytes();
+        for bad in
+            [chunk(2, 0, 100), chunk(2, 0, 50), chunk(2, 0, 150), chunk(2, 0, 401), chunk(2, 1, 0)]
+        {
+            let good = chunk(3, 0, 200);
+            catalog.adopt(manifest(2, vec![good, bad]), &lens).unwrap_err();
+            assert_eq!(catalog.live_bytes(), live, "nothing of a refused image stays");
+        }
+    }
+
+    /// One step of several receives, sends and removals in any order.
+    #[derive(Clone, Debug)]
+    enum Step {
+        Store { receive: usize, content: u8 },
+        Commit { receive: usize },
+        GiveUp { receive: usize },
+        Remove { image: usize },
+        Pin { image: usize },
+        Unpin { pin: usize },
+        Damage { image: usize },
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            8 => (0usize..3, 0u8..30)
+                .prop_map(|(receive, content)| Step::Store { receive, content }),
+            2 => (0usize..3).prop_map(|receive| Step::Commit { receive }),
+            1 => (0usize..3).prop_map(|receive| Step::GiveUp { receive }),
+            2 => any::<usize>().prop_map(|image| Step::Remove { image }),
+            1 => any::<usize>().prop_map(|image| Step::Pin { image }),
+            1 => any::<usize>().prop_map(|pin| Step::Unpin { pin }),
+            1 => any::<usize>().prop_map(|image| Step::Damage { image }),
+        ]
+    }
+
+    /// Plays the part of the store, and keeps the files' contents as a list of (pack, offset) that are
+    /// readable.
+    #[derive(Default)]
+    struct World {
+        catalog: Catalog,
+        receives: [Option<(u64, u64, Vec<ChunkRef>)>; 3],
+        pins: Vec<Vec<ChunkRef>>,
+        readable: BTreeSet<Place>,
+        images: u64,
+    }
+
+    impl World {
+        fn play(&mut self, step: Step) {
+            match step {
+                Step::Store { receive, content } => self.store(receive, content),
+                Step::Commit { receive } => self.end(receive, true),
+                Step::GiveUp { receive } => self.end(receive, false),
+                Step::Remove { image } => {
+                    if let Some(found) = self.pick(image) {
+                        let work = self.catalog.remove(0, found.image);
+                        self.reclaim(work);
+                    }
+                }
+                Step::Pin { image } => {
+                    if let Some(found) = self.pick(image) {
+                        self.catalog.hold(&found.chunks);
+                        self.pins.push(found.chunks.clone());
+                    }
+                }
+                Step::Unpin { pin } if !self.pins.is_empty() => {
+                    let chunks = self.pins.swap_remove(pin % self.pins.len());
+                    let work = self.catalog.release(&chunks);
+                    self.reclaim(work);
+                }
+                Step::Unpin { .. } => {}
+                Step::Damage { image } => {
+                    if let Some(chunk) = self.pick(image).and_then(|m| m.chunks.first().copied()) {
+                        self.catalog.mark_damaged(chunk.place);
+                    }
+                }
+            }
+        }
+
+        fn pick(&self, number: usize) -> Option<Arc<Manifest>> {
+            let count = self.catalog.images().count();
+            self.catalog.images().nth(number.checked_rem(count)?).cloned()
+        }
+
+        fn store(&mut self, receive: usize, content: u8) {
+            let emptying = self.catalog.packs_to_empty();
+            let catalog = &mut self.catalog;
+            let (pack, len, chunks) = self.receives[receive].get_or_insert_with(|| {
+                let pack = catalog.begin_pack();
+                let file = File::open("/dev/null").expect("the null device");
+                catalog.open_pack(pack, Arc::new(file));
+                (pack, 0, Vec::new())
+            });
+            let own = chunk(content, *pack, *len);
+            let found = catalog.find(&own.key, &emptying);
+            let entered = found.unwrap_or_else(|| catalog.add(own, &emptying));
+            if entered == own {
+                *len += 100;
+                self.readable.insert(own.place);
+            }
+            chunks.push(entered);
+        }
+
+        fn end(&mut self, receive: usize, commit: bool) {
+            let Some((pack, len, chunks)) = self.receives[receive].take() else { return };
+            if commit {
+                self.images += 1;
+                self.catalog.commit(Arc::new(manifest(self.images, chunks)));
+            } else {
+                let work = self.catalog.release(&chunks);
+                self.reclaim(work);
+            }
+            let work = self.catalog.end_pack(pack, len);
+            self.reclaim(work);
+        }
+
+        fn reclaim(&mut self, work: BTreeSet<Reclaim>) {
+            for item in work {
+                self.readable.retain(|place| match item {
+                    Reclaim::Delete { pack } => place.pack != pack,
+                    Reclaim::Punch { pack, offset, len } => {
+                        place.pack != pack
+                            || place.offset + 100 <= offset
+                            || place.offset >= offset + len
+                    }
+                });
+            }
+        }
+
+        /// Every chunk that something refers to, once.
+        fn needed(&self) -> BTreeSet<Place> {
+            let images = self.catalog.images().flat_map(|m| m.chunks.iter());
+            let receives = self.receives.iter().flatten().flat_map(|(_, _, chunks)| chunks);
+            let pins = self.pins.iter().flatten();
+            images.chain(receives).chain(pins).map(|chunk| chunk.place).collect()
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(3_000))]
+
+        #[test]
+        fn what_is_referred_to_stays_and_nothing_else(
+            steps in prop::collection::vec(step(), 1..120),
+        ) {
+            let mut world = World::default();
+            for step in steps {
+                world.play(step);
+                let needed = world.needed();
+                prop_assert!(needed.is_subset(&world.readable));
+                prop_assert_eq!(world.catalog.live_bytes(), 100 * needed.len() as u64);
+            }
+            (0..3).for_each(|receive| world.end(receive, true));
+            prop_assert_eq!(world.needed(), world.readable.clone(), "no space is lost");
+        }
+    }
+}

@@ -110,3 +110,88 @@ pub fn restore<'a>(stored: &'a [u8], raw_len: usize, raw: &'a mut Vec<u8>) -> Op
 fn is_zero(page: &[u8]) -> bool {
     page.chunks_exact(64).all(|part| part.iter().fold(0, |all, byte| all | byte) == 0)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn header(kind: Kind, a: u64, len: usize) -> RecordHeader {
+        RecordHeader { kind, flags: 0, a, b: 0, len: len as u64 }
+    }
+
+    #[test]
+    fn pages_of_one_window_stay_together_and_apart_from_all_else() {
+        let mut cutter = Cutter::default();
+        let window = MAX_PAYLOAD as u64;
+        let cuts = [
+            (header(Kind::Header, 0, 100), false),
+            (header(Kind::Mapping, 0, 100), false),
+            (header(Kind::Pages, 0, PAGE), true),
+            (header(Kind::Pages, window - 4096, PAGE), false),
+            (header(Kind::Pages, window, MAX_PAYLOAD), true),
+            (header(Kind::Pages, 2 * window, MAX_PAYLOAD), true),
+            (header(Kind::Context, 0, MAX_PAYLOAD), true),
+            (header(Kind::Trailer, 0, 0), true),
+        ];
+        for (record, cut) in cuts {
+            assert_eq!(cutter.cut_before(&record), cut, "{record:?}");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+        #[test]
+        fn zero_pages_come_back(
+            pages in prop::collection::vec(0u8..3, 0..64), start in 0usize..100, tail in 0usize..50,
+        ) {
+            let mut chunk = vec![5; start];
+            for page in &pages {
+                chunk.extend_from_slice(&[page / 2; PAGE]);
+                *chunk.last_mut().unwrap() |= page % 2;
+            }
+            chunk.resize(chunk.len() + tail, 0);
+            let mut runs = ZeroRuns::default();
+            runs.scan(&chunk, start);
+            let (mut scratch, mut raw) = (Vec::new(), Vec::new());
+            let stored = runs.strip(&chunk, &mut scratch);
+            let zeros = pages.iter().filter(|p| **p == 0).count();
+            prop_assert!(stored.len() <= chunk.len() - zeros * (PAGE - 8) + 4 * zeros.min(1));
+            prop_assert_eq!(restore(stored, chunk.len(), &mut raw), Some(chunk.as_slice()));
+        }
+
+        #[test]
+        fn a_cutter_never_lets_a_chunk_outgrow_its_bound(
+            records in prop::collection::vec((2u32..6, 0u64..4, 0..=MAX_PAYLOAD), 1..50),
+        ) {
+            let (mut cutter, mut open) = (Cutter::default(), 0);
+            for (kind, window, len) in records {
+                let kind = Kind::from_u32(kind).unwrap();
+                let record = header(kind, window * MAX_PAYLOAD as u64, len);
+                let cut = cutter.cut_before(&record);
+                open = RECORD_HEADER_LEN + len + if cut { 0 } else { open };
+                prop_assert!(open <= MAX_CHUNK);
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(100_000))]
+
+        #[test]
+        fn any_table_of_runs_stays_within_the_length(
+            runs in 0u32..5, numbers in prop::collection::vec(0u32..20_000, 0..10),
+            rest in 0usize..100, raw_len in 0usize..30_000,
+        ) {
+            let mut stored = runs.to_le_bytes().to_vec();
+            numbers.iter().for_each(|n| stored.extend_from_slice(&n.to_le_bytes()));
+            stored.resize(stored.len() + rest, 1);
+            let mut raw = Vec::new();
+            if let Some(bytes) = restore(&stored, raw_len, &mut raw) {
+                prop_assert_eq!(bytes.len(), raw_len);
+            }
+            prop_assert!(raw.len() <= raw_len);
+        }
+    }
+}

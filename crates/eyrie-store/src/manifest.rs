@@ -190,3 +190,103 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
 fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn chunk() -> impl Strategy<Value = ChunkRef> {
+        let lengths = (1..=MAX_CHUNK as u32).prop_flat_map(|raw| (Just(raw), 1..=raw));
+        (any::<[u8; 32]>(), any::<u64>(), 0..u64::MAX >> 2, lengths).prop_map(
+            |(hash, pack, offset, (raw_len, stored_len))| ChunkRef {
+                key: ChunkKey { hash, raw_len },
+                place: Place { pack, offset },
+                stored_len,
+            },
+        )
+    }
+
+    prop_compose! {
+        fn manifest()(
+            rank: u32, image: u64, incarnation: u64, clock: u64, position: u64, records: u64,
+            meta in prop::collection::vec(any::<u8>(), 0..50),
+            chunks in prop::collection::vec(chunk(), 0..6),
+        ) -> Manifest {
+            let bytes = chunks.iter().map(|c| u64::from(c.key.raw_len)).sum();
+            let info = ImageInfo { incarnation, clock, position, meta };
+            Manifest { rank, image, info, bytes, records, chunks }
+        }
+    }
+
+    /// Puts a right checksum under changed contents, as a malicious writer would.
+    fn seal(bytes: &mut [u8]) {
+        let end = bytes.len() - CHECKSUM;
+        let hash = blake3::hash(&bytes[..end]);
+        bytes[end..].copy_from_slice(hash.as_bytes());
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(40_000))]
+
+        #[test]
+        fn a_manifest_survives_the_disk_and_no_flip_or_cut_of_it_does(
+            manifest in manifest(), at: prop::sample::Index, bit in 0..8,
+        ) {
+            let mut bytes = manifest.encode();
+            prop_assert_eq!(Manifest::decode(&bytes), Ok(manifest));
+            let at = at.index(bytes.len());
+            prop_assert!(Manifest::decode(&bytes[..at]).is_err());
+            bytes[at] ^= 1u8 << bit;
+            prop_assert!(Manifest::decode(&bytes).is_err());
+        }
+
+        #[test]
+        fn random_bytes_are_refused(
+            head in 0..3, mut bytes in prop::collection::vec(any::<u8>(), 0..400),
+        ) {
+            if head > 0 && bytes.len() > 12 {
+                bytes[..8].copy_from_slice(MAGIC);
+                bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+            }
+            prop_assert!(Manifest::decode(&bytes).is_err());
+        }
+
+        #[test]
+        fn a_sealed_manifest_with_any_contents_is_within_the_bounds_or_refused(
+            manifest in manifest(), at: prop::sample::Index, with: [u8; 4],
+        ) {
+            let mut bytes = manifest.encode();
+            let at = at.index(bytes.len() - CHECKSUM - 4);
+            bytes[at..at + 4].copy_from_slice(&with);
+            seal(&mut bytes);
+            if let Ok(read) = Manifest::decode(&bytes) {
+                prop_assert!(read.chunks.iter().all(|c| c.stored_len <= c.key.raw_len));
+                prop_assert!(read.chunks.iter().all(|c| c.key.raw_len as usize <= MAX_CHUNK));
+                prop_assert_eq!(read.encode(), bytes);
+            }
+        }
+    }
+
+    #[test]
+    fn declared_lengths_are_checked_before_anything_is_allocated() {
+        let mut bytes = Manifest {
+            rank: 0,
+            image: 0,
+            info: ImageInfo::default(),
+            bytes: 0,
+            records: 0,
+            chunks: Vec::new(),
+        }
+        .encode();
+        for at in [64, 68] {
+            let mut bytes = bytes.clone();
+            bytes[at..at + 4].copy_from_slice(&u32::MAX.to_le_bytes());
+            seal(&mut bytes);
+            assert_eq!(Manifest::decode(&bytes), Err(ManifestError::Length));
+        }
+        bytes[8] = 2;
+        seal(&mut bytes);
+        assert_eq!(Manifest::decode(&bytes), Err(ManifestError::Version(2)));
+    }
+}
