@@ -85,11 +85,12 @@ fn killed_at_any_moment_a_store_keeps_what_was_committed_and_nothing_else() {
     let dir = tempfile::tempdir().unwrap();
     let mut moments = BTreeMap::new();
     let mut known = vec![Known { next: 1, ..Known::default() }; RANKS as usize];
-    let (mut path, mut pages, mut sync) = (PathBuf::new(), 0, false);
+    let (mut path, mut pages) = (PathBuf::new(), 0);
     for kill in 0..KILLS {
         if kill % 25 == 0 {
             path = dir.path().join(format!("store-{kill}"));
-            (pages, sync) = (PAGES[kill / 25 % 2], kill % 100 < 50);
+            pages = PAGES[kill / 25 % 2];
+            let sync = kill % 100 < 50;
             drop(Store::create(&path, Options { keep: 2, sync }).unwrap());
             known.fill(Known { next: 1, ..Known::default() });
         }
