@@ -35,16 +35,16 @@ __attribute__((noreturn, format(printf, 1, 2), unused)) static void die(const ch
     exit(1);
 }
 
-static void print_usage(FILE *stream, const char *program, const char *summary, const struct option *options)
+static void print_usage(const char *program, const char *summary, const struct option *options)
 {
-    fprintf(stream, "%s\n\nUsage: %s [OPTIONS]\n\nOptions:\n", summary, program);
+    printf("%s\n\nUsage: %s [OPTIONS]\n\nOptions:\n", summary, program);
     for (const struct option *o = options; o->name; o++) {
         if (o->number)
-            fprintf(stream, "  --%-14s %s [default: %ld]\n", o->name, o->help, *o->number);
+            printf("  --%-14s %s [default: %ld]\n", o->name, o->help, *o->number);
         else if (o->real)
-            fprintf(stream, "  --%-14s %s [default: %g]\n", o->name, o->help, *o->real);
+            printf("  --%-14s %s [default: %g]\n", o->name, o->help, *o->real);
         else
-            fprintf(stream, "  --%-14s %s [default: %s]\n", o->name, o->help, *o->text ? *o->text : "none");
+            printf("  --%-14s %s [default: %s]\n", o->name, o->help, *o->text ? *o->text : "none");
     }
 }
 
@@ -78,16 +78,17 @@ static void parse_options(int argc, char **argv, const char *summary, const stru
             o++;
         if (!o->name || i + 1 == argc || !set_option(o, argv[i + 1])) {
             if (rank == 0)
-                fprintf(stderr, "%s: %s%s\n", argv[0], argv[i],
-                        !o->name          ? ": no such option"
-                        : i + 1 == argc   ? ": a value is missing"
-                                          : ": not a number");
+                fprintf(stderr, "%s: %s%s; see %s --help\n", argv[0], argv[i],
+                        !o->name        ? ": no such option"
+                        : i + 1 == argc ? ": a value is missing"
+                                        : ": not a number",
+                        argv[0]);
             code = 2;
         }
     }
     if (code >= 0) {
-        if (rank == 0)
-            print_usage(code ? stderr : stdout, argv[0], summary, options);
+        if (rank == 0 && code == 0)
+            print_usage(argv[0], summary, options);
         MPI_Finalize();
         exit(code);
     }
