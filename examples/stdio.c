@@ -1,8 +1,9 @@
 /* stdio: standard input, output and error, and the exit code.
  *
  * Rank 0 reads standard input to its end and echoes each line with its number; every rank then prints --lines lines to standard output
- * and to standard error, taking turns, so that the order is the same in every run if output is passed on in the order it was
- * written; at the end one rank may leave with an exit code. After a failure each line must be there once. */
+ * and to standard error, taking turns, so that each line is whole and a rank's lines stay in order (between ranks a launcher that
+ * reads from several pipes may mix them); at the end one rank may leave with an exit code. After a failure each line must be
+ * there once. */
 #include "common.h"
 #include <unistd.h>
 
