@@ -6,7 +6,7 @@ set -uo pipefail
 source "$(dirname "$0")/lib.sh"
 cd "$root" || exit 1
 
-parts=(setup format build lint unit examples jobs referee mpi4py)
+parts=(setup format build lint unit docs examples jobs referee mpi4py)
 
 part_setup() { scripts/setup.sh; }
 
@@ -17,6 +17,9 @@ part_build() { cargo build --release --workspace && make --no-print-directory -C
 part_lint() { cargo clippy --release --workspace --all-targets -- -D warnings; }
 
 part_unit() { cargo test --release --workspace; }
+
+# Tables in docs/ that are made from something are as they would be made now.
+part_docs() { scripts/mpi_support.py --check; }
 
 # The example programs by themselves, over MPICH's own transport: what they print is what jobs under Eyrie are compared with.
 part_examples() { examples/test.sh; }
