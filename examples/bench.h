@@ -18,14 +18,8 @@ struct bench {
         {"warm-up", "repetitions before them that do not count", .number = &(b).warm_up},               \
         {"budget-ms", "fewer repetitions, at least 10, where they would take longer than this", .number = &(b).budget_ms}
 
-static int bench_by_size(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-/* Repeats `once(buffers, bytes)` and returns the microseconds of each repetition, `*count` of them. The first of the
- * warm-up repetitions' mean decides, the same on all ranks, how many repetitions fit into the budget. */
+/* Repeats `once(buffers, bytes)` and returns the microseconds of each repetition, `*count` of them. The mean
+ * of the warm-up repetitions decides, the same on all ranks, how many fit into the budget. */
 static double *bench_measure(const struct bench *b, void (*once)(void *, long), void *context, long bytes, long *count)
 {
     double begin = MPI_Wtime(), each_us;
@@ -50,7 +44,7 @@ static double *bench_measure(const struct bench *b, void (*once)(void *, long), 
 /* The line for one size: median and tenth and ninetieth percentile of `us`, which is sorted here. */
 static void bench_print(const char *name, int ranks, long bytes, double *us, long count)
 {
-    qsort(us, (size_t)count, sizeof *us, bench_by_size);
+    qsort(us, (size_t)count, sizeof *us, by_value);
     printf("{\"bench\":\"%s\",\"ranks\":%d,\"bytes\":%ld,\"repetitions\":%ld,\"median_us\":%.3f,\"p10_us\":%.3f,\"p90_us\":%.3f}\n",
            name, ranks, bytes, count, us[count / 2], us[count / 10], us[count * 9 / 10]);
     fflush(stdout);

@@ -138,4 +138,11 @@ __attribute__((unused)) static long block_begin(long total, long parts, long par
     return total * part / parts;
 }
 
+/* For qsort() of doubles. */
+__attribute__((unused)) static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
 #endif

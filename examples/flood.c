@@ -44,12 +44,6 @@ static void take_flood(long messages, long count, uint64_t *words)
     MPI_Send(&hash, 1, MPI_UINT64_T, 0, 1, MPI_COMM_WORLD);
 }
 
-static int by_size(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static void talk(int rank, long rounds)
 {
     double *us = allocate((size_t)rounds, sizeof *us);
@@ -66,7 +60,7 @@ static void talk(int rank, long rounds)
         us[round] = (MPI_Wtime() - begin) * 1e6;
     }
     if (rank == 2 && rounds > 0) {
-        qsort(us, (size_t)rounds, sizeof *us, by_size);
+        qsort(us, (size_t)rounds, sizeof *us, by_value);
         fprintf(stderr, "{\"rounds\":%ld,\"median_us\":%.1f,\"p99_us\":%.1f,\"max_us\":%.1f}\n", rounds, us[rounds / 2],
                 us[rounds * 99 / 100], us[rounds - 1]);
     }

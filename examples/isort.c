@@ -144,7 +144,7 @@ static void sort_once(struct sorter *s)
     free(first_bucket), free(counts);
 }
 
-/* One line per rank's keys, written by rank 0 in rank order. */
+/* All keys in order, as 32-bit integers: rank 0 writes each rank's share in turn. */
 static void write_result(const struct sorter *s, const char *path)
 {
     FILE *file = NULL;
