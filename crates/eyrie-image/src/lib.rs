@@ -15,6 +15,7 @@ mod maps;
 mod refusal;
 pub mod restore;
 pub mod stream;
+#[allow(dead_code)] // the restorer uses the rest
 mod sys;
 
 pub use refusal::{Refusal, Text};

@@ -1,7 +1,6 @@
 //! Raw Linux system calls for x86_64, used by the capture and, through a `#[path]`, by the restorer.
 //! Nothing here may call a C library, allocate, take a lock or touch errno: it runs inside signal
 //! handlers and in a program that has no libc at all.
-#![allow(dead_code)] // each side uses its own part of the table
 
 use core::arch::asm;
 

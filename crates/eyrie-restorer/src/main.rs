@@ -105,7 +105,7 @@ unsafe fn arguments(start: *const usize) -> (i32, [i32; SLOTS_MAX]) {
     let usage = || -> ! {
         fail::now(exit::USAGE, format_args!("usage: eyrie-restorer IMAGE_FD [SLOT_FD...]"))
     };
-    if argc < 2 || argc > SLOTS_MAX + 2 {
+    if !(2..=SLOTS_MAX + 2).contains(&argc) {
         usage();
     }
     let image_fd = argument(1).filter(|fd| *fd >= 0).unwrap_or_else(|| usage());

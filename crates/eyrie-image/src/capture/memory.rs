@@ -374,7 +374,7 @@ impl AddressSpace {
             end: line.end,
             offset: line.offset,
             prot: line.prot(),
-            flags: details.flags | line.shared() as u32 * map_flag::SHARED,
+            flags: details.flags | (line.shared() as u32 * map_flag::SHARED),
             advice: details.advice,
             object: NO_OBJECT,
         };
@@ -465,9 +465,9 @@ impl AddressSpace {
             None => match self.identify(line) {
                 Some(record) => {
                     let index = self.objects.as_slice().len();
-                    // SAFETY: handed on to the caller.
                     let path = match record.kind {
                         object_kind::MEMORY => &[][..],
+                        // SAFETY: handed on to the caller.
                         _ => unsafe { scratch.keep(line.name)? },
                     };
                     self.objects.push(ObjectEntry { record, path })?;
@@ -767,7 +767,10 @@ pub unsafe fn write_pages(
             Ok(true)
         });
         if !readable {
+            // What is queued must be out before it cannot be read any more.
+            let flushed = out.flush();
             protect(m, m.prot)?;
+            flushed?;
         }
         written?;
     }

@@ -128,7 +128,7 @@ impl Output {
     }
 
     /// Writes out all pieces.
-    fn flush(&mut self) -> Result<(), i32> {
+    pub fn flush(&mut self) -> Result<(), i32> {
         let mut at = 0;
         while at < self.pieces_used {
             let call = if self.splice { nr::VMSPLICE } else { nr::WRITEV };

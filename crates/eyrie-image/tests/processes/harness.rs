@@ -1,9 +1,8 @@
 //! Plays the agent: starts targets, takes their images, kills and restores them.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{channel, Receiver};
@@ -188,7 +187,11 @@ pub fn contents(dir: &Path) -> Vec<(String, Vec<u8>)> {
     all
 }
 
-/// Opens the target's pipe for reading without waiting for a writer.
-pub fn open_image_pipe(dir: &Path) -> File {
-    OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(dir.join("image")).unwrap()
+/// Waits until `condition` holds.
+pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = std::time::Instant::now() + PATIENCE;
+    while !condition() {
+        assert!(std::time::Instant::now() < deadline, "{what} did not happen");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }

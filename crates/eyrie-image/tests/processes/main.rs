@@ -4,6 +4,7 @@
 
 mod cases;
 mod harness;
+mod shapes;
 mod target;
 
 fn main() {

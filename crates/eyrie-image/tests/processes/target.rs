@@ -4,7 +4,7 @@
 
 use eyrie_image::{capture, FdRole, Mode, Outcome, Request};
 use std::fs::{File, OpenOptions};
-use std::io::{Read, Seek, Write};
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 static WRITTEN: AtomicU64 = AtomicU64::new(0);
 static CAPTURES: AtomicU64 = AtomicU64::new(0);
 static mut PIPE: [u8; 256] = [0; 256];
-static SLOT_FD: AtomicI32 = AtomicI32::new(-1);
-static DROPPED_FD: AtomicI32 = AtomicI32::new(-1);
+pub static SLOT_FD: AtomicI32 = AtomicI32::new(-1);
+pub static DROPPED_FD: AtomicI32 = AtomicI32::new(-1);
 
 /// Text put together on the stack, for use in a signal handler.
 struct Line([u8; 400], usize);
@@ -138,7 +138,7 @@ pub fn run(args: &[String]) -> i32 {
     install(&dir);
     match args[0].as_str() {
         "walk" => walk(&dir, args[2].parse().unwrap()),
-        name => super::cases::run(name, &dir, &args[2..]),
+        name => super::shapes::run(name, &dir, &args[2..]),
     }
     0
 }
@@ -148,7 +148,8 @@ fn walk(dir: &Path, steps: u64) {
     let mut random = Random(42);
     let mut input = File::open(dir.join("input")).unwrap();
     let mut log = OpenOptions::new().append(true).create(true).open(dir.join("log")).unwrap();
-    let mut table = OpenOptions::new()
+    // Written at free offsets, never read back: its content is not rolled back.
+    let table = OpenOptions::new()
         .read(true)
         .write(true)
         .create(true)
@@ -178,9 +179,9 @@ fn walk(dir: &Path, steps: u64) {
             }
             4 => table.write_all_at(&sum.to_le_bytes(), (r >> 16 & 0xfff) * 8).unwrap(),
             5 => {
-                table.seek(std::io::SeekFrom::Start((r >> 16 & 0xff) * 8)).unwrap();
+                input.seek(SeekFrom::Start(r >> 16 & 0xffff)).unwrap();
                 let mut word = [0; 8];
-                let n = table.read(&mut word).unwrap();
+                let n = input.read(&mut word).unwrap();
                 sum = sum.wrapping_add(u64::from_le_bytes(word)).wrapping_add(n as u64);
             }
             6 => {
