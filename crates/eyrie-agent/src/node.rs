@@ -269,7 +269,23 @@ impl Agent {
                 }
             }
             ToAgent::Pulse { n } => self.connection.send(&FromAgent::Pulse { n }),
+            ToAgent::Freeze => self.freeze(),
             ToAgent::Shutdown => {}
+        }
+    }
+
+    /// As a node that hangs: nothing of it moves until somebody sends the agent SIGCONT.
+    fn freeze(&self) {
+        let groups: Vec<u32> =
+            self.processes.values().filter(|p| p.ending.is_none()).map(|p| p.pid).collect();
+        for signal in [Signal::STOP, Signal::CONT] {
+            for pid in groups.iter().filter_map(|pid| Pid::from_raw(*pid as i32)) {
+                // It may just have ended.
+                let _ = rustix::process::kill_process_group(pid, signal);
+            }
+            if signal == Signal::STOP {
+                let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::STOP);
+            }
         }
     }
 

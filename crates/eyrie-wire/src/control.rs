@@ -125,6 +125,8 @@ pub enum ToAgent {
     Pulse {
         n: u64,
     },
+    /// An injected failure: the agent stops its ranks and itself with SIGSTOP, and wakes them when it is woken.
+    Freeze,
     /// End all ranks and exit.
     Shutdown,
 }

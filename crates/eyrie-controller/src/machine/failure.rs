@@ -25,6 +25,7 @@ impl Machine {
         r.loaded = false;
         r.finalized = false;
         r.deadline = None;
+        r.replayed_early = None;
         let capture = r.capture.take();
         // A recovery that failed goes on under the same clock: what it took so far was detection.
         let before = r.recovery.map_or(Duration::ZERO, |v| {
@@ -132,9 +133,13 @@ impl Machine {
                     v.phases.restored = (now - v.mark).saturating_sub(fetched);
                     v.mark = now;
                 }
+                let early = r.replayed_early.take();
                 let Life { rank, incarnation } = life;
                 self.record(Record::Restored { rank, incarnation, fetched, restored });
                 self.strike_recovery(rank, true);
+                if let Some(messages) = early {
+                    self.replayed(life, messages);
+                }
             }
             _ => {}
         }
@@ -155,10 +160,15 @@ impl Machine {
     pub(super) fn replayed(&mut self, life: Life, messages: u64) {
         let now = self.now;
         let Some(r) = self.current(life) else { return };
-        if r.state != State::Replaying {
-            return;
+        match r.state {
+            State::Replaying => r.state = State::Running,
+            // The router's word came before the agent's, which brings the durations.
+            State::Restoring => {
+                r.replayed_early = Some(messages);
+                return;
+            }
+            _ => return,
         }
-        r.state = State::Running;
         let node = r.node;
         let Some(mut v) = r.recovery.take() else { return };
         v.phases.replayed = now - v.mark;

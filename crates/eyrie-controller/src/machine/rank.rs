@@ -75,6 +75,8 @@ pub struct RankState {
     pub unprotected: Option<Duration>,
     pub capture: Option<Capture>,
     pub recovery: Option<Recovery>,
+    /// It has caught up (with so many messages) before its agent said that it runs.
+    pub replayed_early: Option<u64>,
     pub crashes: Crashes,
     pub output: u64,
     /// When an injected failure struck this life.
@@ -101,6 +103,7 @@ impl RankState {
             unprotected: None,
             capture: None,
             recovery: None,
+            replayed_early: None,
             crashes: Crashes::default(),
             output: 0,
             struck: None,
