@@ -583,6 +583,8 @@ impl Agent {
                 }
             }
             Effect::Abort { code, message } => {
+                // What it said before is to be seen before the job ends.
+                self.pass_output(key, true);
                 self.connection.send(&FromAgent::PmiAbort { rank, incarnation, code, message });
             }
         }

@@ -4,3 +4,4 @@
 pub mod inject;
 pub mod machine;
 pub mod record;
+pub mod runtime;
