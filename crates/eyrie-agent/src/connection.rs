@@ -20,8 +20,7 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// When the file cannot be read or has another length.
 pub fn read_secret(dir: &Path) -> anyhow::Result<Secret> {
     let path = dir.join("secret");
-    let bytes =
-        std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let bytes = std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
     let secret: [u8; SECRET_LEN] = bytes
         .try_into()
         .map_err(|_| anyhow::anyhow!("{} is no secret of a job", path.display()))?;
@@ -98,7 +97,8 @@ impl Connection {
         match self.stream.read(&mut chunk) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(n) => self.inbox.extend_from_slice(&chunk[..n]),
-            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+            Err(e)
+                if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
             Err(e) => return Err(e),
         }
         let mut messages = Vec::new();

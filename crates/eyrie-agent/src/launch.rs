@@ -7,9 +7,7 @@ use anyhow::Context;
 use eyrie_wire::agent::{self, ToRank, MAX_MESSAGE};
 use eyrie_wire::control::{ImageMeta, StartRank};
 use rustix::fs::{fcntl_getfl, fcntl_setfl, OFlags};
-use rustix::net::{
-    send, socketpair, AddressFamily, SendFlags, SocketFlags, SocketType,
-};
+use rustix::net::{send, socketpair, AddressFamily, SendFlags, SocketFlags, SocketType};
 use rustix::pipe::{pipe_with, PipeFlags};
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -116,10 +114,7 @@ pub fn launch(
         .stdin(their_stdin)
         .stdout(their_stdout)
         .stderr(their_stderr);
-    let mut fixed = vec![
-        (their_channel, agent::AGENT_FD),
-        (their_pmi, agent::PMI_FD),
-    ];
+    let mut fixed = vec![(their_channel, agent::AGENT_FD), (their_pmi, agent::PMI_FD)];
     if let From::Image { stream, .. } = from {
         fixed.push((beyond(stream)?, IMAGE_FD));
     }

@@ -37,9 +37,20 @@ const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What a transfer thread reports.
 enum Done {
-    Opened { start: Box<StartRank>, since: Instant, result: anyhow::Result<(UnixStream, ImageMeta)> },
-    Fed { key: Key, result: std::io::Result<u64> },
-    Uploaded { key: Key, image: ImageId, result: anyhow::Result<()> },
+    Opened {
+        start: Box<StartRank>,
+        since: Instant,
+        result: anyhow::Result<(UnixStream, ImageMeta)>,
+    },
+    Fed {
+        key: Key,
+        result: std::io::Result<u64>,
+    },
+    Uploaded {
+        key: Key,
+        image: ImageId,
+        result: anyhow::Result<()>,
+    },
 }
 
 /// Why the loop ended.
@@ -305,7 +316,12 @@ impl Agent {
     }
 
     /// Starts the process; from an image when its stream is given.
-    fn launch(&mut self, start: Box<StartRank>, meta: ImageMeta, image: Option<(UnixStream, Instant)>) {
+    fn launch(
+        &mut self,
+        start: Box<StartRank>,
+        meta: ImageMeta,
+        image: Option<(UnixStream, Instant)>,
+    ) {
         let key = (start.rank, start.incarnation);
         let launched = match image {
             None => launch(&start, &meta, From::Program, &self.dir).map(|l| (l, None)),
@@ -315,6 +331,10 @@ impl Agent {
             Ok((launched, restore)) => {
                 let mut process = Process::new(&start, launched, &meta);
                 process.restore = restore;
+                let segment = shared::predicted_segment(&start.kvsname, start.rank);
+                if process.shared.insert(segment.clone()) {
+                    self.connection.send(&FromAgent::Shared { rank: start.rank, path: segment });
+                }
                 if process.restore.is_none() {
                     self.connection.send(&FromAgent::Started {
                         rank: key.0,
@@ -555,9 +575,10 @@ impl Agent {
     fn reply(&mut self, key: Key, reply: &str) {
         let Some(p) = self.processes.get_mut(&key) else { return };
         // A reply fits a socket's buffer, because the rank asks one thing at a time.
-        let sent = p.pmi.as_ref().map(|fd| {
-            rustix::net::send(fd, reply.as_bytes(), rustix::net::SendFlags::NOSIGNAL)
-        });
+        let sent = p
+            .pmi
+            .as_ref()
+            .map(|fd| rustix::net::send(fd, reply.as_bytes(), rustix::net::SendFlags::NOSIGNAL));
         if matches!(sent, Some(Err(_))) {
             p.pmi = None;
         }
@@ -639,9 +660,7 @@ impl Agent {
         let (rank, incarnation) = key;
         let Some(p) = self.processes.get_mut(&key) else { return };
         let dead = p.ending.is_some();
-        for (stream, output) in
-            [(Stream::Stdout, &mut p.stdout), (Stream::Stderr, &mut p.stderr)]
-        {
+        for (stream, output) in [(Stream::Stdout, &mut p.stdout), (Stream::Stderr, &mut p.stderr)] {
             for (offset, bytes) in output.take(beyond_window, dead) {
                 self.connection.send(&FromAgent::Output {
                     rank,

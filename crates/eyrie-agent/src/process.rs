@@ -59,8 +59,7 @@ pub struct Process {
 
 impl Process {
     pub fn new(start: &StartRank, launched: Launched, meta: &ImageMeta) -> Process {
-        let session =
-            Session::new(start.rank, start.size, start.kvsname.clone(), meta.barriers);
+        let session = Session::new(start.rank, start.size, start.kvsname.clone(), meta.barriers);
         Process {
             key: (start.rank, start.incarnation),
             pid: launched.pid,

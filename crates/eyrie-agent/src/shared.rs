@@ -8,13 +8,19 @@ fn is_segment(path: &str) -> bool {
     path.strip_prefix("/dev/shm/mpich_shm_").is_some_and(|rest| !rest.contains('/'))
 }
 
+/// The segment that MPICH 5 makes for a rank: named by the FNV-1a hash of the PMI key value space. A rank that dies
+/// before anybody looked at its map is cleaned up after by this.
+pub fn predicted_segment(kvsname: &str, rank: u32) -> String {
+    let hash =
+        kvsname.bytes().fold(0x811c_9dc5_u32, |h, b| (h ^ u32::from(b)).wrapping_mul(0x0100_0193));
+    format!("/dev/shm/mpich_shm_{hash:x}_{rank}")
+}
+
 /// The paths mapped by a process.
 fn mapped(pid: u32) -> Vec<String> {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
-    let mut paths: Vec<String> = maps
-        .lines()
-        .filter_map(|line| Some(line[line.find('/')?..].to_string()))
-        .collect();
+    let mut paths: Vec<String> =
+        maps.lines().filter_map(|line| Some(line[line.find('/')?..].to_string())).collect();
     paths.sort();
     paths.dedup();
     paths
@@ -46,6 +52,13 @@ pub fn remove<'a>(paths: impl IntoIterator<Item = &'a String>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_name_is_that_of_mpich() {
+        // As seen with MPICH 5.0.2.
+        let path = predicted_segment("kvs_14893_0_231376119_vm", 1);
+        assert_eq!(path, "/dev/shm/mpich_shm_2b6751d6_1");
+    }
 
     #[test]
     fn only_segments_of_mpich_are_removed() {

@@ -34,9 +34,15 @@ pub enum When {
 /// One order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Injection {
-    At { strike: Strike, when: When },
+    At {
+        strike: Strike,
+        when: When,
+    },
     /// `count` kills of random ranks at random times, by a random generator started with `seed`.
-    RandomRanks { count: u32, seed: u64 },
+    RandomRanks {
+        count: u32,
+        seed: u64,
+    },
 }
 
 /// Why a specification is none.

@@ -43,18 +43,58 @@ impl Phases {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Record {
-    JobStarted { job: String, ranks: u32, nodes: u32, spares: u32, routers: u32 },
-    NodeUp { node: Node },
-    RankStarted { rank: Rank, incarnation: Incarnation, node: Node, image: Option<ImageId> },
-    RankFailed { rank: Rank, incarnation: Incarnation, node: Node, cause: Cause },
-    RankFinished { rank: Rank, code: i32 },
-    NodeLost { node: Node, cause: Cause, ranks: Vec<Rank> },
+    JobStarted {
+        job: String,
+        ranks: u32,
+        nodes: u32,
+        spares: u32,
+        routers: u32,
+    },
+    NodeUp {
+        node: Node,
+    },
+    RankStarted {
+        rank: Rank,
+        incarnation: Incarnation,
+        node: Node,
+        image: Option<ImageId>,
+    },
+    RankFailed {
+        rank: Rank,
+        incarnation: Incarnation,
+        node: Node,
+        cause: Cause,
+    },
+    RankFinished {
+        rank: Rank,
+        code: i32,
+    },
+    NodeLost {
+        node: Node,
+        cause: Cause,
+        ranks: Vec<Rank>,
+    },
     /// A node that was given up wants to come back: it was refused.
-    NodeRefused { node: Node },
-    SpareUsed { spare: Node, node: Node },
+    NodeRefused {
+        node: Node,
+    },
+    SpareUsed {
+        spare: Node,
+        node: Node,
+    },
     /// No spare is left: a remaining node takes a rank more.
-    NodeShared { node: Node, rank: Rank, ranks: u32 },
-    Placed { rank: Rank, incarnation: Incarnation, node: Node, choice: Choice, image: Option<ImageId> },
+    NodeShared {
+        node: Node,
+        rank: Rank,
+        ranks: u32,
+    },
+    Placed {
+        rank: Rank,
+        incarnation: Incarnation,
+        node: Node,
+        choice: Choice,
+        image: Option<ImageId>,
+    },
     Restored {
         rank: Rank,
         incarnation: Incarnation,
@@ -63,7 +103,12 @@ pub enum Record {
         #[serde(serialize_with = "seconds")]
         restored: Duration,
     },
-    RestoreFailed { rank: Rank, incarnation: Incarnation, image: Option<ImageId>, cause: Cause },
+    RestoreFailed {
+        rank: Rank,
+        incarnation: Incarnation,
+        image: Option<ImageId>,
+        cause: Cause,
+    },
     Recovered {
         rank: Rank,
         incarnation: Incarnation,
@@ -74,7 +119,10 @@ pub enum Record {
         #[serde(serialize_with = "seconds")]
         total: Duration,
     },
-    CheckpointStarted { rank: Rank, image: ImageId },
+    CheckpointStarted {
+        rank: Rank,
+        image: ImageId,
+    },
     Checkpoint {
         rank: Rank,
         image: ImageId,
@@ -84,19 +132,52 @@ pub enum Record {
         #[serde(serialize_with = "seconds")]
         total: Duration,
     },
-    CheckpointFailed { rank: Rank, image: ImageId, cause: Cause },
-    Connected { rank: Rank, incarnation: Incarnation },
-    ConnectionLost { rank: Rank, incarnation: Incarnation },
+    CheckpointFailed {
+        rank: Rank,
+        image: ImageId,
+        cause: Cause,
+    },
+    Connected {
+        rank: Rank,
+        incarnation: Incarnation,
+    },
+    ConnectionLost {
+        rank: Rank,
+        incarnation: Incarnation,
+    },
     /// An older life of a rank, or somebody else, was refused.
-    Refused { rank: Option<Rank>, incarnation: Incarnation, cause: Cause },
-    Unprotected { rank: Rank, cause: Cause },
-    Protected { rank: Rank },
-    ContentDiffers { rank: Rank, cause: Cause },
-    Injected { strike: String },
-    InjectionMissed { strike: String, cause: Cause },
+    Refused {
+        rank: Option<Rank>,
+        incarnation: Incarnation,
+        cause: Cause,
+    },
+    Unprotected {
+        rank: Rank,
+        cause: Cause,
+    },
+    Protected {
+        rank: Rank,
+    },
+    ContentDiffers {
+        rank: Rank,
+        cause: Cause,
+    },
+    Injected {
+        strike: String,
+    },
+    InjectionMissed {
+        strike: String,
+        cause: Cause,
+    },
     /// Something outside the state machine that users should know.
-    Note { text: String },
-    JobEnded { code: i32, cause: Option<Cause>, summary: Summary },
+    Note {
+        text: String,
+    },
+    JobEnded {
+        code: i32,
+        cause: Option<Cause>,
+        summary: Summary,
+    },
 }
 
 /// What a job has been through.

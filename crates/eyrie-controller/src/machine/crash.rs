@@ -9,10 +9,7 @@ const OUTSIDE_LIMIT: u32 = 50;
 
 /// Whether a process that dies of this signal has done it itself. Ending signals come from outside.
 pub fn is_own_fault(signal: i32) -> bool {
-    !matches!(
-        signal,
-        libc::SIGKILL | libc::SIGTERM | libc::SIGINT | libc::SIGHUP | libc::SIGQUIT
-    )
+    !matches!(signal, libc::SIGKILL | libc::SIGTERM | libc::SIGINT | libc::SIGHUP | libc::SIGQUIT)
 }
 
 /// Deaths of one rank in a row without progress between them.
@@ -40,11 +37,8 @@ impl Crashes {
         self.best.output = self.best.output.max(mark.output);
         self.images = self.images.max(images);
         let own = is_own_fault(signal?);
-        let (count, limit) = if own {
-            (&mut self.own, OWN_FAULT_LIMIT)
-        } else {
-            (&mut self.outside, OUTSIDE_LIMIT)
-        };
+        let (count, limit) =
+            if own { (&mut self.own, OWN_FAULT_LIMIT) } else { (&mut self.outside, OUTSIDE_LIMIT) };
         *count += 1;
         (*count >= limit).then_some(*count)
     }

@@ -28,9 +28,8 @@ impl Machine {
         r.replayed_early = None;
         let capture = r.capture.take();
         // A recovery that failed goes on under the same clock: what it took so far was detection.
-        let before = r.recovery.map_or(Duration::ZERO, |v| {
-            v.phases.total() + now.saturating_sub(v.mark)
-        });
+        let before =
+            r.recovery.map_or(Duration::ZERO, |v| v.phases.total() + now.saturating_sub(v.mark));
         let detected = before + silent.or(struck).unwrap_or(Duration::ZERO);
         let phases = Phases { detected, ..Phases::default() };
         r.recovery = Some(Recovery { death, image: None, phases, mark: now });
@@ -98,7 +97,13 @@ impl Machine {
         self.strike_recovery(rank, false);
     }
 
-    fn take_node(&mut self, rank: Rank, node: eyrie_wire::Node, choice: Choice, from: eyrie_wire::Node) {
+    fn take_node(
+        &mut self,
+        rank: Rank,
+        node: eyrie_wire::Node,
+        choice: Choice,
+        from: eyrie_wire::Node,
+    ) {
         let state = &mut self.nodes[node as usize];
         match choice {
             Choice::Same => {}

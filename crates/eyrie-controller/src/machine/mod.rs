@@ -109,9 +109,10 @@ impl Machine {
         if self.ended {
             return None;
         }
-        let ranks = self.ranks.iter().flat_map(|r| {
-            [r.deadline, r.capture.map(|c| c.until)].into_iter().flatten()
-        });
+        let ranks = self
+            .ranks
+            .iter()
+            .flat_map(|r| [r.deadline, r.capture.map(|c| c.until)].into_iter().flatten());
         let begin = (!self.started).then_some(AGENTS_TIMEOUT);
         let mut due: Vec<Duration> = ranks.chain(begin).chain(self.next_heartbeat()).collect();
         if self.started {

@@ -57,8 +57,11 @@ mod tests {
 
     #[test]
     fn own_node_then_spare_then_the_emptiest() {
-        let mut nodes =
-            vec![node(true, false, 2, None), node(false, false, 2, None), node(true, true, 0, None)];
+        let mut nodes = vec![
+            node(true, false, 2, None),
+            node(false, false, 2, None),
+            node(true, true, 0, None),
+        ];
         assert_eq!(place(&nodes, 0), Some((0, Choice::Same)));
         assert_eq!(place(&nodes, 1), Some((2, Choice::Spare)));
         nodes[2] = node(true, false, 1, Some(1));

@@ -133,7 +133,8 @@ impl RankState {
         match self.images.last() {
             Some(image) => Ok(Some(*image)),
             None if self.discarded => {
-                Err("no whole image is left, and its log no longer reaches back to the start".into())
+                Err("no whole image is left, and its log no longer reaches back to the start"
+                    .into())
             }
             None => Ok(None),
         }

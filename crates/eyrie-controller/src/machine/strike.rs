@@ -25,7 +25,10 @@ pub struct Strikes {
 enum What {
     Strike(Strike),
     /// One of `left` random kills.
-    Random { left: u32, random: Box<SmallRng> },
+    Random {
+        left: u32,
+        random: Box<SmallRng>,
+    },
 }
 
 impl Strikes {
@@ -78,10 +81,8 @@ impl Machine {
             match what {
                 What::Strike(strike) => self.strike(strike),
                 What::Random { left, mut random } => {
-                    let alive: Vec<Rank> = (self.ranks.iter())
-                        .filter(|r| r.is_on_a_node())
-                        .map(|r| r.rank)
-                        .collect();
+                    let alive: Vec<Rank> =
+                        (self.ranks.iter()).filter(|r| r.is_on_a_node()).map(|r| r.rank).collect();
                     if !alive.is_empty() {
                         self.strike(Strike::KillRank(alive[random.gen_range(0..alive.len())]));
                     }

@@ -74,12 +74,8 @@ fn take_in(
         position: meta.position,
         meta: postcard::to_stdvec(&meta).map_err(|e| text(&e))?,
     };
-    let source = Present {
-        stream: stream.try_clone().map_err(|e| text(&e))?,
-        door,
-        rank,
-        incarnation,
-    };
+    let source =
+        Present { stream: stream.try_clone().map_err(|e| text(&e))?, door, rank, incarnation };
     let stored = door.store.receive(rank, image, info, source).map_err(|e| text(&e))?;
     let (clock, position) = (meta.clock, meta.position);
     let stdin = meta.stream_offsets[0];

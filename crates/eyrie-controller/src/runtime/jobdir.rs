@@ -48,15 +48,18 @@ pub fn base(wanted: Option<&Path>) -> anyhow::Result<PathBuf> {
         bail!("{shown} belongs to another user; choose another directory with --dir");
     }
     if meta.mode() & 0o077 != 0 {
-        bail!("{shown} is accessible by other users; `chmod 700 {shown}`, or choose another one with --dir");
+        bail!("{shown} is accessible by other users; choose a directory of your own with mode 0700 with --dir");
     }
     Ok(base)
 }
 
 fn check_name(name: &str) -> anyhow::Result<()> {
     let good = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-    if name.is_empty() || name.len() > MAX_NAME || name.starts_with('.') || !name.chars().all(good) {
-        bail!("{name:?} is no name for a job: use up to {MAX_NAME} letters, digits, '.', '_' and '-'");
+    if name.is_empty() || name.len() > MAX_NAME || name.starts_with('.') || !name.chars().all(good)
+    {
+        bail!(
+            "{name:?} is no name for a job: use up to {MAX_NAME} letters, digits, '.', '_' and '-'"
+        );
     }
     Ok(())
 }
@@ -207,7 +210,7 @@ mod tests {
     fn bad_places_and_names_are_refused_in_one_line() {
         let open = private();
         std::fs::set_permissions(open.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
-        assert!(base(Some(open.path())).unwrap_err().to_string().contains("chmod 700"));
+        assert!(base(Some(open.path())).unwrap_err().to_string().contains("mode 0700"));
         let dir = private();
         for name in ["", "../x", ".x", "a b", &"x".repeat(65)] {
             assert!(JobDir::create(dir.path(), name, 1).is_err(), "{name}");

@@ -30,7 +30,9 @@ impl Journal {
     /// When the file cannot be made.
     pub fn create(path: Option<&Path>) -> anyhow::Result<Journal> {
         let file = path
-            .map(|p| File::create(p).with_context(|| format!("cannot write events to {}", p.display())))
+            .map(|p| {
+                File::create(p).with_context(|| format!("cannot write events to {}", p.display()))
+            })
             .transpose()?;
         Ok(Journal { file, seq: 0 })
     }

@@ -79,7 +79,7 @@ pub struct JobOptions {
 /// When the job cannot be started.
 pub fn run(options: JobOptions) -> anyhow::Result<i32> {
     check(&options)?;
-    let program = program::prepare(&options.argv, &program::provider_dir()?)?;
+    let program = program::prepare(&options.argv)?;
     let journal = Journal::create(options.events.as_deref())?;
     let base = jobdir::base(options.dir.as_deref())?;
     let name = options.job.clone().unwrap_or_else(|| format!("job-{}", std::process::id()));
@@ -572,9 +572,9 @@ impl Job {
                     }
                 }
             }
-            Ok(Request::Checkpoint { rank: Some(rank) }) if rank >= ranks => {
-                users::error(&format!("there is no rank {rank}: the job has ranks 0 to {}", ranks - 1))
-            }
+            Ok(Request::Checkpoint { rank: Some(rank) }) if rank >= ranks => users::error(
+                &format!("there is no rank {rank}: the job has ranks 0 to {}", ranks - 1),
+            ),
             Ok(Request::Checkpoint { rank }) => {
                 self.tell(Event::Checkpoint(rank));
                 serde_json::json!({ "ok": true }).to_string()
@@ -616,9 +616,8 @@ impl Job {
             }
         }
         let by_node: Vec<String> = by_node.iter().map(|(n, c)| format!("{n}:{c}")).collect();
-        let log: u64 = (self.routers.iter().map(Router::stats))
-            .map(|s| s.memory_bytes + s.disk_bytes)
-            .sum();
+        let log: u64 =
+            (self.routers.iter().map(Router::stats)).map(|s| s.memory_bytes + s.disk_bytes).sum();
         let s = self.machine.summary();
         self.printer.progress(format!(
             "[{:.0} s | ranks by node {} | {} checkpoints | log {:.1} MiB | {} recoveries]",
@@ -640,9 +639,10 @@ impl Job {
             let Some(left) = until.checked_duration_since(Instant::now()) else { break };
             // Children that end wake us; agents that were given up will not end by themselves.
             match inbound.recv_timeout(left.min(Duration::from_millis(20))) {
-                Ok(Inbound::Agent { message: FromAgent::Output { rank, incarnation, stream, offset, bytes }, node }) => {
-                    self.take_output(node, Life { rank, incarnation }, stream, offset, &bytes)
-                }
+                Ok(Inbound::Agent {
+                    message: FromAgent::Output { rank, incarnation, stream, offset, bytes },
+                    node,
+                }) => self.take_output(node, Life { rank, incarnation }, stream, offset, &bytes),
                 Ok(Inbound::User { answer, .. }) => {
                     let _ = answer.send(users::error("the job has just ended"));
                 }

@@ -23,7 +23,13 @@ impl Ledger {
 
     /// The part of `bytes` (from `offset` of the stream on) that has not been taken yet. What a re-executing
     /// rank writes again is not.
-    pub fn take<'a>(&mut self, rank: Rank, stream: Stream, offset: u64, bytes: &'a [u8]) -> &'a [u8] {
+    pub fn take<'a>(
+        &mut self,
+        rank: Rank,
+        stream: Stream,
+        offset: u64,
+        bytes: &'a [u8],
+    ) -> &'a [u8] {
         let Some(taken) = self.taken.get_mut(rank as usize) else { return &[] };
         let taken = &mut taken[stream as usize];
         let known = taken.saturating_sub(offset).min(bytes.len() as u64) as usize;
@@ -153,8 +159,7 @@ fn write_stdout(mut bytes: &[u8]) -> io::Result<()> {
             Err(rustix::io::Errno::AGAIN) => {
                 // Somebody made our standard output non-blocking.
                 let out = rustix::stdio::stdout();
-                let mut fds =
-                    [rustix::event::PollFd::new(&out, rustix::event::PollFlags::OUT)];
+                let mut fds = [rustix::event::PollFd::new(&out, rustix::event::PollFlags::OUT)];
                 let _ = rustix::event::poll(&mut fds, None);
             }
             Err(e) => return Err(e.into()),

@@ -35,7 +35,7 @@ pub struct NotRunnable {
 ///
 /// # Errors
 /// When it is in none of the places where it may be.
-pub fn provider_dir() -> anyhow::Result<PathBuf> {
+fn provider_dir() -> anyhow::Result<PathBuf> {
     let exe = std::env::current_exe().context("cannot find the eyrie command itself")?;
     let bin = exe.parent().unwrap_or(Path::new("/"));
     let places: Vec<PathBuf> = match std::env::var_os("EYRIE_PROVIDER_DIR") {
@@ -57,14 +57,17 @@ pub fn provider_dir() -> anyhow::Result<PathBuf> {
 /// Looks the program up and fixes what every rank gets.
 ///
 /// # Errors
-/// [`NotRunnable`] when there is no such program or it may not be executed.
-pub fn prepare(argv: &[OsString], provider: &Path) -> anyhow::Result<Program> {
+/// [`NotRunnable`] when there is no such program or it may not be executed; when there is no provider.
+pub fn prepare(argv: &[OsString]) -> anyhow::Result<Program> {
     let cwd = std::env::current_dir().context("cannot find the current directory")?;
     let path = std::env::var_os("PATH").unwrap_or_default();
     let name = argv.first().map(OsString::as_os_str).unwrap_or_default();
     let exe = find(name, &path, &cwd)?;
+    let provider = provider_dir()?;
     let mut env: Vec<(OsString, OsString)> = std::env::vars_os()
-        .filter(|(key, _)| !FIXED.iter().any(|(fixed, _)| key == fixed) && key != "FI_PROVIDER_PATH")
+        .filter(|(key, _)| {
+            !FIXED.iter().any(|(fixed, _)| key == fixed) && key != "FI_PROVIDER_PATH"
+        })
         .collect();
     for (key, value) in DEFAULTS {
         if !env.iter().any(|(k, _)| k == key) {
@@ -90,12 +93,17 @@ fn find(name: &OsStr, path: &OsStr, cwd: &Path) -> Result<PathBuf, NotRunnable> 
             }),
         };
     }
-    std::env::split_paths(path).map(|dir| dir.join(name)).find(|file| is_executable(file)).ok_or_else(
-        || {
-            let hint = if cwd.join(name).is_file() { format!("; did you mean ./{shown}?") } else { String::new() };
+    std::env::split_paths(path)
+        .map(|dir| dir.join(name))
+        .find(|file| is_executable(file))
+        .ok_or_else(|| {
+            let hint = if cwd.join(name).is_file() {
+                format!("; did you mean ./{shown}?")
+            } else {
+                String::new()
+            };
             NotRunnable { text: format!("cannot run {shown}: it is not in PATH{hint}"), code: 127 }
-        },
-    )
+        })
 }
 
 fn is_executable(file: &Path) -> bool {
@@ -121,6 +129,9 @@ mod tests {
         let e = refused("prog");
         assert!(e.text.contains("did you mean ./prog?") && e.code == 127);
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).unwrap();
-        assert_eq!(find(OsStr::new("./prog"), &path, dir.path()).unwrap(), dir.path().join("./prog"));
+        assert_eq!(
+            find(OsStr::new("./prog"), &path, dir.path()).unwrap(),
+            dir.path().join("./prog")
+        );
     }
 }

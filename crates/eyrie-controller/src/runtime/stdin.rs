@@ -62,7 +62,8 @@ impl Stdin {
                 };
                 let kept = keep.write_all(&bytes[..got]);
                 if let Err(e) = &kept {
-                    let text = format!("standard input ends here for the program: cannot keep it: {e}");
+                    let text =
+                        format!("standard input ends here for the program: cannot keep it: {e}");
                     let _ = inbound.send(Inbound::Note(text));
                 }
                 let mut p = lock(&shared);

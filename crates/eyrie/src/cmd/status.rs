@@ -53,7 +53,10 @@ fn print(status: &Value) {
         mib(&status["log_disk_bytes"])
     );
     println!("store       {:.1} MiB", mib(&status["store_bytes"]));
-    println!("failures    {} of ranks, {} of nodes", summary["rank_failures"], summary["nodes_lost"]);
+    println!(
+        "failures    {} of ranks, {} of nodes",
+        summary["rank_failures"], summary["nodes_lost"]
+    );
     println!(
         "recoveries  {}, the longest {:.3} s",
         summary["recoveries"],
