@@ -47,7 +47,10 @@ impl Disk {
         let (temp, path) = (root.join("store.new"), root.join("store"));
         write_whole(&temp, text.as_bytes(), true)?;
         rename(&temp, &path)?;
-        Ok(sync_dir(root)?)
+        sync_dir(root)?;
+        // The directory's own name lives in its parent.
+        let real = root.canonicalize().map_err(IoError::at("look at", root))?;
+        Ok(real.parent().map_or(Ok(()), sync_dir)?)
     }
 
     /// Locks the store and reads what it was created with.

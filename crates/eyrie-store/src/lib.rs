@@ -6,13 +6,13 @@ mod catalog;
 mod chunk;
 mod disk;
 mod error;
-pub mod manifest;
+mod manifest;
 mod receive;
 mod send;
 mod store;
 
 pub use error::{IoError, ReceiveError, SendError, StoreError, StreamError};
-pub use manifest::{ImageId, ImageInfo};
+pub use manifest::{ImageId, ImageInfo, MAX_META};
 pub use receive::Committed;
 pub use send::{Damage, VerifyReport};
 pub use store::{ImageSummary, Options, Recovery, Store, Usage};
