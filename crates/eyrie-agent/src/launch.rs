@@ -10,13 +10,11 @@ use rustix::fs::{fcntl_getfl, fcntl_setfl, OFlags};
 use rustix::net::{send, socketpair, AddressFamily, SendFlags, SocketFlags, SocketType};
 use rustix::pipe::{pipe_with, PipeFlags};
 use std::fs::File;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Where the restorer finds the image stream.
-const IMAGE_FD: RawFd = 202;
 /// Our copies of what a rank inherits lie from here on, so that moving them to their fixed numbers never
 /// overwrites another.
 const BEYOND_FIXED: RawFd = 400;
@@ -29,9 +27,11 @@ pub struct Reserved(#[allow(dead_code)] Vec<OwnedFd>);
 /// # Errors
 /// When the limit of open files is too low.
 pub fn reserve_fixed_numbers() -> anyhow::Result<Reserved> {
+    // SAFETY: only marks descriptors; what the agent was started with is not for ranks.
+    unsafe { libc::close_range(3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC as libc::c_int) };
     let null = File::open("/dev/null")?;
     let mut held = Vec::new();
-    for fd in [agent::AGENT_FD, agent::PMI_FD, IMAGE_FD] {
+    for fd in [agent::AGENT_FD, agent::PMI_FD] {
         // SAFETY: duplicates a descriptor that lives through the call.
         let got = unsafe { libc::fcntl(null.as_raw_fd(), libc::F_DUPFD_CLOEXEC, fd) };
         anyhow::ensure!(got == fd, "descriptor {fd} is not free: raise `ulimit -n`");
@@ -49,14 +49,16 @@ pub struct Launched {
     pub stdout: Output,
     pub stderr: Output,
     pub stdin: Option<Input>,
+    /// Where the restorer says why it failed.
+    pub complaint: Option<OwnedFd>,
 }
 
 /// How to come to life.
 pub enum From {
     /// The program from its beginning.
     Program,
-    /// An image: the restorer's executable, and the stream.
-    Image { restorer: OwnedFd, stream: OwnedFd },
+    /// An image that arrives on this descriptor.
+    Image(OwnedFd),
 }
 
 fn beyond(fd: OwnedFd) -> std::io::Result<OwnedFd> {
@@ -94,31 +96,38 @@ pub fn launch(
     let n = ToRank::Welcome { incarnation: start.incarnation }.encode(&mut welcome);
     send(&channel, &welcome[..n], SendFlags::NOSIGNAL)?;
 
-    let mut command = match &from {
-        From::Program => program(start),
-        From::Image { restorer, .. } => restorer_command(restorer),
-    };
     let (stdin, their_stdin) = if start.stdin {
         let (theirs, ours) = pipe_with(PipeFlags::CLOEXEC)?;
         nonblocking(&ours)?;
         let peek = rustix::io::fcntl_dupfd_cloexec(&theirs, 0)?;
-        (Some(Input::new(ours, peek, meta.stream_offsets[0])), Stdio::from(theirs))
+        (Some(Input::new(ours, peek, meta.stream_offsets[0])), theirs)
     } else {
-        (None, Stdio::null())
+        (None, File::open("/dev/null")?.into())
     };
-    command
-        .env_clear()
-        .envs(start.program.env.iter().map(|(k, v)| (k, v)))
-        .envs(rank_environment(start, dir))
-        .current_dir(&start.program.cwd)
-        .stdin(their_stdin)
-        .stdout(their_stdout)
-        .stderr(their_stderr);
-    let mut fixed = vec![(their_channel, agent::AGENT_FD), (their_pmi, agent::PMI_FD)];
-    if let From::Image { stream, .. } = from {
-        fixed.push((beyond(stream)?, IMAGE_FD));
-    }
-    let moves: Vec<(RawFd, RawFd)> = fixed.iter().map(|(fd, to)| (fd.as_raw_fd(), *to)).collect();
+    let mut complaint = None;
+    let mut moves = Vec::new();
+    let mut command = match &from {
+        From::Program => {
+            moves.push((their_channel.as_raw_fd(), agent::AGENT_FD));
+            moves.push((their_pmi.as_raw_fd(), agent::PMI_FD));
+            let mut command = program(start, dir);
+            command
+                .stdin(Stdio::from(their_stdin))
+                .stdout(Stdio::from(their_stdout))
+                .stderr(Stdio::from(their_stderr));
+            command
+        }
+        From::Image(stream) => {
+            let (said, say) = pipe_with(PipeFlags::CLOEXEC)?;
+            nonblocking(&said)?;
+            complaint = Some(said);
+            let slots = [&their_stdin, &their_stdout, &their_stderr, &their_channel, &their_pmi]
+                .map(|fd| Some(fd.as_fd()));
+            let mut command = eyrie_image::restore::command(stream.as_fd(), &slots)?;
+            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::from(say));
+            command
+        }
+    };
     let agent_pid = std::process::id();
     // SAFETY: the closure only makes system calls and allocates nothing.
     unsafe { command.pre_exec(move || prepare(agent_pid, &moves)) };
@@ -132,23 +141,20 @@ pub fn launch(
         stdout: Output::new(stdout, meta.stream_offsets[1]),
         stderr: Output::new(stderr, meta.stream_offsets[2]),
         stdin,
+        complaint,
     })
 }
 
-fn program(start: &StartRank) -> Command {
+fn program(start: &StartRank, dir: &Path) -> Command {
     let mut command = Command::new(&start.program.exe);
     if let Some((name, rest)) = start.program.argv.split_first() {
         command.arg0(name).args(rest);
     }
     command
-}
-
-fn restorer_command(restorer: &OwnedFd) -> Command {
-    let mut command = Command::new(format!("/proc/self/fd/{}", restorer.as_raw_fd()));
-    command.arg0("eyrie-restorer").arg(IMAGE_FD.to_string());
-    for slot in [0, 1, 2, agent::AGENT_FD, agent::PMI_FD] {
-        command.arg(slot.to_string());
-    }
+        .env_clear()
+        .envs(start.program.env.iter().map(|(k, v)| (k, v)))
+        .envs(rank_environment(start, dir))
+        .current_dir(&start.program.cwd);
     command
 }
 
@@ -192,11 +198,6 @@ fn prepare(agent_pid: u32, moves: &[(RawFd, RawFd)]) -> std::io::Result<()> {
         for (fd, to) in moves {
             check(libc::dup2(*fd, *to))?;
         }
-        // Not closed but marked: the pipe that reports a failing exec is among them.
-        let mark = libc::CLOSE_RANGE_CLOEXEC as libc::c_int;
-        let first = agent::AGENT_FD as libc::c_uint;
-        check(libc::close_range(3, first - 1, mark))?;
-        let last = moves.iter().map(|m| m.1).max().unwrap_or(2) as libc::c_uint;
-        check(libc::close_range(last + 1, libc::c_uint::MAX, mark))
+        Ok(())
     }
 }

@@ -7,7 +7,6 @@ mod launch;
 mod node;
 mod pmi;
 mod process;
-mod restorer;
 mod shared;
 mod streams;
 mod transfer;

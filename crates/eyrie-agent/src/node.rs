@@ -6,7 +6,6 @@ use crate::family::{children, kill_all_children};
 use crate::launch::{launch, reserve_fixed_numbers, From};
 use crate::pmi::{Effect, Kvs};
 use crate::process::{kill_group, Capture, CapturePhase, Key, Process, Restore};
-use crate::restorer::{restorer, restorer_failure};
 use crate::{shared, transfer, AgentConfig};
 use eyrie_wire::agent::{capture_signal, FromRank, ToRank, MAX_MESSAGE};
 use eyrie_wire::auth::Secret;
@@ -365,12 +364,11 @@ impl Agent {
         since: Instant,
     ) -> anyhow::Result<(crate::launch::Launched, Option<Restore>)> {
         let (image_out, image_in) = image_pipe()?;
-        let restorer = restorer()?;
-        let from = From::Image { restorer, stream: image_out };
-        let launched = launch(start, meta, from, &self.dir)?;
+        let mut launched = launch(start, meta, From::Image(image_out), &self.dir)?;
         let key = (start.rank, start.incarnation);
         self.in_background(move || Done::Fed { key, result: transfer::feed(stream, image_in) });
-        Ok((launched, Some(Restore { started: since, fetched: None })))
+        let complaint = launched.complaint.take();
+        Ok((launched, Some(Restore { started: since, fetched: None, complaint })))
     }
 
     fn start_failed(&mut self, (rank, incarnation): Key, reason: String) {
@@ -724,9 +722,8 @@ impl Agent {
             let Some(ending) = p.ending else { continue };
             shared::remove(&p.shared);
             let (rank, incarnation) = key;
-            if p.restore.is_some() {
-                let reason = restorer_failure(ending);
-                self.start_failed(key, reason);
+            if let Some(restore) = &p.restore {
+                self.start_failed(key, restore.failure(ending));
                 continue;
             }
             let spoke_pmi = p.session.spoke() || p.session.barriers_passed() > 0;

@@ -37,6 +37,23 @@ pub enum CapturePhase {
 pub struct Restore {
     pub started: Instant,
     pub fetched: Option<Duration>,
+    /// Where the restorer says why it failed.
+    pub complaint: Option<OwnedFd>,
+}
+
+impl Restore {
+    /// Why there is no restored process.
+    pub fn failure(&self, ending: Ending) -> String {
+        let mut bytes = [0; 512];
+        let said = self.complaint.as_ref().and_then(|fd| rustix::io::read(fd, &mut bytes).ok());
+        let said = String::from_utf8_lossy(&bytes[..said.unwrap_or(0)]);
+        let said = said.trim().trim_start_matches("eyrie-restorer: ");
+        match ending {
+            _ if !said.is_empty() => said.to_string(),
+            Ending::Signal(signal) => format!("killed by signal {signal} while it was restored"),
+            Ending::Code(code) => format!("the restorer ended with code {code}"),
+        }
+    }
 }
 
 pub struct Process {
