@@ -1,11 +1,23 @@
 //! The router: gives each message for its ranks a place in one total order, logs it, then delivers it;
 //! holds determinants. A message must never reach a rank before it is logged.
 
+mod conn;
+mod engine;
+mod log;
+mod segments;
+mod spill;
+mod verify;
+
 use crossbeam_channel::Sender;
+use engine::{Command, Engine, Mailbox};
 use eyrie_wire::auth::Secret;
 use eyrie_wire::data::Determinant;
 use eyrie_wire::{Incarnation, Rank};
+use std::io;
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// What a router needs to know.
 pub struct Config {
@@ -56,43 +68,76 @@ pub struct Stats {
     pub log_bytes: Vec<u64>,
 }
 
+/// How long the handle waits for the loop's answer: the loop never waits for anybody, so this is generous.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+
 /// A running router: a thread of its own. Dropping it stops it.
-pub struct Router {}
+pub struct Router {
+    mailbox: Arc<Mailbox>,
+    thread: Option<JoinHandle<()>>,
+}
 
 impl Router {
     /// Binds the socket and starts.
     ///
     /// # Errors
     /// When the socket cannot be bound or the spill directory cannot be written.
-    pub fn start(_config: Config, _events: Sender<RouterEvent>) -> std::io::Result<Router> {
-        unimplemented!()
+    pub fn start(config: Config, events: Sender<RouterEvent>) -> io::Result<Router> {
+        let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
+        let wake = rustix::event::eventfd(0, flags)?;
+        let mailbox = Arc::new(Mailbox { commands: Mutex::new(Vec::new()), wake });
+        let name = format!("router-{}", config.id);
+        let engine = Engine::new(config, events, mailbox.clone())?;
+        let thread = std::thread::Builder::new().name(name).spawn(move || engine.run())?;
+        Ok(Router { mailbox, thread: Some(thread) })
+    }
+
+    fn command(&self, command: Command) {
+        self.mailbox.commands.lock().unwrap().push(command);
+        // The counter cannot overflow: the loop empties it.
+        let _ = rustix::io::write(&self.mailbox.wake, &1u64.to_ne_bytes());
     }
 
     /// From now on only `incarnation` of `rank` may speak; connections of older ones are closed.
     /// Returns the determinants of the rank that this router holds. To be called at every router before
     /// [`Router::recover`], and for incarnation 1 not at all.
-    pub fn fence(&self, _rank: Rank, _incarnation: Incarnation) -> Vec<Determinant> {
-        unimplemented!()
+    pub fn fence(&self, rank: Rank, incarnation: Incarnation) -> Vec<Determinant> {
+        let (reply, answer) = crossbeam_channel::bounded(1);
+        self.command(Command::Fence(rank, incarnation, reply));
+        // Going on without the determinants would compute nonsense.
+        answer.recv_timeout(ANSWER_TIMEOUT).expect("the router answers within 30 s")
     }
 
     /// At the rank's home router: lets `incarnation` in, with the determinants of all routers (any order,
     /// repeats allowed) to replay.
-    pub fn recover(&self, _rank: Rank, _incarnation: Incarnation, _determinants: Vec<Determinant>) {
-        unimplemented!()
+    pub fn recover(&self, rank: Rank, incarnation: Incarnation, determinants: Vec<Determinant>) {
+        self.command(Command::Recover(rank, incarnation, determinants));
     }
 
     /// An image of `rank` counts: forget its messages up to `position` and its determinants up to
     /// `clock`. To be called at every router.
-    pub fn discard(&self, _rank: Rank, _clock: u64, _position: u64) {
-        unimplemented!()
+    pub fn discard(&self, rank: Rank, clock: u64, position: u64) {
+        self.command(Command::Discard(rank, clock, position));
     }
 
     /// Breaks the connections of a rank, as a network failure would.
-    pub fn break_connections(&self, _rank: Rank) {
-        unimplemented!()
+    pub fn break_connections(&self, rank: Rank) {
+        self.command(Command::BreakConnections(rank));
     }
 
+    /// Figures of this moment; zeros when the router has stopped.
     pub fn stats(&self) -> Stats {
-        unimplemented!()
+        let (reply, answer) = crossbeam_channel::bounded(1);
+        self.command(Command::Stats(reply));
+        answer.recv_timeout(ANSWER_TIMEOUT).unwrap_or_default()
+    }
+}
+
+impl Drop for Router {
+    fn drop(&mut self) {
+        self.command(Command::Stop);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
     }
 }
