@@ -1,6 +1,6 @@
 //! Ending every child of this process, those it has adopted included, and making sure that they are gone.
 
-use rustix::process::{kill_process, waitpid, Pid, Signal, WaitOptions};
+use rustix::process::{kill_process, wait, Pid, Signal, WaitOptions};
 use std::time::{Duration, Instant};
 
 /// Whether all children are gone.
@@ -47,7 +47,7 @@ pub fn kill_all_children(within: Duration) -> Reaped {
             let _ = kill_process(child, Signal::KILL);
         }
         loop {
-            match waitpid(None, WaitOptions::NOHANG) {
+            match wait(WaitOptions::NOHANG) {
                 Ok(Some(_)) => {}
                 Ok(None) => break,
                 Err(_) => return Reaped::All,

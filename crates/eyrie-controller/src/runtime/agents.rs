@@ -73,7 +73,7 @@ impl Children {
     pub fn reap(&mut self) -> Vec<Node> {
         let mut nodes = Vec::new();
         let options = rustix::process::WaitOptions::NOHANG;
-        while let Ok(Some((pid, _))) = rustix::process::waitpid(None, options) {
+        while let Ok(Some((pid, _))) = rustix::process::wait(options) {
             nodes.extend(self.pids.remove(&(pid.as_raw_nonzero().get() as u32)));
         }
         nodes
