@@ -2,7 +2,13 @@
 //! socket, and the environment variables that tell the provider who it is. Encoding allocates
 //! nothing, because the provider may speak from a signal handler.
 
-/// Number of the inherited descriptor of the agent channel.
+/// The number that the agent channel has in every rank: the same in each of its lives, as all that a process
+/// inherits, because it may influence addresses.
+pub const AGENT_FD: i32 = 200;
+/// The number that the PMI socket has in every rank.
+pub const PMI_FD: i32 = 201;
+
+/// Number of the inherited descriptor of the agent channel ([`AGENT_FD`]).
 pub const ENV_AGENT_FD: &str = "EYRIE_AGENT_FD";
 /// The job's directory: sockets `router-K.sock`, file `secret`.
 pub const ENV_DIR: &str = "EYRIE_DIR";
@@ -36,7 +42,8 @@ pub enum ToRank {
 /// Rank to agent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FromRank<'a> {
-    /// The provider is loaded.
+    /// The provider is loaded, or goes on in a restored process: the answer to [`ToRank::Welcome`] in
+    /// every life. `pid` takes the capture signal.
     Loaded {
         pid: u32,
     },

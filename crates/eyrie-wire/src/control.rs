@@ -3,7 +3,7 @@
 
 use crate::{ImageId, Incarnation, Node, Rank};
 use serde::{de::DeserializeOwned, Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::io::{self, Read, Write};
 
 /// Longest payload of a control frame in bytes.
@@ -13,7 +13,7 @@ pub const MAX_FRAME: usize = 4 << 20;
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Claim {
     /// The control connection of a node's agent.
-    Agent { node: Node, agent_incarnation: Incarnation, pid: u32 },
+    Agent { node: Node, pid: u32 },
     /// A connection on which an agent hands the image stream of a rank to the store.
     ImageUpload { rank: Rank, incarnation: Incarnation, image: ImageId },
     /// A connection on which the store hands an image to an agent.
@@ -33,10 +33,12 @@ pub enum CheckpointMode {
 /// What a rank runs.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Program {
-    pub argv: Vec<String>,
-    /// The whole environment of the rank, but for what the agent adds (see `eyrie_wire::agent`).
-    pub env: BTreeMap<String, String>,
-    pub cwd: String,
+    /// The file to execute; `argv[0]` is what the user wrote.
+    pub exe: OsString,
+    pub argv: Vec<OsString>,
+    /// The environment of every rank; the agent adds what differs by rank.
+    pub env: Vec<(OsString, OsString)>,
+    pub cwd: OsString,
 }
 
 /// A rank to bring to life on a node, anew or from an image.
@@ -46,15 +48,43 @@ pub struct StartRank {
     pub incarnation: Incarnation,
     /// Number of ranks of the job.
     pub size: u32,
+    /// Number of routers of the job.
+    pub routers: u32,
+    /// Name of the PMI key value space: of this job only, the same for each incarnation.
+    pub kvsname: String,
     pub program: Program,
     /// Continue from this image, or start the program anew.
     pub image: Option<ImageId>,
-    /// What the job's ranks have put so far (PMI key value space).
-    pub kvs: Vec<(String, String)>,
-    /// How many PMI barriers this rank passes without waiting, because the job has passed them.
-    pub barriers_done: u32,
-    /// Bytes of (stdin, stdout, stderr) that the rank has behind it at its start: 0 when anew.
+    /// Whether the rank gets the job's standard input ([`ToAgent::Stdin`]); others read /dev/null.
+    pub stdin: bool,
+    /// Files in /dev/shm that earlier incarnations left: to be removed first.
+    pub leftovers: Vec<String>,
+}
+
+/// What an agent says of an image: before the stream on an upload, kept by the store, and before the
+/// stream again on a fetch.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct ImageMeta {
+    pub incarnation: Incarnation,
+    /// The provider's clock and the last message position at the capture.
+    pub clock: u64,
+    pub position: u64,
+    /// Bytes of (stdin, stdout, stderr) that the rank had behind it.
     pub stream_offsets: [u64; 3],
+    /// PMI barriers the rank had passed.
+    pub barriers: u32,
+    /// Its files in /dev/shm.
+    pub shared: Vec<String>,
+}
+
+/// The controller's answer on an image connection, after the handshake.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum ImageAnswer {
+    /// A fetch: the stream follows, and ends with the connection.
+    Stream(ImageMeta),
+    /// An upload: the image is whole, verified and stored.
+    Stored,
+    Refused(String),
 }
 
 /// Controller to agent.
@@ -84,10 +114,19 @@ pub enum ToAgent {
         bytes: Vec<u8>,
         eof: bool,
     },
+    /// Output of the rank up to this offset was written to where it goes: room for more.
+    OutputShown {
+        rank: Rank,
+        incarnation: Incarnation,
+        stream: Stream,
+        offset: u64,
+    },
     /// Asks for a [`FromAgent::Pulse`].
     Pulse {
         n: u64,
     },
+    /// An injected failure: the agent stops its ranks and itself with SIGSTOP, and wakes them when it is woken.
+    Freeze,
     /// End all ranks and exit.
     Shutdown,
 }
@@ -115,13 +154,26 @@ pub enum FromAgent {
         rank: Rank,
         incarnation: Incarnation,
         pid: u32,
+        /// How long the image took to arrive, and then to be mapped; 0 when started anew.
+        fetched_us: u64,
+        restored_us: u64,
     },
     /// The rank could not be started or restored (no such program, image refused, ...).
     StartFailed {
         rank: Rank,
         incarnation: Incarnation,
         reason: String,
-        fatal: bool,
+    },
+    /// A file in /dev/shm that the rank's MPI library made and that its death would leave behind.
+    Shared {
+        rank: Rank,
+        path: String,
+    },
+    /// The MPI library has come up without our provider: `library` is the path of what is loaded.
+    NotOurs {
+        rank: Rank,
+        incarnation: Incarnation,
+        library: String,
     },
     /// The rank's MPI library has loaded our provider.
     ProviderLoaded {
@@ -136,7 +188,8 @@ pub enum FromAgent {
         offset: u64,
         bytes: Vec<u8>,
     },
-    /// Standard input: the agent has room for more from this offset on.
+    /// Standard input: the agent has room for more from this offset on. Sent once at the start, then after
+    /// each piece that was handed to the rank.
     StdinWanted {
         rank: Rank,
         incarnation: Incarnation,
@@ -169,9 +222,6 @@ pub enum FromAgent {
         rank: Rank,
         incarnation: Incarnation,
         image: ImageId,
-        clock: u64,
-        position: u64,
-        stream_offsets: [u64; 3],
         pause_us: u64,
     },
     CaptureRefused {
@@ -191,6 +241,8 @@ pub enum FromAgent {
         rank: Rank,
         incarnation: Incarnation,
         ending: Ending,
+        /// Whether it ever spoke PMI (in an image: before the capture).
+        spoke_pmi: bool,
     },
     Pulse {
         n: u64,
