@@ -69,6 +69,7 @@ class Program:
     argv: tuple
     ranks: int = 4
     unlike: str | None = None  # lines that match this are left out of the comparison
+    make: str | None = None  # a file that it waits for: made before it runs undisturbed
 
     def comparable(self, output):
         if self.unlike is None:
@@ -137,18 +138,27 @@ def undisturbed(program, stdin=b""):
     kept = BUILD / "test-references" / key.hexdigest()[:32]
     if not kept.exists():
         with tempfile.TemporaryDirectory(prefix="eyrie-reference-") as directory:
+            cwd = pathlib.Path(directory) / "cwd"
+            cwd.mkdir()
+            if program.make:
+                (cwd / program.make).touch()
             launcher = [str(ROOT / "scripts/mpiexec-tcp.sh"), "-n", str(program.ranks)]
             ran = subprocess.run(
-                [*launcher, *program.argv], cwd=directory, input=stdin, capture_output=True, timeout=4 * PATIENCE_S
+                [*launcher, *program.argv], cwd=cwd, input=stdin, capture_output=True, timeout=4 * PATIENCE_S
             )
             check(ran.returncode == 0, f"{program.argv} over MPICH alone: code {ran.returncode}, {ran.stderr.decode()}")
-            files = {name: digest(data) for name, data in files_in(directory).items()}
+            files = {name: digest(data) for name, data in files_in(cwd).items()}
             reference = [digest(program.comparable(ran.stdout)), files]
         kept.parent.mkdir(parents=True, exist_ok=True)
         partial = kept.with_suffix(f".{os.getpid()}")
         partial.write_text(json.dumps(reference))
         partial.rename(kept)
     return json.loads(kept.read_text())
+
+
+def python_program(text, *args, ranks=4, make=None):
+    """A program in mpi4py. `make`: a file that must be there for it to end by itself; made for the undisturbed run."""
+    return Program((str(PYTHON), "-c", text, *map(str, args)), ranks, make=make)
 
 
 class Job:
@@ -259,6 +269,16 @@ class Job:
         pids = self.rank_pids().get(rank)
         return bool(pids) and kill(RANDOM.choice(pids), signal.SIGKILL)
 
+    def await_messages(self, number):
+        """Waits until the routers have logged so many messages."""
+
+        def look():
+            status = self.status()
+            check(status or self.process.poll() is None, f"the job ended before {number} messages")
+            return status and status["messages"] >= number
+
+        await_condition(look, f"{number} messages")
+
     # Talking to it.
 
     def eyrie(self, command, *args):
@@ -295,11 +315,15 @@ class Job:
         got = self.result()
         check(got.code == 0, f"exit code {got.code}")
         output, files = undisturbed(self.program, stdin)
-        check(digest(self.program.comparable(got.stdout)) == output, "standard output differs from the undisturbed run's")
+        check(self.digest_of(got) == output, "standard output differs from the undisturbed run's")
         check(sorted(got.files) == sorted(files), f"files {sorted(got.files)}, undisturbed {sorted(files)}")
         for name, data in got.files.items():
             check(digest(data) == files[name], f"file {name} differs from the undisturbed run's")
         return got
+
+    def digest_of(self, result):
+        """The digest of what it printed, comparable with that of `undisturbed`."""
+        return digest(self.program.comparable(result.stdout))
 
     def nothing_left(self):
         """No process, no job directory (so no socket) and no file in /dev/shm of an ended job."""
