@@ -16,6 +16,7 @@ import random
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -78,9 +79,9 @@ class Program:
         return b"".join(line for line in lines if not re.search(self.unlike, line.decode(errors="replace")))
 
 
-def example(name, *args, ranks=4):
+def example(name, *args, ranks=4, make=None):
     """A program of examples/ (built by `make -C examples`)."""
-    return Program((str(EXAMPLES / name), *map(str, args)), ranks)
+    return Program((str(EXAMPLES / name), *map(str, args)), ranks, make=make)
 
 
 def lammps(steps=300, size=8):
@@ -264,10 +265,10 @@ class Job:
                 found[int(words[3])] = pid
         return found
 
-    def kill_rank(self, rank):
-        """kill -9 of one of its processes, from outside. Returns whether there was one to kill."""
+    def kill_rank(self, rank, any_process=False):
+        """kill -9 from outside, of the process that the agent started or of any of them. Returns whether there was one to kill."""
         pids = self.rank_pids().get(rank)
-        return bool(pids) and kill(RANDOM.choice(pids), signal.SIGKILL)
+        return bool(pids) and kill(RANDOM.choice(pids) if any_process else pids[0], signal.SIGKILL)
 
     def await_messages(self, number):
         """Waits until the routers have logged so many messages."""
@@ -391,6 +392,67 @@ def family():
     return [pid for pid in descendants("self") if is_alive(pid)]
 
 
+def run(command, **options):
+    """Runs a command to its end; returns the finished process with its output as text."""
+    words = list(map(str, command))
+    return subprocess.run(
+        words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=2 * PATIENCE_S, cwd=workshop(), **options
+    )
+
+
+def memory_of(job):
+    """Bytes that the launcher (routers, store, controller) holds: its own, and segments of shared memory of any process of the job."""
+    own = 0
+    for line in pathlib.Path(f"/proc/{job.process.pid}/smaps_rollup").read_text().splitlines():
+        if line.startswith("Anonymous:"):
+            own = int(line.split()[1]) * 1024
+    segments = {}
+    for pid in [job.process.pid, *descendants(job.process.pid)]:
+        for fd in pathlib.Path(f"/proc/{pid}/fd").glob("*"):
+            try:
+                if os.readlink(fd).startswith("/memfd:"):
+                    seen = fd.stat()
+                    segments[seen.st_ino] = seen.st_blocks * 512
+            except OSError:
+                pass  # closed meanwhile
+    return own + sum(segments.values())
+
+
+def wire_version():
+    """The version of the protocol, as the source has it."""
+    text = (ROOT / "crates/eyrie-wire/src/lib.rs").read_text()
+    return int(re.search(r"const VERSION: u16 = (\d+);", text)[1])
+
+
+def strangers(job, sockets, speeches, count):
+    """Makes `count` connections to sockets of the job, says one of the speeches on each and leaves some open. Each that is not silent must
+    be closed by the other side within its time; memory must not grow with their number."""
+    before = memory_of(job)
+    idle = []
+    for number in range(count):
+        connection = socket.socket(socket.AF_UNIX)
+        connection.settimeout(PATIENCE_S)
+        speech = speeches[number % len(speeches)]()
+        try:
+            connection.connect(str(job.dir / RANDOM.choice(sockets)))
+            connection.sendall(speech)
+            if len(idle) < 32 and number % 7 == 0:
+                idle.append(connection)  # says nothing more, and stays
+                continue
+            connection.shutdown(socket.SHUT_WR)
+            heard = b""
+            while piece := connection.recv(4096):
+                heard += piece
+                check(len(heard) < 4096, "a stranger is told too much")
+        except (BrokenPipeError, ConnectionResetError, ConnectionRefusedError):
+            pass  # refused is refused
+        connection.close()
+    grown = memory_of(job) - before
+    check(grown < 128 << 20, f"memory grew by {grown >> 20} MiB")
+    for connection in idle:
+        connection.close()
+
+
 # The place of a test.
 
 LAST = []
@@ -443,8 +505,7 @@ def small_disk(mib):
     """A directory on a file system of so many MiB, for `--dir`."""
     if not OWN_MOUNTS:
         raise Skipped("a small file system needs root")
-    directory = workshop() / "disk"
-    directory.mkdir()
+    directory = pathlib.Path(tempfile.mkdtemp(prefix="disk", dir=workshop()))
     _mount("tmpfs", directory, "tmpfs", 0, f"size={mib}m,mode=0700")
     return directory
 
