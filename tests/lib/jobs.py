@@ -8,6 +8,7 @@ seed is printed and can be set with EYRIE_TEST_SEED.
 import collections
 import ctypes
 import dataclasses
+import glob
 import hashlib
 import json
 import os
@@ -338,9 +339,9 @@ class Job:
 
 def children(pid):
     found = []
-    for task in pathlib.Path(f"/proc/{pid}/task").glob("*/children"):
+    for task in glob.glob(f"/proc/{pid}/task/*/children"):
         try:
-            found += map(int, task.read_text().split())
+            found += map(int, pathlib.Path(task).read_text().split())
         except OSError:
             pass
     return found
@@ -408,10 +409,10 @@ def memory_of(job):
             own = int(line.split()[1]) * 1024
     segments = {}
     for pid in [job.process.pid, *descendants(job.process.pid)]:
-        for fd in pathlib.Path(f"/proc/{pid}/fd").glob("*"):
+        for fd in glob.glob(f"/proc/{pid}/fd/*"):
             try:
                 if os.readlink(fd).startswith("/memfd:"):
-                    seen = fd.stat()
+                    seen = os.stat(fd)
                     segments[seen.st_ino] = seen.st_blocks * 512
             except OSError:
                 pass  # closed meanwhile
