@@ -278,7 +278,7 @@ mod tests {
         let mut log = Log::new(2);
         for seq in 1..=500u64 {
             let (h, payload) =
-                message((seq % 2) as u32, (seq as u64).div_ceil(2), (seq as usize * 37) % 9000);
+                message((seq % 2) as u32, seq.div_ceil(2), (seq as usize * 37) % 9000);
             assert_eq!(log.append(h, &payload), seq);
         }
         let before = read_all(&log, &mut log.cursor_after(0, &spill).unwrap(), &spill);

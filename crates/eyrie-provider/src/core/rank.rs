@@ -72,7 +72,7 @@ pub fn join() -> Result<(), String> {
     };
     RANK.store(Box::into_raw(Box::new(rank)), Ordering::Release);
     tell_agent(&FromRank::Loaded { pid: std::process::id() });
-    capture::install();
+    capture::install(AGENT_FD.load(Ordering::Relaxed));
     Ok(())
 }
 
