@@ -209,7 +209,7 @@ impl Cluster {
                 }
                 self.tell(event);
             }
-            Happening::FromNode(node, event) => self.from_node(node, event),
+            Happening::FromNode(node, event) => self.hear_node(node, event),
             Happening::WorkDone(life) => self.work_done(life),
             Happening::KillRank(rank) => self.kill_rank(rank),
             Happening::KillNode(node) => self.kill_node(node),
@@ -225,7 +225,7 @@ impl Cluster {
         }
     }
 
-    fn from_node(&mut self, node: Node, event: Event) {
+    fn hear_node(&mut self, node: Node, event: Event) {
         let n = &mut self.nodes[node as usize];
         match n.health {
             Health::Dead => {}
@@ -258,7 +258,7 @@ impl Cluster {
                 self.tell(Event::Refused { rank: Some(rank), incarnation, reason });
             }
         } else {
-            held.into_iter().for_each(|event| self.from_node(node, event));
+            held.into_iter().for_each(|event| self.hear_node(node, event));
         }
     }
 
@@ -297,7 +297,7 @@ impl Cluster {
         if self.nodes[node as usize].health == Health::Frozen {
             return self.after(50..500, Happening::WorkDone(life));
         }
-        self.from_node(node, Event::PmiFinalized(life));
+        self.hear_node(node, Event::PmiFinalized(life));
         let ending = Ending::Code(0);
         self.after(
             0..30,
