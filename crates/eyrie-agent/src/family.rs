@@ -36,6 +36,17 @@ fn children_of(pid: &str) -> Vec<u32> {
     found
 }
 
+/// The signal that has killed a process which its parent has not collected yet; `None` when it ended by itself or
+/// nothing is known of it any more.
+pub fn killed_by(pid: u32) -> Option<i32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, fields) = stat.rsplit_once(") ")?;
+    // proc(5): field 52, a wait status; the fields here begin with the third.
+    let status: i32 = fields.split_whitespace().nth(49)?.parse().ok()?;
+    let signal = status & 0x7f;
+    (signal != 0).then_some(signal)
+}
+
 /// Kills all children with SIGKILL (stopped ones die too) and reaps them, again and again, because a dying
 /// child hands its own children to a subreaper. Children cannot be confused with strangers: their numbers
 /// stay taken until they are reaped here.

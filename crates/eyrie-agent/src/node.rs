@@ -80,6 +80,8 @@ enum Token {
     Signal,
     Waker,
     Channel(Key),
+    /// The process behind a wrapper has ended.
+    Speaker(Key),
     Pmi(Key),
     Output(Key),
     Input(Key),
@@ -177,6 +179,7 @@ impl Agent {
                     }
                 }
                 Token::Channel(key) => self.hear(key),
+                Token::Speaker(key) => self.speaker_ended(key),
                 Token::Pmi(key) => self.serve_pmi(key),
                 Token::Output(key) => self.pass_output(key, false),
                 Token::Input(key) => self.pass_input(key),
@@ -206,6 +209,9 @@ impl Agent {
             };
             if let Some(fd) = &p.channel {
                 add(Token::Channel(*key), fd.as_fd(), PollFlags::IN);
+            }
+            if let Some(fd) = &p.watch {
+                add(Token::Speaker(*key), fd.as_fd(), PollFlags::IN);
             }
             if let Some(fd) = &p.pmi {
                 add(Token::Pmi(*key), fd.as_fd(), PollFlags::IN);
@@ -458,9 +464,16 @@ impl Agent {
 
     /// The rank stands still: fix the position of its streams, let it go, take the image.
     fn stands_still(&mut self, key: Key, image: ImageId, clock: u64, position: u64) {
+        self.serve_pmi(key);
         self.pass_output(key, true);
         let Some(p) = self.processes.get_mut(&key) else { return };
         let meta = p.meta(clock, position);
+        if p.awaits_pmi() {
+            // A restored process would wait for an answer that only this one gets.
+            p.capture = None;
+            self.refuse_capture(key, image, "it waits for an answer of PMI".into());
+        }
+        let Some(p) = self.processes.get_mut(&key) else { return };
         // Also to one that was given up: it finds nobody at the other end of the pipe, and goes on.
         if p.tell(ToRank::Go, None).is_err() {
             p.kill();
@@ -508,7 +521,7 @@ impl Agent {
         let Some(p) = self.processes.get_mut(&key) else { return };
         match message {
             FromRank::Loaded { pid } => {
-                p.speaker = Some(pid);
+                p.spoken_by(pid);
                 if let Some(restore) = p.restore.take() {
                     let all = restore.started.elapsed();
                     let fetched = restore.fetched.unwrap_or(all);
@@ -699,15 +712,31 @@ impl Agent {
             }
             let Ok(Some((_, status))) = waitpid(Some(pid), WaitOptions::NOHANG) else { continue };
             if let Some(p) = ended {
-                p.ending = Some(match status.terminating_signal() {
+                p.ending = Some(p.ending_of(match status.terminating_signal() {
                     Some(signal) => Ending::Signal(signal),
                     None => Ending::Code(status.exit_status().unwrap_or(0)),
-                });
+                }));
                 let key = p.key;
                 self.hear(key);
                 self.serve_pmi(key);
                 self.pass_output(key, false);
             }
+        }
+    }
+
+    /// The process behind a wrapper has ended. When a signal has killed it in the middle of MPI, the wrapper, which
+    /// would take that for the end of the program, goes with it.
+    fn speaker_ended(&mut self, key: Key) {
+        self.hear(key);
+        self.serve_pmi(key);
+        let Some(p) = self.processes.get_mut(&key) else { return };
+        p.watch = None;
+        if p.session.finalized() {
+            return;
+        }
+        p.killed_by = p.speaker.and_then(crate::family::killed_by);
+        if p.killed_by.is_some() {
+            p.kill();
         }
     }
 

@@ -37,6 +37,7 @@ pub struct Session {
     /// Inside a multi-line `mcmd` request (spawn), which is answered at its `endcmd`.
     multi_line: bool,
     spoke: bool,
+    finalized: bool,
     barriers_passed: u32,
     waiting: bool,
 }
@@ -51,6 +52,7 @@ impl Session {
             inbox: Vec::new(),
             multi_line: false,
             spoke: false,
+            finalized: false,
             barriers_passed,
             waiting: false,
         }
@@ -59,6 +61,16 @@ impl Session {
     /// Whether the rank has ever asked anything.
     pub fn spoke(&self) -> bool {
         self.spoke
+    }
+
+    /// Whether the rank has said that it is through with MPI.
+    pub fn finalized(&self) -> bool {
+        self.finalized
+    }
+
+    /// Whether the rank waits at a barrier.
+    pub fn waits(&self) -> bool {
+        self.waiting
     }
 
     pub fn barriers_passed(&self) -> u32 {
@@ -137,7 +149,10 @@ impl Session {
                 self.waiting = true;
                 return Some((String::new(), Effect::Barrier(self.barriers_passed + 1)));
             }
-            "finalize" => return Some(("cmd=finalize_ack rc=0\n".into(), Effect::Finalized)),
+            "finalize" => {
+                self.finalized = true;
+                return Some(("cmd=finalize_ack rc=0\n".into(), Effect::Finalized));
+            }
             "abort" => {
                 let code = request.get("exitcode").and_then(|c| c.parse().ok()).unwrap_or(1);
                 let message = request.get("message").unwrap_or("").into();

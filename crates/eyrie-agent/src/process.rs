@@ -8,10 +8,11 @@ use eyrie_wire::control::{Ending, ImageMeta, StartRank};
 use eyrie_wire::{ImageId, Incarnation, Rank};
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use rustix::process::{pidfd_open, Pid, PidfdFlags};
 use std::collections::BTreeSet;
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 /// One life of a rank.
@@ -61,6 +62,10 @@ pub struct Process {
     pub pid: u32,
     /// The process that takes the capture signal: `pid`, or a child of it when that is a wrapper.
     pub speaker: Option<u32>,
+    /// Readable when the process behind a wrapper has ended.
+    pub watch: Option<OwnedFd>,
+    /// The signal that has killed the process behind a wrapper.
+    pub killed_by: Option<i32>,
     pub channel: Option<OwnedFd>,
     pub pmi: Option<OwnedFd>,
     pub session: Session,
@@ -81,6 +86,8 @@ impl Process {
             key: (start.rank, start.incarnation),
             pid: launched.pid,
             speaker: None,
+            watch: None,
+            killed_by: None,
             channel: Some(launched.channel),
             pmi: Some(launched.pmi),
             session,
@@ -91,6 +98,41 @@ impl Process {
             restore: None,
             shared: meta.shared.iter().cloned().collect(),
             ending: None,
+        }
+    }
+
+    /// Whether the rank is in the middle of a PMI request: it waits, or has not read the answer yet.
+    pub fn awaits_pmi(&self) -> bool {
+        let mut unread: libc::c_int = 0;
+        if let Some(fd) = &self.pmi {
+            // SAFETY: SIOCOUTQ writes one int: what the other end has not read.
+            unsafe { libc::ioctl(fd.as_raw_fd(), libc::TIOCOUTQ, &mut unread) };
+        }
+        self.session.waits() || unread > 0
+    }
+
+    /// The provider has been loaded by this process.
+    pub fn spoken_by(&mut self, pid: u32) {
+        self.speaker = Some(pid);
+        let wrapped = (pid != self.pid).then(|| Pid::from_raw(pid as i32)).flatten();
+        // Without the descriptor the wrapper's exit code must tell.
+        self.watch = wrapped.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+    }
+
+    /// How the rank ended, when its process ended like this: a wrapper tells of the signal that killed the
+    /// process behind it by its exit code.
+    pub fn ending_of(&self, ending: Ending) -> Ending {
+        let wrapped = self.speaker.is_some_and(|speaker| speaker != self.pid);
+        match (ending, self.killed_by) {
+            (_, Some(signal)) => Ending::Signal(signal),
+            // As a shell says it, and as Python's sys.exit does with subprocess's return code.
+            (Ending::Code(code @ 129..=192), _) if wrapped && !self.session.finalized() => {
+                Ending::Signal(code - 128)
+            }
+            (Ending::Code(code @ 193..=255), _) if wrapped && !self.session.finalized() => {
+                Ending::Signal(256 - code)
+            }
+            _ => ending,
         }
     }
 
