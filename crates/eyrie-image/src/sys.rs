@@ -93,6 +93,7 @@ pub const O_APPEND: u32 = 0o2000;
 pub const O_NONBLOCK: u32 = 0o4000;
 pub const O_DIRECTORY: u32 = 0o200000;
 pub const O_CLOEXEC: u32 = 0o2000000;
+pub const O_NOFOLLOW: u32 = 0o400000;
 pub const O_PATH: u32 = 0o10000000;
 pub const O_TMPFILE: u32 = 0o20000000 | O_DIRECTORY;
 pub const AT_FDCWD: i32 = -100;

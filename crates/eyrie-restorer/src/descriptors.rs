@@ -133,16 +133,16 @@ impl Table {
         }
     }
 
-    /// A file in the same directory that has no name yet.
+    /// A new file in place of whatever has the name: that is what the dead process has left. It has the name
+    /// from the start, because the kernel shows a later image the name that a file was opened by.
     fn new_shared_file(&self, path: &'static [u8], r: &Object) -> i32 {
-        let slash = path.iter().rposition(|b| *b == b'/').unwrap_or(0);
-        let mut directory = [0u8; PATH_LEN_MAX + 1];
-        directory[..slash].copy_from_slice(&path[..slash]);
-        let flags = sys::O_TMPFILE | sys::O_RDWR | sys::O_CLOEXEC;
-        let fd =
-            self.raise(sys::open(&directory[..slash + 1], flags, r.mode & 0o777)).unwrap_or_else(
-                |e| file_error(path, format_args!("cannot make it anew: {}", Errno(e))),
-            );
+        const O_CREAT_EXCL: u32 = 0o300;
+        // SAFETY: the path ends in a NUL.
+        let _ = unsafe { sys::call3(nr::UNLINK, path.as_ptr() as usize, 0, 0) };
+        let flags = O_CREAT_EXCL | sys::O_RDWR | sys::O_CLOEXEC | sys::O_NOFOLLOW;
+        let fd = self.raise(sys::open(path, flags, r.mode & 0o777)).unwrap_or_else(|e| {
+            file_error(path, format_args!("cannot make it anew: {}", Errno(e)))
+        });
         self.resize(path, fd, r.size);
         fd
     }
@@ -202,7 +202,8 @@ impl Table {
             }
             fd_kind::OBJECT => {
                 let link = Link::new(self.objects[r.arg as usize]);
-                self.raise(sys::open(link.as_c(), flags, 0)).unwrap_or_else(|e| fail_at(e))
+                // Here the path is a link of /proc; shm_open asks for O_NOFOLLOW.
+                self.raise(sys::open(link.as_c(), flags & !sys::O_NOFOLLOW, 0)).unwrap_or_else(|e| fail_at(e))
             }
             _ => -1, // DUP: put in place after the one it shares
         }
@@ -249,7 +250,6 @@ impl Table {
         }
         for (i, object) in image.objects.iter().enumerate() {
             match object.record.kind {
-                object_kind::SHM_FILE => give_name(self.objects[i], object.path),
                 object_kind::SHARED_FILE => {
                     let now = sys::fstat(self.objects[i]).map_or(0, |st| st.size as u64);
                     if now < object.record.size {
@@ -326,26 +326,5 @@ impl core::fmt::Write for Link {
             }
         }
         Ok(())
-    }
-}
-
-/// Names a file that has none, in place of whatever had the name.
-fn give_name(fd: i32, path: &[u8]) {
-    let link = Link::new(fd);
-    // SAFETY: both paths end in a NUL.
-    let named = unsafe {
-        let _ = sys::call3(nr::UNLINK, path.as_ptr() as usize, 0, 0);
-        sys::call6(
-            nr::LINKAT,
-            sys::AT_FDCWD as usize,
-            link.as_c().as_ptr() as usize,
-            sys::AT_FDCWD as usize,
-            path.as_ptr() as usize,
-            sys::AT_SYMLINK_FOLLOW,
-            0,
-        )
-    };
-    if let Err(e) = named {
-        file_error(path, format_args!("cannot make it anew: {}", Errno(e)));
     }
 }
