@@ -79,11 +79,12 @@ pub struct JobOptions {
 /// When the job cannot be started.
 pub fn run(options: JobOptions) -> anyhow::Result<i32> {
     check(&options)?;
-    let program = program::prepare(&options.argv)?;
+    let mut program = program::prepare(&options.argv)?;
     let journal = Journal::create(options.events.as_deref())?;
     let base = jobdir::base(options.dir.as_deref())?;
     let name = options.job.clone().unwrap_or_else(|| format!("job-{}", std::process::id()));
     let (dir, secret) = JobDir::create(&base, &name, options.routers)?;
+    program::link_provider(&mut program, dir.path())?;
     let (inbound_in, inbound) = unbounded();
     let (router_in, router_events) = unbounded();
     // Before anything that must be ended: from here on a signal is a message.

@@ -31,20 +31,24 @@ pub struct NotRunnable {
     pub code: i32,
 }
 
-/// The directory with the provider.
+/// Names of the provider's file: as installed, and as cargo builds it.
+const PROVIDER_FILES: [&str; 2] = [PROVIDER, "libeyrie_fi.so"];
+
+/// The provider's file.
 ///
 /// # Errors
 /// When it is in none of the places where it may be.
-fn provider_dir() -> anyhow::Result<PathBuf> {
+fn provider_file() -> anyhow::Result<PathBuf> {
     let exe = std::env::current_exe().context("cannot find the eyrie command itself")?;
     let bin = exe.parent().unwrap_or(Path::new("/"));
     let places: Vec<PathBuf> = match std::env::var_os("EYRIE_PROVIDER_DIR") {
         Some(dir) => vec![dir.into()],
         None => vec![bin.into(), bin.join("../lib/eyrie")],
     };
-    for dir in &places {
-        if dir.join(PROVIDER).is_file() {
-            return Ok(dir.canonicalize()?);
+    let files = places.iter().flat_map(|dir| PROVIDER_FILES.map(|name| dir.join(name)));
+    for file in files {
+        if file.is_file() {
+            return Ok(file.canonicalize()?);
         }
     }
     let places: Vec<String> = places.iter().map(|p| p.display().to_string()).collect();
@@ -54,16 +58,26 @@ fn provider_dir() -> anyhow::Result<PathBuf> {
     )
 }
 
+/// Gives the provider the name that libfabric looks for, in the job's directory, and points the ranks there.
+///
+/// # Errors
+/// When there is no provider, or no link can be made.
+pub fn link_provider(program: &mut Program, dir: &Path) -> anyhow::Result<()> {
+    std::os::unix::fs::symlink(provider_file()?, dir.join(PROVIDER))
+        .with_context(|| format!("cannot make a link in {}", dir.display()))?;
+    program.env.push(("FI_PROVIDER_PATH".into(), dir.into()));
+    Ok(())
+}
+
 /// Looks the program up and fixes what every rank gets.
 ///
 /// # Errors
-/// [`NotRunnable`] when there is no such program or it may not be executed; when there is no provider.
+/// [`NotRunnable`] when there is no such program or it may not be executed.
 pub fn prepare(argv: &[OsString]) -> anyhow::Result<Program> {
     let cwd = std::env::current_dir().context("cannot find the current directory")?;
     let path = std::env::var_os("PATH").unwrap_or_default();
     let name = argv.first().map(OsString::as_os_str).unwrap_or_default();
     let exe = find(name, &path, &cwd)?;
-    let provider = provider_dir()?;
     let mut env: Vec<(OsString, OsString)> = std::env::vars_os()
         .filter(|(key, _)| {
             !FIXED.iter().any(|(fixed, _)| key == fixed) && key != "FI_PROVIDER_PATH"
@@ -75,7 +89,6 @@ pub fn prepare(argv: &[OsString]) -> anyhow::Result<Program> {
         }
     }
     env.extend(FIXED.map(|(k, v)| (k.into(), v.into())));
-    env.push(("FI_PROVIDER_PATH".into(), provider.into()));
     Ok(Program { exe: exe.into(), argv: argv.to_vec(), env, cwd: cwd.into() })
 }
 
