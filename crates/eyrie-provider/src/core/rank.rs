@@ -20,7 +20,7 @@ const RECONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a replaying rank waits for the next message from the log.
 const REPLAY_TIMEOUT: Duration = Duration::from_secs(120);
 /// Progress calls that find nothing, one right after another, before the next one sleeps for a message.
-const SPINS: u32 = 4;
+const SPINS: u32 = 300;
 /// Cycles between two progress calls up to which the program is taken to do nothing but wait.
 const WAITING_GAP: u64 = 30_000;
 
