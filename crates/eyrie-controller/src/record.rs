@@ -313,7 +313,9 @@ impl Record {
             }
             Record::Refused { rank, incarnation, cause } => {
                 let who = rank.map_or("somebody".into(), |r| format!("rank {r}, incarnation {incarnation}"));
-                (Normal, format!("{who} was refused: {cause}"))
+                // An older life at the door is what recovery is made for; a stranger is not.
+                let weight = if rank.is_some() { Detail } else { Normal };
+                (weight, format!("{who} was refused: {cause}"))
             }
             Record::Unprotected { rank, cause } => (
                 Normal,
