@@ -1,6 +1,7 @@
 //! One file per subcommand. Argument parsing and output only; the work is in the other crates.
 
 pub mod agent;
+pub mod bench;
 pub mod checkpoint;
 pub mod completions;
 pub mod inject;
