@@ -214,10 +214,32 @@ fn files(mode: &str) {
     assert_eq!(app, b"before;after;");
 }
 
+/// The image of a process restored from an image, and how that process ended.
+fn capture_twice(dir: &Path, args: &[&str]) -> (Vec<u8>, Ended) {
+    let second = |mut running: Running| {
+        let reader = running.read_image();
+        running.input.take().unwrap().write_all(b"\n").unwrap();
+        let report = running.next_report();
+        assert!(report.starts_with("captured"), "{report}");
+        let image = reader.join().unwrap();
+        let ended = running.wait();
+        succeeded(&ended);
+        (image, ended)
+    };
+    let running = start(dir, &[&["shm"], args].concat());
+    let reader = running.read_image();
+    assert!(running.next_report().starts_with("captured"));
+    let image = reader.join().unwrap();
+    second(running);
+    let running = restore(dir, &image);
+    assert_eq!(running.next_report(), "restored");
+    second(running)
+}
+
 fn shared_file(mode: &str) {
     let dir = make_dir();
     let path = format!("/dev/shm/eyrie-image-test-{}-{mode}", std::process::id());
-    let (image, original) = capture_itself(dir.path(), "shm", &[mode, &path]);
+    let (image, original) = capture_twice(dir.path(), &[mode, &path]);
     let what = summary(&image[..]).unwrap();
     assert_eq!(what.shared_files().collect::<Vec<_>>(), [Path::new(&path)]);
     // With the file there, changed by the lost future.
@@ -239,7 +261,7 @@ fn shared_file(mode: &str) {
 fn shared_disk_file() {
     let dir = make_dir();
     let path = dir.path().join("mapped");
-    let (image, original) = capture_itself(dir.path(), "shm", &["async", path.to_str().unwrap()]);
+    let (image, original) = capture_twice(dir.path(), &["async", path.to_str().unwrap()]);
     let end = std::fs::read(&path).unwrap();
     assert_eq!(end[..8], 12345u64.to_le_bytes());
     let torn = restore(dir.path(), &image[..image.len() - 10]).wait();
