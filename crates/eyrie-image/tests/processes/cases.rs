@@ -532,7 +532,8 @@ fn other_node() {
 fn changed_files() {
     let dir = walk_dir();
     let running = start(dir.path(), &["walk", STEPS]);
-    running.wait_for_output();
+    let log = dir.path().join("log");
+    wait_until("a line in the log", || std::fs::metadata(&log).is_ok_and(|m| m.len() > 10));
     let (image, _) = running.capture(libc::SIGUSR1);
     running.kill();
     let refused = |words: &str| {
@@ -540,7 +541,6 @@ fn changed_files() {
         assert_eq!(ended.status.code(), Some(exit::FILE), "{:?}", ended.reports);
         assert!(ended.reports[0].contains(words), "{:?}", ended.reports);
     };
-    let log = dir.path().join("log");
     let saved = std::fs::read(&log).unwrap();
     std::fs::write(&log, &saved[..10]).unwrap();
     refused("has lost content: 10 bytes");
