@@ -71,8 +71,9 @@ pub fn join() -> Result<(), String> {
         me,
     };
     RANK.store(Box::into_raw(Box::new(rank)), Ordering::Release);
-    tell_agent(&FromRank::Loaded { pid: std::process::id() });
+    // From the next line on the agent may send the signal.
     capture::install(AGENT_FD.load(Ordering::Relaxed));
+    tell_agent(&FromRank::Loaded { pid: std::process::id() });
     Ok(())
 }
 
