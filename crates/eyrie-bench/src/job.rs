@@ -104,6 +104,9 @@ pub enum What {
         pause: f64,
         total: f64,
     },
+    RankFailed {
+        rank: u32,
+    },
     CheckpointFailed {
         rank: u32,
         cause: String,
@@ -127,6 +130,17 @@ pub struct Phases {
     pub fetched: f64,
     pub restored: f64,
     pub replayed: f64,
+}
+
+/// A checkpoint that was ordered; times in seconds.
+#[derive(Clone, Copy, Debug)]
+pub struct Checkpoint {
+    /// When it began, here and by the clock of the job.
+    pub begun: Instant,
+    pub begun_at: f64,
+    pub bytes: u64,
+    pub pause: f64,
+    pub total: f64,
 }
 
 /// What came of a job.
@@ -236,6 +250,51 @@ impl Job {
             bail!("eyrie {what} failed: {}", String::from_utf8_lossy(&out.stderr).trim());
         }
         Ok(())
+    }
+
+    /// Orders checkpoints of a rank until one has all of its memory: at first it has not filled it yet, or is
+    /// still in MPI_Init, where it cannot be captured.
+    ///
+    /// # Errors
+    /// When the job ends before, or there is none within `limit`.
+    pub fn checkpoint(
+        &mut self,
+        rank: u32,
+        mib: u64,
+        limit: Duration,
+    ) -> anyhow::Result<Checkpoint> {
+        let deadline = Instant::now() + limit;
+        let mut last = String::from("none was tried");
+        while Instant::now() < deadline {
+            match self.try_checkpoint(rank, limit)? {
+                Ok(c) if c.bytes >= mib << 20 => return Ok(c),
+                Ok(c) => last = format!("the last one has {} bytes", c.bytes),
+                Err(cause) => last = cause,
+            }
+        }
+        bail!("no checkpoint of rank {rank} with {mib} MiB within {}: {last}", shown(limit))
+    }
+
+    /// Orders one checkpoint; the inner error is why the rank could not be captured.
+    fn try_checkpoint(
+        &mut self,
+        rank: u32,
+        limit: Duration,
+    ) -> anyhow::Result<Result<Checkpoint, String>> {
+        self.order("checkpoint", &[&rank.to_string()])?;
+        let begun_at = self.await_event("a checkpoint to begin", limit, |e| match e.what {
+            What::CheckpointStarted { rank: r } if r == rank => Some(e.time),
+            _ => None,
+        })?;
+        let begun = Instant::now();
+        self.await_event("a checkpoint to end", limit, |e| match &e.what {
+            What::Checkpoint { rank: r, bytes, pause, total } if *r == rank => {
+                let (bytes, pause, total) = (*bytes, *pause, *total);
+                Some(Ok(Checkpoint { begun, begun_at, bytes, pause, total }))
+            }
+            What::CheckpointFailed { rank: r, cause } if *r == rank => Some(Err(cause.clone())),
+            _ => None,
+        })
     }
 
     /// Waits for the job's end.

@@ -1,6 +1,6 @@
 //! How long a rank stands still for a checkpoint, by the size of its image.
 
-use crate::job::{in_turn, Contender, Job, Program, What};
+use crate::job::{in_turn, Checkpoint, Contender, Job, Program, What};
 use crate::report::{cell, digits, size, Table};
 use crate::statistics::Spread;
 use crate::{Effort, Setup};
@@ -19,13 +19,6 @@ struct Turn {
     pages: &'static str,
     mode: &'static str,
     contender: Contender,
-}
-
-/// What one checkpoint took, in seconds.
-struct Taken {
-    bytes: u64,
-    pause: f64,
-    total: f64,
 }
 
 /// The table, what must be known to read it, and the same for programs.
@@ -77,35 +70,14 @@ pub fn measure(setup: &Setup, effort: Effort) -> anyhow::Result<(Table, String, 
 }
 
 /// Orders checkpoints of a rank that has all of its memory, one after another.
-fn checkpoints(setup: &Setup, turn: &Turn) -> anyhow::Result<Vec<Taken>> {
+fn checkpoints(setup: &Setup, turn: &Turn) -> anyhow::Result<Vec<Checkpoint>> {
     // More steps than are ever needed: the job is ended when enough is known.
     let args = format!("--mb {} --rank 0 --percent 1 --spin 2000000 --steps 100000000", turn.mib);
     let program = Program::new(2, setup.example("memory"), &args);
     let mut job = Job::start(setup, &turn.contender, &program)?;
-    let mut taken = Vec::new();
     job.await_event("rank 0", LIMIT, |e| {
         matches!(e.what, What::Connected { rank: 0 }).then_some(())
     })?;
-    while taken.len() < CHECKPOINTS {
-        let checkpoint = checkpoint(&mut job, 0).context("measuring the pause")?;
-        // Not before the rank has filled its memory.
-        if checkpoint.bytes >= turn.mib << 20 {
-            taken.push(checkpoint);
-        }
-    }
-    Ok(taken)
-}
-
-/// Orders one checkpoint and waits for it.
-fn checkpoint(job: &mut Job, rank: u32) -> anyhow::Result<Taken> {
-    job.order("checkpoint", &[&rank.to_string()])?;
-    job.await_event(&format!("a checkpoint of rank {rank}"), LIMIT, |e| match e.what {
-        What::Checkpoint { rank: r, bytes, pause, total } if r == rank => {
-            Some(Ok(Taken { bytes, pause, total }))
-        }
-        What::CheckpointFailed { rank: r, ref cause } if r == rank => {
-            Some(Err(anyhow::anyhow!("no checkpoint: {cause}")))
-        }
-        _ => None,
-    })?
+    let taken = (0..CHECKPOINTS).map(|_| job.checkpoint(0, turn.mib, LIMIT));
+    taken.collect::<anyhow::Result<_>>().context("measuring the pause")
 }

@@ -180,9 +180,9 @@ fn strike(case: &Case, mut job: Job) -> anyhow::Result<Recovered> {
     job.await_event("rank 1", LIMIT, |e| {
         matches!(e.what, What::Connected { rank: 1 }).then_some(())
     })?;
-    let (begun, begun_at) = checkpoint(&mut job, case.mib)?;
+    let checkpoint = job.checkpoint(1, case.mib, LIMIT)?;
     // The log grows for as long as it is to be.
-    let until = begun + Duration::from_secs_f64(case.log_s);
+    let until = checkpoint.begun + Duration::from_secs_f64(case.log_s);
     while Instant::now() < until {
         job.event(until)?;
     }
@@ -197,25 +197,6 @@ fn strike(case: &Case, mut job: Job) -> anyhow::Result<Recovered> {
     let Phases { detected, placed, fetched, restored, replayed } = phases;
     let phases = [detected, placed, fetched, restored, replayed];
     let job = job.finish()?.elapsed.as_secs_f64();
-    let log = failed_at - begun_at;
+    let log = failed_at - checkpoint.begun_at;
     Ok(Recovered { log, messages, phases, total, job, direct: 0.0 })
-}
-
-/// Has a checkpoint of rank 1 with all of its memory taken; returns when it began, here and by the clock of the job.
-fn checkpoint(job: &mut Job, mib: u64) -> anyhow::Result<(Instant, f64)> {
-    loop {
-        job.order("checkpoint", &["1"])?;
-        let begun_at = job.await_event("a checkpoint of rank 1", LIMIT, |e| {
-            matches!(e.what, What::CheckpointStarted { rank: 1 }).then_some(e.time)
-        })?;
-        let begun = Instant::now();
-        let bytes = job.await_event("the checkpoint of rank 1", LIMIT, |e| match e.what {
-            What::Checkpoint { rank: 1, bytes, .. } => Some(Ok(bytes)),
-            What::CheckpointFailed { rank: 1, ref cause } => Some(Err(anyhow::anyhow!("{cause}"))),
-            _ => None,
-        })??;
-        if bytes >= mib << 20 {
-            return Ok((begun, begun_at));
-        }
-    }
 }
