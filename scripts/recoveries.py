@@ -20,7 +20,8 @@ def recoveries(lines):
         except ValueError as error:
             sys.exit(f"recoveries: line {number} is not JSON: {error}")
         if event.get("event") == "recovered":
-            found.append((event["rank"], event["incarnation"], event["phases_ms"]))
+            milliseconds = {phase: 1000 * seconds for phase, seconds in event["phases"].items()}
+            found.append((event["rank"], event["incarnation"], milliseconds))
     return found
 
 

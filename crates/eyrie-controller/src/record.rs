@@ -313,7 +313,9 @@ impl Record {
             }
             Record::Refused { rank, incarnation, cause } => {
                 let who = rank.map_or("somebody".into(), |r| format!("rank {r}, incarnation {incarnation}"));
-                (Normal, format!("{who} was refused: {cause}"))
+                // An older life at the door is what recovery is made for; a stranger is not.
+                let weight = if rank.is_some() { Detail } else { Normal };
+                (weight, format!("{who} was refused: {cause}"))
             }
             Record::Unprotected { rank, cause } => (
                 Normal,
@@ -350,5 +352,101 @@ impl Record {
                 ),
             ),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::Value;
+    use std::collections::BTreeSet;
+
+    /// One of each.
+    fn one_of_each() -> Vec<Record> {
+        let (rank, incarnation, node, image) = (3, 2, 1, Some(4));
+        let cause = || "because".to_string();
+        let time = Duration::from_millis(1500);
+        vec![
+            Record::JobStarted { job: "j".into(), ranks: 4, nodes: 2, spares: 1, routers: 1 },
+            Record::NodeUp { node },
+            Record::RankStarted { rank, incarnation, node, image: None },
+            Record::RankFailed { rank, incarnation, node, cause: cause() },
+            Record::RankFinished { rank, code: 0 },
+            Record::NodeLost { node, cause: cause(), ranks: vec![1, 2] },
+            Record::NodeRefused { node },
+            Record::SpareUsed { spare: 2, node },
+            Record::NodeShared { node, rank, ranks: 3 },
+            Record::Placed { rank, incarnation, node, choice: Choice::Spare, image },
+            Record::Restored { rank, incarnation, fetched: time, restored: time },
+            Record::RestoreFailed { rank, incarnation, image, cause: cause() },
+            Record::Recovered {
+                rank,
+                incarnation,
+                node,
+                image,
+                messages: 9,
+                phases: Phases::default(),
+                total: time,
+            },
+            Record::CheckpointStarted { rank, image: 4 },
+            Record::Checkpoint { rank, image: 4, bytes: 1 << 20, pause: time, total: time },
+            Record::CheckpointFailed { rank, image: 4, cause: cause() },
+            Record::Connected { rank, incarnation },
+            Record::ConnectionLost { rank, incarnation },
+            Record::Refused { rank: None, incarnation, cause: cause() },
+            Record::Unprotected { rank, cause: cause() },
+            Record::Protected { rank },
+            Record::ContentDiffers { rank, cause: cause() },
+            Record::Injected { strike: "kill-rank=1".into() },
+            Record::InjectionMissed { strike: "kill-rank=1".into(), cause: cause() },
+            Record::Note { text: "text".into() },
+            Record::JobEnded { code: 0, cause: None, summary: Summary::default() },
+        ]
+    }
+
+    fn keys(value: &Value) -> BTreeSet<String> {
+        value.as_object().map(|o| o.keys().cloned().collect()).unwrap_or_default()
+    }
+
+    #[test]
+    fn schema_page_and_code_agree() {
+        let schema: Value =
+            serde_json::from_str(include_str!("../../../docs/events-schema.json")).unwrap();
+        let page = include_str!("../../../docs/events.md");
+        let mut documented: BTreeSet<&str> = BTreeSet::new();
+        let events = schema["oneOf"].as_array().unwrap();
+        for record in one_of_each() {
+            let value = serde_json::to_value(&record).unwrap();
+            let name = value["event"].as_str().unwrap();
+            let entry = events.iter().find(|e| e["title"] == name);
+            let entry = entry.unwrap_or_else(|| panic!("{name} is not in the schema"));
+            documented.insert(entry["title"].as_str().unwrap());
+            let mut expected = keys(&value);
+            expected.extend(["seq".to_string(), "time".to_string()]);
+            assert_eq!(keys(&entry["properties"]), expected, "{name}");
+            for nested in ["phases", "summary"] {
+                let properties = &entry["properties"][nested]["properties"];
+                assert_eq!(keys(properties), keys(&value[nested]), "{name}.{nested}");
+            }
+            assert!(page.contains(&format!("| `{name}` |")), "{name} is not on the page");
+        }
+        assert_eq!(documented.len(), events.len(), "the schema has events that do not happen");
+        let variants = include_str!("record.rs").split("pub enum Record {").nth(1).unwrap();
+        let variants = variants.split("\n}").next().unwrap();
+        let variants = variants.lines().filter(|l| {
+            l.starts_with("    ")
+                && l.trim_start().len() == l.len() - 4
+                && l.trim_start().starts_with(|c: char| c.is_ascii_uppercase())
+        });
+        assert_eq!(variants.count(), one_of_each().len(), "an event is missing in this test");
+    }
+
+    #[test]
+    fn every_event_is_one_line_for_people() {
+        for record in one_of_each() {
+            if let Some((_, line)) = record.line() {
+                assert!(!line.is_empty() && !line.contains('\n'), "{line}");
+            }
+        }
     }
 }

@@ -3,8 +3,9 @@
 //! several turns, the variants in turn about. Never a test: figures depend on the machine.
 
 use eyrie_image::{capture, Mode, Outcome, Request};
+use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
@@ -81,9 +82,8 @@ fn turn(mib: usize, pages: &str, mode: &str) -> [f64; 3] {
     let pause_ns: f64 = words.next().unwrap().unwrap().parse().unwrap();
     child.wait().unwrap();
 
-    let (image_read, mut image_write) = std::io::pipe().unwrap();
-    let (out_read, out_write) = std::io::pipe().unwrap();
-    let (out_read, out_write) = (OwnedFd::from(out_read), OwnedFd::from(out_write));
+    let (image_read, mut image_write) = pipe();
+    let (out_read, out_write) = pipe();
     // SAFETY: only a descriptor.
     unsafe { libc::fcntl(image_write.as_raw_fd(), libc::F_SETPIPE_SZ, 1 << 20) };
     let slots = [None, None, Some(out_write.as_fd())];
@@ -93,12 +93,21 @@ fn turn(mib: usize, pages: &str, mode: &str) -> [f64; 3] {
     drop((command, image_read, out_write));
     image_write.write_all(&image).unwrap();
     let mut said = String::new();
-    BufReader::new(std::fs::File::from(out_read)).read_line(&mut said).unwrap();
+    BufReader::new(out_read).read_line(&mut said).unwrap();
     let restore_s = started.elapsed().as_secs_f64();
     assert_eq!(said, "restored\n");
     child.wait().unwrap();
     let gb = len as f64 / 1e9;
     [pause_ns / 1e6, gb / stream_s, gb / restore_s]
+}
+
+fn pipe() -> (File, File) {
+    let mut fds = [0; 2];
+    // SAFETY: the kernel writes two descriptors, which are then ours.
+    unsafe {
+        assert_eq!(libc::pipe2(fds.as_mut_ptr(), libc::O_CLOEXEC), 0);
+        (File::from_raw_fd(fds[0]), File::from_raw_fd(fds[1]))
+    }
 }
 
 /// Fills memory, captures itself into standard output when told to, ends.

@@ -174,3 +174,32 @@ fn fixed<T: format::Plain>(payload: &[u8]) -> io::Result<(T, PathBuf)> {
 pub fn fingerprint_of_this_node() -> Fingerprint {
     crate::fingerprint::of_this_node()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn record(kind: Kind, payload: &[u8]) -> Vec<u8> {
+        let header = RecordHeader { kind, flags: 0, a: 0, b: 0, len: payload.len() as u64 };
+        [&header.encode()[..], payload].concat()
+    }
+
+    proptest! {
+        #[test]
+        fn no_stream_makes_the_reader_panic(bytes: Vec<u8>, kinds in prop::collection::vec(1u32..7, 0..5)) {
+            prop_assert!(summary(&bytes[..]).is_err());
+            let kinds = kinds.into_iter().filter_map(Kind::from_u32);
+            let records: Vec<u8> = kinds.flat_map(|kind| record(kind, &bytes)).collect();
+            prop_assert!(summary(&records[..]).is_err());
+        }
+    }
+
+    #[test]
+    fn a_stream_without_its_trailer_is_an_unexpected_end() {
+        let mut reader = ImageReader::new(std::io::Cursor::new(record(Kind::Header, b"x")));
+        assert!(reader.next_record().unwrap().is_some());
+        let error = reader.next_record().unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+    }
+}

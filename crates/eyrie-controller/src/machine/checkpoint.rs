@@ -12,6 +12,8 @@ const BEGIN_TIMEOUT: Duration = Duration::from_secs(45);
 const STORE_TIMEOUT: Duration = Duration::from_secs(1800);
 /// How soon a checkpoint that users asked for is tried again, when the rank could not be captured just now.
 const RETRY: Duration = Duration::from_millis(200);
+/// How soon a checkpoint that failed is tried again when only it can make the rank recoverable.
+const RETRY_UNPROTECTED: Duration = Duration::from_secs(2);
 
 impl Machine {
     pub(super) fn capture_due(&mut self) {
@@ -64,8 +66,13 @@ impl Machine {
         if self.capture_of(life, image).is_none() {
             return;
         }
-        self.ranks[life.rank as usize].capture = None;
+        let r = &mut self.ranks[life.rank as usize];
+        r.capture = None;
+        let unprotected = r.unprotected.is_some();
         self.schedule.ended(life.rank, self.now, None);
+        if unprotected {
+            self.schedule.retry(life.rank, self.now + RETRY_UNPROTECTED);
+        }
         self.summary.checkpoints_failed += 1;
         self.record(Record::CheckpointFailed { rank: life.rank, image, cause });
     }

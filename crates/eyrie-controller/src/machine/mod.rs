@@ -13,6 +13,9 @@ mod rank;
 pub mod schedule;
 mod strike;
 
+#[cfg(test)]
+mod simulation;
+
 pub use io::{Command, Event, Image, Life, Mark};
 pub use rank::State;
 
@@ -233,7 +236,10 @@ impl Machine {
                     }
                 }
             }
-            Event::Stop { signal } => self.end(128 + signal, None),
+            Event::Stop { signal } => {
+                let text = format!("ended by signal {signal} ({})", signal_name(signal));
+                self.end(128 + signal, Some(text))
+            }
         }
     }
 

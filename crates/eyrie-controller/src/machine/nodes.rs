@@ -86,7 +86,7 @@ impl Machine {
         let up = self.nodes.iter().filter(|n| n.standing == Standing::Up);
         up.map(|n| match n.answered {
             true => n.asked_at + self.beat(),
-            false => n.asked_at + self.config.heartbeat_timeout,
+            false => n.heard_at + self.config.heartbeat_timeout,
         })
         .min()
     }
@@ -109,7 +109,7 @@ impl Machine {
                 state.answered = false;
                 let n = state.asked;
                 self.commands.push(Command::Pulse { node: node as Node, n });
-            } else if !state.answered && now >= state.asked_at + timeout {
+            } else if !state.answered && now >= state.heard_at + timeout {
                 let silent = now - state.heard_at;
                 let cause = format!("it has not answered for {:.1} s", silent.as_secs_f64());
                 self.lose_node(node as Node, cause, silent);

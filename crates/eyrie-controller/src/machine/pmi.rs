@@ -17,6 +17,12 @@ impl Pmi {
         Pmi { arrived: vec![0; ranks as usize], passed: 0, fresh: Vec::new() }
     }
 
+    /// Barriers that the job has passed.
+    #[cfg(test)]
+    pub fn passed(&self) -> u32 {
+        self.passed
+    }
+
     pub fn put(&mut self, key: String, value: String) {
         self.fresh.push((key, value));
     }

@@ -9,7 +9,7 @@ use rand::{Rng, SeedableRng};
 use std::time::Duration;
 
 /// Time between two random kills: evenly between these, in milliseconds.
-const RANDOM_GAP_MS: std::ops::Range<u64> = 100..2000;
+const RANDOM_GAP_MS: std::ops::Range<u64> = 100..1000;
 
 /// Injections that wait for their moment.
 #[derive(Debug)]

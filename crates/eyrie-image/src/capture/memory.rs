@@ -281,7 +281,6 @@ pub struct AddressSpace {
 struct Details {
     flags: u32,
     advice: u32,
-    skip: bool,
 }
 
 impl AddressSpace {
@@ -366,7 +365,8 @@ impl AddressSpace {
         details: Details,
         fp: &mut Fingerprint,
     ) -> Result<(), Refusal> {
-        if details.skip || line.name == b"[vsyscall]" {
+        let range = (line.start, line.end);
+        if line.name == b"[vsyscall]" || within(range, self.cuts.as_slice()) {
             return Ok(());
         }
         let mut record = Mapping {
@@ -867,5 +867,64 @@ pub fn forbid_fork(ranges: &[Range]) {
     for &(start, end) in ranges {
         // SAFETY: changes only what a fork does.
         let _ = unsafe { sys::madvise(start as usize, (end - start) as usize, sys::MADV_DONTFORK) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_child_lacks_is_found_between_and_around_what_it_has() {
+        let lacking = |wanted: &[Range], here: &[Range]| {
+            let mut all = Vec::new();
+            subtract(wanted, here, |start, end| {
+                all.push((start, end));
+                Ok(())
+            })
+            .unwrap();
+            all
+        };
+        assert_eq!(lacking(&[(10, 20), (30, 40)], &[(10, 20), (30, 40)]), []);
+        assert_eq!(lacking(&[(10, 50)], &[(5, 12), (20, 30), (45, 60)]), [(12, 20), (30, 45)]);
+        assert_eq!(lacking(&[(10, 20), (30, 40)], &[(15, 35)]), [(10, 15), (35, 40)]);
+        assert_eq!(lacking(&[(10, 20), (30, 40)], &[]), [(10, 20), (30, 40)]);
+        assert_eq!(lacking(&[(10, 20)], &[(0, 5), (50, 60)]), [(10, 20)]);
+    }
+
+    /// Kernels before 6.7 have no PAGEMAP_SCAN; both ways must find the same pages.
+    #[test]
+    fn both_ways_of_finding_pages_agree() {
+        const PAGES: usize = 3000;
+        let at = sys::map_anonymous(PAGES * PAGE, sys::MAP_PRIVATE).unwrap();
+        // SAFETY: our mapping.
+        unsafe { sys::madvise(at, PAGES * PAGE, sys::MADV_NOHUGEPAGE) }.unwrap();
+        let mut expected: Vec<u64> = Vec::new();
+        for page in (0..PAGES).filter(|p| p % 7 < 3 || (1000..2500).contains(p)) {
+            // SAFETY: within the mapping.
+            unsafe { ((at + page * PAGE) as *mut u64).write(page as u64 + 1) };
+            expected.push((at + page * PAGE) as u64);
+        }
+        let mut scratch = Scratch::new().unwrap();
+        // SAFETY: used before the scratch goes.
+        let mut scan = unsafe { Scan::new(&mut scratch) }.unwrap();
+        let found = |scan: &mut Scan| {
+            let mut pages: Vec<u64> = Vec::new();
+            scan.runs(at as u64, (at + PAGES * PAGE) as u64, |start, end| {
+                pages.extend((start..end).step_by(PAGE));
+                Ok(true)
+            })
+            .unwrap();
+            pages
+        };
+        assert_eq!(found(&mut scan), expected);
+        scan.without = 0;
+        assert_eq!(found(&mut scan), expected);
+        scan.close();
+        // SAFETY: neither is used any more.
+        unsafe {
+            scratch.release();
+            sys::munmap(at, PAGES * PAGE).unwrap();
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, FromRawFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{channel, Receiver};
@@ -54,8 +54,12 @@ pub fn start_as(dir: &Path, args: &[&str], adjust: impl FnOnce(&mut Command)) ->
 }
 
 pub fn pipe() -> (File, File) {
-    let (r, w) = std::io::pipe().unwrap();
-    (File::from(std::os::fd::OwnedFd::from(r)), File::from(std::os::fd::OwnedFd::from(w)))
+    let mut fds = [0; 2];
+    // SAFETY: the kernel writes two descriptors, which are then ours.
+    unsafe {
+        assert_eq!(libc::pipe2(fds.as_mut_ptr(), libc::O_CLOEXEC), 0);
+        (File::from_raw_fd(fds[0]), File::from_raw_fd(fds[1]))
+    }
 }
 
 fn watch(dir: &Path, mut child: Child, input: File) -> Running {

@@ -357,8 +357,7 @@ fn files(dir: &Path, mode: Mode) {
 
 fn shm(path: &Path, mode: Mode) {
     const LEN: usize = 1 << 20;
-    let open = || OpenOptions::new().read(true).write(true).create(true).open(path).unwrap();
-    let file = open();
+    let file = File::options().read(true).write(true).create_new(true).open(path).unwrap();
     file.set_len(LEN as u64).unwrap();
     let at = map(LEN, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, file.as_raw_fd());
     let again = map(LEN, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd());

@@ -91,10 +91,18 @@ fn install(dir: &Path) {
     unsafe {
         let pipe = &raw mut PIPE;
         (&mut *pipe)[..bytes.len()].copy_from_slice(bytes);
+        // A small signal stack with a guard below it: captures must do with 16 KiB.
+        let len = 16384 + 4096;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let rw = libc::PROT_READ | libc::PROT_WRITE;
+        let stack = libc::mmap(std::ptr::null_mut(), len, rw, flags, -1, 0);
+        libc::mprotect(stack, 4096, libc::PROT_NONE);
+        let stack = libc::stack_t { ss_sp: stack.byte_add(4096), ss_flags: 0, ss_size: 16384 };
+        assert_eq!(libc::sigaltstack(&stack, std::ptr::null_mut()), 0);
         for signal in [libc::SIGUSR1, libc::SIGUSR2] {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = on_signal as *const () as usize;
-            action.sa_flags = libc::SA_RESTART;
+            action.sa_flags = libc::SA_RESTART | libc::SA_ONSTACK;
             libc::sigemptyset(&mut action.sa_mask);
             libc::sigaddset(&mut action.sa_mask, libc::SIGUSR1);
             libc::sigaddset(&mut action.sa_mask, libc::SIGUSR2);
