@@ -86,9 +86,9 @@ pub struct Setting<'a> {
 
 impl Setting<'_> {
     /// Slides of k dimensions that have a spare at the end of every line.
-    pub fn slides(&self, state: &State, rank: Rank, k: usize, over_dead: bool) -> Vec<Step> {
+    pub fn slides(&self, state: &State, rank: Rank, k: usize, free_form: bool) -> Vec<Step> {
         let start = state.rank_at[rank as usize];
-        Slide::all(self.job.layout.dims().len(), k, over_dead)
+        Slide::all(self.job.layout.dims().len(), k, free_form)
             .into_iter()
             .filter_map(|slide| {
                 let moves = slide.moves(state, &self.job.layout, start)?;
@@ -114,12 +114,12 @@ impl Setting<'_> {
         self.evaluator.network.vertex_name(node)
     }
 
-    /// The step with the best score; ties to fewer moves, then to the first.
+    /// The step with the fewest messages on the busiest link, the first of several.
     fn best(&self, standing: &Standing, steps: Vec<Step>) -> Result<Option<Step>, RouteError> {
         let moves: Vec<_> = steps.iter().map(|s| s.moves.clone()).collect();
         let scores = self.evaluator.score_all(&standing.counted, &moves)?;
         let ranked = scores.into_iter().zip(steps).enumerate();
-        Ok(ranked.min_by_key(|(i, (score, step))| (*score, step.moves.len(), *i)).map(|(_, (_, s))| s))
+        Ok(ranked.min_by_key(|(i, (score, _))| (score.messages, *i)).map(|(_, (_, s))| s))
     }
 
     /// Finds a place for `rank` by a published method, or says why it is stuck.

@@ -11,9 +11,9 @@ pub struct Slide {
     pub axis: usize,
     pub up: bool,
     pub along: u32,
-    /// Whether a rank may step over a dead node to the next live one. The published slides move one step only;
-    /// the search may step over.
-    pub over_dead: bool,
+    /// The published slides move every rank one step. In free form, for the search, ranks may also step over
+    /// dead nodes.
+    pub free_form: bool,
 }
 
 impl Slide {
@@ -29,12 +29,12 @@ impl Slide {
     }
 
     /// Every slide of k dimensions in a grid of n.
-    pub fn all(n: usize, k: usize, over_dead: bool) -> Vec<Slide> {
+    pub fn all(n: usize, k: usize, free_form: bool) -> Vec<Slide> {
         let mut slides = Vec::new();
         for axis in 0..n {
             for along in 0..1u32 << n {
                 if along >> axis & 1 == 0 && along.count_ones() as usize + 1 == k {
-                    slides.extend([true, false].map(|up| Slide { axis, up, along, over_dead }));
+                    slides.extend([true, false].map(|up| Slide { axis, up, along, free_form }));
                 }
             }
         }
@@ -94,7 +94,7 @@ impl Slide {
                     next += 1;
                 }
                 // A dead node: step over it, or the line ends here.
-                _ if self.over_dead => {}
+                _ if self.free_form => {}
                 _ => break,
             }
             if rank != NO_RANK {
@@ -126,7 +126,7 @@ mod tests {
     }
 
     fn slide(axis: usize, up: bool, along: u32) -> Slide {
-        Slide { axis, up, along, over_dead: false }
+        Slide { axis, up, along, free_form: false }
     }
 
     #[test]
@@ -164,7 +164,7 @@ mod tests {
         assert_eq!(slide(1, false, 0).moves(&state, &layout, 6), None);
         state.apply(&[(3, 12)]);
         assert_eq!(slide(1, false, 0).moves(&state, &layout, 6), None);
-        let over = Slide { over_dead: true, ..slide(1, false, 0) };
+        let over = Slide { free_form: true, ..slide(1, false, 0) };
         assert_eq!(over.moves(&state, &layout, 6), Some(vec![(5, 4)]));
     }
 

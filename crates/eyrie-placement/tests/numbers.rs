@@ -68,6 +68,10 @@ fn zero_d_worst_link_is_two_in_one_direction_and_five_in_all() {
             .collect();
         let all = worst_pair(network, Some(job), &spares, "stencil5");
         println!("{network} {job} one direction {one:?}, all {all}");
+        assert_eq!(one.iter().max(), Some(&2), "{network} {job} {one:?}");
+        // On some foldings of Tofu no pair brings all five together.
+        let expected = if network.starts_with("tofu") && job != "11x12" { 4 } else { 5 };
+        assert_eq!(all, expected, "{network} {job}");
     }
 }
 
@@ -154,18 +158,41 @@ fn random_ranks(ranks: usize, length: usize, seed: u64) -> Vec<usize> {
     all
 }
 
+/// facts: mean of 20 sequences and how many of 20 were stuck, for 1, 2, 3, 5 and 8 failures.
+const MEASURED: [(Method, [f64; 5], [usize; 5]); 4] = [
+    (Method::FirstFree, [4.4, 6.5, 8.75, 11.4, 12.85], [0; 5]),
+    (Method::Best0D, [3.7, 4.15, 4.65, 4.95, 5.2], [0; 5]),
+    (Method::Slide(1), [2.75, 2.95, 3.1, 3.5, 3.77], [0, 0, 0, 2, 7]),
+    (Method::Hybrid, [1.0, 1.0, 3.05, 3.75, 4.25], [0; 5]),
+];
+
 #[test]
 fn several_failures_cost_what_was_measured() {
+    const OURS: usize = 400;
     let instance = instance("mesh:13x13", None, "2d(2,1)");
-    for method in [Method::FirstFree, Method::Best0D, Method::Slide(1), Method::Hybrid] {
-        let trails: Vec<Vec<u64>> = (0..400)
+    for (method, means, stuck_of_20) in MEASURED {
+        let trails: Vec<Vec<u64>> = (0..OURS as u64)
             .into_par_iter()
             .map(|seed| trail(&instance, method, &random_ranks(144, 8, seed), true))
             .collect();
-        for failures in [1, 2, 3, 5, 8] {
+        for (i, failures) in [1, 2, 3, 5, 8].into_iter().enumerate() {
             let loads: Vec<Option<u64>> = trails.iter().map(|t| t.get(failures - 1).copied()).collect();
             let (mean, sd, max, stuck) = summary(&loads);
             println!("{failures} {}: mean {mean:.2} sd {sd:.2} max {max} stuck {stuck}", method.name());
+            // Two samples, theirs of 20 and ours of 400: three standard errors of the difference.
+            let error = 3.0 * sd.max(0.2) * (1.0 / 20.0 + 1.0 / OURS as f64).sqrt();
+            let above = mean - means[i];
+            // Ours finds better hybrids from the third failure on (which of several equal slides comes first
+            // is not published), so there the measured mean is an upper bound.
+            assert!(above < error, "{failures} {}: {mean:.2} against {}", method.name(), means[i]);
+            if method != Method::Hybrid || failures < 3 {
+                assert!(above > -error, "{failures} {}: {mean:.2} against {}", method.name(), means[i]);
+            }
+            let share = stuck_of_20[i] as f64 / 20.0;
+            let ours = stuck as f64 / OURS as f64;
+            let p = (share + ours) / 2.0;
+            let error = 3.0 * (p * (1.0 - p) / 20.0).sqrt();
+            assert!((ours - share).abs() <= error, "{failures} {}: {ours} stuck against {share}", method.name());
         }
     }
 }
@@ -181,17 +208,121 @@ fn summary(loads: &[Option<u64>]) -> (f64, f64, u64, usize) {
 }
 
 #[test]
-fn search_load() {
+fn search_keeps_load_1_for_two_failures_and_3_for_up_to_five_in_1000_sequences() {
     let instance = instance("mesh:13x13", None, "2d(2,1)");
-    for hit in [false, true] {
-        let begin = std::time::Instant::now();
-        let trails: Vec<Vec<u64>> = (0..60)
-            .into_par_iter()
-            .map(|seed| trail(&instance, Method::Search, &random_ranks(144, 5, seed), hit))
-            .collect();
-        for k in 0..5 {
-            println!("{hit} {k} {:?}", summary(&trails.iter().map(|t| Some(t[k])).collect::<Vec<_>>()));
+    // Half strike wherever the rank is by then, half the rank's first node.
+    let trails: Vec<Vec<u64>> = (0..1000)
+        .into_par_iter()
+        .map(|seed| trail(&instance, Method::Search, &random_ranks(144, 5, seed), seed % 2 == 0))
+        .collect();
+    for (seed, loads) in trails.iter().enumerate() {
+        assert_eq!(loads.len(), 5, "seed {seed} is stuck");
+        assert!(loads[..2].iter().all(|&l| l == 1), "seed {seed}: {loads:?}");
+        assert!(loads.iter().all(|&l| l <= 3), "seed {seed}: {loads:?}");
+    }
+}
+
+/// A random job on a random network with random failures.
+fn random_instance(seed: u64) -> (Instance, Traffic, Vec<NodeId>) {
+    use rand::Rng;
+    let mut rng = SmallRng::seed_from_u64(seed);
+    let (a, b, c) = (rng.gen_range(3..7), rng.gen_range(3..7), rng.gen_range(2..4));
+    let (network, job, spares) = match rng.gen_range(0..9) {
+        0 => (format!("mesh:{a}x{b}"), None, "2d(2,1)".to_string()),
+        1 => (format!("torus:{a}x{b}:order=1,0"), None, "2d(1,1)".into()),
+        2 => (format!("torus:{a}x{b}x{c}"), None, "3d(2,1)".into()),
+        3 => (format!("mesh:{a}x{b}x{c}"), None, format!("contiguous:{}", b * c)),
+        4 => (format!("torus:{a}x{b}"), Some("2x3"), format!("scattered:{}", rng.gen_range(1..4))),
+        5 => ("tofu:2x2x1x2x3x2".into(), None, "3d(2,1)".into()),
+        6 => (format!("fattree:{a}^2"), Some("2x2"), "2d(2,1)".into()),
+        7 => ("xgft:4,5;1,2:rails=2".into(), Some("3x4"), "2d(1,1)".into()),
+        _ => (format!("dragonfly:{a}x{b}x2"), Some("3x3"), "2d(2,1)".into()),
+    };
+    let instance = instance(&network, job, &spares);
+    let stencil = if instance.laid.shape.len() == 2 { "stencil5" } else { "stencil7" };
+    let traffic = match rng.gen_range(0..5) {
+        0 => "allreduce",
+        1 => "alltoall",
+        _ => stencil,
+    };
+    let traffic = Traffic::parse(traffic, &instance.laid.shape, 1 << 16).unwrap();
+    let mut nodes: Vec<NodeId> = instance.laid.home.clone();
+    nodes.extend(&instance.laid.spares);
+    nodes.shuffle(&mut rng);
+    nodes.truncate(rng.gen_range(1..=3usize.min(instance.laid.spares.len())));
+    (instance, traffic, nodes)
+}
+
+#[test]
+fn search_is_never_worse_than_the_best_of_all_methods_on_10000_random_instances() {
+    (0..10_000u64).into_par_iter().for_each(|seed| {
+        let (instance, traffic, failed) = random_instance(seed);
+        let job = spares::job(&instance.laid, traffic).unwrap();
+        let may_squeeze = seed % 4 == 0;
+        let weights = Weights { may_squeeze, ..Weights::default() };
+        let planner = Planner::new(
+            instance.network.as_ref(),
+            &job,
+            &instance.laid.spares,
+            Machine::default(),
+            weights,
+        )
+        .unwrap()
+        .shape(&instance.laid.shape)
+        .routers_forward(seed % 3 != 0);
+        let groups: Vec<Vec<NodeId>> = match seed % 2 {
+            0 => vec![failed],
+            _ => failed.into_iter().map(|n| vec![n]).collect(),
+        };
+        let mut methods = Method::published(instance.laid.layout.dims().len());
+        if may_squeeze {
+            methods.push(Method::Squeeze);
         }
-        println!("{:?}", begin.elapsed());
+        let search = planner.run(Method::Search, &groups).map(|o| o.result);
+        for method in methods {
+            let Ok(Ok(placed)) = planner.run(method, &groups).map(|o| o.result) else { continue };
+            let Ok(Ok(best)) = &search else { panic!("seed {seed}: search is stuck, {} is not", method.name()) };
+            let key = |messages, step_s| (messages, step_s);
+            let ours = key(best.score.messages, best.step_s);
+            let theirs = key(placed.score.messages, placed.step_s);
+            assert!(ours <= theirs, "seed {seed}: {ours:?} is worse than {} with {theirs:?}", method.name());
+        }
+    });
+}
+
+#[test]
+fn on_a_fat_tree_of_full_bisection_no_method_costs_more_than_a_fifth() {
+    for (network, job, traffic) in [
+        ("fattree:18^2", "4x4x4", "stencil7"),
+        ("fattree:18^2", "5x5x5", "stencil7"),
+        ("fattree:14^2", "12x12", "stencil5"),
+        ("fattree:8^3", "7x7x7", "stencil7"),
+    ] {
+        let shape = coords::parse_dims(job).unwrap();
+        let spares = format!("{}d(2,1)", shape.len());
+        let Instance { network, laid } = instance(network, Some(job), &spares);
+        let traffic = Traffic::parse(traffic, &laid.shape, 4 << 20).unwrap();
+        let job = spares::job(&laid, traffic).unwrap();
+        let planner = Planner::new(
+            network.as_ref(),
+            &job,
+            &laid.spares,
+            Machine::default(),
+            Weights::default(),
+        )
+        .unwrap();
+        let mut methods = Method::published(shape.len());
+        methods.push(Method::Search);
+        let worst = (0..laid.home.len())
+            .into_par_iter()
+            .step_by(7)
+            .map(|rank| {
+                let outcomes = planner.compare(&methods, &[vec![laid.home[rank]]]).unwrap();
+                let ratios = outcomes.iter().map(|o| (o.result.as_ref().map_or(0.0, |p| p.ratio), o.method));
+                ratios.fold((0.0, Method::Search), |a, b| if b.0 > a.0 { b } else { a })
+            })
+            .reduce(|| (0.0, Method::Search), |a, b| if b.0 > a.0 { b } else { a });
+        println!("{} {:?}: worst ratio {:.3} by {}", network.describe(), shape, worst.0, worst.1.name());
+        assert!(worst.0 <= 1.2);
     }
 }
