@@ -30,8 +30,8 @@ impl Effort {
     /// For a job with this many messages an iteration.
     pub fn for_messages(messages: usize) -> Self {
         match messages {
-            0..=4_000 => Effort { width: 6, orders: 8, rounds: 40 },
-            4_001..=40_000 => Effort { width: 3, orders: 3, rounds: 10 },
+            0..=4_000 => Effort { width: 6, orders: 8, rounds: 12 },
+            4_001..=40_000 => Effort { width: 3, orders: 3, rounds: 6 },
             40_001..=200_000 => Effort { width: 2, orders: 1, rounds: 2 },
             _ => Effort { width: 1, orders: 1, rounds: 0 },
         }
@@ -167,9 +167,9 @@ fn expand(
 }
 
 /// Hot ranks whose moves are tried in a round of local search.
-const HOT_RANKS: usize = 12;
+const HOT_RANKS: usize = 6;
 /// Free nodes tried for each hot rank.
-const FREE_NODES: usize = 48;
+const FREE_NODES: usize = 24;
 
 /// Moves, slides or swaps ranks whose messages cross the busiest link, as long as that helps.
 fn polish(

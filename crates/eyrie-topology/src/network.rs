@@ -21,8 +21,10 @@ pub enum RouteError {
 pub struct TopologyError(pub String);
 
 impl TopologyError {
+    /// The message on one line: control characters of quoted input become blanks.
     pub fn new(message: impl Into<String>) -> Self {
-        TopologyError(message.into())
+        let message: String = message.into();
+        TopologyError(message.chars().map(|c| if c.is_control() { ' ' } else { c }).collect())
     }
 }
 
