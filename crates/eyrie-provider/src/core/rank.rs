@@ -145,7 +145,8 @@ impl Rank {
         content: &[u8],
     ) {
         let seq = self.sent[destination as usize] + 1;
-        let message = Outgoing { destination, seq, flags, tag, data, content };
+        let clock = self.replay.clock();
+        let message = Outgoing { destination, seq, flags, tag, data, clock, content };
         let router = home(destination, self.me.routers) as usize;
         loop {
             if !self.senders[router].connected() {
