@@ -33,6 +33,7 @@ use output::{Ledger, Printer};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGPIPE, SIGTERM};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::OsString;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -181,7 +182,9 @@ fn start_router(
     events: crossbeam_channel::Sender<RouterEvent>,
 ) -> anyhow::Result<Router> {
     let spill_dir = dir.path().join(format!("log-{id}"));
-    std::fs::create_dir(&spill_dir)
+    std::fs::DirBuilder::new()
+        .mode(0o700)
+        .create(&spill_dir)
         .with_context(|| format!("cannot create {}", spill_dir.display()))?;
     let config = eyrie_router::Config {
         id,

@@ -23,6 +23,8 @@ const REPLAY_TIMEOUT: Duration = Duration::from_secs(120);
 const SPINS: u32 = 300;
 /// Cycles between two progress calls up to which the program is taken to do nothing but wait.
 const WAITING_GAP: u64 = 30_000;
+/// Cycles between two looks at whether the send streams of a waiting rank still stand: about a millisecond.
+const LOOK_GAP: u64 = 3_000_000;
 
 /// The rank. One per process; the MPI library calls from one thread at a time (FI_THREAD_DOMAIN).
 pub struct Rank {
@@ -37,6 +39,8 @@ pub struct Rank {
     /// Progress calls in a row that found nothing, and when the last one ended.
     idle_calls: u32,
     last_call: u64,
+    /// When the send streams were last looked after.
+    last_look: u64,
 }
 
 static RANK: AtomicPtr<Rank> = AtomicPtr::new(std::ptr::null_mut());
@@ -68,6 +72,7 @@ pub fn join() -> Result<(), String> {
         sent: vec![0; me.size as usize],
         idle_calls: 0,
         last_call: 0,
+        last_look: 0,
         me,
     };
     RANK.store(Box::into_raw(Box::new(rank)), Ordering::Release);
@@ -179,8 +184,13 @@ impl Rank {
     fn reconnect_delivery(&mut self) {
         let (delivery, me, clock) = (&mut self.delivery, &self.me, self.replay.clock());
         let script = persist("its home router", || delivery.connect(me, clock));
+        let caught_up = script.is_empty();
         if let Err(e) = self.replay.load(script, self.delivery.position()) {
             fatal(&format!("the log does not fit this rank: {e}"));
+        }
+        if caught_up {
+            // A lost notice only delays the report.
+            let _ = self.delivery.say_replayed();
         }
     }
 
@@ -202,10 +212,9 @@ impl Rank {
         if sleep {
             self.send_determinants();
         }
-        let shown = self
-            .delivery
-            .receive(sleep)
-            .and_then(|_| self.delivery.show(u64::MAX, &mut self.matching, done));
+        let came = self.delivery.receive(sleep);
+        let silent = !matches!(came, Ok(true));
+        let shown = came.and_then(|_| self.delivery.show(u64::MAX, &mut self.matching, done));
         if let Err(e) = shown {
             self.lost_delivery(&e);
         }
@@ -216,6 +225,10 @@ impl Rank {
         }
         // SAFETY: reads the time stamp counter.
         self.last_call = unsafe { std::arch::x86_64::_rdtsc() };
+        if silent && self.last_call.wrapping_sub(self.last_look) > LOOK_GAP {
+            self.last_look = self.last_call;
+            self.look_after_senders();
+        }
     }
 
     /// Whether the program has been doing nothing but asking for messages for some calls.
@@ -262,6 +275,24 @@ impl Rank {
             fatal(&e.to_string());
         }
         self.delivery.disconnect();
+    }
+
+    /// Finds out whether a router has closed a stream with messages on it that it never acknowledged, and sends them again: what
+    /// the rank waits for may be the answer to one of them, and nothing else would notice.
+    fn look_after_senders(&mut self) {
+        for router in 0..self.senders.len() {
+            let sender = &mut self.senders[router];
+            if !sender.busy() {
+                continue;
+            }
+            if sender.connected() {
+                match sender.take_acknowledgements(&mut self.unstored) {
+                    Ok(()) => continue,
+                    Err(e) => self.lost_sender(router, &e),
+                }
+            }
+            self.reconnect_sender(router);
+        }
     }
 
     fn send_determinants(&mut self) {
