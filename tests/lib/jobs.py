@@ -8,6 +8,7 @@ seed is printed and can be set with EYRIE_TEST_SEED.
 import collections
 import ctypes
 import dataclasses
+import glob
 import hashlib
 import json
 import os
@@ -16,6 +17,7 @@ import random
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -69,6 +71,7 @@ class Program:
     argv: tuple
     ranks: int = 4
     unlike: str | None = None  # lines that match this are left out of the comparison
+    make: str | None = None  # a file that it waits for: made before it runs undisturbed
 
     def comparable(self, output):
         if self.unlike is None:
@@ -77,9 +80,9 @@ class Program:
         return b"".join(line for line in lines if not re.search(self.unlike, line.decode(errors="replace")))
 
 
-def example(name, *args, ranks=4):
+def example(name, *args, ranks=4, make=None):
     """A program of examples/ (built by `make -C examples`)."""
-    return Program((str(EXAMPLES / name), *map(str, args)), ranks)
+    return Program((str(EXAMPLES / name), *map(str, args)), ranks, make=make)
 
 
 def lammps(steps=300, size=8):
@@ -137,18 +140,27 @@ def undisturbed(program, stdin=b""):
     kept = BUILD / "test-references" / key.hexdigest()[:32]
     if not kept.exists():
         with tempfile.TemporaryDirectory(prefix="eyrie-reference-") as directory:
+            cwd = pathlib.Path(directory) / "cwd"
+            cwd.mkdir()
+            if program.make:
+                (cwd / program.make).touch()
             launcher = [str(ROOT / "scripts/mpiexec-tcp.sh"), "-n", str(program.ranks)]
             ran = subprocess.run(
-                [*launcher, *program.argv], cwd=directory, input=stdin, capture_output=True, timeout=4 * PATIENCE_S
+                [*launcher, *program.argv], cwd=cwd, input=stdin, capture_output=True, timeout=4 * PATIENCE_S
             )
             check(ran.returncode == 0, f"{program.argv} over MPICH alone: code {ran.returncode}, {ran.stderr.decode()}")
-            files = {name: digest(data) for name, data in files_in(directory).items()}
+            files = {name: digest(data) for name, data in files_in(cwd).items()}
             reference = [digest(program.comparable(ran.stdout)), files]
         kept.parent.mkdir(parents=True, exist_ok=True)
         partial = kept.with_suffix(f".{os.getpid()}")
         partial.write_text(json.dumps(reference))
         partial.rename(kept)
     return json.loads(kept.read_text())
+
+
+def python_program(text, *args, ranks=4, make=None):
+    """A program in mpi4py. `make`: a file that must be there for it to end by itself; made for the undisturbed run."""
+    return Program((str(PYTHON), "-c", text, *map(str, args)), ranks, make=make)
 
 
 class Job:
@@ -254,10 +266,20 @@ class Job:
                 found[int(words[3])] = pid
         return found
 
-    def kill_rank(self, rank):
-        """kill -9 of one of its processes, from outside. Returns whether there was one to kill."""
+    def kill_rank(self, rank, any_process=False):
+        """kill -9 from outside, of the process that the agent started or of any of them. Returns whether there was one to kill."""
         pids = self.rank_pids().get(rank)
-        return bool(pids) and kill(RANDOM.choice(pids), signal.SIGKILL)
+        return bool(pids) and kill(RANDOM.choice(pids) if any_process else pids[0], signal.SIGKILL)
+
+    def await_messages(self, number):
+        """Waits until the routers have logged so many messages."""
+
+        def look():
+            status = self.status()
+            check(status or self.process.poll() is None, f"the job ended before {number} messages")
+            return status and status["messages"] >= number
+
+        await_condition(look, f"{number} messages")
 
     # Talking to it.
 
@@ -295,11 +317,15 @@ class Job:
         got = self.result()
         check(got.code == 0, f"exit code {got.code}")
         output, files = undisturbed(self.program, stdin)
-        check(digest(self.program.comparable(got.stdout)) == output, "standard output differs from the undisturbed run's")
+        check(self.digest_of(got) == output, "standard output differs from the undisturbed run's")
         check(sorted(got.files) == sorted(files), f"files {sorted(got.files)}, undisturbed {sorted(files)}")
         for name, data in got.files.items():
             check(digest(data) == files[name], f"file {name} differs from the undisturbed run's")
         return got
+
+    def digest_of(self, result):
+        """The digest of what it printed, comparable with that of `undisturbed`."""
+        return digest(self.program.comparable(result.stdout))
 
     def nothing_left(self):
         """No process, no job directory (so no socket) and no file in /dev/shm of an ended job."""
@@ -313,9 +339,9 @@ class Job:
 
 def children(pid):
     found = []
-    for task in pathlib.Path(f"/proc/{pid}/task").glob("*/children"):
+    for task in glob.glob(f"/proc/{pid}/task/*/children"):
         try:
-            found += map(int, task.read_text().split())
+            found += map(int, pathlib.Path(task).read_text().split())
         except OSError:
             pass
     return found
@@ -365,6 +391,67 @@ def family():
             except ChildProcessError:
                 pass
     return [pid for pid in descendants("self") if is_alive(pid)]
+
+
+def run(command, **options):
+    """Runs a command to its end; returns the finished process with its output as text."""
+    words = list(map(str, command))
+    return subprocess.run(
+        words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=2 * PATIENCE_S, cwd=workshop(), **options
+    )
+
+
+def memory_of(job):
+    """Bytes that the launcher (routers, store, controller) holds: its own, and segments of shared memory of any process of the job."""
+    own = 0
+    for line in pathlib.Path(f"/proc/{job.process.pid}/smaps_rollup").read_text().splitlines():
+        if line.startswith("Anonymous:"):
+            own = int(line.split()[1]) * 1024
+    segments = {}
+    for pid in [job.process.pid, *descendants(job.process.pid)]:
+        for fd in glob.glob(f"/proc/{pid}/fd/*"):
+            try:
+                if os.readlink(fd).startswith("/memfd:"):
+                    seen = os.stat(fd)
+                    segments[seen.st_ino] = seen.st_blocks * 512
+            except OSError:
+                pass  # closed meanwhile
+    return own + sum(segments.values())
+
+
+def wire_version():
+    """The version of the protocol, as the source has it."""
+    text = (ROOT / "crates/eyrie-wire/src/lib.rs").read_text()
+    return int(re.search(r"const VERSION: u16 = (\d+);", text)[1])
+
+
+def strangers(job, sockets, speeches, count):
+    """Makes `count` connections to sockets of the job, says one of the speeches on each and leaves some open. Each that is not silent must
+    be closed by the other side within its time; memory must not grow with their number."""
+    before = memory_of(job)
+    idle = []
+    for number in range(count):
+        connection = socket.socket(socket.AF_UNIX)
+        connection.settimeout(PATIENCE_S)
+        speech = speeches[number % len(speeches)]()
+        try:
+            connection.connect(str(job.dir / RANDOM.choice(sockets)))
+            connection.sendall(speech)
+            if len(idle) < 32 and number % 7 == 0:
+                idle.append(connection)  # says nothing more, and stays
+                continue
+            connection.shutdown(socket.SHUT_WR)
+            heard = b""
+            while piece := connection.recv(4096):
+                heard += piece
+                check(len(heard) < 4096, "a stranger is told too much")
+        except (BrokenPipeError, ConnectionResetError, ConnectionRefusedError):
+            pass  # refused is refused
+        connection.close()
+    grown = memory_of(job) - before
+    check(grown < 128 << 20, f"memory grew by {grown >> 20} MiB")
+    for connection in idle:
+        connection.close()
 
 
 # The place of a test.
@@ -419,8 +506,7 @@ def small_disk(mib):
     """A directory on a file system of so many MiB, for `--dir`."""
     if not OWN_MOUNTS:
         raise Skipped("a small file system needs root")
-    directory = workshop() / "disk"
-    directory.mkdir()
+    directory = pathlib.Path(tempfile.mkdtemp(prefix="disk", dir=workshop()))
     _mount("tmpfs", directory, "tmpfs", 0, f"size={mib}m,mode=0700")
     return directory
 

@@ -153,8 +153,6 @@ pub struct Context {
     pub gs_base: u64,
     /// What set_tid_address(2) was given.
     pub tid_address: u64,
-    /// Where the C library keeps the thread's own id (0: nowhere known).
-    pub tid_cache: u64,
     pub robust_head: u64,
     pub robust_len: u64,
     /// Restartable-sequence area, its length and signature (address 0: none).

@@ -140,7 +140,6 @@ pub const MADV_HUGEPAGE: usize = 14;
 pub const MADV_NOHUGEPAGE: usize = 15;
 pub const MADV_DONTDUMP: usize = 16;
 pub const MADV_WIPEONFORK: usize = 18;
-pub const MADV_POPULATE_WRITE: usize = 23;
 
 pub const SIG_BLOCK: usize = 0;
 pub const SIG_SETMASK: usize = 2;

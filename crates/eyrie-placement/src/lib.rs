@@ -1,1 +1,29 @@
-//! substitution methods and the search for better ones.
+//! Where a failed node's ranks go, and what it costs: the published substitution methods and a search that
+//! is never worse than the best of them.
+//!
+//! Pure: no files, no clocks, no randomness but seeded. A controller calls [`choose`]; `eyrie plan` shows the
+//! same decision to a person. This crate must never do I/O.
+//!
+//! A [`Job`] is ranks on nodes with [`Traffic`] between them, laid out on a grid of cells
+//! ([`eyrie_topology::Layout`]). After failures a [`Method`] moves ranks ([`method`], [`slide`], [`search`],
+//! [`squeeze`]); [`evaluate`] counts messages per link, [`fluid`] estimates the step time, [`plan`] compares.
+
+pub mod cost;
+pub mod emit;
+pub mod evaluate;
+pub mod fluid;
+pub mod job;
+pub mod method;
+pub mod plan;
+pub mod search;
+pub mod slide;
+pub mod spares;
+pub mod squeeze;
+pub mod traffic;
+
+pub use cost::{Machine, Sharing};
+pub use job::{Job, Rank};
+pub use method::Method;
+pub use plan::{choose, Move, Objective, Outcome, Plan, PlanError, Planner, Stuck, Weights};
+pub use spares::SpareSet;
+pub use traffic::Traffic;

@@ -98,7 +98,7 @@ fn take() {
         meta: &[],
     };
     // SAFETY: the provider's state bears being continued elsewhere: `come_back` makes it a dropped connection.
-    match unsafe { eyrie_image::capture(&request) } {
+    match without_pipe_signal(|| unsafe { eyrie_image::capture(&request) }) {
         Outcome::Captured { child_pid, .. } => {
             drop(out);
             let pause_ns = start.elapsed().as_nanos() as u64;
@@ -118,6 +118,28 @@ fn take() {
             std::mem::forget(out);
             come_back(rank);
         }
+    }
+}
+
+/// Does `work` so that a pipe whose reader has left is an error and no signal: the agent or the store may give an
+/// image up at any time, and the rank must go on.
+fn without_pipe_signal<T>(work: impl FnOnce() -> T) -> T {
+    // SAFETY: plain calls on signal sets of this frame and the mask of this thread; a signal that was pending before
+    // is left to the program.
+    unsafe {
+        let (mut pipe, mut before, mut pending): (libc::sigset_t, libc::sigset_t, libc::sigset_t) =
+            (std::mem::zeroed(), std::mem::zeroed(), std::mem::zeroed());
+        libc::sigemptyset(&mut pipe);
+        libc::sigaddset(&mut pipe, libc::SIGPIPE);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &pipe, &mut before);
+        libc::sigpending(&mut pending);
+        let result = work();
+        if libc::sigismember(&pending, libc::SIGPIPE) == 0 {
+            let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+            libc::sigtimedwait(&pipe, std::ptr::null_mut(), &at_once);
+        }
+        libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
+        result
     }
 }
 

@@ -108,8 +108,11 @@ impl Memory {
     }
 
     /// Final contents of shared files, protections, advice; the kernel's mappings to their places.
-    pub fn commit(&self, image: &Image, node: &Node) {
+    pub fn commit(&self, image: &Image, table: &Table, node: &Node) {
         for m in image.mappings.iter().filter(|m| m.flags & map_flag::SPECIAL == 0) {
+            if is_shm(image, m) {
+                map(image, table, m); // the same file, under its name now
+            }
             if is_staged(image, m) {
                 self.copy_staged(image, m);
             }
@@ -146,6 +149,12 @@ fn is_staged(image: &Image, m: &Mapping) -> bool {
         && m.flags & map_flag::HAS_PAGES != 0
         && m.flags & map_flag::SHARED != 0
         && image.objects[m.object as usize].record.kind == object_kind::SHARED_FILE
+}
+
+fn is_shm(image: &Image, m: &Mapping) -> bool {
+    m.object != NO_OBJECT
+        && m.flags & map_flag::SHARED != 0
+        && image.objects[m.object as usize].record.kind == object_kind::SHM_FILE
 }
 
 /// Protection while pages are read in.

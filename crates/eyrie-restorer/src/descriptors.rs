@@ -56,6 +56,9 @@ impl Table {
     fn make_room(&mut self, input: &mut Input, slots: &[i32; SLOTS_MAX]) {
         const RLIMIT_NOFILE: usize = 7;
         let mut limit = [0u64; 2];
+        // New shared files get the mode they had; the image's own mask is set at the end.
+        // SAFETY: only a number.
+        let _ = unsafe { sys::call3(nr::UMASK, 0, 0, 0) };
         // SAFETY: struct rlimit64 is two words.
         unsafe {
             let asked = limit.as_mut_ptr() as usize;
@@ -133,16 +136,16 @@ impl Table {
         }
     }
 
-    /// A new file in place of whatever has the name: that is what the dead process has left. It has the name
-    /// from the start, because the kernel shows a later image the name that a file was opened by.
+    /// A file in the same directory that has no name yet.
     fn new_shared_file(&self, path: &'static [u8], r: &Object) -> i32 {
-        const O_CREAT_EXCL: u32 = 0o300;
-        // SAFETY: the path ends in a NUL.
-        let _ = unsafe { sys::call3(nr::UNLINK, path.as_ptr() as usize, 0, 0) };
-        let flags = O_CREAT_EXCL | sys::O_RDWR | sys::O_CLOEXEC | sys::O_NOFOLLOW;
-        let fd = self.raise(sys::open(path, flags, r.mode & 0o777)).unwrap_or_else(|e| {
-            file_error(path, format_args!("cannot make it anew: {}", Errno(e)))
-        });
+        let slash = path.iter().rposition(|b| *b == b'/').unwrap_or(0);
+        let mut directory = [0u8; PATH_LEN_MAX + 1];
+        directory[..slash].copy_from_slice(&path[..slash]);
+        let flags = sys::O_TMPFILE | sys::O_RDWR | sys::O_CLOEXEC;
+        let fd =
+            self.raise(sys::open(&directory[..slash + 1], flags, r.mode & 0o777)).unwrap_or_else(
+                |e| file_error(path, format_args!("cannot make it anew: {}", Errno(e))),
+            );
         self.resize(path, fd, r.size);
         fd
     }
@@ -170,8 +173,7 @@ impl Table {
         let entry = &image.descriptors[index];
         let r = &entry.record;
         let fail_at = |e| -> ! { fail::kernel("making a descriptor", e) };
-        // What F_GETFL reports never holds O_CREAT, O_EXCL or O_TRUNC.
-        let flags = r.open_flags & !(sys::O_CLOEXEC | 0o100 | 0o200 | 0o1000) | sys::O_CLOEXEC;
+        let flags = reopen_flags(r.open_flags);
         match r.kind {
             fd_kind::SLOT => match self.slots[r.arg as usize] {
                 -1 => self
@@ -203,7 +205,8 @@ impl Table {
             fd_kind::OBJECT => {
                 let link = Link::new(self.objects[r.arg as usize]);
                 // Here the path is a link of /proc; shm_open asks for O_NOFOLLOW.
-                self.raise(sys::open(link.as_c(), flags & !sys::O_NOFOLLOW, 0)).unwrap_or_else(|e| fail_at(e))
+                self.raise(sys::open(link.as_c(), flags & !sys::O_NOFOLLOW, 0))
+                    .unwrap_or_else(|e| fail_at(e))
             }
             _ => -1, // DUP: put in place after the one it shares
         }
@@ -230,7 +233,8 @@ impl Table {
 
     /// Changes files: cuts those the process was appending to, gives new shared files their names,
     /// sets offsets.
-    pub fn commit(&self, image: &Image) {
+    pub fn commit(&mut self, image: &Image) {
+        self.name_shared_files(image);
         for (i, entry) in image.descriptors.iter().enumerate() {
             let (fd, r) = (self.descriptors[i], &entry.record);
             if !matches!(r.kind, fd_kind::PATH | fd_kind::OBJECT) {
@@ -249,14 +253,34 @@ impl Table {
             }
         }
         for (i, object) in image.objects.iter().enumerate() {
-            match object.record.kind {
-                object_kind::SHARED_FILE => {
-                    let now = sys::fstat(self.objects[i]).map_or(0, |st| st.size as u64);
-                    if now < object.record.size {
-                        self.resize(object.path, self.objects[i], object.record.size);
-                    }
+            if object.record.kind == object_kind::SHARED_FILE {
+                let now = sys::fstat(self.objects[i]).map_or(0, |st| st.size as u64);
+                if now < object.record.size {
+                    self.resize(object.path, self.objects[i], object.record.size);
                 }
-                _ => {}
+            }
+        }
+    }
+
+    /// Gives new shared files their names and opens them again by these: a later image of the
+    /// process finds a file by the name it was opened with.
+    fn name_shared_files(&mut self, image: &Image) {
+        let shared = |index: usize| image.objects[index].record.kind == object_kind::SHM_FILE;
+        let open = |table: &Table, path: &'static [u8], flags: u32| {
+            table
+                .raise(sys::open(path, flags | sys::O_CLOEXEC, 0))
+                .unwrap_or_else(|e| file_error(path, format_args!("{}", Errno(e))))
+        };
+        for i in (0..image.objects.len()).filter(|i| shared(*i)) {
+            let path = image.objects[i].path;
+            give_name(self.objects[i], path);
+            self.objects[i] = open(self, path, sys::O_RDWR);
+        }
+        for (i, entry) in image.descriptors.iter().enumerate() {
+            let index = entry.record.arg as usize;
+            if entry.record.kind == fd_kind::OBJECT && shared(index) {
+                let flags = reopen_flags(entry.record.open_flags);
+                self.descriptors[i] = open(self, image.objects[index].path, flags);
             }
         }
     }
@@ -285,6 +309,13 @@ impl Table {
         // SAFETY: only descriptors.
         let _ = unsafe { sys::call3(nr::CLOSE_RANGE, self.base as usize, u32::MAX as usize, 0) };
     }
+}
+
+/// How to open a file again that has these flags. What F_GETFL reports never holds O_CREAT, O_EXCL
+/// or O_TRUNC in a sound image.
+fn reopen_flags(open_flags: u32) -> u32 {
+    const MAKES_OR_CUTS: u32 = 0o100 | 0o200 | 0o1000;
+    open_flags & !MAKES_OR_CUTS | sys::O_CLOEXEC
 }
 
 /// A socket whose other end is gone.
@@ -326,5 +357,26 @@ impl core::fmt::Write for Link {
             }
         }
         Ok(())
+    }
+}
+
+/// Names a file that has none, in place of whatever had the name.
+fn give_name(fd: i32, path: &[u8]) {
+    let link = Link::new(fd);
+    // SAFETY: both paths end in a NUL.
+    let named = unsafe {
+        let _ = sys::call3(nr::UNLINK, path.as_ptr() as usize, 0, 0);
+        sys::call6(
+            nr::LINKAT,
+            sys::AT_FDCWD as usize,
+            link.as_c().as_ptr() as usize,
+            sys::AT_FDCWD as usize,
+            path.as_ptr() as usize,
+            sys::AT_SYMLINK_FOLLOW,
+            0,
+        )
+    };
+    if let Err(e) = named {
+        file_error(path, format_args!("cannot make it anew: {}", Errno(e)));
     }
 }

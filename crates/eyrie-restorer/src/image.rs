@@ -421,7 +421,6 @@ fn validate(image: &Image) {
     let optional = |address: u64, len| address == 0 || in_mapping(address, len, sys::PROT_WRITE);
     if !in_mapping(c.rip, 16, sys::PROT_EXEC)
         || !in_mapping(c.rsp, 64, sys::PROT_WRITE)
-        || !optional(c.tid_cache, 4)
         || !optional(c.rseq_address, c.rseq_len as u64)
     {
         malformed("its registers point outside its memory");

@@ -72,7 +72,7 @@ fn restore(image_fd: i32, slots: &[i32; SLOTS_MAX]) -> ! {
     memory.read_pages(&image, &table, &mut input);
     // The stream is whole. Only now may anything outside this process change.
     table.commit(&image);
-    memory.commit(&image, &node);
+    memory.commit(&image, &table, &node);
     become_it::become_it(&image, &mut table, parent)
 }
 

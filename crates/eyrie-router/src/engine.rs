@@ -62,6 +62,8 @@ struct RankState {
     /// The home router has been given what the incarnation needs to replay.
     recovered: bool,
     determinants: Vec<Determinant>,
+    /// The clock of the last message that this router has of it.
+    spoken: u64,
     delivery: Option<u64>,
     send: Option<u64>,
     cursor: Cursor,
@@ -156,6 +158,7 @@ impl Engine {
             incarnation: 1,
             recovered: true,
             determinants: Vec::new(),
+            spoken: 0,
             delivery: None,
             send: None,
             cursor: Cursor::default(),
@@ -407,6 +410,10 @@ impl Engine {
     fn sent(&mut self, id: u64, rank: Rank, frame: &Frame) -> io::Result<()> {
         self.keep_determinants(rank, frame.determinants);
         let h = &frame.header;
+        if matches!(h.kind, Kind::Data | Kind::Resend) {
+            let state = &mut self.ranks[rank as usize];
+            state.spoken = state.spoken.max(h.position);
+        }
         match h.kind {
             Kind::Data => self.log_message(rank, frame)?,
             Kind::Resend => self.verify(rank, h)?,
@@ -568,7 +575,9 @@ impl Engine {
         let after = state.determinants.partition_point(|d| d.clock <= clock);
         for part in state.determinants[after..].chunks(MAX_INLINE / 16) {
             payload.clear();
-            payload.extend(part.iter().flat_map(Determinant::encode));
+            // A silence may not know what was discarded before it.
+            let held = |d: &Determinant| Determinant { position: d.position.max(position), ..*d };
+            payload.extend(part.iter().flat_map(|d| held(d).encode()));
             conn.push(
                 &Header { inline: payload.len() as u32, ..Header::new(Kind::Replay) },
                 &payload,
@@ -757,9 +766,7 @@ impl Engine {
                     let state = &mut self.ranks[rank as usize];
                     if state.incarnation == incarnation {
                         determinants.append(&mut state.determinants);
-                        determinants.sort_unstable();
-                        determinants.dedup();
-                        state.determinants = determinants;
+                        state.determinants = merge(determinants);
                         state.recovered = true;
                     }
                 }
@@ -795,7 +802,14 @@ impl Engine {
         for id in [state.delivery.take(), state.send.take()].into_iter().flatten() {
             self.remove(id);
         }
-        self.ranks[rank as usize].determinants.clone()
+        let state = &self.ranks[rank as usize];
+        let mut known = state.determinants.clone();
+        let last = known.last().copied().unwrap_or(Determinant { clock: 0, position: 0 });
+        if state.spoken > last.clock {
+            // It spoke without having seen more: the next life must not see more before that either.
+            known.push(Determinant { clock: state.spoken, position: last.position });
+        }
+        known
     }
 
     /// Reads what a connection still holds.
@@ -825,6 +839,23 @@ impl Engine {
     }
 }
 
+/// One list out of those of several routers. A router that has not heard of the last determinants gives too low a
+/// position for a silence: the positions never fall.
+fn merge(mut determinants: Vec<Determinant>) -> Vec<Determinant> {
+    determinants.sort_unstable();
+    let mut merged: Vec<Determinant> = Vec::with_capacity(determinants.len());
+    for mut d in determinants {
+        match merged.last_mut() {
+            Some(last) if last.clock == d.clock => last.position = last.position.max(d.position),
+            last => {
+                d.position = d.position.max(last.map_or(0, |l| l.position));
+                merged.push(d);
+            }
+        }
+    }
+    merged
+}
+
 /// Gives the receiver a segment's descriptor when it does not have it.
 fn pass_segment(conn: &mut Conn, segments: &Segments, id: u32) {
     if conn.segments.contains(&id) {
@@ -845,5 +876,18 @@ fn drop_segment(conn: &mut Conn, id: u32) {
     if delivery && conn.segments.contains(&id) {
         conn.segments.retain(|s| *s != id);
         conn.push(&Header { segment: id, ..Header::new(Kind::SegmentDrop) }, &[]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn determinants_of_several_routers_make_one_history() {
+        let d = |clock, position| Determinant { clock, position };
+        // The second router has heard a send at clock 9, but not of what became visible at clock 5.
+        let merged = merge(vec![d(2, 1), d(5, 4), d(2, 1), d(9, 1), d(5, 4)]);
+        assert_eq!(merged, [d(2, 1), d(5, 4), d(9, 4)]);
     }
 }

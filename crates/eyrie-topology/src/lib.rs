@@ -1,1 +1,28 @@
-//! networks, routes and link loads.
+//! Networks, routes and link loads.
+//!
+//! Everything here is a pure function of its arguments: readers take text, never a path, so that a
+//! controller can plan inside a running job. This crate must never do I/O.
+//!
+//! One network per file: [`cartesian`] (mesh and torus), [`tofu`], [`fat_tree`], [`dragonfly`],
+//! [`graph`] (any graph with routes), [`slurm`] (topology.conf and topology.yaml). [`spec`] turns
+//! `torus:12x12` into one of them, [`layout`] lays a logical grid of ranks over one, [`detour`] routes
+//! round dead routers, [`deadlock`] says whether a set of routes can deadlock, [`load`] counts messages.
+
+pub mod cartesian;
+pub mod coords;
+pub mod deadlock;
+pub mod detour;
+pub mod dragonfly;
+pub mod fat_tree;
+pub mod graph;
+pub mod hostlist;
+pub mod layout;
+pub mod load;
+pub mod network;
+pub mod slurm;
+pub mod spec;
+pub mod tofu;
+
+pub use layout::Layout;
+pub use load::{Busiest, LinkLoads};
+pub use network::{LinkId, Network, NodeId, RouteError, TopologyError, VertexId};

@@ -134,7 +134,8 @@ pub struct Header {
     pub segment: u32,
     /// Number of the message among those of its (source, destination), from 1.
     pub seq: u64,
-    /// Place in the total order of the destination, from 1; set by the router.
+    /// Of a delivered message: its place in the total order of the destination, from 1. Of a sent one: the sender's
+    /// clock, because a send also depends on nothing having become visible since the last determinant.
     pub position: u64,
     pub tag: u64,
     pub data: u64,

@@ -66,37 +66,8 @@ unsafe fn take_thread(c: &mut Context) -> Result<(), Refusal> {
         .map_err(refused("reading the robust list"))?;
         sys::call3(nr::PRCTL, sys::PR_GET_TID_ADDRESS, &raw mut c.tid_address as usize, 0)
             .map_err(refused("reading the thread id address"))?;
-        c.tid_cache = tid_cache(c);
         find_rseq(c)
     }
-}
-
-/// Where the C library keeps the id of this thread: glibc gives set_tid_address that very field;
-/// others keep it close to the thread pointer.
-///
-/// # Safety
-/// `tid_address` and `fs_base` must be those of this thread.
-unsafe fn tid_cache(c: &Context) -> u64 {
-    let tid = sys::gettid() as u32;
-    // SAFETY: the address given to set_tid_address is writable: the kernel clears it at thread exit.
-    if c.tid_address != 0 && unsafe { (c.tid_address as *const u32).read_unaligned() } == tid {
-        return c.tid_address;
-    }
-    if c.fs_base == 0 {
-        return 0;
-    }
-    // musl: an int within the first words of the thread structure. One match only counts.
-    let mut found = 0;
-    for at in (c.fs_base..c.fs_base + 128).step_by(4) {
-        // SAFETY: the thread structure is longer than 128 bytes in every known C library.
-        if unsafe { (at as *const u32).read() } == tid {
-            if found != 0 {
-                return 0;
-            }
-            found = at;
-        }
-    }
-    found
 }
 
 /// Finds the area registered for restartable sequences. The kernel does not tell, but answers

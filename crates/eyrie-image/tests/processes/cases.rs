@@ -214,10 +214,32 @@ fn files(mode: &str) {
     assert_eq!(app, b"before;after;");
 }
 
+/// The image of a process restored from an image, and how that process ended.
+fn capture_twice(dir: &Path, args: &[&str]) -> (Vec<u8>, Ended) {
+    let second = |mut running: Running| {
+        let reader = running.read_image();
+        running.input.take().unwrap().write_all(b"\n").unwrap();
+        let report = running.next_report();
+        assert!(report.starts_with("captured"), "{report}");
+        let image = reader.join().unwrap();
+        let ended = running.wait();
+        succeeded(&ended);
+        (image, ended)
+    };
+    let running = start(dir, &[&["shm"], args].concat());
+    let reader = running.read_image();
+    assert!(running.next_report().starts_with("captured"));
+    let image = reader.join().unwrap();
+    second(running);
+    let running = restore(dir, &image);
+    assert_eq!(running.next_report(), "restored");
+    second(running)
+}
+
 fn shared_file(mode: &str) {
     let dir = make_dir();
     let path = format!("/dev/shm/eyrie-image-test-{}-{mode}", std::process::id());
-    let (image, original) = capture_itself(dir.path(), "shm", &[mode, &path]);
+    let (image, original) = capture_twice(dir.path(), &[mode, &path]);
     let what = summary(&image[..]).unwrap();
     assert_eq!(what.shared_files().collect::<Vec<_>>(), [Path::new(&path)]);
     // With the file there, changed by the lost future.
@@ -239,7 +261,7 @@ fn shared_file(mode: &str) {
 fn shared_disk_file() {
     let dir = make_dir();
     let path = dir.path().join("mapped");
-    let (image, original) = capture_itself(dir.path(), "shm", &["async", path.to_str().unwrap()]);
+    let (image, original) = capture_twice(dir.path(), &["async", path.to_str().unwrap()]);
     let end = std::fs::read(&path).unwrap();
     assert_eq!(end[..8], 12345u64.to_le_bytes());
     let torn = restore(dir.path(), &image[..image.len() - 10]).wait();
@@ -510,7 +532,8 @@ fn other_node() {
 fn changed_files() {
     let dir = walk_dir();
     let running = start(dir.path(), &["walk", STEPS]);
-    running.wait_for_output();
+    let log = dir.path().join("log");
+    wait_until("a line in the log", || std::fs::metadata(&log).is_ok_and(|m| m.len() > 10));
     let (image, _) = running.capture(libc::SIGUSR1);
     running.kill();
     let refused = |words: &str| {
@@ -518,7 +541,6 @@ fn changed_files() {
         assert_eq!(ended.status.code(), Some(exit::FILE), "{:?}", ended.reports);
         assert!(ended.reports[0].contains(words), "{:?}", ended.reports);
     };
-    let log = dir.path().join("log");
     let saved = std::fs::read(&log).unwrap();
     std::fs::write(&log, &saved[..10]).unwrap();
     refused("has lost content: 10 bytes");

@@ -363,6 +363,9 @@ fn shm(path: &Path, mode: Mode) {
     let again = map(LEN, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd());
     fill(at, LEN / 4, 3);
 
+    // Twice: a restored process must know its file by name as the first one did.
+    must_capture(mode);
+    std::io::stdin().read_line(&mut String::new()).unwrap();
     must_capture(mode);
 
     println!("{:x} {:x}", sum(at, LEN), sum(again, LEN));

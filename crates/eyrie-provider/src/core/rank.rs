@@ -71,8 +71,9 @@ pub fn join() -> Result<(), String> {
         me,
     };
     RANK.store(Box::into_raw(Box::new(rank)), Ordering::Release);
-    tell_agent(&FromRank::Loaded { pid: std::process::id() });
+    // From the next line on the agent may send the signal.
     capture::install(AGENT_FD.load(Ordering::Relaxed));
+    tell_agent(&FromRank::Loaded { pid: std::process::id() });
     Ok(())
 }
 
@@ -144,7 +145,8 @@ impl Rank {
         content: &[u8],
     ) {
         let seq = self.sent[destination as usize] + 1;
-        let message = Outgoing { destination, seq, flags, tag, data, content };
+        let clock = self.replay.clock();
+        let message = Outgoing { destination, seq, flags, tag, data, clock, content };
         let router = home(destination, self.me.routers) as usize;
         loop {
             if !self.senders[router].connected() {

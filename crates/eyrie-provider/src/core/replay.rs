@@ -28,14 +28,15 @@ impl Replay {
         self.clock
     }
 
-    /// The determinants to follow from now on: those behind this clock and position, in order.
+    /// The determinants to follow from now on: those behind this clock and position, in order. One that repeats the
+    /// position before it says that nothing had become visible by its clock.
     ///
     /// # Errors
     /// When they cannot belong to this rank.
     pub fn load(&mut self, script: Vec<Determinant>, position: u64) -> Result<(), String> {
         let mut last = Determinant { clock: self.clock, position };
         for d in &script {
-            if d.clock <= last.clock || d.position <= last.position {
+            if d.clock <= last.clock || d.position < last.position {
                 return Err(format!(
                     "determinant (clock {}, position {}) follows (clock {}, position {})",
                     d.clock, d.position, last.clock, last.position
@@ -83,13 +84,26 @@ mod tests {
     }
 
     #[test]
+    fn silence_is_followed_too() {
+        let d = |clock, position| Determinant { clock, position };
+        let mut r = Replay::default();
+        r.load(vec![d(1, 2), d(3, 2)], 0).unwrap();
+        assert_eq!(r.tick(), Turn::UpTo(2));
+        assert!(!r.shown());
+        assert_eq!(r.tick(), Turn::Nothing);
+        assert_eq!(r.tick(), Turn::UpTo(2));
+        assert!(r.shown());
+        assert_eq!(r.tick(), Turn::Free);
+    }
+
+    #[test]
     fn determinants_of_another_history_are_refused() {
         let d = |clock, position| Determinant { clock, position };
         let mut r = Replay::default();
         r.tick();
         assert!(r.load(vec![d(1, 2)], 0).is_err());
         assert!(r.load(vec![d(5, 2), d(5, 3)], 0).is_err());
-        assert!(r.load(vec![d(5, 2), d(6, 2)], 0).is_err());
-        assert!(r.load(vec![d(5, 2)], 2).is_err());
+        assert!(r.load(vec![d(5, 2), d(6, 1)], 0).is_err());
+        assert!(r.load(vec![d(5, 2)], 3).is_err());
     }
 }

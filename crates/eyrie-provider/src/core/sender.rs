@@ -89,6 +89,8 @@ pub struct Outgoing<'a> {
     pub flags: u8,
     pub tag: u64,
     pub data: u64,
+    /// The sender's clock.
+    pub clock: u64,
     pub content: &'a [u8],
 }
 
@@ -250,6 +252,7 @@ impl Sender {
             seq: m.seq,
             tag: m.tag,
             data: m.data,
+            position: m.clock,
             size: m.content.len() as u64,
             ..Header::new(Kind::Data)
         };

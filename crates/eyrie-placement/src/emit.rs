@@ -1,0 +1,73 @@
+//! A placement as the files that other programs read. Text only; the caller writes it.
+
+use std::fmt::Write;
+
+use eyrie_topology::{Network, NodeId};
+
+/// What [`text`] can write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// One line per rank: the position of its new node in the list of nodes sorted by number. A program that
+    /// shrinks and splits a communicator with this as the key gets the ranks in their places (ULFM).
+    Permutation,
+    /// One host a line in rank order, for mpiexec -f / --hostfile.
+    Hostfile,
+    /// Open MPI's `rank N=host slot=0`.
+    Rankfile,
+    /// `rank node host` for people and scripts.
+    Rankmap,
+}
+
+/// The file for `placement` (node of each rank); `host` names a node.
+pub fn text(format: Format, placement: &[NodeId], host: &dyn Fn(NodeId) -> String) -> String {
+    let mut out = String::new();
+    match format {
+        Format::Permutation => {
+            let mut nodes = placement.to_vec();
+            nodes.sort_unstable();
+            for node in placement {
+                let position = nodes.binary_search(node).unwrap_or(0);
+                let _ = writeln!(out, "{position}");
+            }
+        }
+        Format::Hostfile => placement.iter().for_each(|&n| out += &format!("{}\n", host(n))),
+        Format::Rankfile => {
+            for (rank, &n) in placement.iter().enumerate() {
+                let _ = writeln!(out, "rank {rank}={} slot=0", host(n));
+            }
+        }
+        Format::Rankmap => {
+            out += "# rank node host\n";
+            for (rank, &n) in placement.iter().enumerate() {
+                let _ = writeln!(out, "{rank} {n} {}", host(n));
+            }
+        }
+    }
+    out
+}
+
+/// A host name for a node: the one given, the network's own, or `node` and its number.
+pub fn host_name(network: &dyn Network, names: &[String], node: NodeId) -> String {
+    if let Some(name) = names.get(node as usize) {
+        return name.clone();
+    }
+    let own = network.vertex_name(node);
+    match network.node_by_name(&own) {
+        Some(_) => own,
+        None => format!("node{node}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_format_has_a_line_per_rank() {
+        let host = |n: NodeId| format!("h{n}");
+        assert_eq!(text(Format::Permutation, &[7, 2, 5], &host), "2\n0\n1\n");
+        assert_eq!(text(Format::Hostfile, &[7, 2], &host), "h7\nh2\n");
+        assert_eq!(text(Format::Rankfile, &[7], &host), "rank 0=h7 slot=0\n");
+        assert_eq!(text(Format::Rankmap, &[7], &host), "# rank node host\n0 7 h7\n");
+    }
+}

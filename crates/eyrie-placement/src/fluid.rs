@@ -1,0 +1,323 @@
+//! Time of one iteration: messages as fluid flows that share links max-min fairly (Bertsekas and Gallager,
+//! Data Networks, 6.5.2), each after its latency; when a flow starts or ends the shares are solved again.
+//! Phases follow each other.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use eyrie_topology::{LinkId, RouteError};
+
+use crate::cost::{Machine, Sharing};
+use crate::evaluate::{place, Counted, Evaluator};
+
+/// A message under way.
+struct Flow {
+    /// Range in the shared list of (dense) links.
+    first: u32,
+    hops: u32,
+    weight: f64,
+    start_s: f64,
+    remaining: f64,
+    rate: f64,
+}
+
+/// Seconds of one iteration at this placement.
+pub fn step_time(
+    evaluator: &Evaluator,
+    counted: &Counted,
+    machine: &Machine,
+) -> Result<f64, RouteError> {
+    let mut total = 0.0;
+    for phase in 0..evaluator.traffic.phases.len() {
+        let repeat = f64::from(evaluator.traffic.phases[phase].repeat);
+        total += repeat * phase_time(evaluator, counted, phase, machine)?;
+    }
+    Ok(total)
+}
+
+/// Seconds of one phase: uncontended messages are timed alone, the others together.
+fn phase_time(
+    evaluator: &Evaluator,
+    counted: &Counted,
+    phase: usize,
+    machine: &Machine,
+) -> Result<f64, RouteError> {
+    let network = evaluator.network;
+    let loads = &counted.loads[phase];
+    let messages = &evaluator.traffic.phases[phase].messages;
+    let mut sim = Simulation::new(network.links(), machine.crowding);
+    let mut sent = vec![0u32; if machine.stagger > 0.0 { evaluator.traffic.ranks } else { 0 }];
+    let (mut latest, mut route) = (0.0f64, Vec::new());
+    for m in messages {
+        let placed = place(m, &counted.placement);
+        route.clear();
+        network.route(placed.from, placed.to, &mut route)?;
+        let mut start_s = machine.overhead_s * f64::from(m.count)
+            + machine.hop_latency_s * route.len() as f64;
+        if machine.stagger > 0.0 {
+            let turn = &mut sent[m.from as usize];
+            start_s += f64::from(*turn) * machine.stagger * m.bytes as f64 / machine.bandwidth;
+            *turn += m.count;
+        }
+        let alone = route.iter().all(|&l| loads.messages[l as usize] == m.count);
+        if alone || m.bytes == 0 {
+            let slowest = route.iter().map(|&l| network.bandwidth_factor(l)).fold(f64::MAX, f64::min);
+            let seconds = if route.is_empty() {
+                0.0
+            } else {
+                m.bytes as f64 / (machine.bandwidth * slowest)
+            };
+            latest = latest.max(start_s + seconds);
+        } else {
+            let weight = match machine.sharing {
+                Sharing::Fair => f64::from(m.count),
+                Sharing::Path => f64::from(m.count) / route.len() as f64,
+            };
+            sim.add(&route, weight, start_s, m.bytes as f64, |l| {
+                machine.bandwidth * network.bandwidth_factor(l)
+            });
+        }
+    }
+    Ok(latest.max(sim.run()))
+}
+
+struct Simulation {
+    flows: Vec<Flow>,
+    /// Dense link numbers of all flows, one after another.
+    hops: Vec<u32>,
+    dense: Vec<u32>,
+    capacity: Vec<f64>,
+    crowding: f64,
+}
+
+/// One link while shares are solved.
+#[derive(Clone, Copy)]
+struct Link {
+    capacity: f64,
+    weight: f64,
+    flows: u32,
+    version: u32,
+}
+
+/// A candidate bottleneck; ordered by its share, ties by link so that results repeat.
+#[derive(PartialEq)]
+struct Bottleneck(f64, u32, u32);
+
+impl Eq for Bottleneck {}
+
+impl Ord for Bottleneck {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.0.total_cmp(&other.0).then(self.1.cmp(&other.1)).then(self.2.cmp(&other.2))
+    }
+}
+
+impl PartialOrd for Bottleneck {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+const NOT_DENSE: u32 = u32::MAX;
+
+impl Simulation {
+    fn new(links: usize, crowding: f64) -> Self {
+        Simulation {
+            flows: Vec::new(),
+            hops: Vec::new(),
+            dense: vec![NOT_DENSE; links],
+            capacity: Vec::new(),
+            crowding,
+        }
+    }
+
+    fn add(
+        &mut self,
+        route: &[LinkId],
+        weight: f64,
+        start_s: f64,
+        bytes: f64,
+        capacity: impl Fn(LinkId) -> f64,
+    ) {
+        let first = self.hops.len() as u32;
+        for &link in route {
+            let dense = &mut self.dense[link as usize];
+            if *dense == NOT_DENSE {
+                *dense = self.capacity.len() as u32;
+                self.capacity.push(capacity(link));
+            }
+            self.hops.push(*dense);
+        }
+        let hops = route.len() as u32;
+        self.flows.push(Flow { first, hops, weight, start_s, remaining: bytes, rate: 0.0 });
+    }
+
+    /// When the last flow ends. Events closer together than the tolerance are handled as one.
+    fn run(mut self) -> f64 {
+        let tolerance = match self.flows.len() {
+            0 => return 0.0,
+            n if n <= 5_000 => 1e-9,
+            n if n <= 50_000 => 1e-3,
+            _ => 1e-2,
+        };
+        let mut waiting: Vec<u32> = (0..self.flows.len() as u32).collect();
+        let start = |flows: &[Flow], i: u32| flows[i as usize].start_s;
+        waiting.sort_by(|&a, &b| start(&self.flows, b).total_cmp(&start(&self.flows, a)));
+        let mut active: Vec<u32> = Vec::new();
+        let mut now = waiting.last().map_or(0.0, |&i| start(&self.flows, i));
+        loop {
+            while waiting.last().is_some_and(|&i| start(&self.flows, i) <= now * (1.0 + tolerance)) {
+                active.extend(waiting.pop());
+            }
+            if active.is_empty() {
+                match waiting.last() {
+                    Some(&i) => now = start(&self.flows, i),
+                    None => return now,
+                }
+                continue;
+            }
+            self.solve(&active);
+            let ends = |f: &Flow| f.remaining / f.rate;
+            let first_end = active.iter().map(|&i| ends(&self.flows[i as usize])).fold(f64::MAX, f64::min);
+            let first_start = waiting.last().map_or(f64::MAX, |&i| start(&self.flows, i) - now);
+            // Flows that end within the tolerance of the first end with it.
+            let step = if first_start <= first_end { first_start } else { first_end * (1.0 + tolerance) };
+            now += step;
+            active.retain(|&i| {
+                let flow = &mut self.flows[i as usize];
+                flow.remaining -= flow.rate * step;
+                flow.remaining > flow.rate * first_end * 1e-12
+            });
+        }
+    }
+
+    /// Max-min fair rates of the active flows: the tightest link fixes its flows, again and again.
+    fn solve(&mut self, active: &[u32]) {
+        let mut links: Vec<Link> = self
+            .capacity
+            .iter()
+            .map(|&capacity| Link { capacity, weight: 0.0, flows: 0, version: 0 })
+            .collect();
+        for &i in active {
+            let flow = &self.flows[i as usize];
+            for &l in &self.hops[flow.first as usize..(flow.first + flow.hops) as usize] {
+                links[l as usize].weight += flow.weight;
+                links[l as usize].flows += 1;
+            }
+        }
+        // Flows of each link, in compressed rows.
+        let mut first = vec![0u32; links.len() + 1];
+        for (l, link) in links.iter().enumerate() {
+            first[l + 1] = first[l] + link.flows;
+        }
+        let mut users = vec![0u32; first[links.len()] as usize];
+        let mut next = first.clone();
+        for &i in active {
+            let flow = &mut self.flows[i as usize];
+            flow.rate = 0.0;
+            for &l in &self.hops[flow.first as usize..(flow.first + flow.hops) as usize] {
+                users[next[l as usize] as usize] = i;
+                next[l as usize] += 1;
+            }
+        }
+        if self.crowding > 0.0 {
+            for link in &mut links {
+                link.capacity /= 1.0 + self.crowding * f64::from(link.flows.saturating_sub(2));
+            }
+        }
+        let mut heap: BinaryHeap<Reverse<Bottleneck>> = links
+            .iter()
+            .enumerate()
+            .filter(|(_, l)| l.flows > 0)
+            .map(|(i, l)| Reverse(Bottleneck(l.capacity / l.weight, i as u32, 0)))
+            .collect();
+        while let Some(Reverse(Bottleneck(share, l, version))) = heap.pop() {
+            let link = links[l as usize];
+            if link.version != version || link.flows == 0 {
+                continue;
+            }
+            for &i in &users[first[l as usize] as usize..first[l as usize + 1] as usize] {
+                let flow = &mut self.flows[i as usize];
+                if flow.rate > 0.0 {
+                    continue;
+                }
+                flow.rate = (share * flow.weight).max(1e-3);
+                for &h in &self.hops[flow.first as usize..(flow.first + flow.hops) as usize] {
+                    let other = &mut links[h as usize];
+                    other.capacity = (other.capacity - flow.rate).max(0.0);
+                    other.weight -= flow.weight;
+                    other.flows -= 1;
+                    other.version += 1;
+                    if h != l && other.flows > 0 {
+                        let share = other.capacity / other.weight.max(1e-12);
+                        heap.push(Reverse(Bottleneck(share, h, other.version)));
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::traffic::Traffic;
+    use eyrie_topology::cartesian::Cartesian;
+
+    fn seconds(matrix: &str, machine: &Machine) -> f64 {
+        let mesh = Cartesian::mesh(&[6]);
+        let traffic = Traffic::from_matrix(matrix, 6).unwrap();
+        let evaluator = Evaluator { network: &mesh, traffic: &traffic };
+        let counted = evaluator.count((0..6).collect()).unwrap();
+        step_time(&evaluator, &counted, machine).unwrap()
+    }
+
+    fn plain() -> Machine {
+        Machine { bandwidth: 100.0, hop_latency_s: 0.0, ..Machine::default() }
+    }
+
+    fn close(a: f64, b: f64) {
+        assert!((a - b).abs() < 1e-6 * b.abs().max(1.0), "{a} is not {b}");
+    }
+
+    #[test]
+    fn one_message_takes_latency_and_transfer() {
+        let machine = Machine { hop_latency_s: 0.5, overhead_s: 0.25, ..plain() };
+        close(seconds("0 3 100 1", &machine), 0.25 + 1.5 + 1.0);
+    }
+
+    #[test]
+    fn messages_on_one_link_share_it() {
+        close(seconds("0 1 100 1\n0 2 100 1", &plain()), 2.0);
+        close(seconds("0 1 100 1\n0 2 300 1", &plain()), 4.0);
+    }
+
+    #[test]
+    fn a_flow_held_back_elsewhere_leaves_its_share_to_others() {
+        // Link 2->3 has three flows (33 each); 0->3 and the short 0->1 share link 0->1: 33 and 67.
+        let t = seconds("0 3 100 1\n2 3 100 1\n2 4 100 1\n0 1 100 1", &plain());
+        close(t, 3.0);
+        let only_short = seconds("0 3 100 1\n2 3 100 1\n2 4 100 1\n0 1 200 1", &plain());
+        close(only_short, 3.0);
+    }
+
+    #[test]
+    fn path_sharing_gives_long_paths_less() {
+        let machine = Machine { sharing: Sharing::Path, ..plain() };
+        // 0->1 has weight 1, 0->2 weight 1/2: 0->1 ends at 1.5, then 0->2 has 50 left.
+        close(seconds("0 1 100 1\n0 2 100 1", &machine), 2.0);
+        close(seconds("0 1 200 1\n0 2 100 1", &machine), 3.0);
+    }
+
+    #[test]
+    fn staggered_engines_start_one_after_another() {
+        let machine = Machine { stagger: 0.5, ..plain() };
+        close(seconds("2 3 100 1\n2 1 100 1", &machine), 1.5);
+    }
+
+    #[test]
+    fn crowding_costs_beyond_two() {
+        let machine = Machine { crowding: 0.1, ..plain() };
+        close(seconds("0 1 100 1\n0 2 100 1", &machine), 2.0);
+        assert!(seconds("0 1 100 1\n0 2 100 1\n0 3 100 1", &machine) > 3.05);
+    }
+}

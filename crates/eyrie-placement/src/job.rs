@@ -1,0 +1,124 @@
+//! A job on its nodes, and the state of nodes and ranks that the methods change step by step.
+
+use eyrie_topology::{refuse, Layout, NodeId, TopologyError};
+
+use crate::traffic::Traffic;
+
+/// A rank, `0..Job::ranks()`.
+pub type Rank = u32;
+
+/// `State::rank_on` of a node without a rank.
+pub const NO_RANK: Rank = Rank::MAX;
+
+/// Ranks, where they started, where they are, and what they send.
+#[derive(Debug, Clone)]
+pub struct Job {
+    pub layout: Layout,
+    /// Node of each rank when the job started.
+    pub home: Vec<NodeId>,
+    /// Node of each rank now (or, for ranks of a failed node, until now).
+    pub at: Vec<NodeId>,
+    pub traffic: Traffic,
+}
+
+impl Job {
+    /// A job that has just started: `home[rank]` is the rank's node.
+    pub fn new(layout: Layout, home: Vec<NodeId>, traffic: Traffic) -> Result<Self, TopologyError> {
+        if home.len() != traffic.ranks {
+            return refuse!("{} ranks are placed but the traffic has {}", home.len(), traffic.ranks);
+        }
+        let mut seen = std::collections::HashSet::new();
+        if let Some(twice) = home.iter().find(|&n| !seen.insert(n)) {
+            return refuse!("node {twice} has two ranks: one rank a node");
+        }
+        if let Some(outside) = home.iter().find(|&&n| layout.cell(n).is_none()) {
+            return refuse!("node {outside} is not a cell of the grid");
+        }
+        Ok(Job { layout, at: home.clone(), home, traffic })
+    }
+
+    pub fn ranks(&self) -> usize {
+        self.home.len()
+    }
+}
+
+/// What a node is to the job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Node {
+    /// Belongs to somebody else.
+    Foreign,
+    /// Ours and alive, with or without a rank.
+    Alive,
+    Failed,
+}
+
+/// Nodes and ranks while a plan is made. A rank on a failed node is displaced: it still has to move.
+#[derive(Debug, Clone)]
+pub struct State {
+    pub rank_at: Vec<NodeId>,
+    pub rank_on: Vec<Rank>,
+    pub node: Vec<Node>,
+}
+
+impl State {
+    /// Ranks at `at`, further live nodes `spares`, nothing failed yet. Nodes that ranks left (`home`) count as ours.
+    pub fn new(network_nodes: usize, at: &[NodeId], home: &[NodeId], spares: &[NodeId]) -> Self {
+        let mut state = State {
+            rank_at: at.to_vec(),
+            rank_on: vec![NO_RANK; network_nodes],
+            node: vec![Node::Foreign; network_nodes],
+        };
+        for &n in home.iter().chain(spares) {
+            state.node[n as usize] = Node::Alive;
+        }
+        for (rank, &n) in at.iter().enumerate() {
+            state.rank_on[n as usize] = rank as Rank;
+            state.node[n as usize] = Node::Alive;
+        }
+        state
+    }
+
+    pub fn fail(&mut self, node: NodeId) {
+        self.node[node as usize] = Node::Failed;
+    }
+
+    /// Whether a rank can be put here.
+    pub fn is_free(&self, node: NodeId) -> bool {
+        self.node[node as usize] == Node::Alive && self.rank_on[node as usize] == NO_RANK
+    }
+
+    /// Free nodes: first those of `order`, then the others by number.
+    pub fn free(&self, order: &[NodeId]) -> Vec<NodeId> {
+        let mut free: Vec<NodeId> = order.iter().copied().filter(|&n| self.is_free(n)).collect();
+        let listed: std::collections::HashSet<NodeId> = free.iter().copied().collect();
+        let others = (0..self.node.len() as NodeId).filter(|n| self.is_free(*n) && !listed.contains(n));
+        free.extend(others);
+        free
+    }
+
+    /// Ranks on failed nodes.
+    pub fn displaced(&self) -> Vec<Rank> {
+        (0..self.rank_at.len() as Rank)
+            .filter(|&r| self.node[self.rank_at[r as usize] as usize] == Node::Failed)
+            .collect()
+    }
+
+    /// Moves ranks at once; every target must be free or be left in the same move.
+    pub fn apply(&mut self, moves: &[(Rank, NodeId)]) {
+        for &(rank, _) in moves {
+            self.rank_on[self.rank_at[rank as usize] as usize] = NO_RANK;
+        }
+        for &(rank, to) in moves {
+            debug_assert!(self.is_free(to), "rank {rank} onto node {to}");
+            self.rank_at[rank as usize] = to;
+            self.rank_on[to as usize] = rank;
+        }
+    }
+
+    /// Every rank on a live node of its own?
+    pub fn check(&self) -> bool {
+        self.rank_at.iter().enumerate().all(|(rank, &node)| {
+            self.node[node as usize] == Node::Alive && self.rank_on[node as usize] == rank as Rank
+        })
+    }
+}

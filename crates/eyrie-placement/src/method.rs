@@ -1,0 +1,216 @@
+//! The published methods, one step each: a displaced rank gets a place. Every method says when it is stuck.
+
+use eyrie_topology::{NodeId, RouteError};
+
+use crate::evaluate::{Counted, Evaluator};
+use crate::job::{Job, Rank, State};
+use crate::slide::Slide;
+
+/// How ranks of failed nodes find a place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Method {
+    /// Neighbours share the work; the program must be rewritten.
+    Squeeze,
+    /// The first free spare of the list.
+    FirstFree,
+    /// The free spare with the fewest messages on the busiest link.
+    Best0D,
+    /// The best slide of k dimensions.
+    Slide(usize),
+    /// The highest feasible dimension first, down to best 0D.
+    Hybrid,
+    /// Never worse than the best of all these.
+    Search,
+}
+
+/// What may be written; for `--help` and errors.
+pub const FORMS: &str = "squeeze, first-free, 0d, 1d, 2d, 3d (any nd), hybrid, search or all";
+
+impl Method {
+    pub fn parse(text: &str) -> Option<Method> {
+        Some(match text {
+            "squeeze" => Method::Squeeze,
+            "first-free" => Method::FirstFree,
+            "0d" => Method::Best0D,
+            "hybrid" => Method::Hybrid,
+            "search" => Method::Search,
+            _ => {
+                let k: usize = text.strip_suffix('d')?.parse().ok()?;
+                return (1..=16).contains(&k).then_some(Method::Slide(k));
+            }
+        })
+    }
+
+    pub fn name(&self) -> String {
+        match self {
+            Method::Squeeze => "squeeze".into(),
+            Method::FirstFree => "first-free".into(),
+            Method::Best0D => "0d".into(),
+            Method::Slide(k) => format!("{k}d"),
+            Method::Hybrid => "hybrid".into(),
+            Method::Search => "search".into(),
+        }
+    }
+
+    /// The published substitution methods for a grid of n axes.
+    pub fn published(n: usize) -> Vec<Method> {
+        let mut methods = vec![Method::FirstFree, Method::Best0D];
+        methods.extend((1..=n).map(Method::Slide));
+        methods.push(Method::Hybrid);
+        methods
+    }
+}
+
+/// Ranks and nodes with their link loads, and what was done to get here.
+#[derive(Debug, Clone)]
+pub struct Standing {
+    pub state: State,
+    pub counted: Counted,
+    pub steps: Vec<String>,
+}
+
+/// A step's moves with its words.
+pub struct Step {
+    pub moves: Vec<(Rank, NodeId)>,
+    pub words: String,
+}
+
+/// Everything a step looks at besides the standing.
+#[derive(Clone, Copy)]
+pub struct Setting<'a> {
+    pub job: &'a Job,
+    pub evaluator: Evaluator<'a>,
+    /// In the order in which "first free" takes them.
+    pub spares: &'a [NodeId],
+}
+
+impl Setting<'_> {
+    /// Slides of k dimensions that have a spare at the end of every line.
+    pub fn slides(&self, state: &State, rank: Rank, k: usize, free_form: bool) -> Vec<Step> {
+        let start = state.rank_at[rank as usize];
+        Slide::all(self.job.layout.dims().len(), k, free_form)
+            .into_iter()
+            .filter_map(|slide| {
+                let moves = slide.moves(state, &self.job.layout, start)?;
+                let words = format!("{} from {}", slide.describe(), self.name(start));
+                Some(Step { moves, words })
+            })
+            .collect()
+    }
+
+    /// One step for every free node.
+    pub fn substitutes(&self, state: &State, rank: Rank) -> Vec<Step> {
+        let from = self.name(state.rank_at[rank as usize]);
+        let free = state.free(self.spares).into_iter();
+        free.map(|to| Step {
+            moves: vec![(rank, to)],
+            words: format!("rank {rank} from {from} to {}", self.name(to)),
+        })
+        .collect()
+    }
+
+    /// A node's name: its coordinates in the grid, or the network's name for it.
+    pub fn name(&self, node: NodeId) -> String {
+        self.evaluator.network.vertex_name(node)
+    }
+
+    /// The step with the fewest messages on the busiest link, the first of several.
+    fn best(&self, standing: &Standing, steps: Vec<Step>) -> Result<Option<Step>, RouteError> {
+        let moves: Vec<_> = steps.iter().map(|s| s.moves.clone()).collect();
+        let scores = self.evaluator.score_all(&standing.counted, &moves)?;
+        let ranked = scores.into_iter().zip(steps).enumerate();
+        Ok(ranked.min_by_key(|(i, (score, _))| (score.messages, *i)).map(|(_, (_, s))| s))
+    }
+
+    /// Finds a place for `rank` by a published method, or says why it is stuck.
+    pub fn step(
+        &self,
+        method: Method,
+        standing: &Standing,
+        rank: Rank,
+    ) -> Result<Result<Step, String>, RouteError> {
+        let at = || self.name(standing.state.rank_at[rank as usize]);
+        let no_spare = || format!("no free spare for rank {rank} of {}", at());
+        let step = match method {
+            Method::FirstFree => {
+                self.substitutes(&standing.state, rank).into_iter().next().ok_or_else(no_spare)
+            }
+            Method::Best0D => {
+                let steps = self.substitutes(&standing.state, rank);
+                self.best(standing, steps)?.ok_or_else(no_spare)
+            }
+            Method::Slide(k) => {
+                let steps = self.slides(&standing.state, rank, k, false);
+                self.best(standing, steps)?.ok_or_else(|| {
+                    format!("no {k}D slide from {}: no line of ranks ends at a free spare", at())
+                })
+            }
+            Method::Hybrid => {
+                for k in (1..=self.job.layout.dims().len()).rev() {
+                    let steps = self.slides(&standing.state, rank, k, false);
+                    if let Some(step) = self.best(standing, steps)? {
+                        return Ok(Ok(step));
+                    }
+                }
+                return self.step(Method::Best0D, standing, rank);
+            }
+            Method::Squeeze | Method::Search => Err(format!("{} is no single step", method.name())),
+        };
+        Ok(step)
+    }
+
+    /// Steps until no rank is displaced. Ranks are served in the order of `failed` nodes.
+    pub fn settle(
+        &self,
+        method: Method,
+        mut standing: Standing,
+        failed: &[NodeId],
+    ) -> Result<Result<Standing, String>, RouteError> {
+        let mut scratch = None;
+        while let Some(rank) = next_displaced(&standing.state, failed) {
+            match self.step(method, &standing, rank)? {
+                Err(stuck) => return Ok(Err(stuck)),
+                Ok(step) => {
+                    let scratch = scratch.get_or_insert_with(|| self.evaluator.scratch());
+                    standing = self.take(&standing, step, scratch)?;
+                }
+            }
+        }
+        Ok(Ok(standing))
+    }
+
+    /// The standing after a step.
+    pub fn take(
+        &self,
+        standing: &Standing,
+        step: Step,
+        scratch: &mut crate::evaluate::Scratch,
+    ) -> Result<Standing, RouteError> {
+        let mut state = standing.state.clone();
+        state.apply(&step.moves);
+        let counted = self.evaluator.apply(&standing.counted, &step.moves, scratch)?;
+        let mut steps = standing.steps.clone();
+        steps.push(step.words);
+        Ok(Standing { state, counted, steps })
+    }
+}
+
+/// The first displaced rank in the order of the failed nodes.
+pub fn next_displaced(state: &State, failed: &[NodeId]) -> Option<Rank> {
+    let on = |&n: &NodeId| Some(state.rank_on[n as usize]).filter(|&r| r != crate::job::NO_RANK);
+    failed.iter().find_map(on)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_back() {
+        for method in [Method::Squeeze, Method::Search].into_iter().chain(Method::published(3)) {
+            assert_eq!(Method::parse(&method.name()), Some(method));
+        }
+        assert_eq!(Method::parse("17d"), None);
+        assert_eq!(Method::parse("best"), None);
+    }
+}

@@ -1,0 +1,247 @@
+//! The search: beam search over orders of failures, slides of every dimension and substitutes, from where the job is and
+//! from where it started, then a local search on the busiest links. Its caller ([`crate::plan`]) adds every
+//! published method's placement to the candidates, so that it is never worse than the best of them.
+
+use std::collections::HashSet;
+
+use rand::rngs::SmallRng;
+use rand::seq::SliceRandom;
+use rand::SeedableRng;
+
+use eyrie_topology::{NodeId, RouteError};
+
+use crate::evaluate::{place, Scratch};
+use crate::job::Rank;
+use crate::method::{next_displaced, Setting, Standing, Step};
+use crate::plan::Ranking;
+
+/// How much to try; smaller for larger jobs, so that a plan stays within seconds.
+#[derive(Debug, Clone, Copy)]
+pub struct Effort {
+    /// Standings kept at each level of the beam.
+    pub width: usize,
+    /// Orders of the failures tried.
+    pub orders: usize,
+    /// Rounds of local search.
+    pub rounds: usize,
+}
+
+impl Effort {
+    /// For a job with this many messages an iteration.
+    pub fn for_messages(messages: usize) -> Self {
+        match messages {
+            0..=4_000 => Effort { width: 6, orders: 8, rounds: 12 },
+            4_001..=40_000 => Effort { width: 3, orders: 3, rounds: 6 },
+            40_001..=200_000 => Effort { width: 2, orders: 1, rounds: 2 },
+            _ => Effort { width: 1, orders: 1, rounds: 0 },
+        }
+    }
+}
+
+/// Substitutes kept for each standing before the beam is cut.
+const SUBSTITUTES: usize = 6;
+
+/// Good standings reached from each of `starts` (whose displaced ranks sit on `failed` nodes), best first. `floor` is
+/// the load before any failure: once it is reached no more orders are tried.
+pub fn candidates(
+    setting: &Setting,
+    starts: &[&Standing],
+    failed: &[NodeId],
+    ranking: &Ranking,
+    floor: u64,
+    effort: Effort,
+) -> Result<Vec<Standing>, RouteError> {
+    let mut scratch = setting.evaluator.scratch();
+    let mut found: Vec<Standing> = Vec::new();
+    'starts: for start in starts {
+        for order in orders(failed, effort.orders) {
+            found.extend(beam(setting, start, &order, ranking, effort.width, &mut scratch)?);
+            found.sort_by(|a, b| ranking.proxy(a).cmp(&ranking.proxy(b)));
+            let mut seen = HashSet::new();
+            found.retain(|s| seen.insert(s.state.rank_at.clone()));
+            found.truncate(effort.width.max(2));
+            if ranking.load_only() && found.first().is_some_and(|s| s.counted.score.messages <= floor) {
+                break 'starts;
+            }
+        }
+    }
+    let mut polished = Vec::new();
+    for standing in found.iter().take(2) {
+        if effort.rounds > 0 && standing.counted.score.messages > floor {
+            polished.push(polish(setting, standing, ranking, effort.rounds, &mut scratch)?);
+        }
+    }
+    found.extend(polished);
+    found.sort_by(|a, b| ranking.proxy(a).cmp(&ranking.proxy(b)));
+    Ok(found)
+}
+
+/// The given order, its reverse and seeded shuffles, without repetition.
+fn orders(failed: &[NodeId], most: usize) -> Vec<Vec<NodeId>> {
+    let mut rng = SmallRng::seed_from_u64(failed.iter().fold(1, |a, &n| a * 31 + u64::from(n) % 7919));
+    let mut orders = vec![failed.to_vec()];
+    let all: usize = (1..=failed.len()).try_fold(1usize, |a, b| a.checked_mul(b)).unwrap_or(usize::MAX);
+    let mut reversed = failed.to_vec();
+    reversed.reverse();
+    for attempt in 0..4 * most {
+        let next = if attempt == 0 {
+            reversed.clone()
+        } else {
+            let mut order = failed.to_vec();
+            order.shuffle(&mut rng);
+            order
+        };
+        if orders.len() >= most.min(all) {
+            break;
+        }
+        if !orders.contains(&next) {
+            orders.push(next);
+        }
+    }
+    orders
+}
+
+/// Serves the displaced ranks in this order, keeping the best `width` standings after each.
+fn beam(
+    setting: &Setting,
+    start: &Standing,
+    order: &[NodeId],
+    ranking: &Ranking,
+    width: usize,
+    scratch: &mut Scratch,
+) -> Result<Vec<Standing>, RouteError> {
+    let mut level = vec![start.clone()];
+    let mut done = Vec::new();
+    while !level.is_empty() {
+        let mut next: Vec<(crate::plan::Proxy, usize, Step)> = Vec::new();
+        for (i, standing) in level.iter().enumerate() {
+            if let Some(rank) = next_displaced(&standing.state, order) {
+                expand(setting, standing, rank, ranking, |proxy, step| next.push((proxy, i, step)))?;
+            }
+        }
+        done.extend(level.iter().filter(|s| next_displaced(&s.state, order).is_none()).cloned());
+        next.sort_by(|a, b| a.0.cmp(&b.0).then(a.2.moves.len().cmp(&b.2.moves.len())));
+        let mut seen = HashSet::new();
+        let mut following = Vec::new();
+        for (_, i, step) in next {
+            if following.len() == width {
+                break;
+            }
+            let standing = setting.take(&level[i], step, scratch)?;
+            if seen.insert(standing.state.rank_at.clone()) {
+                following.push(standing);
+            }
+        }
+        level = following;
+    }
+    Ok(done)
+}
+
+/// Every slide of every dimension and the best substitutes for `rank`.
+fn expand(
+    setting: &Setting,
+    standing: &Standing,
+    rank: Rank,
+    ranking: &Ranking,
+    mut keep: impl FnMut(crate::plan::Proxy, Step),
+) -> Result<(), RouteError> {
+    let axes = setting.job.layout.dims().len();
+    let slides: Vec<Step> =
+        (1..=axes).flat_map(|k| setting.slides(&standing.state, rank, k, true)).collect();
+    let substitutes = setting.substitutes(&standing.state, rank);
+    for (steps, most) in [(slides, usize::MAX), (substitutes, SUBSTITUTES)] {
+        let moves: Vec<_> = steps.iter().map(|s| s.moves.clone()).collect();
+        let scores = setting.evaluator.score_all(&standing.counted, &moves)?;
+        let mut scored: Vec<_> = scores
+            .into_iter()
+            .zip(steps)
+            .map(|(score, step)| {
+                let moved = ranking.moved_after(&standing.state.rank_at, &step.moves);
+                (ranking.proxy_of(score, moved), step)
+            })
+            .collect();
+        scored.sort_by(|a, b| a.0.cmp(&b.0));
+        scored.into_iter().take(most).for_each(|(proxy, step)| keep(proxy, step));
+    }
+    Ok(())
+}
+
+/// Hot ranks whose moves are tried in a round of local search.
+const HOT_RANKS: usize = 6;
+/// Free nodes tried for each hot rank.
+const FREE_NODES: usize = 24;
+
+/// Moves, slides or swaps ranks whose messages cross the busiest link, as long as that helps.
+fn polish(
+    setting: &Setting,
+    standing: &Standing,
+    ranking: &Ranking,
+    rounds: usize,
+    scratch: &mut Scratch,
+) -> Result<Standing, RouteError> {
+    let mut best = standing.clone();
+    for _ in 0..rounds {
+        let steps = neighbours(setting, &best)?;
+        let moves: Vec<_> = steps.iter().map(|s| s.moves.clone()).collect();
+        let scores = setting.evaluator.score_all(&best.counted, &moves)?;
+        let proxies = scores.into_iter().zip(steps).map(|(score, step)| {
+            let moved = ranking.moved_after(&best.state.rank_at, &step.moves);
+            (ranking.proxy_of(score, moved), step)
+        });
+        match proxies.min_by(|a, b| a.0.cmp(&b.0)) {
+            Some((proxy, step)) if proxy < ranking.proxy(&best) => {
+                best = setting.take(&best, step, scratch)?;
+            }
+            _ => break,
+        }
+    }
+    Ok(best)
+}
+
+fn neighbours(setting: &Setting, standing: &Standing) -> Result<Vec<Step>, RouteError> {
+    let Some((phase, link)) = standing.counted.busiest_link() else { return Ok(Vec::new()) };
+    let traffic = setting.evaluator.traffic;
+    let mut hot: Vec<Rank> = Vec::new();
+    let mut route = Vec::new();
+    for m in &traffic.phases[phase].messages {
+        let placed = place(m, &standing.counted.placement);
+        route.clear();
+        setting.evaluator.network.route(placed.from, placed.to, &mut route)?;
+        if route.contains(&link) {
+            hot.extend([m.from, m.to].iter().filter(|r| !hot.contains(r)).copied().collect::<Vec<_>>());
+        }
+        if hot.len() >= HOT_RANKS {
+            break;
+        }
+    }
+    let mut steps = Vec::new();
+    let axes = setting.job.layout.dims().len();
+    for &rank in &hot {
+        steps.extend(setting.substitutes(&standing.state, rank).into_iter().take(FREE_NODES));
+        steps.extend((1..=axes).flat_map(|k| setting.slides(&standing.state, rank, k, true)));
+        let phase = &traffic.phases[phase];
+        for &i in phase.of_rank(rank).iter().take(16) {
+            let m = &phase.messages[i as usize];
+            let other = if m.from == rank { m.to } else { m.from };
+            let at = |r: Rank| standing.state.rank_at[r as usize];
+            let words = format!("swap ranks {rank} and {other}");
+            steps.push(Step { moves: vec![(rank, at(other)), (other, at(rank))], words });
+        }
+    }
+    Ok(steps)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn orders_do_not_repeat_and_start_with_the_given_one() {
+        let orders = orders(&[4, 9, 2], 8);
+        assert_eq!(orders.len(), 6);
+        assert_eq!(orders[0], [4, 9, 2]);
+        let distinct: HashSet<_> = orders.iter().collect();
+        assert_eq!(distinct.len(), 6);
+        assert_eq!(super::orders(&[1], 8).len(), 1);
+    }
+}

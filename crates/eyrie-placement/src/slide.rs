@@ -1,0 +1,189 @@
+//! kD sliding: along one axis each rank shifts one step towards a spare; k − 1 further axes shift along with
+//! it, so that neighbours there stay neighbours (facts: substitution, sliding).
+
+use eyrie_topology::{coords, Layout, NodeId};
+
+use crate::job::{Node, Rank, State, NO_RANK};
+
+/// One way to slide: along `axis`, up or down, the lines of the axes in `along` (a bit set) together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Slide {
+    pub axis: usize,
+    pub up: bool,
+    pub along: u32,
+    /// The published slides move every rank one step. In free form, for the search, ranks may also step over
+    /// dead nodes.
+    pub free_form: bool,
+}
+
+impl Slide {
+    /// Dimensions that slide: the axis and the planes.
+    pub fn k(&self) -> usize {
+        1 + self.along.count_ones() as usize
+    }
+
+    /// `2D slide along +x` with x, y, z, a, b, c as axes.
+    pub fn describe(&self) -> String {
+        let name = ['x', 'y', 'z', 'a', 'b', 'c'].get(self.axis).copied().unwrap_or('?');
+        format!("{}D slide along {}{name}", self.k(), if self.up { '+' } else { '-' })
+    }
+
+    /// Every slide of k dimensions in a grid of n.
+    pub fn all(n: usize, k: usize, free_form: bool) -> Vec<Slide> {
+        let mut slides = Vec::new();
+        for axis in 0..n {
+            for along in 0..1u32 << n {
+                if along >> axis & 1 == 0 && along.count_ones() as usize + 1 == k {
+                    slides.extend([true, false].map(|up| Slide { axis, up, along, free_form }));
+                }
+            }
+        }
+        slides
+    }
+
+    /// The moves of this slide away from the cell of `start`, or `None` where a line has no spare at its end.
+    /// A line whose first cell has no rank stays.
+    pub fn moves(&self, state: &State, layout: &Layout, start: NodeId) -> Option<Vec<(Rank, NodeId)>> {
+        let cell = layout.cell(start)?;
+        let dims = layout.dims();
+        let strides = coords::strides(dims);
+        let at = coords::of(cell, dims);
+        let mut moves = Vec::new();
+        let axes: Vec<usize> = (0..dims.len()).filter(|a| self.along >> a & 1 == 1).collect();
+        let extents: Vec<usize> = axes.iter().map(|&a| dims[a]).collect();
+        // The line of the failed node first: the usual reason for failure, found cheaply.
+        self.line(state, layout, cell, at[self.axis], strides[self.axis], &mut moves).then_some(())?;
+        let base = cell - axes.iter().map(|&a| at[a] * strides[a]).sum::<usize>();
+        let mut feasible = true;
+        coords::for_each(&extents, |c| {
+            let first = base + c.iter().zip(&axes).map(|(&v, &a)| v * strides[a]).sum::<usize>();
+            if feasible && first != cell {
+                feasible =
+                    self.line(state, layout, first, at[self.axis], strides[self.axis], &mut moves);
+            }
+        });
+        feasible.then_some(moves)
+    }
+
+    /// Shifts one line from cell `first` (coordinate `at` on the axis); `false` if it has no spare.
+    fn line(
+        &self,
+        state: &State,
+        layout: &Layout,
+        first: usize,
+        at: usize,
+        stride: usize,
+        moves: &mut Vec<(Rank, NodeId)>,
+    ) -> bool {
+        let node = layout.node(first);
+        if state.rank_on[node as usize] == NO_RANK {
+            return true;
+        }
+        let steps = if self.up { layout.dims()[self.axis] - 1 - at } else { at };
+        let begin = moves.len();
+        moves.push((state.rank_on[node as usize], node));
+        // moves[begin..next] have their target; the rest of the line still waits for one.
+        let mut next = begin;
+        for step in 1..=steps {
+            let cell = if self.up { first + step * stride } else { first - step * stride };
+            let node = layout.node(cell);
+            let rank = state.rank_on[node as usize];
+            match state.node[node as usize] {
+                Node::Alive => {
+                    moves[next].1 = node;
+                    next += 1;
+                }
+                // A dead node: step over it, or the line ends here.
+                _ if self.free_form => {}
+                _ => break,
+            }
+            if rank != NO_RANK {
+                moves.push((rank, node));
+            }
+            if next == moves.len() {
+                return true;
+            }
+        }
+        moves.truncate(begin);
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use eyrie_topology::cartesian::Cartesian;
+
+    /// A 3×3 job in a 4×4 mesh; the last row and column are spares.
+    fn state() -> (Layout, State) {
+        let layout = Layout::natural(&Cartesian::mesh(&[4, 4])).unwrap();
+        let (mut home, mut spares) = (Vec::new(), Vec::new());
+        coords::for_each(&[4, 4], |c| {
+            let node = coords::index(c, &[4, 4]) as NodeId;
+            if c[0] < 3 && c[1] < 3 { &mut home } else { &mut spares }.push(node)
+        });
+        (layout, State::new(16, &home, &home, &spares))
+    }
+
+    fn slide(axis: usize, up: bool, along: u32) -> Slide {
+        Slide { axis, up, along, free_form: false }
+    }
+
+    #[test]
+    fn a_1d_slide_moves_one_line_and_a_2d_slide_all_lines() {
+        let (layout, mut state) = state();
+        state.fail(5);
+        let line = slide(0, true, 0);
+        assert_eq!(line.moves(&state, &layout, 5), Some(vec![(4, 9), (7, 13)]));
+        let plane = slide(0, true, 0b10);
+        let moves = plane.moves(&state, &layout, 5).unwrap();
+        assert_eq!(moves.len(), 6);
+        state.apply(&moves);
+        assert!(state.check());
+        // Node 1 now has rank 1; below node 9 the line ends at node 5, which is dead: nowhere to go.
+        assert_eq!(slide(0, false, 0).moves(&state, &layout, 9), None);
+    }
+
+    #[test]
+    fn a_line_without_a_spare_is_infeasible() {
+        let (layout, mut state) = state();
+        state.fail(5);
+        assert_eq!(slide(0, false, 0).moves(&state, &layout, 5), None);
+        state.fail(13);
+        assert_eq!(slide(0, true, 0).moves(&state, &layout, 5), None);
+        assert!(slide(1, true, 0).moves(&state, &layout, 5).is_some());
+    }
+
+    #[test]
+    fn a_dead_node_ends_the_line_unless_it_may_be_stepped_over() {
+        let (layout, mut state) = state();
+        // Ranks 3, 4, 5 on nodes 4, 5, 6; node 5 is dead and empty, rank 4 is on spare node 7.
+        state.apply(&[(4, 7)]);
+        state.fail(5);
+        state.fail(6);
+        assert_eq!(slide(1, false, 0).moves(&state, &layout, 6), None);
+        state.apply(&[(3, 12)]);
+        assert_eq!(slide(1, false, 0).moves(&state, &layout, 6), None);
+        let over = Slide { free_form: true, ..slide(1, false, 0) };
+        assert_eq!(over.moves(&state, &layout, 6), Some(vec![(5, 4)]));
+    }
+
+    #[test]
+    fn one_plane_serves_two_failures_of_a_row() {
+        let (layout, mut state) = state();
+        state.fail(4);
+        state.fail(5);
+        assert_eq!(slide(1, true, 0).moves(&state, &layout, 4), None);
+        let moves = slide(0, true, 0b10).moves(&state, &layout, 4).unwrap();
+        state.apply(&moves);
+        assert!(state.check());
+    }
+
+    #[test]
+    fn there_are_n_choose_k_minus_1_planes_for_each_axis_and_direction() {
+        assert_eq!(Slide::all(3, 1, false).len(), 6);
+        assert_eq!(Slide::all(3, 2, false).len(), 12);
+        assert_eq!(Slide::all(3, 3, false).len(), 6);
+        assert_eq!(Slide::all(2, 3, false).len(), 0);
+    }
+}

@@ -1,0 +1,429 @@
+//! Which nodes stay spare, and how the job lies on the rest.
+//!
+//! `nD(d,w)`: spares of width w on d sides of an n-dimensional job, so that 3D(2,1) of X×Y×Z nodes leaves
+//! (X−1)(Y−1)Z. Our reading: the sides are the high ends of the first axes, then the low ends.
+
+use std::fmt;
+
+use eyrie_topology::{coords, refuse, Layout, Network, NodeId, TopologyError};
+
+use crate::traffic::Traffic;
+
+/// A set of spare nodes as the user writes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SpareSet {
+    /// `nd(d,w)`.
+    Planes { n: usize, sides: usize, width: usize },
+    /// The last nodes of the grid.
+    Contiguous(usize),
+    /// Nodes spread evenly over the grid.
+    Scattered(usize),
+    /// Named nodes, in the order in which "first free" takes them.
+    List(Vec<String>),
+}
+
+/// What may be written; for `--help` and errors.
+pub const FORMS: &str =
+    "nd(d,w) such as 2d(2,1), contiguous:COUNT, scattered:COUNT, or list:NODE;NODE;…";
+
+impl SpareSet {
+    pub fn parse(text: &str) -> Result<Self, TopologyError> {
+        let wrong = || refuse!("spares `{text:.60}`: write {FORMS}");
+        let count = |t: &str| match t.parse::<usize>() {
+            Ok(n) => Ok(n),
+            Err(_) => refuse!("spares `{text:.60}`: `{t:.20}` is not a count"),
+        };
+        if let Some((kind, rest)) = text.split_once(':') {
+            return match kind {
+                "contiguous" => Ok(SpareSet::Contiguous(count(rest)?)),
+                "scattered" => Ok(SpareSet::Scattered(count(rest)?)),
+                "list" => {
+                    let names = rest.split(';').map(|n| n.trim().to_string());
+                    Ok(SpareSet::List(names.filter(|n| !n.is_empty()).collect()))
+                }
+                _ => wrong(),
+            };
+        }
+        let lower = text.to_ascii_lowercase();
+        let Some((n, inner)) = lower.strip_suffix(')').and_then(|t| t.split_once("d(")) else {
+            return wrong();
+        };
+        let Some((sides, width)) = inner.split_once(',') else { return wrong() };
+        let (n, sides, width) = (count(n)?, count(sides.trim())?, count(width.trim())?);
+        if n == 0 || n > 16 || sides == 0 || sides > 2 * n || width == 0 || width > 1 << 20 {
+            return refuse!(
+                "spares `{text:.60}`: n is 1 to 16, d is 1 to 2n and w at least 1, not {n}, {sides} and {width}"
+            );
+        }
+        Ok(SpareSet::Planes { n, sides, width })
+    }
+
+    /// Low and high margin on each of n axes.
+    fn margins(n: usize, sides: usize, width: usize) -> Vec<(usize, usize)> {
+        let side = |i: usize| if i < sides { width } else { 0 };
+        (0..n).map(|axis| (side(n + axis), side(axis))).collect()
+    }
+}
+
+impl fmt::Display for SpareSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SpareSet::Planes { n, sides, width } => write!(f, "{n}d({sides},{width})"),
+            SpareSet::Contiguous(count) => write!(f, "contiguous:{count}"),
+            SpareSet::Scattered(count) => write!(f, "scattered:{count}"),
+            SpareSet::List(names) => write!(f, "list:{}", names.join(";")),
+        }
+    }
+}
+
+/// How the extended grid of a job lies on a network without a grid of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Arrangement {
+    /// Cell i on node i: spares lie beside the lines they serve.
+    Contiguous,
+    /// Ranks on the first nodes, spares together on the last.
+    Separate,
+}
+
+/// A job laid out with its spares.
+#[derive(Debug, Clone)]
+pub struct Laid {
+    pub layout: Layout,
+    /// Extents of the job's own grid of ranks.
+    pub shape: Vec<usize>,
+    /// Node of each rank.
+    pub home: Vec<NodeId>,
+    /// Spare nodes in the order in which "first free" takes them.
+    pub spares: Vec<NodeId>,
+    /// What the user should know about how it was laid out.
+    pub notes: Vec<String>,
+}
+
+/// Lays a job of extents `shape` (or the largest that fits) with `spares` on `network`. `grid` is the network's own
+/// layout, if it has one; `resolve` turns a node's written form into its number.
+pub fn lay(
+    network: &dyn Network,
+    grid: Option<&Layout>,
+    shape: Option<&[usize]>,
+    spares: &SpareSet,
+    arrangement: Arrangement,
+    resolve: &dyn Fn(&str, &Layout) -> Result<NodeId, TopologyError>,
+) -> Result<Laid, TopologyError> {
+    let laid = match (spares, grid) {
+        (SpareSet::Planes { n, sides, width }, Some(grid)) => {
+            planes_in_grid(grid, shape, *n, *sides, *width)?
+        }
+        (SpareSet::Planes { n, sides, width }, None) => {
+            planes_around(network, shape, *n, *sides, *width, arrangement)?
+        }
+        _ => counted(network, grid, shape, spares, resolve)?,
+    };
+    if laid.spares.is_empty() {
+        return refuse!("no spare node is left: make the job smaller or the spares wider");
+    }
+    Ok(laid)
+}
+
+fn fits(shape: &[usize], dims: &[usize], what: &str) -> Result<(), TopologyError> {
+    if shape.len() != dims.len() {
+        return refuse!(
+            "job {} has {} axes but {what} {} has {}: give as many",
+            coords::format_dims(shape),
+            shape.len(),
+            coords::format_dims(dims),
+            dims.len()
+        );
+    }
+    match (0..dims.len()).find(|&a| shape[a] > dims[a]) {
+        Some(axis) => refuse!(
+            "job {} is larger than {what} {}: at most {} on axis {axis}",
+            coords::format_dims(shape),
+            coords::format_dims(dims),
+            dims[axis]
+        ),
+        None => Ok(()),
+    }
+}
+
+fn planes_in_grid(
+    grid: &Layout,
+    shape: Option<&[usize]>,
+    n: usize,
+    sides: usize,
+    width: usize,
+) -> Result<Laid, TopologyError> {
+    let dims = grid.dims();
+    if n != dims.len() {
+        return refuse!(
+            "spares {n}d({sides},{width}) need a grid of {n} axes: {} has {}",
+            coords::format_dims(dims),
+            dims.len()
+        );
+    }
+    let margins = SpareSet::margins(n, sides, width);
+    let mut inner = Vec::new();
+    for axis in 0..n {
+        let taken = margins[axis].0 + margins[axis].1;
+        if taken >= dims[axis] {
+            return refuse!(
+                "spares {n}d({sides},{width}) take {taken} of {} on axis {axis}: nothing is left for the job",
+                dims[axis]
+            );
+        }
+        inner.push(dims[axis] - taken);
+    }
+    let shape = shape.unwrap_or(&inner).to_vec();
+    fits(&shape, dims, "the network")?;
+    let origin: Vec<usize> =
+        (0..n).map(|a| margins[a].0.min(dims[a] - shape[a])).collect();
+    let (mut home, mut spares, mut taken) = (Vec::new(), Vec::new(), 0);
+    coords::for_each(dims, |c| {
+        let node = grid.node(coords::index(c, dims));
+        let in_job = (0..n).all(|a| c[a] >= origin[a] && c[a] < origin[a] + shape[a]);
+        let marked = (0..n).any(|a| c[a] < margins[a].0 || c[a] + margins[a].1 >= dims[a]);
+        if in_job {
+            home.push(node);
+            taken += usize::from(marked);
+        } else if marked {
+            spares.push(node);
+        }
+    });
+    let mut notes = Vec::new();
+    if taken > 0 {
+        notes.push(format!(
+            "job {} takes {taken} of the {} nodes that {n}d({sides},{width}) marks as spare; {} remain",
+            coords::format_dims(&shape),
+            taken + spares.len(),
+            spares.len()
+        ));
+    }
+    Ok(Laid { layout: grid.clone(), shape, home, spares, notes })
+}
+
+fn planes_around(
+    network: &dyn Network,
+    shape: Option<&[usize]>,
+    n: usize,
+    sides: usize,
+    width: usize,
+    arrangement: Arrangement,
+) -> Result<Laid, TopologyError> {
+    let Some(shape) = shape else {
+        return refuse!(
+            "{} has no grid of its own: give the job's extents, such as --job 4x4",
+            network.describe()
+        );
+    };
+    if shape.len() != n {
+        return refuse!(
+            "spares {n}d({sides},{width}) need a job of {n} axes: {} has {}",
+            coords::format_dims(shape),
+            shape.len()
+        );
+    }
+    let margins = SpareSet::margins(n, sides, width);
+    let dims: Vec<usize> = (0..n).map(|a| shape[a] + margins[a].0 + margins[a].1).collect();
+    coords::parse_dims(&coords::format_dims(&dims))?;
+    let (cells, ranks): (usize, usize) = (dims.iter().product(), shape.iter().product());
+    if cells > network.nodes() {
+        return refuse!(
+            "job {} with spares {n}d({sides},{width}) needs {cells} nodes: {} has {}",
+            coords::format_dims(shape),
+            network.describe(),
+            network.nodes()
+        );
+    }
+    let (mut home, mut spares, mut nodes) = (Vec::new(), Vec::new(), Vec::new());
+    coords::for_each(&dims, |c| {
+        let in_job =
+            (0..n).all(|a| c[a] >= margins[a].0 && c[a] < margins[a].0 + shape[a]);
+        let node = match (arrangement, in_job) {
+            (Arrangement::Contiguous, _) => nodes.len(),
+            (Arrangement::Separate, true) => home.len(),
+            (Arrangement::Separate, false) => network.nodes() - (cells - ranks) + spares.len(),
+        } as NodeId;
+        nodes.push(node);
+        if in_job { &mut home } else { &mut spares }.push(node);
+    });
+    let layout = Layout::new(&dims, nodes, network.nodes())?;
+    Ok(Laid { layout, shape: shape.to_vec(), home, spares, notes: Vec::new() })
+}
+
+fn counted(
+    network: &dyn Network,
+    grid: Option<&Layout>,
+    shape: Option<&[usize]>,
+    spares: &SpareSet,
+    resolve: &dyn Fn(&str, &Layout) -> Result<NodeId, TopologyError>,
+) -> Result<Laid, TopologyError> {
+    let layout = match grid {
+        Some(grid) => grid.clone(),
+        None => Layout::identity(&[network.nodes()], network.nodes())?,
+    };
+    let cells = layout.cells();
+    let check = |count: usize| {
+        if count >= cells {
+            return refuse!("{count} spares of {cells} nodes leave nothing for the job");
+        }
+        Ok(count)
+    };
+    let nodes: Vec<NodeId> = match spares {
+        SpareSet::Contiguous(count) => {
+            (cells - check(*count)?..cells).map(|c| layout.node(c)).collect()
+        }
+        SpareSet::Scattered(count) => {
+            let count = check(*count)?;
+            (0..count).map(|i| layout.node((2 * i + 1) * cells / (2 * count))).collect()
+        }
+        SpareSet::List(names) => {
+            check(names.len())?;
+            names.iter().map(|name| resolve(name, &layout)).collect::<Result<_, _>>()?
+        }
+        SpareSet::Planes { .. } => Vec::new(),
+    };
+    let spare: std::collections::HashSet<NodeId> = nodes.iter().copied().collect();
+    if spare.len() < nodes.len() {
+        return refuse!("a spare node is listed twice in {spares}");
+    }
+    let room = cells - spare.len();
+    let shape = match shape {
+        Some(shape) => shape.to_vec(),
+        None => default_shape(layout.dims(), room, spares)?,
+    };
+    let ranks: usize = shape.iter().product();
+    if ranks > room {
+        return refuse!(
+            "job {} needs {ranks} nodes: {cells} nodes less {} spares leave {room}",
+            coords::format_dims(&shape),
+            spare.len()
+        );
+    }
+    let mut notes = Vec::new();
+    let home = match boxed(&layout, &shape, &spare) {
+        Some(home) => home,
+        None => {
+            notes.push(format!(
+                "ranks fill the non-spare nodes in order, because a box {} does not avoid the spares",
+                coords::format_dims(&shape)
+            ));
+            let free = (0..cells).map(|c| layout.node(c)).filter(|n| !spare.contains(n));
+            free.take(ranks).collect()
+        }
+    };
+    Ok(Laid { layout, shape, home, spares: nodes, notes })
+}
+
+/// The grid without whole slices of its first axis, if that is what the spares leave.
+fn default_shape(
+    dims: &[usize],
+    room: usize,
+    spares: &SpareSet,
+) -> Result<Vec<usize>, TopologyError> {
+    let slice: usize = dims[1..].iter().product();
+    if room % slice != 0 {
+        return refuse!(
+            "spares {spares} leave {room} nodes, which is no whole part of {}: give the job's extents",
+            coords::format_dims(dims)
+        );
+    }
+    let mut shape = dims.to_vec();
+    shape[0] = room / slice;
+    Ok(shape)
+}
+
+/// The box at the origin, unless a spare lies in it or it does not fit.
+fn boxed(
+    layout: &Layout,
+    shape: &[usize],
+    spare: &std::collections::HashSet<NodeId>,
+) -> Option<Vec<NodeId>> {
+    fits(shape, layout.dims(), "the network").ok()?;
+    let mut home = Vec::new();
+    coords::for_each(shape, |c| home.push(layout.node(coords::index(c, layout.dims()))));
+    home.iter().all(|n| !spare.contains(n)).then_some(home)
+}
+
+/// A job of this layout with this traffic.
+pub fn job(laid: &Laid, traffic: Traffic) -> Result<crate::job::Job, TopologyError> {
+    crate::job::Job::new(laid.layout.clone(), laid.home.clone(), traffic)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use eyrie_topology::spec;
+
+    fn laid(network: &str, job: Option<&str>, spares: &str) -> Result<Laid, TopologyError> {
+        let parsed = spec::parse(network).unwrap();
+        let shape = job.map(|j| coords::parse_dims(j).unwrap());
+        let resolve = |name: &str, _: &Layout| Ok(name.parse().unwrap());
+        lay(
+            parsed.network.as_ref(),
+            parsed.layout.as_ref(),
+            shape.as_deref(),
+            &SpareSet::parse(spares)?,
+            Arrangement::Contiguous,
+            &resolve,
+        )
+    }
+
+    #[test]
+    fn planes_leave_what_the_papers_say() {
+        let l = laid("torus:5x6x7", None, "3D(2,1)").unwrap();
+        assert_eq!((l.shape, l.home.len(), l.spares.len()), (vec![4, 5, 7], 140, 70));
+        let l = laid("mesh:13x13", None, "2d(2,1)").unwrap();
+        assert_eq!((l.shape, l.spares.len()), (vec![12, 12], 25));
+        let l = laid("mesh:14x14", None, "2d(4,1)").unwrap();
+        assert_eq!((l.shape, l.home[0]), (vec![12, 12], 15));
+    }
+
+    #[test]
+    fn a_larger_job_takes_of_the_spares_and_it_is_said() {
+        let l = laid("torus:12x12", Some("11x12"), "2d(2,1)").unwrap();
+        assert_eq!((l.home.len(), l.spares.len()), (132, 12));
+        assert!(l.notes[0].contains("takes 11 of the 23"), "{:?}", l.notes);
+    }
+
+    #[test]
+    fn counted_spares_leave_a_box_or_fill_in_order() {
+        let l = laid("mesh:12x12", None, "contiguous:12").unwrap();
+        assert_eq!((l.shape, l.home.len(), l.spares[0]), (vec![11, 12], 132, 132));
+        let l = laid("mesh:12x12", None, "scattered:12").unwrap();
+        assert_eq!((l.shape, l.home.len(), l.notes.len()), (vec![11, 12], 132, 1));
+        let l = laid("fattree:4^3", Some("6x6"), "contiguous:8").unwrap();
+        assert_eq!((l.home.len(), l.spares[0]), (36, 56));
+    }
+
+    #[test]
+    fn around_a_network_without_a_grid_spares_lie_beside_or_apart() {
+        let l = laid("fattree:6^3", Some("4x4x4"), "3d(2,1)").unwrap();
+        assert_eq!((l.layout.dims(), l.spares.len(), l.home[4]), (&[5, 5, 4][..], 36, 4));
+        let parsed = spec::parse("fattree:6^3").unwrap();
+        let spares = SpareSet::parse("3d(2,1)").unwrap();
+        let resolve = |name: &str, _: &Layout| Ok(name.parse().unwrap());
+        let l = lay(parsed.network.as_ref(), None, Some(&[4, 4, 4]), &spares, Arrangement::Separate, &resolve)
+            .unwrap();
+        assert_eq!((l.home[63], l.spares[0], l.spares[35]), (63, 180, 215));
+    }
+
+    #[test]
+    fn faults_are_named() {
+        for (network, job, spares, fault) in [
+            ("mesh:4x4", None, "2d(5,1)", "d is 1 to 2n"),
+            ("mesh:4x4", None, "2d(2,4)", "nothing is left for the job"),
+            ("mesh:4x4", None, "3d(2,1)", "need a grid of 3 axes"),
+            ("mesh:4x4", Some("5x3"), "2d(2,1)", "larger than the network 4x4"),
+            ("mesh:4x4", Some("4x4"), "2d(2,1)", "no spare node is left"),
+            ("mesh:4x4", None, "contiguous:3", "give the job's extents"),
+            ("mesh:4x4", None, "contiguous:16", "leave nothing"),
+            ("mesh:4x4", Some("4x4"), "contiguous:4", "leave 12"),
+            ("mesh:4x4", None, "some", "write nd(d,w)"),
+            ("mesh:4x4", None, "list:1;1;2;3", "twice"),
+            ("fattree:4^2", None, "2d(2,1)", "give the job's extents"),
+            ("fattree:4^2", Some("4x4"), "2d(2,1)", "needs 25 nodes"),
+        ] {
+            let error = laid(network, job, spares).unwrap_err().0;
+            assert!(error.contains(fault), "{network} {spares}: {error}");
+        }
+    }
+}

@@ -1,0 +1,328 @@
+//! The published and the measured numbers that the planner must reproduce (facts: substitution; papers: Spare,
+//! Sliding). Every figure here is counted, never assumed.
+
+use eyrie_placement::evaluate::Evaluator;
+use eyrie_placement::spares::{self, Arrangement, Laid, SpareSet};
+use eyrie_placement::{Machine, Method, Planner, Traffic, Weights};
+use eyrie_topology::{coords, spec, Layout, Network, NodeId};
+use rand::rngs::SmallRng;
+use rand::seq::SliceRandom;
+use rand::SeedableRng;
+use rayon::prelude::*;
+
+struct Instance {
+    network: Box<dyn Network>,
+    laid: Laid,
+}
+
+fn instance(network: &str, job: Option<&str>, spares: &str) -> Instance {
+    let parsed = spec::parse(network).unwrap();
+    let shape = job.map(|j| coords::parse_dims(j).unwrap());
+    let laid = spares::lay(
+        parsed.network.as_ref(),
+        parsed.layout.as_ref(),
+        shape.as_deref(),
+        &SpareSet::parse(spares).unwrap(),
+        Arrangement::Contiguous,
+        &|name: &str, _: &Layout| Ok(name.parse().unwrap()),
+    )
+    .unwrap();
+    Instance { network: parsed.network, laid }
+}
+
+/// Worst busiest link over every failed × spare pair, 0D, and how many pairs reach it.
+fn worst_pair(network: &str, job: Option<&str>, spares: &str, traffic: &str) -> u64 {
+    let Instance { network, laid } = instance(network, job, spares);
+    let traffic = Traffic::parse(traffic, &laid.shape, 1 << 20).unwrap();
+    let evaluator = Evaluator { network: network.as_ref(), traffic: &traffic };
+    let base = evaluator.count(laid.home.clone()).unwrap();
+    assert_eq!(base.score.messages, 1, "{} before any failure", network.describe());
+    let pairs: Vec<_> = (0..laid.home.len() as u32)
+        .flat_map(|rank| laid.spares.iter().map(move |&s| vec![(rank, s)]))
+        .collect();
+    evaluator.score_all(&base, &pairs).unwrap().iter().map(|s| s.messages).max().unwrap()
+}
+
+#[test]
+fn zero_d_worst_link_is_two_in_one_direction_and_five_in_all() {
+    let last_line = |rows: usize, columns: usize| {
+        let nodes: Vec<String> = (0..rows).map(|r| (r * columns + columns - 1).to_string()).collect();
+        format!("list:{}", nodes.join(";"))
+    };
+    for (network, job, spares) in [
+        ("mesh:6x12", "6x11", last_line(6, 12)),
+        ("torus:6x12", "6x11", last_line(6, 12)),
+        ("mesh:12x12", "12x11", last_line(12, 12)),
+        ("torus:12x12", "12x11", last_line(12, 12)),
+        ("mesh:12x12", "11x12", "contiguous:12".into()),
+        ("torus:12x12", "11x12", "contiguous:12".into()),
+        ("tofu:1x1x6x2x3x2:shape=6x12", "6x11", "last".into()),
+        ("tofu:2x1x6x2x3x2:shape=12x12", "12x11", "last".into()),
+        ("tofu:2x1x6x2x3x2:shape=12x12", "11x12", "contiguous:12".into()),
+        ("tofu:1x1x6x2x3x2:shape=12x6", "11x6", "contiguous:6".into()),
+    ] {
+        let spares = if spares == "last" { tofu_last_line(network) } else { spares };
+        let one: Vec<u64> = ["+x", "-x", "+y", "-y"]
+            .iter()
+            .map(|d| worst_pair(network, Some(job), &spares, &format!("direction:{d}")))
+            .collect();
+        let all = worst_pair(network, Some(job), &spares, "stencil5");
+        println!("{network} {job} one direction {one:?}, all {all}");
+        assert_eq!(one.iter().max(), Some(&2), "{network} {job} {one:?}");
+        // On some foldings of Tofu no pair brings all five together.
+        let expected = if network.starts_with("tofu") && job != "11x12" { 4 } else { 5 };
+        assert_eq!(all, expected, "{network} {job}");
+    }
+}
+
+/// The last line of the second virtual axis, as physical node numbers.
+fn tofu_last_line(network: &str) -> String {
+    let layout = spec::parse(network).unwrap().layout.unwrap();
+    let dims = layout.dims().to_vec();
+    let line = (0..dims[0]).map(|x| layout.node(coords::index(&[x, dims[1] - 1], &dims)).to_string());
+    format!("list:{}", line.collect::<Vec<_>>().join(";"))
+}
+
+/// The worst busiest link of k-D sliding over every failed rank, for each axis that has spares.
+fn worst_slide(network: &str, spares: &str, traffic: &str, k: usize) -> u64 {
+    let Instance { network, laid } = instance(network, None, spares);
+    let traffic = Traffic::parse(traffic, &laid.shape, 1 << 20).unwrap();
+    let job = spares::job(&laid, traffic).unwrap();
+    let n = laid.shape.len();
+    let evaluator = Evaluator { network: network.as_ref(), traffic: &job.traffic };
+    let base = evaluator.count(laid.home.clone()).unwrap();
+    (0..laid.home.len())
+        .map(|rank| {
+            let mut state = eyrie_placement::job::State::new(
+                network.nodes(),
+                &laid.home,
+                &laid.home,
+                &laid.spares,
+            );
+            state.fail(laid.home[rank]);
+            let slides = eyrie_placement::slide::Slide::all(n, k, false).into_iter();
+            let moves: Vec<_> =
+                slides.filter_map(|s| s.moves(&state, &laid.layout, laid.home[rank])).collect();
+            assert!(!moves.is_empty());
+            let scores = evaluator.score_all(&base, &moves).unwrap();
+            scores.iter().map(|s| s.messages).max().unwrap()
+        })
+        .max()
+        .unwrap()
+}
+
+#[test]
+fn worst_link_of_kd_sliding_is_2_n_minus_k_plus_1() {
+    for network in ["mesh:13x13", "torus:13x13"] {
+        for k in 1..=2 {
+            assert_eq!(worst_slide(network, "2d(2,1)", "stencil5", k), 2 * (2 - k as u64) + 1);
+        }
+        assert_eq!(worst_pair(network, None, "2d(2,1)", "stencil5"), 5);
+    }
+    for network in ["mesh:7x7x7", "torus:7x7x7"] {
+        for k in 1..=3 {
+            let worst = worst_slide(network, "3d(3,1)", "stencil7", k);
+            assert_eq!(worst, 2 * (3 - k as u64) + 1, "{network} {k}D");
+        }
+        // On the torus a ring of 7 is too short for all six to come from one side.
+        let zero_d = if network.starts_with("mesh") { 7 } else { 6 };
+        assert_eq!(worst_pair(network, None, "3d(3,1)", "stencil7"), zero_d);
+    }
+    // 1D with the spares on the middle routing dimension only: 3 instead of 5.
+    let middle = |order| worst_slide(&format!("mesh:7x6x6:order={order}"), "3d(1,1)", "stencil7", 1);
+    assert_eq!((middle("0,1,2"), middle("1,0,2"), middle("1,2,0")), (5, 3, 5));
+}
+
+/// Busiest link after each failure, as far as the method gets. With `hit` the k-th failure strikes wherever rank
+/// ranks[k] is then; without it strikes the rank's first node.
+fn trail(instance: &Instance, method: Method, ranks: &[usize], hit: bool) -> Vec<u64> {
+    let traffic = Traffic::parse("stencil5", &instance.laid.shape, 1 << 20).unwrap();
+    let job = spares::job(&instance.laid, traffic).unwrap();
+    let spares = &instance.laid.spares;
+    let network = instance.network.as_ref();
+    let planner =
+        Planner::new(network, &job, spares, Machine::default(), Weights::default()).unwrap();
+    let mut left = ranks.iter();
+    let mut next = |at: &[NodeId]| {
+        let &rank = left.next()?;
+        Some(vec![if hit { at[rank] } else { job.home[rank] }])
+    };
+    let outcomes = planner.trail(method, &mut next).unwrap();
+    outcomes.into_iter().filter_map(|o| o.result.ok()).map(|p| p.score.messages).collect()
+}
+
+fn random_ranks(ranks: usize, length: usize, seed: u64) -> Vec<usize> {
+    let mut all: Vec<usize> = (0..ranks).collect();
+    all.shuffle(&mut SmallRng::seed_from_u64(seed));
+    all.truncate(length);
+    all
+}
+
+/// facts: mean of 20 sequences and how many of 20 were stuck, for 1, 2, 3, 5 and 8 failures.
+const MEASURED: [(Method, [f64; 5], [usize; 5]); 4] = [
+    (Method::FirstFree, [4.4, 6.5, 8.75, 11.4, 12.85], [0; 5]),
+    (Method::Best0D, [3.7, 4.15, 4.65, 4.95, 5.2], [0; 5]),
+    (Method::Slide(1), [2.75, 2.95, 3.1, 3.5, 3.77], [0, 0, 0, 2, 7]),
+    (Method::Hybrid, [1.0, 1.0, 3.05, 3.75, 4.25], [0; 5]),
+];
+
+#[test]
+fn several_failures_cost_what_was_measured() {
+    const OURS: usize = 400;
+    let instance = instance("mesh:13x13", None, "2d(2,1)");
+    for (method, means, stuck_of_20) in MEASURED {
+        let trails: Vec<Vec<u64>> = (0..OURS as u64)
+            .into_par_iter()
+            .map(|seed| trail(&instance, method, &random_ranks(144, 8, seed), true))
+            .collect();
+        for (i, failures) in [1, 2, 3, 5, 8].into_iter().enumerate() {
+            let loads: Vec<Option<u64>> = trails.iter().map(|t| t.get(failures - 1).copied()).collect();
+            let (mean, sd, max, stuck) = summary(&loads);
+            println!("{failures} {}: mean {mean:.2} sd {sd:.2} max {max} stuck {stuck}", method.name());
+            // Two samples, theirs of 20 and ours of 400: three standard errors of the difference.
+            let error = 3.0 * sd.max(0.2) * (1.0 / 20.0 + 1.0 / OURS as f64).sqrt();
+            let above = mean - means[i];
+            // Ours finds better hybrids from the third failure on (which of several equal slides comes first
+            // is not published), so there the measured mean is an upper bound.
+            assert!(above < error, "{failures} {}: {mean:.2} against {}", method.name(), means[i]);
+            if method != Method::Hybrid || failures < 3 {
+                assert!(above > -error, "{failures} {}: {mean:.2} against {}", method.name(), means[i]);
+            }
+            let share = stuck_of_20[i] as f64 / 20.0;
+            let ours = stuck as f64 / OURS as f64;
+            let p = (share + ours) / 2.0;
+            let error = 3.0 * (p * (1.0 - p) / 20.0).sqrt();
+            assert!((ours - share).abs() <= error, "{failures} {}: {ours} stuck against {share}", method.name());
+        }
+    }
+}
+
+/// Mean, standard deviation, largest and number stuck.
+fn summary(loads: &[Option<u64>]) -> (f64, f64, u64, usize) {
+    let placed: Vec<f64> = loads.iter().flatten().map(|&l| l as f64).collect();
+    let n = placed.len().max(1) as f64;
+    let mean = placed.iter().sum::<f64>() / n;
+    let variance = placed.iter().map(|l| (l - mean).powi(2)).sum::<f64>() / (n - 1.0).max(1.0);
+    let largest = loads.iter().flatten().copied().max().unwrap_or(0);
+    (mean, variance.sqrt(), largest, loads.len() - placed.len())
+}
+
+#[test]
+fn search_keeps_load_1_for_two_failures_and_3_for_up_to_five_in_1000_sequences() {
+    let instance = instance("mesh:13x13", None, "2d(2,1)");
+    // Half strike wherever the rank is by then, half the rank's first node.
+    let trails: Vec<Vec<u64>> = (0..1000)
+        .into_par_iter()
+        .map(|seed| trail(&instance, Method::Search, &random_ranks(144, 5, seed), seed % 2 == 0))
+        .collect();
+    for (seed, loads) in trails.iter().enumerate() {
+        assert_eq!(loads.len(), 5, "seed {seed} is stuck");
+        assert!(loads[..2].iter().all(|&l| l == 1), "seed {seed}: {loads:?}");
+        assert!(loads.iter().all(|&l| l <= 3), "seed {seed}: {loads:?}");
+    }
+}
+
+/// A random job on a random network with random failures.
+fn random_instance(seed: u64) -> (Instance, Traffic, Vec<NodeId>) {
+    use rand::Rng;
+    let mut rng = SmallRng::seed_from_u64(seed);
+    let (a, b, c) = (rng.gen_range(3..6), rng.gen_range(3..6), rng.gen_range(2..4));
+    let (network, job, spares) = match rng.gen_range(0..9) {
+        0 => (format!("mesh:{a}x{b}"), None, "2d(2,1)".to_string()),
+        1 => (format!("torus:{a}x{b}:order=1,0"), None, "2d(1,1)".into()),
+        2 => (format!("torus:{a}x{b}x{c}"), None, "3d(2,1)".into()),
+        3 => (format!("mesh:{a}x{b}x{c}"), None, format!("contiguous:{}", b * c)),
+        4 => (format!("torus:{a}x{b}"), Some("2x3"), format!("scattered:{}", rng.gen_range(1..4))),
+        5 => ("tofu:2x2x1x2x3x2".into(), None, "3d(2,1)".into()),
+        6 => (format!("fattree:{a}^2"), Some("2x2"), "2d(2,1)".into()),
+        7 => ("xgft:4,5;1,2:rails=2".into(), Some("3x4"), "2d(1,1)".into()),
+        _ => (format!("dragonfly:{a}x{b}x2"), Some("3x3"), "2d(2,1)".into()),
+    };
+    let instance = instance(&network, job, &spares);
+    let stencil = if instance.laid.shape.len() == 2 { "stencil5" } else { "stencil7" };
+    let traffic = match rng.gen_range(0..12) {
+        0 => "allreduce",
+        1 => "alltoall",
+        _ => stencil,
+    };
+    let traffic = Traffic::parse(traffic, &instance.laid.shape, 1 << 16).unwrap();
+    let mut nodes: Vec<NodeId> = instance.laid.home.clone();
+    nodes.extend(&instance.laid.spares);
+    nodes.shuffle(&mut rng);
+    nodes.truncate(rng.gen_range(1..=3usize.min(instance.laid.spares.len())));
+    (instance, traffic, nodes)
+}
+
+#[test]
+fn search_is_never_worse_than_the_best_of_all_methods_on_10000_random_instances() {
+    (0..10_000u64).into_par_iter().for_each(|seed| {
+        let (instance, traffic, failed) = random_instance(seed);
+        let job = spares::job(&instance.laid, traffic).unwrap();
+        let may_squeeze = seed % 4 == 0;
+        let weights = Weights { may_squeeze, ..Weights::default() };
+        let planner = Planner::new(
+            instance.network.as_ref(),
+            &job,
+            &instance.laid.spares,
+            Machine::default(),
+            weights,
+        )
+        .unwrap()
+        .shape(&instance.laid.shape)
+        .routers_forward(seed % 3 != 0);
+        let groups: Vec<Vec<NodeId>> = match seed % 2 {
+            0 => vec![failed],
+            _ => failed.into_iter().map(|n| vec![n]).collect(),
+        };
+        let mut methods = Method::published(instance.laid.layout.dims().len());
+        if may_squeeze {
+            methods.push(Method::Squeeze);
+        }
+        let search = planner.run(Method::Search, &groups).map(|o| o.result);
+        for method in methods {
+            let Ok(Ok(placed)) = planner.run(method, &groups).map(|o| o.result) else { continue };
+            let Ok(Ok(best)) = &search else { panic!("seed {seed}: search is stuck, {} is not", method.name()) };
+            let key = |messages, step_s| (messages, step_s);
+            let ours = key(best.score.messages, best.step_s);
+            let theirs = key(placed.score.messages, placed.step_s);
+            assert!(ours <= theirs, "seed {seed}: {ours:?} is worse than {} with {theirs:?}", method.name());
+        }
+    });
+}
+
+#[test]
+fn on_a_fat_tree_of_full_bisection_no_method_costs_more_than_a_fifth() {
+    for (network, job, traffic) in [
+        ("fattree:18^2", "4x4x4", "stencil7"),
+        ("fattree:18^2", "5x5x5", "stencil7"),
+        ("fattree:14^2", "12x12", "stencil5"),
+        ("fattree:8^3", "7x7x7", "stencil7"),
+    ] {
+        let shape = coords::parse_dims(job).unwrap();
+        let spares = format!("{}d(2,1)", shape.len());
+        let Instance { network, laid } = instance(network, Some(job), &spares);
+        let traffic = Traffic::parse(traffic, &laid.shape, 4 << 20).unwrap();
+        let job = spares::job(&laid, traffic).unwrap();
+        let planner = Planner::new(
+            network.as_ref(),
+            &job,
+            &laid.spares,
+            Machine::default(),
+            Weights::default(),
+        )
+        .unwrap();
+        let mut methods = Method::published(shape.len());
+        methods.push(Method::Search);
+        let worst = (0..laid.home.len())
+            .into_par_iter()
+            .step_by(7)
+            .map(|rank| {
+                let outcomes = planner.compare(&methods, &[vec![laid.home[rank]]]).unwrap();
+                let ratios = outcomes.iter().map(|o| (o.result.as_ref().map_or(0.0, |p| p.ratio), o.method));
+                ratios.fold((0.0, Method::Search), |a, b| if b.0 > a.0 { b } else { a })
+            })
+            .reduce(|| (0.0, Method::Search), |a, b| if b.0 > a.0 { b } else { a });
+        println!("{} {:?}: worst ratio {:.3} by {}", network.describe(), shape, worst.0, worst.1.name());
+        assert!(worst.0 <= 1.2);
+    }
+}

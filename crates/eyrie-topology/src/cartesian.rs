@@ -1,0 +1,298 @@
+//! Mesh and torus of any dimension with dimension-order routing: the axes are corrected one after
+//! another in a selectable order, on a ring the shorter way round (ties go to the higher coordinate).
+
+use crate::coords;
+use crate::network::{LinkId, Network, NodeId, RouteError, TopologyError, VertexId};
+
+/// A box of nodes; each axis is a line or a ring. Link id = node × 2n + 2·axis + (0 up, 1 down).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cartesian {
+    dims: Vec<usize>,
+    strides: Vec<usize>,
+    wrap: Vec<bool>,
+    order: Vec<usize>,
+}
+
+impl Cartesian {
+    /// A mesh: no axis wraps round.
+    pub fn mesh(dims: &[usize]) -> Self {
+        Self::new(dims, &vec![false; dims.len()])
+    }
+
+    /// A torus: every axis wraps round.
+    pub fn torus(dims: &[usize]) -> Self {
+        Self::new(dims, &vec![true; dims.len()])
+    }
+
+    /// Lines and rings mixed. Axes are routed in the order 0, 1, 2, … until [`Self::with_order`].
+    pub fn new(dims: &[usize], wrap: &[bool]) -> Self {
+        assert_eq!(dims.len(), wrap.len());
+        Cartesian {
+            dims: dims.to_vec(),
+            strides: coords::strides(dims),
+            wrap: wrap.to_vec(),
+            order: (0..dims.len()).collect(),
+        }
+    }
+
+    /// Routes the axes in this order; it must be a permutation of `0..n`.
+    pub fn with_order(mut self, order: &[usize]) -> Result<Self, TopologyError> {
+        let mut sorted = order.to_vec();
+        sorted.sort_unstable();
+        if sorted != (0..self.dims.len()).collect::<Vec<_>>() {
+            return crate::refuse!(
+                "routing order {} must name each of the {} axes once",
+                coords::format(order),
+                self.dims.len()
+            );
+        }
+        self.order = order.to_vec();
+        Ok(self)
+    }
+
+    pub fn dims(&self) -> &[usize] {
+        &self.dims
+    }
+
+    #[inline]
+    fn coordinate(&self, node: NodeId, axis: usize) -> usize {
+        node as usize / self.strides[axis] % self.dims[axis]
+    }
+
+    /// Whether the short way from `a` to `b` on `axis` goes up.
+    #[inline]
+    fn goes_up(&self, a: usize, b: usize, axis: usize) -> bool {
+        if !self.wrap[axis] {
+            return b > a;
+        }
+        let up = (b + self.dims[axis] - a) % self.dims[axis];
+        2 * up <= self.dims[axis]
+    }
+
+    /// Walks `axis` from `node` to coordinate `target`, appending links; returns where it ends.
+    #[inline]
+    pub(crate) fn walk(
+        &self,
+        node: NodeId,
+        axis: usize,
+        target: usize,
+        up: bool,
+        out: &mut Vec<LinkId>,
+    ) -> NodeId {
+        let (extent, stride) = (self.dims[axis], self.strides[axis]);
+        let mut at = self.coordinate(node, axis);
+        let base = node as usize - at * stride;
+        while at != target {
+            let here = base + at * stride;
+            out.push((here * 2 * self.dims.len() + 2 * axis + usize::from(!up)) as LinkId);
+            at = if up {
+                if at + 1 == extent {
+                    0
+                } else {
+                    at + 1
+                }
+            } else if at == 0 {
+                extent - 1
+            } else {
+                at - 1
+            };
+        }
+        (base + at * stride) as NodeId
+    }
+
+    /// Walks `axis` the short way; `reverse` takes the long way round a ring instead.
+    pub(crate) fn correct(
+        &self,
+        node: NodeId,
+        to: NodeId,
+        axis: usize,
+        reverse: bool,
+        out: &mut Vec<LinkId>,
+    ) -> NodeId {
+        let (a, b) = (self.coordinate(node, axis), self.coordinate(to, axis));
+        let up = self.goes_up(a, b, axis) != (reverse && self.wrap[axis]);
+        self.walk(node, axis, b, up, out)
+    }
+
+    fn link(&self, link: LinkId) -> (usize, usize, bool) {
+        let ports = 2 * self.dims.len();
+        let (node, port) = (link as usize / ports, link as usize % ports);
+        (node, port / 2, port % 2 == 0)
+    }
+
+    fn neighbour(&self, node: usize, axis: usize, up: bool) -> Option<usize> {
+        let (at, extent, stride) =
+            (node / self.strides[axis] % self.dims[axis], self.dims[axis], self.strides[axis]);
+        if extent == 1 {
+            return None;
+        }
+        match (up, self.wrap[axis]) {
+            (true, _) if at + 1 < extent => Some(node + stride),
+            (true, true) => Some(node - at * stride),
+            (false, _) if at > 0 => Some(node - stride),
+            (false, true) => Some(node + (extent - 1) * stride),
+            _ => None,
+        }
+    }
+
+    /// Axis of a link, and whether it is the wrap-around link of its ring.
+    pub(crate) fn axis_and_dateline(&self, link: LinkId) -> (usize, bool) {
+        let (node, axis, up) = self.link(link);
+        let at = self.coordinate(node as NodeId, axis);
+        (axis, if up { at + 1 == self.dims[axis] } else { at == 0 })
+    }
+}
+
+impl Network for Cartesian {
+    fn describe(&self) -> String {
+        let kind = if self.wrap.iter().any(|&w| w) { "torus" } else { "mesh" };
+        let straight = self.order.iter().enumerate().all(|(i, &a)| i == a);
+        let order = match straight {
+            true => String::new(),
+            false => format!(":order={}", coords::format(&self.order)),
+        };
+        format!("{kind}:{}{order}", coords::format_dims(&self.dims))
+    }
+
+    fn nodes(&self) -> usize {
+        self.dims.iter().product()
+    }
+
+    fn links(&self) -> usize {
+        self.nodes() * 2 * self.dims.len()
+    }
+
+    fn route(&self, from: NodeId, to: NodeId, out: &mut Vec<LinkId>) -> Result<(), RouteError> {
+        let mut here = from;
+        for &axis in &self.order {
+            here = self.correct(here, to, axis, false, out);
+        }
+        Ok(())
+    }
+
+    fn link_ends(&self, link: LinkId) -> (VertexId, VertexId) {
+        let (node, axis, up) = self.link(link);
+        let to = self.neighbour(node, axis, up).unwrap_or(node);
+        (node as VertexId, to as VertexId)
+    }
+
+    fn out_links(&self, vertex: VertexId, out: &mut Vec<(LinkId, VertexId)>) {
+        for axis in 0..self.dims.len() {
+            for (port, up) in [(0, true), (1, false)] {
+                if let Some(to) = self.neighbour(vertex as usize, axis, up) {
+                    let link = vertex as usize * 2 * self.dims.len() + 2 * axis + port;
+                    out.push((link as LinkId, to as VertexId));
+                }
+            }
+        }
+    }
+
+    /// The long way round one or more rings, axes still in order.
+    fn alternative(
+        &self,
+        from: NodeId,
+        to: NodeId,
+        index: usize,
+        out: &mut Vec<LinkId>,
+    ) -> bool {
+        let rings: Vec<usize> = (0..self.dims.len())
+            .filter(|&a| self.wrap[a] && self.coordinate(from, a) != self.coordinate(to, a))
+            .collect();
+        let choice = index + 1;
+        if choice >= 1 << rings.len() {
+            return false;
+        }
+        let mut here = from;
+        for &axis in &self.order {
+            let long = rings.iter().position(|&r| r == axis).is_some_and(|b| choice >> b & 1 == 1);
+            here = self.correct(here, to, axis, long, out);
+        }
+        true
+    }
+
+    /// Channel 1 from a ring's wrap-around link on (the dateline), 0 before, afresh on each axis.
+    fn channels(&self, _from: NodeId, route: &[LinkId]) -> Vec<u8> {
+        let mut last = usize::MAX;
+        let mut crossed = 0;
+        route
+            .iter()
+            .map(|&link| {
+                let (axis, dateline) = self.axis_and_dateline(link);
+                if axis != last {
+                    (last, crossed) = (axis, 0);
+                }
+                if dateline {
+                    crossed = 1;
+                }
+                crossed
+            })
+            .collect()
+    }
+
+    fn grid(&self) -> Option<Vec<usize>> {
+        Some(self.dims.clone())
+    }
+
+    fn nodes_forward(&self) -> bool {
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::network::check;
+
+    fn hops(net: &dyn Network, from: &[usize], to: &[usize]) -> Vec<String> {
+        let dims = net.grid().unwrap();
+        let (a, b) = (coords::index(from, &dims) as u32, coords::index(to, &dims) as u32);
+        let mut route = Vec::new();
+        net.route(a, b, &mut route).unwrap();
+        route.iter().map(|&l| net.vertex_name(net.link_ends(l).1)).collect()
+    }
+
+    #[test]
+    fn routes_connect_every_pair() {
+        check::routes_connect(&Cartesian::mesh(&[3, 4, 2]));
+        check::routes_connect(&Cartesian::torus(&[4, 3, 2, 1]));
+        check::routes_connect(&Cartesian::torus(&[5]));
+    }
+
+    #[test]
+    fn dimension_order_corrects_the_first_axis_first_unless_told() {
+        let mesh = Cartesian::mesh(&[4, 4]);
+        assert_eq!(hops(&mesh, &[0, 0], &[2, 1]), ["1,0", "2,0", "2,1"]);
+        let yx = Cartesian::mesh(&[4, 4]).with_order(&[1, 0]).unwrap();
+        assert_eq!(hops(&yx, &[0, 0], &[2, 1]), ["0,1", "1,1", "2,1"]);
+        assert!(Cartesian::mesh(&[4, 4]).with_order(&[1, 1]).is_err());
+    }
+
+    #[test]
+    fn a_torus_takes_the_short_way_round_and_a_mesh_never_wraps() {
+        assert_eq!(hops(&Cartesian::torus(&[6]), &[0], &[4]), ["5", "4"]);
+        assert_eq!(hops(&Cartesian::torus(&[6]), &[0], &[3]), ["1", "2", "3"]);
+        assert_eq!(hops(&Cartesian::torus(&[6]), &[3], &[0]), ["4", "5", "0"]);
+        assert_eq!(hops(&Cartesian::mesh(&[6]), &[0], &[4]).len(), 4);
+    }
+
+    #[test]
+    fn route_length_is_the_ring_distance() {
+        let dims = [5, 6, 3];
+        let torus = Cartesian::torus(&dims);
+        let mut route = Vec::new();
+        for a in 0..torus.nodes() as u32 {
+            for b in 0..torus.nodes() as u32 {
+                route.clear();
+                torus.route(a, b, &mut route).unwrap();
+                let (ca, cb) = (coords::of(a as usize, &dims), coords::of(b as usize, &dims));
+                let distance: usize = (0..3)
+                    .map(|i| {
+                        let d = ca[i].abs_diff(cb[i]);
+                        d.min(dims[i] - d)
+                    })
+                    .sum();
+                assert_eq!(route.len(), distance);
+            }
+        }
+    }
+}

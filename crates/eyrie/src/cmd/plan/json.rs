@@ -1,0 +1,147 @@
+//! The JSON of `eyrie plan --json`; its schema is docs/plan-schema.json, version 1.
+
+use eyrie_placement::{Outcome, Planner};
+use eyrie_topology::network::link_name;
+use eyrie_topology::NodeId;
+use serde::Serialize;
+
+use super::detour_lines;
+use super::instance::Instance;
+
+#[derive(Serialize)]
+struct Document {
+    version: u32,
+    network: String,
+    job: Vec<usize>,
+    ranks: usize,
+    traffic: String,
+    spares: Vec<NodeId>,
+    failed: Vec<NodeId>,
+    notes: Vec<String>,
+    before: Before,
+    methods: Vec<MethodResult>,
+}
+
+#[derive(Serialize)]
+struct Before {
+    placement: Vec<NodeId>,
+    busiest_link_messages: u64,
+    busiest_link_bytes: u64,
+    step_s: f64,
+}
+
+#[derive(Serialize)]
+struct MethodResult {
+    method: String,
+    stuck: Option<StuckResult>,
+    plan: Option<PlanResult>,
+}
+
+#[derive(Serialize)]
+struct StuckResult {
+    after_failures: usize,
+    why: String,
+}
+
+#[derive(Serialize)]
+struct PlanResult {
+    busiest_link_messages: u64,
+    busiest_link_bytes: u64,
+    busiest_link: Option<String>,
+    step_s: f64,
+    slowdown: f64,
+    ranks_moved: usize,
+    break_even_iterations: Option<u64>,
+    steps: Vec<String>,
+    placement: Vec<NodeId>,
+    moves: Vec<MoveResult>,
+    squeeze: Option<SqueezeResult>,
+    routes_round_dead_routers: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct MoveResult {
+    rank: usize,
+    from: NodeId,
+    to: NodeId,
+}
+
+#[derive(Serialize)]
+struct SqueezeResult {
+    work: f64,
+    partners: usize,
+    efficiency: f64,
+}
+
+pub fn text(
+    instance: &Instance,
+    planner: &Planner,
+    failed: &[NodeId],
+    outcomes: &[Outcome],
+) -> anyhow::Result<String> {
+    let before = planner.before();
+    let document = Document {
+        version: 1,
+        network: instance.network.describe(),
+        job: instance.laid.shape.clone(),
+        ranks: instance.job.ranks(),
+        traffic: instance.job.traffic.name.clone(),
+        spares: instance.laid.spares.clone(),
+        failed: failed.to_vec(),
+        notes: instance.laid.notes.clone(),
+        before: Before {
+            placement: instance.laid.home.clone(),
+            busiest_link_messages: before.score.messages,
+            busiest_link_bytes: before.score.bytes,
+            step_s: planner.before_s(),
+        },
+        methods: outcomes
+            .iter()
+            .map(|o| method(instance, planner, failed, o))
+            .collect::<anyhow::Result<_>>()?,
+    };
+    Ok(serde_json::to_string_pretty(&document)?)
+}
+
+fn method(
+    instance: &Instance,
+    planner: &Planner,
+    failed: &[NodeId],
+    outcome: &Outcome,
+) -> anyhow::Result<MethodResult> {
+    let method = outcome.method.name();
+    let placed = match &outcome.result {
+        Ok(placed) => placed,
+        Err(stuck) => {
+            let stuck = StuckResult { after_failures: stuck.after, why: stuck.why.clone() };
+            return Ok(MethodResult { method, stuck: Some(stuck), plan: None });
+        }
+    };
+    let pairs = instance.laid.home.iter().zip(&placed.placement).enumerate();
+    let moves = pairs
+        .filter(|(_, (from, to))| from != to)
+        .map(|(rank, (&from, &to))| MoveResult { rank, from, to })
+        .collect();
+    let plan = PlanResult {
+        busiest_link_messages: placed.score.messages,
+        busiest_link_bytes: placed.score.bytes,
+        busiest_link: placed
+            .loads
+            .busiest_link()
+            .map(|(_, link)| link_name(instance.network.as_ref(), link)),
+        step_s: placed.step_s,
+        slowdown: placed.ratio,
+        ranks_moved: placed.moved,
+        break_even_iterations: placed.break_even,
+        steps: placed.steps.clone(),
+        placement: placed.placement.clone(),
+        moves,
+        squeeze: placed.squeezed.as_ref().map(|s| SqueezeResult {
+            work: s.work,
+            partners: s.partners,
+            efficiency: s.efficiency,
+        }),
+        routes_round_dead_routers: detour_lines(planner, failed, outcome)?,
+    };
+    Ok(MethodResult { method, stuck: None, plan: Some(plan) })
+}

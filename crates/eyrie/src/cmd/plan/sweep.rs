@@ -1,0 +1,254 @@
+//! `eyrie plan sweep`: all failed × spare pairs, or random failure sequences; a table and plots.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{bail, Context};
+use clap::Args;
+use eyrie_placement::evaluate::Evaluator;
+use eyrie_placement::{fluid, Method};
+use eyrie_topology::NodeId;
+use plotters::prelude::*;
+use rand::rngs::SmallRng;
+use rand::seq::SliceRandom;
+use rand::SeedableRng;
+use rayon::prelude::*;
+
+use super::instance::{Instance, InstanceArgs};
+use super::table::align;
+
+/// Run all failed x spare pairs, or N random failure sequences, and write a table and plots.
+#[derive(Args)]
+pub struct SweepArgs {
+    #[command(flatten)]
+    instance: InstanceArgs,
+
+    /// N random sequences of failures instead of all failed x spare pairs
+    #[arg(long, value_name = "N")]
+    sequences: Option<usize>,
+
+    /// Failures in each sequence
+    #[arg(long, value_name = "COUNT", default_value_t = 5, requires = "sequences")]
+    failures: usize,
+
+    /// Seed of the first sequence; the next have the next numbers
+    #[arg(long, default_value_t = 1, requires = "sequences")]
+    seed: u64,
+
+    /// Methods of the sequences, comma-separated, or all
+    #[arg(long, default_value = "all", requires = "sequences")]
+    method: String,
+
+    /// Directory for sweep.csv and the SVG plots
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+}
+
+pub fn run(args: SweepArgs) -> anyhow::Result<i32> {
+    let instance = Instance::read(&args.instance)?;
+    std::fs::create_dir_all(&args.out).with_context(|| format!("making {}", args.out.display()))?;
+    match args.sequences {
+        None => pairs(&instance, &args.out)?,
+        Some(0) => bail!("--sequences 0: at least 1"),
+        Some(count) => sequences(&instance, &args, count)?,
+    }
+    Ok(0)
+}
+
+fn write(path: &Path, text: &str) -> anyhow::Result<()> {
+    std::fs::write(path, text).with_context(|| format!("writing {}", path.display()))
+}
+
+/// Every rank's node fails, every spare takes it over: messages on the busiest link and slowdown.
+fn pairs(instance: &Instance, out: &Path) -> anyhow::Result<()> {
+    let evaluator = Evaluator { network: instance.network.as_ref(), traffic: &instance.job.traffic };
+    let base = evaluator.count(instance.laid.home.clone())?;
+    let before_s = fluid::step_time(&evaluator, &base, &instance.machine)?;
+    let pairs: Vec<(u32, NodeId)> = (0..instance.job.ranks() as u32)
+        .flat_map(|rank| instance.laid.spares.iter().map(move |&spare| (rank, spare)))
+        .collect();
+    let results: Vec<(u64, f64)> = pairs
+        .par_iter()
+        .map_init(
+            || evaluator.scratch(),
+            |scratch, &pair| {
+                let counted = evaluator.apply(&base, &[pair], scratch)?;
+                let step_s = fluid::step_time(&evaluator, &counted, &instance.machine)?;
+                Ok((counted.score.messages, step_s / before_s))
+            },
+        )
+        .collect::<anyhow::Result<_>>()?;
+    let mut csv = String::from("rank,failed,spare,busiest_link,slowdown\n");
+    let mut by_load: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
+    for (&(rank, spare), &(load, ratio)) in pairs.iter().zip(&results) {
+        let failed = instance.laid.home[rank as usize];
+        csv += &format!("{rank},{failed},{spare},{load},{ratio:.4}\n");
+        by_load.entry(load).or_default().push(ratio);
+    }
+    write(&out.join("sweep.csv"), &csv)?;
+    let mut rows = vec![["messages", "pairs", "least", "median", "largest"].map(String::from).to_vec()];
+    for (load, ratios) in &mut by_load {
+        ratios.sort_by(f64::total_cmp);
+        rows.push(vec![
+            load.to_string(),
+            ratios.len().to_string(),
+            format!("{:.2}x", ratios[0]),
+            format!("{:.2}x", ratios[ratios.len() / 2]),
+            format!("{:.2}x", ratios[ratios.len() - 1]),
+        ]);
+    }
+    print!("{}", align(&rows));
+    plot_pairs(&out.join("pairs.svg"), instance, &by_load)
+}
+
+/// A plotting error with the file's name.
+fn drawing<E: std::error::Error + Send + Sync + 'static>(path: &Path, e: E) -> anyhow::Error {
+    anyhow::Error::new(e).context(format!("drawing {}", path.display()))
+}
+
+fn plot_pairs(path: &Path, instance: &Instance, by_load: &BTreeMap<u64, Vec<f64>>) -> anyhow::Result<()> {
+    let largest = by_load.values().flatten().copied().fold(1.0, f64::max);
+    let most = by_load.keys().last().copied().unwrap_or(1);
+    let title = format!("{}, {}", instance.network.describe(), instance.job.traffic.name);
+    let root = SVGBackend::new(path, (760, 440)).into_drawing_area();
+    let draw = || -> Result<(), DrawingAreaErrorKind<_>> {
+        root.fill(&WHITE)?;
+        let mut chart = ChartBuilder::on(&root)
+            .caption(title, ("sans-serif", 18))
+            .margin(14)
+            .x_label_area_size(42)
+            .y_label_area_size(52)
+            .build_cartesian_2d(0.5..most as f64 + 0.5, 0.0..largest * 1.1)?;
+        chart
+            .configure_mesh()
+            .x_desc("messages on the busiest link (failed x spare pairs: least, median, largest)")
+            .y_desc("slowdown")
+            .x_labels(most as usize + 1)
+            .x_label_formatter(&|x| format!("{x:.0}"))
+            .draw()?;
+        for (&load, ratios) in by_load {
+            let x = load as f64;
+            let (low, middle, high) = (ratios[0], ratios[ratios.len() / 2], ratios[ratios.len() - 1]);
+            chart.draw_series([PathElement::new(vec![(x, low), (x, high)], BLUE.stroke_width(3))])?;
+            chart.draw_series([low, high].map(|y| Circle::new((x, y), 3, BLUE.filled())))?;
+            chart.draw_series([Circle::new((x, middle), 6, RED.filled())])?;
+        }
+        root.present()
+    };
+    draw().map_err(|e| drawing(path, e))
+}
+
+/// What one method reaches after one failure of one sequence.
+struct Point {
+    load: u64,
+    ratio: f64,
+    moved: usize,
+}
+
+fn sequences(instance: &Instance, args: &SweepArgs, count: usize) -> anyhow::Result<()> {
+    let ranks = instance.job.ranks();
+    if args.failures == 0 || args.failures > ranks {
+        bail!("--failures {}: 1 to {ranks}", args.failures);
+    }
+    let planner = instance.planner()?;
+    let mut methods = super::methods(&args.method, instance)?;
+    methods.retain(|m| *m != Method::Squeeze || args.method != "all");
+    let mut csv = String::from("method,seed,failures,busiest_link,slowdown,ranks_moved\n");
+    let mut table: Vec<Vec<String>> = vec![["method", "failures", "mean load", "largest", "mean slowdown", "largest", "mean moved", "stuck"]
+        .map(String::from)
+        .to_vec()];
+    let mut lines: Vec<(String, Vec<(f64, f64)>)> = Vec::new();
+    for &method in &methods {
+        let trails: Vec<Vec<Point>> = (0..count)
+            .into_par_iter()
+            .map(|i| {
+                let mut order: Vec<usize> = (0..ranks).collect();
+                order.shuffle(&mut SmallRng::seed_from_u64(args.seed + i as u64));
+                let mut left = order.iter().take(args.failures);
+                // Each failure strikes the node on which the next rank of the sequence is by then.
+                let outcomes = planner.trail(method, &mut |at| Some(vec![at[*left.next()?]]))?;
+                let placed = outcomes.into_iter().filter_map(|o| o.result.ok());
+                Ok(placed.map(|p| Point { load: p.score.messages, ratio: p.ratio, moved: p.moved }).collect())
+            })
+            .collect::<anyhow::Result<_>>()?;
+        let mut line = Vec::new();
+        for k in 1..=args.failures {
+            let points: Vec<&Point> = trails.iter().filter_map(|t| t.get(k - 1)).collect();
+            let n = points.len().max(1) as f64;
+            let largest = points.iter().map(|p| p.ratio).fold(0.0, f64::max);
+            table.push(vec![
+                method.name(),
+                k.to_string(),
+                format!("{:.2}", points.iter().map(|p| p.load as f64).sum::<f64>() / n),
+                points.iter().map(|p| p.load).max().unwrap_or(0).to_string(),
+                format!("{:.2}x", points.iter().map(|p| p.ratio).sum::<f64>() / n),
+                format!("{largest:.2}x"),
+                format!("{:.1}", points.iter().map(|p| p.moved as f64).sum::<f64>() / n),
+                (count - points.len()).to_string(),
+            ]);
+            if !points.is_empty() {
+                line.push((k as f64, largest));
+            }
+        }
+        for (i, trail) in trails.iter().enumerate() {
+            for (k, p) in trail.iter().enumerate() {
+                csv += &format!(
+                    "{},{},{},{},{:.4},{}\n",
+                    method.name(),
+                    args.seed + i as u64,
+                    k + 1,
+                    p.load,
+                    p.ratio,
+                    p.moved
+                );
+            }
+        }
+        lines.push((method.name(), line));
+    }
+    write(&args.out.join("sweep.csv"), &csv)?;
+    print!("{}", align(&table));
+    plot_sequences(&args.out.join("sequences.svg"), instance, count, args.failures, &lines)
+}
+
+fn plot_sequences(
+    path: &Path,
+    instance: &Instance,
+    count: usize,
+    failures: usize,
+    lines: &[(String, Vec<(f64, f64)>)],
+) -> anyhow::Result<()> {
+    let largest = lines.iter().flat_map(|(_, l)| l).map(|p| p.1).fold(1.0, f64::max);
+    let title = format!("{}, {}, worst of {count}", instance.network.describe(), instance.job.traffic.name);
+    let root = SVGBackend::new(path, (820, 460)).into_drawing_area();
+    let draw = || -> Result<(), DrawingAreaErrorKind<_>> {
+        root.fill(&WHITE)?;
+        let mut chart = ChartBuilder::on(&root)
+            .caption(title, ("sans-serif", 18))
+            .margin(14)
+            .x_label_area_size(42)
+            .y_label_area_size(52)
+            .build_cartesian_2d(0.8..failures as f64 + 0.2, 0.0..largest * 1.1)?;
+        chart
+            .configure_mesh()
+            .x_desc("failures")
+            .y_desc("largest slowdown")
+            .x_labels(failures)
+            .x_label_formatter(&|x| format!("{x:.0}"))
+            .draw()?;
+        for (i, (name, line)) in lines.iter().enumerate() {
+            let color = Palette99::pick(i).to_rgba();
+            chart
+                .draw_series(LineSeries::new(line.clone(), color.stroke_width(2)).point_size(3))?
+                .label(name.clone())
+                .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 18, y)], color.stroke_width(2)));
+        }
+        chart
+            .configure_series_labels()
+            .position(SeriesLabelPosition::UpperLeft)
+            .background_style(WHITE.mix(0.85))
+            .border_style(BLACK.mix(0.3))
+            .draw()?;
+        root.present()
+    };
+    draw().map_err(|e| drawing(path, e))
+}
