@@ -31,7 +31,7 @@ pub fn measure(setup: &Setup, effort: Effort) -> anyhow::Result<Measured> {
         "MPI_Alltoall over all ranks, one router",
         &["ranks", "message", "MPICH over tcp, µs", "Eyrie, µs", "ratio", "Eagle (n + 1)"],
     );
-    let (mut rows, mut series) = (Vec::new(), Vec::new());
+    let (mut rows, mut series, mut papers) = (Vec::new(), Vec::new(), Vec::new());
     for (n, pair) in ranks.iter().zip(runs.chunks(2)) {
         let points = by_size(*n, &pair[0], &pair[1], &mut table, &mut rows);
         let ends = [points.first(), points.last()].into_iter().flatten();
@@ -43,6 +43,7 @@ pub fn measure(setup: &Setup, effort: Effort) -> anyhow::Result<Measured> {
             paper: true,
         });
     }
+    series.append(&mut papers);
     Ok(Measured {
         tables: vec![table],
         notes: vec![

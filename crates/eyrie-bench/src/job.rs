@@ -267,8 +267,11 @@ impl Job {
         let mut last = String::from("none was tried");
         while Instant::now() < deadline {
             match self.try_checkpoint(rank, limit)? {
-                Ok(c) if c.bytes >= mib << 20 => return Ok(c),
-                Ok(c) => last = format!("the last one has {} bytes", c.bytes),
+                // No pause in the event: the image was stored before the rank had said how long it stood still.
+                Ok(c) if c.bytes >= mib << 20 && c.pause > 0.0 => return Ok(c),
+                Ok(c) => {
+                    last = format!("the last one has {} bytes and paused {} s", c.bytes, c.pause)
+                }
                 Err(cause) => last = cause,
             }
         }

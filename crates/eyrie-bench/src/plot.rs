@@ -2,6 +2,7 @@
 
 use anyhow::anyhow;
 use plotters::coord::ranged1d::{AsRangedCoord, Ranged, ValueFormatter};
+use plotters::element::DashedPathElement;
 use plotters::prelude::*;
 use std::path::Path;
 
@@ -47,7 +48,8 @@ pub fn draw(chart: &Chart, path: &Path) -> anyhow::Result<()> {
         Chart::Lines { title, x, y, sizes, series } => {
             let xs = bounds(series.iter().flat_map(|s| &s.points).map(|p| p.0));
             let ys = bounds(series.iter().flat_map(|s| &s.points).map(|p| p.1));
-            let y_range = ys.0.min(0.0)..ys.1 * 1.05;
+            // The names stand above the lines.
+            let y_range = ys.0.min(0.0)..ys.1 * (1.1 + 0.07 * series.len() as f64);
             let labels = (title.as_str(), x.as_str(), y.as_str());
             match sizes {
                 true => lines(
@@ -101,6 +103,7 @@ where
     let mut chart = ChartBuilder::on(area)
         .caption(title, ("sans-serif", 20))
         .margin(12)
+        .margin_right(40)
         .x_label_area_size(46)
         .y_label_area_size(60)
         .build_cartesian_2d(x_range, y_range)?;
@@ -109,24 +112,33 @@ where
         .x_desc(x)
         .y_desc(y)
         .x_label_formatter(&x_label)
+        .light_line_style(TRANSPARENT)
         .label_style(("sans-serif", 14))
         .draw()?;
-    for (i, s) in series.iter().enumerate() {
-        let style = COLOURS[i % COLOURS.len()].stroke_width(2);
-        let drawn = if s.paper {
-            let style = BLACK.mix(0.5).stroke_width(2);
+    let papers = series.iter().filter(|s| s.paper).count();
+    let (mut measured, mut paper) = (0, 0);
+    for s in series {
+        if s.paper {
+            // What belongs to one measured line each has its colour.
+            let colour =
+                if papers * 2 == series.len() { COLOURS[paper % COLOURS.len()] } else { BLACK };
+            paper += 1;
+            let style = colour.mix(0.6).stroke_width(2);
             let line = DashedLineSeries::new(s.points.iter().copied(), 6, 5, style);
             chart
                 .draw_series(line)?
-                .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], style))
+                .label(s.name.as_str())
+                .legend(move |(x, y)| DashedPathElement::new([(x, y), (x + 18, y)], 5, 3, style));
         } else {
+            let style = COLOURS[measured % COLOURS.len()].stroke_width(2);
+            measured += 1;
             chart.draw_series(s.points.iter().map(|p| Circle::new(*p, 3, style.filled())))?;
             let line = LineSeries::new(s.points.iter().copied(), style);
             chart
                 .draw_series(line)?
-                .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], style))
-        };
-        drawn.label(s.name.as_str());
+                .label(s.name.as_str())
+                .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], style));
+        }
     }
     chart
         .configure_series_labels()
@@ -148,9 +160,13 @@ fn stacked<'a>(
     let mut chart = ChartBuilder::on(area)
         .caption(title, ("sans-serif", 20))
         .margin(12)
+        .margin_right(40)
         .x_label_area_size(46)
         .y_label_area_size(60)
-        .build_cartesian_2d((0..bars.len()).into_segmented(), 0.0..highest.max(1e-9) * 1.15)?;
+        .build_cartesian_2d(
+            (0..bars.len().saturating_sub(1)).into_segmented(),
+            0.0..highest.max(1e-9) * 1.15,
+        )?;
     let label = |at: &SegmentValue<usize>| match at {
         SegmentValue::CenterOf(i) => bars.get(*i).map_or(String::new(), |(label, _)| label.clone()),
         _ => String::new(),
@@ -161,6 +177,7 @@ fn stacked<'a>(
         .x_labels(bars.len())
         .x_label_formatter(&label)
         .y_desc(y)
+        .light_line_style(TRANSPARENT)
         .label_style(("sans-serif", 13))
         .draw()?;
     for (part, name) in parts.iter().enumerate() {
