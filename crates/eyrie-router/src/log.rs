@@ -138,6 +138,8 @@ impl Log {
     /// When a block cannot be read back.
     pub fn cursor_after(&self, position: u64, spill: &Spill) -> io::Result<Cursor> {
         let index = self.blocks.partition_point(|b| b.last <= position);
+        // The last block may still grow: a cursor at its end stays in it.
+        let index = index.min(self.blocks.len().saturating_sub(1));
         let mut cursor = Cursor { block: self.first_block + index as u64, ..Cursor::default() };
         while let Some((header, len)) = self.peek(&mut cursor, spill)? {
             if header.position > position {
@@ -307,9 +309,12 @@ mod tests {
         let mut cursor = log.cursor_after(0, &spill).unwrap();
         assert!(log.frame(&mut cursor, &spill).unwrap().is_none());
         for seq in 1..=100 {
+            // Also one that is set there anew, in the middle of a block.
+            let mut anew = log.cursor_after(seq - 1, &spill).unwrap();
             let (h, payload) = message(0, seq, 8000);
             log.append(h, &payload);
             assert_eq!(read_all(&log, &mut cursor, &spill), [(seq, seq, 8000)]);
+            assert_eq!(read_all(&log, &mut anew, &spill), [(seq, seq, 8000)]);
         }
     }
 }
