@@ -176,8 +176,9 @@ impl<'a> Evaluator<'a> {
         for &slot in &scratch.touched {
             let (phase, link) = (slot as usize / links, slot as usize % links);
             let load = &mut loads[phase];
-            load.messages[link] =
-                (i64::from(load.messages[link]) + i64::from(scratch.messages[slot as usize])) as u32;
+            load.messages[link] = (i64::from(load.messages[link])
+                + i64::from(scratch.messages[slot as usize]))
+                as u32;
             load.bytes[link] = (load.bytes[link] as i64 + scratch.bytes[slot as usize]) as u64;
         }
         scratch.clear(moves);
@@ -200,7 +201,10 @@ impl<'a> Evaluator<'a> {
                 for &i in phase.of_rank(rank) {
                     let m = &phase.messages[i as usize];
                     // A message between two moved ranks is met twice; the sender's turn counts.
-                    if m.to == rank && m.from != rank && scratch.moved_to[m.from as usize] != NOT_MOVED {
+                    if m.to == rank
+                        && m.from != rank
+                        && scratch.moved_to[m.from as usize] != NOT_MOVED
+                    {
                         continue;
                     }
                     let old = place(m, &base.placement);
@@ -250,7 +254,8 @@ impl<'a> Evaluator<'a> {
             score.bytes = score.bytes.max(now.bytes);
         }
         let untouched = |top: &[(u64, u32, LinkId)]| {
-            let slot = |&&(_, p, l): &&(u64, u32, LinkId)| !s.is_touched[p as usize * links + l as usize];
+            let slot =
+                |&&(_, p, l): &&(u64, u32, LinkId)| !s.is_touched[p as usize * links + l as usize];
             top.iter().find(slot).map(|t| t.0)
         };
         let rest = |top: &[(u64, u32, LinkId)], figure: &dyn Fn(Busiest) -> u64| {

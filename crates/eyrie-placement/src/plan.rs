@@ -38,7 +38,12 @@ pub struct Weights {
 
 impl Default for Weights {
     fn default() -> Self {
-        Weights { objective: Objective::BusiestLink, move_s: 1.0, budget_s: None, may_squeeze: false }
+        Weights {
+            objective: Objective::BusiestLink,
+            move_s: 1.0,
+            budget_s: None,
+            may_squeeze: false,
+        }
     }
 }
 
@@ -280,7 +285,17 @@ impl<'a> Planner<'a> {
         let before_s = fluid::step_time(&evaluator, &before, &machine)?;
         let shape = vec![job.ranks()];
         let routers_forward = true;
-        Ok(Planner { network, job, spares, machine, weights, routers_forward, shape, before, before_s })
+        Ok(Planner {
+            network,
+            job,
+            spares,
+            machine,
+            weights,
+            routers_forward,
+            shape,
+            before,
+            before_s,
+        })
     }
 
     /// Whether a dead node's router still forwards messages of others (default: it does).
@@ -443,8 +458,7 @@ impl<'a> Planner<'a> {
 
     /// The job now, before the next failure.
     fn start(&self, old: &[NodeId]) -> Result<Track, RouteError> {
-        let mut state =
-            State::new(self.network.nodes(), &self.job.at, &self.job.home, self.spares);
+        let mut state = State::new(self.network.nodes(), &self.job.at, &self.job.home, self.spares);
         old.iter().for_each(|&n| state.fail(n));
         let counted = if self.job.at == self.job.home {
             self.before.clone()
@@ -510,7 +524,9 @@ impl<'a> Planner<'a> {
 
     fn squeeze(&self, stage: &Stage) -> Result<Result<Placed, Stuck>, RouteError> {
         let evaluator = Evaluator { network: stage.network(), traffic: &self.job.traffic };
-        if self.job.traffic.phases.len() != 1 || self.shape.iter().product::<usize>() != self.job.ranks() {
+        if self.job.traffic.phases.len() != 1
+            || self.shape.iter().product::<usize>() != self.job.ranks()
+        {
             let why = "only a step of one phase on a grid of ranks can be squeezed".into();
             return Ok(Err(Stuck { after: 0, why }));
         }
@@ -549,7 +565,8 @@ impl<'a> Planner<'a> {
     ) -> Result<Result<Track, Stuck>, RouteError> {
         let setting = self.setting(stage);
         let was = &track.standing.state.rank_at;
-        let ranking = Ranking { weights: self.weights, bandwidth: self.machine.bandwidth, now: was };
+        let ranking =
+            Ranking { weights: self.weights, bandwidth: self.machine.bandwidth, now: was };
         let struck = self.struck(track.standing.clone(), stage)?;
         let mut found: Vec<Standing> = Vec::new();
         for (method, alone) in alone.iter_mut() {
@@ -713,7 +730,8 @@ mod tests {
         // The next failure, from where the job is now.
         job.at = plan.placement.clone();
         let failed = [failed[0], job.at[20]];
-        let spares: Vec<NodeId> = laid.spares.iter().copied().filter(|n| !failed.contains(n)).collect();
+        let spares: Vec<NodeId> =
+            laid.spares.iter().copied().filter(|n| !failed.contains(n)).collect();
         let plan = choose(network, &job, &failed, &spares, &Weights::default()).unwrap();
         assert_eq!(plan.busiest_messages, 1);
         assert!(failed.iter().all(|n| !plan.placement.contains(n)));
@@ -728,7 +746,10 @@ mod tests {
         let moves = |iterations| {
             let objective = Objective::TotalTime { iterations };
             let weights = Weights { objective, ..Weights::default() };
-            choose(parsed.network.as_ref(), &job, &failed, &laid.spares, &weights).unwrap().moves.len()
+            choose(parsed.network.as_ref(), &job, &failed, &laid.spares, &weights)
+                .unwrap()
+                .moves
+                .len()
         };
         assert_eq!(moves(1), 1);
         assert!(moves(1_000_000) > 8);
@@ -744,13 +765,16 @@ mod tests {
         let job = spares::job(&laid, traffic).unwrap();
         let fail = |failed: &[NodeId]| {
             let weights = Weights::default();
-            choose(parsed.network.as_ref(), &job, failed, &laid.spares, &weights).unwrap_err().to_string()
+            choose(parsed.network.as_ref(), &job, failed, &laid.spares, &weights)
+                .unwrap_err()
+                .to_string()
         };
         assert!(fail(&[16]).contains("node 16 is outside the network: 0 to 15"));
         assert!(fail(&[0, 0]).contains("0,0 is given twice"));
         assert!(fail(&[laid.spares[0]]).contains("is also failed"));
         assert!(fail(&[0; 17]).contains("17 failed nodes"));
-        assert!(fail(&(0..9).filter(|n| n % 4 != 3).chain([9, 10]).collect::<Vec<_>>()).contains("only"));
+        assert!(fail(&(0..9).filter(|n| n % 4 != 3).chain([9, 10]).collect::<Vec<_>>())
+            .contains("only"));
     }
 
     #[test]

@@ -174,8 +174,7 @@ fn planes_in_grid(
     }
     let shape = shape.unwrap_or(&inner).to_vec();
     fits(&shape, dims, "the network")?;
-    let origin: Vec<usize> =
-        (0..n).map(|a| margins[a].0.min(dims[a] - shape[a])).collect();
+    let origin: Vec<usize> = (0..n).map(|a| margins[a].0.min(dims[a] - shape[a])).collect();
     let (mut home, mut spares, mut taken) = (Vec::new(), Vec::new(), 0);
     coords::for_each(dims, |c| {
         let node = grid.node(coords::index(c, dims));
@@ -235,8 +234,7 @@ fn planes_around(
     }
     let (mut home, mut spares, mut nodes) = (Vec::new(), Vec::new(), Vec::new());
     coords::for_each(&dims, |c| {
-        let in_job =
-            (0..n).all(|a| c[a] >= margins[a].0 && c[a] < margins[a].0 + shape[a]);
+        let in_job = (0..n).all(|a| c[a] >= margins[a].0 && c[a] < margins[a].0 + shape[a]);
         let node = match (arrangement, in_job) {
             (Arrangement::Contiguous, _) => nodes.len(),
             (Arrangement::Separate, true) => home.len(),
@@ -401,8 +399,15 @@ mod tests {
         let parsed = spec::parse("fattree:6^3").unwrap();
         let spares = SpareSet::parse("3d(2,1)").unwrap();
         let resolve = |name: &str, _: &Layout| Ok(name.parse().unwrap());
-        let l = lay(parsed.network.as_ref(), None, Some(&[4, 4, 4]), &spares, Arrangement::Separate, &resolve)
-            .unwrap();
+        let l = lay(
+            parsed.network.as_ref(),
+            None,
+            Some(&[4, 4, 4]),
+            &spares,
+            Arrangement::Separate,
+            &resolve,
+        )
+        .unwrap();
         assert_eq!((l.home[63], l.spares[0], l.spares[35]), (63, 180, 215));
     }
 

@@ -49,12 +49,7 @@ impl<'a> Detour<'a> {
     }
 
     /// Appends the route and says how it was found.
-    pub fn find(
-        &self,
-        from: NodeId,
-        to: NodeId,
-        out: &mut Vec<LinkId>,
-    ) -> Result<How, RouteError> {
+    pub fn find(&self, from: NodeId, to: NodeId, out: &mut Vec<LinkId>) -> Result<How, RouteError> {
         let start = out.len();
         self.inner.route(from, to, out)?;
         if !self.blocked(&out[start..]) {
@@ -137,7 +132,10 @@ impl<'a> Detour<'a> {
                 name(to)
             ));
             report.violations.push(match deadlock::find_cycle(self, pairs.iter().copied())? {
-                None => "the channel dependencies of these routes have no cycle: they cannot deadlock".into(),
+                None => {
+                    "the channel dependencies of these routes have no cycle: they cannot deadlock"
+                        .into()
+                }
                 Some(cycle) => format!(
                     "a deadlock is possible: {} channels wait for each other in a ring, through {}",
                     cycle.len(),
