@@ -113,8 +113,9 @@ impl Ticks {
     fn parse(text: &str, per_second: f64) -> Ticks {
         let line = text.lines().next().unwrap_or_default();
         let n: Vec<f64> = line.split_whitespace().skip(1).filter_map(|n| n.parse().ok()).collect();
-        let at = |i: usize| n.get(i).copied().unwrap_or(0.0) / per_second;
-        Ticks { busy: at(0) + at(1) + at(2) + at(5) + at(6), stolen: at(7) }
+        let at = |i: usize| n.get(i).copied().unwrap_or(0.0);
+        let busy = at(0) + at(1) + at(2) + at(5) + at(6);
+        Ticks { busy: busy / per_second, stolen: at(7) / per_second }
     }
 }
 

@@ -26,7 +26,7 @@ enum Command {
     /// Take a checkpoint of a running job now
     Checkpoint(cmd::checkpoint::CheckpointArgs),
     /// Say where a failed node's ranks should go, and what it costs
-    Plan(cmd::plan::PlanArgs),
+    Plan(Box<cmd::plan::PlanArgs>),
     /// Measure Eyrie against the same MPICH without it
     Bench(cmd::bench::BenchArgs),
     /// Print the completions of a shell
@@ -44,7 +44,7 @@ fn main() {
         Command::Status(args) => cmd::status::run(&args),
         Command::Inject(args) => cmd::inject::run(args),
         Command::Checkpoint(args) => cmd::checkpoint::run(&args),
-        Command::Plan(args) => cmd::plan::run(args),
+        Command::Plan(args) => cmd::plan::run(*args),
         Command::Bench(args) => cmd::bench::run(args),
         Command::Completions(args) => cmd::completions::run(&args, Cli::command()),
         Command::Man(args) => cmd::man::run(&args, Cli::command()),
