@@ -176,8 +176,9 @@ impl<'a> Evaluator<'a> {
         for &slot in &scratch.touched {
             let (phase, link) = (slot as usize / links, slot as usize % links);
             let load = &mut loads[phase];
-            load.messages[link] =
-                (i64::from(load.messages[link]) + i64::from(scratch.messages[slot as usize])) as u32;
+            load.messages[link] = (i64::from(load.messages[link])
+                + i64::from(scratch.messages[slot as usize]))
+                as u32;
             load.bytes[link] = (load.bytes[link] as i64 + scratch.bytes[slot as usize]) as u64;
         }
         scratch.clear(moves);
@@ -200,7 +201,10 @@ impl<'a> Evaluator<'a> {
                 for &i in phase.of_rank(rank) {
                     let m = &phase.messages[i as usize];
                     // A message between two moved ranks is met twice; the sender's turn counts.
-                    if m.to == rank && m.from != rank && scratch.moved_to[m.from as usize] != NOT_MOVED {
+                    if m.to == rank
+                        && m.from != rank
+                        && scratch.moved_to[m.from as usize] != NOT_MOVED
+                    {
                         continue;
                     }
                     let old = place(m, &base.placement);
@@ -250,7 +254,8 @@ impl<'a> Evaluator<'a> {
             score.bytes = score.bytes.max(now.bytes);
         }
         let untouched = |top: &[(u64, u32, LinkId)]| {
-            let slot = |&&(_, p, l): &&(u64, u32, LinkId)| !s.is_touched[p as usize * links + l as usize];
+            let slot =
+                |&&(_, p, l): &&(u64, u32, LinkId)| !s.is_touched[p as usize * links + l as usize];
             top.iter().find(slot).map(|t| t.0)
         };
         let rest = |top: &[(u64, u32, LinkId)], figure: &dyn Fn(Busiest) -> u64| {
@@ -273,21 +278,22 @@ impl<'a> Evaluator<'a> {
         score
     }
 
-    /// Scores many candidates, in parallel where there are many.
+    /// Scores many candidates, in parallel where there are many; `None` for one that dead routers cut off.
     pub fn score_all(
         &self,
         base: &Counted,
         candidates: &[Vec<(Rank, NodeId)>],
-    ) -> Result<Vec<Score>, RouteError> {
+    ) -> Vec<Option<Score>> {
         const PARALLEL_FROM: usize = 256;
         if candidates.len() < PARALLEL_FROM {
             let mut scratch = self.scratch();
-            return candidates.iter().map(|m| self.score_moves(base, m, &mut scratch)).collect();
+            let score = |m: &Vec<_>| self.score_moves(base, m, &mut scratch).ok();
+            return candidates.iter().map(score).collect();
         }
         candidates
             .par_iter()
             .with_min_len(64)
-            .map_init(|| self.scratch(), |scratch, m| self.score_moves(base, m, scratch))
+            .map_init(|| self.scratch(), |scratch, m| self.score_moves(base, m, scratch).ok())
             .collect()
     }
 }

@@ -52,8 +52,8 @@ fn phase_time(
         let placed = place(m, &counted.placement);
         route.clear();
         network.route(placed.from, placed.to, &mut route)?;
-        let mut start_s = machine.overhead_s * f64::from(m.count)
-            + machine.hop_latency_s * route.len() as f64;
+        let mut start_s =
+            machine.overhead_s * f64::from(m.count) + machine.hop_latency_s * route.len() as f64;
         if machine.stagger > 0.0 {
             let turn = &mut sent[m.from as usize];
             start_s += f64::from(*turn) * machine.stagger * m.bytes as f64 / machine.bandwidth;
@@ -61,12 +61,10 @@ fn phase_time(
         }
         let alone = route.iter().all(|&l| loads.messages[l as usize] == m.count);
         if alone || m.bytes == 0 {
-            let slowest = route.iter().map(|&l| network.bandwidth_factor(l)).fold(f64::MAX, f64::min);
-            let seconds = if route.is_empty() {
-                0.0
-            } else {
-                m.bytes as f64 / (machine.bandwidth * slowest)
-            };
+            let slowest =
+                route.iter().map(|&l| network.bandwidth_factor(l)).fold(f64::MAX, f64::min);
+            let seconds =
+                if route.is_empty() { 0.0 } else { m.bytes as f64 / (machine.bandwidth * slowest) };
             latest = latest.max(start_s + seconds);
         } else {
             let weight = match machine.sharing {
@@ -165,7 +163,8 @@ impl Simulation {
         let mut active: Vec<u32> = Vec::new();
         let mut now = waiting.last().map_or(0.0, |&i| start(&self.flows, i));
         loop {
-            while waiting.last().is_some_and(|&i| start(&self.flows, i) <= now * (1.0 + tolerance)) {
+            while waiting.last().is_some_and(|&i| start(&self.flows, i) <= now * (1.0 + tolerance))
+            {
                 active.extend(waiting.pop());
             }
             if active.is_empty() {
@@ -177,10 +176,12 @@ impl Simulation {
             }
             self.solve(&active);
             let ends = |f: &Flow| f.remaining / f.rate;
-            let first_end = active.iter().map(|&i| ends(&self.flows[i as usize])).fold(f64::MAX, f64::min);
+            let first_end =
+                active.iter().map(|&i| ends(&self.flows[i as usize])).fold(f64::MAX, f64::min);
             let first_start = waiting.last().map_or(f64::MAX, |&i| start(&self.flows, i) - now);
             // Flows that end within the tolerance of the first end with it.
-            let step = if first_start <= first_end { first_start } else { first_end * (1.0 + tolerance) };
+            let step =
+                if first_start <= first_end { first_start } else { first_end * (1.0 + tolerance) };
             now += step;
             active.retain(|&i| {
                 let flow = &mut self.flows[i as usize];

@@ -25,7 +25,11 @@ impl Job {
     /// A job that has just started: `home[rank]` is the rank's node.
     pub fn new(layout: Layout, home: Vec<NodeId>, traffic: Traffic) -> Result<Self, TopologyError> {
         if home.len() != traffic.ranks {
-            return refuse!("{} ranks are placed but the traffic has {}", home.len(), traffic.ranks);
+            return refuse!(
+                "{} ranks are placed but the traffic has {}",
+                home.len(),
+                traffic.ranks
+            );
         }
         let mut seen = std::collections::HashSet::new();
         if let Some(twice) = home.iter().find(|&n| !seen.insert(n)) {
@@ -91,7 +95,8 @@ impl State {
     pub fn free(&self, order: &[NodeId]) -> Vec<NodeId> {
         let mut free: Vec<NodeId> = order.iter().copied().filter(|&n| self.is_free(n)).collect();
         let listed: std::collections::HashSet<NodeId> = free.iter().copied().collect();
-        let others = (0..self.node.len() as NodeId).filter(|n| self.is_free(*n) && !listed.contains(n));
+        let others =
+            (0..self.node.len() as NodeId).filter(|n| self.is_free(*n) && !listed.contains(n));
         free.extend(others);
         free
     }

@@ -38,7 +38,12 @@ pub struct Weights {
 
 impl Default for Weights {
     fn default() -> Self {
-        Weights { objective: Objective::BusiestLink, move_s: 1.0, budget_s: None, may_squeeze: false }
+        Weights {
+            objective: Objective::BusiestLink,
+            move_s: 1.0,
+            budget_s: None,
+            may_squeeze: false,
+        }
     }
 }
 
@@ -172,6 +177,8 @@ pub struct Ranking<'a> {
     weights: Weights,
     bandwidth: f64,
     now: &'a [NodeId],
+    /// No message has any bytes (a barrier): links do not fill up, so only time counts.
+    latency_bound: bool,
 }
 
 impl Ranking<'_> {
@@ -191,7 +198,9 @@ impl Ranking<'_> {
 
     /// Whether nothing but the load decides.
     pub fn load_only(&self) -> bool {
-        self.weights.objective == Objective::BusiestLink && self.weights.budget_s.is_none()
+        self.weights.objective == Objective::BusiestLink
+            && self.weights.budget_s.is_none()
+            && !self.latency_bound
     }
 
     pub fn proxy(&self, standing: &Standing) -> Proxy {
@@ -211,6 +220,7 @@ impl Ranking<'_> {
         let over = self.weights.budget_s.map_or(0.0, |budget| (moves_s - budget).max(0.0));
         let (load, moved) = (messages as f64, moved as f64);
         Proxy(match self.weights.objective {
+            Objective::BusiestLink if self.latency_bound => [over, step_s, load, moved],
             Objective::BusiestLink => [over, load, step_s, moved],
             Objective::TotalTime { iterations } => {
                 [over, iterations as f64 * step_s + moves_s, load, moved]
@@ -280,7 +290,17 @@ impl<'a> Planner<'a> {
         let before_s = fluid::step_time(&evaluator, &before, &machine)?;
         let shape = vec![job.ranks()];
         let routers_forward = true;
-        Ok(Planner { network, job, spares, machine, weights, routers_forward, shape, before, before_s })
+        Ok(Planner {
+            network,
+            job,
+            spares,
+            machine,
+            weights,
+            routers_forward,
+            shape,
+            before,
+            before_s,
+        })
     }
 
     /// Whether a dead node's router still forwards messages of others (default: it does).
@@ -443,8 +463,7 @@ impl<'a> Planner<'a> {
 
     /// The job now, before the next failure.
     fn start(&self, old: &[NodeId]) -> Result<Track, RouteError> {
-        let mut state =
-            State::new(self.network.nodes(), &self.job.at, &self.job.home, self.spares);
+        let mut state = State::new(self.network.nodes(), &self.job.at, &self.job.home, self.spares);
         old.iter().for_each(|&n| state.fail(n));
         let counted = if self.job.at == self.job.home {
             self.before.clone()
@@ -510,7 +529,9 @@ impl<'a> Planner<'a> {
 
     fn squeeze(&self, stage: &Stage) -> Result<Result<Placed, Stuck>, RouteError> {
         let evaluator = Evaluator { network: stage.network(), traffic: &self.job.traffic };
-        if self.job.traffic.phases.len() != 1 || self.shape.iter().product::<usize>() != self.job.ranks() {
+        if self.job.traffic.phases.len() != 1
+            || self.shape.iter().product::<usize>() != self.job.ranks()
+        {
             let why = "only a step of one phase on a grid of ranks can be squeezed".into();
             return Ok(Err(Stuck { after: 0, why }));
         }
@@ -549,24 +570,27 @@ impl<'a> Planner<'a> {
     ) -> Result<Result<Track, Stuck>, RouteError> {
         let setting = self.setting(stage);
         let was = &track.standing.state.rank_at;
-        let ranking = Ranking { weights: self.weights, bandwidth: self.machine.bandwidth, now: was };
+        let ranking = self.ranking(was);
         let struck = self.struck(track.standing.clone(), stage)?;
         let mut found: Vec<Standing> = Vec::new();
         for (method, alone) in alone.iter_mut() {
             let elsewhere = alone.as_ref().is_none_or(|t| t.standing.state.rank_at != *was);
             if let Some(own) = alone.take() {
-                *alone = self.advance(*method, own, stage, after)?.ok();
+                // A method whose own choice is cut off by dead routers is out, not the search.
+                *alone = self.advance(*method, own, stage, after).ok().and_then(Result::ok);
                 found.extend(alone.iter().map(|t| t.standing.clone()));
             }
             if elsewhere {
-                found.extend(setting.settle(*method, struck.clone(), &stage.failed)?.ok());
+                let settled = setting.settle(*method, struck.clone(), &stage.failed);
+                found.extend(settled.ok().and_then(Result::ok));
             }
         }
         let home = self.at_home(stage)?;
         let from_home = home.state.rank_at != *was && stage.all_failed.len() <= 64;
         if from_home {
             for (method, _) in alone.iter() {
-                found.extend(setting.settle(*method, home.clone(), &stage.all_failed)?.ok());
+                let settled = setting.settle(*method, home.clone(), &stage.all_failed);
+                found.extend(settled.ok().and_then(Result::ok));
             }
         }
         let starts: Vec<&Standing> =
@@ -593,13 +617,22 @@ impl<'a> Planner<'a> {
 
     /// Squeezing instead, where the program allows it and it costs less.
     fn or_squeezed(&self, placed: Placed, stage: &Stage) -> Result<Placed, RouteError> {
-        let ranking =
-            Ranking { weights: self.weights, bandwidth: self.machine.bandwidth, now: &self.job.at };
+        let ranking = self.ranking(&self.job.at);
         let cost = |p: &Placed| ranking.cost(p.score.messages, p.step_s, p.moved);
         Ok(match self.squeeze(stage)? {
             Ok(squeezed) if cost(&squeezed) < cost(&placed) => squeezed,
             _ => placed,
         })
+    }
+
+    fn ranking<'n>(&self, now: &'n [NodeId]) -> Ranking<'n> {
+        let mut messages = self.job.traffic.phases.iter().flat_map(|p| &p.messages);
+        Ranking {
+            weights: self.weights,
+            bandwidth: self.machine.bandwidth,
+            now,
+            latency_bound: messages.all(|m| m.bytes == 0),
+        }
     }
 
     /// The job at home after all failures so far.
@@ -713,7 +746,8 @@ mod tests {
         // The next failure, from where the job is now.
         job.at = plan.placement.clone();
         let failed = [failed[0], job.at[20]];
-        let spares: Vec<NodeId> = laid.spares.iter().copied().filter(|n| !failed.contains(n)).collect();
+        let spares: Vec<NodeId> =
+            laid.spares.iter().copied().filter(|n| !failed.contains(n)).collect();
         let plan = choose(network, &job, &failed, &spares, &Weights::default()).unwrap();
         assert_eq!(plan.busiest_messages, 1);
         assert!(failed.iter().all(|n| !plan.placement.contains(n)));
@@ -728,7 +762,10 @@ mod tests {
         let moves = |iterations| {
             let objective = Objective::TotalTime { iterations };
             let weights = Weights { objective, ..Weights::default() };
-            choose(parsed.network.as_ref(), &job, &failed, &laid.spares, &weights).unwrap().moves.len()
+            choose(parsed.network.as_ref(), &job, &failed, &laid.spares, &weights)
+                .unwrap()
+                .moves
+                .len()
         };
         assert_eq!(moves(1), 1);
         assert!(moves(1_000_000) > 8);
@@ -744,13 +781,16 @@ mod tests {
         let job = spares::job(&laid, traffic).unwrap();
         let fail = |failed: &[NodeId]| {
             let weights = Weights::default();
-            choose(parsed.network.as_ref(), &job, failed, &laid.spares, &weights).unwrap_err().to_string()
+            choose(parsed.network.as_ref(), &job, failed, &laid.spares, &weights)
+                .unwrap_err()
+                .to_string()
         };
         assert!(fail(&[16]).contains("node 16 is outside the network: 0 to 15"));
         assert!(fail(&[0, 0]).contains("0,0 is given twice"));
         assert!(fail(&[laid.spares[0]]).contains("is also failed"));
         assert!(fail(&[0; 17]).contains("17 failed nodes"));
-        assert!(fail(&(0..9).filter(|n| n % 4 != 3).chain([9, 10]).collect::<Vec<_>>()).contains("only"));
+        assert!(fail(&(0..9).filter(|n| n % 4 != 3).chain([9, 10]).collect::<Vec<_>>())
+            .contains("only"));
     }
 
     #[test]

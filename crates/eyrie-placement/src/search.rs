@@ -60,7 +60,9 @@ pub fn candidates(
             let mut seen = HashSet::new();
             found.retain(|s| seen.insert(s.state.rank_at.clone()));
             found.truncate(effort.width.max(2));
-            if ranking.load_only() && found.first().is_some_and(|s| s.counted.score.messages <= floor) {
+            if ranking.load_only()
+                && found.first().is_some_and(|s| s.counted.score.messages <= floor)
+            {
                 break 'starts;
             }
         }
@@ -78,9 +80,11 @@ pub fn candidates(
 
 /// The given order, its reverse and seeded shuffles, without repetition.
 fn orders(failed: &[NodeId], most: usize) -> Vec<Vec<NodeId>> {
-    let mut rng = SmallRng::seed_from_u64(failed.iter().fold(1, |a, &n| a * 31 + u64::from(n) % 7919));
+    let mut rng =
+        SmallRng::seed_from_u64(failed.iter().fold(1, |a, &n| a * 31 + u64::from(n) % 7919));
     let mut orders = vec![failed.to_vec()];
-    let all: usize = (1..=failed.len()).try_fold(1usize, |a, b| a.checked_mul(b)).unwrap_or(usize::MAX);
+    let all: usize =
+        (1..=failed.len()).try_fold(1usize, |a, b| a.checked_mul(b)).unwrap_or(usize::MAX);
     let mut reversed = failed.to_vec();
     reversed.reverse();
     for attempt in 0..4 * most {
@@ -116,7 +120,7 @@ fn beam(
         let mut next: Vec<(crate::plan::Proxy, usize, Step)> = Vec::new();
         for (i, standing) in level.iter().enumerate() {
             if let Some(rank) = next_displaced(&standing.state, order) {
-                expand(setting, standing, rank, ranking, |proxy, step| next.push((proxy, i, step)))?;
+                expand(setting, standing, rank, ranking, |proxy, step| next.push((proxy, i, step)));
             }
         }
         done.extend(level.iter().filter(|s| next_displaced(&s.state, order).is_none()).cloned());
@@ -144,26 +148,25 @@ fn expand(
     rank: Rank,
     ranking: &Ranking,
     mut keep: impl FnMut(crate::plan::Proxy, Step),
-) -> Result<(), RouteError> {
+) {
     let axes = setting.job.layout.dims().len();
     let slides: Vec<Step> =
         (1..=axes).flat_map(|k| setting.slides(&standing.state, rank, k, true)).collect();
     let substitutes = setting.substitutes(&standing.state, rank);
     for (steps, most) in [(slides, usize::MAX), (substitutes, SUBSTITUTES)] {
         let moves: Vec<_> = steps.iter().map(|s| s.moves.clone()).collect();
-        let scores = setting.evaluator.score_all(&standing.counted, &moves)?;
+        let scores = setting.evaluator.score_all(&standing.counted, &moves);
         let mut scored: Vec<_> = scores
             .into_iter()
             .zip(steps)
-            .map(|(score, step)| {
+            .filter_map(|(score, step)| {
                 let moved = ranking.moved_after(&standing.state.rank_at, &step.moves);
-                (ranking.proxy_of(score, moved), step)
+                Some((ranking.proxy_of(score?, moved), step))
             })
             .collect();
         scored.sort_by(|a, b| a.0.cmp(&b.0));
         scored.into_iter().take(most).for_each(|(proxy, step)| keep(proxy, step));
     }
-    Ok(())
 }
 
 /// Hot ranks whose moves are tried in a round of local search.
@@ -183,10 +186,10 @@ fn polish(
     for _ in 0..rounds {
         let steps = neighbours(setting, &best)?;
         let moves: Vec<_> = steps.iter().map(|s| s.moves.clone()).collect();
-        let scores = setting.evaluator.score_all(&best.counted, &moves)?;
-        let proxies = scores.into_iter().zip(steps).map(|(score, step)| {
+        let scores = setting.evaluator.score_all(&best.counted, &moves);
+        let proxies = scores.into_iter().zip(steps).filter_map(|(score, step)| {
             let moved = ranking.moved_after(&best.state.rank_at, &step.moves);
-            (ranking.proxy_of(score, moved), step)
+            Some((ranking.proxy_of(score?, moved), step))
         });
         match proxies.min_by(|a, b| a.0.cmp(&b.0)) {
             Some((proxy, step)) if proxy < ranking.proxy(&best) => {
@@ -208,7 +211,9 @@ fn neighbours(setting: &Setting, standing: &Standing) -> Result<Vec<Step>, Route
         route.clear();
         setting.evaluator.network.route(placed.from, placed.to, &mut route)?;
         if route.contains(&link) {
-            hot.extend([m.from, m.to].iter().filter(|r| !hot.contains(r)).copied().collect::<Vec<_>>());
+            hot.extend(
+                [m.from, m.to].iter().filter(|r| !hot.contains(r)).copied().collect::<Vec<_>>(),
+            );
         }
         if hot.len() >= HOT_RANKS {
             break;

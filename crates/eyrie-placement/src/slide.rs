@@ -43,7 +43,12 @@ impl Slide {
 
     /// The moves of this slide away from the cell of `start`, or `None` where a line has no spare at its end.
     /// A line whose first cell has no rank stays.
-    pub fn moves(&self, state: &State, layout: &Layout, start: NodeId) -> Option<Vec<(Rank, NodeId)>> {
+    pub fn moves(
+        &self,
+        state: &State,
+        layout: &Layout,
+        start: NodeId,
+    ) -> Option<Vec<(Rank, NodeId)>> {
         let cell = layout.cell(start)?;
         let dims = layout.dims();
         let strides = coords::strides(dims);
@@ -52,7 +57,8 @@ impl Slide {
         let axes: Vec<usize> = (0..dims.len()).filter(|a| self.along >> a & 1 == 1).collect();
         let extents: Vec<usize> = axes.iter().map(|&a| dims[a]).collect();
         // The line of the failed node first: the usual reason for failure, found cheaply.
-        self.line(state, layout, cell, at[self.axis], strides[self.axis], &mut moves).then_some(())?;
+        self.line(state, layout, cell, at[self.axis], strides[self.axis], &mut moves)
+            .then_some(())?;
         let base = cell - axes.iter().map(|&a| at[a] * strides[a]).sum::<usize>();
         let mut feasible = true;
         coords::for_each(&extents, |c| {

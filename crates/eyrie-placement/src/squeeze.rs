@@ -53,7 +53,8 @@ fn along(job: &Job, shape: &[usize], axis: usize, lost: &BTreeSet<Rank>) -> Opti
     for &rank in lost {
         let at = coords::of(rank as usize, shape)[axis];
         let below = (1..=at).map(|d| rank - d as Rank * stride).find(|r| !lost.contains(r));
-        let above = (1..shape[axis] - at).map(|d| rank + d as Rank * stride).find(|r| !lost.contains(r));
+        let above =
+            (1..shape[axis] - at).map(|d| rank + d as Rank * stride).find(|r| !lost.contains(r));
         let live: Vec<Rank> = below.into_iter().chain(above).collect();
         if live.is_empty() {
             return None;

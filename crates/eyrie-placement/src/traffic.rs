@@ -145,7 +145,10 @@ impl Traffic {
                 return refuse!("line {number}: bytes `{bytes:.20}` is not a whole number");
             };
             let Some(count) = count.parse::<u32>().ok().filter(|&c| c <= 1 << 20) else {
-                return refuse!("line {number}: messages `{count:.20}` is not a number up to {}", 1 << 20);
+                return refuse!(
+                    "line {number}: messages `{count:.20}` is not a number up to {}",
+                    1 << 20
+                );
             };
             if bytes > 1 << 50 {
                 return refuse!("line {number}: {bytes} bytes in one step: at most 2^50");
@@ -375,7 +378,8 @@ mod tests {
             for _ in 0..phase.repeat {
                 let before = known.clone();
                 for m in &phase.messages {
-                    for (to, from) in known[m.to as usize].iter_mut().zip(&before[m.from as usize]) {
+                    for (to, from) in known[m.to as usize].iter_mut().zip(&before[m.from as usize])
+                    {
                         *to |= from;
                     }
                 }
@@ -415,7 +419,10 @@ mod tests {
         let traffic = Traffic::parse("stencil9", &[3, 4], 100).unwrap();
         let again = Traffic::from_matrix(&traffic.to_matrix(), 12).unwrap();
         assert_eq!(again.phases, traffic.phases);
-        assert_eq!(Traffic::from_matrix("rank,rank,bytes,messages\n0,1,10,2\n", 2).unwrap().messages(), 1);
+        assert_eq!(
+            Traffic::from_matrix("rank,rank,bytes,messages\n0,1,10,2\n", 2).unwrap().messages(),
+            1
+        );
     }
 
     #[test]

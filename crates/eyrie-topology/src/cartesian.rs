@@ -188,13 +188,7 @@ impl Network for Cartesian {
     }
 
     /// The long way round one or more rings, axes still in order.
-    fn alternative(
-        &self,
-        from: NodeId,
-        to: NodeId,
-        index: usize,
-        out: &mut Vec<LinkId>,
-    ) -> bool {
+    fn alternative(&self, from: NodeId, to: NodeId, index: usize, out: &mut Vec<LinkId>) -> bool {
         let rings: Vec<usize> = (0..self.dims.len())
             .filter(|&a| self.wrap[a] && self.coordinate(from, a) != self.coordinate(to, a))
             .collect();

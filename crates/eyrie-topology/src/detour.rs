@@ -49,15 +49,12 @@ impl<'a> Detour<'a> {
     }
 
     /// Appends the route and says how it was found.
-    pub fn find(
-        &self,
-        from: NodeId,
-        to: NodeId,
-        out: &mut Vec<LinkId>,
-    ) -> Result<How, RouteError> {
+    pub fn find(&self, from: NodeId, to: NodeId, out: &mut Vec<LinkId>) -> Result<How, RouteError> {
         let start = out.len();
         self.inner.route(from, to, out)?;
-        if !self.blocked(&out[start..]) {
+        // From or to a dead node nothing is sent: a rank that still has to move is only counted there.
+        let nothing_sent = self.dead[from as usize] || self.dead[to as usize];
+        if nothing_sent || !self.blocked(&out[start..]) {
             return Ok(How::Direct);
         }
         for index in 0.. {
@@ -137,7 +134,10 @@ impl<'a> Detour<'a> {
                 name(to)
             ));
             report.violations.push(match deadlock::find_cycle(self, pairs.iter().copied())? {
-                None => "the channel dependencies of these routes have no cycle: they cannot deadlock".into(),
+                None => {
+                    "the channel dependencies of these routes have no cycle: they cannot deadlock"
+                        .into()
+                }
                 Some(cycle) => format!(
                     "a deadlock is possible: {} channels wait for each other in a ring, through {}",
                     cycle.len(),

@@ -73,8 +73,7 @@ impl Dragonfly {
 
     /// Blade first, then chassis, within a group.
     fn local(&self, mut router: usize, target: usize, out: &mut Vec<LinkId>) -> usize {
-        let (blade, chassis) =
-            (target % self.blades, target / self.blades % self.chassis);
+        let (blade, chassis) = (target % self.blades, target / self.blades % self.chassis);
         if router % self.blades != blade {
             out.push(self.router_link(router, blade));
             router = router - router % self.blades + blade;
@@ -94,7 +93,14 @@ impl Dragonfly {
     }
 
     /// The intermediate group of a pair, if Valiant routing has one to choose.
-    fn intermediate(&self, from: NodeId, to: NodeId, a: usize, b: usize, salt: u64) -> Option<usize> {
+    fn intermediate(
+        &self,
+        from: NodeId,
+        to: NodeId,
+        a: usize,
+        b: usize,
+        salt: u64,
+    ) -> Option<usize> {
         let Routing::Valiant { seed } = self.routing else { return None };
         if self.groups < 3 {
             return None;
@@ -191,7 +197,8 @@ impl Network for Dragonfly {
             return;
         }
         let router = vertex - self.nodes();
-        let (group, inside) = (router / self.routers_per_group(), router % self.routers_per_group());
+        let (group, inside) =
+            (router / self.routers_per_group(), router % self.routers_per_group());
         for node in router * self.nodes..(router + 1) * self.nodes {
             out.push((2 * node as LinkId + 1, node as VertexId));
         }
@@ -212,13 +219,7 @@ impl Network for Dragonfly {
     }
 
     /// Through each other group in turn.
-    fn alternative(
-        &self,
-        from: NodeId,
-        to: NodeId,
-        index: usize,
-        out: &mut Vec<LinkId>,
-    ) -> bool {
+    fn alternative(&self, from: NodeId, to: NodeId, index: usize, out: &mut Vec<LinkId>) -> bool {
         if index >= self.groups {
             return false;
         }

@@ -193,8 +193,10 @@ impl Network for FatTree {
             (link as usize / self.links_per_rail, link as usize % self.links_per_rail);
         let (pair, down) = (rest / 2, rest % 2 == 1);
         let level = self.link_base.iter().rposition(|&base| base <= pair).unwrap_or(0);
-        let (lower, port) =
-            ((pair - self.link_base[level]) / self.w[level], (pair - self.link_base[level]) % self.w[level]);
+        let (lower, port) = (
+            (pair - self.link_base[level]) / self.w[level],
+            (pair - self.link_base[level]) % self.w[level],
+        );
         let mut digits = self.digits(level, lower);
         digits[level] = port;
         let upper = self.index(level + 1, &digits);

@@ -57,7 +57,9 @@ impl Graph {
                     shorten(&words.join(" "))
                 )
             }
-            None => return crate::refuse!("the graph file is empty: it starts with `eyrie-graph 1`"),
+            None => {
+                return crate::refuse!("the graph file is empty: it starts with `eyrie-graph 1`")
+            }
         }
         for (number, words) in lines {
             if !words.is_empty() {
@@ -137,7 +139,10 @@ impl Reader {
     fn vertex(&self, name: &str, number: usize) -> Result<VertexId, TopologyError> {
         match self.ids.get(name) {
             Some(&id) => Ok(id),
-            None => crate::refuse!("line {number}: `{}` is not a declared node or switch", shorten(name)),
+            None => crate::refuse!(
+                "line {number}: `{}` is not a declared node or switch",
+                shorten(name)
+            ),
         }
     }
 
@@ -183,7 +188,8 @@ impl Reader {
         for (from, to, via, number) in &self.routes {
             let mut here = self.vertex(from, *number)?;
             let pair = (here, self.vertex(to, *number)?);
-            if pair.0 as usize >= graph.nodes || pair.1 as usize >= graph.nodes || pair.0 == pair.1 {
+            if pair.0 as usize >= graph.nodes || pair.1 as usize >= graph.nodes || pair.0 == pair.1
+            {
                 return crate::refuse!(
                     "line {number}: a route joins two different nodes, not `{}` and `{}`",
                     shorten(from),
@@ -324,11 +330,10 @@ impl Network for Graph {
     }
 
     fn nodes_forward(&self) -> bool {
-        let mut inner =
-            (0..self.start.len() - 1).flat_map(|p| {
-                let hops = &self.hops[self.start[p] as usize..self.start[p + 1] as usize];
-                hops.iter().skip(1)
-            });
+        let mut inner = (0..self.start.len() - 1).flat_map(|p| {
+            let hops = &self.hops[self.start[p] as usize..self.start[p + 1] as usize];
+            hops.iter().skip(1)
+        });
         inner.any(|&l| (self.ends[l as usize].0 as usize) < self.nodes)
     }
 

@@ -23,7 +23,9 @@ fn split_top_level(text: &str) -> Result<Vec<&str>, TopologyError> {
         match c {
             '[' if depth == 0 => depth = 1,
             ']' if depth == 1 => depth = 0,
-            '[' | ']' => return crate::refuse!("unbalanced `{c}` in host list `{}`", shorten(text)),
+            '[' | ']' => {
+                return crate::refuse!("unbalanced `{c}` in host list `{}`", shorten(text))
+            }
             ',' if depth == 0 => {
                 items.push(text[start..i].trim());
                 start = i + 1;
@@ -82,7 +84,8 @@ fn ranges(text: &str) -> Result<Vec<String>, TopologyError> {
 
 /// The start of a text, for an error that fits on a line.
 pub(crate) fn shorten(text: &str) -> String {
-    let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(60).collect();
+    let line: String =
+        text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(60).collect();
     if text.chars().count() > 60 {
         line + "…"
     } else {
@@ -115,7 +118,10 @@ mod tests {
 
     #[test]
     fn ranges_lists_and_leading_zeros_expand_in_order() {
-        assert_eq!(expand("tux[0-2,12],login1").unwrap(), ["tux0", "tux1", "tux2", "tux12", "login1"]);
+        assert_eq!(
+            expand("tux[0-2,12],login1").unwrap(),
+            ["tux0", "tux1", "tux2", "tux12", "login1"]
+        );
         assert_eq!(expand("n[08-10]").unwrap(), ["n08", "n09", "n10"]);
         assert_eq!(expand("r[0-1]n[0-1]x").unwrap(), ["r0n0x", "r0n1x", "r1n0x", "r1n1x"]);
     }

@@ -18,7 +18,11 @@ pub struct Layout {
 
 impl Layout {
     /// `nodes[c]` is the node of cell c; no node twice.
-    pub fn new(dims: &[usize], nodes: Vec<NodeId>, network_nodes: usize) -> Result<Self, TopologyError> {
+    pub fn new(
+        dims: &[usize],
+        nodes: Vec<NodeId>,
+        network_nodes: usize,
+    ) -> Result<Self, TopologyError> {
         if dims.iter().product::<usize>() != nodes.len() {
             return crate::refuse!(
                 "grid {} has {} cells but {} nodes are given",

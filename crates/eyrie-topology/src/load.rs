@@ -23,10 +23,7 @@ pub struct Busiest {
 
 impl Busiest {
     pub fn max(self, other: Busiest) -> Busiest {
-        Busiest {
-            messages: self.messages.max(other.messages),
-            bytes: self.bytes.max(other.bytes),
-        }
+        Busiest { messages: self.messages.max(other.messages), bytes: self.bytes.max(other.bytes) }
     }
 }
 

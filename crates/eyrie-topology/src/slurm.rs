@@ -51,7 +51,11 @@ pub fn parse_conf(text: &str, taper: f64) -> Result<SwitchTree, TopologyError> {
         let get = |key: &str| keys.iter().find(|(k, _)| k == key).map(|(_, v)| v.as_str());
         let list = |key: &str| get(key).map_or(Ok(Vec::new()), hostlist::expand);
         if let Some(name) = get("switchname") {
-            switches.push(Switch { name: name.into(), children: list("switches")?, nodes: list("nodes")? });
+            switches.push(Switch {
+                name: name.into(),
+                children: list("switches")?,
+                nodes: list("nodes")?,
+            });
         } else if let Some(name) = get("blockname") {
             blocks.push(Switch { name: name.into(), children: Vec::new(), nodes: list("nodes")? });
         } else if get("blocksizes").is_none() {
@@ -92,13 +96,19 @@ fn with_root(mut blocks: Vec<Switch>) -> Vec<Switch> {
 
 /// Reads topology.yaml. `name` picks one of several topologies; without it the cluster default, or else
 /// the first that describes links (tree, block or torus3d).
-pub fn parse_yaml(text: &str, name: Option<&str>, taper: f64) -> Result<SlurmTopology, TopologyError> {
+pub fn parse_yaml(
+    text: &str,
+    name: Option<&str>,
+    taper: f64,
+) -> Result<SlurmTopology, TopologyError> {
     let value: Value = match serde_yaml_ng::from_str(text) {
         Ok(value) => value,
         Err(e) => return crate::refuse!("topology.yaml: {}", shorten(&e.to_string())),
     };
     let Some(list) = value.as_sequence() else {
-        return crate::refuse!("topology.yaml: a list of topologies is expected, each `- topology: NAME`");
+        return crate::refuse!(
+            "topology.yaml: a list of topologies is expected, each `- topology: NAME`"
+        );
     };
     let kind = |t: &&Value| ["tree", "block", "torus3d"].iter().any(|k| t.get(*k).is_some());
     let picked = match name {
@@ -151,9 +161,11 @@ fn entries(value: &Value, list: &str, key: &str) -> Result<Vec<Switch>, Topology
     items
         .iter()
         .map(|item| match string(item, key) {
-            Some(name) => {
-                Ok(Switch { name, children: names(item, "children")?, nodes: names(item, "nodes")? })
-            }
+            Some(name) => Ok(Switch {
+                name,
+                children: names(item, "children")?,
+                nodes: names(item, "nodes")?,
+            }),
             None => crate::refuse!("topology.yaml: an entry of `{list}` has no `{key}: NAME`"),
         })
         .collect()
@@ -166,7 +178,9 @@ fn xyz(value: &Value, what: &str) -> Result<[usize; 3], TopologyError> {
         let item = value.get(*key).or_else(|| value.as_sequence().and_then(|s| s.get(i)));
         match item.and_then(Value::as_u64).filter(|&v| v <= 65_535) {
             Some(v) => found[i] = v as usize,
-            None => return crate::refuse!("topology.yaml: {what} needs {key} as a number up to 65535"),
+            None => {
+                return crate::refuse!("topology.yaml: {what} needs {key} as a number up to 65535")
+            }
         }
     }
     Ok(found)
@@ -188,7 +202,8 @@ fn torus3d(value: &Value) -> Result<(Cartesian, Vec<String>), TopologyError> {
     let regions = entry.get("regions").and_then(Value::as_sequence).unwrap_or(&whole);
     for region in regions {
         let (anchor, extent) = if entry.get("regions").is_some() {
-            let anchor = region.get("anchor").map_or(Ok([0; 3]), |a| xyz(a, "a region's anchor"))?;
+            let anchor =
+                region.get("anchor").map_or(Ok([0; 3]), |a| xyz(a, "a region's anchor"))?;
             (anchor, xyz(region.get("dims").unwrap_or(region), "a region's dims")?)
         } else {
             ([0; 3], dims)
@@ -303,7 +318,11 @@ impl SwitchTree {
 
 impl Network for SwitchTree {
     fn describe(&self) -> String {
-        format!("switch tree of {} nodes and {} switches", self.nodes, self.names.len() - self.nodes)
+        format!(
+            "switch tree of {} nodes and {} switches",
+            self.nodes,
+            self.names.len() - self.nodes
+        )
     }
 
     fn nodes(&self) -> usize {
@@ -405,7 +424,11 @@ mod tests {
 
     #[test]
     fn blocks_hang_on_one_switch() {
-        let tree = parse_conf("BlockName=b1 Nodes=n[1-4]\nBlockName=b2 Nodes=n[5-8]\nBlockSizes=4,8\n", 2.0).unwrap();
+        let tree = parse_conf(
+            "BlockName=b1 Nodes=n[1-4]\nBlockName=b2 Nodes=n[5-8]\nBlockSizes=4,8\n",
+            2.0,
+        )
+        .unwrap();
         check::routes_connect(&tree);
         assert_eq!(tree.nodes(), 8);
     }
@@ -413,8 +436,12 @@ mod tests {
     #[test]
     fn yaml_has_trees_blocks_and_a_torus() {
         let text = "- topology: t1\n  cluster_default: true\n  tree:\n    switches:\n    - switch: root\n      children: s[1-2]\n    - switch: s1\n      nodes: n[01-02]\n    - switch: s2\n      nodes: n[03-04]\n- topology: t2\n  block:\n    block_sizes: [2]\n    blocks:\n    - block: b1\n      nodes: m[1-2]\n    - block: b2\n      nodes: m[3-4]\n- topology: t3\n  torus3d:\n    toruses:\n    - name: a\n      dims: {x: 2, y: 3, z: 1}\n      nodes: t[0-5]\n";
-        assert!(matches!(parse_yaml(text, None, 1.0).unwrap(), SlurmTopology::Tree(t) if t.nodes() == 4));
-        assert!(matches!(parse_yaml(text, Some("t2"), 1.0).unwrap(), SlurmTopology::Tree(t) if t.names[0] == "m1"));
+        assert!(
+            matches!(parse_yaml(text, None, 1.0).unwrap(), SlurmTopology::Tree(t) if t.nodes() == 4)
+        );
+        assert!(
+            matches!(parse_yaml(text, Some("t2"), 1.0).unwrap(), SlurmTopology::Tree(t) if t.names[0] == "m1")
+        );
         let SlurmTopology::Torus(torus, names) = parse_yaml(text, Some("t3"), 1.0).unwrap() else {
             panic!("a torus is expected")
         };

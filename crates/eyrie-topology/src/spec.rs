@@ -52,7 +52,9 @@ pub fn parse(text: &str) -> Result<Parsed, TopologyError> {
             if let Some(detour) = options.take("detour") {
                 let legs = numbers(&detour, "detour")?;
                 let Ok(legs) = <[usize; 3]>::try_from(legs) else {
-                    return crate::refuse!("detour `{detour}`: three steps, on A, B and C, such as 1,0,0");
+                    return crate::refuse!(
+                        "detour `{detour}`: three steps, on A, B and C, such as 1,0,0"
+                    );
                 };
                 network = network.with_detour(legs)?;
             }
@@ -83,7 +85,9 @@ pub fn parse(text: &str) -> Result<Parsed, TopologyError> {
             match d[..] {
                 [g, r, n] => free(Dragonfly::new(g, 1, r, n, routing)?),
                 [g, c, b, n] => free(Dragonfly::new(g, c, b, n, routing)?),
-                _ => crate::refuse!("dragonfly:{shape}: three extents (groups x routers x nodes) or four"),
+                _ => crate::refuse!(
+                    "dragonfly:{shape}: three extents (groups x routers x nodes) or four"
+                ),
             }
         }
         _ => crate::refuse!("network kind `{}`: write one of {FORMS}", shorten(kind)),
@@ -140,7 +144,10 @@ impl Options {
         match self.0.first() {
             None => Ok(()),
             Some((key, _)) => {
-                crate::refuse!("network `{kind}` has no option `{}`: write one of {FORMS}", shorten(key))
+                crate::refuse!(
+                    "network `{kind}` has no option `{}`: write one of {FORMS}",
+                    shorten(key)
+                )
             }
         }
     }

@@ -105,13 +105,7 @@ impl Network for Tofu {
     }
 
     /// The other first legs of the extended order B, C, A, X, Y, Z, A, C, B.
-    fn alternative(
-        &self,
-        from: NodeId,
-        to: NodeId,
-        index: usize,
-        out: &mut Vec<LinkId>,
-    ) -> bool {
+    fn alternative(&self, from: NodeId, to: NodeId, index: usize, out: &mut Vec<LinkId>) -> bool {
         let legs = &self.torus.dims()[3..];
         if index + 1 >= legs.iter().product() {
             return false;
@@ -157,13 +151,12 @@ mod tests {
     fn axes(net: &Tofu, from: [usize; 6], to: [usize; 6]) -> String {
         let dims = net.dims().to_vec();
         let mut route = Vec::new();
-        net.route(
-            coords::index(&from, &dims) as u32,
-            coords::index(&to, &dims) as u32,
-            &mut route,
-        )
-        .unwrap();
-        route.iter().map(|&l| ['X', 'Y', 'Z', 'A', 'B', 'C'][net.torus.axis_and_dateline(l).0]).collect()
+        net.route(coords::index(&from, &dims) as u32, coords::index(&to, &dims) as u32, &mut route)
+            .unwrap();
+        route
+            .iter()
+            .map(|&l| ['X', 'Y', 'Z', 'A', 'B', 'C'][net.torus.axis_and_dateline(l).0])
+            .collect()
     }
 
     #[test]
@@ -177,7 +170,9 @@ mod tests {
     fn the_extended_order_takes_b_c_a_first() {
         let net = Tofu::new(&[3, 3, 3, 2, 3, 2]).unwrap().with_detour([1, 1, 1]).unwrap();
         assert_eq!(axes(&net, [0; 6], [1, 1, 1, 0, 0, 0]), "BCAXYZACB");
-        check::routes_connect(&Tofu::new(&[2, 1, 2, 2, 3, 2]).unwrap().with_detour([1, 2, 1]).unwrap());
+        check::routes_connect(
+            &Tofu::new(&[2, 1, 2, 2, 3, 2]).unwrap().with_detour([1, 2, 1]).unwrap(),
+        );
     }
 
     #[test]

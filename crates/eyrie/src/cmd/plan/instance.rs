@@ -119,7 +119,8 @@ impl Instance {
     pub fn read(args: &InstanceArgs) -> anyhow::Result<Self> {
         let (network, grid, mut names) = network(args)?;
         if let Some(path) = &args.nodes {
-            names = hostlist::read_file(&text(path)?).with_context(|| path.display().to_string())?;
+            names =
+                hostlist::read_file(&text(path)?).with_context(|| path.display().to_string())?;
             if names.len() != network.nodes() {
                 bail!("{}: {} names for {} nodes", path.display(), names.len(), network.nodes());
             }
@@ -196,7 +197,9 @@ impl Instance {
     pub fn node_name(&self, node: NodeId) -> String {
         match (self.names.get(node as usize), self.laid.layout.cell(node)) {
             (Some(name), _) => name.clone(),
-            (None, Some(cell)) if self.network.node_by_name(&self.network.vertex_name(node)).is_none() => {
+            (None, Some(cell))
+                if self.network.node_by_name(&self.network.vertex_name(node)).is_none() =>
+            {
                 coords::format(&coords::of(cell, self.laid.layout.dims()))
             }
             _ => self.network.vertex_name(node),
@@ -245,7 +248,8 @@ fn traffic(args: &InstanceArgs, shape: &[usize]) -> anyhow::Result<Traffic> {
     let written = args.traffic.as_deref().unwrap_or(default);
     if let Some(path) = written.strip_prefix("matrix:") {
         let ranks = shape.iter().product();
-        return Traffic::from_matrix(&text(path.as_ref())?, ranks).with_context(|| path.to_string());
+        return Traffic::from_matrix(&text(path.as_ref())?, ranks)
+            .with_context(|| path.to_string());
     }
     Ok(Traffic::parse(written, shape, args.bytes)?)
 }
@@ -289,11 +293,14 @@ fn weights(args: &InstanceArgs) -> anyhow::Result<Weights> {
         (None, Some(text)) => {
             let (mut per_message, mut per_move) = (0.0, 0.0);
             for part in text.split(',') {
-                let value = part.split_once('=').and_then(|(k, v)| Some((k, v.parse::<f64>().ok()?)));
+                let value =
+                    part.split_once('=').and_then(|(k, v)| Some((k, v.parse::<f64>().ok()?)));
                 match value.filter(|(_, v)| v.is_finite() && *v >= 0.0) {
                     Some(("load", v)) => per_message = v,
                     Some(("moved", v)) => per_move = v,
-                    _ => bail!("--weights `{part}`: write load=NUMBER,moved=NUMBER, both at least 0"),
+                    _ => {
+                        bail!("--weights `{part}`: write load=NUMBER,moved=NUMBER, both at least 0")
+                    }
                 }
             }
             Objective::Weighted { per_message, per_move }
@@ -342,7 +349,9 @@ fn resolve(
     }
     match at[..] {
         [number] if number < network.nodes() => Ok(number as NodeId),
-        [number] => refuse(format!("node {number} is outside the network: 0 to {}", network.nodes() - 1)),
+        [number] => {
+            refuse(format!("node {number} is outside the network: 0 to {}", network.nodes() - 1))
+        }
         _ => refuse(format!(
             "node {written:.40} has {} coordinates: the grid {} needs {}",
             at.len(),

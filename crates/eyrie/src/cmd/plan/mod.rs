@@ -73,7 +73,9 @@ pub fn run(args: PlanArgs) -> anyhow::Result<i32> {
     if let Some(PlanCommand::Sweep(args)) = args.command {
         return sweep::run(args);
     }
-    let Some(instance_args) = args.instance else { bail!("--network is needed: see eyrie plan --help") };
+    let Some(instance_args) = args.instance else {
+        bail!("--network is needed: see eyrie plan --help")
+    };
     let instance = Instance::read(&instance_args)?;
     let methods = methods(&args.method, &instance)?;
     let failed = instance.failed(&args.failed)?;
@@ -81,7 +83,8 @@ pub fn run(args: PlanArgs) -> anyhow::Result<i32> {
         true => vec![failed.clone()],
         false => failed.iter().map(|&n| vec![n]).collect(),
     };
-    let formats = args.emit.chunks(2).map(|pair| format(&pair[0])).collect::<Result<Vec<_>, _>>()?;
+    let formats =
+        args.emit.chunks(2).map(|pair| format(&pair[0])).collect::<Result<Vec<_>, _>>()?;
 
     let planner = instance.planner()?;
     let outcomes = planner.compare(&methods, &groups)?;
@@ -158,7 +161,11 @@ fn seconds(s: f64) -> String {
 }
 
 /// What the network does with messages of others at dead nodes, if it is worth saying.
-fn detour_lines(planner: &Planner, failed: &[NodeId], outcome: &Outcome) -> anyhow::Result<Vec<String>> {
+fn detour_lines(
+    planner: &Planner,
+    failed: &[NodeId],
+    outcome: &Outcome,
+) -> anyhow::Result<Vec<String>> {
     let Ok(placed) = &outcome.result else { return Ok(Vec::new()) };
     if placed.squeezed.is_some() {
         return Ok(Vec::new());

@@ -75,10 +75,15 @@ pub fn svg(instance: &Instance, failed: &[NodeId], placed: &Placed) -> String {
     let folded = instance.laid.layout.dims().len() == 1;
     let slices: usize = dims[2.min(dims.len())..].iter().product();
     let largest = dims[0].max(dims[1]);
-    let pitch = if slices == 1 { (900.0 / largest as f64).clamp(6.0, 44.0) } else { (260.0 / largest as f64).clamp(7.0, 22.0) };
+    let pitch = if slices == 1 {
+        (900.0 / largest as f64).clamp(6.0, 44.0)
+    } else {
+        (260.0 / largest as f64).clamp(7.0, 22.0)
+    };
     let slice_width = dims[0] as f64 * pitch + 22.0;
     let slice_height = dims[1] as f64 * pitch + 34.0;
-    let slices_a_row = ((slices as f64 * slice_height / slice_width).sqrt().ceil() as usize).clamp(1, slices);
+    let slices_a_row =
+        ((slices as f64 * slice_height / slice_width).sqrt().ceil() as usize).clamp(1, slices);
     let canvas = Canvas { instance, dims, pitch, slices_a_row, slice_width, slice_height };
     let rows = slices.div_ceil(slices_a_row);
     let width = (2.0 * MARGIN + slices_a_row as f64 * slice_width).max(760.0);
@@ -102,7 +107,11 @@ pub fn svg(instance: &Instance, failed: &[NodeId], placed: &Placed) -> String {
             let names = ["z", "a", "b", "c"];
             let label: Vec<String> =
                 c.iter().zip(names).map(|(v, n)| format!("{n} = {v}")).collect();
-            let _ = writeln!(out, "<text x=\"{x:.0}\" y=\"{y:.0}\" font-size=\"11\" fill=\"#555\">{}</text>", label.join(", "));
+            let _ = writeln!(
+                out,
+                "<text x=\"{x:.0}\" y=\"{y:.0}\" font-size=\"11\" fill=\"#555\">{}</text>",
+                label.join(", ")
+            );
         }
     }
     legend(&mut out, height - 66.0, most, undrawn, slices > 1);
@@ -131,7 +140,8 @@ fn heading(out: &mut String, instance: &Instance, failed: &[NodeId], placed: &Pl
         placed.ratio,
         placed.moved
     );
-    let _ = writeln!(out, "<text x=\"{MARGIN}\" y=\"24\" font-size=\"15\">{}</text>", escape(&first));
+    let _ =
+        writeln!(out, "<text x=\"{MARGIN}\" y=\"24\" font-size=\"15\">{}</text>", escape(&first));
     let _ = writeln!(out, "<text x=\"{MARGIN}\" y=\"44\" fill=\"#333\">{}</text>", escape(&second));
 }
 
@@ -162,7 +172,13 @@ fn links(out: &mut String, canvas: &Canvas, placed: &Placed, most: u64) -> u64 {
                     let r = (canvas.pitch / 9.0).clamp(1.0, 3.0);
                     let up = other > Some(cell);
                     let d = canvas.pitch * 0.3 * if up { 1.0 } else { -1.0 };
-                    let _ = writeln!(out, "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"{r:.1}\" fill=\"{}\"/>", x + d, y + d, heat(load, most));
+                    let _ = writeln!(
+                        out,
+                        "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"{r:.1}\" fill=\"{}\"/>",
+                        x + d,
+                        y + d,
+                        heat(load, most)
+                    );
                 }
                 continue;
             };
@@ -254,12 +270,22 @@ fn legend(out: &mut String, y: f64, most: u64, undrawn: Option<u64>, slices: boo
         x += 46.0 + 8.0 * load.to_string().len() as f64;
     }
     let note = match undrawn {
-        None => Some("a network without a grid: nodes in order, its links are not drawn".to_string()),
-        Some(load) if slices => Some(format!("dots: links to other planes; links off the grid carry at most {load}")),
-        Some(load) if load > 0 => Some(format!("links off the grid (wrap-around, switches) carry at most {load}")),
+        None => {
+            Some("a network without a grid: nodes in order, its links are not drawn".to_string())
+        }
+        Some(load) if slices => {
+            Some(format!("dots: links to other planes; links off the grid carry at most {load}"))
+        }
+        Some(load) if load > 0 => {
+            Some(format!("links off the grid (wrap-around, switches) carry at most {load}"))
+        }
         Some(_) => None,
     };
     if let Some(note) = note {
-        let _ = writeln!(out, "<text x=\"{MARGIN}\" y=\"{:.0}\" fill=\"#555\" font-size=\"11\">{note}</text>", y + 30.0);
+        let _ = writeln!(
+            out,
+            "<text x=\"{MARGIN}\" y=\"{:.0}\" fill=\"#555\" font-size=\"11\">{note}</text>",
+            y + 30.0
+        );
     }
 }

@@ -61,7 +61,8 @@ fn write(path: &Path, text: &str) -> anyhow::Result<()> {
 
 /// Every rank's node fails, every spare takes it over: messages on the busiest link and slowdown.
 fn pairs(instance: &Instance, out: &Path) -> anyhow::Result<()> {
-    let evaluator = Evaluator { network: instance.network.as_ref(), traffic: &instance.job.traffic };
+    let evaluator =
+        Evaluator { network: instance.network.as_ref(), traffic: &instance.job.traffic };
     let base = evaluator.count(instance.laid.home.clone())?;
     let before_s = fluid::step_time(&evaluator, &base, &instance.machine)?;
     let pairs: Vec<(u32, NodeId)> = (0..instance.job.ranks() as u32)
@@ -86,7 +87,8 @@ fn pairs(instance: &Instance, out: &Path) -> anyhow::Result<()> {
         by_load.entry(load).or_default().push(ratio);
     }
     write(&out.join("sweep.csv"), &csv)?;
-    let mut rows = vec![["messages", "pairs", "least", "median", "largest"].map(String::from).to_vec()];
+    let mut rows =
+        vec![["messages", "pairs", "least", "median", "largest"].map(String::from).to_vec()];
     for (load, ratios) in &mut by_load {
         ratios.sort_by(f64::total_cmp);
         rows.push(vec![
@@ -106,7 +108,11 @@ fn drawing<E: std::error::Error + Send + Sync + 'static>(path: &Path, e: E) -> a
     anyhow::Error::new(e).context(format!("drawing {}", path.display()))
 }
 
-fn plot_pairs(path: &Path, instance: &Instance, by_load: &BTreeMap<u64, Vec<f64>>) -> anyhow::Result<()> {
+fn plot_pairs(
+    path: &Path,
+    instance: &Instance,
+    by_load: &BTreeMap<u64, Vec<f64>>,
+) -> anyhow::Result<()> {
     let largest = by_load.values().flatten().copied().fold(1.0, f64::max);
     let most = by_load.keys().last().copied().unwrap_or(1);
     let title = format!("{}, {}", instance.network.describe(), instance.job.traffic.name);
@@ -128,8 +134,10 @@ fn plot_pairs(path: &Path, instance: &Instance, by_load: &BTreeMap<u64, Vec<f64>
             .draw()?;
         for (&load, ratios) in by_load {
             let x = load as f64;
-            let (low, middle, high) = (ratios[0], ratios[ratios.len() / 2], ratios[ratios.len() - 1]);
-            chart.draw_series([PathElement::new(vec![(x, low), (x, high)], BLUE.stroke_width(3))])?;
+            let (low, middle, high) =
+                (ratios[0], ratios[ratios.len() / 2], ratios[ratios.len() - 1]);
+            chart
+                .draw_series([PathElement::new(vec![(x, low), (x, high)], BLUE.stroke_width(3))])?;
             chart.draw_series([low, high].map(|y| Circle::new((x, y), 3, BLUE.filled())))?;
             chart.draw_series([Circle::new((x, middle), 6, RED.filled())])?;
         }
@@ -154,9 +162,18 @@ fn sequences(instance: &Instance, args: &SweepArgs, count: usize) -> anyhow::Res
     let mut methods = super::methods(&args.method, instance)?;
     methods.retain(|m| *m != Method::Squeeze || args.method != "all");
     let mut csv = String::from("method,seed,failures,busiest_link,slowdown,ranks_moved\n");
-    let mut table: Vec<Vec<String>> = vec![["method", "failures", "mean load", "largest", "mean slowdown", "largest", "mean moved", "stuck"]
-        .map(String::from)
-        .to_vec()];
+    let mut table: Vec<Vec<String>> = vec![[
+        "method",
+        "failures",
+        "mean load",
+        "largest",
+        "mean slowdown",
+        "largest",
+        "mean moved",
+        "stuck",
+    ]
+    .map(String::from)
+    .to_vec()];
     let mut lines: Vec<(String, Vec<(f64, f64)>)> = Vec::new();
     for &method in &methods {
         let trails: Vec<Vec<Point>> = (0..count)
@@ -168,7 +185,9 @@ fn sequences(instance: &Instance, args: &SweepArgs, count: usize) -> anyhow::Res
                 // Each failure strikes the node on which the next rank of the sequence is by then.
                 let outcomes = planner.trail(method, &mut |at| Some(vec![at[*left.next()?]]))?;
                 let placed = outcomes.into_iter().filter_map(|o| o.result.ok());
-                Ok(placed.map(|p| Point { load: p.score.messages, ratio: p.ratio, moved: p.moved }).collect())
+                Ok(placed
+                    .map(|p| Point { load: p.score.messages, ratio: p.ratio, moved: p.moved })
+                    .collect())
             })
             .collect::<anyhow::Result<_>>()?;
         let mut line = Vec::new();
@@ -218,7 +237,8 @@ fn plot_sequences(
     lines: &[(String, Vec<(f64, f64)>)],
 ) -> anyhow::Result<()> {
     let largest = lines.iter().flat_map(|(_, l)| l).map(|p| p.1).fold(1.0, f64::max);
-    let title = format!("{}, {}, worst of {count}", instance.network.describe(), instance.job.traffic.name);
+    let title =
+        format!("{}, {}, worst of {count}", instance.network.describe(), instance.job.traffic.name);
     let root = SVGBackend::new(path, (820, 460)).into_drawing_area();
     let draw = || -> Result<(), DrawingAreaErrorKind<_>> {
         root.fill(&WHITE)?;
@@ -240,7 +260,9 @@ fn plot_sequences(
             chart
                 .draw_series(LineSeries::new(line.clone(), color.stroke_width(2)).point_size(3))?
                 .label(name.clone())
-                .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 18, y)], color.stroke_width(2)));
+                .legend(move |(x, y)| {
+                    PathElement::new(vec![(x, y), (x + 18, y)], color.stroke_width(2))
+                });
         }
         chart
             .configure_series_labels()

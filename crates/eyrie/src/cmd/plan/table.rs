@@ -112,6 +112,9 @@ mod tests {
     #[test]
     fn columns_line_up() {
         let row = |a: &str, b: &str, c: &str| [a, b, c].map(String::from).to_vec();
-        assert_eq!(align(&[row("m", "load", ""), row("search", "1", "x")]), "m       load\nsearch     1  x\n");
+        assert_eq!(
+            align(&[row("m", "load", ""), row("search", "1", "x")]),
+            "m       load\nsearch     1  x\n"
+        );
     }
 }
