@@ -152,11 +152,19 @@ pub fn choose(
 }
 
 /// Comparable cost of a placement before its step time is known.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy)]
 pub struct Proxy([f64; 4]);
 
-impl Proxy {
-    pub fn cmp(&self, other: &Proxy) -> std::cmp::Ordering {
+impl PartialEq for Proxy {
+    fn eq(&self, other: &Proxy) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Proxy {}
+
+impl Ord for Proxy {
+    fn cmp(&self, other: &Proxy) -> std::cmp::Ordering {
         self.0
             .iter()
             .zip(&other.0)

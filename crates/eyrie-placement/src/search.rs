@@ -56,7 +56,7 @@ pub fn candidates(
     'starts: for start in starts {
         for order in orders(failed, effort.orders) {
             found.extend(beam(setting, start, &order, ranking, effort.width, &mut scratch)?);
-            found.sort_by(|a, b| ranking.proxy(a).cmp(&ranking.proxy(b)));
+            found.sort_by_key(|p| ranking.proxy(p));
             let mut seen = HashSet::new();
             found.retain(|s| seen.insert(s.state.rank_at.clone()));
             found.truncate(effort.width.max(2));
@@ -74,7 +74,7 @@ pub fn candidates(
         }
     }
     found.extend(polished);
-    found.sort_by(|a, b| ranking.proxy(a).cmp(&ranking.proxy(b)));
+    found.sort_by_key(|p| ranking.proxy(p));
     Ok(found)
 }
 
@@ -164,7 +164,7 @@ fn expand(
                 Some((ranking.proxy_of(score?, moved), step))
             })
             .collect();
-        scored.sort_by(|a, b| a.0.cmp(&b.0));
+        scored.sort_by_key(|a| a.0);
         scored.into_iter().take(most).for_each(|(proxy, step)| keep(proxy, step));
     }
 }
