@@ -29,7 +29,7 @@ pub fn measure(setup: &Setup, effort: Effort) -> anyhow::Result<Measured> {
     let inputs = tempfile::tempdir()?;
     let melt = inputs.path().join("in.melt");
     std::fs::write(&melt, MELT)?;
-    let scale = if effort.quick { 1 } else { 5 };
+    let scale = if effort.quick { 1 } else { 3 };
     let mut apps = Vec::new();
     for ranks in [2, 4] {
         let example = |name: &str, args: &str| Program::new(ranks, setup.example(name), args);

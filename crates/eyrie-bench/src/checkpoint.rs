@@ -58,14 +58,14 @@ pub fn measure(setup: &Setup, effort: Effort) -> anyhow::Result<Measured> {
 
 /// Four ranks that change a twentieth of their memory in each step.
 fn program(setup: &Setup, effort: Effort) -> (Program, u64) {
-    let (mb, steps) = if effort.quick { (16, 400) } else { (64, 1200) };
+    let (mb, steps) = if effort.quick { (16, 400) } else { (64, 800) };
     let args = format!("--mb {mb} --percent 5 --steps {steps} --spin 1000000");
     (Program::new(4, setup.example("memory"), &args), mb)
 }
 
 fn strategies(setup: &Setup, effort: Effort) -> anyhow::Result<Measured> {
     let (program, mb) = program(setup, effort);
-    let counts: &[u32] = if effort.quick { &[2] } else { &[1, 2, 4, 8] };
+    let counts: &[u32] = if effort.quick { &[2] } else { &[1, 3, 6] };
     let without = Contender::eyrie("Eyrie without checkpoints", "--checkpoint-every off");
     eprintln!("a first run, to know how long one takes");
     let length = run(setup, &without, &program)?.elapsed;

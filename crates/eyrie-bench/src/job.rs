@@ -11,7 +11,9 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{channel, Receiver};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{channel, Receiver, RecvTimeoutError};
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -21,6 +23,29 @@ const JOB_TIMEOUT: Duration = Duration::from_secs(900);
 const END_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long the last events may lag behind the end of a job.
 const EVENT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How soon a signal that ends the measurement is noticed.
+const GLANCE: Duration = Duration::from_millis(200);
+/// A signal has come that ends the measurement.
+static INTERRUPTED: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
+
+/// From here on SIGINT, SIGTERM and SIGHUP end the measurement together with its job.
+///
+/// # Errors
+/// When the kernel refuses.
+pub fn watch_signals() -> std::io::Result<()> {
+    for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
+        signal_hook::flag::register(signal.as_raw(), Arc::clone(&INTERRUPTED))?;
+    }
+    Ok(())
+}
+
+fn check_interrupted() -> anyhow::Result<()> {
+    if INTERRUPTED.load(Ordering::Relaxed) {
+        bail!("interrupted");
+    }
+    Ok(())
+}
 
 /// MPICH over its own tcp provider, each rank as if on a node of its own.
 const DIRECT: [(&str, &str); 3] =
@@ -205,18 +230,23 @@ impl Job {
     /// When the job has ended.
     pub fn event(&mut self, deadline: Instant) -> anyhow::Result<Option<Event>> {
         let events = self.events.as_ref().context("this job has no events")?;
-        let wait = deadline.saturating_duration_since(Instant::now());
-        match events.recv_timeout(wait) {
-            Ok(event) => {
-                self.seen.push(event.clone());
-                if matches!(event.what, What::JobEnded) {
-                    bail!("the job ended before it was measured: {}", self.complaint());
+        let event = loop {
+            check_interrupted()?;
+            let left = deadline.saturating_duration_since(Instant::now());
+            match events.recv_timeout(left.min(GLANCE)) {
+                Ok(event) => break event,
+                Err(RecvTimeoutError::Timeout) if left > GLANCE => {}
+                Err(RecvTimeoutError::Timeout) => return Ok(None),
+                Err(e) => {
+                    return Err(e).with_context(|| format!("no more events: {}", self.complaint()))
                 }
-                Ok(Some(event))
             }
-            Err(std::sync::mpsc::RecvTimeoutError::Timeout) => Ok(None),
-            Err(e) => Err(e).with_context(|| format!("no more events: {}", self.complaint())),
+        };
+        self.seen.push(event.clone());
+        if matches!(event.what, What::JobEnded) {
+            bail!("the job ended before it was measured: {}", self.complaint());
         }
+        Ok(Some(event))
     }
 
     /// Waits for the first event of which `wanted` makes something.
@@ -305,8 +335,12 @@ impl Job {
     /// # Errors
     /// When it does not end well or in time.
     pub fn finish(mut self) -> anyhow::Result<Finished> {
-        if !self.wait(JOB_TIMEOUT)? {
-            bail!("the job did not end within {}: {}", shown(JOB_TIMEOUT), self.complaint());
+        let deadline = Instant::now() + JOB_TIMEOUT;
+        while !self.wait(GLANCE)? {
+            check_interrupted()?;
+            if Instant::now() > deadline {
+                bail!("the job did not end within {}: {}", shown(JOB_TIMEOUT), self.complaint());
+            }
         }
         let elapsed = self.begun.elapsed();
         let status = self.child.wait()?;

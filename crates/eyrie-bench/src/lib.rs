@@ -62,6 +62,7 @@ impl Question {
 /// When something that is needed is missing, or a job fails.
 pub fn answer(question: Question, setup: &Setup, effort: Effort) -> anyhow::Result<Report> {
     setup.check()?;
+    job::watch_signals()?;
     let watch = machine::Watch::begin();
     if let Some(warning) = watch.warning() {
         eprintln!("eyrie bench: {warning}");

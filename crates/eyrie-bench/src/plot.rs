@@ -82,7 +82,7 @@ fn size_label(bytes: &f64) -> String {
 }
 
 fn number_label(value: &f64) -> String {
-    format!("{value:.0}")
+    format!("{value:.1}")
 }
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;

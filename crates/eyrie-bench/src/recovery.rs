@@ -24,7 +24,7 @@ struct Case {
     options: &'static str,
 }
 
-const COMPUTES: &str = "--spin 1000000 --steps 3500";
+const COMPUTES: &str = "--spin 1000000 --steps 2200";
 const TALKS: &str = "--spin 0 --percent 0 --steps 60000";
 const ONE_NODE: &str = "--checkpoint-every off";
 const TWO_NODES: &str = "--checkpoint-every off --nodes 2 --spares 1";

@@ -278,21 +278,22 @@ impl<'a> Evaluator<'a> {
         score
     }
 
-    /// Scores many candidates, in parallel where there are many.
+    /// Scores many candidates, in parallel where there are many; `None` for one that dead routers cut off.
     pub fn score_all(
         &self,
         base: &Counted,
         candidates: &[Vec<(Rank, NodeId)>],
-    ) -> Result<Vec<Score>, RouteError> {
+    ) -> Vec<Option<Score>> {
         const PARALLEL_FROM: usize = 256;
         if candidates.len() < PARALLEL_FROM {
             let mut scratch = self.scratch();
-            return candidates.iter().map(|m| self.score_moves(base, m, &mut scratch)).collect();
+            let score = |m: &Vec<_>| self.score_moves(base, m, &mut scratch).ok();
+            return candidates.iter().map(score).collect();
         }
         candidates
             .par_iter()
             .with_min_len(64)
-            .map_init(|| self.scratch(), |scratch, m| self.score_moves(base, m, scratch))
+            .map_init(|| self.scratch(), |scratch, m| self.score_moves(base, m, scratch).ok())
             .collect()
     }
 }

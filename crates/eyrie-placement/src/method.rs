@@ -115,11 +115,12 @@ impl Setting<'_> {
     }
 
     /// The step with the fewest messages on the busiest link, the first of several.
-    fn best(&self, standing: &Standing, steps: Vec<Step>) -> Result<Option<Step>, RouteError> {
+    fn best(&self, standing: &Standing, steps: Vec<Step>) -> Option<Step> {
         let moves: Vec<_> = steps.iter().map(|s| s.moves.clone()).collect();
-        let scores = self.evaluator.score_all(&standing.counted, &moves)?;
-        let ranked = scores.into_iter().zip(steps).enumerate();
-        Ok(ranked.min_by_key(|(i, (score, _))| (score.messages, *i)).map(|(_, (_, s))| s))
+        let scores = self.evaluator.score_all(&standing.counted, &moves);
+        let scored = scores.into_iter().zip(steps).filter_map(|(score, step)| Some((score?, step)));
+        let ranked = scored.enumerate();
+        ranked.min_by_key(|(i, (score, _))| (score.messages, *i)).map(|(_, (_, step))| step)
     }
 
     /// Finds a place for `rank` by a published method, or says why it is stuck.
@@ -137,18 +138,18 @@ impl Setting<'_> {
             }
             Method::Best0D => {
                 let steps = self.substitutes(&standing.state, rank);
-                self.best(standing, steps)?.ok_or_else(no_spare)
+                self.best(standing, steps).ok_or_else(no_spare)
             }
             Method::Slide(k) => {
                 let steps = self.slides(&standing.state, rank, k, false);
-                self.best(standing, steps)?.ok_or_else(|| {
+                self.best(standing, steps).ok_or_else(|| {
                     format!("no {k}D slide from {}: no line of ranks ends at a free spare", at())
                 })
             }
             Method::Hybrid => {
                 for k in (1..=self.job.layout.dims().len()).rev() {
                     let steps = self.slides(&standing.state, rank, k, false);
-                    if let Some(step) = self.best(standing, steps)? {
+                    if let Some(step) = self.best(standing, steps) {
                         return Ok(Ok(step));
                     }
                 }

@@ -152,19 +152,11 @@ pub fn choose(
 }
 
 /// Comparable cost of a placement before its step time is known.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Proxy([f64; 4]);
 
-impl PartialEq for Proxy {
-    fn eq(&self, other: &Proxy) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-
-impl Eq for Proxy {}
-
-impl Ord for Proxy {
-    fn cmp(&self, other: &Proxy) -> std::cmp::Ordering {
+impl Proxy {
+    pub fn cmp(&self, other: &Proxy) -> std::cmp::Ordering {
         self.0
             .iter()
             .zip(&other.0)
@@ -185,6 +177,8 @@ pub struct Ranking<'a> {
     weights: Weights,
     bandwidth: f64,
     now: &'a [NodeId],
+    /// No message has any bytes (a barrier): links do not fill up, so only time counts.
+    latency_bound: bool,
 }
 
 impl Ranking<'_> {
@@ -204,7 +198,9 @@ impl Ranking<'_> {
 
     /// Whether nothing but the load decides.
     pub fn load_only(&self) -> bool {
-        self.weights.objective == Objective::BusiestLink && self.weights.budget_s.is_none()
+        self.weights.objective == Objective::BusiestLink
+            && self.weights.budget_s.is_none()
+            && !self.latency_bound
     }
 
     pub fn proxy(&self, standing: &Standing) -> Proxy {
@@ -224,6 +220,7 @@ impl Ranking<'_> {
         let over = self.weights.budget_s.map_or(0.0, |budget| (moves_s - budget).max(0.0));
         let (load, moved) = (messages as f64, moved as f64);
         Proxy(match self.weights.objective {
+            Objective::BusiestLink if self.latency_bound => [over, step_s, load, moved],
             Objective::BusiestLink => [over, load, step_s, moved],
             Objective::TotalTime { iterations } => {
                 [over, iterations as f64 * step_s + moves_s, load, moved]
@@ -573,25 +570,27 @@ impl<'a> Planner<'a> {
     ) -> Result<Result<Track, Stuck>, RouteError> {
         let setting = self.setting(stage);
         let was = &track.standing.state.rank_at;
-        let ranking =
-            Ranking { weights: self.weights, bandwidth: self.machine.bandwidth, now: was };
+        let ranking = self.ranking(was);
         let struck = self.struck(track.standing.clone(), stage)?;
         let mut found: Vec<Standing> = Vec::new();
         for (method, alone) in alone.iter_mut() {
             let elsewhere = alone.as_ref().is_none_or(|t| t.standing.state.rank_at != *was);
             if let Some(own) = alone.take() {
-                *alone = self.advance(*method, own, stage, after)?.ok();
+                // A method whose own choice is cut off by dead routers is out, not the search.
+                *alone = self.advance(*method, own, stage, after).ok().and_then(Result::ok);
                 found.extend(alone.iter().map(|t| t.standing.clone()));
             }
             if elsewhere {
-                found.extend(setting.settle(*method, struck.clone(), &stage.failed)?.ok());
+                let settled = setting.settle(*method, struck.clone(), &stage.failed);
+                found.extend(settled.ok().and_then(Result::ok));
             }
         }
         let home = self.at_home(stage)?;
         let from_home = home.state.rank_at != *was && stage.all_failed.len() <= 64;
         if from_home {
             for (method, _) in alone.iter() {
-                found.extend(setting.settle(*method, home.clone(), &stage.all_failed)?.ok());
+                let settled = setting.settle(*method, home.clone(), &stage.all_failed);
+                found.extend(settled.ok().and_then(Result::ok));
             }
         }
         let starts: Vec<&Standing> =
@@ -618,13 +617,22 @@ impl<'a> Planner<'a> {
 
     /// Squeezing instead, where the program allows it and it costs less.
     fn or_squeezed(&self, placed: Placed, stage: &Stage) -> Result<Placed, RouteError> {
-        let ranking =
-            Ranking { weights: self.weights, bandwidth: self.machine.bandwidth, now: &self.job.at };
+        let ranking = self.ranking(&self.job.at);
         let cost = |p: &Placed| ranking.cost(p.score.messages, p.step_s, p.moved);
         Ok(match self.squeeze(stage)? {
             Ok(squeezed) if cost(&squeezed) < cost(&placed) => squeezed,
             _ => placed,
         })
+    }
+
+    fn ranking<'n>(&self, now: &'n [NodeId]) -> Ranking<'n> {
+        let mut messages = self.job.traffic.phases.iter().flat_map(|p| &p.messages);
+        Ranking {
+            weights: self.weights,
+            bandwidth: self.machine.bandwidth,
+            now,
+            latency_bound: messages.all(|m| m.bytes == 0),
+        }
     }
 
     /// The job at home after all failures so far.

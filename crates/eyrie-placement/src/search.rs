@@ -56,7 +56,7 @@ pub fn candidates(
     'starts: for start in starts {
         for order in orders(failed, effort.orders) {
             found.extend(beam(setting, start, &order, ranking, effort.width, &mut scratch)?);
-            found.sort_by_key(|p| ranking.proxy(p));
+            found.sort_by(|a, b| ranking.proxy(a).cmp(&ranking.proxy(b)));
             let mut seen = HashSet::new();
             found.retain(|s| seen.insert(s.state.rank_at.clone()));
             found.truncate(effort.width.max(2));
@@ -74,7 +74,7 @@ pub fn candidates(
         }
     }
     found.extend(polished);
-    found.sort_by_key(|p| ranking.proxy(p));
+    found.sort_by(|a, b| ranking.proxy(a).cmp(&ranking.proxy(b)));
     Ok(found)
 }
 
@@ -120,9 +120,7 @@ fn beam(
         let mut next: Vec<(crate::plan::Proxy, usize, Step)> = Vec::new();
         for (i, standing) in level.iter().enumerate() {
             if let Some(rank) = next_displaced(&standing.state, order) {
-                expand(setting, standing, rank, ranking, |proxy, step| {
-                    next.push((proxy, i, step))
-                })?;
+                expand(setting, standing, rank, ranking, |proxy, step| next.push((proxy, i, step)));
             }
         }
         done.extend(level.iter().filter(|s| next_displaced(&s.state, order).is_none()).cloned());
@@ -150,26 +148,25 @@ fn expand(
     rank: Rank,
     ranking: &Ranking,
     mut keep: impl FnMut(crate::plan::Proxy, Step),
-) -> Result<(), RouteError> {
+) {
     let axes = setting.job.layout.dims().len();
     let slides: Vec<Step> =
         (1..=axes).flat_map(|k| setting.slides(&standing.state, rank, k, true)).collect();
     let substitutes = setting.substitutes(&standing.state, rank);
     for (steps, most) in [(slides, usize::MAX), (substitutes, SUBSTITUTES)] {
         let moves: Vec<_> = steps.iter().map(|s| s.moves.clone()).collect();
-        let scores = setting.evaluator.score_all(&standing.counted, &moves)?;
+        let scores = setting.evaluator.score_all(&standing.counted, &moves);
         let mut scored: Vec<_> = scores
             .into_iter()
             .zip(steps)
-            .map(|(score, step)| {
+            .filter_map(|(score, step)| {
                 let moved = ranking.moved_after(&standing.state.rank_at, &step.moves);
-                (ranking.proxy_of(score, moved), step)
+                Some((ranking.proxy_of(score?, moved), step))
             })
             .collect();
-        scored.sort_by_key(|a| a.0);
+        scored.sort_by(|a, b| a.0.cmp(&b.0));
         scored.into_iter().take(most).for_each(|(proxy, step)| keep(proxy, step));
     }
-    Ok(())
 }
 
 /// Hot ranks whose moves are tried in a round of local search.
@@ -189,10 +186,10 @@ fn polish(
     for _ in 0..rounds {
         let steps = neighbours(setting, &best)?;
         let moves: Vec<_> = steps.iter().map(|s| s.moves.clone()).collect();
-        let scores = setting.evaluator.score_all(&best.counted, &moves)?;
-        let proxies = scores.into_iter().zip(steps).map(|(score, step)| {
+        let scores = setting.evaluator.score_all(&best.counted, &moves);
+        let proxies = scores.into_iter().zip(steps).filter_map(|(score, step)| {
             let moved = ranking.moved_after(&best.state.rank_at, &step.moves);
-            (ranking.proxy_of(score, moved), step)
+            Some((ranking.proxy_of(score?, moved), step))
         });
         match proxies.min_by(|a, b| a.0.cmp(&b.0)) {
             Some((proxy, step)) if proxy < ranking.proxy(&best) => {

@@ -174,12 +174,18 @@ fn planes_in_grid(
     }
     let shape = shape.unwrap_or(&inner).to_vec();
     fits(&shape, dims, "the network")?;
-    let origin: Vec<usize> = (0..n).map(|a| margins[a].0.min(dims[a] - shape[a])).collect();
+    // The spares lie around the job if it and they fit, else on the sides of the network.
+    let around: Vec<usize> = (0..n).map(|a| shape[a] + margins[a].0 + margins[a].1).collect();
+    let room = (0..n).all(|a| around[a] <= dims[a]);
+    let edge = if room { &around } else { dims };
+    let origin: Vec<usize> = (0..n).map(|a| margins[a].0.min(edge[a] - shape[a])).collect();
     let (mut home, mut spares, mut taken) = (Vec::new(), Vec::new(), 0);
     coords::for_each(dims, |c| {
         let node = grid.node(coords::index(c, dims));
         let in_job = (0..n).all(|a| c[a] >= origin[a] && c[a] < origin[a] + shape[a]);
-        let marked = (0..n).any(|a| c[a] < margins[a].0 || c[a] + margins[a].1 >= dims[a]);
+        let inside = (0..n).all(|a| c[a] < edge[a]);
+        let marked =
+            inside && (0..n).any(|a| c[a] < margins[a].0 || c[a] + margins[a].1 >= edge[a]);
         if in_job {
             home.push(node);
             taken += usize::from(marked);
@@ -380,6 +386,13 @@ mod tests {
         let l = laid("torus:12x12", Some("11x12"), "2d(2,1)").unwrap();
         assert_eq!((l.home.len(), l.spares.len()), (132, 12));
         assert!(l.notes[0].contains("takes 11 of the 23"), "{:?}", l.notes);
+    }
+
+    #[test]
+    fn a_smaller_job_has_its_spares_around_it() {
+        let l = laid("mesh:9x9", Some("4x5"), "2d(2,1)").unwrap();
+        assert_eq!((l.home.len(), l.spares.len()), (20, 10));
+        assert!(l.spares.contains(&(4 * 9)) && l.spares.contains(&5));
     }
 
     #[test]

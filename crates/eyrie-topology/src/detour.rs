@@ -52,7 +52,9 @@ impl<'a> Detour<'a> {
     pub fn find(&self, from: NodeId, to: NodeId, out: &mut Vec<LinkId>) -> Result<How, RouteError> {
         let start = out.len();
         self.inner.route(from, to, out)?;
-        if !self.blocked(&out[start..]) {
+        // From or to a dead node nothing is sent: a rank that still has to move is only counted there.
+        let nothing_sent = self.dead[from as usize] || self.dead[to as usize];
+        if nothing_sent || !self.blocked(&out[start..]) {
             return Ok(How::Direct);
         }
         for index in 0.. {
