@@ -159,7 +159,7 @@ def limit(case):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--eyrie", required=True)
+    parser.add_argument("--planner", required=True, help="the eyrie binary")
     parser.add_argument("--program", required=True)
     parser.add_argument("--cases", type=int, default=240)
     parser.add_argument("--seed", type=int, default=1)
@@ -170,7 +170,7 @@ def main():
     rng = random.Random(options.seed)
     cases = [random_case(rng) for _ in range(options.cases)]
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        judged = list(pool.map(lambda c: judge(c, options.eyrie, options.program), cases))
+        judged = list(pool.map(lambda c: judge(c, options.planner, options.program), cases))
     done = [c for c in judged if c]
     for case in done:
         case["off"] = case["ours"] / case["simgrid"] - 1

@@ -152,17 +152,13 @@ pub fn choose(
 }
 
 /// Comparable cost of a placement before its step time is known.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy)]
 pub struct Proxy([f64; 4]);
 
-impl Proxy {
-    pub fn cmp(&self, other: &Proxy) -> std::cmp::Ordering {
-        self.0
-            .iter()
-            .zip(&other.0)
-            .map(|(a, b)| a.total_cmp(b))
-            .find(|o| o.is_ne())
-            .unwrap_or(std::cmp::Ordering::Equal)
+impl Ord for Proxy {
+    fn cmp(&self, other: &Proxy) -> std::cmp::Ordering {
+        let pairs = self.0.iter().zip(&other.0);
+        pairs.map(|(a, b)| a.total_cmp(b)).find(|o| o.is_ne()).unwrap_or(std::cmp::Ordering::Equal)
     }
 }
 
@@ -171,6 +167,14 @@ impl PartialOrd for Proxy {
         Some(self.cmp(other))
     }
 }
+
+impl PartialEq for Proxy {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Proxy {}
 
 /// Ranks placements by the weights, relative to where the job is now.
 pub struct Ranking<'a> {
