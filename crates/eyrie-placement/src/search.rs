@@ -30,7 +30,7 @@ impl Effort {
     /// For a job with this many messages an iteration.
     pub fn for_messages(messages: usize) -> Self {
         match messages {
-            0..=4_000 => Effort { width: 6, orders: 8, rounds: 12 },
+            0..=4_000 => Effort { width: 4, orders: 6, rounds: 4 },
             4_001..=40_000 => Effort { width: 3, orders: 3, rounds: 6 },
             40_001..=200_000 => Effort { width: 2, orders: 1, rounds: 2 },
             _ => Effort { width: 1, orders: 1, rounds: 0 },
@@ -68,7 +68,7 @@ pub fn candidates(
         }
     }
     let mut polished = Vec::new();
-    for standing in found.iter().take(2) {
+    for standing in found.iter().take(1) {
         if effort.rounds > 0 && standing.counted.score.messages > floor {
             polished.push(polish(setting, standing, ranking, effort.rounds, &mut scratch)?);
         }
