@@ -21,4 +21,4 @@ fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 smpicc -O2 -o "$work/exchange" "$here/exchange.c"
-python3 "$here/referee.py" --eyrie "$eyrie" --program "$work/exchange" "$@"
+python3 "$here/referee.py" --planner "$eyrie" --program "$work/exchange" "$@"
