@@ -94,12 +94,12 @@ def lammps(steps=300, size=8):
 
 # Each about a second on two idle cores.
 PROGRAMS = {
-    "heat2d": example("heat2d", "--nx", 200, "--ny", 200, "--steps", 3000, "--out", "plate"),
-    "cg": example("cg", "--n", 24, "--solves", 8, "--out", "solution"),
-    "isort": example("isort", "--keys", 65536, "--iterations", 40, "--out", "keys"),
-    "farm": example("farm", "--tasks", 1000, "--work", 5000),
+    "heat2d": example("heat2d", "--nx", 200, "--ny", 200, "--steps", 8000, "--out", "plate"),
+    "cg": example("cg", "--n", 24, "--solves", 40, "--out", "solution"),
+    "isort": example("isort", "--keys", 65536, "--iterations", 200, "--out", "keys"),
+    "farm": example("farm", "--tasks", 2000, "--work", 5000),
     "rma": example("rma", "--rounds", 60, "--words", 1024, "--out", "sums"),
-    "io": example("io", "--steps", 400, "--dir", "files"),
+    "io": example("io", "--steps", 1000, "--dir", "files"),
     "jacobi_numpy": Program(
         (str(PYTHON), str(ROOT / "examples/jacobi_numpy.py"), "--iterations", "600", "--out", "field.npy")
     ),

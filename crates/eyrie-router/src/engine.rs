@@ -235,7 +235,9 @@ impl Engine {
             self.close(id);
         }
         for (id, size) in std::mem::take(&mut self.waiting) {
-            self.open_segment(id, size);
+            if !self.open_segment(id, size) {
+                self.waiting.push((id, size));
+            }
         }
         self.keep_within_memory();
     }
@@ -418,7 +420,7 @@ impl Engine {
             Kind::Data => self.log_message(rank, frame)?,
             Kind::Resend => self.verify(rank, h)?,
             Kind::Determinants => {}
-            Kind::SegmentRequest => self.open_segment(id, h.size),
+            Kind::SegmentRequest => self.segment_requested(id, rank, h.size),
             Kind::SegmentDone => {
                 if let Some(conn) = self.conns.get_mut(&id) {
                     conn.segments.retain(|s| *s != h.segment);
@@ -505,20 +507,26 @@ impl Engine {
         self.flush(id);
     }
 
-    fn open_segment(&mut self, id: u64, size: u64) {
+    /// A sender asks for a segment. When there is none to be had it is held back, and tried again at every tick.
+    fn segment_requested(&mut self, id: u64, rank: Rank, size: u64) {
+        if !self.open_segment(id, size) {
+            self.waiting.push((id, size));
+            let reason = "no space for its large messages until their receivers have taken others";
+            self.emit(RouterEvent::HeldBack { rank, reason: reason.into() });
+        }
+    }
+
+    /// Gives the sender of connection `id` a segment. False: there is no space for one.
+    fn open_segment(&mut self, id: u64, size: u64) -> bool {
         if !self.conns.contains_key(&id) {
-            return;
+            return true; // Gone, and so is its wish.
         }
         let mut opened = self.segments.open(size);
         if opened.is_err() {
             self.make_room("no space for large messages");
             opened = self.segments.open(size);
         }
-        let Ok(segment) = opened else {
-            // Tried again at the next tick: the sender is held back until there is space.
-            self.waiting.push((id, size));
-            return;
-        };
+        let Ok(segment) = opened else { return false };
         let s = self.segments.get(segment).expect("just made");
         let header = Header { segment, size: s.size, ..Header::new(Kind::Segment) };
         let file = s.file.clone();
@@ -526,6 +534,7 @@ impl Engine {
         conn.segments.push_back(segment);
         conn.push_with_descriptor(&header, file);
         self.flush(id);
+        true
     }
 
     /// A frame on a delivery stream.
@@ -728,12 +737,20 @@ impl Engine {
     /// No disk is left for the log: forgets what the rank with the largest log has taken already, and says
     /// that this rank cannot be recovered until its next image.
     fn make_room(&mut self, why: &str) {
-        let taken = |r: usize| self.logs[r].passed(&self.ranks[r].cursor);
+        // What is on its way only is not forgotten: that would free nothing, and the rank has yet to read it.
+        let taken = |r: usize| {
+            let shown = self.ranks[r].determinants.last().map_or(0, |d| d.position);
+            self.logs[r].passed(&self.ranks[r].cursor).min(shown)
+        };
         let largest = (0..self.logs.len())
             .filter(|r| taken(*r) > self.logs[*r].floor())
             .max_by_key(|r| self.logs[*r].bytes());
         let Some(r) = largest else { return };
         let position = taken(r);
+        // A restarted rank may have yet to read again what its predecessor was shown.
+        for segment in self.logs[r].segments_up_to(position) {
+            self.segments.not_again(segment);
+        }
         self.forget(r as Rank, position);
         let reason = format!("{why}; messages up to {position} are no longer logged");
         self.emit(RouterEvent::Unprotected { rank: r as Rank, reason });

@@ -52,6 +52,8 @@ pub enum RouterEvent {
     ContentDiffers { rank: Rank, reason: String },
     /// The log cannot be kept (disk full): this rank cannot be recovered until its next image.
     Unprotected { rank: Rank, reason: String },
+    /// There is no space for what this rank sends: it waits until its receivers have taken messages.
+    HeldBack { rank: Rank, reason: String },
     /// The router cannot go on.
     Fatal { reason: String },
 }

@@ -11,6 +11,10 @@ use std::io;
 /// A block is sealed when the next frame would take it beyond this, in bytes.
 const BLOCK_BYTES: usize = 256 * 1024;
 
+/// A block is sealed, too, when its frames name this much payload in segments, in bytes: the log is discarded by
+/// blocks, and a block of frames alone would hold gigabytes of payload back.
+const BLOCK_PAYLOAD_BYTES: u64 = 1 << 20;
+
 enum Place {
     Memory(Vec<u8>),
     Disk { offset: u64, len: usize },
@@ -20,6 +24,8 @@ struct Block {
     /// Position of the last frame in the block.
     last: u64,
     place: Place,
+    /// Bytes of payload in segments.
+    payload: u64,
     /// How many frames of the block lie in which segment.
     segments: Vec<(u32, u32)>,
 }
@@ -110,6 +116,7 @@ impl Log {
         bytes.extend_from_slice(payload);
         block.last = header.position;
         if header.flags & eyrie_wire::data::IN_SEGMENT != 0 {
+            block.payload += header.size;
             match block.segments.iter_mut().find(|(id, _)| *id == header.segment) {
                 Some((_, n)) => *n += 1,
                 None => block.segments.push((header.segment, 1)),
@@ -122,12 +129,15 @@ impl Log {
 
     fn writable_block(&mut self, len: usize) -> &mut Block {
         let full = match self.blocks.back() {
-            Some(Block { place: Place::Memory(bytes), .. }) => bytes.len() + len > BLOCK_BYTES,
+            Some(Block { place: Place::Memory(bytes), payload, .. }) => {
+                bytes.len() + len > BLOCK_BYTES || *payload >= BLOCK_PAYLOAD_BYTES
+            }
             _ => true,
         };
         if full {
             let place = Place::Memory(Vec::new());
-            self.blocks.push_back(Block { last: self.newest, place, segments: Vec::new() });
+            let (last, segments) = (self.newest, Vec::new());
+            self.blocks.push_back(Block { last, place, payload: 0, segments });
         }
         self.blocks.back_mut().unwrap()
     }
@@ -198,6 +208,12 @@ impl Log {
         cursor.offset += frame_len;
     }
 
+    /// The segments that whole blocks up to `position` name.
+    pub fn segments_up_to(&self, position: u64) -> impl Iterator<Item = u32> + '_ {
+        let whole = self.blocks.iter().take_while(move |b| b.last <= position);
+        whole.flat_map(|b| b.segments.iter().map(|(id, _)| *id))
+    }
+
     /// Forgets whole blocks up to `position`.
     pub fn discard(&mut self, position: u64, spill: &mut Spill) -> Freed {
         let mut freed = Freed::default();
@@ -236,10 +252,11 @@ impl Log {
     /// Position up to which the cursor has passed.
     pub fn passed(&self, cursor: &Cursor) -> u64 {
         let index = cursor.block.saturating_sub(self.first_block) as usize;
-        match index.checked_sub(1).and_then(|i| self.blocks.get(i)) {
-            Some(block) => block.last,
-            None => self.floor,
-        }
+        let whole = match self.blocks.get(index) {
+            Some(block) if cursor.offset >= block.len() => Some(block),
+            _ => index.checked_sub(1).and_then(|i| self.blocks.get(i)),
+        };
+        whole.map_or(self.floor, |block| block.last)
     }
 }
 
@@ -316,5 +333,28 @@ mod tests {
             assert_eq!(read_all(&log, &mut cursor, &spill), [(seq, seq, 8000)]);
             assert_eq!(read_all(&log, &mut anew, &spill), [(seq, seq, 8000)]);
         }
+    }
+
+    #[test]
+    fn large_payloads_are_discarded_as_soon_as_their_frames_may_be() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut log, mut spill) = (Log::new(2), Spill::create(dir.path()).unwrap());
+        for seq in 1..=8 {
+            let (mut h, _) = message(1, seq, 0);
+            (h.flags, h.segment, h.size) = (eyrie_wire::data::IN_SEGMENT, seq as u32, 1 << 20);
+            log.append(h, &[]);
+        }
+        let freed = log.discard(5, &mut spill);
+        assert_eq!(freed.segments, (1..=5).map(|s| (s, 1)).collect::<Vec<_>>());
+        // All that a cursor at the end has passed may go, the block that is written to included.
+        let cursor = log.cursor_after(8, &spill).unwrap();
+        assert_eq!(log.passed(&cursor), 8);
+        log.discard(8, &mut spill);
+        assert_eq!(log.bytes(), 0);
+        let mut cursor = cursor;
+        assert!(log.frame(&mut cursor, &spill).unwrap().is_none());
+        let (h, payload) = message(0, 1, 10);
+        log.append(h, &payload);
+        assert_eq!(log.frame(&mut cursor, &spill).unwrap().unwrap().header.position, 9);
     }
 }

@@ -19,8 +19,8 @@ pub struct Segment {
     frames: u64,
     /// Its sender may still write to it.
     open: bool,
-    /// Its sender's connection broke: frames that name it may be on no log yet, so it is not used anew.
-    abandoned: bool,
+    /// Nobody but logged frames can name it: its pages may be used anew when it is gone.
+    reusable: bool,
 }
 
 /// All segments of a router.
@@ -83,7 +83,7 @@ impl Segments {
         let id = self.next;
         self.next = self.next.checked_add(1).unwrap_or(1);
         self.map
-            .insert(id, Segment { file, size, in_memory, frames: 0, open: true, abandoned: false });
+            .insert(id, Segment { file, size, in_memory, frames: 0, open: true, reusable: true });
         Ok(id)
     }
 
@@ -114,12 +114,18 @@ impl Segments {
         self.reap(id)
     }
 
-    /// The connection of the sender is gone. Returns true when the segment is gone.
+    /// The connection of the sender is gone: frames that name the segment may be on no log yet. Returns true when the
+    /// segment is gone.
     pub fn abandon(&mut self, id: u32) -> bool {
-        if let Some(s) = self.map.get_mut(&id) {
-            s.abandoned = true;
-        }
+        self.not_again(id);
         self.close(id)
+    }
+
+    /// Somebody may read or write the segment after it is gone from here: its pages must stay as they are.
+    pub fn not_again(&mut self, id: u32) {
+        if let Some(s) = self.map.get_mut(&id) {
+            s.reusable = false;
+        }
     }
 
     fn reap(&mut self, id: u32) -> bool {
@@ -130,7 +136,7 @@ impl Segments {
         let segment = self.map.remove(&id).unwrap();
         if !segment.in_memory {
             self.disk -= segment.size;
-        } else if !segment.abandoned && segment.size == self.standard_size && self.pool.len() < 8 {
+        } else if segment.reusable && segment.size == self.standard_size && self.pool.len() < 8 {
             self.pool.push(segment.file);
         } else {
             self.memory -= segment.size;

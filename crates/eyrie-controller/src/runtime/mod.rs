@@ -457,6 +457,10 @@ impl Job {
             R::Divergence { rank, reason } => Event::Divergence { rank, reason },
             R::ContentDiffers { rank, reason } => Event::ContentDiffers { rank, reason },
             R::Unprotected { rank, reason } => Event::Unprotected { rank, reason },
+            R::HeldBack { rank, reason } => {
+                let text = format!("rank {rank} is held back: {reason}");
+                return self.record(Record::Note { text });
+            }
             R::Fatal { reason } => Event::RouterFailed(reason),
         };
         self.tell(event);
