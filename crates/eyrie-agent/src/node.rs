@@ -404,6 +404,8 @@ impl Agent {
                 }
             }
             Done::Uploaded { key, image, result } => {
+                // Whether the rank has refused: it says why before its stream ends, and knows better than the store.
+                self.hear(key);
                 if let Some(p) = self.processes.get_mut(&key) {
                     if p.capture.as_ref().is_some_and(|c| c.image == image) {
                         p.capture = None;

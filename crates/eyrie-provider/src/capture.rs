@@ -105,13 +105,14 @@ fn take() {
             tell_agent(&FromRank::Captured { image, child_pid: child_pid as u32, pause_ns });
         }
         Outcome::Refused(refusal) => {
-            drop(out);
             let mut text = [0u8; MAX_MESSAGE];
             let mut rest = &mut text[..];
             // A text that does not fit is cut.
             let _ = write!(rest, "{refusal}");
             let len = MAX_MESSAGE - rest.len();
             refuse(std::str::from_utf8(&text[..len]).unwrap_or("the process cannot be captured"));
+            // After the reason: whoever sees the stream end can know it.
+            drop(out);
         }
         Outcome::Restored => {
             // The descriptor is not open here.

@@ -40,18 +40,19 @@ pub fn receive(
     door: &Door,
 ) {
     let life = Life { rank, incarnation };
-    let result = take_in(life, image, &mut stream, door);
-    let (answer, message) = match result {
+    match take_in(life, image, &mut stream, door) {
         Ok((stored, meta)) => {
-            (ImageAnswer::Stored, Inbound::ImageStored { life, image: stored, meta })
+            let _ = door.inbound.send(Inbound::ImageStored { life, image: stored, meta });
+            // The agent may be gone.
+            let _ = write_frame(&mut stream, &ImageAnswer::Stored);
         }
         Err(reason) => {
-            (ImageAnswer::Refused(reason.clone()), Inbound::ImageFailed { life, image, reason })
+            // The agent tells the controller, with the rank's own reason if there is one.
+            if write_frame(&mut stream, &ImageAnswer::Refused(reason.clone())).is_err() {
+                let _ = door.inbound.send(Inbound::ImageFailed { life, image, reason });
+            }
         }
-    };
-    let _ = door.inbound.send(message);
-    // The agent may be gone.
-    let _ = write_frame(&mut stream, &answer);
+    }
 }
 
 fn take_in(
