@@ -1,6 +1,7 @@
 //! Ending every child of this process, those it has adopted included, and making sure that they are gone.
 
 use rustix::process::{kill_process, wait, Pid, Signal, WaitOptions};
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 /// Whether all children are gone.
@@ -36,15 +37,59 @@ fn children_of(pid: &str) -> Vec<u32> {
     found
 }
 
-/// The signal that has killed a process which its parent has not collected yet; `None` when it ended by itself or
-/// nothing is known of it any more.
-pub fn killed_by(pid: u32) -> Option<i32> {
+/// How a process has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Death {
+    /// By this signal.
+    Killed(i32),
+    /// By itself.
+    Exited,
+    /// It lives, or nothing is known of it any more.
+    Unknown,
+}
+
+/// How the process `pid`, to which `pidfd` was opened while it lived, has ended; its parent may have collected it.
+pub fn death_of(pid: u32, pidfd: BorrowedFd<'_>) -> Death {
+    // The kernel knows by the descriptor once the process is collected, and by /proc until then.
+    let status = (collected_status(pidfd))
+        .or_else(|| zombie_status(pid))
+        .or_else(|| collected_status(pidfd));
+    match status {
+        Some(status) if status & 0x7f != 0 => Death::Killed(status & 0x7f),
+        Some(_) => Death::Exited,
+        None => Death::Unknown,
+    }
+}
+
+/// The wait status of a process that has ended and is not collected.
+fn zombie_status(pid: u32) -> Option<i32> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, fields) = stat.rsplit_once(") ")?;
-    // proc(5): field 52, a wait status; the fields here begin with the third.
-    let status: i32 = fields.split_whitespace().nth(49)?.parse().ok()?;
-    let signal = status & 0x7f;
-    (signal != 0).then_some(signal)
+    // proc(5): the fields here begin with the third, the state; field 52 is a wait status.
+    let mut fields = fields.split_whitespace();
+    let ended = matches!(fields.next()?, "Z" | "X");
+    ended.then(|| fields.nth(48)?.parse().ok())?
+}
+
+/// The wait status of a collected process (since Linux 6.15; `None` before, and when it is not collected).
+fn collected_status(pidfd: BorrowedFd<'_>) -> Option<i32> {
+    /// `struct pidfd_info` of linux/pidfd.h in its first version.
+    #[repr(C)]
+    #[derive(Default)]
+    struct PidfdInfo {
+        mask: u64,
+        cgroup: u64,
+        ids: [u32; 11],
+        exit_code: i32,
+    }
+    const PIDFD_INFO_EXIT: u64 = 1 << 3;
+    // _IOWR(0xFF, 11, struct pidfd_info)
+    const PIDFD_GET_INFO: libc::c_ulong =
+        0xC000_FF0B | (size_of::<PidfdInfo>() as libc::c_ulong) << 16;
+    let mut info = PidfdInfo { mask: PIDFD_INFO_EXIT, ..PidfdInfo::default() };
+    // SAFETY: the request's size is that of `info`, which the kernel fills and nobody else has.
+    let done = unsafe { libc::ioctl(pidfd.as_raw_fd(), PIDFD_GET_INFO, &mut info) };
+    (done == 0 && info.mask & PIDFD_INFO_EXIT != 0).then_some(info.exit_code)
 }
 
 /// Kills all children with SIGKILL (stopped ones die too) and reaps them, again and again, because a dying
@@ -69,5 +114,39 @@ pub fn kill_all_children(within: Duration) -> Reaped {
         }
         // Nothing tells when a child has ended but a signal, which belongs to the caller's loop.
         std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::process::{pidfd_open, PidfdFlags};
+    use std::os::fd::AsFd;
+    use std::process::Command;
+
+    #[test]
+    fn a_death_is_known_before_and_after_the_parent_collects_it() {
+        for (script, expected) in
+            [("exec sleep 100", Death::Killed(9)), ("read line; exit 9", Death::Exited)]
+        {
+            let mut child = Command::new("sh")
+                .args(["-c", script])
+                .stdin(std::process::Stdio::piped())
+                .spawn()
+                .unwrap();
+            let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).unwrap();
+            assert_eq!(death_of(child.id(), pidfd.as_fd()), Death::Unknown);
+            match expected {
+                Death::Killed(_) => child.kill().unwrap(),
+                _ => drop(child.stdin.take()),
+            }
+            let mut ended = [rustix::event::PollFd::new(&pidfd, rustix::event::PollFlags::IN)];
+            rustix::event::poll(&mut ended, None).unwrap();
+            assert_eq!(death_of(child.id(), pidfd.as_fd()), expected, "not collected");
+            child.wait().unwrap();
+            let after = death_of(child.id(), pidfd.as_fd());
+            // Before Linux 6.15 nothing is known then.
+            assert!(after == expected || after == Death::Unknown, "collected: {after:?}");
+        }
     }
 }

@@ -2,7 +2,7 @@
 //! handles each in turn.
 
 use crate::connection::{connect, read_secret, Connection};
-use crate::family::{children, kill_all_children};
+use crate::family::{children, kill_all_children, Death};
 use crate::launch::{launch, reserve_fixed_numbers, From};
 use crate::pmi::{Effect, Kvs};
 use crate::process::{kill_group, Capture, CapturePhase, Key, Process, Restore};
@@ -726,18 +726,15 @@ impl Agent {
         }
     }
 
-    /// The process behind a wrapper has ended. When a signal has killed it in the middle of MPI, the wrapper, which
-    /// would take that for the end of the program, goes with it.
+    /// The process behind a wrapper has ended. When a signal has killed it, the wrapper, which would take that for the end
+    /// of the program, goes with it.
     fn speaker_ended(&mut self, key: Key) {
         self.hear(key);
         self.serve_pmi(key);
         let Some(p) = self.processes.get_mut(&key) else { return };
+        p.learn_death();
         p.watch = None;
-        if p.session.finalized() {
-            return;
-        }
-        p.killed_by = p.speaker.and_then(crate::family::killed_by);
-        if p.killed_by.is_some() {
+        if matches!(p.death, Death::Killed(_)) {
             p.kill();
         }
     }

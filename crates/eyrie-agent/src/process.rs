@@ -1,5 +1,6 @@
 //! One life of a rank on this node: its process, its descriptors, and how far a capture or a restore of it is.
 
+use crate::family::{death_of, Death};
 use crate::launch::Launched;
 use crate::pmi::Session;
 use crate::streams::{Input, Output};
@@ -64,8 +65,8 @@ pub struct Process {
     pub speaker: Option<u32>,
     /// Readable when the process behind a wrapper has ended.
     pub watch: Option<OwnedFd>,
-    /// The signal that has killed the process behind a wrapper.
-    pub killed_by: Option<i32>,
+    /// How the process behind a wrapper has ended, as far as is known.
+    pub death: Death,
     pub channel: Option<OwnedFd>,
     pub pmi: Option<OwnedFd>,
     pub session: Session,
@@ -87,7 +88,7 @@ impl Process {
             pid: launched.pid,
             speaker: None,
             watch: None,
-            killed_by: None,
+            death: Death::Unknown,
             channel: Some(launched.channel),
             pmi: Some(launched.pmi),
             session,
@@ -114,24 +115,34 @@ impl Process {
     /// The provider has been loaded by this process.
     pub fn spoken_by(&mut self, pid: u32) {
         self.speaker = Some(pid);
+        self.death = Death::Unknown;
         let wrapped = (pid != self.pid).then(|| Pid::from_raw(pid as i32)).flatten();
         // Without the descriptor the wrapper's exit code must tell.
         self.watch = wrapped.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
     }
 
+    /// Looks how the process behind a wrapper has ended, when it has.
+    pub fn learn_death(&mut self) {
+        if let (Some(speaker), Some(watch), Death::Unknown) =
+            (self.speaker, &self.watch, self.death)
+        {
+            self.death = death_of(speaker, watch.as_fd());
+        }
+    }
+
     /// How the rank ended, when its process ended like this: a wrapper tells of the signal that killed the
     /// process behind it by its exit code.
-    pub fn ending_of(&self, ending: Ending) -> Ending {
+    pub fn ending_of(&mut self, ending: Ending) -> Ending {
+        self.learn_death();
         let wrapped = self.speaker.is_some_and(|speaker| speaker != self.pid);
-        match (ending, self.killed_by) {
-            (_, Some(signal)) => Ending::Signal(signal),
+        let guess = wrapped && self.death == Death::Unknown && !self.session.finalized();
+        match (ending, self.death) {
+            (_, Death::Killed(signal)) => Ending::Signal(signal),
             // As a shell says it, and as Python's sys.exit does with subprocess's return code.
-            (Ending::Code(code @ 129..=192), _) if wrapped && !self.session.finalized() => {
-                Ending::Signal(code - 128)
-            }
-            (Ending::Code(code @ 193..=255), _) if wrapped && !self.session.finalized() => {
-                Ending::Signal(256 - code)
-            }
+            (Ending::Code(code @ 129..=192), _) if guess => Ending::Signal(code - 128),
+            (Ending::Code(code @ 193..=255), _) if guess => Ending::Signal(256 - code),
+            // Nothing has come through the provider yet: nobody but a wrapper ends with the codes of SIGKILL.
+            (Ending::Code(137 | 247), _) if self.speaker.is_none() => Ending::Signal(libc::SIGKILL),
             _ => ending,
         }
     }

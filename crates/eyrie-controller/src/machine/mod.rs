@@ -160,6 +160,7 @@ impl Machine {
                 if let Some(r) = self.current(life) {
                     r.loaded = true;
                     r.spoke_pmi = true;
+                    self.end_if_silent();
                 }
             }
             Event::NotOurs { life, library } => {
@@ -175,6 +176,7 @@ impl Machine {
             Event::PmiBarrier { life, barrier } => {
                 if let Some(r) = self.current(life) {
                     r.spoke_pmi = true;
+                    self.end_if_silent();
                     if let Some((entries, barriers)) = self.pmi.arrive(life.rank, barrier) {
                         self.commands.push(Command::Pmi { entries, barriers });
                     }
@@ -345,18 +347,41 @@ impl Machine {
         // It came to its end before it had caught up with anything: there was nothing.
         r.recovery = None;
         self.record(Record::RankFinished { rank, code });
-        let spoke = self.ranks.iter().any(|r| r.spoke_pmi);
-        let silent = self.ranks.iter().any(|r| r.state == State::Finished && !r.spoke_pmi);
-        let all = self.ranks.iter().all(|r| r.state == State::Finished);
-        // As mpiexec: every bit that any rank has set.
-        let code = self.ranks.iter().fold(0, |code, r| code | r.code);
-        if silent && (all || spoke) {
-            let text = "the program ended without speaking PMI: it is no MPI program, or its MPI does not speak PMI-1 \
-                        (Open MPI does not; use MPICH 5, for instance from PyPI)";
-            self.end(if code == 0 { 1 } else { code }, Some(text.into()));
-        } else if all {
+        if self.end_if_silent() {
+            return;
+        }
+        if self.ranks.iter().all(|r| r.state == State::Finished) {
+            let code = self.code();
             self.end(code, None);
         }
+    }
+
+    /// The job's exit code as mpiexec makes it: every bit that any rank has set.
+    fn code(&self) -> i32 {
+        self.ranks.iter().fold(0, |code, r| code | r.code)
+    }
+
+    /// Ends the job when a rank has ended without a word of PMI, and all have, or others speak it: these would wait for
+    /// that rank for ever. Returns whether it did.
+    fn end_if_silent(&mut self) -> bool {
+        let Some(rank) = self.ranks.iter().position(|r| r.state == State::Finished && !r.spoke_pmi)
+        else {
+            return false;
+        };
+        let code = self.ranks[rank].code;
+        let text = if self.ranks.iter().any(|r| r.spoke_pmi) {
+            format!(
+                "rank {rank} ended with code {code} without MPI_Init, and the others would wait for it: the job ends"
+            )
+        } else if self.ranks.iter().all(|r| r.state == State::Finished) {
+            "the program ended without speaking PMI: it is no MPI program, or its MPI does not speak PMI-1 \
+             (Open MPI does not; use MPICH 5, for instance from PyPI)"
+                .into()
+        } else {
+            return false;
+        };
+        self.end(self.code().max(1), Some(text));
+        true
     }
 }
 
