@@ -4,6 +4,7 @@
 use super::agents::Link;
 use super::images;
 use super::inbound::Inbound;
+use super::users;
 use crossbeam_channel::{bounded, Sender};
 use eyrie_store::Store;
 use eyrie_wire::auth::Secret;
@@ -186,8 +187,9 @@ fn serve_user(mut stream: UnixStream, door: &Door) -> std::io::Result<()> {
     let mut request = String::new();
     BufReader::new(&stream).take(MAX_REQUEST).read_line(&mut request)?;
     let (answer, answered) = bounded(1);
+    let patience = users::parse(&request).map_or(STEP_TIMEOUT, |request| request.patience());
     let _ = door.inbound.send(Inbound::User { request, answer });
-    if let Ok(text) = answered.recv_timeout(STEP_TIMEOUT) {
+    if let Ok(text) = answered.recv_timeout(patience) {
         writeln!(stream, "{text}")?;
     }
     Ok(())

@@ -10,6 +10,7 @@ mod output;
 mod program;
 mod stdin;
 pub mod users;
+pub mod wishes;
 
 pub use program::NotRunnable;
 
@@ -19,7 +20,7 @@ use crate::machine::{Command, Config, Event, Life, Machine, Mark};
 use crate::record::{Record, Weight};
 use agents::{Children, Link};
 use anyhow::{bail, Context};
-use crossbeam_channel::{select, unbounded, Receiver};
+use crossbeam_channel::{select, unbounded, Receiver, Sender};
 use eyrie_router::{Router, RouterEvent};
 use eyrie_store::Store;
 use eyrie_wire::auth::Secret;
@@ -39,6 +40,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use stdin::Stdin;
 use users::{RankStatus, Request, Status};
+use wishes::Wishes;
 
 /// How long agents may take to end by themselves.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(3);
@@ -133,6 +135,7 @@ pub fn run(options: JobOptions) -> anyhow::Result<i32> {
         stdin_wanted: None,
         end: None,
         quiet_end: false,
+        wishes: Wishes::default(),
         begun: Instant::now(),
         drawn: Instant::now(),
         events: VecDeque::new(),
@@ -242,6 +245,7 @@ struct Job {
     end: Option<i32>,
     /// The user has ended the job, and waits.
     quiet_end: bool,
+    wishes: Wishes,
 }
 
 impl Job {
@@ -327,11 +331,7 @@ impl Job {
                 self.tell(Event::CaptureFailed { life, image, reason })
             }
             Inbound::Stdin => self.send_stdin(),
-            Inbound::User { request, answer } => {
-                let text = self.answer(&request);
-                // The user may have left.
-                let _ = answer.send(text);
-            }
+            Inbound::User { request, answer } => self.answer(&request, answer),
             Inbound::OutputClosed => self.stop(SIGPIPE),
             Inbound::Signal(SIGCHLD) => {
                 for node in self.children.reap() {
@@ -558,6 +558,7 @@ impl Job {
         if let Err(e) = self.journal.write(now, &record) {
             self.printer.line(&format!("no more events are written: {e}"));
         }
+        self.wishes.hear(&record);
         if let Some((weight, line)) = record.line() {
             if weight >= self.options.show {
                 self.printer.line(&line);
@@ -565,9 +566,9 @@ impl Job {
         }
     }
 
-    fn answer(&mut self, request: &str) -> String {
+    fn answer(&mut self, request: &str, answer: Sender<String>) {
         let JobOptions { ranks, nodes, spares, .. } = self.options;
-        match users::parse(request) {
+        let text = match users::parse(request) {
             Err(e) => users::error(&e),
             Ok(Request::Status) => serde_json::to_string(&self.status())
                 .unwrap_or_else(|e| users::error(&e.to_string())),
@@ -580,14 +581,35 @@ impl Job {
                     }
                 }
             }
-            Ok(Request::Checkpoint { rank: Some(rank) }) if rank >= ranks => users::error(
-                &format!("there is no rank {rank}: the job has ranks 0 to {}", ranks - 1),
-            ),
-            Ok(Request::Checkpoint { rank }) => {
-                self.tell(Event::Checkpoint(rank));
-                serde_json::json!({ "ok": true }).to_string()
+            Ok(Request::Checkpoint { rank }) => match self.checkpoint(rank, &answer) {
+                Err(e) => users::error(&e),
+                Ok(()) => return,
+            },
+        };
+        // The user may have left.
+        let _ = answer.send(text);
+    }
+
+    /// Asks for checkpoints of one rank or all; they are answered when they are stored.
+    fn checkpoint(&mut self, rank: Option<Rank>, answer: &Sender<String>) -> Result<(), String> {
+        let states: Vec<_> = (self.machine.rank_states())
+            .map(|(life, _, state)| (life.rank, state == crate::machine::State::Finished))
+            .collect();
+        if let Some(rank) = rank {
+            match states.get(rank as usize) {
+                None => {
+                    let last = states.len() - 1;
+                    return Err(format!("there is no rank {rank}: the job has ranks 0 to {last}"));
+                }
+                Some((_, true)) => return Err(format!("rank {rank} has finished")),
+                Some(_) => {}
             }
         }
+        let wanted =
+            states.iter().filter(|(r, finished)| !finished && rank.is_none_or(|one| one == *r));
+        self.wishes.add(wanted.map(|(r, _)| *r), answer.clone());
+        self.tell(Event::Checkpoint(rank));
+        Ok(())
     }
 
     fn status(&self) -> Status {

@@ -8,9 +8,13 @@ use eyrie_wire::{Incarnation, Node, Rank};
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
+use std::time::Duration;
 
 /// Longest answer in bytes.
 const MAX_ANSWER: u64 = 16 << 20;
+/// How long a job may take for an answer: at once, but for images, which take as long as storing them does.
+const PATIENCE: Duration = Duration::from_secs(10);
+const IMAGE_PATIENCE: Duration = Duration::from_secs(3600);
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case")]
@@ -18,6 +22,16 @@ pub enum Request {
     Status,
     Inject { spec: String },
     Checkpoint { rank: Option<Rank> },
+}
+
+impl Request {
+    /// How long to wait for the answer.
+    pub fn patience(&self) -> Duration {
+        match self {
+            Request::Checkpoint { .. } => IMAGE_PATIENCE,
+            Request::Status | Request::Inject { .. } => PATIENCE,
+        }
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -49,6 +63,7 @@ pub struct Status {
 pub fn ask(dir: &Path, request: &Request) -> anyhow::Result<serde_json::Value> {
     let secret = eyrie_agent::read_secret(dir)?;
     let mut stream = eyrie_agent::connect(dir, &secret, &Claim::User)?;
+    stream.set_read_timeout(Some(request.patience()))?;
     writeln!(stream, "{}", serde_json::to_string(request)?)?;
     let mut line = String::new();
     BufReader::new(stream).take(MAX_ANSWER).read_line(&mut line)?;

@@ -3,20 +3,33 @@
 use super::JobPlace;
 use eyrie_controller::runtime::jobdir;
 use eyrie_controller::runtime::users::{ask, Request};
+use eyrie_controller::runtime::wishes::Outcome;
 
-/// Take a checkpoint of a running job now.
+/// Take a checkpoint of a running job now, and wait until the images are stored.
+///
+/// Prints a line for each rank. Ends with 1 when a rank has got no checkpoint: it goes on with its last one.
 #[derive(clap::Args)]
 pub struct CheckpointArgs {
     /// Name of the job (see `eyrie status`)
     job: String,
     /// The rank; without it, all
     rank: Option<u32>,
+    /// Print what became of each rank as one JSON object
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     place: JobPlace,
 }
 
 pub fn run(args: &CheckpointArgs) -> anyhow::Result<i32> {
     let dir = jobdir::find(&args.place.base()?, &args.job)?;
-    ask(&dir, &Request::Checkpoint { rank: args.rank })?;
-    Ok(0)
+    let answer = ask(&dir, &Request::Checkpoint { rank: args.rank })?;
+    let outcomes: Vec<Outcome> = serde_json::from_value(answer["checkpoints"].clone())?;
+    if args.json {
+        println!("{answer}");
+    } else {
+        outcomes.iter().for_each(|outcome| println!("{outcome}"));
+    }
+    let failed = outcomes.iter().any(|outcome| matches!(outcome, Outcome::Failed { .. }));
+    Ok(failed.into())
 }
