@@ -111,16 +111,26 @@ impl Store {
         Ok(Usage { on_disk: self.disk.allocated()?, live: self.catalog().live_bytes() })
     }
 
+    /// Drops one image of a rank, if the store has it: one that turned out to be damaged must not count among those
+    /// that are kept.
+    pub fn discard(&self, rank: u32, image: ImageId) -> Result<(), StoreError> {
+        Ok(self.drop_images(|catalog| catalog.image(rank, image).into_iter().cloned().collect())?)
+    }
+
     /// Drops all but the newest `keep` images of a rank and frees what only they needed.
     pub(crate) fn prune(&self, rank: u32, keep: usize) -> Result<(), IoError> {
+        self.drop_images(|catalog| catalog.surplus(rank, keep))
+    }
+
+    fn drop_images(&self, which: impl Fn(&Catalog) -> Vec<Arc<Manifest>>) -> Result<(), IoError> {
         let mut work = BTreeSet::new();
         {
             let _publishing = lock(&self.publishing);
-            let surplus = self.catalog().surplus(rank, keep);
-            if surplus.is_empty() {
+            let dropped = which(&self.catalog());
+            if dropped.is_empty() {
                 return Ok(());
             }
-            let names: Vec<_> = surplus.iter().map(|m| (m.rank, m.image)).collect();
+            let names: Vec<_> = dropped.iter().map(|m| (m.rank, m.image)).collect();
             self.disk.unpublish(&names)?;
             let mut catalog = self.catalog();
             for (rank, image) in names {

@@ -119,6 +119,22 @@ fn equal_memory_of_different_ranks_is_stored_once() {
 }
 
 #[test]
+fn a_discarded_image_is_not_one_of_those_that_are_kept() {
+    let place = Place::new();
+    let store = place.create();
+    let process = Process::new(0, 2 * PAGES_PER_WINDOW);
+    for image in 1..=2 {
+        store.receive(0, image, info(0), process.stream(image).as_slice()).unwrap();
+    }
+    store.discard(0, 2).unwrap();
+    store.discard(0, 2).unwrap();
+    store.receive(0, 3, info(0), process.stream(3).as_slice()).unwrap();
+    let kept: Vec<_> = store.images(0).iter().map(|i| i.image).collect();
+    assert_eq!(kept, [3, 1]);
+    assert_eq!(sent(&store, 0, 1), process.stream(1));
+}
+
+#[test]
 fn zero_pages_need_no_storage_and_come_back() {
     let place = Place::new();
     let store = place.create();

@@ -512,7 +512,12 @@ impl Job {
                 }
             }
             // The machine does not name it again, and the store gives it up for later ones.
-            Command::ForgetImage { .. } => {}
+            Command::ForgetImage { rank, image } => {
+                if let Err(e) = self.store.discard(rank, image) {
+                    let text = format!("image {image} of rank {rank} cannot be discarded: {e}");
+                    self.record(Record::Note { text });
+                }
+            }
             Command::ForgetStdin(offset) => self.stdin.forget(offset),
             Command::Strike(strike) => self.strike(strike),
             Command::Record(record) => self.record(record),
