@@ -847,7 +847,7 @@ impl Engine {
     fn stats(&self) -> Stats {
         let log_bytes = self.logs.iter().map(Log::bytes).collect();
         Stats {
-            memory_bytes: self.logs.iter().map(Log::memory).sum::<u64>() + self.segments.memory,
+            memory_bytes: self.logs.iter().map(Log::memory).sum::<u64>() + self.segments.memory(),
             disk_bytes: self.spill.bytes() + self.segments.disk,
             messages: self.messages,
             bytes: self.bytes,

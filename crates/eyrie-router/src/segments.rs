@@ -28,11 +28,13 @@ pub struct Segments {
     map: HashMap<u32, Segment>,
     next: u32,
     memory_limit: u64,
-    /// Bytes of segments in memory and on disk.
-    pub memory: u64,
+    /// Bytes of segments in memory, those of the pool included.
+    memory: u64,
+    /// Bytes of segments on disk.
     pub disk: u64,
     dir: PathBuf,
-    /// Memory segments of the standard size that nobody needs: their pages are there already.
+    /// Memory segments of the standard size that nobody needs: their pages are there already, and getting new ones
+    /// from the kernel takes longer than filling them.
     pool: Vec<Arc<OwnedFd>>,
     standard_size: u64,
 }
@@ -62,6 +64,12 @@ impl Segments {
     pub fn open(&mut self, size: u64) -> io::Result<u32> {
         let size = size.max(self.standard_size).next_multiple_of(4096);
         let pooled = if size == self.standard_size { self.pool.pop() } else { None };
+        while pooled.is_none()
+            && self.memory + size > self.memory_limit
+            && self.pool.pop().is_some()
+        {
+            self.memory -= self.standard_size;
+        }
         let in_memory = pooled.is_some() || self.memory + size <= self.memory_limit;
         let file = match pooled {
             Some(file) => file,
@@ -85,6 +93,11 @@ impl Segments {
         self.map
             .insert(id, Segment { file, size, in_memory, frames: 0, open: true, reusable: true });
         Ok(id)
+    }
+
+    /// Bytes of segments in memory that somebody needs.
+    pub fn memory(&self) -> u64 {
+        self.memory - self.pool.len() as u64 * self.standard_size
     }
 
     pub fn get(&self, id: u32) -> Option<&Segment> {
@@ -136,11 +149,37 @@ impl Segments {
         let segment = self.map.remove(&id).unwrap();
         if !segment.in_memory {
             self.disk -= segment.size;
-        } else if segment.reusable && segment.size == self.standard_size && self.pool.len() < 8 {
+        } else if segment.reusable && segment.size == self.standard_size {
             self.pool.push(segment.file);
         } else {
             self.memory -= segment.size;
         }
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_are_used_again_and_given_up_for_larger_segments() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut segments = Segments::new(4 << 20, 1, dir.path().into());
+        let standard: Vec<u32> = (0..4).map(|_| segments.open(1).unwrap()).collect();
+        assert_eq!((segments.memory(), segments.disk), (4 << 20, 0));
+        let file = segments.get(standard[3]).unwrap().file.clone();
+        for id in standard {
+            segments.close(id);
+        }
+        assert_eq!(segments.memory(), 0);
+        let again = segments.open(1).unwrap();
+        assert!(Arc::ptr_eq(&segments.get(again).unwrap().file, &file));
+        // Three wait in the pool, and make place.
+        let large = segments.open(3 << 20).unwrap();
+        assert!(segments.get(large).unwrap().in_memory);
+        assert_eq!((segments.memory(), segments.disk), (4 << 20, 0));
+        segments.open(1).unwrap();
+        assert_eq!(segments.disk, 1 << 20);
     }
 }
