@@ -20,7 +20,12 @@ static void round_trip(void *buffer, long bytes)
 int main(int argc, char **argv)
 {
     struct bench bench = BENCH_DEFAULTS;
-    const struct option options[] = {BENCH_OPTIONS(bench), {0}};
+    long before = 0;
+    const struct option options[] = {
+        BENCH_OPTIONS(bench),
+        {"before", "MiB sent to and fro before anything is measured, in messages of the largest size", .number = &before},
+        {0},
+    };
     int ranks;
     MPI_Init(&argc, &argv);
     parse_options(argc, argv, "Half round-trip times between ranks 0 and 1, as JSON lines.", options);
@@ -29,6 +34,8 @@ int main(int argc, char **argv)
     if (ranks < 2 || bench.smallest < 1 || bench.largest > 1 << 30)
         die("needs 2 ranks, and sizes from 1 byte to 1 GiB");
     void *buffer = allocate((size_t)bench.largest, 1);
+    for (long sent = 0; sent < before << 20; sent += 2 * bench.largest)
+        round_trip(buffer, bench.largest);
     for (long bytes = bench.smallest; bytes <= bench.largest; bytes *= 2) {
         long count;
         double *us = bench_measure(&bench, round_trip, buffer, bytes, &count);
