@@ -38,7 +38,7 @@ struct Options {
     /// How often each side is measured [default: 5, with --quick 2]
     #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     rounds: Option<u32>,
-    /// A minute or less: to see that everything works, not to rely on
+    /// Small and short, a minute or two: to see that everything works, not to rely on
     #[arg(long, global = true)]
     quick: bool,
     /// Print JSON instead of a table
