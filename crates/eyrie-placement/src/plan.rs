@@ -414,9 +414,12 @@ impl<'a> Planner<'a> {
                 Method::Squeeze => self.squeeze(&stage)?,
                 _ => {
                     let advanced = match method {
-                        Method::Search => self.search(&track, &mut alone, &stage, after)?,
-                        _ => self.advance(method, track.clone(), &stage, after)?,
+                        Method::Search => self.search(&track, &mut alone, &stage, after),
+                        _ => self.advance(method, track.clone(), &stage, after),
                     };
+                    // Ranks that dead routers cut off from each other: this method cannot go on.
+                    let advanced =
+                        advanced.unwrap_or_else(|e| Err(Stuck { after, why: e.to_string() }));
                     match advanced {
                         Ok(next) => {
                             track = next;
@@ -575,7 +578,8 @@ impl<'a> Planner<'a> {
         let setting = self.setting(stage);
         let was = &track.standing.state.rank_at;
         let ranking = self.ranking(was);
-        let struck = self.struck(track.standing.clone(), stage)?;
+        // Where dead routers cut live ranks off, neither start may be countable.
+        let struck = self.struck(track.standing.clone(), stage);
         let mut found: Vec<Standing> = Vec::new();
         for (method, alone) in alone.iter_mut() {
             let elsewhere = alone.as_ref().is_none_or(|t| t.standing.state.rank_at != *was);
@@ -584,30 +588,33 @@ impl<'a> Planner<'a> {
                 *alone = self.advance(*method, own, stage, after).ok().and_then(Result::ok);
                 found.extend(alone.iter().map(|t| t.standing.clone()));
             }
-            if elsewhere {
+            if let (true, Ok(struck)) = (elsewhere, &struck) {
                 let settled = setting.settle(*method, struck.clone(), &stage.failed);
                 found.extend(settled.ok().and_then(Result::ok));
             }
         }
-        let home = self.at_home(stage)?;
-        let from_home = home.state.rank_at != *was && stage.all_failed.len() <= 64;
-        if from_home {
+        let home = match self.job.home != *was && stage.all_failed.len() <= 64 {
+            true => self.at_home(stage).ok(),
+            false => None,
+        };
+        if let Some(home) = &home {
             for (method, _) in alone.iter() {
                 let settled = setting.settle(*method, home.clone(), &stage.all_failed);
                 found.extend(settled.ok().and_then(Result::ok));
             }
         }
-        let starts: Vec<&Standing> =
-            std::iter::once(&struck).chain(from_home.then_some(&home)).collect();
+        let starts: Vec<&Standing> = struck.iter().chain(&home).collect();
         let floor = self.before.score.messages;
         let least = found.iter().map(|s| s.counted.score.messages).min();
         if !ranking.load_only() || least.is_none_or(|least| least > floor) {
             let effort = search::Effort::for_messages(self.job.traffic.messages());
             let more =
-                search::candidates(&setting, &starts, &stage.all_failed, &ranking, floor, effort)?;
-            found.extend(more.into_iter().take(4));
+                search::candidates(&setting, &starts, &stage.all_failed, &ranking, floor, effort);
+            // A beam that dead routers cut off leaves the published methods.
+            found.extend(more.into_iter().flatten().take(4));
         }
         let Some(best) = self.pick(found, &ranking, &setting.evaluator)? else {
+            let struck = struck?;
             let why = format!(
                 "{} ranks need a node but only {} live nodes are free",
                 struck.state.displaced().len(),
