@@ -1,1 +1,7 @@
-//! the control state machine and its runtime.
+//! The controller of a job: the state machine that decides, and the runtime that stands around it with
+//! sockets, timers and processes.
+
+pub mod inject;
+pub mod machine;
+pub mod record;
+pub mod runtime;

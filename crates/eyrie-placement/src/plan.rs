@@ -155,10 +155,22 @@ pub fn choose(
 #[derive(Debug, Clone, Copy)]
 pub struct Proxy([f64; 4]);
 
+impl PartialEq for Proxy {
+    fn eq(&self, other: &Proxy) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Proxy {}
+
 impl Ord for Proxy {
     fn cmp(&self, other: &Proxy) -> std::cmp::Ordering {
-        let pairs = self.0.iter().zip(&other.0);
-        pairs.map(|(a, b)| a.total_cmp(b)).find(|o| o.is_ne()).unwrap_or(std::cmp::Ordering::Equal)
+        self.0
+            .iter()
+            .zip(&other.0)
+            .map(|(a, b)| a.total_cmp(b))
+            .find(|o| o.is_ne())
+            .unwrap_or(std::cmp::Ordering::Equal)
     }
 }
 
@@ -167,14 +179,6 @@ impl PartialOrd for Proxy {
         Some(self.cmp(other))
     }
 }
-
-impl PartialEq for Proxy {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-
-impl Eq for Proxy {}
 
 /// Ranks placements by the weights, relative to where the job is now.
 pub struct Ranking<'a> {

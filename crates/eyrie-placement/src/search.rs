@@ -30,7 +30,7 @@ impl Effort {
     /// For a job with this many messages an iteration.
     pub fn for_messages(messages: usize) -> Self {
         match messages {
-            0..=4_000 => Effort { width: 4, orders: 6, rounds: 4 },
+            0..=4_000 => Effort { width: 6, orders: 8, rounds: 12 },
             4_001..=40_000 => Effort { width: 3, orders: 3, rounds: 6 },
             40_001..=200_000 => Effort { width: 2, orders: 1, rounds: 2 },
             _ => Effort { width: 1, orders: 1, rounds: 0 },
@@ -56,7 +56,7 @@ pub fn candidates(
     'starts: for start in starts {
         for order in orders(failed, effort.orders) {
             found.extend(beam(setting, start, &order, ranking, effort.width, &mut scratch)?);
-            found.sort_by_key(|s| ranking.proxy(s));
+            found.sort_by_key(|p| ranking.proxy(p));
             let mut seen = HashSet::new();
             found.retain(|s| seen.insert(s.state.rank_at.clone()));
             found.truncate(effort.width.max(2));
@@ -68,13 +68,13 @@ pub fn candidates(
         }
     }
     let mut polished = Vec::new();
-    for standing in found.iter().take(1) {
+    for standing in found.iter().take(2) {
         if effort.rounds > 0 && standing.counted.score.messages > floor {
             polished.push(polish(setting, standing, ranking, effort.rounds, &mut scratch)?);
         }
     }
     found.extend(polished);
-    found.sort_by_key(|s| ranking.proxy(s));
+    found.sort_by_key(|p| ranking.proxy(p));
     Ok(found)
 }
 
@@ -124,7 +124,7 @@ fn beam(
             }
         }
         done.extend(level.iter().filter(|s| next_displaced(&s.state, order).is_none()).cloned());
-        next.sort_by_key(|n| (n.0, n.2.moves.len()));
+        next.sort_by(|a, b| a.0.cmp(&b.0).then(a.2.moves.len().cmp(&b.2.moves.len())));
         let mut seen = HashSet::new();
         let mut following = Vec::new();
         for (_, i, step) in next {
@@ -164,7 +164,7 @@ fn expand(
                 Some((ranking.proxy_of(score?, moved), step))
             })
             .collect();
-        scored.sort_by_key(|s| s.0);
+        scored.sort_by_key(|a| a.0);
         scored.into_iter().take(most).for_each(|(proxy, step)| keep(proxy, step));
     }
 }
@@ -191,7 +191,7 @@ fn polish(
             let moved = ranking.moved_after(&best.state.rank_at, &step.moves);
             Some((ranking.proxy_of(score?, moved), step))
         });
-        match proxies.min_by_key(|p| p.0) {
+        match proxies.min_by(|a, b| a.0.cmp(&b.0)) {
             Some((proxy, step)) if proxy < ranking.proxy(&best) => {
                 best = setting.take(&best, step, scratch)?;
             }

@@ -337,7 +337,7 @@ fn on_a_fat_tree_of_full_bisection_no_method_costs_more_than_a_fifth() {
         methods.push(Method::Search);
         let worst = (0..laid.home.len())
             .into_par_iter()
-            .step_by(1 + laid.home.len() / 24)
+            .step_by(7)
             .map(|rank| {
                 let outcomes = planner.compare(&methods, &[vec![laid.home[rank]]]).unwrap();
                 let ratios =

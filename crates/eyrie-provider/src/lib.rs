@@ -1,1 +1,15 @@
-//! libeyrie-fi.so, the libfabric provider in every rank.
+//! libeyrie-fi.so, the libfabric provider in every rank. The MPI library loads it; nothing in the program
+//! changes. It must never start a thread, nor need a symbol of libfabric.
+
+mod capture;
+mod core;
+mod ofi;
+
+/// What libfabric looks for in a provider's library.
+///
+/// # Safety
+/// Called by libfabric, once, before anything else.
+#[no_mangle]
+pub unsafe extern "C" fn fi_prov_ini() -> *mut ofi::abi::fi_provider {
+    ofi::info::PROVIDER.0.get()
+}

@@ -1,1 +1,21 @@
-//! frames and messages between roles, versions, authentication.
+//! What goes between the roles of a job: frames of the data path, control messages, versions,
+//! authentication. Pure encoding and decoding: nothing here opens, reads or waits for anything,
+//! and nothing here allocates by a length that somebody else named.
+
+pub mod agent;
+pub mod auth;
+pub mod control;
+pub mod data;
+pub mod handshake;
+
+/// Version of everything in this crate. Two processes with different versions do not talk.
+pub const VERSION: u16 = 1;
+
+/// A process of the MPI job, numbered as in MPI_COMM_WORLD.
+pub type Rank = u32;
+/// A node of the job, numbered from 0; spares follow the nodes that start with ranks.
+pub type Node = u32;
+/// Which life of a rank this is: 1 for the first. At most the newest may speak.
+pub type Incarnation = u32;
+/// Number of a process image of a rank: 1 for the first, increasing.
+pub type ImageId = u64;

@@ -1,11 +1,15 @@
 //! The `eyrie` command: argument parsing and output, nothing else of weight.
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 mod cmd;
 
+/// Keeps MPI jobs running through node failures and node departures.
+///
+/// The program is not changed, not recompiled, not relinked; only a failed rank rolls back, the others do not
+/// notice. Start with `eyrie run -n 4 PROGRAM`.
 #[derive(Parser)]
-#[command(name = "eyrie", version, about)]
+#[command(name = "eyrie", version)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -13,19 +17,45 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Run an MPI program so that it survives the death of its ranks and nodes
+    Run(Box<cmd::run::RunArgs>),
+    /// Show the running jobs, or one of them
+    Status(cmd::status::StatusArgs),
+    /// Let a failure happen in a running job
+    Inject(cmd::inject::InjectArgs),
+    /// Take a checkpoint of a running job now
+    Checkpoint(cmd::checkpoint::CheckpointArgs),
     /// Say where a failed node's ranks should go, and what it costs
-    Plan(cmd::plan::PlanArgs),
+    Plan(Box<cmd::plan::PlanArgs>),
+    /// Measure Eyrie against the same MPICH without it
+    Bench(cmd::bench::BenchArgs),
+    /// Print the completions of a shell
+    Completions(cmd::completions::CompletionsArgs),
+    /// Write the manual pages into a directory
+    Man(cmd::man::ManArgs),
+    /// A node of a job; started by `eyrie run`
+    #[command(hide = true)]
+    Agent(cmd::agent::AgentArgs),
 }
 
 fn main() {
     let result = match Cli::parse().command {
-        Command::Plan(args) => cmd::plan::run(args),
+        Command::Run(args) => cmd::run::run(*args),
+        Command::Status(args) => cmd::status::run(&args),
+        Command::Inject(args) => cmd::inject::run(args),
+        Command::Checkpoint(args) => cmd::checkpoint::run(&args),
+        Command::Plan(args) => cmd::plan::run(*args),
+        Command::Bench(args) => cmd::bench::run(args),
+        Command::Completions(args) => cmd::completions::run(&args, Cli::command()),
+        Command::Man(args) => cmd::man::run(&args, Cli::command()),
+        Command::Agent(args) => cmd::agent::run(args),
     };
     match result {
         Ok(code) => std::process::exit(code),
         Err(e) => {
             eprintln!("eyrie: {e:#}");
-            std::process::exit(1);
+            let not_runnable = e.downcast_ref::<eyrie_controller::runtime::NotRunnable>();
+            std::process::exit(not_runnable.map_or(1, |e| e.code));
         }
     }
 }

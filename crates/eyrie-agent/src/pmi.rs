@@ -1,0 +1,257 @@
+//! The PMI-1 server's side of one rank: lines in, replies out, as MPICH's simple PMI speaks it. Pure: it
+//! reads and writes no socket, and a rank's nonsense must never harm more than this rank.
+
+use std::collections::BTreeMap;
+
+/// Longest request line in bytes: a put with the longest key and value fits.
+const MAX_LINE: usize = 4096;
+
+/// What the ranks of the job have put, as far as this node knows.
+pub type Kvs = BTreeMap<String, String>;
+
+/// What one request means for the world outside the rank.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Effect {
+    /// Nothing: the reply is all.
+    None,
+    Put {
+        key: String,
+        value: String,
+    },
+    /// The rank waits at this barrier (from 1) until [`Session::release`] lets it go.
+    Barrier(u32),
+    Finalized,
+    Abort {
+        code: i32,
+        message: String,
+    },
+}
+
+/// The PMI connection of one rank.
+#[derive(Debug)]
+pub struct Session {
+    rank: u32,
+    size: u32,
+    kvsname: String,
+    inbox: Vec<u8>,
+    /// Inside a multi-line `mcmd` request (spawn), which is answered at its `endcmd`.
+    multi_line: bool,
+    spoke: bool,
+    finalized: bool,
+    barriers_passed: u32,
+    waiting: bool,
+}
+
+impl Session {
+    /// `barriers_passed`: 0 for a program that starts, else what it had passed when it was captured.
+    pub fn new(rank: u32, size: u32, kvsname: String, barriers_passed: u32) -> Session {
+        Session {
+            rank,
+            size,
+            kvsname,
+            inbox: Vec::new(),
+            multi_line: false,
+            spoke: false,
+            finalized: false,
+            barriers_passed,
+            waiting: false,
+        }
+    }
+
+    /// Whether the rank has ever asked anything.
+    pub fn spoke(&self) -> bool {
+        self.spoke
+    }
+
+    /// Whether the rank has said that it is through with MPI.
+    pub fn finalized(&self) -> bool {
+        self.finalized
+    }
+
+    /// Whether the rank waits at a barrier.
+    pub fn waits(&self) -> bool {
+        self.waiting
+    }
+
+    pub fn barriers_passed(&self) -> u32 {
+        self.barriers_passed
+    }
+
+    /// Takes bytes from the rank.
+    ///
+    /// # Errors
+    /// A line beyond the bound: the session is of no use any more.
+    pub fn receive(&mut self, bytes: &[u8]) -> Result<(), String> {
+        self.inbox.extend_from_slice(bytes);
+        let rest = self.inbox.rsplit(|b| *b == b'\n').next().map_or(0, <[u8]>::len);
+        if rest > MAX_LINE {
+            return Err(format!("rank {} sent a PMI line beyond {MAX_LINE} bytes", self.rank));
+        }
+        Ok(())
+    }
+
+    /// The next request that is there: its reply (empty when there is none yet) and its effect.
+    pub fn next(&mut self, kvs: &Kvs) -> Option<(String, Effect)> {
+        loop {
+            let end = self.inbox.iter().position(|b| *b == b'\n')?;
+            let line: Vec<u8> = self.inbox.drain(..=end).collect();
+            let line = String::from_utf8_lossy(&line[..end]).into_owned();
+            let line = line.trim_matches(|c: char| c.is_whitespace() || c == '\0');
+            if line.is_empty() {
+                continue;
+            }
+            if let Some(answer) = self.answer(line, kvs) {
+                return Some(answer);
+            }
+        }
+    }
+
+    /// The reply that lets the rank go on from its barrier, when the job has passed it.
+    pub fn release(&mut self, barriers_of_job: u32) -> Option<String> {
+        if !self.waiting || barriers_of_job <= self.barriers_passed {
+            return None;
+        }
+        self.waiting = false;
+        self.barriers_passed += 1;
+        Some("cmd=barrier_out rc=0\n".into())
+    }
+
+    fn answer(&mut self, line: &str, kvs: &Kvs) -> Option<(String, Effect)> {
+        self.spoke = true;
+        if self.multi_line {
+            self.multi_line = line != "endcmd";
+            // After the last part of a spawn.
+            return (!self.multi_line).then(|| (no_spawn(), Effect::None));
+        }
+        if line.starts_with("mcmd=") {
+            self.multi_line = true;
+            return None;
+        }
+        let request = Request::parse(line);
+        let reply = match request.get("cmd").unwrap_or("") {
+            "init" => "cmd=response_to_init rc=0 pmi_version=1 pmi_subversion=1".to_string(),
+            "get_maxes" => "cmd=maxes rc=0 kvsname_max=256 keylen_max=64 vallen_max=1024".into(),
+            "get_appnum" => "cmd=appnum rc=0 appnum=0".into(),
+            "get_my_kvsname" => format!("cmd=my_kvsname rc=0 kvsname={}", self.kvsname),
+            "get_universe_size" => format!("cmd=universe_size rc=0 size={}", self.size),
+            "get" => match request.get("key").and_then(|key| kvs.get(key)) {
+                Some(value) => format!("cmd=get_result rc=0 value={value}"),
+                None => "cmd=get_result rc=1 msg=key_not_found".into(),
+            },
+            "put" => {
+                let (Some(key), Some(value)) = (request.get("key"), request.get("value")) else {
+                    return Some(("cmd=put_result rc=1\n".into(), Effect::None));
+                };
+                let effect = Effect::Put { key: key.into(), value: value.into() };
+                return Some(("cmd=put_result rc=0\n".into(), effect));
+            }
+            "barrier_in" => {
+                self.waiting = true;
+                return Some((String::new(), Effect::Barrier(self.barriers_passed + 1)));
+            }
+            "finalize" => {
+                self.finalized = true;
+                return Some(("cmd=finalize_ack rc=0\n".into(), Effect::Finalized));
+            }
+            "abort" => {
+                let code = request.get("exitcode").and_then(|c| c.parse().ok()).unwrap_or(1);
+                let message = request.get("message").unwrap_or("").into();
+                return Some((String::new(), Effect::Abort { code, message }));
+            }
+            "spawn" => return Some((no_spawn(), Effect::None)),
+            "publish_name" => "cmd=publish_result rc=1 msg=not_supported".into(),
+            "unpublish_name" => "cmd=unpublish_result rc=1 msg=not_supported".into(),
+            "lookup_name" => "cmd=lookup_result rc=1 msg=not_supported".into(),
+            other => format!("cmd={other}_result rc=1 msg=not_supported"),
+        };
+        Some((reply + "\n", Effect::None))
+    }
+}
+
+fn no_spawn() -> String {
+    "cmd=spawn_result rc=1 msg=eyrie_does_not_support_MPI_Comm_spawn\n".into()
+}
+
+/// `key=value` pairs of one line. The last value may contain spaces.
+struct Request<'a>(Vec<(&'a str, &'a str)>);
+
+impl<'a> Request<'a> {
+    fn parse(line: &'a str) -> Request<'a> {
+        Request(line.split(' ').filter_map(|pair| pair.split_once('=')).collect())
+    }
+
+    fn get(&self, key: &str) -> Option<&'a str> {
+        self.0.iter().find(|(k, _)| *k == key).map(|(_, v)| *v)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn ask(session: &mut Session, kvs: &Kvs, line: &str) -> (String, Effect) {
+        session.receive(line.as_bytes()).unwrap();
+        session.next(kvs).unwrap()
+    }
+
+    #[test]
+    fn a_start_as_mpich_does_it() {
+        let mut kvs = Kvs::new();
+        let mut s = Session::new(0, 2, "kvs_job".into(), 0);
+        assert!(!s.spoke());
+        let (reply, _) = ask(&mut s, &kvs, "cmd=init pmi_version=1 pmi_subversion=1\n");
+        assert_eq!(reply, "cmd=response_to_init rc=0 pmi_version=1 pmi_subversion=1\n");
+        let (reply, _) = ask(&mut s, &kvs, "cmd=get kvsname=kvs_job key=PMI_hwloc_xmlfile\n");
+        assert_eq!(reply, "cmd=get_result rc=1 msg=key_not_found\n");
+        let (reply, effect) =
+            ask(&mut s, &kvs, "cmd=put kvsname=kvs_job key=-allgather-1-0 value=0200[8]\n");
+        assert_eq!(reply, "cmd=put_result rc=0\n");
+        let Effect::Put { key, value } = effect else { panic!() };
+        kvs.insert(key, value);
+        assert_eq!(ask(&mut s, &kvs, "cmd=barrier_in\n"), (String::new(), Effect::Barrier(1)));
+        assert_eq!(s.release(0), None);
+        assert_eq!(s.release(1).as_deref(), Some("cmd=barrier_out rc=0\n"));
+        assert_eq!(s.release(1), None);
+        let (reply, _) = ask(&mut s, &kvs, "cmd=get kvsname=kvs_job key=-allgather-1-0\n");
+        assert_eq!(reply, "cmd=get_result rc=0 value=0200[8]\n");
+        assert_eq!(ask(&mut s, &kvs, "cmd=barrier_in\n").1, Effect::Barrier(2));
+    }
+
+    #[test]
+    fn a_restarted_rank_passes_the_barriers_of_the_job() {
+        let mut s = Session::new(0, 2, "k".into(), 0);
+        for barrier in 1..=2 {
+            assert_eq!(ask(&mut s, &Kvs::new(), "cmd=barrier_in\n").1, Effect::Barrier(barrier));
+            assert!(s.release(2).is_some());
+        }
+        assert_eq!(ask(&mut s, &Kvs::new(), "cmd=barrier_in\n").1, Effect::Barrier(3));
+        assert!(s.release(2).is_none());
+        // A restored one counts on from where it was captured.
+        let mut s = Session::new(0, 2, "k".into(), 2);
+        assert_eq!(ask(&mut s, &Kvs::new(), "cmd=barrier_in\n").1, Effect::Barrier(3));
+    }
+
+    #[test]
+    fn abort_and_spawn() {
+        let mut s = Session::new(0, 2, "k".into(), 0);
+        let (_, effect) = ask(&mut s, &Kvs::new(), "cmd=abort exitcode=42 message=abort\n");
+        assert_eq!(effect, Effect::Abort { code: 42, message: "abort".into() });
+        s.receive(b"mcmd=spawn\nnprocs=1\nexecname=./a\nendcmd\n").unwrap();
+        let (reply, effect) = s.next(&Kvs::new()).unwrap();
+        assert!(reply.starts_with("cmd=spawn_result rc=1") && effect == Effect::None);
+    }
+
+    proptest! {
+        #[test]
+        fn nonsense_does_no_harm(parts in prop::collection::vec(
+            prop::collection::vec(any::<u8>(), 0..300), 0..20)) {
+            let mut s = Session::new(0, 2, "k".into(), 0);
+            for part in parts {
+                if s.receive(&part).is_err() { break }
+                while s.next(&Kvs::new()).is_some() {}
+            }
+            prop_assert!(s.inbox.len() <= MAX_LINE);
+        }
+    }
+}

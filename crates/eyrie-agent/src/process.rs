@@ -1,0 +1,188 @@
+//! One life of a rank on this node: its process, its descriptors, and how far a capture or a restore of it is.
+
+use crate::launch::Launched;
+use crate::pmi::Session;
+use crate::streams::{Input, Output};
+use eyrie_wire::agent::{ToRank, MAX_MESSAGE};
+use eyrie_wire::control::{Ending, ImageMeta, StartRank};
+use eyrie_wire::{ImageId, Incarnation, Rank};
+use rustix::io::Errno;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use rustix::process::{pidfd_open, Pid, PidfdFlags};
+use std::collections::BTreeSet;
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// One life of a rank.
+pub type Key = (Rank, Incarnation);
+
+/// A capture under way.
+#[derive(Debug)]
+pub struct Capture {
+    pub image: ImageId,
+    pub phase: CapturePhase,
+}
+
+#[derive(Debug)]
+pub enum CapturePhase {
+    /// The rank was asked; the stream will come out of `stream`.
+    Asked { stream: OwnedFd, until: Instant },
+    /// The rank stood still and was let go; the upload runs on its own thread.
+    Uploading,
+}
+
+/// A restore under way: from the restorer's start until the rank speaks.
+#[derive(Debug)]
+pub struct Restore {
+    pub started: Instant,
+    pub fetched: Option<Duration>,
+    /// Where the restorer says why it failed.
+    pub complaint: Option<OwnedFd>,
+}
+
+impl Restore {
+    /// Why there is no restored process.
+    pub fn failure(&self, ending: Ending) -> String {
+        let mut bytes = [0; 512];
+        let said = self.complaint.as_ref().and_then(|fd| rustix::io::read(fd, &mut bytes).ok());
+        let said = String::from_utf8_lossy(&bytes[..said.unwrap_or(0)]);
+        let said = said.trim().trim_start_matches("eyrie-restorer: ");
+        match ending {
+            _ if !said.is_empty() => said.to_string(),
+            Ending::Signal(signal) => format!("killed by signal {signal} while it was restored"),
+            Ending::Code(code) => format!("the restorer ended with code {code}"),
+        }
+    }
+}
+
+pub struct Process {
+    pub key: Key,
+    pub pid: u32,
+    /// The process that takes the capture signal: `pid`, or a child of it when that is a wrapper.
+    pub speaker: Option<u32>,
+    /// Readable when the process behind a wrapper has ended.
+    pub watch: Option<OwnedFd>,
+    /// The signal that has killed the process behind a wrapper.
+    pub killed_by: Option<i32>,
+    pub channel: Option<OwnedFd>,
+    pub pmi: Option<OwnedFd>,
+    pub session: Session,
+    pub stdout: Output,
+    pub stderr: Output,
+    pub stdin: Option<Input>,
+    pub capture: Option<Capture>,
+    pub restore: Option<Restore>,
+    pub shared: BTreeSet<String>,
+    /// How it ended; the rest of its output may still be on the way.
+    pub ending: Option<Ending>,
+}
+
+impl Process {
+    pub fn new(start: &StartRank, launched: Launched, meta: &ImageMeta) -> Process {
+        let session = Session::new(start.rank, start.size, start.kvsname.clone(), meta.barriers);
+        Process {
+            key: (start.rank, start.incarnation),
+            pid: launched.pid,
+            speaker: None,
+            watch: None,
+            killed_by: None,
+            channel: Some(launched.channel),
+            pmi: Some(launched.pmi),
+            session,
+            stdout: launched.stdout,
+            stderr: launched.stderr,
+            stdin: launched.stdin,
+            capture: None,
+            restore: None,
+            shared: meta.shared.iter().cloned().collect(),
+            ending: None,
+        }
+    }
+
+    /// Whether the rank is in the middle of a PMI request: it waits, or has not read the answer yet.
+    pub fn awaits_pmi(&self) -> bool {
+        let mut unread: libc::c_int = 0;
+        if let Some(fd) = &self.pmi {
+            // SAFETY: SIOCOUTQ writes one int: what the other end has not read.
+            unsafe { libc::ioctl(fd.as_raw_fd(), libc::TIOCOUTQ, &mut unread) };
+        }
+        self.session.waits() || unread > 0
+    }
+
+    /// The provider has been loaded by this process.
+    pub fn spoken_by(&mut self, pid: u32) {
+        self.speaker = Some(pid);
+        let wrapped = (pid != self.pid).then(|| Pid::from_raw(pid as i32)).flatten();
+        // Without the descriptor the wrapper's exit code must tell.
+        self.watch = wrapped.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+    }
+
+    /// How the rank ended, when its process ended like this: a wrapper tells of the signal that killed the
+    /// process behind it by its exit code.
+    pub fn ending_of(&self, ending: Ending) -> Ending {
+        let wrapped = self.speaker.is_some_and(|speaker| speaker != self.pid);
+        match (ending, self.killed_by) {
+            (_, Some(signal)) => Ending::Signal(signal),
+            // As a shell says it, and as Python's sys.exit does with subprocess's return code.
+            (Ending::Code(code @ 129..=192), _) if wrapped && !self.session.finalized() => {
+                Ending::Signal(code - 128)
+            }
+            (Ending::Code(code @ 193..=255), _) if wrapped && !self.session.finalized() => {
+                Ending::Signal(256 - code)
+            }
+            _ => ending,
+        }
+    }
+
+    /// What an image of this moment must be accompanied by.
+    pub fn meta(&self, clock: u64, position: u64) -> ImageMeta {
+        ImageMeta {
+            incarnation: self.key.1,
+            clock,
+            position,
+            stream_offsets: [
+                self.stdin.as_ref().map_or(0, Input::consumed),
+                self.stdout.offset(),
+                self.stderr.offset(),
+            ],
+            barriers: self.session.barriers_passed(),
+            shared: self.shared.iter().cloned().collect(),
+        }
+    }
+
+    /// Sends a message to the rank, with a descriptor when one goes along.
+    ///
+    /// # Errors
+    /// When the rank does not take it at once.
+    pub fn tell(&self, message: ToRank, fd: Option<&OwnedFd>) -> Result<(), Errno> {
+        let channel = self.channel.as_ref().ok_or(Errno::PIPE)?;
+        let mut bytes = [0; MAX_MESSAGE];
+        let len = message.encode(&mut bytes);
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        let fds = fd.map(|fd| [fd.as_fd()]);
+        if let Some(fds) = &fds {
+            ancillary.push(SendAncillaryMessage::ScmRights(fds));
+        }
+        let parts = [IoSlice::new(&bytes[..len])];
+        rustix::net::sendmsg(channel, &parts, &mut ancillary, SendFlags::NOSIGNAL)?;
+        Ok(())
+    }
+
+    /// Kills the process and all that it started.
+    pub fn kill(&self) {
+        if self.ending.is_none() {
+            kill_group(self.pid);
+        }
+    }
+}
+
+/// Kills a process group with SIGKILL.
+pub fn kill_group(leader: u32) {
+    if let Some(pid) = rustix::process::Pid::from_raw(leader as i32) {
+        // It may just have ended.
+        let _ = rustix::process::kill_process_group(pid, rustix::process::Signal::KILL);
+    }
+}

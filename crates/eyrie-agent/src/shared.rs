@@ -1,0 +1,73 @@
+//! What a rank's memory map tells: the segments in /dev/shm that its MPI library made (a killed process
+//! leaves them behind, and the next one refuses to start over them), and which MPI library it is.
+
+use std::path::Path;
+
+/// Whether a path is a segment that MPICH makes for one rank.
+fn is_segment(path: &str) -> bool {
+    path.strip_prefix("/dev/shm/mpich_shm_").is_some_and(|rest| !rest.contains('/'))
+}
+
+/// The segment that MPICH 5 makes for a rank: named by the FNV-1a hash of the PMI key value space. A rank that dies
+/// before anybody looked at its map is cleaned up after by this.
+pub fn predicted_segment(kvsname: &str, rank: u32) -> String {
+    let hash =
+        kvsname.bytes().fold(0x811c_9dc5_u32, |h, b| (h ^ u32::from(b)).wrapping_mul(0x0100_0193));
+    format!("/dev/shm/mpich_shm_{hash:x}_{rank}")
+}
+
+/// The paths mapped by a process.
+fn mapped(pid: u32) -> Vec<String> {
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let mut paths: Vec<String> =
+        maps.lines().filter_map(|line| Some(line[line.find('/')?..].to_string())).collect();
+    paths.sort();
+    paths.dedup();
+    paths
+}
+
+/// The segments in /dev/shm that a process holds.
+pub fn segments(pid: u32) -> Vec<String> {
+    mapped(pid).into_iter().filter(|path| is_segment(path)).collect()
+}
+
+/// Path of the MPI library in a process, if there is one.
+pub fn mpi_library(pid: u32) -> Option<String> {
+    mapped(pid).into_iter().find(|path| {
+        let name = Path::new(path).file_name().unwrap_or_default().to_string_lossy().into_owned();
+        name.starts_with("libmpi") && name.contains(".so")
+    })
+}
+
+/// Removes segments that dead ranks left. Anything else is not touched, whoever asks for it.
+pub fn remove<'a>(paths: impl IntoIterator<Item = &'a String>) {
+    for path in paths {
+        if is_segment(path) {
+            // Gone already is as good.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_is_that_of_mpich() {
+        // As seen with MPICH 5.0.2.
+        let path = predicted_segment("kvs_14893_0_231376119_vm", 1);
+        assert_eq!(path, "/dev/shm/mpich_shm_2b6751d6_1");
+    }
+
+    #[test]
+    fn only_segments_of_mpich_are_removed() {
+        assert!(is_segment("/dev/shm/mpich_shm_61e42c5b_0"));
+        assert!(!is_segment("/dev/shm/mpich_shm_/../x"));
+        assert!(!is_segment("/dev/shm/other"));
+        let path = format!("/dev/shm/mpich_shm_test{}_0", std::process::id());
+        std::fs::write(&path, b"x").unwrap();
+        remove([&path, &"/dev/null".to_string()]);
+        assert!(!Path::new(&path).exists() && Path::new("/dev/null").exists());
+    }
+}

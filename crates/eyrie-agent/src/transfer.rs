@@ -1,0 +1,72 @@
+//! Image streams between this node and the store, each on a thread and a connection of its own: the control
+//! connection must never wait for an image.
+
+use crate::connection::connect;
+use eyrie_wire::auth::Secret;
+use eyrie_wire::control::{read_frame, write_frame, Claim, ImageAnswer, ImageMeta};
+use eyrie_wire::{ImageId, Incarnation, Rank};
+use std::fs::File;
+use std::io::Write;
+use std::net::Shutdown;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+/// How long either end of a stream may be silent.
+const STALL: Duration = Duration::from_secs(60);
+
+/// Hands the image that arrives at `from` to the store; returns when it is stored.
+///
+/// # Errors
+/// When the stream breaks, or the store refuses the image: with the reason.
+pub fn upload(
+    dir: &Path,
+    secret: &Secret,
+    (rank, incarnation, image): (Rank, Incarnation, ImageId),
+    meta: &ImageMeta,
+    from: OwnedFd,
+) -> anyhow::Result<()> {
+    let mut stream = connect(dir, secret, &Claim::ImageUpload { rank, incarnation, image })?;
+    stream.set_read_timeout(Some(STALL))?;
+    stream.set_write_timeout(Some(STALL))?;
+    write_frame(&mut stream, meta)?;
+    let copied = std::io::copy(&mut File::from(from), &mut stream);
+    // Also after a failed copy: the store knows why.
+    stream.shutdown(Shutdown::Write)?;
+    match read_frame(&mut stream)? {
+        ImageAnswer::Stored => Ok(copied.map(drop)?),
+        ImageAnswer::Refused(reason) => anyhow::bail!("{reason}"),
+        ImageAnswer::Stream(_) => anyhow::bail!("the store answered with a stream"),
+    }
+}
+
+/// Opens an image in the store; the stream follows on the connection.
+///
+/// # Errors
+/// When the store cannot be reached or has no such image that is whole.
+pub fn open(
+    dir: &Path,
+    secret: &Secret,
+    rank: Rank,
+    image: ImageId,
+) -> anyhow::Result<(UnixStream, ImageMeta)> {
+    let mut stream = connect(dir, secret, &Claim::ImageFetch { rank, image })?;
+    stream.set_read_timeout(Some(STALL))?;
+    match read_frame(&mut stream)? {
+        ImageAnswer::Stream(meta) => Ok((stream, meta)),
+        ImageAnswer::Refused(reason) => anyhow::bail!("{reason}"),
+        ImageAnswer::Stored => anyhow::bail!("the store answered as to an upload"),
+    }
+}
+
+/// Moves an opened image to the restorer.
+///
+/// # Errors
+/// When either end breaks.
+pub fn feed(mut stream: UnixStream, to: OwnedFd) -> std::io::Result<u64> {
+    let mut to = File::from(to);
+    let moved = std::io::copy(&mut stream, &mut to)?;
+    to.flush()?;
+    Ok(moved)
+}

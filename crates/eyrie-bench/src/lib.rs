@@ -1,0 +1,87 @@
+//! What `eyrie bench` measures: always Eyrie and the same MPICH over its own tcp provider, in turn about within one run, and always
+//! as a ratio with its spread. A figure must never come without what it is compared with and what else the machine was doing.
+
+mod alltoall;
+mod apps;
+mod checkpoint;
+mod job;
+mod kernel;
+mod machine;
+mod pause;
+mod pingpong;
+pub mod plot;
+mod recovery;
+pub mod report;
+mod setup;
+mod statistics;
+
+pub use report::Report;
+pub use setup::Setup;
+
+use std::time::Duration;
+
+/// How much is measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Effort {
+    /// How often each side is measured, in turn about.
+    pub rounds: u32,
+    /// Small sizes and short runs: to see that everything works.
+    pub quick: bool,
+}
+
+/// The questions that can be asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Question {
+    Pingpong,
+    Alltoall,
+    Apps,
+    Checkpoint,
+    Recovery,
+}
+
+impl Question {
+    fn name(self) -> &'static str {
+        match self {
+            Question::Pingpong => "pingpong",
+            Question::Alltoall => "alltoall",
+            Question::Apps => "apps",
+            Question::Checkpoint => "checkpoint",
+            Question::Recovery => "recovery",
+        }
+    }
+
+    /// Whether there is something to draw.
+    pub fn has_figure(self) -> bool {
+        self != Question::Apps
+    }
+}
+
+/// Measures, and says on standard error what it is doing.
+///
+/// # Errors
+/// When something that is needed is missing, or a job fails.
+pub fn answer(question: Question, setup: &Setup, effort: Effort) -> anyhow::Result<Report> {
+    setup.check()?;
+    job::watch_signals()?;
+    let watch = machine::Watch::begin();
+    if let Some(warning) = watch.warning() {
+        eprintln!("eyrie bench: {warning}");
+    }
+    let measured = match question {
+        Question::Pingpong => pingpong::measure(setup, effort)?,
+        Question::Alltoall => alltoall::measure(setup, effort)?,
+        Question::Apps => apps::measure(setup, effort)?,
+        Question::Checkpoint => checkpoint::measure(setup, effort)?,
+        Question::Recovery => recovery::measure(setup, effort)?,
+    };
+    Ok(Report::new(question.name(), effort, measured, watch.end()))
+}
+
+/// The whole milliseconds of a duration, or its seconds: for people.
+fn shown(d: Duration) -> String {
+    if d < Duration::from_secs(1) {
+        format!("{:.0} ms", d.as_secs_f64() * 1e3)
+    } else {
+        format!("{:.2} s", d.as_secs_f64())
+    }
+}

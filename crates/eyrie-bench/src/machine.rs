@@ -1,0 +1,151 @@
+//! What the machine is, and what else it was doing meanwhile: a figure from a busy machine must be known as such.
+
+use serde::Serialize;
+use std::time::Instant;
+
+/// Cores that others may use, on average, before a figure is called doubtful: a share of all cores.
+const QUIET_SHARE: f64 = 0.1;
+
+/// The machine and its state during one run, as reported.
+#[derive(Clone, Debug, Serialize)]
+pub struct Conditions {
+    pub cores: usize,
+    pub cpu: String,
+    pub kernel: String,
+    pub memory_gib: f64,
+    /// One-minute load average before the run, so without the run itself.
+    pub load_before: f64,
+    /// The same at its end, with the run itself.
+    pub load_after: f64,
+    /// Cores that processes other than those measured kept busy, on average over the run.
+    pub others_cores: f64,
+    /// Cores that the hypervisor gave to somebody else, on average.
+    pub stolen_cores: f64,
+    pub seconds: f64,
+    pub busy: bool,
+}
+
+/// Counts from the beginning of a run to its end.
+pub struct Watch {
+    start: Instant,
+    load: f64,
+    before: Ticks,
+    ours: f64,
+}
+
+/// Processor time of the machine since its start, in seconds.
+#[derive(Clone, Copy, Default, Debug, PartialEq)]
+struct Ticks {
+    busy: f64,
+    stolen: f64,
+}
+
+impl Watch {
+    pub fn begin() -> Watch {
+        let (load, before, ours) = (load_average(), Ticks::now(), processor_time());
+        Watch { start: Instant::now(), load, before, ours }
+    }
+
+    /// What to say before a run on a busy machine.
+    pub fn warning(&self) -> Option<String> {
+        let cores = cores();
+        (self.load > QUIET_SHARE * 2.0 * cores as f64).then(|| {
+            format!(
+                "the load average is {:.2} on {cores} cores before anything is measured: expect noise, or wait until it is lower",
+                self.load
+            )
+        })
+    }
+
+    pub fn end(self) -> Conditions {
+        let seconds = self.start.elapsed().as_secs_f64();
+        let now = Ticks::now();
+        let busy = now.busy - self.before.busy - (processor_time() - self.ours);
+        let others_cores = (busy / seconds).max(0.0);
+        let stolen_cores = (now.stolen - self.before.stolen) / seconds;
+        Conditions {
+            cores: cores(),
+            cpu: cpu_model(),
+            kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
+            memory_gib: memory_gib(),
+            load_before: self.load,
+            load_after: load_average(),
+            others_cores,
+            stolen_cores,
+            seconds,
+            busy: others_cores + stolen_cores > QUIET_SHARE * cores() as f64,
+        }
+    }
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(path).unwrap_or_default()
+}
+
+fn load_average() -> f64 {
+    read("/proc/loadavg").split(' ').next().and_then(|n| n.parse().ok()).unwrap_or(0.0)
+}
+
+fn cpu_model() -> String {
+    let text = read("/proc/cpuinfo");
+    let line = text.lines().find(|l| l.starts_with("model name"));
+    line.and_then(|l| l.split_once(": ")).map_or("unknown".into(), |(_, name)| name.to_string())
+}
+
+fn memory_gib() -> f64 {
+    let text = read("/proc/meminfo");
+    let kib = text.split_whitespace().nth(1).and_then(|n| n.parse::<f64>().ok());
+    kib.unwrap_or(0.0) / f64::from(1 << 20)
+}
+
+impl Ticks {
+    fn now() -> Ticks {
+        // Of the kernel's interface for users, always 100 to the second.
+        Ticks::parse(&read("/proc/stat"), 100.0)
+    }
+
+    /// The first line of /proc/stat: user nice system idle iowait irq softirq steal guest guest_nice; guests are in
+    /// user already.
+    fn parse(text: &str, per_second: f64) -> Ticks {
+        let line = text.lines().next().unwrap_or_default();
+        let n: Vec<f64> = line.split_whitespace().skip(1).filter_map(|n| n.parse().ok()).collect();
+        let at = |i: usize| n.get(i).copied().unwrap_or(0.0);
+        let busy = at(0) + at(1) + at(2) + at(5) + at(6);
+        Ticks { busy: busy / per_second, stolen: at(7) / per_second }
+    }
+}
+
+/// Processor time of this process and of all that it has waited for, theirs included, in seconds.
+fn processor_time() -> f64 {
+    // utime, stime, cutime and cstime; the name before them is in parentheses and may hold anything.
+    let text = read("/proc/self/stat");
+    let fields = text.rsplit(')').next().unwrap_or_default();
+    let numbers = fields.split_whitespace().skip(11).take(4);
+    numbers.filter_map(|n| n.parse::<f64>().ok()).sum::<f64>() / 100.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn guests_and_waiting_are_not_counted_as_busy() {
+        let ticks = Ticks::parse("cpu  100 200 300 9999 8888 1 2 50 70 80\ncpu0 1 1", 100.0);
+        assert_eq!(ticks, Ticks { busy: 6.03, stolen: 0.5 });
+        assert_eq!(Ticks::parse("", 100.0), Ticks::default());
+    }
+
+    #[test]
+    fn own_work_is_not_that_of_others() {
+        let before = processor_time();
+        let start = Instant::now();
+        while start.elapsed().as_millis() < 200 {
+            std::hint::black_box(load_average());
+        }
+        assert!(processor_time() > before);
+    }
+}

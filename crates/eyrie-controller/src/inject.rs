@@ -1,0 +1,185 @@
+//! Failures made on purpose: what strikes whom and when, and how users write it.
+
+use eyrie_wire::{Node, Rank};
+use serde::Serialize;
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// A failure.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Strike {
+    /// SIGKILL to a rank.
+    KillRank(Rank),
+    /// SIGKILL to a node's agent and its ranks.
+    KillNode(Node),
+    /// SIGSTOP to a node's agent and its ranks.
+    FreezeNode(Node),
+    /// Breaks a rank's connections to its routers.
+    DropConnection(Rank),
+}
+
+/// When it strikes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum When {
+    /// This long after the job's start, or after the order when the job runs already.
+    After(Duration),
+    /// In the middle of the next checkpoint of that rank, or of a rank on that node.
+    Checkpoint,
+    /// In the middle of the next recovery of any rank.
+    Recovery,
+}
+
+/// One order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Injection {
+    At {
+        strike: Strike,
+        when: When,
+    },
+    /// `count` kills of random ranks at random times, by a random generator started with `seed`.
+    RandomRanks {
+        count: u32,
+        seed: u64,
+    },
+}
+
+/// Why a specification is none.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error(
+    "{spec:?} is no failure to inject: {problem}; write kill-rank=R@TIME, kill-node=N@TIME, freeze-node=N@TIME or \
+     drop-connection=R@TIME with a TIME like 1.5s, checkpoint or recovery, or random-ranks=COUNT/SEED"
+)]
+pub struct BadInjection {
+    spec: String,
+    problem: &'static str,
+}
+
+/// Reads a time like `1.5s`, `200ms`, `2m`, `1h` or plain seconds.
+///
+/// # Errors
+/// When it is none, negative, or beyond a century.
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
+    let split = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let seconds = match unit {
+        "ms" => 1e-3,
+        "" | "s" => 1.0,
+        "m" | "min" => 60.0,
+        "h" => 3600.0,
+        "d" => 86400.0,
+        _ => return Err(format!("{text:?} has no unit of time; write 200ms, 1.5s, 2m or 1h")),
+    };
+    match number.parse::<f64>() {
+        Ok(n) if (0.0..3.2e9).contains(&(n * seconds)) => Ok(Duration::from_secs_f64(n * seconds)),
+        _ => Err(format!("{text:?} is no time; write 200ms, 1.5s, 2m or 1h")),
+    }
+}
+
+impl FromStr for Injection {
+    type Err = BadInjection;
+
+    fn from_str(spec: &str) -> Result<Injection, BadInjection> {
+        let bad = |problem| BadInjection { spec: spec.to_string(), problem };
+        let (kind, rest) = spec.split_once('=').ok_or(bad("it has no ="))?;
+        if kind == "random-ranks" {
+            let (count, seed) = rest.split_once('/').ok_or(bad("COUNT/SEED has no /"))?;
+            return Ok(Injection::RandomRanks {
+                count: count.parse().map_err(|_| bad("COUNT is no number"))?,
+                seed: seed.parse().map_err(|_| bad("SEED is no number"))?,
+            });
+        }
+        let (target, when) = rest.split_once('@').ok_or(bad("it has no @"))?;
+        let target: u32 = target.parse().map_err(|_| bad("the number before @ is none"))?;
+        let strike = match kind {
+            "kill-rank" => Strike::KillRank(target),
+            "kill-node" => Strike::KillNode(target),
+            "freeze-node" => Strike::FreezeNode(target),
+            "drop-connection" => Strike::DropConnection(target),
+            _ => return Err(bad("unknown kind of failure")),
+        };
+        let when = match when {
+            "checkpoint" => When::Checkpoint,
+            "recovery" => When::Recovery,
+            time => When::After(parse_duration(time).map_err(|_| bad("TIME is no time"))?),
+        };
+        Ok(Injection::At { strike, when })
+    }
+}
+
+impl fmt::Display for Strike {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Strike::KillRank(r) => write!(f, "kill-rank={r}"),
+            Strike::KillNode(n) => write!(f, "kill-node={n}"),
+            Strike::FreezeNode(n) => write!(f, "freeze-node={n}"),
+            Strike::DropConnection(r) => write!(f, "drop-connection={r}"),
+        }
+    }
+}
+
+impl Injection {
+    /// Whether the job has what is to be struck.
+    ///
+    /// # Errors
+    /// Names what is missing.
+    pub fn check(&self, ranks: u32, nodes: u32) -> Result<(), String> {
+        let Injection::At { strike, .. } = self else { return Ok(()) };
+        match *strike {
+            Strike::KillRank(r) | Strike::DropConnection(r) if r >= ranks => {
+                Err(format!("there is no rank {r}: the job has ranks 0 to {}", ranks - 1))
+            }
+            Strike::KillNode(n) | Strike::FreezeNode(n) if n >= nodes => Err(format!(
+                "there is no node {n}: the job has nodes 0 to {}, spares included",
+                nodes - 1
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn specifications_of_the_command_line() {
+        let at = |strike, when| Ok(Injection::At { strike, when });
+        let after = |ms| When::After(Duration::from_millis(ms));
+        assert_eq!("kill-rank=2@1.5s".parse(), at(Strike::KillRank(2), after(1500)));
+        assert_eq!("kill-node=0@200ms".parse(), at(Strike::KillNode(0), after(200)));
+        assert_eq!("freeze-node=1@2m".parse(), at(Strike::FreezeNode(1), after(120_000)));
+        assert_eq!("kill-rank=1@checkpoint".parse(), at(Strike::KillRank(1), When::Checkpoint));
+        assert_eq!("kill-node=1@recovery".parse(), at(Strike::KillNode(1), When::Recovery));
+        assert_eq!("drop-connection=3@1".parse(), at(Strike::DropConnection(3), after(1000)));
+        assert_eq!("random-ranks=5/42".parse(), Ok(Injection::RandomRanks { count: 5, seed: 42 }));
+    }
+
+    #[test]
+    fn wrong_ones_say_what_is_wrong() {
+        for (spec, problem) in [
+            ("kill-rank", "no ="),
+            ("kill-rank=1", "no @"),
+            ("kill-rank=x@1s", "before @"),
+            ("eat-rank=1@1s", "unknown kind"),
+            ("kill-rank=1@-1s", "no time"),
+            ("kill-rank=1@nans", "no time"),
+            ("random-ranks=5", "no /"),
+        ] {
+            let error = spec.parse::<Injection>().unwrap_err().to_string();
+            assert!(error.contains(problem) && error.contains("kill-rank=R@TIME"), "{error}");
+        }
+        let i: Injection = "kill-rank=4@1s".parse().unwrap();
+        assert!(i.check(4, 1).unwrap_err().contains("ranks 0 to 3"));
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_parsed_or_refused(text in ".{0,40}") {
+            let _ = text.parse::<Injection>();
+            let _ = parse_duration(&text);
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! Checkpoints: asked for when due, counted when whole, and what the log may forget then.
+
+use super::rank::Capture;
+use super::{Command, Image, Life, Machine};
+use crate::record::Record;
+use eyrie_wire::{ImageId, Rank};
+use std::time::Duration;
+
+/// How long a checkpoint may take until its image begins to arrive; the agent gives up before.
+const BEGIN_TIMEOUT: Duration = Duration::from_secs(45);
+/// How long one may take in all.
+const STORE_TIMEOUT: Duration = Duration::from_secs(1800);
+/// How soon a checkpoint that users asked for is tried again, when the rank could not be captured just now.
+const RETRY: Duration = Duration::from_millis(200);
+/// How soon a checkpoint that failed is tried again when only it can make the rank recoverable.
+const RETRY_UNPROTECTED: Duration = Duration::from_secs(2);
+
+impl Machine {
+    pub(super) fn capture_due(&mut self) {
+        let now = self.now;
+        let busy = self.ranks.iter().any(|r| r.capture.is_some());
+        for rank in self.schedule.due(now, busy) {
+            let mode = self.config.checkpoint_mode;
+            let r = &mut self.ranks[rank as usize];
+            if !r.can_be_captured() {
+                if r.state == super::State::Finished {
+                    self.schedule.asked(rank, now);
+                } else {
+                    self.schedule.retry(rank, now + RETRY);
+                }
+                continue;
+            }
+            let image = r.next_image;
+            r.next_image += 1;
+            let until = now + BEGIN_TIMEOUT;
+            r.capture = Some(Capture { image, asked: now, until, pause: None, begun: false });
+            let (life, node) = (r.life(), r.node);
+            self.schedule.asked(rank, now);
+            self.commands.push(Command::Capture { node, life, image, mode });
+            self.record(Record::CheckpointStarted { rank, image });
+        }
+    }
+
+    /// The capture of this image by this life, when it is under way.
+    fn capture_of(&mut self, life: Life, image: ImageId) -> Option<&mut Capture> {
+        self.current(life)?.capture.as_mut().filter(|c| c.image == image)
+    }
+
+    pub(super) fn image_begun(&mut self, life: Life, image: ImageId) {
+        let now = self.now;
+        let Some(capture) = self.capture_of(life, image) else { return };
+        if !capture.begun {
+            capture.begun = true;
+            capture.until = now + STORE_TIMEOUT;
+            self.strike_checkpoint(life.rank);
+        }
+    }
+
+    pub(super) fn captured(&mut self, life: Life, image: ImageId, pause: Duration) {
+        if let Some(capture) = self.capture_of(life, image) {
+            capture.pause = Some(pause);
+        }
+    }
+
+    pub(super) fn capture_failed(&mut self, life: Life, image: ImageId, cause: String) {
+        if self.capture_of(life, image).is_none() {
+            return;
+        }
+        let r = &mut self.ranks[life.rank as usize];
+        r.capture = None;
+        let unprotected = r.unprotected.is_some();
+        self.schedule.ended(life.rank, self.now, None);
+        if unprotected {
+            self.schedule.retry(life.rank, self.now + RETRY_UNPROTECTED);
+        }
+        self.summary.checkpoints_failed += 1;
+        self.record(Record::CheckpointFailed { rank: life.rank, image, cause });
+    }
+
+    pub(super) fn watch_captures(&mut self) {
+        let now = self.now;
+        let late: Vec<(Life, ImageId, bool)> = (self.ranks.iter())
+            .filter_map(|r| {
+                let c = r.capture.filter(|c| c.until <= now)?;
+                Some((r.life(), c.image, c.begun))
+            })
+            .collect();
+        for (life, image, begun) in late {
+            let waited = if begun { STORE_TIMEOUT } else { BEGIN_TIMEOUT };
+            let what = if begun { "the whole image" } else { "its image" };
+            self.capture_failed(life, image, format!("{what} did not arrive within {waited:?}"));
+        }
+    }
+
+    /// An image is whole and stored. It counts when the life that it shows is still the rank's: a later life may
+    /// have taken another way since.
+    pub(super) fn image_stored(&mut self, life: Life, image: Image) {
+        let Some(capture) = self.capture_of(life, image.image).copied() else {
+            self.commands.push(Command::ForgetImage { rank: life.rank, image: image.image });
+            return;
+        };
+        let now = self.now;
+        let rank = life.rank;
+        let r = &mut self.ranks[rank as usize];
+        r.capture = None;
+        r.images_taken += 1;
+        let healed = r.unprotected.is_some_and(|since| since <= capture.asked);
+        if healed {
+            // The log before this image has a hole: nothing older is of use.
+            r.unprotected = None;
+            r.images.clear();
+        }
+        r.images.push(image);
+        if r.images.len() > 2 {
+            r.images.remove(0);
+        }
+        // The log must still reach back to the older image, for the case that the newer is damaged.
+        let older = (r.images.len() == 2).then(|| r.images[0]);
+        let needed = if healed { Some(image) } else { older };
+        let total = now - capture.asked;
+        self.schedule.ended(rank, now, Some(total));
+        self.summary.checkpoints += 1;
+        self.summary.checkpoint_bytes += image.bytes;
+        self.record(Record::Checkpoint {
+            rank,
+            image: image.image,
+            bytes: image.bytes,
+            pause: capture.pause.unwrap_or_default(),
+            total,
+        });
+        if healed {
+            self.record(Record::Protected { rank });
+        }
+        if let Some(Image { clock, position, stdin, .. }) = needed {
+            self.ranks[rank as usize].discarded = true;
+            self.commands.push(Command::Discard { rank, clock, position });
+            if rank == 0 {
+                self.commands.push(Command::ForgetStdin(stdin));
+            }
+        }
+    }
+
+    /// Ranks with a checkpoint under way.
+    pub fn capturing(&self) -> impl Iterator<Item = Rank> + '_ {
+        self.ranks.iter().filter(|r| r.capture.is_some()).map(|r| r.rank)
+    }
+}

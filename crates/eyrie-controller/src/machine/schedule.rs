@@ -1,0 +1,221 @@
+//! When which rank is due for a checkpoint. Pure: asks nobody, starts nothing.
+
+use eyrie_wire::Rank;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// How often each rank is checkpointed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Interval {
+    Off,
+    Every(Duration),
+    /// By Daly's formula from the measured cost and the mean time between failures.
+    Auto {
+        mtbf: Duration,
+    },
+}
+
+/// Eagle's three orders: batch request, sequential request, self timer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Order {
+    /// All ranks at once.
+    Batch,
+    /// One rank after another, spread over the interval.
+    Sequential,
+    /// Each rank by its own timer, from its own last checkpoint.
+    SelfTimed,
+}
+
+/// The interval of `auto` before anything has been measured.
+const FIRST_AUTO: Duration = Duration::from_secs(30);
+/// `auto` never asks more often than this.
+const SHORTEST_AUTO: Duration = Duration::from_secs(1);
+
+/// Optimum interval between the ends of checkpoints: J. T. Daly, "A higher order estimate of the optimum
+/// checkpoint interval for restart dumps", Future Generation Computer Systems 22 (2006):
+/// sqrt(2 δ M) (1 + 1/3 sqrt(δ / 2M) + 1/9 (δ / 2M)) − δ for δ < 2M, else M. `cost` is δ, the time that one
+/// checkpoint takes; `mtbf` is M.
+pub fn daly(cost: Duration, mtbf: Duration) -> Duration {
+    let (d, m) = (cost.as_secs_f64(), mtbf.as_secs_f64());
+    if d >= 2.0 * m {
+        return mtbf;
+    }
+    let x = d / (2.0 * m);
+    Duration::from_secs_f64(((2.0 * d * m).sqrt() * (1.0 + x.sqrt() / 3.0 + x / 9.0) - d).max(0.0))
+}
+
+/// The clock of checkpoints.
+#[derive(Debug)]
+pub struct Schedule {
+    interval: Interval,
+    order: Order,
+    /// When each rank is due next.
+    due: Vec<Option<Duration>>,
+    /// Mean cost of a checkpoint so far.
+    cost: Option<Duration>,
+}
+
+impl Schedule {
+    pub fn new(interval: Interval, order: Order, ranks: u32) -> Schedule {
+        Schedule { interval, order, due: vec![None; ranks as usize], cost: None }
+    }
+
+    /// The interval at present.
+    pub fn interval(&self) -> Option<Duration> {
+        match self.interval {
+            Interval::Off => None,
+            Interval::Every(d) => Some(d),
+            Interval::Auto { mtbf } => {
+                Some(self.cost.map_or(FIRST_AUTO, |c| daly(c, mtbf).max(SHORTEST_AUTO)))
+            }
+        }
+    }
+
+    /// The ranks run from `now` on.
+    pub fn begin(&mut self, now: Duration) {
+        let Some(interval) = self.interval() else { return };
+        let ranks = self.due.len() as u32;
+        for (rank, due) in self.due.iter_mut().enumerate() {
+            *due = Some(match self.order {
+                Order::Batch => now + interval,
+                // The first of them after a share of the interval, so that the round ends with it.
+                Order::Sequential | Order::SelfTimed => now + interval * (rank as u32 + 1) / ranks,
+            });
+        }
+    }
+
+    /// The ranks that are due, the most overdue first. `busy`: a checkpoint is under way.
+    pub fn due(&self, now: Duration, busy: bool) -> Vec<Rank> {
+        let mut ranks: Vec<(Duration, Rank)> = (self.due.iter().enumerate())
+            .filter_map(|(rank, due)| due.filter(|d| *d <= now).map(|d| (d, rank as Rank)))
+            .collect();
+        ranks.sort();
+        if self.order == Order::Sequential {
+            ranks.truncate(usize::from(!busy));
+        }
+        ranks.into_iter().map(|(_, rank)| rank).collect()
+    }
+
+    /// A checkpoint of the rank was asked for.
+    pub fn asked(&mut self, rank: Rank, now: Duration) {
+        let interval = self.interval();
+        if let Some(due) = self.due.get_mut(rank as usize) {
+            *due = match (*due, interval, self.order) {
+                (_, None, _) => None,
+                // Its timer runs again from the end of this one; should that never come, from here.
+                (_, Some(i), Order::SelfTimed) => Some(now + i),
+                // The beat is kept, but missed beats are not made up for.
+                (Some(d), Some(i), _) if d + i > now => Some(d + i),
+                (_, Some(i), _) => Some(now + i),
+            };
+        }
+    }
+
+    /// A checkpoint of the rank has ended after `cost` (`None`: it failed).
+    pub fn ended(&mut self, rank: Rank, now: Duration, cost: Option<Duration>) {
+        if let Some(cost) = cost {
+            self.cost = Some(self.cost.map_or(cost, |c| (c * 3 + cost) / 4));
+        }
+        if self.order == Order::SelfTimed {
+            let next = self.interval().map(|i| now + i);
+            if let Some(due) = self.due.get_mut(rank as usize) {
+                *due = next;
+            }
+        }
+    }
+
+    /// The rank is due at once.
+    pub fn want(&mut self, rank: Rank, now: Duration) {
+        if let Some(due) = self.due.get_mut(rank as usize) {
+            *due = Some(due.map_or(now, |d| d.min(now)));
+        }
+    }
+
+    /// The rank is due but could not be captured: to be tried again at `at`.
+    pub fn retry(&mut self, rank: Rank, at: Duration) {
+        if let Some(due) = self.due.get_mut(rank as usize) {
+            *due = Some(at);
+        }
+    }
+
+    /// When the next rank that is not due yet will be.
+    pub fn next_after(&self, now: Duration) -> Option<Duration> {
+        self.due.iter().flatten().copied().filter(|d| *d > now).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn s(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn daly_between_its_limits() {
+        // First order for a small cost: sqrt(2 δ M); here 120 s against 24 h.
+        let t = daly(s(1), s(7200)).as_secs_f64();
+        assert!(
+            (t - (120.0 * (1.0 + (1.0f64 / 14400.0).sqrt() / 3.0 + 1.0 / 129600.0) - 1.0)).abs()
+                < 1e-9
+        );
+        assert_eq!(daly(s(10), s(5)), s(5));
+        assert_eq!(daly(s(0), s(5)), s(0));
+    }
+
+    #[test]
+    fn batch_wants_all_at_once() {
+        let mut c = Schedule::new(Interval::Every(s(10)), Order::Batch, 3);
+        c.begin(s(0));
+        assert!(c.due(s(9), false).is_empty());
+        assert_eq!(c.due(s(10), true), [0, 1, 2]);
+        c.asked(1, s(10));
+        assert_eq!(c.due(s(10), true), [0, 2]);
+        assert_eq!(c.next_after(s(10)), Some(s(20)));
+    }
+
+    #[test]
+    fn sequential_wants_one_after_another() {
+        let mut c = Schedule::new(Interval::Every(s(9)), Order::Sequential, 3);
+        c.begin(s(0));
+        assert_eq!(c.due(s(3), false), [0]);
+        c.asked(0, s(3));
+        assert!(c.due(s(20), true).is_empty());
+        assert_eq!(c.due(s(6), false), [1]);
+        c.asked(1, s(30));
+        // Late, but not twice in a row to make up for it.
+        assert_eq!(c.due(s(30), false), [2]);
+    }
+
+    #[test]
+    fn self_timed_counts_from_the_end() {
+        let mut c = Schedule::new(Interval::Every(s(10)), Order::SelfTimed, 2);
+        c.begin(s(0));
+        assert_eq!(c.due(s(5), true), [0]);
+        c.asked(0, s(5));
+        c.ended(0, s(8), Some(s(3)));
+        assert!(!c.due(s(17), true).contains(&0));
+        assert!(c.due(s(18), true).contains(&0));
+    }
+
+    #[test]
+    fn off_takes_only_what_is_asked_for() {
+        let mut c = Schedule::new(Interval::Off, Order::Batch, 2);
+        c.begin(s(0));
+        assert_eq!(c.next_after(s(0)), None);
+        c.want(1, s(4));
+        assert_eq!(c.due(s(4), false), [1]);
+        c.asked(1, s(4));
+        assert!(c.due(s(1000), false).is_empty());
+    }
+
+    #[test]
+    fn auto_follows_the_measured_cost() {
+        let mut c = Schedule::new(Interval::Auto { mtbf: s(7200) }, Order::Batch, 1);
+        assert_eq!(c.interval(), Some(FIRST_AUTO));
+        c.ended(0, s(0), Some(s(1)));
+        assert_eq!(c.interval(), Some(daly(s(1), s(7200))));
+    }
+}

@@ -1,0 +1,552 @@
+//! Simulated clusters under random failures: the machine is driven through whole jobs, without a process or a socket,
+//! and what it must never do is checked after each of its commands. A failing schedule is named by its seed.
+
+use super::schedule::{Interval, Order};
+use super::*;
+use crate::inject::{Injection, Strike};
+use eyrie_wire::{ImageId, Incarnation, Node};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+
+/// Random schedules in one run of the tests; EYRIE_SCHEDULES asks for another number.
+const SCHEDULES: u64 = 10_000;
+/// A job that has not ended by then hangs.
+const TOO_LONG: Duration = Duration::from_secs(6 * 3600);
+
+/// Something that is going to happen.
+#[derive(Clone, Debug)]
+enum Happening {
+    /// From an agent: kept back while its node is frozen, lost when it is dead.
+    FromNode(Node, Event),
+    /// From routers, the store or a user: nothing holds it back.
+    Told(Event),
+    /// A process comes to its end by itself, if it is still there.
+    WorkDone(Life),
+    KillRank(Rank),
+    KillNode(Node),
+    FreezeNode(Node),
+    WakeNode(Node),
+}
+
+/// A happening at its time; the earliest is the greatest, ties go by order of making.
+#[derive(Debug)]
+struct Due(Duration, u64, Happening);
+
+impl PartialEq for Due {
+    fn eq(&self, other: &Due) -> bool {
+        (self.0, self.1) == (other.0, other.1)
+    }
+}
+impl Eq for Due {}
+impl PartialOrd for Due {
+    fn partial_cmp(&self, other: &Due) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Due {
+    fn cmp(&self, other: &Due) -> std::cmp::Ordering {
+        (other.0, other.1).cmp(&(self.0, self.1))
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Health {
+    Up,
+    Frozen,
+    Dead,
+}
+
+struct SimNode {
+    health: Health,
+    /// The controller has given it up.
+    refused: bool,
+    held: Vec<Event>,
+    processes: BTreeMap<Rank, Incarnation>,
+}
+
+#[derive(Default)]
+struct SimRank {
+    /// The only life that routers let speak.
+    fenced: Incarnation,
+    started: BTreeSet<Incarnation>,
+    /// What the store has of the rank, by number: position.
+    stored: BTreeMap<ImageId, u64>,
+    damaged: BTreeSet<ImageId>,
+    /// Images that counted, in order; at most two.
+    counted: Vec<(ImageId, u64)>,
+    discarded_to: Option<u64>,
+    unprotected: bool,
+    capture: Option<(Life, ImageId)>,
+}
+
+struct Cluster {
+    random: SmallRng,
+    now: Duration,
+    queue: BinaryHeap<Due>,
+    made: u64,
+    nodes: Vec<SimNode>,
+    ranks: Vec<SimRank>,
+    machine: Machine,
+    barriers: Vec<(Rank, Node, Incarnation)>,
+    ended: Option<i32>,
+    recovered: u64,
+}
+
+fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+impl Cluster {
+    fn new(seed: u64) -> Cluster {
+        let mut random = SmallRng::seed_from_u64(seed);
+        let nodes = random.gen_range(1..5);
+        let spares = random.gen_range(0..3);
+        let ranks = random.gen_range(1..9);
+        let interval = match random.gen_range(0..4) {
+            0 => Interval::Off,
+            1 => Interval::Auto { mtbf: Duration::from_secs(60) },
+            _ => Interval::Every(ms(random.gen_range(200..5000))),
+        };
+        let orders = [Order::Batch, Order::Sequential, Order::SelfTimed];
+        let injections = match random.gen_range(0..4) {
+            0 => vec![Injection::RandomRanks { count: 3, seed }],
+            1 => ["kill-rank=0@recovery", "kill-rank=0@checkpoint", "kill-rank=0@1s"]
+                .map(|s| s.parse().unwrap())
+                .to_vec(),
+            _ => Vec::new(),
+        };
+        let machine = Machine::new(Config {
+            job: "simulated".into(),
+            ranks,
+            nodes,
+            spares,
+            routers: 1,
+            checkpoint_every: interval,
+            checkpoint_order: orders[random.gen_range(0..3)],
+            checkpoint_mode: CheckpointMode::Async,
+            heartbeat_timeout: ms(2000),
+            injections,
+        });
+        let node = |_| SimNode {
+            health: Health::Up,
+            refused: false,
+            held: Vec::new(),
+            processes: BTreeMap::new(),
+        };
+        Cluster {
+            now: Duration::ZERO,
+            queue: BinaryHeap::new(),
+            made: 0,
+            nodes: (0..nodes + spares).map(node).collect(),
+            ranks: (0..ranks).map(|_| SimRank { fenced: 1, ..SimRank::default() }).collect(),
+            machine,
+            barriers: Vec::new(),
+            ended: None,
+            recovered: 0,
+            random,
+        }
+    }
+
+    fn after(&mut self, delay_ms: std::ops::Range<u64>, happening: Happening) {
+        let at = self.now
+            + Duration::from_micros(
+                self.random.gen_range(delay_ms.start * 1000..delay_ms.end * 1000),
+            );
+        self.made += 1;
+        self.queue.push(Due(at, self.made, happening));
+    }
+
+    /// The job from its start to its end; panics when an invariant breaks.
+    fn run(mut self) -> (Option<i32>, u64) {
+        for node in 0..self.nodes.len() as Node {
+            self.after(0..500, Happening::FromNode(node, Event::AgentUp(node)));
+        }
+        for _ in 0..self.random.gen_range(0..8) {
+            let rank = self.random.gen_range(0..self.ranks.len() as Rank);
+            let node = self.random.gen_range(0..self.nodes.len() as Node);
+            let what = match self.random.gen_range(0..10) {
+                0..=5 => Happening::KillRank(rank),
+                6..=7 => Happening::KillNode(node),
+                8 => Happening::FreezeNode(node),
+                _ => Happening::Told(Event::Unprotected { rank, reason: "disk full".into() }),
+            };
+            self.after(600..15_000, what);
+        }
+        while self.ended.is_none() {
+            assert!(self.now < TOO_LONG, "the job hangs: {:?}", self.states());
+            let tick = self.machine.next_tick().map(|t| t.max(self.now));
+            let next = self.queue.peek().map(|due| due.0);
+            match (tick, next) {
+                (Some(t), Some(n)) if t < n => self.tell_at(t, Event::Tick),
+                (_, Some(at)) => {
+                    let Due(_, _, happening) = self.queue.pop().unwrap();
+                    self.now = at;
+                    self.happen(happening);
+                }
+                (Some(t), None) => self.tell_at(t, Event::Tick),
+                (None, None) => panic!("nothing will ever happen again: {:?}", self.states()),
+            }
+        }
+        (self.ended, self.recovered)
+    }
+
+    fn states(&self) -> Vec<(Life, Node, State)> {
+        self.machine.rank_states().collect()
+    }
+
+    fn tell_at(&mut self, at: Duration, event: Event) {
+        // A tick that finds nothing to do must not come again at once.
+        self.now = if at > self.now { at } else { self.now + Duration::from_micros(100) };
+        self.tell(event);
+    }
+
+    fn happen(&mut self, happening: Happening) {
+        match happening {
+            Happening::Told(event) => {
+                if let Event::Unprotected { rank, .. } = &event {
+                    self.ranks[*rank as usize].unprotected = true;
+                }
+                self.tell(event);
+            }
+            Happening::FromNode(node, event) => self.hear_node(node, event),
+            Happening::WorkDone(life) => self.work_done(life),
+            Happening::KillRank(rank) => self.kill_rank(rank),
+            Happening::KillNode(node) => self.kill_node(node),
+            Happening::FreezeNode(node) => {
+                let n = &mut self.nodes[node as usize];
+                if n.health == Health::Up {
+                    n.health = Health::Frozen;
+                    // For shorter or longer than the heartbeat allows.
+                    self.after(100..6000, Happening::WakeNode(node));
+                }
+            }
+            Happening::WakeNode(node) => self.wake(node),
+        }
+    }
+
+    fn hear_node(&mut self, node: Node, event: Event) {
+        let n = &mut self.nodes[node as usize];
+        match n.health {
+            Health::Dead => {}
+            Health::Frozen => n.held.push(event),
+            Health::Up if n.refused => {}
+            Health::Up => {
+                // A process that has ended is not on the node any more.
+                if let Event::Exited { life, .. } | Event::StartFailed { life, .. } = &event {
+                    if n.processes.get(&life.rank) == Some(&life.incarnation) {
+                        n.processes.remove(&life.rank);
+                    }
+                }
+                self.tell(event);
+            }
+        }
+    }
+
+    fn wake(&mut self, node: Node) {
+        let n = &mut self.nodes[node as usize];
+        if n.health != Health::Frozen {
+            return;
+        }
+        n.health = Health::Up;
+        let held = std::mem::take(&mut n.held);
+        if n.refused {
+            let ranks: Vec<_> = std::mem::take(&mut n.processes).into_iter().collect();
+            self.tell(Event::AgentWoke(node));
+            for (rank, incarnation) in ranks {
+                let reason = "older life".to_string();
+                self.tell(Event::Refused { rank: Some(rank), incarnation, reason });
+            }
+        } else {
+            held.into_iter().for_each(|event| self.hear_node(node, event));
+        }
+    }
+
+    /// The node and the present process of a rank.
+    fn process(&self, rank: Rank) -> Option<(Node, Incarnation)> {
+        let fenced = self.ranks[rank as usize].fenced;
+        (self.nodes.iter().enumerate()).find_map(|(node, n)| {
+            let there = n.processes.get(&rank) == Some(&fenced) && n.health != Health::Dead;
+            there.then_some((node as Node, fenced))
+        })
+    }
+
+    fn kill_rank(&mut self, rank: Rank) {
+        let Some((node, incarnation)) = self.process(rank) else { return };
+        self.nodes[node as usize].processes.remove(&rank);
+        let life = Life { rank, incarnation };
+        let ending = Ending::Signal(libc::SIGKILL);
+        let event = Event::Exited { life, ending, spoke_pmi: true };
+        self.after(0..20, Happening::FromNode(node, event));
+    }
+
+    fn kill_node(&mut self, node: Node) {
+        let n = &mut self.nodes[node as usize];
+        if n.health != Health::Dead {
+            n.health = Health::Dead;
+            n.processes.clear();
+            self.after(0..50, Happening::Told(Event::AgentGone(node)));
+        }
+    }
+
+    fn work_done(&mut self, life: Life) {
+        let Some((node, incarnation)) = self.process(life.rank) else { return };
+        if incarnation != life.incarnation {
+            return;
+        }
+        if self.nodes[node as usize].health == Health::Frozen {
+            return self.after(50..500, Happening::WorkDone(life));
+        }
+        self.hear_node(node, Event::PmiFinalized(life));
+        let ending = Ending::Code(0);
+        self.after(
+            0..30,
+            Happening::FromNode(node, Event::Exited { life, ending, spoke_pmi: true }),
+        );
+    }
+
+    fn tell(&mut self, event: Event) {
+        if let Event::ImageStored { life, image } = &event {
+            self.count_image(*life, *image);
+        } else if self.random.gen_bool(0.05) {
+            // Whatever concerns a life may be heard of again when the life is long over.
+            self.after(1..3000, Happening::Told(event.clone()));
+        }
+        for command in self.machine.handle(self.now, event) {
+            assert!(self.ended.is_none(), "a command after the end: {command:?}");
+            self.obey(command);
+        }
+    }
+
+    /// What the machine should make of a stored image.
+    fn count_image(&mut self, life: Life, image: Image) {
+        let r = &mut self.ranks[life.rank as usize];
+        if r.capture != Some((life, image.image)) || r.fenced != life.incarnation {
+            return;
+        }
+        r.capture = None;
+        r.counted.push((image.image, image.position));
+        if r.counted.len() > 2 {
+            r.counted.remove(0);
+        }
+    }
+
+    /// No command may go to a node that was given up.
+    fn check_node(&self, node: Node, command: &Command) {
+        assert!(!self.nodes[node as usize].refused, "to a lost node: {command:?}");
+    }
+
+    fn obey(&mut self, command: Command) {
+        match command {
+            Command::Start { node, life, image } => {
+                self.check_node(node, &command);
+                self.start(node, life, image);
+            }
+            Command::Kill { node, life } => {
+                self.check_node(node, &command);
+                let n = &mut self.nodes[node as usize];
+                if n.processes.get(&life.rank) == Some(&life.incarnation) {
+                    n.processes.remove(&life.rank);
+                }
+            }
+            Command::Capture { node, life, image, .. } => {
+                self.check_node(node, &command);
+                self.capture(node, life, image);
+            }
+            Command::Pulse { node, n } => {
+                self.check_node(node, &command);
+                self.after(0..200, Happening::FromNode(node, Event::Pulse { node, n }));
+            }
+            Command::Pmi { barriers, .. } => {
+                if barriers == 1 {
+                    let waiting = std::mem::take(&mut self.barriers);
+                    for (rank, _, incarnation) in waiting {
+                        let done = Happening::WorkDone(Life { rank, incarnation });
+                        self.after(500..20_000, done);
+                    }
+                }
+            }
+            Command::Disconnect(node) => self.nodes[node as usize].refused = true,
+            Command::Fence(life) => {
+                let healthy =
+                    self.process(life.rank).filter(|(n, _)| !self.nodes[*n as usize].refused);
+                assert_eq!(healthy, None, "a healthy life of rank {} is given up", life.rank);
+                let r = &mut self.ranks[life.rank as usize];
+                assert_eq!(life.incarnation, r.fenced + 1, "lives are counted one by one");
+                r.fenced = life.incarnation;
+                r.capture = None;
+                let event = Event::Fenced { life, mark: Mark::default() };
+                self.after(0..5, Happening::Told(event));
+            }
+            Command::Discard { rank, position, .. } => {
+                let r = &mut self.ranks[rank as usize];
+                let oldest = r.counted.first().map(|(_, position)| *position);
+                assert!(
+                    oldest.is_some_and(|p| position <= p),
+                    "rank {rank}: discards to {position}, but {:?} may be needed",
+                    r.counted
+                );
+                r.discarded_to = Some(position);
+            }
+            Command::ForgetImage { rank, image } => {
+                let r = &mut self.ranks[rank as usize];
+                r.stored.remove(&image);
+                r.counted.retain(|(i, _)| *i != image);
+            }
+            Command::ForgetStdin(_) => {}
+            Command::Strike(Strike::KillRank(rank)) => self.after(0..5, Happening::KillRank(rank)),
+            Command::Strike(strike) => panic!("nobody asked for {strike}"),
+            Command::Record(record) => self.note(&record),
+            Command::End { code } => {
+                self.ended = Some(code);
+                let usable = self.nodes.iter().any(|n| !n.refused);
+                assert!(
+                    code == 0 || !usable || self.somebody_has_no_way_back(),
+                    "ended with {code} although it could go on: {:?}",
+                    self.states()
+                );
+            }
+        }
+    }
+
+    /// Whether a failure was simulated that no system could survive.
+    fn somebody_has_no_way_back(&self) -> bool {
+        self.machine.rank_states().zip(&self.ranks).any(|((_, _, state), r)| {
+            let no_image = r.counted.is_empty() && r.discarded_to.is_some();
+            state == State::Lost && (r.unprotected || no_image)
+        })
+    }
+
+    fn note(&mut self, record: &Record) {
+        match record {
+            Record::Protected { rank } => {
+                let r = &mut self.ranks[*rank as usize];
+                r.unprotected = false;
+                // Images from before the hole are of no use.
+                let newest = r.counted.pop();
+                r.counted = newest.into_iter().collect();
+            }
+            Record::Recovered { .. } => self.recovered += 1,
+            Record::CheckpointFailed { rank, .. } => self.ranks[*rank as usize].capture = None,
+            _ => {}
+        }
+        // Every line for people can be made.
+        let _ = record.line();
+    }
+
+    fn start(&mut self, node: Node, life: Life, image: Option<ImageId>) {
+        let Life { rank, incarnation } = life;
+        let r = &mut self.ranks[rank as usize];
+        assert_eq!(incarnation, r.fenced, "an older life is started");
+        assert!(r.started.insert(incarnation), "{life:?} is started twice");
+        assert!(!r.unprotected, "the log of rank {rank} has a hole");
+        match image {
+            None => assert_eq!(r.discarded_to, None, "the log does not reach back to the start"),
+            Some(image) => {
+                assert!(r.counted.iter().any(|(i, _)| *i == image), "image {image} does not count");
+                assert!(r.stored.contains_key(&image), "the store has no image {image}");
+            }
+        }
+        if image.is_some_and(|i| r.damaged.contains(&i)) {
+            let reason = "damaged".to_string();
+            let failed = Event::StartFailed { life, reason };
+            self.nodes[node as usize].processes.insert(rank, incarnation);
+            return self.after(5..100, Happening::FromNode(node, failed));
+        }
+        if self.nodes[node as usize].health == Health::Dead {
+            return;
+        }
+        self.nodes[node as usize].processes.insert(rank, incarnation);
+        let started = Event::Started { life, fetched: ms(1), restored: ms(1) };
+        self.after(1..50, Happening::FromNode(node, started));
+        // Agents and routers speak over different connections: any order.
+        self.after(30..60, Happening::Told(Event::Connected(life)));
+        self.after(51..70, Happening::FromNode(node, Event::ProviderLoaded(life)));
+        if incarnation > 1 {
+            self.after(61..400, Happening::Told(Event::Replayed { life, messages: 1 }));
+        }
+        if self.machine_passed_barrier() {
+            self.after(500..20_000, Happening::WorkDone(life));
+        } else {
+            self.barriers.retain(|(r, _, _)| *r != rank);
+            self.barriers.push((rank, node, incarnation));
+            self.after(71..90, Happening::FromNode(node, Event::PmiBarrier { life, barrier: 1 }));
+        }
+    }
+
+    fn machine_passed_barrier(&self) -> bool {
+        self.machine.pmi.passed() > 0
+    }
+
+    fn capture(&mut self, node: Node, life: Life, image: ImageId) {
+        let r = &mut self.ranks[life.rank as usize];
+        assert_eq!(r.capture, None, "two checkpoints of one rank at a time");
+        assert_eq!(life.incarnation, r.fenced);
+        let state = self.machine.ranks[life.rank as usize].state;
+        assert_eq!(state, State::Running);
+        r.capture = Some((life, image));
+        match self.random.gen_range(0..10) {
+            // Nobody ever answers.
+            0 => {}
+            1 => {
+                let reason = "a foreign socket".to_string();
+                let event = Event::CaptureFailed { life, image, reason };
+                self.refused(event, node, life, image);
+            }
+            n => {
+                let pause = ms(2);
+                self.after(
+                    1..20,
+                    Happening::FromNode(node, Event::Captured { life, image, pause }),
+                );
+                self.after(1..20, Happening::Told(Event::ImageBegun { life, image }));
+                if n == 2 {
+                    let reason = "disk full".to_string();
+                    let event = Event::CaptureFailed { life, image, reason };
+                    return self.refused(event, node, life, image);
+                }
+                let damaged = self.random.gen_bool(0.1);
+                let r = &mut self.ranks[life.rank as usize];
+                let position = 100 * image;
+                r.stored.insert(image, position);
+                if damaged {
+                    r.damaged.insert(image);
+                }
+                let stored = Image { image, clock: position, position, stdin: 0, bytes: 1 << 20 };
+                let event = Event::ImageStored { life, image: stored };
+                self.after(20..800, Happening::Told(event));
+            }
+        }
+    }
+
+    fn refused(&mut self, event: Event, node: Node, life: Life, image: ImageId) {
+        let r = &mut self.ranks[life.rank as usize];
+        if r.capture == Some((life, image)) {
+            r.capture = None;
+        }
+        // The machine must not ask again before it has heard of this.
+        self.after(0..1, Happening::FromNode(node, event));
+    }
+}
+
+#[test]
+fn jobs_survive_random_failures() {
+    let schedules = std::env::var("EYRIE_SCHEDULES").ok().and_then(|n| n.parse().ok());
+    let schedules = schedules.unwrap_or(SCHEDULES);
+    let first = std::env::var("EYRIE_SEED").ok().and_then(|n| n.parse().ok()).unwrap_or(0);
+    println!("seeds {first} to {}", first + schedules - 1);
+    let (mut done, mut given_up, mut recoveries) = (0, 0, 0);
+    for seed in first..first + schedules {
+        let run = std::panic::catch_unwind(|| Cluster::new(seed).run());
+        let Ok((code, recovered)) = run else {
+            panic!("schedule {seed} failed: EYRIE_SEED={seed} EYRIE_SCHEDULES=1 repeats it");
+        };
+        recoveries += recovered;
+        match code {
+            Some(0) => done += 1,
+            _ => given_up += 1,
+        }
+    }
+    println!("{done} jobs done, {given_up} given up for good reason, {recoveries} recoveries");
+    assert!(schedules < 1000 || (done > schedules * 3 / 4 && recoveries > schedules));
+}

@@ -1,0 +1,452 @@
+//! The events of a job as users see them: one JSON object each in the event stream (docs/events.md is its
+//! schema), and one line for people. Nothing here decides anything.
+
+use crate::machine::place::Choice;
+use eyrie_wire::{ImageId, Incarnation, Node, Rank};
+use serde::Serialize;
+use std::time::Duration;
+
+/// How a death, a loss or a stop came about, in words.
+pub type Cause = String;
+
+fn seconds<S: serde::Serializer>(d: &Duration, s: S) -> Result<S::Ok, S::Error> {
+    s.serialize_f64(d.as_micros() as f64 / 1e6)
+}
+
+/// Seconds that each phase of one recovery took.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct Phases {
+    /// From the last sign of life to knowing of the death: known for lost nodes only, else 0.
+    #[serde(serialize_with = "seconds")]
+    pub detected: Duration,
+    /// Fencing older lives, gathering determinants, choosing a node.
+    #[serde(serialize_with = "seconds")]
+    pub placed: Duration,
+    /// The image on its way from the store; 0 when started anew.
+    #[serde(serialize_with = "seconds")]
+    pub fetched: Duration,
+    /// Mapping it, or starting the program anew, until the rank is connected to its router.
+    #[serde(serialize_with = "seconds")]
+    pub restored: Duration,
+    /// Until the rank has caught up with its last determinant.
+    #[serde(serialize_with = "seconds")]
+    pub replayed: Duration,
+}
+
+impl Phases {
+    pub fn total(&self) -> Duration {
+        self.detected + self.placed + self.fetched + self.restored + self.replayed
+    }
+}
+
+/// One event.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum Record {
+    JobStarted {
+        job: String,
+        ranks: u32,
+        nodes: u32,
+        spares: u32,
+        routers: u32,
+    },
+    NodeUp {
+        node: Node,
+    },
+    RankStarted {
+        rank: Rank,
+        incarnation: Incarnation,
+        node: Node,
+        image: Option<ImageId>,
+    },
+    RankFailed {
+        rank: Rank,
+        incarnation: Incarnation,
+        node: Node,
+        cause: Cause,
+    },
+    RankFinished {
+        rank: Rank,
+        code: i32,
+    },
+    NodeLost {
+        node: Node,
+        cause: Cause,
+        ranks: Vec<Rank>,
+    },
+    /// A node that was given up wants to come back: it was refused.
+    NodeRefused {
+        node: Node,
+    },
+    SpareUsed {
+        spare: Node,
+        node: Node,
+    },
+    /// No spare is left: a remaining node takes a rank more.
+    NodeShared {
+        node: Node,
+        rank: Rank,
+        ranks: u32,
+    },
+    Placed {
+        rank: Rank,
+        incarnation: Incarnation,
+        node: Node,
+        choice: Choice,
+        image: Option<ImageId>,
+    },
+    Restored {
+        rank: Rank,
+        incarnation: Incarnation,
+        #[serde(serialize_with = "seconds")]
+        fetched: Duration,
+        #[serde(serialize_with = "seconds")]
+        restored: Duration,
+    },
+    RestoreFailed {
+        rank: Rank,
+        incarnation: Incarnation,
+        image: Option<ImageId>,
+        cause: Cause,
+    },
+    Recovered {
+        rank: Rank,
+        incarnation: Incarnation,
+        node: Node,
+        image: Option<ImageId>,
+        messages: u64,
+        phases: Phases,
+        #[serde(serialize_with = "seconds")]
+        total: Duration,
+    },
+    CheckpointStarted {
+        rank: Rank,
+        image: ImageId,
+    },
+    Checkpoint {
+        rank: Rank,
+        image: ImageId,
+        bytes: u64,
+        #[serde(serialize_with = "seconds")]
+        pause: Duration,
+        #[serde(serialize_with = "seconds")]
+        total: Duration,
+    },
+    CheckpointFailed {
+        rank: Rank,
+        image: ImageId,
+        cause: Cause,
+    },
+    Connected {
+        rank: Rank,
+        incarnation: Incarnation,
+    },
+    ConnectionLost {
+        rank: Rank,
+        incarnation: Incarnation,
+    },
+    /// An older life of a rank, or somebody else, was refused.
+    Refused {
+        rank: Option<Rank>,
+        incarnation: Incarnation,
+        cause: Cause,
+    },
+    Unprotected {
+        rank: Rank,
+        cause: Cause,
+    },
+    Protected {
+        rank: Rank,
+    },
+    ContentDiffers {
+        rank: Rank,
+        cause: Cause,
+    },
+    Injected {
+        strike: String,
+    },
+    InjectionMissed {
+        strike: String,
+        cause: Cause,
+    },
+    /// Something outside the state machine that users should know.
+    Note {
+        text: String,
+    },
+    JobEnded {
+        code: i32,
+        cause: Option<Cause>,
+        summary: Summary,
+    },
+}
+
+/// What a job has been through.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct Summary {
+    #[serde(serialize_with = "seconds")]
+    pub elapsed: Duration,
+    pub ranks: u32,
+    pub checkpoints: u64,
+    pub checkpoints_failed: u64,
+    pub checkpoint_bytes: u64,
+    pub rank_failures: u64,
+    pub nodes_lost: u64,
+    pub spares_used: u64,
+    pub recoveries: u64,
+    /// The longest recovery.
+    #[serde(serialize_with = "seconds")]
+    pub longest_recovery: Duration,
+}
+
+/// How much a line matters to somebody who watches.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Weight {
+    /// Shown with -v.
+    Detail,
+    Normal,
+    /// Shown also with --quiet.
+    Error,
+}
+
+fn ms(d: Duration) -> String {
+    if d < Duration::from_secs(10) {
+        format!("{:.0} ms", d.as_secs_f64() * 1e3)
+    } else {
+        format!("{:.1} s", d.as_secs_f64())
+    }
+}
+
+fn mib(bytes: u64) -> String {
+    format!("{:.1} MiB", bytes as f64 / (1 << 20) as f64)
+}
+
+fn from(image: &Option<ImageId>) -> String {
+    image.map_or("from the start".into(), |i| format!("from image {i}"))
+}
+
+fn list(ranks: &[Rank]) -> String {
+    match ranks {
+        [] => "no rank".into(),
+        [one] => format!("rank {one}"),
+        many => {
+            format!("ranks {}", many.iter().map(u32::to_string).collect::<Vec<_>>().join(", "))
+        }
+    }
+}
+
+impl Record {
+    /// The event for people: how much it matters, and one line. `None`: nothing to tell.
+    pub fn line(&self) -> Option<(Weight, String)> {
+        use Weight::{Detail, Error, Normal};
+        Some(match self {
+            Record::JobStarted { job, ranks, nodes, spares, routers } => (
+                Detail,
+                format!("job {job}: {ranks} ranks on {nodes} nodes, {spares} spares, {routers} routers"),
+            ),
+            Record::NodeUp { node } => (Detail, format!("node {node} is up")),
+            Record::RankStarted { rank, incarnation, node, image } => (
+                Detail,
+                format!("rank {rank} starts on node {node} {} (incarnation {incarnation})", from(image)),
+            ),
+            Record::RankFailed { rank, node, cause, .. } => {
+                (Normal, format!("rank {rank} on node {node} failed: {cause}"))
+            }
+            Record::RankFinished { rank, code } => {
+                (Detail, format!("rank {rank} finished with code {code}"))
+            }
+            Record::NodeLost { node, cause, ranks } => {
+                (Normal, format!("node {node} is lost with {}: {cause}", list(ranks)))
+            }
+            Record::NodeRefused { node } => (
+                Normal,
+                format!("node {node} woke up after it was given up: refused, its ranks end"),
+            ),
+            Record::SpareUsed { spare, node } => {
+                (Normal, format!("spare node {spare} takes the ranks of node {node}"))
+            }
+            Record::NodeShared { node, rank, ranks } => (
+                Normal,
+                format!("no spare is left: node {node} takes rank {rank} too and has {ranks} ranks now"),
+            ),
+            Record::Placed { rank, node, image, .. } => {
+                (Detail, format!("rank {rank} goes to node {node} {}", from(image)))
+            }
+            Record::Restored { rank, fetched, restored, .. } => (
+                Detail,
+                format!("rank {rank} is restored: fetched {}, mapped {}", ms(*fetched), ms(*restored)),
+            ),
+            Record::RestoreFailed { rank, image, cause, .. } => {
+                (Normal, format!("rank {rank} could not be restored {}: {cause}", from(image)))
+            }
+            Record::Recovered { rank, node, image, messages, phases, total, .. } => (
+                Normal,
+                format!(
+                    "rank {rank} recovered on node {node} {} in {}: detected {}, placed {}, fetched {}, restored \
+                     {}, replayed {} ({messages} messages)",
+                    from(image),
+                    ms(*total),
+                    ms(phases.detected),
+                    ms(phases.placed),
+                    ms(phases.fetched),
+                    ms(phases.restored),
+                    ms(phases.replayed)
+                ),
+            ),
+            Record::CheckpointStarted { .. } => return None,
+            Record::Checkpoint { rank, image, bytes, pause, total } => (
+                Detail,
+                format!(
+                    "checkpoint of rank {rank}: image {image}, {}, stood still {:.1} ms, stored after {}",
+                    mib(*bytes),
+                    pause.as_secs_f64() * 1e3,
+                    ms(*total)
+                ),
+            ),
+            Record::CheckpointFailed { rank, cause, .. } => {
+                (Normal, format!("no checkpoint of rank {rank}: {cause}; it goes on with its last one"))
+            }
+            Record::Connected { rank, incarnation } => {
+                (Detail, format!("rank {rank} is connected to its router (incarnation {incarnation})"))
+            }
+            Record::ConnectionLost { rank, .. } => {
+                (Detail, format!("rank {rank} lost the connection to its router"))
+            }
+            Record::Refused { rank, incarnation, cause } => {
+                let who = rank.map_or("somebody".into(), |r| format!("rank {r}, incarnation {incarnation}"));
+                // An older life at the door is what recovery is made for; a stranger is not.
+                let weight = if rank.is_some() { Detail } else { Normal };
+                (weight, format!("{who} was refused: {cause}"))
+            }
+            Record::Unprotected { rank, cause } => (
+                Normal,
+                format!(
+                    "rank {rank} is not protected until its next checkpoint: {cause}; free space, or give more with \
+                     --log-memory"
+                ),
+            ),
+            Record::Protected { rank } => (Normal, format!("rank {rank} is protected again")),
+            Record::ContentDiffers { rank, cause } => (
+                Normal,
+                format!(
+                    "rank {rank} sent other content than before under the same envelope (a clock, perhaps): {cause}"
+                ),
+            ),
+            Record::Injected { strike } => (Normal, format!("injected: {strike}")),
+            Record::InjectionMissed { strike, cause } => {
+                (Normal, format!("{strike} struck nobody: {cause}"))
+            }
+            Record::Note { text } => (Normal, text.clone()),
+            Record::JobEnded { cause: Some(cause), .. } => (Error, cause.clone()),
+            Record::JobEnded { summary, .. } => (
+                if summary.recoveries > 0 { Normal } else { Detail },
+                format!(
+                    "done in {:.1} s: {} checkpoints, {} recoveries{}",
+                    summary.elapsed.as_secs_f64(),
+                    summary.checkpoints,
+                    summary.recoveries,
+                    if summary.recoveries > 0 {
+                        format!(", the longest {}", ms(summary.longest_recovery))
+                    } else {
+                        String::new()
+                    }
+                ),
+            ),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::Value;
+    use std::collections::BTreeSet;
+
+    /// One of each.
+    fn one_of_each() -> Vec<Record> {
+        let (rank, incarnation, node, image) = (3, 2, 1, Some(4));
+        let cause = || "because".to_string();
+        let time = Duration::from_millis(1500);
+        vec![
+            Record::JobStarted { job: "j".into(), ranks: 4, nodes: 2, spares: 1, routers: 1 },
+            Record::NodeUp { node },
+            Record::RankStarted { rank, incarnation, node, image: None },
+            Record::RankFailed { rank, incarnation, node, cause: cause() },
+            Record::RankFinished { rank, code: 0 },
+            Record::NodeLost { node, cause: cause(), ranks: vec![1, 2] },
+            Record::NodeRefused { node },
+            Record::SpareUsed { spare: 2, node },
+            Record::NodeShared { node, rank, ranks: 3 },
+            Record::Placed { rank, incarnation, node, choice: Choice::Spare, image },
+            Record::Restored { rank, incarnation, fetched: time, restored: time },
+            Record::RestoreFailed { rank, incarnation, image, cause: cause() },
+            Record::Recovered {
+                rank,
+                incarnation,
+                node,
+                image,
+                messages: 9,
+                phases: Phases::default(),
+                total: time,
+            },
+            Record::CheckpointStarted { rank, image: 4 },
+            Record::Checkpoint { rank, image: 4, bytes: 1 << 20, pause: time, total: time },
+            Record::CheckpointFailed { rank, image: 4, cause: cause() },
+            Record::Connected { rank, incarnation },
+            Record::ConnectionLost { rank, incarnation },
+            Record::Refused { rank: None, incarnation, cause: cause() },
+            Record::Unprotected { rank, cause: cause() },
+            Record::Protected { rank },
+            Record::ContentDiffers { rank, cause: cause() },
+            Record::Injected { strike: "kill-rank=1".into() },
+            Record::InjectionMissed { strike: "kill-rank=1".into(), cause: cause() },
+            Record::Note { text: "text".into() },
+            Record::JobEnded { code: 0, cause: None, summary: Summary::default() },
+        ]
+    }
+
+    fn keys(value: &Value) -> BTreeSet<String> {
+        value.as_object().map(|o| o.keys().cloned().collect()).unwrap_or_default()
+    }
+
+    #[test]
+    fn schema_page_and_code_agree() {
+        let schema: Value =
+            serde_json::from_str(include_str!("../../../docs/events-schema.json")).unwrap();
+        let page = include_str!("../../../docs/events.md");
+        let mut documented: BTreeSet<&str> = BTreeSet::new();
+        let events = schema["oneOf"].as_array().unwrap();
+        for record in one_of_each() {
+            let value = serde_json::to_value(&record).unwrap();
+            let name = value["event"].as_str().unwrap();
+            let entry = events.iter().find(|e| e["title"] == name);
+            let entry = entry.unwrap_or_else(|| panic!("{name} is not in the schema"));
+            documented.insert(entry["title"].as_str().unwrap());
+            let mut expected = keys(&value);
+            expected.extend(["seq".to_string(), "time".to_string()]);
+            assert_eq!(keys(&entry["properties"]), expected, "{name}");
+            for nested in ["phases", "summary"] {
+                let properties = &entry["properties"][nested]["properties"];
+                assert_eq!(keys(properties), keys(&value[nested]), "{name}.{nested}");
+            }
+            assert!(page.contains(&format!("| `{name}` |")), "{name} is not on the page");
+        }
+        assert_eq!(documented.len(), events.len(), "the schema has events that do not happen");
+        let variants = include_str!("record.rs").split("pub enum Record {").nth(1).unwrap();
+        let variants = variants.split("\n}").next().unwrap();
+        let variants = variants.lines().filter(|l| {
+            l.starts_with("    ")
+                && l.trim_start().len() == l.len() - 4
+                && l.trim_start().starts_with(|c: char| c.is_ascii_uppercase())
+        });
+        assert_eq!(variants.count(), one_of_each().len(), "an event is missing in this test");
+    }
+
+    #[test]
+    fn every_event_is_one_line_for_people() {
+        for record in one_of_each() {
+            if let Some((_, line)) = record.line() {
+                assert!(!line.is_empty() && !line.contains('\n'), "{line}");
+            }
+        }
+    }
+}

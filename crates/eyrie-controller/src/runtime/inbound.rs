@@ -1,0 +1,51 @@
+//! What reaches the controller's main thread from the threads around it.
+
+use super::agents::Link;
+use crate::machine::{Image, Life};
+use crossbeam_channel::Sender;
+use eyrie_wire::control::{FromAgent, ImageMeta};
+use eyrie_wire::{ImageId, Node};
+
+/// A message to the main thread.
+pub enum Inbound {
+    AgentUp {
+        node: Node,
+        link: Link,
+    },
+    Agent {
+        node: Node,
+        message: FromAgent,
+    },
+    AgentGone {
+        node: Node,
+    },
+    /// An agent that was given up wants to come back; it was refused.
+    AgentWoke {
+        node: Node,
+    },
+    ImageBegun {
+        life: Life,
+        image: ImageId,
+    },
+    ImageStored {
+        life: Life,
+        image: Image,
+        meta: ImageMeta,
+    },
+    ImageFailed {
+        life: Life,
+        image: ImageId,
+        reason: String,
+    },
+    /// More standard input has been read, or its end.
+    Stdin,
+    /// A user's request, and where its answer goes.
+    User {
+        request: String,
+        answer: Sender<String>,
+    },
+    /// Nobody reads the job's output any more.
+    OutputClosed,
+    Signal(i32),
+    Note(String),
+}

@@ -1,0 +1,53 @@
+//! The event file: one JSON object per line, written as it happens.
+
+use crate::record::Record;
+use anyhow::Context;
+use serde::Serialize;
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+use std::time::Duration;
+
+/// A line of the file.
+#[derive(Serialize)]
+struct Line<'a> {
+    /// Number of the line, from 0.
+    seq: u64,
+    /// Seconds since the job's start.
+    time: f64,
+    #[serde(flatten)]
+    record: &'a Record,
+}
+
+/// The event file of a job, or nothing when none is wanted.
+pub struct Journal {
+    file: Option<File>,
+    seq: u64,
+}
+
+impl Journal {
+    /// # Errors
+    /// When the file cannot be made.
+    pub fn create(path: Option<&Path>) -> anyhow::Result<Journal> {
+        let file = path
+            .map(|p| {
+                File::create(p).with_context(|| format!("cannot write events to {}", p.display()))
+            })
+            .transpose()?;
+        Ok(Journal { file, seq: 0 })
+    }
+
+    /// Writes an event; after a failure (which is returned once) nothing more.
+    pub fn write(&mut self, now: Duration, record: &Record) -> std::io::Result<()> {
+        let Some(file) = &mut self.file else { return Ok(()) };
+        let time = now.as_micros() as f64 / 1e6;
+        let mut line = serde_json::to_vec(&Line { seq: self.seq, time, record })?;
+        line.push(b'\n');
+        self.seq += 1;
+        let written = file.write_all(&line);
+        if written.is_err() {
+            self.file = None;
+        }
+        written
+    }
+}

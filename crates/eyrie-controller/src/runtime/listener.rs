@@ -1,0 +1,214 @@
+//! The controller's socket: who comes, proves itself and what it wants. A connection gets a thread; a peer that
+//! has not proven itself gets neither memory nor time beyond a bound.
+
+use super::agents::Link;
+use super::images;
+use super::inbound::Inbound;
+use crossbeam_channel::{bounded, Sender};
+use eyrie_store::Store;
+use eyrie_wire::auth::Secret;
+use eyrie_wire::control::{read_frame, Claim};
+use eyrie_wire::handshake::{accept, HandshakeError};
+use eyrie_wire::{Incarnation, Node, Rank};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+/// How long each step of a handshake or a user's request may take.
+const STEP_TIMEOUT: Duration = Duration::from_secs(10);
+/// Most connections that are in their handshake at a time.
+const MAX_STRANGERS: usize = 64;
+/// Longest request of a user in bytes.
+const MAX_REQUEST: u64 = 64 * 1024;
+
+/// Who may come in.
+#[derive(Debug, Default)]
+pub struct Gate {
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    nodes: u32,
+    connected: BTreeSet<Node>,
+    lost: BTreeSet<Node>,
+    lives: BTreeMap<Rank, Incarnation>,
+}
+
+impl Gate {
+    pub fn new(nodes: u32) -> Gate {
+        Gate { inner: Mutex::new(Inner { nodes, ..Inner::default() }) }
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// From now on the node's agent is refused.
+    pub fn give_up(&self, node: Node) {
+        self.inner().lost.insert(node);
+    }
+
+    /// From now on images of older lives are refused.
+    pub fn fence(&self, rank: Rank, incarnation: Incarnation) {
+        self.inner().lives.insert(rank, incarnation);
+    }
+
+    /// Whether this is the rank's present life.
+    pub fn is_present(&self, rank: Rank, incarnation: Incarnation) -> bool {
+        self.inner().lives.get(&rank).copied().unwrap_or(1) == incarnation
+    }
+
+    fn admit(&self, claim: &Claim) -> Result<(), String> {
+        let mut inner = self.inner();
+        match *claim {
+            Claim::Agent { node, .. } if inner.lost.contains(&node) => {
+                Err(format!("node {node} was given up"))
+            }
+            Claim::Agent { node, .. } if node >= inner.nodes || !inner.connected.insert(node) => {
+                Err(format!("node {node} is not expected"))
+            }
+            Claim::ImageUpload { rank, incarnation, .. }
+                if inner.lives.get(&rank).copied().unwrap_or(1) != incarnation =>
+            {
+                Err(format!("rank {rank} has a later life than {incarnation}"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What every connection's thread needs.
+pub struct Door {
+    pub secret: Secret,
+    pub gate: Arc<Gate>,
+    pub store: Arc<Store>,
+    pub inbound: Sender<Inbound>,
+}
+
+/// Opens the controller's socket and serves it until the process ends.
+///
+/// # Errors
+/// When the socket cannot be made.
+pub fn listen(path: &Path, door: Door) -> std::io::Result<()> {
+    let listener = UnixListener::bind(path)?;
+    let door = Arc::new(door);
+    let strangers = Arc::new(AtomicUsize::new(0));
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let Ok(stream) = stream else {
+                // Out of descriptors: those that are open come to an end.
+                std::thread::sleep(Duration::from_millis(10));
+                continue;
+            };
+            if strangers.fetch_add(1, Ordering::Relaxed) >= MAX_STRANGERS {
+                strangers.fetch_sub(1, Ordering::Relaxed);
+                continue;
+            }
+            let (door, strangers) = (Arc::clone(&door), Arc::clone(&strangers));
+            std::thread::spawn(move || {
+                let met = meet(stream, &door);
+                strangers.fetch_sub(1, Ordering::Relaxed);
+                if let Some((claim, stream)) = met {
+                    serve(claim, stream, &door);
+                }
+            });
+        }
+    });
+    Ok(())
+}
+
+/// The handshake; says why when somebody is refused.
+fn meet(mut stream: UnixStream, door: &Door) -> Option<(Claim, UnixStream)> {
+    stream.set_read_timeout(Some(STEP_TIMEOUT)).ok()?;
+    stream.set_write_timeout(Some(STEP_TIMEOUT)).ok()?;
+    let mut woke = None;
+    let met = accept(&mut stream, &door.secret, |claim| {
+        let admitted = door.gate.admit(claim);
+        if let (Err(_), Claim::Agent { node, .. }) = (&admitted, claim) {
+            woke = Some(*node);
+        }
+        admitted
+    });
+    match met {
+        Ok(claim) => Some((claim, stream)),
+        Err(error) => {
+            let message = match (woke, error) {
+                (Some(node), _) => Inbound::AgentWoke { node },
+                // Somebody who looked whether the socket is there.
+                (_, HandshakeError::Io(_)) => return None,
+                (_, error) => Inbound::Note(format!("a connection was refused: {error}")),
+            };
+            let _ = door.inbound.send(message);
+            None
+        }
+    }
+}
+
+fn serve(claim: Claim, stream: UnixStream, door: &Door) {
+    // Every send fails only when the job is over.
+    match claim {
+        Claim::Agent { node, .. } => {
+            serve_agent(node, stream, door);
+            let _ = door.inbound.send(Inbound::AgentGone { node });
+        }
+        Claim::ImageUpload { rank, incarnation, image } => {
+            images::receive(rank, incarnation, image, stream, door);
+        }
+        Claim::ImageFetch { rank, image } => images::send(rank, image, stream, door),
+        Claim::User => {
+            // A user who leaves before the answer misses nothing.
+            let _ = serve_user(stream, door);
+        }
+    }
+}
+
+fn serve_agent(node: Node, stream: UnixStream, door: &Door) {
+    // An agent may be silent, or slow, for long: the heartbeat watches it.
+    if stream.set_read_timeout(None).and_then(|()| stream.set_write_timeout(None)).is_err() {
+        return;
+    }
+    let Ok(link) = Link::new(&stream) else { return };
+    let _ = door.inbound.send(Inbound::AgentUp { node, link });
+    let mut input = BufReader::with_capacity(256 * 1024, stream);
+    while let Ok(message) = read_frame(&mut input) {
+        if door.inbound.send(Inbound::Agent { node, message }).is_err() {
+            return;
+        }
+    }
+}
+
+fn serve_user(mut stream: UnixStream, door: &Door) -> std::io::Result<()> {
+    let mut request = String::new();
+    BufReader::new(&stream).take(MAX_REQUEST).read_line(&mut request)?;
+    let (answer, answered) = bounded(1);
+    let _ = door.inbound.send(Inbound::User { request, answer });
+    if let Ok(text) = answered.recv_timeout(STEP_TIMEOUT) {
+        writeln!(stream, "{text}")?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_gate_refuses_the_lost_the_unexpected_and_the_old() {
+        let gate = Gate::new(2);
+        let agent = |node| Claim::Agent { node, pid: 1 };
+        let upload = |incarnation| Claim::ImageUpload { rank: 3, incarnation, image: 1 };
+        assert!(gate.admit(&agent(0)).is_ok());
+        assert!(gate.admit(&agent(0)).is_err(), "twice");
+        assert!(gate.admit(&agent(2)).is_err(), "no such node");
+        gate.give_up(1);
+        assert!(gate.admit(&agent(1)).unwrap_err().contains("given up"));
+        assert!(gate.admit(&upload(1)).is_ok());
+        gate.fence(3, 2);
+        assert!(gate.admit(&upload(1)).is_err() && gate.admit(&upload(2)).is_ok());
+    }
+}

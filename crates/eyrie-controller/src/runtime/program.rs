@@ -1,0 +1,150 @@
+//! What the ranks run: the program found as a shell would find it, and the environment that makes MPICH come
+//! through our provider.
+
+use anyhow::{bail, Context};
+use eyrie_wire::control::Program;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+/// File name of the provider: libfabric only looks at names that end in -fi.so.
+const PROVIDER: &str = "libeyrie-fi.so";
+
+/// Set for every rank.
+const FIXED: [(&str, &str); 3] =
+    [("MPIR_CVAR_CH4_NETMOD", "ofi"), ("MPIR_CVAR_NOLOCAL", "1"), ("FI_PROVIDER", "eyrie")];
+
+/// Set for every rank unless the user has set it: a re-executed rank must take the same way, and large pages
+/// make the pause of a checkpoint short.
+const DEFAULTS: [(&str, &str); 4] = [
+    ("OMP_NUM_THREADS", "1"),
+    ("OPENBLAS_NUM_THREADS", "1"),
+    ("PYTHONHASHSEED", "0"),
+    ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"),
+];
+
+/// A program that cannot be run, with the exit code that a shell would give.
+#[derive(Debug, thiserror::Error)]
+#[error("{text}")]
+pub struct NotRunnable {
+    text: String,
+    pub code: i32,
+}
+
+/// Names of the provider's file: as installed, and as cargo builds it.
+const PROVIDER_FILES: [&str; 2] = [PROVIDER, "libeyrie_fi.so"];
+
+/// The provider's file.
+///
+/// # Errors
+/// When it is in none of the places where it may be.
+fn provider_file() -> anyhow::Result<PathBuf> {
+    let exe = std::env::current_exe().context("cannot find the eyrie command itself")?;
+    let bin = exe.parent().unwrap_or(Path::new("/"));
+    let places: Vec<PathBuf> = match std::env::var_os("EYRIE_PROVIDER_DIR") {
+        Some(dir) => vec![dir.into()],
+        None => vec![bin.into(), bin.join("../lib/eyrie")],
+    };
+    let files = places.iter().flat_map(|dir| PROVIDER_FILES.map(|name| dir.join(name)));
+    for file in files {
+        if file.is_file() {
+            return Ok(file.canonicalize()?);
+        }
+    }
+    let places: Vec<String> = places.iter().map(|p| p.display().to_string()).collect();
+    bail!(
+        "{PROVIDER} is not in {}; install it there, or name its directory in EYRIE_PROVIDER_DIR",
+        places.join(" or ")
+    )
+}
+
+/// Gives the provider the name that libfabric looks for, in the job's directory, and points the ranks there.
+///
+/// # Errors
+/// When there is no provider, or no link can be made.
+pub fn link_provider(program: &mut Program, dir: &Path) -> anyhow::Result<()> {
+    std::os::unix::fs::symlink(provider_file()?, dir.join(PROVIDER))
+        .with_context(|| format!("cannot make a link in {}", dir.display()))?;
+    program.env.push(("FI_PROVIDER_PATH".into(), dir.into()));
+    Ok(())
+}
+
+/// Looks the program up and fixes what every rank gets.
+///
+/// # Errors
+/// [`NotRunnable`] when there is no such program or it may not be executed.
+pub fn prepare(argv: &[OsString]) -> anyhow::Result<Program> {
+    let cwd = std::env::current_dir().context("cannot find the current directory")?;
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let name = argv.first().map(OsString::as_os_str).unwrap_or_default();
+    let exe = find(name, &path, &cwd)?;
+    let mut env: Vec<(OsString, OsString)> = std::env::vars_os()
+        .filter(|(key, _)| {
+            !FIXED.iter().any(|(fixed, _)| key == fixed) && key != "FI_PROVIDER_PATH"
+        })
+        .collect();
+    for (key, value) in DEFAULTS {
+        if !env.iter().any(|(k, _)| k == key) {
+            env.push((key.into(), value.into()));
+        }
+    }
+    env.extend(FIXED.map(|(k, v)| (k.into(), v.into())));
+    Ok(Program { exe: exe.into(), argv: argv.to_vec(), env, cwd: cwd.into() })
+}
+
+/// The file that `name` stands for.
+fn find(name: &OsStr, path: &OsStr, cwd: &Path) -> Result<PathBuf, NotRunnable> {
+    let shown = name.to_string_lossy();
+    if name.as_encoded_bytes().contains(&b'/') {
+        let file = cwd.join(name);
+        return match file.metadata() {
+            Err(e) => Err(NotRunnable { text: format!("cannot run {shown}: {e}"), code: 127 }),
+            Ok(_) if is_executable(&file) => Ok(file),
+            Ok(_) => Err(NotRunnable {
+                text: format!("cannot run {shown}: it is not executable; is it the program? then `chmod +x` it"),
+                code: 126,
+            }),
+        };
+    }
+    std::env::split_paths(path)
+        .map(|dir| dir.join(name))
+        .find(|file| is_executable(file))
+        .ok_or_else(|| {
+            let hint = if cwd.join(name).is_file() {
+                format!("; did you mean ./{shown}?")
+            } else {
+                String::new()
+            };
+            NotRunnable { text: format!("cannot run {shown}: it is not in PATH{hint}"), code: 127 }
+        })
+}
+
+fn is_executable(file: &Path) -> bool {
+    file.metadata().is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_found_as_in_a_shell() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("prog");
+        std::fs::write(&file, b"#!/bin/sh\n").unwrap();
+        let path = OsString::from("/bin:/usr/bin");
+        assert!(find(OsStr::new("sh"), &path, dir.path()).is_ok());
+        let refused = |name: &str| find(OsStr::new(name), &path, dir.path()).unwrap_err();
+        let e = refused("./prog");
+        assert!(e.text.contains("not executable") && e.code == 126);
+        let e = refused("./nothing");
+        assert!(e.text.contains("No such file") && e.code == 127);
+        let e = refused("prog");
+        assert!(e.text.contains("did you mean ./prog?") && e.code == 127);
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).unwrap();
+        assert_eq!(
+            find(OsStr::new("./prog"), &path, dir.path()).unwrap(),
+            dir.path().join("./prog")
+        );
+    }
+}

@@ -1,0 +1,84 @@
+//! `eyrie status`, `inject` and `checkpoint`: one JSON request, one JSON answer.
+
+use crate::inject::Injection;
+use crate::record::Summary;
+use anyhow::Context;
+use eyrie_wire::control::Claim;
+use eyrie_wire::{Incarnation, Node, Rank};
+use serde::{Deserialize, Serialize};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
+
+/// Longest answer in bytes.
+const MAX_ANSWER: u64 = 16 << 20;
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(tag = "request", rename_all = "snake_case")]
+pub enum Request {
+    Status,
+    Inject { spec: String },
+    Checkpoint { rank: Option<Rank> },
+}
+
+#[derive(Debug, Serialize)]
+pub struct RankStatus {
+    pub rank: Rank,
+    pub node: Node,
+    pub incarnation: Incarnation,
+    pub state: String,
+}
+
+/// The answer to [`Request::Status`].
+#[derive(Debug, Serialize)]
+pub struct Status {
+    pub job: String,
+    pub program: String,
+    pub nodes_up: Vec<bool>,
+    pub ranks: Vec<RankStatus>,
+    pub log_memory_bytes: u64,
+    pub log_disk_bytes: u64,
+    pub messages: u64,
+    pub store_bytes: u64,
+    pub summary: Summary,
+}
+
+/// Asks a living job and returns its answer.
+///
+/// # Errors
+/// When the job cannot be reached, or refuses: with its reason.
+pub fn ask(dir: &Path, request: &Request) -> anyhow::Result<serde_json::Value> {
+    let secret = eyrie_agent::read_secret(dir)?;
+    let mut stream = eyrie_agent::connect(dir, &secret, &Claim::User)?;
+    writeln!(stream, "{}", serde_json::to_string(request)?)?;
+    let mut line = String::new();
+    BufReader::new(stream).take(MAX_ANSWER).read_line(&mut line)?;
+    let answer: serde_json::Value =
+        serde_json::from_str(&line).context("the job has ended, or does not answer")?;
+    if let Some(error) = answer.get("error").and_then(|e| e.as_str()) {
+        anyhow::bail!("{error}");
+    }
+    Ok(answer)
+}
+
+/// Reads a request.
+///
+/// # Errors
+/// A text for the user.
+pub fn parse(request: &str) -> Result<Request, String> {
+    serde_json::from_str(request).map_err(|e| format!("not understood: {e}"))
+}
+
+/// Reads an injection for a job of so many ranks and nodes.
+///
+/// # Errors
+/// A text for the user.
+pub fn parse_injection(spec: &str, ranks: u32, nodes: u32) -> Result<Injection, String> {
+    let injection: Injection = spec.parse().map_err(|e| format!("{e}"))?;
+    injection.check(ranks, nodes)?;
+    Ok(injection)
+}
+
+/// An answer that is an error.
+pub fn error(text: &str) -> String {
+    serde_json::json!({ "error": text }).to_string()
+}

@@ -1,0 +1,153 @@
+//! Measures images: the pause of the captured process, the bandwidth of its stream and of a restore
+//! from a pipe. `cargo run --release -p eyrie-image --example pause -- [MIB...]`, medians of
+//! several turns, the variants in turn about. Never a test: figures depend on the machine.
+
+use eyrie_image::{capture, Mode, Outcome, Request};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+const TURNS: usize = 5;
+
+fn main() {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    if args.first().is_some_and(|a| a == "--subject") {
+        return subject(args[1].parse().unwrap(), args[2] == "huge", args[3] == "sync");
+    }
+    if args.iter().any(|a| a.parse::<usize>().is_err()) {
+        eprintln!("usage: pause [MIB...]\n\nresident sizes in MiB, default 100 1024");
+        std::process::exit(2);
+    }
+    let mut sizes: Vec<usize> = args.iter().map(|a| a.parse().unwrap()).collect();
+    if sizes.is_empty() {
+        sizes = vec![100, 1024];
+    }
+    // What the shell left open would be refused in the subject.
+    // SAFETY: only marks descriptors.
+    unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 4) };
+    println!("medians of {TURNS} turns (lowest to highest)");
+    println!("size      pages  mode   pause ms             stream GB/s          restore GB/s");
+    for mib in sizes {
+        let variants = [("4k", "async"), ("huge", "async"), ("4k", "sync"), ("huge", "sync")];
+        let mut results = vec![Vec::new(); variants.len()];
+        for _ in 0..TURNS {
+            for (result, (pages, mode)) in results.iter_mut().zip(variants) {
+                result.push(turn(mib, pages, mode));
+            }
+        }
+        for (result, (pages, mode)) in results.iter().zip(variants) {
+            let column = |i: usize| {
+                let mut all: Vec<f64> = result.iter().map(|r| r[i]).collect();
+                all.sort_by(f64::total_cmp);
+                let (median, low, high) = (all[all.len() / 2], all[0], all[all.len() - 1]);
+                format!("{median:.2} ({low:.2} to {high:.2})")
+            };
+            let (pause, stream, restore) = (column(0), column(1), column(2));
+            println!("{mib:5} MiB {pages:6} {mode:6} {pause:20} {stream:20} {restore:20}");
+        }
+    }
+}
+
+/// One capture and one restore: pause in ms, stream and restore bandwidth in GB/s.
+fn turn(mib: usize, pages: &str, mode: &str) -> [f64; 3] {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--subject", &mib.to_string(), pages, mode])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut words = BufReader::new(child.stderr.take().unwrap()).lines();
+    assert_eq!(words.next().unwrap().unwrap(), "ready");
+    let mut stream = child.stdout.take().unwrap();
+    // SAFETY: only a descriptor.
+    unsafe { libc::fcntl(stream.as_raw_fd(), libc::F_SETPIPE_SZ, 1 << 20) };
+    let mut image = vec![0u8; (mib + 64) << 20];
+    image.fill(1); // touched, so that page faults of the reader are not measured
+    child.stdin.take().unwrap().write_all(b"go\n").unwrap();
+    let mut len = 0;
+    let mut started = None;
+    loop {
+        let n = stream.read(&mut image[len..]).unwrap();
+        started.get_or_insert_with(Instant::now);
+        len += n;
+        if n == 0 {
+            break;
+        }
+    }
+    let stream_s = started.unwrap().elapsed().as_secs_f64();
+    image.truncate(len);
+    let pause_ns: f64 = words.next().unwrap().unwrap().parse().unwrap();
+    child.wait().unwrap();
+
+    let (image_read, mut image_write) = pipe();
+    let (out_read, out_write) = pipe();
+    // SAFETY: only a descriptor.
+    unsafe { libc::fcntl(image_write.as_raw_fd(), libc::F_SETPIPE_SZ, 1 << 20) };
+    let slots = [None, None, Some(out_write.as_fd())];
+    let mut command = eyrie_image::restore::command(image_read.as_fd(), &slots).unwrap();
+    let started = Instant::now();
+    let mut child = command.stderr(Stdio::inherit()).spawn().unwrap();
+    drop((command, image_read, out_write));
+    image_write.write_all(&image).unwrap();
+    let mut said = String::new();
+    BufReader::new(out_read).read_line(&mut said).unwrap();
+    let restore_s = started.elapsed().as_secs_f64();
+    assert_eq!(said, "restored\n");
+    child.wait().unwrap();
+    let gb = len as f64 / 1e9;
+    [pause_ns / 1e6, gb / stream_s, gb / restore_s]
+}
+
+fn pipe() -> (File, File) {
+    let mut fds = [0; 2];
+    // SAFETY: the kernel writes two descriptors, which are then ours.
+    unsafe {
+        assert_eq!(libc::pipe2(fds.as_mut_ptr(), libc::O_CLOEXEC), 0);
+        (File::from_raw_fd(fds[0]), File::from_raw_fd(fds[1]))
+    }
+}
+
+/// Fills memory, captures itself into standard output when told to, ends.
+fn subject(mib: usize, huge: bool, sync: bool) {
+    let len = mib << 20;
+    // SAFETY: a fresh mapping, advised and filled before anything else uses it.
+    unsafe {
+        let at = libc::mmap(
+            std::ptr::null_mut(),
+            len,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        );
+        assert_ne!(at, libc::MAP_FAILED);
+        libc::madvise(at, len, if huge { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE });
+        let words = std::slice::from_raw_parts_mut(at.cast::<u64>(), len / 8);
+        words
+            .iter_mut()
+            .enumerate()
+            .for_each(|(i, w)| *w = (i as u64).wrapping_mul(0x9e3779b97f4a7c15));
+    }
+    eprintln!("ready");
+    std::io::stdin().lock().read_line(&mut String::new()).unwrap();
+    let request = Request {
+        out_fd: 1,
+        mode: if sync { Mode::Sync } else { Mode::Async },
+        rank: 0,
+        incarnation: 0,
+        clock: 0,
+        position: 0,
+        exclude: &[],
+        fds: &[],
+        meta: &[],
+    };
+    // SAFETY: one thread; it ends right after.
+    match unsafe { capture(&request) } {
+        Outcome::Captured { pause_ns, .. } => eprintln!("{pause_ns}"),
+        Outcome::Restored => eprintln!("restored"),
+        Outcome::Refused(refusal) => eprintln!("{refusal}"),
+    }
+}

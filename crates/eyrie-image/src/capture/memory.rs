@@ -1,0 +1,930 @@
+//! The address space: which mappings exist, what they map, which pages hold content.
+//! The first look is taken in the process (refusals, copies of shared memory), the thorough one in
+//! the image-writing child, where time does not matter to the process.
+
+use super::output::Output;
+use super::scratch::{List, Scratch};
+use crate::fingerprint::build_id;
+use crate::format::{
+    advice, map_flag, object_kind, Fingerprint, Mapping, Object, NO_OBJECT, PATH_LEN_MAX, USER_END,
+    WINDOW_END, WINDOW_START,
+};
+use crate::maps::{self, Line};
+use crate::refusal::{Refusal, Text};
+use crate::stream::MAX_PAYLOAD;
+use crate::sys::{self, nr, IoVec, PAGE};
+
+/// Most mappings; the kernel's own default limit is 65530.
+const MAPPINGS_MAX: usize = 1 << 17;
+
+/// A stretch of addresses.
+pub type Range = (u64, u64);
+
+/// The content of a shared mapping at the moment of the capture.
+#[derive(Clone, Copy)]
+pub struct SharedCopy {
+    pub start: u64,
+    pub end: u64,
+    /// Address and length of the copy; it may be shorter than the mapping (a shorter file).
+    pub data: usize,
+    pub len: usize,
+}
+
+/// An object with its path.
+#[derive(Clone, Copy)]
+pub struct ObjectEntry {
+    pub record: Object,
+    pub path: &'static [u8],
+}
+
+/// A mapping with where its content is.
+#[derive(Clone, Copy)]
+pub struct Region {
+    pub record: Mapping,
+    /// Content lies here instead (a copy), and is this long.
+    pub data: usize,
+    pub len: usize,
+}
+
+/// What the first look found.
+pub struct FirstLook {
+    /// All mapped stretches, joined where they touch.
+    pub mapped: List<Range>,
+    pub copies: List<SharedCopy>,
+    /// Bytes of shared memory copied.
+    pub shared_bytes: u64,
+}
+
+fn refused(step: &'static str) -> impl Fn(i32) -> Refusal {
+    move |errno| Refusal::Kernel { step, errno }
+}
+
+fn open_proc(path: &[u8]) -> Result<i32, Refusal> {
+    sys::open(path, sys::O_RDONLY | sys::O_CLOEXEC, 0).map_err(refused("reading the mappings"))
+}
+
+/// Calls `each` with every line of a file like /proc/self/maps.
+fn for_each_line(
+    path: &[u8],
+    buf: &mut [u8],
+    mut each: impl FnMut(&[u8]) -> Result<(), Refusal>,
+) -> Result<(), Refusal> {
+    let fd = open_proc(path)?;
+    let mut result = Ok(());
+    let read = maps::for_each_line(fd, buf, |line| {
+        result = each(line);
+        result.is_ok()
+    });
+    sys::close(fd);
+    result?;
+    read.map_err(refused("reading the mappings"))
+}
+
+fn within(range: Range, cuts: &[Range]) -> bool {
+    cuts.iter().any(|cut| cut.0 <= range.0 && range.1 <= cut.1)
+}
+
+fn add_range(list: &mut List<Range>, start: u64, end: u64) -> Result<(), Refusal> {
+    if let Some(last) = list.as_mut_slice().last_mut() {
+        if last.1 == start {
+            last.1 = end;
+            return Ok(());
+        }
+    }
+    list.push((start, end))
+}
+
+impl FirstLook {
+    /// Looks at the mappings of this process, refuses what cannot be restored and copies shared
+    /// memory, which the process would go on changing under a child's hands.
+    /// `cuts` is what the image leaves out.
+    ///
+    /// # Safety
+    /// Must not outlive the scratch.
+    pub unsafe fn take(scratch: &mut Scratch, cuts: &[Range]) -> Result<FirstLook, Refusal> {
+        // SAFETY: handed on to the caller.
+        let (mut look, buf) = unsafe {
+            let look = FirstLook {
+                mapped: scratch.list(MAPPINGS_MAX)?,
+                copies: scratch.list(4096)?,
+                shared_bytes: 0,
+            };
+            (look, scratch.take::<u8>(65536)?)
+        };
+        let looked = for_each_line(b"/proc/self/maps\0", buf, |line| {
+            let Some(line) = maps::parse(line) else { return Ok(()) };
+            add_range(&mut look.mapped, line.start, line.end)?;
+            if within((line.start, line.end), cuts) {
+                return Ok(());
+            }
+            check(&line)?;
+            let deleted = line.name.ends_with(b" (deleted)");
+            if line.shared() && line.prot() != 0 && (line.prot() & sys::PROT_WRITE != 0 || deleted)
+            {
+                let len = (line.end - line.start) as usize;
+                look.copies.push(SharedCopy { start: line.start, end: line.end, data: 0, len })?;
+            }
+            Ok(())
+        });
+        // Copied after the list is read: new mappings in between would move lines.
+        let copied = looked.and_then(|()| look.copy_shared());
+        if let Err(refusal) = copied {
+            // SAFETY: nothing was handed out yet.
+            unsafe { look.release() };
+            return Err(refusal);
+        }
+        Ok(look)
+    }
+
+    fn copy_shared(&mut self) -> Result<(), Refusal> {
+        for copy in self.copies.as_mut_slice() {
+            let len = copy.len;
+            copy.len = 0;
+            let data = sys::map_anonymous(len, sys::MAP_PRIVATE | sys::MAP_NORESERVE)
+                .map_err(refused("copying shared memory"))?;
+            copy.data = data;
+            copy.len = read_own_memory(copy.start as usize, data, len)
+                .map_err(refused("copying shared memory"))?;
+            self.shared_bytes += copy.len as u64;
+        }
+        Ok(())
+    }
+
+    /// Unmaps the copies.
+    ///
+    /// # Safety
+    /// Nothing may use them any more.
+    pub unsafe fn release(&mut self) {
+        for copy in self.copies.as_slice().iter().filter(|c| c.data != 0) {
+            // SAFETY: mapped by `copy_shared` for this alone.
+            let _ = unsafe { sys::munmap(copy.data, (copy.end - copy.start) as usize) };
+        }
+        self.copies.clear();
+    }
+
+    /// Stretches that were mapped in the process and are not in this one, its child
+    /// (MADV_DONTFORK), put into `missing`. `here` is room for what this one has.
+    pub fn missing_here(
+        &self,
+        buf: &mut [u8],
+        here: &mut List<Range>,
+        missing: &mut List<Range>,
+    ) -> Result<(), Refusal> {
+        for_each_line(b"/proc/self/maps\0", buf, |line| match maps::parse(line) {
+            Some(line) => add_range(here, line.start, line.end),
+            None => Ok(()),
+        })?;
+        subtract(self.mapped.as_slice(), here.as_slice(), |start, end| missing.push((start, end)))
+    }
+}
+
+/// Calls `each` with every part of `wanted` that `here` lacks; both ascend.
+fn subtract(
+    wanted: &[Range],
+    here: &[Range],
+    mut each: impl FnMut(u64, u64) -> Result<(), Refusal>,
+) -> Result<(), Refusal> {
+    let mut first = 0;
+    for &(start, end) in wanted {
+        let mut from = start;
+        while here.get(first).is_some_and(|h| h.1 <= start) {
+            first += 1;
+        }
+        for h in here[first..].iter().take_while(|h| h.0 < end) {
+            if h.0 > from {
+                each(from, h.0)?;
+            }
+            from = from.max(h.1);
+        }
+        if from < end {
+            each(from, end)?;
+        }
+    }
+    Ok(())
+}
+
+/// Refuses mappings that no restore could make again.
+fn check(line: &Line) -> Result<(), Refusal> {
+    let refuse =
+        |what| Err(Refusal::Mapping { start: line.start, what, name: Text::new(line.name) });
+    if line.name == b"[vsyscall]" {
+        return Ok(());
+    }
+    if line.end > USER_END {
+        return refuse("beyond the addresses of four-level page tables");
+    }
+    if line.start < WINDOW_END && line.end > WINDOW_START {
+        return refuse("where the restorer has to work");
+    }
+    let name = line.name;
+    if name.starts_with(b"[uprobes]") {
+        return refuse("a probe of a tracer");
+    }
+    if name.starts_with(b"anon_inode:") || name.starts_with(b"/anon_inode:") {
+        return refuse("a mapping of a kernel object");
+    }
+    if name.starts_with(b"/SYSV") {
+        return refuse("a System V shared memory segment");
+    }
+    let device = name.starts_with(b"/dev/")
+        && ![&b"/dev/shm/"[..], b"/dev/zero", b"/dev/hugepages/"]
+            .iter()
+            .any(|p| name.starts_with(p));
+    if device {
+        return refuse("a mapping of a device");
+    }
+    Ok(())
+}
+
+/// Copies memory of this process without the risk of a fault: stops at the first byte that
+/// cannot be read (behind the end of a mapped file) and says how many were.
+fn read_own_memory(from: usize, to: usize, len: usize) -> Result<usize, i32> {
+    let mut done = 0;
+    while done < len {
+        let step = (len - done).min(16 << 20);
+        let local = IoVec { base: to + done, len: step };
+        let remote = IoVec { base: from + done, len: step };
+        // SAFETY: `to` is a mapping of at least `len` bytes; `from` is checked by the kernel.
+        let got = unsafe {
+            sys::call6(
+                nr::PROCESS_VM_READV,
+                sys::getpid() as usize,
+                &raw const local as usize,
+                1,
+                &raw const remote as usize,
+                1,
+                0,
+            )
+        };
+        match got {
+            Ok(0) | Err(sys::EFAULT) => break,
+            Ok(n) => done += n,
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(done)
+}
+
+/// The whole description of the address space.
+pub struct AddressSpace {
+    pub regions: List<Region>,
+    pub objects: List<ObjectEntry>,
+    /// What the image leaves out; grows by the copies made on the way.
+    cuts: List<Range>,
+    /// How many of the objects, from the first on, are deleted files of known size.
+    pub orphans: usize,
+    text: &'static mut [u8],
+}
+
+/// What smaps says about a mapping below its first line.
+#[derive(Clone, Copy, Default)]
+struct Details {
+    flags: u32,
+    advice: u32,
+}
+
+impl AddressSpace {
+    /// An empty description; `cuts` is what the image leaves out.
+    ///
+    /// # Safety
+    /// Must not outlive the scratch.
+    pub unsafe fn new(scratch: &mut Scratch, cuts: &[Range]) -> Result<AddressSpace, Refusal> {
+        // SAFETY: handed on to the caller.
+        let mut space = unsafe {
+            AddressSpace {
+                regions: scratch.list(MAPPINGS_MAX)?,
+                objects: scratch.list(32768)?,
+                cuts: scratch.list(cuts.len() + MAPPINGS_MAX)?,
+                orphans: 0,
+                text: scratch.take(PATH_LEN_MAX + 1)?,
+            }
+        };
+        for cut in cuts {
+            space.cuts.push(*cut)?;
+        }
+        Ok(space)
+    }
+
+    /// Reads all mappings of this process with their flags. `fp` gets the lengths of the kernel's
+    /// own mappings and the ids of vDSO and C library. Stretches in `not_forked` get that advice.
+    ///
+    /// # Safety
+    /// Must not outlive the scratch.
+    pub unsafe fn take(
+        &mut self,
+        scratch: &mut Scratch,
+        look: &FirstLook,
+        not_forked: &[Range],
+        fp: &mut Fingerprint,
+    ) -> Result<(), Refusal> {
+        // SAFETY: handed on to the caller.
+        let (buf, name_room) =
+            unsafe { (scratch.take::<u8>(65536)?, scratch.take::<u8>(PATH_LEN_MAX + 16)?) };
+        let mut open: Option<(Line<'static>, usize)> = None;
+        let mut details = Details::default();
+        let name_at = name_room.as_mut_ptr();
+        for_each_line(b"/proc/self/smaps\0", buf, |text| {
+            if let Some(line) = maps::parse(text) {
+                let len = line.name.len().min(PATH_LEN_MAX + 16);
+                // SAFETY: the room is that long and nothing else refers to it now.
+                unsafe { core::ptr::copy_nonoverlapping(line.name.as_ptr(), name_at, len) };
+                open = Some((Line { name: &[], ..line }, len));
+                details = Details::default();
+            } else if let Some(kib) = text.strip_prefix(b"KernelPageSize:") {
+                let kib = kib.trim_ascii_start();
+                let size = maps::decimal(kib).map_or(4, |(n, _)| n).max(1) * 1024;
+                details.flags |= size.ilog2() << map_flag::HUGETLB_SHIFT;
+            } else if let Some(flags) = text.strip_prefix(b"VmFlags:") {
+                read_flags(flags, &mut details);
+                if let Some((line, len)) = open.take() {
+                    // SAFETY: written above, and read only before the next line overwrites it.
+                    let name = unsafe { core::slice::from_raw_parts(name_at, len) };
+                    let line = Line { name, ..line };
+                    // SAFETY: handed on to the caller.
+                    unsafe { self.add(scratch, look, &line, details, fp)? };
+                }
+            }
+            Ok(())
+        })?;
+        for region in self.regions.as_mut_slice() {
+            let r = &mut region.record;
+            if not_forked.iter().any(|n| n.0 < r.end && n.1 > r.start) {
+                r.advice |= advice::DONT_FORK;
+            }
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    /// As [`AddressSpace::take`].
+    unsafe fn add(
+        &mut self,
+        scratch: &mut Scratch,
+        look: &FirstLook,
+        line: &Line,
+        details: Details,
+        fp: &mut Fingerprint,
+    ) -> Result<(), Refusal> {
+        let range = (line.start, line.end);
+        if line.name == b"[vsyscall]" || within(range, self.cuts.as_slice()) {
+            return Ok(());
+        }
+        let mut record = Mapping {
+            start: line.start,
+            end: line.end,
+            offset: line.offset,
+            prot: line.prot(),
+            flags: details.flags | (line.shared() as u32 * map_flag::SHARED),
+            advice: details.advice,
+            object: NO_OBJECT,
+        };
+        let len = line.end - line.start;
+        match line.name {
+            b"[vvar]" => (record.flags, fp.vvar_len) = (map_flag::VVAR, len),
+            b"[vvar_vclock]" => (record.flags, fp.vvar_vclock_len) = (map_flag::VVAR_VCLOCK, len),
+            b"[vdso]" => {
+                (record.flags, fp.vdso_len) = (map_flag::VDSO, len);
+                // SAFETY: the vDSO is readable and `len` bytes long.
+                let elf =
+                    unsafe { core::slice::from_raw_parts(line.start as *const u8, len as usize) };
+                fp.vdso_id = build_id(elf);
+            }
+            _ => {}
+        }
+        let mut region = Region { record, data: 0, len: 0 };
+        if region.record.flags & map_flag::SPECIAL == 0 {
+            if line.ino != 0 && line.name != b"/dev/zero" {
+                // SAFETY: handed on to the caller.
+                unsafe { self.attach(scratch, look, line, &mut region)? };
+                note_libc(line, region.record.object, self.objects.as_slice(), fp);
+            } else if line.shared() {
+                return Err(Refusal::Mapping {
+                    start: line.start,
+                    what: "shared memory of an unknown kind",
+                    name: Text::new(line.name),
+                });
+            }
+            if region.record.object == NO_OBJECT {
+                region.record.offset = 0;
+            }
+        }
+        self.add_uncut(region)
+    }
+
+    /// Adds the parts of a region outside the cuts.
+    fn add_uncut(&mut self, region: Region) -> Result<(), Refusal> {
+        let (mut at, end) = (region.record.start, region.record.end);
+        while at < end {
+            let cuts = self.cuts.as_slice().iter();
+            let next = cuts.filter(|c| c.1 > at && c.0 < end).min_by_key(|c| c.0).copied();
+            let stop = next.map_or(end, |c| c.0.max(at));
+            if at < stop {
+                let mut part = region;
+                let skipped = at - region.record.start;
+                part.record.start = at;
+                part.record.end = stop;
+                if part.record.object != NO_OBJECT {
+                    part.record.offset += skipped;
+                }
+                if part.data != 0 {
+                    part.data += skipped as usize;
+                    part.len = part.len.saturating_sub(skipped as usize);
+                    part.len = part.len.min((stop - at) as usize);
+                }
+                self.regions.push(part)?;
+            }
+            at = next.map_or(end, |c| c.1);
+        }
+        Ok(())
+    }
+
+    /// Finds or makes the object a file mapping refers to, and its copy if there is one.
+    ///
+    /// # Safety
+    /// As [`AddressSpace::take`].
+    unsafe fn attach(
+        &mut self,
+        scratch: &mut Scratch,
+        look: &FirstLook,
+        line: &Line,
+        region: &mut Region,
+    ) -> Result<(), Refusal> {
+        if region.record.flags & map_flag::HUGETLB != 0 && !line.shared() {
+            return Ok(()); // anonymous memory of the huge page pool has an inode, too
+        }
+        let copy = look.copies.as_slice().iter().find(|c| c.start == line.start);
+        if let Some(copy) = copy {
+            (region.data, region.len) = (copy.data, copy.len);
+        }
+        let writable = line.prot() & sys::PROT_WRITE != 0;
+        let key = (line.dev, line.ino);
+        let known =
+            self.objects.as_slice().iter().position(|o| (o.record.dev, o.record.ino) == key);
+        let index = match known {
+            Some(index) => index,
+            None => match self.identify(line) {
+                Some(record) => {
+                    let index = self.objects.as_slice().len();
+                    let path = match record.kind {
+                        object_kind::MEMORY => &[][..],
+                        // SAFETY: handed on to the caller.
+                        _ => unsafe { scratch.keep(line.name)? },
+                    };
+                    self.objects.push(ObjectEntry { record, path })?;
+                    index
+                }
+                None => {
+                    whole_copy(line, region)?;
+                    let data = region.data as u64;
+                    return self.cuts.push((data, data + (line.end - line.start)));
+                }
+            },
+        };
+        let object = &mut self.objects.as_mut_slice()[index].record;
+        if object.kind == object_kind::MEMORY && index >= self.orphans {
+            object.size = object.size.max(line.offset + (line.end - line.start));
+        } else if line.shared() && writable && object.kind == object_kind::FILE {
+            let memory = line.name.starts_with(b"/dev/shm/");
+            object.kind = if memory { object_kind::SHM_FILE } else { object_kind::SHARED_FILE };
+        }
+        region.record.object = index as u32;
+        Ok(())
+    }
+
+    /// The file behind a mapping; `None` for a private mapping of a file that is gone or replaced.
+    fn identify(&mut self, line: &Line) -> Option<Object> {
+        let mut object = Object {
+            kind: object_kind::MEMORY,
+            mode: 0o600,
+            size: 0,
+            mtime_s: 0,
+            mtime_ns: 0,
+            dev: line.dev,
+            ino: line.ino,
+            build_id: 0,
+            path_len: 0,
+            reserved: 0,
+        };
+        let path = self.text.get_mut(..line.name.len() + 1)?;
+        path[..line.name.len()].copy_from_slice(line.name);
+        path[line.name.len()] = 0;
+        let opened = sys::open(path, sys::O_RDONLY | sys::O_CLOEXEC, 0).ok();
+        let st = opened.and_then(|fd| sys::fstat(fd).ok());
+        let same = st.filter(|st| (st.dev, st.ino) == (line.dev, line.ino));
+        if let (Some(fd), Some(st)) = (opened, same) {
+            object.kind = object_kind::FILE;
+            object.mode = st.mode & 0o7777;
+            object.size = st.size as u64;
+            (object.mtime_s, object.mtime_ns) = (st.mtime[0], st.mtime[1]);
+            object.path_len = line.name.len() as u32;
+            if let Ok(n) = sys::pread(fd, self.text, 0) {
+                object.build_id = build_id(&self.text[..n]);
+            }
+        }
+        if let Some(fd) = opened {
+            sys::close(fd);
+        }
+        (object.kind == object_kind::FILE || line.shared()).then_some(object)
+    }
+
+    /// Marks the regions for which pages will follow.
+    pub fn mark_content(&mut self, scan: &mut Scan) -> Result<(), i32> {
+        for region in self.regions.as_mut_slice() {
+            let has = if region.data != 0 {
+                region.len > 0
+            } else {
+                holds_own_pages(&region.record) && scan.any(&region.record)?
+            };
+            region.record.flags |= has as u32 * map_flag::HAS_PAGES;
+        }
+        Ok(())
+    }
+}
+
+/// Keeps the id of the C library for the header.
+fn note_libc(line: &Line, object: u32, objects: &[ObjectEntry], fp: &mut Fingerprint) {
+    let name = line.name.rsplit(|c| *c == b'/').next().unwrap_or(&[]);
+    if [&b"libc.so"[..], b"libc-2", b"ld-musl"].iter().any(|p| name.starts_with(p)) {
+        if let Some(object) = objects.get(object as usize) {
+            fp.libc_id = object.record.build_id;
+        }
+    }
+}
+
+/// A private mapping whose file is gone becomes anonymous memory with all its content.
+fn whole_copy(line: &Line, region: &mut Region) -> Result<(), Refusal> {
+    let len = (line.end - line.start) as usize;
+    region.record.flags &= !map_flag::SHARED;
+    if line.prot() == 0 {
+        return Ok(());
+    }
+    let failed = refused("copying a mapping whose file is gone");
+    let data = sys::map_anonymous(len, sys::MAP_PRIVATE | sys::MAP_NORESERVE).map_err(&failed)?;
+    region.data = data;
+    region.len = read_own_memory(line.start as usize, data, len).map_err(&failed)?;
+    Ok(())
+}
+
+fn holds_own_pages(m: &Mapping) -> bool {
+    let none = map_flag::SHARED | map_flag::DROPPABLE | map_flag::SPECIAL;
+    m.flags & none == 0 && m.advice & advice::WIPE_ON_FORK == 0
+}
+
+/// Two-letter flags of smaps (Documentation/filesystems/proc.rst).
+fn read_flags(text: &[u8], details: &mut Details) {
+    let mut hugetlb = false;
+    for flag in text.split(|c| *c == b' ').filter(|f| f.len() == 2) {
+        match flag {
+            b"gd" => details.flags |= map_flag::GROWS_DOWN,
+            b"nr" => details.flags |= map_flag::NO_RESERVE,
+            b"dp" => details.flags |= map_flag::DROPPABLE,
+            b"ht" => hugetlb = true,
+            b"hg" => details.advice |= advice::HUGE_PAGE,
+            b"nh" => details.advice |= advice::NO_HUGE_PAGE,
+            b"dc" => details.advice |= advice::DONT_FORK,
+            b"wf" => details.advice |= advice::WIPE_ON_FORK,
+            b"dd" => details.advice |= advice::DONT_DUMP,
+            b"mg" => details.advice |= advice::MERGEABLE,
+            b"sr" => details.advice |= advice::SEQUENTIAL,
+            b"rr" => details.advice |= advice::RANDOM,
+            b"lo" => details.advice |= advice::LOCKED,
+            _ => {}
+        }
+    }
+    if hugetlb {
+        details.flags |= map_flag::HUGETLB;
+    } else {
+        details.flags &= !(0xff << map_flag::HUGETLB_SHIFT);
+    }
+}
+
+/// `struct page_region` of the PAGEMAP_SCAN ioctl.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Found {
+    start: u64,
+    end: u64,
+    categories: u64,
+}
+
+/// Finds the pages of private mappings that hold content of their own.
+pub struct Scan {
+    pagemap: i32,
+    found: &'static mut [Found],
+    entries: &'static mut [u64],
+    /// Categories to leave out; 0 when the ioctl does not exist (kernels before 6.7).
+    without: u64,
+}
+
+const IS_FILE: u64 = 1 << 2;
+const IS_PRESENT: u64 = 1 << 3;
+const IS_SWAPPED: u64 = 1 << 4;
+const IS_ZERO_PAGE: u64 = 1 << 5;
+const IS_GUARD: u64 = 1 << 8;
+
+impl Scan {
+    /// # Safety
+    /// Must not outlive the scratch.
+    pub unsafe fn new(scratch: &mut Scratch) -> Result<Scan, Refusal> {
+        let pagemap = open_proc(b"/proc/self/pagemap\0")?;
+        // SAFETY: handed on to the caller.
+        let (found, entries) = unsafe { (scratch.take(1024)?, scratch.take(1024)?) };
+        let mut scan = Scan { pagemap, found, entries, without: 0 };
+        let (start, end) = scratch.range();
+        for without in [IS_FILE | IS_ZERO_PAGE | IS_GUARD, IS_FILE | IS_ZERO_PAGE] {
+            scan.without = without;
+            if scan.ask_ioctl(start, end, 1).is_ok() {
+                return Ok(scan);
+            }
+        }
+        scan.without = 0;
+        Ok(scan)
+    }
+
+    pub fn close(&self) {
+        sys::close(self.pagemap);
+    }
+
+    fn any(&mut self, m: &Mapping) -> Result<bool, i32> {
+        let mut any = false;
+        self.runs(m.start, m.end, |_, _| {
+            any = true;
+            Ok(false)
+        })?;
+        Ok(any)
+    }
+
+    /// Calls `each` with every run of such pages between two addresses until it says false.
+    pub fn runs(
+        &mut self,
+        start: u64,
+        end: u64,
+        mut each: impl FnMut(u64, u64) -> Result<bool, i32>,
+    ) -> Result<(), i32> {
+        let mut at = start;
+        while at < end {
+            let (count, next) = if self.without != 0 {
+                self.ask_ioctl(at, end, 0)?
+            } else {
+                self.ask_file(at, end)?
+            };
+            for found in &self.found[..count] {
+                if !each(found.start, found.end)? {
+                    return Ok(());
+                }
+            }
+            at = next;
+        }
+        Ok(())
+    }
+
+    /// By the ioctl: number of runs found and where it stopped.
+    fn ask_ioctl(&mut self, start: u64, end: u64, max_pages: u64) -> Result<(usize, u64), i32> {
+        const PAGEMAP_SCAN: usize = 0xc060_6610;
+        // struct pm_scan_arg: size, flags, start, end, walk_end, vec, vec_len, max_pages,
+        // category_inverted, category_mask, category_anyof_mask, return_mask.
+        let mut arg = [
+            96,
+            0,
+            start,
+            end,
+            0,
+            self.found.as_mut_ptr() as u64,
+            self.found.len() as u64,
+            max_pages,
+            self.without,
+            self.without,
+            IS_PRESENT | IS_SWAPPED,
+            IS_FILE,
+        ];
+        // SAFETY: the structure and the vector are ours.
+        let count = unsafe {
+            sys::call3(nr::IOCTL, self.pagemap as usize, PAGEMAP_SCAN, arg.as_mut_ptr() as usize)?
+        };
+        Ok((count.min(self.found.len()), arg[4].max(start + PAGE as u64)))
+    }
+
+    /// By reading /proc/self/pagemap: one word a page.
+    fn ask_file(&mut self, start: u64, end: u64) -> Result<(usize, u64), i32> {
+        const FILE_OR_SHARED: u64 = 1 << 61;
+        const SWAPPED: u64 = 1 << 62;
+        const PRESENT: u64 = 1 << 63;
+        let pages = ((end - start) / PAGE as u64).min(self.entries.len() as u64) as usize;
+        let at = self.entries.as_mut_ptr().cast::<u8>();
+        // SAFETY: as many bytes as the entries have, and any bytes are entries.
+        let bytes = unsafe { core::slice::from_raw_parts_mut(at, pages * 8) };
+        let got = sys::pread(self.pagemap, bytes, start / PAGE as u64 * 8)? / 8;
+        if got == 0 {
+            return Err(sys::EFAULT);
+        }
+        let mut count = 0;
+        for (i, &word) in self.entries[..got].iter().enumerate() {
+            if word & (PRESENT | SWAPPED) == 0 || word & FILE_OR_SHARED != 0 {
+                continue;
+            }
+            let page = start + (i * PAGE) as u64;
+            match self.found[..count].last_mut() {
+                Some(last) if last.end == page => last.end += PAGE as u64,
+                _ => {
+                    let end = page + PAGE as u64;
+                    self.found[count] = Found { start: page, end, categories: 0 };
+                    count += 1;
+                }
+            }
+        }
+        Ok((count, start + (got * PAGE) as u64))
+    }
+}
+
+/// Writes the pages of all regions.
+///
+/// # Safety
+/// The regions must be those of this process, now.
+pub unsafe fn write_pages(
+    regions: &[Region],
+    objects: &[ObjectEntry],
+    scan: &mut Scan,
+    out: &mut Output,
+) -> Result<(), i32> {
+    for region in regions.iter().filter(|r| r.record.flags & map_flag::HAS_PAGES != 0) {
+        let m = &region.record;
+        // A page of zeros says nothing where the restore starts from zeros.
+        let kind = objects.get(m.object as usize).map(|o| o.record.kind);
+        let fresh = matches!(kind, None | Some(object_kind::MEMORY | object_kind::SHM_FILE));
+        if region.data != 0 {
+            let end = m.start + region.len as u64;
+            // SAFETY: the copy is readable and that long.
+            unsafe { write_run(m.start, end, region.data, fresh, out)? };
+            continue;
+        }
+        let readable = m.prot & sys::PROT_READ != 0;
+        if !readable {
+            protect(m, m.prot | sys::PROT_READ)?;
+        }
+        let written = scan.runs(m.start, m.end, |start, end| {
+            // SAFETY: the run is mapped, private, and readable now.
+            unsafe { write_run(start, end, start as usize, fresh, out)? };
+            Ok(true)
+        });
+        if !readable {
+            // What is queued must be out before it cannot be read any more.
+            let flushed = out.flush();
+            protect(m, m.prot)?;
+            flushed?;
+        }
+        written?;
+    }
+    Ok(())
+}
+
+fn protect(m: &Mapping, prot: u32) -> Result<(), i32> {
+    let len = (m.end - m.start) as usize;
+    // SAFETY: only ever adds the right to read, or takes it back.
+    unsafe { sys::call3(nr::MPROTECT, m.start as usize, len, prot as usize).map(|_| ()) }
+}
+
+/// Writes one run of pages, cut at aligned addresses and at zero pages.
+///
+/// # Safety
+/// The content at `data` must be readable.
+unsafe fn write_run(
+    start: u64,
+    end: u64,
+    data: usize,
+    skip_zeros: bool,
+    out: &mut Output,
+) -> Result<(), i32> {
+    let mut at = start;
+    while at < end {
+        let border = (at / MAX_PAYLOAD as u64 + 1) * MAX_PAYLOAD as u64;
+        let stop = border.min(end);
+        let mut from = at;
+        while from < stop {
+            let page_end = |a: u64| ((a / PAGE as u64 + 1) * PAGE as u64).min(stop);
+            let zero = |a: u64| {
+                let len = (page_end(a) - a) as usize;
+                // SAFETY: within the run.
+                skip_zeros && unsafe { is_zero(data + (a - start) as usize, len) }
+            };
+            if zero(from) {
+                from = page_end(from);
+                continue;
+            }
+            let mut to = page_end(from);
+            while to < stop && !zero(to) {
+                to = page_end(to);
+            }
+            let source = data + (from - start) as usize;
+            // SAFETY: within the run.
+            unsafe { out.pages(0, from, 0, source, (to - from) as usize)? };
+            from = to;
+        }
+        at = stop;
+    }
+    Ok(())
+}
+
+/// # Safety
+/// `len` bytes at `at`, a multiple of 8, must be readable.
+unsafe fn is_zero(at: usize, len: usize) -> bool {
+    // SAFETY: handed on to the caller; pages are aligned.
+    let words = unsafe { core::slice::from_raw_parts(at as *const u64, len / 8) };
+    words.chunks(32).all(|chunk| chunk.iter().fold(0, |a, b| a | b) == 0)
+}
+
+/// Undoes what [`AddressSpace::take`] mapped, for a capture in the process itself.
+///
+/// # Safety
+/// The regions may not be used afterwards. Copies of shared memory are the first look's.
+pub unsafe fn release_copies(regions: &List<Region>, look: &FirstLook) {
+    for r in regions.as_slice().iter().filter(|r| r.data != 0) {
+        let shared = look.copies.as_slice();
+        let owned = !shared.iter().any(|c| (c.data..=c.data + c.len).contains(&r.data));
+        if owned {
+            // SAFETY: mapped by `whole_copy` with the length of the region.
+            let _ = unsafe { sys::munmap(r.data, (r.record.end - r.record.start) as usize) };
+        }
+    }
+}
+
+/// Undoes MADV_DONTFORK on the stretches a child has missed.
+pub fn let_fork(ranges: &[Range]) -> Result<(), Refusal> {
+    for &(start, end) in ranges {
+        // SAFETY: changes only what a fork does.
+        unsafe { sys::madvise(start as usize, (end - start) as usize, sys::MADV_DOFORK) }.map_err(
+            |_| Refusal::Mapping {
+                start,
+                what: "memory that a device uses and no child may inherit",
+                name: Text::new(b""),
+            },
+        )?;
+    }
+    Ok(())
+}
+
+/// Sets MADV_DONTFORK again.
+pub fn forbid_fork(ranges: &[Range]) {
+    for &(start, end) in ranges {
+        // SAFETY: changes only what a fork does.
+        let _ = unsafe { sys::madvise(start as usize, (end - start) as usize, sys::MADV_DONTFORK) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_child_lacks_is_found_between_and_around_what_it_has() {
+        let lacking = |wanted: &[Range], here: &[Range]| {
+            let mut all = Vec::new();
+            subtract(wanted, here, |start, end| {
+                all.push((start, end));
+                Ok(())
+            })
+            .unwrap();
+            all
+        };
+        assert_eq!(lacking(&[(10, 20), (30, 40)], &[(10, 20), (30, 40)]), []);
+        assert_eq!(lacking(&[(10, 50)], &[(5, 12), (20, 30), (45, 60)]), [(12, 20), (30, 45)]);
+        assert_eq!(lacking(&[(10, 20), (30, 40)], &[(15, 35)]), [(10, 15), (35, 40)]);
+        assert_eq!(lacking(&[(10, 20), (30, 40)], &[]), [(10, 20), (30, 40)]);
+        assert_eq!(lacking(&[(10, 20)], &[(0, 5), (50, 60)]), [(10, 20)]);
+    }
+
+    /// Kernels before 6.7 have no PAGEMAP_SCAN; both ways must find the same pages.
+    #[test]
+    fn both_ways_of_finding_pages_agree() {
+        const PAGES: usize = 3000;
+        let at = sys::map_anonymous(PAGES * PAGE, sys::MAP_PRIVATE).unwrap();
+        // SAFETY: our mapping.
+        unsafe { sys::madvise(at, PAGES * PAGE, sys::MADV_NOHUGEPAGE) }.unwrap();
+        let mut expected: Vec<u64> = Vec::new();
+        for page in (0..PAGES).filter(|p| p % 7 < 3 || (1000..2500).contains(p)) {
+            // SAFETY: within the mapping.
+            unsafe { ((at + page * PAGE) as *mut u64).write(page as u64 + 1) };
+            expected.push((at + page * PAGE) as u64);
+        }
+        let mut scratch = Scratch::new().unwrap();
+        // SAFETY: used before the scratch goes.
+        let mut scan = unsafe { Scan::new(&mut scratch) }.unwrap();
+        let found = |scan: &mut Scan| {
+            let mut pages: Vec<u64> = Vec::new();
+            scan.runs(at as u64, (at + PAGES * PAGE) as u64, |start, end| {
+                pages.extend((start..end).step_by(PAGE));
+                Ok(true)
+            })
+            .unwrap();
+            pages
+        };
+        assert_eq!(found(&mut scan), expected);
+        scan.without = 0;
+        assert_eq!(found(&mut scan), expected);
+        scan.close();
+        // SAFETY: neither is used any more.
+        unsafe {
+            scratch.release();
+            sys::munmap(at, PAGES * PAGE).unwrap();
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Small questions to /proc about this very process. No allocation: paths are put together in
+//! place, answers are read into buffers of the scratch.
+
+use crate::maps;
+use crate::refusal::{Refusal, Text};
+use crate::sys;
+
+/// A path such as `/proc/self/fd/7`, put together without allocation and NUL-terminated.
+pub struct PathBuf {
+    bytes: [u8; 64],
+    len: usize,
+}
+
+impl PathBuf {
+    /// `prefix`, the number, `suffix`.
+    pub fn new(prefix: &[u8], number: u64, suffix: &[u8]) -> PathBuf {
+        let mut path = PathBuf { bytes: [0; 64], len: 0 };
+        path.push(prefix);
+        let (mut digits, mut n, mut at) = ([0u8; 20], number, 20);
+        loop {
+            at -= 1;
+            digits[at] = b'0' + (n % 10) as u8;
+            n /= 10;
+            if n == 0 {
+                break;
+            }
+        }
+        path.push(&digits[at..]);
+        path.push(suffix);
+        path
+    }
+
+    fn push(&mut self, bytes: &[u8]) {
+        for &b in bytes {
+            if self.len < 63 {
+                self.bytes[self.len] = b;
+                self.len += 1;
+            }
+        }
+    }
+
+    /// With its NUL.
+    pub fn as_c(&self) -> &[u8] {
+        &self.bytes[..self.len + 1]
+    }
+}
+
+/// Reads a whole small file of /proc into `buf` and gives its length (cut at the buffer's).
+pub fn read_file(path: &[u8], buf: &mut [u8]) -> Result<usize, i32> {
+    let fd = sys::open(path, sys::O_CLOEXEC, 0)?;
+    let mut len = 0;
+    while len < buf.len() {
+        match sys::read(fd, &mut buf[len..]) {
+            Ok(0) => break,
+            Ok(n) => len += n,
+            Err(errno) => {
+                sys::close(fd);
+                return Err(errno);
+            }
+        }
+    }
+    sys::close(fd);
+    Ok(len)
+}
+
+/// The target of the symbolic link `path` (NUL-terminated), in `buf`.
+pub fn read_link<'a>(path: &[u8], buf: &'a mut [u8]) -> Result<&'a [u8], i32> {
+    // SAFETY: the path is NUL-terminated, the buffer writable for its length.
+    let len = unsafe {
+        sys::call3(sys::nr::READLINK, path.as_ptr() as usize, buf.as_mut_ptr() as usize, buf.len())?
+    };
+    Ok(&buf[..len])
+}
+
+/// Calls `each` with every numeric entry of the directory `path` until it fails.
+/// `buf` is for the kernel's answers.
+pub fn for_each_number(
+    path: &[u8],
+    buf: &mut [u8],
+    mut each: impl FnMut(u64, i32) -> Result<(), Refusal>,
+) -> Result<(), Refusal> {
+    let failed = |errno| Refusal::Kernel { step: "listing a directory of /proc", errno };
+    let dir = sys::open(path, sys::O_DIRECTORY | sys::O_CLOEXEC, 0).map_err(failed)?;
+    let result = (|| loop {
+        // SAFETY: the buffer is writable for its length.
+        let got = unsafe {
+            sys::call3(sys::nr::GETDENTS64, dir as usize, buf.as_mut_ptr() as usize, buf.len())
+        }
+        .map_err(failed)?;
+        if got == 0 {
+            return Ok(());
+        }
+        let mut at = 0;
+        // struct linux_dirent64: ino u64, off i64, reclen u16, type u8, name.
+        while let Some(reclen) = buf.get(at + 16..at + 18) {
+            let reclen = u16::from_le_bytes([reclen[0], reclen[1]]) as usize;
+            if at >= got || reclen < 20 {
+                break;
+            }
+            if let Some((n, [0, ..])) = buf.get(at + 19..got).and_then(maps::decimal) {
+                each(n, dir)?;
+            }
+            at += reclen;
+        }
+    })();
+    sys::close(dir);
+    result
+}
+
+/// Refuses a process with other threads, children, POSIX timers, a tracer or a shadow stack.
+pub fn check_alone(buf: &mut [u8]) -> Result<(), Refusal> {
+    let me = sys::gettid() as u64;
+    for_each_number(b"/proc/self/task\0", buf, |tid, _| {
+        if tid == me {
+            return Ok(());
+        }
+        let mut name = [0u8; 32];
+        let path = PathBuf::new(b"/proc/self/task/", tid, b"/comm");
+        let len = read_file(path.as_c(), &mut name).unwrap_or(0);
+        Err(Refusal::Thread { tid: tid as i32, name: Text::new(&name[..len]) })
+    })?;
+    check_children(me, buf)?;
+    let len = read_file(b"/proc/self/status\0", buf)
+        .map_err(|errno| Refusal::Kernel { step: "reading /proc/self/status", errno })?;
+    for line in buf[..len].split(|c| *c == b'\n') {
+        if let Some(rest) = line.strip_prefix(b"TracerPid:\t") {
+            match maps::decimal(rest) {
+                Some((0, _)) | None => {}
+                Some((pid, _)) => return Err(Refusal::Traced { pid: pid as i32 }),
+            }
+        }
+    }
+    // A kernel without the file has no way to list timers; such kernels are built for devices.
+    if let Ok(1..) = read_file(b"/proc/self/timers\0", buf) {
+        return Err(Refusal::Timer);
+    }
+    let mut features = 0u64;
+    // SAFETY: the word is ours; kernels without shadow stacks answer EINVAL.
+    let asked = unsafe {
+        sys::call3(sys::nr::ARCH_PRCTL, sys::ARCH_SHSTK_STATUS, &raw mut features as usize, 0)
+    };
+    if asked.is_ok() && features != 0 {
+        return Err(Refusal::ShadowStack);
+    }
+    Ok(())
+}
+
+/// Refuses when there is a child, ended ones included.
+fn check_children(me: u64, buf: &mut [u8]) -> Result<(), Refusal> {
+    const P_ALL: usize = 0;
+    // WNOHANG | WEXITED | WNOWAIT | __WALL: look, change nothing.
+    const LOOK: usize = 1 | 4 | 0x0100_0000 | 0x4000_0000;
+    let mut info = [0u64; 16];
+    // SAFETY: siginfo_t is 128 bytes.
+    let looked =
+        unsafe { sys::call6(sys::nr::WAITID, P_ALL, 0, info.as_mut_ptr() as usize, LOOK, 0, 0) };
+    if looked.is_err() {
+        return Ok(()); // ECHILD
+    }
+    let path = PathBuf::new(b"/proc/self/task/", me, b"/children");
+    let len = read_file(path.as_c(), buf).unwrap_or(0);
+    let pid = maps::decimal(&buf[..len]).map_or(0, |(pid, _)| pid);
+    Err(Refusal::Child { pid: pid as i32 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_put_together_with_their_nul() {
+        assert_eq!(PathBuf::new(b"/proc/self/fd/", 0, b"").as_c(), b"/proc/self/fd/0\0");
+        assert_eq!(PathBuf::new(b"/t/", 1234, b"/comm").as_c(), b"/t/1234/comm\0");
+    }
+
+    #[test]
+    fn a_process_with_a_second_thread_is_refused_with_its_name() {
+        let (tell, told) = std::sync::mpsc::channel::<()>();
+        let other = std::thread::Builder::new()
+            .name("busy".into())
+            .spawn(move || told.recv().ok())
+            .unwrap();
+        let refused = check_alone(&mut [0; 4096]);
+        assert!(matches!(refused, Err(Refusal::Thread { .. })), "{refused:?}");
+        drop(tell);
+        other.join().unwrap();
+    }
+}

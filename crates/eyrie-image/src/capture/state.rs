@@ -1,0 +1,197 @@
+//! The kernel's state of the calling process: everything of the Context record but the registers,
+//! which the entry code keeps on the stack. Only looks, changes nothing.
+
+use super::proc::{read_file, read_link};
+use super::scratch::Scratch;
+use crate::format::{Context, SigAction, AUXV_WORDS, PATH_LEN_MAX};
+use crate::maps;
+use crate::refusal::Refusal;
+use crate::sys;
+use crate::sys::nr;
+
+/// Signature that C libraries register their restartable sequences with on x86.
+const RSEQ_SIGNATURE: u32 = 0x5305_3053;
+
+/// The state with the path that follows it in its record.
+pub struct State {
+    pub context: &'static mut Context,
+    pub cwd: &'static [u8],
+}
+
+fn refused(step: &'static str) -> impl Fn(i32) -> Refusal {
+    move |errno| Refusal::Kernel { step, errno }
+}
+
+impl State {
+    /// Takes the state of this process.
+    ///
+    /// # Safety
+    /// It must not outlive the scratch.
+    pub unsafe fn take(scratch: &mut Scratch) -> Result<State, Refusal> {
+        // SAFETY: handed on to the caller.
+        let (context, buf) =
+            unsafe { (&mut scratch.take::<Context>(1)?[0], scratch.take::<u8>(2 * PATH_LEN_MAX)?) };
+        // SAFETY: every pointer below is to the scratch or to the stack, of the size the call wants.
+        unsafe {
+            take_thread(context)?;
+            take_process(context)?;
+        }
+        take_memory_layout(context, buf)?;
+        let cwd = read_link(b"/proc/self/cwd\0", buf)
+            .map_err(refused("looking up the working directory"))?;
+        // SAFETY: handed on to the caller.
+        let cwd = unsafe { scratch.keep(cwd)? };
+        context.cwd_len = cwd.len() as u32;
+        Ok(State { context, cwd })
+    }
+}
+
+/// Thread-local registers, ids and lists.
+///
+/// # Safety
+/// Must run in the only thread of the process.
+unsafe fn take_thread(c: &mut Context) -> Result<(), Refusal> {
+    // SAFETY: the kernel writes words that are ours.
+    unsafe {
+        sys::call3(nr::ARCH_PRCTL, sys::ARCH_GET_FS, &raw mut c.fs_base as usize, 0)
+            .map_err(refused("reading the FS base"))?;
+        sys::call3(nr::ARCH_PRCTL, sys::ARCH_GET_GS, &raw mut c.gs_base as usize, 0)
+            .map_err(refused("reading the GS base"))?;
+        sys::call3(
+            nr::GET_ROBUST_LIST,
+            0,
+            &raw mut c.robust_head as usize,
+            &raw mut c.robust_len as usize,
+        )
+        .map_err(refused("reading the robust list"))?;
+        sys::call3(nr::PRCTL, sys::PR_GET_TID_ADDRESS, &raw mut c.tid_address as usize, 0)
+            .map_err(refused("reading the thread id address"))?;
+        find_rseq(c)
+    }
+}
+
+/// Finds the area registered for restartable sequences. The kernel does not tell, but answers
+/// EBUSY to a second registration of the same area and EINVAL to one of another area.
+///
+/// # Safety
+/// `fs_base` must be that of this thread.
+unsafe fn find_rseq(c: &mut Context) -> Result<(), Refusal> {
+    #[repr(C, align(64))]
+    struct Area([u8; 64]);
+    const UNREGISTER: usize = 1;
+    let mut probe = Area([0; 64]);
+    let register = |address: u64, len: u32, flags: usize| {
+        // SAFETY: only probed once it is known that an area is registered, so that this cannot
+        // register `address`; except for `probe`, which is ours and unregistered at once.
+        unsafe {
+            sys::call6(
+                nr::RSEQ,
+                address as usize,
+                len as usize,
+                flags,
+                RSEQ_SIGNATURE as usize,
+                0,
+                0,
+            )
+        }
+    };
+    let own = &raw mut probe as u64;
+    match register(own, 32, 0) {
+        Ok(_) => {
+            return match register(own, 32, UNREGISTER) {
+                Ok(_) => Ok(()),
+                Err(errno) => Err(refused("looking for restartable sequences")(errno)),
+            }
+        }
+        Err(sys::EINVAL) | Err(sys::EBUSY) | Err(sys::EPERM) => {}
+        Err(_) => return Ok(()), // no such call
+    }
+    // glibc 2.35 and later: near the thread pointer, 0x9a0 above it in its first versions.
+    let near = (0..8192u64).step_by(32).map(|d| c.fs_base.wrapping_sub(4096).wrapping_add(d));
+    for address in core::iter::once(c.fs_base.wrapping_add(0x9a0)).chain(near) {
+        for len in [32, 64, 28, 36, 40, 44, 48, 56] {
+            if register(address, len, 0) == Err(sys::EBUSY) {
+                c.rseq_address = address;
+                c.rseq_len = len;
+                c.rseq_signature = RSEQ_SIGNATURE;
+                return Ok(());
+            }
+        }
+    }
+    Err(Refusal::Kernel { step: "finding the restartable-sequence area", errno: sys::EINVAL })
+}
+
+/// Signals, timers, limits and settings.
+///
+/// # Safety
+/// The context must be writable.
+unsafe fn take_process(c: &mut Context) -> Result<(), Refusal> {
+    for (i, action) in c.actions.iter_mut().enumerate() {
+        // SAFETY: the kernel writes one action of 32 bytes.
+        unsafe {
+            sys::call6(nr::RT_SIGACTION, i + 1, 0, action as *mut SigAction as usize, 8, 0, 0)
+        }
+        .map_err(refused("reading the signal actions"))?;
+    }
+    let mut stack = [0u64; 3];
+    // SAFETY: stack_t is three words.
+    unsafe { sys::call3(nr::SIGALTSTACK, 0, stack.as_mut_ptr() as usize, 0) }
+        .map_err(refused("reading the signal stack"))?;
+    // SS_ONSTACK (1) says where we are now, it is not a setting.
+    (c.altstack_base, c.altstack_flags, c.altstack_len) =
+        (stack[0], stack[1] & 0xffff_fffe, stack[2]);
+    for (i, timer) in c.itimers.iter_mut().enumerate() {
+        // SAFETY: struct itimerval is four words.
+        unsafe { sys::call3(nr::GETITIMER, i, timer.as_mut_ptr() as usize, 0) }
+            .map_err(refused("reading the interval timers"))?;
+    }
+    for (i, limit) in c.rlimits.iter_mut().enumerate() {
+        // SAFETY: struct rlimit64 is two words.
+        unsafe { sys::call6(nr::PRLIMIT64, 0, i, 0, limit.as_mut_ptr() as usize, 0, 0) }
+            .map_err(refused("reading the resource limits"))?;
+    }
+    // SAFETY: the kernel writes 16 bytes, 4 bytes, or nothing; umask is set back at once.
+    unsafe {
+        let _ = sys::call3(nr::PRCTL, sys::PR_GET_NAME, c.comm.as_mut_ptr() as usize, 0);
+        let death = &raw mut c.parent_death_signal as usize;
+        let _ = sys::call3(nr::PRCTL, sys::PR_GET_PDEATHSIG, death, 0);
+        let _ =
+            sys::call3(nr::PRCTL, sys::PR_GET_CHILD_SUBREAPER, &raw mut c.subreaper as usize, 0);
+        c.dumpable = sys::call3(nr::PRCTL, sys::PR_GET_DUMPABLE, 0, 0).unwrap_or(1) as u32;
+        c.thp_disable =
+            sys::call6(nr::PRCTL, sys::PR_GET_THP_DISABLE, 0, 0, 0, 0, 0).unwrap_or(0) as u32;
+        c.umask = sys::call3(nr::UMASK, 0o077, 0, 0).unwrap_or(0o022) as u32;
+        let _ = sys::call3(nr::UMASK, c.umask as usize, 0, 0);
+    }
+    Ok(())
+}
+
+/// Where the kernel thinks code, data, heap, stack, arguments and environment lie.
+fn take_memory_layout(c: &mut Context, buf: &mut [u8]) -> Result<(), Refusal> {
+    let step = "reading the memory layout";
+    let len = read_file(b"/proc/self/auxv\0", buf).map_err(refused(step))?;
+    c.auxv_words = (len / 8).min(AUXV_WORDS) as u32;
+    for (word, bytes) in c.auxv.iter_mut().zip(buf[..len].chunks_exact(8)) {
+        *word = u64::from_le_bytes(bytes.try_into().unwrap_or([0; 8]));
+    }
+    let len = read_file(b"/proc/self/stat\0", buf).map_err(refused(step))?;
+    // The command name may hold anything; the fields count from the last parenthesis, which ends
+    // field 2. Numbers are those of proc(5).
+    let wrong = Refusal::Kernel { step, errno: sys::EINVAL };
+    let text = &buf[..len];
+    let after = text.iter().rposition(|b| *b == b')').ok_or(wrong)? + 2;
+    let mut fields = [0u64; 64];
+    for (i, field) in text[after..].split(|b| *b == b' ').take(60).enumerate() {
+        fields[i + 3] = maps::decimal(field).map_or(0, |(n, _)| n);
+    }
+    // SAFETY: brk(0) only asks.
+    let brk = unsafe { sys::call3(nr::BRK, 0, 0, 0) }.map_err(refused(step))? as u64;
+    c.mm = [
+        fields[26], fields[27], fields[45], fields[46], fields[47], brk, fields[28], fields[48],
+        fields[49], fields[50], fields[51],
+    ];
+    if fields[26] == 0 || fields[28] == 0 {
+        return Err(wrong);
+    }
+    Ok(())
+}

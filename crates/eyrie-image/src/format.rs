@@ -1,0 +1,351 @@
+//! What stands in the payloads of an image's records, and the restorer's exit codes.
+//! Compiled into both sides (the restorer takes it by `#[path]`), so it uses `core` only and never
+//! allocates. All numbers are little-endian, as x86_64 holds them in memory.
+
+use core::mem::size_of;
+
+/// First bytes of a Header record.
+pub const MAGIC: [u8; 8] = *b"EYRIEIMG";
+/// Version of the payloads below; another one is refused.
+pub const VERSION: u32 = 1;
+/// Longest opaque `meta` in a Header record, bytes.
+pub const META_MAX: usize = 4096;
+/// Longest path in a record, bytes, without the NUL.
+pub const PATH_LEN_MAX: usize = 4095;
+/// Longest payload of a record of file content, bytes.
+pub const MAX_FILE_PIECE: usize = 256 * 1024;
+/// The stretch of addresses the restorer lives and works in. No captured mapping may touch it, and
+/// the restored process unmaps all of it as its first step, so nothing of a restore is ever
+/// captured again. It lies between where Linux puts position-independent programs (up to
+/// 0x57…) and where it puts `mmap` regions (from 0x7e… up).
+pub const WINDOW_START: u64 = 0x6500_0000_0000;
+/// End of the restorer's stretch, see [`WINDOW_START`].
+pub const WINDOW_END: u64 = 0x6600_0000_0000;
+/// End of user addresses with four-level page tables.
+pub const USER_END: u64 = 0x7fff_ffff_f000;
+/// Most slots (descriptors given to the restorer).
+pub const SLOTS_MAX: usize = 256;
+
+/// Exit codes of the restorer. A restore that ends with one of these has printed one line on
+/// standard error and has run no instruction of the restored program.
+pub mod exit {
+    /// The stream ended before its trailer.
+    pub const TRUNCATED: i32 = 120;
+    /// Kernel, vDSO, CPU or address-space layout differ from where the image was taken.
+    pub const FINGERPRINT: i32 = 121;
+    /// A file the image needs is missing, has changed, or cannot be opened.
+    pub const FILE: i32 = 122;
+    /// The stream is not an image, or contradicts itself.
+    pub const MALFORMED: i32 = 123;
+    /// The kernel refused a step (out of memory, a limit, a missing feature).
+    pub const KERNEL: i32 = 124;
+    /// The restorer itself is at fault.
+    pub const INTERNAL: i32 = 125;
+    /// Wrong arguments.
+    pub const USAGE: i32 = 126;
+}
+
+/// Exit codes of the image-writing child of an asynchronous capture.
+pub mod writer_exit {
+    /// The whole image was written.
+    pub const DONE: i32 = 0;
+    /// The reader of the stream went away.
+    pub const READER_GONE: i32 = 112;
+    /// The kernel refused a step; the stream has no trailer.
+    pub const FAILED: i32 = 113;
+    /// The child found mappings missing and told its parent; another child follows.
+    pub const TRY_AGAIN: i32 = 114;
+}
+
+/// Plain data that may be read from and written as its bytes.
+///
+/// # Safety
+/// Only for `#[repr(C)]` types without padding in which every bit pattern is a value.
+pub unsafe trait Plain: Copy {}
+
+/// The bytes of a plain value.
+pub fn bytes_of<T: Plain>(value: &T) -> &[u8] {
+    // SAFETY: plain types have no padding, so all their bytes are initialised.
+    unsafe { core::slice::from_raw_parts((value as *const T).cast(), size_of::<T>()) }
+}
+
+/// Reads a plain value from the front of `bytes`; `None` when they are too few.
+pub fn take<T: Plain>(bytes: &[u8]) -> Option<(T, &[u8])> {
+    if bytes.len() < size_of::<T>() {
+        return None;
+    }
+    // SAFETY: the length was checked, any bit pattern is a value, and the read may be unaligned.
+    let value = unsafe { bytes.as_ptr().cast::<T>().read_unaligned() };
+    Some((value, &bytes[size_of::<T>()..]))
+}
+
+/// What must agree between the node an image was taken on and the one it is restored on.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Fingerprint {
+    /// Kernel release as uname(2) says, NUL-padded.
+    pub kernel: [u8; 64],
+    /// CPU vendor as cpuid says, NUL-padded.
+    pub cpu_vendor: [u8; 16],
+    /// Instruction set bits a program can use, from cpuid leaves 1 (ecx, edx), 7.0 (ebx, ecx, edx),
+    /// 7.1 (eax) and 0x80000001 (ecx, edx), masked to what user code can see.
+    pub features: [u32; 8],
+    /// Register state components the kernel has enabled (XCR0).
+    pub xcr0: u64,
+    /// Bytes of register state in a signal frame for those.
+    pub xsave_len: u64,
+    /// Lengths of the kernel's mappings in every process: vvar, vvar_vclock, vdso.
+    pub vvar_len: u64,
+    pub vvar_vclock_len: u64,
+    pub vdso_len: u64,
+    /// Hash of the vDSO's build id: its functions lie where the image expects them.
+    pub vdso_id: u64,
+    /// Hash of the C library's build id (0: none found). For information: the library's file
+    /// itself is checked like every mapped file.
+    pub libc_id: u64,
+}
+// SAFETY: arrays and integers, 64 + 16 + 32 + 7 * 8 bytes, no padding.
+unsafe impl Plain for Fingerprint {}
+
+/// Payload of a Header record; `meta_len` opaque bytes follow.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Header {
+    pub magic: [u8; 8],
+    pub version: u32,
+    pub rank: u32,
+    pub incarnation: u32,
+    pub meta_len: u32,
+    pub clock: u64,
+    pub position: u64,
+    /// Wall-clock time of the capture, nanoseconds since 1970.
+    pub taken_unix_ns: u64,
+    /// Process id in the original.
+    pub pid: u32,
+    pub reserved: u32,
+    pub fingerprint: Fingerprint,
+}
+// SAFETY: 8 + 4 * 4 + 3 * 8 + 8 bytes, then a plain type aligned to 8; no padding.
+unsafe impl Plain for Header {}
+
+/// `struct kernel_sigaction`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct SigAction {
+    pub handler: u64,
+    pub flags: u64,
+    pub restorer: u64,
+    pub mask: u64,
+}
+
+/// Most entries of the auxiliary vector (the kernel holds 22 to 26 pairs).
+pub const AUXV_WORDS: usize = 104;
+
+/// Payload of the Context record: registers and kernel state of the process. The path of the
+/// working directory follows (`cwd_len` bytes).
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Context {
+    /// Stack pointer and instruction to go on at: a label of the capture that pops the rest.
+    pub rsp: u64,
+    pub rip: u64,
+    pub fs_base: u64,
+    pub gs_base: u64,
+    /// What set_tid_address(2) was given.
+    pub tid_address: u64,
+    pub robust_head: u64,
+    pub robust_len: u64,
+    /// Restartable-sequence area, its length and signature (address 0: none).
+    pub rseq_address: u64,
+    pub rseq_len: u32,
+    pub rseq_signature: u32,
+    pub altstack_base: u64,
+    pub altstack_flags: u64,
+    pub altstack_len: u64,
+    /// Signal actions 1 to 64.
+    pub actions: [SigAction; 64],
+    /// Real, virtual and profiling timers: interval and remaining time as (s, µs).
+    pub itimers: [[i64; 4]; 3],
+    /// Soft and hard limits by number.
+    pub rlimits: [[u64; 2]; 16],
+    pub comm: [u8; 16],
+    pub umask: u32,
+    pub parent_death_signal: u32,
+    pub dumpable: u32,
+    pub subreaper: u32,
+    pub thp_disable: u32,
+    pub cwd_len: u32,
+    pub auxv_words: u32,
+    pub reserved: u32,
+    /// start_code, end_code, start_data, end_data, start_brk, brk, start_stack, arg_start,
+    /// arg_end, env_start, env_end: the order of `struct prctl_mm_map`.
+    pub mm: [u64; 11],
+    pub auxv: [u64; AUXV_WORDS],
+}
+// SAFETY: words of 8 bytes, pairs of 4-byte words, and arrays of them; no padding.
+unsafe impl Plain for Context {}
+
+/// `object` of a mapping that has none.
+pub const NO_OBJECT: u32 = u32::MAX;
+
+/// Properties of a mapping.
+pub mod map_flag {
+    pub const SHARED: u32 = 1;
+    pub const GROWS_DOWN: u32 = 1 << 1;
+    pub const NO_RESERVE: u32 = 1 << 2;
+    pub const DROPPABLE: u32 = 1 << 3;
+    /// Pages records for it follow.
+    pub const HAS_PAGES: u32 = 1 << 4;
+    pub const VVAR: u32 = 1 << 5;
+    pub const VVAR_VCLOCK: u32 = 1 << 6;
+    pub const VDSO: u32 = 1 << 7;
+    /// Huge pages from the pool; bits 24 to 31 hold the binary logarithm of their size.
+    pub const HUGETLB: u32 = 1 << 8;
+    /// The kernel's own mappings of every process.
+    pub const SPECIAL: u32 = VVAR | VVAR_VCLOCK | VDSO;
+    pub const HUGETLB_SHIFT: u32 = 24;
+    pub const ALL: u32 = 0x1ff | 0xff << HUGETLB_SHIFT;
+}
+
+/// Advice given for a mapping, as bits.
+pub mod advice {
+    pub const HUGE_PAGE: u32 = 1;
+    pub const NO_HUGE_PAGE: u32 = 1 << 1;
+    pub const DONT_FORK: u32 = 1 << 2;
+    pub const WIPE_ON_FORK: u32 = 1 << 3;
+    pub const DONT_DUMP: u32 = 1 << 4;
+    pub const MERGEABLE: u32 = 1 << 5;
+    pub const SEQUENTIAL: u32 = 1 << 6;
+    pub const RANDOM: u32 = 1 << 7;
+    pub const LOCKED: u32 = 1 << 8;
+}
+
+/// Payload of a Mapping record.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    pub start: u64,
+    pub end: u64,
+    /// Offset into the object, bytes.
+    pub offset: u64,
+    /// PROT_READ, PROT_WRITE, PROT_EXEC.
+    pub prot: u32,
+    pub flags: u32,
+    pub advice: u32,
+    /// Number of the object it maps, or [`NO_OBJECT`].
+    pub object: u32,
+}
+// SAFETY: integers only, no padding.
+unsafe impl Plain for Mapping {}
+
+/// `flags` of a File record: which payload it has.
+pub const FILE_OBJECT: u32 = 1;
+pub const FILE_DESCRIPTOR: u32 = 2;
+/// `flags` of a Pages record that holds file content: `a` is the offset, `b` the object.
+pub const PAGES_OF_OBJECT: u32 = 1;
+
+/// What a mapping or a descriptor refers to.
+pub mod object_kind {
+    /// A file mapped privately or read-only: opened again, and must be the same file.
+    pub const FILE: u32 = 1;
+    /// A file on a disk that is mapped shared and writable: opened again; the mapped range gets
+    /// its content back once the whole image has been read.
+    pub const SHARED_FILE: u32 = 2;
+    /// A file in a memory file system, mapped shared and writable: replaced by a new file of the
+    /// same name with the captured content.
+    pub const SHM_FILE: u32 = 3;
+    /// Memory without a name (shared anonymous, memfd, a deleted file): a memfd.
+    pub const MEMORY: u32 = 4;
+}
+
+/// Payload of a File record with [`FILE_OBJECT`]; `path_len` bytes follow. Objects are numbered
+/// from 0 in the order of their records.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Object {
+    pub kind: u32,
+    /// Permission bits.
+    pub mode: u32,
+    pub size: u64,
+    pub mtime_s: i64,
+    pub mtime_ns: i64,
+    pub dev: u64,
+    pub ino: u64,
+    /// Hash of the ELF build id, 0 if it has none.
+    pub build_id: u64,
+    pub path_len: u32,
+    pub reserved: u32,
+}
+// SAFETY: integers only, no padding.
+unsafe impl Plain for Object {}
+
+/// What a descriptor is.
+pub mod fd_kind {
+    /// `arg` is the slot.
+    pub const SLOT: u32 = 1;
+    /// A dead socket: reads give end of file, writes EPIPE.
+    pub const DROPPED: u32 = 2;
+    /// Opened again by path.
+    pub const PATH: u32 = 3;
+    /// `arg` is the object.
+    pub const OBJECT: u32 = 4;
+    /// Shares the open file of descriptor `arg`, which stands earlier in the table.
+    pub const DUP: u32 = 5;
+    /// An event counter: `offset` is its value, `arg` its flags.
+    pub const EVENT: u32 = 6;
+}
+
+/// Payload of a File record with [`FILE_DESCRIPTOR`]; `path_len` bytes follow.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Descriptor {
+    pub fd: i32,
+    pub kind: u32,
+    pub arg: u32,
+    /// As fcntl F_GETFL gives them.
+    pub open_flags: u32,
+    /// FD_CLOEXEC.
+    pub fd_flags: u32,
+    /// File type bits of st_mode.
+    pub file_type: u32,
+    pub offset: u64,
+    pub size: u64,
+    pub path_len: u32,
+    pub reserved: u32,
+}
+// SAFETY: integers only, no padding.
+unsafe impl Plain for Descriptor {}
+
+/// When a restore cuts a file back to its captured length: the process was writing at its end, so
+/// what lies behind was written by the lost future. Files written at free offsets (several ranks
+/// may share one) are never cut.
+pub fn owns_tail(d: &Descriptor) -> bool {
+    let writable = d.open_flags & 3 != 0;
+    let append = d.open_flags & 0o2000 != 0;
+    d.file_type == 0o100000 && writable && (append || (d.offset == d.size && d.size > 0))
+}
+
+/// Running hash over every record header and every payload but page contents; the trailer
+/// carries it. Not cryptographic: it finds mix-ups, the store's checksums find corruption.
+#[derive(Clone, Copy)]
+pub struct MetaHash(u64);
+
+impl MetaHash {
+    #[allow(clippy::new_without_default)]
+    pub const fn new() -> MetaHash {
+        MetaHash(0xcbf2_9ce4_8422_2325)
+    }
+
+    pub fn update(&mut self, bytes: &[u8]) {
+        for chunk in bytes.chunks(8) {
+            let mut word = [0u8; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.0 = (self.0 ^ u64::from_le_bytes(word)).wrapping_mul(0x0000_0100_0000_01b3);
+            self.0 ^= self.0 >> 29;
+        }
+    }
+
+    pub fn value(self) -> u64 {
+        self.0
+    }
+}

@@ -1,0 +1,68 @@
+//! Starts the restorer, from any process: the program comes out of this library, not from a path.
+//! Never restores in the calling process.
+
+use std::ffi::CString;
+use std::io::{self, Write};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use crate::RESTORER;
+
+/// A command that restores the image read from `image` (a pipe, a socket or a file), with
+/// `slots[n]` for slot n (`None`: /dev/null). Standard input, output and error of the restored
+/// process are slots 0, 1 and 2; the command's own are the restorer's until it becomes the process,
+/// and its standard error gets the one line that says why it could not.
+///
+/// The process id of the spawned child is that of the restored process. It exits with a code of
+/// [`crate::format::exit`] if there is no restored process.
+pub fn command(image: BorrowedFd, slots: &[Option<BorrowedFd>]) -> io::Result<Command> {
+    let program = OwnedFd::from(program()?);
+    // Above standard input, output and error, which the command puts in place before the rest.
+    let above = |fd: BorrowedFd| -> io::Result<OwnedFd> {
+        // SAFETY: only descriptors; the result is new and ours.
+        unsafe {
+            match libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 3) {
+                -1 => Err(io::Error::last_os_error()),
+                fd => Ok(OwnedFd::from_raw_fd(fd)),
+            }
+        }
+    };
+    let image = above(image)?;
+    let slots = slots.iter().map(|s| s.map(above).transpose()).collect::<io::Result<Vec<_>>>()?;
+    let mut command = Command::new(format!("/proc/self/fd/{}", program.as_raw_fd()));
+    command.arg0("eyrie-restorer").env_clear().arg(image.as_raw_fd().to_string());
+    for slot in &slots {
+        command.arg(slot.as_ref().map_or(-1, |fd| fd.as_raw_fd()).to_string());
+    }
+    // SAFETY: only async-signal-safe calls, no allocation. The closure keeps the descriptors open.
+    unsafe {
+        command.pre_exec(move || {
+            let _ = &program;
+            if libc::personality(libc::ADDR_NO_RANDOMIZE as libc::c_ulong) == -1 {
+                return Err(io::Error::last_os_error());
+            }
+            for fd in slots.iter().flatten().chain([&image]) {
+                if libc::fcntl(fd.as_raw_fd(), libc::F_SETFD, 0) == -1 {
+                    return Err(io::Error::last_os_error());
+                }
+            }
+            Ok(())
+        });
+    }
+    Ok(command)
+}
+
+/// The restorer in a file of its own memory.
+fn program() -> io::Result<std::fs::File> {
+    let name = CString::from(c"eyrie-restorer");
+    // SAFETY: the name ends in a NUL; the descriptor is new and ours.
+    let mut file = unsafe {
+        match libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) {
+            -1 => return Err(io::Error::last_os_error()),
+            fd => std::fs::File::from_raw_fd(fd),
+        }
+    };
+    file.write_all(RESTORER)?;
+    Ok(file)
+}

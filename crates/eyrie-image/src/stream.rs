@@ -1,0 +1,97 @@
+//! The framing of an image stream: a sequence of records, each a fixed header and a bounded payload.
+//! The capture writes it, the store cuts it into chunks at record borders, the restorer reads it.
+//! It must never allocate: the capture side runs inside a signal handler.
+
+/// Length of a record header in bytes.
+pub const RECORD_HEADER_LEN: usize = 32;
+
+/// Longest payload of one record in bytes; page records are cut at multiples of this in the address
+/// space, so that an unchanged stretch of memory gives the same record in the next image.
+pub const MAX_PAYLOAD: usize = 256 * 1024;
+
+/// What a record holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum Kind {
+    /// First record: magic, version, fingerprint, rank, incarnation, clock, position.
+    Header = 1,
+    /// One mapping of the address space.
+    Mapping = 2,
+    /// One entry of the file table.
+    File = 3,
+    /// Registers and other per-process kernel state.
+    Context = 4,
+    /// Page contents: `a` is the address of the first byte.
+    Pages = 5,
+    /// Last record: `a` is the number of bytes before it, `b` the number of records before it.
+    Trailer = 6,
+}
+
+impl Kind {
+    /// The kind with this number on the wire, if there is one.
+    pub fn from_u32(n: u32) -> Option<Kind> {
+        Some(match n {
+            1 => Kind::Header,
+            2 => Kind::Mapping,
+            3 => Kind::File,
+            4 => Kind::Context,
+            5 => Kind::Pages,
+            6 => Kind::Trailer,
+            _ => return None,
+        })
+    }
+}
+
+/// A record header: little-endian `kind u32, flags u32, a u64, b u64, len u64`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RecordHeader {
+    pub kind: Kind,
+    pub flags: u32,
+    pub a: u64,
+    pub b: u64,
+    /// Payload length in bytes, at most [`MAX_PAYLOAD`].
+    pub len: u64,
+}
+
+impl RecordHeader {
+    /// The header as it stands in the stream.
+    pub fn encode(&self) -> [u8; RECORD_HEADER_LEN] {
+        let mut out = [0; RECORD_HEADER_LEN];
+        out[0..4].copy_from_slice(&(self.kind as u32).to_le_bytes());
+        out[4..8].copy_from_slice(&self.flags.to_le_bytes());
+        out[8..16].copy_from_slice(&self.a.to_le_bytes());
+        out[16..24].copy_from_slice(&self.b.to_le_bytes());
+        out[24..32].copy_from_slice(&self.len.to_le_bytes());
+        out
+    }
+
+    /// Reads a header; `None` when the kind is unknown or the length beyond the bound.
+    pub fn decode(bytes: &[u8; RECORD_HEADER_LEN]) -> Option<RecordHeader> {
+        let u32_at = |i: usize| u32::from_le_bytes(bytes[i..i + 4].try_into().unwrap());
+        let u64_at = |i: usize| u64::from_le_bytes(bytes[i..i + 8].try_into().unwrap());
+        let header = RecordHeader {
+            kind: Kind::from_u32(u32_at(0))?,
+            flags: u32_at(4),
+            a: u64_at(8),
+            b: u64_at(16),
+            len: u64_at(24),
+        };
+        (header.len <= MAX_PAYLOAD as u64).then_some(header)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_survives_the_wire_and_bad_ones_are_refused() {
+        let h = RecordHeader { kind: Kind::Pages, flags: 3, a: 1 << 40, b: 7, len: 4096 };
+        assert_eq!(RecordHeader::decode(&h.encode()), Some(h));
+        let mut bad = h.encode();
+        bad[0] = 99;
+        assert_eq!(RecordHeader::decode(&bad), None);
+        let long = RecordHeader { len: MAX_PAYLOAD as u64 + 1, ..h };
+        assert_eq!(RecordHeader::decode(&long.encode()), None);
+    }
+}

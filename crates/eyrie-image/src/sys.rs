@@ -1,0 +1,396 @@
+//! Raw Linux system calls for x86_64, used by the capture and, through a `#[path]`, by the restorer.
+//! Nothing here may call a C library, allocate, take a lock or touch errno: it runs inside signal
+//! handlers and in a program that has no libc at all.
+
+use core::arch::asm;
+
+/// System call numbers (arch/x86/entry/syscalls/syscall_64.tbl).
+pub mod nr {
+    pub const READ: usize = 0;
+    pub const WRITE: usize = 1;
+    pub const OPEN: usize = 2;
+    pub const CLOSE: usize = 3;
+    pub const STAT: usize = 4;
+    pub const FSTAT: usize = 5;
+    pub const POLL: usize = 7;
+    pub const LSEEK: usize = 8;
+    pub const MMAP: usize = 9;
+    pub const MPROTECT: usize = 10;
+    pub const MUNMAP: usize = 11;
+    pub const BRK: usize = 12;
+    pub const RT_SIGACTION: usize = 13;
+    pub const RT_SIGPROCMASK: usize = 14;
+    pub const IOCTL: usize = 16;
+    pub const PREAD64: usize = 17;
+    pub const PWRITE64: usize = 18;
+    pub const READV: usize = 19;
+    pub const WRITEV: usize = 20;
+    pub const SCHED_YIELD: usize = 24;
+    pub const MREMAP: usize = 25;
+    pub const MADVISE: usize = 28;
+    pub const GETITIMER: usize = 36;
+    pub const SETITIMER: usize = 38;
+    pub const GETPID: usize = 39;
+    pub const SOCKETPAIR: usize = 53;
+    pub const GETSOCKOPT: usize = 55;
+    pub const CLONE: usize = 56;
+    pub const KILL: usize = 62;
+    pub const UNAME: usize = 63;
+    pub const FCNTL: usize = 72;
+    pub const FTRUNCATE: usize = 77;
+    pub const CHDIR: usize = 80;
+    pub const UNLINK: usize = 87;
+    pub const READLINK: usize = 89;
+    pub const UMASK: usize = 95;
+    pub const GETPPID: usize = 110;
+    pub const SIGALTSTACK: usize = 131;
+    pub const PERSONALITY: usize = 135;
+    pub const MLOCK: usize = 149;
+    pub const PRCTL: usize = 157;
+    pub const ARCH_PRCTL: usize = 158;
+    pub const GETTID: usize = 186;
+    pub const FUTEX: usize = 202;
+    pub const GETDENTS64: usize = 217;
+    pub const SET_TID_ADDRESS: usize = 218;
+    pub const CLOCK_GETTIME: usize = 228;
+    pub const EXIT_GROUP: usize = 231;
+    pub const TGKILL: usize = 234;
+    pub const WAITID: usize = 247;
+    pub const OPENAT: usize = 257;
+    pub const LINKAT: usize = 265;
+    pub const SET_ROBUST_LIST: usize = 273;
+    pub const GET_ROBUST_LIST: usize = 274;
+    pub const VMSPLICE: usize = 278;
+    pub const DUP3: usize = 292;
+    pub const PRLIMIT64: usize = 302;
+    pub const PROCESS_VM_READV: usize = 310;
+    pub const KCMP: usize = 312;
+    pub const MEMFD_CREATE: usize = 319;
+    pub const EVENTFD2: usize = 290;
+    pub const RSEQ: usize = 334;
+    pub const CLOSE_RANGE: usize = 436;
+}
+
+pub const PAGE: usize = 4096;
+
+pub const EPERM: i32 = 1;
+pub const ENOENT: i32 = 2;
+pub const EINTR: i32 = 4;
+pub const EBADF: i32 = 9;
+pub const EAGAIN: i32 = 11;
+pub const ENOMEM: i32 = 12;
+pub const EFAULT: i32 = 14;
+pub const EBUSY: i32 = 16;
+pub const EINVAL: i32 = 22;
+pub const EPIPE: i32 = 32;
+pub const ENOSYS: i32 = 38;
+
+pub const O_RDONLY: u32 = 0;
+pub const O_WRONLY: u32 = 1;
+pub const O_RDWR: u32 = 2;
+pub const O_ACCMODE: u32 = 3;
+pub const O_APPEND: u32 = 0o2000;
+pub const O_NONBLOCK: u32 = 0o4000;
+pub const O_DIRECTORY: u32 = 0o200000;
+pub const O_CLOEXEC: u32 = 0o2000000;
+pub const O_NOFOLLOW: u32 = 0o400000;
+pub const O_PATH: u32 = 0o10000000;
+pub const O_TMPFILE: u32 = 0o20000000 | O_DIRECTORY;
+pub const AT_FDCWD: i32 = -100;
+pub const AT_SYMLINK_FOLLOW: usize = 0x400;
+
+pub const S_IFMT: u32 = 0o170000;
+pub const S_IFSOCK: u32 = 0o140000;
+pub const S_IFREG: u32 = 0o100000;
+pub const S_IFDIR: u32 = 0o040000;
+pub const S_IFCHR: u32 = 0o020000;
+pub const S_IFBLK: u32 = 0o060000;
+pub const S_IFIFO: u32 = 0o010000;
+
+pub const F_DUPFD_CLOEXEC: usize = 1030;
+pub const F_GETFD: usize = 1;
+pub const F_SETFD: usize = 2;
+pub const F_GETFL: usize = 3;
+pub const F_SETFL: usize = 4;
+pub const F_SETPIPE_SZ: usize = 1031;
+pub const F_GETPIPE_SZ: usize = 1032;
+
+pub const PROT_READ: u32 = 1;
+pub const PROT_WRITE: u32 = 2;
+pub const PROT_EXEC: u32 = 4;
+pub const MAP_SHARED: u32 = 0x01;
+pub const MAP_PRIVATE: u32 = 0x02;
+pub const MAP_DROPPABLE: u32 = 0x08;
+pub const MAP_FIXED: u32 = 0x10;
+pub const MAP_ANONYMOUS: u32 = 0x20;
+pub const MAP_GROWSDOWN: u32 = 0x100;
+pub const MAP_NORESERVE: u32 = 0x4000;
+pub const MAP_STACK: u32 = 0x20000;
+pub const MAP_HUGETLB: u32 = 0x40000;
+pub const MAP_FIXED_NOREPLACE: u32 = 0x100000;
+pub const MREMAP_MAYMOVE: usize = 1;
+pub const MREMAP_FIXED: usize = 2;
+
+pub const MADV_RANDOM: usize = 1;
+pub const MADV_SEQUENTIAL: usize = 2;
+pub const MADV_DONTFORK: usize = 10;
+pub const MADV_DOFORK: usize = 11;
+pub const MADV_MERGEABLE: usize = 12;
+pub const MADV_HUGEPAGE: usize = 14;
+pub const MADV_NOHUGEPAGE: usize = 15;
+pub const MADV_DONTDUMP: usize = 16;
+pub const MADV_WIPEONFORK: usize = 18;
+
+pub const SIG_BLOCK: usize = 0;
+pub const SIG_SETMASK: usize = 2;
+pub const SIGKILL: i32 = 9;
+pub const SIGSTOP: i32 = 19;
+pub const SIGCHLD: usize = 17;
+pub const CLONE_PARENT: usize = 0x8000;
+
+pub const PR_SET_PDEATHSIG: usize = 1;
+pub const PR_GET_PDEATHSIG: usize = 2;
+pub const PR_GET_DUMPABLE: usize = 3;
+pub const PR_SET_DUMPABLE: usize = 4;
+pub const PR_SET_NAME: usize = 15;
+pub const PR_GET_NAME: usize = 16;
+pub const PR_SET_MM: usize = 35;
+pub const PR_SET_MM_MAP: usize = 14;
+pub const PR_SET_CHILD_SUBREAPER: usize = 36;
+pub const PR_GET_CHILD_SUBREAPER: usize = 37;
+pub const PR_GET_TID_ADDRESS: usize = 40;
+pub const PR_SET_THP_DISABLE: usize = 41;
+pub const PR_GET_THP_DISABLE: usize = 42;
+pub const ARCH_SET_GS: usize = 0x1001;
+pub const ARCH_SET_FS: usize = 0x1002;
+pub const ARCH_GET_FS: usize = 0x1003;
+pub const ARCH_GET_GS: usize = 0x1004;
+pub const ARCH_SHSTK_STATUS: usize = 0x5005;
+
+/// What `read`, `mmap` and the others give: the value, or the error number.
+pub type SysResult = Result<usize, i32>;
+
+/// Makes a system call with up to six arguments.
+///
+/// # Safety
+/// As the call itself: the arguments must be what the kernel expects for `n`.
+#[inline(always)]
+pub unsafe fn call6(
+    n: usize,
+    a: usize,
+    b: usize,
+    c: usize,
+    d: usize,
+    e: usize,
+    f: usize,
+) -> SysResult {
+    let ret: isize;
+    // SAFETY: the x86_64 system call convention; rcx and r11 are overwritten by the instruction.
+    unsafe {
+        asm!(
+            "syscall",
+            inlateout("rax") n as isize => ret,
+            in("rdi") a, in("rsi") b, in("rdx") c, in("r10") d, in("r8") e, in("r9") f,
+            lateout("rcx") _, lateout("r11") _,
+            options(nostack)
+        );
+    }
+    if (-4095..0).contains(&ret) {
+        Err(-ret as i32)
+    } else {
+        Ok(ret as usize)
+    }
+}
+
+/// [`call6`] with fewer arguments.
+///
+/// # Safety
+/// As [`call6`].
+#[inline(always)]
+pub unsafe fn call3(n: usize, a: usize, b: usize, c: usize) -> SysResult {
+    // SAFETY: handed on to the caller.
+    unsafe { call6(n, a, b, c, 0, 0, 0) }
+}
+
+/// `struct stat` of the kernel.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Stat {
+    pub dev: u64,
+    pub ino: u64,
+    pub nlink: u64,
+    pub mode: u32,
+    pub uid: u32,
+    pub gid: u32,
+    pub pad: u32,
+    pub rdev: u64,
+    pub size: i64,
+    pub blksize: i64,
+    pub blocks: i64,
+    pub atime: [i64; 2],
+    pub mtime: [i64; 2],
+    pub ctime: [i64; 2],
+    pub unused: [i64; 3],
+}
+
+/// One piece of a vectored read or write.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct IoVec {
+    pub base: usize,
+    pub len: usize,
+}
+
+pub fn fstat(fd: i32) -> Result<Stat, i32> {
+    let mut st = core::mem::MaybeUninit::<Stat>::zeroed();
+    // SAFETY: the kernel fills the structure; all-zero is a valid one too.
+    unsafe {
+        call3(nr::FSTAT, fd as usize, st.as_mut_ptr() as usize, 0)?;
+        Ok(st.assume_init())
+    }
+}
+
+/// Looks at the file `path` (which must end in a NUL byte) leads to.
+pub fn stat(path: &[u8]) -> Result<Stat, i32> {
+    debug_assert!(path.last() == Some(&0));
+    let mut st = core::mem::MaybeUninit::<Stat>::zeroed();
+    // SAFETY: the path is NUL-terminated; the kernel fills the structure.
+    unsafe {
+        call3(nr::STAT, path.as_ptr() as usize, st.as_mut_ptr() as usize, 0)?;
+        Ok(st.assume_init())
+    }
+}
+
+/// Opens `path`, which must end in a NUL byte.
+pub fn open(path: &[u8], flags: u32, mode: u32) -> Result<i32, i32> {
+    debug_assert!(path.last() == Some(&0));
+    // SAFETY: the path is readable and NUL-terminated.
+    unsafe {
+        call6(
+            nr::OPENAT,
+            AT_FDCWD as usize,
+            path.as_ptr() as usize,
+            flags as usize,
+            mode as usize,
+            0,
+            0,
+        )
+        .map(|fd| fd as i32)
+    }
+}
+
+pub fn close(fd: i32) {
+    // SAFETY: no memory is involved.
+    let _ = unsafe { call3(nr::CLOSE, fd as usize, 0, 0) };
+}
+
+pub fn read(fd: i32, buf: &mut [u8]) -> SysResult {
+    loop {
+        // SAFETY: the buffer is ours and writable for its length.
+        match unsafe { call3(nr::READ, fd as usize, buf.as_mut_ptr() as usize, buf.len()) } {
+            Err(EINTR) => continue,
+            other => return other,
+        }
+    }
+}
+
+pub fn pread(fd: i32, buf: &mut [u8], offset: u64) -> SysResult {
+    // SAFETY: the buffer is ours and writable for its length.
+    unsafe {
+        call6(nr::PREAD64, fd as usize, buf.as_mut_ptr() as usize, buf.len(), offset as usize, 0, 0)
+    }
+}
+
+pub fn write(fd: i32, buf: &[u8]) -> SysResult {
+    // SAFETY: the buffer is readable for its length.
+    unsafe { call3(nr::WRITE, fd as usize, buf.as_ptr() as usize, buf.len()) }
+}
+
+pub fn lseek(fd: i32, offset: i64, whence: usize) -> SysResult {
+    // SAFETY: no memory is involved.
+    unsafe { call3(nr::LSEEK, fd as usize, offset as usize, whence) }
+}
+
+pub fn fcntl(fd: i32, op: usize, arg: usize) -> SysResult {
+    // SAFETY: only operations with integer arguments are used.
+    unsafe { call3(nr::FCNTL, fd as usize, op, arg) }
+}
+
+pub fn getpid() -> i32 {
+    // SAFETY: no arguments.
+    unsafe { call3(nr::GETPID, 0, 0, 0) }.unwrap_or(0) as i32
+}
+
+pub fn gettid() -> i32 {
+    // SAFETY: no arguments.
+    unsafe { call3(nr::GETTID, 0, 0, 0) }.unwrap_or(0) as i32
+}
+
+/// Nanoseconds of a clock (0 is wall-clock time, 1 monotonic).
+pub fn clock_ns(clock: usize) -> u64 {
+    let mut ts = [0i64; 2];
+    // SAFETY: the kernel fills the two words.
+    let _ = unsafe { call3(nr::CLOCK_GETTIME, clock, ts.as_mut_ptr() as usize, 0) };
+    (ts[0] as u64).wrapping_mul(1_000_000_000).wrapping_add(ts[1] as u64)
+}
+
+/// Ends the whole process.
+pub fn exit(code: i32) -> ! {
+    loop {
+        // SAFETY: does not return.
+        let _ = unsafe { call3(nr::EXIT_GROUP, code as usize, 0, 0) };
+    }
+}
+
+/// Maps anonymous memory wherever the kernel likes.
+pub fn map_anonymous(len: usize, flags: u32) -> SysResult {
+    // SAFETY: a fresh mapping chosen by the kernel disturbs nothing.
+    unsafe {
+        call6(
+            nr::MMAP,
+            0,
+            len,
+            (PROT_READ | PROT_WRITE) as usize,
+            (flags | MAP_ANONYMOUS) as usize,
+            usize::MAX,
+            0,
+        )
+    }
+}
+
+/// # Safety
+/// Nothing may use the range any more.
+pub unsafe fn munmap(addr: usize, len: usize) -> SysResult {
+    // SAFETY: handed on to the caller.
+    unsafe { call3(nr::MUNMAP, addr, len, 0) }
+}
+
+/// # Safety
+/// As for madvise(2): some advice drops memory.
+pub unsafe fn madvise(addr: usize, len: usize, advice: usize) -> SysResult {
+    // SAFETY: handed on to the caller.
+    unsafe { call3(nr::MADVISE, addr, len, advice) }
+}
+
+/// Blocks every signal that can be blocked and gives the mask from before.
+pub fn block_all_signals() -> u64 {
+    let (all, mut old) = (u64::MAX, 0u64);
+    // SAFETY: both words are ours; 8 is the kernel's size of a signal set.
+    let _ = unsafe {
+        call6(
+            nr::RT_SIGPROCMASK,
+            SIG_SETMASK,
+            &raw const all as usize,
+            &raw mut old as usize,
+            8,
+            0,
+            0,
+        )
+    };
+    old
+}
+
+pub fn set_signal_mask(mask: u64) {
+    // SAFETY: the word is ours.
+    let _ = unsafe { call6(nr::RT_SIGPROCMASK, SIG_SETMASK, &raw const mask as usize, 0, 8, 0, 0) };
+}

@@ -1,0 +1,559 @@
+//! The tests. Targets are in target.rs (the walk) and shapes.rs.
+
+use super::harness::*;
+use super::target::Random;
+use eyrie_image::format::{exit, writer_exit};
+use eyrie_image::inspect::summary;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+
+type Test = (&'static str, fn());
+
+pub const TESTS: &[Test] = &[
+    ("walk_async_ends_as_undisturbed", || walk_survives(libc::SIGUSR1)),
+    ("walk_sync_ends_as_undisturbed", || walk_survives(libc::SIGUSR2)),
+    ("chain_of_generations_leaves_nothing_behind", chain),
+    ("unprivileged", unprivileged),
+    ("memory_of_every_shape_async", || same_sight("memory", &["async"])),
+    ("memory_of_every_shape_sync", || same_sight("memory", &["sync"])),
+    ("kernel_state_async", || same_sight("state", &["async"])),
+    ("kernel_state_sync", || same_sight("state", &["sync"])),
+    ("files_and_descriptors_async", || files("async")),
+    ("files_and_descriptors_sync", || files("sync")),
+    ("shared_file_deleted_meanwhile_async", || shared_file("async")),
+    ("shared_file_deleted_meanwhile_sync", || shared_file("sync")),
+    ("shared_file_on_a_disk", shared_disk_file),
+    ("blocked_in_read", || blocked("read")),
+    ("blocked_in_poll", || blocked("poll")),
+    ("blocked_in_nanosleep", || blocked("sleep")),
+    ("python", python),
+    ("refusals_are_named_and_harmless", refusals),
+    ("excluded_memory_is_left_out", exclude),
+    ("writer_is_the_agents_child_and_holds_nothing", writer),
+    ("reader_that_goes_away_async", || reader_goes(libc::SIGUSR1)),
+    ("reader_that_goes_away_sync", || reader_goes(libc::SIGUSR2)),
+    ("truncated_streams_never_run", truncated),
+    ("random_streams_are_refused", random_streams),
+    ("damaged_descriptions_never_run", damaged),
+    ("other_nodes_images_are_refused", other_node),
+    ("changed_files_are_refused", changed_files),
+];
+
+const STEPS: &str = "30000";
+
+fn walk_dir() -> tempfile::TempDir {
+    let dir = make_dir();
+    let input: Vec<u8> =
+        (0..100_003u32).map(|i| (i.wrapping_mul(2654435761) >> 24) as u8).collect();
+    std::fs::write(dir.path().join("input"), input).unwrap();
+    dir
+}
+
+fn undisturbed_walk() -> (Vec<u8>, Vec<(String, Vec<u8>)>) {
+    let dir = walk_dir();
+    let ended = start(dir.path(), &["walk", STEPS]).wait();
+    assert!(ended.status.success(), "{:?} {:?}", ended.status, ended.reports);
+    (ended.output, contents(dir.path()))
+}
+
+fn position(image: &[u8]) -> usize {
+    summary(image).unwrap().header.position as usize
+}
+
+fn succeeded(ended: &Ended) {
+    assert!(ended.status.success(), "{:?} {:?}", ended.status, ended.reports);
+}
+
+fn walk_survives(signal: i32) {
+    let (output, files) = undisturbed_walk();
+    let dir = walk_dir();
+    let running = start(dir.path(), &["walk", STEPS]);
+    running.wait_for_output();
+    let (image, report) = running.capture(signal);
+    assert!(report.starts_with("captured"), "{report}");
+    let mut shown = running.kill().output;
+    shown.truncate(position(&image));
+    let ended = restore(dir.path(), &image).wait();
+    succeeded(&ended);
+    assert_eq!(ended.reports, ["restored"]);
+    shown.extend_from_slice(&ended.output);
+    assert!(shown == output, "the output differs");
+    assert!(contents(dir.path()) == files, "the files differ");
+}
+
+fn chain() {
+    let (output, files) = undisturbed_walk();
+    let dir = walk_dir();
+    let mut running = start(dir.path(), &["walk", STEPS]);
+    let mut shown = Vec::new();
+    let mut mappings = Vec::new();
+    for generation in 0..7 {
+        running.wait_for_output();
+        let signal = if generation % 2 == 0 { libc::SIGUSR1 } else { libc::SIGUSR2 };
+        let (image, report) = running.capture(signal);
+        assert!(report.starts_with("captured"), "generation {generation}: {report}");
+        let what = summary(&image[..]).unwrap();
+        let end = what.header.position as usize;
+        let before = shown.len();
+        shown.extend_from_slice(&running.kill().output);
+        shown.truncate(end.max(before));
+        assert_eq!(shown.len(), end);
+        mappings.push(what.mappings.len());
+        running = restore(dir.path(), &image);
+        assert_eq!(running.next_report(), "restored");
+    }
+    let ended = running.wait();
+    succeeded(&ended);
+    shown.extend_from_slice(&ended.output);
+    assert!(shown == output, "the output differs");
+    assert!(contents(dir.path()) == files, "the files differ");
+    // malloc maps and unmaps blocks on the way; leftovers would add up generation by generation.
+    let most = mappings.iter().max().unwrap();
+    assert!(*most <= mappings[0] + 8, "mappings add up: {mappings:?}");
+}
+
+fn unprivileged() {
+    use std::os::unix::fs::PermissionsExt;
+    // SAFETY: only asks.
+    if unsafe { libc::getuid() } != 0 {
+        return walk_survives(libc::SIGUSR1); // this is the unprivileged case already
+    }
+    let dir = walk_dir();
+    let open = std::fs::Permissions::from_mode(0o777);
+    std::fs::set_permissions(dir.path(), open).unwrap();
+    let pipe = std::fs::Permissions::from_mode(0o666);
+    std::fs::set_permissions(dir.path().join("image"), pipe).unwrap();
+    let program = dir.path().join("program");
+    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    let nobody = |command: &mut std::process::Command| {
+        command.uid(65534).gid(65534);
+    };
+    let mut command = std::process::Command::new(&program);
+    command.args(["target", "walk"]).arg(dir.path()).arg(STEPS);
+    let running = start_as(dir.path(), &["walk", STEPS], |c| {
+        command.stdin(std::process::Stdio::null());
+        std::mem::swap(c, &mut command);
+        c.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+        nobody(c);
+    });
+    running.wait_for_output();
+    let (image, report) = running.capture(libc::SIGUSR1);
+    assert!(report.starts_with("captured"), "{report}");
+    running.kill();
+    let mut restored = restore_with(dir.path(), &image, None, nobody);
+    let ended = restored.wait();
+    succeeded(&ended);
+    assert!(String::from_utf8_lossy(&ended.output).contains("done "));
+}
+
+/// Runs a target that captures itself; gives its image and how the original ended.
+fn capture_itself(dir: &Path, name: &str, args: &[&str]) -> (Vec<u8>, Ended) {
+    let mut all = vec![name];
+    all.extend_from_slice(args);
+    let mut running = start(dir, &all);
+    let reader = running.read_image();
+    let report = running.next_report();
+    assert!(report.starts_with("captured"), "{report}");
+    let image = reader.join().unwrap();
+    let ended = running.wait();
+    succeeded(&ended);
+    (image, ended)
+}
+
+fn same_output(original: &Ended, restored: &Ended) {
+    let text = |e: &Ended| String::from_utf8_lossy(&e.output).into_owned();
+    let (a, b) = (text(original), text(restored));
+    for (x, y) in a.lines().zip(b.lines()) {
+        assert_eq!(x, y, "left: original, right: restored");
+    }
+    assert_eq!(a, b);
+}
+
+/// Original and restored process must print the same after the capture.
+fn same_sight(name: &str, args: &[&str]) {
+    let dir = make_dir();
+    let (image, original) = capture_itself(dir.path(), name, args);
+    assert!(original.output.len() > 100);
+    let restored = restore(dir.path(), &image).wait();
+    succeeded(&restored);
+    same_output(&original, &restored);
+}
+
+fn files(mode: &str) {
+    let dir = make_dir();
+    let (image, original) = capture_itself(dir.path(), "files", &[mode]);
+    let after = contents(dir.path());
+    // What a lost future leaves: more at the tails, and another rank's piece of a shared file.
+    let append = |name: &str, text: &[u8]| {
+        let mut options = std::fs::OpenOptions::new();
+        options.append(true).open(dir.path().join(name)).unwrap().write_all(text).unwrap();
+    };
+    append("app", b"of the lost future");
+    append("tail", b"of the lost future");
+    append("pieces", b"of another rank");
+    let (mine, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+    let slot = File::from(std::os::fd::OwnedFd::from(theirs));
+    let restored = restore_with(dir.path(), &image, Some(slot), |_| {}).wait();
+    succeeded(&restored);
+    same_output(&original, &restored);
+    assert_eq!(restored.reports, ["restored", "dropped: 0 -1 true"]);
+    let mut said = String::new();
+    let mut mine = mine;
+    mine.read_to_string(&mut said).unwrap();
+    assert_eq!(said, "from the restored\n");
+    let mut expected = after;
+    for (name, content) in &mut expected {
+        if name == "pieces" {
+            content.extend_from_slice(b"of another rank");
+        }
+    }
+    assert!(contents(dir.path()) == expected);
+    let (_, app) = &expected.iter().find(|(n, _)| n == "app").unwrap();
+    assert_eq!(app, b"before;after;");
+}
+
+/// The image of a process restored from an image, and how that process ended.
+fn capture_twice(dir: &Path, args: &[&str]) -> (Vec<u8>, Ended) {
+    let second = |mut running: Running| {
+        let reader = running.read_image();
+        running.input.take().unwrap().write_all(b"\n").unwrap();
+        let report = running.next_report();
+        assert!(report.starts_with("captured"), "{report}");
+        let image = reader.join().unwrap();
+        let ended = running.wait();
+        succeeded(&ended);
+        (image, ended)
+    };
+    let running = start(dir, &[&["shm"], args].concat());
+    let reader = running.read_image();
+    assert!(running.next_report().starts_with("captured"));
+    let image = reader.join().unwrap();
+    second(running);
+    let running = restore(dir, &image);
+    assert_eq!(running.next_report(), "restored");
+    second(running)
+}
+
+fn shared_file(mode: &str) {
+    let dir = make_dir();
+    let path = format!("/dev/shm/eyrie-image-test-{}-{mode}", std::process::id());
+    let (image, original) = capture_twice(dir.path(), &[mode, &path]);
+    let what = summary(&image[..]).unwrap();
+    assert_eq!(what.shared_files().collect::<Vec<_>>(), [Path::new(&path)]);
+    // With the file there, changed by the lost future.
+    let restored = restore(dir.path(), &image).wait();
+    same_output(&original, &restored);
+    std::fs::remove_file(&path).unwrap();
+    // And without it, as on another node.
+    let restored = restore(dir.path(), &image).wait();
+    same_output(&original, &restored);
+    succeeded(&restored);
+    // A torn image leaves it alone.
+    std::fs::write(&path, b"somebody's").unwrap();
+    let torn = restore(dir.path(), &image[..image.len() - 10]).wait();
+    assert_eq!(torn.status.code(), Some(exit::TRUNCATED));
+    assert_eq!(std::fs::read(&path).unwrap(), b"somebody's");
+    std::fs::remove_file(&path).unwrap();
+}
+
+fn shared_disk_file() {
+    let dir = make_dir();
+    let path = dir.path().join("mapped");
+    let (image, original) = capture_twice(dir.path(), &["async", path.to_str().unwrap()]);
+    let end = std::fs::read(&path).unwrap();
+    assert_eq!(end[..8], 12345u64.to_le_bytes());
+    let torn = restore(dir.path(), &image[..image.len() - 10]).wait();
+    assert_eq!(torn.status.code(), Some(exit::TRUNCATED));
+    assert_eq!(std::fs::read(&path).unwrap(), end, "a torn image has changed a file");
+    let restored = restore(dir.path(), &image).wait();
+    succeeded(&restored);
+    same_output(&original, &restored);
+    std::fs::remove_file(&path).unwrap();
+    let restored = restore(dir.path(), &image).wait();
+    assert_eq!(restored.status.code(), Some(exit::FILE), "{:?}", restored.reports);
+}
+
+fn blocked(call: &str) {
+    let dir = make_dir();
+    let running = start(dir.path(), &["blocked", call]);
+    running.wait_for_output();
+    let status = format!("/proc/{}/stat", running.pid());
+    wait_until("sleeping in the call", || {
+        std::fs::read_to_string(&status).unwrap().contains(") S ")
+    });
+    let (image, report) = running.capture(libc::SIGUSR1);
+    assert!(report.starts_with("captured"), "{report}");
+    let finish = |mut running: Running| {
+        if call != "sleep" {
+            running.input.take().unwrap().write_all(b"sixteen letters!").unwrap();
+        }
+        running.wait()
+    };
+    let original = finish(running);
+    succeeded(&original);
+    let restored = restore(dir.path(), &image);
+    assert_eq!(restored.next_report(), "restored");
+    let restored = finish(restored);
+    succeeded(&restored);
+    let text = String::from_utf8_lossy(&original.output).into_owned();
+    let after = text.strip_prefix("ready\n").unwrap();
+    assert_eq!(String::from_utf8_lossy(&restored.output), after);
+}
+
+fn python() {
+    if !Path::new("/usr/bin/python3").exists() {
+        println!("no /usr/bin/python3: not run");
+        return;
+    }
+    let library = std::env::current_exe().unwrap();
+    let library = library.parent().unwrap().parent().unwrap().join("examples/libctypes_capture.so");
+    assert!(library.exists(), "{} is not built: run cargo test as a whole", library.display());
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/processes/walk.py");
+    let run = |dir: &Path| {
+        start_as(dir, &["walk"], |c| {
+            let stdin = std::process::Stdio::null();
+            *c = std::process::Command::new("/usr/bin/python3");
+            c.arg(&script).arg(dir).arg(&library).stdin(stdin);
+            c.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+        })
+    };
+    let dir = make_dir();
+    let undisturbed = run(dir.path()).wait();
+    succeeded(&undisturbed);
+    let expected = contents(dir.path());
+    let dir = make_dir();
+    let mut running = run(dir.path());
+    let mut shown = Vec::new();
+    for signal in [libc::SIGUSR1, libc::SIGUSR2, libc::SIGUSR1] {
+        running.wait_for_output();
+        let (image, report) = running.capture(signal);
+        assert_eq!(report, "captured");
+        let what = summary(&image[..]).unwrap();
+        shown.extend_from_slice(&running.kill().output);
+        shown.truncate(what.header.position as usize);
+        running = restore(dir.path(), &image);
+        assert_eq!(running.next_report(), "restored");
+    }
+    let ended = running.wait();
+    succeeded(&ended);
+    shown.extend_from_slice(&ended.output);
+    assert!(shown == undisturbed.output, "the output differs");
+    assert!(contents(dir.path()) == expected, "the files differ");
+}
+
+fn refusals() {
+    for (what, words) in [
+        ("thread", "(helper) is running"),
+        ("child", "has a child process"),
+        ("udp", "is a UDP socket"),
+        ("tcp", "is a TCP socket"),
+        ("unix", "is a Unix socket"),
+        ("pipe", "is a pipe to another process"),
+        ("epoll", "is an epoll instance"),
+        ("timerfd", "is a timer"),
+        ("inotify", "is an inotify instance"),
+        ("proc", "is a file of /proc"),
+        ("deleted", "is a deleted file of 68157440 bytes"),
+        ("replaced", "a file whose path no longer leads to it"),
+        ("timer", "has a POSIX timer"),
+        ("sysv", "a System V shared memory segment"),
+        ("window", "where the restorer has to work"),
+    ] {
+        let dir = make_dir();
+        // Holds the reading end, so that the target can open the pipe.
+        let reader = std::thread::spawn({
+            let path = dir.path().join("image");
+            move || {
+                let mut bytes = Vec::new();
+                File::open(path).unwrap().read_to_end(&mut bytes).unwrap();
+                bytes
+            }
+        });
+        let ended = start(dir.path(), &["refused", what]).wait();
+        assert!(ended.status.success(), "{what}: {:?} {:?}", ended.status, ended.reports);
+        assert!(ended.reports[0].contains(words), "{what}: {:?}", ended.reports);
+        assert_eq!(ended.output, b"goes on\n");
+        assert_eq!(reader.join().unwrap(), b"", "{what}: nothing is written before a refusal");
+    }
+}
+
+fn exclude() {
+    let dir = make_dir();
+    let (image, original) = capture_itself(dir.path(), "exclude", &[]);
+    let restored = restore(dir.path(), &image).wait();
+    succeeded(&restored);
+    same_output(&original, &restored);
+}
+
+fn status_of(pid: i32) -> Option<i32> {
+    let mut status = 0;
+    // SAFETY: a child of this process, by CLONE_PARENT.
+    let waited = unsafe { libc::waitpid(pid, &mut status, 0) };
+    (waited == pid && libc::WIFEXITED(status)).then(|| libc::WEXITSTATUS(status))
+}
+
+fn child_pid(report: &str) -> i32 {
+    let at = report.find("child=").unwrap() + 6;
+    report[at..].split(' ').next().unwrap().parse().unwrap()
+}
+
+fn writer() {
+    let dir = make_dir();
+    let running = start(dir.path(), &["big", "64", "small"]);
+    running.wait_for_output();
+    running.signal(libc::SIGUSR1);
+    let mut pipe = File::open(dir.path().join("image")).unwrap();
+    let report = running.next_report();
+    let pid = child_pid(&report);
+    // The image is far longer than the pipe: the writer waits for us. Meanwhile the rank dies.
+    let ended = running.kill();
+    assert!(ended.output.ends_with(b"ready\n"), "the writer must not hold standard output open");
+    let fds = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count();
+    assert!(fds <= 2, "the writer holds {fds} descriptors");
+    let mut image = Vec::new();
+    pipe.read_to_end(&mut image).unwrap();
+    assert_eq!(status_of(pid), Some(writer_exit::DONE), "the writer is this process's child");
+    assert!(summary(&image[..]).unwrap().content_bytes >= 64 << 20);
+    let mut restored = restore(dir.path(), &image);
+    restored.input.take().unwrap().write_all(b"\n").unwrap();
+    succeeded(&restored.wait());
+}
+
+fn reader_goes(signal: i32) {
+    let dir = make_dir();
+    let mut running = start(dir.path(), &["big", "64", "small"]);
+    running.wait_for_output();
+    running.signal(signal);
+    let mut pipe = File::open(dir.path().join("image")).unwrap();
+    pipe.read_exact(&mut [0; 5000]).unwrap();
+    drop(pipe);
+    let report = running.next_report();
+    if signal == libc::SIGUSR1 {
+        assert!(report.starts_with("captured"), "{report}");
+        assert_eq!(status_of(child_pid(&report)), Some(writer_exit::READER_GONE));
+    } else {
+        assert!(report.starts_with("refused: the image could not be written"), "{report}");
+    }
+    // The process goes on, and can be captured afterwards.
+    let (image, report) = running.capture(libc::SIGUSR1);
+    assert!(report.starts_with("captured"), "{report}");
+    summary(&image[..]).unwrap();
+    running.input.take().unwrap().write_all(b"\n").unwrap();
+    succeeded(&running.wait());
+}
+
+/// A small image of a process that would print if it ran.
+fn small_image(dir: &Path) -> Vec<u8> {
+    let running = start(dir, &["blocked", "sleep"]);
+    running.wait_for_output();
+    let (image, report) = running.capture(libc::SIGUSR1);
+    assert!(report.starts_with("captured"), "{report}");
+    running.kill();
+    image
+}
+
+fn truncated() {
+    let dir = make_dir();
+    let image = small_image(dir.path());
+    let mut random = Random(11);
+    let mut cuts: Vec<usize> = (0..60).map(|_| random.next() as usize % image.len()).collect();
+    cuts.extend([0, 1, 31, 32, 33, image.len() - 1, image.len() - 8, image.len() - 40]);
+    for cut in cuts {
+        let ended = restore(dir.path(), &image[..cut]).wait();
+        let code = ended.status.code();
+        assert_eq!(code, Some(exit::TRUNCATED), "cut at {cut}: {:?}", ended.reports);
+        assert_eq!(ended.reports.len(), 1);
+        assert!(ended.reports[0].contains("before its trailer"), "{:?}", ended.reports);
+        assert_eq!(ended.output, b"");
+    }
+}
+
+fn is_refused(ended: &Ended) {
+    let code = ended.status.code().unwrap_or_else(|| panic!("killed: {:?}", ended.status));
+    let known = exit::TRUNCATED..=exit::KERNEL;
+    assert!(known.contains(&code), "code {code}: {:?}", ended.reports);
+    assert_eq!(ended.reports.len(), 1, "one line: {:?}", ended.reports);
+    assert_eq!(ended.output, b"");
+}
+
+fn random_streams() {
+    let dir = make_dir();
+    let mut random = Random(5);
+    for _ in 0..60 {
+        let len = random.next() as usize % 5000;
+        let bytes: Vec<u8> = (0..len).map(|_| random.next() as u8).collect();
+        is_refused(&restore(dir.path(), &bytes).wait());
+    }
+}
+
+/// Damage in the records before the first page: found by their own checks or by the checksum.
+fn damaged() {
+    let dir = make_dir();
+    let image = small_image(dir.path());
+    let mut end = 0;
+    loop {
+        let header: &[u8; 32] = image[end..end + 32].try_into().unwrap();
+        let header = eyrie_image::stream::RecordHeader::decode(header).unwrap();
+        if header.kind == eyrie_image::stream::Kind::Pages {
+            break;
+        }
+        end += 32 + header.len as usize;
+    }
+    let mut random = Random(3);
+    for _ in 0..150 {
+        let mut bad = image.clone();
+        let at = random.next() as usize % end;
+        bad[at] ^= 1 << (random.next() % 8);
+        is_refused(&restore(dir.path(), &bad).wait());
+    }
+}
+
+fn other_node() {
+    let dir = make_dir();
+    let image = small_image(dir.path());
+    let release = summary(&image[..]).unwrap().header.fingerprint.kernel;
+    let at = image.windows(64).position(|w| w == release).unwrap();
+    let tampered = |offset: usize, change: fn(&mut u8)| {
+        let mut other = image.clone();
+        change(&mut other[at + offset]);
+        let ended = restore(dir.path(), &other).wait();
+        assert_eq!(ended.status.code(), Some(exit::FINGERPRINT), "{:?}", ended.reports);
+        ended.reports[0].clone()
+    };
+    assert!(tampered(0, |b| *b = b'9').contains("the image is from kernel 9"));
+    assert!(tampered(64, |b| *b = b'X').contains("the image is from a CPU of X"));
+    assert!(tampered(83, |b| *b = 0xff).contains("lacks features"));
+    assert!(tampered(112, |b| *b ^= 1 << 7).contains("register state differs"));
+    assert!(tampered(152, |b| *b ^= 1).contains("vDSO"));
+}
+
+fn changed_files() {
+    let dir = walk_dir();
+    let running = start(dir.path(), &["walk", STEPS]);
+    let log = dir.path().join("log");
+    wait_until("a line in the log", || std::fs::metadata(&log).is_ok_and(|m| m.len() > 10));
+    let (image, _) = running.capture(libc::SIGUSR1);
+    running.kill();
+    let refused = |words: &str| {
+        let ended = restore(dir.path(), &image).wait();
+        assert_eq!(ended.status.code(), Some(exit::FILE), "{:?}", ended.reports);
+        assert!(ended.reports[0].contains(words), "{:?}", ended.reports);
+    };
+    let saved = std::fs::read(&log).unwrap();
+    std::fs::write(&log, &saved[..10]).unwrap();
+    refused("has lost content: 10 bytes");
+    std::fs::remove_file(&log).unwrap();
+    refused("log: no such file or directory");
+    std::fs::write(&log, &saved).unwrap();
+    succeeded(&restore(dir.path(), &image).wait());
+
+    // A file mapped for its content must be the same.
+    let dir = make_dir();
+    let (image, _) = capture_itself(dir.path(), "memory", &["async"]);
+    std::fs::write(dir.path().join("data"), vec![b'e'; 3 * 4096 + 100]).unwrap();
+    let ended = restore(dir.path(), &image).wait();
+    assert_eq!(ended.status.code(), Some(exit::FILE), "{:?}", ended.reports);
+    assert!(ended.reports[0].contains("a mapped file has changed"), "{:?}", ended.reports);
+}

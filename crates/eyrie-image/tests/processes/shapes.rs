@@ -1,0 +1,557 @@
+//! Targets that put memory, files and kernel state into every shape worth restoring, capture
+//! themselves in the middle, and then print what they see: the original and the restored process
+//! must see the same.
+
+use super::target::{report, take_image, Random, DROPPED_FD, SLOT_FD};
+use eyrie_image::{Mode, Outcome};
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+pub fn run(name: &str, dir: &Path, args: &[String]) {
+    let mode = match args.first().map(String::as_str) {
+        Some("sync") => Mode::Sync,
+        _ => Mode::Async,
+    };
+    match name {
+        "memory" => memory(dir, mode),
+        "state" => state(mode),
+        "files" => files(dir, mode),
+        "shm" => shm(Path::new(&args[1]), mode),
+        "blocked" => blocked(&args[0]),
+        "big" => big(args[0].parse().unwrap(), args[1] == "huge"),
+        "refused" => refused(&args[0], dir),
+        "exclude" => exclude(dir),
+        _ => panic!("no target {name}"),
+    }
+}
+
+fn must_capture(mode: Mode) -> Outcome {
+    let outcome = take_image(mode);
+    if let Outcome::Refused(_) = outcome {
+        std::process::exit(3);
+    }
+    outcome
+}
+
+fn map(len: usize, prot: i32, flags: i32, fd: i32) -> *mut u8 {
+    // SAFETY: a fresh mapping.
+    let at = unsafe { libc::mmap(std::ptr::null_mut(), len, prot, flags, fd, 0) };
+    assert_ne!(at, libc::MAP_FAILED);
+    at.cast()
+}
+
+fn fill(at: *mut u8, len: usize, seed: u64) {
+    let mut random = Random(seed);
+    // SAFETY: the callers map that much.
+    let words = unsafe { std::slice::from_raw_parts_mut(at.cast::<u64>(), len / 8) };
+    words.iter_mut().for_each(|w| *w = random.next());
+}
+
+fn sum(at: *const u8, len: usize) -> u64 {
+    // SAFETY: the callers map that much.
+    let words = unsafe { std::slice::from_raw_parts(at.cast::<u64>(), len / 8) };
+    words.iter().fold(7, |s, w| s.rotate_left(5) ^ w)
+}
+
+/// What smaps says of the mapping at an address: permissions and flags.
+fn flags_at(at: *const u8) -> String {
+    let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let start = format!("{:x}-", at as usize);
+    let mut lines = smaps.lines().skip_while(|l| !l.starts_with(&start));
+    let first = lines.next().unwrap_or("absent").split(' ').nth(1).unwrap_or("absent").to_string();
+    let flags = lines.find(|l| l.starts_with("VmFlags")).unwrap_or("");
+    // Accounting and soft-dirty tracking belong to the kernel.
+    let kept: Vec<&str> =
+        flags.split(' ').filter(|f| !["VmFlags:", "sd", "ac", ""].contains(f)).collect();
+    format!("{first} {}", kept.join(" "))
+}
+
+fn memory(dir: &Path, mode: Mode) {
+    const LEN: usize = 4 << 20;
+    const RW: i32 = libc::PROT_READ | libc::PROT_WRITE;
+    const PRIVATE: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    let mut all: BTreeMap<&str, *mut u8> = BTreeMap::new();
+    for (i, (name, advice)) in [
+        ("plain", -1),
+        ("huge", libc::MADV_HUGEPAGE),
+        ("small", libc::MADV_NOHUGEPAGE),
+        ("unforked", libc::MADV_DONTFORK),
+        ("undumped", libc::MADV_DONTDUMP),
+        ("sequential", libc::MADV_SEQUENTIAL),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let at = map(LEN, RW, PRIVATE, -1);
+        // SAFETY: advice for a mapping of ours.
+        assert!(advice < 0 || unsafe { libc::madvise(at.cast(), LEN, advice) } == 0, "{name}");
+        fill(at, LEN, i as u64);
+        all.insert(name, at);
+    }
+    let sparse = map(1 << 36, RW, PRIVATE | libc::MAP_NORESERVE, -1);
+    // SAFETY: two pages of it.
+    unsafe {
+        fill(sparse.add(1 << 30), 4096, 77);
+        fill(sparse.add((1 << 36) - 4096), 4096, 78);
+    }
+    let hidden = map(LEN, RW, PRIVATE, -1);
+    fill(hidden, LEN, 9);
+    let shared = map(LEN, RW, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1);
+    fill(shared, LEN / 2, 10);
+    std::fs::write(dir.join("data"), vec![b'd'; 3 * 4096 + 100]).unwrap();
+    let file = OpenOptions::new().read(true).write(true).open(dir.join("data")).unwrap();
+    let private_file = map(4 * 4096, RW, libc::MAP_PRIVATE, file.as_raw_fd());
+    // SAFETY: the second page of the mapping.
+    unsafe { private_file.add(5000).write_bytes(b'm', 300) };
+    // A file that is gone: no path to map it from again.
+    std::fs::write(dir.join("gone"), vec![b'g'; 2 * 4096]).unwrap();
+    let gone_file = File::open(dir.join("gone")).unwrap();
+    let gone = map(2 * 4096, libc::PROT_READ, libc::MAP_PRIVATE, gone_file.as_raw_fd());
+    std::fs::remove_file(dir.join("gone")).unwrap();
+    drop((file, gone_file));
+    // The heap proper, and zero pages that were touched.
+    let blocks: Vec<Vec<u8>> = (1..2000).map(|i| vec![i as u8; i * 7 % 5000]).collect();
+    let zeros = map(LEN, RW, PRIVATE, -1);
+    fill(zeros, LEN, 11);
+    // SAFETY: the mapping is that long.
+    unsafe { zeros.write_bytes(0, LEN) };
+    // SAFETY: our mapping.
+    assert_eq!(unsafe { libc::mprotect(hidden.cast(), LEN, libc::PROT_NONE) }, 0);
+
+    must_capture(mode);
+
+    for (name, at) in &all {
+        println!("{name} {:x} {}", sum(*at, LEN), flags_at(*at));
+    }
+    // SAFETY: within the mappings made above.
+    unsafe {
+        println!("sparse {:x}", sum(sparse.add(1 << 30), 4096));
+        println!("sparse end {:x} {}", sum(sparse.add((1 << 36) - 4096), 4096), flags_at(sparse));
+        println!("hidden {}", flags_at(hidden));
+        assert_eq!(libc::mprotect(hidden.cast(), LEN, RW), 0);
+    }
+    println!("hidden {:x}", sum(hidden, LEN));
+    println!("shared {:x} {}", sum(shared, LEN), flags_at(shared));
+    println!("private file {:x} {}", sum(private_file, 4 * 4096), flags_at(private_file));
+    println!("gone {:x}", sum(gone, 2 * 4096));
+    println!("zeros {:x}", sum(zeros, LEN));
+    println!("blocks {}", blocks.iter().flatten().map(|b| *b as u64).sum::<u64>());
+    // The heap and the stack must still grow.
+    let more: Vec<Vec<u8>> = (0..20000).map(|i| vec![i as u8; 400]).collect();
+    println!("grown {}", more.iter().flatten().map(|b| *b as u64).sum::<u64>());
+    println!("deep {}", deep(6000));
+    // SAFETY: only asks.
+    println!("brk {:p}", unsafe { libc::sbrk(0) });
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let named = |name: &str| maps.lines().find(|l| l.ends_with(name)).unwrap_or("").to_string();
+    println!("{}", named("[vdso]"));
+    println!("{}", named("[heap]").split('-').next().unwrap());
+    println!("{}", named("[stack]").split(' ').next().unwrap().split('-').nth(1).unwrap());
+}
+
+/// Uses about 1 KiB of stack a level.
+#[inline(never)]
+fn deep(n: usize) -> usize {
+    let room = std::hint::black_box([n as u8; 1024]);
+    if n == 0 {
+        return room[5] as usize;
+    }
+    deep(n - 1) + std::hint::black_box(&room)[7] as usize
+}
+
+thread_local! {
+    static LOCAL: std::cell::Cell<u64> = const { std::cell::Cell::new(5) };
+}
+
+fn state(mode: Mode) {
+    LOCAL.set(99);
+    // SAFETY: plain calls that change this process only.
+    unsafe {
+        libc::umask(0o027);
+        assert_eq!(libc::chdir(c"/usr/lib".as_ptr()), 0);
+        let limit = libc::rlimit { rlim_cur: 300, rlim_max: 4000 };
+        assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &limit), 0);
+        libc::prctl(libc::PR_SET_NAME, c"odd name".as_ptr());
+        let mut set = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        libc::sigaddset(&mut set, libc::SIGWINCH);
+        libc::sigaddset(&mut set, 50);
+        libc::sigprocmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
+        libc::signal(libc::SIGHUP, libc::SIG_IGN);
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = on_alarm as *const () as usize;
+        action.sa_flags = libc::SA_ONSTACK;
+        libc::sigaction(libc::SIGALRM, &action, std::ptr::null_mut());
+        let stack = Box::leak(vec![0u8; 65536].into_boxed_slice());
+        let alt =
+            libc::stack_t { ss_sp: stack.as_mut_ptr().cast(), ss_flags: 0, ss_size: stack.len() };
+        libc::sigaltstack(&alt, std::ptr::null_mut());
+        set_rounding(0x7f80 & !0x6000 | 0x4000, 0x0f7f); // towards plus infinity, all masked
+        let timer = libc::itimerval {
+            it_interval: libc::timeval { tv_sec: 0, tv_usec: 0 },
+            it_value: libc::timeval { tv_sec: 0, tv_usec: 400_000 },
+        };
+        libc::setitimer(libc::ITIMER_REAL, &timer, std::ptr::null_mut());
+    }
+    let before = std::time::Instant::now();
+
+    must_capture(mode);
+
+    assert!(before.elapsed().as_secs() < 60);
+    while !ALARMED.load(std::sync::atomic::Ordering::Relaxed) {
+        // SAFETY: waits for the alarm.
+        unsafe { libc::poll(std::ptr::null_mut(), 0, 50) };
+    }
+    println!("local {}", LOCAL.get());
+    println!("{:?}", rounding());
+    println!("third {:.20}", std::hint::black_box(1.0f64) / 3.0);
+    println!("cwd {:?}", std::env::current_dir());
+    println!("arguments {:?}", std::fs::read("/proc/self/cmdline").unwrap().len());
+    println!("environment {:?}", std::fs::read("/proc/self/environ").unwrap().len());
+    println!("auxv {:x}", hash(&std::fs::read("/proc/self/auxv").unwrap()));
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let wanted = ["Name:", "Umask:", "SigBlk:", "SigIgn:", "SigCgt:", "Threads:", "NoNewPrivs:"];
+    for line in status.lines().filter(|l| wanted.iter().any(|w| l.starts_with(w))) {
+        println!("{line}");
+    }
+    // SAFETY: only asks.
+    unsafe {
+        let mut limit = std::mem::zeroed();
+        libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit);
+        println!("limit {}", limit.rlim_cur);
+        let mut stack: libc::stack_t = std::mem::zeroed();
+        libc::sigaltstack(std::ptr::null(), &mut stack);
+        println!("altstack {} {}", stack.ss_size, stack.ss_flags);
+        let mut death = 0;
+        libc::prctl(libc::PR_GET_PDEATHSIG, &mut death);
+        println!("parent death {death}");
+        println!("cpu is known {}", libc::sched_getcpu() >= 0);
+        let pid = libc::getpid();
+        println!("thread id fits {}", libc::syscall(libc::SYS_gettid) == pid as libc::c_long);
+        // glibc's own idea of the thread's id, used by pthread_kill and recursive mutexes.
+        println!("raise {}", libc::pthread_kill(libc::pthread_self(), libc::SIGHUP));
+        let mut attributes = std::mem::zeroed();
+        libc::pthread_mutexattr_init(&mut attributes);
+        libc::pthread_mutexattr_settype(&mut attributes, libc::PTHREAD_MUTEX_ERRORCHECK);
+        let mut mutex = std::mem::zeroed();
+        libc::pthread_mutex_init(&mut mutex, &attributes);
+        println!("lock {}", libc::pthread_mutex_lock(&mut mutex));
+        println!("unlock {}", libc::pthread_mutex_unlock(&mut mutex));
+    }
+    // A child and a thread must still be possible.
+    let child = std::process::Command::new("/bin/echo").arg("child").output().unwrap();
+    println!("{}", String::from_utf8_lossy(&child.stdout));
+    println!("thread {}", std::thread::spawn(|| 5).join().unwrap());
+}
+
+static ALARMED: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
+
+extern "C" fn on_alarm(_: i32) {
+    ALARMED.store(true, std::sync::atomic::Ordering::Relaxed);
+}
+
+unsafe fn set_rounding(mxcsr: u32, x87: u16) {
+    // SAFETY: valid control words with all exceptions masked.
+    unsafe {
+        std::arch::asm!("ldmxcsr [{}]", "fldcw [{}]", in(reg) &mxcsr, in(reg) &x87);
+    }
+}
+
+fn rounding() -> (u32, u16) {
+    let (mut mxcsr, mut x87) = (0u32, 0u16);
+    // SAFETY: stores the two control words.
+    unsafe {
+        std::arch::asm!("stmxcsr [{}]", "fnstcw [{}]", in(reg) &mut mxcsr, in(reg) &mut x87);
+    }
+    (mxcsr & !0x3f, x87) // without the sticky flags
+}
+
+fn hash(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf29ce484222325, |h, b| (h ^ *b as u64).wrapping_mul(0x100000001b3))
+}
+
+fn files(dir: &Path, mode: Mode) {
+    std::fs::write(dir.join("in"), (0..=255).collect::<Vec<u8>>()).unwrap();
+    let mut input = File::open(dir.join("in")).unwrap();
+    input.seek(SeekFrom::Start(100)).unwrap();
+    let mut twin = input.try_clone().unwrap();
+    let mut other = File::open(dir.join("in")).unwrap();
+    other.seek(SeekFrom::Start(100)).unwrap();
+    let open = || {
+        let mut o = OpenOptions::new();
+        o.read(true).write(true).create(true);
+        o
+    };
+    let mut appended = OpenOptions::new().append(true).create(true).open(dir.join("app")).unwrap();
+    appended.write_all(b"before;").unwrap();
+    let mut tail = open().open(dir.join("tail")).unwrap();
+    tail.write_all(b"kept;").unwrap();
+    let pieces = open().open(dir.join("pieces")).unwrap();
+    pieces.write_all_at(b"mine", 100).unwrap();
+    let empty = open().open(dir.join("empty")).unwrap();
+    let mut deleted = open().open(dir.join("deleted")).unwrap();
+    deleted.write_all(b"deleted but open").unwrap();
+    std::fs::remove_file(dir.join("deleted")).unwrap();
+    let directory = File::open(dir).unwrap();
+    let null = OpenOptions::new().write(true).open("/dev/null").unwrap();
+    let mut random = File::open("/dev/urandom").unwrap();
+    let (slot, peer) = std::os::unix::net::UnixStream::pair().unwrap();
+    drop(peer);
+    let dropped = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    // SAFETY: plain calls; the numbers are free.
+    let (event, high, out) = unsafe {
+        let event = libc::eventfd(5, libc::EFD_NONBLOCK);
+        let high = libc::fcntl(null.as_raw_fd(), libc::F_DUPFD, 200);
+        (event, high, libc::fcntl(1, libc::F_DUPFD_CLOEXEC, 50))
+    };
+    let dropped = dropped.into_raw_fd();
+    SLOT_FD.store(slot.as_raw_fd(), std::sync::atomic::Ordering::Relaxed);
+    DROPPED_FD.store(dropped, std::sync::atomic::Ordering::Relaxed);
+
+    let outcome = must_capture(mode);
+
+    let mut piece = [0; 4];
+    input.read_exact(&mut piece).unwrap();
+    println!("input {piece:?}");
+    twin.read_exact(&mut piece).unwrap();
+    println!("shared offset {piece:?}");
+    other.read_exact(&mut piece).unwrap();
+    println!("own offset {piece:?}");
+    appended.write_all(b"after;").unwrap();
+    tail.write_all(b"new;").unwrap();
+    pieces.write_all_at(b"more", 104).unwrap();
+    println!("empty {}", empty.metadata().unwrap().len());
+    let mut text = String::new();
+    deleted.rewind().unwrap();
+    deleted.read_to_string(&mut text).unwrap();
+    println!("{text}");
+    println!("directory {}", directory.metadata().unwrap().is_dir());
+    println!("random {:?}", random.read_exact(&mut [0; 8]).is_ok());
+    println!("null {:?}", (&null).write(b"x").is_ok());
+    let mut count = [0u8; 8];
+    // SAFETY: descriptors of ours.
+    unsafe {
+        println!("event {} {count:?}", libc::read(event, count.as_mut_ptr().cast(), 8));
+        count = [0; 8];
+        println!("event again {}", libc::read(event, count.as_mut_ptr().cast(), 8));
+        println!("high {} {}", high, libc::fcntl(high, libc::F_GETFD));
+        println!("out {} {}", out, libc::fcntl(out, libc::F_GETFD));
+        libc::write(out, b"through the copy\n".as_ptr().cast(), 17);
+        if matches!(outcome, Outcome::Restored) {
+            // The slot is the harness's socket now; the listener is a dead socket.
+            let mut slot = std::os::unix::net::UnixStream::from_raw_fd(slot.into_raw_fd());
+            slot.write_all(b"from the restored\n").unwrap();
+            let mut b = 0u8;
+            let end = libc::read(dropped, (&raw mut b).cast(), 1);
+            let flags = libc::MSG_NOSIGNAL;
+            let broken = libc::send(dropped, (&raw const b).cast(), 1, flags);
+            let errno = *libc::__errno_location();
+            report(format_args!("dropped: {end} {broken} {}", errno == libc::EPIPE));
+        }
+    }
+}
+
+fn shm(path: &Path, mode: Mode) {
+    const LEN: usize = 1 << 20;
+    let file = File::options().read(true).write(true).create_new(true).open(path).unwrap();
+    file.set_len(LEN as u64).unwrap();
+    let at = map(LEN, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, file.as_raw_fd());
+    let again = map(LEN, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd());
+    fill(at, LEN / 4, 3);
+
+    // Twice: a restored process must know its file by name as the first one did.
+    must_capture(mode);
+    std::io::stdin().read_line(&mut String::new()).unwrap();
+    must_capture(mode);
+
+    println!("{:x} {:x}", sum(at, LEN), sum(again, LEN));
+    // SAFETY: the first word of the mapping.
+    unsafe { at.cast::<u64>().write(12345) };
+    let mut word = [0; 8];
+    file.read_exact_at(&mut word, 0).unwrap();
+    println!("{word:?} {}", sum(at, LEN) == sum(again, LEN));
+    File::open(path).unwrap().read_exact_at(&mut word, 0).unwrap();
+    println!("{word:?} {}", std::fs::metadata(path).unwrap().len());
+}
+
+/// Waits in one system call while the harness captures.
+fn blocked(call: &str) {
+    println!("ready");
+    let mut bytes = [0u8; 16];
+    // SAFETY: plain calls on own memory.
+    let got = unsafe {
+        match call {
+            "read" => libc::read(0, bytes.as_mut_ptr().cast(), 16),
+            "sleep" => {
+                let mut left = libc::timespec { tv_sec: 3, tv_nsec: 0 };
+                let mut turns = 0;
+                while libc::nanosleep(&left, &mut left) != 0 {
+                    turns += 1;
+                }
+                turns
+            }
+            _ => {
+                let mut poll = libc::pollfd { fd: 0, events: libc::POLLIN, revents: 0 };
+                while libc::poll(&mut poll, 1, 60_000) < 0 {}
+                libc::read(0, bytes.as_mut_ptr().cast(), 16)
+            }
+        }
+    };
+    println!("{got} {:?}", String::from_utf8_lossy(&bytes));
+}
+
+/// Holds `mib` MiB until it is told to end.
+fn big(mib: usize, huge: bool) {
+    let len = mib << 20;
+    let at =
+        map(len, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1);
+    let advice = if huge { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
+    // SAFETY: our mapping.
+    unsafe { libc::madvise(at.cast(), len, advice) };
+    fill(at, len, 1);
+    println!("ready");
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).unwrap();
+    println!("{:x}", sum(at, len));
+}
+
+fn exclude(dir: &Path) {
+    use eyrie_image::{capture, Request};
+    let at = map(
+        8 * 4096,
+        libc::PROT_READ | libc::PROT_WRITE,
+        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+        -1,
+    );
+    fill(at, 8 * 4096, 4);
+    let out = OpenOptions::new().write(true).open(dir.join("image")).unwrap();
+    let hole = at as usize + 2 * 4096;
+    let request = Request {
+        out_fd: out.as_raw_fd(),
+        mode: Mode::Async,
+        rank: 0,
+        incarnation: 0,
+        clock: 0,
+        position: 0,
+        exclude: &[(hole, 2 * 4096)],
+        fds: &[],
+        meta: &[],
+    };
+    // SAFETY: one thread.
+    let outcome = unsafe { capture(&request) };
+    let restored = matches!(outcome, Outcome::Restored);
+    if restored {
+        std::mem::forget(out);
+        report(format_args!("restored"));
+    } else {
+        drop(out);
+        report(format_args!("captured"));
+    }
+    // SAFETY: mincore only asks; it says ENOMEM of what is not mapped.
+    let mapped =
+        |at: usize| unsafe { libc::mincore(at as *mut _, 4096, [0u8; 1].as_mut_ptr()) } == 0;
+    assert_eq!([mapped(hole), mapped(hole + 4096)], [!restored; 2]);
+    assert_eq!([mapped(hole - 4096), mapped(hole + 2 * 4096)], [true; 2]);
+    println!("{:x}", sum(at, 2 * 4096));
+}
+
+/// Gets into a state that cannot be captured, tries, and goes on.
+fn refused(what: &str, dir: &Path) {
+    let mut keep: Vec<File> = Vec::new();
+    // SAFETY: plain calls; descriptors are owned by `keep`.
+    unsafe {
+        match what {
+            "thread" => {
+                let (tell, told) = std::sync::mpsc::channel();
+                std::thread::Builder::new()
+                    .name("helper".into())
+                    .spawn(move || {
+                        tell.send(()).unwrap();
+                        loop {
+                            std::thread::park();
+                        }
+                    })
+                    .unwrap();
+                told.recv().unwrap();
+            }
+            "child" => {
+                if libc::fork() == 0 {
+                    libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                    loop {
+                        libc::pause();
+                    }
+                }
+            }
+            "udp" => keep.push(File::from_raw_fd(libc::socket(libc::AF_INET, libc::SOCK_DGRAM, 0))),
+            "tcp" => {
+                keep.push(File::from_raw_fd(libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0)))
+            }
+            "unix" => {
+                keep.push(File::from_raw_fd(libc::socket(libc::AF_UNIX, libc::SOCK_STREAM, 0)))
+            }
+            "pipe" => {
+                let (r, w) = super::harness::pipe();
+                keep.extend([r, w]);
+            }
+            "epoll" => keep.push(File::from_raw_fd(libc::epoll_create1(0))),
+            "timerfd" => {
+                keep.push(File::from_raw_fd(libc::timerfd_create(libc::CLOCK_MONOTONIC, 0)))
+            }
+            "inotify" => keep.push(File::from_raw_fd(libc::inotify_init())),
+            "proc" => keep.push(File::open("/proc/self/status").unwrap()),
+            "deleted" => {
+                let file = File::create(dir.join("large")).unwrap();
+                file.set_len(65 << 20).unwrap();
+                std::fs::remove_file(dir.join("large")).unwrap();
+                keep.push(file);
+            }
+            "replaced" => {
+                keep.push(File::create(dir.join("a")).unwrap());
+                std::fs::hard_link(dir.join("a"), dir.join("b")).unwrap();
+                std::fs::remove_file(dir.join("a")).unwrap();
+            }
+            "timer" => {
+                let mut timer: usize = 0;
+                let made = libc::syscall(
+                    libc::SYS_timer_create,
+                    libc::CLOCK_MONOTONIC,
+                    std::ptr::null_mut::<u8>(),
+                    &raw mut timer,
+                );
+                assert_eq!(made, 0);
+            }
+            "sysv" => {
+                let id = libc::shmget(libc::IPC_PRIVATE, 4096, 0o600);
+                let at = libc::shmat(id, std::ptr::null(), 0);
+                libc::shmctl(id, libc::IPC_RMID, std::ptr::null_mut());
+                assert_ne!(at as isize, -1);
+            }
+            "window" => {
+                let at = libc::mmap(
+                    0x6500_0010_0000usize as *mut _,
+                    4096,
+                    libc::PROT_READ,
+                    libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE,
+                    -1,
+                    0,
+                );
+                assert_ne!(at, libc::MAP_FAILED);
+            }
+            _ => panic!("no state {what}"),
+        }
+    }
+    let before = std::fs::read_to_string("/proc/self/maps").unwrap().len();
+    let fds = std::fs::read_dir("/proc/self/fd").unwrap().count();
+    take_image(Mode::Async);
+    // It goes on as before: no leftovers of the attempt.
+    assert_eq!(std::fs::read_dir("/proc/self/fd").unwrap().count(), fds);
+    assert_eq!(std::fs::read_to_string("/proc/self/maps").unwrap().len(), before);
+    println!("goes on");
+    drop(keep);
+    // SAFETY: ends this process and, through their death signal, its children.
+    unsafe { libc::_exit(0) };
+}

@@ -1,0 +1,204 @@
+//! Taking an image of this process when the agent asks for one: by signal, or, when the signal comes in the
+//! middle of a provider call, at its end. It must not allocate: the program may be inside its allocator.
+
+use crate::core::identity::await_welcome;
+use crate::core::rank::{self, fatal, tell_agent, Rank};
+use eyrie_image::{FdRole, Mode, Outcome, Request};
+use eyrie_wire::agent::{capture_signal, FromRank, ToRank, MAX_MESSAGE};
+use libc::c_int;
+use std::io::Write;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::time::{Duration, Instant};
+
+/// Numbers that the agent knows descriptors of a restored process by (0 to 2: standard streams).
+const SLOT_AGENT: u32 = 3;
+const SLOT_PMI: u32 = 4;
+/// Descriptors of the provider that an image may name.
+const MAX_DESCRIPTORS: usize = 256;
+/// How long the image waits for large messages on their way to a router.
+const SETTLE_TIMEOUT: Duration = Duration::from_millis(200);
+/// How long the agent may take to read the rank's output.
+const GO_TIMEOUT: Duration = Duration::from_secs(10);
+
+static PENDING: AtomicBool = AtomicBool::new(false);
+static AGENT_FD: AtomicI32 = AtomicI32::new(-1);
+static PMI_FD: AtomicI32 = AtomicI32::new(-1);
+
+/// Installs the signal handler.
+pub fn install(agent_fd: RawFd) {
+    AGENT_FD.store(agent_fd, Ordering::Relaxed);
+    let pmi = std::env::var("PMI_FD").ok().and_then(|v| v.parse().ok());
+    PMI_FD.store(pmi.unwrap_or(-1), Ordering::Relaxed);
+    // SAFETY: all zero is a valid sigaction; the handler has the type that its flags ask for.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = on_signal as extern "C" fn(c_int) as usize;
+        action.sa_flags = libc::SA_RESTART;
+        libc::sigfillset(&mut action.sa_mask);
+        libc::sigaction(capture_signal(), &action, std::ptr::null_mut());
+    }
+}
+
+extern "C" fn on_signal(_: c_int) {
+    if rank::inside() {
+        PENDING.store(true, Ordering::Relaxed);
+        return;
+    }
+    // SAFETY: the thread's errno, which the interrupted code may be about to read.
+    let errno = unsafe { *libc::__errno_location() };
+    take();
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = errno };
+}
+
+/// Takes the image that was asked for during a provider call.
+pub fn run_pending() {
+    while !rank::inside() && PENDING.swap(false, Ordering::Relaxed) {
+        take();
+    }
+}
+
+/// Takes the image that the agent has asked for, if it has.
+fn take() {
+    let Some((image, sync, out)) = order() else { return };
+    let start = Instant::now();
+    // SAFETY: no provider call is under way, and this is the thread that makes them: a process with others
+    // is refused below.
+    let Some(rank) = (unsafe { rank::from_outside() }) else { return };
+    let refuse = |reason: &str| tell_agent(&FromRank::Refused { image, reason });
+    if !rank.settled(SETTLE_TIMEOUT) {
+        return refuse("large messages are still on their way to a router");
+    }
+    let (clock, position) = (rank.clock(), rank.position());
+    tell_agent(&FromRank::Still { image, clock, position });
+    if !await_go() {
+        return refuse("the agent has not read the rank's output in time");
+    }
+    let mut fds = [(-1, FdRole::Dropped); MAX_DESCRIPTORS];
+    fds[0] = (AGENT_FD.load(Ordering::Relaxed), FdRole::Slot(SLOT_AGENT));
+    fds[1] = (PMI_FD.load(Ordering::Relaxed), FdRole::Slot(SLOT_PMI));
+    let mut n = 2;
+    for fd in rank.descriptors() {
+        if n == fds.len() {
+            return refuse("the provider has too many descriptors open");
+        }
+        fds[n].0 = fd;
+        n += 1;
+    }
+    let request = Request {
+        out_fd: out.as_raw_fd(),
+        mode: if sync { Mode::Sync } else { Mode::Async },
+        rank: rank.me.rank,
+        incarnation: rank.me.incarnation,
+        clock,
+        position,
+        exclude: &[],
+        fds: &fds[..n],
+        meta: &[],
+    };
+    // SAFETY: the provider's state bears being continued elsewhere: `come_back` makes it a dropped connection.
+    match without_pipe_signal(|| unsafe { eyrie_image::capture(&request) }) {
+        Outcome::Captured { child_pid, .. } => {
+            drop(out);
+            let pause_ns = start.elapsed().as_nanos() as u64;
+            tell_agent(&FromRank::Captured { image, child_pid: child_pid as u32, pause_ns });
+        }
+        Outcome::Refused(refusal) => {
+            drop(out);
+            let mut text = [0u8; MAX_MESSAGE];
+            let mut rest = &mut text[..];
+            // A text that does not fit is cut.
+            let _ = write!(rest, "{refusal}");
+            let len = MAX_MESSAGE - rest.len();
+            refuse(std::str::from_utf8(&text[..len]).unwrap_or("the process cannot be captured"));
+        }
+        Outcome::Restored => {
+            // The descriptor is not open here.
+            std::mem::forget(out);
+            come_back(rank);
+        }
+    }
+}
+
+/// Does `work` so that a pipe whose reader has left is an error and no signal: the agent or the store may give an
+/// image up at any time, and the rank must go on.
+fn without_pipe_signal<T>(work: impl FnOnce() -> T) -> T {
+    // SAFETY: plain calls on signal sets of this frame and the mask of this thread; a signal that was pending before
+    // is left to the program.
+    unsafe {
+        let (mut pipe, mut before, mut pending): (libc::sigset_t, libc::sigset_t, libc::sigset_t) =
+            (std::mem::zeroed(), std::mem::zeroed(), std::mem::zeroed());
+        libc::sigemptyset(&mut pipe);
+        libc::sigaddset(&mut pipe, libc::SIGPIPE);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &pipe, &mut before);
+        libc::sigpending(&mut pending);
+        let result = work();
+        if libc::sigismember(&pending, libc::SIGPIPE) == 0 {
+            let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+            libc::sigtimedwait(&pipe, std::ptr::null_mut(), &at_once);
+        }
+        libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
+        result
+    }
+}
+
+/// This is a restored process: a new incarnation whose connections are gone.
+fn come_back(rank: &mut Rank) {
+    let incarnation = match await_welcome(AGENT_FD.load(Ordering::Relaxed)) {
+        Ok(incarnation) => incarnation,
+        Err(e) => fatal(&e),
+    };
+    tell_agent(&FromRank::Loaded { pid: std::process::id() });
+    rank.restored(incarnation);
+}
+
+/// The agent's order, if one has come: image, whether to wait until it is written, and where it goes.
+fn order() -> Option<(u64, bool, OwnedFd)> {
+    loop {
+        let (message, descriptor) = receive()?;
+        if let (Some(ToRank::Capture { image, sync }), Some(fd)) = (message, descriptor) {
+            return Some((image, sync, fd));
+        }
+    }
+}
+
+fn await_go() -> bool {
+    let deadline = Instant::now() + GO_TIMEOUT;
+    let fd = AGENT_FD.load(Ordering::Relaxed);
+    while Instant::now() < deadline {
+        let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        // SAFETY: one pollfd, which lives through the call.
+        unsafe { libc::poll(&mut poll, 1, 100) };
+        if let Some((Some(ToRank::Go), _)) = receive() {
+            return true;
+        }
+    }
+    false
+}
+
+/// One message from the agent, with the descriptor that came with it, if there is one; does not wait.
+fn receive() -> Option<(Option<ToRank>, Option<OwnedFd>)> {
+    let mut buf = [0u8; MAX_MESSAGE];
+    let mut iov = libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() };
+    let mut control = [0u64; 4];
+    // SAFETY: all zero is a valid msghdr; it names buffers that live through the call; the kernel's control
+    // message holds one descriptor at most, which is ours then.
+    unsafe {
+        let mut message: libc::msghdr = std::mem::zeroed();
+        message.msg_iov = &mut iov;
+        message.msg_iovlen = 1;
+        message.msg_control = control.as_mut_ptr().cast();
+        message.msg_controllen = size_of_val(&control);
+        let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
+        let n = libc::recvmsg(AGENT_FD.load(Ordering::Relaxed), &mut message, flags);
+        if n <= 0 {
+            return None;
+        }
+        let c = libc::CMSG_FIRSTHDR(&message);
+        let descriptor = (!c.is_null() && (*c).cmsg_type == libc::SCM_RIGHTS)
+            .then(|| libc::CMSG_DATA(c).cast::<RawFd>().read_unaligned())
+            .map(|fd| OwnedFd::from_raw_fd(fd));
+        Some((ToRank::decode(&buf[..n as usize]), descriptor))
+    }
+}

@@ -1,0 +1,215 @@
+//! The completion queue. Reading it is the progress call: here the clock ticks and messages become visible,
+//! and nowhere else.
+
+use super::abi::*;
+use super::{absent, base_ops, ep};
+use crate::core::matching::{Completion, Outcome};
+use crate::core::rank;
+use libc::{c_char, c_int, c_void, size_t, ssize_t};
+use std::collections::VecDeque;
+
+/// A finished operation, or a failed one (`error` not 0, `over`: bytes that did not fit).
+#[derive(Clone, Copy)]
+struct Entry {
+    entry: fi_cq_tagged_entry,
+    error: c_int,
+    over: usize,
+}
+
+/// The queue.
+#[repr(C)]
+pub struct Cq {
+    fid: fid_cq,
+    entry_len: usize,
+    queue: VecDeque<Entry>,
+}
+
+static BASE: fi_ops = base_ops(close);
+static OPS: fi_ops_cq = fi_ops_cq {
+    size: size_of::<fi_ops_cq>(),
+    read,
+    readfrom,
+    readerr,
+    sread: absent,
+    sreadfrom: absent,
+    signal: absent,
+    strerror,
+};
+
+/// `fi_cq_open`.
+///
+/// # Safety
+/// As libfabric calls it.
+pub unsafe extern "C" fn open(
+    _domain: *mut fid_domain,
+    attr: *mut fi_cq_attr,
+    cq: *mut *mut fid_cq,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: the library gives null or whole attributes, and a place for the result.
+    unsafe {
+        let format = attr.as_ref().map_or(FI_CQ_FORMAT_TAGGED, |a| a.format);
+        // The shorter formats are prefixes of the tagged one.
+        let entry_len = match format {
+            FI_CQ_FORMAT_CONTEXT => 8,
+            FI_CQ_FORMAT_MSG => 24,
+            FI_CQ_FORMAT_DATA => 40,
+            _ => size_of::<fi_cq_tagged_entry>(),
+        };
+        let fid = fid_cq { fid: fid { fclass: FI_CLASS_CQ, context, ops: &BASE }, ops: &OPS };
+        *cq = Box::into_raw(Box::new(Cq { fid, entry_len, queue: VecDeque::new() })).cast();
+    }
+    0
+}
+
+unsafe extern "C" fn close(f: *mut fid) -> c_int {
+    ep::forget_queue(f.cast());
+    // SAFETY: opened by `open`, not used any more.
+    drop(unsafe { Box::from_raw(f.cast::<Cq>()) });
+    0
+}
+
+impl Cq {
+    /// A send is done.
+    pub fn sent(&mut self, context: *mut c_void, flags: u64, len: usize) {
+        let buf = std::ptr::null_mut();
+        let entry = fi_cq_tagged_entry { op_context: context, flags, len, buf, data: 0, tag: 0 };
+        self.queue.push_back(Entry { entry, error: 0, over: 0 });
+    }
+
+    /// A receive or a probe is done.
+    pub fn received(&mut self, c: &Completion) {
+        let (error, over) = match c.outcome {
+            Outcome::Received | Outcome::Found => (0, 0),
+            Outcome::Truncated { over } => (FI_ETRUNC, over),
+            Outcome::Canceled => (libc::ECANCELED, 0),
+            Outcome::NotFound => (libc::ENOMSG, 0),
+        };
+        if error == 0 && !c.report && !c.last_of_multi {
+            return;
+        }
+        let mut flags = FI_RECV | if c.tagged { FI_TAGGED } else { FI_MSG };
+        if c.data.is_some() {
+            flags |= FI_REMOTE_CQ_DATA;
+        }
+        if c.last_of_multi {
+            flags |= FI_MULTI_RECV;
+        }
+        let entry = fi_cq_tagged_entry {
+            op_context: c.context as *mut c_void,
+            flags,
+            len: c.len,
+            buf: c.buffer.cast(),
+            data: c.data.unwrap_or(0),
+            tag: c.tag,
+        };
+        self.queue.push_back(Entry { entry, error, over });
+    }
+
+    /// # Safety
+    /// `buf` has room for `count` entries of the queue's format.
+    unsafe fn take(&mut self, buf: *mut c_void, count: usize) -> ssize_t {
+        let mut n = 0;
+        while n < count {
+            match self.queue.front() {
+                Some(e) if e.error == 0 => {
+                    // SAFETY: the caller vouches for the room; the format is a prefix of the entry.
+                    unsafe {
+                        let to = buf.cast::<u8>().add(n * self.entry_len);
+                        let from = (&raw const e.entry).cast::<u8>();
+                        std::ptr::copy_nonoverlapping(from, to, self.entry_len);
+                    }
+                    self.queue.pop_front();
+                    n += 1;
+                }
+                Some(_) if n == 0 => return -(FI_EAVAIL as ssize_t),
+                _ => break,
+            }
+        }
+        if n == 0 {
+            -(libc::EAGAIN as ssize_t)
+        } else {
+            n as ssize_t
+        }
+    }
+}
+
+unsafe extern "C" fn read(cq: *mut fid_cq, buf: *mut c_void, count: size_t) -> ssize_t {
+    let cq = cq.cast::<Cq>();
+    rank::call(|rank| {
+        // SAFETY: the queue is ours; completions go to the endpoint's queue, which may be this one, so no
+        // reference to it is held meanwhile.
+        unsafe {
+            if let Some(receiver) = ep::receive_queue() {
+                let idle = (*cq).queue.is_empty();
+                rank.progress(idle, |c| (*receiver).received(&c));
+            }
+            (*cq).take(buf, count)
+        }
+    })
+}
+
+unsafe extern "C" fn readfrom(
+    cq: *mut fid_cq,
+    buf: *mut c_void,
+    count: size_t,
+    src_addr: *mut u64,
+) -> ssize_t {
+    // SAFETY: handed through; `src_addr` is null or has `count` places.
+    unsafe {
+        let n = read(cq, buf, count);
+        if !src_addr.is_null() {
+            for i in 0..n.max(0) as usize {
+                *src_addr.add(i) = FI_ADDR_UNSPEC;
+            }
+        }
+        n
+    }
+}
+
+unsafe extern "C" fn readerr(cq: *mut fid_cq, out: *mut fi_cq_err_entry, _flags: u64) -> ssize_t {
+    // SAFETY: the queue is ours; `out` is a whole error entry.
+    unsafe {
+        let cq = &mut *cq.cast::<Cq>();
+        match cq.queue.front().copied() {
+            Some(Entry { entry: e, error, over }) if error != 0 => {
+                cq.queue.pop_front();
+                (*out).op_context = e.op_context;
+                (*out).flags = e.flags;
+                (*out).len = e.len;
+                (*out).buf = e.buf;
+                (*out).data = e.data;
+                (*out).tag = e.tag;
+                (*out).olen = over;
+                (*out).err = error;
+                (*out).prov_errno = error;
+                (*out).err_data_size = 0;
+                1
+            }
+            _ => -(libc::EAGAIN as ssize_t),
+        }
+    }
+}
+
+unsafe extern "C" fn strerror(
+    _cq: *mut fid_cq,
+    error: c_int,
+    _data: *const c_void,
+    buf: *mut c_char,
+    len: size_t,
+) -> *const c_char {
+    let text: &std::ffi::CStr = match error {
+        FI_ETRUNC => c"message longer than the receive buffer",
+        libc::ECANCELED => c"receive canceled",
+        libc::ENOMSG => c"no such message",
+        _ => c"unknown error",
+    };
+    if !buf.is_null() && len > 0 {
+        // SAFETY: copies no more than there is room for, and ends the string.
+        unsafe {
+            libc::strncpy(buf, text.as_ptr(), len);
+            *buf.add(len - 1) = 0;
+        }
+    }
+    text.as_ptr()
+}

@@ -1,0 +1,150 @@
+//! Untagged messages (`fi_msg`): MPICH's active messages go this way.
+
+use super::abi::*;
+use super::ep::{one_buffer, Ep, SendCall};
+use eyrie_wire::data::HAS_DATA;
+use libc::{c_void, iovec, size_t, ssize_t};
+
+const EINVAL: ssize_t = -(libc::EINVAL as ssize_t);
+
+pub static OPS: fi_ops_msg = fi_ops_msg {
+    size: size_of::<fi_ops_msg>(),
+    recv,
+    recvv,
+    recvmsg,
+    send,
+    sendv,
+    sendmsg,
+    inject,
+    senddata,
+    injectdata,
+};
+
+unsafe extern "C" fn recv(
+    ep: *mut fid_ep,
+    buf: *mut c_void,
+    len: size_t,
+    _desc: *mut c_void,
+    source: u64,
+    context: *mut c_void,
+) -> ssize_t {
+    // SAFETY: the endpoint is ours.
+    let ep = unsafe { Ep::of(ep) };
+    let posted = ep.posted((buf, len), source, None, context, ep.receive_flags());
+    ep.receive(posted)
+}
+
+unsafe extern "C" fn recvv(
+    ep: *mut fid_ep,
+    iov: *const iovec,
+    desc: *mut *mut c_void,
+    count: size_t,
+    source: u64,
+    context: *mut c_void,
+) -> ssize_t {
+    // SAFETY: `iov` has `count` entries; the rest is handed through.
+    unsafe {
+        let Some((buf, len)) = one_buffer(iov, count) else { return EINVAL };
+        recv(ep, buf, len, desc.cast(), source, context)
+    }
+}
+
+unsafe extern "C" fn recvmsg(ep: *mut fid_ep, msg: *const fi_msg, flags: u64) -> ssize_t {
+    // SAFETY: the endpoint is ours, the message whole.
+    unsafe {
+        let (ep, msg) = (Ep::of(ep), &*msg);
+        let Some(buffer) = one_buffer(msg.msg_iov, msg.iov_count) else { return EINVAL };
+        let posted = ep.posted(buffer, msg.addr, None, msg.context, flags);
+        ep.receive(posted)
+    }
+}
+
+unsafe extern "C" fn send(
+    ep: *mut fid_ep,
+    buf: *const c_void,
+    len: size_t,
+    _desc: *mut c_void,
+    destination: u64,
+    context: *mut c_void,
+) -> ssize_t {
+    // SAFETY: the endpoint is ours.
+    let ep = unsafe { Ep::of(ep) };
+    let report = ep.send_flags();
+    let content = (buf, len);
+    ep.send(&SendCall { content, destination, flags: 0, tag: 0, data: 0, context, report })
+}
+
+unsafe extern "C" fn sendv(
+    ep: *mut fid_ep,
+    iov: *const iovec,
+    desc: *mut *mut c_void,
+    count: size_t,
+    destination: u64,
+    context: *mut c_void,
+) -> ssize_t {
+    // SAFETY: `iov` has `count` entries; the rest is handed through.
+    unsafe {
+        let Some((buf, len)) = one_buffer(iov, count) else { return EINVAL };
+        send(ep, buf, len, desc.cast(), destination, context)
+    }
+}
+
+unsafe extern "C" fn sendmsg(ep: *mut fid_ep, msg: *const fi_msg, flags: u64) -> ssize_t {
+    // SAFETY: the endpoint is ours, the message whole.
+    unsafe {
+        let (ep, msg) = (Ep::of(ep), &*msg);
+        let Some((buf, len)) = one_buffer(msg.msg_iov, msg.iov_count) else { return EINVAL };
+        let with_data = flags & FI_REMOTE_CQ_DATA != 0;
+        ep.send(&SendCall {
+            content: (buf, len),
+            destination: msg.addr,
+            flags: if with_data { HAS_DATA } else { 0 },
+            tag: 0,
+            data: msg.data,
+            context: msg.context,
+            report: Some(flags),
+        })
+    }
+}
+
+unsafe extern "C" fn inject(
+    ep: *mut fid_ep,
+    buf: *const c_void,
+    len: size_t,
+    destination: u64,
+) -> ssize_t {
+    let (content, context) = ((buf, len), std::ptr::null_mut());
+    // SAFETY: the endpoint is ours.
+    let ep = unsafe { Ep::of(ep) };
+    ep.send(&SendCall { content, destination, flags: 0, tag: 0, data: 0, context, report: None })
+}
+
+unsafe extern "C" fn senddata(
+    ep: *mut fid_ep,
+    buf: *const c_void,
+    len: size_t,
+    _desc: *mut c_void,
+    data: u64,
+    destination: u64,
+    context: *mut c_void,
+) -> ssize_t {
+    // SAFETY: the endpoint is ours.
+    let ep = unsafe { Ep::of(ep) };
+    let report = ep.send_flags();
+    let content = (buf, len);
+    ep.send(&SendCall { content, destination, flags: HAS_DATA, tag: 0, data, context, report })
+}
+
+unsafe extern "C" fn injectdata(
+    ep: *mut fid_ep,
+    buf: *const c_void,
+    len: size_t,
+    data: u64,
+    destination: u64,
+) -> ssize_t {
+    let (content, context) = ((buf, len), std::ptr::null_mut());
+    // SAFETY: the endpoint is ours.
+    let ep = unsafe { Ep::of(ep) };
+    let report = None;
+    ep.send(&SendCall { content, destination, flags: HAS_DATA, tag: 0, data, context, report })
+}

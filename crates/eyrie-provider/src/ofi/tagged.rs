@@ -1,0 +1,191 @@
+//! Tagged messages (`fi_tagged`): point-to-point messages and collectives go this way, and probes.
+
+use super::abi::*;
+use super::ep::{one_buffer, Ep, SendCall};
+use crate::core::matching::{Context, Probe};
+use crate::core::rank;
+use eyrie_wire::data::{HAS_DATA, TAGGED};
+use libc::{c_void, iovec, size_t, ssize_t};
+
+const EINVAL: ssize_t = -(libc::EINVAL as ssize_t);
+
+pub static OPS: fi_ops_tagged = fi_ops_tagged {
+    size: size_of::<fi_ops_tagged>(),
+    recv,
+    recvv,
+    recvmsg,
+    send,
+    sendv,
+    sendmsg,
+    inject,
+    senddata,
+    injectdata,
+};
+
+unsafe extern "C" fn recv(
+    ep: *mut fid_ep,
+    buf: *mut c_void,
+    len: size_t,
+    _desc: *mut c_void,
+    source: u64,
+    tag: u64,
+    ignore: u64,
+    context: *mut c_void,
+) -> ssize_t {
+    // SAFETY: the endpoint is ours.
+    let ep = unsafe { Ep::of(ep) };
+    let posted = ep.posted((buf, len), source, Some((tag, ignore)), context, ep.receive_flags());
+    ep.receive(posted)
+}
+
+unsafe extern "C" fn recvv(
+    ep: *mut fid_ep,
+    iov: *const iovec,
+    desc: *mut *mut c_void,
+    count: size_t,
+    source: u64,
+    tag: u64,
+    ignore: u64,
+    context: *mut c_void,
+) -> ssize_t {
+    // SAFETY: `iov` has `count` entries; the rest is handed through.
+    unsafe {
+        let Some((buf, len)) = one_buffer(iov, count) else { return EINVAL };
+        recv(ep, buf, len, desc.cast(), source, tag, ignore, context)
+    }
+}
+
+unsafe extern "C" fn recvmsg(ep: *mut fid_ep, msg: *const fi_msg_tagged, flags: u64) -> ssize_t {
+    // SAFETY: the endpoint is ours, the message whole.
+    let (ep, msg) = unsafe { (Ep::of(ep), &*msg) };
+    if flags & FI_PEEK != 0 {
+        return probe(ep, msg, flags);
+    }
+    // SAFETY: the list has `iov_count` entries.
+    let Some(buffer) = (unsafe { one_buffer(msg.msg_iov, msg.iov_count) }) else { return EINVAL };
+    let posted = ep.posted(buffer, msg.addr, Some((msg.tag, msg.ignore)), msg.context, flags);
+    if flags & FI_CLAIM == 0 {
+        return ep.receive(posted);
+    }
+    let discard = flags & FI_DISCARD != 0;
+    let Some(c) = rank::call(|rank| rank.matching.receive_claimed(posted, discard)) else {
+        return EINVAL;
+    };
+    if let Some(queue) = ep.queue() {
+        queue.received(&c);
+    }
+    0
+}
+
+fn probe(ep: &mut Ep, msg: &fi_msg_tagged, flags: u64) -> ssize_t {
+    let source = ep.posted((std::ptr::null_mut(), 0), msg.addr, None, msg.context, 0).source;
+    let probe = Probe {
+        context: msg.context as Context,
+        source,
+        tag: msg.tag,
+        ignore: msg.ignore,
+        claim: flags & FI_CLAIM != 0,
+        discard: flags & FI_DISCARD != 0,
+    };
+    let c = rank::call(|rank| rank.matching.probe(&probe));
+    if let Some(queue) = ep.queue() {
+        queue.received(&c);
+    }
+    0
+}
+
+unsafe extern "C" fn send(
+    ep: *mut fid_ep,
+    buf: *const c_void,
+    len: size_t,
+    _desc: *mut c_void,
+    destination: u64,
+    tag: u64,
+    context: *mut c_void,
+) -> ssize_t {
+    // SAFETY: the endpoint is ours.
+    let ep = unsafe { Ep::of(ep) };
+    let report = ep.send_flags();
+    let content = (buf, len);
+    ep.send(&SendCall { content, destination, flags: TAGGED, tag, data: 0, context, report })
+}
+
+unsafe extern "C" fn sendv(
+    ep: *mut fid_ep,
+    iov: *const iovec,
+    desc: *mut *mut c_void,
+    count: size_t,
+    destination: u64,
+    tag: u64,
+    context: *mut c_void,
+) -> ssize_t {
+    // SAFETY: `iov` has `count` entries; the rest is handed through.
+    unsafe {
+        let Some((buf, len)) = one_buffer(iov, count) else { return EINVAL };
+        send(ep, buf, len, desc.cast(), destination, tag, context)
+    }
+}
+
+unsafe extern "C" fn sendmsg(ep: *mut fid_ep, msg: *const fi_msg_tagged, flags: u64) -> ssize_t {
+    // SAFETY: the endpoint is ours, the message whole.
+    unsafe {
+        let (ep, msg) = (Ep::of(ep), &*msg);
+        let Some((buf, len)) = one_buffer(msg.msg_iov, msg.iov_count) else { return EINVAL };
+        let with_data = if flags & FI_REMOTE_CQ_DATA != 0 { HAS_DATA } else { 0 };
+        ep.send(&SendCall {
+            content: (buf, len),
+            destination: msg.addr,
+            flags: TAGGED | with_data,
+            tag: msg.tag,
+            data: msg.data,
+            context: msg.context,
+            report: Some(flags),
+        })
+    }
+}
+
+unsafe extern "C" fn inject(
+    ep: *mut fid_ep,
+    buf: *const c_void,
+    len: size_t,
+    destination: u64,
+    tag: u64,
+) -> ssize_t {
+    let (content, context) = ((buf, len), std::ptr::null_mut());
+    // SAFETY: the endpoint is ours.
+    let ep = unsafe { Ep::of(ep) };
+    ep.send(&SendCall { content, destination, flags: TAGGED, tag, data: 0, context, report: None })
+}
+
+unsafe extern "C" fn senddata(
+    ep: *mut fid_ep,
+    buf: *const c_void,
+    len: size_t,
+    _desc: *mut c_void,
+    data: u64,
+    destination: u64,
+    tag: u64,
+    context: *mut c_void,
+) -> ssize_t {
+    // SAFETY: the endpoint is ours.
+    let ep = unsafe { Ep::of(ep) };
+    let report = ep.send_flags();
+    let content = (buf, len);
+    let flags = TAGGED | HAS_DATA;
+    ep.send(&SendCall { content, destination, flags, tag, data, context, report })
+}
+
+unsafe extern "C" fn injectdata(
+    ep: *mut fid_ep,
+    buf: *const c_void,
+    len: size_t,
+    data: u64,
+    destination: u64,
+    tag: u64,
+) -> ssize_t {
+    let (content, context) = ((buf, len), std::ptr::null_mut());
+    // SAFETY: the endpoint is ours.
+    let ep = unsafe { Ep::of(ep) };
+    let (flags, report) = (TAGGED | HAS_DATA, None);
+    ep.send(&SendCall { content, destination, flags, tag, data, context, report })
+}

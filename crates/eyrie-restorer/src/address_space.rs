@@ -1,0 +1,258 @@
+//! The memory of the process: every mapping at its old address, pages read straight into place.
+
+use crate::descriptors::Table;
+use crate::fail::{self, malformed};
+use crate::format::*;
+use crate::image::{Image, Input};
+use crate::place::Node;
+use crate::stream::Kind;
+use crate::sys::{self, nr};
+
+/// Where content for shared files waits until the whole image has been read.
+const STAGING_START: u64 = WINDOW_START + (1 << 38);
+
+/// The address space under construction.
+pub struct Memory {
+    staging_end: u64,
+}
+
+impl Memory {
+    /// Clears the address space and maps everything but the kernel's own mappings.
+    pub fn build(image: &Image, table: &Table, node: &Node) -> Memory {
+        node.clear_out();
+        let mut memory = Memory { staging_end: STAGING_START };
+        for m in image.mappings.iter().filter(|m| m.flags & map_flag::SPECIAL == 0) {
+            map(image, table, m);
+            if is_staged(image, m) {
+                let len = m.end - m.start;
+                let flags = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | sys::MAP_NORESERVE;
+                let prot = sys::PROT_READ | sys::PROT_WRITE;
+                mmap(memory.staging_end, len, prot, flags, -1, 0)
+                    .unwrap_or_else(|e| fail::kernel("mapping memory", e));
+                memory.staging_end += len;
+                if memory.staging_end > WINDOW_END {
+                    malformed("its shared mappings are too long");
+                }
+            }
+        }
+        memory
+    }
+
+    /// Reads all Pages records and the trailer.
+    pub fn read_pages(&mut self, image: &Image, table: &Table, input: &mut Input) {
+        loop {
+            let record = input.header();
+            match record.kind {
+                Kind::Pages if record.flags & PAGES_OF_OBJECT != 0 => {
+                    self.read_file_piece(image, table, input, record.a, record.b, record.len)
+                }
+                Kind::Pages => {
+                    let Some(m) = image.mapping_at(record.a, record.len) else {
+                        malformed("a page lies outside its mappings")
+                    };
+                    if m.flags & map_flag::HAS_PAGES == 0 || record.len == 0 {
+                        malformed("a page lies in a mapping that has none");
+                    }
+                    let to = self.destination(image, m) + (record.a - m.start);
+                    // SAFETY: within a mapping we made, or its staging.
+                    unsafe { input.content(to as usize, record.len as usize) };
+                }
+                Kind::Trailer => {
+                    input.finish(record);
+                    return;
+                }
+                _ => malformed("a record stands where it may not"),
+            }
+        }
+    }
+
+    /// Where the content of a mapping goes while the stream is read.
+    fn destination(&self, image: &Image, mapping: &Mapping) -> u64 {
+        if !is_staged(image, mapping) {
+            return mapping.start;
+        }
+        let before = image.mappings.iter().take_while(|m| m.start < mapping.start);
+        let staged = before.filter(|m| is_staged(image, m)).map(|m| m.end - m.start);
+        STAGING_START + staged.sum::<u64>()
+    }
+
+    fn read_file_piece(
+        &mut self,
+        image: &Image,
+        table: &Table,
+        input: &mut Input,
+        offset: u64,
+        object: u64,
+        len: u64,
+    ) {
+        let known = image.objects.get(object as usize);
+        let fits = known.is_some_and(|o| {
+            o.record.kind == object_kind::MEMORY
+                && offset.checked_add(len).is_some_and(|end| end <= o.record.size)
+        });
+        if !fits || len == 0 {
+            malformed("file content for a file that is not listed");
+        }
+        // The piece is mapped in the window, filled, and let go.
+        let page = offset & !(sys::PAGE as u64 - 1);
+        let span = offset + len - page;
+        let flags = sys::MAP_SHARED;
+        let fd = table.object(object as u32);
+        mmap(self.staging_end, span, sys::PROT_READ | sys::PROT_WRITE, flags, fd, page)
+            .unwrap_or_else(|e| fail::kernel("mapping a deleted file", e));
+        // SAFETY: mapped just now, with at least that many bytes of file behind it.
+        unsafe {
+            input.content((self.staging_end + offset - page) as usize, len as usize);
+            let _ = sys::munmap(self.staging_end as usize, span as usize);
+        }
+    }
+
+    /// Final contents of shared files, protections, advice; the kernel's mappings to their places.
+    pub fn commit(&self, image: &Image, table: &Table, node: &Node) {
+        for m in image.mappings.iter().filter(|m| m.flags & map_flag::SPECIAL == 0) {
+            if is_shm(image, m) {
+                map(image, table, m); // the same file, under its name now
+            }
+            if is_staged(image, m) {
+                self.copy_staged(image, m);
+            }
+            let len = (m.end - m.start) as usize;
+            if working_prot(m) != m.prot {
+                // SAFETY: a mapping of ours, filled by now.
+                let done =
+                    unsafe { sys::call3(nr::MPROTECT, m.start as usize, len, m.prot as usize) };
+                if let Err(errno) = done {
+                    fail::kernel("protecting memory", errno);
+                }
+            }
+            advise_late(m);
+        }
+        node.put_back(image);
+    }
+
+    fn copy_staged(&self, image: &Image, m: &Mapping) {
+        let size = image.objects[m.object as usize].record.size;
+        // Behind the last page of the file there is nothing to write to.
+        let len =
+            (m.end - m.start).min(size.saturating_sub(m.offset).next_multiple_of(sys::PAGE as u64));
+        let from = self.destination(image, m);
+        // SAFETY: both are mapped for that length, and the file is at least that long.
+        unsafe {
+            core::ptr::copy_nonoverlapping(from as *const u8, m.start as *mut u8, len as usize)
+        };
+    }
+}
+
+/// Content of a writable shared file on a disk must not reach it before the trailer.
+fn is_staged(image: &Image, m: &Mapping) -> bool {
+    m.object != NO_OBJECT
+        && m.flags & map_flag::HAS_PAGES != 0
+        && m.flags & map_flag::SHARED != 0
+        && image.objects[m.object as usize].record.kind == object_kind::SHARED_FILE
+}
+
+fn is_shm(image: &Image, m: &Mapping) -> bool {
+    m.object != NO_OBJECT
+        && m.flags & map_flag::SHARED != 0
+        && image.objects[m.object as usize].record.kind == object_kind::SHM_FILE
+}
+
+/// Protection while pages are read in.
+fn working_prot(m: &Mapping) -> u32 {
+    if m.flags & map_flag::HAS_PAGES != 0 {
+        m.prot | sys::PROT_READ | sys::PROT_WRITE
+    } else {
+        m.prot
+    }
+}
+
+fn mmap(start: u64, len: u64, prot: u32, flags: u32, fd: i32, offset: u64) -> Result<(), i32> {
+    // SAFETY: only free stretches of our own, or of the emptied address space, are mapped.
+    let mapped = unsafe {
+        sys::call6(
+            nr::MMAP,
+            start as usize,
+            len as usize,
+            prot as usize,
+            (flags | sys::MAP_FIXED) as usize,
+            fd as usize,
+            offset as usize,
+        )?
+    };
+    if mapped as u64 == start {
+        Ok(())
+    } else {
+        Err(sys::EINVAL)
+    }
+}
+
+fn map(image: &Image, table: &Table, m: &Mapping) {
+    let len = m.end - m.start;
+    let optional = |flag, value| if m.flags & flag != 0 { value } else { 0 };
+    let prot = working_prot(m);
+    let mapped = if m.object != NO_OBJECT {
+        let kind = if m.flags & map_flag::SHARED != 0 { sys::MAP_SHARED } else { sys::MAP_PRIVATE };
+        let no_reserve = optional(map_flag::NO_RESERVE, sys::MAP_NORESERVE);
+        mmap(m.start, len, prot, kind | no_reserve, table.object(m.object), m.offset)
+    } else if m.flags & map_flag::DROPPABLE != 0 {
+        mmap(m.start, len, prot, sys::MAP_DROPPABLE | sys::MAP_ANONYMOUS, -1, 0)
+    } else {
+        let flags = sys::MAP_PRIVATE
+            | sys::MAP_ANONYMOUS
+            | optional(map_flag::NO_RESERVE, sys::MAP_NORESERVE)
+            | optional(map_flag::GROWS_DOWN, sys::MAP_GROWSDOWN);
+        // The huge page pool of this node may be empty: then ordinary pages do.
+        let huge = (m.flags & map_flag::HUGETLB != 0).then(|| {
+            let size = m.flags >> map_flag::HUGETLB_SHIFT;
+            mmap(m.start, len, prot, flags | sys::MAP_HUGETLB | size << 26, -1, 0)
+        });
+        match huge {
+            Some(Ok(())) => Ok(()),
+            _ => mmap(m.start, len, prot, flags, -1, 0),
+        }
+    };
+    if let Err(errno) = mapped {
+        let (start, end) = (m.start, m.end);
+        if m.object != NO_OBJECT {
+            let path = fail::Bytes(image.objects[m.object as usize].path);
+            fail::now(
+                exit::KERNEL,
+                format_args!("mapping {path} at {start:#x} failed: {}", fail::Errno(errno)),
+            );
+        }
+        fail::now(
+            exit::KERNEL,
+            format_args!("mapping memory {start:#x}-{end:#x} failed: {}", fail::Errno(errno)),
+        );
+    }
+    // Before the pages come: huge pages are made at the first touch.
+    for (bit, what) in
+        [(advice::HUGE_PAGE, sys::MADV_HUGEPAGE), (advice::NO_HUGE_PAGE, sys::MADV_NOHUGEPAGE)]
+    {
+        advise(m, bit, what);
+    }
+}
+
+fn advise(m: &Mapping, bit: u32, what: usize) {
+    if m.advice & bit != 0 {
+        // SAFETY: none of the advice given drops content. A kernel that knows one not does without.
+        let _ = unsafe { sys::madvise(m.start as usize, (m.end - m.start) as usize, what) };
+    }
+}
+
+fn advise_late(m: &Mapping) {
+    for (bit, what) in [
+        (advice::DONT_FORK, sys::MADV_DONTFORK),
+        (advice::WIPE_ON_FORK, sys::MADV_WIPEONFORK),
+        (advice::DONT_DUMP, sys::MADV_DONTDUMP),
+        (advice::MERGEABLE, sys::MADV_MERGEABLE),
+        (advice::SEQUENTIAL, sys::MADV_SEQUENTIAL),
+        (advice::RANDOM, sys::MADV_RANDOM),
+    ] {
+        advise(m, bit, what);
+    }
+    if m.advice & advice::LOCKED != 0 {
+        // SAFETY: locking changes no content; beyond the limit the memory stays unlocked.
+        let _ = unsafe { sys::call3(nr::MLOCK, m.start as usize, (m.end - m.start) as usize, 0) };
+    }
+}

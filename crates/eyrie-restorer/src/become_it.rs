@@ -1,0 +1,178 @@
+//! The last steps: the kernel's state of the process, then its registers. Past the descriptors
+//! nothing can be reported any more, so what can fail comes first.
+
+use crate::descriptors::Table;
+use crate::fail::{self, Bytes, Errno};
+use crate::format::*;
+use crate::image::Image;
+use crate::sys::{self, nr};
+use core::arch::asm;
+
+pub fn parent() -> usize {
+    // SAFETY: no arguments.
+    unsafe { sys::call3(nr::GETPPID, 0, 0, 0) }.unwrap_or(0)
+}
+
+pub fn change_directory(image: &Image) {
+    // SAFETY: the path ends in a NUL.
+    if let Err(e) = unsafe { sys::call3(nr::CHDIR, image.cwd.as_ptr() as usize, 0, 0) } {
+        fail::now(
+            exit::FILE,
+            format_args!("{}: the working directory: {}", Bytes(image.cwd), Errno(e)),
+        );
+    }
+}
+
+/// Becomes the process.
+pub fn become_it(image: &Image, table: &mut Table, parent_before: usize) -> ! {
+    let c = image.context;
+    set_memory_layout(c);
+    table.put_in_place(image);
+    set_process(c);
+    set_thread(c);
+    if c.parent_death_signal != 0 {
+        // SAFETY: integers only.
+        let _ = unsafe {
+            sys::call3(nr::PRCTL, sys::PR_SET_PDEATHSIG, c.parent_death_signal as usize, 0)
+        };
+        if parent() != parent_before {
+            sys::exit(128 + c.parent_death_signal as i32); // it died before we could say so
+        }
+    }
+    table.close_working();
+    set_limits(c);
+    for (i, timer) in c.itimers.iter().enumerate() {
+        // SAFETY: struct itimerval is four words.
+        let _ = unsafe { sys::call3(nr::SETITIMER, i, timer.as_ptr() as usize, 0) };
+    }
+    // SAFETY: the image's stack and code are in place; the code at `rip` unmaps our stretch.
+    unsafe {
+        let _ = sys::call3(nr::ARCH_PRCTL, sys::ARCH_SET_GS, c.gs_base as usize, 0);
+        let _ = sys::call3(nr::ARCH_PRCTL, sys::ARCH_SET_FS, c.fs_base as usize, 0);
+        asm!(
+            "mov rsp, {stack}",
+            "xor ebp, ebp",
+            "jmp {go}",
+            stack = in(reg) c.rsp,
+            go = in(reg) c.rip,
+            in("rdi") WINDOW_START,
+            in("rsi") WINDOW_END - WINDOW_START,
+            options(noreturn)
+        );
+    }
+}
+
+/// `struct prctl_mm_map`.
+#[repr(C)]
+struct MemoryMap {
+    mm: [u64; 11],
+    auxv: u64,
+    auxv_len: u32,
+    exe_fd: u32,
+}
+
+fn set_memory_layout(c: &Context) {
+    let map = MemoryMap {
+        mm: c.mm,
+        auxv: c.auxv.as_ptr() as u64,
+        auxv_len: c.auxv_words * 8,
+        exe_fd: u32::MAX,
+    };
+    // SAFETY: the kernel reads the structure and the vector.
+    let set = unsafe {
+        sys::call6(
+            nr::PRCTL,
+            sys::PR_SET_MM,
+            sys::PR_SET_MM_MAP,
+            &raw const map as usize,
+            core::mem::size_of::<MemoryMap>(),
+            0,
+            0,
+        )
+    };
+    if let Err(errno) = set {
+        fail::kernel("setting heap, arguments and environment (PR_SET_MM_MAP)", errno);
+    }
+}
+
+fn set_process(c: &Context) {
+    for (i, action) in c.actions.iter().enumerate() {
+        let signal = i as i32 + 1;
+        if signal == sys::SIGKILL || signal == sys::SIGSTOP {
+            continue;
+        }
+        // SAFETY: the kernel reads one action.
+        let set = unsafe {
+            sys::call6(
+                nr::RT_SIGACTION,
+                signal as usize,
+                action as *const SigAction as usize,
+                0,
+                8,
+                0,
+                0,
+            )
+        };
+        if let Err(errno) = set {
+            fail::kernel("setting the signal actions", errno);
+        }
+    }
+    let stack = [c.altstack_base, c.altstack_flags, c.altstack_len];
+    // SAFETY: each call reads what it is given and changes a setting of this process.
+    unsafe {
+        if let Err(errno) = sys::call3(nr::SIGALTSTACK, stack.as_ptr() as usize, 0, 0) {
+            fail::kernel("setting the signal stack", errno);
+        }
+        let _ = sys::call3(nr::PRCTL, sys::PR_SET_NAME, c.comm.as_ptr() as usize, 0);
+        let _ = sys::call3(nr::PRCTL, sys::PR_SET_CHILD_SUBREAPER, c.subreaper as usize, 0);
+        if c.dumpable <= 1 {
+            let _ = sys::call3(nr::PRCTL, sys::PR_SET_DUMPABLE, c.dumpable as usize, 0);
+        }
+        if c.thp_disable != 0 {
+            let _ = sys::call6(nr::PRCTL, sys::PR_SET_THP_DISABLE, 1, 0, 0, 0, 0);
+        }
+        let _ = sys::call3(nr::UMASK, c.umask as usize, 0, 0);
+    }
+}
+
+fn set_thread(c: &Context) {
+    // SAFETY: the addresses were checked to lie in the image's writable memory, or are only
+    // handed to the kernel, which checks them.
+    unsafe {
+        // The C library goes on with the thread id that it remembers: it is also in the owner fields of the
+        // mutexes that the thread holds, and they must agree.
+        let _ = sys::call3(nr::SET_TID_ADDRESS, c.tid_address as usize, 0, 0);
+        if c.robust_head != 0 {
+            let (head, len) = (c.robust_head as usize, c.robust_len as usize);
+            let _ = sys::call3(nr::SET_ROBUST_LIST, head, len, 0);
+        }
+        if c.rseq_address != 0 {
+            let registered = sys::call6(
+                nr::RSEQ,
+                c.rseq_address as usize,
+                c.rseq_len as usize,
+                0,
+                c.rseq_signature as usize,
+                0,
+                0,
+            );
+            if let Err(errno) = registered {
+                fail::kernel("registering restartable sequences", errno);
+            }
+        }
+    }
+}
+
+/// Soft limits as they were, as far as the hard limits here allow.
+fn set_limits(c: &Context) {
+    for (i, limit) in c.rlimits.iter().enumerate() {
+        let mut here = [0u64; 2];
+        // SAFETY: struct rlimit64 is two words.
+        unsafe {
+            if sys::call6(nr::PRLIMIT64, 0, i, 0, here.as_mut_ptr() as usize, 0, 0).is_ok() {
+                let wanted = [limit[0].min(here[1]), here[1]];
+                let _ = sys::call6(nr::PRLIMIT64, 0, i, wanted.as_ptr() as usize, 0, 0, 0);
+            }
+        }
+    }
+}

@@ -1,0 +1,382 @@
+//! Objects and descriptors: opened before anything is decided, changed (cut, replaced, put in
+//! their places) only after the trailer has been read.
+
+use crate::fail::{self, Bytes, Errno, ERROR_FD};
+use crate::fingerprint::build_id;
+use crate::format::*;
+use crate::image::{Image, Input};
+use crate::sys::{self, nr};
+use core::sync::atomic::Ordering;
+
+/// Everything opened, by working numbers above all numbers of the image.
+pub struct Table {
+    /// First working number.
+    base: i32,
+    slots: [i32; SLOTS_MAX],
+    /// Per object, -1 where nothing is open.
+    objects: &'static mut [i32],
+    /// Per descriptor of the image.
+    descriptors: &'static mut [i32],
+}
+
+/// Room for the tables above, in our program's own memory.
+struct Room<const N: usize>(core::cell::UnsafeCell<[i32; N]>);
+// SAFETY: there is one thread.
+unsafe impl<const N: usize> Sync for Room<N> {}
+static OBJECT_ROOM: Room<32768> = Room(core::cell::UnsafeCell::new([0; 32768]));
+static DESCRIPTOR_ROOM: Room<65536> = Room(core::cell::UnsafeCell::new([0; 65536]));
+
+fn file_error(path: &[u8], what: core::fmt::Arguments) -> ! {
+    fail::now(exit::FILE, format_args!("{}: {what}", Bytes(path)))
+}
+
+impl Table {
+    /// Opens all the image needs. `input` and `slots` move out of the way first.
+    pub fn open(image: &Image, input: &mut Input, slots: &[i32; SLOTS_MAX]) -> Table {
+        // SAFETY: called once, so these are the only references.
+        let (objects, descriptors) =
+            unsafe { (&mut *OBJECT_ROOM.0.get(), &mut *DESCRIPTOR_ROOM.0.get()) };
+        let mut table = Table {
+            base: image.highest_descriptor().max(9) + 1,
+            slots: [-1; SLOTS_MAX],
+            objects: &mut objects[..image.objects.len()],
+            descriptors: &mut descriptors[..image.descriptors.len()],
+        };
+        table.make_room(input, slots);
+        for i in 0..image.objects.len() {
+            table.objects[i] = table.open_object(image, i);
+        }
+        for i in 0..image.descriptors.len() {
+            table.descriptors[i] = table.open_descriptor(image, i);
+        }
+        table
+    }
+
+    /// Moves what we were given above the image's numbers and closes everything below.
+    fn make_room(&mut self, input: &mut Input, slots: &[i32; SLOTS_MAX]) {
+        const RLIMIT_NOFILE: usize = 7;
+        let mut limit = [0u64; 2];
+        // New shared files get the mode they had; the image's own mask is set at the end.
+        // SAFETY: only a number.
+        let _ = unsafe { sys::call3(nr::UMASK, 0, 0, 0) };
+        // SAFETY: struct rlimit64 is two words.
+        unsafe {
+            let asked = limit.as_mut_ptr() as usize;
+            let _ = sys::call6(nr::PRLIMIT64, 0, RLIMIT_NOFILE, 0, asked, 0, 0);
+            let wanted = [limit[1]; 2];
+            let _ = sys::call6(nr::PRLIMIT64, 0, RLIMIT_NOFILE, wanted.as_ptr() as usize, 0, 0, 0);
+        }
+        let up =
+            |fd: i32| sys::fcntl(fd, sys::F_DUPFD_CLOEXEC, self.base as usize).map(|fd| fd as i32);
+        let no_room = |errno| -> ! { fail::kernel("finding room for descriptors", errno) };
+        input.moved_to(up(input.fd()).unwrap_or_else(|e| no_room(e)));
+        if let Ok(fd) = up(2) {
+            ERROR_FD.store(fd, Ordering::Relaxed);
+        }
+        for (i, &fd) in slots.iter().enumerate().filter(|(_, fd)| **fd >= 0) {
+            self.slots[i] = match up(fd) {
+                Ok(fd) => fd,
+                Err(sys::EBADF) => fail::now(
+                    exit::USAGE,
+                    format_args!("descriptor {fd}, given as slot {i}, is not open"),
+                ),
+                Err(errno) => no_room(errno),
+            };
+        }
+        // SAFETY: only descriptors.
+        let _ = unsafe { sys::call3(nr::CLOSE_RANGE, 0, self.base as usize - 1, 0) };
+    }
+
+    /// Moves a freshly opened descriptor above the image's numbers.
+    fn raise(&self, opened: Result<i32, i32>) -> Result<i32, i32> {
+        let fd = opened?;
+        if fd >= self.base {
+            return Ok(fd);
+        }
+        let raised = sys::fcntl(fd, sys::F_DUPFD_CLOEXEC, self.base as usize);
+        sys::close(fd);
+        raised.map(|fd| fd as i32)
+    }
+
+    fn open_object(&self, image: &Image, index: usize) -> i32 {
+        let object = &image.objects[index];
+        let r = &object.record;
+        let access = match r.kind {
+            object_kind::FILE => sys::O_RDONLY,
+            object_kind::SHARED_FILE => sys::O_RDWR,
+            object_kind::SHM_FILE => return self.new_shared_file(object.path, r),
+            _ => return self.new_memory(r),
+        };
+        let fd = self
+            .raise(sys::open(object.path, access | sys::O_CLOEXEC, 0))
+            .unwrap_or_else(|e| file_error(object.path, format_args!("{}", Errno(e))));
+        if r.kind == object_kind::FILE {
+            self.check_same(object.path, fd, r);
+        }
+        fd
+    }
+
+    /// A mapped file must be what it was: same size, and same time of change or same build id.
+    fn check_same(&self, path: &[u8], fd: i32, r: &Object) {
+        let st = sys::fstat(fd).unwrap_or_else(|e| file_error(path, format_args!("{}", Errno(e))));
+        if st.size as u64 != r.size {
+            let (now, then) = (st.size, r.size);
+            file_error(
+                path,
+                format_args!("a mapped file has changed: {now} bytes, {then} in the image"),
+            );
+        }
+        if st.mtime == [r.mtime_s, r.mtime_ns] {
+            return;
+        }
+        let mut front = [0u8; 4096];
+        let len = sys::pread(fd, &mut front, 0).unwrap_or(0);
+        if r.build_id == 0 || build_id(&front[..len]) != r.build_id {
+            file_error(path, format_args!("a mapped file has changed since the image was taken"));
+        }
+    }
+
+    /// A file in the same directory that has no name yet.
+    fn new_shared_file(&self, path: &'static [u8], r: &Object) -> i32 {
+        let slash = path.iter().rposition(|b| *b == b'/').unwrap_or(0);
+        let mut directory = [0u8; PATH_LEN_MAX + 1];
+        directory[..slash].copy_from_slice(&path[..slash]);
+        let flags = sys::O_TMPFILE | sys::O_RDWR | sys::O_CLOEXEC;
+        let fd =
+            self.raise(sys::open(&directory[..slash + 1], flags, r.mode & 0o777)).unwrap_or_else(
+                |e| file_error(path, format_args!("cannot make it anew: {}", Errno(e))),
+            );
+        self.resize(path, fd, r.size);
+        fd
+    }
+
+    fn new_memory(&self, r: &Object) -> i32 {
+        const MFD_CLOEXEC: usize = 1;
+        let name = b"eyrie\0";
+        // SAFETY: the name ends in a NUL.
+        let made = unsafe { sys::call3(nr::MEMFD_CREATE, name.as_ptr() as usize, MFD_CLOEXEC, 0) };
+        let fd = self
+            .raise(made.map(|fd| fd as i32))
+            .unwrap_or_else(|e| fail::kernel("making a memory file", e));
+        self.resize(b"memory file", fd, r.size);
+        fd
+    }
+
+    fn resize(&self, path: &[u8], fd: i32, size: u64) {
+        // SAFETY: only a descriptor and a number.
+        if let Err(e) = unsafe { sys::call3(nr::FTRUNCATE, fd as usize, size as usize, 0) } {
+            file_error(path, format_args!("cannot be set to {size} bytes: {}", Errno(e)));
+        }
+    }
+
+    fn open_descriptor(&self, image: &Image, index: usize) -> i32 {
+        let entry = &image.descriptors[index];
+        let r = &entry.record;
+        let fail_at = |e| -> ! { fail::kernel("making a descriptor", e) };
+        let flags = reopen_flags(r.open_flags);
+        match r.kind {
+            fd_kind::SLOT => match self.slots[r.arg as usize] {
+                -1 => self
+                    .raise(sys::open(b"/dev/null\0", sys::O_RDWR | sys::O_CLOEXEC, 0))
+                    .unwrap_or_else(|e| fail_at(e)),
+                fd => fd,
+            },
+            fd_kind::DROPPED => {
+                self.raise(dead_socket(r.open_flags)).unwrap_or_else(|e| fail_at(e))
+            }
+            fd_kind::EVENT => {
+                const EFD_NONBLOCK: u32 = sys::O_NONBLOCK;
+                let event_flags = r.arg & 1 | r.open_flags & EFD_NONBLOCK;
+                // SAFETY: only numbers.
+                let made = unsafe { sys::call3(nr::EVENTFD2, 0, event_flags as usize, 0) };
+                let fd = self.raise(made.map(|fd| fd as i32)).unwrap_or_else(|e| fail_at(e));
+                if r.offset > 0 {
+                    let _ = sys::write(fd, &r.offset.to_le_bytes());
+                }
+                fd
+            }
+            fd_kind::PATH => {
+                let fd = self
+                    .raise(sys::open(entry.path, flags, 0))
+                    .unwrap_or_else(|e| file_error(entry.path, format_args!("{}", Errno(e))));
+                self.check_descriptor(entry.path, fd, r);
+                fd
+            }
+            fd_kind::OBJECT => {
+                let link = Link::new(self.objects[r.arg as usize]);
+                // Here the path is a link of /proc; shm_open asks for O_NOFOLLOW.
+                self.raise(sys::open(link.as_c(), flags & !sys::O_NOFOLLOW, 0))
+                    .unwrap_or_else(|e| fail_at(e))
+            }
+            _ => -1, // DUP: put in place after the one it shares
+        }
+    }
+
+    fn check_descriptor(&self, path: &[u8], fd: i32, r: &Descriptor) {
+        let st = sys::fstat(fd).unwrap_or_else(|e| file_error(path, format_args!("{}", Errno(e))));
+        if st.mode & sys::S_IFMT != r.file_type {
+            file_error(path, format_args!("is a file of another kind than in the image"));
+        }
+        if owns_tail(r) && (st.size as u64) < r.size {
+            let (now, then) = (st.size, r.size);
+            file_error(
+                path,
+                format_args!("has lost content: {now} bytes, {then} when the image was taken"),
+            );
+        }
+    }
+
+    /// The descriptor of an object.
+    pub fn object(&self, index: u32) -> i32 {
+        self.objects[index as usize]
+    }
+
+    /// Changes files: cuts those the process was appending to, gives new shared files their names,
+    /// sets offsets.
+    pub fn commit(&mut self, image: &Image) {
+        self.name_shared_files(image);
+        for (i, entry) in image.descriptors.iter().enumerate() {
+            let (fd, r) = (self.descriptors[i], &entry.record);
+            if !matches!(r.kind, fd_kind::PATH | fd_kind::OBJECT) {
+                continue;
+            }
+            if r.kind == fd_kind::PATH && owns_tail(r) {
+                let now = sys::fstat(fd).map_or(0, |st| st.size as u64);
+                if now > r.size {
+                    self.resize(entry.path, fd, r.size);
+                }
+            }
+            if r.offset > 0 {
+                if let Err(e) = sys::lseek(fd, r.offset as i64, 0) {
+                    file_error(entry.path, format_args!("cannot seek in it: {}", Errno(e)));
+                }
+            }
+        }
+        for (i, object) in image.objects.iter().enumerate() {
+            if object.record.kind == object_kind::SHARED_FILE {
+                let now = sys::fstat(self.objects[i]).map_or(0, |st| st.size as u64);
+                if now < object.record.size {
+                    self.resize(object.path, self.objects[i], object.record.size);
+                }
+            }
+        }
+    }
+
+    /// Gives new shared files their names and opens them again by these: a later image of the
+    /// process finds a file by the name it was opened with.
+    fn name_shared_files(&mut self, image: &Image) {
+        let shared = |index: usize| image.objects[index].record.kind == object_kind::SHM_FILE;
+        let open = |table: &Table, path: &'static [u8], flags: u32| {
+            table
+                .raise(sys::open(path, flags | sys::O_CLOEXEC, 0))
+                .unwrap_or_else(|e| file_error(path, format_args!("{}", Errno(e))))
+        };
+        for i in (0..image.objects.len()).filter(|i| shared(*i)) {
+            let path = image.objects[i].path;
+            give_name(self.objects[i], path);
+            self.objects[i] = open(self, path, sys::O_RDWR);
+        }
+        for (i, entry) in image.descriptors.iter().enumerate() {
+            let index = entry.record.arg as usize;
+            if entry.record.kind == fd_kind::OBJECT && shared(index) {
+                let flags = reopen_flags(entry.record.open_flags);
+                self.descriptors[i] = open(self, image.objects[index].path, flags);
+            }
+        }
+    }
+
+    /// Puts every descriptor at its number and closes all working ones.
+    pub fn put_in_place(&mut self, image: &Image) {
+        for (i, entry) in image.descriptors.iter().enumerate() {
+            let r = &entry.record;
+            let from = if r.kind == fd_kind::DUP { r.arg as i32 } else { self.descriptors[i] };
+            let cloexec = if r.fd_flags & 1 != 0 { sys::O_CLOEXEC } else { 0 };
+            // SAFETY: only descriptors.
+            let put =
+                unsafe { sys::call3(nr::DUP3, from as usize, r.fd as usize, cloexec as usize) };
+            if let Err(errno) = put {
+                fail::kernel("putting a descriptor in its place", errno);
+            }
+            if r.kind == fd_kind::SLOT && r.arg >= 3 {
+                let wanted = r.open_flags & sys::O_NONBLOCK;
+                let _ = sys::fcntl(r.fd, sys::F_SETFL, wanted as usize);
+            }
+        }
+    }
+
+    /// Closes all working descriptors; no message can be printed afterwards.
+    pub fn close_working(&self) {
+        // SAFETY: only descriptors.
+        let _ = unsafe { sys::call3(nr::CLOSE_RANGE, self.base as usize, u32::MAX as usize, 0) };
+    }
+}
+
+/// How to open a file again that has these flags. What F_GETFL reports never holds O_CREAT, O_EXCL
+/// or O_TRUNC in a sound image.
+fn reopen_flags(open_flags: u32) -> u32 {
+    const MAKES_OR_CUTS: u32 = 0o100 | 0o200 | 0o1000;
+    open_flags & !MAKES_OR_CUTS | sys::O_CLOEXEC
+}
+
+/// A socket whose other end is gone.
+fn dead_socket(open_flags: u32) -> Result<i32, i32> {
+    const AF_UNIX: usize = 1;
+    const SOCK_STREAM: usize = 1;
+    let mut pair = [-1i32; 2];
+    let kind = SOCK_STREAM | (open_flags & sys::O_NONBLOCK) as usize | sys::O_CLOEXEC as usize;
+    // SAFETY: the kernel writes two descriptors.
+    unsafe {
+        sys::call6(nr::SOCKETPAIR, AF_UNIX, kind, 0, pair.as_mut_ptr() as usize, 0, 0)?;
+    }
+    sys::close(pair[1]);
+    Ok(pair[0])
+}
+
+/// `/proc/self/fd/N`.
+struct Link([u8; 32], usize);
+
+impl Link {
+    fn new(fd: i32) -> Link {
+        use core::fmt::Write;
+        let mut link = Link([0; 32], 0);
+        let _ = write!(link, "/proc/self/fd/{fd}");
+        link
+    }
+
+    fn as_c(&self) -> &[u8] {
+        &self.0[..self.1 + 1]
+    }
+}
+
+impl core::fmt::Write for Link {
+    fn write_str(&mut self, text: &str) -> core::fmt::Result {
+        for b in text.bytes() {
+            if self.1 < 31 {
+                self.0[self.1] = b;
+                self.1 += 1;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Names a file that has none, in place of whatever had the name.
+fn give_name(fd: i32, path: &[u8]) {
+    let link = Link::new(fd);
+    // SAFETY: both paths end in a NUL.
+    let named = unsafe {
+        let _ = sys::call3(nr::UNLINK, path.as_ptr() as usize, 0, 0);
+        sys::call6(
+            nr::LINKAT,
+            sys::AT_FDCWD as usize,
+            link.as_c().as_ptr() as usize,
+            sys::AT_FDCWD as usize,
+            path.as_ptr() as usize,
+            sys::AT_SYMLINK_FOLLOW,
+            0,
+        )
+    };
+    if let Err(e) = named {
+        file_error(path, format_args!("cannot make it anew: {}", Errno(e)));
+    }
+}

@@ -1,0 +1,428 @@
+//! The stream: reads records in order, keeps the description of the process, checks that it makes
+//! sense. Everything read is untrusted until the trailer has been seen.
+
+use crate::fail::{self, malformed};
+use crate::format::*;
+use crate::stream::{Kind, RecordHeader, MAX_PAYLOAD, RECORD_HEADER_LEN};
+use crate::sys::{self, nr, IoVec, PAGE};
+
+/// Where the description is kept, behind our program in our stretch of addresses.
+const ARENA_START: usize = WINDOW_START as usize + (1 << 37);
+const ARENA_LEN: usize = 256 << 20;
+const MAPPINGS_MAX: usize = 1 << 17;
+const OBJECTS_MAX: usize = 32768;
+const DESCRIPTORS_MAX: usize = 65536;
+
+/// An object with its path, which ends in a NUL.
+#[derive(Clone, Copy)]
+pub struct ObjectEntry {
+    pub record: Object,
+    pub path: &'static [u8],
+}
+
+/// A descriptor with its path, which ends in a NUL.
+#[derive(Clone, Copy)]
+pub struct DescriptorEntry {
+    pub record: Descriptor,
+    pub path: &'static [u8],
+}
+
+/// The description of a process.
+pub struct Image {
+    pub header: Header,
+    pub context: &'static Context,
+    /// Ends in a NUL.
+    pub cwd: &'static [u8],
+    pub mappings: &'static [Mapping],
+    pub objects: &'static [ObjectEntry],
+    pub descriptors: &'static [DescriptorEntry],
+}
+
+impl Image {
+    /// The mapping that holds all of `len` bytes at `address`.
+    pub fn mapping_at(&self, address: u64, len: u64) -> Option<&Mapping> {
+        let after = self.mappings.partition_point(|m| m.start <= address);
+        let m = self.mappings.get(after.checked_sub(1)?)?;
+        (address.checked_add(len)? <= m.end).then_some(m)
+    }
+
+    pub fn highest_descriptor(&self) -> i32 {
+        self.descriptors.iter().map(|d| d.record.fd).max().unwrap_or(0)
+    }
+}
+
+/// The stream while it is read.
+pub struct Input {
+    fd: i32,
+    hash: MetaHash,
+    bytes: u64,
+    records: u64,
+    /// The header of the next record, read together with a payload.
+    next: [u8; RECORD_HEADER_LEN],
+    next_len: usize,
+}
+
+impl Input {
+    pub fn new(fd: i32) -> Input {
+        const PIPE_LEN: usize = 1 << 20;
+        if sys::fcntl(fd, sys::F_GETFD, 0).is_err() {
+            fail::now(exit::USAGE, format_args!("descriptor {fd} for the image is not open"));
+        }
+        if sys::fcntl(fd, sys::F_GETPIPE_SZ, 0).is_ok_and(|len| len < PIPE_LEN) {
+            let _ = sys::fcntl(fd, sys::F_SETPIPE_SZ, PIPE_LEN);
+        }
+        let hash = MetaHash::new();
+        Input { fd, hash, bytes: 0, records: 0, next: [0; RECORD_HEADER_LEN], next_len: 0 }
+    }
+
+    pub fn fd(&self) -> i32 {
+        self.fd
+    }
+
+    /// The stream has another number now.
+    pub fn moved_to(&mut self, fd: i32) {
+        self.fd = fd;
+    }
+
+    fn truncated(&self) -> ! {
+        fail::now(
+            exit::TRUNCATED,
+            format_args!("the image ends after {} bytes, before its trailer", self.bytes),
+        )
+    }
+
+    fn readv(&mut self, pieces: &[IoVec]) -> usize {
+        loop {
+            // SAFETY: the callers give ranges that may be overwritten; the kernel checks them.
+            let got = unsafe {
+                sys::call3(nr::READV, self.fd as usize, pieces.as_ptr() as usize, pieces.len())
+            };
+            match got {
+                Ok(0) => self.truncated(),
+                Ok(n) => {
+                    self.bytes += n as u64;
+                    return n;
+                }
+                Err(sys::EINTR) => {}
+                Err(sys::EAGAIN) => {
+                    const POLLIN: u64 = 1;
+                    let mut poll = self.fd as u32 as u64 | POLLIN << 32;
+                    // SAFETY: struct pollfd is one word.
+                    let _ = unsafe { sys::call3(nr::POLL, &raw mut poll as usize, 1, usize::MAX) };
+                }
+                Err(errno) => fail::kernel("reading the image", errno),
+            }
+        }
+    }
+
+    /// The next record's header.
+    pub fn header(&mut self) -> RecordHeader {
+        while self.next_len < RECORD_HEADER_LEN {
+            let base = self.next.as_mut_ptr() as usize + self.next_len;
+            self.next_len += self.readv(&[IoVec { base, len: RECORD_HEADER_LEN - self.next_len }]);
+        }
+        self.next_len = 0;
+        let before = (self.bytes - RECORD_HEADER_LEN as u64, self.records);
+        let Some(header) = RecordHeader::decode(&self.next) else {
+            malformed("a record has an unknown kind or an impossible length")
+        };
+        if header.kind == Kind::Trailer && (header.a, header.b) != before {
+            malformed("the trailer counts other bytes or records than were read")
+        }
+        let encoded = self.next;
+        self.hash.update(&encoded);
+        self.records += 1;
+        header
+    }
+
+    /// A payload that is part of the description.
+    fn payload(&mut self, out: &mut [u8]) {
+        let mut at = 0;
+        while at < out.len() {
+            let base = out.as_mut_ptr() as usize + at;
+            at += self.readv(&[IoVec { base, len: out.len() - at }]);
+        }
+        self.hash.update(out);
+    }
+
+    /// A payload of page content, straight to where it belongs, together with the next header,
+    /// which always follows.
+    ///
+    /// # Safety
+    /// The range must be ours to overwrite.
+    pub unsafe fn content(&mut self, address: usize, len: usize) {
+        let mut at = 0;
+        while at < len {
+            let next = self.next.as_mut_ptr() as usize;
+            let got = self.readv(&[
+                IoVec { base: address + at, len: len - at },
+                IoVec { base: next, len: RECORD_HEADER_LEN },
+            ]);
+            at += got;
+        }
+        self.next_len = at - len;
+    }
+
+    /// Checks the trailer, whose header was read last.
+    pub fn finish(&mut self, header: RecordHeader) {
+        let expected = self.hash.value();
+        let mut word = [0u8; 8];
+        if header.len != 8 {
+            malformed("the trailer has another length");
+        }
+        self.payload(&mut word);
+        if u64::from_le_bytes(word) != expected {
+            malformed("the checksum over its description differs");
+        }
+    }
+}
+
+/// Memory for the description, handed out from the front.
+struct Arena {
+    used: usize,
+}
+
+impl Arena {
+    fn new() -> Arena {
+        let flags =
+            sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | sys::MAP_NORESERVE | sys::MAP_FIXED_NOREPLACE;
+        let prot = sys::PROT_READ | sys::PROT_WRITE;
+        // SAFETY: our stretch of addresses, where nothing lies yet.
+        let mapped = unsafe {
+            sys::call6(
+                nr::MMAP,
+                ARENA_START,
+                ARENA_LEN,
+                prot as usize,
+                flags as usize,
+                usize::MAX,
+                0,
+            )
+        };
+        match mapped {
+            Ok(ARENA_START) => Arena { used: 0 },
+            Ok(_) => fail::kernel("mapping memory at a fixed address", sys::EINVAL),
+            Err(errno) => fail::kernel("mapping memory", errno),
+        }
+    }
+
+    fn take<T: Copy>(&mut self, count: usize) -> &'static mut [T] {
+        let at = self.used.next_multiple_of(64);
+        let len = core::mem::size_of::<T>() * count;
+        if len > ARENA_LEN || at > ARENA_LEN - len {
+            malformed("its description is too long");
+        }
+        self.used = at + len;
+        // SAFETY: within the arena, aligned, handed out once, zero-filled.
+        unsafe { core::slice::from_raw_parts_mut((ARENA_START + at) as *mut T, count) }
+    }
+
+    /// A copy with a NUL behind it; must not hold one itself.
+    fn path(&mut self, bytes: &[u8]) -> &'static [u8] {
+        if bytes.contains(&0) {
+            malformed("a path holds a zero byte");
+        }
+        let copy = self.take::<u8>(bytes.len() + 1);
+        copy[..bytes.len()].copy_from_slice(bytes);
+        copy
+    }
+}
+
+/// A list that grows in the arena.
+struct List<T: 'static> {
+    items: &'static mut [T],
+    len: usize,
+}
+
+impl<T: Copy> List<T> {
+    fn new(arena: &mut Arena, capacity: usize) -> List<T> {
+        List { items: arena.take(capacity), len: 0 }
+    }
+
+    fn push(&mut self, item: T) {
+        match self.items.get_mut(self.len) {
+            Some(room) => *room = item,
+            None => malformed("its description is too long"),
+        }
+        self.len += 1;
+    }
+
+    fn done(self) -> &'static [T] {
+        &self.items[..self.len]
+    }
+}
+
+fn fixed<T: Plain>(payload: &[u8]) -> (T, &[u8]) {
+    take(payload).unwrap_or_else(|| malformed("a record is too short"))
+}
+
+/// Reads all records before the first page.
+pub fn read_description(input: &mut Input) -> Image {
+    let mut arena = Arena::new();
+    let room: &'static mut [u8] = arena.take(MAX_PAYLOAD);
+    let mut mappings = List::<Mapping>::new(&mut arena, MAPPINGS_MAX);
+    let mut objects = List::<ObjectEntry>::new(&mut arena, OBJECTS_MAX);
+    let mut descriptors = List::<DescriptorEntry>::new(&mut arena, DESCRIPTORS_MAX);
+
+    let first = input.header();
+    if first.kind != Kind::Header {
+        malformed("it does not begin with a header");
+    }
+    let payload = &mut room[..first.len as usize];
+    input.payload(payload);
+    let (header, meta) = fixed::<Header>(payload);
+    if header.magic != MAGIC {
+        malformed("its first bytes are not those of an image");
+    }
+    if header.version != VERSION {
+        let (found, known) = (header.version, VERSION);
+        fail::now(
+            exit::MALFORMED,
+            format_args!("the image has format {found}, this restorer reads format {known}"),
+        );
+    }
+    if meta.len() != header.meta_len as usize || meta.len() > META_MAX {
+        malformed("its header has another length");
+    }
+
+    let second = input.header();
+    if second.kind != Kind::Context {
+        malformed("the context does not follow the header");
+    }
+    let payload = &mut room[..second.len as usize];
+    input.payload(payload);
+    let (context, paths) = fixed::<Context>(payload);
+    if paths.len() != context.cwd_len as usize || paths.len() > PATH_LEN_MAX {
+        malformed("its context has another length");
+    }
+    if context.auxv_words as usize > AUXV_WORDS {
+        malformed("its auxiliary vector is too long");
+    }
+    let cwd = arena.path(paths);
+    let kept = &mut arena.take::<Context>(1)[0];
+    *kept = context;
+
+    loop {
+        let record = peek(input);
+        if matches!(record.kind, Kind::Pages | Kind::Trailer) {
+            break;
+        }
+        let record = input.header();
+        let payload = &mut room[..record.len as usize];
+        input.payload(payload);
+        match (record.kind, record.flags) {
+            (Kind::File, FILE_OBJECT) => {
+                let (record, path) = fixed::<Object>(payload);
+                if path.len() != record.path_len as usize || path.len() > PATH_LEN_MAX {
+                    malformed("a file record has another length");
+                }
+                objects.push(ObjectEntry { record, path: arena.path(path) });
+            }
+            (Kind::File, FILE_DESCRIPTOR) => {
+                let (record, path) = fixed::<Descriptor>(payload);
+                if path.len() != record.path_len as usize || path.len() > PATH_LEN_MAX {
+                    malformed("a descriptor record has another length");
+                }
+                descriptors.push(DescriptorEntry { record, path: arena.path(path) });
+            }
+            (Kind::Mapping, _) => {
+                let (mapping, rest) = fixed::<Mapping>(payload);
+                if !rest.is_empty() {
+                    malformed("a mapping record has another length");
+                }
+                mappings.push(mapping);
+            }
+            _ => malformed("a record stands where it may not"),
+        }
+    }
+    let image = Image {
+        header,
+        context: kept,
+        cwd,
+        mappings: mappings.done(),
+        objects: objects.done(),
+        descriptors: descriptors.done(),
+    };
+    validate(&image);
+    image
+}
+
+/// Looks at the next header without taking it.
+fn peek(input: &mut Input) -> RecordHeader {
+    while input.next_len < RECORD_HEADER_LEN {
+        let base = input.next.as_mut_ptr() as usize + input.next_len;
+        let len = RECORD_HEADER_LEN - input.next_len;
+        input.next_len += input.readv(&[IoVec { base, len }]);
+    }
+    RecordHeader::decode(&input.next)
+        .unwrap_or_else(|| malformed("a record has an unknown kind or an impossible length"))
+}
+
+fn validate(image: &Image) {
+    let mut last = 0;
+    let mut special = 0;
+    for m in image.mappings {
+        let aligned = (m.start | m.end | m.offset) % PAGE as u64 == 0;
+        if !aligned || m.start < last.max(PAGE as u64) || m.start >= m.end || m.end > USER_END {
+            malformed("its mappings overlap or lie outside the address space");
+        }
+        if m.start < WINDOW_END && m.end > WINDOW_START {
+            malformed("a mapping lies where the restorer works");
+        }
+        let kinds = m.flags & map_flag::SPECIAL;
+        if m.prot > 7 || m.flags & !map_flag::ALL != 0 || kinds & special != 0 {
+            malformed("a mapping has unknown or repeated properties");
+        }
+        if m.object != NO_OBJECT && m.object as usize >= image.objects.len() {
+            malformed("a mapping refers to a file that is not listed");
+        }
+        if m.object == NO_OBJECT && m.flags & map_flag::SHARED != 0 && kinds == 0 {
+            malformed("a shared mapping refers to nothing");
+        }
+        special |= kinds;
+        last = m.end;
+    }
+    for o in image.objects {
+        if !(object_kind::FILE..=object_kind::MEMORY).contains(&o.record.kind) {
+            malformed("a file is of an unknown kind");
+        }
+        if (o.record.kind == object_kind::MEMORY) != (o.path.len() == 1) || o.record.size >> 62 != 0
+        {
+            malformed("a file has no path or an impossible size");
+        }
+    }
+    let mut last = -1;
+    for d in image.descriptors {
+        let r = &d.record;
+        let ok = match r.kind {
+            fd_kind::SLOT => (r.arg as usize) < SLOTS_MAX,
+            fd_kind::DROPPED | fd_kind::EVENT => true,
+            fd_kind::PATH => d.path.len() > 1,
+            fd_kind::OBJECT => image.objects.get(r.arg as usize).is_some_and(|o| {
+                matches!(o.record.kind, object_kind::MEMORY | object_kind::SHM_FILE)
+            }),
+            fd_kind::DUP => {
+                (r.arg as i32) < r.fd
+                    && image
+                        .descriptors
+                        .iter()
+                        .any(|e| e.record.fd == r.arg as i32 && e.record.kind != fd_kind::DUP)
+            }
+            _ => false,
+        };
+        if !ok || r.fd <= last || r.fd > 1 << 24 {
+            malformed("a descriptor is of an unknown kind or out of order");
+        }
+        last = r.fd;
+    }
+    let c = image.context;
+    let in_mapping =
+        |address, len, prot| image.mapping_at(address, len).is_some_and(|m| m.prot & prot == prot);
+    let optional = |address: u64, len| address == 0 || in_mapping(address, len, sys::PROT_WRITE);
+    if !in_mapping(c.rip, 16, sys::PROT_EXEC)
+        || !in_mapping(c.rsp, 64, sys::PROT_WRITE)
+        || !optional(c.rseq_address, c.rseq_len as u64)
+    {
+        malformed("its registers point outside its memory");
+    }
+}

@@ -1,0 +1,116 @@
+//! Reads an image stream and becomes the process it describes. No libc, no allocation, no thread;
+//! linked into a stretch of addresses that belongs to it alone.
+//! It must never let a process run whose image was not read to its very end.
+#![no_std]
+#![no_main]
+
+#[path = "../../eyrie-image/src/fingerprint.rs"]
+#[allow(dead_code)] // the capture uses the rest
+mod fingerprint;
+#[path = "../../eyrie-image/src/format.rs"]
+#[allow(dead_code)] // the capture uses the rest
+mod format;
+#[path = "../../eyrie-image/src/maps.rs"]
+#[allow(dead_code)] // the capture uses the rest
+mod maps;
+#[path = "../../eyrie-image/src/stream.rs"]
+#[allow(dead_code)] // the capture uses the rest
+mod stream;
+#[path = "../../eyrie-image/src/sys.rs"]
+#[allow(dead_code)] // the capture uses the rest
+mod sys;
+
+mod address_space;
+mod become_it;
+mod descriptors;
+mod fail;
+mod image;
+mod memory_functions;
+mod place;
+
+use core::arch::global_asm;
+use format::{exit, SLOTS_MAX};
+
+// The kernel starts us with the argument count at the stack pointer. That stack lies where the
+// restored process has its own, so everything runs on one in our own stretch.
+global_asm!(
+    ".globl _start",
+    "_start:",
+    "xor ebp, ebp",
+    "mov rdi, rsp",
+    "movabs rax, offset eyrie_restorer_stack_top",
+    "mov rsp, rax",
+    "movabs rax, offset eyrie_restorer_main",
+    "call rax",
+    "ud2",
+    ".section .bss.eyrie_restorer_stack,\"aw\",@nobits",
+    ".balign 64",
+    ".skip 262144",
+    "eyrie_restorer_stack_top:",
+    ".text",
+);
+
+/// # Safety
+/// `start` must be the stack pointer at entry.
+#[no_mangle]
+unsafe extern "C" fn eyrie_restorer_main(start: *const usize) -> ! {
+    sys::block_all_signals();
+    // SAFETY: the kernel put the arguments there.
+    let (image_fd, slots) = unsafe { arguments(start) };
+    restore(image_fd, &slots)
+}
+
+fn restore(image_fd: i32, slots: &[i32; SLOTS_MAX]) -> ! {
+    let parent = become_it::parent();
+    let mut input = image::Input::new(image_fd);
+    let image = image::read_description(&mut input);
+    let node = place::Node::look();
+    node.check(&image);
+    let mut table = descriptors::Table::open(&image, &mut input, slots);
+    become_it::change_directory(&image);
+    let mut memory = address_space::Memory::build(&image, &table, &node);
+    memory.read_pages(&image, &table, &mut input);
+    // The stream is whole. Only now may anything outside this process change.
+    table.commit(&image);
+    memory.commit(&image, &table, &node);
+    become_it::become_it(&image, &mut table, parent)
+}
+
+/// The descriptors given on the command line.
+///
+/// # Safety
+/// `start` must point to the argument count the kernel left.
+unsafe fn arguments(start: *const usize) -> (i32, [i32; SLOTS_MAX]) {
+    let mut slots = [-1; SLOTS_MAX];
+    // SAFETY: argc, then as many pointers to C strings.
+    let argc = unsafe { *start };
+    let argument = |i: usize| -> Option<i32> {
+        // SAFETY: below argc, a C string.
+        let text = unsafe {
+            let at = *start.add(1 + i) as *const u8;
+            let mut len = 0;
+            while *at.add(len) != 0 {
+                len += 1;
+            }
+            core::slice::from_raw_parts(at, len)
+        };
+        match text {
+            b"-1" => Some(-1),
+            _ => match maps::decimal(text) {
+                Some((n, [])) if n < 1 << 30 => Some(n as i32),
+                _ => None,
+            },
+        }
+    };
+    let usage = || -> ! {
+        fail::now(exit::USAGE, format_args!("usage: eyrie-restorer IMAGE_FD [SLOT_FD...]"))
+    };
+    if !(2..=SLOTS_MAX + 2).contains(&argc) {
+        usage();
+    }
+    let image_fd = argument(1).filter(|fd| *fd >= 0).unwrap_or_else(|| usage());
+    for (i, slot) in slots.iter_mut().enumerate().take(argc - 2) {
+        *slot = argument(i + 2).unwrap_or_else(|| usage());
+    }
+    (image_fd, slots)
+}

@@ -1,0 +1,484 @@
+//! What a store holds, in memory: images, where each chunk lies, how often it is used, and what of the packs
+//! is dead. Decisions only, no I/O. A place in a pack must never be given up while anything refers to it.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::fs::File;
+use std::sync::Arc;
+
+use crate::manifest::{ChunkKey, ChunkRef, ImageId, Manifest, Place};
+
+/// A pack is rewritten, chunk by chunk as images come, when less than this part of it is alive.
+const SPARSE: u64 = 4;
+/// Packs that a store may have besides four for each image, before the smallest are gathered.
+const SPARE_PACKS: usize = 64;
+
+/// A chunk on disk.
+struct Extent {
+    key: ChunkKey,
+    stored_len: u32,
+    /// Images, receives and sends that need it.
+    refs: u32,
+    /// Found unreadable or changed: no new image may build on it.
+    damaged: bool,
+}
+
+/// A pack file.
+#[derive(Default)]
+pub struct Pack {
+    /// Length of the file; for a pack being written, of what was written.
+    pub len: u64,
+    /// Bytes in live chunks.
+    pub live: u64,
+    /// Bytes known to be on stable storage.
+    pub synced: u64,
+    /// Open while a receive appends to it.
+    pub writer: Option<Arc<File>>,
+    /// A sync failed, so what it holds is uncertain.
+    pub broken: bool,
+}
+
+/// Space to give back to the file system.
+#[derive(PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Reclaim {
+    Delete { pack: u64 },
+    Punch { pack: u64, offset: u64, len: u64 },
+}
+
+#[derive(Default)]
+pub struct Catalog {
+    images: BTreeMap<(u32, ImageId), Arc<Manifest>>,
+    index: HashMap<ChunkKey, Place>,
+    extents: BTreeMap<Place, Extent>,
+    packs: BTreeMap<u64, Pack>,
+    next_pack: u64,
+}
+
+impl Catalog {
+    /// Images of a rank, newest first.
+    pub fn images_of(&self, rank: u32) -> impl Iterator<Item = &Arc<Manifest>> {
+        self.images.range((rank, 0)..=(rank, ImageId::MAX)).rev().map(|(_, manifest)| manifest)
+    }
+
+    pub fn images(&self) -> impl Iterator<Item = &Arc<Manifest>> {
+        self.images.values()
+    }
+
+    pub fn image(&self, rank: u32, image: ImageId) -> Option<&Arc<Manifest>> {
+        self.images.get(&(rank, image))
+    }
+
+    /// Images of a rank beyond the newest `keep`.
+    pub fn surplus(&self, rank: u32, keep: usize) -> Vec<Arc<Manifest>> {
+        self.images_of(rank).skip(keep).cloned().collect()
+    }
+
+    /// The image counts from now on; it takes over the references that its receive held.
+    pub fn commit(&mut self, manifest: Arc<Manifest>) {
+        self.images.insert((manifest.rank, manifest.image), manifest);
+    }
+
+    /// Forgets an image, and says what space that frees.
+    pub fn remove(&mut self, rank: u32, image: ImageId) -> BTreeSet<Reclaim> {
+        match self.images.remove(&(rank, image)) {
+            Some(manifest) => self.release(&manifest.chunks),
+            None => BTreeSet::new(),
+        }
+    }
+
+    /// A new pack to write; numbers are never used twice.
+    pub fn begin_pack(&mut self) -> u64 {
+        let pack = self.next_pack;
+        self.next_pack += 1;
+        pack
+    }
+
+    pub fn open_pack(&mut self, pack: u64, writer: Arc<File>) {
+        self.packs.insert(pack, Pack { writer: Some(writer), ..Pack::default() });
+    }
+
+    /// Nothing is appended any more: what died in the pack meanwhile is freed.
+    pub fn end_pack(&mut self, pack: u64, len: u64) -> BTreeSet<Reclaim> {
+        let Some(state) = self.packs.get_mut(&pack) else { return BTreeSet::new() };
+        state.writer = None;
+        state.len = len;
+        if state.live == 0 {
+            self.packs.remove(&pack);
+            return BTreeSet::from([Reclaim::Delete { pack }]);
+        }
+        self.gaps(pack)
+    }
+
+    pub fn pack(&mut self, pack: u64) -> Option<&mut Pack> {
+        self.packs.get_mut(&pack)
+    }
+
+    /// Packs whose chunks a new image stores again, so that they run empty: those mostly dead, and the
+    /// smallest when there are too many.
+    pub fn packs_to_empty(&self) -> HashSet<u64> {
+        let done = || self.packs.iter().filter(|(_, pack)| pack.writer.is_none());
+        let sparse = done().filter(|(_, pack)| pack.live * SPARSE < pack.len);
+        let mut chosen: HashSet<u64> = sparse.map(|(id, _)| *id).collect();
+        let bound = SPARE_PACKS + 4 * self.images.len();
+        if self.packs.len() > bound {
+            let mut by_size: Vec<_> = done().map(|(id, pack)| (pack.live, *id)).collect();
+            by_size.sort_unstable();
+            chosen.extend(by_size.iter().take(self.packs.len() - bound / 2).map(|(_, id)| id));
+        }
+        chosen
+    }
+
+    /// Refers to a stored chunk if there is a sound one outside the packs being emptied.
+    pub fn find(&mut self, key: &ChunkKey, emptying: &HashSet<u64>) -> Option<ChunkRef> {
+        let place = *self.index.get(key)?;
+        let extent = self.extents.get_mut(&place)?;
+        let broken = self.packs.get(&place.pack).is_none_or(|pack| pack.broken);
+        if extent.damaged || broken || emptying.contains(&place.pack) {
+            return None;
+        }
+        extent.refs += 1;
+        Some(ChunkRef { key: *key, place, stored_len: extent.stored_len })
+    }
+
+    /// Enters a chunk just written, with one reference. When another receive was faster, its chunk is
+    /// referred to and returned instead, and the place given stays free.
+    pub fn add(&mut self, chunk: ChunkRef, emptying: &HashSet<u64>) -> ChunkRef {
+        if let Some(present) = self.find(&chunk.key, emptying) {
+            return present;
+        }
+        self.enter(&chunk);
+        self.index.insert(chunk.key, chunk.place);
+        chunk
+    }
+
+    fn enter(&mut self, chunk: &ChunkRef) {
+        let ChunkRef { key, place, stored_len } = *chunk;
+        self.extents.insert(place, Extent { key, stored_len, refs: 1, damaged: false });
+        let pack = self.packs.entry(place.pack).or_default();
+        pack.live += u64::from(stored_len);
+        pack.len = pack.len.max(chunk.end());
+    }
+
+    /// One more reference to each chunk, for the time of a send.
+    pub fn hold(&mut self, chunks: &[ChunkRef]) {
+        for chunk in chunks {
+            if let Some(extent) = self.extents.get_mut(&chunk.place) {
+                extent.refs += 1;
+            }
+        }
+    }
+
+    /// One reference less to each chunk; says what space that frees.
+    pub fn release(&mut self, chunks: &[ChunkRef]) -> BTreeSet<Reclaim> {
+        let mut dead = Vec::new();
+        for chunk in chunks {
+            let Some(extent) = self.extents.get_mut(&chunk.place) else { continue };
+            extent.refs -= 1;
+            if extent.refs == 0 {
+                dead.push(*chunk);
+                self.bury(chunk);
+            }
+        }
+        dead.iter().filter_map(|chunk| self.reclaim(chunk)).collect()
+    }
+
+    fn bury(&mut self, chunk: &ChunkRef) {
+        self.extents.remove(&chunk.place);
+        if self.index.get(&chunk.key) == Some(&chunk.place) {
+            self.index.remove(&chunk.key);
+        }
+        if let Some(pack) = self.packs.get_mut(&chunk.place.pack) {
+            pack.live -= u64::from(chunk.stored_len);
+        }
+    }
+
+    /// What to do about a dead chunk: delete an empty pack, else punch out the whole gap around it, so that
+    /// neighbours which died at different times leave no half blocks. A pack being written is left alone.
+    fn reclaim(&mut self, chunk: &ChunkRef) -> Option<Reclaim> {
+        let id = chunk.place.pack;
+        let pack = self.packs.get(&id)?;
+        if pack.writer.is_some() {
+            return None;
+        }
+        if pack.live == 0 {
+            self.packs.remove(&id);
+            return Some(Reclaim::Delete { pack: id });
+        }
+        let before = self.extents.range(Place { pack: id, offset: 0 }..chunk.place).next_back();
+        let start = before.map_or(0, |(place, e)| place.offset + u64::from(e.stored_len));
+        let mut after = self.extents.range(chunk.place..=Place { pack: id, offset: u64::MAX });
+        let end = after.next().map_or(pack.len, |(place, _)| place.offset);
+        Some(Reclaim::Punch { pack: id, offset: start, len: end - start })
+    }
+
+    /// Everything in a pack that is not a live chunk.
+    pub fn gaps(&self, id: u64) -> BTreeSet<Reclaim> {
+        let Some(pack) = self.packs.get(&id) else { return BTreeSet::new() };
+        let all = Place { pack: id, offset: 0 }..=Place { pack: id, offset: u64::MAX };
+        let mut gaps = BTreeSet::new();
+        let mut from = 0;
+        let ends = self.extents.range(all).map(|(p, e)| (p.offset, u64::from(e.stored_len)));
+        for (offset, len) in ends.chain([(pack.len, 0)]) {
+            if offset > from {
+                gaps.insert(Reclaim::Punch { pack: id, offset: from, len: offset - from });
+            }
+            from = offset + len;
+        }
+        gaps
+    }
+
+    /// No new image builds on this chunk; a later one with the same content stores it again.
+    pub fn mark_damaged(&mut self, place: Place) {
+        if let Some(extent) = self.extents.get_mut(&place) {
+            extent.damaged = true;
+        }
+    }
+
+    /// Takes in an image found on disk. `Err` says why it cannot be whole; then nothing is changed.
+    /// `pack_len` gives the length of each pack file there is.
+    pub fn adopt(
+        &mut self,
+        manifest: Manifest,
+        pack_len: &BTreeMap<u64, u64>,
+    ) -> Result<(), String> {
+        for (done, chunk) in manifest.chunks.iter().enumerate() {
+            if let Err(reason) = self.adopt_chunk(chunk, pack_len) {
+                self.release(&manifest.chunks[..done]);
+                return Err(format!("chunk {done}: {reason}"));
+            }
+        }
+        self.commit(Arc::new(manifest));
+        Ok(())
+    }
+
+    fn adopt_chunk(
+        &mut self,
+        chunk: &ChunkRef,
+        pack_len: &BTreeMap<u64, u64>,
+    ) -> Result<(), String> {
+        let Place { pack, offset } = chunk.place;
+        let len = *pack_len.get(&pack).ok_or_else(|| format!("pack {pack} is missing"))?;
+        if chunk.end() > len {
+            return Err(format!("pack {pack} is cut off at byte {len}"));
+        }
+        if let Some(extent) = self.extents.get_mut(&chunk.place) {
+            if extent.key != chunk.key || extent.stored_len != chunk.stored_len {
+                return Err(format!("another chunk lies at byte {offset} of pack {pack}"));
+            }
+            extent.refs += 1;
+            return Ok(());
+        }
+        let before = Place { pack, offset: 0 }..chunk.place;
+        let reaches = |(place, e): (&Place, &Extent)| place.offset + u64::from(e.stored_len);
+        let clear_before = self.extents.range(before).next_back().map_or(0, reaches) <= offset;
+        let inside = chunk.place..Place { pack, offset: chunk.end() };
+        if !clear_before || self.extents.range(inside).next().is_some() {
+            return Err(format!("it overlaps another chunk at byte {offset} of pack {pack}"));
+        }
+        self.enter(chunk);
+        let state = self.packs.get_mut(&pack).expect("just entered");
+        (state.len, state.synced) = (len, len);
+        self.index.insert(chunk.key, chunk.place);
+        self.next_pack = self.next_pack.max(pack + 1);
+        Ok(())
+    }
+
+    pub fn pack_ids(&self) -> impl Iterator<Item = u64> + '_ {
+        self.packs.keys().copied()
+    }
+
+    pub fn live_bytes(&self) -> u64 {
+        self.packs.values().map(|pack| pack.live).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::manifest::ImageInfo;
+    use proptest::prelude::*;
+
+    fn chunk(content: u8, pack: u64, offset: u64) -> ChunkRef {
+        let key = ChunkKey { hash: [content; 32], raw_len: 200 };
+        ChunkRef { key, place: Place { pack, offset }, stored_len: 100 }
+    }
+
+    fn manifest(image: u64, chunks: Vec<ChunkRef>) -> Manifest {
+        let bytes = chunks.iter().map(|c| u64::from(c.key.raw_len)).sum();
+        Manifest { rank: 0, image, info: ImageInfo::default(), bytes, records: 0, chunks }
+    }
+
+    #[test]
+    fn a_gap_reaches_from_one_live_chunk_to_the_next() {
+        let mut catalog = Catalog::default();
+        let lens = BTreeMap::from([(0, 500)]);
+        let all: Vec<_> = (0..5).map(|n| chunk(n, 0, u64::from(n) * 100)).collect();
+        catalog.adopt(manifest(1, all.clone()), &lens).unwrap();
+        catalog.adopt(manifest(2, vec![all[0], all[4], all[2]]), &lens).unwrap();
+        catalog.adopt(manifest(3, vec![all[4]]), &lens).unwrap();
+        let punch = |offset, len| Reclaim::Punch { pack: 0, offset, len };
+        assert_eq!(catalog.remove(0, 1), BTreeSet::from([punch(100, 100), punch(300, 100)]));
+        assert_eq!(catalog.remove(0, 2), BTreeSet::from([punch(0, 400)]));
+        assert_eq!(catalog.remove(0, 3), BTreeSet::from([Reclaim::Delete { pack: 0 }]));
+    }
+
+    #[test]
+    fn images_that_contradict_each_other_are_not_both_taken() {
+        let lens = BTreeMap::from([(0, 500)]);
+        let mut catalog = Catalog::default();
+        catalog.adopt(manifest(1, vec![chunk(1, 0, 100)]), &lens).unwrap();
+        let live = catalog.live_bytes();
+        for bad in
+            [chunk(2, 0, 100), chunk(2, 0, 50), chunk(2, 0, 150), chunk(2, 0, 401), chunk(2, 1, 0)]
+        {
+            let good = chunk(3, 0, 200);
+            catalog.adopt(manifest(2, vec![good, bad]), &lens).unwrap_err();
+            assert_eq!(catalog.live_bytes(), live, "nothing of a refused image stays");
+        }
+    }
+
+    /// One step of several receives, sends and removals in any order.
+    #[derive(Clone, Debug)]
+    enum Step {
+        Store { receive: usize, content: u8 },
+        Commit { receive: usize },
+        GiveUp { receive: usize },
+        Remove { image: usize },
+        Pin { image: usize },
+        Unpin { pin: usize },
+        Damage { image: usize },
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            8 => (0usize..3, 0u8..30)
+                .prop_map(|(receive, content)| Step::Store { receive, content }),
+            2 => (0usize..3).prop_map(|receive| Step::Commit { receive }),
+            1 => (0usize..3).prop_map(|receive| Step::GiveUp { receive }),
+            2 => any::<usize>().prop_map(|image| Step::Remove { image }),
+            1 => any::<usize>().prop_map(|image| Step::Pin { image }),
+            1 => any::<usize>().prop_map(|pin| Step::Unpin { pin }),
+            1 => any::<usize>().prop_map(|image| Step::Damage { image }),
+        ]
+    }
+
+    /// Plays the part of the store, and keeps the files' contents as a list of (pack, offset) that are
+    /// readable.
+    #[derive(Default)]
+    struct World {
+        catalog: Catalog,
+        receives: [Option<(u64, u64, Vec<ChunkRef>)>; 3],
+        pins: Vec<Vec<ChunkRef>>,
+        readable: BTreeSet<Place>,
+        images: u64,
+    }
+
+    impl World {
+        fn play(&mut self, step: Step) {
+            match step {
+                Step::Store { receive, content } => self.store(receive, content),
+                Step::Commit { receive } => self.end(receive, true),
+                Step::GiveUp { receive } => self.end(receive, false),
+                Step::Remove { image } => {
+                    if let Some(found) = self.pick(image) {
+                        let work = self.catalog.remove(0, found.image);
+                        self.reclaim(work);
+                    }
+                }
+                Step::Pin { image } => {
+                    if let Some(found) = self.pick(image) {
+                        self.catalog.hold(&found.chunks);
+                        self.pins.push(found.chunks.clone());
+                    }
+                }
+                Step::Unpin { pin } if !self.pins.is_empty() => {
+                    let chunks = self.pins.swap_remove(pin % self.pins.len());
+                    let work = self.catalog.release(&chunks);
+                    self.reclaim(work);
+                }
+                Step::Unpin { .. } => {}
+                Step::Damage { image } => {
+                    if let Some(chunk) = self.pick(image).and_then(|m| m.chunks.first().copied()) {
+                        self.catalog.mark_damaged(chunk.place);
+                    }
+                }
+            }
+        }
+
+        fn pick(&self, number: usize) -> Option<Arc<Manifest>> {
+            let count = self.catalog.images().count();
+            self.catalog.images().nth(number.checked_rem(count)?).cloned()
+        }
+
+        fn store(&mut self, receive: usize, content: u8) {
+            let emptying = self.catalog.packs_to_empty();
+            let catalog = &mut self.catalog;
+            let (pack, len, chunks) = self.receives[receive].get_or_insert_with(|| {
+                let pack = catalog.begin_pack();
+                let file = File::open("/dev/null").expect("the null device");
+                catalog.open_pack(pack, Arc::new(file));
+                (pack, 0, Vec::new())
+            });
+            let own = chunk(content, *pack, *len);
+            let found = catalog.find(&own.key, &emptying);
+            let entered = found.unwrap_or_else(|| catalog.add(own, &emptying));
+            if entered == own {
+                *len += 100;
+                self.readable.insert(own.place);
+            }
+            chunks.push(entered);
+        }
+
+        fn end(&mut self, receive: usize, commit: bool) {
+            let Some((pack, len, chunks)) = self.receives[receive].take() else { return };
+            if commit {
+                self.images += 1;
+                self.catalog.commit(Arc::new(manifest(self.images, chunks)));
+            } else {
+                let work = self.catalog.release(&chunks);
+                self.reclaim(work);
+            }
+            let work = self.catalog.end_pack(pack, len);
+            self.reclaim(work);
+        }
+
+        fn reclaim(&mut self, work: BTreeSet<Reclaim>) {
+            for item in work {
+                self.readable.retain(|place| match item {
+                    Reclaim::Delete { pack } => place.pack != pack,
+                    Reclaim::Punch { pack, offset, len } => {
+                        place.pack != pack
+                            || place.offset + 100 <= offset
+                            || place.offset >= offset + len
+                    }
+                });
+            }
+        }
+
+        /// Every chunk that something refers to, once.
+        fn needed(&self) -> BTreeSet<Place> {
+            let images = self.catalog.images().flat_map(|m| m.chunks.iter());
+            let receives = self.receives.iter().flatten().flat_map(|(_, _, chunks)| chunks);
+            let pins = self.pins.iter().flatten();
+            images.chain(receives).chain(pins).map(|chunk| chunk.place).collect()
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(3_000))]
+
+        #[test]
+        fn what_is_referred_to_stays_and_nothing_else(
+            steps in prop::collection::vec(step(), 1..120),
+        ) {
+            let mut world = World::default();
+            for step in steps {
+                world.play(step);
+                let needed = world.needed();
+                prop_assert!(needed.is_subset(&world.readable));
+                prop_assert_eq!(world.catalog.live_bytes(), 100 * needed.len() as u64);
+            }
+            (0..3).for_each(|receive| world.end(receive, true));
+            prop_assert_eq!(world.needed(), world.readable.clone(), "no space is lost");
+        }
+    }
+}

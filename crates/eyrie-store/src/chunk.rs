@@ -1,0 +1,197 @@
+//! How a stream falls into chunks, and how zero pages are left out of a stored chunk. Pure, no I/O.
+//! Equal memory must give equal chunks in the next image: the borders depend on records alone, never on the past.
+
+use eyrie_image::stream::{Kind, RecordHeader, MAX_PAYLOAD, RECORD_HEADER_LEN};
+
+/// Longest chunk in the stream: one record of the longest kind.
+pub const MAX_CHUNK: usize = RECORD_HEADER_LEN + MAX_PAYLOAD;
+
+const PAGE: usize = 4096;
+
+/// Decides before which records a chunk ends.
+#[derive(Default)]
+pub struct Cutter {
+    /// Bytes gathered in the open chunk.
+    len: usize,
+    /// The 256 KiB window of addresses that the open chunk's pages lie in; `None` for other kinds.
+    window: Option<u64>,
+}
+
+impl Cutter {
+    /// True when the open chunk ends before this record. Page records of one aligned window of
+    /// [`MAX_PAYLOAD`] bytes gather in one chunk, and the records of other kinds between them in another,
+    /// so that a header which changes in every image spoils no pages.
+    pub fn cut_before(&mut self, header: &RecordHeader) -> bool {
+        let window = (header.kind == Kind::Pages).then(|| header.a / MAX_PAYLOAD as u64);
+        let record = RECORD_HEADER_LEN + header.len as usize;
+        let cut = self.len > 0 && (window != self.window || self.len + record > MAX_CHUNK);
+        self.window = window;
+        self.len = if cut { record } else { self.len + record };
+        cut
+    }
+}
+
+/// Where zero pages lie in a chunk, as (first byte, length), ascending and never touching.
+#[derive(Default)]
+pub struct ZeroRuns(Vec<(u32, u32)>);
+
+impl ZeroRuns {
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    /// Looks for zero pages in the payload of the record that lies at `start` of the chunk.
+    pub fn scan(&mut self, chunk: &[u8], start: usize) {
+        for at in (start..chunk.len()).step_by(PAGE) {
+            let Some(page) = chunk.get(at..at + PAGE) else { return };
+            if !is_zero(page) {
+                continue;
+            }
+            match self.0.last_mut() {
+                Some((first, len)) if (*first + *len) as usize == at => *len += PAGE as u32,
+                _ => self.0.push((at as u32, PAGE as u32)),
+            }
+        }
+    }
+
+    /// The stored form: the chunk itself, or, when it has zero pages, `count u32, (first u32, length u32)...`
+    /// and then the bytes outside those runs, put together in `scratch`.
+    pub fn strip<'a>(&self, chunk: &'a [u8], scratch: &'a mut Vec<u8>) -> &'a [u8] {
+        if self.0.is_empty() {
+            return chunk;
+        }
+        scratch.clear();
+        scratch.extend_from_slice(&(self.0.len() as u32).to_le_bytes());
+        for (first, len) in &self.0 {
+            scratch.extend_from_slice(&first.to_le_bytes());
+            scratch.extend_from_slice(&len.to_le_bytes());
+        }
+        let mut from = 0;
+        for &(first, len) in &self.0 {
+            scratch.extend_from_slice(&chunk[from..first as usize]);
+            from = (first + len) as usize;
+        }
+        scratch.extend_from_slice(&chunk[from..]);
+        scratch
+    }
+}
+
+/// Puts the zero pages back: `stored` becomes `raw_len` bytes in `raw`. `None` when the table of runs is not
+/// one that [`ZeroRuns::strip`] writes; `raw` never grows beyond `raw_len`.
+pub fn restore<'a>(stored: &'a [u8], raw_len: usize, raw: &'a mut Vec<u8>) -> Option<&'a [u8]> {
+    if stored.len() == raw_len {
+        return Some(stored);
+    }
+    let number = |at: usize| {
+        let bytes = stored.get(at..at + 4)?;
+        Some(u32::from_le_bytes(bytes.try_into().ok()?) as usize)
+    };
+    let runs = number(0)?;
+    let mut rest = stored.get(4 + runs.checked_mul(8)?..)?;
+    raw.clear();
+    for run in 0..runs {
+        let (first, len) = (number(4 + run * 8)?, number(8 + run * 8)?);
+        let (bytes, after) = rest.split_at_checked(first.checked_sub(raw.len())?)?;
+        if first + len > raw_len {
+            return None;
+        }
+        rest = after;
+        raw.extend_from_slice(bytes);
+        raw.resize(first + len, 0);
+    }
+    if raw.len() + rest.len() != raw_len {
+        return None;
+    }
+    raw.extend_from_slice(rest);
+    Some(raw)
+}
+
+/// Looks at 64 bytes at a time: most pages with content end the search in the first ones.
+fn is_zero(page: &[u8]) -> bool {
+    page.chunks_exact(64).all(|part| part.iter().fold(0, |all, byte| all | byte) == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn header(kind: Kind, a: u64, len: usize) -> RecordHeader {
+        RecordHeader { kind, flags: 0, a, b: 0, len: len as u64 }
+    }
+
+    #[test]
+    fn pages_of_one_window_stay_together_and_apart_from_all_else() {
+        let mut cutter = Cutter::default();
+        let window = MAX_PAYLOAD as u64;
+        let cuts = [
+            (header(Kind::Header, 0, 100), false),
+            (header(Kind::Mapping, 0, 100), false),
+            (header(Kind::Pages, 0, PAGE), true),
+            (header(Kind::Pages, window - 4096, PAGE), false),
+            (header(Kind::Pages, window, MAX_PAYLOAD), true),
+            (header(Kind::Pages, 2 * window, MAX_PAYLOAD), true),
+            (header(Kind::Context, 0, MAX_PAYLOAD), true),
+            (header(Kind::Trailer, 0, 0), true),
+        ];
+        for (record, cut) in cuts {
+            assert_eq!(cutter.cut_before(&record), cut, "{record:?}");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+        #[test]
+        fn zero_pages_come_back(
+            pages in prop::collection::vec(0u8..3, 0..64), start in 0usize..100, tail in 0usize..50,
+        ) {
+            let mut chunk = vec![5; start];
+            for page in &pages {
+                chunk.extend_from_slice(&[page / 2; PAGE]);
+                *chunk.last_mut().unwrap() |= page % 2;
+            }
+            chunk.resize(chunk.len() + tail, 0);
+            let mut runs = ZeroRuns::default();
+            runs.scan(&chunk, start);
+            let (mut scratch, mut raw) = (Vec::new(), Vec::new());
+            let stored = runs.strip(&chunk, &mut scratch);
+            let zeros = pages.iter().filter(|p| **p == 0).count();
+            prop_assert!(stored.len() <= chunk.len() - zeros * (PAGE - 8) + 4 * zeros.min(1));
+            prop_assert_eq!(restore(stored, chunk.len(), &mut raw), Some(chunk.as_slice()));
+        }
+
+        #[test]
+        fn a_cutter_never_lets_a_chunk_outgrow_its_bound(
+            records in prop::collection::vec((2u32..6, 0u64..4, 0..=MAX_PAYLOAD), 1..50),
+        ) {
+            let (mut cutter, mut open) = (Cutter::default(), 0);
+            for (kind, window, len) in records {
+                let kind = Kind::from_u32(kind).unwrap();
+                let record = header(kind, window * MAX_PAYLOAD as u64, len);
+                let cut = cutter.cut_before(&record);
+                open = RECORD_HEADER_LEN + len + if cut { 0 } else { open };
+                prop_assert!(open <= MAX_CHUNK);
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(100_000))]
+
+        #[test]
+        fn any_table_of_runs_stays_within_the_length(
+            runs in 0u32..5, numbers in prop::collection::vec(0u32..20_000, 0..10),
+            rest in 0usize..100, raw_len in 0usize..30_000,
+        ) {
+            let mut stored = runs.to_le_bytes().to_vec();
+            numbers.iter().for_each(|n| stored.extend_from_slice(&n.to_le_bytes()));
+            stored.resize(stored.len() + rest, 1);
+            let mut raw = Vec::new();
+            if let Some(bytes) = restore(&stored, raw_len, &mut raw) {
+                prop_assert_eq!(bytes.len(), raw_len);
+            }
+            prop_assert!(raw.len() <= raw_len);
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! The files of a store: their names, and the few ways in which they are written. It must never leave a file
+//! under its final name before its contents are whole, and never touch a file that is not the store's.
+
+use std::collections::BTreeMap;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FallocateFlags, FlockOperation};
+
+use crate::catalog::Reclaim;
+use crate::error::{IoError, StoreError};
+use crate::manifest::{ImageId, MAX_MANIFEST};
+use crate::store::Options;
+
+/// Suffix of files that do not count yet.
+const UNFINISHED: &str = ".new";
+
+pub struct Disk {
+    root: PathBuf,
+    sync: bool,
+    /// Holds the lock on the store for as long as it is open.
+    _lock: File,
+}
+
+impl Disk {
+    /// Makes the directories and, last, the file `store` that declares them a store.
+    pub fn create(root: &Path, options: &Options) -> Result<(), StoreError> {
+        let mut builder = DirBuilder::new();
+        builder.recursive(true).mode(0o700);
+        builder.create(root).map_err(IoError::at("create", root))?;
+        for entry in fs::read_dir(root).map_err(IoError::at("read", root))? {
+            let name = entry.map_err(IoError::at("read", root))?.file_name();
+            if !["packs", "images", "store.new"].iter().any(|ours| name == *ours) {
+                return Err(StoreError::NotEmpty(root.to_owned()));
+            }
+        }
+        fs::set_permissions(root, fs::Permissions::from_mode(0o700))
+            .map_err(IoError::at("set the permissions of", root))?;
+        for name in ["packs", "images"] {
+            let dir = root.join(name);
+            builder.create(&dir).map_err(IoError::at("create", &dir))?;
+        }
+        let Options { keep, sync } = options;
+        let text = format!("eyrie-store 1\nkeep {keep}\nsync {sync}\n");
+        let (temp, path) = (root.join("store.new"), root.join("store"));
+        write_whole(&temp, text.as_bytes(), true)?;
+        rename(&temp, &path)?;
+        sync_dir(root)?;
+        // The directory's own name lives in its parent.
+        let real = root.canonicalize().map_err(IoError::at("look at", root))?;
+        Ok(real.parent().map_or(Ok(()), sync_dir)?)
+    }
+
+    /// Locks the store and reads what it was created with.
+    pub fn open(root: &Path) -> Result<(Disk, Options), StoreError> {
+        let path = root.join("store");
+        let not_a_store =
+            |reason: &str| StoreError::NotAStore { path: root.to_owned(), reason: reason.into() };
+        if !path.is_file() {
+            return Err(not_a_store("no file `store`"));
+        }
+        let mut lock = File::open(&path).map_err(IoError::at("open", &path))?;
+        let mode = fs::metadata(root).map_err(IoError::at("look at", root))?.mode();
+        if mode & 0o077 != 0 {
+            return Err(StoreError::Exposed(root.to_owned()));
+        }
+        match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Err(rustix::io::Errno::WOULDBLOCK) => return Err(StoreError::InUse(root.to_owned())),
+            other => other.map_err(|errno| IoError::at("lock", &path)(errno.into()))?,
+        }
+        let mut text = Vec::new();
+        (&mut lock).take(256).read_to_end(&mut text).map_err(IoError::at("read", &path))?;
+        let options = parse_options(&text)
+            .ok_or_else(|| not_a_store("its file `store` has another version or is damaged"))?;
+        Ok((Disk { root: root.to_owned(), sync: options.sync, _lock: lock }, options))
+    }
+
+    pub fn pack_path(&self, pack: u64) -> PathBuf {
+        self.root.join("packs").join(format!("{pack:016x}"))
+    }
+
+    pub fn image_path(&self, rank: u32, image: ImageId) -> PathBuf {
+        self.root.join("images").join(format!("{rank}-{image}"))
+    }
+
+    pub fn create_pack(&self, pack: u64) -> Result<File, IoError> {
+        let path = self.pack_path(pack);
+        let mut options = OpenOptions::new();
+        options.write(true).create_new(true).mode(0o600);
+        options.open(&path).map_err(IoError::at("create", &path))
+    }
+
+    pub fn open_pack(&self, pack: u64) -> Result<File, IoError> {
+        let path = self.pack_path(pack);
+        File::open(&path).map_err(IoError::at("open", &path))
+    }
+
+    /// Brings a pack's contents to stable storage, if the store was asked to.
+    pub fn sync_pack(&self, pack: u64, file: &File) -> Result<(), IoError> {
+        match self.sync {
+            true => file.sync_data().map_err(IoError::at("sync", &self.pack_path(pack))),
+            false => Ok(()),
+        }
+    }
+
+    pub fn sync_pack_names(&self) -> Result<(), IoError> {
+        self.sync_names("packs")
+    }
+
+    fn sync_names(&self, dir: &str) -> Result<(), IoError> {
+        match self.sync {
+            true => sync_dir(&self.root.join(dir)),
+            false => Ok(()),
+        }
+    }
+
+    /// Writes a manifest under a name that does not count; `attempt` tells concurrent writers apart.
+    pub fn write_manifest(
+        &self,
+        rank: u32,
+        image: ImageId,
+        attempt: u64,
+        bytes: &[u8],
+    ) -> Result<PathBuf, IoError> {
+        let temp = self.root.join("images").join(format!("{rank}-{image}-{attempt}{UNFINISHED}"));
+        write_whole(&temp, bytes, self.sync).inspect_err(|_| drop(fs::remove_file(&temp)))?;
+        Ok(temp)
+    }
+
+    /// Gives a written manifest its final name: the moment from which the image counts. `Err` means that it
+    /// does not count, and was taken back.
+    pub fn publish(&self, temp: &Path, rank: u32, image: ImageId) -> Result<(), IoError> {
+        let path = self.image_path(rank, image);
+        let done = rename(temp, &path).and_then(|()| self.sync_names("images"));
+        done.inspect_err(|_| {
+            let _ = fs::remove_file(temp);
+            let _ = fs::remove_file(&path);
+        })
+    }
+
+    /// Removes manifests for good; their chunks may be given up once this returns.
+    pub fn unpublish(&self, images: &[(u32, ImageId)]) -> Result<(), IoError> {
+        for &(rank, image) in images {
+            remove_if_there(&self.image_path(rank, image))?;
+        }
+        self.sync_names("images")
+    }
+
+    /// Gives space back. A failure costs space only and is logged; the next open tries again.
+    pub fn reclaim<'a>(&self, work: impl IntoIterator<Item = &'a Reclaim>) {
+        for item in work {
+            let done = match *item {
+                Reclaim::Delete { pack } => remove_if_there(&self.pack_path(pack)),
+                Reclaim::Punch { pack, offset, len } => self.punch(pack, offset, len),
+            };
+            if let Err(error) = done {
+                tracing::warn!(%error, "dead chunks keep their space for now");
+            }
+        }
+    }
+
+    fn punch(&self, pack: u64, offset: u64, len: u64) -> Result<(), IoError> {
+        let path = self.pack_path(pack);
+        let file = match OpenOptions::new().write(true).open(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            other => other.map_err(IoError::at("open", &path))?,
+        };
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        match rustix::fs::fallocate(&file, flags, offset, len) {
+            // This file system cannot: the space comes back when the pack has run empty.
+            Err(rustix::io::Errno::OPNOTSUPP) => Ok(()),
+            other => other.map_err(|errno| IoError::at("free a part of", &path)(errno.into())),
+        }
+    }
+
+    /// Numbers and lengths of all pack files.
+    pub fn packs(&self) -> Result<BTreeMap<u64, u64>, IoError> {
+        let mut packs = BTreeMap::new();
+        for (path, name, meta) in list(&self.root.join("packs"))? {
+            match u64::from_str_radix(&name, 16) {
+                Ok(pack) if meta.is_file() && self.pack_path(pack) == path && pack < u64::MAX => {
+                    packs.insert(pack, meta.len());
+                }
+                _ => tracing::warn!(path = %path.display(), "not a pack of this store; left alone"),
+            }
+        }
+        Ok(packs)
+    }
+
+    /// Rank and number of every published manifest, by rank and then newest first; removes unfinished ones.
+    pub fn manifests(&self) -> Result<Vec<(u32, ImageId)>, IoError> {
+        let mut found = Vec::new();
+        for (path, name, meta) in list(&self.root.join("images"))? {
+            let numbers = name.split_once('-').map(|(rank, image)| (rank.parse(), image.parse()));
+            match numbers {
+                _ if name.ends_with(UNFINISHED) => remove_if_there(&path)?,
+                Some((Ok(rank), Ok(image)))
+                    if meta.is_file() && self.image_path(rank, image) == path =>
+                {
+                    found.push((rank, image));
+                }
+                _ => {
+                    tracing::warn!(path = %path.display(), "not an image of this store; left alone")
+                }
+            }
+        }
+        found.sort_unstable_by_key(|&(rank, image)| (rank, std::cmp::Reverse(image)));
+        Ok(found)
+    }
+
+    /// The bytes of a manifest, `None` when it is longer than any manifest can be.
+    pub fn read_manifest(&self, rank: u32, image: ImageId) -> Result<Option<Vec<u8>>, IoError> {
+        let path = self.image_path(rank, image);
+        let file = File::open(&path).map_err(IoError::at("open", &path))?;
+        let mut bytes = Vec::new();
+        let limit = MAX_MANIFEST as u64 + 1;
+        file.take(limit).read_to_end(&mut bytes).map_err(IoError::at("read", &path))?;
+        Ok((bytes.len() as u64 != limit).then_some(bytes))
+    }
+
+    /// Bytes that the file system has given to the store's files.
+    pub fn allocated(&self) -> Result<u64, IoError> {
+        let mut blocks = 0;
+        for dir in ["packs", "images"] {
+            blocks += list(&self.root.join(dir))?.iter().map(|(_, _, m)| m.blocks()).sum::<u64>();
+        }
+        Ok(blocks * 512)
+    }
+}
+
+fn parse_options(text: &[u8]) -> Option<Options> {
+    let text = std::str::from_utf8(text).ok()?;
+    let rest = text.strip_prefix("eyrie-store 1\nkeep ")?;
+    let (keep, sync) = rest.strip_suffix('\n')?.split_once("\nsync ")?;
+    Some(Options { keep: keep.parse().ok().filter(|n| *n > 0)?, sync: sync.parse().ok()? })
+}
+
+/// The files of a folder. One that is removed while we look is left out.
+fn list(dir: &Path) -> Result<Vec<(PathBuf, String, fs::Metadata)>, IoError> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir).map_err(IoError::at("read", dir))? {
+        let entry = entry.map_err(IoError::at("read", dir))?;
+        match entry.metadata() {
+            Ok(meta) => {
+                let name = entry.file_name().to_string_lossy().into_owned();
+                found.push((entry.path(), name, meta));
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(IoError::at("look at", &entry.path())(error)),
+        }
+    }
+    Ok(found)
+}
+
+fn write_whole(path: &Path, bytes: &[u8], sync: bool) -> Result<(), IoError> {
+    let write = || -> io::Result<()> {
+        let mut options = OpenOptions::new();
+        let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(path)?;
+        file.write_all(bytes)?;
+        if sync {
+            file.sync_all()?;
+        }
+        Ok(())
+    };
+    write().map_err(IoError::at("write", path))
+}
+
+fn rename(from: &Path, to: &Path) -> Result<(), IoError> {
+    fs::rename(from, to).map_err(IoError::at("rename to", to))
+}
+
+fn sync_dir(dir: &Path) -> Result<(), IoError> {
+    File::open(dir).and_then(|d| d.sync_all()).map_err(IoError::at("sync", dir))
+}
+
+fn remove_if_there(path: &Path) -> Result<(), IoError> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(IoError::at("remove", path)(error))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,120 @@
+//! What can go wrong in a store, by operation. A message must name the file and say what still holds.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::manifest::ImageId;
+
+/// A failed file operation: what was done, to which file, and the kernel's reason.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {doing} {}: {source}", path.display())]
+pub struct IoError {
+    pub doing: &'static str,
+    pub path: PathBuf,
+    pub source: io::Error,
+}
+
+impl IoError {
+    /// For `map_err`: wraps the kernel's reason.
+    pub(crate) fn at(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> IoError {
+        let path = path.to_owned();
+        move |source| IoError { doing, path, source }
+    }
+
+    /// True when the disk, the quota or the file size limit is used up.
+    pub fn is_full(&self) -> bool {
+        use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+        matches!(self.source.kind(), StorageFull | QuotaExceeded | FileTooLarge)
+    }
+}
+
+/// Why a store cannot be created, opened or changed.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    #[error(transparent)]
+    Io(#[from] IoError),
+    #[error("{}: not empty; give the store a directory of its own", .0.display())]
+    NotEmpty(PathBuf),
+    #[error("{}: not a checkpoint store ({reason})", path.display())]
+    NotAStore { path: PathBuf, reason: String },
+    #[error("{}: in use by another process", .0.display())]
+    InUse(PathBuf),
+    #[error("{}: other users can enter it; images hold all memory of a rank: chmod 700 it", .0.display())]
+    Exposed(PathBuf),
+    #[error("keep must be at least 1, or there is nothing to recover from")]
+    KeepNothing,
+}
+
+/// What is wrong with an image stream.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StreamError {
+    #[error("it ends after {bytes} bytes, before its trailer")]
+    Truncated { bytes: u64 },
+    #[error("record {record} at byte {bytes} has an unknown kind or is too long")]
+    BadRecord { record: u64, bytes: u64 },
+    #[error("it does not begin with a header record")]
+    NoHeader,
+    #[error("record {record} is a second header record")]
+    SecondHeader { record: u64 },
+    #[error("its trailer counts {said_bytes} bytes in {said_records} records, but {bytes} bytes in {records} records came")]
+    BadTrailer { said_bytes: u64, said_records: u64, bytes: u64, records: u64 },
+    #[error("it falls into {chunks} chunks within {bytes} bytes, more than whole pages can give")]
+    Fragmented { chunks: usize, bytes: u64 },
+    #[error("it is longer than {} chunks", crate::manifest::MAX_CHUNKS)]
+    TooLong,
+}
+
+/// Why an image was not committed. Earlier images stay as they were; what was written for this one is freed.
+#[derive(Debug, thiserror::Error)]
+pub enum ReceiveError {
+    #[error("rank {rank}, image {image}: the stream is refused: {source}")]
+    Stream { rank: u32, image: ImageId, source: StreamError },
+    #[error("rank {rank}, image {image}: the stream broke off: {source}")]
+    Read { rank: u32, image: ImageId, source: io::Error },
+    #[error("rank {rank}, image {image}, incarnation {incarnation}: the store already has image {newest} of incarnation {newest_incarnation}")]
+    Superseded {
+        rank: u32,
+        image: ImageId,
+        incarnation: u64,
+        newest: ImageId,
+        newest_incarnation: u64,
+    },
+    #[error("rank {rank}, image {image}: {len} bytes of metadata, at most {max} are allowed")]
+    MetaTooLong { rank: u32, image: ImageId, len: usize, max: usize },
+    #[error(
+        "rank {rank}, image {image}: not stored, earlier images stay valid: {source}{}",
+        if source.is_full() { " (free space under the store or give it another directory)" } else { "" }
+    )]
+    Storage { rank: u32, image: ImageId, source: IoError },
+}
+
+impl ReceiveError {
+    /// True when the image failed for want of space: the job goes on with its earlier images.
+    pub fn is_full(&self) -> bool {
+        matches!(self, ReceiveError::Storage { source, .. } if source.is_full())
+    }
+}
+
+/// Why an image could not be sent whole. Every byte written before the error is right.
+#[derive(Debug, thiserror::Error)]
+pub enum SendError {
+    #[error("there is no image {image} of rank {rank}")]
+    NoImage { rank: u32, image: ImageId },
+    /// The image is damaged on disk: the caller falls back to the one before it.
+    #[error(
+        "rank {rank}, image {image}: chunk {chunk} ({hash}) at byte {offset} of {} is damaged: {reason}",
+        file.display()
+    )]
+    Damaged {
+        rank: u32,
+        image: ImageId,
+        chunk: usize,
+        hash: String,
+        file: PathBuf,
+        offset: u64,
+        reason: String,
+    },
+    /// The receiver went away; the image is not at fault.
+    #[error("rank {rank}, image {image}: cannot send on: {source}")]
+    Write { rank: u32, image: ImageId, source: io::Error },
+}

@@ -1,0 +1,141 @@
+//! Giving images out again, and looking for damage. It must never write a byte that it has not verified.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+use crate::chunk::{restore, MAX_CHUNK};
+use crate::error::{SendError, StoreError};
+use crate::manifest::{ChunkRef, ImageId, Manifest, Place};
+use crate::store::{lock, Store};
+
+/// What a check of all images found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VerifyReport {
+    pub images: u64,
+    /// Chunks read, each once.
+    pub chunks: u64,
+    pub damaged: Vec<Damage>,
+}
+
+/// A manifest or chunk that is not what was stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Damage {
+    pub file: PathBuf,
+    /// Byte in the file at which the damaged chunk begins; 0 for a manifest.
+    pub offset: u64,
+    pub reason: String,
+    /// Rank and number of every image that needs it.
+    pub images: Vec<(u32, ImageId)>,
+}
+
+impl Store {
+    /// Writes an image's stream to `out` and returns its length in bytes. Every chunk is verified before it is
+    /// written; at the first damaged one this ends with [`SendError::Damaged`], and the caller starts again
+    /// with the image before.
+    pub fn send(&self, rank: u32, image: ImageId, mut out: impl Write) -> Result<u64, SendError> {
+        let pin = self.pin(rank, image).ok_or(SendError::NoImage { rank, image })?;
+        let mut reader = Reader::new(self);
+        for (number, chunk) in pin.manifest.chunks.iter().enumerate() {
+            let raw = reader.read(chunk).map_err(|reason| {
+                self.catalog().mark_damaged(chunk.place);
+                SendError::Damaged {
+                    rank,
+                    image,
+                    chunk: number,
+                    hash: hex(chunk),
+                    file: self.disk.pack_path(chunk.place.pack),
+                    offset: chunk.place.offset,
+                    reason,
+                }
+            })?;
+            out.write_all(raw).map_err(|source| SendError::Write { rank, image, source })?;
+        }
+        out.flush().map_err(|source| SendError::Write { rank, image, source })?;
+        Ok(pin.manifest.bytes)
+    }
+
+    /// Reads all manifests and chunks from disk and checks them. Damaged chunks are stored anew when a later
+    /// image brings them again.
+    pub fn verify(&self) -> Result<VerifyReport, StoreError> {
+        let names: Vec<_> = self.catalog().images().map(|m| (m.rank, m.image)).collect();
+        let pins: Vec<_> = names.iter().filter_map(|&(rank, n)| self.pin(rank, n)).collect();
+        let mut report = VerifyReport { images: pins.len() as u64, ..VerifyReport::default() };
+        let mut users: BTreeMap<Place, (ChunkRef, Vec<(u32, ImageId)>)> = BTreeMap::new();
+        for pin in &pins {
+            let name = (pin.manifest.rank, pin.manifest.image);
+            report.damaged.extend(self.check_manifest(&pin.manifest));
+            for chunk in &pin.manifest.chunks {
+                let (_, images) = users.entry(chunk.place).or_insert((*chunk, Vec::new()));
+                if images.last() != Some(&name) {
+                    images.push(name);
+                }
+            }
+        }
+        let mut reader = Reader::new(self);
+        for (place, (chunk, images)) in users {
+            report.chunks += 1;
+            if let Err(reason) = reader.read(&chunk) {
+                self.catalog().mark_damaged(place);
+                let file = self.disk.pack_path(place.pack);
+                report.damaged.push(Damage { file, offset: place.offset, reason, images });
+            }
+        }
+        Ok(report)
+    }
+
+    /// Compares a manifest on disk with the one in memory. One discarded meanwhile is not damaged.
+    fn check_manifest(&self, manifest: &Manifest) -> Option<Damage> {
+        let (rank, image) = (manifest.rank, manifest.image);
+        let _publishing = lock(&self.publishing);
+        self.catalog().image(rank, image)?;
+        let reason = match self.disk.read_manifest(rank, image) {
+            Ok(Some(bytes)) => match Manifest::decode(&bytes) {
+                Ok(found) if found == *manifest => return None,
+                Ok(_) => "it is another image's manifest".to_owned(),
+                Err(error) => error.to_string(),
+            },
+            Ok(None) => "it is longer than a manifest can be".to_owned(),
+            Err(error) => error.source.to_string(),
+        };
+        let file = self.disk.image_path(rank, image);
+        Some(Damage { file, offset: 0, reason, images: vec![(rank, image)] })
+    }
+}
+
+/// Reads chunks, with the last pack's file kept open: an image lies in few packs.
+struct Reader<'a> {
+    store: &'a Store,
+    open: Option<(u64, File)>,
+    stored: Vec<u8>,
+    raw: Vec<u8>,
+}
+
+impl<'a> Reader<'a> {
+    fn new(store: &'a Store) -> Self {
+        Reader { store, open: None, stored: vec![0; MAX_CHUNK], raw: Vec::new() }
+    }
+
+    /// The chunk as it stood in the stream, verified; `Err` says what is wrong with it.
+    fn read(&mut self, chunk: &ChunkRef) -> Result<&[u8], String> {
+        let pack = chunk.place.pack;
+        if self.open.as_ref().is_none_or(|(open, _)| *open != pack) {
+            let file = self.store.disk.open_pack(pack).map_err(|e| e.source.to_string())?;
+            self.open = Some((pack, file));
+        }
+        let (_, file) = self.open.as_ref().expect("just opened");
+        let stored = &mut self.stored[..chunk.stored_len as usize];
+        file.read_exact_at(stored, chunk.place.offset).map_err(|error| error.to_string())?;
+        if blake3::hash(stored) != blake3::Hash::from_bytes(chunk.key.hash) {
+            return Err("its contents do not match its hash".into());
+        }
+        restore(stored, chunk.key.raw_len as usize, &mut self.raw)
+            .ok_or_else(|| "its table of zero pages is nonsense".into())
+    }
+}
+
+fn hex(chunk: &ChunkRef) -> String {
+    blake3::Hash::from_bytes(chunk.key.hash).to_hex().to_string()
+}

@@ -1,0 +1,214 @@
+//! The store itself: creating, opening with recovery, listing, discarding. Manifests are the only truth on
+//! disk; whatever no manifest refers to is free space. It must never give up a chunk before the manifests
+//! that need it are gone for good.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use crate::catalog::{Catalog, Reclaim};
+use crate::disk::Disk;
+use crate::error::{IoError, StoreError};
+use crate::manifest::{ImageId, ImageInfo, Manifest};
+
+/// What a store is created with; it remembers this.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Images kept of each rank, at least 1. With 2, a damaged image leaves one to fall back to.
+    pub keep: usize,
+    /// Whether an image reaches stable storage before it counts. Without, images survive the death of every
+    /// process, but not that of the machine; right for a store in memory (tmpfs).
+    pub sync: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options { keep: 2, sync: true }
+    }
+}
+
+/// A committed image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ImageSummary {
+    pub rank: u32,
+    pub image: ImageId,
+    pub info: ImageInfo,
+    /// Length of the stream in bytes.
+    pub bytes: u64,
+}
+
+/// What opening a store had to drop.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recovery {
+    /// Images that were committed once and are damaged now, with the reason.
+    pub lost: Vec<(u32, ImageId, String)>,
+}
+
+/// Space taken by a store, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Usage {
+    /// What the file system has allocated.
+    pub on_disk: u64,
+    /// What the chunks of live images take, each counted once.
+    pub live: u64,
+}
+
+/// The checkpoint store of one job. All calls may run at the same time from several threads.
+pub struct Store {
+    pub(crate) disk: Disk,
+    pub(crate) keep: usize,
+    catalog: Mutex<Catalog>,
+    /// Held while manifests appear or disappear, so that disk and catalog change in the same order.
+    pub(crate) publishing: Mutex<()>,
+    pub(crate) attempts: AtomicU64,
+    recovery: Recovery,
+}
+
+impl Store {
+    /// Makes a store in `dir`, which becomes accessible to its owner only; it must be empty or not exist.
+    pub fn create(dir: impl AsRef<Path>, options: Options) -> Result<Store, StoreError> {
+        if options.keep == 0 {
+            return Err(StoreError::KeepNothing);
+        }
+        Disk::create(dir.as_ref(), &options)?;
+        Store::open(dir)
+    }
+
+    /// Opens a store, also one whose process was killed: images that were not committed are dropped and
+    /// their space is freed, damaged manifests are dropped with a reason (see [`Store::recovery`]).
+    pub fn open(dir: impl AsRef<Path>) -> Result<Store, StoreError> {
+        let (disk, Options { keep, .. }) = Disk::open(dir.as_ref())?;
+        let mut catalog = Catalog::default();
+        let lost = load(&disk, &mut catalog, keep)?;
+        Ok(Store {
+            disk,
+            keep,
+            catalog: Mutex::new(catalog),
+            publishing: Mutex::new(()),
+            attempts: AtomicU64::new(0),
+            recovery: Recovery { lost },
+        })
+    }
+
+    /// What opening this store had to drop.
+    pub fn recovery(&self) -> &Recovery {
+        &self.recovery
+    }
+
+    /// The committed images of a rank, newest first.
+    pub fn images(&self, rank: u32) -> Vec<ImageSummary> {
+        self.catalog().images_of(rank).map(|manifest| summary(manifest)).collect()
+    }
+
+    /// Drops all images of a rank. A receive that runs meanwhile may still commit.
+    pub fn discard_rank(&self, rank: u32) -> Result<(), StoreError> {
+        Ok(self.prune(rank, 0)?)
+    }
+
+    /// Space taken. What a running receive has written is part of both figures.
+    pub fn usage(&self) -> Result<Usage, StoreError> {
+        Ok(Usage { on_disk: self.disk.allocated()?, live: self.catalog().live_bytes() })
+    }
+
+    /// Drops all but the newest `keep` images of a rank and frees what only they needed.
+    pub(crate) fn prune(&self, rank: u32, keep: usize) -> Result<(), IoError> {
+        let mut work = BTreeSet::new();
+        {
+            let _publishing = lock(&self.publishing);
+            let surplus = self.catalog().surplus(rank, keep);
+            if surplus.is_empty() {
+                return Ok(());
+            }
+            let names: Vec<_> = surplus.iter().map(|m| (m.rank, m.image)).collect();
+            self.disk.unpublish(&names)?;
+            let mut catalog = self.catalog();
+            for (rank, image) in names {
+                work.extend(catalog.remove(rank, image));
+            }
+        }
+        self.disk.reclaim(&work);
+        Ok(())
+    }
+
+    pub(crate) fn catalog(&self) -> MutexGuard<'_, Catalog> {
+        lock(&self.catalog)
+    }
+
+    /// An image that stays readable until the pin is dropped, even when it is discarded meanwhile.
+    pub(crate) fn pin(&self, rank: u32, image: ImageId) -> Option<Pin<'_>> {
+        let mut catalog = self.catalog();
+        let manifest = Arc::clone(catalog.image(rank, image)?);
+        catalog.hold(&manifest.chunks);
+        Some(Pin { store: self, manifest })
+    }
+}
+
+/// Keeps the chunks of an image from being freed.
+pub(crate) struct Pin<'a> {
+    store: &'a Store,
+    pub manifest: Arc<Manifest>,
+}
+
+impl Drop for Pin<'_> {
+    fn drop(&mut self) {
+        let work = self.store.catalog().release(&self.manifest.chunks);
+        self.store.disk.reclaim(&work);
+    }
+}
+
+/// A panic elsewhere leaves these locks' data whole: every change under them is complete or has not begun.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+fn summary(manifest: &Manifest) -> ImageSummary {
+    ImageSummary {
+        rank: manifest.rank,
+        image: manifest.image,
+        info: manifest.info.clone(),
+        bytes: manifest.bytes,
+    }
+}
+
+/// Reads all manifests into the catalog and frees everything that they do not refer to. Returns the images
+/// that are damaged.
+fn load(
+    disk: &Disk,
+    catalog: &mut Catalog,
+    keep: usize,
+) -> Result<Vec<(u32, ImageId, String)>, StoreError> {
+    let packs = disk.packs()?;
+    let (mut lost, mut drop) = (Vec::new(), Vec::new());
+    for (rank, image) in disk.manifests()? {
+        if catalog.images_of(rank).count() >= keep {
+            drop.push((rank, image));
+            continue;
+        }
+        let bytes = disk.read_manifest(rank, image)?;
+        let outcome = decode_named(bytes, rank, image).and_then(|m| catalog.adopt(m, &packs));
+        if let Err(reason) = outcome {
+            tracing::warn!(rank, image, reason, "an image is lost");
+            drop.push((rank, image));
+            lost.push((rank, image, reason));
+        }
+    }
+    if !drop.is_empty() {
+        disk.unpublish(&drop)?;
+    }
+    let known: BTreeSet<u64> = catalog.pack_ids().collect();
+    let unknown = packs.keys().filter(|pack| !known.contains(pack));
+    let mut work: BTreeSet<Reclaim> = unknown.map(|&pack| Reclaim::Delete { pack }).collect();
+    work.extend(known.iter().flat_map(|&pack| catalog.gaps(pack)));
+    disk.reclaim(&work);
+    Ok(lost)
+}
+
+fn decode_named(bytes: Option<Vec<u8>>, rank: u32, image: ImageId) -> Result<Manifest, String> {
+    let bytes = bytes.ok_or("it is longer than a manifest can be")?;
+    let manifest = Manifest::decode(&bytes).map_err(|error| error.to_string())?;
+    match (manifest.rank, manifest.image) == (rank, image) {
+        true => Ok(manifest),
+        false => Err("it belongs to another rank or image".into()),
+    }
+}

@@ -1,0 +1,90 @@
+//! Image streams for the tests and the benchmark: the memory of a made-up process, one seed per page, so that
+//! any image can be made again from a few numbers and compared byte for byte.
+#![allow(dead_code)]
+
+use eyrie_image::stream::{Kind, RecordHeader, MAX_PAYLOAD};
+
+pub const PAGE: usize = 4096;
+pub const PAGES_PER_WINDOW: usize = MAX_PAYLOAD / PAGE;
+
+/// A process: the seed of each page's contents, 0 for a page of zeros.
+#[derive(Clone)]
+pub struct Process {
+    pub rank: u32,
+    pub pages: Vec<u64>,
+}
+
+impl Process {
+    /// `pages` pages of contents that no other rank has.
+    pub fn new(rank: u32, pages: usize) -> Process {
+        let first = (u64::from(rank) + 1) << 32;
+        Process { rank, pages: (0..pages as u64).map(|n| first + n).collect() }
+    }
+
+    /// Gives every page from `first` on, `every` apart, new contents.
+    pub fn touch(&mut self, generation: u64, first: usize, every: usize) {
+        for page in self.pages.iter_mut().skip(first).step_by(every) {
+            *page = (*page & 0xffff_ffff_ffff) | generation << 48;
+        }
+    }
+
+    /// The stream that a capture of this process writes.
+    pub fn stream(&self, image: u64) -> Vec<u8> {
+        let mut stream = Stream::default();
+        let mut start = [0; 100];
+        start[..8].copy_from_slice(&image.to_le_bytes());
+        stream.push(Kind::Header, 0, &start);
+        for mapping in 0..20 {
+            stream.push(Kind::Mapping, mapping, b"a mapping of the address space");
+        }
+        stream.push(Kind::File, 0, b"/an/open/file");
+        stream.push(Kind::Context, 0, &[7; 2000]);
+        let mut payload = vec![0; MAX_PAYLOAD];
+        for (window, seeds) in self.pages.chunks(PAGES_PER_WINDOW).enumerate() {
+            for (page, seed) in payload.chunks_exact_mut(PAGE).zip(seeds) {
+                fill(page, *seed);
+            }
+            let address = (1 << 40) + (window * MAX_PAYLOAD) as u64;
+            stream.push(Kind::Pages, address, &payload[..seeds.len() * PAGE]);
+        }
+        stream.finish()
+    }
+}
+
+/// A stream being written.
+#[derive(Default)]
+pub struct Stream {
+    pub bytes: Vec<u8>,
+    pub records: u64,
+}
+
+impl Stream {
+    pub fn push(&mut self, kind: Kind, a: u64, payload: &[u8]) {
+        let len = payload.len() as u64;
+        let header = RecordHeader { kind, flags: 0, a, b: 0, len };
+        self.bytes.extend_from_slice(&header.encode());
+        self.bytes.extend_from_slice(payload);
+        self.records += 1;
+    }
+
+    pub fn finish(mut self) -> Vec<u8> {
+        let (a, b) = (self.bytes.len() as u64, self.records);
+        let trailer = RecordHeader { kind: Kind::Trailer, flags: 0, a, b, len: 0 };
+        self.bytes.extend_from_slice(&trailer.encode());
+        self.bytes
+    }
+}
+
+/// Contents that do not repeat, from a seed; zeros from 0.
+pub fn fill(page: &mut [u8], seed: u64) {
+    if seed == 0 {
+        return page.fill(0);
+    }
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    for word in page.chunks_exact_mut(8) {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        word.copy_from_slice(&state.to_le_bytes());
+    }
+}

@@ -1,0 +1,193 @@
+//! Between a rank's provider and its agent: small fixed messages over an inherited SOCK_SEQPACKET
+//! socket, and the environment variables that tell the provider who it is. Encoding allocates
+//! nothing, because the provider may speak from a signal handler.
+
+/// The number that the agent channel has in every rank: the same in each of its lives, as all that a process
+/// inherits, because it may influence addresses.
+pub const AGENT_FD: i32 = 200;
+/// The number that the PMI socket has in every rank.
+pub const PMI_FD: i32 = 201;
+
+/// Number of the inherited descriptor of the agent channel ([`AGENT_FD`]).
+pub const ENV_AGENT_FD: &str = "EYRIE_AGENT_FD";
+/// The job's directory: sockets `router-K.sock`, file `secret`.
+pub const ENV_DIR: &str = "EYRIE_DIR";
+/// Rank, ranks of the job, incarnation, routers of the job: decimal numbers.
+pub const ENV_RANK: &str = "EYRIE_RANK";
+pub const ENV_SIZE: &str = "EYRIE_SIZE";
+pub const ENV_ROUTERS: &str = "EYRIE_ROUTERS";
+
+/// The incarnation is not in the environment, which must be the same in each life of a rank (it lies on
+/// the stack and moves addresses): the agent sends [`ToRank::Welcome`] first on the channel instead.
+///
+/// The signal that asks a rank for an image.
+pub fn capture_signal() -> i32 {
+    libc::SIGRTMAX() - 5
+}
+
+/// Longest message on the channel in bytes.
+pub const MAX_MESSAGE: usize = 512;
+
+/// Agent to rank.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ToRank {
+    /// First message to every incarnation, new or restored.
+    Welcome { incarnation: u32 },
+    /// Take an image now; comes with the descriptor that takes the stream (SCM_RIGHTS), before the signal.
+    Capture { image: u64, sync: bool },
+    /// The agent has read all output: the position of the standard streams is fixed, go on.
+    Go,
+}
+
+/// Rank to agent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FromRank<'a> {
+    /// The provider is loaded, or goes on in a restored process: the answer to [`ToRank::Welcome`] in
+    /// every life. `pid` takes the capture signal.
+    Loaded {
+        pid: u32,
+    },
+    /// The rank stands still at this clock and position and waits for [`ToRank::Go`].
+    Still {
+        image: u64,
+        clock: u64,
+        position: u64,
+    },
+    /// The image is under way (async) or written (sync); the rank computes on.
+    Captured {
+        image: u64,
+        child_pid: u32,
+        pause_ns: u64,
+    },
+    Refused {
+        image: u64,
+        reason: &'a str,
+    },
+    /// The rank ends itself for this reason.
+    Fatal {
+        reason: &'a str,
+    },
+}
+
+fn put(buf: &mut [u8; MAX_MESSAGE], kind: u8, numbers: &[u64], text: &str) -> usize {
+    buf[0] = kind;
+    let mut at = 8;
+    for n in numbers {
+        buf[at..at + 8].copy_from_slice(&n.to_le_bytes());
+        at += 8;
+    }
+    let mut take = text.len().min(MAX_MESSAGE - at);
+    while !text.is_char_boundary(take) {
+        take -= 1;
+    }
+    buf[at..at + take].copy_from_slice(&text.as_bytes()[..take]);
+    at + take
+}
+
+fn number(bytes: &[u8], i: usize) -> Option<u64> {
+    let at = 8 + 8 * i;
+    Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
+}
+
+fn text(bytes: &[u8], numbers: usize) -> Option<&str> {
+    let rest = bytes.get(8 + 8 * numbers..)?;
+    Some(match std::str::from_utf8(rest) {
+        Ok(s) => s,
+        Err(e) => std::str::from_utf8(&rest[..e.valid_up_to()]).unwrap_or(""),
+    })
+}
+
+impl ToRank {
+    /// Writes the message to `buf`, returns its length.
+    pub fn encode(&self, buf: &mut [u8; MAX_MESSAGE]) -> usize {
+        match *self {
+            ToRank::Welcome { incarnation } => put(buf, 1, &[incarnation.into()], ""),
+            ToRank::Capture { image, sync } => put(buf, 2, &[image, sync.into()], ""),
+            ToRank::Go => put(buf, 3, &[], ""),
+        }
+    }
+
+    /// Reads a message; `None` when it is none.
+    pub fn decode(bytes: &[u8]) -> Option<ToRank> {
+        Some(match *bytes.first()? {
+            1 => ToRank::Welcome { incarnation: number(bytes, 0)?.try_into().ok()? },
+            2 => ToRank::Capture { image: number(bytes, 0)?, sync: number(bytes, 1)? != 0 },
+            3 => ToRank::Go,
+            _ => return None,
+        })
+    }
+}
+
+impl<'a> FromRank<'a> {
+    /// Writes the message to `buf`, returns its length. Texts are cut to fit.
+    pub fn encode(&self, buf: &mut [u8; MAX_MESSAGE]) -> usize {
+        match *self {
+            FromRank::Loaded { pid } => put(buf, 1, &[pid.into()], ""),
+            FromRank::Still { image, clock, position } => {
+                put(buf, 2, &[image, clock, position], "")
+            }
+            FromRank::Captured { image, child_pid, pause_ns } => {
+                put(buf, 3, &[image, child_pid.into(), pause_ns], "")
+            }
+            FromRank::Refused { image, reason } => put(buf, 4, &[image], reason),
+            FromRank::Fatal { reason } => put(buf, 5, &[], reason),
+        }
+    }
+
+    /// Reads a message; `None` when it is none.
+    pub fn decode(bytes: &'a [u8]) -> Option<FromRank<'a>> {
+        let n = |i| number(bytes, i);
+        Some(match *bytes.first()? {
+            1 => FromRank::Loaded { pid: n(0)?.try_into().ok()? },
+            2 => FromRank::Still { image: n(0)?, clock: n(1)?, position: n(2)? },
+            3 => FromRank::Captured {
+                image: n(0)?,
+                child_pid: n(1)?.try_into().ok()?,
+                pause_ns: n(2)?,
+            },
+            4 => FromRank::Refused { image: n(0)?, reason: text(bytes, 1)? },
+            5 => FromRank::Fatal { reason: text(bytes, 0)? },
+            _ => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_survive_the_channel() {
+        let mut buf = [0; MAX_MESSAGE];
+        for m in [
+            ToRank::Welcome { incarnation: 7 },
+            ToRank::Capture { image: 3, sync: true },
+            ToRank::Go,
+        ] {
+            let n = m.encode(&mut buf);
+            assert_eq!(ToRank::decode(&buf[..n]), Some(m));
+        }
+        let long = "é".repeat(MAX_MESSAGE);
+        for m in [
+            FromRank::Loaded { pid: 1 },
+            FromRank::Still { image: 1, clock: 2, position: 3 },
+            FromRank::Captured { image: 1, child_pid: 2, pause_ns: 3 },
+            FromRank::Refused { image: 9, reason: "fd 7 is a UDP socket" },
+        ] {
+            let n = m.encode(&mut buf);
+            assert_eq!(FromRank::decode(&buf[..n]), Some(m));
+        }
+        let n = FromRank::Fatal { reason: &long }.encode(&mut buf);
+        let Some(FromRank::Fatal { reason }) = FromRank::decode(&buf[..n]) else { panic!() };
+        assert!(long.starts_with(reason) && reason.len() > MAX_MESSAGE / 2);
+    }
+
+    #[test]
+    fn short_or_unknown_messages_are_none() {
+        for len in 0..24 {
+            assert_eq!(FromRank::decode(&[2u8; 24][..len]), None);
+        }
+        assert_eq!(FromRank::decode(&[99; 64]), None);
+        assert_eq!(ToRank::decode(&[]), None);
+    }
+}

@@ -1,0 +1,286 @@
+//! Messages between the controller and its agents: postcard in frames of `u32 length` and payload.
+//! A length beyond [`MAX_FRAME`] or a payload that does not decode ends the connection.
+
+use crate::{ImageId, Incarnation, Node, Rank};
+use serde::{de::DeserializeOwned, Deserialize, Serialize};
+use std::ffi::OsString;
+use std::io::{self, Read, Write};
+
+/// Longest payload of a control frame in bytes.
+pub const MAX_FRAME: usize = 4 << 20;
+
+/// What a connection to the controller's socket says it is. Sent first, then proven ([`crate::auth`]).
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Claim {
+    /// The control connection of a node's agent.
+    Agent { node: Node, pid: u32 },
+    /// A connection on which an agent hands the image stream of a rank to the store.
+    ImageUpload { rank: Rank, incarnation: Incarnation, image: ImageId },
+    /// A connection on which the store hands an image to an agent.
+    ImageFetch { rank: Rank, image: ImageId },
+    /// `eyrie status`, `inject`, `checkpoint`: one JSON request line, one JSON answer line.
+    User,
+}
+
+/// How a checkpoint is taken: Eagle's AC and SC.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CheckpointMode {
+    Async,
+    Sync,
+}
+
+/// What a rank runs.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Program {
+    /// The file to execute; `argv[0]` is what the user wrote.
+    pub exe: OsString,
+    pub argv: Vec<OsString>,
+    /// The environment of every rank; the agent adds what differs by rank.
+    pub env: Vec<(OsString, OsString)>,
+    pub cwd: OsString,
+}
+
+/// A rank to bring to life on a node, anew or from an image.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct StartRank {
+    pub rank: Rank,
+    pub incarnation: Incarnation,
+    /// Number of ranks of the job.
+    pub size: u32,
+    /// Number of routers of the job.
+    pub routers: u32,
+    /// Name of the PMI key value space: of this job only, the same for each incarnation.
+    pub kvsname: String,
+    pub program: Program,
+    /// Continue from this image, or start the program anew.
+    pub image: Option<ImageId>,
+    /// Whether the rank gets the job's standard input ([`ToAgent::Stdin`]); others read /dev/null.
+    pub stdin: bool,
+    /// Files in /dev/shm that earlier incarnations left: to be removed first.
+    pub leftovers: Vec<String>,
+}
+
+/// What an agent says of an image: before the stream on an upload, kept by the store, and before the
+/// stream again on a fetch.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct ImageMeta {
+    pub incarnation: Incarnation,
+    /// The provider's clock and the last message position at the capture.
+    pub clock: u64,
+    pub position: u64,
+    /// Bytes of (stdin, stdout, stderr) that the rank had behind it.
+    pub stream_offsets: [u64; 3],
+    /// PMI barriers the rank had passed.
+    pub barriers: u32,
+    /// Its files in /dev/shm.
+    pub shared: Vec<String>,
+}
+
+/// The controller's answer on an image connection, after the handshake.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum ImageAnswer {
+    /// A fetch: the stream follows, and ends with the connection.
+    Stream(ImageMeta),
+    /// An upload: the image is whole, verified and stored.
+    Stored,
+    Refused(String),
+}
+
+/// Controller to agent.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum ToAgent {
+    Start(Box<StartRank>),
+    /// Kill a rank with SIGKILL; only this incarnation.
+    Kill {
+        rank: Rank,
+        incarnation: Incarnation,
+    },
+    Capture {
+        rank: Rank,
+        incarnation: Incarnation,
+        image: ImageId,
+        mode: CheckpointMode,
+    },
+    /// New entries of the PMI key value space, and how many barriers the job has passed.
+    Pmi {
+        entries: Vec<(String, String)>,
+        barriers: u32,
+    },
+    /// Standard input for a rank from `offset` on.
+    Stdin {
+        rank: Rank,
+        offset: u64,
+        bytes: Vec<u8>,
+        eof: bool,
+    },
+    /// Output of the rank up to this offset was written to where it goes: room for more.
+    OutputShown {
+        rank: Rank,
+        incarnation: Incarnation,
+        stream: Stream,
+        offset: u64,
+    },
+    /// Asks for a [`FromAgent::Pulse`].
+    Pulse {
+        n: u64,
+    },
+    /// An injected failure: the agent stops its ranks and itself with SIGSTOP, and wakes them when it is woken.
+    Freeze,
+    /// End all ranks and exit.
+    Shutdown,
+}
+
+/// How a process ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Ending {
+    Code(i32),
+    Signal(i32),
+}
+
+/// Standard output or standard error.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Stream {
+    Stdout,
+    Stderr,
+}
+
+/// Agent to controller.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum FromAgent {
+    /// The process runs; for a start from an image: the image is mapped and the rank goes on.
+    Started {
+        rank: Rank,
+        incarnation: Incarnation,
+        pid: u32,
+        /// How long the image took to arrive, and then to be mapped; 0 when started anew.
+        fetched_us: u64,
+        restored_us: u64,
+    },
+    /// The rank could not be started or restored (no such program, image refused, ...).
+    StartFailed {
+        rank: Rank,
+        incarnation: Incarnation,
+        reason: String,
+    },
+    /// A file in /dev/shm that the rank's MPI library made and that its death would leave behind.
+    Shared {
+        rank: Rank,
+        path: String,
+    },
+    /// The MPI library has come up without our provider: `library` is the path of what is loaded.
+    NotOurs {
+        rank: Rank,
+        incarnation: Incarnation,
+        library: String,
+    },
+    /// The rank's MPI library has loaded our provider.
+    ProviderLoaded {
+        rank: Rank,
+        incarnation: Incarnation,
+    },
+    /// What the rank wrote, from `offset` of that stream on, in order.
+    Output {
+        rank: Rank,
+        incarnation: Incarnation,
+        stream: Stream,
+        offset: u64,
+        bytes: Vec<u8>,
+    },
+    /// Standard input: the agent has room for more from this offset on. Sent once at the start, then after
+    /// each piece that was handed to the rank.
+    StdinWanted {
+        rank: Rank,
+        incarnation: Incarnation,
+        offset: u64,
+    },
+    PmiPut {
+        rank: Rank,
+        incarnation: Incarnation,
+        key: String,
+        value: String,
+    },
+    /// The rank has arrived at its barrier number `barrier` (from 1).
+    PmiBarrier {
+        rank: Rank,
+        incarnation: Incarnation,
+        barrier: u32,
+    },
+    PmiFinalized {
+        rank: Rank,
+        incarnation: Incarnation,
+    },
+    PmiAbort {
+        rank: Rank,
+        incarnation: Incarnation,
+        code: i32,
+        message: String,
+    },
+    /// The process was captured; its image is on the way to the store.
+    Captured {
+        rank: Rank,
+        incarnation: Incarnation,
+        image: ImageId,
+        pause_us: u64,
+    },
+    CaptureRefused {
+        rank: Rank,
+        incarnation: Incarnation,
+        image: ImageId,
+        reason: String,
+    },
+    /// The rank cannot go on by its own word (divergence, unreachable router, ...): it ends by itself.
+    Fatal {
+        rank: Rank,
+        incarnation: Incarnation,
+        reason: String,
+    },
+    /// All output of the rank has been sent, then it ended like this.
+    Exited {
+        rank: Rank,
+        incarnation: Incarnation,
+        ending: Ending,
+        /// Whether it ever spoke PMI (in an image: before the capture).
+        spoke_pmi: bool,
+    },
+    Pulse {
+        n: u64,
+    },
+}
+
+/// Writes one message as a frame.
+///
+/// # Errors
+/// The writer's, and `InvalidData` when the message is longer than [`MAX_FRAME`].
+pub fn write_frame<T: Serialize>(out: &mut impl Write, message: &T) -> io::Result<()> {
+    let mut bytes = vec![0u8; 4];
+    bytes = postcard::to_extend(message, bytes)
+        .map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
+    let len = bytes.len() - 4;
+    if len > MAX_FRAME {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "control message too long"));
+    }
+    bytes[..4].copy_from_slice(&(len as u32).to_le_bytes());
+    out.write_all(&bytes)
+}
+
+/// Reads one message.
+///
+/// # Errors
+/// The reader's; `InvalidData` for a length beyond the bound or a payload that does not decode.
+pub fn read_frame<T: DeserializeOwned>(input: &mut impl Read) -> io::Result<T> {
+    let mut len = [0u8; 4];
+    input.read_exact(&mut len)?;
+    let len = u32::from_le_bytes(len) as usize;
+    if len > MAX_FRAME {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "control frame too long"));
+    }
+    let mut bytes = Vec::new();
+    // Grows with what really arrives, not with what the length promises.
+    input.take(len as u64).read_to_end(&mut bytes)?;
+    if bytes.len() < len {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    postcard::from_bytes(&bytes).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))
+}

@@ -1,0 +1,100 @@
+//! `eyrie bench`: Eyrie measured against the same MPICH without it.
+
+use anyhow::Context;
+use clap::{Args, Subcommand};
+use eyrie_bench::{answer, plot, Effort, Question, Setup};
+use std::path::PathBuf;
+
+/// Measure Eyrie against the same MPICH over its own tcp provider.
+///
+/// Both sides run in turn about, round after round, on this machine; what is shown are ratios with their spread, beside
+/// the figure of Eagle, whose design Eyrie follows. Needs MPICH, LAMMPS and the example programs, which `make build` makes. Other
+/// work on the machine disturbs the figures: how much there was is part of the report.
+#[derive(Args)]
+#[command(after_long_help = EXAMPLES)]
+pub struct BenchArgs {
+    #[command(subcommand)]
+    question: QuestionArg,
+    #[command(flatten)]
+    options: Options,
+}
+
+#[derive(Clone, Copy, Subcommand)]
+enum QuestionArg {
+    /// Half round trips between two ranks, 8 B to 4 MiB
+    Pingpong,
+    /// MPI_Alltoall, with 2, 4 and 8 ranks at one router
+    Alltoall,
+    /// Whole programs: LAMMPS, an integer sort, conjugate gradients, a stencil
+    Apps,
+    /// Six checkpoint strategies by number of checkpoints, and the pause by image size
+    Checkpoint,
+    /// Recoveries by image size and log length, phase by phase
+    Recovery,
+}
+
+#[derive(Args)]
+struct Options {
+    /// How often each side is measured [default: 5, with --quick 2]
+    #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: Option<u32>,
+    /// A minute or less: to see that everything works, not to rely on
+    #[arg(long, global = true)]
+    quick: bool,
+    /// Print JSON instead of a table
+    #[arg(long, global = true)]
+    json: bool,
+    /// Draw a figure as well (pingpong, alltoall, checkpoint, recovery)
+    #[arg(long, global = true, value_name = "FILE.svg")]
+    plot: Option<PathBuf>,
+    /// Virtual environment with MPICH and LAMMPS
+    #[arg(long, global = true, value_name = "DIR", default_value = "build/venv")]
+    venv: PathBuf,
+    /// The compiled example programs
+    #[arg(long, global = true, value_name = "DIR", default_value = "build/examples")]
+    examples: PathBuf,
+    /// Where jobs put their images and logs, as for `eyrie run`
+    #[arg(long, global = true, value_name = "DIR")]
+    dir: Option<PathBuf>,
+}
+
+const EXAMPLES: &str = "Examples:
+  Does it work here?
+      eyrie bench pingpong --quick
+  The figure as well, and JSON for other programs:
+      eyrie bench checkpoint --plot figure6.svg --json >checkpoint.json";
+
+pub fn run(args: BenchArgs) -> anyhow::Result<i32> {
+    let question = match args.question {
+        QuestionArg::Pingpong => Question::Pingpong,
+        QuestionArg::Alltoall => Question::Alltoall,
+        QuestionArg::Apps => Question::Apps,
+        QuestionArg::Checkpoint => Question::Checkpoint,
+        QuestionArg::Recovery => Question::Recovery,
+    };
+    let Options { rounds, quick, json, plot, venv, examples, dir } = args.options;
+    if plot.is_some() && !question.has_figure() {
+        anyhow::bail!("this measurement has no figure: leave --plot out");
+    }
+    let setup = Setup {
+        eyrie: std::env::current_exe().context("cannot find the eyrie command itself")?,
+        // Jobs run in folders of their own.
+        venv: std::path::absolute(venv)?,
+        examples: std::path::absolute(examples)?,
+        dir: dir.map(std::path::absolute).transpose()?,
+    };
+    let effort = Effort { rounds: rounds.unwrap_or(if quick { 2 } else { 5 }), quick };
+    let report = answer(question, &setup, effort)?;
+    if json {
+        println!("{}", report.json());
+    } else {
+        print!("{report}");
+    }
+    if let (Some(path), Some(chart)) = (plot, report.chart()) {
+        plot::draw(chart, &path)?;
+    }
+    if let Some(warning) = report.warning() {
+        eprintln!("eyrie bench: {warning}");
+    }
+    Ok(0)
+}

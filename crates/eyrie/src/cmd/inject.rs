@@ -1,0 +1,22 @@
+//! `eyrie inject`: a failure in a running job.
+
+use super::JobPlace;
+use eyrie_controller::runtime::jobdir;
+use eyrie_controller::runtime::users::{ask, Request};
+
+/// Let a failure happen in a running job.
+#[derive(clap::Args)]
+pub struct InjectArgs {
+    /// Name of the job (see `eyrie status`)
+    job: String,
+    /// The failure, as for `eyrie run --inject`; times count from now
+    spec: String,
+    #[command(flatten)]
+    place: JobPlace,
+}
+
+pub fn run(args: InjectArgs) -> anyhow::Result<i32> {
+    let dir = jobdir::find(&args.place.base()?, &args.job)?;
+    ask(&dir, &Request::Inject { spec: args.spec })?;
+    Ok(0)
+}

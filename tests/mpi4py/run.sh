@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# Runs mpi4py's own test suite under `eyrie run`, without the tests named in excluded.csv.
+# Usage: tests/mpi4py/run.sh [--plain] [RANKS] [MAIN.PY OPTIONS...]
+#   --plain  under the wheel's mpiexec over its tcp provider instead: what MPICH alone does; only tests that fail there as well
+#            (column mpich_over_tcp of excluded.csv) are left out
+#   RANKS    default 2
+# More options go to mpi4py's test/main.py, e.g. `-i test_rma` for one module, `-f` to stop at the first failure.
+set -uo pipefail
+root=$(cd "$(dirname "$0")/../.." && pwd)
+limit_s=900
+launcher=("$root/target/release/eyrie" run)
+excluded='$2 == "any" || $2 == ranks'
+if [ "${1:-}" = --plain ]; then
+    launcher=("$root/scripts/mpiexec-tcp.sh")
+    excluded='($2 == "any" || $2 == ranks) && $3 != "works"'
+    shift
+fi
+ranks=2
+if [[ "${1:-}" =~ ^[0-9]+$ ]]; then
+    ranks=$1
+    shift
+fi
+"$root/scripts/setup.sh" || exit 1
+suite=$(echo "$root"/build/mpi4py-*/test/runtests.py)
+log=$root/build/mpi4py-$ranks.log
+
+options=()
+while read -r pattern; do
+    options+=(-x "$pattern")
+done < <(awk -F, -v ranks="$ranks" "NR > 1 && ($excluded) {print \$1}" "$root/tests/mpi4py/excluded.csv")
+
+# The log has every rank's words in the order they came: a test that hangs is the last that some rank has begun.
+# MPI-IO's and the suite's temporary files go to a folder of its own.
+mkdir -p "$root/build/tmp"
+begin=$SECONDS
+TMPDIR=$root/build/tmp timeout -k 10 $limit_s "${launcher[@]}" -n "$ranks" "$root/build/venv/bin/python" "$suite" \
+    --no-builddir -v "${options[@]}" "$@" </dev/null >"$log" 2>&1
+status=$?
+
+# Ranks write at the same time: their lines may run into each other, so what is looked for may stand anywhere in a line.
+ended=$(grep -oE 'Ran [0-9]+ tests in' "$log" | wc -l)
+echo "mpi4py's suite at $ranks ranks: $((SECONDS - begin)) s, $((${#options[@]} / 2)) patterns of excluded.csv left out, log $log"
+if [ $status = 124 ]; then
+    echo "not finished after $limit_s s; the last that was begun:"
+    tail -n "$((2 * ranks))" "$log"
+fi
+# Every rank must have come to the end and found nothing wrong (the suite's exit code says so).
+if [ $status != 0 ] || [ "$ended" != "$ranks" ]; then
+    grep -E '\.\.\. .*(FAIL|ERROR)$' "$log" | sort | uniq -c
+    echo "failed: exit code $status, $ended of $ranks ranks came to the end"
+    exit 1
+fi
+echo "$(grep -oE 'Ran [0-9]+ tests' "$log" | sort -u | paste -sd,) on each of $ranks ranks, all passed or skipped"
