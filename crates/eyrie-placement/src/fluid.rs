@@ -94,18 +94,24 @@ struct Link {
     capacity: f64,
     weight: f64,
     flows: u32,
-    version: u32,
 }
 
-/// A candidate bottleneck; ordered by its share, ties by link so that results repeat.
+impl Link {
+    /// What a flow of weight 1 gets if this link is its bottleneck.
+    fn share(&self) -> f64 {
+        self.capacity / self.weight.max(1e-12)
+    }
+}
+
+/// A candidate bottleneck: its share when it was last looked at, and the link; ties by link so that results repeat.
 #[derive(PartialEq)]
-struct Bottleneck(f64, u32, u32);
+struct Bottleneck(f64, u32);
 
 impl Eq for Bottleneck {}
 
 impl Ord for Bottleneck {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.0.total_cmp(&other.0).then(self.1.cmp(&other.1)).then(self.2.cmp(&other.2))
+        self.0.total_cmp(&other.0).then(self.1.cmp(&other.1))
     }
 }
 
@@ -113,6 +119,17 @@ impl PartialOrd for Bottleneck {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
+}
+
+/// Buffers that every solution of the shares uses again.
+#[derive(Default)]
+struct Buffers {
+    links: Vec<Link>,
+    /// Flows of each link, in compressed rows.
+    first: Vec<u32>,
+    next: Vec<u32>,
+    users: Vec<u32>,
+    heap: BinaryHeap<Reverse<Bottleneck>>,
 }
 
 const NOT_DENSE: u32 = u32::MAX;
@@ -161,6 +178,7 @@ impl Simulation {
         let start = |flows: &[Flow], i: u32| flows[i as usize].start_s;
         waiting.sort_by(|&a, &b| start(&self.flows, b).total_cmp(&start(&self.flows, a)));
         let mut active: Vec<u32> = Vec::new();
+        let mut buffers = Buffers::default();
         let mut now = waiting.last().map_or(0.0, |&i| start(&self.flows, i));
         loop {
             while waiting.last().is_some_and(|&i| start(&self.flows, i) <= now * (1.0 + tolerance))
@@ -174,7 +192,7 @@ impl Simulation {
                 }
                 continue;
             }
-            self.solve(&active);
+            self.solve(&active, &mut buffers);
             let ends = |f: &Flow| f.remaining / f.rate;
             let first_end =
                 active.iter().map(|&i| ends(&self.flows[i as usize])).fold(f64::MAX, f64::min);
@@ -192,48 +210,20 @@ impl Simulation {
     }
 
     /// Max-min fair rates of the active flows: the tightest link fixes its flows, again and again.
-    fn solve(&mut self, active: &[u32]) {
-        let mut links: Vec<Link> = self
-            .capacity
-            .iter()
-            .map(|&capacity| Link { capacity, weight: 0.0, flows: 0, version: 0 })
-            .collect();
-        for &i in active {
-            let flow = &self.flows[i as usize];
-            for &l in &self.hops[flow.first as usize..(flow.first + flow.hops) as usize] {
-                links[l as usize].weight += flow.weight;
-                links[l as usize].flows += 1;
-            }
-        }
-        // Flows of each link, in compressed rows.
-        let mut first = vec![0u32; links.len() + 1];
-        for (l, link) in links.iter().enumerate() {
-            first[l + 1] = first[l] + link.flows;
-        }
-        let mut users = vec![0u32; first[links.len()] as usize];
-        let mut next = first.clone();
-        for &i in active {
-            let flow = &mut self.flows[i as usize];
-            flow.rate = 0.0;
-            for &l in &self.hops[flow.first as usize..(flow.first + flow.hops) as usize] {
-                users[next[l as usize] as usize] = i;
-                next[l as usize] += 1;
-            }
-        }
-        if self.crowding > 0.0 {
-            for link in &mut links {
-                link.capacity /= 1.0 + self.crowding * f64::from(link.flows.saturating_sub(2));
-            }
-        }
-        let mut heap: BinaryHeap<Reverse<Bottleneck>> = links
-            .iter()
-            .enumerate()
-            .filter(|(_, l)| l.flows > 0)
-            .map(|(i, l)| Reverse(Bottleneck(l.capacity / l.weight, i as u32, 0)))
-            .collect();
-        while let Some(Reverse(Bottleneck(share, l, version))) = heap.pop() {
+    fn solve(&mut self, active: &[u32], buffers: &mut Buffers) {
+        self.gather(active, buffers);
+        let Buffers { links, first, users, heap, .. } = buffers;
+        heap.clear();
+        let used = links.iter().enumerate().filter(|(_, l)| l.flows > 0);
+        heap.extend(used.map(|(i, l)| Reverse(Bottleneck(l.share(), i as u32))));
+        while let Some(Reverse(Bottleneck(share, l))) = heap.pop() {
             let link = links[l as usize];
-            if link.version != version || link.flows == 0 {
+            if link.flows == 0 {
+                continue;
+            }
+            // A share never falls when flows of other, tighter links are fixed: what the heap knows is a lower bound.
+            if link.share() > share {
+                heap.push(Reverse(Bottleneck(link.share(), l)));
                 continue;
             }
             for &i in &users[first[l as usize] as usize..first[l as usize + 1] as usize] {
@@ -247,12 +237,37 @@ impl Simulation {
                     other.capacity = (other.capacity - flow.rate).max(0.0);
                     other.weight -= flow.weight;
                     other.flows -= 1;
-                    other.version += 1;
-                    if h != l && other.flows > 0 {
-                        let share = other.capacity / other.weight.max(1e-12);
-                        heap.push(Reverse(Bottleneck(share, h, other.version)));
-                    }
                 }
+            }
+        }
+    }
+
+    /// Links with their capacity, and which of the active flows use each.
+    fn gather(&mut self, active: &[u32], buffers: &mut Buffers) {
+        let Buffers { links, first, next, users, .. } = buffers;
+        links.clear();
+        links.extend(self.capacity.iter().map(|&c| Link { capacity: c, weight: 0.0, flows: 0 }));
+        for &i in active {
+            let flow = &self.flows[i as usize];
+            for &l in &self.hops[flow.first as usize..(flow.first + flow.hops) as usize] {
+                links[l as usize].weight += flow.weight;
+                links[l as usize].flows += 1;
+            }
+        }
+        first.clear();
+        first.push(0);
+        for link in links.iter_mut() {
+            first.push(first[first.len() - 1] + link.flows);
+            link.capacity /= 1.0 + self.crowding * f64::from(link.flows.saturating_sub(2));
+        }
+        users.resize(first[links.len()] as usize, 0);
+        next.clone_from(first);
+        for &i in active {
+            let flow = &mut self.flows[i as usize];
+            flow.rate = 0.0;
+            for &l in &self.hops[flow.first as usize..(flow.first + flow.hops) as usize] {
+                users[next[l as usize] as usize] = i;
+                next[l as usize] += 1;
             }
         }
     }
