@@ -21,6 +21,12 @@ struct Flow {
     rate: f64,
 }
 
+impl Flow {
+    fn hops<'h>(&self, all: &'h [u32]) -> &'h [u32] {
+        &all[self.first as usize..(self.first + self.hops) as usize]
+    }
+}
+
 /// Seconds of one iteration at this placement.
 pub fn step_time(
     evaluator: &Evaluator,
@@ -84,11 +90,11 @@ struct Simulation {
     /// Dense link numbers of all flows, one after another.
     hops: Vec<u32>,
     dense: Vec<u32>,
-    capacity: Vec<f64>,
+    links: Vec<Link>,
     crowding: f64,
 }
 
-/// One link while shares are solved.
+/// A link with the flows that are under way and (while shares are solved) not fixed yet.
 #[derive(Clone, Copy)]
 struct Link {
     capacity: f64,
@@ -121,18 +127,19 @@ impl PartialOrd for Bottleneck {
     }
 }
 
-/// Buffers that every solution of the shares uses again.
-#[derive(Default)]
-struct Buffers {
-    links: Vec<Link>,
-    /// Flows of each link, in compressed rows.
+/// Which flows use each link (compressed rows), and what every solution of the shares uses again.
+struct Rows {
     first: Vec<u32>,
-    next: Vec<u32>,
     users: Vec<u32>,
-    heap: BinaryHeap<Reverse<Bottleneck>>,
+    links: Vec<Link>,
+    open: Vec<u32>,
 }
 
 const NOT_DENSE: u32 = u32::MAX;
+/// The rate of a flow that has no share yet.
+const UNKNOWN: f64 = 0.0;
+/// Rounds over all links before the rest is taken in order: most solutions have few different shares.
+const ROUNDS: usize = 24;
 
 impl Simulation {
     fn new(links: usize, crowding: f64) -> Self {
@@ -140,7 +147,7 @@ impl Simulation {
             flows: Vec::new(),
             hops: Vec::new(),
             dense: vec![NOT_DENSE; links],
-            capacity: Vec::new(),
+            links: Vec::new(),
             crowding,
         }
     }
@@ -157,13 +164,13 @@ impl Simulation {
         for &link in route {
             let dense = &mut self.dense[link as usize];
             if *dense == NOT_DENSE {
-                *dense = self.capacity.len() as u32;
-                self.capacity.push(capacity(link));
+                *dense = self.links.len() as u32;
+                self.links.push(Link { capacity: capacity(link), weight: 0.0, flows: 0 });
             }
             self.hops.push(*dense);
         }
         let hops = route.len() as u32;
-        self.flows.push(Flow { first, hops, weight, start_s, remaining: bytes, rate: 0.0 });
+        self.flows.push(Flow { first, hops, weight, start_s, remaining: bytes, rate: 1.0 });
     }
 
     /// When the last flow ends. Events closer together than the tolerance are handled as one.
@@ -178,12 +185,16 @@ impl Simulation {
         let start = |flows: &[Flow], i: u32| flows[i as usize].start_s;
         waiting.sort_by(|&a, &b| start(&self.flows, b).total_cmp(&start(&self.flows, a)));
         let mut active: Vec<u32> = Vec::new();
-        let mut buffers = Buffers::default();
+        let mut rows = self.rows();
         let mut now = waiting.last().map_or(0.0, |&i| start(&self.flows, i));
         loop {
-            while waiting.last().is_some_and(|&i| start(&self.flows, i) <= now * (1.0 + tolerance))
-            {
-                active.extend(waiting.pop());
+            while let Some(&i) = waiting.last() {
+                if start(&self.flows, i) > now * (1.0 + tolerance) {
+                    break;
+                }
+                waiting.pop();
+                self.enters(i);
+                active.push(i);
             }
             if active.is_empty() {
                 match waiting.last() {
@@ -192,7 +203,7 @@ impl Simulation {
                 }
                 continue;
             }
-            self.solve(&active, &mut buffers);
+            self.solve(&active, &mut rows);
             let ends = |f: &Flow| f.remaining / f.rate;
             let first_end =
                 active.iter().map(|&i| ends(&self.flows[i as usize])).fold(f64::MAX, f64::min);
@@ -204,36 +215,86 @@ impl Simulation {
             active.retain(|&i| {
                 let flow = &mut self.flows[i as usize];
                 flow.remaining -= flow.rate * step;
-                flow.remaining > flow.rate * first_end * 1e-12
+                let goes_on = flow.remaining > flow.rate * first_end * 1e-12;
+                if !goes_on {
+                    leaves(flow, &self.hops, &mut self.links);
+                }
+                goes_on
             });
         }
     }
 
+    fn enters(&mut self, i: u32) {
+        let flow = &self.flows[i as usize];
+        for &l in flow.hops(&self.hops) {
+            self.links[l as usize].weight += flow.weight;
+            self.links[l as usize].flows += 1;
+        }
+    }
+
+    fn rows(&self) -> Rows {
+        let mut first = vec![0u32; self.links.len() + 1];
+        self.hops.iter().for_each(|&l| first[l as usize + 1] += 1);
+        for l in 0..self.links.len() {
+            first[l + 1] += first[l];
+        }
+        let (mut next, mut users) = (first.clone(), vec![0; self.hops.len()]);
+        for (i, flow) in self.flows.iter().enumerate() {
+            for &l in flow.hops(&self.hops) {
+                users[next[l as usize] as usize] = i as u32;
+                next[l as usize] += 1;
+            }
+        }
+        Rows { first, users, links: Vec::new(), open: Vec::new() }
+    }
+
     /// Max-min fair rates of the active flows: the tightest link fixes its flows, again and again.
-    fn solve(&mut self, active: &[u32], buffers: &mut Buffers) {
-        self.gather(active, buffers);
-        let Buffers { links, first, users, heap, .. } = buffers;
-        heap.clear();
-        let used = links.iter().enumerate().filter(|(_, l)| l.flows > 0);
-        heap.extend(used.map(|(i, l)| Reverse(Bottleneck(l.share(), i as u32))));
-        while let Some(Reverse(Bottleneck(share, l))) = heap.pop() {
-            let link = links[l as usize];
-            if link.flows == 0 {
-                continue;
+    fn solve(&mut self, active: &[u32], rows: &mut Rows) {
+        rows.links.clone_from(&self.links);
+        rows.open.clear();
+        for (i, link) in rows.links.iter_mut().enumerate() {
+            if link.flows > 0 {
+                link.capacity /= 1.0 + self.crowding * f64::from(link.flows.saturating_sub(2));
+                rows.open.push(i as u32);
             }
-            // A share never falls when flows of other, tighter links are fixed: what the heap knows is a lower bound.
-            if link.share() > share {
-                heap.push(Reverse(Bottleneck(link.share(), l)));
-                continue;
-            }
-            for &i in &users[first[l as usize] as usize..first[l as usize + 1] as usize] {
-                let flow = &mut self.flows[i as usize];
-                if flow.rate > 0.0 {
-                    continue;
+        }
+        active.iter().for_each(|&i| self.flows[i as usize].rate = UNKNOWN);
+        for _ in 0..ROUNDS {
+            let links = &rows.links;
+            rows.open.retain(|&l| links[l as usize].flows > 0);
+            let shares = rows.open.iter().map(|&l| links[l as usize].share());
+            let least = shares.fold(f64::MAX, f64::min);
+            for at in 0..rows.open.len() {
+                let link = rows.links[rows.open[at] as usize];
+                if link.flows > 0 && link.share() <= least * (1.0 + 1e-12) {
+                    self.fix(rows.open[at], least, rows);
                 }
+            }
+        }
+        let share = |l: u32| rows.links[l as usize].share();
+        let left = rows.open.iter().filter(|&&l| rows.links[l as usize].flows > 0);
+        let mut heap: BinaryHeap<_> = left.map(|&l| Reverse(Bottleneck(share(l), l))).collect();
+        while let Some(Reverse(Bottleneck(share, l))) = heap.pop() {
+            let link = rows.links[l as usize];
+            // A share never falls when flows of tighter links are fixed: what the heap knows is a lower bound.
+            if link.flows > 0 && link.share() > share {
+                heap.push(Reverse(Bottleneck(link.share(), l)));
+            } else if link.flows > 0 {
+                self.fix(l, share, rows);
+            }
+        }
+    }
+
+    /// Link `l` is the bottleneck of its flows that have no rate yet: `share` for each unit of weight.
+    fn fix(&mut self, l: u32, share: f64, rows: &mut Rows) {
+        for &i in &rows.users[rows.first[l as usize] as usize..rows.first[l as usize + 1] as usize]
+        {
+            let flow = &mut self.flows[i as usize];
+            // Flows that wait or have ended have a rate, too.
+            if flow.rate == UNKNOWN {
                 flow.rate = (share * flow.weight).max(1e-3);
-                for &h in &self.hops[flow.first as usize..(flow.first + flow.hops) as usize] {
-                    let other = &mut links[h as usize];
+                for &h in flow.hops(&self.hops) {
+                    let other = &mut rows.links[h as usize];
                     other.capacity = (other.capacity - flow.rate).max(0.0);
                     other.weight -= flow.weight;
                     other.flows -= 1;
@@ -241,35 +302,13 @@ impl Simulation {
             }
         }
     }
+}
 
-    /// Links with their capacity, and which of the active flows use each.
-    fn gather(&mut self, active: &[u32], buffers: &mut Buffers) {
-        let Buffers { links, first, next, users, .. } = buffers;
-        links.clear();
-        links.extend(self.capacity.iter().map(|&c| Link { capacity: c, weight: 0.0, flows: 0 }));
-        for &i in active {
-            let flow = &self.flows[i as usize];
-            for &l in &self.hops[flow.first as usize..(flow.first + flow.hops) as usize] {
-                links[l as usize].weight += flow.weight;
-                links[l as usize].flows += 1;
-            }
-        }
-        first.clear();
-        first.push(0);
-        for link in links.iter_mut() {
-            first.push(first[first.len() - 1] + link.flows);
-            link.capacity /= 1.0 + self.crowding * f64::from(link.flows.saturating_sub(2));
-        }
-        users.resize(first[links.len()] as usize, 0);
-        next.clone_from(first);
-        for &i in active {
-            let flow = &mut self.flows[i as usize];
-            flow.rate = 0.0;
-            for &l in &self.hops[flow.first as usize..(flow.first + flow.hops) as usize] {
-                users[next[l as usize] as usize] = i;
-                next[l as usize] += 1;
-            }
-        }
+fn leaves(flow: &Flow, hops: &[u32], links: &mut [Link]) {
+    for &l in flow.hops(hops) {
+        let link = &mut links[l as usize];
+        link.flows -= 1;
+        link.weight = if link.flows == 0 { 0.0 } else { link.weight - flow.weight };
     }
 }
 
