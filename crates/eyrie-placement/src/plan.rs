@@ -16,7 +16,8 @@ use crate::squeeze::{self, Squeezed};
 /// What a plan is chosen by.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Objective {
-    /// The lowest busiest link, then the shortest step, then the fewest moves.
+    /// The lowest busiest link, then the shortest step, then the fewest moves. Traffic of several rounds, or without
+    /// any bytes, is not told by its busiest link: there the step comes first.
     BusiestLink,
     /// The shortest time for what is left: iterations × step + moves.
     TotalTime { iterations: u64 },
@@ -185,8 +186,8 @@ pub struct Ranking<'a> {
     weights: Weights,
     bandwidth: f64,
     now: &'a [NodeId],
-    /// No message has any bytes (a barrier): links do not fill up, so only time counts.
-    latency_bound: bool,
+    /// The step comes before the busiest link (see [`Objective::BusiestLink`]).
+    time_first: bool,
 }
 
 impl Ranking<'_> {
@@ -208,7 +209,7 @@ impl Ranking<'_> {
     pub fn load_only(&self) -> bool {
         self.weights.objective == Objective::BusiestLink
             && self.weights.budget_s.is_none()
-            && !self.latency_bound
+            && !self.time_first
     }
 
     pub fn proxy(&self, standing: &Standing) -> Proxy {
@@ -228,7 +229,7 @@ impl Ranking<'_> {
         let over = self.weights.budget_s.map_or(0.0, |budget| (moves_s - budget).max(0.0));
         let (load, moved) = (messages as f64, moved as f64);
         Proxy(match self.weights.objective {
-            Objective::BusiestLink if self.latency_bound => [over, step_s, load, moved],
+            Objective::BusiestLink if self.time_first => [over, step_s, load, moved],
             Objective::BusiestLink => [over, load, step_s, moved],
             Objective::TotalTime { iterations } => {
                 [over, iterations as f64 * step_s + moves_s, load, moved]
@@ -641,12 +642,11 @@ impl<'a> Planner<'a> {
     }
 
     fn ranking<'n>(&self, now: &'n [NodeId]) -> Ranking<'n> {
-        let mut messages = self.job.traffic.phases.iter().flat_map(|p| &p.messages);
         Ranking {
             weights: self.weights,
             bandwidth: self.machine.bandwidth,
             now,
-            latency_bound: messages.all(|m| m.bytes == 0),
+            time_first: self.job.traffic.time_first(),
         }
     }
 
