@@ -612,7 +612,7 @@ impl<'a> Planner<'a> {
         let floor = self.before.score.messages;
         let least = found.iter().map(|s| s.counted.score.messages).min();
         if !ranking.load_only() || least.is_none_or(|least| least > floor) {
-            let effort = search::Effort::for_messages(self.job.traffic.messages());
+            let effort = search::Effort::for_traffic(&self.job.traffic);
             let more =
                 search::candidates(&setting, &starts, &stage.all_failed, &ranking, floor, effort);
             // A beam that dead routers cut off leaves the published methods.
