@@ -449,7 +449,7 @@ impl<'a> Planner<'a> {
         Ok(outcomes)
     }
 
-    /// All of these methods, with break-even against the one that moves the fewest ranks.
+    /// All of these methods, with break-even against the one that moves the fewest ranks (0D, if only others are asked for).
     pub fn compare(
         &self,
         methods: &[Method],
@@ -457,10 +457,14 @@ impl<'a> Planner<'a> {
     ) -> Result<Vec<Outcome>, PlanError> {
         let mut outcomes =
             methods.iter().map(|&m| self.run(m, groups)).collect::<Result<Vec<_>, _>>()?;
-        let kept = |o: &&Outcome| o.method != Method::Squeeze;
+        let reference = match methods.contains(&Method::Best0D) {
+            true => None,
+            false => self.run(Method::Best0D, groups).ok(),
+        };
         let cheapest = outcomes
             .iter()
-            .filter(kept)
+            .chain(&reference)
+            .filter(|o| o.method != Method::Squeeze)
             .filter_map(|o| o.result.as_ref().ok())
             .min_by(|a, b| a.moved.cmp(&b.moved).then(a.step_s.total_cmp(&b.step_s)))
             .map(|p| (p.moved, p.step_s));
