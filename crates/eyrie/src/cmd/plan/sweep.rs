@@ -19,6 +19,7 @@ use super::table::align;
 
 /// Run all failed x spare pairs, or N random failure sequences, and write a table and plots.
 #[derive(Args)]
+#[command(allow_negative_numbers = true)]
 pub struct SweepArgs {
     #[command(flatten)]
     instance: InstanceArgs,
