@@ -31,7 +31,8 @@ impl Effort {
     /// For a job with this traffic: less for more messages, and for collectives, whose rounds are each counted.
     pub fn for_traffic(traffic: &Traffic) -> Self {
         match traffic.messages() {
-            0..=4_000 if traffic.phases.len() == 1 => Effort { width: 6, orders: 8, rounds: 12 },
+            0..=1_000 if traffic.phases.len() == 1 => Effort { width: 6, orders: 8, rounds: 12 },
+            0..=4_000 if traffic.phases.len() == 1 => Effort { width: 4, orders: 4, rounds: 8 },
             0..=40_000 => Effort { width: 3, orders: 3, rounds: 6 },
             40_001..=200_000 => Effort { width: 2, orders: 1, rounds: 2 },
             _ => Effort { width: 1, orders: 1, rounds: 0 },
@@ -55,7 +56,9 @@ pub fn candidates(
     let mut scratch = setting.evaluator.scratch();
     let mut found: Vec<Standing> = Vec::new();
     'starts: for start in starts {
-        for order in orders(failed, effort.orders) {
+        let displaced = |&&n: &&NodeId| next_displaced(&start.state, &[n]).is_some();
+        let displaced: Vec<NodeId> = failed.iter().filter(displaced).copied().collect();
+        for order in orders(&displaced, effort.orders) {
             found.extend(beam(setting, start, &order, ranking, effort.width, &mut scratch)?);
             found.sort_by_key(|p| ranking.proxy(p));
             let mut seen = HashSet::new();
