@@ -109,6 +109,8 @@ pub struct Plan {
     pub moves: Vec<Move>,
     /// Node of each rank afterwards.
     pub placement: Vec<NodeId>,
+    /// Messages of one step on the busiest directed link: before any failure, and with this plan.
+    pub busiest_messages_before: u64,
     pub busiest_messages: u64,
     /// Seconds of communication in an iteration, and over that before any failure.
     pub step_s: f64,
@@ -117,10 +119,45 @@ pub struct Plan {
     pub steps: Vec<String>,
 }
 
-/// Where the ranks of `failed` nodes go. `job.at` is where the ranks are (those of newly failed nodes: were); `failed` lists
-/// every failed node so far; `spares` the live nodes without a rank that may be used, preferred first.
+/// Where the ranks of `failed` nodes go, by the search: never worse than any published method.
+///
+/// `job.at` is where the ranks are (those of newly failed nodes: were); `failed` lists every failed node so far; `spares` the
+/// live nodes without a rank that may be used, preferred first.
 /// Errors: a node that does not exist or is both spare and failed, or fewer free nodes than ranks to place.
+///
+/// ```
+/// use eyrie_placement::spares::{self, Arrangement, SpareSet};
+/// use eyrie_placement::{choose, Traffic, Weights};
+///
+/// let parsed = eyrie_topology::spec::parse("torus:7x7")?;
+/// let (network, grid) = (parsed.network.as_ref(), parsed.layout.as_ref());
+/// let spares = SpareSet::parse("2d(2,1)")?;
+/// let node = |name: &str, grid: &_| spares::resolve(name, network, grid, &[]);
+/// let laid = spares::lay(network, grid, None, &spares, Arrangement::Contiguous, &node)?;
+/// let traffic = Traffic::parse("stencil5", &laid.shape, 1 << 20)?;
+/// let job = spares::job(&laid, traffic)?;
+///
+/// let failed = [node("2,3", &laid.layout)?];
+/// let plan = choose(network, &job, &failed, &laid.spares, &Weights::default())?;
+/// assert_eq!((plan.busiest_messages_before, plan.busiest_messages), (1, 1));
+/// assert!(plan.moves.iter().any(|m| m.from == failed[0]));
+/// assert!(!plan.placement.contains(&failed[0]));
+/// # Ok::<(), eyrie_placement::PlanError>(())
+/// ```
 pub fn choose(
+    network: &dyn Network,
+    job: &Job,
+    failed: &[NodeId],
+    spares: &[NodeId],
+    weights: &Weights,
+) -> Result<Plan, PlanError> {
+    choose_by(Method::Search, network, job, failed, spares, weights)
+}
+
+/// The same by the method that the user wants. Squeezing, which moves no rank and needs the grid's extents, is
+/// [`Planner::run`]'s alone.
+pub fn choose_by(
+    method: Method,
     network: &dyn Network,
     job: &Job,
     failed: &[NodeId],
@@ -133,9 +170,12 @@ pub fn choose(
         let why = format!("spare {name} is also failed: only live nodes can be spares");
         return Err(TopologyError(why).into());
     }
+    if method == Method::Squeeze {
+        return Err(PlanError::Stuck("squeezing moves no rank: it is no substitution".into()));
+    }
     let before: HashSet<NodeId> = job.at.iter().copied().collect();
     let (new, old): (Vec<NodeId>, Vec<NodeId>) = failed.iter().partition(|n| before.contains(n));
-    let outcome = planner.run_after(&old, Method::Search, &[new])?;
+    let outcome = planner.run_after(&old, method, &[new])?;
     let placed = outcome.result.map_err(|stuck| PlanError::Stuck(stuck.why))?;
     let pairs = job.at.iter().zip(&placed.placement).enumerate();
     let moves = pairs
@@ -144,6 +184,7 @@ pub fn choose(
         .collect();
     Ok(Plan {
         moves,
+        busiest_messages_before: planner.before().score.messages,
         busiest_messages: placed.score.messages,
         step_s: placed.step_s,
         ratio: placed.ratio,
