@@ -19,7 +19,8 @@ part_lint() { cargo clippy --release --workspace --all-targets -- -D warnings; }
 
 # The numbers of the placement methods take half a minute of two cores: they are a part of their own.
 part_unit() {
-    cargo test --release --workspace --exclude eyrie-placement && cargo test --release -p eyrie-placement --lib --test fuzz
+    cargo test --release --workspace --exclude eyrie-placement &&
+        cargo test --release -p eyrie-placement --lib --test fuzz && cargo test --release -p eyrie-placement --doc
 }
 
 part_numbers() { cargo test --release -p eyrie-placement --test numbers; }

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Runs the Spare and Sliding papers' placement experiments with `eyrie plan sweep` and prints placement.md; plots go beside it.
 Each sweep's result is kept in CACHE under the binary that made it, so that a run that was cut off goes on where it was.
-Standard library only.  placement.py EYRIE OUT_DIR CACHE [MANY]  (MANY placements in the second Sliding table, default 1000)"""
+Standard library only.  placement.py EYRIE OUT_DIR CACHE MANY COLLECTIVES: placements in the second Sliding table, and of these for Barrier and
+Allreduce at 5³ and 7³, which take longest."""
 import csv
 import hashlib
 import os
@@ -78,14 +79,13 @@ def cell(rows, failures, count):
     return " / ".join(words)
 
 
-def sliding(sweeps, most):
+def sliding(sweeps, most, collectives):
     print("| job | network | traffic | " + " | ".join(str(k) for k in range(1, FAILURES + 1)) + " | theirs |\n|---|---|---|" + "---|" * (FAILURES + 1))
     for edge, (torus, tofu, tree, fly) in SIZES.items():
         kinds = [("torus", torus, []), ("Tofu", tofu, []), ("Tofu, `--machine k`", tofu, ["--machine", "k"]), ("fat tree, contiguous", tree, []),
                  ("fat tree, separate", tree, ["--arrangement", "separate"]), ("dragonfly", fly, [])]
         for traffic, size in TRAFFIC:
-            # The largest job's collectives take longest.
-            count = most // 5 if most > 20 and edge == 7 and traffic != "stencil7" else most
+            count = most if edge == 4 or traffic == "stencil7" else collectives
             for name, network, extra in kinds:
                 k = "--machine" in extra
                 if k and traffic != "stencil7":
@@ -101,7 +101,7 @@ def sliding(sweeps, most):
 
 def main():
     eyrie, out, cache = sys.argv[1:4]
-    many = int(sys.argv[4]) if len(sys.argv) > 4 else 1000
+    many, collectives = int(sys.argv[4]), int(sys.argv[5])
     sweeps = Sweeps(eyrie, out, cache)
     print("# Placement: the papers' experiments\n")
     print("Made by `docs/reproduction/placement.sh`; every figure is the planner's, theirs are named. Slowdown is communication time of one step over the "
@@ -113,9 +113,10 @@ def main():
           "has emptied may be struck, too, which costs that method nothing. Theirs: fat tree at most about 1.2x for any method and any position of the spares; K "
           "up to 4.1x for the stencil, hybrid clearly better at few failures; dragonfly left open.\n")
     print("### Worst of 20 placements: 0d / hybrid / search\n")
-    sliding(sweeps, 20)
-    print(f"### Worst of {many} placements (7³ Barrier and Allreduce: {many // 5}): 0d / hybrid / search\n")
-    sliding(sweeps, many)
+    sliding(sweeps, 20, 20)
+    fewer = f" (Barrier and Allreduce at 5³ and 7³: of {collectives})" if collectives != many else ""
+    print(f"### Worst of {many} placements{fewer}: 0d / hybrid / search\n")
+    sliding(sweeps, many, collectives)
     print(f"Plots of the worst of {many}, stencil, 7³: [torus](sliding-7-torus.svg), [Tofu](sliding-7-tofu.svg), [fat tree](sliding-7-fattree.svg), "
           "[dragonfly](sliding-7-dragonfly.svg).\n")
     print(NOTES.strip())
