@@ -814,6 +814,21 @@ mod tests {
     }
 
     #[test]
+    fn choose_by_takes_the_method_that_is_asked_for() {
+        let (parsed, laid) = laid("torus:7x7", "2d(2,1)");
+        let traffic = Traffic::parse("stencil5", &laid.shape, 1 << 20).unwrap();
+        let job = spares::job(&laid, traffic).unwrap();
+        let by = |method| {
+            let network = parsed.network.as_ref();
+            choose_by(method, network, &job, &[laid.home[8]], &laid.spares, &Weights::default())
+        };
+        let plan = by(Method::Best0D).unwrap();
+        assert_eq!(plan.moves.len(), 1);
+        assert!(plan.busiest_messages > plan.busiest_messages_before && plan.ratio > 1.5);
+        assert!(matches!(by(Method::Squeeze), Err(PlanError::Stuck(_))));
+    }
+
+    #[test]
     fn few_iterations_left_move_few_ranks_and_many_move_many() {
         let (parsed, laid) = laid("mesh:9x9", "2d(2,1)");
         let traffic = Traffic::parse("stencil5", &laid.shape, 1 << 20).unwrap();
