@@ -59,10 +59,11 @@ def main():
         print(f"| {nodes:,} | {seconds:.3f} s | {half:.3f} s |")
     evaluate = os.path.join(criterion, "evaluate")
     incremental, _ = estimate(os.path.join(evaluate, "incremental"))
-    one, _ = estimate(os.path.join(evaluate, "full", "1"))
-    two, _ = estimate(os.path.join(evaluate, "full", "2"))
-    print(f"\nA candidate that moves one rank at 39,304 nodes: {incremental * 1e6:.1f} us incrementally, {one * 1e3:.1f} ms by a "
-          f"full count ({one / incremental:.0f} times as long); a full count by two threads {one / two:.2f} times as fast as by one.")
+    full, _ = estimate(os.path.join(evaluate, "full"))
+    one, _ = estimate(os.path.join(evaluate, "alltoall", "1"))
+    two, _ = estimate(os.path.join(evaluate, "alltoall", "2"))
+    print(f"\nA candidate that moves one rank of 39,304 nodes' job: {incremental * 1e6:.1f} us incrementally, {full * 1e3:.1f} ms by a full count "
+          f"({full / incremental:.0f} times as long). A full count of an alltoall on 1,000 nodes by two threads: {one / two:.2f} times as fast as by one.")
     subprocess.run([eyrie, "plan", "--network", "tofu:24x23x24x2x3x2", "--failed", "5,5,5"], check=True,
                    stdout=subprocess.DEVNULL, env={**os.environ, "RAYON_NUM_THREADS": "1"})
     memory = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024

@@ -20,6 +20,8 @@ CONFIG = [
     "smpi/bw-factor:0:1",
     "smpi/lat-factor:0:1",
     "network/TCP-gamma:1e15",
+    # The default solves the shares again only near what changed, and is off where a weight changed elsewhere.
+    "network/optim:Full",
     "smpi/host-speed:1Gf",
     "smpi/allreduce:rdb",
 ]

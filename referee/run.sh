@@ -1,18 +1,10 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Compares the planner's time ratios with SimGrid's SMPI: `make referee`. Arguments go to referee.py
-# (--cases, --seed, --jobs, --json FILE). Installs libsimgrid-dev when root on Debian, else says so.
-set -eu
-here=$(cd "$(dirname "$0")" && pwd)
-root=$(dirname "$here")
-if ! command -v smpicc >/dev/null 2>&1; then
-    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
-        apt-get update -qq
-        DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends libsimgrid-dev >/dev/null
-    else
-        echo "referee: smpicc is missing: install libsimgrid-dev (apt-get install libsimgrid-dev)" >&2
-        exit 1
-    fi
-fi
+# (--cases, --seed, --jobs, --json FILE). Installs libsimgrid-dev when that is possible, else says so.
+set -euo pipefail
+source "$(dirname "$0")/../scripts/lib.sh"
+here=$root/referee
+command -v smpicc >/dev/null || install_packages libsimgrid-dev
 eyrie=${EYRIE:-}
 if [ -z "$eyrie" ]; then
     (cd "$root" && cargo build --release --quiet -p eyrie --bin eyrie)

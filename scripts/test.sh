@@ -2,12 +2,12 @@
 # Runs every check of the project, part by part, and ends with exactly one line "N passed, M failed". Each part is a function below; what
 # it prints is in build/test-logs/PART.log, of which the end is shown when the part fails.
 # Usage: scripts/test.sh [PART]...   (default: the parts that `scripts/test.sh --list` names)
-# `make test-more` runs the longer ones: more_jobs, numbers, referee, mpi4py_at_4.
+# `make test-more` runs the longer ones: more_jobs, mpi4py_at_4.
 set -uo pipefail
 source "$(dirname "$0")/lib.sh"
 cd "$root" || exit 1
 
-parts=(setup format build lint unit docs examples jobs mpi4py)
+parts=(setup format build lint unit numbers referee docs examples jobs mpi4py)
 
 part_setup() { scripts/setup.sh; }
 
@@ -17,9 +17,10 @@ part_build() { cargo build --release --workspace && make --no-print-directory -C
 
 part_lint() { cargo clippy --release --workspace --all-targets -- -D warnings; }
 
-# The numbers of the placement methods take minutes: they are a part of their own.
+# The numbers of the placement methods take half a minute of two cores: they are a part of their own.
 part_unit() {
-    cargo test --release --workspace --exclude eyrie-placement && cargo test --release -p eyrie-placement --lib --test fuzz
+    cargo test --release --workspace --exclude eyrie-placement &&
+        cargo test --release -p eyrie-placement --lib --test fuzz && cargo test --release -p eyrie-placement --doc
 }
 
 part_numbers() { cargo test --release -p eyrie-placement --test numbers; }

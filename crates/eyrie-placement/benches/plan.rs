@@ -64,9 +64,14 @@ fn evaluation(c: &mut Criterion) {
     group.bench_function("incremental", |b| {
         b.iter(|| evaluator.score_moves(&base, &moves, &mut scratch).expect("a score"))
     });
+    group.bench_function("full", |b| b.iter(|| evaluator.count(laid.home.clone()).expect("loads")));
+    // Where counting in parallel pays: many messages for each link.
+    let (net, laid, _) = instance("torus:10x10x10");
+    let traffic = Traffic::parse("alltoall", &laid.shape, 1 << 10).expect("traffic");
+    let evaluator = Evaluator { network: net.as_ref(), traffic: &traffic };
     for threads in [1, 2] {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a pool");
-        group.bench_function(BenchmarkId::new("full", threads), |b| {
+        group.bench_function(BenchmarkId::new("alltoall", threads), |b| {
             b.iter(|| pool.install(|| evaluator.count(laid.home.clone()).expect("loads")))
         });
     }

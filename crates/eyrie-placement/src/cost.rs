@@ -47,6 +47,6 @@ impl Default for Machine {
 impl Machine {
     /// The K computer: 5 GB/s links; stagger and crowding calibrated on the Spare paper's figures.
     pub fn k_computer() -> Self {
-        Machine { stagger: 0.5, crowding: 0.09, ..Machine::default() }
+        Machine { stagger: 0.5, crowding: 0.08, ..Machine::default() }
     }
 }

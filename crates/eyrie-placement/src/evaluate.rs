@@ -32,15 +32,56 @@ pub struct Counted {
     /// One per phase.
     pub loads: Vec<LinkLoads>,
     pub score: Score,
-    /// The busiest links, most messages first, and most bytes first: (figure, phase, link).
-    top_messages: Vec<(u64, u32, LinkId)>,
-    top_bytes: Vec<(u64, u32, LinkId)>,
+    busiest: Option<(usize, LinkId)>,
+    message_levels: Levels,
+    byte_levels: Levels,
 }
 
 impl Counted {
     /// Phase and link with the most messages.
     pub fn busiest_link(&self) -> Option<(usize, LinkId)> {
-        self.top_messages.first().map(|&(_, phase, link)| (phase as usize, link))
+        self.busiest
+    }
+}
+
+/// The largest figures that links have, and how many links have each: enough to say what is left as the largest when
+/// some links change.
+#[derive(Debug, Clone, Default)]
+struct Levels {
+    /// Figure and number of links, the largest first.
+    top: Vec<(u64, usize)>,
+    /// There are smaller figures that are not kept.
+    more: bool,
+}
+
+/// Figures kept; if a change touches every link that has one of them, all links are looked at.
+const LEVELS: usize = 8;
+
+impl Levels {
+    fn add(&mut self, figure: u64) {
+        let full = self.top.len() == LEVELS;
+        if full && figure < self.top[LEVELS - 1].0 {
+            self.more = true;
+            return;
+        }
+        match self.top.iter().position(|&(f, _)| f <= figure) {
+            Some(at) if self.top[at].0 == figure => self.top[at].1 += 1,
+            at => {
+                self.top.insert(at.unwrap_or(self.top.len()), (figure, 1));
+                self.more |= full;
+                self.top.truncate(LEVELS);
+            }
+        }
+    }
+
+    fn largest(&self) -> u64 {
+        self.top.first().map_or(0, |&(figure, _)| figure)
+    }
+
+    /// The largest figure without some links, whose figures `without` counts; `None` if no kept figure is left.
+    fn largest_without(&self, without: impl Fn(u64) -> usize) -> Option<u64> {
+        let left = self.top.iter().find(|&&(figure, links)| without(figure) < links);
+        left.map(|&(figure, _)| figure).or((!self.more).then_some(0))
     }
 }
 
@@ -50,13 +91,13 @@ pub struct Scratch {
     bytes: Vec<i64>,
     touched: Vec<u32>,
     is_touched: Vec<bool>,
+    /// What the touched links had before.
+    old: Vec<Busiest>,
     moved_to: Vec<NodeId>,
     route: Vec<LinkId>,
 }
 
 const NOT_MOVED: NodeId = NodeId::MAX;
-/// How many of the busiest links are remembered; if a change touches them all, every link is scanned.
-const TOP: usize = 512;
 
 impl<'a> Evaluator<'a> {
     /// Counts all messages of a placement.
@@ -78,45 +119,35 @@ impl<'a> Evaluator<'a> {
     }
 
     fn counted(&self, placement: Vec<NodeId>, loads: Vec<LinkLoads>) -> Counted {
-        let busiest = self.busiest(&loads);
-        let squares = loads
-            .iter()
-            .flat_map(|l| l.messages.iter())
-            .map(|&m| u64::from(m) * u64::from(m))
-            .sum();
-        let score = Score { messages: busiest.messages, squares, bytes: busiest.bytes };
-        let top_messages = self.top(&loads, |b| b.messages);
-        let top_bytes = self.top(&loads, |b| b.bytes);
-        Counted { placement, loads, score, top_messages, top_bytes }
-    }
-
-    fn busiest(&self, loads: &[LinkLoads]) -> Busiest {
-        loads.iter().map(|l| l.busiest(self.network)).fold(Busiest::default(), Busiest::max)
-    }
-
-    /// The TOP busiest links by a figure, without sorting all of them.
-    fn top(&self, loads: &[LinkLoads], figure: impl Fn(Busiest) -> u64) -> Vec<(u64, u32, LinkId)> {
-        let mut all: Vec<(u64, u32, LinkId)> = Vec::new();
-        let mut floor = 0;
+        let figure = self.figure();
+        let (mut message_levels, mut byte_levels) = (Levels::default(), Levels::default());
+        let (mut squares, mut busiest) = (0, None);
         for (phase, load) in loads.iter().enumerate() {
-            for link in 0..load.messages.len() as LinkId {
-                if load.messages[link as usize] == 0 {
+            for (link, (&messages, &bytes)) in load.messages.iter().zip(&load.bytes).enumerate() {
+                if messages == 0 {
                     continue;
                 }
-                let value = figure(load.of_link(self.network, link));
-                if value > floor || all.len() < TOP {
-                    all.push((value, phase as u32, link));
+                squares += u64::from(messages) * u64::from(messages);
+                let now = figure(link as LinkId, u64::from(messages), bytes);
+                if now.messages > message_levels.largest() {
+                    busiest = Some((phase, link as LinkId));
                 }
-                if all.len() >= 16 * TOP {
-                    all.select_nth_unstable_by(TOP, |a, b| b.cmp(a));
-                    all.truncate(TOP);
-                    floor = all.iter().map(|t| t.0).min().unwrap_or(0);
-                }
+                message_levels.add(now.messages);
+                byte_levels.add(now.bytes);
             }
         }
-        all.sort_unstable_by(|a, b| b.cmp(a));
-        all.truncate(TOP);
-        all
+        let score =
+            Score { messages: message_levels.largest(), squares, bytes: byte_levels.largest() };
+        Counted { placement, loads, score, busiest, message_levels, byte_levels }
+    }
+
+    /// A link's messages and bytes as [`Busiest`] counts them.
+    fn figure(&self) -> impl Fn(LinkId, u64, u64) -> Busiest + 'a {
+        let (network, uniform) = (self.network, self.network.uniform_bandwidth());
+        move |link, messages, bytes| match uniform {
+            true => Busiest { messages, bytes },
+            false => scaled(network, link, messages, bytes),
+        }
     }
 
     pub fn scratch(&self) -> Scratch {
@@ -126,6 +157,7 @@ impl<'a> Evaluator<'a> {
             bytes: vec![0; slots],
             touched: Vec::new(),
             is_touched: vec![false; slots],
+            old: Vec::new(),
             moved_to: vec![NOT_MOVED; self.traffic.ranks],
             route: Vec::new(),
         }
@@ -145,13 +177,7 @@ impl<'a> Evaluator<'a> {
     ) -> Result<Score, RouteError> {
         if self.count_again(moves) {
             let loads = self.loads(&moved(&base.placement, moves))?;
-            let busiest = self.busiest(&loads);
-            let squares = loads
-                .iter()
-                .flat_map(|l| l.messages.iter())
-                .map(|&m| u64::from(m) * u64::from(m))
-                .sum();
-            return Ok(Score { messages: busiest.messages, squares, bytes: busiest.bytes });
+            return Ok(self.counted(Vec::new(), loads).score);
         }
         let result = self.delta(base, moves, scratch);
         let score = result.map(|()| self.score_delta(base, scratch));
@@ -240,41 +266,42 @@ impl<'a> Evaluator<'a> {
         Ok(())
     }
 
-    fn score_delta(&self, base: &Counted, s: &Scratch) -> Score {
-        let links = self.network.links();
+    fn score_delta(&self, base: &Counted, s: &mut Scratch) -> Score {
+        let (links, figure) = (self.network.links(), self.figure());
         let mut score = Score { squares: base.score.squares, ..Score::default() };
+        s.old.clear();
         for &slot in &s.touched {
             let (phase, link) = (slot as usize / links, slot as usize % links);
             let old = i64::from(base.loads[phase].messages[link]);
+            let old_bytes = base.loads[phase].bytes[link] as i64;
             let new = old + i64::from(s.messages[slot as usize]);
-            let bytes = base.loads[phase].bytes[link] as i64 + s.bytes[slot as usize];
+            let bytes = old_bytes + s.bytes[slot as usize];
             score.squares = (score.squares as i64 + new * new - old * old) as u64;
-            let now = scaled(self.network, link as LinkId, new as u64, bytes as u64);
+            let now = figure(link as LinkId, new as u64, bytes as u64);
             score.messages = score.messages.max(now.messages);
             score.bytes = score.bytes.max(now.bytes);
+            s.old.push(figure(link as LinkId, old as u64, old_bytes as u64));
         }
-        let untouched = |top: &[(u64, u32, LinkId)]| {
-            let slot =
-                |&&(_, p, l): &&(u64, u32, LinkId)| !s.is_touched[p as usize * links + l as usize];
-            top.iter().find(slot).map(|t| t.0)
+        let rest = |levels: &Levels, of: &dyn Fn(Busiest) -> u64| {
+            levels
+                .largest_without(|figure| s.old.iter().filter(|&&b| of(b) == figure).count())
+                .unwrap_or_else(|| {
+                    // Every link with a kept figure changed: look at all the others.
+                    let phases = base.loads.iter().enumerate();
+                    phases
+                        .flat_map(|(p, l)| (0..links as LinkId).map(move |k| (p, l, k)))
+                        .filter(|&(p, _, k)| !s.is_touched[p * links + k as usize])
+                        .map(|(_, l, k)| of(l.of_link(self.network, k)))
+                        .max()
+                        .unwrap_or(0)
+                })
         };
-        let rest = |top: &[(u64, u32, LinkId)], figure: &dyn Fn(Busiest) -> u64| {
-            untouched(top).unwrap_or_else(|| {
-                if top.len() < TOP {
-                    return 0;
-                }
-                // Every remembered link changed: look at all the others.
-                let phases = base.loads.iter().enumerate();
-                phases
-                    .flat_map(|(p, l)| (0..links as LinkId).map(move |k| (p, l, k)))
-                    .filter(|&(p, _, k)| !s.is_touched[p * links + k as usize])
-                    .map(|(_, l, k)| figure(l.of_link(self.network, k)))
-                    .max()
-                    .unwrap_or(0)
-            })
-        };
-        score.messages = score.messages.max(rest(&base.top_messages, &|b| b.messages));
-        score.bytes = score.bytes.max(rest(&base.top_bytes, &|b| b.bytes));
+        if score.messages < base.score.messages {
+            score.messages = score.messages.max(rest(&base.message_levels, &|b| b.messages));
+        }
+        if score.bytes < base.score.bytes {
+            score.bytes = score.bytes.max(rest(&base.byte_levels, &|b| b.bytes));
+        }
         score
     }
 

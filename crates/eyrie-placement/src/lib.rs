@@ -1,7 +1,7 @@
 //! Where a failed node's ranks go, and what it costs: the published substitution methods and a search that
 //! is never worse than the best of them.
 //!
-//! Pure: no files, no clocks, no randomness but seeded. A controller calls [`choose`]; `eyrie plan` shows the
+//! Pure: no files, no clocks, no randomness but seeded. A controller calls [`choose`] (or [`choose_by`], with a method of its own); `eyrie plan` shows the
 //! same decision to a person. This crate must never do I/O.
 //!
 //! A [`Job`] is ranks on nodes with [`Traffic`] between them, laid out on a grid of cells
@@ -24,6 +24,8 @@ pub mod traffic;
 pub use cost::{Machine, Sharing};
 pub use job::{Job, Rank};
 pub use method::Method;
-pub use plan::{choose, Move, Objective, Outcome, Plan, PlanError, Planner, Stuck, Weights};
+pub use plan::{
+    choose, choose_by, Move, Objective, Outcome, Plan, PlanError, Planner, Stuck, Weights,
+};
 pub use spares::SpareSet;
 pub use traffic::Traffic;

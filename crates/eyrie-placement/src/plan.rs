@@ -16,7 +16,8 @@ use crate::squeeze::{self, Squeezed};
 /// What a plan is chosen by.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Objective {
-    /// The lowest busiest link, then the shortest step, then the fewest moves.
+    /// The lowest busiest link, then the shortest step, then the fewest moves. Traffic of several rounds, or without
+    /// any bytes, is not told by its busiest link: there the step comes first.
     BusiestLink,
     /// The shortest time for what is left: iterations × step + moves.
     TotalTime { iterations: u64 },
@@ -108,6 +109,8 @@ pub struct Plan {
     pub moves: Vec<Move>,
     /// Node of each rank afterwards.
     pub placement: Vec<NodeId>,
+    /// Messages of one step on the busiest directed link: before any failure, and with this plan.
+    pub busiest_messages_before: u64,
     pub busiest_messages: u64,
     /// Seconds of communication in an iteration, and over that before any failure.
     pub step_s: f64,
@@ -116,10 +119,45 @@ pub struct Plan {
     pub steps: Vec<String>,
 }
 
-/// Where the ranks of `failed` nodes go. `job.at` is where the ranks are (those of newly failed nodes: were); `failed` lists
-/// every failed node so far; `spares` the live nodes without a rank that may be used, preferred first.
+/// Where the ranks of `failed` nodes go, by the search: never worse than any published method.
+///
+/// `job.at` is where the ranks are (those of newly failed nodes: were); `failed` lists every failed node so far; `spares` the
+/// live nodes without a rank that may be used, preferred first.
 /// Errors: a node that does not exist or is both spare and failed, or fewer free nodes than ranks to place.
+///
+/// ```
+/// use eyrie_placement::spares::{self, Arrangement, SpareSet};
+/// use eyrie_placement::{choose, Traffic, Weights};
+///
+/// let parsed = eyrie_topology::spec::parse("torus:7x7")?;
+/// let (network, grid) = (parsed.network.as_ref(), parsed.layout.as_ref());
+/// let spares = SpareSet::parse("2d(2,1)")?;
+/// let node = |name: &str, grid: &_| spares::resolve(name, network, grid, &[]);
+/// let laid = spares::lay(network, grid, None, &spares, Arrangement::Contiguous, &node)?;
+/// let traffic = Traffic::parse("stencil5", &laid.shape, 1 << 20)?;
+/// let job = spares::job(&laid, traffic)?;
+///
+/// let failed = [node("2,3", &laid.layout)?];
+/// let plan = choose(network, &job, &failed, &laid.spares, &Weights::default())?;
+/// assert_eq!((plan.busiest_messages_before, plan.busiest_messages), (1, 1));
+/// assert!(plan.moves.iter().any(|m| m.from == failed[0]));
+/// assert!(!plan.placement.contains(&failed[0]));
+/// # Ok::<(), eyrie_placement::PlanError>(())
+/// ```
 pub fn choose(
+    network: &dyn Network,
+    job: &Job,
+    failed: &[NodeId],
+    spares: &[NodeId],
+    weights: &Weights,
+) -> Result<Plan, PlanError> {
+    choose_by(Method::Search, network, job, failed, spares, weights)
+}
+
+/// The same by the method that the user wants. Squeezing, which moves no rank and needs the grid's extents, is
+/// [`Planner::run`]'s alone.
+pub fn choose_by(
+    method: Method,
     network: &dyn Network,
     job: &Job,
     failed: &[NodeId],
@@ -132,9 +170,12 @@ pub fn choose(
         let why = format!("spare {name} is also failed: only live nodes can be spares");
         return Err(TopologyError(why).into());
     }
+    if method == Method::Squeeze {
+        return Err(PlanError::Stuck("squeezing moves no rank: it is no substitution".into()));
+    }
     let before: HashSet<NodeId> = job.at.iter().copied().collect();
     let (new, old): (Vec<NodeId>, Vec<NodeId>) = failed.iter().partition(|n| before.contains(n));
-    let outcome = planner.run_after(&old, Method::Search, &[new])?;
+    let outcome = planner.run_after(&old, method, &[new])?;
     let placed = outcome.result.map_err(|stuck| PlanError::Stuck(stuck.why))?;
     let pairs = job.at.iter().zip(&placed.placement).enumerate();
     let moves = pairs
@@ -143,6 +184,7 @@ pub fn choose(
         .collect();
     Ok(Plan {
         moves,
+        busiest_messages_before: planner.before().score.messages,
         busiest_messages: placed.score.messages,
         step_s: placed.step_s,
         ratio: placed.ratio,
@@ -185,8 +227,8 @@ pub struct Ranking<'a> {
     weights: Weights,
     bandwidth: f64,
     now: &'a [NodeId],
-    /// No message has any bytes (a barrier): links do not fill up, so only time counts.
-    latency_bound: bool,
+    /// The step comes before the busiest link (see [`Objective::BusiestLink`]).
+    time_first: bool,
 }
 
 impl Ranking<'_> {
@@ -208,7 +250,7 @@ impl Ranking<'_> {
     pub fn load_only(&self) -> bool {
         self.weights.objective == Objective::BusiestLink
             && self.weights.budget_s.is_none()
-            && !self.latency_bound
+            && !self.time_first
     }
 
     pub fn proxy(&self, standing: &Standing) -> Proxy {
@@ -228,7 +270,7 @@ impl Ranking<'_> {
         let over = self.weights.budget_s.map_or(0.0, |budget| (moves_s - budget).max(0.0));
         let (load, moved) = (messages as f64, moved as f64);
         Proxy(match self.weights.objective {
-            Objective::BusiestLink if self.latency_bound => [over, step_s, load, moved],
+            Objective::BusiestLink if self.time_first => [over, step_s, load, moved],
             Objective::BusiestLink => [over, load, step_s, moved],
             Objective::TotalTime { iterations } => {
                 [over, iterations as f64 * step_s + moves_s, load, moved]
@@ -418,9 +460,12 @@ impl<'a> Planner<'a> {
                 Method::Squeeze => self.squeeze(&stage)?,
                 _ => {
                     let advanced = match method {
-                        Method::Search => self.search(&track, &mut alone, &stage, after)?,
-                        _ => self.advance(method, track.clone(), &stage, after)?,
+                        Method::Search => self.search(&track, &mut alone, &stage, after),
+                        _ => self.advance(method, track.clone(), &stage, after),
                     };
+                    // Ranks that dead routers cut off from each other: this method cannot go on.
+                    let advanced =
+                        advanced.unwrap_or_else(|e| Err(Stuck { after, why: e.to_string() }));
                     match advanced {
                         Ok(next) => {
                             track = next;
@@ -445,7 +490,7 @@ impl<'a> Planner<'a> {
         Ok(outcomes)
     }
 
-    /// All of these methods, with break-even against the one that moves the fewest ranks.
+    /// All of these methods, with break-even against the one that moves the fewest ranks (0D, if only others are asked for).
     pub fn compare(
         &self,
         methods: &[Method],
@@ -453,10 +498,14 @@ impl<'a> Planner<'a> {
     ) -> Result<Vec<Outcome>, PlanError> {
         let mut outcomes =
             methods.iter().map(|&m| self.run(m, groups)).collect::<Result<Vec<_>, _>>()?;
-        let kept = |o: &&Outcome| o.method != Method::Squeeze;
+        let reference = match methods.contains(&Method::Best0D) {
+            true => None,
+            false => self.run(Method::Best0D, groups).ok(),
+        };
         let cheapest = outcomes
             .iter()
-            .filter(kept)
+            .chain(&reference)
+            .filter(|o| o.method != Method::Squeeze)
             .filter_map(|o| o.result.as_ref().ok())
             .min_by(|a, b| a.moved.cmp(&b.moved).then(a.step_s.total_cmp(&b.step_s)))
             .map(|p| (p.moved, p.step_s));
@@ -579,7 +628,8 @@ impl<'a> Planner<'a> {
         let setting = self.setting(stage);
         let was = &track.standing.state.rank_at;
         let ranking = self.ranking(was);
-        let struck = self.struck(track.standing.clone(), stage)?;
+        // Where dead routers cut live ranks off, neither start may be countable.
+        let struck = self.struck(track.standing.clone(), stage);
         let mut found: Vec<Standing> = Vec::new();
         for (method, alone) in alone.iter_mut() {
             let elsewhere = alone.as_ref().is_none_or(|t| t.standing.state.rank_at != *was);
@@ -588,30 +638,33 @@ impl<'a> Planner<'a> {
                 *alone = self.advance(*method, own, stage, after).ok().and_then(Result::ok);
                 found.extend(alone.iter().map(|t| t.standing.clone()));
             }
-            if elsewhere {
+            if let (true, Ok(struck)) = (elsewhere, &struck) {
                 let settled = setting.settle(*method, struck.clone(), &stage.failed);
                 found.extend(settled.ok().and_then(Result::ok));
             }
         }
-        let home = self.at_home(stage)?;
-        let from_home = home.state.rank_at != *was && stage.all_failed.len() <= 64;
-        if from_home {
+        let home = match self.job.home != *was && stage.all_failed.len() <= 64 {
+            true => self.at_home(stage).ok(),
+            false => None,
+        };
+        if let Some(home) = &home {
             for (method, _) in alone.iter() {
                 let settled = setting.settle(*method, home.clone(), &stage.all_failed);
                 found.extend(settled.ok().and_then(Result::ok));
             }
         }
-        let starts: Vec<&Standing> =
-            std::iter::once(&struck).chain(from_home.then_some(&home)).collect();
+        let starts: Vec<&Standing> = struck.iter().chain(&home).collect();
         let floor = self.before.score.messages;
         let least = found.iter().map(|s| s.counted.score.messages).min();
         if !ranking.load_only() || least.is_none_or(|least| least > floor) {
-            let effort = search::Effort::for_messages(self.job.traffic.messages());
+            let effort = search::Effort::for_traffic(&self.job.traffic);
             let more =
-                search::candidates(&setting, &starts, &stage.all_failed, &ranking, floor, effort)?;
-            found.extend(more.into_iter().take(4));
+                search::candidates(&setting, &starts, &stage.all_failed, &ranking, floor, effort);
+            // A beam that dead routers cut off leaves the published methods.
+            found.extend(more.into_iter().flatten().take(4));
         }
         let Some(best) = self.pick(found, &ranking, &setting.evaluator)? else {
+            let struck = struck?;
             let why = format!(
                 "{} ranks need a node but only {} live nodes are free",
                 struck.state.displaced().len(),
@@ -634,12 +687,11 @@ impl<'a> Planner<'a> {
     }
 
     fn ranking<'n>(&self, now: &'n [NodeId]) -> Ranking<'n> {
-        let mut messages = self.job.traffic.phases.iter().flat_map(|p| &p.messages);
         Ranking {
             weights: self.weights,
             bandwidth: self.machine.bandwidth,
             now,
-            latency_bound: messages.all(|m| m.bytes == 0),
+            time_first: self.job.traffic.time_first(),
         }
     }
 
@@ -759,6 +811,21 @@ mod tests {
         let plan = choose(network, &job, &failed, &spares, &Weights::default()).unwrap();
         assert_eq!(plan.busiest_messages, 1);
         assert!(failed.iter().all(|n| !plan.placement.contains(n)));
+    }
+
+    #[test]
+    fn choose_by_takes_the_method_that_is_asked_for() {
+        let (parsed, laid) = laid("torus:7x7", "2d(2,1)");
+        let traffic = Traffic::parse("stencil5", &laid.shape, 1 << 20).unwrap();
+        let job = spares::job(&laid, traffic).unwrap();
+        let by = |method| {
+            let network = parsed.network.as_ref();
+            choose_by(method, network, &job, &[laid.home[8]], &laid.spares, &Weights::default())
+        };
+        let plan = by(Method::Best0D).unwrap();
+        assert_eq!(plan.moves.len(), 1);
+        assert!(plan.busiest_messages > plan.busiest_messages_before && plan.ratio > 1.5);
+        assert!(matches!(by(Method::Squeeze), Err(PlanError::Stuck(_))));
     }
 
     #[test]

@@ -14,6 +14,7 @@ use crate::evaluate::{place, Scratch};
 use crate::job::Rank;
 use crate::method::{next_displaced, Setting, Standing, Step};
 use crate::plan::Ranking;
+use crate::traffic::Traffic;
 
 /// How much to try; smaller for larger jobs, so that a plan stays within seconds.
 #[derive(Debug, Clone, Copy)]
@@ -27,11 +28,12 @@ pub struct Effort {
 }
 
 impl Effort {
-    /// For a job with this many messages an iteration.
-    pub fn for_messages(messages: usize) -> Self {
-        match messages {
-            0..=4_000 => Effort { width: 6, orders: 8, rounds: 12 },
-            4_001..=40_000 => Effort { width: 3, orders: 3, rounds: 6 },
+    /// For a job with this traffic: less for more messages, and for collectives, whose rounds are each counted.
+    pub fn for_traffic(traffic: &Traffic) -> Self {
+        match traffic.messages() {
+            0..=1_000 if traffic.phases.len() == 1 => Effort { width: 6, orders: 8, rounds: 12 },
+            0..=4_000 if traffic.phases.len() == 1 => Effort { width: 4, orders: 4, rounds: 8 },
+            0..=40_000 => Effort { width: 3, orders: 3, rounds: 6 },
             40_001..=200_000 => Effort { width: 2, orders: 1, rounds: 2 },
             _ => Effort { width: 1, orders: 1, rounds: 0 },
         }
@@ -54,7 +56,9 @@ pub fn candidates(
     let mut scratch = setting.evaluator.scratch();
     let mut found: Vec<Standing> = Vec::new();
     'starts: for start in starts {
-        for order in orders(failed, effort.orders) {
+        let displaced = |&&n: &&NodeId| next_displaced(&start.state, &[n]).is_some();
+        let displaced: Vec<NodeId> = failed.iter().filter(displaced).copied().collect();
+        for order in orders(&displaced, effort.orders) {
             found.extend(beam(setting, start, &order, ranking, effort.width, &mut scratch)?);
             found.sort_by_key(|p| ranking.proxy(p));
             let mut seen = HashSet::new();

@@ -347,6 +347,56 @@ fn boxed(
     home.iter().all(|n| !spare.contains(n)).then_some(home)
 }
 
+/// A node as written: a host name (of `names`, in node order, or of the network), a number, coordinates in the grid, or in the
+/// network's own axes.
+pub fn resolve(
+    written: &str,
+    network: &dyn Network,
+    layout: &Layout,
+    names: &[String],
+) -> Result<NodeId, TopologyError> {
+    if let Some(node) = names.iter().position(|n| n == written) {
+        return Ok(node as NodeId);
+    }
+    if let Some(node) = network.node_by_name(written) {
+        return Ok(node);
+    }
+    let refuse = |why: String| Err(TopologyError(why));
+    let parts: Result<Vec<usize>, _> = written.split(',').map(|p| p.trim().parse()).collect();
+    let Ok(at) = parts else {
+        return refuse(format!("node `{written:.40}` is no node name, number or coordinates"));
+    };
+    let inside = |dims: &[usize]| match at.iter().zip(dims).position(|(c, d)| c >= d) {
+        None => Ok(()),
+        Some(axis) => Err(TopologyError(format!(
+            "coordinate {} of node {written:.40} is outside {}: 0 to {} on axis {axis}",
+            at[axis],
+            coords::format_dims(dims),
+            dims[axis] - 1
+        ))),
+    };
+    if at.len() == layout.dims().len() && at.len() > 1 {
+        inside(layout.dims())?;
+        return Ok(layout.node(coords::index(&at, layout.dims())));
+    }
+    if let Some(own) = network.grid().filter(|own| own.len() == at.len() && at.len() > 1) {
+        inside(&own)?;
+        return Ok(coords::index(&at, &own) as NodeId);
+    }
+    match at[..] {
+        [number] if number < network.nodes() => Ok(number as NodeId),
+        [number] => {
+            refuse(format!("node {number} is outside the network: 0 to {}", network.nodes() - 1))
+        }
+        _ => refuse(format!(
+            "node {written:.40} has {} coordinates: the grid {} needs {}",
+            at.len(),
+            coords::format_dims(layout.dims()),
+            layout.dims().len()
+        )),
+    }
+}
+
 /// A job of this layout with this traffic.
 pub fn job(laid: &Laid, traffic: Traffic) -> Result<crate::job::Job, TopologyError> {
     crate::job::Job::new(laid.layout.clone(), laid.home.clone(), traffic)

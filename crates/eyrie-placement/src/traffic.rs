@@ -175,6 +175,11 @@ impl Traffic {
         text
     }
 
+    /// Whether the busiest link says little about the time: in several rounds one after another, or without any bytes.
+    pub fn time_first(&self) -> bool {
+        self.phases.len() > 1 || self.phases.iter().flat_map(|p| &p.messages).all(|m| m.bytes == 0)
+    }
+
     /// Messages of all phases, each phase once.
     pub fn messages(&self) -> usize {
         self.phases.iter().map(|p| p.messages.len()).sum()

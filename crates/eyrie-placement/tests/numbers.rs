@@ -2,6 +2,7 @@
 //! Sliding). Every figure here is counted, never assumed.
 
 use eyrie_placement::evaluate::Evaluator;
+use eyrie_placement::plan::Placed;
 use eyrie_placement::spares::{self, Arrangement, Laid, SpareSet};
 use eyrie_placement::{Machine, Method, Planner, Traffic, Weights};
 use eyrie_topology::{coords, spec, Layout, Network, NodeId};
@@ -43,46 +44,47 @@ fn worst_pair(network: &str, job: Option<&str>, spares: &str, traffic: &str) -> 
     evaluator.score_all(&base, &pairs).iter().map(|s| s.unwrap().messages).max().unwrap()
 }
 
-#[test]
-fn zero_d_worst_link_is_two_in_one_direction_and_five_in_all() {
-    let last_line = |rows: usize, columns: usize| {
-        let nodes: Vec<String> =
-            (0..rows).map(|r| (r * columns + columns - 1).to_string()).collect();
-        format!("list:{}", nodes.join(";"))
-    };
-    for (network, job, spares) in [
-        ("mesh:6x12", "6x11", last_line(6, 12)),
-        ("torus:6x12", "6x11", last_line(6, 12)),
-        ("mesh:12x12", "12x11", last_line(12, 12)),
-        ("torus:12x12", "12x11", last_line(12, 12)),
-        ("mesh:12x12", "11x12", "contiguous:12".into()),
-        ("torus:12x12", "11x12", "contiguous:12".into()),
-        ("tofu:1x1x6x2x3x2:shape=6x12", "6x11", "last".into()),
-        ("tofu:2x1x6x2x3x2:shape=12x12", "12x11", "last".into()),
-        ("tofu:2x1x6x2x3x2:shape=12x12", "11x12", "contiguous:12".into()),
-        ("tofu:1x1x6x2x3x2:shape=12x6", "11x6", "contiguous:6".into()),
-    ] {
-        let spares = if spares == "last" { tofu_last_line(network) } else { spares };
-        let one: Vec<u64> = ["+x", "-x", "+y", "-y"]
-            .iter()
-            .map(|d| worst_pair(network, Some(job), &spares, &format!("direction:{d}")))
-            .collect();
-        let all = worst_pair(network, Some(job), &spares, "stencil5");
-        println!("{network} {job} one direction {one:?}, all {all}");
-        assert_eq!(one.iter().max(), Some(&2), "{network} {job} {one:?}");
-        // On some foldings of Tofu no pair brings all five together.
-        let expected = if network.starts_with("tofu") && job != "11x12" { 4 } else { 5 };
-        assert_eq!(all, expected, "{network} {job}");
-    }
-}
-
-/// The last line of the second virtual axis, as physical node numbers.
-fn tofu_last_line(network: &str) -> String {
+/// The cells at one end of an axis, as node numbers.
+fn end_line(network: &str, axis: usize, last: bool) -> String {
     let layout = spec::parse(network).unwrap().layout.unwrap();
     let dims = layout.dims().to_vec();
-    let line =
-        (0..dims[0]).map(|x| layout.node(coords::index(&[x, dims[1] - 1], &dims)).to_string());
-    format!("list:{}", line.collect::<Vec<_>>().join(";"))
+    let end = if last { dims[axis] - 1 } else { 0 };
+    let mut line = Vec::new();
+    coords::for_each(&dims, |c| {
+        if c[axis] == end {
+            line.push(layout.node(coords::index(c, &dims)).to_string());
+        }
+    });
+    format!("list:{}", line.join(";"))
+}
+
+#[test]
+fn zero_d_worst_link_is_two_in_one_direction_and_five_in_all() {
+    for (network, dims) in [
+        ("mesh:6x12", [6, 12]),
+        ("torus:6x12", [6, 12]),
+        ("tofu:1x1x6x2x3x2:shape=6x12", [6, 12]),
+        ("mesh:12x12", [12, 12]),
+        ("torus:12x12", [12, 12]),
+        ("tofu:2x1x6x2x3x2:shape=12x12", [12, 12]),
+    ] {
+        // One end line of the second axis is spare: 6 of 72 nodes, 12 of 144.
+        let job = format!("{}x{}", dims[0], dims[1] - 1);
+        let worst = |last: bool, traffic: &str| {
+            worst_pair(network, Some(&job), &end_line(network, 1, last), traffic)
+        };
+        let one: Vec<u64> = ["+x", "-x", "+y", "-y"]
+            .iter()
+            .map(|d| worst(true, &format!("direction:{d}")))
+            .collect();
+        let all = [worst(true, "stencil5"), worst(false, "stencil5")];
+        println!("{network} {job} one direction {one:?}, all {all:?}");
+        assert_eq!(one.iter().max(), Some(&2), "{network} {one:?}");
+        // On Tofu the two ends differ: a folded axis begins and ends on different sides of its fold, and only the
+        // spares at the low end see all five together. (Which end the paper left free is not published.)
+        let expected = if network.starts_with("tofu") { [4, 5] } else { [5, 5] };
+        assert_eq!(all, expected, "{network}");
+    }
 }
 
 /// The worst busiest link of k-D sliding over every failed rank, for each axis that has spares.
@@ -300,9 +302,11 @@ fn search_is_never_worse_than_the_best_of_all_methods_on_10000_random_instances(
             let Ok(Ok(best)) = &search else {
                 panic!("seed {seed}: {} is placed, search {search:.200?}", method.name())
             };
-            let key = |messages, step_s| (messages, step_s);
-            let ours = key(best.score.messages, best.step_s);
-            let theirs = key(placed.score.messages, placed.step_s);
+            let key = |p: &Placed| match job.traffic.time_first() {
+                true => (p.step_s, p.score.messages as f64),
+                false => (p.score.messages as f64, p.step_s),
+            };
+            let (ours, theirs) = (key(best), key(&placed));
             assert!(
                 ours <= theirs,
                 "seed {seed}: {ours:?} is worse than {} with {theirs:?}",

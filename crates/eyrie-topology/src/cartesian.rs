@@ -11,6 +11,8 @@ pub struct Cartesian {
     strides: Vec<usize>,
     wrap: Vec<bool>,
     order: Vec<usize>,
+    /// Coordinates of every node, one node after another: routing does little else than ask for them.
+    at: Vec<u32>,
 }
 
 impl Cartesian {
@@ -27,7 +29,10 @@ impl Cartesian {
     /// Lines and rings mixed. Axes are routed in the order 0, 1, 2, … until [`Self::with_order`].
     pub fn new(dims: &[usize], wrap: &[bool]) -> Self {
         assert_eq!(dims.len(), wrap.len());
+        let mut at = Vec::with_capacity(dims.iter().product::<usize>() * dims.len());
+        coords::for_each(dims, |c| at.extend(c.iter().map(|&v| v as u32)));
         Cartesian {
+            at,
             dims: dims.to_vec(),
             strides: coords::strides(dims),
             wrap: wrap.to_vec(),
@@ -56,7 +61,7 @@ impl Cartesian {
 
     #[inline]
     fn coordinate(&self, node: NodeId, axis: usize) -> usize {
-        node as usize / self.strides[axis] % self.dims[axis]
+        self.at[node as usize * self.dims.len() + axis] as usize
     }
 
     /// Whether the short way from `a` to `b` on `axis` goes up.
@@ -101,6 +106,7 @@ impl Cartesian {
     }
 
     /// Walks `axis` the short way; `reverse` takes the long way round a ring instead.
+    #[inline]
     pub(crate) fn correct(
         &self,
         node: NodeId,
@@ -110,6 +116,9 @@ impl Cartesian {
         out: &mut Vec<LinkId>,
     ) -> NodeId {
         let (a, b) = (self.coordinate(node, axis), self.coordinate(to, axis));
+        if a == b {
+            return node;
+        }
         let up = self.goes_up(a, b, axis) != (reverse && self.wrap[axis]);
         self.walk(node, axis, b, up, out)
     }
@@ -121,8 +130,8 @@ impl Cartesian {
     }
 
     fn neighbour(&self, node: usize, axis: usize, up: bool) -> Option<usize> {
-        let (at, extent, stride) =
-            (node / self.strides[axis] % self.dims[axis], self.dims[axis], self.strides[axis]);
+        let at = self.coordinate(node as NodeId, axis);
+        let (extent, stride) = (self.dims[axis], self.strides[axis]);
         if extent == 1 {
             return None;
         }

@@ -34,8 +34,10 @@ pub struct LinkLoads {
     pub bytes: Vec<u64>,
 }
 
-/// Below this many messages a single thread counts faster than several.
+/// Below this many messages, or this many for each link, a single thread counts faster than several: each needs counters for all
+/// links, which are added up in the end.
 const PARALLEL_FROM: usize = 50_000;
+const PARALLEL_FROM_PER_LINK: usize = 4;
 
 impl LinkLoads {
     pub fn empty(links: usize) -> Self {
@@ -57,7 +59,8 @@ impl LinkLoads {
             Ok(loads)
         };
         let threads = rayon::current_num_threads();
-        if total < PARALLEL_FROM || threads == 1 {
+        let few = total < PARALLEL_FROM.max(PARALLEL_FROM_PER_LINK * network.links());
+        if few || threads == 1 {
             return sequential(0..total);
         }
         let chunk = total.div_ceil(threads);

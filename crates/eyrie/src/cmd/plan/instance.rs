@@ -8,7 +8,7 @@ use eyrie_placement::spares::{self, Arrangement, Laid, SpareSet};
 use eyrie_placement::{Job, Machine, Objective, Planner, Sharing, Traffic, Weights};
 use eyrie_topology::graph::Graph;
 use eyrie_topology::slurm::{self, SlurmTopology};
-use eyrie_topology::{coords, hostlist, spec, Layout, Network, NodeId, TopologyError};
+use eyrie_topology::{coords, hostlist, spec, Layout, Network, NodeId};
 
 #[derive(Args, Clone)]
 pub struct InstanceArgs {
@@ -137,7 +137,8 @@ impl Instance {
             "separate" => Arrangement::Separate,
             _ => Arrangement::Contiguous,
         };
-        let resolve = |name: &str, layout: &Layout| resolve(name, network.as_ref(), layout, &names);
+        let resolve =
+            |name: &str, layout: &Layout| spares::resolve(name, network.as_ref(), layout, &names);
         let laid = spares::lay(
             network.as_ref(),
             grid.as_ref(),
@@ -180,7 +181,7 @@ impl Instance {
         }
         let mut failed = Vec::new();
         for name in written {
-            let node = resolve(name, self.network.as_ref(), &self.laid.layout, &self.names)
+            let node = spares::resolve(name, self.network.as_ref(), &self.laid.layout, &self.names)
                 .with_context(|| format!("--failed {name}"))?;
             if failed.contains(&node) {
                 bail!("--failed {name} is given twice");
@@ -310,55 +311,6 @@ fn weights(args: &InstanceArgs) -> anyhow::Result<Weights> {
     let budget_s = args.time_budget.map(|s| positive("--time-budget", s)).transpose()?;
     let move_s = positive("--move-cost", args.move_cost)?;
     Ok(Weights { objective, move_s, budget_s, may_squeeze: args.may_squeeze })
-}
-
-/// A node as written: a host name, a number, coordinates in the grid, or in the network's own axes.
-fn resolve(
-    written: &str,
-    network: &dyn Network,
-    layout: &Layout,
-    names: &[String],
-) -> Result<NodeId, TopologyError> {
-    if let Some(node) = names.iter().position(|n| n == written) {
-        return Ok(node as NodeId);
-    }
-    if let Some(node) = network.node_by_name(written) {
-        return Ok(node);
-    }
-    let refuse = |why: String| Err(TopologyError(why));
-    let parts: Result<Vec<usize>, _> = written.split(',').map(|p| p.trim().parse()).collect();
-    let Ok(at) = parts else {
-        return refuse(format!("node `{written:.40}` is no node name, number or coordinates"));
-    };
-    let inside = |dims: &[usize]| match at.iter().zip(dims).position(|(c, d)| c >= d) {
-        None => Ok(()),
-        Some(axis) => Err(TopologyError(format!(
-            "coordinate {} of node {written:.40} is outside {}: 0 to {} on axis {axis}",
-            at[axis],
-            coords::format_dims(dims),
-            dims[axis] - 1
-        ))),
-    };
-    if at.len() == layout.dims().len() && at.len() > 1 {
-        inside(layout.dims())?;
-        return Ok(layout.node(coords::index(&at, layout.dims())));
-    }
-    if let Some(own) = network.grid().filter(|own| own.len() == at.len() && at.len() > 1) {
-        inside(&own)?;
-        return Ok(coords::index(&at, &own) as NodeId);
-    }
-    match at[..] {
-        [number] if number < network.nodes() => Ok(number as NodeId),
-        [number] => {
-            refuse(format!("node {number} is outside the network: 0 to {}", network.nodes() - 1))
-        }
-        _ => refuse(format!(
-            "node {written:.40} has {} coordinates: the grid {} needs {}",
-            at.len(),
-            coords::format_dims(layout.dims()),
-            layout.dims().len()
-        )),
-    }
 }
 
 /// `1MiB`, `64KiB`, `5GB`, `4096`.

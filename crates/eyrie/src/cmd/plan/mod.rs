@@ -25,6 +25,7 @@ use instance::{Instance, InstanceArgs};
 #[command(
     args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true,
+    allow_negative_numbers = true,
     after_help = "Examples:\n  \
     eyrie plan --network torus:12x12 --spares '2d(2,1)' --failed 5,5\n  \
     eyrie plan --network tofu:2x1x6x2x3x2:shape=12x12 --spares contiguous:12 --failed 3,4 --picture plan.svg\n  \

@@ -1,7 +1,7 @@
 //! `--picture`: the grid of the job as SVG, nodes by what happened to them, links between neighbours coloured by load.
 //! Two axes are drawn as they are; of more axes every plane of the first two is a slice of its own.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write;
 
 use eyrie_placement::plan::Placed;
@@ -15,22 +15,23 @@ const MOVED: &str = "#f2a13c";
 const SPARE: &str = "#ffffff";
 const LEFT: &str = "#e9e2f5";
 const FAILED: &str = "#222222";
+const FAILED_EDGE: &str = "#d40000";
 
 /// The colour of a link that carries `load` of at most `most` messages.
 fn heat(load: u64, most: u64) -> String {
     if load == 0 {
         return "#e4e4e4".into();
     }
-    // From blue (one message) over yellow to red (the busiest).
-    let t = if most <= 1 { 0.0 } else { (load - 1) as f64 / (most - 1) as f64 };
-    let mix = |a: f64, b: f64, t: f64| (a + (b - a) * t).round() as u8;
-    let (r, g, b) = if t < 0.5 {
-        (mix(66.0, 240.0, 2.0 * t), mix(133.0, 190.0, 2.0 * t), mix(190.0, 60.0, 2.0 * t))
-    } else {
-        let t = 2.0 * t - 1.0;
-        (mix(240.0, 200.0, t), mix(190.0, 30.0, t), mix(60.0, 40.0, t))
+    // From blue (one message) over green and yellow to red (the busiest).
+    const COLORS: [[f64; 3]; 4] =
+        [[66.0, 133.0, 190.0], [95.0, 180.0, 105.0], [245.0, 185.0, 45.0], [200.0, 30.0, 40.0]];
+    let t = if most <= 1 { 0.0 } else { 3.0 * (load - 1) as f64 / (most - 1) as f64 };
+    let low = (t as usize).min(2);
+    let mix = |i: usize| {
+        let (a, b) = (COLORS[low][i], COLORS[low + 1][i]);
+        (a + (b - a) * (t - low as f64)).round() as u8
     };
-    format!("#{r:02x}{g:02x}{b:02x}")
+    format!("#{:02x}{:02x}{:02x}", mix(0), mix(1), mix(2))
 }
 
 struct Canvas<'a> {
@@ -51,14 +52,16 @@ impl Canvas<'_> {
     fn place(&self, cell: usize) -> (usize, f64, f64) {
         let c = coords::of(cell, &self.dims);
         let slice = if c.len() > 2 { coords::index(&c[2..], &self.dims[2..]) } else { 0 };
-        let (column, row) = (slice % self.slices_a_row, slice / self.slices_a_row);
         // Axis x runs to the right, y downwards.
         let y = c.get(1).copied().unwrap_or(0) as f64;
-        (
-            slice,
-            MARGIN + column as f64 * self.slice_width + (c[0] as f64 + 0.5) * self.pitch,
-            TOP + row as f64 * self.slice_height + (y + 0.5) * self.pitch,
-        )
+        let (left, top) = self.corner(slice);
+        (slice, left + (c[0] as f64 + 0.5) * self.pitch, top + (y + 0.5) * self.pitch)
+    }
+
+    /// The upper left corner of a slice.
+    fn corner(&self, slice: usize) -> (f64, f64) {
+        let (column, row) = (slice % self.slices_a_row, slice / self.slices_a_row);
+        (MARGIN + column as f64 * self.slice_width, TOP + row as f64 * self.slice_height)
     }
 }
 
@@ -81,7 +84,7 @@ pub fn svg(instance: &Instance, failed: &[NodeId], placed: &Placed) -> String {
         (260.0 / largest as f64).clamp(7.0, 22.0)
     };
     let slice_width = dims[0] as f64 * pitch + 22.0;
-    let slice_height = dims[1] as f64 * pitch + 34.0;
+    let slice_height = dims[1] as f64 * pitch + 40.0;
     let slices_a_row =
         ((slices as f64 * slice_height / slice_width).sqrt().ceil() as usize).clamp(1, slices);
     let canvas = Canvas { instance, dims, pitch, slices_a_row, slice_width, slice_height };
@@ -95,15 +98,16 @@ pub fn svg(instance: &Instance, failed: &[NodeId], placed: &Placed) -> String {
     );
     heading(&mut out, instance, failed, placed);
     let most = placed.score.messages;
-    let undrawn = if folded { None } else { Some(links(&mut out, &canvas, placed, most)) };
     nodes(&mut out, &canvas, failed, placed, folded);
+    let undrawn = if folded { None } else { Some(links(&mut out, &canvas, placed, most)) };
+    if !folded {
+        axes(&mut out, &canvas, slices);
+    }
     if slices > 1 {
         for slice in 0..slices {
             let c = coords::of(slice, &canvas.dims[2..]);
-            let (x, y) = (
-                MARGIN + (slice % slices_a_row) as f64 * slice_width,
-                TOP + (slice / slices_a_row) as f64 * slice_height - 5.0,
-            );
+            let (x, y) = canvas.corner(slice);
+            let y = y - 5.0;
             let names = ["z", "a", "b", "c"];
             let label: Vec<String> =
                 c.iter().zip(names).map(|(v, n)| format!("{n} = {v}")).collect();
@@ -145,8 +149,8 @@ fn heading(out: &mut String, instance: &Instance, failed: &[NodeId], placed: &Pl
     let _ = writeln!(out, "<text x=\"{MARGIN}\" y=\"44\" fill=\"#333\">{}</text>", escape(&second));
 }
 
-/// Draws every link between grid neighbours, both directions beside each other; returns the busiest link that is no
-/// such neighbour link (Tofu's folded axes, wrap-around, planes), which only the legend can tell.
+/// Draws every link between grid neighbours, both directions beside each other, the busiest on top; returns the busiest link
+/// that is no such neighbour link (Tofu's folded axes, wrap-around, planes), which only the legend can tell.
 fn links(out: &mut String, canvas: &Canvas, placed: &Placed, most: u64) -> u64 {
     let (network, layout) = (canvas.instance.network.as_ref(), &canvas.instance.laid.layout);
     let load = |link: u32| {
@@ -155,6 +159,8 @@ fn links(out: &mut String, canvas: &Canvas, placed: &Placed, most: u64) -> u64 {
     let (mut undrawn, mut next) = (0, Vec::new());
     let stroke = (canvas.pitch / 9.0).clamp(1.2, 4.0);
     let inset = canvas.pitch * 0.30;
+    // One path for each load: lines of links between neighbours, dots of links to other slices.
+    let (mut lines, mut dots) = (BTreeMap::<u64, String>::new(), BTreeMap::<u64, String>::new());
     for cell in 0..layout.cells() {
         next.clear();
         network.out_links(layout.node(cell), &mut next);
@@ -167,36 +173,56 @@ fn links(out: &mut String, canvas: &Canvas, placed: &Placed, most: u64) -> u64 {
             });
             let Some((_, ox, oy)) = drawn else {
                 undrawn = undrawn.max(load);
-                if load > 0 && canvas.dims.len() > 2 && other.is_some() {
-                    // A message to or from another slice: a dot in the node's corner, coloured by load.
-                    let r = (canvas.pitch / 9.0).clamp(1.0, 3.0);
-                    let up = other > Some(cell);
-                    let d = canvas.pitch * 0.3 * if up { 1.0 } else { -1.0 };
-                    let _ = writeln!(
-                        out,
-                        "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"{r:.1}\" fill=\"{}\"/>",
-                        x + d,
-                        y + d,
-                        heat(load, most)
-                    );
+                if load > 1 && canvas.dims.len() > 2 && other.is_some() {
+                    // In the node's corner, one for each way.
+                    let d = inset * if other > Some(cell) { 1.0 } else { -1.0 };
+                    let _ = write!(dots.entry(load).or_default(), "M{:.1} {:.1}h0", x + d, y + d);
                 }
                 continue;
             };
             // The two directions lie side by side, each to the right of its way.
             let (dx, dy) = ((ox - x) / canvas.pitch, (oy - y) / canvas.pitch);
             let side = stroke * 0.62;
-            let _ = writeln!(
-                out,
-                "<line x1=\"{:.1}\" y1=\"{:.1}\" x2=\"{:.1}\" y2=\"{:.1}\" stroke=\"{}\" stroke-width=\"{stroke:.1}\"/>",
+            let _ = write!(
+                lines.entry(load).or_default(),
+                "M{:.1} {:.1}L{:.1} {:.1}",
                 x + dx * inset - dy * side,
                 y + dy * inset + dx * side,
                 ox - dx * inset - dy * side,
                 oy - dy * inset + dx * side,
-                heat(load, most)
+            );
+        }
+    }
+    let dot = (canvas.pitch / 4.5).clamp(2.4, 6.0);
+    for (paths, width, cap) in [(lines, stroke, "butt"), (dots, dot, "round")] {
+        for (load, path) in paths {
+            let color = heat(load, most);
+            let _ = writeln!(
+                out,
+                "<path d=\"{path}\" stroke=\"{color}\" stroke-width=\"{width:.1}\" stroke-linecap=\"{cap}\"/>"
             );
         }
     }
     undrawn
+}
+
+/// Coordinates along the sides of each slice, as many as can be read.
+fn axes(out: &mut String, canvas: &Canvas, slices: usize) {
+    let size = if canvas.pitch >= 26.0 { 10.0 } else { 8.0 };
+    let every = (26.0 / canvas.pitch).ceil() as usize;
+    for slice in 0..slices {
+        let (left, top) = canvas.corner(slice);
+        let bottom = top + canvas.dims[1] as f64 * canvas.pitch + size;
+        for c in (0..canvas.dims[0]).step_by(every) {
+            let x = left + (c as f64 + 0.5) * canvas.pitch;
+            let _ = writeln!(out, "<text x=\"{x:.1}\" y=\"{bottom:.1}\" font-size=\"{size}\" text-anchor=\"middle\" fill=\"#666\">{c}</text>");
+        }
+        for c in (0..canvas.dims[1]).step_by(every) {
+            let y = top + (c as f64 + 0.5) * canvas.pitch + 0.35 * size;
+            let x = left - 2.0;
+            let _ = writeln!(out, "<text x=\"{x:.1}\" y=\"{y:.1}\" font-size=\"{size}\" text-anchor=\"end\" fill=\"#666\">{c}</text>");
+        }
+    }
 }
 
 fn nodes(out: &mut String, canvas: &Canvas, failed: &[NodeId], placed: &Placed, folded: bool) {
@@ -210,39 +236,42 @@ fn nodes(out: &mut String, canvas: &Canvas, failed: &[NodeId], placed: &Placed, 
     let home: HashSet<NodeId> = instance.laid.home.iter().copied().collect();
     let half = canvas.pitch * 0.30;
     let label = canvas.pitch >= 26.0;
+    // One path for each look (fill, edge, width of the edge), the failed ones last; what stands on nodes comes after them.
+    let mut squares: BTreeMap<(bool, &str, &str, bool), String> = BTreeMap::new();
+    let mut marks = String::new();
     for cell in 0..layout.cells() {
         let node = layout.node(cell);
         let (_, x, y) = if folded {
             let width = canvas.dims[0];
-            let c = coords::index(&[cell % width, cell / width], &canvas.dims);
-            canvas.place(c)
+            canvas.place(coords::index(&[cell % width, cell / width], &canvas.dims))
         } else {
             canvas.place(cell)
         };
-        let rank = rank_on[node as usize].filter(|_| !failed.contains(&node));
+        let dead = failed.contains(&node);
+        let rank = rank_on[node as usize].filter(|_| !dead);
         let (fill, edge) = match rank {
-            _ if failed.contains(&node) => (FAILED, "#000000"),
+            _ if dead => (FAILED, FAILED_EDGE),
             Some(rank) if instance.laid.home[rank] != node => (MOVED, "#9a5a00"),
             Some(_) => (RANK, "#7c8a96"),
             None if home.contains(&node) => (LEFT, "#8d79b5"),
             None if spares.contains(&node) => (SPARE, "#2f7d3b"),
             None => ("#f6f6f6", "#dddddd"),
         };
+        let square = squares.entry((dead, fill, edge, dead || spares.contains(&node))).or_default();
         let side = 2.0 * half;
-        let thick = if spares.contains(&node) { 1.6 } else { 0.8 };
-        let _ = writeln!(
-            out,
-            "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"{side:.1}\" height=\"{side:.1}\" rx=\"1.5\" fill=\"{fill}\" stroke=\"{edge}\" stroke-width=\"{thick}\"/>",
-            x - half,
-            y - half
-        );
-        if failed.contains(&node) {
+        let _ = write!(square, "M{:.1} {:.1}h{side:.1}v{side:.1}h-{side:.1}z", x - half, y - half);
+        if dead && label {
             let r = half * 0.6;
-            let _ = writeln!(out, "<path d=\"M{:.1} {:.1}l{:.1} {:.1}m0 -{:.1}l-{:.1} {:.1}\" stroke=\"#ff5a5a\" stroke-width=\"1.6\"/>", x - r, y - r, 2.0 * r, 2.0 * r, 2.0 * r, 2.0 * r, 2.0 * r);
+            let _ = writeln!(marks, "<path d=\"M{:.1} {:.1}l{:.1} {:.1}m0 -{:.1}l-{:.1} {:.1}\" stroke=\"#ff5a5a\" stroke-width=\"1.6\"/>", x - r, y - r, 2.0 * r, 2.0 * r, 2.0 * r, 2.0 * r, 2.0 * r);
         } else if let Some(rank) = rank.filter(|_| label) {
-            let _ = writeln!(out, "<text x=\"{x:.1}\" y=\"{:.1}\" font-size=\"{:.0}\" text-anchor=\"middle\" fill=\"#1d1d1d\">{rank}</text>", y + 3.0, (canvas.pitch / 4.4).min(10.0));
+            let _ = writeln!(marks, "<text x=\"{x:.1}\" y=\"{:.1}\" font-size=\"{:.0}\" text-anchor=\"middle\" fill=\"#1d1d1d\">{rank}</text>", y + 3.0, (canvas.pitch / 4.4).min(10.0));
         }
     }
+    for ((_, fill, edge, thick), path) in squares {
+        let width = if thick { 1.8 } else { 0.8 };
+        let _ = writeln!(out, "<path d=\"{path}\" fill=\"{fill}\" stroke=\"{edge}\" stroke-width=\"{width}\" stroke-linejoin=\"round\"/>");
+    }
+    out.push_str(&marks);
 }
 
 fn legend(out: &mut String, y: f64, most: u64, undrawn: Option<u64>, slices: bool) {
@@ -252,7 +281,7 @@ fn legend(out: &mut String, y: f64, most: u64, undrawn: Option<u64>, slices: boo
         (MOVED, "#9a5a00", "rank that moved"),
         (SPARE, "#2f7d3b", "spare"),
         (LEFT, "#8d79b5", "node that a rank left"),
-        (FAILED, "#000000", "failed"),
+        (FAILED, FAILED_EDGE, "failed"),
     ];
     for (fill, edge, name) in kinds {
         let _ = writeln!(out, "<rect x=\"{x:.0}\" y=\"{y:.0}\" width=\"13\" height=\"13\" rx=\"1.5\" fill=\"{fill}\" stroke=\"{edge}\"/><text x=\"{:.0}\" y=\"{:.0}\">{name}</text>", x + 19.0, y + 11.0);
@@ -274,7 +303,7 @@ fn legend(out: &mut String, y: f64, most: u64, undrawn: Option<u64>, slices: boo
             Some("a network without a grid: nodes in order, its links are not drawn".to_string())
         }
         Some(load) if slices => {
-            Some(format!("dots: links to other planes; links off the grid carry at most {load}"))
+            Some(format!("x to the right, y downwards; dots: links to other planes with more than one message; links off the grid carry at most {load}"))
         }
         Some(load) if load > 0 => {
             Some(format!("links off the grid (wrap-around, switches) carry at most {load}"))

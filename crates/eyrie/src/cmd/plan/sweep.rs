@@ -19,6 +19,7 @@ use super::table::align;
 
 /// Run all failed x spare pairs, or N random failure sequences, and write a table and plots.
 #[derive(Args)]
+#[command(allow_negative_numbers = true)]
 pub struct SweepArgs {
     #[command(flatten)]
     instance: InstanceArgs,
@@ -34,6 +35,11 @@ pub struct SweepArgs {
     /// Seed of the first sequence; the next have the next numbers
     #[arg(long, default_value_t = 1, requires = "sequences")]
     seed: u64,
+
+    /// What fails next: the first node of a random rank, the same for every method (node), or wherever that rank is by
+    /// then, so that every failure hits a rank (rank)
+    #[arg(long, value_name = "WHAT", default_value = "node", requires = "sequences", value_parser = ["node", "rank"])]
+    strike: String,
 
     /// Methods of the sequences, comma-separated, or all
     #[arg(long, default_value = "all", requires = "sequences")]
@@ -158,6 +164,7 @@ fn sequences(instance: &Instance, args: &SweepArgs, count: usize) -> anyhow::Res
     if args.failures == 0 || args.failures > ranks {
         bail!("--failures {}: 1 to {ranks}", args.failures);
     }
+    let by_rank = args.strike == "rank";
     let planner = instance.planner()?;
     let mut methods = super::methods(&args.method, instance)?;
     methods.retain(|m| *m != Method::Squeeze || args.method != "all");
@@ -182,8 +189,10 @@ fn sequences(instance: &Instance, args: &SweepArgs, count: usize) -> anyhow::Res
                 let mut order: Vec<usize> = (0..ranks).collect();
                 order.shuffle(&mut SmallRng::seed_from_u64(args.seed + i as u64));
                 let mut left = order.iter().take(args.failures);
-                // Each failure strikes the node on which the next rank of the sequence is by then.
-                let outcomes = planner.trail(method, &mut |at| Some(vec![at[*left.next()?]]))?;
+                let outcomes = planner.trail(method, &mut |at| {
+                    let rank = *left.next()?;
+                    Some(vec![if by_rank { at[rank] } else { instance.job.home[rank] }])
+                })?;
                 let placed = outcomes.into_iter().filter_map(|o| o.result.ok());
                 Ok(placed
                     .map(|p| Point { load: p.score.messages, ratio: p.ratio, moved: p.moved })
