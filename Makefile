@@ -1,6 +1,6 @@
 # The commands of the project; each target installs or builds what it lacks. `make` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help setup build examples demo test test-more referee bench clean
+.PHONY: help setup build examples demo test referee bench clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -20,9 +20,6 @@ demo: build ## LAMMPS on 2 nodes and a spare: kill a rank, kill a node, compare 
 
 test: ## everything that is checked: formatting, lints, unit tests, whole jobs, mpi4py's own tests
 	@scripts/test.sh
-
-test-more: build ## the longer checks: more whole jobs, mpi4py at 4 ranks
-	@scripts/test.sh more_jobs mpi4py_at_4
 
 referee: setup ## compare placement plans with SimGrid
 	@referee/run.sh

@@ -2,7 +2,6 @@
 # Runs every check of the project, part by part, and ends with exactly one line "N passed, M failed". Each part is a function below; what
 # it prints is in build/test-logs/PART.log, of which the end is shown when the part fails.
 # Usage: scripts/test.sh [PART]...   (default: the parts that `scripts/test.sh --list` names)
-# `make test-more` runs the longer ones: more_jobs, mpi4py_at_4.
 set -uo pipefail
 source "$(dirname "$0")/lib.sh"
 cd "$root" || exit 1
@@ -32,15 +31,11 @@ part_docs() { scripts/mpi_support.py --check; }
 part_examples() { examples/test.sh; }
 
 # Whole jobs under `eyrie run`: each executable file of tests/jobs/ is one test and counts as one.
-part_jobs() { run_each tests/jobs/0[12]*; }
-
-part_more_jobs() { run_each tests/jobs/0[3-9]* tests/jobs/1*; }
+part_jobs() { run_each tests/jobs/*-*; }
 
 part_referee() { referee/small.sh; }
 
-part_mpi4py() { run_each "tests/mpi4py/run.sh 2"; }
-
-part_mpi4py_at_4() { run_each "tests/mpi4py/run.sh 4"; }
+part_mpi4py() { run_each "tests/mpi4py/run.sh 2" "tests/mpi4py/run.sh 4"; }
 
 # What a part needs beyond the checkout; a part that is not there yet is left out, and said to be.
 absent() {
