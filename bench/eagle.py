@@ -2,7 +2,7 @@
 """Repeats the measurements of docs/reproduction/eagle.md: runs every `eyrie bench` command and puts its table into the page, between
 the marks that name the command, and its figure beside the page. The text around the marks is written by people and stays.
 
-Usage: bench/eagle.py [--quick] [--rounds=N] [KIND]...     (default: pingpong alltoall apps checkpoint recovery; after `make build`)
+Usage: bench/eagle.py [--quick] [--rounds=N] [--dir=DIR] [KIND]...     (default: pingpong alltoall apps checkpoint recovery; after `make build`)
 """
 
 import re
@@ -38,7 +38,7 @@ def insert(page, kind, text):
 def main():
     options = [argument for argument in sys.argv[1:] if argument.startswith("-")]
     kinds = [argument for argument in sys.argv[1:] if not argument.startswith("-")] or KINDS
-    if not set(kinds) <= set(KINDS) or not all(re.fullmatch("--quick|--rounds=[0-9]+", option) for option in options):
+    if not set(kinds) <= set(KINDS) or not all(re.fullmatch("--quick|--rounds=[0-9]+|--dir=.*", option) for option in options):
         sys.exit(__doc__)
     for kind in kinds:
         text = measure(kind, options)

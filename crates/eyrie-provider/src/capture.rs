@@ -100,9 +100,10 @@ fn take() {
     // SAFETY: the provider's state bears being continued elsewhere: `come_back` makes it a dropped connection.
     match without_pipe_signal(|| unsafe { eyrie_image::capture(&request) }) {
         Outcome::Captured { child_pid, .. } => {
-            drop(out);
             let pause_ns = start.elapsed().as_nanos() as u64;
             tell_agent(&FromRank::Captured { image, child_pid: child_pid as u32, pause_ns });
+            // After the pause was told: when the image is stored, it is known.
+            drop(out);
         }
         Outcome::Refused(refusal) => {
             let mut text = [0u8; MAX_MESSAGE];
