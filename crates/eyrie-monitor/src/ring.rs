@@ -25,6 +25,8 @@ struct Inner {
     processes: Box<[Process]>,
     next: usize,
     used: usize,
+    /// Nobody is to wait any more.
+    over: bool,
 }
 
 pub struct Ring {
@@ -44,6 +46,7 @@ impl Ring {
                 processes: vec![Process::NONE; places].into_boxed_slice(),
                 next: 0,
                 used: 0,
+                over: false,
             }),
             added: Condvar::new(),
         }
@@ -56,6 +59,12 @@ impl Ring {
     /// Adds a sample; the oldest make room. Allocates nothing.
     pub fn push(&self, head: &Head, processes: &[Process]) {
         self.lock().push(head, processes);
+        self.added.notify_all();
+    }
+
+    /// Ends all waiting, now and later.
+    pub fn end_waits(&self) {
+        self.lock().over = true;
         self.added.notify_all();
     }
 
@@ -84,6 +93,9 @@ impl Ring {
                 newest.filter(|kept| after.is_none_or(|after| kept.head.number > after))
             {
                 return Some(inner.copy(kept));
+            }
+            if inner.over {
+                return None;
             }
             let left = until.checked_duration_since(Instant::now())?;
             inner = self.added.wait_timeout(inner, left).unwrap_or_else(PoisonError::into_inner).0;

@@ -27,6 +27,8 @@ enum Command {
     Checkpoint(cmd::checkpoint::CheckpointArgs),
     /// Say where a failed node's ranks should go, and what it costs
     Plan(Box<cmd::plan::PlanArgs>),
+    /// Watch nodes and processes without slowing the job
+    Monitor(Box<cmd::monitor::MonitorArgs>),
     /// Measure Eyrie against the same MPICH without it
     Bench(cmd::bench::BenchArgs),
     /// Print the completions of a shell
@@ -45,6 +47,7 @@ fn main() {
         Command::Inject(args) => cmd::inject::run(args),
         Command::Checkpoint(args) => cmd::checkpoint::run(&args),
         Command::Plan(args) => cmd::plan::run(*args),
+        Command::Monitor(args) => cmd::monitor::run(*args),
         Command::Bench(args) => cmd::bench::run(args),
         Command::Completions(args) => cmd::completions::run(&args, Cli::command()),
         Command::Man(args) => cmd::man::run(&args, Cli::command()),

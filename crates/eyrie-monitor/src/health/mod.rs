@@ -107,6 +107,11 @@ impl Health {
         events
     }
 
+    /// When the next rule is due, by the same clock.
+    pub fn next_due(&self) -> Duration {
+        self.due.iter().min().copied().unwrap_or(Duration::MAX)
+    }
+
     /// Judges readings of a rule. Does no I/O.
     pub fn judge(
         &mut self,
