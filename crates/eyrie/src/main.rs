@@ -40,8 +40,19 @@ enum Command {
     Agent(cmd::agent::AgentArgs),
 }
 
+/// Ends with clap's message; of a value that is wrong, with the one line that says why.
+fn refuse(error: &clap::Error) -> ! {
+    if error.kind() == clap::error::ErrorKind::ValueValidation {
+        let text = error.to_string();
+        let line = text.lines().next().unwrap_or_default();
+        eprintln!("eyrie: {}", line.strip_prefix("error: ").unwrap_or(line));
+        std::process::exit(error.exit_code());
+    }
+    error.exit()
+}
+
 fn main() {
-    let result = match Cli::parse().command {
+    let result = match Cli::try_parse().unwrap_or_else(|e| refuse(&e)).command {
         Command::Run(args) => cmd::run::run(*args),
         Command::Status(args) => cmd::status::run(&args),
         Command::Inject(args) => cmd::inject::run(args),

@@ -60,6 +60,9 @@ enum MonitorCommand {
     Slowdown(measure::SlowdownArgs),
     /// Measure and model the experiments of Kamoshida and Taura's paper
     Papers(measure::PapersArgs),
+    /// One of a crowd of idle processes; started by `eyrie monitor bench`
+    #[command(hide = true)]
+    CrowdMember(measure::CrowdMemberArgs),
 }
 
 pub fn run(args: MonitorArgs) -> anyhow::Result<i32> {
@@ -73,5 +76,6 @@ pub fn run(args: MonitorArgs) -> anyhow::Result<i32> {
         Some(MonitorCommand::Bench(args)) => measure::bench(&args),
         Some(MonitorCommand::Slowdown(args)) => measure::slowdown(&args),
         Some(MonitorCommand::Papers(args)) => measure::papers(&args),
+        Some(MonitorCommand::CrowdMember(args)) => measure::crowd_member(&args),
     }
 }
