@@ -38,8 +38,9 @@ pub fn of(kind: Kind) -> Accuracy {
     match kind {
         Kind::BpfOpen => Accuracy {
             cpu_late_us: 10_000,
+            rss_age: crate::sampler::REFRESH,
             lasting_age: crate::sampler::REFRESH,
-            note: "CPU time of a running thread is that of its last switch or timer tick; user and system in proportion of ticks",
+            note: "memory of a process that has not run since may be old (its pages may be reclaimed); CPU time of a running thread is that of its last switch or timer tick; user and system in proportion of ticks",
             ..exact
         },
         Kind::BpfIter => Accuracy {

@@ -1,4 +1,4 @@
-//! The node itself: processor time and load at every sample, the rest in turn, one part a sample, from files that are kept open. A part
+//! The node itself: load at every sample, processor time at every second one, the rest in turn between, from files that are kept open. A part
 //! that this node does not have is left out; a read that fails is tried again at its next turn.
 
 use crate::procfs::{after, again, keep, number, numbers, TICK_NS};
@@ -50,6 +50,7 @@ impl Reader {
         // The first sample has everything.
         reader.read(Detail::Full);
         reader.all = all;
+        reader.turn = 2 * PARTS - 1;
         reader
     }
 
@@ -67,17 +68,16 @@ impl Reader {
         for age in all.into_iter().filter(|age| **age < Ages::NEVER - 1) {
             *age += 1;
         }
-        let mut failed = self.processors();
         self.load();
-        if detail == Detail::Least {
-            return failed;
+        if self.all {
+            return self.processors() + (0..PARTS).map(|part| self.part(part)).sum::<u32>();
         }
-        let parts = if self.all { PARTS } else { 1 };
-        for _ in 0..parts {
-            failed += self.part(self.turn);
-            self.turn = (self.turn + 1) % PARTS;
+        self.turn = (self.turn + 1) % (2 * PARTS);
+        match (detail, self.turn % 2) {
+            (_, 0) => self.processors(),
+            (Detail::Least, _) => 0,
+            _ => self.part(self.turn / 2),
         }
-        failed
     }
 
     pub fn node(&self) -> &Node {
@@ -328,13 +328,13 @@ mod tests {
     #[test]
     fn parts_take_turns_and_say_their_age() {
         let mut reader = Reader::new(Path::new("/"), false);
-        for _ in 0..4 {
+        for _ in 0..5 {
             reader.read(Detail::Full);
         }
         let ages = reader.node().ages;
-        assert_eq!((ages.cpu, ages.memory, ages.network), (0, 3, 2));
+        assert_eq!((ages.cpu, ages.memory, ages.network), (0, 3, 1));
         reader.read(Detail::Least);
-        assert_eq!(reader.node().ages.memory, 4);
+        assert_eq!((reader.node().ages.cpu, reader.node().ages.memory), (1, 4));
     }
 
     #[test]

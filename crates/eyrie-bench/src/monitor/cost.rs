@@ -95,7 +95,7 @@ fn one_crowd(
                     exporter.extend(tools::process_exporter(&setup.tools, 2)?);
                 }
                 if !missing.contains(&"collectl") && round < 3 {
-                    collectl.push(tools::collectl(&setup.tools, 2)?);
+                    collectl.push(tools::collectl(&setup.tools, 4)?);
                 }
             }
             Ok(())

@@ -70,10 +70,14 @@ pub fn collectl(tools: &Path, samples: u32) -> anyhow::Result<f64> {
 
 /// CPU time of children that have ended, seconds.
 fn children_cpu() -> f64 {
-    let text = std::fs::read("/proc/self/stat").unwrap_or_default();
-    let after = text.iter().rposition(|b| *b == b')').map_or(&[][..], |at| &text[at + 2..]);
-    let fields = after.split(|b| *b == b' ').skip(13).take(2);
-    fields.filter_map(eyrie_monitor::procfs::number).map(|(ticks, _)| ticks as f64 / 100.0).sum()
+    // SAFETY: all zeros is a valid rusage; it is ours to write.
+    let usage = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_CHILDREN, &mut usage);
+        usage
+    };
+    let seconds = |t: libc::timeval| t.tv_sec as f64 + t.tv_usec as f64 / 1e6;
+    seconds(usage.ru_utime) + seconds(usage.ru_stime)
 }
 
 /// Which of them are missing.

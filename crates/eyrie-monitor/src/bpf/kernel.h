@@ -88,6 +88,7 @@ struct record {
     u64 start_boottime; /* ns since boot */
     u64 utime, stime;   /* ns; the kernel's estimates, of which only the proportion is used */
     u64 runtime;        /* ns; exact */
+    u64 own;            /* ns; of it, the first thread's */
     u64 cgroup;
     s64 rss_pages;
     u32 pid, parent;
@@ -119,7 +120,8 @@ inline_always void fill_changing(struct record *r, struct task_struct *task) {
     struct signal_struct *signal = task->signal;
     r->utime = task->utime + signal->utime;
     r->stime = task->stime + signal->stime;
-    r->runtime = task->se.sum_exec_runtime + signal->sum_sched_runtime;
+    r->own = task->se.sum_exec_runtime;
+    r->runtime = r->own + signal->sum_sched_runtime;
     r->threads = signal->nr_threads;
     r->rss_pages = resident_pages(task);
     r->state = state_of(task);

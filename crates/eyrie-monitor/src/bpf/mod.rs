@@ -17,6 +17,7 @@ pub struct Record {
     pub utime: u64,
     pub stime: u64,
     pub runtime: u64,
+    pub own: u64,
     pub cgroup: u64,
     pub rss_pages: i64,
     pub pid: u32,

@@ -55,10 +55,17 @@ inline_always void visit(struct control *c, struct task_struct *task) {
         return;
     }
     u64 start = task->start_boottime;
-    if (r->pid != (u32)pid || r->start_boottime != start || c->refresh)
-        fill_lasting(r, task, start);
-    fill_changing(r, task);
     c->count = at + 1;
+    if (r->pid != (u32)pid || r->start_boottime != start || c->refresh) {
+        fill_lasting(r, task, start);
+    } else if (r->threads == 1 && r->own == task->se.sum_exec_runtime) {
+        /* It has not run since: neither has anything of it changed, but that it may be about to run or have been stopped. What is
+         * not touched need not be fetched from memory. */
+        r->state = state_of(task);
+        r->exit_state = task->exit_state;
+        return;
+    }
+    fill_changing(r, task);
 }
 
 SEC("syscall")

@@ -15,8 +15,13 @@ pub struct Seen {
     pub monitor_ns: u64,
     pub skew_ns: i64,
     pub detail: String,
+    /// Processor time of the node; of the sample before where it is the turn of another part.
     pub busy_ns: u64,
     pub all_ns: u64,
+    pub cpu_age: u64,
+    /// Samples since network and disks were read.
+    pub network_age: u64,
+    pub disk_age: u64,
     pub load: f64,
     pub memory_total: u64,
     pub memory_available: u64,
@@ -83,6 +88,9 @@ impl Seen {
             detail: format!("{:?}", head.detail).to_lowercase(),
             busy_ns: n.cpu.busy_ns(),
             all_ns: n.cpu.busy_ns() + n.cpu.idle_ns + n.cpu.iowait_ns,
+            cpu_age: n.ages.cpu.into(),
+            network_age: n.ages.network.into(),
+            disk_age: n.ages.disks.into(),
             load: n.load_1,
             memory_total: n.memory.total_bytes,
             memory_available: n.memory.available_bytes,
@@ -127,6 +135,9 @@ impl Seen {
             detail: text(&line["detail"]),
             busy_ns,
             all_ns: busy_ns + cpu(&["idle", "iowait"]),
+            cpu_age: n(&system["ages"]["cpu"]),
+            network_age: n(&system["ages"]["network"]),
+            disk_age: n(&system["ages"]["disks"]),
             load: system["load_1"].as_f64().unwrap_or(0.0),
             memory_total: n(&system["memory"]["total_bytes"]),
             memory_available: n(&system["memory"]["available_bytes"]),
@@ -149,41 +160,74 @@ fn command(name: &str, line: Option<&str>) -> String {
 /// Turns samples of several nodes into rates.
 #[derive(Default)]
 pub struct Rates {
-    before: HashMap<String, Seen>,
+    before: HashMap<String, Before>,
+}
+
+/// What is known of a node.
+#[derive(Default)]
+struct Before {
+    seen: Seen,
+    /// Parts that take turns: their totals, when they were read, and the rate then.
+    cpu: Part<2>,
+    network: Part<1>,
+    disk: Part<1>,
+}
+
+/// A part of the node that is not read at each sample.
+struct Part<const N: usize> {
+    read_ns: u64,
+    totals: [u64; N],
+    /// What it grew by, and in which time.
+    growth: Option<([u64; N], u64)>,
+}
+
+impl<const N: usize> Default for Part<N> {
+    fn default() -> Self {
+        Part { read_ns: 0, totals: [0; N], growth: None }
+    }
+}
+
+impl<const N: usize> Part<N> {
+    /// Takes totals in if they are new.
+    fn take(&mut self, age: u64, now_ns: u64, totals: [u64; N]) {
+        if age != 0 || now_ns <= self.read_ns {
+            return;
+        }
+        if self.read_ns != 0 {
+            let grown = std::array::from_fn(|i| totals[i].saturating_sub(self.totals[i]));
+            self.growth = Some((grown, now_ns - self.read_ns));
+        }
+        (self.read_ns, self.totals) = (now_ns, totals);
+    }
+
+    fn per_s(&self) -> f64 {
+        self.growth.map_or(0.0, |(grown, ns)| grown[0] as f64 / ns as f64 * 1e9)
+    }
 }
 
 impl Rates {
     /// The rates between the node's sample before and this one. Of the first, all rates are 0.
     pub fn take(&mut self, at: usize, seen: Seen) -> Node {
-        let before = self.before.insert(seen.node.clone(), seen.clone());
-        let Some(before) = before.filter(|b| b.time_ns < seen.time_ns) else {
-            let rows = seen
-                .processes
-                .iter()
-                .map(|p| Row { node: at, process: p.clone(), cpu: 0.0 })
-                .collect();
-            return Node { seen, rows, ..Node::default() };
-        };
-        let elapsed_ns = (seen.time_ns - before.time_ns) as f64;
-        let per_s = |now: u64, then: u64| now.saturating_sub(then) as f64 / elapsed_ns * 1e9;
+        let before = self.before.entry(seen.node.clone()).or_default();
+        before.cpu.take(seen.cpu_age, seen.time_ns, [seen.busy_ns, seen.all_ns]);
+        before.network.take(seen.network_age, seen.time_ns, [seen.network_bytes]);
+        before.disk.take(seen.disk_age, seen.time_ns, [seen.disk_bytes]);
+        let last = std::mem::replace(&mut before.seen, seen.clone());
+        let elapsed_ns = seen.time_ns.saturating_sub(last.time_ns).max(1) as f64;
         let known: HashMap<(u32, u64), u64> =
-            before.processes.iter().map(|p| ((p.pid, p.start_ns), p.cpu_ns)).collect();
+            last.processes.iter().map(|p| ((p.pid, p.start_ns), p.cpu_ns)).collect();
         let row = |p: &Process| {
-            let cpu = known
-                .get(&(p.pid, p.start_ns))
-                .map_or(0.0, |then| p.cpu_ns.saturating_sub(*then) as f64 / elapsed_ns);
-            Row { node: at, process: p.clone(), cpu }
+            let grown =
+                known.get(&(p.pid, p.start_ns)).map_or(0, |then| p.cpu_ns.saturating_sub(*then));
+            Row { node: at, process: p.clone(), cpu: grown as f64 / elapsed_ns }
         };
-        let all = seen.all_ns.saturating_sub(before.all_ns);
+        let monitor =
+            if last.time_ns == 0 { 0 } else { seen.monitor_ns.saturating_sub(last.monitor_ns) };
         Node {
-            cpu: if all == 0 {
-                0.0
-            } else {
-                seen.busy_ns.saturating_sub(before.busy_ns) as f64 / all as f64
-            },
-            network_per_s: per_s(seen.network_bytes, before.network_bytes),
-            disk_per_s: per_s(seen.disk_bytes, before.disk_bytes),
-            monitor: seen.monitor_ns.saturating_sub(before.monitor_ns) as f64 / elapsed_ns,
+            cpu: before.cpu.growth.map_or(0.0, |([busy, all], _)| busy as f64 / all.max(1) as f64),
+            network_per_s: before.network.per_s(),
+            disk_per_s: before.disk.per_s(),
+            monitor: monitor as f64 / elapsed_ns,
             rows: seen.processes.iter().map(row).collect(),
             seen,
         }
@@ -263,6 +307,10 @@ mod tests {
         assert_eq!(node.rows[1].cpu, 0.0, "another process with the same number has no rate yet");
         assert!((node.monitor - 0.001).abs() < 1e-9);
         assert_eq!(node.seen.cost_ns, 15);
+        // When it is another part's turn, the rate stays, and is over both samples the next time.
+        let aged = Seen { cpu_age: 1, busy_ns: 0, ..sample(13, 2.5) };
+        assert!((rates.take(0, aged).cpu - 0.25).abs() < 1e-9);
+        assert!((rates.take(0, sample(14, 2.5)).cpu - 0.25).abs() < 1e-9);
     }
 
     #[test]
