@@ -7,7 +7,7 @@ set -uo pipefail
 source "$(dirname "$0")/lib.sh"
 cd "$root" || exit 1
 
-parts=(setup format build lint unit docs examples jobs mpi4py)
+parts=(setup format build lint unit docs examples jobs monitor mpi4py)
 
 part_setup() { scripts/setup.sh; }
 
@@ -33,6 +33,9 @@ part_examples() { examples/test.sh; }
 # Whole jobs under `eyrie run`: each executable file of tests/jobs/ is one test and counts as one.
 part_jobs() { run_each tests/jobs/0[12]*; }
 
+# `eyrie monitor` as a whole: each executable file of tests/monitor/ is one test and counts as one.
+part_monitor() { run_each tests/monitor/*; }
+
 part_more_jobs() { run_each tests/jobs/0[3-9]* tests/jobs/1*; }
 
 part_referee() { referee/small.sh; }
@@ -45,6 +48,7 @@ part_mpi4py_at_4() { run_each "tests/mpi4py/run.sh 4"; }
 absent() {
     case $1 in
     jobs) ! ls tests/jobs/* ;;
+    monitor) ! ls tests/monitor/* ;;
     referee) ! ls referee/small.sh ;;
     *) return 1 ;;
     esac >/dev/null 2>&1

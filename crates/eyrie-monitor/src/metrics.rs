@@ -254,9 +254,9 @@ impl Snapshot {
         ];
         out.gauges(
             "eyrie_monitor_skew",
-            "From the intended moment to the sample",
+            "From the intended moment to the sample: this part of all samples was no later",
             Some(&SECONDS),
-            skew.map(|(q, ns)| (label("quantile", q), ns / 1e9)),
+            skew.map(|(part, ns)| (label("part", part), ns / 1e9)),
         )?;
         let code = |state: &State| *state as u8 as f64;
         out.gauges(

@@ -49,6 +49,8 @@ inline_always void visit(struct control *c, struct task_struct *task) {
             add_thread(r, task);
         return;
     }
+    if (!pid) /* the idle task */
+        return;
     struct record *r = bpf_map_lookup_elem(&records, &at);
     if (!r) {
         c->beyond++;

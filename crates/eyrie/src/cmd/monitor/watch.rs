@@ -120,6 +120,8 @@ pub fn run(args: WatchArgs) -> anyhow::Result<i32> {
         None => None,
     };
     let events = args.events.as_deref().map(create).transpose()?;
+    let node = args.node.clone().unwrap_or_else(json::node_name);
+    let judge = rules.map(|rules| Judge::new(rules, &node, &args, events, live)).transpose()?;
     // Said before anything is measured: a port that is taken will not become free by that.
     let tcp = args
         .listen
@@ -130,10 +132,6 @@ pub fn run(args: WatchArgs) -> anyhow::Result<i32> {
         })
         .transpose()?;
     let mut sampler = Sampler::prepare(config(&args)?).map_err(anyhow::Error::msg)?;
-    let node = args.node.clone().unwrap_or_else(json::node_name);
-    if !live {
-        announce(sampler.started(), &node);
-    }
     let shared = Arc::new(Shared {
         node: node.clone(),
         ring: sampler.ring(),
@@ -149,30 +147,14 @@ pub fn run(args: WatchArgs) -> anyhow::Result<i32> {
             (None, None)
         }
     };
-    if let Some(listener) = &tcp {
-        eprintln!("eyrie monitor: metrics at http://{}/metrics", listener.local_addr()?);
-    }
+    let scraped_at = tcp.as_ref().map(TcpListener::local_addr).transpose()?;
     let stop = Arc::new(AtomicBool::new(false));
     on_signal(stop.clone(), Some(shared.clone()))?;
-    let scraped = tcp.is_some();
     let serving = shared.clone();
     std::thread::Builder::new()
         .name("serve".into())
         .spawn(move || serve::run(serving, tcp, unix))?;
-    if let Some(rules) = rules {
-        let mut judge = Judge {
-            health: Health::new(rules, &node),
-            world: World::new(&args.root),
-            events,
-            live,
-        };
-        for (rule, state) in &args.inject {
-            let event = judge
-                .health
-                .inject(rule, *state, Clock::Realtime.now_ns())
-                .map_err(anyhow::Error::msg)?;
-            judge.tell(&[event]);
-        }
+    if let Some(mut judge) = judge {
         let shared = shared.clone();
         std::thread::Builder::new().name("health".into()).spawn(move || judge.run(&shared))?;
     }
@@ -187,10 +169,22 @@ pub fn run(args: WatchArgs) -> anyhow::Result<i32> {
         Err(why) => drop(settled.send(Err(why))),
     })?;
     let steadiness = settling.recv()?.map_err(anyhow::Error::msg)?;
+    if !live {
+        announce(&shared.started, &node);
+    }
+    if let (Some(address), false) = (scraped_at, live) {
+        eprintln!("eyrie monitor: metrics at http://{address}/metrics");
+    }
     if !live && !steadiness.locked {
         eprintln!("eyrie monitor: memory is not locked (no CAP_IPC_LOCK, or ulimit -l): samples may wait for the disk");
     }
-    let scribe = Scribe { shared: shared.clone(), output, scraped, live, limit: limit(&args) };
+    let scribe = Scribe {
+        shared: shared.clone(),
+        output,
+        scraped: scraped_at.is_some(),
+        live,
+        limit: limit(&args),
+    };
     let written = scribe.run(&stop);
     drop(socket);
     written
@@ -300,6 +294,25 @@ struct Judge {
 }
 
 impl Judge {
+    fn new(
+        rules: Rules,
+        node: &str,
+        args: &WatchArgs,
+        events: Option<File>,
+        live: bool,
+    ) -> anyhow::Result<Judge> {
+        let world = World::new(&args.root);
+        let mut judge = Judge { health: Health::new(rules, node), world, events, live };
+        for (rule, state) in &args.inject {
+            let event = judge
+                .health
+                .inject(rule, *state, Clock::Realtime.now_ns())
+                .map_err(anyhow::Error::msg)?;
+            judge.tell(&[event]);
+        }
+        Ok(judge)
+    }
+
     fn run(&mut self, shared: &Shared) {
         let begin = Instant::now();
         *lock(&shared.health) = self.health.states();
