@@ -27,7 +27,7 @@ check_packages() {
 optional_packages() {
     local missing=()
     command -v clang >/dev/null || missing+=(clang)
-    ldconfig -p | grep -q 'libbpf\.so\.1 ' || missing+=(libbpf1)
+    /sbin/ldconfig -p | grep -q 'libbpf\.so\.1 ' || missing+=(libbpf1)
     command -v ip >/dev/null || missing+=(iproute2)
     [ ${#missing[@]} != 0 ] || return 0
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then

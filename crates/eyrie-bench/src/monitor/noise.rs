@@ -82,7 +82,8 @@ pub fn measure(setup: &Setup, effort: Effort, interval: Duration) -> anyhow::Res
     ];
     let folder = tempfile::tempdir()?;
     let cpus = std::thread::available_parallelism()?.get();
-    let mut seen: Vec<Vec<Vec<Seen>>> = vec![vec![Vec::new(); cpus]; kinds.len()];
+    // By processor and by what runs beside it.
+    let mut seen: Vec<Vec<Vec<Seen>>> = vec![vec![Vec::new(); kinds.len()]; cpus];
     for round in 0..effort.rounds {
         eprintln!("eyrie monitor: round {} of {}", round + 1, effort.rounds);
         for (kind, (_, options)) in kinds.iter().enumerate() {
@@ -90,7 +91,7 @@ pub fn measure(setup: &Setup, effort: Effort, interval: Duration) -> anyhow::Res
             let monitor =
                 options.as_ref().map(|o| Monitor::start(&setup.eyrie, o, file)).transpose()?;
             for (cpu, one) in everywhere(length)?.into_iter().enumerate() {
-                seen[kind][cpu].push(one);
+                seen[cpu][kind].push(one);
             }
             monitor.map(Monitor::end).transpose()?;
         }
@@ -107,12 +108,12 @@ pub fn measure(setup: &Setup, effort: Effort, interval: Duration) -> anyhow::Res
         ],
     );
     let mut data = Vec::new();
-    for cpu in 0..cpus {
+    for (cpu, seen) in seen.iter().enumerate() {
         for (kind, (name, _)) in kinds.iter().enumerate() {
-            let all = &seen[kind][cpu];
+            let all = &seen[kind];
             let of = |value: fn(&Seen) -> f64| Spread::of(all.iter().map(value));
             let more = Spread::of(
-                all.iter().zip(&seen[0][cpu]).map(|(with, without)| with.share - without.share),
+                all.iter().zip(&seen[0]).map(|(with, without)| with.share - without.share),
             );
             let percent = |v: f64| format!("{:.4} %", v * 100.0);
             let row = [
