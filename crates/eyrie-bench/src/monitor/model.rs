@@ -26,8 +26,14 @@ pub fn slowdown(job: &Job, intervals: usize, seed: u64) -> f64 {
     };
     // The first pulse can come at the end of the first interval.
     let begin = job.interval;
-    let mut run = Run { now: begin, end: begin, loops: 0.0, grain: job.grain };
-    let mut busy = Vec::new();
+    let mut run = Run {
+        now: begin,
+        end: begin,
+        loops: 0.0,
+        grain: job.grain,
+        delayed: Vec::new(),
+        place: vec![None; job.nodes],
+    };
     let mut pulses: Vec<Pulse> = Vec::with_capacity(job.nodes);
     for number in 1..=intervals {
         pulses.clear();
@@ -38,11 +44,11 @@ pub fn slowdown(job: &Job, intervals: usize, seed: u64) -> f64 {
         }
         pulses.sort_by(|a, b| a.at.total_cmp(&b.at));
         for pulse in &pulses {
-            run.take(*pulse, &mut busy);
+            run.take(*pulse);
         }
     }
-    run.advance((intervals + 1) as f64 * job.interval, &mut busy);
-    run.finish(&mut busy);
+    run.advance((intervals + 1) as f64 * job.interval);
+    run.finish();
     (run.now - begin) / (run.loops * job.grain)
 }
 
@@ -60,6 +66,9 @@ struct Run {
     end: f64,
     loops: f64,
     grain: f64,
+    /// The nodes that were delayed in the current loop, and for each node its place among them.
+    delayed: Vec<Delayed>,
+    place: Vec<Option<usize>>,
 }
 
 /// A node that was delayed in the current loop: when it will have done its work.
@@ -73,33 +82,31 @@ struct Delayed {
 
 impl Run {
     /// Takes the next pulse in order of time.
-    fn take(&mut self, pulse: Pulse, delayed: &mut Vec<Delayed>) {
-        self.advance(pulse.at, delayed);
-        let grain_end = self.now + self.grain;
-        let known = delayed.iter_mut().find(|d| d.node == pulse.node);
-        let mut state = known.as_deref().copied().unwrap_or(Delayed {
-            node: pulse.node,
-            free: self.now,
-            done: grain_end,
+    fn take(&mut self, pulse: Pulse) {
+        self.advance(pulse.at);
+        let at = *self.place[pulse.node].get_or_insert_with(|| {
+            self.delayed.push(Delayed {
+                node: pulse.node,
+                free: self.now,
+                done: self.now + self.grain,
+            });
+            self.delayed.len() - 1
         });
-        let begin = pulse.at.max(state.free);
-        state.free = begin + pulse.length;
+        let node = &mut self.delayed[at];
+        let begin = pulse.at.max(node.free);
+        node.free = begin + pulse.length;
         // Work that is done already is not delayed; the processor is busy all the same.
-        if begin < state.done {
-            state.done += pulse.length;
+        if begin < node.done {
+            node.done += pulse.length;
         }
-        self.end = self.end.max(state.done);
-        match known {
-            Some(known) => *known = state,
-            None => delayed.push(state),
-        }
+        self.end = self.end.max(node.done);
     }
 
     /// Ends loops up to the moment `at`.
-    fn advance(&mut self, at: f64, delayed: &mut Vec<Delayed>) {
+    fn advance(&mut self, at: f64) {
         loop {
             self.end = self.end.max(self.now + self.grain);
-            if delayed.is_empty() {
+            if self.delayed.is_empty() {
                 // Nobody is delayed: loops follow each other undisturbed.
                 let whole = ((at - self.now) / self.grain).floor().max(0.0);
                 self.loops += whole;
@@ -110,25 +117,29 @@ impl Run {
             if self.end > at {
                 return;
             }
-            self.next_loop(delayed);
+            self.next_loop();
         }
     }
 
-    fn next_loop(&mut self, delayed: &mut Vec<Delayed>) {
+    fn next_loop(&mut self) {
         self.now = self.end;
         self.loops += 1.0;
         self.end = self.now + self.grain;
+        for node in &self.delayed {
+            self.place[node.node] = None;
+        }
         // A pulse that goes on delays the next loop's work as well.
-        delayed.retain(|d| d.free > self.now);
-        for d in delayed.iter_mut() {
-            d.done = d.free + self.grain;
-            self.end = self.end.max(d.done);
+        self.delayed.retain(|d| d.free > self.now);
+        for (at, node) in self.delayed.iter_mut().enumerate() {
+            self.place[node.node] = Some(at);
+            node.done = node.free + self.grain;
+            self.end = self.end.max(node.done);
         }
     }
 
-    fn finish(&mut self, delayed: &mut Vec<Delayed>) {
-        while !delayed.is_empty() {
-            self.next_loop(delayed);
+    fn finish(&mut self) {
+        while !self.delayed.is_empty() {
+            self.next_loop();
         }
     }
 }
