@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes what everything else needs: a C compiler and make (Debian packages), the wheels of requirements.txt in build/venv, and
+# Makes what everything else needs: a C compiler, make and clang (Debian packages), the wheels of requirements.txt in build/venv, and
 # mpi4py's source distribution (for its test suite) in build/. Does nothing when all is there; several may run at once.
 set -euo pipefail
 source "$(dirname "$0")/lib.sh"
@@ -20,6 +20,21 @@ check_packages() {
         fail "$(python3 --version) is too old: the wheels need Python 3.11 or newer"
     command -v cargo >/dev/null ||
         fail "cargo is missing: install Rust 1.85 or newer from https://rustup.rs (Debian 12's own is too old)"
+}
+
+# What the monitor's cheapest readers are built and loaded with, and what its tests make nodes with. It works without them, and says
+# what it lacks; so do we.
+optional_packages() {
+    local missing=()
+    command -v clang >/dev/null || missing+=(clang)
+    /sbin/ldconfig -p | grep -q 'libbpf\.so\.1 ' || missing+=(libbpf1)
+    command -v ip >/dev/null || missing+=(iproute2)
+    [ ${#missing[@]} != 0 ] || return 0
+    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+        (install_packages "${missing[@]}") || say "going on without ${missing[*]}: eyrie monitor takes slower readers"
+    else
+        say "going on without ${missing[*]} (as root: apt-get install ${missing[*]}): eyrie monitor takes slower readers"
+    fi
 }
 
 # The virtual environment, complete or not at all: the stamp is written last and names what it was made from. The folder is
@@ -52,5 +67,6 @@ fetch_mpi4py_source() {
 }
 
 check_packages
+optional_packages
 make_venv
 fetch_mpi4py_source

@@ -6,7 +6,7 @@ set -uo pipefail
 source "$(dirname "$0")/lib.sh"
 cd "$root" || exit 1
 
-parts=(setup format build lint unit numbers referee docs examples jobs mpi4py)
+parts=(setup format build lint unit numbers referee docs examples jobs monitor mpi4py)
 
 part_setup() { scripts/setup.sh; }
 
@@ -33,6 +33,9 @@ part_examples() { examples/test.sh; }
 # Whole jobs under `eyrie run`: each executable file of tests/jobs/ is one test and counts as one.
 part_jobs() { run_each tests/jobs/*-*; }
 
+# `eyrie monitor` as a whole: each executable file of tests/monitor/ is one test and counts as one.
+part_monitor() { run_each tests/monitor/*; }
+
 part_referee() { referee/small.sh; }
 
 part_mpi4py() { run_each "tests/mpi4py/run.sh 2" "tests/mpi4py/run.sh 4"; }
@@ -41,6 +44,7 @@ part_mpi4py() { run_each "tests/mpi4py/run.sh 2" "tests/mpi4py/run.sh 4"; }
 absent() {
     case $1 in
     jobs) ! ls tests/jobs/* ;;
+    monitor) ! ls tests/monitor/* ;;
     referee) ! ls referee/small.sh ;;
     *) return 1 ;;
     esac >/dev/null 2>&1

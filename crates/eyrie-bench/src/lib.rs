@@ -7,6 +7,7 @@ mod checkpoint;
 mod job;
 mod kernel;
 mod machine;
+pub mod monitor;
 mod pause;
 mod pingpong;
 pub mod plot;

@@ -32,6 +32,8 @@ pub struct Series {
 pub enum Chart {
     /// Lines over sizes in bytes (`sizes`, on a logarithmic axis) or plain numbers.
     Lines { title: String, x: String, y: String, sizes: bool, series: Vec<Series> },
+    /// Lines over numbers, both axes logarithmic.
+    Growth { title: String, x: String, y: String, series: Vec<Series> },
     /// A bar for each label, its parts one upon another.
     Bars { title: String, y: String, parts: Vec<String>, bars: Vec<(String, Vec<f64>)> },
 }
@@ -66,6 +68,15 @@ pub fn draw(chart: &Chart, path: &Path) -> anyhow::Result<()> {
             }
             .map_err(|e| failed(&e))?;
         }
+        Chart::Growth { title, x, y, series } => {
+            let xs = bounds(series.iter().flat_map(|s| &s.points).map(|p| p.0));
+            let ys = bounds(series.iter().flat_map(|s| &s.points).map(|p| p.1));
+            // Room for the names above the lines.
+            let y_range = (ys.0 * 0.95..ys.1.max(2.0) * 3.0).log_scale();
+            let labels = (title.as_str(), x.as_str(), y.as_str());
+            let x_range = (xs.0..xs.1).log_scale().base(2.0);
+            lines(&area, labels, x_range, y_range, plain_label, series).map_err(|e| failed(&e))?;
+        }
         Chart::Bars { title, y, parts, bars } => {
             stacked(&area, title, y, parts, bars).map_err(|e| failed(&e))?;
         }
@@ -81,6 +92,10 @@ fn size_label(bytes: &f64) -> String {
     crate::report::size(*bytes as u64)
 }
 
+fn plain_label(value: &f64) -> String {
+    format!("{value}")
+}
+
 fn number_label(value: &f64) -> String {
     format!("{value:.1}")
 }
@@ -88,17 +103,19 @@ fn number_label(value: &f64) -> String {
 type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
 type Drawn<'a> = Result<(), DrawingAreaErrorKind<<SVGBackend<'a> as DrawingBackend>::ErrorType>>;
 
-fn lines<'a, X>(
+fn lines<'a, X, Y>(
     area: &Area<'a>,
     (title, x, y): (&str, &str, &str),
     x_range: X,
-    y_range: std::ops::Range<f64>,
+    y_range: Y,
     x_label: fn(&f64) -> String,
     series: &[Series],
 ) -> Drawn<'a>
 where
     X: AsRangedCoord<Value = f64>,
     X::CoordDescType: Ranged<ValueType = f64> + ValueFormatter<f64>,
+    Y: AsRangedCoord<Value = f64>,
+    Y::CoordDescType: Ranged<ValueType = f64> + ValueFormatter<f64>,
 {
     let mut chart = ChartBuilder::on(area)
         .caption(title, ("sans-serif", 20))

@@ -27,6 +27,8 @@ enum Command {
     Checkpoint(cmd::checkpoint::CheckpointArgs),
     /// Say where a failed node's ranks should go, and what it costs
     Plan(Box<cmd::plan::PlanArgs>),
+    /// Watch nodes and processes without slowing the job
+    Monitor(Box<cmd::monitor::MonitorArgs>),
     /// Measure Eyrie against the same MPICH without it
     Bench(cmd::bench::BenchArgs),
     /// Print the completions of a shell
@@ -38,13 +40,25 @@ enum Command {
     Agent(cmd::agent::AgentArgs),
 }
 
+/// Ends with clap's message; of a value that is wrong, with the one line that says why.
+fn refuse(error: &clap::Error) -> ! {
+    if error.kind() == clap::error::ErrorKind::ValueValidation {
+        let text = error.to_string();
+        let line = text.lines().next().unwrap_or_default();
+        eprintln!("eyrie: {}", line.strip_prefix("error: ").unwrap_or(line));
+        std::process::exit(error.exit_code());
+    }
+    error.exit()
+}
+
 fn main() {
-    let result = match Cli::parse().command {
+    let result = match Cli::try_parse().unwrap_or_else(|e| refuse(&e)).command {
         Command::Run(args) => cmd::run::run(*args),
         Command::Status(args) => cmd::status::run(&args),
         Command::Inject(args) => cmd::inject::run(args),
         Command::Checkpoint(args) => cmd::checkpoint::run(&args),
         Command::Plan(args) => cmd::plan::run(*args),
+        Command::Monitor(args) => cmd::monitor::run(*args),
         Command::Bench(args) => cmd::bench::run(args),
         Command::Completions(args) => cmd::completions::run(&args, Cli::command()),
         Command::Man(args) => cmd::man::run(&args, Cli::command()),

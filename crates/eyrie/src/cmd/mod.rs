@@ -6,6 +6,7 @@ pub mod checkpoint;
 pub mod completions;
 pub mod inject;
 pub mod man;
+pub mod monitor;
 pub mod plan;
 pub mod run;
 pub mod status;

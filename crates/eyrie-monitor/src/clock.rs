@@ -1,0 +1,160 @@
+//! Clocks, absolute sleeps, and what keeps the sampling thread on time. Must never sleep for a length of time: only until a moment.
+
+use serde::Serialize;
+use std::time::Duration;
+
+/// A clock of the kernel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Clock {
+    /// Atomic time: no leap seconds. Only where the kernel has been told the offset.
+    Tai,
+    Realtime,
+    Monotonic,
+}
+
+impl Clock {
+    fn id(self) -> libc::clockid_t {
+        match self {
+            Clock::Tai => libc::CLOCK_TAI,
+            Clock::Realtime => libc::CLOCK_REALTIME,
+            Clock::Monotonic => libc::CLOCK_MONOTONIC,
+        }
+    }
+
+    /// The clock that nodes share: TAI if the kernel knows its offset, as it does where ptp4l or chrony tell it, else REALTIME.
+    pub fn wall() -> Clock {
+        let offset = Clock::Tai.now_ns().abs_diff(Clock::Realtime.now_ns());
+        match offset > 500_000_000 {
+            true => Clock::Tai,
+            false => Clock::Realtime,
+        }
+    }
+
+    /// Nanoseconds since the clock's beginning.
+    pub fn now_ns(self) -> u64 {
+        read(self.id())
+    }
+
+    /// Sleeps until the clock shows `ns`; a signal does not end it early, a step of the clock is followed.
+    pub fn sleep_until(self, ns: u64) {
+        let at = libc::timespec { tv_sec: (ns / NS) as i64, tv_nsec: (ns % NS) as i64 };
+        // SAFETY: the time is valid and the remaining time is not asked for.
+        while unsafe {
+            libc::clock_nanosleep(self.id(), libc::TIMER_ABSTIME, &at, std::ptr::null_mut())
+        } == libc::EINTR
+        {}
+    }
+}
+
+const NS: u64 = 1_000_000_000;
+
+fn read(id: libc::clockid_t) -> u64 {
+    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: writes to a value of ours.
+    unsafe { libc::clock_gettime(id, &mut t) };
+    t.tv_sec as u64 * NS + t.tv_nsec as u64
+}
+
+/// CPU time of this thread in nanoseconds.
+pub fn thread_cpu_ns() -> u64 {
+    read(libc::CLOCK_THREAD_CPUTIME_ID)
+}
+
+/// CPU time of this process in nanoseconds.
+pub fn process_cpu_ns() -> u64 {
+    read(libc::CLOCK_PROCESS_CPUTIME_ID)
+}
+
+/// CPU time of another process in nanoseconds, if it lives.
+pub fn cpu_of(pid: u32) -> Option<u64> {
+    // As clock_getcpuclockid(3) makes it.
+    let id = (!(pid as libc::clockid_t) << 3) | 2;
+    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: writes to a value of ours; an unknown process is an error.
+    let ok = unsafe { libc::clock_gettime(id, &mut t) } == 0;
+    ok.then(|| t.tv_sec as u64 * NS + t.tv_nsec as u64)
+}
+
+/// The first multiple of `interval` after `now`, both in nanoseconds.
+pub fn next_boundary(now_ns: u64, interval_ns: u64) -> u64 {
+    (now_ns / interval_ns + 1) * interval_ns
+}
+
+/// What was reached of [`steady`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Steadiness {
+    /// Nothing of the process can be paged out.
+    pub locked: bool,
+    /// The thread goes before ordinary ones.
+    pub real_time: bool,
+}
+
+/// Readies the calling thread to sample on time: exact timers, memory locked, ahead of ordinary threads. What is not permitted is left
+/// out; the sampler reports it.
+pub fn steady(real_time: bool) -> Steadiness {
+    // SAFETY: these take plain numbers.
+    let locked = unsafe {
+        libc::prctl(libc::PR_SET_TIMERSLACK, 1);
+        libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT) == 0
+    };
+    let priority = libc::sched_param { sched_priority: 1 };
+    // SAFETY: the parameter is ours; 0 is this thread.
+    let real_time = real_time
+        && unsafe {
+            libc::sched_setscheduler(0, libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, &priority)
+        } == 0;
+    Steadiness { locked, real_time }
+}
+
+/// Binds the calling thread to a processor.
+///
+/// # Errors
+/// When there is no such processor.
+pub fn pin(cpu: usize) -> std::io::Result<()> {
+    // SAFETY: an all-zero set is valid, and is ours.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    if cpu >= libc::CPU_SETSIZE as usize {
+        return Err(std::io::ErrorKind::InvalidInput.into());
+    }
+    // SAFETY: within the set; the set is ours.
+    let ok = unsafe {
+        libc::CPU_SET(cpu, &mut set);
+        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) == 0
+    };
+    ok.then_some(()).ok_or_else(std::io::Error::last_os_error)
+}
+
+/// A duration's nanoseconds; centuries fit.
+pub fn ns(d: Duration) -> u64 {
+    d.as_nanos() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn boundaries_lie_ahead_and_are_multiples() {
+        assert_eq!(next_boundary(0, 500), 500);
+        assert_eq!(next_boundary(499, 500), 500);
+        assert_eq!(next_boundary(500, 500), 1000);
+    }
+
+    #[test]
+    fn a_sleep_ends_at_its_moment_or_later() {
+        let until = Clock::Monotonic.now_ns() + 3_000_000;
+        Clock::Monotonic.sleep_until(until);
+        assert!(Clock::Monotonic.now_ns() >= until);
+        // A moment that has passed does not wait.
+        Clock::Realtime.sleep_until(1);
+    }
+
+    #[test]
+    fn the_clock_of_a_process_is_its_cpu_time() {
+        let before = cpu_of(std::process::id()).unwrap();
+        while process_cpu_ns() < before + 1_000_000 {}
+        assert!(cpu_of(std::process::id()).unwrap() >= before + 1_000_000);
+        assert_eq!(cpu_of(100_000_000), None);
+    }
+}

@@ -1,0 +1,149 @@
+//! The rules' file. Every threshold must say where it comes from; unknown words are errors.
+
+use super::probe::Probe;
+use super::State;
+use serde::{Deserialize, Deserializer};
+use std::fmt;
+use std::path::Path;
+use std::time::Duration;
+
+/// The rules that are used when no file is named.
+pub const DEFAULT: &str = include_str!("rules.toml");
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rules {
+    pub rule: Vec<Rule>,
+}
+
+/// A time with its unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Time(pub Duration);
+
+impl<'de> Deserialize<'de> for Time {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Time, D::Error> {
+        let text = String::deserialize(d)?;
+        crate::units::duration(&text).map(Time).map_err(serde::de::Error::custom)
+    }
+}
+
+impl fmt::Display for Time {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self.0.as_secs() {
+            s if s >= 7200 && s % 3600 == 0 => write!(f, "{} h", s / 3600),
+            s if s >= 120 && s % 60 == 0 => write!(f, "{} min", s / 60),
+            _ => write!(f, "{} s", self.0.as_secs_f64()),
+        }
+    }
+}
+
+/// One rule: what is read, how often, and what is too much.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Rule {
+    pub name: String,
+    pub read: Probe,
+    /// Where the thresholds come from.
+    pub source: String,
+    pub suspect: Option<f64>,
+    pub failing: Option<f64>,
+    /// Of counters: the time in which a threshold's worth is forgotten.
+    #[serde(default = "day")]
+    pub within: Time,
+    #[serde(default = "ten_seconds")]
+    pub every: Time,
+    /// Readings in a row that must reach a threshold.
+    #[serde(default = "one")]
+    pub raise_after: u32,
+    /// Part of a threshold at or below which it is over.
+    #[serde(default = "nine_tenths")]
+    pub clear_below: f64,
+    /// How long it must stay there.
+    #[serde(default = "minute")]
+    pub clear_after: Time,
+}
+
+fn day() -> Time {
+    Time(Duration::from_secs(86_400))
+}
+fn minute() -> Time {
+    Time(Duration::from_secs(60))
+}
+fn ten_seconds() -> Time {
+    Time(Duration::from_secs(10))
+}
+fn one() -> u32 {
+    1
+}
+fn nine_tenths() -> f64 {
+    0.9
+}
+
+impl Rule {
+    /// The state that a level reaches.
+    pub fn reached(&self, level: f64) -> State {
+        let at = |threshold: Option<f64>| threshold.is_some_and(|t| level >= t);
+        match (at(self.failing), at(self.suspect)) {
+            (true, _) => State::Failing,
+            (_, true) => State::Suspect,
+            _ => State::Ok,
+        }
+    }
+
+    /// The level at or below which a state is over.
+    pub fn clears_at(&self, state: State) -> f64 {
+        let threshold = match state {
+            State::Failing => self.failing.or(self.suspect),
+            _ => self.suspect.or(self.failing),
+        };
+        let threshold = threshold.unwrap_or(0.0);
+        // Of a threshold below zero (degrees below critical), a tenth more is further below.
+        threshold - threshold.abs() * (1.0 - self.clear_below)
+    }
+
+    /// Reads what the rule is about.
+    pub fn read(&self, world: &super::World) -> Vec<super::Reading> {
+        self.read.read(world)
+    }
+}
+
+impl Rules {
+    /// # Errors
+    /// In words with the line, for the user.
+    pub fn parse(text: &str) -> Result<Rules, String> {
+        let rules: Rules =
+            toml::from_str(text).map_err(|e| e.to_string().trim_end().to_string())?;
+        for (at, rule) in rules.rule.iter().enumerate() {
+            let wrong = |why: &str| Err(format!("rule {:?}: {why}", rule.name));
+            if rule.source.trim().is_empty() {
+                return wrong("source is empty: say where the threshold comes from");
+            }
+            if rule.suspect.is_none() && rule.failing.is_none() {
+                return wrong("neither suspect nor failing is given");
+            }
+            if rules.rule[..at].iter().any(|other| other.name == rule.name) {
+                return wrong("there is another rule of this name");
+            }
+            if let (Some(suspect), Some(failing)) = (rule.suspect, rule.failing) {
+                if suspect > failing {
+                    return wrong("suspect is above failing");
+                }
+            }
+        }
+        Ok(rules)
+    }
+
+    /// # Errors
+    /// When the file cannot be read, or is not as it must be.
+    pub fn load(path: &Path) -> Result<Rules, String> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|e| format!("cannot read {}: {e}", path.display()))?;
+        Rules::parse(&text).map_err(|e| format!("{}: {e}", path.display()))
+    }
+}
+
+impl Default for Rules {
+    fn default() -> Rules {
+        Rules::parse(DEFAULT).expect("tested")
+    }
+}

@@ -1,0 +1,330 @@
+//! Every rule of the default file, and the parts they are made of, against a fake node.
+
+use super::*;
+use std::path::Path;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+struct Node {
+    root: tempfile::TempDir,
+    world: World,
+    health: Health,
+    now: Duration,
+}
+
+impl Node {
+    /// A node under these rules with nothing in it.
+    fn new(rules: Rules) -> Node {
+        let root = tempfile::tempdir().unwrap();
+        let world = World { clock: || (true, SECOND), ..World::new(root.path()) };
+        Node { world, health: Health::new(rules, "n1"), now: SECOND, root }
+    }
+
+    /// A node under one of the default rules, read every second.
+    fn with(rule: &str) -> Node {
+        let mut rules = Rules::default();
+        rules.rule.retain(|r| r.name == rule);
+        assert_eq!(rules.rule.len(), 1, "there is a rule {rule}");
+        rules.rule[0].every = rules::Time(SECOND);
+        Node::new(rules)
+    }
+
+    fn put(&self, path: &str, text: impl ToString) {
+        let path = self.root.path().join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text.to_string()).unwrap();
+    }
+
+    /// Reads once, `after` later.
+    fn check_after(&mut self, after: Duration) -> Vec<Event> {
+        self.now += after;
+        self.health.check(&self.world, self.now, 7)
+    }
+
+    fn check(&mut self) -> Vec<Event> {
+        self.check_after(SECOND)
+    }
+
+    /// The only event, and what it is about.
+    fn event(&mut self) -> Event {
+        let mut events = self.check();
+        assert_eq!(events.len(), 1, "{events:?}");
+        events.remove(0)
+    }
+}
+
+fn program(dir: &Path, text: &str) -> String {
+    use std::os::unix::fs::PermissionsExt;
+    let path = dir.join("program");
+    std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    path.display().to_string()
+}
+
+#[test]
+fn the_default_rules_have_sources_and_an_empty_node_is_ok() {
+    let mut node = Node::new(Rules::default());
+    node.put("proc/meminfo", "MemTotal: 1000 kB\nMemAvailable: 900 kB\n");
+    let mut rules = Rules::default();
+    // Drives and file systems are those of the machine that tests.
+    rules.rule.retain(|r| !r.name.starts_with("disk"));
+    node.health = Health::new(rules, "n1");
+    assert_eq!(node.check(), []);
+    assert_eq!(node.health.state(), State::Ok);
+    assert!(Rules::default().rule.iter().all(|r| r.source.len() > 20));
+}
+
+#[test]
+fn corrected_errors_fill_a_bucket_that_leaks() {
+    let mut node = Node::with("memory-corrected-errors");
+    let dimm = "sys/devices/system/edac/mc/mc0/dimm3/";
+    node.put(&format!("{dimm}dimm_label"), "DIMM_A1\n");
+    node.put(&format!("{dimm}dimm_ce_count"), "1000\n");
+    assert_eq!(node.check(), [], "what happened before we watched does not count");
+    node.put(&format!("{dimm}dimm_ce_count"), "1009\n");
+    assert_eq!(node.check(), [], "9 are below 10");
+    node.put(&format!("{dimm}dimm_ce_count"), "1011\n");
+    let event = node.event();
+    assert_eq!((event.what.as_str(), event.from, event.to), ("DIMM_A1", State::Ok, State::Suspect));
+    assert!(event.evidence.read_from.ends_with("mc0/dimm3/dimm_ce_count"));
+    assert!(event.evidence.source.contains("mcelog") && event.evidence.value > Some(10.9));
+    node.put(&format!("{dimm}dimm_ce_count"), "1060\n");
+    assert_eq!(node.event().to, State::Failing);
+    // Hysteresis: two days later nothing is in the bucket, and an hour after that it is over.
+    assert_eq!(node.check_after(Duration::from_secs(2 * 86_400)), []);
+    let events = node.check_after(Duration::from_secs(3600));
+    assert_eq!((events[0].to, events[0].node_state), (State::Ok, State::Ok));
+}
+
+#[test]
+fn nine_errors_a_day_for_a_month_are_no_reason() {
+    let mut node = Node::with("memory-corrected-errors");
+    for day in 0..30 {
+        node.put("sys/devices/system/edac/mc/mc0/ce_count", 9 * day);
+        assert_eq!(node.check_after(Duration::from_secs(86_400)), []);
+    }
+}
+
+#[test]
+fn one_uncorrected_error_is_enough() {
+    let mut node = Node::with("memory-uncorrected-errors");
+    node.put("sys/devices/system/edac/mc/mc1/ue_count", 0);
+    assert_eq!(node.check(), []);
+    node.put("sys/devices/system/edac/mc/mc1/ue_count", 1);
+    let event = node.event();
+    assert_eq!(
+        (event.what.as_str(), event.to, event.node_state),
+        ("mc1", State::Failing, State::Failing)
+    );
+}
+
+#[test]
+fn a_hot_sensor_must_stay_hot_and_cool_down_well() {
+    let mut node = Node::with("temperature");
+    let sensor = |node: &Node, now: i32| {
+        node.put("sys/class/hwmon/hwmon2/name", "k10temp");
+        node.put("sys/class/hwmon/hwmon2/temp1_crit", 95_000);
+        node.put("sys/class/hwmon/hwmon2/temp1_input", now);
+    };
+    sensor(&node, 96_000);
+    assert!(node.check().is_empty() && node.check().is_empty(), "two readings may be an accident");
+    let event = node.event();
+    assert_eq!(
+        (event.to, event.evidence.value, event.evidence.threshold),
+        (State::Failing, Some(1.0), Some(0.0))
+    );
+    assert!(event.evidence.said.contains("critical at 95"));
+    sensor(&node, 91_000);
+    assert!(node.check().is_empty());
+    let events = node.check_after(Duration::from_secs(60));
+    assert_eq!(events[0].to, State::Suspect, "below critical, yet near");
+    sensor(&node, 86_000);
+    assert!(
+        node.check().is_empty() && node.check_after(Duration::from_secs(600)).is_empty(),
+        "not cool enough to clear"
+    );
+    sensor(&node, 80_000);
+    assert!(node.check().is_empty());
+    assert_eq!(node.check_after(Duration::from_secs(60))[0].to, State::Ok);
+    // A sensor that knows no critical temperature is not judged.
+    node.put("sys/class/hwmon/hwmon3/temp1_input", 999_000);
+    assert_eq!(node.check(), []);
+}
+
+#[test]
+fn throttling_network_and_infiniband_are_counted() {
+    let cases = [
+        (
+            "throttling",
+            "sys/devices/system/cpu/cpu1/thermal_throttle/core_throttle_count",
+            10,
+            State::Suspect,
+        ),
+        ("network-errors", "sys/class/net/eth0/statistics/rx_errors", 100, State::Suspect),
+        ("network-errors", "sys/class/net/eth0/statistics/rx_errors", 10_000, State::Failing),
+        (
+            "infiniband-errors",
+            "sys/class/infiniband/mlx5_0/ports/1/counters/symbol_error",
+            120,
+            State::Suspect,
+        ),
+        (
+            "infiniband-link-down",
+            "sys/class/infiniband/mlx5_0/ports/1/counters/link_downed",
+            3,
+            State::Failing,
+        ),
+    ];
+    for (rule, file, count, state) in cases {
+        let mut node = Node::with(rule);
+        node.put("sys/class/net/eth0/statistics/tx_errors", 0);
+        node.put("sys/class/net/lo/statistics/rx_errors", 1_000_000);
+        node.put("sys/class/net/lo/statistics/tx_errors", 0);
+        node.put(file, 5);
+        assert_eq!(node.check(), [], "{rule}");
+        node.put(file, 5 + count - 1);
+        let almost = node.check();
+        assert!(almost.iter().all(|e| e.to < state), "{rule}: {almost:?}");
+        // Some leak away in the seconds between.
+        node.put(file, 5 + count + count / 10 + 1);
+        assert_eq!(node.event().to, state, "{rule}");
+    }
+}
+
+#[test]
+fn a_counter_that_was_reset_counts_from_nothing() {
+    let mut node = Node::with("throttling");
+    let file = "sys/devices/system/cpu/cpu0/thermal_throttle/core_throttle_count";
+    node.put(file, 1_000_000);
+    assert_eq!(node.check(), []);
+    node.put(file, 3);
+    assert_eq!(node.check(), []);
+    node.put(file, "not a number");
+    assert_eq!(node.check(), []);
+}
+
+#[test]
+fn drives_are_asked_through_smartctl() {
+    let dir = tempfile::tempdir().unwrap();
+    let fake = program(
+        dir.path(),
+        r#"case "$*" in
+*--scan*) echo '{"devices":[{"name":"/dev/sda"},{"name":"/dev/nvme0"},{"name":"/dev/broken"}]}';;
+*sda*) echo '{"smart_status":{"passed":true},"ata_smart_attributes":{"table":[{"id":5,"name":"Reallocated_Sector_Ct","raw":{"value":8}},{"id":194,"name":"Temperature","raw":{"value":40}}]}}'; exit 64;;
+*nvme0*) echo '{"smart_status":{"passed":false},"nvme_smart_health_information_log":{"critical_warning":4,"media_errors":0}}'; exit 8;;
+*) echo garbage; exit 2;;
+esac"#,
+    );
+    let with = |rule: &str| {
+        let mut rules = Rules::default();
+        rules.rule.retain(|r| r.name == rule);
+        match &mut rules.rule[0].read {
+            probe::Probe::Smart { program, .. } | probe::Probe::SmartVerdict { program } => {
+                *program = Some(fake.clone())
+            }
+            _ => unreachable!(),
+        }
+        Node::new(rules)
+    };
+    let event = with("disk-sectors").event();
+    assert_eq!(
+        (event.what.as_str(), event.to),
+        ("/dev/sda 5 Reallocated_Sector_Ct", State::Suspect)
+    );
+    let event = with("disk-verdict").event();
+    assert_eq!((event.what.as_str(), event.to), ("/dev/nvme0", State::Failing));
+}
+
+#[test]
+fn space_and_memory_run_out() {
+    let mut rules = Rules::default();
+    rules.rule.retain(|r| r.name == "disk-full");
+    // What this machine's disk has used is above nothing.
+    (rules.rule[0].suspect, rules.rule[0].failing) = (Some(0.0), None);
+    let mut node = Node::new(rules);
+    let event = node.event();
+    assert_eq!(
+        (event.what.as_str(), event.to),
+        ("/", State::Suspect),
+        "/tmp and /var are not there"
+    );
+    let mut node = Node::with("memory-exhausted");
+    node.put("proc/meminfo", "MemTotal: 1000 kB\nMemAvailable: 45 kB\n");
+    assert!(node.check().is_empty() && node.check().is_empty());
+    let event = node.event();
+    assert_eq!((event.to, event.evidence.value), (State::Suspect, Some(0.955)));
+    node.put("proc/meminfo", "MemTotal: 1000 kB\nMemAvailable: 5 kB\n");
+    assert!(node.check().is_empty() && node.check().is_empty());
+    assert_eq!(node.event().to, State::Failing);
+}
+
+#[test]
+fn a_clock_that_nobody_sets() {
+    let mut node = Node::with("clock");
+    node.world.clock = || (false, SECOND);
+    assert!((0..3).all(|_| node.check().is_empty()));
+    assert_eq!(node.event().to, State::Suspect);
+    node.world.clock = || (true, SECOND);
+    assert!(node.check().is_empty());
+    assert_eq!(node.check_after(Duration::from_secs(60))[0].to, State::Ok);
+}
+
+#[test]
+fn a_check_of_the_site_has_a_time_limit() {
+    let dir = tempfile::tempdir().unwrap();
+    let judge = |text: &str| {
+        let check = program(dir.path(), text);
+        let rules = Rules::parse(&format!(
+            "[[rule]]\nname = 'site'\nsource = 'ours'\nfailing = 1\nread = {{ probe = 'check', program = '{check}', limit = '200ms' }}\n"
+        ));
+        Node::new(rules.unwrap()).check()
+    };
+    assert_eq!(judge("exit 0"), []);
+    let events = judge("echo 'the scratch file system is gone'; exit 3");
+    assert_eq!(events[0].to, State::Failing);
+    assert!(
+        events[0].evidence.said.contains("exit code 3")
+            && events[0].evidence.said.contains("scratch")
+    );
+    assert!(judge("kill -9 $$")[0].evidence.said.contains("signal 9"));
+    // It ignores what asks it to end, and its child holds its output open.
+    let begin = std::time::Instant::now();
+    let events = judge("trap '' TERM; sleep 60 & sleep 60");
+    assert!(events[0].evidence.said.contains("did not end within 0.2 s"), "{events:?}");
+    assert!(begin.elapsed() < Duration::from_secs(30));
+    std::fs::remove_file(dir.path().join("program")).unwrap();
+}
+
+#[test]
+fn a_rule_is_raised_by_hand() {
+    let mut node = Node::with("clock");
+    let event = node.health.inject("clock", State::Failing, 5).unwrap();
+    assert!(event.evidence.injected && event.node_state == State::Failing);
+    assert_eq!(node.health.states(), [("clock".to_string(), State::Failing)]);
+    assert_eq!(node.check(), [], "readings do not clear it");
+    assert_eq!(node.health.state(), State::Failing);
+    assert_eq!(node.health.inject("clock", State::Ok, 6).unwrap().from, State::Failing);
+    assert_eq!(node.health.state(), State::Ok);
+    assert!(node.health.inject("nothing", State::Failing, 5).unwrap_err().contains("clock"));
+}
+
+#[test]
+fn rules_that_are_wrong_are_refused() {
+    let rule = |rest: &str| {
+        Rules::parse(&format!("[[rule]]\nname = 'a'\n{rest}\n")).err().unwrap_or_default()
+    };
+    assert!(rule("read = { probe = 'memory' }\nfailing = 1").contains("source"));
+    assert!(
+        rule("read = { probe = 'memory' }\nsource = ''\nfailing = 1").contains("source is empty")
+    );
+    assert!(rule("read = { probe = 'memory' }\nsource = 's'").contains("neither"));
+    assert!(rule("read = { probe = 'memory' }\nsource = 's'\nsuspect = 2\nfailing = 1")
+        .contains("above failing"));
+    assert!(rule("read = { probe = 'phase-of-the-moon' }\nsource = 's'\nfailing = 1")
+        .contains("phase-of-the-moon"));
+    assert!(rule("read = { probe = 'memory' }\nsource = 's'\nfailing = 1\nwithin = '5'")
+        .contains("unit"));
+    assert!(rule("read = { probe = 'memory' }\nsource = 's'\nfailing = 1\nfailling = 2")
+        .contains("failling"));
+    assert_eq!(rule("read = { probe = 'memory' }\nsource = 's'\nfailing = 1"), "");
+}

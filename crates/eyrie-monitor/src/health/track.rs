@@ -1,0 +1,99 @@
+//! The state of one thing that a rule watches: raised when a threshold is reached often enough, lowered only when it has stayed well
+//! below for a while, so that it does not flap. Pure.
+
+use super::bucket::Bucket;
+use super::{Rule, State, Value};
+use std::time::Duration;
+
+#[derive(Clone, Debug, Default)]
+pub struct Track {
+    state: State,
+    /// The counter when it was read last: what it showed at first happened before we watched.
+    counter: Option<u64>,
+    suspect: Bucket,
+    failing: Bucket,
+    /// Readings in a row at or above the threshold of this state.
+    above: (State, u32),
+    /// Since when it has been below what clears it.
+    below_since: Option<Duration>,
+}
+
+/// What a reading came to.
+pub struct Judged {
+    pub state: State,
+    /// The level, or what is in the bucket.
+    pub value: f64,
+    pub threshold: Option<f64>,
+}
+
+impl Track {
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    pub fn take(&mut self, rule: &Rule, value: Value, now: Duration) -> Judged {
+        let (level, wanted) = match value {
+            Value::Level(level) => (level, rule.reached(level)),
+            Value::Count(total) => self.count(rule, total, now),
+        };
+        self.raise(rule, wanted);
+        self.lower(rule, level, wanted, now);
+        let threshold = match self.state.max(wanted) {
+            State::Failing => rule.failing,
+            _ => rule.suspect.or(rule.failing),
+        };
+        Judged { state: self.state, value: (level * 1000.0).round() / 1000.0, threshold }
+    }
+
+    /// Of a counter: what is in its buckets, and the state they reach.
+    fn count(&mut self, rule: &Rule, total: u64, now: Duration) -> (f64, State) {
+        let new = match self.counter {
+            // It went back: the device was reset, and has counted this much since.
+            Some(before) if total < before => total,
+            Some(before) => total - before,
+            None => 0,
+        };
+        self.counter = Some(total);
+        let within = rule.within.0;
+        let fill = |bucket: &mut Bucket, threshold: Option<f64>| {
+            threshold.map(|t| (bucket.add(new as f64, t, within, now), t))
+        };
+        let failing = fill(&mut self.failing, rule.failing);
+        let suspect = fill(&mut self.suspect, rule.suspect);
+        let reached =
+            |b: Option<(f64, f64)>| b.is_some_and(|(level, threshold)| level >= threshold);
+        match (reached(failing), reached(suspect)) {
+            (true, _) => (failing.map_or(0.0, |b| b.0), State::Failing),
+            (_, true) => (suspect.map_or(0.0, |b| b.0), State::Suspect),
+            _ => (suspect.or(failing).map_or(0.0, |b| b.0), State::Ok),
+        }
+    }
+
+    fn raise(&mut self, rule: &Rule, wanted: State) {
+        if wanted <= self.state {
+            self.above = (State::Ok, 0);
+            return;
+        }
+        self.above = match self.above {
+            (state, times) if state == wanted => (state, times + 1),
+            _ => (wanted, 1),
+        };
+        if self.above.1 >= rule.raise_after {
+            self.state = wanted;
+            self.above = (State::Ok, 0);
+            self.below_since = None;
+        }
+    }
+
+    fn lower(&mut self, rule: &Rule, level: f64, wanted: State, now: Duration) {
+        if wanted >= self.state || level > rule.clears_at(self.state) {
+            self.below_since = None;
+            return;
+        }
+        let since = *self.below_since.get_or_insert(now);
+        if now.saturating_sub(since) >= rule.clear_after.0 {
+            self.state = wanted;
+            self.below_since = None;
+        }
+    }
+}

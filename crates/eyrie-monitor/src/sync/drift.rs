@@ -1,0 +1,153 @@
+//! Another node's clock in terms of our own: offset and rate from exchanges of which some were delayed. Pure; must never allocate.
+
+/// An exchange, nanoseconds: we sent, they received and answered by their clock, we received.
+#[derive(Clone, Copy, Debug)]
+pub struct Exchange {
+    pub sent: u64,
+    pub received: u64,
+    pub answered: u64,
+    pub returned: u64,
+}
+
+/// Their clock minus ours at one of our moments, and how wrong it may be: half the way there and back (RFC 5905, section 8).
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Point {
+    at: u64,
+    offset: i128,
+    delay: u64,
+}
+
+const POINTS: usize = 64;
+/// The rate of a clock is believed within this: crystals differ by parts in a hundred thousand.
+const FASTEST: f64 = 500e-6;
+/// A slope over less time than this says more of the delays than of the clocks.
+const BASELINE_NS: u64 = 5_000_000_000;
+
+#[derive(Clone, Debug)]
+pub struct Drift {
+    points: [Option<Point>; POINTS],
+    next: usize,
+}
+
+impl Default for Drift {
+    fn default() -> Self {
+        Drift { points: [None; POINTS], next: 0 }
+    }
+}
+
+impl Drift {
+    /// Takes an exchange in; those that cannot be are left out.
+    pub fn add(&mut self, e: Exchange) {
+        let (away, inside) = (e.returned.checked_sub(e.sent), e.answered.checked_sub(e.received));
+        let (Some(away), Some(inside)) = (away, inside) else { return };
+        let Some(delay) = away.checked_sub(inside) else { return };
+        let offset = (i128::from(e.received) - i128::from(e.sent) + i128::from(e.answered)
+            - i128::from(e.returned))
+            / 2;
+        self.points[self.next] = Some(Point { at: e.sent + away / 2, offset, delay });
+        self.next = (self.next + 1) % POINTS;
+    }
+
+    /// The half of the points that was delayed least: a delay is mostly on one way, and looks like an offset.
+    fn good(&self) -> impl Iterator<Item = &Point> {
+        let mut delays = [u64::MAX; POINTS];
+        let mut count = 0;
+        for point in self.points.iter().flatten() {
+            delays[count] = point.delay;
+            count += 1;
+        }
+        delays.sort_unstable();
+        let limit = delays[count / 2];
+        self.points.iter().flatten().filter(move |p| p.delay <= limit)
+    }
+
+    /// Offset at the middle of the points, that middle, and rate, by least squares.
+    fn line(&self) -> Option<(i128, u64, f64)> {
+        let first = self.good().next()?;
+        let (mut n, mut x, mut y, mut xx, mut xy) = (0.0, 0.0, 0.0, 0.0, 0.0);
+        let (mut early, mut late) = (u64::MAX, 0);
+        for p in self.good() {
+            let (dx, dy) = (p.at as f64 - first.at as f64, (p.offset - first.offset) as f64);
+            (n, x, y, xx, xy) = (n + 1.0, x + dx, y + dy, xx + dx * dx, xy + dx * dy);
+            (early, late) = (early.min(p.at), late.max(p.at));
+        }
+        let variance = xx - x * x / n;
+        let rate = match n >= 4.0 && late - early >= BASELINE_NS && variance > 0.0 {
+            true => ((xy - x * y / n) / variance).clamp(-FASTEST, FASTEST),
+            false => 0.0,
+        };
+        let middle = (first.at as f64 + x / n) as u64;
+        Some((first.offset + (y / n) as i128, middle, rate))
+    }
+
+    /// Our clock at the moment when theirs shows `theirs`; `None` before the first exchange.
+    pub fn ours(&self, theirs: u64) -> Option<u64> {
+        let (offset, middle, rate) = self.line()?;
+        // theirs = ours + offset + rate (ours − middle)
+        let without = i128::from(theirs) - offset;
+        let correction = ((without - i128::from(middle)) as f64 * rate / (1.0 + rate)) as i128;
+        u64::try_from(without - correction).ok()
+    }
+
+    /// Their clock when ours shows `ours`.
+    pub fn theirs(&self, ours: u64) -> Option<u64> {
+        let (offset, middle, rate) = self.line()?;
+        let correction = ((i128::from(ours) - i128::from(middle)) as f64 * rate) as i128;
+        u64::try_from(i128::from(ours) + offset + correction).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    /// A clock that is `offset` ahead and runs `rate` faster.
+    fn their_clock(ours: u64, offset: i64, rate: f64) -> u64 {
+        (ours as i128 + i128::from(offset) + (ours as f64 * rate) as i128) as u64
+    }
+
+    proptest! {
+        #[test]
+        fn moments_agree_although_clocks_drift_and_answers_are_late(
+            offset in -1_000_000_000_000i64..1_000_000_000_000, rate in -100e-6..100e-6f64,
+            late in prop::collection::vec((0..40_000u64, 0..40_000u64, 0..10u8), 120),
+        ) {
+            let mut drift = Drift::default();
+            let begin = 10_000 * SECOND;
+            let mut now = begin;
+            for (there, back, jam) in &late {
+                // One in ten is held up by a busy network for up to a millisecond, one way.
+                let jam = if *jam == 0 { 1_000_000 } else { 0 };
+                let received = now + 10_000 + there + jam;
+                let returned = received + 5_000 + 10_000 + back;
+                drift.add(Exchange {
+                    sent: now,
+                    received: their_clock(received, offset, rate),
+                    answered: their_clock(received + 5_000, offset, rate),
+                    returned,
+                });
+                now += SECOND / 2;
+            }
+            let true_moment = now + SECOND / 2;
+            let found = drift.ours(their_clock(true_moment, offset, rate)).unwrap();
+            prop_assert!(found.abs_diff(true_moment) < 40_000, "{} ns off", found.abs_diff(true_moment));
+            let theirs = drift.theirs(found).unwrap();
+            prop_assert!(theirs.abs_diff(their_clock(true_moment, offset, rate)) < 1_000);
+        }
+
+        #[test]
+        fn nonsense_is_left_out(n in any::<[u64; 4]>()) {
+            let mut drift = Drift::default();
+            drift.add(Exchange { sent: n[0], received: n[1], answered: n[2], returned: n[3] });
+            let _ = (drift.ours(n[0]), drift.theirs(n[1]));
+        }
+    }
+
+    #[test]
+    fn before_the_first_exchange_nothing_is_known() {
+        assert_eq!(Drift::default().ours(5), None);
+    }
+}

@@ -1,0 +1,173 @@
+//! `eyrie monitor noise`, `bench`, `slowdown` and `papers`: arguments and output of what eyrie-bench measures.
+
+use anyhow::Context;
+use clap::Args;
+use eyrie_bench::monitor::{answer, member, Question, Setup, Source};
+use eyrie_bench::{plot, Effort};
+use eyrie_monitor::units::duration;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// What all measurements take.
+#[derive(Args)]
+struct Common {
+    /// How often everything is measured, in turn about [default: 5, with --quick 2]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: Option<u32>,
+    /// Little and short: to see that everything works, not to rely on
+    #[arg(long)]
+    quick: bool,
+    /// Print JSON instead of tables
+    #[arg(long)]
+    json: bool,
+    /// Virtual environment with MPICH
+    #[arg(long, value_name = "DIR", default_value = "build/venv", hide_short_help = true)]
+    venv: PathBuf,
+    /// The compiled example programs
+    #[arg(long, value_name = "DIR", default_value = "build/examples", hide_short_help = true)]
+    examples: PathBuf,
+    /// process-exporter and collectl, unpacked by scripts/monitor-tools.sh
+    #[arg(long, value_name = "DIR", default_value = "build/tools", hide_short_help = true)]
+    tools: PathBuf,
+}
+
+/// Measure how a loop of fixed work is interrupted, with and without the monitor.
+#[derive(Args)]
+pub struct NoiseArgs {
+    /// Time from one sample to the next
+    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = duration)]
+    interval: Duration,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Measure what a sample costs, by reader, against process-exporter and collectl.
+#[derive(Args)]
+pub struct BenchArgs {
+    /// Crowds of idle processes to sample: PROCESSES or PROCESSESxTHREADS
+    #[arg(long, value_name = "N[xT],...", value_delimiter = ',', default_value = "200,200x16,2000", value_parser = crowd)]
+    processes: Vec<(usize, usize)>,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Model the slowdown of a parallel job from 2 to 65,536 nodes, and check the model.
+///
+/// The job works for a grain of time on every node, then all synchronize. What a sample costs and how late it is are measured here,
+/// beside a real Allreduce loop on all processors, unless --cost says it.
+#[derive(Args)]
+pub struct SlowdownArgs {
+    /// Work between two synchronizations
+    #[arg(long, value_name = "TIME", default_value = "100us", value_parser = duration)]
+    grain: Duration,
+    /// Time from one sample to the next
+    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = duration)]
+    interval: Duration,
+    /// Idle processes that are started to be sampled
+    #[arg(long, value_name = "N", default_value_t = 200, conflicts_with = "cost")]
+    processes: usize,
+    /// CPU time of a sample, instead of measuring
+    #[arg(long, value_name = "TIME", value_parser = duration, requires = "skew")]
+    cost: Option<Duration>,
+    /// Largest skew between nodes, instead of measuring
+    #[arg(long, value_name = "TIME", value_parser = duration, requires = "cost")]
+    skew: Option<Duration>,
+    /// Draw the slowdown by number of nodes
+    #[arg(long, value_name = "FILE.svg")]
+    plot: Option<PathBuf>,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Measure and model the experiments of Kamoshida and Taura's paper.
+#[derive(Args)]
+pub struct PapersArgs {
+    /// Idle processes that are started to be sampled
+    #[arg(long, value_name = "N", default_value_t = 200)]
+    processes: usize,
+    /// Draw the modelled slowdown
+    #[arg(long, value_name = "FILE.svg")]
+    plot: Option<PathBuf>,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Args)]
+pub struct CrowdMemberArgs {
+    threads: usize,
+}
+
+/// 200 or 200x16.
+fn crowd(text: &str) -> Result<(usize, usize), String> {
+    let (processes, threads) = text.split_once('x').unwrap_or((text, "1"));
+    let number = |text: &str| text.parse::<usize>().ok().filter(|n| (1..=20_000).contains(n));
+    match (number(processes), number(threads)) {
+        (Some(processes), Some(threads)) if processes * threads <= 30_000 => {
+            Ok((processes, threads))
+        }
+        _ => Err(format!(
+            "{text:?} is no crowd: write for example 200 or 200x16, at most 30000 threads"
+        )),
+    }
+}
+
+fn report(question: &Question, common: &Common, figure: Option<&PathBuf>) -> anyhow::Result<i32> {
+    let setup = Setup {
+        eyrie: std::env::current_exe().context("cannot find the eyrie command itself")?,
+        venv: std::path::absolute(&common.venv)?,
+        examples: std::path::absolute(&common.examples)?,
+        tools: std::path::absolute(&common.tools)?,
+    };
+    let rounds = common.rounds.unwrap_or(if common.quick { 2 } else { 5 });
+    let report = answer(question, &setup, Effort { rounds, quick: common.quick })?;
+    if common.json {
+        println!("{}", report.json());
+    } else {
+        print!("{report}");
+    }
+    if let (Some(path), Some(chart)) = (figure, report.chart()) {
+        plot::draw(chart, path)?;
+    }
+    if let Some(warning) = report.warning() {
+        eprintln!("eyrie monitor: {warning}");
+    }
+    Ok(0)
+}
+
+pub fn noise(args: &NoiseArgs) -> anyhow::Result<i32> {
+    report(&Question::Noise { interval: args.interval }, &args.common, None)
+}
+
+pub fn bench(args: &BenchArgs) -> anyhow::Result<i32> {
+    report(&Question::Cost { crowds: args.processes.clone() }, &args.common, None)
+}
+
+pub fn slowdown(args: &SlowdownArgs) -> anyhow::Result<i32> {
+    let source = match (args.cost, args.skew) {
+        (Some(cost), Some(skew)) => Source::Given { cost, skew },
+        _ => Source::Measured { processes: args.processes },
+    };
+    let question = Question::Slowdown { grain: args.grain, interval: args.interval, source };
+    report(&question, &args.common, args.plot.as_ref())
+}
+
+pub fn papers(args: &PapersArgs) -> anyhow::Result<i32> {
+    report(&Question::Papers { processes: args.processes }, &args.common, args.plot.as_ref())
+}
+
+pub fn crowd_member(args: &CrowdMemberArgs) -> anyhow::Result<i32> {
+    member(args.threads)?;
+    Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn crowds() {
+        assert_eq!(crowd("200"), Ok((200, 1)));
+        assert_eq!(crowd("200x16"), Ok((200, 16)));
+        assert!(crowd("0").is_err() && crowd("2000x16").is_err() && crowd("x").is_err());
+    }
+}
