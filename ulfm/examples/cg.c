@@ -31,8 +31,8 @@ static double dot(const double *a, const double *b, int n) {
 static int multiply(struct solver *s) {
     int up = s->rank > 0 ? s->rank - 1 : MPI_PROC_NULL, down = s->rank + 1 < s->ranks ? s->rank + 1 : MPI_PROC_NULL, m = s->columns;
     double *first = s->p + m, *last = s->p + (size_t)s->rows * (size_t)m;
-    int code = MPI_Sendrecv(first, m, MPI_DOUBLE, up, 0, last + m, m, MPI_DOUBLE, down, 0, s->comm, MPI_STATUS_IGNORE);
-    if (code == MPI_SUCCESS) code = MPI_Sendrecv(last, m, MPI_DOUBLE, down, 1, s->p, m, MPI_DOUBLE, up, 1, s->comm, MPI_STATUS_IGNORE);
+    int code = swap_messages(first, up, last + m, down, m, 0, s->comm);
+    if (code == MPI_SUCCESS) code = swap_messages(last, down, s->p, up, m, 1, s->comm);
     for (int i = 0; i < s->rows; i++)
         for (int j = 0; j < m; j++) {
             const double *p = s->p + (size_t)(i + 1) * (size_t)m + j;

@@ -90,6 +90,19 @@ static inline long long block_face(struct block *b, int axis, int where, double 
     return n;
 }
 
+/* A message each way at once. Not MPI_Sendrecv: in Open MPI 5.0 it can crash when the communicator is revoked and there is nobody to
+ * receive from (docs/ulfm.md, limits). */
+static inline int swap_messages(const double *out, int dest, double *in, int source, long long n, int tag, MPI_Comm comm) {
+    MPI_Request request[2];
+    int code = MPI_Irecv(in, (int)n, MPI_DOUBLE, source, tag, comm, &request[0]);
+    if (code != MPI_SUCCESS) return code;
+    code = MPI_Isend(out, (int)n, MPI_DOUBLE, dest, tag, comm, &request[1]);
+    int received = MPI_Wait(&request[0], MPI_STATUS_IGNORE);
+    if (code != MPI_SUCCESS) return code;
+    int sent = MPI_Wait(&request[1], MPI_STATUS_IGNORE);
+    return received != MPI_SUCCESS ? received : sent;
+}
+
 /* Fills the halo from the neighbours; beyond the border of the grid it stays 0. */
 static inline int block_exchange(struct block *b, MPI_Comm comm) {
     double *out = malloc((size_t)b->size * sizeof(double)), *in = malloc((size_t)b->size * sizeof(double));
@@ -103,7 +116,7 @@ static inline int block_exchange(struct block *b, MPI_Comm comm) {
             int dest = to[axis] < 0 || to[axis] >= b->ranks[axis] ? MPI_PROC_NULL : block_rank(b, to);
             int source = from[axis] < 0 || from[axis] >= b->ranks[axis] ? MPI_PROC_NULL : block_rank(b, from);
             long long n = block_face(b, axis, side ? b->count[axis] : 1, out, 0);
-            code = MPI_Sendrecv(out, (int)n, MPI_DOUBLE, dest, axis, in, (int)n, MPI_DOUBLE, source, axis, comm, MPI_STATUS_IGNORE);
+            code = swap_messages(out, dest, in, source, n, axis, comm);
             if (code == MPI_SUCCESS && source != MPI_PROC_NULL) block_face(b, axis, side ? 0 : b->count[axis] + 1, in, 1);
         }
     free(out);

@@ -514,8 +514,13 @@ static void remove_files(const eyrie_ulfm_job *job) {
 int eyrie_ulfm_finish(eyrie_ulfm_job *job) {
     if (job->ended) return MPI_SUCCESS;
     if (job->state == REPAIRED) return FT_ERR_PROC_FAILED; /* recover first */
-    job->inside = job->finished = true;
+    job->inside = true;
     inject(job, "finish");
+    /* All are here before anybody takes the working communicator away. Bits as in a commit. */
+    int bits = 3;
+    wait_agree(job, job->work, &bits, "for all to finish");
+    job->abandoned = !(bits & 2);
+    job->finished = bits == 3;
     int code = repair_run(job);
     job->finished = false;
     if (code == MPI_SUCCESS && job->last.outcome == FINISHED) {

@@ -164,17 +164,6 @@ static void collect_notes(eyrie_ulfm_job *job, bool *missing) {
     }
 }
 
-/* Open MPI 5.0 may go on to report failures from an agreement whose members all live, when others of the job have died before it
- * was made: what counts is who has failed. */
-static int somebody_failed(MPI_Comm comm, int code) {
-    MPI_Group failed;
-    int count = 0;
-    if (class_of(code) != FT_ERR_PROC_FAILED || FT_Comm_get_failed(comm, &failed) != MPI_SUCCESS) return code;
-    MPI_Group_size(failed, &count);
-    MPI_Group_free(&failed);
-    return count > 0 ? code : MPI_SUCCESS;
-}
-
 int wait_agree(eyrie_ulfm_job *job, MPI_Comm comm, int *bits, const char *what) {
     bool on_work = comm == job->work;
     if (on_work) job->agreements++;
@@ -203,7 +192,7 @@ int wait_agree(eyrie_ulfm_job *job, MPI_Comm comm, int *bits, const char *what) 
         }
         pause_briefly(&pause);
     }
-    return somebody_failed(comm, code);
+    return code;
 }
 
 /* --- calls that block --- */
