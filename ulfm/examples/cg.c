@@ -131,7 +131,6 @@ int main(int argc, char **argv) {
     free(s.r);
     free(s.q);
     free(s.p);
-    if (code != MPI_SUCCESS) MPI_Abort(MPI_COMM_WORLD, 3);
     MPI_Finalize();
-    return 0;
+    return code == MPI_SUCCESS ? 0 : 3;
 }

@@ -75,7 +75,6 @@ int main(int argc, char **argv) {
     eyrie_ulfm_free(&job);
     free(b.now);
     free(b.next);
-    if (code != MPI_SUCCESS) MPI_Abort(MPI_COMM_WORLD, 3);
     MPI_Finalize();
-    return 0;
+    return code == MPI_SUCCESS ? 0 : 3;
 }

@@ -73,7 +73,6 @@ int main(int argc, char **argv) {
     free(r.block.now);
     free(r.block.next);
     free(r.material);
-    if (code != MPI_SUCCESS) MPI_Abort(MPI_COMM_WORLD, 3);
     MPI_Finalize();
-    return 0;
+    return code == MPI_SUCCESS ? 0 : 3;
 }

@@ -372,10 +372,10 @@ int eyrie_ulfm_commit(eyrie_ulfm_job *job, int64_t *version) {
     job->cost.agree_ms = wait_now_ms() - agree;
     job->cost.bytes = catalog_bytes(&mine);
     if (!(bits & 2)) job->abandoned = true;
-    if (bits == 3) {
+    /* A member that died before it could say no is no yes either: the agreement's error is the same everywhere. */
+    if (bits == 3 && failure == MPI_SUCCESS) {
         adopt(job, next, catalogs);
         if (version) *version = next;
-        code = failure;
     } else {
         image_drop_versions(job, 0, job->version);
         free_catalogs(all, job->now.ranks);

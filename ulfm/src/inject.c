@@ -1,5 +1,5 @@
 /* Failures at chosen places inside the library, for tests: EYRIE_ULFM_INJECT="kill:commit@3#2,stop:repair@0" kills process 3 when it
- * passes the place `commit` the second time. Actions: kill, stop (SIGSTOP), damage (one byte of what the process keeps for
+ * passes the place `commit` the second time. Actions: kill, stop (SIGSTOP), say (nothing but this line), damage (one byte of what the process keeps for
  * others). Does nothing without the variable. */
 #define _GNU_SOURCE
 #include <signal.h>
@@ -20,7 +20,7 @@ static void read_rules(void) {
     const char *text = getenv("EYRIE_ULFM_INJECT");
     rule_count = 0;
     char *copy = text ? strdup(text) : NULL, *rest = copy;
-    for (char *word; copy && (word = strsep(&rest, ",")) && rule_count < MOST_RULES;) {
+    for (char *word; copy && (word = strsep(&rest, ",")) && *word && rule_count < MOST_RULES;) {
         struct rule *rule = &rules[rule_count];
         rule->nth = 1;
         if (sscanf(word, "%7[^:]:%23[^@]@%d#%d", rule->action, rule->place, &rule->process, &rule->nth) >= 3)

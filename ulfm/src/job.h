@@ -125,6 +125,7 @@ void wait_unguard(eyrie_ulfm_job *job);
 int wait_start_guard(eyrie_ulfm_job *job);
 void wait_stop_guard(eyrie_ulfm_job *job);
 double wait_now_ms(void);
+unsigned long long wait_process_start(int pid);
 struct pause {
     int polls;
 };
@@ -217,6 +218,7 @@ void report_say(eyrie_ulfm_job *job);
 struct member {
     char host[HOST_ROOM];
     int pid, node;
+    unsigned long long started; /* of the process, to know it by */
 };
 struct segment {
     struct segment *next;

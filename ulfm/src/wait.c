@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -27,6 +28,27 @@ void pause_briefly(struct pause *pause) {
     if (++pause->polls > SPINS) sched_yield();
 }
 
+/* When a process of this host was started, in clock ticks since boot; 0: there is none. `state` may be NULL. */
+static unsigned long long look_at(int pid, char *state) {
+    char path[64], line[1024], letter = 0;
+    unsigned long long started = 0;
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    FILE *stat = fopen(path, "r");
+    char *end = stat && fgets(line, sizeof line, stat) ? strrchr(line, ')') : NULL;
+    if (end) sscanf(end + 1, " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu", &letter, &started);
+    if (stat) fclose(stat);
+    if (state) *state = letter;
+    return started;
+}
+
+unsigned long long wait_process_start(int pid) {
+    return look_at(pid, NULL);
+}
+
+static bool on_this_host(const eyrie_ulfm_job *job, int process) {
+    return job->member && !strcmp(job->member[process].host, job->member[job->me].host);
+}
+
 /* "process 4 (rank 3, node 0,3, host a; stopped)": what is known of a process, its state too where it is on this host. */
 void wait_describe(const eyrie_ulfm_job *job, int process, char *text, size_t room) {
     if (!job->member) {
@@ -41,18 +63,14 @@ void wait_describe(const eyrie_ulfm_job *job, int process, char *text, size_t ro
         eyrie_planner_node_name(job->planner, (uint32_t)member->node, name, sizeof name);
         snprintf(node, sizeof node, ", node %s", name);
     }
-    if (!strcmp(member->host, job->member[job->me].host)) {
-        char path[64], line[512];
-        snprintf(path, sizeof path, "/proc/%d/stat", member->pid);
-        FILE *stat = fopen(path, "r");
-        if (!stat) {
+    if (on_this_host(job, process)) {
+        char letter;
+        if (look_at(member->pid, &letter) != member->started)
             strcpy(state, "; gone");
-        } else {
-            char *end = fgets(line, sizeof line, stat) ? strrchr(line, ')') : NULL;
-            if (end && (end[2] == 'T' || end[2] == 't')) strcpy(state, "; stopped");
-            if (end && end[2] == 'Z') strcpy(state, "; dead");
-            fclose(stat);
-        }
+        else if (letter == 'T' || letter == 't')
+            strcpy(state, "; stopped");
+        else if (letter == 'Z')
+            strcpy(state, "; dead");
     }
     snprintf(text, room, "process %d (%s%s, host %s, pid %d%s)", process, rank, node, member->host, member->pid, state);
 }
@@ -71,10 +89,16 @@ static void describe_all(const eyrie_ulfm_job *job, const bool *missing, char *t
     }
 }
 
+/* Says who was waited for, and ends. A process of this host that was waited for and stands still is ended as well: nobody else would. */
 static void give_up_waiting(const eyrie_ulfm_job *job, const bool *missing, const char *which, const char *what) {
-    char names[NAMES_ROOM], self[256];
+    char names[NAMES_ROOM], self[256], letter;
     describe_all(job, missing, names, sizeof names);
     wait_describe(job, job->me, self, sizeof self);
+    for (int p = 0; p < job->processes; p++) {
+        if (!missing[p] || !on_this_host(job, p)) continue;
+        int pid = job->member[p].pid;
+        if (look_at(pid, &letter) == job->member[p].started && (letter == 'T' || letter == 't')) kill(pid, SIGKILL);
+    }
     give_up(job, "%s waited %.1f s %s for %s%s", self, job->wait_s, what, which, names[0] ? names : "nobody that is known");
 }
 
