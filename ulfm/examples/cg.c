@@ -108,7 +108,10 @@ int main(int argc, char **argv) {
     size_t n = (size_t)s.rows * (size_t)s.columns;
     eyrie_ulfm_job *job;
     int code = eyrie_ulfm_init(MPI_COMM_WORLD, NULL, &job);
-    if (code != MPI_SUCCESS) MPI_Abort(MPI_COMM_WORLD, 1);
+    if (code != MPI_SUCCESS) {
+        MPI_Finalize();
+        return 1;
+    }
     s.x = calloc(n, sizeof(double));
     s.r = calloc(n, sizeof(double));
     s.q = calloc(n, sizeof(double));

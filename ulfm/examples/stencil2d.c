@@ -63,7 +63,10 @@ int main(int argc, char **argv) {
     int step = 0, steps = (int)option(argc, argv, "--steps", 1000), every = (int)option(argc, argv, "--every", 100);
     eyrie_ulfm_job *job;
     int code = eyrie_ulfm_init(MPI_COMM_WORLD, NULL, &job);
-    if (code != MPI_SUCCESS) MPI_Abort(MPI_COMM_WORLD, 1);
+    if (code != MPI_SUCCESS) {
+        MPI_Finalize();
+        return 1;
+    }
     while (eyrie_ulfm_comm(job) != MPI_COMM_NULL) {
         code = begin(job, &b, &step);
         if (code == MPI_SUCCESS && eyrie_ulfm_comm(job) != MPI_COMM_NULL) code = run(job, &b, &step, steps, every, option_text(argc, argv, "--out", NULL));

@@ -30,6 +30,10 @@ static int body(eyrie_ulfm_job *job, int64_t version, void *context) {
         fprintf(stderr, "stencil3d goes on with spares only: see stencil2d\n");
         return MPI_ERR_UNSUPPORTED_OPERATION;
     }
+    /* This process may be another rank now: its neighbours are those of the rank it has become. */
+    int rank, shape[16], axes = eyrie_ulfm_shape(job, shape, 16);
+    MPI_Comm_rank(eyrie_ulfm_comm(job), &rank);
+    block_place(&r->block, rank, axes, shape);
     if (version == 0) {
         r->step = 0;
         block_fill(&r->block);
@@ -55,7 +59,10 @@ int main(int argc, char **argv) {
                     .out = option_text(argc, argv, "--out", NULL)};
     eyrie_ulfm_job *job;
     int code = eyrie_ulfm_init(MPI_COMM_WORLD, NULL, &job);
-    if (code != MPI_SUCCESS) MPI_Abort(MPI_COMM_WORLD, 1);
+    if (code != MPI_SUCCESS) {
+        MPI_Finalize();
+        return 1;
+    }
     if (eyrie_ulfm_comm(job) != MPI_COMM_NULL) {
         /* Ranks may change places: all blocks must have the same size. */
         int shape[16], axes = eyrie_ulfm_shape(job, shape, 16);

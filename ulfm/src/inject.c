@@ -1,6 +1,6 @@
 /* Failures at chosen places inside the library, for tests: EYRIE_ULFM_INJECT="kill:commit@3#2,stop:repair@0" kills process 3 when it
- * passes the place `commit` the second time. Actions: kill, stop (SIGSTOP), say (nothing but this line), damage (one byte of what the process keeps for
- * others). Does nothing without the variable. */
+ * passes the place `commit` the second time. Actions: kill, stop (SIGSTOP), say (nothing but this line), damage (one byte of each copy that the process
+ * keeps for others). Does nothing without the variable. */
 #define _GNU_SOURCE
 #include <signal.h>
 #include <stdlib.h>
@@ -33,12 +33,7 @@ static void read_rules(void) {
 
 static void damage(eyrie_ulfm_job *job) {
     for (struct image *image = job->images; image; image = image->next)
-        if (image->kind == COPY && image->version == job->version)
-            for (int i = 0; i < image->blocks; i++)
-                if (image->block[i]->len > 0) {
-                    image->block[i]->data[0] ^= 1;
-                    return;
-                }
+        if (image->kind == COPY && image->version == job->version && image->blocks > 0) image->block[0]->data[0] ^= 1;
 }
 
 void inject(eyrie_ulfm_job *job, const char *place) {

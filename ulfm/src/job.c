@@ -273,9 +273,10 @@ static int begin(eyrie_ulfm_job *job, MPI_Comm comm, int node) {
     if (code == MPI_SUCCESS) code = assign_ranks(job);
     /* All find the same fault, but for what differs between hosts: files, settings from the environment. */
     int faults = code != MPI_SUCCESS;
+    if (faults && job->me == 0) fprintf(stderr, "eyrie-ulfm: process 0: %s\n", job->explanation);
     good = MPI_Allreduce(MPI_IN_PLACE, &faults, 1, MPI_INT, MPI_SUM, job->base);
     if (good != MPI_SUCCESS) return good;
-    if (code != MPI_SUCCESS && (job->me == 0 || faults < job->processes))
+    if (code != MPI_SUCCESS && job->me > 0 && faults < job->processes)
         fprintf(stderr, "eyrie-ulfm: process %d: %s\n", job->me, job->explanation);
     if (code == MPI_SUCCESS && faults) code = explain(job, MPI_ERR_ARG, "%d of the processes cannot begin: see their messages", faults);
     if (code == MPI_SUCCESS) code = MPI_Comm_create_errhandler(on_error, &job->handler);

@@ -171,6 +171,7 @@ static void send_notes(eyrie_ulfm_job *job) {
     int to[2], count = collectors(job, to);
     for (int i = 0; i < count; i++) {
         MPI_Request request;
+        if (to[i] == job->me) continue;
         if (MPI_Isend(&job->agreements, 1, MPI_INT, to[i], TAG_NOTE, job->roll, &request) == MPI_SUCCESS)
             MPI_Request_free(&request);
     }
@@ -204,7 +205,7 @@ int wait_agree(eyrie_ulfm_job *job, MPI_Comm comm, int *bits, const char *what) 
         code = MPI_Test(&request, &done, MPI_STATUS_IGNORE);
         if (done || code != MPI_SUCCESS) break;
         double now = wait_now_ms();
-        if (on_work && now > note_at && !collecting) {
+        if (on_work && now > note_at) {
             send_notes(job);
             note_at = until * 2;
         }
