@@ -78,6 +78,8 @@ fn take_in(
     let source =
         Present { stream: stream.try_clone().map_err(|e| text(&e))?, door, rank, incarnation };
     let stored = door.store.receive(rank, image, info, source).map_err(|e| text(&e))?;
+    // The agent ends its stream when the rank has: by then it has told the pause as well. Nothing depends on it.
+    let _ = stream.read(&mut [0]);
     let (clock, position) = (meta.clock, meta.position);
     let stdin = meta.stream_offsets[0];
     Ok((Image { image, clock, position, stdin, bytes: stored.bytes }, meta))
