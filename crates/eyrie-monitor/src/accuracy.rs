@@ -40,7 +40,7 @@ pub fn of(kind: Kind) -> Accuracy {
             cpu_late_us: 10_000,
             rss_age: crate::sampler::REFRESH,
             lasting_age: crate::sampler::REFRESH,
-            note: "memory of a process that has not run since may be old (its pages may be reclaimed); CPU time of a running thread is that of its last switch or timer tick; user and system in proportion of ticks",
+            note: "of a process that has not run since, memory may be old (its pages may be reclaimed) and state too (it may wait for a processor); CPU time of a running thread is that of its last switch or timer tick; user and system in proportion of ticks",
             ..exact
         },
         Kind::BpfIter => Accuracy {

@@ -13,7 +13,7 @@ struct bpf_iter__task {
 
 /* A thread that is not its process's first. */
 struct thread {
-    u64 mark; /* ~0: no process starts then */
+    u64 mark; /* ~0: no process has run for so long */
     u64 utime, stime, runtime;
     u64 process;
 };

@@ -85,15 +85,16 @@ struct task_struct___old {
 
 /* One process, as src/bpf/mod.rs reads it. */
 struct record {
-    u64 start_boottime; /* ns since boot */
-    u64 utime, stime;   /* ns; the kernel's estimates, of which only the proportion is used */
+    u64 own;            /* ns; of the run time, the first thread's */
     u64 runtime;        /* ns; exact */
-    u64 own;            /* ns; of it, the first thread's */
-    u64 cgroup;
+    u64 utime, stime;   /* ns; the kernel's estimates, of which only the proportion is used */
     s64 rss_pages;
-    u32 pid, parent;
+    u32 pid;
     u32 threads;
     u32 state, exit_state;
+    u64 start_boottime; /* ns since boot */
+    u64 cgroup;
+    u32 parent;
     u32 flags;
     char comm[16];
 };

@@ -13,18 +13,18 @@ pub const ITER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/iter.bpf.o"));
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Record {
-    pub start_boottime: u64,
+    pub own: u64,
+    pub runtime: u64,
     pub utime: u64,
     pub stime: u64,
-    pub runtime: u64,
-    pub own: u64,
-    pub cgroup: u64,
     pub rss_pages: i64,
     pub pid: u32,
-    pub parent: u32,
     pub threads: u32,
     pub state: u32,
     pub exit_state: u32,
+    pub start_boottime: u64,
+    pub cgroup: u64,
+    pub parent: u32,
     pub flags: u32,
     pub comm: [u8; 16],
 }

@@ -4,7 +4,6 @@
 
 struct control {
     /* from user space */
-    u32 threads; /* sum the threads of each process; else only the first and the ended ones count */
     u32 refresh; /* read what seldom changes again */
     /* to user space */
     u32 count;
@@ -31,7 +30,7 @@ struct bpf_iter_task {
     u64 opaque[3];
 } __attribute__((aligned(8)));
 
-enum { ALL_PROCS = 0, ALL_THREADS = 1 };
+enum { ALL_THREADS = 1 };
 
 extern int bpf_iter_task_new(struct bpf_iter_task *it, struct task_struct *task, u32 flags) __ksym;
 extern struct task_struct *bpf_iter_task_next(struct bpf_iter_task *it) __ksym;
@@ -43,6 +42,7 @@ inline_always void visit(struct control *c, struct task_struct *task) {
     u32 at = c->count;
     int pid = task->pid;
     if (pid != task->tgid) {
+        /* The threads of a process follow its first. */
         u32 last = at - 1;
         struct record *r = bpf_map_lookup_elem(&records, &last);
         if (r && r->pid == (u32)task->tgid)
@@ -56,17 +56,14 @@ inline_always void visit(struct control *c, struct task_struct *task) {
         c->beyond++;
         return;
     }
-    u64 start = task->start_boottime;
     c->count = at + 1;
-    if (r->pid != (u32)pid || r->start_boottime != start || c->refresh) {
-        fill_lasting(r, task, start);
-    } else if (r->threads == 1 && r->own == task->se.sum_exec_runtime) {
-        /* It has not run since: neither has anything of it changed, but that it may be about to run or have been stopped. What is
-         * not touched need not be fetched from memory. */
-        r->state = state_of(task);
-        r->exit_state = task->exit_state;
+    /* Who has not run since the last sample is as it was, but that it may wait for a processor now, or that pages of it were reclaimed:
+     * nothing of it need be fetched from memory. Two processes with one number and the same run time to the nanosecond there are not. */
+    if (r->pid == (u32)pid && r->threads == 1 && r->own == task->se.sum_exec_runtime && !c->refresh)
         return;
-    }
+    u64 start = task->start_boottime;
+    if (r->pid != (u32)pid || r->start_boottime != start || c->refresh)
+        fill_lasting(r, task, start);
     fill_changing(r, task);
 }
 
@@ -81,7 +78,7 @@ int sample(void *ctx) {
     c->count = 0;
     c->beyond = 0;
     bpf_rcu_read_lock();
-    bpf_iter_task_new(&it, 0, c->threads ? ALL_THREADS : ALL_PROCS);
+    bpf_iter_task_new(&it, 0, ALL_THREADS);
     while ((task = bpf_iter_task_next(&it)))
         visit(c, task);
     bpf_iter_task_destroy(&it);

@@ -12,7 +12,6 @@ use std::os::fd::RawFd;
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Control {
-    threads: u32,
     refresh: u32,
     count: u32,
     beyond: u32,
@@ -52,12 +51,7 @@ impl Reader for Open {
     }
 
     fn read(&mut self, tick: &Tick, out: &mut Vec<Process>) -> Tally {
-        self.control.write(Control {
-            threads: 1,
-            refresh: tick.refresh.into(),
-            count: 0,
-            beyond: 0,
-        });
+        self.control.write(Control { refresh: tick.refresh.into(), count: 0, beyond: 0 });
         if run(self.program).is_err() {
             return Tally { failed: 1, ..Tally::default() };
         }
