@@ -22,7 +22,7 @@ test: ## everything that is checked: formatting, lints, unit tests, whole jobs, 
 	@scripts/test.sh
 
 test-more: build ## the longer checks: more whole jobs, the numbers of the placement methods, mpi4py at 4 ranks
-	@scripts/test.sh more_jobs numbers referee mpi4py_at_4
+	@scripts/test.sh more_jobs more_ulfm numbers referee mpi4py_at_4
 
 referee: setup ## compare placement plans with SimGrid
 	@referee/run.sh

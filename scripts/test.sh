@@ -2,12 +2,12 @@
 # Runs every check of the project, part by part, and ends with exactly one line "N passed, M failed". Each part is a function below; what
 # it prints is in build/test-logs/PART.log, of which the end is shown when the part fails.
 # Usage: scripts/test.sh [PART]...   (default: the parts that `scripts/test.sh --list` names)
-# `make test-more` runs the longer ones: more_jobs, numbers, referee, mpi4py_at_4.
+# `make test-more` runs the longer ones: more_jobs, more_ulfm, numbers, referee, mpi4py_at_4.
 set -uo pipefail
 source "$(dirname "$0")/lib.sh"
 cd "$root" || exit 1
 
-parts=(setup format build lint unit docs examples jobs mpi4py)
+parts=(setup format build lint unit docs examples jobs mpi4py ulfm)
 
 part_setup() { scripts/setup.sh; }
 
@@ -34,6 +34,11 @@ part_examples() { examples/test.sh; }
 part_jobs() { run_each tests/jobs/0[12]*; }
 
 part_more_jobs() { run_each tests/jobs/0[3-9]* tests/jobs/1*; }
+
+# libeyrie-ulfm on Open MPI: whole jobs struck in the library's every step; the longer ones apart.
+part_ulfm() { make -s -C ulfm examples && run_each tests/ulfm/01* tests/ulfm/02* tests/ulfm/032*; }
+
+part_more_ulfm() { make -s -C ulfm examples && run_each tests/ulfm/03[01]* tests/ulfm/0[4-9]* tests/ulfm/1*; }
 
 part_referee() { referee/small.sh; }
 
