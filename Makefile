@@ -21,6 +21,9 @@ demo: build ## LAMMPS on 2 nodes and a spare: kill a rank, kill a node, compare 
 test: ## everything that is checked: formatting, lints, unit tests, whole jobs, mpi4py's own tests
 	@scripts/test.sh
 
+test-more: build ## the longer checks: jobs of libeyrie-ulfm killed a hundred times
+	@scripts/test.sh more_ulfm
+
 referee: setup ## compare placement plans with SimGrid
 	@referee/run.sh
 

@@ -2,11 +2,12 @@
 # Runs every check of the project, part by part, and ends with exactly one line "N passed, M failed". Each part is a function below; what
 # it prints is in build/test-logs/PART.log, of which the end is shown when the part fails.
 # Usage: scripts/test.sh [PART]...   (default: the parts that `scripts/test.sh --list` names)
+# `make test-more` runs the longer ones: more_ulfm.
 set -uo pipefail
 source "$(dirname "$0")/lib.sh"
 cd "$root" || exit 1
 
-parts=(setup format build lint unit numbers referee docs examples jobs monitor mpi4py)
+parts=(setup format build lint unit numbers referee docs examples jobs monitor ulfm mpi4py)
 
 part_setup() { scripts/setup.sh; }
 
@@ -35,6 +36,11 @@ part_jobs() { run_each tests/jobs/*-*; }
 
 # `eyrie monitor` as a whole: each executable file of tests/monitor/ is one test and counts as one.
 part_monitor() { run_each tests/monitor/*; }
+
+# libeyrie-ulfm on Open MPI: whole jobs struck in the library's every step; the longer ones apart.
+part_ulfm() { make -s -C ulfm examples && run_each tests/ulfm/01* tests/ulfm/02* tests/ulfm/032*; }
+
+part_more_ulfm() { make -s -C ulfm examples && run_each tests/ulfm/03[01]* tests/ulfm/0[4-9]* tests/ulfm/1*; }
 
 part_referee() { referee/small.sh; }
 

@@ -93,6 +93,9 @@ static int solve(eyrie_ulfm_job *job, struct solver *s, int iterations, int ever
     s->comm = eyrie_ulfm_comm(job);
     MPI_Comm_rank(s->comm, &s->rank);
     MPI_Comm_size(s->comm, &s->ranks);
+    /* Rows beyond the plate are 0; this process may have been a rank in its middle. */
+    memset(s->p, 0, (size_t)s->columns * sizeof(double));
+    memset(s->p + (size_t)(s->rows + 1) * (size_t)s->columns, 0, (size_t)s->columns * sizeof(double));
     if (version == 0 && (code = start(s)) != MPI_SUCCESS) return code;
     while (s->iteration < iterations) {
         if (s->iteration % every == 0 && (code = eyrie_ulfm_commit(job, NULL)) != MPI_SUCCESS) return code;
@@ -134,6 +137,7 @@ int main(int argc, char **argv) {
     free(s.r);
     free(s.q);
     free(s.p);
+    if (code != MPI_SUCCESS) leave_at_once(3);
     MPI_Finalize();
-    return code == MPI_SUCCESS ? 0 : 3;
+    return 0;
 }

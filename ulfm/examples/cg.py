@@ -71,6 +71,7 @@ def main():
 
         def body(job, version):
             solver.comm = job.comm
+            solver.p[0] = solver.p[-1] = 0  # beyond the plate; this process may have been a rank in its middle
             if version == 0:
                 solver.start()
             while solver.iteration[0] < options.iterations:

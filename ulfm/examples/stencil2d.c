@@ -78,6 +78,7 @@ int main(int argc, char **argv) {
     eyrie_ulfm_free(&job);
     free(b.now);
     free(b.next);
+    if (code != MPI_SUCCESS) leave_at_once(3);
     MPI_Finalize();
-    return code == MPI_SUCCESS ? 0 : 3;
+    return 0;
 }

@@ -80,6 +80,7 @@ int main(int argc, char **argv) {
     free(r.block.now);
     free(r.block.next);
     free(r.material);
+    if (code != MPI_SUCCESS) leave_at_once(3);
     MPI_Finalize();
-    return code == MPI_SUCCESS ? 0 : 3;
+    return 0;
 }

@@ -1,6 +1,5 @@
 /* Blocks of data with a count of their users, so that versions share what has not changed. Full blocks come from slabs that
  * are kept: the pages of a block given back are warm for the next. Must never be used by two threads. */
-#define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>

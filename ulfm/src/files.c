@@ -1,7 +1,6 @@
 /* Copies in a directory that all processes can reach. A rank has a file of blocks, each with two places, and for each of the last two
  * versions a table that says which place counts and what its checksum is. A new version writes changed blocks to the other
  * place and then its table, under another name until it is whole: the version before is never touched. */
-#define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>

@@ -1,5 +1,4 @@
 /* The job from its beginning to its end: settings, who is spare, registered data, the recovery point. */
-#define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
 #include <stdarg.h>

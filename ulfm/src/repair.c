@@ -4,7 +4,6 @@
  * An agreement waits for every living member, revoked or not, so nobody may skip one that others are in. On the working communicator
  * each agreement says in a bit whether somebody has left for repair; who leaves takes part once more to say so. On the new
  * communicator everybody takes part exactly once, whatever happened before. */
-#define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>

@@ -1,5 +1,4 @@
 /* What a recovery did: for the program, as a line for people, as JSON. */
-#define _GNU_SOURCE
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>

@@ -3,7 +3,6 @@
  *
  * Nobody can see who has not come to an agreement. So whoever waits for long sends a note to the two lowest processes; when
  * these reach the bound they know who is missing. Nothing is sent in good times. */
-#define _GNU_SOURCE
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
