@@ -23,8 +23,9 @@ THREADS = (
     "replay assumes a single order of calls"
 )
 JUMPS = "a rank that goes on from an image on another node sees that node's clock: differences may jump, also backwards"
-SPAWN = "eyrie: {} is not supported: a job has the ranks it was started with; start them all with -n"
-PORTS = "eyrie: {} is not supported: connections between jobs would go round the message log"
+SPAWN = "eyrie: rank R: MPI_Comm_spawn is not supported: a job has the ranks it was started with; start them all with -n (MPI: PMI_Spawn_multiple returned -1)"
+NAMES = "eyrie: rank R: MPI_Publish_name and MPI_Lookup_name are not supported: ports lead to ranks of the same job only (MPI: invalid service name)"
+PORTS = "between ranks of the same job; other jobs cannot be reached"
 EXTENSION = "an extension of MPICH's that Eyrie neither changes nor tests; with more than one thread inside MPI a rank is not protected"
 
 # What is not one function: (feature, status, note, evidence).
@@ -45,8 +46,9 @@ FEATURES = [
 
 # (pattern of the name without MPI_, status, note, evidence)
 RULES = [
-    (r"Comm_spawn(_multiple)?", REFUSED, SPAWN, "mpi4py test_spawn"),
-    (r"(Comm_(accept|connect|join)|(Open|Close)_port|(Publish|Unpublish|Lookup)_name)", REFUSED, PORTS, "mpi4py test_dynproc"),
+    (r"Comm_spawn(_multiple)?", REFUSED, SPAWN, "tests/jobs/070-bad-input"),
+    (r"(Publish|Unpublish|Lookup)_name", REFUSED, NAMES, "tests/jobs/070-bad-input"),
+    (r"(Comm_(accept|connect|join)|(Open|Close)_port)", DIFFERENTLY, PORTS, "mpi4py test_dynproc"),
     (r"Comm_(get_parent|disconnect)", WORKS, "no rank has a parent", "mpi4py test_comm"),
     (r"Wtime", DIFFERENTLY, JUMPS, "examples/pingpong"),
     (r"Wtick", WORKS, "", "mpi4py test_environ"),
@@ -131,6 +133,8 @@ def check_evidence(evidence, suite):
             there = any((ROOT / "examples").glob(item.removeprefix("examples/") + ".*"))
         elif item.startswith("mpi4py "):
             there = (suite / (item.removeprefix("mpi4py ") + ".py")).exists()
+        elif item.startswith("tests/"):
+            there = (ROOT / item).exists()
         else:
             there = item == "-"
         if not there:

@@ -621,6 +621,9 @@ impl Agent {
                 self.pass_output(key, true);
                 self.connection.send(&FromAgent::PmiAbort { rank, incarnation, code, message });
             }
+            Effect::Refused(what) => {
+                self.connection.send(&FromAgent::Note { text: format!("rank {rank}: {what}") });
+            }
         }
     }
 

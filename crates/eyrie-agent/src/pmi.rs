@@ -25,7 +25,16 @@ pub enum Effect {
         code: i32,
         message: String,
     },
+    /// What it asked for is not to be had; the user hears of it, because the program may not say what MPI says.
+    Refused(&'static str),
 }
+
+const NO_SPAWN: Effect = Effect::Refused(
+    "MPI_Comm_spawn is not supported: a job has the ranks it was started with; start them all with -n",
+);
+const NO_NAMES: Effect = Effect::Refused(
+    "MPI_Publish_name and MPI_Lookup_name are not supported: ports lead to ranks of the same job only; send the name of the port in a message",
+);
 
 /// The PMI connection of one rank.
 #[derive(Debug)]
@@ -121,7 +130,7 @@ impl Session {
         if self.multi_line {
             self.multi_line = line != "endcmd";
             // After the last part of a spawn.
-            return (!self.multi_line).then(|| (no_spawn(), Effect::None));
+            return (!self.multi_line).then(|| (no_spawn(), NO_SPAWN));
         }
         if line.starts_with("mcmd=") {
             self.multi_line = true;
@@ -158,10 +167,16 @@ impl Session {
                 let message = request.get("message").unwrap_or("").into();
                 return Some((String::new(), Effect::Abort { code, message }));
             }
-            "spawn" => return Some((no_spawn(), Effect::None)),
-            "publish_name" => "cmd=publish_result rc=1 msg=not_supported".into(),
-            "unpublish_name" => "cmd=unpublish_result rc=1 msg=not_supported".into(),
-            "lookup_name" => "cmd=lookup_result rc=1 msg=not_supported".into(),
+            "spawn" => return Some((no_spawn(), NO_SPAWN)),
+            "publish_name" => {
+                return Some(("cmd=publish_result rc=1 msg=not_supported\n".into(), NO_NAMES))
+            }
+            "unpublish_name" => {
+                return Some(("cmd=unpublish_result rc=1 msg=not_supported\n".into(), NO_NAMES))
+            }
+            "lookup_name" => {
+                return Some(("cmd=lookup_result rc=1 msg=not_supported\n".into(), NO_NAMES))
+            }
             other => format!("cmd={other}_result rc=1 msg=not_supported"),
         };
         Some((reply + "\n", Effect::None))
@@ -239,7 +254,7 @@ mod tests {
         assert_eq!(effect, Effect::Abort { code: 42, message: "abort".into() });
         s.receive(b"mcmd=spawn\nnprocs=1\nexecname=./a\nendcmd\n").unwrap();
         let (reply, effect) = s.next(&Kvs::new()).unwrap();
-        assert!(reply.starts_with("cmd=spawn_result rc=1") && effect == Effect::None);
+        assert!(reply.starts_with("cmd=spawn_result rc=1") && effect == NO_SPAWN);
     }
 
     proptest! {

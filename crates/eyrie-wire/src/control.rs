@@ -236,6 +236,10 @@ pub enum FromAgent {
         incarnation: Incarnation,
         reason: String,
     },
+    /// Something that the user should know.
+    Note {
+        text: String,
+    },
     /// All output of the rank has been sent, then it ended like this.
     Exited {
         rank: Rank,

@@ -401,6 +401,7 @@ impl Job {
             F::CaptureRefused { rank, incarnation, image, reason } => {
                 Event::CaptureFailed { life: life(rank, incarnation), image, reason }
             }
+            F::Note { text } => return self.record(Record::Note { text }),
             F::Fatal { rank, incarnation, reason } => {
                 Event::Fatal { life: life(rank, incarnation), reason }
             }
