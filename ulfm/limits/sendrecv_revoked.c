@@ -5,16 +5,21 @@
 #include <mpi-ext.h>
 #include <stdio.h>
 
+static char out[8 << 20], in;
+
 int main(int argc, char **argv) {
     MPI_Comm comm;
-    int rank, out = 1, in;
+    int rank;
     MPI_Init(&argc, &argv);
     MPI_Comm_dup(MPI_COMM_WORLD, &comm);
     MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
     MPI_Comm_rank(comm, &rank);
-    MPIX_Comm_revoke(comm);
-    int code = MPI_Sendrecv(&out, 1, MPI_INT, 1 - rank, 0, &in, 1, MPI_INT, MPI_PROC_NULL, 0, comm, MPI_STATUS_IGNORE);
-    fprintf(stderr, "returned %s\n", code == MPI_SUCCESS ? "success" : "an error, as it should");
+    if (rank == 1) {
+        MPIX_Comm_revoke(comm);
+    } else {
+        int code = MPI_Sendrecv(out, sizeof out, MPI_CHAR, 1, 0, &in, 1, MPI_CHAR, MPI_PROC_NULL, 0, comm, MPI_STATUS_IGNORE);
+        fprintf(stderr, "returned %s\n", code == MPI_SUCCESS ? "success" : "an error, as it should");
+    }
     MPI_Finalize();
     return 0;
 }
