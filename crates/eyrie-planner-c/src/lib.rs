@@ -17,10 +17,10 @@ use std::ffi::{c_char, c_void, CStr};
 #[no_mangle]
 pub unsafe extern "C" fn eyrie_checksum(bytes: *const c_void, len: usize) -> u64 {
     if len == 0 {
-        return xxhash_rust::xxh3::xxh3_64(&[]);
+        return twox_hash::XxHash3_64::oneshot(&[]);
     }
     // SAFETY: the caller says that `len` bytes can be read.
-    xxhash_rust::xxh3::xxh3_64(unsafe { std::slice::from_raw_parts(bytes.cast(), len) })
+    twox_hash::XxHash3_64::oneshot(unsafe { std::slice::from_raw_parts(bytes.cast(), len) })
 }
 
 /// The text of a C string; `None` for NULL or what is not UTF-8.
