@@ -113,6 +113,7 @@ struct waits {
     int count, room;
     MPI_Request *request;
     int *process; /* waited for */
+    bool second_hand; /* it may be waiting for another, and should speak first */
 };
 MPI_Request *waits_add(struct waits *waits, int process);
 int waits_poll(eyrie_ulfm_job *job, struct waits *waits);

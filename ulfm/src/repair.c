@@ -110,10 +110,12 @@ static int spread(eyrie_ulfm_job *job, const struct crew *crew, int leader, stru
     if (self) {
         int from = (self - mask + leader) % n;
         MPI_Irecv(&len, 1, MPI_INT64_T, from, TAG_PLAN, crew->comm, waits_add(&waits, crew->alive[from]));
+        waits.second_hand = true;
         code = waits_all(job, &waits, crew->comm, "for the plan of a recovery");
         if (code != MPI_SUCCESS) return code;
         *decision = (struct buffer){must_alloc((size_t)len), (size_t)len, (size_t)len, 0};
         MPI_Irecv(decision->data, (int)len, MPI_BYTE, from, TAG_PLAN, crew->comm, waits_add(&waits, crew->alive[from]));
+        waits.second_hand = true;
         code = waits_all(job, &waits, crew->comm, "for the plan of a recovery");
     }
     while (code == MPI_SUCCESS && (mask >>= 1) > 0) {

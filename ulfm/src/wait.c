@@ -112,7 +112,9 @@ MPI_Request *waits_add(struct waits *waits, int process) {
         }
         free(waits->request);
         free(waits->process);
-        *waits = (struct waits){waits->count, room, request, peer};
+        waits->room = room;
+        waits->request = request;
+        waits->process = peer;
     }
     waits->request[waits->count] = MPI_REQUEST_NULL;
     waits->process[waits->count] = process;
@@ -136,7 +138,7 @@ int waits_poll(eyrie_ulfm_job *job, struct waits *waits) {
 }
 
 int waits_all(eyrie_ulfm_job *job, struct waits *waits, MPI_Comm comm, const char *what) {
-    double until = wait_now_ms() + job->wait_s * 1e3;
+    double until = wait_now_ms() + job->wait_s * 1e3 + (waits->second_hand ? GRACE_MS : 0);
     struct pause pause = {0};
     int first = MPI_SUCCESS;
     while (waits->count > 0) {
