@@ -66,7 +66,7 @@ impl Watch {
         Conditions {
             cores: cores(),
             cpu: cpu_model(),
-            kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
+            kernel: kernel_version(),
             memory_gib: memory_gib(),
             load_before: self.load,
             load_after: load_average(),
@@ -126,6 +126,12 @@ fn processor_time() -> f64 {
     let fields = text.rsplit(')').next().unwrap_or_default();
     let numbers = fields.split_whitespace().skip(11).take(4);
     numbers.filter_map(|n| n.parse::<f64>().ok()).sum::<f64>() / 100.0
+}
+
+/// The kernel's version, without what the site has appended to it.
+fn kernel_version() -> String {
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    release.split('-').next().unwrap_or_default().to_string()
 }
 
 #[cfg(test)]
