@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs every check of the project, part by part, and ends with exactly one line "N passed, M failed". Each part is a function below; what
-# it prints is in build/test-logs/PART.log, of which the end is shown when the part fails.
+# it prints is in build/test-logs/PART.log; what it says of the tests that failed is shown at the end.
 # Usage: scripts/test.sh [PART]...   (default: the parts that `scripts/test.sh --list` names)
 # `make test-more` runs the longer ones: more_ulfm.
 set -uo pipefail
@@ -94,19 +94,27 @@ run_part() {
         echo "passed  $((SECONDS - begin)) s"
         return
     fi
-    echo "FAILED  $((SECONDS - begin)) s, the end of $log:"
-    tail -n 40 "$log" | sed 's/^/    /'
+    echo "FAILED  $((SECONDS - begin)) s, see $log"
+    what_failed "$part" "$log" >>"$failures"
     return 1
+}
+
+# What a failed part's log says of each test of it that failed, else its end: short enough to be read at the end of all output.
+what_failed() {
+    echo "$1 failed:"
+    { grep -B 12 '^not ok ' "$2" || grep -A 8 '^---- .* stdout ----' "$2" || tail -n 12 "$2"; } | cut -c-240 | sed 's/^/    /'
 }
 
 passed=0
 failed=0
+failures=$build/test-logs/failures
 if [ "${1:-}" = --list ]; then
     printf '%s\n' "${parts[@]}"
     exit
 fi
 [ $# -gt 0 ] && parts=("$@")
 mkdir -p "$build/test-logs"
+: >"$failures"
 for part in "${parts[@]}"; do
     declare -F "part_$part" >/dev/null || fail "no such part: $part (one of: $("$0" --list | paste -sd' '))"
     if absent "$part"; then
@@ -115,5 +123,6 @@ for part in "${parts[@]}"; do
         break # nothing that follows could run
     fi
 done
+cat "$failures"
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ]
