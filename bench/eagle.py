@@ -5,45 +5,20 @@ the marks that name the command, and its figure beside the page. The text around
 Usage: bench/eagle.py [--quick] [--rounds=N] [--dir=DIR] [KIND]...     (default: pingpong alltoall apps checkpoint recovery; after `make build`)
 """
 
-import re
-import subprocess
-import sys
-from pathlib import Path
+from page import Page
 
-ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "reproduction" / "eagle.md"
-KINDS = ("pingpong", "alltoall", "apps", "checkpoint", "recovery")
-FIGURES = ("pingpong", "alltoall", "checkpoint", "recovery")
-
-
-def measure(kind, options):
-    """What `eyrie bench KIND` prints; its figure goes beside the page."""
-    command = [ROOT / "target/release/eyrie", "bench", kind, *options]
-    if kind in FIGURES:
-        command += ["--plot", PAGE.with_name(f"eagle-{kind}.svg")]
-    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    if done.returncode != 0:
-        sys.exit(f"eagle: eyrie bench {kind} failed with code {done.returncode}")
-    return done.stdout
-
-
-def insert(page, kind, text):
-    """The page with `text` between the marks of `kind`."""
-    marks = re.compile(rf"(<!-- begin {kind}[^\n]*-->\n).*?(<!-- end {kind} -->)", re.DOTALL)
-    if len(marks.findall(page)) != 1:
-        sys.exit(f"eagle: {PAGE} must have the marks <!-- begin {kind} --> and <!-- end {kind} --> once each")
-    return marks.sub(lambda found: f"{found[1]}\n{text}\n{found[2]}", page)
+PAGE = Page(
+    "eagle",
+    "bench",
+    kinds=("pingpong", "alltoall", "apps", "checkpoint", "recovery"),
+    figures=("pingpong", "alltoall", "checkpoint", "recovery"),
+)
 
 
 def main():
-    options = [argument for argument in sys.argv[1:] if argument.startswith("-")]
-    kinds = [argument for argument in sys.argv[1:] if not argument.startswith("-")] or KINDS
-    if not set(kinds) <= set(KINDS) or not all(re.fullmatch("--quick|--rounds=[0-9]+|--dir=.*", option) for option in options):
-        sys.exit(__doc__)
+    options, kinds = PAGE.chosen(__doc__, "--quick|--rounds=[0-9]+|--dir=.*")
     for kind in kinds:
-        text = measure(kind, options)
-        # Read again each time: one may write at the page meanwhile.
-        PAGE.write_text(insert(PAGE.read_text(encoding="utf-8"), kind, text), encoding="utf-8")
+        PAGE.fill(kind, options)
 
 
 if __name__ == "__main__":

@@ -16,18 +16,7 @@ if [ -x "$program" ] && [ "$program" -nt "$root/examples/stdio.c" ]; then
     echo "$program"
     exit
 fi
-command -v apt-get >/dev/null && command -v dpkg >/dev/null || fail "needs apt-get and dpkg (Debian)"
-
-if [ "$(id -u)" = 0 ]; then
-    apt-get -q update >"$build/apt.log" 2>&1 || fail "apt-get update failed: see $build/apt.log"
-fi
-apt-cache show libmpich12 >/dev/null 2>&1 || fail "apt knows no libmpich12: run apt-get update as root"
-rm -rf "$target" && mkdir -p "$target/packages"
-(cd "$target/packages" && apt-get -q -o APT::Sandbox::User=root download "${packages[@]}" >"$build/apt.log" 2>&1) ||
-    fail "cannot download ${packages[*]}: see $build/apt.log"
-for package in "$target"/packages/*.deb; do
-    dpkg -x "$package" "$target"
-done
+unpack_packages "$target" "${packages[@]}"
 gcc -O2 -std=c11 -D_GNU_SOURCE -I"$(echo "$target"/usr/include/*/mpich)" -o "$program" \
     "$root/examples/stdio.c" -L"$libraries" -Wl,-rpath,"$libraries" -Wl,-rpath-link,"$libraries" -Wl,--disable-new-dtags -lmpich ||
     fail "cannot build $program"

@@ -21,3 +21,21 @@ install_packages() {
             >>"$build/apt.log" 2>&1 ||
         fail "cannot install $*: see $build/apt.log"
 }
+
+# unpack_packages FOLDER PACKAGE...: Debian packages unpacked there without being installed; FOLDER is made anew.
+unpack_packages() {
+    local target=$1 package
+    shift
+    command -v apt-get >/dev/null && command -v dpkg >/dev/null || fail "needs apt-get and dpkg (Debian)"
+    if [ "$(id -u)" = 0 ]; then
+        apt-get -q update >"$build/apt.log" 2>&1 || fail "apt-get update failed: see $build/apt.log"
+    fi
+    apt-cache show "$1" >/dev/null 2>&1 || fail "apt knows no $1: run apt-get update as root"
+    rm -rf "$target" && mkdir -p "$target/packages"
+    (cd "$target/packages" && apt-get -q -o APT::Sandbox::User=root download "$@" >"$build/apt.log" 2>&1) ||
+        fail "cannot download $*: see $build/apt.log"
+    for package in "$target"/packages/*.deb; do
+        dpkg -x "$package" "$target"
+    done
+    rm -r "$target/packages"
+}

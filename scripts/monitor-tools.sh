@@ -13,17 +13,6 @@ if [ "$(cat "$target/.stamp" 2>/dev/null)" = "${packages[*]}" ]; then
     echo "$target"
     exit
 fi
-command -v apt-get >/dev/null && command -v dpkg >/dev/null || fail "needs apt-get and dpkg (Debian)"
-if [ "$(id -u)" = 0 ]; then
-    apt-get -q update >"$build/apt.log" 2>&1 || fail "apt-get update failed: see $build/apt.log"
-fi
-apt-cache show prometheus >/dev/null 2>&1 || fail "apt knows no prometheus: run apt-get update as root"
-rm -rf "$target" && mkdir -p "$target/packages"
-(cd "$target/packages" && apt-get -q -o APT::Sandbox::User=root download "${packages[@]}" >"$build/apt.log" 2>&1) ||
-    fail "cannot download ${packages[*]}: see $build/apt.log"
-for package in "$target"/packages/*.deb; do
-    dpkg -x "$package" "$target"
-done
-rm -r "$target/packages"
+unpack_packages "$target" "${packages[@]}"
 printf '%s' "${packages[*]}" >"$target/.stamp"
 echo "$target"

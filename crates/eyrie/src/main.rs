@@ -51,7 +51,17 @@ fn refuse(error: &clap::Error) -> ! {
     error.exit()
 }
 
+/// A thread's panic is the whole process's: a role that lives on in part would be the worst kind of failure, one that nobody detects.
+fn die_of_any_panic() {
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        report(panic);
+        std::process::abort();
+    }));
+}
+
 fn main() {
+    die_of_any_panic();
     let result = match Cli::try_parse().unwrap_or_else(|e| refuse(&e)).command {
         Command::Run(args) => cmd::run::run(*args),
         Command::Status(args) => cmd::status::run(&args),

@@ -1,0 +1,46 @@
+"""What the commands that fill a page of docs/reproduction/ with measurements share: a table between the marks that name its command, its
+figure beside the page. The text around the marks is written by people and is never touched."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+class Page:
+    """docs/reproduction/NAME.md, filled by `eyrie COMMAND KIND` for each of `kinds`, of which `figures` also draw one."""
+
+    def __init__(self, name, command, kinds, figures):
+        self.path = ROOT / "docs" / "reproduction" / f"{name}.md"
+        self.name, self.command, self.kinds, self.figures = name, command, kinds, figures
+
+    def chosen(self, usage, options):
+        """The options and the kinds that the command line asks for; `options`: a pattern of those that there are."""
+        given = [argument for argument in sys.argv[1:] if argument.startswith("-")]
+        kinds = [argument for argument in sys.argv[1:] if not argument.startswith("-")] or self.kinds
+        if not set(kinds) <= set(self.kinds) or not all(re.fullmatch(options, option) for option in given):
+            sys.exit(usage)
+        return given, kinds
+
+    def fill(self, kind, options):
+        """Measures, and puts what is printed into the page."""
+        text = self._measure(kind, options)
+        # Read only now: one may write at the page while it is measured.
+        self.path.write_text(self._insert(self.path.read_text(encoding="utf-8"), kind, text), encoding="utf-8")
+
+    def _measure(self, kind, options):
+        command = [ROOT / "target/release/eyrie", self.command, kind, *options]
+        if kind in self.figures:
+            command += ["--plot", self.path.with_name(f"{self.name}-{kind}.svg")]
+        done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        if done.returncode != 0:
+            sys.exit(f"{self.name}: eyrie {self.command} {kind} failed with code {done.returncode}")
+        return done.stdout
+
+    def _insert(self, page, kind, text):
+        marks = re.compile(rf"(<!-- begin {kind}[^\n]*-->\n).*?(<!-- end {kind} -->)", re.DOTALL)
+        if len(marks.findall(page)) != 1:
+            sys.exit(f"{self.name}: {self.path} must have the marks <!-- begin {kind} --> and <!-- end {kind} --> once each")
+        return marks.sub(lambda found: f"{found[1]}\n{text}\n{found[2]}", page)
