@@ -317,7 +317,7 @@ class Job:
         got = self.result()
         check(got.code == 0, f"exit code {got.code}")
         output, files = undisturbed(self.program)
-        check(self.digest_of(got) == output, "standard output differs from the undisturbed run's")
+        check(self.digest_of(got) == output, f"standard output differs from the undisturbed run's: {got.stdout[-2000:]!r}")
         check(sorted(got.files) == sorted(files), f"files {sorted(got.files)}, undisturbed {sorted(files)}")
         for name, data in got.files.items():
             check(digest(data) == files[name], f"file {name} differs from the undisturbed run's")

@@ -112,6 +112,10 @@ pub const F_GETFD: usize = 1;
 pub const F_SETFD: usize = 2;
 pub const F_GETFL: usize = 3;
 pub const F_SETFL: usize = 4;
+pub const F_SETSIG: usize = 10;
+pub const F_GETSIG: usize = 11;
+pub const F_SETLEASE: usize = 1024;
+pub const F_GETLEASE: usize = 1025;
 pub const F_SETPIPE_SZ: usize = 1031;
 pub const F_GETPIPE_SZ: usize = 1032;
 
@@ -314,6 +318,25 @@ pub fn lseek(fd: i32, offset: i64, whence: usize) -> SysResult {
 pub fn fcntl(fd: i32, op: usize, arg: usize) -> SysResult {
     // SAFETY: only operations with integer arguments are used.
     unsafe { call3(nr::FCNTL, fd as usize, op, arg) }
+}
+
+/// Whether nobody else has this file open: the kernel gives a write lease only then (fcntl(2)), and to the file's owner. It is given back
+/// at once. False also where the file system knows no leases, and where the program has one of its own.
+pub fn is_alone(fd: i32) -> bool {
+    const F_WRLCK: usize = 1;
+    const F_UNLCK: usize = 2;
+    // Somebody who opens the file in this very moment has the holder signalled: with a signal that is ignored unless asked for.
+    const SIGURG: usize = 23;
+    if fcntl(fd, F_GETLEASE, 0) != Ok(F_UNLCK) {
+        return false;
+    }
+    let Ok(signal) = fcntl(fd, F_GETSIG, 0) else { return false };
+    let alone = fcntl(fd, F_SETSIG, SIGURG).is_ok() && fcntl(fd, F_SETLEASE, F_WRLCK).is_ok();
+    if alone {
+        let _ = fcntl(fd, F_SETLEASE, F_UNLCK);
+    }
+    let _ = fcntl(fd, F_SETSIG, signal);
+    alone
 }
 
 pub fn getpid() -> i32 {

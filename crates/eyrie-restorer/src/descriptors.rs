@@ -240,11 +240,10 @@ impl Table {
             if !matches!(r.kind, fd_kind::PATH | fd_kind::OBJECT) {
                 continue;
             }
-            if r.kind == fd_kind::PATH && owns_tail(r) {
-                let now = sys::fstat(fd).map_or(0, |st| st.size as u64);
-                if now > r.size {
-                    self.resize(entry.path, fd, r.size);
-                }
+            let now = sys::fstat(fd).map_or(0, |st| st.size as u64);
+            let longer = r.kind == fd_kind::PATH && now > r.size;
+            if longer && (owns_tail(r) || may_own_all(r) && comes_to_be_alone(fd)) {
+                self.resize(entry.path, fd, r.size);
             }
             if r.offset > 0 {
                 if let Err(e) = sys::lseek(fd, r.offset as i64, 0) {
@@ -309,6 +308,20 @@ impl Table {
         // SAFETY: only descriptors.
         let _ = unsafe { sys::call3(nr::CLOSE_RANGE, self.base as usize, u32::MAX as usize, 0) };
     }
+}
+
+/// Whether nobody else has the file open, or soon nobody has: the rank's last incarnation may be about to end, or a child of it that
+/// was writing an image.
+fn comes_to_be_alone(fd: i32) -> bool {
+    const PATIENCE_MS: usize = 250;
+    (0..PATIENCE_MS).any(|_| {
+        let alone = sys::is_alone(fd);
+        if !alone {
+            // SAFETY: no descriptors: only the time passes, a millisecond.
+            let _ = unsafe { sys::call3(nr::POLL, 0, 0, 1) };
+        }
+        alone
+    })
 }
 
 /// How to open a file again that has these flags. What F_GETFL reports never holds O_CREAT, O_EXCL

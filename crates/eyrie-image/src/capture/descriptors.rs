@@ -4,7 +4,7 @@
 
 use super::proc::{for_each_number, read_link, PathBuf};
 use super::scratch::{List, Scratch};
-use crate::format::{fd_kind, object_kind, Descriptor, Object, PATH_LEN_MAX};
+use crate::format::{fd_kind, is_begun, object_kind, Descriptor, Object, PATH_LEN_MAX};
 use crate::maps;
 use crate::refusal::{Refusal, Text};
 use crate::sys;
@@ -126,7 +126,7 @@ impl Table {
             offset: 0,
             size: st.size as u64,
             path_len: 0,
-            reserved: 0,
+            alone: 0,
         };
         let mut entry = Entry { record, path: &[], dev: st.dev, ino: st.ino };
         let role = roles.iter().find(|(role_fd, _)| *role_fd == fd).map(|(_, role)| role);
@@ -187,6 +187,7 @@ impl Table {
             entry.path = unsafe { scratch.keep(path)? };
             entry.record.kind = fd_kind::PATH;
             entry.record.path_len = len as u32;
+            entry.record.alone = u32::from(is_begun(&record) && sys::is_alone(fd));
             return Ok(entry);
         }
         if st.nlink > 0 || record.file_type != sys::S_IFREG {

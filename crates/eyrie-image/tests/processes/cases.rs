@@ -192,10 +192,22 @@ fn files(mode: &str) {
     };
     append("app", b"of the lost future");
     append("tail", b"of the lost future");
-    append("pieces", b"of another rank");
+    append("begun", b"of the lost future");
+    let others = ["pieces", "joined", "common"];
+    for name in others {
+        append(name, b"of another rank");
+    }
+    // Empty when the image was taken; now another rank has the one open, and who has the other is about to end.
+    let _other = File::open(dir.path().join("joined")).unwrap();
+    let dying = File::open(dir.path().join("begun")).unwrap();
+    let dying = std::thread::spawn(move || {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        drop(dying);
+    });
     let (mine, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
     let slot = File::from(std::os::fd::OwnedFd::from(theirs));
     let restored = restore_with(dir.path(), &image, Some(slot), |_| {}).wait();
+    dying.join().unwrap();
     succeeded(&restored);
     same_output(&original, &restored);
     assert_eq!(restored.reports, ["restored", "dropped: 0 -1 true"]);
@@ -205,7 +217,7 @@ fn files(mode: &str) {
     assert_eq!(said, "from the restored\n");
     let mut expected = after;
     for (name, content) in &mut expected {
-        if name == "pieces" {
+        if others.contains(&name.as_str()) {
             content.extend_from_slice(b"of another rank");
         }
     }

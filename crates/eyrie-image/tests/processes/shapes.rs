@@ -293,6 +293,10 @@ fn files(dir: &Path, mode: Mode) {
     let pieces = open().open(dir.join("pieces")).unwrap();
     pieces.write_all_at(b"mine", 100).unwrap();
     let empty = open().open(dir.join("empty")).unwrap();
+    let mut begun = open().open(dir.join("begun")).unwrap();
+    let joined = open().open(dir.join("joined")).unwrap();
+    let common =
+        (open().open(dir.join("common")).unwrap(), File::open(dir.join("common")).unwrap());
     let mut deleted = open().open(dir.join("deleted")).unwrap();
     deleted.write_all(b"deleted but open").unwrap();
     std::fs::remove_file(dir.join("deleted")).unwrap();
@@ -324,6 +328,10 @@ fn files(dir: &Path, mode: Mode) {
     appended.write_all(b"after;").unwrap();
     tail.write_all(b"new;").unwrap();
     pieces.write_all_at(b"more", 104).unwrap();
+    begun.seek(SeekFrom::End(0)).unwrap();
+    begun.write_all(b"first;").unwrap();
+    joined.write_all_at(b"mine;", 0).unwrap();
+    common.0.write_all_at(b"mine;", 0).unwrap();
     println!("empty {}", empty.metadata().unwrap().len());
     let mut text = String::new();
     deleted.rewind().unwrap();
