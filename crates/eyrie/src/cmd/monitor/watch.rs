@@ -481,15 +481,10 @@ impl Summary {
 
     fn text(&mut self) -> Option<String> {
         let (begin, used) = self.first?;
-        self.cost.sort_unstable();
-        let cost = self.cost.get(self.cost.len() / 2).copied().unwrap_or(0);
+        let cost = self.cost_text(begin, used);
         let skew = self.skew.summary();
-        let elapsed = self.last.0.saturating_sub(begin);
-        let share =
-            if elapsed > 0 { (self.last.1 - used) as f64 / elapsed as f64 * 100.0 } else { 0.0 };
         Some(format!(
-            "eyrie monitor: {} samples, {} missed, {} failed reads, {} with less detail; late by {} (median), {} (99 %), {} (most); a \
-             sample costs {} (median, with waking); the whole monitor used {share:.4} % of a core",
+            "eyrie monitor: {} samples, {} missed, {} failed reads, {} with less detail; late by {} (median), {} (99 %), {} (most){}",
             self.count,
             self.missed,
             self.failed,
@@ -497,8 +492,20 @@ impl Summary {
             shown(skew.median_ns),
             shown(skew.p99_ns),
             shown(skew.largest_ns as f64),
-            shown(cost as f64),
+            cost,
         ))
+    }
+
+    /// What it cost; of one sample alone nothing is known, since each tells the cost of the one before.
+    fn cost_text(&mut self, begin_ns: u64, used_ns: u64) -> String {
+        self.cost.sort_unstable();
+        let Some(cost) = self.cost.get(self.cost.len() / 2) else { return String::new() };
+        let elapsed = self.last.0.saturating_sub(begin_ns).max(1);
+        let share = (self.last.1 - used_ns) as f64 / elapsed as f64 * 100.0;
+        format!(
+            "; a sample costs {} (median, with waking); the whole monitor used {share:.4} % of a core",
+            shown(*cost as f64)
+        )
     }
 }
 
