@@ -129,12 +129,12 @@ NOTES = """
 - **K.** Theirs, up to 4.1x, lies between our two models of the same machine: 5.0x and more where all six messages of a rank start at once (rows `Tofu`), 2.0x where
   K's engines start them half a message apart (`--machine k`), so that a step takes 3.5 messages' time already before the failure. That calibration is from four
   directions; how six messages share four engines is not published, nor by what rule their 0D chose its spare (ours takes the best, so `0d` is a lower bound).
-- **Fat tree.** Barrier and the stencil stay within theirs, but for hybrid from the fourth failure on: among 1000 placements there are some where slides in
-  several axes and a substitute on top bring eight or nine messages onto one D-mod-k uplink that had six. Allreduce does not stay within theirs: its rounds are
+- **Fat tree.** Barrier and the stencil stay within theirs, but for hybrid from the third failure on: among 1000 placements there are some where slides in
+  several axes and a substitute on top bring eight to eleven messages onto one D-mod-k uplink that had six. Allreduce does not stay within theirs: its rounds are
   permutations that D-mod-k routes without any conflict before the failure, so one displaced rank makes two messages share an uplink and that round twice as
-  long. Theirs was measured with software overhead in every round, which hides part of that. The search keeps nearly all of it away.
-- **Dragonfly.** One global link joins two groups and carries dozens of messages of such a job before any failure; a few more matter little. Spreading ranks
-  over more groups even helps, which the search finds.
+  long. Theirs was measured with software overhead in every round, which hides part of that. The search keeps nearly all of it away (1.22 at worst).
+- **Dragonfly.** One global link joins two groups and carries dozens of messages of such a job before any failure; the few that a substitute adds
+  matter little. Hybrid, which slides whole planes, reaches 1.45. Spreading ranks over more groups even helps, which the search finds.
 - **Below 1.00**: a placement after failures can be better than the row-major one before, most of all for collectives.
 - **More failures, lower figure**: the search decides after each failure anew, and with one node less it sometimes finds the better of two near-equal ways.
 """

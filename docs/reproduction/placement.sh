@@ -1,7 +1,7 @@
 #!/bin/sh
 # Makes docs/reproduction/placement.md and its plots: the Spare and Sliding papers' placement experiments. Cut off, it goes on where it was.
-# EYRIE names another binary. MANY is the number of placements of the larger runs (1000; an hour of two cores), FEWER that of the rows that take
-# longest: Barrier and Allreduce at 5³ and 7³, the dragonfly at 7³ (as MANY; with 100 it takes half an hour).
+# EYRIE names another binary. MANY is the number of placements of the larger runs (1000; half an hour of two cores), FEWER that of the rows that
+# take longest: Barrier and Allreduce at 5³ and 7³, the dragonfly at 7³ (as MANY; with 100 it takes a quarter of an hour).
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)

@@ -7,6 +7,7 @@ use eyrie_topology::load::{scaled, Message};
 use eyrie_topology::{Busiest, LinkId, LinkLoads, Network, NodeId, RouteError};
 
 use crate::job::Rank;
+use crate::levels::Levels;
 use crate::traffic::{RankMessage, Traffic};
 
 /// How good a placement's link loads are, best first: busiest link by messages, then the sum of squared loads
@@ -32,69 +33,42 @@ pub struct Counted {
     /// One per phase.
     pub loads: Vec<LinkLoads>,
     pub score: Score,
-    busiest: Option<(usize, LinkId)>,
     message_levels: Levels,
     byte_levels: Levels,
 }
 
 impl Counted {
-    /// Phase and link with the most messages.
-    pub fn busiest_link(&self) -> Option<(usize, LinkId)> {
-        self.busiest
-    }
-}
-
-/// The largest figures that links have, and how many links have each: enough to say what is left as the largest when
-/// some links change.
-#[derive(Debug, Clone, Default)]
-struct Levels {
-    /// Figure and number of links, the largest first.
-    top: Vec<(u64, usize)>,
-    /// There are smaller figures that are not kept.
-    more: bool,
-}
-
-/// Figures kept; if a change touches every link that has one of them, all links are looked at.
-const LEVELS: usize = 8;
-
-impl Levels {
-    fn add(&mut self, figure: u64) {
-        let full = self.top.len() == LEVELS;
-        if full && figure < self.top[LEVELS - 1].0 {
-            self.more = true;
-            return;
-        }
-        match self.top.iter().position(|&(f, _)| f <= figure) {
-            Some(at) if self.top[at].0 == figure => self.top[at].1 += 1,
-            at => {
-                self.top.insert(at.unwrap_or(self.top.len()), (figure, 1));
-                self.more |= full;
-                self.top.truncate(LEVELS);
-            }
-        }
-    }
-
-    fn largest(&self) -> u64 {
-        self.top.first().map_or(0, |&(figure, _)| figure)
-    }
-
-    /// The largest figure without some links, whose figures `without` counts; `None` if no kept figure is left.
-    fn largest_without(&self, without: impl Fn(u64) -> usize) -> Option<u64> {
-        let left = self.top.iter().find(|&&(figure, links)| without(figure) < links);
-        left.map(|&(figure, _)| figure).or((!self.more).then_some(0))
+    /// The first phase and link with the most messages.
+    pub fn busiest_link(&self, network: &dyn Network) -> Option<(usize, LinkId)> {
+        let most = Some(self.score.messages).filter(|&most| most > 0)?;
+        self.loads.iter().enumerate().find_map(|(phase, load)| {
+            let mut links = 0..load.messages.len() as LinkId;
+            let link = links.find(|&link| load.of_link(network, link).messages == most);
+            link.map(|link| (phase, link))
+        })
     }
 }
 
 /// Scratch for [`Evaluator::score_moves`], one per thread, reused between candidates.
 pub struct Scratch {
-    messages: Vec<i32>,
-    bytes: Vec<i64>,
+    /// One for each link of each phase: slot = phase × links + link.
+    changes: Vec<Change>,
+    /// Slots that changed, phase after phase.
     touched: Vec<u32>,
-    is_touched: Vec<bool>,
-    /// What the touched links had before.
-    old: Vec<Busiest>,
+    /// Where each phase ends in `touched`.
+    ends: Vec<usize>,
+    /// What the routes of one rank at a new node add: slot, messages, bytes.
+    added: Vec<(u32, u32, u64)>,
     moved_to: Vec<NodeId>,
     route: Vec<LinkId>,
+}
+
+/// What a link has more than before in one phase; together, so that a hop costs one cache line.
+#[derive(Clone, Copy, Default)]
+struct Change {
+    bytes: i64,
+    messages: i32,
+    touched: bool,
 }
 
 const NOT_MOVED: NodeId = NodeId::MAX;
@@ -118,27 +92,38 @@ impl<'a> Evaluator<'a> {
             .collect()
     }
 
+    /// The score of these loads alone, without what scoring near placements needs.
+    fn score(&self, loads: &[LinkLoads]) -> Score {
+        let of_phase = |load: &LinkLoads| {
+            let squares = load.messages.iter().map(|&m| u64::from(m) * u64::from(m)).sum();
+            let Busiest { messages, bytes } = load.busiest(self.network);
+            Score { messages, squares, bytes }
+        };
+        loads.iter().map(of_phase).fold(Score::default(), |a, b| Score {
+            messages: a.messages.max(b.messages),
+            squares: a.squares + b.squares,
+            bytes: a.bytes.max(b.bytes),
+        })
+    }
+
     fn counted(&self, placement: Vec<NodeId>, loads: Vec<LinkLoads>) -> Counted {
         let figure = self.figure();
         let (mut message_levels, mut byte_levels) = (Levels::default(), Levels::default());
-        let (mut squares, mut busiest) = (0, None);
-        for (phase, load) in loads.iter().enumerate() {
+        let mut squares = 0;
+        for load in &loads {
             for (link, (&messages, &bytes)) in load.messages.iter().zip(&load.bytes).enumerate() {
                 if messages == 0 {
                     continue;
                 }
                 squares += u64::from(messages) * u64::from(messages);
                 let now = figure(link as LinkId, u64::from(messages), bytes);
-                if now.messages > message_levels.largest() {
-                    busiest = Some((phase, link as LinkId));
-                }
                 message_levels.add(now.messages);
                 byte_levels.add(now.bytes);
             }
         }
         let score =
             Score { messages: message_levels.largest(), squares, bytes: byte_levels.largest() };
-        Counted { placement, loads, score, busiest, message_levels, byte_levels }
+        Counted { placement, loads, score, message_levels, byte_levels }
     }
 
     /// A link's messages and bytes as [`Busiest`] counts them.
@@ -153,11 +138,10 @@ impl<'a> Evaluator<'a> {
     pub fn scratch(&self) -> Scratch {
         let slots = self.network.links() * self.traffic.phases.len();
         Scratch {
-            messages: vec![0; slots],
-            bytes: vec![0; slots],
+            changes: vec![Change::default(); slots],
             touched: Vec::new(),
-            is_touched: vec![false; slots],
-            old: Vec::new(),
+            ends: Vec::new(),
+            added: Vec::new(),
             moved_to: vec![NOT_MOVED; self.traffic.ranks],
             route: Vec::new(),
         }
@@ -177,7 +161,7 @@ impl<'a> Evaluator<'a> {
     ) -> Result<Score, RouteError> {
         if self.count_again(moves) {
             let loads = self.loads(&moved(&base.placement, moves))?;
-            return Ok(self.counted(Vec::new(), loads).score);
+            return Ok(self.score(&loads));
         }
         let result = self.delta(base, moves, scratch);
         let score = result.map(|()| self.score_delta(base, scratch));
@@ -196,19 +180,38 @@ impl<'a> Evaluator<'a> {
         if self.count_again(moves) {
             return self.count(placement);
         }
-        let mut loads = base.loads.clone();
-        let result = self.delta(base, moves, scratch);
-        let links = self.network.links();
-        for &slot in &scratch.touched {
-            let (phase, link) = (slot as usize / links, slot as usize % links);
-            let load = &mut loads[phase];
-            load.messages[link] = (i64::from(load.messages[link])
-                + i64::from(scratch.messages[slot as usize]))
-                as u32;
-            load.bytes[link] = (load.bytes[link] as i64 + scratch.bytes[slot as usize]) as u64;
+        if let Err(error) = self.delta(base, moves, scratch) {
+            scratch.clear(moves);
+            return Err(error);
+        }
+        let score = self.score_delta(base, scratch);
+        let mut counted = Counted { placement, score, ..base.clone() };
+        let figure = self.figure();
+        let (messages, bytes) = (&mut counted.message_levels, &mut counted.byte_levels);
+        let mut known = true;
+        for (first, load, slots) in scratch.by_phase(self.network.links(), &mut counted.loads) {
+            for &slot in slots {
+                let link = (slot - first) as usize;
+                let (m, b) = (&mut load.messages[link], &mut load.bytes[link]);
+                let was = figure(link as LinkId, u64::from(*m), *b);
+                if *m > 0 {
+                    known &= messages.remove(was.messages) & bytes.remove(was.bytes);
+                }
+                let change = &scratch.changes[slot as usize];
+                *m = (i64::from(*m) + i64::from(change.messages)) as u32;
+                *b = (*b as i64 + change.bytes) as u64;
+                if *m > 0 {
+                    let now = figure(link as LinkId, u64::from(*m), *b);
+                    messages.add(now.messages);
+                    bytes.add(now.bytes);
+                }
+            }
         }
         scratch.clear(moves);
-        result.map(|()| self.counted(placement, loads))
+        Ok(match known {
+            true => counted,
+            false => self.counted(counted.placement, counted.loads),
+        })
     }
 
     /// Fills the scratch with the differences that `moves` make.
@@ -247,8 +250,57 @@ impl<'a> Evaluator<'a> {
                     self.add(new, 1, p * links, scratch)?;
                 }
             }
+            scratch.ends.push(scratch.touched.len());
         }
         Ok(())
+    }
+
+    /// Fills the scratch with what is missing without the messages of `rank`.
+    fn without(&self, base: &Counted, rank: Rank, s: &mut Scratch) -> Result<(), RouteError> {
+        for (p, phase) in self.traffic.phases.iter().enumerate() {
+            for &i in phase.of_rank(rank) {
+                let old = place(&phase.messages[i as usize], &base.placement);
+                self.add(old, -1, p * self.network.links(), s)?;
+            }
+            s.ends.push(s.touched.len());
+        }
+        Ok(())
+    }
+
+    /// `score`, which is that of the scratch without the messages of `rank`, with them from and to node `at`.
+    fn score_with(
+        &self,
+        base: &Counted,
+        mut score: Score,
+        (rank, at): (Rank, NodeId),
+        s: &mut Scratch,
+    ) -> Result<Score, RouteError> {
+        let (links, figure) = (self.network.links(), self.figure());
+        for (p, phase) in self.traffic.phases.iter().enumerate() {
+            let load = &base.loads[p];
+            for &i in phase.of_rank(rank) {
+                let m = &phase.messages[i as usize];
+                let end = |r: Rank| if r == rank { at } else { base.placement[r as usize] };
+                s.route.clear();
+                self.network.route(end(m.from), end(m.to), &mut s.route)?;
+                for &link in &s.route {
+                    let slot = p * links + link as usize;
+                    let change = &mut s.changes[slot];
+                    let before =
+                        i64::from(load.messages[link as usize]) + i64::from(change.messages);
+                    change.messages += m.count as i32;
+                    change.bytes += m.bytes as i64;
+                    s.added.push((slot as u32, m.count, m.bytes));
+                    let (before, more) = (before as u64, u64::from(m.count));
+                    score.squares += more * (2 * before + more);
+                    let bytes = load.bytes[link as usize] as i64 + change.bytes;
+                    let now = figure(link, before + more, bytes as u64);
+                    score.messages = score.messages.max(now.messages);
+                    score.bytes = score.bytes.max(now.bytes);
+                }
+            }
+        }
+        Ok(score)
     }
 
     fn add(&self, m: Message, sign: i32, first: usize, s: &mut Scratch) -> Result<(), RouteError> {
@@ -256,53 +308,77 @@ impl<'a> Evaluator<'a> {
         self.network.route(m.from, m.to, &mut s.route)?;
         for &link in &s.route {
             let slot = first + link as usize;
-            if !s.is_touched[slot] {
-                s.is_touched[slot] = true;
+            let change = &mut s.changes[slot];
+            if !change.touched {
+                change.touched = true;
                 s.touched.push(slot as u32);
             }
-            s.messages[slot] += sign * m.count as i32;
-            s.bytes[slot] += i64::from(sign) * m.bytes as i64;
+            change.messages += sign * m.count as i32;
+            change.bytes += i64::from(sign) * m.bytes as i64;
         }
         Ok(())
     }
 
-    fn score_delta(&self, base: &Counted, s: &mut Scratch) -> Score {
-        let (links, figure) = (self.network.links(), self.figure());
+    fn score_delta(&self, base: &Counted, s: &Scratch) -> Score {
+        let figure = self.figure();
         let mut score = Score { squares: base.score.squares, ..Score::default() };
-        s.old.clear();
-        for &slot in &s.touched {
-            let (phase, link) = (slot as usize / links, slot as usize % links);
-            let old = i64::from(base.loads[phase].messages[link]);
-            let old_bytes = base.loads[phase].bytes[link] as i64;
-            let new = old + i64::from(s.messages[slot as usize]);
-            let bytes = old_bytes + s.bytes[slot as usize];
-            score.squares = (score.squares as i64 + new * new - old * old) as u64;
-            let now = figure(link as LinkId, new as u64, bytes as u64);
-            score.messages = score.messages.max(now.messages);
-            score.bytes = score.bytes.max(now.bytes);
-            s.old.push(figure(link as LinkId, old as u64, old_bytes as u64));
+        // Touched links that had the largest figures.
+        let mut had = (0, 0);
+        for (first, load, slots) in s.by_phase(self.network.links(), &base.loads) {
+            for &slot in slots {
+                let (link, change) = ((slot - first) as usize, &s.changes[slot as usize]);
+                let (old, old_bytes) = (u64::from(load.messages[link]), load.bytes[link]);
+                let new = (old as i64 + i64::from(change.messages)) as u64;
+                score.squares = score.squares + new * new - old * old;
+                let now = figure(link as LinkId, new, (old_bytes as i64 + change.bytes) as u64);
+                score.messages = score.messages.max(now.messages);
+                score.bytes = score.bytes.max(now.bytes);
+                let was = figure(link as LinkId, old, old_bytes);
+                had.0 += usize::from(was.messages == base.score.messages);
+                had.1 += usize::from(was.bytes == base.score.bytes);
+            }
         }
-        let rest = |levels: &Levels, of: &dyn Fn(Busiest) -> u64| {
-            levels
-                .largest_without(|figure| s.old.iter().filter(|&&b| of(b) == figure).count())
-                .unwrap_or_else(|| {
-                    // Every link with a kept figure changed: look at all the others.
-                    let phases = base.loads.iter().enumerate();
-                    phases
-                        .flat_map(|(p, l)| (0..links as LinkId).map(move |k| (p, l, k)))
-                        .filter(|&(p, _, k)| !s.is_touched[p * links + k as usize])
-                        .map(|(_, l, k)| of(l.of_link(self.network, k)))
-                        .max()
-                        .unwrap_or(0)
-                })
-        };
         if score.messages < base.score.messages {
-            score.messages = score.messages.max(rest(&base.message_levels, &|b| b.messages));
+            let rest = self.rest(base, s, had.0, &base.message_levels, |b| b.messages);
+            score.messages = score.messages.max(rest);
         }
         if score.bytes < base.score.bytes {
-            score.bytes = score.bytes.max(rest(&base.byte_levels, &|b| b.bytes));
+            let rest = self.rest(base, s, had.1, &base.byte_levels, |b| b.bytes);
+            score.bytes = score.bytes.max(rest);
         }
         score
+    }
+
+    /// The largest figure in `base` of a link that is not touched; `had` touched links had the very largest.
+    fn rest(
+        &self,
+        base: &Counted,
+        s: &Scratch,
+        had: usize,
+        levels: &Levels,
+        of: impl Fn(Busiest) -> u64 + Copy,
+    ) -> u64 {
+        if had < levels.with_largest() {
+            return levels.largest();
+        }
+        let links = self.network.links();
+        let with = |figure| {
+            let phases = s.by_phase(links, &base.loads);
+            let had = phases.flat_map(|(first, load, slots)| {
+                slots.iter().map(move |&slot| of(load.of_link(self.network, slot - first)))
+            });
+            had.filter(|&f| f == figure).count()
+        };
+        levels.largest_without(with).unwrap_or_else(|| {
+            // Every link with a kept figure changed: look at all the others.
+            let phases = base.loads.iter().enumerate();
+            phases
+                .flat_map(|(p, l)| (0..links as LinkId).map(move |k| (p, l, k)))
+                .filter(|&(p, _, k)| !s.changes[p * links + k as usize].touched)
+                .map(|(_, l, k)| of(l.of_link(self.network, k)))
+                .max()
+                .unwrap_or(0)
+        })
     }
 
     /// Scores many candidates, in parallel where there are many; `None` for one that dead routers cut off.
@@ -310,29 +386,78 @@ impl<'a> Evaluator<'a> {
         &self,
         base: &Counted,
         candidates: &[Vec<(Rank, NodeId)>],
+        scratch: &mut Scratch,
     ) -> Vec<Option<Score>> {
         const PARALLEL_FROM: usize = 256;
-        if candidates.len() < PARALLEL_FROM {
-            let mut scratch = self.scratch();
-            let score = |m: &Vec<_>| self.score_moves(base, m, &mut scratch).ok();
-            return candidates.iter().map(score).collect();
+        const CHUNK: usize = 64;
+        if candidates.len() < PARALLEL_FROM || rayon::current_num_threads() == 1 {
+            return self.score_each(base, candidates, scratch);
         }
         candidates
-            .par_iter()
-            .with_min_len(64)
-            .map_init(|| self.scratch(), |scratch, m| self.score_moves(base, m, scratch).ok())
+            .par_chunks(CHUNK)
+            .map_init(|| self.scratch(), |scratch, some| self.score_each(base, some, scratch))
+            .flatten_iter()
             .collect()
+    }
+
+    /// Scores candidates in turn. Those that put one rank on one node or another share taking it away.
+    fn score_each(
+        &self,
+        base: &Counted,
+        candidates: &[Vec<(Rank, NodeId)>],
+        s: &mut Scratch,
+    ) -> Vec<Option<Score>> {
+        let same_rank = |a: &Vec<(Rank, NodeId)>, b: &Vec<(Rank, NodeId)>| matches!((&a[..], &b[..]), (&[a], &[b]) if a.0 == b.0);
+        let mut scores = Vec::with_capacity(candidates.len());
+        for alike in candidates.chunk_by(same_rank) {
+            if let [moves] = alike {
+                scores.push(self.score_moves(base, moves, s).ok());
+                continue;
+            }
+            let without = self.without(base, alike[0][0].0, s).map(|()| self.score_delta(base, s));
+            for moves in alike {
+                let with = |&score| self.score_with(base, score, moves[0], s).ok();
+                scores.push(without.as_ref().ok().and_then(with));
+                s.take_back();
+            }
+            s.clear(&[]);
+        }
+        scores
     }
 }
 
 impl Scratch {
+    /// The touched slots of each phase, with the phase's first slot and its item of `loads`.
+    fn by_phase<L>(
+        &self,
+        links: usize,
+        loads: impl IntoIterator<Item = L>,
+    ) -> impl Iterator<Item = (u32, L, &[u32])> {
+        let begins = std::iter::once(0).chain(self.ends.iter().copied());
+        let slots = begins.zip(&self.ends).map(|(begin, &end)| &self.touched[begin..end]);
+        loads
+            .into_iter()
+            .zip(slots)
+            .enumerate()
+            .map(move |(p, (load, slots))| ((p * links) as u32, load, slots))
+    }
+
+    /// Undoes what [`Evaluator::score_with`] added.
+    fn take_back(&mut self) {
+        for &(slot, messages, bytes) in &self.added {
+            let change = &mut self.changes[slot as usize];
+            change.messages -= messages as i32;
+            change.bytes -= bytes as i64;
+        }
+        self.added.clear();
+    }
+
     fn clear(&mut self, moves: &[(Rank, NodeId)]) {
         for &slot in &self.touched {
-            self.messages[slot as usize] = 0;
-            self.bytes[slot as usize] = 0;
-            self.is_touched[slot as usize] = false;
+            self.changes[slot as usize] = Change::default();
         }
         self.touched.clear();
+        self.ends.clear();
         for &(rank, _) in moves {
             self.moved_to[rank as usize] = NOT_MOVED;
         }
@@ -375,6 +500,20 @@ mod tests {
         let applied = evaluator.apply(&base, moves, &mut scratch).unwrap();
         assert_eq!(applied.loads, full.loads);
         assert_eq!(applied.score, full.score);
+        assert_eq!(applied.busiest_link(network), full.busiest_link(network));
+        // One after another, each from what the one before left.
+        let mut step = base.clone();
+        for &one in moves {
+            step = evaluator.apply(&step, &[one], &mut scratch).unwrap();
+            let again = evaluator.count(step.placement.clone()).unwrap();
+            assert_eq!((step.score, &step.loads), (again.score, &again.loads));
+            let others: Vec<_> = moves.iter().map(|&(_, to)| vec![(one.0, to)]).collect();
+            let scores = evaluator.score_all(&step, &others, &mut scratch);
+            for (other, score) in others.iter().zip(scores) {
+                let full = evaluator.count(moved(&step.placement, other)).unwrap();
+                assert_eq!(score, Some(full.score));
+            }
+        }
     }
 
     #[test]

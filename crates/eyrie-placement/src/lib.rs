@@ -13,6 +13,7 @@ pub mod emit;
 pub mod evaluate;
 pub mod fluid;
 pub mod job;
+mod levels;
 pub mod method;
 pub mod plan;
 pub mod search;

@@ -2,7 +2,7 @@
 
 use eyrie_topology::{NodeId, RouteError};
 
-use crate::evaluate::{Counted, Evaluator};
+use crate::evaluate::{Counted, Evaluator, Scratch};
 use crate::job::{Job, Rank, State};
 use crate::slide::Slide;
 
@@ -115,9 +115,9 @@ impl Setting<'_> {
     }
 
     /// The step with the fewest messages on the busiest link, the first of several.
-    fn best(&self, standing: &Standing, steps: Vec<Step>) -> Option<Step> {
+    fn best(&self, standing: &Standing, steps: Vec<Step>, scratch: &mut Scratch) -> Option<Step> {
         let moves: Vec<_> = steps.iter().map(|s| s.moves.clone()).collect();
-        let scores = self.evaluator.score_all(&standing.counted, &moves);
+        let scores = self.evaluator.score_all(&standing.counted, &moves, scratch);
         let scored = scores.into_iter().zip(steps).filter_map(|(score, step)| Some((score?, step)));
         let ranked = scored.enumerate();
         ranked.min_by_key(|(i, (score, _))| (score.messages, *i)).map(|(_, (_, step))| step)
@@ -129,6 +129,7 @@ impl Setting<'_> {
         method: Method,
         standing: &Standing,
         rank: Rank,
+        scratch: &mut Scratch,
     ) -> Result<Result<Step, String>, RouteError> {
         let at = || self.name(standing.state.rank_at[rank as usize]);
         let no_spare = || format!("no free spare for rank {rank} of {}", at());
@@ -138,22 +139,22 @@ impl Setting<'_> {
             }
             Method::Best0D => {
                 let steps = self.substitutes(&standing.state, rank);
-                self.best(standing, steps).ok_or_else(no_spare)
+                self.best(standing, steps, scratch).ok_or_else(no_spare)
             }
             Method::Slide(k) => {
                 let steps = self.slides(&standing.state, rank, k, false);
-                self.best(standing, steps).ok_or_else(|| {
+                self.best(standing, steps, scratch).ok_or_else(|| {
                     format!("no {k}D slide from {}: no line of ranks ends at a free spare", at())
                 })
             }
             Method::Hybrid => {
                 for k in (1..=self.job.layout.dims().len()).rev() {
                     let steps = self.slides(&standing.state, rank, k, false);
-                    if let Some(step) = self.best(standing, steps) {
+                    if let Some(step) = self.best(standing, steps, scratch) {
                         return Ok(Ok(step));
                     }
                 }
-                return self.step(Method::Best0D, standing, rank);
+                return self.step(Method::Best0D, standing, rank, scratch);
             }
             Method::Squeeze | Method::Search => Err(format!("{} is no single step", method.name())),
         };
@@ -166,15 +167,12 @@ impl Setting<'_> {
         method: Method,
         mut standing: Standing,
         failed: &[NodeId],
+        scratch: &mut Scratch,
     ) -> Result<Result<Standing, String>, RouteError> {
-        let mut scratch = None;
         while let Some(rank) = next_displaced(&standing.state, failed) {
-            match self.step(method, &standing, rank)? {
+            match self.step(method, &standing, rank, scratch)? {
                 Err(stuck) => return Ok(Err(stuck)),
-                Ok(step) => {
-                    let scratch = scratch.get_or_insert_with(|| self.evaluator.scratch());
-                    standing = self.take(&standing, step, scratch)?;
-                }
+                Ok(step) => standing = self.take(&standing, step, scratch)?,
             }
         }
         Ok(Ok(standing))
@@ -185,7 +183,7 @@ impl Setting<'_> {
         &self,
         standing: &Standing,
         step: Step,
-        scratch: &mut crate::evaluate::Scratch,
+        scratch: &mut Scratch,
     ) -> Result<Standing, RouteError> {
         let mut state = standing.state.clone();
         state.apply(&step.moves);

@@ -6,7 +6,7 @@ use eyrie_topology::detour::{Detour, DetourReport};
 use eyrie_topology::{coords, Network, NodeId, RouteError, TopologyError};
 
 use crate::cost::Machine;
-use crate::evaluate::{Counted, Evaluator, Score};
+use crate::evaluate::{Counted, Evaluator, Score, Scratch};
 use crate::fluid;
 use crate::job::{Job, Rank, State};
 use crate::method::{Method, Setting, Standing};
@@ -451,6 +451,7 @@ impl<'a> Planner<'a> {
             _ => Vec::new(),
         };
         let (mut track, mut outcomes, mut all) = (start, Vec::new(), old.to_vec());
+        let mut scratch = Evaluator { network: self.network, traffic: &self.job.traffic }.scratch();
         while let Some(group) = next(&track.standing.state.rank_at) {
             all.extend(&group);
             self.check(&all)?;
@@ -460,8 +461,10 @@ impl<'a> Planner<'a> {
                 Method::Squeeze => self.squeeze(&stage)?,
                 _ => {
                     let advanced = match method {
-                        Method::Search => self.search(&track, &mut alone, &stage, after),
-                        _ => self.advance(method, track.clone(), &stage, after),
+                        Method::Search => {
+                            self.search(&track, &mut alone, &stage, after, &mut scratch)
+                        }
+                        _ => self.advance(method, track.clone(), &stage, after, &mut scratch),
                     };
                     // Ranks that dead routers cut off from each other: this method cannot go on.
                     let advanced =
@@ -554,10 +557,11 @@ impl<'a> Planner<'a> {
         track: Track,
         stage: &Stage,
         after: usize,
+        scratch: &mut Scratch,
     ) -> Result<Result<Track, Stuck>, RouteError> {
         let was = track.standing.state.rank_at.clone();
         let struck = self.struck(track.standing, stage)?;
-        Ok(match self.setting(stage).settle(method, struck, &stage.failed)? {
+        Ok(match self.setting(stage).settle(method, struck, &stage.failed, scratch)? {
             Ok(standing) => {
                 let pairs = was.iter().zip(&standing.state.rank_at);
                 let moved = track.moved + pairs.filter(|(a, b)| a != b).count();
@@ -624,6 +628,7 @@ impl<'a> Planner<'a> {
         alone: &mut [(Method, Option<Track>)],
         stage: &Stage,
         after: usize,
+        scratch: &mut Scratch,
     ) -> Result<Result<Track, Stuck>, RouteError> {
         let setting = self.setting(stage);
         let was = &track.standing.state.rank_at;
@@ -635,11 +640,12 @@ impl<'a> Planner<'a> {
             let elsewhere = alone.as_ref().is_none_or(|t| t.standing.state.rank_at != *was);
             if let Some(own) = alone.take() {
                 // A method whose own choice is cut off by dead routers is out, not the search.
-                *alone = self.advance(*method, own, stage, after).ok().and_then(Result::ok);
+                *alone =
+                    self.advance(*method, own, stage, after, scratch).ok().and_then(Result::ok);
                 found.extend(alone.iter().map(|t| t.standing.clone()));
             }
             if let (true, Ok(struck)) = (elsewhere, &struck) {
-                let settled = setting.settle(*method, struck.clone(), &stage.failed);
+                let settled = setting.settle(*method, struck.clone(), &stage.failed, scratch);
                 found.extend(settled.ok().and_then(Result::ok));
             }
         }
@@ -649,7 +655,7 @@ impl<'a> Planner<'a> {
         };
         if let Some(home) = &home {
             for (method, _) in alone.iter() {
-                let settled = setting.settle(*method, home.clone(), &stage.all_failed);
+                let settled = setting.settle(*method, home.clone(), &stage.all_failed, scratch);
                 found.extend(settled.ok().and_then(Result::ok));
             }
         }
@@ -658,8 +664,9 @@ impl<'a> Planner<'a> {
         let least = found.iter().map(|s| s.counted.score.messages).min();
         if !ranking.load_only() || least.is_none_or(|least| least > floor) {
             let effort = search::Effort::for_traffic(&self.job.traffic);
+            let failed = &stage.all_failed;
             let more =
-                search::candidates(&setting, &starts, &stage.all_failed, &ranking, floor, effort);
+                search::candidates(&setting, &starts, failed, &ranking, floor, effort, scratch);
             // A beam that dead routers cut off leaves the published methods.
             found.extend(more.into_iter().flatten().take(4));
         }
@@ -715,16 +722,28 @@ impl<'a> Planner<'a> {
             let least = found.iter().map(|s| s.counted.score.messages).min();
             found.retain(|s| Some(s.counted.score.messages) == least);
         }
-        let mut best: Option<(Proxy, Standing)> = None;
-        for standing in found {
-            let step_s = fluid::step_time(evaluator, &standing.counted, &self.machine)?;
+        let cost = |standing: &Standing, step_s| {
             let moved = ranking.moved(&standing.state.rank_at);
-            let cost = ranking.cost(standing.counted.score.messages, step_s, moved);
-            if best.as_ref().is_none_or(|(least, _)| cost < *least) {
-                best = Some((cost, standing));
+            ranking.cost(standing.counted.score.messages, step_s, moved)
+        };
+        let least = |s: &Standing| fluid::least_step_time(evaluator, &s.counted, &self.machine);
+        let mut order: Vec<(f64, usize)> =
+            found.iter().enumerate().map(|(i, s)| (least(s), i)).collect();
+        order.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let mut best: Option<(Proxy, usize)> = None;
+        for (least_s, i) in order {
+            let standing = &found[i];
+            if best.is_some_and(|(lowest, _)| cost(standing, least_s) > lowest) {
+                continue;
+            }
+            let step_s = fluid::step_time(evaluator, &standing.counted, &self.machine)?;
+            // Of several with the same cost the first that was found.
+            let this = (cost(standing, step_s), i);
+            if best.is_none_or(|best| this < best) {
+                best = Some(this);
             }
         }
-        Ok(best.map(|(_, standing)| standing))
+        Ok(best.map(|(_, i)| found.swap_remove(i)))
     }
 
     /// What routing round dead routers does to the routes of a placement; `None` where routers forward.

@@ -10,7 +10,7 @@ use rand::SeedableRng;
 
 use eyrie_topology::{NodeId, RouteError};
 
-use crate::evaluate::{place, Scratch};
+use crate::evaluate::{moved, place, Scratch};
 use crate::job::Rank;
 use crate::method::{next_displaced, Setting, Standing, Step};
 use crate::plan::Ranking;
@@ -52,14 +52,14 @@ pub fn candidates(
     ranking: &Ranking,
     floor: u64,
     effort: Effort,
+    scratch: &mut Scratch,
 ) -> Result<Vec<Standing>, RouteError> {
-    let mut scratch = setting.evaluator.scratch();
     let mut found: Vec<Standing> = Vec::new();
     'starts: for start in starts {
         let displaced = |&&n: &&NodeId| next_displaced(&start.state, &[n]).is_some();
         let displaced: Vec<NodeId> = failed.iter().filter(displaced).copied().collect();
         for order in orders(&displaced, effort.orders) {
-            found.extend(beam(setting, start, &order, ranking, effort.width, &mut scratch)?);
+            found.extend(beam(setting, start, &order, ranking, effort.width, scratch)?);
             found.sort_by_key(|p| ranking.proxy(p));
             let mut seen = HashSet::new();
             found.retain(|s| seen.insert(s.state.rank_at.clone()));
@@ -74,7 +74,7 @@ pub fn candidates(
     let mut polished = Vec::new();
     for standing in found.iter().take(2) {
         if effort.rounds > 0 && standing.counted.score.messages > floor {
-            polished.push(polish(setting, standing, ranking, effort.rounds, &mut scratch)?);
+            polished.push(polish(setting, standing, ranking, effort.rounds, scratch)?);
         }
     }
     found.extend(polished);
@@ -124,7 +124,8 @@ fn beam(
         let mut next: Vec<(crate::plan::Proxy, usize, Step)> = Vec::new();
         for (i, standing) in level.iter().enumerate() {
             if let Some(rank) = next_displaced(&standing.state, order) {
-                expand(setting, standing, rank, ranking, |proxy, step| next.push((proxy, i, step)));
+                let keep = |proxy, step| next.push((proxy, i, step));
+                expand(setting, standing, rank, ranking, scratch, keep);
             }
         }
         done.extend(level.iter().filter(|s| next_displaced(&s.state, order).is_none()).cloned());
@@ -135,9 +136,8 @@ fn beam(
             if following.len() == width {
                 break;
             }
-            let standing = setting.take(&level[i], step, scratch)?;
-            if seen.insert(standing.state.rank_at.clone()) {
-                following.push(standing);
+            if seen.insert(moved(&level[i].state.rank_at, &step.moves)) {
+                following.push(setting.take(&level[i], step, scratch)?);
             }
         }
         level = following;
@@ -151,6 +151,7 @@ fn expand(
     standing: &Standing,
     rank: Rank,
     ranking: &Ranking,
+    scratch: &mut Scratch,
     mut keep: impl FnMut(crate::plan::Proxy, Step),
 ) {
     let axes = setting.job.layout.dims().len();
@@ -159,7 +160,7 @@ fn expand(
     let substitutes = setting.substitutes(&standing.state, rank);
     for (steps, most) in [(slides, usize::MAX), (substitutes, SUBSTITUTES)] {
         let moves: Vec<_> = steps.iter().map(|s| s.moves.clone()).collect();
-        let scores = setting.evaluator.score_all(&standing.counted, &moves);
+        let scores = setting.evaluator.score_all(&standing.counted, &moves, scratch);
         let mut scored: Vec<_> = scores
             .into_iter()
             .zip(steps)
@@ -188,9 +189,12 @@ fn polish(
 ) -> Result<Standing, RouteError> {
     let mut best = standing.clone();
     for _ in 0..rounds {
-        let steps = neighbours(setting, &best)?;
+        let mut steps = neighbours(setting, &best)?;
+        // Two ranks of a plane slide it the same way.
+        let mut seen = HashSet::new();
+        steps.retain(|step| seen.insert(step.moves.clone()));
         let moves: Vec<_> = steps.iter().map(|s| s.moves.clone()).collect();
-        let scores = setting.evaluator.score_all(&best.counted, &moves);
+        let scores = setting.evaluator.score_all(&best.counted, &moves, scratch);
         let proxies = scores.into_iter().zip(steps).filter_map(|(score, step)| {
             let moved = ranking.moved_after(&best.state.rank_at, &step.moves);
             Some((ranking.proxy_of(score?, moved), step))
@@ -206,7 +210,8 @@ fn polish(
 }
 
 fn neighbours(setting: &Setting, standing: &Standing) -> Result<Vec<Step>, RouteError> {
-    let Some((phase, link)) = standing.counted.busiest_link() else { return Ok(Vec::new()) };
+    let busiest = standing.counted.busiest_link(setting.evaluator.network);
+    let Some((phase, link)) = busiest else { return Ok(Vec::new()) };
     let traffic = setting.evaluator.traffic;
     let mut hot: Vec<Rank> = Vec::new();
     let mut route = Vec::new();

@@ -118,6 +118,27 @@ impl Traffic {
         Ok(Traffic { name, ranks, phases })
     }
 
+    /// Reads traffic as written: a pattern or `matrix:FILE`, whose text `file` gives; by default the star stencil of the job's
+    /// axes, or allreduce where there is none.
+    pub fn read(
+        written: Option<&str>,
+        shape: &[usize],
+        bytes: u64,
+        file: &dyn Fn(&str) -> Result<String, TopologyError>,
+    ) -> Result<Self, TopologyError> {
+        let default = match shape.len() {
+            2 => "stencil5",
+            3 => "stencil7",
+            _ => "allreduce",
+        };
+        let written = written.unwrap_or(default);
+        let Some(path) = written.strip_prefix("matrix:") else {
+            return Self::parse(written, shape, bytes);
+        };
+        Self::from_matrix(&file(path)?, shape.iter().product())
+            .map_err(|e| TopologyError(format!("{path}: {e}")))
+    }
+
     /// A measured matrix: one line a pair, `rank rank bytes messages` per iteration, separated by blanks
     /// or commas; `#` starts a comment.
     pub fn from_matrix(text: &str, ranks: usize) -> Result<Self, TopologyError> {

@@ -41,7 +41,9 @@ fn worst_pair(network: &str, job: Option<&str>, spares: &str, traffic: &str) -> 
     let pairs: Vec<_> = (0..laid.home.len() as u32)
         .flat_map(|rank| laid.spares.iter().map(move |&s| vec![(rank, s)]))
         .collect();
-    evaluator.score_all(&base, &pairs).iter().map(|s| s.unwrap().messages).max().unwrap()
+    let mut scratch = evaluator.scratch();
+    let scores = evaluator.score_all(&base, &pairs, &mut scratch);
+    scores.iter().map(|s| s.unwrap().messages).max().unwrap()
 }
 
 /// The cells at one end of an axis, as node numbers.
@@ -108,7 +110,7 @@ fn worst_slide(network: &str, spares: &str, traffic: &str, k: usize) -> u64 {
             let moves: Vec<_> =
                 slides.filter_map(|s| s.moves(&state, &laid.layout, laid.home[rank])).collect();
             assert!(!moves.is_empty());
-            let scores = evaluator.score_all(&base, &moves);
+            let scores = evaluator.score_all(&base, &moves, &mut evaluator.scratch());
             scores.iter().map(|s| s.unwrap().messages).max().unwrap()
         })
         .max()

@@ -7,8 +7,8 @@ use std::fmt::Write;
 use eyrie_placement::spares::{self, Arrangement, Laid, SpareSet};
 use eyrie_placement::{Job, Traffic};
 use eyrie_topology::graph::Graph;
-use eyrie_topology::slurm::{self, SlurmTopology};
-use eyrie_topology::{coords, spec, Layout, Network, NodeId};
+use eyrie_topology::spec::{self, Files};
+use eyrie_topology::{coords, Layout, Network, TopologyError};
 
 /// What the user said; `None` where nothing.
 pub struct Words<'a> {
@@ -35,14 +35,15 @@ impl Instance {
         let shape =
             words.job.map(coords::parse_dims).transpose().map_err(|e| format!("job: {e}"))?;
         let laid = lay(words, network.as_ref(), grid.as_ref(), shape.as_deref())?;
-        let traffic = traffic(words, &laid.shape)?;
+        let traffic = Traffic::read(words.traffic, &laid.shape, words.bytes, &file)
+            .map_err(|e| format!("traffic: {e}"))?;
         let job = spares::job(&laid, traffic).map_err(|e| e.to_string())?;
         Ok(Instance { network, laid, job })
     }
 }
 
-fn file(path: &str) -> Result<String, String> {
-    std::fs::read_to_string(path).map_err(|e| format!("reading {path}: {e}"))
+fn file(path: &str) -> Result<String, TopologyError> {
+    std::fs::read_to_string(path).map_err(|e| TopologyError::new(format!("reading {path}: {e}")))
 }
 
 fn network(words: &Words) -> Result<(Box<dyn Network>, Option<Layout>), String> {
@@ -50,28 +51,8 @@ fn network(words: &Words) -> Result<(Box<dyn Network>, Option<Layout>), String> 
         let graph = of_hosts(words.hosts)?;
         return Ok((Box::new(graph), None));
     };
-    let named = |path: &str, e: &dyn std::fmt::Display| format!("network: {path}: {e}");
-    if let Some(path) = text.strip_prefix("graph:") {
-        let graph = Graph::parse(&file(path)?).map_err(|e| named(path, &e))?;
-        return Ok((Box::new(graph), None));
-    }
-    if let Some(path) = text.strip_prefix("slurm:") {
-        let content = file(path)?;
-        let yaml = path.ends_with(".yaml") || path.ends_with(".yml");
-        let topology = if yaml {
-            slurm::parse_yaml(&content, None, 1.0)
-        } else {
-            slurm::parse_conf(&content, 1.0).map(SlurmTopology::Tree)
-        };
-        return Ok(match topology.map_err(|e| named(path, &e))? {
-            SlurmTopology::Tree(tree) => (Box::new(tree) as Box<dyn Network>, None),
-            SlurmTopology::Torus(torus, _) => {
-                let layout = Layout::natural(&torus).map_err(|e| named(path, &e))?;
-                (Box::new(torus), Some(layout))
-            }
-        });
-    }
-    let parsed = spec::parse(text).map_err(|e| e.to_string())?;
+    let files = Files { text: &file, slurm_topology: None, taper: 1.0 };
+    let parsed = spec::parse_with(text, &files).map_err(|e| format!("network: {e}"))?;
     Ok((parsed.network, parsed.layout))
 }
 
@@ -111,7 +92,7 @@ fn lay(
         Ok(count) => SpareSet::Contiguous(count),
         Err(_) => SpareSet::parse(written).map_err(|e| e.to_string())?,
     };
-    let resolve = |name: &str, layout: &Layout| resolve(name, network, layout);
+    let resolve = |name: &str, layout: &Layout| spares::resolve(name, network, layout, &[]);
     let arrangement = Arrangement::Contiguous;
     spares::lay(network, grid, shape, &spares, arrangement, &resolve).map_err(|e| e.to_string())
 }
@@ -138,45 +119,6 @@ fn without_spares(
     }
     let home = (0..layout.cells()).map(|cell| layout.node(cell)).collect();
     Ok(Laid { layout, shape, home, spares: Vec::new(), notes: Vec::new() })
-}
-
-fn traffic(words: &Words, shape: &[usize]) -> Result<Traffic, String> {
-    let default = match shape.len() {
-        2 => "stencil5",
-        3 => "stencil7",
-        _ => "allreduce",
-    };
-    let written = words.traffic.unwrap_or(default);
-    if let Some(path) = written.strip_prefix("matrix:") {
-        let ranks = shape.iter().product();
-        return Traffic::from_matrix(&file(path)?, ranks)
-            .map_err(|e| format!("traffic: {path}: {e}"));
-    }
-    Traffic::parse(written, shape, words.bytes).map_err(|e| e.to_string())
-}
-
-/// A node as written: a name, coordinates in the grid, or a number.
-fn resolve(
-    written: &str,
-    network: &dyn Network,
-    layout: &Layout,
-) -> Result<NodeId, eyrie_topology::TopologyError> {
-    if let Some(node) = network.node_by_name(written) {
-        return Ok(node);
-    }
-    let parts: Option<Vec<usize>> = written.split(',').map(|p| p.trim().parse().ok()).collect();
-    let dims = layout.dims();
-    match parts.as_deref() {
-        Some(&[number]) if number < network.nodes() => Ok(number as NodeId),
-        Some(at) if at.len() == dims.len() && at.iter().zip(dims).all(|(c, d)| c < d) => {
-            Ok(layout.node(coords::index(at, dims)))
-        }
-        _ => eyrie_topology::refuse!(
-            "node `{written:.40}`: write a name, a number up to {} or coordinates in {}",
-            network.nodes() - 1,
-            coords::format_dims(dims)
-        ),
-    }
 }
 
 #[cfg(test)]
@@ -216,7 +158,7 @@ mod tests {
             (Some("graph:/no/such/file"), None, None, "/no/such/file"),
             (None, Some("4x4"), Some("0"), "needs as many nodes"),
             (None, None, Some("6"), "leave nothing"),
-            (None, None, Some("list:process9"), "write a name"),
+            (None, None, Some("list:process9"), "no node name"),
         ] {
             let error = read(network, job, spares).map(|_| ()).unwrap_err();
             assert!(error.contains(fault) && !error.contains('\n'), "{error}");

@@ -70,7 +70,7 @@ impl Cartesian {
         if !self.wrap[axis] {
             return b > a;
         }
-        let up = (b + self.dims[axis] - a) % self.dims[axis];
+        let up = if b >= a { b - a } else { b + self.dims[axis] - a };
         2 * up <= self.dims[axis]
     }
 
@@ -85,24 +85,26 @@ impl Cartesian {
         out: &mut Vec<LinkId>,
     ) -> NodeId {
         let (extent, stride) = (self.dims[axis], self.strides[axis]);
-        let mut at = self.coordinate(node, axis);
+        let at = self.coordinate(node, axis);
         let base = node as usize - at * stride;
-        while at != target {
-            let here = base + at * stride;
-            out.push((here * 2 * self.dims.len() + 2 * axis + usize::from(!up)) as LinkId);
-            at = if up {
-                if at + 1 == extent {
-                    0
-                } else {
-                    at + 1
-                }
-            } else if at == 0 {
-                extent - 1
-            } else {
-                at - 1
-            };
+        let link = |at: usize| {
+            ((base + at * stride) * 2 * self.dims.len() + 2 * axis + usize::from(!up)) as LinkId
+        };
+        // Up to the end of the axis and on from its other end: ranges, whose length is known before.
+        match (up, at <= target) {
+            (true, true) => out.extend((at..target).map(link)),
+            (true, false) => {
+                out.extend((at..extent).map(link));
+                out.extend((0..target).map(link));
+            }
+            (false, false) => out.extend((target + 1..=at).rev().map(link)),
+            (false, true) if at == target => {}
+            (false, true) => {
+                out.extend((0..=at).rev().map(link));
+                out.extend((target + 1..extent).rev().map(link));
+            }
         }
-        (base + at * stride) as NodeId
+        (base + target * stride) as NodeId
     }
 
     /// Walks `axis` the short way; `reverse` takes the long way round a ring instead.

@@ -1,14 +1,16 @@
 //! Network specifications as written on a command line: `torus:12x12`, `mesh:6x6x6:order=2,1,0`,
 //! `tofu:2x1x6x2x3x2:shape=12x12`, `fattree:18^2:taper=2:rails=2`, `xgft:18,18;1,18`,
-//! `dragonfly:9x1x8x4:valiant`.
+//! `dragonfly:9x1x8x4:valiant`, `graph:FILE`, `slurm:FILE`. The files are read by whoever asks: here is no I/O.
 
 use crate::cartesian::Cartesian;
 use crate::coords;
 use crate::dragonfly::{Dragonfly, Routing};
 use crate::fat_tree::FatTree;
+use crate::graph::Graph;
 use crate::hostlist::shorten;
 use crate::layout::Layout;
 use crate::network::{Network, TopologyError};
+use crate::slurm::{self, SlurmTopology};
 use crate::tofu::Tofu;
 
 /// A network, the grid of cells over it if it has a natural one, and whether grids are laid out freely.
@@ -17,6 +19,41 @@ pub struct Parsed {
     /// Mesh, torus and Tofu (through its virtual shape) have a grid of their own; the others take the
     /// extended grid of the job, cell i on node i.
     pub layout: Option<Layout>,
+    /// Host names by node number, where a file tells them; else empty.
+    pub names: Vec<String>,
+}
+
+/// How the files that a specification names are read.
+pub struct Files<'a> {
+    /// The text of a file, or an error that names it.
+    pub text: &'a dyn Fn(&str) -> Result<String, TopologyError>,
+    /// Which topology of a topology.yaml; `None`: the cluster's default.
+    pub slurm_topology: Option<&'a str>,
+    /// How much thinner switch uplinks of a Slurm tree are than the nodes below them together.
+    pub taper: f64,
+}
+
+/// Reads a specification that may name a file. Errors in a file begin with its path.
+pub fn parse_with(text: &str, files: &Files) -> Result<Parsed, TopologyError> {
+    let (path, read): (_, fn(&str, &str, &Files) -> _) = match text.split_once(':') {
+        Some(("graph", path)) => (path, |_, content, _| free(Graph::parse(content)?)),
+        Some(("slurm", path)) => (path, slurm_file),
+        _ => return parse(text),
+    };
+    let content = (files.text)(path)?;
+    read(path, &content, files).map_err(|e| TopologyError(format!("{path}: {e}")))
+}
+
+fn slurm_file(path: &str, content: &str, files: &Files) -> Result<Parsed, TopologyError> {
+    let topology = if path.ends_with(".yaml") || path.ends_with(".yml") {
+        slurm::parse_yaml(content, files.slurm_topology, files.taper)?
+    } else {
+        SlurmTopology::Tree(slurm::parse_conf(content, files.taper)?)
+    };
+    match topology {
+        SlurmTopology::Tree(tree) => free(tree),
+        SlurmTopology::Torus(torus, names) => Ok(Parsed { names, ..with_own_grid(torus)? }),
+    }
 }
 
 /// What may be written; for `--help` and errors.
@@ -58,7 +95,7 @@ pub fn parse(text: &str) -> Result<Parsed, TopologyError> {
                 };
                 network = network.with_detour(legs)?;
             }
-            Ok(Parsed { network: Box::new(network), layout: Some(layout) })
+            Ok(Parsed { network: Box::new(network), layout: Some(layout), names: Vec::new() })
         }
         "fattree" => {
             let Some((k, n)) = shape.split_once('^') else {
@@ -98,11 +135,11 @@ pub fn parse(text: &str) -> Result<Parsed, TopologyError> {
 
 fn with_own_grid(network: Cartesian) -> Result<Parsed, TopologyError> {
     let layout = Layout::natural(&network)?;
-    Ok(Parsed { network: Box::new(network), layout: Some(layout) })
+    Ok(Parsed { network: Box::new(network), layout: Some(layout), names: Vec::new() })
 }
 
 fn free(network: impl Network + 'static) -> Result<Parsed, TopologyError> {
-    Ok(Parsed { network: Box::new(network), layout: None })
+    Ok(Parsed { network: Box::new(network), layout: None, names: Vec::new() })
 }
 
 fn number(text: &str, what: &str) -> Result<usize, TopologyError> {
@@ -174,6 +211,30 @@ mod tests {
         }
         let shaped = parse("tofu:2x1x6x2x3x2:shape=12x12").unwrap();
         assert_eq!(shaped.layout.unwrap().dims(), [12, 12]);
+    }
+
+    #[test]
+    fn files_are_read_by_the_caller_and_named_in_errors() {
+        let text = |path: &str| match path {
+            "g" => Ok("eyrie-graph 1\nroutes shortest\nnode a\nnode b\nlink a b\n".to_string()),
+            "t.conf" => Ok("SwitchName=s0 Nodes=n[0-3]\n".to_string()),
+            "bad" => Ok("nonsense\n".to_string()),
+            _ => crate::refuse!("reading {path}: there is none"),
+        };
+        let files = Files { text: &text, slurm_topology: None, taper: 1.0 };
+        let nodes = |spec| parse_with(spec, &files).map(|p| p.network.nodes());
+        assert_eq!(nodes("graph:g"), Ok(2));
+        assert_eq!(nodes("slurm:t.conf"), Ok(4));
+        assert_eq!(nodes("torus:3x3"), Ok(9));
+        for (spec, fault) in [
+            ("graph:bad", "bad: "),
+            ("slurm:bad", "bad: "),
+            ("graph:none", "reading none: there is none"),
+            ("ring:5", "network kind `ring`"),
+        ] {
+            let error = nodes(spec).unwrap_err().0;
+            assert!(error.starts_with(fault), "{spec}: {error}");
+        }
     }
 
     #[test]

@@ -6,9 +6,8 @@ use anyhow::{bail, Context};
 use clap::Args;
 use eyrie_placement::spares::{self, Arrangement, Laid, SpareSet};
 use eyrie_placement::{Job, Machine, Objective, Planner, Sharing, Traffic, Weights};
-use eyrie_topology::graph::Graph;
-use eyrie_topology::slurm::{self, SlurmTopology};
-use eyrie_topology::{coords, hostlist, spec, Layout, Network, NodeId};
+use eyrie_topology::spec::{self, Files, Parsed};
+use eyrie_topology::{coords, hostlist, Layout, Network, NodeId, TopologyError};
 
 #[derive(Args, Clone)]
 pub struct InstanceArgs {
@@ -117,7 +116,7 @@ pub struct Instance {
 
 impl Instance {
     pub fn read(args: &InstanceArgs) -> anyhow::Result<Self> {
-        let (network, grid, mut names) = network(args)?;
+        let Parsed { network, layout: grid, mut names } = network(args)?;
         if let Some(path) = &args.nodes {
             names =
                 hostlist::read_file(&text(path)?).with_context(|| path.display().to_string())?;
@@ -147,7 +146,8 @@ impl Instance {
             arrangement,
             &resolve,
         )?;
-        let traffic = traffic(args, &laid.shape)?;
+        let traffic = Traffic::read(args.traffic.as_deref(), &laid.shape, args.bytes, &named)
+            .context("--traffic")?;
         let job = spares::job(&laid, traffic)?;
         Ok(Instance {
             machine: machine(args)?,
@@ -208,51 +208,22 @@ impl Instance {
     }
 }
 
-fn text(path: &Path) -> anyhow::Result<String> {
-    let bytes = std::fs::read(path).with_context(|| format!("reading {}", path.display()))?;
-    String::from_utf8(bytes).with_context(|| format!("{} is not text", path.display()))
+fn text(path: &Path) -> Result<String, TopologyError> {
+    let name = path.display();
+    let bytes =
+        std::fs::read(path).map_err(|e| TopologyError::new(format!("reading {name}: {e}")))?;
+    String::from_utf8(bytes).map_err(|_| TopologyError::new(format!("{name} is not text")))
 }
 
-type Read = (Box<dyn Network>, Option<Layout>, Vec<String>);
-
-fn network(args: &InstanceArgs) -> anyhow::Result<Read> {
-    if let Some(path) = args.network.strip_prefix("graph:") {
-        let graph = Graph::parse(&text(path.as_ref())?).with_context(|| path.to_string())?;
-        return Ok((Box::new(graph), None, Vec::new()));
-    }
-    if let Some(path) = args.network.strip_prefix("slurm:") {
-        let content = text(path.as_ref())?;
-        let yaml = path.ends_with(".yaml") || path.ends_with(".yml");
-        let topology = if yaml {
-            slurm::parse_yaml(&content, args.slurm_topology.as_deref(), args.taper)
-        } else {
-            slurm::parse_conf(&content, args.taper).map(SlurmTopology::Tree)
-        };
-        return Ok(match topology.with_context(|| path.to_string())? {
-            SlurmTopology::Tree(tree) => (Box::new(tree) as Box<dyn Network>, None, Vec::new()),
-            SlurmTopology::Torus(torus, names) => {
-                let layout = Layout::natural(&torus)?;
-                (Box::new(torus), Some(layout), names)
-            }
-        });
-    }
-    let parsed = spec::parse(&args.network).context("--network")?;
-    Ok((parsed.network, parsed.layout, Vec::new()))
+/// A file that an argument names.
+fn named(path: &str) -> Result<String, TopologyError> {
+    text(path.as_ref())
 }
 
-fn traffic(args: &InstanceArgs, shape: &[usize]) -> anyhow::Result<Traffic> {
-    let default = match shape.len() {
-        2 => "stencil5",
-        3 => "stencil7",
-        _ => "allreduce",
-    };
-    let written = args.traffic.as_deref().unwrap_or(default);
-    if let Some(path) = written.strip_prefix("matrix:") {
-        let ranks = shape.iter().product();
-        return Traffic::from_matrix(&text(path.as_ref())?, ranks)
-            .with_context(|| path.to_string());
-    }
-    Ok(Traffic::parse(written, shape, args.bytes)?)
+fn network(args: &InstanceArgs) -> anyhow::Result<Parsed> {
+    let slurm_topology = args.slurm_topology.as_deref();
+    let files = Files { text: &named, slurm_topology, taper: args.taper };
+    spec::parse_with(&args.network, &files).context("--network")
 }
 
 fn positive(name: &str, value: f64) -> anyhow::Result<f64> {

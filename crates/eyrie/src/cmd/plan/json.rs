@@ -127,7 +127,7 @@ fn method(
         busiest_link_bytes: placed.score.bytes,
         busiest_link: placed
             .loads
-            .busiest_link()
+            .busiest_link(instance.network.as_ref())
             .map(|(_, link)| link_name(instance.network.as_ref(), link)),
         step_s: placed.step_s,
         slowdown: placed.ratio,
