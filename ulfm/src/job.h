@@ -306,5 +306,6 @@ int explain(eyrie_ulfm_job *job, int code, const char *format, ...) __attribute_
 void give_up(const eyrie_ulfm_job *job, const char *format, ...) __attribute__((format(printf, 2, 3), noreturn));
 bool job_is_leader(const eyrie_ulfm_job *job); /* speaks for the job: the process of the lowest living rank */
 int class_of(int code);
+void job_drop_derived(eyrie_ulfm_job *job, bool revoke); /* they are not known any more */
 
 #endif
