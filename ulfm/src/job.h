@@ -110,13 +110,14 @@ uint32_t group_row_len(const struct group *group, int stripe, int row);     /* 0
 /* --- wait.c: every wait has a bound and names whom it waited for --- */
 
 struct waits {
-    int count, room;
+    int count, room, done; /* of which the first `done` are complete */
+    double look_at;        /* when all are tested again */
     MPI_Request *request;
     int *process; /* waited for */
     bool second_hand; /* it may be waiting for another, and should speak first */
 };
 MPI_Request *waits_add(struct waits *waits, int process);
-int waits_poll(eyrie_ulfm_job *job, struct waits *waits);
+int waits_poll(struct waits *waits);
 /* Waits for all. On an error revokes `comm` and waits for the rest to be given up. Frees the list. */
 int waits_all(eyrie_ulfm_job *job, struct waits *waits, MPI_Comm comm, const char *what);
 /* Agreement on the bits that all have set; also says whether a member has failed. On `work` others may be late: they are named. */

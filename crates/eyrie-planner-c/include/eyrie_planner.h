@@ -99,6 +99,18 @@ uint64_t eyrie_checksum(const void *bytes,
                         size_t len);
 
 /*
+ Copies `len` bytes and returns their [`eyrie_checksum`]: one way through memory, where a copy and then a checksum are two.
+ `past_cache`: the copy goes to memory directly; else what it overwrites is loaded first, a third way through memory.
+
+ # Safety
+ `from` points to `len` readable bytes and `to` to as many writable ones elsewhere; both may be NULL when `len` is 0.
+ */
+uint64_t eyrie_copy_checksum(void *to,
+                             const void *from,
+                             size_t len,
+                             bool past_cache);
+
+/*
  Computes `parities` blocks from `count` data blocks, all of `len` bytes (even). A NULL data block is one of zeros.
  Returns 0, or 1 when these numbers cannot be encoded.
 
