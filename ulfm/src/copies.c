@@ -5,9 +5,6 @@
 
 #include "job.h"
 
-/* More than a core's share of the caches. */
-enum { MUCH_BYTES = 4 << 20 };
-
 /* --- a partner's copy --- */
 
 struct stream {

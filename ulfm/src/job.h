@@ -12,6 +12,7 @@
 #include "mpi_ft.h"
 
 enum { NAME_ROOM = 48, HOST_ROOM = 64, MOST_AXES = 16, BLOCK_BYTES = 1 << 20 };
+enum { MUCH_BYTES = 4 << 20 }; /* more than a core's share of the caches: copied past them */
 
 /* --- blocks.c: memory of images, shared between versions --- */
 
