@@ -162,7 +162,8 @@ def table(head, rows):
 
 def machine():
     cpu = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), platform.machine())
-    return f"{cpu}, {os.cpu_count()} cores, Linux {platform.release()}; load average {os.getloadavg()[0]:.2f} before, {{after:.2f}} after {{seconds:.0f}} s."
+    kernel = platform.release().split("-")[0]
+    return f"{cpu}, {os.cpu_count()} cores, Linux {kernel}; load average {os.getloadavg()[0]:.2f} before, {{after:.2f}} after {{seconds:.0f}} s."
 
 
 def to_page(what, text):
