@@ -78,7 +78,7 @@ def draw_recovery(results):
     for name, chosen, label in (("ranks", [r for r in results if r["kb"] == 10240], lambda r: f"{r['ranks']} ranks"),
                                 ("size", sorted((r for r in results if r["ranks"] == 8), key=lambda r: r["kb"]), lambda r: f"{r['kb'] / 1024:g} MiB")):
         what = "10 MiB a rank" if name == "ranks" else "8 ranks, by data of a rank"
-        bars(OUT / f"recovery-{name}.svg", f"Recovery by phase, {what}", "ms (means of ranks, medians of runs; line: least and most of the whole)", PHASES,
+        bars(OUT / f"recovery-{name}.svg", f"Recovery by phase, {what}", "ms (line: least and most of the whole)", PHASES,
              [(label(r), [r[p]["median"] for p in PHASES], r["total"]) for r in chosen])
     head = ["ranks", "MiB a rank", *PHASES, "whole, ms", "detected after, ms", "runs"]
     return table(head, [[r["ranks"], f"{r['kb'] / 1024:g}", *(f"{r[p]['median']:.1f}" for p in PHASES), said(r["total"]), said(r["detect"]), r["total"]["runs"]] for r in results])
