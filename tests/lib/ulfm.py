@@ -43,11 +43,11 @@ def await_condition(condition, what, patience_s=PATIENCE_S):
 
 
 class Program:
-    """An example with its arguments and the settings that its grid of ranks needs. `ranks` without spares."""
+    """An example (or tests/NAME of ulfm/) with its arguments and the settings that its grid of ranks needs. `ranks` without spares."""
 
     def __init__(self, name, *args, ranks, job=None):
         python = name.endswith(".py")
-        self.argv = [str(VENV / "bin/python"), str(ROOT / "ulfm/examples" / name)] if python else [str(EXAMPLES / name)]
+        self.argv = [str(VENV / "bin/python"), str(ROOT / "ulfm/examples" / name)] if python else [str(BUILD / name if "/" in name else EXAMPLES / name)]
         self.argv += [str(a) for a in args]
         self.ranks, self.job, self.name = ranks, job, name
 

@@ -1,14 +1,19 @@
 #!/usr/bin/env python3
 """Measures libeyrie-ulfm: recovery by phase against ranks and data, commits against memory copies by size and scheme of copies, and run
-time with substitution against squeezing. Writes JSON and SVG figures to build/ulfm-bench/ and a table to standard output.
+time with substitution against squeezing. Writes JSON, SVG figures and tables (Markdown) to build/ulfm-bench/.
 
-    ulfm/bench/bench.py [recovery|commit|methods]... [--repeat 3]
+    ulfm/bench/bench.py [recovery|commit|methods]... [--repeat 3] [--draw] [--page]
+
+--draw measures nothing: figures and tables of the JSON that is there. --page brings both into docs/reproduction/ulfm.md.
 """
 import argparse
 import json
+import math
 import os
 import pathlib
+import platform
 import re
+import shutil
 import statistics
 import subprocess
 import tempfile
@@ -66,39 +71,56 @@ def recovery(repeat):
             last = results[-1]
             print(f"recovery {ranks:3} ranks {kb / 1024:6.2f} MiB: {last['total']['median']:7.1f} ms ({last['total']['least']:.1f} to "
                   f"{last['total']['most']:.1f}), detected after {last['detect']['median']:.1f} ms", flush=True)
+    return results
+
+
+def draw_recovery(results):
     for name, chosen, label in (("ranks", [r for r in results if r["kb"] == 10240], lambda r: f"{r['ranks']} ranks"),
                                 ("size", sorted((r for r in results if r["ranks"] == 8), key=lambda r: r["kb"]), lambda r: f"{r['kb'] / 1024:g} MiB")):
-        bars(OUT / f"recovery-{name}.svg", f"Recovery by phase, by {name} (medians)", "ms", PHASES, [(label(r), [r[p]["median"] for p in PHASES]) for r in chosen])
-    return results
+        what = "10 MiB a rank" if name == "ranks" else "8 ranks, by data of a rank"
+        bars(OUT / f"recovery-{name}.svg", f"Recovery by phase, {what}", "ms (line: least and most of the whole)", PHASES,
+             [(label(r), [r[p]["median"] for p in PHASES], r["total"]) for r in chosen])
+    head = ["ranks", "MiB a rank", *PHASES, "whole, ms", "detected after, ms", "runs"]
+    return table(head, [[r["ranks"], f"{r['kb'] / 1024:g}", *(f"{r[p]['median']:.1f}" for p in PHASES), said(r["total"]), said(r["detect"]), r["total"]["runs"]] for r in results])
+
+
+SCHEMES = ((2, ["partner", "files"]), (4, ["none", "partner", "partner:2", "xor:4", "rs:4,2"]))
 
 
 def commit(repeat):
     results = []
     with tempfile.TemporaryDirectory() as directory:
-        for ranks, schemes in ((2, ["partner", f"files:{directory}"]), (4, ["none", "partner", "partner:2", "xor:4", "rs:4,2"])):
+        for ranks, schemes in SCHEMES:
             for copies in schemes:
-                for kb in (1024, 10240, 102400):
-                    if copies.startswith("files") and kb > 10240:
+                for kb, share in ((1024, 100), (10240, 100), (10240, 10), (102400, 100)):
+                    if copies == "files" and kb > 10240:
                         continue
-                    for share in (100, 10) if kb == 10240 else (100,):
-                        ran = run(ranks, "bench/probe", "--kb", kb, "--commits", 2 + 2 * repeat, "--share", share, spares=0, copies=copies)
-                        rows = [row for row in lines(ran[0]) if "commit_ms" in row] if ran else []
-                        if not rows:
-                            continue
-                        scheme = copies.split(":/")[0]
-                        ratio = spread([row["memcpy_ms"] / row["commit_ms"] for row in rows])
-                        results.append({"ranks": ranks, "copies": scheme, "kb": kb, "changed_percent": share, "of_memcpy": ratio,
-                                        "commit_ms": spread([row["commit_ms"] for row in rows]), "memcpy_ms": spread([row["memcpy_ms"] for row in rows]),
-                                        "sent_bytes": rows[-1]["sent"]})
-                        last = results[-1]
-                        print(f"commit {ranks} ranks {scheme:10} {kb / 1024:5.0f} MiB, {share:3} % changed: {last['commit_ms']['median']:8.2f} ms, memory copy "
-                              f"{last['memcpy_ms']['median']:7.2f} ms: {ratio['median']:.2f} of its speed ({ratio['least']:.2f} to {ratio['most']:.2f})", flush=True)
-    # As a share of run time: a commit every ten seconds of computing.
-    names = sorted({(r["ranks"], r["copies"]) for r in results})
-    series = [(f"{c}, {n} ranks", [(r["kb"] / 1024, 100 * r["commit_ms"]["median"] / (1e4 + r["commit_ms"]["median"])) for r in results
-               if (r["ranks"], r["copies"], r["changed_percent"]) == (n, c, 100)]) for n, c in names]
-    chart(OUT / "commit.svg", "Commits as a share of run time, one every 10 s", "MiB a rank", "%", series)
+                    # Each run is as fast as its pages lie, so a process is one sample of several.
+                    rows = []
+                    for _ in range(repeat):
+                        setting = f"files:{directory}" if copies == "files" else copies
+                        ran = run(ranks, "bench/probe", "--kb", kb, "--commits", 5, "--share", share, spares=0, copies=setting)
+                        rows += [row for row in lines(ran[0]) if "commit_ms" in row] if ran else []
+                    if not rows:
+                        continue
+                    ratio = spread([row["memcpy_ms"] / row["commit_ms"] for row in rows])
+                    results.append({"ranks": ranks, "copies": copies, "kb": kb, "changed_percent": share, "of_memcpy": ratio,
+                                    "commit_ms": spread([row["commit_ms"] for row in rows]), "memcpy_ms": spread([row["memcpy_ms"] for row in rows]),
+                                    "sent_bytes": rows[-1]["sent"]})
+                    last = results[-1]
+                    print(f"commit {ranks} ranks {copies:10} {kb / 1024:5.0f} MiB, {share:3} % changed: {last['commit_ms']['median']:8.2f} ms, memory copy "
+                          f"{last['memcpy_ms']['median']:7.2f} ms: {ratio['median']:.2f} of its speed ({ratio['least']:.2f} to {ratio['most']:.2f})", flush=True)
     return results
+
+
+def draw_commit(results):
+    # As a share of run time: a commit every ten seconds of computing.
+    series = [(f"{c}, {n} ranks", [(r["kb"] / 1024, {k: 100 * v / (1e4 + v) for k, v in r["commit_ms"].items()}) for r in results
+               if (r["ranks"], r["copies"], r["changed_percent"]) == (n, c, 100)]) for n, schemes in SCHEMES for c in schemes]
+    chart(OUT / "commit.svg", "Commits as a share of run time, one every 10 s, all data changed", "MiB a rank", "%", series, log=True)
+    head = ["ranks", "copies", "MiB a rank", "changed, %", "commit, ms", "memory copy, ms", "of its speed", "sent, MiB", "commits"]
+    return table(head, [[r["ranks"], r["copies"], f"{r['kb'] / 1024:g}", r["changed_percent"], said(r["commit_ms"]), said(r["memcpy_ms"]), said(r["of_memcpy"]),
+                         f"{r['sent_bytes'] / 2**20:.1f}", r["of_memcpy"]["runs"]] for r in results])
 
 
 def methods(repeat):
@@ -115,81 +137,160 @@ def methods(repeat):
                     times[name].append(ran[2])
         results.append({"failures": failures} | {name: spread(t) for name, t in times.items() if t})
         print(f"run time with {failures} failures: " + ", ".join(f"{n} {statistics.median(t):.2f} s ({min(t):.2f} to {max(t):.2f})" for n, t in times.items() if t), flush=True)
-    chart(OUT / "methods.svg", "Run time of a 5-point stencil on 8 ranks with failures", "failures", "s",
-          [(name, [(r["failures"], r[name]["median"]) for r in results if name in r]) for name in ("substitution", "squeezing")])
     return results
+
+
+def draw_methods(results):
+    names = ("substitution", "squeezing")
+    chart(OUT / "methods.svg", "Run time of a 5-point stencil on 8 ranks with failures", "failures", "s (medians; line: least and most)",
+          [(name, [(r["failures"], r[name]) for r in results if name in r]) for name in names])
+    return table(["failures", *(f"{name}, s" for name in names), "runs"],
+                 [[r["failures"], *(said(r[name]) if name in r else "-" for name in names), r[names[0]]["runs"]] for r in results])
+
+
+# --- tables ---
+
+
+def said(spread):
+    """Median (least to most), three digits."""
+    return "{} ({} to {})".format(*(f"{spread[k]:.{max(0, 2 - math.floor(math.log10(spread[k] or 1)))}f}" for k in ("median", "least", "most")))
+
+
+def table(head, rows):
+    return "\n".join("| " + " | ".join(map(str, row)) + " |" for row in [head, ["---"] * len(head), *rows]) + "\n"
+
+
+def machine():
+    cpu = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), platform.machine())
+    kernel = platform.release().split("-")[0]
+    return f"{cpu}, {os.cpu_count()} cores, Linux {kernel}; load average {os.getloadavg()[0]:.2f} before, {{after:.2f}} after {{seconds:.0f}} s."
+
+
+def to_page(what, text):
+    """Table and figures into the page of this measurement, between its marks."""
+    pages = ROOT / "docs/reproduction"
+    page = (pages / "ulfm.md").read_text()
+    before, _, rest = page.partition(f"<!-- begin {what}: made by `ulfm/bench/bench.py` -->\n")
+    _, end, after = rest.partition(f"<!-- end {what} -->")
+    assert end, f"no marks of {what} in the page"
+    (pages / "ulfm.md").write_text(f"{before}<!-- begin {what}: made by `ulfm/bench/bench.py` -->\n\n{text}\n{end}{after}")
+    for figure in OUT.glob(f"{what}*.svg"):
+        shutil.copy(figure, pages / f"ulfm-{figure.name}")
 
 
 # --- figures ---
 
-WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 900, 520, 80, 60, 70
+WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 900, 520, 90, 110, 70
 
 
-def frame(title, y_name, highest):
-    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" font-family="sans-serif" font-size="14">',
-             f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/><text x="{WIDTH / 2}" y="30" font-size="18" text-anchor="middle">{title}</text>',
-             f'<text x="20" y="{HEIGHT / 2}" transform="rotate(-90 20 {HEIGHT / 2})" text-anchor="middle">{y_name}</text>']
-    for i in range(6):
-        value = highest * i / 5
-        y = at_y(value, highest)
-        parts.append(f'<line x1="{LEFT}" x2="{WIDTH - 20}" y1="{y}" y2="{y}" stroke="#ddd"/><text x="{LEFT - 8}" y="{y + 5}" text-anchor="end">{value:.3g}</text>')
-    return parts
+def ticks(highest):
+    """Round values from 0 to at least `highest`, five or so."""
+    step = 10 ** math.floor(math.log10(highest / 4 or 1))
+    step *= next(k for k in (1, 2, 2.5, 5, 10) if highest / (k * step) <= 5)
+    return [step * i for i in range(math.ceil(highest / step) + 1)]
 
 
-def at_y(value, highest):
-    return HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * value / (highest or 1)
+class Frame:
+    """Title, legend and axis of values, from 0 or logarithmic."""
 
+    def __init__(self, title, y_name, names, lowest, highest, log=False):
+        self.log = log
+        self.ticks = [10.0**k for k in range(math.floor(math.log10(lowest)), math.ceil(math.log10(highest)) + 1)] if log else ticks(highest)
+        self.parts = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" font-family="sans-serif" font-size="14">',
+                      f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>', self.text(WIDTH / 2, 30, title, 'font-size="18" text-anchor="middle"'),
+                      self.text(22, (TOP + HEIGHT - BOTTOM) / 2, y_name, f'text-anchor="middle" transform="rotate(-90 22 {(TOP + HEIGHT - BOTTOM) / 2})"')]
+        for value in self.ticks:
+            y = self.y(value)
+            self.parts += [f'<line x1="{LEFT}" x2="{WIDTH - 20}" y1="{y:.1f}" y2="{y:.1f}" stroke="#ddd"/>', self.text(LEFT - 8, y + 5, f"{value:g}", 'text-anchor="end"')]
+        for i, name in enumerate(names):
+            x, y = LEFT + 10 + i % 4 * 195, 62 + i // 4 * 22
+            self.parts += [f'<rect x="{x}" y="{y - 11}" width="12" height="12" fill="{COLOURS[i % 8]}"/>', self.text(x + 18, y, name)]
 
-def legend(parts, names):
-    for i, name in enumerate(names):
-        x, y = LEFT + 20 + i % 4 * 200, TOP + 4 + i // 4 * 20
-        parts.append(f'<rect x="{x}" y="{y - 10}" width="12" height="12" fill="{COLOURS[i % 8]}"/><text x="{x + 18}" y="{y}">{name}</text>')
+    @staticmethod
+    def text(x, y, words, more=""):
+        return f'<text x="{x:.1f}" y="{y:.1f}" {more}>{words}</text>'
+
+    def y(self, value):
+        scale = (lambda v: math.log10(v)) if self.log else (lambda v: v)
+        low, high = scale(self.ticks[0]), scale(self.ticks[-1])
+        return HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * (scale(value) - low) / (high - low)
+
+    def whisker(self, x, spread, colour):
+        low, high = self.y(spread["least"]), self.y(spread["most"])
+        ends = "".join(f"M{x - 4:.1f} {y:.1f}H{x + 4:.1f}" for y in (low, high))
+        self.parts.append(f'<path d="M{x:.1f} {low:.1f}V{high:.1f}{ends}" stroke="{colour}" fill="none"/>')
+
+    def write(self, path):
+        path.write_text("\n".join(self.parts) + "</svg>\n")
 
 
 def bars(path, title, y_name, names, columns):
-    highest = max([sum(values) for _, values in columns], default=1) * 1.25
-    parts = frame(title, y_name, highest)
-    step = (WIDTH - LEFT - 40) / max(len(columns), 1)
-    for i, (label, values) in enumerate(columns):
+    if not columns:
+        return
+    frame = Frame(title, y_name, names, 0, max(max(sum(values), total["most"]) for _, values, total in columns))
+    step = (WIDTH - LEFT - 40) / len(columns)
+    for i, (label, values, total) in enumerate(columns):
         x, below = LEFT + 20 + i * step, 0
         for k, value in enumerate(values):
-            top, bottom = at_y(below + value, highest), at_y(below, highest)
-            parts.append(f'<rect x="{x + step * 0.15}" y="{top}" width="{step * 0.7}" height="{bottom - top}" fill="{COLOURS[k % 8]}"/>')
+            top, bottom = frame.y(below + value), frame.y(below)
+            frame.parts.append(f'<rect x="{x + step * 0.15:.1f}" y="{top:.1f}" width="{step * 0.6:.1f}" height="{bottom - top:.1f}" fill="{COLOURS[k % 8]}"/>')
             below += value
-        parts.append(f'<text x="{x + step / 2}" y="{HEIGHT - BOTTOM + 22}" text-anchor="middle">{label}</text>')
-    legend(parts, names)
-    path.write_text("\n".join(parts) + "</svg>\n")
+        frame.whisker(x + step * 0.82, total, "black")
+        frame.parts.append(frame.text(x + step / 2, HEIGHT - BOTTOM + 22, label, 'text-anchor="middle"'))
+    frame.write(path)
 
 
-def chart(path, title, x_name, y_name, series):
-    points = [p for _, s in series for p in s]
+def chart(path, title, x_name, y_name, series, log=False):
+    """Lines through (x, spread); with `log` both axes are logarithmic."""
+    series = [(name, line) for name, line in series if line]
+    points = [p for _, line in series for p in line]
     if not points:
         return
-    highest, last = max(y for _, y in points) * 1.3, max(x for x, _ in points) or 1
-    parts = frame(title, y_name, highest)
-    parts.append(f'<text x="{WIDTH / 2}" y="{HEIGHT - 20}" text-anchor="middle">{x_name}</text>')
-    at_x = lambda x: LEFT + 20 + (WIDTH - LEFT - 80) * x / last  # noqa: E731
+    frame = Frame(title, y_name, [name for name, _ in series], min(s["least"] for _, s in points), max(s["most"] for _, s in points), log)
+    frame.parts.append(frame.text((LEFT + WIDTH) / 2, HEIGHT - 20, x_name, 'text-anchor="middle"'))
+    scale = math.log10 if log else float
+    first, last = scale(min(x for x, _ in points)), scale(max(x for x, _ in points))
+    at_x = lambda x: LEFT + 50 + (WIDTH - LEFT - 130) * (scale(x) - first) / (last - first or 1)  # noqa: E731
     for x in sorted({x for x, _ in points}):
-        parts.append(f'<text x="{at_x(x)}" y="{HEIGHT - BOTTOM + 22}" text-anchor="middle">{x:g}</text>')
+        frame.parts.append(frame.text(at_x(x), HEIGHT - BOTTOM + 22, f"{x:g}", 'text-anchor="middle"'))
     for i, (_, line) in enumerate(series):
-        where = " ".join(f"{at_x(x):.1f},{at_y(y, highest):.1f}" for x, y in line)
-        parts.append(f'<polyline points="{where}" fill="none" stroke="{COLOURS[i % 8]}" stroke-width="2"/>')
-        parts += [f'<circle cx="{at_x(x):.1f}" cy="{at_y(y, highest):.1f}" r="3" fill="{COLOURS[i % 8]}"/>' for x, y in line]
-    legend(parts, [name for name, _ in series])
-    path.write_text("\n".join(parts) + "</svg>\n")
+        beside = (i - (len(series) - 1) / 2) * 5  # so that they do not hide each other
+        where = [(at_x(x) + beside, frame.y(s["median"]), s) for x, s in line]
+        path_of = " ".join(f"{x:.1f},{y:.1f}" for x, y, _ in where)
+        frame.parts.append(f'<polyline points="{path_of}" fill="none" stroke="{COLOURS[i % 8]}" stroke-width="2"/>')
+        for x, y, spread in where:
+            frame.whisker(x, spread, COLOURS[i % 8])
+            frame.parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{COLOURS[i % 8]}"/>')
+    frame.write(path)
+
+
+MEASURE = {"recovery": (recovery, draw_recovery), "commit": (commit, draw_commit), "methods": (methods, draw_methods)}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", nargs="*", choices=["recovery", "commit", "methods", []], default=[])
-    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("what", nargs="*", choices=[*MEASURE, []], default=[])
+    parser.add_argument("--repeat", type=int, default=3, help="runs of each case")
+    parser.add_argument("--draw", action="store_true", help="measure nothing: figures and tables of the JSON that is there")
+    parser.add_argument("--page", action="store_true", help="also into docs/reproduction/ulfm.md")
     options = parser.parse_args()
-    subprocess.run(["make", "-s", "-C", str(ROOT / "ulfm"), "examples"], check=True)
     OUT.mkdir(parents=True, exist_ok=True)
-    for what in options.what or ["recovery", "commit", "methods"]:
-        results = {"recovery": recovery, "commit": commit, "methods": methods}[what](options.repeat)
-        (OUT / f"{what}.json").write_text(json.dumps(results, indent=1) + "\n")
-    print(f"JSON and figures: {OUT}")
+    if not options.draw:
+        subprocess.run(["make", "-s", "-C", str(ROOT / "ulfm"), "examples"], check=True)
+    for what in options.what or MEASURE:
+        measure, draw = MEASURE[what]
+        path = OUT / f"{what}.json"
+        if not options.draw:
+            words, begin = machine(), time.monotonic()
+            results = measure(options.repeat)
+            words = words.format(after=os.getloadavg()[0], seconds=time.monotonic() - begin)
+            path.write_text(json.dumps({"machine": words, "results": results}, indent=1) + "\n")
+        measured = json.loads(path.read_text())
+        text = f"{draw(measured['results'])}\n{measured['machine']}\n"
+        (OUT / f"{what}.md").write_text(text)
+        if options.page:
+            to_page(what, text)
+    print(f"JSON, figures and tables: {OUT}")
 
 
 main()

@@ -75,12 +75,19 @@ int main(int argc, char **argv) {
             }
         } else {
             const eyrie_ulfm_report *r = eyrie_ulfm_last_report(job);
-            double mine[] = {r->gather_ms, r->shrink_ms, r->plan_ms, r->transfer_ms, r->protect_ms, r->rebuild_ms, r->restore_ms, 0}, most[8];
-            mine[7] = rank == size - 1 ? 0 : now_ms() - begin; /* the spare has begun long before */
-            MPI_Allreduce(mine, most, 8, MPI_DOUBLE, MPI_MAX, comm);
+            double mine[] = {r->gather_ms, r->shrink_ms, r->plan_ms, r->transfer_ms, r->protect_ms, r->rebuild_ms, r->restore_ms}, mean[7];
+            double whole = now_ms() - begin;
+            if (rank == size - 1) { /* the spare: it has begun long before */
+                memset(mine, 0, sizeof mine);
+                whole = 0;
+            }
+            whole = slowest(whole, comm);
+            /* Means, because who is quick in one phase waits in the next: the slowest of each would count that twice. */
+            MPI_Allreduce(mine, mean, 7, MPI_DOUBLE, MPI_SUM, comm);
+            for (int i = 0; i < 7; i++) mean[i] /= size - 1;
             if (rank == 0)
                 printf("{\"gather\": %.3f, \"shrink\": %.3f, \"plan\": %.3f, \"transfer\": %.3f, \"protect\": %.3f, \"rebuild\": %.3f, \"restore\": %.3f, "
-                       "\"total\": %.3f}\n", most[0], most[1], most[2], most[3], most[4], most[5], most[6], most[7]);
+                       "\"total\": %.3f}\n", mean[0], mean[1], mean[2], mean[3], mean[4], mean[5], mean[6], whole);
         }
         fflush(stdout);
         if (eyrie_ulfm_finish(job) == MPI_SUCCESS) break;

@@ -42,7 +42,8 @@ typedef struct eyrie_ulfm_settings {
     const char *copies;
     /* When no spare is left: "end" (eyrie_ulfm_recover returns EYRIE_ULFM_ERR_SPARES) or "squeeze". NULL: "end". */
     const char *no_spare;
-    /* Node of the network that this process is on; -1: the process's rank in the communicator. One process a node. */
+    /* Node of the network that this process is on, one process a node. -1: the node that has the name of its host, when the
+     * network's file names one for every host (it may have more); else the process's rank in the communicator. */
     int node;
     /* The longest that the library waits for others, in seconds; then the job ends with a message that names whom it waited
      * for. Must exceed the longest time that a rank computes without calling MPI. Default 300. */
@@ -72,7 +73,7 @@ MPI_Comm eyrie_ulfm_comm(const eyrie_ulfm_job *job);
 int eyrie_ulfm_shape(const eyrie_ulfm_job *job, int *extents, int room);
 
 /* Says that `comm` was made from the working communicator, so that a recovery interrupts waits on it too. It is no longer known
- * after the recovery: free it and make it again. MPI_ERR_NO_MEM. */
+ * after the recovery: free it and make it again; it may be freed at any time before, too. MPI_ERR_ARG; MPI_ERR_NO_MEM. */
 int eyrie_ulfm_derived(eyrie_ulfm_job *job, MPI_Comm comm);
 
 /* Registers data: `count` elements of `datatype` at `data`, known as `name` (up to 47 characters). Registering a name again

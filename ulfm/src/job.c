@@ -124,7 +124,7 @@ static int check_settings(eyrie_ulfm_job *job) {
 /* --- who is where, and who is spare --- */
 
 static int learn_members(eyrie_ulfm_job *job, int node) {
-    struct member me = {.pid = (int)getpid(), .node = node < 0 ? job->me : node, .started = wait_process_start((int)getpid())};
+    struct member me = {.pid = (int)getpid(), .node = node, .started = wait_process_start((int)getpid())};
     gethostname(me.host, sizeof me.host - 1);
     job->member = must_alloc((size_t)job->processes * sizeof *job->member);
     int code = MPI_Allgather(&me, sizeof me, MPI_BYTE, job->member, sizeof me, MPI_BYTE, job->base);
@@ -135,38 +135,26 @@ static int learn_members(eyrie_ulfm_job *job, int node) {
     return code;
 }
 
-/* "hosts:a;b" as a list of nodes. */
-static char *spares_of_hosts(const eyrie_ulfm_job *job) {
-    size_t room = 16 + 12 * (size_t)job->processes, len = 0;
-    char *list = must_alloc(room);
-    for (int p = 0; p < job->processes; p++) {
-        char *names = copy_text(job->spares + strlen("hosts:")), *rest = names, *name;
-        while ((name = strsep(&rest, ";")))
-            if (!strcmp(name, job->member[p].host)) len += (size_t)snprintf(list + len, room - len, "%s%d", len ? ";" : "list:", job->member[p].node);
-        free(names);
-    }
-    return list;
-}
-
 static int make_planner(eyrie_ulfm_job *job) {
     const char **hosts = must_alloc((size_t)job->processes * sizeof *hosts);
-    for (int p = 0; p < job->processes; p++) hosts[p] = job->member[p].host;
-    char *list = job->spares && !strncmp(job->spares, "hosts:", 6) ? spares_of_hosts(job) : NULL;
-    if (list && !*list) {
-        free(list);
-        free(hosts);
-        return explain(job, MPI_ERR_ARG, "spares `%s`: no process is on these hosts", job->spares);
+    int *nodes = must_alloc((size_t)job->processes * sizeof *nodes);
+    for (int p = 0; p < job->processes; p++) {
+        hosts[p] = job->member[p].host;
+        nodes[p] = job->member[p].node;
     }
     EyriePlannerWords words = {.network = job->network,
                                .hosts = hosts,
+                               .nodes = nodes,
                                .processes = (size_t)job->processes,
                                .job = job->shape_text,
-                               .spares = list ? list : job->spares,
+                               .spares = job->spares,
                                .traffic = job->traffic,
                                .bytes = (uint64_t)job->message_bytes};
     char why[512] = "";
     job->planner = eyrie_planner_new(&words, why, sizeof why);
-    free(list);
+    if (job->planner) eyrie_planner_process_nodes(job->planner, nodes);
+    for (int p = 0; p < job->processes; p++) job->member[p].node = nodes[p];
+    free(nodes);
     free(hosts);
     return job->planner ? MPI_SUCCESS : explain(job, MPI_ERR_ARG, "%s", why);
 }
@@ -176,14 +164,7 @@ static int map_nodes(eyrie_ulfm_job *job, const uint32_t *used, size_t count) {
     size_t nodes = eyrie_planner_nodes(job->planner);
     job->process_of_node = must_alloc(nodes * sizeof *job->process_of_node);
     for (size_t n = 0; n < nodes; n++) job->process_of_node[n] = -1;
-    for (int p = 0; p < job->processes; p++) {
-        int node = job->member[p].node;
-        if (node < 0 || (size_t)node >= nodes)
-            return explain(job, MPI_ERR_ARG, "process %d is on node %d: the network has nodes 0 to %zu", p, node, nodes - 1);
-        if (job->process_of_node[node] >= 0)
-            return explain(job, MPI_ERR_ARG, "processes %d and %d are both on node %d: one process a node", job->process_of_node[node], p, node);
-        job->process_of_node[node] = p;
-    }
+    for (int p = 0; p < job->processes; p++) job->process_of_node[job->member[p].node] = p;
     for (size_t i = 0; i < count; i++)
         if (job->process_of_node[used[i]] < 0)
             return explain(job, MPI_ERR_ARG, "the job and its spares are on %zu nodes, but no process is on node %u (%d processes)", count, used[i], job->processes);
@@ -342,12 +323,39 @@ int eyrie_ulfm_squeezed(const eyrie_ulfm_job *job) {
     return job->squeezed;
 }
 
+/* --- communicators of the program --- */
+
+static int derived_key = MPI_KEYVAL_INVALID; /* on a derived communicator: its job */
+
+/* The program frees a communicator: its handle may soon be another's. */
+static int forget_derived(MPI_Comm comm, int key, void *job_of, void *unused) {
+    (void)key;
+    (void)unused;
+    eyrie_ulfm_job *job = job_of;
+    int left = 0;
+    for (int i = 0; i < job->derived_count; i++)
+        if (job->derived[i] != comm) job->derived[left++] = job->derived[i];
+    job->derived_count = left;
+    return MPI_SUCCESS;
+}
+
 int eyrie_ulfm_derived(eyrie_ulfm_job *job, MPI_Comm comm) {
+    if (comm == MPI_COMM_NULL) return explain(job, MPI_ERR_ARG, "eyrie_ulfm_derived: MPI_COMM_NULL");
+    if (derived_key == MPI_KEYVAL_INVALID) MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, forget_derived, &derived_key, NULL);
     MPI_Comm *grown = realloc(job->derived, (size_t)(job->derived_count + 1) * sizeof *grown);
     if (!grown) return explain(job, MPI_ERR_NO_MEM, "no memory for another communicator");
     job->derived = grown;
-    job->derived[job->derived_count++] = comm;
-    return MPI_SUCCESS;
+    int code = MPI_Comm_set_attr(comm, derived_key, job); /* forgets it first when it is known */
+    if (code == MPI_SUCCESS) job->derived[job->derived_count++] = comm;
+    return code;
+}
+
+void job_drop_derived(eyrie_ulfm_job *job, bool revoke) {
+    while (job->derived_count > 0) {
+        MPI_Comm comm = job->derived[--job->derived_count];
+        if (revoke) FT_Comm_revoke(comm);
+        MPI_Comm_delete_attr(comm, derived_key);
+    }
 }
 
 /* --- registered data --- */
@@ -410,8 +418,7 @@ static int load(eyrie_ulfm_job *job, struct segment *segment, const struct image
         return explain(job, MPI_ERR_NO_MEM, "no memory to unpack %s", segment->name);
     for (int64_t at = 0; at < segment->bytes; at += BLOCK_BYTES, block++) {
         const struct block *from = image->block[block];
-        memcpy(bytes + at, from->data, from->len);
-        if (eyrie_checksum(bytes + at, from->len) != image->sum[block]) *damaged = true;
+        if (eyrie_copy_checksum(bytes + at, from->data, from->len, segment->bytes > MUCH_BYTES) != image->sum[block]) *damaged = true;
     }
     if (!segment->packed) return MPI_SUCCESS;
     int code = *damaged ? MPI_SUCCESS : segment_pack(job, segment, bytes, false);
@@ -549,6 +556,7 @@ int eyrie_ulfm_free(eyrie_ulfm_job **pointer) {
     eyrie_ulfm_job *job = pointer ? *pointer : NULL;
     if (!job) return MPI_SUCCESS;
     wait_stop_guard(job);
+    job_drop_derived(job, false);
     while (job->segments) eyrie_ulfm_register(job, job->segments->name, NULL, 0, MPI_BYTE);
     while (job->images) image_drop(job, job->images);
     for (int r = 0; job->catalogs && r < job->held.ranks; r++) catalog_free(&job->catalogs[r]);

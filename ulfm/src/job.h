@@ -12,6 +12,7 @@
 #include "mpi_ft.h"
 
 enum { NAME_ROOM = 48, HOST_ROOM = 64, MOST_AXES = 16, BLOCK_BYTES = 1 << 20 };
+enum { MUCH_BYTES = 4 << 20 }; /* more than a core's share of the caches: copied past them */
 
 /* --- blocks.c: memory of images, shared between versions --- */
 
@@ -110,13 +111,14 @@ uint32_t group_row_len(const struct group *group, int stripe, int row);     /* 0
 /* --- wait.c: every wait has a bound and names whom it waited for --- */
 
 struct waits {
-    int count, room;
+    int count, room, done; /* of which the first `done` are complete */
+    double look_at;        /* when all are tested again */
     MPI_Request *request;
     int *process; /* waited for */
     bool second_hand; /* it may be waiting for another, and should speak first */
 };
 MPI_Request *waits_add(struct waits *waits, int process);
-int waits_poll(eyrie_ulfm_job *job, struct waits *waits);
+int waits_poll(struct waits *waits);
 /* Waits for all. On an error revokes `comm` and waits for the rest to be given up. Frees the list. */
 int waits_all(eyrie_ulfm_job *job, struct waits *waits, MPI_Comm comm, const char *what);
 /* Agreement on the bits that all have set; also says whether a member has failed. On `work` others may be late: they are named. */
@@ -306,5 +308,6 @@ int explain(eyrie_ulfm_job *job, int code, const char *format, ...) __attribute_
 void give_up(const eyrie_ulfm_job *job, const char *format, ...) __attribute__((format(printf, 2, 3), noreturn));
 bool job_is_leader(const eyrie_ulfm_job *job); /* speaks for the job: the process of the lowest living rank */
 int class_of(int code);
+void job_drop_derived(eyrie_ulfm_job *job, bool revoke); /* they are not known any more */
 
 #endif

@@ -193,6 +193,14 @@ static void squeeze(const struct known *known, struct plan *plan) {
     if (left > 0) MPI_Dims_create(left, plan->axes, plan->shape);
 }
 
+/* Spares alone cannot go on: what was committed when, and in which form, only ranks know. */
+static void say_all_failed(const eyrie_ulfm_job *job, struct plan *plan) {
+    set_note(plan, "all ranks failed at once, and with them what was committed: spares alone cannot go on");
+    size_t len = strlen(plan->note);
+    if (job->copies.scheme == FILES)
+        snprintf(plan->note + len, sizeof plan->note - len, "; the files eyrie-%016llx-* are left in %s", (unsigned long long)job->nonce, job->copies.directory);
+}
+
 static void place(const struct known *known, struct plan *plan) {
     eyrie_ulfm_job *job = known->job;
     int lost = 0, spares = 0;
@@ -214,7 +222,7 @@ static void place(const struct known *known, struct plan *plan) {
     }
     if (lost == plan->ranks) {
         plan->outcome = NO_WAY;
-        set_note(plan, "all ranks failed, and with them what was committed");
+        say_all_failed(job, plan);
         return;
     }
     bool ask = !strcmp(job->method, "squeeze"), may = !strcmp(job->no_spare, "squeeze");

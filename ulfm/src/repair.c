@@ -16,8 +16,7 @@ static const long NAP_NS_LEAST = 50 * 1000, NAP_NS_MOST = 5 * 1000 * 1000;
 /* --- leaving --- */
 
 static void leave(eyrie_ulfm_job *job) {
-    for (int i = 0; i < job->derived_count; i++) FT_Comm_revoke(job->derived[i]);
-    job->derived_count = 0;
+    job_drop_derived(job, true);
     if (job->work != MPI_COMM_NULL) {
         FT_Comm_revoke(job->work);
         int bits = 0;

@@ -39,13 +39,17 @@ typedef struct EyriePlannerWords {
    Host of each process: `processes` pointers, or NULL with a network.
    */
   const char *const *hosts;
+  /*
+   Node of each process, below 0 where it is not known: `processes` numbers, or NULL.
+   */
+  const int *nodes;
   size_t processes;
   /*
    Extents of the grid of ranks, `4x3`; NULL: what the spares leave.
    */
   const char *job;
   /*
-   A number, `nd(d,w)`, `scattered:N`, `list:NODE;NODE`; NULL: 1.
+   A number, `nd(d,w)`, `scattered:N`, `list:NODE;NODE`, `hosts:HOST;HOST`; NULL: 1.
    */
   const char *spares;
   /*
@@ -95,6 +99,18 @@ uint64_t eyrie_checksum(const void *bytes,
                         size_t len);
 
 /*
+ Copies `len` bytes and returns their [`eyrie_checksum`]: one way through memory, where a copy and then a checksum are two.
+ `past_cache`: the copy goes to memory directly; else what it overwrites is loaded first, a third way through memory.
+
+ # Safety
+ `from` points to `len` readable bytes and `to` to as many writable ones elsewhere; both may be NULL when `len` is 0.
+ */
+uint64_t eyrie_copy_checksum(void *to,
+                             const void *from,
+                             size_t len,
+                             bool past_cache);
+
+/*
  Computes `parities` blocks from `count` data blocks, all of `len` bytes (even). A NULL data block is one of zeros.
  Returns 0, or 1 when these numbers cannot be encoded.
 
@@ -126,7 +142,8 @@ int eyrie_parity_decode(const uint8_t *const *data,
  `eyrie_planner_free`.
 
  # Safety
- The texts end with a zero byte; `hosts` has `processes` of them or is NULL; `error` has `error_len` writable bytes.
+ The texts end with a zero byte; `hosts` has `processes` of them or is NULL, `nodes` as many numbers; `error` has `error_len`
+ writable bytes.
  */
 struct EyriePlanner *eyrie_planner_new(const struct EyriePlannerWords *words,
                                        char *error,
@@ -142,6 +159,14 @@ void eyrie_planner_free(struct EyriePlanner *planner);
  Nodes of the network.
  */
 size_t eyrie_planner_nodes(const struct EyriePlanner *planner);
+
+/*
+ Writes the node of each process: as the words said it, or found by the names of the hosts.
+
+ # Safety
+ `nodes` has a place for each process.
+ */
+void eyrie_planner_process_nodes(const struct EyriePlanner *planner, int *nodes);
 
 /*
  Ranks of the job.

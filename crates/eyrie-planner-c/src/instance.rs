@@ -1,20 +1,22 @@
 //! The job and network of a planner from the words of the user: the same as those of `eyrie plan`, and a network made of the
 //! processes' hosts where none is described.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use eyrie_placement::spares::{self, Arrangement, Laid, SpareSet};
 use eyrie_placement::{Job, Traffic};
 use eyrie_topology::graph::Graph;
 use eyrie_topology::spec::{self, Files};
-use eyrie_topology::{coords, Layout, Network, TopologyError};
+use eyrie_topology::{coords, Layout, Network, NodeId, TopologyError};
 
 /// What the user said; `None` where nothing.
 pub struct Words<'a> {
     pub network: Option<&'a str>,
     /// Host of each process; node i of a network made of hosts is process i.
     pub hosts: &'a [&'a str],
+    /// Node of each process in the network as the program says it, below 0 where it does not; as many as hosts, or none.
+    pub nodes: &'a [i32],
     pub job: Option<&'a str>,
     pub spares: Option<&'a str>,
     pub traffic: Option<&'a str>,
@@ -26,19 +28,24 @@ pub struct Instance {
     pub network: Box<dyn Network>,
     pub laid: Laid,
     pub job: Job,
+    /// Node of each process.
+    pub nodes: Vec<NodeId>,
 }
 
 impl Instance {
     /// Reads the words; an error is one line that says what is wrong and what may be written.
     pub fn read(words: &Words) -> Result<Self, String> {
-        let (network, grid) = network(words)?;
+        let Described { network, grid, names } = network(words)?;
+        let nodes = nodes(words, network.as_ref(), &names)?;
         let shape =
             words.job.map(coords::parse_dims).transpose().map_err(|e| format!("job: {e}"))?;
-        let laid = lay(words, network.as_ref(), grid.as_ref(), shape.as_deref())?;
+        let place =
+            Place { network: network.as_ref(), grid: grid.as_ref(), nodes: &nodes, names: &names };
+        let laid = lay(words, &place, shape.as_deref())?;
         let traffic = Traffic::read(words.traffic, &laid.shape, words.bytes, &file)
             .map_err(|e| format!("traffic: {e}"))?;
         let job = spares::job(&laid, traffic).map_err(|e| e.to_string())?;
-        Ok(Instance { network, laid, job })
+        Ok(Instance { network, laid, job, nodes })
     }
 }
 
@@ -46,14 +53,60 @@ fn file(path: &str) -> Result<String, TopologyError> {
     std::fs::read_to_string(path).map_err(|e| TopologyError::new(format!("reading {path}: {e}")))
 }
 
-fn network(words: &Words) -> Result<(Box<dyn Network>, Option<Layout>), String> {
+/// A network as it was described.
+struct Described {
+    network: Box<dyn Network>,
+    grid: Option<Layout>,
+    /// Of its nodes, where the network itself does not know them.
+    names: Vec<String>,
+}
+
+fn network(words: &Words) -> Result<Described, String> {
     let Some(text) = words.network else {
-        let graph = of_hosts(words.hosts)?;
-        return Ok((Box::new(graph), None));
+        let network = Box::new(of_hosts(words.hosts)?);
+        return Ok(Described { network, grid: None, names: Vec::new() });
     };
     let files = Files { text: &file, slurm_topology: None, taper: 1.0 };
     let parsed = spec::parse_with(text, &files).map_err(|e| format!("network: {e}"))?;
-    Ok((parsed.network, parsed.layout))
+    Ok(Described { network: parsed.network, grid: parsed.layout, names: parsed.names })
+}
+
+/// The node of each process: as the program says; else that of its host's name, if the network has a node for every host (a
+/// Slurm or graph file that names the nodes of the site); else its number.
+fn nodes(words: &Words, network: &dyn Network, names: &[String]) -> Result<Vec<NodeId>, String> {
+    let named = |host: &str| {
+        let known = |name: &str| {
+            let listed = names.iter().position(|n| n == name).map(|i| i as NodeId);
+            network.node_by_name(name).or(listed)
+        };
+        known(host).or_else(|| known(host.split('.').next().unwrap_or(host)))
+    };
+    let of_hosts: Option<Vec<NodeId>> = match words.network {
+        Some(_) => words.hosts.iter().map(|host| named(host)).collect(),
+        None => None,
+    };
+    let mut nodes = Vec::new();
+    for process in 0..words.hosts.len() {
+        let said = words.nodes.get(process).copied().filter(|&n| n >= 0).map(|n| n as NodeId);
+        let by_name = of_hosts.as_ref().map(|nodes| nodes[process]);
+        let node = said.or(by_name).unwrap_or(process as NodeId);
+        if node as usize >= network.nodes() {
+            return Err(format!(
+                "process {process} is on node {node}: {} has nodes 0 to {}, none of them named {}",
+                network.describe(),
+                network.nodes() - 1,
+                words.hosts[process]
+            ));
+        }
+        if let Some(other) = nodes.iter().position(|&n| n == node) {
+            let name = network.vertex_name(node);
+            return Err(format!(
+                "processes {other} and {process} are both on node {name}: one process a node"
+            ));
+        }
+        nodes.push(node);
+    }
+    Ok(nodes)
 }
 
 /// Each process a node at the switch of its host, the hosts at one switch: what can be known without a description.
@@ -77,48 +130,107 @@ fn of_hosts(hosts: &[&str]) -> Result<Graph, String> {
     Graph::parse(&text).map_err(|e| format!("network of {} hosts: {e}", switches.len()))
 }
 
-fn lay(
-    words: &Words,
-    network: &dyn Network,
-    grid: Option<&Layout>,
-    shape: Option<&[usize]>,
-) -> Result<Laid, String> {
+/// Where a job may lie.
+struct Place<'a> {
+    network: &'a dyn Network,
+    grid: Option<&'a Layout>,
+    /// Of the processes. On a network without a grid the job lies on these alone, in order of processes.
+    nodes: &'a [NodeId],
+    /// Of the network's nodes, where it does not know them itself.
+    names: &'a [String],
+}
+
+impl Place<'_> {
+    fn layout(&self) -> Result<Layout, String> {
+        let all = self.network.nodes();
+        match self.grid {
+            Some(grid) => Ok(grid.clone()),
+            None if self.nodes.is_empty() => Layout::identity(&[all], all),
+            None => Layout::new(&[self.nodes.len()], self.nodes.to_vec(), all),
+        }
+        .map_err(|e| e.to_string())
+    }
+}
+
+fn lay(words: &Words, place: &Place, shape: Option<&[usize]>) -> Result<Laid, String> {
     let written = words.spares.unwrap_or("1");
     let count = written.parse::<usize>();
     if count == Ok(0) {
-        return without_spares(network, grid, shape);
+        return without_spares(place, shape);
     }
-    let spares = match count {
-        Ok(count) => SpareSet::Contiguous(count),
-        Err(_) => SpareSet::parse(written).map_err(|e| e.to_string())?,
+    let spares = match (count, written.strip_prefix("hosts:")) {
+        (Ok(count), _) => SpareSet::Contiguous(count),
+        (_, Some(hosts)) => SpareSet::List(on_hosts(words, place, hosts)?),
+        _ => SpareSet::parse(written).map_err(|e| format!("{e}, or hosts:HOST;HOST;…"))?,
     };
-    let resolve = |name: &str, layout: &Layout| spares::resolve(name, network, layout, &[]);
+    let resolve = |name: &str, layout: &Layout| match own(name) {
+        Some(node) => Ok(node),
+        None => spares::resolve(name, place.network, layout, place.names),
+    };
+    let around = matches!(spares, SpareSet::Planes { .. }) && place.grid.is_none();
+    let layout = place.layout()?;
+    let grid = if around { None } else { Some(&layout) };
     let arrangement = Arrangement::Contiguous;
-    spares::lay(network, grid, shape, &spares, arrangement, &resolve).map_err(|e| e.to_string())
+    let laid = spares::lay(place.network, grid, shape, &spares, arrangement, &resolve)
+        .map_err(|e| e.to_string())?;
+    if around && !place.nodes.is_empty() {
+        return on_nodes(laid, place);
+    }
+    Ok(laid)
+}
+
+/// A job with planes of spares, as the processes lie: what was laid on node i lies on process i's.
+fn on_nodes(laid: Laid, place: &Place) -> Result<Laid, String> {
+    let cells = laid.layout.cells();
+    if cells > place.nodes.len() {
+        let of = place.nodes.len();
+        return Err(format!("job and spares: needs {cells} nodes: there are {of} processes"));
+    }
+    let of = |nodes: &[NodeId]| nodes.iter().map(|&n| place.nodes[n as usize]).collect::<Vec<_>>();
+    let line: Vec<NodeId> = (0..cells).map(|cell| laid.layout.node(cell)).collect();
+    let layout = Layout::new(laid.layout.dims(), of(&line), place.network.nodes())
+        .map_err(|e| e.to_string())?;
+    Ok(Laid { layout, home: of(&laid.home), spares: of(&laid.spares), ..laid })
+}
+
+/// The nodes of the processes on these hosts, as `resolve` reads them; a host may be written without its domain.
+fn on_hosts(words: &Words, place: &Place, hosts: &str) -> Result<Vec<String>, String> {
+    let mut found = Vec::new();
+    for host in hosts.split(';').map(str::trim).filter(|host| !host.is_empty()) {
+        let is = |name: &str| name == host || name.split('.').next() == Some(host);
+        let before = found.len();
+        let there = words.hosts.iter().zip(place.nodes).filter(|(name, _)| is(name));
+        found.extend(there.map(|(_, node)| format!("#{node}")));
+        if found.len() == before {
+            let known: BTreeSet<&str> = words.hosts.iter().copied().collect();
+            let known = known.into_iter().take(8).collect::<Vec<_>>().join(", ");
+            return Err(format!(
+                "spares `hosts:{hosts:.60}`: no process is on host {host:.40}; there are {known}"
+            ));
+        }
+    }
+    Ok(found)
 }
 
 /// A job on every node, for programs that squeeze.
-fn without_spares(
-    network: &dyn Network,
-    grid: Option<&Layout>,
-    shape: Option<&[usize]>,
-) -> Result<Laid, String> {
-    let nodes = network.nodes();
-    let layout = match grid {
-        Some(grid) => grid.clone(),
-        None => Layout::identity(&[nodes], nodes).map_err(|e| e.to_string())?,
-    };
+fn without_spares(place: &Place, shape: Option<&[usize]>) -> Result<Laid, String> {
+    let layout = place.layout()?;
     let shape = shape.unwrap_or(layout.dims()).to_vec();
     if shape.iter().product::<usize>() != layout.cells() {
         return Err(format!(
             "job {} without spares needs as many nodes: {} has {}",
             coords::format_dims(&shape),
-            network.describe(),
+            place.network.describe(),
             layout.cells()
         ));
     }
     let home = (0..layout.cells()).map(|cell| layout.node(cell)).collect();
     Ok(Laid { layout, shape, home, spares: Vec::new(), notes: Vec::new() })
+}
+
+/// A node that [`on_hosts`] has written.
+fn own(name: &str) -> Option<NodeId> {
+    name.strip_prefix('#')?.parse().ok()
 }
 
 #[cfg(test)]
@@ -130,8 +242,20 @@ mod tests {
         job: Option<&str>,
         spares: Option<&str>,
     ) -> Result<Instance, String> {
-        let hosts = ["a", "a", "b", "b", "c", "c"];
-        Instance::read(&Words { network, hosts: &hosts, job, spares, traffic: None, bytes: 1024 })
+        // On a described network as many processes as it has nodes; they are not looked at.
+        let hosts: &[&str] =
+            if network.is_some() { &[] } else { &["a", "a", "b", "b", "c.cluster", "c.cluster"] };
+        on(network, hosts, &[], job, spares)
+    }
+
+    fn on(
+        network: Option<&str>,
+        hosts: &[&str],
+        nodes: &[i32],
+        job: Option<&str>,
+        spares: Option<&str>,
+    ) -> Result<Instance, String> {
+        Instance::read(&Words { network, hosts, nodes, job, spares, traffic: None, bytes: 1024 })
     }
 
     #[test]
@@ -163,5 +287,51 @@ mod tests {
             let error = read(network, job, spares).map(|_| ()).unwrap_err();
             assert!(error.contains(fault) && !error.contains('\n'), "{error}");
         }
+    }
+
+    #[test]
+    fn spares_by_host() {
+        let instance = read(None, None, Some("hosts:b")).unwrap();
+        assert_eq!((instance.laid.home, instance.laid.spares), (vec![0, 1, 4, 5], vec![2, 3]));
+        let instance = read(None, Some("1x3"), Some("hosts:c;a.")).map(|_| ());
+        assert!(instance
+            .unwrap_err()
+            .contains("no process is on host a.; there are a, b, c.cluster"));
+        let instance = read(None, None, Some("hosts:c;a")).unwrap();
+        assert_eq!(instance.laid.spares, [4, 5, 0, 1]);
+    }
+
+    /// A site has more nodes than a job, and lists them in its own order.
+    #[test]
+    fn processes_are_on_the_nodes_that_have_their_hosts_names() {
+        let site = "eyrie-graph 1\nroutes shortest\nswitch s\n".to_string();
+        let site = (0..8).fold(site, |t, n| t + &format!("node n{n}\nlink n{n} s\n"));
+        let path = std::env::temp_dir().join(format!("eyrie-graph-{}", std::process::id()));
+        std::fs::write(&path, site).unwrap();
+        let network = format!("graph:{}", path.display());
+        let hosts = ["n6", "n1.cluster", "n5", "n3", "n0"];
+        let laid = |nodes: &[i32], job, spares| {
+            let instance = on(Some(&network), &hosts, nodes, job, Some(spares));
+            instance.map(|i| (i.nodes, i.laid.home, i.laid.spares))
+        };
+        let found = laid(&[], Some("2x2"), "1").unwrap();
+        assert_eq!(found, (vec![6, 1, 5, 3, 0], vec![6, 1, 5, 3], vec![0]));
+        assert_eq!(laid(&[], Some("4"), "list:n1").unwrap().1, [6, 5, 3, 0]);
+        assert_eq!(laid(&[], None, "hosts:n5;n6").unwrap().1, [1, 3, 0]);
+        assert_eq!(laid(&[], Some("4"), "1d(1,1)").unwrap().2, [0]);
+        assert_eq!(laid(&[], None, "0").unwrap().1, [6, 1, 5, 3, 0]);
+        assert_eq!(laid(&[2, -1, -1, -1, 7], None, "1").unwrap().0, [2, 1, 5, 3, 7]);
+        for (nodes, spares, fault) in [
+            (&[6, 6, 5, 3, 0], "1", "processes 0 and 1 are both on node n6"),
+            (&[8, 1, 5, 3, 0], "1", "process 0 is on node 8"),
+            (&[6, 1, 5, 3, 0], "1d(2,1)", "needs 6 nodes: there are 5 processes"),
+        ] {
+            let error = laid(nodes, Some("4"), spares).unwrap_err();
+            assert!(error.contains(fault), "{error}");
+        }
+        // Without names, process i is on node i.
+        let plain = on(Some(&network), &["x"; 6], &[], None, None).unwrap();
+        assert_eq!(plain.nodes, [0, 1, 2, 3, 4, 5]);
+        std::fs::remove_file(path).unwrap();
     }
 }

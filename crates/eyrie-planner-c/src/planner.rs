@@ -16,10 +16,12 @@ pub struct EyriePlannerWords {
     pub network: *const c_char,
     /// Host of each process: `processes` pointers, or NULL with a network.
     pub hosts: *const *const c_char,
+    /// Node of each process, below 0 where it is not known: `processes` numbers, or NULL.
+    pub nodes: *const c_int,
     pub processes: usize,
     /// Extents of the grid of ranks, `4x3`; NULL: what the spares leave.
     pub job: *const c_char,
-    /// A number, `nd(d,w)`, `scattered:N`, `list:NODE;NODE`; NULL: 1.
+    /// A number, `nd(d,w)`, `scattered:N`, `list:NODE;NODE`, `hosts:HOST;HOST`; NULL: 1.
     pub spares: *const c_char,
     /// NULL: the star stencil of the job's axes, allreduce on a line.
     pub traffic: *const c_char,
@@ -55,7 +57,8 @@ pub struct EyriePlanner(Instance);
 /// `eyrie_planner_free`.
 ///
 /// # Safety
-/// The texts end with a zero byte; `hosts` has `processes` of them or is NULL; `error` has `error_len` writable bytes.
+/// The texts end with a zero byte; `hosts` has `processes` of them or is NULL, `nodes` as many numbers; `error` has `error_len`
+/// writable bytes.
 #[no_mangle]
 pub unsafe extern "C" fn eyrie_planner_new(
     words: &EyriePlannerWords,
@@ -70,11 +73,24 @@ pub unsafe extern "C" fn eyrie_planner_new(
         // SAFETY: the caller says that each ends with a zero byte.
         pointers.iter().map(|&p| unsafe { text(p) }.unwrap_or("")).collect()
     };
+    let nodes = if words.nodes.is_null() {
+        &[][..]
+    } else {
+        // SAFETY: the caller says that there are so many.
+        unsafe { std::slice::from_raw_parts(words.nodes, words.processes) }
+    };
     // SAFETY: the caller says that the texts end with a zero byte.
     let (network, job, spares, traffic) =
         unsafe { (text(words.network), text(words.job), text(words.spares), text(words.traffic)) };
-    let read =
-        Instance::read(&Words { network, hosts: &hosts, job, spares, traffic, bytes: words.bytes });
+    let read = Instance::read(&Words {
+        network,
+        hosts: &hosts,
+        nodes,
+        job,
+        spares,
+        traffic,
+        bytes: words.bytes,
+    });
     match read {
         Ok(instance) => Box::into_raw(Box::new(EyriePlanner(instance))),
         Err(why) => {
@@ -99,6 +115,18 @@ pub unsafe extern "C" fn eyrie_planner_free(planner: *mut EyriePlanner) {
 #[no_mangle]
 pub extern "C" fn eyrie_planner_nodes(planner: &EyriePlanner) -> usize {
     planner.0.network.nodes()
+}
+
+/// Writes the node of each process: as the words said it, or found by the names of the hosts.
+///
+/// # Safety
+/// `nodes` has a place for each process.
+#[no_mangle]
+pub unsafe extern "C" fn eyrie_planner_process_nodes(planner: &EyriePlanner, nodes: *mut c_int) {
+    for (process, &node) in planner.0.nodes.iter().enumerate() {
+        // SAFETY: the caller says that there is so much room.
+        unsafe { *nodes.add(process) = node as c_int };
+    }
 }
 
 /// Ranks of the job.
@@ -322,6 +350,7 @@ mod tests {
         let words = Words {
             network: Some(network),
             hosts: &[],
+            nodes: &[],
             job: None,
             spares: Some(spares),
             traffic: None,
