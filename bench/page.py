@@ -10,9 +10,9 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 class Page:
-    """docs/reproduction/NAME.md, filled by `eyrie COMMAND KIND` for each of `kinds`, of which `figures` also draw one."""
+    """docs/reproduction/NAME.md. `fill` measures with `eyrie COMMAND KIND`, one of `kinds`, of which `figures` also draw one."""
 
-    def __init__(self, name, command, kinds, figures):
+    def __init__(self, name, command=None, kinds=(), figures=()):
         self.path = ROOT / "docs" / "reproduction" / f"{name}.md"
         self.name, self.command, self.kinds, self.figures = name, command, kinds, figures
 
@@ -26,9 +26,16 @@ class Page:
 
     def fill(self, kind, options):
         """Measures, and puts what is printed into the page."""
-        text = self._measure(kind, options)
+        self.insert(kind, self._measure(kind, options))
+
+    def insert(self, kind, text):
+        """Puts a text between the marks of `kind`."""
         # Read only now: one may write at the page while it is measured.
-        self.path.write_text(self._insert(self.path.read_text(encoding="utf-8"), kind, text), encoding="utf-8")
+        page = self.path.read_text(encoding="utf-8")
+        marks = re.compile(rf"(<!-- begin {kind}[^\n]*-->\n).*?(<!-- end {kind} -->)", re.DOTALL)
+        if len(marks.findall(page)) != 1:
+            sys.exit(f"{self.name}: {self.path} must have the marks <!-- begin {kind} --> and <!-- end {kind} --> once each")
+        self.path.write_text(marks.sub(lambda found: f"{found[1]}\n{text}\n{found[2]}", page), encoding="utf-8")
 
     def _measure(self, kind, options):
         command = [ROOT / "target/release/eyrie", self.command, kind, *options]
@@ -38,9 +45,3 @@ class Page:
         if done.returncode != 0:
             sys.exit(f"{self.name}: eyrie {self.command} {kind} failed with code {done.returncode}")
         return done.stdout
-
-    def _insert(self, page, kind, text):
-        marks = re.compile(rf"(<!-- begin {kind}[^\n]*-->\n).*?(<!-- end {kind} -->)", re.DOTALL)
-        if len(marks.findall(page)) != 1:
-            sys.exit(f"{self.name}: {self.path} must have the marks <!-- begin {kind} --> and <!-- end {kind} --> once each")
-        return marks.sub(lambda found: f"{found[1]}\n{text}\n{found[2]}", page)

@@ -41,16 +41,6 @@ part_referee() { referee/small.sh; }
 
 part_mpi4py() { run_each "tests/mpi4py/run.sh 2" "tests/mpi4py/run.sh 4"; }
 
-# What a part needs beyond the checkout; a part that is not there yet is left out, and said to be.
-absent() {
-    case $1 in
-    jobs) ! ls tests/jobs/* ;;
-    monitor) ! ls tests/monitor/* ;;
-    referee) ! ls referee/small.sh ;;
-    *) return 1 ;;
-    esac >/dev/null 2>&1
-}
-
 # Runs each command of its arguments and notes one result for each in the part's tally, so that a part may count for many tests.
 run_each() {
     local command failed=0 begin
@@ -117,9 +107,7 @@ mkdir -p "$build/test-logs"
 : >"$failures"
 for part in "${parts[@]}"; do
     declare -F "part_$part" >/dev/null || fail "no such part: $part (one of: $("$0" --list | paste -sd' '))"
-    if absent "$part"; then
-        printf '%-10s not there yet\n' "$part"
-    elif ! run_part "$part" && { [ "$part" = setup ] || [ "$part" = build ]; }; then
+    if ! run_part "$part" && { [ "$part" = setup ] || [ "$part" = build ]; }; then
         break # nothing that follows could run
     fi
 done

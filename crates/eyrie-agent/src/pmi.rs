@@ -137,7 +137,8 @@ impl Session {
             return None;
         }
         let request = Request::parse(line);
-        let reply = match request.get("cmd").unwrap_or("") {
+        let command = request.get("cmd").unwrap_or("");
+        let reply = match command {
             "init" => "cmd=response_to_init rc=0 pmi_version=1 pmi_subversion=1".to_string(),
             "get_maxes" => "cmd=maxes rc=0 kvsname_max=256 keylen_max=64 vallen_max=1024".into(),
             "get_appnum" => "cmd=appnum rc=0 appnum=0".into(),
@@ -168,14 +169,9 @@ impl Session {
                 return Some((String::new(), Effect::Abort { code, message }));
             }
             "spawn" => return Some((no_spawn(), NO_SPAWN)),
-            "publish_name" => {
-                return Some(("cmd=publish_result rc=1 msg=not_supported\n".into(), NO_NAMES))
-            }
-            "unpublish_name" => {
-                return Some(("cmd=unpublish_result rc=1 msg=not_supported\n".into(), NO_NAMES))
-            }
-            "lookup_name" => {
-                return Some(("cmd=lookup_result rc=1 msg=not_supported\n".into(), NO_NAMES))
+            "publish_name" | "unpublish_name" | "lookup_name" => {
+                let what = command.trim_end_matches("_name");
+                return Some((format!("cmd={what}_result rc=1 msg=not_supported\n"), NO_NAMES));
             }
             other => format!("cmd={other}_result rc=1 msg=not_supported"),
         };

@@ -311,7 +311,7 @@ pub struct Descriptor {
     pub offset: u64,
     pub size: u64,
     pub path_len: u32,
-    /// 1: an empty file to write that nobody else had open.
+    /// 1: an empty file to write that nobody else had open. A restore empties it again, if nobody else has it open then either.
     pub alone: u32,
 }
 // SAFETY: integers only, no padding.
@@ -319,16 +319,11 @@ unsafe impl Plain for Descriptor {}
 
 /// When a restore cuts a file back to its captured length: the process was writing at its end, so
 /// what lies behind was written by the lost future. Files written at free offsets (several ranks
-/// may share one) are never cut. Of an empty file nobody can say: see [`may_own_all`].
+/// may share one) are never cut. Of an empty file nobody can say: see [`Descriptor::alone`].
 pub fn owns_tail(d: &Descriptor) -> bool {
     let writable = d.open_flags & 3 != 0;
     let append = d.open_flags & 0o2000 != 0;
     d.file_type == 0o100000 && writable && (append || (d.offset == d.size && d.size > 0))
-}
-
-/// When a restore empties a file if nobody else has it open then either: it was empty, and this process's alone.
-pub fn may_own_all(d: &Descriptor) -> bool {
-    d.alone == 1 && d.size == 0
 }
 
 /// Whether it must be found out when the image is taken if others have the file open.

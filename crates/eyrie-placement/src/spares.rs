@@ -347,6 +347,12 @@ fn boxed(
     home.iter().all(|n| !spare.contains(n)).then_some(home)
 }
 
+/// The node of a host name: of `names`, in node order, or of the network.
+pub fn named(host: &str, network: &dyn Network, names: &[String]) -> Option<NodeId> {
+    let listed = names.iter().position(|n| n == host).map(|node| node as NodeId);
+    listed.or_else(|| network.node_by_name(host))
+}
+
 /// A node as written: a host name (of `names`, in node order, or of the network), a number, coordinates in the grid, or in the
 /// network's own axes.
 pub fn resolve(
@@ -355,10 +361,7 @@ pub fn resolve(
     layout: &Layout,
     names: &[String],
 ) -> Result<NodeId, TopologyError> {
-    if let Some(node) = names.iter().position(|n| n == written) {
-        return Ok(node as NodeId);
-    }
-    if let Some(node) = network.node_by_name(written) {
+    if let Some(node) = named(written, network, names) {
         return Ok(node);
     }
     let refuse = |why: String| Err(TopologyError(why));

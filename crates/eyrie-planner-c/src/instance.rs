@@ -7,7 +7,7 @@ use std::fmt::Write;
 use eyrie_placement::spares::{self, Arrangement, Laid, SpareSet};
 use eyrie_placement::{Job, Traffic};
 use eyrie_topology::graph::Graph;
-use eyrie_topology::spec::{self, Files};
+use eyrie_topology::spec::{self, Files, Parsed};
 use eyrie_topology::{coords, Layout, Network, NodeId, TopologyError};
 
 /// What the user said; `None` where nothing.
@@ -35,7 +35,7 @@ pub struct Instance {
 impl Instance {
     /// Reads the words; an error is one line that says what is wrong and what may be written.
     pub fn read(words: &Words) -> Result<Self, String> {
-        let Described { network, grid, names } = network(words)?;
+        let Parsed { network, layout: grid, names } = network(words)?;
         let nodes = nodes(words, network.as_ref(), &names)?;
         let shape =
             words.job.map(coords::parse_dims).transpose().map_err(|e| format!("job: {e}"))?;
@@ -53,32 +53,20 @@ fn file(path: &str) -> Result<String, TopologyError> {
     std::fs::read_to_string(path).map_err(|e| TopologyError::new(format!("reading {path}: {e}")))
 }
 
-/// A network as it was described.
-struct Described {
-    network: Box<dyn Network>,
-    grid: Option<Layout>,
-    /// Of its nodes, where the network itself does not know them.
-    names: Vec<String>,
-}
-
-fn network(words: &Words) -> Result<Described, String> {
+fn network(words: &Words) -> Result<Parsed, String> {
     let Some(text) = words.network else {
         let network = Box::new(of_hosts(words.hosts)?);
-        return Ok(Described { network, grid: None, names: Vec::new() });
+        return Ok(Parsed { network, layout: None, names: Vec::new() });
     };
     let files = Files { text: &file, slurm_topology: None, taper: 1.0 };
-    let parsed = spec::parse_with(text, &files).map_err(|e| format!("network: {e}"))?;
-    Ok(Described { network: parsed.network, grid: parsed.layout, names: parsed.names })
+    spec::parse_with(text, &files).map_err(|e| format!("network: {e}"))
 }
 
 /// The node of each process: as the program says; else that of its host's name, if the network has a node for every host (a
 /// Slurm or graph file that names the nodes of the site); else its number.
 fn nodes(words: &Words, network: &dyn Network, names: &[String]) -> Result<Vec<NodeId>, String> {
     let named = |host: &str| {
-        let known = |name: &str| {
-            let listed = names.iter().position(|n| n == name).map(|i| i as NodeId);
-            network.node_by_name(name).or(listed)
-        };
+        let known = |name: &str| spares::named(name, network, names);
         known(host).or_else(|| known(host.split('.').next().unwrap_or(host)))
     };
     let of_hosts: Option<Vec<NodeId>> = match words.network {

@@ -240,10 +240,11 @@ impl Table {
             if !matches!(r.kind, fd_kind::PATH | fd_kind::OBJECT) {
                 continue;
             }
-            let now = sys::fstat(fd).map_or(0, |st| st.size as u64);
-            let longer = r.kind == fd_kind::PATH && now > r.size;
-            if longer && (owns_tail(r) || may_own_all(r) && comes_to_be_alone(fd)) {
-                self.resize(entry.path, fd, r.size);
+            if r.kind == fd_kind::PATH && (owns_tail(r) || r.alone == 1) {
+                let now = sys::fstat(fd).map_or(0, |st| st.size as u64);
+                if now > r.size && (owns_tail(r) || comes_to_be_alone(fd)) {
+                    self.resize(entry.path, fd, r.size);
+                }
             }
             if r.offset > 0 {
                 if let Err(e) = sys::lseek(fd, r.offset as i64, 0) {

@@ -17,26 +17,26 @@ impl Clocks {
     pub fn new(capacity: usize) -> Result<Clocks, String> {
         Ok(Clocks { roster: Roster::new(capacity, true)?, page: page_size() })
     }
+}
 
-    /// Reads one process; false when it has gone.
-    fn read_one(&mut self, at: usize, tick: &Tick) -> bool {
-        if (at as u64 + tick.number) % u64::from(LASTING) == 0 && !self.roster.reread(at) {
-            return false;
-        }
-        let entry = &mut self.roster.entries[at];
-        let Some(cpu_ns) = cpu_of(entry.process.pid) else { return false };
-        // Kept open, it fails when the process has gone, also when its number is used again.
-        let mut buffer = [0; 128];
-        let Some(Ok(text)) = entry.statm.as_ref().map(|f| again(f, &mut buffer)) else {
-            return false;
-        };
-        let ([_, resident], _) = numbers::<2>(text);
-        entry.process.cpu_ns = cpu_ns;
-        entry.process.user_ns = UNKNOWN;
-        entry.process.system_ns = UNKNOWN;
-        entry.process.rss_bytes = resident * self.page;
-        true
+/// Reads one process; false when it has gone.
+fn read_one(roster: &mut Roster, at: usize, tick: &Tick, page: u64) -> bool {
+    if (at as u64 + tick.number) % u64::from(LASTING) == 0 && !roster.reread(at) {
+        return false;
     }
+    let entry = &mut roster.entries[at];
+    let Some(cpu_ns) = cpu_of(entry.process.pid) else { return false };
+    // Kept open, it fails when the process has gone, also when its number is used again.
+    let mut buffer = [0; 128];
+    let Some(Ok(text)) = entry.statm.as_ref().map(|f| again(f, &mut buffer)) else {
+        return false;
+    };
+    let ([_, resident], _) = numbers::<2>(text);
+    entry.process.cpu_ns = cpu_ns;
+    entry.process.user_ns = UNKNOWN;
+    entry.process.system_ns = UNKNOWN;
+    entry.process.rss_bytes = resident * page;
+    true
 }
 
 impl Reader for Clocks {
@@ -46,26 +46,7 @@ impl Reader for Clocks {
 
     fn read(&mut self, tick: &Tick, out: &mut Vec<Process>) -> Tally {
         let looked = self.roster.update(tick);
-        let mut tally = Tally { beyond: self.roster.beyond, failed: looked.is_err().into() };
-        let newcomers = self.roster.newcomers;
-        let mut at = 0;
-        while at < self.roster.entries.len() {
-            let due = self.roster.entries[at].rate.wants(tick.policy, newcomers);
-            if due && !self.read_one(at, tick) {
-                self.roster.entries.remove(at);
-                continue;
-            }
-            let entry = &mut self.roster.entries[at];
-            if due {
-                entry.rate.observe(entry.process.cpu_ns, tick.now_ns, tick.policy);
-            }
-            if out.len() < out.capacity() {
-                out.push(Process { age: entry.rate.age(), due, ..entry.process });
-            } else {
-                tally.beyond += 1;
-            }
-            at += 1;
-        }
-        tally
+        let page = self.page;
+        self.roster.sample(looked, tick, out, |roster, at| read_one(roster, at, tick, page))
     }
 }

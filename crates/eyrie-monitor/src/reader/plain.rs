@@ -27,26 +27,6 @@ impl Reader for Plain {
             Policy::Off => self.roster.look(),
             _ => self.roster.update(tick),
         };
-        let mut tally = Tally { beyond: self.roster.beyond, failed: looked.is_err().into() };
-        let newcomers = self.roster.newcomers;
-        let mut at = 0;
-        while at < self.roster.entries.len() {
-            let due = self.roster.entries[at].rate.wants(tick.policy, newcomers);
-            if due && !self.roster.reread(at) {
-                self.roster.entries.remove(at);
-                continue;
-            }
-            let entry = &mut self.roster.entries[at];
-            if due {
-                entry.rate.observe(entry.process.cpu_ns, tick.now_ns, tick.policy);
-            }
-            if out.len() < out.capacity() {
-                out.push(Process { age: entry.rate.age(), due, ..entry.process });
-            } else {
-                tally.beyond += 1;
-            }
-            at += 1;
-        }
-        tally
+        self.roster.sample(looked, tick, out, Roster::reread)
     }
 }

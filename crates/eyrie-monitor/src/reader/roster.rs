@@ -1,7 +1,7 @@
 //! The processes that the readers of /proc know, kept in order of their number with what is open for each. Looks at the directory
 //! only when the node has made a new process; must never allocate after it was made.
 
-use super::Tick;
+use super::{Tally, Tick};
 use crate::adapt::Rate;
 use crate::procfs::{self, PidPath, Stat, TICK_NS};
 use crate::sample::Process;
@@ -103,6 +103,38 @@ impl Roster {
         self.entries.retain(|e| e.present);
         self.entries.sort_unstable_by_key(|e| e.process.pid);
         Ok(())
+    }
+
+    /// Adds every process to `out`, those whose turn it is read anew with `read`, which says whether the process is still there;
+    /// those that have gone are forgotten. `looked`: how the last look at the directory ended.
+    pub fn sample(
+        &mut self,
+        looked: Result<(), Errno>,
+        tick: &Tick,
+        out: &mut Vec<Process>,
+        mut read: impl FnMut(&mut Roster, usize) -> bool,
+    ) -> Tally {
+        let mut tally = Tally { beyond: self.beyond, failed: looked.is_err().into() };
+        let newcomers = self.newcomers;
+        let mut at = 0;
+        while at < self.entries.len() {
+            let due = self.entries[at].rate.wants(tick.policy, newcomers);
+            if due && !read(self, at) {
+                self.entries.remove(at);
+                continue;
+            }
+            let entry = &mut self.entries[at];
+            if due {
+                entry.rate.observe(entry.process.cpu_ns, tick.now_ns, tick.policy);
+            }
+            if out.len() < out.capacity() {
+                out.push(Process { age: entry.rate.age(), due, ..entry.process });
+            } else {
+                tally.beyond += 1;
+            }
+            at += 1;
+        }
+        tally
     }
 
     /// Reads /proc/PID/stat of one process anew; false when it has gone.
