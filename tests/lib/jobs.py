@@ -104,6 +104,8 @@ PROGRAMS = {
         (str(PYTHON), str(ROOT / "examples/jacobi_numpy.py"), "--iterations", "600", "--out", "field.npy")
     ),
     "lammps": lammps(),
+    "addresses": example("addresses", "--pointers", 6400, "--every", 640),
+    "locked_list": example("locked_list", "--elements", 100, "--every", 10),
 }
 
 

@@ -190,8 +190,6 @@ fn prepare(agent_pid: u32, moves: &[(RawFd, RawFd)]) -> std::io::Result<()> {
             // The agent died before the line above.
             libc::_exit(1);
         }
-        // A restarted rank must find everything at the addresses of its first life.
-        check(libc::personality(libc::ADDR_NO_RANDOMIZE as libc::c_ulong))?;
         let mut none: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&mut none);
         check(libc::sigprocmask(libc::SIG_SETMASK, &none, std::ptr::null_mut()))?;

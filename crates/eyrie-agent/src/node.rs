@@ -10,7 +10,7 @@ use crate::{shared, transfer, AgentConfig};
 use eyrie_wire::agent::{capture_signal, FromRank, ToRank, MAX_MESSAGE};
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::{
-    CheckpointMode, Claim, Ending, FromAgent, ImageMeta, StartRank, Stream, ToAgent,
+    CheckpointMode, Claim, Ending, FromAgent, ImageMeta, StartFault, StartRank, Stream, ToAgent,
 };
 use eyrie_wire::ImageId;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
@@ -39,7 +39,7 @@ enum Done {
     Opened {
         start: Box<StartRank>,
         since: Instant,
-        result: anyhow::Result<(UnixStream, ImageMeta)>,
+        result: Result<(UnixStream, ImageMeta), (String, StartFault)>,
     },
     Fed {
         key: Key,
@@ -115,6 +115,9 @@ pub fn run(config: &AgentConfig) -> anyhow::Result<()> {
         done: channel(),
         waker: Arc::new(waker),
     };
+    if let Err(e) = fix_addresses() {
+        agent.connection.send(&FromAgent::Note { text: addresses_vary(&e) });
+    }
     let end = loop {
         if let Some(end) = agent.turn(&mut signals, &mut woken) {
             break end;
@@ -139,6 +142,26 @@ pub fn run(config: &AgentConfig) -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+/// What the user hears when addresses cannot be fixed.
+fn addresses_vary(e: &std::io::Error) -> String {
+    format!(
+        "address randomization cannot be switched off: personality(2) says {e}, a sandbox forbids it. The job runs on. What is \
+         lost: a rank that dies before its first image may come back with other addresses, so that a program that sends \
+         addresses (MPICH does for MPI_Win) may diverge. To allow it, let the sandbox's seccomp profile permit \
+         personality(0x0040000); for containers, for instance, --security-opt seccomp=unconfined"
+    )
+}
+
+/// Switches address randomization off for this process and all that it starts: a restarted rank must find everything at the
+/// addresses of its first life.
+fn fix_addresses() -> std::io::Result<()> {
+    // SAFETY: concerns only programs executed later.
+    match unsafe { libc::personality(libc::ADDR_NO_RANDOMIZE as libc::c_ulong) } {
+        -1 => Err(std::io::Error::last_os_error()),
+        _ => Ok(()),
+    }
 }
 
 /// Removes the directory of a job whose controller is dead (it holds a lock while it lives).
@@ -358,7 +381,7 @@ impl Agent {
                 }
                 self.processes.insert(key, process);
             }
-            Err(e) => self.start_failed(key, format!("{e:#}")),
+            Err(e) => self.start_failed(key, format!("{e:#}"), StartFault::Attempt),
         }
     }
 
@@ -377,8 +400,8 @@ impl Agent {
         Ok((launched, Some(Restore { started: since, fetched: None, complaint })))
     }
 
-    fn start_failed(&mut self, (rank, incarnation): Key, reason: String) {
-        self.connection.send(&FromAgent::StartFailed { rank, incarnation, reason });
+    fn start_failed(&mut self, (rank, incarnation): Key, reason: String, fault: StartFault) {
+        self.connection.send(&FromAgent::StartFailed { rank, incarnation, reason, fault });
     }
 
     fn in_background(&self, work: impl FnOnce() -> Done + Send + 'static) {
@@ -394,7 +417,9 @@ impl Agent {
         match done {
             Done::Opened { start, since, result } => match result {
                 Ok((stream, meta)) => self.launch(start, meta, Some((stream, since))),
-                Err(e) => self.start_failed((start.rank, start.incarnation), format!("{e:#}")),
+                Err((reason, fault)) => {
+                    self.start_failed((start.rank, start.incarnation), reason, fault)
+                }
             },
             Done::Fed { key, result } => {
                 let Some(p) = self.processes.get_mut(&key) else { return };
@@ -524,6 +549,11 @@ impl Agent {
         match message {
             FromRank::Loaded { pid } => {
                 p.spoken_by(pid);
+                let restored = p.restore.is_some();
+                if !restored && !self.admit(key, pid) {
+                    return;
+                }
+                let Some(p) = self.processes.get_mut(&key) else { return };
                 if let Some(restore) = p.restore.take() {
                     let all = restore.started.elapsed();
                     let fetched = restore.fetched.unwrap_or(all);
@@ -559,6 +589,22 @@ impl Agent {
                 self.connection.send(&FromAgent::Fatal { rank, incarnation, reason });
             }
         }
+    }
+
+    /// Lets a rank that has loaded the provider go on in its start, if it has asked by PMI which rank of how many it is. An MPI
+    /// library that did not would compute alone.
+    fn admit(&mut self, key: Key, pid: u32) -> bool {
+        // It asked before it loaded the provider, but over another socket.
+        self.serve_pmi(key);
+        let Some(p) = self.processes.get_mut(&key) else { return false };
+        if p.session.spoke() {
+            // A rank that is gone is found out by its end.
+            return p.tell(ToRank::Admitted, None).is_ok();
+        }
+        let library = shared::mpi_library(pid).unwrap_or_default();
+        let (rank, incarnation) = key;
+        self.connection.send(&FromAgent::Alone { rank, incarnation, library });
+        false
     }
 
     fn serve_pmi(&mut self, key: Key) {
@@ -754,7 +800,8 @@ impl Agent {
             shared::remove(&p.shared);
             let (rank, incarnation) = key;
             if let Some(restore) = &p.restore {
-                self.start_failed(key, restore.failure(ending));
+                let (reason, fault) = restore.failure(ending);
+                self.start_failed(key, reason, fault);
                 continue;
             }
             let spoke_pmi = p.session.spoke() || p.session.barriers_passed() > 0;

@@ -4,8 +4,9 @@ use crate::family::{death_of, Death};
 use crate::launch::Launched;
 use crate::pmi::Session;
 use crate::streams::{Input, Output};
+use eyrie_image::format::exit;
 use eyrie_wire::agent::{ToRank, MAX_MESSAGE};
-use eyrie_wire::control::{Ending, ImageMeta, StartRank};
+use eyrie_wire::control::{Ending, ImageMeta, StartFault, StartRank};
 use eyrie_wire::{ImageId, Incarnation, Rank};
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
@@ -44,17 +45,24 @@ pub struct Restore {
 }
 
 impl Restore {
-    /// Why there is no restored process.
-    pub fn failure(&self, ending: Ending) -> String {
+    /// Why there is no restored process, and what is at fault.
+    pub fn failure(&self, ending: Ending) -> (String, StartFault) {
         let mut bytes = [0; 512];
         let said = self.complaint.as_ref().and_then(|fd| rustix::io::read(fd, &mut bytes).ok());
         let said = String::from_utf8_lossy(&bytes[..said.unwrap_or(0)]);
         let said = said.trim().trim_start_matches("eyrie-restorer: ");
-        match ending {
+        let reason = match ending {
             _ if !said.is_empty() => said.to_string(),
             Ending::Signal(signal) => format!("killed by signal {signal} while it was restored"),
             Ending::Code(code) => format!("the restorer ended with code {code}"),
-        }
+        };
+        let fault = match ending {
+            Ending::Signal(signal) => StartFault::Killed(signal),
+            // The store verifies images: one that ends early was cut off on its way.
+            Ending::Code(exit::FILE | exit::MALFORMED) => StartFault::Image,
+            Ending::Code(_) => StartFault::Attempt,
+        };
+        (reason, fault)
     }
 }
 

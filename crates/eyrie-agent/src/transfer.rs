@@ -3,7 +3,7 @@
 
 use crate::connection::connect;
 use eyrie_wire::auth::Secret;
-use eyrie_wire::control::{read_frame, write_frame, Claim, ImageAnswer, ImageMeta};
+use eyrie_wire::control::{read_frame, write_frame, Claim, ImageAnswer, ImageMeta, StartFault};
 use eyrie_wire::{ImageId, Incarnation, Rank};
 use std::fs::File;
 use std::io::Write;
@@ -44,19 +44,26 @@ pub fn upload(
 /// Opens an image in the store; the stream follows on the connection.
 ///
 /// # Errors
-/// When the store cannot be reached or has no such image that is whole.
+/// When the store cannot be reached, or has no such image that is whole ([`StartFault::Image`]).
 pub fn open(
     dir: &Path,
     secret: &Secret,
     rank: Rank,
     image: ImageId,
-) -> anyhow::Result<(UnixStream, ImageMeta)> {
-    let mut stream = connect(dir, secret, &Claim::ImageFetch { rank, image })?;
-    stream.set_read_timeout(Some(STALL))?;
-    match read_frame(&mut stream)? {
-        ImageAnswer::Stream(meta) => Ok((stream, meta)),
-        ImageAnswer::Refused(reason) => anyhow::bail!("{reason}"),
-        ImageAnswer::Stored => anyhow::bail!("the store answered as to an upload"),
+) -> Result<(UnixStream, ImageMeta), (String, StartFault)> {
+    let unreachable = |e: anyhow::Error| (format!("{e:#}"), StartFault::Attempt);
+    let ask = || -> anyhow::Result<(UnixStream, ImageAnswer)> {
+        let mut stream = connect(dir, secret, &Claim::ImageFetch { rank, image })?;
+        stream.set_read_timeout(Some(STALL))?;
+        let answer = read_frame(&mut stream)?;
+        Ok((stream, answer))
+    };
+    match ask().map_err(unreachable)? {
+        (stream, ImageAnswer::Stream(meta)) => Ok((stream, meta)),
+        (_, ImageAnswer::Refused(reason)) => Err((reason, StartFault::Image)),
+        (_, ImageAnswer::Stored) => {
+            Err(("the store answered as to an upload".into(), StartFault::Attempt))
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 
 use crate::core::identity::await_welcome;
 use crate::core::rank::{self, fatal, tell_agent, Rank};
+use crate::stack;
 use eyrie_image::{FdRole, Mode, Outcome, Request};
 use eyrie_wire::agent::{capture_signal, FromRank, ToRank, MAX_MESSAGE};
 use libc::c_int;
@@ -30,11 +31,12 @@ pub fn install(agent_fd: RawFd) {
     AGENT_FD.store(agent_fd, Ordering::Relaxed);
     let pmi = std::env::var("PMI_FD").ok().and_then(|v| v.parse().ok());
     PMI_FD.store(pmi.unwrap_or(-1), Ordering::Relaxed);
+    stack::for_signals();
     // SAFETY: all zero is a valid sigaction; the handler has the type that its flags ask for.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = on_signal as extern "C" fn(c_int) as usize;
-        action.sa_flags = libc::SA_RESTART;
+        action.sa_flags = libc::SA_RESTART | libc::SA_ONSTACK;
         libc::sigfillset(&mut action.sa_mask);
         libc::sigaction(capture_signal(), &action, std::ptr::null_mut());
     }
@@ -45,11 +47,7 @@ extern "C" fn on_signal(_: c_int) {
         PENDING.store(true, Ordering::Relaxed);
         return;
     }
-    // SAFETY: the thread's errno, which the interrupted code may be about to read.
-    let errno = unsafe { *libc::__errno_location() };
     take();
-    // SAFETY: as above.
-    unsafe { *libc::__errno_location() = errno };
 }
 
 /// Takes the image that was asked for during a provider call.
@@ -61,11 +59,16 @@ pub fn run_pending() {
 
 /// Takes the image that the agent has asked for, if it has.
 fn take() {
-    let Some((image, sync, out)) = order() else { return };
+    // Before this process was a rank there was nobody to ask.
+    rank::enter(|rank| {
+        if let Some((image, sync, out)) = order() {
+            take_image(rank, image, sync, out);
+        }
+    });
+}
+
+fn take_image(rank: &mut Rank, image: u64, sync: bool, out: OwnedFd) {
     let start = Instant::now();
-    // SAFETY: no provider call is under way, and this is the thread that makes them: a process with others
-    // is refused below.
-    let Some(rank) = (unsafe { rank::from_outside() }) else { return };
     let refuse = |reason: &str| tell_agent(&FromRank::Refused { image, reason });
     if !rank.settled(SETTLE_TIMEOUT) {
         return refuse("large messages are still on their way to a router");

@@ -3,7 +3,9 @@
 
 mod capture;
 mod core;
+mod memory;
 mod ofi;
+mod stack;
 
 /// What libfabric looks for in a provider's library.
 ///

@@ -37,6 +37,8 @@ pub enum ToRank {
     Capture { image: u64, sync: bool },
     /// The agent has read all output: the position of the standard streams is fixed, go on.
     Go,
+    /// The answer to [`FromRank::Loaded`] of a new process that has met the other ranks of its job.
+    Admitted,
 }
 
 /// Rank to agent.
@@ -104,6 +106,7 @@ impl ToRank {
             ToRank::Welcome { incarnation } => put(buf, 1, &[incarnation.into()], ""),
             ToRank::Capture { image, sync } => put(buf, 2, &[image, sync.into()], ""),
             ToRank::Go => put(buf, 3, &[], ""),
+            ToRank::Admitted => put(buf, 4, &[], ""),
         }
     }
 
@@ -113,6 +116,7 @@ impl ToRank {
             1 => ToRank::Welcome { incarnation: number(bytes, 0)?.try_into().ok()? },
             2 => ToRank::Capture { image: number(bytes, 0)?, sync: number(bytes, 1)? != 0 },
             3 => ToRank::Go,
+            4 => ToRank::Admitted,
             _ => return None,
         })
     }
@@ -163,6 +167,7 @@ mod tests {
             ToRank::Welcome { incarnation: 7 },
             ToRank::Capture { image: 3, sync: true },
             ToRank::Go,
+            ToRank::Admitted,
         ] {
             let n = m.encode(&mut buf);
             assert_eq!(ToRank::decode(&buf[..n]), Some(m));

@@ -138,6 +138,18 @@ pub enum Ending {
     Signal(i32),
 }
 
+/// What is at fault when a rank could not be started or restored.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum StartFault {
+    /// The image: it cannot be restored.
+    Image,
+    /// Something of this node or this moment (a broken stream, too little memory): another attempt may
+    /// succeed.
+    Attempt,
+    /// Somebody killed the process with this signal before it was the rank again.
+    Killed(i32),
+}
+
 /// Standard output or standard error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -163,6 +175,7 @@ pub enum FromAgent {
         rank: Rank,
         incarnation: Incarnation,
         reason: String,
+        fault: StartFault,
     },
     /// A file in /dev/shm that the rank's MPI library made and that its death would leave behind.
     Shared {
@@ -171,6 +184,13 @@ pub enum FromAgent {
     },
     /// The MPI library has come up without our provider: `library` is the path of what is loaded.
     NotOurs {
+        rank: Rank,
+        incarnation: Incarnation,
+        library: String,
+    },
+    /// The rank's MPI library has loaded our provider without having asked, through PMI, which rank of how
+    /// many it is: it would compute alone. It waits in its start, and is not answered.
+    Alone {
         rank: Rank,
         incarnation: Incarnation,
         library: String,

@@ -4,8 +4,13 @@ use super::place::{place, Choice};
 use super::rank::{Death, Recovery, State};
 use super::{Command, Life, Machine, Mark, RESTORE_TIMEOUT, SLOWEST_TRANSFER, START_TIMEOUT};
 use crate::record::{Phases, Record};
+use eyrie_wire::control::StartFault;
 use eyrie_wire::Rank;
 use std::time::Duration;
+
+/// Restores of one image in a row that may fail, by no fault that is known to be the image's, before it is
+/// given up.
+const RESTORE_ATTEMPTS: u32 = 3;
 
 impl Machine {
     /// The rank's present life is over. `silent`: how long ago the last sign of it was, if that is known.
@@ -32,7 +37,8 @@ impl Machine {
             r.recovery.map_or(Duration::ZERO, |v| v.phases.total() + now.saturating_sub(v.mark));
         let detected = before + silent.or(struck).unwrap_or(Duration::ZERO);
         let phases = Phases { detected, ..Phases::default() };
-        r.recovery = Some(Recovery { death, image: None, phases, mark: now });
+        let failed_attempts = r.recovery.map_or(0, |v| v.failed_attempts);
+        r.recovery = Some(Recovery { death, image: None, phases, mark: now, failed_attempts });
         let life = r.life();
         self.summary.rank_failures += 1;
         self.record(Record::RankFailed { rank, incarnation, node, cause });
@@ -185,7 +191,7 @@ impl Machine {
         self.record(Record::Recovered { rank, incarnation, node, image, messages, phases, total });
     }
 
-    pub(super) fn start_failed(&mut self, life: Life, reason: String) {
+    pub(super) fn start_failed(&mut self, life: Life, reason: String, fault: StartFault) {
         let Some(r) = self.current(life) else { return };
         let image = match r.state {
             State::Restoring => r.recovery.and_then(|v| v.image),
@@ -197,10 +203,24 @@ impl Machine {
         let Some(image) = image else {
             return self.end(1, Some(format!("rank {rank} cannot be started: {reason}")));
         };
-        r.images.retain(|i| i.image != image);
-        self.commands.push(Command::ForgetImage { rank, image });
+        if let StartFault::Killed(signal) = fault {
+            // The image is as good as before.
+            return self.fail(rank, Death::Signal(signal), reason, None);
+        }
+        let attempts = r.recovery.as_mut().map_or(0, |v| {
+            v.failed_attempts += 1;
+            v.failed_attempts
+        });
         let cause = reason.clone();
         self.record(Record::RestoreFailed { rank, incarnation, image: Some(image), cause });
+        if fault == StartFault::Image || attempts >= RESTORE_ATTEMPTS {
+            let r = &mut self.ranks[rank as usize];
+            r.images.retain(|i| i.image != image);
+            if let Some(v) = &mut r.recovery {
+                v.failed_attempts = 0;
+            }
+            self.commands.push(Command::ForgetImage { rank, image });
+        }
         self.fail(rank, Death::Outside, format!("image {image} could not be restored"), None);
     }
 
@@ -218,7 +238,8 @@ impl Machine {
             let r = &self.ranks[rank as usize];
             let (life, node) = (r.life(), r.node);
             self.commands.push(Command::Kill { node, life });
-            self.start_failed(life, format!("node {node} did not bring it up in time"));
+            let reason = format!("node {node} did not bring it up in time");
+            self.start_failed(life, reason, StartFault::Attempt);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use crate::inject::{Injection, Strike};
 use crate::record::Record;
-use eyrie_wire::control::{CheckpointMode, Ending};
+use eyrie_wire::control::{CheckpointMode, Ending, StartFault};
 use eyrie_wire::{ImageId, Incarnation, Node, Rank};
 use std::time::Duration;
 
@@ -59,10 +59,16 @@ pub enum Event {
     StartFailed {
         life: Life,
         reason: String,
+        fault: StartFault,
     },
     ProviderLoaded(Life),
     /// The rank's MPI library does not come through our provider.
     NotOurs {
+        life: Life,
+        library: String,
+    },
+    /// The rank's MPI library has not asked which rank of how many it is.
+    Alone {
         life: Life,
         library: String,
     },

@@ -155,7 +155,7 @@ impl Machine {
             Event::AgentWoke(node) => self.record(Record::NodeRefused { node }),
             Event::Pulse { node, n } => self.pulse(node, n),
             Event::Started { life, fetched, restored } => self.rank_started(life, fetched, restored),
-            Event::StartFailed { life, reason } => self.start_failed(life, reason),
+            Event::StartFailed { life, reason, fault } => self.start_failed(life, reason, fault),
             Event::ProviderLoaded(life) => {
                 if let Some(r) = self.current(life) {
                     r.loaded = true;
@@ -166,6 +166,11 @@ impl Machine {
             Event::NotOurs { life, library } => {
                 if self.current(life).is_some() {
                     self.end(1, Some(not_ours(&library)));
+                }
+            }
+            Event::Alone { life, library } => {
+                if self.current(life).is_some() {
+                    self.end(1, Some(alone(&library)));
                 }
             }
             Event::PmiPut { life, key, value } => {
@@ -327,13 +332,23 @@ impl Machine {
                 let cause = format!("killed by signal {signal} ({})", signal_name(signal));
                 self.fail(life.rank, rank::Death::Signal(signal), cause, None);
             }
-            Ending::Code(code) if r.finalized || !r.spoke_pmi => self.finished(life.rank, code),
+            Ending::Code(code) if !r.spoke_pmi => self.finished(life.rank, code),
+            Ending::Code(code) if r.finalized => {
+                if self.config.ranks > 1 && self.pmi.passed() == 0 {
+                    let text = format!(
+                        "rank {} ended without having met the other ranks: each computed by itself",
+                        life.rank
+                    );
+                    return self.end(code.max(1), Some(text));
+                }
+                self.finished(life.rank, code)
+            }
             Ending::Code(code) => {
                 let text = format!(
                     "rank {} ended with code {code} without MPI_Finalize: the job ends",
                     life.rank
                 );
-                self.end(code, Some(text));
+                self.end(code.max(1), Some(text));
             }
         }
     }
@@ -391,6 +406,18 @@ fn not_ours(library: &str) -> String {
         "{library} does not use Eyrie's libfabric provider, so that the job would run unprotected: it is probably built \
          without libfabric (Debian's mpich is: ch4:ucx only); use an MPICH with ch4:ofi, for instance \
          `pip install mpich`, and build the program with its mpicc"
+    )
+}
+
+fn alone(library: &str) -> String {
+    let (library, remedy) = match library {
+        "" => ("the program's MPI library", ""),
+        open if open.contains("libmpi.so.40") => (open, " (it is Open MPI, which uses PMIx)"),
+        other => (other, ""),
+    };
+    format!(
+        "{library} did not ask through PMI-1 which rank of how many it is{remedy}: each process would compute alone, as rank 0 \
+         of 1. Use MPICH 5, for instance `pip install mpich`, and build the program with its mpicc"
     )
 }
 

@@ -18,7 +18,6 @@ impl Pmi {
     }
 
     /// Barriers that the job has passed.
-    #[cfg(test)]
     pub fn passed(&self) -> u32 {
         self.passed
     }

@@ -50,6 +50,8 @@ pub struct Recovery {
     pub phases: Phases,
     /// End of the last phase that is done.
     pub mark: Duration,
+    /// Restores of the image that failed, in a row.
+    pub failed_attempts: u32,
 }
 
 #[derive(Debug)]
@@ -120,9 +122,11 @@ impl RankState {
         matches!(self.state, State::Starting | State::Running | State::Restoring | State::Replaying)
     }
 
-    /// Whether a checkpoint may be asked for.
+    /// Whether a checkpoint may be asked for. A rank that re-executes is captured as well: one that computes
+    /// for longer than the time between two failures would never get on otherwise.
     pub fn can_be_captured(&self) -> bool {
-        self.state == State::Running && self.loaded && !self.finalized && self.capture.is_none()
+        let runs = matches!(self.state, State::Running | State::Replaying);
+        runs && self.loaded && !self.finalized && self.capture.is_none()
     }
 
     /// The image to come back from; an error when neither an image nor the whole log is left.

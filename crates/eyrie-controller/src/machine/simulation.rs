@@ -4,6 +4,7 @@
 use super::schedule::{Interval, Order};
 use super::*;
 use crate::inject::{Injection, Strike};
+use eyrie_wire::control::StartFault;
 use eyrie_wire::{ImageId, Incarnation, Node};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -78,6 +79,8 @@ struct SimRank {
     discarded_to: Option<u64>,
     unprotected: bool,
     capture: Option<(Life, ImageId)>,
+    /// The life that is being restored from an image.
+    restoring: Option<Incarnation>,
 }
 
 struct Cluster {
@@ -238,6 +241,12 @@ impl Cluster {
                         n.processes.remove(&life.rank);
                     }
                 }
+                if let Event::Started { life, .. } = &event {
+                    if n.processes.get(&life.rank) != Some(&life.incarnation) {
+                        return; // Killed before it could say so.
+                    }
+                    self.ranks[life.rank as usize].restoring = None;
+                }
                 self.tell(event);
             }
         }
@@ -275,8 +284,12 @@ impl Cluster {
         let Some((node, incarnation)) = self.process(rank) else { return };
         self.nodes[node as usize].processes.remove(&rank);
         let life = Life { rank, incarnation };
-        let ending = Ending::Signal(libc::SIGKILL);
-        let event = Event::Exited { life, ending, spoke_pmi: true };
+        let event = if self.ranks[rank as usize].restoring == Some(incarnation) {
+            let (reason, fault) = ("killed".into(), StartFault::Killed(libc::SIGKILL));
+            Event::StartFailed { life, reason, fault }
+        } else {
+            Event::Exited { life, ending: Ending::Signal(libc::SIGKILL), spoke_pmi: true }
+        };
         self.after(0..20, Happening::FromNode(node, event));
     }
 
@@ -320,8 +333,9 @@ impl Cluster {
 
     /// What the machine should make of a stored image.
     fn count_image(&mut self, life: Life, image: Image) {
+        let finished = self.machine.ranks[life.rank as usize].state == State::Finished;
         let r = &mut self.ranks[life.rank as usize];
-        if r.capture != Some((life, image.image)) || r.fenced != life.incarnation {
+        if r.capture != Some((life, image.image)) || r.fenced != life.incarnation || finished {
             return;
         }
         r.capture = None;
@@ -390,6 +404,8 @@ impl Cluster {
             }
             Command::ForgetImage { rank, image } => {
                 let r = &mut self.ranks[rank as usize];
+                let counts = r.counted.iter().any(|(i, _)| *i == image);
+                assert!(!counts || r.damaged.contains(&image), "a good image is thrown away");
                 r.stored.remove(&image);
                 r.counted.retain(|(i, _)| *i != image);
             }
@@ -430,6 +446,9 @@ impl Cluster {
             Record::CheckpointFailed { rank, .. } => self.ranks[*rank as usize].capture = None,
             _ => {}
         }
+        if std::env::var_os("EYRIE_TRACE_SCHEDULE").is_some() {
+            println!("{:?} {record:?}", self.now);
+        }
         // Every line for people can be made.
         let _ = record.line();
     }
@@ -448,8 +467,8 @@ impl Cluster {
             }
         }
         if image.is_some_and(|i| r.damaged.contains(&i)) {
-            let reason = "damaged".to_string();
-            let failed = Event::StartFailed { life, reason };
+            let (reason, fault) = ("damaged".to_string(), StartFault::Image);
+            let failed = Event::StartFailed { life, reason, fault };
             self.nodes[node as usize].processes.insert(rank, incarnation);
             return self.after(5..100, Happening::FromNode(node, failed));
         }
@@ -457,6 +476,7 @@ impl Cluster {
             return;
         }
         self.nodes[node as usize].processes.insert(rank, incarnation);
+        self.ranks[rank as usize].restoring = image.map(|_| incarnation);
         let started = Event::Started { life, fetched: ms(1), restored: ms(1) };
         self.after(1..50, Happening::FromNode(node, started));
         // Agents and routers speak over different connections: any order.
@@ -483,7 +503,7 @@ impl Cluster {
         assert_eq!(r.capture, None, "two checkpoints of one rank at a time");
         assert_eq!(life.incarnation, r.fenced);
         let state = self.machine.ranks[life.rank as usize].state;
-        assert_eq!(state, State::Running);
+        assert!(matches!(state, State::Running | State::Replaying), "{state:?}");
         r.capture = Some((life, image));
         match self.random.gen_range(0..10) {
             // Nobody ever answers.

@@ -131,6 +131,7 @@ pub fn run(options: JobOptions) -> anyhow::Result<i32> {
         ledger: Ledger::new(options.ranks),
         links: BTreeMap::new(),
         shared: vec![BTreeSet::new(); options.ranks as usize],
+        noted: BTreeSet::new(),
         refused: BTreeSet::new(),
         stdin_wanted: None,
         end: None,
@@ -238,6 +239,8 @@ struct Job {
     links: BTreeMap<Node, Link>,
     /// Files in /dev/shm, per rank.
     shared: Vec<BTreeSet<String>>,
+    /// What agents had to say.
+    noted: BTreeSet<String>,
     /// Lives whose refusal was told already.
     refused: BTreeSet<(Option<Rank>, u32)>,
     begun: Instant,
@@ -358,8 +361,11 @@ impl Job {
                 fetched: Duration::from_micros(fetched_us),
                 restored: Duration::from_micros(restored_us),
             },
-            F::StartFailed { rank, incarnation, reason } => {
-                Event::StartFailed { life: life(rank, incarnation), reason }
+            F::StartFailed { rank, incarnation, reason, fault } => {
+                Event::StartFailed { life: life(rank, incarnation), reason, fault }
+            }
+            F::Alone { rank, incarnation, library } => {
+                Event::Alone { life: life(rank, incarnation), library }
             }
             F::Shared { rank, path } => {
                 if let Some(paths) = self.shared.get_mut(rank as usize) {
@@ -401,7 +407,13 @@ impl Job {
             F::CaptureRefused { rank, incarnation, image, reason } => {
                 Event::CaptureFailed { life: life(rank, incarnation), image, reason }
             }
-            F::Note { text } => return self.record(Record::Note { text }),
+            F::Note { text } => {
+                // What holds for all nodes is said once.
+                if self.noted.insert(text.clone()) {
+                    self.record(Record::Note { text });
+                }
+                return;
+            }
             F::Fatal { rank, incarnation, reason } => {
                 Event::Fatal { life: life(rank, incarnation), reason }
             }

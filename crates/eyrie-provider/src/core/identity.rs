@@ -22,7 +22,7 @@ pub struct Identity {
     pub router_sockets: Vec<PathBuf>,
 }
 
-/// How long the agent may take to say the incarnation.
+/// How long the agent may take to say what a starting or restored rank waits for.
 const WELCOME_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Identity {
@@ -63,6 +63,17 @@ impl Identity {
 /// # Errors
 /// When the agent does not say it in time.
 pub fn await_welcome(agent_fd: i32) -> Result<Incarnation, String> {
+    await_agent(agent_fd, |message| match message {
+        ToRank::Welcome { incarnation } => Some(incarnation),
+        _ => None,
+    })
+}
+
+/// Waits for a message of the agent's that `wanted` takes; drops others. Allocates only for an error.
+///
+/// # Errors
+/// When none comes in time.
+pub fn await_agent<T>(agent_fd: i32, wanted: impl Fn(ToRank) -> Option<T>) -> Result<T, String> {
     let mut poll = libc::pollfd { fd: agent_fd, events: libc::POLLIN, revents: 0 };
     let mut buf = [0u8; MAX_MESSAGE];
     loop {
@@ -72,17 +83,15 @@ pub fn await_welcome(agent_fd: i32) -> Result<Incarnation, String> {
             continue;
         }
         if ready <= 0 {
-            return Err(format!(
-                "the agent has not said the incarnation within {WELCOME_TIMEOUT:?}"
-            ));
+            return Err(format!("the agent has not answered this rank within {WELCOME_TIMEOUT:?}"));
         }
         // SAFETY: the buffer is as long as said.
         let n = unsafe { libc::recv(agent_fd, buf.as_mut_ptr().cast(), buf.len(), 0) };
         if n <= 0 {
             return Err("the agent is gone".into());
         }
-        if let Some(ToRank::Welcome { incarnation }) = ToRank::decode(&buf[..n as usize]) {
-            return Ok(incarnation);
+        if let Some(value) = ToRank::decode(&buf[..n as usize]).and_then(&wanted) {
+            return Ok(value);
         }
     }
 }

@@ -2,12 +2,12 @@
 //! be seen outside a progress call, nor let anything out before the determinants it depends on.
 
 use super::delivery::Delivery;
-use super::identity::Identity;
+use super::identity::{await_agent, Identity};
 use super::matching::{Completion, Matching};
 use super::replay::{Replay, Turn};
 use super::sender::{Outgoing, Sender, Unstored};
-use crate::capture;
-use eyrie_wire::agent::{FromRank, MAX_MESSAGE};
+use crate::{capture, memory, stack};
+use eyrie_wire::agent::{FromRank, ToRank, MAX_MESSAGE};
 use eyrie_wire::data::{home, Determinant};
 use eyrie_wire::{Incarnation, Rank as RankNumber};
 use std::io::{self, ErrorKind};
@@ -61,6 +61,10 @@ pub fn join() -> Result<(), String> {
     if !RANK.load(Ordering::Relaxed).is_null() {
         return Ok(());
     }
+    memory::reserve()?;
+    // The C library makes this library's thread-local memory, with the program's malloc, when it is first
+    // used: that must be now, and not when a message comes.
+    std::hint::black_box(std::hash::RandomState::new());
     let me = Identity::from_environment()?;
     AGENT_FD.store(me.agent_fd, Ordering::Relaxed);
     let rank = Rank {
@@ -78,32 +82,46 @@ pub fn join() -> Result<(), String> {
     RANK.store(Box::into_raw(Box::new(rank)), Ordering::Release);
     // From the next line on the agent may send the signal.
     capture::install(AGENT_FD.load(Ordering::Relaxed));
-    tell_agent(&FromRank::Loaded { pid: std::process::id() });
-    Ok(())
+    // The agent does not answer a rank that has not met the others: the job ends before it computes. An image
+    // that is asked for in the same moment waits, or it would take the answer off the channel.
+    let admitted = enter(|rank| {
+        tell_agent(&FromRank::Loaded { pid: std::process::id() });
+        await_agent(rank.me.agent_fd, |m| (m == ToRank::Admitted).then_some(()))
+    });
+    capture::run_pending();
+    admitted.unwrap_or(Ok(()))
 }
 
 /// Runs a provider call; an image that was asked for meanwhile is taken when it is over.
 pub fn call<R>(f: impl FnOnce(&mut Rank) -> R) -> R {
-    let rank = RANK.load(Ordering::Relaxed);
-    assert!(!rank.is_null(), "no endpoint without getinfo");
-    INSIDE.fetch_add(1, Ordering::Relaxed);
-    compiler_fence(Ordering::SeqCst);
-    // SAFETY: made by `join` and never freed; calls do not nest, and the signal handler stays out while INSIDE is
-    // set, so this is the only reference.
-    let result = f(unsafe { &mut *rank });
-    compiler_fence(Ordering::SeqCst);
-    INSIDE.fetch_sub(1, Ordering::Relaxed);
+    let result = enter(f).expect("no endpoint without getinfo");
     capture::run_pending();
     result
 }
 
-/// The rank, for the capture of an image.
-///
-/// # Safety
-/// Only while no provider call is under way and on the thread that makes them.
-pub unsafe fn from_outside() -> Option<&'static mut Rank> {
-    // SAFETY: made by `join` and never freed; the caller vouches that nobody else holds it.
-    unsafe { RANK.load(Ordering::Relaxed).as_mut() }
+/// Runs `f` with the rank, if this process is one already, on the provider's stack. No image is taken meanwhile.
+pub fn enter<R>(f: impl FnOnce(&mut Rank) -> R) -> Option<R> {
+    let rank = RANK.load(Ordering::Relaxed);
+    if rank.is_null() {
+        return None;
+    }
+    if INSIDE.fetch_add(1, Ordering::Acquire) != 0 {
+        fatal(
+            "two threads were in MPI at the same time (or a signal handler called MPI while it was in MPI): \
+             Eyrie's provider takes one call at a time; use MPI_THREAD_SERIALIZED or less",
+        );
+    }
+    compiler_fence(Ordering::SeqCst);
+    // SAFETY: of `errno`: this thread's, which the program may read after a call that did not fail.
+    let errno = unsafe { *libc::__errno_location() };
+    // SAFETY: made by `join` and never freed; INSIDE was 0 and keeps others and the signal handler out, so this is
+    // the only reference, and nobody is on the stack.
+    let result = unsafe { stack::run(|| f(&mut *rank)) };
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = errno };
+    compiler_fence(Ordering::SeqCst);
+    INSIDE.fetch_sub(1, Ordering::Release);
+    Some(result)
 }
 
 /// Sends one message to the agent. Allocates nothing; a dead agent takes this process with it anyway.
@@ -342,11 +360,15 @@ impl Rank {
         self.delivery.descriptors().chain(self.senders.iter().flat_map(Sender::descriptors))
     }
 
-    /// This process has come back from an image as a new incarnation: all connections are gone.
+    /// This process has come back from an image as a new incarnation: all connections are gone. It connects
+    /// at once, because the program may compute for long before it asks for a message: until then it could
+    /// not be imaged, and others may wait for what it has sent.
     pub fn restored(&mut self, incarnation: Incarnation) {
         self.me.incarnation = incarnation;
         self.delivery.disconnect();
         self.senders.iter_mut().for_each(Sender::disconnect);
+        self.attach();
+        self.look_after_senders();
     }
 }
 

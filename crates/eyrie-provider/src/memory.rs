@@ -1,0 +1,332 @@
+//! The provider's own memory: a stretch of addresses that is reserved when the provider is loaded, and
+//! an allocator in it. What the program's malloc and mmap return must never depend on the moments at
+//! which messages come, because programs send addresses; so nothing of the provider's may come from
+//! there.
+
+use dlmalloc::{Allocator, Dlmalloc};
+use std::alloc::{GlobalAlloc, Layout};
+use std::cell::UnsafeCell;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+/// Where the stretch begins: above programs and their heaps, below the restorer's stretch
+/// (`eyrie_image::format::WINDOW_START`) and far below what the kernel gives to mmap.
+const START: usize = 0x6400_0000_0000;
+/// Lengths in bytes that are tried in turn: a limit on address space (`ulimit -v`) may forbid the first.
+const LENGTHS: [usize; 3] = [64 << 30, 16 << 30, 4 << 30];
+/// The allocator asks for multiples of this, in bytes.
+const GRANULE: usize = 64 << 10;
+const MAX_GRANULES: usize = LENGTHS[0] / GRANULE;
+/// Pieces of so many bytes and more are stretches of their own, and go back to the kernel as a whole.
+const LARGE_BYTES: usize = 4 * GRANULE;
+/// Bytes that stay here when they are free: pages that are there already are faster than
+/// new ones from the kernel.
+const KEPT_BYTES: usize = 16 << 20;
+
+/// The stretch begins with a guard that is never mapped, then the stack of provider calls, another guard,
+/// and the stack of signal handlers.
+const GUARD: usize = GRANULE;
+const STACK_BYTES: usize = 1 << 20;
+/// Where the stack of provider calls begins; it grows down.
+pub const STACK_TOP: usize = START + GUARD + STACK_BYTES;
+pub const SIGNAL_STACK: usize = STACK_TOP + GUARD;
+pub const SIGNAL_STACK_BYTES: usize = 2 * GRANULE;
+/// Granules that the stacks take.
+const STACK_GRANULES: usize = (SIGNAL_STACK + SIGNAL_STACK_BYTES - START) / GRANULE;
+
+/// Bytes reserved; 0 before [`reserve`].
+static LENGTH: AtomicUsize = AtomicUsize::new(0);
+
+#[global_allocator]
+static HEAP: Heap = Heap {
+    locked: AtomicBool::new(false),
+    inner: UnsafeCell::new(Dlmalloc::new_with_allocator(Granules)),
+};
+
+/// Reserves the stretch. Memory in it counts only when it is used.
+///
+/// # Errors
+/// When the addresses are taken or not to be had, in words for the user.
+pub fn reserve() -> Result<(), String> {
+    if LENGTH.load(Ordering::Relaxed) != 0 {
+        return Ok(());
+    }
+    for len in LENGTHS {
+        let flags = libc::MAP_PRIVATE
+            | libc::MAP_ANONYMOUS
+            | libc::MAP_NORESERVE
+            | libc::MAP_FIXED_NOREPLACE;
+        // SAFETY: does not replace anything that is mapped.
+        let got = unsafe { libc::mmap(START as *mut _, len, libc::PROT_NONE, flags, -1, 0) };
+        if got as usize == START {
+            let calls = open(GUARD / GRANULE, STACK_BYTES / GRANULE);
+            let signals = open((SIGNAL_STACK - START) / GRANULE, SIGNAL_STACK_BYTES / GRANULE);
+            if !calls || !signals {
+                return Err("there is no memory for the provider's stacks".into());
+            }
+            LENGTH.store(len, Ordering::Relaxed);
+            return Ok(());
+        }
+        if got != libc::MAP_FAILED {
+            // SAFETY: an older kernel that does not know the flag mapped it elsewhere, for nobody.
+            unsafe { libc::munmap(got, len) };
+        }
+    }
+    Err(format!(
+        "the provider needs {} GiB of addresses at {START:#x}, which are taken or not allowed \
+         (`ulimit -v` must be at least that much above what the program uses)",
+        LENGTHS[LENGTHS.len() - 1] >> 30
+    ))
+}
+
+/// Hands out stretches of granules.
+struct Granules;
+
+/// One bit for each granule.
+struct Bits([u64; MAX_GRANULES / 64]);
+
+/// What is known of the granules.
+struct Book {
+    taken: Bits,
+    /// Not taken, but their pages are there.
+    kept: Bits,
+    kept_count: usize,
+}
+
+struct Shared(UnsafeCell<Book>);
+// SAFETY: used under the lock of `HEAP` only.
+unsafe impl Sync for Shared {}
+static BOOK: Shared = Shared(UnsafeCell::new(Book {
+    taken: Bits([0; MAX_GRANULES / 64]),
+    kept: Bits([0; MAX_GRANULES / 64]),
+    kept_count: 0,
+}));
+
+impl Bits {
+    fn get(&self, n: usize) -> bool {
+        self.0[n / 64] >> (n % 64) & 1 != 0
+    }
+
+    fn set(&mut self, range: Range<usize>, to: bool) {
+        for n in range {
+            if to {
+                self.0[n / 64] |= 1 << (n % 64);
+            } else {
+                self.0[n / 64] &= !(1 << (n % 64));
+            }
+        }
+    }
+
+    fn count(&self, range: Range<usize>) -> usize {
+        range.filter(|n| self.get(*n)).count()
+    }
+
+    /// The first run of `count` that are not set, within `range`.
+    fn find_run(&self, count: usize, range: Range<usize>) -> Option<usize> {
+        let (mut start, mut n) = (range.start, range.start);
+        while n < range.end {
+            if n % 64 == 0 && self.0[n / 64] == u64::MAX {
+                n += 64;
+                start = n;
+            } else if self.get(n) {
+                n += 1;
+                start = n;
+            } else {
+                n += 1;
+                if n - start == count {
+                    return Some(start);
+                }
+            }
+        }
+        None
+    }
+}
+
+/// Makes memory usable.
+fn open(from: usize, count: usize) -> bool {
+    let (at, len) = ((START + from * GRANULE) as *mut libc::c_void, count * GRANULE);
+    // SAFETY: within our own reservation.
+    unsafe { libc::mprotect(at, len, libc::PROT_READ | libc::PROT_WRITE) == 0 }
+}
+
+/// Gives memory back to the kernel.
+fn close(from: usize, count: usize) {
+    let (at, len) = ((START + from * GRANULE) as *mut libc::c_void, count * GRANULE);
+    // SAFETY: within our own reservation, and nobody uses it any more.
+    unsafe {
+        libc::madvise(at, len, libc::MADV_DONTNEED);
+        libc::mprotect(at, len, libc::PROT_NONE);
+    }
+}
+
+// SAFETY: stretches are disjoint, inside the reservation, readable and writable until they are freed.
+unsafe impl Allocator for Granules {
+    fn alloc(&self, size: usize) -> (*mut u8, usize, u32) {
+        let none = (std::ptr::null_mut(), 0, 0);
+        if reserve().is_err() {
+            return none;
+        }
+        let count = size.div_ceil(GRANULE);
+        let limit = LENGTH.load(Ordering::Relaxed) / GRANULE;
+        // SAFETY: called under the lock of `HEAP`.
+        let book = unsafe { &mut *BOOK.0.get() };
+        let Some(from) = book.taken.find_run(count, STACK_GRANULES..limit) else { return none };
+        if !open(from, count) {
+            return none;
+        }
+        book.kept_count -= book.kept.count(from..from + count);
+        book.kept.set(from..from + count, false);
+        book.taken.set(from..from + count, true);
+        ((START + from * GRANULE) as *mut u8, count * GRANULE, 0)
+    }
+
+    fn remap(&self, _: *mut u8, _: usize, _: usize, _: bool) -> *mut u8 {
+        std::ptr::null_mut()
+    }
+
+    fn free_part(&self, ptr: *mut u8, old: usize, new: usize) -> bool {
+        let keep = new.next_multiple_of(GRANULE);
+        keep >= old || self.free(ptr.wrapping_add(keep), old - keep)
+    }
+
+    fn free(&self, ptr: *mut u8, size: usize) -> bool {
+        let (from, count) = ((ptr as usize - START) / GRANULE, size / GRANULE);
+        // SAFETY: called under the lock of `HEAP`.
+        let book = unsafe { &mut *BOOK.0.get() };
+        book.taken.set(from..from + count, false);
+        if (book.kept_count + count) * GRANULE <= KEPT_BYTES {
+            book.kept.set(from..from + count, true);
+            book.kept_count += count;
+        } else {
+            close(from, count);
+        }
+        true
+    }
+
+    fn can_release_part(&self, _: u32) -> bool {
+        true
+    }
+
+    fn allocates_zeros(&self) -> bool {
+        false
+    }
+
+    fn page_size(&self) -> usize {
+        GRANULE
+    }
+}
+
+/// The allocator of everything in this library that is written in Rust.
+struct Heap {
+    locked: AtomicBool,
+    inner: UnsafeCell<Dlmalloc<Granules>>,
+}
+// SAFETY: `with` lets one thread in at a time.
+unsafe impl Sync for Heap {}
+
+impl Heap {
+    fn with<R>(&self, f: impl FnOnce(&mut Dlmalloc<Granules>) -> R) -> R {
+        // Held for a few instructions, and by a second thread only where the library is under test: the
+        // MPI library calls from one thread at a time. An image is never taken inside: a call is under way.
+        while self.locked.swap(true, Ordering::Acquire) {
+            std::hint::spin_loop();
+        }
+        // SAFETY: the lock is held.
+        let result = f(unsafe { &mut *self.inner.get() });
+        self.locked.store(false, Ordering::Release);
+        result
+    }
+}
+
+fn is_large(size: usize) -> bool {
+    size >= LARGE_BYTES
+}
+
+// SAFETY: hands the contract through to what is inside. The size alone says which part a piece is from.
+unsafe impl GlobalAlloc for Heap {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        self.with(|heap| match is_large(layout.size()) {
+            true if layout.align() > GRANULE => std::ptr::null_mut(),
+            true => Granules.alloc(layout.size()).0,
+            // SAFETY: as above.
+            false => unsafe { heap.malloc(layout.size(), layout.align()) },
+        })
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        self.with(|heap| {
+            if is_large(layout.size()) {
+                Granules.free(ptr, layout.size().next_multiple_of(GRANULE));
+            } else {
+                // SAFETY: as above.
+                unsafe { heap.free(ptr, layout.size(), layout.align()) }
+            }
+        })
+    }
+
+    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        if !is_large(layout.size()) && !is_large(size) {
+            // SAFETY: as above.
+            return self
+                .with(|heap| unsafe { heap.realloc(ptr, layout.size(), layout.align(), size) });
+        }
+        let fits = layout.size().next_multiple_of(GRANULE) == size.next_multiple_of(GRANULE);
+        if is_large(layout.size()) && is_large(size) && fits {
+            return ptr;
+        }
+        // SAFETY: as above; the new piece is another one.
+        unsafe {
+            let new = self.alloc(Layout::from_size_align_unchecked(size, layout.align()));
+            if !new.is_null() {
+                std::ptr::copy_nonoverlapping(ptr, new, layout.size().min(size));
+                self.dealloc(ptr, layout);
+            }
+            new
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_are_found_between_what_is_taken() {
+        let mut bits = Box::new(Bits([0; MAX_GRANULES / 64]));
+        bits.set(0..70, true);
+        bits.set(75..100, true);
+        assert_eq!(bits.find_run(5, 0..256), Some(70));
+        assert_eq!(bits.find_run(6, 0..256), Some(100));
+        assert_eq!(bits.find_run(157, 0..256), None);
+        bits.set(64..70, false);
+        assert_eq!(bits.find_run(11, 0..256), Some(64));
+        assert_eq!(bits.find_run(11, 65..256), Some(100));
+        assert_eq!(bits.find_run(60, 0..120), None);
+        assert_eq!((bits.count(60..80), bits.count(0..256)), (9, 89));
+    }
+
+    /// All that Rust allocates lies in the stretch, and large pieces give their memory back.
+    #[test]
+    fn everything_comes_from_the_stretch_and_returns_to_it() {
+        let inside = |at: usize| (START..START + LENGTH.load(Ordering::Relaxed)).contains(&at);
+        let in_use = || {
+            HEAP.with(|_| {
+                // SAFETY: the lock is held.
+                let book = unsafe { &*BOOK.0.get() };
+                book.taken.count(0..MAX_GRANULES) + book.kept_count
+            })
+        };
+        let small: Vec<Box<u64>> = (0..1000).map(Box::new).collect();
+        assert!(small.iter().all(|b| inside(&raw const **b as usize)));
+        let before = in_use();
+        for _ in 0..10 {
+            let mut large = vec![0u8; 64 << 20];
+            assert!(inside(large.as_ptr() as usize) && large.iter().all(|b| *b == 0));
+            large.fill(7);
+            large.extend_from_slice(&[7; 4096]);
+            assert!(large.iter().all(|b| *b == 7));
+        }
+        // Other tests allocate meanwhile, but not this much.
+        assert!(in_use() < before + (64 << 20) / GRANULE, "large pieces are not given back");
+    }
+}
