@@ -18,7 +18,7 @@ use rustix::net::RecvFlags;
 use rustix::pipe::{pipe_with, PipeFlags};
 use rustix::process::{waitid, waitpid, Pid, Signal, WaitId, WaitIdOptions, WaitOptions};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -65,6 +65,8 @@ struct Agent {
     secret: Secret,
     connection: Connection,
     processes: BTreeMap<Key, Process>,
+    /// Ranks to be killed as soon as they are started.
+    killed: BTreeSet<Key>,
     kvs: Kvs,
     /// PMI barriers that the job has passed.
     barriers: u32,
@@ -110,6 +112,7 @@ pub fn run(config: &AgentConfig) -> anyhow::Result<()> {
         secret: secret.clone(),
         connection: Connection::new(stream)?,
         processes: BTreeMap::new(),
+        killed: BTreeSet::new(),
         kvs: Kvs::new(),
         barriers: 0,
         done: channel(),
@@ -269,8 +272,10 @@ impl Agent {
         match message {
             ToAgent::Start(start) => self.start(start),
             ToAgent::Kill { rank, incarnation } => {
-                if let Some(p) = self.processes.get(&(rank, incarnation)) {
-                    p.kill();
+                match self.processes.get(&(rank, incarnation)) {
+                    Some(p) => p.kill(),
+                    // Its image is on the way: it ends before it begins.
+                    None => drop(self.killed.insert((rank, incarnation))),
                 }
             }
             ToAgent::Capture { rank, incarnation, image, mode } => {
@@ -351,6 +356,10 @@ impl Agent {
         image: Option<(UnixStream, Instant)>,
     ) {
         let key = (start.rank, start.incarnation);
+        if self.killed.remove(&key) {
+            let reason = "killed before it was started".to_string();
+            return self.start_failed(key, reason, StartFault::Killed(libc::SIGKILL));
+        }
         let launched = match image {
             None => launch(&start, &meta, From::Program, &self.dir).map(|l| (l, None)),
             Some((stream, since)) => self.launch_image(&start, &meta, stream, since),
