@@ -1,71 +1,63 @@
-//! One connection of a rank: its handshake, what has been read and not yet understood, what is to be
+//! One connection of the loop: its handshake, what has been read and not yet understood, what is to be
 //! written. It must never hold more than its bounds, whatever the other side sends.
 
-use eyrie_wire::auth::{random, Secret, Side, NONCE_LEN, PROOF_LEN};
-use eyrie_wire::data::{Challenge, Header, Hello, Stream, MAX_FRAME};
-use eyrie_wire::{Incarnation, Rank};
+use eyrie_transport::handshake::{Accepting, HandshakeError, Step, MAX_WANTED};
+use eyrie_transport::Stream;
+use eyrie_wire::auth::Secret;
+use eyrie_wire::data::MAX_FRAME;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-/// How long a connection may take to prove itself.
-pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes read at once.
 const READ_BYTES: usize = 128 * 1024;
 const _: () = assert!(READ_BYTES > MAX_FRAME);
-/// Bytes that wait for a slow reader before the log cursor stops feeding it.
-pub const OUT_BYTES: usize = 128 * 1024;
+/// Bytes that wait for a slow reader before its log stops feeding it.
+const OUT_BYTES: usize = 128 * 1024;
 
 /// How far a connection has come.
 pub enum Stage {
-    /// Waits for the hello.
-    Hello,
-    /// Waits for the proof.
-    Proof { hello: Hello, nonce: [u8; NONCE_LEN] },
-    /// The other side is this rank.
-    Rank { stream: Stream, rank: Rank, incarnation: Incarnation },
+    /// The other side has not proven itself.
+    Handshake(Accepting),
+    Open,
     /// Nothing more is read; closed once the rest is written.
     Closing,
 }
 
-/// What a handshake step gave.
-pub enum Handshake {
-    More,
-    Proven(Hello),
-}
-
 /// A connection.
 pub struct Conn {
-    socket: UnixStream,
+    socket: Stream,
     pub stage: Stage,
+    /// When it began, or began to close.
     pub since: Instant,
     /// Grows once and stays; the first `filled` bytes count.
     input: Vec<u8>,
     filled: usize,
     /// Bytes read since the start.
     pub received: u64,
-    out: Vec<u8>,
+    pub out: Vec<u8>,
     written: usize,
     /// Descriptors that go with the byte of `out` at this index.
     descriptors: VecDeque<(usize, Arc<OwnedFd>)>,
     /// The kernel did not take everything; wait until it does.
     pub blocked: bool,
-    /// Frames of this stream that are logged, and how many of them the rank does not know of yet.
-    pub frames: u64,
-    pub unacknowledged: u64,
-    pub unacknowledged_bytes: usize,
-    /// Segments whose descriptors the other side has, oldest first.
-    pub segments: VecDeque<u32>,
+    /// The loop has been told to wait for room to write.
+    pub watched: bool,
+    /// Not to be read at present.
+    pub held: bool,
+    /// Something was queued since it was last written.
+    pub touched: bool,
 }
 
 impl Conn {
-    pub fn new(socket: UnixStream) -> Conn {
+    pub fn new(socket: Stream) -> Conn {
         Conn {
             socket,
-            stage: Stage::Hello,
+            stage: Stage::Handshake(Accepting::default()),
             since: Instant::now(),
             input: Vec::new(),
             filled: 0,
@@ -74,10 +66,9 @@ impl Conn {
             written: 0,
             descriptors: VecDeque::new(),
             blocked: false,
-            frames: 0,
-            unacknowledged: 0,
-            unacknowledged_bytes: 0,
-            segments: VecDeque::new(),
+            watched: false,
+            held: false,
+            touched: false,
         }
     }
 
@@ -86,31 +77,43 @@ impl Conn {
     /// # Errors
     /// The socket's, but for "nothing there".
     pub fn read(&mut self) -> io::Result<bool> {
-        let want = match self.stage {
-            Stage::Rank { .. } => READ_BYTES,
-            // Who has not proven itself gets no more than a handshake's worth of memory.
-            _ => 256,
+        // Who has not proven itself gets no more than a handshake's worth of memory.
+        let (room, limit) = match &self.stage {
+            Stage::Handshake(accepting) => (MAX_WANTED, accepting.wanted()),
+            _ => (READ_BYTES, READ_BYTES),
         };
-        if self.input.len() < want {
-            self.input.resize(want, 0);
+        if self.input.len() < room {
+            self.input.resize(room, 0);
         }
-        if self.filled >= want {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidData,
-                "too much before the handshake",
-            ));
-        }
-        let room = &mut self.input[self.filled..];
-        let got = rustix::net::recv(&self.socket, room, rustix::net::RecvFlags::DONTWAIT);
-        let n = got.as_ref().map_or(0, |g| g.0);
-        self.filled += n;
-        self.received += n as u64;
-        match got {
+        let into = &mut self.input[self.filled..limit];
+        match rustix::net::recv(&self.socket, into, RecvFlags::DONTWAIT) {
             Ok((0, _)) => Ok(false),
-            Ok(_) => Ok(true),
-            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(true),
+            Ok((n, _)) => {
+                self.filled += n;
+                self.received += n as u64;
+                Ok(true)
+            }
+            Err(Errno::AGAIN | Errno::INTR) => Ok(true),
             Err(e) => Err(e.into()),
         }
+    }
+
+    /// The next step of the handshake, if all bytes for it have come.
+    ///
+    /// # Errors
+    /// Why the other side is refused; what it is to be told is queued.
+    pub fn handshake(&mut self, secret: &Secret) -> Result<Step, HandshakeError> {
+        let Stage::Handshake(accepting) = &mut self.stage else { return Ok(Step::More) };
+        if self.filled < accepting.wanted() {
+            return Ok(Step::More);
+        }
+        let filled = std::mem::take(&mut self.filled);
+        accepting.step(&self.input[..filled], secret, &mut self.out)
+    }
+
+    /// Whether a step of the handshake can be made with what has been read.
+    pub fn can_step(&self) -> bool {
+        matches!(&self.stage, Stage::Handshake(a) if a.wanted() > 0 && self.filled >= a.wanted())
     }
 
     /// Takes the buffer and how much of it counts; give it back with [`Conn::put_back`].
@@ -125,56 +128,14 @@ impl Conn {
         self.input = input;
     }
 
-    fn consume(&mut self, used: usize) {
-        self.input.copy_within(used..self.filled, 0);
-        self.filled -= used;
-    }
-
-    /// The next step of the handshake with what was read.
-    ///
-    /// # Errors
-    /// Why the other side is refused.
-    pub fn handshake(&mut self, secret: &Secret) -> Result<Handshake, &'static str> {
-        match &self.stage {
-            Stage::Hello => {
-                let Some(bytes) = self.input[..self.filled].first_chunk::<{ Hello::LEN }>() else {
-                    return Ok(Handshake::More);
-                };
-                let (hello, nonce) = (Hello::decode(bytes)?, random());
-                let proof = secret.proof(Side::Accepting, &hello.nonce, &nonce, bytes);
-                self.consume(Hello::LEN);
-                self.out.extend_from_slice(&Challenge { nonce, proof }.encode());
-                self.stage = Stage::Proof { hello, nonce };
-                Ok(Handshake::More)
-            }
-            Stage::Proof { hello, nonce } => {
-                let Some(proof) = self.input[..self.filled].first_chunk::<PROOF_LEN>() else {
-                    return Ok(Handshake::More);
-                };
-                let claim = hello.encode();
-                if !secret.verify(Side::Connecting, &hello.nonce, nonce, &claim, proof) {
-                    return Err("does not know the secret of the job");
-                }
-                let hello = *hello;
-                self.consume(PROOF_LEN);
-                let Hello { stream, rank, incarnation, .. } = hello;
-                self.stage = Stage::Rank { stream, rank, incarnation };
-                Ok(Handshake::Proven(hello))
-            }
-            Stage::Rank { .. } | Stage::Closing => Ok(Handshake::More),
-        }
-    }
-
-    /// Queues a frame.
-    pub fn push(&mut self, header: &Header, payload: &[u8]) {
-        self.out.extend_from_slice(&header.encode());
-        self.out.extend_from_slice(payload);
-    }
-
-    /// Queues a frame that a descriptor goes with.
-    pub fn push_with_descriptor(&mut self, header: &Header, descriptor: Arc<OwnedFd>) {
+    /// A descriptor goes with the next byte that is put into `out`.
+    pub fn attach(&mut self, descriptor: Arc<OwnedFd>) {
         self.descriptors.push_back((self.out.len(), descriptor));
-        self.push(header, &[]);
+    }
+
+    /// Whether more messages may be queued.
+    pub fn has_room(&self) -> bool {
+        !self.blocked && self.waiting() < OUT_BYTES
     }
 
     /// Bytes that wait to be written.
@@ -191,12 +152,12 @@ impl Conn {
         while self.written < self.out.len() {
             match self.send_some() {
                 Ok(n) => self.written += n,
-                Err(rustix::io::Errno::AGAIN) => {
+                Err(Errno::AGAIN) => {
                     self.blocked = true;
                     self.compact();
                     return Ok(());
                 }
-                Err(rustix::io::Errno::INTR) => {}
+                Err(Errno::INTR) => {}
                 Err(e) => return Err(e.into()),
             }
         }
@@ -213,8 +174,7 @@ impl Conn {
         self.written = 0;
     }
 
-    fn send_some(&mut self) -> Result<usize, rustix::io::Errno> {
-        use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+    fn send_some(&mut self) -> Result<usize, Errno> {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         match self.descriptors.front() {
             Some((at, descriptor)) if *at == self.written => {

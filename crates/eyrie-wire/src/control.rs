@@ -1,7 +1,7 @@
 //! Messages between the controller and its agents: postcard in frames of `u32 length` and payload.
 //! A length beyond [`MAX_FRAME`] or a payload that does not decode ends the connection.
 
-use crate::{ImageId, Incarnation, Node, Rank};
+use crate::{data, ImageId, Incarnation, Node, Rank, RankInstance};
 use serde::{de::DeserializeOwned, Deserialize, Serialize};
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
@@ -18,6 +18,8 @@ pub enum Claim {
     ImageUpload { rank: Rank, incarnation: Incarnation, image: ImageId },
     /// A connection on which the store hands an image to an agent.
     ImageFetch { rank: Rank, image: ImageId },
+    /// A stream of a rank to a router.
+    Rank { instance: RankInstance, stream: data::Stream },
     /// `eyrie status`, `inject`, `checkpoint`: one JSON request line, one JSON answer line.
     User,
 }

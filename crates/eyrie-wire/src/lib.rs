@@ -17,5 +17,20 @@ pub type Rank = u32;
 pub type Node = u32;
 /// Which life of a rank this is: 1 for the first. At most the newest may speak.
 pub type Incarnation = u32;
+/// One life of a rank: this incarnation of it. At most the newest may speak.
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, serde::Serialize, serde::Deserialize,
+)]
+pub struct RankInstance {
+    pub rank: Rank,
+    pub incarnation: Incarnation,
+}
+
+impl std::fmt::Display for RankInstance {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "incarnation {} of rank {}", self.incarnation, self.rank)
+    }
+}
+
 /// Number of a process image of a rank: 1 for the first, increasing.
 pub type ImageId = u64;

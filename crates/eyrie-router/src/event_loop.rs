@@ -1,0 +1,467 @@
+//! The router's loop: one thread, one epoll. It moves bytes between sockets and the protocol, and
+//! decides nothing. It must never wait for a rank.
+
+use crate::conn::{Conn, Stage};
+use crate::protocol::{ConnId, Output, Protocol, RouterCommand, RouterEvent, Stats};
+use crate::space::{Bounds, Files};
+use crate::Config;
+use crossbeam_channel::Sender;
+use eyrie_transport::handshake::{verdict, HandshakeError, Step};
+use eyrie_transport::Listener;
+use eyrie_wire::auth::Secret;
+use eyrie_wire::control::Claim;
+use eyrie_wire::data::{put, put_plain, Determinant, Frame, Header};
+use rustix::buffer::spare_capacity;
+use rustix::event::{epoll, Timespec};
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// What the handle asks of the loop.
+pub enum Order {
+    Command(RouterCommand),
+    Stats(Sender<Stats>),
+    Stop,
+}
+
+/// The queue of orders and the descriptor that wakes the loop.
+pub struct Mailbox {
+    pub orders: Mutex<Vec<Order>>,
+    pub wake: OwnedFd,
+}
+
+const LISTENER: u64 = 0;
+const WAKE: u64 = 1;
+const FIRST_CONN: u64 = 2;
+
+/// How long a connection may take to prove itself, or to be closed.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Connections that have not proven themselves, at a time.
+const MAX_STRANGERS: usize = 1024;
+/// How often the loop looks after deadlines and space.
+const TICK: Duration = Duration::from_millis(500);
+/// Reads of a connection that is drained before its rank is fenced: more than a socket's buffer ever
+/// holds, so that a sender that is still alive cannot keep us here.
+const DRAIN_READS: usize = 1024;
+
+/// How long the router asks again before it sleeps, and after how many failures it stops doing so.
+const SPIN_TIME: Duration = Duration::from_micros(20);
+const SPIN_MISSES: u32 = 8;
+
+/// Waiting for events: where one follows another within a few microseconds, asking again is faster than
+/// sleeping and being woken. Where asking did not help lately, it sleeps at once.
+#[derive(Default)]
+struct Spin {
+    /// Times in a row that asking again did not help.
+    misses: u32,
+}
+
+impl Spin {
+    fn wait(&mut self, epoll: &OwnedFd, events: &mut Vec<epoll::Event>) -> Result<(), Errno> {
+        let none = Timespec { tv_sec: 0, tv_nsec: 0 };
+        if self.misses < SPIN_MISSES {
+            let start = Instant::now();
+            loop {
+                if epoll::wait(epoll, spare_capacity(events), Some(&none))? > 0 {
+                    self.misses = 0;
+                    return Ok(());
+                }
+                if start.elapsed() > SPIN_TIME {
+                    break;
+                }
+                std::thread::yield_now();
+            }
+            self.misses += 1;
+        }
+        let start = Instant::now();
+        let timeout = TICK.try_into().expect("a short time");
+        epoll::wait(epoll, spare_capacity(events), Some(&timeout))?;
+        if start.elapsed() < SPIN_TIME {
+            self.misses = 0;
+        }
+        Ok(())
+    }
+}
+
+/// The sockets: where the protocol's output goes.
+struct Wires {
+    epoll: OwnedFd,
+    conns: HashMap<ConnId, Conn>,
+    /// Connections with something to write.
+    touched: Vec<ConnId>,
+    events: Sender<RouterEvent>,
+}
+
+impl Wires {
+    fn queue(&mut self, id: ConnId, put: impl FnOnce(&mut Conn)) {
+        if let Some(conn) = self.conns.get_mut(&id) {
+            put(conn);
+            if !conn.touched {
+                conn.touched = true;
+                self.touched.push(id);
+            }
+        }
+    }
+
+    /// Waits for what the connection waits for.
+    fn watch(&mut self, id: ConnId) {
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        conn.watched = conn.blocked;
+        if conn.held {
+            return;
+        }
+        let mut flags = epoll::EventFlags::empty();
+        flags.set(epoll::EventFlags::IN, !matches!(conn.stage, Stage::Closing));
+        flags.set(epoll::EventFlags::OUT, conn.blocked);
+        // A connection that cannot be watched is closed by its rank's next attempt.
+        let _ = epoll::modify(&self.epoll, &*conn, epoll::EventData::new_u64(id), flags);
+    }
+
+    fn remove(&mut self, id: ConnId) {
+        if let Some(conn) = self.conns.remove(&id) {
+            if !conn.held {
+                let _ = epoll::delete(&self.epoll, &conn);
+            }
+        }
+    }
+}
+
+impl Output<Arc<OwnedFd>> for Wires {
+    fn frame(&mut self, id: ConnId, header: &Header, payload: &[u8]) {
+        self.queue(id, |conn| put_plain(&mut conn.out, header, payload));
+    }
+
+    fn determinants(&mut self, id: ConnId, header: &Header, list: &[Determinant]) {
+        self.queue(id, |conn| {
+            put(&mut conn.out, header, list.iter().copied(), &[]);
+        });
+    }
+
+    fn logged(&mut self, id: ConnId, frame: &[u8]) {
+        self.queue(id, |conn| conn.out.extend_from_slice(frame));
+    }
+
+    fn frame_with_file(&mut self, id: ConnId, header: &Header, file: Arc<OwnedFd>) {
+        self.queue(id, |conn| {
+            conn.attach(file);
+            put_plain(&mut conn.out, header, &[]);
+        });
+    }
+
+    fn has_room(&self, id: ConnId) -> bool {
+        self.conns.get(&id).is_some_and(Conn::has_room)
+    }
+
+    fn close(&mut self, id: ConnId) {
+        self.queue(id, |conn| {
+            conn.stage = Stage::Closing;
+            conn.since = Instant::now();
+        });
+    }
+
+    fn hold(&mut self, id: ConnId, held: bool) {
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        if conn.held == held {
+            return;
+        }
+        conn.held = held;
+        // Taken out altogether: the end of the other side would be told again and again.
+        if held {
+            let _ = epoll::delete(&self.epoll, &*conn);
+        } else {
+            let mut flags = epoll::EventFlags::IN;
+            flags.set(epoll::EventFlags::OUT, conn.blocked);
+            let _ = epoll::add(&self.epoll, &*conn, epoll::EventData::new_u64(id), flags);
+        }
+    }
+
+    fn event(&mut self, event: RouterEvent) {
+        tracing::debug!(?event);
+        // Nobody listens any more only while the job ends.
+        let _ = self.events.send(event);
+    }
+}
+
+/// The loop.
+pub struct Loop {
+    protocol: Protocol<Files>,
+    wires: Wires,
+    listener: Listener,
+    secret: Secret,
+    mailbox: Arc<Mailbox>,
+    next_conn: ConnId,
+    begun: Instant,
+}
+
+impl Loop {
+    /// Binds the address and opens the files of the log.
+    ///
+    /// # Errors
+    /// When either cannot be done.
+    pub fn new(
+        config: Config,
+        events: Sender<RouterEvent>,
+        mailbox: Arc<Mailbox>,
+    ) -> io::Result<Loop> {
+        let listener = Listener::bind(&config.listen)?;
+        listener.set_nonblocking(true)?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let data = epoll::EventData::new_u64;
+        epoll::add(&epoll, &listener, data(LISTENER), epoll::EventFlags::IN)?;
+        epoll::add(&epoll, &mailbox.wake, data(WAKE), epoll::EventFlags::IN)?;
+        let files = Files::create(&config.spill_dir)?;
+        let bounds = Bounds { memory: config.log_memory, disk: config.log_disk };
+        Ok(Loop {
+            protocol: Protocol::new(config.at_home, bounds, files),
+            wires: Wires { epoll, conns: HashMap::new(), touched: Vec::new(), events },
+            listener,
+            secret: config.secret,
+            mailbox,
+            next_conn: FIRST_CONN,
+            begun: Instant::now(),
+        })
+    }
+
+    /// Runs until told to stop.
+    pub fn run(mut self) {
+        let mut events = Vec::with_capacity(256);
+        let mut last_tick = Instant::now();
+        let mut spin = Spin::default();
+        loop {
+            events.clear();
+            match spin.wait(&self.wires.epoll, &mut events) {
+                Ok(()) | Err(Errno::INTR) => {}
+                Err(e) => return self.wires.event(RouterEvent::Fatal { reason: e.to_string() }),
+            }
+            for event in &events {
+                match event.data.u64() {
+                    LISTENER => self.accept(),
+                    WAKE => {
+                        if self.obey() {
+                            return;
+                        }
+                    }
+                    id => self.serve(id, event.flags),
+                }
+            }
+            if last_tick.elapsed() >= TICK {
+                last_tick = Instant::now();
+                self.tick();
+            }
+        }
+    }
+
+    fn tick(&mut self) {
+        let late: Vec<ConnId> = (self.wires.conns.iter())
+            .filter(|(_, c)| !matches!(c.stage, Stage::Open) && c.since.elapsed() > PATIENCE)
+            .map(|(id, _)| *id)
+            .collect();
+        for id in late {
+            self.lose(id);
+        }
+        self.protocol.tick(self.begun.elapsed(), &mut self.wires);
+        self.write_touched();
+    }
+
+    fn accept(&mut self) {
+        while let Ok(socket) = self.listener.accept() {
+            let strangers = self.wires.conns.values();
+            let strangers = strangers.filter(|c| matches!(c.stage, Stage::Handshake(_))).count();
+            if strangers >= MAX_STRANGERS || socket.set_nonblocking(true).is_err() {
+                continue;
+            }
+            let (id, conn) = (self.next_conn, Conn::new(socket));
+            self.next_conn += 1;
+            let data = epoll::EventData::new_u64(id);
+            if epoll::add(&self.wires.epoll, &conn, data, epoll::EventFlags::IN).is_ok() {
+                self.wires.conns.insert(id, conn);
+            }
+        }
+    }
+
+    fn serve(&mut self, id: ConnId, flags: epoll::EventFlags) {
+        use epoll::EventFlags as F;
+        if flags.contains(F::OUT) {
+            self.write(id);
+        }
+        if flags.intersects(F::IN | F::HUP | F::ERR) {
+            self.read(id);
+            self.write_touched();
+        }
+    }
+
+    /// Reads what is there and hands it on. True: more may come.
+    fn read(&mut self, id: ConnId) -> bool {
+        let Some(conn) = self.wires.conns.get_mut(&id) else { return false };
+        if matches!(conn.stage, Stage::Closing) {
+            // Whether the other side is still there to be told.
+            self.write(id);
+            return false;
+        }
+        let alive = match conn.read() {
+            Ok(alive) => self.understand(id) && alive,
+            Err(e) => {
+                tracing::debug!(conn = id, error = %e, "a connection broke");
+                false
+            }
+        };
+        if !alive {
+            self.lose(id);
+        }
+        alive
+    }
+
+    /// Ends a connection from this side.
+    fn lose(&mut self, id: ConnId) {
+        match self.wires.conns.get(&id).map(|c| &c.stage) {
+            // What is queued is written first.
+            Some(Stage::Closing) if self.wires.conns[&id].waiting() > 0 => {}
+            Some(_) => {
+                self.protocol.disconnected(id, &mut self.wires);
+                self.wires.remove(id);
+            }
+            None => {}
+        }
+    }
+
+    /// What was read: steps of the handshake, then frames. False: the connection is over.
+    fn understand(&mut self, id: ConnId) -> bool {
+        while let Some(conn) = self.wires.conns.get_mut(&id).filter(|c| c.can_step()) {
+            let step = conn.handshake(&self.secret);
+            self.wires.queue(id, |_| {});
+            match step {
+                Ok(Step::More) => {}
+                Ok(Step::Proven(claim)) => return self.admit(id, &claim),
+                Err(e) => return self.refuse_stranger(id, &e),
+            }
+        }
+        match self.wires.conns.get(&id).map(|c| &c.stage) {
+            Some(Stage::Open) => self.frames(id),
+            other => other.is_some(),
+        }
+    }
+
+    fn refuse_stranger(&mut self, id: ConnId, e: &HandshakeError) -> bool {
+        let event = RouterEvent::Refused { instance: None, reason: e.to_string() };
+        self.wires.event(event);
+        self.wires.close(id);
+        true
+    }
+
+    fn admit(&mut self, id: ConnId, claim: &Claim) -> bool {
+        let Claim::Rank { instance, stream } = *claim else {
+            self.wires.queue(id, |conn| conn.out.extend(verdict(Err("ranks only"))));
+            let reason = "somebody who is no rank".into();
+            self.wires.event(RouterEvent::Refused { instance: None, reason });
+            self.wires.close(id);
+            return true;
+        };
+        let admitted = self.protocol.admit(instance);
+        let answer = verdict(admitted.as_ref().map(drop).map_err(String::as_str));
+        self.wires.queue(id, |conn| conn.out.extend(answer));
+        match admitted {
+            Ok(()) => {
+                if let Some(conn) = self.wires.conns.get_mut(&id) {
+                    conn.stage = Stage::Open;
+                }
+                tracing::debug!(conn = id, %instance, ?stream, "connected");
+                self.protocol.connected(id, instance, stream, &mut self.wires);
+            }
+            Err(reason) => {
+                self.wires.event(RouterEvent::Refused { instance: Some(instance), reason });
+                self.wires.close(id);
+            }
+        }
+        true
+    }
+
+    fn frames(&mut self, id: ConnId) -> bool {
+        let Some(conn) = self.wires.conns.get_mut(&id) else { return false };
+        let (input, filled) = conn.take_input();
+        let (mut used, mut open) = (0, true);
+        while open {
+            match Frame::parse(&input[used..filled]) {
+                Ok(Some(frame)) => {
+                    used += frame.len;
+                    open = self.protocol.frame(id, &frame, &mut self.wires);
+                }
+                Ok(None) => break,
+                Err(reason) => {
+                    self.protocol.refuse(id, reason, &mut self.wires);
+                    open = false;
+                }
+            }
+        }
+        if let Some(conn) = self.wires.conns.get_mut(&id) {
+            conn.put_back(input, used);
+        }
+        self.protocol.settle(id, &mut self.wires);
+        true
+    }
+
+    fn write_touched(&mut self) {
+        while let Some(id) = self.wires.touched.pop() {
+            self.write(id);
+        }
+    }
+
+    /// Writes what is queued, and what the protocol has more for this connection.
+    fn write(&mut self, id: ConnId) {
+        loop {
+            let Some(conn) = self.wires.conns.get_mut(&id) else { return };
+            conn.touched = false;
+            if conn.flush().is_err() {
+                self.protocol.disconnected(id, &mut self.wires);
+                return self.wires.remove(id);
+            }
+            match (&conn.stage, conn.blocked) {
+                (_, true) => break,
+                (Stage::Closing, false) => return self.wires.remove(id),
+                (_, false) => {}
+            }
+            if !self.protocol.writable(id, &mut self.wires) {
+                break;
+            }
+        }
+        if self.wires.conns.get(&id).is_some_and(|c| c.blocked != c.watched) {
+            self.wires.watch(id);
+        }
+    }
+
+    /// Does what the handle asked for. True: stop.
+    fn obey(&mut self) -> bool {
+        let mut count = [0u8; 8];
+        let _ = rustix::io::read(&self.mailbox.wake, &mut count);
+        let orders = self.mailbox.orders.lock().map(|mut o| std::mem::take(&mut *o));
+        for order in orders.unwrap_or_default() {
+            match order {
+                Order::Stop => return true,
+                Order::Stats(reply) => drop(reply.send(self.protocol.stats())),
+                Order::Command(command) => {
+                    if let RouterCommand::Fence(instance) = command {
+                        self.drain(instance.rank);
+                    }
+                    self.protocol.command(command, &mut self.wires);
+                }
+            }
+        }
+        self.write_touched();
+        false
+    }
+
+    /// Reads what the rank's send stream still holds: what an old incarnation has given to the kernel is
+    /// part of its history, because an image taken after a send counts on it.
+    fn drain(&mut self, rank: eyrie_wire::Rank) {
+        let Some(id) = self.protocol.send_stream(rank) else { return };
+        for _ in 0..DRAIN_READS {
+            let received = |wires: &Wires| wires.conns.get(&id).map(|c| c.received);
+            let before = received(&self.wires);
+            if !self.read(id) || received(&self.wires) == before {
+                break;
+            }
+        }
+    }
+}

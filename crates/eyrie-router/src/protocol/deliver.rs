@@ -1,0 +1,195 @@
+//! Delivery streams: a rank is fed from its log, as far as it takes. A slow reader is left behind and
+//! fed later; nobody waits for it.
+
+use super::log::Log;
+use super::mutation::{active, Mutation};
+use super::{ConnId, Output, Protocol, RouterEvent};
+use crate::space::Store;
+use eyrie_wire::data::{
+    Deliver, Determinant, Frame, Header, Message, Ready, Resume, Segment, SegmentDrop, Stream,
+    MAX_DETERMINANTS,
+};
+use eyrie_wire::Rank;
+
+/// Segments whose files one connection may hold at a time.
+const PASSED_SEGMENTS: usize = 32;
+
+impl<S: Store> Protocol<S> {
+    /// A frame on a delivery stream.
+    pub(super) fn asked(
+        &mut self,
+        id: ConnId,
+        rank: Rank,
+        frame: &Frame,
+        out: &mut impl Output<S::File>,
+    ) -> Result<(), &'static str> {
+        match frame.header {
+            Header::Resume(resume) => self.resume(id, rank, resume, out),
+            Header::Replayed(replayed) => {
+                let state = &self.ranks[rank as usize];
+                let messages = replayed.rsn.saturating_sub(state.resumed.unwrap_or(0));
+                let instance = eyrie_wire::RankInstance { rank, incarnation: state.incarnation };
+                out.event(RouterEvent::Replayed { instance, messages });
+            }
+            _ => return Err("unexpected kind of frame on a delivery stream"),
+        }
+        Ok(())
+    }
+
+    /// Why a delivery stream cannot begin there.
+    pub(super) fn resume_refusal(&self, rank: Rank, rsn: u64) -> Option<String> {
+        let log = &self.logs[rank as usize];
+        if !self.at_home[rank as usize] {
+            Some("this is not the rank's home router".to_string())
+        } else if !self.ranks[rank as usize].recovered && !active(Mutation::SkipRecovery) {
+            Some("the rank's recovery has not been prepared".to_string())
+        } else if rsn < log.floor() || rsn > log.newest() {
+            Some(format!(
+                "the log holds messages {} to {}, the rank resumes behind {rsn}",
+                log.floor() + 1,
+                log.newest()
+            ))
+        } else {
+            None
+        }
+    }
+
+    /// Starts a delivery stream behind what the rank has, with the determinants behind its clock.
+    fn resume(
+        &mut self,
+        id: ConnId,
+        rank: Rank,
+        resume: Resume,
+        out: &mut impl Output<S::File>,
+    ) {
+        let Resume { rsn, clock } = resume;
+        if let Some(reason) = self.resume_refusal(rank, rsn) {
+            out.frame(id, &Header::Refused, reason.as_bytes());
+            return self.refuse(id, &reason, out);
+        }
+        let from = if active(Mutation::ResumeLate) { rsn + 1 } else { rsn };
+        let cursor = match self.logs[rank as usize].cursor_after(from, &self.space) {
+            Ok(cursor) => cursor,
+            Err(e) => return unreadable(rank, &e, out),
+        };
+        let state = &mut self.ranks[rank as usize];
+        state.cursor = cursor;
+        state.resumed = Some(rsn);
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        conn.segments.clear();
+        let instance = conn.instance;
+        let after = match active(Mutation::ReplayThePast) {
+            true => 0,
+            false => state.determinants.partition_point(|d| d.clock <= clock),
+        };
+        // A no-delivery determinant may not know what was truncated before it.
+        let held = |d: &Determinant| Determinant { rsn: d.rsn.max(rsn), ..*d };
+        let list: Vec<Determinant> = state.determinants[after..].iter().map(held).collect();
+        for part in list.chunks(MAX_DETERMINANTS) {
+            out.determinants(id, &Header::Replay, part);
+        }
+        out.frame(id, &Header::Ready(Ready { clock: 0 }), &[]);
+        out.event(RouterEvent::Connected(instance));
+        self.deliver(rank, out);
+    }
+
+    /// The connection takes more: true when there was more for it.
+    pub fn writable(&mut self, id: ConnId, out: &mut impl Output<S::File>) -> bool {
+        match self.conns.get(&id) {
+            Some(c) if c.stream == Stream::Delivery => {
+                let rank = c.instance.rank;
+                self.deliver(rank, out)
+            }
+            _ => false,
+        }
+    }
+
+    /// Feeds a rank from its log, as far as it takes. True: something was queued.
+    pub(super) fn deliver(&mut self, rank: Rank, out: &mut impl Output<S::File>) -> bool {
+        let state = &mut self.ranks[rank as usize];
+        let Some(id) = state.delivery.filter(|_| state.resumed.is_some()) else { return false };
+        let Some(conn) = self.conns.get_mut(&id) else { return false };
+        let log = &self.logs[rank as usize];
+        let mut queued = false;
+        while out.has_room(id) {
+            match log.next(&mut state.cursor, &self.space) {
+                Ok(Some(logged)) => {
+                    if let Some(place) = logged.deliver.place {
+                        pass_segment(id, &mut conn.segments, &self.space, place.segment, out);
+                    }
+                    let len = logged.frame.len();
+                    out.logged(id, logged.frame);
+                    Log::advance(&mut state.cursor, len);
+                    queued = true;
+                }
+                Ok(None) => break,
+                Err(e) => {
+                    unreadable(rank, &e, out);
+                    break;
+                }
+            }
+        }
+        queued
+    }
+
+    /// The error of [`Mutation::DeliverBeforeLogging`].
+    pub(super) fn deliver_unlogged(
+        &mut self,
+        source: Rank,
+        m: &Message,
+        payload: &[u8],
+        out: &mut impl Output<S::File>,
+    ) {
+        let rsn = self.logs[m.destination as usize].newest() + 1;
+        let Message { ssn, envelope, size, place, .. } = *m;
+        let header = Header::Deliver(Deliver { source, ssn, rsn, envelope, size, place });
+        if let Some(id) = self.ranks[m.destination as usize].delivery {
+            out.frame(id, &header, payload);
+        }
+    }
+
+    /// Truncates the log of a rank: its messages up to `rsn` are gone.
+    pub(super) fn truncate_log(&mut self, rank: Rank, rsn: u64, out: &mut impl Output<S::File>) {
+        let log = &mut self.logs[rank as usize];
+        let before = log.memory();
+        let freed = log.truncate(rsn, &mut self.space);
+        self.block_memory -= before - log.memory();
+        for (segment, frames) in freed {
+            if !self.space.segments.frames_truncated(segment, frames) {
+                continue;
+            }
+            for (id, conn) in &mut self.conns {
+                if conn.stream == Stream::Delivery && conn.segments.contains(&segment) {
+                    conn.segments.retain(|s| *s != segment);
+                    out.frame(*id, &Header::SegmentDrop(SegmentDrop { segment }), &[]);
+                }
+            }
+        }
+    }
+}
+
+fn unreadable<F>(rank: Rank, e: &std::io::Error, out: &mut impl Output<F>) {
+    let reason = format!("the log of rank {rank} cannot be read back: {e}");
+    out.event(RouterEvent::Fatal { reason });
+}
+
+/// Gives the receiver a segment's file when it does not have it.
+fn pass_segment<S: Store>(
+    id: ConnId,
+    passed: &mut std::collections::VecDeque<u32>,
+    space: &crate::space::Space<S>,
+    segment: u32,
+    out: &mut impl Output<S::File>,
+) {
+    if passed.contains(&segment) {
+        return;
+    }
+    let Some(found) = space.segments.get(segment) else { return };
+    while passed.len() >= PASSED_SEGMENTS {
+        let Some(oldest) = passed.pop_front() else { break };
+        out.frame(id, &Header::SegmentDrop(SegmentDrop { segment: oldest }), &[]);
+    }
+    let header = Header::Segment(Segment { segment, bytes: found.bytes });
+    out.frame_with_file(id, &header, found.file.clone());
+    passed.push_back(segment);
+}

@@ -1,0 +1,399 @@
+//! The router's protocol: connections, frames and commands in; frames, closes and events out. It has no
+//! socket, no clock and no thread of its own. It must never let a message reach a rank before it is
+//! logged, nor let an older incarnation speak.
+
+mod deliver;
+mod log;
+mod mutation;
+mod room;
+mod send;
+mod verify;
+
+#[cfg(test)]
+mod tests;
+
+use crate::space::{Bounds, Space, Store};
+use eyrie_wire::data::{Determinant, Frame, Header, Stream};
+use eyrie_wire::{Rank, RankInstance};
+use log::{Cursor, Log};
+use mutation::{active, Mutation};
+use serde::{Deserialize, Serialize};
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+use verify::Verifier;
+
+/// A connection, as the loop numbers it. Numbers are not used again.
+pub type ConnId = u64;
+
+/// What the controller asks of a router.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum RouterCommand {
+    /// From now on only this incarnation of the rank may speak; connections of older ones are closed.
+    /// Answered by [`RouterEvent::Fenced`].
+    Fence(RankInstance),
+    /// At the rank's home router, after all routers have fenced: lets the incarnation in, with the
+    /// determinants of all routers (any order, repeats allowed) to replay.
+    Recover { instance: RankInstance, determinants: Vec<Determinant> },
+    /// An image of the rank counts: messages up to `rsn` and determinants up to `clock` are truncated.
+    Truncate { rank: Rank, clock: u64, rsn: u64 },
+    /// Breaks the connections of a rank, as a network failure would.
+    BreakConnections(Rank),
+}
+
+/// What the controller hears from a router.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum RouterEvent {
+    /// Only this incarnation may speak now; these are the rank's determinants that this router holds.
+    Fenced { instance: RankInstance, determinants: Vec<Determinant> },
+    /// A rank's incarnation has proven itself and is connected to its home router.
+    Connected(RankInstance),
+    /// The connection of a rank to its home router ended (it will come back, or it died).
+    Disconnected(RankInstance),
+    /// The rank has followed its last determinant; `messages` were delivered again.
+    Replayed { instance: RankInstance, messages: u64 },
+    /// An older incarnation (or somebody else) tried to speak and was refused.
+    Refused { instance: Option<RankInstance>, reason: String },
+    /// A message sent again differs in its envelope from the logged one: the job must end.
+    Divergence { rank: Rank, reason: String },
+    /// A message sent again differs in content only: reported once per recovery.
+    ContentDiffers { rank: Rank, reason: String },
+    /// So many bytes were ever logged for this rank; told each time that it has grown by some.
+    LogGrown { rank: Rank, bytes: u64 },
+    /// The disk's share is nearly used up: an image of this rank would free most.
+    LogScarce { rank: Rank },
+    /// No space is left: senders wait until images free some.
+    HeldBack { reason: String },
+    /// The log cannot be kept: this rank cannot be recovered until its next image.
+    Unprotected { rank: Rank, reason: String },
+    /// The router cannot go on.
+    Fatal { reason: String },
+}
+
+/// Where the protocol's output goes. `F` is a segment's file.
+pub trait Output<F> {
+    /// Queues a frame.
+    fn frame(&mut self, conn: ConnId, header: &Header, payload: &[u8]);
+    /// Queues a frame with determinants only.
+    fn determinants(&mut self, conn: ConnId, header: &Header, list: &[Determinant]);
+    /// Queues a frame as it lies in the log.
+    fn logged(&mut self, conn: ConnId, frame: &[u8]);
+    /// Queues a frame that a file goes with.
+    fn frame_with_file(&mut self, conn: ConnId, header: &Header, file: F);
+    /// Whether the connection takes more messages at present.
+    fn has_room(&self, conn: ConnId) -> bool;
+    /// Ends a connection once what is queued is written.
+    fn close(&mut self, conn: ConnId);
+    /// Whether frames of this sender are left unread.
+    fn hold(&mut self, conn: ConnId, held: bool);
+    fn event(&mut self, event: RouterEvent);
+}
+
+/// A proven connection.
+struct Conn {
+    instance: RankInstance,
+    stream: Stream,
+    /// Frames of this connection that are logged, and what of them its rank does not know of yet.
+    frames: u64,
+    unacknowledged: u64,
+    unacknowledged_bytes: usize,
+    /// Segments whose files the other side has, oldest first.
+    segments: VecDeque<u32>,
+}
+
+/// What the router knows of a rank.
+struct RankState {
+    /// Who may speak.
+    incarnation: u32,
+    /// The home router has been given what the incarnation needs to replay.
+    recovered: bool,
+    /// In order.
+    determinants: Vec<Determinant>,
+    /// The clock of the last message that this router has of it.
+    spoken: u64,
+    delivery: Option<ConnId>,
+    send: Option<ConnId>,
+    cursor: Cursor,
+    /// Behind which message the delivery stream began; `None` until its rank has said so.
+    resumed: Option<u64>,
+    verifier: Verifier,
+    /// What was last told of the growth of its log, in bytes.
+    growth_told: u64,
+}
+
+/// Figures of a router at one moment.
+#[derive(Clone, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Stats {
+    pub memory_bytes: u64,
+    pub disk_bytes: u64,
+    /// Messages and bytes logged since the start.
+    pub messages: u64,
+    pub bytes: u64,
+    /// Logged bytes kept at present, for each rank (zero for ranks at home elsewhere).
+    pub log_bytes: Vec<u64>,
+}
+
+/// The protocol of one router.
+pub struct Protocol<S: Store> {
+    /// Whether a rank is at home here.
+    at_home: Vec<bool>,
+    ranks: Vec<RankState>,
+    /// Logs of the ranks that are at home here (empty ones for the others).
+    logs: Vec<Log>,
+    space: Space<S>,
+    conns: HashMap<ConnId, Conn>,
+    room: room::Room,
+    /// Ranks with new messages.
+    dirty: Vec<Rank>,
+    /// Bytes of frames in memory.
+    block_memory: u64,
+    messages: u64,
+    bytes: u64,
+}
+
+impl<S: Store> Protocol<S> {
+    /// `at_home`: for each rank of the job whether it is at home here.
+    pub fn new(at_home: Vec<bool>, bounds: Bounds, store: S) -> Protocol<S> {
+        let count = at_home.len() as u32;
+        let rank = |_| RankState {
+            incarnation: 1,
+            recovered: true,
+            determinants: Vec::new(),
+            spoken: 0,
+            delivery: None,
+            send: None,
+            cursor: Cursor::default(),
+            resumed: None,
+            verifier: Verifier::default(),
+            growth_told: 0,
+        };
+        Protocol {
+            ranks: (0..count).map(rank).collect(),
+            logs: at_home.iter().map(|here| Log::new(if *here { count } else { 0 })).collect(),
+            space: Space::new(bounds, count, store),
+            conns: HashMap::new(),
+            room: room::Room::new(bounds, count),
+            dirty: Vec::new(),
+            block_memory: 0,
+            messages: 0,
+            bytes: 0,
+            at_home,
+        }
+    }
+
+    /// Whether this incarnation may connect.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn admit(&self, instance: RankInstance) -> Result<(), String> {
+        let Some(state) = self.ranks.get(instance.rank as usize) else {
+            return Err("there is no such rank in the job".into());
+        };
+        if instance.incarnation != state.incarnation && !active(Mutation::ForgetTheFence) {
+            return Err(format!("{instance} has been replaced by {}", state.incarnation));
+        }
+        Ok(())
+    }
+
+    /// An admitted connection has begun: it takes the place of an older one of the same stream.
+    pub fn connected(
+        &mut self,
+        id: ConnId,
+        instance: RankInstance,
+        stream: Stream,
+        out: &mut impl Output<S::File>,
+    ) {
+        let state = &mut self.ranks[instance.rank as usize];
+        let slot = match stream {
+            Stream::Delivery => {
+                state.resumed = None;
+                &mut state.delivery
+            }
+            Stream::Send => &mut state.send,
+        };
+        let old = slot.replace(id).filter(|_| !active(Mutation::KeepOldConnection));
+        let conn = Conn {
+            instance,
+            stream,
+            frames: 0,
+            unacknowledged: 0,
+            unacknowledged_bytes: 0,
+            segments: VecDeque::new(),
+        };
+        self.conns.insert(id, conn);
+        if let Some(old) = old {
+            self.remove(old);
+            out.close(old);
+        }
+        if stream == Stream::Send {
+            self.greet_sender(id, instance.rank, out);
+            if self.room.holds() {
+                out.hold(id, true);
+            }
+        }
+    }
+
+    /// A frame of a connection. False: the connection was closed for it.
+    pub fn frame(&mut self, id: ConnId, frame: &Frame, out: &mut impl Output<S::File>) -> bool {
+        let Some(conn) = self.conns.get(&id) else { return false };
+        let (rank, stream) = (conn.instance.rank, conn.stream);
+        let result = match stream {
+            Stream::Send => self.sent(id, rank, frame, out),
+            Stream::Delivery => self.asked(id, rank, frame, out),
+        };
+        match result {
+            Ok(()) => self.conns.contains_key(&id),
+            Err(reason) => {
+                self.refuse(id, reason, out);
+                false
+            }
+        }
+    }
+
+    /// What a connection says makes no sense: it is closed.
+    pub fn refuse(&mut self, id: ConnId, reason: &str, out: &mut impl Output<S::File>) {
+        let instance = self.conns.get(&id).map(|c| c.instance);
+        out.event(RouterEvent::Refused { instance, reason: reason.into() });
+        self.disconnected(id, out);
+        out.close(id);
+    }
+
+    /// What was read at a time has been understood: acknowledges it and delivers what came.
+    pub fn settle(&mut self, id: ConnId, out: &mut impl Output<S::File>) {
+        self.acknowledge(id, false, out);
+        while let Some(rank) = self.dirty.pop() {
+            self.deliver(rank, out);
+        }
+        self.keep_room(out);
+    }
+
+    /// A connection has ended.
+    pub fn disconnected(&mut self, id: ConnId, out: &mut impl Output<S::File>) {
+        let Some((instance, stream)) = self.remove(id) else { return };
+        let state = &mut self.ranks[instance.rank as usize];
+        let slot = match stream {
+            Stream::Delivery => &mut state.delivery,
+            Stream::Send => &mut state.send,
+        };
+        if *slot == Some(id) {
+            *slot = None;
+            if stream == Stream::Delivery {
+                out.event(RouterEvent::Disconnected(instance));
+            }
+        }
+    }
+
+    /// Takes a connection away; its sender's segments take no more writes.
+    fn remove(&mut self, id: ConnId) -> Option<(RankInstance, Stream)> {
+        let conn = self.conns.remove(&id)?;
+        self.room.forget(id);
+        if conn.stream == Stream::Send {
+            for segment in conn.segments {
+                self.space.segments.abandon(segment);
+            }
+        }
+        Some((conn.instance, conn.stream))
+    }
+
+    /// The connection on which the rank sends, if there is one: what the kernel still holds of it must be
+    /// given to [`Protocol::frame`] before the rank is fenced.
+    pub fn send_stream(&self, rank: Rank) -> Option<ConnId> {
+        self.ranks.get(rank as usize)?.send
+    }
+
+    /// Does what the controller asks.
+    pub fn command(&mut self, command: RouterCommand, out: &mut impl Output<S::File>) {
+        match command {
+            RouterCommand::Fence(instance) => self.fence(instance, out),
+            RouterCommand::Recover { instance, determinants } => {
+                self.recover(instance, determinants)
+            }
+            RouterCommand::Truncate { rank, clock, rsn } => self.truncate(rank, clock, rsn, out),
+            RouterCommand::BreakConnections(rank) => {
+                let Some(state) = self.ranks.get(rank as usize) else { return };
+                for id in [state.delivery, state.send].into_iter().flatten() {
+                    self.disconnected(id, out);
+                    out.close(id);
+                }
+            }
+        }
+    }
+
+    fn fence(&mut self, instance: RankInstance, out: &mut impl Output<S::File>) {
+        let Some(state) = self.ranks.get_mut(instance.rank as usize) else { return };
+        state.incarnation = state.incarnation.max(instance.incarnation);
+        state.recovered = false;
+        for id in [state.delivery.take(), state.send.take()].into_iter().flatten() {
+            if !active(Mutation::ForgetTheFence) {
+                self.remove(id);
+                out.close(id);
+            }
+        }
+        let state = &self.ranks[instance.rank as usize];
+        let mut determinants = state.determinants.clone();
+        let last = determinants.last().copied().unwrap_or(Determinant { clock: 0, rsn: 0 });
+        if state.spoken > last.clock && !active(Mutation::ForgetWhatWasSpoken) {
+            // It spoke without having seen more: the next incarnation must not see more before that
+            // either. This is a no-delivery determinant.
+            determinants.push(Determinant { clock: state.spoken, rsn: last.rsn });
+        }
+        out.event(RouterEvent::Fenced { instance, determinants });
+    }
+
+    fn recover(&mut self, instance: RankInstance, mut determinants: Vec<Determinant>) {
+        let Some(state) = self.ranks.get_mut(instance.rank as usize) else { return };
+        if state.incarnation == instance.incarnation {
+            determinants.append(&mut state.determinants);
+            state.determinants = merge(determinants);
+            state.recovered = true;
+        }
+    }
+
+    fn truncate(&mut self, rank: Rank, clock: u64, rsn: u64, out: &mut impl Output<S::File>) {
+        let Some(state) = self.ranks.get_mut(rank as usize) else { return };
+        let gone = match active(Mutation::TruncateDeterminants) {
+            true => state.determinants.len(),
+            false => state.determinants.partition_point(|d| d.clock <= clock),
+        };
+        state.determinants.drain(..gone);
+        let rsn = if active(Mutation::TruncateTooFar) { u64::MAX } else { rsn };
+        self.truncate_log(rank, rsn, out);
+        self.serve_waiting(out);
+        self.keep_room(out);
+    }
+
+    /// Figures of this moment.
+    pub fn stats(&self) -> Stats {
+        Stats {
+            memory_bytes: self.block_memory + self.space.segments.memory(),
+            disk_bytes: self.space.disk(),
+            messages: self.messages,
+            bytes: self.bytes,
+            log_bytes: self.logs.iter().map(Log::held).collect(),
+        }
+    }
+
+    /// Time has passed (since the router's start).
+    pub fn tick(&mut self, now: Duration, out: &mut impl Output<S::File>) {
+        self.room.now = now;
+        self.serve_waiting(out);
+        self.keep_room(out);
+        self.tell_scarcity(out);
+    }
+}
+
+/// One list out of those of several routers. A router that has not heard of the last determinants gives
+/// too low a number for a no-delivery determinant: the numbers never fall.
+fn merge(mut determinants: Vec<Determinant>) -> Vec<Determinant> {
+    determinants.sort_unstable();
+    let mut merged: Vec<Determinant> = Vec::with_capacity(determinants.len());
+    for mut d in determinants {
+        match merged.last_mut() {
+            Some(last) if last.clock == d.clock => last.rsn = last.rsn.max(d.rsn),
+            last => {
+                d.rsn = d.rsn.max(last.map_or(0, |l| l.rsn));
+                merged.push(d);
+            }
+        }
+    }
+    merged
+}

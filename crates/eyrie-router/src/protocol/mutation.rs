@@ -1,0 +1,87 @@
+//! Errors that could be made in the protocol. Each can be switched on in tests, which must then fail:
+//! that proves that they would find it. Outside tests none of this is there.
+
+#[cfg(test)]
+use std::cell::Cell;
+
+/// One error each.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(not(test), allow(dead_code))]
+pub enum Mutation {
+    /// Messages are logged whatever their sequence number.
+    SkipSequenceCheck,
+    /// A message that is there already is logged again.
+    LogTwice,
+    /// The frame goes to the rank before it is logged.
+    DeliverBeforeLogging,
+    /// Frames are acknowledged before they are logged.
+    AcknowledgeEarly,
+    /// Determinants of a frame are dropped.
+    DropDeterminants,
+    /// Older incarnations may go on speaking.
+    ForgetTheFence,
+    /// A rank is let in before its recovery is prepared.
+    SkipRecovery,
+    /// A resumed stream begins one message late.
+    ResumeLate,
+    /// A resumed rank gets the determinants of its past too.
+    ReplayThePast,
+    /// No-delivery determinants are not made for what a fenced incarnation said last.
+    ForgetWhatWasSpoken,
+    /// The log is truncated one message too far.
+    TruncateTooFar,
+    /// Determinants behind the image are dropped with those before it.
+    TruncateDeterminants,
+    /// A sender is not told what is there already.
+    ForgetKnown,
+    /// Two connections may be the same stream of a rank.
+    KeepOldConnection,
+    /// Differences in envelopes are not compared.
+    SkipVerification,
+}
+
+#[cfg(test)]
+pub const ALL: [Mutation; 15] = {
+    use Mutation::*;
+    [
+        SkipSequenceCheck,
+        LogTwice,
+        DeliverBeforeLogging,
+        AcknowledgeEarly,
+        DropDeterminants,
+        ForgetTheFence,
+        SkipRecovery,
+        ResumeLate,
+        ReplayThePast,
+        ForgetWhatWasSpoken,
+        TruncateTooFar,
+        TruncateDeterminants,
+        ForgetKnown,
+        KeepOldConnection,
+        SkipVerification,
+    ]
+};
+
+#[cfg(test)]
+thread_local! {
+    static ACTIVE: Cell<Option<Mutation>> = const { Cell::new(None) };
+}
+
+/// Makes the error from now on, in this thread.
+#[cfg(test)]
+pub fn activate(mutation: Option<Mutation>) {
+    ACTIVE.with(|a| a.set(mutation));
+}
+
+/// Whether the error is to be made.
+#[cfg(test)]
+pub fn active(mutation: Mutation) -> bool {
+    ACTIVE.with(|a| a.get() == Some(mutation))
+}
+
+/// Never, outside tests.
+#[cfg(not(test))]
+#[inline(always)]
+pub const fn active(_: Mutation) -> bool {
+    false
+}

@@ -1,0 +1,180 @@
+//! Send streams: what ranks send is put in order, logged and acknowledged, and only then delivered.
+
+use super::mutation::{active, Mutation};
+use super::verify::Verifier;
+use super::{ConnId, Output, Protocol, RouterEvent};
+use crate::space::Store;
+use eyrie_wire::data::{Ack, Frame, Header, Known, Message, Ready, Repeat};
+use eyrie_wire::Rank;
+
+/// Unacknowledged frames and bytes after which a sender is told.
+const ACK_FRAMES: u64 = 256;
+const ACK_BYTES: usize = 64 * 1024;
+
+const NOT_HERE: &str = "message for a rank that is not at home at this router";
+
+impl<S: Store> Protocol<S> {
+    /// Tells a sender what this router has of it.
+    pub(super) fn greet_sender(
+        &mut self,
+        id: ConnId,
+        rank: Rank,
+        out: &mut impl Output<S::File>,
+    ) {
+        for (destination, log) in self.logs.iter().enumerate() {
+            let ssn = if self.at_home[destination] { log.last_ssn(rank) } else { 0 };
+            if ssn > 0 && !active(Mutation::ForgetKnown) {
+                let known = Known { destination: destination as Rank, ssn };
+                out.frame(id, &Header::Known(known), &[]);
+            }
+        }
+        let state = &mut self.ranks[rank as usize];
+        state.verifier = Verifier::default();
+        let clock = state.determinants.last().map_or(0, |d| d.clock);
+        out.frame(id, &Header::Ready(Ready { clock }), &[]);
+    }
+
+    /// A frame on a send stream.
+    pub(super) fn sent(
+        &mut self,
+        id: ConnId,
+        rank: Rank,
+        frame: &Frame,
+        out: &mut impl Output<S::File>,
+    ) -> Result<(), &'static str> {
+        self.keep_determinants(rank, frame);
+        if active(Mutation::AcknowledgeEarly) {
+            self.count(id, frame.len);
+            self.acknowledge(id, true, out);
+        }
+        match &frame.header {
+            Header::Message(m) => self.log_message(rank, m, frame, out)?,
+            Header::Repeat(r) => self.verify(rank, r, out)?,
+            Header::Determinants | Header::Flush => {}
+            Header::SegmentRequest(s) => self.request_segment(id, s.bytes, out),
+            Header::SegmentDone(s) => {
+                if let Some(conn) = self.conns.get_mut(&id) {
+                    conn.segments.retain(|own| *own != s.segment);
+                }
+                self.space.segments.close(s.segment);
+            }
+            _ => return Err("unexpected kind of frame on a send stream"),
+        }
+        if !active(Mutation::AcknowledgeEarly) {
+            self.count(id, frame.len);
+        }
+        if frame.header == Header::Flush {
+            self.acknowledge(id, true, out);
+        }
+        Ok(())
+    }
+
+    fn count(&mut self, id: ConnId, len: usize) {
+        if let Some(conn) = self.conns.get_mut(&id) {
+            conn.frames += 1;
+            conn.unacknowledged += 1;
+            conn.unacknowledged_bytes += len;
+        }
+    }
+
+    fn keep_determinants(&mut self, rank: Rank, frame: &Frame) {
+        let known = &mut self.ranks[rank as usize].determinants;
+        for d in frame.determinants() {
+            let new = known.last().is_none_or(|last| last.clock < d.clock);
+            if new && !active(Mutation::DropDeterminants) {
+                known.push(d);
+            }
+        }
+    }
+
+    fn is_home_of(&self, rank: Rank) -> bool {
+        self.at_home.get(rank as usize).copied().unwrap_or(false)
+    }
+
+    fn log_message(
+        &mut self,
+        source: Rank,
+        m: &Message,
+        frame: &Frame,
+        out: &mut impl Output<S::File>,
+    ) -> Result<(), &'static str> {
+        if !self.is_home_of(m.destination) {
+            return Err(NOT_HERE);
+        }
+        let state = &mut self.ranks[source as usize];
+        state.spoken = state.spoken.max(m.clock);
+        let log = &mut self.logs[m.destination as usize];
+        let last = log.last_ssn(source);
+        if m.ssn <= last && !active(Mutation::LogTwice) {
+            return Ok(());
+        }
+        if m.ssn > last + 1 && !active(Mutation::SkipSequenceCheck) {
+            return Err("a message is missing in the sequence of its sender");
+        }
+        if let Some(place) = m.place {
+            let end = place.offset.checked_add(m.size);
+            match self.space.segments.get(place.segment) {
+                Some(s) if end.is_some_and(|end| end <= s.bytes) => {}
+                _ => return Err("message outside its segment"),
+            }
+            self.space.segments.frame_logged(place.segment);
+        }
+        if active(Mutation::DeliverBeforeLogging) {
+            self.deliver_unlogged(source, m, frame.payload, out);
+        }
+        let log = &mut self.logs[m.destination as usize];
+        let before = log.memory();
+        log.append(source, m, frame.payload);
+        self.block_memory += log.memory() - before;
+        self.messages += 1;
+        self.bytes += m.size;
+        self.tell_growth(m.destination, out);
+        if self.dirty.last() != Some(&m.destination) {
+            self.dirty.push(m.destination);
+        }
+        Ok(())
+    }
+
+    fn verify(
+        &mut self,
+        source: Rank,
+        again: &Repeat,
+        out: &mut impl Output<S::File>,
+    ) -> Result<(), &'static str> {
+        if !self.is_home_of(again.destination) {
+            return Err(NOT_HERE);
+        }
+        let state = &mut self.ranks[source as usize];
+        state.spoken = state.spoken.max(again.clock);
+        let log = &self.logs[again.destination as usize];
+        let found = state.verifier.check(source, again, log, &self.space);
+        if let Some(event) = found.filter(|_| !active(Mutation::SkipVerification)) {
+            out.event(event);
+        }
+        Ok(())
+    }
+
+    /// Tells a sender what is logged, when enough has come together, or `now`.
+    pub(super) fn acknowledge(&mut self, id: ConnId, now: bool, out: &mut impl Output<S::File>) {
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        let due = conn.unacknowledged >= ACK_FRAMES || conn.unacknowledged_bytes >= ACK_BYTES;
+        if !due && !now {
+            return;
+        }
+        conn.unacknowledged = 0;
+        conn.unacknowledged_bytes = 0;
+        let state = &self.ranks[conn.instance.rank as usize];
+        let clock = state.determinants.last().map_or(0, |d| d.clock);
+        out.frame(id, &Header::Ack(Ack { frames: conn.frames, clock }), &[]);
+    }
+
+    /// Tells the controller how the log of a rank has grown, in steps.
+    fn tell_growth(&mut self, rank: Rank, out: &mut impl Output<S::File>) {
+        let (bytes, step) = (self.logs[rank as usize].appended(), self.room.growth_step());
+        let state = &mut self.ranks[rank as usize];
+        if bytes - state.growth_told >= step {
+            state.growth_told = bytes;
+            out.event(RouterEvent::LogGrown { rank, bytes });
+        }
+    }
+}

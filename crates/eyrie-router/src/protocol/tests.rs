@@ -1,0 +1,1055 @@
+//! The protocol under random interleavings of senders, receivers, lost connections, deaths, fences,
+//! images and full disks. The ranks are models that do what a rank does: their messages depend on all
+//! that they have seen and when, so that any error in order, repetition or replay shows in the content
+//! of a message. Each error of `mutation.rs` must be found by this.
+
+use super::mutation::{self, Mutation};
+use super::*;
+use crate::space::Store;
+use eyrie_wire::data::{
+    content_hash, put, put_plain, Deliver, Envelope, Message, Place, Repeat, Replayed, Resume,
+    SegmentRequest,
+};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::rc::Rc;
+
+/// Random interleavings in one run of the tests; EYRIE_SCHEDULES asks for another number.
+const SCHEDULES: u64 = 10_000;
+/// Things that happen in one of them.
+const STEPS: usize = 300;
+
+thread_local! {
+    /// What the logs have been given: (source, destination, ssn).
+    static LOGGED: RefCell<BTreeSet<(Rank, Rank, u64)>> = const { RefCell::new(BTreeSet::new()) };
+}
+
+/// Called by the log itself.
+pub fn note_logged(source: Rank, m: &Message) {
+    LOGGED.with(|l| l.borrow_mut().insert((source, m.destination, m.ssn)));
+}
+
+fn is_logged(source: Rank, destination: Rank, ssn: u64) -> bool {
+    LOGGED.with(|l| l.borrow().contains(&(source, destination, ssn)))
+}
+
+/// Files in memory; the disk can be full.
+#[derive(Default)]
+struct TestStore {
+    full: Rc<Cell<bool>>,
+    blocks: BTreeMap<u64, Vec<u8>>,
+    end: u64,
+}
+
+type TestFile = Rc<RefCell<Vec<u8>>>;
+
+impl Store for TestStore {
+    type File = TestFile;
+
+    fn memory_file(&mut self, bytes: u64) -> io::Result<TestFile> {
+        Ok(Rc::new(RefCell::new(vec![0; bytes as usize])))
+    }
+
+    fn disk_file(&mut self, bytes: u64) -> io::Result<TestFile> {
+        match self.full.get() {
+            true => Err(io::ErrorKind::StorageFull.into()),
+            false => self.memory_file(bytes),
+        }
+    }
+
+    fn read_file(&self, file: &TestFile, offset: u64, to: &mut [u8]) -> io::Result<()> {
+        let at = offset as usize;
+        to.copy_from_slice(&file.borrow()[at..at + to.len()]);
+        Ok(())
+    }
+
+    fn write_block(&mut self, bytes: &[u8]) -> io::Result<u64> {
+        if self.full.get() {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        let offset = self.end;
+        self.end += bytes.len() as u64;
+        self.blocks.insert(offset, bytes.to_vec());
+        Ok(offset)
+    }
+
+    fn read_block(&self, offset: u64, len: usize) -> io::Result<Vec<u8>> {
+        let block = self.blocks.get(&offset).ok_or(io::ErrorKind::NotFound)?;
+        assert_eq!(block.len(), len);
+        Ok(block.clone())
+    }
+
+    fn free_block(&mut self, offset: u64, len: usize) {
+        let block = self.blocks.remove(&offset).expect("freed once");
+        assert_eq!(block.len(), len);
+    }
+}
+
+/// A frame, with the file that goes with it.
+type Queued = (Vec<u8>, Option<TestFile>);
+
+/// What the protocol says, kept until the test looks.
+#[derive(Default)]
+struct Said {
+    /// Frames for each connection.
+    frames: BTreeMap<ConnId, VecDeque<Queued>>,
+    closed: Vec<ConnId>,
+    held: BTreeSet<ConnId>,
+    events: Vec<RouterEvent>,
+    /// Most frames that wait for a connection.
+    room: usize,
+}
+
+impl Said {
+    fn put(&mut self, conn: ConnId, bytes: Vec<u8>, file: Option<TestFile>) {
+        self.frames.entry(conn).or_default().push_back((bytes, file));
+    }
+}
+
+impl Output<TestFile> for Said {
+    fn frame(&mut self, conn: ConnId, header: &Header, payload: &[u8]) {
+        let mut bytes = Vec::new();
+        put_plain(&mut bytes, header, payload);
+        self.put(conn, bytes, None);
+    }
+
+    fn determinants(&mut self, conn: ConnId, header: &Header, list: &[Determinant]) {
+        let mut bytes = Vec::new();
+        put(&mut bytes, header, list.iter().copied(), &[]);
+        self.put(conn, bytes, None);
+    }
+
+    fn logged(&mut self, conn: ConnId, frame: &[u8]) {
+        self.put(conn, frame.to_vec(), None);
+    }
+
+    fn frame_with_file(&mut self, conn: ConnId, header: &Header, file: TestFile) {
+        let mut bytes = Vec::new();
+        put_plain(&mut bytes, header, &[]);
+        self.put(conn, bytes, Some(file));
+    }
+
+    fn has_room(&self, conn: ConnId) -> bool {
+        self.frames.get(&conn).map_or(0, VecDeque::len) < self.room
+    }
+
+    fn close(&mut self, conn: ConnId) {
+        self.closed.push(conn);
+    }
+
+    fn hold(&mut self, conn: ConnId, held: bool) {
+        match held {
+            true => self.held.insert(conn),
+            false => self.held.remove(&conn),
+        };
+    }
+
+    fn event(&mut self, event: RouterEvent) {
+        self.events.push(event);
+    }
+}
+
+/// What a rank computes from all that it has seen: the next word depends on every one before it.
+fn mix(state: u64, word: u64) -> u64 {
+    (state ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29) ^ word
+}
+
+/// A message that a sender keeps until it is acknowledged.
+#[derive(Clone)]
+struct Kept {
+    message: Message,
+    content: Vec<u8>,
+}
+
+/// A model of a rank: what an image of it would hold.
+#[derive(Clone)]
+struct Model {
+    ranks: u32,
+    state: u64,
+    clock: u64,
+    rsn: u64,
+    ssn: Vec<u64>,
+    /// For each router: what it has not acknowledged.
+    kept: Vec<VecDeque<Kept>>,
+    /// Determinants that no router is known to hold.
+    unstored: VecDeque<Determinant>,
+}
+
+/// A connection of a model.
+#[derive(Clone, Default)]
+struct Link {
+    conn: Option<ConnId>,
+    ready: bool,
+    /// The last number for each destination that the router has.
+    known: Vec<u64>,
+    /// Messages and other frames given to this connection, in order, that are not acknowledged.
+    unacknowledged: VecDeque<bool>,
+    acknowledged: u64,
+    determinants_sent: u64,
+    segment: Option<(u32, TestFile, u64)>,
+    asked: bool,
+}
+
+/// A process: a model and its connections.
+struct Process {
+    instance: RankInstance,
+    model: Model,
+    delivery: Option<ConnId>,
+    delivery_ready: bool,
+    /// What is to be replayed: shown at these clocks.
+    script: VecDeque<Determinant>,
+    replayed_told: bool,
+    links: Vec<Link>,
+    files: BTreeMap<u32, TestFile>,
+    /// Messages that have arrived and are not visible yet.
+    inbox: VecDeque<(Deliver, Vec<u8>)>,
+}
+
+struct World {
+    random: SmallRng,
+    routers: Vec<Protocol<TestStore>>,
+    said: Vec<Said>,
+    disk: Rc<Cell<bool>>,
+    /// Bytes under way from a rank to a router.
+    wires: BTreeMap<(usize, ConnId), VecDeque<Vec<u8>>>,
+    next_conn: ConnId,
+    processes: Vec<Process>,
+    images: Vec<Vec<Model>>,
+    incarnations: Vec<u32>,
+    /// Ranks that cannot be recovered until their next image.
+    unprotected: BTreeSet<Rank>,
+    /// Whether the log still reaches back to the start.
+    truncated: BTreeSet<Rank>,
+    /// What each message said when it first reached a router: (source, destination, ssn).
+    sent: BTreeMap<(Rank, Rank, u64), Vec<u8>>,
+    /// Messages that each rank has had from each source.
+    came: BTreeMap<(Rank, Rank), u64>,
+    /// What each rank was delivered, by rsn.
+    delivered: BTreeMap<(Rank, u64), (Rank, u64, Vec<u8>)>,
+    large: bool,
+    now: Duration,
+    recoveries: u64,
+}
+
+impl World {
+    fn new(seed: u64) -> World {
+        LOGGED.with(|l| l.borrow_mut().clear());
+        let mut random = SmallRng::seed_from_u64(seed);
+        let ranks = random.gen_range(2..5u32);
+        let routers = random.gen_range(1..3u32);
+        let disk = Rc::new(Cell::new(false));
+        // Small, so that the log spills: a block is 256 KiB.
+        let small = random.gen_bool(0.3);
+        let memory = if small { 1 << 20 } else { 64 << 20 };
+        let bounds = Bounds { memory, disk: if small { 12 << 20 } else { 1 << 30 } };
+        let protocol = |k: u32| {
+            let store = TestStore { full: disk.clone(), ..TestStore::default() };
+            Protocol::new((0..ranks).map(|r| r % routers == k).collect(), bounds, store)
+        };
+        let model = |rank: Rank| Model {
+            ranks,
+            state: mix(seed, rank.into()),
+            clock: 0,
+            rsn: 0,
+            ssn: vec![0; ranks as usize],
+            kept: vec![VecDeque::new(); routers as usize],
+            unstored: VecDeque::new(),
+        };
+        let mut world = World {
+            routers: (0..routers).map(protocol).collect(),
+            said: (0..routers)
+                .map(|_| Said { room: random.gen_range(1..20), ..Said::default() })
+                .collect(),
+            disk,
+            wires: BTreeMap::new(),
+            next_conn: 10,
+            processes: Vec::new(),
+            images: (0..ranks).map(|r| vec![model(r)]).collect(),
+            incarnations: vec![1; ranks as usize],
+            unprotected: BTreeSet::new(),
+            truncated: BTreeSet::new(),
+            sent: BTreeMap::new(),
+            came: BTreeMap::new(),
+            delivered: BTreeMap::new(),
+            large: random.gen_bool(0.3),
+            now: Duration::ZERO,
+            recoveries: 0,
+            random,
+        };
+        for rank in 0..ranks {
+            let process = world.process(RankInstance { rank, incarnation: 1 }, model(rank));
+            world.processes.push(process);
+        }
+        world
+    }
+
+    fn home(&self, rank: Rank) -> usize {
+        rank as usize % self.routers.len()
+    }
+
+    fn process(&self, instance: RankInstance, model: Model) -> Process {
+        let links = vec![Link { known: vec![0; self.images.len()], ..Link::default() }; self.routers.len()];
+        Process {
+            instance,
+            model,
+            delivery: None,
+            delivery_ready: false,
+            script: VecDeque::new(),
+            replayed_told: false,
+            links,
+            files: BTreeMap::new(),
+            inbox: VecDeque::new(),
+        }
+    }
+
+    fn run(mut self) -> u64 {
+        for _ in 0..STEPS {
+            self.step();
+        }
+        // Everything comes to rest: nobody dies any more, and all that was sent arrives.
+        self.disk.set(false);
+        for round in 0..60 {
+            self.now += Duration::from_secs(1);
+            // Images make room again, where logs have filled it.
+            let rank = round % self.processes.len();
+            self.take_image(rank);
+            for k in 0..self.routers.len() {
+                self.routers[k].tick(self.now, &mut self.said[k]);
+                self.check(k);
+            }
+            for p in 0..self.processes.len() {
+                self.connect(p);
+                self.move_wires();
+                self.progress(p, true);
+            }
+        }
+        self.check_end();
+        self.recoveries
+    }
+
+    fn step(&mut self) {
+        let p = self.random.gen_range(0..self.processes.len());
+        match self.random.gen_range(0..100) {
+            0..=29 => self.progress(p, false),
+            30..=49 => self.move_one_wire(),
+            50..=69 => self.connect(p),
+            70..=89 => self.move_wires(),
+            90..=91 => self.break_connections(p),
+            92..=93 => self.take_image(p),
+            94..=95 => self.die(p),
+            96 => self.zombie(p),
+            97 => self.disk.set(!self.disk.get() && self.random.gen_bool(0.5)),
+            _ => {
+                self.now += Duration::from_millis(self.random.gen_range(100..4000));
+                for k in 0..self.routers.len() {
+                    self.routers[k].tick(self.now, &mut self.said[k]);
+                    self.check(k);
+                }
+            }
+        }
+    }
+
+    // Connections.
+
+    fn connect(&mut self, p: usize) {
+        let instance = self.processes[p].instance;
+        if self.processes[p].delivery.is_none() {
+            let (k, conn) = (self.home(instance.rank), self.next_conn);
+            self.next_conn += 1;
+            self.routers[k].admit(instance).expect("the present incarnation is let in");
+            self.routers[k].connected(conn, instance, Stream::Delivery, &mut self.said[k]);
+            let process = &mut self.processes[p];
+            (process.delivery, process.delivery_ready) = (Some(conn), false);
+            process.inbox.clear();
+            process.files.clear();
+            process.script.clear();
+            let (rsn, clock) = (process.model.rsn, process.model.clock);
+            self.speak(k, conn, &Header::Resume(Resume { rsn, clock }), &[]);
+        }
+        for k in 0..self.routers.len() {
+            if self.processes[p].links[k].conn.is_none() {
+                let conn = self.next_conn;
+                self.next_conn += 1;
+                self.routers[k].admit(instance).expect("the present incarnation is let in");
+                self.routers[k].connected(conn, instance, Stream::Send, &mut self.said[k]);
+                let known = vec![0; self.images.len()];
+                self.processes[p].links[k] = Link { conn: Some(conn), known, ..Link::default() };
+                self.check(k);
+            }
+        }
+    }
+
+    /// Puts a frame on the wire to a router, with what determinants have not gone out.
+    fn speak(&mut self, k: usize, conn: ConnId, header: &Header, payload: &[u8]) {
+        let mut bytes = Vec::new();
+        put_plain(&mut bytes, header, payload);
+        self.wires.entry((k, conn)).or_default().push_back(bytes);
+    }
+
+    /// What lies on a wire reaches its router, one frame.
+    fn arrive(&mut self, k: usize, conn: ConnId) {
+        if self.said[k].held.contains(&conn) {
+            return;
+        }
+        let Some(bytes) = self.wires.get_mut(&(k, conn)).and_then(VecDeque::pop_front) else {
+            return;
+        };
+        let frame = Frame::parse(&bytes).unwrap().unwrap();
+        if let Header::Message(m) = &frame.header {
+            self.note_sent(k, conn, m, frame.payload);
+        }
+        self.routers[k].frame(conn, &frame, &mut self.said[k]);
+        self.routers[k].settle(conn, &mut self.said[k]);
+        self.check(k);
+    }
+
+    /// What reaches a router for the first time is an effect: from then on it must always be the same.
+    fn note_sent(&mut self, k: usize, conn: ConnId, m: &Message, payload: &[u8]) {
+        let Some(from) = self.routers[k].conns.get(&conn) else { return };
+        let content = match m.place {
+            None => payload.to_vec(),
+            Some(Place { segment, offset }) => {
+                let segment = self.routers[k].space.segments.get(segment).expect("its segment");
+                let at = offset as usize;
+                segment.file.borrow()[at..at + m.size as usize].to_vec()
+            }
+        };
+        let key = (from.instance.rank, m.destination, m.ssn);
+        let first = self.sent.entry(key).or_insert_with(|| content.clone());
+        assert_eq!(*first, content, "rank {} did not repeat itself: message {}", key.0, m.ssn);
+    }
+
+    fn move_one_wire(&mut self) {
+        let keys: Vec<_> = self.wires.keys().copied().collect();
+        if !keys.is_empty() {
+            let (k, conn) = keys[self.random.gen_range(0..keys.len())];
+            self.arrive(k, conn);
+        }
+        self.listen_all(1);
+    }
+
+    fn move_wires(&mut self) {
+        for (k, conn) in self.wires.keys().copied().collect::<Vec<_>>() {
+            while self.wires.get(&(k, conn)).is_some_and(|w| !w.is_empty()) {
+                let before = self.wires[&(k, conn)].len();
+                self.arrive(k, conn);
+                if self.wires.get(&(k, conn)).is_some_and(|w| w.len() == before) {
+                    break; // held back
+                }
+            }
+        }
+        self.listen_all(usize::MAX);
+    }
+
+    /// Every process reads what its routers have said, up to so many frames of each connection.
+    fn listen_all(&mut self, most: usize) {
+        for p in 0..self.processes.len() {
+            for k in 0..self.routers.len() {
+                for conn in [self.processes[p].delivery, self.processes[p].links[k].conn] {
+                    let Some(conn) = conn else { continue };
+                    for _ in 0..most {
+                        let next = self.said[k].frames.get_mut(&conn).and_then(VecDeque::pop_front);
+                        let Some((bytes, file)) = next else { break };
+                        self.heard(p, k, conn, &bytes, file);
+                        self.routers[k].writable(conn, &mut self.said[k]);
+                        self.check(k);
+                    }
+                    if self.said[k].closed.contains(&conn)
+                        && self.said[k].frames.get(&conn).is_none_or(VecDeque::is_empty)
+                    {
+                        self.drop_conn(p, k, conn);
+                    }
+                }
+            }
+        }
+    }
+
+    fn drop_conn(&mut self, p: usize, k: usize, conn: ConnId) {
+        self.wires.remove(&(k, conn));
+        self.said[k].frames.remove(&conn);
+        self.said[k].held.remove(&conn);
+        let process = &mut self.processes[p];
+        if process.delivery == Some(conn) {
+            process.delivery = None;
+        }
+        if process.links[k].conn == Some(conn) {
+            process.links[k].conn = None;
+        }
+    }
+
+    /// The network breaks: what is under way is lost, in both directions.
+    fn break_connections(&mut self, p: usize) {
+        for k in 0..self.routers.len() {
+            for conn in [self.processes[p].delivery, self.processes[p].links[k].conn] {
+                let Some(conn) = conn else { continue };
+                if conn == self.processes[p].delivery.unwrap_or(0)
+                    && k != self.home(self.processes[p].instance.rank)
+                {
+                    continue;
+                }
+                // A part of it still arrives.
+                for _ in 0..self.random.gen_range(0..4) {
+                    self.arrive(k, conn);
+                }
+                if self.random.gen_bool(0.5) {
+                    self.routers[k].disconnected(conn, &mut self.said[k]);
+                }
+                self.drop_conn(p, k, conn);
+            }
+        }
+    }
+
+    fn heard(&mut self, p: usize, k: usize, conn: ConnId, bytes: &[u8], file: Option<TestFile>) {
+        let frame = Frame::parse(bytes).unwrap().unwrap();
+        let process = &mut self.processes[p];
+        let delivery = process.delivery == Some(conn);
+        let link = &mut process.links[k];
+        match frame.header {
+            Header::Known(known) => link.known[known.destination as usize] = known.ssn,
+            Header::Ready(_) if delivery => {
+                process.delivery_ready = true;
+                if process.script.is_empty() {
+                    self.tell_replayed(p);
+                }
+            }
+            Header::Ready(ready) => {
+                link.ready = true;
+                link.determinants_sent = ready.clock;
+                process.model.unstored.retain(|d| d.clock > ready.clock);
+                self.send_kept_again(p, k);
+            }
+            Header::Replay => process.script.extend(frame.determinants()),
+            Header::Ack(ack) => {
+                let new = ack.frames - link.acknowledged;
+                link.acknowledged = ack.frames;
+                for _ in 0..new {
+                    let is_message = link.unacknowledged.pop_front().expect("acknowledged, not sent");
+                    if is_message {
+                        let kept = process.model.kept[k].pop_front().expect("kept");
+                        let m = kept.message;
+                        let rank = process.instance.rank;
+                        assert!(
+                            is_logged(rank, m.destination, m.ssn),
+                            "acknowledged and not logged: {m:?}"
+                        );
+                    }
+                }
+                process.model.unstored.retain(|d| d.clock > ack.clock);
+            }
+            Header::Segment(s) if delivery => {
+                process.files.insert(s.segment, file.expect("a file comes with it"));
+            }
+            Header::Segment(s) => {
+                link.segment = Some((s.segment, file.expect("a file comes with it"), 0));
+            }
+            Header::SegmentDrop(s) => drop(process.files.remove(&s.segment)),
+            Header::Deliver(d) => self.delivered(p, d, frame.payload),
+            Header::Refused => {
+                assert!(
+                    self.unprotected.contains(&self.processes[p].instance.rank),
+                    "refused: {}",
+                    String::from_utf8_lossy(frame.payload)
+                );
+            }
+            other => panic!("{other:?} to a rank"),
+        }
+    }
+
+    fn delivered(&mut self, p: usize, d: Deliver, payload: &[u8]) {
+        let rank = self.processes[p].instance.rank;
+        assert!(is_logged(d.source, rank, d.ssn), "delivered and not logged: {d:?}");
+        let process = &mut self.processes[p];
+        let last = process.inbox.back().map_or(process.model.rsn, |(d, _)| d.rsn);
+        assert_eq!(d.rsn, last + 1, "rank {rank}: a message is missing, or came twice");
+        let content = match d.place {
+            None => payload.to_vec(),
+            Some(Place { segment, offset }) => {
+                let file = process.files.get(&segment).expect("the segment's file has come");
+                let at = offset as usize;
+                file.borrow()[at..at + d.size as usize].to_vec()
+            }
+        };
+        assert_eq!(content.len() as u64, d.size);
+        let now = (d.source, d.ssn, content.clone());
+        if !self.delivered.contains_key(&(rank, d.rsn)) {
+            let count = self.came.entry((rank, d.source)).or_default();
+            *count += 1;
+            assert_eq!(d.ssn, *count, "rank {rank}: not the next message from {}", d.source);
+        }
+        let first = self.delivered.entry((rank, d.rsn)).or_insert_with(|| now.clone());
+        assert_eq!(*first, now, "rank {rank}: message {} is another one than before", d.rsn);
+        assert_eq!(
+            Some(&content),
+            self.sent.get(&(d.source, rank, d.ssn)),
+            "the content of a message is not what its sender sent"
+        );
+        self.processes[p].inbox.push_back((d, content));
+    }
+
+    // What ranks do.
+
+    /// A progress call; with `drain` it takes all that is there.
+    fn progress(&mut self, p: usize, drain: bool) {
+        if !self.processes[p].delivery_ready || self.processes[p].delivery.is_none() {
+            return;
+        }
+        let process = &mut self.processes[p];
+        let clock = process.model.clock + 1;
+        let up_to = match process.script.front() {
+            Some(d) if d.clock == clock => {
+                let have = process.inbox.back().map_or(process.model.rsn, |(d, _)| d.rsn);
+                if have < d.rsn {
+                    return; // it waits for what it has to see again
+                }
+                d.rsn
+            }
+            Some(d) => {
+                assert!(d.clock > clock, "a determinant of the past: {d:?} at clock {clock}");
+                process.model.rsn
+            }
+            None => {
+                let here = process.inbox.len() as u64;
+                let take = if drain { here } else { self.random.gen_range(0..=here) };
+                process.model.rsn + take
+            }
+        };
+        let process = &mut self.processes[p];
+        process.model.clock = clock;
+        let mut seen = false;
+        while process.model.rsn < up_to {
+            let (d, content) = process.inbox.pop_front().expect("looked at above");
+            process.model.rsn = d.rsn;
+            let word = content_hash(&content);
+            process.model.state =
+                mix(mix(process.model.state, word), d.ssn << 8 | u64::from(d.source));
+            seen = true;
+        }
+        let live = process.script.is_empty();
+        if process.script.front().is_some_and(|d| d.clock == clock) {
+            process.script.pop_front();
+        }
+        if live && seen {
+            let rsn = process.model.rsn;
+            process.model.unstored.push_back(Determinant { clock, rsn });
+        }
+        process.model.state = mix(process.model.state, clock);
+        if process.script.is_empty() {
+            self.tell_replayed(p);
+        }
+        // At the end nothing new is said, but what was said before is said again.
+        if !drain || !live {
+            self.send_some(p);
+        }
+    }
+
+    fn tell_replayed(&mut self, p: usize) {
+        let process = &mut self.processes[p];
+        if std::mem::replace(&mut process.replayed_told, true) {
+            return;
+        }
+        let (rsn, rank) = (process.model.rsn, process.instance.rank);
+        let conn = process.delivery.expect("connected");
+        self.speak(self.home(rank), conn, &Header::Replayed(Replayed { rsn }), &[]);
+    }
+
+    /// Sends what the state says: to whom, how much, what.
+    fn send_some(&mut self, p: usize) {
+        let state = self.processes[p].model.state;
+        if state % 3 == 0 {
+            return;
+        }
+        let process = &mut self.processes[p];
+        let model = &mut process.model;
+        let destination = (state >> 8) as u32 % model.ranks;
+        let len = match (self.large, state >> 16 & 15) {
+            (true, 0) => 20_000,
+            (_, n) => n as usize * 7,
+        };
+        let mut content: Vec<u8> = state.to_le_bytes().to_vec();
+        content.resize(8 + len, state as u8);
+        model.ssn[destination as usize] += 1;
+        let ssn = model.ssn[destination as usize];
+        let envelope = Envelope::Tagged { tag: state >> 20 & 7, data: None };
+        let size = content.len() as u64;
+        let message =
+            Message { destination, ssn, clock: model.clock, envelope, size, place: None };
+        let k = destination as usize % self.routers.len();
+        self.processes[p].model.kept[k].push_back(Kept { message, content });
+        if self.processes[p].links[k].ready {
+            self.give(p, k, self.processes[p].model.kept[k].len() - 1);
+        }
+    }
+
+    /// Gives a kept message to its connection.
+    fn give(&mut self, p: usize, k: usize, index: usize) {
+        let process = &mut self.processes[p];
+        let link = &mut process.links[k];
+        let Some(conn) = link.conn else { return };
+        let Kept { mut message, content } = process.model.kept[k][index].clone();
+        let mut frames: Vec<(Header, Vec<u8>)> = Vec::new();
+        if message.ssn <= link.known[message.destination as usize] {
+            let Message { destination, ssn, clock, envelope, size, .. } = message;
+            let hash = content_hash(&content[..content.len().min(eyrie_wire::data::MAX_INLINE)]);
+            let repeat = Repeat { destination, ssn, clock, envelope, size, hash };
+            frames.push((Header::Repeat(repeat), vec![]));
+        } else if content.len() <= eyrie_wire::data::MAX_INLINE {
+            frames.push((Header::Message(message), content));
+        } else {
+            let room = |s: &(u32, TestFile, u64)| s.2 + message.size <= s.1.borrow().len() as u64;
+            let Some(segment) = link.segment.as_mut().filter(|s| room(s)) else {
+                // Not before there is a segment: it stays kept, and so does all behind it.
+                if !std::mem::replace(&mut link.asked, true) {
+                    let bytes = message.size;
+                    link.unacknowledged.push_back(false);
+                    self.speak(k, conn, &Header::SegmentRequest(SegmentRequest { bytes }), &[]);
+                }
+                // The model gives up the connection instead of waiting: that is the same to the router.
+                self.routers[k].disconnected(conn, &mut self.said[k]);
+                return self.drop_conn(p, k, conn);
+            };
+            let at = segment.2 as usize;
+            segment.1.borrow_mut()[at..at + content.len()].copy_from_slice(&content);
+            message.place = Some(Place { segment: segment.0, offset: segment.2 });
+            segment.2 += message.size;
+            frames.push((Header::Message(message), vec![]));
+            frames.push((Header::Flush, vec![]));
+        }
+        for (i, (header, payload)) in frames.into_iter().enumerate() {
+            let process = &mut self.processes[p];
+            let link = &mut process.links[k];
+            link.unacknowledged.push_back(i == 0);
+            let from = link.determinants_sent;
+            let list: Vec<Determinant> =
+                process.model.unstored.iter().filter(|d| d.clock > from).copied().collect();
+            link.determinants_sent = list.last().map_or(from, |d| d.clock);
+            let mut bytes = Vec::new();
+            put(&mut bytes, &header, list.into_iter(), &payload);
+            self.wires.entry((k, conn)).or_default().push_back(bytes);
+        }
+    }
+
+    fn send_kept_again(&mut self, p: usize, k: usize) {
+        if self.large && self.processes[p].links[k].segment.is_none() {
+            let conn = self.processes[p].links[k].conn.expect("connected");
+            self.processes[p].links[k].unacknowledged.push_back(false);
+            self.processes[p].links[k].asked = true;
+            self.speak(k, conn, &Header::SegmentRequest(SegmentRequest { bytes: 1 << 20 }), &[]);
+            self.arrive(k, conn);
+            let next = self.said[k].frames.get_mut(&conn).and_then(VecDeque::pop_front);
+            match next {
+                Some((bytes, file)) => self.heard(p, k, conn, &bytes, file),
+                None => {
+                    // There is none: it tries again later, as one that is held back does.
+                    self.routers[k].disconnected(conn, &mut self.said[k]);
+                    return self.drop_conn(p, k, conn);
+                }
+            }
+        }
+        // What the router has needs no place among the kept ones any more.
+        let known = self.processes[p].links[k].known.clone();
+        let had = |kept: &Kept| kept.message.ssn <= known[kept.message.destination as usize];
+        self.processes[p].model.kept[k].retain(|kept| !had(kept));
+        for index in 0..self.processes[p].model.kept[k].len() {
+            self.give(p, k, index);
+        }
+    }
+
+    // Images, deaths, recoveries.
+
+    fn take_image(&mut self, p: usize) {
+        let process = &self.processes[p];
+        let on_their_way = |(k, kept): (usize, &VecDeque<Kept>)| {
+            let known = &process.links[k].known;
+            kept.iter().any(|kept| {
+                let new = kept.message.ssn > known[kept.message.destination as usize];
+                new && kept.content.len() > eyrie_wire::data::MAX_INLINE
+            })
+        };
+        if process.model.kept.iter().enumerate().any(on_their_way) {
+            return; // large messages must have reached their router
+        }
+        let (rank, model) = (process.instance.rank, process.model.clone());
+        let images = &mut self.images[rank as usize];
+        if self.unprotected.remove(&rank) {
+            images.clear();
+        }
+        images.push(model);
+        if images.len() > 2 {
+            images.remove(0);
+        }
+        let older = &images[0];
+        let (clock, rsn) = (older.clock, older.rsn);
+        if rsn > 0 {
+            self.truncated.insert(rank);
+        }
+        for k in 0..self.routers.len() {
+            self.routers[k].command(RouterCommand::Truncate { rank, clock, rsn }, &mut self.said[k]);
+            self.check(k);
+        }
+    }
+
+    fn die(&mut self, p: usize) {
+        let rank = self.processes[p].instance.rank;
+        if self.unprotected.contains(&rank) {
+            return; // it could not come back
+        }
+        self.recoveries += 1;
+        self.incarnations[rank as usize] += 1;
+        let instance = RankInstance { rank, incarnation: self.incarnations[rank as usize] };
+        let mut determinants = Vec::new();
+        for k in 0..self.routers.len() {
+            // What the kernel has of it is its history.
+            if let Some(conn) = self.processes[p].links[k].conn {
+                self.said[k].held.remove(&conn);
+                while self.wires.get(&(k, conn)).is_some_and(|w| !w.is_empty()) {
+                    self.arrive(k, conn);
+                }
+            }
+            self.routers[k].command(RouterCommand::Fence(instance), &mut self.said[k]);
+            let fenced = self.said[k].events.iter().rev().find_map(|e| match e {
+                RouterEvent::Fenced { instance: i, determinants } if *i == instance => {
+                    Some(determinants.clone())
+                }
+                _ => None,
+            });
+            determinants.extend(fenced.expect("a fence is answered"));
+            self.check(k);
+        }
+        let old = self.processes[p].delivery.take();
+        let conns: Vec<_> = self.processes[p].links.iter().map(|l| l.conn).chain([old]).collect();
+        for k in 0..self.routers.len() {
+            for conn in conns.iter().flatten() {
+                self.drop_conn(p, k, *conn);
+            }
+        }
+        let home = self.home(rank);
+        assert!(
+            self.routers[home].resume_refusal(rank, 0).is_some(),
+            "rank {rank} could be let in before its recovery is prepared"
+        );
+        let recover = RouterCommand::Recover { instance, determinants };
+        self.routers[home].command(recover, &mut self.said[home]);
+        let images = &mut self.images[rank as usize];
+        if images.len() == 2 && self.random.gen_bool(0.3) {
+            images.pop(); // it was damaged
+        }
+        let model = images.last().expect("the start is one").clone();
+        self.processes[p] = self.process(instance, model);
+    }
+
+    /// An older incarnation wakes up and wants to speak, on a new connection.
+    fn zombie(&mut self, p: usize) {
+        let RankInstance { rank, incarnation } = self.processes[p].instance;
+        if incarnation < 2 {
+            return;
+        }
+        let old = RankInstance { rank, incarnation: incarnation - 1 };
+        for k in 0..self.routers.len() {
+            assert!(self.routers[k].admit(old).is_err(), "{old} is let in after its fence");
+        }
+    }
+
+    // What must hold.
+
+    fn check(&mut self, k: usize) {
+        for event in std::mem::take(&mut self.said[k].events) {
+            match event {
+                RouterEvent::Divergence { reason, .. } | RouterEvent::ContentDiffers { reason, .. } => {
+                    panic!("{reason}")
+                }
+                RouterEvent::Fatal { reason } => panic!("{reason}"),
+                RouterEvent::Unprotected { rank, .. } => {
+                    self.unprotected.insert(rank);
+                }
+                RouterEvent::Refused { instance, reason } => {
+                    let known = instance.is_some_and(|i| self.unprotected.contains(&i.rank));
+                    assert!(known, "{instance:?} is refused: {reason}");
+                }
+                RouterEvent::Fenced { .. } => self.said[k].events.push(event),
+                _ => {}
+            }
+        }
+    }
+
+    fn check_end(&mut self) {
+        for p in 0..self.processes.len() {
+            let rank = self.processes[p].instance.rank;
+            if self.unprotected.contains(&rank) {
+                continue;
+            }
+            assert!(self.processes[p].script.is_empty(), "rank {rank} has not replayed to its end");
+            let log = &self.routers[self.home(rank)].logs[rank as usize];
+            assert_eq!(self.processes[p].model.rsn, log.newest(), "rank {rank} waits for messages");
+            for source in 0..self.processes.len() {
+                let sent = self.processes[source].model.ssn[rank as usize];
+                assert_eq!(log.last_ssn(source as Rank), sent, "from {source} to {rank}");
+            }
+        }
+    }
+}
+
+fn random_schedule(seed: u64) -> u64 {
+    World::new(seed).run()
+}
+
+#[test]
+fn random_interleavings_keep_every_invariant() {
+    let number = |name: &str| std::env::var(name).ok().and_then(|n| n.parse().ok());
+    let schedules = number("EYRIE_SCHEDULES").unwrap_or(SCHEDULES);
+    let first = number("EYRIE_SEED").unwrap_or(0);
+    println!("seeds {first} to {}", first + schedules - 1);
+    let mut recoveries = 0;
+    for seed in first..first + schedules {
+        let run = std::panic::catch_unwind(|| random_schedule(seed));
+        recoveries += run.unwrap_or_else(|_| {
+            panic!("schedule {seed} failed: EYRIE_SEED={seed} EYRIE_SCHEDULES=1 repeats it")
+        });
+    }
+    println!("{recoveries} recoveries");
+    assert!(schedules < 1000 || recoveries > schedules);
+}
+
+// Single rules, each by itself.
+
+fn one_router() -> (Protocol<TestStore>, Said) {
+    let bounds = Bounds { memory: 64 << 20, disk: 1 << 30 };
+    let protocol = Protocol::new(vec![true; 2], bounds, TestStore::default());
+    (protocol, Said { room: 1000, ..Said::default() })
+}
+
+fn instance(rank: Rank, incarnation: u32) -> RankInstance {
+    RankInstance { rank, incarnation }
+}
+
+fn message(ssn: u64, tag: u64, clock: u64) -> Header {
+    let envelope = Envelope::Tagged { tag, data: None };
+    Header::Message(Message { destination: 1, ssn, clock, envelope, size: 2, place: None })
+}
+
+fn say(router: &mut Protocol<TestStore>, said: &mut Said, conn: ConnId, header: &Header) -> bool {
+    let payload: &[u8] = if matches!(header, Header::Message(_)) { b"hi" } else { b"" };
+    let mut bytes = Vec::new();
+    put_plain(&mut bytes, header, payload);
+    router.frame(conn, &Frame::parse(&bytes).unwrap().unwrap(), said)
+}
+
+fn a_gap_in_the_sequence_is_refused() {
+    let (mut router, mut said) = one_router();
+    router.connected(1, instance(0, 1), Stream::Send, &mut said);
+    assert!(say(&mut router, &mut said, 1, &message(1, 5, 1)));
+    assert!(!say(&mut router, &mut said, 1, &message(3, 5, 1)), "message 2 was skipped");
+    assert!(matches!(said.events.last(), Some(RouterEvent::Refused { .. })));
+    assert_eq!(router.logs[1].newest(), 1);
+}
+
+fn another_envelope_is_a_divergence_and_other_content_is_told_once() {
+    let (mut router, mut said) = one_router();
+    router.connected(1, instance(0, 1), Stream::Send, &mut said);
+    for ssn in 1..=4 {
+        assert!(say(&mut router, &mut said, 1, &message(ssn, 5, ssn)));
+    }
+    let repeat = |ssn, tag, hash| {
+        let envelope = Envelope::Tagged { tag, data: None };
+        Header::Repeat(Repeat { destination: 1, ssn, clock: ssn, envelope, size: 2, hash })
+    };
+    let same = content_hash(b"hi");
+    say(&mut router, &mut said, 1, &repeat(1, 5, same));
+    assert!(said.events.is_empty(), "{:?}", said.events);
+    say(&mut router, &mut said, 1, &repeat(2, 5, same + 1));
+    say(&mut router, &mut said, 1, &repeat(3, 5, same + 1));
+    assert!(matches!(said.events[..], [RouterEvent::ContentDiffers { rank: 0, .. }]));
+    say(&mut router, &mut said, 1, &repeat(4, 6, same));
+    assert!(matches!(said.events.last(), Some(RouterEvent::Divergence { rank: 0, .. })));
+}
+
+fn a_sender_is_told_what_is_there() {
+    let (mut router, mut said) = one_router();
+    router.connected(1, instance(0, 1), Stream::Send, &mut said);
+    say(&mut router, &mut said, 1, &message(1, 5, 1));
+    router.connected(2, instance(0, 1), Stream::Send, &mut said);
+    let (first, _) = &said.frames[&2][0];
+    let known = Frame::parse(first).unwrap().unwrap().header;
+    let expected = eyrie_wire::data::Known { destination: 1, ssn: 1 };
+    assert_eq!(known, Header::Known(expected));
+}
+
+fn a_second_connection_takes_the_place_of_the_first() {
+    let (mut router, mut said) = one_router();
+    router.connected(1, instance(0, 1), Stream::Send, &mut said);
+    router.connected(2, instance(0, 1), Stream::Send, &mut said);
+    assert_eq!(said.closed, [1]);
+    assert!(!say(&mut router, &mut said, 1, &message(1, 5, 1)), "the old one still speaks");
+    assert_eq!(router.logs[1].newest(), 0);
+}
+
+fn what_was_said_before_the_fence_is_not_seen_later() {
+    let (mut router, mut said) = one_router();
+    router.connected(1, instance(0, 1), Stream::Send, &mut said);
+    say(&mut router, &mut said, 1, &message(1, 5, 9));
+    router.command(RouterCommand::Fence(instance(0, 2)), &mut said);
+    let determinants = vec![Determinant { clock: 9, rsn: 0 }];
+    let fenced = RouterEvent::Fenced { instance: instance(0, 2), determinants };
+    assert_eq!(said.events.last(), Some(&fenced));
+    assert!(!say(&mut router, &mut said, 1, &message(2, 5, 10)), "it speaks behind its fence");
+}
+
+fn a_message_that_comes_twice_is_logged_once() {
+    let (mut router, mut said) = one_router();
+    router.connected(1, instance(0, 1), Stream::Send, &mut said);
+    assert!(say(&mut router, &mut said, 1, &message(1, 5, 1)));
+    assert!(say(&mut router, &mut said, 1, &message(1, 5, 1)));
+    assert_eq!((router.logs[1].newest(), router.logs[1].last_ssn(0)), (1, 1));
+}
+
+fn single_rules() {
+    a_message_that_comes_twice_is_logged_once();
+    a_gap_in_the_sequence_is_refused();
+    another_envelope_is_a_divergence_and_other_content_is_told_once();
+    a_sender_is_told_what_is_there();
+    a_second_connection_takes_the_place_of_the_first();
+    what_was_said_before_the_fence_is_not_seen_later();
+}
+
+#[test]
+fn each_rule_holds_by_itself() {
+    single_rules();
+}
+
+#[test]
+fn every_mutation_of_the_protocol_is_caught() {
+    (0..300).for_each(|seed| assert!(random_schedule(seed) < u64::MAX));
+    expect_panics();
+    let mut missed: Vec<Mutation> = Vec::new();
+    for mutation in mutation::ALL {
+        mutation::activate(Some(mutation));
+        let caught = std::panic::catch_unwind(single_rules).is_err()
+            || (0..300).any(|seed| std::panic::catch_unwind(|| random_schedule(seed)).is_err());
+        mutation::activate(None);
+        if !caught {
+            missed.push(mutation);
+        }
+    }
+    assert!(missed.is_empty(), "not caught: {missed:?}");
+}
+
+/// Panics of this thread are not shown from now on: hundreds are what this test wants.
+fn expect_panics() {
+    let expecting = std::thread::current().id();
+    let shown = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        if std::thread::current().id() != expecting || info.to_string().contains("not caught") {
+            shown(info);
+        }
+    }));
+}
+
+#[test]
+fn determinants_of_several_routers_make_one_history() {
+    let d = |clock, rsn| Determinant { clock, rsn };
+    // The second router has heard a send at clock 9, but not of what became visible at clock 5.
+    let merged = merge(vec![d(2, 1), d(5, 4), d(2, 1), d(9, 1), d(5, 4)]);
+    assert_eq!(merged, [d(2, 1), d(5, 4), d(9, 4)]);
+}

@@ -1,0 +1,140 @@
+//! Where the log lies: how much of it in memory, how much on disk, and what is to be done when both come
+//! to an end. Everything that touches a file goes through [`Store`], so that tests can fill the disk.
+
+mod files;
+mod segments;
+
+pub use files::Files;
+pub use segments::Segments;
+
+use std::io;
+
+/// Files that hold payloads and log blocks.
+pub trait Store {
+    /// A segment's file.
+    type File: Clone;
+
+    /// A new file of `bytes` bytes, in memory.
+    ///
+    /// # Errors
+    /// When there is none to be had.
+    fn memory_file(&mut self, bytes: u64) -> io::Result<Self::File>;
+
+    /// A new file of `bytes` bytes that are really there, on disk.
+    ///
+    /// # Errors
+    /// When the disk does not have them.
+    fn disk_file(&mut self, bytes: u64) -> io::Result<Self::File>;
+
+    /// Reads from a segment's file.
+    ///
+    /// # Errors
+    /// The file's.
+    fn read_file(&self, file: &Self::File, offset: u64, to: &mut [u8]) -> io::Result<()>;
+
+    /// Writes a log block to disk; returns where it lies.
+    ///
+    /// # Errors
+    /// When the disk does not take it; nothing counts then.
+    fn write_block(&mut self, bytes: &[u8]) -> io::Result<u64>;
+
+    /// Reads a log block back.
+    ///
+    /// # Errors
+    /// The disk's.
+    fn read_block(&self, offset: u64, len: usize) -> io::Result<Vec<u8>>;
+
+    /// Gives a block's space back.
+    fn free_block(&mut self, offset: u64, len: usize);
+}
+
+/// The bounds of a router's log, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Bounds {
+    pub memory: u64,
+    pub disk: u64,
+}
+
+impl Bounds {
+    /// What frames may take of the memory; the rest is for payloads in segments.
+    pub fn block_memory(&self) -> u64 {
+        self.memory / 4
+    }
+
+    fn segment_memory(&self) -> u64 {
+        self.memory / 4 * 3
+    }
+}
+
+/// How near the end of the disk's share is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Fill {
+    Roomy,
+    /// Images should be taken, so that logs can be truncated.
+    Scarce,
+    /// No more may be taken in.
+    Full,
+}
+
+/// The space of a router's log.
+pub struct Space<S: Store> {
+    pub bounds: Bounds,
+    pub store: S,
+    pub segments: Segments<S>,
+    /// Bytes of log blocks on disk.
+    block_disk: u64,
+}
+
+impl<S: Store> Space<S> {
+    /// An empty space; `ranks`: of the job.
+    pub fn new(bounds: Bounds, ranks: u32, store: S) -> Space<S> {
+        let segments = Segments::new(bounds.segment_memory(), ranks);
+        Space { bounds, store, segments, block_disk: 0 }
+    }
+
+    /// Bytes on disk.
+    pub fn disk(&self) -> u64 {
+        self.block_disk + self.segments.disk
+    }
+
+    /// How full the disk's share is.
+    pub fn fill(&self) -> Fill {
+        let used = self.disk();
+        if used >= self.bounds.disk {
+            Fill::Full
+        } else if used > self.bounds.disk / 4 * 3 {
+            Fill::Scarce
+        } else {
+            Fill::Roomy
+        }
+    }
+
+    /// Makes a segment for at least `bytes` bytes; returns its number.
+    ///
+    /// # Errors
+    /// When there is room neither in memory nor in the disk's share.
+    pub fn open_segment(&mut self, bytes: u64) -> io::Result<u32> {
+        let room = self.bounds.disk.saturating_sub(self.disk());
+        self.segments.open(bytes, room, &mut self.store)
+    }
+
+    /// Writes a log block to disk.
+    ///
+    /// # Errors
+    /// When the disk does not take it, or its share is used up.
+    pub fn write_block(&mut self, bytes: &[u8]) -> io::Result<u64> {
+        let len = bytes.len() as u64;
+        if self.disk() + len > self.bounds.disk {
+            return Err(io::Error::new(io::ErrorKind::StorageFull, "its share of the disk is full"));
+        }
+        let offset = self.store.write_block(bytes)?;
+        self.block_disk += len;
+        Ok(offset)
+    }
+
+    /// Gives a block's space back.
+    pub fn free_block(&mut self, offset: u64, len: usize) {
+        self.store.free_block(offset, len);
+        self.block_disk -= len as u64;
+    }
+}

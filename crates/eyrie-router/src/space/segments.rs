@@ -1,0 +1,200 @@
+//! Segments: files of the router that hold large payloads. A sender writes into its segment, receivers
+//! read from it, the router only keeps the descriptor, so a payload is copied twice in all. A segment
+//! lives as long as a logged frame names it or its sender may still write to it.
+
+use super::Store;
+use std::collections::HashMap;
+use std::io;
+
+/// One segment.
+pub struct Segment<F> {
+    pub file: F,
+    pub bytes: u64,
+    in_memory: bool,
+    /// Logged frames that name it.
+    frames: u64,
+    /// Its sender may still write to it.
+    open: bool,
+    /// Nobody but logged frames can name it: its pages may be used anew when it is gone.
+    reusable: bool,
+}
+
+/// All segments of a router.
+pub struct Segments<S: Store> {
+    map: HashMap<u32, Segment<S::File>>,
+    newest: u32,
+    memory_limit: u64,
+    /// Bytes of segments in memory, those of the pool included.
+    memory: u64,
+    /// Bytes of segments on disk.
+    pub disk: u64,
+    /// Memory segments of the standard size that nobody needs: their pages are there already, and
+    /// getting new ones from the kernel takes longer than filling them.
+    pool: Vec<S::File>,
+    standard_bytes: u64,
+}
+
+impl<S: Store> Segments<S> {
+    /// `memory_limit` bounds the segments in memory, in bytes.
+    pub fn new(memory_limit: u64, ranks: u32) -> Segments<S> {
+        let share = memory_limit / (4 * u64::from(ranks.max(1)));
+        Segments {
+            map: HashMap::new(),
+            newest: 0,
+            memory_limit,
+            memory: 0,
+            disk: 0,
+            pool: vec![],
+            standard_bytes: share.clamp(1 << 20, 16 << 20) & !4095,
+        }
+    }
+
+    /// Makes a segment for at least `bytes` bytes, in memory if its bound allows, else of at most
+    /// `disk_room` bytes on disk.
+    pub fn open(&mut self, bytes: u64, disk_room: u64, store: &mut S) -> io::Result<u32> {
+        let bytes = bytes.max(self.standard_bytes).next_multiple_of(4096);
+        let pooled = if bytes == self.standard_bytes { self.pool.pop() } else { None };
+        while pooled.is_none()
+            && self.memory + bytes > self.memory_limit
+            && self.pool.pop().is_some()
+        {
+            self.memory -= self.standard_bytes;
+        }
+        let in_memory = pooled.is_some() || self.memory + bytes <= self.memory_limit;
+        let file = match pooled {
+            Some(file) => file,
+            None if in_memory => {
+                let file = store.memory_file(bytes)?;
+                self.memory += bytes;
+                file
+            }
+            None if bytes > disk_room => return Err(io::ErrorKind::StorageFull.into()),
+            None => {
+                let file = store.disk_file(bytes)?;
+                self.disk += bytes;
+                file
+            }
+        };
+        let id = self.free_number();
+        let segment = Segment { file, bytes, in_memory, frames: 0, open: true, reusable: true };
+        self.map.insert(id, segment);
+        Ok(id)
+    }
+
+    /// A number that no living segment has; 0 stands for "in the frame".
+    fn free_number(&mut self) -> u32 {
+        loop {
+            self.newest = self.newest.wrapping_add(1);
+            if self.newest != 0 && !self.map.contains_key(&self.newest) {
+                return self.newest;
+            }
+        }
+    }
+
+    /// Bytes of segments in memory that somebody needs.
+    pub fn memory(&self) -> u64 {
+        self.memory - self.pool.len() as u64 * self.standard_bytes
+    }
+
+    pub fn get(&self, id: u32) -> Option<&Segment<S::File>> {
+        self.map.get(&id)
+    }
+
+    /// A frame that names the segment was logged.
+    pub fn frame_logged(&mut self, id: u32) {
+        if let Some(s) = self.map.get_mut(&id) {
+            s.frames += 1;
+        }
+    }
+
+    /// `n` such frames were truncated. Returns true when the segment is gone.
+    pub fn frames_truncated(&mut self, id: u32, n: u32) -> bool {
+        if let Some(s) = self.map.get_mut(&id) {
+            s.frames = s.frames.saturating_sub(n.into());
+        }
+        self.reap(id)
+    }
+
+    /// The sender writes no more. Returns true when the segment is gone.
+    pub fn close(&mut self, id: u32) -> bool {
+        if let Some(s) = self.map.get_mut(&id) {
+            s.open = false;
+        }
+        self.reap(id)
+    }
+
+    /// The connection of the sender is gone: frames that name the segment may be on no log yet.
+    /// Returns true when the segment is gone.
+    pub fn abandon(&mut self, id: u32) -> bool {
+        self.not_again(id);
+        self.close(id)
+    }
+
+    /// Somebody may read or write the segment after it is gone from here: its pages must stay as they
+    /// are.
+    pub fn not_again(&mut self, id: u32) {
+        if let Some(s) = self.map.get_mut(&id) {
+            s.reusable = false;
+        }
+    }
+
+    fn reap(&mut self, id: u32) -> bool {
+        match self.map.get(&id) {
+            Some(s) if s.frames == 0 && !s.open => {}
+            _ => return false,
+        }
+        let Some(segment) = self.map.remove(&id) else { return false };
+        if !segment.in_memory {
+            self.disk -= segment.bytes;
+        } else if segment.reusable && segment.bytes == self.standard_bytes {
+            self.pool.push(segment.file);
+        } else {
+            self.memory -= segment.bytes;
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Files;
+    use super::*;
+    use std::sync::Arc;
+
+    #[test]
+    fn pages_are_used_again_and_given_up_for_larger_segments() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut files = Files::create(dir.path()).unwrap();
+        let mut segments = Segments::<Files>::new(4 << 20, 1);
+        let mut open = |segments: &mut Segments<Files>, bytes| {
+            segments.open(bytes, u64::MAX, &mut files).unwrap()
+        };
+        let standard: Vec<u32> = (0..4).map(|_| open(&mut segments, 1)).collect();
+        assert_eq!((segments.memory(), segments.disk), (4 << 20, 0));
+        let file = segments.get(standard[3]).unwrap().file.clone();
+        for id in standard {
+            segments.close(id);
+        }
+        assert_eq!(segments.memory(), 0);
+        let again = open(&mut segments, 1);
+        assert!(Arc::ptr_eq(&segments.get(again).unwrap().file, &file));
+        // Three wait in the pool, and make place.
+        let large = open(&mut segments, 3 << 20);
+        assert!(segments.get(large).unwrap().in_memory);
+        assert_eq!((segments.memory(), segments.disk), (4 << 20, 0));
+        open(&mut segments, 1);
+        assert_eq!(segments.disk, 1 << 20);
+        assert!(segments.open(1, 4096, &mut files).is_err(), "beyond the disk's share");
+    }
+
+    #[test]
+    fn numbers_never_meet_a_living_segment() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut files = Files::create(dir.path()).unwrap();
+        let mut segments = Segments::<Files>::new(64 << 20, 1);
+        let first = segments.open(1, 0, &mut files).unwrap();
+        segments.newest = u32::MAX;
+        let second = segments.open(1, 0, &mut files).unwrap();
+        assert!(second != 0 && second != first, "{first} {second}");
+    }
+}

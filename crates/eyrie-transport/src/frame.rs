@@ -1,0 +1,83 @@
+//! The framing of control messages: a length and a payload. A length beyond the bound or a payload
+//! that does not decode ends the connection.
+
+use serde::{de::DeserializeOwned, Serialize};
+use std::io::{self, Read, Write};
+
+/// Longest payload of a control frame in bytes.
+pub const MAX_FRAME: usize = 4 << 20;
+
+fn invalid(what: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}
+
+/// Writes one message as a frame.
+///
+/// # Errors
+/// The writer's, and `InvalidData` when the message is longer than [`MAX_FRAME`].
+pub fn write<T: Serialize>(out: &mut impl Write, message: &T) -> io::Result<()> {
+    let mut bytes = postcard::to_extend(message, vec![0u8; 4]).map_err(invalid)?;
+    let len = bytes.len() - 4;
+    if len > MAX_FRAME {
+        return Err(invalid("control message too long"));
+    }
+    bytes[..4].copy_from_slice(&(len as u32).to_le_bytes());
+    out.write_all(&bytes)
+}
+
+/// Reads one message.
+///
+/// # Errors
+/// The reader's; `InvalidData` for a length beyond the bound or a payload that does not decode.
+pub fn read<T: DeserializeOwned>(input: &mut impl Read) -> io::Result<T> {
+    let mut len = [0u8; 4];
+    input.read_exact(&mut len)?;
+    let len = u32::from_le_bytes(len) as usize;
+    if len > MAX_FRAME {
+        return Err(invalid("control frame too long"));
+    }
+    let mut bytes = Vec::new();
+    // Grows with what really arrives, not with what the length promises.
+    input.take(len as u64).read_to_end(&mut bytes)?;
+    if bytes.len() < len {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    postcard::from_bytes(&bytes).map_err(invalid)
+}
+
+/// The message at the start of `bytes` and the length of its frame; `None` when it is not whole yet.
+///
+/// # Errors
+/// As [`read`].
+pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> io::Result<Option<(T, usize)>> {
+    let Some(head) = bytes.first_chunk::<4>() else { return Ok(None) };
+    let len = u32::from_le_bytes(*head) as usize;
+    if len > MAX_FRAME {
+        return Err(invalid("control frame too long"));
+    }
+    let Some(payload) = bytes.get(4..4 + len) else { return Ok(None) };
+    Ok(Some((postcard::from_bytes(payload).map_err(invalid)?, 4 + len)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_come_back_and_what_is_none_is_refused() {
+        let message = ("text".to_string(), vec![1u64, 2, 3]);
+        let mut bytes = Vec::new();
+        write(&mut bytes, &message).unwrap();
+        assert_eq!(read::<(String, Vec<u64>)>(&mut &bytes[..]).unwrap(), message);
+        for cut in 0..bytes.len() {
+            assert_eq!(parse::<(String, Vec<u64>)>(&bytes[..cut]).unwrap(), None);
+            assert!(read::<(String, Vec<u64>)>(&mut &bytes[..cut]).is_err());
+        }
+        bytes.extend(b"next");
+        let (back, len) = parse::<(String, Vec<u64>)>(&bytes).unwrap().unwrap();
+        assert_eq!((back, len), (message, bytes.len() - 4));
+        bytes[..4].copy_from_slice(&(MAX_FRAME as u32 + 1).to_le_bytes());
+        assert!(parse::<(String, Vec<u64>)>(&bytes).is_err());
+        assert!(write(&mut Vec::new(), &vec![0u8; MAX_FRAME + 1]).is_err());
+    }
+}

@@ -1,0 +1,11 @@
+//! How roles reach each other: addresses, connecting and accepting with time-outs, the handshake by
+//! which both sides prove that they know the job's secret, and the framing of control messages. No
+//! message knows what carries it, and nothing of a peer is believed before its proof.
+
+mod addr;
+pub mod frame;
+pub mod handshake;
+mod stream;
+
+pub use addr::Addr;
+pub use stream::{Listener, Stream};

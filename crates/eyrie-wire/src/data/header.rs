@@ -1,0 +1,288 @@
+//! The headers of the kinds of frames: one type each, with the fields that this kind has.
+
+use super::bytes::Reader;
+use super::envelope::{Envelope, ENVELOPE_LEN};
+use super::Kind;
+use crate::Rank;
+
+/// Where a payload lies that is not in its frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Place {
+    /// Never 0.
+    pub segment: u32,
+    /// Bytes from the segment's start.
+    pub offset: u64,
+}
+
+/// A message on its way to the router.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Message {
+    pub destination: Rank,
+    /// Send sequence number: which message of this source to this destination it is, from 1.
+    pub ssn: u64,
+    /// The sender's clock, because a send also depends on nothing having become visible since the last
+    /// determinant.
+    pub clock: u64,
+    pub envelope: Envelope,
+    /// Length of the content in bytes.
+    pub size: u64,
+    /// `None`: the content is in the frame.
+    pub place: Option<Place>,
+}
+
+/// A message that the router has already.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Repeat {
+    pub destination: Rank,
+    pub ssn: u64,
+    pub clock: u64,
+    pub envelope: Envelope,
+    pub size: u64,
+    /// [`super::content_hash`] of the first [`super::MAX_INLINE`] bytes.
+    pub hash: u64,
+}
+
+/// A message on its way to its destination.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Deliver {
+    pub source: Rank,
+    pub ssn: u64,
+    /// Receive sequence number: its place in the total order of the destination, from 1.
+    pub rsn: u64,
+    pub envelope: Envelope,
+    pub size: u64,
+    pub place: Option<Place>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SegmentRequest {
+    /// At least so many bytes.
+    pub bytes: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SegmentDone {
+    pub segment: u32,
+}
+
+/// Where a rank goes on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Resume {
+    /// The last message that it has shown to matching.
+    pub rsn: u64,
+    pub clock: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Replayed {
+    pub rsn: u64,
+}
+
+/// What of a send stream is safe.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ack {
+    /// Frames of this connection that are logged.
+    pub frames: u64,
+    /// Determinants up to this clock are held.
+    pub clock: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Segment {
+    pub segment: u32,
+    pub bytes: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SegmentDrop {
+    pub segment: u32,
+}
+
+/// What the router has from a sender for one destination.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Known {
+    pub destination: Rank,
+    /// Messages up to this send sequence number.
+    pub ssn: u64,
+}
+
+/// A stream has begun.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ready {
+    /// On a send stream: determinants up to this clock are held.
+    pub clock: u64,
+}
+
+/// A frame's header.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Header {
+    Message(Message),
+    Repeat(Repeat),
+    Determinants,
+    SegmentRequest(SegmentRequest),
+    SegmentDone(SegmentDone),
+    Flush,
+    Resume(Resume),
+    Replayed(Replayed),
+    Deliver(Deliver),
+    Ack(Ack),
+    Segment(Segment),
+    SegmentDrop(SegmentDrop),
+    Known(Known),
+    Replay,
+    Ready(Ready),
+    Refused,
+}
+
+/// Rank, segment, two numbers, the envelope, size, offset.
+const MESSAGE_LEN: usize = 4 + 4 + 8 + 8 + ENVELOPE_LEN + 8 + 8;
+/// Longest header in bytes.
+pub const MAX_LEN: usize = MESSAGE_LEN;
+
+/// Length of the header of a kind in bytes.
+pub fn len_of(kind: Kind) -> usize {
+    match kind {
+        Kind::Message | Kind::Repeat | Kind::Deliver => MESSAGE_LEN,
+        Kind::Determinants | Kind::Flush | Kind::Replay | Kind::Refused => 0,
+        Kind::SegmentRequest | Kind::Replayed | Kind::Ready => 8,
+        Kind::SegmentDone | Kind::SegmentDrop => 4,
+        Kind::Resume | Kind::Ack => 16,
+        Kind::Segment | Kind::Known => 12,
+    }
+}
+
+impl Header {
+    pub fn kind(&self) -> Kind {
+        match self {
+            Header::Message(_) => Kind::Message,
+            Header::Repeat(_) => Kind::Repeat,
+            Header::Determinants => Kind::Determinants,
+            Header::SegmentRequest(_) => Kind::SegmentRequest,
+            Header::SegmentDone(_) => Kind::SegmentDone,
+            Header::Flush => Kind::Flush,
+            Header::Resume(_) => Kind::Resume,
+            Header::Replayed(_) => Kind::Replayed,
+            Header::Deliver(_) => Kind::Deliver,
+            Header::Ack(_) => Kind::Ack,
+            Header::Segment(_) => Kind::Segment,
+            Header::SegmentDrop(_) => Kind::SegmentDrop,
+            Header::Known(_) => Kind::Known,
+            Header::Replay => Kind::Replay,
+            Header::Ready(_) => Kind::Ready,
+            Header::Refused => Kind::Refused,
+        }
+    }
+
+    /// Puts the header behind what is in `out`.
+    pub fn put(&self, out: &mut Vec<u8>) {
+        match self {
+            Header::Message(m) => {
+                let (segment, offset) = place_fields(m.place);
+                let numbers = [m.ssn, m.clock];
+                put_message(out, [m.destination, segment], numbers, &m.envelope, [m.size, offset]);
+            }
+            Header::Repeat(r) => {
+                let numbers = [r.ssn, r.clock];
+                put_message(out, [r.destination, 0], numbers, &r.envelope, [r.size, r.hash]);
+            }
+            Header::Deliver(d) => {
+                let (segment, offset) = place_fields(d.place);
+                let numbers = [d.ssn, d.rsn];
+                put_message(out, [d.source, segment], numbers, &d.envelope, [d.size, offset]);
+            }
+            Header::Determinants | Header::Flush | Header::Replay | Header::Refused => {}
+            Header::SegmentRequest(s) => put_numbers(out, [], [s.bytes]),
+            Header::SegmentDone(s) => put_numbers(out, [s.segment], []),
+            Header::SegmentDrop(s) => put_numbers(out, [s.segment], []),
+            Header::Resume(r) => put_numbers(out, [], [r.rsn, r.clock]),
+            Header::Replayed(r) => put_numbers(out, [], [r.rsn]),
+            Header::Ack(a) => put_numbers(out, [], [a.frames, a.clock]),
+            Header::Segment(s) => put_numbers(out, [s.segment], [s.bytes]),
+            Header::Known(k) => put_numbers(out, [k.destination], [k.ssn]),
+            Header::Ready(r) => put_numbers(out, [], [r.clock]),
+        }
+    }
+
+    /// Reads a header from its bytes, of which there are [`len_of`] its kind. `inline`: bytes of
+    /// payload in the frame.
+    ///
+    /// # Errors
+    /// When it contradicts itself or its frame.
+    pub fn decode(kind: Kind, bytes: &[u8], inline: usize) -> Result<Header, &'static str> {
+        let mut r = Reader(bytes);
+        Ok(match kind {
+            Kind::Message => {
+                let [destination, segment] = [r.u32(), r.u32()];
+                let [ssn, clock] = [r.u64(), r.u64()];
+                let envelope = Envelope::decode(&r.array())?;
+                let size = r.u64();
+                let place = place_of(segment, r.u64(), size, inline)?;
+                Header::Message(Message { destination, ssn, clock, envelope, size, place })
+            }
+            Kind::Repeat => {
+                let destination = r.u32();
+                r.u32();
+                let [ssn, clock] = [r.u64(), r.u64()];
+                let envelope = Envelope::decode(&r.array())?;
+                let [size, hash] = [r.u64(), r.u64()];
+                Header::Repeat(Repeat { destination, ssn, clock, envelope, size, hash })
+            }
+            Kind::Deliver => {
+                let [source, segment] = [r.u32(), r.u32()];
+                let [ssn, rsn] = [r.u64(), r.u64()];
+                let envelope = Envelope::decode(&r.array())?;
+                let size = r.u64();
+                let place = place_of(segment, r.u64(), size, inline)?;
+                Header::Deliver(Deliver { source, ssn, rsn, envelope, size, place })
+            }
+            Kind::Determinants => Header::Determinants,
+            Kind::SegmentRequest => Header::SegmentRequest(SegmentRequest { bytes: r.u64() }),
+            Kind::SegmentDone => Header::SegmentDone(SegmentDone { segment: r.u32() }),
+            Kind::Flush => Header::Flush,
+            Kind::Resume => Header::Resume(Resume { rsn: r.u64(), clock: r.u64() }),
+            Kind::Replayed => Header::Replayed(Replayed { rsn: r.u64() }),
+            Kind::Ack => Header::Ack(Ack { frames: r.u64(), clock: r.u64() }),
+            Kind::Segment => Header::Segment(Segment { segment: r.u32(), bytes: r.u64() }),
+            Kind::SegmentDrop => Header::SegmentDrop(SegmentDrop { segment: r.u32() }),
+            Kind::Known => Header::Known(Known { destination: r.u32(), ssn: r.u64() }),
+            Kind::Replay => Header::Replay,
+            Kind::Ready => Header::Ready(Ready { clock: r.u64() }),
+            Kind::Refused => Header::Refused,
+        })
+    }
+}
+
+fn put_numbers<const A: usize, const B: usize>(out: &mut Vec<u8>, a: [u32; A], b: [u64; B]) {
+    a.iter().for_each(|n| out.extend_from_slice(&n.to_le_bytes()));
+    b.iter().for_each(|n| out.extend_from_slice(&n.to_le_bytes()));
+}
+
+fn put_message(
+    out: &mut Vec<u8>,
+    ranks: [u32; 2],
+    numbers: [u64; 2],
+    envelope: &Envelope,
+    sizes: [u64; 2],
+) {
+    put_numbers(out, ranks, numbers);
+    out.extend_from_slice(&envelope.encode());
+    put_numbers(out, [], sizes);
+}
+
+/// Segment 0 stands for "in the frame".
+fn place_fields(place: Option<Place>) -> (u32, u64) {
+    place.map_or((0, 0), |p| (p.segment, p.offset))
+}
+
+fn place_of(
+    segment: u32,
+    offset: u64,
+    size: u64,
+    inline: usize,
+) -> Result<Option<Place>, &'static str> {
+    let expected = if segment == 0 { size } else { 0 };
+    if inline as u64 != expected {
+        return Err("message length does not fit its frame");
+    }
+    Ok((segment != 0).then_some(Place { segment, offset }))
+}

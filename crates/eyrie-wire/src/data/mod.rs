@@ -1,0 +1,279 @@
+//! Frames of the data path between a rank and a router. A frame is a prefix of eight bytes, a header of
+//! its kind's own type, determinants, and a payload. Large payloads do not go through the stream: they
+//! lie in a *segment*, a file that belongs to the router, written by the sender and read by the
+//! receiver; the header names segment and offset.
+//!
+//! A rank has one *delivery* stream from its home router and one *send* stream to each router it
+//! sends to, so that an acknowledgement never waits behind messages that nobody has taken yet.
+
+mod bytes;
+mod determinant;
+mod envelope;
+mod header;
+
+pub use determinant::{Determinant, DETERMINANT_LEN};
+pub use envelope::{AtomicOp, Envelope, ENVELOPE_LEN};
+pub use header::{
+    Ack, Deliver, Header, Known, Message, Place, Ready, Repeat, Replayed, Resume, Segment,
+    SegmentDone, SegmentDrop, SegmentRequest,
+};
+
+/// Length of the part that every frame begins with, in bytes.
+pub const PREFIX_LEN: usize = 8;
+/// Longest payload that goes inside a frame, in bytes; longer messages go through a segment.
+pub const MAX_INLINE: usize = 16 * 1024;
+/// Most determinants on one frame.
+pub const MAX_DETERMINANTS: usize = 1024;
+/// Longest frame in bytes.
+pub const MAX_FRAME: usize =
+    PREFIX_LEN + header::MAX_LEN + MAX_DETERMINANTS * DETERMINANT_LEN + MAX_INLINE;
+
+/// What a frame is. The comments say which header it has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Kind {
+    // Rank to router, on a send stream.
+    /// A message ([`Message`]).
+    Message = 1,
+    /// A message that the router has already, sent again by a re-executing rank: its envelope and the
+    /// hash of its content, for comparison with the log ([`Repeat`]).
+    Repeat = 2,
+    /// Nothing but determinants.
+    Determinants = 3,
+    /// Asks for a segment ([`SegmentRequest`]).
+    SegmentRequest = 4,
+    /// No later frame of this stream will name this segment ([`SegmentDone`]).
+    SegmentDone = 5,
+    /// Asks for an acknowledgement now.
+    Flush = 6,
+    // Rank to router, on a delivery stream.
+    /// The first frame: where the rank goes on ([`Resume`]).
+    Resume = 7,
+    /// The rank has followed its last determinant ([`Replayed`]).
+    Replayed = 8,
+    // Router to rank.
+    /// A message ([`Deliver`]).
+    Deliver = 16,
+    /// What is logged ([`Ack`]).
+    Ack = 17,
+    /// The descriptor of a segment comes with this frame ([`Segment`]).
+    Segment = 18,
+    /// A segment will not be named again on this stream: close it ([`SegmentDrop`]).
+    SegmentDrop = 19,
+    /// What the router has from this rank for one destination ([`Known`]).
+    Known = 20,
+    /// Determinants to replay.
+    Replay = 21,
+    /// The stream has begun ([`Ready`]).
+    Ready = 22,
+    /// The rank must end: the payload says why.
+    Refused = 23,
+}
+
+const KINDS: [Kind; 16] = [
+    Kind::Message,
+    Kind::Repeat,
+    Kind::Determinants,
+    Kind::SegmentRequest,
+    Kind::SegmentDone,
+    Kind::Flush,
+    Kind::Resume,
+    Kind::Replayed,
+    Kind::Deliver,
+    Kind::Ack,
+    Kind::Segment,
+    Kind::SegmentDrop,
+    Kind::Known,
+    Kind::Replay,
+    Kind::Ready,
+    Kind::Refused,
+];
+
+impl Kind {
+    fn from_u8(n: u8) -> Option<Kind> {
+        KINDS.into_iter().find(|k| *k as u8 == n)
+    }
+}
+
+/// Puts a frame behind what is in `out`; returns how many determinants it took. At most
+/// [`MAX_DETERMINANTS`] are taken; the payload must not be longer than [`MAX_INLINE`].
+pub fn put(
+    out: &mut Vec<u8>,
+    header: &Header,
+    determinants: impl Iterator<Item = Determinant>,
+    payload: &[u8],
+) -> usize {
+    debug_assert!(payload.len() <= MAX_INLINE);
+    let at = out.len();
+    out.extend_from_slice(&[header.kind() as u8, 0, 0, 0]);
+    out.extend_from_slice(&(payload.len() as u32).to_le_bytes());
+    header.put(out);
+    let mut count = 0;
+    for determinant in determinants.take(MAX_DETERMINANTS) {
+        out.extend_from_slice(&determinant.encode());
+        count += 1;
+    }
+    out[at + 2..at + 4].copy_from_slice(&(count as u16).to_le_bytes());
+    out.extend_from_slice(payload);
+    count
+}
+
+/// A frame without determinants.
+pub fn put_plain(out: &mut Vec<u8>, header: &Header, payload: &[u8]) {
+    put(out, header, std::iter::empty(), payload);
+}
+
+/// Length in bytes of a frame with this header and payload, and no determinants.
+pub fn plain_len(header: &Header, payload: &[u8]) -> usize {
+    PREFIX_LEN + header::len_of(header.kind()) + payload.len()
+}
+
+/// A whole frame at the start of a buffer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Frame<'a> {
+    pub header: Header,
+    determinants: &'a [u8],
+    pub payload: &'a [u8],
+    /// Bytes of the buffer that the frame takes.
+    pub len: usize,
+}
+
+impl<'a> Frame<'a> {
+    /// The frame at the start of `bytes`, or `None` when it is not whole yet.
+    ///
+    /// # Errors
+    /// What is wrong with the frame.
+    pub fn parse(bytes: &'a [u8]) -> Result<Option<Frame<'a>>, &'static str> {
+        let Some(prefix) = bytes.first_chunk::<PREFIX_LEN>() else { return Ok(None) };
+        let kind = Kind::from_u8(prefix[0]).ok_or("unknown kind of frame")?;
+        let determinants = usize::from(u16::from_le_bytes([prefix[2], prefix[3]]));
+        let inline = u32::from_le_bytes([prefix[4], prefix[5], prefix[6], prefix[7]]) as usize;
+        if inline > MAX_INLINE || determinants > MAX_DETERMINANTS {
+            return Err("frame too long");
+        }
+        let head_end = PREFIX_LEN + header::len_of(kind);
+        let list_end = head_end + determinants * DETERMINANT_LEN;
+        let len = list_end + inline;
+        let Some(head) = bytes.get(PREFIX_LEN..head_end) else { return Ok(None) };
+        let header = Header::decode(kind, head, inline)?;
+        if bytes.len() < len {
+            return Ok(None);
+        }
+        let (determinants, payload) = (&bytes[head_end..list_end], &bytes[list_end..len]);
+        Ok(Some(Frame { header, determinants, payload, len }))
+    }
+
+    /// The determinants on the frame.
+    pub fn determinants(&self) -> impl Iterator<Item = Determinant> + 'a {
+        Determinant::decode_all(self.determinants)
+    }
+}
+
+/// What a connection to a router is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+pub enum Stream {
+    Delivery,
+    Send,
+}
+
+/// Hash of a message's content, to tell whether a message sent again says the same.
+pub fn content_hash(content: &[u8]) -> u64 {
+    u64::from_le_bytes(blake3::hash(content).as_bytes()[..8].try_into().expect("eight bytes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn message(size: u64, place: Option<Place>) -> Header {
+        let envelope = Envelope::Tagged { tag: 5, data: Some(9) };
+        Header::Message(Message { destination: 3, ssn: 4, clock: 2, envelope, size, place })
+    }
+
+    proptest! {
+        #[test]
+        fn frames_survive_the_wire(ssn: u64, clock: u64, tag: u64, data: Option<u64>, payload in
+            prop::collection::vec(any::<u8>(), 0..300), clocks in prop::collection::vec(any::<u64>(), 0..9)) {
+            let envelope = Envelope::Tagged { tag, data };
+            let size = payload.len() as u64;
+            let header = Header::Message(Message { destination: 7, ssn, clock, envelope, size, place: None });
+            let list: Vec<_> = clocks.iter().map(|c| Determinant { clock: *c, rsn: c / 2 }).collect();
+            let mut bytes = b"before".to_vec();
+            prop_assert_eq!(put(&mut bytes, &header, list.iter().copied(), &payload), list.len());
+            let frame = Frame::parse(&bytes[6..]).unwrap().unwrap();
+            prop_assert_eq!(frame.header, header);
+            prop_assert_eq!(frame.payload, &payload[..]);
+            prop_assert_eq!(frame.len, bytes.len() - 6);
+            prop_assert_eq!(frame.determinants().collect::<Vec<_>>(), list);
+        }
+    }
+
+    /// A million byte strings, half of them random, half sound frames with a few bytes changed: none
+    /// panics, none claims more than is there or than the bound allows.
+    #[test]
+    fn random_bytes_are_refused_or_within_bounds() {
+        use rand::{rngs::SmallRng, Rng, SeedableRng};
+        let seed = std::env::var("EYRIE_TEST_SEED").ok().and_then(|s| s.parse().ok());
+        let seed: u64 = seed.unwrap_or_else(|| u64::from_le_bytes(crate::auth::random()));
+        println!("EYRIE_TEST_SEED={seed}");
+        let mut rng = SmallRng::seed_from_u64(seed);
+        let mut bytes = vec![0u8; 256];
+        let mut parsed = 0;
+        for round in 0..1_000_000 {
+            let len = rng.gen_range(0..256);
+            bytes.resize(256, 0);
+            rng.fill(&mut bytes[..len]);
+            if round % 2 == 0 {
+                let inline = rng.gen_range(0..100u64);
+                let headers = [
+                    message(inline, None),
+                    Header::Ready(Ready { clock: 1 }),
+                    Header::Ack(Ack { frames: 3, clock: 8 }),
+                ];
+                let mut frame = Vec::new();
+                let payload = vec![7; inline as usize];
+                put_plain(&mut frame, &headers[round / 2 % 3], &payload);
+                for _ in 0..rng.gen_range(0..3) {
+                    let at = rng.gen_range(0..frame.len().min(100));
+                    frame[at] = rng.gen();
+                }
+                bytes = frame;
+                bytes.resize(256, 0);
+            }
+            if let Ok(Some(f)) = Frame::parse(&bytes[..len]) {
+                assert!(f.len <= len && f.len <= MAX_FRAME);
+                assert!(f.payload.len() <= MAX_INLINE);
+                parsed += 1;
+            }
+        }
+        assert!(parsed > 1000, "only {parsed} frames were sound: the test proves little");
+    }
+
+    #[test]
+    fn a_truncated_frame_waits_and_an_oversized_one_is_refused() {
+        let mut bytes = Vec::new();
+        put_plain(&mut bytes, &message(5, None), b"hello");
+        for cut in 0..bytes.len() {
+            assert_eq!(Frame::parse(&bytes[..cut]), Ok(None));
+        }
+        assert_eq!(Frame::parse(&bytes).unwrap().unwrap().payload, b"hello");
+        let long = (MAX_INLINE as u32 + 1).to_le_bytes();
+        bytes[4..8].copy_from_slice(&long);
+        assert!(Frame::parse(&bytes).is_err());
+    }
+
+    #[test]
+    fn the_length_of_a_message_fits_its_frame() {
+        let parse = |header: &Header, payload: &[u8]| {
+            let mut bytes = Vec::new();
+            put_plain(&mut bytes, header, payload);
+            Frame::parse(&bytes).map(|f| f.is_some())
+        };
+        assert_eq!(parse(&message(0, None), b""), Ok(true));
+        assert!(parse(&message(5, None), b"hell").is_err());
+        let place = Some(Place { segment: 1, offset: 64 });
+        assert_eq!(parse(&message(1 << 20, place), b""), Ok(true));
+        assert!(parse(&message(5, place), b"hello").is_err());
+    }
+}
