@@ -1,14 +1,17 @@
 //! Taking an image of this process when the agent asks for one: by signal, or, when the signal comes in the
 //! middle of a provider call, at its end. It must not allocate: the program may be inside its allocator.
 
-use crate::core::identity::await_welcome;
-use crate::core::rank::{self, fatal, tell_agent, Rank};
-use crate::stack;
+use crate::core::host::Host;
+use crate::core::rank::Rank;
+use crate::process::{self, fatal};
+use crate::sockets::Sockets;
+use crate::{channel, memory, stack};
 use eyrie_image::{FdRole, Mode, Outcome, Request};
 use eyrie_wire::agent::{capture_signal, FromRank, ToRank, MAX_MESSAGE};
+use eyrie_wire::page::What;
 use libc::c_int;
 use std::io::Write;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -23,12 +26,10 @@ const SETTLE_TIMEOUT: Duration = Duration::from_millis(200);
 const GO_TIMEOUT: Duration = Duration::from_secs(10);
 
 static PENDING: AtomicBool = AtomicBool::new(false);
-static AGENT_FD: AtomicI32 = AtomicI32::new(-1);
 static PMI_FD: AtomicI32 = AtomicI32::new(-1);
 
 /// Installs the signal handler.
-pub fn install(agent_fd: RawFd) {
-    AGENT_FD.store(agent_fd, Ordering::Relaxed);
+pub fn install() {
     let pmi = std::env::var("PMI_FD").ok().and_then(|v| v.parse().ok());
     PMI_FD.store(pmi.unwrap_or(-1), Ordering::Relaxed);
     stack::for_signals();
@@ -43,7 +44,7 @@ pub fn install(agent_fd: RawFd) {
 }
 
 extern "C" fn on_signal(_: c_int) {
-    if rank::inside() {
+    if process::inside() {
         PENDING.store(true, Ordering::Relaxed);
         return;
     }
@@ -52,7 +53,7 @@ extern "C" fn on_signal(_: c_int) {
 
 /// Takes the image that was asked for during a provider call.
 pub fn run_pending() {
-    while !rank::inside() && PENDING.swap(false, Ordering::Relaxed) {
+    while !process::inside() && PENDING.swap(false, Ordering::Relaxed) {
         take();
     }
 }
@@ -60,26 +61,26 @@ pub fn run_pending() {
 /// Takes the image that the agent has asked for, if it has.
 fn take() {
     // Before this process was a rank there was nobody to ask.
-    rank::enter(|rank| {
+    process::enter(|rank| {
         if let Some((image, sync, out)) = order() {
             take_image(rank, image, sync, out);
         }
     });
 }
 
-fn take_image(rank: &mut Rank, image: u64, sync: bool, out: OwnedFd) {
+fn take_image(rank: &mut Rank<Sockets>, image: u64, sync: bool, out: OwnedFd) {
     let start = Instant::now();
-    let refuse = |reason: &str| tell_agent(&FromRank::Refused { image, reason });
+    let refuse = |reason: &str| channel::tell(&FromRank::Refused { image, reason });
     if !rank.settled(SETTLE_TIMEOUT) {
         return refuse("large messages are still on their way to a router");
     }
-    let (clock, position) = (rank.clock(), rank.position());
-    tell_agent(&FromRank::Still { image, clock, position });
+    let (clock, position) = (rank.clock(), rank.rsn());
+    channel::tell(&FromRank::Still { image, clock, position });
     if !await_go() {
         return refuse("the agent has not read the rank's output in time");
     }
     let mut fds = [(-1, FdRole::Dropped); MAX_DESCRIPTORS];
-    fds[0] = (AGENT_FD.load(Ordering::Relaxed), FdRole::Slot(SLOT_AGENT));
+    fds[0] = (channel::descriptor(), FdRole::Slot(SLOT_AGENT));
     fds[1] = (PMI_FD.load(Ordering::Relaxed), FdRole::Slot(SLOT_PMI));
     let mut n = 2;
     for fd in rank.descriptors() {
@@ -92,11 +93,11 @@ fn take_image(rank: &mut Rank, image: u64, sync: bool, out: OwnedFd) {
     let request = Request {
         out_fd: out.as_raw_fd(),
         mode: if sync { Mode::Sync } else { Mode::Async },
-        rank: rank.me.rank,
-        incarnation: rank.me.incarnation,
+        rank: rank.number(),
+        incarnation: rank.host.identity.instance.incarnation,
         clock,
         position,
-        exclude: &[],
+        exclude: &[memory::PAGE_STRETCH],
         fds: &fds[..n],
         meta: &[],
     };
@@ -104,7 +105,8 @@ fn take_image(rank: &mut Rank, image: u64, sync: bool, out: OwnedFd) {
     match without_pipe_signal(|| unsafe { eyrie_image::capture(&request) }) {
         Outcome::Captured { child_pid, .. } => {
             let pause_ns = start.elapsed().as_nanos() as u64;
-            tell_agent(&FromRank::Captured { image, child_pid: child_pid as u32, pause_ns });
+            channel::tell(&FromRank::Captured { image, child_pid: child_pid as u32, pause_ns });
+            rank.host.trace(What::Image, clock, 0, image);
             // After the pause was told: when the image is stored, it is known.
             drop(out);
         }
@@ -149,19 +151,31 @@ fn without_pipe_signal<T>(work: impl FnOnce() -> T) -> T {
 }
 
 /// This is a restored process: a new incarnation whose connections are gone.
-fn come_back(rank: &mut Rank) {
-    let incarnation = match await_welcome(AGENT_FD.load(Ordering::Relaxed)) {
-        Ok(incarnation) => incarnation,
-        Err(e) => fatal(&e),
-    };
-    tell_agent(&FromRank::Loaded { pid: std::process::id() });
-    rank.restored(incarnation);
+fn come_back(rank: &mut Rank<Sockets>) {
+    rank.forget_connections();
+    if let Err(e) = rank.host.identity.be_welcomed() {
+        fatal(&e);
+    }
+    channel::tell(&FromRank::Loaded { pid: std::process::id() });
+    let incarnation = rank.host.identity.instance.incarnation;
+    let (clock, rsn) = (rank.clock(), rank.rsn());
+    rank.host.trace(What::Restored, clock, incarnation, rsn);
+    process::or_end(rank.reconnect());
+}
+
+/// A provider call waits, and an image may be taken in its middle.
+pub fn at_a_wait(rank: &mut Rank<Sockets>) {
+    if PENDING.swap(false, Ordering::Relaxed) {
+        if let Some((image, sync, out)) = order() {
+            take_image(rank, image, sync, out);
+        }
+    }
 }
 
 /// The agent's order, if one has come: image, whether to wait until it is written, and where it goes.
 fn order() -> Option<(u64, bool, OwnedFd)> {
     loop {
-        let (message, descriptor) = receive()?;
+        let (message, [descriptor, _]) = channel::receive()?;
         if let (Some(ToRank::Capture { image, sync }), Some(fd)) = (message, descriptor) {
             return Some((image, sync, fd));
         }
@@ -170,40 +184,12 @@ fn order() -> Option<(u64, bool, OwnedFd)> {
 
 fn await_go() -> bool {
     let deadline = Instant::now() + GO_TIMEOUT;
-    let fd = AGENT_FD.load(Ordering::Relaxed);
     while Instant::now() < deadline {
-        let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-        // SAFETY: one pollfd, which lives through the call.
-        unsafe { libc::poll(&mut poll, 1, 100) };
-        if let Some((Some(ToRank::Go), _)) = receive() {
-            return true;
+        match channel::receive() {
+            Some((Some(ToRank::Go), _)) => return true,
+            Some(_) => {}
+            None => channel::wait(deadline),
         }
     }
     false
-}
-
-/// One message from the agent, with the descriptor that came with it, if there is one; does not wait.
-fn receive() -> Option<(Option<ToRank>, Option<OwnedFd>)> {
-    let mut buf = [0u8; MAX_MESSAGE];
-    let mut iov = libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() };
-    let mut control = [0u64; 4];
-    // SAFETY: all zero is a valid msghdr; it names buffers that live through the call; the kernel's control
-    // message holds one descriptor at most, which is ours then.
-    unsafe {
-        let mut message: libc::msghdr = std::mem::zeroed();
-        message.msg_iov = &mut iov;
-        message.msg_iovlen = 1;
-        message.msg_control = control.as_mut_ptr().cast();
-        message.msg_controllen = size_of_val(&control);
-        let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
-        let n = libc::recvmsg(AGENT_FD.load(Ordering::Relaxed), &mut message, flags);
-        if n <= 0 {
-            return None;
-        }
-        let c = libc::CMSG_FIRSTHDR(&message);
-        let descriptor = (!c.is_null() && (*c).cmsg_type == libc::SCM_RIGHTS)
-            .then(|| libc::CMSG_DATA(c).cast::<RawFd>().read_unaligned())
-            .map(|fd| OwnedFd::from_raw_fd(fd));
-        Some((ToRank::decode(&buf[..n as usize]), descriptor))
-    }
 }

@@ -2,9 +2,13 @@
 //! changes. It must never start a thread, nor need a symbol of libfabric.
 
 mod capture;
+mod channel;
 mod core;
+mod identity;
 mod memory;
 mod ofi;
+mod process;
+mod sockets;
 mod stack;
 
 /// What libfabric looks for in a provider's library.

@@ -4,9 +4,12 @@
 //! there.
 
 use dlmalloc::{Allocator, Dlmalloc};
+use eyrie_wire::page::{RankPage, PAGE_BYTES};
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::UnsafeCell;
+use std::io;
 use std::ops::Range;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Where the stretch begins: above programs and their heaps, below the restorer's stretch
@@ -31,8 +34,11 @@ const STACK_BYTES: usize = 1 << 20;
 pub const STACK_TOP: usize = START + GUARD + STACK_BYTES;
 pub const SIGNAL_STACK: usize = STACK_TOP + GUARD;
 pub const SIGNAL_STACK_BYTES: usize = 2 * GRANULE;
-/// Granules that the stacks take.
-const STACK_GRANULES: usize = (SIGNAL_STACK + SIGNAL_STACK_BYTES - START) / GRANULE;
+/// Then comes a granule for the rank's page, which is shared with the agent.
+const PAGE_AT: usize = SIGNAL_STACK + SIGNAL_STACK_BYTES;
+const _: () = assert!(PAGE_BYTES <= GRANULE);
+/// Granules that are not for the allocator.
+const FIXED_GRANULES: usize = (PAGE_AT + GRANULE - START) / GRANULE;
 
 /// Bytes reserved; 0 before [`reserve`].
 static LENGTH: AtomicUsize = AtomicUsize::new(0);
@@ -77,6 +83,32 @@ pub fn reserve() -> Result<(), String> {
          (`ulimit -v` must be at least that much above what the program uses)",
         LENGTHS[LENGTHS.len() - 1] >> 30
     ))
+}
+
+/// The stretch of the rank's page (address, length in bytes): it is not part of an image.
+pub const PAGE_STRETCH: (usize, usize) = (PAGE_AT, PAGE_BYTES);
+
+/// Maps the rank's page, in place of the one of an earlier incarnation.
+///
+/// # Errors
+/// When it cannot be mapped.
+pub fn map_page(page: &OwnedFd) -> Result<(), String> {
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_SHARED | libc::MAP_FIXED;
+    // SAFETY: within our own reservation, at a place that nothing else uses.
+    let got =
+        unsafe { libc::mmap(PAGE_AT as *mut _, PAGE_BYTES, prot, flags, page.as_raw_fd(), 0) };
+    match got as usize == PAGE_AT {
+        true => Ok(()),
+        false => Err(format!("the rank's page cannot be mapped: {}", io::Error::last_os_error())),
+    }
+}
+
+/// The rank's page. It is there from the welcome on.
+pub fn page() -> &'static mut RankPage {
+    // SAFETY: mapped by `map_page` before there is a rank; one call at a time is in the provider, and
+    // the agent only reads.
+    unsafe { &mut *(PAGE_AT as *mut RankPage) }
 }
 
 /// Hands out stretches of granules.
@@ -170,7 +202,7 @@ unsafe impl Allocator for Granules {
         let limit = LENGTH.load(Ordering::Relaxed) / GRANULE;
         // SAFETY: called under the lock of `HEAP`.
         let book = unsafe { &mut *BOOK.0.get() };
-        let Some(from) = book.taken.find_run(count, STACK_GRANULES..limit) else { return none };
+        let Some(from) = book.taken.find_run(count, FIXED_GRANULES..limit) else { return none };
         if !open(from, count) {
             return none;
         }

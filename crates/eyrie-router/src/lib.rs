@@ -3,8 +3,10 @@
 
 mod conn;
 mod event_loop;
-mod protocol;
-mod space;
+pub mod protocol;
+pub mod space;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 
 use crossbeam_channel::Sender;
 use event_loop::{Loop, Mailbox, Order};

@@ -3,9 +3,11 @@
 //! message knows what carries it, and nothing of a peer is believed before its proof.
 
 mod addr;
+mod directory;
 pub mod frame;
 pub mod handshake;
 mod stream;
 
 pub use addr::Addr;
+pub use directory::{Directory, RouterId};
 pub use stream::{Listener, Stream};

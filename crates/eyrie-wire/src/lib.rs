@@ -6,7 +6,8 @@ pub mod agent;
 pub mod auth;
 pub mod control;
 pub mod data;
-pub mod handshake;
+pub mod page;
+
 
 /// Version of everything in this crate. Two processes with different versions do not talk.
 pub const VERSION: u16 = 1;

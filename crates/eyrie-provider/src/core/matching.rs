@@ -4,6 +4,7 @@
 
 use eyrie_wire::Rank;
 use std::collections::VecDeque;
+use std::io;
 
 /// Opaque pointer of the MPI library that names an operation.
 pub type Context = usize;
@@ -26,13 +27,18 @@ pub trait Content {
     ///
     /// # Safety
     /// `to` must be valid for `len` bytes.
-    unsafe fn copy_to(&self, to: *mut u8, len: usize);
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    unsafe fn copy_to(&self, to: *mut u8, len: usize) -> io::Result<()>;
 }
 
 impl Content for [u8] {
-    unsafe fn copy_to(&self, to: *mut u8, len: usize) {
-        // SAFETY: the caller vouches for `to`; `len` is at most the message's.
-        unsafe { std::ptr::copy_nonoverlapping(self[..len].as_ptr(), to, len) }
+    unsafe fn copy_to(&self, to: *mut u8, len: usize) -> io::Result<()> {
+        let bytes = self.get(..len).ok_or(io::ErrorKind::UnexpectedEof)?;
+        // SAFETY: the caller vouches for `to`.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, len) };
+        Ok(())
     }
 }
 
@@ -98,6 +104,7 @@ pub struct Completion {
 }
 
 /// A visible message that no receive has taken.
+#[derive(Clone)]
 struct Message {
     envelope: Envelope,
     content: Vec<u8>,
@@ -106,7 +113,7 @@ struct Message {
 }
 
 /// The queues of an endpoint.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Matching {
     /// Posted receives and unexpected messages: untagged and tagged ones.
     posted: [VecDeque<Posted>; 2],
@@ -125,24 +132,31 @@ pub struct Probe {
 
 impl Matching {
     /// A message becomes visible.
-    pub fn arrive(&mut self, e: Envelope, content: &(impl Content + ?Sized)) -> Option<Completion> {
+    ///
+    /// # Errors
+    /// When its content cannot be read; it has not become visible then.
+    pub fn arrive(
+        &mut self,
+        e: Envelope,
+        content: &(impl Content + ?Sized),
+    ) -> io::Result<Option<Completion>> {
         let posted = &mut self.posted[usize::from(e.tagged)];
         let Some(i) = posted.iter().position(|p| p.takes(&e)) else {
             let mut bytes = Vec::with_capacity(e.len);
             // SAFETY: the capacity is `e.len`, all of which is written before it counts.
             unsafe {
-                content.copy_to(bytes.as_mut_ptr(), e.len);
+                content.copy_to(bytes.as_mut_ptr(), e.len)?;
                 bytes.set_len(e.len);
             }
             let message = Message { envelope: e, content: bytes, claimed: None };
             self.unexpected[usize::from(e.tagged)].push_back(message);
-            return None;
+            return Ok(None);
         };
-        let completion = fill(&mut posted[i], &e, content);
+        let completion = fill(&mut posted[i], &e, content)?;
         if posted[i].multi.is_none() || completion.last_of_multi {
             posted.remove(i);
         }
-        Some(completion)
+        Ok(Some(completion))
     }
 
     /// A receive is posted. Messages that came before it may complete it at once.
@@ -152,7 +166,7 @@ impl Matching {
             unexpected.iter().position(|m| m.claimed.is_none() && p.takes(&m.envelope))
         {
             let m = unexpected.remove(i).expect("just found");
-            let completion = fill(&mut p, &m.envelope, m.content.as_slice());
+            let completion = fill_kept(&mut p, &m.envelope, &m.content);
             let over = p.multi.is_none() || completion.last_of_multi;
             done(completion);
             if over {
@@ -170,9 +184,9 @@ impl Matching {
         if discard {
             p.len = 0;
             let e = Envelope { len: 0, ..m.envelope };
-            return Some(fill(&mut p, &e, [].as_slice()));
+            return Some(fill_kept(&mut p, &e, &[]));
         }
-        Some(fill(&mut p, &m.envelope, m.content.as_slice()))
+        Some(fill_kept(&mut p, &m.envelope, &m.content))
     }
 
     /// Looks for a tagged message without receiving it.
@@ -233,13 +247,18 @@ impl Matching {
     }
 }
 
-fn fill(p: &mut Posted, e: &Envelope, content: &(impl Content + ?Sized)) -> Completion {
+/// Receives a message that is kept here: reading it cannot fail.
+fn fill_kept(p: &mut Posted, e: &Envelope, content: &[u8]) -> Completion {
+    fill(p, e, content).expect("as long as its envelope says")
+}
+
+fn fill(p: &mut Posted, e: &Envelope, content: &(impl Content + ?Sized)) -> io::Result<Completion> {
     let buffer = p.buffer.wrapping_add(p.used);
     let room = p.len - p.used;
     let len = e.len.min(room);
     if len > 0 {
         // SAFETY: the MPI library gave a buffer of `p.len` bytes, of which `p.used` are taken.
-        unsafe { content.copy_to(buffer, len) };
+        unsafe { content.copy_to(buffer, len)? };
     }
     let mut last_of_multi = false;
     if let Some(least) = p.multi {
@@ -248,7 +267,7 @@ fn fill(p: &mut Posted, e: &Envelope, content: &(impl Content + ?Sized)) -> Comp
         last_of_multi = p.len - p.used < least.max(1);
     }
     let over = e.len - len;
-    Completion {
+    Ok(Completion {
         context: p.context,
         outcome: if over > 0 { Outcome::Truncated { over } } else { Outcome::Received },
         tagged: e.tagged,
@@ -258,7 +277,7 @@ fn fill(p: &mut Posted, e: &Envelope, content: &(impl Content + ?Sized)) -> Comp
         buffer,
         last_of_multi,
         report: p.report,
-    }
+    })
 }
 
 #[cfg(test)]
@@ -296,12 +315,13 @@ mod tests {
         let (mut a, mut b) = ([0u8; 4], [0u8; 4]);
         assert!(post(&mut m, receive(1, &mut a, None, 5)).is_empty());
         assert!(post(&mut m, receive(2, &mut b, Some(3), 5)).is_empty());
-        let first = m.arrive(envelope(3, 5, 4), b"abcd".as_slice()).unwrap();
+        let first = m.arrive(envelope(3, 5, 4), b"abcd".as_slice()).unwrap().unwrap();
         assert_eq!((first.context, first.outcome, first.data), (1, Outcome::Received, Some(9)));
-        assert!(m.arrive(envelope(2, 5, 4), b"2222".as_slice()).is_none());
-        assert_eq!(m.arrive(envelope(3, 5, 4), b"efgh".as_slice()).unwrap().context, 2);
+        assert!(m.arrive(envelope(2, 5, 4), b"2222".as_slice()).unwrap().is_none());
+        let second = m.arrive(envelope(3, 5, 4), b"efgh".as_slice()).unwrap().unwrap();
+        assert_eq!(second.context, 2);
         assert_eq!((&a, &b), (b"abcd", b"efgh"));
-        assert!(m.arrive(envelope(2, 5, 2), b"yy".as_slice()).is_none());
+        assert!(m.arrive(envelope(2, 5, 2), b"yy".as_slice()).unwrap().is_none());
         let got = post(&mut m, receive(3, &mut a, None, 5));
         assert_eq!((got[0].context, &a), (3, b"2222"));
     }
@@ -311,14 +331,14 @@ mod tests {
         let mut m = Matching::default();
         let mut a = [0u8; 3];
         post(&mut m, receive(1, &mut a[..2], None, 5));
-        let c = m.arrive(envelope(0, 5, 3), b"xyz".as_slice()).unwrap();
+        let c = m.arrive(envelope(0, 5, 3), b"xyz".as_slice()).unwrap().unwrap();
         assert_eq!((c.outcome, c.len, &a), (Outcome::Truncated { over: 1 }, 2, b"xy\0"));
     }
 
     #[test]
     fn a_claimed_message_is_for_its_claimer_only() {
         let mut m = Matching::default();
-        m.arrive(envelope(1, 7, 2), b"hi".as_slice());
+        m.arrive(envelope(1, 7, 2), b"hi".as_slice()).unwrap();
         let look = |context, claim| Probe {
             context,
             source: None,
@@ -345,11 +365,11 @@ mod tests {
         let p = Posted { tagged: false, multi: Some(12), ..receive(1, &mut a, None, 0) };
         assert!(post(&mut m, p).is_empty());
         let e = |len| Envelope { source: 0, tagged: false, tag: 0, data: None, len };
-        let c = m.arrive(e(3), b"abc".as_slice()).unwrap();
+        let c = m.arrive(e(3), b"abc".as_slice()).unwrap().unwrap();
         assert!(!c.last_of_multi && c.buffer == a.as_mut_ptr());
-        let c = m.arrive(e(10), b"0123456789".as_slice()).unwrap();
+        let c = m.arrive(e(10), b"0123456789".as_slice()).unwrap().unwrap();
         assert!(c.last_of_multi && c.buffer == a.as_mut_ptr().wrapping_add(8));
-        assert!(m.arrive(e(1), b"z".as_slice()).is_none());
+        assert!(m.arrive(e(1), b"z".as_slice()).unwrap().is_none());
         assert_eq!(&a[..18], b"abc\x00\x00\x00\x00\x000123456789");
     }
 }

@@ -1,9 +1,14 @@
-//! What the provider does, whoever calls it: matching, clock, streams to the routers.
+//! What the provider does, whoever calls it: matching, clock, replay, streams to the routers. It reaches
+//! the world through [`host::Host`] only and never ends the process: errors go up.
 
 pub mod delivery;
-pub mod identity;
+pub mod error;
+pub mod host;
 pub mod matching;
 pub mod rank;
 pub mod replay;
+pub mod rma;
 pub mod sender;
-pub mod socket;
+
+#[cfg(test)]
+mod tests;

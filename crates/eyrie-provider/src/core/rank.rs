@@ -1,41 +1,64 @@
-//! This process as a rank of its job: the one object behind all libfabric objects. It must never let a message
-//! be seen outside a progress call, nor let anything out before the determinants it depends on.
+//! A rank of the job: what it sends, what becomes visible to it and when. It must never let a message be
+//! seen outside a progress call, nor let anything out before the determinants it depends on. It waits
+//! here and nowhere below, with bounds; what it cannot go on after is an error.
 
-use super::delivery::Delivery;
-use super::identity::{await_agent, Identity};
-use super::matching::{Completion, Matching};
+use super::delivery::{Delivery, Payload};
+use super::error::RankError;
+use super::host::{ConnectError, Host, Interest};
+use super::matching::{Completion, Context, Envelope as Matched, Matching, Posted, Probe};
 use super::replay::{Replay, Turn};
-use super::sender::{Outgoing, Sender, Unstored};
-use crate::{capture, memory, stack};
-use eyrie_wire::agent::{FromRank, ToRank, MAX_MESSAGE};
-use eyrie_wire::data::{home, Determinant};
-use eyrie_wire::{Incarnation, Rank as RankNumber};
+use super::rma::{Answer, Applied, Done, Pending, Regions, Requests};
+use super::sender::{Offer, Outgoing, Sender, Unstored};
+use eyrie_wire::data::{self, Deliver, Determinant, Envelope, Message};
+use eyrie_wire::page::What;
+use eyrie_wire::Rank as RankNumber;
+use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
-use std::os::fd::RawFd;
-use std::sync::atomic::{compiler_fence, AtomicI32, AtomicPtr, AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long a router may be out of reach.
 const RECONNECT_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long a router may take to answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
 /// How long a replaying rank waits for the next message from the log.
 const REPLAY_TIMEOUT: Duration = Duration::from_secs(120);
+/// Longest single wait, and the pauses between attempts to connect.
+const WAIT: Duration = Duration::from_millis(100);
+const FIRST_PAUSE: Duration = Duration::from_micros(200);
+const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 /// Progress calls that find nothing, one right after another, before the next one sleeps for a message.
 const SPINS: u32 = 300;
-/// Cycles between two progress calls up to which the program is taken to do nothing but wait.
+/// Ticks between two progress calls up to which the program is taken to do nothing but wait.
 const WAITING_GAP: u64 = 30_000;
-/// Cycles between two looks at whether the send streams of a waiting rank still stand: about a millisecond.
+/// Ticks between two looks at whether the send streams of a waiting rank still stand: about a
+/// millisecond.
 const LOOK_GAP: u64 = 3_000_000;
 
-/// The rank. One per process; the MPI library calls from one thread at a time (FI_THREAD_DOMAIN).
-pub struct Rank {
-    pub me: Identity,
-    pub matching: Matching,
+/// What a progress call reports.
+pub enum Event {
+    /// A receive or a probe is over.
+    Received(Completion),
+    /// A one-sided request is over.
+    Done(Done),
+}
+
+/// The rank.
+pub struct Rank<H: Host> {
+    pub host: H,
+    number: RankNumber,
+    matching: Matching,
+    pub regions: Regions,
+    requests: Requests,
+    /// Requests of others that are applied and not answered: the newest of each.
+    owed: BTreeMap<RankNumber, u64>,
     replay: Replay,
-    delivery: Delivery,
-    senders: Vec<Sender>,
+    delivery: Delivery<H>,
+    senders: Vec<Sender<H>>,
     unstored: Unstored,
     /// Messages sent to each rank.
-    sent: Vec<u64>,
+    ssn: Vec<u64>,
+    /// A progress call is under way.
+    progressing: bool,
     /// Progress calls in a row that found nothing, and when the last one ended.
     idle_calls: u32,
     last_call: u64,
@@ -43,109 +66,40 @@ pub struct Rank {
     last_look: u64,
 }
 
-static RANK: AtomicPtr<Rank> = AtomicPtr::new(std::ptr::null_mut());
-static AGENT_FD: AtomicI32 = AtomicI32::new(-1);
-/// More than 0 while a provider call is under way: an image waits until it is over.
-static INSIDE: AtomicU32 = AtomicU32::new(0);
-
-/// Whether a provider call is under way.
-pub fn inside() -> bool {
-    INSIDE.load(Ordering::Relaxed) > 0
+/// What a sender is waited for.
+#[derive(Clone, Copy)]
+enum Want {
+    Greeting,
+    Written,
+    Room,
+    Segment,
+    AllAcknowledged,
 }
 
-/// Makes this process a rank, once.
-///
-/// # Errors
-/// What is missing, in words for the user.
-pub fn join() -> Result<(), String> {
-    if !RANK.load(Ordering::Relaxed).is_null() {
-        return Ok(());
-    }
-    memory::reserve()?;
-    // The C library makes this library's thread-local memory, with the program's malloc, when it is first
-    // used: that must be now, and not when a message comes.
-    std::hint::black_box(std::hash::RandomState::new());
-    let me = Identity::from_environment()?;
-    AGENT_FD.store(me.agent_fd, Ordering::Relaxed);
-    let rank = Rank {
-        matching: Matching::default(),
-        replay: Replay::default(),
-        delivery: Delivery::new(),
-        senders: (0..me.routers).map(|k| Sender::new(k, me.size)).collect(),
-        unstored: Unstored::default(),
-        sent: vec![0; me.size as usize],
-        idle_calls: 0,
-        last_call: 0,
-        last_look: 0,
-        me,
-    };
-    RANK.store(Box::into_raw(Box::new(rank)), Ordering::Release);
-    // From the next line on the agent may send the signal.
-    capture::install(AGENT_FD.load(Ordering::Relaxed));
-    // The agent does not answer a rank that has not met the others: the job ends before it computes. An image
-    // that is asked for in the same moment waits, or it would take the answer off the channel.
-    let admitted = enter(|rank| {
-        tell_agent(&FromRank::Loaded { pid: std::process::id() });
-        await_agent(rank.me.agent_fd, |m| (m == ToRank::Admitted).then_some(()))
-    });
-    capture::run_pending();
-    admitted.unwrap_or(Ok(()))
-}
-
-/// Runs a provider call; an image that was asked for meanwhile is taken when it is over.
-pub fn call<R>(f: impl FnOnce(&mut Rank) -> R) -> R {
-    let result = enter(f).expect("no endpoint without getinfo");
-    capture::run_pending();
-    result
-}
-
-/// Runs `f` with the rank, if this process is one already, on the provider's stack. No image is taken meanwhile.
-pub fn enter<R>(f: impl FnOnce(&mut Rank) -> R) -> Option<R> {
-    let rank = RANK.load(Ordering::Relaxed);
-    if rank.is_null() {
-        return None;
-    }
-    if INSIDE.fetch_add(1, Ordering::Acquire) != 0 {
-        fatal(
-            "two threads were in MPI at the same time (or a signal handler called MPI while it was in MPI): \
-             Eyrie's provider takes one call at a time; use MPI_THREAD_SERIALIZED or less",
-        );
-    }
-    compiler_fence(Ordering::SeqCst);
-    // SAFETY: of `errno`: this thread's, which the program may read after a call that did not fail.
-    let errno = unsafe { *libc::__errno_location() };
-    // SAFETY: made by `join` and never freed; INSIDE was 0 and keeps others and the signal handler out, so this is
-    // the only reference, and nobody is on the stack.
-    let result = unsafe { stack::run(|| f(&mut *rank)) };
-    // SAFETY: as above.
-    unsafe { *libc::__errno_location() = errno };
-    compiler_fence(Ordering::SeqCst);
-    INSIDE.fetch_sub(1, Ordering::Release);
-    Some(result)
-}
-
-/// Sends one message to the agent. Allocates nothing; a dead agent takes this process with it anyway.
-pub fn tell_agent(message: &FromRank) {
-    let mut buf = [0u8; MAX_MESSAGE];
-    let len = message.encode(&mut buf);
-    let fd = AGENT_FD.load(Ordering::Relaxed);
-    // SAFETY: the buffer is as long as said.
-    unsafe { libc::send(fd, buf.as_ptr().cast(), len, libc::MSG_NOSIGNAL) };
-}
-
-/// Ends this rank: it cannot go on. The agent hears why.
-pub fn fatal(reason: &str) -> ! {
-    tell_agent(&FromRank::Fatal { reason });
-    // SAFETY: ends the process without running the program's exit handlers, which may call MPI.
-    unsafe { libc::_exit(70) }
-}
-
-impl Rank {
-    /// Connects to the home router, so that others' messages are taken from the start.
-    pub fn attach(&mut self) {
-        if !self.delivery.connected() {
-            self.reconnect_delivery();
+impl<H: Host> Rank<H> {
+    /// Rank `number` of `ranks`, without any connection.
+    pub fn new(host: H, number: RankNumber, ranks: u32) -> Rank<H> {
+        Rank {
+            number,
+            matching: Matching::default(),
+            regions: Regions::default(),
+            requests: Requests::default(),
+            owed: BTreeMap::new(),
+            replay: Replay::default(),
+            delivery: Delivery::new(),
+            senders: (0..host.routers()).map(|_| Sender::new(ranks)).collect(),
+            unstored: Unstored::default(),
+            ssn: vec![0; ranks as usize],
+            progressing: false,
+            idle_calls: 0,
+            last_call: 0,
+            last_look: 0,
+            host,
         }
+    }
+
+    pub fn number(&self) -> RankNumber {
+        self.number
     }
 
     /// Progress calls so far.
@@ -153,107 +107,305 @@ impl Rank {
         self.replay.clock()
     }
 
-    /// Position of the last visible message.
-    pub fn position(&self) -> u64 {
-        self.delivery.position()
+    /// Receive sequence number of the last visible message.
+    pub fn rsn(&self) -> u64 {
+        self.delivery.rsn()
     }
 
+    // Receives.
+
+    /// Posts a receive; messages that are visible already may complete it at once.
+    pub fn post(&mut self, p: Posted, done: impl FnMut(Completion)) {
+        self.matching.post(p, done);
+    }
+
+    pub fn probe(&mut self, probe: &Probe) -> Completion {
+        self.matching.probe(probe)
+    }
+
+    pub fn receive_claimed(&mut self, p: Posted, discard: bool) -> Option<Completion> {
+        self.matching.receive_claimed(p, discard)
+    }
+
+    pub fn cancel(&mut self, context: Context) -> Option<Completion> {
+        self.matching.cancel(context)
+    }
+
+    pub fn forget_posted(&mut self) {
+        self.matching.forget_posted();
+    }
+
+    // Sends.
+
     /// Sends a message; returns when it is on its way and kept.
+    ///
+    /// # Errors
+    /// When its router cannot be reached or does not answer.
     pub fn send(
         &mut self,
         destination: RankNumber,
-        flags: u8,
-        tag: u64,
-        data: u64,
+        envelope: Envelope,
         content: &[u8],
-    ) {
-        let seq = self.sent[destination as usize] + 1;
-        let clock = self.replay.clock();
-        let message = Outgoing { destination, seq, flags, tag, data, clock, content };
-        let router = home(destination, self.me.routers) as usize;
+    ) -> Result<(), RankError> {
+        let ssn = self.ssn[destination as usize] + 1;
+        let (clock, size) = (self.replay.clock(), content.len() as u64);
+        let message = Message { destination, ssn, clock, envelope, size, place: None };
+        let k = self.host.home(destination) as usize;
         loop {
-            if !self.senders[router].connected() {
-                self.reconnect_sender(router);
+            self.ready_sender(k)?;
+            match self.senders[k].offer(&Outgoing { message, content }, &mut self.unstored) {
+                Ok(Offer::Kept) => break,
+                Ok(Offer::NoRoom) => self.await_sender(k, Want::Room)?,
+                Ok(Offer::NoSegment) => self.await_sender(k, Want::Segment)?,
+                Err(e) => self.lose_sender(k, &e)?,
             }
-            match self.senders[router].enqueue(&message, &mut self.unstored) {
-                Ok(()) => break,
-                Err(e) => self.lost_sender(router, &e),
+        }
+        self.ssn[destination as usize] = ssn;
+        self.host.trace(What::Sent, clock, destination, ssn);
+        self.write_sender(k)
+    }
+
+    /// Sends a one-sided request, whose answer is reported by a progress call.
+    ///
+    /// # Errors
+    /// As [`Rank::send`].
+    pub fn request(
+        &mut self,
+        target: RankNumber,
+        pending: Pending,
+        envelope: impl FnOnce(u64) -> Envelope,
+        content: &[u8],
+    ) -> Result<(), RankError> {
+        let number = self.requests.add(target, pending);
+        self.send(target, envelope(number), content)
+    }
+
+    /// Gives the router everything that is kept, over a new connection if this one breaks; the router always
+    /// reads, so this ends.
+    fn write_sender(&mut self, k: usize) -> Result<(), RankError> {
+        loop {
+            self.ready_sender(k)?;
+            match self.senders[k].write() {
+                Ok(true) => return Ok(()),
+                Ok(false) => self.await_sender(k, Want::Written)?,
+                Err(e) => self.lose_sender(k, &e)?,
             }
         }
-        self.sent[destination as usize] = seq;
-        if let Err(e) = self.senders[router].write() {
-            self.lost_sender(router, &e);
-            self.reconnect_sender(router);
+    }
+
+    /// The stream is lost; what is kept is given to the next one. A refusal is final.
+    fn lose_sender(&mut self, k: usize, e: &io::Error) -> Result<(), RankError> {
+        let code = e.raw_os_error().unwrap_or(0) as u64;
+        self.host.trace(What::SendLost, self.replay.clock(), k as u32, code);
+        self.senders[k].disconnect();
+        refused(e)
+    }
+
+    /// Connects the stream to a router if it is not, and gives it what earlier ones were left with.
+    fn ready_sender(&mut self, k: usize) -> Result<(), RankError> {
+        if self.senders[k].is_ready() {
+            return Ok(());
+        }
+        let mut attempts = Attempts::new(self.host.now());
+        while !self.senders[k].is_ready() {
+            if self.senders[k].stream().is_none() {
+                match self.host.connect(k as u32, data::Stream::Send) {
+                    Ok(stream) => self.senders[k].begin(stream),
+                    Err(e) => {
+                        attempts.failed(&mut self.host, k as u32, e)?;
+                        continue;
+                    }
+                }
+            }
+            if !self.senders[k].is_greeted() {
+                self.await_sender(k, Want::Greeting)?;
+                continue;
+            }
+            match self.senders[k].offer_backlog(&mut self.unstored)? {
+                Ok(Offer::Kept) => {}
+                Ok(Offer::NoRoom) => self.await_sender(k, Want::Room)?,
+                Ok(Offer::NoSegment) => self.await_sender(k, Want::Segment)?,
+                Err(e) => self.lose_sender(k, &e)?,
+            }
+        }
+        let again = self.senders[k].unacknowledged() as u64;
+        self.host.trace(What::SendBegun, self.replay.clock(), k as u32, again);
+        self.senders[k].end_backlog();
+        Ok(())
+    }
+
+    /// Waits until a sender has what is wanted, or has lost its stream.
+    fn await_sender(&mut self, k: usize, want: Want) -> Result<(), RankError> {
+        let begun = self.host.now();
+        loop {
+            let step = self.senders[k].write().and_then(|written| {
+                self.senders[k].receive(&mut self.unstored).map(|came| (written, came))
+            });
+            let (written, came) = match step {
+                Ok(step) => step,
+                Err(e) => return self.lose_sender(k, &e),
+            };
+            let sender = &self.senders[k];
+            let has = match want {
+                Want::Greeting => sender.is_greeted(),
+                Want::Written => written,
+                Want::Room => came,
+                Want::Segment => !sender.has_segment_request(),
+                Want::AllAcknowledged => !sender.is_busy(),
+            };
+            if has {
+                return Ok(());
+            }
+            if came {
+                continue;
+            }
+            let waited = self.host.now().saturating_sub(begun);
+            if waited > ANSWER_TIMEOUT {
+                return Err(RankError::NoAnswer { router: k as u32, waited });
+            }
+            let unacknowledged = self.senders[k].unacknowledged() as u64;
+            self.host.trace(What::Waits, self.replay.clock(), k as u32, unacknowledged);
+            let interest = if written { Interest::Read } else { Interest::Write };
+            if let Some(stream) = self.senders[k].stream() {
+                self.host.wait(stream, interest, WAIT);
+            }
+            if !self.progressing {
+                // Whoever holds this sender back may wait for an image of this very rank.
+                H::image_point(self);
+            }
         }
     }
 
-    fn lost_sender(&mut self, router: usize, e: &io::Error) {
-        if e.kind() == ErrorKind::ConnectionRefused || e.kind() == ErrorKind::TimedOut {
-            fatal(&e.to_string());
+    // Progress.
+
+    /// Connects to the home router, so that others' messages are taken from the start.
+    ///
+    /// # Errors
+    /// When it cannot be reached, or the determinants do not fit.
+    pub fn attach(&mut self) -> Result<(), RankError> {
+        if !self.delivery.is_connected() {
+            self.connect_delivery(true)?;
         }
-        self.senders[router].disconnect();
+        Ok(())
     }
 
-    fn reconnect_sender(&mut self, router: usize) {
-        let (senders, unstored, me) = (&mut self.senders, &mut self.unstored, &self.me);
-        persist(&format!("router {router}"), || senders[router].connect(me, unstored));
+    /// Connects the delivery stream behind what has been shown. `follow`: the determinants that come are
+    /// to be followed from now on; else those in hand go on, the router's copy of them is the same.
+    fn connect_delivery(&mut self, follow: bool) -> Result<(), RankError> {
+        let (router, clock) = (self.host.home(self.number), self.replay.clock());
+        let mut attempts = Attempts::new(self.host.now());
+        let script = loop {
+            match self.host.connect(router, data::Stream::Delivery) {
+                Ok(stream) => self.delivery.begin(stream, clock),
+                Err(e) => {
+                    attempts.failed(&mut self.host, router, e)?;
+                    continue;
+                }
+            }
+            if let Some(script) = self.await_script(router)? {
+                break script;
+            }
+            let lost = ConnectError::Unreachable(ErrorKind::ConnectionReset.into());
+            attempts.failed(&mut self.host, router, lost)?;
+        };
+        self.host.trace(What::DeliveryBegun, clock, router, self.delivery.rsn());
+        if !follow {
+            return Ok(());
+        }
+        let (count, last) = (script.len() as u32, script.last().map_or(0, |d| d.clock));
+        self.replay.load(script, self.delivery.rsn()).map_err(RankError::Determinants)?;
+        self.host.trace(What::Replay, clock, count, last);
+        if count == 0 {
+            self.tell_replayed();
+        }
+        Ok(())
     }
 
-    fn reconnect_delivery(&mut self) {
-        let (delivery, me, clock) = (&mut self.delivery, &self.me, self.replay.clock());
-        let script = persist("its home router", || delivery.connect(me, clock));
-        let caught_up = script.is_empty();
-        if let Err(e) = self.replay.load(script, self.delivery.position()) {
-            fatal(&format!("the log does not fit this rank: {e}"));
-        }
-        if caught_up {
-            // A lost notice only delays the report.
-            let _ = self.delivery.say_replayed();
+    /// What is to be replayed; `None` when the stream was lost before it had come.
+    fn await_script(&mut self, router: u32) -> Result<Option<Vec<Determinant>>, RankError> {
+        let begun = self.host.now();
+        loop {
+            let step = match self.delivery.take_script() {
+                Ok(Some(script)) => return Ok(Some(script)),
+                Ok(None) => self.delivery.receive(true),
+                Err(e) => Err(e),
+            };
+            if let Err(e) = step {
+                self.delivery.disconnect();
+                refused(&e)?;
+                return Ok(None);
+            }
+            let waited = self.host.now().saturating_sub(begun);
+            if waited > ANSWER_TIMEOUT {
+                return Err(RankError::NoAnswer { router, waited });
+            }
         }
     }
 
-    /// A progress call: the clock ticks, messages become visible as far as this clock allows.
-    /// `idle`: there is nothing else to report, so it may sleep for a message.
-    pub fn progress(&mut self, idle: bool, mut done: impl FnMut(Completion)) {
-        self.attach();
+    fn tell_replayed(&mut self) {
+        self.host.trace(What::Replayed, self.replay.clock(), 0, self.delivery.rsn());
+        // A lost notice only delays the report: it is told again after a reconnection.
+        let _ = self.delivery.tell_replayed();
+    }
+
+    /// A progress call: the clock ticks, messages become visible as far as this clock allows. `idle`:
+    /// there is nothing else to report, so it may sleep for a message.
+    ///
+    /// # Errors
+    /// When a router cannot be reached or does not answer, or the log cannot be read.
+    pub fn progress(&mut self, idle: bool, mut done: impl FnMut(Event)) -> Result<(), RankError> {
+        self.progressing = true;
+        let result = self.advance(idle, &mut done);
+        self.progressing = false;
+        result
+    }
+
+    fn advance(&mut self, idle: bool, done: &mut impl FnMut(Event)) -> Result<(), RankError> {
+        self.attach()?;
         match self.replay.tick() {
-            Turn::Nothing => {}
-            Turn::UpTo(position) => self.show_again(position, &mut done),
-            Turn::Free if idle => self.show_new(&mut done),
-            Turn::Free => self.idle_calls = 0,
+            Turn::Nothing => Ok(()),
+            Turn::UpTo { rsn, last } => self.show_again(rsn, last, done),
+            Turn::Free if idle => self.show_new(done),
+            Turn::Free => {
+                self.idle_calls = 0;
+                Ok(())
+            }
         }
     }
 
-    fn show_new(&mut self, done: &mut impl FnMut(Completion)) {
-        let before = self.delivery.position();
-        let sleep = self.waiting_only();
+    fn show_new(&mut self, done: &mut impl FnMut(Event)) -> Result<(), RankError> {
+        let before = self.delivery.rsn();
+        let sleep = self.only_waits();
         if sleep {
-            self.send_determinants();
+            self.send_determinants()?;
         }
         let came = self.delivery.receive(sleep);
-        let silent = !matches!(came, Ok(true));
-        let shown = came.and_then(|_| self.delivery.show(u64::MAX, &mut self.matching, done));
+        let nothing = !matches!(came, Ok(true));
+        let mut answer = None;
+        let shown = match came {
+            Ok(_) => self.show(u64::MAX, &mut answer, done)?,
+            Err(e) => Err(e),
+        };
         if let Err(e) = shown {
-            self.lost_delivery(&e);
+            self.lose_delivery(&e)?;
         }
-        let position = self.delivery.position();
-        if position > before {
-            self.unstored.push(Determinant { clock: self.replay.clock(), position });
+        let rsn = self.delivery.rsn();
+        if rsn > before {
+            self.unstored.push(Determinant { clock: self.replay.clock(), rsn });
             self.idle_calls = 0;
         }
-        // SAFETY: reads the time stamp counter.
-        self.last_call = unsafe { std::arch::x86_64::_rdtsc() };
-        if silent && self.last_call.wrapping_sub(self.last_look) > LOOK_GAP {
+        self.answer(answer)?;
+        self.last_call = self.host.ticks();
+        if nothing && self.last_call.wrapping_sub(self.last_look) > LOOK_GAP {
             self.last_look = self.last_call;
-            self.look_after_senders();
+            self.look_after_senders()?;
         }
+        Ok(())
     }
 
     /// Whether the program has been doing nothing but asking for messages for some calls.
-    fn waiting_only(&mut self) -> bool {
-        // SAFETY: reads the time stamp counter.
-        let now = unsafe { std::arch::x86_64::_rdtsc() };
-        if now.wrapping_sub(self.last_call) > WAITING_GAP {
+    fn only_waits(&mut self) -> bool {
+        if self.host.ticks().wrapping_sub(self.last_call) > WAITING_GAP {
             self.idle_calls = 0;
         }
         self.idle_calls += 1;
@@ -261,92 +413,147 @@ impl Rank {
     }
 
     /// Shows what was shown at this clock before; waits for it.
-    fn show_again(&mut self, position: u64, done: &mut impl FnMut(Completion)) {
-        let deadline = Instant::now() + REPLAY_TIMEOUT;
+    fn show_again(
+        &mut self,
+        rsn: u64,
+        last: bool,
+        done: &mut impl FnMut(Event),
+    ) -> Result<(), RankError> {
+        let begun = self.host.now();
+        let mut answer = None;
         loop {
-            let shown = self.delivery.show(position, &mut self.matching, &mut *done);
-            if self.delivery.position() == position {
+            let shown = self.show(rsn, &mut answer, done)?;
+            if self.delivery.rsn() == rsn {
                 break;
             }
             if let Err(e) = shown.and_then(|()| self.delivery.receive(true)) {
-                self.lost_delivery(&e);
-                let (delivery, me) = (&mut self.delivery, &self.me);
-                // The script in hand goes on; the router's copy of it is the same.
-                let clock = self.replay.clock();
-                persist("its home router", || delivery.connect(me, clock));
+                self.lose_delivery(&e)?;
+                self.connect_delivery(false)?;
             }
-            if Instant::now() > deadline {
-                fatal(&format!(
-                    "replay has waited {REPLAY_TIMEOUT:?} for message {} from its home router",
-                    self.delivery.position() + 1
-                ));
+            let waited = self.host.now().saturating_sub(begun);
+            if waited > REPLAY_TIMEOUT {
+                let router = self.host.home(self.number);
+                let rsn = self.delivery.rsn() + 1;
+                return Err(RankError::NoReplay { router, rsn, waited });
             }
         }
-        if self.replay.shown() {
-            // A lost notice only delays the report.
-            let _ = self.delivery.say_replayed();
+        if last {
+            self.tell_replayed();
         }
+        self.answer(answer)
     }
 
-    fn lost_delivery(&mut self, e: &io::Error) {
-        if e.kind() == ErrorKind::ConnectionRefused {
-            fatal(&e.to_string());
-        }
+    fn lose_delivery(&mut self, e: &io::Error) -> Result<(), RankError> {
+        let (router, code) = (self.host.home(self.number), e.raw_os_error().unwrap_or(0));
+        self.host.trace(What::DeliveryLost, self.replay.clock(), router, code as u64);
         self.delivery.disconnect();
+        refused(e)
     }
 
-    /// Finds out whether a router has closed a stream with messages on it that it never acknowledged, and sends them again: what
-    /// the rank waits for may be the answer to one of them, and nothing else would notice.
-    fn look_after_senders(&mut self) {
-        for router in 0..self.senders.len() {
-            let sender = &mut self.senders[router];
-            if !sender.busy() {
-                continue;
-            }
-            if sender.connected() {
-                match sender.take_acknowledgements(&mut self.unstored) {
-                    Ok(()) => continue,
-                    Err(e) => self.lost_sender(router, &e),
+    /// Shows messages that have been read, up to `up_to`, or up to a request that is answered with
+    /// content: no later message may change what it reads before the answer is sent.
+    fn show(
+        &mut self,
+        up_to: u64,
+        answer: &mut Option<ToAnswer>,
+        done: &mut impl FnMut(Event),
+    ) -> Result<io::Result<()>, RankError> {
+        let mut view = View {
+            host: &mut self.host,
+            matching: &mut self.matching,
+            regions: &self.regions,
+            requests: &mut self.requests,
+            owed: &mut self.owed,
+            clock: self.replay.clock(),
+        };
+        self.delivery.show(up_to, |deliver, payload| {
+            *answer = view.take(deliver, payload, done)?;
+            Ok(answer.is_none())
+        })
+    }
+
+    /// Answers the requests that were applied in this call: `answer`, and one for all of each other
+    /// rank. What became visible in this call has its determinant by now.
+    fn answer(&mut self, answer: Option<ToAnswer>) -> Result<(), RankError> {
+        if let Some(ToAnswer { source, request, error, content }) = answer {
+            self.owed.remove(&source);
+            let envelope = Envelope::Answer { request, error };
+            match content {
+                Answer::Nothing => self.send(source, envelope, &[])?,
+                Answer::Before(bytes) => self.send(source, envelope, &bytes)?,
+                Answer::Memory { at, len } => {
+                    // SAFETY: within a region of this process; nothing writes to it during the call.
+                    let bytes = unsafe { std::slice::from_raw_parts(at, len) };
+                    self.send(source, envelope, bytes)?;
                 }
             }
-            self.reconnect_sender(router);
         }
+        while let Some((source, request)) = self.owed.pop_first() {
+            self.send(source, Envelope::Answer { request, error: 0 }, &[])?;
+        }
+        Ok(())
     }
 
-    fn send_determinants(&mut self) {
-        let router = home(self.me.rank, self.me.routers) as usize;
-        if self.senders[router].connected() {
-            if let Err(e) = self.senders[router].send_determinants(&mut self.unstored) {
-                self.lost_sender(router, &e);
+    // Streams of a rank that waits.
+
+    /// Finds out whether a router has closed a stream with messages on it that it never acknowledged,
+    /// and sends them again: what the rank waits for may be the answer to one of them, and nothing else
+    /// would notice.
+    fn look_after_senders(&mut self) -> Result<(), RankError> {
+        for k in 0..self.senders.len() {
+            if !self.senders[k].is_busy() {
+                continue;
             }
-        } else if self.unstored.newest() > 0 {
-            self.reconnect_sender(router);
+            if self.senders[k].stream().is_some() {
+                match self.senders[k].receive(&mut self.unstored) {
+                    Ok(_) => continue,
+                    Err(e) => self.lose_sender(k, &e)?,
+                }
+            }
+            self.write_sender(k)?;
         }
+        Ok(())
+    }
+
+    fn send_determinants(&mut self) -> Result<(), RankError> {
+        if self.unstored.newest() == 0 {
+            return Ok(());
+        }
+        let k = self.host.home(self.number) as usize;
+        self.ready_sender(k)?;
+        self.senders[k].offer_determinants(&self.unstored);
+        self.write_sender(k)
     }
 
     /// Waits until everything sent is logged.
-    pub fn flush(&mut self) {
-        for router in 0..self.senders.len() {
-            while self.senders[router].busy() {
-                if !self.senders[router].connected() {
-                    self.reconnect_sender(router);
-                }
-                if let Err(e) = self.senders[router].flush(&mut self.unstored) {
-                    self.lost_sender(router, &e);
+    ///
+    /// # Errors
+    /// When a router cannot be reached or does not answer.
+    pub fn flush(&mut self) -> Result<(), RankError> {
+        for k in 0..self.senders.len() {
+            while self.senders[k].is_busy() {
+                self.ready_sender(k)?;
+                if self.senders[k].is_busy() {
+                    self.senders[k].offer_flush(&self.unstored);
+                    self.await_sender(k, Want::AllAcknowledged)?;
                 }
             }
         }
+        Ok(())
     }
 
-    /// Whether an image taken now would hold all that it needs: waits shortly for payloads on their way to a router.
+    // Images.
+
+    /// Whether an image taken now would hold all that it needs: waits shortly for payloads on their way
+    /// to a router.
     pub fn settled(&mut self, timeout: Duration) -> bool {
-        let deadline = Instant::now() + timeout;
-        for sender in &mut self.senders {
-            while sender.names_segments() {
-                if sender.take_acknowledgements(&mut self.unstored).is_err() {
-                    return false;
-                }
-                if Instant::now() > deadline {
+        let begun = self.host.now();
+        for k in 0..self.senders.len() {
+            while self.senders[k].names_segments() {
+                let step = self.senders[k].write();
+                if step.and_then(|_| self.senders[k].receive(&mut self.unstored)).is_err()
+                    || self.host.now().saturating_sub(begun) > timeout
+                {
                     return false;
                 }
                 std::hint::spin_loop();
@@ -355,39 +562,159 @@ impl Rank {
         true
     }
 
-    /// All descriptors of the provider but the agent channel.
-    pub fn descriptors(&self) -> impl Iterator<Item = RawFd> + '_ {
+    /// All descriptors of the streams.
+    pub fn descriptors(&self) -> impl Iterator<Item = i32> + '_ {
         self.delivery.descriptors().chain(self.senders.iter().flat_map(Sender::descriptors))
     }
 
-    /// This process has come back from an image as a new incarnation: all connections are gone. It connects
-    /// at once, because the program may compute for long before it asks for a message: until then it could
-    /// not be imaged, and others may wait for what it has sent.
-    pub fn restored(&mut self, incarnation: Incarnation) {
-        self.me.incarnation = incarnation;
+    /// This process has come back from an image: all connections are gone.
+    pub fn forget_connections(&mut self) {
         self.delivery.disconnect();
         self.senders.iter_mut().for_each(Sender::disconnect);
-        self.attach();
-        self.look_after_senders();
+    }
+
+    /// A restored rank connects at once, because the program may compute for long before it asks for a
+    /// message: until then it could not be imaged, and others may wait for what it has sent.
+    ///
+    /// # Errors
+    /// When a router cannot be reached or does not let it in.
+    pub fn reconnect(&mut self) -> Result<(), RankError> {
+        self.attach()?;
+        self.look_after_senders()
     }
 }
 
-/// Tries until it works; ends the rank when the router refuses it or stays out of reach.
-fn persist<T>(whom: &str, mut attempt: impl FnMut() -> io::Result<T>) -> T {
-    let start = Instant::now();
-    let mut pause = Duration::from_micros(200);
-    loop {
-        match attempt() {
-            Ok(value) => return value,
-            Err(e) if e.kind() == ErrorKind::ConnectionRefused && e.get_ref().is_some() => {
-                fatal(&e.to_string())
+/// An answer with content.
+struct ToAnswer {
+    source: RankNumber,
+    request: u64,
+    error: u32,
+    content: Answer,
+}
+
+/// What a message that becomes visible may change.
+struct View<'a, H: Host> {
+    host: &'a mut H,
+    matching: &'a mut Matching,
+    regions: &'a Regions,
+    requests: &'a mut Requests,
+    owed: &'a mut BTreeMap<RankNumber, u64>,
+    clock: u64,
+}
+
+impl<H: Host> View<'_, H> {
+    fn take(
+        &mut self,
+        deliver: &Deliver,
+        payload: &Payload<'_, H::File>,
+        done: &mut impl FnMut(Event),
+    ) -> Result<Option<ToAnswer>, RankError> {
+        self.host.trace(What::Shown, self.clock, deliver.source, deliver.rsn);
+        let (source, len) = (deliver.source, deliver.size as usize);
+        let unreadable = |e: io::Error| RankError::Content(e.to_string());
+        let matched = match deliver.envelope {
+            Envelope::Untagged { data } => Matched { source, tagged: false, tag: 0, data, len },
+            Envelope::Tagged { tag, data } => Matched { source, tagged: true, tag, data, len },
+            Envelope::Answer { request, error } => {
+                let report = |over| done(Event::Done(over));
+                let answered = self.requests.answered(source, request, error, payload, len, report);
+                return answered.map(|()| None).map_err(unreadable);
             }
-            Err(e) if e.kind() == ErrorKind::PermissionDenied => fatal(&e.to_string()),
-            Err(e) if start.elapsed() > RECONNECT_TIMEOUT => {
-                fatal(&format!("{whom} has been out of reach for {RECONNECT_TIMEOUT:?}: {e}"))
+            Envelope::Write { request, .. }
+            | Envelope::Read { request, .. }
+            | Envelope::Atomic { request, .. } => {
+                // SAFETY: regions are memory that the MPI library has registered, and it leaves the
+                // memory to the provider during its calls.
+                let applied = unsafe { self.regions.apply(&deliver.envelope, payload, len) };
+                return Ok(match applied.map_err(unreadable)? {
+                    Applied::Done => {
+                        self.owed.insert(source, request);
+                        None
+                    }
+                    Applied::Answer { error, content } => {
+                        Some(ToAnswer { source, request, error, content })
+                    }
+                });
             }
-            Err(_) => std::thread::sleep(pause),
+        };
+        if let Some(completion) = self.matching.arrive(matched, payload).map_err(unreadable)? {
+            done(Event::Received(completion));
         }
-        pause = (pause * 2).min(Duration::from_millis(100));
+        Ok(None)
+    }
+}
+
+/// A router's refusal is final.
+fn refused(e: &io::Error) -> Result<(), RankError> {
+    match e.kind() {
+        ErrorKind::ConnectionRefused if e.get_ref().is_some() => {
+            Err(RankError::Refused(e.to_string()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Attempts to connect to a router.
+struct Attempts {
+    begun: Duration,
+    pause: Duration,
+    count: u32,
+}
+
+impl Attempts {
+    fn new(now: Duration) -> Attempts {
+        Attempts { begun: now, pause: FIRST_PAUSE, count: 0 }
+    }
+
+    /// One has failed: pauses before the next, unless there is no point in one.
+    fn failed<H: Host>(
+        &mut self,
+        host: &mut H,
+        router: u32,
+        e: ConnectError,
+    ) -> Result<(), RankError> {
+        let cause = match e {
+            ConnectError::Refused(reason) => return Err(RankError::Refused(reason)),
+            ConnectError::Secret => return Err(RankError::Secret { router }),
+            ConnectError::Unreachable(e) => e,
+        };
+        let waited = host.now().saturating_sub(self.begun);
+        if waited > RECONNECT_TIMEOUT {
+            return Err(RankError::OutOfReach { router, waited, cause: cause.to_string() });
+        }
+        host.pause(self.pause);
+        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        self.count += 1;
+        Ok(())
+    }
+}
+
+/// What an image of this rank would hold, to be continued with another host: for tests.
+#[cfg(test)]
+impl<H: Host> Rank<H> {
+    pub fn image(&self) -> impl Fn(H) -> Rank<H> {
+        let (number, matching, regions) =
+            (self.number, self.matching.clone(), self.regions.clone());
+        let (requests, owed, replay) =
+            (self.requests.clone(), self.owed.clone(), self.replay.clone());
+        let (delivery, senders) = (self.delivery.clone(), self.senders.clone());
+        let (unstored, ssn) = (self.unstored.clone(), self.ssn.clone());
+        move |host| Rank {
+            host,
+            number,
+            matching: matching.clone(),
+            regions: regions.clone(),
+            requests: requests.clone(),
+            owed: owed.clone(),
+            replay: replay.clone(),
+            delivery: delivery.clone(),
+            senders: senders.clone(),
+            unstored: unstored.clone(),
+            ssn: ssn.clone(),
+            progressing: false,
+            idle_calls: 0,
+            last_call: 0,
+            last_look: 0,
+        }
     }
 }

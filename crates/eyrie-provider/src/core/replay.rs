@@ -1,5 +1,5 @@
-//! The clock of a rank and the determinants it must follow after a restart. Pure. It must never make a message
-//! visible at another clock than the one at which it was visible before.
+//! The clock of a rank and the determinants it must follow after a restart. Pure. It must never make a
+//! message visible at another clock than the one at which it was visible before.
 
 use eyrie_wire::data::Determinant;
 use std::collections::VecDeque;
@@ -11,12 +11,13 @@ pub enum Turn {
     Free,
     /// Nothing: at this clock nothing became visible before.
     Nothing,
-    /// All messages up to this position, and no more; wait for them.
-    UpTo(u64),
+    /// All messages up to this receive sequence number, and no more; wait for them. `last`: nothing is
+    /// to be replayed behind it.
+    UpTo { rsn: u64, last: bool },
 }
 
 /// Counts progress calls and follows determinants.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Replay {
     clock: u64,
     script: VecDeque<Determinant>,
@@ -28,18 +29,17 @@ impl Replay {
         self.clock
     }
 
-    /// The determinants to follow from now on: those behind this clock and position, in order. One that repeats the
-    /// position before it says that nothing had become visible by its clock.
+    /// The determinants to follow from now on: those behind this clock and message, in order.
     ///
     /// # Errors
     /// When they cannot belong to this rank.
-    pub fn load(&mut self, script: Vec<Determinant>, position: u64) -> Result<(), String> {
-        let mut last = Determinant { clock: self.clock, position };
+    pub fn load(&mut self, script: Vec<Determinant>, rsn: u64) -> Result<(), String> {
+        let mut last = Determinant { clock: self.clock, rsn };
         for d in &script {
-            if d.clock <= last.clock || d.position < last.position {
+            if d.clock <= last.clock || d.rsn < last.rsn {
                 return Err(format!(
-                    "determinant (clock {}, position {}) follows (clock {}, position {})",
-                    d.clock, d.position, last.clock, last.position
+                    "determinant (clock {}, message {}) follows (clock {}, message {})",
+                    d.clock, d.rsn, last.clock, last.rsn
                 ));
             }
             last = *d;
@@ -53,15 +53,13 @@ impl Replay {
         self.clock += 1;
         match self.script.front() {
             None => Turn::Free,
-            Some(d) if d.clock == self.clock => Turn::UpTo(d.position),
+            Some(d) if d.clock == self.clock => {
+                let rsn = d.rsn;
+                self.script.pop_front();
+                Turn::UpTo { rsn, last: self.script.is_empty() }
+            }
             Some(_) => Turn::Nothing,
         }
-    }
-
-    /// What [`Turn::UpTo`] asked for has been shown. True: it was the last determinant.
-    pub fn shown(&mut self) -> bool {
-        self.script.pop_front();
-        self.script.is_empty()
     }
 }
 
@@ -69,36 +67,33 @@ impl Replay {
 mod tests {
     use super::*;
 
+    fn d(clock: u64, rsn: u64) -> Determinant {
+        Determinant { clock, rsn }
+    }
+
     #[test]
     fn messages_show_at_their_clock_and_the_order_is_free_behind_the_last() {
         let mut r = Replay::default();
         assert_eq!(r.tick(), Turn::Free);
-        let d = |clock, position| Determinant { clock, position };
         r.load(vec![d(3, 2), d(4, 7)], 0).unwrap();
         assert_eq!(r.tick(), Turn::Nothing);
-        assert_eq!(r.tick(), Turn::UpTo(2));
-        assert!(!r.shown());
-        assert_eq!(r.tick(), Turn::UpTo(7));
-        assert!(r.shown());
+        assert_eq!(r.tick(), Turn::UpTo { rsn: 2, last: false });
+        assert_eq!(r.tick(), Turn::UpTo { rsn: 7, last: true });
         assert_eq!((r.tick(), r.clock()), (Turn::Free, 5));
     }
 
     #[test]
-    fn silence_is_followed_too() {
-        let d = |clock, position| Determinant { clock, position };
+    fn no_delivery_determinants_are_followed_too() {
         let mut r = Replay::default();
         r.load(vec![d(1, 2), d(3, 2)], 0).unwrap();
-        assert_eq!(r.tick(), Turn::UpTo(2));
-        assert!(!r.shown());
+        assert_eq!(r.tick(), Turn::UpTo { rsn: 2, last: false });
         assert_eq!(r.tick(), Turn::Nothing);
-        assert_eq!(r.tick(), Turn::UpTo(2));
-        assert!(r.shown());
+        assert_eq!(r.tick(), Turn::UpTo { rsn: 2, last: true });
         assert_eq!(r.tick(), Turn::Free);
     }
 
     #[test]
     fn determinants_of_another_history_are_refused() {
-        let d = |clock, position| Determinant { clock, position };
         let mut r = Replay::default();
         r.tick();
         assert!(r.load(vec![d(1, 2)], 0).is_err());

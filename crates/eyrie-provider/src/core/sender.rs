@@ -1,37 +1,37 @@
-//! A send stream: what this rank sends to the ranks of one router. A frame is kept until the router says that it
-//! is logged, so that a broken connection loses nothing; what the router has already is not sent again but
-//! for its envelope. Nothing may leave without the determinants of all that was shown before it.
+//! A send stream: what this rank sends to the ranks of one router. A frame is kept until the router says
+//! that it is logged, so that a broken connection loses nothing; what the router has already is not sent
+//! again but for its envelope. Nothing may leave without the determinants of all that was shown before
+//! it. Nothing here waits: [`super::rank`] does.
 
-use super::delivery::refusal;
-use super::identity::Identity;
-use super::socket;
+use super::error::RankError;
+use super::host::{File, Host, Stream};
 use eyrie_wire::data::{
-    content_hash, Determinant, Frame, Header, Kind, Stream, HEADER_LEN, IN_SEGMENT,
-    MAX_DETERMINANTS, MAX_FRAME, MAX_INLINE,
+    content_hash, put, Determinant, Frame, Header, Message, Place, Repeat, SegmentDone,
+    SegmentRequest, MAX_DETERMINANTS, MAX_FRAME, MAX_INLINE,
 };
-use eyrie_wire::Rank;
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::time::{Duration, Instant};
 
 /// Bytes that may wait for an acknowledgement before a send waits too.
 const MAX_KEPT: usize = 4 << 20;
-/// How long the router may take to acknowledge or to give a segment.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
+/// Frames, and a share of [`MAX_KEPT`], after which acknowledgements are looked for without need.
+const LOOK_FRAMES: usize = 512;
+const LOOK_BYTES: usize = MAX_KEPT / 4;
 /// A payload in a segment starts at a multiple of this.
 const ALIGN: u64 = 64;
+const INPUT_BYTES: usize = 64 * 1024;
+const _: () = assert!(MAX_FRAME < INPUT_BYTES);
 
 /// A segment to write large payloads to.
-struct Segment {
+struct Segment<F> {
     id: u32,
-    file: OwnedFd,
-    size: u64,
+    file: F,
+    bytes: u64,
     used: u64,
 }
 
 /// Determinants that no router has acknowledged.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Unstored {
     list: VecDeque<Determinant>,
 }
@@ -53,503 +53,429 @@ impl Unstored {
         self.list.back().map_or(0, |d| d.clock)
     }
 
-    fn after(&self, clock: u64) -> impl Iterator<Item = &Determinant> {
+    fn after(&self, clock: u64) -> impl Iterator<Item = Determinant> + '_ {
         let from = self.list.partition_point(|d| d.clock <= clock);
-        self.list.range(from..)
+        self.list.range(from..).copied()
     }
 }
 
-/// The stream to one router.
-pub struct Sender {
-    router: u32,
-    socket: Option<OwnedFd>,
-    /// Frames that are not acknowledged: `kept[acked..]`, of which the kernel has `kept[..written]`.
-    kept: Vec<u8>,
+/// Frames that are kept, one behind another.
+#[derive(Clone, Default)]
+struct Kept {
+    bytes: Vec<u8>,
+    /// Of these the router has `bytes[..acked]`, and the kernel `bytes[..written]`.
     acked: usize,
     written: usize,
+    /// Lengths of the frames that are not acknowledged.
     lengths: VecDeque<u32>,
+}
+
+impl Kept {
+    fn unacknowledged(&self) -> usize {
+        self.bytes.len() - self.acked
+    }
+
+    /// The frames that are not acknowledged.
+    fn frames(&self) -> impl Iterator<Item = &[u8]> {
+        let mut at = self.acked;
+        self.lengths.iter().map(move |len| {
+            let frame = &self.bytes[at..at + *len as usize];
+            at += *len as usize;
+            frame
+        })
+    }
+
+    fn acknowledge(&mut self, frames: usize) {
+        self.acked += self.lengths.drain(..frames).map(|len| len as usize).sum::<usize>();
+        if self.lengths.is_empty() {
+            self.bytes.clear();
+            (self.acked, self.written) = (0, 0);
+        }
+    }
+
+    /// Moves what counts to the front, when there is much before it.
+    fn compact(&mut self) {
+        if self.acked >= LOOK_BYTES {
+            self.bytes.drain(..self.acked);
+            self.written -= self.acked;
+            self.acked = 0;
+        }
+    }
+}
+
+/// A message to send.
+#[derive(Clone, Copy)]
+pub struct Outgoing<'a> {
+    /// Without its place.
+    pub message: Message,
+    pub content: &'a [u8],
+}
+
+/// What became of an offered message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Offer {
+    /// It is kept, to be written.
+    Kept,
+    /// Too much waits for acknowledgements: wait for some.
+    NoRoom,
+    /// A segment was asked for: wait for it.
+    NoSegment,
+}
+
+/// The stream to one router.
+pub struct Sender<H: Host> {
+    stream: Option<H::Stream>,
+    /// The router's greeting has been read to its end.
+    greeted: bool,
+    kept: Kept,
+    /// What was kept when an earlier connection broke and has not been given to this one yet.
+    backlog: VecDeque<Vec<u8>>,
+    /// Segments that frames of the backlog name.
+    old_segments: Vec<Segment<H::File>>,
     /// Frames acknowledged on this connection.
     acknowledged: u64,
     /// Clock of the last determinant that went out on this connection.
     determinants_sent: u64,
-    /// Number of the last message to each rank that the router has.
+    /// Send sequence number of the last message to each rank that the router has.
     known: Vec<u64>,
-    segment: Option<Segment>,
-    /// Older segments that unacknowledged frames name.
-    retired: Vec<Segment>,
+    segment: Option<Segment<H::File>>,
+    segment_asked: bool,
+    /// Older segments of this connection that unacknowledged frames name.
+    retired: Vec<Segment<H::File>>,
+    /// Files that have come, whose frames have not been looked at.
+    arrived: VecDeque<H::File>,
     input: Vec<u8>,
     filled: usize,
-}
-
-/// A message to send.
-pub struct Outgoing<'a> {
-    pub destination: Rank,
-    /// Number of the message among those to this destination.
-    pub seq: u64,
-    pub flags: u8,
-    pub tag: u64,
-    pub data: u64,
-    /// The sender's clock.
-    pub clock: u64,
-    pub content: &'a [u8],
 }
 
 fn broken(what: &str) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, what.to_string())
 }
 
-impl Sender {
-    /// A stream to `router` that is not connected yet.
-    pub fn new(router: u32, ranks: u32) -> Sender {
+/// The message in a frame that was kept.
+fn message_of(frame: &[u8]) -> Option<(Message, &[u8])> {
+    match Frame::parse(frame) {
+        Ok(Some(Frame { header: Header::Message(m), payload, .. })) => Some((m, payload)),
+        _ => None,
+    }
+}
+
+impl<H: Host> Sender<H> {
+    /// A stream that is not connected yet.
+    pub fn new(ranks: u32) -> Sender<H> {
+        let bytes = Vec::with_capacity(256 * 1024);
         Sender {
-            router,
-            socket: None,
-            kept: Vec::with_capacity(256 * 1024),
-            acked: 0,
-            written: 0,
-            lengths: VecDeque::with_capacity(1024),
+            stream: None,
+            greeted: false,
+            kept: Kept { bytes, lengths: VecDeque::with_capacity(1024), ..Kept::default() },
+            backlog: VecDeque::new(),
+            old_segments: Vec::new(),
             acknowledged: 0,
             determinants_sent: 0,
             known: vec![0; ranks as usize],
             segment: None,
+            segment_asked: false,
             retired: Vec::new(),
-            input: vec![0; 64 * 1024],
+            arrived: VecDeque::new(),
+            input: vec![0; INPUT_BYTES],
             filled: 0,
         }
     }
 
-    pub fn connected(&self) -> bool {
-        self.socket.is_some()
+    /// Whether messages can be offered.
+    pub fn is_ready(&self) -> bool {
+        self.stream.is_some() && self.greeted && self.backlog.is_empty()
+    }
+
+    pub fn stream(&self) -> Option<&H::Stream> {
+        self.stream.as_ref()
+    }
+
+    pub fn is_greeted(&self) -> bool {
+        self.greeted
     }
 
     /// Something is not acknowledged yet.
-    pub fn busy(&self) -> bool {
-        !self.lengths.is_empty()
+    pub fn is_busy(&self) -> bool {
+        !self.kept.lengths.is_empty() || !self.backlog.is_empty()
+    }
+
+    /// Bytes that wait for an acknowledgement.
+    pub fn unacknowledged(&self) -> usize {
+        self.kept.unacknowledged()
+    }
+
+    pub fn has_segment_request(&self) -> bool {
+        self.segment_asked
     }
 
     /// Unacknowledged frames name segments, whose content an image would not hold.
     pub fn names_segments(&self) -> bool {
-        let mut at = self.acked;
-        self.lengths.iter().any(|len| {
-            let in_segment = self.kept[at + 1] & IN_SEGMENT != 0;
-            at += *len as usize;
-            in_segment
-        })
+        let names = |frame: &[u8]| message_of(frame).is_some_and(|(m, _)| m.place.is_some());
+        // Only messages whose content is in a segment are followed by a request to flush.
+        (!self.retired.is_empty() || self.segment.is_some() || !self.old_segments.is_empty())
+            && (self.kept.frames().any(names) || self.backlog.iter().any(|f| names(f)))
     }
 
     /// The descriptors of this stream, for the capture of an image.
-    pub fn descriptors(&self) -> impl Iterator<Item = RawFd> + '_ {
-        let segments = self.segment.iter().chain(&self.retired).map(|s| &s.file);
-        self.socket.iter().chain(segments).map(AsRawFd::as_raw_fd)
+    pub fn descriptors(&self) -> impl Iterator<Item = i32> + '_ {
+        let segments = self.segment.iter().chain(&self.retired).chain(&self.old_segments);
+        let files = segments.map(|s| &s.file).chain(&self.arrived).filter_map(File::descriptor);
+        self.stream.iter().filter_map(Stream::descriptor).chain(files)
     }
 
-    /// Drops the connection; what is not acknowledged stays.
+    /// Drops the connection; what is not acknowledged stays, to be given to the next one.
     pub fn disconnect(&mut self) {
-        self.socket = None;
+        self.stream = None;
+        self.greeted = false;
         self.filled = 0;
+        self.arrived.clear();
+        self.segment_asked = false;
+        let mut again: VecDeque<Vec<u8>> =
+            self.kept.frames().filter(|f| message_of(f).is_some()).map(<[u8]>::to_vec).collect();
+        again.append(&mut self.backlog);
+        self.backlog = again;
+        self.kept.acknowledge(self.kept.lengths.len());
+        self.old_segments.append(&mut self.retired);
+        self.old_segments.extend(self.segment.take());
     }
 
-    /// Connects, learns what the router has, sends the rest of what was kept.
+    /// Goes on with a new connection; the router's greeting comes first.
+    pub fn begin(&mut self, stream: H::Stream) {
+        self.disconnect();
+        self.stream = Some(stream);
+        self.acknowledged = 0;
+        self.determinants_sent = 0;
+    }
+
+    /// Gives the next message of the backlog, unless the router has it.
     ///
     /// # Errors
-    /// `ConnectionRefused` with the router's words when it refuses this incarnation; else the socket's.
-    pub fn connect(&mut self, me: &Identity, unstored: &mut Unstored) -> io::Result<()> {
-        self.disconnect();
-        self.socket = Some(socket::connect(me, self.router, Stream::Send)?);
-        self.acknowledged = 0;
-        let deadline = Instant::now() + ANSWER_TIMEOUT;
-        while !self.greeted(unstored)? {
-            self.fill(deadline)?;
-        }
-        self.send_kept_again(unstored)
-    }
-
-    /// Reads the router's greeting as far as it has come. True: it is whole.
-    fn greeted(&mut self, unstored: &mut Unstored) -> io::Result<bool> {
-        let mut used = 0;
-        let mut ready = false;
-        while let Some(frame) = Frame::parse(&self.input[used..self.filled]).map_err(broken)? {
-            used += frame.len;
-            let h = frame.header;
-            match h.kind {
-                Kind::Known => {
-                    let known = self.known.get_mut(h.peer as usize);
-                    *known.ok_or_else(|| broken("no such rank"))? = h.seq;
-                }
-                Kind::Ready => {
-                    unstored.stored(h.tag);
-                    self.determinants_sent = h.tag;
-                    ready = true;
-                    break;
-                }
-                Kind::Refused => return Err(refusal(frame.payload)),
-                _ => return Err(broken("unexpected frame at the start of a stream")),
-            }
-        }
-        self.input.copy_within(used..self.filled, 0);
-        self.filled -= used;
-        Ok(ready)
-    }
-
-    /// After a reconnection: keeps only the messages that the router does not have, and sends them. Payloads in
-    /// segments move to new ones, because the router has forgotten the old ones.
-    fn send_kept_again(&mut self, unstored: &mut Unstored) -> io::Result<()> {
-        let kept = std::mem::take(&mut self.kept);
-        let lengths = std::mem::take(&mut self.lengths);
-        let mut at = self.acked;
-        (self.acked, self.written) = (0, 0);
-        let old: Vec<Segment> = self.retired.drain(..).chain(self.segment.take()).collect();
-        let mut failed = None;
-        for len in lengths {
-            let frame = Frame::parse(&kept[at..at + len as usize]).map_err(broken)?;
-            at += len as usize;
-            let Frame { header: mut h, payload, .. } = frame.ok_or_else(|| broken("kept frame"))?;
-            if h.kind != Kind::Data || h.seq <= self.known[h.peer as usize] {
-                continue;
-            }
-            if failed.is_none() && h.flags & IN_SEGMENT != 0 {
-                match self.move_payload(&h, &old, unstored) {
-                    Ok(place) => (h.segment, h.offset) = place,
-                    Err(e) => failed = Some(e),
-                }
-            }
-            self.keep(&h, unstored, payload);
-        }
-        if let Some(e) = failed {
-            // The next connection starts over with the same frames and the same payloads.
-            self.retired.extend(old);
-            return Err(e);
-        }
-        self.write()
-    }
-
-    fn move_payload(
+    /// The connection's, or that the content of a large message is gone.
+    pub fn offer_backlog(
         &mut self,
-        h: &Header,
-        old: &[Segment],
         unstored: &mut Unstored,
-    ) -> io::Result<(u32, u64)> {
-        let Some(from) = old.iter().find(|s| s.id == h.segment) else {
-            super::rank::fatal(
-                "a large message had not reached its router when the image was taken, and its \
-                 connection was lost before it did",
-            );
+    ) -> Result<io::Result<Offer>, RankError> {
+        let Some(frame) = self.backlog.pop_front() else { return Ok(Ok(Offer::Kept)) };
+        let Some((mut message, payload)) = message_of(&frame) else { return Ok(Ok(Offer::Kept)) };
+        if message.ssn <= self.known[message.destination as usize] {
+            return Ok(Ok(Offer::Kept));
+        }
+        let content;
+        let content = match message.place.take() {
+            None => payload,
+            Some(place) => {
+                content = self.old_content(place, message.size)?;
+                &content
+            }
         };
-        let mut content = vec![0; h.size as usize];
-        read_exact_at(&from.file, &mut content, h.offset)?;
-        self.place(&content, unstored)
+        let offer = self.offer(&Outgoing { message, content }, unstored);
+        if !matches!(offer, Ok(Offer::Kept)) {
+            self.backlog.push_front(frame);
+        }
+        Ok(offer)
     }
 
-    /// Keeps a message to be written ([`Sender::write`]). What the router has already goes as an envelope.
+    fn old_content(&self, place: Place, size: u64) -> Result<Vec<u8>, RankError> {
+        let segment = self.old_segments.iter().find(|s| s.id == place.segment);
+        let segment = segment.ok_or(RankError::LargeMessageLost)?;
+        let mut content = vec![0; size as usize];
+        // SAFETY: the vector is as long as said.
+        unsafe { segment.file.read_to(place.offset, content.as_mut_ptr(), content.len()) }
+            .map_err(|e| RankError::Content(e.to_string()))?;
+        Ok(content)
+    }
+
+    /// All of the backlog has been given: its segments are not needed any more.
+    pub fn end_backlog(&mut self) {
+        self.old_segments.clear();
+    }
+
+    /// Keeps a message to be written ([`Sender::write`]). What the router has already goes as an
+    /// envelope.
     ///
     /// # Errors
     /// The connection's: the message is not kept.
-    pub fn enqueue(&mut self, m: &Outgoing, unstored: &mut Unstored) -> io::Result<()> {
-        self.make_room(unstored)?;
-        let mut h = Header {
-            flags: m.flags,
-            peer: m.destination,
-            seq: m.seq,
-            tag: m.tag,
-            data: m.data,
-            position: m.clock,
-            size: m.content.len() as u64,
-            ..Header::new(Kind::Data)
-        };
-        if m.seq <= self.known[m.destination as usize] {
-            let head = &m.content[..m.content.len().min(MAX_INLINE)];
-            h = Header { kind: Kind::Resend, offset: content_hash(head), ..h };
-            self.keep(&h, unstored, &[]);
-        } else if m.content.len() <= MAX_INLINE {
-            h.inline = m.content.len() as u32;
-            self.keep(&h, unstored, m.content);
-        } else {
-            (h.segment, h.offset) = self.place(m.content, unstored)?;
-            h.flags |= IN_SEGMENT;
-            self.keep(&h, unstored, &[]);
-            // The payload must stay reachable until the frame is logged: ask to hear of it soon.
-            self.keep(&Header::new(Kind::Flush), unstored, &[]);
-        }
-        Ok(())
-    }
-
-    /// Sends determinants that have not gone out, if there are any.
-    ///
-    /// # Errors
-    /// The connection's.
-    pub fn send_determinants(&mut self, unstored: &mut Unstored) -> io::Result<()> {
-        if unstored.newest() <= self.determinants_sent {
-            return Ok(());
-        }
-        self.make_room(unstored)?;
-        self.keep(&Header::new(Kind::Determinants), unstored, &[]);
-        self.write()
-    }
-
-    /// Waits until everything is acknowledged.
-    ///
-    /// # Errors
-    /// The connection's; `TimedOut`.
-    pub fn flush(&mut self, unstored: &mut Unstored) -> io::Result<()> {
-        if !self.busy() {
-            return Ok(());
-        }
-        self.keep(&Header::new(Kind::Flush), unstored, &[]);
-        self.write()?;
-        let deadline = Instant::now() + ANSWER_TIMEOUT;
-        while self.busy() {
-            self.fill(deadline)?;
-            self.absorb(unstored)?;
-        }
-        Ok(())
-    }
-
-    /// Takes what acknowledgements have come, without waiting. Allocates nothing.
-    ///
-    /// # Errors
-    /// The connection's.
-    pub fn take_acknowledgements(&mut self, unstored: &mut Unstored) -> io::Result<()> {
-        self.read(libc::MSG_DONTWAIT)?;
-        self.absorb(unstored).map(drop)
-    }
-
-    fn make_room(&mut self, unstored: &mut Unstored) -> io::Result<()> {
-        if self.socket.is_none() {
+    pub fn offer(&mut self, out: &Outgoing, unstored: &mut Unstored) -> io::Result<Offer> {
+        if self.stream.is_none() {
             return Err(ErrorKind::NotConnected.into());
         }
-        if self.lengths.len() >= 512 || self.kept.len() - self.acked >= MAX_KEPT / 4 {
-            self.take_acknowledgements(unstored)?;
+        if self.kept.lengths.len() >= LOOK_FRAMES || self.kept.unacknowledged() >= LOOK_BYTES {
+            self.receive(unstored)?;
         }
-        let deadline = Instant::now() + ANSWER_TIMEOUT;
-        while self.kept.len() - self.acked > MAX_KEPT {
-            self.fill(deadline)?;
-            self.absorb(unstored)?;
+        if self.kept.unacknowledged() > MAX_KEPT {
+            return Ok(Offer::NoRoom);
         }
-        if self.acked >= MAX_KEPT / 4 {
-            self.kept.drain(..self.acked);
-            self.written -= self.acked;
-            self.acked = 0;
+        self.kept.compact();
+        let Outgoing { mut message, content } = *out;
+        if message.ssn <= self.known[message.destination as usize] {
+            let Message { destination, ssn, clock, envelope, size, .. } = message;
+            let hash = content_hash(&content[..content.len().min(MAX_INLINE)]);
+            let repeat = Repeat { destination, ssn, clock, envelope, size, hash };
+            self.keep(&Header::Repeat(repeat), unstored, &[]);
+        } else if content.len() <= MAX_INLINE {
+            self.keep(&Header::Message(message), unstored, content);
+        } else {
+            let Some(place) = self.place(content, unstored)? else { return Ok(Offer::NoSegment) };
+            message.place = Some(place);
+            self.keep(&Header::Message(message), unstored, &[]);
+            // The payload must stay reachable until the frame is logged: ask to hear of it soon.
+            self.keep(&Header::Flush, unstored, &[]);
         }
-        Ok(())
+        Ok(Offer::Kept)
+    }
+
+    /// Puts a payload into a segment; `None` when one must be waited for.
+    fn place(&mut self, content: &[u8], unstored: &Unstored) -> io::Result<Option<Place>> {
+        let size = content.len() as u64;
+        let fits =
+            |s: &Segment<H::File>| s.used.checked_add(size).is_some_and(|end| end <= s.bytes);
+        if !self.segment.as_ref().is_some_and(fits) {
+            if let Some(old) = self.segment.take() {
+                let done = SegmentDone { segment: old.id };
+                self.keep(&Header::SegmentDone(done), unstored, &[]);
+                self.retired.push(old);
+            }
+            if !self.segment_asked {
+                self.segment_asked = true;
+                let request = SegmentRequest { bytes: size };
+                self.keep(&Header::SegmentRequest(request), unstored, &[]);
+            }
+            return Ok(None);
+        }
+        let Some(segment) = self.segment.as_mut() else { return Ok(None) };
+        let offset = segment.used;
+        segment.file.write_at(offset, content)?;
+        segment.used = (offset + size).next_multiple_of(ALIGN);
+        Ok(Some(Place { segment: segment.id, offset }))
+    }
+
+    /// Keeps determinants that have not gone out, if there are any.
+    pub fn offer_determinants(&mut self, unstored: &Unstored) {
+        if unstored.newest() > self.determinants_sent {
+            self.keep(&Header::Determinants, unstored, &[]);
+        }
+    }
+
+    /// Asks for an acknowledgement of all that is kept.
+    pub fn offer_flush(&mut self, unstored: &Unstored) {
+        self.keep(&Header::Flush, unstored, &[]);
     }
 
     /// Puts a frame behind the kept ones, with the determinants that have not gone out on this stream.
     fn keep(&mut self, header: &Header, unstored: &Unstored, payload: &[u8]) {
         loop {
-            let at = self.kept.len();
-            self.kept.extend_from_slice(&header.encode());
-            let mut n = 0u16;
-            for d in unstored.after(self.determinants_sent).take(MAX_DETERMINANTS) {
-                self.kept.extend_from_slice(&d.encode());
-                self.determinants_sent = d.clock;
-                n += 1;
-            }
-            self.kept[at + 2..at + 4].copy_from_slice(&n.to_le_bytes());
-            let more = n as usize == MAX_DETERMINANTS && unstored.newest() > self.determinants_sent;
-            if more {
-                // Too many for one frame: this one carries determinants only, and goes first.
-                let only = Header { determinants: n, ..Header::new(Kind::Determinants) };
-                self.kept[at..at + HEADER_LEN].copy_from_slice(&only.encode());
-            } else {
-                self.kept.extend_from_slice(payload);
-            }
-            self.lengths.push_back((self.kept.len() - at) as u32);
+            // Too many for one frame: others go before it.
+            let waiting = unstored.after(self.determinants_sent).take(MAX_DETERMINANTS + 1).count();
+            let more = waiting > MAX_DETERMINANTS;
+            let (header, payload) = match more {
+                true => (&Header::Determinants, &[][..]),
+                false => (header, payload),
+            };
+            let at = self.kept.bytes.len();
+            let mut sent = self.determinants_sent;
+            let list = unstored.after(sent).inspect(|d| sent = d.clock);
+            put(&mut self.kept.bytes, header, list, payload);
+            self.determinants_sent = sent;
+            self.kept.lengths.push_back((self.kept.bytes.len() - at) as u32);
             if !more {
                 return;
             }
         }
     }
 
-    /// Gives the kernel everything that is kept and not written; the router always reads, so this ends.
+    /// Gives the stream what it takes of all that is kept. True: everything was taken.
     ///
     /// # Errors
-    /// The connection's: what is kept goes out when [`Sender::connect`] succeeds.
-    pub fn write(&mut self) -> io::Result<()> {
-        let deadline = Instant::now() + ANSWER_TIMEOUT;
-        while self.written < self.kept.len() {
-            let Some(socket) = &self.socket else { return Err(ErrorKind::NotConnected.into()) };
-            let bytes = &self.kept[self.written..];
-            let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
-            // SAFETY: the buffer is as long as said.
-            let n = unsafe {
-                libc::send(socket.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags)
-            };
-            if n >= 0 {
-                self.written += n as usize;
-                continue;
-            }
-            let e = io::Error::last_os_error();
-            match e.kind() {
-                ErrorKind::Interrupted => {}
-                ErrorKind::WouldBlock => {
-                    socket::wait(socket, libc::POLLOUT, 100);
-                    if Instant::now() > deadline {
-                        return Err(ErrorKind::TimedOut.into());
-                    }
-                }
-                _ => return Err(e),
+    /// The connection's.
+    pub fn write(&mut self) -> io::Result<bool> {
+        let stream = self.stream.as_mut().ok_or(ErrorKind::NotConnected)?;
+        while self.kept.written < self.kept.bytes.len() {
+            match stream.send(&self.kept.bytes[self.kept.written..]) {
+                Ok(n) => self.kept.written += n,
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(false),
+                Err(e) => return Err(e),
             }
         }
-        Ok(())
+        Ok(true)
     }
 
-    /// Puts a payload into a segment; returns which, and where.
-    fn place(&mut self, content: &[u8], unstored: &mut Unstored) -> io::Result<(u32, u64)> {
-        let size = content.len() as u64;
-        let fits = |s: &Segment| s.used.checked_add(size).is_some_and(|end| end <= s.size);
-        if !self.segment.as_ref().is_some_and(fits) {
-            if let Some(old) = self.segment.take() {
-                let done = Header { segment: old.id, ..Header::new(Kind::SegmentDone) };
-                self.keep(&done, unstored, &[]);
-                self.retired.push(old);
-            }
-            self.segment = Some(self.ask_segment(size, unstored)?);
+    /// Takes what the router has said, without waiting. True: something came.
+    ///
+    /// # Errors
+    /// The connection's, or the router's refusal.
+    pub fn receive(&mut self, unstored: &mut Unstored) -> io::Result<bool> {
+        let stream = self.stream.as_mut().ok_or(ErrorKind::NotConnected)?;
+        let arrived = &mut self.arrived;
+        let room = &mut self.input[self.filled..];
+        match stream.receive(room, false, &mut |file| arrived.push_back(file)) {
+            Ok(n) => self.filled += n,
+            Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(false),
+            Err(e) => return Err(e),
         }
-        let segment = self.segment.as_mut().expect("just made");
-        let offset = segment.used;
-        write_all_at(&segment.file, content, offset)?;
-        segment.used = (offset + size).next_multiple_of(ALIGN);
-        Ok((segment.id, offset))
+        self.absorb(unstored)?;
+        Ok(true)
     }
 
-    fn ask_segment(&mut self, size: u64, unstored: &mut Unstored) -> io::Result<Segment> {
-        self.keep(&Header { size, ..Header::new(Kind::SegmentRequest) }, unstored, &[]);
-        self.write()?;
-        let deadline = Instant::now() + ANSWER_TIMEOUT;
-        loop {
-            if let Some(file) = self.fill(deadline)? {
-                // The descriptor comes with the first byte of its frame.
-                loop {
-                    if let Some(h) = self.absorb(unstored)? {
-                        return Ok(Segment { id: h.segment, file, size: h.size, used: 0 });
-                    }
-                    self.fill(deadline)?;
-                }
-            }
-            self.absorb(unstored)?;
-        }
-    }
-
-    /// Handles what was read; returns the header of a segment frame when one came.
-    fn absorb(&mut self, unstored: &mut Unstored) -> io::Result<Option<Header>> {
+    /// Handles what was read.
+    fn absorb(&mut self, unstored: &mut Unstored) -> io::Result<()> {
         let mut used = 0;
-        let mut segment = None;
         while let Some(frame) = Frame::parse(&self.input[used..self.filled]).map_err(broken)? {
-            used += frame.len;
-            let h = frame.header;
-            match h.kind {
-                Kind::Ack => {
-                    let new = h.seq.saturating_sub(self.acknowledged);
-                    if new > self.lengths.len() as u64 {
+            match frame.header {
+                Header::Known(k) if !self.greeted => {
+                    let known = self.known.get_mut(k.destination as usize);
+                    *known.ok_or_else(|| broken("no such rank"))? = k.ssn;
+                }
+                Header::Ready(ready) if !self.greeted => {
+                    unstored.stored(ready.clock);
+                    self.determinants_sent = ready.clock;
+                    self.greeted = true;
+                }
+                Header::Ack(ack) if self.greeted => {
+                    let new = ack.frames.saturating_sub(self.acknowledged) as usize;
+                    if new > self.kept.lengths.len() {
                         return Err(broken("acknowledgement of what was not sent"));
                     }
-                    self.acknowledged = h.seq;
-                    self.acked +=
-                        self.lengths.drain(..new as usize).map(|l| l as usize).sum::<usize>();
-                    unstored.stored(h.tag);
+                    self.acknowledged = ack.frames;
+                    self.kept.acknowledge(new);
+                    unstored.stored(ack.clock);
                 }
-                Kind::Segment => segment = Some(h),
-                Kind::Refused => return Err(refusal(frame.payload)),
+                Header::Segment(s) => {
+                    // The file comes with the first byte of its frame.
+                    let file = self.arrived.pop_front().ok_or_else(|| broken("no file came"))?;
+                    let segment = Segment { id: s.segment, file, bytes: s.bytes, used: 0 };
+                    self.segment = Some(segment);
+                    self.segment_asked = false;
+                }
+                Header::Refused => return Err(refusal(frame.payload)),
                 _ => return Err(broken("unexpected frame on a send stream")),
             }
+            used += frame.len;
         }
         self.input.copy_within(used..self.filled, 0);
         self.filled -= used;
-        if self.lengths.is_empty() {
-            self.kept.clear();
-            (self.acked, self.written) = (0, 0);
+        if self.kept.lengths.is_empty() {
             self.retired.clear();
         }
-        Ok(segment)
-    }
-
-    /// Waits for something to read, and reads it. Returns the descriptor that came with it, if one did.
-    fn fill(&mut self, deadline: Instant) -> io::Result<Option<OwnedFd>> {
-        let Some(socket) = &self.socket else { return Err(ErrorKind::NotConnected.into()) };
-        if Instant::now() > deadline {
-            let text = format!("router {} has not answered for {ANSWER_TIMEOUT:?}", self.router);
-            return Err(io::Error::new(ErrorKind::TimedOut, text));
-        }
-        if !socket::wait(socket, libc::POLLIN, 100) {
-            return Ok(None);
-        }
-        self.read(libc::MSG_DONTWAIT)
-    }
-
-    fn read(&mut self, flags: i32) -> io::Result<Option<OwnedFd>> {
-        let Some(socket) = &self.socket else { return Err(ErrorKind::NotConnected.into()) };
-        let room = &mut self.input[self.filled..];
-        let mut iov = libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() };
-        let mut control = [0u64; 4];
-        // SAFETY: all zero is a valid msghdr.
-        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-        message.msg_iov = &mut iov;
-        message.msg_iovlen = 1;
-        message.msg_control = control.as_mut_ptr().cast();
-        message.msg_controllen = size_of_val(&control);
-        // SAFETY: the header names a buffer and a control buffer that live through the call.
-        let n = unsafe {
-            libc::recvmsg(socket.as_raw_fd(), &mut message, flags | libc::MSG_CMSG_CLOEXEC)
-        };
-        if n < 0 {
-            let e = io::Error::last_os_error();
-            return match e.kind() {
-                ErrorKind::WouldBlock | ErrorKind::Interrupted => Ok(None),
-                _ => Err(e),
-            };
-        }
-        if n == 0 {
-            return Err(ErrorKind::UnexpectedEof.into());
-        }
-        self.filled += n as usize;
-        if message.msg_controllen == 0 {
-            return Ok(None);
-        }
-        // SAFETY: the kernel has filled the control buffer, with one descriptor at most: we ask for one at a time.
-        unsafe {
-            let c = libc::CMSG_FIRSTHDR(&message);
-            if c.is_null() || (*c).cmsg_type != libc::SCM_RIGHTS {
-                return Ok(None);
-            }
-            let fd = libc::CMSG_DATA(c).cast::<RawFd>().read_unaligned();
-            Ok(Some(socket::move_up(OwnedFd::from_raw_fd(fd))))
-        }
+        Ok(())
     }
 }
 
-const _: () = assert!(MAX_FRAME < 64 * 1024);
-
-fn read_exact_at(file: &OwnedFd, buf: &mut [u8], offset: u64) -> io::Result<()> {
-    let mut done = 0;
-    while done < buf.len() {
-        let at = offset as i64 + done as i64;
-        // SAFETY: writes into the rest of `buf`.
-        let n = unsafe {
-            libc::pread(file.as_raw_fd(), buf[done..].as_mut_ptr().cast(), buf.len() - done, at)
-        };
-        match n {
-            0 => return Err(ErrorKind::UnexpectedEof.into()),
-            n if n > 0 => done += n as usize,
-            _ if io::Error::last_os_error().kind() == ErrorKind::Interrupted => {}
-            _ => return Err(io::Error::last_os_error()),
-        }
-    }
-    Ok(())
+/// The error that carries a router's refusal.
+pub fn refusal(payload: &[u8]) -> io::Error {
+    io::Error::new(ErrorKind::ConnectionRefused, String::from_utf8_lossy(payload).into_owned())
 }
 
-fn write_all_at(file: &OwnedFd, bytes: &[u8], offset: u64) -> io::Result<()> {
-    let mut done = 0;
-    while done < bytes.len() {
-        let at = offset as i64 + done as i64;
-        // SAFETY: reads from the rest of `bytes`.
-        let n = unsafe {
-            libc::pwrite(file.as_raw_fd(), bytes[done..].as_ptr().cast(), bytes.len() - done, at)
-        };
-        if n > 0 {
-            done += n as usize;
-        } else if io::Error::last_os_error().kind() != ErrorKind::Interrupted {
-            return Err(io::Error::last_os_error());
-        }
+/// The state that an image of this rank would hold, without its connection: for tests.
+#[cfg(test)]
+impl<H: Host> Clone for Sender<H> {
+    fn clone(&self) -> Self {
+        let mut copy = Sender::new(self.known.len() as u32);
+        copy.kept = self.kept.clone();
+        copy.backlog = self.backlog.clone();
+        copy.known = self.known.clone();
+        copy.disconnect();
+        copy
     }
-    Ok(())
 }

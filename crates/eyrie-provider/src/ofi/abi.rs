@@ -8,9 +8,15 @@ use libc::{iovec, size_t, ssize_t};
 use std::ffi::{c_char, c_int, c_void};
 
 pub const FI_MSG: u64 = 1 << 1;
+pub const FI_RMA: u64 = 1 << 2;
 pub const FI_TAGGED: u64 = 1 << 3;
+pub const FI_ATOMIC: u64 = 1 << 4;
+pub const FI_READ: u64 = 1 << 8;
+pub const FI_WRITE: u64 = 1 << 9;
 pub const FI_RECV: u64 = 1 << 10;
 pub const FI_SEND: u64 = 1 << 11;
+pub const FI_REMOTE_READ: u64 = 1 << 12;
+pub const FI_REMOTE_WRITE: u64 = 1 << 13;
 pub const FI_MULTI_RECV: u64 = 1 << 16;
 pub const FI_REMOTE_CQ_DATA: u64 = 1 << 17;
 pub const FI_PEEK: u64 = 1 << 19;
@@ -24,7 +30,13 @@ pub const FI_CLAIM: u64 = 1 << 59;
 pub const FI_DISCARD: u64 = 1 << 58;
 /// On binding a completion queue: only operations with [`FI_COMPLETION`] are reported.
 pub const FI_SELECTIVE_COMPLETION: u64 = 1 << 59;
-pub const FI_ORDER_SAS: u64 = 1 << 8;
+/// With `query_atomic`: an operation that compares.
+pub const FI_COMPARE_ATOMIC: u64 = 1 << 59;
+/// `FI_ORDER_RAR` to `FI_ORDER_SAS`: reads, writes and sends stay in order among each other.
+pub const FI_ORDER_ALL: u64 = 0x1ff;
+/// `FI_ORDER_RMA_*` and `FI_ORDER_ATOMIC_*`.
+pub const FI_ORDER_RMA_ALL: u64 = 0xf << 32;
+pub const FI_ORDER_ATOMIC_ALL: u64 = 0xf << 36;
 
 pub const FI_ADDR_UNSPEC: u64 = u64::MAX;
 pub const FI_FORMAT_UNSPEC: u32 = 0;
@@ -267,7 +279,8 @@ pub struct fi_ops_domain {
     pub poll_open: absent,
     pub stx_ctx: absent,
     pub srx_ctx: absent,
-    pub query_atomic: absent,
+    pub query_atomic:
+        unsafe extern "C" fn(*mut fid_domain, c_int, c_int, *mut fi_atomic_attr, u64) -> c_int,
     pub query_collective: absent,
     pub endpoint2: unsafe extern "C" fn(
         *mut fid_domain,
@@ -427,7 +440,7 @@ pub struct fi_ops_cntr {
     pub readerr: unsafe extern "C" fn(*mut fid_cntr) -> u64,
     pub add: unsafe extern "C" fn(*mut fid_cntr, u64) -> c_int,
     pub set: unsafe extern "C" fn(*mut fid_cntr, u64) -> c_int,
-    pub wait: absent,
+    pub wait: unsafe extern "C" fn(*mut fid_cntr, u64, c_int) -> c_int,
     pub adderr: unsafe extern "C" fn(*mut fid_cntr, u64) -> c_int,
     pub seterr: unsafe extern "C" fn(*mut fid_cntr, u64) -> c_int,
 }
@@ -611,13 +624,203 @@ pub struct fi_ops_tagged {
 }
 
 #[repr(C)]
+pub struct fi_rma_iov {
+    pub addr: u64,
+    pub len: size_t,
+    pub key: u64,
+}
+
+#[repr(C)]
+pub struct fi_msg_rma {
+    pub msg_iov: *const iovec,
+    pub desc: *mut *mut c_void,
+    pub iov_count: size_t,
+    pub addr: u64,
+    pub rma_iov: *const fi_rma_iov,
+    pub rma_iov_count: size_t,
+    pub context: *mut c_void,
+    pub data: u64,
+}
+
+#[repr(C)]
+pub struct fi_ops_rma {
+    pub size: size_t,
+    pub read: unsafe extern "C" fn(
+        *mut fid_ep,
+        *mut c_void,
+        size_t,
+        *mut c_void,
+        u64,
+        u64,
+        u64,
+        *mut c_void,
+    ) -> ssize_t,
+    pub readv: unsafe extern "C" fn(
+        *mut fid_ep,
+        *const iovec,
+        *mut *mut c_void,
+        size_t,
+        u64,
+        u64,
+        u64,
+        *mut c_void,
+    ) -> ssize_t,
+    pub readmsg: unsafe extern "C" fn(*mut fid_ep, *const fi_msg_rma, u64) -> ssize_t,
+    pub write: unsafe extern "C" fn(
+        *mut fid_ep,
+        *const c_void,
+        size_t,
+        *mut c_void,
+        u64,
+        u64,
+        u64,
+        *mut c_void,
+    ) -> ssize_t,
+    pub writev: unsafe extern "C" fn(
+        *mut fid_ep,
+        *const iovec,
+        *mut *mut c_void,
+        size_t,
+        u64,
+        u64,
+        u64,
+        *mut c_void,
+    ) -> ssize_t,
+    pub writemsg: unsafe extern "C" fn(*mut fid_ep, *const fi_msg_rma, u64) -> ssize_t,
+    pub inject: unsafe extern "C" fn(*mut fid_ep, *const c_void, size_t, u64, u64, u64) -> ssize_t,
+    pub writedata: absent,
+    pub injectdata: absent,
+}
+
+/// A list entry of an atomic operation: elements, not bytes.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct fi_ioc {
+    pub addr: *mut c_void,
+    pub count: size_t,
+}
+
+#[repr(C)]
+pub struct fi_rma_ioc {
+    pub addr: u64,
+    pub count: size_t,
+    pub key: u64,
+}
+
+#[repr(C)]
+pub struct fi_msg_atomic {
+    pub msg_iov: *const fi_ioc,
+    pub desc: *mut *mut c_void,
+    pub iov_count: size_t,
+    pub addr: u64,
+    pub rma_iov: *const fi_rma_ioc,
+    pub rma_iov_count: size_t,
+    pub datatype: c_int,
+    pub op: c_int,
+    pub context: *mut c_void,
+    pub data: u64,
+}
+
+#[repr(C)]
+pub struct fi_atomic_attr {
+    pub count: size_t,
+    pub size: size_t,
+}
+
+/// `writevalid` and its like.
+pub type atomic_valid = unsafe extern "C" fn(*mut fid_ep, c_int, c_int, *mut size_t) -> c_int;
+
+#[repr(C)]
+pub struct fi_ops_atomic {
+    pub size: size_t,
+    pub write: unsafe extern "C" fn(
+        *mut fid_ep,
+        *const c_void,
+        size_t,
+        *mut c_void,
+        u64,
+        u64,
+        u64,
+        c_int,
+        c_int,
+        *mut c_void,
+    ) -> ssize_t,
+    pub writev: absent,
+    pub writemsg: unsafe extern "C" fn(*mut fid_ep, *const fi_msg_atomic, u64) -> ssize_t,
+    pub inject: unsafe extern "C" fn(
+        *mut fid_ep,
+        *const c_void,
+        size_t,
+        u64,
+        u64,
+        u64,
+        c_int,
+        c_int,
+    ) -> ssize_t,
+    pub readwrite: unsafe extern "C" fn(
+        *mut fid_ep,
+        *const c_void,
+        size_t,
+        *mut c_void,
+        *mut c_void,
+        *mut c_void,
+        u64,
+        u64,
+        u64,
+        c_int,
+        c_int,
+        *mut c_void,
+    ) -> ssize_t,
+    pub readwritev: absent,
+    pub readwritemsg: unsafe extern "C" fn(
+        *mut fid_ep,
+        *const fi_msg_atomic,
+        *mut fi_ioc,
+        *mut *mut c_void,
+        size_t,
+        u64,
+    ) -> ssize_t,
+    pub compwrite: unsafe extern "C" fn(
+        *mut fid_ep,
+        *const c_void,
+        size_t,
+        *mut c_void,
+        *const c_void,
+        *mut c_void,
+        *mut c_void,
+        *mut c_void,
+        u64,
+        u64,
+        u64,
+        c_int,
+        c_int,
+        *mut c_void,
+    ) -> ssize_t,
+    pub compwritev: absent,
+    pub compwritemsg: unsafe extern "C" fn(
+        *mut fid_ep,
+        *const fi_msg_atomic,
+        *const fi_ioc,
+        *mut *mut c_void,
+        size_t,
+        *mut fi_ioc,
+        *mut *mut c_void,
+        size_t,
+        u64,
+    ) -> ssize_t,
+    pub writevalid: atomic_valid,
+    pub readwritevalid: atomic_valid,
+    pub compwritevalid: atomic_valid,
+}
+
+#[repr(C)]
 pub struct fid_ep {
     pub fid: fid,
     pub ops: *const fi_ops_ep,
     pub cm: *const fi_ops_cm,
     pub msg: *const fi_ops_msg,
-    pub rma: *const c_void,
+    pub rma: *const fi_ops_rma,
     pub tagged: *const fi_ops_tagged,
-    pub atomic: *const c_void,
+    pub atomic: *const fi_ops_atomic,
     pub collective: *const c_void,
 }

@@ -1,27 +1,37 @@
-//! Counters: MPICH opens and binds one and never waits for it.
+//! Counters of one-sided operations that are done. Reading one and waiting for one are progress calls.
 
 use super::abi::*;
-use super::{absent, base_ops, close_box};
+use super::{base_ops, cq, ep};
 use libc::{c_int, c_void};
 
+/// A counter.
 #[repr(C)]
-struct Cntr {
+pub struct Cntr {
     fid: fid_cntr,
     value: u64,
     errors: u64,
 }
 
-static BASE: fi_ops = base_ops(close_box::<Cntr>);
-static OPS: fi_ops_cntr = fi_ops_cntr {
-    size: size_of::<fi_ops_cntr>(),
-    read,
-    readerr,
-    add,
-    set,
-    wait: absent,
-    adderr,
-    seterr,
-};
+static BASE: fi_ops = base_ops(close);
+static OPS: fi_ops_cntr =
+    fi_ops_cntr { size: size_of::<fi_ops_cntr>(), read, readerr, add, set, wait, adderr, seterr };
+
+impl Cntr {
+    /// An operation is over.
+    pub fn count(&mut self, well: bool) {
+        match well {
+            true => self.value += 1,
+            false => self.errors += 1,
+        }
+    }
+}
+
+unsafe extern "C" fn close(f: *mut fid) -> c_int {
+    ep::forget(f);
+    // SAFETY: opened by `open`, not used any more.
+    drop(unsafe { Box::from_raw(f.cast::<Cntr>()) });
+    0
+}
 
 /// `fi_cntr_open`.
 ///
@@ -47,6 +57,7 @@ unsafe fn ours<'a>(cntr: *mut fid_cntr) -> &'a mut Cntr {
 }
 
 unsafe extern "C" fn read(cntr: *mut fid_cntr) -> u64 {
+    cq::progress(true);
     // SAFETY: the library gives back what we opened; so in all functions below.
     unsafe { ours(cntr).value }
 }
@@ -54,6 +65,28 @@ unsafe extern "C" fn read(cntr: *mut fid_cntr) -> u64 {
 unsafe extern "C" fn readerr(cntr: *mut fid_cntr) -> u64 {
     // SAFETY: as in `read`.
     unsafe { ours(cntr).errors }
+}
+
+/// Waits until the counter has reached `threshold`. The time-out, in milliseconds, is counted in progress
+/// calls, because time is not the same in a re-execution; a progress call that finds nothing takes up to
+/// about a millisecond when there have been many.
+unsafe extern "C" fn wait(cntr: *mut fid_cntr, threshold: u64, timeout_ms: c_int) -> c_int {
+    let mut calls_left = u64::try_from(timeout_ms).map_or(u64::MAX, |ms| ms.saturating_add(1));
+    loop {
+        cq::progress(true);
+        // SAFETY: as in `read`.
+        let (value, errors) = unsafe { (ours(cntr).value, ours(cntr).errors) };
+        if value >= threshold {
+            return 0;
+        }
+        if errors > 0 {
+            return -FI_EAVAIL;
+        }
+        calls_left -= 1;
+        if calls_left == 0 {
+            return -libc::ETIMEDOUT;
+        }
+    }
 }
 
 unsafe extern "C" fn add(cntr: *mut fid_cntr, n: u64) -> c_int {

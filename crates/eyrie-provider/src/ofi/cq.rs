@@ -4,7 +4,7 @@
 use super::abi::*;
 use super::{absent, base_ops, ep};
 use crate::core::matching::{Completion, Outcome};
-use crate::core::rank;
+use crate::process;
 use libc::{c_char, c_int, c_void, size_t, ssize_t};
 use std::collections::VecDeque;
 
@@ -63,18 +63,18 @@ pub unsafe extern "C" fn open(
 }
 
 unsafe extern "C" fn close(f: *mut fid) -> c_int {
-    ep::forget_queue(f.cast());
+    ep::forget(f);
     // SAFETY: opened by `open`, not used any more.
     drop(unsafe { Box::from_raw(f.cast::<Cq>()) });
     0
 }
 
 impl Cq {
-    /// A send is done.
-    pub fn sent(&mut self, context: *mut c_void, flags: u64, len: usize) {
+    /// A send or a one-sided operation is over. `error`: an errno, 0 when all is well.
+    pub fn done(&mut self, context: *mut c_void, flags: u64, len: usize, error: c_int) {
         let buf = std::ptr::null_mut();
         let entry = fi_cq_tagged_entry { op_context: context, flags, len, buf, data: 0, tag: 0 };
-        self.queue.push_back(Entry { entry, error: 0, over: 0 });
+        self.queue.push_back(Entry { entry, error, over: 0 });
     }
 
     /// A receive or a probe is done.
@@ -134,19 +134,25 @@ impl Cq {
     }
 }
 
+/// A progress call. `idle`: there is nothing else to report, so it may sleep for a message.
+pub fn progress(idle: bool) {
+    process::call_or_end(|rank| {
+        // SAFETY: calls do not overlap, and nobody who calls this holds a reference to the endpoint.
+        match unsafe { ep::open_one() } {
+            Some(ep) => rank.progress(idle, |event| ep.report(event)),
+            None => Ok(()),
+        }
+    });
+}
+
 unsafe extern "C" fn read(cq: *mut fid_cq, buf: *mut c_void, count: size_t) -> ssize_t {
     let cq = cq.cast::<Cq>();
-    rank::call(|rank| {
-        // SAFETY: the queue is ours; completions go to the endpoint's queue, which may be this one, so no
-        // reference to it is held meanwhile.
-        unsafe {
-            if let Some(receiver) = ep::receive_queue() {
-                let idle = (*cq).queue.is_empty();
-                rank.progress(idle, |c| (*receiver).received(&c));
-            }
-            (*cq).take(buf, count)
-        }
-    })
+    // SAFETY: the queue is ours. What a progress call finds may be put into this very queue, so no reference
+    // to it is held meanwhile.
+    unsafe {
+        progress((*cq).queue.is_empty());
+        (*cq).take(buf, count)
+    }
 }
 
 unsafe extern "C" fn readfrom(
@@ -202,6 +208,8 @@ unsafe extern "C" fn strerror(
         FI_ETRUNC => c"message longer than the receive buffer",
         libc::ECANCELED => c"receive canceled",
         libc::ENOMSG => c"no such message",
+        libc::EACCES => c"no memory region has this key at the target",
+        libc::EFAULT => c"not within the target's memory region",
         _ => c"unknown error",
     };
     if !buf.is_null() && len > 0 {

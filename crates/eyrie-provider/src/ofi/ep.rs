@@ -1,12 +1,16 @@
-//! The endpoint: binds queue and address vector, and is where sends and receives are posted (`msg.rs`,
-//! `tagged.rs`). A process has one at a time.
+//! The endpoint: binds queues, counters and address vector, and is where operations are posted (`msg.rs`,
+//! `tagged.rs`, `rma.rs`, `atomic.rs`). A process has one at a time.
 
 use super::abi::*;
 use super::av::{self, Av};
+use super::cntr::Cntr;
 use super::cq::Cq;
-use super::{absent, base_ops, msg, tagged};
-use crate::core::matching::{Context, Posted};
-use crate::core::rank;
+use super::{absent, atomic, base_ops, msg, rma, tagged};
+use crate::core::matching::{Completion, Context, Posted};
+use crate::core::rank::Event;
+use crate::core::rma::{Done, Kind, Pending};
+use crate::process;
+use eyrie_wire::data::Envelope;
 use eyrie_wire::Rank;
 use libc::{c_int, c_void, size_t, ssize_t};
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -18,6 +22,9 @@ pub struct Ep {
     av: *mut Av,
     send_queue: *mut Cq,
     receive_queue: *mut Cq,
+    /// Counters of one-sided operations that bring something here, and of those that do not.
+    read_counter: *mut Cntr,
+    write_counter: *mut Cntr,
     /// Operations without FI_COMPLETION are not reported.
     selective_send: bool,
     selective_receive: bool,
@@ -53,21 +60,27 @@ static CM: fi_ops_cm = fi_ops_cm {
     join: absent,
 };
 
-/// The queue that receives are reported to, if there is an endpoint.
-pub fn receive_queue() -> Option<*mut Cq> {
+/// The endpoint, if there is one.
+///
+/// # Safety
+/// No other reference to it is alive meanwhile.
+pub unsafe fn open_one<'a>() -> Option<&'a mut Ep> {
     // SAFETY: a live endpoint or null; it is taken out before it is freed.
-    let ep = unsafe { OPEN.load(Ordering::Relaxed).as_ref() }?;
-    (!ep.receive_queue.is_null()).then_some(ep.receive_queue)
+    unsafe { OPEN.load(Ordering::Relaxed).as_mut() }
 }
 
-/// A queue is closed before its endpoint: nothing is reported to it any more.
-pub fn forget_queue(cq: *mut Cq) {
-    // SAFETY: a live endpoint or null.
-    if let Some(ep) = unsafe { OPEN.load(Ordering::Relaxed).as_mut() } {
-        for queue in [&mut ep.send_queue, &mut ep.receive_queue] {
-            if *queue == cq {
-                *queue = std::ptr::null_mut();
-            }
+/// A queue or a counter is closed before its endpoint: nothing is reported to it any more.
+pub fn forget(object: *mut fid) {
+    // SAFETY: calls do not overlap (FI_THREAD_DOMAIN).
+    let Some(ep) = (unsafe { open_one() }) else { return };
+    for queue in [&mut ep.send_queue, &mut ep.receive_queue] {
+        if queue.cast() == object {
+            *queue = std::ptr::null_mut();
+        }
+    }
+    for counter in [&mut ep.read_counter, &mut ep.write_counter] {
+        if counter.cast() == object {
+            *counter = std::ptr::null_mut();
         }
     }
 }
@@ -95,9 +108,9 @@ pub unsafe extern "C" fn open(
             ops: &OPS,
             cm: &CM,
             msg: &msg::OPS,
-            rma: std::ptr::null(),
+            rma: &rma::OPS,
             tagged: &tagged::OPS,
-            atomic: std::ptr::null(),
+            atomic: &atomic::OPS,
             collective: std::ptr::null(),
         };
         let ep = Box::into_raw(Box::new(Ep {
@@ -105,6 +118,8 @@ pub unsafe extern "C" fn open(
             av: std::ptr::null_mut(),
             send_queue: std::ptr::null_mut(),
             receive_queue: std::ptr::null_mut(),
+            read_counter: std::ptr::null_mut(),
+            write_counter: std::ptr::null_mut(),
             selective_send: false,
             selective_receive: false,
             send_flags,
@@ -133,10 +148,10 @@ pub unsafe extern "C" fn open2(
 }
 
 unsafe extern "C" fn close(f: *mut fid) -> c_int {
-    rank::call(|rank| {
+    process::call_or_end(|rank| {
+        rank.forget_posted();
         // Others may still wait for what this rank has sent.
-        rank.flush();
-        rank.matching.forget_posted();
+        rank.flush()
     });
     OPEN.store(std::ptr::null_mut(), Ordering::Relaxed);
     // SAFETY: opened by `open`, not used any more.
@@ -161,7 +176,15 @@ unsafe extern "C" fn bind(f: *mut fid, what: *mut fid, flags: u64) -> c_int {
                     ep.selective_receive = selective;
                 }
             }
-            FI_CLASS_CNTR | FI_CLASS_EQ => {}
+            FI_CLASS_CNTR => {
+                if flags & FI_READ != 0 {
+                    ep.read_counter = what.cast();
+                }
+                if flags & FI_WRITE != 0 {
+                    ep.write_counter = what.cast();
+                }
+            }
+            FI_CLASS_EQ => {}
             _ => return -libc::EINVAL,
         }
     }
@@ -172,27 +195,21 @@ unsafe extern "C" fn control(_: *mut fid, command: c_int, _: *mut c_void) -> c_i
     if command != FI_ENABLE {
         return -libc::ENOSYS;
     }
-    rank::call(|rank| rank.attach());
+    process::call_or_end(|rank| rank.attach());
     0
 }
 
 unsafe extern "C" fn getname(_: *mut fid, to: *mut c_void, len: *mut size_t) -> c_int {
-    let address = rank::call(|rank| av::address(rank.me.rank));
+    let address = process::call(|rank| av::address(rank.number()));
     // SAFETY: the library gives room for `*len` bytes.
     unsafe { av::copy_out(&address, to, len) }
 }
 
 unsafe extern "C" fn cancel(f: *mut fid, context: *mut c_void) -> ssize_t {
-    rank::call(|rank| {
-        if let Some(c) = rank.matching.cancel(context as Context) {
-            // SAFETY: the endpoint is ours; its queue is null or live.
-            unsafe {
-                if let Some(queue) = (*f.cast::<Ep>()).receive_queue.as_mut() {
-                    queue.received(&c);
-                }
-            }
-        }
-    });
+    if let Some(c) = process::call(|rank| rank.cancel(context as Context)) {
+        // SAFETY: the endpoint is ours.
+        unsafe { Ep::of(f.cast()) }.received(&c);
+    }
     0
 }
 
@@ -238,13 +255,21 @@ unsafe extern "C" fn setopt(
 pub struct SendCall {
     pub content: (*const c_void, usize),
     pub destination: u64,
-    /// `eyrie_wire::data` flags.
-    pub flags: u8,
-    pub tag: u64,
-    pub data: u64,
+    pub envelope: Envelope,
     pub context: *mut c_void,
     /// `None`: an inject, never reported. `Some(flags)`: of the operation.
     pub report: Option<u64>,
+}
+
+/// A one-sided request, as the calls give it.
+pub struct RequestCall {
+    pub target: u64,
+    pub kind: Kind,
+    /// Where what comes back goes.
+    pub answer: (*mut c_void, usize),
+    pub context: *mut c_void,
+    /// `None`: an inject, never reported but by a counter. `Some(flags)`: of the operation.
+    pub flags: Option<u64>,
 }
 
 impl Ep {
@@ -273,23 +298,78 @@ impl Ep {
     pub fn send(&mut self, s: &SendCall) -> ssize_t {
         let Some(destination) = self.rank(s.destination) else { return -(libc::EINVAL as ssize_t) };
         let (start, len) = s.content;
-        let content = if len == 0 {
-            &[]
-        } else {
-            // SAFETY: the library gives a buffer of this length.
-            unsafe { std::slice::from_raw_parts(start.cast::<u8>(), len) }
-        };
-        rank::call(|rank| rank.send(destination, s.flags, s.tag, s.data, content));
-        if let Some(flags) = s.report {
-            if !self.selective_send || flags & FI_COMPLETION != 0 {
-                let kind = if s.flags & eyrie_wire::data::TAGGED != 0 { FI_TAGGED } else { FI_MSG };
-                // SAFETY: null or a live queue.
-                if let Some(queue) = unsafe { self.send_queue.as_mut() } {
-                    queue.sent(s.context, FI_SEND | kind, len);
-                }
+        // SAFETY: the library gives a buffer of this length.
+        let content = unsafe { super::bytes(start, len) };
+        process::call_or_end(|rank| rank.send(destination, s.envelope, content));
+        if self.reports_send(s.report) {
+            let tagged = matches!(s.envelope, Envelope::Tagged { .. });
+            let kind = if tagged { FI_TAGGED } else { FI_MSG };
+            // SAFETY: null or a live queue.
+            if let Some(queue) = unsafe { self.send_queue.as_mut() } {
+                queue.done(s.context, FI_SEND | kind, len, 0);
             }
         }
         0
+    }
+
+    /// Whether an operation with these flags is reported when it is done.
+    fn reports_send(&self, flags: Option<u64>) -> bool {
+        flags.is_some_and(|flags| !self.selective_send || flags & FI_COMPLETION != 0)
+    }
+
+    /// Sends a one-sided request; it is complete when its target's answer has become visible.
+    pub fn request(
+        &mut self,
+        call: &RequestCall,
+        envelope: impl FnOnce(u64) -> Envelope,
+        content: &[u8],
+    ) -> ssize_t {
+        let Some(target) = self.rank(call.target) else { return -(libc::EINVAL as ssize_t) };
+        let pending = Pending {
+            context: call.context as Context,
+            kind: call.kind,
+            report: self.reports_send(call.flags),
+            buffer: call.answer.0.cast(),
+            len: call.answer.1,
+        };
+        process::call_or_end(|rank| rank.request(target, pending, envelope, content));
+        0
+    }
+
+    /// What a progress call has found is reported.
+    pub fn report(&mut self, event: Event) {
+        match event {
+            Event::Received(completion) => self.received(&completion),
+            Event::Done(done) => self.done(&done),
+        }
+    }
+
+    /// A receive or a probe is over.
+    pub fn received(&mut self, completion: &Completion) {
+        // SAFETY: null or a live queue.
+        if let Some(queue) = unsafe { self.receive_queue.as_mut() } {
+            queue.received(completion);
+        }
+    }
+
+    /// A one-sided request is over.
+    fn done(&mut self, done: &Done) {
+        let Pending { context, kind, report, len, .. } = done.pending;
+        let (flags, counter) = match kind {
+            Kind::Write => (FI_RMA | FI_WRITE, self.write_counter),
+            Kind::Read => (FI_RMA | FI_READ, self.read_counter),
+            Kind::Atomic { fetch: false } => (FI_ATOMIC | FI_WRITE, self.write_counter),
+            Kind::Atomic { fetch: true } => (FI_ATOMIC | FI_READ, self.read_counter),
+        };
+        // SAFETY: null or live; so is the queue.
+        unsafe {
+            if let Some(counter) = counter.as_mut() {
+                counter.count(done.error == 0);
+            }
+            if let (true, Some(queue)) = (report || done.error != 0, self.send_queue.as_mut()) {
+                queue.done(context as *mut c_void, flags, len, done.error as c_int);
+            }
+        }
     }
 
     /// A receive from the parts that the calls give.
@@ -318,18 +398,11 @@ impl Ep {
 
     /// Posts a receive.
     pub fn receive(&mut self, p: Posted) -> ssize_t {
-        // SAFETY: null or a live queue.
-        let Some(queue) = (unsafe { self.receive_queue.as_mut() }) else {
+        if self.receive_queue.is_null() {
             return -(libc::EINVAL as ssize_t);
-        };
-        rank::call(|rank| rank.matching.post(p, |c| queue.received(&c)));
+        }
+        process::call(|rank| rank.post(p, |c| self.received(&c)));
         0
-    }
-
-    /// The queue that receives are reported to.
-    pub fn queue(&mut self) -> Option<&mut Cq> {
-        // SAFETY: null or a live queue.
-        unsafe { self.receive_queue.as_mut() }
     }
 }
 

@@ -3,7 +3,7 @@
 
 use super::abi::*;
 use super::NAME;
-use crate::core::rank;
+use crate::process;
 use libc::{c_char, c_int, c_void};
 use std::ffi::CStr;
 
@@ -14,8 +14,18 @@ const CAPS: u64 = FI_MSG
     | FI_RECV
     | FI_MULTI_RECV
     | FI_DIRECTED_RECV
+    | RMA
+    | FI_READ
+    | FI_WRITE
+    | FI_REMOTE_READ
+    | FI_REMOTE_WRITE
     | FI_LOCAL_COMM
     | FI_REMOTE_COMM;
+
+/// One-sided communication.
+const RMA: u64 = FI_RMA | FI_ATOMIC;
+/// Everything between two ranks happens in the order in which it was asked for.
+const ORDER: u64 = FI_ORDER_ALL | FI_ORDER_RMA_ALL | FI_ORDER_ATOMIC_ALL;
 
 /// Later versions of libfabric have longer structures: what we hand out is zeroed this far behind ours.
 const PADDING: usize = 256;
@@ -79,7 +89,7 @@ pub unsafe extern "C" fn getinfo(
     if unsafe { refused(hints) } {
         return -libc::ENODATA;
     }
-    if let Err(e) = rank::join() {
+    if let Err(e) = process::join() {
         eprintln!("eyrie: {e}");
         return -libc::ENODATA;
     }
@@ -139,13 +149,15 @@ unsafe fn fill_context_attributes(
     caps: u64,
     hints: *const fi_info,
 ) {
-    tx.caps = caps & (FI_MSG | FI_TAGGED | FI_SEND);
-    tx.msg_order = FI_ORDER_SAS;
+    tx.caps = caps & (FI_MSG | FI_TAGGED | RMA | FI_SEND | FI_READ | FI_WRITE);
+    tx.msg_order = ORDER;
     tx.inject_size = eyrie_wire::data::MAX_INLINE;
     tx.size = QUEUE_SIZE;
     tx.iov_limit = 1;
-    rx.caps = caps & (FI_MSG | FI_TAGGED | FI_RECV | FI_MULTI_RECV | FI_DIRECTED_RECV);
-    rx.msg_order = FI_ORDER_SAS;
+    tx.rma_iov_limit = 1;
+    let receives = FI_MSG | FI_TAGGED | FI_RECV | FI_MULTI_RECV | FI_DIRECTED_RECV;
+    rx.caps = caps & (receives | RMA | FI_REMOTE_READ | FI_REMOTE_WRITE);
+    rx.msg_order = ORDER;
     rx.size = QUEUE_SIZE;
     rx.iov_limit = 1;
     // SAFETY: the caller gives null or whole hints, whose attributes are null or whole.
@@ -161,6 +173,9 @@ fn fill_endpoint(ep: &mut fi_ep_attr) {
     ep.type_ = FI_EP_RDM;
     ep.protocol_version = 1;
     ep.max_msg_size = MAX_MSG_SIZE;
+    ep.max_order_raw_size = MAX_MSG_SIZE;
+    ep.max_order_war_size = MAX_MSG_SIZE;
+    ep.max_order_waw_size = MAX_MSG_SIZE;
     ep.mem_tag_format = TAG_FORMAT;
     ep.tx_ctx_cnt = 1;
     ep.rx_ctx_cnt = 1;

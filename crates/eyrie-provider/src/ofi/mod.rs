@@ -2,6 +2,7 @@
 //! translates; what happens is in `core`.
 
 pub mod abi;
+pub mod atomic;
 pub mod av;
 pub mod cntr;
 pub mod cq;
@@ -9,7 +10,9 @@ pub mod domain;
 pub mod ep;
 pub mod fabric;
 pub mod info;
+pub mod mr;
 pub mod msg;
+pub mod rma;
 pub mod tagged;
 
 use abi::{fi_ops, fid};
@@ -73,4 +76,16 @@ pub unsafe extern "C" fn close_box<T>(f: *mut fid) -> c_int {
     // SAFETY: as above.
     drop(unsafe { Box::from_raw(f.cast::<T>()) });
     0
+}
+
+/// A buffer that a call gives. libfabric's empty buffers may be null.
+///
+/// # Safety
+/// `start` is valid for `len` bytes as long as the result is used.
+pub unsafe fn bytes<'a>(start: *const c_void, len: usize) -> &'a [u8] {
+    if len == 0 {
+        return &[];
+    }
+    // SAFETY: as above.
+    unsafe { std::slice::from_raw_parts(start.cast(), len) }
 }

@@ -2,7 +2,7 @@
 
 use super::abi::*;
 use super::ep::{one_buffer, Ep, SendCall};
-use eyrie_wire::data::HAS_DATA;
+use eyrie_wire::data::Envelope;
 use libc::{c_void, iovec, size_t, ssize_t};
 
 const EINVAL: ssize_t = -(libc::EINVAL as ssize_t);
@@ -70,8 +70,8 @@ unsafe extern "C" fn send(
     // SAFETY: the endpoint is ours.
     let ep = unsafe { Ep::of(ep) };
     let report = ep.send_flags();
-    let content = (buf, len);
-    ep.send(&SendCall { content, destination, flags: 0, tag: 0, data: 0, context, report })
+    let (content, envelope) = ((buf, len), Envelope::Untagged { data: None });
+    ep.send(&SendCall { content, destination, envelope, context, report })
 }
 
 unsafe extern "C" fn sendv(
@@ -98,9 +98,7 @@ unsafe extern "C" fn sendmsg(ep: *mut fid_ep, msg: *const fi_msg, flags: u64) ->
         ep.send(&SendCall {
             content: (buf, len),
             destination: msg.addr,
-            flags: if with_data { HAS_DATA } else { 0 },
-            tag: 0,
-            data: msg.data,
+            envelope: Envelope::Untagged { data: with_data.then_some(msg.data) },
             context: msg.context,
             report: Some(flags),
         })
@@ -114,9 +112,10 @@ unsafe extern "C" fn inject(
     destination: u64,
 ) -> ssize_t {
     let (content, context) = ((buf, len), std::ptr::null_mut());
+    let envelope = Envelope::Untagged { data: None };
     // SAFETY: the endpoint is ours.
     let ep = unsafe { Ep::of(ep) };
-    ep.send(&SendCall { content, destination, flags: 0, tag: 0, data: 0, context, report: None })
+    ep.send(&SendCall { content, destination, envelope, context, report: None })
 }
 
 unsafe extern "C" fn senddata(
@@ -131,8 +130,8 @@ unsafe extern "C" fn senddata(
     // SAFETY: the endpoint is ours.
     let ep = unsafe { Ep::of(ep) };
     let report = ep.send_flags();
-    let content = (buf, len);
-    ep.send(&SendCall { content, destination, flags: HAS_DATA, tag: 0, data, context, report })
+    let (content, envelope) = ((buf, len), Envelope::Untagged { data: Some(data) });
+    ep.send(&SendCall { content, destination, envelope, context, report })
 }
 
 unsafe extern "C" fn injectdata(
@@ -143,8 +142,8 @@ unsafe extern "C" fn injectdata(
     destination: u64,
 ) -> ssize_t {
     let (content, context) = ((buf, len), std::ptr::null_mut());
+    let envelope = Envelope::Untagged { data: Some(data) };
     // SAFETY: the endpoint is ours.
     let ep = unsafe { Ep::of(ep) };
-    let report = None;
-    ep.send(&SendCall { content, destination, flags: HAS_DATA, tag: 0, data, context, report })
+    ep.send(&SendCall { content, destination, envelope, context, report: None })
 }

@@ -3,8 +3,8 @@
 use super::abi::*;
 use super::ep::{one_buffer, Ep, SendCall};
 use crate::core::matching::{Context, Probe};
-use crate::core::rank;
-use eyrie_wire::data::{HAS_DATA, TAGGED};
+use crate::process;
+use eyrie_wire::data::Envelope;
 use libc::{c_void, iovec, size_t, ssize_t};
 
 const EINVAL: ssize_t = -(libc::EINVAL as ssize_t);
@@ -68,12 +68,10 @@ unsafe extern "C" fn recvmsg(ep: *mut fid_ep, msg: *const fi_msg_tagged, flags: 
         return ep.receive(posted);
     }
     let discard = flags & FI_DISCARD != 0;
-    let Some(c) = rank::call(|rank| rank.matching.receive_claimed(posted, discard)) else {
+    let Some(c) = process::call(|rank| rank.receive_claimed(posted, discard)) else {
         return EINVAL;
     };
-    if let Some(queue) = ep.queue() {
-        queue.received(&c);
-    }
+    ep.received(&c);
     0
 }
 
@@ -87,10 +85,8 @@ fn probe(ep: &mut Ep, msg: &fi_msg_tagged, flags: u64) -> ssize_t {
         claim: flags & FI_CLAIM != 0,
         discard: flags & FI_DISCARD != 0,
     };
-    let c = rank::call(|rank| rank.matching.probe(&probe));
-    if let Some(queue) = ep.queue() {
-        queue.received(&c);
-    }
+    let c = process::call(|rank| rank.probe(&probe));
+    ep.received(&c);
     0
 }
 
@@ -106,8 +102,8 @@ unsafe extern "C" fn send(
     // SAFETY: the endpoint is ours.
     let ep = unsafe { Ep::of(ep) };
     let report = ep.send_flags();
-    let content = (buf, len);
-    ep.send(&SendCall { content, destination, flags: TAGGED, tag, data: 0, context, report })
+    let (content, envelope) = ((buf, len), Envelope::Tagged { tag, data: None });
+    ep.send(&SendCall { content, destination, envelope, context, report })
 }
 
 unsafe extern "C" fn sendv(
@@ -131,13 +127,11 @@ unsafe extern "C" fn sendmsg(ep: *mut fid_ep, msg: *const fi_msg_tagged, flags: 
     unsafe {
         let (ep, msg) = (Ep::of(ep), &*msg);
         let Some((buf, len)) = one_buffer(msg.msg_iov, msg.iov_count) else { return EINVAL };
-        let with_data = if flags & FI_REMOTE_CQ_DATA != 0 { HAS_DATA } else { 0 };
+        let with_data = flags & FI_REMOTE_CQ_DATA != 0;
         ep.send(&SendCall {
             content: (buf, len),
             destination: msg.addr,
-            flags: TAGGED | with_data,
-            tag: msg.tag,
-            data: msg.data,
+            envelope: Envelope::Tagged { tag: msg.tag, data: with_data.then_some(msg.data) },
             context: msg.context,
             report: Some(flags),
         })
@@ -152,9 +146,10 @@ unsafe extern "C" fn inject(
     tag: u64,
 ) -> ssize_t {
     let (content, context) = ((buf, len), std::ptr::null_mut());
+    let envelope = Envelope::Tagged { tag, data: None };
     // SAFETY: the endpoint is ours.
     let ep = unsafe { Ep::of(ep) };
-    ep.send(&SendCall { content, destination, flags: TAGGED, tag, data: 0, context, report: None })
+    ep.send(&SendCall { content, destination, envelope, context, report: None })
 }
 
 unsafe extern "C" fn senddata(
@@ -170,9 +165,8 @@ unsafe extern "C" fn senddata(
     // SAFETY: the endpoint is ours.
     let ep = unsafe { Ep::of(ep) };
     let report = ep.send_flags();
-    let content = (buf, len);
-    let flags = TAGGED | HAS_DATA;
-    ep.send(&SendCall { content, destination, flags, tag, data, context, report })
+    let (content, envelope) = ((buf, len), Envelope::Tagged { tag, data: Some(data) });
+    ep.send(&SendCall { content, destination, envelope, context, report })
 }
 
 unsafe extern "C" fn injectdata(
@@ -184,8 +178,8 @@ unsafe extern "C" fn injectdata(
     tag: u64,
 ) -> ssize_t {
     let (content, context) = ((buf, len), std::ptr::null_mut());
+    let envelope = Envelope::Tagged { tag, data: Some(data) };
     // SAFETY: the endpoint is ours.
     let ep = unsafe { Ep::of(ep) };
-    let (flags, report) = (TAGGED | HAS_DATA, None);
-    ep.send(&SendCall { content, destination, flags, tag, data, context, report })
+    ep.send(&SendCall { content, destination, envelope, context, report: None })
 }

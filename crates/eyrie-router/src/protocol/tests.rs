@@ -5,7 +5,7 @@
 
 use super::mutation::{self, Mutation};
 use super::*;
-use crate::space::Store;
+use crate::testing::{MemoryFile, MemoryStore, Said};
 use eyrie_wire::data::{
     content_hash, put, put_plain, Deliver, Envelope, Message, Place, Repeat, Replayed, Resume,
     SegmentRequest,
@@ -14,7 +14,6 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 use std::rc::Rc;
 
 /// Random interleavings in one run of the tests; EYRIE_SCHEDULES asks for another number.
@@ -34,122 +33,6 @@ pub fn note_logged(source: Rank, m: &Message) {
 
 fn is_logged(source: Rank, destination: Rank, ssn: u64) -> bool {
     LOGGED.with(|l| l.borrow().contains(&(source, destination, ssn)))
-}
-
-/// Files in memory; the disk can be full.
-#[derive(Default)]
-struct TestStore {
-    full: Rc<Cell<bool>>,
-    blocks: BTreeMap<u64, Vec<u8>>,
-    end: u64,
-}
-
-type TestFile = Rc<RefCell<Vec<u8>>>;
-
-impl Store for TestStore {
-    type File = TestFile;
-
-    fn memory_file(&mut self, bytes: u64) -> io::Result<TestFile> {
-        Ok(Rc::new(RefCell::new(vec![0; bytes as usize])))
-    }
-
-    fn disk_file(&mut self, bytes: u64) -> io::Result<TestFile> {
-        match self.full.get() {
-            true => Err(io::ErrorKind::StorageFull.into()),
-            false => self.memory_file(bytes),
-        }
-    }
-
-    fn read_file(&self, file: &TestFile, offset: u64, to: &mut [u8]) -> io::Result<()> {
-        let at = offset as usize;
-        to.copy_from_slice(&file.borrow()[at..at + to.len()]);
-        Ok(())
-    }
-
-    fn write_block(&mut self, bytes: &[u8]) -> io::Result<u64> {
-        if self.full.get() {
-            return Err(io::ErrorKind::StorageFull.into());
-        }
-        let offset = self.end;
-        self.end += bytes.len() as u64;
-        self.blocks.insert(offset, bytes.to_vec());
-        Ok(offset)
-    }
-
-    fn read_block(&self, offset: u64, len: usize) -> io::Result<Vec<u8>> {
-        let block = self.blocks.get(&offset).ok_or(io::ErrorKind::NotFound)?;
-        assert_eq!(block.len(), len);
-        Ok(block.clone())
-    }
-
-    fn free_block(&mut self, offset: u64, len: usize) {
-        let block = self.blocks.remove(&offset).expect("freed once");
-        assert_eq!(block.len(), len);
-    }
-}
-
-/// A frame, with the file that goes with it.
-type Queued = (Vec<u8>, Option<TestFile>);
-
-/// What the protocol says, kept until the test looks.
-#[derive(Default)]
-struct Said {
-    /// Frames for each connection.
-    frames: BTreeMap<ConnId, VecDeque<Queued>>,
-    closed: Vec<ConnId>,
-    held: BTreeSet<ConnId>,
-    events: Vec<RouterEvent>,
-    /// Most frames that wait for a connection.
-    room: usize,
-}
-
-impl Said {
-    fn put(&mut self, conn: ConnId, bytes: Vec<u8>, file: Option<TestFile>) {
-        self.frames.entry(conn).or_default().push_back((bytes, file));
-    }
-}
-
-impl Output<TestFile> for Said {
-    fn frame(&mut self, conn: ConnId, header: &Header, payload: &[u8]) {
-        let mut bytes = Vec::new();
-        put_plain(&mut bytes, header, payload);
-        self.put(conn, bytes, None);
-    }
-
-    fn determinants(&mut self, conn: ConnId, header: &Header, list: &[Determinant]) {
-        let mut bytes = Vec::new();
-        put(&mut bytes, header, list.iter().copied(), &[]);
-        self.put(conn, bytes, None);
-    }
-
-    fn logged(&mut self, conn: ConnId, frame: &[u8]) {
-        self.put(conn, frame.to_vec(), None);
-    }
-
-    fn frame_with_file(&mut self, conn: ConnId, header: &Header, file: TestFile) {
-        let mut bytes = Vec::new();
-        put_plain(&mut bytes, header, &[]);
-        self.put(conn, bytes, Some(file));
-    }
-
-    fn has_room(&self, conn: ConnId) -> bool {
-        self.frames.get(&conn).map_or(0, VecDeque::len) < self.room
-    }
-
-    fn close(&mut self, conn: ConnId) {
-        self.closed.push(conn);
-    }
-
-    fn hold(&mut self, conn: ConnId, held: bool) {
-        match held {
-            true => self.held.insert(conn),
-            false => self.held.remove(&conn),
-        };
-    }
-
-    fn event(&mut self, event: RouterEvent) {
-        self.events.push(event);
-    }
 }
 
 /// What a rank computes from all that it has seen: the next word depends on every one before it.
@@ -189,7 +72,7 @@ struct Link {
     unacknowledged: VecDeque<bool>,
     acknowledged: u64,
     determinants_sent: u64,
-    segment: Option<(u32, TestFile, u64)>,
+    segment: Option<(u32, MemoryFile, u64)>,
     asked: bool,
 }
 
@@ -203,14 +86,14 @@ struct Process {
     script: VecDeque<Determinant>,
     replayed_told: bool,
     links: Vec<Link>,
-    files: BTreeMap<u32, TestFile>,
+    files: BTreeMap<u32, MemoryFile>,
     /// Messages that have arrived and are not visible yet.
     inbox: VecDeque<(Deliver, Vec<u8>)>,
 }
 
 struct World {
     random: SmallRng,
-    routers: Vec<Protocol<TestStore>>,
+    routers: Vec<Protocol<MemoryStore>>,
     said: Vec<Said>,
     disk: Rc<Cell<bool>>,
     /// Bytes under way from a rank to a router.
@@ -246,7 +129,7 @@ impl World {
         let memory = if small { 1 << 20 } else { 64 << 20 };
         let bounds = Bounds { memory, disk: if small { 12 << 20 } else { 1 << 30 } };
         let protocol = |k: u32| {
-            let store = TestStore { full: disk.clone(), ..TestStore::default() };
+            let store = MemoryStore::new(disk.clone());
             Protocol::new((0..ranks).map(|r| r % routers == k).collect(), bounds, store)
         };
         let model = |rank: Rank| Model {
@@ -502,7 +385,7 @@ impl World {
         }
     }
 
-    fn heard(&mut self, p: usize, k: usize, conn: ConnId, bytes: &[u8], file: Option<TestFile>) {
+    fn heard(&mut self, p: usize, k: usize, conn: ConnId, bytes: &[u8], file: Option<MemoryFile>) {
         let frame = Frame::parse(bytes).unwrap().unwrap();
         let process = &mut self.processes[p];
         let delivery = process.delivery == Some(conn);
@@ -698,7 +581,7 @@ impl World {
         } else if content.len() <= eyrie_wire::data::MAX_INLINE {
             frames.push((Header::Message(message), content));
         } else {
-            let room = |s: &(u32, TestFile, u64)| s.2 + message.size <= s.1.borrow().len() as u64;
+            let room = |s: &(u32, MemoryFile, u64)| s.2 + message.size <= s.1.borrow().len() as u64;
             let Some(segment) = link.segment.as_mut().filter(|s| room(s)) else {
                 // Not before there is a segment: it stays kept, and so does all behind it.
                 if !std::mem::replace(&mut link.asked, true) {
@@ -914,9 +797,9 @@ fn random_interleavings_keep_every_invariant() {
 
 // Single rules, each by itself.
 
-fn one_router() -> (Protocol<TestStore>, Said) {
+fn one_router() -> (Protocol<MemoryStore>, Said) {
     let bounds = Bounds { memory: 64 << 20, disk: 1 << 30 };
-    let protocol = Protocol::new(vec![true; 2], bounds, TestStore::default());
+    let protocol = Protocol::new(vec![true; 2], bounds, MemoryStore::default());
     (protocol, Said { room: 1000, ..Said::default() })
 }
 
@@ -929,7 +812,7 @@ fn message(ssn: u64, tag: u64, clock: u64) -> Header {
     Header::Message(Message { destination: 1, ssn, clock, envelope, size: 2, place: None })
 }
 
-fn say(router: &mut Protocol<TestStore>, said: &mut Said, conn: ConnId, header: &Header) -> bool {
+fn say(router: &mut Protocol<MemoryStore>, said: &mut Said, conn: ConnId, header: &Header) -> bool {
     let payload: &[u8] = if matches!(header, Header::Message(_)) { b"hi" } else { b"" };
     let mut bytes = Vec::new();
     put_plain(&mut bytes, header, payload);

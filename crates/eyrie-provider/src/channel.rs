@@ -1,0 +1,89 @@
+//! The channel to the agent: small messages, each sent and received whole, some with descriptors.
+
+use crate::sockets::for_each_descriptor;
+use eyrie_wire::agent::{FromRank, ToRank, MAX_MESSAGE};
+use std::os::fd::{OwnedFd, RawFd};
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long the agent may take to say what a starting or restored rank waits for.
+const AGENT_TIMEOUT: Duration = Duration::from_secs(30);
+
+static AGENT_FD: AtomicI32 = AtomicI32::new(-1);
+
+/// Descriptors that came with a message: at most two do.
+pub type Files = [Option<OwnedFd>; 2];
+
+/// The channel has this number from now on.
+pub fn open(fd: RawFd) {
+    AGENT_FD.store(fd, Ordering::Relaxed);
+}
+
+/// The channel's number.
+pub fn descriptor() -> RawFd {
+    AGENT_FD.load(Ordering::Relaxed)
+}
+
+/// Sends one message. Allocates nothing; a dead agent takes this process with it anyway.
+pub fn tell(message: &FromRank) {
+    let mut buf = [0u8; MAX_MESSAGE];
+    let len = message.encode(&mut buf);
+    // SAFETY: the buffer is as long as said.
+    unsafe { libc::send(descriptor(), buf.as_ptr().cast(), len, libc::MSG_NOSIGNAL) };
+}
+
+/// One message with what came with it, if there is one; does not wait. Allocates nothing.
+pub fn receive() -> Option<(Option<ToRank>, Files)> {
+    let mut buf = [0u8; MAX_MESSAGE];
+    let mut iov = libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() };
+    let mut control = [0u64; 8];
+    // SAFETY: all zero is a valid msghdr.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = &mut iov;
+    message.msg_iovlen = 1;
+    message.msg_control = control.as_mut_ptr().cast();
+    message.msg_controllen = size_of_val(&control);
+    let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
+    // SAFETY: the header names buffers that live through the call.
+    let n = unsafe { libc::recvmsg(descriptor(), &mut message, flags) };
+    if n <= 0 {
+        return None;
+    }
+    let mut files = [None, None];
+    let mut count = 0;
+    for_each_descriptor(&message, &mut |fd| {
+        if count < files.len() {
+            files[count] = Some(fd);
+        }
+        count += 1;
+    });
+    Some((ToRank::decode(&buf[..n as usize]), files))
+}
+
+/// Waits until there is a message, or until `deadline`.
+pub fn wait(deadline: Instant) {
+    let left = deadline.saturating_duration_since(Instant::now()).as_millis() as i32;
+    let mut poll = libc::pollfd { fd: descriptor(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one pollfd, which lives through the call.
+    unsafe { libc::poll(&mut poll, 1, left) };
+}
+
+/// Waits for a message that `wanted` takes; drops others. Allocates only for an error.
+///
+/// # Errors
+/// When none comes in time.
+pub fn await_agent<T>(wanted: impl Fn(ToRank, Files) -> Option<T>) -> Result<T, String> {
+    let deadline = Instant::now() + AGENT_TIMEOUT;
+    while Instant::now() < deadline {
+        match receive() {
+            Some((Some(message), files)) => {
+                if let Some(value) = wanted(message, files) {
+                    return Ok(value);
+                }
+            }
+            Some((None, _)) => {}
+            None => wait(deadline),
+        }
+    }
+    Err(format!("the agent has not answered this rank within {AGENT_TIMEOUT:?}"))
+}

@@ -1,0 +1,69 @@
+//! Why a rank cannot go on, in words for the user.
+
+use std::time::Duration;
+
+/// The rank cannot go on.
+#[derive(Debug, PartialEq, Eq)]
+pub enum RankError {
+    /// A router does not let this incarnation in, by these words.
+    Refused(String),
+    /// A router does not know the job's secret.
+    Secret {
+        router: u32,
+    },
+    OutOfReach {
+        router: u32,
+        waited: Duration,
+        cause: String,
+    },
+    /// A router is connected and does not answer.
+    NoAnswer {
+        router: u32,
+        waited: Duration,
+    },
+    /// A message of the log did not come in time.
+    NoReplay {
+        router: u32,
+        rsn: u64,
+        waited: Duration,
+    },
+    /// The determinants do not belong to this rank.
+    Determinants(String),
+    /// The content of a logged message cannot be read.
+    Content(String),
+    /// An image was taken while a large message was on its way, and the connection was lost since.
+    LargeMessageLost,
+}
+
+impl std::fmt::Display for RankError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            RankError::Refused(reason) => f.write_str(reason),
+            RankError::Secret { router } => {
+                write!(
+                    f,
+                    "who listens in the place of router {router} does not know the job's secret"
+                )
+            }
+            RankError::OutOfReach { router, waited, cause } => {
+                write!(f, "router {router} has been out of reach for {waited:?}: {cause}")
+            }
+            RankError::NoAnswer { router, waited } => {
+                write!(f, "router {router} has not answered for {waited:?}")
+            }
+            RankError::NoReplay { router, rsn, waited } => {
+                write!(f, "replay has waited {waited:?} for message {rsn} from router {router}")
+            }
+            RankError::Determinants(what) => write!(f, "the log does not fit this rank: {what}"),
+            RankError::Content(what) => {
+                write!(f, "a logged message cannot be read from its segment: {what}")
+            }
+            RankError::LargeMessageLost => f.write_str(
+                "a large message had not reached its router when the image was taken, and its \
+                 connection was lost before it did",
+            ),
+        }
+    }
+}
+
+impl std::error::Error for RankError {}

@@ -1,0 +1,107 @@
+//! What the core needs of the world: connections, waiting, time. The real one is `sockets.rs`; tests
+//! have one in memory, with the routers' real protocol on the other side.
+
+use super::rank::Rank;
+use eyrie_transport::RouterId;
+use eyrie_wire::data;
+use std::io;
+use std::time::Duration;
+
+/// What a stream is waited for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Interest {
+    Read,
+    Write,
+}
+
+/// Why there is no connection.
+#[derive(Debug)]
+pub enum ConnectError {
+    /// Another attempt may succeed.
+    Unreachable(io::Error),
+    Refused(String),
+    Secret,
+}
+
+/// A file that holds payloads.
+pub trait File {
+    /// Reads `len` bytes from `offset` on to `to`.
+    ///
+    /// # Safety
+    /// `to` must be valid for `len` bytes.
+    ///
+    /// # Errors
+    /// The file's; `UnexpectedEof` when it is too short.
+    unsafe fn read_to(&self, offset: u64, to: *mut u8, len: usize) -> io::Result<()>;
+
+    /// # Errors
+    /// The file's.
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
+
+    /// Its number, if it has one that an image must know.
+    fn descriptor(&self) -> Option<i32>;
+}
+
+/// A connection to a router. Nothing here blocks but [`Stream::receive`] when asked to.
+pub trait Stream {
+    type File: File;
+
+    /// Gives bytes; returns how many were taken.
+    ///
+    /// # Errors
+    /// `WouldBlock` when none are taken at present; else the connection is gone.
+    fn send(&mut self, bytes: &[u8]) -> io::Result<usize>;
+
+    /// Takes bytes, and the files that came with them. With `wait` it waits shortly for some.
+    ///
+    /// # Errors
+    /// `WouldBlock` when there are none; `UnexpectedEof` at the end; else the connection is gone.
+    fn receive(
+        &mut self,
+        into: &mut [u8],
+        wait: bool,
+        files: &mut dyn FnMut(Self::File),
+    ) -> io::Result<usize>;
+
+    /// Its number, if it has one that an image must know.
+    fn descriptor(&self) -> Option<i32>;
+}
+
+/// The world around a rank.
+pub trait Host: Sized {
+    type File: File;
+    type Stream: Stream<File = Self::File>;
+
+    /// Connects to a router, proves who this rank is, and is let in.
+    ///
+    /// # Errors
+    /// Why not.
+    fn connect(
+        &mut self,
+        router: RouterId,
+        stream: data::Stream,
+    ) -> Result<Self::Stream, ConnectError>;
+
+    /// The home router of a rank, and how many routers there are.
+    fn home(&self, rank: eyrie_wire::Rank) -> RouterId;
+    fn routers(&self) -> u32;
+
+    /// Waits until the stream can be read or written, at most `timeout`. It may come back earlier.
+    fn wait(&mut self, stream: &Self::Stream, interest: Interest, timeout: Duration);
+
+    /// Lets time pass between two attempts.
+    fn pause(&mut self, time: Duration);
+
+    /// Time since some moment.
+    fn now(&self) -> Duration;
+
+    /// A count that goes up quickly and evenly, cheap to read.
+    fn ticks(&self) -> u64;
+
+    /// Keeps a record of what happens.
+    fn trace(&mut self, what: eyrie_wire::page::What, clock: u64, peer: u32, number: u64);
+
+    /// An image may be taken here, in the middle of a call that waits: the state of the rank bears being
+    /// continued elsewhere.
+    fn image_point(_rank: &mut Rank<Self>) {}
+}

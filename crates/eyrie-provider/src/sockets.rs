@@ -1,0 +1,257 @@
+//! The real world around the core: sockets to the routers, files that come over them, the processor's
+//! clock. Everything works on descriptors that a restored process finds dead.
+
+use crate::core::host::{ConnectError, File, Host, Interest, Stream};
+use crate::core::rank::Rank;
+use crate::identity::Identity;
+use crate::{capture, memory};
+use eyrie_transport::handshake::{self, HandshakeError};
+use eyrie_transport::RouterId;
+use eyrie_wire::control::Claim;
+use eyrie_wire::data;
+use eyrie_wire::page::{Record, What};
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::time::{Duration, Instant};
+
+/// How long a router may take at each step of a handshake.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest single wait of a receive that may wait.
+const RECEIVE_WAIT: Duration = Duration::from_millis(1);
+/// The provider's descriptors are moved to numbers from here on, out of the program's way.
+const FIRST_FD: i32 = 300;
+/// Buffer asked of the kernel for a stream, in bytes.
+const SOCKET_BUFFER: i32 = 1 << 20;
+/// Descriptors that may come with one read.
+const MAX_DESCRIPTORS: usize = 32;
+
+/// This process.
+pub struct Sockets {
+    pub identity: Identity,
+    begun: Instant,
+    /// The time stamp counter as it was last read.
+    last_ticks: std::cell::Cell<u64>,
+}
+
+impl Sockets {
+    pub fn new(identity: Identity) -> Sockets {
+        Sockets { identity, begun: Instant::now(), last_ticks: 0.into() }
+    }
+}
+
+/// A connection to a router.
+pub struct Socket(OwnedFd);
+
+/// A file that came over a connection.
+pub struct Passed(OwnedFd);
+
+/// Moves a descriptor to a high number, so that the program's own numbers are the same in each
+/// incarnation.
+pub fn move_up(fd: OwnedFd) -> OwnedFd {
+    // SAFETY: duplicates a descriptor that we own.
+    let high = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, FIRST_FD) };
+    if high < 0 {
+        return fd;
+    }
+    // SAFETY: the kernel has just given us this descriptor.
+    unsafe { OwnedFd::from_raw_fd(high) }
+}
+
+fn set_option<T>(fd: &OwnedFd, option: i32, value: &T) {
+    // SAFETY: the option takes such a value, whose address and size are given. Failure costs speed only.
+    unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_SOCKET,
+            option,
+            (&raw const *value).cast(),
+            size_of::<T>() as u32,
+        )
+    };
+}
+
+impl Host for Sockets {
+    type File = Passed;
+    type Stream = Socket;
+
+    fn connect(&mut self, router: RouterId, stream: data::Stream) -> Result<Socket, ConnectError> {
+        let Identity { instance, directory, .. } = &self.identity;
+        let addr = directory.routers.get(router as usize);
+        let addr = addr.ok_or_else(|| ConnectError::Refused(format!("no router {router}")))?;
+        let mut socket = eyrie_transport::Stream::connect(addr, HANDSHAKE_TIMEOUT)
+            .map_err(ConnectError::Unreachable)?;
+        let claim = Claim::Rank { instance: *instance, stream };
+        let secret = memory::page().secret();
+        handshake::connect(&mut socket, &eyrie_wire::auth::Secret(secret), &claim).map_err(
+            |e| match e {
+                HandshakeError::Io(e) => ConnectError::Unreachable(e),
+                HandshakeError::Secret => ConnectError::Secret,
+                other => ConnectError::Refused(other.to_string()),
+            },
+        )?;
+        let fd = move_up(socket.into());
+        for option in [libc::SO_SNDBUF, libc::SO_RCVBUF] {
+            set_option(&fd, option, &SOCKET_BUFFER);
+        }
+        let tv_usec = RECEIVE_WAIT.as_micros() as i64;
+        set_option(&fd, libc::SO_RCVTIMEO, &libc::timeval { tv_sec: 0, tv_usec });
+        Ok(Socket(fd))
+    }
+
+    fn home(&self, rank: eyrie_wire::Rank) -> RouterId {
+        self.identity.directory.home(rank)
+    }
+
+    fn routers(&self) -> u32 {
+        self.identity.directory.routers.len() as u32
+    }
+
+    fn wait(&mut self, stream: &Socket, interest: Interest, timeout: Duration) {
+        let events = match interest {
+            Interest::Read => libc::POLLIN,
+            Interest::Write => libc::POLLOUT | libc::POLLIN,
+        };
+        let mut poll = libc::pollfd { fd: stream.0.as_raw_fd(), events, revents: 0 };
+        // SAFETY: one pollfd, which lives through the call.
+        unsafe { libc::poll(&mut poll, 1, timeout.as_millis() as i32) };
+    }
+
+    fn pause(&mut self, time: Duration) {
+        std::thread::sleep(time);
+    }
+
+    fn now(&self) -> Duration {
+        self.begun.elapsed()
+    }
+
+    fn ticks(&self) -> u64 {
+        // SAFETY: reads the time stamp counter.
+        let ticks = unsafe { std::arch::x86_64::_rdtsc() };
+        self.last_ticks.set(ticks);
+        ticks
+    }
+
+    #[inline]
+    fn trace(&mut self, what: What, clock: u64, peer: u32, number: u64) {
+        let time = self.last_ticks.get();
+        memory::page().add(Record { time, clock, number, peer, what: what as u32 });
+    }
+
+    fn image_point(rank: &mut Rank<Sockets>) {
+        capture::at_a_wait(rank);
+    }
+}
+
+impl Stream for Socket {
+    type File = Passed;
+
+    fn send(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+        // SAFETY: the buffer is as long as said.
+        let n =
+            unsafe { libc::send(self.0.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags) };
+        if n < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(n as usize)
+    }
+
+    fn receive(
+        &mut self,
+        into: &mut [u8],
+        wait: bool,
+        files: &mut dyn FnMut(Passed),
+    ) -> io::Result<usize> {
+        let mut iov = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
+        let mut control = [0u64; 32];
+        // SAFETY: all zero is a valid msghdr.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        message.msg_iov = &mut iov;
+        message.msg_iovlen = 1;
+        message.msg_control = control.as_mut_ptr().cast();
+        message.msg_controllen = size_of_val(&control);
+        let flags = libc::MSG_CMSG_CLOEXEC | if wait { 0 } else { libc::MSG_DONTWAIT };
+        // SAFETY: the header names a buffer and a control buffer that live through the call.
+        let n = unsafe { libc::recvmsg(self.0.as_raw_fd(), &mut message, flags) };
+        if n < 0 {
+            let e = io::Error::last_os_error();
+            return Err(match e.kind() {
+                ErrorKind::Interrupted => ErrorKind::WouldBlock.into(),
+                _ => e,
+            });
+        }
+        if message.msg_controllen > 0 {
+            for_each_descriptor(&message, &mut |fd| files(Passed(move_up(fd))));
+        }
+        if n == 0 {
+            return Err(ErrorKind::UnexpectedEof.into());
+        }
+        Ok(n as usize)
+    }
+
+    fn descriptor(&self) -> Option<RawFd> {
+        Some(self.0.as_raw_fd())
+    }
+}
+
+/// Calls `each` with every descriptor that came with a message.
+pub fn for_each_descriptor(message: &libc::msghdr, each: &mut dyn FnMut(OwnedFd)) {
+    // SAFETY: the kernel has filled the control buffer of `message`; the macros walk within its length,
+    // and the descriptors are new and ours.
+    unsafe {
+        let mut c = libc::CMSG_FIRSTHDR(message);
+        while !c.is_null() {
+            if (*c).cmsg_level == libc::SOL_SOCKET && (*c).cmsg_type == libc::SCM_RIGHTS {
+                let bytes = (*c).cmsg_len - libc::CMSG_LEN(0) as usize;
+                for i in 0..(bytes / size_of::<RawFd>()).min(MAX_DESCRIPTORS) {
+                    let fd = libc::CMSG_DATA(c).cast::<RawFd>().add(i).read_unaligned();
+                    each(OwnedFd::from_raw_fd(fd));
+                }
+            }
+            c = libc::CMSG_NXTHDR(message, c);
+        }
+    }
+}
+
+impl File for Passed {
+    unsafe fn read_to(&self, offset: u64, to: *mut u8, len: usize) -> io::Result<()> {
+        let mut done = 0;
+        while done < len {
+            let at = (offset as usize + done) as libc::off_t;
+            // SAFETY: the caller vouches for `len` bytes at `to`, of which `done` are written.
+            let n = unsafe { libc::pread(self.0.as_raw_fd(), to.add(done).cast(), len - done, at) };
+            match n {
+                0 => return Err(ErrorKind::UnexpectedEof.into()),
+                n if n > 0 => done += n as usize,
+                _ => again_if_interrupted()?,
+            }
+        }
+        Ok(())
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let mut done = 0;
+        while done < bytes.len() {
+            let (rest, at) = (&bytes[done..], (offset as usize + done) as libc::off_t);
+            // SAFETY: reads from the rest of `bytes`.
+            let n =
+                unsafe { libc::pwrite(self.0.as_raw_fd(), rest.as_ptr().cast(), rest.len(), at) };
+            match n {
+                n if n > 0 => done += n as usize,
+                _ => again_if_interrupted()?,
+            }
+        }
+        Ok(())
+    }
+
+    fn descriptor(&self) -> Option<RawFd> {
+        Some(self.0.as_raw_fd())
+    }
+}
+
+fn again_if_interrupted() -> io::Result<()> {
+    match io::Error::last_os_error() {
+        e if e.kind() == ErrorKind::Interrupted => Ok(()),
+        e => Err(e),
+    }
+}

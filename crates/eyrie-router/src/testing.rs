@@ -1,0 +1,133 @@
+//! What the protocol needs around it, in memory: for tests of this crate and of those that speak with it.
+
+use crate::protocol::{ConnId, Output, RouterEvent};
+use crate::space::Store;
+use eyrie_wire::data::{put, put_plain, Determinant, Header};
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io;
+use std::rc::Rc;
+
+/// Files in memory; the disk can be full.
+#[derive(Default)]
+pub struct MemoryStore {
+    full: Rc<Cell<bool>>,
+    blocks: BTreeMap<u64, Vec<u8>>,
+    end: u64,
+}
+
+impl MemoryStore {
+    /// A store whose disk is full while `full` says so.
+    pub fn new(full: Rc<Cell<bool>>) -> MemoryStore {
+        MemoryStore { full, ..MemoryStore::default() }
+    }
+}
+
+/// A segment's file.
+pub type MemoryFile = Rc<RefCell<Vec<u8>>>;
+
+impl Store for MemoryStore {
+    type File = MemoryFile;
+
+    fn memory_file(&mut self, bytes: u64) -> io::Result<MemoryFile> {
+        Ok(Rc::new(RefCell::new(vec![0; bytes as usize])))
+    }
+
+    fn disk_file(&mut self, bytes: u64) -> io::Result<MemoryFile> {
+        match self.full.get() {
+            true => Err(io::ErrorKind::StorageFull.into()),
+            false => self.memory_file(bytes),
+        }
+    }
+
+    fn read_file(&self, file: &MemoryFile, offset: u64, to: &mut [u8]) -> io::Result<()> {
+        let at = offset as usize;
+        to.copy_from_slice(&file.borrow()[at..at + to.len()]);
+        Ok(())
+    }
+
+    fn write_block(&mut self, bytes: &[u8]) -> io::Result<u64> {
+        if self.full.get() {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        let offset = self.end;
+        self.end += bytes.len() as u64;
+        self.blocks.insert(offset, bytes.to_vec());
+        Ok(offset)
+    }
+
+    fn read_block(&self, offset: u64, len: usize) -> io::Result<Vec<u8>> {
+        let block = self.blocks.get(&offset).ok_or(io::ErrorKind::NotFound)?;
+        assert_eq!(block.len(), len);
+        Ok(block.clone())
+    }
+
+    fn free_block(&mut self, offset: u64, len: usize) {
+        let block = self.blocks.remove(&offset).expect("freed once");
+        assert_eq!(block.len(), len);
+    }
+}
+
+/// A frame, with the file that goes with it.
+pub type Queued = (Vec<u8>, Option<MemoryFile>);
+
+/// What the protocol says, kept until the test looks.
+#[derive(Default)]
+pub struct Said {
+    /// Frames for each connection.
+    pub frames: BTreeMap<ConnId, VecDeque<Queued>>,
+    pub closed: Vec<ConnId>,
+    pub held: BTreeSet<ConnId>,
+    pub events: Vec<RouterEvent>,
+    /// Most frames that wait for a connection.
+    pub room: usize,
+}
+
+impl Said {
+    fn put(&mut self, conn: ConnId, bytes: Vec<u8>, file: Option<MemoryFile>) {
+        self.frames.entry(conn).or_default().push_back((bytes, file));
+    }
+}
+
+impl Output<MemoryFile> for Said {
+    fn frame(&mut self, conn: ConnId, header: &Header, payload: &[u8]) {
+        let mut bytes = Vec::new();
+        put_plain(&mut bytes, header, payload);
+        self.put(conn, bytes, None);
+    }
+
+    fn determinants(&mut self, conn: ConnId, header: &Header, list: &[Determinant]) {
+        let mut bytes = Vec::new();
+        put(&mut bytes, header, list.iter().copied(), &[]);
+        self.put(conn, bytes, None);
+    }
+
+    fn logged(&mut self, conn: ConnId, frame: &[u8]) {
+        self.put(conn, frame.to_vec(), None);
+    }
+
+    fn frame_with_file(&mut self, conn: ConnId, header: &Header, file: MemoryFile) {
+        let mut bytes = Vec::new();
+        put_plain(&mut bytes, header, &[]);
+        self.put(conn, bytes, Some(file));
+    }
+
+    fn has_room(&self, conn: ConnId) -> bool {
+        self.frames.get(&conn).map_or(0, VecDeque::len) < self.room
+    }
+
+    fn close(&mut self, conn: ConnId) {
+        self.closed.push(conn);
+    }
+
+    fn hold(&mut self, conn: ConnId, held: bool) {
+        match held {
+            true => self.held.insert(conn),
+            false => self.held.remove(&conn),
+        };
+    }
+
+    fn event(&mut self, event: RouterEvent) {
+        self.events.push(event);
+    }
+}

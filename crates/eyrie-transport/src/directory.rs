@@ -1,0 +1,68 @@
+//! Who is where: data that the controller makes and hands out, never a formula, and never part of an
+//! image. A directory with a higher epoch replaces one with a lower.
+
+use crate::Addr;
+use eyrie_wire::Rank;
+use serde::{Deserialize, Serialize};
+
+/// A router's number.
+pub type RouterId = u32;
+
+/// Where the parts of a job are.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Directory {
+    pub epoch: u64,
+    /// The home router of each rank.
+    pub home: Vec<RouterId>,
+    /// Where each router listens.
+    pub routers: Vec<Addr>,
+}
+
+impl Directory {
+    /// The home router of a rank.
+    pub fn home(&self, rank: Rank) -> RouterId {
+        self.home.get(rank as usize).copied().unwrap_or(0)
+    }
+
+    /// For each rank whether it is at home at this router.
+    pub fn at_home(&self, router: RouterId) -> Vec<bool> {
+        self.home.iter().map(|home| *home == router).collect()
+    }
+
+    /// As bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        postcard::to_stdvec(self).expect("a directory is plain data")
+    }
+
+    /// Reads a directory.
+    ///
+    /// # Errors
+    /// When it is none, or names routers that it does not have.
+    pub fn decode(bytes: &[u8]) -> Result<Directory, String> {
+        let directory: Directory =
+            postcard::from_bytes(bytes).map_err(|e| format!("not a directory: {e}"))?;
+        if directory.home.iter().any(|r| *r as usize >= directory.routers.len()) {
+            return Err("a directory without the home of a rank".into());
+        }
+        Ok(directory)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directories_survive_and_must_be_whole() {
+        let routers = vec![Addr::Unix("/a".into()), Addr::Unix("/b".into())];
+        let whole = Directory { epoch: 3, home: vec![0, 1, 0], routers };
+        assert_eq!(Directory::decode(&whole.encode()), Ok(whole.clone()));
+        assert_eq!((whole.home(1), whole.at_home(0)), (1, vec![true, false, true]));
+        let broken = Directory { home: vec![0, 2], ..whole.clone() };
+        assert!(Directory::decode(&broken.encode()).is_err());
+        let bytes = whole.encode();
+        for cut in 0..bytes.len() {
+            assert!(Directory::decode(&bytes[..cut]).is_err());
+        }
+    }
+}

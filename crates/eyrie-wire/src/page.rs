@@ -1,0 +1,165 @@
+//! The rank's page: a few pages of memory that the agent makes for one incarnation of a rank and shares
+//! with it. They hold what must never be in an image (the job's secret) and what must be readable when
+//! the rank is dead (the trace of what it did last). The layout is the same for both sides.
+
+use crate::auth::SECRET_LEN;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Length of the shared memory in bytes.
+pub const PAGE_BYTES: usize = 4096 + RECORDS * size_of::<Record>();
+/// Records that the trace holds: the newest ones.
+pub const RECORDS: usize = 1024;
+
+/// What a record is about. `peer` and `number` are said for each.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum What {
+    /// A message was handed to its router: destination, ssn.
+    Sent = 1,
+    /// A message became visible: source, rsn.
+    Shown = 2,
+    /// A message was sent again as its envelope: destination, ssn.
+    Repeated = 3,
+    /// A router has acknowledged: router, clock.
+    Acknowledged = 4,
+    /// A stream has begun: router, rsn (delivery) or messages given again (send).
+    DeliveryBegun = 5,
+    SendBegun = 6,
+    /// A stream is lost: router, the error's number.
+    DeliveryLost = 7,
+    SendLost = 8,
+    /// There are determinants to replay: how many, the last one's clock.
+    Replay = 9,
+    /// The last determinant was followed: -, rsn.
+    Replayed = 10,
+    /// An image was taken: -, its number.
+    Image = 11,
+    /// This process has come back from an image: incarnation, rsn.
+    Restored = 12,
+    /// The rank waits: router, for how many bytes.
+    Waits = 13,
+}
+
+/// One record.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+#[repr(C)]
+pub struct Record {
+    /// The processor's time stamp counter, as it was last read.
+    pub time: u64,
+    /// The rank's clock.
+    pub clock: u64,
+    pub number: u64,
+    pub peer: u32,
+    pub what: u32,
+}
+
+/// The shared memory.
+#[repr(C)]
+pub struct RankPage {
+    secret: [u8; SECRET_LEN],
+    /// A moment as the time stamp counter and as nanoseconds of the monotonic clock have it.
+    tsc: u64,
+    monotonic_ns: u64,
+    /// Records that were ever written.
+    written: AtomicU64,
+    reserved: [u8; 4096 - SECRET_LEN - 24],
+    records: [Record; RECORDS],
+}
+const _: () = assert!(size_of::<RankPage>() == PAGE_BYTES && PAGE_BYTES % 4096 == 0);
+
+impl RankPage {
+    /// Prepares fresh memory, all zero.
+    pub fn prepare(&mut self, secret: &[u8; SECRET_LEN], tsc: u64, monotonic_ns: u64) {
+        self.secret = *secret;
+        (self.tsc, self.monotonic_ns) = (tsc, monotonic_ns);
+    }
+
+    pub fn secret(&self) -> [u8; SECRET_LEN] {
+        self.secret
+    }
+
+    /// Adds a record. Only the rank does.
+    pub fn add(&mut self, record: Record) {
+        let n = self.written.load(Ordering::Relaxed);
+        self.records[n as usize % RECORDS] = record;
+        self.written.store(n + 1, Ordering::Release);
+    }
+
+    /// The records, oldest first, with the time of each in nanoseconds of the monotonic clock. `tsc` and
+    /// `monotonic_ns`: the present moment on the same host.
+    pub fn read(&self, tsc: u64, monotonic_ns: u64) -> Vec<(u64, Record)> {
+        let written = self.written.load(Ordering::Acquire) as usize;
+        let per_tick = (monotonic_ns.saturating_sub(self.monotonic_ns)) as f64
+            / (tsc.saturating_sub(self.tsc).max(1)) as f64;
+        let at = |r: &Record| {
+            self.monotonic_ns + (r.time.saturating_sub(self.tsc) as f64 * per_tick) as u64
+        };
+        (written.saturating_sub(RECORDS)..written)
+            .map(|n| self.records[n % RECORDS])
+            .map(|r| (at(&r), r))
+            .collect()
+    }
+}
+
+impl Record {
+    /// The record in words.
+    pub fn text(&self) -> String {
+        let Record { peer, number, .. } = *self;
+        match self.what {
+            w if w == What::Sent as u32 => format!("sent message {number} to rank {peer}"),
+            w if w == What::Shown as u32 => format!("message {number} visible, from rank {peer}"),
+            w if w == What::Repeated as u32 => format!("repeated message {number} to rank {peer}"),
+            w if w == What::Acknowledged as u32 => {
+                format!("router {peer} holds determinants up to clock {number}")
+            }
+            w if w == What::DeliveryBegun as u32 => {
+                format!("delivery stream from router {peer} begun behind message {number}")
+            }
+            w if w == What::SendBegun as u32 => {
+                format!("send stream to router {peer} begun, {number} messages given again")
+            }
+            w if w == What::DeliveryLost as u32 => {
+                format!("delivery stream from router {peer} lost, error {number}")
+            }
+            w if w == What::SendLost as u32 => {
+                format!("send stream to router {peer} lost, error {number}")
+            }
+            w if w == What::Replay as u32 => {
+                format!("{peer} determinants to replay, up to clock {number}")
+            }
+            w if w == What::Replayed as u32 => format!("replayed up to message {number}"),
+            w if w == What::Image as u32 => format!("image {number} taken"),
+            w if w == What::Restored as u32 => {
+                format!("restored as incarnation {peer}, message {number} was the last")
+            }
+            w if w == What::Waits as u32 => {
+                format!("waits for router {peer}, {number} bytes are not acknowledged")
+            }
+            other => format!("record of kind {other}: {peer}, {number}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_records_are_kept_in_order_with_their_time() {
+        let layout = std::alloc::Layout::new::<RankPage>();
+        // SAFETY: all zero is a valid page; it is freed with the layout that it was made with.
+        let mut page = unsafe {
+            let at = std::alloc::alloc_zeroed(layout).cast::<RankPage>();
+            Box::from_raw(at)
+        };
+        page.prepare(&[7; SECRET_LEN], 1000, 50_000);
+        for n in 0..RECORDS as u64 + 10 {
+            page.add(Record { time: 1000 + n, number: n, what: What::Sent as u32, ..Record::default() });
+        }
+        let records = page.read(1000 + 4000, 50_000 + 2000);
+        assert_eq!(records.len(), RECORDS);
+        assert_eq!((records[0].1.number, records[0].0), (10, 50_005));
+        assert_eq!(page.secret(), [7; SECRET_LEN]);
+        assert_eq!(records[0].1.text(), "sent message 10 to rank 0");
+    }
+}
