@@ -1,13 +1,12 @@
 //! The agent's connection to the controller, without blocking: frames out, frames in.
 
 use anyhow::Context;
+use eyrie_transport::{frame, handshake, Addr, Stream};
 use eyrie_wire::auth::{Secret, SECRET_LEN};
-use eyrie_wire::control::{write_frame, Claim, FromAgent, ToAgent, MAX_FRAME};
-use eyrie_wire::handshake;
+use eyrie_wire::control::{Claim, FromAgent, ToAgent};
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
@@ -31,19 +30,17 @@ pub fn read_secret(dir: &Path) -> anyhow::Result<Secret> {
 ///
 /// # Errors
 /// When nobody listens, or one side refuses the other.
-pub fn connect(dir: &Path, secret: &Secret, claim: &Claim) -> anyhow::Result<UnixStream> {
-    let path = dir.join("control.sock");
-    let mut stream = UnixStream::connect(&path)
-        .with_context(|| format!("cannot reach the controller at {}", path.display()))?;
-    stream.set_read_timeout(Some(HANDSHAKE_TIMEOUT))?;
-    stream.set_write_timeout(Some(HANDSHAKE_TIMEOUT))?;
+pub fn connect(dir: &Path, secret: &Secret, claim: &Claim) -> anyhow::Result<Stream> {
+    let addr = Addr::Unix(dir.join("control.sock"));
+    let mut stream = Stream::connect(&addr, HANDSHAKE_TIMEOUT)
+        .with_context(|| format!("cannot reach the controller at {addr}"))?;
     handshake::connect(&mut stream, secret, claim)?;
     Ok(stream)
 }
 
 /// A framed, non-blocking control connection.
 pub struct Connection {
-    stream: UnixStream,
+    stream: Stream,
     inbox: Vec<u8>,
     outbox: VecDeque<u8>,
 }
@@ -51,7 +48,7 @@ pub struct Connection {
 impl Connection {
     /// # Errors
     /// When the stream cannot be made non-blocking.
-    pub fn new(stream: UnixStream) -> io::Result<Connection> {
+    pub fn new(stream: Stream) -> io::Result<Connection> {
         stream.set_nonblocking(true)?;
         Ok(Connection { stream, inbox: Vec::new(), outbox: VecDeque::new() })
     }
@@ -67,7 +64,7 @@ impl Connection {
     /// Queues a message; [`Connection::flush`] sends it.
     pub fn send(&mut self, message: &FromAgent) {
         let mut bytes = Vec::new();
-        write_frame(&mut bytes, message).expect("the agent's messages are bounded");
+        frame::write(&mut bytes, message).expect("the agent's messages are bounded");
         self.outbox.extend(bytes);
     }
 
@@ -103,14 +100,9 @@ impl Connection {
         }
         let mut messages = Vec::new();
         let mut at = 0;
-        while let Some(head) = self.inbox.get(at..at + 4) {
-            let len = u32::from_le_bytes(head.try_into().expect("four bytes")) as usize;
-            if len > MAX_FRAME {
-                return Err(io::Error::new(io::ErrorKind::InvalidData, "control frame too long"));
-            }
-            let Some(mut frame) = self.inbox.get(at..at + 4 + len) else { break };
-            messages.push(eyrie_wire::control::read_frame(&mut frame)?);
-            at += 4 + len;
+        while let Some((message, len)) = frame::parse(&self.inbox[at..])? {
+            messages.push(message);
+            at += len;
         }
         self.inbox.drain(..at);
         Ok(messages)

@@ -2,17 +2,19 @@
 //! are the same in every life of the rank, death with the agent. Must be called from the agent's main thread,
 //! whose end is what PR_SET_PDEATHSIG watches.
 
+use crate::page::{sealed_file, Page};
+use crate::process::tell;
 use crate::streams::{Input, Output};
 use anyhow::Context;
-use eyrie_wire::agent::{self, ToRank, MAX_MESSAGE};
+use eyrie_wire::agent::{self, ToRank};
+use eyrie_wire::auth::Secret;
 use eyrie_wire::control::{ImageMeta, StartRank};
 use rustix::fs::{fcntl_getfl, fcntl_setfl, OFlags};
-use rustix::net::{send, socketpair, AddressFamily, SendFlags, SocketFlags, SocketType};
+use rustix::net::{socketpair, AddressFamily, SocketFlags, SocketType};
 use rustix::pipe::{pipe_with, PipeFlags};
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// Our copies of what a rank inherits lie from here on, so that moving them to their fixed numbers never
@@ -44,6 +46,7 @@ pub fn reserve_fixed_numbers() -> anyhow::Result<Reserved> {
 /// The agent's ends of a new process.
 pub struct Launched {
     pub pid: u32,
+    pub page: Page,
     pub channel: OwnedFd,
     pub pmi: OwnedFd,
     pub stdout: Output,
@@ -83,7 +86,7 @@ pub fn launch(
     start: &StartRank,
     meta: &ImageMeta,
     from: From,
-    dir: &Path,
+    secret: &Secret,
 ) -> anyhow::Result<Launched> {
     let (channel, their_channel) = pair(SocketType::SEQPACKET)?;
     let (pmi, their_pmi) = pair(SocketType::STREAM)?;
@@ -92,9 +95,10 @@ pub fn launch(
     nonblocking(&stdout)?;
     nonblocking(&stderr)?;
 
-    let mut welcome = [0; MAX_MESSAGE];
-    let n = ToRank::Welcome { incarnation: start.incarnation }.encode(&mut welcome);
-    send(&channel, &welcome[..n], SendFlags::NOSIGNAL)?;
+    let page = Page::create(secret)?;
+    let directory = sealed_file(c"eyrie-directory", &start.directory)?;
+    let welcome = ToRank::Welcome { incarnation: start.incarnation };
+    tell(&channel, welcome, &[page.as_fd(), directory.as_fd()])?;
 
     let (stdin, their_stdin) = if start.stdin {
         let (theirs, ours) = pipe_with(PipeFlags::CLOEXEC)?;
@@ -110,7 +114,7 @@ pub fn launch(
         From::Program => {
             moves.push((their_channel.as_raw_fd(), agent::AGENT_FD));
             moves.push((their_pmi.as_raw_fd(), agent::PMI_FD));
-            let mut command = program(start, dir);
+            let mut command = program(start);
             command
                 .stdin(Stdio::from(their_stdin))
                 .stdout(Stdio::from(their_stdout))
@@ -136,6 +140,7 @@ pub fn launch(
         .with_context(|| format!("cannot start {}", start.program.exe.to_string_lossy()))?;
     Ok(Launched {
         pid: child.id(),
+        page,
         channel,
         pmi,
         stdout: Output::new(stdout, meta.stream_offsets[1]),
@@ -145,7 +150,7 @@ pub fn launch(
     })
 }
 
-fn program(start: &StartRank, dir: &Path) -> Command {
+fn program(start: &StartRank) -> Command {
     let mut command = Command::new(&start.program.exe);
     if let Some((name, rest)) = start.program.argv.split_first() {
         command.arg0(name).args(rest);
@@ -153,22 +158,20 @@ fn program(start: &StartRank, dir: &Path) -> Command {
     command
         .env_clear()
         .envs(start.program.env.iter().map(|(k, v)| (k, v)))
-        .envs(rank_environment(start, dir))
+        .envs(rank_environment(start))
         .current_dir(&start.program.cwd);
     command
 }
 
 /// What differs from rank to rank, and what the agent alone knows.
-fn rank_environment(start: &StartRank, dir: &Path) -> [(&'static str, std::ffi::OsString); 8] {
+fn rank_environment(start: &StartRank) -> [(&'static str, std::ffi::OsString); 6] {
     [
         ("PMI_FD", agent::PMI_FD.to_string().into()),
         ("PMI_RANK", start.rank.to_string().into()),
         ("PMI_SIZE", start.size.to_string().into()),
         (agent::ENV_AGENT_FD, agent::AGENT_FD.to_string().into()),
-        (agent::ENV_DIR, dir.into()),
         (agent::ENV_RANK, start.rank.to_string().into()),
         (agent::ENV_SIZE, start.size.to_string().into()),
-        (agent::ENV_ROUTERS, start.routers.to_string().into()),
     ]
 }
 

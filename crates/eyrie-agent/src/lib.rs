@@ -5,6 +5,7 @@ mod connection;
 mod family;
 mod launch;
 mod node;
+mod page;
 mod pmi;
 mod process;
 mod shared;

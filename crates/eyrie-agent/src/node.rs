@@ -39,7 +39,7 @@ enum Done {
     Opened {
         start: Box<StartRank>,
         since: Instant,
-        result: Result<(UnixStream, ImageMeta), (String, StartFault)>,
+        result: Result<(eyrie_transport::Stream, ImageMeta), (String, StartFault)>,
     },
     Fed {
         key: Key,
@@ -353,7 +353,7 @@ impl Agent {
         &mut self,
         start: Box<StartRank>,
         meta: ImageMeta,
-        image: Option<(UnixStream, Instant)>,
+        image: Option<(eyrie_transport::Stream, Instant)>,
     ) {
         let key = (start.rank, start.incarnation);
         if self.killed.remove(&key) {
@@ -361,7 +361,7 @@ impl Agent {
             return self.start_failed(key, reason, StartFault::Killed(libc::SIGKILL));
         }
         let launched = match image {
-            None => launch(&start, &meta, From::Program, &self.dir).map(|l| (l, None)),
+            None => launch(&start, &meta, From::Program, &self.secret).map(|l| (l, None)),
             Some((stream, since)) => self.launch_image(&start, &meta, stream, since),
         };
         match launched {
@@ -398,11 +398,11 @@ impl Agent {
         &mut self,
         start: &StartRank,
         meta: &ImageMeta,
-        stream: UnixStream,
+        stream: eyrie_transport::Stream,
         since: Instant,
     ) -> anyhow::Result<(crate::launch::Launched, Option<Restore>)> {
         let (image_out, image_in) = image_pipe()?;
-        let mut launched = launch(start, meta, From::Image(image_out), &self.dir)?;
+        let mut launched = launch(start, meta, From::Image(image_out), &self.secret)?;
         let key = (start.rank, start.incarnation);
         self.in_background(move || Done::Fed { key, result: transfer::feed(stream, image_in) });
         let complaint = launched.complaint.take();
@@ -466,7 +466,7 @@ impl Agent {
         let speaker = Pid::from_raw(speaker as i32).ok_or("no such process")?;
         let (stream, theirs) = image_pipe().map_err(|e| e.to_string())?;
         let sync = mode == CheckpointMode::Sync;
-        p.tell(ToRank::Capture { image, sync }, Some(&theirs)).map_err(|e| e.to_string())?;
+        p.tell(ToRank::Capture { image, sync }, &[theirs.as_fd()]).map_err(|e| e.to_string())?;
         // SAFETY: the signal is a valid real-time signal number, used by nothing else in the rank.
         let signal = unsafe { Signal::from_raw_unchecked(capture_signal()) };
         rustix::process::kill_process(speaker, signal).map_err(|e| e.to_string())?;
@@ -511,7 +511,7 @@ impl Agent {
         }
         let Some(p) = self.processes.get_mut(&key) else { return };
         // Also to one that was given up: it finds nobody at the other end of the pipe, and goes on.
-        if p.tell(ToRank::Go, None).is_err() {
+        if p.tell(ToRank::Go, &[]).is_err() {
             p.kill();
         }
         match p.capture.take() {
@@ -608,7 +608,7 @@ impl Agent {
         let Some(p) = self.processes.get_mut(&key) else { return false };
         if p.session.spoke() {
             // A rank that is gone is found out by its end.
-            return p.tell(ToRank::Admitted, None).is_ok();
+            return p.tell(ToRank::Admitted, &[]).is_ok();
         }
         let library = shared::mpi_library(pid).unwrap_or_default();
         let (rank, incarnation) = key;

@@ -2,6 +2,7 @@
 
 use crate::family::{death_of, Death};
 use crate::launch::Launched;
+use crate::page::Page;
 use crate::pmi::Session;
 use crate::streams::{Input, Output};
 use eyrie_image::format::exit;
@@ -14,7 +15,7 @@ use rustix::process::{pidfd_open, Pid, PidfdFlags};
 use std::collections::BTreeSet;
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 /// One life of a rank.
@@ -68,6 +69,8 @@ impl Restore {
 
 pub struct Process {
     pub key: Key,
+    /// Shared with the rank: what it did last.
+    pub page: Page,
     pub pid: u32,
     /// The process that takes the capture signal: `pid`, or a child of it when that is a wrapper.
     pub speaker: Option<u32>,
@@ -93,6 +96,7 @@ impl Process {
         let session = Session::new(start.rank, start.size, start.kvsname.clone(), meta.barriers);
         Process {
             key: (start.rank, start.incarnation),
+            page: launched.page,
             pid: launched.pid,
             speaker: None,
             watch: None,
@@ -171,23 +175,12 @@ impl Process {
         }
     }
 
-    /// Sends a message to the rank, with a descriptor when one goes along.
+    /// Sends a message to the rank, with the descriptors that go along.
     ///
     /// # Errors
     /// When the rank does not take it at once.
-    pub fn tell(&self, message: ToRank, fd: Option<&OwnedFd>) -> Result<(), Errno> {
-        let channel = self.channel.as_ref().ok_or(Errno::PIPE)?;
-        let mut bytes = [0; MAX_MESSAGE];
-        let len = message.encode(&mut bytes);
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut ancillary = SendAncillaryBuffer::new(&mut space);
-        let fds = fd.map(|fd| [fd.as_fd()]);
-        if let Some(fds) = &fds {
-            ancillary.push(SendAncillaryMessage::ScmRights(fds));
-        }
-        let parts = [IoSlice::new(&bytes[..len])];
-        rustix::net::sendmsg(channel, &parts, &mut ancillary, SendFlags::NOSIGNAL)?;
-        Ok(())
+    pub fn tell(&self, message: ToRank, fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+        tell(self.channel.as_ref().ok_or(Errno::PIPE)?, message, fds)
     }
 
     /// Kills the process and all that it started.
@@ -196,6 +189,23 @@ impl Process {
             kill_group(self.pid);
         }
     }
+}
+
+/// Sends a message over a rank's channel, with the descriptors that go along, at most two.
+///
+/// # Errors
+/// When the other end does not take it at once.
+pub fn tell(channel: &OwnedFd, message: ToRank, fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+    let mut bytes = [0; MAX_MESSAGE];
+    let len = message.encode(&mut bytes);
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() {
+        ancillary.push(SendAncillaryMessage::ScmRights(fds));
+    }
+    let parts = [IoSlice::new(&bytes[..len])];
+    rustix::net::sendmsg(channel, &parts, &mut ancillary, SendFlags::NOSIGNAL)?;
+    Ok(())
 }
 
 /// Kills a process group with SIGKILL.

@@ -2,14 +2,14 @@
 //! connection must never wait for an image.
 
 use crate::connection::connect;
+use eyrie_transport::{frame, Stream};
 use eyrie_wire::auth::Secret;
-use eyrie_wire::control::{read_frame, write_frame, Claim, ImageAnswer, ImageMeta, StartFault};
+use eyrie_wire::control::{Claim, ImageAnswer, ImageMeta, StartFault};
 use eyrie_wire::{ImageId, Incarnation, Rank};
 use std::fs::File;
 use std::io::Write;
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
@@ -28,13 +28,12 @@ pub fn upload(
     from: OwnedFd,
 ) -> anyhow::Result<()> {
     let mut stream = connect(dir, secret, &Claim::ImageUpload { rank, incarnation, image })?;
-    stream.set_read_timeout(Some(STALL))?;
-    stream.set_write_timeout(Some(STALL))?;
-    write_frame(&mut stream, meta)?;
-    let copied = std::io::copy(&mut File::from(from), &mut stream);
+    stream.set_timeout(Some(STALL))?;
+    frame::write(&mut stream, meta)?;
+    let copied = stream.send_all(&mut File::from(from));
     // Also after a failed copy: the store knows why.
     stream.shutdown(Shutdown::Write)?;
-    match read_frame(&mut stream)? {
+    match frame::read(&mut stream)? {
         ImageAnswer::Stored => Ok(copied.map(drop)?),
         ImageAnswer::Refused(reason) => anyhow::bail!("{reason}"),
         ImageAnswer::Stream(_) => anyhow::bail!("the store answered with a stream"),
@@ -50,12 +49,12 @@ pub fn open(
     secret: &Secret,
     rank: Rank,
     image: ImageId,
-) -> Result<(UnixStream, ImageMeta), (String, StartFault)> {
+) -> Result<(Stream, ImageMeta), (String, StartFault)> {
     let unreachable = |e: anyhow::Error| (format!("{e:#}"), StartFault::Attempt);
-    let ask = || -> anyhow::Result<(UnixStream, ImageAnswer)> {
+    let ask = || -> anyhow::Result<(Stream, ImageAnswer)> {
         let mut stream = connect(dir, secret, &Claim::ImageFetch { rank, image })?;
-        stream.set_read_timeout(Some(STALL))?;
-        let answer = read_frame(&mut stream)?;
+        stream.set_timeout(Some(STALL))?;
+        let answer = frame::read(&mut stream)?;
         Ok((stream, answer))
     };
     match ask().map_err(unreachable)? {
@@ -71,9 +70,9 @@ pub fn open(
 ///
 /// # Errors
 /// When either end breaks.
-pub fn feed(mut stream: UnixStream, to: OwnedFd) -> std::io::Result<u64> {
+pub fn feed(mut stream: Stream, to: OwnedFd) -> std::io::Result<u64> {
     let mut to = File::from(to);
-    let moved = std::io::copy(&mut stream, &mut to)?;
+    let moved = stream.receive_all(&mut to)?;
     to.flush()?;
     Ok(moved)
 }

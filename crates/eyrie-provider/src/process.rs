@@ -27,6 +27,7 @@ pub fn join() -> Result<(), String> {
         return Ok(());
     }
     memory::reserve()?;
+    stack::prepare();
     // The C library makes this library's thread-local memory, with the program's malloc, when it is first
     // used: that must be now, and not when a message comes.
     std::hint::black_box(std::hash::RandomState::new());

@@ -7,7 +7,7 @@ use crate::space::{Bounds, Files};
 use crate::Config;
 use crossbeam_channel::Sender;
 use eyrie_transport::handshake::{verdict, HandshakeError, Step};
-use eyrie_transport::Listener;
+use eyrie_transport::{Listener, RouterId};
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::Claim;
 use eyrie_wire::data::{put, put_plain, Determinant, Frame, Header};
@@ -92,7 +92,8 @@ struct Wires {
     conns: HashMap<ConnId, Conn>,
     /// Connections with something to write.
     touched: Vec<ConnId>,
-    events: Sender<RouterEvent>,
+    id: RouterId,
+    events: Sender<(RouterId, RouterEvent)>,
 }
 
 impl Wires {
@@ -181,7 +182,7 @@ impl Output<Arc<OwnedFd>> for Wires {
     fn event(&mut self, event: RouterEvent) {
         tracing::debug!(?event);
         // Nobody listens any more only while the job ends.
-        let _ = self.events.send(event);
+        let _ = self.events.send((self.id, event));
     }
 }
 
@@ -203,7 +204,7 @@ impl Loop {
     /// When either cannot be done.
     pub fn new(
         config: Config,
-        events: Sender<RouterEvent>,
+        events: Sender<(RouterId, RouterEvent)>,
         mailbox: Arc<Mailbox>,
     ) -> io::Result<Loop> {
         let listener = Listener::bind(&config.listen)?;
@@ -216,7 +217,13 @@ impl Loop {
         let bounds = Bounds { memory: config.log_memory, disk: config.log_disk };
         Ok(Loop {
             protocol: Protocol::new(config.at_home, bounds, files),
-            wires: Wires { epoll, conns: HashMap::new(), touched: Vec::new(), events },
+            wires: Wires {
+                epoll,
+                conns: HashMap::new(),
+                touched: Vec::new(),
+                id: config.id,
+                events,
+            },
             listener,
             secret: config.secret,
             mailbox,

@@ -10,7 +10,7 @@ pub mod testing;
 
 use crossbeam_channel::Sender;
 use event_loop::{Loop, Mailbox, Order};
-use eyrie_transport::Addr;
+use eyrie_transport::{Addr, RouterId};
 use eyrie_wire::auth::Secret;
 pub use protocol::{RouterCommand, RouterEvent, Stats};
 use std::io;
@@ -21,8 +21,8 @@ use std::time::Duration;
 
 /// What a router needs to know.
 pub struct Config {
-    /// For the name of its thread.
-    pub id: u32,
+    /// Its number, which its events carry.
+    pub id: RouterId,
     /// For each rank of the job, whether it is at home at this router.
     pub at_home: Vec<bool>,
     /// Where ranks connect.
@@ -49,7 +49,7 @@ impl Router {
     ///
     /// # Errors
     /// When the address cannot be had or the spill directory cannot be written.
-    pub fn start(config: Config, events: Sender<RouterEvent>) -> io::Result<Router> {
+    pub fn start(config: Config, events: Sender<(RouterId, RouterEvent)>) -> io::Result<Router> {
         let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
         let wake = rustix::event::eventfd(0, flags)?;
         let mailbox = Arc::new(Mailbox { orders: Mutex::new(Vec::new()), wake });

@@ -1,7 +1,9 @@
 //! A connection, and what accepts connections, whatever the kind of address.
 
 use crate::Addr;
+use std::fs::File;
 use std::io::{self, Read, Write};
+use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
@@ -43,6 +45,46 @@ impl Stream {
     pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
         match self {
             Stream::Unix(s) => s.set_nonblocking(nonblocking),
+        }
+    }
+
+    /// The same connection by another descriptor.
+    ///
+    /// # Errors
+    /// When there is no descriptor to be had.
+    pub fn try_clone(&self) -> io::Result<Stream> {
+        Ok(match self {
+            Stream::Unix(s) => Stream::Unix(s.try_clone()?),
+        })
+    }
+
+    /// Ends one or both directions.
+    ///
+    /// # Errors
+    /// When the connection is gone already.
+    pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        match self {
+            Stream::Unix(s) => s.shutdown(how),
+        }
+    }
+
+    /// Moves all that `from` gives to the other side, within the kernel where it can.
+    ///
+    /// # Errors
+    /// When either end breaks.
+    pub fn send_all(&mut self, from: &mut File) -> io::Result<u64> {
+        match self {
+            Stream::Unix(s) => io::copy(from, s),
+        }
+    }
+
+    /// Moves all that the other side sends to `to`, within the kernel where it can.
+    ///
+    /// # Errors
+    /// When either end breaks.
+    pub fn receive_all(&mut self, to: &mut File) -> io::Result<u64> {
+        match self {
+            Stream::Unix(s) => io::copy(s, to),
         }
     }
 }

@@ -10,16 +10,12 @@ pub const PMI_FD: i32 = 201;
 
 /// Number of the inherited descriptor of the agent channel ([`AGENT_FD`]).
 pub const ENV_AGENT_FD: &str = "EYRIE_AGENT_FD";
-/// The job's directory: sockets `router-K.sock`, file `secret`.
-pub const ENV_DIR: &str = "EYRIE_DIR";
-/// Rank, ranks of the job, incarnation, routers of the job: decimal numbers.
+/// Rank and number of ranks of the job: decimal numbers. What differs from one incarnation of a rank to the
+/// next is not in the environment, which lies on the stack and moves addresses: it comes with
+/// [`ToRank::Welcome`].
 pub const ENV_RANK: &str = "EYRIE_RANK";
 pub const ENV_SIZE: &str = "EYRIE_SIZE";
-pub const ENV_ROUTERS: &str = "EYRIE_ROUTERS";
 
-/// The incarnation is not in the environment, which must be the same in each life of a rank (it lies on
-/// the stack and moves addresses): the agent sends [`ToRank::Welcome`] first on the channel instead.
-///
 /// The signal that asks a rank for an image.
 pub fn capture_signal() -> i32 {
     libc::SIGRTMAX() - 5
@@ -31,7 +27,8 @@ pub const MAX_MESSAGE: usize = 512;
 /// Agent to rank.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ToRank {
-    /// First message to every incarnation, new or restored.
+    /// First message to every incarnation, new or restored. Two descriptors come with it (SCM_RIGHTS): the
+    /// rank's page ([`crate::page`]), and a file with the job's directory.
     Welcome { incarnation: u32 },
     /// Take an image now; comes with the descriptor that takes the stream (SCM_RIGHTS), before the signal.
     Capture { image: u64, sync: bool },

@@ -1,13 +1,8 @@
-//! Messages between the controller and its agents: postcard in frames of `u32 length` and payload.
-//! A length beyond [`MAX_FRAME`] or a payload that does not decode ends the connection.
+//! Messages between the controller and its agents: plain data. How they are framed is `eyrie-transport`'s.
 
 use crate::{data, ImageId, Incarnation, Node, Rank, RankInstance};
-use serde::{de::DeserializeOwned, Deserialize, Serialize};
+use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
-use std::io::{self, Read, Write};
-
-/// Longest payload of a control frame in bytes.
-pub const MAX_FRAME: usize = 4 << 20;
 
 /// What a connection to the controller's socket says it is. Sent first, then proven ([`crate::auth`]).
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -50,8 +45,8 @@ pub struct StartRank {
     pub incarnation: Incarnation,
     /// Number of ranks of the job.
     pub size: u32,
-    /// Number of routers of the job.
-    pub routers: u32,
+    /// Where the parts of the job are (`eyrie_transport::Directory`): handed to the rank as it is.
+    pub directory: Vec<u8>,
     /// Name of the PMI key value space: of this job only, the same for each incarnation.
     pub kvsname: String,
     pub program: Program,
@@ -273,40 +268,4 @@ pub enum FromAgent {
     Pulse {
         n: u64,
     },
-}
-
-/// Writes one message as a frame.
-///
-/// # Errors
-/// The writer's, and `InvalidData` when the message is longer than [`MAX_FRAME`].
-pub fn write_frame<T: Serialize>(out: &mut impl Write, message: &T) -> io::Result<()> {
-    let mut bytes = vec![0u8; 4];
-    bytes = postcard::to_extend(message, bytes)
-        .map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
-    let len = bytes.len() - 4;
-    if len > MAX_FRAME {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "control message too long"));
-    }
-    bytes[..4].copy_from_slice(&(len as u32).to_le_bytes());
-    out.write_all(&bytes)
-}
-
-/// Reads one message.
-///
-/// # Errors
-/// The reader's; `InvalidData` for a length beyond the bound or a payload that does not decode.
-pub fn read_frame<T: DeserializeOwned>(input: &mut impl Read) -> io::Result<T> {
-    let mut len = [0u8; 4];
-    input.read_exact(&mut len)?;
-    let len = u32::from_le_bytes(len) as usize;
-    if len > MAX_FRAME {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "control frame too long"));
-    }
-    let mut bytes = Vec::new();
-    // Grows with what really arrives, not with what the length promises.
-    input.take(len as u64).read_to_end(&mut bytes)?;
-    if bytes.len() < len {
-        return Err(io::ErrorKind::UnexpectedEof.into());
-    }
-    postcard::from_bytes(&bytes).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))
 }

@@ -2,11 +2,11 @@
 //! agent: a frozen one must not stop the controller.
 
 use crossbeam_channel::{unbounded, Sender};
-use eyrie_wire::control::{write_frame, ToAgent};
+use eyrie_transport::{frame, Stream};
+use eyrie_wire::control::ToAgent;
 use eyrie_wire::Node;
 use std::collections::BTreeMap;
 use std::net::Shutdown;
-use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -22,12 +22,12 @@ impl Link {
     ///
     /// # Errors
     /// When the stream cannot be duplicated.
-    pub fn new(stream: &UnixStream) -> std::io::Result<Link> {
+    pub fn new(stream: &Stream) -> std::io::Result<Link> {
         let mut stream = stream.try_clone()?;
         let (queue, messages) = unbounded();
         std::thread::spawn(move || {
             for message in messages {
-                if write_frame(&mut stream, &message).is_err() {
+                if frame::write(&mut stream, &message).is_err() {
                     break;
                 }
             }

@@ -4,10 +4,10 @@ use super::inbound::Inbound;
 use super::listener::Door;
 use crate::machine::{Image, Life};
 use eyrie_store::ImageInfo;
-use eyrie_wire::control::{read_frame, write_frame, ImageAnswer, ImageMeta};
+use eyrie_transport::{frame, Stream};
+use eyrie_wire::control::{ImageAnswer, ImageMeta};
 use eyrie_wire::{ImageId, Incarnation, Rank};
 use std::io::{self, BufWriter, Read, Write};
-use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 /// How long either end of a stream may be silent.
@@ -15,7 +15,7 @@ const STALL: Duration = Duration::from_secs(60);
 
 /// Ends the stream of a rank that has got a later life meanwhile.
 struct Present<'a> {
-    stream: UnixStream,
+    stream: Stream,
     door: &'a Door,
     rank: Rank,
     incarnation: Incarnation,
@@ -36,7 +36,7 @@ pub fn receive(
     rank: Rank,
     incarnation: Incarnation,
     image: ImageId,
-    mut stream: UnixStream,
+    mut stream: Stream,
     door: &Door,
 ) {
     let life = Life { rank, incarnation };
@@ -44,11 +44,11 @@ pub fn receive(
         Ok((stored, meta)) => {
             let _ = door.inbound.send(Inbound::ImageStored { life, image: stored, meta });
             // The agent may be gone.
-            let _ = write_frame(&mut stream, &ImageAnswer::Stored);
+            let _ = frame::write(&mut stream, &ImageAnswer::Stored);
         }
         Err(reason) => {
             // The agent tells the controller, with the rank's own reason if there is one.
-            if write_frame(&mut stream, &ImageAnswer::Refused(reason.clone())).is_err() {
+            if frame::write(&mut stream, &ImageAnswer::Refused(reason.clone())).is_err() {
                 let _ = door.inbound.send(Inbound::ImageFailed { life, image, reason });
             }
         }
@@ -58,12 +58,12 @@ pub fn receive(
 fn take_in(
     life: Life,
     image: ImageId,
-    stream: &mut UnixStream,
+    stream: &mut Stream,
     door: &Door,
 ) -> Result<(Image, ImageMeta), String> {
     let text = |e: &dyn std::fmt::Display| e.to_string();
-    stream.set_read_timeout(Some(STALL)).map_err(|e| text(&e))?;
-    let meta: ImageMeta = read_frame(stream).map_err(|e| text(&e))?;
+    stream.set_timeout(Some(STALL)).map_err(|e| text(&e))?;
+    let meta: ImageMeta = frame::read(stream).map_err(|e| text(&e))?;
     let Life { rank, incarnation } = life;
     if meta.incarnation != incarnation {
         return Err(format!("it is of incarnation {}, not {incarnation}", meta.incarnation));
@@ -86,22 +86,22 @@ fn take_in(
 }
 
 /// Hands an image out; the stream ends early when a piece of it does not verify.
-pub fn send(rank: Rank, image: ImageId, mut stream: UnixStream, door: &Door) {
+pub fn send(rank: Rank, image: ImageId, mut stream: Stream, door: &Door) {
     let images = door.store.images(rank);
     let meta = (images.iter().find(|i| i.image == image))
         .and_then(|i| postcard::from_bytes::<ImageMeta>(&i.info.meta).ok());
     let Some(meta) = meta else {
         let reason = format!("the store has no image {image} of rank {rank}");
         // The agent may be gone.
-        let _ = write_frame(&mut stream, &ImageAnswer::Refused(reason));
+        let _ = frame::write(&mut stream, &ImageAnswer::Refused(reason));
         return;
     };
     let sent = stream
-        .set_write_timeout(Some(STALL))
-        .and_then(|()| write_frame(&mut stream, &ImageAnswer::Stream(meta)))
+        .set_timeout(Some(STALL))
+        .and_then(|()| frame::write(&mut stream, &ImageAnswer::Stream(meta)))
         .map_err(|e| e.to_string())
         .and_then(|()| {
-            let mut out = BufWriter::with_capacity(1 << 20, &stream);
+            let mut out = BufWriter::with_capacity(1 << 20, &mut stream);
             door.store.send(rank, image, &mut out).map_err(|e| e.to_string())?;
             out.flush().map_err(|e| e.to_string())
         });

@@ -7,14 +7,13 @@ use super::inbound::Inbound;
 use super::users;
 use crossbeam_channel::{bounded, Sender};
 use eyrie_store::Store;
+use eyrie_transport::handshake::{accept, HandshakeError};
+use eyrie_transport::{frame, Addr, Listener, Stream};
 use eyrie_wire::auth::Secret;
-use eyrie_wire::control::{read_frame, Claim};
-use eyrie_wire::handshake::{accept, HandshakeError};
+use eyrie_wire::control::Claim;
 use eyrie_wire::{Incarnation, Node, Rank};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -78,6 +77,7 @@ impl Gate {
             {
                 Err(format!("rank {rank} has a later life than {incarnation}"))
             }
+            Claim::Rank { .. } => Err("ranks connect to routers".into()),
             _ => Ok(()),
         }
     }
@@ -95,13 +95,13 @@ pub struct Door {
 ///
 /// # Errors
 /// When the socket cannot be made.
-pub fn listen(path: &Path, door: Door) -> std::io::Result<()> {
-    let listener = UnixListener::bind(path)?;
+pub fn listen(addr: &Addr, door: Door) -> std::io::Result<()> {
+    let listener = Listener::bind(addr)?;
     let door = Arc::new(door);
     let strangers = Arc::new(AtomicUsize::new(0));
     std::thread::spawn(move || {
-        for stream in listener.incoming() {
-            let Ok(stream) = stream else {
+        loop {
+            let Ok(stream) = listener.accept() else {
                 // Out of descriptors: those that are open come to an end.
                 std::thread::sleep(Duration::from_millis(10));
                 continue;
@@ -124,9 +124,8 @@ pub fn listen(path: &Path, door: Door) -> std::io::Result<()> {
 }
 
 /// The handshake; says why when somebody is refused.
-fn meet(mut stream: UnixStream, door: &Door) -> Option<(Claim, UnixStream)> {
-    stream.set_read_timeout(Some(STEP_TIMEOUT)).ok()?;
-    stream.set_write_timeout(Some(STEP_TIMEOUT)).ok()?;
+fn meet(mut stream: Stream, door: &Door) -> Option<(Claim, Stream)> {
+    stream.set_timeout(Some(STEP_TIMEOUT)).ok()?;
     let mut woke = None;
     let met = accept(&mut stream, &door.secret, |claim| {
         let admitted = door.gate.admit(claim);
@@ -150,7 +149,7 @@ fn meet(mut stream: UnixStream, door: &Door) -> Option<(Claim, UnixStream)> {
     }
 }
 
-fn serve(claim: Claim, stream: UnixStream, door: &Door) {
+fn serve(claim: Claim, stream: Stream, door: &Door) {
     // Every send fails only when the job is over.
     match claim {
         Claim::Agent { node, .. } => {
@@ -161,6 +160,8 @@ fn serve(claim: Claim, stream: UnixStream, door: &Door) {
             images::receive(rank, incarnation, image, stream, door);
         }
         Claim::ImageFetch { rank, image } => images::send(rank, image, stream, door),
+        // The gate lets none in.
+        Claim::Rank { .. } => {}
         Claim::User => {
             // A user who leaves before the answer misses nothing.
             let _ = serve_user(stream, door);
@@ -168,24 +169,24 @@ fn serve(claim: Claim, stream: UnixStream, door: &Door) {
     }
 }
 
-fn serve_agent(node: Node, stream: UnixStream, door: &Door) {
+fn serve_agent(node: Node, stream: Stream, door: &Door) {
     // An agent may be silent, or slow, for long: the heartbeat watches it.
-    if stream.set_read_timeout(None).and_then(|()| stream.set_write_timeout(None)).is_err() {
+    if stream.set_timeout(None).is_err() {
         return;
     }
     let Ok(link) = Link::new(&stream) else { return };
     let _ = door.inbound.send(Inbound::AgentUp { node, link });
     let mut input = BufReader::with_capacity(256 * 1024, stream);
-    while let Ok(message) = read_frame(&mut input) {
+    while let Ok(message) = frame::read(&mut input) {
         if door.inbound.send(Inbound::Agent { node, message }).is_err() {
             return;
         }
     }
 }
 
-fn serve_user(mut stream: UnixStream, door: &Door) -> std::io::Result<()> {
+fn serve_user(mut stream: Stream, door: &Door) -> std::io::Result<()> {
     let mut request = String::new();
-    BufReader::new(&stream).take(MAX_REQUEST).read_line(&mut request)?;
+    BufReader::new(&mut stream).take(MAX_REQUEST).read_line(&mut request)?;
     let (answer, answered) = bounded(1);
     let patience = users::parse(&request).map_or(STEP_TIMEOUT, |request| request.patience());
     let _ = door.inbound.send(Inbound::User { request, answer });

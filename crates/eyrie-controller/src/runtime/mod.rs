@@ -1,6 +1,7 @@
 //! The runtime of a job: sockets, processes, timers and files around the state machine. It decides nothing.
 
 mod agents;
+mod fences;
 mod images;
 mod inbound;
 pub mod jobdir;
@@ -21,11 +22,14 @@ use crate::record::{Record, Weight};
 use agents::{Children, Link};
 use anyhow::{bail, Context};
 use crossbeam_channel::{select, unbounded, Receiver, Sender};
-use eyrie_router::{Router, RouterEvent};
+use eyrie_router::{Router, RouterCommand, RouterEvent};
 use eyrie_store::Store;
+use eyrie_transport::{Addr, Directory, RouterId};
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::{CheckpointMode, FromAgent, Program, StartRank, Stream, ToAgent};
-use eyrie_wire::{Node, Rank};
+use eyrie_wire::data::Determinant;
+use eyrie_wire::{Node, Rank, RankInstance};
+use fences::Fences;
 use inbound::Inbound;
 use jobdir::JobDir;
 use journal::Journal;
@@ -95,9 +99,10 @@ pub fn run(options: JobOptions) -> anyhow::Result<i32> {
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     let printer = Printer::start(inbound_in.clone());
     let store = Arc::new(open_store(&dir)?);
+    let directory = directory(&options, &dir);
     let mut routers = Vec::new();
     for id in 0..options.routers {
-        routers.push(start_router(id, &options, &dir, &secret, router_in.clone())?);
+        routers.push(start_router(id, &options, &directory, &dir, &secret, router_in.clone())?);
     }
     let gate = Arc::new(Gate::new(options.nodes + options.spares));
     let door = Door {
@@ -106,7 +111,7 @@ pub fn run(options: JobOptions) -> anyhow::Result<i32> {
         store: Arc::clone(&store),
         inbound: inbound_in.clone(),
     };
-    listener::listen(&dir.path().join("control.sock"), door)
+    listener::listen(&Addr::Unix(dir.path().join("control.sock")), door)
         .with_context(|| format!("cannot listen in {}", dir.path().display()))?;
     let stdin = Stdin::start(dir.path(), inbound_in)?;
     let mut children = Children::default();
@@ -130,6 +135,7 @@ pub fn run(options: JobOptions) -> anyhow::Result<i32> {
         kvsname: format!("eyrie_{:016x}", u64::from_le_bytes(eyrie_wire::auth::random())),
         ledger: Ledger::new(options.ranks),
         links: BTreeMap::new(),
+        fences: Fences::default(),
         shared: vec![BTreeSet::new(); options.ranks as usize],
         noted: BTreeSet::new(),
         refused: BTreeSet::new(),
@@ -146,6 +152,7 @@ pub fn run(options: JobOptions) -> anyhow::Result<i32> {
         printer,
         store,
         routers,
+        directory,
         gate,
         stdin,
         children,
@@ -178,12 +185,24 @@ fn open_store(dir: &JobDir) -> anyhow::Result<Store> {
     Ok(Store::create(dir.path().join("store"), options)?)
 }
 
+/// Who is where: the homes of ranks go round the routers.
+fn directory(options: &JobOptions, dir: &JobDir) -> Directory {
+    let routers = options.routers;
+    let socket = |id| Addr::Unix(dir.path().join(format!("router-{id}.sock")));
+    Directory {
+        epoch: 1,
+        home: (0..options.ranks).map(|rank| rank % routers).collect(),
+        routers: (0..routers).map(socket).collect(),
+    }
+}
+
 fn start_router(
-    id: u32,
+    id: RouterId,
     options: &JobOptions,
+    directory: &Directory,
     dir: &JobDir,
     secret: &Secret,
-    events: crossbeam_channel::Sender<RouterEvent>,
+    events: Sender<(RouterId, RouterEvent)>,
 ) -> anyhow::Result<Router> {
     let spill_dir = dir.path().join(format!("log-{id}"));
     std::fs::DirBuilder::new()
@@ -192,12 +211,12 @@ fn start_router(
         .with_context(|| format!("cannot create {}", spill_dir.display()))?;
     let config = eyrie_router::Config {
         id,
-        routers: options.routers,
-        ranks: options.ranks,
-        socket: dir.path().join(format!("router-{id}.sock")),
+        at_home: directory.at_home(id),
+        listen: directory.routers[id as usize].clone(),
         spill_dir,
         secret: secret.clone(),
-        memory_limit: options.log_memory,
+        log_memory: options.log_memory,
+        log_disk: u64::MAX,
     };
     Router::start(config, events).context("cannot start a router")
 }
@@ -231,6 +250,9 @@ struct Job {
     ledger: Ledger,
     store: Arc<Store>,
     routers: Vec<Router>,
+    directory: Directory,
+    /// Fences that routers have not all confirmed.
+    fences: Fences,
     gate: Arc<Gate>,
     stdin: Stdin,
     /// The offset from which rank 0 waits for input.
@@ -242,7 +264,7 @@ struct Job {
     /// What agents had to say.
     noted: BTreeSet<String>,
     /// Lives whose refusal was told already.
-    refused: BTreeSet<(Option<Rank>, u32)>,
+    refused: BTreeSet<Option<RankInstance>>,
     begun: Instant,
     drawn: Instant,
     end: Option<i32>,
@@ -257,7 +279,7 @@ impl Job {
     }
 
     /// The loop; returns the exit code.
-    fn run(&mut self, inbound: &Receiver<Inbound>, router_events: &Receiver<RouterEvent>) -> i32 {
+    fn run(&mut self, inbound: &Receiver<Inbound>, router_events: &Receiver<(RouterId, RouterEvent)>) -> i32 {
         loop {
             let wait = self.wait();
             select! {
@@ -265,7 +287,7 @@ impl Job {
                     message.into_iter().for_each(|m| self.hear(m));
                 }
                 recv(router_events) -> event => {
-                    event.into_iter().for_each(|e| self.hear_router(e));
+                    event.into_iter().for_each(|(router, e)| self.hear_router(router, e));
                 }
                 default(wait) => {}
             }
@@ -273,8 +295,8 @@ impl Job {
                 let Ok(message) = inbound.try_recv() else { break };
                 self.hear(message);
             }
-            while let Ok(event) = router_events.try_recv() {
-                self.hear_router(event);
+            while let Ok((router, event)) = router_events.try_recv() {
+                self.hear_router(router, event);
             }
             self.tell(Event::Tick);
             if let Some(code) = self.end {
@@ -450,33 +472,44 @@ impl Job {
         }
     }
 
-    fn hear_router(&mut self, event: RouterEvent) {
+    fn hear_router(&mut self, router: RouterId, event: RouterEvent) {
         use RouterEvent as R;
+        let life = |RankInstance { rank, incarnation }| Life { rank, incarnation };
         let event = match event {
-            R::Connected { rank, incarnation } => Event::Connected(Life { rank, incarnation }),
-            R::Disconnected { rank, incarnation } => {
-                Event::Disconnected(Life { rank, incarnation })
+            R::Fenced { instance, determinants } => {
+                return self.fenced(router, instance, determinants);
             }
-            R::Replayed { rank, incarnation, messages } => {
-                Event::Replayed { life: Life { rank, incarnation }, messages }
+            R::Connected(instance) => Event::Connected(life(instance)),
+            R::Disconnected(instance) => Event::Disconnected(life(instance)),
+            R::Replayed { instance, messages } => {
+                Event::Replayed { life: life(instance), messages }
             }
-            R::Refused { rank, incarnation, reason } => {
+            R::Refused { instance, reason } => {
                 // It tries again and again; once is enough.
-                if !self.refused.insert((rank, incarnation)) {
+                if !self.refused.insert(instance) {
                     return;
                 }
+                let rank = instance.map(|i| i.rank);
+                let incarnation = instance.map_or(0, |i| i.incarnation);
                 Event::Refused { rank, incarnation, reason }
             }
             R::Divergence { rank, reason } => Event::Divergence { rank, reason },
             R::ContentDiffers { rank, reason } => Event::ContentDiffers { rank, reason },
             R::Unprotected { rank, reason } => Event::Unprotected { rank, reason },
-            R::HeldBack { rank, reason } => {
-                let text = format!("rank {rank} is held back: {reason}");
+            R::LogGrown { .. } | R::LogScarce { .. } => return,
+            R::HeldBack { reason } => {
+                let text = format!("ranks are held back: {reason}");
                 return self.record(Record::Note { text });
             }
             R::Fatal { reason } => Event::RouterFailed(reason),
         };
         self.tell(event);
+    }
+
+    fn tell_routers(&self, command: &RouterCommand) {
+        for router in &self.routers {
+            router.command(command.clone());
+        }
     }
 
     fn send(&self, node: Node, message: ToAgent) {
@@ -492,7 +525,7 @@ impl Job {
                     rank,
                     incarnation,
                     size: self.options.ranks,
-                    routers: self.options.routers,
+                    directory: self.directory.encode(),
                     kvsname: self.kvsname.clone(),
                     program: self.program.clone(),
                     image,
@@ -520,9 +553,7 @@ impl Job {
             }
             Command::Fence(life) => self.fence(life),
             Command::Discard { rank, clock, position } => {
-                for router in &self.routers {
-                    router.discard(rank, clock, position);
-                }
+                self.tell_routers(&RouterCommand::Truncate { rank, clock, rsn: position });
             }
             // The machine does not name it again, and the store gives it up for later ones.
             Command::ForgetImage { rank, image } => {
@@ -540,17 +571,22 @@ impl Job {
 
     fn fence(&mut self, life: Life) {
         let Life { rank, incarnation } = life;
+        let instance = RankInstance { rank, incarnation };
         self.gate.fence(rank, incarnation);
-        let mut determinants = Vec::new();
-        for router in &self.routers {
-            determinants.extend(router.fence(rank, incarnation));
-        }
-        let position = determinants.iter().map(|d| d.position).max().unwrap_or(0);
-        let home = rank as usize % self.routers.len();
-        self.routers[home].recover(rank, incarnation, determinants);
+        self.fences.begin(instance, self.routers.len());
+        self.tell_routers(&RouterCommand::Fence(instance));
+    }
+
+    /// A router has fenced; when all have, the home router may let the incarnation in.
+    fn fenced(&mut self, router: RouterId, instance: RankInstance, list: Vec<Determinant>) {
+        let Some(determinants) = self.fences.confirmed(router, instance, list) else { return };
+        let RankInstance { rank, incarnation } = instance;
+        let position = determinants.iter().map(|d| d.rsn).max().unwrap_or(0);
+        let home = self.directory.home(rank) as usize;
+        self.routers[home].command(RouterCommand::Recover { instance, determinants });
         let [out, err] = self.ledger.taken(rank);
         let mark = Mark { position, output: out + err };
-        self.events.push_back(Event::Fenced { life, mark });
+        self.tell(Event::Fenced { life: Life { rank, incarnation }, mark });
     }
 
     fn strike(&mut self, strike: Strike) {
@@ -564,9 +600,7 @@ impl Job {
             Strike::KillNode(node) => self.children.kill(node),
             Strike::FreezeNode(node) => self.send(node, ToAgent::Freeze),
             Strike::DropConnection(rank) => {
-                for router in &self.routers {
-                    router.break_connections(rank);
-                }
+                self.tell_routers(&RouterCommand::BreakConnections(rank));
             }
         }
     }

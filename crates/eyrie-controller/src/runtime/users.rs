@@ -63,7 +63,7 @@ pub struct Status {
 pub fn ask(dir: &Path, request: &Request) -> anyhow::Result<serde_json::Value> {
     let secret = eyrie_agent::read_secret(dir)?;
     let mut stream = eyrie_agent::connect(dir, &secret, &Claim::User)?;
-    stream.set_read_timeout(Some(request.patience()))?;
+    stream.set_timeout(Some(request.patience()))?;
     writeln!(stream, "{}", serde_json::to_string(request)?)?;
     let mut line = String::new();
     BufReader::new(stream).take(MAX_ANSWER).read_line(&mut line)?;

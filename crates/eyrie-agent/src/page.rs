@@ -1,0 +1,80 @@
+//! What the agent makes for each incarnation of a rank and hands over with the welcome: the page that it
+//! shares with the rank, and files that nobody can change. Nothing of it is ever part of an image.
+
+use eyrie_wire::auth::Secret;
+use eyrie_wire::page::{RankPage, Record, PAGE_BYTES};
+use rustix::fs::{fcntl_add_seals, ftruncate, memfd_create, MemfdFlags, SealFlags};
+use rustix::mm::{mmap, munmap, MapFlags, ProtFlags};
+use rustix::time::{clock_gettime, ClockId};
+use std::ffi::CStr;
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// The page of one incarnation of a rank.
+#[derive(Debug)]
+pub struct Page {
+    fd: OwnedFd,
+    memory: *mut RankPage,
+}
+
+/// The present moment as the processor and as the kernel have it.
+fn moment() -> (u64, u64) {
+    let time = clock_gettime(ClockId::Monotonic);
+    let ns = time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64;
+    // SAFETY: reads the time stamp counter.
+    (unsafe { std::arch::x86_64::_rdtsc() }, ns)
+}
+
+impl Page {
+    /// # Errors
+    /// When there is no memory.
+    pub fn create(secret: &Secret) -> std::io::Result<Page> {
+        let fd = memfd_create(c"eyrie-page", MemfdFlags::CLOEXEC)?;
+        ftruncate(&fd, PAGE_BYTES as u64)?;
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping wherever there is room for it.
+        let memory =
+            unsafe { mmap(std::ptr::null_mut(), PAGE_BYTES, prot, MapFlags::SHARED, &fd, 0)? };
+        let page = Page { fd, memory: memory.cast() };
+        let (tsc, monotonic_ns) = moment();
+        // SAFETY: mapped above, for a page, all zero; nobody else has it yet.
+        unsafe { (*page.memory).prepare(&secret.0, tsc, monotonic_ns) };
+        Ok(page)
+    }
+
+    /// What the rank did last, oldest first, with the time of each in nanoseconds of the monotonic clock. A
+    /// record that is being written may be half of an older one.
+    pub fn records(&self) -> Vec<(u64, Record)> {
+        let (tsc, monotonic_ns) = moment();
+        // SAFETY: mapped while `self` lives; the rank writes to it, and any bytes are records.
+        unsafe { (*self.memory).read(tsc, monotonic_ns) }
+    }
+}
+
+impl AsFd for Page {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `create`, with this length, and not used any more.
+        let _ = unsafe { munmap(self.memory.cast(), PAGE_BYTES) };
+    }
+}
+
+/// A file in memory with this content, which nobody can change; its offset is at the start.
+///
+/// # Errors
+/// When there is no memory.
+pub fn sealed_file(name: &CStr, content: &[u8]) -> std::io::Result<OwnedFd> {
+    let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    let mut file = File::from(fd);
+    file.write_all(content)?;
+    std::io::Seek::rewind(&mut file)?;
+    let seals = SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL;
+    fcntl_add_seals(&file, seals)?;
+    Ok(file.into())
+}
