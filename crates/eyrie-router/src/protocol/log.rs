@@ -249,14 +249,18 @@ impl Log {
         freed
     }
 
-    /// Moves the oldest block in memory that is not written to any more to disk. Returns the bytes
-    /// moved, 0 when there is no such block.
+    /// Moves the oldest block in memory to disk; the one that is still written to only with `also_last`.
+    /// Returns the bytes moved, 0 when there is no such block.
     ///
     /// # Errors
     /// When the disk does not take it; the block stays in memory then.
-    pub fn spill_one<S: Store>(&mut self, space: &mut Space<S>) -> io::Result<u64> {
-        let sealed = self.blocks.len().saturating_sub(1);
-        for block in self.blocks.iter_mut().take(sealed) {
+    pub fn spill_one<S: Store>(
+        &mut self,
+        space: &mut Space<S>,
+        also_last: bool,
+    ) -> io::Result<u64> {
+        let count = self.blocks.len().saturating_sub(usize::from(!also_last));
+        for block in self.blocks.iter_mut().take(count) {
             if let Where::Memory(bytes) = &block.place {
                 let (offset, len) = (space.write_block(bytes)?, bytes.len());
                 block.place = Where::Disk { offset, len };
@@ -320,8 +324,11 @@ mod tests {
         }
         let before = read_all(&log, &mut log.cursor_after(0, &space).unwrap(), &space);
         assert_eq!(before.len(), 500);
-        while log.spill_one(&mut space).unwrap() > 0 {}
-        assert!(log.memory() <= BLOCK_BYTES as u64 && space.disk() > 0);
+        while log.spill_one(&mut space, false).unwrap() > 0 {}
+        assert!((1..=BLOCK_BYTES as u64).contains(&log.memory()) && space.disk() > 0);
+        let at_end = &mut log.cursor_after(500, &space).unwrap();
+        assert!(log.spill_one(&mut space, true).unwrap() > 0);
+        assert_eq!((log.memory(), read_all(&log, at_end, &space)), (0, vec![]));
         for rsn in [0, 1, 77, 250, 499, 500] {
             let got = read_all(&log, &mut log.cursor_after(rsn, &space).unwrap(), &space);
             assert_eq!(got, before[rsn as usize..]);
@@ -334,7 +341,7 @@ mod tests {
         assert_eq!((log.held(), log.memory(), space.disk()), (0, 0, 0));
         let (m, payload) = message(log.last_ssn(0) + 1, 5);
         log.append(0, &m, &payload);
-        assert_eq!(log.newest(), 501);
+        assert_eq!(read_all(&log, at_end, &space), [(501, m.ssn, 5)]);
     }
 
     #[test]

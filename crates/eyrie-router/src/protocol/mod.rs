@@ -116,6 +116,8 @@ struct RankState {
     /// Behind which message the delivery stream began; `None` until its rank has said so.
     resumed: Option<u64>,
     verifier: Verifier,
+    /// The last message before the images of the rank: what comes behind it is needed.
+    needed_after: u64,
     /// What was last told of the growth of its log, in bytes.
     growth_told: u64,
 }
@@ -164,6 +166,7 @@ impl<S: Store> Protocol<S> {
             cursor: Cursor::default(),
             resumed: None,
             verifier: Verifier::default(),
+            needed_after: 0,
             growth_told: 0,
         };
         Protocol {
@@ -355,6 +358,7 @@ impl<S: Store> Protocol<S> {
             false => state.determinants.partition_point(|d| d.clock <= clock),
         };
         state.determinants.drain(..gone);
+        state.needed_after = state.needed_after.max(rsn);
         let rsn = if active(Mutation::TruncateTooFar) { u64::MAX } else { rsn };
         self.truncate_log(rank, rsn, out);
         self.serve_waiting(out);

@@ -2,7 +2,7 @@
 //! share is used up, images are asked for; when it is, senders are held back; and when that does not
 //! help in time, the largest log is cut by what its rank has taken already, which is said.
 
-use super::{ConnId, Output, Protocol, RouterEvent};
+use super::{ConnId, Log, Output, Protocol, RankState, RouterEvent};
 use crate::space::{Bounds, Fill, Store};
 use eyrie_wire::data::{Header, Segment, Stream};
 use eyrie_wire::Rank;
@@ -63,21 +63,38 @@ impl<S: Store> Protocol<S> {
     /// Brings the frames in memory below their bound; holds senders back while that is impossible.
     pub(super) fn keep_room(&mut self, out: &mut impl Output<S::File>) {
         let bound = self.room.bounds.block_memory();
-        if self.block_memory > bound && self.disk_is_rested() {
-            self.spill(bound / 2);
+        for also_last in [false, true] {
+            if self.block_memory > bound && self.disk_is_rested() {
+                self.spill(bound / 2, also_last);
+            }
         }
-        // Twice the bound: what was read before the senders were held back must have its place.
-        let full = self.block_memory > bound * 2;
+        // Nothing is lost any more by cutting a log that has been cut.
+        while self.is_pressed() && self.cut(out, |log, state| log.floor() > state.needed_after) {}
+        if let (true, Some(since)) = (self.is_pressed(), self.room.pressed) {
+            if self.room.now >= since + HOLD && self.cut(out, |_, _| true) {
+                self.room.pressed = Some(self.room.now);
+            }
+        }
+        let full = self.is_full();
         if full != self.room.held {
             self.room.held = full;
             self.set_hold(full, out);
         }
-        match (full || !self.room.waiting.is_empty(), self.room.pressed) {
+        match (self.is_pressed(), self.room.pressed) {
             (true, None) => self.tell_pressure(out),
-            (true, Some(since)) if self.room.now >= since + HOLD => self.make_room(out),
             (false, Some(_)) => self.room.pressed = None,
             _ => {}
         }
+    }
+
+    /// Frames take twice their bound: what was read before the senders were held back must have its place.
+    fn is_full(&self) -> bool {
+        self.block_memory > self.room.bounds.block_memory() * 2
+    }
+
+    /// Senders wait for space.
+    fn is_pressed(&self) -> bool {
+        self.is_full() || !self.room.waiting.is_empty()
     }
 
     fn disk_is_rested(&mut self) -> bool {
@@ -90,13 +107,14 @@ impl<S: Store> Protocol<S> {
         }
     }
 
-    /// Moves blocks to disk, of the largest logs first, until those in memory take at most `goal` bytes.
-    fn spill(&mut self, goal: u64) {
+    /// Moves blocks to disk, of the largest logs first, until those in memory take at most `goal` bytes;
+    /// blocks that are still written to only with `also_last`, because that makes small ones.
+    fn spill(&mut self, goal: u64, also_last: bool) {
         let mut order: Vec<usize> = (0..self.logs.len()).collect();
         order.sort_by_key(|i| std::cmp::Reverse(self.logs[*i].memory()));
         for i in order {
             while self.block_memory > goal {
-                match self.logs[i].spill_one(&mut self.space) {
+                match self.logs[i].spill_one(&mut self.space, also_last) {
                     Ok(0) => break,
                     Ok(n) => self.block_memory -= n,
                     Err(e) => {
@@ -174,30 +192,37 @@ impl<S: Store> Protocol<S> {
         }
     }
 
-    /// No space has come free in time: the log of the rank with the largest one is cut by what the rank
-    /// has taken already, and this rank cannot be recovered until its next image.
-    fn make_room(&mut self, out: &mut impl Output<S::File>) {
-        self.room.pressed = Some(self.room.now);
+    /// Of the logs that `may` be cut the largest is cut by what its rank has taken already. That rank cannot
+    /// be recovered until its next image. False: there is nothing to cut.
+    fn cut(
+        &mut self,
+        out: &mut impl Output<S::File>,
+        may: impl Fn(&Log, &RankState) -> bool,
+    ) -> bool {
         // What is on its way only is not cut: that would free nothing, and the rank has yet to read it.
         let taken = |r: usize| {
             let shown = self.ranks[r].determinants.last().map_or(0, |d| d.rsn);
             self.logs[r].passed(&self.ranks[r].cursor).min(shown)
         };
         let largest = (0..self.logs.len())
-            .filter(|r| taken(*r) > self.logs[*r].floor())
+            .filter(|r| taken(*r) > self.logs[*r].floor() && may(&self.logs[*r], &self.ranks[*r]))
             .max_by_key(|r| self.logs[*r].held());
-        let Some(r) = largest else { return };
-        let rsn = taken(r);
+        let Some(r) = largest else { return false };
+        let (rsn, before) = (taken(r), self.logs[r].floor());
         // A restarted rank may have yet to read again what its predecessor was shown.
         let named: Vec<u32> = self.logs[r].segments_up_to(rsn).collect();
         for segment in named {
             self.space.segments.not_again(segment);
         }
         self.truncate_log(r as Rank, rsn, out);
+        if self.logs[r].floor() == before {
+            return false;
+        }
         let why = self.room.disk_failed.as_ref().map_or("no space is left", |(_, e)| e.as_str());
         let reason =
             format!("the log cannot be written: {why}; messages up to {rsn} are no longer logged");
         out.event(RouterEvent::Unprotected { rank: r as Rank, reason });
         self.serve_waiting(out);
+        true
     }
 }
