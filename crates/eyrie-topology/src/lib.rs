@@ -25,4 +25,4 @@ pub mod tofu;
 
 pub use layout::Layout;
 pub use load::{Busiest, LinkLoads};
-pub use network::{LinkId, Network, NodeId, RouteError, TopologyError, VertexId};
+pub use network::{Lines, LinkId, Network, NodeId, RouteError, Run, TopologyError, VertexId};
