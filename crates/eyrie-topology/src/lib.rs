@@ -18,6 +18,7 @@ pub mod graph;
 pub mod hostlist;
 pub mod layout;
 pub mod load;
+mod names;
 pub mod network;
 pub mod slurm;
 pub mod spec;
