@@ -3,7 +3,7 @@
 use super::place::Candidate;
 use super::rank::Death;
 use super::{Command, Machine, State};
-use crate::record::Record;
+use crate::record::{ms, Record};
 use eyrie_wire::{Node, Rank};
 use std::time::Duration;
 
@@ -111,7 +111,11 @@ impl Machine {
                 self.commands.push(Command::Pulse { node: node as Node, n });
             } else if !state.answered && now >= state.heard_at + timeout {
                 let silent = now - state.heard_at;
-                let cause = format!("it has not answered for {:.1} s", silent.as_secs_f64());
+                let (silent_for, limit) = (ms(silent), ms(timeout));
+                let cause = format!(
+                    "it has not answered for {silent_for} (--heartbeat-timeout is {limit}: give more if \
+                     it was only slow)"
+                );
                 self.lose_node(node as Node, cause, silent);
             }
         }
