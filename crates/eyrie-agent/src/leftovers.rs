@@ -55,7 +55,9 @@ pub fn find(dir: &Path) -> Option<Leftovers> {
     }
     let path = dir.join(LOCK);
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    let lock = OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(&path).ok()?;
+    // Writable, because NFS locks nothing else.
+    let mut options = OpenOptions::new();
+    let lock = options.read(true).write(true).custom_flags(flags.bits() as i32).open(&path).ok()?;
     let held = lock.metadata().ok()?;
     if !held.is_file() || held.uid() != uid {
         return None;

@@ -485,7 +485,7 @@ impl Agent {
         if p.awaits_pmi() {
             // A restored process would wait for an answer that only this one gets.
             p.capture = None;
-            let reason = "it is at a PMI barrier, in MPI_Init or MPI_Finalize".into();
+            let reason = "it waits for PMI, as in MPI_Init and MPI_Finalize".into();
             self.refuse_capture(key, image, Refusal { reason, passing: true });
         }
         let Some(p) = self.processes.get_mut(&key) else { return };
@@ -562,7 +562,11 @@ impl Agent {
                 });
             }
             FromRank::Refused { image, reason } => {
-                if p.capture.as_ref().is_some_and(|c| c.image == image) {
+                let Some(capture) = p.capture.as_ref().filter(|c| c.image == image) else { return };
+                // A rank whose reader has left does not know why: the transfer is about to say it.
+                let broken = std::io::Error::from_raw_os_error(libc::EPIPE).to_string();
+                let uploading = matches!(capture.phase, CapturePhase::Uploading);
+                if !(uploading && reason.contains(&broken)) {
                     p.capture = None;
                     self.refuse_capture(key, image, Refusal::lasting(reason));
                 }

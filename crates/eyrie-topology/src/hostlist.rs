@@ -8,6 +8,7 @@ use crate::network::TopologyError;
 pub const MOST_NAMES: usize = 4_000_000;
 pub const MOST_BYTES: usize = 256 << 20;
 const MOST_DIGITS: usize = 20;
+const MOST_GROUPS: usize = 16;
 
 /// How much a host list expands to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -110,8 +111,12 @@ fn item_size(item: &str) -> Result<Size, TopologyError> {
     // Of the names: how many, the bytes that all have, and those in which they differ, over all of
     // them.
     let (mut names, mut same, mut rest) = (1usize, 0usize, item);
-    let mut differing = 0f64;
+    let (mut differing, mut groups) = (0f64, 0);
     while let Some((before, inside, after)) = group(rest) {
+        groups += 1;
+        if groups > MOST_GROUPS {
+            return crate::refuse!("`{}` has more than {MOST_GROUPS} brackets", shorten(item));
+        }
         let (mut count, mut digits) = (0usize, 0usize);
         for range in ranges(inside) {
             let Range { first, last, width } = range?;
@@ -262,6 +267,7 @@ mod tests {
             ("n[0-99999999999]", "more than"),
             ("a[0-3999999],b[0-3999999]", "more than"),
             ("n[000000000000000000000000000000]", "digits"),
+            (&"[1]".repeat(100_000), "brackets"),
         ] {
             assert!(expand(text).unwrap_err().0.contains(fault), "{text}");
         }

@@ -165,3 +165,43 @@ impl Machine {
             .collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::schedule::{Interval, Order};
+    use crate::machine::{Config, Event};
+    use eyrie_wire::control::CheckpointMode;
+
+    #[test]
+    fn a_silent_node_is_lost_with_the_time_and_what_to_do_about_it() {
+        let mut machine = Machine::new(Config {
+            job: "j".into(),
+            ranks: 1,
+            nodes: 2,
+            spares: 0,
+            routers: 1,
+            checkpoint_every: Interval::Off,
+            checkpoint_order: Order::Sequential,
+            checkpoint_mode: CheckpointMode::Async,
+            heartbeat_timeout: Duration::from_millis(40),
+            injections: vec![],
+        });
+        let mut lost = String::new();
+        for (at, event) in [(0, Event::AgentUp(0)), (0, Event::AgentUp(1))]
+            .into_iter()
+            .chain((1..60).map(|at| (at, Event::Tick)))
+        {
+            for command in machine.handle(Duration::from_millis(at), event) {
+                if let Command::Record(Record::NodeLost { cause, .. }) = command {
+                    lost = cause;
+                }
+            }
+        }
+        assert_eq!(
+            lost,
+            "it has not answered for 40 ms (--heartbeat-timeout is 40 ms: give more if it was only \
+             slow)"
+        );
+    }
+}

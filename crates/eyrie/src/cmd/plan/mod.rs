@@ -176,7 +176,7 @@ fn within(
         };
         drop(progress);
         let concluded = match (instance.get(), planner.get()) {
-            (Some(instance), Some(planner)) => {
+            (Some(instance), Some(planner)) if !methods.is_empty() => {
                 complete(planner, &methods, &mut outcomes, limit);
                 conclude(Plan { instance, planner, failed: &failed, outcomes })
             }
