@@ -16,7 +16,11 @@ part_format() { cargo fmt --all --check; }
 # The tests with everything else: compiled by themselves they would take other features of what they depend on, and all of it twice.
 part_build() { cargo build --release --workspace --lib --bins --tests --examples && make --no-print-directory -C examples; }
 
-part_lint() { cargo clippy --release --workspace --all-targets -- -D warnings; }
+# The monitor also without its server, as others use it.
+part_lint() {
+    cargo clippy --release --workspace --all-targets -- -D warnings &&
+        cargo clippy --release -p eyrie-monitor --all-targets -- -D warnings
+}
 
 part_unit() { cargo test --release --workspace; }
 

@@ -4,6 +4,7 @@
 mod connection;
 mod family;
 mod launch;
+pub mod leftovers;
 mod node;
 mod page;
 mod pmi;

@@ -4,6 +4,7 @@
 use crate::connection::{connect, read_secret, Connection};
 use crate::family::{children, kill_all_children, Death};
 use crate::launch::{launch, reserve_fixed_numbers, From};
+use crate::leftovers;
 use crate::pmi::{Effect, Kvs};
 use crate::process::{kill_group, Capture, CapturePhase, Key, Process, Restore};
 use crate::{shared, transfer, AgentConfig};
@@ -50,6 +51,19 @@ enum Done {
         image: ImageId,
         result: anyhow::Result<()>,
     },
+}
+
+/// Why a rank is not captured.
+struct Refusal {
+    reason: String,
+    /// It may well succeed the next time, and nothing need be done.
+    passing: bool,
+}
+
+impl Refusal {
+    fn lasting(reason: impl std::fmt::Display) -> Refusal {
+        Refusal { reason: reason.to_string(), passing: false }
+    }
 }
 
 /// Why the loop ended.
@@ -138,11 +152,14 @@ pub fn run(config: &AgentConfig) -> anyhow::Result<()> {
     kill_all_children(KILL_TIMEOUT);
     shared::remove(&left);
     if let End::Disconnected = end {
-        // Either this node was given up while it was frozen: the controller is to know that it woke up. Or
-        // the controller is dead, and somebody has to clear its directory.
-        if connect(&config.dir, &secret, &claim).is_err() {
-            remove_dead_job(&config.dir);
-        }
+        // Perhaps this node was given up while it was frozen: the controller is to know that it
+        // woke up.
+        let _ = connect(&config.dir, &secret, &claim);
+    }
+    // The controller's death is a signal, or a connection that ends: nobody but us clears its
+    // directory then.
+    if let Some(left) = leftovers::find(&config.dir) {
+        let _ = left.remove();
     }
     Ok(())
 }
@@ -164,15 +181,6 @@ fn fix_addresses() -> std::io::Result<()> {
     match unsafe { libc::personality(libc::ADDR_NO_RANDOMIZE as libc::c_ulong) } {
         -1 => Err(std::io::Error::last_os_error()),
         _ => Ok(()),
-    }
-}
-
-/// Removes the directory of a job whose controller is dead (it holds a lock while it lives).
-fn remove_dead_job(dir: &std::path::Path) {
-    let Ok(lock) = std::fs::File::open(dir.join("lock")) else { return };
-    if rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_ok() {
-        // Another agent may do the same at the same time: what is gone is gone.
-        let _ = std::fs::remove_dir_all(dir);
     }
 }
 
@@ -280,8 +288,8 @@ impl Agent {
             }
             ToAgent::Capture { rank, incarnation, image, mode } => {
                 let key = (rank, incarnation);
-                if let Err(reason) = self.capture(key, image, mode) {
-                    self.refuse_capture(key, image, reason);
+                if let Err(refusal) = self.capture(key, image, mode) {
+                    self.refuse_capture(key, image, refusal);
                 }
             }
             ToAgent::Pmi { entries, barriers } => {
@@ -444,7 +452,7 @@ impl Agent {
                     if p.capture.as_ref().is_some_and(|c| c.image == image) {
                         p.capture = None;
                         if let Err(e) = result {
-                            self.refuse_capture(key, image, format!("{e:#}"));
+                            self.refuse_capture(key, image, Refusal::lasting(format!("{e:#}")));
                         }
                     }
                 }
@@ -454,29 +462,33 @@ impl Agent {
 
     // Capturing.
 
-    fn capture(&mut self, key: Key, image: ImageId, mode: CheckpointMode) -> Result<(), String> {
-        let p = self.processes.get_mut(&key).ok_or("the rank is not here")?;
+    fn capture(&mut self, key: Key, image: ImageId, mode: CheckpointMode) -> Result<(), Refusal> {
+        let not_now = |reason| move || Refusal { reason: String::from(reason), passing: true };
+        let p = self.processes.get_mut(&key).ok_or_else(not_now("the rank is not here"))?;
         if p.ending.is_some() {
-            return Err("the rank has ended".into());
+            return Err(not_now("the rank has ended")());
         }
         if p.capture.is_some() {
-            return Err("another capture of it is under way".into());
+            return Err(not_now("another capture of it is under way")());
         }
-        let speaker = p.speaker.ok_or("the rank has not come through the provider yet")?;
-        let speaker = Pid::from_raw(speaker as i32).ok_or("no such process")?;
-        let (stream, theirs) = image_pipe().map_err(|e| e.to_string())?;
+        let yet = "the rank has not come through the provider yet";
+        let speaker = p.speaker.and_then(|pid| Pid::from_raw(pid as i32));
+        let speaker = speaker.ok_or_else(not_now(yet))?;
+        let (stream, theirs) = image_pipe().map_err(Refusal::lasting)?;
         let sync = mode == CheckpointMode::Sync;
-        p.tell(ToRank::Capture { image, sync }, &[theirs.as_fd()]).map_err(|e| e.to_string())?;
+        p.tell(ToRank::Capture { image, sync }, &[theirs.as_fd()]).map_err(Refusal::lasting)?;
         // SAFETY: the signal is a valid real-time signal number, used by nothing else in the rank.
         let signal = unsafe { Signal::from_raw_unchecked(capture_signal()) };
-        rustix::process::kill_process(speaker, signal).map_err(|e| e.to_string())?;
+        rustix::process::kill_process(speaker, signal).map_err(Refusal::lasting)?;
         let until = Instant::now() + CAPTURE_TIMEOUT;
         p.capture = Some(Capture { image, phase: CapturePhase::Asked { stream, until } });
         Ok(())
     }
 
-    fn refuse_capture(&mut self, (rank, incarnation): Key, image: ImageId, reason: String) {
-        self.connection.send(&FromAgent::CaptureRefused { rank, incarnation, image, reason });
+    fn refuse_capture(&mut self, (rank, incarnation): Key, image: ImageId, refusal: Refusal) {
+        let Refusal { reason, passing } = refusal;
+        let refused = FromAgent::CaptureRefused { rank, incarnation, image, reason, passing };
+        self.connection.send(&refused);
     }
 
     fn give_up_captures(&mut self) {
@@ -494,7 +506,7 @@ impl Agent {
                 p.capture = None;
             }
             let reason = format!("it did not stand still within {CAPTURE_TIMEOUT:?}");
-            self.refuse_capture(key, image, reason);
+            self.refuse_capture(key, image, Refusal::lasting(reason));
         }
     }
 
@@ -507,7 +519,8 @@ impl Agent {
         if p.awaits_pmi() {
             // A restored process would wait for an answer that only this one gets.
             p.capture = None;
-            self.refuse_capture(key, image, "it waits for an answer of PMI".into());
+            let reason = "it waits for PMI, as in MPI_Init and MPI_Finalize".into();
+            self.refuse_capture(key, image, Refusal { reason, passing: true });
         }
         let Some(p) = self.processes.get_mut(&key) else { return };
         // Also to one that was given up: it finds nobody at the other end of the pipe, and goes on.
@@ -588,9 +601,13 @@ impl Agent {
                 });
             }
             FromRank::Refused { image, reason } => {
-                if p.capture.as_ref().is_some_and(|c| c.image == image) {
+                let Some(capture) = p.capture.as_ref().filter(|c| c.image == image) else { return };
+                // A rank whose reader has left does not know why: the transfer is about to say it.
+                let broken = std::io::Error::from_raw_os_error(libc::EPIPE).to_string();
+                let uploading = matches!(capture.phase, CapturePhase::Uploading);
+                if !(uploading && reason.contains(&broken)) {
                     p.capture = None;
-                    self.refuse_capture(key, image, reason.to_string());
+                    self.refuse_capture(key, image, Refusal::lasting(reason));
                 }
             }
             FromRank::Fatal { reason } => {

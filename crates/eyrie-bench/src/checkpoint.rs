@@ -67,7 +67,7 @@ fn strategies(setup: &Setup, effort: Effort) -> anyhow::Result<Measured> {
     let (program, mb) = program(setup, effort);
     let counts: &[u32] = if effort.quick { &[2] } else { &[1, 3, 6] };
     let without = Contender::eyrie("Eyrie without checkpoints", "--checkpoint-every off");
-    eprintln!("a first run, to know how long one takes");
+    crate::say("a first run, to know how long one takes");
     let length = run(setup, &without, &program)?.elapsed;
     let mut turns = vec![
         Turn { strategy: None, wanted: 0, contender: Contender::direct() },

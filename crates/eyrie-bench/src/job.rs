@@ -427,12 +427,12 @@ pub fn in_turn<C, T>(
         for (contender, results) in contenders.iter().zip(&mut results) {
             let begun = Instant::now();
             results.push(turn(contender)?);
-            eprintln!(
+            crate::say(&format!(
                 "round {round} of {}: {} ({})",
                 effort.rounds,
                 name(contender),
                 shown(begun.elapsed())
-            );
+            ));
         }
     }
     Ok(results)

@@ -66,7 +66,7 @@ pub fn answer(question: Question, setup: &Setup, effort: Effort) -> anyhow::Resu
     job::watch_signals()?;
     let watch = machine::Watch::begin();
     if let Some(warning) = watch.warning() {
-        eprintln!("eyrie bench: {warning}");
+        say(&format!("eyrie bench: {warning}"));
     }
     let measured = match question {
         Question::Pingpong => pingpong::measure(setup, effort)?,
@@ -76,6 +76,11 @@ pub fn answer(question: Question, setup: &Setup, effort: Effort) -> anyhow::Resu
         Question::Recovery => recovery::measure(setup, effort)?,
     };
     Ok(Report::new(question.name(), effort, measured, watch.end()))
+}
+
+/// Tells whoever watches. When that fails nobody is left to be told.
+fn say(words: &str) {
+    let _ = std::io::Write::write_all(&mut std::io::stderr(), format!("{words}\n").as_bytes());
 }
 
 /// The whole milliseconds of a duration, or its seconds: for people.

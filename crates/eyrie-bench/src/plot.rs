@@ -44,7 +44,9 @@ pub enum Chart {
 /// When the file cannot be written.
 pub fn draw(chart: &Chart, path: &Path) -> anyhow::Result<()> {
     let failed = |e: &dyn std::fmt::Display| anyhow!("cannot draw {}: {e}", path.display());
-    let area = SVGBackend::new(path, SIZE).into_drawing_area();
+    // In memory first: the backend by itself does not say when the disk is full.
+    let mut svg = String::new();
+    let area = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
     area.fill(&WHITE).map_err(|e| failed(&e))?;
     match chart {
         Chart::Lines { title, x, y, sizes, series } => {
@@ -81,7 +83,9 @@ pub fn draw(chart: &Chart, path: &Path) -> anyhow::Result<()> {
             stacked(&area, title, y, parts, bars).map_err(|e| failed(&e))?;
         }
     }
-    area.present().map_err(|e| failed(&e))
+    area.present().map_err(|e| failed(&e))?;
+    drop(area);
+    std::fs::write(path, svg).map_err(|e| failed(&e))
 }
 
 fn bounds(values: impl Iterator<Item = f64>) -> (f64, f64) {

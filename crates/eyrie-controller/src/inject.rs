@@ -108,6 +108,26 @@ impl FromStr for Injection {
     }
 }
 
+impl fmt::Display for When {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            When::After(delay) => write!(f, "{}s", delay.as_secs_f64()),
+            When::Checkpoint => write!(f, "checkpoint"),
+            When::Recovery => write!(f, "recovery"),
+        }
+    }
+}
+
+/// As users write it.
+impl fmt::Display for Injection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Injection::At { strike, when } => write!(f, "{strike}@{when}"),
+            Injection::RandomRanks { count, seed } => write!(f, "random-ranks={count}/{seed}"),
+        }
+    }
+}
+
 impl fmt::Display for Strike {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

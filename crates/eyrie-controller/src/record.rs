@@ -132,10 +132,12 @@ pub enum Record {
         #[serde(serialize_with = "seconds")]
         total: Duration,
     },
+    /// `passing`: for a reason that passes by itself.
     CheckpointFailed {
         rank: Rank,
         image: ImageId,
         cause: Cause,
+        passing: bool,
     },
     Connected {
         rank: Rank,
@@ -208,7 +210,8 @@ pub enum Weight {
     Error,
 }
 
-fn ms(d: Duration) -> String {
+/// `20 ms`, `12.3 s`.
+pub fn ms(d: Duration) -> String {
     if d < Duration::from_secs(10) {
         format!("{:.0} ms", d.as_secs_f64() * 1e3)
     } else {
@@ -224,7 +227,8 @@ fn from(image: &Option<ImageId>) -> String {
     image.map_or("from the start".into(), |i| format!("from image {i}"))
 }
 
-fn list(ranks: &[Rank]) -> String {
+/// `ranks 1, 2`.
+pub fn list(ranks: &[Rank]) -> String {
     match ranks {
         [] => "no rank".into(),
         [one] => format!("rank {one}"),
@@ -302,9 +306,10 @@ impl Record {
                     ms(*total)
                 ),
             ),
-            Record::CheckpointFailed { rank, cause, .. } => {
-                (Normal, format!("no checkpoint of rank {rank}: {cause}; it goes on with its last one"))
-            }
+            Record::CheckpointFailed { rank, cause, passing, .. } => (
+                if *passing { Detail } else { Normal },
+                format!("no checkpoint of rank {rank}: {cause}; it goes on with its last one"),
+            ),
             Record::Connected { rank, incarnation } => {
                 (Detail, format!("rank {rank} is connected to its router (incarnation {incarnation})"))
             }
@@ -390,7 +395,7 @@ mod tests {
             },
             Record::CheckpointStarted { rank, image: 4 },
             Record::Checkpoint { rank, image: 4, bytes: 1 << 20, pause: time, total: time },
-            Record::CheckpointFailed { rank, image: 4, cause: cause() },
+            Record::CheckpointFailed { rank, image: 4, cause: cause(), passing: false },
             Record::Connected { rank, incarnation },
             Record::ConnectionLost { rank, incarnation },
             Record::Refused { rank: None, incarnation, cause: cause() },

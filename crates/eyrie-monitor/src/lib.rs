@@ -8,6 +8,7 @@ pub mod budget;
 pub mod clock;
 pub mod health;
 pub mod json;
+#[cfg(feature = "server")]
 pub mod metrics;
 pub mod names;
 pub mod node;
@@ -16,6 +17,7 @@ pub mod reader;
 pub mod ring;
 pub mod sample;
 pub mod sampler;
+#[cfg(feature = "server")]
 pub mod serve;
 pub mod skew;
 pub mod sync;

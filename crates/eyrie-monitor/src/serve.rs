@@ -12,6 +12,7 @@ use hyper::body::{Body, Bytes, Frame as Part};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
@@ -19,6 +20,8 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::task::AbortHandle;
 
 /// What answers are made from.
 pub struct Shared {
@@ -35,10 +38,17 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Clients at a time, over both listeners; more wait.
-const CLIENTS: usize = 16;
-/// A client that takes longer than this is sent away.
+/// Clients at a time, over both listeners. One more takes the place of the oldest that has not
+/// asked yet, or else of the oldest.
+const CLIENTS: usize = 64;
+/// A client that takes longer than this, from its connection to the end of its answer, is sent
+/// away.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a question may take to arrive.
+const QUESTION_PATIENCE: Duration = Duration::from_secs(5);
+/// After a connection that could not be taken: out of descriptors, or the like, which is not to be
+/// tried again at once.
+const PAUSE: Duration = Duration::from_millis(100);
 pub const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 type Answer = Response<Either<Full<Bytes>, Recording>>;
@@ -54,7 +64,7 @@ pub fn run(
 ) -> std::io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let room = Arc::new(tokio::sync::Semaphore::new(CLIENTS));
+        let room = Arc::new(Room { shared, clients: Mutex::default() });
         let tcp = match tcp {
             Some(listener) => {
                 listener.set_nonblocking(true)?;
@@ -69,53 +79,87 @@ pub fn run(
             }
             None => None,
         };
-        loop {
-            let permit = room.clone().acquire_owned().await.expect("never closed");
-            let shared = shared.clone();
-            let accepted = tokio::select! {
-                Ok((stream, _)) = accept_tcp(&tcp) => Either::Left(stream),
-                Ok(stream) = accept_unix(&unix) => Either::Right(stream),
-                // No more descriptors, or the like: not to be tried again at once.
-                else => { tokio::time::sleep(Duration::from_millis(100)).await; continue }
-            };
-            tokio::spawn(async move {
-                let serving = async {
-                    match accepted {
-                        Either::Left(stream) => serve(TokioIo::new(stream), shared).await,
-                        Either::Right(stream) => serve(TokioIo::new(stream), shared).await,
-                    }
-                };
-                let _ = tokio::time::timeout(PATIENCE, serving).await;
-                drop(permit);
-            });
-        }
+        let over_tcp = async {
+            while let Some(listener) = &tcp {
+                room.welcome(listener.accept().await).await;
+            }
+        };
+        let over_unix = async {
+            while let Some(listener) = &unix {
+                room.welcome(listener.accept().await).await;
+            }
+        };
+        tokio::join!(over_tcp, over_unix);
+        Ok(())
     })
 }
 
-async fn accept_tcp(
-    listener: &Option<tokio::net::TcpListener>,
-) -> std::io::Result<(tokio::net::TcpStream, std::net::SocketAddr)> {
-    match listener {
-        Some(listener) => listener.accept().await,
-        None => std::future::pending().await,
+/// The clients that are connected. None of them waits for another one.
+struct Room {
+    shared: Arc<Shared>,
+    clients: Mutex<Clients>,
+}
+
+#[derive(Default)]
+struct Clients {
+    next: u64,
+    /// In the order in which they came.
+    present: BTreeMap<u64, Client>,
+}
+
+struct Client {
+    /// Its question has arrived.
+    asked: bool,
+    task: AbortHandle,
+}
+
+impl Room {
+    /// Serves a client; one that was there is sent away when there are too many.
+    async fn welcome<S, A>(self: &Arc<Self>, accepted: std::io::Result<(S, A)>)
+    where
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        let Ok((stream, _)) = accepted else { return tokio::time::sleep(PAUSE).await };
+        let mut clients = lock(&self.clients);
+        if clients.present.len() >= CLIENTS {
+            let silent = clients.present.iter().find(|(_, client)| !client.asked);
+            let oldest =
+                silent.or_else(|| clients.present.iter().next()).map(|(number, _)| *number);
+            let leaving = oldest.and_then(|number| clients.present.remove(&number));
+            leaving.into_iter().for_each(|client| client.task.abort());
+        }
+        let number = clients.next;
+        clients.next += 1;
+        let room = self.clone();
+        let task = tokio::spawn(async move {
+            let serving = serve(TokioIo::new(stream), &room, number);
+            let _ = tokio::time::timeout(PATIENCE, serving).await;
+            lock(&room.clients).present.remove(&number);
+        });
+        clients.present.insert(number, Client { asked: false, task: task.abort_handle() });
+    }
+
+    /// A client's question has arrived.
+    fn asked(&self, number: u64) {
+        if let Some(client) = lock(&self.clients).present.get_mut(&number) {
+            client.asked = true;
+        }
     }
 }
 
-async fn accept_unix(
-    listener: &Option<tokio::net::UnixListener>,
-) -> std::io::Result<tokio::net::UnixStream> {
-    match listener {
-        Some(listener) => listener.accept().await.map(|(stream, _)| stream),
-        None => std::future::pending().await,
-    }
-}
-
-async fn serve<S: hyper::rt::Read + hyper::rt::Write + Unpin>(stream: S, shared: Arc<Shared>) {
-    let service =
-        service_fn(|request| std::future::ready(Ok::<_, Infallible>(answer(&request, &shared))));
+/// One question, one answer: whoever wants more comes again.
+async fn serve<S>(stream: S, room: &Room, number: u64)
+where
+    S: hyper::rt::Read + hyper::rt::Write + Unpin,
+{
+    let service = service_fn(|request| {
+        room.asked(number);
+        std::future::ready(Ok::<_, Infallible>(answer(&request, &room.shared)))
+    });
     let _ = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(Duration::from_secs(5))
+        .header_read_timeout(QUESTION_PATIENCE)
+        .keep_alive(false)
         .serve_connection(stream, service)
         .await;
 }

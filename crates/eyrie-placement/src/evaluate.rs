@@ -35,6 +35,8 @@ pub struct Counted {
     pub score: Score,
     message_levels: Levels,
     byte_levels: Levels,
+    /// Messages on all links together: what a full count walks where routes are walked.
+    hops: u64,
 }
 
 impl Counted {
@@ -109,12 +111,13 @@ impl<'a> Evaluator<'a> {
     fn counted(&self, placement: Vec<NodeId>, loads: Vec<LinkLoads>) -> Counted {
         let figure = self.figure();
         let (mut message_levels, mut byte_levels) = (Levels::default(), Levels::default());
-        let mut squares = 0;
+        let (mut squares, mut hops) = (0, 0);
         for load in &loads {
             for (link, (&messages, &bytes)) in load.messages.iter().zip(&load.bytes).enumerate() {
                 if messages == 0 {
                     continue;
                 }
+                hops += u64::from(messages);
                 squares += u64::from(messages) * u64::from(messages);
                 let now = figure(link as LinkId, u64::from(messages), bytes);
                 message_levels.add(now.messages);
@@ -123,7 +126,7 @@ impl<'a> Evaluator<'a> {
         }
         let score =
             Score { messages: message_levels.largest(), squares, bytes: byte_levels.largest() };
-        Counted { placement, loads, score, message_levels, byte_levels }
+        Counted { placement, loads, score, message_levels, byte_levels, hops }
     }
 
     /// A link's messages and bytes as [`Busiest`] counts them.
@@ -147,9 +150,18 @@ impl<'a> Evaluator<'a> {
         }
     }
 
-    /// Whether so many ranks move that counting all again is cheaper.
-    fn count_again(&self, moves: &[(Rank, NodeId)]) -> bool {
-        4 * moves.len() > self.traffic.ranks
+    /// Whether so many ranks move that counting all again is cheaper. On long lines that takes no
+    /// walk along the routes.
+    fn count_again(&self, base: &Counted, moves: &[(Rank, NodeId)]) -> bool {
+        let again = match self.network.lines() {
+            None => base.hops,
+            Some(_) => {
+                let links = self.network.links() * self.traffic.phases.len();
+                base.hops.min((self.traffic.messages() + links) as u64)
+            }
+        };
+        let moved = moves.len() as f64 / self.traffic.ranks as f64;
+        4.0 * moved * base.hops as f64 > again as f64
     }
 
     /// Score after `moves`, leaving `base` as it is.
@@ -159,7 +171,7 @@ impl<'a> Evaluator<'a> {
         moves: &[(Rank, NodeId)],
         scratch: &mut Scratch,
     ) -> Result<Score, RouteError> {
-        if self.count_again(moves) {
+        if self.count_again(base, moves) {
             let loads = self.loads(&moved(&base.placement, moves))?;
             return Ok(self.score(&loads));
         }
@@ -177,7 +189,7 @@ impl<'a> Evaluator<'a> {
         scratch: &mut Scratch,
     ) -> Result<Counted, RouteError> {
         let placement = moved(&base.placement, moves);
-        if self.count_again(moves) {
+        if self.count_again(base, moves) {
             return self.count(placement);
         }
         if let Err(error) = self.delta(base, moves, scratch) {
@@ -198,6 +210,7 @@ impl<'a> Evaluator<'a> {
                     known &= messages.remove(was.messages) & bytes.remove(was.bytes);
                 }
                 let change = &scratch.changes[slot as usize];
+                counted.hops = counted.hops.wrapping_add_signed(i64::from(change.messages));
                 *m = (i64::from(*m) + i64::from(change.messages)) as u32;
                 *b = (*b as i64 + change.bytes) as u64;
                 if *m > 0 {
@@ -499,6 +512,7 @@ mod tests {
         assert_eq!(evaluator.score_moves(&base, moves, &mut scratch).unwrap(), full.score);
         let applied = evaluator.apply(&base, moves, &mut scratch).unwrap();
         assert_eq!(applied.loads, full.loads);
+        assert_eq!(applied.hops, full.hops);
         assert_eq!(applied.score, full.score);
         assert_eq!(applied.busiest_link(network), full.busiest_link(network));
         // One after another, each from what the one before left.

@@ -5,13 +5,17 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use eyrie_topology::{LinkId, LinkLoads, RouteError};
+use eyrie_topology::load::far_along;
+use eyrie_topology::{Lines, LinkId, LinkLoads, RouteError, Run};
+use rayon::prelude::*;
 
+use crate::bottleneck::Bottlenecks;
 use crate::cost::{Machine, Sharing};
 use crate::evaluate::{place, Counted, Evaluator};
-use crate::traffic::Phase;
+use crate::traffic::{Phase, RankMessage};
 
 /// A message under way.
+#[derive(Clone, Copy)]
 struct Flow {
     /// Range in the shared list of (dense) links.
     first: u32,
@@ -44,12 +48,12 @@ pub fn step_time(
     counted: &Counted,
     machine: &Machine,
 ) -> Result<f64, RouteError> {
-    let mut total = 0.0;
-    for phase in 0..evaluator.traffic.phases.len() {
-        let repeat = f64::from(evaluator.traffic.phases[phase].repeat);
-        total += repeat * phase_time(evaluator, counted, phase, machine)?;
-    }
-    Ok(total)
+    let phases = &evaluator.traffic.phases;
+    let times: Vec<f64> = (0..phases.len())
+        .into_par_iter()
+        .map(|phase| phase_time(evaluator, counted, phase, machine))
+        .collect::<Result<_, _>>()?;
+    Ok(phases.iter().zip(times).map(|(phase, time)| f64::from(phase.repeat) * time).sum())
 }
 
 /// What [`step_time`] is at least: in every phase the bytes of the busiest link have to get through it. A little less, for
@@ -63,6 +67,17 @@ pub fn least_step_time(evaluator: &Evaluator, counted: &Counted, machine: &Machi
     0.98 * evaluator.traffic.phases.iter().zip(&counted.loads).map(seconds).sum::<f64>()
 }
 
+/// Most links of all flows together: 2 GiB, and as much again for the rows that say who uses each
+/// link.
+const MOST_HOPS: usize = 1 << 29;
+
+fn check_hops(hops: usize) -> Result<(), RouteError> {
+    match hops > MOST_HOPS {
+        true => Err(RouteError::TooLong { most: MOST_HOPS }),
+        false => Ok(()),
+    }
+}
+
 /// Seconds of one phase: uncontended messages are timed alone, the others together.
 fn phase_time(
     evaluator: &Evaluator,
@@ -70,48 +85,145 @@ fn phase_time(
     phase: usize,
     machine: &Machine,
 ) -> Result<f64, RouteError> {
-    let network = evaluator.network;
-    let loads = &counted.loads[phase];
+    let mut timed = Timed::new(evaluator, machine);
     let messages = &evaluator.traffic.phases[phase].messages;
-    let mut sim = Simulation::new(network.links(), machine.crowding);
-    let mut sent = vec![0u32; if machine.stagger > 0.0 { evaluator.traffic.ranks } else { 0 }];
-    let (mut latest, mut route) = (0.0f64, Vec::new());
-    for m in messages {
-        let placed = place(m, &counted.placement);
-        route.clear();
-        network.route(placed.from, placed.to, &mut route)?;
+    let lines =
+        far_along(evaluator.network, messages.len(), |i| place(&messages[i], &counted.placement));
+    let shared_s = match lines {
+        None => flows_of_routes(evaluator, counted, phase, &mut timed)?.run(),
+        Some(lines) => flows_of_runs(evaluator, lines, counted, phase, &mut timed)?.run_apart(),
+    };
+    Ok(timed.latest_s.max(shared_s))
+}
+
+/// Messages that go alone, as far as they are timed, and how the others start.
+struct Timed<'a> {
+    machine: &'a Machine,
+    /// Messages that each rank has begun to send, where they start one after another.
+    sent: Vec<u32>,
+    latest_s: f64,
+}
+
+/// How a message shares links with others.
+struct Start {
+    weight: f64,
+    start_s: f64,
+    bytes: f64,
+}
+
+impl<'a> Timed<'a> {
+    fn new(evaluator: &Evaluator, machine: &'a Machine) -> Self {
+        let ranks = if machine.stagger > 0.0 { evaluator.traffic.ranks } else { 0 };
+        Timed { machine, sent: vec![0; ranks], latest_s: 0.0 }
+    }
+
+    /// A message over so many links. `None`: it is alone on all of them (`slowest` is their least
+    /// bandwidth factor), so that its time is known.
+    fn message(
+        &mut self,
+        m: &RankMessage,
+        hops: usize,
+        alone: bool,
+        slowest: impl Fn() -> f64,
+    ) -> Option<Start> {
+        let machine = self.machine;
         let mut start_s =
-            machine.overhead_s * f64::from(m.count) + machine.hop_latency_s * route.len() as f64;
+            machine.overhead_s * f64::from(m.count) + machine.hop_latency_s * hops as f64;
         if machine.stagger > 0.0 {
-            let turn = &mut sent[m.from as usize];
+            let turn = &mut self.sent[m.from as usize];
             start_s += f64::from(*turn) * machine.stagger * m.bytes as f64 / machine.bandwidth;
             *turn += m.count;
         }
-        let alone = route.iter().all(|&l| loads.messages[l as usize] == m.count);
+        let bytes = m.bytes as f64;
         if alone || m.bytes == 0 {
-            let slowest =
-                route.iter().map(|&l| network.bandwidth_factor(l)).fold(f64::MAX, f64::min);
-            let seconds =
-                if route.is_empty() { 0.0 } else { m.bytes as f64 / (machine.bandwidth * slowest) };
-            latest = latest.max(start_s + seconds);
-        } else {
-            let weight = match machine.sharing {
-                Sharing::Fair => f64::from(m.count),
-                Sharing::Path => f64::from(m.count) / route.len() as f64,
-            };
-            sim.add(&route, weight, start_s, m.bytes as f64, |l| {
-                machine.bandwidth * network.bandwidth_factor(l)
-            });
+            let seconds = if hops == 0 { 0.0 } else { bytes / (machine.bandwidth * slowest()) };
+            self.latest_s = self.latest_s.max(start_s + seconds);
+            return None;
+        }
+        let weight = match machine.sharing {
+            Sharing::Fair => f64::from(m.count),
+            Sharing::Path => f64::from(m.count) / hops as f64,
+        };
+        Some(Start { weight, start_s, bytes })
+    }
+}
+
+fn flows_of_routes(
+    evaluator: &Evaluator,
+    counted: &Counted,
+    phase: usize,
+    timed: &mut Timed,
+) -> Result<Simulation, RouteError> {
+    let (network, loads) = (evaluator.network, &counted.loads[phase]);
+    let bandwidth = timed.machine.bandwidth;
+    let mut sim = Simulation::new(timed.machine.crowding);
+    let mut dense = vec![NOT_DENSE; network.links()];
+    let mut route: Vec<LinkId> = Vec::new();
+    for m in &evaluator.traffic.phases[phase].messages {
+        let placed = place(m, &counted.placement);
+        route.clear();
+        network.route(placed.from, placed.to, &mut route)?;
+        let alone = route.iter().all(|&l| loads.messages[l as usize] == m.count);
+        let slowest =
+            || route.iter().map(|&l| network.bandwidth_factor(l)).fold(f64::MAX, f64::min);
+        let Some(start) = timed.message(m, route.len(), alone, slowest) else { continue };
+        for &link in &route {
+            let dense = &mut dense[link as usize];
+            if *dense == NOT_DENSE {
+                *dense = sim.link(bandwidth * network.bandwidth_factor(link));
+            }
+        }
+        sim.add(route.iter().map(|&link| dense[link as usize]), start);
+        check_hops(sim.hops.len())?;
+    }
+    Ok(sim)
+}
+
+/// The same where routes are long: only links that can hold flows back are followed.
+fn flows_of_runs(
+    evaluator: &Evaluator,
+    lines: &dyn Lines,
+    counted: &Counted,
+    phase: usize,
+    timed: &mut Timed,
+) -> Result<Simulation, RouteError> {
+    let (network, loads) = (evaluator.network, &counted.loads[phase]);
+    let mut carried = Vec::with_capacity(network.links() + 1);
+    carried.push(0u64);
+    for place in 0..network.links() as u32 {
+        let here = loads.messages[lines.link_at(place) as usize];
+        carried.push(carried[place as usize] + u64::from(here));
+    }
+    // Runs of the messages that share links, one after another, and where those of each end.
+    let (mut runs, mut starts): (Vec<Run>, Vec<(usize, Start)>) = (Vec::new(), Vec::new());
+    for m in &evaluator.traffic.phases[phase].messages {
+        let placed = place(m, &counted.placement);
+        let first = runs.len();
+        lines.runs(placed.from, placed.to, &mut runs)?;
+        let hops: usize = runs[first..].iter().map(Run::len).sum();
+        let on = |run: &Run| carried[run.end as usize] - carried[run.start as usize];
+        let alone = runs[first..].iter().map(on).sum::<u64>() == hops as u64 * u64::from(m.count);
+        match timed.message(m, hops, alone, || 1.0) {
+            Some(start) => starts.push((runs.len(), start)),
+            None => runs.truncate(first),
         }
     }
-    Ok(latest.max(sim.run()))
+    let bottlenecks = Bottlenecks::of(network.links(), &runs);
+    check_hops(runs.iter().map(|run| bottlenecks.on(run).len()).sum())?;
+    let mut sim = Simulation::new(timed.machine.crowding);
+    (0..bottlenecks.count()).for_each(|_| _ = sim.link(timed.machine.bandwidth));
+    let mut first = 0;
+    for (end, start) in starts {
+        sim.add(runs[first..end].iter().flat_map(|run| bottlenecks.on(run)), start);
+        first = end;
+    }
+    Ok(sim)
 }
 
 struct Simulation {
     flows: Vec<Flow>,
     /// Dense link numbers of all flows, one after another.
     hops: Vec<u32>,
-    dense: Vec<u32>,
     links: Vec<Link>,
     crowding: f64,
 }
@@ -192,34 +304,22 @@ const UNKNOWN: f64 = 0.0;
 const ROUNDS: usize = 24;
 
 impl Simulation {
-    fn new(links: usize, crowding: f64) -> Self {
-        Simulation {
-            flows: Vec::new(),
-            hops: Vec::new(),
-            dense: vec![NOT_DENSE; links],
-            links: Vec::new(),
-            crowding,
-        }
+    fn new(crowding: f64) -> Self {
+        Simulation { flows: Vec::new(), hops: Vec::new(), links: Vec::new(), crowding }
     }
 
-    fn add(
-        &mut self,
-        route: &[LinkId],
-        weight: f64,
-        start_s: f64,
-        bytes: f64,
-        capacity: impl Fn(LinkId) -> f64,
-    ) {
-        let first = self.hops.len() as u32;
-        for &link in route {
-            let dense = &mut self.dense[link as usize];
-            if *dense == NOT_DENSE {
-                *dense = self.links.len() as u32;
-                self.links.push(Link { capacity: capacity(link), weight: 0.0, flows: 0 });
-            }
-            self.hops.push(*dense);
-        }
-        let hops = route.len() as u32;
+    /// One link more; returns its dense number.
+    fn link(&mut self, capacity: f64) -> u32 {
+        self.links.push(Link { capacity, weight: 0.0, flows: 0 });
+        self.links.len() as u32 - 1
+    }
+
+    /// One flow more, over these (dense) links.
+    fn add(&mut self, links: impl Iterator<Item = u32>, start: Start) {
+        let first = self.hops.len();
+        self.hops.extend(links);
+        let (first, hops) = (first as u32, (self.hops.len() - first) as u32);
+        let Start { weight, start_s, bytes } = start;
         self.flows.push(Flow { first, hops, weight, start_s, remaining: bytes, rate: 1.0 });
     }
 
@@ -232,6 +332,40 @@ impl Simulation {
             _ => 1e-3,
         };
         self.run_to(tolerance)
+    }
+
+    /// The same, for flows of which most share no link with most others: each group that does is
+    /// simulated by itself.
+    fn run_apart(self) -> f64 {
+        // For each flow the first link of its group, by joining the links of every flow.
+        let mut group: Vec<u32> = (0..self.links.len() as u32).collect();
+        for flow in &self.flows {
+            let hops = flow.hops(&self.hops);
+            hops.windows(2).for_each(|pair| join(&mut group, pair[0], pair[1]));
+        }
+        let of_flow = |flow: &Flow| flow.hops(&self.hops).first().map_or(0, |&l| root(&group, l));
+        let mut order: Vec<(u32, u32)> =
+            self.flows.iter().enumerate().map(|(i, flow)| (of_flow(flow), i as u32)).collect();
+        order.sort_unstable();
+        let mut dense = vec![NOT_DENSE; self.links.len()];
+        let mut latest = 0.0f64;
+        for together in order.chunk_by(|a, b| a.0 == b.0) {
+            let mut sim = Simulation::new(self.crowding);
+            for &(_, i) in together {
+                let flow = &self.flows[i as usize];
+                let first = sim.hops.len() as u32;
+                for &link in flow.hops(&self.hops) {
+                    let dense = &mut dense[link as usize];
+                    if *dense == NOT_DENSE {
+                        *dense = sim.link(self.links[link as usize].capacity);
+                    }
+                    sim.hops.push(*dense);
+                }
+                sim.flows.push(Flow { first, ..*flow });
+            }
+            latest = latest.max(sim.run());
+        }
+        latest
     }
 
     fn run_to(mut self, tolerance: f64) -> f64 {
@@ -388,6 +522,28 @@ impl Simulation {
     }
 }
 
+/// The smallest member of a link's group.
+fn root(group: &[u32], mut link: u32) -> u32 {
+    while group[link as usize] != link {
+        link = group[link as usize];
+    }
+    link
+}
+
+/// Makes one group of two; on the way every second step to the root is left out.
+fn join(group: &mut [u32], a: u32, b: u32) {
+    let mut ends = [a, b];
+    for link in &mut ends {
+        while group[*link as usize] != *link {
+            let next = group[*link as usize];
+            group[*link as usize] = group[next as usize];
+            *link = next;
+        }
+    }
+    let [a, b] = ends;
+    group[a.max(b) as usize] = a.min(b);
+}
+
 fn leaves(flow: &Flow, hops: &[u32], links: &mut [Link]) {
     for &l in flow.hops(hops) {
         let link = &mut links[l as usize];
@@ -401,6 +557,7 @@ mod tests {
     use super::*;
     use crate::traffic::Traffic;
     use eyrie_topology::cartesian::Cartesian;
+    use eyrie_topology::Network;
 
     fn seconds(matrix: &str, machine: &Machine) -> f64 {
         let mesh = Cartesian::mesh(&[6]);
@@ -456,12 +613,14 @@ mod tests {
         for seed in 0..200 {
             let run = |tolerance| {
                 let mut rng = SmallRng::seed_from_u64(seed);
-                let mut sim = Simulation::new(40, 0.0);
+                let mut sim = Simulation::new(0.0);
+                (0..40).for_each(|_| _ = sim.link(100.0));
                 for _ in 0..200 {
                     let first = rng.gen_range(0..36);
-                    let route: Vec<LinkId> = (first..first + rng.gen_range(1..5)).collect();
+                    let route = first..first + rng.gen_range(1..5);
                     let start_s = 1e-3 * f64::from(rng.gen_range(0..9u32));
-                    sim.add(&route, 1.0, start_s, rng.gen_range(90.0..110.0), |_| 100.0);
+                    let bytes = rng.gen_range(90.0..110.0);
+                    sim.add(route, Start { weight: 1.0, start_s, bytes });
                 }
                 sim.run_to(tolerance)
             };
@@ -480,13 +639,13 @@ mod tests {
         let mut taken_over = 0;
         for seed in 0..100 {
             let mut rng = SmallRng::seed_from_u64(seed);
-            let mut sim = Simulation::new(60, 0.08 * f64::from(seed as u32 % 2));
+            let mut sim = Simulation::new(0.08 * f64::from(seed as u32 % 2));
+            (0..60).for_each(|l| _ = sim.link(90.0 + f64::from(l % 7)));
             for _ in 0..150 {
                 let first = rng.gen_range(0..50);
-                let route: Vec<LinkId> = (first..first + rng.gen_range(1..9)).collect();
-                sim.add(&route, f64::from(rng.gen_range(1..4u32)), 0.0, 100.0, |l| {
-                    90.0 + f64::from(l % 7)
-                });
+                let route = first..first + rng.gen_range(1..9);
+                let weight = f64::from(rng.gen_range(1..4u32));
+                sim.add(route, Start { weight, start_s: 0.0, bytes: 100.0 });
             }
             let mut active: Vec<u32> = (0..150).collect();
             active.iter().for_each(|&i| sim.enters(i));
@@ -533,6 +692,52 @@ mod tests {
                 let step_s = step_time(&evaluator, &counted, &machine).unwrap();
                 let least_s = least_step_time(&evaluator, &counted, &machine);
                 assert!(least_s <= step_s, "seed {seed}: {step_s} is less than {least_s}");
+            }
+        }
+    }
+
+    /// Leaving out links that cannot hold anything back changes no step.
+    #[test]
+    fn long_lines_give_the_times_of_their_routes() {
+        use rand::rngs::SmallRng;
+        use rand::{Rng, SeedableRng};
+        for seed in 0..18 {
+            let mut rng = SmallRng::seed_from_u64(seed);
+            let torus = match seed % 3 {
+                0 => Cartesian::mesh(&[90]),
+                1 => Cartesian::torus(&[90]),
+                _ => Cartesian::torus(&[2, 70]),
+            };
+            let ranks = 40;
+            let traffic = ["allreduce", "alltoall", "barrier"][seed as usize / 3 % 3];
+            let traffic = Traffic::parse(traffic, &[ranks], 1 << 20).unwrap();
+            let mut nodes: Vec<u32> = (0..torus.nodes() as u32).collect();
+            for _ in 0..rng.gen_range(0..4) {
+                let (a, b) = (rng.gen_range(0..ranks), rng.gen_range(0..nodes.len()));
+                nodes.swap(a, b);
+            }
+            nodes.truncate(ranks);
+            let evaluator = Evaluator { network: &torus, traffic: &traffic };
+            let counted = evaluator.count(nodes).unwrap();
+            let sharing = [Sharing::Fair, Sharing::Path][seed as usize % 2];
+            let staggered = Machine { stagger: 0.5, crowding: 0.05, sharing, ..Machine::default() };
+            for machine in [Machine::default(), staggered] {
+                for phase in 0..traffic.phases.len() {
+                    let mut timed = Timed::new(&evaluator, &machine);
+                    let flows = flows_of_routes(&evaluator, &counted, phase, &mut timed).unwrap();
+                    let walked = timed.latest_s.max(flows.run_to(1e-12));
+                    let mut timed = Timed::new(&evaluator, &machine);
+                    let lines = torus.lines().unwrap();
+                    let flows = flows_of_runs(&evaluator, lines, &counted, phase, &mut timed);
+                    let runs = flows.unwrap().run_to(1e-12).max(timed.latest_s);
+                    assert!(
+                        (runs - walked).abs() < 1e-9 * walked,
+                        "{seed} {phase}: {runs} {walked}"
+                    );
+                    // By groups, and with their tolerances.
+                    let groups = phase_time(&evaluator, &counted, phase, &machine).unwrap();
+                    assert!((groups - walked).abs() < 2e-4 * walked, "{groups} {walked}");
+                }
             }
         }
     }

@@ -8,6 +8,7 @@
 //! ([`eyrie_topology::Layout`]). After failures a [`Method`] moves ranks ([`method`], [`slide`], [`search`],
 //! [`squeeze`]); [`evaluate`] counts messages per link, [`fluid`] estimates the step time, [`plan`] compares.
 
+mod bottleneck;
 pub mod cost;
 pub mod emit;
 pub mod evaluate;

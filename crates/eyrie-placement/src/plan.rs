@@ -501,13 +501,21 @@ impl<'a> Planner<'a> {
     ) -> Result<Vec<Outcome>, PlanError> {
         let mut outcomes =
             methods.iter().map(|&m| self.run(m, groups)).collect::<Result<Vec<_>, _>>()?;
-        let reference = match methods.contains(&Method::Best0D) {
-            true => None,
-            false => self.run(Method::Best0D, groups).ok(),
-        };
+        outcomes.extend(Self::reference(methods).and_then(|m| self.run(m, groups).ok()));
+        self.weigh(&mut outcomes);
+        outcomes.truncate(methods.len());
+        Ok(outcomes)
+    }
+
+    /// The method to [`Self::weigh`] the others against, where it is not among them.
+    pub fn reference(methods: &[Method]) -> Option<Method> {
+        (!methods.contains(&Method::Best0D)).then_some(Method::Best0D)
+    }
+
+    /// Fills in break-even, against the outcome that moves the fewest ranks.
+    pub fn weigh(&self, outcomes: &mut [Outcome]) {
         let cheapest = outcomes
             .iter()
-            .chain(&reference)
             .filter(|o| o.method != Method::Squeeze)
             .filter_map(|o| o.result.as_ref().ok())
             .min_by(|a, b| a.moved.cmp(&b.moved).then(a.step_s.total_cmp(&b.step_s)))
@@ -518,7 +526,6 @@ impl<'a> Planner<'a> {
                 placed.break_even = break_even(extra_s, step_s - placed.step_s);
             }
         }
-        Ok(outcomes)
     }
 
     /// The job now, before the next failure.

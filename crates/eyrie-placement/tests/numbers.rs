@@ -361,3 +361,36 @@ fn on_a_fat_tree_of_full_bisection_no_method_costs_more_than_a_fifth() {
         assert!(worst.0 <= 1.2);
     }
 }
+
+/// One dimension of 100,000 nodes: walking the routes of an allreduce there link by link is 10^10
+/// steps for each count.
+#[test]
+fn a_long_line_is_planned_without_walking_it() {
+    let Instance { network, laid } = instance("mesh:100000", None, "1d(1,1)");
+    let traffic = Traffic::parse("allreduce", &laid.shape, 1 << 20).unwrap();
+    let job = spares::job(&laid, traffic).unwrap();
+    let machine = Machine::default();
+    let planner =
+        Planner::new(network.as_ref(), &job, &laid.spares, machine, Weights::default()).unwrap();
+    // The last round but one sends the messages of 32,768 ranks over one link.
+    assert_eq!(planner.before().score.messages, 32_768);
+    let outcome = planner.run(Method::FirstFree, &[vec![laid.home[5]]]).unwrap();
+    let placed = outcome.result.unwrap();
+    assert_eq!((placed.moved, placed.placement[5]), (1, 99_999));
+    let transfer_s = 32_768.0 * f64::from(1 << 20) / machine.bandwidth;
+    assert!(placed.step_s > planner.before_s() && planner.before_s() > transfer_s);
+}
+
+/// More links than there is memory for: said, not tried.
+#[test]
+fn routes_too_long_to_follow_are_refused() {
+    let Instance { network, laid } = instance("mesh:60000", None, "1d(1,1)");
+    let far = |i: u64| format!("{} {} 100 1\n", i * 7919 % 59_999, i * 104_729 % 59_999);
+    let matrix: String = (0..100_000).map(far).collect();
+    let traffic = Traffic::from_matrix(&matrix, laid.home.len()).unwrap();
+    let job = spares::job(&laid, traffic).unwrap();
+    let machine = Machine::default();
+    let planner = Planner::new(network.as_ref(), &job, &laid.spares, machine, Weights::default());
+    let error = planner.map(|_| ()).unwrap_err().to_string();
+    assert!(error.contains("too many to estimate its time"), "{error}");
+}

@@ -91,6 +91,13 @@ pub fn enter<R>(f: impl FnOnce(&mut Rank<Sockets>) -> R) -> Option<R> {
     Some(result)
 }
 
+/// Tells the user something on standard error, which may be closed.
+pub fn say(text: &str) {
+    let line = format!("eyrie: {text}\n");
+    // SAFETY: the line is as long as said. Nobody can be told that nobody is there.
+    unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
+}
+
 /// Ends this rank: it cannot go on. The agent hears why.
 pub fn fatal(reason: &str) -> ! {
     channel::tell(&FromRank::Fatal { reason });

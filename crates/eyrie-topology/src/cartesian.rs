@@ -2,7 +2,11 @@
 //! another in a selectable order, on a ring the shorter way round (ties go to the higher coordinate).
 
 use crate::coords;
-use crate::network::{LinkId, Network, NodeId, RouteError, TopologyError, VertexId};
+use crate::network::{Lines, LinkId, Network, NodeId, RouteError, Run, TopologyError, VertexId};
+use std::ops::Range;
+
+/// From this extent on an axis is long: routes along it can be given as runs.
+const LONG: usize = 16;
 
 /// A box of nodes; each axis is a line or a ring. Link id = node × 2n + 2·axis + (0 up, 1 down).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,7 +78,7 @@ impl Cartesian {
         2 * up <= self.dims[axis]
     }
 
-    /// Walks `axis` from `node` to coordinate `target`, appending links; returns where it ends.
+    /// Walks `axis` from `node` to coordinate `target`; returns where it ends.
     #[inline]
     pub(crate) fn walk(
         &self,
@@ -82,26 +86,24 @@ impl Cartesian {
         axis: usize,
         target: usize,
         up: bool,
-        out: &mut Vec<LinkId>,
+        out: &mut impl Trace,
     ) -> NodeId {
         let (extent, stride) = (self.dims[axis], self.strides[axis]);
         let at = self.coordinate(node, axis);
         let base = node as usize - at * stride;
-        let link = |at: usize| {
-            ((base + at * stride) * 2 * self.dims.len() + 2 * axis + usize::from(!up)) as LinkId
-        };
+        let mut add = |span| out.add(self, base, axis, up, span);
         // Up to the end of the axis and on from its other end: ranges, whose length is known before.
         match (up, at <= target) {
-            (true, true) => out.extend((at..target).map(link)),
+            (true, true) => add(at..target),
             (true, false) => {
-                out.extend((at..extent).map(link));
-                out.extend((0..target).map(link));
+                add(at..extent);
+                add(0..target);
             }
-            (false, false) => out.extend((target + 1..=at).rev().map(link)),
+            (false, false) => add(target + 1..at + 1),
             (false, true) if at == target => {}
             (false, true) => {
-                out.extend((0..=at).rev().map(link));
-                out.extend((target + 1..extent).rev().map(link));
+                add(0..at + 1);
+                add(target + 1..extent);
             }
         }
         (base + target * stride) as NodeId
@@ -115,7 +117,7 @@ impl Cartesian {
         to: NodeId,
         axis: usize,
         reverse: bool,
-        out: &mut Vec<LinkId>,
+        out: &mut impl Trace,
     ) -> NodeId {
         let (a, b) = (self.coordinate(node, axis), self.coordinate(to, axis));
         if a == b {
@@ -123,6 +125,27 @@ impl Cartesian {
         }
         let up = self.goes_up(a, b, axis) != (reverse && self.wrap[axis]);
         self.walk(node, axis, b, up, out)
+    }
+
+    /// Corrects every axis the short way.
+    fn walk_all(&self, from: NodeId, to: NodeId, out: &mut impl Trace) {
+        let mut here = from;
+        for &axis in &self.order {
+            here = self.correct(here, to, axis, false, out);
+        }
+    }
+
+    /// Whether routes should be asked for as runs.
+    pub(crate) fn is_long(&self) -> bool {
+        self.dims.iter().any(|&extent| extent >= LONG)
+    }
+
+    /// Where the places of a line begin: the lines of an axis and a direction lie one after
+    /// another. `base`: its first node.
+    fn first_place(&self, base: usize, axis: usize, up: bool) -> usize {
+        let (extent, stride) = (self.dims[axis], self.strides[axis]);
+        let line = base / (extent * stride) * stride + base % stride;
+        (2 * axis + usize::from(!up)) * self.nodes() + line * extent
     }
 
     fn link(&self, link: LinkId) -> (usize, usize, bool) {
@@ -174,11 +197,12 @@ impl Network for Cartesian {
     }
 
     fn route(&self, from: NodeId, to: NodeId, out: &mut Vec<LinkId>) -> Result<(), RouteError> {
-        let mut here = from;
-        for &axis in &self.order {
-            here = self.correct(here, to, axis, false, out);
-        }
+        self.walk_all(from, to, out);
         Ok(())
+    }
+
+    fn lines(&self) -> Option<&dyn Lines> {
+        self.is_long().then_some(self as &dyn Lines)
     }
 
     fn link_ends(&self, link: LinkId) -> (VertexId, VertexId) {
@@ -243,6 +267,55 @@ impl Network for Cartesian {
     }
 }
 
+impl Lines for Cartesian {
+    fn runs(&self, from: NodeId, to: NodeId, out: &mut Vec<Run>) -> Result<(), RouteError> {
+        self.walk_all(from, to, out);
+        Ok(())
+    }
+
+    fn link_at(&self, place: u32) -> LinkId {
+        let (port, rest) = (place as usize / self.nodes(), place as usize % self.nodes());
+        let (extent, stride) = (self.dims[port / 2], self.strides[port / 2]);
+        let (line, at) = (rest / extent, rest % extent);
+        let node = line / stride * extent * stride + at * stride + line % stride;
+        (node * 2 * self.dims.len() + port) as LinkId
+    }
+
+    fn place_of(&self, link: LinkId) -> u32 {
+        let (node, axis, up) = self.link(link);
+        let at = self.coordinate(node as NodeId, axis);
+        (self.first_place(node - at * self.strides[axis], axis, up) + at) as u32
+    }
+}
+
+/// What a walk leaves behind: its links in order, or runs of them.
+pub(crate) trait Trace {
+    /// The links that leave coordinates `span` of a line upwards, or downwards from its last one.
+    /// `base`: the line's first node.
+    fn add(&mut self, net: &Cartesian, base: usize, axis: usize, up: bool, span: Range<usize>);
+}
+
+impl Trace for Vec<LinkId> {
+    #[inline]
+    fn add(&mut self, net: &Cartesian, base: usize, axis: usize, up: bool, span: Range<usize>) {
+        let (stride, ports) = (net.strides[axis], 2 * net.dims.len());
+        let link = |at| ((base + at * stride) * ports + 2 * axis + usize::from(!up)) as LinkId;
+        match up {
+            true => self.extend(span.map(link)),
+            false => self.extend(span.rev().map(link)),
+        }
+    }
+}
+
+impl Trace for Vec<Run> {
+    fn add(&mut self, net: &Cartesian, base: usize, axis: usize, up: bool, span: Range<usize>) {
+        if !span.is_empty() {
+            let first = net.first_place(base, axis, up);
+            self.push((first + span.start) as u32..(first + span.end) as u32);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -261,6 +334,18 @@ mod tests {
         check::routes_connect(&Cartesian::mesh(&[3, 4, 2]));
         check::routes_connect(&Cartesian::torus(&[4, 3, 2, 1]));
         check::routes_connect(&Cartesian::torus(&[5]));
+    }
+
+    #[test]
+    fn runs_have_the_links_of_routes() {
+        for dims in [&[3, 4, 2][..], &[5], &[7, 1], &[2, 2, 2, 3]] {
+            for net in [Cartesian::mesh(dims), Cartesian::torus(dims)] {
+                check::runs_are_routes(&net, &net);
+            }
+        }
+        let yx = Cartesian::torus(&[4, 5]).with_order(&[1, 0]).unwrap();
+        check::runs_are_routes(&yx, &yx);
+        assert!(yx.lines().is_none() && Cartesian::mesh(&[2, LONG]).lines().is_some());
     }
 
     #[test]

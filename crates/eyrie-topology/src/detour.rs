@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 
 use crate::deadlock;
-use crate::network::{link_name, LinkId, Network, NodeId, RouteError, VertexId};
+use crate::network::{link_name, Lines, LinkId, Network, NodeId, RouteError, Run, VertexId};
 
 /// How a pair is routed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,6 +23,8 @@ pub enum How {
 pub struct Detour<'a> {
     inner: &'a dyn Network,
     dead: Vec<bool>,
+    /// Places of the links that leave dead nodes, sorted; none where `inner` has no long lines.
+    dead_places: Vec<u32>,
 }
 
 /// What routing round the dead nodes did to the routes in use.
@@ -38,9 +40,15 @@ pub struct DetourReport {
 
 impl<'a> Detour<'a> {
     pub fn new(inner: &'a dyn Network, dead: impl IntoIterator<Item = NodeId>) -> Self {
-        let mut flags = vec![false; inner.vertices()];
-        dead.into_iter().for_each(|node| flags[node as usize] = true);
-        Detour { inner, dead: flags }
+        let (mut flags, mut out) = (vec![false; inner.vertices()], Vec::new());
+        for node in dead {
+            flags[node as usize] = true;
+            inner.out_links(node, &mut out);
+        }
+        let place = |lines: &dyn Lines| out.iter().map(|&(link, _)| lines.place_of(link)).collect();
+        let mut dead_places: Vec<u32> = inner.lines().map(place).unwrap_or_default();
+        dead_places.sort_unstable();
+        Detour { inner, dead: flags, dead_places }
     }
 
     /// A route's inner vertices must be alive; its ends are the caller's business.
@@ -68,6 +76,12 @@ impl<'a> Detour<'a> {
         }
         out.truncate(start);
         self.around(from, to, out).map(|()| How::Around)
+    }
+
+    /// Whether a run leads over a dead node.
+    fn is_blocked(&self, run: &Run) -> bool {
+        let next = self.dead_places.partition_point(|&place| place < run.start);
+        self.dead_places.get(next).is_some_and(|place| run.contains(place))
     }
 
     /// Breadth-first search over live vertices.
@@ -171,6 +185,10 @@ impl Network for Detour<'_> {
         self.find(from, to, out).map(|_| ())
     }
 
+    fn lines(&self) -> Option<&dyn Lines> {
+        self.inner.lines().map(|_| self as &dyn Lines)
+    }
+
     fn link_ends(&self, link: LinkId) -> (VertexId, VertexId) {
         self.inner.link_ends(link)
     }
@@ -208,6 +226,33 @@ impl Network for Detour<'_> {
     }
 }
 
+impl Lines for Detour<'_> {
+    fn runs(&self, from: NodeId, to: NodeId, out: &mut Vec<Run>) -> Result<(), RouteError> {
+        let Some(lines) = self.inner.lines() else { return Ok(()) };
+        let start = out.len();
+        lines.runs(from, to, out)?;
+        let nothing_sent = self.dead[from as usize] || self.dead[to as usize];
+        if nothing_sent || !out[start..].iter().any(|run| self.is_blocked(run)) {
+            return Ok(());
+        }
+        out.truncate(start);
+        let mut route = Vec::new();
+        self.find(from, to, &mut route)?;
+        let mut places: Vec<u32> = route.into_iter().map(|link| lines.place_of(link)).collect();
+        places.sort_unstable();
+        out.extend(places.chunk_by(|a, b| a + 1 == *b).map(|run| run[0]..run[run.len() - 1] + 1));
+        Ok(())
+    }
+
+    fn link_at(&self, place: u32) -> LinkId {
+        self.inner.lines().map_or(place, |lines| lines.link_at(place))
+    }
+
+    fn place_of(&self, link: LinkId) -> u32 {
+        self.inner.lines().map_or(link, |lines| lines.place_of(link))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -227,6 +272,13 @@ mod tests {
         assert_eq!(visits(&detour, 0, 2), [5, 4, 3, 2]);
         assert_eq!(detour.find(0, 2, &mut Vec::new()), Ok(How::InOrder));
         assert_eq!(detour.report(&[(0, 2)]).unwrap().violations, Vec::<String>::new());
+    }
+
+    #[test]
+    fn runs_go_round_dead_nodes_as_routes_do() {
+        let torus = Cartesian::torus(&[2, 70]);
+        let detour = Detour::new(&torus, [3, 41]);
+        crate::network::check::runs_are_routes(&detour, detour.lines().unwrap());
     }
 
     #[test]

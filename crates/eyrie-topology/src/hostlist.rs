@@ -1,92 +1,215 @@
 //! Slurm host lists: `tux[0-3,12],login1` expands to names in order, leading zeros kept.
 
+use crate::names::Names;
 use crate::network::TopologyError;
 
-/// Longest expansion accepted, so that `n[0-999999999999]` cannot exhaust memory.
+/// Longest expansion accepted, in names and in bytes, so that `n[0-999999999999]` cannot exhaust
+/// memory.
 pub const MOST_NAMES: usize = 4_000_000;
+pub const MOST_BYTES: usize = 256 << 20;
+const MOST_DIGITS: usize = 20;
+const MOST_GROUPS: usize = 16;
+
+/// How much a host list expands to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Size {
+    pub names: usize,
+    pub bytes: usize,
+}
+
+impl Size {
+    /// Both together, as long as that is accepted.
+    pub fn plus(self, other: Size) -> Result<Size, TopologyError> {
+        let (names, bytes) = (self.names + other.names, self.bytes + other.bytes);
+        if names > MOST_NAMES {
+            return crate::refuse!("more than {MOST_NAMES} host names");
+        }
+        if bytes > MOST_BYTES {
+            return crate::refuse!("host names of more than {MOST_BYTES} bytes in all");
+        }
+        Ok(Size { names, bytes })
+    }
+}
 
 /// Expands a host list. Accepts several bracket groups per name (`r[0-1]n[0-3]`).
 pub fn expand(text: &str) -> Result<Vec<String>, TopologyError> {
-    let mut names = Vec::new();
-    for item in split_top_level(text)? {
-        if item.is_empty() {
-            return crate::refuse!("empty name in host list `{}`", shorten(text));
-        }
-        expand_item(item, &mut names)?;
-    }
+    let mut names = Vec::with_capacity(check(text)?.names);
+    for_each(text, &mut |name| {
+        names.push(name.to_string());
+        Ok(())
+    })?;
     Ok(names)
 }
 
-fn split_top_level(text: &str) -> Result<Vec<&str>, TopologyError> {
-    let (mut depth, mut start, mut items) = (0, 0, Vec::new());
-    for (i, c) in text.char_indices() {
-        match c {
-            '[' if depth == 0 => depth = 1,
-            ']' if depth == 1 => depth = 0,
-            '[' | ']' => {
-                return crate::refuse!("unbalanced `{c}` in host list `{}`", shorten(text))
-            }
-            ',' if depth == 0 => {
-                items.push(text[start..i].trim());
-                start = i + 1;
-            }
-            _ => {}
-        }
+/// Whether a host list can be expanded, and to how much: without doing it.
+pub fn check(text: &str) -> Result<Size, TopologyError> {
+    let mut size = Size::default();
+    for item in items(text) {
+        size = size.plus(item_size(item?)?)?;
     }
-    if depth != 0 {
-        return crate::refuse!("`[` without `]` in host list `{}`", shorten(text));
-    }
-    items.push(text[start..].trim());
-    Ok(items)
+    Ok(size)
 }
 
-fn expand_item(item: &str, names: &mut Vec<String>) -> Result<(), TopologyError> {
-    let mut heads = vec![String::new()];
-    let mut rest = item;
-    while let Some(open) = rest.find('[') {
-        let Some(close) = rest[open..].find(']').map(|c| c + open) else {
-            return crate::refuse!("`[` without `]` in `{}`", shorten(item));
-        };
-        let numbers = ranges(&rest[open + 1..close])?;
-        if heads.len().saturating_mul(numbers.len()) + names.len() > MOST_NAMES {
-            return crate::refuse!("`{}` names more than {MOST_NAMES} hosts", shorten(item));
-        }
-        heads = heads
-            .iter()
-            .flat_map(|head| numbers.iter().map(move |n| format!("{head}{}{n}", &rest[..open])))
-            .collect();
-        rest = &rest[close + 1..];
+/// Visits the names of a host list, which [`check`] has accepted, in order.
+pub fn for_each(
+    text: &str,
+    visit: &mut dyn FnMut(&str) -> Result<(), TopologyError>,
+) -> Result<(), TopologyError> {
+    let mut name = String::new();
+    for item in items(text) {
+        visit_item(&mut name, item?, visit)?;
     }
-    names.extend(heads.into_iter().map(|head| head + rest));
     Ok(())
 }
 
-fn ranges(text: &str) -> Result<Vec<String>, TopologyError> {
-    let mut numbers = Vec::new();
-    for part in text.split(',') {
+/// The parts of a list between commas that stand outside brackets.
+fn items(text: &str) -> impl Iterator<Item = Result<&str, TopologyError>> {
+    let mut rest = Some(text);
+    std::iter::from_fn(move || {
+        let here = rest.take()?;
+        let mut inside = false;
+        for (i, c) in here.bytes().enumerate() {
+            match c {
+                b'[' if !inside => inside = true,
+                b']' if inside => inside = false,
+                b'[' | b']' => {
+                    let c = char::from(c);
+                    return Some(crate::refuse!(
+                        "unbalanced `{c}` in host list `{}`",
+                        shorten(text)
+                    ));
+                }
+                b',' if !inside => {
+                    rest = Some(&here[i + 1..]);
+                    return Some(named(&here[..i], text));
+                }
+                _ => {}
+            }
+        }
+        Some(match inside {
+            true => crate::refuse!("`[` without `]` in host list `{}`", shorten(text)),
+            false => named(here, text),
+        })
+    })
+}
+
+fn named<'t>(item: &'t str, text: &str) -> Result<&'t str, TopologyError> {
+    match item.trim() {
+        "" => crate::refuse!("empty name in host list `{}`", shorten(text)),
+        item => Ok(item),
+    }
+}
+
+/// The text before the first bracket, what is in it and what follows; `None` without brackets.
+fn group(item: &str) -> Option<(&str, &str, &str)> {
+    let (before, rest) = item.split_once('[')?;
+    let (inside, after) = rest.split_once(']')?;
+    Some((before, inside, after))
+}
+
+fn item_size(item: &str) -> Result<Size, TopologyError> {
+    // Of the names: how many, the bytes that all have, and those in which they differ, over all of
+    // them.
+    let (mut names, mut same, mut rest) = (1usize, 0usize, item);
+    let (mut differing, mut groups) = (0f64, 0);
+    while let Some((before, inside, after)) = group(rest) {
+        groups += 1;
+        if groups > MOST_GROUPS {
+            return crate::refuse!("`{}` has more than {MOST_GROUPS} brackets", shorten(item));
+        }
+        let (mut count, mut digits) = (0usize, 0usize);
+        for range in ranges(inside) {
+            let Range { first, last, width } = range?;
+            let more = last - first + 1;
+            count = count.saturating_add(more.min(usize::MAX as u64) as usize);
+            if count > MOST_NAMES {
+                return crate::refuse!(
+                    "range `{}` has more than {MOST_NAMES} numbers",
+                    shorten(&format!("{first}-{last}"))
+                );
+            }
+            digits += more as usize * width.max(last.to_string().len());
+        }
+        names = names.saturating_mul(count);
+        if names > MOST_NAMES {
+            return crate::refuse!("`{}` names more than {MOST_NAMES} hosts", shorten(item));
+        }
+        differing += digits as f64 / count as f64;
+        same += before.len();
+        rest = after;
+    }
+    let each = (same + rest.len()) as f64 + differing;
+    Ok(Size { names, bytes: (names as f64 * each) as usize })
+}
+
+/// Visits the names that begin with `name` and go on as `rest` says.
+fn visit_item(
+    name: &mut String,
+    rest: &str,
+    visit: &mut dyn FnMut(&str) -> Result<(), TopologyError>,
+) -> Result<(), TopologyError> {
+    use std::fmt::Write;
+    let begin = name.len();
+    let Some((before, inside, after)) = group(rest) else {
+        name.push_str(rest);
+        visit(name)?;
+        name.truncate(begin);
+        return Ok(());
+    };
+    name.push_str(before);
+    let stem = name.len();
+    for range in ranges(inside) {
+        let Range { first, last, width } = range?;
+        for number in first..=last {
+            let _ = write!(name, "{number:0width$}");
+            visit_item(name, after, visit)?;
+            name.truncate(stem);
+        }
+    }
+    name.truncate(begin);
+    Ok(())
+}
+
+/// Numbers from `first` to `last`, written with at least so many digits.
+struct Range {
+    first: u64,
+    last: u64,
+    width: usize,
+}
+
+fn ranges(text: &str) -> impl Iterator<Item = Result<Range, TopologyError>> + '_ {
+    text.split(',').map(move |part| {
         let (low, high) = part.split_once('-').unwrap_or((part, part));
-        let width = low.len();
         let parse = |t: &str| match t.parse::<u64>() {
             Ok(n) if t.bytes().all(|b| b.is_ascii_digit()) => Ok(n),
-            _ => crate::refuse!("`{part}` in `[{}]` is not a number or a range", shorten(text)),
+            _ => crate::refuse!(
+                "`{}` in `[{}]` is not a number or a range",
+                shorten(part),
+                shorten(text)
+            ),
         };
-        let (a, b) = (parse(low)?, parse(high)?);
-        if a > b {
-            return crate::refuse!("range `{part}` runs backwards: write {b}-{a}");
+        let (first, last) = (parse(low)?, parse(high)?);
+        if first > last {
+            return crate::refuse!(
+                "range `{}` runs backwards: write {last}-{first}",
+                shorten(part)
+            );
         }
-        if b - a >= MOST_NAMES as u64 || numbers.len() as u64 + (b - a) >= MOST_NAMES as u64 {
-            return crate::refuse!("range `{part}` has more than {MOST_NAMES} numbers");
+        if low.len() > MOST_DIGITS {
+            return crate::refuse!("`{}` has more than {MOST_DIGITS} digits", shorten(part));
         }
-        numbers.extend((a..=b).map(|n| format!("{n:0width$}")));
-    }
-    Ok(numbers)
+        if last - first >= MOST_NAMES as u64 {
+            return crate::refuse!("range `{}` has more than {MOST_NAMES} numbers", shorten(part));
+        }
+        Ok(Range { first, last, width: low.len() })
+    })
 }
 
 /// The start of a text, for an error that fits on a line.
 pub(crate) fn shorten(text: &str) -> String {
     let line: String =
         text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(60).collect();
-    if text.chars().count() > 60 {
+    if text.chars().nth(60).is_some() {
         line + "…"
     } else {
         line
@@ -95,19 +218,26 @@ pub(crate) fn shorten(text: &str) -> String {
 
 /// Names from a file with one host (or host list) a line; `#` starts a comment.
 pub fn read_file(text: &str) -> Result<Vec<String>, TopologyError> {
-    let mut names = Vec::new();
-    for line in text.lines() {
-        let line = line.split('#').next().unwrap_or("").trim();
-        for word in line.split_whitespace().take(1) {
-            names.extend(expand(word)?);
-        }
-        if names.len() > MOST_NAMES {
-            return crate::refuse!("more than {MOST_NAMES} host names");
-        }
+    let words = || {
+        text.lines().enumerate().filter_map(|(i, line)| {
+            let word = line.split('#').next()?.split_whitespace().next()?;
+            Some((i + 1, word))
+        })
+    };
+    let mut size = Size::default();
+    for (line, word) in words() {
+        size = check(word).and_then(|more| size.plus(more)).map_err(|e| e.at_line(line))?;
     }
-    let mut seen = std::collections::HashSet::new();
-    if let Some(twice) = names.iter().find(|name| !seen.insert(name.as_str())) {
-        return crate::refuse!("host `{}` is listed twice", shorten(twice));
+    let (mut names, mut seen) = (Vec::with_capacity(size.names), Names::default());
+    for (line, word) in words() {
+        for_each(word, &mut |name| {
+            if !seen.add(name) {
+                return crate::refuse!("host `{}` is listed twice", shorten(name));
+            }
+            names.push(name.to_string());
+            Ok(())
+        })
+        .map_err(|e| e.at_line(line))?;
     }
     Ok(names)
 }
@@ -135,6 +265,9 @@ mod tests {
             ("n]0[", "unbalanced"),
             ("a,,b", "empty name"),
             ("n[0-99999999999]", "more than"),
+            ("a[0-3999999],b[0-3999999]", "more than"),
+            ("n[000000000000000000000000000000]", "digits"),
+            (&"[1]".repeat(100_000), "brackets"),
         ] {
             assert!(expand(text).unwrap_err().0.contains(fault), "{text}");
         }
@@ -143,6 +276,22 @@ mod tests {
     #[test]
     fn a_node_file_has_one_name_a_line() {
         assert_eq!(read_file("# nodes\nn1 slots=2\n\nn[2-3]\n").unwrap(), ["n1", "n2", "n3"]);
-        assert!(read_file("a\na\n").unwrap_err().0.contains("twice"));
+        assert!(read_file("a\na\n").unwrap_err().0.contains("line 2: host `a` is listed twice"));
+    }
+
+    #[test]
+    fn the_size_of_a_list_is_known_without_expanding_it() {
+        for text in ["tux[0-2,12],login1", "n[08-10]", "r[0-1]n[0-1]x", "a", "n[1-1000]"] {
+            let names = expand(text).unwrap();
+            let (size, bytes) = (check(text).unwrap(), names.iter().map(String::len).sum());
+            assert_eq!(size.names, names.len());
+            assert!(
+                (bytes..=2 * bytes).contains(&size.bytes),
+                "{text}: {} for {bytes}",
+                size.bytes
+            );
+        }
+        let long = format!("{}[0-3999999]", "x".repeat(1000));
+        assert!(check(&long).unwrap_err().0.contains("bytes in all"));
     }
 }

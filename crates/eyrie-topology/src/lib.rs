@@ -18,6 +18,7 @@ pub mod graph;
 pub mod hostlist;
 pub mod layout;
 pub mod load;
+mod names;
 pub mod network;
 pub mod slurm;
 pub mod spec;
@@ -25,4 +26,4 @@ pub mod tofu;
 
 pub use layout::Layout;
 pub use load::{Busiest, LinkLoads};
-pub use network::{LinkId, Network, NodeId, RouteError, TopologyError, VertexId};
+pub use network::{Lines, LinkId, Network, NodeId, RouteError, Run, TopologyError, VertexId};

@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use crate::network::{LinkId, Network, NodeId, RouteError};
+use crate::network::{Lines, LinkId, Network, NodeId, RouteError, Run};
 
 /// One message: source node, destination node, bytes, and how many such messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,6 +39,25 @@ pub struct LinkLoads {
 const PARALLEL_FROM: usize = 50_000;
 const PARALLEL_FROM_PER_LINK: usize = 4;
 
+/// The lines of a network along which these messages go far, if they do on average: then their
+/// routes are better taken as runs. A few of them are looked at.
+pub fn far_along(
+    network: &dyn Network,
+    total: usize,
+    message: impl Fn(usize) -> Message,
+) -> Option<&dyn Lines> {
+    const SAMPLE: usize = 32;
+    const FAR: usize = 3;
+    let lines = network.lines()?;
+    let (sample, mut runs) = (total.min(SAMPLE), Vec::new());
+    for i in 0..sample {
+        let m = message(i * total / sample);
+        // One without a route is met again when all are counted.
+        let _ = lines.runs(m.from, m.to, &mut runs);
+    }
+    (runs.iter().map(Run::len).sum::<usize>() > FAR * sample).then_some(lines)
+}
+
 impl LinkLoads {
     pub fn empty(links: usize) -> Self {
         LinkLoads { messages: vec![0; links], bytes: vec![0; links] }
@@ -50,13 +69,13 @@ impl LinkLoads {
         total: usize,
         message: impl Fn(usize) -> Message + Sync,
     ) -> Result<Self, RouteError> {
+        let lines = far_along(network, total, &message);
         let sequential = |range: std::ops::Range<usize>| {
-            let mut loads = LinkLoads::empty(network.links());
-            let mut route = Vec::new();
+            let mut counter = Counter::new(network, lines);
             for i in range {
-                loads.add(network, message(i), &mut route)?;
+                counter.add(message(i))?;
             }
-            Ok(loads)
+            Ok(counter.loads())
         };
         let threads = rayon::current_num_threads();
         let few = total < PARALLEL_FROM.max(PARALLEL_FROM_PER_LINK * network.links());
@@ -78,21 +97,6 @@ impl LinkLoads {
     fn merge(&mut self, other: &LinkLoads) {
         self.messages.iter_mut().zip(&other.messages).for_each(|(a, b)| *a += b);
         self.bytes.iter_mut().zip(&other.bytes).for_each(|(a, b)| *a += b);
-    }
-
-    fn add(
-        &mut self,
-        network: &dyn Network,
-        message: Message,
-        route: &mut Vec<LinkId>,
-    ) -> Result<(), RouteError> {
-        route.clear();
-        network.route(message.from, message.to, route)?;
-        for &link in route.iter() {
-            self.messages[link as usize] += message.count;
-            self.bytes[link as usize] += message.bytes;
-        }
-        Ok(())
     }
 
     /// The figure of one link as [`Busiest`] counts it.
@@ -119,6 +123,75 @@ impl LinkLoads {
         (0..self.messages.len() as LinkId)
             .filter(|&l| self.messages[l as usize] > 0)
             .max_by_key(|&l| (self.of_link(network, l).messages, std::cmp::Reverse(l)))
+    }
+}
+
+/// Links that are counted one by one; longer runs are noted by where they begin and end.
+const SHORT_RUN: usize = 16;
+
+/// Loads while they are counted.
+struct Counter<'a> {
+    network: &'a dyn Network,
+    lines: Option<&'a dyn Lines>,
+    loads: LinkLoads,
+    /// By how much each place has more than the one before it (in wrapping numbers), through long
+    /// runs.
+    steps: Vec<(u32, u64)>,
+    route: Vec<LinkId>,
+    runs: Vec<Run>,
+}
+
+impl<'a> Counter<'a> {
+    fn new(network: &'a dyn Network, lines: Option<&'a dyn Lines>) -> Self {
+        let loads = LinkLoads::empty(network.links());
+        Counter { network, lines, loads, steps: Vec::new(), route: Vec::new(), runs: Vec::new() }
+    }
+
+    fn add(&mut self, message: Message) -> Result<(), RouteError> {
+        self.route.clear();
+        match self.lines {
+            None => self.network.route(message.from, message.to, &mut self.route)?,
+            Some(lines) => {
+                self.runs.clear();
+                lines.runs(message.from, message.to, &mut self.runs)?;
+                for run in &self.runs {
+                    if run.len() <= SHORT_RUN {
+                        self.route.extend(run.clone().map(|place| lines.link_at(place)));
+                        continue;
+                    }
+                    self.steps.resize(self.network.links() + 1, (0, 0));
+                    let (first, after) = (run.start as usize, run.end as usize);
+                    let (messages, bytes) = self.steps[first];
+                    self.steps[first] =
+                        (messages.wrapping_add(message.count), bytes.wrapping_add(message.bytes));
+                    let (messages, bytes) = self.steps[after];
+                    self.steps[after] =
+                        (messages.wrapping_sub(message.count), bytes.wrapping_sub(message.bytes));
+                }
+            }
+        }
+        for &link in &self.route {
+            self.loads.messages[link as usize] += message.count;
+            self.loads.bytes[link as usize] += message.bytes;
+        }
+        Ok(())
+    }
+
+    fn loads(mut self) -> LinkLoads {
+        let Some(lines) = self.lines.filter(|_| !self.steps.is_empty()) else {
+            return self.loads;
+        };
+        let (mut messages, mut bytes) = (0u32, 0u64);
+        for place in 0..self.network.links() {
+            messages = messages.wrapping_add(self.steps[place].0);
+            bytes = bytes.wrapping_add(self.steps[place].1);
+            if messages > 0 {
+                let link = lines.link_at(place as u32) as usize;
+                self.loads.messages[link] += messages;
+                self.loads.bytes[link] += bytes;
+            }
+        }
+        self.loads
     }
 }
 
@@ -150,11 +223,35 @@ mod tests {
         };
         let total = PARALLEL_FROM + 17;
         let all = LinkLoads::count(&torus, total, message).unwrap();
-        let mut one = LinkLoads::empty(torus.links());
-        for i in 0..total {
-            one.add(&torus, message(i), &mut Vec::new()).unwrap();
+        let mut one = Counter::new(&torus, None);
+        (0..total).for_each(|i| one.add(message(i)).unwrap());
+        assert_eq!(all, one.loads());
+    }
+
+    #[test]
+    fn runs_count_on_every_link_as_routes_do() {
+        for torus in [Cartesian::torus(&[3, 90]), Cartesian::mesh(&[200])] {
+            let nodes = torus.nodes();
+            let message = |i: usize| Message {
+                from: (i % nodes) as NodeId,
+                to: (i * 7919 % nodes) as NodeId,
+                bytes: i as u64 % 100,
+                count: 1 + i as u32 % 3,
+            };
+            let total = 5 * nodes + 3;
+            let counted = LinkLoads::count(&torus, total, message).unwrap();
+            let mut walked = LinkLoads::empty(torus.links());
+            for m in (0..total).map(message) {
+                let mut route = Vec::new();
+                torus.route(m.from, m.to, &mut route).unwrap();
+                for link in route {
+                    walked.messages[link as usize] += m.count;
+                    walked.bytes[link as usize] += m.bytes;
+                }
+            }
+            assert!(far_along(&torus, total, message).is_some());
+            assert_eq!(counted, walked);
         }
-        assert_eq!(all, one);
     }
 
     #[test]

@@ -8,11 +8,20 @@ pub type LinkId = u32;
 /// A node or a switch. Ids below `Network::nodes()` are nodes.
 pub type VertexId = u32;
 
-/// Why there is no route.
+/// Links that follow each other on a line, as a range of places (see [`Lines`]).
+pub type Run = std::ops::Range<u32>;
+
+/// Why there is no route, or why routes cannot be followed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RouteError {
     #[error("no route from {from} to {to}: {why}")]
     Missing { from: String, to: String, why: String },
+    /// More links than there is memory for.
+    #[error(
+        "the messages of one step share more than {most} links, counted once for each message: \
+         too many to estimate its time; plan with fewer ranks or other traffic"
+    )]
+    TooLong { most: usize },
 }
 
 /// Why a network, layout or file was refused: one line that names the value and what is allowed.
@@ -25,6 +34,14 @@ impl TopologyError {
     pub fn new(message: impl Into<String>) -> Self {
         let message: String = message.into();
         TopologyError(message.chars().map(|c| if c.is_control() { ' ' } else { c }).collect())
+    }
+
+    /// The same with the line of the file it is about; 0 if that is not known.
+    pub fn at_line(self, line: usize) -> Self {
+        match line {
+            0 => self,
+            _ => TopologyError(format!("line {line}: {}", self.0)),
+        }
     }
 }
 
@@ -52,6 +69,12 @@ pub trait Network: Send + Sync {
 
     /// Appends the links from `from` to `to`, in order, to `out`. Nothing is appended for `from == to`.
     fn route(&self, from: NodeId, to: NodeId, out: &mut Vec<LinkId>) -> Result<(), RouteError>;
+
+    /// The lines that routes follow, where these are so long that routes should not be walked link
+    /// by link.
+    fn lines(&self) -> Option<&dyn Lines> {
+        None
+    }
 
     /// The vertices that a directed link joins, `(from, to)`.
     fn link_ends(&self, link: LinkId) -> (VertexId, VertexId);
@@ -114,6 +137,19 @@ pub trait Network: Send + Sync {
     }
 }
 
+/// Long lines of links. Each link has a *place*, a number below [`Network::links`], so that links
+/// that follow each other on a line have places that follow each other: a route is then a few runs,
+/// however long it is.
+pub trait Lines: Sync {
+    /// Appends the runs of [`Network::route`], none of them empty. Within a run the order of links
+    /// is that of places, not of the route.
+    fn runs(&self, from: NodeId, to: NodeId, out: &mut Vec<Run>) -> Result<(), RouteError>;
+
+    fn link_at(&self, place: u32) -> LinkId;
+
+    fn place_of(&self, link: LinkId) -> u32;
+}
+
 /// `from -> to` of a link, in names.
 pub fn link_name(network: &dyn Network, link: LinkId) -> String {
     let (a, b) = network.link_ends(link);
@@ -143,6 +179,26 @@ pub(crate) mod check {
                     here = b;
                 }
                 assert_eq!(here, to, "{} {from}->{to} {route:?}", network.describe());
+            }
+        }
+    }
+
+    /// The runs of every route have the links of the route.
+    pub fn runs_are_routes(network: &dyn Network, lines: &dyn Lines) {
+        let (mut route, mut runs) = (Vec::new(), Vec::new());
+        for from in 0..network.nodes() as NodeId {
+            for to in 0..network.nodes() as NodeId {
+                route.clear();
+                runs.clear();
+                network.route(from, to, &mut route).unwrap();
+                lines.runs(from, to, &mut runs).unwrap();
+                assert!(runs.iter().all(|run| !run.is_empty()), "{runs:?}");
+                let mut places: Vec<u32> = runs.iter().cloned().flatten().collect();
+                let mut expected: Vec<u32> = route.iter().map(|&l| lines.place_of(l)).collect();
+                places.sort_unstable();
+                expected.sort_unstable();
+                assert_eq!(places, expected, "{} {from}->{to} {route:?}", network.describe());
+                assert!(route.iter().all(|&l| lines.link_at(lines.place_of(l)) == l));
             }
         }
     }

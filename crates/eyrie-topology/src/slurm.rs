@@ -3,95 +3,123 @@
 //! Slurm says which switch a node hangs on, not how wide the links are, so a switch's uplink gets the
 //! bandwidth of all nodes below it divided by `taper` (1 = full bisection).
 
-use std::collections::HashMap;
-
 use serde_yaml_ng::Value;
 
 use crate::cartesian::Cartesian;
 use crate::coords;
-use crate::hostlist::{self, shorten};
+use crate::hostlist::{self, shorten, Size};
+use crate::names::Names;
 use crate::network::{LinkId, Network, NodeId, RouteError, TopologyError, VertexId};
 
-/// A forest of switches with named nodes as leaves. The link pair of vertex v to its parent is 2v (up)
-/// and 2v + 1 (down).
-#[derive(Debug, Clone, PartialEq)]
+/// A forest of switches with named nodes as leaves; the nodes come first. The link pair of vertex v
+/// to its parent is 2v (up) and 2v + 1 (down).
+#[derive(Debug, Clone)]
 pub struct SwitchTree {
-    names: Vec<String>,
-    nodes: usize,
+    nodes: Names,
+    switches: Names,
     parent: Vec<Option<VertexId>>,
-    below: Vec<usize>,
+    /// Nodes below each vertex, itself included.
+    below: Vec<u32>,
+    /// Steps from each vertex up to its root.
+    depth: Vec<u32>,
     taper: f64,
-    by_name: HashMap<String, NodeId>,
 }
 
 /// What a Slurm topology file describes.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub enum SlurmTopology {
     Tree(SwitchTree),
     /// A torus and its node names, in the torus's node order.
     Torus(Cartesian, Vec<String>),
 }
 
-/// One switch or block as read: name, child switches, nodes.
-struct Switch {
-    name: String,
-    children: Vec<String>,
-    nodes: Vec<String>,
+/// One switch or block as written; the lists are host lists.
+#[derive(Clone, Copy)]
+struct Entry<'a> {
+    /// Where it is written; 0 if that is not known.
+    line: usize,
+    name: &'a str,
+    children: Option<&'a str>,
+    nodes: Option<&'a str>,
 }
+
+impl Entry<'_> {
+    fn refuse(&self, why: String) -> TopologyError {
+        TopologyError::new(why).at_line(self.line)
+    }
+}
+
+type Checked = Result<(), TopologyError>;
+/// Visits all switches in order, as often as they are asked for: a file may have millions.
+type Entries<'a> = &'a dyn Fn(&mut Visitor<'_>) -> Checked;
+type Visitor<'a> = dyn FnMut(Entry) -> Checked + 'a;
 
 /// Reads topology.conf with topology/tree (`SwitchName=`) or topology/block (`BlockName=`) lines.
 pub fn parse_conf(text: &str, taper: f64) -> Result<SwitchTree, TopologyError> {
-    let (mut switches, mut blocks) = (Vec::new(), Vec::new());
+    let (mut switches, mut blocks) = (false, false);
     for (number, line) in text.lines().enumerate() {
-        let line = line.split('#').next().unwrap_or("").trim();
-        if line.is_empty() {
-            continue;
+        let keys = Keys::read(line).map_err(|e| e.at_line(number + 1))?;
+        switches |= keys.switch.is_some();
+        blocks |= keys.switch.is_none() && keys.block.is_some();
+        if switches && blocks {
+            let why = "topology.conf mixes SwitchName and BlockName lines: keep one kind";
+            return Err(TopologyError::new(why).at_line(number + 1));
         }
-        let keys = key_values(line, number + 1)?;
-        let get = |key: &str| keys.iter().find(|(k, _)| k == key).map(|(_, v)| v.as_str());
-        let list = |key: &str| get(key).map_or(Ok(Vec::new()), hostlist::expand);
-        if let Some(name) = get("switchname") {
-            switches.push(Switch {
-                name: name.into(),
-                children: list("switches")?,
-                nodes: list("nodes")?,
-            });
-        } else if let Some(name) = get("blockname") {
-            blocks.push(Switch { name: name.into(), children: Vec::new(), nodes: list("nodes")? });
-        } else if get("blocksizes").is_none() {
+    }
+    if !switches && !blocks {
+        return crate::refuse!("topology.conf has no SwitchName and no BlockName line");
+    }
+    let entries = |visit: &mut Visitor<'_>| -> Checked {
+        for (number, line) in text.lines().enumerate() {
+            let keys = Keys::read(line)?;
+            if let Some(name) = keys.switch.or(keys.block) {
+                let children = keys.children.filter(|_| switches);
+                visit(Entry { line: number + 1, name, children, nodes: keys.nodes })?;
+            }
+        }
+        Ok(())
+    };
+    SwitchTree::build(&entries, blocks, taper)
+}
+
+/// What a line of topology.conf says; of a key that comes twice the first.
+#[derive(Default)]
+struct Keys<'a> {
+    switch: Option<&'a str>,
+    block: Option<&'a str>,
+    children: Option<&'a str>,
+    nodes: Option<&'a str>,
+}
+
+impl<'a> Keys<'a> {
+    fn read(line: &'a str) -> Result<Self, TopologyError> {
+        let line = line.split('#').next().unwrap_or("").trim();
+        let (mut keys, mut other, mut sizes) = (Keys::default(), None, None);
+        for word in line.split_whitespace() {
+            let (key, value) = match word.split_once('=') {
+                Some((key, value)) if !value.is_empty() => (key, value.trim_matches('"')),
+                _ => return crate::refuse!("`{}` is not Key=Value", shorten(word)),
+            };
+            let slot = [
+                ("switchname", &mut keys.switch),
+                ("blockname", &mut keys.block),
+                ("switches", &mut keys.children),
+                ("nodes", &mut keys.nodes),
+                ("blocksizes", &mut sizes),
+            ]
+            .into_iter()
+            .find(|(name, _)| key.eq_ignore_ascii_case(name))
+            .map_or(&mut other, |(_, slot)| slot);
+            slot.get_or_insert(value);
+        }
+        if !line.is_empty() && keys.switch.or(keys.block).or(sizes).is_none() {
             return crate::refuse!(
-                "line {}: `{}` has no SwitchName, BlockName or BlockSizes",
-                number + 1,
+                "`{}` has no SwitchName, BlockName or BlockSizes",
                 shorten(line)
             );
         }
+        Ok(keys)
     }
-    match (switches.is_empty(), blocks.is_empty()) {
-        (false, true) => SwitchTree::build(switches, taper),
-        (true, false) => SwitchTree::build(with_root(blocks), taper),
-        (true, true) => crate::refuse!("topology.conf has no SwitchName and no BlockName line"),
-        (false, false) => {
-            crate::refuse!("topology.conf mixes SwitchName and BlockName lines: keep one kind")
-        }
-    }
-}
-
-fn key_values(line: &str, number: usize) -> Result<Vec<(String, String)>, TopologyError> {
-    line.split_whitespace()
-        .map(|word| match word.split_once('=') {
-            Some((key, value)) if !value.is_empty() => {
-                Ok((key.to_ascii_lowercase(), value.trim_matches('"').to_string()))
-            }
-            _ => crate::refuse!("line {number}: `{}` is not Key=Value", shorten(word)),
-        })
-        .collect()
-}
-
-/// Blocks hang on one common switch.
-fn with_root(mut blocks: Vec<Switch>) -> Vec<Switch> {
-    let children = blocks.iter().map(|b| b.name.clone()).collect();
-    blocks.push(Switch { name: "between-blocks".into(), children, nodes: Vec::new() });
-    blocks
 }
 
 /// Reads topology.yaml. `name` picks one of several topologies; without it the cluster default, or else
@@ -127,11 +155,11 @@ pub fn parse_yaml(
     };
     if let Some(tree) = topology.get("tree") {
         let switches = entries(tree, "switches", "switch")?;
-        return Ok(SlurmTopology::Tree(SwitchTree::build(switches, taper)?));
+        return Ok(SlurmTopology::Tree(SwitchTree::build(&switches, false, taper)?));
     }
     if let Some(block) = topology.get("block") {
-        let blocks = with_root(entries(block, "blocks", "block")?);
-        return Ok(SlurmTopology::Tree(SwitchTree::build(blocks, taper)?));
+        let blocks = entries(block, "blocks", "block")?;
+        return Ok(SlurmTopology::Tree(SwitchTree::build(&blocks, true, taper)?));
     }
     match topology.get("torus3d") {
         Some(torus) => {
@@ -154,21 +182,26 @@ fn names(value: &Value, key: &str) -> Result<Vec<String>, TopologyError> {
     string(value, key).map_or(Ok(Vec::new()), |text| hostlist::expand(&text))
 }
 
-fn entries(value: &Value, list: &str, key: &str) -> Result<Vec<Switch>, TopologyError> {
+/// The switches or blocks of a list, to be visited.
+fn entries<'v>(
+    value: &'v Value,
+    list: &'v str,
+    key: &'v str,
+) -> Result<impl Fn(&mut Visitor<'_>) -> Checked + 'v, TopologyError> {
     let Some(items) = value.get(list).and_then(Value::as_sequence) else {
         return crate::refuse!("topology.yaml: `{list}` must be a list");
     };
-    items
-        .iter()
-        .map(|item| match string(item, key) {
-            Some(name) => Ok(Switch {
-                name,
-                children: names(item, "children")?,
-                nodes: names(item, "nodes")?,
-            }),
-            None => crate::refuse!("topology.yaml: an entry of `{list}` has no `{key}: NAME`"),
-        })
-        .collect()
+    Ok(move |visit: &mut Visitor<'_>| {
+        for item in items {
+            let Some(name) = string(item, key) else {
+                return crate::refuse!("topology.yaml: an entry of `{list}` has no `{key}: NAME`");
+            };
+            let (children, nodes) = (string(item, "children"), string(item, "nodes"));
+            let (children, nodes) = (children.as_deref(), nodes.as_deref());
+            visit(Entry { line: 0, name: &name, children, nodes })?;
+        }
+        Ok(())
+    })
 }
 
 /// `dims` as `{x, y, z}` or a list, here or inside `value`.
@@ -243,118 +276,178 @@ fn torus3d(value: &Value) -> Result<(Cartesian, Vec<String>), TopologyError> {
 }
 
 impl SwitchTree {
-    fn build(switches: Vec<Switch>, taper: f64) -> Result<Self, TopologyError> {
+    /// `blocks`: they hang on one common switch.
+    fn build(entries: Entries, blocks: bool, taper: f64) -> Result<Self, TopologyError> {
         if taper.is_nan() || taper < 1.0 {
             return crate::refuse!("taper {taper}: at least 1");
         }
-        let mut names: Vec<String> = Vec::new();
-        let mut by_name = HashMap::new();
-        for switch in &switches {
-            for node in &switch.nodes {
-                if by_name.insert(node.clone(), names.len() as NodeId).is_some() {
-                    return crate::refuse!("node `{}` hangs on two switches", shorten(node));
-                }
-                names.push(node.clone());
+        // First whether it can be expanded at all: most wrong files are refused before anything is
+        // made of them.
+        let mut size = Size::default();
+        entries(&mut |e| {
+            for list in [e.nodes, e.children].into_iter().flatten() {
+                let more = hostlist::check(list).and_then(|more| size.plus(more));
+                size = more.map_err(|why| why.at_line(e.line))?;
             }
+            Ok(())
+        })?;
+        let mut tree = SwitchTree {
+            nodes: Names::default(),
+            switches: Names::default(),
+            parent: Vec::new(),
+            below: Vec::new(),
+            depth: Vec::new(),
+            taper,
+        };
+        let lines = tree.name(entries)?;
+        tree.hang(entries)?;
+        if blocks {
+            tree.add_root()?;
         }
-        let nodes = names.len();
-        if nodes == 0 {
-            return crate::refuse!("the topology names no node");
+        let order = tree.order();
+        if let Some(own) = (0..lines.len()).find(|i| tree.below[tree.nodes.len() + i] == u32::MAX) {
+            let name = shorten(tree.switches.name(own as u32));
+            let why = format!("switch `{name}` is its own ancestor");
+            return Err(TopologyError::new(why).at_line(lines[own]));
         }
-        let mut ids = HashMap::new();
-        for switch in &switches {
-            if ids.insert(switch.name.clone(), names.len() as VertexId).is_some() {
-                return crate::refuse!("switch `{}` is defined twice", shorten(&switch.name));
-            }
-            names.push(switch.name.clone());
+        tree.depth = vec![0; tree.parent.len()];
+        for &vertex in order.iter().rev() {
+            let above = tree.parent[vertex as usize].map_or(0, |p| tree.depth[p as usize]);
+            tree.depth[vertex as usize] = above + 1;
         }
-        let mut parent: Vec<Option<VertexId>> = vec![None; names.len()];
-        for switch in &switches {
-            let own = ids[&switch.name];
-            for node in &switch.nodes {
-                parent[by_name[node] as usize] = Some(own);
-            }
-            for child in &switch.children {
-                match ids.get(child) {
-                    None => {
-                        return crate::refuse!(
-                            "switch `{}` names child `{}`, which is not defined",
-                            shorten(&switch.name),
-                            shorten(child)
-                        )
-                    }
-                    Some(&c) if parent[c as usize].is_some() => {
-                        return crate::refuse!("switch `{}` has two parents", shorten(child))
-                    }
-                    Some(&c) => parent[c as usize] = Some(own),
-                }
-            }
-        }
-        let mut below = vec![0; names.len()];
-        for node in 0..nodes {
-            let (mut at, mut steps) = (node as VertexId, 0);
-            loop {
-                below[at as usize] += 1;
-                steps += 1;
-                match parent[at as usize] {
-                    Some(_) if steps > names.len() => {
-                        return crate::refuse!(
-                            "switch `{}` is its own ancestor",
-                            shorten(&names[at as usize])
-                        )
-                    }
-                    Some(next) => at = next,
-                    None => break,
-                }
-            }
-        }
-        Ok(SwitchTree { names, nodes, parent, below, taper, by_name })
+        Ok(tree)
     }
 
-    fn depth(&self, vertex: VertexId) -> usize {
-        std::iter::successors(Some(vertex), |&v| self.parent[v as usize]).count()
+    /// Takes the names of nodes and switches; returns the switches' lines.
+    fn name(&mut self, entries: Entries) -> Result<Vec<usize>, TopologyError> {
+        entries(&mut |e| {
+            visit(e.nodes, &mut |node| match self.nodes.add(node) {
+                true => Ok(()),
+                false => Err(e.refuse(format!("node `{}` hangs on two switches", shorten(node)))),
+            })
+        })?;
+        if self.nodes.len() == 0 {
+            return crate::refuse!("the topology names no node");
+        }
+        let mut lines = Vec::new();
+        entries(&mut |e| {
+            lines.push(e.line);
+            match self.switches.add(e.name) {
+                true => Ok(()),
+                false => Err(e.refuse(format!("switch `{}` is defined twice", shorten(e.name)))),
+            }
+        })?;
+        Ok(lines)
     }
+
+    /// Hangs nodes and switches on their parents.
+    fn hang(&mut self, entries: Entries) -> Checked {
+        self.parent = vec![None; self.nodes.len() + self.switches.len()];
+        let (mut own, mut node) = (self.nodes.len(), 0);
+        entries(&mut |e| {
+            // Nodes were numbered in this order.
+            visit(e.nodes, &mut |_| {
+                self.parent[node] = Some(own as VertexId);
+                node += 1;
+                Ok(())
+            })?;
+            visit(e.children, &mut |child| {
+                let Some(number) = self.switches.get(child) else {
+                    let (name, child) = (shorten(e.name), shorten(child));
+                    let why =
+                        format!("switch `{name}` names child `{child}`, which is not defined");
+                    return Err(e.refuse(why));
+                };
+                let parent = &mut self.parent[self.nodes.len() + number as usize];
+                if parent.replace(own as VertexId).is_some() {
+                    return Err(e.refuse(format!("switch `{}` has two parents", shorten(child))));
+                }
+                Ok(())
+            })?;
+            own += 1;
+            Ok(())
+        })
+    }
+
+    fn add_root(&mut self) -> Checked {
+        const ROOT: &str = "between-blocks";
+        let root = self.parent.len() as VertexId;
+        if !self.switches.add(ROOT) {
+            return crate::refuse!("switch `{ROOT}` is defined twice");
+        }
+        self.parent[self.nodes.len()..].fill(Some(root));
+        self.parent.push(None);
+        Ok(())
+    }
+
+    /// Counts the nodes below each vertex; returns the vertices from below upwards. Those of a ring
+    /// are not among them, and have `u32::MAX` nodes.
+    fn order(&mut self) -> Vec<VertexId> {
+        let mut children = vec![0u32; self.parent.len()];
+        for parent in self.parent.iter().flatten() {
+            children[*parent as usize] += 1;
+        }
+        let vertices = 0..self.parent.len() as VertexId;
+        let mut order: Vec<VertexId> = vertices.filter(|&v| children[v as usize] == 0).collect();
+        let mut below: Vec<u32> =
+            (0..self.parent.len()).map(|v| u32::from(v < self.nodes.len())).collect();
+        let mut done = 0;
+        while let Some(&vertex) = order.get(done) {
+            done += 1;
+            if let Some(parent) = self.parent[vertex as usize] {
+                below[parent as usize] += below[vertex as usize];
+                children[parent as usize] -= 1;
+                if children[parent as usize] == 0 {
+                    order.push(parent);
+                }
+            }
+        }
+        children.iter().zip(&mut below).filter(|(c, _)| **c > 0).for_each(|(_, b)| *b = u32::MAX);
+        self.below = below;
+        order
+    }
+}
+
+/// Visits the names of a list, if there is one.
+fn visit(list: Option<&str>, visit: &mut dyn FnMut(&str) -> Checked) -> Checked {
+    list.map_or(Ok(()), |list| hostlist::for_each(list, visit))
 }
 
 impl Network for SwitchTree {
     fn describe(&self) -> String {
-        format!(
-            "switch tree of {} nodes and {} switches",
-            self.nodes,
-            self.names.len() - self.nodes
-        )
+        let (nodes, switches) = (self.nodes.len(), self.switches.len());
+        format!("switch tree of {nodes} nodes and {switches} switches")
     }
 
     fn nodes(&self) -> usize {
-        self.nodes
+        self.nodes.len()
     }
 
     fn vertices(&self) -> usize {
-        self.names.len()
+        self.parent.len()
     }
 
     fn links(&self) -> usize {
-        2 * self.names.len()
+        2 * self.parent.len()
     }
 
     fn route(&self, from: NodeId, to: NodeId, out: &mut Vec<LinkId>) -> Result<(), RouteError> {
         let (mut a, mut b) = (from, to);
-        let (mut depth_a, mut depth_b) = (self.depth(a), self.depth(b));
         let mut down = Vec::new();
         while a != b {
-            if depth_a >= depth_b {
+            if self.depth[a as usize] >= self.depth[b as usize] {
                 out.push(2 * a);
                 let Some(next) = self.parent[a as usize] else {
                     return Err(RouteError::Missing {
-                        from: self.names[from as usize].clone(),
-                        to: self.names[to as usize].clone(),
+                        from: self.vertex_name(from),
+                        to: self.vertex_name(to),
                         why: "they have no switch in common".into(),
                     });
                 };
-                (a, depth_a) = (next, depth_a - 1);
+                a = next;
             } else {
                 down.push(2 * b + 1);
-                (b, depth_b) = (self.parent[b as usize].unwrap_or(b), depth_b - 1);
+                b = self.parent[b as usize].unwrap_or(b);
             }
         }
         out.extend(down.into_iter().rev());
@@ -384,10 +477,10 @@ impl Network for SwitchTree {
 
     fn bandwidth_factor(&self, link: LinkId) -> f64 {
         let child = (link / 2) as usize;
-        if child < self.nodes {
+        if child < self.nodes.len() {
             1.0
         } else {
-            (self.below[child] as f64 / self.taper).max(1.0)
+            (f64::from(self.below[child]) / self.taper).max(1.0)
         }
     }
 
@@ -396,11 +489,14 @@ impl Network for SwitchTree {
     }
 
     fn vertex_name(&self, vertex: VertexId) -> String {
-        self.names[vertex as usize].clone()
+        match (vertex as usize).checked_sub(self.nodes.len()) {
+            None => self.nodes.name(vertex).to_string(),
+            Some(switch) => self.switches.name(switch as u32).to_string(),
+        }
     }
 
     fn node_by_name(&self, name: &str) -> Option<NodeId> {
-        self.by_name.get(name).copied()
+        self.nodes.get(name)
     }
 }
 
@@ -423,6 +519,16 @@ mod tests {
     }
 
     #[test]
+    fn a_deep_tree_is_read_in_no_time() {
+        let mut text = String::from("SwitchName=s0 Nodes=n0\n");
+        for i in 1..200_000 {
+            text += &format!("SwitchName=s{i} Switches=s{} Nodes=n{i}\n", i - 1);
+        }
+        let tree = parse_conf(&text, 1.0).unwrap();
+        assert_eq!((tree.nodes(), tree.below[tree.vertices() - 1]), (200_000, 200_000));
+    }
+
+    #[test]
     fn blocks_hang_on_one_switch() {
         let tree = parse_conf(
             "BlockName=b1 Nodes=n[1-4]\nBlockName=b2 Nodes=n[5-8]\nBlockSizes=4,8\n",
@@ -439,9 +545,8 @@ mod tests {
         assert!(
             matches!(parse_yaml(text, None, 1.0).unwrap(), SlurmTopology::Tree(t) if t.nodes() == 4)
         );
-        assert!(
-            matches!(parse_yaml(text, Some("t2"), 1.0).unwrap(), SlurmTopology::Tree(t) if t.names[0] == "m1")
-        );
+        let second = parse_yaml(text, Some("t2"), 1.0).unwrap();
+        assert!(matches!(second, SlurmTopology::Tree(t) if t.vertex_name(0) == "m1"));
         let SlurmTopology::Torus(torus, names) = parse_yaml(text, Some("t3"), 1.0).unwrap() else {
             panic!("a torus is expected")
         };
@@ -466,8 +571,26 @@ mod tests {
             ("SwitchName=a Nodes=n1\nSwitchName=b Nodes=n1", "`n1` hangs on two"),
             ("SwitchName=a Nodes=n[1", "without"),
             ("SwitchName=a Nodes=n1 Switches=b\nSwitchName=b Switches=a", "its own ancestor"),
-            ("Foo", "not Key=Value"),
-            ("Foo=1", "no SwitchName"),
+            (
+                "\nSwitchName=a Nodes=n1\nSwitchName=a Nodes=n2",
+                "line 3: switch `a` is defined twice",
+            ),
+            (
+                "SwitchName=a Nodes=n1\n\nSwitchName=b Switches=c",
+                "line 3: switch `b` names child `c`",
+            ),
+            (
+                "SwitchName=a Nodes=n1\nSwitchName=b Switches=a\nSwitchName=c Switches=a",
+                "line 3: switch `a` has two parents",
+            ),
+            ("SwitchName=a Nodes=n1\nBlockName=b Nodes=n2", "line 2: topology.conf mixes"),
+            ("SwitchName=a Nodes=n1\nSwitchName=b Nodes=n[2-", "line 2: `[` without"),
+            (
+                "SwitchName=a Nodes=n[0-2999999]\nSwitchName=b Nodes=m[0-2999999]",
+                "line 2: more than",
+            ),
+            ("Foo", "line 1: `Foo` is not Key=Value"),
+            ("Foo=1", "line 1: `Foo=1` has no SwitchName"),
         ] {
             let error = parse_conf(text, 1.0).unwrap_err().0;
             assert!(error.contains(fault), "{text}: {error}");

@@ -2,9 +2,9 @@
 //! ring of 3. Routing order X, Y, Z, A, C, B; in the extended order the legs B, C, A come first and serve
 //! as detours round broken nodes (papers: Spare; Ajima et al., "Tofu", IEEE Computer 42(11), 2009).
 
-use crate::cartesian::Cartesian;
+use crate::cartesian::{Cartesian, Trace};
 use crate::coords;
-use crate::network::{LinkId, Network, NodeId, RouteError, TopologyError, VertexId};
+use crate::network::{Lines, LinkId, Network, NodeId, RouteError, Run, TopologyError, VertexId};
 
 const B: usize = 4;
 /// X, Y, Z, A, C, B as axis numbers.
@@ -57,7 +57,7 @@ impl Tofu {
         self.torus.dims()
     }
 
-    fn route_by(&self, from: NodeId, to: NodeId, detour: [usize; 3], out: &mut Vec<LinkId>) {
+    fn route_by(&self, from: NodeId, to: NodeId, detour: [usize; 3], out: &mut impl Trace) {
         let mut here = from;
         if from != to {
             let at = coords::of(from as usize, self.torus.dims());
@@ -94,6 +94,10 @@ impl Network for Tofu {
     fn route(&self, from: NodeId, to: NodeId, out: &mut Vec<LinkId>) -> Result<(), RouteError> {
         self.route_by(from, to, self.detour, out);
         Ok(())
+    }
+
+    fn lines(&self) -> Option<&dyn Lines> {
+        self.torus.is_long().then_some(self as &dyn Lines)
     }
 
     fn link_ends(&self, link: LinkId) -> (VertexId, VertexId) {
@@ -143,6 +147,21 @@ impl Network for Tofu {
     }
 }
 
+impl Lines for Tofu {
+    fn runs(&self, from: NodeId, to: NodeId, out: &mut Vec<Run>) -> Result<(), RouteError> {
+        self.route_by(from, to, self.detour, out);
+        Ok(())
+    }
+
+    fn link_at(&self, place: u32) -> LinkId {
+        self.torus.link_at(place)
+    }
+
+    fn place_of(&self, link: LinkId) -> u32 {
+        self.torus.place_of(link)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -173,6 +192,14 @@ mod tests {
         check::routes_connect(
             &Tofu::new(&[2, 1, 2, 2, 3, 2]).unwrap().with_detour([1, 2, 1]).unwrap(),
         );
+    }
+
+    #[test]
+    fn runs_have_the_links_of_routes() {
+        let net = Tofu::new(&[3, 1, 2, 2, 3, 2]).unwrap();
+        check::runs_are_routes(&net, &net);
+        let net = net.with_detour([1, 2, 1]).unwrap();
+        check::runs_are_routes(&net, &net);
     }
 
     #[test]

@@ -241,11 +241,13 @@ pub enum FromAgent {
         image: ImageId,
         pause_us: u64,
     },
+    /// `passing`: it may well succeed the next time, and nothing need be done.
     CaptureRefused {
         rank: Rank,
         incarnation: Incarnation,
         image: ImageId,
         reason: String,
+        passing: bool,
     },
     /// The rank cannot go on by its own word (divergence, unreachable router, ...): it ends by itself.
     Fatal {

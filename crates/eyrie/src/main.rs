@@ -1,8 +1,11 @@
 //! The `eyrie` command: argument parsing and output, nothing else of weight.
 
 use clap::{CommandFactory, Parser, Subcommand};
+use std::io::Write;
 
 mod cmd;
+mod out;
+mod progress;
 
 /// Keeps MPI jobs running through node failures and node departures.
 ///
@@ -21,6 +24,8 @@ enum Command {
     Run(Box<cmd::run::RunArgs>),
     /// Show the running jobs, or one of them
     Status(cmd::status::StatusArgs),
+    /// Remove what jobs left whose launcher was killed
+    Clean(cmd::clean::CleanArgs),
     /// Let a failure happen in a running job
     Inject(cmd::inject::InjectArgs),
     /// Take a checkpoint of a running job now
@@ -45,10 +50,25 @@ fn refuse(error: &clap::Error) -> ! {
     if error.kind() == clap::error::ErrorKind::ValueValidation {
         let text = error.to_string();
         let line = text.lines().next().unwrap_or_default();
-        eprintln!("eyrie: {}", line.strip_prefix("error: ").unwrap_or(line));
+        out::say(format!("eyrie: {}", line.strip_prefix("error: ").unwrap_or(line)));
         std::process::exit(error.exit_code());
     }
-    error.exit()
+    // Help is output like any other.
+    let printed = error.print().and_then(|()| std::io::stdout().flush());
+    if let (Err(e), false) = (printed, error.use_stderr()) {
+        end_badly(&out::failed(e).into());
+    }
+    std::process::exit(error.exit_code());
+}
+
+/// Says why, unless whoever read the output has left, and ends.
+fn end_badly(e: &anyhow::Error) -> ! {
+    if out::failure_in(e).is_some_and(out::OutputFailed::reader_left) {
+        std::process::exit(out::READER_LEFT);
+    }
+    out::say(format!("eyrie: {e:#}"));
+    let not_runnable = e.downcast_ref::<eyrie_controller::runtime::NotRunnable>();
+    std::process::exit(not_runnable.map_or(1, |e| e.code));
 }
 
 /// A thread's panic is the whole process's: a role that lives on in part would be the worst kind of failure, one that nobody detects.
@@ -65,6 +85,7 @@ fn main() {
     let result = match Cli::try_parse().unwrap_or_else(|e| refuse(&e)).command {
         Command::Run(args) => cmd::run::run(*args),
         Command::Status(args) => cmd::status::run(&args),
+        Command::Clean(args) => cmd::clean::run(&args),
         Command::Inject(args) => cmd::inject::run(args),
         Command::Checkpoint(args) => cmd::checkpoint::run(&args),
         Command::Plan(args) => cmd::plan::run(*args),
@@ -76,10 +97,6 @@ fn main() {
     };
     match result {
         Ok(code) => std::process::exit(code),
-        Err(e) => {
-            eprintln!("eyrie: {e:#}");
-            let not_runnable = e.downcast_ref::<eyrie_controller::runtime::NotRunnable>();
-            std::process::exit(not_runnable.map_or(1, |e| e.code));
-        }
+        Err(e) => end_badly(&e),
     }
 }

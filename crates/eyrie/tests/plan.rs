@@ -242,3 +242,40 @@ fn a_sweep_writes_a_table_and_a_plot_that_repeat() {
     assert_eq!(sequences, sweep("b", more));
     assert!(directory.path().join("a/sequences.svg").exists());
 }
+
+#[test]
+fn a_plan_has_a_bound_and_says_what_it_does_only_when_asked() {
+    let line = "--network mesh:200000 --failed 5 --limit 2500ms";
+    let silent = plan(line);
+    assert!(silent.status.code().is_some_and(|code| code == 1 || code == 2), "{silent:?}");
+    let told = text(&silent.stdout) + &text(&silent.stderr);
+    assert!(told.contains("2.5s") && told.contains("--limit gives more time"), "{told}");
+    assert!(text(&silent.stderr).lines().count() <= 1, "{silent:?}");
+    let asked = text(&plan(&format!("{line} --progress")).stderr);
+    assert!(asked.contains("eyrie: planning: "), "{asked}");
+}
+
+#[test]
+fn a_wrong_topology_file_of_millions_of_lines_is_refused_by_the_line() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut conf = String::new();
+    for i in 0..200_000 {
+        conf += &format!("SwitchName=s{i} Nodes=n[{}-{}]\n", 15 * i, 15 * i + 14);
+    }
+    let file = |last: &str| written(directory.path(), "topology.conf", &format!("{conf}{last}"));
+    for (last, fault) in [
+        ("Foo\n", "line 200001: `Foo` is not Key=Value"),
+        ("SwitchName=x Nodes=n7\n", "line 200001: node `n7` hangs on two switches"),
+        ("SwitchName=x Nodes=m[0-2999999]\n", "line 200001: more than 4000000 host names"),
+    ] {
+        let path = file(last);
+        // A sixth of the memory that three million names as they are would take.
+        let eyrie = env!("CARGO_BIN_EXE_eyrie");
+        let limited =
+            format!("ulimit -v {}; exec {eyrie} plan --network slurm:{path} --failed 1", 400 << 10);
+        let output = Command::new("sh").args(["-c", &limited]).output().expect("sh runs");
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{error}");
+        assert!(error.contains(&path) && error.contains(fault), "{error}");
+    }
+}

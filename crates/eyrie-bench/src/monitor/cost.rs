@@ -41,7 +41,7 @@ pub fn measure(
         })
         .collect();
     for &(processes, threads) in crowds {
-        eprintln!("eyrie monitor: {processes} processes with {threads} threads");
+        crate::say(&format!("eyrie monitor: {processes} processes with {threads} threads"));
         let crowd = Crowd::start(&setup.eyrie, processes, threads)?;
         let (table, values) = one_crowd(setup, effort, (processes, threads), &missing, &mut notes)?;
         drop(crowd);
@@ -90,7 +90,7 @@ fn one_crowd(
                         reader.cold.push(reader.sampler.read_once());
                     }
                 }
-                eprintln!("eyrie monitor: round {} of {}", round + 1, effort.rounds);
+                crate::say(&format!("eyrie monitor: round {} of {}", round + 1, effort.rounds));
                 if !missing.contains(&"process-exporter") {
                     exporter.extend(tools::process_exporter(&setup.tools, 2)?);
                 }

@@ -96,7 +96,7 @@ pub fn measure(setup: &Setup, effort: Effort, processes: usize) -> anyhow::Resul
     let mut alone = Vec::new();
     let mut found: Vec<Found> = EXPERIMENTS.iter().map(|_| Found::default()).collect();
     for round in 0..effort.rounds {
-        eprintln!("eyrie monitor: round {} of {}", round + 1, effort.rounds);
+        crate::say(&format!("eyrie monitor: round {} of {}", round + 1, effort.rounds));
         alone.push(program.run()?);
         for (experiment, found) in EXPERIMENTS.iter().zip(&mut found) {
             run(setup, experiment, &program, found)?;

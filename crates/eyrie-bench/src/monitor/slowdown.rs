@@ -96,7 +96,7 @@ fn real_loops(
     let mut beside: Vec<Vec<f64>> = vec![Vec::new(); WAYS.len()];
     let mut said: Vec<Said> = vec![Said::default(); WAYS.len()];
     for round in 0..effort.rounds {
-        eprintln!("eyrie monitor: round {} of {}", round + 1, effort.rounds);
+        crate::say(&format!("eyrie monitor: round {} of {}", round + 1, effort.rounds));
         alone.push(program.run()?);
         for (at, way) in WAYS.iter().enumerate() {
             let mut options = vec!["--interval".to_string(), format!("{}us", interval.as_micros())];

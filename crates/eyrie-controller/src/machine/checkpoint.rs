@@ -62,7 +62,13 @@ impl Machine {
         }
     }
 
-    pub(super) fn capture_failed(&mut self, life: Life, image: ImageId, cause: String) {
+    pub(super) fn capture_failed(
+        &mut self,
+        life: Life,
+        image: ImageId,
+        cause: String,
+        passing: bool,
+    ) {
         if self.capture_of(life, image).is_none() {
             return;
         }
@@ -74,7 +80,7 @@ impl Machine {
             self.schedule.retry(life.rank, self.now + RETRY_UNPROTECTED);
         }
         self.summary.checkpoints_failed += 1;
-        self.record(Record::CheckpointFailed { rank: life.rank, image, cause });
+        self.record(Record::CheckpointFailed { rank: life.rank, image, cause, passing });
     }
 
     pub(super) fn watch_captures(&mut self) {
@@ -88,7 +94,8 @@ impl Machine {
         for (life, image, begun) in late {
             let waited = if begun { STORE_TIMEOUT } else { BEGIN_TIMEOUT };
             let what = if begun { "the whole image" } else { "its image" };
-            self.capture_failed(life, image, format!("{what} did not arrive within {waited:?}"));
+            let cause = format!("{what} did not arrive within {waited:?}");
+            self.capture_failed(life, image, cause, false);
         }
     }
 

@@ -1,16 +1,13 @@
 //! Tells a program that crashes by its own fault from one that has bad luck.
 
 use super::io::Mark;
+use super::signal::is_own_fault;
+use eyrie_wire::ImageId;
 
 /// Own-fault crashes without progress that end the job.
 const OWN_FAULT_LIMIT: u32 = 3;
 /// Deaths from outside (SIGKILL and the like) without progress that end the job.
 const OUTSIDE_LIMIT: u32 = 50;
-
-/// Whether a process that dies of this signal has done it itself. Ending signals come from outside.
-pub fn is_own_fault(signal: i32) -> bool {
-    !matches!(signal, libc::SIGKILL | libc::SIGTERM | libc::SIGINT | libc::SIGHUP | libc::SIGQUIT)
-}
 
 /// Deaths of one rank in a row without progress between them.
 #[derive(Clone, Default, Debug)]
@@ -18,29 +15,69 @@ pub struct Crashes {
     best: Mark,
     /// Images of the rank that counted at its last death.
     images: u64,
-    own: u32,
+    own: Vec<Option<ImageId>>,
     outside: u32,
 }
 
+/// Deaths without progress that were too many.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Again {
+    pub count: u32,
+    /// The image that each life was started from whose death was its own doing.
+    from: Vec<Option<ImageId>>,
+}
+
 impl Crashes {
-    /// Notes a death by `signal` (`None`: its node was lost) at `mark`, with `images` taken so far. Returns how
-    /// often it died so without progress, when that is too often.
-    pub fn note(&mut self, signal: Option<i32>, mark: Mark, images: u64) -> Option<u32> {
+    /// Notes a death by `signal` (`None`: its node was lost) at `mark`, with `images` taken so far,
+    /// of a life that was started from image `from`. Returns what is known of all such deaths
+    /// without progress, when they are too many.
+    pub fn note(
+        &mut self,
+        signal: Option<i32>,
+        mark: Mark,
+        images: u64,
+        from: Option<ImageId>,
+    ) -> Option<Again> {
         if mark.position > self.best.position
             || mark.output > self.best.output
             || images > self.images
         {
-            self.own = 0;
+            self.own.clear();
             self.outside = 0;
         }
         self.best.position = self.best.position.max(mark.position);
         self.best.output = self.best.output.max(mark.output);
         self.images = self.images.max(images);
-        let own = is_own_fault(signal?);
-        let (count, limit) =
-            if own { (&mut self.own, OWN_FAULT_LIMIT) } else { (&mut self.outside, OUTSIDE_LIMIT) };
-        *count += 1;
-        (*count >= limit).then_some(*count)
+        if is_own_fault(signal?) {
+            self.own.push(from);
+            let count = self.own.len() as u32;
+            return (count >= OWN_FAULT_LIMIT).then(|| Again { count, from: self.own.clone() });
+        }
+        self.outside += 1;
+        let count = self.outside;
+        (count >= OUTSIDE_LIMIT).then(|| Again { count, from: Vec::new() })
+    }
+}
+
+impl Again {
+    /// How often, where, and what follows from it: `for the 3rd time at the same place, …`. That
+    /// the program is at fault is said only when it died so without having been restored from an
+    /// image: else the image, or its restoring, may be.
+    pub fn in_words(&self, signal: i32) -> String {
+        let ordinal = if self.count == 3 { "3rd".into() } else { format!("{}th", self.count) };
+        let by_itself = self.from.iter().any(Option::is_none);
+        let faulty = [libc::SIGSEGV, libc::SIGABRT, libc::SIGFPE, libc::SIGILL];
+        let known = match self.from[..] {
+            [Some(image), ..] if self.from.iter().all(|f| *f == Some(image)) => {
+                format!("each time it was re-executed from image {image}")
+            }
+            [_, ..] if !by_itself => "each time it was re-executed from an image".into(),
+            [_, ..] if faulty.contains(&signal) => {
+                "without progress: the program itself is at fault".into()
+            }
+            _ => "without progress".into(),
+        };
+        format!("for the {ordinal} time at the same place, {known}")
     }
 }
 
@@ -52,12 +89,16 @@ mod tests {
         Mark { position, output }
     }
 
+    fn again(count: u32, lives: usize) -> Again {
+        Again { count, from: vec![None; lives] }
+    }
+
     #[test]
     fn the_third_crash_at_one_place_is_too_many() {
         let mut c = Crashes::default();
-        assert_eq!(c.note(Some(libc::SIGSEGV), mark(5, 10), 0), None);
-        assert_eq!(c.note(Some(libc::SIGSEGV), mark(5, 10), 0), None);
-        assert_eq!(c.note(Some(libc::SIGSEGV), mark(5, 10), 0), Some(3));
+        assert_eq!(c.note(Some(libc::SIGSEGV), mark(5, 10), 0, None), None);
+        assert_eq!(c.note(Some(libc::SIGSEGV), mark(5, 10), 0, None), None);
+        assert_eq!(c.note(Some(libc::SIGSEGV), mark(5, 10), 0, None), Some(again(3, 3)));
     }
 
     #[test]
@@ -68,19 +109,41 @@ mod tests {
                 0 => mark(i, 3),
                 _ => mark(0, 3 + i),
             };
-            assert_eq!(c.note(Some(libc::SIGSEGV), m, 0), None);
+            assert_eq!(c.note(Some(libc::SIGSEGV), m, 0, None), None);
         }
-        c.note(Some(libc::SIGSEGV), mark(0, 0), 0);
-        assert_eq!(c.note(Some(libc::SIGSEGV), mark(0, 0), 1), None);
+        c.note(Some(libc::SIGSEGV), mark(0, 0), 0, None);
+        assert_eq!(c.note(Some(libc::SIGSEGV), mark(0, 0), 1, None), None);
     }
 
     #[test]
     fn kills_from_outside_have_a_generous_bound() {
         let mut c = Crashes::default();
         for _ in 0..49 {
-            assert_eq!(c.note(Some(libc::SIGKILL), mark(0, 0), 0), None);
-            assert_eq!(c.note(None, mark(0, 0), 0), None);
+            assert_eq!(c.note(Some(libc::SIGKILL), mark(0, 0), 0, None), None);
+            assert_eq!(c.note(None, mark(0, 0), 0, None), None);
         }
-        assert_eq!(c.note(Some(libc::SIGKILL), mark(0, 0), 0), Some(50));
+        assert_eq!(c.note(Some(libc::SIGKILL), mark(0, 0), 0, None), Some(again(50, 0)));
+    }
+
+    #[test]
+    fn the_program_is_at_fault_only_where_it_died_without_a_restore() {
+        let said = |signal: i32, lives: [Option<ImageId>; 3]| {
+            let mut c = Crashes::default();
+            let notes = lives.map(|from| c.note(Some(signal), mark(5, 10), 1, from));
+            notes[2].as_ref().unwrap().in_words(signal)
+        };
+        let fault = "the program itself is at fault";
+        for lives in [[None; 3], [None, Some(7), Some(7)]] {
+            assert!(said(libc::SIGSEGV, lives).ends_with(fault));
+            assert!(said(libc::SIGABRT, lives).ends_with(fault));
+            assert!(!said(libc::SIGBUS, lives).contains(fault));
+        }
+        let words = said(libc::SIGSEGV, [Some(7); 3]);
+        assert_eq!(
+            words,
+            "for the 3rd time at the same place, each time it was re-executed from image 7"
+        );
+        let words = said(libc::SIGSEGV, [Some(7), Some(7), Some(6)]);
+        assert!(words.ends_with("each time it was re-executed from an image"), "{words}");
     }
 }

@@ -2,6 +2,7 @@
 
 use super::place::{place, Choice};
 use super::rank::{Death, Recovery, State};
+use super::signal;
 use super::{Command, Life, Machine, Mark, RESTORE_TIMEOUT, SLOWEST_TRANSFER, START_TIMEOUT};
 use crate::record::{Phases, Record};
 use eyrie_wire::control::StartFault;
@@ -45,7 +46,8 @@ impl Machine {
         if let Some(capture) = capture {
             self.schedule.ended(rank, now, None);
             let cause = "the rank died meanwhile".into();
-            self.record(Record::CheckpointFailed { rank, image: capture.image, cause });
+            let image = capture.image;
+            self.record(Record::CheckpointFailed { rank, image, cause, passing: true });
         }
         self.commands.push(Command::Fence(life));
     }
@@ -57,18 +59,10 @@ impl Machine {
             return;
         }
         let mark = Mark { output: mark.output.max(r.output), ..mark };
-        if let Some((signal, count)) = r.count_death(mark) {
-            let text = format!(
-                "rank {} was killed by signal {signal} ({}) for the {count}th time at the same place, without progress: {}",
-                life.rank,
-                super::signal_name(signal),
-                if super::crash::is_own_fault(signal) {
-                    "the program itself is at fault, the job ends"
-                } else {
-                    "the job ends"
-                }
-            )
-            .replace("3th", "3rd");
+        if let Some((signal, again)) = r.count_death(mark) {
+            let words = signal::in_words(signal);
+            let known = again.in_words(signal);
+            let text = format!("rank {} was killed by {words} {known}, the job ends", life.rank);
             return self.end(signal, Some(text));
         }
         let image = match r.way_back() {
@@ -88,6 +82,7 @@ impl Machine {
         r.node = node;
         r.state = State::Restoring;
         let image_id = image.map(|i| i.image);
+        r.started_from = image_id;
         r.deadline = Some(match image {
             Some(i) => now + RESTORE_TIMEOUT + Duration::from_secs(i.bytes / SLOWEST_TRANSFER),
             None => now + START_TIMEOUT,

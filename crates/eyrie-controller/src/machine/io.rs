@@ -97,10 +97,12 @@ pub enum Event {
         image: ImageId,
         pause: Duration,
     },
+    /// `passing`: it may well succeed the next time, and nothing need be done.
     CaptureFailed {
         life: Life,
         image: ImageId,
         reason: String,
+        passing: bool,
     },
     /// The store has committed an image.
     ImageStored {
@@ -152,9 +154,10 @@ pub enum Event {
     Inject(Injection),
     /// Checkpoint one rank, or all.
     Checkpoint(Option<Rank>),
-    /// A signal to `eyrie run` ends the job.
+    /// Something outside the job ends it: a signal to `eyrie run`, output that nobody takes.
     Stop {
-        signal: i32,
+        code: i32,
+        cause: String,
     },
 }
 

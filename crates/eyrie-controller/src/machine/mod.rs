@@ -11,6 +11,7 @@ pub mod place;
 mod pmi;
 mod rank;
 pub mod schedule;
+pub mod signal;
 mod strike;
 
 #[cfg(test)]
@@ -201,8 +202,8 @@ impl Machine {
             }
             Event::ImageBegun { life, image } => self.image_begun(life, image),
             Event::Captured { life, image, pause } => self.captured(life, image, pause),
-            Event::CaptureFailed { life, image, reason } => {
-                self.capture_failed(life, image, reason)
+            Event::CaptureFailed { life, image, reason, passing } => {
+                self.capture_failed(life, image, reason, passing)
             }
             Event::ImageStored { life, image } => self.image_stored(life, image),
             Event::Fatal { life, reason } => {
@@ -243,10 +244,7 @@ impl Machine {
                     }
                 }
             }
-            Event::Stop { signal } => {
-                let text = format!("ended by signal {signal} ({})", signal_name(signal));
-                self.end(128 + signal, Some(text))
-            }
+            Event::Stop { code, cause } => self.end(code, Some(cause)),
         }
     }
 
@@ -283,6 +281,7 @@ impl Machine {
             return;
         }
         self.ended = true;
+        self.miss_all_strikes();
         let summary = self.summary();
         self.record(Record::JobEnded { code, cause, summary });
         self.commands.push(Command::End { code });
@@ -329,7 +328,7 @@ impl Machine {
         r.spoke_pmi |= spoke_pmi;
         match ending {
             Ending::Signal(signal) => {
-                let cause = format!("killed by signal {signal} ({})", signal_name(signal));
+                let cause = format!("killed by {}", signal::in_words(signal));
                 self.fail(life.rank, rank::Death::Signal(signal), cause, None);
             }
             Ending::Code(code) if !r.spoke_pmi => self.finished(life.rank, code),
@@ -419,24 +418,4 @@ fn alone(library: &str) -> String {
         "{library} did not ask through PMI-1 which rank of how many it is{remedy}: each process would compute alone, as rank 0 \
          of 1. Use MPICH 5, for instance `pip install mpich`, and build the program with its mpicc"
     )
-}
-
-/// What a signal means, in words.
-fn signal_name(signal: i32) -> &'static str {
-    match signal {
-        libc::SIGHUP => "hangup",
-        libc::SIGINT => "interrupt",
-        libc::SIGQUIT => "quit",
-        libc::SIGILL => "illegal instruction",
-        libc::SIGTRAP => "trap",
-        libc::SIGABRT => "abort",
-        libc::SIGBUS => "bus error",
-        libc::SIGFPE => "floating point exception",
-        libc::SIGKILL => "kill",
-        libc::SIGSEGV => "segmentation fault",
-        libc::SIGPIPE => "broken pipe",
-        libc::SIGTERM => "terminated",
-        libc::SIGSYS => "bad system call",
-        _ => "signal",
-    }
 }

@@ -3,7 +3,7 @@
 use super::place::Candidate;
 use super::rank::Death;
 use super::{Command, Machine, State};
-use crate::record::Record;
+use crate::record::{ms, Record};
 use eyrie_wire::{Node, Rank};
 use std::time::Duration;
 
@@ -111,7 +111,11 @@ impl Machine {
                 self.commands.push(Command::Pulse { node: node as Node, n });
             } else if !state.answered && now >= state.heard_at + timeout {
                 let silent = now - state.heard_at;
-                let cause = format!("it has not answered for {:.1} s", silent.as_secs_f64());
+                let (silent_for, limit) = (ms(silent), ms(timeout));
+                let cause = format!(
+                    "it has not answered for {silent_for} (--heartbeat-timeout is {limit}: give more if \
+                     it was only slow)"
+                );
                 self.lose_node(node as Node, cause, silent);
             }
         }
@@ -159,5 +163,45 @@ impl Machine {
                 stands_for: n.stands_for,
             })
             .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::schedule::{Interval, Order};
+    use crate::machine::{Config, Event};
+    use eyrie_wire::control::CheckpointMode;
+
+    #[test]
+    fn a_silent_node_is_lost_with_the_time_and_what_to_do_about_it() {
+        let mut machine = Machine::new(Config {
+            job: "j".into(),
+            ranks: 1,
+            nodes: 2,
+            spares: 0,
+            routers: 1,
+            checkpoint_every: Interval::Off,
+            checkpoint_order: Order::Sequential,
+            checkpoint_mode: CheckpointMode::Async,
+            heartbeat_timeout: Duration::from_millis(40),
+            injections: vec![],
+        });
+        let mut lost = String::new();
+        for (at, event) in [(0, Event::AgentUp(0)), (0, Event::AgentUp(1))]
+            .into_iter()
+            .chain((1..60).map(|at| (at, Event::Tick)))
+        {
+            for command in machine.handle(Duration::from_millis(at), event) {
+                if let Command::Record(Record::NodeLost { cause, .. }) = command {
+                    lost = cause;
+                }
+            }
+        }
+        assert_eq!(
+            lost,
+            "it has not answered for 40 ms (--heartbeat-timeout is 40 ms: give more if it was only \
+             slow)"
+        );
     }
 }

@@ -1,6 +1,6 @@
 //! What the controller knows of one rank.
 
-use super::crash::Crashes;
+use super::crash::{Again, Crashes};
 use super::io::{Image, Life, Mark};
 use crate::record::Phases;
 use eyrie_wire::{ImageId, Incarnation, Node, Rank};
@@ -80,6 +80,8 @@ pub struct RankState {
     /// It has caught up (with so many messages) before its agent said that it runs.
     pub replayed_early: Option<u64>,
     pub crashes: Crashes,
+    /// The image that the present life was started from.
+    pub started_from: Option<ImageId>,
     pub output: u64,
     /// When an injected failure struck this life.
     pub struck: Option<Duration>,
@@ -107,6 +109,7 @@ impl RankState {
             recovery: None,
             replayed_early: None,
             crashes: Crashes::default(),
+            started_from: None,
             output: 0,
             struck: None,
             deadline: None,
@@ -144,14 +147,15 @@ impl RankState {
         }
     }
 
-    /// Counts a death at what is known of it; returns how often it died without progress when too often.
-    pub fn count_death(&mut self, mark: Mark) -> Option<(i32, u32)> {
+    /// Counts a death at what is known of it; returns what is known of all without progress when
+    /// they are too many.
+    pub fn count_death(&mut self, mark: Mark) -> Option<(i32, Again)> {
         let death = self.recovery.as_ref()?.death;
         let signal = match death {
             Death::Signal(signal) => Some(signal),
             Death::Outside => None,
         };
-        let count = self.crashes.note(signal, mark, self.images_taken)?;
-        signal.map(|s| (s, count))
+        let again = self.crashes.note(signal, mark, self.images_taken, self.started_from)?;
+        signal.map(|s| (s, again))
     }
 }

@@ -510,7 +510,7 @@ impl Cluster {
             0 => {}
             1 => {
                 let reason = "a foreign socket".to_string();
-                let event = Event::CaptureFailed { life, image, reason };
+                let event = Event::CaptureFailed { life, image, reason, passing: false };
                 self.refused(event, node, life, image);
             }
             n => {
@@ -522,7 +522,7 @@ impl Cluster {
                 self.after(1..20, Happening::Told(Event::ImageBegun { life, image }));
                 if n == 2 {
                     let reason = "disk full".to_string();
-                    let event = Event::CaptureFailed { life, image, reason };
+                    let event = Event::CaptureFailed { life, image, reason, passing: false };
                     return self.refused(event, node, life, image);
                 }
                 let damaged = self.random.gen_bool(0.1);

@@ -55,6 +55,18 @@ impl Strikes {
         }
     }
 
+    /// Takes those that have not struck, as users write them.
+    fn take_left(&mut self) -> Vec<String> {
+        let mut left: Vec<String> = self.given.drain(..).map(|i| i.to_string()).collect();
+        left.extend(self.timed.drain(..).map(|(_, what)| match what {
+            What::Strike(strike) => strike.to_string(),
+            What::Random { left, .. } => format!("random-ranks ({left} left)"),
+        }));
+        let moment = |(strike, when): (Strike, When)| format!("{strike}@{when}");
+        left.extend(self.moments.drain(..).map(moment));
+        left
+    }
+
     fn add_random(&mut self, left: u32, mut random: Box<SmallRng>, now: Duration) {
         if left > 0 {
             let at = now + Duration::from_millis(random.gen_range(RANDOM_GAP_MS));
@@ -76,6 +88,14 @@ impl Strikes {
 }
 
 impl Machine {
+    /// The job is over: what has not struck never will.
+    pub(super) fn miss_all_strikes(&mut self) {
+        for strike in self.strikes.take_left() {
+            let cause = "the job ended before".into();
+            self.record(Record::InjectionMissed { strike, cause });
+        }
+    }
+
     pub(super) fn strike_due(&mut self) {
         for what in self.strikes.take_due(self.now) {
             match what {

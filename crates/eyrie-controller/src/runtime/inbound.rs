@@ -1,6 +1,7 @@
 //! What reaches the controller's main thread from the threads around it.
 
 use super::agents::Link;
+use super::output::OutputFailed;
 use crate::machine::{Image, Life};
 use crossbeam_channel::Sender;
 use eyrie_wire::control::{FromAgent, ImageMeta};
@@ -44,8 +45,8 @@ pub enum Inbound {
         request: String,
         answer: Sender<String>,
     },
-    /// Nobody reads the job's output any more.
-    OutputClosed,
+    /// What the ranks write cannot be passed on any more.
+    OutputFailed(OutputFailed),
     Signal(i32),
     Note(String),
 }

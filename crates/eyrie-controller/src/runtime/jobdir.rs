@@ -2,17 +2,22 @@
 //! is for its owner only.
 
 use anyhow::{bail, Context};
+use eyrie_agent::leftovers::{self, Amount, Leftovers, LOCK};
 use eyrie_wire::auth::{random, Secret};
 use rustix::fs::{flock, FlockOperation};
 use std::fs::{DirBuilder, File, OpenOptions};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// Longest path of a Unix socket in bytes, without its closing zero.
 const MAX_SOCKET_PATH: usize = 107;
 /// Longest name of a job in bytes.
 const MAX_NAME: usize = 64;
+/// How long a name may stay taken by somebody who only looks whether its job lives, or moves a dead
+/// one out of the way.
+const PATIENCE: Duration = Duration::from_millis(500);
 
 /// The directory of a job that lives as long as this value; removed when dropped.
 #[derive(Debug)]
@@ -64,27 +69,19 @@ fn check_name(name: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Takes the job's lock; `None` when its job lives.
-fn try_lock(dir: &Path) -> std::io::Result<Option<File>> {
-    let lock = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(dir.join("lock"))?;
-    match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(Some(lock)),
-        Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
-        Err(e) => Err(e.into()),
-    }
-}
-
 impl JobDir {
-    /// Makes the directory of a new job with its secret. What a dead job of that name left is removed.
+    /// Makes the directory of a new job with its secret. What a dead job of that name left is
+    /// removed. `kvsname` and `ranks` tell whoever cleans up after the job what it had in /dev/shm.
     ///
     /// # Errors
     /// When a job of that name lives, the name is no good, or the directory cannot be written.
-    pub fn create(base: &Path, name: &str, routers: u32) -> anyhow::Result<(JobDir, Secret)> {
+    pub fn create(
+        base: &Path,
+        name: &str,
+        routers: u32,
+        kvsname: &str,
+        ranks: u32,
+    ) -> anyhow::Result<(JobDir, Secret)> {
         check_name(name)?;
         let path = base.join(name);
         let longest = path.join(format!("router-{routers}.sock"));
@@ -95,27 +92,28 @@ impl JobDir {
             );
         }
         let shown = path.display();
-        if path.exists() {
-            if try_lock(&path).with_context(|| format!("cannot use {shown}"))?.is_none() {
-                bail!("a job named {name} is running already; choose another name with --job");
-            }
-            std::fs::remove_dir_all(&path)
-                .with_context(|| format!("cannot remove what a dead job left in {shown}"))?;
+        let failed = || format!("cannot create {shown}; choose another directory with --dir");
+        // Under another name until it is locked and marked: nobody ever sees a job that is half
+        // there.
+        let starting = base.join(format!(".starting-{name}-{}", std::process::id()));
+        if let Some(left) = leftovers::find(&starting) {
+            left.remove().with_context(failed)?;
         }
-        DirBuilder::new().mode(0o700).create(&path).with_context(|| {
-            format!("cannot create {shown}; choose another directory with --dir")
-        })?;
-        let lock = try_lock(&path)?
-            .with_context(|| format!("a job named {name} is starting at the same moment"))?;
-        let dir = JobDir { path, _lock: lock };
+        DirBuilder::new().mode(0o700).create(&starting).with_context(failed)?;
+        let mut dir = JobDir { _lock: lock(&starting).with_context(failed)?, path: starting };
         let secret = Secret(random());
-        OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(dir.path.join("secret"))
+        leftovers::mark(&dir._lock, kvsname, ranks)
+            .and_then(|()| new_file(&dir.path.join("secret")))
             .and_then(|mut f| f.write_all(&secret.0))
-            .with_context(|| format!("cannot write in {}", dir.path.display()))?;
+            .with_context(|| format!("cannot write in {}", base.display()))?;
+        make_way(&path)?;
+        std::fs::rename(&dir.path, &path).map_err(|e| match e.kind() {
+            ErrorKind::DirectoryNotEmpty | ErrorKind::AlreadyExists => {
+                anyhow::anyhow!("a job named {name} is starting at the same moment")
+            }
+            _ => anyhow::Error::new(e).context(failed()),
+        })?;
+        dir.path = path;
         Ok((dir, secret))
     }
 
@@ -127,8 +125,88 @@ impl JobDir {
 impl Drop for JobDir {
     fn drop(&mut self) {
         // Somebody who removed it first has done no harm.
-        let _ = std::fs::remove_dir_all(&self.path);
+        let _ = leftovers::remove_job_dir(&self.path);
     }
+}
+
+fn new_file(path: &Path) -> std::io::Result<File> {
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
+}
+
+/// Makes and takes the lock of a directory that is not yet known as a job's: who else takes it lets
+/// go at once.
+fn lock(dir: &Path) -> std::io::Result<File> {
+    let lock = new_file(&dir.join(LOCK))?;
+    flock(&lock, FlockOperation::LockExclusive)?;
+    Ok(lock)
+}
+
+/// Removes what a dead job left at `path`.
+fn make_way(path: &Path) -> anyhow::Result<()> {
+    let (shown, name) = (path.display(), path.file_name().unwrap_or_default().to_string_lossy());
+    let until = Instant::now() + PATIENCE;
+    while path.symlink_metadata().is_ok() {
+        if let Some(left) = leftovers::find(path) {
+            left.remove()
+                .with_context(|| format!("cannot remove what a dead job left in {shown}"))?;
+        } else if Instant::now() > until {
+            if is_alive(path) {
+                bail!("a job named {name} is running already; choose another name with --job");
+            }
+            bail!(
+                "{shown} is in the way and is no directory of a job of yours; choose another name \
+                 with --job"
+            );
+        } else {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+    Ok(())
+}
+
+/// A dead job whose leftovers were found, and how much they are.
+#[derive(Debug)]
+pub struct DeadJob {
+    pub name: String,
+    pub amount: Amount,
+    left: Leftovers,
+}
+
+impl DeadJob {
+    /// Removes what it left.
+    ///
+    /// # Errors
+    /// When something cannot be removed.
+    pub fn remove(self) -> std::io::Result<()> {
+        self.left.remove()
+    }
+}
+
+/// What jobs that live no more have left below `base`, by name.
+pub fn dead_jobs(base: &Path) -> Vec<DeadJob> {
+    let mut found: Vec<DeadJob> = std::fs::read_dir(base)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| leftovers::find(&entry.path()))
+        .map(|left| DeadJob { name: left.name(), amount: left.amount(), left })
+        .collect();
+    found.sort_by(|a, b| a.name.cmp(&b.name));
+    found
+}
+
+/// How much dead jobs left, in words.
+pub fn in_words(jobs: &[(String, Amount)]) -> String {
+    let several =
+        |n: usize, one: &str, many: &str| format!("{n} {}", if n == 1 { one } else { many });
+    let segments: usize = jobs.iter().map(|j| j.1.segments).sum();
+    let bytes: u64 = jobs.iter().map(|j| j.1.bytes).sum();
+    let shared = match segments {
+        0 => String::new(),
+        n => format!(" and {} in /dev/shm", several(n, "file", "files")),
+    };
+    let directories = several(jobs.len(), "directory", "directories");
+    format!("{directories}{shared}, {:.1} MiB", bytes as f64 / f64::from(1 << 20))
 }
 
 /// The names of the living jobs below `base`.
@@ -139,6 +217,7 @@ pub fn living_jobs(base: &Path) -> Vec<String> {
         .flatten()
         .filter(|entry| is_alive(&entry.path()))
         .filter_map(|entry| entry.file_name().into_string().ok())
+        .filter(|name| check_name(name).is_ok())
         .collect();
     names.sort();
     names
@@ -146,7 +225,7 @@ pub fn living_jobs(base: &Path) -> Vec<String> {
 
 /// Whether the job of this directory lives.
 fn is_alive(dir: &Path) -> bool {
-    let Ok(lock) = File::open(dir.join("lock")) else { return false };
+    let Ok(lock) = File::open(dir.join(LOCK)) else { return false };
     matches!(
         flock(&lock, FlockOperation::NonBlockingLockShared),
         Err(rustix::io::Errno::WOULDBLOCK)
@@ -184,26 +263,75 @@ mod tests {
     fn a_job_dir_is_private_and_goes_with_its_job() {
         let base_dir = private();
         let base = base(Some(base_dir.path())).unwrap();
-        let (dir, _) = JobDir::create(&base, "a", 1).unwrap();
+        let (dir, _) = JobDir::create(&base, "a", 1, "k", 1).unwrap();
         let mode = |p: &Path| p.metadata().unwrap().mode() & 0o777;
         assert_eq!((mode(dir.path()), mode(&dir.path().join("secret"))), (0o700, 0o600));
         assert_eq!(living_jobs(&base), ["a"]);
         assert!(find(&base, "a").is_ok());
-        let error = JobDir::create(&base, "a", 1).unwrap_err().to_string();
+        let error = JobDir::create(&base, "a", 1, "k", 1).unwrap_err().to_string();
         assert!(error.contains("is running already"), "{error}");
         assert!(find(&base, "b").unwrap_err().to_string().contains("running are: a"));
         drop(dir);
         assert!(!base.join("a").exists());
     }
 
+    /// What a job leaves that is killed.
+    fn killed(base: &Path, name: &str) {
+        let (mut dir, _) = JobDir::create(base, name, 1, "k", 1).unwrap();
+        std::fs::write(dir.path().join("control.sock"), b"").unwrap();
+        dir._lock = File::open("/dev/null").unwrap();
+        std::mem::forget(dir);
+    }
+
     #[test]
     fn what_a_dead_job_left_is_replaced() {
         let base = private();
-        std::fs::create_dir(base.path().join("a")).unwrap();
-        std::fs::write(base.path().join("a/control.sock"), b"").unwrap();
+        killed(base.path(), "a");
         assert!(living_jobs(base.path()).is_empty());
-        let (dir, _) = JobDir::create(base.path(), "a", 1).unwrap();
+        let (dir, _) = JobDir::create(base.path(), "a", 1, "k", 1).unwrap();
         assert!(!dir.path().join("control.sock").exists());
+        assert_eq!(living_jobs(base.path()), ["a"]);
+    }
+
+    #[test]
+    fn what_is_no_jobs_is_neither_replaced_nor_cleaned() {
+        let base = private();
+        std::fs::create_dir(base.path().join("a")).unwrap();
+        std::fs::write(base.path().join("a/thesis.tex"), b"years of work").unwrap();
+        let error = JobDir::create(base.path(), "a", 1, "k", 1).unwrap_err().to_string();
+        assert!(error.contains("is in the way"), "{error}");
+        assert!(dead_jobs(base.path()).is_empty());
+        assert!(base.path().join("a/thesis.tex").exists());
+        assert_eq!(std::fs::read_dir(base.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn cleaners_at_once_and_jobs_that_start_meanwhile_do_no_harm() {
+        let base = private();
+        let base = base.path();
+        (0..20).for_each(|i| killed(base, &format!("dead{i}")));
+        let removed = std::sync::atomic::AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    while removed.load(std::sync::atomic::Ordering::SeqCst) < 20 {
+                        for job in dead_jobs(base) {
+                            job.remove().unwrap();
+                            removed.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+                        }
+                    }
+                });
+            }
+            for i in 0..20 {
+                let (dir, _) = JobDir::create(base, &format!("new{i}"), 1, "k", 1).unwrap();
+                assert!(dir.path().join("secret").exists());
+                if i % 2 == 0 {
+                    std::mem::forget(dir);
+                }
+            }
+        });
+        assert_eq!(living_jobs(base).len(), 10);
+        assert_eq!(std::fs::read_dir(base).unwrap().count(), 10);
     }
 
     #[test]
@@ -213,10 +341,10 @@ mod tests {
         assert!(base(Some(open.path())).unwrap_err().to_string().contains("mode 0700"));
         let dir = private();
         for name in ["", "../x", ".x", "a b", &"x".repeat(65)] {
-            assert!(JobDir::create(dir.path(), name, 1).is_err(), "{name}");
+            assert!(JobDir::create(dir.path(), name, 1, "k", 1).is_err(), "{name}");
         }
         let deep = dir.path().join("d".repeat(90));
-        let error = JobDir::create(&deep, "a", 1).unwrap_err().to_string();
+        let error = JobDir::create(&deep, "a", 1, "k", 1).unwrap_err().to_string();
         assert!(error.contains("too long for a socket"), "{error}");
     }
 }

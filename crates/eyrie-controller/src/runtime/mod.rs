@@ -9,6 +9,7 @@ mod journal;
 mod listener;
 mod output;
 mod program;
+mod refusals;
 mod stdin;
 pub mod users;
 pub mod wishes;
@@ -17,6 +18,7 @@ pub use program::NotRunnable;
 
 use crate::inject::{Injection, Strike};
 use crate::machine::schedule::{Interval, Order};
+use crate::machine::signal::in_words;
 use crate::machine::{Command, Config, Event, Life, Machine, Mark};
 use crate::record::{Record, Weight};
 use agents::{Children, Link};
@@ -34,8 +36,9 @@ use inbound::Inbound;
 use jobdir::JobDir;
 use journal::Journal;
 use listener::{Door, Gate};
-use output::{Ledger, Printer};
-use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGPIPE, SIGTERM};
+use output::{Ledger, OutputFailed, Printer};
+use refusals::Refusals;
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::OsString;
 use std::os::unix::fs::DirBuilderExt;
@@ -90,7 +93,9 @@ pub fn run(options: JobOptions) -> anyhow::Result<i32> {
     let journal = Journal::create(options.events.as_deref())?;
     let base = jobdir::base(options.dir.as_deref())?;
     let name = options.job.clone().unwrap_or_else(|| format!("job-{}", std::process::id()));
-    let (dir, secret) = JobDir::create(&base, &name, options.routers)?;
+    let kvsname = format!("eyrie_{:016x}", u64::from_le_bytes(eyrie_wire::auth::random()));
+    let (dir, secret) = JobDir::create(&base, &name, options.routers, &kvsname, options.ranks)?;
+    let cleaned = clean(&base);
     program::link_provider(&mut program, dir.path())?;
     let (inbound_in, inbound) = unbounded();
     let (router_in, router_events) = unbounded();
@@ -132,7 +137,7 @@ pub fn run(options: JobOptions) -> anyhow::Result<i32> {
     });
     let mut job = Job {
         name,
-        kvsname: format!("eyrie_{:016x}", u64::from_le_bytes(eyrie_wire::auth::random())),
+        kvsname,
         ledger: Ledger::new(options.ranks),
         links: BTreeMap::new(),
         fences: Fences::default(),
@@ -142,6 +147,8 @@ pub fn run(options: JobOptions) -> anyhow::Result<i32> {
         stdin_wanted: None,
         end: None,
         quiet_end: false,
+        reader_left: false,
+        refusals: Refusals::default(),
         wishes: Wishes::default(),
         begun: Instant::now(),
         drawn: Instant::now(),
@@ -158,10 +165,27 @@ pub fn run(options: JobOptions) -> anyhow::Result<i32> {
         children,
         machine,
     };
+    cleaned.into_iter().for_each(|text| job.record(Record::Note { text }));
     let code = job.run(&inbound, &router_events);
-    job.finish(&inbound);
+    let code = job.finish(&inbound, code);
     drop(dir);
     Ok(code)
+}
+
+/// Removes what dead jobs left below `base`; says how much.
+fn clean(base: &std::path::Path) -> Vec<String> {
+    let (mut removed, mut said) = (Vec::new(), Vec::new());
+    for job in jobdir::dead_jobs(base) {
+        let (name, amount) = (job.name.clone(), job.amount);
+        match job.remove() {
+            Ok(()) => removed.push((name, amount)),
+            Err(e) => said.push(format!("cannot remove what dead job {name} left: {e}")),
+        }
+    }
+    if !removed.is_empty() {
+        said.push(format!("removed what dead jobs left: {}", jobdir::in_words(&removed)));
+    }
+    said
 }
 
 fn check(options: &JobOptions) -> anyhow::Result<()> {
@@ -270,6 +294,9 @@ struct Job {
     end: Option<i32>,
     /// The user has ended the job, and waits.
     quiet_end: bool,
+    /// Nobody reads the job's output any more.
+    reader_left: bool,
+    refusals: Refusals,
     wishes: Wishes,
 }
 
@@ -347,31 +374,37 @@ impl Job {
                 if taken[0] < meta.stream_offsets[1] || taken[1] < meta.stream_offsets[2] {
                     // It would be lost if the node died now, and the image would not write it again.
                     let reason = "output from before the image has not arrived yet".to_string();
-                    self.tell(Event::CaptureFailed { life, image: image.image, reason });
+                    let image = image.image;
+                    self.tell(Event::CaptureFailed { life, image, reason, passing: true });
                 } else {
                     self.tell(Event::ImageStored { life, image });
                 }
             }
             Inbound::ImageFailed { life, image, reason } => {
-                self.tell(Event::CaptureFailed { life, image, reason })
+                self.tell(Event::CaptureFailed { life, image, reason, passing: false })
             }
             Inbound::Stdin => self.send_stdin(),
             Inbound::User { request, answer } => self.answer(&request, answer),
-            Inbound::OutputClosed => self.stop(SIGPIPE),
+            Inbound::OutputFailed(OutputFailed { code, cause, reader_left }) => {
+                self.reader_left = reader_left;
+                self.stop(code, cause);
+            }
             Inbound::Signal(SIGCHLD) => {
                 for node in self.children.reap() {
                     // Also one that had never connected.
                     self.tell(Event::AgentGone(node));
                 }
             }
-            Inbound::Signal(signal) => self.stop(signal),
+            Inbound::Signal(signal) => {
+                self.stop(128 + signal, format!("ended by {}", in_words(signal)))
+            }
             Inbound::Note(text) => self.record(Record::Note { text }),
         }
     }
 
-    fn stop(&mut self, signal: i32) {
+    fn stop(&mut self, code: i32, cause: String) {
         self.quiet_end = true;
-        self.tell(Event::Stop { signal });
+        self.tell(Event::Stop { code, cause });
     }
 
     fn hear_agent(&mut self, node: Node, message: FromAgent) {
@@ -426,8 +459,8 @@ impl Job {
                 image,
                 pause: Duration::from_micros(pause_us),
             },
-            F::CaptureRefused { rank, incarnation, image, reason } => {
-                Event::CaptureFailed { life: life(rank, incarnation), image, reason }
+            F::CaptureRefused { rank, incarnation, image, reason, passing } => {
+                Event::CaptureFailed { life: life(rank, incarnation), image, reason, passing }
             }
             F::Note { text } => {
                 // What holds for all nodes is said once.
@@ -611,10 +644,25 @@ impl Job {
             self.printer.line(&format!("no more events are written: {e}"));
         }
         self.wishes.hear(&record);
-        if let Some((weight, line)) = record.line() {
-            if weight >= self.options.show {
-                self.printer.line(&line);
+        match &record {
+            Record::CheckpointFailed { rank, cause, passing: false, .. }
+                if !self.refusals.add(*rank, cause) =>
+            {
+                return;
             }
+            Record::JobEnded { .. } => {
+                let refused = self.refusals.in_words().map(|text| (Weight::Normal, text));
+                refused.into_iter().for_each(|line| self.show(line));
+            }
+            _ => {}
+        }
+        record.line().into_iter().for_each(|line| self.show(line));
+    }
+
+    /// Shows a line, unless whoever read our output has left.
+    fn show(&self, (weight, line): (Weight, String)) {
+        if weight >= self.options.show && !self.reader_left {
+            self.printer.line(&line);
         }
     }
 
@@ -711,8 +759,9 @@ impl Job {
         ));
     }
 
-    /// Ends everything: agents, ranks, files.
-    fn finish(mut self, inbound: &Receiver<Inbound>) {
+    /// Ends everything: agents, ranks, files. Returns the exit code, which is `code` unless output
+    /// was lost after all.
+    fn finish(mut self, inbound: &Receiver<Inbound>, code: i32) -> i32 {
         for link in self.links.values() {
             link.send(ToAgent::Shutdown);
         }
@@ -739,17 +788,34 @@ impl Job {
             self.printer.line(&format!("{n} processes hang in the kernel and could not be ended"));
         }
         eyrie_agent::remove_segments(self.shared.iter().flatten());
-        let summary = self.options.json.then(|| self.summary());
         let within = self.quiet_end.then_some(Duration::from_secs(1));
-        self.printer.finish(summary, within);
-    }
-
-    fn summary(&self) -> String {
-        let mut value = serde_json::to_value(self.machine.summary()).unwrap_or_default();
-        if let Some(object) = value.as_object_mut() {
-            object.insert("job".into(), self.name.clone().into());
-            object.insert("code".into(), self.end.into());
+        let now = self.now();
+        let mut lines = Vec::new();
+        let code = match self.printer.finish(within) {
+            // It became known when the ranks had ended already.
+            Some(OutputFailed { code: failed, cause, reader_left }) if code == 0 => {
+                lines.extend((!reader_left).then(|| format!("eyrie: {cause}\n")));
+                // The job is over: where its events cannot be written either, nothing is left to
+                // say it.
+                let _ = self.journal.write(now, &Record::Note { text: cause });
+                failed
+            }
+            _ => code,
+        };
+        let summary = summary(&self.machine, &self.name, code);
+        lines.extend(self.options.json.then(|| summary + "\n"));
+        for line in lines {
+            let _ = std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes());
         }
-        value.to_string()
+        code
     }
+}
+
+fn summary(machine: &Machine, name: &str, code: i32) -> String {
+    let mut value = serde_json::to_value(machine.summary()).unwrap_or_default();
+    if let Some(object) = value.as_object_mut() {
+        object.insert("job".into(), name.into());
+        object.insert("code".into(), code.into());
+    }
+    value.to_string()
 }

@@ -7,6 +7,7 @@ use crossbeam_channel::{unbounded, Receiver, Sender};
 use eyrie_wire::control::{Stream, ToAgent};
 use eyrie_wire::Rank;
 use std::io::{self, IsTerminal, Write};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -43,6 +44,30 @@ impl Ledger {
     }
 }
 
+/// Why what the ranks write cannot be passed on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OutputFailed {
+    /// Exit code of the job.
+    pub code: i32,
+    /// What to say.
+    pub cause: String,
+    /// Whoever read it has left: nobody has to be told.
+    pub reader_left: bool,
+}
+
+impl OutputFailed {
+    fn new(stream: Stream, e: &io::Error) -> OutputFailed {
+        let reader_left = e.kind() == io::ErrorKind::BrokenPipe;
+        let name = match stream {
+            Stream::Stdout => "standard output",
+            Stream::Stderr => "standard error",
+        };
+        // As a shell says of a program that SIGPIPE has ended.
+        let code = if reader_left { 128 + signal_hook::consts::SIGPIPE } else { 1 };
+        OutputFailed { code, cause: format!("{name}: {e}"), reader_left }
+    }
+}
+
 /// Something to write.
 enum Item {
     /// Output of a rank, and whom to tell that it is written.
@@ -57,6 +82,7 @@ enum Item {
 pub struct Printer {
     items: Option<Sender<Item>>,
     thread: Option<JoinHandle<()>>,
+    failed: Arc<OnceLock<OutputFailed>>,
     terminal: bool,
 }
 
@@ -64,8 +90,10 @@ impl Printer {
     pub fn start(inbound: Sender<Inbound>) -> Printer {
         let (items, queue) = unbounded();
         let terminal = io::stderr().is_terminal();
-        let thread = std::thread::spawn(move || write_all(&queue, &inbound));
-        Printer { items: Some(items), thread: Some(thread), terminal }
+        let failed = Arc::new(OnceLock::new());
+        let tell = failed.clone();
+        let thread = std::thread::spawn(move || write_all(&queue, &inbound, &tell));
+        Printer { items: Some(items), thread: Some(thread), failed, terminal }
     }
 
     /// Whether a progress line makes sense.
@@ -92,28 +120,25 @@ impl Printer {
         self.put(Item::Progress(text));
     }
 
-    /// Writes what is queued, waiting for a slow reader at most `within`; `raw` is written last, as it is.
-    pub fn finish(mut self, raw: Option<String>, within: Option<Duration>) {
-        if let Some(raw) = raw {
-            self.put(Item::Line(raw + "\n"));
-        }
+    /// Writes what is queued, waiting for a slow reader at most `within`; says whether output of
+    /// the ranks was lost.
+    pub fn finish(mut self, within: Option<Duration>) -> Option<OutputFailed> {
         self.items = None;
-        let Some(thread) = self.thread.take() else { return };
         let until = within.map(|w| Instant::now() + w);
-        while !thread.is_finished() {
+        while self.thread.as_ref().is_some_and(|thread| !thread.is_finished()) {
             if until.is_some_and(|u| Instant::now() > u) {
-                return;
+                break;
             }
             std::thread::sleep(Duration::from_millis(1));
         }
+        self.failed.get().cloned()
     }
 }
 
-fn write_all(queue: &Receiver<Item>, inbound: &Sender<Inbound>) {
+fn write_all(queue: &Receiver<Item>, inbound: &Sender<Inbound>, failed: &OnceLock<OutputFailed>) {
     // Not std's: it would buffer by lines, and a program's output is passed as it comes.
     let mut progress = false;
     let mut at_line_start = true;
-    let mut closed = false;
     for item in queue {
         if progress {
             progress = false;
@@ -126,9 +151,11 @@ fn write_all(queue: &Receiver<Item>, inbound: &Sender<Inbound>) {
                     Stream::Stdout => write_stdout(&bytes),
                     Stream::Stderr => io::stderr().write_all(&bytes),
                 };
-                if written.is_err() && !closed {
-                    closed = true;
-                    let _ = inbound.send(Inbound::OutputClosed);
+                if let Err(e) = written {
+                    let why = OutputFailed::new(stream, &e);
+                    if failed.set(why.clone()).is_ok() {
+                        let _ = inbound.send(Inbound::OutputFailed(why));
+                    }
                 }
                 if let Some((link, message)) = shown {
                     link.send(message);

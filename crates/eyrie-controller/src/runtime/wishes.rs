@@ -92,7 +92,7 @@ impl Wish {
                 let (pause_ms, total_ms) = (ms(pause), ms(total));
                 self.over(Outcome::Stored { rank, image, bytes, pause_ms, total_ms }, rank);
             }
-            Record::CheckpointFailed { rank, image, cause } if self.begun(*rank, *image) => {
+            Record::CheckpointFailed { rank, image, cause, .. } if self.begun(*rank, *image) => {
                 self.over(Outcome::Failed { rank: *rank, failed: cause.clone() }, *rank);
             }
             Record::RankFailed { rank, cause, .. } => {

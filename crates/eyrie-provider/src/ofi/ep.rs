@@ -96,7 +96,7 @@ pub unsafe extern "C" fn open(
     context: *mut c_void,
 ) -> c_int {
     if !OPEN.load(Ordering::Relaxed).is_null() {
-        eprintln!("eyrie: a second libfabric endpoint in one process is not supported");
+        process::say("a second libfabric endpoint in one process is not supported");
         return -libc::EBUSY;
     }
     // SAFETY: the library gives a whole info and a place for the result.

@@ -90,7 +90,7 @@ pub unsafe extern "C" fn getinfo(
         return -libc::ENODATA;
     }
     if let Err(e) = process::join() {
-        eprintln!("eyrie: {e}");
+        process::say(&e);
         return -libc::ENODATA;
     }
     // SAFETY: `info` is where libfabric wants the result; `hints` as above.

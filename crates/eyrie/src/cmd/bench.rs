@@ -1,5 +1,6 @@
 //! `eyrie bench`: Eyrie measured against the same MPICH without it.
 
+use crate::out;
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use eyrie_bench::{answer, plot, Effort, Question, Setup};
@@ -86,15 +87,15 @@ pub fn run(args: BenchArgs) -> anyhow::Result<i32> {
     let effort = Effort { rounds: rounds.unwrap_or(if quick { 2 } else { 5 }), quick };
     let report = answer(question, &setup, effort)?;
     if json {
-        println!("{}", report.json());
+        out::line(report.json())?;
     } else {
-        print!("{report}");
+        out::text(&report.to_string())?;
     }
     if let (Some(path), Some(chart)) = (plot, report.chart()) {
         plot::draw(chart, &path)?;
     }
     if let Some(warning) = report.warning() {
-        eprintln!("eyrie bench: {warning}");
+        out::say(format!("eyrie bench: {warning}"));
     }
     Ok(0)
 }

@@ -1,6 +1,7 @@
 //! `eyrie checkpoint`: a checkpoint now.
 
 use super::JobPlace;
+use crate::out;
 use eyrie_controller::runtime::jobdir;
 use eyrie_controller::runtime::users::{ask, Request};
 use eyrie_controller::runtime::wishes::Outcome;
@@ -26,9 +27,9 @@ pub fn run(args: &CheckpointArgs) -> anyhow::Result<i32> {
     let answer = ask(&dir, &Request::Checkpoint { rank: args.rank })?;
     let outcomes: Vec<Outcome> = serde_json::from_value(answer["checkpoints"].clone())?;
     if args.json {
-        println!("{answer}");
+        out::line(&answer)?;
     } else {
-        outcomes.iter().for_each(|outcome| println!("{outcome}"));
+        outcomes.iter().try_for_each(out::line)?;
     }
     let failed = outcomes.iter().any(|outcome| matches!(outcome, Outcome::Failed { .. }));
     Ok(failed.into())

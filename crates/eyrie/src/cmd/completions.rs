@@ -1,5 +1,6 @@
 //! `eyrie completions`: for shells.
 
+use crate::out;
 use clap_complete::Shell;
 
 /// Print the completions of a shell.
@@ -9,6 +10,9 @@ pub struct CompletionsArgs {
 }
 
 pub fn run(args: &CompletionsArgs, mut command: clap::Command) -> anyhow::Result<i32> {
-    clap_complete::generate(args.shell, &mut command, "eyrie", &mut std::io::stdout());
+    // It would panic if standard output did not take it.
+    let mut text = Vec::new();
+    clap_complete::generate(args.shell, &mut command, "eyrie", &mut text);
+    out::text(&String::from_utf8(text)?)?;
     Ok(0)
 }

@@ -1,18 +1,21 @@
 //! `eyrie status`: the running jobs, or one of them.
 
-use super::JobPlace;
+use super::{align, JobPlace};
+use crate::out;
 use eyrie_controller::runtime::jobdir;
 use eyrie_controller::runtime::users::{ask, Request};
 use serde_json::Value;
+use std::fmt::Write;
+use std::path::Path;
 
 /// Show the running jobs, or one of them.
 #[derive(clap::Args)]
 pub struct StatusArgs {
-    /// Name of the job; without it, the names of all
+    /// Name of the job; without it, a line for each
     job: Option<String>,
     #[command(flatten)]
     place: JobPlace,
-    /// As JSON
+    /// As JSON: an object, or without a name an array of them
     #[arg(long)]
     json: bool,
 }
@@ -20,55 +23,111 @@ pub struct StatusArgs {
 pub fn run(args: &StatusArgs) -> anyhow::Result<i32> {
     let base = args.place.base()?;
     let Some(job) = &args.job else {
-        let names = jobdir::living_jobs(&base);
-        if args.json {
-            println!("{}", serde_json::json!({ "jobs": names }));
-        } else if names.is_empty() {
-            println!("no job is running in {}", base.display());
-        } else {
-            names.iter().for_each(|name| println!("{name}"));
-        }
-        return Ok(0);
+        return all(&base, args.json);
     };
     let status = ask(&jobdir::find(&base, job)?, &Request::Status)?;
     if args.json {
-        println!("{status}");
+        out::line(&status)?;
     } else {
-        print(&status);
+        out::text(&in_full(&status)?)?;
     }
     Ok(0)
 }
 
-fn print(status: &Value) {
-    let number = |v: &Value| v.as_f64().unwrap_or(0.0);
-    let mib = |v: &Value| number(v) / f64::from(1 << 20);
+/// All jobs. One that does not answer is said, and holds up no other.
+fn all(base: &Path, json: bool) -> anyhow::Result<i32> {
+    let names = jobdir::living_jobs(base);
+    let answers: Vec<anyhow::Result<Value>> = std::thread::scope(|scope| {
+        let asked =
+            names.iter().map(|name| scope.spawn(move || ask(&base.join(name), &Request::Status)));
+        let asked: Vec<_> = asked.collect();
+        let answer = |a: std::thread::ScopedJoinHandle<_>| a.join().expect("a panic ends us");
+        asked.into_iter().map(answer).collect()
+    });
+    let (mut jobs, mut code) = (Vec::new(), 0);
+    for (name, answer) in names.iter().zip(answers) {
+        match answer {
+            Ok(status) => jobs.push(status),
+            // It has ended meanwhile.
+            Err(_) if jobdir::find(base, name).is_err() => {}
+            Err(e) => {
+                out::say(format_args!("eyrie: job {name}: {e:#}"));
+                code = 1;
+            }
+        }
+    }
+    if json {
+        out::line(Value::from(jobs))?;
+    } else if jobs.is_empty() && code == 0 {
+        out::line(format_args!("no job is running in {}", base.display()))?;
+    } else {
+        let header = ["job", "ranks", "elapsed", "failures", "recoveries", "program"];
+        let mut rows = vec![header.map(String::from).to_vec()];
+        rows.extend(jobs.iter().map(row));
+        out::text(&align(&rows))?;
+    }
+    Ok(code)
+}
+
+fn number(v: &Value) -> f64 {
+    v.as_f64().unwrap_or(0.0)
+}
+
+fn text(v: &Value) -> &str {
+    v.as_str().unwrap_or_default()
+}
+
+/// A job in a line.
+fn row(status: &Value) -> Vec<String> {
     let summary = &status["summary"];
-    println!("job         {}", status["job"].as_str().unwrap_or(""));
-    println!("program     {}", status["program"].as_str().unwrap_or(""));
-    println!("elapsed     {:.1} s", number(&summary["elapsed"]));
-    println!("checkpoints {}", summary["checkpoints"]);
-    println!(
+    let lost = match summary["nodes_lost"].as_u64() {
+        None | Some(0) => String::new(),
+        Some(1) => " (1 node)".into(),
+        Some(n) => format!(" ({n} nodes)"),
+    };
+    vec![
+        text(&status["job"]).into(),
+        summary["ranks"].to_string(),
+        format!("{:.1} s", number(&summary["elapsed"])),
+        format!("{}{lost}", summary["rank_failures"]),
+        summary["recoveries"].to_string(),
+        text(&status["program"]).chars().map(|c| if c.is_control() { ' ' } else { c }).collect(),
+    ]
+}
+
+fn in_full(status: &Value) -> Result<String, std::fmt::Error> {
+    let mib = |v: &Value| number(v) / f64::from(1 << 20);
+    let (summary, mut out) = (&status["summary"], String::new());
+    writeln!(out, "job         {}", text(&status["job"]))?;
+    writeln!(out, "program     {}", text(&status["program"]))?;
+    writeln!(out, "elapsed     {:.1} s", number(&summary["elapsed"]))?;
+    writeln!(out, "checkpoints {}", summary["checkpoints"])?;
+    writeln!(
+        out,
         "log         {:.1} MiB in memory, {:.1} MiB on disk",
         mib(&status["log_memory_bytes"]),
         mib(&status["log_disk_bytes"])
-    );
-    println!("store       {:.1} MiB", mib(&status["store_bytes"]));
-    println!(
+    )?;
+    writeln!(out, "store       {:.1} MiB", mib(&status["store_bytes"]))?;
+    writeln!(
+        out,
         "failures    {} of ranks, {} of nodes",
         summary["rank_failures"], summary["nodes_lost"]
-    );
-    println!(
+    )?;
+    writeln!(
+        out,
         "recoveries  {}, the longest {:.3} s",
         summary["recoveries"],
         number(&summary["longest_recovery"])
-    );
+    )?;
     let nodes = status["nodes_up"].as_array().map(Vec::as_slice).unwrap_or_default();
     for (node, up) in nodes.iter().enumerate() {
         let ranks: Vec<String> = (status["ranks"].as_array().into_iter().flatten())
             .filter(|r| r["node"].as_u64() == Some(node as u64))
-            .map(|r| format!("{} ({})", r["rank"], r["state"].as_str().unwrap_or("")))
+            .map(|r| format!("{} ({})", r["rank"], text(&r["state"])))
             .collect();
         let standing = if up.as_bool() == Some(true) { "up  " } else { "lost" };
-        println!("node {node:<6} {standing} {}", ranks.join(", "));
+        writeln!(out, "node {node:<6} {standing} {}", ranks.join(", "))?;
     }
+    Ok(out)
 }

@@ -1,6 +1,7 @@
 //! `eyrie monitor conduct`: what --sync once and always agree with.
 
 use super::args;
+use crate::out;
 use clap::Args;
 use eyrie_monitor::sync::Conductor;
 use eyrie_monitor::units::duration;
@@ -31,11 +32,11 @@ pub fn run(args: &ConductArgs) -> anyhow::Result<i32> {
     let mut conductor =
         Conductor::new(args.listen, interval_ns, key).map_err(anyhow::Error::msg)?;
     let secret = if args.secret.is_none() { ", without a secret" } else { "" };
-    eprintln!(
+    out::say(format_args!(
         "eyrie monitor: conducting every {:?} at {}{secret}",
         args.interval,
         conductor.address()?
-    );
+    ));
     conductor.run(&AtomicBool::new(false));
     Ok(0)
 }

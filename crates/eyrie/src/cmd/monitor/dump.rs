@@ -1,8 +1,10 @@
 //! `eyrie monitor dump`: the ring of a running monitor.
 
 use super::client::{directory, get, living, socket, Place};
+use crate::out::Output;
 use anyhow::bail;
 use clap::Args;
+use std::io::Write;
 
 /// Write the ring of recent samples of a running monitor, as JSON lines.
 ///
@@ -36,6 +38,7 @@ pub fn run(args: &DumpArgs) -> anyhow::Result<i32> {
             }
         }
     };
-    get(&place, if args.latest { "/sample" } else { "/ring" }, &mut std::io::stdout().lock())?;
+    get(&place, if args.latest { "/sample" } else { "/ring" }, &mut Output)?;
+    Output.flush()?;
     Ok(0)
 }

@@ -1,5 +1,6 @@
 //! `eyrie monitor noise`, `bench`, `slowdown` and `papers`: arguments and output of what eyrie-bench measures.
 
+use crate::out;
 use anyhow::Context;
 use clap::Args;
 use eyrie_bench::monitor::{answer, member, Question, Setup, Source};
@@ -121,15 +122,15 @@ fn report(question: &Question, common: &Common, figure: Option<&PathBuf>) -> any
     let rounds = common.rounds.unwrap_or(if common.quick { 2 } else { 5 });
     let report = answer(question, &setup, Effort { rounds, quick: common.quick })?;
     if common.json {
-        println!("{}", report.json());
+        out::line(report.json())?;
     } else {
-        print!("{report}");
+        out::text(&report.to_string())?;
     }
     if let (Some(path), Some(chart)) = (figure, report.chart()) {
         plot::draw(chart, path)?;
     }
     if let Some(warning) = report.warning() {
-        eprintln!("eyrie monitor: {warning}");
+        out::say(format!("eyrie monitor: {warning}"));
     }
     Ok(0)
 }

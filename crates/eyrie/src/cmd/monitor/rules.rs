@@ -1,5 +1,6 @@
 //! `eyrie monitor rules`: the health rules.
 
+use crate::out;
 use clap::Args;
 use eyrie_monitor::health::{rules::DEFAULT, Rules};
 use std::path::PathBuf;
@@ -14,10 +15,10 @@ pub struct RulesArgs {
 
 pub fn run(args: &RulesArgs) -> anyhow::Result<i32> {
     match &args.check {
-        None => print!("{DEFAULT}"),
+        None => out::text(DEFAULT)?,
         Some(path) => {
             let rules = Rules::load(path).map_err(anyhow::Error::msg)?;
-            println!("{}: {} rules", path.display(), rules.rule.len());
+            out::line(format_args!("{}: {} rules", path.display(), rules.rule.len()))?;
         }
     }
     Ok(0)

@@ -1,5 +1,6 @@
 //! `eyrie monitor skew`: how well nodes kept together.
 
+use crate::out;
 use anyhow::{bail, Context};
 use clap::Args;
 use eyrie_monitor::skew::{between_nodes, Histogram, Taken};
@@ -43,22 +44,22 @@ pub fn run(args: &SkewArgs) -> anyhow::Result<i32> {
     between_nodes(&taken, interval_ns).iter().for_each(|ns| apart.add(*ns as i64));
     let (own, apart) = (own.summary(), apart.summary());
     if args.json {
-        println!("{}", json!({ "late": own, "apart": apart }));
+        out::line(json!({ "late": own, "apart": apart }))?;
         return Ok(0);
     }
     let show = |what: &str, s: eyrie_monitor::skew::Summary| {
-        println!(
+        out::line(format_args!(
             "{what} {} samples: median {}, 99 % within {}, at most {}",
             s.count,
             shown(s.median_ns),
             shown(s.p99_ns),
             shown(s.largest_ns as f64)
-        );
+        ))
     };
-    show("late    ", own);
-    show("apart   ", apart);
+    show("late    ", own)?;
+    show("apart   ", apart)?;
     if apart.count == 0 {
-        println!("no moment was taken by two of these recordings");
+        out::line("no moment was taken by two of these recordings")?;
     }
     Ok(0)
 }

@@ -78,7 +78,8 @@ impl Table {
 
 impl Drop for Table {
     fn drop(&mut self) {
-        ratatui::restore();
+        // `restore` would print, and panic where nobody takes it.
+        let _ = ratatui::try_restore();
     }
 }
 

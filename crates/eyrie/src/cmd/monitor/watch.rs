@@ -2,6 +2,7 @@
 
 use super::view::{Rates, Seen};
 use super::{args, client, plain, table};
+use crate::out::{self, Output};
 use anyhow::Context;
 use clap::Args;
 use eyrie_monitor::adapt::Policy;
@@ -115,7 +116,7 @@ pub fn run(args: WatchArgs) -> anyhow::Result<i32> {
     }
     let rules = rules(&args)?;
     let output: Option<Box<dyn Write + Send>> = match &args.json {
-        Some(path) if path.as_os_str() == "-" => Some(Box::new(std::io::stdout())),
+        Some(path) if path.as_os_str() == "-" => Some(Box::new(Output)),
         Some(path) => Some(Box::new(create(path)?)),
         None => None,
     };
@@ -143,7 +144,9 @@ pub fn run(args: WatchArgs) -> anyhow::Result<i32> {
     let (unix, socket) = match own_socket() {
         Ok((listener, guard)) => (Some(listener), Some(guard)),
         Err(why) => {
-            eprintln!("eyrie monitor: `eyrie monitor dump` will not find this one: {why:#}");
+            out::say(format_args!(
+                "eyrie monitor: `eyrie monitor dump` will not find this one: {why:#}"
+            ));
             (None, None)
         }
     };
@@ -173,10 +176,13 @@ pub fn run(args: WatchArgs) -> anyhow::Result<i32> {
         announce(&shared.started, &node);
     }
     if let (Some(address), false) = (scraped_at, live) {
-        eprintln!("eyrie monitor: metrics at http://{address}/metrics");
+        out::say(format_args!("eyrie monitor: metrics at http://{address}/metrics"));
     }
     if !live && !steadiness.locked {
-        eprintln!("eyrie monitor: memory is not locked (no CAP_IPC_LOCK, or ulimit -l): samples may wait for the disk");
+        out::say(
+            "eyrie monitor: memory is not locked (no CAP_IPC_LOCK, or ulimit -l): samples may wait \
+             for the disk",
+        );
     }
     let scribe = Scribe {
         shared: shared.clone(),
@@ -236,20 +242,20 @@ fn create(path: &Path) -> anyhow::Result<File> {
 /// Says which reader was taken, and why no better one.
 fn announce(started: &Started, node: &str) {
     for declined in &started.declined {
-        eprintln!(
+        out::say(format_args!(
             "eyrie monitor: reader {} is not available: {}",
             declined.reader.name(),
             declined.why
-        );
+        ));
     }
-    eprintln!(
+    out::say(format_args!(
         "eyrie monitor: {node}: {} processes every {} with reader {}, {} of CPU time each, {:.4} % of a core",
         started.processes,
         shown(started.interval_ns as f64),
         started.reader.name(),
         shown(started.cost_ns as f64),
         started.cost_ns as f64 / started.interval_ns as f64 * 100.0
-    );
+    ));
 }
 
 /// A socket that is removed with its guard.
@@ -338,17 +344,17 @@ impl Judge {
             if let Some(file) = &mut self.events {
                 let line = serde_json::to_string(event).expect("plain data");
                 if let Err(e) = writeln!(file, "{line}") {
-                    eprintln!("eyrie monitor: cannot write the event {line}: {e}");
+                    out::say(format_args!("eyrie monitor: cannot write the event {line}: {e}"));
                 }
             } else if !self.live {
                 let Event { rule, what, from, to, evidence, .. } = event;
                 let word = |s: &State| format!("{s:?}").to_lowercase();
-                eprintln!(
+                out::say(format_args!(
                     "eyrie monitor: health: {rule}: {what}: {} after {}: {}",
                     word(to),
                     word(from),
                     evidence.said
-                );
+                ));
             }
         }
     }
@@ -386,28 +392,16 @@ impl Scribe {
                     &self.shared.started.accuracy,
                     Some(&names),
                 );
-                if let Err(e) = writeln!(output, "{line}").and_then(|()| output.flush()) {
-                    // Whoever read it has had enough.
-                    if e.kind() == std::io::ErrorKind::BrokenPipe {
-                        return Ok(0);
-                    }
-                    return Err(e).context("cannot write samples");
-                }
+                writeln!(output, "{line}")
+                    .and_then(|()| output.flush())
+                    .context("cannot write samples")?;
             } else if screen.is_some() || !self.scraped {
                 lock(&self.shared.names).update(&frame.processes);
                 let node = rates
                     .take(0, Seen::of_frame(&self.shared.node, &frame, &lock(&self.shared.names)));
                 match &mut screen {
                     Some(screen) => screen.show(vec![node], &lock(&self.shared.health))?,
-                    None => {
-                        if let Err(e) = writeln!(std::io::stdout(), "{}", plain::line(&node)) {
-                            return if e.kind() == std::io::ErrorKind::BrokenPipe {
-                                Ok(0)
-                            } else {
-                                Err(e.into())
-                            };
-                        }
-                    }
+                    None => out::line(plain::line(&node))?,
                 }
             }
             if self.scraped {
@@ -416,7 +410,7 @@ impl Scribe {
         }
         drop(screen);
         if let Some(text) = summary.text() {
-            eprintln!("{text}");
+            out::say(text);
         }
         Ok(0)
     }
@@ -538,7 +532,7 @@ fn others(addresses: &[String], live: bool, samples: Option<u64>) -> anyhow::Res
             count += 1;
             match &mut screen {
                 Some(screen) => screen.show(nodes, &[])?,
-                None => nodes.iter().for_each(|node| println!("{}", plain::line(node))),
+                None => nodes.iter().try_for_each(|node| out::line(plain::line(node)))?,
             }
         }
         match &mut screen {

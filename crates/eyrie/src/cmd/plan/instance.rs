@@ -97,6 +97,10 @@ pub struct InstanceArgs {
     /// How messages share a link: fair, or path (less for longer paths)
     #[arg(long, value_name = "HOW", value_parser = ["fair", "path"])]
     pub sharing: Option<String>,
+
+    /// Say on standard error what is being done, also where that is no terminal
+    #[arg(long)]
+    pub progress: bool,
 }
 
 /// Everything a plan is made from.

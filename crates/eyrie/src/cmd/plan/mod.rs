@@ -2,11 +2,17 @@
 //! results; every decision is eyrie-placement's.
 
 use std::path::PathBuf;
+use std::sync::mpsc::{channel, RecvTimeoutError};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
-use anyhow::{bail, Context};
+use crate::out;
+use crate::progress::Progress;
+use anyhow::{anyhow, bail, Context};
 use clap::{Args, Subcommand};
+use eyrie_controller::inject::parse_duration;
 use eyrie_placement::emit::{self, Format};
-use eyrie_placement::{method, Method, Outcome, Planner};
+use eyrie_placement::{method, Method, Outcome, Planner, Stuck};
 use eyrie_topology::NodeId;
 
 mod instance;
@@ -62,6 +68,10 @@ pub struct PlanArgs {
     /// Draw nodes, spares, failed and moved ranks and link loads as SVG
     #[arg(long, value_name = "FILE.svg")]
     picture: Option<PathBuf>,
+
+    /// Most time that planning may take; methods that have not ended by then are left out
+    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = parse_duration)]
+    limit: Duration,
 }
 
 #[derive(Subcommand)]
@@ -70,30 +80,27 @@ enum PlanCommand {
     Sweep(sweep::SweepArgs),
 }
 
-pub fn run(args: PlanArgs) -> anyhow::Result<i32> {
+pub fn run(mut args: PlanArgs) -> anyhow::Result<i32> {
     if let Some(PlanCommand::Sweep(args)) = args.command {
         return sweep::run(args);
     }
-    let Some(instance_args) = args.instance else {
+    let Some(instance_args) = args.instance.take() else {
         bail!("--network is needed: see eyrie plan --help")
-    };
-    let instance = Instance::read(&instance_args)?;
-    let methods = methods(&args.method, &instance)?;
-    let failed = instance.failed(&args.failed)?;
-    let groups: Vec<Vec<NodeId>> = match args.at_once {
-        true => vec![failed.clone()],
-        false => failed.iter().map(|&n| vec![n]).collect(),
     };
     let formats =
         args.emit.chunks(2).map(|pair| format(&pair[0])).collect::<Result<Vec<_>, _>>()?;
+    let progress = Progress::start(instance_args.progress, "planning: reading the network");
+    within(args.limit, &args, &instance_args, progress, |plan| conclude(&args, &formats, &plan))
+}
 
-    let planner = instance.planner()?;
-    let outcomes = planner.compare(&methods, &groups)?;
-    let chosen = chosen(&outcomes);
+/// Prints and writes a plan; returns the exit code.
+fn conclude(args: &PlanArgs, formats: &[Format], plan: &Plan) -> anyhow::Result<i32> {
+    let Plan { instance, planner, failed, outcomes } = plan;
+    let chosen = chosen(outcomes);
     if args.json {
-        println!("{}", json::text(&instance, &planner, &failed, &outcomes)?);
+        out::line(json::text(instance, planner, failed, outcomes)?)?;
     } else {
-        table::print(&instance, &planner, &failed, &outcomes)?;
+        out::text(&table::text(instance, planner, failed, outcomes)?)?;
     }
     let write = |path: &std::path::Path, text: String| {
         std::fs::write(path, text).with_context(|| format!("writing {}", path.display()))
@@ -110,16 +117,130 @@ pub fn run(args: PlanArgs) -> anyhow::Result<i32> {
             write(pair[1].as_ref(), emit::text(*format, &placed.placement, &host))?;
         }
         if let Some(path) = &args.picture {
-            write(path, picture::svg(&instance, &failed, placed))?;
+            write(path, picture::svg(instance, failed, placed))?;
         }
     }
     Ok(if chosen.is_some_and(|o| o.result.is_ok()) { 0 } else { 2 })
 }
 
-/// The outcome that is written to files: search if it ran, else the first that is not stuck.
+/// A plan and what it was made from.
+struct Plan<'a> {
+    instance: &'a Instance,
+    planner: &'a Planner<'a>,
+    failed: &'a [NodeId],
+    outcomes: Vec<Outcome>,
+}
+
+/// What the planning thread tells.
+enum Told {
+    Doing(String),
+    Ready { failed: Vec<NodeId>, methods: Vec<Method> },
+    Done(Box<Outcome>),
+    Failed(anyhow::Error),
+}
+
+/// Plans in a thread and concludes with what it has when it ends or `limit` is over. The thread
+/// cannot be stopped then: the process ends with it.
+fn within(
+    limit: Duration,
+    args: &PlanArgs,
+    instance_args: &InstanceArgs,
+    progress: Progress,
+    conclude: impl FnOnce(Plan) -> anyhow::Result<i32>,
+) -> anyhow::Result<i32> {
+    let (instance, planner) = (OnceLock::new(), OnceLock::new());
+    let (tell, told) = channel();
+    let until = Instant::now() + limit;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // Nobody listens any more when the time is over.
+            let tell = move |what| drop(tell.send(what));
+            if let Err(e) = work(args, instance_args, &instance, &planner, &tell) {
+                tell(Told::Failed(e));
+            }
+        });
+        let (mut failed, mut methods, mut outcomes) = (Vec::new(), Vec::new(), Vec::new());
+        let mut doing = String::from("the network was being read");
+        let late = loop {
+            match told.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(Told::Doing(what)) => {
+                    progress.now(format!("planning: {what}"));
+                    doing = what;
+                }
+                Ok(Told::Ready { failed: f, methods: m }) => (failed, methods) = (f, m),
+                Ok(Told::Done(outcome)) => outcomes.push(*outcome),
+                Ok(Told::Failed(e)) => return Err(e),
+                Err(RecvTimeoutError::Disconnected) => break false,
+                Err(RecvTimeoutError::Timeout) => break true,
+            }
+        };
+        drop(progress);
+        let concluded = match (instance.get(), planner.get()) {
+            (Some(instance), Some(planner)) if !methods.is_empty() => {
+                complete(planner, &methods, &mut outcomes, limit);
+                conclude(Plan { instance, planner, failed: &failed, outcomes })
+            }
+            _ => Err(anyhow!("no plan within {limit:?} ({doing}): --limit gives more time")),
+        };
+        match (late, concluded) {
+            (true, Ok(code)) => std::process::exit(code),
+            (true, Err(e)) => crate::end_badly(&e),
+            (false, concluded) => concluded,
+        }
+    })
+}
+
+/// Reads everything and runs the methods, telling what is done.
+fn work<'a>(
+    args: &PlanArgs,
+    instance_args: &InstanceArgs,
+    instance: &'a OnceLock<Instance>,
+    planner: &OnceLock<Planner<'a>>,
+    tell: &dyn Fn(Told),
+) -> anyhow::Result<()> {
+    let read = Instance::read(instance_args)?;
+    let instance = instance.get_or_init(|| read);
+    let methods = methods(&args.method, instance)?;
+    let failed = instance.failed(&args.failed)?;
+    let groups: Vec<Vec<NodeId>> = match args.at_once {
+        true => vec![failed.clone()],
+        false => failed.iter().map(|&n| vec![n]).collect(),
+    };
+    tell(Told::Doing("the job before any failure".into()));
+    let made = instance.planner()?;
+    let planner = planner.get_or_init(|| made);
+    tell(Told::Ready { failed, methods: methods.clone() });
+    for (i, &method) in methods.iter().enumerate() {
+        tell(Told::Doing(format!("{} ({} of {})", method.name(), i + 1, methods.len())));
+        tell(Told::Done(Box::new(planner.run(method, &groups)?)));
+    }
+    if let Some(method) = Planner::reference(&methods) {
+        tell(Told::Doing(format!("{} to compare with", method.name())));
+        // Where it is stuck or cut off there is nothing to compare with.
+        planner
+            .run(method, &groups)
+            .into_iter()
+            .for_each(|outcome| tell(Told::Done(Box::new(outcome))));
+    }
+    Ok(())
+}
+
+/// The outcomes of all methods asked for, in order, with break-even; those that did not end say so.
+fn complete(planner: &Planner, methods: &[Method], outcomes: &mut Vec<Outcome>, limit: Duration) {
+    planner.weigh(outcomes);
+    outcomes.truncate(methods.len());
+    let late = methods[outcomes.len()..].iter().map(|&method| {
+        let why = format!("it did not end within {limit:?}: --limit gives more time");
+        Outcome { method, result: Err(Stuck { after: 0, why }) }
+    });
+    outcomes.extend(late);
+}
+
+/// The outcome that is written to files: search if it found anything, else the first that did.
 fn chosen(outcomes: &[Outcome]) -> Option<&Outcome> {
-    let search = outcomes.iter().find(|o| o.method == Method::Search);
-    search.or_else(|| outcomes.iter().find(|o| o.result.is_ok())).or(outcomes.first())
+    let found = |o: &&Outcome| o.result.is_ok();
+    let search = outcomes.iter().find(|o| o.method == Method::Search).filter(found);
+    search.or_else(|| outcomes.iter().find(found)).or(outcomes.first())
 }
 
 fn format(text: &str) -> anyhow::Result<Format> {
@@ -178,4 +299,32 @@ fn detour_lines(
     )];
     lines.extend(report.violations);
     Ok(lines)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        instance: InstanceArgs,
+    }
+
+    #[test]
+    fn methods_that_did_not_end_say_so_and_the_others_stand() {
+        let line = Line::parse_from(["plan", "--network", "torus:7x7"]);
+        let instance = Instance::read(&line.instance).unwrap();
+        let planner = instance.planner().unwrap();
+        let methods = [Method::FirstFree, Method::Best0D, Method::Search];
+        let groups = [vec![instance.laid.home[8]]];
+        let mut outcomes = methods[..2].iter().map(|&m| planner.run(m, &groups).unwrap()).collect();
+        complete(&planner, &methods, &mut outcomes, Duration::from_secs(3));
+        assert_eq!(outcomes.iter().map(|o| o.method).collect::<Vec<_>>(), methods);
+        let search = outcomes[2].result.as_ref().unwrap_err();
+        assert!(search.why.contains("did not end within 3s"), "{}", search.why);
+        assert_eq!(chosen(&outcomes).map(|o| o.method), Some(Method::FirstFree));
+        assert_eq!(outcomes[1].result.as_ref().unwrap().break_even, Some(0));
+    }
 }

@@ -2,8 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use anyhow::{bail, Context};
+use crate::out;
+use crate::progress::Progress;
+use anyhow::{anyhow, bail, Context};
 use clap::Args;
 use eyrie_placement::evaluate::Evaluator;
 use eyrie_placement::{fluid, Method};
@@ -15,7 +18,7 @@ use rand::SeedableRng;
 use rayon::prelude::*;
 
 use super::instance::{Instance, InstanceArgs};
-use super::table::align;
+use crate::cmd::align;
 
 /// Run all failed x spare pairs, or N random failure sequences, and write a table and plots.
 #[derive(Args)]
@@ -51,22 +54,47 @@ pub struct SweepArgs {
 }
 
 pub fn run(args: SweepArgs) -> anyhow::Result<i32> {
+    let count = Count {
+        progress: Progress::start(args.instance.progress, "sweep: reading the network"),
+        done: AtomicUsize::new(0),
+    };
     let instance = Instance::read(&args.instance)?;
     std::fs::create_dir_all(&args.out).with_context(|| format!("making {}", args.out.display()))?;
-    match args.sequences {
-        None => pairs(&instance, &args.out)?,
+    let table = match args.sequences {
+        None => pairs(&instance, &args.out, &count)?,
         Some(0) => bail!("--sequences 0: at least 1"),
-        Some(count) => sequences(&instance, &args, count)?,
-    }
+        Some(sequences) => self::sequences(&instance, &args, sequences, &count)?,
+    };
+    drop(count);
+    out::text(&table)?;
     Ok(0)
+}
+
+/// How much is done, for the progress line.
+struct Count {
+    progress: Progress,
+    done: AtomicUsize,
+}
+
+impl Count {
+    fn begin(&self, what: &str, all: usize) {
+        self.done.store(0, Ordering::Relaxed);
+        self.progress.now(format!("sweep: {what}: 0 of {all}"));
+    }
+
+    fn one_more(&self, what: &str, all: usize) {
+        let done = 1 + self.done.fetch_add(1, Ordering::Relaxed);
+        self.progress.now(format!("sweep: {what}: {done} of {all}"));
+    }
 }
 
 fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     std::fs::write(path, text).with_context(|| format!("writing {}", path.display()))
 }
 
-/// Every rank's node fails, every spare takes it over: messages on the busiest link and slowdown.
-fn pairs(instance: &Instance, out: &Path) -> anyhow::Result<()> {
+/// Every rank's node fails, every spare takes it over: messages on the busiest link and slowdown,
+/// as a table.
+fn pairs(instance: &Instance, out: &Path, count: &Count) -> anyhow::Result<String> {
     let evaluator =
         Evaluator { network: instance.network.as_ref(), traffic: &instance.job.traffic };
     let base = evaluator.count(instance.laid.home.clone())?;
@@ -74,6 +102,7 @@ fn pairs(instance: &Instance, out: &Path) -> anyhow::Result<()> {
     let pairs: Vec<(u32, NodeId)> = (0..instance.job.ranks() as u32)
         .flat_map(|rank| instance.laid.spares.iter().map(move |&spare| (rank, spare)))
         .collect();
+    count.begin("pairs", pairs.len());
     let results: Vec<(u64, f64)> = pairs
         .par_iter()
         .map_init(
@@ -81,6 +110,7 @@ fn pairs(instance: &Instance, out: &Path) -> anyhow::Result<()> {
             |scratch, &pair| {
                 let counted = evaluator.apply(&base, &[pair], scratch)?;
                 let step_s = fluid::step_time(&evaluator, &counted, &instance.machine)?;
+                count.one_more("pairs", pairs.len());
                 Ok((counted.score.messages, step_s / before_s))
             },
         )
@@ -105,13 +135,27 @@ fn pairs(instance: &Instance, out: &Path) -> anyhow::Result<()> {
             format!("{:.2}x", ratios[ratios.len() - 1]),
         ]);
     }
-    print!("{}", align(&rows));
-    plot_pairs(&out.join("pairs.svg"), instance, &by_load)
+    plot_pairs(&out.join("pairs.svg"), instance, &by_load)?;
+    Ok(align(&rows))
 }
 
-/// A plotting error with the file's name.
-fn drawing<E: std::error::Error + Send + Sync + 'static>(path: &Path, e: E) -> anyhow::Error {
-    anyhow::Error::new(e).context(format!("drawing {}", path.display()))
+type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
+type Drawn<'a> = Result<(), DrawingAreaErrorKind<<SVGBackend<'a> as DrawingBackend>::ErrorType>>;
+
+/// Draws into an SVG file. In memory first: the backend by itself does not say when the disk is
+/// full.
+fn draw(
+    path: &Path,
+    size: (u32, u32),
+    what: impl for<'a> FnOnce(&Area<'a>) -> Drawn<'a>,
+) -> anyhow::Result<()> {
+    let mut svg = String::new();
+    let root = SVGBackend::with_string(&mut svg, size).into_drawing_area();
+    what(&root)
+        .and_then(|()| root.present())
+        .map_err(|e| anyhow!("drawing {}: {e}", path.display()))?;
+    drop(root);
+    write(path, &svg)
 }
 
 fn plot_pairs(
@@ -122,10 +166,9 @@ fn plot_pairs(
     let largest = by_load.values().flatten().copied().fold(1.0, f64::max);
     let most = by_load.keys().last().copied().unwrap_or(1);
     let title = format!("{}, {}", instance.network.describe(), instance.job.traffic.name);
-    let root = SVGBackend::new(path, (760, 440)).into_drawing_area();
-    let draw = || -> Result<(), DrawingAreaErrorKind<_>> {
+    draw(path, (760, 440), |root| {
         root.fill(&WHITE)?;
-        let mut chart = ChartBuilder::on(&root)
+        let mut chart = ChartBuilder::on(root)
             .caption(title, ("sans-serif", 18))
             .margin(14)
             .x_label_area_size(42)
@@ -147,9 +190,8 @@ fn plot_pairs(
             chart.draw_series([low, high].map(|y| Circle::new((x, y), 3, BLUE.filled())))?;
             chart.draw_series([Circle::new((x, middle), 6, RED.filled())])?;
         }
-        root.present()
-    };
-    draw().map_err(|e| drawing(path, e))
+        Ok(())
+    })
 }
 
 /// What one method reaches after one failure of one sequence.
@@ -159,7 +201,12 @@ struct Point {
     moved: usize,
 }
 
-fn sequences(instance: &Instance, args: &SweepArgs, count: usize) -> anyhow::Result<()> {
+fn sequences(
+    instance: &Instance,
+    args: &SweepArgs,
+    count: usize,
+    counted: &Count,
+) -> anyhow::Result<String> {
     let ranks = instance.job.ranks();
     if args.failures == 0 || args.failures > ranks {
         bail!("--failures {}: 1 to {ranks}", args.failures);
@@ -183,6 +230,8 @@ fn sequences(instance: &Instance, args: &SweepArgs, count: usize) -> anyhow::Res
     .to_vec()];
     let mut lines: Vec<(String, Vec<(f64, f64)>)> = Vec::new();
     for &method in &methods {
+        let what = format!("sequences of {}", method.name());
+        counted.begin(&what, count);
         let trails: Vec<Vec<Point>> = (0..count)
             .into_par_iter()
             .map(|i| {
@@ -193,6 +242,7 @@ fn sequences(instance: &Instance, args: &SweepArgs, count: usize) -> anyhow::Res
                     let rank = *left.next()?;
                     Some(vec![if by_rank { at[rank] } else { instance.job.home[rank] }])
                 })?;
+                counted.one_more(&what, count);
                 let placed = outcomes.into_iter().filter_map(|o| o.result.ok());
                 Ok(placed
                     .map(|p| Point { load: p.score.messages, ratio: p.ratio, moved: p.moved })
@@ -234,8 +284,8 @@ fn sequences(instance: &Instance, args: &SweepArgs, count: usize) -> anyhow::Res
         lines.push((method.name(), line));
     }
     write(&args.out.join("sweep.csv"), &csv)?;
-    print!("{}", align(&table));
-    plot_sequences(&args.out.join("sequences.svg"), instance, count, args.failures, &lines)
+    plot_sequences(&args.out.join("sequences.svg"), instance, count, args.failures, &lines)?;
+    Ok(align(&table))
 }
 
 fn plot_sequences(
@@ -248,10 +298,9 @@ fn plot_sequences(
     let largest = lines.iter().flat_map(|(_, l)| l).map(|p| p.1).fold(1.0, f64::max);
     let title =
         format!("{}, {}, worst of {count}", instance.network.describe(), instance.job.traffic.name);
-    let root = SVGBackend::new(path, (820, 460)).into_drawing_area();
-    let draw = || -> Result<(), DrawingAreaErrorKind<_>> {
+    draw(path, (820, 460), |root| {
         root.fill(&WHITE)?;
-        let mut chart = ChartBuilder::on(&root)
+        let mut chart = ChartBuilder::on(root)
             .caption(title, ("sans-serif", 18))
             .margin(14)
             .x_label_area_size(42)
@@ -278,8 +327,6 @@ fn plot_sequences(
             .position(SeriesLabelPosition::UpperLeft)
             .background_style(WHITE.mix(0.85))
             .border_style(BLACK.mix(0.3))
-            .draw()?;
-        root.present()
-    };
-    draw().map_err(|e| drawing(path, e))
+            .draw()
+    })
 }

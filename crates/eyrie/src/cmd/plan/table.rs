@@ -1,36 +1,23 @@
 //! The short table that `eyrie plan` prints.
 
+use std::fmt::Write;
+
 use eyrie_placement::{Outcome, Planner};
 use eyrie_topology::{coords, NodeId};
 
 use super::instance::Instance;
 use super::{chosen, detour_lines, seconds};
+use crate::cmd::align;
 
-/// Columns aligned by their widest cell, the first to the left, the others to the right.
-pub fn align(rows: &[Vec<String>]) -> String {
-    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let width = |c: usize| rows.iter().filter_map(|r| r.get(c)).map(|s| s.chars().count()).max();
-    let widths: Vec<usize> = (0..columns).map(|c| width(c).unwrap_or(0)).collect();
-    let mut out = String::new();
-    for row in rows {
-        let cells = row.iter().enumerate().map(|(c, s)| match c {
-            0 => format!("{s:<w$}", w = widths[c]),
-            _ if c + 1 == columns => s.clone(),
-            _ => format!("{s:>w$}", w = widths[c]),
-        });
-        out += cells.collect::<Vec<_>>().join("  ").trim_end();
-        out += "\n";
-    }
-    out
-}
-
-pub fn print(
+pub fn text(
     instance: &Instance,
     planner: &Planner,
     failed: &[NodeId],
     outcomes: &[Outcome],
-) -> anyhow::Result<()> {
-    println!(
+) -> anyhow::Result<String> {
+    let mut text = String::new();
+    writeln!(
+        text,
         "{}, job {} ({} ranks), spares {} ({}), {}",
         instance.network.describe(),
         coords::format_dims(&instance.laid.shape),
@@ -38,28 +25,31 @@ pub fn print(
         instance.spares,
         instance.laid.spares.len(),
         instance.job.traffic.name,
-    );
+    )?;
     let names: Vec<String> = failed.iter().map(|&n| instance.node_name(n)).collect();
-    println!(
+    writeln!(
+        text,
         "failed: {}; before: busiest link {} messages, step {}",
         names.join("  "),
         planner.before().score.messages,
         seconds(planner.before_s())
-    );
-    instance.laid.notes.iter().for_each(|note| println!("note: {note}"));
-    println!();
+    )?;
+    instance.laid.notes.iter().try_for_each(|note| writeln!(text, "note: {note}"))?;
+    writeln!(text)?;
     let header = ["method", "busiest link", "slowdown", "step", "ranks moved", "break-even", ""];
     let mut rows = vec![header.map(String::from).to_vec()];
     rows.extend(outcomes.iter().map(row));
-    print!("{}", align(&rows));
+    text += &align(&rows);
     if let Some(outcome) = chosen(outcomes) {
-        println!();
+        writeln!(text)?;
         if let Ok(placed) = &outcome.result {
-            println!("{}: {}", outcome.method.name(), summary(&placed.steps));
+            writeln!(text, "{}: {}", outcome.method.name(), summary(&placed.steps))?;
         }
-        detour_lines(planner, failed, outcome)?.iter().for_each(|line| println!("{line}"));
+        for line in detour_lines(planner, failed, outcome)? {
+            writeln!(text, "{line}")?;
+        }
     }
-    Ok(())
+    Ok(text)
 }
 
 fn row(outcome: &Outcome) -> Vec<String> {
@@ -102,19 +92,5 @@ fn summary(steps: &[String]) -> String {
         0 => "nothing has to move".into(),
         n if n > SHOWN => format!("{}; and {} more", steps[..SHOWN].join("; "), n - SHOWN),
         _ => steps.join("; "),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::align;
-
-    #[test]
-    fn columns_line_up() {
-        let row = |a: &str, b: &str, c: &str| [a, b, c].map(String::from).to_vec();
-        assert_eq!(
-            align(&[row("m", "load", ""), row("search", "1", "x")]),
-            "m       load\nsearch     1  x\n"
-        );
     }
 }
