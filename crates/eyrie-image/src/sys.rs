@@ -143,7 +143,9 @@ pub const MADV_MERGEABLE: usize = 12;
 pub const MADV_HUGEPAGE: usize = 14;
 pub const MADV_NOHUGEPAGE: usize = 15;
 pub const MADV_DONTDUMP: usize = 16;
+pub const MADV_DODUMP: usize = 17;
 pub const MADV_WIPEONFORK: usize = 18;
+pub const MADV_KEEPONFORK: usize = 19;
 
 pub const SIG_BLOCK: usize = 0;
 pub const SIG_SETMASK: usize = 2;

@@ -20,6 +20,15 @@ const MAPPINGS_MAX: usize = 1 << 17;
 /// A stretch of addresses.
 pub type Range = (u64, u64);
 
+/// Advice that keeps memory from a child; it is lifted for the moment of the clone.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Lifted {
+    pub range: Range,
+    /// A bit of [`advice`].
+    pub advice: u32,
+}
+
 /// The content of a shared mapping at the moment of the capture.
 #[derive(Clone, Copy)]
 pub struct SharedCopy {
@@ -46,10 +55,29 @@ pub struct Region {
     pub len: usize,
 }
 
+impl Region {
+    /// What lies of it between two addresses within it.
+    fn part(&self, start: u64, end: u64) -> Region {
+        let mut part = *self;
+        let skipped = start - self.record.start;
+        (part.record.start, part.record.end) = (start, end);
+        if part.record.object != NO_OBJECT {
+            part.record.offset += skipped;
+        }
+        if part.data != 0 {
+            part.data += skipped as usize;
+            part.len = part.len.saturating_sub(skipped as usize).min((end - start) as usize);
+        }
+        part
+    }
+}
+
 /// What the first look found.
 pub struct FirstLook {
     /// All mapped stretches, joined where they touch.
     pub mapped: List<Range>,
+    /// Private anonymous mappings that hold pages of their own, for [`FirstLook::wiped_here`].
+    held: List<Range>,
     pub copies: List<SharedCopy>,
     /// Bytes of shared memory copied.
     pub shared_bytes: u64,
@@ -106,11 +134,14 @@ impl FirstLook {
         let (mut look, buf) = unsafe {
             let look = FirstLook {
                 mapped: scratch.list(MAPPINGS_MAX)?,
+                held: scratch.list(MAPPINGS_MAX)?,
                 copies: scratch.list(4096)?,
                 shared_bytes: 0,
             };
             (look, scratch.take::<u8>(65536)?)
         };
+        // SAFETY: as above.
+        let mut scan = unsafe { Scan::new(scratch)? };
         let looked = for_each_line(b"/proc/self/maps\0", buf, |line| {
             let Some(line) = maps::parse(line) else { return Ok(()) };
             add_range(&mut look.mapped, line.start, line.end)?;
@@ -118,6 +149,9 @@ impl FirstLook {
                 return Ok(());
             }
             check(&line)?;
+            if !line.shared() && line.ino == 0 && scan.any(line.start, line.end).unwrap_or(false) {
+                look.held.push((line.start, line.end))?;
+            }
             let deleted = line.name.ends_with(b" (deleted)");
             if line.shared() && line.prot() != 0 && (line.prot() & sys::PROT_WRITE != 0 || deleted)
             {
@@ -126,6 +160,7 @@ impl FirstLook {
             }
             Ok(())
         });
+        scan.close();
         // Copied after the list is read: new mappings in between would move lines.
         let copied = looked.and_then(|()| look.copy_shared());
         if let Err(refusal) = copied {
@@ -175,6 +210,42 @@ impl FirstLook {
             None => Ok(()),
         })?;
         subtract(self.mapped.as_slice(), here.as_slice(), |start, end| missing.push((start, end)))
+    }
+
+    /// Stretches that are wiped in this process, a child (MADV_WIPEONFORK), put into `wiped`.
+    /// Gives whether it had to look: only where memory that held pages is empty here is
+    /// /proc/self/smaps read, which costs more than the clone. This process is no image then: the
+    /// question has changed what the memory tells a core dump.
+    pub fn wiped_here(
+        &self,
+        buf: &mut [u8],
+        scan: &mut Scan,
+        wiped: &mut List<Range>,
+    ) -> Result<bool, Refusal> {
+        let mut look = false;
+        for &range in self.held.as_slice() {
+            let held = scan.any(range.0, range.1).map_err(refused("finding the pages in use"))?;
+            // Memory that the kernel may drop at any time (MAP_DROPPABLE) alone does not take this.
+            look |= !held && advise(range, sys::MADV_DODUMP).is_ok();
+        }
+        if !look {
+            return Ok(false);
+        }
+        let mut range = (0, 0);
+        for_each_line(b"/proc/self/smaps\0", buf, |text| {
+            if let Some(line) = maps::parse(text) {
+                range = (line.start, line.end);
+            } else if let Some(flags) = text.strip_prefix(b"VmFlags:") {
+                let mut details = Details::default();
+                read_flags(flags, &mut details);
+                let droppable = details.flags & map_flag::DROPPABLE != 0;
+                if details.advice & advice::WIPE_ON_FORK != 0 && !droppable {
+                    wiped.push(range)?;
+                }
+            }
+            Ok(())
+        })?;
+        Ok(true)
     }
 }
 
@@ -271,6 +342,8 @@ pub struct AddressSpace {
     pub objects: List<ObjectEntry>,
     /// What the image leaves out; grows by the copies made on the way.
     cuts: List<Range>,
+    /// Advice that this process does not see, because it was lifted.
+    lifted: List<Lifted>,
     /// How many of the objects, from the first on, are deleted files of known size.
     pub orphans: usize,
     text: &'static mut [u8],
@@ -284,29 +357,34 @@ struct Details {
 }
 
 impl AddressSpace {
-    /// An empty description; `cuts` is what the image leaves out.
+    /// An empty description; `cuts` is what the image leaves out, `lifted` advice that it is to
+    /// have besides what this process sees.
     ///
     /// # Safety
     /// Must not outlive the scratch.
-    pub unsafe fn new(scratch: &mut Scratch, cuts: &[Range]) -> Result<AddressSpace, Refusal> {
+    pub unsafe fn new(
+        scratch: &mut Scratch,
+        cuts: &[Range],
+        lifted: &[Lifted],
+    ) -> Result<AddressSpace, Refusal> {
         // SAFETY: handed on to the caller.
         let mut space = unsafe {
             AddressSpace {
                 regions: scratch.list(MAPPINGS_MAX)?,
                 objects: scratch.list(32768)?,
                 cuts: scratch.list(cuts.len() + MAPPINGS_MAX)?,
+                lifted: scratch.list(lifted.len())?,
                 orphans: 0,
                 text: scratch.take(PATH_LEN_MAX + 1)?,
             }
         };
-        for cut in cuts {
-            space.cuts.push(*cut)?;
-        }
+        cuts.iter().try_for_each(|cut| space.cuts.push(*cut))?;
+        lifted.iter().try_for_each(|l| space.lifted.push(*l))?;
         Ok(space)
     }
 
     /// Reads all mappings of this process with their flags. `fp` gets the lengths of the kernel's
-    /// own mappings and the ids of vDSO and C library. Stretches in `not_forked` get that advice.
+    /// own mappings and the ids of vDSO and C library.
     ///
     /// # Safety
     /// Must not outlive the scratch.
@@ -314,7 +392,6 @@ impl AddressSpace {
         &mut self,
         scratch: &mut Scratch,
         look: &FirstLook,
-        not_forked: &[Range],
         fp: &mut Fingerprint,
     ) -> Result<(), Refusal> {
         // SAFETY: handed on to the caller.
@@ -345,14 +422,7 @@ impl AddressSpace {
                 }
             }
             Ok(())
-        })?;
-        for region in self.regions.as_mut_slice() {
-            let r = &mut region.record;
-            if not_forked.iter().any(|n| n.0 < r.end && n.1 > r.start) {
-                r.advice |= advice::DONT_FORK;
-            }
-        }
-        Ok(())
+        })
     }
 
     /// # Safety
@@ -419,21 +489,26 @@ impl AddressSpace {
             let next = cuts.filter(|c| c.1 > at && c.0 < end).min_by_key(|c| c.0).copied();
             let stop = next.map_or(end, |c| c.0.max(at));
             if at < stop {
-                let mut part = region;
-                let skipped = at - region.record.start;
-                part.record.start = at;
-                part.record.end = stop;
-                if part.record.object != NO_OBJECT {
-                    part.record.offset += skipped;
-                }
-                if part.data != 0 {
-                    part.data += skipped as usize;
-                    part.len = part.len.saturating_sub(skipped as usize);
-                    part.len = part.len.min((stop - at) as usize);
-                }
-                self.regions.push(part)?;
+                self.add_advised(region.part(at, stop))?;
             }
             at = next.map_or(end, |c| c.1);
+        }
+        Ok(())
+    }
+
+    /// Adds a region, parted where lifted advice begins and ends: a mapping that lost its advice
+    /// may have become one with its neighbours.
+    fn add_advised(&mut self, region: Region) -> Result<(), Refusal> {
+        let (mut at, end) = (region.record.start, region.record.end);
+        while at < end {
+            let borders = self.lifted.as_slice().iter().flat_map(|l| [l.range.0, l.range.1]);
+            let stop = borders.filter(|b| *b > at && *b < end).min().unwrap_or(end);
+            let mut part = region.part(at, stop);
+            for l in self.lifted.as_slice().iter().filter(|l| l.range.0 <= at && at < l.range.1) {
+                part.record.advice |= l.advice;
+            }
+            self.regions.push(part)?;
+            at = stop;
         }
         Ok(())
     }
@@ -533,7 +608,8 @@ impl AddressSpace {
             let has = if region.data != 0 {
                 region.len > 0
             } else {
-                holds_own_pages(&region.record) && scan.any(&region.record)?
+                holds_own_pages(&region.record)
+                    && scan.any(region.record.start, region.record.end)?
             };
             region.record.flags |= has as u32 * map_flag::HAS_PAGES;
         }
@@ -566,8 +642,7 @@ fn whole_copy(line: &Line, region: &mut Region) -> Result<(), Refusal> {
 }
 
 fn holds_own_pages(m: &Mapping) -> bool {
-    let none = map_flag::SHARED | map_flag::DROPPABLE | map_flag::SPECIAL;
-    m.flags & none == 0 && m.advice & advice::WIPE_ON_FORK == 0
+    m.flags & (map_flag::SHARED | map_flag::DROPPABLE | map_flag::SPECIAL) == 0
 }
 
 /// Two-letter flags of smaps (Documentation/filesystems/proc.rst).
@@ -645,9 +720,13 @@ impl Scan {
         sys::close(self.pagemap);
     }
 
-    fn any(&mut self, m: &Mapping) -> Result<bool, i32> {
+    /// Whether there is such a page between two addresses.
+    fn any(&mut self, start: u64, end: u64) -> Result<bool, i32> {
+        if self.without != 0 {
+            return Ok(self.ask_ioctl(start, end, 1)?.0 > 0);
+        }
         let mut any = false;
-        self.runs(m.start, m.end, |_, _| {
+        self.runs(start, end, |_, _| {
             any = true;
             Ok(false)
         })?;
@@ -847,27 +926,35 @@ pub unsafe fn release_copies(regions: &List<Region>, look: &FirstLook) {
     }
 }
 
-/// Undoes MADV_DONTFORK on the stretches a child has missed.
-pub fn let_fork(ranges: &[Range]) -> Result<(), Refusal> {
-    for &(start, end) in ranges {
-        // SAFETY: changes only what a fork does.
-        unsafe { sys::madvise(start as usize, (end - start) as usize, sys::MADV_DOFORK) }.map_err(
-            |_| Refusal::Mapping {
-                start,
-                what: "memory that a device uses and no child may inherit",
-                name: Text::new(b""),
-            },
-        )?;
+/// Takes advice off, so that a child gets the memory.
+pub fn lift(lifted: &[Lifted]) -> Result<(), Refusal> {
+    for l in lifted {
+        let (what, undone) = match l.advice {
+            advice::DONT_FORK => {
+                ("memory that a device uses and no child may inherit", sys::MADV_DOFORK)
+            }
+            _ => ("memory that no child may inherit", sys::MADV_KEEPONFORK),
+        };
+        let refuse = Refusal::Mapping { start: l.range.0, what, name: Text::new(b"") };
+        advise(l.range, undone).map_err(|_| refuse)?;
     }
     Ok(())
 }
 
-/// Sets MADV_DONTFORK again.
-pub fn forbid_fork(ranges: &[Range]) {
-    for &(start, end) in ranges {
-        // SAFETY: changes only what a fork does.
-        let _ = unsafe { sys::madvise(start as usize, (end - start) as usize, sys::MADV_DONTFORK) };
+/// Gives the advice again that [`lift`] took off.
+pub fn give_back(lifted: &[Lifted]) {
+    for l in lifted {
+        let what = match l.advice {
+            advice::DONT_FORK => sys::MADV_DONTFORK,
+            _ => sys::MADV_WIPEONFORK,
+        };
+        let _ = advise(l.range, what);
     }
+}
+
+fn advise((start, end): Range, what: usize) -> sys::SysResult {
+    // SAFETY: only advice that changes what a fork or a core dump does.
+    unsafe { sys::madvise(start as usize, (end - start) as usize, what) }
 }
 
 #[cfg(test)]

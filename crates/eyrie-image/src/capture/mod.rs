@@ -22,7 +22,7 @@ use crate::stream::Kind;
 use crate::sys::{self, nr};
 use crate::{Mode, Outcome, Request};
 use descriptors::Table;
-use memory::{AddressSpace, FirstLook, Range, Scan};
+use memory::{AddressSpace, FirstLook, Lifted, Range, Scan};
 use output::Output;
 use scratch::{List, Scratch};
 use state::State;
@@ -124,9 +124,11 @@ unsafe extern "C" fn work(job: *mut c_void, rsp: u64) {
 struct Board {
     verdict: AtomicU32,
     missing: AtomicU32,
-    ranges: [Range; BOARD_RANGES],
+    ranges: [Lifted; BOARD_RANGES],
 }
-const BOARD_RANGES: usize = 200;
+const BOARD_RANGES: usize = 4096;
+/// Attempts to clone: one finds mappings that are missing, one those that are wiped.
+const ATTEMPTS: usize = 3;
 const PENDING: u32 = 0;
 const STARTED: u32 = 1;
 const MISSING: u32 = 2;
@@ -141,7 +143,9 @@ struct Engine<'a> {
     state: State,
     look: FirstLook,
     cuts: List<Range>,
-    not_forked: List<Range>,
+    lifted: List<Lifted>,
+    /// A child has looked for wiped memory, and what it has found is lifted.
+    unwiped: bool,
     taken_unix_ns: u64,
     pid: u32,
 }
@@ -181,14 +185,15 @@ impl Engine<'_> {
             }
         };
         // SAFETY: as above.
-        let not_forked = unsafe { scratch.list(BOARD_RANGES)? };
+        let lifted = unsafe { scratch.list(BOARD_RANGES)? };
         let mut engine = Engine {
             request,
             table,
             state,
             look,
             cuts,
-            not_forked,
+            lifted,
+            unwiped: false,
             taken_unix_ns: sys::clock_ns(0),
             pid: sys::getpid() as u32,
         };
@@ -223,32 +228,44 @@ impl Engine<'_> {
         let len = size_of::<Board>().next_multiple_of(sys::PAGE) as u64;
         self.cuts.push((at as u64, at as u64 + len))?;
         let board = at as *mut Board;
-        let started = loop {
-            // SAFETY: the board is mapped, zero-filled or reset, and shared with one child only.
-            let attempt = unsafe { self.clone_writer(scratch, board) };
-            match attempt {
-                Ok(Some(pid)) => break Ok(pid),
-                Ok(None) if self.not_forked.as_slice().is_empty() => {
-                    // SAFETY: the child has ended its part; the first `missing` ranges are set.
-                    let ranges = unsafe {
-                        let count = (*board).missing.load(Ordering::Acquire) as usize;
-                        &(&(*board).ranges)[..count.min(BOARD_RANGES)]
-                    };
-                    let listed = ranges.iter().try_for_each(|r| self.not_forked.push(*r));
-                    if let Err(refusal) = listed.and_then(|()| memory::let_fork(ranges)) {
-                        break Err(refusal);
-                    }
-                    // SAFETY: the board is ours again.
-                    unsafe { (*board).verdict.store(PENDING, Ordering::Release) };
-                }
-                Ok(None) => break Err(Refusal::Writer),
-                Err(refusal) => break Err(refusal),
-            }
-        };
-        memory::forbid_fork(self.not_forked.as_slice());
+        // SAFETY: the board is mapped, zero-filled, and ours alone.
+        let started = unsafe { self.clone_until_whole(scratch, board) };
+        memory::give_back(self.lifted.as_slice());
         // SAFETY: mapped above; the child has its own mapping of it.
         let _ = unsafe { sys::munmap(at, size_of::<Board>()) };
         started
+    }
+
+    /// Clones until a child has all memory, and gives its id.
+    ///
+    /// # Safety
+    /// The board must be fresh.
+    unsafe fn clone_until_whole(
+        &mut self,
+        scratch: &mut Scratch,
+        board: *mut Board,
+    ) -> Result<i32, Refusal> {
+        for _ in 0..ATTEMPTS {
+            // SAFETY: handed on to the caller, or reset by `lift`.
+            if let Some(pid) = unsafe { self.clone_writer(scratch, board)? } {
+                return Ok(pid);
+            }
+            // SAFETY: the child has ended its part: the board is ours alone.
+            let board = unsafe { &mut *board };
+            self.lift(board)?;
+        }
+        Err(Refusal::Writer)
+    }
+
+    /// Takes the advice off that the child has named, and resets the board for the next one.
+    fn lift(&mut self, board: &mut Board) -> Result<(), Refusal> {
+        let count = board.missing.load(Ordering::Acquire) as usize;
+        let named = &board.ranges[..count.min(BOARD_RANGES)];
+        named.iter().try_for_each(|l| self.lifted.push(*l))?;
+        memory::lift(named)?;
+        self.unwiped |= named.iter().all(|l| l.advice != format::advice::DONT_FORK);
+        board.verdict.store(PENDING, Ordering::Release);
+        Ok(())
     }
 
     /// One attempt: the child's id, or `None` when it misses memory.
@@ -293,20 +310,10 @@ impl Engine<'_> {
             }
             let _ = sys::call3(nr::CLOSE_RANGE, out + 1, u32::MAX as usize, 0);
         }
-        // SAFETY: the scratch is the child's own and never released.
-        let missing = unsafe { self.find_missing(scratch) };
         // SAFETY: the parent waits for the verdict before it touches the board.
         let board = unsafe { &mut *board };
-        let verdict = match &missing {
-            Ok(list) if list.as_slice().is_empty() => STARTED,
-            Ok(list) if list.as_slice().len() <= BOARD_RANGES => {
-                let ranges = list.as_slice();
-                board.ranges[..ranges.len()].copy_from_slice(ranges);
-                board.missing.store(ranges.len() as u32, Ordering::Release);
-                MISSING
-            }
-            _ => FAILED,
-        };
+        // SAFETY: the scratch is the child's own and never released.
+        let verdict = unsafe { self.find_missing(scratch, board) }.unwrap_or(FAILED);
         tell(&board.verdict, verdict);
         if verdict != STARTED {
             return writer_exit::TRY_AGAIN;
@@ -319,14 +326,37 @@ impl Engine<'_> {
         }
     }
 
+    /// What advice keeps from this child, put on the board; gives the verdict.
+    ///
     /// # Safety
-    /// The list must not outlive the scratch.
-    unsafe fn find_missing(&self, scratch: &mut Scratch) -> Result<List<Range>, Refusal> {
+    /// Only in the child.
+    unsafe fn find_missing(
+        &self,
+        scratch: &mut Scratch,
+        board: &mut Board,
+    ) -> Result<u32, Refusal> {
         // SAFETY: handed on to the caller.
-        let (buf, mut here, mut missing) =
-            unsafe { (scratch.take::<u8>(65536)?, scratch.list(1 << 17)?, scratch.list(4096)?) };
-        self.look.missing_here(buf, &mut here, &mut missing)?;
-        Ok(missing)
+        let (buf, mut here, mut ranges) = unsafe {
+            (scratch.take::<u8>(65536)?, scratch.list(1 << 17)?, scratch.list(BOARD_RANGES)?)
+        };
+        self.look.missing_here(buf, &mut here, &mut ranges)?;
+        let mut advice = format::advice::DONT_FORK;
+        let mut verdict = if ranges.as_slice().is_empty() { STARTED } else { MISSING };
+        if verdict == STARTED && !self.unwiped {
+            // SAFETY: as above.
+            let mut scan = unsafe { Scan::new(scratch)? };
+            let looked = self.look.wiped_here(buf, &mut scan, &mut ranges);
+            scan.close();
+            if looked? {
+                (advice, verdict) = (format::advice::WIPE_ON_FORK, MISSING);
+            }
+        }
+        let found = ranges.as_slice();
+        for (place, &range) in board.ranges.iter_mut().zip(found) {
+            *place = Lifted { range, advice };
+        }
+        board.missing.store(found.len() as u32, Ordering::Release);
+        Ok(verdict)
     }
 
     /// Writes the whole stream and gives its length in bytes.
@@ -337,13 +367,13 @@ impl Engine<'_> {
         let mut fp = fingerprint::of_this_node();
         // SAFETY: all of it is used within this function, before the scratch goes.
         unsafe {
-            let mut space = AddressSpace::new(scratch, self.cuts.as_slice())?;
+            let (cuts, lifted) = (self.cuts.as_slice(), self.lifted.as_slice());
+            let mut space = AddressSpace::new(scratch, cuts, lifted)?;
             for orphan in self.table.orphans.as_slice() {
                 space.objects.push(memory::ObjectEntry { record: orphan.object, path: &[] })?;
             }
             space.orphans = space.objects.as_slice().len();
-            let not_forked = self.not_forked.as_slice();
-            let taken = space.take(scratch, &self.look, not_forked, &mut fp);
+            let taken = space.take(scratch, &self.look, &mut fp);
             let written = taken.and_then(|()| {
                 let mut scan = Scan::new(scratch)?;
                 let mut out = Output::new(scratch, self.request.out_fd, lend)?;

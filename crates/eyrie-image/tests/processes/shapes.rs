@@ -80,6 +80,9 @@ fn memory(dir: &Path, mode: Mode) {
         ("huge", libc::MADV_HUGEPAGE),
         ("small", libc::MADV_NOHUGEPAGE),
         ("unforked", libc::MADV_DONTFORK),
+        ("beside unforked", -1),
+        ("wiped", libc::MADV_WIPEONFORK),
+        ("beside wiped", -1),
         ("undumped", libc::MADV_DONTDUMP),
         ("sequential", libc::MADV_SEQUENTIAL),
     ]
@@ -127,6 +130,11 @@ fn memory(dir: &Path, mode: Mode) {
     for (name, at) in &all {
         println!("{name} {:x} {}", sum(*at, LEN), flags_at(*at));
     }
+    // The program's own children are still kept from what it kept them from.
+    let child_sees = |at: *mut u8| in_child(|| sum(at, LEN) as i32 & 0x7f);
+    let wiped = all["wiped"];
+    println!("a child of it: {:?} {:?}", child_sees(wiped), child_sees(all["beside wiped"]));
+    println!("a child of it: {:?}", child_sees(all["unforked"]));
     // SAFETY: within the mappings made above.
     unsafe {
         println!("sparse {:x}", sum(sparse.add(1 << 30), 4096));
@@ -151,6 +159,23 @@ fn memory(dir: &Path, mode: Mode) {
     println!("{}", named("[vdso]"));
     println!("{}", named("[heap]").split('-').next().unwrap());
     println!("{}", named("[stack]").split(' ').next().unwrap().split('-').nth(1).unwrap());
+}
+
+/// How a child ends that only does this: its exit code, or the signal that killed it.
+fn in_child(work: impl FnOnce() -> i32) -> Result<i32, i32> {
+    let mut status = 0;
+    // SAFETY: the child only computes; the status is ours.
+    unsafe {
+        let child = libc::fork();
+        if child == 0 {
+            libc::_exit(work());
+        }
+        assert_eq!(libc::waitpid(child, &mut status, 0), child);
+    }
+    if libc::WIFSIGNALED(status) {
+        return Err(libc::WTERMSIG(status));
+    }
+    Ok(libc::WEXITSTATUS(status))
 }
 
 /// Uses about 1 KiB of stack a level.
