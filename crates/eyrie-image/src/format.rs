@@ -7,13 +7,11 @@ use core::mem::size_of;
 /// First bytes of a Header record.
 pub const MAGIC: [u8; 8] = *b"EYRIEIMG";
 /// Version of the payloads below; another one is refused.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Longest opaque `meta` in a Header record, bytes.
 pub const META_MAX: usize = 4096;
 /// Longest path in a record, bytes, without the NUL.
 pub const PATH_LEN_MAX: usize = 4095;
-/// Longest payload of a record of file content, bytes.
-pub const MAX_FILE_PIECE: usize = 256 * 1024;
 /// The stretch of addresses the restorer lives and works in. No captured mapping may touch it, and
 /// the restored process unmaps all of it as its first step, so nothing of a restore is ever
 /// captured again. It lies between where Linux puts position-independent programs (up to
@@ -201,10 +199,12 @@ pub mod map_flag {
     pub const VDSO: u32 = 1 << 7;
     /// Huge pages from the pool; bits 24 to 31 hold the binary logarithm of their size.
     pub const HUGETLB: u32 = 1 << 8;
+    /// A shared mapping whose content is all in the image: where it has no pages are zeros.
+    pub const WHOLE: u32 = 1 << 9;
     /// The kernel's own mappings of every process.
     pub const SPECIAL: u32 = VVAR | VVAR_VCLOCK | VDSO;
     pub const HUGETLB_SHIFT: u32 = 24;
-    pub const ALL: u32 = 0x1ff | 0xff << HUGETLB_SHIFT;
+    pub const ALL: u32 = 0x3ff | 0xff << HUGETLB_SHIFT;
 }
 
 /// Advice given for a mapping, as bits.
@@ -251,10 +251,11 @@ pub mod object_kind {
     /// A file on a disk that is mapped shared and writable: opened again; the mapped range gets
     /// its content back once the whole image has been read.
     pub const SHARED_FILE: u32 = 2;
-    /// A file in a memory file system, mapped shared and writable: replaced by a new file of the
-    /// same name with the captured content.
+    /// A file in /dev/shm that is mapped shared and writable: replaced by a new file of the same
+    /// name; its content are pages of the object.
     pub const SHM_FILE: u32 = 3;
-    /// Memory without a name (shared anonymous, memfd, a deleted file): a memfd.
+    /// Memory without a name (shared anonymous, memfd, a deleted file): a memfd. Its content are
+    /// pages of the object if a descriptor of it is open, else pages of its mapping.
     pub const MEMORY: u32 = 4;
 }
 
@@ -278,6 +279,24 @@ pub struct Object {
 }
 // SAFETY: integers only, no padding.
 unsafe impl Plain for Object {}
+
+impl Object {
+    /// Memory that no path leads to, of a size that is not known yet.
+    pub fn nameless(dev: u64, ino: u64) -> Object {
+        Object {
+            kind: object_kind::MEMORY,
+            mode: 0o600,
+            size: 0,
+            mtime_s: 0,
+            mtime_ns: 0,
+            dev,
+            ino,
+            build_id: 0,
+            path_len: 0,
+            reserved: 0,
+        }
+    }
+}
 
 /// What a descriptor is.
 pub mod fd_kind {

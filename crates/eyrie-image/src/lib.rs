@@ -10,6 +10,7 @@ compile_error!(
 mod capture;
 mod fingerprint;
 pub mod format;
+mod holes;
 pub mod inspect;
 mod maps;
 mod refusal;

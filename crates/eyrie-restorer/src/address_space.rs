@@ -3,24 +3,38 @@
 use crate::descriptors::Table;
 use crate::fail::{self, malformed};
 use crate::format::*;
+use crate::holes::data_runs;
 use crate::image::{Image, Input};
 use crate::place::Node;
-use crate::stream::Kind;
+use crate::stream::{Kind, MAX_PAYLOAD};
 use crate::sys::{self, nr};
 
 /// Where content for shared files waits until the whole image has been read.
 const STAGING_START: u64 = WINDOW_START + (1 << 38);
 
+/// What waits there is kept track of in stretches of this length: a record is no longer.
+const STRETCH: u64 = MAX_PAYLOAD as u64;
+const STRETCHES: usize = ((WINDOW_END - STAGING_START) / STRETCH) as usize;
+
 /// The address space under construction.
 pub struct Memory {
     staging_end: u64,
+    /// A bit for each stretch of the staging that has got content.
+    staged: &'static mut [u64; STRETCHES / 64],
 }
+
+struct Room(core::cell::UnsafeCell<[u64; STRETCHES / 64]>);
+// SAFETY: there is one thread.
+unsafe impl Sync for Room {}
+static STAGED: Room = Room(core::cell::UnsafeCell::new([0; STRETCHES / 64]));
 
 impl Memory {
     /// Clears the address space and maps everything but the kernel's own mappings.
     pub fn build(image: &Image, table: &Table, node: &Node) -> Memory {
         node.clear_out();
-        let mut memory = Memory { staging_end: STAGING_START };
+        // SAFETY: called once, so this is the only reference.
+        let staged = unsafe { &mut *STAGED.0.get() };
+        let mut memory = Memory { staging_end: STAGING_START, staged };
         for m in image.mappings.iter().filter(|m| m.flags & map_flag::SPECIAL == 0) {
             map(image, table, m);
             if is_staged(image, m) {
@@ -54,6 +68,10 @@ impl Memory {
                         malformed("a page lies in a mapping that has none");
                     }
                     let to = self.destination(image, m) + (record.a - m.start);
+                    if is_staged(image, m) {
+                        self.mark(to);
+                        self.mark(to + record.len - 1);
+                    }
                     // SAFETY: within a mapping we made, or its staging.
                     unsafe { input.content(to as usize, record.len as usize) };
                 }
@@ -64,6 +82,12 @@ impl Memory {
                 _ => malformed("a record stands where it may not"),
             }
         }
+    }
+
+    /// Notes that the stretch of the staging around an address has got content.
+    fn mark(&mut self, address: u64) {
+        let stretch = ((address - STAGING_START) / STRETCH) as usize;
+        self.staged[stretch / 64] |= 1 << (stretch % 64);
     }
 
     /// Where the content of a mapping goes while the stream is read.
@@ -87,7 +111,7 @@ impl Memory {
     ) {
         let known = image.objects.get(object as usize);
         let fits = known.is_some_and(|o| {
-            o.record.kind == object_kind::MEMORY
+            matches!(o.record.kind, object_kind::MEMORY | object_kind::SHM_FILE)
                 && offset.checked_add(len).is_some_and(|end| end <= o.record.size)
         });
         if !fits || len == 0 {
@@ -114,7 +138,7 @@ impl Memory {
                 map(image, table, m); // the same file, under its name now
             }
             if is_staged(image, m) {
-                self.copy_staged(image, m);
+                self.copy_staged(image, table, m);
             }
             let len = (m.end - m.start) as usize;
             if working_prot(m) != m.prot {
@@ -130,23 +154,51 @@ impl Memory {
         node.put_back(image);
     }
 
-    fn copy_staged(&self, image: &Image, m: &Mapping) {
+    /// Gives the mapped range of a file its content: where the file has some now, and where the
+    /// image has some. Holes of both stay holes.
+    fn copy_staged(&self, image: &Image, table: &Table, m: &Mapping) {
         let size = image.objects[m.object as usize].record.size;
         // Behind the last page of the file there is nothing to write to.
         let len =
             (m.end - m.start).min(size.saturating_sub(m.offset).next_multiple_of(sys::PAGE as u64));
         let from = self.destination(image, m);
-        // SAFETY: both are mapped for that length, and the file is at least that long.
-        unsafe {
-            core::ptr::copy_nonoverlapping(from as *const u8, m.start as *mut u8, len as usize)
+        let copy = |at: u64, len: u64| {
+            // SAFETY: both are mapped for that length, and the file is at least that long.
+            unsafe {
+                let (from, to) = ((from + at) as *const u8, (m.start + at) as *mut u8);
+                core::ptr::copy_nonoverlapping(from, to, len as usize)
+            };
         };
+        let page = sys::PAGE as u64;
+        let (start, end) = (m.offset, m.offset + len);
+        let _ = data_runs(table.object(m.object), start, end, |from, to| {
+            let (from, to) = ((from - start) / page * page, to - start);
+            copy(from, to.next_multiple_of(page).min(len) - from);
+            Ok(())
+        });
+        let mut at = 0;
+        while at < len {
+            let stretch = (from + at - STAGING_START) / STRETCH;
+            let next = ((stretch + 1) * STRETCH - (from - STAGING_START)).min(len);
+            if self.staged[stretch as usize / 64] & 1 << (stretch % 64) != 0 {
+                for at in (at..next).step_by(sys::PAGE) {
+                    // SAFETY: a page of the staging.
+                    let words =
+                        unsafe { core::slice::from_raw_parts((from + at) as *const u64, 512) };
+                    if words.iter().any(|word| *word != 0) {
+                        copy(at, page);
+                    }
+                }
+            }
+            at = next;
+        }
     }
 }
 
 /// Content of a writable shared file on a disk must not reach it before the trailer.
 fn is_staged(image: &Image, m: &Mapping) -> bool {
     m.object != NO_OBJECT
-        && m.flags & map_flag::HAS_PAGES != 0
+        && m.flags & map_flag::WHOLE != 0
         && m.flags & map_flag::SHARED != 0
         && image.objects[m.object as usize].record.kind == object_kind::SHARED_FILE
 }
@@ -159,7 +211,7 @@ fn is_shm(image: &Image, m: &Mapping) -> bool {
 
 /// Protection while pages are read in.
 fn working_prot(m: &Mapping) -> u32 {
-    if m.flags & map_flag::HAS_PAGES != 0 {
+    if m.flags & (map_flag::HAS_PAGES | map_flag::WHOLE) != 0 {
         m.prot | sys::PROT_READ | sys::PROT_WRITE
     } else {
         m.prot

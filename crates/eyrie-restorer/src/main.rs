@@ -10,6 +10,8 @@ mod fingerprint;
 #[path = "../../eyrie-image/src/format.rs"]
 #[allow(dead_code)] // the capture uses the rest
 mod format;
+#[path = "../../eyrie-image/src/holes.rs"]
+mod holes;
 #[path = "../../eyrie-image/src/maps.rs"]
 #[allow(dead_code)] // the capture uses the rest
 mod maps;

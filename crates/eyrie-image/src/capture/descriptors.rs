@@ -2,6 +2,7 @@
 //! Taken in the process itself, not in the image-writing child: both would share file offsets.
 //! Only looks; nothing is changed when a descriptor is refused.
 
+use super::contents::object_of;
 use super::proc::{for_each_number, read_link, PathBuf};
 use super::scratch::{List, Scratch};
 use crate::format::{fd_kind, is_begun, object_kind, Descriptor, Object, PATH_LEN_MAX};
@@ -10,7 +11,7 @@ use crate::refusal::{Refusal, Text};
 use crate::sys;
 use crate::FdRole;
 
-/// Most bytes of deleted files an image may carry.
+/// Most bytes that deleted files which are not mapped may hold together.
 pub const DELETED_LIMIT: u64 = 64 << 20;
 
 /// A descriptor with its path.
@@ -24,17 +25,16 @@ pub struct Entry {
 
 /// A file without a path, whose content goes into the image.
 #[derive(Clone, Copy)]
-pub struct Orphan {
+pub struct Nameless {
+    /// A descriptor of it.
+    pub fd: i32,
     pub object: Object,
-    /// Copy of the content, zero bytes if it is mapped shared and saved through the mapping.
-    pub content: &'static [u8],
 }
 
 /// The file table of the process.
 pub struct Table {
     pub entries: List<Entry>,
-    pub orphans: List<Orphan>,
-    orphan_bytes: u64,
+    pub nameless: List<Nameless>,
 }
 
 struct Streams([Option<sys::Stat>; 3]);
@@ -77,15 +77,11 @@ impl Table {
     ) -> Result<Table, Refusal> {
         // SAFETY: handed on to the caller.
         let (mut table, dirents, text) = unsafe {
-            let table = Table {
-                entries: scratch.list(65536)?,
-                orphans: scratch.list(1024)?,
-                orphan_bytes: 0,
-            };
+            let table = Table { entries: scratch.list(65536)?, nameless: scratch.list(1024)? };
             (table, scratch.take::<u8>(32768)?, scratch.take::<u8>(PATH_LEN_MAX + 1)?)
         };
         let streams = Streams::look();
-        let listed = for_each_number(b"/proc/self/fd\0", dirents, |fd, dir| {
+        for_each_number(b"/proc/self/fd\0", dirents, |fd, dir| {
             let fd = fd as i32;
             if fd == dir || fd == out_fd {
                 return Ok(());
@@ -93,15 +89,8 @@ impl Table {
             // SAFETY: handed on to the caller.
             let entry = unsafe { table.describe(scratch, fd, roles, &streams, text)? };
             table.entries.push(entry)
-        });
-        match listed {
-            Ok(()) => Ok(table),
-            Err(refusal) => {
-                // SAFETY: nothing was handed out yet.
-                unsafe { table.release() };
-                Err(refusal)
-            }
-        }
+        })?;
+        Ok(table)
     }
 
     /// # Safety
@@ -193,8 +182,7 @@ impl Table {
         if st.nlink > 0 || record.file_type != sys::S_IFREG {
             return refuse("a file whose path no longer leads to it");
         }
-        // SAFETY: handed on to the caller.
-        entry.record.arg = unsafe { self.orphan(fd, &st)? };
+        entry.record.arg = self.nameless(fd, &st)?;
         entry.record.kind = fd_kind::OBJECT;
         Ok(entry)
     }
@@ -225,88 +213,16 @@ impl Table {
         None
     }
 
-    /// Saves a file that has no path; gives its index in `orphans`.
-    ///
-    /// # Safety
-    /// As [`Table::take`].
-    unsafe fn orphan(&mut self, fd: i32, st: &sys::Stat) -> Result<u32, Refusal> {
-        let known = self.orphans.as_slice().iter();
-        if let Some(i) = known.map(|o| &o.object).position(|o| (o.dev, o.ino) == (st.dev, st.ino)) {
+    /// Notes a file that has no path; gives its index.
+    fn nameless(&mut self, fd: i32, st: &sys::Stat) -> Result<u32, Refusal> {
+        let known = self.nameless.as_slice().iter();
+        if let Some(i) = known.map(|n| &n.object).position(|o| (o.dev, o.ino) == (st.dev, st.ino)) {
             return Ok(i as u32);
         }
-        let size = st.size as u64;
-        self.orphan_bytes = self.orphan_bytes.saturating_add(size);
-        if self.orphan_bytes > DELETED_LIMIT {
-            return Err(Refusal::DeletedFile { fd, size, limit: DELETED_LIMIT });
-        }
-        let index = self.orphans.as_slice().len() as u32;
-        let content = if size > 0 { copy_of_file(fd, size as usize)? } else { &[] };
-        let object = orphan_object(st);
-        self.orphans.push(Orphan { object, content })?;
+        let index = self.nameless.as_slice().len() as u32;
+        self.nameless.push(Nameless { fd, object: object_of(object_kind::MEMORY, st, 0) })?;
         Ok(index)
     }
-
-    /// Unmaps the copies of deleted files.
-    ///
-    /// # Safety
-    /// No content may be used afterwards.
-    pub unsafe fn release(&mut self) {
-        for orphan in self.orphans.as_slice().iter().filter(|o| !o.content.is_empty()) {
-            // SAFETY: mapped by `orphan`, used by nobody else.
-            let _ = unsafe { sys::munmap(orphan.content.as_ptr() as usize, orphan.content.len()) };
-        }
-        self.orphans.clear();
-    }
-}
-
-fn orphan_object(st: &sys::Stat) -> Object {
-    Object {
-        kind: object_kind::MEMORY,
-        mode: st.mode & 0o7777,
-        size: st.size as u64,
-        mtime_s: st.mtime[0],
-        mtime_ns: st.mtime[1],
-        dev: st.dev,
-        ino: st.ino,
-        build_id: 0,
-        path_len: 0,
-        reserved: 0,
-    }
-}
-
-/// A mapping with the whole content of an open file, whatever it was opened for.
-fn copy_of_file(fd: i32, size: usize) -> Result<&'static [u8], Refusal> {
-    let failed = |errno| Refusal::Kernel { step: "copying a deleted file", errno };
-    let at = sys::map_anonymous(size, sys::MAP_PRIVATE).map_err(failed)?;
-    // SAFETY: a fresh mapping of that length.
-    let copy = unsafe { core::slice::from_raw_parts_mut(at as *mut u8, size) };
-    let read = read_all_at(fd, copy).or_else(|_| {
-        // Opened for writing only: through /proc it may open once more.
-        let link = PathBuf::new(b"/proc/self/fd/", fd as u64, b"");
-        let again = sys::open(link.as_c(), sys::O_RDONLY | sys::O_CLOEXEC, 0)?;
-        let read = read_all_at(again, copy);
-        sys::close(again);
-        read
-    });
-    match read {
-        Ok(()) => Ok(copy),
-        Err(errno) => {
-            // SAFETY: mapped above and handed to nobody.
-            let _ = unsafe { sys::munmap(at, size) };
-            Err(failed(errno))
-        }
-    }
-}
-
-fn read_all_at(fd: i32, out: &mut [u8]) -> Result<(), i32> {
-    let mut at = 0;
-    while at < out.len() {
-        match sys::pread(fd, &mut out[at..], at as u64)? {
-            0 => break, // shorter than it said: the rest is zero
-            n => at += n,
-        }
-    }
-    Ok(())
 }
 
 /// A socket in words.

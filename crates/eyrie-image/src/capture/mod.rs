@@ -1,7 +1,9 @@
 //! Takes the image of the calling process. Everything below runs in a signal handler of an unknown
 //! program: raw system calls only, no allocation, no lock, no panic, little stack.
 
+mod contents;
 mod descriptors;
+mod helper;
 mod memory;
 mod output;
 mod proc;
@@ -15,12 +17,13 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use crate::fingerprint;
 use crate::format::{
     self, bytes_of, fd_kind, object_kind, writer_exit, Header, FILE_DESCRIPTOR, FILE_OBJECT, MAGIC,
-    MAX_FILE_PIECE, META_MAX, PAGES_OF_OBJECT, VERSION,
+    META_MAX, VERSION,
 };
 use crate::refusal::Refusal;
 use crate::stream::Kind;
 use crate::sys::{self, nr};
 use crate::{Mode, Outcome, Request};
+use contents::Contents;
 use descriptors::Table;
 use memory::{AddressSpace, FirstLook, Lifted, Range, Scan};
 use output::Output;
@@ -142,6 +145,7 @@ struct Engine<'a> {
     table: Table,
     state: State,
     look: FirstLook,
+    contents: Contents,
     cuts: List<Range>,
     lifted: List<Lifted>,
     /// A child has looked for wiped memory, and what it has found is lifted.
@@ -172,50 +176,68 @@ impl Engine<'_> {
         state.context.rsp = rsp;
         state.context.rip = eyrie_image_resume as *const () as u64;
         // SAFETY: as above.
-        let mut table = unsafe { Table::take(scratch, request.out_fd, request.fds) }?;
-        let look = add_orphans(&table, &mut cuts)
-            // SAFETY: as above.
-            .and_then(|()| unsafe { FirstLook::take(scratch, cuts.as_slice()) });
-        let look = match look {
-            Ok(look) => look,
-            Err(refusal) => {
-                // SAFETY: the copies are used by nobody.
-                unsafe { table.release() };
-                return Err(refusal);
-            }
+        let (table, look, lifted) = unsafe {
+            let table = Table::take(scratch, request.out_fd, request.fds)?;
+            (table, FirstLook::take(scratch, cuts.as_slice())?, scratch.list(BOARD_RANGES)?)
         };
-        // SAFETY: as above.
-        let lifted = unsafe { scratch.list(BOARD_RANGES)? };
+        // SAFETY: as above; the process is at rest.
+        let contents = unsafe { Contents::take(scratch, &table, &look)? };
         let mut engine = Engine {
             request,
             table,
             state,
             look,
+            contents,
             cuts,
             lifted,
             unwiped: false,
             taken_unix_ns: sys::clock_ns(0),
             pid: sys::getpid() as u32,
         };
-        for copy in engine.look.copies.as_slice().iter().filter(|c| c.data != 0) {
-            engine.cuts.push((copy.data as u64, copy.data as u64 + (copy.end - copy.start)))?;
-        }
         // SAFETY: as above.
-        let written = unsafe {
-            match request.mode {
-                Mode::Sync => engine.write(scratch, false).map(|bytes| (0, bytes)),
-                Mode::Async => engine.start_writer(scratch).map(|pid| (pid, 0)),
-            }
-        };
-        let shared_bytes = engine.look.shared_bytes;
+        let written = unsafe { engine.take_image(scratch) };
+        let shared_bytes = engine.contents.bytes;
         // SAFETY: the copies are used by nobody any more; a child has its own.
         unsafe {
-            engine.look.release();
-            engine.table.release();
+            engine.contents.release();
         }
         let (child_pid, image_bytes) = written?;
         let pause_ns = sys::clock_ns(1).saturating_sub(job.started_ns);
         Ok(Outcome::Captured { child_pid, pause_ns, shared_bytes, image_bytes })
+    }
+
+    /// Has the image written; gives the child's id or the length of the stream.
+    ///
+    /// # Safety
+    /// As [`Engine::run`].
+    unsafe fn take_image(&mut self, scratch: &mut Scratch) -> Result<(i32, u64), Refusal> {
+        self.contents.ranges().try_for_each(|range| self.cuts.push(range))?;
+        // SAFETY: handed on to the caller.
+        unsafe {
+            match self.request.mode {
+                Mode::Sync => self.write_here(scratch).map(|bytes| (0, bytes)),
+                Mode::Async => self.start_writer(scratch).map(|pid| (pid, 0)),
+            }
+        }
+    }
+
+    /// Writes the image while the process waits.
+    ///
+    /// # Safety
+    /// As [`Engine::run`].
+    unsafe fn write_here(&mut self, scratch: &mut Scratch) -> Result<u64, Refusal> {
+        // SAFETY: handed on to the caller.
+        let stack = unsafe { helper::stack(scratch)? };
+        let mut bytes = 0;
+        let mut work = || {
+            let_go_of_all_but(self.request.out_fd);
+            // SAFETY: handed on to the caller.
+            bytes = unsafe { self.write(scratch, false)? };
+            Ok(())
+        };
+        // SAFETY: handed on to the caller.
+        unsafe { helper::run(stack, &mut work)? };
+        Ok(bytes)
     }
 
     /// Starts the child that writes the image and waits until it has begun.
@@ -302,14 +324,7 @@ impl Engine<'_> {
     /// Only in the child.
     unsafe fn writer(&mut self, scratch: &mut Scratch, board: *mut Board) -> i32 {
         // First of all let go of the rank's sockets: they must not outlive the rank.
-        let out = self.request.out_fd as usize;
-        // SAFETY: the child's own table of descriptors.
-        unsafe {
-            if out > 0 {
-                let _ = sys::call3(nr::CLOSE_RANGE, 0, out - 1, 0);
-            }
-            let _ = sys::call3(nr::CLOSE_RANGE, out + 1, u32::MAX as usize, 0);
-        }
+        let_go_of_all_but(self.request.out_fd);
         // SAFETY: the parent waits for the verdict before it touches the board.
         let board = unsafe { &mut *board };
         // SAFETY: the scratch is the child's own and never released.
@@ -368,12 +383,8 @@ impl Engine<'_> {
         // SAFETY: all of it is used within this function, before the scratch goes.
         unsafe {
             let (cuts, lifted) = (self.cuts.as_slice(), self.lifted.as_slice());
-            let mut space = AddressSpace::new(scratch, cuts, lifted)?;
-            for orphan in self.table.orphans.as_slice() {
-                space.objects.push(memory::ObjectEntry { record: orphan.object, path: &[] })?;
-            }
-            space.orphans = space.objects.as_slice().len();
-            let taken = space.take(scratch, &self.look, &mut fp);
+            let mut space = AddressSpace::new(scratch, cuts, lifted, &self.contents)?;
+            let taken = space.take(scratch, (&self.look, &self.contents), &mut fp);
             let written = taken.and_then(|()| {
                 let mut scan = Scan::new(scratch)?;
                 let mut out = Output::new(scratch, self.request.out_fd, lend)?;
@@ -382,7 +393,7 @@ impl Engine<'_> {
                 written?;
                 Ok(out.bytes)
             });
-            memory::release_copies(&space.regions, &self.look);
+            space.release();
             written
         }
     }
@@ -420,19 +431,10 @@ impl Engine<'_> {
         for region in space.regions.as_slice() {
             out.describe(Kind::Mapping, 0, &[bytes_of(&region.record)]).map_err(output)?;
         }
-        for (index, orphan) in self.table.orphans.as_slice().iter().enumerate() {
-            for (i, piece) in orphan.content.chunks(MAX_FILE_PIECE).enumerate() {
-                let offset = (i * MAX_FILE_PIECE) as u64;
-                let data = piece.as_ptr() as usize;
-                // SAFETY: the copy lives as long as the stream is written.
-                unsafe { out.pages(PAGES_OF_OBJECT, offset, index as u64, data, piece.len()) }
-                    .map_err(output)?;
-            }
-        }
         // SAFETY: the regions were read just now, and nothing but this thread runs.
         unsafe {
-            memory::write_pages(space.regions.as_slice(), space.objects.as_slice(), scan, out)
-                .map_err(output)?;
+            memory::write_files(self.contents.files.as_slice(), scan, out).map_err(output)?;
+            memory::write_pages(space.regions.as_slice(), scan, out).map_err(output)?;
             let room = scratch.take::<u64>(1)?;
             out.finish(&mut room[0]).map_err(output)
         }
@@ -489,12 +491,16 @@ fn check_request(request: &Request) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn add_orphans(table: &Table, cuts: &mut List<Range>) -> Result<(), Refusal> {
-    for orphan in table.orphans.as_slice().iter().filter(|o| !o.content.is_empty()) {
-        let start = orphan.content.as_ptr() as u64;
-        cuts.push((start, start + orphan.content.len().next_multiple_of(sys::PAGE) as u64))?;
+/// Closes all descriptors but one, in a child with a table of its own.
+fn let_go_of_all_but(fd: i32) {
+    let fd = fd as usize;
+    // SAFETY: only descriptors.
+    unsafe {
+        if fd > 0 {
+            let _ = sys::call3(nr::CLOSE_RANGE, 0, fd - 1, 0);
+        }
+        let _ = sys::call3(nr::CLOSE_RANGE, fd + 1, u32::MAX as usize, 0);
     }
-    Ok(())
 }
 
 /// Waits for the child's word on the board; kills it when there is none in time.

@@ -93,8 +93,4 @@ impl<T: Copy> List<T> {
     pub fn as_mut_slice(&mut self) -> &mut [T] {
         &mut self.items[..self.len]
     }
-
-    pub fn clear(&mut self) {
-        self.len = 0;
-    }
 }

@@ -18,6 +18,8 @@ pub const TESTS: &[Test] = &[
     ("unprivileged", unprivileged),
     ("memory_of_every_shape_async", || same_sight("memory", &["async"])),
     ("memory_of_every_shape_sync", || same_sight("memory", &["sync"])),
+    ("sparse_mappings_async", || sparse("async")),
+    ("sparse_mappings_sync", || sparse("sync")),
     ("kernel_state_async", || same_sight("state", &["async"])),
     ("kernel_state_sync", || same_sight("state", &["sync"])),
     ("files_and_descriptors_async", || files("async")),
@@ -178,6 +180,21 @@ fn same_sight(name: &str, args: &[&str]) {
     assert!(original.output.len() > 100);
     let restored = restore(dir.path(), &image).wait();
     succeeded(&restored);
+    same_output(&original, &restored);
+}
+
+fn sparse(mode: &str) {
+    let dir = make_dir();
+    let path = format!("/dev/shm/eyrie-image-sparse-{}-{mode}", std::process::id());
+    let (image, original) = capture_itself(dir.path(), "sparse", &[mode, &path]);
+    assert!(image.len() < 16 << 20, "{} bytes for some pages", image.len());
+    // The lost future has written where the image has a hole.
+    let disk = std::fs::OpenOptions::new().write(true).open(dir.path().join("disk")).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&disk, &[1; 100], 1 << 20).unwrap();
+    let restored = restore(dir.path(), &image).wait();
+    std::fs::remove_file(&path).unwrap();
+    succeeded(&restored);
+    assert!(!String::from_utf8_lossy(&original.output).contains("false"));
     same_output(&original, &restored);
 }
 

@@ -18,6 +18,7 @@ pub fn run(name: &str, dir: &Path, args: &[String]) {
     };
     match name {
         "memory" => memory(dir, mode),
+        "sparse" => sparse(dir, mode, Path::new(&args[1])),
         "state" => state(mode),
         "files" => files(dir, mode),
         "shm" => shm(Path::new(&args[1]), mode),
@@ -159,6 +160,104 @@ fn memory(dir: &Path, mode: Mode) {
     println!("{}", named("[vdso]"));
     println!("{}", named("[heap]").split('-').next().unwrap());
     println!("{}", named("[stack]").split(' ').next().unwrap().split('-').nth(1).unwrap());
+}
+
+/// Mappings that are far larger than what they hold. Reading them whole would take more memory than
+/// there is; reading a hole through a mapping would fill it.
+fn sparse(dir: &Path, mode: Mode, shm: &Path) {
+    const GIB: usize = 1 << 30;
+    const RW: i32 = libc::PROT_READ | libc::PROT_WRITE;
+    let (shared, private) = (libc::MAP_SHARED | libc::MAP_NORESERVE, libc::MAP_PRIVATE);
+    let memfd = |name: &std::ffi::CStr, len: usize| {
+        // SAFETY: the descriptor is new and ours.
+        let file = unsafe { File::from_raw_fd(libc::memfd_create(name.as_ptr(), 0)) };
+        file.set_len(len as u64).unwrap();
+        file
+    };
+    let create = |path: &Path, len: usize| {
+        let mut options = File::options();
+        let file = options.read(true).write(true).create_new(true).open(path).unwrap();
+        file.set_len(len as u64).unwrap();
+        file
+    };
+    // Each with what keeps it, where it is mapped and how long it is.
+    let mut all: Vec<(&str, Option<File>, *mut u8, usize)> = Vec::new();
+    let anonymous = map(GIB, RW, shared | libc::MAP_ANONYMOUS, -1);
+    all.push(("anonymous", None, anonymous, GIB));
+    let file = memfd(c"open", 200 * GIB);
+    let at = map(200 * GIB, RW, shared, file.as_raw_fd());
+    all.push(("open memfd", Some(file), at, 200 * GIB));
+    let file = memfd(c"closed", GIB);
+    all.push(("closed memfd", None, map(GIB, RW, shared, file.as_raw_fd()), GIB));
+    all.push(("the same once more", None, map(GIB, RW, shared, file.as_raw_fd()), GIB));
+    let file = create(&dir.join("disk"), 64 * GIB);
+    let at = map(64 * GIB, RW, shared, file.as_raw_fd());
+    all.push(("file on a disk", Some(file), at, 64 * GIB));
+    // Only its second half is mapped.
+    let file = create(shm, 2 * GIB);
+    // SAFETY: a fresh mapping.
+    let at = unsafe {
+        let (fd, offset) = (file.as_raw_fd(), GIB as i64);
+        libc::mmap(std::ptr::null_mut(), GIB, RW, shared, fd, offset).cast::<u8>()
+    };
+    all.push(("file in /dev/shm", Some(file.try_clone().unwrap()), at, GIB));
+    let gone = shm.with_extension("gone");
+    let at = map(GIB, RW, shared, create(&gone, GIB).as_raw_fd());
+    std::fs::remove_file(&gone).unwrap();
+    all.push(("deleted file in /dev/shm", None, at, GIB));
+    let at = map(GIB, RW, shared | libc::MAP_ANONYMOUS, -1);
+    all.push(("hidden", None, at, GIB));
+    for (_, _, at, len) in &all {
+        // SAFETY: the last page of a megabyte, and somewhere in between.
+        unsafe {
+            fill(at.add((1 << 20) - 4096), 4096, *len as u64);
+            fill(at.add(len / 2), 4096, *len as u64 + 1);
+        }
+    }
+    file.write_all_at(b"not mapped", 12345).unwrap();
+    // SAFETY: our mapping.
+    assert_eq!(unsafe { libc::mprotect(at.cast(), GIB, libc::PROT_NONE) }, 0);
+    // A private mapping of 200 GiB of a file without a name, some of it changed in this mapping.
+    let below = memfd(c"below", 200 * GIB);
+    below.write_all_at(b"in the file", 150 << 30).unwrap();
+    let at = map(200 * GIB, RW, private | libc::MAP_NORESERVE, below.as_raw_fd());
+    drop(below);
+    // SAFETY: within the mapping.
+    unsafe { fill(at.add(7 * GIB), 8192, 5) };
+    all.push(("private", None, at, 200 * GIB));
+
+    let blocks = |file: &Option<File>| {
+        use std::os::unix::fs::MetadataExt;
+        file.as_ref().map_or(0, |f| f.metadata().unwrap().blocks())
+    };
+    let before: Vec<u64> = all.iter().map(|(_, file, ..)| blocks(file)).collect();
+
+    must_capture(mode);
+
+    for ((name, file, ..), before) in all.iter().zip(before) {
+        println!("{name}: holes are still holes: {}", blocks(file) <= before + 64);
+    }
+    // SAFETY: our mapping.
+    assert_eq!(unsafe { libc::mprotect(all[7].2.cast(), GIB, RW) }, 0);
+    for (name, _, at, len) in &all {
+        // SAFETY: within the mappings.
+        let sums = unsafe {
+            [(1 << 20) - 4096, 1 << 20, len / 2, len - 4096].map(|place| sum(at.add(place), 4096))
+        };
+        println!("{name}: {sums:x?} {}", flags_at(*at));
+    }
+    // SAFETY: within the private mapping.
+    unsafe {
+        println!("private {:x} {:x}", sum(at.add(7 * GIB), 8192), sum(at.add(150 << 30), 4096))
+    };
+    let mut text = [0; 10];
+    file.read_exact_at(&mut text, 12345).unwrap();
+    println!("{}", String::from_utf8_lossy(&text));
+    // SAFETY: the first word of a file mapped twice, and of its other mapping.
+    unsafe {
+        all[2].2.cast::<u64>().write(77);
+        println!("one file: {}", all[3].2.cast::<u64>().read());
+    }
 }
 
 /// How a child ends that only does this: its exit code, or the signal that killed it.
@@ -512,11 +611,14 @@ fn refused(what: &str, dir: &Path) {
                 told.recv().unwrap();
             }
             "child" => {
+                let parent = libc::getpid();
                 if libc::fork() == 0 {
                     libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-                    loop {
+                    // It may have died before it heard of that.
+                    while libc::getppid() == parent {
                         libc::pause();
                     }
+                    libc::_exit(0);
                 }
             }
             "udp" => keep.push(File::from_raw_fd(libc::socket(libc::AF_INET, libc::SOCK_DGRAM, 0))),
@@ -538,7 +640,7 @@ fn refused(what: &str, dir: &Path) {
             "proc" => keep.push(File::open("/proc/self/status").unwrap()),
             "deleted" => {
                 let file = File::create(dir.join("large")).unwrap();
-                file.set_len(65 << 20).unwrap();
+                (&file).write_all(&vec![1; 65 << 20]).unwrap();
                 std::fs::remove_file(dir.join("large")).unwrap();
                 keep.push(file);
             }
