@@ -137,6 +137,11 @@ pub enum Record {
         image: ImageId,
         cause: Cause,
     },
+    /// A file that the newest image needs is about to be lost to other nodes.
+    CheckpointWanted {
+        rank: Rank,
+        cause: Cause,
+    },
     Connected {
         rank: Rank,
         incarnation: Incarnation,
@@ -305,6 +310,9 @@ impl Record {
             Record::CheckpointFailed { rank, cause, .. } => {
                 (Normal, format!("no checkpoint of rank {rank}: {cause}; it goes on with its last one"))
             }
+            Record::CheckpointWanted { rank, cause } => {
+                (Detail, format!("rank {rank} is checkpointed before its time: {cause}"))
+            }
             Record::Connected { rank, incarnation } => {
                 (Detail, format!("rank {rank} is connected to its router (incarnation {incarnation})"))
             }
@@ -391,6 +399,7 @@ mod tests {
             Record::CheckpointStarted { rank, image: 4 },
             Record::Checkpoint { rank, image: 4, bytes: 1 << 20, pause: time, total: time },
             Record::CheckpointFailed { rank, image: 4, cause: cause() },
+            Record::CheckpointWanted { rank, cause: cause() },
             Record::Connected { rank, incarnation },
             Record::ConnectionLost { rank, incarnation },
             Record::Refused { rank: None, incarnation, cause: cause() },

@@ -118,7 +118,7 @@ fn turn(mib: usize, pages: &str, mode: &str) -> [f64; 3] {
     // SAFETY: only a descriptor.
     unsafe { libc::fcntl(image_write.as_raw_fd(), libc::F_SETPIPE_SZ, 1 << 20) };
     let slots = [None, None, Some(out_write.as_fd())];
-    let mut command = eyrie_image::restore::command(image_read.as_fd(), &slots).unwrap();
+    let mut command = eyrie_image::restore::command(image_read.as_fd(), &slots, &[]).unwrap();
     let started = Instant::now();
     let mut child = command.stderr(Stdio::inherit()).spawn().unwrap();
     drop((command, image_read, out_write));

@@ -21,8 +21,11 @@ pub const WINDOW_START: u64 = 0x6500_0000_0000;
 pub const WINDOW_END: u64 = 0x6600_0000_0000;
 /// End of user addresses with four-level page tables.
 pub const USER_END: u64 = 0x7fff_ffff_f000;
-/// Most slots (descriptors given to the restorer).
-pub const SLOTS_MAX: usize = 256;
+/// Most descriptors given to the restorer.
+pub const SLOTS_MAX: usize = 1024;
+/// From this slot on they are files that the image may need and whose names may lead elsewhere now:
+/// the restorer knows them by their [`Identity`].
+pub const HELD_FROM: usize = 16;
 
 /// Exit codes of the restorer. A restore that ends with one of these has printed one line on
 /// standard error and has run no instruction of the restored program.
@@ -105,6 +108,29 @@ pub struct Fingerprint {
 // SAFETY: arrays and integers, 64 + 16 + 32 + 7 * 8 bytes, no padding.
 unsafe impl Plain for Fingerprint {}
 
+/// Which file it is, whatever its name is.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Identity {
+    pub dev: u64,
+    pub ino: u64,
+    /// When it was made, nanoseconds since 1970; 0 where the file system does not know. The number
+    /// of a file that is gone is soon given to another.
+    pub born_ns: u64,
+}
+// SAFETY: integers only, no padding.
+unsafe impl Plain for Identity {}
+
+impl Identity {
+    /// Whether this is the file `then`. Device numbers mean something until the node starts anew.
+    pub fn is(&self, then: &Identity, same_boot: bool) -> bool {
+        let born = [self.born_ns, then.born_ns];
+        self.ino == then.ino
+            && (self.dev == then.dev || !same_boot)
+            && (born.contains(&0) || born[0] == born[1])
+    }
+}
+
 /// Payload of a Header record; `meta_len` opaque bytes follow.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -121,9 +147,11 @@ pub struct Header {
     /// Process id in the original.
     pub pid: u32,
     pub reserved: u32,
+    /// /proc/sys/kernel/random/boot_id: which node this was, and since when.
+    pub boot_id: [u8; 40],
     pub fingerprint: Fingerprint,
 }
-// SAFETY: 8 + 4 * 4 + 3 * 8 + 8 bytes, then a plain type aligned to 8; no padding.
+// SAFETY: 8 + 4 * 4 + 3 * 8 + 8 + 40 bytes, then a plain type aligned to 8; no padding.
 unsafe impl Plain for Header {}
 
 /// `struct kernel_sigaction`.
@@ -174,7 +202,9 @@ pub struct Context {
     pub thp_disable: u32,
     pub cwd_len: u32,
     pub auxv_words: u32,
-    pub reserved: u32,
+    /// 1: the working directory was removed.
+    pub cwd_gone: u32,
+    pub cwd: Identity,
     /// start_code, end_code, start_data, end_data, start_brk, brk, start_stack, arg_start,
     /// arg_end, env_start, env_end: the order of `struct prctl_mm_map`.
     pub mm: [u64; 11],
@@ -254,9 +284,12 @@ pub mod object_kind {
     /// A file in /dev/shm that is mapped shared and writable: replaced by a new file of the same
     /// name; its content are pages of the object.
     pub const SHM_FILE: u32 = 3;
-    /// Memory without a name (shared anonymous, memfd, a deleted file): a memfd. Its content are
-    /// pages of the object if a descriptor of it is open, else pages of its mapping.
+    /// Memory without a name (shared anonymous, memfd, a deleted file that is only mapped): a memfd.
+    /// Its content are pages of the object if a descriptor of it is open, else pages of its mapping.
     pub const MEMORY: u32 = 4;
+    /// An open file that was unlinked or never had a name: a file without one in the directory that
+    /// the path names, else a memfd. Its content are pages of the object.
+    pub const UNLINKED: u32 = 5;
 }
 
 /// Payload of a File record with [`FILE_OBJECT`]; `path_len` bytes follow. Objects are numbered
@@ -270,8 +303,7 @@ pub struct Object {
     pub size: u64,
     pub mtime_s: i64,
     pub mtime_ns: i64,
-    pub dev: u64,
-    pub ino: u64,
+    pub identity: Identity,
     /// Hash of the ELF build id, 0 if it has none.
     pub build_id: u64,
     pub path_len: u32,
@@ -282,15 +314,14 @@ unsafe impl Plain for Object {}
 
 impl Object {
     /// Memory that no path leads to, of a size that is not known yet.
-    pub fn nameless(dev: u64, ino: u64) -> Object {
+    pub fn nameless(identity: Identity) -> Object {
         Object {
             kind: object_kind::MEMORY,
             mode: 0o600,
             size: 0,
             mtime_s: 0,
             mtime_ns: 0,
-            dev,
-            ino,
+            identity,
             build_id: 0,
             path_len: 0,
             reserved: 0,
@@ -312,6 +343,8 @@ pub mod fd_kind {
     pub const DUP: u32 = 5;
     /// An event counter: `offset` is its value, `arg` its flags.
     pub const EVENT: u32 = 6;
+    /// A directory that was removed: made where it was, opened and removed again.
+    pub const GONE_DIRECTORY: u32 = 7;
 }
 
 /// Payload of a File record with [`FILE_DESCRIPTOR`]; `path_len` bytes follow.
@@ -329,6 +362,7 @@ pub struct Descriptor {
     pub file_type: u32,
     pub offset: u64,
     pub size: u64,
+    pub identity: Identity,
     pub path_len: u32,
     /// 1: an empty file to write that nobody else had open. A restore empties it again, if nobody else has it open then either.
     pub alone: u32,
@@ -343,6 +377,12 @@ pub fn owns_tail(d: &Descriptor) -> bool {
     let writable = d.open_flags & 3 != 0;
     let append = d.open_flags & 0o2000 != 0;
     d.file_type == 0o100000 && writable && (append || (d.offset == d.size && d.size > 0))
+}
+
+/// Whether a name that the file has lost is given back to it: the process writes it, so it is most
+/// likely the process that renamed or replaced it, and it will do so again.
+pub fn owns_name(d: &Descriptor) -> bool {
+    d.file_type == 0o100000 && d.open_flags & 3 != 0
 }
 
 /// Whether it must be found out when the image is taken if others have the file open.

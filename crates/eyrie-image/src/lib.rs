@@ -13,6 +13,7 @@ pub mod format;
 mod holes;
 pub mod inspect;
 mod maps;
+mod names;
 mod refusal;
 pub mod restore;
 pub mod stream;
@@ -85,8 +86,9 @@ pub enum Outcome {
 ///
 /// Returns like `setjmp`: in the original with [`Outcome::Captured`], and once more with
 /// [`Outcome::Restored`] in every process restored from the image. Async-signal-safe. Needs about
-/// 8 KiB of stack. All signals are blocked meanwhile, SIGPIPE included. The caller closes `out_fd`
-/// in the original; a reader that has gone away ends the writing child quietly.
+/// 1 KiB of stack, and works on one of its own. All signals are blocked meanwhile, SIGPIPE included.
+/// The caller closes `out_fd` in the original; a reader that has gone away ends the writing child
+/// quietly.
 ///
 /// # Safety
 /// No other thread may run (it is refused if one exists, but one must not come into being

@@ -53,6 +53,8 @@ pub enum Refusal {
     Descriptor { fd: i32, what: &'static str, name: Text },
     /// A deleted file too large to be saved in the image; sizes in bytes.
     DeletedFile { fd: i32, size: u64, limit: u64 },
+    /// The working directory is one that no path leads to.
+    Directory { name: Text },
     /// A mapping that cannot be brought back.
     Mapping { start: u64, what: &'static str, name: Text },
     /// The CPU's shadow stack is in use.
@@ -83,6 +85,9 @@ impl fmt::Display for Refusal {
                 "descriptor {fd} is a deleted file of {size} bytes, more than the {limit} an image \
                  may carry"
             ),
+            Refusal::Directory { name } => {
+                write!(f, "no path leads to the working directory ({name})")
+            }
             Refusal::Mapping { start, what, name } => {
                 write!(f, "the memory at {start:#x} is {what} ({name})")
             }

@@ -41,6 +41,9 @@ pub mod nr {
     pub const FCNTL: usize = 72;
     pub const FTRUNCATE: usize = 77;
     pub const CHDIR: usize = 80;
+    pub const FCHDIR: usize = 81;
+    pub const MKDIR: usize = 83;
+    pub const RMDIR: usize = 84;
     pub const UNLINK: usize = 87;
     pub const READLINK: usize = 89;
     pub const UMASK: usize = 95;
@@ -69,8 +72,10 @@ pub mod nr {
     pub const PRLIMIT64: usize = 302;
     pub const PROCESS_VM_READV: usize = 310;
     pub const KCMP: usize = 312;
+    pub const RENAMEAT2: usize = 316;
     pub const MEMFD_CREATE: usize = 319;
     pub const EVENTFD2: usize = 290;
+    pub const STATX: usize = 332;
     pub const RSEQ: usize = 334;
     pub const CLOSE_RANGE: usize = 436;
 }
@@ -80,6 +85,7 @@ pub const PAGE: usize = 4096;
 pub const EPERM: i32 = 1;
 pub const ENOENT: i32 = 2;
 pub const EINTR: i32 = 4;
+pub const EIO: i32 = 5;
 pub const ENXIO: i32 = 6;
 pub const EBADF: i32 = 9;
 pub const EAGAIN: i32 = 11;
@@ -104,6 +110,8 @@ pub const O_PATH: u32 = 0o10000000;
 pub const O_TMPFILE: u32 = 0o20000000 | O_DIRECTORY;
 pub const AT_FDCWD: i32 = -100;
 pub const AT_SYMLINK_FOLLOW: usize = 0x400;
+
+pub const AT_EMPTY_PATH: usize = 0x1000;
 
 pub const S_IFMT: u32 = 0o170000;
 pub const S_IFSOCK: u32 = 0o140000;
@@ -264,6 +272,23 @@ pub fn fstat(fd: i32) -> Result<Stat, i32> {
     }
 }
 
+/// When an open file was made, nanoseconds since 1970; 0 where the file system does not know.
+pub fn born_ns(fd: i32) -> u64 {
+    const STATX_BTIME: u32 = 0x800;
+    // struct statx: the mask comes first, the time of birth (s i64, ns u32) at byte 80.
+    let mut stx = [0u64; 32];
+    let mask = STATX_BTIME as usize;
+    let path = c"".as_ptr() as usize;
+    // SAFETY: the path ends in a NUL; struct statx is 256 bytes.
+    let known = unsafe {
+        call6(nr::STATX, fd as usize, path, AT_EMPTY_PATH, mask, stx.as_mut_ptr() as usize, 0)
+    };
+    if known.is_err() || stx[0] as u32 & STATX_BTIME == 0 {
+        return 0;
+    }
+    stx[10].wrapping_mul(1_000_000_000).wrapping_add(stx[11] & 0xffff_ffff)
+}
+
 /// Looks at the file `path` (which must end in a NUL byte) leads to.
 pub fn stat(path: &[u8]) -> Result<Stat, i32> {
     debug_assert!(path.last() == Some(&0));
@@ -320,6 +345,18 @@ pub fn write(fd: i32, buf: &[u8]) -> SysResult {
     unsafe { call3(nr::WRITE, fd as usize, buf.as_ptr() as usize, buf.len()) }
 }
 
+/// Writes all of `bytes` at `offset`.
+pub fn pwrite_all(fd: i32, bytes: &[u8], offset: u64) -> Result<(), i32> {
+    let mut done = 0;
+    while done < bytes.len() {
+        let (from, len) = (bytes.as_ptr() as usize + done, bytes.len() - done);
+        let at = offset as usize + done;
+        // SAFETY: the buffer is readable for its length.
+        done += unsafe { call6(nr::PWRITE64, fd as usize, from, len, at, 0, 0)? };
+    }
+    Ok(())
+}
+
 pub fn lseek(fd: i32, offset: i64, whence: usize) -> SysResult {
     // SAFETY: no memory is involved.
     unsafe { call3(nr::LSEEK, fd as usize, offset as usize, whence) }
@@ -330,23 +367,39 @@ pub fn fcntl(fd: i32, op: usize, arg: usize) -> SysResult {
     unsafe { call3(nr::FCNTL, fd as usize, op, arg) }
 }
 
-/// Whether nobody else has this file open: the kernel gives a write lease only then (fcntl(2)), and to the file's owner. It is given back
-/// at once. False also where the file system knows no leases, and where the program has one of its own.
+/// Whether nobody else has this file open, as far as can be told: see [`alone`].
 pub fn is_alone(fd: i32) -> bool {
+    alone(fd) == Some(true)
+}
+
+/// Whether nobody else has this file open: the kernel gives a write lease only then (fcntl(2)), and to the file's owner. It is given back
+/// at once. `None` where the file system knows no leases, and where the program has one of its own.
+pub fn alone(fd: i32) -> Option<bool> {
     const F_WRLCK: usize = 1;
     const F_UNLCK: usize = 2;
     // Somebody who opens the file in this very moment has the holder signalled: with a signal that is ignored unless asked for.
     const SIGURG: usize = 23;
     if fcntl(fd, F_GETLEASE, 0) != Ok(F_UNLCK) {
-        return false;
+        return None;
     }
-    let Ok(signal) = fcntl(fd, F_GETSIG, 0) else { return false };
-    let alone = fcntl(fd, F_SETSIG, SIGURG).is_ok() && fcntl(fd, F_SETLEASE, F_WRLCK).is_ok();
-    if alone {
-        let _ = fcntl(fd, F_SETLEASE, F_UNLCK);
-    }
+    let signal = fcntl(fd, F_GETSIG, 0).ok()?;
+    fcntl(fd, F_SETSIG, SIGURG).ok()?;
+    let alone = match fcntl(fd, F_SETLEASE, F_WRLCK) {
+        Ok(_) => {
+            let _ = fcntl(fd, F_SETLEASE, F_UNLCK);
+            Some(true)
+        }
+        Err(EAGAIN) => Some(false),
+        Err(_) => None,
+    };
     let _ = fcntl(fd, F_SETSIG, signal);
     alone
+}
+
+/// Which file is open as `fd`.
+pub fn identity(fd: i32) -> Result<super::format::Identity, i32> {
+    let st = fstat(fd)?;
+    Ok(super::format::Identity { dev: st.dev, ino: st.ino, born_ns: born_ns(fd) })
 }
 
 pub fn getpid() -> i32 {

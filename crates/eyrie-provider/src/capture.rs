@@ -1,5 +1,5 @@
-//! Taking an image of this process when the agent asks for one: by signal, or, when the signal comes in the
-//! middle of a provider call, at its end. It must not allocate: the program may be inside its allocator.
+//! Taking an image of this process when the agent asks for one by signal: at the end of the next provider call,
+//! or, when the agent asks again, at once. It must not allocate: the program may be inside its allocator.
 
 use crate::core::identity::await_welcome;
 use crate::core::rank::{self, fatal, tell_agent, Rank};
@@ -41,10 +41,11 @@ pub fn install(agent_fd: RawFd) {
 }
 
 extern "C" fn on_signal(_: c_int) {
-    if rank::inside() {
-        PENDING.store(true, Ordering::Relaxed);
+    let asked_before = PENDING.swap(true, Ordering::Relaxed);
+    if rank::inside() || !asked_before {
         return;
     }
+    PENDING.store(false, Ordering::Relaxed);
     // SAFETY: the thread's errno, which the interrupted code may be about to read.
     let errno = unsafe { *libc::__errno_location() };
     take();

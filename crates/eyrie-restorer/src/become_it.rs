@@ -2,7 +2,7 @@
 //! nothing can be reported any more, so what can fail comes first.
 
 use crate::descriptors::Table;
-use crate::fail::{self, Bytes, Errno};
+use crate::fail;
 use crate::format::*;
 use crate::image::Image;
 use crate::sys::{self, nr};
@@ -11,16 +11,6 @@ use core::arch::asm;
 pub fn parent() -> usize {
     // SAFETY: no arguments.
     unsafe { sys::call3(nr::GETPPID, 0, 0, 0) }.unwrap_or(0)
-}
-
-pub fn change_directory(image: &Image) {
-    // SAFETY: the path ends in a NUL.
-    if let Err(e) = unsafe { sys::call3(nr::CHDIR, image.cwd.as_ptr() as usize, 0, 0) } {
-        fail::now(
-            exit::FILE,
-            format_args!("{}: the working directory: {}", Bytes(image.cwd), Errno(e)),
-        );
-    }
 }
 
 /// Becomes the process.

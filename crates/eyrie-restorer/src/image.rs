@@ -383,7 +383,7 @@ fn validate(image: &Image) {
         last = m.end;
     }
     for o in image.objects {
-        if !(object_kind::FILE..=object_kind::MEMORY).contains(&o.record.kind) {
+        if !(object_kind::FILE..=object_kind::UNLINKED).contains(&o.record.kind) {
             malformed("a file is of an unknown kind");
         }
         if (o.record.kind == object_kind::MEMORY) != (o.path.len() == 1) || o.record.size >> 62 != 0
@@ -397,9 +397,9 @@ fn validate(image: &Image) {
         let ok = match r.kind {
             fd_kind::SLOT => (r.arg as usize) < SLOTS_MAX,
             fd_kind::DROPPED | fd_kind::EVENT => true,
-            fd_kind::PATH => d.path.len() > 1,
+            fd_kind::PATH | fd_kind::GONE_DIRECTORY => d.path.first() == Some(&b'/'),
             fd_kind::OBJECT => image.objects.get(r.arg as usize).is_some_and(|o| {
-                matches!(o.record.kind, object_kind::MEMORY | object_kind::SHM_FILE)
+                !matches!(o.record.kind, object_kind::FILE | object_kind::SHARED_FILE)
             }),
             fd_kind::DUP => {
                 (r.arg as i32) < r.fd

@@ -15,6 +15,9 @@ mod holes;
 #[path = "../../eyrie-image/src/maps.rs"]
 #[allow(dead_code)] // the capture uses the rest
 mod maps;
+#[path = "../../eyrie-image/src/names.rs"]
+#[allow(dead_code)] // the capture uses the rest
+mod names;
 #[path = "../../eyrie-image/src/stream.rs"]
 #[allow(dead_code)] // the capture uses the rest
 mod stream;
@@ -26,7 +29,10 @@ mod address_space;
 mod become_it;
 mod descriptors;
 mod fail;
+mod files;
+mod gone;
 mod image;
+mod link;
 mod memory_functions;
 mod place;
 
@@ -69,7 +75,6 @@ fn restore(image_fd: i32, slots: &[i32; SLOTS_MAX]) -> ! {
     let node = place::Node::look();
     node.check(&image);
     let mut table = descriptors::Table::open(&image, &mut input, slots);
-    become_it::change_directory(&image);
     let mut memory = address_space::Memory::build(&image, &table, &node);
     memory.read_pages(&image, &table, &mut input);
     // The stream is whole. Only now may anything outside this process change.

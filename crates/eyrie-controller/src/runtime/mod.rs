@@ -173,7 +173,8 @@ fn check(options: &JobOptions) -> anyhow::Result<()> {
 }
 
 fn open_store(dir: &JobDir) -> anyhow::Result<Store> {
-    let options = eyrie_store::Options { keep: 2, sync: false };
+    // Two images of a rank that count, and one that does not yet. The machine names those that are needless.
+    let options = eyrie_store::Options { keep: 3, sync: false };
     Ok(Store::create(dir.path().join("store"), options)?)
 }
 
@@ -317,16 +318,7 @@ impl Job {
             }
             Inbound::AgentWoke { node } => self.tell(Event::AgentWoke(node)),
             Inbound::ImageBegun { life, image } => self.tell(Event::ImageBegun { life, image }),
-            Inbound::ImageStored { life, image, meta } => {
-                let taken = self.ledger.taken(life.rank);
-                if taken[0] < meta.stream_offsets[1] || taken[1] < meta.stream_offsets[2] {
-                    // It would be lost if the node died now, and the image would not write it again.
-                    let reason = "output from before the image has not arrived yet".to_string();
-                    self.tell(Event::CaptureFailed { life, image: image.image, reason });
-                } else {
-                    self.tell(Event::ImageStored { life, image });
-                }
-            }
+            Inbound::ImageStored { life, image } => self.tell(Event::ImageStored { life, image }),
             Inbound::ImageFailed { life, image, reason } => {
                 self.tell(Event::CaptureFailed { life, image, reason })
             }
@@ -400,6 +392,22 @@ impl Job {
             },
             F::CaptureRefused { rank, incarnation, image, reason } => {
                 Event::CaptureFailed { life: life(rank, incarnation), image, reason }
+            }
+            F::ImageUsable { rank, incarnation, image, output } => {
+                let (life, taken) = (life(rank, incarnation), self.ledger.taken(rank));
+                if taken[0] < output[0] || taken[1] < output[1] {
+                    // It would be lost if the node died now, and the image would not write it again.
+                    let reason = "output from before the image has not arrived yet".to_string();
+                    Event::CaptureFailed { life, image, reason }
+                } else {
+                    Event::ImageUsable { life, image }
+                }
+            }
+            F::ImageUnusable { rank, incarnation, image, reason } => {
+                Event::ImageUnusable { life: life(rank, incarnation), image, reason }
+            }
+            F::ImageWanted { rank, incarnation, reason } => {
+                Event::ImageWanted { life: life(rank, incarnation), reason }
             }
             F::Note { text } => return self.record(Record::Note { text }),
             F::Fatal { rank, incarnation, reason } => {

@@ -7,7 +7,7 @@ use super::helper;
 use super::memory::{is_zero, protect, FirstLook, SharedMapping};
 use super::proc::PathBuf;
 use super::scratch::{List, Scratch};
-use crate::format::{object_kind, Object};
+use crate::format::{object_kind, Identity, Object};
 use crate::holes::data_runs;
 use crate::refusal::Refusal;
 use crate::sys::{self, nr, IoVec, PAGE};
@@ -55,7 +55,7 @@ impl Copied {
 #[derive(Clone, Copy)]
 pub struct FileContent {
     pub object: Object,
-    /// Empty for a file without a name.
+    /// Of a file without a name that of its directory; empty for memory.
     pub path: &'static [u8],
     pub copied: Copied,
 }
@@ -114,12 +114,13 @@ impl Contents {
         let mut unmapped_bytes = 0;
         for nameless in table.nameless.as_slice() {
             let object = nameless.object;
-            self.files.push(FileContent { object, path: &[], copied: Copied::default() })?;
+            let path = nameless.directory;
+            self.files.push(FileContent { object, path, copied: Copied::default() })?;
             let file = self.files.as_mut_slice().last_mut().unwrap_or_else(|| unreachable!());
             // Another description of the same file: the program's has its offset.
             let link = PathBuf::new(b"/proc/self/fd/", nameless.fd as u64, b"");
             let again = sys::open(link.as_c(), sys::O_RDONLY | sys::O_CLOEXEC, 0);
-            let key = (object.dev, object.ino);
+            let key = (object.identity.dev, object.identity.ino);
             if !look.shared.as_slice().iter().any(|m| (m.dev, m.ino) == key) {
                 unmapped_bytes += again.map_or(object.size, |fd| content_len(fd, object.size));
                 if unmapped_bytes > DELETED_LIMIT {
@@ -145,8 +146,8 @@ impl Contents {
         let failed = |errno| Refusal::Kernel { step: COPYING, errno };
         for (i, m) in look.shared.as_slice().iter().enumerate() {
             self.shared.push(Copied::default())?;
-            let mut whole = self.files.as_slice().iter().map(|f| (f.object.dev, f.object.ino));
-            let mut covered = whole.any(|file| file == (m.dev, m.ino));
+            let mut whole = self.files.as_slice().iter().map(|f| f.object.identity);
+            let mut covered = whole.any(|file| (file.dev, file.ino) == (m.dev, m.ino));
             covered |= look.shared.as_slice()[..i].iter().any(|earlier| earlier.covers(m));
             if covered {
                 continue;
@@ -182,7 +183,7 @@ impl Contents {
             return copier.file(fd, m.offset, m.end - m.start, room).map_err(failed);
         }
         let path = &m.path[..m.path.len() - 1];
-        let object = object_of(object_kind::SHM_FILE, st, path.len());
+        let object = object_of(object_kind::SHM_FILE, (fd, st), path.len());
         let copied = Copied::new(object.size as usize).map_err(failed)?;
         self.files.push(FileContent { object, path, copied })?;
         let last = self.files.as_slice().len() - 1;
@@ -220,16 +221,15 @@ impl Contents {
     }
 }
 
-/// A file as an object of the image.
-pub fn object_of(kind: u32, st: &sys::Stat, path_len: usize) -> Object {
+/// An open file as an object of the image.
+pub fn object_of(kind: u32, (fd, st): (i32, &sys::Stat), path_len: usize) -> Object {
     Object {
         kind,
         mode: st.mode & 0o7777,
         size: st.size as u64,
         mtime_s: st.mtime[0],
         mtime_ns: st.mtime[1],
-        dev: st.dev,
-        ino: st.ino,
+        identity: Identity { dev: st.dev, ino: st.ino, born_ns: sys::born_ns(fd) },
         build_id: 0,
         path_len: path_len as u32,
         reserved: 0,

@@ -5,8 +5,9 @@
 use super::contents::object_of;
 use super::proc::{for_each_number, read_link, PathBuf};
 use super::scratch::{List, Scratch};
-use crate::format::{fd_kind, is_begun, object_kind, Descriptor, Object, PATH_LEN_MAX};
+use crate::format::{fd_kind, is_begun, object_kind, Descriptor, Identity, Object, PATH_LEN_MAX};
 use crate::maps;
+use crate::names::{self, DELETED};
 use crate::refusal::{Refusal, Text};
 use crate::sys;
 use crate::FdRole;
@@ -14,13 +15,14 @@ use crate::FdRole;
 /// Most bytes that deleted files which are not mapped may hold together.
 pub const DELETED_LIMIT: u64 = 64 << 20;
 
+/// Most entries of a directory that are looked at for a file that has another name now.
+const ENTRIES_MAX: usize = 1 << 16;
+
 /// A descriptor with its path.
 #[derive(Clone, Copy)]
 pub struct Entry {
     pub record: Descriptor,
     pub path: &'static [u8],
-    pub dev: u64,
-    pub ino: u64,
 }
 
 /// A file without a path, whose content goes into the image.
@@ -29,6 +31,8 @@ pub struct Nameless {
     /// A descriptor of it.
     pub fd: i32,
     pub object: Object,
+    /// Where it was; empty for memory.
+    pub directory: &'static [u8],
 }
 
 /// The file table of the process.
@@ -114,10 +118,11 @@ impl Table {
             file_type: st.mode & sys::S_IFMT,
             offset: 0,
             size: st.size as u64,
+            identity: Identity { dev: st.dev, ino: st.ino, born_ns: 0 },
             path_len: 0,
             alone: 0,
         };
-        let mut entry = Entry { record, path: &[], dev: st.dev, ino: st.ino };
+        let mut entry = Entry { record, path: &[] };
         let role = roles.iter().find(|(role_fd, _)| *role_fd == fd).map(|(_, role)| role);
         let slot = match role {
             Some(FdRole::Slot(slot)) => Some(*slot),
@@ -163,6 +168,7 @@ impl Table {
             }
         }
         record.offset = sys::lseek(fd, 0, 1).unwrap_or(0) as u64;
+        record.identity.born_ns = sys::born_ns(fd);
         entry.record = record;
         if let Some(earlier) = self.same_open_file(&entry) {
             entry.record.kind = fd_kind::DUP;
@@ -171,19 +177,33 @@ impl Table {
         }
         let still_there =
             sys::stat(&text[..len + 1]).is_ok_and(|p| (p.dev, p.ino) == (st.dev, st.ino));
-        if still_there {
+        let renamed;
+        let path = if still_there {
+            path
+        } else if record.file_type == sys::S_IFDIR && path.ends_with(DELETED) {
+            entry.record.kind = fd_kind::GONE_DIRECTORY;
+            names::without_mark(path)
+        } else if record.file_type == sys::S_IFREG && st.nlink == 0 {
             // SAFETY: handed on to the caller.
-            entry.path = unsafe { scratch.keep(path)? };
-            entry.record.kind = fd_kind::PATH;
-            entry.record.path_len = len as u32;
-            entry.record.alone = u32::from(is_begun(&record) && sys::is_alone(fd));
+            entry.record.arg = unsafe { self.nameless(scratch, fd, &st, path)? };
+            entry.record.kind = fd_kind::OBJECT;
             return Ok(entry);
+        } else {
+            match names::find(names::without_mark(path), &record.identity, true, ENTRIES_MAX) {
+                Some(found) => {
+                    renamed = found;
+                    renamed.as_bytes()
+                }
+                None => return refuse("a file whose path no longer leads to it"),
+            }
+        };
+        // SAFETY: handed on to the caller.
+        entry.path = unsafe { scratch.keep(path)? };
+        entry.record.path_len = path.len() as u32;
+        if entry.record.kind == 0 {
+            entry.record.kind = fd_kind::PATH;
+            entry.record.alone = u32::from(is_begun(&record) && sys::is_alone(fd));
         }
-        if st.nlink > 0 || record.file_type != sys::S_IFREG {
-            return refuse("a file whose path no longer leads to it");
-        }
-        entry.record.arg = self.nameless(fd, &st)?;
-        entry.record.kind = fd_kind::OBJECT;
         Ok(entry)
     }
 
@@ -192,8 +212,8 @@ impl Table {
         let r = &entry.record;
         let me = sys::getpid() as usize;
         let candidates = self.entries.as_slice().iter().filter(|e| {
-            matches!(e.record.kind, fd_kind::PATH | fd_kind::OBJECT)
-                && (e.dev, e.ino, e.record.open_flags) == (entry.dev, entry.ino, r.open_flags)
+            matches!(e.record.kind, fd_kind::PATH | fd_kind::OBJECT | fd_kind::GONE_DIRECTORY)
+                && (e.record.identity, e.record.open_flags) == (r.identity, r.open_flags)
                 && e.record.offset == r.offset
         });
         for e in candidates {
@@ -213,14 +233,37 @@ impl Table {
         None
     }
 
-    /// Notes a file that has no path; gives its index.
-    fn nameless(&mut self, fd: i32, st: &sys::Stat) -> Result<u32, Refusal> {
-        let known = self.nameless.as_slice().iter();
-        if let Some(i) = known.map(|n| &n.object).position(|o| (o.dev, o.ino) == (st.dev, st.ino)) {
+    /// Notes a file that has no name but had this path; gives its index.
+    ///
+    /// # Safety
+    /// As [`Table::take`].
+    unsafe fn nameless(
+        &mut self,
+        scratch: &mut Scratch,
+        fd: i32,
+        st: &sys::Stat,
+        path: &[u8],
+    ) -> Result<u32, Refusal> {
+        let known = self.nameless.as_slice().iter().map(|n| n.object.identity);
+        let same = |id: &Identity| (id.dev, id.ino) == (st.dev, st.ino);
+        if let Some(i) = known.into_iter().position(|id| same(&id)) {
             return Ok(i as u32);
         }
         let index = self.nameless.as_slice().len() as u32;
-        self.nameless.push(Nameless { fd, object: object_of(object_kind::MEMORY, st, 0) })?;
+        let (kind, directory): (u32, &[u8]) = if path.starts_with(b"/memfd:") {
+            (object_kind::MEMORY, &[])
+        } else {
+            (object_kind::UNLINKED, names::directory(path))
+        };
+        // SAFETY: handed on to the caller. In front of the names of the root directory is nothing.
+        let directory = unsafe {
+            match (kind, directory) {
+                (object_kind::UNLINKED, b"") => scratch.keep(b"/")?,
+                _ => scratch.keep(directory)?,
+            }
+        };
+        let object = object_of(kind, (fd, st), directory.len());
+        self.nameless.push(Nameless { fd, object, directory })?;
         Ok(index)
     }
 }

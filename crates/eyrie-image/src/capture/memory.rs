@@ -7,10 +7,11 @@ use super::output::Output;
 use super::scratch::{List, Scratch};
 use crate::fingerprint::build_id;
 use crate::format::{
-    advice, map_flag, object_kind, Fingerprint, Mapping, Object, NO_OBJECT, PAGES_OF_OBJECT,
-    PATH_LEN_MAX, USER_END, WINDOW_END, WINDOW_START,
+    advice, map_flag, object_kind, Fingerprint, Identity, Mapping, Object, NO_OBJECT,
+    PAGES_OF_OBJECT, PATH_LEN_MAX, USER_END, WINDOW_END, WINDOW_START,
 };
 use crate::maps::{self, Line};
+use crate::names::DELETED;
 use crate::refusal::{Refusal, Text};
 use crate::stream::MAX_PAYLOAD;
 use crate::sys::{self, nr, PAGE};
@@ -221,9 +222,6 @@ impl FirstLook {
         Ok(true)
     }
 }
-
-/// What follows the path of a file that no name leads to any more.
-const DELETED: &[u8] = b" (deleted)";
 
 /// The path of a mapped file with its NUL, empty when it has none.
 ///
@@ -509,9 +507,8 @@ impl AddressSpace {
             region.record.flags |= map_flag::WHOLE;
         }
         let writable = line.prot() & sys::PROT_WRITE != 0;
-        let key = (line.dev, line.ino);
-        let known =
-            self.objects.as_slice().iter().position(|o| (o.record.dev, o.record.ino) == key);
+        let known = self.objects.as_slice().iter().map(|o| o.record.identity);
+        let known = known.into_iter().position(|o| (o.dev, o.ino) == (line.dev, line.ino));
         let index = match known {
             Some(index) => index,
             None => match self.identify(line) {
@@ -553,13 +550,14 @@ impl AddressSpace {
         let same = st.filter(|st| (st.dev, st.ino) == (line.dev, line.ino));
         let mut object = None;
         if let (Some(fd), Some(st)) = (opened, same) {
-            let mut file = object_of(object_kind::FILE, &st, line.name.len());
+            let mut file = object_of(object_kind::FILE, (fd, &st), line.name.len());
             if let Ok(n) = sys::pread(fd, self.text, 0) {
                 file.build_id = build_id(&self.text[..n]);
             }
             object = Some(file);
         } else if line.shared() {
-            object = Some(Object::nameless(line.dev, line.ino));
+            let identity = Identity { dev: line.dev, ino: line.ino, born_ns: 0 };
+            object = Some(Object::nameless(identity));
         }
         if let Some(fd) = opened {
             sys::close(fd);

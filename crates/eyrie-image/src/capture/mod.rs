@@ -30,10 +30,10 @@ use output::Output;
 use scratch::{List, Scratch};
 use state::State;
 
-// Calls `work(job, stack pointer)` with all callee-saved registers on the stack. A restored
-// process comes in at `eyrie_image_resume` with that stack pointer and the restorer's stretch of
-// addresses in rdi and rsi; it unmaps the stretch and returns from the same call with 1. To the
-// compiler this is one call that returns once, whichever way it went.
+// Calls `work(job, stack pointer)` on another stack, with all callee-saved registers on this one. A
+// restored process comes in at `eyrie_image_resume` with this stack pointer and the restorer's
+// stretch of addresses in rdi and rsi; it unmaps the stretch and returns from the same call with 1.
+// To the compiler this is one call that returns once, whichever way it went.
 global_asm!(
     ".pushsection .text.eyrie_image_enter,\"ax\",@progbits",
     ".globl eyrie_image_enter",
@@ -52,7 +52,10 @@ global_asm!(
     "mov rax, rdi",
     "mov rdi, rsi",
     "mov rsi, rsp",
+    "mov rbx, rsp",
+    "mov rsp, rdx",
     "call rax",
+    "mov rsp, rbx",
     "xor eax, eax",
     "jmp 2f",
     ".globl eyrie_image_resume",
@@ -78,13 +81,18 @@ global_asm!(
 );
 
 extern "C" {
-    fn eyrie_image_enter(work: unsafe extern "C" fn(*mut c_void, u64), job: *mut c_void) -> u64;
+    fn eyrie_image_enter(
+        work: unsafe extern "C" fn(*mut c_void, u64),
+        job: *mut c_void,
+        stack_top: usize,
+    ) -> u64;
     fn eyrie_image_resume();
 }
 
 /// A capture under way; lives on the stack of [`capture`].
 struct Job<'a> {
     request: &'a Request<'a>,
+    scratch: Scratch,
     started_ns: u64,
     outcome: Outcome,
 }
@@ -95,12 +103,29 @@ struct Job<'a> {
 /// As [`crate::capture`].
 pub unsafe fn capture(request: &Request) -> Outcome {
     let mask = sys::block_all_signals();
-    let mut job =
-        Job { request, started_ns: sys::clock_ns(1), outcome: Outcome::Refused(Refusal::Writer) };
-    // SAFETY: follows the C calling convention; `job` outlives the call. In a restored process the
-    // stack is as it was during the call, so the mask below is the one saved above.
-    let restored = unsafe { eyrie_image_enter(work, (&raw mut job).cast()) };
-    let outcome = if restored == 1 { Outcome::Restored } else { job.outcome };
+    let started_ns = sys::clock_ns(1);
+    // SAFETY: the stack is used within the call below only.
+    let prepared = Scratch::new().and_then(|mut scratch| unsafe {
+        let stack = helper::stack(&mut scratch)?;
+        Ok((scratch, stack.as_mut_ptr() as usize + stack.len()))
+    });
+    let outcome = match prepared {
+        Ok((scratch, stack_top)) => {
+            let outcome = Outcome::Refused(Refusal::Writer);
+            let mut job = Job { request, scratch, started_ns, outcome };
+            // SAFETY: follows the C calling convention; `job` outlives the call. In a restored
+            // process the stack is as it was during the call, so the mask is the one saved above.
+            let restored = unsafe { eyrie_image_enter(work, (&raw mut job).cast(), stack_top) };
+            if restored == 1 {
+                Outcome::Restored // and the scratch is not there
+            } else {
+                // SAFETY: the outcome refers to nothing in the scratch.
+                unsafe { job.scratch.release() };
+                job.outcome
+            }
+        }
+        Err(refusal) => Outcome::Refused(refusal),
+    };
     sys::set_signal_mask(mask);
     outcome
 }
@@ -110,16 +135,9 @@ pub unsafe fn capture(request: &Request) -> Outcome {
 unsafe extern "C" fn work(job: *mut c_void, rsp: u64) {
     // SAFETY: handed on to the caller.
     let job = unsafe { &mut *job.cast::<Job>() };
-    job.outcome = match Scratch::new() {
-        Ok(mut scratch) => {
-            // SAFETY: called by `capture` on behalf of its caller, who vouches for the process.
-            let result = unsafe { Engine::run(&mut scratch, job, rsp) };
-            // SAFETY: the result refers to nothing in the scratch.
-            unsafe { scratch.release() };
-            result.unwrap_or_else(Outcome::Refused)
-        }
-        Err(refusal) => Outcome::Refused(refusal),
-    };
+    // SAFETY: called by `capture` on behalf of its caller, who vouches for the process.
+    let result = unsafe { Engine::run(&mut job.scratch, job.request, job.started_ns, rsp) };
+    job.outcome = result.unwrap_or_else(Outcome::Refused);
 }
 
 /// What parent and child share while an asynchronous capture starts.
@@ -157,8 +175,12 @@ struct Engine<'a> {
 impl Engine<'_> {
     /// # Safety
     /// The process must be at rest but for this thread.
-    unsafe fn run(scratch: &mut Scratch, job: &Job, rsp: u64) -> Result<Outcome, Refusal> {
-        let request = job.request;
+    unsafe fn run(
+        scratch: &mut Scratch,
+        request: &Request,
+        started_ns: u64,
+        rsp: u64,
+    ) -> Result<Outcome, Refusal> {
         check_request(request)?;
         // SAFETY: used within this function only, before the scratch goes.
         let (buf, mut cuts) = unsafe {
@@ -202,7 +224,7 @@ impl Engine<'_> {
             engine.contents.release();
         }
         let (child_pid, image_bytes) = written?;
-        let pause_ns = sys::clock_ns(1).saturating_sub(job.started_ns);
+        let pause_ns = sys::clock_ns(1).saturating_sub(started_ns);
         Ok(Outcome::Captured { child_pid, pause_ns, shared_bytes, image_bytes })
     }
 
@@ -453,6 +475,7 @@ impl Engine<'_> {
             taken_unix_ns: self.taken_unix_ns,
             pid: self.pid,
             reserved: 0,
+            boot_id: fingerprint::boot_id(),
             fingerprint,
         }
     }
@@ -461,8 +484,7 @@ impl Engine<'_> {
     fn link_shared_files(&mut self, space: &AddressSpace) {
         for entry in self.table.entries.as_mut_slice() {
             let found = space.objects.as_slice().iter().position(|o| {
-                o.record.kind == object_kind::SHM_FILE
-                    && (o.record.dev, o.record.ino) == (entry.dev, entry.ino)
+                o.record.kind == object_kind::SHM_FILE && o.record.identity == entry.record.identity
             });
             if let (fd_kind::PATH, Some(index)) = (entry.record.kind, found) {
                 entry.record.kind = fd_kind::OBJECT;

@@ -67,7 +67,7 @@ impl Scratch {
     ///
     /// # Safety
     /// Nothing taken from it may be used afterwards.
-    pub unsafe fn release(self) {
+    pub unsafe fn release(&mut self) {
         // SAFETY: the mapping is ours; the caller vouches for what was handed out.
         let _ = unsafe { sys::munmap(self.base, LEN) };
     }

@@ -5,7 +5,8 @@ use super::proc::{read_file, read_link};
 use super::scratch::Scratch;
 use crate::format::{Context, SigAction, AUXV_WORDS, PATH_LEN_MAX};
 use crate::maps;
-use crate::refusal::Refusal;
+use crate::names;
+use crate::refusal::{Refusal, Text};
 use crate::sys;
 use crate::sys::nr;
 
@@ -39,11 +40,31 @@ impl State {
         take_memory_layout(context, buf)?;
         let cwd = read_link(b"/proc/self/cwd\0", buf)
             .map_err(refused("looking up the working directory"))?;
+        let here = directory(context, cwd)?;
         // SAFETY: handed on to the caller.
-        let cwd = unsafe { scratch.keep(cwd)? };
+        let cwd = unsafe { scratch.keep(here)? };
         context.cwd_len = cwd.len() as u32;
         Ok(State { context, cwd })
     }
+}
+
+/// Which directory the working directory is, and its path.
+fn directory<'a>(c: &mut Context, path: &'a [u8]) -> Result<&'a [u8], Refusal> {
+    let failed = refused("looking at the working directory");
+    let flags = sys::O_PATH | sys::O_DIRECTORY | sys::O_CLOEXEC;
+    let fd = sys::open(b".\0", flags, 0).map_err(&failed)?;
+    let identity = sys::identity(fd);
+    sys::close(fd);
+    c.cwd = identity.map_err(&failed)?;
+    let there = names::Path::join(&[path]).and_then(|path| sys::stat(path.as_c()).ok());
+    if there.is_some_and(|st| (st.dev, st.ino) == (c.cwd.dev, c.cwd.ino)) {
+        return Ok(path);
+    }
+    if !path.ends_with(names::DELETED) {
+        return Err(Refusal::Directory { name: Text::new(path) });
+    }
+    c.cwd_gone = 1;
+    Ok(names::without_mark(path))
 }
 
 /// Thread-local registers, ids and lists.

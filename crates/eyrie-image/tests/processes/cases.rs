@@ -24,6 +24,12 @@ pub const TESTS: &[Test] = &[
     ("kernel_state_sync", || same_sight("state", &["sync"])),
     ("files_and_descriptors_async", || files("async")),
     ("files_and_descriptors_sync", || files("sync")),
+    ("log_that_is_turned_over_async", || log_turned_over("async")),
+    ("log_that_is_turned_over_sync", || log_turned_over("sync")),
+    ("log_that_others_have_turned_over", log_of_others),
+    ("written_under_a_temporary_name", temporary_name),
+    ("working_directory_that_is_gone_async", || same_sight("nowhere", &["async"])),
+    ("working_directory_that_is_gone_sync", || same_sight("nowhere", &["sync"])),
     ("shared_file_deleted_meanwhile_async", || shared_file("async")),
     ("shared_file_deleted_meanwhile_sync", || shared_file("sync")),
     ("shared_file_on_a_disk", shared_disk_file),
@@ -241,6 +247,81 @@ fn files(mode: &str) {
     assert!(contents(dir.path()) == expected);
     let (_, app) = &expected.iter().find(|(n, _)| n == "app").unwrap();
     assert_eq!(app, b"before;after;");
+}
+
+/// What the original did after its image is undone as far as its files are concerned.
+fn log_turned_over(mode: &str) {
+    let dir = make_dir();
+    let (image, original) = capture_itself(dir.path(), "rotates", &[mode]);
+    let expected = contents(dir.path());
+    assert_eq!(expected[1], ("log.1".to_string(), b"one\ntwo\n".to_vec()));
+    let restored = restore(dir.path(), &image).wait();
+    succeeded(&restored);
+    assert!(restored.reports[0].contains("log has its name again"), "{:?}", restored.reports);
+    same_output(&original, &restored);
+    assert!(contents(dir.path()) == expected);
+    // And when it was turned over twice.
+    std::fs::rename(dir.path().join("log.1"), dir.path().join("log.2")).unwrap();
+    std::fs::write(dir.path().join("log.1"), b"newer").unwrap();
+    let restored = restore(dir.path(), &image).wait();
+    succeeded(&restored);
+    same_output(&original, &restored);
+    assert_eq!(contents(dir.path())[1], expected[1]);
+    // A file that is in no directory where anybody would look for it.
+    std::fs::create_dir(dir.path().join("sub")).unwrap();
+    std::fs::rename(dir.path().join("other"), dir.path().join("sub/other")).unwrap();
+    let refused = restore(dir.path(), &image).wait();
+    assert_eq!(refused.status.code(), Some(exit::FILE), "{:?}", refused.reports);
+    assert!(refused.reports[0].contains("other: no such file"), "{:?}", refused.reports);
+    std::fs::write(dir.path().join("other"), b"").unwrap();
+    let refused = restore(dir.path(), &image).wait();
+    assert_eq!(refused.status.code(), Some(exit::FILE), "{:?}", refused.reports);
+    let words = "other: leads to another file than when the image was taken";
+    assert!(refused.reports[0].contains(words), "{:?}", refused.reports);
+    // Whoever holds it knows where it is.
+    let held = [hold(&dir.path().join("sub/other"))];
+    let restored = restore_held(dir.path(), &image, None, &held, |_| {}).wait();
+    succeeded(&restored);
+    same_output(&original, &restored);
+    assert!(!dir.path().join("sub/other").exists());
+}
+
+/// A name that somebody else's file has by now is left to it.
+fn log_of_others() {
+    let dir = make_dir();
+    let (image, _) = capture_itself(dir.path(), "rotates", &["async"]);
+    let theirs = File::open(dir.path().join("log")).unwrap();
+    let restored = restore(dir.path(), &image).wait();
+    succeeded(&restored);
+    assert!(restored.reports[0].contains("which others have open"), "{:?}", restored.reports);
+    drop(theirs);
+}
+
+fn temporary_name() {
+    let dir = make_dir();
+    let mut running = start(dir.path(), &["renames", "async"]);
+    let reader = running.read_image();
+    assert!(running.next_report().starts_with("captured"));
+    let image = reader.join().unwrap();
+    let held = [hold(&dir.path().join("result.new"))];
+    running.input.take().unwrap().write_all(b"\n").unwrap();
+    let original = running.wait();
+    succeeded(&original);
+    let expected = contents(dir.path());
+    // The file of the image was replaced twice: nothing has it but who held it.
+    let restored = |held: &[File]| {
+        let mut running = restore_held(dir.path(), &image, None, held, |_| {});
+        running.input.take().unwrap().write_all(b"\n").unwrap();
+        running.wait()
+    };
+    let refused = restored(&[]);
+    assert_eq!(refused.status.code(), Some(exit::FILE), "{:?}", refused.reports);
+    assert!(contents(dir.path()) == expected, "a refused image has changed files");
+    let ended = restored(&held);
+    succeeded(&ended);
+    assert!(ended.reports[0].contains("was gone, and has its name"), "{:?}", ended.reports);
+    same_output(&original, &ended);
+    assert!(contents(dir.path()) == expected);
 }
 
 /// The image of a process restored from an image, and how that process ended.
@@ -573,9 +654,12 @@ fn changed_files() {
     let saved = std::fs::read(&log).unwrap();
     std::fs::write(&log, &saved[..10]).unwrap();
     refused("has lost content: 10 bytes");
-    std::fs::remove_file(&log).unwrap();
-    refused("log: no such file or directory");
     std::fs::write(&log, &saved).unwrap();
+    let elsewhere = dir.path().join("elsewhere");
+    std::fs::create_dir(&elsewhere).unwrap();
+    std::fs::rename(&log, elsewhere.join("log")).unwrap();
+    refused("log: no such file or directory");
+    std::fs::rename(elsewhere.join("log"), &log).unwrap();
     succeeded(&restore(dir.path(), &image).wait());
 
     // A file mapped for its content must be the same.

@@ -21,6 +21,9 @@ pub fn run(name: &str, dir: &Path, args: &[String]) {
         "sparse" => sparse(dir, mode, Path::new(&args[1])),
         "state" => state(mode),
         "files" => files(dir, mode),
+        "rotates" => rotates(dir, mode),
+        "renames" => renames(dir, mode),
+        "nowhere" => nowhere(dir, mode),
         "shm" => shm(Path::new(&args[1]), mode),
         "blocked" => blocked(&args[0]),
         "big" => big(args[0].parse().unwrap(), args[1] == "huge"),
@@ -424,6 +427,13 @@ fn files(dir: &Path, mode: Mode) {
     let mut deleted = open().open(dir.join("deleted")).unwrap();
     deleted.write_all(b"deleted but open").unwrap();
     std::fs::remove_file(dir.join("deleted")).unwrap();
+    use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+    let mut temporary =
+        open().create(false).mode(0o640).custom_flags(libc::O_TMPFILE).open(dir).unwrap();
+    temporary.write_all(b"never had a name").unwrap();
+    std::fs::create_dir(dir.join("sub")).unwrap();
+    let removed = File::open(dir.join("sub")).unwrap();
+    std::fs::remove_dir(dir.join("sub")).unwrap();
     let directory = File::open(dir).unwrap();
     let null = OpenOptions::new().write(true).open("/dev/null").unwrap();
     let mut random = File::open("/dev/urandom").unwrap();
@@ -462,6 +472,32 @@ fn files(dir: &Path, mode: Mode) {
     deleted.read_to_string(&mut text).unwrap();
     println!("{text}");
     println!("directory {}", directory.metadata().unwrap().is_dir());
+    let of = |file: &File| file.metadata().unwrap();
+    text.clear();
+    temporary.rewind().unwrap();
+    temporary.read_to_string(&mut text).unwrap();
+    println!("{text} {} {:o}", of(&temporary).nlink(), of(&temporary).mode());
+    println!("where it was: {}", of(&temporary).dev() == of(&directory).dev());
+    println!(
+        "where it was: {} {}",
+        of(&deleted).dev() == of(&directory).dev(),
+        of(&deleted).nlink()
+    );
+    let link = std::ffi::CString::new(format!("/proc/self/fd/{}", temporary.as_raw_fd())).unwrap();
+    let name = std::ffi::CString::new(dir.join("named").to_str().unwrap()).unwrap();
+    // SAFETY: both paths end in a NUL; the descriptor is ours.
+    unsafe {
+        let follow = libc::AT_SYMLINK_FOLLOW;
+        let here = libc::AT_FDCWD;
+        println!("named {}", libc::linkat(here, link.as_ptr(), here, name.as_ptr(), follow));
+        println!("named {:?}", std::fs::read_to_string(dir.join("named")));
+        std::fs::remove_file(dir.join("named")).unwrap();
+        let above = libc::openat(removed.as_raw_fd(), c"..".as_ptr(), libc::O_PATH);
+        let above = File::from_raw_fd(above);
+        println!("removed {} {}", of(&removed).nlink(), of(&above).ino() == of(&directory).ino());
+        let made = libc::openat(removed.as_raw_fd(), c"x".as_ptr(), libc::O_CREAT, 0o600);
+        println!("nothing can be made in it: {}", made < 0);
+    }
     println!("random {:?}", random.read_exact(&mut [0; 8]).is_ok());
     println!("null {:?}", (&null).write(b"x").is_ok());
     let mut count = [0u8; 8];
@@ -485,6 +521,61 @@ fn files(dir: &Path, mode: Mode) {
             report(format_args!("dropped: {end} {broken} {}", errno == libc::EPIPE));
         }
     }
+}
+
+/// Writes a log, has it renamed and begins another.
+fn rotates(dir: &Path, mode: Mode) {
+    let path = |name: &str| dir.join(name);
+    let open = |name: &str| File::options().append(true).create(true).open(path(name)).unwrap();
+    let mut log = open("log");
+    let other = open("other");
+    log.write_all(b"one\n").unwrap();
+    must_capture(mode);
+    log.write_all(b"two\n").unwrap();
+    for number in [2, 1] {
+        let from = if number == 1 { path("log") } else { path("log.1") };
+        if from.exists() {
+            std::fs::rename(from, path(&format!("log.{number}"))).unwrap();
+        }
+    }
+    let mut log = open("log");
+    log.write_all(b"three\n").unwrap();
+    println!("{:?} {}", std::fs::read_to_string(path("log.1")), other.metadata().unwrap().len());
+    println!("{:?}", std::fs::read_to_string(path("log")));
+}
+
+/// Writes to a temporary name, closes and renames, three times; the image is of the first.
+fn renames(dir: &Path, mode: Mode) {
+    let (temporary, name) = (dir.join("result.new"), dir.join("result"));
+    for turn in 1..=3 {
+        let mut file = File::create(&temporary).unwrap();
+        write!(file, "the first half of {turn}, ").unwrap();
+        if turn == 1 {
+            must_capture(mode);
+            // The harness holds the file by now, as an agent does.
+            std::io::stdin().read_line(&mut String::new()).unwrap();
+        }
+        write!(file, "and the second").unwrap();
+        drop(file);
+        std::fs::rename(&temporary, &name).unwrap();
+        println!("{:?}", std::fs::read_to_string(&name));
+    }
+}
+
+/// Works in a directory that is removed, and so is the one above it.
+fn nowhere(dir: &Path, mode: Mode) {
+    std::fs::write(dir.join("in"), b"from above").unwrap();
+    std::fs::create_dir_all(dir.join("a/b")).unwrap();
+    std::env::set_current_dir(dir.join("a/b")).unwrap();
+    std::fs::remove_dir(dir.join("a/b")).unwrap();
+    std::fs::remove_dir(dir.join("a")).unwrap();
+    must_capture(mode);
+    println!("the working directory: {:?}", std::env::current_dir().map_err(|e| e.kind()));
+    println!("above it: {:?}", std::fs::read_to_string("../../in").map_err(|e| e.kind()));
+    println!("made in it: {:?}", File::create("x").map(drop).map_err(|e| e.kind()));
+    println!("{:?}", File::open("..").unwrap().metadata().unwrap().is_dir());
+    println!("what is left: {:?}", super::harness::contents(dir).len());
+    println!("what is left: {:?}", std::fs::read_dir(dir).unwrap().count());
 }
 
 fn shm(path: &Path, mode: Mode) {
@@ -646,7 +737,8 @@ fn refused(what: &str, dir: &Path) {
             }
             "replaced" => {
                 keep.push(File::create(dir.join("a")).unwrap());
-                std::fs::hard_link(dir.join("a"), dir.join("b")).unwrap();
+                std::fs::create_dir(dir.join("sub")).unwrap();
+                std::fs::hard_link(dir.join("a"), dir.join("sub/b")).unwrap();
                 std::fs::remove_file(dir.join("a")).unwrap();
             }
             "timer" => {
