@@ -204,6 +204,7 @@ fn subject(mib: usize, pages: &str, sync: bool) {
         exclude: &[],
         fds: &[],
         meta: &[],
+        starter_pid: 0,
     };
     // SAFETY: one thread; it ends right after.
     match unsafe { capture(&request) } {

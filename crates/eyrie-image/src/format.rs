@@ -70,6 +70,12 @@ pub fn bytes_of<T: Plain>(value: &T) -> &[u8] {
     unsafe { core::slice::from_raw_parts((value as *const T).cast(), size_of::<T>()) }
 }
 
+/// The bytes of plain values.
+pub fn bytes_of_all<T: Plain>(values: &[T]) -> &[u8] {
+    // SAFETY: as in `bytes_of`; nothing lies between the values of a slice.
+    unsafe { core::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) }
+}
+
 /// Reads a plain value from the front of `bytes`; `None` when they are too few.
 pub fn take<T: Plain>(bytes: &[u8]) -> Option<(T, &[u8])> {
     if bytes.len() < size_of::<T>() {
@@ -167,8 +173,23 @@ pub struct SigAction {
 /// Most entries of the auxiliary vector (the kernel holds 22 to 26 pairs).
 pub const AUXV_WORDS: usize = 104;
 
-/// Payload of the Context record: registers and kernel state of the process. The path of the
-/// working directory follows (`cwd_len` bytes).
+/// Words of the set of processors a thread may run on: 8192 processors.
+pub const AFFINITY_WORDS: usize = 128;
+/// Most signals that may be pending.
+pub const PENDING_MAX: usize = 512;
+/// Length of a `siginfo_t` in bytes.
+pub const SIGINFO_LEN: usize = 128;
+
+/// Bits of [`Context::scheduling`]: what is not as it was when the process was started.
+pub mod scheduling {
+    pub const AFFINITY: u32 = 1;
+    /// Policy, nice value, priority and the rest of `struct sched_attr`.
+    pub const POLICY: u32 = 1 << 1;
+    pub const IO_PRIORITY: u32 = 1 << 2;
+}
+
+/// Payload of the Context record: registers and kernel state of the process. The pending signals
+/// follow, each as its `siginfo_t`, then the path of the working directory (`cwd_len` bytes).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Context {
@@ -205,6 +226,15 @@ pub struct Context {
     /// 1: the working directory was removed.
     pub cwd_gone: u32,
     pub cwd: Identity,
+    /// How many signals are pending.
+    pub pending: u32,
+    pub scheduling: u32,
+    /// `struct sched_attr` in its second version, 56 bytes.
+    pub sched_attr: [u64; 7],
+    pub affinity: [u64; AFFINITY_WORDS],
+    pub timer_slack_ns: u64,
+    pub io_priority: u32,
+    pub reserved: u32,
     /// start_code, end_code, start_data, end_data, start_brk, brk, start_stack, arg_start,
     /// arg_end, env_start, env_end: the order of `struct prctl_mm_map`.
     pub mm: [u64; 11],
@@ -347,7 +377,7 @@ pub mod fd_kind {
     pub const GONE_DIRECTORY: u32 = 7;
 }
 
-/// Payload of a File record with [`FILE_DESCRIPTOR`]; `path_len` bytes follow.
+/// Payload of a File record with [`FILE_DESCRIPTOR`]; `locks` locks and `path_len` bytes follow.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Descriptor {
@@ -364,11 +394,39 @@ pub struct Descriptor {
     pub size: u64,
     pub identity: Identity,
     pub path_len: u32,
-    /// 1: an empty file to write that nobody else had open. A restore empties it again, if nobody else has it open then either.
+    /// 1: an empty file to write that nobody else had open. A restore empties it again, if nobody
+    /// else has it open then either.
     pub alone: u32,
+    /// How many locks it has.
+    pub locks: u32,
+    pub reserved: u32,
 }
 // SAFETY: integers only, no padding.
 unsafe impl Plain for Descriptor {}
+
+/// How a lock was taken.
+pub mod lock_kind {
+    /// flock(2): the whole file, of the open file.
+    pub const FLOCK: u32 = 1;
+    /// fcntl(2) F_SETLK: of the process.
+    pub const POSIX: u32 = 2;
+    /// fcntl(2) F_OFD_SETLK: of the open file.
+    pub const OFD: u32 = 3;
+}
+
+/// A lock on a file.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lock {
+    pub kind: u32,
+    /// 1: for writing, no other lock beside it.
+    pub exclusive: u32,
+    pub start: u64,
+    /// Bytes; 0: to the end of the file, wherever that is.
+    pub len: u64,
+}
+// SAFETY: integers only, no padding.
+unsafe impl Plain for Lock {}
 
 /// When a restore cuts a file back to its captured length: the process was writing at its end, so
 /// what lies behind was written by the lost future. Files written at free offsets (several ranks

@@ -60,6 +60,9 @@ pub struct Request<'a> {
     pub fds: &'a [(i32, FdRole)],
     /// At most 4096 bytes for the header, as they are.
     pub meta: &'a [u8],
+    /// Who started the process; 0: nobody knows. Processors, policy and priorities that are the
+    /// same as that one's are not the process's own: a restored one has those of who restores it.
+    pub starter_pid: i32,
 }
 
 /// How a capture ended, and in which process this is.

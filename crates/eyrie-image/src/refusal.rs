@@ -53,6 +53,8 @@ pub enum Refusal {
     Descriptor { fd: i32, what: &'static str, name: Text },
     /// A deleted file too large to be saved in the image; sizes in bytes.
     DeletedFile { fd: i32, size: u64, limit: u64 },
+    /// More signals are pending than an image may carry.
+    Signals { limit: usize },
     /// The working directory is one that no path leads to.
     Directory { name: Text },
     /// A mapping that cannot be brought back.
@@ -85,6 +87,7 @@ impl fmt::Display for Refusal {
                 "descriptor {fd} is a deleted file of {size} bytes, more than the {limit} an image \
                  may carry"
             ),
+            Refusal::Signals { limit } => write!(f, "more than {limit} signals are pending"),
             Refusal::Directory { name } => {
                 write!(f, "no path leads to the working directory ({name})")
             }

@@ -39,6 +39,7 @@ pub mod nr {
     pub const KILL: usize = 62;
     pub const UNAME: usize = 63;
     pub const FCNTL: usize = 72;
+    pub const FLOCK: usize = 73;
     pub const FTRUNCATE: usize = 77;
     pub const CHDIR: usize = 80;
     pub const FCHDIR: usize = 81;
@@ -49,20 +50,28 @@ pub mod nr {
     pub const UMASK: usize = 95;
     pub const SYSINFO: usize = 99;
     pub const GETPPID: usize = 110;
+    pub const RT_SIGPENDING: usize = 127;
+    pub const RT_SIGTIMEDWAIT: usize = 128;
+    pub const RT_SIGQUEUEINFO: usize = 129;
     pub const SIGALTSTACK: usize = 131;
     pub const PERSONALITY: usize = 135;
+    pub const SCHED_SETSCHEDULER: usize = 144;
     pub const STATFS: usize = 137;
     pub const MLOCK: usize = 149;
     pub const PRCTL: usize = 157;
     pub const ARCH_PRCTL: usize = 158;
     pub const GETTID: usize = 186;
     pub const FUTEX: usize = 202;
+    pub const SCHED_SETAFFINITY: usize = 203;
+    pub const SCHED_GETAFFINITY: usize = 204;
     pub const GETDENTS64: usize = 217;
     pub const SET_TID_ADDRESS: usize = 218;
     pub const CLOCK_GETTIME: usize = 228;
     pub const EXIT_GROUP: usize = 231;
     pub const TGKILL: usize = 234;
     pub const WAITID: usize = 247;
+    pub const IOPRIO_SET: usize = 251;
+    pub const IOPRIO_GET: usize = 252;
     pub const OPENAT: usize = 257;
     pub const LINKAT: usize = 265;
     pub const SET_ROBUST_LIST: usize = 273;
@@ -72,6 +81,8 @@ pub mod nr {
     pub const PRLIMIT64: usize = 302;
     pub const PROCESS_VM_READV: usize = 310;
     pub const KCMP: usize = 312;
+    pub const SCHED_SETATTR: usize = 314;
+    pub const SCHED_GETATTR: usize = 315;
     pub const RENAMEAT2: usize = 316;
     pub const MEMFD_CREATE: usize = 319;
     pub const EVENTFD2: usize = 290;
@@ -90,6 +101,7 @@ pub const ENXIO: i32 = 6;
 pub const EBADF: i32 = 9;
 pub const EAGAIN: i32 = 11;
 pub const ENOMEM: i32 = 12;
+pub const EACCES: i32 = 13;
 pub const EFAULT: i32 = 14;
 pub const EBUSY: i32 = 16;
 pub const EINVAL: i32 = 22;
@@ -126,8 +138,10 @@ pub const F_GETFD: usize = 1;
 pub const F_SETFD: usize = 2;
 pub const F_GETFL: usize = 3;
 pub const F_SETFL: usize = 4;
+pub const F_SETLK: usize = 6;
 pub const F_SETSIG: usize = 10;
 pub const F_GETSIG: usize = 11;
+pub const F_OFD_SETLK: usize = 37;
 pub const F_SETLEASE: usize = 1024;
 pub const F_GETLEASE: usize = 1025;
 pub const F_SETPIPE_SZ: usize = 1031;
@@ -176,6 +190,8 @@ pub const PR_GET_DUMPABLE: usize = 3;
 pub const PR_SET_DUMPABLE: usize = 4;
 pub const PR_SET_NAME: usize = 15;
 pub const PR_GET_NAME: usize = 16;
+pub const PR_SET_TIMERSLACK: usize = 29;
+pub const PR_GET_TIMERSLACK: usize = 30;
 pub const PR_SET_MM: usize = 35;
 pub const PR_SET_MM_MAP: usize = 14;
 pub const PR_SET_CHILD_SUBREAPER: usize = 36;
@@ -474,6 +490,14 @@ pub fn block_all_signals() -> u64 {
         )
     };
     old
+}
+
+/// Queues a signal for this process, as its `siginfo_t` says it.
+pub fn queue_signal(info: &[u8; super::format::SIGINFO_LEN]) -> Result<(), i32> {
+    let signal = i32::from_ne_bytes([info[0], info[1], info[2], info[3]]);
+    let (pid, at) = (getpid() as usize, info.as_ptr() as usize);
+    // SAFETY: the kernel reads a siginfo_t.
+    unsafe { call3(nr::RT_SIGQUEUEINFO, pid, signal as usize, at).map(|_| ()) }
 }
 
 pub fn set_signal_mask(mask: u64) {

@@ -97,6 +97,7 @@ fn take() {
         exclude: &[],
         fds: &fds[..n],
         meta: &[],
+        starter_pid: agent_pid(),
     };
     // SAFETY: the provider's state bears being continued elsewhere: `come_back` makes it a dropped connection.
     match without_pipe_signal(|| unsafe { eyrie_image::capture(&request) }) {
@@ -122,6 +123,19 @@ fn take() {
             come_back(rank);
         }
     }
+}
+
+/// The agent's process, which has started this one; 0 when the kernel does not say.
+fn agent_pid() -> i32 {
+    let fd = AGENT_FD.load(Ordering::Relaxed);
+    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len = size_of_val(&peer) as libc::socklen_t;
+    // SAFETY: structure and length live through the call.
+    unsafe {
+        let at = (&raw mut peer).cast();
+        libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, at, &mut len);
+    }
+    peer.pid
 }
 
 /// Does `work` so that a pipe whose reader has left is an error and no signal: the agent or the store may give an

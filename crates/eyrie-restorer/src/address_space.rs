@@ -131,12 +131,15 @@ impl Memory {
         }
     }
 
+    /// Maps new files in /dev/shm once more, which have their names now.
+    pub fn map_named(&self, image: &Image, table: &Table) {
+        let shm = image.mappings.iter().filter(|m| is_shm(image, m));
+        shm.for_each(|m| map(image, table, m));
+    }
+
     /// Final contents of shared files, protections, advice; the kernel's mappings to their places.
     pub fn commit(&self, image: &Image, table: &Table, node: &Node) {
         for m in image.mappings.iter().filter(|m| m.flags & map_flag::SPECIAL == 0) {
-            if is_shm(image, m) {
-                map(image, table, m); // the same file, under its name now
-            }
             if is_staged(image, m) {
                 self.copy_staged(image, table, m);
             }

@@ -1,8 +1,8 @@
-//! The last steps: the kernel's state of the process, then its registers. Past the descriptors
-//! nothing can be reported any more, so what can fail comes first.
+//! The last steps: the kernel's state of the process, then its registers. Once the working
+//! descriptors are closed nothing can be reported any more, so what can fail comes first.
 
 use crate::descriptors::Table;
-use crate::fail;
+use crate::fail::{self, Errno};
 use crate::format::*;
 use crate::image::Image;
 use crate::sys::{self, nr};
@@ -14,12 +14,18 @@ pub fn parent() -> usize {
 }
 
 /// Becomes the process.
-pub fn become_it(image: &Image, table: &mut Table, parent_before: usize) -> ! {
+pub fn become_it(image: &Image, table: &Table, parent_before: usize) -> ! {
     let c = image.context;
     set_memory_layout(c);
-    table.put_in_place(image);
     set_process(c);
+    set_scheduling(c);
     set_thread(c);
+    // After the actions: setting one to "ignore" drops what is pending.
+    for info in image.pending {
+        if let Err(errno) = sys::queue_signal(info) {
+            fail::kernel("queueing the pending signals", errno);
+        }
+    }
     if c.parent_death_signal != 0 {
         // SAFETY: integers only.
         let _ = unsafe {
@@ -122,6 +128,34 @@ fn set_process(c: &Context) {
             let _ = sys::call6(nr::PRCTL, sys::PR_SET_THP_DISABLE, 1, 0, 0, 0, 0);
         }
         let _ = sys::call3(nr::UMASK, c.umask as usize, 0, 0);
+    }
+}
+
+/// What the process had changed since it was started, as far as this node allows.
+fn set_scheduling(c: &Context) {
+    const PROCESS: usize = 1;
+    let changed = |what: u32| c.scheduling & what != 0;
+    // SAFETY: the kernel reads what it is given and changes a setting of this process.
+    unsafe {
+        if changed(scheduling::AFFINITY) {
+            let (len, at) = (core::mem::size_of_val(&c.affinity), c.affinity.as_ptr() as usize);
+            if sys::call3(nr::SCHED_SETAFFINITY, 0, len, at).is_err() {
+                fail::note(format_args!("none of the processors that it was bound to is here"));
+            }
+        }
+        if changed(scheduling::POLICY) {
+            let at = c.sched_attr.as_ptr() as usize;
+            if let Err(e) = sys::call3(nr::SCHED_SETATTR, 0, at, 0) {
+                let e = Errno(e);
+                fail::note(format_args!("its scheduling policy and nice value are lost: {e}"));
+            }
+        }
+        if changed(scheduling::IO_PRIORITY) {
+            if let Err(e) = sys::call3(nr::IOPRIO_SET, PROCESS, 0, c.io_priority as usize) {
+                fail::note(format_args!("its io priority is lost: {}", Errno(e)));
+            }
+        }
+        let _ = sys::call3(nr::PRCTL, sys::PR_SET_TIMERSLACK, c.timer_slack_ns as usize, 0);
     }
 }
 

@@ -274,8 +274,9 @@ impl Table {
         self.objects[index as usize]
     }
 
-    /// Changes files: gives them their names, cuts those the process was appending to, sets offsets.
-    pub fn commit(&mut self, image: &Image) {
+    /// Gives files their names, removed directories their places; from here on the process is where
+    /// it was. Nothing of it takes content from anybody.
+    pub fn settle_names(&mut self, image: &Image) {
         self.change_directory(image);
         self.name_shared_files(image);
         self.give_back_names(image);
@@ -287,7 +288,21 @@ impl Table {
                     .raise(Ok(gone::open(path, reopen_flags(r.open_flags))))
                     .unwrap_or_else(|e| fail::kernel("making a descriptor", e));
             }
-            let fd = self.descriptors[i];
+        }
+        for (i, object) in image.objects.iter().enumerate() {
+            if object.record.kind == object_kind::SHARED_FILE {
+                let now = sys::fstat(self.objects[i]).map_or(0, |st| st.size as u64);
+                if now < object.record.size {
+                    self.resize(object.path, self.objects[i], object.record.size);
+                }
+            }
+        }
+    }
+
+    /// Cuts the files that the process was appending to, and sets offsets.
+    pub fn cut_and_seek(&self, image: &Image) {
+        for entry in image.descriptors {
+            let (fd, r) = (entry.record.fd, &entry.record);
             if !matches!(r.kind, fd_kind::PATH | fd_kind::OBJECT) {
                 continue;
             }
@@ -297,17 +312,11 @@ impl Table {
                     self.resize(entry.path, fd, r.size);
                 }
             }
-            if r.offset > 0 {
+            // Also to the start: content may have been looked for through this descriptor.
+            let seeks = r.file_type == sys::S_IFREG || r.offset > 0;
+            if seeks && r.open_flags & sys::O_PATH == 0 {
                 if let Err(e) = sys::lseek(fd, r.offset as i64, 0) {
                     file_error(entry.path, format_args!("cannot seek in it: {}", Errno(e)));
-                }
-            }
-        }
-        for (i, object) in image.objects.iter().enumerate() {
-            if object.record.kind == object_kind::SHARED_FILE {
-                let now = sys::fstat(self.objects[i]).map_or(0, |st| st.size as u64);
-                if now < object.record.size {
-                    self.resize(object.path, self.objects[i], object.record.size);
                 }
             }
         }
@@ -418,7 +427,8 @@ impl Table {
         }
     }
 
-    /// Puts every descriptor at its number and closes all working ones.
+    /// Puts every descriptor at its number. Of a file that has locks nothing else stays open: its
+    /// object is that descriptor from here on.
     pub fn put_in_place(&mut self, image: &Image) {
         for (i, entry) in image.descriptors.iter().enumerate() {
             let r = &entry.record;
@@ -433,6 +443,20 @@ impl Table {
             if r.kind == fd_kind::SLOT && r.arg >= 3 {
                 let wanted = r.open_flags & sys::O_NONBLOCK;
                 let _ = sys::fcntl(r.fd, sys::F_SETFL, wanted as usize);
+            }
+        }
+        for (i, entry) in image.descriptors.iter().enumerate() {
+            // Several may have come from one slot.
+            if entry.record.kind != fd_kind::SLOT && self.descriptors[i] >= self.base {
+                sys::close(self.descriptors[i]);
+            }
+        }
+        for entry in image.descriptors.iter().filter(|e| e.record.locks > 0) {
+            for (i, object) in image.objects.iter().enumerate() {
+                if object.record.identity == entry.record.identity && self.objects[i] >= self.base {
+                    sys::close(self.objects[i]);
+                    self.objects[i] = entry.record.fd;
+                }
             }
         }
     }

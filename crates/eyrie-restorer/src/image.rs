@@ -25,6 +25,14 @@ pub struct ObjectEntry {
 pub struct DescriptorEntry {
     pub record: Descriptor,
     pub path: &'static [u8],
+    locks: &'static [u8],
+}
+
+impl DescriptorEntry {
+    pub fn locks(&self) -> impl Iterator<Item = Lock> {
+        let all = self.locks.chunks_exact(core::mem::size_of::<Lock>());
+        all.filter_map(|bytes| Some(take::<Lock>(bytes)?.0))
+    }
 }
 
 /// The description of a process.
@@ -33,6 +41,8 @@ pub struct Image {
     pub context: &'static Context,
     /// Ends in a NUL.
     pub cwd: &'static [u8],
+    /// Pending signals in their order, each a `siginfo_t`.
+    pub pending: &'static [[u8; SIGINFO_LEN]],
     pub mappings: &'static [Mapping],
     pub objects: &'static [ObjectEntry],
     pub descriptors: &'static [DescriptorEntry],
@@ -291,14 +301,21 @@ pub fn read_description(input: &mut Input) -> Image {
     }
     let payload = &mut room[..second.len as usize];
     input.payload(payload);
-    let (context, paths) = fixed::<Context>(payload);
-    if paths.len() != context.cwd_len as usize || paths.len() > PATH_LEN_MAX {
+    let (context, rest) = fixed::<Context>(payload);
+    let cwd_len = context.cwd_len as usize;
+    if context.pending as usize > PENDING_MAX
+        || cwd_len > PATH_LEN_MAX
+        || rest.len() != cwd_len + context.pending as usize * SIGINFO_LEN
+    {
         malformed("its context has another length");
     }
+    let (signals, cwd) = rest.split_at(rest.len() - cwd_len);
     if context.auxv_words as usize > AUXV_WORDS {
         malformed("its auxiliary vector is too long");
     }
-    let cwd = arena.path(paths);
+    let cwd = arena.path(cwd);
+    let pending = arena.take::<[u8; SIGINFO_LEN]>(context.pending as usize);
+    pending.as_flattened_mut().copy_from_slice(signals);
     let kept = &mut arena.take::<Context>(1)[0];
     *kept = context;
 
@@ -319,11 +336,18 @@ pub fn read_description(input: &mut Input) -> Image {
                 objects.push(ObjectEntry { record, path: arena.path(path) });
             }
             (Kind::File, FILE_DESCRIPTOR) => {
-                let (record, path) = fixed::<Descriptor>(payload);
-                if path.len() != record.path_len as usize || path.len() > PATH_LEN_MAX {
+                let (record, rest) = fixed::<Descriptor>(payload);
+                let (path_len, locks) = (record.path_len as usize, record.locks as usize);
+                if path_len > PATH_LEN_MAX
+                    || locks > MAX_PAYLOAD
+                    || rest.len() != path_len + locks * core::mem::size_of::<Lock>()
+                {
                     malformed("a descriptor record has another length");
                 }
-                descriptors.push(DescriptorEntry { record, path: arena.path(path) });
+                let (locks, path) = rest.split_at(rest.len() - path_len);
+                let kept = arena.take::<u8>(locks.len());
+                kept.copy_from_slice(locks);
+                descriptors.push(DescriptorEntry { record, path: arena.path(path), locks: kept });
             }
             (Kind::Mapping, _) => {
                 let (mapping, rest) = fixed::<Mapping>(payload);
@@ -339,6 +363,7 @@ pub fn read_description(input: &mut Input) -> Image {
         header,
         context: kept,
         cwd,
+        pending,
         mappings: mappings.done(),
         objects: objects.done(),
         descriptors: descriptors.done(),
@@ -410,7 +435,13 @@ fn validate(image: &Image) {
             }
             _ => false,
         };
-        if !ok || r.fd <= last || r.fd > 1 << 24 {
+        let locks = d.locks().all(|l| {
+            (lock_kind::FLOCK..=lock_kind::OFD).contains(&l.kind)
+                && l.exclusive <= 1
+                && l.start.checked_add(l.len).is_some_and(|end| end <= i64::MAX as u64)
+                && matches!(r.kind, fd_kind::PATH | fd_kind::OBJECT)
+        });
+        if !ok || !locks || r.fd <= last || r.fd > 1 << 24 {
             malformed("a descriptor is of an unknown kind or out of order");
         }
         last = r.fd;

@@ -33,6 +33,7 @@ mod files;
 mod gone;
 mod image;
 mod link;
+mod locks;
 mod memory_functions;
 mod place;
 
@@ -78,9 +79,13 @@ fn restore(image_fd: i32, slots: &[i32; SLOTS_MAX]) -> ! {
     let mut memory = address_space::Memory::build(&image, &table, &node);
     memory.read_pages(&image, &table, &mut input);
     // The stream is whole. Only now may anything outside this process change.
-    table.commit(&image);
+    table.settle_names(&image);
+    memory.map_named(&image, &table);
+    table.put_in_place(&image);
+    locks::take_all(&image);
     memory.commit(&image, &table, &node);
-    become_it::become_it(&image, &mut table, parent)
+    table.cut_and_seek(&image);
+    become_it::become_it(&image, &table, parent)
 }
 
 /// The descriptors given on the command line.

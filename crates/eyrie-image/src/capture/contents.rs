@@ -93,8 +93,13 @@ impl Contents {
             contents.copy_nameless(&mut copier, table, look)?;
             contents.copy_shared(&mut copier, look)
         };
-        // SAFETY: handed on to the caller.
-        let copied = unsafe { helper::run(stack, &mut work) };
+        // Without such locks nothing is lost by closing a file here.
+        let copied = if table.posix_locks {
+            // SAFETY: handed on to the caller.
+            unsafe { helper::run(stack, &mut work) }
+        } else {
+            work()
+        };
         contents.bytes = copier.bytes;
         if let Err(refusal) = copied {
             // SAFETY: nothing was handed out yet.
@@ -123,21 +128,27 @@ impl Contents {
             let key = (object.identity.dev, object.identity.ino);
             if !look.shared.as_slice().iter().any(|m| (m.dev, m.ino) == key) {
                 unmapped_bytes += again.map_or(object.size, |fd| content_len(fd, object.size));
-                if unmapped_bytes > DELETED_LIMIT {
-                    let (fd, size, limit) = (nameless.fd, unmapped_bytes, DELETED_LIMIT);
-                    return Err(Refusal::DeletedFile { fd, size, limit });
-                }
             }
-            file.copied = Copied::new(object.size as usize).map_err(failed)?;
-            match again {
-                Ok(fd) => {
-                    let copied = copier.file(fd, 0, object.size, &mut file.copied);
-                    sys::close(fd);
-                    copied
-                }
-                Err(_) => copier.all(Source::File(nameless.fd), object.size, &mut file.copied),
+            let copied = if unmapped_bytes > DELETED_LIMIT {
+                let (fd, size, limit) = (nameless.fd, unmapped_bytes, DELETED_LIMIT);
+                Err(Refusal::DeletedFile { fd, size, limit })
+            } else {
+                Copied::new(object.size as usize)
+                    .and_then(|room| {
+                        file.copied = room;
+                        match again {
+                            Ok(fd) => copier.file(fd, 0, object.size, &mut file.copied),
+                            Err(_) => {
+                                copier.all(Source::File(nameless.fd), object.size, &mut file.copied)
+                            }
+                        }
+                    })
+                    .map_err(failed)
+            };
+            if let Ok(fd) = again {
+                sys::close(fd);
             }
-            .map_err(failed)?;
+            copied?;
         }
         Ok(())
     }
@@ -461,13 +472,20 @@ impl SharedMapping {
             && other.offset + (other.end - other.start) <= self.offset + (self.end - self.start)
     }
 
-    /// Its file, opened by its path if that leads to it, and what it is.
+    /// Its file, opened by its path if that leads to it, and what it is. Where no path does, the
+    /// kernel's own name of the mapping may: it is for privileged processes.
     fn open(&self) -> Option<(i32, sys::Stat)> {
-        if self.path.is_empty() {
-            return None;
-        }
         let flags = sys::O_RDONLY | sys::O_CLOEXEC | sys::O_NONBLOCK | sys::O_NOCTTY;
-        let fd = sys::open(self.path, flags, 0).ok()?;
+        let by_name = if self.path.is_empty() { None } else { sys::open(self.path, flags, 0).ok() };
+        let by_mapping = || {
+            let link = PathBuf::of_mapping(self.start, self.end);
+            sys::open(link.as_c(), flags, 0).ok()
+        };
+        self.if_same(by_name).or_else(|| self.if_same(by_mapping()))
+    }
+
+    fn if_same(&self, opened: Option<i32>) -> Option<(i32, sys::Stat)> {
+        let fd = opened?;
         match sys::fstat(fd) {
             Ok(st) if (st.dev, st.ino) == (self.dev, self.ino) => Some((fd, st)),
             _ => {

@@ -3,9 +3,12 @@
 //! Only looks; nothing is changed when a descriptor is refused.
 
 use super::contents::object_of;
+use super::locks;
 use super::proc::{for_each_number, read_link, PathBuf};
 use super::scratch::{List, Scratch};
-use crate::format::{fd_kind, is_begun, object_kind, Descriptor, Identity, Object, PATH_LEN_MAX};
+use crate::format::{
+    fd_kind, is_begun, lock_kind, object_kind, Descriptor, Identity, Lock, Object, PATH_LEN_MAX,
+};
 use crate::maps;
 use crate::names::{self, DELETED};
 use crate::refusal::{Refusal, Text};
@@ -15,6 +18,9 @@ use crate::FdRole;
 /// Most bytes that deleted files which are not mapped may hold together.
 pub const DELETED_LIMIT: u64 = 64 << 20;
 
+/// Most locks of all files together.
+const LOCKS_MAX: usize = 4096;
+
 /// Most entries of a directory that are looked at for a file that has another name now.
 const ENTRIES_MAX: usize = 1 << 16;
 
@@ -23,6 +29,8 @@ const ENTRIES_MAX: usize = 1 << 16;
 pub struct Entry {
     pub record: Descriptor,
     pub path: &'static [u8],
+    /// Where its locks are in [`Table::locks`].
+    first_lock: usize,
 }
 
 /// A file without a path, whose content goes into the image.
@@ -39,6 +47,9 @@ pub struct Nameless {
 pub struct Table {
     pub entries: List<Entry>,
     pub nameless: List<Nameless>,
+    locks: List<Lock>,
+    /// A lock is there that is lost when any descriptor of its file is closed.
+    pub posix_locks: bool,
 }
 
 struct Streams([Option<sys::Stat>; 3]);
@@ -80,9 +91,19 @@ impl Table {
         roles: &[(i32, FdRole)],
     ) -> Result<Table, Refusal> {
         // SAFETY: handed on to the caller.
-        let (mut table, dirents, text) = unsafe {
-            let table = Table { entries: scratch.list(65536)?, nameless: scratch.list(1024)? };
-            (table, scratch.take::<u8>(32768)?, scratch.take::<u8>(PATH_LEN_MAX + 1)?)
+        let (mut table, dirents, text, info) = unsafe {
+            let table = Table {
+                entries: scratch.list(65536)?,
+                nameless: scratch.list(1024)?,
+                locks: scratch.list(LOCKS_MAX)?,
+                posix_locks: false,
+            };
+            (
+                table,
+                scratch.take::<u8>(32768)?,
+                scratch.take::<u8>(PATH_LEN_MAX + 1)?,
+                scratch.take::<u8>(65536)?,
+            )
         };
         let streams = Streams::look();
         for_each_number(b"/proc/self/fd\0", dirents, |fd, dir| {
@@ -91,7 +112,10 @@ impl Table {
                 return Ok(());
             }
             // SAFETY: handed on to the caller.
-            let entry = unsafe { table.describe(scratch, fd, roles, &streams, text)? };
+            let mut entry = unsafe { table.describe(scratch, fd, roles, &streams, text)? };
+            if matches!(entry.record.kind, fd_kind::PATH | fd_kind::OBJECT) {
+                table.note_locks(&mut entry, info)?;
+            }
             table.entries.push(entry)
         })?;
         Ok(table)
@@ -121,8 +145,10 @@ impl Table {
             identity: Identity { dev: st.dev, ino: st.ino, born_ns: 0 },
             path_len: 0,
             alone: 0,
+            locks: 0,
+            reserved: 0,
         };
-        let mut entry = Entry { record, path: &[] };
+        let mut entry = Entry { record, path: &[], first_lock: 0 };
         let role = roles.iter().find(|(role_fd, _)| *role_fd == fd).map(|(_, role)| role);
         let slot = match role {
             Some(FdRole::Slot(slot)) => Some(*slot),
@@ -205,6 +231,24 @@ impl Table {
             entry.record.alone = u32::from(is_begun(&record) && sys::is_alone(fd));
         }
         Ok(entry)
+    }
+
+    /// Notes the locks of a descriptor; `info` is for what the kernel says of it.
+    fn note_locks(&mut self, entry: &mut Entry, info: &mut [u8]) -> Result<(), Refusal> {
+        let fd = entry.record.fd;
+        entry.first_lock = self.locks.as_slice().len();
+        locks::for_each(fd, info, |lock| {
+            let lock =
+                lock.map_err(|what| Refusal::Descriptor { fd, what, name: Text::new(entry.path) })?;
+            self.posix_locks |= lock.kind == lock_kind::POSIX;
+            entry.record.locks += 1;
+            self.locks.push(lock)
+        })
+    }
+
+    /// The locks of a descriptor.
+    pub fn locks_of(&self, entry: &Entry) -> &[Lock] {
+        &self.locks.as_slice()[entry.first_lock..][..entry.record.locks as usize]
     }
 
     /// The earlier descriptor that shares this one's open file (and so its offset).

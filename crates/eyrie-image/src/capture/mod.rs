@@ -4,6 +4,7 @@
 mod contents;
 mod descriptors;
 mod helper;
+mod locks;
 mod memory;
 mod output;
 mod proc;
@@ -16,8 +17,8 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use crate::fingerprint;
 use crate::format::{
-    self, bytes_of, fd_kind, object_kind, writer_exit, Header, FILE_DESCRIPTOR, FILE_OBJECT, MAGIC,
-    META_MAX, VERSION,
+    self, bytes_of, bytes_of_all, fd_kind, object_kind, writer_exit, Header, FILE_DESCRIPTOR,
+    FILE_OBJECT, MAGIC, META_MAX, VERSION,
 };
 use crate::refusal::Refusal;
 use crate::stream::Kind;
@@ -194,7 +195,7 @@ impl Engine<'_> {
             cuts.push(((start & !(sys::PAGE - 1)) as u64, last as u64))?;
         }
         // SAFETY: as above.
-        let state = unsafe { State::take(scratch)? };
+        let state = unsafe { State::take(scratch, request.starter_pid)? };
         state.context.rsp = rsp;
         state.context.rip = eyrie_image_resume as *const () as u64;
         // SAFETY: as above.
@@ -347,6 +348,7 @@ impl Engine<'_> {
     unsafe fn writer(&mut self, scratch: &mut Scratch, board: *mut Board) -> i32 {
         // First of all let go of the rank's sockets: they must not outlive the rank.
         let_go_of_all_but(self.request.out_fd);
+        self.run_as_others();
         // SAFETY: the parent waits for the verdict before it touches the board.
         let board = unsafe { &mut *board };
         // SAFETY: the scratch is the child's own and never released.
@@ -360,6 +362,18 @@ impl Engine<'_> {
             Ok(_) => writer_exit::DONE,
             Err(Refusal::Output { errno: sys::EPIPE }) => writer_exit::READER_GONE,
             Err(_) => writer_exit::FAILED,
+        }
+    }
+
+    /// Whatever real-time priority the process has is not for writing its image.
+    fn run_as_others(&self) {
+        const SCHED_OTHER: usize = 0;
+        let policy = self.state.context.sched_attr[0] >> 32;
+        if matches!(policy, 1 | 2) {
+            let parameters = 0u32;
+            let at = &raw const parameters as usize;
+            // SAFETY: struct sched_param is one number.
+            let _ = unsafe { sys::call3(nr::SCHED_SETSCHEDULER, 0, SCHED_OTHER, at) };
         }
     }
 
@@ -441,14 +455,20 @@ impl Engine<'_> {
             out.describe(Kind::Header, 0, &[header, self.request.meta]).map_err(output)?;
         }
         let context = bytes_of(&*self.state.context);
-        out.describe(Kind::Context, 0, &[context, self.state.cwd]).map_err(output)?;
+        let parts = [context, self.state.pending.as_flattened(), self.state.cwd];
+        out.describe(Kind::Context, 0, &parts).map_err(output)?;
         for object in space.objects.as_slice() {
             out.describe(Kind::File, FILE_OBJECT, &[bytes_of(&object.record), object.path])
                 .map_err(output)?;
         }
         for entry in self.table.entries.as_slice() {
-            out.describe(Kind::File, FILE_DESCRIPTOR, &[bytes_of(&entry.record), entry.path])
-                .map_err(output)?;
+            let locks = bytes_of_all(self.table.locks_of(entry));
+            out.describe(
+                Kind::File,
+                FILE_DESCRIPTOR,
+                &[bytes_of(&entry.record), locks, entry.path],
+            )
+            .map_err(output)?;
         }
         for region in space.regions.as_slice() {
             out.describe(Kind::Mapping, 0, &[bytes_of(&region.record)]).map_err(output)?;

@@ -16,18 +16,32 @@ impl PathBuf {
     pub fn new(prefix: &[u8], number: u64, suffix: &[u8]) -> PathBuf {
         let mut path = PathBuf { bytes: [0; 64], len: 0 };
         path.push(prefix);
+        path.push_number(number, 10);
+        path.push(suffix);
+        path
+    }
+
+    /// The kernel's name of a file mapping of this process.
+    pub fn of_mapping(start: u64, end: u64) -> PathBuf {
+        let mut path = PathBuf { bytes: [0; 64], len: 0 };
+        path.push(b"/proc/self/map_files/");
+        path.push_number(start, 16);
+        path.push(b"-");
+        path.push_number(end, 16);
+        path
+    }
+
+    fn push_number(&mut self, number: u64, base: u64) {
         let (mut digits, mut n, mut at) = ([0u8; 20], number, 20);
         loop {
             at -= 1;
-            digits[at] = b'0' + (n % 10) as u8;
-            n /= 10;
+            digits[at] = b"0123456789abcdef"[(n % base) as usize];
+            n /= base;
             if n == 0 {
                 break;
             }
         }
-        path.push(&digits[at..]);
-        path.push(suffix);
-        path
+        self.push(&digits[at..]);
     }
 
     fn push(&mut self, bytes: &[u8]) {
@@ -171,6 +185,8 @@ mod tests {
     fn paths_are_put_together_with_their_nul() {
         assert_eq!(PathBuf::new(b"/proc/self/fd/", 0, b"").as_c(), b"/proc/self/fd/0\0");
         assert_eq!(PathBuf::new(b"/t/", 1234, b"/comm").as_c(), b"/t/1234/comm\0");
+        let mapping = PathBuf::of_mapping(0x7fff_1234_0000, 0xffff_ffff_ffff_f000);
+        assert_eq!(mapping.as_c(), b"/proc/self/map_files/7fff12340000-fffffffffffff000\0");
     }
 
     #[test]

@@ -1,9 +1,12 @@
 //! The kernel's state of the calling process: everything of the Context record but the registers,
-//! which the entry code keeps on the stack. Only looks, changes nothing.
+//! which the entry code keeps on the stack. Only looks; pending signals are taken and put back.
 
 use super::proc::{read_file, read_link};
 use super::scratch::Scratch;
-use crate::format::{Context, SigAction, AUXV_WORDS, PATH_LEN_MAX};
+use crate::format::{
+    scheduling, Context, SigAction, AFFINITY_WORDS, AUXV_WORDS, PATH_LEN_MAX, PENDING_MAX,
+    SIGINFO_LEN,
+};
 use crate::maps;
 use crate::names;
 use crate::refusal::{Refusal, Text};
@@ -17,25 +20,36 @@ const RSEQ_SIGNATURE: u32 = 0x5305_3053;
 pub struct State {
     pub context: &'static mut Context,
     pub cwd: &'static [u8],
+    pub pending: &'static [SigInfo],
 }
+
+/// A `siginfo_t`.
+pub type SigInfo = [u8; SIGINFO_LEN];
 
 fn refused(step: &'static str) -> impl Fn(i32) -> Refusal {
     move |errno| Refusal::Kernel { step, errno }
 }
 
 impl State {
-    /// Takes the state of this process.
+    /// Takes the state of this process, all of whose signals are blocked; `starter` is as
+    /// [`crate::Request::starter_pid`].
     ///
     /// # Safety
     /// It must not outlive the scratch.
-    pub unsafe fn take(scratch: &mut Scratch) -> Result<State, Refusal> {
+    pub unsafe fn take(scratch: &mut Scratch, starter: i32) -> Result<State, Refusal> {
         // SAFETY: handed on to the caller.
-        let (context, buf) =
-            unsafe { (&mut scratch.take::<Context>(1)?[0], scratch.take::<u8>(2 * PATH_LEN_MAX)?) };
+        let (context, buf, room) = unsafe {
+            let buf = scratch.take::<u8>(2 * PATH_LEN_MAX)?;
+            (&mut scratch.take::<Context>(1)?[0], buf, scratch.take(PENDING_MAX)?)
+        };
+        // Before the timers are read: one whose signal is pending starts anew when that is taken.
+        let pending = take_pending(room)?;
+        context.pending = pending.len() as u32;
         // SAFETY: every pointer below is to the scratch or to the stack, of the size the call wants.
         unsafe {
             take_thread(context)?;
             take_process(context)?;
+            take_scheduling(context, starter)?;
         }
         take_memory_layout(context, buf)?;
         let cwd = read_link(b"/proc/self/cwd\0", buf)
@@ -44,8 +58,69 @@ impl State {
         // SAFETY: handed on to the caller.
         let cwd = unsafe { scratch.keep(here)? };
         context.cwd_len = cwd.len() as u32;
-        Ok(State { context, cwd })
+        Ok(State { context, cwd, pending })
     }
+}
+
+/// Takes all pending signals in their order, and queues them again.
+fn take_pending(room: &'static mut [SigInfo]) -> Result<&'static [SigInfo], Refusal> {
+    let (all, at_once) = (u64::MAX, [0u64; 2]);
+    let mut count = 0;
+    let result = loop {
+        if count == room.len() {
+            break Err(Refusal::Signals { limit: PENDING_MAX });
+        }
+        let (set, info) = (&raw const all as usize, room[count].as_mut_ptr() as usize);
+        // SAFETY: the set and the time are ours, the room is as long as a siginfo_t.
+        let taken = unsafe {
+            sys::call6(nr::RT_SIGTIMEDWAIT, set, info, at_once.as_ptr() as usize, 8, 0, 0)
+        };
+        match taken {
+            Ok(_) => count += 1,
+            Err(sys::EAGAIN) => break Ok(()),
+            Err(errno) => break Err(refused("taking the pending signals")(errno)),
+        }
+    };
+    let pending = &room[..count];
+    let queued = pending.iter().try_for_each(sys::queue_signal);
+    result.and(queued.map_err(refused("queueing the pending signals again")))?;
+    Ok(pending)
+}
+
+/// On which processors and how it runs, and which of it the process was not started with.
+///
+/// # Safety
+/// The context must be writable.
+unsafe fn take_scheduling(c: &mut Context, starter: i32) -> Result<(), Refusal> {
+    let affinity = |pid: usize, to: &mut [u64; AFFINITY_WORDS]| {
+        // SAFETY: the kernel writes no more than the length.
+        unsafe { sys::call3(nr::SCHED_GETAFFINITY, pid, size_of_val(to), to.as_mut_ptr() as usize) }
+    };
+    let attr = |pid: usize, to: &mut [u64; 7]| {
+        let (at, len) = (to.as_mut_ptr() as usize, size_of_val(to));
+        // SAFETY: the kernel writes no more than the length.
+        unsafe { sys::call6(nr::SCHED_GETATTR, pid, at, len, 0, 0, 0) }
+    };
+    const PROCESS: usize = 1;
+    // SAFETY: only numbers.
+    let io = |pid: usize| unsafe { sys::call3(nr::IOPRIO_GET, PROCESS, pid, 0) };
+    affinity(0, &mut c.affinity).map_err(refused("reading the processors it may run on"))?;
+    attr(0, &mut c.sched_attr).map_err(refused("reading the scheduling policy"))?;
+    c.io_priority = io(0).map_err(refused("reading the io priority"))? as u32;
+    // SAFETY: only numbers.
+    let slack = unsafe { sys::call3(nr::PRCTL, sys::PR_GET_TIMERSLACK, 0, 0) };
+    c.timer_slack_ns = slack.map_err(refused("reading the timer slack"))? as u64;
+    let (mut theirs, mut their_attr) = ([0; AFFINITY_WORDS], [0; 7]);
+    let pid = starter as usize;
+    let known = starter > 0;
+    // Of a starter that is gone nothing is known.
+    let same = known && affinity(pid, &mut theirs).is_ok() && theirs == c.affinity;
+    c.scheduling |= u32::from(!same) * scheduling::AFFINITY;
+    let same = known && attr(pid, &mut their_attr).is_ok() && their_attr == c.sched_attr;
+    c.scheduling |= u32::from(!same) * scheduling::POLICY;
+    let same = known && io(pid) == Ok(c.io_priority as usize);
+    c.scheduling |= u32::from(!same) * scheduling::IO_PRIORITY;
+    Ok(())
 }
 
 /// Which directory the working directory is, and its path.

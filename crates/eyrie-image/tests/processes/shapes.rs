@@ -21,6 +21,9 @@ pub fn run(name: &str, dir: &Path, args: &[String]) {
         "sparse" => sparse(dir, mode, Path::new(&args[1])),
         "state" => state(mode),
         "files" => files(dir, mode),
+        "locks" => locks(dir, mode),
+        "timers" => timers(mode),
+        "inherits" => inherits(mode),
         "rotates" => rotates(dir, mode),
         "renames" => renames(dir, mode),
         "nowhere" => nowhere(dir, mode),
@@ -324,6 +327,25 @@ fn state(mode: Mode) {
         };
         libc::setitimer(libc::ITIMER_REAL, &timer, std::ptr::null_mut());
     }
+    // SAFETY: plain calls that change this process only, and signals that are blocked.
+    unsafe {
+        let mut allowed: libc::cpu_set_t = std::mem::zeroed();
+        libc::sched_getaffinity(0, size_of_val(&allowed), &mut allowed);
+        let last = (0..1024).rev().find(|cpu| libc::CPU_ISSET(*cpu, &allowed)).unwrap();
+        libc::CPU_ZERO(&mut allowed);
+        libc::CPU_SET(last, &mut allowed);
+        assert_eq!(libc::sched_setaffinity(0, size_of_val(&allowed), &allowed), 0);
+        let parameters = libc::sched_param { sched_priority: 0 };
+        assert_eq!(libc::sched_setscheduler(0, libc::SCHED_BATCH, &parameters), 0);
+        assert_eq!(libc::setpriority(libc::PRIO_PROCESS, 0, 3), 0);
+        assert_eq!(libc::syscall(libc::SYS_ioprio_set, 1, 0, 2 << 13 | 6), 0);
+        libc::prctl(libc::PR_SET_TIMERSLACK, 123_456);
+        for value in [3usize, 1, 2] {
+            let value = libc::sigval { sival_ptr: value as *mut libc::c_void };
+            assert_eq!(libc::sigqueue(libc::getpid(), 50, value), 0);
+        }
+        libc::kill(libc::getpid(), libc::SIGWINCH);
+    }
     let before = std::time::Instant::now();
 
     must_capture(mode);
@@ -334,6 +356,31 @@ fn state(mode: Mode) {
         unsafe { libc::poll(std::ptr::null_mut(), 0, 50) };
     }
     println!("local {}", LOCAL.get());
+    // SAFETY: only asks; the signals are blocked, and taken from the queue.
+    unsafe {
+        let mut allowed: libc::cpu_set_t = std::mem::zeroed();
+        libc::sched_getaffinity(0, size_of_val(&allowed), &mut allowed);
+        let last = (0..1024).rev().find(|cpu| libc::CPU_ISSET(*cpu, &allowed));
+        println!("processors {} {last:?}", libc::CPU_COUNT(&allowed));
+        println!("policy {}", libc::sched_getscheduler(0));
+        println!("nice {}", libc::getpriority(libc::PRIO_PROCESS, 0));
+        println!("io priority {:x}", libc::syscall(libc::SYS_ioprio_get, 1, 0));
+        println!("timer slack {}", libc::prctl(libc::PR_GET_TIMERSLACK));
+        let mut set = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        libc::sigaddset(&mut set, libc::SIGWINCH);
+        libc::sigaddset(&mut set, 50);
+        let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        let mut info: libc::siginfo_t = std::mem::zeroed();
+        loop {
+            let signal = libc::sigtimedwait(&set, &mut info, &at_once);
+            if signal < 0 {
+                break;
+            }
+            let value = if signal == 50 { info.si_value().sival_ptr as usize } else { 0 };
+            println!("pending {signal} code {} value {value}", info.si_code);
+        }
+    }
     println!("{:?}", rounding());
     println!("third {:.20}", std::hint::black_box(1.0f64) / 3.0);
     println!("cwd {:?}", std::env::current_dir());
@@ -523,6 +570,138 @@ fn files(dir: &Path, mode: Mode) {
     }
 }
 
+/// Has locks of every kind, and says what another process sees of them.
+fn locks(dir: &Path, mode: Mode) {
+    let open = |name: &str| {
+        let mut options = File::options();
+        options.read(true).write(true).create(true).truncate(false).open(dir.join(name)).unwrap()
+    };
+    let files = ["flock", "shared", "posix", "mapped", "ofd"].map(open);
+    let [flock, shared, posix, mapped, ofd] = &files;
+    let part = |kind: i32, start: i64, len: i64| libc::flock {
+        l_type: kind as i16,
+        l_whence: libc::SEEK_SET as i16,
+        l_start: start,
+        l_len: len,
+        l_pid: 0,
+    };
+    let set = |file: &File, call: i32, part: libc::flock| {
+        // SAFETY: the kernel reads the structure.
+        assert_eq!(unsafe { libc::fcntl(file.as_raw_fd(), call, &part) }, 0);
+    };
+    mapped.set_len(8192).unwrap();
+    let at = map(8192, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, mapped.as_raw_fd());
+    fill(at, 4096, 5);
+    // SAFETY: only descriptors.
+    unsafe {
+        assert_eq!(libc::flock(flock.as_raw_fd(), libc::LOCK_EX), 0);
+        assert_eq!(libc::flock(shared.as_raw_fd(), libc::LOCK_SH), 0);
+    }
+    set(posix, libc::F_SETLK, part(libc::F_WRLCK, 100, 100));
+    set(posix, libc::F_SETLK, part(libc::F_RDLCK, 500, 0));
+    set(mapped, libc::F_SETLK, part(libc::F_WRLCK, 0, 0));
+    set(ofd, libc::F_OFD_SETLK, part(libc::F_WRLCK, 7, 1));
+
+    must_capture(mode);
+
+    for name in ["flock", "shared"] {
+        for how in [libc::LOCK_SH, libc::LOCK_EX] {
+            let got = in_child(|| {
+                // SAFETY: only descriptors.
+                let done = unsafe { libc::flock(open(name).as_raw_fd(), how | libc::LOCK_NB) };
+                (done != 0) as i32
+            });
+            println!("{name}: refused to another process: {got:?}");
+        }
+    }
+    for (name, start, len) in [
+        ("posix", 100, 1),
+        ("posix", 199, 1),
+        ("posix", 200, 300),
+        ("posix", 500, 1),
+        ("ofd", 7, 1),
+    ] {
+        for kind in [libc::F_RDLCK, libc::F_WRLCK] {
+            let got = in_child(|| {
+                let part = part(kind, start, len);
+                // SAFETY: the kernel reads the structure.
+                (unsafe { libc::fcntl(open(name).as_raw_fd(), libc::F_SETLK, &part) } != 0) as i32
+            });
+            println!("{name} {start}: refused to another process: {got:?}");
+        }
+    }
+    let got = in_child(|| {
+        let part = part(libc::F_RDLCK, 0, 1);
+        // SAFETY: the kernel reads the structure.
+        (unsafe { libc::fcntl(open("mapped").as_raw_fd(), libc::F_SETLK, &part) } != 0) as i32
+    });
+    println!("mapped: refused to another process: {got:?} {:x}", sum(at, 8192));
+}
+
+static TICKS: [std::sync::atomic::AtomicU64; 65] =
+    [const { std::sync::atomic::AtomicU64::new(0) }; 65];
+
+extern "C" fn on_tick(signal: i32) {
+    TICKS[signal as usize].fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+}
+
+/// Has timers that come again and again; the signal of one is pending when the image is taken.
+fn timers(mode: Mode) {
+    let every = |ms: i64| {
+        let time = libc::timeval { tv_sec: 0, tv_usec: ms * 1000 };
+        libc::itimerval { it_interval: time, it_value: time }
+    };
+    let all = [
+        (libc::ITIMER_REAL, libc::SIGALRM),
+        (libc::ITIMER_VIRTUAL, libc::SIGVTALRM),
+        (libc::ITIMER_PROF, libc::SIGPROF),
+    ];
+    // SAFETY: plain calls that change this process only.
+    unsafe {
+        for (timer, signal) in all {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = on_tick as *const () as usize;
+            action.sa_flags = libc::SA_RESTART;
+            libc::sigaction(signal, &action, std::ptr::null_mut());
+            assert_eq!(libc::setitimer(timer, &every(5), std::ptr::null_mut()), 0);
+        }
+        let mut set = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        libc::sigaddset(&mut set, libc::SIGALRM);
+        libc::sigprocmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
+        let mut pending = std::mem::zeroed();
+        while {
+            libc::sigpending(&mut pending);
+            libc::sigismember(&pending, libc::SIGALRM) == 0
+        } {}
+        must_capture(mode);
+        libc::sigprocmask(libc::SIG_UNBLOCK, &set, std::ptr::null_mut());
+    }
+    for (_, signal) in all {
+        let ticks = || TICKS[signal as usize].load(std::sync::atomic::Ordering::Relaxed);
+        let before = ticks();
+        while ticks() < before + 10 {
+            std::hint::spin_loop();
+        }
+        println!("signal {signal} comes again and again, as long as the process runs");
+    }
+}
+
+/// Has changed nothing of how it runs.
+fn inherits(mode: Mode) {
+    // SAFETY: only asks.
+    super::target::STARTER_PID
+        .store(unsafe { libc::getppid() }, std::sync::atomic::Ordering::Relaxed);
+    must_capture(mode);
+    // SAFETY: only asks.
+    unsafe {
+        let mut allowed: libc::cpu_set_t = std::mem::zeroed();
+        libc::sched_getaffinity(0, size_of_val(&allowed), &mut allowed);
+        let nice = libc::getpriority(libc::PRIO_PROCESS, 0);
+        println!("processors {} nice {nice}", libc::CPU_COUNT(&allowed));
+    }
+}
+
 /// Writes a log, has it renamed and begins another.
 fn rotates(dir: &Path, mode: Mode) {
     let path = |name: &str| dir.join(name);
@@ -663,6 +842,7 @@ fn exclude(dir: &Path) {
         exclude: &[(hole, 2 * 4096)],
         fds: &[],
         meta: &[],
+        starter_pid: 0,
     };
     // SAFETY: one thread.
     let outcome = unsafe { capture(&request) };
@@ -750,6 +930,21 @@ fn refused(what: &str, dir: &Path) {
                     &raw mut timer,
                 );
                 assert_eq!(made, 0);
+            }
+            "lease" => {
+                let file = File::create(dir.join("leased")).unwrap();
+                assert_eq!(libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK), 0);
+                keep.push(file);
+            }
+            "signals" => {
+                let mut set = std::mem::zeroed();
+                libc::sigemptyset(&mut set);
+                libc::sigaddset(&mut set, 50);
+                libc::sigprocmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
+                for value in 0..600usize {
+                    let value = libc::sigval { sival_ptr: value as *mut libc::c_void };
+                    assert_eq!(libc::sigqueue(libc::getpid(), 50, value), 0);
+                }
             }
             "sysv" => {
                 let id = libc::shmget(libc::IPC_PRIVATE, 4096, 0o600);
