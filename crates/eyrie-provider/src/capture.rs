@@ -3,6 +3,7 @@
 
 use crate::core::identity::await_welcome;
 use crate::core::rank::{self, fatal, tell_agent, Rank};
+use crate::interrupted;
 use eyrie_image::{FdRole, Mode, Outcome, Request};
 use eyrie_wire::agent::{capture_signal, FromRank, ToRank, MAX_MESSAGE};
 use libc::c_int;
@@ -30,27 +31,33 @@ pub fn install(agent_fd: RawFd) {
     AGENT_FD.store(agent_fd, Ordering::Relaxed);
     let pmi = std::env::var("PMI_FD").ok().and_then(|v| v.parse().ok());
     PMI_FD.store(pmi.unwrap_or(-1), Ordering::Relaxed);
+    interrupted::install(capture_signal());
     // SAFETY: all zero is a valid sigaction; the handler has the type that its flags ask for.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
-        action.sa_sigaction = on_signal as extern "C" fn(c_int) as usize;
-        action.sa_flags = libc::SA_RESTART;
+        action.sa_sigaction = on_signal as *const () as usize;
+        action.sa_flags = libc::SA_RESTART | libc::SA_SIGINFO;
         libc::sigfillset(&mut action.sa_mask);
         libc::sigaction(capture_signal(), &action, std::ptr::null_mut());
     }
 }
 
-extern "C" fn on_signal(_: c_int) {
+extern "C" fn on_signal(_: c_int, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
     let asked_before = PENDING.swap(true, Ordering::Relaxed);
-    if rank::inside() || !asked_before {
+    if rank::inside() {
         return;
     }
-    PENDING.store(false, Ordering::Relaxed);
     // SAFETY: the thread's errno, which the interrupted code may be about to read.
     let errno = unsafe { *libc::__errno_location() };
-    take();
-    // SAFETY: as above.
-    unsafe { *libc::__errno_location() = errno };
+    if asked_before {
+        PENDING.store(false, Ordering::Relaxed);
+        take();
+    }
+    // SAFETY: the context is the kernel's; the errno as above.
+    unsafe {
+        interrupted::go_on(context);
+        *libc::__errno_location() = errno;
+    }
 }
 
 /// Takes the image that was asked for during a provider call.
@@ -72,6 +79,7 @@ fn take() {
         return refuse("large messages are still on their way to a router");
     }
     let (clock, position) = (rank.clock(), rank.position());
+    let taken_ns = interrupted::monotonic_ns();
     tell_agent(&FromRank::Still { image, clock, position });
     if !await_go() {
         return refuse("the agent has not read the rank's output in time");
@@ -120,6 +128,7 @@ fn take() {
         Outcome::Restored => {
             // The descriptor is not open here.
             std::mem::forget(out);
+            interrupted::clock_jumped(interrupted::monotonic_ns() - taken_ns);
             come_back(rank);
         }
     }

@@ -3,6 +3,7 @@
 
 mod capture;
 mod core;
+mod interrupted;
 mod ofi;
 
 /// What libfabric looks for in a provider's library.

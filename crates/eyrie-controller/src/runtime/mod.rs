@@ -88,6 +88,7 @@ pub fn run(options: JobOptions) -> anyhow::Result<i32> {
     let name = options.job.clone().unwrap_or_else(|| format!("job-{}", std::process::id()));
     let (dir, secret) = JobDir::create(&base, &name, options.routers)?;
     program::link_provider(&mut program, dir.path())?;
+    program::preload_calls(&mut program, dir.path())?;
     let (inbound_in, inbound) = unbounded();
     let (router_in, router_events) = unbounded();
     // Before anything that must be ended: from here on a signal is a message.
