@@ -1,5 +1,6 @@
-//! The files that the images of a rank need. The agent holds each of them (O_PATH: no lock, no offset), so that a restore
-//! finds it whatever has become of its name, and looks whether the names still lead there. It never changes a file.
+//! The files that the images of a rank need. The agent holds each of them (O_PATH: no lock, no
+//! offset), so that a restore finds it whatever has become of its name, and looks whether the names
+//! still lead there. It never changes a file.
 
 use eyrie_wire::{ImageId, Rank};
 use rustix::fs::{fstat, open, stat, FileType, Mode, OFlags, Stat};
@@ -69,8 +70,9 @@ struct Files {
 }
 
 impl Files {
-    /// The files that a process which stands still has open or mapped; those in `known` are held already. What has no name
-    /// is in the image itself, and so are the files in /dev/shm that are mapped.
+    /// The files that a process which stands still has open or mapped; those in `known` are held
+    /// already. What has no name is in the image itself, and so are the files in /dev/shm that are
+    /// mapped.
     fn of(pid: u32, known: &BTreeMap<Number, Arc<OwnedFd>>) -> Files {
         let mut files = Files::default();
         let mut seen = BTreeSet::new();
@@ -167,7 +169,8 @@ pub struct Holds {
 }
 
 impl Holds {
-    /// Holds what the image of a process needs that stands still, or that has just been restored from it.
+    /// Holds what the image of a process needs that stands still, or that has just been restored
+    /// from it.
     pub fn take(&mut self, rank: Rank, image: ImageId, pid: u32) {
         let images = self.ranks.entry(rank).or_default();
         let held = images.values().flat_map(|files| &files.held);

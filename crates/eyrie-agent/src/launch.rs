@@ -58,7 +58,8 @@ pub struct Launched {
 pub enum From {
     /// The program from its beginning.
     Program,
-    /// An image that arrives on `stream`; `held` are files that it needs and whose names lead elsewhere by now.
+    /// An image that arrives on `stream`; `held` are files that it needs and whose names lead
+    /// elsewhere by now.
     Image { stream: OwnedFd, held: Vec<Arc<OwnedFd>> },
 }
 
@@ -76,8 +77,8 @@ fn pair(kind: SocketType) -> std::io::Result<(OwnedFd, OwnedFd)> {
     Ok((ours, beyond(theirs)?))
 }
 
-/// Starts a process for a rank; `meta` is what is known of its image, all zero for a program's beginning; `open_files` is the
-/// limit that it gets.
+/// Starts a process for a rank; `meta` is what is known of its image, all zero for a program's
+/// beginning; `open_files` is the limit that it gets.
 ///
 /// # Errors
 /// When a resource is lacking or the program cannot be executed.

@@ -28,8 +28,8 @@ use std::sync::mpsc::{channel, Receiver, Sender};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long a rank has to come to the end of a call of its MPI library, where an image is best taken: in between a program
-/// may have closed a file that it is about to rename.
+/// How long a rank has to come to the end of a call of its MPI library, where an image is best
+/// taken: in between a program may have closed a file that it is about to rename.
 const CALL_GRACE: Duration = Duration::from_millis(20);
 /// How long a rank may take to stand still for a capture.
 const CAPTURE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -456,8 +456,8 @@ impl Agent {
         self.connection.send(&message);
     }
 
-    /// Looks whether the names that the newest images have still lead to their files, and asks for a new image when one does
-    /// not: should the node die now, the file might be lost.
+    /// Looks whether the names that the newest images have still lead to their files, and asks for
+    /// a new image when one does not: should the node die now, the file might be lost.
     fn watch_files(&mut self) {
         let now = Instant::now();
         if now < self.watch_at {
@@ -845,8 +845,8 @@ impl Agent {
     }
 }
 
-/// Sends the signal that asks for an image: the first time the rank takes it at the end of its next call of the MPI library,
-/// the second time at once.
+/// Sends the signal that asks for an image: the first time the rank takes it at the end of its next
+/// call of the MPI library, the second time at once.
 fn ask_for_image(p: &Process) -> Result<(), rustix::io::Errno> {
     let speaker =
         p.speaker.and_then(|pid| Pid::from_raw(pid as i32)).ok_or(rustix::io::Errno::SRCH)?;

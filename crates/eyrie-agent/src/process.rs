@@ -28,8 +28,8 @@ pub struct Capture {
 
 #[derive(Debug)]
 pub enum CapturePhase {
-    /// The rank was asked; the stream will come out of `stream`. Unless it stands still until `again`, it is asked for the
-    /// second time.
+    /// The rank was asked; the stream will come out of `stream`. Unless it stands still until
+    /// `again`, it is asked for the second time.
     Asked { stream: OwnedFd, again: Option<Instant>, until: Instant },
     /// The rank stood still and was let go; the upload runs on its own thread.
     Uploading,

@@ -1,5 +1,5 @@
-//! poll(2), ppoll(2), select(2), pselect(2), epoll_wait(2) and their like: waits for descriptors. Those that take no mask
-//! are made by those that do.
+//! poll(2), ppoll(2), select(2), pselect(2), epoll_wait(2) and their like: waits for descriptors.
+//! Those that take no mask are made by those that do.
 
 use crate::interruption::{in_a_rank, until_done_masked, Deadline};
 use crate::next::next;
@@ -11,7 +11,9 @@ next! {
     ppoll: fn(*mut pollfd, nfds_t, *const timespec, *const sigset_t) -> c_int;
     __ppoll_chk: fn(*mut pollfd, nfds_t, *const timespec, *const sigset_t, size_t) -> c_int;
     select: fn(c_int, *mut fd_set, *mut fd_set, *mut fd_set, *mut timeval) -> c_int;
-    pselect: fn(c_int, *mut fd_set, *mut fd_set, *mut fd_set, *const timespec, *const sigset_t) -> c_int;
+    pselect: fn(
+        c_int, *mut fd_set, *mut fd_set, *mut fd_set, *const timespec, *const sigset_t
+    ) -> c_int;
     epoll_wait: fn(c_int, *mut epoll_event, c_int, c_int) -> c_int;
     epoll_pwait: fn(c_int, *mut epoll_event, c_int, c_int, *const sigset_t) -> c_int;
     epoll_pwait2: fn(c_int, *mut epoll_event, c_int, *const timespec, *const sigset_t) -> c_int;
@@ -38,7 +40,8 @@ fn wait(
     })
 }
 
-/// A wait of this time, for ever when there is none; `None` where the next library is to see the time as it came.
+/// A wait of this time, for ever when there is none; `None` where the next library is to see the
+/// time as it came.
 ///
 /// # Safety
 /// `time` must be null or point to a time.

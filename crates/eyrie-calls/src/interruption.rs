@@ -1,15 +1,18 @@
-//! What the provider and this library tell each other: that a wait is under way, that an image has interrupted
-//! it, by how much the clock has jumped. The exported functions are called in the provider's signal handler.
+//! What the provider and this library tell each other: that a wait is under way, that an image has
+//! interrupted it, by how much the clock has jumped. The exported functions are called in the
+//! provider's signal handler.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicI32, AtomicI64, Ordering};
 
 /// The signal that asks a rank for an image; 0: the process is no rank.
 static CAPTURE_SIGNAL: AtomicI32 = AtomicI32::new(0);
-/// Nanoseconds that passed between images and the processes restored from them, as the monotonic clock says.
+/// Nanoseconds that passed between images and the processes restored from them, as the monotonic
+/// clock says.
 static CLOCK_JUMPED_NS: AtomicI64 = AtomicI64::new(0);
 
-/// How deep below ours the frame of the C library may be that makes the system call. A signal handler lies deeper.
+/// How deep below ours the frame of the C library may be that makes the system call. A signal
+/// handler lies deeper.
 const DEPTH: usize = 1024;
 
 /// The wait of a thread.
@@ -30,8 +33,9 @@ pub extern "C" fn eyrie_calls_begin(capture_signal: libc::c_int) {
     CAPTURE_SIGNAL.store(capture_signal, Ordering::Relaxed);
 }
 
-/// The provider tells that an image has interrupted a system call, and nothing else has; `stack_pointer` is that of the
-/// call. Returns 1 when one of our functions waits there: it will go on by itself. Async-signal-safe.
+/// The provider tells that an image has interrupted a system call, and nothing else has;
+/// `stack_pointer` is that of the call. Returns 1 when one of our functions waits there: it will go
+/// on by itself. Async-signal-safe.
 #[no_mangle]
 pub extern "C" fn eyrie_calls_interrupted(stack_pointer: usize) -> libc::c_int {
     WAIT.with(|wait| {
@@ -44,8 +48,8 @@ pub extern "C" fn eyrie_calls_interrupted(stack_pointer: usize) -> libc::c_int {
     })
 }
 
-/// The provider tells, in a restored process, how far the monotonic clock is ahead of where it was when the image was
-/// taken, in nanoseconds. Async-signal-safe.
+/// The provider tells, in a restored process, how far the monotonic clock is ahead of where it was
+/// when the image was taken, in nanoseconds. Async-signal-safe.
 #[no_mangle]
 pub extern "C" fn eyrie_calls_clock_jumped(ns: i64) {
     CLOCK_JUMPED_NS.fetch_add(ns, Ordering::Relaxed);
@@ -111,7 +115,8 @@ impl Deadline {
             .map(|ns| libc::timespec { tv_sec: ns / 1_000_000_000, tv_nsec: ns % 1_000_000_000 })
     }
 
-    /// As milliseconds for a system call, rounded up: a wait is never shorter than it was asked to be. -1: for ever.
+    /// As milliseconds for a system call, rounded up: a wait is never shorter than it was asked to
+    /// be. -1: for ever.
     pub fn left_ms(&self) -> libc::c_int {
         self.left_ns().map_or(-1, |ns| {
             ((ns + 999_999) / 1_000_000).min(i64::from(libc::c_int::MAX)) as libc::c_int
@@ -119,7 +124,8 @@ impl Deadline {
     }
 }
 
-/// Makes a call, and makes it again while nothing but images interrupts it; `interrupted` tells by its result.
+/// Makes a call, and makes it again while nothing but images interrupts it; `interrupted` tells by
+/// its result.
 pub fn until_done<R>(mut call: impl FnMut() -> R, interrupted: impl Fn(&R) -> bool) -> R {
     loop {
         let (result, by_image) = watched(&mut call);
@@ -129,8 +135,9 @@ pub fn until_done<R>(mut call: impl FnMut() -> R, interrupted: impl Fn(&R) -> bo
     }
 }
 
-/// Waits with all signals blocked but in the system call: `call` hands it the mask that it is given. So no signal can come
-/// between a call that an image has interrupted and the next, which would then wait for what has been.
+/// Waits with all signals blocked but in the system call: `call` hands it the mask that it is
+/// given. So no signal can come between a call that an image has interrupted and the next, which
+/// would then wait for what has been.
 pub fn until_done_masked(mut call: impl FnMut(&libc::sigset_t) -> libc::c_int) -> libc::c_int {
     // SAFETY: both sets are ours; the second call gives the thread its mask again.
     unsafe {

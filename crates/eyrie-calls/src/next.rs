@@ -1,5 +1,6 @@
-//! The functions behind ours: those of the next library that has them, the C library as a rule. Found when
-//! the library is loaded, because looking for one takes a lock that a signal handler must not take.
+//! The functions behind ours: those of the next library that has them, the C library as a rule.
+//! Found when the library is loaded, because looking for one takes a lock that a signal handler
+//! must not take.
 
 use std::ffi::{c_void, CStr};
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -46,19 +47,27 @@ impl<F: Copy> Next<F> {
     }
 }
 
+/// A name with its NUL as a C string.
+pub const fn c_string(name: &'static str) -> &'static CStr {
+    match CStr::from_bytes_with_nul(name.as_bytes()) {
+        Ok(name) => name,
+        Err(_) => panic!(), // when it is compiled
+    }
+}
+
 /// Declares functions behind ours and looks for all of them when the library is loaded.
 macro_rules! next {
-    ($($name:ident: fn($($arg:ty),*) -> $result:ty;)*) => {
+    ($($name:ident: fn($($arg:ty),* $(,)?) -> $result:ty;)*) => {
         $(
             #[allow(non_upper_case_globals)]
-            // SAFETY: the type is that of the C function of this name.
-            static $name: $crate::next::Next<unsafe extern "C-unwind" fn($($arg),*) -> $result> = unsafe {
-                $crate::next::Next::new(
-                    match ::std::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
-                        Ok(name) => name,
-                        Err(_) => panic!(),
-                    },
-                )
+            static $name: $crate::next::Next<
+                unsafe extern "C-unwind" fn($($arg),*) -> $result
+            > = {
+                const NAME: &::std::ffi::CStr = $crate::next::c_string(
+                    concat!(stringify!($name), "\0")
+                );
+                // SAFETY: the type is that of the C function of this name.
+                unsafe { $crate::next::Next::new(NAME) }
             };
         )*
         extern "C" fn find_next() {

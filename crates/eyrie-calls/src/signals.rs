@@ -1,5 +1,5 @@
-//! pause(2), sigsuspend(2), sigwaitinfo(2), sigtimedwait(2): waits for signals. The signal that asks for an image is nobody's
-//! but the provider's: who waits for all signals does not get it.
+//! pause(2), sigsuspend(2), sigwaitinfo(2), sigtimedwait(2): waits for signals. The signal that
+//! asks for an image is nobody's but the provider's: who waits for all signals does not get it.
 
 use crate::interruption::{eintr, in_a_rank, until_done, until_done_masked, Deadline};
 use crate::next::next;

@@ -12,7 +12,8 @@ next! {
     ppoll: fn(*mut pollfd, nfds_t, *const timespec, *const sigset_t) -> c_int;
 }
 
-/// Sleeps; gives what is left when a signal has ended it. ppoll(2) without descriptors is a sleep that takes a mask.
+/// Sleeps; gives what is left when a signal has ended it. ppoll(2) without descriptors is a sleep
+/// that takes a mask.
 fn sleep_for(time: &timespec) -> Result<(), timespec> {
     let deadline = Deadline::after(time);
     let before = errno();

@@ -1,5 +1,6 @@
-//! Every wait goes on when it is interrupted as an image interrupts it, again and again: it takes its whole time and ends as it
-//! would have ended. A signal of the program's own ends it as ever. This program has our functions linked in instead of preloaded.
+//! Every wait goes on when it is interrupted as an image interrupts it, again and again: it takes
+//! its whole time and ends as it would have ended. A signal of the program's own ends it as ever.
+//! This program has our functions linked in instead of preloaded.
 
 use eyrie_calls::interruption::{
     eyrie_calls_begin, eyrie_calls_clock_jumped, eyrie_calls_interrupted,
@@ -8,7 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What stands for images in this test, a real-time signal as the provider's; SIGUSR2 is the program's own.
+/// What stands for images in this test, a real-time signal as the provider's; SIGUSR2 is the
+/// program's own.
 const IMAGE: i32 = 59;
 /// How long the waits are that end by themselves, and when the others are ended.
 const MS: i64 = 60;
@@ -21,7 +23,8 @@ extern "C" fn on_image(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_vo
     // SAFETY: the kernel gives the context that was interrupted.
     let registers = unsafe { &(*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
     let failed = registers[libc::REG_RAX as usize] == -i64::from(libc::EINTR);
-    // SAFETY: both sets live through the calls. A signal that runs its handler next is not to be overlooked.
+    // SAFETY: both sets live through the calls. A signal that runs its handler next is not to be
+    // overlooked.
     let alone = unsafe {
         let mut pending: libc::sigset_t = std::mem::zeroed();
         libc::sigpending(&mut pending);
@@ -112,8 +115,8 @@ fn measure(
     Seen { result, errno, took: begun.elapsed(), images }
 }
 
-/// A wait that ends by itself takes its whole time and gives `result`. On a busy machine it may be over before an image has
-/// come: then it waits once more.
+/// A wait that ends by itself takes its whole time and gives `result`. On a busy machine it may be
+/// over before an image has come: then it waits once more.
 fn takes_its_time(name: &str, result: i64, mut wait: impl FnMut() -> i64) {
     for _ in 0..100 {
         let seen = measure(&mut wait, |_| {});

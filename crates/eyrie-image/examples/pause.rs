@@ -1,7 +1,7 @@
 //! Measures images: the pause of the captured process, the bandwidth of its stream and of a restore
 //! from a pipe; and the pause with a large shared mapping of which little is used, beside that
-//! without one. `cargo run --release -p eyrie-image --example pause -- [MIB...]`, medians of several
-//! turns, the variants in turn about. Never a test: figures depend on the machine.
+//! without one. `cargo run --release -p eyrie-image --example pause -- [MIB...]`, medians of
+//! several turns, the variants in turn about. Never a test: figures depend on the machine.
 
 use eyrie_image::{capture, Mode, Outcome, Request};
 use std::fs::File;

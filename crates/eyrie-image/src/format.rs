@@ -186,7 +186,12 @@ pub mod scheduling {
     /// Policy, nice value, priority and the rest of `struct sched_attr`.
     pub const POLICY: u32 = 1 << 1;
     pub const IO_PRIORITY: u32 = 1 << 2;
+    /// How likely it is to be killed when memory is short.
+    pub const OOM_SCORE: u32 = 1 << 3;
 }
+
+/// `coredump_filter` of a context when the kernel does not tell.
+pub const UNKNOWN: u32 = u32::MAX;
 
 /// Payload of the Context record: registers and kernel state of the process. The pending signals
 /// follow, each as its `siginfo_t`, then the path of the working directory (`cwd_len` bytes).
@@ -234,7 +239,28 @@ pub struct Context {
     pub affinity: [u64; AFFINITY_WORDS],
     pub timer_slack_ns: u64,
     pub io_priority: u32,
-    pub reserved: u32,
+    pub oom_score: i32,
+    /// personality(2).
+    pub personality: u32,
+    pub no_new_privs: u32,
+    /// Whether reading the time stamp counter is forbidden (PR_GET_TSC).
+    pub tsc: u32,
+    /// What happens at a memory failure (PR_MCE_KILL_GET).
+    pub memory_failure: u32,
+    /// Memory may not be both writable and executable (PR_GET_MDWE).
+    pub mdwe: u32,
+    /// PR_GET_SPECULATION_CONTROL: store bypass, indirect branches, cache flushes.
+    pub speculation: [u32; 3],
+    /// Commands of membarrier(2) that the process has registered for.
+    pub membarrier: u32,
+    /// mlockall(2): MCL_FUTURE and MCL_ONFAULT.
+    pub lock_future: u32,
+    pub coredump_filter: u32,
+    /// set_mempolicy(2): mode, and nodes up to 64.
+    pub memory_policy: u32,
+    pub memory_nodes: u64,
+    /// Parts of the register state that the process has asked for (ARCH_GET_XCOMP_PERM).
+    pub register_state: u64,
     /// start_code, end_code, start_data, end_data, start_brk, brk, start_stack, arg_start,
     /// arg_end, env_start, env_end: the order of `struct prctl_mm_map`.
     pub mm: [u64; 11],
@@ -261,10 +287,12 @@ pub mod map_flag {
     pub const HUGETLB: u32 = 1 << 8;
     /// A shared mapping whose content is all in the image: where it has no pages are zeros.
     pub const WHOLE: u32 = 1 << 9;
+    /// Nothing about it may be changed (mseal).
+    pub const SEALED: u32 = 1 << 10;
     /// The kernel's own mappings of every process.
     pub const SPECIAL: u32 = VVAR | VVAR_VCLOCK | VDSO;
     pub const HUGETLB_SHIFT: u32 = 24;
-    pub const ALL: u32 = 0x3ff | 0xff << HUGETLB_SHIFT;
+    pub const ALL: u32 = 0x7ff | 0xff << HUGETLB_SHIFT;
 }
 
 /// Advice given for a mapping, as bits.
@@ -294,6 +322,10 @@ pub struct Mapping {
     pub advice: u32,
     /// Number of the object it maps, or [`NO_OBJECT`].
     pub object: u32,
+    /// mbind(2): mode and nodes up to 64; the mode is [`UNKNOWN`] where the process's own holds.
+    pub memory_policy: u32,
+    pub reserved: u32,
+    pub memory_nodes: u64,
 }
 // SAFETY: integers only, no padding.
 unsafe impl Plain for Mapping {}
@@ -303,6 +335,8 @@ pub const FILE_OBJECT: u32 = 1;
 pub const FILE_DESCRIPTOR: u32 = 2;
 /// `flags` of a Pages record that holds file content: `a` is the offset, `b` the object.
 pub const PAGES_OF_OBJECT: u32 = 1;
+/// `flags` of a Pages record without content: `b` bytes from `a` on are guard pages.
+pub const PAGES_GUARD: u32 = 2;
 
 /// What a mapping or a descriptor refers to.
 pub mod object_kind {
@@ -314,8 +348,9 @@ pub mod object_kind {
     /// A file in /dev/shm that is mapped shared and writable: replaced by a new file of the same
     /// name; its content are pages of the object.
     pub const SHM_FILE: u32 = 3;
-    /// Memory without a name (shared anonymous, memfd, a deleted file that is only mapped): a memfd.
-    /// Its content are pages of the object if a descriptor of it is open, else pages of its mapping.
+    /// Memory without a name (shared anonymous, memfd, a deleted file that is only mapped): a
+    /// memfd. Its content are pages of the object if a descriptor of it is open, else pages of its
+    /// mapping.
     pub const MEMORY: u32 = 4;
     /// An open file that was unlinked or never had a name: a file without one in the directory that
     /// the path names, else a memfd. Its content are pages of the object.
@@ -337,7 +372,8 @@ pub struct Object {
     /// Hash of the ELF build id, 0 if it has none.
     pub build_id: u64,
     pub path_len: u32,
-    pub reserved: u32,
+    /// F_GET_SEALS of a memfd.
+    pub seals: u32,
 }
 // SAFETY: integers only, no padding.
 unsafe impl Plain for Object {}
@@ -354,7 +390,7 @@ impl Object {
             identity,
             build_id: 0,
             path_len: 0,
-            reserved: 0,
+            seals: 0,
         }
     }
 }

@@ -88,8 +88,8 @@ pub enum Outcome {
 /// Takes an image of the calling process.
 ///
 /// Returns like `setjmp`: in the original with [`Outcome::Captured`], and once more with
-/// [`Outcome::Restored`] in every process restored from the image. Async-signal-safe. Needs about
-/// 1 KiB of stack, and works on one of its own. All signals are blocked meanwhile, SIGPIPE included.
+/// [`Outcome::Restored`] in every process restored from the image. Async-signal-safe. Needs about 1
+/// KiB of stack, and works on one of its own. All signals are blocked meanwhile, SIGPIPE included.
 /// The caller closes `out_fd` in the original; a reader that has gone away ends the writing child
 /// quietly.
 ///

@@ -11,11 +11,11 @@ use crate::format::{HELD_FROM, SLOTS_MAX};
 use crate::RESTORER;
 
 /// A command that restores the image read from `image` (a pipe, a socket or a file), with
-/// `slots[n]` for slot n (`None`: /dev/null; at most [`HELD_FROM`]). `held` are files that the image
-/// may need and whose names lead elsewhere by now, opened with O_PATH; what is beyond
-/// [`SLOTS_MAX`] is left out. Standard input, output and error of the restored
-/// process are slots 0, 1 and 2; the command's own are the restorer's until it becomes the process,
-/// and its standard error gets the one line that says why it could not.
+/// `slots[n]` for slot n (`None`: /dev/null; at most [`HELD_FROM`]). `held` are files that the
+/// image may need and whose names lead elsewhere by now, opened with O_PATH; what is beyond
+/// [`SLOTS_MAX`] is left out. Standard input, output and error of the restored process are slots 0,
+/// 1 and 2; the command's own are the restorer's until it becomes the process, and its standard
+/// error gets the one line that says why it could not.
 ///
 /// The process id of the spawned child is that of the restored process. It exits with a code of
 /// [`crate::format::exit`] if there is no restored process.

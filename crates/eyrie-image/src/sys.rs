@@ -49,6 +49,7 @@ pub mod nr {
     pub const READLINK: usize = 89;
     pub const UMASK: usize = 95;
     pub const SYSINFO: usize = 99;
+    pub const GETEUID: usize = 107;
     pub const GETPPID: usize = 110;
     pub const RT_SIGPENDING: usize = 127;
     pub const RT_SIGTIMEDWAIT: usize = 128;
@@ -57,19 +58,27 @@ pub mod nr {
     pub const PERSONALITY: usize = 135;
     pub const SCHED_SETSCHEDULER: usize = 144;
     pub const STATFS: usize = 137;
+    pub const FSTATFS: usize = 138;
     pub const MLOCK: usize = 149;
+    pub const MLOCKALL: usize = 151;
+    pub const MODIFY_LDT: usize = 154;
     pub const PRCTL: usize = 157;
     pub const ARCH_PRCTL: usize = 158;
     pub const GETTID: usize = 186;
     pub const FUTEX: usize = 202;
     pub const SCHED_SETAFFINITY: usize = 203;
     pub const SCHED_GETAFFINITY: usize = 204;
+    pub const GET_THREAD_AREA: usize = 211;
     pub const GETDENTS64: usize = 217;
     pub const SET_TID_ADDRESS: usize = 218;
     pub const CLOCK_GETTIME: usize = 228;
     pub const EXIT_GROUP: usize = 231;
     pub const TGKILL: usize = 234;
+    pub const MBIND: usize = 237;
+    pub const SET_MEMPOLICY: usize = 238;
+    pub const GET_MEMPOLICY: usize = 239;
     pub const WAITID: usize = 247;
+    pub const KEYCTL: usize = 250;
     pub const IOPRIO_SET: usize = 251;
     pub const IOPRIO_GET: usize = 252;
     pub const OPENAT: usize = 257;
@@ -86,9 +95,13 @@ pub mod nr {
     pub const RENAMEAT2: usize = 316;
     pub const MEMFD_CREATE: usize = 319;
     pub const EVENTFD2: usize = 290;
+    pub const MEMBARRIER: usize = 324;
+    pub const PKEY_ALLOC: usize = 330;
+    pub const PKEY_FREE: usize = 331;
     pub const STATX: usize = 332;
     pub const RSEQ: usize = 334;
     pub const CLOSE_RANGE: usize = 436;
+    pub const MSEAL: usize = 462;
 }
 
 pub const PAGE: usize = 4096;
@@ -115,6 +128,7 @@ pub const O_ACCMODE: u32 = 3;
 pub const O_NOCTTY: u32 = 0o400;
 pub const O_APPEND: u32 = 0o2000;
 pub const O_NONBLOCK: u32 = 0o4000;
+pub const O_ASYNC: u32 = 0o20000;
 pub const O_DIRECTORY: u32 = 0o200000;
 pub const O_CLOEXEC: u32 = 0o2000000;
 pub const O_NOFOLLOW: u32 = 0o400000;
@@ -146,6 +160,8 @@ pub const F_SETLEASE: usize = 1024;
 pub const F_GETLEASE: usize = 1025;
 pub const F_SETPIPE_SZ: usize = 1031;
 pub const F_GETPIPE_SZ: usize = 1032;
+pub const F_ADD_SEALS: usize = 1033;
+pub const F_GET_SEALS: usize = 1034;
 
 pub const PROT_READ: u32 = 1;
 pub const PROT_WRITE: u32 = 2;
@@ -174,6 +190,7 @@ pub const MADV_DONTDUMP: usize = 16;
 pub const MADV_DODUMP: usize = 17;
 pub const MADV_WIPEONFORK: usize = 18;
 pub const MADV_KEEPONFORK: usize = 19;
+pub const MADV_GUARD_INSTALL: usize = 102;
 
 pub const SIG_BLOCK: usize = 0;
 pub const SIG_SETMASK: usize = 2;
@@ -190,19 +207,36 @@ pub const PR_GET_DUMPABLE: usize = 3;
 pub const PR_SET_DUMPABLE: usize = 4;
 pub const PR_SET_NAME: usize = 15;
 pub const PR_GET_NAME: usize = 16;
+pub const PR_GET_SECCOMP: usize = 21;
+pub const PR_GET_TSC: usize = 25;
+pub const PR_SET_TSC: usize = 26;
+pub const PR_GET_SECUREBITS: usize = 27;
 pub const PR_SET_TIMERSLACK: usize = 29;
 pub const PR_GET_TIMERSLACK: usize = 30;
+pub const PR_MCE_KILL: usize = 33;
+pub const PR_MCE_KILL_GET: usize = 34;
 pub const PR_SET_MM: usize = 35;
 pub const PR_SET_MM_MAP: usize = 14;
 pub const PR_SET_CHILD_SUBREAPER: usize = 36;
 pub const PR_GET_CHILD_SUBREAPER: usize = 37;
+pub const PR_SET_NO_NEW_PRIVS: usize = 38;
+pub const PR_GET_NO_NEW_PRIVS: usize = 39;
 pub const PR_GET_TID_ADDRESS: usize = 40;
 pub const PR_SET_THP_DISABLE: usize = 41;
 pub const PR_GET_THP_DISABLE: usize = 42;
+pub const PR_GET_SPECULATION_CTRL: usize = 52;
+pub const PR_SET_SPECULATION_CTRL: usize = 53;
+pub const PR_SCHED_CORE: usize = 62;
+pub const PR_SET_MDWE: usize = 65;
+pub const PR_GET_MDWE: usize = 66;
 pub const ARCH_SET_GS: usize = 0x1001;
 pub const ARCH_SET_FS: usize = 0x1002;
 pub const ARCH_GET_FS: usize = 0x1003;
 pub const ARCH_GET_GS: usize = 0x1004;
+pub const ARCH_GET_CPUID: usize = 0x1011;
+pub const ARCH_GET_XCOMP_PERM: usize = 0x1022;
+pub const ARCH_REQ_XCOMP_PERM: usize = 0x1023;
+pub const ARCH_GET_UNTAG_MASK: usize = 0x4001;
 pub const ARCH_SHSTK_STATUS: usize = 0x5005;
 
 /// What `read`, `mmap` and the others give: the value, or the error number.
@@ -388,8 +422,9 @@ pub fn is_alone(fd: i32) -> bool {
     alone(fd) == Some(true)
 }
 
-/// Whether nobody else has this file open: the kernel gives a write lease only then (fcntl(2)), and to the file's owner. It is given back
-/// at once. `None` where the file system knows no leases, and where the program has one of its own.
+/// Whether nobody else has this file open: the kernel gives a write lease only then (fcntl(2)), and
+/// to the file's owner. It is given back at once. `None` where the file system knows no leases, and
+/// where the program has one of its own.
 pub fn alone(fd: i32) -> Option<bool> {
     const F_WRLCK: usize = 1;
     const F_UNLCK: usize = 2;

@@ -1,5 +1,6 @@
-//! Taking an image of this process when the agent asks for one by signal: at the end of the next provider call,
-//! or, when the agent asks again, at once. It must not allocate: the program may be inside its allocator.
+//! Taking an image of this process when the agent asks for one by signal: at the end of the next
+//! provider call, or, when the agent asks again, at once. It must not allocate: the program may be
+//! inside its allocator.
 
 use crate::core::identity::await_welcome;
 use crate::core::rank::{self, fatal, tell_agent, Rank};
@@ -75,6 +76,10 @@ fn take() {
     // is refused below.
     let Some(rank) = (unsafe { rank::from_outside() }) else { return };
     let refuse = |reason: &str| tell_agent(&FromRank::Refused { image, reason });
+    let starter_pid = agent_pid();
+    if starter_pid == 0 {
+        return refuse("it is in another namespace of process ids than its agent");
+    }
     if !rank.settled(SETTLE_TIMEOUT) {
         return refuse("large messages are still on their way to a router");
     }
@@ -105,7 +110,7 @@ fn take() {
         exclude: &[],
         fds: &fds[..n],
         meta: &[],
-        starter_pid: agent_pid(),
+        starter_pid,
     };
     // SAFETY: the provider's state bears being continued elsewhere: `come_back` makes it a dropped connection.
     match without_pipe_signal(|| unsafe { eyrie_image::capture(&request) }) {

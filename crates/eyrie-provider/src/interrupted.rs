@@ -1,6 +1,6 @@
-//! Lets a system call go on that only the request for an image has interrupted. libeyrie-calls does it for the functions of
-//! the C library that it stands in front of; what comes here by another way is made again if its time is not lost. Runs in a
-//! signal handler: no allocation, no lock.
+//! Lets a system call go on that only the request for an image has interrupted. libeyrie-calls does
+//! it for the functions of the C library that it stands in front of; what comes here by another way
+//! is made again if its time is not lost. Runs in a signal handler: no allocation, no lock.
 
 use libc::{c_int, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 static INTERRUPTED: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 static CLOCK_JUMPED: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Looks for libeyrie-calls and tells it that this is a rank, and by which signal images are asked for.
+/// Looks for libeyrie-calls and tells it that this is a rank, and by which signal images are asked
+/// for.
 pub fn install(capture_signal: c_int) {
     let find = |name: &std::ffi::CStr| {
         // SAFETY: the name is a C string.
@@ -25,7 +26,8 @@ pub fn install(capture_signal: c_int) {
     }
 }
 
-/// Tells libeyrie-calls how far the monotonic clock is ahead of where it was when the image was taken.
+/// Tells libeyrie-calls how far the monotonic clock is ahead of where it was when the image was
+/// taken.
 pub fn clock_jumped(ns: i64) {
     let function = CLOCK_JUMPED.load(Ordering::Relaxed);
     if !function.is_null() {
@@ -60,7 +62,8 @@ fn another_signal_waits(blocked: &libc::sigset_t) -> bool {
     }
 }
 
-/// To be called at the end of the handler of the signal that asks for an image, with all signals blocked.
+/// To be called at the end of the handler of the signal that asks for an image, with all signals
+/// blocked.
 ///
 /// # Safety
 /// `context` must be the one that the kernel has given to the handler.
@@ -72,8 +75,8 @@ pub unsafe fn go_on(context: *mut c_void) {
     if registers[libc::REG_RAX as usize] != -i64::from(libc::EINTR) {
         return;
     }
-    // SAFETY: what was just executed can be read: when it was a system call, these are its two bytes. In a page of its own
-    // there may be nothing in front of `next`.
+    // SAFETY: what was just executed can be read: when it was a system call, these are its two
+    // bytes. In a page of its own there may be nothing in front of `next`.
     let behind_a_call = next & 0xfff >= 2
         && unsafe { std::ptr::read_unaligned((next - 2) as *const [u8; 2]) } == [0x0f, 0x05];
     if !behind_a_call || another_signal_waits(&context.uc_sigmask) {
@@ -90,8 +93,8 @@ pub unsafe fn go_on(context: *mut c_void) {
     make_again(registers);
 }
 
-/// Makes a raw system call again, where that is the same as to go on: one without an end, one until a point in time, and one
-/// of which the kernel has noted what is left.
+/// Makes a raw system call again, where that is the same as to go on: one without an end, one until
+/// a point in time, and one of which the kernel has noted what is left.
 fn make_again(registers: &mut [i64; 23]) {
     let next = registers[libc::REG_RIP as usize] as usize;
     if next & 0xfff < 7 {

@@ -4,7 +4,7 @@ use crate::descriptors::Table;
 use crate::fail::{self, malformed};
 use crate::format::*;
 use crate::holes::data_runs;
-use crate::image::{Image, Input};
+use crate::image::{Arena, Image, Input, List};
 use crate::place::Node;
 use crate::stream::{Kind, MAX_PAYLOAD};
 use crate::sys::{self, nr};
@@ -16,11 +16,18 @@ const STAGING_START: u64 = WINDOW_START + (1 << 38);
 const STRETCH: u64 = MAX_PAYLOAD as u64;
 const STRETCHES: usize = ((WINDOW_END - STAGING_START) / STRETCH) as usize;
 
+/// Most runs of guard pages; of one page each they need as many mappings in the kernel.
+const GUARDS_MAX: usize = 1 << 17;
+
 /// The address space under construction.
 pub struct Memory {
     staging_end: u64,
     /// A bit for each stretch of the staging that has got content.
     staged: &'static mut [u64; STRETCHES / 64],
+    /// Guard pages: where, and how many bytes.
+    guards: List<(u64, u64)>,
+    /// A mapping whose memory policy this node does not allow, and why.
+    lost_policy: Option<(u64, i32)>,
 }
 
 struct Room(core::cell::UnsafeCell<[u64; STRETCHES / 64]>);
@@ -30,13 +37,18 @@ static STAGED: Room = Room(core::cell::UnsafeCell::new([0; STRETCHES / 64]));
 
 impl Memory {
     /// Clears the address space and maps everything but the kernel's own mappings.
-    pub fn build(image: &Image, table: &Table, node: &Node) -> Memory {
+    pub fn build(image: &Image, table: &Table, node: &Node, arena: &mut Arena) -> Memory {
         node.clear_out();
         // SAFETY: called once, so this is the only reference.
         let staged = unsafe { &mut *STAGED.0.get() };
-        let mut memory = Memory { staging_end: STAGING_START, staged };
+        let guards = List::new(arena, GUARDS_MAX);
+        let mut memory = Memory { staging_end: STAGING_START, staged, guards, lost_policy: None };
         for m in image.mappings.iter().filter(|m| m.flags & map_flag::SPECIAL == 0) {
             map(image, table, m);
+            // Before the pages come.
+            if let Err(errno) = set_policy(m) {
+                memory.lost_policy = Some((m.start, errno));
+            }
             if is_staged(image, m) {
                 let len = m.end - m.start;
                 let flags = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | sys::MAP_NORESERVE;
@@ -59,6 +71,13 @@ impl Memory {
             match record.kind {
                 Kind::Pages if record.flags & PAGES_OF_OBJECT != 0 => {
                     self.read_file_piece(image, table, input, record.a, record.b, record.len)
+                }
+                Kind::Pages if record.flags & PAGES_GUARD != 0 => {
+                    let aligned = (record.a | record.b) % sys::PAGE as u64 == 0;
+                    if !aligned || record.b == 0 || image.mapping_at(record.a, record.b).is_none() {
+                        malformed("guard pages outside its mappings");
+                    }
+                    self.guards.push((record.a, record.b));
                 }
                 Kind::Pages => {
                     let Some(m) = image.mapping_at(record.a, record.len) else {
@@ -152,7 +171,28 @@ impl Memory {
                     fail::kernel("protecting memory", errno);
                 }
             }
+        }
+        if let Some((start, errno)) = self.lost_policy {
+            let errno = fail::Errno(errno);
+            fail::note(format_args!("memory policies are lost, as that at {start:#x}: {errno}"));
+        }
+        for (start, len) in self.guards.as_slice() {
+            // SAFETY: pages without content, in mappings of ours that are not locked yet.
+            let made =
+                unsafe { sys::madvise(*start as usize, *len as usize, sys::MADV_GUARD_INSTALL) };
+            if let Err(errno) = made {
+                fail::kernel("making guard pages", errno);
+            }
+        }
+        for m in image.mappings.iter().filter(|m| m.flags & map_flag::SPECIAL == 0) {
             advise_late(m);
+            if m.flags & map_flag::SEALED != 0 {
+                let len = (m.end - m.start) as usize;
+                // SAFETY: only numbers; nothing of it changes any more.
+                if let Err(errno) = unsafe { sys::call3(nr::MSEAL, m.start as usize, len, 0) } {
+                    fail::kernel("sealing memory", errno);
+                }
+            }
         }
         node.put_back(image);
     }
@@ -288,6 +328,17 @@ fn map(image: &Image, table: &Table, m: &Mapping) {
     }
 }
 
+/// Where the pages of a mapping are to lie.
+fn set_policy(m: &Mapping) -> Result<(), i32> {
+    if m.memory_policy == UNKNOWN {
+        return Ok(());
+    }
+    let (start, len) = (m.start as usize, (m.end - m.start) as usize);
+    let nodes = &raw const m.memory_nodes as usize;
+    // SAFETY: the kernel reads a word.
+    unsafe { sys::call6(nr::MBIND, start, len, m.memory_policy as usize, nodes, 65, 0).map(|_| ()) }
+}
+
 fn advise(m: &Mapping, bit: u32, what: usize) {
     if m.advice & bit != 0 {
         // SAFETY: none of the advice given drops content. A kernel that knows one not does without.
@@ -307,7 +358,12 @@ fn advise_late(m: &Mapping) {
         advise(m, bit, what);
     }
     if m.advice & advice::LOCKED != 0 {
-        // SAFETY: locking changes no content; beyond the limit the memory stays unlocked.
-        let _ = unsafe { sys::call3(nr::MLOCK, m.start as usize, (m.end - m.start) as usize, 0) };
+        // SAFETY: locking changes no content.
+        let locked =
+            unsafe { sys::call3(nr::MLOCK, m.start as usize, (m.end - m.start) as usize, 0) };
+        if let Err(e) = locked {
+            let (start, e) = (m.start, fail::Errno(e));
+            fail::note(format_args!("the memory at {start:#x} is not locked: {e}"));
+        }
     }
 }

@@ -184,9 +184,11 @@ impl Table {
 
     fn new_memory(&self, r: &Object) -> i32 {
         const MFD_CLOEXEC: usize = 1;
+        const MFD_ALLOW_SEALING: usize = 2;
+        let flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
         let name = b"eyrie\0";
         // SAFETY: the name ends in a NUL.
-        let made = unsafe { sys::call3(nr::MEMFD_CREATE, name.as_ptr() as usize, MFD_CLOEXEC, 0) };
+        let made = unsafe { sys::call3(nr::MEMFD_CREATE, name.as_ptr() as usize, flags, 0) };
         let fd = self
             .raise(made.map(|fd| fd as i32))
             .unwrap_or_else(|e| fail::kernel("making a memory file", e));
@@ -290,10 +292,16 @@ impl Table {
             }
         }
         for (i, object) in image.objects.iter().enumerate() {
-            if object.record.kind == object_kind::SHARED_FILE {
-                let now = sys::fstat(self.objects[i]).map_or(0, |st| st.size as u64);
-                if now < object.record.size {
-                    self.resize(object.path, self.objects[i], object.record.size);
+            let (r, fd) = (&object.record, self.objects[i]);
+            if r.kind == object_kind::SHARED_FILE {
+                let now = sys::fstat(fd).map_or(0, |st| st.size as u64);
+                if now < r.size {
+                    self.resize(object.path, fd, r.size);
+                }
+            }
+            if r.kind == object_kind::MEMORY && r.seals != 0 {
+                if let Err(e) = sys::fcntl(fd, sys::F_ADD_SEALS, r.seals as usize) {
+                    fail::kernel("sealing a memory file", e);
                 }
             }
         }

@@ -1,5 +1,6 @@
-//! Finds the file that the process had open or mapped, wherever its name is by now, and gives it its
-//! old name back where the process was writing it. Never takes another file that has got the name.
+//! Finds the file that the process had open or mapped, wherever its name is by now, and gives it
+//! its old name back where the process was writing it. Never takes another file that has got the
+//! name.
 
 use crate::fail::{self, Bytes, Errno};
 use crate::fingerprint;
@@ -104,10 +105,10 @@ pub enum Name {
     Occupied,
 }
 
-/// Gives the file that is open as `fd` the name `path` (with its NUL) again, which the lost future of the
-/// process has most likely taken from it: it will rename or replace the file once more. Another
-/// file that has the name goes, unless somebody has it open. `len` is how much of the content
-/// counts should the file have to be copied, `None` for all.
+/// Gives the file that is open as `fd` the name `path` (with its NUL) again, which the lost future
+/// of the process has most likely taken from it: it will rename or replace the file once more.
+/// Another file that has the name goes, unless somebody has it open. `len` is how much of the
+/// content counts should the file have to be copied, `None` for all.
 pub fn give_back_name(path: &[u8], fd: i32, len: Option<u64>) -> Name {
     let leads_here = |path: &[u8]| {
         let there = sys::stat(path).ok();

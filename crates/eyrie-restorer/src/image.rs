@@ -188,12 +188,12 @@ impl Input {
 }
 
 /// Memory for the description, handed out from the front.
-struct Arena {
+pub struct Arena {
     used: usize,
 }
 
 impl Arena {
-    fn new() -> Arena {
+    pub fn new() -> Arena {
         let flags =
             sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | sys::MAP_NORESERVE | sys::MAP_FIXED_NOREPLACE;
         let prot = sys::PROT_READ | sys::PROT_WRITE;
@@ -239,22 +239,26 @@ impl Arena {
 }
 
 /// A list that grows in the arena.
-struct List<T: 'static> {
+pub struct List<T: 'static> {
     items: &'static mut [T],
     len: usize,
 }
 
 impl<T: Copy> List<T> {
-    fn new(arena: &mut Arena, capacity: usize) -> List<T> {
+    pub fn new(arena: &mut Arena, capacity: usize) -> List<T> {
         List { items: arena.take(capacity), len: 0 }
     }
 
-    fn push(&mut self, item: T) {
+    pub fn push(&mut self, item: T) {
         match self.items.get_mut(self.len) {
             Some(room) => *room = item,
             None => malformed("its description is too long"),
         }
         self.len += 1;
+    }
+
+    pub fn as_slice(&self) -> &[T] {
+        &self.items[..self.len]
     }
 
     fn done(self) -> &'static [T] {
@@ -267,12 +271,11 @@ fn fixed<T: Plain>(payload: &[u8]) -> (T, &[u8]) {
 }
 
 /// Reads all records before the first page.
-pub fn read_description(input: &mut Input) -> Image {
-    let mut arena = Arena::new();
+pub fn read_description(input: &mut Input, arena: &mut Arena) -> Image {
     let room: &'static mut [u8] = arena.take(MAX_PAYLOAD);
-    let mut mappings = List::<Mapping>::new(&mut arena, MAPPINGS_MAX);
-    let mut objects = List::<ObjectEntry>::new(&mut arena, OBJECTS_MAX);
-    let mut descriptors = List::<DescriptorEntry>::new(&mut arena, DESCRIPTORS_MAX);
+    let mut mappings = List::<Mapping>::new(arena, MAPPINGS_MAX);
+    let mut objects = List::<ObjectEntry>::new(arena, OBJECTS_MAX);
+    let mut descriptors = List::<DescriptorEntry>::new(arena, DESCRIPTORS_MAX);
 
     let first = input.header();
     if first.kind != Kind::Header {

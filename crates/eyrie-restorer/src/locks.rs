@@ -10,8 +10,8 @@ use crate::sys::{self, nr};
 /// How long others may hold what the process had; a restore may take longer than that.
 const PATIENCE_NS: u64 = 10_000_000_000;
 
-/// Takes all locks. Every descriptor must be at its number, and no other one open of a file that has
-/// a POSIX lock: closing that one would drop the lock.
+/// Takes all locks. Every descriptor must be at its number, and no other one open of a file that
+/// has a POSIX lock: closing that one would drop the lock.
 pub fn take_all(image: &Image) {
     let deadline = sys::clock_ns(1) + PATIENCE_NS;
     for entry in image.descriptors {

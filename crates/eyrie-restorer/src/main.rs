@@ -72,11 +72,13 @@ unsafe extern "C" fn eyrie_restorer_main(start: *const usize) -> ! {
 fn restore(image_fd: i32, slots: &[i32; SLOTS_MAX]) -> ! {
     let parent = become_it::parent();
     let mut input = image::Input::new(image_fd);
-    let image = image::read_description(&mut input);
+    let mut arena = image::Arena::new();
+    let image = image::read_description(&mut input, &mut arena);
     let node = place::Node::look();
     node.check(&image);
     let mut table = descriptors::Table::open(&image, &mut input, slots);
-    let mut memory = address_space::Memory::build(&image, &table, &node);
+    let _ = become_it::set_memory_policy(image.context); // what is wrong with it is said in the end
+    let mut memory = address_space::Memory::build(&image, &table, &node, &mut arena);
     memory.read_pages(&image, &table, &mut input);
     // The stream is whole. Only now may anything outside this process change.
     table.settle_names(&image);

@@ -17,11 +17,12 @@ pub const ENV_RANK: &str = "EYRIE_RANK";
 pub const ENV_SIZE: &str = "EYRIE_SIZE";
 pub const ENV_ROUTERS: &str = "EYRIE_ROUTERS";
 
-/// The incarnation is not in the environment, which must be the same in each life of a rank (it lies on
-/// the stack and moves addresses): the agent sends [`ToRank::Welcome`] first on the channel instead.
+/// The incarnation is not in the environment, which must be the same in each life of a rank (it
+/// lies on the stack and moves addresses): the agent sends [`ToRank::Welcome`] first on the channel
+/// instead.
 ///
-/// The signal that asks a rank for an image: sent once it is taken at the end of the rank's next call of its MPI library, sent
-/// again at once.
+/// The signal that asks a rank for an image: sent once it is taken at the end of the rank's next
+/// call of its MPI library, sent again at once.
 pub fn capture_signal() -> i32 {
     libc::SIGRTMAX() - 5
 }

@@ -230,8 +230,8 @@ pub enum FromAgent {
         image: ImageId,
         reason: String,
     },
-    /// The image is stored, and after that all files that it needs were found: it may count. `output` are the bytes of
-    /// (stdout, stderr) that the rank had behind it.
+    /// The image is stored, and after that all files that it needs were found: it may count.
+    /// `output` are the bytes of (stdout, stderr) that the rank had behind it.
     ImageUsable {
         rank: Rank,
         incarnation: Incarnation,
@@ -245,7 +245,8 @@ pub enum FromAgent {
         image: ImageId,
         reason: String,
     },
-    /// A file that the newest image needs has another name by now, or none: a new image is wanted soon.
+    /// A file that the newest image needs has another name by now, or none: a new image is wanted
+    /// soon.
     ImageWanted {
         rank: Rank,
         incarnation: Incarnation,

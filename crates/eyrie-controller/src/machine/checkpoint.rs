@@ -1,5 +1,5 @@
-//! Checkpoints: asked for when due, counted when whole and stored and all files they need were found, and what the log may
-//! forget then.
+//! Checkpoints: asked for when due, counted when whole and stored and all files they need were
+//! found, and what the log may forget then.
 
 use super::rank::Capture;
 use super::{Command, Image, Life, Machine};
@@ -13,7 +13,8 @@ const BEGIN_TIMEOUT: Duration = Duration::from_secs(45);
 const STORE_TIMEOUT: Duration = Duration::from_secs(1800);
 /// How soon a checkpoint that users asked for is tried again, when the rank could not be captured just now.
 const RETRY: Duration = Duration::from_millis(200);
-/// Longest wait until one is tried again whose files were gone when it was stored; the first comes after [`RETRY`].
+/// Longest wait until one is tried again whose files were gone when it was stored; the first comes
+/// after [`RETRY`].
 const RETRY_UNUSABLE: Duration = Duration::from_secs(10);
 /// How soon a checkpoint that failed is tried again when only it can make the rank recoverable.
 const RETRY_UNPROTECTED: Duration = Duration::from_secs(2);
@@ -97,8 +98,8 @@ impl Machine {
         }
     }
 
-    /// An image is whole and stored. It is of use when the life that it shows is still the rank's: a later life may have
-    /// taken another way since.
+    /// An image is whole and stored. It is of use when the life that it shows is still the rank's:
+    /// a later life may have taken another way since.
     pub(super) fn image_stored(&mut self, life: Life, image: Image) {
         match self.capture_of(life, image.image) {
             Some(capture) => capture.stored = Some(image),

@@ -516,7 +516,8 @@ impl Cluster {
                 let stored = Image { image, clock: position, position, stdin: 0, bytes: 1 << 20 };
                 let event = Event::ImageStored { life, image: stored };
                 self.after(20..800, Happening::Told(event));
-                // The agent hears of it after the controller, looks for the files, and may die over it.
+                // The agent hears of it after the controller, looks for the files, and may die over
+                // it.
                 let reason = "a file is gone".to_string();
                 let checked = match self.random.gen_range(0..8) {
                     0 => Event::ImageUnusable { life, image, reason },

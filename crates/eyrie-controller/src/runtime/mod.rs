@@ -174,7 +174,8 @@ fn check(options: &JobOptions) -> anyhow::Result<()> {
 }
 
 fn open_store(dir: &JobDir) -> anyhow::Result<Store> {
-    // Two images of a rank that count, and one that does not yet. The machine names those that are needless.
+    // Two images of a rank that count, and one that does not yet. The machine names those that are
+    // needless.
     let options = eyrie_store::Options { keep: 3, sync: false };
     Ok(Store::create(dir.path().join("store"), options)?)
 }
@@ -397,7 +398,8 @@ impl Job {
             F::ImageUsable { rank, incarnation, image, output } => {
                 let (life, taken) = (life(rank, incarnation), self.ledger.taken(rank));
                 if taken[0] < output[0] || taken[1] < output[1] {
-                    // It would be lost if the node died now, and the image would not write it again.
+                    // It would be lost if the node died now, and the image would not write it
+                    // again.
                     let reason = "output from before the image has not arrived yet".to_string();
                     Event::CaptureFailed { life, image, reason }
                 } else {

@@ -93,7 +93,8 @@ pub fn preload_calls(program: &mut Program, dir: &Path) -> anyhow::Result<()> {
     }
     if unreadable(&file) {
         bail!(
-            "{} cannot be preloaded: the loader reads no names with spaces or colons; give another --dir",
+            "{} cannot be preloaded: the loader reads no names with spaces or colons; give another \
+             --dir",
             file.display()
         );
     }

@@ -9,7 +9,7 @@ use super::proc::PathBuf;
 use super::scratch::{List, Scratch};
 use crate::format::{object_kind, Identity, Object};
 use crate::holes::data_runs;
-use crate::refusal::Refusal;
+use crate::refusal::{Refusal, Text};
 use crate::sys::{self, nr, IoVec, PAGE};
 
 /// Bytes read at once where holes cannot be told from content.
@@ -126,10 +126,15 @@ impl Contents {
             let link = PathBuf::new(b"/proc/self/fd/", nameless.fd as u64, b"");
             let again = sys::open(link.as_c(), sys::O_RDONLY | sys::O_CLOEXEC, 0);
             let key = (object.identity.dev, object.identity.ino);
-            if !look.shared.as_slice().iter().any(|m| (m.dev, m.ino) == key) {
+            let mapped = look.shared.as_slice().iter().any(|m| (m.dev, m.ino) == key);
+            if !mapped {
                 unmapped_bytes += again.map_or(object.size, |fd| content_len(fd, object.size));
             }
-            let copied = if unmapped_bytes > DELETED_LIMIT {
+            const SEALED_WRITES: u32 = 0x8 | 0x10;
+            let copied = if mapped && object.seals & SEALED_WRITES != 0 {
+                let what = "a memory file that is mapped and sealed against writing";
+                Err(Refusal::Descriptor { fd: nameless.fd, what, name: Text::new(b"") })
+            } else if unmapped_bytes > DELETED_LIMIT {
                 let (fd, size, limit) = (nameless.fd, unmapped_bytes, DELETED_LIMIT);
                 Err(Refusal::DeletedFile { fd, size, limit })
             } else {
@@ -243,7 +248,7 @@ pub fn object_of(kind: u32, (fd, st): (i32, &sys::Stat), path_len: usize) -> Obj
         identity: Identity { dev: st.dev, ino: st.ino, born_ns: sys::born_ns(fd) },
         build_id: 0,
         path_len: path_len as u32,
-        reserved: 0,
+        seals: 0,
     }
 }
 
@@ -340,8 +345,8 @@ impl Copier {
         })
     }
 
-    /// Memory of this process, as far as it can be read: behind the end of a mapped file is nothing.
-    /// `dev` is that of the file.
+    /// Memory of this process, as far as it can be read: behind the end of a mapped file is
+    /// nothing. `dev` is that of the file.
     pub fn memory(
         &mut self,
         start: u64,

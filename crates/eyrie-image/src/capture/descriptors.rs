@@ -158,6 +158,13 @@ impl Table {
             }
             None => streams.same(fd, &st, record.open_flags),
         };
+        // A regular file has it for a lease, which is refused by its own name.
+        if record.open_flags & sys::O_ASYNC != 0 && record.file_type != sys::S_IFREG {
+            let link = PathBuf::new(b"/proc/self/fd/", fd as u64, b"");
+            let name = Text::new(read_link(link.as_c(), text).unwrap_or(b""));
+            let what = "a descriptor that sends signals (O_ASYNC)";
+            return Err(Refusal::Descriptor { fd, what, name });
+        }
         if let Some(slot) = slot {
             entry.record.kind = fd_kind::SLOT;
             entry.record.arg = slot;
@@ -175,6 +182,10 @@ impl Table {
             sys::S_IFBLK => return refuse("a block device"),
             _ if path == b"anon_inode:[eventfd]" => {
                 entry.record = event_counter(record)?;
+                if let Some(earlier) = self.same_open_file(&entry) {
+                    entry.record.kind = fd_kind::DUP;
+                    entry.record.arg = earlier as u32;
+                }
                 return Ok(entry);
             }
             _ if path == b"anon_inode:[eventpoll]" => return refuse("an epoll instance"),
@@ -185,6 +196,13 @@ impl Table {
         }
         if path.starts_with(b"/proc/") {
             return refuse("a file of /proc");
+        }
+        if path.starts_with(b"/secretmem") {
+            return refuse("secret memory (memfd_secret)");
+        }
+        // Of a process or of a namespace.
+        if !path.starts_with(b"/") {
+            return refuse("a descriptor of a kind that cannot be restored");
         }
         if record.file_type == sys::S_IFCHR {
             // null, zero, full, random, urandom.
@@ -209,6 +227,8 @@ impl Table {
         } else if record.file_type == sys::S_IFDIR && path.ends_with(DELETED) {
             entry.record.kind = fd_kind::GONE_DIRECTORY;
             names::without_mark(path)
+        } else if is_message_queue(fd) {
+            return refuse("a POSIX message queue");
         } else if record.file_type == sys::S_IFREG && st.nlink == 0 {
             // SAFETY: handed on to the caller.
             entry.record.arg = unsafe { self.nameless(scratch, fd, &st, path)? };
@@ -256,7 +276,7 @@ impl Table {
         let r = &entry.record;
         let me = sys::getpid() as usize;
         let candidates = self.entries.as_slice().iter().filter(|e| {
-            matches!(e.record.kind, fd_kind::PATH | fd_kind::OBJECT | fd_kind::GONE_DIRECTORY)
+            !matches!(e.record.kind, fd_kind::SLOT | fd_kind::DROPPED | fd_kind::DUP)
                 && (e.record.identity, e.record.open_flags) == (r.identity, r.open_flags)
                 && e.record.offset == r.offset
         });
@@ -270,7 +290,7 @@ impl Table {
                 Ok(0) => return Some(e.record.fd),
                 Ok(_) => {}
                 // A kernel without kcmp: same file, flags and an offset that is not the start's.
-                Err(_) if r.offset > 0 => return Some(e.record.fd),
+                Err(_) if r.offset > 0 && r.kind != fd_kind::EVENT => return Some(e.record.fd),
                 Err(_) => {}
             }
         }
@@ -306,10 +326,21 @@ impl Table {
                 _ => scratch.keep(directory)?,
             }
         };
-        let object = object_of(kind, (fd, st), directory.len());
+        let mut object = object_of(kind, (fd, st), directory.len());
+        if kind == object_kind::MEMORY {
+            object.seals = sys::fcntl(fd, sys::F_GET_SEALS, 0).unwrap_or(0) as u32;
+        }
         self.nameless.push(Nameless { fd, object, directory })?;
         Ok(index)
     }
+}
+
+fn is_message_queue(fd: i32) -> bool {
+    const MQUEUE_MAGIC: u64 = 0x1980_0202;
+    let mut fs = [0u64; 16];
+    // SAFETY: struct statfs is 120 bytes.
+    let known = unsafe { sys::call3(sys::nr::FSTATFS, fd as usize, fs.as_mut_ptr() as usize, 0) };
+    known.is_ok() && fs[0] == MQUEUE_MAGIC
 }
 
 /// A socket in words.

@@ -76,8 +76,9 @@ pub unsafe fn run(stack: &mut [u8], work: Work) -> Result<(), Refusal> {
     let failed = |errno| Refusal::Kernel { step: STEP, errno };
     let mut order = Order { work, result: Err(failed(sys::EINTR)) };
     let top = stack.as_mut_ptr() as usize + stack.len() / 16 * 16;
-    let flags = sys::CLONE_VM | sys::CLONE_VFORK; // no signal at its end: the program has no child
-                                                  // SAFETY: the stack is the helper's own; this thread goes on when the helper has ended.
+    // Without a signal at its end: the program has no child.
+    let flags = sys::CLONE_VM | sys::CLONE_VFORK;
+    // SAFETY: the stack is the helper's own; this thread goes on when the helper has ended.
     let pid = unsafe { eyrie_image_help(flags, top, do_it, (&raw mut order).cast()) };
     if pid < 0 {
         return Err(failed(-pid as i32));

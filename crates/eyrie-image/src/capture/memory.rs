@@ -7,8 +7,8 @@ use super::output::Output;
 use super::scratch::{List, Scratch};
 use crate::fingerprint::build_id;
 use crate::format::{
-    advice, map_flag, object_kind, Fingerprint, Identity, Mapping, Object, NO_OBJECT,
-    PAGES_OF_OBJECT, PATH_LEN_MAX, USER_END, WINDOW_END, WINDOW_START,
+    advice, map_flag, object_kind, Fingerprint, Identity, Mapping, Object, NO_OBJECT, PAGES_GUARD,
+    PAGES_OF_OBJECT, PATH_LEN_MAX, UNKNOWN, USER_END, WINDOW_END, WINDOW_START,
 };
 use crate::maps::{self, Line};
 use crate::names::DELETED;
@@ -84,6 +84,8 @@ pub struct FirstLook {
     /// Private anonymous mappings that hold pages of their own, for [`FirstLook::wiped_here`].
     held: List<Range>,
     pub shared: List<SharedMapping>,
+    /// There is code that cannot be read: the kernel has a memory protection key for that.
+    pub hidden_code: bool,
 }
 
 fn refused(step: &'static str) -> impl Fn(i32) -> Refusal {
@@ -138,6 +140,7 @@ impl FirstLook {
                 mapped: scratch.list(MAPPINGS_MAX)?,
                 held: scratch.list(MAPPINGS_MAX)?,
                 shared: scratch.list(4096)?,
+                hidden_code: false,
             };
             (look, scratch.take::<u8>(65536)?, Scan::new(scratch)?)
         };
@@ -148,6 +151,7 @@ impl FirstLook {
                 return Ok(());
             }
             check(&line)?;
+            look.hidden_code |= line.prot() == sys::PROT_EXEC && line.name != b"[vsyscall]";
             if !line.shared() && line.ino == 0 && scan.any(line.start, line.end).unwrap_or(false) {
                 look.held.push((line.start, line.end))?;
             }
@@ -282,6 +286,15 @@ fn check(line: &Line) -> Result<(), Refusal> {
     if name.starts_with(b"anon_inode:") || name.starts_with(b"/anon_inode:") {
         return refuse("a mapping of a kernel object");
     }
+    if name.starts_with(b"/[aio]") {
+        return refuse("an asynchronous I/O context (io_setup)");
+    }
+    if name.starts_with(b"/secretmem") {
+        return refuse("secret memory (memfd_secret)");
+    }
+    if name.starts_with(b"/sys/") || name.starts_with(b"/proc/") {
+        return refuse("a mapping of a kernel object");
+    }
     if name.starts_with(b"/SYSV") {
         return refuse("a System V shared memory segment");
     }
@@ -307,6 +320,8 @@ pub struct AddressSpace {
     lifted: List<Lifted>,
     /// How many of the objects, from the first on, are files whose whole content is copied.
     whole: usize,
+    /// The memory policy of the process, and its nodes.
+    policy: (u32, u64),
     text: &'static mut [u8],
 }
 
@@ -328,6 +343,7 @@ impl AddressSpace {
         cuts: &[Range],
         lifted: &[Lifted],
         contents: &Contents,
+        policy: (u32, u64),
     ) -> Result<AddressSpace, Refusal> {
         // SAFETY: handed on to the caller.
         let mut space = unsafe {
@@ -338,6 +354,7 @@ impl AddressSpace {
                 copies: scratch.list(32768)?,
                 lifted: scratch.list(lifted.len())?,
                 whole: 0,
+                policy,
                 text: scratch.take(PATH_LEN_MAX + 1)?,
             }
         };
@@ -421,6 +438,9 @@ impl AddressSpace {
             flags: details.flags | (line.shared() as u32 * map_flag::SHARED),
             advice: details.advice,
             object: NO_OBJECT,
+            memory_policy: UNKNOWN,
+            reserved: 0,
+            memory_nodes: 0,
         };
         let len = line.end - line.start;
         match line.name {
@@ -437,6 +457,7 @@ impl AddressSpace {
         }
         let mut region = Region { record, data: 0, len: 0 };
         if region.record.flags & map_flag::SPECIAL == 0 {
+            self.note_policy(&mut region.record);
             if line.ino != 0 && line.name != b"/dev/zero" {
                 // SAFETY: handed on to the caller.
                 unsafe { self.attach(scratch, copier, copy, line, &mut region)? };
@@ -453,6 +474,19 @@ impl AddressSpace {
             }
         }
         self.add_uncut(region)
+    }
+
+    /// Where the pages of a mapping are to lie, unless it is where those of the process are.
+    fn note_policy(&self, m: &mut Mapping) {
+        const OF_ADDRESS: usize = 2;
+        let (mut mode, mut nodes) = (0u32, 0u64);
+        let (at, to) = (&raw mut mode as usize, &raw mut nodes as usize);
+        // SAFETY: the kernel writes a number and a word.
+        let asked =
+            unsafe { sys::call6(nr::GET_MEMPOLICY, at, to, 65, m.start as usize, OF_ADDRESS, 0) };
+        if asked.is_ok() && (mode, nodes) != self.policy {
+            (m.memory_policy, m.memory_nodes) = (mode, nodes);
+        }
     }
 
     /// Adds the parts of a region outside the cuts.
@@ -634,6 +668,7 @@ fn read_flags(text: &[u8], details: &mut Details) {
             b"sr" => details.advice |= advice::SEQUENTIAL,
             b"rr" => details.advice |= advice::RANDOM,
             b"lo" => details.advice |= advice::LOCKED,
+            b"sl" => details.flags |= map_flag::SEALED,
             _ => {}
         }
     }
@@ -728,8 +763,37 @@ impl Scan {
         Ok(())
     }
 
+    /// Calls `each` with every run of guard pages between two addresses.
+    fn guards(
+        &mut self,
+        start: u64,
+        end: u64,
+        mut each: impl FnMut(u64, u64) -> Result<(), i32>,
+    ) -> Result<(), i32> {
+        let mut at = start;
+        while self.without & IS_GUARD != 0 && at < end {
+            let (count, next) = self.scan(at, end, 0, [0, IS_GUARD, 0, IS_GUARD])?;
+            for found in &self.found[..count] {
+                each(found.start, found.end)?;
+            }
+            at = next;
+        }
+        Ok(())
+    }
+
     /// By the ioctl: number of runs found and where it stopped.
     fn ask_ioctl(&mut self, start: u64, end: u64, max_pages: u64) -> Result<(usize, u64), i32> {
+        let wanted = [self.without, self.without, IS_PRESENT | IS_SWAPPED, IS_FILE];
+        self.scan(start, end, max_pages, wanted)
+    }
+
+    fn scan(
+        &mut self,
+        start: u64,
+        end: u64,
+        max_pages: u64,
+        [inverted, mask, any_of, shown]: [u64; 4],
+    ) -> Result<(usize, u64), i32> {
         const PAGEMAP_SCAN: usize = 0xc060_6610;
         // struct pm_scan_arg: size, flags, start, end, walk_end, vec, vec_len, max_pages,
         // category_inverted, category_mask, category_anyof_mask, return_mask.
@@ -742,10 +806,10 @@ impl Scan {
             self.found.as_mut_ptr() as u64,
             self.found.len() as u64,
             max_pages,
-            self.without,
-            self.without,
-            IS_PRESENT | IS_SWAPPED,
-            IS_FILE,
+            inverted,
+            mask,
+            any_of,
+            shown,
         ];
         // SAFETY: the structure and the vector are ours.
         let count = unsafe {
@@ -839,6 +903,24 @@ pub unsafe fn write_files(
         unsafe { write_copy(file.copied.at, file.copied.len, first, scan, out)? };
     }
     Ok(())
+}
+
+/// Writes where guard pages are.
+///
+/// # Safety
+/// The regions must be those of this process, now.
+pub unsafe fn write_guards(
+    regions: &[Region],
+    scan: &mut Scan,
+    out: &mut Output,
+) -> Result<(), i32> {
+    let own = regions.iter().filter(|r| r.record.flags & map_flag::SPECIAL == 0);
+    own.map(|r| &r.record).try_for_each(|m| {
+        scan.guards(m.start, m.end, |start, end| {
+            // SAFETY: nothing is read.
+            unsafe { out.pages(PAGES_GUARD, start, end - start, 0, 0) }
+        })
+    })
 }
 
 /// Writes what a copy of `len` bytes at `data` holds; `first` is what its first record would have

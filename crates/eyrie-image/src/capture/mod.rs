@@ -10,6 +10,7 @@ mod output;
 mod proc;
 mod scratch;
 mod state;
+mod surroundings;
 
 use core::arch::global_asm;
 use core::ffi::c_void;
@@ -187,7 +188,10 @@ impl Engine<'_> {
         let (buf, mut cuts) = unsafe {
             (scratch.take::<u8>(16384)?, scratch.list::<Range>(request.exclude.len() + 8192)?)
         };
-        proc::check_alone(buf)?;
+        // SAFETY: as above.
+        let status = unsafe { proc::Status::read(scratch, b"/proc/self/status\0")? };
+        proc::check_alone(&status, buf)?;
+        surroundings::check(scratch, &status, request.starter_pid)?;
         let (start, end) = scratch.range();
         cuts.push((start, end))?;
         for &(start, len) in request.exclude {
@@ -195,7 +199,7 @@ impl Engine<'_> {
             cuts.push(((start & !(sys::PAGE - 1)) as u64, last as u64))?;
         }
         // SAFETY: as above.
-        let state = unsafe { State::take(scratch, request.starter_pid)? };
+        let state = unsafe { State::take(scratch, &status, request.starter_pid)? };
         state.context.rsp = rsp;
         state.context.rip = eyrie_image_resume as *const () as u64;
         // SAFETY: as above.
@@ -203,6 +207,7 @@ impl Engine<'_> {
             let table = Table::take(scratch, request.out_fd, request.fds)?;
             (table, FirstLook::take(scratch, cuts.as_slice())?, scratch.list(BOARD_RANGES)?)
         };
+        surroundings::check_keys(look.hidden_code as usize)?;
         // SAFETY: as above; the process is at rest.
         let contents = unsafe { Contents::take(scratch, &table, &look)? };
         let mut engine = Engine {
@@ -419,7 +424,8 @@ impl Engine<'_> {
         // SAFETY: all of it is used within this function, before the scratch goes.
         unsafe {
             let (cuts, lifted) = (self.cuts.as_slice(), self.lifted.as_slice());
-            let mut space = AddressSpace::new(scratch, cuts, lifted, &self.contents)?;
+            let policy = (self.state.context.memory_policy, self.state.context.memory_nodes);
+            let mut space = AddressSpace::new(scratch, cuts, lifted, &self.contents, policy)?;
             let taken = space.take(scratch, (&self.look, &self.contents), &mut fp);
             let written = taken.and_then(|()| {
                 let mut scan = Scan::new(scratch)?;
@@ -477,6 +483,7 @@ impl Engine<'_> {
         unsafe {
             memory::write_files(self.contents.files.as_slice(), scan, out).map_err(output)?;
             memory::write_pages(space.regions.as_slice(), scan, out).map_err(output)?;
+            memory::write_guards(space.regions.as_slice(), scan, out).map_err(output)?;
             let room = scratch.take::<u64>(1)?;
             out.finish(&mut room[0]).map_err(output)
         }

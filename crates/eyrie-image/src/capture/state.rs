@@ -1,11 +1,11 @@
 //! The kernel's state of the calling process: everything of the Context record but the registers,
 //! which the entry code keeps on the stack. Only looks; pending signals are taken and put back.
 
-use super::proc::{read_file, read_link};
+use super::proc::{read_file, read_link, PathBuf, Status};
 use super::scratch::Scratch;
 use crate::format::{
     scheduling, Context, SigAction, AFFINITY_WORDS, AUXV_WORDS, PATH_LEN_MAX, PENDING_MAX,
-    SIGINFO_LEN,
+    SIGINFO_LEN, UNKNOWN,
 };
 use crate::maps;
 use crate::names;
@@ -36,7 +36,11 @@ impl State {
     ///
     /// # Safety
     /// It must not outlive the scratch.
-    pub unsafe fn take(scratch: &mut Scratch, starter: i32) -> Result<State, Refusal> {
+    pub unsafe fn take(
+        scratch: &mut Scratch,
+        status: &Status,
+        starter: i32,
+    ) -> Result<State, Refusal> {
         // SAFETY: handed on to the caller.
         let (context, buf, room) = unsafe {
             let buf = scratch.take::<u8>(2 * PATH_LEN_MAX)?;
@@ -50,6 +54,7 @@ impl State {
             take_thread(context)?;
             take_process(context)?;
             take_scheduling(context, starter)?;
+            take_settings(context, status, buf, starter);
         }
         take_memory_layout(context, buf)?;
         let cwd = read_link(b"/proc/self/cwd\0", buf)
@@ -87,6 +92,81 @@ fn take_pending(room: &'static mut [SigInfo]) -> Result<&'static [SigInfo], Refu
     Ok(pending)
 }
 
+/// Settings that a kernel may or may not know; where it does not, there is nothing to set again.
+///
+/// # Safety
+/// The context must be writable.
+unsafe fn take_settings(c: &mut Context, status: &Status, buf: &mut [u8], starter: i32) {
+    // SAFETY: the kernel writes the words that it is given, which are ours.
+    unsafe {
+        let prctl = |what: usize, a: usize| sys::call6(nr::PRCTL, what, a, 0, 0, 0, 0);
+        let number = |result: sys::SysResult| result.unwrap_or(0) as u32;
+        c.personality = number(sys::call3(nr::PERSONALITY, 0xffff_ffff, 0, 0));
+        c.no_new_privs = number(prctl(sys::PR_GET_NO_NEW_PRIVS, 0));
+        let _ = prctl(sys::PR_GET_TSC, &raw mut c.tsc as usize);
+        c.memory_failure = prctl(sys::PR_MCE_KILL_GET, 0).map_or(UNKNOWN, |n| n as u32);
+        c.mdwe = number(prctl(sys::PR_GET_MDWE, 0));
+        for (i, kind) in c.speculation.iter_mut().enumerate() {
+            *kind = number(prctl(sys::PR_GET_SPECULATION_CTRL, i));
+        }
+        // Kernels before 6.3 do not tell: more than was registered for does no harm.
+        const GET_REGISTRATIONS: usize = 512;
+        const USUAL: usize = 1 << 2 | 1 << 4;
+        c.membarrier = sys::call3(nr::MEMBARRIER, GET_REGISTRATIONS, 0, 0).unwrap_or(USUAL) as u32;
+        let (mode, nodes) = (&raw mut c.memory_policy as usize, &raw mut c.memory_nodes as usize);
+        let _ = sys::call6(nr::GET_MEMPOLICY, mode, nodes, 65, 0, 0, 0);
+        let at = &raw mut c.register_state as usize;
+        let _ = sys::call3(nr::ARCH_PRCTL, sys::ARCH_GET_XCOMP_PERM, at, 0);
+    }
+    c.lock_future = locks_future(status, buf);
+    let filter = read_file(b"/proc/self/coredump_filter\0", buf);
+    c.coredump_filter =
+        filter.ok().and_then(|len| maps::hex(&buf[..len])).map_or(UNKNOWN, |(n, _)| n as u32);
+    let mut score = |path: &[u8]| -> Option<i32> {
+        let len = read_file(path, buf).ok()?;
+        let text = &buf[..len];
+        let digits = text.strip_prefix(b"-").unwrap_or(text);
+        let (number, _) = maps::decimal(digits)?;
+        Some(if digits.len() < text.len() { -(number as i32) } else { number as i32 })
+    };
+    let own = score(b"/proc/self/oom_score_adj\0");
+    let path = PathBuf::new(b"/proc/", starter.max(0) as u64, b"/oom_score_adj");
+    c.oom_score = own.unwrap_or(0);
+    if starter == 0 || own != score(path.as_c()) {
+        c.scheduling |= scheduling::OOM_SCORE;
+    }
+}
+
+/// Whether the process has locked all memory that it will get (mlockall): the kernel tells by what
+/// it does with new memory.
+fn locks_future(status: &Status, buf: &mut [u8]) -> u32 {
+    const FUTURE: u32 = 2;
+    const ONFAULT: u32 = 4;
+    if status.number(b"VmLck:").is_none_or(|kib| kib == 0) {
+        return 0; // the capture's own memory would be locked
+    }
+    let mut locked = || -> Option<u64> {
+        let len = read_file(b"/proc/self/status\0", buf).ok()?;
+        let mut lines = buf[..len].split(|b| *b == b'\n');
+        let line = lines.find_map(|l| l.strip_prefix(b"VmLck:"))?;
+        Some(maps::decimal(line.trim_ascii_start())?.0)
+    };
+    let before = locked();
+    let Ok(at) = sys::map_anonymous(sys::PAGE, sys::MAP_PRIVATE) else { return 0 };
+    let grown = locked() > before;
+    let mut resident = 0u8;
+    // SAFETY: a page of ours, and a byte for it.
+    unsafe {
+        let _ = sys::call3(nr::MINCORE, at, sys::PAGE, &raw mut resident as usize);
+        let _ = sys::munmap(at, sys::PAGE);
+    }
+    match (grown, resident & 1) {
+        (false, _) => 0,
+        (true, 0) => FUTURE | ONFAULT,
+        (true, _) => FUTURE,
+    }
+}
+
 /// On which processors and how it runs, and which of it the process was not started with.
 ///
 /// # Safety
@@ -120,6 +200,11 @@ unsafe fn take_scheduling(c: &mut Context, starter: i32) -> Result<(), Refusal> 
     c.scheduling |= u32::from(!same) * scheduling::POLICY;
     let same = known && io(pid) == Ok(c.io_priority as usize);
     c.scheduling |= u32::from(!same) * scheduling::IO_PRIORITY;
+    // Bounds of the processor's speed are set only when this says so.
+    const UTIL_CLAMP: u64 = 0x60;
+    if c.sched_attr[6] != 1024 << 32 && c.sched_attr[6] != 0 {
+        c.sched_attr[1] |= UTIL_CLAMP;
+    }
     Ok(())
 }
 

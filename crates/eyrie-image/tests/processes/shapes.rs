@@ -21,6 +21,7 @@ pub fn run(name: &str, dir: &Path, args: &[String]) {
         "sparse" => sparse(dir, mode, Path::new(&args[1])),
         "state" => state(mode),
         "files" => files(dir, mode),
+        "settings" => settings(mode),
         "locks" => locks(dir, mode),
         "timers" => timers(mode),
         "inherits" => inherits(mode),
@@ -131,8 +132,48 @@ fn memory(dir: &Path, mode: Mode) {
     unsafe { zeros.write_bytes(0, LEN) };
     // SAFETY: our mapping.
     assert_eq!(unsafe { libc::mprotect(hidden.cast(), LEN, libc::PROT_NONE) }, 0);
+    let guarded = map(LEN, RW, PRIVATE, -1);
+    fill(guarded, LEN, 12);
+    let guarded_share = map(LEN, RW, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1);
+    fill(guarded_share, LEN, 13);
+    let (placed, sealed) = (map(LEN, RW, PRIVATE, -1), map(LEN, RW, PRIVATE, -1));
+    const GUARD: i32 = 102;
+    // What the kernel does not know it does in neither process.
+    // SAFETY: pages of these mappings; the sealed one is never unmapped.
+    unsafe {
+        libc::madvise(guarded.add(8 * 4096).cast(), 3 * 4096, GUARD);
+        libc::madvise(guarded_share.add(4096).cast(), 4096, GUARD);
+        let node = 1u64;
+        libc::syscall(libc::SYS_mbind, placed, LEN, libc::MPOL_PREFERRED, &node, 64, 0);
+        fill(placed, LEN, 14);
+        fill(sealed, LEN, 15);
+        libc::syscall(libc::SYS_mseal, sealed, LEN, 0);
+    }
 
     must_capture(mode);
+
+    let touched = |at: *mut u8| {
+        in_child(|| {
+            // SAFETY: what cannot be read ends this child.
+            unsafe { at.read_volatile() as i32 & 0x7f }
+        })
+    };
+    for page in [7, 8, 10, 11] {
+        // SAFETY: within the mapping.
+        println!("guarded {page} {:?}", touched(unsafe { guarded.add(page * 4096) }));
+    }
+    for page in [0, 1, 2] {
+        // SAFETY: within the mapping.
+        println!("guarded share {page} {:?}", touched(unsafe { guarded_share.add(page * 4096) }));
+    }
+    // SAFETY: only asks, and tries to unmap what is sealed.
+    unsafe {
+        let (mut policy, mut nodes) = (0, 0u64);
+        libc::syscall(libc::SYS_get_mempolicy, &mut policy, &mut nodes, 64, placed, 2);
+        println!("placed {policy} {nodes:b} {:x}", sum(placed, LEN));
+        println!("sealed {:x} {}", sum(sealed, LEN), flags_at(sealed));
+        println!("sealed {}", libc::mprotect(sealed.cast(), LEN, libc::PROT_NONE));
+    }
 
     for (name, at) in &all {
         println!("{name} {:x} {}", sum(*at, LEN), flags_at(*at));
@@ -346,10 +387,27 @@ fn state(mode: Mode) {
         }
         libc::kill(libc::getpid(), libc::SIGWINCH);
     }
+    // Mutexes that know their owner, held.
+    let mut held = [libc::PTHREAD_MUTEX_ERRORCHECK, libc::PTHREAD_MUTEX_RECURSIVE].map(|kind| {
+        // SAFETY: initialised before they are used, and never moved while they are held.
+        unsafe {
+            let mut attributes = std::mem::zeroed();
+            libc::pthread_mutexattr_init(&mut attributes);
+            libc::pthread_mutexattr_settype(&mut attributes, kind);
+            let mut mutex = Box::new(std::mem::zeroed());
+            libc::pthread_mutex_init(&mut *mutex, &attributes);
+            assert_eq!(libc::pthread_mutex_lock(&mut *mutex), 0);
+            mutex
+        }
+    });
     let before = std::time::Instant::now();
 
     must_capture(mode);
 
+    for mutex in &mut held {
+        // SAFETY: initialised and locked above.
+        println!("held {}", unsafe { libc::pthread_mutex_unlock(&mut **mutex) });
+    }
     assert!(before.elapsed().as_secs() < 60);
     while !ALARMED.load(std::sync::atomic::Ordering::Relaxed) {
         // SAFETY: waits for the alarm.
@@ -396,7 +454,7 @@ fn state(mode: Mode) {
     unsafe {
         let mut limit = std::mem::zeroed();
         libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit);
-        println!("limit {}", limit.rlim_cur);
+        println!("limit {} {}", limit.rlim_cur, limit.rlim_max);
         let mut stack: libc::stack_t = std::mem::zeroed();
         libc::sigaltstack(std::ptr::null(), &mut stack);
         println!("altstack {} {}", stack.ss_size, stack.ss_flags);
@@ -488,10 +546,18 @@ fn files(dir: &Path, mode: Mode) {
     drop(peer);
     let dropped = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     // SAFETY: plain calls; the numbers are free.
-    let (event, high, out) = unsafe {
+    let sealed = unsafe {
+        let fd = libc::memfd_create(c"sealed".as_ptr(), libc::MFD_ALLOW_SEALING);
+        assert_eq!(libc::ftruncate(fd, 100), 0);
+        libc::fcntl(fd, libc::F_ADD_SEALS, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW);
+        File::from_raw_fd(fd)
+    };
+    // SAFETY: as above.
+    let (event, event_twin, high, out) = unsafe {
         let event = libc::eventfd(5, libc::EFD_NONBLOCK);
+        let event_twin = libc::dup(event);
         let high = libc::fcntl(null.as_raw_fd(), libc::F_DUPFD, 200);
-        (event, high, libc::fcntl(1, libc::F_DUPFD_CLOEXEC, 50))
+        (event, event_twin, high, libc::fcntl(1, libc::F_DUPFD_CLOEXEC, 50))
     };
     let dropped = dropped.into_raw_fd();
     SLOT_FD.store(slot.as_raw_fd(), std::sync::atomic::Ordering::Relaxed);
@@ -550,7 +616,11 @@ fn files(dir: &Path, mode: Mode) {
     let mut count = [0u8; 8];
     // SAFETY: descriptors of ours.
     unsafe {
+        libc::write(event_twin, 7u64.to_ne_bytes().as_ptr().cast(), 8);
         println!("event {} {count:?}", libc::read(event, count.as_mut_ptr().cast(), 8));
+        println!("{count:?}");
+        println!("seals {:x}", libc::fcntl(sealed.as_raw_fd(), libc::F_GET_SEALS));
+        println!("sealed {}", libc::ftruncate(sealed.as_raw_fd(), 200));
         count = [0; 8];
         println!("event again {}", libc::read(event, count.as_mut_ptr().cast(), 8));
         println!("high {} {}", high, libc::fcntl(high, libc::F_GETFD));
@@ -567,6 +637,60 @@ fn files(dir: &Path, mode: Mode) {
             let errno = *libc::__errno_location();
             report(format_args!("dropped: {end} {broken} {}", errno == libc::EPIPE));
         }
+    }
+}
+
+/// Has settings of every kind that a process may change of itself, and says what they are. What
+/// this kernel or processor does not know, or this user may not do, is as it was in both processes.
+fn settings(mode: Mode) {
+    const REGISTER: i32 = 1 << 4;
+    const EXPEDITED: i32 = 1 << 3;
+    const WHOLE_SECONDS: u64 = 0x200_0000;
+    const TILES: i32 = 18;
+    // SAFETY: plain calls that change this process only.
+    unsafe {
+        libc::personality(libc::personality(0xffff_ffff) as u64 | WHOLE_SECONDS);
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+        libc::prctl(libc::PR_MCE_KILL, 1, 1, 0, 0);
+        libc::prctl(53, 0, 4, 0, 0); // PR_SET_SPECULATION_CTRL: no store bypass
+        libc::prctl(65, 1, 0, 0, 0); // PR_SET_MDWE
+        libc::syscall(libc::SYS_membarrier, REGISTER, 0, 0);
+        let node = 1u64;
+        libc::syscall(libc::SYS_set_mempolicy, libc::MPOL_PREFERRED, &node, 64);
+        libc::syscall(libc::SYS_arch_prctl, 0x1023, TILES); // ARCH_REQ_XCOMP_PERM
+        if libc::geteuid() == 0 {
+            assert_eq!(libc::mlockall(libc::MCL_FUTURE | libc::MCL_ONFAULT), 0);
+        }
+    }
+    std::fs::write("/proc/self/coredump_filter", "0x7f").unwrap();
+    std::fs::write("/proc/self/oom_score_adj", "321").unwrap();
+
+    must_capture(mode);
+
+    // SAFETY: only asks.
+    unsafe {
+        println!("personality {:x}", libc::personality(0xffff_ffff));
+        println!("no new privileges {}", libc::prctl(libc::PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0));
+        println!("memory failure {}", libc::prctl(libc::PR_MCE_KILL_GET, 0, 0, 0, 0));
+        println!("speculation {}", libc::prctl(52, 0, 0, 0, 0));
+        println!("write or execute {}", libc::prctl(66, 0, 0, 0, 0));
+        println!("membarrier {}", libc::syscall(libc::SYS_membarrier, EXPEDITED, 0, 0));
+        let (mut policy, mut nodes) = (0, 0u64);
+        libc::syscall(libc::SYS_get_mempolicy, &mut policy, &mut nodes, 64, 0, 0);
+        println!("memory policy {policy} {nodes:b}");
+        let mut parts = 0u64;
+        libc::syscall(libc::SYS_arch_prctl, 0x1022, &mut parts);
+        println!("register state {parts:x}");
+    }
+    let fresh = map(
+        1 << 20,
+        libc::PROT_READ | libc::PROT_WRITE,
+        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+        -1,
+    );
+    println!("fresh memory {}", flags_at(fresh));
+    for file in ["coredump_filter", "oom_score_adj"] {
+        println!("{file} {}", std::fs::read_to_string(format!("/proc/self/{file}")).unwrap());
     }
 }
 
@@ -862,11 +986,20 @@ fn exclude(dir: &Path) {
     println!("{:x}", sum(at, 2 * 4096));
 }
 
+/// Ends a target that cannot get into its state on this machine.
+fn tried(result: i32, what: &str) {
+    if result < 0 {
+        report(format_args!("not here: {what}"));
+        std::process::exit(0);
+    }
+}
+
 /// Gets into a state that cannot be captured, tries, and goes on.
 fn refused(what: &str, dir: &Path) {
     let mut keep: Vec<File> = Vec::new();
     // SAFETY: plain calls; descriptors are owned by `keep`.
     unsafe {
+        super::target::STARTER_PID.store(libc::getppid(), std::sync::atomic::Ordering::Relaxed);
         match what {
             "thread" => {
                 let (tell, told) = std::sync::mpsc::channel();
@@ -930,6 +1063,73 @@ fn refused(what: &str, dir: &Path) {
                     &raw mut timer,
                 );
                 assert_eq!(made, 0);
+            }
+            "groups" => tried(libc::setgroups(1, &54321), what),
+            "capabilities" => tried(libc::prctl(libc::PR_CAPBSET_DROP, 5, 0, 0, 0), what),
+            "securebits" => tried(libc::prctl(libc::PR_SET_SECUREBITS, 4, 0, 0, 0), what),
+            "namespace" => tried(libc::unshare(libc::CLONE_NEWUTS), what),
+            "seccomp" => {
+                // One instruction: allow everything.
+                let allow = [0x06u64 | 0x7fff_0000 << 32];
+                let program = [1usize, allow.as_ptr() as usize];
+                libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+                tried(libc::prctl(libc::PR_SET_SECCOMP, 2, program.as_ptr()), what);
+            }
+            "keyring" => tried(libc::syscall(libc::SYS_keyctl, 0, -2, 1) as i32, what),
+            "key" => tried(libc::syscall(libc::SYS_pkey_alloc, 0, 0) as i32, what),
+            "segment" => {
+                let desc = [0u32, 0x1000, 0xfff, 0x51];
+                tried(libc::syscall(libc::SYS_modify_ldt, 1, desc.as_ptr(), 16) as i32, what);
+            }
+            "tls" => {
+                let mut desc = [u32::MAX, 0x1000, 0xfff, 0x51];
+                tried(libc::syscall(libc::SYS_set_thread_area, desc.as_mut_ptr()) as i32, what);
+            }
+            "aio" => {
+                let mut context = 0usize;
+                tried(libc::syscall(libc::SYS_io_setup, 4, &raw mut context) as i32, what);
+            }
+            "secret" => {
+                let fd = libc::syscall(libc::SYS_memfd_secret, 0) as i32;
+                tried(fd, what);
+                keep.push(File::from_raw_fd(fd));
+            }
+            "queue" => {
+                let name = std::ffi::CString::new(format!("/eyrie-{}", libc::getpid())).unwrap();
+                let flags = libc::O_CREAT | libc::O_RDWR;
+                let no_attributes = std::ptr::null_mut::<libc::mq_attr>();
+                let queue = libc::mq_open(name.as_ptr(), flags, 0o600, no_attributes);
+                tried(queue, what);
+                libc::mq_unlink(name.as_ptr());
+                keep.push(File::from_raw_fd(queue));
+            }
+            "async" => {
+                let flags = libc::fcntl(0, libc::F_GETFL);
+                tried(libc::fcntl(0, libc::F_SETFL, flags | libc::O_ASYNC), what);
+            }
+            "pidfd" => {
+                let fd = libc::syscall(libc::SYS_pidfd_open, libc::getpid(), 0) as i32;
+                tried(fd, what);
+                keep.push(File::from_raw_fd(fd));
+            }
+            "ring" => {
+                let mut parameters = [0u32; 64];
+                let fd = libc::syscall(libc::SYS_io_uring_setup, 4, parameters.as_mut_ptr()) as i32;
+                tried(fd, what);
+                keep.push(File::from_raw_fd(fd));
+            }
+            "faults" => {
+                let fd = libc::syscall(libc::SYS_userfaultfd, 1 | libc::O_CLOEXEC) as i32;
+                tried(fd, what);
+                keep.push(File::from_raw_fd(fd));
+            }
+            "events" => {
+                let mut attributes = [0u32; 32];
+                (attributes[0], attributes[1]) = (1, 128); // PERF_TYPE_SOFTWARE, size
+                let at = attributes.as_mut_ptr();
+                let fd = libc::syscall(libc::SYS_perf_event_open, at, 0, -1, -1, 0) as i32;
+                tried(fd, what);
+                keep.push(File::from_raw_fd(fd));
             }
             "lease" => {
                 let file = File::create(dir.join("leased")).unwrap();
