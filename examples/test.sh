@@ -70,6 +70,7 @@ run rma 3 rma --words 512 --rounds 10 --every 5 --out sums
 run crash-none 3 crash --rank -1
 run io 3 io --steps 100 --spin 1000
 run memory 3 memory --mb 8 --steps 50 --spin 1000
+run waits 2 waits --ms 20
 run flood 4 flood --mb 32 --hold-ms 100 --rounds 200
 filter=sort run stdio 3 stdio --lines 4 # launchers keep the order of lines within a rank, not between ranks
 run_twice jacobi_numpy 3 "$root/build/venv/bin/python" "$root/examples/jacobi_numpy.py" --iterations 200 --out field.npy

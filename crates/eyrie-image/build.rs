@@ -11,7 +11,9 @@ fn main() {
     let rustc = std::env::var_os("RUSTC").expect("set by cargo");
     let source = here.join("../eyrie-restorer/src");
     println!("cargo::rerun-if-changed={}", source.display());
-    for shared in ["format.rs", "stream.rs", "sys.rs", "maps.rs", "fingerprint.rs"] {
+    for shared in
+        ["format.rs", "holes.rs", "names.rs", "stream.rs", "sys.rs", "maps.rs", "fingerprint.rs"]
+    {
         println!("cargo::rerun-if-changed={}", here.join("src").join(shared).display());
     }
     println!("cargo::rerun-if-changed={}", source.join("../link.ld").display());

@@ -403,6 +403,49 @@ def run(command, **options):
     )
 
 
+def take_image(job, *rank):
+    """Has an image taken of a rank, or of all, and waits until it counts: one whose files were replaced before it was stored does not."""
+
+    def taken():
+        ran = job.eyrie("checkpoint", *rank)
+        check(ran.returncode == 0, f"no image: {ran.stderr}")
+        refused = [line for line in ran.stdout.splitlines() if "no checkpoint" in line]
+        check(all("was replaced or removed" in line for line in refused), f"no image: {refused}")
+        return not refused
+
+    await_condition(taken, "an image that counts")
+
+
+def ranks_die(program, then=lambda job, rank: None, deaths=4):
+    """Ranks die again and again, each after it had an image and `then` has waited for something to happen since: all is as
+    undisturbed, and none has started from the beginning."""
+    with Job(program, "--checkpoint-every", "off") as job:
+        job.await_event("connected", program.ranks)
+        job.await_messages(100 * program.ranks)
+        for death in range(deaths):
+            victim = RANDOM.randrange(program.ranks)
+            take_image(job, victim)
+            then(job, victim)
+            check(job.kill_rank(victim), f"rank {victim} was not there")
+            job.await_event("recovered", death + 1)
+        job.same_as_undisturbed()
+        images = [e["image"] for e in job.events("recovered")]
+        check(all(images), f"a rank started from the beginning: {images}")
+
+
+def a_node_dies(program, then=lambda job, rank: None):
+    """The same with a node, whose ranks go to a spare."""
+    with Job(program, "--checkpoint-every", "off", "--nodes", 2, "--spares", 1) as job:
+        job.await_event("connected", program.ranks)
+        job.await_messages(100 * program.ranks)
+        take_image(job)
+        then(job, 0)
+        kill(job.agent_pids()[0], signal.SIGKILL)
+        job.same_as_undisturbed()
+        recovered = job.events("recovered", node=2)
+        check(recovered and all(e["image"] for e in recovered), f"recovered on the spare: {recovered}")
+
+
 def memory_of(job):
     """Bytes that the launcher (routers, store, controller) holds: its own, and segments of shared memory of any process of the job."""
     own = 0

@@ -16,6 +16,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 
 /// Our copies of what a rank inherits lie from here on, so that moving them to their fixed numbers never
 /// overwrites another.
@@ -60,8 +61,9 @@ pub struct Launched {
 pub enum From {
     /// The program from its beginning.
     Program,
-    /// An image that arrives on this descriptor.
-    Image(OwnedFd),
+    /// An image that arrives on `stream`; `held` are files that it needs and whose names lead
+    /// elsewhere by now.
+    Image { stream: OwnedFd, held: Vec<Arc<OwnedFd>> },
 }
 
 fn beyond(fd: OwnedFd) -> std::io::Result<OwnedFd> {
@@ -78,7 +80,8 @@ fn pair(kind: SocketType) -> std::io::Result<(OwnedFd, OwnedFd)> {
     Ok((ours, beyond(theirs)?))
 }
 
-/// Starts a process for a rank; `meta` is what is known of its image, all zero for a program's beginning.
+/// Starts a process for a rank; `meta` is what is known of its image, all zero for a program's
+/// beginning; `open_files` is the limit that it gets.
 ///
 /// # Errors
 /// When a resource is lacking or the program cannot be executed.
@@ -87,6 +90,7 @@ pub fn launch(
     meta: &ImageMeta,
     from: From,
     secret: &Secret,
+    open_files: libc::rlimit,
 ) -> anyhow::Result<Launched> {
     let (channel, their_channel) = pair(SocketType::SEQPACKET)?;
     let (pmi, their_pmi) = pair(SocketType::STREAM)?;
@@ -121,20 +125,21 @@ pub fn launch(
                 .stderr(Stdio::from(their_stderr));
             command
         }
-        From::Image(stream) => {
+        From::Image { stream, held } => {
             let (said, say) = pipe_with(PipeFlags::CLOEXEC)?;
             nonblocking(&said)?;
             complaint = Some(said);
+            let held: Vec<_> = held.iter().map(|fd| fd.as_fd()).collect();
             let slots = [&their_stdin, &their_stdout, &their_stderr, &their_channel, &their_pmi]
                 .map(|fd| Some(fd.as_fd()));
-            let mut command = eyrie_image::restore::command(stream.as_fd(), &slots)?;
+            let mut command = eyrie_image::restore::command(stream.as_fd(), &slots, &held)?;
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::from(say));
             command
         }
     };
     let agent_pid = std::process::id();
     // SAFETY: the closure only makes system calls and allocates nothing.
-    unsafe { command.pre_exec(move || prepare(agent_pid, &moves)) };
+    unsafe { command.pre_exec(move || prepare(agent_pid, &moves, &open_files)) };
     let child = command
         .spawn()
         .with_context(|| format!("cannot start {}", start.program.exe.to_string_lossy()))?;
@@ -176,7 +181,11 @@ fn rank_environment(start: &StartRank) -> [(&'static str, std::ffi::OsString); 6
 }
 
 /// Runs in the child between fork and exec.
-fn prepare(agent_pid: u32, moves: &[(RawFd, RawFd)]) -> std::io::Result<()> {
+fn prepare(
+    agent_pid: u32,
+    moves: &[(RawFd, RawFd)],
+    open_files: &libc::rlimit,
+) -> std::io::Result<()> {
     let check = |result: libc::c_int| {
         if result < 0 {
             Err(std::io::Error::last_os_error())
@@ -199,6 +208,7 @@ fn prepare(agent_pid: u32, moves: &[(RawFd, RawFd)]) -> std::io::Result<()> {
         for (fd, to) in moves {
             check(libc::dup2(*fd, *to))?;
         }
+        check(libc::setrlimit(libc::RLIMIT_NOFILE, open_files))?;
         Ok(())
     }
 }

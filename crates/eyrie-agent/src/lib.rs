@@ -3,6 +3,7 @@
 
 mod connection;
 mod family;
+mod files;
 mod launch;
 pub mod leftovers;
 mod node;

@@ -3,6 +3,7 @@
 
 use crate::connection::{connect, read_secret, Connection};
 use crate::family::{children, kill_all_children, Death};
+use crate::files::{raise_limit, Holds, WATCH_EVERY};
 use crate::launch::{launch, reserve_fixed_numbers, From};
 use crate::leftovers;
 use crate::pmi::{Effect, Kvs};
@@ -28,6 +29,9 @@ use std::sync::mpsc::{channel, Receiver, Sender};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// How long a rank has to come to the end of a call of its MPI library, where an image is best
+/// taken: in between a program may have closed a file that it is about to rename.
+const CALL_GRACE: Duration = Duration::from_millis(20);
 /// How long a rank may take to stand still for a capture.
 const CAPTURE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Wanted size of the pipe that an image goes through, in bytes; the kernel may allow less.
@@ -49,6 +53,8 @@ enum Done {
     Uploaded {
         key: Key,
         image: ImageId,
+        /// Bytes of (stdout, stderr) that the rank had behind it.
+        output: [u64; 2],
         result: anyhow::Result<()>,
     },
 }
@@ -84,6 +90,11 @@ struct Agent {
     kvs: Kvs,
     /// PMI barriers that the job has passed.
     barriers: u32,
+    /// Files that images need, and when their names are looked at next.
+    holds: Holds,
+    watch_at: Instant,
+    /// The limit of open files that ranks get.
+    open_files: libc::rlimit,
     done: (Sender<Done>, Receiver<Done>),
     /// Written to by transfer threads, so that the loop looks at `done`.
     waker: Arc<UnixStream>,
@@ -105,6 +116,7 @@ enum Token {
 
 pub fn run(config: &AgentConfig) -> anyhow::Result<()> {
     let _reserved = reserve_fixed_numbers()?;
+    let open_files = raise_limit()?;
     let (mut signals, signals_in) = UnixStream::pair()?;
     signals.set_nonblocking(true)?;
     for signal in [SIGCHLD, SIGTERM, SIGINT, SIGHUP] {
@@ -129,6 +141,9 @@ pub fn run(config: &AgentConfig) -> anyhow::Result<()> {
         killed: BTreeSet::new(),
         kvs: Kvs::new(),
         barriers: 0,
+        holds: Holds::default(),
+        watch_at: Instant::now(),
+        open_files,
         done: channel(),
         waker: Arc::new(waker),
     };
@@ -219,7 +234,8 @@ impl Agent {
                 Token::Input(key) => self.pass_input(key),
             }
         }
-        self.give_up_captures();
+        self.watch_captures();
+        self.watch_files();
         self.report_ended();
         match self.connection.flush() {
             Ok(()) => None,
@@ -270,10 +286,11 @@ impl Agent {
 
     fn next_deadline(&self) -> Option<Instant> {
         let until = |p: &Process| match &p.capture.as_ref()?.phase {
-            CapturePhase::Asked { until, .. } => Some(*until),
+            CapturePhase::Asked { again, until, .. } => Some(again.unwrap_or(*until)),
             CapturePhase::Uploading => None,
         };
-        self.processes.values().filter_map(until).min()
+        let watch = (!self.holds.is_empty()).then_some(self.watch_at);
+        self.processes.values().filter_map(until).chain(watch).min()
     }
 
     fn obey(&mut self, message: ToAgent) {
@@ -369,7 +386,11 @@ impl Agent {
             return self.start_failed(key, reason, StartFault::Killed(libc::SIGKILL));
         }
         let launched = match image {
-            None => launch(&start, &meta, From::Program, &self.secret).map(|l| (l, None)),
+            None => {
+                let launched =
+                    launch(&start, &meta, From::Program, &self.secret, self.open_files);
+                launched.map(|l| (l, None))
+            }
             Some((stream, since)) => self.launch_image(&start, &meta, stream, since),
         };
         match launched {
@@ -410,11 +431,14 @@ impl Agent {
         since: Instant,
     ) -> anyhow::Result<(crate::launch::Launched, Option<Restore>)> {
         let (image_out, image_in) = image_pipe()?;
-        let mut launched = launch(start, meta, From::Image(image_out), &self.secret)?;
+        let image = start.image.unwrap_or_default();
+        let held = self.holds.displaced(start.rank, image);
+        let from = From::Image { stream: image_out, held };
+        let mut launched = launch(start, meta, from, &self.secret, self.open_files)?;
         let key = (start.rank, start.incarnation);
         self.in_background(move || Done::Fed { key, result: transfer::feed(stream, image_in) });
         let complaint = launched.complaint.take();
-        Ok((launched, Some(Restore { started: since, fetched: None, complaint })))
+        Ok((launched, Some(Restore { image, started: since, fetched: None, complaint })))
     }
 
     fn start_failed(&mut self, (rank, incarnation): Key, reason: String, fault: StartFault) {
@@ -445,17 +469,56 @@ impl Agent {
                     restore.fetched = Some(restore.started.elapsed());
                 }
             }
-            Done::Uploaded { key, image, result } => {
+            Done::Uploaded { key, image, output, result } => {
                 // Whether the rank has refused: it says why before its stream ends, and knows better than the store.
                 self.hear(key);
-                if let Some(p) = self.processes.get_mut(&key) {
-                    if p.capture.as_ref().is_some_and(|c| c.image == image) {
-                        p.capture = None;
-                        if let Err(e) = result {
-                            self.refuse_capture(key, image, Refusal::lasting(format!("{e:#}")));
+                let Some(p) = self.processes.get_mut(&key) else { return };
+                if p.capture.as_ref().is_some_and(|c| c.image == image) {
+                    p.capture = None;
+                    match result {
+                        Ok(()) => self.check_image(key, image, output),
+                        Err(e) => {
+                            self.refuse_capture(key, image, Refusal::lasting(format!("{e:#}")))
                         }
                     }
                 }
+            }
+        }
+    }
+
+    /// An image is stored: it may count when the files that it needs can still be found.
+    fn check_image(&mut self, (rank, incarnation): Key, image: ImageId, output: [u64; 2]) {
+        let message = match self.holds.check(rank, image) {
+            Ok(()) => {
+                self.holds.counts(rank, image);
+                FromAgent::ImageUsable { rank, incarnation, image, output }
+            }
+            Err(reason) => {
+                self.holds.drop_image(rank, image);
+                FromAgent::ImageUnusable { rank, incarnation, image, reason }
+            }
+        };
+        self.connection.send(&message);
+    }
+
+    /// Looks whether the names that the newest images have still lead to their files, and asks for
+    /// a new image when one does not: should the node die now, the file might be lost.
+    fn watch_files(&mut self) {
+        let now = Instant::now();
+        if now < self.watch_at {
+            return;
+        }
+        self.watch_at = now + WATCH_EVERY;
+        for (key, p) in &self.processes {
+            if p.capture.is_some() || p.ending.is_some() || p.restore.is_some() {
+                continue;
+            }
+            if let Some(path) = self.holds.moved(key.0, now) {
+                self.connection.send(&FromAgent::ImageWanted {
+                    rank: key.0,
+                    incarnation: key.1,
+                    reason: format!("{} leads to another file by now", path.display()),
+                });
             }
         }
     }
@@ -472,27 +535,36 @@ impl Agent {
             return Err(not_now("another capture of it is under way")());
         }
         let yet = "the rank has not come through the provider yet";
-        let speaker = p.speaker.and_then(|pid| Pid::from_raw(pid as i32));
-        let speaker = speaker.ok_or_else(not_now(yet))?;
+        p.speaker.ok_or_else(not_now(yet))?;
         let (stream, theirs) = image_pipe().map_err(Refusal::lasting)?;
         let sync = mode == CheckpointMode::Sync;
         p.tell(ToRank::Capture { image, sync }, &[theirs.as_fd()]).map_err(Refusal::lasting)?;
-        // SAFETY: the signal is a valid real-time signal number, used by nothing else in the rank.
-        let signal = unsafe { Signal::from_raw_unchecked(capture_signal()) };
-        rustix::process::kill_process(speaker, signal).map_err(Refusal::lasting)?;
-        let until = Instant::now() + CAPTURE_TIMEOUT;
-        p.capture = Some(Capture { image, phase: CapturePhase::Asked { stream, until } });
+        ask_for_image(p).map_err(Refusal::lasting)?;
+        let now = Instant::now();
+        let (again, until) = (Some(now + CALL_GRACE), now + CAPTURE_TIMEOUT);
+        p.capture = Some(Capture { image, phase: CapturePhase::Asked { stream, again, until } });
         Ok(())
     }
 
     fn refuse_capture(&mut self, (rank, incarnation): Key, image: ImageId, refusal: Refusal) {
+        self.holds.drop_image(rank, image);
         let Refusal { reason, passing } = refusal;
         let refused = FromAgent::CaptureRefused { rank, incarnation, image, reason, passing };
         self.connection.send(&refused);
     }
 
-    fn give_up_captures(&mut self) {
+    /// Asks ranks for the second time that compute on, and gives those up that never stand still.
+    fn watch_captures(&mut self) {
         let now = Instant::now();
+        for p in self.processes.values_mut() {
+            if let Some(Capture { phase: CapturePhase::Asked { again, .. }, .. }) = &mut p.capture {
+                if again.is_some_and(|at| at <= now) {
+                    *again = None;
+                    // It may just have ended.
+                    let _ = ask_for_image(p);
+                }
+            }
+        }
         let late: Vec<(Key, ImageId)> = (self.processes.iter())
             .filter_map(|(key, p)| match p.capture.as_ref()? {
                 Capture { image, phase: CapturePhase::Asked { until, .. } } if *until <= now => {
@@ -516,6 +588,9 @@ impl Agent {
         self.pass_output(key, true);
         let Some(p) = self.processes.get_mut(&key) else { return };
         let meta = p.meta(clock, position);
+        if let (Some(pid), true) = (p.speaker, p.is_asked_for(image)) {
+            self.holds.take(key.0, image, pid);
+        }
         if p.awaits_pmi() {
             // A restored process would wait for an answer that only this one gets.
             p.capture = None;
@@ -533,10 +608,11 @@ impl Agent {
             {
                 p.capture = Some(Capture { image, phase: CapturePhase::Uploading });
                 let (dir, secret) = (self.dir.clone(), self.secret.clone());
+                let output = [meta.stream_offsets[1], meta.stream_offsets[2]];
                 self.in_background(move || {
                     let id = (key.0, key.1, image);
                     let result = transfer::upload(&dir, &secret, id, &meta, stream);
-                    Done::Uploaded { key, image, result }
+                    Done::Uploaded { key, image, output, result }
                 });
             }
             other => p.capture = other,
@@ -577,6 +653,12 @@ impl Agent {
                 }
                 let Some(p) = self.processes.get_mut(&key) else { return };
                 if let Some(restore) = p.restore.take() {
+                    self.holds.take(rank, restore.image, pid);
+                    self.holds.counts(rank, restore.image);
+                    for line in restore.said() {
+                        self.connection
+                            .send(&FromAgent::Note { text: format!("rank {rank}: {line}") });
+                    }
                     let all = restore.started.elapsed();
                     let fetched = restore.fetched.unwrap_or(all);
                     self.connection.send(&FromAgent::Started {
@@ -830,10 +912,23 @@ impl Agent {
                 self.start_failed(key, reason, fault);
                 continue;
             }
+            if matches!(ending, Ending::Code(_)) {
+                self.holds.forget(rank);
+            }
             let spoke_pmi = p.session.spoke() || p.session.barriers_passed() > 0;
             self.connection.send(&FromAgent::Exited { rank, incarnation, ending, spoke_pmi });
         }
     }
+}
+
+/// Sends the signal that asks for an image: the first time the rank takes it at the end of its next
+/// call of the MPI library, the second time at once.
+fn ask_for_image(p: &Process) -> Result<(), rustix::io::Errno> {
+    let speaker =
+        p.speaker.and_then(|pid| Pid::from_raw(pid as i32)).ok_or(rustix::io::Errno::SRCH)?;
+    // SAFETY: the signal is a valid real-time signal number, used by nothing else in the rank.
+    let signal = unsafe { Signal::from_raw_unchecked(capture_signal()) };
+    rustix::process::kill_process(speaker, signal)
 }
 
 fn drain(stream: &mut UnixStream) {

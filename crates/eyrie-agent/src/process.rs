@@ -30,8 +30,9 @@ pub struct Capture {
 
 #[derive(Debug)]
 pub enum CapturePhase {
-    /// The rank was asked; the stream will come out of `stream`.
-    Asked { stream: OwnedFd, until: Instant },
+    /// The rank was asked; the stream will come out of `stream`. Unless it stands still until
+    /// `again`, it is asked for the second time.
+    Asked { stream: OwnedFd, again: Option<Instant>, until: Instant },
     /// The rank stood still and was let go; the upload runs on its own thread.
     Uploading,
 }
@@ -39,6 +40,7 @@ pub enum CapturePhase {
 /// A restore under way: from the restorer's start until the rank speaks.
 #[derive(Debug)]
 pub struct Restore {
+    pub image: ImageId,
     pub started: Instant,
     pub fetched: Option<Duration>,
     /// Where the restorer says why it failed.
@@ -46,17 +48,29 @@ pub struct Restore {
 }
 
 impl Restore {
+    /// What the restorer has said so far, line by line.
+    pub fn said(&self) -> Vec<String> {
+        let mut all = Vec::new();
+        let mut bytes = [0; 4096];
+        // Nothing waits for more: what is there was said before whatever is known of the restore.
+        while let Some(fd) = &self.complaint {
+            match rustix::io::read(fd, &mut bytes) {
+                Ok(n) if n > 0 => all.extend_from_slice(&bytes[..n]),
+                Err(Errno::INTR) => {}
+                _ => break,
+            }
+        }
+        let text = String::from_utf8_lossy(&all);
+        let lines = text.lines().map(|l| l.trim().trim_start_matches("eyrie-restorer: "));
+        lines.filter(|line| !line.is_empty()).map(str::to_string).collect()
+    }
+
     /// Why there is no restored process, and what is at fault.
     pub fn failure(&self, ending: Ending) -> (String, StartFault) {
-        let mut bytes = [0; 512];
-        let said = self.complaint.as_ref().and_then(|fd| rustix::io::read(fd, &mut bytes).ok());
-        let said = String::from_utf8_lossy(&bytes[..said.unwrap_or(0)]);
-        let said = said.trim().trim_start_matches("eyrie-restorer: ");
-        let reason = match ending {
-            _ if !said.is_empty() => said.to_string(),
+        let reason = self.said().pop().unwrap_or_else(|| match ending {
             Ending::Signal(signal) => format!("killed by signal {signal} while it was restored"),
             Ending::Code(code) => format!("the restorer ended with code {code}"),
-        };
+        });
         let fault = match ending {
             Ending::Signal(signal) => StartFault::Killed(signal),
             // The store verifies images: one that ends early was cut off on its way.
@@ -122,6 +136,13 @@ impl Process {
             unsafe { libc::ioctl(fd.as_raw_fd(), libc::TIOCOUTQ, &mut unread) };
         }
         self.session.waits() || unread > 0
+    }
+
+    /// Whether this image was asked for, and the rank has not stood still for it yet.
+    pub fn is_asked_for(&self, image: ImageId) -> bool {
+        self.capture
+            .as_ref()
+            .is_some_and(|c| c.image == image && matches!(c.phase, CapturePhase::Asked { .. }))
     }
 
     /// The provider has been loaded by this process.

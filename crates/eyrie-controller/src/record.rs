@@ -139,6 +139,11 @@ pub enum Record {
         cause: Cause,
         passing: bool,
     },
+    /// A file that the newest image needs is about to be lost to other nodes.
+    CheckpointWanted {
+        rank: Rank,
+        cause: Cause,
+    },
     Connected {
         rank: Rank,
         incarnation: Incarnation,
@@ -310,6 +315,9 @@ impl Record {
                 if *passing { Detail } else { Normal },
                 format!("no checkpoint of rank {rank}: {cause}; it goes on with its last one"),
             ),
+            Record::CheckpointWanted { rank, cause } => {
+                (Detail, format!("rank {rank} is checkpointed before its time: {cause}"))
+            }
             Record::Connected { rank, incarnation } => {
                 (Detail, format!("rank {rank} is connected to its router (incarnation {incarnation})"))
             }
@@ -396,6 +404,7 @@ mod tests {
             Record::CheckpointStarted { rank, image: 4 },
             Record::Checkpoint { rank, image: 4, bytes: 1 << 20, pause: time, total: time },
             Record::CheckpointFailed { rank, image: 4, cause: cause(), passing: false },
+            Record::CheckpointWanted { rank, cause: cause() },
             Record::Connected { rank, incarnation },
             Record::ConnectionLost { rank, incarnation },
             Record::Refused { rank: None, incarnation, cause: cause() },

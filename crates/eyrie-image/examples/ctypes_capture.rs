@@ -20,6 +20,7 @@ pub unsafe extern "C" fn eyrie_ctypes_capture(out_fd: i32, sync: i32, position: 
         exclude: &[],
         fds: &[],
         meta: &[],
+        starter_pid: 0,
     };
     // SAFETY: handed on to the caller.
     match unsafe { capture(&request) } {

@@ -1,5 +1,6 @@
 //! Measures images: the pause of the captured process, the bandwidth of its stream and of a restore
-//! from a pipe. `cargo run --release -p eyrie-image --example pause -- [MIB...]`, medians of
+//! from a pipe; and the pause with a large shared mapping of which little is used, beside that
+//! without one. `cargo run --release -p eyrie-image --example pause -- [MIB...]`, medians of
 //! several turns, the variants in turn about. Never a test: figures depend on the machine.
 
 use eyrie_image::{capture, Mode, Outcome, Request};
@@ -10,11 +11,16 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 const TURNS: usize = 5;
+/// The shared mappings, and how much of each is used.
+const SPARSE_MIB: usize = 1024;
+const USED_MIB: usize = 1;
+/// What the process with a shared mapping has besides.
+const BESIDE_MIB: usize = 16;
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
     if args.first().is_some_and(|a| a == "--subject") {
-        return subject(args[1].parse().unwrap(), args[2] == "huge", args[3] == "sync");
+        return subject(args[1].parse().unwrap(), &args[2], args[3] == "sync");
     }
     if args.iter().any(|a| a.parse::<usize>().is_err()) {
         eprintln!("usage: pause [MIB...]\n\nresident sizes in MiB, default 100 1024");
@@ -38,16 +44,41 @@ fn main() {
             }
         }
         for (result, (pages, mode)) in results.iter().zip(variants) {
-            let column = |i: usize| {
-                let mut all: Vec<f64> = result.iter().map(|r| r[i]).collect();
-                all.sort_by(f64::total_cmp);
-                let (median, low, high) = (all[all.len() / 2], all[0], all[all.len() - 1]);
-                format!("{median:.2} ({low:.2} to {high:.2})")
-            };
+            let column = |i: usize| in_words(spread(result.iter().map(|r| r[i])));
             let (pause, stream, restore) = (column(0), column(1), column(2));
             println!("{mib:5} MiB {pages:6} {mode:6} {pause:20} {stream:20} {restore:20}");
         }
     }
+    sparse();
+}
+
+/// The pause with a shared mapping of which little is used, beside that without one.
+fn sparse() {
+    let kinds = ["none", "memfd", "shm", "disk", "anonymous"];
+    println!("\na shared mapping of {SPARSE_MIB} MiB, {USED_MIB} MiB of it used");
+    println!("mapping    pause ms             times that without one");
+    let mut results = vec![Vec::new(); kinds.len()];
+    for _ in 0..TURNS {
+        for (result, kind) in results.iter_mut().zip(kinds) {
+            result.push(turn(BESIDE_MIB, kind, "async")[0]);
+        }
+    }
+    let without = spread(results[0].iter().copied())[0];
+    for (result, kind) in results.iter().zip(kinds) {
+        let pause = spread(result.iter().copied());
+        println!("{kind:10} {:20} {:.2}", in_words(pause), pause[0] / without);
+    }
+}
+
+/// Median, lowest, highest.
+fn spread(values: impl Iterator<Item = f64>) -> [f64; 3] {
+    let mut all: Vec<f64> = values.collect();
+    all.sort_by(f64::total_cmp);
+    [all[all.len() / 2], all[0], all[all.len() - 1]]
+}
+
+fn in_words([median, low, high]: [f64; 3]) -> String {
+    format!("{median:.2} ({low:.2} to {high:.2})")
 }
 
 /// One capture and one restore: pause in ms, stream and restore bandwidth in GB/s.
@@ -87,7 +118,7 @@ fn turn(mib: usize, pages: &str, mode: &str) -> [f64; 3] {
     // SAFETY: only a descriptor.
     unsafe { libc::fcntl(image_write.as_raw_fd(), libc::F_SETPIPE_SZ, 1 << 20) };
     let slots = [None, None, Some(out_write.as_fd())];
-    let mut command = eyrie_image::restore::command(image_read.as_fd(), &slots).unwrap();
+    let mut command = eyrie_image::restore::command(image_read.as_fd(), &slots, &[]).unwrap();
     let started = Instant::now();
     let mut child = command.stderr(Stdio::inherit()).spawn().unwrap();
     drop((command, image_read, out_write));
@@ -110,8 +141,38 @@ fn pipe() -> (File, File) {
     }
 }
 
+/// Maps memory shared and uses little of it; gives what must stay open. A file in /dev/shm or on a
+/// disk is made at `path`.
+fn map_shared(kind: &str, path: &str) -> Option<File> {
+    let file = match kind {
+        // SAFETY: the descriptor is new and ours.
+        "memfd" => Some(unsafe { File::from_raw_fd(libc::memfd_create(c"heap".as_ptr(), 0)) }),
+        "shm" | "disk" => {
+            Some(File::options().read(true).write(true).create_new(true).open(path).unwrap())
+        }
+        _ => None,
+    };
+    if let Some(file) = &file {
+        file.set_len((SPARSE_MIB << 20) as u64).unwrap();
+    }
+    let flags = libc::MAP_SHARED | if file.is_none() { libc::MAP_ANONYMOUS } else { 0 };
+    let fd = file.as_ref().map_or(-1, |f| f.as_raw_fd());
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a fresh mapping, written to within its bounds.
+    unsafe {
+        let at = libc::mmap(std::ptr::null_mut(), SPARSE_MIB << 20, prot, flags, fd, 0);
+        assert_ne!(at, libc::MAP_FAILED);
+        at.cast::<u8>().add(SPARSE_MIB << 19).write_bytes(7, USED_MIB << 20);
+    }
+    file
+}
+
 /// Fills memory, captures itself into standard output when told to, ends.
-fn subject(mib: usize, huge: bool, sync: bool) {
+fn subject(mib: usize, pages: &str, sync: bool) {
+    let dir = if pages == "shm" { "/dev/shm".into() } else { std::env::temp_dir() };
+    let path = format!("{}/eyrie-pause-{}", dir.display(), std::process::id());
+    let _shared = (!["4k", "huge", "none"].contains(&pages)).then(|| map_shared(pages, &path));
+    let huge = pages == "huge";
     let len = mib << 20;
     // SAFETY: a fresh mapping, advised and filled before anything else uses it.
     unsafe {
@@ -143,11 +204,16 @@ fn subject(mib: usize, huge: bool, sync: bool) {
         exclude: &[],
         fds: &[],
         meta: &[],
+        starter_pid: 0,
     };
     // SAFETY: one thread; it ends right after.
     match unsafe { capture(&request) } {
         Outcome::Captured { pause_ns, .. } => eprintln!("{pause_ns}"),
-        Outcome::Restored => eprintln!("restored"),
+        Outcome::Restored => {
+            // The last to need the file in /dev/shm or on the disk.
+            let _ = std::fs::remove_file(path);
+            eprintln!("restored")
+        }
         Outcome::Refused(refusal) => eprintln!("{refusal}"),
     }
 }

@@ -58,6 +58,16 @@ pub fn of_this_node() -> Fingerprint {
     fp
 }
 
+/// Which node this is and since when, as text; all zero where the kernel does not tell.
+pub fn boot_id() -> [u8; 40] {
+    let mut text = [0; 40];
+    if let Ok(fd) = sys::open(b"/proc/sys/kernel/random/boot_id\0", sys::O_CLOEXEC, 0) {
+        let _ = sys::read(fd, &mut text);
+        sys::close(fd);
+    }
+    text
+}
+
 fn cpu(fp: &mut Fingerprint) {
     let leaf0 = __cpuid_count(0, 0);
     fp.cpu_vendor[0..4].copy_from_slice(&leaf0.ebx.to_le_bytes());

@@ -7,13 +7,11 @@ use core::mem::size_of;
 /// First bytes of a Header record.
 pub const MAGIC: [u8; 8] = *b"EYRIEIMG";
 /// Version of the payloads below; another one is refused.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Longest opaque `meta` in a Header record, bytes.
 pub const META_MAX: usize = 4096;
 /// Longest path in a record, bytes, without the NUL.
 pub const PATH_LEN_MAX: usize = 4095;
-/// Longest payload of a record of file content, bytes.
-pub const MAX_FILE_PIECE: usize = 256 * 1024;
 /// The stretch of addresses the restorer lives and works in. No captured mapping may touch it, and
 /// the restored process unmaps all of it as its first step, so nothing of a restore is ever
 /// captured again. It lies between where Linux puts position-independent programs (up to
@@ -23,8 +21,11 @@ pub const WINDOW_START: u64 = 0x6500_0000_0000;
 pub const WINDOW_END: u64 = 0x6600_0000_0000;
 /// End of user addresses with four-level page tables.
 pub const USER_END: u64 = 0x7fff_ffff_f000;
-/// Most slots (descriptors given to the restorer).
-pub const SLOTS_MAX: usize = 256;
+/// Most descriptors given to the restorer.
+pub const SLOTS_MAX: usize = 1024;
+/// From this slot on they are files that the image may need and whose names may lead elsewhere now:
+/// the restorer knows them by their [`Identity`].
+pub const HELD_FROM: usize = 16;
 
 /// Exit codes of the restorer. A restore that ends with one of these has printed one line on
 /// standard error and has run no instruction of the restored program.
@@ -69,6 +70,12 @@ pub fn bytes_of<T: Plain>(value: &T) -> &[u8] {
     unsafe { core::slice::from_raw_parts((value as *const T).cast(), size_of::<T>()) }
 }
 
+/// The bytes of plain values.
+pub fn bytes_of_all<T: Plain>(values: &[T]) -> &[u8] {
+    // SAFETY: as in `bytes_of`; nothing lies between the values of a slice.
+    unsafe { core::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) }
+}
+
 /// Reads a plain value from the front of `bytes`; `None` when they are too few.
 pub fn take<T: Plain>(bytes: &[u8]) -> Option<(T, &[u8])> {
     if bytes.len() < size_of::<T>() {
@@ -107,6 +114,29 @@ pub struct Fingerprint {
 // SAFETY: arrays and integers, 64 + 16 + 32 + 7 * 8 bytes, no padding.
 unsafe impl Plain for Fingerprint {}
 
+/// Which file it is, whatever its name is.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Identity {
+    pub dev: u64,
+    pub ino: u64,
+    /// When it was made, nanoseconds since 1970; 0 where the file system does not know. The number
+    /// of a file that is gone is soon given to another.
+    pub born_ns: u64,
+}
+// SAFETY: integers only, no padding.
+unsafe impl Plain for Identity {}
+
+impl Identity {
+    /// Whether this is the file `then`. Device numbers mean something until the node starts anew.
+    pub fn is(&self, then: &Identity, same_boot: bool) -> bool {
+        let born = [self.born_ns, then.born_ns];
+        self.ino == then.ino
+            && (self.dev == then.dev || !same_boot)
+            && (born.contains(&0) || born[0] == born[1])
+    }
+}
+
 /// Payload of a Header record; `meta_len` opaque bytes follow.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -123,9 +153,11 @@ pub struct Header {
     /// Process id in the original.
     pub pid: u32,
     pub reserved: u32,
+    /// /proc/sys/kernel/random/boot_id: which node this was, and since when.
+    pub boot_id: [u8; 40],
     pub fingerprint: Fingerprint,
 }
-// SAFETY: 8 + 4 * 4 + 3 * 8 + 8 bytes, then a plain type aligned to 8; no padding.
+// SAFETY: 8 + 4 * 4 + 3 * 8 + 8 + 40 bytes, then a plain type aligned to 8; no padding.
 unsafe impl Plain for Header {}
 
 /// `struct kernel_sigaction`.
@@ -141,8 +173,28 @@ pub struct SigAction {
 /// Most entries of the auxiliary vector (the kernel holds 22 to 26 pairs).
 pub const AUXV_WORDS: usize = 104;
 
-/// Payload of the Context record: registers and kernel state of the process. The path of the
-/// working directory follows (`cwd_len` bytes).
+/// Words of the set of processors a thread may run on: 8192 processors.
+pub const AFFINITY_WORDS: usize = 128;
+/// Most signals that may be pending.
+pub const PENDING_MAX: usize = 512;
+/// Length of a `siginfo_t` in bytes.
+pub const SIGINFO_LEN: usize = 128;
+
+/// Bits of [`Context::scheduling`]: what is not as it was when the process was started.
+pub mod scheduling {
+    pub const AFFINITY: u32 = 1;
+    /// Policy, nice value, priority and the rest of `struct sched_attr`.
+    pub const POLICY: u32 = 1 << 1;
+    pub const IO_PRIORITY: u32 = 1 << 2;
+    /// How likely it is to be killed when memory is short.
+    pub const OOM_SCORE: u32 = 1 << 3;
+}
+
+/// `coredump_filter` of a context when the kernel does not tell.
+pub const UNKNOWN: u32 = u32::MAX;
+
+/// Payload of the Context record: registers and kernel state of the process. The pending signals
+/// follow, each as its `siginfo_t`, then the path of the working directory (`cwd_len` bytes).
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Context {
@@ -176,7 +228,39 @@ pub struct Context {
     pub thp_disable: u32,
     pub cwd_len: u32,
     pub auxv_words: u32,
-    pub reserved: u32,
+    /// 1: the working directory was removed.
+    pub cwd_gone: u32,
+    pub cwd: Identity,
+    /// How many signals are pending.
+    pub pending: u32,
+    pub scheduling: u32,
+    /// `struct sched_attr` in its second version, 56 bytes.
+    pub sched_attr: [u64; 7],
+    pub affinity: [u64; AFFINITY_WORDS],
+    pub timer_slack_ns: u64,
+    pub io_priority: u32,
+    pub oom_score: i32,
+    /// personality(2).
+    pub personality: u32,
+    pub no_new_privs: u32,
+    /// Whether reading the time stamp counter is forbidden (PR_GET_TSC).
+    pub tsc: u32,
+    /// What happens at a memory failure (PR_MCE_KILL_GET).
+    pub memory_failure: u32,
+    /// Memory may not be both writable and executable (PR_GET_MDWE).
+    pub mdwe: u32,
+    /// PR_GET_SPECULATION_CONTROL: store bypass, indirect branches, cache flushes.
+    pub speculation: [u32; 3],
+    /// Commands of membarrier(2) that the process has registered for.
+    pub membarrier: u32,
+    /// mlockall(2): MCL_FUTURE and MCL_ONFAULT.
+    pub lock_future: u32,
+    pub coredump_filter: u32,
+    /// set_mempolicy(2): mode, and nodes up to 64.
+    pub memory_policy: u32,
+    pub memory_nodes: u64,
+    /// Parts of the register state that the process has asked for (ARCH_GET_XCOMP_PERM).
+    pub register_state: u64,
     /// start_code, end_code, start_data, end_data, start_brk, brk, start_stack, arg_start,
     /// arg_end, env_start, env_end: the order of `struct prctl_mm_map`.
     pub mm: [u64; 11],
@@ -201,10 +285,14 @@ pub mod map_flag {
     pub const VDSO: u32 = 1 << 7;
     /// Huge pages from the pool; bits 24 to 31 hold the binary logarithm of their size.
     pub const HUGETLB: u32 = 1 << 8;
+    /// A shared mapping whose content is all in the image: where it has no pages are zeros.
+    pub const WHOLE: u32 = 1 << 9;
+    /// Nothing about it may be changed (mseal).
+    pub const SEALED: u32 = 1 << 10;
     /// The kernel's own mappings of every process.
     pub const SPECIAL: u32 = VVAR | VVAR_VCLOCK | VDSO;
     pub const HUGETLB_SHIFT: u32 = 24;
-    pub const ALL: u32 = 0x1ff | 0xff << HUGETLB_SHIFT;
+    pub const ALL: u32 = 0x7ff | 0xff << HUGETLB_SHIFT;
 }
 
 /// Advice given for a mapping, as bits.
@@ -234,6 +322,10 @@ pub struct Mapping {
     pub advice: u32,
     /// Number of the object it maps, or [`NO_OBJECT`].
     pub object: u32,
+    /// mbind(2): mode and nodes up to 64; the mode is [`UNKNOWN`] where the process's own holds.
+    pub memory_policy: u32,
+    pub reserved: u32,
+    pub memory_nodes: u64,
 }
 // SAFETY: integers only, no padding.
 unsafe impl Plain for Mapping {}
@@ -243,6 +335,8 @@ pub const FILE_OBJECT: u32 = 1;
 pub const FILE_DESCRIPTOR: u32 = 2;
 /// `flags` of a Pages record that holds file content: `a` is the offset, `b` the object.
 pub const PAGES_OF_OBJECT: u32 = 1;
+/// `flags` of a Pages record without content: `b` bytes from `a` on are guard pages.
+pub const PAGES_GUARD: u32 = 2;
 
 /// What a mapping or a descriptor refers to.
 pub mod object_kind {
@@ -251,11 +345,16 @@ pub mod object_kind {
     /// A file on a disk that is mapped shared and writable: opened again; the mapped range gets
     /// its content back once the whole image has been read.
     pub const SHARED_FILE: u32 = 2;
-    /// A file in a memory file system, mapped shared and writable: replaced by a new file of the
-    /// same name with the captured content.
+    /// A file in /dev/shm that is mapped shared and writable: replaced by a new file of the same
+    /// name; its content are pages of the object.
     pub const SHM_FILE: u32 = 3;
-    /// Memory without a name (shared anonymous, memfd, a deleted file): a memfd.
+    /// Memory without a name (shared anonymous, memfd, a deleted file that is only mapped): a
+    /// memfd. Its content are pages of the object if a descriptor of it is open, else pages of its
+    /// mapping.
     pub const MEMORY: u32 = 4;
+    /// An open file that was unlinked or never had a name: a file without one in the directory that
+    /// the path names, else a memfd. Its content are pages of the object.
+    pub const UNLINKED: u32 = 5;
 }
 
 /// Payload of a File record with [`FILE_OBJECT`]; `path_len` bytes follow. Objects are numbered
@@ -269,15 +368,32 @@ pub struct Object {
     pub size: u64,
     pub mtime_s: i64,
     pub mtime_ns: i64,
-    pub dev: u64,
-    pub ino: u64,
+    pub identity: Identity,
     /// Hash of the ELF build id, 0 if it has none.
     pub build_id: u64,
     pub path_len: u32,
-    pub reserved: u32,
+    /// F_GET_SEALS of a memfd.
+    pub seals: u32,
 }
 // SAFETY: integers only, no padding.
 unsafe impl Plain for Object {}
+
+impl Object {
+    /// Memory that no path leads to, of a size that is not known yet.
+    pub fn nameless(identity: Identity) -> Object {
+        Object {
+            kind: object_kind::MEMORY,
+            mode: 0o600,
+            size: 0,
+            mtime_s: 0,
+            mtime_ns: 0,
+            identity,
+            build_id: 0,
+            path_len: 0,
+            seals: 0,
+        }
+    }
+}
 
 /// What a descriptor is.
 pub mod fd_kind {
@@ -293,9 +409,11 @@ pub mod fd_kind {
     pub const DUP: u32 = 5;
     /// An event counter: `offset` is its value, `arg` its flags.
     pub const EVENT: u32 = 6;
+    /// A directory that was removed: made where it was, opened and removed again.
+    pub const GONE_DIRECTORY: u32 = 7;
 }
 
-/// Payload of a File record with [`FILE_DESCRIPTOR`]; `path_len` bytes follow.
+/// Payload of a File record with [`FILE_DESCRIPTOR`]; `locks` locks and `path_len` bytes follow.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Descriptor {
@@ -310,12 +428,41 @@ pub struct Descriptor {
     pub file_type: u32,
     pub offset: u64,
     pub size: u64,
+    pub identity: Identity,
     pub path_len: u32,
-    /// 1: an empty file to write that nobody else had open. A restore empties it again, if nobody else has it open then either.
+    /// 1: an empty file to write that nobody else had open. A restore empties it again, if nobody
+    /// else has it open then either.
     pub alone: u32,
+    /// How many locks it has.
+    pub locks: u32,
+    pub reserved: u32,
 }
 // SAFETY: integers only, no padding.
 unsafe impl Plain for Descriptor {}
+
+/// How a lock was taken.
+pub mod lock_kind {
+    /// flock(2): the whole file, of the open file.
+    pub const FLOCK: u32 = 1;
+    /// fcntl(2) F_SETLK: of the process.
+    pub const POSIX: u32 = 2;
+    /// fcntl(2) F_OFD_SETLK: of the open file.
+    pub const OFD: u32 = 3;
+}
+
+/// A lock on a file.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lock {
+    pub kind: u32,
+    /// 1: for writing, no other lock beside it.
+    pub exclusive: u32,
+    pub start: u64,
+    /// Bytes; 0: to the end of the file, wherever that is.
+    pub len: u64,
+}
+// SAFETY: integers only, no padding.
+unsafe impl Plain for Lock {}
 
 /// When a restore cuts a file back to its captured length: the process was writing at its end, so
 /// what lies behind was written by the lost future. Files written at free offsets (several ranks
@@ -324,6 +471,12 @@ pub fn owns_tail(d: &Descriptor) -> bool {
     let writable = d.open_flags & 3 != 0;
     let append = d.open_flags & 0o2000 != 0;
     d.file_type == 0o100000 && writable && (append || (d.offset == d.size && d.size > 0))
+}
+
+/// Whether a name that the file has lost is given back to it: the process writes it, so it is most
+/// likely the process that renamed or replaced it, and it will do so again.
+pub fn owns_name(d: &Descriptor) -> bool {
+    d.file_type == 0o100000 && d.open_flags & 3 != 0
 }
 
 /// Whether it must be found out when the image is taken if others have the file open.

@@ -153,7 +153,14 @@ pub fn summary(input: impl Read) -> io::Result<Summary> {
         match (record.kind, record.flags) {
             (Kind::Mapping, _) => summary.mappings.push(fixed(payload)?.0),
             (Kind::File, FILE_OBJECT) => summary.objects.push(fixed(payload)?),
-            (Kind::File, FILE_DESCRIPTOR) => summary.descriptors.push(fixed(payload)?),
+            (Kind::File, FILE_DESCRIPTOR) => {
+                let (d, rest) = format::take::<Descriptor>(payload)
+                    .ok_or_else(|| invalid("a record is too short"))?;
+                let path = rest.len().checked_sub(d.path_len as usize);
+                let path = path.map(|start| &rest[start..]);
+                let path = path.ok_or_else(|| invalid("a path has another length"))?;
+                summary.descriptors.push((d, path_of(path)));
+            }
             (Kind::Pages, _) => summary.content_bytes += record.len,
             _ => {}
         }
@@ -164,9 +171,13 @@ pub fn summary(input: impl Read) -> io::Result<Summary> {
 
 /// A record's fixed part and the path behind it.
 fn fixed<T: format::Plain>(payload: &[u8]) -> io::Result<(T, PathBuf)> {
-    use std::os::unix::ffi::OsStrExt;
     let (value, path) = format::take(payload).ok_or_else(|| invalid("a record is too short"))?;
-    Ok((value, PathBuf::from(std::ffi::OsStr::from_bytes(path))))
+    Ok((value, path_of(path)))
+}
+
+fn path_of(bytes: &[u8]) -> PathBuf {
+    use std::os::unix::ffi::OsStrExt;
+    PathBuf::from(std::ffi::OsStr::from_bytes(bytes))
 }
 
 /// This node's fingerprint, to be compared with an image's before it is sent here. The fields of

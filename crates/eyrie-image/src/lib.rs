@@ -10,8 +10,10 @@ compile_error!(
 mod capture;
 mod fingerprint;
 pub mod format;
+mod holes;
 pub mod inspect;
 mod maps;
+mod names;
 mod refusal;
 pub mod restore;
 pub mod stream;
@@ -58,6 +60,9 @@ pub struct Request<'a> {
     pub fds: &'a [(i32, FdRole)],
     /// At most 4096 bytes for the header, as they are.
     pub meta: &'a [u8],
+    /// Who started the process; 0: nobody knows. Processors, policy and priorities that are the
+    /// same as that one's are not the process's own: a restored one has those of who restores it.
+    pub starter_pid: i32,
 }
 
 /// How a capture ended, and in which process this is.
@@ -83,9 +88,10 @@ pub enum Outcome {
 /// Takes an image of the calling process.
 ///
 /// Returns like `setjmp`: in the original with [`Outcome::Captured`], and once more with
-/// [`Outcome::Restored`] in every process restored from the image. Async-signal-safe. Needs about
-/// 8 KiB of stack. All signals are blocked meanwhile, SIGPIPE included. The caller closes `out_fd`
-/// in the original; a reader that has gone away ends the writing child quietly.
+/// [`Outcome::Restored`] in every process restored from the image. Async-signal-safe. Needs about 1
+/// KiB of stack, and works on one of its own. All signals are blocked meanwhile, SIGPIPE included.
+/// The caller closes `out_fd` in the original; a reader that has gone away ends the writing child
+/// quietly.
 ///
 /// # Safety
 /// No other thread may run (it is refused if one exists, but one must not come into being

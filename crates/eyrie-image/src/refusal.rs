@@ -53,6 +53,12 @@ pub enum Refusal {
     Descriptor { fd: i32, what: &'static str, name: Text },
     /// A deleted file too large to be saved in the image; sizes in bytes.
     DeletedFile { fd: i32, size: u64, limit: u64 },
+    /// The process has something that no other process can be given.
+    State { what: &'static str, detail: Text },
+    /// More signals are pending than an image may carry.
+    Signals { limit: usize },
+    /// The working directory is one that no path leads to.
+    Directory { name: Text },
     /// A mapping that cannot be brought back.
     Mapping { start: u64, what: &'static str, name: Text },
     /// The CPU's shadow stack is in use.
@@ -83,6 +89,12 @@ impl fmt::Display for Refusal {
                 "descriptor {fd} is a deleted file of {size} bytes, more than the {limit} an image \
                  may carry"
             ),
+            Refusal::State { what, detail: Text { len: 0, .. } } => write!(f, "{what}"),
+            Refusal::State { what, detail } => write!(f, "{what} ({detail})"),
+            Refusal::Signals { limit } => write!(f, "more than {limit} signals are pending"),
+            Refusal::Directory { name } => {
+                write!(f, "no path leads to the working directory ({name})")
+            }
             Refusal::Mapping { start, what, name } => {
                 write!(f, "the memory at {start:#x} is {what} ({name})")
             }

@@ -7,16 +7,24 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
+use crate::format::{HELD_FROM, SLOTS_MAX};
 use crate::RESTORER;
 
 /// A command that restores the image read from `image` (a pipe, a socket or a file), with
-/// `slots[n]` for slot n (`None`: /dev/null). Standard input, output and error of the restored
-/// process are slots 0, 1 and 2; the command's own are the restorer's until it becomes the process,
-/// and its standard error gets the one line that says why it could not.
+/// `slots[n]` for slot n (`None`: /dev/null; at most [`HELD_FROM`]). `held` are files that the
+/// image may need and whose names lead elsewhere by now, opened with O_PATH; what is beyond
+/// [`SLOTS_MAX`] is left out. Standard input, output and error of the restored process are slots 0,
+/// 1 and 2; the command's own are the restorer's until it becomes the process, and its standard
+/// error gets the one line that says why it could not.
 ///
 /// The process id of the spawned child is that of the restored process. It exits with a code of
 /// [`crate::format::exit`] if there is no restored process.
-pub fn command(image: BorrowedFd, slots: &[Option<BorrowedFd>]) -> io::Result<Command> {
+pub fn command(
+    image: BorrowedFd,
+    slots: &[Option<BorrowedFd>],
+    held: &[BorrowedFd],
+) -> io::Result<Command> {
+    assert!(slots.len() <= HELD_FROM, "more slots than there are");
     let program = OwnedFd::from(program()?);
     // Above standard input, output and error, which the command puts in place before the rest.
     let above = |fd: BorrowedFd| -> io::Result<OwnedFd> {
@@ -29,7 +37,10 @@ pub fn command(image: BorrowedFd, slots: &[Option<BorrowedFd>]) -> io::Result<Co
         }
     };
     let image = above(image)?;
-    let slots = slots.iter().map(|s| s.map(above).transpose()).collect::<io::Result<Vec<_>>>()?;
+    let held = held.iter().take(SLOTS_MAX - HELD_FROM).map(|fd| Some(*fd));
+    let free = std::iter::repeat_n(None, HELD_FROM - slots.len());
+    let slots = slots.iter().copied().chain(free).chain(held);
+    let slots = slots.map(|s| s.map(above).transpose()).collect::<io::Result<Vec<_>>>()?;
     let mut command = Command::new(format!("/proc/self/fd/{}", program.as_raw_fd()));
     command.arg0("eyrie-restorer").env_clear().arg(image.as_raw_fd().to_string());
     for slot in &slots {

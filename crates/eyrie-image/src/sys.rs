@@ -27,6 +27,7 @@ pub mod nr {
     pub const WRITEV: usize = 20;
     pub const SCHED_YIELD: usize = 24;
     pub const MREMAP: usize = 25;
+    pub const MINCORE: usize = 27;
     pub const MADVISE: usize = 28;
     pub const GETITIMER: usize = 36;
     pub const SETITIMER: usize = 38;
@@ -34,28 +35,52 @@ pub mod nr {
     pub const SOCKETPAIR: usize = 53;
     pub const GETSOCKOPT: usize = 55;
     pub const CLONE: usize = 56;
+    pub const WAIT4: usize = 61;
     pub const KILL: usize = 62;
     pub const UNAME: usize = 63;
     pub const FCNTL: usize = 72;
+    pub const FLOCK: usize = 73;
     pub const FTRUNCATE: usize = 77;
     pub const CHDIR: usize = 80;
+    pub const FCHDIR: usize = 81;
+    pub const MKDIR: usize = 83;
+    pub const RMDIR: usize = 84;
     pub const UNLINK: usize = 87;
     pub const READLINK: usize = 89;
     pub const UMASK: usize = 95;
+    pub const SYSINFO: usize = 99;
+    pub const GETEUID: usize = 107;
     pub const GETPPID: usize = 110;
+    pub const RT_SIGPENDING: usize = 127;
+    pub const RT_SIGTIMEDWAIT: usize = 128;
+    pub const RT_SIGQUEUEINFO: usize = 129;
     pub const SIGALTSTACK: usize = 131;
     pub const PERSONALITY: usize = 135;
+    pub const SCHED_SETSCHEDULER: usize = 144;
+    pub const STATFS: usize = 137;
+    pub const FSTATFS: usize = 138;
     pub const MLOCK: usize = 149;
+    pub const MLOCKALL: usize = 151;
+    pub const MODIFY_LDT: usize = 154;
     pub const PRCTL: usize = 157;
     pub const ARCH_PRCTL: usize = 158;
     pub const GETTID: usize = 186;
     pub const FUTEX: usize = 202;
+    pub const SCHED_SETAFFINITY: usize = 203;
+    pub const SCHED_GETAFFINITY: usize = 204;
+    pub const GET_THREAD_AREA: usize = 211;
     pub const GETDENTS64: usize = 217;
     pub const SET_TID_ADDRESS: usize = 218;
     pub const CLOCK_GETTIME: usize = 228;
     pub const EXIT_GROUP: usize = 231;
     pub const TGKILL: usize = 234;
+    pub const MBIND: usize = 237;
+    pub const SET_MEMPOLICY: usize = 238;
+    pub const GET_MEMPOLICY: usize = 239;
     pub const WAITID: usize = 247;
+    pub const KEYCTL: usize = 250;
+    pub const IOPRIO_SET: usize = 251;
+    pub const IOPRIO_GET: usize = 252;
     pub const OPENAT: usize = 257;
     pub const LINKAT: usize = 265;
     pub const SET_ROBUST_LIST: usize = 273;
@@ -65,10 +90,18 @@ pub mod nr {
     pub const PRLIMIT64: usize = 302;
     pub const PROCESS_VM_READV: usize = 310;
     pub const KCMP: usize = 312;
+    pub const SCHED_SETATTR: usize = 314;
+    pub const SCHED_GETATTR: usize = 315;
+    pub const RENAMEAT2: usize = 316;
     pub const MEMFD_CREATE: usize = 319;
     pub const EVENTFD2: usize = 290;
+    pub const MEMBARRIER: usize = 324;
+    pub const PKEY_ALLOC: usize = 330;
+    pub const PKEY_FREE: usize = 331;
+    pub const STATX: usize = 332;
     pub const RSEQ: usize = 334;
     pub const CLOSE_RANGE: usize = 436;
+    pub const MSEAL: usize = 462;
 }
 
 pub const PAGE: usize = 4096;
@@ -76,9 +109,12 @@ pub const PAGE: usize = 4096;
 pub const EPERM: i32 = 1;
 pub const ENOENT: i32 = 2;
 pub const EINTR: i32 = 4;
+pub const EIO: i32 = 5;
+pub const ENXIO: i32 = 6;
 pub const EBADF: i32 = 9;
 pub const EAGAIN: i32 = 11;
 pub const ENOMEM: i32 = 12;
+pub const EACCES: i32 = 13;
 pub const EFAULT: i32 = 14;
 pub const EBUSY: i32 = 16;
 pub const EINVAL: i32 = 22;
@@ -89,8 +125,10 @@ pub const O_RDONLY: u32 = 0;
 pub const O_WRONLY: u32 = 1;
 pub const O_RDWR: u32 = 2;
 pub const O_ACCMODE: u32 = 3;
+pub const O_NOCTTY: u32 = 0o400;
 pub const O_APPEND: u32 = 0o2000;
 pub const O_NONBLOCK: u32 = 0o4000;
+pub const O_ASYNC: u32 = 0o20000;
 pub const O_DIRECTORY: u32 = 0o200000;
 pub const O_CLOEXEC: u32 = 0o2000000;
 pub const O_NOFOLLOW: u32 = 0o400000;
@@ -98,6 +136,8 @@ pub const O_PATH: u32 = 0o10000000;
 pub const O_TMPFILE: u32 = 0o20000000 | O_DIRECTORY;
 pub const AT_FDCWD: i32 = -100;
 pub const AT_SYMLINK_FOLLOW: usize = 0x400;
+
+pub const AT_EMPTY_PATH: usize = 0x1000;
 
 pub const S_IFMT: u32 = 0o170000;
 pub const S_IFSOCK: u32 = 0o140000;
@@ -112,12 +152,16 @@ pub const F_GETFD: usize = 1;
 pub const F_SETFD: usize = 2;
 pub const F_GETFL: usize = 3;
 pub const F_SETFL: usize = 4;
+pub const F_SETLK: usize = 6;
 pub const F_SETSIG: usize = 10;
 pub const F_GETSIG: usize = 11;
+pub const F_OFD_SETLK: usize = 37;
 pub const F_SETLEASE: usize = 1024;
 pub const F_GETLEASE: usize = 1025;
 pub const F_SETPIPE_SZ: usize = 1031;
 pub const F_GETPIPE_SZ: usize = 1032;
+pub const F_ADD_SEALS: usize = 1033;
+pub const F_GET_SEALS: usize = 1034;
 
 pub const PROT_READ: u32 = 1;
 pub const PROT_WRITE: u32 = 2;
@@ -143,13 +187,18 @@ pub const MADV_MERGEABLE: usize = 12;
 pub const MADV_HUGEPAGE: usize = 14;
 pub const MADV_NOHUGEPAGE: usize = 15;
 pub const MADV_DONTDUMP: usize = 16;
+pub const MADV_DODUMP: usize = 17;
 pub const MADV_WIPEONFORK: usize = 18;
+pub const MADV_KEEPONFORK: usize = 19;
+pub const MADV_GUARD_INSTALL: usize = 102;
 
 pub const SIG_BLOCK: usize = 0;
 pub const SIG_SETMASK: usize = 2;
 pub const SIGKILL: i32 = 9;
 pub const SIGSTOP: i32 = 19;
 pub const SIGCHLD: usize = 17;
+pub const CLONE_VM: usize = 0x100;
+pub const CLONE_VFORK: usize = 0x4000;
 pub const CLONE_PARENT: usize = 0x8000;
 
 pub const PR_SET_PDEATHSIG: usize = 1;
@@ -158,17 +207,36 @@ pub const PR_GET_DUMPABLE: usize = 3;
 pub const PR_SET_DUMPABLE: usize = 4;
 pub const PR_SET_NAME: usize = 15;
 pub const PR_GET_NAME: usize = 16;
+pub const PR_GET_SECCOMP: usize = 21;
+pub const PR_GET_TSC: usize = 25;
+pub const PR_SET_TSC: usize = 26;
+pub const PR_GET_SECUREBITS: usize = 27;
+pub const PR_SET_TIMERSLACK: usize = 29;
+pub const PR_GET_TIMERSLACK: usize = 30;
+pub const PR_MCE_KILL: usize = 33;
+pub const PR_MCE_KILL_GET: usize = 34;
 pub const PR_SET_MM: usize = 35;
 pub const PR_SET_MM_MAP: usize = 14;
 pub const PR_SET_CHILD_SUBREAPER: usize = 36;
 pub const PR_GET_CHILD_SUBREAPER: usize = 37;
+pub const PR_SET_NO_NEW_PRIVS: usize = 38;
+pub const PR_GET_NO_NEW_PRIVS: usize = 39;
 pub const PR_GET_TID_ADDRESS: usize = 40;
 pub const PR_SET_THP_DISABLE: usize = 41;
 pub const PR_GET_THP_DISABLE: usize = 42;
+pub const PR_GET_SPECULATION_CTRL: usize = 52;
+pub const PR_SET_SPECULATION_CTRL: usize = 53;
+pub const PR_SCHED_CORE: usize = 62;
+pub const PR_SET_MDWE: usize = 65;
+pub const PR_GET_MDWE: usize = 66;
 pub const ARCH_SET_GS: usize = 0x1001;
 pub const ARCH_SET_FS: usize = 0x1002;
 pub const ARCH_GET_FS: usize = 0x1003;
 pub const ARCH_GET_GS: usize = 0x1004;
+pub const ARCH_GET_CPUID: usize = 0x1011;
+pub const ARCH_GET_XCOMP_PERM: usize = 0x1022;
+pub const ARCH_REQ_XCOMP_PERM: usize = 0x1023;
+pub const ARCH_GET_UNTAG_MASK: usize = 0x4001;
 pub const ARCH_SHSTK_STATUS: usize = 0x5005;
 
 /// What `read`, `mmap` and the others give: the value, or the error number.
@@ -254,6 +322,23 @@ pub fn fstat(fd: i32) -> Result<Stat, i32> {
     }
 }
 
+/// When an open file was made, nanoseconds since 1970; 0 where the file system does not know.
+pub fn born_ns(fd: i32) -> u64 {
+    const STATX_BTIME: u32 = 0x800;
+    // struct statx: the mask comes first, the time of birth (s i64, ns u32) at byte 80.
+    let mut stx = [0u64; 32];
+    let mask = STATX_BTIME as usize;
+    let path = c"".as_ptr() as usize;
+    // SAFETY: the path ends in a NUL; struct statx is 256 bytes.
+    let known = unsafe {
+        call6(nr::STATX, fd as usize, path, AT_EMPTY_PATH, mask, stx.as_mut_ptr() as usize, 0)
+    };
+    if known.is_err() || stx[0] as u32 & STATX_BTIME == 0 {
+        return 0;
+    }
+    stx[10].wrapping_mul(1_000_000_000).wrapping_add(stx[11] & 0xffff_ffff)
+}
+
 /// Looks at the file `path` (which must end in a NUL byte) leads to.
 pub fn stat(path: &[u8]) -> Result<Stat, i32> {
     debug_assert!(path.last() == Some(&0));
@@ -310,6 +395,18 @@ pub fn write(fd: i32, buf: &[u8]) -> SysResult {
     unsafe { call3(nr::WRITE, fd as usize, buf.as_ptr() as usize, buf.len()) }
 }
 
+/// Writes all of `bytes` at `offset`.
+pub fn pwrite_all(fd: i32, bytes: &[u8], offset: u64) -> Result<(), i32> {
+    let mut done = 0;
+    while done < bytes.len() {
+        let (from, len) = (bytes.as_ptr() as usize + done, bytes.len() - done);
+        let at = offset as usize + done;
+        // SAFETY: the buffer is readable for its length.
+        done += unsafe { call6(nr::PWRITE64, fd as usize, from, len, at, 0, 0)? };
+    }
+    Ok(())
+}
+
 pub fn lseek(fd: i32, offset: i64, whence: usize) -> SysResult {
     // SAFETY: no memory is involved.
     unsafe { call3(nr::LSEEK, fd as usize, offset as usize, whence) }
@@ -320,23 +417,40 @@ pub fn fcntl(fd: i32, op: usize, arg: usize) -> SysResult {
     unsafe { call3(nr::FCNTL, fd as usize, op, arg) }
 }
 
-/// Whether nobody else has this file open: the kernel gives a write lease only then (fcntl(2)), and to the file's owner. It is given back
-/// at once. False also where the file system knows no leases, and where the program has one of its own.
+/// Whether nobody else has this file open, as far as can be told: see [`alone`].
 pub fn is_alone(fd: i32) -> bool {
+    alone(fd) == Some(true)
+}
+
+/// Whether nobody else has this file open: the kernel gives a write lease only then (fcntl(2)), and
+/// to the file's owner. It is given back at once. `None` where the file system knows no leases, and
+/// where the program has one of its own.
+pub fn alone(fd: i32) -> Option<bool> {
     const F_WRLCK: usize = 1;
     const F_UNLCK: usize = 2;
     // Somebody who opens the file in this very moment has the holder signalled: with a signal that is ignored unless asked for.
     const SIGURG: usize = 23;
     if fcntl(fd, F_GETLEASE, 0) != Ok(F_UNLCK) {
-        return false;
+        return None;
     }
-    let Ok(signal) = fcntl(fd, F_GETSIG, 0) else { return false };
-    let alone = fcntl(fd, F_SETSIG, SIGURG).is_ok() && fcntl(fd, F_SETLEASE, F_WRLCK).is_ok();
-    if alone {
-        let _ = fcntl(fd, F_SETLEASE, F_UNLCK);
-    }
+    let signal = fcntl(fd, F_GETSIG, 0).ok()?;
+    fcntl(fd, F_SETSIG, SIGURG).ok()?;
+    let alone = match fcntl(fd, F_SETLEASE, F_WRLCK) {
+        Ok(_) => {
+            let _ = fcntl(fd, F_SETLEASE, F_UNLCK);
+            Some(true)
+        }
+        Err(EAGAIN) => Some(false),
+        Err(_) => None,
+    };
     let _ = fcntl(fd, F_SETSIG, signal);
     alone
+}
+
+/// Which file is open as `fd`.
+pub fn identity(fd: i32) -> Result<super::format::Identity, i32> {
+    let st = fstat(fd)?;
+    Ok(super::format::Identity { dev: st.dev, ino: st.ino, born_ns: born_ns(fd) })
 }
 
 pub fn getpid() -> i32 {
@@ -411,6 +525,14 @@ pub fn block_all_signals() -> u64 {
         )
     };
     old
+}
+
+/// Queues a signal for this process, as its `siginfo_t` says it.
+pub fn queue_signal(info: &[u8; super::format::SIGINFO_LEN]) -> Result<(), i32> {
+    let signal = i32::from_ne_bytes([info[0], info[1], info[2], info[3]]);
+    let (pid, at) = (getpid() as usize, info.as_ptr() as usize);
+    // SAFETY: the kernel reads a siginfo_t.
+    unsafe { call3(nr::RT_SIGQUEUEINFO, pid, signal as usize, at).map(|_| ()) }
 }
 
 pub fn set_signal_mask(mask: u64) {

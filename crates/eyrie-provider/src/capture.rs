@@ -1,11 +1,12 @@
-//! Taking an image of this process when the agent asks for one: by signal, or, when the signal comes in the
-//! middle of a provider call, at its end. It must not allocate: the program may be inside its allocator.
+//! Taking an image of this process when the agent asks for one by signal: at the end of the next
+//! provider call, or, when the agent asks again, at once. It must not allocate: the program may be
+//! inside its allocator.
 
 use crate::core::host::Host;
 use crate::core::rank::Rank;
 use crate::process::{self, fatal};
 use crate::sockets::Sockets;
-use crate::{channel, memory, stack};
+use crate::{channel, interrupted, memory, stack};
 use eyrie_image::{FdRole, Mode, Outcome, Request};
 use eyrie_wire::agent::{capture_signal, FromRank, ToRank, MAX_MESSAGE};
 use eyrie_wire::page::What;
@@ -33,22 +34,33 @@ pub fn install() {
     let pmi = std::env::var("PMI_FD").ok().and_then(|v| v.parse().ok());
     PMI_FD.store(pmi.unwrap_or(-1), Ordering::Relaxed);
     stack::for_signals();
+    interrupted::install(capture_signal());
     // SAFETY: all zero is a valid sigaction; the handler has the type that its flags ask for.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
-        action.sa_sigaction = on_signal as extern "C" fn(c_int) as usize;
-        action.sa_flags = libc::SA_RESTART | libc::SA_ONSTACK;
+        action.sa_sigaction = on_signal as *const () as usize;
+        action.sa_flags = libc::SA_RESTART | libc::SA_SIGINFO | libc::SA_ONSTACK;
         libc::sigfillset(&mut action.sa_mask);
         libc::sigaction(capture_signal(), &action, std::ptr::null_mut());
     }
 }
 
-extern "C" fn on_signal(_: c_int) {
+extern "C" fn on_signal(_: c_int, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    let asked_before = PENDING.swap(true, Ordering::Relaxed);
     if process::inside() {
-        PENDING.store(true, Ordering::Relaxed);
         return;
     }
-    take();
+    // SAFETY: the thread's errno, which the interrupted code may be about to read.
+    let errno = unsafe { *libc::__errno_location() };
+    if asked_before {
+        PENDING.store(false, Ordering::Relaxed);
+        take();
+    }
+    // SAFETY: the context is the kernel's; the errno as above.
+    unsafe {
+        interrupted::go_on(context);
+        *libc::__errno_location() = errno;
+    }
 }
 
 /// Takes the image that was asked for during a provider call.
@@ -71,10 +83,15 @@ fn take() {
 fn take_image(rank: &mut Rank<Sockets>, image: u64, sync: bool, out: OwnedFd) {
     let start = Instant::now();
     let refuse = |reason: &str| channel::tell(&FromRank::Refused { image, reason });
+    let starter_pid = channel::agent_pid();
+    if starter_pid == 0 {
+        return refuse("it is in another namespace of process ids than its agent");
+    }
     if !rank.settled(SETTLE_TIMEOUT) {
         return refuse("large messages are still on their way to a router");
     }
     let (clock, position) = (rank.clock(), rank.rsn());
+    let taken_ns = interrupted::monotonic_ns();
     channel::tell(&FromRank::Still { image, clock, position });
     if !await_go() {
         return refuse("the agent has not read the rank's output in time");
@@ -100,6 +117,7 @@ fn take_image(rank: &mut Rank<Sockets>, image: u64, sync: bool, out: OwnedFd) {
         exclude: &[memory::PAGE_STRETCH],
         fds: &fds[..n],
         meta: &[],
+        starter_pid,
     };
     // SAFETY: the provider's state bears being continued elsewhere: `come_back` makes it a dropped connection.
     match without_pipe_signal(|| unsafe { eyrie_image::capture(&request) }) {
@@ -123,6 +141,7 @@ fn take_image(rank: &mut Rank<Sockets>, image: u64, sync: bool, out: OwnedFd) {
         Outcome::Restored => {
             // The descriptor is not open here.
             std::mem::forget(out);
+            interrupted::clock_jumped(interrupted::monotonic_ns() - taken_ns);
             come_back(rank);
         }
     }

@@ -24,6 +24,18 @@ pub fn descriptor() -> RawFd {
     AGENT_FD.load(Ordering::Relaxed)
 }
 
+/// The agent's process, which has started this one; 0 when the kernel does not say.
+pub fn agent_pid() -> i32 {
+    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len = size_of_val(&peer) as libc::socklen_t;
+    // SAFETY: structure and length live through the call.
+    unsafe {
+        let at = (&raw mut peer).cast();
+        libc::getsockopt(descriptor(), libc::SOL_SOCKET, libc::SO_PEERCRED, at, &mut len);
+    }
+    peer.pid
+}
+
 /// Sends one message. Allocates nothing; a dead agent takes this process with it anyway.
 pub fn tell(message: &FromRank) {
     let mut buf = [0u8; MAX_MESSAGE];

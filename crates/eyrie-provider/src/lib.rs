@@ -5,6 +5,7 @@ mod capture;
 mod channel;
 mod core;
 mod identity;
+mod interrupted;
 mod memory;
 mod ofi;
 mod process;

@@ -3,26 +3,52 @@
 use crate::descriptors::Table;
 use crate::fail::{self, malformed};
 use crate::format::*;
-use crate::image::{Image, Input};
+use crate::holes::data_runs;
+use crate::image::{Arena, Image, Input, List};
 use crate::place::Node;
-use crate::stream::Kind;
+use crate::stream::{Kind, MAX_PAYLOAD};
 use crate::sys::{self, nr};
 
 /// Where content for shared files waits until the whole image has been read.
 const STAGING_START: u64 = WINDOW_START + (1 << 38);
 
+/// What waits there is kept track of in stretches of this length: a record is no longer.
+const STRETCH: u64 = MAX_PAYLOAD as u64;
+const STRETCHES: usize = ((WINDOW_END - STAGING_START) / STRETCH) as usize;
+
+/// Most runs of guard pages; of one page each they need as many mappings in the kernel.
+const GUARDS_MAX: usize = 1 << 17;
+
 /// The address space under construction.
 pub struct Memory {
     staging_end: u64,
+    /// A bit for each stretch of the staging that has got content.
+    staged: &'static mut [u64; STRETCHES / 64],
+    /// Guard pages: where, and how many bytes.
+    guards: List<(u64, u64)>,
+    /// A mapping whose memory policy this node does not allow, and why.
+    lost_policy: Option<(u64, i32)>,
 }
+
+struct Room(core::cell::UnsafeCell<[u64; STRETCHES / 64]>);
+// SAFETY: there is one thread.
+unsafe impl Sync for Room {}
+static STAGED: Room = Room(core::cell::UnsafeCell::new([0; STRETCHES / 64]));
 
 impl Memory {
     /// Clears the address space and maps everything but the kernel's own mappings.
-    pub fn build(image: &Image, table: &Table, node: &Node) -> Memory {
+    pub fn build(image: &Image, table: &Table, node: &Node, arena: &mut Arena) -> Memory {
         node.clear_out();
-        let mut memory = Memory { staging_end: STAGING_START };
+        // SAFETY: called once, so this is the only reference.
+        let staged = unsafe { &mut *STAGED.0.get() };
+        let guards = List::new(arena, GUARDS_MAX);
+        let mut memory = Memory { staging_end: STAGING_START, staged, guards, lost_policy: None };
         for m in image.mappings.iter().filter(|m| m.flags & map_flag::SPECIAL == 0) {
             map(image, table, m);
+            // Before the pages come.
+            if let Err(errno) = set_policy(m) {
+                memory.lost_policy = Some((m.start, errno));
+            }
             if is_staged(image, m) {
                 let len = m.end - m.start;
                 let flags = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | sys::MAP_NORESERVE;
@@ -46,6 +72,13 @@ impl Memory {
                 Kind::Pages if record.flags & PAGES_OF_OBJECT != 0 => {
                     self.read_file_piece(image, table, input, record.a, record.b, record.len)
                 }
+                Kind::Pages if record.flags & PAGES_GUARD != 0 => {
+                    let aligned = (record.a | record.b) % sys::PAGE as u64 == 0;
+                    if !aligned || record.b == 0 || image.mapping_at(record.a, record.b).is_none() {
+                        malformed("guard pages outside its mappings");
+                    }
+                    self.guards.push((record.a, record.b));
+                }
                 Kind::Pages => {
                     let Some(m) = image.mapping_at(record.a, record.len) else {
                         malformed("a page lies outside its mappings")
@@ -54,6 +87,10 @@ impl Memory {
                         malformed("a page lies in a mapping that has none");
                     }
                     let to = self.destination(image, m) + (record.a - m.start);
+                    if is_staged(image, m) {
+                        self.mark(to);
+                        self.mark(to + record.len - 1);
+                    }
                     // SAFETY: within a mapping we made, or its staging.
                     unsafe { input.content(to as usize, record.len as usize) };
                 }
@@ -64,6 +101,12 @@ impl Memory {
                 _ => malformed("a record stands where it may not"),
             }
         }
+    }
+
+    /// Notes that the stretch of the staging around an address has got content.
+    fn mark(&mut self, address: u64) {
+        let stretch = ((address - STAGING_START) / STRETCH) as usize;
+        self.staged[stretch / 64] |= 1 << (stretch % 64);
     }
 
     /// Where the content of a mapping goes while the stream is read.
@@ -87,7 +130,7 @@ impl Memory {
     ) {
         let known = image.objects.get(object as usize);
         let fits = known.is_some_and(|o| {
-            o.record.kind == object_kind::MEMORY
+            !matches!(o.record.kind, object_kind::FILE | object_kind::SHARED_FILE)
                 && offset.checked_add(len).is_some_and(|end| end <= o.record.size)
         });
         if !fits || len == 0 {
@@ -107,14 +150,17 @@ impl Memory {
         }
     }
 
+    /// Maps new files in /dev/shm once more, which have their names now.
+    pub fn map_named(&self, image: &Image, table: &Table) {
+        let shm = image.mappings.iter().filter(|m| is_shm(image, m));
+        shm.for_each(|m| map(image, table, m));
+    }
+
     /// Final contents of shared files, protections, advice; the kernel's mappings to their places.
     pub fn commit(&self, image: &Image, table: &Table, node: &Node) {
         for m in image.mappings.iter().filter(|m| m.flags & map_flag::SPECIAL == 0) {
-            if is_shm(image, m) {
-                map(image, table, m); // the same file, under its name now
-            }
             if is_staged(image, m) {
-                self.copy_staged(image, m);
+                self.copy_staged(image, table, m);
             }
             let len = (m.end - m.start) as usize;
             if working_prot(m) != m.prot {
@@ -125,28 +171,77 @@ impl Memory {
                     fail::kernel("protecting memory", errno);
                 }
             }
+        }
+        if let Some((start, errno)) = self.lost_policy {
+            let errno = fail::Errno(errno);
+            fail::note(format_args!("memory policies are lost, as that at {start:#x}: {errno}"));
+        }
+        for (start, len) in self.guards.as_slice() {
+            // SAFETY: pages without content, in mappings of ours that are not locked yet.
+            let made =
+                unsafe { sys::madvise(*start as usize, *len as usize, sys::MADV_GUARD_INSTALL) };
+            if let Err(errno) = made {
+                fail::kernel("making guard pages", errno);
+            }
+        }
+        for m in image.mappings.iter().filter(|m| m.flags & map_flag::SPECIAL == 0) {
             advise_late(m);
+            if m.flags & map_flag::SEALED != 0 {
+                let len = (m.end - m.start) as usize;
+                // SAFETY: only numbers; nothing of it changes any more.
+                if let Err(errno) = unsafe { sys::call3(nr::MSEAL, m.start as usize, len, 0) } {
+                    fail::kernel("sealing memory", errno);
+                }
+            }
         }
         node.put_back(image);
     }
 
-    fn copy_staged(&self, image: &Image, m: &Mapping) {
+    /// Gives the mapped range of a file its content: where the file has some now, and where the
+    /// image has some. Holes of both stay holes.
+    fn copy_staged(&self, image: &Image, table: &Table, m: &Mapping) {
         let size = image.objects[m.object as usize].record.size;
         // Behind the last page of the file there is nothing to write to.
         let len =
             (m.end - m.start).min(size.saturating_sub(m.offset).next_multiple_of(sys::PAGE as u64));
         let from = self.destination(image, m);
-        // SAFETY: both are mapped for that length, and the file is at least that long.
-        unsafe {
-            core::ptr::copy_nonoverlapping(from as *const u8, m.start as *mut u8, len as usize)
+        let copy = |at: u64, len: u64| {
+            // SAFETY: both are mapped for that length, and the file is at least that long.
+            unsafe {
+                let (from, to) = ((from + at) as *const u8, (m.start + at) as *mut u8);
+                core::ptr::copy_nonoverlapping(from, to, len as usize)
+            };
         };
+        let page = sys::PAGE as u64;
+        let (start, end) = (m.offset, m.offset + len);
+        let _ = data_runs(table.object(m.object), start, end, |from, to| {
+            let (from, to) = ((from - start) / page * page, to - start);
+            copy(from, to.next_multiple_of(page).min(len) - from);
+            Ok(())
+        });
+        let mut at = 0;
+        while at < len {
+            let stretch = (from + at - STAGING_START) / STRETCH;
+            let next = ((stretch + 1) * STRETCH - (from - STAGING_START)).min(len);
+            if self.staged[stretch as usize / 64] & 1 << (stretch % 64) != 0 {
+                for at in (at..next).step_by(sys::PAGE) {
+                    // SAFETY: a page of the staging.
+                    let words =
+                        unsafe { core::slice::from_raw_parts((from + at) as *const u64, 512) };
+                    if words.iter().any(|word| *word != 0) {
+                        copy(at, page);
+                    }
+                }
+            }
+            at = next;
+        }
     }
 }
 
 /// Content of a writable shared file on a disk must not reach it before the trailer.
 fn is_staged(image: &Image, m: &Mapping) -> bool {
     m.object != NO_OBJECT
-        && m.flags & map_flag::HAS_PAGES != 0
+        && m.flags & map_flag::WHOLE != 0
         && m.flags & map_flag::SHARED != 0
         && image.objects[m.object as usize].record.kind == object_kind::SHARED_FILE
 }
@@ -159,7 +254,7 @@ fn is_shm(image: &Image, m: &Mapping) -> bool {
 
 /// Protection while pages are read in.
 fn working_prot(m: &Mapping) -> u32 {
-    if m.flags & map_flag::HAS_PAGES != 0 {
+    if m.flags & (map_flag::HAS_PAGES | map_flag::WHOLE) != 0 {
         m.prot | sys::PROT_READ | sys::PROT_WRITE
     } else {
         m.prot
@@ -233,6 +328,17 @@ fn map(image: &Image, table: &Table, m: &Mapping) {
     }
 }
 
+/// Where the pages of a mapping are to lie.
+fn set_policy(m: &Mapping) -> Result<(), i32> {
+    if m.memory_policy == UNKNOWN {
+        return Ok(());
+    }
+    let (start, len) = (m.start as usize, (m.end - m.start) as usize);
+    let nodes = &raw const m.memory_nodes as usize;
+    // SAFETY: the kernel reads a word.
+    unsafe { sys::call6(nr::MBIND, start, len, m.memory_policy as usize, nodes, 65, 0).map(|_| ()) }
+}
+
 fn advise(m: &Mapping, bit: u32, what: usize) {
     if m.advice & bit != 0 {
         // SAFETY: none of the advice given drops content. A kernel that knows one not does without.
@@ -252,7 +358,12 @@ fn advise_late(m: &Mapping) {
         advise(m, bit, what);
     }
     if m.advice & advice::LOCKED != 0 {
-        // SAFETY: locking changes no content; beyond the limit the memory stays unlocked.
-        let _ = unsafe { sys::call3(nr::MLOCK, m.start as usize, (m.end - m.start) as usize, 0) };
+        // SAFETY: locking changes no content.
+        let locked =
+            unsafe { sys::call3(nr::MLOCK, m.start as usize, (m.end - m.start) as usize, 0) };
+        if let Err(e) = locked {
+            let (start, e) = (m.start, fail::Errno(e));
+            fail::note(format_args!("the memory at {start:#x} is not locked: {e}"));
+        }
     }
 }

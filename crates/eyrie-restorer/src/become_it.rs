@@ -1,8 +1,8 @@
-//! The last steps: the kernel's state of the process, then its registers. Past the descriptors
-//! nothing can be reported any more, so what can fail comes first.
+//! The last steps: the kernel's state of the process, then its registers. Once the working
+//! descriptors are closed nothing can be reported any more, so what can fail comes first.
 
 use crate::descriptors::Table;
-use crate::fail::{self, Bytes, Errno};
+use crate::fail::{self, Errno};
 use crate::format::*;
 use crate::image::Image;
 use crate::sys::{self, nr};
@@ -13,23 +13,21 @@ pub fn parent() -> usize {
     unsafe { sys::call3(nr::GETPPID, 0, 0, 0) }.unwrap_or(0)
 }
 
-pub fn change_directory(image: &Image) {
-    // SAFETY: the path ends in a NUL.
-    if let Err(e) = unsafe { sys::call3(nr::CHDIR, image.cwd.as_ptr() as usize, 0, 0) } {
-        fail::now(
-            exit::FILE,
-            format_args!("{}: the working directory: {}", Bytes(image.cwd), Errno(e)),
-        );
-    }
-}
-
 /// Becomes the process.
-pub fn become_it(image: &Image, table: &mut Table, parent_before: usize) -> ! {
+pub fn become_it(image: &Image, table: &Table, parent_before: usize) -> ! {
     let c = image.context;
     set_memory_layout(c);
-    table.put_in_place(image);
+    set_register_state(c);
     set_process(c);
+    set_scheduling(c);
+    set_settings(c);
     set_thread(c);
+    // After the actions: setting one to "ignore" drops what is pending.
+    for info in image.pending {
+        if let Err(errno) = sys::queue_signal(info) {
+            fail::kernel("queueing the pending signals", errno);
+        }
+    }
     if c.parent_death_signal != 0 {
         // SAFETY: integers only.
         let _ = unsafe {
@@ -129,9 +127,138 @@ fn set_process(c: &Context) {
             let _ = sys::call3(nr::PRCTL, sys::PR_SET_DUMPABLE, c.dumpable as usize, 0);
         }
         if c.thp_disable != 0 {
-            let _ = sys::call6(nr::PRCTL, sys::PR_SET_THP_DISABLE, 1, 0, 0, 0, 0);
+            // Newer kernels tell exceptions beside the first bit.
+            let exceptions = (c.thp_disable & !1) as usize;
+            let _ = sys::call6(nr::PRCTL, sys::PR_SET_THP_DISABLE, 1, exceptions, 0, 0, 0);
         }
         let _ = sys::call3(nr::UMASK, c.umask as usize, 0, 0);
+    }
+}
+
+/// Parts of the register state that a process gets only when it asks for them: before its signal
+/// stack is set, which must have room for them.
+fn set_register_state(c: &Context) {
+    let mut here = 0u64;
+    // SAFETY: the word is ours; the rest are numbers.
+    unsafe {
+        let at = &raw mut here as usize;
+        let _ = sys::call3(nr::ARCH_PRCTL, sys::ARCH_GET_XCOMP_PERM, at, 0);
+        for part in (0..64).filter(|part| c.register_state & !here & 1 << part != 0) {
+            if let Err(e) = sys::call3(nr::ARCH_PRCTL, sys::ARCH_REQ_XCOMP_PERM, part, 0) {
+                fail::kernel("asking for the processor's whole register state", e);
+            }
+        }
+    }
+}
+
+/// On which nodes memory lies: to be set before there is any, and once more when there is something
+/// to say.
+pub fn set_memory_policy(c: &Context) -> Result<(), i32> {
+    if c.memory_policy == 0 {
+        return Ok(());
+    }
+    let (mode, nodes) = (c.memory_policy as usize, &raw const c.memory_nodes as usize);
+    // SAFETY: the kernel reads a word.
+    unsafe { sys::call3(nr::SET_MEMPOLICY, mode, nodes, 65).map(|_| ()) }
+}
+
+/// Settings of the process. What a kernel does not know it did not have.
+fn set_settings(c: &Context) {
+    let set = |what: usize, a: usize, b: usize| {
+        // SAFETY: only numbers.
+        unsafe { sys::call6(nr::PRCTL, what, a, b, 0, 0, 0) }
+    };
+    if let Err(e) = set_memory_policy(c) {
+        fail::note(format_args!("its memory policy is lost: {}", Errno(e)));
+    }
+    if c.tsc != 0 {
+        let _ = set(sys::PR_SET_TSC, c.tsc as usize, 0);
+    }
+    const MCE_KILL_SET: usize = 1;
+    if c.memory_failure != UNKNOWN {
+        let _ = set(sys::PR_MCE_KILL, MCE_KILL_SET, c.memory_failure as usize);
+    }
+    const PER_PROCESS: u32 = 1;
+    for (kind, state) in c.speculation.iter().enumerate() {
+        if state & PER_PROCESS != 0 {
+            let state = (state & !PER_PROCESS) as usize;
+            // SAFETY: only numbers.
+            let _ = unsafe {
+                sys::call6(nr::PRCTL, sys::PR_SET_SPECULATION_CTRL, kind, state, 0, 0, 0)
+            };
+        }
+    }
+    // SAFETY: only numbers.
+    unsafe {
+        for command in (0..32).map(|bit| c.membarrier & 1 << bit).filter(|command| *command != 0) {
+            let _ = sys::call3(nr::MEMBARRIER, command as usize, 0, 0);
+        }
+        if c.lock_future != 0 {
+            if let Err(e) = sys::call3(nr::MLOCKALL, c.lock_future as usize, 0, 0) {
+                fail::note(format_args!("it does not lock its future memory: {}", Errno(e)));
+            }
+        }
+        if c.mdwe != 0 {
+            let _ = set(sys::PR_SET_MDWE, c.mdwe as usize, 0);
+        }
+        let _ = sys::call3(nr::PERSONALITY, c.personality as usize, 0, 0);
+    }
+    if c.coredump_filter != UNKNOWN {
+        write_number(b"/proc/self/coredump_filter\0", i64::from(c.coredump_filter));
+    }
+    if c.scheduling & scheduling::OOM_SCORE != 0 {
+        write_number(b"/proc/self/oom_score_adj\0", i64::from(c.oom_score));
+    }
+    if c.no_new_privs == 1 {
+        let _ = set(sys::PR_SET_NO_NEW_PRIVS, 1, 0);
+    }
+}
+
+/// Writes a setting that has a file; what is not allowed here stays as it is.
+fn write_number(path: &[u8], number: i64) {
+    use core::fmt::Write;
+    struct Text([u8; 24], usize);
+    impl Write for Text {
+        fn write_str(&mut self, text: &str) -> core::fmt::Result {
+            let end = self.1 + text.len();
+            self.0.get_mut(self.1..end).ok_or(core::fmt::Error)?.copy_from_slice(text.as_bytes());
+            self.1 = end;
+            Ok(())
+        }
+    }
+    let mut text = Text([0; 24], 0);
+    let _ = write!(text, "{number}");
+    if let Ok(fd) = sys::open(path, sys::O_WRONLY | sys::O_CLOEXEC, 0) {
+        let _ = sys::write(fd, &text.0[..text.1]);
+        sys::close(fd);
+    }
+}
+
+/// What the process had changed since it was started, as far as this node allows.
+fn set_scheduling(c: &Context) {
+    const PROCESS: usize = 1;
+    let changed = |what: u32| c.scheduling & what != 0;
+    // SAFETY: the kernel reads what it is given and changes a setting of this process.
+    unsafe {
+        if changed(scheduling::AFFINITY) {
+            let (len, at) = (core::mem::size_of_val(&c.affinity), c.affinity.as_ptr() as usize);
+            if sys::call3(nr::SCHED_SETAFFINITY, 0, len, at).is_err() {
+                fail::note(format_args!("none of the processors that it was bound to is here"));
+            }
+        }
+        if changed(scheduling::POLICY) {
+            let at = c.sched_attr.as_ptr() as usize;
+            if let Err(e) = sys::call3(nr::SCHED_SETATTR, 0, at, 0) {
+                let e = Errno(e);
+                fail::note(format_args!("its scheduling policy and nice value are lost: {e}"));
+            }
+        }
+        if changed(scheduling::IO_PRIORITY) {
+            if let Err(e) = sys::call3(nr::IOPRIO_SET, PROCESS, 0, c.io_priority as usize) {
+                fail::note(format_args!("its io priority is lost: {}", Errno(e)));
+            }
+        }
+        let _ = sys::call3(nr::PRCTL, sys::PR_SET_TIMERSLACK, c.timer_slack_ns as usize, 0);
     }
 }
 
@@ -163,14 +290,14 @@ fn set_thread(c: &Context) {
     }
 }
 
-/// Soft limits as they were, as far as the hard limits here allow.
+/// Limits as they were, as far as the hard limits here allow.
 fn set_limits(c: &Context) {
     for (i, limit) in c.rlimits.iter().enumerate() {
         let mut here = [0u64; 2];
         // SAFETY: struct rlimit64 is two words.
         unsafe {
             if sys::call6(nr::PRLIMIT64, 0, i, 0, here.as_mut_ptr() as usize, 0, 0).is_ok() {
-                let wanted = [limit[0].min(here[1]), here[1]];
+                let wanted = [limit[0].min(here[1]), limit[1].min(here[1])];
                 let _ = sys::call6(nr::PRLIMIT64, 0, i, wanted.as_ptr() as usize, 0, 0, 0);
             }
         }

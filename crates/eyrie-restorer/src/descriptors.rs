@@ -1,10 +1,13 @@
 //! Objects and descriptors: opened before anything is decided, changed (cut, replaced, put in
 //! their places) only after the trailer has been read.
 
-use crate::fail::{self, Bytes, Errno, ERROR_FD};
+use crate::fail::{self, Errno, ERROR_FD};
+use crate::files::{self, error as file_error, Finder, Missing, Name};
 use crate::fingerprint::build_id;
 use crate::format::*;
+use crate::gone;
 use crate::image::{Image, Input};
+use crate::link::Link;
 use crate::sys::{self, nr};
 use core::sync::atomic::Ordering;
 
@@ -13,6 +16,9 @@ pub struct Table {
     /// First working number.
     base: i32,
     slots: [i32; SLOTS_MAX],
+    finder: Finder,
+    /// The working directory; -1 when it was removed.
+    cwd: i32,
     /// Per object, -1 where nothing is open.
     objects: &'static mut [i32],
     /// Per descriptor of the image.
@@ -26,10 +32,6 @@ unsafe impl<const N: usize> Sync for Room<N> {}
 static OBJECT_ROOM: Room<32768> = Room(core::cell::UnsafeCell::new([0; 32768]));
 static DESCRIPTOR_ROOM: Room<65536> = Room(core::cell::UnsafeCell::new([0; 65536]));
 
-fn file_error(path: &[u8], what: core::fmt::Arguments) -> ! {
-    fail::now(exit::FILE, format_args!("{}: {what}", Bytes(path)))
-}
-
 impl Table {
     /// Opens all the image needs. `input` and `slots` move out of the way first.
     pub fn open(image: &Image, input: &mut Input, slots: &[i32; SLOTS_MAX]) -> Table {
@@ -39,15 +41,24 @@ impl Table {
         let mut table = Table {
             base: image.highest_descriptor().max(9) + 1,
             slots: [-1; SLOTS_MAX],
+            finder: Finder::new(image, &[-1; SLOTS_MAX]),
+            cwd: -1,
             objects: &mut objects[..image.objects.len()],
             descriptors: &mut descriptors[..image.descriptors.len()],
         };
         table.make_room(input, slots);
+        table.finder = Finder::new(image, &table.slots);
         for i in 0..image.objects.len() {
             table.objects[i] = table.open_object(image, i);
         }
         for i in 0..image.descriptors.len() {
             table.descriptors[i] = table.open_descriptor(image, i);
+        }
+        if image.context.cwd_gone == 0 {
+            let flags = sys::O_PATH | sys::O_DIRECTORY | sys::O_CLOEXEC;
+            table.cwd = table
+                .raise(Ok(table.directory(image.cwd, &image.context.cwd, flags)))
+                .unwrap_or_else(|e| fail::kernel("making a descriptor", e));
         }
         table
     }
@@ -100,20 +111,36 @@ impl Table {
 
     fn open_object(&self, image: &Image, index: usize) -> i32 {
         let object = &image.objects[index];
-        let r = &object.record;
-        let access = match r.kind {
-            object_kind::FILE => sys::O_RDONLY,
-            object_kind::SHARED_FILE => sys::O_RDWR,
-            object_kind::SHM_FILE => return self.new_shared_file(object.path, r),
+        let (r, path) = (&object.record, object.path);
+        let found = match r.kind {
+            object_kind::FILE => self.find_mapped(path, r),
+            object_kind::SHARED_FILE => {
+                self.finder.open(path, &r.identity, sys::O_RDWR | sys::O_CLOEXEC)
+            }
+            object_kind::SHM_FILE => return self.new_shared_file(path, r),
+            object_kind::UNLINKED => return self.new_unlinked_file(path, r),
             _ => return self.new_memory(r),
         };
-        let fd = self
-            .raise(sys::open(object.path, access | sys::O_CLOEXEC, 0))
-            .unwrap_or_else(|e| file_error(object.path, format_args!("{}", Errno(e))));
-        if r.kind == object_kind::FILE {
-            self.check_same(object.path, fd, r);
+        self.raise(found.map_err(|why| files::missing(path, why)))
+            .unwrap_or_else(|e| file_error(path, format_args!("{}", Errno(e))))
+    }
+
+    /// A file mapped for its content: that very file, or one that is proven to be the same.
+    fn find_mapped(&self, path: &[u8], r: &Object) -> Result<i32, Missing> {
+        let flags = sys::O_RDONLY | sys::O_CLOEXEC;
+        if let Ok(fd) = sys::open(path, flags, 0) {
+            let same = self.finder.is(fd, &r.identity) || !self.finder.same_boot;
+            if same || (r.build_id != 0 && build_id_of(fd) == r.build_id) {
+                self.check_same(path, fd, r);
+                return Ok(fd);
+            }
+            sys::close(fd);
         }
-        fd
+        let found = self.finder.open(path, &r.identity, flags);
+        if let Ok(fd) = found {
+            self.check_same(path, fd, r);
+        }
+        found
     }
 
     /// A mapped file must be what it was: same size, and same time of change or same build id.
@@ -129,32 +156,39 @@ impl Table {
         if st.mtime == [r.mtime_s, r.mtime_ns] {
             return;
         }
-        let mut front = [0u8; 4096];
-        let len = sys::pread(fd, &mut front, 0).unwrap_or(0);
-        if r.build_id == 0 || build_id(&front[..len]) != r.build_id {
+        if r.build_id == 0 || build_id_of(fd) != r.build_id {
             file_error(path, format_args!("a mapped file has changed since the image was taken"));
         }
     }
 
     /// A file in the same directory that has no name yet.
     fn new_shared_file(&self, path: &'static [u8], r: &Object) -> i32 {
-        let slash = path.iter().rposition(|b| *b == b'/').unwrap_or(0);
-        let mut directory = [0u8; PATH_LEN_MAX + 1];
-        directory[..slash].copy_from_slice(&path[..slash]);
-        let flags = sys::O_TMPFILE | sys::O_RDWR | sys::O_CLOEXEC;
-        let fd =
-            self.raise(sys::open(&directory[..slash + 1], flags, r.mode & 0o777)).unwrap_or_else(
-                |e| file_error(path, format_args!("cannot make it anew: {}", Errno(e))),
-            );
+        let made = files::nameless_in(crate::names::directory(path), r.mode);
+        let fd = self.raise(made).unwrap_or_else(|e| {
+            file_error(path, format_args!("cannot make it anew: {}", Errno(e)))
+        });
         self.resize(path, fd, r.size);
         fd
     }
 
+    /// A file without a name in its old directory, or in memory where there can be none.
+    fn new_unlinked_file(&self, directory: &'static [u8], r: &Object) -> i32 {
+        match self.raise(files::nameless_in(&directory[..directory.len() - 1], r.mode)) {
+            Ok(fd) => {
+                self.resize(directory, fd, r.size);
+                fd
+            }
+            Err(_) => self.new_memory(r),
+        }
+    }
+
     fn new_memory(&self, r: &Object) -> i32 {
         const MFD_CLOEXEC: usize = 1;
+        const MFD_ALLOW_SEALING: usize = 2;
+        let flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
         let name = b"eyrie\0";
         // SAFETY: the name ends in a NUL.
-        let made = unsafe { sys::call3(nr::MEMFD_CREATE, name.as_ptr() as usize, MFD_CLOEXEC, 0) };
+        let made = unsafe { sys::call3(nr::MEMFD_CREATE, name.as_ptr() as usize, flags, 0) };
         let fd = self
             .raise(made.map(|fd| fd as i32))
             .unwrap_or_else(|e| fail::kernel("making a memory file", e));
@@ -196,20 +230,31 @@ impl Table {
                 fd
             }
             fd_kind::PATH => {
+                let found = match r.file_type {
+                    sys::S_IFREG => self.finder.open(entry.path, &r.identity, flags),
+                    sys::S_IFDIR => Ok(self.directory(entry.path, &r.identity, flags)),
+                    _ => sys::open(entry.path, flags, 0).map_err(Missing::Errno),
+                };
                 let fd = self
-                    .raise(sys::open(entry.path, flags, 0))
-                    .unwrap_or_else(|e| file_error(entry.path, format_args!("{}", Errno(e))));
+                    .raise(found.map_err(|why| files::missing(entry.path, why)))
+                    .unwrap_or_else(|e| fail_at(e));
                 self.check_descriptor(entry.path, fd, r);
                 fd
             }
-            fd_kind::OBJECT => {
-                let link = Link::new(self.objects[r.arg as usize]);
-                // Here the path is a link of /proc; shm_open asks for O_NOFOLLOW.
-                self.raise(sys::open(link.as_c(), flags & !sys::O_NOFOLLOW, 0))
-                    .unwrap_or_else(|e| fail_at(e))
-            }
-            _ => -1, // DUP: put in place after the one it shares
+            fd_kind::OBJECT => self
+                .raise(Link::new(self.objects[r.arg as usize]).open(flags))
+                .unwrap_or_else(|e| fail_at(e)),
+            _ => -1, // DUP: put in place after the one it shares; GONE_DIRECTORY: made by `commit`
         }
+    }
+
+    /// Opens a directory: that very one, or on another node the one of the same path.
+    fn directory(&self, path: &[u8], wanted: &Identity, flags: u32) -> i32 {
+        let found = match self.finder.open(path, wanted, flags) {
+            Err(_) if !self.finder.same_boot => sys::open(path, flags, 0).map_err(Missing::Errno),
+            found => found,
+        };
+        found.unwrap_or_else(|why| files::missing(path, why))
     }
 
     fn check_descriptor(&self, path: &[u8], fd: i32, r: &Descriptor) {
@@ -231,12 +276,41 @@ impl Table {
         self.objects[index as usize]
     }
 
-    /// Changes files: cuts those the process was appending to, gives new shared files their names,
-    /// sets offsets.
-    pub fn commit(&mut self, image: &Image) {
+    /// Gives files their names, removed directories their places; from here on the process is where
+    /// it was. Nothing of it takes content from anybody.
+    pub fn settle_names(&mut self, image: &Image) {
+        self.change_directory(image);
         self.name_shared_files(image);
+        self.give_back_names(image);
         for (i, entry) in image.descriptors.iter().enumerate() {
-            let (fd, r) = (self.descriptors[i], &entry.record);
+            let r = &entry.record;
+            if r.kind == fd_kind::GONE_DIRECTORY {
+                let path = &entry.path[..entry.path.len() - 1];
+                self.descriptors[i] = self
+                    .raise(Ok(gone::open(path, reopen_flags(r.open_flags))))
+                    .unwrap_or_else(|e| fail::kernel("making a descriptor", e));
+            }
+        }
+        for (i, object) in image.objects.iter().enumerate() {
+            let (r, fd) = (&object.record, self.objects[i]);
+            if r.kind == object_kind::SHARED_FILE {
+                let now = sys::fstat(fd).map_or(0, |st| st.size as u64);
+                if now < r.size {
+                    self.resize(object.path, fd, r.size);
+                }
+            }
+            if r.kind == object_kind::MEMORY && r.seals != 0 {
+                if let Err(e) = sys::fcntl(fd, sys::F_ADD_SEALS, r.seals as usize) {
+                    fail::kernel("sealing a memory file", e);
+                }
+            }
+        }
+    }
+
+    /// Cuts the files that the process was appending to, and sets offsets.
+    pub fn cut_and_seek(&self, image: &Image) {
+        for entry in image.descriptors {
+            let (fd, r) = (entry.record.fd, &entry.record);
             if !matches!(r.kind, fd_kind::PATH | fd_kind::OBJECT) {
                 continue;
             }
@@ -246,18 +320,92 @@ impl Table {
                     self.resize(entry.path, fd, r.size);
                 }
             }
-            if r.offset > 0 {
+            // Also to the start: content may have been looked for through this descriptor.
+            let seeks = r.file_type == sys::S_IFREG || r.offset > 0;
+            if seeks && r.open_flags & sys::O_PATH == 0 {
                 if let Err(e) = sys::lseek(fd, r.offset as i64, 0) {
                     file_error(entry.path, format_args!("cannot seek in it: {}", Errno(e)));
                 }
             }
         }
+    }
+
+    /// Goes where the process was. `..` of a directory that was removed is where it was.
+    fn change_directory(&self, image: &Image) {
+        let path = &image.cwd[..image.cwd.len() - 1];
+        let fd = match self.cwd {
+            -1 => gone::open(path, sys::O_PATH | sys::O_CLOEXEC),
+            fd => fd,
+        };
+        // SAFETY: only a descriptor.
+        if let Err(e) = unsafe { sys::call3(nr::FCHDIR, fd as usize, 0, 0) } {
+            file_error(path, format_args!("the working directory: {}", Errno(e)));
+        }
+        sys::close(fd);
+    }
+
+    /// Gives files that the process was writing the names again that they had.
+    fn give_back_names(&mut self, image: &Image) {
         for (i, object) in image.objects.iter().enumerate() {
             if object.record.kind == object_kind::SHARED_FILE {
-                let now = sys::fstat(self.objects[i]).map_or(0, |st| st.size as u64);
-                if now < object.record.size {
-                    self.resize(object.path, self.objects[i], object.record.size);
+                // A copy would not be what is mapped: such a file without a name stays without.
+                let st = sys::fstat(self.objects[i]);
+                if st.is_ok_and(|st| st.nlink > 0) {
+                    let _ = files::give_back_name(object.path, self.objects[i], None);
                 }
+            }
+        }
+        // What has a name now may be a file of the same process, which gives it up when it gets its
+        // own one back: a log that was turned over twice.
+        let mut turns = 0..image.descriptors.len();
+        while turns.next().is_some() && self.give_back_names_of_descriptors(image, false) {}
+        self.give_back_names_of_descriptors(image, true);
+    }
+
+    /// Returns whether a name was given back. `last`: says so where one cannot be.
+    fn give_back_names_of_descriptors(&mut self, image: &Image, last: bool) -> bool {
+        let mut given = false;
+        for (i, entry) in image.descriptors.iter().enumerate() {
+            let r = &entry.record;
+            let mapped = image.objects.iter().any(|o| {
+                o.record.kind == object_kind::SHARED_FILE && o.record.identity == r.identity
+            });
+            if r.kind != fd_kind::PATH || !owns_name(r) || mapped {
+                continue;
+            }
+            let len = owns_tail(r).then_some(r.size);
+            match files::give_back_name(entry.path, self.descriptors[i], len) {
+                Name::Kept => {}
+                Name::Settled => given = true,
+                Name::Occupied if last => files::leave_name(
+                    entry.path,
+                    self.descriptors[i],
+                    format_args!("leads to another file by now, which others have open"),
+                ),
+                Name::Refused(e) if last => files::leave_name(
+                    entry.path,
+                    self.descriptors[i],
+                    format_args!("cannot have its name again ({})", Errno(e)),
+                ),
+                Name::Occupied | Name::Refused(_) => {}
+                Name::Copied => {
+                    given = true;
+                    self.open_copy(image, &r.identity, entry.path);
+                }
+            }
+        }
+        given
+    }
+
+    /// Opens a file anew, by the name that its copy has got, for all descriptors it had.
+    fn open_copy(&mut self, image: &Image, identity: &Identity, path: &[u8]) {
+        for (i, entry) in image.descriptors.iter().enumerate() {
+            let r = &entry.record;
+            if r.kind == fd_kind::PATH && r.identity == *identity {
+                sys::close(self.descriptors[i]);
+                self.descriptors[i] = self
+                    .raise(sys::open(path, reopen_flags(r.open_flags), 0))
+                    .unwrap_or_else(|e| file_error(path, format_args!("{}", Errno(e))));
             }
         }
     }
@@ -273,7 +421,9 @@ impl Table {
         };
         for i in (0..image.objects.len()).filter(|i| shared(*i)) {
             let path = image.objects[i].path;
-            give_name(self.objects[i], path);
+            files::give_name(self.objects[i], path).unwrap_or_else(|e| {
+                file_error(path, format_args!("cannot make it anew: {}", Errno(e)))
+            });
             self.objects[i] = open(self, path, sys::O_RDWR);
         }
         for (i, entry) in image.descriptors.iter().enumerate() {
@@ -285,7 +435,8 @@ impl Table {
         }
     }
 
-    /// Puts every descriptor at its number and closes all working ones.
+    /// Puts every descriptor at its number. Of a file that has locks nothing else stays open: its
+    /// object is that descriptor from here on.
     pub fn put_in_place(&mut self, image: &Image) {
         for (i, entry) in image.descriptors.iter().enumerate() {
             let r = &entry.record;
@@ -300,6 +451,20 @@ impl Table {
             if r.kind == fd_kind::SLOT && r.arg >= 3 {
                 let wanted = r.open_flags & sys::O_NONBLOCK;
                 let _ = sys::fcntl(r.fd, sys::F_SETFL, wanted as usize);
+            }
+        }
+        for (i, entry) in image.descriptors.iter().enumerate() {
+            // Several may have come from one slot.
+            if entry.record.kind != fd_kind::SLOT && self.descriptors[i] >= self.base {
+                sys::close(self.descriptors[i]);
+            }
+        }
+        for entry in image.descriptors.iter().filter(|e| e.record.locks > 0) {
+            for (i, object) in image.objects.iter().enumerate() {
+                if object.record.identity == entry.record.identity && self.objects[i] >= self.base {
+                    sys::close(self.objects[i]);
+                    self.objects[i] = entry.record.fd;
+                }
             }
         }
     }
@@ -326,10 +491,19 @@ fn comes_to_be_alone(fd: i32) -> bool {
 }
 
 /// How to open a file again that has these flags. What F_GETFL reports never holds O_CREAT, O_EXCL
-/// or O_TRUNC in a sound image.
+/// or O_TRUNC in a sound image, but it holds that a file was made without a name (O_TMPFILE).
 fn reopen_flags(open_flags: u32) -> u32 {
     const MAKES_OR_CUTS: u32 = 0o100 | 0o200 | 0o1000;
-    open_flags & !MAKES_OR_CUTS | sys::O_CLOEXEC
+    let made_nameless =
+        if open_flags & sys::O_TMPFILE == sys::O_TMPFILE { sys::O_TMPFILE } else { 0 };
+    open_flags & !MAKES_OR_CUTS & !made_nameless | sys::O_CLOEXEC
+}
+
+/// The ELF build id of an open file.
+fn build_id_of(fd: i32) -> u64 {
+    let mut front = [0u8; 4096];
+    let len = sys::pread(fd, &mut front, 0).unwrap_or(0);
+    build_id(&front[..len])
 }
 
 /// A socket whose other end is gone.
@@ -344,53 +518,4 @@ fn dead_socket(open_flags: u32) -> Result<i32, i32> {
     }
     sys::close(pair[1]);
     Ok(pair[0])
-}
-
-/// `/proc/self/fd/N`.
-struct Link([u8; 32], usize);
-
-impl Link {
-    fn new(fd: i32) -> Link {
-        use core::fmt::Write;
-        let mut link = Link([0; 32], 0);
-        let _ = write!(link, "/proc/self/fd/{fd}");
-        link
-    }
-
-    fn as_c(&self) -> &[u8] {
-        &self.0[..self.1 + 1]
-    }
-}
-
-impl core::fmt::Write for Link {
-    fn write_str(&mut self, text: &str) -> core::fmt::Result {
-        for b in text.bytes() {
-            if self.1 < 31 {
-                self.0[self.1] = b;
-                self.1 += 1;
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Names a file that has none, in place of whatever had the name.
-fn give_name(fd: i32, path: &[u8]) {
-    let link = Link::new(fd);
-    // SAFETY: both paths end in a NUL.
-    let named = unsafe {
-        let _ = sys::call3(nr::UNLINK, path.as_ptr() as usize, 0, 0);
-        sys::call6(
-            nr::LINKAT,
-            sys::AT_FDCWD as usize,
-            link.as_c().as_ptr() as usize,
-            sys::AT_FDCWD as usize,
-            path.as_ptr() as usize,
-            sys::AT_SYMLINK_FOLLOW,
-            0,
-        )
-    };
-    if let Err(e) = named {
-        file_error(path, format_args!("cannot make it anew: {}", Errno(e)));
-    }
 }

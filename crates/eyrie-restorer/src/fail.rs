@@ -26,12 +26,21 @@ impl Write for Line {
 
 /// Prints the reason and exits with `code`.
 pub fn now(code: i32, what: Arguments) -> ! {
+    print(what);
+    sys::exit(code)
+}
+
+/// Prints what the user should know; the restore goes on.
+pub fn note(what: Arguments) {
+    print(what);
+}
+
+fn print(what: Arguments) {
     let mut line = Line { bytes: [0; 512], len: 0 };
     let _ = line.write_str("eyrie-restorer: ");
     let _ = line.write_fmt(what);
     line.bytes[line.len] = b'\n';
     let _ = sys::write(ERROR_FD.load(Ordering::Relaxed), &line.bytes[..line.len + 1]);
-    sys::exit(code)
 }
 
 /// The kernel refused `step`.
@@ -52,6 +61,7 @@ impl core::fmt::Display for Errno {
         let words = match self.0 {
             1 => "operation not permitted",
             2 => "no such file or directory",
+            5 => "input/output error",
             9 => "bad file descriptor",
             12 => "out of memory",
             13 => "permission denied",

@@ -25,6 +25,14 @@ pub struct ObjectEntry {
 pub struct DescriptorEntry {
     pub record: Descriptor,
     pub path: &'static [u8],
+    locks: &'static [u8],
+}
+
+impl DescriptorEntry {
+    pub fn locks(&self) -> impl Iterator<Item = Lock> {
+        let all = self.locks.chunks_exact(core::mem::size_of::<Lock>());
+        all.filter_map(|bytes| Some(take::<Lock>(bytes)?.0))
+    }
 }
 
 /// The description of a process.
@@ -33,6 +41,8 @@ pub struct Image {
     pub context: &'static Context,
     /// Ends in a NUL.
     pub cwd: &'static [u8],
+    /// Pending signals in their order, each a `siginfo_t`.
+    pub pending: &'static [[u8; SIGINFO_LEN]],
     pub mappings: &'static [Mapping],
     pub objects: &'static [ObjectEntry],
     pub descriptors: &'static [DescriptorEntry],
@@ -178,12 +188,12 @@ impl Input {
 }
 
 /// Memory for the description, handed out from the front.
-struct Arena {
+pub struct Arena {
     used: usize,
 }
 
 impl Arena {
-    fn new() -> Arena {
+    pub fn new() -> Arena {
         let flags =
             sys::MAP_PRIVATE | sys::MAP_ANONYMOUS | sys::MAP_NORESERVE | sys::MAP_FIXED_NOREPLACE;
         let prot = sys::PROT_READ | sys::PROT_WRITE;
@@ -229,22 +239,26 @@ impl Arena {
 }
 
 /// A list that grows in the arena.
-struct List<T: 'static> {
+pub struct List<T: 'static> {
     items: &'static mut [T],
     len: usize,
 }
 
 impl<T: Copy> List<T> {
-    fn new(arena: &mut Arena, capacity: usize) -> List<T> {
+    pub fn new(arena: &mut Arena, capacity: usize) -> List<T> {
         List { items: arena.take(capacity), len: 0 }
     }
 
-    fn push(&mut self, item: T) {
+    pub fn push(&mut self, item: T) {
         match self.items.get_mut(self.len) {
             Some(room) => *room = item,
             None => malformed("its description is too long"),
         }
         self.len += 1;
+    }
+
+    pub fn as_slice(&self) -> &[T] {
+        &self.items[..self.len]
     }
 
     fn done(self) -> &'static [T] {
@@ -257,12 +271,11 @@ fn fixed<T: Plain>(payload: &[u8]) -> (T, &[u8]) {
 }
 
 /// Reads all records before the first page.
-pub fn read_description(input: &mut Input) -> Image {
-    let mut arena = Arena::new();
+pub fn read_description(input: &mut Input, arena: &mut Arena) -> Image {
     let room: &'static mut [u8] = arena.take(MAX_PAYLOAD);
-    let mut mappings = List::<Mapping>::new(&mut arena, MAPPINGS_MAX);
-    let mut objects = List::<ObjectEntry>::new(&mut arena, OBJECTS_MAX);
-    let mut descriptors = List::<DescriptorEntry>::new(&mut arena, DESCRIPTORS_MAX);
+    let mut mappings = List::<Mapping>::new(arena, MAPPINGS_MAX);
+    let mut objects = List::<ObjectEntry>::new(arena, OBJECTS_MAX);
+    let mut descriptors = List::<DescriptorEntry>::new(arena, DESCRIPTORS_MAX);
 
     let first = input.header();
     if first.kind != Kind::Header {
@@ -291,14 +304,21 @@ pub fn read_description(input: &mut Input) -> Image {
     }
     let payload = &mut room[..second.len as usize];
     input.payload(payload);
-    let (context, paths) = fixed::<Context>(payload);
-    if paths.len() != context.cwd_len as usize || paths.len() > PATH_LEN_MAX {
+    let (context, rest) = fixed::<Context>(payload);
+    let cwd_len = context.cwd_len as usize;
+    if context.pending as usize > PENDING_MAX
+        || cwd_len > PATH_LEN_MAX
+        || rest.len() != cwd_len + context.pending as usize * SIGINFO_LEN
+    {
         malformed("its context has another length");
     }
+    let (signals, cwd) = rest.split_at(rest.len() - cwd_len);
     if context.auxv_words as usize > AUXV_WORDS {
         malformed("its auxiliary vector is too long");
     }
-    let cwd = arena.path(paths);
+    let cwd = arena.path(cwd);
+    let pending = arena.take::<[u8; SIGINFO_LEN]>(context.pending as usize);
+    pending.as_flattened_mut().copy_from_slice(signals);
     let kept = &mut arena.take::<Context>(1)[0];
     *kept = context;
 
@@ -319,11 +339,18 @@ pub fn read_description(input: &mut Input) -> Image {
                 objects.push(ObjectEntry { record, path: arena.path(path) });
             }
             (Kind::File, FILE_DESCRIPTOR) => {
-                let (record, path) = fixed::<Descriptor>(payload);
-                if path.len() != record.path_len as usize || path.len() > PATH_LEN_MAX {
+                let (record, rest) = fixed::<Descriptor>(payload);
+                let (path_len, locks) = (record.path_len as usize, record.locks as usize);
+                if path_len > PATH_LEN_MAX
+                    || locks > MAX_PAYLOAD
+                    || rest.len() != path_len + locks * core::mem::size_of::<Lock>()
+                {
                     malformed("a descriptor record has another length");
                 }
-                descriptors.push(DescriptorEntry { record, path: arena.path(path) });
+                let (locks, path) = rest.split_at(rest.len() - path_len);
+                let kept = arena.take::<u8>(locks.len());
+                kept.copy_from_slice(locks);
+                descriptors.push(DescriptorEntry { record, path: arena.path(path), locks: kept });
             }
             (Kind::Mapping, _) => {
                 let (mapping, rest) = fixed::<Mapping>(payload);
@@ -339,6 +366,7 @@ pub fn read_description(input: &mut Input) -> Image {
         header,
         context: kept,
         cwd,
+        pending,
         mappings: mappings.done(),
         objects: objects.done(),
         descriptors: descriptors.done(),
@@ -383,7 +411,7 @@ fn validate(image: &Image) {
         last = m.end;
     }
     for o in image.objects {
-        if !(object_kind::FILE..=object_kind::MEMORY).contains(&o.record.kind) {
+        if !(object_kind::FILE..=object_kind::UNLINKED).contains(&o.record.kind) {
             malformed("a file is of an unknown kind");
         }
         if (o.record.kind == object_kind::MEMORY) != (o.path.len() == 1) || o.record.size >> 62 != 0
@@ -397,9 +425,9 @@ fn validate(image: &Image) {
         let ok = match r.kind {
             fd_kind::SLOT => (r.arg as usize) < SLOTS_MAX,
             fd_kind::DROPPED | fd_kind::EVENT => true,
-            fd_kind::PATH => d.path.len() > 1,
+            fd_kind::PATH | fd_kind::GONE_DIRECTORY => d.path.first() == Some(&b'/'),
             fd_kind::OBJECT => image.objects.get(r.arg as usize).is_some_and(|o| {
-                matches!(o.record.kind, object_kind::MEMORY | object_kind::SHM_FILE)
+                !matches!(o.record.kind, object_kind::FILE | object_kind::SHARED_FILE)
             }),
             fd_kind::DUP => {
                 (r.arg as i32) < r.fd
@@ -410,7 +438,13 @@ fn validate(image: &Image) {
             }
             _ => false,
         };
-        if !ok || r.fd <= last || r.fd > 1 << 24 {
+        let locks = d.locks().all(|l| {
+            (lock_kind::FLOCK..=lock_kind::OFD).contains(&l.kind)
+                && l.exclusive <= 1
+                && l.start.checked_add(l.len).is_some_and(|end| end <= i64::MAX as u64)
+                && matches!(r.kind, fd_kind::PATH | fd_kind::OBJECT)
+        });
+        if !ok || !locks || r.fd <= last || r.fd > 1 << 24 {
             malformed("a descriptor is of an unknown kind or out of order");
         }
         last = r.fd;

@@ -10,9 +10,14 @@ mod fingerprint;
 #[path = "../../eyrie-image/src/format.rs"]
 #[allow(dead_code)] // the capture uses the rest
 mod format;
+#[path = "../../eyrie-image/src/holes.rs"]
+mod holes;
 #[path = "../../eyrie-image/src/maps.rs"]
 #[allow(dead_code)] // the capture uses the rest
 mod maps;
+#[path = "../../eyrie-image/src/names.rs"]
+#[allow(dead_code)] // the capture uses the rest
+mod names;
 #[path = "../../eyrie-image/src/stream.rs"]
 #[allow(dead_code)] // the capture uses the rest
 mod stream;
@@ -24,7 +29,11 @@ mod address_space;
 mod become_it;
 mod descriptors;
 mod fail;
+mod files;
+mod gone;
 mod image;
+mod link;
+mod locks;
 mod memory_functions;
 mod place;
 
@@ -63,17 +72,22 @@ unsafe extern "C" fn eyrie_restorer_main(start: *const usize) -> ! {
 fn restore(image_fd: i32, slots: &[i32; SLOTS_MAX]) -> ! {
     let parent = become_it::parent();
     let mut input = image::Input::new(image_fd);
-    let image = image::read_description(&mut input);
+    let mut arena = image::Arena::new();
+    let image = image::read_description(&mut input, &mut arena);
     let node = place::Node::look();
     node.check(&image);
     let mut table = descriptors::Table::open(&image, &mut input, slots);
-    become_it::change_directory(&image);
-    let mut memory = address_space::Memory::build(&image, &table, &node);
+    let _ = become_it::set_memory_policy(image.context); // what is wrong with it is said in the end
+    let mut memory = address_space::Memory::build(&image, &table, &node, &mut arena);
     memory.read_pages(&image, &table, &mut input);
     // The stream is whole. Only now may anything outside this process change.
-    table.commit(&image);
+    table.settle_names(&image);
+    memory.map_named(&image, &table);
+    table.put_in_place(&image);
+    locks::take_all(&image);
     memory.commit(&image, &table, &node);
-    become_it::become_it(&image, &mut table, parent)
+    table.cut_and_seek(&image);
+    become_it::become_it(&image, &table, parent)
 }
 
 /// The descriptors given on the command line.

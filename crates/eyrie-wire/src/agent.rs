@@ -16,7 +16,8 @@ pub const ENV_AGENT_FD: &str = "EYRIE_AGENT_FD";
 pub const ENV_RANK: &str = "EYRIE_RANK";
 pub const ENV_SIZE: &str = "EYRIE_SIZE";
 
-/// The signal that asks a rank for an image.
+/// The signal that asks a rank for an image: sent once it is taken at the end of the rank's next
+/// call of its MPI library, sent again at once.
 pub fn capture_signal() -> i32 {
     libc::SIGRTMAX() - 5
 }

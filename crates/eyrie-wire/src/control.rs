@@ -249,6 +249,28 @@ pub enum FromAgent {
         reason: String,
         passing: bool,
     },
+    /// The image is stored, and after that all files that it needs were found: it may count.
+    /// `output` are the bytes of (stdout, stderr) that the rank had behind it.
+    ImageUsable {
+        rank: Rank,
+        incarnation: Incarnation,
+        image: ImageId,
+        output: [u64; 2],
+    },
+    /// The image is stored, but a file that it needs is lost to other nodes: it must not count.
+    ImageUnusable {
+        rank: Rank,
+        incarnation: Incarnation,
+        image: ImageId,
+        reason: String,
+    },
+    /// A file that the newest image needs has another name by now, or none: a new image is wanted
+    /// soon.
+    ImageWanted {
+        rank: Rank,
+        incarnation: Incarnation,
+        reason: String,
+    },
     /// The rank cannot go on by its own word (divergence, unreachable router, ...): it ends by itself.
     Fatal {
         rank: Rank,

@@ -1,4 +1,5 @@
-//! Checkpoints: asked for when due, counted when whole, and what the log may forget then.
+//! Checkpoints: asked for when due, counted when whole and stored and all files they need were
+//! found, and what the log may forget then.
 
 use super::rank::Capture;
 use super::{Command, Image, Life, Machine};
@@ -12,6 +13,9 @@ const BEGIN_TIMEOUT: Duration = Duration::from_secs(45);
 const STORE_TIMEOUT: Duration = Duration::from_secs(1800);
 /// How soon a checkpoint that users asked for is tried again, when the rank could not be captured just now.
 const RETRY: Duration = Duration::from_millis(200);
+/// Longest wait until one is tried again whose files were gone when it was stored; the first comes
+/// after [`RETRY`].
+const RETRY_UNUSABLE: Duration = Duration::from_secs(10);
 /// How soon a checkpoint that failed is tried again when only it can make the rank recoverable.
 const RETRY_UNPROTECTED: Duration = Duration::from_secs(2);
 
@@ -33,7 +37,8 @@ impl Machine {
             let image = r.next_image;
             r.next_image += 1;
             let until = now + BEGIN_TIMEOUT;
-            r.capture = Some(Capture { image, asked: now, until, pause: None, begun: false });
+            r.capture =
+                Some(Capture { image, asked: now, until, pause: None, begun: false, stored: None });
             let (life, node) = (r.life(), r.node);
             self.schedule.asked(rank, now);
             self.commands.push(Command::Capture { node, life, image, mode });
@@ -69,8 +74,9 @@ impl Machine {
         cause: String,
         passing: bool,
     ) {
-        if self.capture_of(life, image).is_none() {
-            return;
+        let Some(capture) = self.capture_of(life, image).copied() else { return };
+        if capture.stored.is_some() {
+            self.commands.push(Command::ForgetImage { rank: life.rank, image });
         }
         let r = &mut self.ranks[life.rank as usize];
         r.capture = None;
@@ -99,28 +105,59 @@ impl Machine {
         }
     }
 
-    /// An image is whole and stored. It counts when the life that it shows is still the rank's: a later life may
-    /// have taken another way since.
+    /// An image is whole and stored. It is of use when the life that it shows is still the rank's:
+    /// a later life may have taken another way since.
     pub(super) fn image_stored(&mut self, life: Life, image: Image) {
-        let Some(capture) = self.capture_of(life, image.image).copied() else {
-            self.commands.push(Command::ForgetImage { rank: life.rank, image: image.image });
+        match self.capture_of(life, image.image) {
+            Some(capture) => capture.stored = Some(image),
+            None => {
+                self.commands.push(Command::ForgetImage { rank: life.rank, image: image.image })
+            }
+        }
+    }
+
+    /// A file that a stored image needs is gone: it must not count, and another is taken soon.
+    pub(super) fn image_unusable(&mut self, life: Life, image: ImageId, cause: String) {
+        if self.capture_of(life, image).is_none() {
             return;
-        };
+        }
+        self.capture_failed(life, image, cause, true);
+        let r = &mut self.ranks[life.rank as usize];
+        let pause = RETRY.saturating_mul(1 << r.unusable.min(16)).min(RETRY_UNUSABLE);
+        r.unusable += 1;
+        self.schedule.retry(life.rank, self.now + pause);
+    }
+
+    /// The newest image may soon be of no use elsewhere.
+    pub(super) fn image_wanted(&mut self, life: Life, cause: String) {
+        let now = self.now;
+        let Some(r) = self.current(life) else { return };
+        if r.capture.is_none() && !r.images.is_empty() {
+            self.schedule.want(life.rank, now);
+            self.record(Record::CheckpointWanted { rank: life.rank, cause });
+        }
+    }
+
+    /// A stored image counts from now on.
+    pub(super) fn image_usable(&mut self, life: Life, image: ImageId) {
+        let Some(capture) = self.capture_of(life, image).copied() else { return };
+        let Some(image) = capture.stored else { return };
         let now = self.now;
         let rank = life.rank;
         let r = &mut self.ranks[rank as usize];
         r.capture = None;
+        r.unusable = 0;
         r.images_taken += 1;
         let healed = r.unprotected.is_some_and(|since| since <= capture.asked);
         if healed {
             // The log before this image has a hole: nothing older is of use.
             r.unprotected = None;
-            r.images.clear();
         }
+        let kept = if healed { 0 } else { 1 };
+        let needless = r.images.len().saturating_sub(kept);
+        let forget = r.images.drain(..needless).map(|i| i.image);
+        self.commands.extend(forget.map(|image| Command::ForgetImage { rank, image }));
         r.images.push(image);
-        if r.images.len() > 2 {
-            r.images.remove(0);
-        }
         // The log must still reach back to the older image, for the case that the newer is damaged.
         let older = (r.images.len() == 2).then(|| r.images[0]);
         let needed = if healed { Some(image) } else { older };

@@ -45,6 +45,9 @@ impl Machine {
         self.record(Record::RankFailed { rank, incarnation, node, cause });
         if let Some(capture) = capture {
             self.schedule.ended(rank, now, None);
+            if capture.stored.is_some() {
+                self.commands.push(Command::ForgetImage { rank, image: capture.image });
+            }
             let cause = "the rank died meanwhile".into();
             let image = capture.image;
             self.record(Record::CheckpointFailed { rank, image, cause, passing: true });

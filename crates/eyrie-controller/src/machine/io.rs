@@ -104,10 +104,26 @@ pub enum Event {
         reason: String,
         passing: bool,
     },
-    /// The store has committed an image.
+    /// The store has committed an image. It counts when its agent has checked it as well.
     ImageStored {
         life: Life,
         image: Image,
+    },
+    /// The agent has found all files that the stored image needs.
+    ImageUsable {
+        life: Life,
+        image: ImageId,
+    },
+    /// The agent has not found a file that the stored image needs.
+    ImageUnusable {
+        life: Life,
+        image: ImageId,
+        reason: String,
+    },
+    /// A file of the newest image is about to be lost: a new one is wanted.
+    ImageWanted {
+        life: Life,
+        reason: String,
     },
     /// The rank cannot go on by its own word.
     Fatal {

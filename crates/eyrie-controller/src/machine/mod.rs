@@ -206,6 +206,11 @@ impl Machine {
                 self.capture_failed(life, image, reason, passing)
             }
             Event::ImageStored { life, image } => self.image_stored(life, image),
+            Event::ImageUsable { life, image } => self.image_usable(life, image),
+            Event::ImageUnusable { life, image, reason } => {
+                self.image_unusable(life, image, reason)
+            }
+            Event::ImageWanted { life, reason } => self.image_wanted(life, reason),
             Event::Fatal { life, reason } => {
                 if self.current(life).is_some() {
                     self.end(1, Some(format!("rank {} cannot go on: {reason}", life.rank)));

@@ -40,6 +40,8 @@ pub struct Capture {
     pub until: Duration,
     pub pause: Option<Duration>,
     pub begun: bool,
+    /// The store has it; the agent has not said yet that its files can be found.
+    pub stored: Option<Image>,
 }
 
 /// A recovery under way.
@@ -76,6 +78,8 @@ pub struct RankState {
     /// The log has a hole until an image is asked for after this moment.
     pub unprotected: Option<Duration>,
     pub capture: Option<Capture>,
+    /// Images in a row that could not count because a file of theirs was gone.
+    pub unusable: u32,
     pub recovery: Option<Recovery>,
     /// It has caught up (with so many messages) before its agent said that it runs.
     pub replayed_early: Option<u64>,
@@ -106,6 +110,7 @@ impl RankState {
             discarded: false,
             unprotected: None,
             capture: None,
+            unusable: 0,
             recovery: None,
             replayed_early: None,
             crashes: Crashes::default(),

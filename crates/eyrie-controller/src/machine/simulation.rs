@@ -319,9 +319,10 @@ impl Cluster {
     }
 
     fn tell(&mut self, event: Event) {
-        if let Event::ImageStored { life, image } = &event {
+        if let Event::ImageUsable { life, image } = &event {
             self.count_image(*life, *image);
-        } else if self.random.gen_bool(0.05) {
+        }
+        if !matches!(event, Event::ImageStored { .. }) && self.random.gen_bool(0.05) {
             // Whatever concerns a life may be heard of again when the life is long over.
             self.after(1..3000, Happening::Told(event.clone()));
         }
@@ -331,15 +332,15 @@ impl Cluster {
         }
     }
 
-    /// What the machine should make of a stored image.
-    fn count_image(&mut self, life: Life, image: Image) {
+    /// What the machine should make of a stored image whose files were found.
+    fn count_image(&mut self, life: Life, image: ImageId) {
         let finished = self.machine.ranks[life.rank as usize].state == State::Finished;
         let r = &mut self.ranks[life.rank as usize];
-        if r.capture != Some((life, image.image)) || r.fenced != life.incarnation || finished {
+        if r.capture != Some((life, image)) || r.fenced != life.incarnation || finished {
             return;
         }
         r.capture = None;
-        r.counted.push((image.image, image.position));
+        r.counted.push((image, 100 * image));
         if r.counted.len() > 2 {
             r.counted.remove(0);
         }
@@ -535,6 +536,19 @@ impl Cluster {
                 let stored = Image { image, clock: position, position, stdin: 0, bytes: 1 << 20 };
                 let event = Event::ImageStored { life, image: stored };
                 self.after(20..800, Happening::Told(event));
+                // The agent hears of it after the controller, looks for the files, and may die over
+                // it.
+                let reason = "a file is gone".to_string();
+                let checked = match self.random.gen_range(0..8) {
+                    0 => Event::ImageUnusable { life, image, reason },
+                    _ => Event::ImageUsable { life, image },
+                };
+                self.after(800..900, Happening::FromNode(node, checked));
+                if self.random.gen_bool(0.2) {
+                    let reason = "a log was turned over".to_string();
+                    let wanted = Event::ImageWanted { life, reason };
+                    self.after(900..3000, Happening::FromNode(node, wanted));
+                }
             }
         }
     }

@@ -41,8 +41,9 @@ pub fn receive(
 ) {
     let life = Life { rank, incarnation };
     match take_in(life, image, &mut stream, door) {
-        Ok((stored, meta)) => {
-            let _ = door.inbound.send(Inbound::ImageStored { life, image: stored, meta });
+        Ok(stored) => {
+            // Before the agent knows: what it says of the image comes after this.
+            let _ = door.inbound.send(Inbound::ImageStored { life, image: stored });
             // The agent may be gone.
             let _ = frame::write(&mut stream, &ImageAnswer::Stored);
         }
@@ -60,7 +61,7 @@ fn take_in(
     image: ImageId,
     stream: &mut Stream,
     door: &Door,
-) -> Result<(Image, ImageMeta), String> {
+) -> Result<Image, String> {
     let text = |e: &dyn std::fmt::Display| e.to_string();
     stream.set_timeout(Some(STALL)).map_err(|e| text(&e))?;
     let meta: ImageMeta = frame::read(stream).map_err(|e| text(&e))?;
@@ -82,7 +83,7 @@ fn take_in(
     let _ = stream.read(&mut [0]);
     let (clock, position) = (meta.clock, meta.position);
     let stdin = meta.stream_offsets[0];
-    Ok((Image { image, clock, position, stdin, bytes: stored.bytes }, meta))
+    Ok(Image { image, clock, position, stdin, bytes: stored.bytes })
 }
 
 /// Hands an image out; the stream ends early when a piece of it does not verify.

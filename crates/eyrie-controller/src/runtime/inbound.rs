@@ -4,7 +4,7 @@ use super::agents::Link;
 use super::output::OutputFailed;
 use crate::machine::{Image, Life};
 use crossbeam_channel::Sender;
-use eyrie_wire::control::{FromAgent, ImageMeta};
+use eyrie_wire::control::FromAgent;
 use eyrie_wire::{ImageId, Node};
 
 /// A message to the main thread.
@@ -31,7 +31,6 @@ pub enum Inbound {
     ImageStored {
         life: Life,
         image: Image,
-        meta: ImageMeta,
     },
     ImageFailed {
         life: Life,

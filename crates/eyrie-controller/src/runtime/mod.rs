@@ -97,6 +97,7 @@ pub fn run(options: JobOptions) -> anyhow::Result<i32> {
     let (dir, secret) = JobDir::create(&base, &name, options.routers, &kvsname, options.ranks)?;
     let cleaned = clean(&base);
     program::link_provider(&mut program, dir.path())?;
+    program::preload_calls(&mut program, dir.path())?;
     let (inbound_in, inbound) = unbounded();
     let (router_in, router_events) = unbounded();
     // Before anything that must be ended: from here on a signal is a message.
@@ -205,7 +206,9 @@ fn check(options: &JobOptions) -> anyhow::Result<()> {
 }
 
 fn open_store(dir: &JobDir) -> anyhow::Result<Store> {
-    let options = eyrie_store::Options { keep: 2, sync: false };
+    // Two images of a rank that count, and one that does not yet. The machine names those that are
+    // needless.
+    let options = eyrie_store::Options { keep: 3, sync: false };
     Ok(Store::create(dir.path().join("store"), options)?)
 }
 
@@ -369,17 +372,7 @@ impl Job {
             }
             Inbound::AgentWoke { node } => self.tell(Event::AgentWoke(node)),
             Inbound::ImageBegun { life, image } => self.tell(Event::ImageBegun { life, image }),
-            Inbound::ImageStored { life, image, meta } => {
-                let taken = self.ledger.taken(life.rank);
-                if taken[0] < meta.stream_offsets[1] || taken[1] < meta.stream_offsets[2] {
-                    // It would be lost if the node died now, and the image would not write it again.
-                    let reason = "output from before the image has not arrived yet".to_string();
-                    let image = image.image;
-                    self.tell(Event::CaptureFailed { life, image, reason, passing: true });
-                } else {
-                    self.tell(Event::ImageStored { life, image });
-                }
-            }
+            Inbound::ImageStored { life, image } => self.tell(Event::ImageStored { life, image }),
             Inbound::ImageFailed { life, image, reason } => {
                 self.tell(Event::CaptureFailed { life, image, reason, passing: false })
             }
@@ -468,6 +461,23 @@ impl Job {
                     self.record(Record::Note { text });
                 }
                 return;
+            }
+            F::ImageUsable { rank, incarnation, image, output } => {
+                let (life, taken) = (life(rank, incarnation), self.ledger.taken(rank));
+                if taken[0] < output[0] || taken[1] < output[1] {
+                    // It would be lost if the node died now, and the image would not write it
+                    // again.
+                    let reason = "output from before the image has not arrived yet".to_string();
+                    Event::CaptureFailed { life, image, reason, passing: true }
+                } else {
+                    Event::ImageUsable { life, image }
+                }
+            }
+            F::ImageUnusable { rank, incarnation, image, reason } => {
+                Event::ImageUnusable { life: life(rank, incarnation), image, reason }
+            }
+            F::ImageWanted { rank, incarnation, reason } => {
+                Event::ImageWanted { life: life(rank, incarnation), reason }
             }
             F::Fatal { rank, incarnation, reason } => {
                 Event::Fatal { life: life(rank, incarnation), reason }

@@ -31,21 +31,25 @@ pub struct NotRunnable {
     pub code: i32,
 }
 
-/// Names of the provider's file: as installed, and as cargo builds it.
-const PROVIDER_FILES: [&str; 2] = [PROVIDER, "libeyrie_fi.so"];
+/// Names of a library's file: as installed, and as cargo builds it.
+type Names = [&'static str; 2];
+const PROVIDER_FILES: Names = [PROVIDER, "libeyrie_fi.so"];
+/// The library that lets waits go on which an image interrupts.
+const CALLS: &str = "libeyrie-calls.so";
+const CALLS_FILES: Names = [CALLS, "libeyrie_calls.so"];
 
-/// The provider's file.
+/// The file of one of our libraries.
 ///
 /// # Errors
 /// When it is in none of the places where it may be.
-fn provider_file() -> anyhow::Result<PathBuf> {
+fn library_file(names: Names) -> anyhow::Result<PathBuf> {
     let exe = std::env::current_exe().context("cannot find the eyrie command itself")?;
     let bin = exe.parent().unwrap_or(Path::new("/"));
     let places: Vec<PathBuf> = match std::env::var_os("EYRIE_PROVIDER_DIR") {
         Some(dir) => vec![dir.into()],
         None => vec![bin.into(), bin.join("../lib/eyrie")],
     };
-    let files = places.iter().flat_map(|dir| PROVIDER_FILES.map(|name| dir.join(name)));
+    let files = places.iter().flat_map(|dir| names.map(|name| dir.join(name)));
     for file in files {
         if file.is_file() {
             return Ok(file.canonicalize()?);
@@ -53,7 +57,8 @@ fn provider_file() -> anyhow::Result<PathBuf> {
     }
     let places: Vec<String> = places.iter().map(|p| p.display().to_string()).collect();
     bail!(
-        "{PROVIDER} is not in {}; install it there, or name its directory in EYRIE_PROVIDER_DIR",
+        "{} is not in {}; install it there, or name its directory in EYRIE_PROVIDER_DIR",
+        names[0],
         places.join(" or ")
     )
 }
@@ -63,9 +68,43 @@ fn provider_file() -> anyhow::Result<PathBuf> {
 /// # Errors
 /// When there is no provider, or no link can be made.
 pub fn link_provider(program: &mut Program, dir: &Path) -> anyhow::Result<()> {
-    std::os::unix::fs::symlink(provider_file()?, dir.join(PROVIDER))
+    std::os::unix::fs::symlink(library_file(PROVIDER_FILES)?, dir.join(PROVIDER))
         .with_context(|| format!("cannot make a link in {}", dir.display()))?;
     program.env.push(("FI_PROVIDER_PATH".into(), dir.into()));
+    Ok(())
+}
+
+/// Has libeyrie-calls loaded into the ranks, in front of what the user has loaded there.
+///
+/// # Errors
+/// When there is no such library, or no name of it that the loader can read.
+pub fn preload_calls(program: &mut Program, dir: &Path) -> anyhow::Result<()> {
+    const NAME: &str = "LD_PRELOAD";
+    let mut file = library_file(CALLS_FILES)?;
+    // The loader takes both for the end of a name.
+    let unreadable = |path: &Path| {
+        path.as_os_str().as_encoded_bytes().iter().any(|b| b.is_ascii_whitespace() || *b == b':')
+    };
+    if unreadable(&file) {
+        let link = dir.join(CALLS);
+        std::os::unix::fs::symlink(&file, &link)
+            .with_context(|| format!("cannot make a link in {}", dir.display()))?;
+        file = link;
+    }
+    if unreadable(&file) {
+        bail!(
+            "{} cannot be preloaded: the loader reads no names with spaces or colons; give another \
+             --dir",
+            file.display()
+        );
+    }
+    let before = program.env.iter().position(|(name, _)| name == NAME);
+    let mut value = OsString::from(&file);
+    if let Some((_, theirs)) = before.map(|i| program.env.remove(i)) {
+        value.push(":");
+        value.push(theirs);
+    }
+    program.env.push((NAME.into(), value));
     Ok(())
 }
 
@@ -126,6 +165,28 @@ fn is_executable(file: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn our_library_stands_in_front_of_the_users() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join(CALLS), b"").unwrap();
+        // SAFETY: no other test of this crate reads or writes this variable.
+        unsafe { std::env::set_var("EYRIE_PROVIDER_DIR", dir.path()) };
+        let ours = dir.path().join(CALLS).canonicalize().unwrap();
+        let mut program = prepare(&["sh".into()]).unwrap();
+        program.env.retain(|(name, _)| name != "LD_PRELOAD");
+        let preloaded = |program: &Program| {
+            let all: Vec<_> = program.env.iter().filter(|(name, _)| name == "LD_PRELOAD").collect();
+            assert_eq!(all.len(), 1);
+            all[0].1.to_string_lossy().into_owned()
+        };
+        preload_calls(&mut program, dir.path()).unwrap();
+        assert_eq!(preloaded(&program), ours.to_string_lossy());
+        program.env.retain(|(name, _)| name != "LD_PRELOAD");
+        program.env.push(("LD_PRELOAD".into(), "/their/lib.so".into()));
+        preload_calls(&mut program, dir.path()).unwrap();
+        assert_eq!(preloaded(&program), format!("{}:/their/lib.so", ours.display()));
+    }
 
     #[test]
     fn programs_are_found_as_in_a_shell() {

@@ -2,39 +2,54 @@
 //! Taken in the process itself, not in the image-writing child: both would share file offsets.
 //! Only looks; nothing is changed when a descriptor is refused.
 
+use super::contents::object_of;
+use super::locks;
 use super::proc::{for_each_number, read_link, PathBuf};
 use super::scratch::{List, Scratch};
-use crate::format::{fd_kind, is_begun, object_kind, Descriptor, Object, PATH_LEN_MAX};
+use crate::format::{
+    fd_kind, is_begun, lock_kind, object_kind, Descriptor, Identity, Lock, Object, PATH_LEN_MAX,
+};
 use crate::maps;
+use crate::names::{self, DELETED};
 use crate::refusal::{Refusal, Text};
 use crate::sys;
 use crate::FdRole;
 
-/// Most bytes of deleted files an image may carry.
+/// Most bytes that deleted files which are not mapped may hold together.
 pub const DELETED_LIMIT: u64 = 64 << 20;
+
+/// Most locks of all files together.
+const LOCKS_MAX: usize = 4096;
+
+/// Most entries of a directory that are looked at for a file that has another name now.
+const ENTRIES_MAX: usize = 1 << 16;
 
 /// A descriptor with its path.
 #[derive(Clone, Copy)]
 pub struct Entry {
     pub record: Descriptor,
     pub path: &'static [u8],
-    pub dev: u64,
-    pub ino: u64,
+    /// Where its locks are in [`Table::locks`].
+    first_lock: usize,
 }
 
 /// A file without a path, whose content goes into the image.
 #[derive(Clone, Copy)]
-pub struct Orphan {
+pub struct Nameless {
+    /// A descriptor of it.
+    pub fd: i32,
     pub object: Object,
-    /// Copy of the content, zero bytes if it is mapped shared and saved through the mapping.
-    pub content: &'static [u8],
+    /// Where it was; empty for memory.
+    pub directory: &'static [u8],
 }
 
 /// The file table of the process.
 pub struct Table {
     pub entries: List<Entry>,
-    pub orphans: List<Orphan>,
-    orphan_bytes: u64,
+    pub nameless: List<Nameless>,
+    locks: List<Lock>,
+    /// A lock is there that is lost when any descriptor of its file is closed.
+    pub posix_locks: bool,
 }
 
 struct Streams([Option<sys::Stat>; 3]);
@@ -76,32 +91,34 @@ impl Table {
         roles: &[(i32, FdRole)],
     ) -> Result<Table, Refusal> {
         // SAFETY: handed on to the caller.
-        let (mut table, dirents, text) = unsafe {
+        let (mut table, dirents, text, info) = unsafe {
             let table = Table {
                 entries: scratch.list(65536)?,
-                orphans: scratch.list(1024)?,
-                orphan_bytes: 0,
+                nameless: scratch.list(1024)?,
+                locks: scratch.list(LOCKS_MAX)?,
+                posix_locks: false,
             };
-            (table, scratch.take::<u8>(32768)?, scratch.take::<u8>(PATH_LEN_MAX + 1)?)
+            (
+                table,
+                scratch.take::<u8>(32768)?,
+                scratch.take::<u8>(PATH_LEN_MAX + 1)?,
+                scratch.take::<u8>(65536)?,
+            )
         };
         let streams = Streams::look();
-        let listed = for_each_number(b"/proc/self/fd\0", dirents, |fd, dir| {
+        for_each_number(b"/proc/self/fd\0", dirents, |fd, dir| {
             let fd = fd as i32;
             if fd == dir || fd == out_fd {
                 return Ok(());
             }
             // SAFETY: handed on to the caller.
-            let entry = unsafe { table.describe(scratch, fd, roles, &streams, text)? };
-            table.entries.push(entry)
-        });
-        match listed {
-            Ok(()) => Ok(table),
-            Err(refusal) => {
-                // SAFETY: nothing was handed out yet.
-                unsafe { table.release() };
-                Err(refusal)
+            let mut entry = unsafe { table.describe(scratch, fd, roles, &streams, text)? };
+            if matches!(entry.record.kind, fd_kind::PATH | fd_kind::OBJECT) {
+                table.note_locks(&mut entry, info)?;
             }
-        }
+            table.entries.push(entry)
+        })?;
+        Ok(table)
     }
 
     /// # Safety
@@ -125,10 +142,13 @@ impl Table {
             file_type: st.mode & sys::S_IFMT,
             offset: 0,
             size: st.size as u64,
+            identity: Identity { dev: st.dev, ino: st.ino, born_ns: 0 },
             path_len: 0,
             alone: 0,
+            locks: 0,
+            reserved: 0,
         };
-        let mut entry = Entry { record, path: &[], dev: st.dev, ino: st.ino };
+        let mut entry = Entry { record, path: &[], first_lock: 0 };
         let role = roles.iter().find(|(role_fd, _)| *role_fd == fd).map(|(_, role)| role);
         let slot = match role {
             Some(FdRole::Slot(slot)) => Some(*slot),
@@ -138,6 +158,13 @@ impl Table {
             }
             None => streams.same(fd, &st, record.open_flags),
         };
+        // A regular file has it for a lease, which is refused by its own name.
+        if record.open_flags & sys::O_ASYNC != 0 && record.file_type != sys::S_IFREG {
+            let link = PathBuf::new(b"/proc/self/fd/", fd as u64, b"");
+            let name = Text::new(read_link(link.as_c(), text).unwrap_or(b""));
+            let what = "a descriptor that sends signals (O_ASYNC)";
+            return Err(Refusal::Descriptor { fd, what, name });
+        }
         if let Some(slot) = slot {
             entry.record.kind = fd_kind::SLOT;
             entry.record.arg = slot;
@@ -155,6 +182,10 @@ impl Table {
             sys::S_IFBLK => return refuse("a block device"),
             _ if path == b"anon_inode:[eventfd]" => {
                 entry.record = event_counter(record)?;
+                if let Some(earlier) = self.same_open_file(&entry) {
+                    entry.record.kind = fd_kind::DUP;
+                    entry.record.arg = earlier as u32;
+                }
                 return Ok(entry);
             }
             _ if path == b"anon_inode:[eventpoll]" => return refuse("an epoll instance"),
@@ -166,6 +197,13 @@ impl Table {
         if path.starts_with(b"/proc/") {
             return refuse("a file of /proc");
         }
+        if path.starts_with(b"/secretmem") {
+            return refuse("secret memory (memfd_secret)");
+        }
+        // Of a process or of a namespace.
+        if !path.starts_with(b"/") {
+            return refuse("a descriptor of a kind that cannot be restored");
+        }
         if record.file_type == sys::S_IFCHR {
             // null, zero, full, random, urandom.
             let harmless = st.rdev >> 8 & 0xfff == 1 && matches!(st.rdev & 0xff, 3 | 5 | 7 | 8 | 9);
@@ -174,6 +212,7 @@ impl Table {
             }
         }
         record.offset = sys::lseek(fd, 0, 1).unwrap_or(0) as u64;
+        record.identity.born_ns = sys::born_ns(fd);
         entry.record = record;
         if let Some(earlier) = self.same_open_file(&entry) {
             entry.record.kind = fd_kind::DUP;
@@ -182,21 +221,54 @@ impl Table {
         }
         let still_there =
             sys::stat(&text[..len + 1]).is_ok_and(|p| (p.dev, p.ino) == (st.dev, st.ino));
-        if still_there {
+        let renamed;
+        let path = if still_there {
+            path
+        } else if record.file_type == sys::S_IFDIR && path.ends_with(DELETED) {
+            entry.record.kind = fd_kind::GONE_DIRECTORY;
+            names::without_mark(path)
+        } else if is_message_queue(fd) {
+            return refuse("a POSIX message queue");
+        } else if record.file_type == sys::S_IFREG && st.nlink == 0 {
             // SAFETY: handed on to the caller.
-            entry.path = unsafe { scratch.keep(path)? };
-            entry.record.kind = fd_kind::PATH;
-            entry.record.path_len = len as u32;
-            entry.record.alone = u32::from(is_begun(&record) && sys::is_alone(fd));
+            entry.record.arg = unsafe { self.nameless(scratch, fd, &st, path)? };
+            entry.record.kind = fd_kind::OBJECT;
             return Ok(entry);
-        }
-        if st.nlink > 0 || record.file_type != sys::S_IFREG {
-            return refuse("a file whose path no longer leads to it");
-        }
+        } else {
+            match names::find(names::without_mark(path), &record.identity, true, ENTRIES_MAX) {
+                Some(found) => {
+                    renamed = found;
+                    renamed.as_bytes()
+                }
+                None => return refuse("a file whose path no longer leads to it"),
+            }
+        };
         // SAFETY: handed on to the caller.
-        entry.record.arg = unsafe { self.orphan(fd, &st)? };
-        entry.record.kind = fd_kind::OBJECT;
+        entry.path = unsafe { scratch.keep(path)? };
+        entry.record.path_len = path.len() as u32;
+        if entry.record.kind == 0 {
+            entry.record.kind = fd_kind::PATH;
+            entry.record.alone = u32::from(is_begun(&record) && sys::is_alone(fd));
+        }
         Ok(entry)
+    }
+
+    /// Notes the locks of a descriptor; `info` is for what the kernel says of it.
+    fn note_locks(&mut self, entry: &mut Entry, info: &mut [u8]) -> Result<(), Refusal> {
+        let fd = entry.record.fd;
+        entry.first_lock = self.locks.as_slice().len();
+        locks::for_each(fd, info, |lock| {
+            let lock =
+                lock.map_err(|what| Refusal::Descriptor { fd, what, name: Text::new(entry.path) })?;
+            self.posix_locks |= lock.kind == lock_kind::POSIX;
+            entry.record.locks += 1;
+            self.locks.push(lock)
+        })
+    }
+
+    /// The locks of a descriptor.
+    pub fn locks_of(&self, entry: &Entry) -> &[Lock] {
+        &self.locks.as_slice()[entry.first_lock..][..entry.record.locks as usize]
     }
 
     /// The earlier descriptor that shares this one's open file (and so its offset).
@@ -204,8 +276,8 @@ impl Table {
         let r = &entry.record;
         let me = sys::getpid() as usize;
         let candidates = self.entries.as_slice().iter().filter(|e| {
-            matches!(e.record.kind, fd_kind::PATH | fd_kind::OBJECT)
-                && (e.dev, e.ino, e.record.open_flags) == (entry.dev, entry.ino, r.open_flags)
+            !matches!(e.record.kind, fd_kind::SLOT | fd_kind::DROPPED | fd_kind::DUP)
+                && (e.record.identity, e.record.open_flags) == (r.identity, r.open_flags)
                 && e.record.offset == r.offset
         });
         for e in candidates {
@@ -218,95 +290,57 @@ impl Table {
                 Ok(0) => return Some(e.record.fd),
                 Ok(_) => {}
                 // A kernel without kcmp: same file, flags and an offset that is not the start's.
-                Err(_) if r.offset > 0 => return Some(e.record.fd),
+                Err(_) if r.offset > 0 && r.kind != fd_kind::EVENT => return Some(e.record.fd),
                 Err(_) => {}
             }
         }
         None
     }
 
-    /// Saves a file that has no path; gives its index in `orphans`.
+    /// Notes a file that has no name but had this path; gives its index.
     ///
     /// # Safety
     /// As [`Table::take`].
-    unsafe fn orphan(&mut self, fd: i32, st: &sys::Stat) -> Result<u32, Refusal> {
-        let known = self.orphans.as_slice().iter();
-        if let Some(i) = known.map(|o| &o.object).position(|o| (o.dev, o.ino) == (st.dev, st.ino)) {
+    unsafe fn nameless(
+        &mut self,
+        scratch: &mut Scratch,
+        fd: i32,
+        st: &sys::Stat,
+        path: &[u8],
+    ) -> Result<u32, Refusal> {
+        let known = self.nameless.as_slice().iter().map(|n| n.object.identity);
+        let same = |id: &Identity| (id.dev, id.ino) == (st.dev, st.ino);
+        if let Some(i) = known.into_iter().position(|id| same(&id)) {
             return Ok(i as u32);
         }
-        let size = st.size as u64;
-        self.orphan_bytes = self.orphan_bytes.saturating_add(size);
-        if self.orphan_bytes > DELETED_LIMIT {
-            return Err(Refusal::DeletedFile { fd, size, limit: DELETED_LIMIT });
+        let index = self.nameless.as_slice().len() as u32;
+        let (kind, directory): (u32, &[u8]) = if path.starts_with(b"/memfd:") {
+            (object_kind::MEMORY, &[])
+        } else {
+            (object_kind::UNLINKED, names::directory(path))
+        };
+        // SAFETY: handed on to the caller. In front of the names of the root directory is nothing.
+        let directory = unsafe {
+            match (kind, directory) {
+                (object_kind::UNLINKED, b"") => scratch.keep(b"/")?,
+                _ => scratch.keep(directory)?,
+            }
+        };
+        let mut object = object_of(kind, (fd, st), directory.len());
+        if kind == object_kind::MEMORY {
+            object.seals = sys::fcntl(fd, sys::F_GET_SEALS, 0).unwrap_or(0) as u32;
         }
-        let index = self.orphans.as_slice().len() as u32;
-        let content = if size > 0 { copy_of_file(fd, size as usize)? } else { &[] };
-        let object = orphan_object(st);
-        self.orphans.push(Orphan { object, content })?;
+        self.nameless.push(Nameless { fd, object, directory })?;
         Ok(index)
     }
-
-    /// Unmaps the copies of deleted files.
-    ///
-    /// # Safety
-    /// No content may be used afterwards.
-    pub unsafe fn release(&mut self) {
-        for orphan in self.orphans.as_slice().iter().filter(|o| !o.content.is_empty()) {
-            // SAFETY: mapped by `orphan`, used by nobody else.
-            let _ = unsafe { sys::munmap(orphan.content.as_ptr() as usize, orphan.content.len()) };
-        }
-        self.orphans.clear();
-    }
 }
 
-fn orphan_object(st: &sys::Stat) -> Object {
-    Object {
-        kind: object_kind::MEMORY,
-        mode: st.mode & 0o7777,
-        size: st.size as u64,
-        mtime_s: st.mtime[0],
-        mtime_ns: st.mtime[1],
-        dev: st.dev,
-        ino: st.ino,
-        build_id: 0,
-        path_len: 0,
-        reserved: 0,
-    }
-}
-
-/// A mapping with the whole content of an open file, whatever it was opened for.
-fn copy_of_file(fd: i32, size: usize) -> Result<&'static [u8], Refusal> {
-    let failed = |errno| Refusal::Kernel { step: "copying a deleted file", errno };
-    let at = sys::map_anonymous(size, sys::MAP_PRIVATE).map_err(failed)?;
-    // SAFETY: a fresh mapping of that length.
-    let copy = unsafe { core::slice::from_raw_parts_mut(at as *mut u8, size) };
-    let read = read_all_at(fd, copy).or_else(|_| {
-        // Opened for writing only: through /proc it may open once more.
-        let link = PathBuf::new(b"/proc/self/fd/", fd as u64, b"");
-        let again = sys::open(link.as_c(), sys::O_RDONLY | sys::O_CLOEXEC, 0)?;
-        let read = read_all_at(again, copy);
-        sys::close(again);
-        read
-    });
-    match read {
-        Ok(()) => Ok(copy),
-        Err(errno) => {
-            // SAFETY: mapped above and handed to nobody.
-            let _ = unsafe { sys::munmap(at, size) };
-            Err(failed(errno))
-        }
-    }
-}
-
-fn read_all_at(fd: i32, out: &mut [u8]) -> Result<(), i32> {
-    let mut at = 0;
-    while at < out.len() {
-        match sys::pread(fd, &mut out[at..], at as u64)? {
-            0 => break, // shorter than it said: the rest is zero
-            n => at += n,
-        }
-    }
-    Ok(())
+fn is_message_queue(fd: i32) -> bool {
+    const MQUEUE_MAGIC: u64 = 0x1980_0202;
+    let mut fs = [0u64; 16];
+    // SAFETY: struct statfs is 120 bytes.
+    let known = unsafe { sys::call3(sys::nr::FSTATFS, fd as usize, fs.as_mut_ptr() as usize, 0) };
+    known.is_ok() && fs[0] == MQUEUE_MAGIC
 }
 
 /// A socket in words.

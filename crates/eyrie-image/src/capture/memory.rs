@@ -2,17 +2,19 @@
 //! The first look is taken in the process (refusals, copies of shared memory), the thorough one in
 //! the image-writing child, where time does not matter to the process.
 
+use super::contents::{object_of, Contents, Copied, Copier, FileContent};
 use super::output::Output;
 use super::scratch::{List, Scratch};
 use crate::fingerprint::build_id;
 use crate::format::{
-    advice, map_flag, object_kind, Fingerprint, Mapping, Object, NO_OBJECT, PATH_LEN_MAX, USER_END,
-    WINDOW_END, WINDOW_START,
+    advice, map_flag, object_kind, Fingerprint, Identity, Mapping, Object, NO_OBJECT, PAGES_GUARD,
+    PAGES_OF_OBJECT, PATH_LEN_MAX, UNKNOWN, USER_END, WINDOW_END, WINDOW_START,
 };
 use crate::maps::{self, Line};
+use crate::names::DELETED;
 use crate::refusal::{Refusal, Text};
 use crate::stream::MAX_PAYLOAD;
-use crate::sys::{self, nr, IoVec, PAGE};
+use crate::sys::{self, nr, PAGE};
 
 /// Most mappings; the kernel's own default limit is 65530.
 const MAPPINGS_MAX: usize = 1 << 17;
@@ -20,14 +22,26 @@ const MAPPINGS_MAX: usize = 1 << 17;
 /// A stretch of addresses.
 pub type Range = (u64, u64);
 
-/// The content of a shared mapping at the moment of the capture.
+/// Advice that keeps memory from a child; it is lifted for the moment of the clone.
+#[repr(C)]
 #[derive(Clone, Copy)]
-pub struct SharedCopy {
+pub struct Lifted {
+    pub range: Range,
+    /// A bit of [`advice`].
+    pub advice: u32,
+}
+
+/// A shared mapping whose content must be copied.
+#[derive(Clone, Copy)]
+pub struct SharedMapping {
     pub start: u64,
     pub end: u64,
-    /// Address and length of the copy; it may be shorter than the mapping (a shorter file).
-    pub data: usize,
-    pub len: usize,
+    pub prot: u32,
+    pub offset: u64,
+    pub dev: u64,
+    pub ino: u64,
+    /// Ends in a NUL; empty where no path leads to the file.
+    pub path: &'static [u8],
 }
 
 /// An object with its path.
@@ -46,13 +60,32 @@ pub struct Region {
     pub len: usize,
 }
 
+impl Region {
+    /// What lies of it between two addresses within it.
+    fn part(&self, start: u64, end: u64) -> Region {
+        let mut part = *self;
+        let skipped = start - self.record.start;
+        (part.record.start, part.record.end) = (start, end);
+        if part.record.object != NO_OBJECT {
+            part.record.offset += skipped;
+        }
+        if part.data != 0 {
+            part.data += skipped as usize;
+            part.len = part.len.saturating_sub(skipped as usize).min((end - start) as usize);
+        }
+        part
+    }
+}
+
 /// What the first look found.
 pub struct FirstLook {
     /// All mapped stretches, joined where they touch.
     pub mapped: List<Range>,
-    pub copies: List<SharedCopy>,
-    /// Bytes of shared memory copied.
-    pub shared_bytes: u64,
+    /// Private anonymous mappings that hold pages of their own, for [`FirstLook::wiped_here`].
+    held: List<Range>,
+    pub shared: List<SharedMapping>,
+    /// There is code that cannot be read: the kernel has a memory protection key for that.
+    pub hidden_code: bool,
 }
 
 fn refused(step: &'static str) -> impl Fn(i32) -> Refusal {
@@ -95,21 +128,21 @@ fn add_range(list: &mut List<Range>, start: u64, end: u64) -> Result<(), Refusal
 }
 
 impl FirstLook {
-    /// Looks at the mappings of this process, refuses what cannot be restored and copies shared
-    /// memory, which the process would go on changing under a child's hands.
+    /// Looks at the mappings of this process and refuses what cannot be restored.
     /// `cuts` is what the image leaves out.
     ///
     /// # Safety
     /// Must not outlive the scratch.
     pub unsafe fn take(scratch: &mut Scratch, cuts: &[Range]) -> Result<FirstLook, Refusal> {
         // SAFETY: handed on to the caller.
-        let (mut look, buf) = unsafe {
+        let (mut look, buf, mut scan) = unsafe {
             let look = FirstLook {
                 mapped: scratch.list(MAPPINGS_MAX)?,
-                copies: scratch.list(4096)?,
-                shared_bytes: 0,
+                held: scratch.list(MAPPINGS_MAX)?,
+                shared: scratch.list(4096)?,
+                hidden_code: false,
             };
-            (look, scratch.take::<u8>(65536)?)
+            (look, scratch.take::<u8>(65536)?, Scan::new(scratch)?)
         };
         let looked = for_each_line(b"/proc/self/maps\0", buf, |line| {
             let Some(line) = maps::parse(line) else { return Ok(()) };
@@ -118,48 +151,28 @@ impl FirstLook {
                 return Ok(());
             }
             check(&line)?;
-            let deleted = line.name.ends_with(b" (deleted)");
-            if line.shared() && line.prot() != 0 && (line.prot() & sys::PROT_WRITE != 0 || deleted)
-            {
-                let len = (line.end - line.start) as usize;
-                look.copies.push(SharedCopy { start: line.start, end: line.end, data: 0, len })?;
+            look.hidden_code |= line.prot() == sys::PROT_EXEC && line.name != b"[vsyscall]";
+            if !line.shared() && line.ino == 0 && scan.any(line.start, line.end).unwrap_or(false) {
+                look.held.push((line.start, line.end))?;
+            }
+            let deleted = line.name.ends_with(DELETED);
+            if line.shared() && (line.prot() & sys::PROT_WRITE != 0 || deleted) {
+                // SAFETY: handed on to the caller.
+                let path = unsafe { path_of(scratch, &line)? };
+                look.shared.push(SharedMapping {
+                    start: line.start,
+                    end: line.end,
+                    prot: line.prot(),
+                    offset: line.offset,
+                    dev: line.dev,
+                    ino: line.ino,
+                    path,
+                })?;
             }
             Ok(())
         });
-        // Copied after the list is read: new mappings in between would move lines.
-        let copied = looked.and_then(|()| look.copy_shared());
-        if let Err(refusal) = copied {
-            // SAFETY: nothing was handed out yet.
-            unsafe { look.release() };
-            return Err(refusal);
-        }
-        Ok(look)
-    }
-
-    fn copy_shared(&mut self) -> Result<(), Refusal> {
-        for copy in self.copies.as_mut_slice() {
-            let len = copy.len;
-            copy.len = 0;
-            let data = sys::map_anonymous(len, sys::MAP_PRIVATE | sys::MAP_NORESERVE)
-                .map_err(refused("copying shared memory"))?;
-            copy.data = data;
-            copy.len = read_own_memory(copy.start as usize, data, len)
-                .map_err(refused("copying shared memory"))?;
-            self.shared_bytes += copy.len as u64;
-        }
-        Ok(())
-    }
-
-    /// Unmaps the copies.
-    ///
-    /// # Safety
-    /// Nothing may use them any more.
-    pub unsafe fn release(&mut self) {
-        for copy in self.copies.as_slice().iter().filter(|c| c.data != 0) {
-            // SAFETY: mapped by `copy_shared` for this alone.
-            let _ = unsafe { sys::munmap(copy.data, (copy.end - copy.start) as usize) };
-        }
-        self.copies.clear();
+        scan.close();
+        looked.map(|()| look)
     }
 
     /// Stretches that were mapped in the process and are not in this one, its child
@@ -176,6 +189,56 @@ impl FirstLook {
         })?;
         subtract(self.mapped.as_slice(), here.as_slice(), |start, end| missing.push((start, end)))
     }
+
+    /// Stretches that are wiped in this process, a child (MADV_WIPEONFORK), put into `wiped`.
+    /// Gives whether it had to look: only where memory that held pages is empty here is
+    /// /proc/self/smaps read, which costs more than the clone. This process is no image then: the
+    /// question has changed what the memory tells a core dump.
+    pub fn wiped_here(
+        &self,
+        buf: &mut [u8],
+        scan: &mut Scan,
+        wiped: &mut List<Range>,
+    ) -> Result<bool, Refusal> {
+        let mut look = false;
+        for &range in self.held.as_slice() {
+            let held = scan.any(range.0, range.1).map_err(refused("finding the pages in use"))?;
+            // Memory that the kernel may drop at any time (MAP_DROPPABLE) alone does not take this.
+            look |= !held && advise(range, sys::MADV_DODUMP).is_ok();
+        }
+        if !look {
+            return Ok(false);
+        }
+        let mut range = (0, 0);
+        for_each_line(b"/proc/self/smaps\0", buf, |text| {
+            if let Some(line) = maps::parse(text) {
+                range = (line.start, line.end);
+            } else if let Some(flags) = text.strip_prefix(b"VmFlags:") {
+                let mut details = Details::default();
+                read_flags(flags, &mut details);
+                let droppable = details.flags & map_flag::DROPPABLE != 0;
+                if details.advice & advice::WIPE_ON_FORK != 0 && !droppable {
+                    wiped.push(range)?;
+                }
+            }
+            Ok(())
+        })?;
+        Ok(true)
+    }
+}
+
+/// The path of a mapped file with its NUL, empty when it has none.
+///
+/// # Safety
+/// Must not outlive the scratch.
+unsafe fn path_of(scratch: &mut Scratch, line: &Line) -> Result<&'static [u8], Refusal> {
+    if line.name.first() != Some(&b'/') || line.name.ends_with(DELETED) {
+        return Ok(&[]);
+    }
+    // SAFETY: handed on to the caller.
+    let path = unsafe { scratch.take::<u8>(line.name.len() + 1)? };
+    path[..line.name.len()].copy_from_slice(line.name);
+    Ok(path)
 }
 
 /// Calls `each` with every part of `wanted` that `here` lacks; both ascend.
@@ -223,6 +286,15 @@ fn check(line: &Line) -> Result<(), Refusal> {
     if name.starts_with(b"anon_inode:") || name.starts_with(b"/anon_inode:") {
         return refuse("a mapping of a kernel object");
     }
+    if name.starts_with(b"/[aio]") {
+        return refuse("an asynchronous I/O context (io_setup)");
+    }
+    if name.starts_with(b"/secretmem") {
+        return refuse("secret memory (memfd_secret)");
+    }
+    if name.starts_with(b"/sys/") || name.starts_with(b"/proc/") {
+        return refuse("a mapping of a kernel object");
+    }
     if name.starts_with(b"/SYSV") {
         return refuse("a System V shared memory segment");
     }
@@ -236,43 +308,20 @@ fn check(line: &Line) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Copies memory of this process without the risk of a fault: stops at the first byte that
-/// cannot be read (behind the end of a mapped file) and says how many were.
-fn read_own_memory(from: usize, to: usize, len: usize) -> Result<usize, i32> {
-    let mut done = 0;
-    while done < len {
-        let step = (len - done).min(16 << 20);
-        let local = IoVec { base: to + done, len: step };
-        let remote = IoVec { base: from + done, len: step };
-        // SAFETY: `to` is a mapping of at least `len` bytes; `from` is checked by the kernel.
-        let got = unsafe {
-            sys::call6(
-                nr::PROCESS_VM_READV,
-                sys::getpid() as usize,
-                &raw const local as usize,
-                1,
-                &raw const remote as usize,
-                1,
-                0,
-            )
-        };
-        match got {
-            Ok(0) | Err(sys::EFAULT) => break,
-            Ok(n) => done += n,
-            Err(errno) => return Err(errno),
-        }
-    }
-    Ok(done)
-}
-
 /// The whole description of the address space.
 pub struct AddressSpace {
     pub regions: List<Region>,
     pub objects: List<ObjectEntry>,
     /// What the image leaves out; grows by the copies made on the way.
     cuts: List<Range>,
-    /// How many of the objects, from the first on, are deleted files of known size.
-    pub orphans: usize,
+    /// Copies of private mappings whose files are gone.
+    copies: List<Copied>,
+    /// Advice that this process does not see, because it was lifted.
+    lifted: List<Lifted>,
+    /// How many of the objects, from the first on, are files whose whole content is copied.
+    whole: usize,
+    /// The memory policy of the process, and its nodes.
+    policy: (u32, u64),
     text: &'static mut [u8],
 }
 
@@ -284,42 +333,57 @@ struct Details {
 }
 
 impl AddressSpace {
-    /// An empty description; `cuts` is what the image leaves out.
+    /// An empty description; `cuts` is what the image leaves out, `lifted` advice that it is to
+    /// have besides what this process sees, `contents` what was copied while it stood still.
     ///
     /// # Safety
     /// Must not outlive the scratch.
-    pub unsafe fn new(scratch: &mut Scratch, cuts: &[Range]) -> Result<AddressSpace, Refusal> {
+    pub unsafe fn new(
+        scratch: &mut Scratch,
+        cuts: &[Range],
+        lifted: &[Lifted],
+        contents: &Contents,
+        policy: (u32, u64),
+    ) -> Result<AddressSpace, Refusal> {
         // SAFETY: handed on to the caller.
         let mut space = unsafe {
             AddressSpace {
                 regions: scratch.list(MAPPINGS_MAX)?,
                 objects: scratch.list(32768)?,
                 cuts: scratch.list(cuts.len() + MAPPINGS_MAX)?,
-                orphans: 0,
+                copies: scratch.list(32768)?,
+                lifted: scratch.list(lifted.len())?,
+                whole: 0,
+                policy,
                 text: scratch.take(PATH_LEN_MAX + 1)?,
             }
         };
-        for cut in cuts {
-            space.cuts.push(*cut)?;
+        cuts.iter().try_for_each(|cut| space.cuts.push(*cut))?;
+        lifted.iter().try_for_each(|l| space.lifted.push(*l))?;
+        for file in contents.files.as_slice() {
+            space.objects.push(ObjectEntry { record: file.object, path: file.path })?;
         }
+        space.whole = space.objects.as_slice().len();
         Ok(space)
     }
 
     /// Reads all mappings of this process with their flags. `fp` gets the lengths of the kernel's
-    /// own mappings and the ids of vDSO and C library. Stretches in `not_forked` get that advice.
+    /// own mappings and the ids of vDSO and C library.
     ///
     /// # Safety
     /// Must not outlive the scratch.
     pub unsafe fn take(
         &mut self,
         scratch: &mut Scratch,
-        look: &FirstLook,
-        not_forked: &[Range],
+        (look, contents): (&FirstLook, &Contents),
         fp: &mut Fingerprint,
     ) -> Result<(), Refusal> {
         // SAFETY: handed on to the caller.
-        let (buf, name_room) =
-            unsafe { (scratch.take::<u8>(65536)?, scratch.take::<u8>(PATH_LEN_MAX + 16)?) };
+        let (buf, name_room, mut copier) = unsafe {
+            let name_room = scratch.take::<u8>(PATH_LEN_MAX + 16)?;
+            (scratch.take::<u8>(65536)?, name_room, Copier::new(scratch)?)
+        };
+        let shared = look.shared.as_slice().iter().zip(contents.shared.as_slice());
         let mut open: Option<(Line<'static>, usize)> = None;
         let mut details = Details::default();
         let name_at = name_room.as_mut_ptr();
@@ -340,19 +404,15 @@ impl AddressSpace {
                     // SAFETY: written above, and read only before the next line overwrites it.
                     let name = unsafe { core::slice::from_raw_parts(name_at, len) };
                     let line = Line { name, ..line };
+                    let mut copies = shared.clone();
+                    let copy = copies.find(|(m, c)| m.start == line.start && c.at != 0);
+                    let copy = copy.map(|(_, copied)| *copied);
                     // SAFETY: handed on to the caller.
-                    unsafe { self.add(scratch, look, &line, details, fp)? };
+                    unsafe { self.add(scratch, &mut copier, copy, &line, details, fp)? };
                 }
             }
             Ok(())
-        })?;
-        for region in self.regions.as_mut_slice() {
-            let r = &mut region.record;
-            if not_forked.iter().any(|n| n.0 < r.end && n.1 > r.start) {
-                r.advice |= advice::DONT_FORK;
-            }
-        }
-        Ok(())
+        })
     }
 
     /// # Safety
@@ -360,7 +420,8 @@ impl AddressSpace {
     unsafe fn add(
         &mut self,
         scratch: &mut Scratch,
-        look: &FirstLook,
+        copier: &mut Copier,
+        copy: Option<Copied>,
         line: &Line,
         details: Details,
         fp: &mut Fingerprint,
@@ -377,6 +438,9 @@ impl AddressSpace {
             flags: details.flags | (line.shared() as u32 * map_flag::SHARED),
             advice: details.advice,
             object: NO_OBJECT,
+            memory_policy: UNKNOWN,
+            reserved: 0,
+            memory_nodes: 0,
         };
         let len = line.end - line.start;
         match line.name {
@@ -393,9 +457,10 @@ impl AddressSpace {
         }
         let mut region = Region { record, data: 0, len: 0 };
         if region.record.flags & map_flag::SPECIAL == 0 {
+            self.note_policy(&mut region.record);
             if line.ino != 0 && line.name != b"/dev/zero" {
                 // SAFETY: handed on to the caller.
-                unsafe { self.attach(scratch, look, line, &mut region)? };
+                unsafe { self.attach(scratch, copier, copy, line, &mut region)? };
                 note_libc(line, region.record.object, self.objects.as_slice(), fp);
             } else if line.shared() {
                 return Err(Refusal::Mapping {
@@ -411,6 +476,19 @@ impl AddressSpace {
         self.add_uncut(region)
     }
 
+    /// Where the pages of a mapping are to lie, unless it is where those of the process are.
+    fn note_policy(&self, m: &mut Mapping) {
+        const OF_ADDRESS: usize = 2;
+        let (mut mode, mut nodes) = (0u32, 0u64);
+        let (at, to) = (&raw mut mode as usize, &raw mut nodes as usize);
+        // SAFETY: the kernel writes a number and a word.
+        let asked =
+            unsafe { sys::call6(nr::GET_MEMPOLICY, at, to, 65, m.start as usize, OF_ADDRESS, 0) };
+        if asked.is_ok() && (mode, nodes) != self.policy {
+            (m.memory_policy, m.memory_nodes) = (mode, nodes);
+        }
+    }
+
     /// Adds the parts of a region outside the cuts.
     fn add_uncut(&mut self, region: Region) -> Result<(), Refusal> {
         let (mut at, end) = (region.record.start, region.record.end);
@@ -419,21 +497,26 @@ impl AddressSpace {
             let next = cuts.filter(|c| c.1 > at && c.0 < end).min_by_key(|c| c.0).copied();
             let stop = next.map_or(end, |c| c.0.max(at));
             if at < stop {
-                let mut part = region;
-                let skipped = at - region.record.start;
-                part.record.start = at;
-                part.record.end = stop;
-                if part.record.object != NO_OBJECT {
-                    part.record.offset += skipped;
-                }
-                if part.data != 0 {
-                    part.data += skipped as usize;
-                    part.len = part.len.saturating_sub(skipped as usize);
-                    part.len = part.len.min((stop - at) as usize);
-                }
-                self.regions.push(part)?;
+                self.add_advised(region.part(at, stop))?;
             }
             at = next.map_or(end, |c| c.1);
+        }
+        Ok(())
+    }
+
+    /// Adds a region, parted where lifted advice begins and ends: a mapping that lost its advice
+    /// may have become one with its neighbours.
+    fn add_advised(&mut self, region: Region) -> Result<(), Refusal> {
+        let (mut at, end) = (region.record.start, region.record.end);
+        while at < end {
+            let borders = self.lifted.as_slice().iter().flat_map(|l| [l.range.0, l.range.1]);
+            let stop = borders.filter(|b| *b > at && *b < end).min().unwrap_or(end);
+            let mut part = region.part(at, stop);
+            for l in self.lifted.as_slice().iter().filter(|l| l.range.0 <= at && at < l.range.1) {
+                part.record.advice |= l.advice;
+            }
+            self.regions.push(part)?;
+            at = stop;
         }
         Ok(())
     }
@@ -445,21 +528,21 @@ impl AddressSpace {
     unsafe fn attach(
         &mut self,
         scratch: &mut Scratch,
-        look: &FirstLook,
+        copier: &mut Copier,
+        copy: Option<Copied>,
         line: &Line,
         region: &mut Region,
     ) -> Result<(), Refusal> {
         if region.record.flags & map_flag::HUGETLB != 0 && !line.shared() {
             return Ok(()); // anonymous memory of the huge page pool has an inode, too
         }
-        let copy = look.copies.as_slice().iter().find(|c| c.start == line.start);
         if let Some(copy) = copy {
-            (region.data, region.len) = (copy.data, copy.len);
+            (region.data, region.len) = (copy.at, copy.len);
+            region.record.flags |= map_flag::WHOLE;
         }
         let writable = line.prot() & sys::PROT_WRITE != 0;
-        let key = (line.dev, line.ino);
-        let known =
-            self.objects.as_slice().iter().position(|o| (o.record.dev, o.record.ino) == key);
+        let known = self.objects.as_slice().iter().map(|o| o.record.identity);
+        let known = known.into_iter().position(|o| (o.dev, o.ino) == (line.dev, line.ino));
         let index = match known {
             Some(index) => index,
             None => match self.identify(line) {
@@ -474,14 +557,14 @@ impl AddressSpace {
                     index
                 }
                 None => {
-                    whole_copy(line, region)?;
-                    let data = region.data as u64;
-                    return self.cuts.push((data, data + (line.end - line.start)));
+                    let copied = whole_copy(copier, line, region)?;
+                    self.copies.push(copied)?;
+                    return self.cuts.push(copied.range());
                 }
             },
         };
         let object = &mut self.objects.as_mut_slice()[index].record;
-        if object.kind == object_kind::MEMORY && index >= self.orphans {
+        if object.kind == object_kind::MEMORY && index >= self.whole {
             object.size = object.size.max(line.offset + (line.end - line.start));
         } else if line.shared() && writable && object.kind == object_kind::FILE {
             let memory = line.name.starts_with(b"/dev/shm/");
@@ -493,38 +576,38 @@ impl AddressSpace {
 
     /// The file behind a mapping; `None` for a private mapping of a file that is gone or replaced.
     fn identify(&mut self, line: &Line) -> Option<Object> {
-        let mut object = Object {
-            kind: object_kind::MEMORY,
-            mode: 0o600,
-            size: 0,
-            mtime_s: 0,
-            mtime_ns: 0,
-            dev: line.dev,
-            ino: line.ino,
-            build_id: 0,
-            path_len: 0,
-            reserved: 0,
-        };
         let path = self.text.get_mut(..line.name.len() + 1)?;
         path[..line.name.len()].copy_from_slice(line.name);
         path[line.name.len()] = 0;
         let opened = sys::open(path, sys::O_RDONLY | sys::O_CLOEXEC, 0).ok();
         let st = opened.and_then(|fd| sys::fstat(fd).ok());
         let same = st.filter(|st| (st.dev, st.ino) == (line.dev, line.ino));
+        let mut object = None;
         if let (Some(fd), Some(st)) = (opened, same) {
-            object.kind = object_kind::FILE;
-            object.mode = st.mode & 0o7777;
-            object.size = st.size as u64;
-            (object.mtime_s, object.mtime_ns) = (st.mtime[0], st.mtime[1]);
-            object.path_len = line.name.len() as u32;
+            let mut file = object_of(object_kind::FILE, (fd, &st), line.name.len());
             if let Ok(n) = sys::pread(fd, self.text, 0) {
-                object.build_id = build_id(&self.text[..n]);
+                file.build_id = build_id(&self.text[..n]);
             }
+            object = Some(file);
+        } else if line.shared() {
+            let identity = Identity { dev: line.dev, ino: line.ino, born_ns: 0 };
+            object = Some(Object::nameless(identity));
         }
         if let Some(fd) = opened {
             sys::close(fd);
         }
-        (object.kind == object_kind::FILE || line.shared()).then_some(object)
+        object
+    }
+
+    /// Unmaps the copies made on the way.
+    ///
+    /// # Safety
+    /// The regions may not be used afterwards.
+    pub unsafe fn release(&mut self) {
+        for copied in self.copies.as_mut_slice() {
+            // SAFETY: handed on to the caller.
+            unsafe { copied.release() };
+        }
     }
 
     /// Marks the regions for which pages will follow.
@@ -533,7 +616,8 @@ impl AddressSpace {
             let has = if region.data != 0 {
                 region.len > 0
             } else {
-                holds_own_pages(&region.record) && scan.any(&region.record)?
+                holds_own_pages(&region.record)
+                    && scan.any(region.record.start, region.record.end)?
             };
             region.record.flags |= has as u32 * map_flag::HAS_PAGES;
         }
@@ -552,22 +636,18 @@ fn note_libc(line: &Line, object: u32, objects: &[ObjectEntry], fp: &mut Fingerp
 }
 
 /// A private mapping whose file is gone becomes anonymous memory with all its content.
-fn whole_copy(line: &Line, region: &mut Region) -> Result<(), Refusal> {
-    let len = (line.end - line.start) as usize;
-    region.record.flags &= !map_flag::SHARED;
-    if line.prot() == 0 {
-        return Ok(());
-    }
+fn whole_copy(copier: &mut Copier, line: &Line, region: &mut Region) -> Result<Copied, Refusal> {
     let failed = refused("copying a mapping whose file is gone");
-    let data = sys::map_anonymous(len, sys::MAP_PRIVATE | sys::MAP_NORESERVE).map_err(&failed)?;
-    region.data = data;
-    region.len = read_own_memory(line.start as usize, data, len).map_err(&failed)?;
-    Ok(())
+    let len = line.end - line.start;
+    let mut copied = Copied::new(len as usize).map_err(&failed)?;
+    copier.memory(line.start, len, line.prot(), line.dev, &mut copied).map_err(&failed)?;
+    region.record.flags &= !map_flag::SHARED;
+    (region.data, region.len) = (copied.at, copied.len);
+    Ok(copied)
 }
 
 fn holds_own_pages(m: &Mapping) -> bool {
-    let none = map_flag::SHARED | map_flag::DROPPABLE | map_flag::SPECIAL;
-    m.flags & none == 0 && m.advice & advice::WIPE_ON_FORK == 0
+    m.flags & (map_flag::SHARED | map_flag::DROPPABLE | map_flag::SPECIAL) == 0
 }
 
 /// Two-letter flags of smaps (Documentation/filesystems/proc.rst).
@@ -588,6 +668,7 @@ fn read_flags(text: &[u8], details: &mut Details) {
             b"sr" => details.advice |= advice::SEQUENTIAL,
             b"rr" => details.advice |= advice::RANDOM,
             b"lo" => details.advice |= advice::LOCKED,
+            b"sl" => details.flags |= map_flag::SEALED,
             _ => {}
         }
     }
@@ -645,9 +726,13 @@ impl Scan {
         sys::close(self.pagemap);
     }
 
-    fn any(&mut self, m: &Mapping) -> Result<bool, i32> {
+    /// Whether there is such a page between two addresses.
+    fn any(&mut self, start: u64, end: u64) -> Result<bool, i32> {
+        if self.without != 0 {
+            return Ok(self.ask_ioctl(start, end, 1)?.0 > 0);
+        }
         let mut any = false;
-        self.runs(m.start, m.end, |_, _| {
+        self.runs(start, end, |_, _| {
             any = true;
             Ok(false)
         })?;
@@ -678,8 +763,37 @@ impl Scan {
         Ok(())
     }
 
+    /// Calls `each` with every run of guard pages between two addresses.
+    fn guards(
+        &mut self,
+        start: u64,
+        end: u64,
+        mut each: impl FnMut(u64, u64) -> Result<(), i32>,
+    ) -> Result<(), i32> {
+        let mut at = start;
+        while self.without & IS_GUARD != 0 && at < end {
+            let (count, next) = self.scan(at, end, 0, [0, IS_GUARD, 0, IS_GUARD])?;
+            for found in &self.found[..count] {
+                each(found.start, found.end)?;
+            }
+            at = next;
+        }
+        Ok(())
+    }
+
     /// By the ioctl: number of runs found and where it stopped.
     fn ask_ioctl(&mut self, start: u64, end: u64, max_pages: u64) -> Result<(usize, u64), i32> {
+        let wanted = [self.without, self.without, IS_PRESENT | IS_SWAPPED, IS_FILE];
+        self.scan(start, end, max_pages, wanted)
+    }
+
+    fn scan(
+        &mut self,
+        start: u64,
+        end: u64,
+        max_pages: u64,
+        [inverted, mask, any_of, shown]: [u64; 4],
+    ) -> Result<(usize, u64), i32> {
         const PAGEMAP_SCAN: usize = 0xc060_6610;
         // struct pm_scan_arg: size, flags, start, end, walk_end, vec, vec_len, max_pages,
         // category_inverted, category_mask, category_anyof_mask, return_mask.
@@ -692,10 +806,10 @@ impl Scan {
             self.found.as_mut_ptr() as u64,
             self.found.len() as u64,
             max_pages,
-            self.without,
-            self.without,
-            IS_PRESENT | IS_SWAPPED,
-            IS_FILE,
+            inverted,
+            mask,
+            any_of,
+            shown,
         ];
         // SAFETY: the structure and the vector are ours.
         let count = unsafe {
@@ -742,34 +856,31 @@ impl Scan {
 /// The regions must be those of this process, now.
 pub unsafe fn write_pages(
     regions: &[Region],
-    objects: &[ObjectEntry],
     scan: &mut Scan,
     out: &mut Output,
 ) -> Result<(), i32> {
     for region in regions.iter().filter(|r| r.record.flags & map_flag::HAS_PAGES != 0) {
         let m = &region.record;
-        // A page of zeros says nothing where the restore starts from zeros.
-        let kind = objects.get(m.object as usize).map(|o| o.record.kind);
-        let fresh = matches!(kind, None | Some(object_kind::MEMORY | object_kind::SHM_FILE));
         if region.data != 0 {
-            let end = m.start + region.len as u64;
-            // SAFETY: the copy is readable and that long.
-            unsafe { write_run(m.start, end, region.data, fresh, out)? };
+            // SAFETY: handed on to the caller.
+            unsafe { write_copy(region.data, region.len, (0, m.start, 0), scan, out)? };
             continue;
         }
+        // A page of zeros says nothing where the restore starts from zeros.
+        let fresh = m.object == NO_OBJECT;
         let readable = m.prot & sys::PROT_READ != 0;
         if !readable {
-            protect(m, m.prot | sys::PROT_READ)?;
+            protect(m.start, m.end - m.start, m.prot | sys::PROT_READ)?;
         }
         let written = scan.runs(m.start, m.end, |start, end| {
             // SAFETY: the run is mapped, private, and readable now.
-            unsafe { write_run(start, end, start as usize, fresh, out)? };
+            unsafe { write_run((0, start, 0), end - start, start as usize, fresh, out)? };
             Ok(true)
         });
         if !readable {
             // What is queued must be out before it cannot be read any more.
             let flushed = out.flush();
-            protect(m, m.prot)?;
+            protect(m.start, m.end - m.start, m.prot)?;
             flushed?;
         }
         written?;
@@ -777,23 +888,81 @@ pub unsafe fn write_pages(
     Ok(())
 }
 
-fn protect(m: &Mapping, prot: u32) -> Result<(), i32> {
-    let len = (m.end - m.start) as usize;
-    // SAFETY: only ever adds the right to read, or takes it back.
-    unsafe { sys::call3(nr::MPROTECT, m.start as usize, len, prot as usize).map(|_| ()) }
+/// Writes the files of which the whole content was copied.
+///
+/// # Safety
+/// The copies must be there.
+pub unsafe fn write_files(
+    files: &[FileContent],
+    scan: &mut Scan,
+    out: &mut Output,
+) -> Result<(), i32> {
+    for (index, file) in files.iter().enumerate().filter(|(_, f)| f.copied.len > 0) {
+        let first = (PAGES_OF_OBJECT, 0, index as u64);
+        // SAFETY: handed on to the caller.
+        unsafe { write_copy(file.copied.at, file.copied.len, first, scan, out)? };
+    }
+    Ok(())
 }
 
-/// Writes one run of pages, cut at aligned addresses and at zero pages.
+/// Writes where guard pages are.
+///
+/// # Safety
+/// The regions must be those of this process, now.
+pub unsafe fn write_guards(
+    regions: &[Region],
+    scan: &mut Scan,
+    out: &mut Output,
+) -> Result<(), i32> {
+    let own = regions.iter().filter(|r| r.record.flags & map_flag::SPECIAL == 0);
+    own.map(|r| &r.record).try_for_each(|m| {
+        scan.guards(m.start, m.end, |start, end| {
+            // SAFETY: nothing is read.
+            unsafe { out.pages(PAGES_GUARD, start, end - start, 0, 0) }
+        })
+    })
+}
+
+/// Writes what a copy of `len` bytes at `data` holds; `first` is what its first record would have
+/// as flags and as both numbers.
+///
+/// # Safety
+/// The copy must be there.
+unsafe fn write_copy(
+    data: usize,
+    len: usize,
+    (flags, base, object): (u32, u64, u64),
+    scan: &mut Scan,
+    out: &mut Output,
+) -> Result<(), i32> {
+    let end = (data + len) as u64;
+    scan.runs(data as u64, end.next_multiple_of(PAGE as u64), |from, to| {
+        let place = (flags, base + (from - data as u64), object);
+        // SAFETY: within the copy.
+        unsafe { write_run(place, to.min(end) - from, from as usize, true, out)? };
+        Ok(true)
+    })
+}
+
+/// Changes the protection of memory of this process.
+pub fn protect(start: u64, len: u64, prot: u32) -> Result<(), i32> {
+    // SAFETY: only ever adds the right to read, or takes it back.
+    unsafe { sys::call3(nr::MPROTECT, start as usize, len as usize, prot as usize).map(|_| ()) }
+}
+
+/// Writes one run of `len` bytes as records with these flags and numbers, the first of which counts
+/// on; cut at aligned addresses and at zero pages.
 ///
 /// # Safety
 /// The content at `data` must be readable.
 unsafe fn write_run(
-    start: u64,
-    end: u64,
+    (flags, start, object): (u32, u64, u64),
+    len: u64,
     data: usize,
     skip_zeros: bool,
     out: &mut Output,
 ) -> Result<(), i32> {
+    let end = start + len;
     let mut at = start;
     while at < end {
         let border = (at / MAX_PAYLOAD as u64 + 1) * MAX_PAYLOAD as u64;
@@ -802,8 +971,9 @@ unsafe fn write_run(
         while from < stop {
             let page_end = |a: u64| ((a / PAGE as u64 + 1) * PAGE as u64).min(stop);
             let zero = |a: u64| {
-                let len = (page_end(a) - a) as usize;
-                // SAFETY: within the run.
+                // The last page of a file ends anywhere; behind it is nothing but zeros.
+                let len = ((page_end(a) - a) as usize).next_multiple_of(8);
+                // SAFETY: within the run, or its last page.
                 skip_zeros && unsafe { is_zero(data + (a - start) as usize, len) }
             };
             if zero(from) {
@@ -816,7 +986,7 @@ unsafe fn write_run(
             }
             let source = data + (from - start) as usize;
             // SAFETY: within the run.
-            unsafe { out.pages(0, from, 0, source, (to - from) as usize)? };
+            unsafe { out.pages(flags, from, object, source, (to - from) as usize)? };
             from = to;
         }
         at = stop;
@@ -826,48 +996,41 @@ unsafe fn write_run(
 
 /// # Safety
 /// `len` bytes at `at`, a multiple of 8, must be readable.
-unsafe fn is_zero(at: usize, len: usize) -> bool {
+pub unsafe fn is_zero(at: usize, len: usize) -> bool {
     // SAFETY: handed on to the caller; pages are aligned.
     let words = unsafe { core::slice::from_raw_parts(at as *const u64, len / 8) };
     words.chunks(32).all(|chunk| chunk.iter().fold(0, |a, b| a | b) == 0)
 }
 
-/// Undoes what [`AddressSpace::take`] mapped, for a capture in the process itself.
-///
-/// # Safety
-/// The regions may not be used afterwards. Copies of shared memory are the first look's.
-pub unsafe fn release_copies(regions: &List<Region>, look: &FirstLook) {
-    for r in regions.as_slice().iter().filter(|r| r.data != 0) {
-        let shared = look.copies.as_slice();
-        let owned = !shared.iter().any(|c| (c.data..=c.data + c.len).contains(&r.data));
-        if owned {
-            // SAFETY: mapped by `whole_copy` with the length of the region.
-            let _ = unsafe { sys::munmap(r.data, (r.record.end - r.record.start) as usize) };
-        }
-    }
-}
-
-/// Undoes MADV_DONTFORK on the stretches a child has missed.
-pub fn let_fork(ranges: &[Range]) -> Result<(), Refusal> {
-    for &(start, end) in ranges {
-        // SAFETY: changes only what a fork does.
-        unsafe { sys::madvise(start as usize, (end - start) as usize, sys::MADV_DOFORK) }.map_err(
-            |_| Refusal::Mapping {
-                start,
-                what: "memory that a device uses and no child may inherit",
-                name: Text::new(b""),
-            },
-        )?;
+/// Takes advice off, so that a child gets the memory.
+pub fn lift(lifted: &[Lifted]) -> Result<(), Refusal> {
+    for l in lifted {
+        let (what, undone) = match l.advice {
+            advice::DONT_FORK => {
+                ("memory that a device uses and no child may inherit", sys::MADV_DOFORK)
+            }
+            _ => ("memory that no child may inherit", sys::MADV_KEEPONFORK),
+        };
+        let refuse = Refusal::Mapping { start: l.range.0, what, name: Text::new(b"") };
+        advise(l.range, undone).map_err(|_| refuse)?;
     }
     Ok(())
 }
 
-/// Sets MADV_DONTFORK again.
-pub fn forbid_fork(ranges: &[Range]) {
-    for &(start, end) in ranges {
-        // SAFETY: changes only what a fork does.
-        let _ = unsafe { sys::madvise(start as usize, (end - start) as usize, sys::MADV_DONTFORK) };
+/// Gives the advice again that [`lift`] took off.
+pub fn give_back(lifted: &[Lifted]) {
+    for l in lifted {
+        let what = match l.advice {
+            advice::DONT_FORK => sys::MADV_DONTFORK,
+            _ => sys::MADV_WIPEONFORK,
+        };
+        let _ = advise(l.range, what);
     }
+}
+
+fn advise((start, end): Range, what: usize) -> sys::SysResult {
+    // SAFETY: only advice that changes what a fork or a core dump does.
+    unsafe { sys::madvise(start as usize, (end - start) as usize, what) }
 }
 
 #[cfg(test)]

@@ -1,12 +1,16 @@
 //! Takes the image of the calling process. Everything below runs in a signal handler of an unknown
 //! program: raw system calls only, no allocation, no lock, no panic, little stack.
 
+mod contents;
 mod descriptors;
+mod helper;
+mod locks;
 mod memory;
 mod output;
 mod proc;
 mod scratch;
 mod state;
+mod surroundings;
 
 use core::arch::global_asm;
 use core::ffi::c_void;
@@ -14,23 +18,24 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use crate::fingerprint;
 use crate::format::{
-    self, bytes_of, fd_kind, object_kind, writer_exit, Header, FILE_DESCRIPTOR, FILE_OBJECT, MAGIC,
-    MAX_FILE_PIECE, META_MAX, PAGES_OF_OBJECT, VERSION,
+    self, bytes_of, bytes_of_all, fd_kind, object_kind, writer_exit, Header, FILE_DESCRIPTOR,
+    FILE_OBJECT, MAGIC, META_MAX, VERSION,
 };
 use crate::refusal::Refusal;
 use crate::stream::Kind;
 use crate::sys::{self, nr};
 use crate::{Mode, Outcome, Request};
+use contents::Contents;
 use descriptors::Table;
-use memory::{AddressSpace, FirstLook, Range, Scan};
+use memory::{AddressSpace, FirstLook, Lifted, Range, Scan};
 use output::Output;
 use scratch::{List, Scratch};
 use state::State;
 
-// Calls `work(job, stack pointer)` with all callee-saved registers on the stack. A restored
-// process comes in at `eyrie_image_resume` with that stack pointer and the restorer's stretch of
-// addresses in rdi and rsi; it unmaps the stretch and returns from the same call with 1. To the
-// compiler this is one call that returns once, whichever way it went.
+// Calls `work(job, stack pointer)` on another stack, with all callee-saved registers on this one. A
+// restored process comes in at `eyrie_image_resume` with this stack pointer and the restorer's
+// stretch of addresses in rdi and rsi; it unmaps the stretch and returns from the same call with 1.
+// To the compiler this is one call that returns once, whichever way it went.
 global_asm!(
     ".pushsection .text.eyrie_image_enter,\"ax\",@progbits",
     ".globl eyrie_image_enter",
@@ -49,7 +54,10 @@ global_asm!(
     "mov rax, rdi",
     "mov rdi, rsi",
     "mov rsi, rsp",
+    "mov rbx, rsp",
+    "mov rsp, rdx",
     "call rax",
+    "mov rsp, rbx",
     "xor eax, eax",
     "jmp 2f",
     ".globl eyrie_image_resume",
@@ -75,13 +83,18 @@ global_asm!(
 );
 
 extern "C" {
-    fn eyrie_image_enter(work: unsafe extern "C" fn(*mut c_void, u64), job: *mut c_void) -> u64;
+    fn eyrie_image_enter(
+        work: unsafe extern "C" fn(*mut c_void, u64),
+        job: *mut c_void,
+        stack_top: usize,
+    ) -> u64;
     fn eyrie_image_resume();
 }
 
 /// A capture under way; lives on the stack of [`capture`].
 struct Job<'a> {
     request: &'a Request<'a>,
+    scratch: Scratch,
     started_ns: u64,
     outcome: Outcome,
 }
@@ -92,12 +105,29 @@ struct Job<'a> {
 /// As [`crate::capture`].
 pub unsafe fn capture(request: &Request) -> Outcome {
     let mask = sys::block_all_signals();
-    let mut job =
-        Job { request, started_ns: sys::clock_ns(1), outcome: Outcome::Refused(Refusal::Writer) };
-    // SAFETY: follows the C calling convention; `job` outlives the call. In a restored process the
-    // stack is as it was during the call, so the mask below is the one saved above.
-    let restored = unsafe { eyrie_image_enter(work, (&raw mut job).cast()) };
-    let outcome = if restored == 1 { Outcome::Restored } else { job.outcome };
+    let started_ns = sys::clock_ns(1);
+    // SAFETY: the stack is used within the call below only.
+    let prepared = Scratch::new().and_then(|mut scratch| unsafe {
+        let stack = helper::stack(&mut scratch)?;
+        Ok((scratch, stack.as_mut_ptr() as usize + stack.len()))
+    });
+    let outcome = match prepared {
+        Ok((scratch, stack_top)) => {
+            let outcome = Outcome::Refused(Refusal::Writer);
+            let mut job = Job { request, scratch, started_ns, outcome };
+            // SAFETY: follows the C calling convention; `job` outlives the call. In a restored
+            // process the stack is as it was during the call, so the mask is the one saved above.
+            let restored = unsafe { eyrie_image_enter(work, (&raw mut job).cast(), stack_top) };
+            if restored == 1 {
+                Outcome::Restored // and the scratch is not there
+            } else {
+                // SAFETY: the outcome refers to nothing in the scratch.
+                unsafe { job.scratch.release() };
+                job.outcome
+            }
+        }
+        Err(refusal) => Outcome::Refused(refusal),
+    };
     sys::set_signal_mask(mask);
     outcome
 }
@@ -107,16 +137,9 @@ pub unsafe fn capture(request: &Request) -> Outcome {
 unsafe extern "C" fn work(job: *mut c_void, rsp: u64) {
     // SAFETY: handed on to the caller.
     let job = unsafe { &mut *job.cast::<Job>() };
-    job.outcome = match Scratch::new() {
-        Ok(mut scratch) => {
-            // SAFETY: called by `capture` on behalf of its caller, who vouches for the process.
-            let result = unsafe { Engine::run(&mut scratch, job, rsp) };
-            // SAFETY: the result refers to nothing in the scratch.
-            unsafe { scratch.release() };
-            result.unwrap_or_else(Outcome::Refused)
-        }
-        Err(refusal) => Outcome::Refused(refusal),
-    };
+    // SAFETY: called by `capture` on behalf of its caller, who vouches for the process.
+    let result = unsafe { Engine::run(&mut job.scratch, job.request, job.started_ns, rsp) };
+    job.outcome = result.unwrap_or_else(Outcome::Refused);
 }
 
 /// What parent and child share while an asynchronous capture starts.
@@ -124,9 +147,11 @@ unsafe extern "C" fn work(job: *mut c_void, rsp: u64) {
 struct Board {
     verdict: AtomicU32,
     missing: AtomicU32,
-    ranges: [Range; BOARD_RANGES],
+    ranges: [Lifted; BOARD_RANGES],
 }
-const BOARD_RANGES: usize = 200;
+const BOARD_RANGES: usize = 4096;
+/// Attempts to clone: one finds mappings that are missing, one those that are wiped.
+const ATTEMPTS: usize = 3;
 const PENDING: u32 = 0;
 const STARTED: u32 = 1;
 const MISSING: u32 = 2;
@@ -140,8 +165,11 @@ struct Engine<'a> {
     table: Table,
     state: State,
     look: FirstLook,
+    contents: Contents,
     cuts: List<Range>,
-    not_forked: List<Range>,
+    lifted: List<Lifted>,
+    /// A child has looked for wiped memory, and what it has found is lifted.
+    unwiped: bool,
     taken_unix_ns: u64,
     pid: u32,
 }
@@ -149,14 +177,21 @@ struct Engine<'a> {
 impl Engine<'_> {
     /// # Safety
     /// The process must be at rest but for this thread.
-    unsafe fn run(scratch: &mut Scratch, job: &Job, rsp: u64) -> Result<Outcome, Refusal> {
-        let request = job.request;
+    unsafe fn run(
+        scratch: &mut Scratch,
+        request: &Request,
+        started_ns: u64,
+        rsp: u64,
+    ) -> Result<Outcome, Refusal> {
         check_request(request)?;
         // SAFETY: used within this function only, before the scratch goes.
         let (buf, mut cuts) = unsafe {
             (scratch.take::<u8>(16384)?, scratch.list::<Range>(request.exclude.len() + 8192)?)
         };
-        proc::check_alone(buf)?;
+        // SAFETY: as above.
+        let status = unsafe { proc::Status::read(scratch, b"/proc/self/status\0")? };
+        proc::check_alone(&status, buf)?;
+        surroundings::check(scratch, &status, request.starter_pid)?;
         let (start, end) = scratch.range();
         cuts.push((start, end))?;
         for &(start, len) in request.exclude {
@@ -164,53 +199,73 @@ impl Engine<'_> {
             cuts.push(((start & !(sys::PAGE - 1)) as u64, last as u64))?;
         }
         // SAFETY: as above.
-        let state = unsafe { State::take(scratch)? };
+        let state = unsafe { State::take(scratch, &status, request.starter_pid)? };
         state.context.rsp = rsp;
         state.context.rip = eyrie_image_resume as *const () as u64;
         // SAFETY: as above.
-        let mut table = unsafe { Table::take(scratch, request.out_fd, request.fds) }?;
-        let look = add_orphans(&table, &mut cuts)
-            // SAFETY: as above.
-            .and_then(|()| unsafe { FirstLook::take(scratch, cuts.as_slice()) });
-        let look = match look {
-            Ok(look) => look,
-            Err(refusal) => {
-                // SAFETY: the copies are used by nobody.
-                unsafe { table.release() };
-                return Err(refusal);
-            }
+        let (table, look, lifted) = unsafe {
+            let table = Table::take(scratch, request.out_fd, request.fds)?;
+            (table, FirstLook::take(scratch, cuts.as_slice())?, scratch.list(BOARD_RANGES)?)
         };
-        // SAFETY: as above.
-        let not_forked = unsafe { scratch.list(BOARD_RANGES)? };
+        surroundings::check_keys(look.hidden_code as usize)?;
+        // SAFETY: as above; the process is at rest.
+        let contents = unsafe { Contents::take(scratch, &table, &look)? };
         let mut engine = Engine {
             request,
             table,
             state,
             look,
+            contents,
             cuts,
-            not_forked,
+            lifted,
+            unwiped: false,
             taken_unix_ns: sys::clock_ns(0),
             pid: sys::getpid() as u32,
         };
-        for copy in engine.look.copies.as_slice().iter().filter(|c| c.data != 0) {
-            engine.cuts.push((copy.data as u64, copy.data as u64 + (copy.end - copy.start)))?;
-        }
         // SAFETY: as above.
-        let written = unsafe {
-            match request.mode {
-                Mode::Sync => engine.write(scratch, false).map(|bytes| (0, bytes)),
-                Mode::Async => engine.start_writer(scratch).map(|pid| (pid, 0)),
-            }
-        };
-        let shared_bytes = engine.look.shared_bytes;
+        let written = unsafe { engine.take_image(scratch) };
+        let shared_bytes = engine.contents.bytes;
         // SAFETY: the copies are used by nobody any more; a child has its own.
         unsafe {
-            engine.look.release();
-            engine.table.release();
+            engine.contents.release();
         }
         let (child_pid, image_bytes) = written?;
-        let pause_ns = sys::clock_ns(1).saturating_sub(job.started_ns);
+        let pause_ns = sys::clock_ns(1).saturating_sub(started_ns);
         Ok(Outcome::Captured { child_pid, pause_ns, shared_bytes, image_bytes })
+    }
+
+    /// Has the image written; gives the child's id or the length of the stream.
+    ///
+    /// # Safety
+    /// As [`Engine::run`].
+    unsafe fn take_image(&mut self, scratch: &mut Scratch) -> Result<(i32, u64), Refusal> {
+        self.contents.ranges().try_for_each(|range| self.cuts.push(range))?;
+        // SAFETY: handed on to the caller.
+        unsafe {
+            match self.request.mode {
+                Mode::Sync => self.write_here(scratch).map(|bytes| (0, bytes)),
+                Mode::Async => self.start_writer(scratch).map(|pid| (pid, 0)),
+            }
+        }
+    }
+
+    /// Writes the image while the process waits.
+    ///
+    /// # Safety
+    /// As [`Engine::run`].
+    unsafe fn write_here(&mut self, scratch: &mut Scratch) -> Result<u64, Refusal> {
+        // SAFETY: handed on to the caller.
+        let stack = unsafe { helper::stack(scratch)? };
+        let mut bytes = 0;
+        let mut work = || {
+            let_go_of_all_but(self.request.out_fd);
+            // SAFETY: handed on to the caller.
+            bytes = unsafe { self.write(scratch, false)? };
+            Ok(())
+        };
+        // SAFETY: handed on to the caller.
+        unsafe { helper::run(stack, &mut work)? };
+        Ok(bytes)
     }
 
     /// Starts the child that writes the image and waits until it has begun.
@@ -223,32 +278,44 @@ impl Engine<'_> {
         let len = size_of::<Board>().next_multiple_of(sys::PAGE) as u64;
         self.cuts.push((at as u64, at as u64 + len))?;
         let board = at as *mut Board;
-        let started = loop {
-            // SAFETY: the board is mapped, zero-filled or reset, and shared with one child only.
-            let attempt = unsafe { self.clone_writer(scratch, board) };
-            match attempt {
-                Ok(Some(pid)) => break Ok(pid),
-                Ok(None) if self.not_forked.as_slice().is_empty() => {
-                    // SAFETY: the child has ended its part; the first `missing` ranges are set.
-                    let ranges = unsafe {
-                        let count = (*board).missing.load(Ordering::Acquire) as usize;
-                        &(&(*board).ranges)[..count.min(BOARD_RANGES)]
-                    };
-                    let listed = ranges.iter().try_for_each(|r| self.not_forked.push(*r));
-                    if let Err(refusal) = listed.and_then(|()| memory::let_fork(ranges)) {
-                        break Err(refusal);
-                    }
-                    // SAFETY: the board is ours again.
-                    unsafe { (*board).verdict.store(PENDING, Ordering::Release) };
-                }
-                Ok(None) => break Err(Refusal::Writer),
-                Err(refusal) => break Err(refusal),
-            }
-        };
-        memory::forbid_fork(self.not_forked.as_slice());
+        // SAFETY: the board is mapped, zero-filled, and ours alone.
+        let started = unsafe { self.clone_until_whole(scratch, board) };
+        memory::give_back(self.lifted.as_slice());
         // SAFETY: mapped above; the child has its own mapping of it.
         let _ = unsafe { sys::munmap(at, size_of::<Board>()) };
         started
+    }
+
+    /// Clones until a child has all memory, and gives its id.
+    ///
+    /// # Safety
+    /// The board must be fresh.
+    unsafe fn clone_until_whole(
+        &mut self,
+        scratch: &mut Scratch,
+        board: *mut Board,
+    ) -> Result<i32, Refusal> {
+        for _ in 0..ATTEMPTS {
+            // SAFETY: handed on to the caller, or reset by `lift`.
+            if let Some(pid) = unsafe { self.clone_writer(scratch, board)? } {
+                return Ok(pid);
+            }
+            // SAFETY: the child has ended its part: the board is ours alone.
+            let board = unsafe { &mut *board };
+            self.lift(board)?;
+        }
+        Err(Refusal::Writer)
+    }
+
+    /// Takes the advice off that the child has named, and resets the board for the next one.
+    fn lift(&mut self, board: &mut Board) -> Result<(), Refusal> {
+        let count = board.missing.load(Ordering::Acquire) as usize;
+        let named = &board.ranges[..count.min(BOARD_RANGES)];
+        named.iter().try_for_each(|l| self.lifted.push(*l))?;
+        memory::lift(named)?;
+        self.unwiped |= named.iter().all(|l| l.advice != format::advice::DONT_FORK);
+        board.verdict.store(PENDING, Ordering::Release);
+        Ok(())
     }
 
     /// One attempt: the child's id, or `None` when it misses memory.
@@ -285,28 +352,12 @@ impl Engine<'_> {
     /// Only in the child.
     unsafe fn writer(&mut self, scratch: &mut Scratch, board: *mut Board) -> i32 {
         // First of all let go of the rank's sockets: they must not outlive the rank.
-        let out = self.request.out_fd as usize;
-        // SAFETY: the child's own table of descriptors.
-        unsafe {
-            if out > 0 {
-                let _ = sys::call3(nr::CLOSE_RANGE, 0, out - 1, 0);
-            }
-            let _ = sys::call3(nr::CLOSE_RANGE, out + 1, u32::MAX as usize, 0);
-        }
-        // SAFETY: the scratch is the child's own and never released.
-        let missing = unsafe { self.find_missing(scratch) };
+        let_go_of_all_but(self.request.out_fd);
+        self.run_as_others();
         // SAFETY: the parent waits for the verdict before it touches the board.
         let board = unsafe { &mut *board };
-        let verdict = match &missing {
-            Ok(list) if list.as_slice().is_empty() => STARTED,
-            Ok(list) if list.as_slice().len() <= BOARD_RANGES => {
-                let ranges = list.as_slice();
-                board.ranges[..ranges.len()].copy_from_slice(ranges);
-                board.missing.store(ranges.len() as u32, Ordering::Release);
-                MISSING
-            }
-            _ => FAILED,
-        };
+        // SAFETY: the scratch is the child's own and never released.
+        let verdict = unsafe { self.find_missing(scratch, board) }.unwrap_or(FAILED);
         tell(&board.verdict, verdict);
         if verdict != STARTED {
             return writer_exit::TRY_AGAIN;
@@ -319,14 +370,49 @@ impl Engine<'_> {
         }
     }
 
+    /// Whatever real-time priority the process has is not for writing its image.
+    fn run_as_others(&self) {
+        const SCHED_OTHER: usize = 0;
+        let policy = self.state.context.sched_attr[0] >> 32;
+        if matches!(policy, 1 | 2) {
+            let parameters = 0u32;
+            let at = &raw const parameters as usize;
+            // SAFETY: struct sched_param is one number.
+            let _ = unsafe { sys::call3(nr::SCHED_SETSCHEDULER, 0, SCHED_OTHER, at) };
+        }
+    }
+
+    /// What advice keeps from this child, put on the board; gives the verdict.
+    ///
     /// # Safety
-    /// The list must not outlive the scratch.
-    unsafe fn find_missing(&self, scratch: &mut Scratch) -> Result<List<Range>, Refusal> {
+    /// Only in the child.
+    unsafe fn find_missing(
+        &self,
+        scratch: &mut Scratch,
+        board: &mut Board,
+    ) -> Result<u32, Refusal> {
         // SAFETY: handed on to the caller.
-        let (buf, mut here, mut missing) =
-            unsafe { (scratch.take::<u8>(65536)?, scratch.list(1 << 17)?, scratch.list(4096)?) };
-        self.look.missing_here(buf, &mut here, &mut missing)?;
-        Ok(missing)
+        let (buf, mut here, mut ranges) = unsafe {
+            (scratch.take::<u8>(65536)?, scratch.list(1 << 17)?, scratch.list(BOARD_RANGES)?)
+        };
+        self.look.missing_here(buf, &mut here, &mut ranges)?;
+        let mut advice = format::advice::DONT_FORK;
+        let mut verdict = if ranges.as_slice().is_empty() { STARTED } else { MISSING };
+        if verdict == STARTED && !self.unwiped {
+            // SAFETY: as above.
+            let mut scan = unsafe { Scan::new(scratch)? };
+            let looked = self.look.wiped_here(buf, &mut scan, &mut ranges);
+            scan.close();
+            if looked? {
+                (advice, verdict) = (format::advice::WIPE_ON_FORK, MISSING);
+            }
+        }
+        let found = ranges.as_slice();
+        for (place, &range) in board.ranges.iter_mut().zip(found) {
+            *place = Lifted { range, advice };
+        }
+        board.missing.store(found.len() as u32, Ordering::Release);
+        Ok(verdict)
     }
 
     /// Writes the whole stream and gives its length in bytes.
@@ -337,13 +423,10 @@ impl Engine<'_> {
         let mut fp = fingerprint::of_this_node();
         // SAFETY: all of it is used within this function, before the scratch goes.
         unsafe {
-            let mut space = AddressSpace::new(scratch, self.cuts.as_slice())?;
-            for orphan in self.table.orphans.as_slice() {
-                space.objects.push(memory::ObjectEntry { record: orphan.object, path: &[] })?;
-            }
-            space.orphans = space.objects.as_slice().len();
-            let not_forked = self.not_forked.as_slice();
-            let taken = space.take(scratch, &self.look, not_forked, &mut fp);
+            let (cuts, lifted) = (self.cuts.as_slice(), self.lifted.as_slice());
+            let policy = (self.state.context.memory_policy, self.state.context.memory_nodes);
+            let mut space = AddressSpace::new(scratch, cuts, lifted, &self.contents, policy)?;
+            let taken = space.take(scratch, (&self.look, &self.contents), &mut fp);
             let written = taken.and_then(|()| {
                 let mut scan = Scan::new(scratch)?;
                 let mut out = Output::new(scratch, self.request.out_fd, lend)?;
@@ -352,7 +435,7 @@ impl Engine<'_> {
                 written?;
                 Ok(out.bytes)
             });
-            memory::release_copies(&space.regions, &self.look);
+            space.release();
             written
         }
     }
@@ -378,31 +461,29 @@ impl Engine<'_> {
             out.describe(Kind::Header, 0, &[header, self.request.meta]).map_err(output)?;
         }
         let context = bytes_of(&*self.state.context);
-        out.describe(Kind::Context, 0, &[context, self.state.cwd]).map_err(output)?;
+        let parts = [context, self.state.pending.as_flattened(), self.state.cwd];
+        out.describe(Kind::Context, 0, &parts).map_err(output)?;
         for object in space.objects.as_slice() {
             out.describe(Kind::File, FILE_OBJECT, &[bytes_of(&object.record), object.path])
                 .map_err(output)?;
         }
         for entry in self.table.entries.as_slice() {
-            out.describe(Kind::File, FILE_DESCRIPTOR, &[bytes_of(&entry.record), entry.path])
-                .map_err(output)?;
+            let locks = bytes_of_all(self.table.locks_of(entry));
+            out.describe(
+                Kind::File,
+                FILE_DESCRIPTOR,
+                &[bytes_of(&entry.record), locks, entry.path],
+            )
+            .map_err(output)?;
         }
         for region in space.regions.as_slice() {
             out.describe(Kind::Mapping, 0, &[bytes_of(&region.record)]).map_err(output)?;
         }
-        for (index, orphan) in self.table.orphans.as_slice().iter().enumerate() {
-            for (i, piece) in orphan.content.chunks(MAX_FILE_PIECE).enumerate() {
-                let offset = (i * MAX_FILE_PIECE) as u64;
-                let data = piece.as_ptr() as usize;
-                // SAFETY: the copy lives as long as the stream is written.
-                unsafe { out.pages(PAGES_OF_OBJECT, offset, index as u64, data, piece.len()) }
-                    .map_err(output)?;
-            }
-        }
         // SAFETY: the regions were read just now, and nothing but this thread runs.
         unsafe {
-            memory::write_pages(space.regions.as_slice(), space.objects.as_slice(), scan, out)
-                .map_err(output)?;
+            memory::write_files(self.contents.files.as_slice(), scan, out).map_err(output)?;
+            memory::write_pages(space.regions.as_slice(), scan, out).map_err(output)?;
+            memory::write_guards(space.regions.as_slice(), scan, out).map_err(output)?;
             let room = scratch.take::<u64>(1)?;
             out.finish(&mut room[0]).map_err(output)
         }
@@ -421,6 +502,7 @@ impl Engine<'_> {
             taken_unix_ns: self.taken_unix_ns,
             pid: self.pid,
             reserved: 0,
+            boot_id: fingerprint::boot_id(),
             fingerprint,
         }
     }
@@ -429,8 +511,7 @@ impl Engine<'_> {
     fn link_shared_files(&mut self, space: &AddressSpace) {
         for entry in self.table.entries.as_mut_slice() {
             let found = space.objects.as_slice().iter().position(|o| {
-                o.record.kind == object_kind::SHM_FILE
-                    && (o.record.dev, o.record.ino) == (entry.dev, entry.ino)
+                o.record.kind == object_kind::SHM_FILE && o.record.identity == entry.record.identity
             });
             if let (fd_kind::PATH, Some(index)) = (entry.record.kind, found) {
                 entry.record.kind = fd_kind::OBJECT;
@@ -459,12 +540,16 @@ fn check_request(request: &Request) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn add_orphans(table: &Table, cuts: &mut List<Range>) -> Result<(), Refusal> {
-    for orphan in table.orphans.as_slice().iter().filter(|o| !o.content.is_empty()) {
-        let start = orphan.content.as_ptr() as u64;
-        cuts.push((start, start + orphan.content.len().next_multiple_of(sys::PAGE) as u64))?;
+/// Closes all descriptors but one, in a child with a table of its own.
+fn let_go_of_all_but(fd: i32) {
+    let fd = fd as usize;
+    // SAFETY: only descriptors.
+    unsafe {
+        if fd > 0 {
+            let _ = sys::call3(nr::CLOSE_RANGE, 0, fd - 1, 0);
+        }
+        let _ = sys::call3(nr::CLOSE_RANGE, fd + 1, u32::MAX as usize, 0);
     }
-    Ok(())
 }
 
 /// Waits for the child's word on the board; kills it when there is none in time.

@@ -53,7 +53,8 @@ impl Output {
         })
     }
 
-    /// Puts a record that describes the process; its parts must stay as they are until the end.
+    /// Puts a record that describes the process; its parts must stay as they are until the end, and
+    /// the length of each but the last is a multiple of 8.
     pub fn describe(&mut self, kind: Kind, flags: u32, parts: &[&[u8]]) -> Result<(), i32> {
         let len = parts.iter().map(|p| p.len() as u64).sum();
         self.header(RecordHeader { kind, flags, a: 0, b: 0, len })?;

@@ -1,6 +1,7 @@
 //! Small questions to /proc about this very process. No allocation: paths are put together in
 //! place, answers are read into buffers of the scratch.
 
+use super::scratch::Scratch;
 use crate::maps;
 use crate::refusal::{Refusal, Text};
 use crate::sys;
@@ -16,18 +17,46 @@ impl PathBuf {
     pub fn new(prefix: &[u8], number: u64, suffix: &[u8]) -> PathBuf {
         let mut path = PathBuf { bytes: [0; 64], len: 0 };
         path.push(prefix);
+        path.push_number(number, 10);
+        path.push(suffix);
+        path
+    }
+
+    /// `prefix`, the number, all of `rest`.
+    pub fn of(prefix: &[u8], number: u64, rest: &[&[u8]]) -> PathBuf {
+        let mut path = PathBuf::new(prefix, number, b"");
+        rest.iter().for_each(|part| path.push(part));
+        path
+    }
+
+    /// All `parts`.
+    pub fn join(parts: &[&[u8]]) -> PathBuf {
+        let mut path = PathBuf { bytes: [0; 64], len: 0 };
+        parts.iter().for_each(|part| path.push(part));
+        path
+    }
+
+    /// The kernel's name of a file mapping of this process.
+    pub fn of_mapping(start: u64, end: u64) -> PathBuf {
+        let mut path = PathBuf { bytes: [0; 64], len: 0 };
+        path.push(b"/proc/self/map_files/");
+        path.push_number(start, 16);
+        path.push(b"-");
+        path.push_number(end, 16);
+        path
+    }
+
+    fn push_number(&mut self, number: u64, base: u64) {
         let (mut digits, mut n, mut at) = ([0u8; 20], number, 20);
         loop {
             at -= 1;
-            digits[at] = b'0' + (n % 10) as u8;
-            n /= 10;
+            digits[at] = b"0123456789abcdef"[(n % base) as usize];
+            n /= base;
             if n == 0 {
                 break;
             }
         }
-        path.push(&digits[at..]);
-        path.push(suffix);
-        path
+        self.push(&digits[at..]);
     }
 
     fn push(&mut self, bytes: &[u8]) {
@@ -107,8 +136,35 @@ pub fn for_each_number(
     result
 }
 
+/// What /proc/PID/status says, read once: the kernel takes its time to write it.
+#[derive(Clone, Copy)]
+pub struct Status(&'static [u8]);
+
+impl Status {
+    /// # Safety
+    /// Must not outlive the scratch.
+    pub unsafe fn read(scratch: &mut Scratch, path: &[u8]) -> Result<Status, Refusal> {
+        let failed = |errno| Refusal::Kernel { step: "reading /proc/self/status", errno };
+        // SAFETY: handed on to the caller.
+        let room = unsafe { scratch.take::<u8>(8192)? };
+        let len = read_file(path, room).map_err(failed)?;
+        Ok(Status(&room[..len]))
+    }
+
+    /// What follows `name` (with its colon), without the space around it.
+    pub fn line(&self, name: &[u8]) -> Option<&'static [u8]> {
+        let mut lines = self.0.split(|b| *b == b'\n');
+        lines.find_map(|line| line.strip_prefix(name)).map(|rest| rest.trim_ascii())
+    }
+
+    /// The number that follows `name`.
+    pub fn number(&self, name: &[u8]) -> Option<u64> {
+        Some(maps::decimal(self.line(name)?)?.0)
+    }
+}
+
 /// Refuses a process with other threads, children, POSIX timers, a tracer or a shadow stack.
-pub fn check_alone(buf: &mut [u8]) -> Result<(), Refusal> {
+pub fn check_alone(status: &Status, buf: &mut [u8]) -> Result<(), Refusal> {
     let me = sys::gettid() as u64;
     for_each_number(b"/proc/self/task\0", buf, |tid, _| {
         if tid == me {
@@ -120,15 +176,8 @@ pub fn check_alone(buf: &mut [u8]) -> Result<(), Refusal> {
         Err(Refusal::Thread { tid: tid as i32, name: Text::new(&name[..len]) })
     })?;
     check_children(me, buf)?;
-    let len = read_file(b"/proc/self/status\0", buf)
-        .map_err(|errno| Refusal::Kernel { step: "reading /proc/self/status", errno })?;
-    for line in buf[..len].split(|c| *c == b'\n') {
-        if let Some(rest) = line.strip_prefix(b"TracerPid:\t") {
-            match maps::decimal(rest) {
-                Some((0, _)) | None => {}
-                Some((pid, _)) => return Err(Refusal::Traced { pid: pid as i32 }),
-            }
-        }
+    if let Some(pid) = status.number(b"TracerPid:").filter(|pid| *pid != 0) {
+        return Err(Refusal::Traced { pid: pid as i32 });
     }
     // A kernel without the file has no way to list timers; such kernels are built for devices.
     if let Ok(1..) = read_file(b"/proc/self/timers\0", buf) {
@@ -171,6 +220,8 @@ mod tests {
     fn paths_are_put_together_with_their_nul() {
         assert_eq!(PathBuf::new(b"/proc/self/fd/", 0, b"").as_c(), b"/proc/self/fd/0\0");
         assert_eq!(PathBuf::new(b"/t/", 1234, b"/comm").as_c(), b"/t/1234/comm\0");
+        let mapping = PathBuf::of_mapping(0x7fff_1234_0000, 0xffff_ffff_ffff_f000);
+        assert_eq!(mapping.as_c(), b"/proc/self/map_files/7fff12340000-fffffffffffff000\0");
     }
 
     #[test]
@@ -180,7 +231,13 @@ mod tests {
             .name("busy".into())
             .spawn(move || told.recv().ok())
             .unwrap();
-        let refused = check_alone(&mut [0; 4096]);
+        let mut scratch = Scratch::new().unwrap();
+        // SAFETY: used before the scratch goes.
+        let status = unsafe { Status::read(&mut scratch, b"/proc/self/status\0") }.unwrap();
+        assert_eq!(status.number(b"Pid:"), Some(u64::from(std::process::id())));
+        let refused = check_alone(&status, &mut [0; 4096]);
+        // SAFETY: nothing of it is used any more.
+        unsafe { scratch.release() };
         assert!(matches!(refused, Err(Refusal::Thread { .. })), "{refused:?}");
         drop(tell);
         other.join().unwrap();

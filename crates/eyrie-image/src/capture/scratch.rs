@@ -67,7 +67,7 @@ impl Scratch {
     ///
     /// # Safety
     /// Nothing taken from it may be used afterwards.
-    pub unsafe fn release(self) {
+    pub unsafe fn release(&mut self) {
         // SAFETY: the mapping is ours; the caller vouches for what was handed out.
         let _ = unsafe { sys::munmap(self.base, LEN) };
     }
@@ -92,9 +92,5 @@ impl<T: Copy> List<T> {
 
     pub fn as_mut_slice(&mut self) -> &mut [T] {
         &mut self.items[..self.len]
-    }
-
-    pub fn clear(&mut self) {
-        self.len = 0;
     }
 }

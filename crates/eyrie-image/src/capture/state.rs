@@ -1,11 +1,15 @@
 //! The kernel's state of the calling process: everything of the Context record but the registers,
-//! which the entry code keeps on the stack. Only looks, changes nothing.
+//! which the entry code keeps on the stack. Only looks; pending signals are taken and put back.
 
-use super::proc::{read_file, read_link};
+use super::proc::{read_file, read_link, PathBuf, Status};
 use super::scratch::Scratch;
-use crate::format::{Context, SigAction, AUXV_WORDS, PATH_LEN_MAX};
+use crate::format::{
+    scheduling, Context, SigAction, AFFINITY_WORDS, AUXV_WORDS, PATH_LEN_MAX, PENDING_MAX,
+    SIGINFO_LEN, UNKNOWN,
+};
 use crate::maps;
-use crate::refusal::Refusal;
+use crate::names;
+use crate::refusal::{Refusal, Text};
 use crate::sys;
 use crate::sys::nr;
 
@@ -16,34 +20,211 @@ const RSEQ_SIGNATURE: u32 = 0x5305_3053;
 pub struct State {
     pub context: &'static mut Context,
     pub cwd: &'static [u8],
+    pub pending: &'static [SigInfo],
 }
+
+/// A `siginfo_t`.
+pub type SigInfo = [u8; SIGINFO_LEN];
 
 fn refused(step: &'static str) -> impl Fn(i32) -> Refusal {
     move |errno| Refusal::Kernel { step, errno }
 }
 
 impl State {
-    /// Takes the state of this process.
+    /// Takes the state of this process, all of whose signals are blocked; `starter` is as
+    /// [`crate::Request::starter_pid`].
     ///
     /// # Safety
     /// It must not outlive the scratch.
-    pub unsafe fn take(scratch: &mut Scratch) -> Result<State, Refusal> {
+    pub unsafe fn take(
+        scratch: &mut Scratch,
+        status: &Status,
+        starter: i32,
+    ) -> Result<State, Refusal> {
         // SAFETY: handed on to the caller.
-        let (context, buf) =
-            unsafe { (&mut scratch.take::<Context>(1)?[0], scratch.take::<u8>(2 * PATH_LEN_MAX)?) };
+        let (context, buf, room) = unsafe {
+            let buf = scratch.take::<u8>(2 * PATH_LEN_MAX)?;
+            (&mut scratch.take::<Context>(1)?[0], buf, scratch.take(PENDING_MAX)?)
+        };
+        // Before the timers are read: one whose signal is pending starts anew when that is taken.
+        let pending = take_pending(room)?;
+        context.pending = pending.len() as u32;
         // SAFETY: every pointer below is to the scratch or to the stack, of the size the call wants.
         unsafe {
             take_thread(context)?;
             take_process(context)?;
+            take_scheduling(context, starter)?;
+            take_settings(context, status, buf, starter);
         }
         take_memory_layout(context, buf)?;
         let cwd = read_link(b"/proc/self/cwd\0", buf)
             .map_err(refused("looking up the working directory"))?;
+        let here = directory(context, cwd)?;
         // SAFETY: handed on to the caller.
-        let cwd = unsafe { scratch.keep(cwd)? };
+        let cwd = unsafe { scratch.keep(here)? };
         context.cwd_len = cwd.len() as u32;
-        Ok(State { context, cwd })
+        Ok(State { context, cwd, pending })
     }
+}
+
+/// Takes all pending signals in their order, and queues them again.
+fn take_pending(room: &'static mut [SigInfo]) -> Result<&'static [SigInfo], Refusal> {
+    let (all, at_once) = (u64::MAX, [0u64; 2]);
+    let mut count = 0;
+    let result = loop {
+        if count == room.len() {
+            break Err(Refusal::Signals { limit: PENDING_MAX });
+        }
+        let (set, info) = (&raw const all as usize, room[count].as_mut_ptr() as usize);
+        // SAFETY: the set and the time are ours, the room is as long as a siginfo_t.
+        let taken = unsafe {
+            sys::call6(nr::RT_SIGTIMEDWAIT, set, info, at_once.as_ptr() as usize, 8, 0, 0)
+        };
+        match taken {
+            Ok(_) => count += 1,
+            Err(sys::EAGAIN) => break Ok(()),
+            Err(errno) => break Err(refused("taking the pending signals")(errno)),
+        }
+    };
+    let pending = &room[..count];
+    let queued = pending.iter().try_for_each(sys::queue_signal);
+    result.and(queued.map_err(refused("queueing the pending signals again")))?;
+    Ok(pending)
+}
+
+/// Settings that a kernel may or may not know; where it does not, there is nothing to set again.
+///
+/// # Safety
+/// The context must be writable.
+unsafe fn take_settings(c: &mut Context, status: &Status, buf: &mut [u8], starter: i32) {
+    // SAFETY: the kernel writes the words that it is given, which are ours.
+    unsafe {
+        let prctl = |what: usize, a: usize| sys::call6(nr::PRCTL, what, a, 0, 0, 0, 0);
+        let number = |result: sys::SysResult| result.unwrap_or(0) as u32;
+        c.personality = number(sys::call3(nr::PERSONALITY, 0xffff_ffff, 0, 0));
+        c.no_new_privs = number(prctl(sys::PR_GET_NO_NEW_PRIVS, 0));
+        let _ = prctl(sys::PR_GET_TSC, &raw mut c.tsc as usize);
+        c.memory_failure = prctl(sys::PR_MCE_KILL_GET, 0).map_or(UNKNOWN, |n| n as u32);
+        c.mdwe = number(prctl(sys::PR_GET_MDWE, 0));
+        for (i, kind) in c.speculation.iter_mut().enumerate() {
+            *kind = number(prctl(sys::PR_GET_SPECULATION_CTRL, i));
+        }
+        // Kernels before 6.3 do not tell: more than was registered for does no harm.
+        const GET_REGISTRATIONS: usize = 512;
+        const USUAL: usize = 1 << 2 | 1 << 4;
+        c.membarrier = sys::call3(nr::MEMBARRIER, GET_REGISTRATIONS, 0, 0).unwrap_or(USUAL) as u32;
+        let (mode, nodes) = (&raw mut c.memory_policy as usize, &raw mut c.memory_nodes as usize);
+        let _ = sys::call6(nr::GET_MEMPOLICY, mode, nodes, 65, 0, 0, 0);
+        let at = &raw mut c.register_state as usize;
+        let _ = sys::call3(nr::ARCH_PRCTL, sys::ARCH_GET_XCOMP_PERM, at, 0);
+    }
+    c.lock_future = locks_future(status, buf);
+    let filter = read_file(b"/proc/self/coredump_filter\0", buf);
+    c.coredump_filter =
+        filter.ok().and_then(|len| maps::hex(&buf[..len])).map_or(UNKNOWN, |(n, _)| n as u32);
+    let mut score = |path: &[u8]| -> Option<i32> {
+        let len = read_file(path, buf).ok()?;
+        let text = &buf[..len];
+        let digits = text.strip_prefix(b"-").unwrap_or(text);
+        let (number, _) = maps::decimal(digits)?;
+        Some(if digits.len() < text.len() { -(number as i32) } else { number as i32 })
+    };
+    let own = score(b"/proc/self/oom_score_adj\0");
+    let path = PathBuf::new(b"/proc/", starter.max(0) as u64, b"/oom_score_adj");
+    c.oom_score = own.unwrap_or(0);
+    if starter == 0 || own != score(path.as_c()) {
+        c.scheduling |= scheduling::OOM_SCORE;
+    }
+}
+
+/// Whether the process has locked all memory that it will get (mlockall): the kernel tells by what
+/// it does with new memory.
+fn locks_future(status: &Status, buf: &mut [u8]) -> u32 {
+    const FUTURE: u32 = 2;
+    const ONFAULT: u32 = 4;
+    if status.number(b"VmLck:").is_none_or(|kib| kib == 0) {
+        return 0; // the capture's own memory would be locked
+    }
+    let mut locked = || -> Option<u64> {
+        let len = read_file(b"/proc/self/status\0", buf).ok()?;
+        let mut lines = buf[..len].split(|b| *b == b'\n');
+        let line = lines.find_map(|l| l.strip_prefix(b"VmLck:"))?;
+        Some(maps::decimal(line.trim_ascii_start())?.0)
+    };
+    let before = locked();
+    let Ok(at) = sys::map_anonymous(sys::PAGE, sys::MAP_PRIVATE) else { return 0 };
+    let grown = locked() > before;
+    let mut resident = 0u8;
+    // SAFETY: a page of ours, and a byte for it.
+    unsafe {
+        let _ = sys::call3(nr::MINCORE, at, sys::PAGE, &raw mut resident as usize);
+        let _ = sys::munmap(at, sys::PAGE);
+    }
+    match (grown, resident & 1) {
+        (false, _) => 0,
+        (true, 0) => FUTURE | ONFAULT,
+        (true, _) => FUTURE,
+    }
+}
+
+/// On which processors and how it runs, and which of it the process was not started with.
+///
+/// # Safety
+/// The context must be writable.
+unsafe fn take_scheduling(c: &mut Context, starter: i32) -> Result<(), Refusal> {
+    let affinity = |pid: usize, to: &mut [u64; AFFINITY_WORDS]| {
+        // SAFETY: the kernel writes no more than the length.
+        unsafe { sys::call3(nr::SCHED_GETAFFINITY, pid, size_of_val(to), to.as_mut_ptr() as usize) }
+    };
+    let attr = |pid: usize, to: &mut [u64; 7]| {
+        let (at, len) = (to.as_mut_ptr() as usize, size_of_val(to));
+        // SAFETY: the kernel writes no more than the length.
+        unsafe { sys::call6(nr::SCHED_GETATTR, pid, at, len, 0, 0, 0) }
+    };
+    const PROCESS: usize = 1;
+    // SAFETY: only numbers.
+    let io = |pid: usize| unsafe { sys::call3(nr::IOPRIO_GET, PROCESS, pid, 0) };
+    affinity(0, &mut c.affinity).map_err(refused("reading the processors it may run on"))?;
+    attr(0, &mut c.sched_attr).map_err(refused("reading the scheduling policy"))?;
+    c.io_priority = io(0).map_err(refused("reading the io priority"))? as u32;
+    // SAFETY: only numbers.
+    let slack = unsafe { sys::call3(nr::PRCTL, sys::PR_GET_TIMERSLACK, 0, 0) };
+    c.timer_slack_ns = slack.map_err(refused("reading the timer slack"))? as u64;
+    let (mut theirs, mut their_attr) = ([0; AFFINITY_WORDS], [0; 7]);
+    let pid = starter as usize;
+    let known = starter > 0;
+    // Of a starter that is gone nothing is known.
+    let same = known && affinity(pid, &mut theirs).is_ok() && theirs == c.affinity;
+    c.scheduling |= u32::from(!same) * scheduling::AFFINITY;
+    let same = known && attr(pid, &mut their_attr).is_ok() && their_attr == c.sched_attr;
+    c.scheduling |= u32::from(!same) * scheduling::POLICY;
+    let same = known && io(pid) == Ok(c.io_priority as usize);
+    c.scheduling |= u32::from(!same) * scheduling::IO_PRIORITY;
+    // Bounds of the processor's speed are set only when this says so.
+    const UTIL_CLAMP: u64 = 0x60;
+    if c.sched_attr[6] != 1024 << 32 && c.sched_attr[6] != 0 {
+        c.sched_attr[1] |= UTIL_CLAMP;
+    }
+    Ok(())
+}
+
+/// Which directory the working directory is, and its path.
+fn directory<'a>(c: &mut Context, path: &'a [u8]) -> Result<&'a [u8], Refusal> {
+    let failed = refused("looking at the working directory");
+    let flags = sys::O_PATH | sys::O_DIRECTORY | sys::O_CLOEXEC;
+    let fd = sys::open(b".\0", flags, 0).map_err(&failed)?;
+    let identity = sys::identity(fd);
+    sys::close(fd);
+    c.cwd = identity.map_err(&failed)?;
+    let there = names::Path::join(&[path]).and_then(|path| sys::stat(path.as_c()).ok());
+    if there.is_some_and(|st| (st.dev, st.ino) == (c.cwd.dev, c.cwd.ino)) {
+        return Ok(path);
+    }
+    if !path.ends_with(names::DELETED) {
+        return Err(Refusal::Directory { name: Text::new(path) });
+    }
+    c.cwd_gone = 1;
+    Ok(names::without_mark(path))
 }
 
 /// Thread-local registers, ids and lists.

@@ -6,6 +6,7 @@ use eyrie_image::format::{exit, writer_exit};
 use eyrie_image::inspect::summary;
 use std::fs::File;
 use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 
@@ -18,10 +19,27 @@ pub const TESTS: &[Test] = &[
     ("unprivileged", unprivileged),
     ("memory_of_every_shape_async", || same_sight("memory", &["async"])),
     ("memory_of_every_shape_sync", || same_sight("memory", &["sync"])),
+    ("sparse_mappings_async", || sparse("async")),
+    ("sparse_mappings_sync", || sparse("sync")),
+    ("sparse_mappings_unprivileged", || sparse("nobody")),
     ("kernel_state_async", || same_sight("state", &["async"])),
     ("kernel_state_sync", || same_sight("state", &["sync"])),
     ("files_and_descriptors_async", || files("async")),
     ("files_and_descriptors_sync", || files("sync")),
+    ("settings_async", || same_sight("settings", &["async"])),
+    ("settings_sync", || same_sight("settings", &["sync"])),
+    ("locks_async", || same_sight("locks", &["async"])),
+    ("locks_sync", || same_sight("locks", &["sync"])),
+    ("locks_that_others_have_got", locks_of_others),
+    ("timers_async", || same_sight("timers", &["async"])),
+    ("timers_sync", || same_sight("timers", &["sync"])),
+    ("what_was_not_changed_is_inherited", inherited),
+    ("log_that_is_turned_over_async", || log_turned_over("async")),
+    ("log_that_is_turned_over_sync", || log_turned_over("sync")),
+    ("log_that_others_have_turned_over", log_of_others),
+    ("written_under_a_temporary_name", temporary_name),
+    ("working_directory_that_is_gone_async", || same_sight("nowhere", &["async"])),
+    ("working_directory_that_is_gone_sync", || same_sight("nowhere", &["sync"])),
     ("shared_file_deleted_meanwhile_async", || shared_file("async")),
     ("shared_file_deleted_meanwhile_sync", || shared_file("sync")),
     ("shared_file_on_a_disk", shared_disk_file),
@@ -115,44 +133,60 @@ fn chain() {
 }
 
 fn unprivileged() {
-    use std::os::unix::fs::PermissionsExt;
     // SAFETY: only asks.
     if unsafe { libc::getuid() } != 0 {
         return walk_survives(libc::SIGUSR1); // this is the unprivileged case already
     }
     let dir = walk_dir();
-    let open = std::fs::Permissions::from_mode(0o777);
-    std::fs::set_permissions(dir.path(), open).unwrap();
-    let pipe = std::fs::Permissions::from_mode(0o666);
-    std::fs::set_permissions(dir.path().join("image"), pipe).unwrap();
-    let program = dir.path().join("program");
-    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
-    let nobody = |command: &mut std::process::Command| {
-        command.uid(65534).gid(65534);
-    };
-    let mut command = std::process::Command::new(&program);
-    command.args(["target", "walk"]).arg(dir.path()).arg(STEPS);
-    let running = start_as(dir.path(), &["walk", STEPS], |c| {
-        command.stdin(std::process::Stdio::null());
-        std::mem::swap(c, &mut command);
-        c.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
-        nobody(c);
-    });
+    let running = start_as(dir.path(), &["walk", STEPS], |c| nobody(c, dir.path()));
     running.wait_for_output();
     let (image, report) = running.capture(libc::SIGUSR1);
     assert!(report.starts_with("captured"), "{report}");
     running.kill();
-    let mut restored = restore_with(dir.path(), &image, None, nobody);
+    let mut restored = restore_with(dir.path(), &image, None, |c| {
+        c.uid(65534).gid(65534);
+    });
     let ended = restored.wait();
     succeeded(&ended);
     assert!(String::from_utf8_lossy(&ended.output).contains("done "));
 }
 
+/// Makes a command for a target run as nobody, where this is root; the directory is opened to it.
+fn nobody(command: &mut std::process::Command, dir: &Path) {
+    use std::os::unix::fs::PermissionsExt;
+    // SAFETY: only asks.
+    if unsafe { libc::getuid() } != 0 {
+        return;
+    }
+    let set = |path: &Path, mode: u32| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    set(dir, 0o777);
+    set(&dir.join("image"), 0o666);
+    // This program may lie where nobody may go.
+    let program = dir.join("program");
+    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    let mut other = std::process::Command::new(&program);
+    other.args(command.get_args()).stdin(std::process::Stdio::null());
+    other.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+    other.uid(65534).gid(65534);
+    *command = other;
+}
+
 /// Runs a target that captures itself; gives its image and how the original ended.
 fn capture_itself(dir: &Path, name: &str, args: &[&str]) -> (Vec<u8>, Ended) {
+    capture_itself_as(dir, name, args, |_| {})
+}
+
+fn capture_itself_as(
+    dir: &Path,
+    name: &str,
+    args: &[&str],
+    adjust: impl FnOnce(&mut std::process::Command),
+) -> (Vec<u8>, Ended) {
     let mut all = vec![name];
     all.extend_from_slice(args);
-    let mut running = start(dir, &all);
+    let mut running = start_as(dir, &all, adjust);
     let reader = running.read_image();
     let report = running.next_report();
     assert!(report.starts_with("captured"), "{report}");
@@ -178,6 +212,25 @@ fn same_sight(name: &str, args: &[&str]) {
     assert!(original.output.len() > 100);
     let restored = restore(dir.path(), &image).wait();
     succeeded(&restored);
+    same_output(&original, &restored);
+}
+
+fn sparse(mode: &str) {
+    let dir = make_dir();
+    let path = format!("/dev/shm/eyrie-image-sparse-{}-{mode}", std::process::id());
+    let (image, original) = capture_itself_as(dir.path(), "sparse", &[mode, &path], |c| {
+        if mode == "nobody" {
+            nobody(c, dir.path()); // who may not open mappings by the kernel's name for them
+        }
+    });
+    assert!(image.len() < 16 << 20, "{} bytes for some pages", image.len());
+    // The lost future has written where the image has a hole.
+    let disk = std::fs::OpenOptions::new().write(true).open(dir.path().join("disk")).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&disk, &[1; 100], 1 << 20).unwrap();
+    let restored = restore(dir.path(), &image).wait();
+    std::fs::remove_file(&path).unwrap();
+    succeeded(&restored);
+    assert!(!String::from_utf8_lossy(&original.output).contains("false"));
     same_output(&original, &restored);
 }
 
@@ -224,6 +277,133 @@ fn files(mode: &str) {
     assert!(contents(dir.path()) == expected);
     let (_, app) = &expected.iter().find(|(n, _)| n == "app").unwrap();
     assert_eq!(app, b"before;after;");
+}
+
+/// A restored process waits for a lock that somebody else has got meanwhile, but not for ever.
+fn locks_of_others() {
+    let dir = make_dir();
+    let (image, original) = capture_itself(dir.path(), "locks", &["async"]);
+    let theirs = File::open(dir.path().join("flock")).unwrap();
+    let lock = |how: i32| {
+        // SAFETY: only a descriptor.
+        assert_eq!(unsafe { libc::flock(theirs.as_raw_fd(), how) }, 0);
+    };
+    lock(libc::LOCK_EX);
+    let mut running = restore(dir.path(), &image);
+    // Between two attempts it lets the time pass (poll).
+    let call = format!("/proc/{}/syscall", running.pid());
+    let poll = format!("{} ", libc::SYS_poll);
+    wait_until("the restorer waiting for the lock", || {
+        std::fs::read_to_string(&call).unwrap().starts_with(&poll)
+    });
+    lock(libc::LOCK_UN);
+    let restored = running.wait();
+    succeeded(&restored);
+    same_output(&original, &restored);
+    lock(libc::LOCK_SH);
+    let refused = restore(dir.path(), &image).wait();
+    assert_eq!(refused.status.code(), Some(exit::FILE), "{:?}", refused.reports);
+    assert!(refused.reports[0].contains("/flock: somebody else has held"), "{:?}", refused.reports);
+}
+
+/// Processors and nice value that the process did not set itself are those of whoever restores it.
+fn inherited() {
+    let dir = make_dir();
+    let (image, original) = capture_itself(dir.path(), "inherits", &["async"]);
+    let here = |command: &mut std::process::Command| {
+        // SAFETY: plain calls between fork and exec.
+        unsafe {
+            command.pre_exec(|| {
+                let mut one: libc::cpu_set_t = std::mem::zeroed();
+                libc::sched_getaffinity(0, size_of_val(&one), &mut one);
+                let first = (0..1024).find(|cpu| libc::CPU_ISSET(*cpu, &one)).unwrap_or(0);
+                libc::CPU_ZERO(&mut one);
+                libc::CPU_SET(first, &mut one);
+                libc::sched_setaffinity(0, size_of_val(&one), &one);
+                libc::setpriority(libc::PRIO_PROCESS, 0, 7);
+                Ok(())
+            });
+        }
+    };
+    let restored = restore_with(dir.path(), &image, None, here).wait();
+    succeeded(&restored);
+    assert_eq!(String::from_utf8_lossy(&restored.output), "processors 1 nice 7\n");
+    assert!(original.output != restored.output);
+}
+
+/// What the original did after its image is undone as far as its files are concerned.
+fn log_turned_over(mode: &str) {
+    let dir = make_dir();
+    let (image, original) = capture_itself(dir.path(), "rotates", &[mode]);
+    let expected = contents(dir.path());
+    assert_eq!(expected[1], ("log.1".to_string(), b"one\ntwo\n".to_vec()));
+    let restored = restore(dir.path(), &image).wait();
+    succeeded(&restored);
+    assert!(restored.reports[0].contains("log has its name again"), "{:?}", restored.reports);
+    same_output(&original, &restored);
+    assert!(contents(dir.path()) == expected);
+    // And when it was turned over twice.
+    std::fs::rename(dir.path().join("log.1"), dir.path().join("log.2")).unwrap();
+    std::fs::write(dir.path().join("log.1"), b"newer").unwrap();
+    let restored = restore(dir.path(), &image).wait();
+    succeeded(&restored);
+    same_output(&original, &restored);
+    assert_eq!(contents(dir.path())[1], expected[1]);
+    // A file that is in no directory where anybody would look for it.
+    std::fs::create_dir(dir.path().join("sub")).unwrap();
+    std::fs::rename(dir.path().join("other"), dir.path().join("sub/other")).unwrap();
+    let refused = restore(dir.path(), &image).wait();
+    assert_eq!(refused.status.code(), Some(exit::FILE), "{:?}", refused.reports);
+    assert!(refused.reports[0].contains("other: no such file"), "{:?}", refused.reports);
+    std::fs::write(dir.path().join("other"), b"").unwrap();
+    let refused = restore(dir.path(), &image).wait();
+    assert_eq!(refused.status.code(), Some(exit::FILE), "{:?}", refused.reports);
+    let words = "other: leads to another file than when the image was taken";
+    assert!(refused.reports[0].contains(words), "{:?}", refused.reports);
+    // Whoever holds it knows where it is.
+    let held = [hold(&dir.path().join("sub/other"))];
+    let restored = restore_held(dir.path(), &image, None, &held, |_| {}).wait();
+    succeeded(&restored);
+    same_output(&original, &restored);
+    assert!(!dir.path().join("sub/other").exists());
+}
+
+/// A name that somebody else's file has by now is left to it.
+fn log_of_others() {
+    let dir = make_dir();
+    let (image, _) = capture_itself(dir.path(), "rotates", &["async"]);
+    let theirs = File::open(dir.path().join("log")).unwrap();
+    let restored = restore(dir.path(), &image).wait();
+    succeeded(&restored);
+    assert!(restored.reports[0].contains("which others have open"), "{:?}", restored.reports);
+    drop(theirs);
+}
+
+fn temporary_name() {
+    let dir = make_dir();
+    let mut running = start(dir.path(), &["renames", "async"]);
+    let reader = running.read_image();
+    assert!(running.next_report().starts_with("captured"));
+    let image = reader.join().unwrap();
+    let held = [hold(&dir.path().join("result.new"))];
+    running.input.take().unwrap().write_all(b"\n").unwrap();
+    let original = running.wait();
+    succeeded(&original);
+    let expected = contents(dir.path());
+    // The file of the image was replaced twice: nothing has it but who held it.
+    let restored = |held: &[File]| {
+        let mut running = restore_held(dir.path(), &image, None, held, |_| {});
+        running.input.take().unwrap().write_all(b"\n").unwrap();
+        running.wait()
+    };
+    let refused = restored(&[]);
+    assert_eq!(refused.status.code(), Some(exit::FILE), "{:?}", refused.reports);
+    assert!(contents(dir.path()) == expected, "a refused image has changed files");
+    let ended = restored(&held);
+    succeeded(&ended);
+    assert!(ended.reports[0].contains("was gone, and has its name"), "{:?}", ended.reports);
+    same_output(&original, &ended);
+    assert!(contents(dir.path()) == expected);
 }
 
 /// The image of a process restored from an image, and how that process ended.
@@ -371,6 +551,25 @@ fn refusals() {
         ("replaced", "a file whose path no longer leads to it"),
         ("timer", "has a POSIX timer"),
         ("sysv", "a System V shared memory segment"),
+        ("lease", "a file with a lease"),
+        ("groups", "it has other groups' rights than who started it"),
+        ("capabilities", "it has other capabilities than who started it"),
+        ("securebits", "it has changed what its capabilities mean"),
+        ("namespace", "it is in another namespace than who started it (uts:["),
+        ("seccomp", "it has a seccomp filter of its own"),
+        ("keyring", "it has a keyring of its own"),
+        ("key", "it uses memory protection keys"),
+        ("segment", "it has segments of its own (modify_ldt)"),
+        ("tls", "it has segments of its own (set_thread_area)"),
+        ("aio", "an asynchronous I/O context"),
+        ("secret", "is secret memory"),
+        ("queue", "a POSIX message queue"),
+        ("async", "a descriptor that sends signals (O_ASYNC)"),
+        ("pidfd", "a descriptor of a kind that cannot be restored"),
+        ("ring", "a descriptor of a kind that cannot be restored (anon_inode:[io_uring])"),
+        ("faults", "a descriptor of a kind that cannot be restored (anon_inode:[userfaultfd])"),
+        ("events", "a descriptor of a kind that cannot be restored (anon_inode:[perf_event])"),
+        ("signals", "more than 512 signals are pending"),
         ("window", "where the restorer has to work"),
     ] {
         let dir = make_dir();
@@ -384,6 +583,13 @@ fn refusals() {
             }
         });
         let ended = start(dir.path(), &["refused", what]).wait();
+        if ended.reports[0] == format!("not here: {what}") {
+            println!("{}", ended.reports[0]);
+            // Lets the reader go.
+            drop(std::fs::OpenOptions::new().write(true).open(dir.path().join("image")));
+            reader.join().unwrap();
+            continue;
+        }
         assert!(ended.status.success(), "{what}: {:?} {:?}", ended.status, ended.reports);
         assert!(ended.reports[0].contains(words), "{what}: {:?}", ended.reports);
         assert_eq!(ended.output, b"goes on\n");
@@ -556,9 +762,12 @@ fn changed_files() {
     let saved = std::fs::read(&log).unwrap();
     std::fs::write(&log, &saved[..10]).unwrap();
     refused("has lost content: 10 bytes");
-    std::fs::remove_file(&log).unwrap();
-    refused("log: no such file or directory");
     std::fs::write(&log, &saved).unwrap();
+    let elsewhere = dir.path().join("elsewhere");
+    std::fs::create_dir(&elsewhere).unwrap();
+    std::fs::rename(&log, elsewhere.join("log")).unwrap();
+    refused("log: no such file or directory");
+    std::fs::rename(elsewhere.join("log"), &log).unwrap();
     succeeded(&restore(dir.path(), &image).wait());
 
     // A file mapped for its content must be the same.

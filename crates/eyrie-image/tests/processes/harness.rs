@@ -154,6 +154,18 @@ pub fn restore_with(
     extra: Option<File>,
     adjust: impl FnOnce(&mut Command),
 ) -> Running {
+    restore_held(dir, image, extra, &[], adjust)
+}
+
+/// `held` are files that the image may need.
+pub fn restore_held(
+    dir: &Path,
+    image: &[u8],
+    extra: Option<File>,
+    held: &[File],
+    adjust: impl FnOnce(&mut Command),
+) -> Running {
+    let held: Vec<_> = held.iter().map(|f| f.as_fd()).collect();
     let (image_read, mut image_write) = pipe();
     let (in_read, in_write) = pipe();
     let (out_read, out_write) = pipe();
@@ -164,7 +176,7 @@ pub fn restore_with(
         Some(err_write.as_fd()),
         extra.as_ref().map(|f| f.as_fd()),
     ];
-    let mut command = eyrie_image::restore::command(image_read.as_fd(), &slots).unwrap();
+    let mut command = eyrie_image::restore::command(image_read.as_fd(), &slots, &held).unwrap();
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(err_write.try_clone().unwrap());
     adjust(&mut command);
     let mut child = command.spawn().unwrap();
@@ -177,6 +189,12 @@ pub fn restore_with(
         let _ = image_write.write_all(&bytes); // the restorer may have refused it
     });
     watch(dir, child, in_write)
+}
+
+/// A file as an agent holds it: it stays, whatever becomes of its names.
+pub fn hold(path: &Path) -> File {
+    use std::os::unix::fs::OpenOptionsExt;
+    File::options().read(true).custom_flags(libc::O_PATH).open(path).unwrap()
 }
 
 /// All regular files of a directory by name.

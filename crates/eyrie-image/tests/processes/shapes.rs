@@ -18,8 +18,16 @@ pub fn run(name: &str, dir: &Path, args: &[String]) {
     };
     match name {
         "memory" => memory(dir, mode),
+        "sparse" => sparse(dir, mode, Path::new(&args[1])),
         "state" => state(mode),
         "files" => files(dir, mode),
+        "settings" => settings(mode),
+        "locks" => locks(dir, mode),
+        "timers" => timers(mode),
+        "inherits" => inherits(mode),
+        "rotates" => rotates(dir, mode),
+        "renames" => renames(dir, mode),
+        "nowhere" => nowhere(dir, mode),
         "shm" => shm(Path::new(&args[1]), mode),
         "blocked" => blocked(&args[0]),
         "big" => big(args[0].parse().unwrap(), args[1] == "huge"),
@@ -80,6 +88,9 @@ fn memory(dir: &Path, mode: Mode) {
         ("huge", libc::MADV_HUGEPAGE),
         ("small", libc::MADV_NOHUGEPAGE),
         ("unforked", libc::MADV_DONTFORK),
+        ("beside unforked", -1),
+        ("wiped", libc::MADV_WIPEONFORK),
+        ("beside wiped", -1),
         ("undumped", libc::MADV_DONTDUMP),
         ("sequential", libc::MADV_SEQUENTIAL),
     ]
@@ -121,12 +132,57 @@ fn memory(dir: &Path, mode: Mode) {
     unsafe { zeros.write_bytes(0, LEN) };
     // SAFETY: our mapping.
     assert_eq!(unsafe { libc::mprotect(hidden.cast(), LEN, libc::PROT_NONE) }, 0);
+    let guarded = map(LEN, RW, PRIVATE, -1);
+    fill(guarded, LEN, 12);
+    let guarded_share = map(LEN, RW, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1);
+    fill(guarded_share, LEN, 13);
+    let (placed, sealed) = (map(LEN, RW, PRIVATE, -1), map(LEN, RW, PRIVATE, -1));
+    const GUARD: i32 = 102;
+    // What the kernel does not know it does in neither process.
+    // SAFETY: pages of these mappings; the sealed one is never unmapped.
+    unsafe {
+        libc::madvise(guarded.add(8 * 4096).cast(), 3 * 4096, GUARD);
+        libc::madvise(guarded_share.add(4096).cast(), 4096, GUARD);
+        let node = 1u64;
+        libc::syscall(libc::SYS_mbind, placed, LEN, libc::MPOL_PREFERRED, &node, 64, 0);
+        fill(placed, LEN, 14);
+        fill(sealed, LEN, 15);
+        libc::syscall(libc::SYS_mseal, sealed, LEN, 0);
+    }
 
     must_capture(mode);
+
+    let touched = |at: *mut u8| {
+        in_child(|| {
+            // SAFETY: what cannot be read ends this child.
+            unsafe { at.read_volatile() as i32 & 0x7f }
+        })
+    };
+    for page in [7, 8, 10, 11] {
+        // SAFETY: within the mapping.
+        println!("guarded {page} {:?}", touched(unsafe { guarded.add(page * 4096) }));
+    }
+    for page in [0, 1, 2] {
+        // SAFETY: within the mapping.
+        println!("guarded share {page} {:?}", touched(unsafe { guarded_share.add(page * 4096) }));
+    }
+    // SAFETY: only asks, and tries to unmap what is sealed.
+    unsafe {
+        let (mut policy, mut nodes) = (0, 0u64);
+        libc::syscall(libc::SYS_get_mempolicy, &mut policy, &mut nodes, 64, placed, 2);
+        println!("placed {policy} {nodes:b} {:x}", sum(placed, LEN));
+        println!("sealed {:x} {}", sum(sealed, LEN), flags_at(sealed));
+        println!("sealed {}", libc::mprotect(sealed.cast(), LEN, libc::PROT_NONE));
+    }
 
     for (name, at) in &all {
         println!("{name} {:x} {}", sum(*at, LEN), flags_at(*at));
     }
+    // The program's own children are still kept from what it kept them from.
+    let child_sees = |at: *mut u8| in_child(|| sum(at, LEN) as i32 & 0x7f);
+    let wiped = all["wiped"];
+    println!("a child of it: {:?} {:?}", child_sees(wiped), child_sees(all["beside wiped"]));
+    println!("a child of it: {:?}", child_sees(all["unforked"]));
     // SAFETY: within the mappings made above.
     unsafe {
         println!("sparse {:x}", sum(sparse.add(1 << 30), 4096));
@@ -151,6 +207,121 @@ fn memory(dir: &Path, mode: Mode) {
     println!("{}", named("[vdso]"));
     println!("{}", named("[heap]").split('-').next().unwrap());
     println!("{}", named("[stack]").split(' ').next().unwrap().split('-').nth(1).unwrap());
+}
+
+/// Mappings that are far larger than what they hold. Reading them whole would take more memory than
+/// there is; reading a hole through a mapping would fill it.
+fn sparse(dir: &Path, mode: Mode, shm: &Path) {
+    const GIB: usize = 1 << 30;
+    const RW: i32 = libc::PROT_READ | libc::PROT_WRITE;
+    let (shared, private) = (libc::MAP_SHARED | libc::MAP_NORESERVE, libc::MAP_PRIVATE);
+    let memfd = |name: &std::ffi::CStr, len: usize| {
+        // SAFETY: the descriptor is new and ours.
+        let file = unsafe { File::from_raw_fd(libc::memfd_create(name.as_ptr(), 0)) };
+        file.set_len(len as u64).unwrap();
+        file
+    };
+    let create = |path: &Path, len: usize| {
+        let mut options = File::options();
+        let file = options.read(true).write(true).create_new(true).open(path).unwrap();
+        file.set_len(len as u64).unwrap();
+        file
+    };
+    // Each with what keeps it, where it is mapped and how long it is.
+    let mut all: Vec<(&str, Option<File>, *mut u8, usize)> = Vec::new();
+    let anonymous = map(GIB, RW, shared | libc::MAP_ANONYMOUS, -1);
+    all.push(("anonymous", None, anonymous, GIB));
+    let file = memfd(c"open", 200 * GIB);
+    let at = map(200 * GIB, RW, shared, file.as_raw_fd());
+    all.push(("open memfd", Some(file), at, 200 * GIB));
+    let file = memfd(c"closed", GIB);
+    all.push(("closed memfd", None, map(GIB, RW, shared, file.as_raw_fd()), GIB));
+    all.push(("the same once more", None, map(GIB, RW, shared, file.as_raw_fd()), GIB));
+    let file = create(&dir.join("disk"), 64 * GIB);
+    let at = map(64 * GIB, RW, shared, file.as_raw_fd());
+    all.push(("file on a disk", Some(file), at, 64 * GIB));
+    // Only its second half is mapped.
+    let file = create(shm, 2 * GIB);
+    // SAFETY: a fresh mapping.
+    let at = unsafe {
+        let (fd, offset) = (file.as_raw_fd(), GIB as i64);
+        libc::mmap(std::ptr::null_mut(), GIB, RW, shared, fd, offset).cast::<u8>()
+    };
+    all.push(("file in /dev/shm", Some(file.try_clone().unwrap()), at, GIB));
+    let gone = shm.with_extension("gone");
+    let at = map(GIB, RW, shared, create(&gone, GIB).as_raw_fd());
+    std::fs::remove_file(&gone).unwrap();
+    all.push(("deleted file in /dev/shm", None, at, GIB));
+    let at = map(GIB, RW, shared | libc::MAP_ANONYMOUS, -1);
+    all.push(("hidden", None, at, GIB));
+    for (_, _, at, len) in &all {
+        // SAFETY: the last page of a megabyte, and somewhere in between.
+        unsafe {
+            fill(at.add((1 << 20) - 4096), 4096, *len as u64);
+            fill(at.add(len / 2), 4096, *len as u64 + 1);
+        }
+    }
+    file.write_all_at(b"not mapped", 12345).unwrap();
+    // SAFETY: our mapping.
+    assert_eq!(unsafe { libc::mprotect(at.cast(), GIB, libc::PROT_NONE) }, 0);
+    // A private mapping of 200 GiB of a file without a name, some of it changed in this mapping.
+    let below = memfd(c"below", 200 * GIB);
+    below.write_all_at(b"in the file", 150 << 30).unwrap();
+    let at = map(200 * GIB, RW, private | libc::MAP_NORESERVE, below.as_raw_fd());
+    drop(below);
+    // SAFETY: within the mapping.
+    unsafe { fill(at.add(7 * GIB), 8192, 5) };
+    all.push(("private", None, at, 200 * GIB));
+
+    let blocks = |file: &Option<File>| {
+        use std::os::unix::fs::MetadataExt;
+        file.as_ref().map_or(0, |f| f.metadata().unwrap().blocks())
+    };
+    let before: Vec<u64> = all.iter().map(|(_, file, ..)| blocks(file)).collect();
+
+    must_capture(mode);
+
+    for ((name, file, ..), before) in all.iter().zip(before) {
+        println!("{name}: holes are still holes: {}", blocks(file) <= before + 64);
+    }
+    // SAFETY: our mapping.
+    assert_eq!(unsafe { libc::mprotect(all[7].2.cast(), GIB, RW) }, 0);
+    for (name, _, at, len) in &all {
+        // SAFETY: within the mappings.
+        let sums = unsafe {
+            [(1 << 20) - 4096, 1 << 20, len / 2, len - 4096].map(|place| sum(at.add(place), 4096))
+        };
+        println!("{name}: {sums:x?} {}", flags_at(*at));
+    }
+    // SAFETY: within the private mapping.
+    unsafe {
+        println!("private {:x} {:x}", sum(at.add(7 * GIB), 8192), sum(at.add(150 << 30), 4096))
+    };
+    let mut text = [0; 10];
+    file.read_exact_at(&mut text, 12345).unwrap();
+    println!("{}", String::from_utf8_lossy(&text));
+    // SAFETY: the first word of a file mapped twice, and of its other mapping.
+    unsafe {
+        all[2].2.cast::<u64>().write(77);
+        println!("one file: {}", all[3].2.cast::<u64>().read());
+    }
+}
+
+/// How a child ends that only does this: its exit code, or the signal that killed it.
+fn in_child(work: impl FnOnce() -> i32) -> Result<i32, i32> {
+    let mut status = 0;
+    // SAFETY: the child only computes; the status is ours.
+    unsafe {
+        let child = libc::fork();
+        if child == 0 {
+            libc::_exit(work());
+        }
+        assert_eq!(libc::waitpid(child, &mut status, 0), child);
+    }
+    if libc::WIFSIGNALED(status) {
+        return Err(libc::WTERMSIG(status));
+    }
+    Ok(libc::WEXITSTATUS(status))
 }
 
 /// Uses about 1 KiB of stack a level.
@@ -197,16 +368,77 @@ fn state(mode: Mode) {
         };
         libc::setitimer(libc::ITIMER_REAL, &timer, std::ptr::null_mut());
     }
+    // SAFETY: plain calls that change this process only, and signals that are blocked.
+    unsafe {
+        let mut allowed: libc::cpu_set_t = std::mem::zeroed();
+        libc::sched_getaffinity(0, size_of_val(&allowed), &mut allowed);
+        let last = (0..1024).rev().find(|cpu| libc::CPU_ISSET(*cpu, &allowed)).unwrap();
+        libc::CPU_ZERO(&mut allowed);
+        libc::CPU_SET(last, &mut allowed);
+        assert_eq!(libc::sched_setaffinity(0, size_of_val(&allowed), &allowed), 0);
+        let parameters = libc::sched_param { sched_priority: 0 };
+        assert_eq!(libc::sched_setscheduler(0, libc::SCHED_BATCH, &parameters), 0);
+        assert_eq!(libc::setpriority(libc::PRIO_PROCESS, 0, 3), 0);
+        assert_eq!(libc::syscall(libc::SYS_ioprio_set, 1, 0, 2 << 13 | 6), 0);
+        libc::prctl(libc::PR_SET_TIMERSLACK, 123_456);
+        for value in [3usize, 1, 2] {
+            let value = libc::sigval { sival_ptr: value as *mut libc::c_void };
+            assert_eq!(libc::sigqueue(libc::getpid(), 50, value), 0);
+        }
+        libc::kill(libc::getpid(), libc::SIGWINCH);
+    }
+    // Mutexes that know their owner, held.
+    let mut held = [libc::PTHREAD_MUTEX_ERRORCHECK, libc::PTHREAD_MUTEX_RECURSIVE].map(|kind| {
+        // SAFETY: initialised before they are used, and never moved while they are held.
+        unsafe {
+            let mut attributes = std::mem::zeroed();
+            libc::pthread_mutexattr_init(&mut attributes);
+            libc::pthread_mutexattr_settype(&mut attributes, kind);
+            let mut mutex = Box::new(std::mem::zeroed());
+            libc::pthread_mutex_init(&mut *mutex, &attributes);
+            assert_eq!(libc::pthread_mutex_lock(&mut *mutex), 0);
+            mutex
+        }
+    });
     let before = std::time::Instant::now();
 
     must_capture(mode);
 
+    for mutex in &mut held {
+        // SAFETY: initialised and locked above.
+        println!("held {}", unsafe { libc::pthread_mutex_unlock(&mut **mutex) });
+    }
     assert!(before.elapsed().as_secs() < 60);
     while !ALARMED.load(std::sync::atomic::Ordering::Relaxed) {
         // SAFETY: waits for the alarm.
         unsafe { libc::poll(std::ptr::null_mut(), 0, 50) };
     }
     println!("local {}", LOCAL.get());
+    // SAFETY: only asks; the signals are blocked, and taken from the queue.
+    unsafe {
+        let mut allowed: libc::cpu_set_t = std::mem::zeroed();
+        libc::sched_getaffinity(0, size_of_val(&allowed), &mut allowed);
+        let last = (0..1024).rev().find(|cpu| libc::CPU_ISSET(*cpu, &allowed));
+        println!("processors {} {last:?}", libc::CPU_COUNT(&allowed));
+        println!("policy {}", libc::sched_getscheduler(0));
+        println!("nice {}", libc::getpriority(libc::PRIO_PROCESS, 0));
+        println!("io priority {:x}", libc::syscall(libc::SYS_ioprio_get, 1, 0));
+        println!("timer slack {}", libc::prctl(libc::PR_GET_TIMERSLACK));
+        let mut set = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        libc::sigaddset(&mut set, libc::SIGWINCH);
+        libc::sigaddset(&mut set, 50);
+        let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        let mut info: libc::siginfo_t = std::mem::zeroed();
+        loop {
+            let signal = libc::sigtimedwait(&set, &mut info, &at_once);
+            if signal < 0 {
+                break;
+            }
+            let value = if signal == 50 { info.si_value().sival_ptr as usize } else { 0 };
+            println!("pending {signal} code {} value {value}", info.si_code);
+        }
+    }
     println!("{:?}", rounding());
     println!("third {:.20}", std::hint::black_box(1.0f64) / 3.0);
     println!("cwd {:?}", std::env::current_dir());
@@ -222,7 +454,7 @@ fn state(mode: Mode) {
     unsafe {
         let mut limit = std::mem::zeroed();
         libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit);
-        println!("limit {}", limit.rlim_cur);
+        println!("limit {} {}", limit.rlim_cur, limit.rlim_max);
         let mut stack: libc::stack_t = std::mem::zeroed();
         libc::sigaltstack(std::ptr::null(), &mut stack);
         println!("altstack {} {}", stack.ss_size, stack.ss_flags);
@@ -300,6 +532,13 @@ fn files(dir: &Path, mode: Mode) {
     let mut deleted = open().open(dir.join("deleted")).unwrap();
     deleted.write_all(b"deleted but open").unwrap();
     std::fs::remove_file(dir.join("deleted")).unwrap();
+    use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+    let mut temporary =
+        open().create(false).mode(0o640).custom_flags(libc::O_TMPFILE).open(dir).unwrap();
+    temporary.write_all(b"never had a name").unwrap();
+    std::fs::create_dir(dir.join("sub")).unwrap();
+    let removed = File::open(dir.join("sub")).unwrap();
+    std::fs::remove_dir(dir.join("sub")).unwrap();
     let directory = File::open(dir).unwrap();
     let null = OpenOptions::new().write(true).open("/dev/null").unwrap();
     let mut random = File::open("/dev/urandom").unwrap();
@@ -307,10 +546,18 @@ fn files(dir: &Path, mode: Mode) {
     drop(peer);
     let dropped = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     // SAFETY: plain calls; the numbers are free.
-    let (event, high, out) = unsafe {
+    let sealed = unsafe {
+        let fd = libc::memfd_create(c"sealed".as_ptr(), libc::MFD_ALLOW_SEALING);
+        assert_eq!(libc::ftruncate(fd, 100), 0);
+        libc::fcntl(fd, libc::F_ADD_SEALS, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW);
+        File::from_raw_fd(fd)
+    };
+    // SAFETY: as above.
+    let (event, event_twin, high, out) = unsafe {
         let event = libc::eventfd(5, libc::EFD_NONBLOCK);
+        let event_twin = libc::dup(event);
         let high = libc::fcntl(null.as_raw_fd(), libc::F_DUPFD, 200);
-        (event, high, libc::fcntl(1, libc::F_DUPFD_CLOEXEC, 50))
+        (event, event_twin, high, libc::fcntl(1, libc::F_DUPFD_CLOEXEC, 50))
     };
     let dropped = dropped.into_raw_fd();
     SLOT_FD.store(slot.as_raw_fd(), std::sync::atomic::Ordering::Relaxed);
@@ -338,12 +585,42 @@ fn files(dir: &Path, mode: Mode) {
     deleted.read_to_string(&mut text).unwrap();
     println!("{text}");
     println!("directory {}", directory.metadata().unwrap().is_dir());
+    let of = |file: &File| file.metadata().unwrap();
+    text.clear();
+    temporary.rewind().unwrap();
+    temporary.read_to_string(&mut text).unwrap();
+    println!("{text} {} {:o}", of(&temporary).nlink(), of(&temporary).mode());
+    println!("where it was: {}", of(&temporary).dev() == of(&directory).dev());
+    println!(
+        "where it was: {} {}",
+        of(&deleted).dev() == of(&directory).dev(),
+        of(&deleted).nlink()
+    );
+    let link = std::ffi::CString::new(format!("/proc/self/fd/{}", temporary.as_raw_fd())).unwrap();
+    let name = std::ffi::CString::new(dir.join("named").to_str().unwrap()).unwrap();
+    // SAFETY: both paths end in a NUL; the descriptor is ours.
+    unsafe {
+        let follow = libc::AT_SYMLINK_FOLLOW;
+        let here = libc::AT_FDCWD;
+        println!("named {}", libc::linkat(here, link.as_ptr(), here, name.as_ptr(), follow));
+        println!("named {:?}", std::fs::read_to_string(dir.join("named")));
+        std::fs::remove_file(dir.join("named")).unwrap();
+        let above = libc::openat(removed.as_raw_fd(), c"..".as_ptr(), libc::O_PATH);
+        let above = File::from_raw_fd(above);
+        println!("removed {} {}", of(&removed).nlink(), of(&above).ino() == of(&directory).ino());
+        let made = libc::openat(removed.as_raw_fd(), c"x".as_ptr(), libc::O_CREAT, 0o600);
+        println!("nothing can be made in it: {}", made < 0);
+    }
     println!("random {:?}", random.read_exact(&mut [0; 8]).is_ok());
     println!("null {:?}", (&null).write(b"x").is_ok());
     let mut count = [0u8; 8];
     // SAFETY: descriptors of ours.
     unsafe {
+        libc::write(event_twin, 7u64.to_ne_bytes().as_ptr().cast(), 8);
         println!("event {} {count:?}", libc::read(event, count.as_mut_ptr().cast(), 8));
+        println!("{count:?}");
+        println!("seals {:x}", libc::fcntl(sealed.as_raw_fd(), libc::F_GET_SEALS));
+        println!("sealed {}", libc::ftruncate(sealed.as_raw_fd(), 200));
         count = [0; 8];
         println!("event again {}", libc::read(event, count.as_mut_ptr().cast(), 8));
         println!("high {} {}", high, libc::fcntl(high, libc::F_GETFD));
@@ -361,6 +638,247 @@ fn files(dir: &Path, mode: Mode) {
             report(format_args!("dropped: {end} {broken} {}", errno == libc::EPIPE));
         }
     }
+}
+
+/// Has settings of every kind that a process may change of itself, and says what they are. What
+/// this kernel or processor does not know, or this user may not do, is as it was in both processes.
+fn settings(mode: Mode) {
+    const REGISTER: i32 = 1 << 4;
+    const EXPEDITED: i32 = 1 << 3;
+    const WHOLE_SECONDS: u64 = 0x200_0000;
+    const TILES: i32 = 18;
+    // SAFETY: plain calls that change this process only.
+    unsafe {
+        libc::personality(libc::personality(0xffff_ffff) as u64 | WHOLE_SECONDS);
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+        libc::prctl(libc::PR_MCE_KILL, 1, 1, 0, 0);
+        libc::prctl(53, 0, 4, 0, 0); // PR_SET_SPECULATION_CTRL: no store bypass
+        libc::prctl(65, 1, 0, 0, 0); // PR_SET_MDWE
+        libc::syscall(libc::SYS_membarrier, REGISTER, 0, 0);
+        let node = 1u64;
+        libc::syscall(libc::SYS_set_mempolicy, libc::MPOL_PREFERRED, &node, 64);
+        libc::syscall(libc::SYS_arch_prctl, 0x1023, TILES); // ARCH_REQ_XCOMP_PERM
+        if libc::geteuid() == 0 {
+            assert_eq!(libc::mlockall(libc::MCL_FUTURE | libc::MCL_ONFAULT), 0);
+        }
+    }
+    std::fs::write("/proc/self/coredump_filter", "0x7f").unwrap();
+    std::fs::write("/proc/self/oom_score_adj", "321").unwrap();
+
+    must_capture(mode);
+
+    // SAFETY: only asks.
+    unsafe {
+        println!("personality {:x}", libc::personality(0xffff_ffff));
+        println!("no new privileges {}", libc::prctl(libc::PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0));
+        println!("memory failure {}", libc::prctl(libc::PR_MCE_KILL_GET, 0, 0, 0, 0));
+        println!("speculation {}", libc::prctl(52, 0, 0, 0, 0));
+        println!("write or execute {}", libc::prctl(66, 0, 0, 0, 0));
+        println!("membarrier {}", libc::syscall(libc::SYS_membarrier, EXPEDITED, 0, 0));
+        let (mut policy, mut nodes) = (0, 0u64);
+        libc::syscall(libc::SYS_get_mempolicy, &mut policy, &mut nodes, 64, 0, 0);
+        println!("memory policy {policy} {nodes:b}");
+        let mut parts = 0u64;
+        libc::syscall(libc::SYS_arch_prctl, 0x1022, &mut parts);
+        println!("register state {parts:x}");
+    }
+    let fresh = map(
+        1 << 20,
+        libc::PROT_READ | libc::PROT_WRITE,
+        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+        -1,
+    );
+    println!("fresh memory {}", flags_at(fresh));
+    for file in ["coredump_filter", "oom_score_adj"] {
+        println!("{file} {}", std::fs::read_to_string(format!("/proc/self/{file}")).unwrap());
+    }
+}
+
+/// Has locks of every kind, and says what another process sees of them.
+fn locks(dir: &Path, mode: Mode) {
+    let open = |name: &str| {
+        let mut options = File::options();
+        options.read(true).write(true).create(true).truncate(false).open(dir.join(name)).unwrap()
+    };
+    let files = ["flock", "shared", "posix", "mapped", "ofd"].map(open);
+    let [flock, shared, posix, mapped, ofd] = &files;
+    let part = |kind: i32, start: i64, len: i64| libc::flock {
+        l_type: kind as i16,
+        l_whence: libc::SEEK_SET as i16,
+        l_start: start,
+        l_len: len,
+        l_pid: 0,
+    };
+    let set = |file: &File, call: i32, part: libc::flock| {
+        // SAFETY: the kernel reads the structure.
+        assert_eq!(unsafe { libc::fcntl(file.as_raw_fd(), call, &part) }, 0);
+    };
+    mapped.set_len(8192).unwrap();
+    let at = map(8192, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, mapped.as_raw_fd());
+    fill(at, 4096, 5);
+    // SAFETY: only descriptors.
+    unsafe {
+        assert_eq!(libc::flock(flock.as_raw_fd(), libc::LOCK_EX), 0);
+        assert_eq!(libc::flock(shared.as_raw_fd(), libc::LOCK_SH), 0);
+    }
+    set(posix, libc::F_SETLK, part(libc::F_WRLCK, 100, 100));
+    set(posix, libc::F_SETLK, part(libc::F_RDLCK, 500, 0));
+    set(mapped, libc::F_SETLK, part(libc::F_WRLCK, 0, 0));
+    set(ofd, libc::F_OFD_SETLK, part(libc::F_WRLCK, 7, 1));
+
+    must_capture(mode);
+
+    for name in ["flock", "shared"] {
+        for how in [libc::LOCK_SH, libc::LOCK_EX] {
+            let got = in_child(|| {
+                // SAFETY: only descriptors.
+                let done = unsafe { libc::flock(open(name).as_raw_fd(), how | libc::LOCK_NB) };
+                (done != 0) as i32
+            });
+            println!("{name}: refused to another process: {got:?}");
+        }
+    }
+    for (name, start, len) in [
+        ("posix", 100, 1),
+        ("posix", 199, 1),
+        ("posix", 200, 300),
+        ("posix", 500, 1),
+        ("ofd", 7, 1),
+    ] {
+        for kind in [libc::F_RDLCK, libc::F_WRLCK] {
+            let got = in_child(|| {
+                let part = part(kind, start, len);
+                // SAFETY: the kernel reads the structure.
+                (unsafe { libc::fcntl(open(name).as_raw_fd(), libc::F_SETLK, &part) } != 0) as i32
+            });
+            println!("{name} {start}: refused to another process: {got:?}");
+        }
+    }
+    let got = in_child(|| {
+        let part = part(libc::F_RDLCK, 0, 1);
+        // SAFETY: the kernel reads the structure.
+        (unsafe { libc::fcntl(open("mapped").as_raw_fd(), libc::F_SETLK, &part) } != 0) as i32
+    });
+    println!("mapped: refused to another process: {got:?} {:x}", sum(at, 8192));
+}
+
+static TICKS: [std::sync::atomic::AtomicU64; 65] =
+    [const { std::sync::atomic::AtomicU64::new(0) }; 65];
+
+extern "C" fn on_tick(signal: i32) {
+    TICKS[signal as usize].fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+}
+
+/// Has timers that come again and again; the signal of one is pending when the image is taken.
+fn timers(mode: Mode) {
+    let every = |ms: i64| {
+        let time = libc::timeval { tv_sec: 0, tv_usec: ms * 1000 };
+        libc::itimerval { it_interval: time, it_value: time }
+    };
+    let all = [
+        (libc::ITIMER_REAL, libc::SIGALRM),
+        (libc::ITIMER_VIRTUAL, libc::SIGVTALRM),
+        (libc::ITIMER_PROF, libc::SIGPROF),
+    ];
+    // SAFETY: plain calls that change this process only.
+    unsafe {
+        for (timer, signal) in all {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = on_tick as *const () as usize;
+            action.sa_flags = libc::SA_RESTART;
+            libc::sigaction(signal, &action, std::ptr::null_mut());
+            assert_eq!(libc::setitimer(timer, &every(5), std::ptr::null_mut()), 0);
+        }
+        let mut set = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        libc::sigaddset(&mut set, libc::SIGALRM);
+        libc::sigprocmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
+        let mut pending = std::mem::zeroed();
+        while {
+            libc::sigpending(&mut pending);
+            libc::sigismember(&pending, libc::SIGALRM) == 0
+        } {}
+        must_capture(mode);
+        libc::sigprocmask(libc::SIG_UNBLOCK, &set, std::ptr::null_mut());
+    }
+    for (_, signal) in all {
+        let ticks = || TICKS[signal as usize].load(std::sync::atomic::Ordering::Relaxed);
+        let before = ticks();
+        while ticks() < before + 10 {
+            std::hint::spin_loop();
+        }
+        println!("signal {signal} comes again and again, as long as the process runs");
+    }
+}
+
+/// Has changed nothing of how it runs.
+fn inherits(mode: Mode) {
+    // SAFETY: only asks.
+    super::target::STARTER_PID
+        .store(unsafe { libc::getppid() }, std::sync::atomic::Ordering::Relaxed);
+    must_capture(mode);
+    // SAFETY: only asks.
+    unsafe {
+        let mut allowed: libc::cpu_set_t = std::mem::zeroed();
+        libc::sched_getaffinity(0, size_of_val(&allowed), &mut allowed);
+        let nice = libc::getpriority(libc::PRIO_PROCESS, 0);
+        println!("processors {} nice {nice}", libc::CPU_COUNT(&allowed));
+    }
+}
+
+/// Writes a log, has it renamed and begins another.
+fn rotates(dir: &Path, mode: Mode) {
+    let path = |name: &str| dir.join(name);
+    let open = |name: &str| File::options().append(true).create(true).open(path(name)).unwrap();
+    let mut log = open("log");
+    let other = open("other");
+    log.write_all(b"one\n").unwrap();
+    must_capture(mode);
+    log.write_all(b"two\n").unwrap();
+    for number in [2, 1] {
+        let from = if number == 1 { path("log") } else { path("log.1") };
+        if from.exists() {
+            std::fs::rename(from, path(&format!("log.{number}"))).unwrap();
+        }
+    }
+    let mut log = open("log");
+    log.write_all(b"three\n").unwrap();
+    println!("{:?} {}", std::fs::read_to_string(path("log.1")), other.metadata().unwrap().len());
+    println!("{:?}", std::fs::read_to_string(path("log")));
+}
+
+/// Writes to a temporary name, closes and renames, three times; the image is of the first.
+fn renames(dir: &Path, mode: Mode) {
+    let (temporary, name) = (dir.join("result.new"), dir.join("result"));
+    for turn in 1..=3 {
+        let mut file = File::create(&temporary).unwrap();
+        write!(file, "the first half of {turn}, ").unwrap();
+        if turn == 1 {
+            must_capture(mode);
+            // The harness holds the file by now, as an agent does.
+            std::io::stdin().read_line(&mut String::new()).unwrap();
+        }
+        write!(file, "and the second").unwrap();
+        drop(file);
+        std::fs::rename(&temporary, &name).unwrap();
+        println!("{:?}", std::fs::read_to_string(&name));
+    }
+}
+
+/// Works in a directory that is removed, and so is the one above it.
+fn nowhere(dir: &Path, mode: Mode) {
+    std::fs::write(dir.join("in"), b"from above").unwrap();
+    std::fs::create_dir_all(dir.join("a/b")).unwrap();
+    std::env::set_current_dir(dir.join("a/b")).unwrap();
+    std::fs::remove_dir(dir.join("a/b")).unwrap();
+    std::fs::remove_dir(dir.join("a")).unwrap();
+    must_capture(mode);
+    println!("the working directory: {:?}", std::env::current_dir().map_err(|e| e.kind()));
+    println!("above it: {:?}", std::fs::read_to_string("../../in").map_err(|e| e.kind()));
+    println!("made in it: {:?}", File::create("x").map(drop).map_err(|e| e.kind()));
+    println!("{:?}", File::open("..").unwrap().metadata().unwrap().is_dir());
+    println!("what is left: {:?}", super::harness::contents(dir).len());
+    println!("what is left: {:?}", std::fs::read_dir(dir).unwrap().count());
 }
 
 fn shm(path: &Path, mode: Mode) {
@@ -448,6 +966,7 @@ fn exclude(dir: &Path) {
         exclude: &[(hole, 2 * 4096)],
         fds: &[],
         meta: &[],
+        starter_pid: 0,
     };
     // SAFETY: one thread.
     let outcome = unsafe { capture(&request) };
@@ -467,11 +986,20 @@ fn exclude(dir: &Path) {
     println!("{:x}", sum(at, 2 * 4096));
 }
 
+/// Ends a target that cannot get into its state on this machine.
+fn tried(result: i32, what: &str) {
+    if result < 0 {
+        report(format_args!("not here: {what}"));
+        std::process::exit(0);
+    }
+}
+
 /// Gets into a state that cannot be captured, tries, and goes on.
 fn refused(what: &str, dir: &Path) {
     let mut keep: Vec<File> = Vec::new();
     // SAFETY: plain calls; descriptors are owned by `keep`.
     unsafe {
+        super::target::STARTER_PID.store(libc::getppid(), std::sync::atomic::Ordering::Relaxed);
         match what {
             "thread" => {
                 let (tell, told) = std::sync::mpsc::channel();
@@ -487,11 +1015,14 @@ fn refused(what: &str, dir: &Path) {
                 told.recv().unwrap();
             }
             "child" => {
+                let parent = libc::getpid();
                 if libc::fork() == 0 {
                     libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-                    loop {
+                    // It may have died before it heard of that.
+                    while libc::getppid() == parent {
                         libc::pause();
                     }
+                    libc::_exit(0);
                 }
             }
             "udp" => keep.push(File::from_raw_fd(libc::socket(libc::AF_INET, libc::SOCK_DGRAM, 0))),
@@ -513,13 +1044,14 @@ fn refused(what: &str, dir: &Path) {
             "proc" => keep.push(File::open("/proc/self/status").unwrap()),
             "deleted" => {
                 let file = File::create(dir.join("large")).unwrap();
-                file.set_len(65 << 20).unwrap();
+                (&file).write_all(&vec![1; 65 << 20]).unwrap();
                 std::fs::remove_file(dir.join("large")).unwrap();
                 keep.push(file);
             }
             "replaced" => {
                 keep.push(File::create(dir.join("a")).unwrap());
-                std::fs::hard_link(dir.join("a"), dir.join("b")).unwrap();
+                std::fs::create_dir(dir.join("sub")).unwrap();
+                std::fs::hard_link(dir.join("a"), dir.join("sub/b")).unwrap();
                 std::fs::remove_file(dir.join("a")).unwrap();
             }
             "timer" => {
@@ -531,6 +1063,88 @@ fn refused(what: &str, dir: &Path) {
                     &raw mut timer,
                 );
                 assert_eq!(made, 0);
+            }
+            "groups" => tried(libc::setgroups(1, &54321), what),
+            "capabilities" => tried(libc::prctl(libc::PR_CAPBSET_DROP, 5, 0, 0, 0), what),
+            "securebits" => tried(libc::prctl(libc::PR_SET_SECUREBITS, 4, 0, 0, 0), what),
+            "namespace" => tried(libc::unshare(libc::CLONE_NEWUTS), what),
+            "seccomp" => {
+                // One instruction: allow everything.
+                let allow = [0x06u64 | 0x7fff_0000 << 32];
+                let program = [1usize, allow.as_ptr() as usize];
+                libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+                tried(libc::prctl(libc::PR_SET_SECCOMP, 2, program.as_ptr()), what);
+            }
+            "keyring" => tried(libc::syscall(libc::SYS_keyctl, 0, -2, 1) as i32, what),
+            "key" => tried(libc::syscall(libc::SYS_pkey_alloc, 0, 0) as i32, what),
+            "segment" => {
+                let desc = [0u32, 0x1000, 0xfff, 0x51];
+                tried(libc::syscall(libc::SYS_modify_ldt, 1, desc.as_ptr(), 16) as i32, what);
+            }
+            "tls" => {
+                let mut desc = [u32::MAX, 0x1000, 0xfff, 0x51];
+                tried(libc::syscall(libc::SYS_set_thread_area, desc.as_mut_ptr()) as i32, what);
+            }
+            "aio" => {
+                let mut context = 0usize;
+                tried(libc::syscall(libc::SYS_io_setup, 4, &raw mut context) as i32, what);
+            }
+            "secret" => {
+                let fd = libc::syscall(libc::SYS_memfd_secret, 0) as i32;
+                tried(fd, what);
+                keep.push(File::from_raw_fd(fd));
+            }
+            "queue" => {
+                let name = std::ffi::CString::new(format!("/eyrie-{}", libc::getpid())).unwrap();
+                let flags = libc::O_CREAT | libc::O_RDWR;
+                let no_attributes = std::ptr::null_mut::<libc::mq_attr>();
+                let queue = libc::mq_open(name.as_ptr(), flags, 0o600, no_attributes);
+                tried(queue, what);
+                libc::mq_unlink(name.as_ptr());
+                keep.push(File::from_raw_fd(queue));
+            }
+            "async" => {
+                let flags = libc::fcntl(0, libc::F_GETFL);
+                tried(libc::fcntl(0, libc::F_SETFL, flags | libc::O_ASYNC), what);
+            }
+            "pidfd" => {
+                let fd = libc::syscall(libc::SYS_pidfd_open, libc::getpid(), 0) as i32;
+                tried(fd, what);
+                keep.push(File::from_raw_fd(fd));
+            }
+            "ring" => {
+                let mut parameters = [0u32; 64];
+                let fd = libc::syscall(libc::SYS_io_uring_setup, 4, parameters.as_mut_ptr()) as i32;
+                tried(fd, what);
+                keep.push(File::from_raw_fd(fd));
+            }
+            "faults" => {
+                let fd = libc::syscall(libc::SYS_userfaultfd, 1 | libc::O_CLOEXEC) as i32;
+                tried(fd, what);
+                keep.push(File::from_raw_fd(fd));
+            }
+            "events" => {
+                let mut attributes = [0u32; 32];
+                (attributes[0], attributes[1]) = (1, 128); // PERF_TYPE_SOFTWARE, size
+                let at = attributes.as_mut_ptr();
+                let fd = libc::syscall(libc::SYS_perf_event_open, at, 0, -1, -1, 0) as i32;
+                tried(fd, what);
+                keep.push(File::from_raw_fd(fd));
+            }
+            "lease" => {
+                let file = File::create(dir.join("leased")).unwrap();
+                assert_eq!(libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK), 0);
+                keep.push(file);
+            }
+            "signals" => {
+                let mut set = std::mem::zeroed();
+                libc::sigemptyset(&mut set);
+                libc::sigaddset(&mut set, 50);
+                libc::sigprocmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
+                for value in 0..600usize {
+                    let value = libc::sigval { sival_ptr: value as *mut libc::c_void };
+                    assert_eq!(libc::sigqueue(libc::getpid(), 50, value), 0);
+                }
             }
             "sysv" => {
                 let id = libc::shmget(libc::IPC_PRIVATE, 4096, 0o600);

@@ -15,6 +15,7 @@ static WRITTEN: AtomicU64 = AtomicU64::new(0);
 static CAPTURES: AtomicU64 = AtomicU64::new(0);
 static mut PIPE: [u8; 256] = [0; 256];
 pub static SLOT_FD: AtomicI32 = AtomicI32::new(-1);
+pub static STARTER_PID: AtomicI32 = AtomicI32::new(0);
 pub static DROPPED_FD: AtomicI32 = AtomicI32::new(-1);
 
 /// Text put together on the stack, for use in a signal handler.
@@ -58,6 +59,7 @@ pub fn take_image(mode: Mode) -> Outcome {
             exclude: &[],
             fds: &fds,
             meta: b"a test",
+            starter_pid: STARTER_PID.load(Ordering::Relaxed),
         };
         // SAFETY: one thread; the program bears being continued elsewhere.
         unsafe { capture(&request) }

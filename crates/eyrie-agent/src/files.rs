@@ -1,0 +1,326 @@
+//! The files that the images of a rank need. The agent holds each of them (O_PATH: no lock, no
+//! offset), so that a restore finds it whatever has become of its name, and looks whether the names
+//! still lead there. It never changes a file.
+
+use eyrie_wire::{ImageId, Rank};
+use rustix::fs::{fstat, open, stat, FileType, Mode, OFlags, Stat};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Images of a rank that are kept by the controller.
+const KEPT: usize = 2;
+/// Most files that are held for one image.
+const HELD_MAX: usize = 4096;
+/// Most files of a rank that are looked after between images.
+const WATCHED_MAX: usize = 256;
+/// How soon an image that was asked for because of a file is asked for again.
+const ASK_AGAIN: Duration = Duration::from_secs(10);
+/// How often names are looked at between images.
+pub const WATCH_EVERY: Duration = Duration::from_secs(1);
+
+/// What the kernel adds to the path of a file that has lost its name.
+const DELETED: &str = " (deleted)";
+
+/// A file by its numbers: they stay its own as long as it is held.
+type Number = (u64, u64);
+
+fn number(st: &Stat) -> Number {
+    (st.st_dev, st.st_ino)
+}
+
+/// One file.
+#[derive(Clone, Debug)]
+struct Held {
+    /// Its name when the image was taken.
+    path: PathBuf,
+    number: Number,
+    /// Open in the rank, not only mapped.
+    is_open: bool,
+    fd: Arc<OwnedFd>,
+}
+
+impl Held {
+    fn is_at(&self, path: &Path) -> bool {
+        stat(path).is_ok_and(|st| number(&st) == self.number)
+    }
+
+    /// Its name by now, if it has one.
+    fn name(&self) -> Option<PathBuf> {
+        let name = std::fs::read_link(format!("/proc/self/fd/{}", self.fd.as_raw_fd())).ok()?;
+        self.is_at(&name).then_some(name)
+    }
+
+    /// Whether another node can find it: by its name, or by another name in the same directory.
+    fn can_be_found(&self) -> bool {
+        self.is_at(&self.path) || self.name().is_some_and(|n| n.parent() == self.path.parent())
+    }
+}
+
+/// The files that one image needs.
+#[derive(Debug, Default)]
+struct Files {
+    held: Vec<Held>,
+    /// The controller counts the image.
+    counts: bool,
+}
+
+impl Files {
+    /// The files that a process which stands still has open or mapped; those in `known` are held
+    /// already. What has no name is in the image itself, and so are the files in /dev/shm that are
+    /// mapped.
+    fn of(pid: u32, known: &BTreeMap<Number, Arc<OwnedFd>>) -> Files {
+        let mut files = Files::default();
+        let mut seen = BTreeSet::new();
+        let proc = PathBuf::from(format!("/proc/{pid}"));
+        let mapped = mapped(&proc);
+        let fds = std::fs::read_dir(proc.join("fd")).into_iter().flatten().flatten();
+        let links = fds.map(|entry| entry.path()).chain([proc.join("cwd")]);
+        for link in links {
+            let Ok(path) = std::fs::read_link(&link) else { continue };
+            let shared = mapped.iter().any(|(p, _)| *p == path && p.starts_with("/dev/shm"));
+            let Some(st) = stat(&link).ok().filter(|_| path.is_absolute() && !shared) else {
+                continue;
+            };
+            let kind = FileType::from_raw_mode(st.st_mode);
+            let kept = matches!(kind, FileType::RegularFile | FileType::Directory);
+            if kept && st.st_nlink > 0 && !seen.contains(&number(&st)) {
+                let fd = known.get(&number(&st)).cloned().or_else(|| hold(&link, number(&st)));
+                let path = without_mark(path);
+                let held = fd.map(|fd| Held { path, number: number(&st), is_open: true, fd });
+                files.add(held, &mut seen);
+            }
+        }
+        for (path, wanted) in mapped {
+            if path.starts_with("/dev/shm") || seen.contains(&wanted) {
+                continue;
+            }
+            let fd = known.get(&wanted).cloned().or_else(|| hold(&path, wanted));
+            let held = fd.map(|fd| Held { path, number: wanted, is_open: false, fd });
+            files.add(held, &mut seen);
+        }
+        files
+    }
+
+    fn add(&mut self, held: Option<Held>, seen: &mut BTreeSet<Number>) {
+        if let Some(held) = held.filter(|_| self.held.len() < HELD_MAX) {
+            seen.insert(held.number);
+            self.held.push(held);
+        }
+    }
+
+    /// Why the image cannot be restored on another node, if that is so.
+    fn lost(&self) -> Option<String> {
+        let lost = self.held.iter().find(|h| !h.can_be_found())?;
+        let path = lost.path.display();
+        Some(match lost.name() {
+            Some(name) => format!("{path}, which it needs, is {} by now", name.display()),
+            None => format!("{path}, which it needs, was replaced or removed"),
+        })
+    }
+
+    /// The first file that is open and whose name leads elsewhere by now.
+    fn moved(&self) -> Option<&Path> {
+        let mut open = self.held.iter().filter(|h| h.is_open).take(WATCHED_MAX);
+        open.find(|h| !h.is_at(&h.path)).map(|h| h.path.as_path())
+    }
+}
+
+/// Holds the file that a path leads to, if it is this one.
+fn hold(path: &Path, wanted: Number) -> Option<Arc<OwnedFd>> {
+    let fd = open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    fstat(&fd).is_ok_and(|st| number(&st) == wanted).then(|| Arc::new(fd))
+}
+
+fn without_mark(path: PathBuf) -> PathBuf {
+    match path.as_os_str().as_bytes().strip_suffix(DELETED.as_bytes()) {
+        Some(bytes) => PathBuf::from(OsString::from_vec(bytes.to_vec())),
+        None => path,
+    }
+}
+
+/// The files that a process has mapped, by the names that they have now.
+fn mapped(proc: &Path) -> BTreeMap<PathBuf, Number> {
+    let maps = std::fs::read(proc.join("maps")).unwrap_or_default();
+    maps.split(|b| *b == b'\n').filter_map(mapped_file).collect()
+}
+
+/// The file of a line of /proc/PID/maps: `start-end perms offset major:minor inode path`.
+fn mapped_file(line: &[u8]) -> Option<(PathBuf, Number)> {
+    let slash = line.iter().position(|b| *b == b'/')?;
+    let mut fields = std::str::from_utf8(&line[..slash]).ok()?.split_ascii_whitespace().skip(3);
+    let (major, minor) = fields.next()?.split_once(':')?;
+    let (major, minor) = (u32::from_str_radix(major, 16), u32::from_str_radix(minor, 16));
+    let dev = rustix::fs::makedev(major.ok()?, minor.ok()?);
+    let ino = fields.next()?.parse().ok()?;
+    Some((PathBuf::from(OsString::from_vec(line[slash..].to_vec())), (dev, ino)))
+}
+
+/// The files of all images of the ranks of this node.
+#[derive(Debug, Default)]
+pub struct Holds {
+    ranks: BTreeMap<Rank, BTreeMap<ImageId, Files>>,
+    /// Images of which a newer one was asked for, and when.
+    asked: BTreeMap<(Rank, ImageId), Instant>,
+}
+
+impl Holds {
+    /// Holds what the image of a process needs that stands still, or that has just been restored
+    /// from it.
+    pub fn take(&mut self, rank: Rank, image: ImageId, pid: u32) {
+        let images = self.ranks.entry(rank).or_default();
+        let held = images.values().flat_map(|files| &files.held);
+        let known = held.map(|h| (h.number, Arc::clone(&h.fd))).collect();
+        let counts = images.get(&image).is_some_and(|files| files.counts);
+        images.insert(image, Files { counts, ..Files::of(pid, &known) });
+    }
+
+    /// Whether the image, which is stored, can be restored wherever its rank goes.
+    ///
+    /// # Errors
+    /// With the file that could not be found, and why.
+    pub fn check(&self, rank: Rank, image: ImageId) -> Result<(), String> {
+        let files = self.ranks.get(&rank).and_then(|images| images.get(&image));
+        files.and_then(Files::lost).map_or(Ok(()), Err)
+    }
+
+    /// The image counts: those before its predecessor are not needed any more.
+    pub fn counts(&mut self, rank: Rank, image: ImageId) {
+        let Some(images) = self.ranks.get_mut(&rank) else { return };
+        if let Some(files) = images.get_mut(&image) {
+            files.counts = true;
+        }
+        let counted: Vec<ImageId> =
+            images.iter().filter(|(_, f)| f.counts).map(|(image, _)| *image).collect();
+        for old in counted.iter().rev().skip(KEPT) {
+            images.remove(old);
+        }
+        self.asked.retain(|(r, i), _| *r != rank || counted.last() == Some(i));
+    }
+
+    /// The image does not count, and never will.
+    pub fn drop_image(&mut self, rank: Rank, image: ImageId) {
+        if let Some(images) = self.ranks.get_mut(&rank) {
+            images.remove(&image);
+        }
+    }
+
+    /// What a restore from the image must be given, because its names lead elsewhere by now.
+    pub fn displaced(&self, rank: Rank, image: ImageId) -> Vec<Arc<OwnedFd>> {
+        let files = self.ranks.get(&rank).and_then(|images| images.get(&image));
+        let held = files.into_iter().flat_map(|files| &files.held);
+        held.filter(|h| !h.is_at(&h.path)).map(|h| Arc::clone(&h.fd)).collect()
+    }
+
+    /// The name in the newest image of a rank that leads to another file by now, once in a while.
+    pub fn moved(&mut self, rank: Rank, now: Instant) -> Option<PathBuf> {
+        let images = self.ranks.get(&rank)?;
+        let (image, files) = images.iter().rev().find(|(_, files)| files.counts)?;
+        let moved = files.moved()?.to_path_buf();
+        let key = (rank, *image);
+        if self.asked.get(&key).is_some_and(|at| now < *at + ASK_AGAIN) {
+            return None;
+        }
+        self.asked.insert(key, now);
+        Some(moved)
+    }
+
+    /// Whether there is anything to look after.
+    pub fn is_empty(&self) -> bool {
+        self.ranks.is_empty()
+    }
+
+    /// The rank has ended well.
+    pub fn forget(&mut self, rank: Rank) {
+        self.ranks.remove(&rank);
+        self.asked.retain(|(r, _), _| *r != rank);
+    }
+}
+
+/// Lets the agent hold as many files as it may; returns the limit that it had, which is the ranks'.
+///
+/// # Errors
+/// When the limit cannot be changed.
+pub fn raise_limit() -> std::io::Result<libc::rlimit> {
+    let mut before = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: both structures live through the calls.
+    unsafe {
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &mut before) != 0 {
+            return Err(std::io::Error::last_os_error());
+        }
+        let raised = libc::rlimit { rlim_cur: before.rlim_max, ..before };
+        if libc::setrlimit(libc::RLIMIT_NOFILE, &raised) != 0 {
+            return Err(std::io::Error::last_os_error());
+        }
+    }
+    Ok(before)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The files that this test has open in `dir`, as if it were a rank.
+    fn taken(holds: &mut Holds, image: ImageId) {
+        holds.take(0, image, std::process::id());
+    }
+
+    #[test]
+    fn an_image_counts_while_its_files_can_be_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        let _log = std::fs::File::create(path("log")).unwrap();
+        let mut holds = Holds::default();
+        taken(&mut holds, 1);
+        assert_eq!(holds.check(0, 1), Ok(()));
+        holds.counts(0, 1);
+        assert_eq!(holds.moved(0, Instant::now()), None);
+        // Turned over: it is found, but its name leads elsewhere.
+        std::fs::rename(path("log"), path("log.1")).unwrap();
+        std::fs::write(path("log"), b"new").unwrap();
+        assert_eq!(holds.check(0, 1), Ok(()));
+        assert_eq!(holds.displaced(0, 1).len(), 1);
+        assert_eq!(holds.moved(0, Instant::now()), Some(path("log")));
+        assert_eq!(holds.moved(0, Instant::now()), None, "asked for just now");
+        // In another directory, then nowhere.
+        std::fs::create_dir(path("sub")).unwrap();
+        std::fs::rename(path("log.1"), path("sub/log")).unwrap();
+        let lost = holds.check(0, 1).unwrap_err();
+        assert!(lost.contains("/log, which it needs, is ") && lost.contains("/sub/log"), "{lost}");
+        std::fs::remove_file(path("sub/log")).unwrap();
+        let lost = holds.check(0, 1).unwrap_err();
+        assert!(lost.ends_with("/log, which it needs, was replaced or removed"), "{lost}");
+    }
+
+    #[test]
+    fn the_last_two_images_that_count_are_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = std::fs::File::create(dir.path().join("file")).unwrap();
+        let mut holds = Holds::default();
+        for image in 1..=5 {
+            taken(&mut holds, image);
+            if image != 4 {
+                holds.counts(0, image);
+            }
+        }
+        assert_eq!(holds.ranks[&0].keys().copied().collect::<Vec<_>>(), [3, 4, 5]);
+        holds.drop_image(0, 4);
+        drop(file);
+        std::fs::remove_file(dir.path().join("file")).unwrap();
+        assert!(!holds.displaced(0, 3).is_empty());
+        holds.forget(0);
+        assert!(holds.is_empty());
+    }
+
+    #[test]
+    fn a_line_of_maps_names_its_file() {
+        let line = b"7f68f9b89000-7f68f9be0000 r--p 00001000 103:1a 316526     /a b";
+        let (path, number) = mapped_file(line).unwrap();
+        assert_eq!((path.as_path(), number), (Path::new("/a b"), (0x1031a, 316526)));
+        assert!(mapped_file(b"7ffd0000-7ffe0000 rw-p 00000000 00:00 0 [stack]").is_none());
+    }
+}

@@ -1,0 +1,190 @@
+//! What a process shares with who started it, and a restored one with who restores it: rights,
+//! namespaces, the root directory. One that has left them would go on elsewhere than it was, so it is
+//! refused; and so is one with state of its own that no other process can be given. Only looks.
+
+use super::proc::{read_file, read_link, PathBuf, Status};
+use super::scratch::Scratch;
+use crate::refusal::{Refusal, Text};
+use crate::sys::{self, nr};
+
+/// Lines of /proc/PID/status that must be the same for both.
+const SAME: [(&[u8], &str); 9] = [
+    (b"Uid:", "it has other users' rights than who started it"),
+    (b"Gid:", "it has other groups' rights than who started it"),
+    (b"Groups:", "it has other groups' rights than who started it"),
+    (b"CapInh:", "it has other capabilities than who started it"),
+    (b"CapPrm:", "it has other capabilities than who started it"),
+    (b"CapEff:", "it has other capabilities than who started it"),
+    (b"CapBnd:", "it has other capabilities than who started it"),
+    (b"CapAmb:", "it has other capabilities than who started it"),
+    (b"Seccomp:", "it has a seccomp filter of its own"),
+];
+
+/// Namespaces that decide what the process sees.
+const NAMESPACES: [&[u8]; 9] = [
+    b"mnt",
+    b"user",
+    b"net",
+    b"uts",
+    b"ipc",
+    b"pid",
+    b"pid_for_children",
+    b"time",
+    b"time_for_children",
+];
+
+/// Refuses a process that is not where its starter is (0: nobody knows who that is), or has what
+/// cannot be made again.
+pub fn check(scratch: &mut Scratch, status: &Status, starter: i32) -> Result<(), Refusal> {
+    check_own()?;
+    check_keyrings()?;
+    check_cpu()?;
+    if starter > 0 {
+        // SAFETY: used within this function only, before the scratch goes.
+        let (mine, theirs) = unsafe { (scratch.take::<u8>(16384)?, scratch.take::<u8>(16384)?) };
+        let path = PathBuf::new(b"/proc/", starter as u64, b"/status");
+        // SAFETY: as above. Of one that is gone nothing is known.
+        if let Ok(other) = unsafe { Status::read(scratch, path.as_c()) } {
+            check_status(status, &other)?;
+        }
+        check_places(mine, theirs, starter as u64)?;
+    }
+    Ok(())
+}
+
+fn refuse(what: &'static str) -> Result<(), Refusal> {
+    Err(Refusal::State { what, detail: Text::new(b"") })
+}
+
+fn prctl(what: usize, arg: usize) -> sys::SysResult {
+    // SAFETY: only operations that ask are used, with numbers.
+    unsafe { sys::call6(nr::PRCTL, what, arg, 0, 0, 0, 0) }
+}
+
+/// Settings of the process itself.
+fn check_own() -> Result<(), Refusal> {
+    // SAFETY: no arguments.
+    let root = unsafe { sys::call3(nr::GETEUID, 0, 0, 0) } == Ok(0);
+    if prctl(sys::PR_GET_DUMPABLE, 0) == Ok(0) && !root {
+        return refuse("it has closed its /proc to itself (PR_SET_DUMPABLE)");
+    }
+    if prctl(sys::PR_GET_SECCOMP, 0) == Ok(1) {
+        return refuse("it has a seccomp filter of its own");
+    }
+    if prctl(sys::PR_GET_SECUREBITS, 0).is_ok_and(|bits| bits != 0) {
+        return refuse("it has changed what its capabilities mean (securebits)");
+    }
+    let mut cookie = 0u64;
+    const SCHED_CORE_GET: usize = 0;
+    // SAFETY: the word is ours.
+    let asked = unsafe {
+        let at = &raw mut cookie as usize;
+        sys::call6(nr::PRCTL, sys::PR_SCHED_CORE, SCHED_CORE_GET, 0, 0, at, 0)
+    };
+    if asked.is_ok() && cookie != 0 {
+        return refuse("it shares its processor cores with chosen processes only (PR_SCHED_CORE)");
+    }
+    Ok(())
+}
+
+fn check_keyrings() -> Result<(), Refusal> {
+    const GET_ID: usize = 0;
+    for ring in [-1isize, -2] {
+        // SAFETY: only numbers; nothing is made.
+        let id = unsafe { sys::call3(nr::KEYCTL, GET_ID, ring as usize, 0) };
+        if id.is_ok() {
+            return refuse("it has a keyring of its own (of the thread or process)");
+        }
+    }
+    Ok(())
+}
+
+/// State of the processor that the kernel keeps for the process.
+fn check_cpu() -> Result<(), Refusal> {
+    // struct user_desc: number, base, limit, bits.
+    for entry in 12..15u32 {
+        let mut desc = [entry, 0, 0, 0];
+        // SAFETY: the structure is ours.
+        let got = unsafe { sys::call3(nr::GET_THREAD_AREA, desc.as_mut_ptr() as usize, 0, 0) };
+        if got.is_ok() && (desc[1] != 0 || desc[2] != 0) {
+            return refuse("it has segments of its own (set_thread_area)");
+        }
+    }
+    let mut table = [0u64; 2];
+    // SAFETY: 0 reads; the kernel writes no more than 16 bytes.
+    let got = unsafe { sys::call3(nr::MODIFY_LDT, 0, table.as_mut_ptr() as usize, 16) };
+    if got.is_ok_and(|len| len > 0 && table != [0; 2]) {
+        return refuse("it has segments of its own (modify_ldt)");
+    }
+    let mut mask = 0u64;
+    // SAFETY: the word is ours; kernels without the question answer EINVAL.
+    let (asked, cpuid) = unsafe {
+        let at = &raw mut mask as usize;
+        (
+            sys::call3(nr::ARCH_PRCTL, sys::ARCH_GET_UNTAG_MASK, at, 0),
+            sys::call3(nr::ARCH_PRCTL, sys::ARCH_GET_CPUID, 0, 0),
+        )
+    };
+    if asked.is_ok() && mask != u64::MAX {
+        return refuse("it keeps data in its pointers (LAM)");
+    }
+    if cpuid == Ok(0) {
+        return refuse("it has the cpuid instruction forbidden (ARCH_SET_CPUID)");
+    }
+    Ok(())
+}
+
+/// Refuses a process that has memory protection keys; `own` of them the kernel has for itself.
+pub fn check_keys(own: usize) -> Result<(), Refusal> {
+    // SAFETY: only numbers; the key is given back at once.
+    unsafe {
+        // The lowest that is free. The first is everybody's.
+        let Ok(key) = sys::call3(nr::PKEY_ALLOC, 0, 0, 0) else { return Ok(()) };
+        let _ = sys::call3(nr::PKEY_FREE, key, 0, 0);
+        if key <= 1 + own {
+            return Ok(());
+        }
+    }
+    refuse("it uses memory protection keys (pkey_alloc)")
+}
+
+fn check_status(mine: &Status, theirs: &Status) -> Result<(), Refusal> {
+    for (name, what) in SAME {
+        match (mine.line(name), theirs.line(name)) {
+            (Some(a), Some(b)) if a != b => {
+                return Err(Refusal::State { what, detail: Text::new(a) })
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn check_places(mine: &mut [u8], theirs: &mut [u8], starter: u64) -> Result<(), Refusal> {
+    for name in NAMESPACES {
+        let own = PathBuf::join(&[b"/proc/self/ns/", name]);
+        let other = PathBuf::of(b"/proc/", starter, &[b"/ns/", name]);
+        // A kernel without that kind has no link; another's may be closed to this process.
+        if let (Ok(a), Ok(b)) = (read_link(own.as_c(), mine), read_link(other.as_c(), theirs)) {
+            if a != b {
+                let what = "it is in another namespace than who started it";
+                return Err(Refusal::State { what, detail: Text::new(a) });
+            }
+        }
+    }
+    let other = PathBuf::new(b"/proc/", starter, b"/root");
+    if let (Ok(a), Ok(b)) = (sys::stat(b"/\0"), sys::stat(other.as_c())) {
+        if (a.dev, a.ino) != (b.dev, b.ino) {
+            return refuse("it has another root directory than who started it (chroot)");
+        }
+    }
+    let other = PathBuf::new(b"/proc/", starter, b"/attr/current");
+    let label = read_file(b"/proc/self/attr/current\0", mine);
+    if let (Ok(a), Ok(b)) = (label, read_file(other.as_c(), theirs)) {
+        if mine[..a] != theirs[..b] {
+            let what = "it has another security label than who started it";
+            return Err(Refusal::State { what, detail: Text::new(&mine[..a]) });
+        }
+    }
+    Ok(())
+}
