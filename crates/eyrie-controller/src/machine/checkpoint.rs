@@ -128,6 +128,12 @@ impl Machine {
         self.schedule.retry(life.rank, self.now + pause);
     }
 
+    pub(super) fn log_grown(&mut self, rank: Rank, bytes: u64) {
+        let Some(r) = self.ranks.get(rank as usize) else { return };
+        let image_bytes = r.images.last().map_or(0, |image| image.bytes);
+        self.schedule.logged(rank, bytes, image_bytes);
+    }
+
     /// The newest image may soon be of no use elsewhere.
     pub(super) fn image_wanted(&mut self, life: Life, cause: String) {
         let now = self.now;

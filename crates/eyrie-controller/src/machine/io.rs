@@ -161,6 +161,15 @@ pub enum Event {
         reason: String,
     },
     /// The log of this rank cannot be kept.
+    /// So many bytes of messages were ever logged for the rank.
+    LogGrown {
+        rank: Rank,
+        bytes: u64,
+    },
+    /// The space for logs comes to an end, and the log of this rank takes most of it.
+    LogScarce {
+        rank: Rank,
+    },
     Unprotected {
         rank: Rank,
         reason: String,

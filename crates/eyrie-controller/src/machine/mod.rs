@@ -239,6 +239,8 @@ impl Machine {
             Event::ContentDiffers { rank, reason } => {
                 self.record(Record::ContentDiffers { rank, cause: reason })
             }
+            Event::LogGrown { rank, bytes } => self.log_grown(rank, bytes),
+            Event::LogScarce { rank } => self.schedule.log_scarce(rank),
             Event::Unprotected { rank, reason } => self.unprotected(rank, reason),
             Event::RouterFailed(reason) => self.end(1, Some(format!("a router failed: {reason}"))),
             Event::Inject(injection) => self.strikes.add(&injection, self.now),

@@ -108,7 +108,7 @@ impl Cluster {
         let ranks = random.gen_range(1..9);
         let interval = match random.gen_range(0..4) {
             0 => Interval::Off,
-            1 => Interval::Auto { mtbf: Duration::from_secs(60) },
+            1 => Interval::Auto { mtbf: Duration::from_secs(60), log_share: 100 << 20 },
             _ => Interval::Every(ms(random.gen_range(200..5000))),
         };
         let orders = [Order::Batch, Order::Sequential, Order::SelfTimed];
@@ -175,6 +175,14 @@ impl Cluster {
                 _ => Happening::Told(Event::Unprotected { rank, reason: "disk full".into() }),
             };
             self.after(600..15_000, what);
+        }
+        for _ in 0..self.random.gen_range(0..20) {
+            let rank = self.random.gen_range(0..self.ranks.len() as Rank);
+            let event = match self.random.gen_range(0..5) {
+                0 => Event::LogScarce { rank },
+                _ => Event::LogGrown { rank, bytes: self.random.gen_range(0..1 << 30) },
+            };
+            self.after(0..15_000, Happening::Told(event));
         }
         while self.ended.is_none() {
             assert!(self.now < TOO_LONG, "the job hangs: {:?}", self.states());
@@ -406,7 +414,10 @@ impl Cluster {
             Command::ForgetImage { rank, image } => {
                 let r = &mut self.ranks[rank as usize];
                 let counts = r.counted.iter().any(|(i, _)| *i == image);
-                assert!(!counts || r.damaged.contains(&image), "a good image is thrown away");
+                let newest = r.counted.last().is_some_and(|(i, _)| *i == image);
+                // An image from before a hole of the log is of no use once there is a newer one.
+                let of_no_use = r.damaged.contains(&image) || (r.unprotected && !newest);
+                assert!(!counts || of_no_use, "a good image is thrown away");
                 r.stored.remove(&image);
                 r.counted.retain(|(i, _)| *i != image);
             }

@@ -27,6 +27,16 @@ pub struct JobDir {
     _lock: File,
 }
 
+/// What is free on the disk of a directory, in bytes.
+///
+/// # Errors
+/// When the disk does not say.
+pub fn free_bytes(dir: &Path) -> anyhow::Result<u64> {
+    let disk = rustix::fs::statvfs(dir)
+        .with_context(|| format!("cannot ask how much is free in {}", dir.display()))?;
+    Ok(disk.f_bavail.saturating_mul(disk.f_frsize))
+}
+
 /// The directory below which jobs have theirs: `wanted`, else `$XDG_RUNTIME_DIR/eyrie`, else `/tmp/eyrie-UID`.
 /// Created when it is not there.
 ///

@@ -77,6 +77,8 @@ pub struct JobOptions {
     pub dir: Option<PathBuf>,
     /// Bytes of log that each router holds in memory.
     pub log_memory: u64,
+    /// Bytes of log that each router may write to disk; else half of what is free, for all of them.
+    pub log_disk: Option<u64>,
     pub heartbeat_timeout: Duration,
     /// The lightest events that are shown as lines.
     pub show: Weight,
@@ -236,6 +238,7 @@ fn start_router(
         .mode(0o700)
         .create(&spill_dir)
         .with_context(|| format!("cannot create {}", spill_dir.display()))?;
+    let free = jobdir::free_bytes(&spill_dir)?;
     let config = eyrie_router::Config {
         id,
         at_home: directory.at_home(id),
@@ -243,7 +246,7 @@ fn start_router(
         spill_dir,
         secret: secret.clone(),
         log_memory: options.log_memory,
-        log_disk: u64::MAX,
+        log_disk: options.log_disk.unwrap_or(free / 2 / u64::from(options.routers)),
     };
     Router::start(config, events).context("cannot start a router")
 }
@@ -539,7 +542,8 @@ impl Job {
             R::Divergence { rank, reason } => Event::Divergence { rank, reason },
             R::ContentDiffers { rank, reason } => Event::ContentDiffers { rank, reason },
             R::Unprotected { rank, reason } => Event::Unprotected { rank, reason },
-            R::LogGrown { .. } | R::LogScarce { .. } => return,
+            R::LogGrown { rank, bytes } => Event::LogGrown { rank, bytes },
+            R::LogScarce { rank } => Event::LogScarce { rank },
             R::HeldBack { reason } => {
                 let text = format!("ranks are held back: {reason}");
                 return self.record(Record::Note { text });
