@@ -2,6 +2,7 @@
 //! are the same in every life of the rank, death with the agent. Must be called from the agent's main thread,
 //! whose end is what PR_SET_PDEATHSIG watches.
 
+use crate::guards;
 use crate::page::{sealed_file, Page};
 use crate::process::tell;
 use crate::streams::{Input, Output};
@@ -9,13 +10,15 @@ use anyhow::Context;
 use eyrie_wire::agent::{self, ToRank};
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::{ImageMeta, StartRank};
+use eyrie_wire::Rank;
 use rustix::fs::{fcntl_getfl, fcntl_setfl, OFlags};
 use rustix::net::{socketpair, AddressFamily, SocketFlags, SocketType};
 use rustix::pipe::{pipe_with, PipeFlags};
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
 /// Our copies of what a rank inherits lie from here on, so that moving them to their fixed numbers never
@@ -140,9 +143,12 @@ pub fn launch(
     let agent_pid = std::process::id();
     // SAFETY: the closure only makes system calls and allocates nothing.
     unsafe { command.pre_exec(move || prepare(agent_pid, &moves, &open_files)) };
-    let child = command
-        .spawn()
-        .with_context(|| format!("cannot start {}", start.program.exe.to_string_lossy()))?;
+    let child = match (&from, random_key(start)) {
+        (From::Program, Some(key)) => spawn_with_guards(&mut command, key, start.rank),
+        _ => command.spawn(),
+    };
+    let child =
+        child.with_context(|| format!("cannot start {}", start.program.exe.to_string_lossy()))?;
     Ok(Launched {
         pid: child.id(),
         page,
@@ -153,6 +159,38 @@ pub fn launch(
         stdin,
         complaint,
     })
+}
+
+/// The key of what the job's ranks draw at random.
+fn random_key(start: &StartRank) -> Option<&[u8]> {
+    let mut env = start.program.env.iter();
+    let (_, key) = env.find(|(name, _)| name == agent::ENV_RANDOM)?;
+    Some(key.as_encoded_bytes())
+}
+
+/// Starts a program whose guards are those of its rank, where that is allowed: elsewhere those of
+/// the kernel.
+fn spawn_with_guards(command: &mut Command, key: &[u8], rank: Rank) -> std::io::Result<Child> {
+    /// Programs may not be stopped here, as was seen before.
+    static SEEN: AtomicBool = AtomicBool::new(false);
+    let stop = Arc::new(AtomicBool::new(!SEEN.load(Ordering::Relaxed)));
+    let asked = stop.clone();
+    // SAFETY: the closure makes one system call and allocates nothing.
+    unsafe {
+        command.pre_exec(move || match asked.load(Ordering::Relaxed) {
+            true => guards::stop_at_exec(),
+            false => Ok(()),
+        })
+    };
+    if stop.load(Ordering::Relaxed) {
+        match guards::spawn(command, &guards::bytes_of(key, rank)) {
+            Err(e) if e.raw_os_error() == Some(guards::FORBIDDEN) => {}
+            result => return result,
+        }
+        SEEN.store(true, Ordering::Relaxed);
+        stop.store(false, Ordering::Relaxed);
+    }
+    command.spawn()
 }
 
 fn program(start: &StartRank) -> Command {

@@ -387,8 +387,7 @@ impl Agent {
         }
         let launched = match image {
             None => {
-                let launched =
-                    launch(&start, &meta, From::Program, &self.secret, self.open_files);
+                let launched = launch(&start, &meta, From::Program, &self.secret, self.open_files);
                 launched.map(|l| (l, None))
             }
             Some((stream, since)) => self.launch_image(&start, &meta, stream, since),

@@ -59,7 +59,8 @@ unsafe fn opened(fd: c_int, path: *const c_char) -> c_int {
 
 /// Whether this descriptor is one of the devices. Costs one load for any other that was never one.
 fn is_device(fd: c_int) -> bool {
-    let Some((word, mask)) = bit(fd).filter(|(word, mask)| word.load(Ordering::Relaxed) & mask != 0)
+    let Some((word, mask)) =
+        bit(fd).filter(|(word, mask)| word.load(Ordering::Relaxed) & mask != 0)
     else {
         return false;
     };
@@ -149,7 +150,11 @@ extern "C" {
 }
 
 /// Fills the buffer of a stream of ours.
-unsafe extern "C-unwind" fn read_stream(_: *mut c_void, buffer: *mut c_char, len: size_t) -> ssize_t {
+unsafe extern "C-unwind" fn read_stream(
+    _: *mut c_void,
+    buffer: *mut c_char,
+    len: size_t,
+) -> ssize_t {
     // SAFETY: the C library gives a buffer of that length.
     let bytes = unsafe { std::slice::from_raw_parts_mut(buffer.cast::<u8>(), len) };
     fill(bytes);

@@ -15,6 +15,9 @@ pub const ENV_AGENT_FD: &str = "EYRIE_AGENT_FD";
 /// [`ToRank::Welcome`].
 pub const ENV_RANK: &str = "EYRIE_RANK";
 pub const ENV_SIZE: &str = "EYRIE_SIZE";
+/// Key of what the job's ranks draw at random: 64 hexadecimal digits, the same for all that a rank
+/// ever is. libeyrie-calls reads it.
+pub const ENV_RANDOM: &str = "EYRIE_RANDOM";
 
 /// The signal that asks a rank for an image: sent once it is taken at the end of the rank's next
 /// call of its MPI library, sent again at once.

@@ -312,7 +312,11 @@ impl Job {
     }
 
     /// The loop; returns the exit code.
-    fn run(&mut self, inbound: &Receiver<Inbound>, router_events: &Receiver<(RouterId, RouterEvent)>) -> i32 {
+    fn run(
+        &mut self,
+        inbound: &Receiver<Inbound>,
+        router_events: &Receiver<(RouterId, RouterEvent)>,
+    ) -> i32 {
         loop {
             let wait = self.wait();
             select! {

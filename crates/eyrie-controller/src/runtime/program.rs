@@ -2,6 +2,7 @@
 //! through our provider.
 
 use anyhow::{bail, Context};
+use eyrie_wire::agent::ENV_RANDOM;
 use eyrie_wire::control::Program;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::PermissionsExt;
@@ -36,8 +37,6 @@ type Names = [&'static str; 2];
 const PROVIDER_FILES: Names = [PROVIDER, "libeyrie_fi.so"];
 /// The library that lets waits go on which an image interrupts.
 const CALLS: &str = "libeyrie-calls.so";
-/// The key of what libeyrie-calls lets ranks draw at random, the same for all that a rank ever is.
-const RANDOM: &str = "EYRIE_RANDOM";
 const CALLS_FILES: Names = [CALLS, "libeyrie_calls.so"];
 
 /// The file of one of our libraries.
@@ -107,10 +106,10 @@ pub fn preload_calls(program: &mut Program, dir: &Path) -> anyhow::Result<()> {
         value.push(theirs);
     }
     program.env.push((NAME.into(), value));
-    program.env.retain(|(name, _)| name != RANDOM);
+    program.env.retain(|(name, _)| name != ENV_RANDOM);
     let key: [u8; 32] = eyrie_wire::auth::random();
     let digits: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
-    program.env.push((RANDOM.into(), digits.into()));
+    program.env.push((ENV_RANDOM.into(), digits.into()));
     Ok(())
 }
 
