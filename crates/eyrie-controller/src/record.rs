@@ -16,10 +16,10 @@ fn seconds<S: serde::Serializer>(d: &Duration, s: S) -> Result<S::Ok, S::Error> 
 /// Seconds that each phase of one recovery took.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Phases {
-    /// From the last sign of life to knowing of the death: known for lost nodes only, else 0.
+    /// From the last sign of incarnation to knowing of the death: known for lost nodes only, else 0.
     #[serde(serialize_with = "seconds")]
     pub detected: Duration,
-    /// Fencing older lives, gathering determinants, choosing a node.
+    /// Fencing older incarnations, gathering determinants, choosing a node.
     #[serde(serialize_with = "seconds")]
     pub placed: Duration,
     /// The image on its way from the store; 0 when started anew.
@@ -152,7 +152,7 @@ pub enum Record {
         rank: Rank,
         incarnation: Incarnation,
     },
-    /// An older life of a rank, or somebody else, was refused.
+    /// An older incarnation of a rank, or somebody else, was refused.
     Refused {
         rank: Option<Rank>,
         incarnation: Incarnation,
@@ -326,7 +326,7 @@ impl Record {
             }
             Record::Refused { rank, incarnation, cause } => {
                 let who = rank.map_or("somebody".into(), |r| format!("rank {r}, incarnation {incarnation}"));
-                // An older life at the door is what recovery is made for; a stranger is not.
+                // An older incarnation at the door is what recovery is made for; a stranger is not.
                 let weight = if rank.is_some() { Detail } else { Normal };
                 (weight, format!("{who} was refused: {cause}"))
             }

@@ -3,10 +3,10 @@
 use super::place::{place, Choice};
 use super::rank::{Death, Recovery, State};
 use super::signal;
-use super::{Command, Life, Machine, Mark, RESTORE_TIMEOUT, SLOWEST_TRANSFER, START_TIMEOUT};
+use super::{Command, Machine, Mark, RESTORE_TIMEOUT, SLOWEST_TRANSFER, START_TIMEOUT};
 use crate::record::{Phases, Record};
 use eyrie_wire::control::StartFault;
-use eyrie_wire::Rank;
+use eyrie_wire::{Rank, RankInstance};
 use std::time::Duration;
 
 /// Restores of one image in a row that may fail, by no fault that is known to be the image's, before it is
@@ -14,7 +14,7 @@ use std::time::Duration;
 const RESTORE_ATTEMPTS: u32 = 3;
 
 impl Machine {
-    /// The rank's present life is over. `silent`: how long ago the last sign of it was, if that is known.
+    /// The rank's present incarnation is over. `silent`: how long ago the last sign of it was, if that is known.
     pub(super) fn fail(
         &mut self,
         rank: Rank,
@@ -40,7 +40,7 @@ impl Machine {
         let phases = Phases { detected, ..Phases::default() };
         let failed_attempts = r.recovery.map_or(0, |v| v.failed_attempts);
         r.recovery = Some(Recovery { death, image: None, phases, mark: now, failed_attempts });
-        let life = r.life();
+        let instance = r.instance();
         self.summary.rank_failures += 1;
         self.record(Record::RankFailed { rank, incarnation, node, cause });
         if let Some(capture) = capture {
@@ -52,26 +52,27 @@ impl Machine {
             let image = capture.image;
             self.record(Record::CheckpointFailed { rank, image, cause, passing: true });
         }
-        self.commands.push(Command::Fence(life));
+        self.commands.push(Command::Fence(instance));
     }
 
-    /// Older lives cannot speak any more: bring the rank back.
-    pub(super) fn fenced(&mut self, life: Life, mark: Mark) {
-        let Some(r) = self.ranks.get_mut(life.rank as usize) else { return };
-        if r.incarnation != life.incarnation || r.state != State::Lost {
+    /// Older incarnations cannot speak any more: bring the rank back.
+    pub(super) fn fenced(&mut self, instance: RankInstance, mark: Mark) {
+        let Some(r) = self.ranks.get_mut(instance.rank as usize) else { return };
+        if r.incarnation != instance.incarnation || r.state != State::Lost {
             return;
         }
         let mark = Mark { output: mark.output.max(r.output), ..mark };
         if let Some((signal, again)) = r.count_death(mark) {
             let words = signal::in_words(signal);
             let known = again.in_words(signal);
-            let text = format!("rank {} was killed by {words} {known}, the job ends", life.rank);
+            let text =
+                format!("rank {} was killed by {words} {known}, the job ends", instance.rank);
             return self.end(signal, Some(text));
         }
         let image = match r.way_back() {
             Ok(image) => image,
             Err(reason) => {
-                let text = format!("rank {} cannot be recovered: {reason}", life.rank);
+                let text = format!("rank {} cannot be recovered: {reason}", instance.rank);
                 return self.end(1, Some(text));
             }
         };
@@ -79,9 +80,9 @@ impl Machine {
         let Some((node, choice)) = place(&self.candidates(), from) else {
             return self.end(1, Some("no node is left".into()));
         };
-        self.take_node(life.rank, node, choice, from);
+        self.take_node(instance.rank, node, choice, from);
         let now = self.now;
-        let r = &mut self.ranks[life.rank as usize];
+        let r = &mut self.ranks[instance.rank as usize];
         r.node = node;
         r.state = State::Restoring;
         let image_id = image.map(|i| i.image);
@@ -95,9 +96,9 @@ impl Machine {
             v.phases.placed = now - v.mark;
             v.mark = now;
         }
-        let Life { rank, incarnation } = life;
+        let RankInstance { rank, incarnation } = instance;
         self.record(Record::Placed { rank, incarnation, node, choice, image: image_id });
-        self.commands.push(Command::Start { node, life, image: image_id });
+        self.commands.push(Command::Start { node, instance, image: image_id });
         self.strike_recovery(rank, false);
     }
 
@@ -128,9 +129,14 @@ impl Machine {
         }
     }
 
-    pub(super) fn rank_started(&mut self, life: Life, fetched: Duration, restored: Duration) {
+    pub(super) fn rank_started(
+        &mut self,
+        instance: RankInstance,
+        fetched: Duration,
+        restored: Duration,
+    ) {
         let now = self.now;
-        let Some(r) = self.current(life) else { return };
+        let Some(r) = self.current(instance) else { return };
         r.deadline = None;
         match r.state {
             State::Starting => r.state = State::Running,
@@ -143,32 +149,32 @@ impl Machine {
                     v.mark = now;
                 }
                 let early = r.replayed_early.take();
-                let Life { rank, incarnation } = life;
+                let RankInstance { rank, incarnation } = instance;
                 self.record(Record::Restored { rank, incarnation, fetched, restored });
                 self.strike_recovery(rank, true);
                 if let Some(messages) = early {
-                    self.replayed(life, messages);
+                    self.replayed(instance, messages);
                 }
             }
             _ => {}
         }
     }
 
-    pub(super) fn connected(&mut self, life: Life) {
+    pub(super) fn connected(&mut self, instance: RankInstance) {
         let now = self.now;
-        let Some(r) = self.current(life) else { return };
+        let Some(r) = self.current(instance) else { return };
         if let (State::Replaying, Some(v)) = (r.state, &mut r.recovery) {
             v.phases.restored += now - v.mark;
             v.mark = now;
         }
-        let Life { rank, incarnation } = life;
+        let RankInstance { rank, incarnation } = instance;
         self.record(Record::Connected { rank, incarnation });
     }
 
     /// The rank has caught up: its recovery is over.
-    pub(super) fn replayed(&mut self, life: Life, messages: u64) {
+    pub(super) fn replayed(&mut self, instance: RankInstance, messages: u64) {
         let now = self.now;
-        let Some(r) = self.current(life) else { return };
+        let Some(r) = self.current(instance) else { return };
         match r.state {
             State::Replaying => r.state = State::Running,
             // The router's word came before the agent's, which brings the durations.
@@ -184,20 +190,25 @@ impl Machine {
         let total = v.phases.total();
         self.summary.recoveries += 1;
         self.summary.longest_recovery = self.summary.longest_recovery.max(total);
-        let Life { rank, incarnation } = life;
+        let RankInstance { rank, incarnation } = instance;
         let (image, phases) = (v.image, v.phases);
         self.record(Record::Recovered { rank, incarnation, node, image, messages, phases, total });
     }
 
-    pub(super) fn start_failed(&mut self, life: Life, reason: String, fault: StartFault) {
-        let Some(r) = self.current(life) else { return };
+    pub(super) fn start_failed(
+        &mut self,
+        instance: RankInstance,
+        reason: String,
+        fault: StartFault,
+    ) {
+        let Some(r) = self.current(instance) else { return };
         let image = match r.state {
             State::Restoring => r.recovery.and_then(|v| v.image),
             State::Starting => None,
             // It had been started: its end is reported by itself.
             _ => return,
         };
-        let Life { rank, incarnation } = life;
+        let RankInstance { rank, incarnation } = instance;
         let Some(image) = image else {
             return self.end(1, Some(format!("rank {rank} cannot be started: {reason}")));
         };
@@ -234,10 +245,10 @@ impl Machine {
                 return;
             }
             let r = &self.ranks[rank as usize];
-            let (life, node) = (r.life(), r.node);
-            self.commands.push(Command::Kill { node, life });
+            let (instance, node) = (r.instance(), r.node);
+            self.commands.push(Command::Kill { node, instance });
             let reason = format!("node {node} did not bring it up in time");
-            self.start_failed(life, reason, StartFault::Attempt);
+            self.start_failed(instance, reason, StartFault::Attempt);
         }
     }
 

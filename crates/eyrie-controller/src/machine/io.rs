@@ -2,16 +2,8 @@
 
 use crate::inject::{Injection, Strike};
 use crate::record::Record;
-use eyrie_wire::control::{CheckpointMode, Ending, StartFault};
-use eyrie_wire::{ImageId, Incarnation, Node, Rank};
-use std::time::Duration;
-
-/// One life of a rank.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Life {
-    pub rank: Rank,
-    pub incarnation: Incarnation,
-}
+use eyrie_wire::control::{CheckpointMode, RankReport};
+use eyrie_wire::{ImageId, Node, Rank, RankInstance};
 
 /// How far a rank is known to have come: to tell a program that crashes again and again at the same place from
 /// one that gets on.
@@ -46,110 +38,43 @@ pub enum Event {
     AgentGone(Node),
     /// The agent of a node that was given up wants to come back; it was refused.
     AgentWoke(Node),
-    Pulse {
+    /// The answer to [`Command::Heartbeat`].
+    Heartbeat {
         node: Node,
         n: u64,
     },
-    /// The process runs, or goes on from its image.
-    Started {
-        life: Life,
-        fetched: Duration,
-        restored: Duration,
-    },
-    StartFailed {
-        life: Life,
-        reason: String,
-        fault: StartFault,
-    },
-    ProviderLoaded(Life),
-    /// The rank's MPI library does not come through our provider.
-    NotOurs {
-        life: Life,
-        library: String,
-    },
-    /// The rank's MPI library has not asked which rank of how many it is.
-    Alone {
-        life: Life,
-        library: String,
-    },
-    PmiPut {
-        life: Life,
-        key: String,
-        value: String,
-    },
-    PmiBarrier {
-        life: Life,
-        barrier: u32,
-    },
-    PmiFinalized(Life),
-    PmiAbort {
-        life: Life,
-        code: i32,
-    },
+    /// What an agent says of a rank.
+    Rank(RankInstance, RankReport),
     /// The image of a capture has begun to arrive at the store.
     ImageBegun {
-        life: Life,
+        instance: RankInstance,
         image: ImageId,
     },
-    /// The rank computes on; this is how long it stood still.
-    Captured {
-        life: Life,
-        image: ImageId,
-        pause: Duration,
-    },
-    /// `passing`: it may well succeed the next time, and nothing need be done.
-    CaptureFailed {
-        life: Life,
+    /// The store could not take an image in, and its agent cannot be told.
+    ImageFailed {
+        instance: RankInstance,
         image: ImageId,
         reason: String,
-        passing: bool,
     },
     /// The store has committed an image. It counts when its agent has checked it as well.
     ImageStored {
-        life: Life,
+        instance: RankInstance,
         image: Image,
     },
-    /// The agent has found all files that the stored image needs.
-    ImageUsable {
-        life: Life,
-        image: ImageId,
-    },
-    /// The agent has not found a file that the stored image needs.
-    ImageUnusable {
-        life: Life,
-        image: ImageId,
-        reason: String,
-    },
-    /// A file of the newest image is about to be lost: a new one is wanted.
-    ImageWanted {
-        life: Life,
-        reason: String,
-    },
-    /// The rank cannot go on by its own word.
-    Fatal {
-        life: Life,
-        reason: String,
-    },
-    Exited {
-        life: Life,
-        ending: Ending,
-        spoke_pmi: bool,
-    },
-    /// The routers let only this life speak, and have told how far the rank had come.
+    /// The routers let only this incarnation speak, and have told how far the rank had come.
     Fenced {
-        life: Life,
+        instance: RankInstance,
         mark: Mark,
     },
     /// From the home router.
-    Connected(Life),
-    Disconnected(Life),
+    Connected(RankInstance),
+    Disconnected(RankInstance),
     Replayed {
-        life: Life,
+        instance: RankInstance,
         messages: u64,
     },
     Refused {
-        rank: Option<Rank>,
-        incarnation: Incarnation,
+        instance: Option<RankInstance>,
         reason: String,
     },
     Divergence {
@@ -182,16 +107,16 @@ pub enum Event {
 pub enum Command {
     Start {
         node: Node,
-        life: Life,
+        instance: RankInstance,
         image: Option<ImageId>,
     },
     Kill {
         node: Node,
-        life: Life,
+        instance: RankInstance,
     },
     Capture {
         node: Node,
-        life: Life,
+        instance: RankInstance,
         image: ImageId,
         mode: CheckpointMode,
     },
@@ -200,15 +125,16 @@ pub enum Command {
         entries: Vec<(String, String)>,
         barriers: u32,
     },
-    Pulse {
+    /// Asks the agent for a sign of life: [`Event::Heartbeat`].
+    Heartbeat {
         node: Node,
         n: u64,
     },
     /// The node was given up: close its connection, and refuse it from now on.
     Disconnect(Node),
-    /// At all routers: only this life may speak; gather its determinants, let its home router replay.
+    /// At all routers: only this incarnation may speak; gather its determinants, let its home router replay.
     /// Answered by [`Event::Fenced`].
-    Fence(Life),
+    Fence(RankInstance),
     /// At all routers: forget what the rank's images make needless.
     Discard {
         rank: Rank,

@@ -17,13 +17,13 @@ mod strike;
 #[cfg(test)]
 mod simulation;
 
-pub use io::{Command, Event, Image, Life, Mark};
+pub use io::{Command, Event, Image, Mark};
 pub use rank::State;
 
 use crate::inject::Injection;
 use crate::record::{Record, Summary};
-use eyrie_wire::control::{CheckpointMode, Ending};
-use eyrie_wire::Rank;
+use eyrie_wire::control::{CheckpointMode, Ending, RankReport};
+use eyrie_wire::{Rank, RankInstance};
 use nodes::{NodeState, Standing};
 use pmi::Pmi;
 use rank::RankState;
@@ -137,8 +137,10 @@ impl Machine {
     }
 
     /// For the progress line and `eyrie status`.
-    pub fn rank_states(&self) -> impl Iterator<Item = (Life, eyrie_wire::Node, State)> + '_ {
-        self.ranks.iter().map(|r| (r.life(), r.node, r.state))
+    pub fn rank_states(
+        &self,
+    ) -> impl Iterator<Item = (RankInstance, eyrie_wire::Node, State)> + '_ {
+        self.ranks.iter().map(|r| (r.instance(), r.node, r.state))
     }
 
     /// Whether each node is up, in order; spares included.
@@ -154,79 +156,25 @@ impl Machine {
                 self.lose_node(node, "its agent is gone".into(), Duration::ZERO)
             }
             Event::AgentWoke(node) => self.record(Record::NodeRefused { node }),
-            Event::Pulse { node, n } => self.pulse(node, n),
-            Event::Started { life, fetched, restored } => self.rank_started(life, fetched, restored),
-            Event::StartFailed { life, reason, fault } => self.start_failed(life, reason, fault),
-            Event::ProviderLoaded(life) => {
-                if let Some(r) = self.current(life) {
-                    r.loaded = true;
-                    r.spoke_pmi = true;
-                    self.end_if_silent();
-                }
+            Event::Heartbeat { node, n } => self.heartbeat(node, n),
+            Event::Rank(instance, report) => self.rank_reported(instance, report),
+            Event::ImageBegun { instance, image } => self.image_begun(instance, image),
+            Event::ImageFailed { instance, image, reason } => {
+                self.capture_failed(instance, image, reason, false)
             }
-            Event::NotOurs { life, library } => {
-                if self.current(life).is_some() {
-                    self.end(1, Some(not_ours(&library)));
-                }
-            }
-            Event::Alone { life, library } => {
-                if self.current(life).is_some() {
-                    self.end(1, Some(alone(&library)));
-                }
-            }
-            Event::PmiPut { life, key, value } => {
-                if self.current(life).is_some() {
-                    self.pmi.put(key, value);
-                }
-            }
-            Event::PmiBarrier { life, barrier } => {
-                if let Some(r) = self.current(life) {
-                    r.spoke_pmi = true;
-                    self.end_if_silent();
-                    if let Some((entries, barriers)) = self.pmi.arrive(life.rank, barrier) {
-                        self.commands.push(Command::Pmi { entries, barriers });
-                    }
-                }
-            }
-            Event::PmiFinalized(life) => {
-                if let Some(r) = self.current(life) {
-                    r.finalized = true;
-                    r.spoke_pmi = true;
-                }
-            }
-            Event::PmiAbort { life, code } => {
-                if self.current(life).is_some() {
-                    let text = format!("rank {} called MPI_Abort with code {code}", life.rank);
-                    self.end(code & 0xff, Some(text));
-                }
-            }
-            Event::ImageBegun { life, image } => self.image_begun(life, image),
-            Event::Captured { life, image, pause } => self.captured(life, image, pause),
-            Event::CaptureFailed { life, image, reason, passing } => {
-                self.capture_failed(life, image, reason, passing)
-            }
-            Event::ImageStored { life, image } => self.image_stored(life, image),
-            Event::ImageUsable { life, image } => self.image_usable(life, image),
-            Event::ImageUnusable { life, image, reason } => {
-                self.image_unusable(life, image, reason)
-            }
-            Event::ImageWanted { life, reason } => self.image_wanted(life, reason),
-            Event::Fatal { life, reason } => {
-                if self.current(life).is_some() {
-                    self.end(1, Some(format!("rank {} cannot go on: {reason}", life.rank)));
-                }
-            }
-            Event::Exited { life, ending, spoke_pmi } => self.exited(life, ending, spoke_pmi),
-            Event::Fenced { life, mark } => self.fenced(life, mark),
-            Event::Connected(life) => self.connected(life),
-            Event::Disconnected(life) => {
-                if self.current(life).is_some_and(|r| r.is_on_a_node() && !r.finalized) {
-                    let Life { rank, incarnation } = life;
+            Event::ImageStored { instance, image } => self.image_stored(instance, image),
+            Event::Fenced { instance, mark } => self.fenced(instance, mark),
+            Event::Connected(instance) => self.connected(instance),
+            Event::Disconnected(instance) => {
+                if self.current(instance).is_some_and(|r| r.is_on_a_node() && !r.finalized) {
+                    let RankInstance { rank, incarnation } = instance;
                     self.record(Record::ConnectionLost { rank, incarnation });
                 }
             }
-            Event::Replayed { life, messages } => self.replayed(life, messages),
-            Event::Refused { rank, incarnation, reason } => {
+            Event::Replayed { instance, messages } => self.replayed(instance, messages),
+            Event::Refused { instance, reason } => {
+                let rank = instance.map(|i| i.rank);
+                let incarnation = instance.map_or(0, |i| i.incarnation);
                 self.record(Record::Refused { rank, incarnation, cause: reason })
             }
             Event::Divergence { rank, reason } => self.end(
@@ -253,6 +201,72 @@ impl Machine {
         }
     }
 
+    /// What an agent says of a rank.
+    fn rank_reported(&mut self, instance: RankInstance, report: RankReport) {
+        use RankReport as R;
+        match report {
+            R::Started { fetched, restored } => self.rank_started(instance, fetched, restored),
+            R::StartFailed { reason, fault } => self.start_failed(instance, reason, fault),
+            R::ProviderLoaded => {
+                if let Some(r) = self.current(instance) {
+                    r.loaded = true;
+                    r.spoke_pmi = true;
+                    self.end_if_silent();
+                }
+            }
+            R::NotOurs { library } => {
+                if self.current(instance).is_some() {
+                    self.end(1, Some(not_ours(&library)));
+                }
+            }
+            R::Alone { library } => {
+                if self.current(instance).is_some() {
+                    self.end(1, Some(alone(&library)));
+                }
+            }
+            R::PmiPut { key, value } => {
+                if self.current(instance).is_some() {
+                    self.pmi.put(key, value);
+                }
+            }
+            R::PmiBarrier { barrier } => {
+                if let Some(r) = self.current(instance) {
+                    r.spoke_pmi = true;
+                    self.end_if_silent();
+                    if let Some((entries, barriers)) = self.pmi.arrive(instance.rank, barrier) {
+                        self.commands.push(Command::Pmi { entries, barriers });
+                    }
+                }
+            }
+            R::PmiFinalized => {
+                if let Some(r) = self.current(instance) {
+                    r.finalized = true;
+                    r.spoke_pmi = true;
+                }
+            }
+            R::PmiAbort { code } => {
+                if self.current(instance).is_some() {
+                    let text = format!("rank {} called MPI_Abort with code {code}", instance.rank);
+                    self.end(code & 0xff, Some(text));
+                }
+            }
+            R::Captured { image, pause } => self.captured(instance, image, pause),
+            R::CaptureFailed { image, reason, passing } => {
+                self.capture_failed(instance, image, reason, passing)
+            }
+            R::ImageUsable { image, .. } => self.image_usable(instance, image),
+            R::ImageUnusable { image, reason } => self.image_unusable(instance, image, reason),
+            R::ImageWanted { reason } => self.image_wanted(instance, reason),
+            R::Fatal { reason } => {
+                if self.current(instance).is_some() {
+                    self.end(1, Some(format!("rank {} cannot go on: {reason}", instance.rank)));
+                }
+            }
+            R::Exited { ending, spoke_pmi } => self.exited(instance, ending, spoke_pmi),
+            R::StdinWanted { .. } => {}
+        }
+    }
+
     /// Bytes of output of a rank that were shown, as a sign of its progress.
     pub fn output_shown(&mut self, rank: Rank, total: u64) {
         if let Some(r) = self.ranks.get_mut(rank as usize) {
@@ -271,10 +285,10 @@ impl Machine {
         }
     }
 
-    /// The rank, when `life` is its present one and has not ended.
-    fn current(&mut self, life: Life) -> Option<&mut RankState> {
-        let r = self.ranks.get_mut(life.rank as usize)?;
-        (r.incarnation == life.incarnation && r.is_on_a_node()).then_some(r)
+    /// The rank, when `instance` is its present one and has not ended.
+    fn current(&mut self, instance: RankInstance) -> Option<&mut RankState> {
+        let r = self.ranks.get_mut(instance.rank as usize)?;
+        (r.incarnation == instance.incarnation && r.is_on_a_node()).then_some(r)
     }
 
     fn record(&mut self, record: Record) {
@@ -321,36 +335,36 @@ impl Machine {
             let r = &mut self.ranks[rank];
             r.state = State::Starting;
             r.deadline = Some(self.now + START_TIMEOUT);
-            let (life, node) = (r.life(), r.node);
-            self.commands.push(Command::Start { node, life, image: None });
-            let Life { rank, incarnation } = life;
+            let (instance, node) = (r.instance(), r.node);
+            self.commands.push(Command::Start { node, instance, image: None });
+            let RankInstance { rank, incarnation } = instance;
             self.record(Record::RankStarted { rank, incarnation, node, image: None });
         }
     }
 
-    fn exited(&mut self, life: Life, ending: Ending, spoke_pmi: bool) {
-        let Some(r) = self.current(life) else { return };
+    fn exited(&mut self, instance: RankInstance, ending: Ending, spoke_pmi: bool) {
+        let Some(r) = self.current(instance) else { return };
         r.spoke_pmi |= spoke_pmi;
         match ending {
             Ending::Signal(signal) => {
                 let cause = format!("killed by {}", signal::in_words(signal));
-                self.fail(life.rank, rank::Death::Signal(signal), cause, None);
+                self.fail(instance.rank, rank::Death::Signal(signal), cause, None);
             }
-            Ending::Code(code) if !r.spoke_pmi => self.finished(life.rank, code),
+            Ending::Code(code) if !r.spoke_pmi => self.finished(instance.rank, code),
             Ending::Code(code) if r.finalized => {
                 if self.config.ranks > 1 && self.pmi.passed() == 0 {
                     let text = format!(
                         "rank {} ended without having met the other ranks: each computed by itself",
-                        life.rank
+                        instance.rank
                     );
                     return self.end(code.max(1), Some(text));
                 }
-                self.finished(life.rank, code)
+                self.finished(instance.rank, code)
             }
             Ending::Code(code) => {
                 let text = format!(
                     "rank {} ended with code {code} without MPI_Finalize: the job ends",
-                    life.rank
+                    instance.rank
                 );
                 self.end(code.max(1), Some(text));
             }

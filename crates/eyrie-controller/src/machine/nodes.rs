@@ -23,7 +23,7 @@ pub struct NodeState {
     /// Started without ranks and has had none.
     pub free_spare: bool,
     pub stands_for: Option<Node>,
-    /// The last pulse that was asked for, and when the last answer came.
+    /// The last heartbeat that was asked for, and when the last answer came.
     asked: u64,
     asked_at: Duration,
     heard_at: Duration,
@@ -45,7 +45,7 @@ impl NodeState {
 }
 
 impl Machine {
-    fn beat(&self) -> Duration {
+    fn heartbeat_interval(&self) -> Duration {
         self.config.heartbeat_timeout / 4
     }
 
@@ -72,7 +72,7 @@ impl Machine {
         }
     }
 
-    pub(super) fn pulse(&mut self, node: Node, n: u64) {
+    pub(super) fn heartbeat(&mut self, node: Node, n: u64) {
         let now = self.now;
         if let Some(state) = self.nodes.get_mut(node as usize) {
             if state.asked == n {
@@ -85,15 +85,15 @@ impl Machine {
     pub(super) fn next_heartbeat(&self) -> Option<Duration> {
         let up = self.nodes.iter().filter(|n| n.standing == Standing::Up);
         up.map(|n| match n.answered {
-            true => n.asked_at + self.beat(),
+            true => n.asked_at + self.heartbeat_interval(),
             false => n.heard_at + self.config.heartbeat_timeout,
         })
         .min()
     }
 
-    /// Asks the nodes for a sign of life; gives up those that do not answer.
+    /// Asks the nodes for a sign of incarnation; gives up those that do not answer.
     pub(super) fn watch_nodes(&mut self) {
-        let (beat, timeout) = (self.beat(), self.config.heartbeat_timeout);
+        let (interval, timeout) = (self.heartbeat_interval(), self.config.heartbeat_timeout);
         for node in 0..self.nodes.len() {
             if self.ended {
                 return;
@@ -103,12 +103,12 @@ impl Machine {
             if state.standing != Standing::Up {
                 continue;
             }
-            if state.answered && now >= state.asked_at + beat {
+            if state.answered && now >= state.asked_at + interval {
                 state.asked += 1;
                 state.asked_at = now;
                 state.answered = false;
                 let n = state.asked;
-                self.commands.push(Command::Pulse { node: node as Node, n });
+                self.commands.push(Command::Heartbeat { node: node as Node, n });
             } else if !state.answered && now >= state.heard_at + timeout {
                 let silent = now - state.heard_at;
                 let (silent_for, limit) = (ms(silent), ms(timeout));

@@ -5,7 +5,7 @@ use eyrie_wire::Rank;
 /// Keys and barriers of all ranks.
 #[derive(Debug)]
 pub struct Pmi {
-    /// Highest barrier that each rank has arrived at, in any of its lives.
+    /// Highest barrier that each rank has arrived at, in any of its incarnations.
     arrived: Vec<u32>,
     passed: u32,
     /// Put since the last release.

@@ -1,9 +1,9 @@
 //! What the controller knows of one rank.
 
 use super::crash::{Again, Crashes};
-use super::io::{Image, Life, Mark};
+use super::io::{Image, Mark};
 use crate::record::Phases;
-use eyrie_wire::{ImageId, Incarnation, Node, Rank};
+use eyrie_wire::{ImageId, Incarnation, Node, Rank, RankInstance};
 use std::time::Duration;
 
 /// Where a rank stands.
@@ -18,7 +18,7 @@ pub enum State {
     Lost,
     /// Its agent was told to bring it back.
     Restoring,
-    /// It runs, and re-executes what its last life had done.
+    /// It runs, and re-executes what its last incarnation had done.
     Replaying,
     /// It has ended well.
     Finished,
@@ -62,11 +62,11 @@ pub struct RankState {
     pub incarnation: Incarnation,
     pub node: Node,
     pub state: State,
-    /// Its MPI library has come through the provider, in this life.
+    /// Its MPI library has come through the provider, in this incarnation.
     pub loaded: bool,
-    /// In this life.
+    /// In this incarnation.
     pub finalized: bool,
-    /// In any life.
+    /// In any incarnation.
     pub spoke_pmi: bool,
     pub code: i32,
     /// At most two, older first.
@@ -84,10 +84,10 @@ pub struct RankState {
     /// It has caught up (with so many messages) before its agent said that it runs.
     pub replayed_early: Option<u64>,
     pub crashes: Crashes,
-    /// The image that the present life was started from.
+    /// The image that the present incarnation was started from.
     pub started_from: Option<ImageId>,
     pub output: u64,
-    /// When an injected failure struck this life.
+    /// When an injected failure struck this incarnation.
     pub struck: Option<Duration>,
     /// What must happen until when, in Starting and Restoring.
     pub deadline: Option<Duration>,
@@ -121,11 +121,11 @@ impl RankState {
         }
     }
 
-    pub fn life(&self) -> Life {
-        Life { rank: self.rank, incarnation: self.incarnation }
+    pub fn instance(&self) -> RankInstance {
+        RankInstance { rank: self.rank, incarnation: self.incarnation }
     }
 
-    /// Whether a process of the present life may be there.
+    /// Whether a process of the present incarnation may be there.
     pub fn is_on_a_node(&self) -> bool {
         matches!(self.state, State::Starting | State::Running | State::Restoring | State::Replaying)
     }

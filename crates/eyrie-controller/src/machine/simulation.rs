@@ -4,7 +4,7 @@
 use super::schedule::{Interval, Order};
 use super::*;
 use crate::inject::{Injection, Strike};
-use eyrie_wire::control::StartFault;
+use eyrie_wire::control::{RankReport, StartFault};
 use eyrie_wire::{ImageId, Incarnation, Node};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -23,7 +23,7 @@ enum Happening {
     /// From routers, the store or a user: nothing holds it back.
     Told(Event),
     /// A process comes to its end by itself, if it is still there.
-    WorkDone(Life),
+    WorkDone(RankInstance),
     KillRank(Rank),
     KillNode(Node),
     FreezeNode(Node),
@@ -68,7 +68,7 @@ struct SimNode {
 
 #[derive(Default)]
 struct SimRank {
-    /// The only life that routers let speak.
+    /// The only incarnation that routers let speak.
     fenced: Incarnation,
     started: BTreeSet<Incarnation>,
     /// What the store has of the rank, by number: position.
@@ -78,8 +78,8 @@ struct SimRank {
     counted: Vec<(ImageId, u64)>,
     discarded_to: Option<u64>,
     unprotected: bool,
-    capture: Option<(Life, ImageId)>,
-    /// The life that is being restored from an image.
+    capture: Option<(RankInstance, ImageId)>,
+    /// The incarnation that is being restored from an image.
     restoring: Option<Incarnation>,
 }
 
@@ -194,7 +194,7 @@ impl Cluster {
         (self.ended, self.recovered)
     }
 
-    fn states(&self) -> Vec<(Life, Node, State)> {
+    fn states(&self) -> Vec<(RankInstance, Node, State)> {
         self.machine.rank_states().collect()
     }
 
@@ -213,7 +213,7 @@ impl Cluster {
                 self.tell(event);
             }
             Happening::FromNode(node, event) => self.hear_node(node, event),
-            Happening::WorkDone(life) => self.work_done(life),
+            Happening::WorkDone(instance) => self.work_done(instance),
             Happening::KillRank(rank) => self.kill_rank(rank),
             Happening::KillNode(node) => self.kill_node(node),
             Happening::FreezeNode(node) => {
@@ -236,16 +236,20 @@ impl Cluster {
             Health::Up if n.refused => {}
             Health::Up => {
                 // A process that has ended is not on the node any more.
-                if let Event::Exited { life, .. } | Event::StartFailed { life, .. } = &event {
-                    if n.processes.get(&life.rank) == Some(&life.incarnation) {
-                        n.processes.remove(&life.rank);
+                if let Event::Rank(
+                    instance,
+                    RankReport::Exited { .. } | RankReport::StartFailed { .. },
+                ) = &event
+                {
+                    if n.processes.get(&instance.rank) == Some(&instance.incarnation) {
+                        n.processes.remove(&instance.rank);
                     }
                 }
-                if let Event::Started { life, .. } = &event {
-                    if n.processes.get(&life.rank) != Some(&life.incarnation) {
+                if let Event::Rank(instance, RankReport::Started { .. }) = &event {
+                    if n.processes.get(&instance.rank) != Some(&instance.incarnation) {
                         return; // Killed before it could say so.
                     }
-                    self.ranks[life.rank as usize].restoring = None;
+                    self.ranks[instance.rank as usize].restoring = None;
                 }
                 self.tell(event);
             }
@@ -263,8 +267,9 @@ impl Cluster {
             let ranks: Vec<_> = std::mem::take(&mut n.processes).into_iter().collect();
             self.tell(Event::AgentWoke(node));
             for (rank, incarnation) in ranks {
-                let reason = "older life".to_string();
-                self.tell(Event::Refused { rank: Some(rank), incarnation, reason });
+                let reason = "older incarnation".to_string();
+                let instance = Some(RankInstance { rank, incarnation });
+                self.tell(Event::Refused { instance, reason });
             }
         } else {
             held.into_iter().for_each(|event| self.hear_node(node, event));
@@ -283,12 +288,15 @@ impl Cluster {
     fn kill_rank(&mut self, rank: Rank) {
         let Some((node, incarnation)) = self.process(rank) else { return };
         self.nodes[node as usize].processes.remove(&rank);
-        let life = Life { rank, incarnation };
+        let instance = RankInstance { rank, incarnation };
         let event = if self.ranks[rank as usize].restoring == Some(incarnation) {
             let (reason, fault) = ("killed".into(), StartFault::Killed(libc::SIGKILL));
-            Event::StartFailed { life, reason, fault }
+            Event::Rank(instance, RankReport::StartFailed { reason, fault })
         } else {
-            Event::Exited { life, ending: Ending::Signal(libc::SIGKILL), spoke_pmi: true }
+            Event::Rank(
+                instance,
+                RankReport::Exited { ending: Ending::Signal(libc::SIGKILL), spoke_pmi: true },
+            )
         };
         self.after(0..20, Happening::FromNode(node, event));
     }
@@ -302,28 +310,31 @@ impl Cluster {
         }
     }
 
-    fn work_done(&mut self, life: Life) {
-        let Some((node, incarnation)) = self.process(life.rank) else { return };
-        if incarnation != life.incarnation {
+    fn work_done(&mut self, instance: RankInstance) {
+        let Some((node, incarnation)) = self.process(instance.rank) else { return };
+        if incarnation != instance.incarnation {
             return;
         }
         if self.nodes[node as usize].health == Health::Frozen {
-            return self.after(50..500, Happening::WorkDone(life));
+            return self.after(50..500, Happening::WorkDone(instance));
         }
-        self.hear_node(node, Event::PmiFinalized(life));
+        self.hear_node(node, Event::Rank(instance, RankReport::PmiFinalized));
         let ending = Ending::Code(0);
         self.after(
             0..30,
-            Happening::FromNode(node, Event::Exited { life, ending, spoke_pmi: true }),
+            Happening::FromNode(
+                node,
+                Event::Rank(instance, RankReport::Exited { ending, spoke_pmi: true }),
+            ),
         );
     }
 
     fn tell(&mut self, event: Event) {
-        if let Event::ImageUsable { life, image } = &event {
-            self.count_image(*life, *image);
+        if let Event::Rank(instance, RankReport::ImageUsable { image, .. }) = &event {
+            self.count_image(*instance, *image);
         }
         if !matches!(event, Event::ImageStored { .. }) && self.random.gen_bool(0.05) {
-            // Whatever concerns a life may be heard of again when the life is long over.
+            // Whatever concerns a incarnation may be heard of again when the incarnation is long over.
             self.after(1..3000, Happening::Told(event.clone()));
         }
         for command in self.machine.handle(self.now, event) {
@@ -333,10 +344,10 @@ impl Cluster {
     }
 
     /// What the machine should make of a stored image whose files were found.
-    fn count_image(&mut self, life: Life, image: ImageId) {
-        let finished = self.machine.ranks[life.rank as usize].state == State::Finished;
-        let r = &mut self.ranks[life.rank as usize];
-        if r.capture != Some((life, image)) || r.fenced != life.incarnation || finished {
+    fn count_image(&mut self, instance: RankInstance, image: ImageId) {
+        let finished = self.machine.ranks[instance.rank as usize].state == State::Finished;
+        let r = &mut self.ranks[instance.rank as usize];
+        if r.capture != Some((instance, image)) || r.fenced != instance.incarnation || finished {
             return;
         }
         r.capture = None;
@@ -353,44 +364,52 @@ impl Cluster {
 
     fn obey(&mut self, command: Command) {
         match command {
-            Command::Start { node, life, image } => {
+            Command::Start { node, instance, image } => {
                 self.check_node(node, &command);
-                self.start(node, life, image);
+                self.start(node, instance, image);
             }
-            Command::Kill { node, life } => {
+            Command::Kill { node, instance } => {
                 self.check_node(node, &command);
                 let n = &mut self.nodes[node as usize];
-                if n.processes.get(&life.rank) == Some(&life.incarnation) {
-                    n.processes.remove(&life.rank);
+                if n.processes.get(&instance.rank) == Some(&instance.incarnation) {
+                    n.processes.remove(&instance.rank);
                 }
             }
-            Command::Capture { node, life, image, .. } => {
+            Command::Capture { node, instance, image, .. } => {
                 self.check_node(node, &command);
-                self.capture(node, life, image);
+                self.capture(node, instance, image);
             }
-            Command::Pulse { node, n } => {
+            Command::Heartbeat { node, n } => {
                 self.check_node(node, &command);
-                self.after(0..200, Happening::FromNode(node, Event::Pulse { node, n }));
+                self.after(0..200, Happening::FromNode(node, Event::Heartbeat { node, n }));
             }
             Command::Pmi { barriers, .. } => {
                 if barriers == 1 {
                     let waiting = std::mem::take(&mut self.barriers);
                     for (rank, _, incarnation) in waiting {
-                        let done = Happening::WorkDone(Life { rank, incarnation });
+                        let done = Happening::WorkDone(RankInstance { rank, incarnation });
                         self.after(500..20_000, done);
                     }
                 }
             }
             Command::Disconnect(node) => self.nodes[node as usize].refused = true,
-            Command::Fence(life) => {
+            Command::Fence(instance) => {
                 let healthy =
-                    self.process(life.rank).filter(|(n, _)| !self.nodes[*n as usize].refused);
-                assert_eq!(healthy, None, "a healthy life of rank {} is given up", life.rank);
-                let r = &mut self.ranks[life.rank as usize];
-                assert_eq!(life.incarnation, r.fenced + 1, "lives are counted one by one");
-                r.fenced = life.incarnation;
+                    self.process(instance.rank).filter(|(n, _)| !self.nodes[*n as usize].refused);
+                assert_eq!(
+                    healthy, None,
+                    "a healthy incarnation of rank {} is given up",
+                    instance.rank
+                );
+                let r = &mut self.ranks[instance.rank as usize];
+                assert_eq!(
+                    instance.incarnation,
+                    r.fenced + 1,
+                    "incarnations are counted one by one"
+                );
+                r.fenced = instance.incarnation;
                 r.capture = None;
-                let event = Event::Fenced { life, mark: Mark::default() };
+                let event = Event::Fenced { instance, mark: Mark::default() };
                 self.after(0..5, Happening::Told(event));
             }
             Command::Discard { rank, position, .. } => {
@@ -454,11 +473,11 @@ impl Cluster {
         let _ = record.line();
     }
 
-    fn start(&mut self, node: Node, life: Life, image: Option<ImageId>) {
-        let Life { rank, incarnation } = life;
+    fn start(&mut self, node: Node, instance: RankInstance, image: Option<ImageId>) {
+        let RankInstance { rank, incarnation } = instance;
         let r = &mut self.ranks[rank as usize];
-        assert_eq!(incarnation, r.fenced, "an older life is started");
-        assert!(r.started.insert(incarnation), "{life:?} is started twice");
+        assert_eq!(incarnation, r.fenced, "an older incarnation is started");
+        assert!(r.started.insert(incarnation), "{instance:?} is started twice");
         assert!(!r.unprotected, "the log of rank {rank} has a hole");
         match image {
             None => assert_eq!(r.discarded_to, None, "the log does not reach back to the start"),
@@ -469,7 +488,7 @@ impl Cluster {
         }
         if image.is_some_and(|i| r.damaged.contains(&i)) {
             let (reason, fault) = ("damaged".to_string(), StartFault::Image);
-            let failed = Event::StartFailed { life, reason, fault };
+            let failed = Event::Rank(instance, RankReport::StartFailed { reason, fault });
             self.nodes[node as usize].processes.insert(rank, incarnation);
             return self.after(5..100, Happening::FromNode(node, failed));
         }
@@ -478,20 +497,30 @@ impl Cluster {
         }
         self.nodes[node as usize].processes.insert(rank, incarnation);
         self.ranks[rank as usize].restoring = image.map(|_| incarnation);
-        let started = Event::Started { life, fetched: ms(1), restored: ms(1) };
+        let started =
+            Event::Rank(instance, RankReport::Started { fetched: ms(1), restored: ms(1) });
         self.after(1..50, Happening::FromNode(node, started));
         // Agents and routers speak over different connections: any order.
-        self.after(30..60, Happening::Told(Event::Connected(life)));
-        self.after(51..70, Happening::FromNode(node, Event::ProviderLoaded(life)));
+        self.after(30..60, Happening::Told(Event::Connected(instance)));
+        self.after(
+            51..70,
+            Happening::FromNode(node, Event::Rank(instance, RankReport::ProviderLoaded)),
+        );
         if incarnation > 1 {
-            self.after(61..400, Happening::Told(Event::Replayed { life, messages: 1 }));
+            self.after(61..400, Happening::Told(Event::Replayed { instance, messages: 1 }));
         }
         if self.machine_passed_barrier() {
-            self.after(500..20_000, Happening::WorkDone(life));
+            self.after(500..20_000, Happening::WorkDone(instance));
         } else {
             self.barriers.retain(|(r, _, _)| *r != rank);
             self.barriers.push((rank, node, incarnation));
-            self.after(71..90, Happening::FromNode(node, Event::PmiBarrier { life, barrier: 1 }));
+            self.after(
+                71..90,
+                Happening::FromNode(
+                    node,
+                    Event::Rank(instance, RankReport::PmiBarrier { barrier: 1 }),
+                ),
+            );
         }
     }
 
@@ -499,63 +528,72 @@ impl Cluster {
         self.machine.pmi.passed() > 0
     }
 
-    fn capture(&mut self, node: Node, life: Life, image: ImageId) {
-        let r = &mut self.ranks[life.rank as usize];
+    fn capture(&mut self, node: Node, instance: RankInstance, image: ImageId) {
+        let r = &mut self.ranks[instance.rank as usize];
         assert_eq!(r.capture, None, "two checkpoints of one rank at a time");
-        assert_eq!(life.incarnation, r.fenced);
-        let state = self.machine.ranks[life.rank as usize].state;
+        assert_eq!(instance.incarnation, r.fenced);
+        let state = self.machine.ranks[instance.rank as usize].state;
         assert!(matches!(state, State::Running | State::Replaying), "{state:?}");
-        r.capture = Some((life, image));
+        r.capture = Some((instance, image));
         match self.random.gen_range(0..10) {
             // Nobody ever answers.
             0 => {}
             1 => {
                 let reason = "a foreign socket".to_string();
-                let event = Event::CaptureFailed { life, image, reason, passing: false };
-                self.refused(event, node, life, image);
+                let event = Event::Rank(
+                    instance,
+                    RankReport::CaptureFailed { image, reason, passing: false },
+                );
+                self.refused(event, node, instance, image);
             }
             n => {
                 let pause = ms(2);
                 self.after(
                     1..20,
-                    Happening::FromNode(node, Event::Captured { life, image, pause }),
+                    Happening::FromNode(
+                        node,
+                        Event::Rank(instance, RankReport::Captured { image, pause }),
+                    ),
                 );
-                self.after(1..20, Happening::Told(Event::ImageBegun { life, image }));
+                self.after(1..20, Happening::Told(Event::ImageBegun { instance, image }));
                 if n == 2 {
                     let reason = "disk full".to_string();
-                    let event = Event::CaptureFailed { life, image, reason, passing: false };
-                    return self.refused(event, node, life, image);
+                    let event = Event::Rank(
+                        instance,
+                        RankReport::CaptureFailed { image, reason, passing: false },
+                    );
+                    return self.refused(event, node, instance, image);
                 }
                 let damaged = self.random.gen_bool(0.1);
-                let r = &mut self.ranks[life.rank as usize];
+                let r = &mut self.ranks[instance.rank as usize];
                 let position = 100 * image;
                 r.stored.insert(image, position);
                 if damaged {
                     r.damaged.insert(image);
                 }
                 let stored = Image { image, clock: position, position, stdin: 0, bytes: 1 << 20 };
-                let event = Event::ImageStored { life, image: stored };
+                let event = Event::ImageStored { instance, image: stored };
                 self.after(20..800, Happening::Told(event));
                 // The agent hears of it after the controller, looks for the files, and may die over
                 // it.
                 let reason = "a file is gone".to_string();
                 let checked = match self.random.gen_range(0..8) {
-                    0 => Event::ImageUnusable { life, image, reason },
-                    _ => Event::ImageUsable { life, image },
+                    0 => Event::Rank(instance, RankReport::ImageUnusable { image, reason }),
+                    _ => Event::Rank(instance, RankReport::ImageUsable { image, output: [0; 2] }),
                 };
                 self.after(800..900, Happening::FromNode(node, checked));
                 if self.random.gen_bool(0.2) {
                     let reason = "a log was turned over".to_string();
-                    let wanted = Event::ImageWanted { life, reason };
+                    let wanted = Event::Rank(instance, RankReport::ImageWanted { reason });
                     self.after(900..3000, Happening::FromNode(node, wanted));
                 }
             }
         }
     }
 
-    fn refused(&mut self, event: Event, node: Node, life: Life, image: ImageId) {
-        let r = &mut self.ranks[life.rank as usize];
-        if r.capture == Some((life, image)) {
+    fn refused(&mut self, event: Event, node: Node, instance: RankInstance, image: ImageId) {
+        let r = &mut self.ranks[instance.rank as usize];
+        if r.capture == Some((instance, image)) {
             r.capture = None;
         }
         // The machine must not ask again before it has heard of this.

@@ -50,7 +50,7 @@ pub struct Children {
 }
 
 impl Children {
-    /// Starts the agent of a node. To be called from the thread that lives longest: its end is what the agent
+    /// Starts the agent of a node. To be called from the thread that incarnations longest: its end is what the agent
     /// takes for the controller's.
     ///
     /// # Errors

@@ -2,29 +2,28 @@
 
 use super::inbound::Inbound;
 use super::listener::Door;
-use crate::machine::{Image, Life};
+use crate::machine::Image;
 use eyrie_store::ImageInfo;
 use eyrie_transport::{frame, Stream};
 use eyrie_wire::control::{ImageAnswer, ImageMeta};
-use eyrie_wire::{ImageId, Incarnation, Rank};
+use eyrie_wire::{ImageId, Rank, RankInstance};
 use std::io::{self, BufWriter, Read, Write};
 use std::time::Duration;
 
 /// How long either end of a stream may be silent.
 const STALL: Duration = Duration::from_secs(60);
 
-/// Ends the stream of a rank that has got a later life meanwhile.
+/// Ends the stream of a rank that has got a later incarnation meanwhile.
 struct Present<'a> {
     stream: Stream,
     door: &'a Door,
-    rank: Rank,
-    incarnation: Incarnation,
+    instance: RankInstance,
 }
 
 impl Read for Present<'_> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         let n = self.stream.read(buf)?;
-        if !self.door.gate.is_present(self.rank, self.incarnation) {
+        if !self.door.gate.is_present(self.instance) {
             return Err(io::Error::other("the rank has died meanwhile"));
         }
         Ok(n)
@@ -32,32 +31,25 @@ impl Read for Present<'_> {
 }
 
 /// Takes an image in.
-pub fn receive(
-    rank: Rank,
-    incarnation: Incarnation,
-    image: ImageId,
-    mut stream: Stream,
-    door: &Door,
-) {
-    let life = Life { rank, incarnation };
-    match take_in(life, image, &mut stream, door) {
+pub fn receive(instance: RankInstance, image: ImageId, mut stream: Stream, door: &Door) {
+    match take_in(instance, image, &mut stream, door) {
         Ok(stored) => {
             // Before the agent knows: what it says of the image comes after this.
-            let _ = door.inbound.send(Inbound::ImageStored { life, image: stored });
+            let _ = door.inbound.send(Inbound::ImageStored { instance, image: stored });
             // The agent may be gone.
             let _ = frame::write(&mut stream, &ImageAnswer::Stored);
         }
         Err(reason) => {
             // The agent tells the controller, with the rank's own reason if there is one.
             if frame::write(&mut stream, &ImageAnswer::Refused(reason.clone())).is_err() {
-                let _ = door.inbound.send(Inbound::ImageFailed { life, image, reason });
+                let _ = door.inbound.send(Inbound::ImageFailed { instance, image, reason });
             }
         }
     }
 }
 
 fn take_in(
-    life: Life,
+    instance: RankInstance,
     image: ImageId,
     stream: &mut Stream,
     door: &Door,
@@ -65,19 +57,18 @@ fn take_in(
     let text = |e: &dyn std::fmt::Display| e.to_string();
     stream.set_timeout(Some(STALL)).map_err(|e| text(&e))?;
     let meta: ImageMeta = frame::read(stream).map_err(|e| text(&e))?;
-    let Life { rank, incarnation } = life;
+    let RankInstance { rank, incarnation } = instance;
     if meta.incarnation != incarnation {
         return Err(format!("it is of incarnation {}, not {incarnation}", meta.incarnation));
     }
-    let _ = door.inbound.send(Inbound::ImageBegun { life, image });
+    let _ = door.inbound.send(Inbound::ImageBegun { instance, image });
     let info = ImageInfo {
         incarnation: incarnation.into(),
         clock: meta.clock,
         position: meta.position,
         meta: postcard::to_stdvec(&meta).map_err(|e| text(&e))?,
     };
-    let source =
-        Present { stream: stream.try_clone().map_err(|e| text(&e))?, door, rank, incarnation };
+    let source = Present { stream: stream.try_clone().map_err(|e| text(&e))?, door, instance };
     let stored = door.store.receive(rank, image, info, source).map_err(|e| text(&e))?;
     // The agent ends its stream when the rank has: by then it has told the pause as well. Nothing depends on it.
     let _ = stream.read(&mut [0]);

@@ -2,10 +2,10 @@
 
 use super::agents::Link;
 use super::output::OutputFailed;
-use crate::machine::{Image, Life};
+use crate::machine::Image;
 use crossbeam_channel::Sender;
 use eyrie_wire::control::FromAgent;
-use eyrie_wire::{ImageId, Node};
+use eyrie_wire::{ImageId, Node, RankInstance};
 
 /// A message to the main thread.
 pub enum Inbound {
@@ -25,15 +25,15 @@ pub enum Inbound {
         node: Node,
     },
     ImageBegun {
-        life: Life,
+        instance: RankInstance,
         image: ImageId,
     },
     ImageStored {
-        life: Life,
+        instance: RankInstance,
         image: Image,
     },
     ImageFailed {
-        life: Life,
+        instance: RankInstance,
         image: ImageId,
         reason: String,
     },

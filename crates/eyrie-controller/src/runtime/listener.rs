@@ -11,7 +11,7 @@ use eyrie_transport::handshake::{accept, HandshakeError};
 use eyrie_transport::{frame, Addr, Listener, Stream};
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::Claim;
-use eyrie_wire::{Incarnation, Node, Rank};
+use eyrie_wire::{Incarnation, Node, Rank, RankInstance};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -36,7 +36,14 @@ struct Inner {
     nodes: u32,
     connected: BTreeSet<Node>,
     lost: BTreeSet<Node>,
-    lives: BTreeMap<Rank, Incarnation>,
+    newest: BTreeMap<Rank, Incarnation>,
+}
+
+impl Inner {
+    fn is_present(&self, instance: RankInstance) -> bool {
+        let newest = self.newest.get(&instance.rank).copied().unwrap_or(1);
+        newest == instance.incarnation
+    }
 }
 
 impl Gate {
@@ -53,14 +60,14 @@ impl Gate {
         self.inner().lost.insert(node);
     }
 
-    /// From now on images of older lives are refused.
-    pub fn fence(&self, rank: Rank, incarnation: Incarnation) {
-        self.inner().lives.insert(rank, incarnation);
+    /// From now on images of older incarnations are refused.
+    pub fn fence(&self, instance: RankInstance) {
+        self.inner().newest.insert(instance.rank, instance.incarnation);
     }
 
-    /// Whether this is the rank's present life.
-    pub fn is_present(&self, rank: Rank, incarnation: Incarnation) -> bool {
-        self.inner().lives.get(&rank).copied().unwrap_or(1) == incarnation
+    /// Whether this is the rank's present incarnation.
+    pub fn is_present(&self, instance: RankInstance) -> bool {
+        self.inner().is_present(instance)
     }
 
     fn admit(&self, claim: &Claim) -> Result<(), String> {
@@ -72,10 +79,8 @@ impl Gate {
             Claim::Agent { node, .. } if node >= inner.nodes || !inner.connected.insert(node) => {
                 Err(format!("node {node} is not expected"))
             }
-            Claim::ImageUpload { rank, incarnation, .. }
-                if inner.lives.get(&rank).copied().unwrap_or(1) != incarnation =>
-            {
-                Err(format!("rank {rank} has a later life than {incarnation}"))
+            Claim::ImageUpload { instance, .. } if !inner.is_present(instance) => {
+                Err(format!("{instance} is not its newest any more"))
             }
             Claim::Rank { .. } => Err("ranks connect to routers".into()),
             _ => Ok(()),
@@ -156,8 +161,8 @@ fn serve(claim: Claim, stream: Stream, door: &Door) {
             serve_agent(node, stream, door);
             let _ = door.inbound.send(Inbound::AgentGone { node });
         }
-        Claim::ImageUpload { rank, incarnation, image } => {
-            images::receive(rank, incarnation, image, stream, door);
+        Claim::ImageUpload { instance, image } => {
+            images::receive(instance, image, stream, door);
         }
         Claim::ImageFetch { rank, image } => images::send(rank, image, stream, door),
         // The gate lets none in.
@@ -204,14 +209,17 @@ mod tests {
     fn the_gate_refuses_the_lost_the_unexpected_and_the_old() {
         let gate = Gate::new(2);
         let agent = |node| Claim::Agent { node, pid: 1 };
-        let upload = |incarnation| Claim::ImageUpload { rank: 3, incarnation, image: 1 };
+        let upload = |incarnation| Claim::ImageUpload {
+            instance: RankInstance { rank: 3, incarnation },
+            image: 1,
+        };
         assert!(gate.admit(&agent(0)).is_ok());
         assert!(gate.admit(&agent(0)).is_err(), "twice");
         assert!(gate.admit(&agent(2)).is_err(), "no such node");
         gate.give_up(1);
         assert!(gate.admit(&agent(1)).unwrap_err().contains("given up"));
         assert!(gate.admit(&upload(1)).is_ok());
-        gate.fence(3, 2);
+        gate.fence(RankInstance { rank: 3, incarnation: 2 });
         assert!(gate.admit(&upload(1)).is_err() && gate.admit(&upload(2)).is_ok());
     }
 }

@@ -19,7 +19,7 @@ pub use program::NotRunnable;
 use crate::inject::{Injection, Strike};
 use crate::machine::schedule::{Interval, Order};
 use crate::machine::signal::in_words;
-use crate::machine::{Command, Config, Event, Life, Machine, Mark};
+use crate::machine::{Command, Config, Event, Machine, Mark};
 use crate::record::{Record, Weight};
 use agents::{Children, Link};
 use anyhow::{bail, Context};
@@ -28,7 +28,9 @@ use eyrie_router::{Router, RouterCommand, RouterEvent};
 use eyrie_store::Store;
 use eyrie_transport::{Addr, Directory, RouterId};
 use eyrie_wire::auth::Secret;
-use eyrie_wire::control::{CheckpointMode, FromAgent, Program, StartRank, Stream, ToAgent};
+use eyrie_wire::control::{
+    CheckpointMode, FromAgent, Program, RankReport, StartRank, Stream, ToAgent,
+};
 use eyrie_wire::data::Determinant;
 use eyrie_wire::{Node, Rank, RankInstance};
 use fences::Fences;
@@ -282,8 +284,8 @@ struct Job {
     fences: Fences,
     gate: Arc<Gate>,
     stdin: Stdin,
-    /// The offset from which rank 0 waits for input.
-    stdin_wanted: Option<u64>,
+    /// Who waits for input, and from which offset on.
+    stdin_wanted: Option<(Node, RankInstance, u64)>,
     children: Children,
     links: BTreeMap<Node, Link>,
     /// Files in /dev/shm, per rank.
@@ -309,7 +311,11 @@ impl Job {
     }
 
     /// The loop; returns the exit code.
-    fn run(&mut self, inbound: &Receiver<Inbound>, router_events: &Receiver<(RouterId, RouterEvent)>) -> i32 {
+    fn run(
+        &mut self,
+        inbound: &Receiver<Inbound>,
+        router_events: &Receiver<(RouterId, RouterEvent)>,
+    ) -> i32 {
         loop {
             let wait = self.wait();
             select! {
@@ -371,10 +377,14 @@ impl Job {
                 }
             }
             Inbound::AgentWoke { node } => self.tell(Event::AgentWoke(node)),
-            Inbound::ImageBegun { life, image } => self.tell(Event::ImageBegun { life, image }),
-            Inbound::ImageStored { life, image } => self.tell(Event::ImageStored { life, image }),
-            Inbound::ImageFailed { life, image, reason } => {
-                self.tell(Event::CaptureFailed { life, image, reason, passing: false })
+            Inbound::ImageBegun { instance, image } => {
+                self.tell(Event::ImageBegun { instance, image })
+            }
+            Inbound::ImageStored { instance, image } => {
+                self.tell(Event::ImageStored { instance, image })
+            }
+            Inbound::ImageFailed { instance, image, reason } => {
+                self.tell(Event::ImageFailed { instance, image, reason })
             }
             Inbound::Stdin => self.send_stdin(),
             Inbound::User { request, answer } => self.answer(&request, answer),
@@ -401,140 +411,88 @@ impl Job {
     }
 
     fn hear_agent(&mut self, node: Node, message: FromAgent) {
-        use FromAgent as F;
-        let life = |rank, incarnation| Life { rank, incarnation };
-        let event = match message {
-            F::Started { rank, incarnation, pid: _, fetched_us, restored_us } => Event::Started {
-                life: life(rank, incarnation),
-                fetched: Duration::from_micros(fetched_us),
-                restored: Duration::from_micros(restored_us),
-            },
-            F::StartFailed { rank, incarnation, reason, fault } => {
-                Event::StartFailed { life: life(rank, incarnation), reason, fault }
+        match message {
+            FromAgent::Rank(instance, RankReport::StdinWanted { offset }) => {
+                if instance.rank == 0 && self.gate.is_present(instance) {
+                    self.stdin_wanted = Some((node, instance, offset));
+                    self.send_stdin();
+                }
             }
-            F::Alone { rank, incarnation, library } => {
-                Event::Alone { life: life(rank, incarnation), library }
+            FromAgent::Rank(instance, RankReport::ImageUsable { image, output }) => {
+                let taken = self.ledger.taken(instance.rank);
+                let report = if taken[0] < output[0] || taken[1] < output[1] {
+                    // It would be lost if the node died now, and the image would not write it
+                    // again.
+                    let reason = "output from before the image has not arrived yet".to_string();
+                    RankReport::CaptureFailed { image, reason, passing: true }
+                } else {
+                    RankReport::ImageUsable { image, output }
+                };
+                self.tell(Event::Rank(instance, report));
             }
-            F::Shared { rank, path } => {
+            FromAgent::Rank(instance, report) => self.tell(Event::Rank(instance, report)),
+            FromAgent::Output { instance, stream, offset, bytes } => {
+                self.take_output(node, instance, stream, offset, &bytes);
+            }
+            FromAgent::Shared { rank, path } => {
                 if let Some(paths) = self.shared.get_mut(rank as usize) {
                     paths.insert(path);
                 }
-                return;
             }
-            F::NotOurs { rank, incarnation, library } => {
-                Event::NotOurs { life: life(rank, incarnation), library }
-            }
-            F::ProviderLoaded { rank, incarnation } => {
-                Event::ProviderLoaded(life(rank, incarnation))
-            }
-            F::Output { rank, incarnation, stream, offset, bytes } => {
-                return self.take_output(node, life(rank, incarnation), stream, offset, &bytes);
-            }
-            F::StdinWanted { rank, incarnation, offset } => {
-                if rank == 0 && self.gate.is_present(rank, incarnation) {
-                    self.stdin_wanted = Some(offset);
-                    self.send_stdin();
-                }
-                return;
-            }
-            F::PmiPut { rank, incarnation, key, value } => {
-                Event::PmiPut { life: life(rank, incarnation), key, value }
-            }
-            F::PmiBarrier { rank, incarnation, barrier } => {
-                Event::PmiBarrier { life: life(rank, incarnation), barrier }
-            }
-            F::PmiFinalized { rank, incarnation } => Event::PmiFinalized(life(rank, incarnation)),
-            F::PmiAbort { rank, incarnation, code, message: _ } => {
-                Event::PmiAbort { life: life(rank, incarnation), code }
-            }
-            F::Captured { rank, incarnation, image, pause_us } => Event::Captured {
-                life: life(rank, incarnation),
-                image,
-                pause: Duration::from_micros(pause_us),
-            },
-            F::CaptureRefused { rank, incarnation, image, reason, passing } => {
-                Event::CaptureFailed { life: life(rank, incarnation), image, reason, passing }
-            }
-            F::Note { text } => {
+            FromAgent::Note { text } => {
                 // What holds for all nodes is said once.
                 if self.noted.insert(text.clone()) {
                     self.record(Record::Note { text });
                 }
-                return;
             }
-            F::ImageUsable { rank, incarnation, image, output } => {
-                let (life, taken) = (life(rank, incarnation), self.ledger.taken(rank));
-                if taken[0] < output[0] || taken[1] < output[1] {
-                    // It would be lost if the node died now, and the image would not write it
-                    // again.
-                    let reason = "output from before the image has not arrived yet".to_string();
-                    Event::CaptureFailed { life, image, reason, passing: true }
-                } else {
-                    Event::ImageUsable { life, image }
-                }
-            }
-            F::ImageUnusable { rank, incarnation, image, reason } => {
-                Event::ImageUnusable { life: life(rank, incarnation), image, reason }
-            }
-            F::ImageWanted { rank, incarnation, reason } => {
-                Event::ImageWanted { life: life(rank, incarnation), reason }
-            }
-            F::Fatal { rank, incarnation, reason } => {
-                Event::Fatal { life: life(rank, incarnation), reason }
-            }
-            F::Exited { rank, incarnation, ending, spoke_pmi } => {
-                Event::Exited { life: life(rank, incarnation), ending, spoke_pmi }
-            }
-            F::Pulse { n } => Event::Pulse { node, n },
-        };
-        self.tell(event);
+            FromAgent::Heartbeat { n } => self.tell(Event::Heartbeat { node, n }),
+        }
     }
 
-    /// Output of a rank: only of its present life, and only what was not shown before.
-    fn take_output(&mut self, node: Node, life: Life, stream: Stream, offset: u64, bytes: &[u8]) {
-        let Life { rank, incarnation } = life;
-        if !self.gate.is_present(rank, incarnation) {
+    /// Output of a rank: only of its present incarnation, and only what was not shown before.
+    fn take_output(
+        &mut self,
+        node: Node,
+        instance: RankInstance,
+        stream: Stream,
+        offset: u64,
+        bytes: &[u8],
+    ) {
+        let rank = instance.rank;
+        if !self.gate.is_present(instance) {
             return;
         }
         let end = offset + bytes.len() as u64;
         let fresh = self.ledger.take(rank, stream, offset, bytes).to_vec();
         let [out, err] = self.ledger.taken(rank);
         self.machine.output_shown(rank, out + err);
-        let shown = ToAgent::OutputShown { rank, incarnation, stream, offset: end };
+        let shown = ToAgent::OutputShown { instance, stream, offset: end };
         let link = self.links.get(&node).cloned();
         self.printer.output(stream, fresh, link.map(|l| (l, shown)));
     }
 
     fn send_stdin(&mut self) {
-        let Some(offset) = self.stdin_wanted else { return };
+        let Some((node, instance, offset)) = self.stdin_wanted else { return };
         let Some((bytes, eof)) = self.stdin.piece(offset) else { return };
-        let node = self.machine.rank_states().next().map(|(_, node, _)| node);
-        if let Some(link) = node.and_then(|n| self.links.get(&n)) {
-            link.send(ToAgent::Stdin { rank: 0, offset, bytes, eof });
-            self.stdin_wanted = None;
-        }
+        self.send(node, ToAgent::Stdin { instance, offset, bytes, eof });
+        self.stdin_wanted = None;
     }
 
     fn hear_router(&mut self, router: RouterId, event: RouterEvent) {
         use RouterEvent as R;
-        let life = |RankInstance { rank, incarnation }| Life { rank, incarnation };
         let event = match event {
             R::Fenced { instance, determinants } => {
                 return self.fenced(router, instance, determinants);
             }
-            R::Connected(instance) => Event::Connected(life(instance)),
-            R::Disconnected(instance) => Event::Disconnected(life(instance)),
-            R::Replayed { instance, messages } => {
-                Event::Replayed { life: life(instance), messages }
-            }
+            R::Connected(instance) => Event::Connected(instance),
+            R::Disconnected(instance) => Event::Disconnected(instance),
+            R::Replayed { instance, messages } => Event::Replayed { instance, messages },
             R::Refused { instance, reason } => {
                 // It tries again and again; once is enough.
                 if !self.refused.insert(instance) {
                     return;
                 }
-                let rank = instance.map(|i| i.rank);
-                let incarnation = instance.map_or(0, |i| i.incarnation);
-                Event::Refused { rank, incarnation, reason }
+                Event::Refused { instance, reason }
             }
             R::Divergence { rank, reason } => Event::Divergence { rank, reason },
             R::ContentDiffers { rank, reason } => Event::ContentDiffers { rank, reason },
@@ -563,38 +521,35 @@ impl Job {
 
     fn obey(&mut self, command: Command) {
         match command {
-            Command::Start { node, life: Life { rank, incarnation }, image } => {
+            Command::Start { node, instance, image } => {
                 let start = StartRank {
-                    rank,
-                    incarnation,
+                    instance,
                     size: self.options.ranks,
                     directory: self.directory.encode(),
                     kvsname: self.kvsname.clone(),
                     program: self.program.clone(),
                     image,
-                    stdin: rank == 0,
-                    leftovers: self.shared[rank as usize].iter().cloned().collect(),
+                    stdin: instance.rank == 0,
+                    leftovers: self.shared[instance.rank as usize].iter().cloned().collect(),
                 };
                 self.send(node, ToAgent::Start(Box::new(start)));
             }
-            Command::Kill { node, life: Life { rank, incarnation } } => {
-                self.send(node, ToAgent::Kill { rank, incarnation })
-            }
-            Command::Capture { node, life: Life { rank, incarnation }, image, mode } => {
-                self.send(node, ToAgent::Capture { rank, incarnation, image, mode })
+            Command::Kill { node, instance } => self.send(node, ToAgent::Kill(instance)),
+            Command::Capture { node, instance, image, mode } => {
+                self.send(node, ToAgent::Capture { instance, image, mode })
             }
             Command::Pmi { entries, barriers } => {
                 for link in self.links.values() {
                     link.send(ToAgent::Pmi { entries: entries.clone(), barriers });
                 }
             }
-            Command::Pulse { node, n } => self.send(node, ToAgent::Pulse { n }),
+            Command::Heartbeat { node, n } => self.send(node, ToAgent::Heartbeat { n }),
             Command::Disconnect(node) => {
                 self.gate.give_up(node);
                 // Dropping the link ends the connection.
                 self.links.remove(&node);
             }
-            Command::Fence(life) => self.fence(life),
+            Command::Fence(instance) => self.fence(instance),
             Command::Discard { rank, clock, position } => {
                 self.tell_routers(&RouterCommand::Truncate { rank, clock, rsn: position });
             }
@@ -612,10 +567,8 @@ impl Job {
         }
     }
 
-    fn fence(&mut self, life: Life) {
-        let Life { rank, incarnation } = life;
-        let instance = RankInstance { rank, incarnation };
-        self.gate.fence(rank, incarnation);
+    fn fence(&mut self, instance: RankInstance) {
+        self.gate.fence(instance);
         self.fences.begin(instance, self.routers.len());
         self.tell_routers(&RouterCommand::Fence(instance));
     }
@@ -623,21 +576,21 @@ impl Job {
     /// A router has fenced; when all have, the home router may let the incarnation in.
     fn fenced(&mut self, router: RouterId, instance: RankInstance, list: Vec<Determinant>) {
         let Some(determinants) = self.fences.confirmed(router, instance, list) else { return };
-        let RankInstance { rank, incarnation } = instance;
+        let rank = instance.rank;
         let position = determinants.iter().map(|d| d.rsn).max().unwrap_or(0);
         let home = self.directory.home(rank) as usize;
         self.routers[home].command(RouterCommand::Recover { instance, determinants });
         let [out, err] = self.ledger.taken(rank);
         let mark = Mark { position, output: out + err };
-        self.tell(Event::Fenced { life: Life { rank, incarnation }, mark });
+        self.tell(Event::Fenced { instance, mark });
     }
 
     fn strike(&mut self, strike: Strike) {
         match strike {
             Strike::KillRank(rank) => {
                 let at = self.machine.rank_states().nth(rank as usize);
-                if let Some((Life { rank, incarnation }, node, _)) = at {
-                    self.send(node, ToAgent::Kill { rank, incarnation });
+                if let Some((instance, node, _)) = at {
+                    self.send(node, ToAgent::Kill(instance));
                 }
             }
             Strike::KillNode(node) => self.children.kill(node),
@@ -703,7 +656,7 @@ impl Job {
     /// Asks for checkpoints of one rank or all; they are answered when they are stored.
     fn checkpoint(&mut self, rank: Option<Rank>, answer: &Sender<String>) -> Result<(), String> {
         let states: Vec<_> = (self.machine.rank_states())
-            .map(|(life, _, state)| (life.rank, state == crate::machine::State::Finished))
+            .map(|(instance, _, state)| (instance.rank, state == crate::machine::State::Finished))
             .collect();
         if let Some(rank) = rank {
             match states.get(rank as usize) {
@@ -724,12 +677,13 @@ impl Job {
 
     fn status(&self) -> Status {
         let stats: Vec<_> = self.routers.iter().map(Router::stats).collect();
-        let rank_status = |(life, node, state): (Life, Node, crate::machine::State)| RankStatus {
-            rank: life.rank,
-            node,
-            incarnation: life.incarnation,
-            state: format!("{state:?}").to_lowercase(),
-        };
+        let rank_status =
+            |(instance, node, state): (RankInstance, Node, crate::machine::State)| RankStatus {
+                rank: instance.rank,
+                node,
+                incarnation: instance.incarnation,
+                state: format!("{state:?}").to_lowercase(),
+            };
         let argv = self.program.argv.iter().map(|a| a.to_string_lossy());
         Status {
             job: self.name.clone(),
@@ -781,9 +735,9 @@ impl Job {
             // Children that end wake us; agents that were given up will not end by themselves.
             match inbound.recv_timeout(left.min(Duration::from_millis(20))) {
                 Ok(Inbound::Agent {
-                    message: FromAgent::Output { rank, incarnation, stream, offset, bytes },
+                    message: FromAgent::Output { instance, stream, offset, bytes },
                     node,
-                }) => self.take_output(node, Life { rank, incarnation }, stream, offset, &bytes),
+                }) => self.take_output(node, instance, stream, offset, &bytes),
                 Ok(Inbound::User { answer, .. }) => {
                     let _ = answer.send(users::error("the job has just ended"));
                 }

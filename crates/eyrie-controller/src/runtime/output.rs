@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How far the output of each rank has been taken, in any of its lives.
+/// How far the output of each rank has been taken, in any of its incarnations.
 #[derive(Debug)]
 pub struct Ledger {
     taken: Vec<[u64; 2]>,
@@ -203,7 +203,7 @@ mod tests {
     fn what_was_shown_is_not_shown_again() {
         let mut l = Ledger::new(2);
         assert_eq!(l.take(1, Stream::Stdout, 0, b"hello "), b"hello ");
-        // The next life writes it again, in other pieces.
+        // The next incarnation writes it again, in other pieces.
         assert_eq!(l.take(1, Stream::Stdout, 0, b"hel"), b"");
         assert_eq!(l.take(1, Stream::Stdout, 3, b"lo world"), b"world");
         assert_eq!(l.take(1, Stream::Stderr, 0, b"x"), b"x");
