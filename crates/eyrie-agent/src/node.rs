@@ -582,11 +582,11 @@ impl Agent {
     }
 
     /// The rank stands still: fix the position of its streams, let it go, take the image.
-    fn stands_still(&mut self, instance: RankInstance, image: ImageId, clock: u64, position: u64) {
+    fn stands_still(&mut self, instance: RankInstance, image: ImageId, clock: u64, rsn: u64) {
         self.serve_pmi(instance);
         self.pass_output(instance, true);
         let Some(p) = self.processes.get_mut(&instance) else { return };
-        let meta = p.meta(clock, position);
+        let meta = p.meta(clock, rsn);
         if let (Some(pid), true) = (p.speaker, p.is_asked_for(image)) {
             self.holds.take(instance.rank, image, pid);
         }
@@ -665,9 +665,7 @@ impl Agent {
                 }
                 self.connection.report(instance, RankReport::ProviderLoaded);
             }
-            FromRank::Still { image, clock, position } => {
-                self.stands_still(instance, image, clock, position)
-            }
+            FromRank::Still { image, clock, rsn } => self.stands_still(instance, image, clock, rsn),
             FromRank::Captured { image, child_pid: _, pause_ns } => {
                 self.connection.report(
                     instance,

@@ -179,11 +179,11 @@ impl Process {
     }
 
     /// What an image of this moment must be accompanied by.
-    pub fn meta(&self, clock: u64, position: u64) -> ImageMeta {
+    pub fn meta(&self, clock: u64, rsn: u64) -> ImageMeta {
         ImageMeta {
             incarnation: self.instance.incarnation,
             clock,
-            position,
+            rsn,
             stream_offsets: [
                 self.stdin.as_ref().map_or(0, Input::consumed),
                 self.stdout.offset(),

@@ -63,9 +63,9 @@ pub struct StartRank {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ImageMeta {
     pub incarnation: Incarnation,
-    /// The provider's clock and the last message position at the capture.
+    /// The provider's clock at the capture, and the receive sequence number of the last message.
     pub clock: u64,
-    pub position: u64,
+    pub rsn: u64,
     /// Bytes of (stdin, stdout, stderr) that the rank had behind it.
     pub stream_offsets: [u64; 3],
     /// PMI barriers the rank had passed.

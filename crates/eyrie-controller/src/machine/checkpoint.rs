@@ -1,8 +1,10 @@
 //! Checkpoints: asked for when due, counted when whole and stored and all files they need were
-//! found, and what the log may forget then.
+//! found, and where the log may be truncated then.
 
+use super::io::{Command, Image};
 use super::rank::Capture;
-use super::{Command, Image, Machine};
+use super::reactor::Machine;
+use super::state::RankStateName;
 use crate::record::Record;
 use eyrie_wire::{ImageId, Rank, RankInstance};
 use std::time::Duration;
@@ -22,12 +24,12 @@ const RETRY_UNPROTECTED: Duration = Duration::from_secs(2);
 impl Machine {
     pub(super) fn capture_due(&mut self) {
         let now = self.now;
-        let busy = self.ranks.iter().any(|r| r.capture.is_some());
+        let busy = self.ranks.iter().any(|r| r.capture().is_some());
         for rank in self.schedule.due(now, busy) {
             let mode = self.config.checkpoint_mode;
             let r = &mut self.ranks[rank as usize];
             if !r.can_be_captured() {
-                if r.state == super::State::Finished {
+                if r.is(RankStateName::Finished) {
                     self.schedule.asked(rank, now);
                 } else {
                     self.schedule.retry(rank, now + RETRY);
@@ -37,8 +39,14 @@ impl Machine {
             let image = r.next_image;
             r.next_image += 1;
             let until = now + BEGIN_TIMEOUT;
-            r.capture =
-                Some(Capture { image, asked: now, until, pause: None, begun: false, stored: None });
+            r.begin_capture(Capture {
+                image,
+                asked: now,
+                until,
+                pause: None,
+                begun: false,
+                stored: None,
+            });
             let (instance, node) = (r.instance(), r.node);
             self.schedule.asked(rank, now);
             self.commands.push(Command::Capture { node, instance, image, mode });
@@ -48,7 +56,7 @@ impl Machine {
 
     /// The capture of this image by this incarnation, when it is under way.
     fn capture_of(&mut self, instance: RankInstance, image: ImageId) -> Option<&mut Capture> {
-        self.current(instance)?.capture.as_mut().filter(|c| c.image == image)
+        self.current(instance)?.capture_mut().filter(|c| c.image == image)
     }
 
     pub(super) fn image_begun(&mut self, instance: RankInstance, image: ImageId) {
@@ -57,7 +65,7 @@ impl Machine {
         if !capture.begun {
             capture.begun = true;
             capture.until = now + STORE_TIMEOUT;
-            self.strike_checkpoint(instance.rank);
+            self.faults_in_checkpoint(instance.rank);
         }
     }
 
@@ -76,10 +84,10 @@ impl Machine {
     ) {
         let Some(capture) = self.capture_of(instance, image).copied() else { return };
         if capture.stored.is_some() {
-            self.commands.push(Command::ForgetImage { rank: instance.rank, image });
+            self.commands.push(Command::DiscardImage { rank: instance.rank, image });
         }
         let r = &mut self.ranks[instance.rank as usize];
-        r.capture = None;
+        r.end_capture();
         let unprotected = r.unprotected.is_some();
         self.schedule.ended(instance.rank, self.now, None);
         if unprotected {
@@ -93,7 +101,7 @@ impl Machine {
         let now = self.now;
         let late: Vec<(RankInstance, ImageId, bool)> = (self.ranks.iter())
             .filter_map(|r| {
-                let c = r.capture.filter(|c| c.until <= now)?;
+                let c = r.capture().filter(|c| c.until <= now)?;
                 Some((r.instance(), c.image, c.begun))
             })
             .collect();
@@ -110,9 +118,9 @@ impl Machine {
     pub(super) fn image_stored(&mut self, instance: RankInstance, image: Image) {
         match self.capture_of(instance, image.image) {
             Some(capture) => capture.stored = Some(image),
-            None => {
-                self.commands.push(Command::ForgetImage { rank: instance.rank, image: image.image })
-            }
+            None => self
+                .commands
+                .push(Command::DiscardImage { rank: instance.rank, image: image.image }),
         }
     }
 
@@ -132,10 +140,26 @@ impl Machine {
     pub(super) fn image_wanted(&mut self, instance: RankInstance, cause: String) {
         let now = self.now;
         let Some(r) = self.current(instance) else { return };
-        if r.capture.is_none() && !r.images.is_empty() {
+        if r.capture().is_none() && !r.images.is_empty() {
             self.schedule.want(instance.rank, now);
             self.record(Record::CheckpointWanted { rank: instance.rank, cause });
         }
+    }
+
+    /// The agent has found all files of a stored image. Does it count? Output from before it that is
+    /// still on the way would be lost if the node died now, and the image would not write it again.
+    pub(super) fn image_checked(
+        &mut self,
+        instance: RankInstance,
+        image: ImageId,
+        output: [u64; 2],
+    ) {
+        let taken = self.output.taken(instance.rank);
+        if taken[0] < output[0] || taken[1] < output[1] {
+            let cause = "output from before the image has not arrived yet".to_string();
+            return self.capture_failed(instance, image, cause, true);
+        }
+        self.image_usable(instance, image);
     }
 
     /// A stored image counts from now on.
@@ -145,7 +169,7 @@ impl Machine {
         let now = self.now;
         let rank = instance.rank;
         let r = &mut self.ranks[rank as usize];
-        r.capture = None;
+        r.end_capture();
         r.unusable = 0;
         r.images_taken += 1;
         let healed = r.unprotected.is_some_and(|since| since <= capture.asked);
@@ -155,7 +179,7 @@ impl Machine {
         }
         let kept = if healed { 0 } else { 1 };
         let needless = r.images.len().saturating_sub(kept);
-        let forget: Vec<ImageId> = r.images.drain(..needless).map(|i| i.image).collect();
+        let needless: Vec<ImageId> = r.images.drain(..needless).map(|i| i.image).collect();
         r.images.push(image);
         // The log must still reach back to the older image, for the case that the newer is damaged.
         let older = (r.images.len() == 2).then(|| r.images[0]);
@@ -175,18 +199,19 @@ impl Machine {
             self.record(Record::Protected { rank });
         }
         // Only now is it known why they are needless.
-        self.commands.extend(forget.into_iter().map(|image| Command::ForgetImage { rank, image }));
-        if let Some(Image { clock, position, stdin, .. }) = needed {
-            self.ranks[rank as usize].discarded = true;
-            self.commands.push(Command::Discard { rank, clock, position });
+        self.commands
+            .extend(needless.into_iter().map(|image| Command::DiscardImage { rank, image }));
+        if let Some(Image { clock, rsn, stdin, .. }) = needed {
+            self.ranks[rank as usize].truncated = true;
+            self.commands.push(Command::Truncate { rank, clock, rsn });
             if rank == 0 {
-                self.commands.push(Command::ForgetStdin(stdin));
+                self.commands.push(Command::TruncateStdin(stdin));
             }
         }
     }
 
     /// Ranks with a checkpoint under way.
     pub fn capturing(&self) -> impl Iterator<Item = Rank> + '_ {
-        self.ranks.iter().filter(|r| r.capture.is_some()).map(|r| r.rank)
+        self.ranks.iter().filter(|r| r.capture().is_some()).map(|r| r.rank)
     }
 }

@@ -38,14 +38,11 @@ impl Crashes {
         images: u64,
         from: Option<ImageId>,
     ) -> Option<Again> {
-        if mark.position > self.best.position
-            || mark.output > self.best.output
-            || images > self.images
-        {
+        if mark.rsn > self.best.rsn || mark.output > self.best.output || images > self.images {
             self.own.clear();
             self.outside = 0;
         }
-        self.best.position = self.best.position.max(mark.position);
+        self.best.rsn = self.best.rsn.max(mark.rsn);
         self.best.output = self.best.output.max(mark.output);
         self.images = self.images.max(images);
         if is_own_fault(signal?) {
@@ -85,8 +82,8 @@ impl Again {
 mod tests {
     use super::*;
 
-    fn mark(position: u64, output: u64) -> Mark {
-        Mark { position, output }
+    fn mark(rsn: u64, output: u64) -> Mark {
+        Mark { rsn, output }
     }
 
     fn again(count: u32, incarnations: usize) -> Again {

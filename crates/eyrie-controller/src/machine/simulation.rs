@@ -1,14 +1,20 @@
 //! Simulated clusters under random failures: the machine is driven through whole jobs, without a process or a socket,
 //! and what it must never do is checked after each of its commands. A failing schedule is named by its seed.
 
+use super::journal::{self, Entry};
 use super::schedule::{Interval, Order};
+use super::timeouts::FENCE_TIMEOUT;
 use super::*;
-use crate::inject::{Injection, Strike};
-use eyrie_wire::control::{RankReport, StartFault};
-use eyrie_wire::{ImageId, Incarnation, Node};
+use crate::inject::{Fault, Injection};
+use crate::record::Record;
+use eyrie_transport::RouterId;
+use eyrie_wire::control::{CheckpointMode, Ending, RankReport, StartFault};
+use eyrie_wire::{ImageId, Incarnation};
+use eyrie_wire::{Node, Rank, RankInstance};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::time::Duration;
 
 /// Random schedules in one run of the tests; EYRIE_SCHEDULES asks for another number.
 const SCHEDULES: u64 = 10_000;
@@ -76,14 +82,21 @@ struct SimRank {
     damaged: BTreeSet<ImageId>,
     /// Images that counted, in order; at most two.
     counted: Vec<(ImageId, u64)>,
-    discarded_to: Option<u64>,
+    truncated_to: Option<u64>,
     unprotected: bool,
     capture: Option<(RankInstance, ImageId)>,
+    /// Routers that have confirmed the newest fence.
+    confirmed: BTreeSet<RouterId>,
     /// The incarnation that is being restored from an image.
     restoring: Option<Incarnation>,
 }
 
 struct Cluster {
+    /// Written when it is asked for, with the commands that the machine gave.
+    journal: Option<(journal::Writer<Vec<u8>>, Vec<Command>)>,
+    routers: u32,
+    /// A router that does not answer any more, and since when somebody waits for it.
+    hung: Option<(RouterId, Option<Duration>)>,
     random: SmallRng,
     now: Duration,
     queue: BinaryHeap<Due>,
@@ -101,7 +114,7 @@ fn ms(ms: u64) -> Duration {
 }
 
 impl Cluster {
-    fn new(seed: u64) -> Cluster {
+    fn new(seed: u64, journaled: bool) -> Cluster {
         let mut random = SmallRng::seed_from_u64(seed);
         let nodes = random.gen_range(1..5);
         let spares = random.gen_range(0..3);
@@ -119,25 +132,32 @@ impl Cluster {
                 .to_vec(),
             _ => Vec::new(),
         };
-        let machine = Machine::new(Config {
+        let routers = random.gen_range(1..4);
+        let hung = random.gen_bool(0.02).then(|| (random.gen_range(0..routers), None));
+        let config = Config {
             job: "simulated".into(),
             ranks,
             nodes,
             spares,
-            routers: 1,
+            routers,
             checkpoint_every: interval,
             checkpoint_order: orders[random.gen_range(0..3)],
             checkpoint_mode: CheckpointMode::Async,
             heartbeat_timeout: ms(2000),
             injections,
-        });
+        };
+        let machine = Machine::new(config.clone());
         let node = |_| SimNode {
             health: Health::Up,
             refused: false,
             held: Vec::new(),
             processes: BTreeMap::new(),
         };
+        let writer = |config| journal::Writer::begin(Vec::new(), config).unwrap();
         Cluster {
+            journal: journaled.then(|| (writer(&config), Vec::new())),
+            routers,
+            hung,
             now: Duration::ZERO,
             queue: BinaryHeap::new(),
             made: 0,
@@ -161,7 +181,7 @@ impl Cluster {
     }
 
     /// The job from its start to its end; panics when an invariant breaks.
-    fn run(mut self) -> (Option<i32>, u64) {
+    fn run(&mut self) -> (Option<i32>, u64) {
         for node in 0..self.nodes.len() as Node {
             self.after(0..500, Happening::FromNode(node, Event::AgentUp(node)));
         }
@@ -194,7 +214,7 @@ impl Cluster {
         (self.ended, self.recovered)
     }
 
-    fn states(&self) -> Vec<(RankInstance, Node, State)> {
+    fn states(&self) -> Vec<(RankInstance, Node, RankStateName)> {
         self.machine.rank_states().collect()
     }
 
@@ -207,8 +227,17 @@ impl Cluster {
     fn happen(&mut self, happening: Happening) {
         match happening {
             Happening::Told(event) => {
-                if let Event::Unprotected { rank, .. } = &event {
-                    self.ranks[*rank as usize].unprotected = true;
+                match &event {
+                    Event::Unprotected { rank, .. } => {
+                        self.ranks[*rank as usize].unprotected = true;
+                    }
+                    Event::Fenced { router, instance, .. } => {
+                        let r = &mut self.ranks[instance.rank as usize];
+                        if r.fenced == instance.incarnation {
+                            r.confirmed.insert(*router);
+                        }
+                    }
+                    _ => {}
                 }
                 self.tell(event);
             }
@@ -337,7 +366,14 @@ impl Cluster {
             // Whatever concerns a incarnation may be heard of again when the incarnation is long over.
             self.after(1..3000, Happening::Told(event.clone()));
         }
-        for command in self.machine.handle(self.now, event) {
+        if let Some((journal, _)) = &mut self.journal {
+            journal.write(&Entry { at: self.now, event: event.clone() }).unwrap();
+        }
+        let commands = self.machine.handle(self.now, event);
+        if let Some((_, given)) = &mut self.journal {
+            given.extend(commands.iter().cloned());
+        }
+        for command in commands {
             assert!(self.ended.is_none(), "a command after the end: {command:?}");
             self.obey(command);
         }
@@ -345,7 +381,7 @@ impl Cluster {
 
     /// What the machine should make of a stored image whose files were found.
     fn count_image(&mut self, instance: RankInstance, image: ImageId) {
-        let finished = self.machine.ranks[instance.rank as usize].state == State::Finished;
+        let finished = self.machine.ranks[instance.rank as usize].is(RankStateName::Finished);
         let r = &mut self.ranks[instance.rank as usize];
         if r.capture != Some((instance, image)) || r.fenced != instance.incarnation || finished {
             return;
@@ -409,35 +445,54 @@ impl Cluster {
                 );
                 r.fenced = instance.incarnation;
                 r.capture = None;
-                let event = Event::Fenced { instance, mark: Mark::default() };
-                self.after(0..5, Happening::Told(event));
+                r.confirmed.clear();
+                for router in 0..self.routers {
+                    match &mut self.hung {
+                        Some((hung, since)) if *hung == router => {
+                            since.get_or_insert(self.now);
+                        }
+                        _ => {
+                            let event = Event::Fenced { router, instance, rsn: 0 };
+                            self.after(0..5, Happening::Told(event));
+                        }
+                    }
+                }
             }
-            Command::Discard { rank, position, .. } => {
+            Command::Recover(instance) => {
+                let r = &self.ranks[instance.rank as usize];
+                assert_eq!(instance.incarnation, r.fenced, "an older incarnation is let in");
+                assert_eq!(r.confirmed.len() as u32, self.routers, "not all routers have fenced");
+            }
+            Command::Truncate { rank, rsn: position, .. } => {
                 let r = &mut self.ranks[rank as usize];
                 let oldest = r.counted.first().map(|(_, position)| *position);
                 assert!(
                     oldest.is_some_and(|p| position <= p),
-                    "rank {rank}: discards to {position}, but {:?} may be needed",
+                    "rank {rank}: truncates to {position}, but {:?} may be needed",
                     r.counted
                 );
-                r.discarded_to = Some(position);
+                r.truncated_to = Some(position);
             }
-            Command::ForgetImage { rank, image } => {
+            Command::DiscardImage { rank, image } => {
                 let r = &mut self.ranks[rank as usize];
                 let counts = r.counted.iter().any(|(i, _)| *i == image);
                 assert!(!counts || r.damaged.contains(&image), "a good image is thrown away");
                 r.stored.remove(&image);
                 r.counted.retain(|(i, _)| *i != image);
             }
-            Command::ForgetStdin(_) => {}
-            Command::Strike(Strike::KillRank(rank)) => self.after(0..5, Happening::KillRank(rank)),
-            Command::Strike(strike) => panic!("nobody asked for {strike}"),
+            Command::TruncateStdin(_) | Command::SendStdin { .. } => {}
+            Command::Show { .. } | Command::Answer { .. } => panic!("nobody asked for {command:?}"),
+            Command::Inject(Fault::KillRank(rank)) => self.after(0..5, Happening::KillRank(rank)),
+            Command::Inject(fault) => panic!("nobody asked for {fault}"),
             Command::Record(record) => self.note(&record),
             Command::End { code } => {
                 self.ended = Some(code);
                 let usable = self.nodes.iter().any(|n| !n.refused);
                 assert!(
-                    code == 0 || !usable || self.somebody_has_no_way_back(),
+                    code == 0
+                        || !usable
+                        || self.somebody_has_no_way_back()
+                        || self.a_router_is_late(),
                     "ended with {code} although it could go on: {:?}",
                     self.states()
                 );
@@ -448,9 +503,15 @@ impl Cluster {
     /// Whether a failure was simulated that no system could survive.
     fn somebody_has_no_way_back(&self) -> bool {
         self.machine.rank_states().zip(&self.ranks).any(|((_, _, state), r)| {
-            let no_image = r.counted.is_empty() && r.discarded_to.is_some();
-            state == State::Lost && (r.unprotected || no_image)
+            let no_image = r.counted.is_empty() && r.truncated_to.is_some();
+            state == RankStateName::Lost && (r.unprotected || no_image)
         })
+    }
+
+    /// Whether somebody has waited too long for a router: from the first fence that it did not confirm.
+    fn a_router_is_late(&self) -> bool {
+        let since = self.hung.and_then(|(_, since)| since);
+        since.is_some_and(|since| self.now >= since + FENCE_TIMEOUT)
     }
 
     fn note(&mut self, record: &Record) {
@@ -463,6 +524,11 @@ impl Cluster {
                 r.counted = newest.into_iter().collect();
             }
             Record::Recovered { .. } => self.recovered += 1,
+            Record::JobEnded { cause: Some(cause), .. } if self.a_router_is_late() => {
+                let Some((router, _)) = self.hung else { unreachable!() };
+                let named = format!("router {router} has not answered for 60.0 s");
+                assert!(cause.starts_with(&named), "{cause}");
+            }
             Record::CheckpointFailed { rank, .. } => self.ranks[*rank as usize].capture = None,
             _ => {}
         }
@@ -480,7 +546,7 @@ impl Cluster {
         assert!(r.started.insert(incarnation), "{instance:?} is started twice");
         assert!(!r.unprotected, "the log of rank {rank} has a hole");
         match image {
-            None => assert_eq!(r.discarded_to, None, "the log does not reach back to the start"),
+            None => assert_eq!(r.truncated_to, None, "the log does not reach back to the start"),
             Some(image) => {
                 assert!(r.counted.iter().any(|(i, _)| *i == image), "image {image} does not count");
                 assert!(r.stored.contains_key(&image), "the store has no image {image}");
@@ -532,8 +598,8 @@ impl Cluster {
         let r = &mut self.ranks[instance.rank as usize];
         assert_eq!(r.capture, None, "two checkpoints of one rank at a time");
         assert_eq!(instance.incarnation, r.fenced);
-        let state = self.machine.ranks[instance.rank as usize].state;
-        assert!(matches!(state, State::Running | State::Replaying), "{state:?}");
+        let state = self.machine.ranks[instance.rank as usize].state.name();
+        assert!(matches!(state, RankStateName::Running | RankStateName::Replaying), "{state:?}");
         r.capture = Some((instance, image));
         match self.random.gen_range(0..10) {
             // Nobody ever answers.
@@ -571,7 +637,8 @@ impl Cluster {
                 if damaged {
                     r.damaged.insert(image);
                 }
-                let stored = Image { image, clock: position, position, stdin: 0, bytes: 1 << 20 };
+                let stored =
+                    Image { image, clock: position, rsn: position, stdin: 0, bytes: 1 << 20 };
                 let event = Event::ImageStored { instance, image: stored };
                 self.after(20..800, Happening::Told(event));
                 // The agent hears of it after the controller, looks for the files, and may die over
@@ -607,18 +674,48 @@ fn jobs_survive_random_failures() {
     let schedules = schedules.unwrap_or(SCHEDULES);
     let first = std::env::var("EYRIE_SEED").ok().and_then(|n| n.parse().ok()).unwrap_or(0);
     println!("seeds {first} to {}", first + schedules - 1);
-    let (mut done, mut given_up, mut recoveries) = (0, 0, 0);
+    let (mut done, mut ended, mut recoveries) = (0, 0, 0);
     for seed in first..first + schedules {
-        let run = std::panic::catch_unwind(|| Cluster::new(seed).run());
+        let run = std::panic::catch_unwind(|| Cluster::new(seed, false).run());
         let Ok((code, recovered)) = run else {
             panic!("schedule {seed} failed: EYRIE_SEED={seed} EYRIE_SCHEDULES=1 repeats it");
         };
         recoveries += recovered;
         match code {
             Some(0) => done += 1,
-            _ => given_up += 1,
+            _ => ended += 1,
         }
     }
-    println!("{done} jobs done, {given_up} given up for good reason, {recoveries} recoveries");
+    println!("{done} jobs done, {ended} ended for good reason, {recoveries} recoveries");
     assert!(schedules < 1000 || (done > schedules * 3 / 4 && recoveries > schedules));
+}
+
+#[test]
+fn a_journal_gives_the_same_commands() {
+    for seed in 0..300 {
+        let mut cluster = Cluster::new(seed, true);
+        cluster.run();
+        let (journal, given) = cluster.journal.take().unwrap();
+        let again = journal::replay(&journal.into_inner()[..]).unwrap();
+        assert_eq!(given, again, "schedule {seed}");
+        for command in given {
+            let text = serde_json::to_string(&command).unwrap();
+            let read: Command = serde_json::from_str(&text).unwrap();
+            assert_eq!(serde_json::to_string(&read).unwrap(), text, "schedule {seed}");
+        }
+    }
+}
+
+#[test]
+fn a_router_that_never_answers_ends_the_job_with_its_name() {
+    let mut late = 0;
+    for seed in 0..2_000 {
+        let mut cluster = Cluster::new(seed, false);
+        let (code, _) = cluster.run();
+        if cluster.a_router_is_late() {
+            assert_eq!(code, Some(1), "schedule {seed}");
+            late += 1;
+        }
+    }
+    assert!(late > 10, "{late} jobs had a router that did not answer");
 }

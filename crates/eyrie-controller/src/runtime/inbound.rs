@@ -1,7 +1,6 @@
 //! What reaches the controller's main thread from the threads around it.
 
 use super::agents::Link;
-use super::output::OutputFailed;
 use crate::machine::Image;
 use crossbeam_channel::Sender;
 use eyrie_wire::control::FromAgent;
@@ -20,7 +19,7 @@ pub enum Inbound {
     AgentGone {
         node: Node,
     },
-    /// An agent that was given up wants to come back; it was refused.
+    /// An agent that was declared dead wants to come back; it was refused.
     AgentWoke {
         node: Node,
     },
@@ -45,7 +44,7 @@ pub enum Inbound {
         answer: Sender<String>,
     },
     /// What the ranks write cannot be passed on any more.
-    OutputFailed(OutputFailed),
+    OutputFailed,
     Signal(i32),
     Note(String),
 }

@@ -100,7 +100,7 @@ impl Stdin {
     }
 
     /// No incarnation of the rank will read before `offset` any more.
-    pub fn forget(&self, offset: u64) {
+    pub fn truncate(&self, offset: u64) {
         use rustix::fs::{fallocate, FallocateFlags};
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         // A file system that cannot do it keeps the space, no more.
