@@ -1,5 +1,5 @@
-//! Brings a rank's process to life: descriptors at fixed numbers, an environment and an address space that
-//! are the same in every life of the rank, death with the agent. Must be called from the agent's main thread,
+//! Starts a rank's process: descriptors at fixed numbers, an environment and an address space that
+//! are the same in every incarnation of the rank, death with the agent. Must be called from the agent's main thread,
 //! whose end is what PR_SET_PDEATHSIG watches.
 
 use crate::guards;
@@ -60,7 +60,7 @@ pub struct Launched {
     pub complaint: Option<OwnedFd>,
 }
 
-/// How to come to life.
+/// What a process is started from.
 pub enum From {
     /// The program from its beginning.
     Program,
@@ -104,7 +104,7 @@ pub fn launch(
 
     let page = Page::create(secret)?;
     let directory = sealed_file(c"eyrie-directory", &start.directory)?;
-    let welcome = ToRank::Welcome { incarnation: start.incarnation };
+    let welcome = ToRank::Welcome { incarnation: start.instance.incarnation };
     tell(&channel, welcome, &[page.as_fd(), directory.as_fd()])?;
 
     let (stdin, their_stdin) = if start.stdin {
@@ -144,7 +144,7 @@ pub fn launch(
     // SAFETY: the closure only makes system calls and allocates nothing.
     unsafe { command.pre_exec(move || prepare(agent_pid, &moves, &open_files)) };
     let child = match (&from, random_key(start)) {
-        (From::Program, Some(key)) => spawn_with_guards(&mut command, key, start.rank),
+        (From::Program, Some(key)) => spawn_with_guards(&mut command, key, start.instance.rank),
         _ => command.spawn(),
     };
     let child =
@@ -210,10 +210,10 @@ fn program(start: &StartRank) -> Command {
 fn rank_environment(start: &StartRank) -> [(&'static str, std::ffi::OsString); 6] {
     [
         ("PMI_FD", agent::PMI_FD.to_string().into()),
-        ("PMI_RANK", start.rank.to_string().into()),
+        ("PMI_RANK", start.instance.rank.to_string().into()),
         ("PMI_SIZE", start.size.to_string().into()),
         (agent::ENV_AGENT_FD, agent::AGENT_FD.to_string().into()),
-        (agent::ENV_RANK, start.rank.to_string().into()),
+        (agent::ENV_RANK, start.instance.rank.to_string().into()),
         (agent::ENV_SIZE, start.size.to_string().into()),
     ]
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// How often each rank is checkpointed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Interval {
     Off,
     Every(Duration),
@@ -167,7 +167,7 @@ impl Schedule {
                 (_, None, _) => None,
                 // Its timer runs again from the end of this one; should that never come, from here.
                 (_, Some(i), Order::SelfTimed) => Some(now + i),
-                // The beat is kept, but missed beats are not made up for.
+                // The rhythm is kept, but what was missed is not made up for.
                 (Some(d), Some(i), _) if d + i > now => Some(d + i),
                 (_, Some(i), _) => Some(now + i),
             };

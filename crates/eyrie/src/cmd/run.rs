@@ -3,7 +3,7 @@
 use clap::{Args, ValueEnum};
 use eyrie_controller::inject::{parse_duration, Injection};
 use eyrie_controller::machine::schedule::{Interval, Order};
-use eyrie_controller::record::Weight;
+use eyrie_controller::record::LogLevel;
 use eyrie_controller::runtime::{self, JobOptions};
 use eyrie_wire::control::CheckpointMode;
 use std::ffi::OsString;
@@ -75,7 +75,7 @@ pub struct RunArgs {
     /// then the ranks are held back [default: half of what is free where the job has its directory, for all routers]
     #[arg(long, value_parser = parse_bytes, value_name = "BYTES", hide_short_help = true)]
     log_disk: Option<u64>,
-    /// A node that does not answer for so long is given up, and its ranks are restarted elsewhere
+    /// A node that does not answer for so long is declared dead, and its ranks are restarted elsewhere
     #[arg(long, default_value = "2s", value_parser = parse_duration, value_name = "TIME", hide_short_help = true)]
     heartbeat_timeout: Duration,
     /// Tell more: checkpoints, starts, connections
@@ -189,9 +189,9 @@ pub fn run(args: RunArgs) -> anyhow::Result<i32> {
         log_disk: args.log_disk,
         heartbeat_timeout: args.heartbeat_timeout,
         show: match (args.verbose, args.quiet) {
-            (true, _) => Weight::Detail,
-            (_, true) => Weight::Error,
-            _ => Weight::Normal,
+            (true, _) => LogLevel::Detail,
+            (_, true) => LogLevel::Error,
+            _ => LogLevel::Normal,
         },
         argv: args.program,
     })
