@@ -311,7 +311,7 @@ impl Loop {
         let alive = match conn.read() {
             Ok(alive) => self.understand(id) && alive,
             Err(e) => {
-                tracing::debug!(conn = id, error = %e, "a connection broke");
+                tracing::info!(conn = id, error = %e, "a connection broke");
                 false
             }
         };
@@ -374,7 +374,7 @@ impl Loop {
                 if let Some(conn) = self.wires.conns.get_mut(&id) {
                     conn.stage = Stage::Open;
                 }
-                tracing::debug!(conn = id, %instance, ?stream, "connected");
+                tracing::info!(conn = id, %instance, ?stream, "connected");
                 self.protocol.connected(id, instance, stream, &mut self.wires);
             }
             Err(reason) => {

@@ -2,8 +2,10 @@
 
 use clap::{CommandFactory, Parser, Subcommand};
 use std::io::Write;
+use std::path::PathBuf;
 
 mod cmd;
+mod log;
 mod out;
 mod progress;
 
@@ -14,6 +16,12 @@ mod progress;
 #[derive(Parser)]
 #[command(name = "eyrie", version)]
 struct Cli {
+    /// Write what each part of Eyrie does to this file, a line each; as JSON when its name ends in .json
+    ///
+    /// EYRIE_LOG says how much: a level (error, warn, info, debug, trace), or levels by part, like
+    /// `warn,eyrie_router=debug`. Without this option, what EYRIE_LOG asks for goes to standard error.
+    #[arg(long, global = true, value_name = "FILE", hide_short_help = true)]
+    log: Option<PathBuf>,
     #[command(subcommand)]
     command: Command,
 }
@@ -43,6 +51,17 @@ enum Command {
     /// A node of a job; started by `eyrie run`
     #[command(hide = true)]
     Agent(cmd::agent::AgentArgs),
+}
+
+impl Command {
+    /// The role of the process that carries it out.
+    fn role(&self) -> String {
+        match self {
+            Command::Run(_) => "controller".into(),
+            Command::Agent(args) => format!("agent-{}", args.node()),
+            _ => "eyrie".into(),
+        }
+    }
 }
 
 /// Ends with clap's message; of a value that is wrong, with the one line that says why.
@@ -82,8 +101,12 @@ fn die_of_any_panic() {
 
 fn main() {
     die_of_any_panic();
-    let result = match Cli::try_parse().unwrap_or_else(|e| refuse(&e)).command {
-        Command::Run(args) => cmd::run::run(*args),
+    let Cli { log, command } = Cli::try_parse().unwrap_or_else(|e| refuse(&e));
+    if let Err(e) = log::begin(command.role(), log.as_deref()) {
+        end_badly(&e);
+    }
+    let result = match command {
+        Command::Run(args) => cmd::run::run(*args, log),
         Command::Status(args) => cmd::status::run(&args),
         Command::Clean(args) => cmd::clean::run(&args),
         Command::Inject(args) => cmd::inject::run(args),

@@ -95,17 +95,18 @@ pub struct Children {
 }
 
 impl Children {
-    /// Starts the agent of a node. To be called from the thread that incarnations longest: its end is what the agent
-    /// takes for the controller's.
+    /// Starts the agent of a node, which writes what it does to `log`. To be called from the thread
+    /// that lives longest: its end is what the agent takes for the controller's.
     ///
     /// # Errors
     /// When the process cannot be made.
-    pub fn spawn(&mut self, dir: &Path, node: Node) -> std::io::Result<()> {
+    pub fn spawn(&mut self, dir: &Path, node: Node, log: Option<&Path>) -> std::io::Result<()> {
         let mut command = Command::new("/proc/self/exe");
         command
             .arg0("eyrie")
             .args(["agent", "--node", &node.to_string(), "--job-dir"])
             .arg(dir)
+            .args(log.into_iter().flat_map(|file| ["--log".as_ref(), file.as_os_str()]))
             .stdin(Stdio::null())
             .stdout(Stdio::null());
         // SAFETY: only system calls, no allocation.

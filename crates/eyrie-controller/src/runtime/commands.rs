@@ -10,6 +10,17 @@ use eyrie_wire::{ImageId, Node, RankInstance};
 
 impl Job {
     pub fn obey(&mut self, command: Command) {
+        match &command {
+            Command::Start { .. }
+            | Command::Kill { .. }
+            | Command::Disconnect(_)
+            | Command::Fence(_)
+            | Command::Recover(_)
+            | Command::Inject(_)
+            | Command::End { .. } => tracing::info!(?command),
+            Command::Heartbeat { .. } => tracing::trace!(?command),
+            _ => tracing::debug!(?command),
+        }
         match command {
             Command::Start { node, instance, image } => self.start(node, instance, image),
             Command::Kill { node, instance } => self.send(node, &ToAgent::Kill(instance)),

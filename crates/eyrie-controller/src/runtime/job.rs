@@ -114,6 +114,10 @@ impl Job {
 
     /// Hands an event to the machine and does what it says.
     pub fn tell(&mut self, event: Event) {
+        match &event {
+            Event::Tick | Event::Heartbeat { .. } => tracing::trace!(?event),
+            _ => tracing::debug!(?event),
+        }
         for command in self.machine.handle(self.now(), event) {
             self.obey(command);
         }

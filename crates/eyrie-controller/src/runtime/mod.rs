@@ -94,7 +94,9 @@ pub fn run(options: JobOptions) -> anyhow::Result<i32> {
     let stdin = Stdin::start(dir.path(), inbound_in)?;
     let mut children = Children::default();
     for node in 0..options.nodes + options.spares {
-        children.spawn(dir.path(), node).context("cannot start an agent")?;
+        children
+            .spawn(dir.path(), node, options.log.as_deref())
+            .context("cannot start an agent")?;
     }
     let machine = Machine::new(Config {
         job: name.clone(),

@@ -30,6 +30,8 @@ pub struct JobOptions {
     pub log_memory: u64,
     /// Bytes of log that each router may write to disk; else half of what is free, for all of them.
     pub log_disk: Option<u64>,
+    /// Where agents write what they do, absolute.
+    pub log: Option<PathBuf>,
     pub heartbeat_timeout: Duration,
     /// The lowest level of events that are shown as lines.
     pub show: LogLevel,

@@ -12,6 +12,12 @@ pub struct AgentArgs {
     job_dir: PathBuf,
 }
 
+impl AgentArgs {
+    pub fn node(&self) -> u32 {
+        self.node
+    }
+}
+
 pub fn run(args: AgentArgs) -> anyhow::Result<i32> {
     let config = eyrie_agent::AgentConfig { dir: args.job_dir, node: args.node };
     eyrie_agent::run(&config)?;

@@ -156,7 +156,8 @@ fn parse_bytes(text: &str) -> Result<u64, String> {
     bytes.ok_or_else(|| "write a size like 64MiB or 2GiB".into())
 }
 
-pub fn run(args: RunArgs) -> anyhow::Result<i32> {
+/// `log`: where agents write what they do.
+pub fn run(args: RunArgs, log: Option<PathBuf>) -> anyhow::Result<i32> {
     runtime::run(JobOptions {
         ranks: args.ranks,
         nodes: args.nodes,
@@ -187,6 +188,7 @@ pub fn run(args: RunArgs) -> anyhow::Result<i32> {
         dir: args.dir,
         log_memory: args.log_memory,
         log_disk: args.log_disk,
+        log: log.map(std::path::absolute).transpose()?,
         heartbeat_timeout: args.heartbeat_timeout,
         show: match (args.verbose, args.quiet) {
             (true, _) => LogLevel::Detail,
