@@ -11,6 +11,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::time::Duration;
 
+/// Most bytes that wait for a controller that does not read before ranks are heard no more.
+const FULL: usize = 8 << 20;
 /// How long a step of a handshake may take.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -60,6 +62,12 @@ impl Connection {
 
     pub fn wants_to_write(&self) -> bool {
         !self.outbox.is_empty()
+    }
+
+    /// Whether so much waits for the controller that nothing more should be taken from the ranks:
+    /// they wait then, as for a pipe that nobody reads.
+    pub fn is_full(&self) -> bool {
+        self.outbox.len() >= FULL
     }
 
     /// Queues a message; [`Connection::flush`] sends it.
@@ -112,5 +120,40 @@ impl Connection {
         }
         self.inbox.drain(..at);
         Ok(messages)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use eyrie_transport::Listener;
+    use std::time::Duration;
+
+    #[test]
+    fn a_controller_that_does_not_read_fills_the_connection_and_one_that_does_empties_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let addr = Addr::Unix(dir.path().join("socket"));
+        let listener = Listener::bind(&addr).unwrap();
+        let ours = Stream::connect(&addr, Duration::from_secs(10)).unwrap();
+        let mut controller = listener.accept().unwrap();
+        let mut connection = Connection::new(ours).unwrap();
+        let instance = RankInstance { rank: 0, incarnation: 1 };
+        let mut sent = 0;
+        while !connection.is_full() {
+            let (key, value) = (format!("key-{sent}"), "v".repeat(1000));
+            connection.report(instance, RankReport::PmiPut { key, value });
+            connection.flush().unwrap();
+            sent += 1;
+            assert!(sent < 100_000, "it is never full");
+        }
+        let reader = std::thread::spawn(move || {
+            (0..sent).for_each(|_| drop(frame::read::<FromAgent>(&mut controller).unwrap()));
+        });
+        while connection.wants_to_write() {
+            connection.flush().unwrap();
+            std::thread::yield_now();
+        }
+        reader.join().unwrap();
+        assert!(!connection.is_full());
     }
 }

@@ -1,4 +1,5 @@
-//! Ending every child of this process, those it has adopted included, and making sure that they are gone.
+//! Ending every child of this process, those it has adopted included, and making sure that they are
+//! gone.
 
 use rustix::process::{kill_process, wait, Pid, Signal, WaitOptions};
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -44,11 +45,12 @@ pub enum Death {
     Killed(i32),
     /// By itself.
     Exited,
-    /// It lives, or nothing is known of it any more.
+    /// It runs, or nothing is known of it any more.
     Unknown,
 }
 
-/// How the process `pid`, to which `pidfd` was opened while it lived, has ended; its parent may have collected it.
+/// How the process `pid`, to which `pidfd` was opened while it lived, has ended; its parent may
+/// have collected it.
 pub fn death_of(pid: u32, pidfd: BorrowedFd<'_>) -> Death {
     // The kernel knows by the descriptor once the process is collected, and by /proc until then.
     let status = (collected_status(pidfd))
@@ -71,7 +73,8 @@ fn zombie_status(pid: u32) -> Option<i32> {
     ended.then(|| fields.nth(48)?.parse().ok())?
 }
 
-/// The wait status of a collected process (since Linux 6.15; `None` before, and when it is not collected).
+/// The wait status of a collected process (since Linux 6.15; `None` before, and when it is not
+/// collected).
 fn collected_status(pidfd: BorrowedFd<'_>) -> Option<i32> {
     /// `struct pidfd_info` of linux/pidfd.h in its first version.
     #[repr(C)]
@@ -92,9 +95,9 @@ fn collected_status(pidfd: BorrowedFd<'_>) -> Option<i32> {
     (done == 0 && info.mask & PIDFD_INFO_EXIT != 0).then_some(info.exit_code)
 }
 
-/// Kills all children with SIGKILL (stopped ones die too) and reaps them, again and again, because a dying
-/// child hands its own children to a subreaper. Children cannot be confused with strangers: their numbers
-/// stay taken until they are reaped here.
+/// Kills all children with SIGKILL (stopped ones die too) and reaps them, again and again, because
+/// a dying child hands its own children to a subreaper. Children cannot be confused with strangers:
+/// their numbers stay taken until they are reaped here.
 pub fn kill_all_children(within: Duration) -> Reaped {
     let until = Instant::now() + within;
     loop {

@@ -235,7 +235,7 @@ impl Holds {
     }
 
     /// The rank has ended well.
-    pub fn forget(&mut self, rank: Rank) {
+    pub fn drop_rank(&mut self, rank: Rank) {
         self.ranks.remove(&rank);
         self.asked.retain(|(r, _), _| *r != rank);
     }
@@ -312,7 +312,7 @@ mod tests {
         drop(file);
         std::fs::remove_file(dir.path().join("file")).unwrap();
         assert!(!holds.displaced(0, 3).is_empty());
-        holds.forget(0);
+        holds.drop_rank(0);
         assert!(holds.is_empty());
     }
 

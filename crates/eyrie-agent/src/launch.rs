@@ -1,10 +1,10 @@
 //! Starts a rank's process: descriptors at fixed numbers, an environment and an address space that
-//! are the same in every incarnation of the rank, death with the agent. Must be called from the agent's main thread,
-//! whose end is what PR_SET_PDEATHSIG watches.
+//! are the same in every incarnation of the rank, death with the agent. Must be called from the
+//! agent's main thread, whose end is what PR_SET_PDEATHSIG watches.
 
+use crate::channel::tell;
 use crate::guards;
 use crate::page::{sealed_file, Page};
-use crate::process::tell;
 use crate::streams::{Input, Output};
 use anyhow::Context;
 use eyrie_wire::agent::{self, ToRank};
@@ -21,8 +21,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
-/// Our copies of what a rank inherits lie from here on, so that moving them to their fixed numbers never
-/// overwrites another.
+/// Our copies of what a rank inherits lie from here on, so that moving them to their fixed numbers
+/// never overwrites another.
 const BEYOND_FIXED: RawFd = 400;
 
 /// Holds the fixed numbers in the agent itself, so that nothing of its own ever gets one of them.
@@ -56,8 +56,8 @@ pub struct Launched {
     pub stdout: Output,
     pub stderr: Output,
     pub stdin: Option<Input>,
-    /// Where the restorer says why it failed.
-    pub complaint: Option<OwnedFd>,
+    /// The restorer's standard error: where it says why it failed.
+    pub restorer_stderr: Option<OwnedFd>,
 }
 
 /// What a process is started from.
@@ -115,7 +115,7 @@ pub fn launch(
     } else {
         (None, File::open("/dev/null")?.into())
     };
-    let mut complaint = None;
+    let mut restorer_stderr = None;
     let mut moves = Vec::new();
     let mut command = match &from {
         From::Program => {
@@ -131,7 +131,7 @@ pub fn launch(
         From::Image { stream, held } => {
             let (said, say) = pipe_with(PipeFlags::CLOEXEC)?;
             nonblocking(&said)?;
-            complaint = Some(said);
+            restorer_stderr = Some(said);
             let held: Vec<_> = held.iter().map(|fd| fd.as_fd()).collect();
             let slots = [&their_stdin, &their_stdout, &their_stderr, &their_channel, &their_pmi]
                 .map(|fd| Some(fd.as_fd()));
@@ -157,7 +157,7 @@ pub fn launch(
         stdout: Output::new(stdout, meta.stream_offsets[1]),
         stderr: Output::new(stderr, meta.stream_offsets[2]),
         stdin,
-        complaint,
+        restorer_stderr,
     })
 }
 

@@ -1,6 +1,6 @@
 //! What a job leaves when everything of it is killed: its directory, and the segments of its ranks
 //! in /dev/shm. Never takes a directory for one that is not marked as a job's of this user, nor
-//! that of a job that lives or is just starting.
+//! that of a job that runs or is just starting.
 
 use crate::shared;
 use rustix::fs::{flock, FlockOperation, OFlags};
@@ -9,7 +9,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// The file in a job's directory that its controller holds locked while it lives.
+/// The file in a job's directory that its controller holds locked while it runs.
 pub const LOCK: &str = "lock";
 /// What the lock file begins with: nobody else's directory has such a file.
 const MARK: &str = "eyrie job\n";
@@ -27,7 +27,7 @@ pub fn mark(mut lock: &File, kvsname: &str, ranks: u32) -> io::Result<()> {
     lock.write_all(format!("{MARK}kvsname {kvsname}\nranks {ranks}\n").as_bytes())
 }
 
-/// What a job that lives no more has left.
+/// What a dead job has left.
 #[derive(Debug)]
 pub struct Leftovers {
     dir: PathBuf,
@@ -170,7 +170,8 @@ mod tests {
         (dir, lock)
     }
 
-    /// A child that another test has just forked holds our locks, too, until it executes its program.
+    /// A child that another test has just forked holds our locks, too, until it executes its
+    /// program.
     fn found(dir: &Path) -> Leftovers {
         let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
         loop {
@@ -190,7 +191,7 @@ mod tests {
         // It has not yet said whose it is: it is just starting, or somebody else's.
         assert!(find(&dir).is_none());
         mark(&lock, &kvsname, 2).unwrap();
-        assert!(find(&dir).is_none(), "it lives");
+        assert!(find(&dir).is_none(), "it runs");
         drop(lock);
         let segment = shared::predicted_segment(&kvsname, 1);
         fs::write(&segment, vec![1; 10_000]).unwrap();

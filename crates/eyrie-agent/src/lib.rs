@@ -1,17 +1,26 @@
-//! A node of a job: starts ranks (PMI), watches them, passes their output on, takes and restores their images.
-//! One process with one loop; it decides nothing, the controller does. No rank outlives its agent.
+//! A node of a job: starts ranks (PMI), watches them, passes their output on, takes and restores
+//! their images. One process with one loop; it decides nothing, the controller does. No rank
+//! outlives its agent.
 
+mod capture;
+mod channel;
 mod connection;
+mod ending;
 mod family;
 mod files;
 mod guards;
+mod hear;
 mod launch;
 pub mod leftovers;
 mod node;
 mod page;
+mod passing;
 mod pmi;
 mod process;
+mod refusal;
+mod requests;
 mod shared;
+mod start;
 mod streams;
 mod transfer;
 
@@ -30,7 +39,8 @@ pub struct AgentConfig {
     pub node: Node,
 }
 
-/// Runs a node until the controller ends it or is gone. On return no rank of this node lives.
+/// Runs a node until the controller ends it or is gone. On return no process of a rank is left
+/// on this node.
 ///
 /// # Errors
 /// When the agent cannot start: no secret, no controller, refused.

@@ -1,47 +1,34 @@
-//! The agent's loop: one thread waits for the controller, the ranks, signals and finished transfers, and
-//! handles each in turn.
+//! The agent's loop: one thread waits for the controller, the ranks, signals and finished
+//! transfers, and handles each in turn.
 
 use crate::connection::{connect, read_secret, Connection};
-use crate::family::{children, kill_all_children, Death};
-use crate::files::{raise_limit, Holds, WATCH_EVERY};
-use crate::launch::{launch, reserve_fixed_numbers, From};
+use crate::family::kill_all_children;
+use crate::files::{raise_limit, Holds};
+use crate::launch::reserve_fixed_numbers;
 use crate::leftovers;
-use crate::pmi::{Effect, Kvs};
-use crate::process::{kill_group, Capture, CapturePhase, Process, Restore};
-use crate::{shared, transfer, AgentConfig};
-use eyrie_wire::agent::{capture_signal, FromRank, ToRank, MAX_MESSAGE};
+use crate::pmi::Kvs;
+use crate::process::{CapturePhase, Process};
+use crate::{shared, AgentConfig};
 use eyrie_wire::auth::Secret;
-use eyrie_wire::control::{
-    CheckpointMode, Claim, Ending, FromAgent, ImageMeta, RankReport, StartFault, StartRank, Stream,
-    ToAgent,
-};
+use eyrie_wire::control::{Claim, FromAgent, ImageMeta, StartFault, StartRank, Stream, ToAgent};
 use eyrie_wire::{ImageId, RankInstance};
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
-use rustix::net::RecvFlags;
-use rustix::pipe::{pipe_with, PipeFlags};
-use rustix::process::{waitid, waitpid, Pid, Signal, WaitId, WaitIdOptions, WaitOptions};
+use rustix::process::{Pid, Signal};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::io::Read;
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::mpsc::{channel, Receiver, Sender};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long a rank has to come to the end of a call of its MPI library, where an image is best
-/// taken: in between a program may have closed a file that it is about to rename.
-const CALL_GRACE: Duration = Duration::from_millis(20);
-/// How long a rank may take to stand still for a capture.
-const CAPTURE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Wanted size of the pipe that an image goes through, in bytes; the kernel may allow less.
-const IMAGE_PIPE: usize = 1 << 20;
 /// How long killed ranks may take to be gone.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What a transfer thread reports.
-enum Done {
+pub enum Done {
     Opened {
         start: Box<StartRank>,
         since: Instant,
@@ -60,19 +47,6 @@ enum Done {
     },
 }
 
-/// Why a rank is not captured.
-struct Refusal {
-    reason: String,
-    /// It may well succeed the next time, and nothing need be done.
-    passing: bool,
-}
-
-impl Refusal {
-    fn lasting(reason: impl std::fmt::Display) -> Refusal {
-        Refusal { reason: reason.to_string(), passing: false }
-    }
-}
-
 /// Why the loop ended.
 enum End {
     /// The controller said so, or a signal did.
@@ -81,24 +55,24 @@ enum End {
     Disconnected,
 }
 
-struct Agent {
-    dir: PathBuf,
-    secret: Secret,
-    connection: Connection,
-    processes: BTreeMap<RankInstance, Process>,
+pub struct Agent {
+    pub dir: PathBuf,
+    pub secret: Secret,
+    pub connection: Connection,
+    pub processes: BTreeMap<RankInstance, Process>,
     /// Ranks to be killed as soon as they are started.
-    killed: BTreeSet<RankInstance>,
-    kvs: Kvs,
+    pub killed: BTreeSet<RankInstance>,
+    pub kvs: Kvs,
     /// PMI barriers that the job has passed.
-    barriers: u32,
+    pub barriers: u32,
     /// Files that images need, and when their names are looked at next.
-    holds: Holds,
-    watch_at: Instant,
+    pub holds: Holds,
+    pub watch_at: Instant,
     /// The limit of open files that ranks get.
-    open_files: libc::rlimit,
-    done: (Sender<Done>, Receiver<Done>),
+    pub open_files: libc::rlimit,
+    pub done: (Sender<Done>, Receiver<Done>),
     /// Written to by transfer threads, so that the loop looks at `done`.
-    waker: Arc<UnixStream>,
+    pub waker: Arc<UnixStream>,
 }
 
 /// What a descriptor in the poll set belongs to.
@@ -168,8 +142,8 @@ pub fn run(config: &AgentConfig) -> anyhow::Result<()> {
     kill_all_children(KILL_TIMEOUT);
     shared::remove(&left);
     if let End::Disconnected = end {
-        // Perhaps this node was given up while it was frozen: the controller is to know that it
-        // woke up.
+        // Perhaps this node was declared dead while it was frozen: the controller is to know that
+        // it woke up.
         let _ = connect(&config.dir, &secret, &claim);
     }
     // The controller's death is a signal, or a connection that ends: nobody but us clears its
@@ -190,8 +164,8 @@ fn addresses_vary(e: &std::io::Error) -> String {
     )
 }
 
-/// Switches address randomization off for this process and all that it starts: a restarted rank must find everything at the
-/// addresses of its first life.
+/// Switches address randomization off for this process and all that it starts: a restarted rank
+/// must find everything at the addresses of its first incarnation.
 fn fix_addresses() -> std::io::Result<()> {
     // SAFETY: concerns only programs executed later.
     match unsafe { libc::personality(libc::ADDR_NO_RANDOMIZE as libc::c_ulong) } {
@@ -258,20 +232,24 @@ impl Agent {
                 tokens.push(token);
                 fds.push(PollFd::from_borrowed_fd(fd, flags));
             };
-            if let Some(fd) = &p.channel {
-                add(Token::Channel(*instance), fd.as_fd(), PollFlags::IN);
+            if let Some(fd) = p.stdin.as_ref().and_then(|i| i.wanted()) {
+                add(Token::Input(*instance), fd, PollFlags::OUT);
             }
             if let Some(fd) = &p.watch {
                 add(Token::Speaker(*instance), fd.as_fd(), PollFlags::IN);
+            }
+            // What ranks say becomes messages to the controller: it must have taken the last ones.
+            if self.connection.is_full() {
+                continue;
+            }
+            if let Some(fd) = &p.channel {
+                add(Token::Channel(*instance), fd.as_fd(), PollFlags::IN);
             }
             if let Some(fd) = &p.pmi {
                 add(Token::Pmi(*instance), fd.as_fd(), PollFlags::IN);
             }
             for fd in [p.stdout.wanted(), p.stderr.wanted()].into_iter().flatten() {
                 add(Token::Output(*instance), fd, PollFlags::IN);
-            }
-            if let Some(fd) = p.stdin.as_ref().and_then(|i| i.wanted()) {
-                add(Token::Input(*instance), fd, PollFlags::OUT);
             }
         }
         let timeout = self.next_deadline().map(|at| {
@@ -355,569 +333,9 @@ impl Agent {
             }
         }
     }
-
-    // Starting and restoring.
-
-    fn start(&mut self, start: Box<StartRank>) {
-        shared::remove(&start.leftovers);
-        let Some(image) = start.image else {
-            return self.launch(start, ImageMeta::default(), None);
-        };
-        let (dir, secret) = (self.dir.clone(), self.secret.clone());
-        let since = Instant::now();
-        self.in_background(move || {
-            let result = transfer::open(&dir, &secret, start.instance.rank, image);
-            Done::Opened { start, since, result }
-        });
-    }
-
-    /// Starts the process; from an image when its stream is given.
-    fn launch(
-        &mut self,
-        start: Box<StartRank>,
-        meta: ImageMeta,
-        image: Option<(eyrie_transport::Stream, Instant)>,
-    ) {
-        let instance = start.instance;
-        if self.killed.remove(&instance) {
-            let reason = "killed before it was started".to_string();
-            return self.start_failed(instance, reason, StartFault::Killed(libc::SIGKILL));
-        }
-        let launched = match image {
-            None => {
-                let launched = launch(&start, &meta, From::Program, &self.secret, self.open_files);
-                launched.map(|l| (l, None))
-            }
-            Some((stream, since)) => self.launch_image(&start, &meta, stream, since),
-        };
-        match launched {
-            Ok((launched, restore)) => {
-                let mut process = Process::new(&start, launched, &meta);
-                process.restore = restore;
-                let segment = shared::predicted_segment(&start.kvsname, start.instance.rank);
-                if process.shared.insert(segment.clone()) {
-                    self.connection
-                        .send(&FromAgent::Shared { rank: start.instance.rank, path: segment });
-                }
-                if process.restore.is_none() {
-                    self.connection.report(
-                        instance,
-                        RankReport::Started { fetched: Duration::ZERO, restored: Duration::ZERO },
-                    );
-                }
-                if let Some(input) = &process.stdin {
-                    self.connection
-                        .report(instance, RankReport::StdinWanted { offset: input.wanted_from() });
-                }
-                self.processes.insert(instance, process);
-            }
-            Err(e) => self.start_failed(instance, format!("{e:#}"), StartFault::Attempt),
-        }
-    }
-
-    fn launch_image(
-        &mut self,
-        start: &StartRank,
-        meta: &ImageMeta,
-        stream: eyrie_transport::Stream,
-        since: Instant,
-    ) -> anyhow::Result<(crate::launch::Launched, Option<Restore>)> {
-        let (image_out, image_in) = image_pipe()?;
-        let image = start.image.unwrap_or_default();
-        let held = self.holds.displaced(start.instance.rank, image);
-        let from = From::Image { stream: image_out, held };
-        let mut launched = launch(start, meta, from, &self.secret, self.open_files)?;
-        let instance = start.instance;
-        self.in_background(move || Done::Fed {
-            instance,
-            result: transfer::feed(stream, image_in),
-        });
-        let complaint = launched.complaint.take();
-        Ok((launched, Some(Restore { image, started: since, fetched: None, complaint })))
-    }
-
-    fn start_failed(&mut self, instance: RankInstance, reason: String, fault: StartFault) {
-        self.connection.report(instance, RankReport::StartFailed { reason, fault });
-    }
-
-    fn in_background(&self, work: impl FnOnce() -> Done + Send + 'static) {
-        let (done, waker) = (self.done.0.clone(), Arc::clone(&self.waker));
-        std::thread::spawn(move || {
-            // Both fail only when the agent ends.
-            let _ = done.send(work());
-            let _ = (&*waker).write_all(&[1]);
-        });
-    }
-
-    fn transferred(&mut self, done: Done) {
-        match done {
-            Done::Opened { start, since, result } => match result {
-                Ok((stream, meta)) => self.launch(start, meta, Some((stream, since))),
-                Err((reason, fault)) => self.start_failed(start.instance, reason, fault),
-            },
-            Done::Fed { instance, result } => {
-                let Some(p) = self.processes.get_mut(&instance) else { return };
-                // A restorer that did not get its whole image ends with a reason.
-                if let (Ok(_), Some(restore)) = (result, &mut p.restore) {
-                    restore.fetched = Some(restore.started.elapsed());
-                }
-            }
-            Done::Uploaded { instance, image, output, result } => {
-                // Whether the rank has refused: it says why before its stream ends, and knows better than the store.
-                self.hear(instance);
-                let Some(p) = self.processes.get_mut(&instance) else { return };
-                if p.capture.as_ref().is_some_and(|c| c.image == image) {
-                    p.capture = None;
-                    match result {
-                        Ok(()) => self.check_image(instance, image, output),
-                        Err(e) => {
-                            self.refuse_capture(instance, image, Refusal::lasting(format!("{e:#}")))
-                        }
-                    }
-                }
-            }
-        }
-    }
-
-    /// An image is stored: it may count when the files that it needs can still be found.
-    fn check_image(&mut self, instance: RankInstance, image: ImageId, output: [u64; 2]) {
-        let message = match self.holds.check(instance.rank, image) {
-            Ok(()) => {
-                self.holds.counts(instance.rank, image);
-                RankReport::ImageUsable { image, output }
-            }
-            Err(reason) => {
-                self.holds.drop_image(instance.rank, image);
-                RankReport::ImageUnusable { image, reason }
-            }
-        };
-        self.connection.report(instance, message);
-    }
-
-    /// Looks whether the names that the newest images have still lead to their files, and asks for
-    /// a new image when one does not: should the node die now, the file might be lost.
-    fn watch_files(&mut self) {
-        let now = Instant::now();
-        if now < self.watch_at {
-            return;
-        }
-        self.watch_at = now + WATCH_EVERY;
-        for (&instance, p) in &self.processes {
-            if p.capture.is_some() || p.ending.is_some() || p.restore.is_some() {
-                continue;
-            }
-            if let Some(path) = self.holds.moved(instance.rank, now) {
-                self.connection.report(
-                    instance,
-                    RankReport::ImageWanted {
-                        reason: format!("{} leads to another file by now", path.display()),
-                    },
-                );
-            }
-        }
-    }
-
-    // Capturing.
-
-    fn capture(
-        &mut self,
-        instance: RankInstance,
-        image: ImageId,
-        mode: CheckpointMode,
-    ) -> Result<(), Refusal> {
-        let not_now = |reason| move || Refusal { reason: String::from(reason), passing: true };
-        let p = self.processes.get_mut(&instance).ok_or_else(not_now("the rank is not here"))?;
-        if p.ending.is_some() {
-            return Err(not_now("the rank has ended")());
-        }
-        if p.capture.is_some() {
-            return Err(not_now("another capture of it is under way")());
-        }
-        let yet = "the rank has not come through the provider yet";
-        p.speaker.ok_or_else(not_now(yet))?;
-        let (stream, theirs) = image_pipe().map_err(Refusal::lasting)?;
-        let sync = mode == CheckpointMode::Sync;
-        p.tell(ToRank::Capture { image, sync }, &[theirs.as_fd()]).map_err(Refusal::lasting)?;
-        ask_for_image(p).map_err(Refusal::lasting)?;
-        let now = Instant::now();
-        let (again, until) = (Some(now + CALL_GRACE), now + CAPTURE_TIMEOUT);
-        p.capture = Some(Capture { image, phase: CapturePhase::Asked { stream, again, until } });
-        Ok(())
-    }
-
-    fn refuse_capture(&mut self, instance: RankInstance, image: ImageId, refusal: Refusal) {
-        self.holds.drop_image(instance.rank, image);
-        let Refusal { reason, passing } = refusal;
-        let refused = RankReport::CaptureFailed { image, reason, passing };
-        self.connection.report(instance, refused);
-    }
-
-    /// Asks ranks for the second time that compute on, and gives those up that never stand still.
-    fn watch_captures(&mut self) {
-        let now = Instant::now();
-        for p in self.processes.values_mut() {
-            if let Some(Capture { phase: CapturePhase::Asked { again, .. }, .. }) = &mut p.capture {
-                if again.is_some_and(|at| at <= now) {
-                    *again = None;
-                    // It may just have ended.
-                    let _ = ask_for_image(p);
-                }
-            }
-        }
-        let late: Vec<(RankInstance, ImageId)> = (self.processes.iter())
-            .filter_map(|(instance, p)| match p.capture.as_ref()? {
-                Capture { image, phase: CapturePhase::Asked { until, .. } } if *until <= now => {
-                    Some((*instance, *image))
-                }
-                _ => None,
-            })
-            .collect();
-        for (instance, image) in late {
-            if let Some(p) = self.processes.get_mut(&instance) {
-                p.capture = None;
-            }
-            let reason = format!("it did not stand still within {CAPTURE_TIMEOUT:?}");
-            self.refuse_capture(instance, image, Refusal::lasting(reason));
-        }
-    }
-
-    /// The rank stands still: fix the position of its streams, let it go, take the image.
-    fn stands_still(&mut self, instance: RankInstance, image: ImageId, clock: u64, rsn: u64) {
-        self.serve_pmi(instance);
-        self.pass_output(instance, true);
-        let Some(p) = self.processes.get_mut(&instance) else { return };
-        let meta = p.meta(clock, rsn);
-        if let (Some(pid), true) = (p.speaker, p.is_asked_for(image)) {
-            self.holds.take(instance.rank, image, pid);
-        }
-        if p.awaits_pmi() {
-            // A restored process would wait for an answer that only this one gets.
-            p.capture = None;
-            let reason = "it waits for PMI, as in MPI_Init and MPI_Finalize".into();
-            self.refuse_capture(instance, image, Refusal { reason, passing: true });
-        }
-        let Some(p) = self.processes.get_mut(&instance) else { return };
-        // Also to one that was given up: it finds nobody at the other end of the pipe, and goes on.
-        if p.tell(ToRank::Go, &[]).is_err() {
-            p.kill();
-        }
-        match p.capture.take() {
-            Some(Capture { image: asked, phase: CapturePhase::Asked { stream, .. } })
-                if asked == image =>
-            {
-                p.capture = Some(Capture { image, phase: CapturePhase::Uploading });
-                let (dir, secret) = (self.dir.clone(), self.secret.clone());
-                let output = [meta.stream_offsets[1], meta.stream_offsets[2]];
-                self.in_background(move || {
-                    let id = (instance, image);
-                    let result = transfer::upload(&dir, &secret, id, &meta, stream);
-                    Done::Uploaded { instance, image, output, result }
-                });
-            }
-            other => p.capture = other,
-        }
-    }
-
-    // Hearing ranks.
-
-    fn hear(&mut self, instance: RankInstance) {
-        loop {
-            let Some(p) = self.processes.get_mut(&instance) else { return };
-            let Some(channel) = &p.channel else { return };
-            let mut bytes = [0u8; MAX_MESSAGE];
-            let len = match rustix::net::recv(channel, &mut bytes[..], RecvFlags::DONTWAIT) {
-                Ok((0, _)) | Err(rustix::io::Errno::CONNRESET) => {
-                    p.channel = None;
-                    return;
-                }
-                Ok((n, _)) => n.min(MAX_MESSAGE),
-                Err(_) => return,
-            };
-            // What does not decode is dropped: the rank waits with a bound for what it asked.
-            if let Some(message) = FromRank::decode(&bytes[..len]) {
-                self.heard(instance, message);
-            }
-        }
-    }
-
-    fn heard(&mut self, instance: RankInstance, message: FromRank<'_>) {
-        let Some(p) = self.processes.get_mut(&instance) else { return };
-        match message {
-            FromRank::Loaded { pid } => {
-                p.spoken_by(pid);
-                let restored = p.restore.is_some();
-                if !restored && !self.admit(instance, pid) {
-                    return;
-                }
-                let Some(p) = self.processes.get_mut(&instance) else { return };
-                if let Some(restore) = p.restore.take() {
-                    self.holds.take(instance.rank, restore.image, pid);
-                    self.holds.counts(instance.rank, restore.image);
-                    for line in restore.said() {
-                        self.connection.send(&FromAgent::Note {
-                            text: format!("rank {}: {line}", instance.rank),
-                        });
-                    }
-                    let all = restore.started.elapsed();
-                    let fetched = restore.fetched.unwrap_or(all);
-                    self.connection
-                        .report(instance, RankReport::Started { fetched, restored: all - fetched });
-                }
-                self.connection.report(instance, RankReport::ProviderLoaded);
-            }
-            FromRank::Still { image, clock, rsn } => self.stands_still(instance, image, clock, rsn),
-            FromRank::Captured { image, child_pid: _, pause_ns } => {
-                self.connection.report(
-                    instance,
-                    RankReport::Captured { image, pause: Duration::from_nanos(pause_ns) },
-                );
-            }
-            FromRank::Refused { image, reason } => {
-                let Some(capture) = p.capture.as_ref().filter(|c| c.image == image) else { return };
-                // A rank whose reader has left does not know why: the transfer is about to say it.
-                let broken = std::io::Error::from_raw_os_error(libc::EPIPE).to_string();
-                let uploading = matches!(capture.phase, CapturePhase::Uploading);
-                if !(uploading && reason.contains(&broken)) {
-                    p.capture = None;
-                    self.refuse_capture(instance, image, Refusal::lasting(reason));
-                }
-            }
-            FromRank::Fatal { reason } => {
-                let reason = reason.to_string();
-                self.connection.report(instance, RankReport::Fatal { reason });
-            }
-        }
-    }
-
-    /// Lets a rank that has loaded the provider go on in its start, if it has asked by PMI which rank of how many it is. An MPI
-    /// library that did not would compute alone.
-    fn admit(&mut self, instance: RankInstance, pid: u32) -> bool {
-        // It asked before it loaded the provider, but over another socket.
-        self.serve_pmi(instance);
-        let Some(p) = self.processes.get_mut(&instance) else { return false };
-        if p.session.spoke() {
-            // A rank that is gone is found out by its end.
-            return p.tell(ToRank::Admitted, &[]).is_ok();
-        }
-        let library = shared::mpi_library(pid).unwrap_or_default();
-        self.connection.report(instance, RankReport::Alone { library });
-        false
-    }
-
-    fn serve_pmi(&mut self, instance: RankInstance) {
-        let mut bytes = [0; 4096];
-        let Some(p) = self.processes.get_mut(&instance) else { return };
-        let Some(fd) = &p.pmi else { return };
-        match rustix::io::read(fd, &mut bytes) {
-            Ok(0) => p.pmi = None,
-            Ok(n) => {
-                if let Err(reason) = p.session.receive(&bytes[..n]) {
-                    p.pmi = None;
-                    self.connection.report(instance, RankReport::Fatal { reason });
-                }
-            }
-            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
-            Err(_) => p.pmi = None,
-        }
-        while let Some(p) = self.processes.get_mut(&instance) {
-            let Some((reply, effect)) = p.session.next(&self.kvs) else { break };
-            self.note_segments(instance);
-            self.reply(instance, &reply);
-            self.pmi_effect(instance, effect);
-        }
-    }
-
-    fn reply(&mut self, instance: RankInstance, reply: &str) {
-        let Some(p) = self.processes.get_mut(&instance) else { return };
-        // A reply fits a socket's buffer, because the rank asks one thing at a time.
-        let sent = p
-            .pmi
-            .as_ref()
-            .map(|fd| rustix::net::send(fd, reply.as_bytes(), rustix::net::SendFlags::NOSIGNAL));
-        if matches!(sent, Some(Err(_))) {
-            p.pmi = None;
-        }
-    }
-
-    fn pmi_effect(&mut self, instance: RankInstance, effect: Effect) {
-        match effect {
-            Effect::None => {}
-            Effect::Put { key, value } => {
-                self.kvs.insert(key.clone(), value.clone());
-                self.connection.report(instance, RankReport::PmiPut { key, value });
-            }
-            Effect::Barrier(barrier) => {
-                if self.came_through_us(instance) {
-                    self.connection.report(instance, RankReport::PmiBarrier { barrier });
-                    self.release(instance);
-                }
-            }
-            Effect::Finalized => {
-                if self.came_through_us(instance) {
-                    self.connection.report(instance, RankReport::PmiFinalized);
-                }
-            }
-            Effect::Abort { code } => {
-                // What it said before is to be seen before the job ends.
-                self.pass_output(instance, true);
-                self.connection.report(instance, RankReport::PmiAbort { code });
-            }
-            Effect::Refused(what) => {
-                self.connection
-                    .send(&FromAgent::Note { text: format!("rank {}: {what}", instance.rank) });
-            }
-        }
-    }
-
-    fn release(&mut self, instance: RankInstance) {
-        let Some(p) = self.processes.get_mut(&instance) else { return };
-        if let Some(reply) = p.session.release(self.barriers) {
-            self.reply(instance, &reply);
-        }
-    }
-
-    /// Whether the rank's MPI library uses our provider. It has told so before its first barrier, or it never
-    /// will: then the controller is told what library that is.
-    fn came_through_us(&mut self, instance: RankInstance) -> bool {
-        self.hear(instance);
-        let Some(p) = self.processes.get(&instance) else { return false };
-        if p.speaker.is_some() {
-            return true;
-        }
-        let library = shared::mpi_library(self.pmi_peer(p)).unwrap_or_default();
-        self.connection.report(instance, RankReport::NotOurs { library });
-        false
-    }
-
-    /// The process that speaks PMI: the rank's, or a child of it when that is a wrapper script.
-    fn pmi_peer(&self, p: &Process) -> u32 {
-        if shared::mpi_library(p.pid).is_some() {
-            return p.pid;
-        }
-        crate::family::descendants(p.pid)
-            .into_iter()
-            .find(|pid| shared::mpi_library(*pid).is_some())
-            .unwrap_or(p.pid)
-    }
-
-    /// Looks for the rank's segments in /dev/shm, until one is known.
-    fn note_segments(&mut self, instance: RankInstance) {
-        let Some(p) = self.processes.get_mut(&instance) else { return };
-        let Some(pid) = p.speaker else { return };
-        for path in shared::segments(pid) {
-            if p.shared.insert(path.clone()) {
-                self.connection.send(&FromAgent::Shared { rank: instance.rank, path });
-            }
-        }
-    }
-
-    // Streams.
-
-    fn pass_output(&mut self, instance: RankInstance, beyond_window: bool) {
-        let Some(p) = self.processes.get_mut(&instance) else { return };
-        let dead = p.ending.is_some();
-        for (stream, output) in [(Stream::Stdout, &mut p.stdout), (Stream::Stderr, &mut p.stderr)] {
-            for (offset, bytes) in output.take(beyond_window, dead) {
-                self.connection.send(&FromAgent::Output { instance, stream, offset, bytes });
-            }
-        }
-    }
-
-    fn pass_input(&mut self, instance: RankInstance) {
-        let Some(input) = self.processes.get_mut(&instance).and_then(|p| p.stdin.as_mut()) else {
-            return;
-        };
-        if input.push() {
-            let offset = input.wanted_from();
-            self.connection.report(instance, RankReport::StdinWanted { offset });
-        }
-    }
-
-    // Endings.
-
-    /// Finds out which children have ended.
-    fn reap(&mut self) {
-        for pid in children() {
-            let peek = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-            if !matches!(waitid(WaitId::Pid(pid), peek), Ok(Some(_))) {
-                continue;
-            }
-            let number = pid.as_raw_nonzero().get() as u32;
-            let ended = self.processes.values_mut().find(|p| p.pid == number);
-            if ended.is_some() {
-                // What the rank started dies with it. Its number is still taken, so that nobody else is hit.
-                kill_group(number);
-            }
-            let Ok(Some((_, status))) = waitpid(Some(pid), WaitOptions::NOHANG) else { continue };
-            if let Some(p) = ended {
-                p.ending = Some(p.ending_of(match status.terminating_signal() {
-                    Some(signal) => Ending::Signal(signal),
-                    None => Ending::Code(status.exit_status().unwrap_or(0)),
-                }));
-                let instance = p.instance;
-                self.hear(instance);
-                self.serve_pmi(instance);
-                self.pass_output(instance, false);
-            }
-        }
-    }
-
-    /// The process behind a wrapper has ended. When a signal has killed it, the wrapper, which would take that for the end
-    /// of the program, goes with it.
-    fn speaker_ended(&mut self, instance: RankInstance) {
-        self.hear(instance);
-        self.serve_pmi(instance);
-        let Some(p) = self.processes.get_mut(&instance) else { return };
-        p.learn_death();
-        p.watch = None;
-        if matches!(p.death, Death::Killed(_)) {
-            p.kill();
-        }
-    }
-
-    /// Reports the ranks that have ended and whose output has all been passed on.
-    fn report_ended(&mut self) {
-        let ended: Vec<RankInstance> = (self.processes.values())
-            .filter(|p| p.ending.is_some() && p.stdout.is_drained() && p.stderr.is_drained())
-            .map(|p| p.instance)
-            .collect();
-        for instance in ended {
-            let Some(p) = self.processes.remove(&instance) else { continue };
-            let Some(ending) = p.ending else { continue };
-            shared::remove(&p.shared);
-            if let Some(restore) = &p.restore {
-                let (reason, fault) = restore.failure(ending);
-                self.start_failed(instance, reason, fault);
-                continue;
-            }
-            if matches!(ending, Ending::Code(_)) {
-                self.holds.forget(instance.rank);
-            }
-            let spoke_pmi = p.session.spoke() || p.session.barriers_passed() > 0;
-            self.connection.report(instance, RankReport::Exited { ending, spoke_pmi });
-        }
-    }
-}
-
-/// Sends the signal that asks for an image: the first time the rank takes it at the end of its next
-/// call of the MPI library, the second time at once.
-fn ask_for_image(p: &Process) -> Result<(), rustix::io::Errno> {
-    let speaker =
-        p.speaker.and_then(|pid| Pid::from_raw(pid as i32)).ok_or(rustix::io::Errno::SRCH)?;
-    // SAFETY: the signal is a valid real-time signal number, used by nothing else in the rank.
-    let signal = unsafe { Signal::from_raw_unchecked(capture_signal()) };
-    rustix::process::kill_process(speaker, signal)
 }
 
 fn drain(stream: &mut UnixStream) {
     let mut bytes = [0; 64];
     while matches!(stream.read(&mut bytes), Ok(n) if n == bytes.len()) {}
-}
-
-/// A pipe for an image: the reading and the writing end.
-fn image_pipe() -> std::io::Result<(OwnedFd, OwnedFd)> {
-    let (out, into) = pipe_with(PipeFlags::CLOEXEC)?;
-    // A smaller pipe is slower, not wrong.
-    let _ = rustix::pipe::fcntl_setpipe_size(&into, IMAGE_PIPE);
-    Ok((out, into))
 }

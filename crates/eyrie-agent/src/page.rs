@@ -1,5 +1,6 @@
-//! What the agent makes for each incarnation of a rank and hands over with the welcome: the page that it
-//! shares with the rank, and files that nobody can change. Nothing of it is ever part of an image.
+//! What the agent makes for each incarnation of a rank and hands over with the welcome: the page
+//! that it shares with the rank, and files that nobody can change. Nothing of it is ever part of an
+//! image.
 
 use eyrie_wire::auth::Secret;
 use eyrie_wire::page::{RankPage, Record, PAGE_BYTES};
@@ -43,8 +44,8 @@ impl Page {
         Ok(page)
     }
 
-    /// What the rank did last, oldest first, with the time of each in nanoseconds of the monotonic clock. A
-    /// record that is being written may be half of an older one.
+    /// What the rank did last, oldest first, with the time of each in nanoseconds of the monotonic
+    /// clock. A record that is being written may be half of an older one.
     pub fn records(&self) -> Vec<(u64, Record)> {
         let (tsc, monotonic_ns) = moment();
         // SAFETY: mapped while `self` lives; the rank writes to it, and any bytes are records.

@@ -1,5 +1,5 @@
-//! The PMI-1 server's side of one rank: lines in, replies out, as MPICH's simple PMI speaks it. Pure: it
-//! reads and writes no socket, and a rank's nonsense must never harm more than this rank.
+//! The PMI-1 server's side of one rank: lines in, replies out, as MPICH's simple PMI speaks it.
+//! Pure: it reads and writes no socket, and a rank's nonsense must never harm more than this rank.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,8 @@ pub enum Effect {
     Abort {
         code: i32,
     },
-    /// What it asked for is not to be had; the user hears of it, because the program may not say what MPI says.
+    /// What it asked for is not to be had; the user hears of it, because the program may not say
+    /// what MPI says.
     Refused(&'static str),
 }
 

@@ -1,20 +1,19 @@
-//! One incarnation of a rank on this node: its process, its descriptors, and how far a capture or a restore of it is.
+//! One incarnation of a rank on this node: its process, its descriptors, and how far a capture or a
+//! restore of it is.
 
+use crate::channel::tell;
 use crate::family::{death_of, Death};
 use crate::launch::Launched;
 use crate::page::Page;
 use crate::pmi::Session;
 use crate::streams::{Input, Output};
 use eyrie_image::format::exit;
-use eyrie_wire::agent::{ToRank, MAX_MESSAGE};
+use eyrie_wire::agent::ToRank;
 use eyrie_wire::control::{Ending, ImageMeta, StartFault, StartRank};
 use eyrie_wire::{ImageId, RankInstance};
 use rustix::io::Errno;
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use rustix::process::{pidfd_open, Pid, PidfdFlags};
 use std::collections::BTreeSet;
-use std::io::IoSlice;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -41,7 +40,7 @@ pub struct Restore {
     pub started: Instant,
     pub fetched: Option<Duration>,
     /// Where the restorer says why it failed.
-    pub complaint: Option<OwnedFd>,
+    pub stderr: Option<OwnedFd>,
 }
 
 impl Restore {
@@ -50,7 +49,7 @@ impl Restore {
         let mut all = Vec::new();
         let mut bytes = [0; 4096];
         // Nothing waits for more: what is there was said before whatever is known of the restore.
-        while let Some(fd) = &self.complaint {
+        while let Some(fd) = &self.stderr {
             match rustix::io::read(fd, &mut bytes) {
                 Ok(n) if n > 0 => all.extend_from_slice(&bytes[..n]),
                 Err(Errno::INTR) => {}
@@ -126,7 +125,8 @@ impl Process {
         }
     }
 
-    /// Whether the rank is in the middle of a PMI request: it waits, or has not read the answer yet.
+    /// Whether the rank is in the middle of a PMI request: it waits, or has not read the answer
+    /// yet.
     pub fn awaits_pmi(&self) -> bool {
         let mut unread: libc::c_int = 0;
         if let Some(fd) = &self.pmi {
@@ -161,8 +161,8 @@ impl Process {
         }
     }
 
-    /// How the rank ended, when its process ended like this: a wrapper tells of the signal that killed the
-    /// process behind it by its exit code.
+    /// How the rank ended, when its process ended like this: a wrapper tells of the signal that
+    /// killed the process behind it by its exit code.
     pub fn ending_of(&mut self, ending: Ending) -> Ending {
         self.learn_death();
         let wrapped = self.speaker.is_some_and(|speaker| speaker != self.pid);
@@ -172,7 +172,8 @@ impl Process {
             // As a shell says it, and as Python's sys.exit does with subprocess's return code.
             (Ending::Code(code @ 129..=192), _) if guess => Ending::Signal(code - 128),
             (Ending::Code(code @ 193..=255), _) if guess => Ending::Signal(256 - code),
-            // Nothing has come through the provider yet: nobody but a wrapper ends with the codes of SIGKILL.
+            // Nothing has come through the provider yet: nobody but a wrapper ends with the codes
+            // of SIGKILL.
             (Ending::Code(137 | 247), _) if self.speaker.is_none() => Ending::Signal(libc::SIGKILL),
             _ => ending,
         }
@@ -208,23 +209,6 @@ impl Process {
             kill_group(self.pid);
         }
     }
-}
-
-/// Sends a message over a rank's channel, with the descriptors that go along, at most two.
-///
-/// # Errors
-/// When the other end does not take it at once.
-pub fn tell(channel: &OwnedFd, message: ToRank, fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
-    let mut bytes = [0; MAX_MESSAGE];
-    let len = message.encode(&mut bytes);
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
-    let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    if !fds.is_empty() {
-        ancillary.push(SendAncillaryMessage::ScmRights(fds));
-    }
-    let parts = [IoSlice::new(&bytes[..len])];
-    rustix::net::sendmsg(channel, &parts, &mut ancillary, SendFlags::NOSIGNAL)?;
-    Ok(())
 }
 
 /// Kills a process group with SIGKILL.

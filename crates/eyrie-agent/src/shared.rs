@@ -1,5 +1,6 @@
-//! What a rank's memory map tells: the segments in /dev/shm that its MPI library made (a killed process
-//! leaves them behind, and the next one refuses to start over them), and which MPI library it is.
+//! What a rank's memory map tells: the segments in /dev/shm that its MPI library made (a killed
+//! process leaves them behind, and the next one refuses to start over them), and which MPI library
+//! it is.
 
 use std::path::Path;
 
@@ -8,8 +9,8 @@ fn is_segment(path: &str) -> bool {
     path.strip_prefix("/dev/shm/mpich_shm_").is_some_and(|rest| !rest.contains('/'))
 }
 
-/// The segment that MPICH 5 makes for a rank: named by the FNV-1a hash of the PMI key value space. A rank that dies
-/// before anybody looked at its map is cleaned up after by this.
+/// The segment that MPICH 5 makes for a rank: named by the FNV-1a hash of the PMI key value space.
+/// A rank that dies before anybody looked at its map is cleaned up after by this.
 pub fn predicted_segment(kvsname: &str, rank: u32) -> String {
     let hash =
         kvsname.bytes().fold(0x811c_9dc5_u32, |h, b| (h ^ u32::from(b)).wrapping_mul(0x0100_0193));

@@ -1,12 +1,12 @@
-//! The standard streams of a rank, seen from the agent: how far each has come, and how much more may be
-//! taken before the controller has shown what it got.
+//! The standard streams of a rank, seen from the agent: how far each has come, and how much more
+//! may be taken before the controller has shown what it got.
 
 use rustix::io::{read, write, Errno};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Most bytes of one stream that may be on the way to the controller. A reader of the job's output that stops
-/// reading stops the rank at its next write, as a pipe would.
+/// Most bytes of one stream that may be on the way to the controller. A reader of the job's output
+/// that stops reading stops the rank at its next write, as a pipe would.
 const WINDOW: u64 = 256 * 1024;
 /// Most bytes of one message.
 const PIECE: usize = 64 * 1024;
@@ -47,9 +47,9 @@ impl Output {
         self.shown = self.shown.max(offset.min(self.read));
     }
 
-    /// Reads what is there within the window (all that is there with `beyond_window`), as pieces with their
-    /// offsets. When nothing is left and the rank is dead, the stream is closed: somebody else who holds it
-    /// would keep it open forever.
+    /// Reads what is there within the window (all that is there with `beyond_window`), as pieces
+    /// with their offsets. When nothing is left and the rank is dead, the stream is closed:
+    /// somebody else who holds it would keep it open forever.
     pub fn take(&mut self, beyond_window: bool, dead: bool) -> Vec<(u64, Vec<u8>)> {
         let mut pieces = Vec::new();
         while let Some(fd) = &self.fd {
@@ -112,7 +112,8 @@ impl Input {
         self.fd.as_ref().map(AsFd::as_fd)
     }
 
-    /// Takes a piece from the controller; another offset than the wanted one is not for this life of the rank.
+    /// Takes a piece from the controller; another offset than the wanted one is not for this
+    /// incarnation of the rank.
     pub fn receive(&mut self, offset: u64, bytes: &[u8], eof: bool) {
         if offset == self.wanted_from() && !self.eof {
             self.pending.extend(bytes);

@@ -1,5 +1,5 @@
-//! Image streams between this node and the store, each on a thread and a connection of its own: the control
-//! connection must never wait for an image.
+//! Image streams between this node and the store, each on a thread and a connection of its own: the
+//! control connection must never wait for an image.
 
 use crate::connection::connect;
 use eyrie_transport::{frame, Stream};
@@ -13,7 +13,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Duration;
 
-/// How long either end of a stream may be silent.
+/// How long either end of a stream may send nothing.
 const STALL: Duration = Duration::from_secs(60);
 
 /// Hands the image that arrives at `from` to the store; returns when it is stored.

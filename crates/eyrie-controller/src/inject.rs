@@ -1,4 +1,4 @@
-//! Failures made on purpose: what strikes whom and when, and how users write it.
+//! Failures made on purpose: what hits whom and when, and how users write it.
 
 use eyrie_wire::{Node, Rank};
 use serde::{Deserialize, Serialize};
@@ -20,7 +20,7 @@ pub enum Fault {
     DropConnection(Rank),
 }
 
-/// When it strikes.
+/// When it happens.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum When {
     /// This long after the job's start, or after the order when the job runs already.
@@ -140,7 +140,7 @@ impl fmt::Display for Fault {
 }
 
 impl Injection {
-    /// Whether the job has what is to be struck.
+    /// Whether the job has what is to be hit.
     ///
     /// # Errors
     /// Names what is missing.

@@ -1,5 +1,5 @@
-//! The controller of a job: the state machine that decides, and the runtime that stands around it with
-//! sockets, timers and processes.
+//! The controller of a job: the state machine that decides, and the runtime that stands around it
+//! with sockets, timers and processes.
 
 pub mod inject;
 pub mod machine;

@@ -1,5 +1,5 @@
-//! The events of a job as users see them: one JSON object each in the event stream (docs/events.md is its
-//! schema), and one line for people. Nothing here decides anything.
+//! The events of a job as users see them: one JSON object each in the event stream (docs/events.md
+//! is its schema), and one line for people. Nothing here decides anything.
 
 use crate::machine::place::Choice;
 use eyrie_wire::{ImageId, Incarnation, Node, Rank, RankInstance};
@@ -28,7 +28,8 @@ mod seconds {
 /// Seconds that each phase of one recovery took.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Phases {
-    /// From the last sign of incarnation to knowing of the death: known for lost nodes only, else 0.
+    /// From the last sign of incarnation to knowing of the death: known for lost nodes only, else
+    /// 0.
     #[serde(with = "seconds")]
     pub detected: Duration,
     /// Fencing older incarnations, gathering determinants, choosing a node.
@@ -343,7 +344,8 @@ impl Record {
             }
             Record::Refused { rank, incarnation, cause } => {
                 let who = rank.map_or("somebody".into(), |r| format!("rank {r}, incarnation {incarnation}"));
-                // An older incarnation at the door is what recovery is made for; a stranger is not.
+                // Older incarnations that are refused are what recovery is made for; a stranger is
+                // not.
                 let level = if rank.is_some() { Detail } else { Normal };
                 (level, format!("{who} was refused: {cause}"))
             }

@@ -1,5 +1,6 @@
-//! What a store holds, in memory: images, where each chunk lies, how often it is used, and what of the packs
-//! is dead. Decisions only, no I/O. A place in a pack must never be given up while anything refers to it.
+//! What a store holds, in memory: images, where each chunk lies, how often it is used, and what of
+//! the packs is dead. Decisions only, no I/O. A place in a pack must never be given up while
+//! anything refers to it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::File;
@@ -112,8 +113,8 @@ impl Catalog {
         self.packs.get_mut(&pack)
     }
 
-    /// Packs whose chunks a new image stores again, so that they run empty: those mostly dead, and the
-    /// smallest when there are too many.
+    /// Packs whose chunks a new image stores again, so that they run empty: those mostly dead, and
+    /// the smallest when there are too many.
     pub fn packs_to_empty(&self) -> HashSet<u64> {
         let done = || self.packs.iter().filter(|(_, pack)| pack.writer.is_none());
         let sparse = done().filter(|(_, pack)| pack.live * SPARSE < pack.len);
@@ -139,8 +140,8 @@ impl Catalog {
         Some(ChunkRef { key: *key, place, stored_len: extent.stored_len })
     }
 
-    /// Enters a chunk just written, with one reference. When another receive was faster, its chunk is
-    /// referred to and returned instead, and the place given stays free.
+    /// Enters a chunk just written, with one reference. When another receive was faster, its chunk
+    /// is referred to and returned instead, and the place given stays free.
     pub fn add(&mut self, chunk: ChunkRef, emptying: &HashSet<u64>) -> ChunkRef {
         if let Some(present) = self.find(&chunk.key, emptying) {
             return present;
@@ -191,8 +192,9 @@ impl Catalog {
         }
     }
 
-    /// What to do about a dead chunk: delete an empty pack, else punch out the whole gap around it, so that
-    /// neighbours which died at different times leave no half blocks. A pack being written is left alone.
+    /// What to do about a dead chunk: delete an empty pack, else punch out the whole gap around it,
+    /// so that neighbours which died at different times leave no half blocks. A pack being written
+    /// is left alone.
     fn reclaim(&mut self, chunk: &ChunkRef) -> Option<Reclaim> {
         let id = chunk.place.pack;
         let pack = self.packs.get(&id)?;
@@ -361,8 +363,8 @@ mod tests {
         ]
     }
 
-    /// Plays the part of the store, and keeps the files' contents as a list of (pack, offset) that are
-    /// readable.
+    /// Plays the part of the store, and keeps the files' contents as a list of (pack, offset) that
+    /// are readable.
     #[derive(Default)]
     struct World {
         catalog: Catalog,

@@ -1,5 +1,6 @@
 //! How a stream falls into chunks, and how zero pages are left out of a stored chunk. Pure, no I/O.
-//! Equal memory must give equal chunks in the next image: the borders depend on records alone, never on the past.
+//! Equal memory must give equal chunks in the next image: the borders depend on records alone,
+//! never on the past.
 
 use eyrie_image::stream::{Kind, RecordHeader, MAX_PAYLOAD, RECORD_HEADER_LEN};
 
@@ -19,8 +20,8 @@ pub struct Cutter {
 
 impl Cutter {
     /// True when the open chunk ends before this record. Page records of one aligned window of
-    /// [`MAX_PAYLOAD`] bytes gather in one chunk, and the records of other kinds between them in another,
-    /// so that a header which changes in every image spoils no pages.
+    /// [`MAX_PAYLOAD`] bytes gather in one chunk, and the records of other kinds between them in
+    /// another, so that a header which changes in every image spoils no pages.
     pub fn cut_before(&mut self, header: &RecordHeader) -> bool {
         let window = (header.kind == Kind::Pages).then(|| header.a / MAX_PAYLOAD as u64);
         let record = RECORD_HEADER_LEN + header.len as usize;
@@ -54,8 +55,8 @@ impl ZeroRuns {
         }
     }
 
-    /// The stored form: the chunk itself, or, when it has zero pages, `count u32, (first u32, length u32)...`
-    /// and then the bytes outside those runs, put together in `scratch`.
+    /// The stored form: the chunk itself, or, when it has zero pages, `count u32, (first u32,
+    /// length u32)...` and then the bytes outside those runs, put together in `scratch`.
     pub fn strip<'a>(&self, chunk: &'a [u8], scratch: &'a mut Vec<u8>) -> &'a [u8] {
         if self.0.is_empty() {
             return chunk;
@@ -76,8 +77,8 @@ impl ZeroRuns {
     }
 }
 
-/// Puts the zero pages back: `stored` becomes `raw_len` bytes in `raw`. `None` when the table of runs is not
-/// one that [`ZeroRuns::strip`] writes; `raw` never grows beyond `raw_len`.
+/// Puts the zero pages back: `stored` becomes `raw_len` bytes in `raw`. `None` when the table of
+/// runs is not one that [`ZeroRuns::strip`] writes; `raw` never grows beyond `raw_len`.
 pub fn restore<'a>(stored: &'a [u8], raw_len: usize, raw: &'a mut Vec<u8>) -> Option<&'a [u8]> {
     if stored.len() == raw_len {
         return Some(stored);

@@ -1,5 +1,6 @@
-//! The files of a store: their names, and the few ways in which they are written. It must never leave a file
-//! under its final name before its contents are whole, and never touch a file that is not the store's.
+//! The files of a store: their names, and the few ways in which they are written. It must never
+//! leave a file under its final name before its contents are whole, and never touch a file that is
+//! not the store's.
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -12,7 +13,7 @@ use rustix::fs::{FallocateFlags, FlockOperation};
 use crate::catalog::Reclaim;
 use crate::error::{IoError, StoreError};
 use crate::manifest::{ImageId, MAX_MANIFEST};
-use crate::store::Options;
+use crate::options::Options;
 
 /// Suffix of files that do not count yet.
 const UNFINISHED: &str = ".new";
@@ -116,7 +117,8 @@ impl Disk {
         }
     }
 
-    /// Writes a manifest under a name that does not count; `attempt` tells concurrent writers apart.
+    /// Writes a manifest under a name that does not count; `attempt` tells concurrent writers
+    /// apart.
     pub fn write_manifest(
         &self,
         rank: u32,
@@ -129,8 +131,8 @@ impl Disk {
         Ok(temp)
     }
 
-    /// Gives a written manifest its final name: the moment from which the image counts. `Err` means that it
-    /// does not count, and was taken back.
+    /// Gives a written manifest its final name: the moment from which the image counts. `Err` means
+    /// that it does not count, and was taken back.
     pub fn publish(&self, temp: &Path, rank: u32, image: ImageId) -> Result<(), IoError> {
         let path = self.image_path(rank, image);
         let done = rename(temp, &path).and_then(|()| self.sync_names("images"));
@@ -189,7 +191,8 @@ impl Disk {
         Ok(packs)
     }
 
-    /// Rank and number of every published manifest, by rank and then newest first; removes unfinished ones.
+    /// Rank and number of every published manifest, by rank and then newest first; removes
+    /// unfinished ones.
     pub fn manifests(&self) -> Result<Vec<(u32, ImageId)>, IoError> {
         let mut found = Vec::new();
         for (path, name, meta) in list(&self.root.join("images"))? {

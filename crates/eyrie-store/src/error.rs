@@ -1,4 +1,5 @@
-//! What can go wrong in a store, by operation. A message must name the file and say what still holds.
+//! What can go wrong in a store, by operation. A message must name the file and say what still
+//! holds.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -64,7 +65,8 @@ pub enum StreamError {
     TooLong,
 }
 
-/// Why an image was not committed. Earlier images stay as they were; what was written for this one is freed.
+/// Why an image was not committed. Earlier images stay as they were; what was written for this one
+/// is freed.
 #[derive(Debug, thiserror::Error)]
 pub enum ReceiveError {
     #[error("rank {rank}, image {image}: the stream is refused: {source}")]

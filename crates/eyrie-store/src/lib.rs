@@ -1,18 +1,21 @@
-//! The checkpoint store of one job: receives process images, stores unchanged chunks once, commits each image
-//! atomically, serves it verified. It must never hand out a byte that it has not verified, and never let an
-//! image count before it is whole on disk. The format and the guarantees are written down in docs/store.md.
+//! The checkpoint store of one job: receives process images, stores unchanged chunks once, commits
+//! each image atomically, serves it verified. It must never hand out a byte that it has not
+//! verified, and never let an image count before it is whole on disk. The format and the guarantees
+//! are written down in docs/store.md.
 
 mod catalog;
 mod chunk;
 mod disk;
 mod error;
 mod manifest;
+mod options;
 mod receive;
 mod send;
 mod store;
 
 pub use error::{IoError, ReceiveError, SendError, StoreError, StreamError};
 pub use manifest::{ImageId, ImageInfo, MAX_META};
+pub use options::Options;
 pub use receive::Committed;
 pub use send::{Damage, VerifyReport};
-pub use store::{ImageSummary, Options, Recovery, Store, Usage};
+pub use store::{ImageSummary, Recovery, Store, Usage};

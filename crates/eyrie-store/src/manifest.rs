@@ -13,7 +13,8 @@ pub const MAX_CHUNKS: usize = 1 << 22;
 
 const MAGIC: &[u8; 8] = b"EYRIEIMG";
 const VERSION: u32 = 1;
-/// magic 8, version 4, rank 4, image 8, incarnation 8, clock 8, rsn 8, bytes 8, records 8, meta 4, chunks 4
+/// magic 8, version 4, rank 4, image 8, incarnation 8, clock 8, rsn 8, bytes 8, records 8, meta 4,
+/// chunks 4
 const FIXED: usize = 72;
 /// hash 32, pack 8, offset 8, raw length 4, stored length 4
 const ENTRY: usize = 56;

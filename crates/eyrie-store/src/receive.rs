@@ -1,5 +1,5 @@
-//! Taking in an image: reads records up to the trailer, stores the chunks that are new, commits. It must never
-//! read beyond the trailer, and leaves nothing behind when it fails.
+//! Taking in an image: reads records up to the trailer, stores the chunks that are new, commits. It
+//! must never read beyond the trailer, and leaves nothing behind when it fails.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
@@ -19,7 +19,8 @@ use crate::manifest::{
 };
 use crate::store::{lock, Store};
 
-/// Records of whole pages and the records between them never give more chunks than this many bytes each.
+/// Records of whole pages and the records between them never give more chunks than this many bytes
+/// each.
 const MIN_BYTES_PER_CHUNK: u64 = 2048;
 /// Chunks that any stream may have, however short.
 const FREE_CHUNKS: u64 = 1024;
@@ -38,10 +39,10 @@ pub struct Committed {
 }
 
 impl Store {
-    /// Reads an image stream to its trailer, stores what is not yet there and commits it. Nothing counts
-    /// before this returns `Ok`; from then on images of the rank beyond the kept ones are gone.
-    /// Not a byte beyond the trailer is read. `stream` bounds its own waits: a reader that can block must
-    /// have a timeout.
+    /// Reads an image stream to its trailer, stores what is not yet there and commits it. Nothing
+    /// counts before this returns `Ok`; from then on images of the rank beyond the kept ones are
+    /// gone. Not a byte beyond the trailer is read. `stream` bounds its own waits: a reader that
+    /// can block must have a timeout.
     pub fn receive(
         &self,
         rank: u32,
@@ -72,8 +73,8 @@ impl Store {
     }
 }
 
-/// An image and an incarnation must be newer than what the store has: a rank that was replaced, and only
-/// slow, must not overwrite the images of its successor.
+/// An image and an incarnation must be newer than what the store has: a rank that was replaced, and
+/// only slow, must not overwrite the images of its successor.
 fn refuse_superseded(
     catalog: &Catalog,
     rank: u32,
@@ -224,7 +225,8 @@ impl<'a> Intake<'a> {
         Ok(entered)
     }
 
-    /// Makes the image count: its packs first, then its manifest under a temporary name, then the rename.
+    /// Makes the image count: its packs first, then its manifest under a temporary name, then the
+    /// rename.
     fn commit(
         mut self,
         rank: u32,
@@ -260,7 +262,8 @@ impl<'a> Intake<'a> {
         pack.file.set_len(pack.len).map_err(IoError::at("cut the end of", &path))
     }
 
-    /// Brings every pack that the image needs to stable storage, also those that other receives write.
+    /// Brings every pack that the image needs to stable storage, also those that other receives
+    /// write.
     fn sync_packs(&self) -> Result<(), IoError> {
         let mut needed = BTreeMap::new();
         for chunk in &self.chunks {
@@ -277,8 +280,8 @@ impl<'a> Intake<'a> {
         }
     }
 
-    /// Syncs a pack up to `end`; false when it was already. A failed sync is told to the kernel's caller once
-    /// only, so it is remembered for everybody who relies on the pack.
+    /// Syncs a pack up to `end`; false when it was already. A failed sync is told to the kernel's
+    /// caller once only, so it is remembered for everybody who relies on the pack.
     fn sync_pack(&self, id: u64, end: u64) -> Result<bool, IoError> {
         let disk = &self.store.disk;
         let uncertain = || {

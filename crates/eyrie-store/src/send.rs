@@ -1,4 +1,5 @@
-//! Giving images out again, and looking for damage. It must never write a byte that it has not verified.
+//! Giving images out again, and looking for damage. It must never write a byte that it has not
+//! verified.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -32,9 +33,9 @@ pub struct Damage {
 }
 
 impl Store {
-    /// Writes an image's stream to `out` and returns its length in bytes. Every chunk is verified before it is
-    /// written; at the first damaged one this ends with [`SendError::Damaged`], and the caller starts again
-    /// with the image before.
+    /// Writes an image's stream to `out` and returns its length in bytes. Every chunk is verified
+    /// before it is written; at the first damaged one this ends with [`SendError::Damaged`], and
+    /// the caller starts again with the image before.
     pub fn send(&self, rank: u32, image: ImageId, mut out: impl Write) -> Result<u64, SendError> {
         let pin = self.pin(rank, image).ok_or(SendError::NoImage { rank, image })?;
         let mut reader = Reader::new(self);
@@ -57,8 +58,8 @@ impl Store {
         Ok(pin.manifest.bytes)
     }
 
-    /// Reads all manifests and chunks from disk and checks them. Damaged chunks are stored anew when a later
-    /// image brings them again.
+    /// Reads all manifests and chunks from disk and checks them. Damaged chunks are stored anew
+    /// when a later image brings them again.
     pub fn verify(&self) -> Result<VerifyReport, StoreError> {
         let names: Vec<_> = self.catalog().images().map(|m| (m.rank, m.image)).collect();
         let pins: Vec<_> = names.iter().filter_map(|&(rank, n)| self.pin(rank, n)).collect();

@@ -1,6 +1,6 @@
-//! The store itself: creating, opening with recovery, listing, discarding. Manifests are the only truth on
-//! disk; whatever no manifest refers to is free space. It must never give up a chunk before the manifests
-//! that need it are gone for good.
+//! The store itself: creating, opening with recovery, listing, discarding. Manifests are the only
+//! truth on disk; whatever no manifest refers to is free space. It must never give up a chunk
+//! before the manifests that need it are gone for good.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -11,22 +11,7 @@ use crate::catalog::{Catalog, Reclaim};
 use crate::disk::Disk;
 use crate::error::{IoError, StoreError};
 use crate::manifest::{ImageId, ImageInfo, Manifest};
-
-/// What a store is created with; it remembers this.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Options {
-    /// Images kept of each rank, at least 1. With 2, a damaged image leaves one to fall back to.
-    pub keep: usize,
-    /// Whether an image reaches stable storage before it counts. Without, images survive the death of every
-    /// process, but not that of the machine; right for a store in memory (tmpfs).
-    pub sync: bool,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Options { keep: 2, sync: true }
-    }
-}
+use crate::options::Options;
 
 /// A committed image.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,7 +51,8 @@ pub struct Store {
 }
 
 impl Store {
-    /// Makes a store in `dir`, which becomes accessible to its owner only; it must be empty or not exist.
+    /// Makes a store in `dir`, which becomes accessible to its owner only; it must be empty or not
+    /// exist.
     pub fn create(dir: impl AsRef<Path>, options: Options) -> Result<Store, StoreError> {
         if options.keep == 0 {
             return Err(StoreError::KeepNothing);
@@ -75,8 +61,9 @@ impl Store {
         Store::open(dir)
     }
 
-    /// Opens a store, also one whose process was killed: images that were not committed are dropped and
-    /// their space is freed, damaged manifests are dropped with a reason (see [`Store::recovery`]).
+    /// Opens a store, also one whose process was killed: images that were not committed are dropped
+    /// and their space is freed, damaged manifests are dropped with a reason (see
+    /// [`Store::recovery`]).
     pub fn open(dir: impl AsRef<Path>) -> Result<Store, StoreError> {
         let (disk, Options { keep, .. }) = Disk::open(dir.as_ref())?;
         let mut catalog = Catalog::default();
@@ -111,8 +98,8 @@ impl Store {
         Ok(Usage { on_disk: self.disk.allocated()?, live: self.catalog().live_bytes() })
     }
 
-    /// Drops one image of a rank, if the store has it: one that turned out to be damaged must not count among those
-    /// that are kept.
+    /// Drops one image of a rank, if the store has it: one that turned out to be damaged must not
+    /// count among those that are kept.
     pub fn discard(&self, rank: u32, image: ImageId) -> Result<(), StoreError> {
         Ok(self.drop_images(|catalog| catalog.image(rank, image).into_iter().cloned().collect())?)
     }
@@ -167,7 +154,8 @@ impl Drop for Pin<'_> {
     }
 }
 
-/// A panic elsewhere leaves these locks' data whole: every change under them is complete or has not begun.
+/// A panic elsewhere leaves these locks' data whole: every change under them is complete or has not
+/// begun.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
@@ -181,8 +169,8 @@ fn summary(manifest: &Manifest) -> ImageSummary {
     }
 }
 
-/// Reads all manifests into the catalog and frees everything that they do not refer to. Returns the images
-/// that are damaged.
+/// Reads all manifests into the catalog and frees everything that they do not refer to. Returns the
+/// images that are damaged.
 fn load(
     disk: &Disk,
     catalog: &mut Catalog,

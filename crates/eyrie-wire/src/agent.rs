@@ -2,17 +2,17 @@
 //! socket, and the environment variables that tell the provider who it is. Encoding allocates
 //! nothing, because the provider may speak from a signal handler.
 
-/// The number that the agent channel has in every rank: the same in each of its lives, as all that a process
-/// inherits, because it may influence addresses.
+/// The number that the agent channel has in every rank: the same in each of its incarnations, as
+/// all that a process inherits, because it may influence addresses.
 pub const AGENT_FD: i32 = 200;
 /// The number that the PMI socket has in every rank.
 pub const PMI_FD: i32 = 201;
 
 /// Number of the inherited descriptor of the agent channel ([`AGENT_FD`]).
 pub const ENV_AGENT_FD: &str = "EYRIE_AGENT_FD";
-/// Rank and number of ranks of the job: decimal numbers. What differs from one incarnation of a rank to the
-/// next is not in the environment, which lies on the stack and moves addresses: it comes with
-/// [`ToRank::Welcome`].
+/// Rank and number of ranks of the job: decimal numbers. What differs from one incarnation of a
+/// rank to the next is not in the environment, which lies on the stack and moves addresses: it
+/// comes with [`ToRank::Welcome`].
 pub const ENV_RANK: &str = "EYRIE_RANK";
 pub const ENV_SIZE: &str = "EYRIE_SIZE";
 /// Key of what the job's ranks draw at random: 64 hexadecimal digits, the same for all that a rank
@@ -31,10 +31,11 @@ pub const MAX_MESSAGE: usize = 512;
 /// Agent to rank.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ToRank {
-    /// First message to every incarnation, new or restored. Two descriptors come with it (SCM_RIGHTS): the
-    /// rank's page ([`crate::page`]), and a file with the job's directory.
+    /// First message to every incarnation, new or restored. Two descriptors come with it
+    /// (SCM_RIGHTS): the rank's page ([`crate::page`]), and a file with the job's directory.
     Welcome { incarnation: u32 },
-    /// Take an image now; comes with the descriptor that takes the stream (SCM_RIGHTS), before the signal.
+    /// Take an image now; comes with the descriptor that takes the stream (SCM_RIGHTS), before the
+    /// signal.
     Capture { image: u64, sync: bool },
     /// The agent has read all output: the position of the standard streams is fixed, go on.
     Go,
@@ -45,12 +46,13 @@ pub enum ToRank {
 /// Rank to agent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FromRank<'a> {
-    /// The provider is loaded, or goes on in a restored process: the answer to [`ToRank::Welcome`] in
-    /// every life. `pid` takes the capture signal.
+    /// The provider is loaded, or goes on in a restored process: the answer to [`ToRank::Welcome`]
+    /// in every incarnation. `pid` takes the capture signal.
     Loaded {
         pid: u32,
     },
-    /// The rank stands still at this clock, with all messages up to this receive sequence number, and waits for [`ToRank::Go`].
+    /// The rank stands still at this clock, with all messages up to this receive sequence number,
+    /// and waits for [`ToRank::Go`].
     Still {
         image: u64,
         clock: u64,

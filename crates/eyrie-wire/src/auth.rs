@@ -1,5 +1,6 @@
-//! Mutual authentication with the job's secret: each side proves that it knows the secret by a keyed
-//! hash over both nonces. The secret itself never goes over a connection, nor into a command line.
+//! Mutual authentication with the job's secret: each side proves that it knows the secret by a
+//! keyed hash over both nonces. The secret itself never goes over a connection, nor into a command
+//! line.
 
 use crate::VERSION;
 
@@ -28,8 +29,9 @@ pub enum Side {
 }
 
 impl Secret {
-    /// The proof of `side` for one connection. `claim` is what the connecting side says it is (role,
-    /// rank, incarnation): it is covered, so that a proof cannot be used for another identity.
+    /// The proof of `side` for one connection. `claim` is what the connecting side says it is
+    /// (role, rank, incarnation): it is covered, so that a proof cannot be used for another
+    /// identity.
     pub fn proof(
         &self,
         side: Side,

@@ -1,11 +1,13 @@
-//! Messages between the controller and its agents: plain data. How they are framed is `eyrie-transport`'s.
+//! Messages between the controller and its agents: plain data. How they are framed is
+//! `eyrie-transport`'s.
 
 use crate::{data, ImageId, Incarnation, Node, Rank, RankInstance};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::time::Duration;
 
-/// What a connection to the controller's socket says it is. Sent first, then proven ([`crate::auth`]).
+/// What a connection to the controller's socket says it is. Sent first, then proven
+/// ([`crate::auth`]).
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Claim {
     /// The control connection of a node's agent.
@@ -58,8 +60,8 @@ pub struct StartRank {
     pub leftovers: Vec<String>,
 }
 
-/// What an agent says of an image: before the stream on an upload, kept by the store, and before the
-/// stream again on a fetch.
+/// What an agent says of an image: before the stream on an upload, kept by the store, and before
+/// the stream again on a fetch.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ImageMeta {
     pub incarnation: Incarnation,
@@ -136,8 +138,8 @@ pub enum Ending {
 pub enum StartFault {
     /// The image: it cannot be restored.
     Image,
-    /// Something of this node or this moment (a broken stream, too little memory): another attempt may
-    /// succeed.
+    /// Something of this node or this moment (a broken stream, too little memory): another attempt
+    /// may succeed.
     Attempt,
     /// Somebody killed the process with this signal before it was the rank again.
     Killed(i32),

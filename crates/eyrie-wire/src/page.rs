@@ -1,6 +1,7 @@
-//! The rank's page: a few pages of memory that the agent makes for one incarnation of a rank and shares
-//! with it. They hold what must never be in an image (the job's secret) and what must be readable when
-//! the rank is dead (the trace of what it did last). The layout is the same for both sides.
+//! The rank's page: a few pages of memory that the agent makes for one incarnation of a rank and
+//! shares with it. They hold what must never be in an image (the job's secret) and what must be
+//! readable when the rank is dead (the trace of what it did last). The layout is the same for both
+//! sides.
 
 use crate::auth::SECRET_LEN;
 use std::sync::atomic::{AtomicU64, Ordering};

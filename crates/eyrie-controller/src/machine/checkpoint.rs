@@ -9,11 +9,12 @@ use crate::record::Record;
 use eyrie_wire::{ImageId, Rank, RankInstance};
 use std::time::Duration;
 
-/// How long a checkpoint may take until its image begins to arrive; the agent gives up before.
+/// How long a checkpoint may take until its image begins to arrive; the agent ends it sooner.
 const BEGIN_TIMEOUT: Duration = Duration::from_secs(45);
 /// How long one may take in all.
 const STORE_TIMEOUT: Duration = Duration::from_secs(1800);
-/// How soon a checkpoint that users asked for is tried again, when the rank could not be captured just now.
+/// How soon a checkpoint that users asked for is tried again, when the rank could not be captured
+/// just now.
 const RETRY: Duration = Duration::from_millis(200);
 /// Longest wait until one is tried again whose files were gone when it was stored; the first comes
 /// after [`RETRY`].
@@ -113,8 +114,8 @@ impl Machine {
         }
     }
 
-    /// An image is whole and stored. It is of use when the incarnation that it shows is still the rank's:
-    /// a later incarnation may have taken another way since.
+    /// An image is whole and stored. It is of use when the incarnation that it shows is still the
+    /// rank's: a later incarnation may have taken another way since.
     pub(super) fn image_stored(&mut self, instance: RankInstance, image: Image) {
         match self.capture_of(instance, image.image) {
             Some(capture) => capture.stored = Some(image),
@@ -152,8 +153,9 @@ impl Machine {
         }
     }
 
-    /// The agent has found all files of a stored image. Does it count? Output from before it that is
-    /// still on the way would be lost if the node died now, and the image would not write it again.
+    /// The agent has found all files of a stored image. Does it count? Output from before it that
+    /// is still on the way would be lost if the node died now, and the image would not write it
+    /// again.
     pub(super) fn image_checked(
         &mut self,
         instance: RankInstance,

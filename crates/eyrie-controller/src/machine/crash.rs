@@ -29,8 +29,8 @@ pub struct Again {
 
 impl Crashes {
     /// Notes a death by `signal` (`None`: its node was lost) at `mark`, with `images` taken so far,
-    /// of a incarnation that was started from image `from`. Returns what is known of all such deaths
-    /// without progress, when they are too many.
+    /// of a incarnation that was started from image `from`. Returns what is known of all such
+    /// deaths without progress, when they are too many.
     pub fn note(
         &mut self,
         signal: Option<i32>,

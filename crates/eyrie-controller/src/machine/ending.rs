@@ -71,8 +71,8 @@ impl Machine {
         self.ranks.iter().filter_map(|r| r.code()).fold(0, |code, of_rank| code | of_rank)
     }
 
-    /// Ends the job when a rank has ended without a word of PMI, and all have, or others speak it: these would wait for
-    /// that rank for ever. Returns whether it did.
+    /// Ends the job when a rank has ended without a word of PMI, and all have, or others speak it:
+    /// these would wait for that rank for ever. Returns whether it did.
     pub(super) fn end_if_somebody_never_joined(&mut self) -> bool {
         let never_joined = self.ranks.iter().find(|r| r.code().is_some() && !r.spoke_pmi);
         let Some((rank, code)) = never_joined.and_then(|r| Some((r.rank, r.code()?))) else {

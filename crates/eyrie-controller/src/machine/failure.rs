@@ -12,13 +12,13 @@ use eyrie_wire::control::StartFault;
 use eyrie_wire::{Rank, RankInstance};
 use std::time::Duration;
 
-/// Restores of one image in a row that may fail, by no fault that is known to be the image's, before it
-/// is discarded.
+/// Restores of one image in a row that may fail, by no fault that is known to be the image's,
+/// before it is discarded.
 const RESTORE_ATTEMPTS: u32 = 3;
 
 impl Machine {
-    /// The rank's present incarnation is dead: the routers are told to refuse it. `unheard`: how long
-    /// ago the last sign of it was, if that is known.
+    /// The rank's present incarnation is dead: the routers are told to refuse it. `unheard`: how
+    /// long ago the last sign of it was, if that is known.
     pub(super) fn fail(
         &mut self,
         rank: Rank,

@@ -52,7 +52,7 @@ impl Faults {
         }
     }
 
-    /// Takes those that have not struck, as users write them.
+    /// Takes those that were not injected, as users write them.
     pub fn take_left(&mut self) -> Vec<String> {
         let mut left: Vec<String> = self.given.drain(..).map(|i| i.to_string()).collect();
         left.extend(self.timed.drain(..).map(|(_, what)| match what {

@@ -1,5 +1,5 @@
-//! Fences: a rank comes back when every router has confirmed that only its new incarnation speaks. A router
-//! that does not answer is a failure: nobody else has the log of its ranks.
+//! Fences: a rank comes back when every router has confirmed that only its new incarnation speaks.
+//! A router that does not answer is a failure: nobody else has the log of its ranks.
 
 use super::io::{Command, Mark};
 use super::rank::{Fence, RankState};

@@ -1,4 +1,4 @@
-//! Injected failures: which strikes when. They go through the same detection as real ones.
+//! Injects failures when their moment has come. They go through the same detection as real ones.
 
 use super::faults::What;
 use super::io::Command;
@@ -12,7 +12,7 @@ use eyrie_wire::Rank;
 use rand::Rng;
 
 impl Machine {
-    /// The job is over: what has not struck never will.
+    /// The job is over: what was not injected never will be.
     pub(super) fn miss_all_faults(&mut self) {
         for fault in self.faults.take_left() {
             let cause = "the job ended before".into();
@@ -50,8 +50,8 @@ impl Machine {
         });
     }
 
-    /// A recovery of `rank` has begun (`restored`: its process is back). What strikes the recovering rank itself
-    /// waits until there is a process to strike.
+    /// A recovery of `rank` has begun (`restored`: its process is back). What is meant for the
+    /// recovering rank itself waits until there is a process to hit.
     pub(super) fn faults_in_recovery(&mut self, rank: Rank, restored: bool) {
         let node = self.ranks[rank as usize].node;
         self.faults_of_moment(|fault, when| {
@@ -94,7 +94,7 @@ impl Machine {
         };
         for r in self.ranks.iter_mut().filter(hit) {
             if let Some(on_node) = r.on_node_mut() {
-                on_node.struck = Some(now);
+                on_node.hit_at = Some(now);
             }
         }
         self.record(Record::Injected { fault: fault.to_string() });

@@ -9,8 +9,8 @@ use eyrie_wire::control::{CheckpointMode, RankReport, Stream};
 use eyrie_wire::{ImageId, Node, Rank, RankInstance};
 use serde::{Deserialize, Serialize};
 
-/// How far a rank is known to have come: to tell a program that crashes again and again at the same place from
-/// one that gets on.
+/// How far a rank is known to have come: to tell a program that crashes again and again at the same
+/// place from one that gets on.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Mark {
     /// Last receive sequence number, by the determinants that the routers hold.
@@ -158,7 +158,7 @@ pub enum Command {
         entries: Vec<(String, String)>,
         barriers: u32,
     },
-    /// Asks the agent for a sign of life: [`Event::Heartbeat`].
+    /// Asks the agent for a heartbeat; answered by [`Event::Heartbeat`].
     Heartbeat {
         node: Node,
         n: u64,
@@ -167,8 +167,8 @@ pub enum Command {
     Disconnect(Node),
     /// At all routers: only this incarnation may speak. Each answers with [`Event::Fenced`].
     Fence(RankInstance),
-    /// At the home router, after all have fenced: let the incarnation in, with the determinants that
-    /// all routers have told.
+    /// At the home router, after all have fenced: let the incarnation in, with the determinants
+    /// that all routers have told.
     Recover(RankInstance),
     /// At all routers: what the rank's images make needless is truncated.
     Truncate {

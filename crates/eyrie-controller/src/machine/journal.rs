@@ -1,6 +1,6 @@
-//! The journal of a machine: what it was made for, then each of its events with the time, one JSON object
-//! a line. A fresh machine that is given a journal gives the same commands, because a machine knows nothing
-//! but its events.
+//! The journal of a machine: what it was made for, then each of its events with the time, one JSON
+//! object a line. A fresh machine that is given a journal gives the same commands, because a
+//! machine knows nothing but its events.
 
 use super::io::{Command, Event};
 use super::reactor::{Config, Machine};
@@ -53,7 +53,8 @@ impl<W: Write> Writer<W> {
 /// Gives a journal to a fresh machine; returns its commands, in order.
 ///
 /// # Errors
-/// Those of `journal`; `InvalidData` for a line that is none of a journal, `UnexpectedEof` without a first.
+/// Those of `journal`; `InvalidData` for a line that is none of a journal,
+/// `UnexpectedEof` without a first.
 pub fn replay(journal: impl BufRead) -> io::Result<Vec<Command>> {
     fn parse<T: DeserializeOwned>(line: io::Result<String>) -> io::Result<T> {
         Ok(serde_json::from_str(&line?)?)

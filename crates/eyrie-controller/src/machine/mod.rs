@@ -1,6 +1,6 @@
-//! The control state machine: events in, commands out, time passed in. It reads no clock, opens nothing,
-//! waits for nothing; and it must never give a command to a node that was declared dead, nor let the log
-//! be truncated beyond an image that is still needed.
+//! The control state machine: events in, commands out, time passed in. It reads no clock, opens
+//! nothing, waits for nothing; and it must never give a command to a node that was declared dead,
+//! nor let the log be truncated beyond an image that is still needed.
 
 pub mod answer;
 mod checkpoint;

@@ -15,7 +15,8 @@ impl Machine {
         self.config.heartbeat_timeout / 4
     }
 
-    /// Time goes on. When it jumped, it was the controller itself that was stopped: nobody else is to blame.
+    /// Time goes on. When it jumped, it was the controller itself that was stopped: nobody else is
+    /// to blame.
     pub(super) fn pass_time(&mut self, now: Duration) {
         let gap = now - self.now;
         self.now = now;

@@ -1,5 +1,5 @@
-//! What is said once however often it is told: notes that hold for every node, and refusals of somebody
-//! who tries again and again.
+//! What is said once however often it is told: notes that hold for every node, and refusals of
+//! somebody who tries again and again.
 
 use eyrie_wire::RankInstance;
 use std::collections::BTreeSet;

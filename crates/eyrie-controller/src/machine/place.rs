@@ -1,4 +1,5 @@
-//! Where the ranks of a lost node go. Pure, and small: a planner that knows the network may take its place.
+//! Where the ranks of a lost node go. Pure, and small: a planner that knows the network may take
+//! its place.
 
 use eyrie_wire::Node;
 use serde::{Deserialize, Serialize};

@@ -44,8 +44,8 @@ impl Pmi {
         }
     }
 
-    /// A rank has arrived at its barrier number `barrier`. When the job passes one: the entries that
-    /// the nodes must know first, and with the last of them the number of barriers passed.
+    /// A rank has arrived at its barrier number `barrier`. When the job passes one: the entries
+    /// that the nodes must know first, and with the last of them the number of barriers passed.
     pub fn arrive(&mut self, rank: Rank, barrier: u32) -> Vec<Command> {
         let Some(arrived) = self.arrived.get_mut(rank as usize) else { return Vec::new() };
         *arrived = (*arrived).max(barrier);

@@ -1,5 +1,6 @@
 //! What the controller knows of one rank: its state, which carries what holds only in it, and what
-//! outlives its incarnations. The state changes by the table of [`super::state`] and by nothing else.
+//! outlives its incarnations. The state changes by the table of [`super::state`] and by nothing
+//! else.
 
 use super::crash::{Again, Crashes};
 use super::io::{Image, Mark};
@@ -64,8 +65,8 @@ pub struct OnNode {
     pub finalized: bool,
     /// The image that it was started from.
     pub started_from: Option<ImageId>,
-    /// When an injected failure struck it.
-    pub struck: Option<Duration>,
+    /// When an injected failure hit it.
+    pub hit_at: Option<Duration>,
     pub capture: Option<Capture>,
 }
 
@@ -85,7 +86,8 @@ pub enum RankState {
         fence: Fence,
         recovery: Recovery,
     },
-    /// `replayed_early`: it has caught up (with so many messages) before its agent said that it runs.
+    /// `replayed_early`: it has caught up (with so many messages) before its agent has
+    /// said that it runs.
     Restoring {
         on_node: OnNode,
         recovery: Recovery,
@@ -252,8 +254,8 @@ impl RankState {
         let failed = self.recovery();
         let before =
             failed.map_or(Duration::ZERO, |v| v.phases.total() + now.saturating_sub(v.mark));
-        let struck = dead.struck.map(|at| now - at);
-        let detected = before + unheard.or(struck).unwrap_or(Duration::ZERO);
+        let since_hit = dead.hit_at.map(|at| now - at);
+        let detected = before + unheard.or(since_hit).unwrap_or(Duration::ZERO);
         Recovery {
             death,
             died_from: dead.started_from,
@@ -360,8 +362,8 @@ impl RankEntry {
         self.on_node_mut()?.capture.take()
     }
 
-    /// Whether a checkpoint may be asked for. A rank that re-executes is captured as well: one that computes
-    /// for longer than the time between two failures would never get on otherwise.
+    /// Whether a checkpoint may be asked for. A rank that re-executes is captured as well: one that
+    /// computes for longer than the time between two failures would never get on otherwise.
     pub fn can_be_captured(&self) -> bool {
         match &self.state {
             RankState::Running { on_node } | RankState::Replaying { on_node, .. } => {
@@ -452,13 +454,13 @@ mod tests {
         let mut rank = rank_in(RankStateName::Running);
         if let Some(on_node) = rank.on_node_mut() {
             (on_node.loaded, on_node.finalized) = (true, true);
-            (on_node.struck, on_node.started_from) = (Some(Duration::ZERO), Some(7));
+            (on_node.hit_at, on_node.started_from) = (Some(Duration::ZERO), Some(7));
         }
         for event in [RankEvent::Died, RankEvent::Fenced] {
             assert!(rank.advance(step(event)));
         }
         let left = rank.on_node().unwrap();
-        assert!(!left.loaded && !left.finalized && left.struck.is_none());
+        assert!(!left.loaded && !left.finalized && left.hit_at.is_none());
         assert_eq!((left.started_from, rank.state.recovery().unwrap().died_from), (None, Some(7)));
     }
 }

@@ -81,7 +81,8 @@ impl Machine {
         }
     }
 
-    /// Handles one event at `now` (since the job's start, never going back) and returns what to do, in order.
+    /// Handles one event at `now` (since the job's start, never going back) and returns what to do,
+    /// in order.
     pub fn handle(&mut self, now: Duration, event: Event) -> Vec<Command> {
         if self.ended {
             if let Event::Output { instance, stream, offset, bytes } = event {

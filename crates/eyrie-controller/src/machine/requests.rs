@@ -1,5 +1,6 @@
-//! Checkpoints that users have asked for and wait for. A request is answered when every rank it names has its image in the store, or cannot have one. It must never
-//! take an image for the answer that was begun before it was asked for.
+//! Checkpoints that users have asked for and wait for. A request is answered when every rank it
+//! names has its image in the store, or cannot have one. It must never take an image for the answer
+//! that was begun before it was asked for.
 
 use super::answer::{Answer, Outcome, RequestId};
 use super::io::Command;

@@ -45,10 +45,10 @@ const LOG_PARTS: u64 = 4;
 /// longer than the log would, it waits.
 const DISK_BYTES_PER_S: f64 = 1e9;
 
-/// Optimum interval between the ends of checkpoints: J. T. Daly, "A higher order estimate of the optimum
-/// checkpoint interval for restart dumps", Future Generation Computer Systems 22 (2006):
-/// sqrt(2 δ M) (1 + 1/3 sqrt(δ / 2M) + 1/9 (δ / 2M)) − δ for δ < 2M, else M. `cost` is δ, the time that one
-/// checkpoint takes; `mtbf` is M.
+/// Optimum interval between the ends of checkpoints: J. T. Daly, "A higher order estimate of the
+/// optimum checkpoint interval for restart dumps", Future Generation Computer Systems 22 (2006):
+/// sqrt(2 δ M) (1 + 1/3 sqrt(δ / 2M) + 1/9 (δ / 2M)) − δ for δ < 2M, else M. `cost` is δ, the time
+/// that one checkpoint takes; `mtbf` is M.
 pub fn daly(cost: Duration, mtbf: Duration) -> Duration {
     let (d, m) = (cost.as_secs_f64(), mtbf.as_secs_f64());
     if d >= 2.0 * m {

@@ -1,5 +1,6 @@
-//! Simulated clusters under random failures: the machine is driven through whole jobs, without a process or a socket,
-//! and what it must never do is checked after each of its commands. A failing schedule is named by its seed.
+//! Simulated clusters under random failures: the machine is driven through whole jobs, without a
+//! process or a socket, and what it must never do is checked after each of its commands. A failing
+//! schedule is named by its seed.
 
 use super::journal::{self, Entry};
 use super::schedule::{Interval, Order};
@@ -371,7 +372,8 @@ impl Cluster {
             self.count_image(*instance, *image);
         }
         if !matches!(event, Event::ImageStored { .. }) && self.random.gen_bool(0.05) {
-            // Whatever concerns a incarnation may be heard of again when the incarnation is long over.
+            // Whatever concerns a incarnation may be heard of again when the incarnation is long
+            // over.
             self.after(1..3000, Happening::Told(event.clone()));
         }
         if let Some((journal, _)) = &mut self.journal {
@@ -401,7 +403,7 @@ impl Cluster {
         }
     }
 
-    /// No command may go to a node that was given up.
+    /// No command may go to a node that was declared dead.
     fn check_node(&self, node: Node, command: &Command) {
         assert!(!self.nodes[node as usize].refused, "to a lost node: {command:?}");
     }
@@ -442,7 +444,7 @@ impl Cluster {
                     self.process(instance.rank).filter(|(n, _)| !self.nodes[*n as usize].refused);
                 assert_eq!(
                     healthy, None,
-                    "a healthy incarnation of rank {} is given up",
+                    "a healthy incarnation of rank {} is declared dead",
                     instance.rank
                 );
                 let r = &mut self.ranks[instance.rank as usize];
@@ -519,7 +521,8 @@ impl Cluster {
         })
     }
 
-    /// Whether somebody has waited too long for a router: from the first fence that it did not confirm.
+    /// Whether somebody has waited too long for a router: from the first fence that it did not
+    /// confirm.
     fn a_router_is_late(&self) -> bool {
         let since = self.hung.and_then(|(_, since)| since);
         since.is_some_and(|since| self.now >= since + FENCE_TIMEOUT)

@@ -1,5 +1,5 @@
-//! The tables of states: which event takes a rank, or a node, from which state to which. The machine
-//! changes a state only by a row of them; what has no row changes nothing.
+//! The tables of states: which event takes a rank, or a node, from which state to which. The
+//! machine changes a state only by a row of them; what has no row changes nothing.
 
 use std::fmt::Debug;
 

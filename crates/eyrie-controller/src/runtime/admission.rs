@@ -1,4 +1,5 @@
-//! Who may connect to the controller: the agents that are expected, ranks of the present incarnation, users.
+//! Who may connect to the controller: the agents that are expected, ranks of the present
+//! incarnation, users.
 
 use super::inbound::Inbound;
 use crossbeam_channel::Sender;

@@ -1,5 +1,5 @@
-//! Agents from the controller's side: their processes, and the connections to them. Nothing here waits for an
-//! agent: a frozen one must not stop the controller.
+//! Agents from the controller's side: their processes, and the connections to them. Nothing here
+//! waits for an agent: a frozen one must not stop the controller.
 
 use crossbeam_channel::{unbounded, Sender};
 use eyrie_transport::{frame, Stream};
@@ -14,8 +14,8 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 
-/// Most bytes that wait for an agent that does not read. One that lets more wait is as good as dead: its
-/// connection is closed.
+/// Most bytes that wait for an agent that does not read. One that lets more wait is as good as
+/// dead: its connection is closed.
 const MAX_BACKLOG: usize = 256 << 20;
 /// What a message takes while it waits, besides its bytes.
 const OVERHEAD: usize = 64;
@@ -30,8 +30,8 @@ pub fn encode(message: &ToAgent) -> Frame {
     bytes.into()
 }
 
-/// The sending half of a connection to an agent. Messages queue while the agent does not read, as far as
-/// [`MAX_BACKLOG`].
+/// The sending half of a connection to an agent. Messages queue while the agent does not read, as
+/// far as [`MAX_BACKLOG`].
 #[derive(Clone, Debug)]
 pub struct Link {
     queue: Sender<Frame>,
@@ -115,7 +115,8 @@ impl Children {
         Ok(())
     }
 
-    /// Reaps children that have ended, adopted ones included; returns the nodes whose agent was among them.
+    /// Reaps children that have ended, adopted ones included; returns the nodes whose agent was
+    /// among them.
     pub fn reap(&mut self) -> Vec<Node> {
         let mut nodes = Vec::new();
         let options = rustix::process::WaitOptions::NOHANG;

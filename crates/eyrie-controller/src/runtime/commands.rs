@@ -54,7 +54,7 @@ impl Job {
             Command::DiscardImage { rank, image } => {
                 if let Err(e) = self.store.discard(rank, image) {
                     let text = format!("image {image} of rank {rank} cannot be discarded: {e}");
-                    self.tell(Event::Note(text));
+                    self.events.push_back(Event::Note(text));
                 }
             }
             Command::SendStdin { node, instance, offset } => {

@@ -1,5 +1,5 @@
-//! What routers tell of a rank when they fence it: its home router needs the determinants that all of them
-//! hold. They can be many, so that the machine is told of their number only.
+//! What routers tell of a rank when they fence it: its home router needs the determinants that all
+//! of them hold. They can be many, so that the machine is told of their number only.
 
 use eyrie_wire::data::Determinant;
 use eyrie_wire::{Rank, RankInstance};

@@ -25,7 +25,8 @@ impl Job {
         let until = Instant::now() + SHUTDOWN_TIMEOUT;
         while !self.children.is_empty() {
             let Some(left) = until.checked_duration_since(Instant::now()) else { break };
-            // Children that end wake us; agents that were given up will not end by themselves.
+            // Children that end wake us; agents of nodes that were declared dead will not end by
+            // themselves.
             match inbound.recv_timeout(left.min(Duration::from_millis(20))) {
                 Ok(Inbound::Agent {
                     message: FromAgent::Output { instance, stream, offset, bytes },

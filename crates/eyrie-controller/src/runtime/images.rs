@@ -11,7 +11,7 @@ use eyrie_wire::{ImageId, Rank, RankInstance};
 use std::io::{self, BufWriter, Read, Write};
 use std::time::Duration;
 
-/// How long either end of a stream may be silent.
+/// How long either end of a stream may send nothing.
 const STALL: Duration = Duration::from_secs(60);
 
 /// Ends the stream of a rank that has got a later incarnation meanwhile.
@@ -71,7 +71,8 @@ fn take_in(
     };
     let source = Present { stream: stream.try_clone().map_err(|e| text(&e))?, services, instance };
     let stored = services.store.receive(rank, image, info, source).map_err(|e| text(&e))?;
-    // The agent ends its stream when the rank has: by then it has told the pause as well. Nothing depends on it.
+    // The agent ends its stream when the rank has: by then it has told the pause as well. Nothing
+    // depends on it.
     let _ = stream.read(&mut [0]);
     let stdin = meta.stream_offsets[0];
     Ok(Image { image, clock: meta.clock, rsn: meta.rsn, stdin, bytes: stored.bytes })

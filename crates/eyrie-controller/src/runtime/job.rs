@@ -17,7 +17,7 @@ use eyrie_store::Store;
 use eyrie_transport::{Directory, RouterId};
 use eyrie_wire::control::Program;
 use eyrie_wire::{Node, RankInstance};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -40,6 +40,8 @@ pub struct Job {
     pub kvsname: String,
     pub program: Program,
     pub machine: Machine,
+    /// Events that commands have brought about, to be handled next.
+    pub events: VecDeque<Event>,
     pub event_file: EventFile,
     pub printer: Printer,
     pub store: Arc<Store>,
@@ -114,12 +116,15 @@ impl Job {
 
     /// Hands an event to the machine and does what it says.
     pub fn tell(&mut self, event: Event) {
-        match &event {
-            Event::Tick | Event::Heartbeat { .. } => tracing::trace!(?event),
-            _ => tracing::debug!(?event),
-        }
-        for command in self.machine.handle(self.now(), event) {
-            self.obey(command);
+        self.events.push_back(event);
+        while let Some(event) = self.events.pop_front() {
+            match &event {
+                Event::Tick | Event::Heartbeat { .. } => tracing::trace!(?event),
+                _ => tracing::debug!(?event),
+            }
+            for command in self.machine.handle(self.now(), event) {
+                self.obey(command);
+            }
         }
     }
 }

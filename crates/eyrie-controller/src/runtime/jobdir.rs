@@ -1,5 +1,5 @@
-//! The directory of a job: who may use it, whether its job incarnations, and that nothing of it stays. Everything in it
-//! is for its owner only.
+//! The directory of a job: who may use it, whether its job runs, and that nothing of it
+//! stays. Everything in it is for its owner only.
 
 use anyhow::{bail, Context};
 use eyrie_agent::leftovers::{self, Amount, Leftovers, LOCK};
@@ -15,15 +15,15 @@ use std::time::{Duration, Instant};
 const MAX_SOCKET_PATH: usize = 107;
 /// Longest name of a job in bytes.
 const MAX_NAME: usize = 64;
-/// How long a name may stay taken by somebody who only looks whether its job incarnations, or moves a dead
-/// one out of the way.
+/// How long a name may stay taken by somebody who only looks whether its job runs, or moves
+/// a dead one out of the way.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// The directory of a job that incarnations as long as this value; removed when dropped.
+/// The directory of a job that lasts as long as this value; removed when dropped.
 #[derive(Debug)]
 pub struct JobDir {
     path: PathBuf,
-    /// Held while the job incarnations: how others tell a living job from a dead one.
+    /// Held while the job runs: how others tell a living job from a dead one.
     _lock: File,
 }
 
@@ -37,7 +37,8 @@ pub fn free_bytes(dir: &Path) -> anyhow::Result<u64> {
     Ok(disk.f_bavail.saturating_mul(disk.f_frsize))
 }
 
-/// The directory below which jobs have theirs: `wanted`, else `$XDG_RUNTIME_DIR/eyrie`, else `/tmp/eyrie-UID`.
+/// The directory below which jobs have theirs: `wanted`, else `$XDG_RUNTIME_DIR/eyrie`,
+/// else `/tmp/eyrie-UID`.
 /// Created when it is not there.
 ///
 /// # Errors
@@ -84,7 +85,7 @@ impl JobDir {
     /// removed. `kvsname` and `ranks` tell whoever cleans up after the job what it had in /dev/shm.
     ///
     /// # Errors
-    /// When a job of that name incarnations, the name is no good, or the directory cannot be written.
+    /// When a job of that name runs, the name is no good, or the directory cannot be written.
     pub fn create(
         base: &Path,
         name: &str,
@@ -233,7 +234,7 @@ pub fn living_jobs(base: &Path) -> Vec<String> {
     names
 }
 
-/// Whether the job of this directory incarnations.
+/// Whether the job of this directory runs.
 fn is_alive(dir: &Path) -> bool {
     let Ok(lock) = File::open(dir.join(LOCK)) else { return false };
     matches!(

@@ -1,5 +1,5 @@
-//! The controller's socket: who comes, proves itself and what it wants. A connection gets a thread; a peer that
-//! has not proven itself gets neither memory nor time beyond a bound.
+//! The controller's socket: who comes, proves itself and what it wants. A connection gets a thread;
+//! a peer that has not proven itself gets neither memory nor time beyond a bound.
 
 use super::admission::Services;
 use super::agents::Link;
@@ -102,7 +102,7 @@ fn serve(claim: Claim, stream: Stream, services: &Services) {
 }
 
 fn serve_agent(node: Node, stream: Stream, services: &Services) {
-    // An agent may be silent, or slow, for long: the heartbeat watches it.
+    // An agent may say nothing for long: the heartbeat watches it.
     if stream.set_timeout(None).is_err() {
         return;
     }

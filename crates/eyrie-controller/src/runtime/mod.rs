@@ -1,4 +1,5 @@
-//! The runtime of a job: sockets, processes, timers and files around the state machine. It decides nothing.
+//! The runtime of a job: sockets, processes, timers and files around the state machine. It decides
+//! nothing.
 
 mod admission;
 mod agents;
@@ -37,7 +38,7 @@ use job::{Job, Users};
 use jobdir::JobDir;
 use output::Printer;
 use refusals::Refusals;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 use stdin::Stdin;
@@ -115,6 +116,7 @@ pub fn run(options: JobOptions) -> anyhow::Result<i32> {
         kvsname,
         links: BTreeMap::new(),
         determinants: Gathered::default(),
+        events: VecDeque::new(),
         output: None,
         shared: vec![BTreeSet::new(); options.ranks as usize],
         stdin_wanted: None,

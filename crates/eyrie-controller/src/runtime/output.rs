@@ -1,4 +1,5 @@
-//! The job's output: the thread that writes what ranks write beside Eyrie's own lines and the progress line. The main thread must never wait for whoever reads our output.
+//! The job's output: the thread that writes what ranks write beside Eyrie's own lines and the
+//! progress line. The main thread must never wait for whoever reads our output.
 
 use super::agents::Link;
 use crate::record::LogLevel;
@@ -10,8 +11,8 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Most lines and pieces that wait for a slow reader before Eyrie's own lines are left out. Output of the
-/// ranks is not: its bound is the window of each rank's streams.
+/// Most lines and pieces that wait for a slow reader before Eyrie's own lines are left out. Output
+/// of the ranks is not: its bound is the window of each rank's streams.
 const MAX_WAITING: usize = 10_000;
 
 /// Why what the ranks write cannot be passed on.
@@ -91,8 +92,8 @@ impl Printer {
         self.put(Item::Output { stream, bytes, shown });
     }
 
-    /// Shows a line of Eyrie's own. When nobody reads them for long, all but errors are left out, and
-    /// the next one that is shown says how many.
+    /// Shows a line of Eyrie's own. When nobody reads them for long, all but errors are left out,
+    /// and the next one that is shown says how many.
     pub fn line(&self, level: LogLevel, text: &str) {
         if self.waiting() >= MAX_WAITING && level < LogLevel::Error {
             self.left_out.fetch_add(1, Ordering::Relaxed);

@@ -58,7 +58,8 @@ pub fn start_router(
 
 /// Turns signals into messages.
 pub fn watch_signals(inbound: Sender<Inbound>) -> anyhow::Result<()> {
-    // SAFETY: ignoring a signal; reading a terminal that belongs to others then fails instead of stopping us.
+    // SAFETY: ignoring a signal; reading a terminal that belongs to others then fails instead of
+    // stopping us.
     unsafe { libc::signal(libc::SIGTTIN, libc::SIG_IGN) };
     let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP, SIGCHLD])?;
     std::thread::spawn(move || {

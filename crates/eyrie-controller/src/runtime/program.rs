@@ -1,5 +1,5 @@
-//! What the ranks run: the program found as a shell would find it, and the environment that makes MPICH come
-//! through our provider.
+//! What the ranks run: the program found as a shell would find it, and the environment that makes
+//! MPICH come through our provider.
 
 use anyhow::{bail, Context};
 use eyrie_wire::agent::ENV_RANDOM;
@@ -15,8 +15,8 @@ const PROVIDER: &str = "libeyrie-fi.so";
 const FIXED: [(&str, &str); 3] =
     [("MPIR_CVAR_CH4_NETMOD", "ofi"), ("MPIR_CVAR_NOLOCAL", "1"), ("FI_PROVIDER", "eyrie")];
 
-/// Set for every rank unless the user has set it: a re-executed rank must take the same way, and large pages
-/// make the pause of a checkpoint short.
+/// Set for every rank unless the user has set it: a re-executed rank must take the same way, and
+/// large pages make the pause of a checkpoint short.
 const DEFAULTS: [(&str, &str); 4] = [
     ("OMP_NUM_THREADS", "1"),
     ("OPENBLAS_NUM_THREADS", "1"),
@@ -64,7 +64,8 @@ fn library_file(names: Names) -> anyhow::Result<PathBuf> {
     )
 }
 
-/// Gives the provider the name that libfabric looks for, in the job's directory, and points the ranks there.
+/// Gives the provider the name that libfabric looks for, in the job's directory, and points
+/// the ranks there.
 ///
 /// # Errors
 /// When there is no provider, or no link can be made.

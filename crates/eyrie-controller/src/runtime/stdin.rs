@@ -1,5 +1,5 @@
-//! Standard input for rank 0, kept from the last image on, so that a later incarnation of the rank reads it again. It is
-//! kept in a file: nobody knows how much there will be.
+//! Standard input for rank 0, kept from the last image on, so that a later incarnation of the rank
+//! reads it again. It is kept in a file: nobody knows how much there will be.
 
 use super::inbound::Inbound;
 use crossbeam_channel::Sender;

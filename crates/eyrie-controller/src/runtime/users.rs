@@ -12,7 +12,8 @@ use std::time::Duration;
 
 /// Longest answer in bytes.
 const MAX_ANSWER: u64 = 16 << 20;
-/// How long a job may take for an answer: at once, but for images, which take as long as storing them does.
+/// How long a job may take for an answer: at once, but for images, which take as long as storing
+/// them does.
 const PATIENCE: Duration = Duration::from_secs(10);
 const IMAGE_PATIENCE: Duration = Duration::from_secs(3600);
 

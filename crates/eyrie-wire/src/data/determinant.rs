@@ -1,19 +1,20 @@
-//! Determinants: what is nondeterministic in a rank, and all that a replay needs besides the messages.
+//! Determinants: what is nondeterministic in a rank, and all that a replay needs besides the
+//! messages.
 
 /// Length of a determinant in bytes.
 pub const DETERMINANT_LEN: usize = 16;
 
-/// One nondeterministic event of a rank: at this clock all messages up to this receive sequence number
-/// had become visible to matching. A determinant that repeats the number before it is a *no-delivery
-/// determinant*: it says that by this clock nothing more had become visible.
+/// One nondeterministic event of a rank: at this clock all messages up to this receive sequence
+/// number had become visible to matching. A determinant that repeats the number before it is a
+/// *no-delivery determinant*: it says that by this clock nothing more had become visible.
 #[derive(
     Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, serde::Serialize, serde::Deserialize,
 )]
 pub struct Determinant {
     /// The rank's progress calls so far, this one included.
     pub clock: u64,
-    /// Receive sequence number: the place of the last visible message in the total order of the rank's
-    /// messages, from 1.
+    /// Receive sequence number: the place of the last visible message in the total order of the
+    /// rank's messages, from 1.
     pub rsn: u64,
 }
 
@@ -26,7 +27,8 @@ impl Determinant {
         out
     }
 
-    /// The determinants that stand one after another in `bytes` (a rest that is too short is ignored).
+    /// The determinants that stand one after another in `bytes` (a rest that is too short is
+    /// ignored).
     pub fn decode_all(bytes: &[u8]) -> impl Iterator<Item = Determinant> + '_ {
         bytes.chunks_exact(DETERMINANT_LEN).map(|c| {
             let mut r = super::bytes::Reader(c);

@@ -1,5 +1,5 @@
-//! What a message is to its receiver. Routers carry envelopes and compare them, byte by byte, with what
-//! a re-executing rank sends again; they never look inside.
+//! What a message is to its receiver. Routers carry envelopes and compare them, byte by byte, with
+//! what a re-executing rank sends again; they never look inside.
 
 use super::bytes::Reader;
 
@@ -25,15 +25,16 @@ pub enum Envelope {
     Untagged { data: Option<u64> },
     /// For the tagged queue.
     Tagged { tag: u64, data: Option<u64> },
-    /// Write the payload to the memory region `key`, `offset` bytes into it. `request`: the number by
-    /// which the sender knows the answer.
+    /// Write the payload to the memory region `key`, `offset` bytes into it. `request`: the number
+    /// by which the sender knows the answer.
     Write { key: u64, offset: u64, request: u64 },
     /// Send `len` bytes of the memory region back.
     Read { key: u64, offset: u64, request: u64, len: u64 },
-    /// Apply operation `op` on `count` elements of type `datatype` (libfabric's numbers) to the memory
-    /// region; the payload holds the operands.
+    /// Apply operation `op` on `count` elements of type `datatype` (libfabric's numbers) to the
+    /// memory region; the payload holds the operands.
     Atomic { key: u64, offset: u64, request: u64, what: AtomicOp, op: u8, datatype: u8, count: u32 },
-    /// The answer to `request`; the payload is what it asked for. `error`: an errno, 0 when it is done.
+    /// The answer to `request`; the payload is what it asked for. `error`: an errno, 0 when it is
+    /// done.
     Answer { request: u64, error: u32 },
 }
 

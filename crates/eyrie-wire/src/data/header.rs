@@ -2,7 +2,7 @@
 
 use super::bytes::Reader;
 use super::envelope::{Envelope, ENVELOPE_LEN};
-use super::Kind;
+use super::kind::Kind;
 use crate::Rank;
 
 /// Where a payload lies that is not in its frame.
@@ -20,8 +20,8 @@ pub struct Message {
     pub destination: Rank,
     /// Send sequence number: which message of this source to this destination it is, from 1.
     pub ssn: u64,
-    /// The sender's clock, because a send also depends on nothing having become visible since the last
-    /// determinant.
+    /// The sender's clock, because a send also depends on nothing having become visible since the
+    /// last determinant.
     pub clock: u64,
     pub envelope: Envelope,
     /// Length of the content in bytes.

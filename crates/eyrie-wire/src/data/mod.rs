@@ -1,7 +1,7 @@
-//! Frames of the data path between a rank and a router. A frame is a prefix of eight bytes, a header of
-//! its kind's own type, determinants, and a payload. Large payloads do not go through the stream: they
-//! lie in a *segment*, a file that belongs to the router, written by the sender and read by the
-//! receiver; the header names segment and offset.
+//! Frames of the data path between a rank and a router. A frame is a prefix of eight bytes, a
+//! header of its kind's own type, determinants, and a payload. Large payloads do not go through the
+//! stream: they lie in a *segment*, a file that belongs to the router, written by the sender and
+//! read by the receiver; the header names segment and offset.
 //!
 //! A rank has one *delivery* stream from its home router and one *send* stream to each router it
 //! sends to, so that an acknowledgement never waits behind messages that nobody has taken yet.
@@ -10,6 +10,7 @@ mod bytes;
 mod determinant;
 mod envelope;
 mod header;
+mod kind;
 
 pub use determinant::{Determinant, DETERMINANT_LEN};
 pub use envelope::{AtomicOp, Envelope, ENVELOPE_LEN};
@@ -17,6 +18,7 @@ pub use header::{
     Ack, Deliver, Header, Known, Message, Place, Ready, Repeat, Replayed, Resume, Segment,
     SegmentDone, SegmentDrop, SegmentRequest,
 };
+pub use kind::Kind;
 
 /// Length of the part that every frame begins with, in bytes.
 pub const PREFIX_LEN: usize = 8;
@@ -27,73 +29,6 @@ pub const MAX_DETERMINANTS: usize = 1024;
 /// Longest frame in bytes.
 pub const MAX_FRAME: usize =
     PREFIX_LEN + header::MAX_LEN + MAX_DETERMINANTS * DETERMINANT_LEN + MAX_INLINE;
-
-/// What a frame is. The comments say which header it has.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u8)]
-pub enum Kind {
-    // Rank to router, on a send stream.
-    /// A message ([`Message`]).
-    Message = 1,
-    /// A message that the router has already, sent again by a re-executing rank: its envelope and the
-    /// hash of its content, for comparison with the log ([`Repeat`]).
-    Repeat = 2,
-    /// Nothing but determinants.
-    Determinants = 3,
-    /// Asks for a segment ([`SegmentRequest`]).
-    SegmentRequest = 4,
-    /// No later frame of this stream will name this segment ([`SegmentDone`]).
-    SegmentDone = 5,
-    /// Asks for an acknowledgement now.
-    Flush = 6,
-    // Rank to router, on a delivery stream.
-    /// The first frame: where the rank goes on ([`Resume`]).
-    Resume = 7,
-    /// The rank has followed its last determinant ([`Replayed`]).
-    Replayed = 8,
-    // Router to rank.
-    /// A message ([`Deliver`]).
-    Deliver = 16,
-    /// What is logged ([`Ack`]).
-    Ack = 17,
-    /// The descriptor of a segment comes with this frame ([`Segment`]).
-    Segment = 18,
-    /// A segment will not be named again on this stream: close it ([`SegmentDrop`]).
-    SegmentDrop = 19,
-    /// What the router has from this rank for one destination ([`Known`]).
-    Known = 20,
-    /// Determinants to replay.
-    Replay = 21,
-    /// The stream has begun ([`Ready`]).
-    Ready = 22,
-    /// The rank must end: the payload says why.
-    Refused = 23,
-}
-
-const KINDS: [Kind; 16] = [
-    Kind::Message,
-    Kind::Repeat,
-    Kind::Determinants,
-    Kind::SegmentRequest,
-    Kind::SegmentDone,
-    Kind::Flush,
-    Kind::Resume,
-    Kind::Replayed,
-    Kind::Deliver,
-    Kind::Ack,
-    Kind::Segment,
-    Kind::SegmentDrop,
-    Kind::Known,
-    Kind::Replay,
-    Kind::Ready,
-    Kind::Refused,
-];
-
-impl Kind {
-    fn from_u8(n: u8) -> Option<Kind> {
-        KINDS.into_iter().find(|k| *k as u8 == n)
-    }
-}
 
 /// Puts a frame behind what is in `out`; returns how many determinants it took. At most
 /// [`MAX_DETERMINANTS`] are taken; the payload must not be longer than [`MAX_INLINE`].
@@ -209,8 +144,8 @@ mod tests {
         }
     }
 
-    /// A million byte strings, half of them random, half sound frames with a few bytes changed: none
-    /// panics, none claims more than is there or than the bound allows.
+    /// A million byte strings, half of them random, half sound frames with a few bytes changed:
+    /// none panics, none claims more than is there or than the bound allows.
     #[test]
     fn random_bytes_are_refused_or_within_bounds() {
         use rand::{rngs::SmallRng, Rng, SeedableRng};

@@ -1,0 +1,180 @@
+//! Captures of ranks: asked for, waited for, handed to the store, and whether the image can count.
+
+use crate::files::WATCH_EVERY;
+use crate::node::{Agent, Done};
+use crate::process::{Capture, CapturePhase, Process};
+use crate::refusal::Refusal;
+use crate::transfer;
+use eyrie_wire::agent::{capture_signal, ToRank};
+use eyrie_wire::control::{CheckpointMode, RankReport};
+use eyrie_wire::{ImageId, RankInstance};
+use rustix::pipe::{pipe_with, PipeFlags};
+use rustix::process::{Pid, Signal};
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// How long a rank has to come to the end of a call of its MPI library, where an image is best
+/// taken: in between a program may have closed a file that it is about to rename.
+const CALL_GRACE: Duration = Duration::from_millis(20);
+/// How long a rank may take to stand still for a capture.
+const CAPTURE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Wanted size of the pipe that an image goes through, in bytes; the kernel may allow less.
+const IMAGE_PIPE: usize = 1 << 20;
+
+impl Agent {
+    pub fn capture(
+        &mut self,
+        instance: RankInstance,
+        image: ImageId,
+        mode: CheckpointMode,
+    ) -> Result<(), Refusal> {
+        let not_now = |reason| move || Refusal { reason: String::from(reason), passing: true };
+        let p = self.processes.get_mut(&instance).ok_or_else(not_now("the rank is not here"))?;
+        if p.ending.is_some() {
+            return Err(not_now("the rank has ended")());
+        }
+        if p.capture.is_some() {
+            return Err(not_now("another capture of it is under way")());
+        }
+        let yet = "the rank has not come through the provider yet";
+        p.speaker.ok_or_else(not_now(yet))?;
+        let (stream, theirs) = image_pipe().map_err(Refusal::lasting)?;
+        let sync = mode == CheckpointMode::Sync;
+        p.tell(ToRank::Capture { image, sync }, &[theirs.as_fd()]).map_err(Refusal::lasting)?;
+        ask_for_image(p).map_err(Refusal::lasting)?;
+        let now = Instant::now();
+        let (again, until) = (Some(now + CALL_GRACE), now + CAPTURE_TIMEOUT);
+        p.capture = Some(Capture { image, phase: CapturePhase::Asked { stream, again, until } });
+        Ok(())
+    }
+
+    pub fn refuse_capture(&mut self, instance: RankInstance, image: ImageId, refusal: Refusal) {
+        self.holds.drop_image(instance.rank, image);
+        let Refusal { reason, passing } = refusal;
+        let refused = RankReport::CaptureFailed { image, reason, passing };
+        self.connection.report(instance, refused);
+    }
+
+    /// Asks ranks for the second time that compute on, and gives those up that never stand still.
+    pub fn watch_captures(&mut self) {
+        let now = Instant::now();
+        for p in self.processes.values_mut() {
+            if let Some(Capture { phase: CapturePhase::Asked { again, .. }, .. }) = &mut p.capture {
+                if again.is_some_and(|at| at <= now) {
+                    *again = None;
+                    // It may just have ended.
+                    let _ = ask_for_image(p);
+                }
+            }
+        }
+        let late: Vec<(RankInstance, ImageId)> = (self.processes.iter())
+            .filter_map(|(instance, p)| match p.capture.as_ref()? {
+                Capture { image, phase: CapturePhase::Asked { until, .. } } if *until <= now => {
+                    Some((*instance, *image))
+                }
+                _ => None,
+            })
+            .collect();
+        for (instance, image) in late {
+            if let Some(p) = self.processes.get_mut(&instance) {
+                p.capture = None;
+            }
+            let reason = format!("it did not stand still within {CAPTURE_TIMEOUT:?}");
+            self.refuse_capture(instance, image, Refusal::lasting(reason));
+        }
+    }
+
+    /// The rank stands still: fix the position of its streams, let it go, take the image.
+    pub fn stands_still(&mut self, instance: RankInstance, image: ImageId, clock: u64, rsn: u64) {
+        self.serve_pmi(instance);
+        self.pass_output(instance, true);
+        let Some(p) = self.processes.get_mut(&instance) else { return };
+        let meta = p.meta(clock, rsn);
+        if let (Some(pid), true) = (p.speaker, p.is_asked_for(image)) {
+            self.holds.take(instance.rank, image, pid);
+        }
+        if p.awaits_pmi() {
+            // A restored process would wait for an answer that only this one gets.
+            p.capture = None;
+            let reason = "it waits for PMI, as in MPI_Init and MPI_Finalize".into();
+            self.refuse_capture(instance, image, Refusal { reason, passing: true });
+        }
+        let Some(p) = self.processes.get_mut(&instance) else { return };
+        // Also to one whose capture was ended: it finds nobody at the other end of the pipe, and
+        // goes on.
+        if p.tell(ToRank::Go, &[]).is_err() {
+            p.kill();
+        }
+        match p.capture.take() {
+            Some(Capture { image: asked, phase: CapturePhase::Asked { stream, .. } })
+                if asked == image =>
+            {
+                p.capture = Some(Capture { image, phase: CapturePhase::Uploading });
+                let (dir, secret) = (self.dir.clone(), self.secret.clone());
+                let output = [meta.stream_offsets[1], meta.stream_offsets[2]];
+                self.in_background(move || {
+                    let id = (instance, image);
+                    let result = transfer::upload(&dir, &secret, id, &meta, stream);
+                    Done::Uploaded { instance, image, output, result }
+                });
+            }
+            other => p.capture = other,
+        }
+    }
+
+    /// An image is stored: it may count when the files that it needs can still be found.
+    pub fn check_image(&mut self, instance: RankInstance, image: ImageId, output: [u64; 2]) {
+        let message = match self.holds.check(instance.rank, image) {
+            Ok(()) => {
+                self.holds.counts(instance.rank, image);
+                RankReport::ImageUsable { image, output }
+            }
+            Err(reason) => {
+                self.holds.drop_image(instance.rank, image);
+                RankReport::ImageUnusable { image, reason }
+            }
+        };
+        self.connection.report(instance, message);
+    }
+
+    /// Looks whether the names that the newest images have still lead to their files, and asks for
+    /// a new image when one does not: should the node die now, the file might be lost.
+    pub fn watch_files(&mut self) {
+        let now = Instant::now();
+        if now < self.watch_at {
+            return;
+        }
+        self.watch_at = now + WATCH_EVERY;
+        for (&instance, p) in &self.processes {
+            if p.capture.is_some() || p.ending.is_some() || p.restore.is_some() {
+                continue;
+            }
+            if let Some(path) = self.holds.moved(instance.rank, now) {
+                self.connection.report(
+                    instance,
+                    RankReport::ImageWanted {
+                        reason: format!("{} leads to another file by now", path.display()),
+                    },
+                );
+            }
+        }
+    }
+}
+
+/// Sends the signal that asks for an image: the first time the rank takes it at the end of its next
+/// call of the MPI library, the second time at once.
+fn ask_for_image(p: &Process) -> Result<(), rustix::io::Errno> {
+    let speaker =
+        p.speaker.and_then(|pid| Pid::from_raw(pid as i32)).ok_or(rustix::io::Errno::SRCH)?;
+    // SAFETY: the signal is a valid real-time signal number, used by nothing else in the rank.
+    let signal = unsafe { Signal::from_raw_unchecked(capture_signal()) };
+    rustix::process::kill_process(speaker, signal)
+}
+
+/// A pipe for an image: the reading and the writing end.
+pub fn image_pipe() -> std::io::Result<(OwnedFd, OwnedFd)> {
+    let (out, into) = pipe_with(PipeFlags::CLOEXEC)?;
+    // A smaller pipe is slower, not wrong.
+    let _ = rustix::pipe::fcntl_setpipe_size(&into, IMAGE_PIPE);
+    Ok((out, into))
+}

@@ -1,0 +1,25 @@
+//! Messages to ranks over their channels.
+
+use eyrie_wire::agent::{ToRank, MAX_MESSAGE};
+use rustix::io::Errno;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+/// Sends a message over a rank's channel, with the descriptors that go along, at most two.
+///
+/// # Errors
+/// When the other end does not take it at once.
+pub fn tell(channel: &OwnedFd, message: ToRank, fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+    let mut bytes = [0; MAX_MESSAGE];
+    let len = message.encode(&mut bytes);
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() {
+        ancillary.push(SendAncillaryMessage::ScmRights(fds));
+    }
+    let parts = [IoSlice::new(&bytes[..len])];
+    rustix::net::sendmsg(channel, &parts, &mut ancillary, SendFlags::NOSIGNAL)?;
+    Ok(())
+}

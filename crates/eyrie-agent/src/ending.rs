@@ -1,0 +1,75 @@
+//! The ends of ranks: found out, and reported when all of their output has been passed on.
+
+use crate::family::{children, Death};
+use crate::node::Agent;
+use crate::process::kill_group;
+use crate::shared;
+use eyrie_wire::control::{Ending, RankReport};
+use eyrie_wire::RankInstance;
+use rustix::process::{waitid, waitpid, WaitId, WaitIdOptions, WaitOptions};
+
+impl Agent {
+    /// Finds out which children have ended.
+    pub fn reap(&mut self) {
+        for pid in children() {
+            let peek = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+            if !matches!(waitid(WaitId::Pid(pid), peek), Ok(Some(_))) {
+                continue;
+            }
+            let number = pid.as_raw_nonzero().get() as u32;
+            let ended = self.processes.values_mut().find(|p| p.pid == number);
+            if ended.is_some() {
+                // What the rank started dies with it. Its number is still taken, so that nobody
+                // else is hit.
+                kill_group(number);
+            }
+            let Ok(Some((_, status))) = waitpid(Some(pid), WaitOptions::NOHANG) else { continue };
+            if let Some(p) = ended {
+                p.ending = Some(p.ending_of(match status.terminating_signal() {
+                    Some(signal) => Ending::Signal(signal),
+                    None => Ending::Code(status.exit_status().unwrap_or(0)),
+                }));
+                let instance = p.instance;
+                self.hear(instance);
+                self.serve_pmi(instance);
+                self.pass_output(instance, false);
+            }
+        }
+    }
+
+    /// The process behind a wrapper has ended. When a signal has killed it, the wrapper, which
+    /// would take that for the end of the program, goes with it.
+    pub fn speaker_ended(&mut self, instance: RankInstance) {
+        self.hear(instance);
+        self.serve_pmi(instance);
+        let Some(p) = self.processes.get_mut(&instance) else { return };
+        p.learn_death();
+        p.watch = None;
+        if matches!(p.death, Death::Killed(_)) {
+            p.kill();
+        }
+    }
+
+    /// Reports the ranks that have ended and whose output has all been passed on.
+    pub fn report_ended(&mut self) {
+        let ended: Vec<RankInstance> = (self.processes.values())
+            .filter(|p| p.ending.is_some() && p.stdout.is_drained() && p.stderr.is_drained())
+            .map(|p| p.instance)
+            .collect();
+        for instance in ended {
+            let Some(p) = self.processes.remove(&instance) else { continue };
+            let Some(ending) = p.ending else { continue };
+            shared::remove(&p.shared);
+            if let Some(restore) = &p.restore {
+                let (reason, fault) = restore.failure(ending);
+                self.start_failed(instance, reason, fault);
+                continue;
+            }
+            if matches!(ending, Ending::Code(_)) {
+                self.holds.drop_rank(instance.rank);
+            }
+            let spoke_pmi = p.session.spoke() || p.session.barriers_passed() > 0;
+            self.connection.report(instance, RankReport::Exited { ending, spoke_pmi });
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! What ranks say over their channels.
+
+use crate::node::Agent;
+use crate::process::CapturePhase;
+use crate::refusal::Refusal;
+use crate::shared;
+use eyrie_wire::agent::{FromRank, ToRank, MAX_MESSAGE};
+use eyrie_wire::control::{FromAgent, RankReport};
+use eyrie_wire::RankInstance;
+use rustix::net::RecvFlags;
+use std::time::Duration;
+
+impl Agent {
+    pub fn hear(&mut self, instance: RankInstance) {
+        loop {
+            let Some(p) = self.processes.get_mut(&instance) else { return };
+            let Some(channel) = &p.channel else { return };
+            let mut bytes = [0u8; MAX_MESSAGE];
+            let len = match rustix::net::recv(channel, &mut bytes[..], RecvFlags::DONTWAIT) {
+                Ok((0, _)) | Err(rustix::io::Errno::CONNRESET) => {
+                    p.channel = None;
+                    return;
+                }
+                Ok((n, _)) => n.min(MAX_MESSAGE),
+                Err(_) => return,
+            };
+            // What does not decode is dropped: the rank waits with a bound for what it asked.
+            if let Some(message) = FromRank::decode(&bytes[..len]) {
+                self.heard(instance, message);
+            }
+        }
+    }
+
+    pub fn heard(&mut self, instance: RankInstance, message: FromRank<'_>) {
+        let Some(p) = self.processes.get_mut(&instance) else { return };
+        match message {
+            FromRank::Loaded { pid } => {
+                p.spoken_by(pid);
+                let restored = p.restore.is_some();
+                if !restored && !self.admit(instance, pid) {
+                    return;
+                }
+                let Some(p) = self.processes.get_mut(&instance) else { return };
+                if let Some(restore) = p.restore.take() {
+                    self.holds.take(instance.rank, restore.image, pid);
+                    self.holds.counts(instance.rank, restore.image);
+                    for line in restore.said() {
+                        self.connection.send(&FromAgent::Note {
+                            text: format!("rank {}: {line}", instance.rank),
+                        });
+                    }
+                    let all = restore.started.elapsed();
+                    let fetched = restore.fetched.unwrap_or(all);
+                    self.connection
+                        .report(instance, RankReport::Started { fetched, restored: all - fetched });
+                }
+                self.connection.report(instance, RankReport::ProviderLoaded);
+            }
+            FromRank::Still { image, clock, rsn } => self.stands_still(instance, image, clock, rsn),
+            FromRank::Captured { image, child_pid: _, pause_ns } => {
+                self.connection.report(
+                    instance,
+                    RankReport::Captured { image, pause: Duration::from_nanos(pause_ns) },
+                );
+            }
+            FromRank::Refused { image, reason } => {
+                let Some(capture) = p.capture.as_ref().filter(|c| c.image == image) else { return };
+                // A rank whose reader has left does not know why: the transfer is about to say it.
+                let broken = std::io::Error::from_raw_os_error(libc::EPIPE).to_string();
+                let uploading = matches!(capture.phase, CapturePhase::Uploading);
+                if !(uploading && reason.contains(&broken)) {
+                    p.capture = None;
+                    self.refuse_capture(instance, image, Refusal::lasting(reason));
+                }
+            }
+            FromRank::Fatal { reason } => {
+                let reason = reason.to_string();
+                self.connection.report(instance, RankReport::Fatal { reason });
+            }
+        }
+    }
+
+    /// Lets a rank that has loaded the provider go on in its start, if it has asked by PMI which
+    /// rank of how many it is. An MPI library that did not would compute alone.
+    pub fn admit(&mut self, instance: RankInstance, pid: u32) -> bool {
+        // It asked before it loaded the provider, but over another socket.
+        self.serve_pmi(instance);
+        let Some(p) = self.processes.get_mut(&instance) else { return false };
+        if p.session.spoke() {
+            // A rank that is gone is found out by its end.
+            return p.tell(ToRank::Admitted, &[]).is_ok();
+        }
+        let library = shared::mpi_library(pid).unwrap_or_default();
+        self.connection.report(instance, RankReport::Alone { library });
+        false
+    }
+}

@@ -1,0 +1,137 @@
+//! Starts ranks: programs anew, and processes from images that come from the store.
+
+use crate::capture::image_pipe;
+use crate::launch::{launch, From, Launched};
+use crate::node::{Agent, Done};
+use crate::process::{Process, Restore};
+use crate::refusal::Refusal;
+use crate::{shared, transfer};
+use eyrie_wire::control::{FromAgent, ImageMeta, RankReport, StartFault, StartRank};
+use eyrie_wire::RankInstance;
+use std::io::Write;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+impl Agent {
+    pub fn start(&mut self, start: Box<StartRank>) {
+        shared::remove(&start.leftovers);
+        let Some(image) = start.image else {
+            return self.launch(start, ImageMeta::default(), None);
+        };
+        let (dir, secret) = (self.dir.clone(), self.secret.clone());
+        let since = Instant::now();
+        self.in_background(move || {
+            let result = transfer::open(&dir, &secret, start.instance.rank, image);
+            Done::Opened { start, since, result }
+        });
+    }
+
+    /// Starts the process; from an image when its stream is given.
+    pub fn launch(
+        &mut self,
+        start: Box<StartRank>,
+        meta: ImageMeta,
+        image: Option<(eyrie_transport::Stream, Instant)>,
+    ) {
+        let instance = start.instance;
+        if self.killed.remove(&instance) {
+            let reason = "killed before it was started".to_string();
+            return self.start_failed(instance, reason, StartFault::Killed(libc::SIGKILL));
+        }
+        let launched = match image {
+            None => {
+                let launched = launch(&start, &meta, From::Program, &self.secret, self.open_files);
+                launched.map(|l| (l, None))
+            }
+            Some((stream, since)) => self.launch_image(&start, &meta, stream, since),
+        };
+        match launched {
+            Ok((launched, restore)) => {
+                let mut process = Process::new(&start, launched, &meta);
+                process.restore = restore;
+                let segment = shared::predicted_segment(&start.kvsname, start.instance.rank);
+                if process.shared.insert(segment.clone()) {
+                    self.connection
+                        .send(&FromAgent::Shared { rank: start.instance.rank, path: segment });
+                }
+                if process.restore.is_none() {
+                    self.connection.report(
+                        instance,
+                        RankReport::Started { fetched: Duration::ZERO, restored: Duration::ZERO },
+                    );
+                }
+                if let Some(input) = &process.stdin {
+                    self.connection
+                        .report(instance, RankReport::StdinWanted { offset: input.wanted_from() });
+                }
+                self.processes.insert(instance, process);
+            }
+            Err(e) => self.start_failed(instance, format!("{e:#}"), StartFault::Attempt),
+        }
+    }
+
+    pub fn launch_image(
+        &mut self,
+        start: &StartRank,
+        meta: &ImageMeta,
+        stream: eyrie_transport::Stream,
+        since: Instant,
+    ) -> anyhow::Result<(Launched, Option<Restore>)> {
+        let (image_out, image_in) = image_pipe()?;
+        let image = start.image.unwrap_or_default();
+        let held = self.holds.displaced(start.instance.rank, image);
+        let from = From::Image { stream: image_out, held };
+        let mut launched = launch(start, meta, from, &self.secret, self.open_files)?;
+        let instance = start.instance;
+        self.in_background(move || Done::Fed {
+            instance,
+            result: transfer::feed(stream, image_in),
+        });
+        let stderr = launched.restorer_stderr.take();
+        Ok((launched, Some(Restore { image, started: since, fetched: None, stderr })))
+    }
+
+    pub fn start_failed(&mut self, instance: RankInstance, reason: String, fault: StartFault) {
+        self.connection.report(instance, RankReport::StartFailed { reason, fault });
+    }
+
+    pub fn in_background(&self, work: impl FnOnce() -> Done + Send + 'static) {
+        let (done, waker) = (self.done.0.clone(), Arc::clone(&self.waker));
+        std::thread::spawn(move || {
+            // Both fail only when the agent ends.
+            let _ = done.send(work());
+            let _ = (&*waker).write_all(&[1]);
+        });
+    }
+
+    pub fn transferred(&mut self, done: Done) {
+        match done {
+            Done::Opened { start, since, result } => match result {
+                Ok((stream, meta)) => self.launch(start, meta, Some((stream, since))),
+                Err((reason, fault)) => self.start_failed(start.instance, reason, fault),
+            },
+            Done::Fed { instance, result } => {
+                let Some(p) = self.processes.get_mut(&instance) else { return };
+                // A restorer that did not get its whole image ends with a reason.
+                if let (Ok(_), Some(restore)) = (result, &mut p.restore) {
+                    restore.fetched = Some(restore.started.elapsed());
+                }
+            }
+            Done::Uploaded { instance, image, output, result } => {
+                // Whether the rank has refused: it says why before its stream ends, and knows
+                // better than the store.
+                self.hear(instance);
+                let Some(p) = self.processes.get_mut(&instance) else { return };
+                if p.capture.as_ref().is_some_and(|c| c.image == image) {
+                    p.capture = None;
+                    match result {
+                        Ok(()) => self.check_image(instance, image, output),
+                        Err(e) => {
+                            self.refuse_capture(instance, image, Refusal::lasting(format!("{e:#}")))
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! The kinds of frames.
+
+/// What a frame is. The comments say which header it has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Kind {
+    // Rank to router, on a send stream.
+    /// A message ([`super::Message`]).
+    Message = 1,
+    /// A message that the router has already, sent again by a re-executing rank: its envelope and
+    /// the hash of its content, for comparison with the log ([`super::Repeat`]).
+    Repeat = 2,
+    /// Nothing but determinants.
+    Determinants = 3,
+    /// Asks for a segment ([`super::SegmentRequest`]).
+    SegmentRequest = 4,
+    /// No later frame of this stream will name this segment ([`super::SegmentDone`]).
+    SegmentDone = 5,
+    /// Asks for an acknowledgement now.
+    Flush = 6,
+    // Rank to router, on a delivery stream.
+    /// The first frame: where the rank goes on ([`super::Resume`]).
+    Resume = 7,
+    /// The rank has followed its last determinant ([`super::Replayed`]).
+    Replayed = 8,
+    // Router to rank.
+    /// A message ([`super::Deliver`]).
+    Deliver = 16,
+    /// What is logged ([`super::Ack`]).
+    Ack = 17,
+    /// The descriptor of a segment comes with this frame ([`super::Segment`]).
+    Segment = 18,
+    /// A segment will not be named again on this stream: close it ([`super::SegmentDrop`]).
+    SegmentDrop = 19,
+    /// What the router has from this rank for one destination ([`super::Known`]).
+    Known = 20,
+    /// Determinants to replay.
+    Replay = 21,
+    /// The stream has begun ([`super::Ready`]).
+    Ready = 22,
+    /// The rank must end: the payload says why.
+    Refused = 23,
+}
+
+const KINDS: [Kind; 16] = [
+    Kind::Message,
+    Kind::Repeat,
+    Kind::Determinants,
+    Kind::SegmentRequest,
+    Kind::SegmentDone,
+    Kind::Flush,
+    Kind::Resume,
+    Kind::Replayed,
+    Kind::Deliver,
+    Kind::Ack,
+    Kind::Segment,
+    Kind::SegmentDrop,
+    Kind::Known,
+    Kind::Replay,
+    Kind::Ready,
+    Kind::Refused,
+];
+
+impl Kind {
+    pub(super) fn from_u8(n: u8) -> Option<Kind> {
+        KINDS.into_iter().find(|k| *k as u8 == n)
+    }
+}
