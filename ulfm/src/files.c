@@ -1,6 +1,7 @@
 /* Copies in a directory that all processes can reach. A rank has a file of blocks, each with two places, and for each of the last two
  * versions a table that says which place counts and what its checksum is. A new version writes changed blocks to the other
  * place and then its table, under another name until it is whole: the version before is never touched. */
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -142,4 +143,17 @@ struct image *files_read(eyrie_ulfm_job *job, int rank, int64_t version, const s
     if (good && image_intact(image)) return image;
     image_free(image);
     return NULL;
+}
+
+/* Files of the job in the directory of copies, at its end. */
+void files_remove(const eyrie_ulfm_job *job) {
+    char prefix[64], path[1024];
+    snprintf(prefix, sizeof prefix, "eyrie-%016llx-", (unsigned long long)job->nonce);
+    DIR *directory = opendir(job->copies.directory);
+    for (struct dirent *entry; directory && (entry = readdir(directory));) {
+        if (strncmp(entry->d_name, prefix, strlen(prefix))) continue;
+        snprintf(path, sizeof path, "%s/%s", job->copies.directory, entry->d_name);
+        unlink(path);
+    }
+    if (directory) closedir(directory);
 }

@@ -152,6 +152,7 @@ int groups_protect(eyrie_ulfm_job *job, MPI_Comm comm, const int *index_of, cons
 
 int files_write(eyrie_ulfm_job *job, int rank, struct image *image, const struct image *old, const struct catalog *catalog);
 struct image *files_read(eyrie_ulfm_job *job, int rank, int64_t version, const struct catalog *catalog); /* NULL: damaged or gone */
+void files_remove(const eyrie_ulfm_job *job); /* at the end of the job */
 
 /* --- plan.c: what happens after a failure, decided by one process --- */
 
@@ -302,12 +303,34 @@ struct eyrie_ulfm_job {
 /* A copy's number, or a rank's, is added to the tag. */
 enum { TAG_INFO = 1, TAG_PLAN = 2, TAG_HEAD = 100, TAG_BLOCK = 200, TAG_TAIL = 300, TAG_FETCH = 400, TAG_RESCUE = 1000 };
 
-void *must_alloc(size_t bytes); /* for tables of the library; ends the job when there is no memory */
+bool job_is_leader(const eyrie_ulfm_job *job); /* speaks for the job: the process of the lowest living rank */
+
+/* --- errors.c --- */
+
+void *must_alloc(size_t bytes); /* zeroed, for tables of the library; ends the job when there is no memory */
 void *must_copy(const void *bytes, size_t len);
 int explain(eyrie_ulfm_job *job, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
 void give_up(const eyrie_ulfm_job *job, const char *format, ...) __attribute__((format(printf, 2, 3), noreturn));
-bool job_is_leader(const eyrie_ulfm_job *job); /* speaks for the job: the process of the lowest living rank */
 int class_of(int code);
-void job_drop_derived(eyrie_ulfm_job *job, bool revoke); /* they are not known any more */
+void errors_make_classes(void);
+
+/* --- settings.c --- */
+
+void settings_read(eyrie_ulfm_job *job, const eyrie_ulfm_settings *settings);
+int settings_check(eyrie_ulfm_job *job);
+
+/* --- members.c --- */
+
+int members_learn(eyrie_ulfm_job *job, int node);
+int members_make_planner(eyrie_ulfm_job *job);
+int members_assign_ranks(eyrie_ulfm_job *job);
+
+/* --- derived.c --- */
+
+void derived_drop(eyrie_ulfm_job *job, bool revoke); /* they are not known any more */
+
+/* --- run.c --- */
+
+void run_on_error(MPI_Comm *comm, int *code, ...); /* ends the body of eyrie_ulfm_run; otherwise the error is returned */
 
 #endif

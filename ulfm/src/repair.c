@@ -16,7 +16,7 @@ static const long NAP_NS_LEAST = 50 * 1000, NAP_NS_MOST = 5 * 1000 * 1000;
 /* --- leaving --- */
 
 static void leave(eyrie_ulfm_job *job) {
-    job_drop_derived(job, true);
+    derived_drop(job, true);
     if (job->work != MPI_COMM_NULL) {
         FT_Comm_revoke(job->work);
         int bits = 0;
