@@ -2,10 +2,10 @@
  *
  * Each round: Put to the next rank and Get from the one after it between fences; Accumulate to every rank under lock_all; tickets
  * drawn with Fetch_and_op and a slot claimed with Compare_and_swap under lock; a ring with post, start, complete, wait.
- * Over a transport without RDMA, MPICH carries all of this as active messages, whose headers hold pointers: replaying a rank
- * alone works only if its addresses are the same again. The hash printed per round is the same in every run.
- * More than 16 KiB (2,000 words) to several ranks in one epoch crashes MPICH 5.0.2 on any transport without RDMA, its own tcp
- * provider with MPIR_CVAR_CH4_OFI_ENABLE_RMA=0 included (docs/limits.md), so the default stays below. */
+ * Under Eyrie the provider carries reads, writes and atomics as logged messages, of any length. The hash printed per round is the
+ * same in every run.
+ * Where MPICH carries them as active messages instead (MPIR_CVAR_CH4_OFI_ENABLE_RMA=0), more than 16 KiB (2,000 words) to several
+ * ranks in one epoch crash MPICH 5.0.2 itself, so the default stays below. */
 #include "common.h"
 
 enum { COUNTER, TICKETS, SLOT, CELLS }; /* of the window of counters on rank 0 */
