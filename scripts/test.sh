@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Runs every check of the project, part by part, and ends with exactly one line "N passed, M failed". Each part is a function below; what
-# it prints is in build/test-logs/PART.log; what it says of tests that failed, and of unsteady ones, is shown at the end.
+# Runs every check of the project, part by part, and ends with exactly one line "N passed, M failed".
+# Each part is a function below; what it prints is in build/test-logs/PART.log; what it says of tests
+# that failed, and of unsteady ones, is shown at the end.
 # Usage: scripts/test.sh [PART]...   (default: the parts that `scripts/test.sh --list` names)
 # `make test-more` runs the longer ones: more_ulfm.
 set -uo pipefail
@@ -11,9 +12,10 @@ parts=(setup format build lint unit c_unit referee docs examples jobs monitor ul
 
 part_setup() { scripts/setup.sh; }
 
-part_format() { cargo fmt --all --check; }
+part_format() { scripts/format.sh --check; }
 
-# The tests with everything else: compiled by themselves they would take other features of what they depend on, and all of it twice.
+# The tests with everything else: compiled by themselves they would take other features of what they
+# depend on, and all of it twice.
 part_build() { cargo build --release --workspace --lib --bins --tests --examples && make --no-print-directory -C examples; }
 
 # The monitor also without its server, as others use it.
@@ -30,7 +32,8 @@ part_c_unit() { make -s -C ulfm unit; }
 # Tables in docs/ that are made from something are as they would be made now.
 part_docs() { scripts/mpi_support.py --check; }
 
-# The example programs by themselves, over MPICH's own transport: what they print is what jobs under Eyrie are compared with.
+# The example programs by themselves, over MPICH's own transport: what they print is what jobs under
+# Eyrie are compared with.
 part_examples() { examples/test.sh; }
 
 # Whole jobs under `eyrie run`: each executable file of tests/jobs/ is one test and counts as one.
@@ -51,16 +54,19 @@ part_referee() { referee/small.sh; }
 
 part_mpi4py() { whole_jobs tests/mpi4py; }
 
-# Runs files of tests/, of which each is one test, or several; the part's tally gets a line for each.
+# Runs files of tests/, of which each is one test, or several; the part's tally gets a line for
+# each.
 whole_jobs() { EYRIE_TEST_TALLY=$tally tests/run "$@"; }
 
-# Adds a part's tests to the totals: what tests/run noted, else the lines "ok NAME" and "not ok NAME" and cargo's summaries in its log.
+# Adds a part's tests to the totals: what tests/run noted, else the lines "ok NAME" and "not ok
+# NAME" and cargo's summaries in its log.
 count() {
     local log=$1 status=$2 ok bad
     [ ! -s "$tally" ] || log=$tally
     ok=$(($(grep -c '^ok ' "$log") + $(sum_of '^test result: .* ([0-9]+) passed; .*' "$log")))
     bad=$(($(grep -c '^not ok ' "$log") + $(sum_of '^test result: .* ([0-9]+) failed; .*' "$log")))
-    # A part that failed without naming a test (it did not compile, say) is one failure; one that names none and passed is one pass.
+    # A part that failed without naming a test (it did not compile, say) is one failure; one that
+    # names none and passed is one pass.
     [ "$status" = 0 ] || [ "$bad" != 0 ] || bad=1
     [ "$status" != 0 ] || [ "$ok" != 0 ] || ok=1
     passed=$((passed + ok))
@@ -87,7 +93,8 @@ run_part() {
     return 1
 }
 
-# What a failed part's tally or log says of each test of it that failed, else its end: short enough to be read at the end of all output.
+# What a failed part's tally or log says of each test of it that failed, else its end: short enough
+# to be read at the end of all output.
 what_failed() {
     local log=$build/test-logs/$1.log
     echo "$1 failed:"
@@ -97,7 +104,8 @@ what_failed() {
     } | cut -c-240 | sed 's/^/    /'
 }
 
-# with_details WORD TALLY: the lines that begin with WORD, each with the indented ones above it; false when there is none.
+# with_details WORD TALLY: the lines that begin with WORD, each with the indented ones above it;
+# false when there is none.
 with_details() {
     awk -v word="$1 " '
         /^ / { details = details $0 "\n"; next }
