@@ -1,4 +1,6 @@
-# What the scripts share; sourced, never run. Sets `root` and `build`, the folder that everything made goes to.
+# shellcheck shell=bash
+# What the scripts share; sourced, never run. Sets `root` and `build`, the folder that everything
+# made goes to.
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 build=$root/build
 mkdir -p "$build"
@@ -10,7 +12,8 @@ fail() {
     exit 1
 }
 
-# install_packages PACKAGE...: installs Debian packages when that is possible, else says which ones are missing and ends.
+# install_packages PACKAGE...: installs Debian packages when that is possible, else says which ones
+# are missing and ends.
 install_packages() {
     if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
         fail "missing Debian packages; run as root: apt-get install $*"
@@ -22,8 +25,8 @@ install_packages() {
         fail "cannot install $*: see $build/apt.log"
 }
 
-# unpack_packages FOLDER PACKAGE...: Debian packages unpacked there without being installed; FOLDER is made anew. With APT_CONFIG
-# set, apt has lists of its own, which anybody may update.
+# unpack_packages FOLDER PACKAGE...: Debian packages unpacked there without being installed; FOLDER
+# is made anew. With APT_CONFIG set, apt has lists of its own, which anybody may update.
 unpack_packages() {
     local target=$1 package
     shift

@@ -1,8 +1,10 @@
-"""Lets pytest run whole-job tests: each executable file tests/*/NNN-name is one test, which passed when it ends with 0.
+"""Lets pytest run whole-job tests: each executable file tests/*/NNN-name is one test, which passed
+when it ends with 0.
 
-A test that failed is repeated once; when it then passes it counts as passed and is named as unsteady. No test may take longer than
-EYRIE_TEST_LIMIT_S. A file with a line "# alone: WHY" in its head is not run beside others: tests/run runs those afterwards.
-What became of each test goes to the file EYRIE_TEST_TALLY, in the lines that scripts/test.sh counts.
+A test that failed is repeated once; when it then passes it counts as passed and is named as
+unsteady. No test may take longer than EYRIE_TEST_LIMIT_S. A file with a line "# alone: WHY" in its
+head is not run beside others: tests/run runs those afterwards. What became of each test goes to the
+file EYRIE_TEST_TALLY, in the lines that scripts/test.sh counts.
 """
 
 import os
@@ -56,7 +58,9 @@ class WholeJob(pytest.Item):
     def runtest(self):
         passed, first = run(self.command)
         if passed:
-            self.user_properties += [("skipped", line) for line in first.splitlines() if ": SKIPPED: " in line]
+            self.user_properties += [
+                ("skipped", line) for line in first.splitlines() if ": SKIPPED: " in line
+            ]
             return
         passed, second = run(self.command)
         if not passed:
@@ -80,7 +84,11 @@ def run(command):
     """Runs a test to its end. Returns whether it passed, and the end of what it printed."""
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
         try:
             code = process.wait(LIMIT_S)
@@ -103,8 +111,13 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_runtest_logreport(report):
-    """In the process that talks to the user (with xdist its workers call this, too, but have no tally)."""
-    if report.when != "call" or "PYTEST_XDIST_WORKER" in os.environ or "EYRIE_TEST_TALLY" not in os.environ:
+    """In the process that talks to the user (with xdist its workers call this, too, but have no
+    tally)."""
+    if (
+        report.when != "call"
+        or "PYTEST_XDIST_WORKER" in os.environ
+        or "EYRIE_TEST_TALLY" not in os.environ
+    ):
         return
     name = report.location[2]
     with open(os.environ["EYRIE_TEST_TALLY"], "a") as tally:
@@ -112,7 +125,10 @@ def pytest_runtest_logreport(report):
             if key == "skipped":
                 tally.write(indented(said))
             if key == "unsteady":
-                tally.write(indented(said) + f"unsteady {name}: it failed, and passed when it was repeated\n")
+                tally.write(
+                    indented(said)
+                    + f"unsteady {name}: it failed, and passed when it was repeated\n"
+                )
         if report.failed:
             tally.write(indented(report.longreprtext))
         tally.write(f"{'not ok' if report.failed else 'ok'} {name} ({report.duration:.0f} s)\n")

@@ -1,4 +1,5 @@
-/* Communicators of the program that fall with the working one: a wait on one of them ends when the job recovers. */
+/* Communicators of the program that fall with the working one: a wait on one of them ends when the
+ * job recovers. */
 #include <stdlib.h>
 
 #include "job.h"
@@ -18,8 +19,10 @@ static int forget_derived(MPI_Comm comm, int key, void *job_of, void *unused) {
 }
 
 int eyrie_ulfm_derived(eyrie_ulfm_job *job, MPI_Comm comm) {
-    if (comm == MPI_COMM_NULL) return explain(job, MPI_ERR_ARG, "eyrie_ulfm_derived: MPI_COMM_NULL");
-    if (derived_key == MPI_KEYVAL_INVALID) MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, forget_derived, &derived_key, NULL);
+    if (comm == MPI_COMM_NULL)
+        return explain(job, MPI_ERR_ARG, "eyrie_ulfm_derived: MPI_COMM_NULL");
+    if (derived_key == MPI_KEYVAL_INVALID)
+        MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, forget_derived, &derived_key, NULL);
     MPI_Comm *grown = realloc(job->derived, (size_t)(job->derived_count + 1) * sizeof *grown);
     if (!grown) return explain(job, MPI_ERR_NO_MEM, "no memory for another communicator");
     job->derived = grown;

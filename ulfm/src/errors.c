@@ -1,5 +1,5 @@
-/* Errors: their classes, the words for the program, and the end of a process that cannot go on. The tables of the library, too: no
- * memory for one ends the job. */
+/* Errors: their classes, the words for the program, and the end of a process that cannot go on. The
+ * tables of the library, too: no memory for one ends the job. */
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,7 +34,8 @@ int class_of(int code) {
 
 int eyrie_ulfm_is_failure(int code) {
     int class = class_of(code);
-    return class == FT_ERR_PROC_FAILED || class == FT_ERR_PROC_FAILED_PENDING || class == FT_ERR_REVOKED;
+    return class == FT_ERR_PROC_FAILED || class == FT_ERR_PROC_FAILED_PENDING ||
+           class == FT_ERR_REVOKED;
 }
 
 int explain(eyrie_ulfm_job *job, int code, const char *format, ...) {
@@ -49,8 +50,9 @@ const char *eyrie_ulfm_explain(const eyrie_ulfm_job *job) {
     return job ? job->explanation : "";
 }
 
-/* Ends this process at once. Not MPI_Abort: mpirun of Open MPI 5.0 can hang or leave processes when it is called after a failure
- * (docs/ulfm.md, limits). The others wait for us no longer, and end the same way by their own bounds. */
+/* Ends this process at once. Not MPI_Abort: mpirun of Open MPI 5.0 can hang or leave processes when
+ * it is called after a failure (docs/ulfm.md, limits). The others wait for us no longer, and end
+ * the same way by their own bounds. */
 void give_up(const eyrie_ulfm_job *job, const char *format, ...) {
     char text[4096];
     va_list arguments;
@@ -65,7 +67,10 @@ void give_up(const eyrie_ulfm_job *job, const char *format, ...) {
 void errors_make_classes(void) {
     if (EYRIE_ULFM_ERR_LOST != MPI_ERR_LASTCODE) return;
     MPI_Add_error_class(&EYRIE_ULFM_ERR_LOST);
-    MPI_Add_error_string(EYRIE_ULFM_ERR_LOST, "EYRIE_ULFM_ERR_LOST: committed data is lost: the copies do not cover the failures");
+    MPI_Add_error_string(
+        EYRIE_ULFM_ERR_LOST,
+        "EYRIE_ULFM_ERR_LOST: committed data is lost: the copies do not cover the failures");
     MPI_Add_error_class(&EYRIE_ULFM_ERR_SPARES);
-    MPI_Add_error_string(EYRIE_ULFM_ERR_SPARES, "EYRIE_ULFM_ERR_SPARES: no spare is left for a failed rank");
+    MPI_Add_error_string(EYRIE_ULFM_ERR_SPARES,
+                         "EYRIE_ULFM_ERR_SPARES: no spare is left for a failed rank");
 }

@@ -31,17 +31,22 @@ static int begin(eyrie_ulfm_job *job, MPI_Comm comm, int node) {
     int code = settings_check(job);
     if (code == MPI_SUCCESS) code = members_make_planner(job);
     if (code == MPI_SUCCESS) code = members_assign_ranks(job);
-    /* All find the same fault, but for what differs between hosts: files, settings from the environment. */
+    /* All find the same fault, but for what differs between hosts: files, settings from the
+     * environment. */
     int faults = code != MPI_SUCCESS;
     if (faults && job->me == 0) fprintf(stderr, "eyrie-ulfm: process 0: %s\n", job->explanation);
     good = MPI_Allreduce(MPI_IN_PLACE, &faults, 1, MPI_INT, MPI_SUM, job->base);
     if (good != MPI_SUCCESS) return good;
     if (code != MPI_SUCCESS && job->me > 0 && faults < job->processes)
         fprintf(stderr, "eyrie-ulfm: process %d: %s\n", job->me, job->explanation);
-    if (code == MPI_SUCCESS && faults) code = explain(job, MPI_ERR_ARG, "%d of the processes cannot begin: see their messages", faults);
+    if (code == MPI_SUCCESS && faults)
+        code = explain(job, MPI_ERR_ARG, "%d of the processes cannot begin: see their messages",
+                       faults);
     if (code == MPI_SUCCESS) code = MPI_Comm_create_errhandler(run_on_error, &job->handler);
-    if (code == MPI_SUCCESS) code = MPI_Comm_split(job->base, job->rank >= 0 ? 0 : MPI_UNDEFINED, job->rank, &job->work);
-    if (code == MPI_SUCCESS && job->work != MPI_COMM_NULL) MPI_Comm_set_errhandler(job->work, job->handler);
+    if (code == MPI_SUCCESS)
+        code = MPI_Comm_split(job->base, job->rank >= 0 ? 0 : MPI_UNDEFINED, job->rank, &job->work);
+    if (code == MPI_SUCCESS && job->work != MPI_COMM_NULL)
+        MPI_Comm_set_errhandler(job->work, job->handler);
     wait_unguard(job);
     return code;
 }
@@ -64,7 +69,8 @@ int eyrie_ulfm_init(MPI_Comm comm, const eyrie_ulfm_settings *settings, eyrie_ul
     settings_read(job, settings);
     int code = begin(job, comm, settings->node);
     if (code != MPI_SUCCESS) {
-        if (eyrie_ulfm_is_failure(code) && job->base != MPI_COMM_NULL) FT_Comm_revoke(job->base); /* nobody waits for us */
+        /* nobody waits for us */
+        if (eyrie_ulfm_is_failure(code) && job->base != MPI_COMM_NULL) FT_Comm_revoke(job->base);
         eyrie_ulfm_free(&job);
         return code;
     }
@@ -72,7 +78,8 @@ int eyrie_ulfm_init(MPI_Comm comm, const eyrie_ulfm_settings *settings, eyrie_ul
     if (job->rank < 0) {
         code = repair_wait_as_spare(job);
         if (job->rank >= 0) job->state = REPAIRED;
-        if (class_of(code) == EYRIE_ULFM_ERR_SPARES) code = MPI_SUCCESS; /* not this process's trouble: it leaves */
+        /* not this process's trouble: it leaves */
+        if (class_of(code) == EYRIE_ULFM_ERR_SPARES) code = MPI_SUCCESS;
     }
     job->inside = false;
     return code;
@@ -112,7 +119,8 @@ int eyrie_ulfm_squeezed(const eyrie_ulfm_job *job) {
 }
 
 int64_t eyrie_ulfm_committed_bytes(const eyrie_ulfm_job *job, const char *name) {
-    if (job->rank < 0 || job->version == 0 || job->rank >= job->held.ranks || job->squeezed) return -1;
+    if (job->rank < 0 || job->version == 0 || job->rank >= job->held.ranks || job->squeezed)
+        return -1;
     const struct catalog *catalog = &job->catalogs[job->rank];
     for (int i = 0; i < catalog->count; i++)
         if (!strcmp(catalog->entry[i].name, name)) return catalog->entry[i].bytes;
@@ -160,8 +168,23 @@ int eyrie_ulfm_free(eyrie_ulfm_job **pointer) {
     if (job->roll != MPI_COMM_NULL) MPI_Comm_free(&job->roll);
     if (job->handler != MPI_ERRHANDLER_NULL) MPI_Errhandler_free(&job->handler);
     eyrie_planner_free(job->planner);
-    void *own[] = {job->network, job->shape_text, job->spares, job->traffic, job->method, job->copies_text, job->no_spare, job->member,
-                   job->process_of_node, job->dead, job->base_process, job->planned, job->rank_of, job->server, job->derived, job->json, job};
+    void *own[] = {job->network,
+                   job->shape_text,
+                   job->spares,
+                   job->traffic,
+                   job->method,
+                   job->copies_text,
+                   job->no_spare,
+                   job->member,
+                   job->process_of_node,
+                   job->dead,
+                   job->base_process,
+                   job->planned,
+                   job->rank_of,
+                   job->server,
+                   job->derived,
+                   job->json,
+                   job};
     for (size_t i = 0; i < sizeof own / sizeof *own; i++) free(own[i]);
     block_free_pool();
     *pointer = NULL;

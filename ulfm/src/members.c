@@ -1,4 +1,5 @@
-/* Who is where: processes, their hosts and nodes, which of them are ranks at the beginning and which are spares. */
+/* Who is where: processes, their hosts and nodes, which of them are ranks at the beginning and
+ * which are spares. */
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -7,7 +8,8 @@
 #include "job.h"
 
 int members_learn(eyrie_ulfm_job *job, int node) {
-    struct member me = {.pid = (int)getpid(), .node = node, .started = wait_process_start((int)getpid())};
+    struct member me = {
+        .pid = (int)getpid(), .node = node, .started = wait_process_start((int)getpid())};
     gethostname(me.host, sizeof me.host - 1);
     job->member = must_alloc((size_t)job->processes * sizeof *job->member);
     int code = MPI_Allgather(&me, sizeof me, MPI_BYTE, job->member, sizeof me, MPI_BYTE, job->base);
@@ -50,9 +52,13 @@ static int map_nodes(eyrie_ulfm_job *job, const uint32_t *used, size_t count) {
     for (int p = 0; p < job->processes; p++) job->process_of_node[job->member[p].node] = p;
     for (size_t i = 0; i < count; i++)
         if (job->process_of_node[used[i]] < 0)
-            return explain(job, MPI_ERR_ARG, "the job and its spares are on %zu nodes, but no process is on node %u (%d processes)", count, used[i], job->processes);
+            return explain(
+                job, MPI_ERR_ARG,
+                "the job and its spares are on %zu nodes, but no process is on node %u (%d processes)",
+                count, used[i], job->processes);
     if (count < (size_t)job->processes)
-        return explain(job, MPI_ERR_ARG, "%d processes: the job and its spares are %zu", job->processes, count);
+        return explain(job, MPI_ERR_ARG, "%d processes: the job and its spares are %zu",
+                       job->processes, count);
     return MPI_SUCCESS;
 }
 
@@ -75,10 +81,13 @@ int members_assign_ranks(eyrie_ulfm_job *job) {
         job->planned_ranks = (int)ranks;
         job->axes = (int)eyrie_planner_shape(job->planner, job->shape, MOST_AXES);
     }
-    if (code == MPI_SUCCESS && job->copies.scheme == PARTNER && job->copies.partners >= (int)ranks && ranks > 1)
-        code = explain(job, MPI_ERR_ARG, "copies `%s`: %zu ranks have %zu partners", job->copies_text, ranks, ranks - 1);
+    if (code == MPI_SUCCESS && job->copies.scheme == PARTNER &&
+        job->copies.partners >= (int)ranks && ranks > 1)
+        code = explain(job, MPI_ERR_ARG, "copies `%s`: %zu ranks have %zu partners",
+                       job->copies_text, ranks, ranks - 1);
     if (code == MPI_SUCCESS && job->copies.scheme == GROUP && job->copies.group > (int)ranks)
-        code = explain(job, MPI_ERR_ARG, "copies `%s`: the job has %zu ranks", job->copies_text, ranks);
+        code = explain(job, MPI_ERR_ARG, "copies `%s`: the job has %zu ranks", job->copies_text,
+                       ranks);
     free(process);
     free(nodes);
     return code;

@@ -1,4 +1,5 @@
-/* A body that is run again after each failure: the error handler leaves it with longjmp, wherever in it the error came. */
+/* A body that is run again after each failure: the error handler leaves it with longjmp, wherever
+ * in it the error came. */
 #include "job.h"
 
 static eyrie_ulfm_job *running; /* whose body is running under eyrie_ulfm_run */

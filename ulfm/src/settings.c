@@ -26,9 +26,12 @@ void settings_read(eyrie_ulfm_job *job, const eyrie_ulfm_settings *s) {
     job->shape_text = copy_text(from_environment("EYRIE_ULFM_JOB", s->job));
     job->spares = copy_text(from_environment("EYRIE_ULFM_SPARES", s->spares));
     job->traffic = copy_text(from_environment("EYRIE_ULFM_TRAFFIC", s->traffic));
-    job->method = copy_text(from_environment("EYRIE_ULFM_METHOD", s->method ? s->method : "search"));
-    job->copies_text = copy_text(from_environment("EYRIE_ULFM_COPIES", s->copies ? s->copies : "partner"));
-    job->no_spare = copy_text(from_environment("EYRIE_ULFM_NO_SPARE", s->no_spare ? s->no_spare : "end"));
+    job->method =
+        copy_text(from_environment("EYRIE_ULFM_METHOD", s->method ? s->method : "search"));
+    job->copies_text =
+        copy_text(from_environment("EYRIE_ULFM_COPIES", s->copies ? s->copies : "partner"));
+    job->no_spare =
+        copy_text(from_environment("EYRIE_ULFM_NO_SPARE", s->no_spare ? s->no_spare : "end"));
     number = getenv("EYRIE_ULFM_MESSAGE_BYTES");
     job->message_bytes = number && *number ? atoll(number) : s->message_bytes;
     number = getenv("EYRIE_ULFM_WAIT_S");
@@ -41,10 +44,14 @@ int settings_check(eyrie_ulfm_job *job) {
     char why[256] = "";
     const char *wrong = copies_parse(job->copies_text, &job->copies);
     if (wrong) return explain(job, MPI_ERR_ARG, "copies `%s`: %s", job->copies_text, wrong);
-    if (!eyrie_planner_knows(job->method, why, sizeof why)) return explain(job, MPI_ERR_ARG, "%s", why);
+    if (!eyrie_planner_knows(job->method, why, sizeof why))
+        return explain(job, MPI_ERR_ARG, "%s", why);
     if (strcmp(job->no_spare, "end") && strcmp(job->no_spare, "squeeze"))
         return explain(job, MPI_ERR_ARG, "no_spare `%s`: write end or squeeze", job->no_spare);
-    if (!(job->wait_s > 0 && job->wait_s < 1e7)) return explain(job, MPI_ERR_ARG, "wait_s %g: a number of seconds above 0", job->wait_s);
-    if (job->message_bytes < 0) return explain(job, MPI_ERR_ARG, "message_bytes %lld: at least 0", (long long)job->message_bytes);
+    if (!(job->wait_s > 0 && job->wait_s < 1e7))
+        return explain(job, MPI_ERR_ARG, "wait_s %g: a number of seconds above 0", job->wait_s);
+    if (job->message_bytes < 0)
+        return explain(job, MPI_ERR_ARG, "message_bytes %lld: at least 0",
+                       (long long)job->message_bytes);
     return MPI_SUCCESS;
 }

@@ -2,7 +2,8 @@
 #include "unit.h"
 
 static void a_block_lives_as_long_as_somebody_uses_it(void) {
-    for (uint32_t len = 1; len <= BLOCK_BYTES; len = len == 1 ? BLOCK_BYTES / 2 : len + BLOCK_BYTES / 4) {
+    for (uint32_t len = 1; len <= BLOCK_BYTES;
+         len = len == 1 ? BLOCK_BYTES / 2 : len + BLOCK_BYTES / 4) {
         struct block *block = block_new(len);
         CHECK(block && block->len == len && block->refs == 1);
         memset(block->data, 0x5a, len);
@@ -19,8 +20,10 @@ static void a_block_lives_as_long_as_somebody_uses_it(void) {
 static void full_blocks_do_not_overlap_and_are_used_again(void) {
     enum { COUNT = 40 }; /* of more than one slab */
     struct block *blocks[COUNT];
-    for (int i = 0; i < COUNT; i++) memset((blocks[i] = block_new(BLOCK_BYTES))->data, i, BLOCK_BYTES);
-    for (int i = 0; i < COUNT; i++) CHECK(blocks[i]->data[0] == i && blocks[i]->data[BLOCK_BYTES - 1] == i);
+    for (int i = 0; i < COUNT; i++)
+        memset((blocks[i] = block_new(BLOCK_BYTES))->data, i, BLOCK_BYTES);
+    for (int i = 0; i < COUNT; i++)
+        CHECK(blocks[i]->data[0] == i && blocks[i]->data[BLOCK_BYTES - 1] == i);
     unsigned char *data = blocks[7]->data;
     block_release(blocks[7]);
     blocks[7] = block_new(BLOCK_BYTES);
@@ -30,7 +33,9 @@ static void full_blocks_do_not_overlap_and_are_used_again(void) {
 }
 
 static void blocks_of_a_catalog_end_at_the_borders_of_its_data(void) {
-    struct entry entries[] = {{.name = "a", .bytes = BLOCK_BYTES + 5}, {.name = "b", .bytes = 0}, {.name = "c", .bytes = BLOCK_BYTES}};
+    struct entry entries[] = {{.name = "a", .bytes = BLOCK_BYTES + 5},
+                              {.name = "b", .bytes = 0},
+                              {.name = "c", .bytes = BLOCK_BYTES}};
     struct catalog catalog = {3, entries};
     CHECK_EQUAL(catalog_bytes(&catalog), 2 * BLOCK_BYTES + 5);
     CHECK_EQUAL(catalog_blocks(&catalog), 3);
@@ -43,7 +48,8 @@ static void blocks_of_a_catalog_end_at_the_borders_of_its_data(void) {
 static void a_copied_catalog_is_equal_and_its_own(void) {
     struct entry entry = {.name = "a", .bytes = 5, .element = 1};
     struct catalog catalog = {1, &entry}, copy = catalog_copy(&catalog), none = {0};
-    CHECK(catalog_equal(&catalog, &copy) && !catalog_equal(&catalog, &none) && catalog_equal(&none, &none));
+    CHECK(catalog_equal(&catalog, &copy) && !catalog_equal(&catalog, &none) &&
+          catalog_equal(&none, &none));
     entry.bytes++;
     CHECK(!catalog_equal(&catalog, &copy));
     catalog_free(&copy);
@@ -61,9 +67,12 @@ static struct image *keep(eyrie_ulfm_job *job, enum kind kind, int rank, int64_t
 
 static void images_are_found_by_kind_rank_and_version(void) {
     eyrie_ulfm_job job = {0};
-    struct image *own = keep(&job, OWN, 1, 3), *copy = keep(&job, COPY, 1, 3), *older = keep(&job, OWN, 1, 2);
-    CHECK(image_find(&job, OWN, 1, 3) == own && image_find(&job, COPY, 1, 3) == copy && image_find(&job, OWN, 1, 2) == older);
-    CHECK(image_find(&job, OWN, 2, 3) == NULL && image_find(&job, HEADER, 1, 3) == NULL && image_find(&job, OWN, 1, 4) == NULL);
+    struct image *own = keep(&job, OWN, 1, 3), *copy = keep(&job, COPY, 1, 3),
+                 *older = keep(&job, OWN, 1, 2);
+    CHECK(image_find(&job, OWN, 1, 3) == own && image_find(&job, COPY, 1, 3) == copy &&
+          image_find(&job, OWN, 1, 2) == older);
+    CHECK(image_find(&job, OWN, 2, 3) == NULL && image_find(&job, HEADER, 1, 3) == NULL &&
+          image_find(&job, OWN, 1, 4) == NULL);
     struct image *again = keep(&job, OWN, 1, 3); /* takes the place of the first */
     CHECK(image_find(&job, OWN, 1, 3) == again);
     int count = 0;
@@ -84,7 +93,8 @@ static void parities_are_found_by_stripe_and_number(void) {
         image_keep(&job, parity[i]);
     }
     for (int i = 0; i < 4; i++) CHECK(image_find_parity(&job, 0, i / 2, i % 2, 1) == parity[i]);
-    CHECK(image_find_parity(&job, 0, 2, 0, 1) == NULL && image_find_parity(&job, 1, 0, 0, 1) == NULL);
+    CHECK(image_find_parity(&job, 0, 2, 0, 1) == NULL &&
+          image_find_parity(&job, 1, 0, 0, 1) == NULL);
     while (job.images) image_drop(&job, job.images);
 }
 

@@ -7,7 +7,8 @@ enum { MOST = 12 };
 static eyrie_ulfm_job job_on_hosts(int processes, int on_host, const char *copies) {
     static struct member members[MOST];
     eyrie_ulfm_job job = {.processes = processes, .member = members};
-    for (int p = 0; p < processes; p++) snprintf(members[p].host, sizeof members[p].host, "host%d", p / on_host);
+    for (int p = 0; p < processes; p++)
+        snprintf(members[p].host, sizeof members[p].host, "host%d", p / on_host);
     CHECK(copies_parse(copies, &job.copies) == NULL);
     return job;
 }
@@ -21,13 +22,17 @@ static struct layout one_rank_each(const eyrie_ulfm_job *job) {
 static void copies_are_parsed_or_refused(void) {
     struct copies copies;
     CHECK(copies_parse("none", &copies) == NULL && copies.scheme == NO_COPIES);
-    CHECK(copies_parse("partner", &copies) == NULL && copies.scheme == PARTNER && copies.partners == 1);
+    CHECK(copies_parse("partner", &copies) == NULL && copies.scheme == PARTNER &&
+          copies.partners == 1);
     CHECK(copies_parse("partner:8", &copies) == NULL && copies.partners == 8);
-    CHECK(copies_parse("xor:4", &copies) == NULL && copies.scheme == GROUP && copies.group == 4 && copies.parity == 1);
+    CHECK(copies_parse("xor:4", &copies) == NULL && copies.scheme == GROUP && copies.group == 4 &&
+          copies.parity == 1);
     CHECK(copies_parse("rs:32,31", &copies) == NULL && copies.group == 32 && copies.parity == 31);
-    CHECK(copies_parse("files:/tmp", &copies) == NULL && copies.scheme == FILES && !strcmp(copies.directory, "/tmp"));
-    static const char *const wrong[] = {"",       "mirror", "partner:", "partner:0", "partner:9", "partner:2x", "xor:1",
-                                        "xor:33", "rs:4",   "rs:4,4",   "rs:4,0",    "rs:4,2,1",  "files:",     "none "};
+    CHECK(copies_parse("files:/tmp", &copies) == NULL && copies.scheme == FILES &&
+          !strcmp(copies.directory, "/tmp"));
+    static const char *const wrong[] = {
+        "",       "mirror", "partner:", "partner:0", "partner:9", "partner:2x", "xor:1",
+        "xor:33", "rs:4",   "rs:4,4",   "rs:4,0",    "rs:4,2,1",  "files:",     "none "};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         if (copies_parse(wrong[i], &copies) == NULL) printf("    `%s` was taken\n", wrong[i]);
         CHECK(copies_parse(wrong[i], &copies) != NULL);
@@ -51,7 +56,8 @@ static void partners_are_on_other_hosts_and_each_keeps_for_one(void) {
                 CHECK(r / on_host != keeper / on_host);
             }
         }
-        for (int r = 0; r < 12; r++) CHECK(layout_keeper(&layout, r, 1) != layout_keeper(&layout, r, 2));
+        for (int r = 0; r < 12; r++)
+            CHECK(layout_keeper(&layout, r, 1) != layout_keeper(&layout, r, 2));
         layout_free(&layout);
     }
 }
@@ -102,13 +108,15 @@ static void groups_take_every_rank_once_and_no_host_twice(void) {
     layout_free(&layout);
 }
 
-/* In each stripe `parity` members hold parity; every block of every member lies in exactly one stripe and row. */
+/* In each stripe `parity` members hold parity; every block of every member lies in exactly one
+ * stripe and row. */
 static void each_block_is_in_one_row_of_one_stripe(void) {
     eyrie_ulfm_job job = job_on_hosts(5, 1, "rs:5,2");
     struct layout layout = one_rank_each(&job);
     struct catalog catalogs[MOST];
     struct entry entries[MOST];
-    for (int r = 0; r < 5; r++) catalogs[r] = catalog_of(&entries[r], (int64_t)(r + 3) * BLOCK_BYTES - 100);
+    for (int r = 0; r < 5; r++)
+        catalogs[r] = catalog_of(&entries[r], (int64_t)(r + 3) * BLOCK_BYTES - 100);
     struct group group = group_of(&job, &layout, 0, catalogs);
     for (int stripe = 0; stripe < group.size; stripe++) {
         bool shard[MOST] = {false};
@@ -136,13 +144,15 @@ static void a_row_is_as_long_as_its_longest_block_rounded_up(void) {
     eyrie_ulfm_job job = job_on_hosts(3, 1, "xor:3");
     struct layout layout = one_rank_each(&job);
     struct entry entries[3];
-    struct catalog catalogs[3] = {catalog_of(&entries[0], 1), catalog_of(&entries[1], 65), catalog_of(&entries[2], 0)};
+    struct catalog catalogs[3] = {catalog_of(&entries[0], 1), catalog_of(&entries[1], 65),
+                                  catalog_of(&entries[2], 0)};
     struct group group = group_of(&job, &layout, 0, catalogs);
     CHECK_EQUAL(group.column, 1);
     for (int stripe = 0; stripe < 3; stripe++) {
         uint32_t expected = 0;
         for (int i = 0; i < 3; i++) {
-            if (!group_has_data(&group, stripe, i) || group_block(&group, stripe, i, 0) > 0) continue;
+            if (!group_has_data(&group, stripe, i) || group_block(&group, stripe, i, 0) > 0)
+                continue;
             uint32_t len = catalog_block_len(group.catalog[i], 0);
             if (len > expected) expected = len;
         }

@@ -1,4 +1,5 @@
-/* What is decided after failures, from what each process tells: who takes a rank, where its data comes from, and what is lost. */
+/* What is decided after failures, from what each process tells: who takes a rank, where its data
+ * comes from, and what is lost. */
 #include "unit.h"
 
 enum { RANKS = 4, SPARES = 2, PROCESSES = RANKS + SPARES };
@@ -40,7 +41,8 @@ static void give_image(eyrie_ulfm_job *job, enum kind kind, int rank) {
 static void give_partner_images(eyrie_ulfm_job *job) {
     if (job->rank < 0) return;
     give_image(job, OWN, job->rank);
-    for (int k = 1; k <= job->copies.partners; k++) give_image(job, COPY, layout_kept(&job->held, job->rank, k));
+    for (int k = 1; k <= job->copies.partners; k++)
+        give_image(job, COPY, layout_kept(&job->held, job->rank, k));
 }
 
 /* The ranks' own data alone. */
@@ -55,9 +57,10 @@ static void end_job(eyrie_ulfm_job *job) {
     eyrie_ulfm_free(&own);
 }
 
-/* What the lowest process that lives decides when these have died; `jobs` gets each process's part. */
-static struct plan decide(eyrie_ulfm_job *jobs, const char *copies, const char *no_spare, const bool *died,
-                          void (*give_images)(eyrie_ulfm_job *)) {
+/* What the lowest process that lives decides when these have died; `jobs` gets each process's part.
+ * */
+static struct plan decide(eyrie_ulfm_job *jobs, const char *copies, const char *no_spare,
+                          const bool *died, void (*give_images)(eyrie_ulfm_job *)) {
     int alive[PROCESSES], count = 0;
     struct buffer info[PROCESSES] = {0}, decision = {0};
     for (int p = 0; p < PROCESSES; p++) {
@@ -90,7 +93,8 @@ static void a_spare_takes_the_rank_and_its_partner_sends(void) {
         CHECK_EQUAL(plan.outcome, GO_ON);
         CHECK_EQUAL(plan.failures, 1);
         CHECK(plan.failed[0].process == rank && plan.failed[0].rank == rank);
-        CHECK(plan.ranks == RANKS && plan.data_ranks == RANKS && !plan.squeezed && !plan.protect_anew);
+        CHECK(plan.ranks == RANKS && plan.data_ranks == RANKS && !plan.squeezed &&
+              !plan.protect_anew);
         CHECK(jobs[plan.process[rank]].rank < 0);
         for (int r = 0; r < RANKS; r++) {
             const struct rescue *rescue = &plan.rescue[r];
@@ -113,7 +117,11 @@ static void what_died_with_its_partner_is_lost_by_name(void) {
     died[1] = died[keeper] = true;
     struct plan plan = decide(jobs, "partner", "end", died, give_partner_images);
     CHECK_EQUAL(plan.rescue[1].action, LOST);
-    CHECK(strstr(plan.note, "lost: rank 1's data of version 1 (field, 1001 bytes) of process 1, copy at process") != NULL);
+    CHECK(
+        strstr(
+            plan.note,
+            "lost: rank 1's data of version 1 (field, 1001 bytes) of process 1, copy at process") !=
+        NULL);
     end(jobs, &plan);
 }
 

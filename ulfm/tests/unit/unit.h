@@ -1,5 +1,6 @@
-/* What the unit tests share: a check that says where it failed, and the list of a program's tests. Each test has a line "ok NAME" or
- * "not ok NAME". These programs call the library's own functions and never start MPI. */
+/* What the unit tests share: a check that says where it failed, and the list of a program's tests.
+ * Each test has a line "ok NAME" or "not ok NAME". These programs call the library's own functions
+ * and never start MPI. */
 #ifndef EYRIE_ULFM_UNIT_H
 #define EYRIE_ULFM_UNIT_H
 
@@ -11,21 +12,21 @@
 
 static int checks_failed; /* in the test that runs */
 
-#define CHECK(condition)                                                            \
-    do {                                                                            \
-        if (!(condition)) {                                                         \
-            printf("    %s:%d: not true: %s\n", __FILE__, __LINE__, #condition);    \
-            checks_failed++;                                                        \
-        }                                                                           \
+#define CHECK(condition)                                                                           \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            printf("    %s:%d: not true: %s\n", __FILE__, __LINE__, #condition);                   \
+            checks_failed++;                                                                       \
+        }                                                                                          \
     } while (0)
 
-#define CHECK_EQUAL(is, expected)                                                                                 \
-    do {                                                                                                          \
-        long long is_ = (long long)(is), expected_ = (long long)(expected);                                       \
-        if (is_ != expected_) {                                                                                   \
-            printf("    %s:%d: %s is %lld, not %lld\n", __FILE__, __LINE__, #is, is_, expected_);                 \
-            checks_failed++;                                                                                      \
-        }                                                                                                         \
+#define CHECK_EQUAL(is, expected)                                                                  \
+    do {                                                                                           \
+        long long is_ = (long long)(is), expected_ = (long long)(expected);                        \
+        if (is_ != expected_) {                                                                    \
+            printf("    %s:%d: %s is %lld, not %lld\n", __FILE__, __LINE__, #is, is_, expected_);  \
+            checks_failed++;                                                                       \
+        }                                                                                          \
     } while (0)
 
 struct test {
