@@ -10,6 +10,7 @@ file EYRIE_TEST_TALLY, in the lines that scripts/test.sh counts.
 import os
 import pathlib
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -56,6 +57,13 @@ class WholeJob(pytest.Item):
         self.command = [str(self.path), *args]
 
     def runtest(self):
+        before = processor_time_s()
+        try:
+            self.try_twice()
+        finally:
+            self.user_properties.append(("processor_s", processor_time_s() - before))
+
+    def try_twice(self):
         passed, first = run(self.command)
         if passed:
             self.user_properties += [
@@ -74,6 +82,13 @@ class WholeJob(pytest.Item):
 
     def reportinfo(self):
         return self.path, 0, f"{self.path.parent.relative_to(HERE.parent)}/{self.name}"
+
+
+def processor_time_s():
+    """Seconds of processor time that tests run by this process have used so far. Unlike the time that
+    passes, it says how long a test is whatever else the machine does."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 class Failed(Exception):
@@ -95,9 +110,11 @@ def run(command):
             ended = f"exit code {code}"
         except subprocess.TimeoutExpired:
             code, ended = None, f"killed: it had not ended after {LIMIT_S} s"
-            for pid in [process.pid, *descendants(process.pid)]:
-                kill(pid, signal.SIGKILL)
-            process.wait()
+        finally:  # also when somebody interrupts pytest
+            if process.poll() is None:
+                for pid in [process.pid, *descendants(process.pid)]:
+                    kill(pid, signal.SIGKILL)
+                process.wait()
         output.seek(0)
         lines = output.read().decode(errors="replace").splitlines()
     print("\n".join(lines))  # figures, seeds: `pytest -rP` shows them
@@ -131,7 +148,9 @@ def pytest_runtest_logreport(report):
                 )
         if report.failed:
             tally.write(indented(report.longreprtext))
-        tally.write(f"{'not ok' if report.failed else 'ok'} {name} ({report.duration:.0f} s)\n")
+        used = dict(report.user_properties).get("processor_s", 0)
+        result = "not ok" if report.failed else "ok"
+        tally.write(f"{result} {name} ({report.duration:.0f} s, {used:.0f} s of processor time)\n")
 
 
 def indented(text):

@@ -8,7 +8,7 @@
 # first failure.
 set -uo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
-limit_s=900
+limit_s=$((${EYRIE_TEST_LIMIT_S:-600} - 20)) # of tests/conftest.py, less what it takes to say why
 launcher=("$root/target/release/eyrie" run)
 excluded='$2 == "any" || $2 == ranks'
 if [ "${1:-}" = --plain ]; then
