@@ -85,8 +85,8 @@ class WholeJob(pytest.Item):
 
 
 def processor_time_s():
-    """Seconds of processor time that tests run by this process have used so far. Unlike the time that
-    passes, it says how long a test is whatever else the machine does."""
+    """Seconds of processor time that tests run by this process have used so far. Unlike the time
+    that passes, it says how long a test is whatever else the machine does."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
