@@ -9,6 +9,7 @@ choices come from `RANDOM`, whose seed is printed and can be set with EYRIE_TEST
 import collections
 import ctypes
 import dataclasses
+import fcntl
 import glob
 import hashlib
 import json
@@ -171,31 +172,37 @@ def undisturbed(program):
         if os.path.isfile(argument):
             key.update(pathlib.Path(argument).read_bytes())
     kept = BUILD / "test-references" / key.hexdigest()[:32]
-    if not kept.exists():
-        with tempfile.TemporaryDirectory(prefix="eyrie-reference-") as directory:
-            cwd = pathlib.Path(directory) / "cwd"
-            cwd.mkdir()
-            if program.make:
-                (cwd / program.make).touch()
-            launcher = [str(ROOT / "scripts/mpiexec-tcp.sh"), "-n", str(program.ranks)]
-            ran = subprocess.run(
-                [*launcher, *program.argv],
-                cwd=cwd,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=4 * PATIENCE_S,
-            )
-            check(
-                ran.returncode == 0,
-                f"{program.argv} over MPICH alone: code {ran.returncode}, {ran.stderr.decode()}",
-            )
-            files = {name: digest(data) for name, data in files_in(cwd).items()}
-            reference = [digest(program.comparable(ran.stdout)), files]
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        partial = kept.with_suffix(f".{os.getpid()}")
-        partial.write_text(json.dumps(reference))
-        partial.rename(kept)
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    with open(kept.with_suffix(".lock"), "w") as lock:  # tests beside each other want the same
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not kept.exists():
+            partial = kept.with_suffix(".partial")
+            partial.write_text(json.dumps(run_over_mpich_alone(program)))
+            partial.rename(kept)
     return json.loads(kept.read_text())
+
+
+def run_over_mpich_alone(program):
+    """Runs the program over MPICH's own transport; see `undisturbed`."""
+    with tempfile.TemporaryDirectory(prefix="eyrie-reference-") as directory:
+        cwd = pathlib.Path(directory) / "cwd"
+        cwd.mkdir()
+        if program.make:
+            (cwd / program.make).touch()
+        launcher = [str(ROOT / "scripts/mpiexec-tcp.sh"), "-n", str(program.ranks)]
+        ran = subprocess.run(
+            [*launcher, *program.argv],
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=4 * PATIENCE_S,
+        )
+        check(
+            ran.returncode == 0,
+            f"{program.argv} over MPICH alone: code {ran.returncode}, {ran.stderr.decode()}",
+        )
+        files = {name: digest(data) for name, data in files_in(cwd).items()}
+        return digest(program.comparable(ran.stdout)), files
 
 
 def python_program(text, *args, ranks=4, make=None):
