@@ -3,7 +3,8 @@
 use anyhow::Context;
 use eyrie_transport::{frame, handshake, Addr, Stream};
 use eyrie_wire::auth::{Secret, SECRET_LEN};
-use eyrie_wire::control::{Claim, FromAgent, ToAgent};
+use eyrie_wire::control::{Claim, FromAgent, RankReport, ToAgent};
+use eyrie_wire::RankInstance;
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -66,6 +67,11 @@ impl Connection {
         let mut bytes = Vec::new();
         frame::write(&mut bytes, message).expect("the agent's messages are bounded");
         self.outbox.extend(bytes);
+    }
+
+    /// Queues a report of a rank.
+    pub fn report(&mut self, instance: RankInstance, report: RankReport) {
+        self.send(&FromAgent::Rank(instance, report));
     }
 
     /// Sends what the socket takes.

@@ -1,7 +1,8 @@
-//! Brings a rank's process to life: descriptors at fixed numbers, an environment and an address space that
-//! are the same in every life of the rank, death with the agent. Must be called from the agent's main thread,
+//! Starts a rank's process: descriptors at fixed numbers, an environment and an address space that
+//! are the same in every incarnation of the rank, death with the agent. Must be called from the agent's main thread,
 //! whose end is what PR_SET_PDEATHSIG watches.
 
+use crate::guards;
 use crate::page::{sealed_file, Page};
 use crate::process::tell;
 use crate::streams::{Input, Output};
@@ -9,13 +10,15 @@ use anyhow::Context;
 use eyrie_wire::agent::{self, ToRank};
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::{ImageMeta, StartRank};
+use eyrie_wire::Rank;
 use rustix::fs::{fcntl_getfl, fcntl_setfl, OFlags};
 use rustix::net::{socketpair, AddressFamily, SocketFlags, SocketType};
 use rustix::pipe::{pipe_with, PipeFlags};
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
 /// Our copies of what a rank inherits lie from here on, so that moving them to their fixed numbers never
@@ -57,7 +60,7 @@ pub struct Launched {
     pub complaint: Option<OwnedFd>,
 }
 
-/// How to come to life.
+/// What a process is started from.
 pub enum From {
     /// The program from its beginning.
     Program,
@@ -101,7 +104,7 @@ pub fn launch(
 
     let page = Page::create(secret)?;
     let directory = sealed_file(c"eyrie-directory", &start.directory)?;
-    let welcome = ToRank::Welcome { incarnation: start.incarnation };
+    let welcome = ToRank::Welcome { incarnation: start.instance.incarnation };
     tell(&channel, welcome, &[page.as_fd(), directory.as_fd()])?;
 
     let (stdin, their_stdin) = if start.stdin {
@@ -140,9 +143,12 @@ pub fn launch(
     let agent_pid = std::process::id();
     // SAFETY: the closure only makes system calls and allocates nothing.
     unsafe { command.pre_exec(move || prepare(agent_pid, &moves, &open_files)) };
-    let child = command
-        .spawn()
-        .with_context(|| format!("cannot start {}", start.program.exe.to_string_lossy()))?;
+    let child = match (&from, random_key(start)) {
+        (From::Program, Some(key)) => spawn_with_guards(&mut command, key, start.instance.rank),
+        _ => command.spawn(),
+    };
+    let child =
+        child.with_context(|| format!("cannot start {}", start.program.exe.to_string_lossy()))?;
     Ok(Launched {
         pid: child.id(),
         page,
@@ -153,6 +159,38 @@ pub fn launch(
         stdin,
         complaint,
     })
+}
+
+/// The key of what the job's ranks draw at random.
+fn random_key(start: &StartRank) -> Option<&[u8]> {
+    let mut env = start.program.env.iter();
+    let (_, key) = env.find(|(name, _)| name == agent::ENV_RANDOM)?;
+    Some(key.as_encoded_bytes())
+}
+
+/// Starts a program whose guards are those of its rank, where that is allowed: elsewhere those of
+/// the kernel.
+fn spawn_with_guards(command: &mut Command, key: &[u8], rank: Rank) -> std::io::Result<Child> {
+    /// Programs may not be stopped here, as was seen before.
+    static SEEN: AtomicBool = AtomicBool::new(false);
+    let stop = Arc::new(AtomicBool::new(!SEEN.load(Ordering::Relaxed)));
+    let asked = stop.clone();
+    // SAFETY: the closure makes one system call and allocates nothing.
+    unsafe {
+        command.pre_exec(move || match asked.load(Ordering::Relaxed) {
+            true => guards::stop_at_exec(),
+            false => Ok(()),
+        })
+    };
+    if stop.load(Ordering::Relaxed) {
+        match guards::spawn(command, &guards::bytes_of(key, rank)) {
+            Err(e) if e.raw_os_error() == Some(guards::FORBIDDEN) => {}
+            result => return result,
+        }
+        SEEN.store(true, Ordering::Relaxed);
+        stop.store(false, Ordering::Relaxed);
+    }
+    command.spawn()
 }
 
 fn program(start: &StartRank) -> Command {
@@ -172,10 +210,10 @@ fn program(start: &StartRank) -> Command {
 fn rank_environment(start: &StartRank) -> [(&'static str, std::ffi::OsString); 6] {
     [
         ("PMI_FD", agent::PMI_FD.to_string().into()),
-        ("PMI_RANK", start.rank.to_string().into()),
+        ("PMI_RANK", start.instance.rank.to_string().into()),
         ("PMI_SIZE", start.size.to_string().into()),
         (agent::ENV_AGENT_FD, agent::AGENT_FD.to_string().into()),
-        (agent::ENV_RANK, start.rank.to_string().into()),
+        (agent::ENV_RANK, start.instance.rank.to_string().into()),
         (agent::ENV_SIZE, start.size.to_string().into()),
     ]
 }

@@ -4,6 +4,7 @@
 mod connection;
 mod family;
 mod files;
+mod guards;
 mod launch;
 pub mod leftovers;
 mod node;

@@ -7,14 +7,15 @@ use crate::files::{raise_limit, Holds, WATCH_EVERY};
 use crate::launch::{launch, reserve_fixed_numbers, From};
 use crate::leftovers;
 use crate::pmi::{Effect, Kvs};
-use crate::process::{kill_group, Capture, CapturePhase, Key, Process, Restore};
+use crate::process::{kill_group, Capture, CapturePhase, Process, Restore};
 use crate::{shared, transfer, AgentConfig};
 use eyrie_wire::agent::{capture_signal, FromRank, ToRank, MAX_MESSAGE};
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::{
-    CheckpointMode, Claim, Ending, FromAgent, ImageMeta, StartFault, StartRank, Stream, ToAgent,
+    CheckpointMode, Claim, Ending, FromAgent, ImageMeta, RankReport, StartFault, StartRank, Stream,
+    ToAgent,
 };
-use eyrie_wire::ImageId;
+use eyrie_wire::{ImageId, RankInstance};
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::net::RecvFlags;
 use rustix::pipe::{pipe_with, PipeFlags};
@@ -47,11 +48,11 @@ enum Done {
         result: Result<(eyrie_transport::Stream, ImageMeta), (String, StartFault)>,
     },
     Fed {
-        key: Key,
+        instance: RankInstance,
         result: std::io::Result<u64>,
     },
     Uploaded {
-        key: Key,
+        instance: RankInstance,
         image: ImageId,
         /// Bytes of (stdout, stderr) that the rank had behind it.
         output: [u64; 2],
@@ -84,9 +85,9 @@ struct Agent {
     dir: PathBuf,
     secret: Secret,
     connection: Connection,
-    processes: BTreeMap<Key, Process>,
+    processes: BTreeMap<RankInstance, Process>,
     /// Ranks to be killed as soon as they are started.
-    killed: BTreeSet<Key>,
+    killed: BTreeSet<RankInstance>,
     kvs: Kvs,
     /// PMI barriers that the job has passed.
     barriers: u32,
@@ -106,12 +107,12 @@ enum Token {
     Control,
     Signal,
     Waker,
-    Channel(Key),
+    Channel(RankInstance),
     /// The process behind a wrapper has ended.
-    Speaker(Key),
-    Pmi(Key),
-    Output(Key),
-    Input(Key),
+    Speaker(RankInstance),
+    Pmi(RankInstance),
+    Output(RankInstance),
+    Input(RankInstance),
 }
 
 pub fn run(config: &AgentConfig) -> anyhow::Result<()> {
@@ -227,11 +228,11 @@ impl Agent {
                         self.transferred(done);
                     }
                 }
-                Token::Channel(key) => self.hear(key),
-                Token::Speaker(key) => self.speaker_ended(key),
-                Token::Pmi(key) => self.serve_pmi(key),
-                Token::Output(key) => self.pass_output(key, false),
-                Token::Input(key) => self.pass_input(key),
+                Token::Channel(instance) => self.hear(instance),
+                Token::Speaker(instance) => self.speaker_ended(instance),
+                Token::Pmi(instance) => self.serve_pmi(instance),
+                Token::Output(instance) => self.pass_output(instance, false),
+                Token::Input(instance) => self.pass_input(instance),
             }
         }
         self.watch_captures();
@@ -252,25 +253,25 @@ impl Agent {
             PollFd::from_borrowed_fd(signals.as_fd(), PollFlags::IN),
             PollFd::from_borrowed_fd(woken.as_fd(), PollFlags::IN),
         ];
-        for (key, p) in &self.processes {
+        for (instance, p) in &self.processes {
             let mut add = |token, fd, flags| {
                 tokens.push(token);
                 fds.push(PollFd::from_borrowed_fd(fd, flags));
             };
             if let Some(fd) = &p.channel {
-                add(Token::Channel(*key), fd.as_fd(), PollFlags::IN);
+                add(Token::Channel(*instance), fd.as_fd(), PollFlags::IN);
             }
             if let Some(fd) = &p.watch {
-                add(Token::Speaker(*key), fd.as_fd(), PollFlags::IN);
+                add(Token::Speaker(*instance), fd.as_fd(), PollFlags::IN);
             }
             if let Some(fd) = &p.pmi {
-                add(Token::Pmi(*key), fd.as_fd(), PollFlags::IN);
+                add(Token::Pmi(*instance), fd.as_fd(), PollFlags::IN);
             }
             for fd in [p.stdout.wanted(), p.stderr.wanted()].into_iter().flatten() {
-                add(Token::Output(*key), fd, PollFlags::IN);
+                add(Token::Output(*instance), fd, PollFlags::IN);
             }
             if let Some(fd) = p.stdin.as_ref().and_then(|i| i.wanted()) {
-                add(Token::Input(*key), fd, PollFlags::OUT);
+                add(Token::Input(*instance), fd, PollFlags::OUT);
             }
         }
         let timeout = self.next_deadline().map(|at| {
@@ -296,48 +297,45 @@ impl Agent {
     fn obey(&mut self, message: ToAgent) {
         match message {
             ToAgent::Start(start) => self.start(start),
-            ToAgent::Kill { rank, incarnation } => {
-                match self.processes.get(&(rank, incarnation)) {
+            ToAgent::Kill(instance) => {
+                match self.processes.get(&instance) {
                     Some(p) => p.kill(),
                     // Its image is on the way: it ends before it begins.
-                    None => drop(self.killed.insert((rank, incarnation))),
+                    None => drop(self.killed.insert(instance)),
                 }
             }
-            ToAgent::Capture { rank, incarnation, image, mode } => {
-                let key = (rank, incarnation);
-                if let Err(refusal) = self.capture(key, image, mode) {
-                    self.refuse_capture(key, image, refusal);
+            ToAgent::Capture { instance, image, mode } => {
+                if let Err(refusal) = self.capture(instance, image, mode) {
+                    self.refuse_capture(instance, image, refusal);
                 }
             }
             ToAgent::Pmi { entries, barriers } => {
                 self.kvs.extend(entries);
                 self.barriers = self.barriers.max(barriers);
-                let keys: Vec<Key> = self.processes.keys().copied().collect();
-                for key in keys {
-                    self.release(key);
+                let keys: Vec<RankInstance> = self.processes.keys().copied().collect();
+                for instance in keys {
+                    self.release(instance);
                 }
             }
-            ToAgent::Stdin { rank, offset, bytes, eof } => {
-                // Only one life of a rank has standard input that waits for this offset.
-                let newest = self.processes.range_mut((rank, 0)..=(rank, u32::MAX)).next_back();
-                if let Some((key, Process { stdin: Some(input), .. })) = newest {
-                    let key = *key;
+            ToAgent::Stdin { instance, offset, bytes, eof } => {
+                let process = self.processes.get_mut(&instance);
+                if let Some(input) = process.and_then(|p| p.stdin.as_mut()) {
                     input.receive(offset, &bytes, eof);
-                    self.pass_input(key);
+                    self.pass_input(instance);
                 }
             }
-            ToAgent::OutputShown { rank, incarnation, stream, offset } => {
-                if let Some(p) = self.processes.get_mut(&(rank, incarnation)) {
+            ToAgent::OutputShown { instance, stream, offset } => {
+                if let Some(p) = self.processes.get_mut(&instance) {
                     match stream {
                         Stream::Stdout => p.stdout.shown(offset),
                         Stream::Stderr => p.stderr.shown(offset),
                     }
                     if p.ending.is_some() {
-                        self.pass_output((rank, incarnation), false);
+                        self.pass_output(instance, false);
                     }
                 }
             }
-            ToAgent::Pulse { n } => self.connection.send(&FromAgent::Pulse { n }),
+            ToAgent::Heartbeat { n } => self.connection.send(&FromAgent::Heartbeat { n }),
             ToAgent::Freeze => self.freeze(),
             ToAgent::Shutdown => {}
         }
@@ -368,7 +366,7 @@ impl Agent {
         let (dir, secret) = (self.dir.clone(), self.secret.clone());
         let since = Instant::now();
         self.in_background(move || {
-            let result = transfer::open(&dir, &secret, start.rank, image);
+            let result = transfer::open(&dir, &secret, start.instance.rank, image);
             Done::Opened { start, since, result }
         });
     }
@@ -380,15 +378,14 @@ impl Agent {
         meta: ImageMeta,
         image: Option<(eyrie_transport::Stream, Instant)>,
     ) {
-        let key = (start.rank, start.incarnation);
-        if self.killed.remove(&key) {
+        let instance = start.instance;
+        if self.killed.remove(&instance) {
             let reason = "killed before it was started".to_string();
-            return self.start_failed(key, reason, StartFault::Killed(libc::SIGKILL));
+            return self.start_failed(instance, reason, StartFault::Killed(libc::SIGKILL));
         }
         let launched = match image {
             None => {
-                let launched =
-                    launch(&start, &meta, From::Program, &self.secret, self.open_files);
+                let launched = launch(&start, &meta, From::Program, &self.secret, self.open_files);
                 launched.map(|l| (l, None))
             }
             Some((stream, since)) => self.launch_image(&start, &meta, stream, since),
@@ -397,29 +394,24 @@ impl Agent {
             Ok((launched, restore)) => {
                 let mut process = Process::new(&start, launched, &meta);
                 process.restore = restore;
-                let segment = shared::predicted_segment(&start.kvsname, start.rank);
+                let segment = shared::predicted_segment(&start.kvsname, start.instance.rank);
                 if process.shared.insert(segment.clone()) {
-                    self.connection.send(&FromAgent::Shared { rank: start.rank, path: segment });
+                    self.connection
+                        .send(&FromAgent::Shared { rank: start.instance.rank, path: segment });
                 }
                 if process.restore.is_none() {
-                    self.connection.send(&FromAgent::Started {
-                        rank: key.0,
-                        incarnation: key.1,
-                        pid: process.pid,
-                        fetched_us: 0,
-                        restored_us: 0,
-                    });
+                    self.connection.report(
+                        instance,
+                        RankReport::Started { fetched: Duration::ZERO, restored: Duration::ZERO },
+                    );
                 }
                 if let Some(input) = &process.stdin {
-                    self.connection.send(&FromAgent::StdinWanted {
-                        rank: key.0,
-                        incarnation: key.1,
-                        offset: input.wanted_from(),
-                    });
+                    self.connection
+                        .report(instance, RankReport::StdinWanted { offset: input.wanted_from() });
                 }
-                self.processes.insert(key, process);
+                self.processes.insert(instance, process);
             }
-            Err(e) => self.start_failed(key, format!("{e:#}"), StartFault::Attempt),
+            Err(e) => self.start_failed(instance, format!("{e:#}"), StartFault::Attempt),
         }
     }
 
@@ -432,17 +424,20 @@ impl Agent {
     ) -> anyhow::Result<(crate::launch::Launched, Option<Restore>)> {
         let (image_out, image_in) = image_pipe()?;
         let image = start.image.unwrap_or_default();
-        let held = self.holds.displaced(start.rank, image);
+        let held = self.holds.displaced(start.instance.rank, image);
         let from = From::Image { stream: image_out, held };
         let mut launched = launch(start, meta, from, &self.secret, self.open_files)?;
-        let key = (start.rank, start.incarnation);
-        self.in_background(move || Done::Fed { key, result: transfer::feed(stream, image_in) });
+        let instance = start.instance;
+        self.in_background(move || Done::Fed {
+            instance,
+            result: transfer::feed(stream, image_in),
+        });
         let complaint = launched.complaint.take();
         Ok((launched, Some(Restore { image, started: since, fetched: None, complaint })))
     }
 
-    fn start_failed(&mut self, (rank, incarnation): Key, reason: String, fault: StartFault) {
-        self.connection.send(&FromAgent::StartFailed { rank, incarnation, reason, fault });
+    fn start_failed(&mut self, instance: RankInstance, reason: String, fault: StartFault) {
+        self.connection.report(instance, RankReport::StartFailed { reason, fault });
     }
 
     fn in_background(&self, work: impl FnOnce() -> Done + Send + 'static) {
@@ -458,27 +453,25 @@ impl Agent {
         match done {
             Done::Opened { start, since, result } => match result {
                 Ok((stream, meta)) => self.launch(start, meta, Some((stream, since))),
-                Err((reason, fault)) => {
-                    self.start_failed((start.rank, start.incarnation), reason, fault)
-                }
+                Err((reason, fault)) => self.start_failed(start.instance, reason, fault),
             },
-            Done::Fed { key, result } => {
-                let Some(p) = self.processes.get_mut(&key) else { return };
+            Done::Fed { instance, result } => {
+                let Some(p) = self.processes.get_mut(&instance) else { return };
                 // A restorer that did not get its whole image ends with a reason.
                 if let (Ok(_), Some(restore)) = (result, &mut p.restore) {
                     restore.fetched = Some(restore.started.elapsed());
                 }
             }
-            Done::Uploaded { key, image, output, result } => {
+            Done::Uploaded { instance, image, output, result } => {
                 // Whether the rank has refused: it says why before its stream ends, and knows better than the store.
-                self.hear(key);
-                let Some(p) = self.processes.get_mut(&key) else { return };
+                self.hear(instance);
+                let Some(p) = self.processes.get_mut(&instance) else { return };
                 if p.capture.as_ref().is_some_and(|c| c.image == image) {
                     p.capture = None;
                     match result {
-                        Ok(()) => self.check_image(key, image, output),
+                        Ok(()) => self.check_image(instance, image, output),
                         Err(e) => {
-                            self.refuse_capture(key, image, Refusal::lasting(format!("{e:#}")))
+                            self.refuse_capture(instance, image, Refusal::lasting(format!("{e:#}")))
                         }
                     }
                 }
@@ -487,18 +480,18 @@ impl Agent {
     }
 
     /// An image is stored: it may count when the files that it needs can still be found.
-    fn check_image(&mut self, (rank, incarnation): Key, image: ImageId, output: [u64; 2]) {
-        let message = match self.holds.check(rank, image) {
+    fn check_image(&mut self, instance: RankInstance, image: ImageId, output: [u64; 2]) {
+        let message = match self.holds.check(instance.rank, image) {
             Ok(()) => {
-                self.holds.counts(rank, image);
-                FromAgent::ImageUsable { rank, incarnation, image, output }
+                self.holds.counts(instance.rank, image);
+                RankReport::ImageUsable { image, output }
             }
             Err(reason) => {
-                self.holds.drop_image(rank, image);
-                FromAgent::ImageUnusable { rank, incarnation, image, reason }
+                self.holds.drop_image(instance.rank, image);
+                RankReport::ImageUnusable { image, reason }
             }
         };
-        self.connection.send(&message);
+        self.connection.report(instance, message);
     }
 
     /// Looks whether the names that the newest images have still lead to their files, and asks for
@@ -509,25 +502,31 @@ impl Agent {
             return;
         }
         self.watch_at = now + WATCH_EVERY;
-        for (key, p) in &self.processes {
+        for (&instance, p) in &self.processes {
             if p.capture.is_some() || p.ending.is_some() || p.restore.is_some() {
                 continue;
             }
-            if let Some(path) = self.holds.moved(key.0, now) {
-                self.connection.send(&FromAgent::ImageWanted {
-                    rank: key.0,
-                    incarnation: key.1,
-                    reason: format!("{} leads to another file by now", path.display()),
-                });
+            if let Some(path) = self.holds.moved(instance.rank, now) {
+                self.connection.report(
+                    instance,
+                    RankReport::ImageWanted {
+                        reason: format!("{} leads to another file by now", path.display()),
+                    },
+                );
             }
         }
     }
 
     // Capturing.
 
-    fn capture(&mut self, key: Key, image: ImageId, mode: CheckpointMode) -> Result<(), Refusal> {
+    fn capture(
+        &mut self,
+        instance: RankInstance,
+        image: ImageId,
+        mode: CheckpointMode,
+    ) -> Result<(), Refusal> {
         let not_now = |reason| move || Refusal { reason: String::from(reason), passing: true };
-        let p = self.processes.get_mut(&key).ok_or_else(not_now("the rank is not here"))?;
+        let p = self.processes.get_mut(&instance).ok_or_else(not_now("the rank is not here"))?;
         if p.ending.is_some() {
             return Err(not_now("the rank has ended")());
         }
@@ -546,11 +545,11 @@ impl Agent {
         Ok(())
     }
 
-    fn refuse_capture(&mut self, (rank, incarnation): Key, image: ImageId, refusal: Refusal) {
-        self.holds.drop_image(rank, image);
+    fn refuse_capture(&mut self, instance: RankInstance, image: ImageId, refusal: Refusal) {
+        self.holds.drop_image(instance.rank, image);
         let Refusal { reason, passing } = refusal;
-        let refused = FromAgent::CaptureRefused { rank, incarnation, image, reason, passing };
-        self.connection.send(&refused);
+        let refused = RankReport::CaptureFailed { image, reason, passing };
+        self.connection.report(instance, refused);
     }
 
     /// Asks ranks for the second time that compute on, and gives those up that never stand still.
@@ -565,39 +564,39 @@ impl Agent {
                 }
             }
         }
-        let late: Vec<(Key, ImageId)> = (self.processes.iter())
-            .filter_map(|(key, p)| match p.capture.as_ref()? {
+        let late: Vec<(RankInstance, ImageId)> = (self.processes.iter())
+            .filter_map(|(instance, p)| match p.capture.as_ref()? {
                 Capture { image, phase: CapturePhase::Asked { until, .. } } if *until <= now => {
-                    Some((*key, *image))
+                    Some((*instance, *image))
                 }
                 _ => None,
             })
             .collect();
-        for (key, image) in late {
-            if let Some(p) = self.processes.get_mut(&key) {
+        for (instance, image) in late {
+            if let Some(p) = self.processes.get_mut(&instance) {
                 p.capture = None;
             }
             let reason = format!("it did not stand still within {CAPTURE_TIMEOUT:?}");
-            self.refuse_capture(key, image, Refusal::lasting(reason));
+            self.refuse_capture(instance, image, Refusal::lasting(reason));
         }
     }
 
     /// The rank stands still: fix the position of its streams, let it go, take the image.
-    fn stands_still(&mut self, key: Key, image: ImageId, clock: u64, position: u64) {
-        self.serve_pmi(key);
-        self.pass_output(key, true);
-        let Some(p) = self.processes.get_mut(&key) else { return };
-        let meta = p.meta(clock, position);
+    fn stands_still(&mut self, instance: RankInstance, image: ImageId, clock: u64, rsn: u64) {
+        self.serve_pmi(instance);
+        self.pass_output(instance, true);
+        let Some(p) = self.processes.get_mut(&instance) else { return };
+        let meta = p.meta(clock, rsn);
         if let (Some(pid), true) = (p.speaker, p.is_asked_for(image)) {
-            self.holds.take(key.0, image, pid);
+            self.holds.take(instance.rank, image, pid);
         }
         if p.awaits_pmi() {
             // A restored process would wait for an answer that only this one gets.
             p.capture = None;
             let reason = "it waits for PMI, as in MPI_Init and MPI_Finalize".into();
-            self.refuse_capture(key, image, Refusal { reason, passing: true });
+            self.refuse_capture(instance, image, Refusal { reason, passing: true });
         }
-        let Some(p) = self.processes.get_mut(&key) else { return };
+        let Some(p) = self.processes.get_mut(&instance) else { return };
         // Also to one that was given up: it finds nobody at the other end of the pipe, and goes on.
         if p.tell(ToRank::Go, &[]).is_err() {
             p.kill();
@@ -610,9 +609,9 @@ impl Agent {
                 let (dir, secret) = (self.dir.clone(), self.secret.clone());
                 let output = [meta.stream_offsets[1], meta.stream_offsets[2]];
                 self.in_background(move || {
-                    let id = (key.0, key.1, image);
+                    let id = (instance, image);
                     let result = transfer::upload(&dir, &secret, id, &meta, stream);
-                    Done::Uploaded { key, image, output, result }
+                    Done::Uploaded { instance, image, output, result }
                 });
             }
             other => p.capture = other,
@@ -621,9 +620,9 @@ impl Agent {
 
     // Hearing ranks.
 
-    fn hear(&mut self, key: Key) {
+    fn hear(&mut self, instance: RankInstance) {
         loop {
-            let Some(p) = self.processes.get_mut(&key) else { return };
+            let Some(p) = self.processes.get_mut(&instance) else { return };
             let Some(channel) = &p.channel else { return };
             let mut bytes = [0u8; MAX_MESSAGE];
             let len = match rustix::net::recv(channel, &mut bytes[..], RecvFlags::DONTWAIT) {
@@ -636,51 +635,42 @@ impl Agent {
             };
             // What does not decode is dropped: the rank waits with a bound for what it asked.
             if let Some(message) = FromRank::decode(&bytes[..len]) {
-                self.heard(key, message);
+                self.heard(instance, message);
             }
         }
     }
 
-    fn heard(&mut self, key: Key, message: FromRank<'_>) {
-        let (rank, incarnation) = key;
-        let Some(p) = self.processes.get_mut(&key) else { return };
+    fn heard(&mut self, instance: RankInstance, message: FromRank<'_>) {
+        let Some(p) = self.processes.get_mut(&instance) else { return };
         match message {
             FromRank::Loaded { pid } => {
                 p.spoken_by(pid);
                 let restored = p.restore.is_some();
-                if !restored && !self.admit(key, pid) {
+                if !restored && !self.admit(instance, pid) {
                     return;
                 }
-                let Some(p) = self.processes.get_mut(&key) else { return };
+                let Some(p) = self.processes.get_mut(&instance) else { return };
                 if let Some(restore) = p.restore.take() {
-                    self.holds.take(rank, restore.image, pid);
-                    self.holds.counts(rank, restore.image);
+                    self.holds.take(instance.rank, restore.image, pid);
+                    self.holds.counts(instance.rank, restore.image);
                     for line in restore.said() {
-                        self.connection
-                            .send(&FromAgent::Note { text: format!("rank {rank}: {line}") });
+                        self.connection.send(&FromAgent::Note {
+                            text: format!("rank {}: {line}", instance.rank),
+                        });
                     }
                     let all = restore.started.elapsed();
                     let fetched = restore.fetched.unwrap_or(all);
-                    self.connection.send(&FromAgent::Started {
-                        rank,
-                        incarnation,
-                        pid,
-                        fetched_us: fetched.as_micros() as u64,
-                        restored_us: (all - fetched).as_micros() as u64,
-                    });
+                    self.connection
+                        .report(instance, RankReport::Started { fetched, restored: all - fetched });
                 }
-                self.connection.send(&FromAgent::ProviderLoaded { rank, incarnation });
+                self.connection.report(instance, RankReport::ProviderLoaded);
             }
-            FromRank::Still { image, clock, position } => {
-                self.stands_still(key, image, clock, position)
-            }
+            FromRank::Still { image, clock, rsn } => self.stands_still(instance, image, clock, rsn),
             FromRank::Captured { image, child_pid: _, pause_ns } => {
-                self.connection.send(&FromAgent::Captured {
-                    rank,
-                    incarnation,
-                    image,
-                    pause_us: pause_ns / 1000,
-                });
+                self.connection.report(
+                    instance,
+                    RankReport::Captured { image, pause: Duration::from_nanos(pause_ns) },
+                );
             }
             FromRank::Refused { image, reason } => {
                 let Some(capture) = p.capture.as_ref().filter(|c| c.image == image) else { return };
@@ -689,58 +679,56 @@ impl Agent {
                 let uploading = matches!(capture.phase, CapturePhase::Uploading);
                 if !(uploading && reason.contains(&broken)) {
                     p.capture = None;
-                    self.refuse_capture(key, image, Refusal::lasting(reason));
+                    self.refuse_capture(instance, image, Refusal::lasting(reason));
                 }
             }
             FromRank::Fatal { reason } => {
                 let reason = reason.to_string();
-                self.connection.send(&FromAgent::Fatal { rank, incarnation, reason });
+                self.connection.report(instance, RankReport::Fatal { reason });
             }
         }
     }
 
     /// Lets a rank that has loaded the provider go on in its start, if it has asked by PMI which rank of how many it is. An MPI
     /// library that did not would compute alone.
-    fn admit(&mut self, key: Key, pid: u32) -> bool {
+    fn admit(&mut self, instance: RankInstance, pid: u32) -> bool {
         // It asked before it loaded the provider, but over another socket.
-        self.serve_pmi(key);
-        let Some(p) = self.processes.get_mut(&key) else { return false };
+        self.serve_pmi(instance);
+        let Some(p) = self.processes.get_mut(&instance) else { return false };
         if p.session.spoke() {
             // A rank that is gone is found out by its end.
             return p.tell(ToRank::Admitted, &[]).is_ok();
         }
         let library = shared::mpi_library(pid).unwrap_or_default();
-        let (rank, incarnation) = key;
-        self.connection.send(&FromAgent::Alone { rank, incarnation, library });
+        self.connection.report(instance, RankReport::Alone { library });
         false
     }
 
-    fn serve_pmi(&mut self, key: Key) {
+    fn serve_pmi(&mut self, instance: RankInstance) {
         let mut bytes = [0; 4096];
-        let Some(p) = self.processes.get_mut(&key) else { return };
+        let Some(p) = self.processes.get_mut(&instance) else { return };
         let Some(fd) = &p.pmi else { return };
         match rustix::io::read(fd, &mut bytes) {
             Ok(0) => p.pmi = None,
             Ok(n) => {
                 if let Err(reason) = p.session.receive(&bytes[..n]) {
                     p.pmi = None;
-                    let (rank, incarnation) = key;
-                    self.connection.send(&FromAgent::Fatal { rank, incarnation, reason });
+                    self.connection.report(instance, RankReport::Fatal { reason });
                 }
             }
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
             Err(_) => p.pmi = None,
         }
-        while let Some(p) = self.processes.get_mut(&key) {
+        while let Some(p) = self.processes.get_mut(&instance) {
             let Some((reply, effect)) = p.session.next(&self.kvs) else { break };
-            self.note_segments(key);
-            self.reply(key, &reply);
-            self.pmi_effect(key, effect);
+            self.note_segments(instance);
+            self.reply(instance, &reply);
+            self.pmi_effect(instance, effect);
         }
     }
 
-    fn reply(&mut self, key: Key, reply: &str) {
-        let Some(p) = self.processes.get_mut(&key) else { return };
+    fn reply(&mut self, instance: RankInstance, reply: &str) {
+        let Some(p) = self.processes.get_mut(&instance) else { return };
         // A reply fits a socket's buffer, because the rank asks one thing at a time.
         let sent = p
             .pmi
@@ -751,54 +739,53 @@ impl Agent {
         }
     }
 
-    fn pmi_effect(&mut self, key: Key, effect: Effect) {
-        let (rank, incarnation) = key;
+    fn pmi_effect(&mut self, instance: RankInstance, effect: Effect) {
         match effect {
             Effect::None => {}
             Effect::Put { key, value } => {
                 self.kvs.insert(key.clone(), value.clone());
-                self.connection.send(&FromAgent::PmiPut { rank, incarnation, key, value });
+                self.connection.report(instance, RankReport::PmiPut { key, value });
             }
             Effect::Barrier(barrier) => {
-                if self.came_through_us(key) {
-                    self.connection.send(&FromAgent::PmiBarrier { rank, incarnation, barrier });
-                    self.release(key);
+                if self.came_through_us(instance) {
+                    self.connection.report(instance, RankReport::PmiBarrier { barrier });
+                    self.release(instance);
                 }
             }
             Effect::Finalized => {
-                if self.came_through_us(key) {
-                    self.connection.send(&FromAgent::PmiFinalized { rank, incarnation });
+                if self.came_through_us(instance) {
+                    self.connection.report(instance, RankReport::PmiFinalized);
                 }
             }
-            Effect::Abort { code, message } => {
+            Effect::Abort { code } => {
                 // What it said before is to be seen before the job ends.
-                self.pass_output(key, true);
-                self.connection.send(&FromAgent::PmiAbort { rank, incarnation, code, message });
+                self.pass_output(instance, true);
+                self.connection.report(instance, RankReport::PmiAbort { code });
             }
             Effect::Refused(what) => {
-                self.connection.send(&FromAgent::Note { text: format!("rank {rank}: {what}") });
+                self.connection
+                    .send(&FromAgent::Note { text: format!("rank {}: {what}", instance.rank) });
             }
         }
     }
 
-    fn release(&mut self, key: Key) {
-        let Some(p) = self.processes.get_mut(&key) else { return };
+    fn release(&mut self, instance: RankInstance) {
+        let Some(p) = self.processes.get_mut(&instance) else { return };
         if let Some(reply) = p.session.release(self.barriers) {
-            self.reply(key, &reply);
+            self.reply(instance, &reply);
         }
     }
 
     /// Whether the rank's MPI library uses our provider. It has told so before its first barrier, or it never
     /// will: then the controller is told what library that is.
-    fn came_through_us(&mut self, key: Key) -> bool {
-        self.hear(key);
-        let Some(p) = self.processes.get(&key) else { return false };
+    fn came_through_us(&mut self, instance: RankInstance) -> bool {
+        self.hear(instance);
+        let Some(p) = self.processes.get(&instance) else { return false };
         if p.speaker.is_some() {
             return true;
         }
         let library = shared::mpi_library(self.pmi_peer(p)).unwrap_or_default();
-        let (rank, incarnation) = key;
-        self.connection.send(&FromAgent::NotOurs { rank, incarnation, library });
+        self.connection.report(instance, RankReport::NotOurs { library });
         false
     }
 
@@ -814,43 +801,35 @@ impl Agent {
     }
 
     /// Looks for the rank's segments in /dev/shm, until one is known.
-    fn note_segments(&mut self, key: Key) {
-        let Some(p) = self.processes.get_mut(&key) else { return };
+    fn note_segments(&mut self, instance: RankInstance) {
+        let Some(p) = self.processes.get_mut(&instance) else { return };
         let Some(pid) = p.speaker else { return };
         for path in shared::segments(pid) {
             if p.shared.insert(path.clone()) {
-                self.connection.send(&FromAgent::Shared { rank: key.0, path });
+                self.connection.send(&FromAgent::Shared { rank: instance.rank, path });
             }
         }
     }
 
     // Streams.
 
-    fn pass_output(&mut self, key: Key, beyond_window: bool) {
-        let (rank, incarnation) = key;
-        let Some(p) = self.processes.get_mut(&key) else { return };
+    fn pass_output(&mut self, instance: RankInstance, beyond_window: bool) {
+        let Some(p) = self.processes.get_mut(&instance) else { return };
         let dead = p.ending.is_some();
         for (stream, output) in [(Stream::Stdout, &mut p.stdout), (Stream::Stderr, &mut p.stderr)] {
             for (offset, bytes) in output.take(beyond_window, dead) {
-                self.connection.send(&FromAgent::Output {
-                    rank,
-                    incarnation,
-                    stream,
-                    offset,
-                    bytes,
-                });
+                self.connection.send(&FromAgent::Output { instance, stream, offset, bytes });
             }
         }
     }
 
-    fn pass_input(&mut self, key: Key) {
-        let (rank, incarnation) = key;
-        let Some(input) = self.processes.get_mut(&key).and_then(|p| p.stdin.as_mut()) else {
+    fn pass_input(&mut self, instance: RankInstance) {
+        let Some(input) = self.processes.get_mut(&instance).and_then(|p| p.stdin.as_mut()) else {
             return;
         };
         if input.push() {
             let offset = input.wanted_from();
-            self.connection.send(&FromAgent::StdinWanted { rank, incarnation, offset });
+            self.connection.report(instance, RankReport::StdinWanted { offset });
         }
     }
 
@@ -875,20 +854,20 @@ impl Agent {
                     Some(signal) => Ending::Signal(signal),
                     None => Ending::Code(status.exit_status().unwrap_or(0)),
                 }));
-                let key = p.key;
-                self.hear(key);
-                self.serve_pmi(key);
-                self.pass_output(key, false);
+                let instance = p.instance;
+                self.hear(instance);
+                self.serve_pmi(instance);
+                self.pass_output(instance, false);
             }
         }
     }
 
     /// The process behind a wrapper has ended. When a signal has killed it, the wrapper, which would take that for the end
     /// of the program, goes with it.
-    fn speaker_ended(&mut self, key: Key) {
-        self.hear(key);
-        self.serve_pmi(key);
-        let Some(p) = self.processes.get_mut(&key) else { return };
+    fn speaker_ended(&mut self, instance: RankInstance) {
+        self.hear(instance);
+        self.serve_pmi(instance);
+        let Some(p) = self.processes.get_mut(&instance) else { return };
         p.learn_death();
         p.watch = None;
         if matches!(p.death, Death::Killed(_)) {
@@ -898,25 +877,24 @@ impl Agent {
 
     /// Reports the ranks that have ended and whose output has all been passed on.
     fn report_ended(&mut self) {
-        let ended: Vec<Key> = (self.processes.values())
+        let ended: Vec<RankInstance> = (self.processes.values())
             .filter(|p| p.ending.is_some() && p.stdout.is_drained() && p.stderr.is_drained())
-            .map(|p| p.key)
+            .map(|p| p.instance)
             .collect();
-        for key in ended {
-            let Some(p) = self.processes.remove(&key) else { continue };
+        for instance in ended {
+            let Some(p) = self.processes.remove(&instance) else { continue };
             let Some(ending) = p.ending else { continue };
             shared::remove(&p.shared);
-            let (rank, incarnation) = key;
             if let Some(restore) = &p.restore {
                 let (reason, fault) = restore.failure(ending);
-                self.start_failed(key, reason, fault);
+                self.start_failed(instance, reason, fault);
                 continue;
             }
             if matches!(ending, Ending::Code(_)) {
-                self.holds.forget(rank);
+                self.holds.forget(instance.rank);
             }
             let spoke_pmi = p.session.spoke() || p.session.barriers_passed() > 0;
-            self.connection.send(&FromAgent::Exited { rank, incarnation, ending, spoke_pmi });
+            self.connection.report(instance, RankReport::Exited { ending, spoke_pmi });
         }
     }
 }

@@ -23,7 +23,6 @@ pub enum Effect {
     Finalized,
     Abort {
         code: i32,
-        message: String,
     },
     /// What it asked for is not to be had; the user hears of it, because the program may not say what MPI says.
     Refused(&'static str),
@@ -165,8 +164,7 @@ impl Session {
             }
             "abort" => {
                 let code = request.get("exitcode").and_then(|c| c.parse().ok()).unwrap_or(1);
-                let message = request.get("message").unwrap_or("").into();
-                return Some((String::new(), Effect::Abort { code, message }));
+                return Some((String::new(), Effect::Abort { code }));
             }
             "spawn" => return Some((no_spawn(), NO_SPAWN)),
             "publish_name" | "unpublish_name" | "lookup_name" => {
@@ -247,7 +245,7 @@ mod tests {
     fn abort_and_spawn() {
         let mut s = Session::new(0, 2, "k".into(), 0);
         let (_, effect) = ask(&mut s, &Kvs::new(), "cmd=abort exitcode=42 message=abort\n");
-        assert_eq!(effect, Effect::Abort { code: 42, message: "abort".into() });
+        assert_eq!(effect, Effect::Abort { code: 42 });
         s.receive(b"mcmd=spawn\nnprocs=1\nexecname=./a\nendcmd\n").unwrap();
         let (reply, effect) = s.next(&Kvs::new()).unwrap();
         assert!(reply.starts_with("cmd=spawn_result rc=1") && effect == NO_SPAWN);

@@ -1,4 +1,4 @@
-//! One life of a rank on this node: its process, its descriptors, and how far a capture or a restore of it is.
+//! One incarnation of a rank on this node: its process, its descriptors, and how far a capture or a restore of it is.
 
 use crate::family::{death_of, Death};
 use crate::launch::Launched;
@@ -8,7 +8,7 @@ use crate::streams::{Input, Output};
 use eyrie_image::format::exit;
 use eyrie_wire::agent::{ToRank, MAX_MESSAGE};
 use eyrie_wire::control::{Ending, ImageMeta, StartFault, StartRank};
-use eyrie_wire::{ImageId, Incarnation, Rank};
+use eyrie_wire::{ImageId, RankInstance};
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use rustix::process::{pidfd_open, Pid, PidfdFlags};
@@ -17,9 +17,6 @@ use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
-
-/// One life of a rank.
-pub type Key = (Rank, Incarnation);
 
 /// A capture under way.
 #[derive(Debug)]
@@ -82,7 +79,7 @@ impl Restore {
 }
 
 pub struct Process {
-    pub key: Key,
+    pub instance: RankInstance,
     /// Shared with the rank: what it did last.
     pub page: Page,
     pub pid: u32,
@@ -107,9 +104,10 @@ pub struct Process {
 
 impl Process {
     pub fn new(start: &StartRank, launched: Launched, meta: &ImageMeta) -> Process {
-        let session = Session::new(start.rank, start.size, start.kvsname.clone(), meta.barriers);
+        let session =
+            Session::new(start.instance.rank, start.size, start.kvsname.clone(), meta.barriers);
         Process {
-            key: (start.rank, start.incarnation),
+            instance: start.instance,
             page: launched.page,
             pid: launched.pid,
             speaker: None,
@@ -181,11 +179,11 @@ impl Process {
     }
 
     /// What an image of this moment must be accompanied by.
-    pub fn meta(&self, clock: u64, position: u64) -> ImageMeta {
+    pub fn meta(&self, clock: u64, rsn: u64) -> ImageMeta {
         ImageMeta {
-            incarnation: self.key.1,
+            incarnation: self.instance.incarnation,
             clock,
-            position,
+            rsn,
             stream_offsets: [
                 self.stdin.as_ref().map_or(0, Input::consumed),
                 self.stdout.offset(),

@@ -5,7 +5,7 @@ use crate::connection::connect;
 use eyrie_transport::{frame, Stream};
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::{Claim, ImageAnswer, ImageMeta, StartFault};
-use eyrie_wire::{ImageId, Incarnation, Rank};
+use eyrie_wire::{ImageId, Rank, RankInstance};
 use std::fs::File;
 use std::io::Write;
 use std::net::Shutdown;
@@ -23,11 +23,11 @@ const STALL: Duration = Duration::from_secs(60);
 pub fn upload(
     dir: &Path,
     secret: &Secret,
-    (rank, incarnation, image): (Rank, Incarnation, ImageId),
+    (instance, image): (RankInstance, ImageId),
     meta: &ImageMeta,
     from: OwnedFd,
 ) -> anyhow::Result<()> {
-    let mut stream = connect(dir, secret, &Claim::ImageUpload { rank, incarnation, image })?;
+    let mut stream = connect(dir, secret, &Claim::ImageUpload { instance, image })?;
     stream.set_timeout(Some(STALL))?;
     frame::write(&mut stream, meta)?;
     let copied = stream.send_all(&mut File::from(from));

@@ -2,6 +2,7 @@
 //! interrupted it, by how much the clock has jumped. The exported functions are called in the
 //! provider's signal handler.
 
+use crate::random;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicI32, AtomicI64, Ordering};
 
@@ -31,6 +32,7 @@ thread_local! {
 #[no_mangle]
 pub extern "C" fn eyrie_calls_begin(capture_signal: libc::c_int) {
     CAPTURE_SIGNAL.store(capture_signal, Ordering::Relaxed);
+    random::begin();
 }
 
 /// The provider tells that an image has interrupted a system call, and nothing else has;

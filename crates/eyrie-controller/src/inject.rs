@@ -1,15 +1,15 @@
 //! Failures made on purpose: what strikes whom and when, and how users write it.
 
 use eyrie_wire::{Node, Rank};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
 /// A failure.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Strike {
+pub enum Fault {
     /// SIGKILL to a rank.
     KillRank(Rank),
     /// SIGKILL to a node's agent and its ranks.
@@ -21,7 +21,7 @@ pub enum Strike {
 }
 
 /// When it strikes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum When {
     /// This long after the job's start, or after the order when the job runs already.
     After(Duration),
@@ -32,10 +32,10 @@ pub enum When {
 }
 
 /// One order.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Injection {
     At {
-        strike: Strike,
+        fault: Fault,
         when: When,
     },
     /// `count` kills of random ranks at random times, by a random generator started with `seed`.
@@ -92,11 +92,11 @@ impl FromStr for Injection {
         }
         let (target, when) = rest.split_once('@').ok_or(bad("it has no @"))?;
         let target: u32 = target.parse().map_err(|_| bad("the number before @ is none"))?;
-        let strike = match kind {
-            "kill-rank" => Strike::KillRank(target),
-            "kill-node" => Strike::KillNode(target),
-            "freeze-node" => Strike::FreezeNode(target),
-            "drop-connection" => Strike::DropConnection(target),
+        let fault = match kind {
+            "kill-rank" => Fault::KillRank(target),
+            "kill-node" => Fault::KillNode(target),
+            "freeze-node" => Fault::FreezeNode(target),
+            "drop-connection" => Fault::DropConnection(target),
             _ => return Err(bad("unknown kind of failure")),
         };
         let when = match when {
@@ -104,7 +104,7 @@ impl FromStr for Injection {
             "recovery" => When::Recovery,
             time => When::After(parse_duration(time).map_err(|_| bad("TIME is no time"))?),
         };
-        Ok(Injection::At { strike, when })
+        Ok(Injection::At { fault, when })
     }
 }
 
@@ -122,19 +122,19 @@ impl fmt::Display for When {
 impl fmt::Display for Injection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Injection::At { strike, when } => write!(f, "{strike}@{when}"),
+            Injection::At { fault, when } => write!(f, "{fault}@{when}"),
             Injection::RandomRanks { count, seed } => write!(f, "random-ranks={count}/{seed}"),
         }
     }
 }
 
-impl fmt::Display for Strike {
+impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Strike::KillRank(r) => write!(f, "kill-rank={r}"),
-            Strike::KillNode(n) => write!(f, "kill-node={n}"),
-            Strike::FreezeNode(n) => write!(f, "freeze-node={n}"),
-            Strike::DropConnection(r) => write!(f, "drop-connection={r}"),
+            Fault::KillRank(r) => write!(f, "kill-rank={r}"),
+            Fault::KillNode(n) => write!(f, "kill-node={n}"),
+            Fault::FreezeNode(n) => write!(f, "freeze-node={n}"),
+            Fault::DropConnection(r) => write!(f, "drop-connection={r}"),
         }
     }
 }
@@ -145,12 +145,12 @@ impl Injection {
     /// # Errors
     /// Names what is missing.
     pub fn check(&self, ranks: u32, nodes: u32) -> Result<(), String> {
-        let Injection::At { strike, .. } = self else { return Ok(()) };
-        match *strike {
-            Strike::KillRank(r) | Strike::DropConnection(r) if r >= ranks => {
+        let Injection::At { fault, .. } = self else { return Ok(()) };
+        match *fault {
+            Fault::KillRank(r) | Fault::DropConnection(r) if r >= ranks => {
                 Err(format!("there is no rank {r}: the job has ranks 0 to {}", ranks - 1))
             }
-            Strike::KillNode(n) | Strike::FreezeNode(n) if n >= nodes => Err(format!(
+            Fault::KillNode(n) | Fault::FreezeNode(n) if n >= nodes => Err(format!(
                 "there is no node {n}: the job has nodes 0 to {}, spares included",
                 nodes - 1
             )),
@@ -166,14 +166,14 @@ mod tests {
 
     #[test]
     fn specifications_of_the_command_line() {
-        let at = |strike, when| Ok(Injection::At { strike, when });
+        let at = |fault, when| Ok(Injection::At { fault, when });
         let after = |ms| When::After(Duration::from_millis(ms));
-        assert_eq!("kill-rank=2@1.5s".parse(), at(Strike::KillRank(2), after(1500)));
-        assert_eq!("kill-node=0@200ms".parse(), at(Strike::KillNode(0), after(200)));
-        assert_eq!("freeze-node=1@2m".parse(), at(Strike::FreezeNode(1), after(120_000)));
-        assert_eq!("kill-rank=1@checkpoint".parse(), at(Strike::KillRank(1), When::Checkpoint));
-        assert_eq!("kill-node=1@recovery".parse(), at(Strike::KillNode(1), When::Recovery));
-        assert_eq!("drop-connection=3@1".parse(), at(Strike::DropConnection(3), after(1000)));
+        assert_eq!("kill-rank=2@1.5s".parse(), at(Fault::KillRank(2), after(1500)));
+        assert_eq!("kill-node=0@200ms".parse(), at(Fault::KillNode(0), after(200)));
+        assert_eq!("freeze-node=1@2m".parse(), at(Fault::FreezeNode(1), after(120_000)));
+        assert_eq!("kill-rank=1@checkpoint".parse(), at(Fault::KillRank(1), When::Checkpoint));
+        assert_eq!("kill-node=1@recovery".parse(), at(Fault::KillNode(1), When::Recovery));
+        assert_eq!("drop-connection=3@1".parse(), at(Fault::DropConnection(3), after(1000)));
         assert_eq!("random-ranks=5/42".parse(), Ok(Injection::RandomRanks { count: 5, seed: 42 }));
     }
 

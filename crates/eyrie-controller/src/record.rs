@@ -2,34 +2,46 @@
 //! schema), and one line for people. Nothing here decides anything.
 
 use crate::machine::place::Choice;
-use eyrie_wire::{ImageId, Incarnation, Node, Rank};
-use serde::Serialize;
+use eyrie_wire::{ImageId, Incarnation, Node, Rank, RankInstance};
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// How a death, a loss or a stop came about, in words.
 pub type Cause = String;
 
-fn seconds<S: serde::Serializer>(d: &Duration, s: S) -> Result<S::Ok, S::Error> {
-    s.serialize_f64(d.as_micros() as f64 / 1e6)
+/// Durations as numbers of seconds, to the microsecond.
+mod seconds {
+    use serde::{de::Error, Deserialize, Deserializer, Serializer};
+    use std::time::Duration;
+
+    pub fn serialize<S: Serializer>(d: &Duration, s: S) -> Result<S::Ok, S::Error> {
+        s.serialize_f64(d.as_micros() as f64 / 1e6)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Duration, D::Error> {
+        let micros = (f64::deserialize(d)? * 1e6).round();
+        let known = (0.0..=u64::MAX as f64).contains(&micros).then_some(micros as u64);
+        known.map(Duration::from_micros).ok_or_else(|| Error::custom("no duration in seconds"))
+    }
 }
 
 /// Seconds that each phase of one recovery took.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Phases {
-    /// From the last sign of life to knowing of the death: known for lost nodes only, else 0.
-    #[serde(serialize_with = "seconds")]
+    /// From the last sign of incarnation to knowing of the death: known for lost nodes only, else 0.
+    #[serde(with = "seconds")]
     pub detected: Duration,
-    /// Fencing older lives, gathering determinants, choosing a node.
-    #[serde(serialize_with = "seconds")]
+    /// Fencing older incarnations, gathering determinants, choosing a node.
+    #[serde(with = "seconds")]
     pub placed: Duration,
     /// The image on its way from the store; 0 when started anew.
-    #[serde(serialize_with = "seconds")]
+    #[serde(with = "seconds")]
     pub fetched: Duration,
     /// Mapping it, or starting the program anew, until the rank is connected to its router.
-    #[serde(serialize_with = "seconds")]
+    #[serde(with = "seconds")]
     pub restored: Duration,
     /// Until the rank has caught up with its last determinant.
-    #[serde(serialize_with = "seconds")]
+    #[serde(with = "seconds")]
     pub replayed: Duration,
 }
 
@@ -40,7 +52,7 @@ impl Phases {
 }
 
 /// One event.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Record {
     JobStarted {
@@ -54,14 +66,14 @@ pub enum Record {
         node: Node,
     },
     RankStarted {
-        rank: Rank,
-        incarnation: Incarnation,
+        #[serde(flatten)]
+        instance: RankInstance,
         node: Node,
         image: Option<ImageId>,
     },
     RankFailed {
-        rank: Rank,
-        incarnation: Incarnation,
+        #[serde(flatten)]
+        instance: RankInstance,
         node: Node,
         cause: Cause,
     },
@@ -74,7 +86,7 @@ pub enum Record {
         cause: Cause,
         ranks: Vec<Rank>,
     },
-    /// A node that was given up wants to come back: it was refused.
+    /// A node that was declared dead wants to come back: it was refused.
     NodeRefused {
         node: Node,
     },
@@ -89,34 +101,34 @@ pub enum Record {
         ranks: u32,
     },
     Placed {
-        rank: Rank,
-        incarnation: Incarnation,
+        #[serde(flatten)]
+        instance: RankInstance,
         node: Node,
         choice: Choice,
         image: Option<ImageId>,
     },
     Restored {
-        rank: Rank,
-        incarnation: Incarnation,
-        #[serde(serialize_with = "seconds")]
+        #[serde(flatten)]
+        instance: RankInstance,
+        #[serde(with = "seconds")]
         fetched: Duration,
-        #[serde(serialize_with = "seconds")]
+        #[serde(with = "seconds")]
         restored: Duration,
     },
     RestoreFailed {
-        rank: Rank,
-        incarnation: Incarnation,
+        #[serde(flatten)]
+        instance: RankInstance,
         image: Option<ImageId>,
         cause: Cause,
     },
     Recovered {
-        rank: Rank,
-        incarnation: Incarnation,
+        #[serde(flatten)]
+        instance: RankInstance,
         node: Node,
         image: Option<ImageId>,
         messages: u64,
         phases: Phases,
-        #[serde(serialize_with = "seconds")]
+        #[serde(with = "seconds")]
         total: Duration,
     },
     CheckpointStarted {
@@ -127,9 +139,9 @@ pub enum Record {
         rank: Rank,
         image: ImageId,
         bytes: u64,
-        #[serde(serialize_with = "seconds")]
+        #[serde(with = "seconds")]
         pause: Duration,
-        #[serde(serialize_with = "seconds")]
+        #[serde(with = "seconds")]
         total: Duration,
     },
     /// `passing`: for a reason that passes by itself.
@@ -145,14 +157,14 @@ pub enum Record {
         cause: Cause,
     },
     Connected {
-        rank: Rank,
-        incarnation: Incarnation,
+        #[serde(flatten)]
+        instance: RankInstance,
     },
     ConnectionLost {
-        rank: Rank,
-        incarnation: Incarnation,
+        #[serde(flatten)]
+        instance: RankInstance,
     },
-    /// An older life of a rank, or somebody else, was refused.
+    /// An older incarnation of a rank, or somebody else, was refused.
     Refused {
         rank: Option<Rank>,
         incarnation: Incarnation,
@@ -170,10 +182,14 @@ pub enum Record {
         cause: Cause,
     },
     Injected {
-        strike: String,
+        /// As on the command line. The name of the field was told to users.
+        #[serde(rename = "strike")]
+        fault: String,
     },
     InjectionMissed {
-        strike: String,
+        /// As on the command line. The name of the field was told to users.
+        #[serde(rename = "strike")]
+        fault: String,
         cause: Cause,
     },
     /// Something outside the state machine that users should know.
@@ -188,9 +204,9 @@ pub enum Record {
 }
 
 /// What a job has been through.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Summary {
-    #[serde(serialize_with = "seconds")]
+    #[serde(with = "seconds")]
     pub elapsed: Duration,
     pub ranks: u32,
     pub checkpoints: u64,
@@ -201,13 +217,13 @@ pub struct Summary {
     pub spares_used: u64,
     pub recoveries: u64,
     /// The longest recovery.
-    #[serde(serialize_with = "seconds")]
+    #[serde(with = "seconds")]
     pub longest_recovery: Duration,
 }
 
-/// How much a line matters to somebody who watches.
+/// How much an event matters to somebody who watches.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Weight {
+pub enum LogLevel {
     /// Shown with -v.
     Detail,
     Normal,
@@ -244,20 +260,21 @@ pub fn list(ranks: &[Rank]) -> String {
 }
 
 impl Record {
-    /// The event for people: how much it matters, and one line. `None`: nothing to tell.
-    pub fn line(&self) -> Option<(Weight, String)> {
-        use Weight::{Detail, Error, Normal};
+    /// The event for people: its log level, and one line. `None`: nothing to tell.
+    pub fn line(&self) -> Option<(LogLevel, String)> {
+        use LogLevel::{Detail, Error, Normal};
         Some(match self {
             Record::JobStarted { job, ranks, nodes, spares, routers } => (
                 Detail,
                 format!("job {job}: {ranks} ranks on {nodes} nodes, {spares} spares, {routers} routers"),
             ),
             Record::NodeUp { node } => (Detail, format!("node {node} is up")),
-            Record::RankStarted { rank, incarnation, node, image } => (
+            Record::RankStarted { instance: RankInstance { rank, incarnation }, node, image } => (
                 Detail,
                 format!("rank {rank} starts on node {node} {} (incarnation {incarnation})", from(image)),
             ),
-            Record::RankFailed { rank, node, cause, .. } => {
+            Record::RankFailed { instance, node, cause } => {
+                let rank = instance.rank;
                 (Normal, format!("rank {rank} on node {node} failed: {cause}"))
             }
             Record::RankFinished { rank, code } => {
@@ -268,7 +285,7 @@ impl Record {
             }
             Record::NodeRefused { node } => (
                 Normal,
-                format!("node {node} woke up after it was given up: refused, its ranks end"),
+                format!("node {node} woke up after it was declared dead: refused, its ranks end"),
             ),
             Record::SpareUsed { spare, node } => {
                 (Normal, format!("spare node {spare} takes the ranks of node {node}"))
@@ -277,17 +294,17 @@ impl Record {
                 Normal,
                 format!("no spare is left: node {node} takes rank {rank} too and has {ranks} ranks now"),
             ),
-            Record::Placed { rank, node, image, .. } => {
+            Record::Placed { instance: RankInstance { rank, .. }, node, image, .. } => {
                 (Detail, format!("rank {rank} goes to node {node} {}", from(image)))
             }
-            Record::Restored { rank, fetched, restored, .. } => (
+            Record::Restored { instance: RankInstance { rank, .. }, fetched, restored, .. } => (
                 Detail,
                 format!("rank {rank} is restored: fetched {}, mapped {}", ms(*fetched), ms(*restored)),
             ),
-            Record::RestoreFailed { rank, image, cause, .. } => {
+            Record::RestoreFailed { instance: RankInstance { rank, .. }, image, cause, .. } => {
                 (Normal, format!("rank {rank} could not be restored {}: {cause}", from(image)))
             }
-            Record::Recovered { rank, node, image, messages, phases, total, .. } => (
+            Record::Recovered { instance: RankInstance { rank, .. }, node, image, messages, phases, total, .. } => (
                 Normal,
                 format!(
                     "rank {rank} recovered on node {node} {} in {}: detected {}, placed {}, fetched {}, restored \
@@ -318,17 +335,17 @@ impl Record {
             Record::CheckpointWanted { rank, cause } => {
                 (Detail, format!("rank {rank} is checkpointed before its time: {cause}"))
             }
-            Record::Connected { rank, incarnation } => {
+            Record::Connected { instance: RankInstance { rank, incarnation } } => {
                 (Detail, format!("rank {rank} is connected to its router (incarnation {incarnation})"))
             }
-            Record::ConnectionLost { rank, .. } => {
+            Record::ConnectionLost { instance: RankInstance { rank, .. }, .. } => {
                 (Detail, format!("rank {rank} lost the connection to its router"))
             }
             Record::Refused { rank, incarnation, cause } => {
                 let who = rank.map_or("somebody".into(), |r| format!("rank {r}, incarnation {incarnation}"));
-                // An older life at the door is what recovery is made for; a stranger is not.
-                let weight = if rank.is_some() { Detail } else { Normal };
-                (weight, format!("{who} was refused: {cause}"))
+                // An older incarnation at the door is what recovery is made for; a stranger is not.
+                let level = if rank.is_some() { Detail } else { Normal };
+                (level, format!("{who} was refused: {cause}"))
             }
             Record::Unprotected { rank, cause } => (
                 Normal,
@@ -344,9 +361,9 @@ impl Record {
                     "rank {rank} sent other content than before under the same envelope (a clock, perhaps): {cause}"
                 ),
             ),
-            Record::Injected { strike } => (Normal, format!("injected: {strike}")),
-            Record::InjectionMissed { strike, cause } => {
-                (Normal, format!("{strike} struck nobody: {cause}"))
+            Record::Injected { fault } => (Normal, format!("injected: {fault}")),
+            Record::InjectionMissed { fault, cause } => {
+                (Normal, format!("{fault} struck nobody: {cause}"))
             }
             Record::Note { text } => (Normal, text.clone()),
             Record::JobEnded { cause: Some(cause), .. } => (Error, cause.clone()),
@@ -377,24 +394,24 @@ mod tests {
     /// One of each.
     fn one_of_each() -> Vec<Record> {
         let (rank, incarnation, node, image) = (3, 2, 1, Some(4));
+        let instance = RankInstance { rank, incarnation };
         let cause = || "because".to_string();
         let time = Duration::from_millis(1500);
         vec![
             Record::JobStarted { job: "j".into(), ranks: 4, nodes: 2, spares: 1, routers: 1 },
             Record::NodeUp { node },
-            Record::RankStarted { rank, incarnation, node, image: None },
-            Record::RankFailed { rank, incarnation, node, cause: cause() },
+            Record::RankStarted { instance, node, image: None },
+            Record::RankFailed { instance, node, cause: cause() },
             Record::RankFinished { rank, code: 0 },
             Record::NodeLost { node, cause: cause(), ranks: vec![1, 2] },
             Record::NodeRefused { node },
             Record::SpareUsed { spare: 2, node },
             Record::NodeShared { node, rank, ranks: 3 },
-            Record::Placed { rank, incarnation, node, choice: Choice::Spare, image },
-            Record::Restored { rank, incarnation, fetched: time, restored: time },
-            Record::RestoreFailed { rank, incarnation, image, cause: cause() },
+            Record::Placed { instance, node, choice: Choice::Spare, image },
+            Record::Restored { instance, fetched: time, restored: time },
+            Record::RestoreFailed { instance, image, cause: cause() },
             Record::Recovered {
-                rank,
-                incarnation,
+                instance,
                 node,
                 image,
                 messages: 9,
@@ -405,14 +422,14 @@ mod tests {
             Record::Checkpoint { rank, image: 4, bytes: 1 << 20, pause: time, total: time },
             Record::CheckpointFailed { rank, image: 4, cause: cause(), passing: false },
             Record::CheckpointWanted { rank, cause: cause() },
-            Record::Connected { rank, incarnation },
-            Record::ConnectionLost { rank, incarnation },
+            Record::Connected { instance },
+            Record::ConnectionLost { instance },
             Record::Refused { rank: None, incarnation, cause: cause() },
             Record::Unprotected { rank, cause: cause() },
             Record::Protected { rank },
             Record::ContentDiffers { rank, cause: cause() },
-            Record::Injected { strike: "kill-rank=1".into() },
-            Record::InjectionMissed { strike: "kill-rank=1".into(), cause: cause() },
+            Record::Injected { fault: "kill-rank=1".into() },
+            Record::InjectionMissed { fault: "kill-rank=1".into(), cause: cause() },
             Record::Note { text: "text".into() },
             Record::JobEnded { code: 0, cause: None, summary: Summary::default() },
         ]

@@ -92,7 +92,7 @@ fn take_image(rank: &mut Rank<Sockets>, image: u64, sync: bool, out: OwnedFd) {
     }
     let (clock, position) = (rank.clock(), rank.rsn());
     let taken_ns = interrupted::monotonic_ns();
-    channel::tell(&FromRank::Still { image, clock, position });
+    channel::tell(&FromRank::Still { image, clock, rsn: position });
     if !await_go() {
         return refuse("the agent has not read the rank's output in time");
     }

@@ -13,7 +13,7 @@ pub const MAX_CHUNKS: usize = 1 << 22;
 
 const MAGIC: &[u8; 8] = b"EYRIEIMG";
 const VERSION: u32 = 1;
-/// magic 8, version 4, rank 4, image 8, incarnation 8, clock 8, position 8, bytes 8, records 8, meta 4, chunks 4
+/// magic 8, version 4, rank 4, image 8, incarnation 8, clock 8, rsn 8, bytes 8, records 8, meta 4, chunks 4
 const FIXED: usize = 72;
 /// hash 32, pack 8, offset 8, raw length 4, stored length 4
 const ENTRY: usize = 56;
@@ -28,8 +28,8 @@ pub struct ImageInfo {
     pub incarnation: u64,
     /// The provider's clock (counted progress calls) at the capture.
     pub clock: u64,
-    /// Position of the last message that the image contains.
-    pub position: u64,
+    /// Receive sequence number of the last message that the image contains.
+    pub rsn: u64,
     /// Opaque, at most [`MAX_META`] bytes.
     pub meta: Vec<u8>,
 }
@@ -100,8 +100,7 @@ impl Manifest {
         out.extend_from_slice(&VERSION.to_le_bytes());
         out.extend_from_slice(&self.rank.to_le_bytes());
         let info = &self.info;
-        for n in [self.image, info.incarnation, info.clock, info.position, self.bytes, self.records]
-        {
+        for n in [self.image, info.incarnation, info.clock, info.rsn, self.bytes, self.records] {
             out.extend_from_slice(&n.to_le_bytes());
         }
         out.extend_from_slice(&(info.meta.len() as u32).to_le_bytes());
@@ -155,7 +154,7 @@ impl Manifest {
             info: ImageInfo {
                 incarnation: u64_at(bytes, 24),
                 clock: u64_at(bytes, 32),
-                position: u64_at(bytes, 40),
+                rsn: u64_at(bytes, 40),
                 meta: meta.to_vec(),
             },
             bytes: length,
@@ -209,12 +208,12 @@ mod tests {
 
     prop_compose! {
         fn manifest()(
-            rank: u32, image: u64, incarnation: u64, clock: u64, position: u64, records: u64,
+            rank: u32, image: u64, incarnation: u64, clock: u64, rsn: u64, records: u64,
             meta in prop::collection::vec(any::<u8>(), 0..50),
             chunks in prop::collection::vec(chunk(), 0..6),
         ) -> Manifest {
             let bytes = chunks.iter().map(|c| u64::from(c.key.raw_len)).sum();
-            let info = ImageInfo { incarnation, clock, position, meta };
+            let info = ImageInfo { incarnation, clock, rsn, meta };
             Manifest { rank, image, info, bytes, records, chunks }
         }
     }

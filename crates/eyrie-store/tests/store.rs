@@ -40,7 +40,7 @@ impl Place {
 }
 
 fn info(incarnation: u64) -> ImageInfo {
-    ImageInfo { incarnation, clock: 3, position: 4, meta: b"fingerprint".to_vec() }
+    ImageInfo { incarnation, clock: 3, rsn: 4, meta: b"fingerprint".to_vec() }
 }
 
 fn sent(store: &Store, rank: u32, image: u64) -> Vec<u8> {

@@ -15,6 +15,9 @@ pub const ENV_AGENT_FD: &str = "EYRIE_AGENT_FD";
 /// [`ToRank::Welcome`].
 pub const ENV_RANK: &str = "EYRIE_RANK";
 pub const ENV_SIZE: &str = "EYRIE_SIZE";
+/// Key of what the job's ranks draw at random: 64 hexadecimal digits, the same for all that a rank
+/// ever is. libeyrie-calls reads it.
+pub const ENV_RANDOM: &str = "EYRIE_RANDOM";
 
 /// The signal that asks a rank for an image: sent once it is taken at the end of the rank's next
 /// call of its MPI library, sent again at once.
@@ -47,11 +50,11 @@ pub enum FromRank<'a> {
     Loaded {
         pid: u32,
     },
-    /// The rank stands still at this clock and position and waits for [`ToRank::Go`].
+    /// The rank stands still at this clock, with all messages up to this receive sequence number, and waits for [`ToRank::Go`].
     Still {
         image: u64,
         clock: u64,
-        position: u64,
+        rsn: u64,
     },
     /// The image is under way (async) or written (sync); the rank computes on.
     Captured {
@@ -125,9 +128,7 @@ impl<'a> FromRank<'a> {
     pub fn encode(&self, buf: &mut [u8; MAX_MESSAGE]) -> usize {
         match *self {
             FromRank::Loaded { pid } => put(buf, 1, &[pid.into()], ""),
-            FromRank::Still { image, clock, position } => {
-                put(buf, 2, &[image, clock, position], "")
-            }
+            FromRank::Still { image, clock, rsn } => put(buf, 2, &[image, clock, rsn], ""),
             FromRank::Captured { image, child_pid, pause_ns } => {
                 put(buf, 3, &[image, child_pid.into(), pause_ns], "")
             }
@@ -141,7 +142,7 @@ impl<'a> FromRank<'a> {
         let n = |i| number(bytes, i);
         Some(match *bytes.first()? {
             1 => FromRank::Loaded { pid: n(0)?.try_into().ok()? },
-            2 => FromRank::Still { image: n(0)?, clock: n(1)?, position: n(2)? },
+            2 => FromRank::Still { image: n(0)?, clock: n(1)?, rsn: n(2)? },
             3 => FromRank::Captured {
                 image: n(0)?,
                 child_pid: n(1)?.try_into().ok()?,
@@ -173,7 +174,7 @@ mod tests {
         let long = "é".repeat(MAX_MESSAGE);
         for m in [
             FromRank::Loaded { pid: 1 },
-            FromRank::Still { image: 1, clock: 2, position: 3 },
+            FromRank::Still { image: 1, clock: 2, rsn: 3 },
             FromRank::Captured { image: 1, child_pid: 2, pause_ns: 3 },
             FromRank::Refused { image: 9, reason: "fd 7 is a UDP socket" },
         ] {

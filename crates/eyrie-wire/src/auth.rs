@@ -63,13 +63,15 @@ impl Secret {
     }
 }
 
-/// `N` random bytes from the kernel.
+/// `N` random bytes from the kernel itself: a rank's C library gives a rank that is executed again
+/// the same ones again, and a nonce must never come twice.
 pub fn random<const N: usize>() -> [u8; N] {
     let mut out = [0u8; N];
     let mut done = 0;
     while done < N {
+        let rest = &mut out[done..];
         // SAFETY: the pointer and the length name the rest of `out`.
-        let n = unsafe { libc::getrandom(out[done..].as_mut_ptr().cast(), N - done, 0) };
+        let n = unsafe { libc::syscall(libc::SYS_getrandom, rest.as_mut_ptr(), rest.len(), 0) };
         if n > 0 {
             done += n as usize;
         }

@@ -3,6 +3,7 @@
 use crate::{data, ImageId, Incarnation, Node, Rank, RankInstance};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
+use std::time::Duration;
 
 /// What a connection to the controller's socket says it is. Sent first, then proven ([`crate::auth`]).
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -10,7 +11,7 @@ pub enum Claim {
     /// The control connection of a node's agent.
     Agent { node: Node, pid: u32 },
     /// A connection on which an agent hands the image stream of a rank to the store.
-    ImageUpload { rank: Rank, incarnation: Incarnation, image: ImageId },
+    ImageUpload { instance: RankInstance, image: ImageId },
     /// A connection on which the store hands an image to an agent.
     ImageFetch { rank: Rank, image: ImageId },
     /// A stream of a rank to a router.
@@ -38,11 +39,10 @@ pub struct Program {
     pub cwd: OsString,
 }
 
-/// A rank to bring to life on a node, anew or from an image.
+/// A rank to start on a node, anew or from an image.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct StartRank {
-    pub rank: Rank,
-    pub incarnation: Incarnation,
+    pub instance: RankInstance,
     /// Number of ranks of the job.
     pub size: u32,
     /// Where the parts of the job are (`eyrie_transport::Directory`): handed to the rank as it is.
@@ -63,9 +63,9 @@ pub struct StartRank {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ImageMeta {
     pub incarnation: Incarnation,
-    /// The provider's clock and the last message position at the capture.
+    /// The provider's clock at the capture, and the receive sequence number of the last message.
     pub clock: u64,
-    pub position: u64,
+    pub rsn: u64,
     /// Bytes of (stdin, stdout, stderr) that the rank had behind it.
     pub stream_offsets: [u64; 3],
     /// PMI barriers the rank had passed.
@@ -89,13 +89,9 @@ pub enum ImageAnswer {
 pub enum ToAgent {
     Start(Box<StartRank>),
     /// Kill a rank with SIGKILL; only this incarnation.
-    Kill {
-        rank: Rank,
-        incarnation: Incarnation,
-    },
+    Kill(RankInstance),
     Capture {
-        rank: Rank,
-        incarnation: Incarnation,
+        instance: RankInstance,
         image: ImageId,
         mode: CheckpointMode,
     },
@@ -106,23 +102,23 @@ pub enum ToAgent {
     },
     /// Standard input for a rank from `offset` on.
     Stdin {
-        rank: Rank,
+        instance: RankInstance,
         offset: u64,
         bytes: Vec<u8>,
         eof: bool,
     },
     /// Output of the rank up to this offset was written to where it goes: room for more.
     OutputShown {
-        rank: Rank,
-        incarnation: Incarnation,
+        instance: RankInstance,
         stream: Stream,
         offset: u64,
     },
-    /// Asks for a [`FromAgent::Pulse`].
-    Pulse {
+    /// Asks for a [`FromAgent::Heartbeat`] with the same number.
+    Heartbeat {
         n: u64,
     },
-    /// An injected failure: the agent stops its ranks and itself with SIGSTOP, and wakes them when it is woken.
+    /// An injected failure: the agent stops its ranks and itself with SIGSTOP, and wakes them when
+    /// it is woken.
     Freeze,
     /// End all ranks and exit.
     Shutdown,
@@ -158,93 +154,71 @@ pub enum Stream {
 /// Agent to controller.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum FromAgent {
+    /// What has become of a rank on this node.
+    Rank(RankInstance, RankReport),
+    /// What the rank wrote, from `offset` of that stream on, in order.
+    Output { instance: RankInstance, stream: Stream, offset: u64, bytes: Vec<u8> },
+    /// A file in /dev/shm that the rank's MPI library made and that its death would leave behind.
+    Shared { rank: Rank, path: String },
+    /// Something that the user should know.
+    Note { text: String },
+    /// The answer to [`ToAgent::Heartbeat`].
+    Heartbeat { n: u64 },
+}
+
+/// What an agent reports of one incarnation of a rank; it reaches the controller's state machine as
+/// it is. A report more takes three edits: its variant here, the place in the agent that sends it,
+/// and its arm in `Machine::rank_reported` of eyrie-controller (src/machine/mod.rs), which the
+/// compiler asks for.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum RankReport {
     /// The process runs; for a start from an image: the image is mapped and the rank goes on.
     Started {
-        rank: Rank,
-        incarnation: Incarnation,
-        pid: u32,
         /// How long the image took to arrive, and then to be mapped; 0 when started anew.
-        fetched_us: u64,
-        restored_us: u64,
+        fetched: Duration,
+        restored: Duration,
     },
     /// The rank could not be started or restored (no such program, image refused, ...).
     StartFailed {
-        rank: Rank,
-        incarnation: Incarnation,
         reason: String,
         fault: StartFault,
     },
-    /// A file in /dev/shm that the rank's MPI library made and that its death would leave behind.
-    Shared {
-        rank: Rank,
-        path: String,
-    },
     /// The MPI library has come up without our provider: `library` is the path of what is loaded.
     NotOurs {
-        rank: Rank,
-        incarnation: Incarnation,
         library: String,
     },
-    /// The rank's MPI library has loaded our provider without having asked, through PMI, which rank of how
-    /// many it is: it would compute alone. It waits in its start, and is not answered.
+    /// The rank's MPI library has loaded our provider without having asked, through PMI, which rank
+    /// of how many it is: it would compute alone. It waits in its start, and is not answered.
     Alone {
-        rank: Rank,
-        incarnation: Incarnation,
         library: String,
     },
     /// The rank's MPI library has loaded our provider.
-    ProviderLoaded {
-        rank: Rank,
-        incarnation: Incarnation,
-    },
-    /// What the rank wrote, from `offset` of that stream on, in order.
-    Output {
-        rank: Rank,
-        incarnation: Incarnation,
-        stream: Stream,
-        offset: u64,
-        bytes: Vec<u8>,
-    },
-    /// Standard input: the agent has room for more from this offset on. Sent once at the start, then after
-    /// each piece that was handed to the rank.
+    ProviderLoaded,
+    /// Standard input: the agent has room for more from this offset on. Sent once at the start,
+    /// then after each piece that was handed to the rank.
     StdinWanted {
-        rank: Rank,
-        incarnation: Incarnation,
         offset: u64,
     },
     PmiPut {
-        rank: Rank,
-        incarnation: Incarnation,
         key: String,
         value: String,
     },
     /// The rank has arrived at its barrier number `barrier` (from 1).
     PmiBarrier {
-        rank: Rank,
-        incarnation: Incarnation,
         barrier: u32,
     },
-    PmiFinalized {
-        rank: Rank,
-        incarnation: Incarnation,
-    },
+    PmiFinalized,
     PmiAbort {
-        rank: Rank,
-        incarnation: Incarnation,
         code: i32,
-        message: String,
     },
-    /// The process was captured; its image is on the way to the store.
+    /// The process was captured and computes on after having stood still for `pause`; its image is
+    /// on the way to the store.
     Captured {
-        rank: Rank,
-        incarnation: Incarnation,
         image: ImageId,
-        pause_us: u64,
+        pause: Duration,
     },
     /// `passing`: it may well succeed the next time, and nothing need be done.
-    CaptureRefused {
-        rank: Rank,
-        incarnation: Incarnation,
+    CaptureFailed {
         image: ImageId,
         reason: String,
         passing: bool,
@@ -252,44 +226,28 @@ pub enum FromAgent {
     /// The image is stored, and after that all files that it needs were found: it may count.
     /// `output` are the bytes of (stdout, stderr) that the rank had behind it.
     ImageUsable {
-        rank: Rank,
-        incarnation: Incarnation,
         image: ImageId,
         output: [u64; 2],
     },
     /// The image is stored, but a file that it needs is lost to other nodes: it must not count.
     ImageUnusable {
-        rank: Rank,
-        incarnation: Incarnation,
         image: ImageId,
         reason: String,
     },
     /// A file that the newest image needs has another name by now, or none: a new image is wanted
     /// soon.
     ImageWanted {
-        rank: Rank,
-        incarnation: Incarnation,
         reason: String,
     },
-    /// The rank cannot go on by its own word (divergence, unreachable router, ...): it ends by itself.
+    /// The rank cannot go on by its own word (divergence, unreachable router, ...): it ends by
+    /// itself.
     Fatal {
-        rank: Rank,
-        incarnation: Incarnation,
         reason: String,
     },
-    /// Something that the user should know.
-    Note {
-        text: String,
-    },
-    /// All output of the rank has been sent, then it ended like this.
+    /// All output of the rank has been sent, then it ended like this. `spoke_pmi`: whether it ever
+    /// spoke PMI (in an image: before the capture).
     Exited {
-        rank: Rank,
-        incarnation: Incarnation,
         ending: Ending,
-        /// Whether it ever spoke PMI (in an image: before the capture).
         spoke_pmi: bool,
-    },
-    Pulse {
-        n: u64,
     },
 }

@@ -8,7 +8,6 @@ pub mod control;
 pub mod data;
 pub mod page;
 
-
 /// Version of everything in this crate. Two processes with different versions do not talk.
 pub const VERSION: u16 = 2;
 
@@ -16,9 +15,9 @@ pub const VERSION: u16 = 2;
 pub type Rank = u32;
 /// A node of the job, numbered from 0; spares follow the nodes that start with ranks.
 pub type Node = u32;
-/// Which life of a rank this is: 1 for the first. At most the newest may speak.
+/// Counts the processes that a rank has been, one after another: 1 for the first.
 pub type Incarnation = u32;
-/// One life of a rank: this incarnation of it. At most the newest may speak.
+/// One incarnation of a rank. At most the newest of a rank may speak.
 #[derive(
     Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, serde::Serialize, serde::Deserialize,
 )]

@@ -1,10 +1,12 @@
 //! Checkpoints: asked for when due, counted when whole and stored and all files they need were
-//! found, and what the log may forget then.
+//! found, and where the log may be truncated then.
 
+use super::io::{Command, Image};
 use super::rank::Capture;
-use super::{Command, Image, Life, Machine};
+use super::reactor::Machine;
+use super::state::RankStateName;
 use crate::record::Record;
-use eyrie_wire::{ImageId, Rank};
+use eyrie_wire::{ImageId, Rank, RankInstance};
 use std::time::Duration;
 
 /// How long a checkpoint may take until its image begins to arrive; the agent gives up before.
@@ -22,12 +24,12 @@ const RETRY_UNPROTECTED: Duration = Duration::from_secs(2);
 impl Machine {
     pub(super) fn capture_due(&mut self) {
         let now = self.now;
-        let busy = self.ranks.iter().any(|r| r.capture.is_some());
+        let busy = self.ranks.iter().any(|r| r.capture().is_some());
         for rank in self.schedule.due(now, busy) {
             let mode = self.config.checkpoint_mode;
             let r = &mut self.ranks[rank as usize];
             if !r.can_be_captured() {
-                if r.state == super::State::Finished {
+                if r.is(RankStateName::Finished) {
                     self.schedule.asked(rank, now);
                 } else {
                     self.schedule.retry(rank, now + RETRY);
@@ -37,115 +39,143 @@ impl Machine {
             let image = r.next_image;
             r.next_image += 1;
             let until = now + BEGIN_TIMEOUT;
-            r.capture =
-                Some(Capture { image, asked: now, until, pause: None, begun: false, stored: None });
-            let (life, node) = (r.life(), r.node);
+            r.begin_capture(Capture {
+                image,
+                asked: now,
+                until,
+                pause: None,
+                begun: false,
+                stored: None,
+            });
+            let (instance, node) = (r.instance(), r.node);
             self.schedule.asked(rank, now);
-            self.commands.push(Command::Capture { node, life, image, mode });
+            self.commands.push(Command::Capture { node, instance, image, mode });
             self.record(Record::CheckpointStarted { rank, image });
         }
     }
 
-    /// The capture of this image by this life, when it is under way.
-    fn capture_of(&mut self, life: Life, image: ImageId) -> Option<&mut Capture> {
-        self.current(life)?.capture.as_mut().filter(|c| c.image == image)
+    /// The capture of this image by this incarnation, when it is under way.
+    fn capture_of(&mut self, instance: RankInstance, image: ImageId) -> Option<&mut Capture> {
+        self.current(instance)?.capture_mut().filter(|c| c.image == image)
     }
 
-    pub(super) fn image_begun(&mut self, life: Life, image: ImageId) {
+    pub(super) fn image_begun(&mut self, instance: RankInstance, image: ImageId) {
         let now = self.now;
-        let Some(capture) = self.capture_of(life, image) else { return };
+        let Some(capture) = self.capture_of(instance, image) else { return };
         if !capture.begun {
             capture.begun = true;
             capture.until = now + STORE_TIMEOUT;
-            self.strike_checkpoint(life.rank);
+            self.faults_in_checkpoint(instance.rank);
         }
     }
 
-    pub(super) fn captured(&mut self, life: Life, image: ImageId, pause: Duration) {
-        if let Some(capture) = self.capture_of(life, image) {
+    pub(super) fn captured(&mut self, instance: RankInstance, image: ImageId, pause: Duration) {
+        if let Some(capture) = self.capture_of(instance, image) {
             capture.pause = Some(pause);
         }
     }
 
     pub(super) fn capture_failed(
         &mut self,
-        life: Life,
+        instance: RankInstance,
         image: ImageId,
         cause: String,
         passing: bool,
     ) {
-        let Some(capture) = self.capture_of(life, image).copied() else { return };
+        let Some(capture) = self.capture_of(instance, image).copied() else { return };
         if capture.stored.is_some() {
-            self.commands.push(Command::ForgetImage { rank: life.rank, image });
+            self.commands.push(Command::DiscardImage { rank: instance.rank, image });
         }
-        let r = &mut self.ranks[life.rank as usize];
-        r.capture = None;
+        let r = &mut self.ranks[instance.rank as usize];
+        r.end_capture();
         let unprotected = r.unprotected.is_some();
-        self.schedule.ended(life.rank, self.now, None);
+        self.schedule.ended(instance.rank, self.now, None);
         if unprotected {
-            self.schedule.retry(life.rank, self.now + RETRY_UNPROTECTED);
+            self.schedule.retry(instance.rank, self.now + RETRY_UNPROTECTED);
         }
         self.summary.checkpoints_failed += 1;
-        self.record(Record::CheckpointFailed { rank: life.rank, image, cause, passing });
+        self.record(Record::CheckpointFailed { rank: instance.rank, image, cause, passing });
     }
 
     pub(super) fn watch_captures(&mut self) {
         let now = self.now;
-        let late: Vec<(Life, ImageId, bool)> = (self.ranks.iter())
+        let late: Vec<(RankInstance, ImageId, bool)> = (self.ranks.iter())
             .filter_map(|r| {
-                let c = r.capture.filter(|c| c.until <= now)?;
-                Some((r.life(), c.image, c.begun))
+                let c = r.capture().filter(|c| c.until <= now)?;
+                Some((r.instance(), c.image, c.begun))
             })
             .collect();
-        for (life, image, begun) in late {
+        for (instance, image, begun) in late {
             let waited = if begun { STORE_TIMEOUT } else { BEGIN_TIMEOUT };
             let what = if begun { "the whole image" } else { "its image" };
             let cause = format!("{what} did not arrive within {waited:?}");
-            self.capture_failed(life, image, cause, false);
+            self.capture_failed(instance, image, cause, false);
         }
     }
 
-    /// An image is whole and stored. It is of use when the life that it shows is still the rank's:
-    /// a later life may have taken another way since.
-    pub(super) fn image_stored(&mut self, life: Life, image: Image) {
-        match self.capture_of(life, image.image) {
+    /// An image is whole and stored. It is of use when the incarnation that it shows is still the rank's:
+    /// a later incarnation may have taken another way since.
+    pub(super) fn image_stored(&mut self, instance: RankInstance, image: Image) {
+        match self.capture_of(instance, image.image) {
             Some(capture) => capture.stored = Some(image),
-            None => {
-                self.commands.push(Command::ForgetImage { rank: life.rank, image: image.image })
-            }
+            None => self
+                .commands
+                .push(Command::DiscardImage { rank: instance.rank, image: image.image }),
         }
     }
 
     /// A file that a stored image needs is gone: it must not count, and another is taken soon.
-    pub(super) fn image_unusable(&mut self, life: Life, image: ImageId, cause: String) {
-        if self.capture_of(life, image).is_none() {
+    pub(super) fn image_unusable(&mut self, instance: RankInstance, image: ImageId, cause: String) {
+        if self.capture_of(instance, image).is_none() {
             return;
         }
-        self.capture_failed(life, image, cause, true);
-        let r = &mut self.ranks[life.rank as usize];
+        self.capture_failed(instance, image, cause, true);
+        let r = &mut self.ranks[instance.rank as usize];
         let pause = RETRY.saturating_mul(1 << r.unusable.min(16)).min(RETRY_UNUSABLE);
         r.unusable += 1;
-        self.schedule.retry(life.rank, self.now + pause);
+        self.schedule.retry(instance.rank, self.now + pause);
+    }
+
+    pub(super) fn log_grown(&mut self, rank: Rank, bytes: u64) {
+        let Some(r) = self.ranks.get(rank as usize) else { return };
+        let image_bytes = r.images.last().map_or(0, |image| image.bytes);
+        self.schedule.logged(rank, bytes, image_bytes);
     }
 
     /// The newest image may soon be of no use elsewhere.
-    pub(super) fn image_wanted(&mut self, life: Life, cause: String) {
+    pub(super) fn image_wanted(&mut self, instance: RankInstance, cause: String) {
         let now = self.now;
-        let Some(r) = self.current(life) else { return };
-        if r.capture.is_none() && !r.images.is_empty() {
-            self.schedule.want(life.rank, now);
-            self.record(Record::CheckpointWanted { rank: life.rank, cause });
+        let Some(r) = self.current(instance) else { return };
+        if r.capture().is_none() && !r.images.is_empty() {
+            self.schedule.want(instance.rank, now);
+            self.record(Record::CheckpointWanted { rank: instance.rank, cause });
         }
     }
 
+    /// The agent has found all files of a stored image. Does it count? Output from before it that is
+    /// still on the way would be lost if the node died now, and the image would not write it again.
+    pub(super) fn image_checked(
+        &mut self,
+        instance: RankInstance,
+        image: ImageId,
+        output: [u64; 2],
+    ) {
+        let taken = self.output.taken(instance.rank);
+        if taken[0] < output[0] || taken[1] < output[1] {
+            let cause = "output from before the image has not arrived yet".to_string();
+            return self.capture_failed(instance, image, cause, true);
+        }
+        self.image_usable(instance, image);
+    }
+
     /// A stored image counts from now on.
-    pub(super) fn image_usable(&mut self, life: Life, image: ImageId) {
-        let Some(capture) = self.capture_of(life, image).copied() else { return };
+    pub(super) fn image_usable(&mut self, instance: RankInstance, image: ImageId) {
+        let Some(capture) = self.capture_of(instance, image).copied() else { return };
         let Some(image) = capture.stored else { return };
         let now = self.now;
-        let rank = life.rank;
+        let rank = instance.rank;
         let r = &mut self.ranks[rank as usize];
-        r.capture = None;
+        r.end_capture();
         r.unusable = 0;
         r.images_taken += 1;
         let healed = r.unprotected.is_some_and(|since| since <= capture.asked);
@@ -155,8 +185,7 @@ impl Machine {
         }
         let kept = if healed { 0 } else { 1 };
         let needless = r.images.len().saturating_sub(kept);
-        let forget = r.images.drain(..needless).map(|i| i.image);
-        self.commands.extend(forget.map(|image| Command::ForgetImage { rank, image }));
+        let needless: Vec<ImageId> = r.images.drain(..needless).map(|i| i.image).collect();
         r.images.push(image);
         // The log must still reach back to the older image, for the case that the newer is damaged.
         let older = (r.images.len() == 2).then(|| r.images[0]);
@@ -175,17 +204,20 @@ impl Machine {
         if healed {
             self.record(Record::Protected { rank });
         }
-        if let Some(Image { clock, position, stdin, .. }) = needed {
-            self.ranks[rank as usize].discarded = true;
-            self.commands.push(Command::Discard { rank, clock, position });
+        // Only now is it known why they are needless.
+        self.commands
+            .extend(needless.into_iter().map(|image| Command::DiscardImage { rank, image }));
+        if let Some(Image { clock, rsn, stdin, .. }) = needed {
+            self.ranks[rank as usize].truncated = true;
+            self.commands.push(Command::Truncate { rank, clock, rsn });
             if rank == 0 {
-                self.commands.push(Command::ForgetStdin(stdin));
+                self.commands.push(Command::TruncateStdin(stdin));
             }
         }
     }
 
     /// Ranks with a checkpoint under way.
     pub fn capturing(&self) -> impl Iterator<Item = Rank> + '_ {
-        self.ranks.iter().filter(|r| r.capture.is_some()).map(|r| r.rank)
+        self.ranks.iter().filter(|r| r.capture().is_some()).map(|r| r.rank)
     }
 }

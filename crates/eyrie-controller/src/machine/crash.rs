@@ -23,13 +23,13 @@ pub struct Crashes {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Again {
     pub count: u32,
-    /// The image that each life was started from whose death was its own doing.
+    /// The image that each incarnation was started from whose death was its own doing.
     from: Vec<Option<ImageId>>,
 }
 
 impl Crashes {
     /// Notes a death by `signal` (`None`: its node was lost) at `mark`, with `images` taken so far,
-    /// of a life that was started from image `from`. Returns what is known of all such deaths
+    /// of a incarnation that was started from image `from`. Returns what is known of all such deaths
     /// without progress, when they are too many.
     pub fn note(
         &mut self,
@@ -38,14 +38,11 @@ impl Crashes {
         images: u64,
         from: Option<ImageId>,
     ) -> Option<Again> {
-        if mark.position > self.best.position
-            || mark.output > self.best.output
-            || images > self.images
-        {
+        if mark.rsn > self.best.rsn || mark.output > self.best.output || images > self.images {
             self.own.clear();
             self.outside = 0;
         }
-        self.best.position = self.best.position.max(mark.position);
+        self.best.rsn = self.best.rsn.max(mark.rsn);
         self.best.output = self.best.output.max(mark.output);
         self.images = self.images.max(images);
         if is_own_fault(signal?) {
@@ -85,12 +82,12 @@ impl Again {
 mod tests {
     use super::*;
 
-    fn mark(position: u64, output: u64) -> Mark {
-        Mark { position, output }
+    fn mark(rsn: u64, output: u64) -> Mark {
+        Mark { rsn, output }
     }
 
-    fn again(count: u32, lives: usize) -> Again {
-        Again { count, from: vec![None; lives] }
+    fn again(count: u32, incarnations: usize) -> Again {
+        Again { count, from: vec![None; incarnations] }
     }
 
     #[test]
@@ -127,16 +124,16 @@ mod tests {
 
     #[test]
     fn the_program_is_at_fault_only_where_it_died_without_a_restore() {
-        let said = |signal: i32, lives: [Option<ImageId>; 3]| {
+        let said = |signal: i32, incarnations: [Option<ImageId>; 3]| {
             let mut c = Crashes::default();
-            let notes = lives.map(|from| c.note(Some(signal), mark(5, 10), 1, from));
+            let notes = incarnations.map(|from| c.note(Some(signal), mark(5, 10), 1, from));
             notes[2].as_ref().unwrap().in_words(signal)
         };
         let fault = "the program itself is at fault";
-        for lives in [[None; 3], [None, Some(7), Some(7)]] {
-            assert!(said(libc::SIGSEGV, lives).ends_with(fault));
-            assert!(said(libc::SIGABRT, lives).ends_with(fault));
-            assert!(!said(libc::SIGBUS, lives).contains(fault));
+        for incarnations in [[None; 3], [None, Some(7), Some(7)]] {
+            assert!(said(libc::SIGSEGV, incarnations).ends_with(fault));
+            assert!(said(libc::SIGABRT, incarnations).ends_with(fault));
+            assert!(!said(libc::SIGBUS, incarnations).contains(fault));
         }
         let words = said(libc::SIGSEGV, [Some(7); 3]);
         assert_eq!(

@@ -1,34 +1,31 @@
-//! What goes into the state machine and what comes out of it. Plain data.
+//! What goes into the state machine and what comes out of it. Plain data, which can be written and
+//! read back ([`super::journal`]).
 
-use crate::inject::{Injection, Strike};
+use super::answer::{Answer, RequestId};
+use crate::inject::{Fault, Injection};
 use crate::record::Record;
-use eyrie_wire::control::{CheckpointMode, Ending, StartFault};
-use eyrie_wire::{ImageId, Incarnation, Node, Rank};
-use std::time::Duration;
-
-/// One life of a rank.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Life {
-    pub rank: Rank,
-    pub incarnation: Incarnation,
-}
+use eyrie_transport::RouterId;
+use eyrie_wire::control::{CheckpointMode, RankReport, Stream};
+use eyrie_wire::{ImageId, Node, Rank, RankInstance};
+use serde::{Deserialize, Serialize};
 
 /// How far a rank is known to have come: to tell a program that crashes again and again at the same place from
 /// one that gets on.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Mark {
-    /// Last position received, by the determinants that the routers hold.
-    pub position: u64,
+    /// Last receive sequence number, by the determinants that the routers hold.
+    pub rsn: u64,
     /// Bytes of output shown.
     pub output: u64,
 }
 
 /// An image that is whole and stored.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Image {
     pub image: ImageId,
     pub clock: u64,
-    pub position: u64,
+    /// Receive sequence number of the last message in it.
+    pub rsn: u64,
     /// Bytes of standard input that the rank had read.
     pub stdin: u64,
     /// Size of the stream in bytes.
@@ -36,7 +33,7 @@ pub struct Image {
 }
 
 /// What the controller hears.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Event {
     /// Time has passed.
     Tick,
@@ -44,112 +41,58 @@ pub enum Event {
     AgentUp(Node),
     /// The connection of a node's agent has ended.
     AgentGone(Node),
-    /// The agent of a node that was given up wants to come back; it was refused.
+    /// The agent of a node that was declared dead wants to come back; it was refused.
     AgentWoke(Node),
-    Pulse {
+    /// The answer to [`Command::Heartbeat`].
+    Heartbeat {
         node: Node,
         n: u64,
     },
-    /// The process runs, or goes on from its image.
-    Started {
-        life: Life,
-        fetched: Duration,
-        restored: Duration,
+    /// What an agent says of a rank.
+    Rank(RankInstance, RankReport),
+    /// Bytes that a rank wrote, from `offset` of that stream on, have arrived. They come beside the
+    /// event; [`Command::Show`] says what becomes of them.
+    Output {
+        instance: RankInstance,
+        stream: Stream,
+        offset: u64,
+        bytes: u64,
     },
-    StartFailed {
-        life: Life,
-        reason: String,
-        fault: StartFault,
-    },
-    ProviderLoaded(Life),
-    /// The rank's MPI library does not come through our provider.
-    NotOurs {
-        life: Life,
-        library: String,
-    },
-    /// The rank's MPI library has not asked which rank of how many it is.
-    Alone {
-        life: Life,
-        library: String,
-    },
-    PmiPut {
-        life: Life,
-        key: String,
-        value: String,
-    },
-    PmiBarrier {
-        life: Life,
-        barrier: u32,
-    },
-    PmiFinalized(Life),
-    PmiAbort {
-        life: Life,
-        code: i32,
-    },
+    /// Something that an agent, or a part of the controller, wants to be known.
+    Note(String),
     /// The image of a capture has begun to arrive at the store.
     ImageBegun {
-        life: Life,
+        instance: RankInstance,
         image: ImageId,
     },
-    /// The rank computes on; this is how long it stood still.
-    Captured {
-        life: Life,
-        image: ImageId,
-        pause: Duration,
-    },
-    /// `passing`: it may well succeed the next time, and nothing need be done.
-    CaptureFailed {
-        life: Life,
+    /// The store could not take an image in, and its agent cannot be told.
+    ImageFailed {
+        instance: RankInstance,
         image: ImageId,
         reason: String,
-        passing: bool,
     },
     /// The store has committed an image. It counts when its agent has checked it as well.
     ImageStored {
-        life: Life,
+        instance: RankInstance,
         image: Image,
     },
-    /// The agent has found all files that the stored image needs.
-    ImageUsable {
-        life: Life,
-        image: ImageId,
-    },
-    /// The agent has not found a file that the stored image needs.
-    ImageUnusable {
-        life: Life,
-        image: ImageId,
-        reason: String,
-    },
-    /// A file of the newest image is about to be lost: a new one is wanted.
-    ImageWanted {
-        life: Life,
-        reason: String,
-    },
-    /// The rank cannot go on by its own word.
-    Fatal {
-        life: Life,
-        reason: String,
-    },
-    Exited {
-        life: Life,
-        ending: Ending,
-        spoke_pmi: bool,
-    },
-    /// The routers let only this life speak, and have told how far the rank had come.
+    /// A router lets only this incarnation speak. `rsn` is the highest receive sequence number in
+    /// the determinants of the rank that it holds, 0 without any.
     Fenced {
-        life: Life,
-        mark: Mark,
+        router: RouterId,
+        instance: RankInstance,
+        rsn: u64,
     },
     /// From the home router.
-    Connected(Life),
-    Disconnected(Life),
+    Connected(RankInstance),
+    Disconnected(RankInstance),
     Replayed {
-        life: Life,
+        instance: RankInstance,
         messages: u64,
     },
+    /// An older incarnation of a rank, or somebody else, was refused.
     Refused {
-        rank: Option<Rank>,
-        incarnation: Incarnation,
+        instance: Option<RankInstance>,
         reason: String,
     },
     Divergence {
@@ -161,15 +104,30 @@ pub enum Event {
         reason: String,
     },
     /// The log of this rank cannot be kept.
+    /// So many bytes of messages were ever logged for the rank.
+    LogGrown {
+        rank: Rank,
+        bytes: u64,
+    },
+    /// The space for logs comes to an end, and the log of this rank takes most of it.
+    LogScarce {
+        rank: Rank,
+    },
     Unprotected {
         rank: Rank,
         reason: String,
     },
     RouterFailed(String),
-    /// From users.
-    Inject(Injection),
-    /// Checkpoint one rank, or all.
-    Checkpoint(Option<Rank>),
+    /// A user asks for a failure. Answered by [`Command::Answer`], as the next.
+    Inject {
+        request: RequestId,
+        injection: Injection,
+    },
+    /// A user asks for a checkpoint of one rank, or of all.
+    Checkpoint {
+        request: RequestId,
+        rank: Option<Rank>,
+    },
     /// Something outside the job ends it: a signal to `eyrie run`, output that nobody takes.
     Stop {
         code: i32,
@@ -178,20 +136,20 @@ pub enum Event {
 }
 
 /// What the controller does.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Command {
     Start {
         node: Node,
-        life: Life,
+        instance: RankInstance,
         image: Option<ImageId>,
     },
     Kill {
         node: Node,
-        life: Life,
+        instance: RankInstance,
     },
     Capture {
         node: Node,
-        life: Life,
+        instance: RankInstance,
         image: ImageId,
         mode: CheckpointMode,
     },
@@ -200,32 +158,54 @@ pub enum Command {
         entries: Vec<(String, String)>,
         barriers: u32,
     },
-    Pulse {
+    /// Asks the agent for a sign of life: [`Event::Heartbeat`].
+    Heartbeat {
         node: Node,
         n: u64,
     },
-    /// The node was given up: close its connection, and refuse it from now on.
+    /// The node was declared dead: close its connection, and refuse it from now on.
     Disconnect(Node),
-    /// At all routers: only this life may speak; gather its determinants, let its home router replay.
-    /// Answered by [`Event::Fenced`].
-    Fence(Life),
-    /// At all routers: forget what the rank's images make needless.
-    Discard {
+    /// At all routers: only this incarnation may speak. Each answers with [`Event::Fenced`].
+    Fence(RankInstance),
+    /// At the home router, after all have fenced: let the incarnation in, with the determinants that
+    /// all routers have told.
+    Recover(RankInstance),
+    /// At all routers: what the rank's images make needless is truncated.
+    Truncate {
         rank: Rank,
         clock: u64,
-        position: u64,
+        rsn: u64,
     },
-    /// In the store: this image must not be used.
-    ForgetImage {
+    /// In the store: this image must not be used any more.
+    DiscardImage {
         rank: Rank,
         image: ImageId,
     },
+    /// The rank has room for standard input from this offset on.
+    SendStdin {
+        node: Node,
+        instance: RankInstance,
+        offset: u64,
+    },
     /// Standard input before this offset is not needed any more.
-    ForgetStdin(u64),
+    TruncateStdin(u64),
+    /// The bytes of this [`Event::Output`] without the first `known` of them are to be shown; then
+    /// the agent is told that all up to offset `end` is.
+    Show {
+        instance: RankInstance,
+        stream: Stream,
+        known: u64,
+        end: u64,
+    },
     /// An injected failure.
-    Strike(Strike),
+    Inject(Fault),
     /// For the event stream and the user.
     Record(Record),
+    /// What a user asked for has come to its end.
+    Answer {
+        request: RequestId,
+        answer: Answer,
+    },
     /// The job is over: end everything, exit with this code.
     End {
         code: i32,

@@ -1,51 +1,17 @@
-//! Nodes: who is up, who answers, who is given up.
+//! Nodes: who is up, who answers its heartbeats, who is declared dead.
 
+use super::io::Command;
+use super::node::{NodeEntry, NodeState};
 use super::place::Candidate;
-use super::rank::Death;
-use super::{Command, Machine, State};
+use super::rank::{Death, RankEntry};
+use super::reactor::Machine;
+use super::state::{NodeEvent, RankStateName};
 use crate::record::{ms, Record};
 use eyrie_wire::{Node, Rank};
 use std::time::Duration;
 
-/// Whether a node can be used.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Standing {
-    /// Its agent has not come up yet.
-    Expected,
-    Up,
-    /// Given up, for good.
-    Lost,
-}
-
-#[derive(Debug)]
-pub struct NodeState {
-    pub standing: Standing,
-    /// Started without ranks and has had none.
-    pub free_spare: bool,
-    pub stands_for: Option<Node>,
-    /// The last pulse that was asked for, and when the last answer came.
-    asked: u64,
-    asked_at: Duration,
-    heard_at: Duration,
-    answered: bool,
-}
-
-impl NodeState {
-    pub fn new(spare: bool) -> NodeState {
-        NodeState {
-            standing: Standing::Expected,
-            free_spare: spare,
-            stands_for: None,
-            asked: 0,
-            asked_at: Duration::ZERO,
-            heard_at: Duration::ZERO,
-            answered: true,
-        }
-    }
-}
-
 impl Machine {
-    fn beat(&self) -> Duration {
+    fn heartbeat_interval(&self) -> Duration {
         self.config.heartbeat_timeout / 4
     }
 
@@ -54,110 +20,113 @@ impl Machine {
         let gap = now - self.now;
         self.now = now;
         if gap > self.config.heartbeat_timeout / 2 {
-            for node in &mut self.nodes {
-                node.asked_at += gap;
-                node.heard_at += gap;
+            for heartbeat in self.nodes.iter_mut().filter_map(NodeEntry::heartbeat_mut) {
+                heartbeat.asked_at += gap;
+                heartbeat.heard_at += gap;
             }
+            self.ranks.iter_mut().for_each(|r| r.state.extend(gap));
         }
     }
 
     pub(super) fn agent_up(&mut self, node: Node) {
         let now = self.now;
-        let Some(state) = self.nodes.get_mut(node as usize) else { return };
-        if state.standing == Standing::Expected {
-            state.standing = Standing::Up;
-            state.heard_at = now;
-            state.asked_at = now;
+        let Some(entry) = self.nodes.get_mut(node as usize) else { return };
+        if entry.advance(NodeEvent::AgentUp, now) {
             self.record(Record::NodeUp { node });
         }
     }
 
-    pub(super) fn pulse(&mut self, node: Node, n: u64) {
+    pub(super) fn agent_gone(&mut self, node: Node) {
+        let cause = "its agent is gone".into();
+        self.declare_dead(node, NodeEvent::AgentGone, cause, Duration::ZERO);
+    }
+
+    /// The answer to a heartbeat.
+    pub(super) fn heartbeat(&mut self, node: Node, n: u64) {
         let now = self.now;
-        if let Some(state) = self.nodes.get_mut(node as usize) {
-            if state.asked == n {
-                state.answered = true;
-                state.heard_at = now;
-            }
+        let heartbeat = self.nodes.get_mut(node as usize).and_then(NodeEntry::heartbeat_mut);
+        if let Some(heartbeat) = heartbeat.filter(|h| h.asked == n) {
+            heartbeat.answered = true;
+            heartbeat.heard_at = now;
         }
     }
 
     pub(super) fn next_heartbeat(&self) -> Option<Duration> {
-        let up = self.nodes.iter().filter(|n| n.standing == Standing::Up);
-        up.map(|n| match n.answered {
-            true => n.asked_at + self.beat(),
-            false => n.heard_at + self.config.heartbeat_timeout,
+        let up = self.nodes.iter().filter_map(|n| match &n.state {
+            NodeState::Up(heartbeat) => Some(heartbeat),
+            _ => None,
+        });
+        up.map(|h| match h.answered {
+            true => h.asked_at + self.heartbeat_interval(),
+            false => h.heard_at + self.config.heartbeat_timeout,
         })
         .min()
     }
 
-    /// Asks the nodes for a sign of life; gives up those that do not answer.
+    /// Asks the nodes for a heartbeat; declares those dead that do not answer.
     pub(super) fn watch_nodes(&mut self) {
-        let (beat, timeout) = (self.beat(), self.config.heartbeat_timeout);
+        let (interval, timeout) = (self.heartbeat_interval(), self.config.heartbeat_timeout);
         for node in 0..self.nodes.len() {
             if self.ended {
                 return;
             }
             let now = self.now;
-            let state = &mut self.nodes[node];
-            if state.standing != Standing::Up {
-                continue;
-            }
-            if state.answered && now >= state.asked_at + beat {
-                state.asked += 1;
-                state.asked_at = now;
-                state.answered = false;
-                let n = state.asked;
-                self.commands.push(Command::Pulse { node: node as Node, n });
-            } else if !state.answered && now >= state.heard_at + timeout {
-                let silent = now - state.heard_at;
-                let (silent_for, limit) = (ms(silent), ms(timeout));
+            let Some(heartbeat) = self.nodes[node].heartbeat_mut() else { continue };
+            if heartbeat.answered && now >= heartbeat.asked_at + interval {
+                heartbeat.asked += 1;
+                heartbeat.asked_at = now;
+                heartbeat.answered = false;
+                let n = heartbeat.asked;
+                self.commands.push(Command::Heartbeat { node: node as Node, n });
+            } else if !heartbeat.answered && now >= heartbeat.heard_at + timeout {
+                let unheard = now - heartbeat.heard_at;
+                let (unheard_for, limit) = (ms(unheard), ms(timeout));
                 let cause = format!(
-                    "it has not answered for {silent_for} (--heartbeat-timeout is {limit}: give more if \
+                    "it has not answered for {unheard_for} (--heartbeat-timeout is {limit}: give more if \
                      it was only slow)"
                 );
-                self.lose_node(node as Node, cause, silent);
+                self.declare_dead(node as Node, NodeEvent::HeartbeatMissed, cause, unheard);
             }
         }
     }
 
-    /// Gives a node up. `silent`: for how long nothing was heard of it.
-    pub(super) fn lose_node(&mut self, node: Node, cause: String, silent: Duration) {
-        let Some(state) = self.nodes.get_mut(node as usize) else { return };
-        if state.standing == Standing::Lost {
+    /// Declares a node dead. `unheard`: for how long nothing was heard of it.
+    fn declare_dead(&mut self, node: Node, event: NodeEvent, cause: String, unheard: Duration) {
+        let now = self.now;
+        let Some(entry) = self.nodes.get_mut(node as usize) else { return };
+        if !entry.advance(event, now) {
             return;
         }
-        state.standing = Standing::Lost;
         self.summary.nodes_lost += 1;
         self.commands.push(Command::Disconnect(node));
-        let ranks: Vec<Rank> = (self.ranks.iter())
-            .filter(|r| r.node == node && !matches!(r.state, State::Finished | State::Lost))
-            .map(|r| r.rank)
-            .collect();
+        let gone = |r: &&RankEntry| {
+            r.node == node && !r.is(RankStateName::Finished) && !r.is(RankStateName::Lost)
+        };
+        let ranks: Vec<Rank> = self.ranks.iter().filter(gone).map(|r| r.rank).collect();
         self.record(Record::NodeLost { node, cause: cause.clone(), ranks: ranks.clone() });
         if !self.started {
             self.end(1, Some(format!("node {node} was lost before the job started: {cause}")));
             return;
         }
-        if !self.nodes.iter().any(|n| n.standing == Standing::Up) {
+        if !self.nodes.iter().any(NodeEntry::is_up) {
             self.end(1, Some("no node is left".into()));
             return;
         }
         for rank in ranks {
             let cause = format!("node {node} is lost");
-            self.fail(rank, Death::Outside, cause, Some(silent));
+            self.fail(rank, Death::Outside, cause, Some(unheard));
         }
     }
 
     /// What placement knows of the nodes.
     pub(super) fn candidates(&self) -> Vec<Candidate> {
         let load = |node| {
-            let there = |r: &&super::RankState| r.node == node && r.is_on_a_node();
+            let there = |r: &&RankEntry| r.node == node && r.on_node().is_some();
             self.ranks.iter().filter(there).count() as u32
         };
         (self.nodes.iter().enumerate())
             .map(|(node, n)| Candidate {
-                up: n.standing == Standing::Up,
+                up: n.is_up(),
                 free_spare: n.free_spare,
                 ranks: load(node as Node),
                 stands_for: n.stands_for,

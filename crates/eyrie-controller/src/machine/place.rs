@@ -1,7 +1,7 @@
 //! Where the ranks of a lost node go. Pure, and small: a planner that knows the network may take its place.
 
 use eyrie_wire::Node;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// What is known of a node when a place is wanted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -16,7 +16,7 @@ pub struct Candidate {
 }
 
 /// Why a node was chosen.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Choice {
     /// The rank's own node is up.

@@ -1,20 +1,28 @@
 //! The job-wide part of PMI: what the ranks have put, and which barriers the job has passed.
 
+use super::io::Command;
 use eyrie_wire::Rank;
+
+/// Most bytes of entries in one message to the agents: a job of many ranks sends several.
+const PIECE_BYTES: usize = 1 << 20;
+/// What an entry takes besides its texts at most: two lengths.
+const ENTRY_OVERHEAD: usize = 20;
 
 /// Keys and barriers of all ranks.
 #[derive(Debug)]
 pub struct Pmi {
-    /// Highest barrier that each rank has arrived at, in any of its lives.
+    /// Highest barrier that each rank has arrived at, in any of its incarnations.
     arrived: Vec<u32>,
     passed: u32,
-    /// Put since the last release.
-    fresh: Vec<(String, String)>,
+    /// Put since the last release, in pieces.
+    fresh: Vec<Vec<(String, String)>>,
+    /// Bytes of the last piece.
+    last_bytes: usize,
 }
 
 impl Pmi {
     pub fn new(ranks: u32) -> Pmi {
-        Pmi { arrived: vec![0; ranks as usize], passed: 0, fresh: Vec::new() }
+        Pmi { arrived: vec![0; ranks as usize], passed: 0, fresh: Vec::new(), last_bytes: 0 }
     }
 
     /// Barriers that the job has passed.
@@ -23,40 +31,85 @@ impl Pmi {
     }
 
     pub fn put(&mut self, key: String, value: String) {
-        self.fresh.push((key, value));
+        let bytes = key.len() + value.len() + ENTRY_OVERHEAD;
+        match self.fresh.last_mut().filter(|_| self.last_bytes + bytes <= PIECE_BYTES) {
+            Some(piece) => {
+                piece.push((key, value));
+                self.last_bytes += bytes;
+            }
+            None => {
+                self.fresh.push(vec![(key, value)]);
+                self.last_bytes = bytes;
+            }
+        }
     }
 
-    /// A rank has arrived at its barrier number `barrier`. When the job passes one: the entries that the
-    /// nodes must know first, and the number of barriers passed.
-    pub fn arrive(&mut self, rank: Rank, barrier: u32) -> Option<(Vec<(String, String)>, u32)> {
-        let arrived = self.arrived.get_mut(rank as usize)?;
+    /// A rank has arrived at its barrier number `barrier`. When the job passes one: the entries that
+    /// the nodes must know first, and with the last of them the number of barriers passed.
+    pub fn arrive(&mut self, rank: Rank, barrier: u32) -> Vec<Command> {
+        let Some(arrived) = self.arrived.get_mut(rank as usize) else { return Vec::new() };
         *arrived = (*arrived).max(barrier);
         let all = self.arrived.iter().copied().min().unwrap_or(0);
         if all <= self.passed {
-            return None;
+            return Vec::new();
         }
-        self.passed = all;
-        Some((std::mem::take(&mut self.fresh), all))
+        let before = std::mem::replace(&mut self.passed, all);
+        let mut pieces = std::mem::take(&mut self.fresh);
+        self.last_bytes = 0;
+        let last = pieces.pop().unwrap_or_default();
+        let early = pieces.into_iter().map(|entries| Command::Pmi { entries, barriers: before });
+        early.chain([Command::Pmi { entries: last, barriers: all }]).collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use eyrie_transport::frame;
+    use eyrie_wire::control::ToAgent;
 
     #[test]
-    fn the_last_rank_opens_the_barrier_and_a_later_life_does_not_close_it() {
+    fn the_last_rank_opens_the_barrier_and_a_later_incarnation_does_not_close_it() {
         let mut pmi = Pmi::new(2);
+        let opened = |commands: Vec<Command>| {
+            commands.first().map(|command| match command {
+                Command::Pmi { entries, barriers } => (entries.len(), *barriers),
+                other => panic!("{other:?}"),
+            })
+        };
         pmi.put("a".into(), "1".into());
-        assert_eq!(pmi.arrive(0, 1), None);
+        assert_eq!(opened(pmi.arrive(0, 1)), None);
         // Rank 0 dies at the barrier and arrives again.
-        assert_eq!(pmi.arrive(0, 1), None);
+        assert_eq!(opened(pmi.arrive(0, 1)), None);
         pmi.put("b".into(), "2".into());
-        let (entries, barriers) = pmi.arrive(1, 1).unwrap();
-        assert_eq!((entries.len(), barriers), (2, 1));
-        assert_eq!(pmi.arrive(0, 1), None);
-        assert_eq!(pmi.arrive(7, 1), None);
-        assert_eq!(pmi.arrive(1, 2), None);
-        assert_eq!(pmi.arrive(0, 2), Some((vec![], 2)));
+        assert_eq!(opened(pmi.arrive(1, 1)), Some((2, 1)));
+        assert_eq!(opened(pmi.arrive(0, 1)), None);
+        assert_eq!(opened(pmi.arrive(7, 1)), None);
+        assert_eq!(opened(pmi.arrive(1, 2)), None);
+        assert_eq!(opened(pmi.arrive(0, 2)), Some((0, 2)));
+    }
+
+    #[test]
+    fn entries_of_thousands_of_ranks_go_in_frames_within_the_bound() {
+        const RANKS: u32 = 20_000;
+        let mut pmi = Pmi::new(RANKS);
+        let mut commands = Vec::new();
+        for rank in 0..RANKS {
+            // As long as MPICH may make them.
+            pmi.put(format!("-bc-{rank}-{}", "k".repeat(50)), "v".repeat(1024));
+            commands.extend(pmi.arrive(rank, 1));
+        }
+        assert!(commands.len() > 10, "{} pieces", commands.len());
+        let (mut entries, last) = (0, commands.len() - 1);
+        for (i, command) in commands.into_iter().enumerate() {
+            let Command::Pmi { entries: piece, barriers } = command else { panic!("{command:?}") };
+            entries += piece.len();
+            // Nobody goes on before all entries are there.
+            assert_eq!(barriers, u32::from(i == last));
+            let mut bytes = Vec::new();
+            frame::write(&mut bytes, &ToAgent::Pmi { entries: piece, barriers }).unwrap();
+            assert!(bytes.len() <= PIECE_BYTES + 64, "{} bytes", bytes.len());
+        }
+        assert_eq!(entries, RANKS as usize);
     }
 }

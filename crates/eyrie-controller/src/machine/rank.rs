@@ -1,28 +1,14 @@
-//! What the controller knows of one rank.
+//! What the controller knows of one rank: its state, which carries what holds only in it, and what
+//! outlives its incarnations. The state changes by the table of [`super::state`] and by nothing else.
 
 use super::crash::{Again, Crashes};
-use super::io::{Image, Life, Mark};
+use super::io::{Image, Mark};
+use super::state::{next, RankEvent, RankStateName, RANKS};
 use crate::record::Phases;
-use eyrie_wire::{ImageId, Incarnation, Node, Rank};
+use eyrie_transport::RouterId;
+use eyrie_wire::{ImageId, Incarnation, Node, Rank, RankInstance};
+use std::collections::BTreeSet;
 use std::time::Duration;
-
-/// Where a rank stands.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum State {
-    /// The nodes are not up yet.
-    Waiting,
-    /// Its agent was told to start it.
-    Starting,
-    Running,
-    /// It died; the routers are being told.
-    Lost,
-    /// Its agent was told to bring it back.
-    Restoring,
-    /// It runs, and re-executes what its last life had done.
-    Replaying,
-    /// It has ended well.
-    Finished,
-}
 
 /// How a death is counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,6 +34,8 @@ pub struct Capture {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Recovery {
     pub death: Death,
+    /// The image that the dead incarnation was started from, and the one that this one is.
+    pub died_from: Option<ImageId>,
     pub image: Option<ImageId>,
     pub phases: Phases,
     /// End of the last phase that is done.
@@ -56,85 +44,331 @@ pub struct Recovery {
     pub failed_attempts: u32,
 }
 
+/// The routers are told to refuse older incarnations; each of them has to confirm it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Fence {
+    /// Routers that have not confirmed.
+    pub waiting: BTreeSet<RouterId>,
+    /// Highest receive sequence number of the rank's determinants that routers have told of.
+    pub rsn: u64,
+    pub since: Duration,
+    pub until: Duration,
+}
+
+/// What is known of an incarnation while a process of it may be on a node.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct OnNode {
+    /// Its MPI library has come through the provider.
+    pub loaded: bool,
+    /// It has said that it is through with MPI.
+    pub finalized: bool,
+    /// The image that it was started from.
+    pub started_from: Option<ImageId>,
+    /// When an injected failure struck it.
+    pub struck: Option<Duration>,
+    pub capture: Option<Capture>,
+}
+
+/// The state of a rank with what is known in it ([`RankStateName`] says what each means).
 #[derive(Debug)]
-pub struct RankState {
+pub enum RankState {
+    Waiting,
+    /// `until`: when its agent must have started it.
+    Starting {
+        on_node: OnNode,
+        until: Duration,
+    },
+    Running {
+        on_node: OnNode,
+    },
+    Lost {
+        fence: Fence,
+        recovery: Recovery,
+    },
+    /// `replayed_early`: it has caught up (with so many messages) before its agent said that it runs.
+    Restoring {
+        on_node: OnNode,
+        recovery: Recovery,
+        until: Duration,
+        replayed_early: Option<u64>,
+    },
+    Replaying {
+        on_node: OnNode,
+        recovery: Recovery,
+    },
+    Finished {
+        code: i32,
+    },
+}
+
+/// An event of the table with what comes with it.
+#[derive(Debug)]
+pub enum Step {
+    JobStarted {
+        until: Duration,
+    },
+    Started,
+    /// `unheard`: how long ago the last sign of it was, if that is known.
+    Died {
+        now: Duration,
+        death: Death,
+        unheard: Option<Duration>,
+        fence: Fence,
+    },
+    Fenced {
+        now: Duration,
+        image: Option<ImageId>,
+        until: Duration,
+    },
+    Replayed,
+    Exited {
+        code: i32,
+    },
+}
+
+impl Step {
+    fn event(&self) -> RankEvent {
+        match self {
+            Step::JobStarted { .. } => RankEvent::JobStarted,
+            Step::Started => RankEvent::Started,
+            Step::Died { .. } => RankEvent::Died,
+            Step::Fenced { .. } => RankEvent::Fenced,
+            Step::Replayed => RankEvent::Replayed,
+            Step::Exited { .. } => RankEvent::Exited,
+        }
+    }
+}
+
+impl RankState {
+    pub fn name(&self) -> RankStateName {
+        match self {
+            RankState::Waiting => RankStateName::Waiting,
+            RankState::Starting { .. } => RankStateName::Starting,
+            RankState::Running { .. } => RankStateName::Running,
+            RankState::Lost { .. } => RankStateName::Lost,
+            RankState::Restoring { .. } => RankStateName::Restoring,
+            RankState::Replaying { .. } => RankStateName::Replaying,
+            RankState::Finished { .. } => RankStateName::Finished,
+        }
+    }
+
+    /// When something must have happened, in the states that wait for others.
+    pub fn until(&self) -> Option<Duration> {
+        match self {
+            RankState::Starting { until, .. } | RankState::Restoring { until, .. } => Some(*until),
+            RankState::Lost { fence, .. } => Some(fence.until),
+            _ => None,
+        }
+    }
+
+    /// The controller itself stood still for so long: nobody else is late for it.
+    pub fn extend(&mut self, gap: Duration) {
+        match self {
+            RankState::Starting { until, .. } | RankState::Restoring { until, .. } => *until += gap,
+            RankState::Lost { fence, .. } => {
+                fence.since += gap;
+                fence.until += gap;
+            }
+            _ => {}
+        }
+    }
+
+    fn on_node(&self) -> Option<&OnNode> {
+        match self {
+            RankState::Starting { on_node, .. }
+            | RankState::Running { on_node }
+            | RankState::Restoring { on_node, .. }
+            | RankState::Replaying { on_node, .. } => Some(on_node),
+            _ => None,
+        }
+    }
+
+    fn on_node_mut(&mut self) -> Option<&mut OnNode> {
+        match self {
+            RankState::Starting { on_node, .. }
+            | RankState::Running { on_node }
+            | RankState::Restoring { on_node, .. }
+            | RankState::Replaying { on_node, .. } => Some(on_node),
+            _ => None,
+        }
+    }
+
+    pub fn recovery(&self) -> Option<&Recovery> {
+        match self {
+            RankState::Lost { recovery, .. }
+            | RankState::Restoring { recovery, .. }
+            | RankState::Replaying { recovery, .. } => Some(recovery),
+            _ => None,
+        }
+    }
+
+    pub fn recovery_mut(&mut self) -> Option<&mut Recovery> {
+        match self {
+            RankState::Lost { recovery, .. }
+            | RankState::Restoring { recovery, .. }
+            | RankState::Replaying { recovery, .. } => Some(recovery),
+            _ => None,
+        }
+    }
+
+    /// The state named `name`, with what it takes over from this one and what has come with `step`;
+    /// `None` when the table leads there and nothing here does.
+    fn enter(&self, name: RankStateName, step: Step) -> Option<RankState> {
+        let on_node = self.on_node().copied().unwrap_or_default();
+        Some(match (name, step) {
+            (RankStateName::Starting, Step::JobStarted { until }) => {
+                RankState::Starting { on_node, until }
+            }
+            (RankStateName::Running, _) => RankState::Running { on_node },
+            (RankStateName::Lost, Step::Died { now, death, unheard, fence }) => {
+                let recovery = self.recovery_after(now, death, unheard, &on_node);
+                RankState::Lost { fence, recovery }
+            }
+            (RankStateName::Restoring, Step::Fenced { now, image, until }) => {
+                let mut recovery = *self.recovery()?;
+                recovery.image = image;
+                recovery.phases.placed = now - recovery.mark;
+                recovery.mark = now;
+                let on_node = OnNode { started_from: image, ..OnNode::default() };
+                RankState::Restoring { on_node, recovery, until, replayed_early: None }
+            }
+            (RankStateName::Replaying, _) => {
+                RankState::Replaying { on_node, recovery: *self.recovery()? }
+            }
+            (RankStateName::Finished, Step::Exited { code }) => RankState::Finished { code },
+            _ => return None,
+        })
+    }
+
+    /// The recovery that begins with a death. One that failed goes on under the same clock: what it
+    /// took so far was detection.
+    fn recovery_after(
+        &self,
+        now: Duration,
+        death: Death,
+        unheard: Option<Duration>,
+        dead: &OnNode,
+    ) -> Recovery {
+        let failed = self.recovery();
+        let before =
+            failed.map_or(Duration::ZERO, |v| v.phases.total() + now.saturating_sub(v.mark));
+        let struck = dead.struck.map(|at| now - at);
+        let detected = before + unheard.or(struck).unwrap_or(Duration::ZERO);
+        Recovery {
+            death,
+            died_from: dead.started_from,
+            image: None,
+            phases: Phases { detected, ..Phases::default() },
+            mark: now,
+            failed_attempts: failed.map_or(0, |v| v.failed_attempts),
+        }
+    }
+}
+
+/// One rank.
+#[derive(Debug)]
+pub struct RankEntry {
     pub rank: Rank,
     pub incarnation: Incarnation,
     pub node: Node,
-    pub state: State,
-    /// Its MPI library has come through the provider, in this life.
-    pub loaded: bool,
-    /// In this life.
-    pub finalized: bool,
-    /// In any life.
+    pub state: RankState,
+    /// In any incarnation.
     pub spoke_pmi: bool,
-    pub code: i32,
     /// At most two, older first.
     pub images: Vec<Image>,
     pub images_taken: u64,
     pub next_image: ImageId,
     /// The log no longer reaches back to the program's start.
-    pub discarded: bool,
+    pub truncated: bool,
     /// The log has a hole until an image is asked for after this moment.
     pub unprotected: Option<Duration>,
-    pub capture: Option<Capture>,
     /// Images in a row that could not count because a file of theirs was gone.
     pub unusable: u32,
-    pub recovery: Option<Recovery>,
-    /// It has caught up (with so many messages) before its agent said that it runs.
-    pub replayed_early: Option<u64>,
     pub crashes: Crashes,
-    /// The image that the present life was started from.
-    pub started_from: Option<ImageId>,
-    pub output: u64,
-    /// When an injected failure struck this life.
-    pub struck: Option<Duration>,
-    /// What must happen until when, in Starting and Restoring.
-    pub deadline: Option<Duration>,
 }
 
-impl RankState {
-    pub fn new(rank: Rank, node: Node) -> RankState {
-        RankState {
+impl RankEntry {
+    pub fn new(rank: Rank, node: Node) -> RankEntry {
+        RankEntry {
             rank,
             incarnation: 1,
             node,
-            state: State::Waiting,
-            loaded: false,
-            finalized: false,
+            state: RankState::Waiting,
             spoke_pmi: false,
-            code: 0,
             images: Vec::new(),
             images_taken: 0,
             next_image: 1,
-            discarded: false,
+            truncated: false,
             unprotected: None,
-            capture: None,
             unusable: 0,
-            recovery: None,
-            replayed_early: None,
             crashes: Crashes::default(),
-            started_from: None,
-            output: 0,
-            struck: None,
-            deadline: None,
         }
     }
 
-    pub fn life(&self) -> Life {
-        Life { rank: self.rank, incarnation: self.incarnation }
+    pub fn instance(&self) -> RankInstance {
+        RankInstance { rank: self.rank, incarnation: self.incarnation }
     }
 
-    /// Whether a process of the present life may be there.
-    pub fn is_on_a_node(&self) -> bool {
-        matches!(self.state, State::Starting | State::Running | State::Restoring | State::Replaying)
+    /// Changes the state as the table says; false, and nothing else, when it has no row for it.
+    pub fn advance(&mut self, step: Step) -> bool {
+        let entered = next(RANKS, self.state.name(), step.event())
+            .and_then(|name| self.state.enter(name, step));
+        entered.map(|state| self.state = state).is_some()
+    }
+
+    /// The exit code of its program, once that has ended.
+    pub fn code(&self) -> Option<i32> {
+        match self.state {
+            RankState::Finished { code } => Some(code),
+            _ => None,
+        }
+    }
+
+    pub fn is(&self, name: RankStateName) -> bool {
+        self.state.name() == name
+    }
+
+    /// What is known of the present incarnation, when a process of it may be there.
+    pub fn on_node(&self) -> Option<&OnNode> {
+        self.state.on_node()
+    }
+
+    /// As [`RankEntry::on_node`].
+    pub fn on_node_mut(&mut self) -> Option<&mut OnNode> {
+        self.state.on_node_mut()
+    }
+
+    /// The checkpoint under way.
+    pub fn capture(&self) -> Option<&Capture> {
+        self.on_node()?.capture.as_ref()
+    }
+
+    /// As [`RankEntry::capture`].
+    pub fn capture_mut(&mut self) -> Option<&mut Capture> {
+        self.on_node_mut()?.capture.as_mut()
+    }
+
+    /// A checkpoint begins.
+    pub fn begin_capture(&mut self, capture: Capture) {
+        if let Some(on_node) = self.on_node_mut() {
+            on_node.capture = Some(capture);
+        }
+    }
+
+    /// A checkpoint has come to its end, a good one or a bad one.
+    pub fn end_capture(&mut self) -> Option<Capture> {
+        self.on_node_mut()?.capture.take()
     }
 
     /// Whether a checkpoint may be asked for. A rank that re-executes is captured as well: one that computes
     /// for longer than the time between two failures would never get on otherwise.
     pub fn can_be_captured(&self) -> bool {
-        let runs = matches!(self.state, State::Running | State::Replaying);
-        runs && self.loaded && !self.finalized && self.capture.is_none()
+        match &self.state {
+            RankState::Running { on_node } | RankState::Replaying { on_node, .. } => {
+                on_node.loaded && !on_node.finalized && on_node.capture.is_none()
+            }
+            _ => false,
+        }
     }
 
     /// The image to come back from; an error when neither an image nor the whole log is left.
@@ -144,7 +378,7 @@ impl RankState {
         }
         match self.images.last() {
             Some(image) => Ok(Some(*image)),
-            None if self.discarded => {
+            None if self.truncated => {
                 Err("no whole image is left, and its log no longer reaches back to the start"
                     .into())
             }
@@ -155,12 +389,76 @@ impl RankState {
     /// Counts a death at what is known of it; returns what is known of all without progress when
     /// they are too many.
     pub fn count_death(&mut self, mark: Mark) -> Option<(i32, Again)> {
-        let death = self.recovery.as_ref()?.death;
-        let signal = match death {
+        let recovery = self.state.recovery()?;
+        let signal = match recovery.death {
             Death::Signal(signal) => Some(signal),
             Death::Outside => None,
         };
-        let again = self.crashes.note(signal, mark, self.images_taken, self.started_from)?;
+        let again = self.crashes.note(signal, mark, self.images_taken, recovery.died_from)?;
         signal.map(|s| (s, again))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step(event: RankEvent) -> Step {
+        let at = Duration::from_secs(1);
+        let fence = Fence { waiting: BTreeSet::new(), rsn: 0, since: at, until: at };
+        match event {
+            RankEvent::JobStarted => Step::JobStarted { until: at },
+            RankEvent::Started => Step::Started,
+            RankEvent::Died => Step::Died { now: at, death: Death::Outside, unheard: None, fence },
+            RankEvent::Fenced => Step::Fenced { now: at, image: None, until: at },
+            RankEvent::Replayed => Step::Replayed,
+            RankEvent::Exited => Step::Exited { code: 0 },
+        }
+    }
+
+    /// A rank in this state, come there by rows of the table.
+    fn rank_in(state: RankStateName) -> RankEntry {
+        use RankEvent::{Died, Exited, Fenced, JobStarted, Started};
+        let way: &[RankEvent] = match state {
+            RankStateName::Waiting => &[],
+            RankStateName::Starting => &[JobStarted],
+            RankStateName::Running => &[JobStarted, Started],
+            RankStateName::Lost => &[JobStarted, Died],
+            RankStateName::Restoring => &[JobStarted, Died, Fenced],
+            RankStateName::Replaying => &[JobStarted, Died, Fenced, Started],
+            RankStateName::Finished => &[JobStarted, Exited],
+        };
+        let mut rank = RankEntry::new(0, 0);
+        way.iter().for_each(|event| assert!(rank.advance(step(*event)), "{state:?}: {event:?}"));
+        rank
+    }
+
+    #[test]
+    fn a_rank_changes_its_state_by_every_row_of_the_table_and_by_nothing_else() {
+        use RankEvent::*;
+        use RankStateName::*;
+        for state in [Waiting, Starting, Running, Lost, Restoring, Replaying, Finished] {
+            for event in [JobStarted, Started, Died, Fenced, Replayed, Exited] {
+                let mut rank = rank_in(state);
+                let wanted = next(RANKS, state, event);
+                assert_eq!(rank.advance(step(event)), wanted.is_some(), "{state:?}: {event:?}");
+                assert_eq!(rank.state.name(), wanted.unwrap_or(state));
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_of_a_dead_incarnation_is_left_in_the_next() {
+        let mut rank = rank_in(RankStateName::Running);
+        if let Some(on_node) = rank.on_node_mut() {
+            (on_node.loaded, on_node.finalized) = (true, true);
+            (on_node.struck, on_node.started_from) = (Some(Duration::ZERO), Some(7));
+        }
+        for event in [RankEvent::Died, RankEvent::Fenced] {
+            assert!(rank.advance(step(event)));
+        }
+        let left = rank.on_node().unwrap();
+        assert!(!left.loaded && !left.finalized && left.struck.is_none());
+        assert_eq!((left.started_from, rank.state.recovery().unwrap().died_from), (None, Some(7)));
     }
 }

@@ -1,17 +1,22 @@
-//! When which rank is due for a checkpoint. Pure: asks nobody, starts nothing.
+//! When which rank is due for a checkpoint: by the clock, or because its log has grown. Pure: asks
+//! nobody, starts nothing.
 
 use eyrie_wire::Rank;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// How often each rank is checkpointed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Interval {
     Off,
     Every(Duration),
-    /// By Daly's formula from the measured cost and the mean time between failures.
+    /// By Daly's formula from the measured cost and the mean time between failures, and sooner for
+    /// a rank whose log since its last image has outgrown what an image costs: `log_share` is what
+    /// a rank's log may take of the memory for logs, in bytes.
     Auto {
         mtbf: Duration,
+        log_share: u64,
     },
 }
 
@@ -32,6 +37,14 @@ const FIRST_AUTO: Duration = Duration::from_secs(30);
 /// `auto` never asks more often than this.
 const SHORTEST_AUTO: Duration = Duration::from_secs(1);
 
+/// `auto` takes an image when the log since the last one exceeds this part of the rank's share of
+/// the memory. The log reaches back to the image before the last one and grows on until the next
+/// counts: three such parts as a rule.
+const LOG_PARTS: u64 = 4;
+/// What writing the log to disk is taken to cost at least: bytes in a second. Where an image takes
+/// longer than the log would, it waits.
+const DISK_BYTES_PER_S: f64 = 1e9;
+
 /// Optimum interval between the ends of checkpoints: J. T. Daly, "A higher order estimate of the optimum
 /// checkpoint interval for restart dumps", Future Generation Computer Systems 22 (2006):
 /// sqrt(2 δ M) (1 + 1/3 sqrt(δ / 2M) + 1/9 (δ / 2M)) − δ for δ < 2M, else M. `cost` is δ, the time that one
@@ -45,6 +58,17 @@ pub fn daly(cost: Duration, mtbf: Duration) -> Duration {
     Duration::from_secs_f64(((2.0 * d * m).sqrt() * (1.0 + x.sqrt() / 3.0 + x / 9.0) - d).max(0.0))
 }
 
+/// The log of a rank.
+#[derive(Clone, Copy, Default, Debug)]
+struct Logged {
+    /// Bytes that were ever logged.
+    bytes: u64,
+    /// What this was when its newest image was asked for, or the last attempt failed.
+    at_image: u64,
+    /// What it was when the image under way was asked for.
+    at_request: Option<u64>,
+}
+
 /// The clock of checkpoints.
 #[derive(Debug)]
 pub struct Schedule {
@@ -54,11 +78,21 @@ pub struct Schedule {
     due: Vec<Option<Duration>>,
     /// Mean cost of a checkpoint so far.
     cost: Option<Duration>,
+    logs: Vec<Logged>,
+    /// Ranks that are due because of their logs, whatever the order.
+    outgrown: BTreeSet<Rank>,
 }
 
 impl Schedule {
     pub fn new(interval: Interval, order: Order, ranks: u32) -> Schedule {
-        Schedule { interval, order, due: vec![None; ranks as usize], cost: None }
+        Schedule {
+            interval,
+            order,
+            due: vec![None; ranks as usize],
+            cost: None,
+            logs: vec![Logged::default(); ranks as usize],
+            outgrown: BTreeSet::new(),
+        }
     }
 
     /// The interval at present.
@@ -66,7 +100,7 @@ impl Schedule {
         match self.interval {
             Interval::Off => None,
             Interval::Every(d) => Some(d),
-            Interval::Auto { mtbf } => {
+            Interval::Auto { mtbf, .. } => {
                 Some(self.cost.map_or(FIRST_AUTO, |c| daly(c, mtbf).max(SHORTEST_AUTO)))
             }
         }
@@ -94,18 +128,46 @@ impl Schedule {
         if self.order == Order::Sequential {
             ranks.truncate(usize::from(!busy));
         }
-        ranks.into_iter().map(|(_, rank)| rank).collect()
+        let by_time = ranks.into_iter().map(|(_, rank)| rank);
+        let by_log = self.outgrown.iter().copied();
+        let mut all: Vec<Rank> = by_log.collect();
+        all.extend(by_time.filter(|rank| !self.outgrown.contains(rank)));
+        all
+    }
+
+    /// So many bytes were ever logged for the rank, whose newest image has `image_bytes`.
+    pub fn logged(&mut self, rank: Rank, bytes: u64, image_bytes: u64) {
+        let Interval::Auto { log_share, .. } = self.interval else { return };
+        let cost = self.cost.unwrap_or_default().as_secs_f64();
+        let worth = image_bytes.max(log_share / LOG_PARTS).max((cost * DISK_BYTES_PER_S) as u64);
+        let Some(log) = self.logs.get_mut(rank as usize) else { return };
+        log.bytes = bytes;
+        if log.at_request.is_none() && bytes.saturating_sub(log.at_image) > worth {
+            self.outgrown.insert(rank);
+        }
+    }
+
+    /// The space for logs comes to an end; that of this rank takes most of it.
+    pub fn log_scarce(&mut self, rank: Rank) {
+        let asked = self.logs.get(rank as usize).is_none_or(|log| log.at_request.is_some());
+        if self.interval != Interval::Off && !asked {
+            self.outgrown.insert(rank);
+        }
     }
 
     /// A checkpoint of the rank was asked for.
     pub fn asked(&mut self, rank: Rank, now: Duration) {
         let interval = self.interval();
+        self.outgrown.remove(&rank);
+        if let Some(log) = self.logs.get_mut(rank as usize) {
+            log.at_request = Some(log.bytes);
+        }
         if let Some(due) = self.due.get_mut(rank as usize) {
             *due = match (*due, interval, self.order) {
                 (_, None, _) => None,
                 // Its timer runs again from the end of this one; should that never come, from here.
                 (_, Some(i), Order::SelfTimed) => Some(now + i),
-                // The beat is kept, but missed beats are not made up for.
+                // The rhythm is kept, but what was missed is not made up for.
                 (Some(d), Some(i), _) if d + i > now => Some(d + i),
                 (_, Some(i), _) => Some(now + i),
             };
@@ -114,6 +176,11 @@ impl Schedule {
 
     /// A checkpoint of the rank has ended after `cost` (`None`: it failed).
     pub fn ended(&mut self, rank: Rank, now: Duration, cost: Option<Duration>) {
+        if let Some(log) = self.logs.get_mut(rank as usize) {
+            // What cannot be taken is not asked for at every message.
+            let at_request = log.at_request.take();
+            log.at_image = at_request.filter(|_| cost.is_some()).unwrap_or(log.bytes);
+        }
         if let Some(cost) = cost {
             self.cost = Some(self.cost.map_or(cost, |c| (c * 3 + cost) / 4));
         }
@@ -134,6 +201,7 @@ impl Schedule {
 
     /// The rank is due but could not be captured: to be tried again at `at`.
     pub fn retry(&mut self, rank: Rank, at: Duration) {
+        self.outgrown.remove(&rank);
         if let Some(due) = self.due.get_mut(rank as usize) {
             *due = Some(at);
         }
@@ -213,9 +281,73 @@ mod tests {
 
     #[test]
     fn auto_follows_the_measured_cost() {
-        let mut c = Schedule::new(Interval::Auto { mtbf: s(7200) }, Order::Batch, 1);
+        let auto = Interval::Auto { mtbf: s(7200), log_share: 1 << 20 };
+        let mut c = Schedule::new(auto, Order::Batch, 1);
         assert_eq!(c.interval(), Some(FIRST_AUTO));
         c.ended(0, s(0), Some(s(1)));
         assert_eq!(c.interval(), Some(daly(s(1), s(7200))));
+    }
+
+    #[test]
+    fn auto_takes_an_image_when_the_log_has_outgrown_what_it_costs() {
+        const MIB: u64 = 1 << 20;
+        let auto = Interval::Auto { mtbf: s(7200), log_share: 40 * MIB };
+        let mut c = Schedule::new(auto, Order::Sequential, 3);
+        c.begin(s(0));
+        c.logged(1, 10 * MIB, 0);
+        assert!(c.due(s(0), false).is_empty());
+        c.logged(1, 11 * MIB, 0);
+        c.logged(2, 11 * MIB, 0);
+        assert_eq!(c.due(s(0), true), [1, 2], "whatever the order");
+        c.asked(1, s(0));
+        c.logged(1, 30 * MIB, 0);
+        assert_eq!(c.due(s(0), true), [2], "one is under way");
+        c.ended(1, s(0), Some(Duration::from_millis(1)));
+        c.asked(2, s(0));
+        // It counts from when the image was asked for.
+        c.logged(1, 20 * MIB, 0);
+        assert!(c.due(s(0), true).is_empty());
+        c.logged(1, 22 * MIB, 0);
+        assert_eq!(c.due(s(0), true), [1]);
+        // A large image, or a slow one, waits for a larger log.
+        c.asked(1, s(0));
+        c.ended(1, s(0), Some(s(1)));
+        c.logged(1, 40 * MIB, 100 * MIB);
+        c.logged(1, 200 * MIB, 100 * MIB);
+        assert!(c.due(s(0), true).is_empty(), "the cost is a quarter of a second by now");
+        c.logged(1, 270 * MIB, 100 * MIB);
+        assert_eq!(c.due(s(0), true), [1]);
+    }
+
+    #[test]
+    fn a_rank_that_cannot_be_captured_is_not_asked_at_every_message() {
+        let auto = Interval::Auto { mtbf: s(7200), log_share: 4000 };
+        let mut c = Schedule::new(auto, Order::Batch, 1);
+        c.begin(s(0));
+        c.logged(0, 1001, 0);
+        c.asked(0, s(0));
+        c.logged(0, 5000, 0);
+        c.ended(0, s(0), None);
+        c.logged(0, 6000, 0);
+        assert!(c.due(s(0), false).is_empty());
+        c.logged(0, 6001, 0);
+        assert_eq!(c.due(s(0), false), [0]);
+    }
+
+    #[test]
+    fn scarce_space_asks_for_images_but_where_there_are_none() {
+        let mut c = Schedule::new(Interval::Every(s(10)), Order::Batch, 2);
+        c.begin(s(0));
+        c.log_scarce(1);
+        assert_eq!(c.due(s(0), false), [1]);
+        c.asked(1, s(0));
+        c.log_scarce(1);
+        assert!(c.due(s(0), false).is_empty());
+        c.ended(1, s(0), Some(s(0)));
+        c.log_scarce(1);
+        assert_eq!(c.due(s(0), false), [1]);
+        let mut none = Schedule::new(Interval::Off, Order::Batch, 1);
+        none.log_scarce(0);
+        assert!(none.due(s(0), false).is_empty());
     }
 }

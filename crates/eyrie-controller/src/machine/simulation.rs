@@ -1,14 +1,20 @@
 //! Simulated clusters under random failures: the machine is driven through whole jobs, without a process or a socket,
 //! and what it must never do is checked after each of its commands. A failing schedule is named by its seed.
 
+use super::journal::{self, Entry};
 use super::schedule::{Interval, Order};
+use super::timeouts::FENCE_TIMEOUT;
 use super::*;
-use crate::inject::{Injection, Strike};
-use eyrie_wire::control::StartFault;
-use eyrie_wire::{ImageId, Incarnation, Node};
+use crate::inject::{Fault, Injection};
+use crate::record::Record;
+use eyrie_transport::RouterId;
+use eyrie_wire::control::{CheckpointMode, Ending, RankReport, StartFault};
+use eyrie_wire::{ImageId, Incarnation};
+use eyrie_wire::{Node, Rank, RankInstance};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::time::Duration;
 
 /// Random schedules in one run of the tests; EYRIE_SCHEDULES asks for another number.
 const SCHEDULES: u64 = 10_000;
@@ -23,7 +29,7 @@ enum Happening {
     /// From routers, the store or a user: nothing holds it back.
     Told(Event),
     /// A process comes to its end by itself, if it is still there.
-    WorkDone(Life),
+    WorkDone(RankInstance),
     KillRank(Rank),
     KillNode(Node),
     FreezeNode(Node),
@@ -68,7 +74,7 @@ struct SimNode {
 
 #[derive(Default)]
 struct SimRank {
-    /// The only life that routers let speak.
+    /// The only incarnation that routers let speak.
     fenced: Incarnation,
     started: BTreeSet<Incarnation>,
     /// What the store has of the rank, by number: position.
@@ -76,14 +82,21 @@ struct SimRank {
     damaged: BTreeSet<ImageId>,
     /// Images that counted, in order; at most two.
     counted: Vec<(ImageId, u64)>,
-    discarded_to: Option<u64>,
+    truncated_to: Option<u64>,
     unprotected: bool,
-    capture: Option<(Life, ImageId)>,
-    /// The life that is being restored from an image.
+    capture: Option<(RankInstance, ImageId)>,
+    /// Routers that have confirmed the newest fence.
+    confirmed: BTreeSet<RouterId>,
+    /// The incarnation that is being restored from an image.
     restoring: Option<Incarnation>,
 }
 
 struct Cluster {
+    /// Written when it is asked for, with the commands that the machine gave.
+    journal: Option<(journal::Writer<Vec<u8>>, Vec<Command>)>,
+    routers: u32,
+    /// A router that does not answer any more, and since when somebody waits for it.
+    hung: Option<(RouterId, Option<Duration>)>,
     random: SmallRng,
     now: Duration,
     queue: BinaryHeap<Due>,
@@ -101,14 +114,14 @@ fn ms(ms: u64) -> Duration {
 }
 
 impl Cluster {
-    fn new(seed: u64) -> Cluster {
+    fn new(seed: u64, journaled: bool) -> Cluster {
         let mut random = SmallRng::seed_from_u64(seed);
         let nodes = random.gen_range(1..5);
         let spares = random.gen_range(0..3);
         let ranks = random.gen_range(1..9);
         let interval = match random.gen_range(0..4) {
             0 => Interval::Off,
-            1 => Interval::Auto { mtbf: Duration::from_secs(60) },
+            1 => Interval::Auto { mtbf: Duration::from_secs(60), log_share: 100 << 20 },
             _ => Interval::Every(ms(random.gen_range(200..5000))),
         };
         let orders = [Order::Batch, Order::Sequential, Order::SelfTimed];
@@ -119,25 +132,32 @@ impl Cluster {
                 .to_vec(),
             _ => Vec::new(),
         };
-        let machine = Machine::new(Config {
+        let routers = random.gen_range(1..4);
+        let hung = random.gen_bool(0.02).then(|| (random.gen_range(0..routers), None));
+        let config = Config {
             job: "simulated".into(),
             ranks,
             nodes,
             spares,
-            routers: 1,
+            routers,
             checkpoint_every: interval,
             checkpoint_order: orders[random.gen_range(0..3)],
             checkpoint_mode: CheckpointMode::Async,
             heartbeat_timeout: ms(2000),
             injections,
-        });
+        };
+        let machine = Machine::new(config.clone());
         let node = |_| SimNode {
             health: Health::Up,
             refused: false,
             held: Vec::new(),
             processes: BTreeMap::new(),
         };
+        let writer = |config| journal::Writer::begin(Vec::new(), config).unwrap();
         Cluster {
+            journal: journaled.then(|| (writer(&config), Vec::new())),
+            routers,
+            hung,
             now: Duration::ZERO,
             queue: BinaryHeap::new(),
             made: 0,
@@ -161,7 +181,7 @@ impl Cluster {
     }
 
     /// The job from its start to its end; panics when an invariant breaks.
-    fn run(mut self) -> (Option<i32>, u64) {
+    fn run(&mut self) -> (Option<i32>, u64) {
         for node in 0..self.nodes.len() as Node {
             self.after(0..500, Happening::FromNode(node, Event::AgentUp(node)));
         }
@@ -175,6 +195,14 @@ impl Cluster {
                 _ => Happening::Told(Event::Unprotected { rank, reason: "disk full".into() }),
             };
             self.after(600..15_000, what);
+        }
+        for _ in 0..self.random.gen_range(0..20) {
+            let rank = self.random.gen_range(0..self.ranks.len() as Rank);
+            let event = match self.random.gen_range(0..5) {
+                0 => Event::LogScarce { rank },
+                _ => Event::LogGrown { rank, bytes: self.random.gen_range(0..1 << 30) },
+            };
+            self.after(0..15_000, Happening::Told(event));
         }
         while self.ended.is_none() {
             assert!(self.now < TOO_LONG, "the job hangs: {:?}", self.states());
@@ -194,7 +222,7 @@ impl Cluster {
         (self.ended, self.recovered)
     }
 
-    fn states(&self) -> Vec<(Life, Node, State)> {
+    fn states(&self) -> Vec<(RankInstance, Node, RankStateName)> {
         self.machine.rank_states().collect()
     }
 
@@ -207,13 +235,22 @@ impl Cluster {
     fn happen(&mut self, happening: Happening) {
         match happening {
             Happening::Told(event) => {
-                if let Event::Unprotected { rank, .. } = &event {
-                    self.ranks[*rank as usize].unprotected = true;
+                match &event {
+                    Event::Unprotected { rank, .. } => {
+                        self.ranks[*rank as usize].unprotected = true;
+                    }
+                    Event::Fenced { router, instance, .. } => {
+                        let r = &mut self.ranks[instance.rank as usize];
+                        if r.fenced == instance.incarnation {
+                            r.confirmed.insert(*router);
+                        }
+                    }
+                    _ => {}
                 }
                 self.tell(event);
             }
             Happening::FromNode(node, event) => self.hear_node(node, event),
-            Happening::WorkDone(life) => self.work_done(life),
+            Happening::WorkDone(instance) => self.work_done(instance),
             Happening::KillRank(rank) => self.kill_rank(rank),
             Happening::KillNode(node) => self.kill_node(node),
             Happening::FreezeNode(node) => {
@@ -236,16 +273,20 @@ impl Cluster {
             Health::Up if n.refused => {}
             Health::Up => {
                 // A process that has ended is not on the node any more.
-                if let Event::Exited { life, .. } | Event::StartFailed { life, .. } = &event {
-                    if n.processes.get(&life.rank) == Some(&life.incarnation) {
-                        n.processes.remove(&life.rank);
+                if let Event::Rank(
+                    instance,
+                    RankReport::Exited { .. } | RankReport::StartFailed { .. },
+                ) = &event
+                {
+                    if n.processes.get(&instance.rank) == Some(&instance.incarnation) {
+                        n.processes.remove(&instance.rank);
                     }
                 }
-                if let Event::Started { life, .. } = &event {
-                    if n.processes.get(&life.rank) != Some(&life.incarnation) {
+                if let Event::Rank(instance, RankReport::Started { .. }) = &event {
+                    if n.processes.get(&instance.rank) != Some(&instance.incarnation) {
                         return; // Killed before it could say so.
                     }
-                    self.ranks[life.rank as usize].restoring = None;
+                    self.ranks[instance.rank as usize].restoring = None;
                 }
                 self.tell(event);
             }
@@ -263,8 +304,9 @@ impl Cluster {
             let ranks: Vec<_> = std::mem::take(&mut n.processes).into_iter().collect();
             self.tell(Event::AgentWoke(node));
             for (rank, incarnation) in ranks {
-                let reason = "older life".to_string();
-                self.tell(Event::Refused { rank: Some(rank), incarnation, reason });
+                let reason = "older incarnation".to_string();
+                let instance = Some(RankInstance { rank, incarnation });
+                self.tell(Event::Refused { instance, reason });
             }
         } else {
             held.into_iter().for_each(|event| self.hear_node(node, event));
@@ -283,12 +325,15 @@ impl Cluster {
     fn kill_rank(&mut self, rank: Rank) {
         let Some((node, incarnation)) = self.process(rank) else { return };
         self.nodes[node as usize].processes.remove(&rank);
-        let life = Life { rank, incarnation };
+        let instance = RankInstance { rank, incarnation };
         let event = if self.ranks[rank as usize].restoring == Some(incarnation) {
             let (reason, fault) = ("killed".into(), StartFault::Killed(libc::SIGKILL));
-            Event::StartFailed { life, reason, fault }
+            Event::Rank(instance, RankReport::StartFailed { reason, fault })
         } else {
-            Event::Exited { life, ending: Ending::Signal(libc::SIGKILL), spoke_pmi: true }
+            Event::Rank(
+                instance,
+                RankReport::Exited { ending: Ending::Signal(libc::SIGKILL), spoke_pmi: true },
+            )
         };
         self.after(0..20, Happening::FromNode(node, event));
     }
@@ -302,41 +347,51 @@ impl Cluster {
         }
     }
 
-    fn work_done(&mut self, life: Life) {
-        let Some((node, incarnation)) = self.process(life.rank) else { return };
-        if incarnation != life.incarnation {
+    fn work_done(&mut self, instance: RankInstance) {
+        let Some((node, incarnation)) = self.process(instance.rank) else { return };
+        if incarnation != instance.incarnation {
             return;
         }
         if self.nodes[node as usize].health == Health::Frozen {
-            return self.after(50..500, Happening::WorkDone(life));
+            return self.after(50..500, Happening::WorkDone(instance));
         }
-        self.hear_node(node, Event::PmiFinalized(life));
+        self.hear_node(node, Event::Rank(instance, RankReport::PmiFinalized));
         let ending = Ending::Code(0);
         self.after(
             0..30,
-            Happening::FromNode(node, Event::Exited { life, ending, spoke_pmi: true }),
+            Happening::FromNode(
+                node,
+                Event::Rank(instance, RankReport::Exited { ending, spoke_pmi: true }),
+            ),
         );
     }
 
     fn tell(&mut self, event: Event) {
-        if let Event::ImageUsable { life, image } = &event {
-            self.count_image(*life, *image);
+        if let Event::Rank(instance, RankReport::ImageUsable { image, .. }) = &event {
+            self.count_image(*instance, *image);
         }
         if !matches!(event, Event::ImageStored { .. }) && self.random.gen_bool(0.05) {
-            // Whatever concerns a life may be heard of again when the life is long over.
+            // Whatever concerns a incarnation may be heard of again when the incarnation is long over.
             self.after(1..3000, Happening::Told(event.clone()));
         }
-        for command in self.machine.handle(self.now, event) {
+        if let Some((journal, _)) = &mut self.journal {
+            journal.write(&Entry { at: self.now, event: event.clone() }).unwrap();
+        }
+        let commands = self.machine.handle(self.now, event);
+        if let Some((_, given)) = &mut self.journal {
+            given.extend(commands.iter().cloned());
+        }
+        for command in commands {
             assert!(self.ended.is_none(), "a command after the end: {command:?}");
             self.obey(command);
         }
     }
 
     /// What the machine should make of a stored image whose files were found.
-    fn count_image(&mut self, life: Life, image: ImageId) {
-        let finished = self.machine.ranks[life.rank as usize].state == State::Finished;
-        let r = &mut self.ranks[life.rank as usize];
-        if r.capture != Some((life, image)) || r.fenced != life.incarnation || finished {
+    fn count_image(&mut self, instance: RankInstance, image: ImageId) {
+        let finished = self.machine.ranks[instance.rank as usize].is(RankStateName::Finished);
+        let r = &mut self.ranks[instance.rank as usize];
+        if r.capture != Some((instance, image)) || r.fenced != instance.incarnation || finished {
             return;
         }
         r.capture = None;
@@ -353,72 +408,102 @@ impl Cluster {
 
     fn obey(&mut self, command: Command) {
         match command {
-            Command::Start { node, life, image } => {
+            Command::Start { node, instance, image } => {
                 self.check_node(node, &command);
-                self.start(node, life, image);
+                self.start(node, instance, image);
             }
-            Command::Kill { node, life } => {
+            Command::Kill { node, instance } => {
                 self.check_node(node, &command);
                 let n = &mut self.nodes[node as usize];
-                if n.processes.get(&life.rank) == Some(&life.incarnation) {
-                    n.processes.remove(&life.rank);
+                if n.processes.get(&instance.rank) == Some(&instance.incarnation) {
+                    n.processes.remove(&instance.rank);
                 }
             }
-            Command::Capture { node, life, image, .. } => {
+            Command::Capture { node, instance, image, .. } => {
                 self.check_node(node, &command);
-                self.capture(node, life, image);
+                self.capture(node, instance, image);
             }
-            Command::Pulse { node, n } => {
+            Command::Heartbeat { node, n } => {
                 self.check_node(node, &command);
-                self.after(0..200, Happening::FromNode(node, Event::Pulse { node, n }));
+                self.after(0..200, Happening::FromNode(node, Event::Heartbeat { node, n }));
             }
             Command::Pmi { barriers, .. } => {
                 if barriers == 1 {
                     let waiting = std::mem::take(&mut self.barriers);
                     for (rank, _, incarnation) in waiting {
-                        let done = Happening::WorkDone(Life { rank, incarnation });
+                        let done = Happening::WorkDone(RankInstance { rank, incarnation });
                         self.after(500..20_000, done);
                     }
                 }
             }
             Command::Disconnect(node) => self.nodes[node as usize].refused = true,
-            Command::Fence(life) => {
+            Command::Fence(instance) => {
                 let healthy =
-                    self.process(life.rank).filter(|(n, _)| !self.nodes[*n as usize].refused);
-                assert_eq!(healthy, None, "a healthy life of rank {} is given up", life.rank);
-                let r = &mut self.ranks[life.rank as usize];
-                assert_eq!(life.incarnation, r.fenced + 1, "lives are counted one by one");
-                r.fenced = life.incarnation;
+                    self.process(instance.rank).filter(|(n, _)| !self.nodes[*n as usize].refused);
+                assert_eq!(
+                    healthy, None,
+                    "a healthy incarnation of rank {} is given up",
+                    instance.rank
+                );
+                let r = &mut self.ranks[instance.rank as usize];
+                assert_eq!(
+                    instance.incarnation,
+                    r.fenced + 1,
+                    "incarnations are counted one by one"
+                );
+                r.fenced = instance.incarnation;
                 r.capture = None;
-                let event = Event::Fenced { life, mark: Mark::default() };
-                self.after(0..5, Happening::Told(event));
+                r.confirmed.clear();
+                for router in 0..self.routers {
+                    match &mut self.hung {
+                        Some((hung, since)) if *hung == router => {
+                            since.get_or_insert(self.now);
+                        }
+                        _ => {
+                            let event = Event::Fenced { router, instance, rsn: 0 };
+                            self.after(0..5, Happening::Told(event));
+                        }
+                    }
+                }
             }
-            Command::Discard { rank, position, .. } => {
+            Command::Recover(instance) => {
+                let r = &self.ranks[instance.rank as usize];
+                assert_eq!(instance.incarnation, r.fenced, "an older incarnation is let in");
+                assert_eq!(r.confirmed.len() as u32, self.routers, "not all routers have fenced");
+            }
+            Command::Truncate { rank, rsn: position, .. } => {
                 let r = &mut self.ranks[rank as usize];
                 let oldest = r.counted.first().map(|(_, position)| *position);
                 assert!(
                     oldest.is_some_and(|p| position <= p),
-                    "rank {rank}: discards to {position}, but {:?} may be needed",
+                    "rank {rank}: truncates to {position}, but {:?} may be needed",
                     r.counted
                 );
-                r.discarded_to = Some(position);
+                r.truncated_to = Some(position);
             }
-            Command::ForgetImage { rank, image } => {
+            Command::DiscardImage { rank, image } => {
                 let r = &mut self.ranks[rank as usize];
                 let counts = r.counted.iter().any(|(i, _)| *i == image);
-                assert!(!counts || r.damaged.contains(&image), "a good image is thrown away");
+                let newest = r.counted.last().is_some_and(|(i, _)| *i == image);
+                // An image from before a hole of the log is of no use once there is a newer one.
+                let of_no_use = r.damaged.contains(&image) || (r.unprotected && !newest);
+                assert!(!counts || of_no_use, "a good image is thrown away");
                 r.stored.remove(&image);
                 r.counted.retain(|(i, _)| *i != image);
             }
-            Command::ForgetStdin(_) => {}
-            Command::Strike(Strike::KillRank(rank)) => self.after(0..5, Happening::KillRank(rank)),
-            Command::Strike(strike) => panic!("nobody asked for {strike}"),
+            Command::TruncateStdin(_) | Command::SendStdin { .. } => {}
+            Command::Show { .. } | Command::Answer { .. } => panic!("nobody asked for {command:?}"),
+            Command::Inject(Fault::KillRank(rank)) => self.after(0..5, Happening::KillRank(rank)),
+            Command::Inject(fault) => panic!("nobody asked for {fault}"),
             Command::Record(record) => self.note(&record),
             Command::End { code } => {
                 self.ended = Some(code);
                 let usable = self.nodes.iter().any(|n| !n.refused);
                 assert!(
-                    code == 0 || !usable || self.somebody_has_no_way_back(),
+                    code == 0
+                        || !usable
+                        || self.somebody_has_no_way_back()
+                        || self.a_router_is_late(),
                     "ended with {code} although it could go on: {:?}",
                     self.states()
                 );
@@ -429,9 +514,15 @@ impl Cluster {
     /// Whether a failure was simulated that no system could survive.
     fn somebody_has_no_way_back(&self) -> bool {
         self.machine.rank_states().zip(&self.ranks).any(|((_, _, state), r)| {
-            let no_image = r.counted.is_empty() && r.discarded_to.is_some();
-            state == State::Lost && (r.unprotected || no_image)
+            let no_image = r.counted.is_empty() && r.truncated_to.is_some();
+            state == RankStateName::Lost && (r.unprotected || no_image)
         })
+    }
+
+    /// Whether somebody has waited too long for a router: from the first fence that it did not confirm.
+    fn a_router_is_late(&self) -> bool {
+        let since = self.hung.and_then(|(_, since)| since);
+        since.is_some_and(|since| self.now >= since + FENCE_TIMEOUT)
     }
 
     fn note(&mut self, record: &Record) {
@@ -444,6 +535,11 @@ impl Cluster {
                 r.counted = newest.into_iter().collect();
             }
             Record::Recovered { .. } => self.recovered += 1,
+            Record::JobEnded { cause: Some(cause), .. } if self.a_router_is_late() => {
+                let Some((router, _)) = self.hung else { unreachable!() };
+                let named = format!("router {router} has not answered for 60.0 s");
+                assert!(cause.starts_with(&named), "{cause}");
+            }
             Record::CheckpointFailed { rank, .. } => self.ranks[*rank as usize].capture = None,
             _ => {}
         }
@@ -454,14 +550,14 @@ impl Cluster {
         let _ = record.line();
     }
 
-    fn start(&mut self, node: Node, life: Life, image: Option<ImageId>) {
-        let Life { rank, incarnation } = life;
+    fn start(&mut self, node: Node, instance: RankInstance, image: Option<ImageId>) {
+        let RankInstance { rank, incarnation } = instance;
         let r = &mut self.ranks[rank as usize];
-        assert_eq!(incarnation, r.fenced, "an older life is started");
-        assert!(r.started.insert(incarnation), "{life:?} is started twice");
+        assert_eq!(incarnation, r.fenced, "an older incarnation is started");
+        assert!(r.started.insert(incarnation), "{instance:?} is started twice");
         assert!(!r.unprotected, "the log of rank {rank} has a hole");
         match image {
-            None => assert_eq!(r.discarded_to, None, "the log does not reach back to the start"),
+            None => assert_eq!(r.truncated_to, None, "the log does not reach back to the start"),
             Some(image) => {
                 assert!(r.counted.iter().any(|(i, _)| *i == image), "image {image} does not count");
                 assert!(r.stored.contains_key(&image), "the store has no image {image}");
@@ -469,7 +565,7 @@ impl Cluster {
         }
         if image.is_some_and(|i| r.damaged.contains(&i)) {
             let (reason, fault) = ("damaged".to_string(), StartFault::Image);
-            let failed = Event::StartFailed { life, reason, fault };
+            let failed = Event::Rank(instance, RankReport::StartFailed { reason, fault });
             self.nodes[node as usize].processes.insert(rank, incarnation);
             return self.after(5..100, Happening::FromNode(node, failed));
         }
@@ -478,20 +574,30 @@ impl Cluster {
         }
         self.nodes[node as usize].processes.insert(rank, incarnation);
         self.ranks[rank as usize].restoring = image.map(|_| incarnation);
-        let started = Event::Started { life, fetched: ms(1), restored: ms(1) };
+        let started =
+            Event::Rank(instance, RankReport::Started { fetched: ms(1), restored: ms(1) });
         self.after(1..50, Happening::FromNode(node, started));
         // Agents and routers speak over different connections: any order.
-        self.after(30..60, Happening::Told(Event::Connected(life)));
-        self.after(51..70, Happening::FromNode(node, Event::ProviderLoaded(life)));
+        self.after(30..60, Happening::Told(Event::Connected(instance)));
+        self.after(
+            51..70,
+            Happening::FromNode(node, Event::Rank(instance, RankReport::ProviderLoaded)),
+        );
         if incarnation > 1 {
-            self.after(61..400, Happening::Told(Event::Replayed { life, messages: 1 }));
+            self.after(61..400, Happening::Told(Event::Replayed { instance, messages: 1 }));
         }
         if self.machine_passed_barrier() {
-            self.after(500..20_000, Happening::WorkDone(life));
+            self.after(500..20_000, Happening::WorkDone(instance));
         } else {
             self.barriers.retain(|(r, _, _)| *r != rank);
             self.barriers.push((rank, node, incarnation));
-            self.after(71..90, Happening::FromNode(node, Event::PmiBarrier { life, barrier: 1 }));
+            self.after(
+                71..90,
+                Happening::FromNode(
+                    node,
+                    Event::Rank(instance, RankReport::PmiBarrier { barrier: 1 }),
+                ),
+            );
         }
     }
 
@@ -499,63 +605,73 @@ impl Cluster {
         self.machine.pmi.passed() > 0
     }
 
-    fn capture(&mut self, node: Node, life: Life, image: ImageId) {
-        let r = &mut self.ranks[life.rank as usize];
+    fn capture(&mut self, node: Node, instance: RankInstance, image: ImageId) {
+        let r = &mut self.ranks[instance.rank as usize];
         assert_eq!(r.capture, None, "two checkpoints of one rank at a time");
-        assert_eq!(life.incarnation, r.fenced);
-        let state = self.machine.ranks[life.rank as usize].state;
-        assert!(matches!(state, State::Running | State::Replaying), "{state:?}");
-        r.capture = Some((life, image));
+        assert_eq!(instance.incarnation, r.fenced);
+        let state = self.machine.ranks[instance.rank as usize].state.name();
+        assert!(matches!(state, RankStateName::Running | RankStateName::Replaying), "{state:?}");
+        r.capture = Some((instance, image));
         match self.random.gen_range(0..10) {
             // Nobody ever answers.
             0 => {}
             1 => {
                 let reason = "a foreign socket".to_string();
-                let event = Event::CaptureFailed { life, image, reason, passing: false };
-                self.refused(event, node, life, image);
+                let event = Event::Rank(
+                    instance,
+                    RankReport::CaptureFailed { image, reason, passing: false },
+                );
+                self.refused(event, node, instance, image);
             }
             n => {
                 let pause = ms(2);
                 self.after(
                     1..20,
-                    Happening::FromNode(node, Event::Captured { life, image, pause }),
+                    Happening::FromNode(
+                        node,
+                        Event::Rank(instance, RankReport::Captured { image, pause }),
+                    ),
                 );
-                self.after(1..20, Happening::Told(Event::ImageBegun { life, image }));
+                self.after(1..20, Happening::Told(Event::ImageBegun { instance, image }));
                 if n == 2 {
                     let reason = "disk full".to_string();
-                    let event = Event::CaptureFailed { life, image, reason, passing: false };
-                    return self.refused(event, node, life, image);
+                    let event = Event::Rank(
+                        instance,
+                        RankReport::CaptureFailed { image, reason, passing: false },
+                    );
+                    return self.refused(event, node, instance, image);
                 }
                 let damaged = self.random.gen_bool(0.1);
-                let r = &mut self.ranks[life.rank as usize];
+                let r = &mut self.ranks[instance.rank as usize];
                 let position = 100 * image;
                 r.stored.insert(image, position);
                 if damaged {
                     r.damaged.insert(image);
                 }
-                let stored = Image { image, clock: position, position, stdin: 0, bytes: 1 << 20 };
-                let event = Event::ImageStored { life, image: stored };
+                let stored =
+                    Image { image, clock: position, rsn: position, stdin: 0, bytes: 1 << 20 };
+                let event = Event::ImageStored { instance, image: stored };
                 self.after(20..800, Happening::Told(event));
                 // The agent hears of it after the controller, looks for the files, and may die over
                 // it.
                 let reason = "a file is gone".to_string();
                 let checked = match self.random.gen_range(0..8) {
-                    0 => Event::ImageUnusable { life, image, reason },
-                    _ => Event::ImageUsable { life, image },
+                    0 => Event::Rank(instance, RankReport::ImageUnusable { image, reason }),
+                    _ => Event::Rank(instance, RankReport::ImageUsable { image, output: [0; 2] }),
                 };
                 self.after(800..900, Happening::FromNode(node, checked));
                 if self.random.gen_bool(0.2) {
                     let reason = "a log was turned over".to_string();
-                    let wanted = Event::ImageWanted { life, reason };
+                    let wanted = Event::Rank(instance, RankReport::ImageWanted { reason });
                     self.after(900..3000, Happening::FromNode(node, wanted));
                 }
             }
         }
     }
 
-    fn refused(&mut self, event: Event, node: Node, life: Life, image: ImageId) {
-        let r = &mut self.ranks[life.rank as usize];
-        if r.capture == Some((life, image)) {
+    fn refused(&mut self, event: Event, node: Node, instance: RankInstance, image: ImageId) {
+        let r = &mut self.ranks[instance.rank as usize];
+        if r.capture == Some((instance, image)) {
             r.capture = None;
         }
         // The machine must not ask again before it has heard of this.
@@ -569,18 +685,48 @@ fn jobs_survive_random_failures() {
     let schedules = schedules.unwrap_or(SCHEDULES);
     let first = std::env::var("EYRIE_SEED").ok().and_then(|n| n.parse().ok()).unwrap_or(0);
     println!("seeds {first} to {}", first + schedules - 1);
-    let (mut done, mut given_up, mut recoveries) = (0, 0, 0);
+    let (mut done, mut ended, mut recoveries) = (0, 0, 0);
     for seed in first..first + schedules {
-        let run = std::panic::catch_unwind(|| Cluster::new(seed).run());
+        let run = std::panic::catch_unwind(|| Cluster::new(seed, false).run());
         let Ok((code, recovered)) = run else {
             panic!("schedule {seed} failed: EYRIE_SEED={seed} EYRIE_SCHEDULES=1 repeats it");
         };
         recoveries += recovered;
         match code {
             Some(0) => done += 1,
-            _ => given_up += 1,
+            _ => ended += 1,
         }
     }
-    println!("{done} jobs done, {given_up} given up for good reason, {recoveries} recoveries");
+    println!("{done} jobs done, {ended} ended for good reason, {recoveries} recoveries");
     assert!(schedules < 1000 || (done > schedules * 3 / 4 && recoveries > schedules));
+}
+
+#[test]
+fn a_journal_gives_the_same_commands() {
+    for seed in 0..300 {
+        let mut cluster = Cluster::new(seed, true);
+        cluster.run();
+        let (journal, given) = cluster.journal.take().unwrap();
+        let again = journal::replay(&journal.into_inner()[..]).unwrap();
+        assert_eq!(given, again, "schedule {seed}");
+        for command in given {
+            let text = serde_json::to_string(&command).unwrap();
+            let read: Command = serde_json::from_str(&text).unwrap();
+            assert_eq!(serde_json::to_string(&read).unwrap(), text, "schedule {seed}");
+        }
+    }
+}
+
+#[test]
+fn a_router_that_never_answers_ends_the_job_with_its_name() {
+    let mut late = 0;
+    for seed in 0..2_000 {
+        let mut cluster = Cluster::new(seed, false);
+        let (code, _) = cluster.run();
+        if cluster.a_router_is_late() {
+            assert_eq!(code, Some(1), "schedule {seed}");
+            late += 1;
+        }
+    }
+    assert!(late > 10, "{late} jobs had a router that did not answer");
 }

@@ -6,15 +6,38 @@ use eyrie_transport::{frame, Stream};
 use eyrie_wire::control::ToAgent;
 use eyrie_wire::Node;
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::net::Shutdown;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
 
-/// The sending half of a connection to an agent. Messages queue while the agent does not read.
+/// Most bytes that wait for an agent that does not read. One that lets more wait is as good as dead: its
+/// connection is closed.
+const MAX_BACKLOG: usize = 256 << 20;
+/// What a message takes while it waits, besides its bytes.
+const OVERHEAD: usize = 64;
+
+/// A message as it goes over a connection.
+pub type Frame = Arc<[u8]>;
+
+/// Encodes a message, once for all who get it.
+pub fn encode(message: &ToAgent) -> Frame {
+    let mut bytes = Vec::new();
+    frame::write(&mut bytes, message).expect("the controller's messages are bounded");
+    bytes.into()
+}
+
+/// The sending half of a connection to an agent. Messages queue while the agent does not read, as far as
+/// [`MAX_BACKLOG`].
 #[derive(Clone, Debug)]
 pub struct Link {
-    queue: Sender<ToAgent>,
+    queue: Sender<Frame>,
+    backlog: Arc<AtomicUsize>,
+    max_backlog: usize,
+    stream: Arc<Stream>,
 }
 
 impl Link {
@@ -23,23 +46,45 @@ impl Link {
     /// # Errors
     /// When the stream cannot be duplicated.
     pub fn new(stream: &Stream) -> std::io::Result<Link> {
-        let mut stream = stream.try_clone()?;
-        let (queue, messages) = unbounded();
-        std::thread::spawn(move || {
-            for message in messages {
-                if frame::write(&mut stream, &message).is_err() {
-                    break;
-                }
-            }
-            // Wakes the reader too: the connection is over for both.
-            let _ = stream.shutdown(Shutdown::Both);
-        });
-        Ok(Link { queue })
+        Link::bounded(stream, MAX_BACKLOG)
     }
 
-    pub fn send(&self, message: ToAgent) {
+    fn bounded(stream: &Stream, max_backlog: usize) -> std::io::Result<Link> {
+        let mut out = stream.try_clone()?;
+        let stream = Arc::new(stream.try_clone()?);
+        // Bounded by the bytes in it.
+        let (queue, frames) = unbounded::<Frame>();
+        let backlog = Arc::new(AtomicUsize::new(0));
+        let waiting = Arc::clone(&backlog);
+        std::thread::spawn(move || {
+            for frame in frames {
+                if out.write_all(&frame).is_err() {
+                    break;
+                }
+                waiting.fetch_sub(frame.len() + OVERHEAD, Ordering::Relaxed);
+            }
+            // Wakes the reader too: the connection is over for both.
+            let _ = out.shutdown(Shutdown::Both);
+        });
+        Ok(Link { queue, backlog, max_backlog, stream })
+    }
+
+    pub fn send(&self, message: &ToAgent) {
+        self.send_frame(encode(message));
+    }
+
+    /// Queues an encoded message; closes the connection when too much waits already.
+    pub fn send_frame(&self, frame: Frame) {
+        let size = frame.len() + OVERHEAD;
+        let before = self.backlog.fetch_add(size, Ordering::Relaxed);
+        if before + size > self.max_backlog {
+            self.backlog.fetch_sub(size, Ordering::Relaxed);
+            // The reader finds it closed, and the node is declared dead.
+            let _ = self.stream.shutdown(Shutdown::Both);
+            return;
+        }
         // Fails when the connection is over, which its reader reports.
-        let _ = self.queue.send(message);
+        let _ = self.queue.send(frame);
     }
 }
 
@@ -50,7 +95,7 @@ pub struct Children {
 }
 
 impl Children {
-    /// Starts the agent of a node. To be called from the thread that lives longest: its end is what the agent
+    /// Starts the agent of a node. To be called from the thread that incarnations longest: its end is what the agent
     /// takes for the controller's.
     ///
     /// # Errors
@@ -113,4 +158,50 @@ fn prepare() -> std::io::Result<()> {
         libc::sigprocmask(libc::SIG_SETMASK, &none, std::ptr::null_mut());
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use eyrie_transport::{Addr, Listener};
+    use std::io::Read;
+    use std::time::Duration;
+
+    #[test]
+    fn an_agent_that_does_not_read_costs_bounded_memory_and_then_its_connection() {
+        let dir = tempfile::tempdir().unwrap();
+        let addr = Addr::Unix(dir.path().join("socket"));
+        let listener = Listener::bind(&addr).unwrap();
+        let mut agent = Stream::connect(&addr, Duration::from_secs(10)).unwrap();
+        let ours = listener.accept().unwrap();
+        let link = Link::bounded(&ours, 1 << 20).unwrap();
+        let message = ToAgent::Pmi { entries: vec![("k".into(), "v".repeat(1000))], barriers: 1 };
+        // More than the bound and what a socket holds.
+        for _ in 0..20_000 {
+            link.send(&message);
+            assert!(link.backlog.load(Ordering::Relaxed) <= 1 << 20);
+        }
+        // It is closed: what was sent before can be read, then it ends.
+        agent.set_timeout(Some(Duration::from_secs(60))).unwrap();
+        let mut read = Vec::new();
+        let _ = agent.read_to_end(&mut read);
+        assert!(read.len() < 20_000 * 1000, "{} bytes", read.len());
+        assert_eq!(agent.read(&mut [0]).unwrap_or(0), 0);
+    }
+
+    #[test]
+    fn one_that_reads_loses_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let addr = Addr::Unix(dir.path().join("socket"));
+        let listener = Listener::bind(&addr).unwrap();
+        let mut agent = Stream::connect(&addr, Duration::from_secs(10)).unwrap();
+        let link = Link::bounded(&listener.accept().unwrap(), 1 << 20).unwrap();
+        for n in 0..2_000 {
+            link.send(&ToAgent::Heartbeat { n });
+        }
+        for n in 0..2_000 {
+            let message: ToAgent = frame::read(&mut agent).unwrap();
+            assert_eq!(message, ToAgent::Heartbeat { n });
+        }
+    }
 }

@@ -1,11 +1,10 @@
 //! What reaches the controller's main thread from the threads around it.
 
 use super::agents::Link;
-use super::output::OutputFailed;
-use crate::machine::{Image, Life};
+use crate::machine::Image;
 use crossbeam_channel::Sender;
 use eyrie_wire::control::FromAgent;
-use eyrie_wire::{ImageId, Node};
+use eyrie_wire::{ImageId, Node, RankInstance};
 
 /// A message to the main thread.
 pub enum Inbound {
@@ -20,20 +19,20 @@ pub enum Inbound {
     AgentGone {
         node: Node,
     },
-    /// An agent that was given up wants to come back; it was refused.
+    /// An agent that was declared dead wants to come back; it was refused.
     AgentWoke {
         node: Node,
     },
     ImageBegun {
-        life: Life,
+        instance: RankInstance,
         image: ImageId,
     },
     ImageStored {
-        life: Life,
+        instance: RankInstance,
         image: Image,
     },
     ImageFailed {
-        life: Life,
+        instance: RankInstance,
         image: ImageId,
         reason: String,
     },
@@ -45,7 +44,7 @@ pub enum Inbound {
         answer: Sender<String>,
     },
     /// What the ranks write cannot be passed on any more.
-    OutputFailed(OutputFailed),
+    OutputFailed,
     Signal(i32),
     Note(String),
 }

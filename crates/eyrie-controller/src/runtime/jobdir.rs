@@ -1,4 +1,4 @@
-//! The directory of a job: who may use it, whether its job lives, and that nothing of it stays. Everything in it
+//! The directory of a job: who may use it, whether its job incarnations, and that nothing of it stays. Everything in it
 //! is for its owner only.
 
 use anyhow::{bail, Context};
@@ -15,16 +15,26 @@ use std::time::{Duration, Instant};
 const MAX_SOCKET_PATH: usize = 107;
 /// Longest name of a job in bytes.
 const MAX_NAME: usize = 64;
-/// How long a name may stay taken by somebody who only looks whether its job lives, or moves a dead
+/// How long a name may stay taken by somebody who only looks whether its job incarnations, or moves a dead
 /// one out of the way.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// The directory of a job that lives as long as this value; removed when dropped.
+/// The directory of a job that incarnations as long as this value; removed when dropped.
 #[derive(Debug)]
 pub struct JobDir {
     path: PathBuf,
-    /// Held while the job lives: how others tell a living job from a dead one.
+    /// Held while the job incarnations: how others tell a living job from a dead one.
     _lock: File,
+}
+
+/// What is free on the disk of a directory, in bytes.
+///
+/// # Errors
+/// When the disk does not say.
+pub fn free_bytes(dir: &Path) -> anyhow::Result<u64> {
+    let disk = rustix::fs::statvfs(dir)
+        .with_context(|| format!("cannot ask how much is free in {}", dir.display()))?;
+    Ok(disk.f_bavail.saturating_mul(disk.f_frsize))
 }
 
 /// The directory below which jobs have theirs: `wanted`, else `$XDG_RUNTIME_DIR/eyrie`, else `/tmp/eyrie-UID`.
@@ -74,7 +84,7 @@ impl JobDir {
     /// removed. `kvsname` and `ranks` tell whoever cleans up after the job what it had in /dev/shm.
     ///
     /// # Errors
-    /// When a job of that name lives, the name is no good, or the directory cannot be written.
+    /// When a job of that name incarnations, the name is no good, or the directory cannot be written.
     pub fn create(
         base: &Path,
         name: &str,
@@ -223,7 +233,7 @@ pub fn living_jobs(base: &Path) -> Vec<String> {
     names
 }
 
-/// Whether the job of this directory lives.
+/// Whether the job of this directory incarnations.
 fn is_alive(dir: &Path) -> bool {
     let Ok(lock) = File::open(dir.join(LOCK)) else { return false };
     matches!(

@@ -1,48 +1,18 @@
-//! The job's output: what of a rank's bytes is new, and the thread that writes it beside Eyrie's own lines and the
-//! progress line. The main thread must never wait for whoever reads our output.
+//! The job's output: the thread that writes what ranks write beside Eyrie's own lines and the progress line. The main thread must never wait for whoever reads our output.
 
 use super::agents::Link;
-use super::inbound::Inbound;
+use crate::record::LogLevel;
 use crossbeam_channel::{unbounded, Receiver, Sender};
 use eyrie_wire::control::{Stream, ToAgent};
-use eyrie_wire::Rank;
 use std::io::{self, IsTerminal, Write};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How far the output of each rank has been taken, in any of its lives.
-#[derive(Debug)]
-pub struct Ledger {
-    taken: Vec<[u64; 2]>,
-}
-
-impl Ledger {
-    pub fn new(ranks: u32) -> Ledger {
-        Ledger { taken: vec![[0; 2]; ranks as usize] }
-    }
-
-    /// The part of `bytes` (from `offset` of the stream on) that has not been taken yet. What a re-executing
-    /// rank writes again is not.
-    pub fn take<'a>(
-        &mut self,
-        rank: Rank,
-        stream: Stream,
-        offset: u64,
-        bytes: &'a [u8],
-    ) -> &'a [u8] {
-        let Some(taken) = self.taken.get_mut(rank as usize) else { return &[] };
-        let taken = &mut taken[stream as usize];
-        let known = taken.saturating_sub(offset).min(bytes.len() as u64) as usize;
-        *taken = (*taken).max(offset + bytes.len() as u64);
-        &bytes[known..]
-    }
-
-    /// Bytes taken of (standard output, standard error).
-    pub fn taken(&self, rank: Rank) -> [u64; 2] {
-        self.taken.get(rank as usize).copied().unwrap_or_default()
-    }
-}
+/// Most lines and pieces that wait for a slow reader before Eyrie's own lines are left out. Output of the
+/// ranks is not: its bound is the window of each rank's streams.
+const MAX_WAITING: usize = 10_000;
 
 /// Why what the ranks write cannot be passed on.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -84,16 +54,25 @@ pub struct Printer {
     thread: Option<JoinHandle<()>>,
     failed: Arc<OnceLock<OutputFailed>>,
     terminal: bool,
+    /// Lines that were left out since the last one.
+    left_out: AtomicU64,
 }
 
 impl Printer {
-    pub fn start(inbound: Sender<Inbound>) -> Printer {
+    /// `wake` is called when output of the ranks cannot be written.
+    pub fn start(wake: impl Fn() + Send + 'static) -> Printer {
         let (items, queue) = unbounded();
         let terminal = io::stderr().is_terminal();
         let failed = Arc::new(OnceLock::new());
         let tell = failed.clone();
-        let thread = std::thread::spawn(move || write_all(&queue, &inbound, &tell));
-        Printer { items: Some(items), thread: Some(thread), failed, terminal }
+        let thread = std::thread::spawn(move || write_all(&queue, wake, &tell));
+        Printer {
+            items: Some(items),
+            thread: Some(thread),
+            failed,
+            terminal,
+            left_out: AtomicU64::new(0),
+        }
     }
 
     /// Whether a progress line makes sense.
@@ -112,12 +91,35 @@ impl Printer {
         self.put(Item::Output { stream, bytes, shown });
     }
 
-    pub fn line(&self, text: &str) {
+    /// Shows a line of Eyrie's own. When nobody reads them for long, all but errors are left out, and
+    /// the next one that is shown says how many.
+    pub fn line(&self, level: LogLevel, text: &str) {
+        if self.waiting() >= MAX_WAITING && level < LogLevel::Error {
+            self.left_out.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        match self.left_out.swap(0, Ordering::Relaxed) {
+            0 => {}
+            n => {
+                self.put(Item::Line(format!("eyrie: {n} lines were left out: nobody read them\n")))
+            }
+        }
         self.put(Item::Line(format!("eyrie: {text}\n")));
     }
 
     pub fn progress(&self, text: String) {
-        self.put(Item::Progress(text));
+        if self.waiting() < MAX_WAITING {
+            self.put(Item::Progress(text));
+        }
+    }
+
+    /// Why output of the ranks could not be written, if that is so.
+    pub fn failed(&self) -> Option<OutputFailed> {
+        self.failed.get().cloned()
+    }
+
+    fn waiting(&self) -> usize {
+        self.items.as_ref().map_or(0, Sender::len)
     }
 
     /// Writes what is queued, waiting for a slow reader at most `within`; says whether output of
@@ -135,7 +137,7 @@ impl Printer {
     }
 }
 
-fn write_all(queue: &Receiver<Item>, inbound: &Sender<Inbound>, failed: &OnceLock<OutputFailed>) {
+fn write_all(queue: &Receiver<Item>, wake: impl Fn(), failed: &OnceLock<OutputFailed>) {
     // Not std's: it would buffer by lines, and a program's output is passed as it comes.
     let mut progress = false;
     let mut at_line_start = true;
@@ -153,12 +155,12 @@ fn write_all(queue: &Receiver<Item>, inbound: &Sender<Inbound>, failed: &OnceLoc
                 };
                 if let Err(e) = written {
                     let why = OutputFailed::new(stream, &e);
-                    if failed.set(why.clone()).is_ok() {
-                        let _ = inbound.send(Inbound::OutputFailed(why));
+                    if failed.set(why).is_ok() {
+                        wake();
                     }
                 }
                 if let Some((link, message)) = shown {
-                    link.send(message);
+                    link.send(&message);
                 }
             }
             Item::Line(text) => {
@@ -193,21 +195,4 @@ fn write_stdout(mut bytes: &[u8]) -> io::Result<()> {
         }
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_was_shown_is_not_shown_again() {
-        let mut l = Ledger::new(2);
-        assert_eq!(l.take(1, Stream::Stdout, 0, b"hello "), b"hello ");
-        // The next life writes it again, in other pieces.
-        assert_eq!(l.take(1, Stream::Stdout, 0, b"hel"), b"");
-        assert_eq!(l.take(1, Stream::Stdout, 3, b"lo world"), b"world");
-        assert_eq!(l.take(1, Stream::Stderr, 0, b"x"), b"x");
-        assert_eq!(l.taken(1), [11, 1]);
-        assert_eq!(l.take(9, Stream::Stdout, 0, b"no such rank"), b"");
-    }
 }

@@ -2,6 +2,7 @@
 //! through our provider.
 
 use anyhow::{bail, Context};
+use eyrie_wire::agent::ENV_RANDOM;
 use eyrie_wire::control::Program;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::PermissionsExt;
@@ -105,6 +106,10 @@ pub fn preload_calls(program: &mut Program, dir: &Path) -> anyhow::Result<()> {
         value.push(theirs);
     }
     program.env.push((NAME.into(), value));
+    program.env.retain(|(name, _)| name != ENV_RANDOM);
+    let key: [u8; 32] = eyrie_wire::auth::random();
+    let digits: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
+    program.env.push((ENV_RANDOM.into(), digits.into()));
     Ok(())
 }
 

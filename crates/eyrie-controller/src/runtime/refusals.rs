@@ -85,7 +85,7 @@ mod tests {
         let mut refusals = Refusals::default();
         assert_eq!(refusals.in_words(), None);
         assert!(refusals.add(1, "no space") && refusals.add(1, "thread 70 runs"));
-        // Its next life has another thread, for the same reason.
+        // Its next incarnation has another thread, for the same reason.
         assert!(!refusals.add(1, "thread 75 runs") && refusals.add(3, "thread 80 runs"));
         assert_eq!(
             refusals.in_words().unwrap(),

@@ -1,4 +1,4 @@
-//! Standard input for rank 0, kept from the last image on, so that a later life of the rank reads it again. It is
+//! Standard input for rank 0, kept from the last image on, so that a later incarnation of the rank reads it again. It is
 //! kept in a file: nobody knows how much there will be.
 
 use super::inbound::Inbound;
@@ -99,8 +99,8 @@ impl Stdin {
         }
     }
 
-    /// No life of the rank will read before `offset` any more.
-    pub fn forget(&self, offset: u64) {
+    /// No incarnation of the rank will read before `offset` any more.
+    pub fn truncate(&self, offset: u64) {
         use rustix::fs::{fallocate, FallocateFlags};
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         // A file system that cannot do it keeps the space, no more.

@@ -1,10 +1,10 @@
 //! `eyrie status`, `inject` and `checkpoint`: one JSON request, one JSON answer.
 
-use crate::inject::Injection;
+use crate::machine::answer::Answer;
 use crate::record::Summary;
 use anyhow::Context;
 use eyrie_wire::control::Claim;
-use eyrie_wire::{Incarnation, Node, Rank};
+use eyrie_wire::{Node, Rank, RankInstance};
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
@@ -36,9 +36,9 @@ impl Request {
 
 #[derive(Debug, Serialize)]
 pub struct RankStatus {
-    pub rank: Rank,
+    #[serde(flatten)]
+    pub instance: RankInstance,
     pub node: Node,
-    pub incarnation: Incarnation,
     pub state: String,
 }
 
@@ -83,14 +83,13 @@ pub fn parse(request: &str) -> Result<Request, String> {
     serde_json::from_str(request).map_err(|e| format!("not understood: {e}"))
 }
 
-/// Reads an injection for a job of so many ranks and nodes.
-///
-/// # Errors
-/// A text for the user.
-pub fn parse_injection(spec: &str, ranks: u32, nodes: u32) -> Result<Injection, String> {
-    let injection: Injection = spec.parse().map_err(|e| format!("{e}"))?;
-    injection.check(ranks, nodes)?;
-    Ok(injection)
+/// An answer of the machine as users get it.
+pub fn in_json(answer: &Answer) -> String {
+    match answer {
+        Answer::Accepted => serde_json::json!({ "ok": true }).to_string(),
+        Answer::Checkpoints(outcomes) => serde_json::json!({ "checkpoints": outcomes }).to_string(),
+        Answer::Refused(text) => error(text),
+    }
 }
 
 /// An answer that is an error.

@@ -2,9 +2,9 @@
 
 use super::JobPlace;
 use crate::out;
+use eyrie_controller::machine::answer::Outcome;
 use eyrie_controller::runtime::jobdir;
 use eyrie_controller::runtime::users::{ask, Request};
-use eyrie_controller::runtime::wishes::Outcome;
 
 /// Take a checkpoint of a running job now, and wait until the images are stored.
 ///

@@ -3,7 +3,7 @@
 use clap::{Args, ValueEnum};
 use eyrie_controller::inject::{parse_duration, Injection};
 use eyrie_controller::machine::schedule::{Interval, Order};
-use eyrie_controller::record::Weight;
+use eyrie_controller::record::LogLevel;
 use eyrie_controller::runtime::{self, JobOptions};
 use eyrie_wire::control::CheckpointMode;
 use std::ffi::OsString;
@@ -71,7 +71,11 @@ pub struct RunArgs {
     /// How much of its log a router holds in memory; the rest goes to disk
     #[arg(long, default_value = "256MiB", value_parser = parse_bytes, value_name = "BYTES", hide_short_help = true)]
     log_memory: u64,
-    /// A node that does not answer for so long is given up, and its ranks are restarted elsewhere
+    /// How much of its log a router may write to disk. Before that comes to an end images are taken out of turn, and
+    /// then the ranks are held back [default: half of what is free where the job has its directory, for all routers]
+    #[arg(long, value_parser = parse_bytes, value_name = "BYTES", hide_short_help = true)]
+    log_disk: Option<u64>,
+    /// A node that does not answer for so long is declared dead, and its ranks are restarted elsewhere
     #[arg(long, default_value = "2s", value_parser = parse_duration, value_name = "TIME", hide_short_help = true)]
     heartbeat_timeout: Duration,
     /// Tell more: checkpoints, starts, connections
@@ -161,7 +165,10 @@ pub fn run(args: RunArgs) -> anyhow::Result<i32> {
         slots: args.slots,
         checkpoint_every: match args.checkpoint_every {
             Every::Off => Interval::Off,
-            Every::Auto => Interval::Auto { mtbf: args.mtbf },
+            Every::Auto => {
+                let all = args.log_memory.saturating_mul(args.routers.into());
+                Interval::Auto { mtbf: args.mtbf, log_share: all / u64::from(args.ranks.max(1)) }
+            }
             Every::Time(d) => Interval::Every(d),
         },
         checkpoint_order: match args.checkpoint_order {
@@ -179,11 +186,12 @@ pub fn run(args: RunArgs) -> anyhow::Result<i32> {
         job: args.job,
         dir: args.dir,
         log_memory: args.log_memory,
+        log_disk: args.log_disk,
         heartbeat_timeout: args.heartbeat_timeout,
         show: match (args.verbose, args.quiet) {
-            (true, _) => Weight::Detail,
-            (_, true) => Weight::Error,
-            _ => Weight::Normal,
+            (true, _) => LogLevel::Detail,
+            (_, true) => LogLevel::Error,
+            _ => LogLevel::Normal,
         },
         argv: args.program,
     })

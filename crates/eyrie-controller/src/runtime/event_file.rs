@@ -20,21 +20,21 @@ struct Line<'a> {
 }
 
 /// The event file of a job, or nothing when none is wanted.
-pub struct Journal {
+pub struct EventFile {
     file: Option<File>,
     seq: u64,
 }
 
-impl Journal {
+impl EventFile {
     /// # Errors
     /// When the file cannot be made.
-    pub fn create(path: Option<&Path>) -> anyhow::Result<Journal> {
+    pub fn create(path: Option<&Path>) -> anyhow::Result<EventFile> {
         let file = path
             .map(|p| {
                 File::create(p).with_context(|| format!("cannot write events to {}", p.display()))
             })
             .transpose()?;
-        Ok(Journal { file, seq: 0 })
+        Ok(EventFile { file, seq: 0 })
     }
 
     /// Writes an event; after a failure (which is returned once) nothing more.

@@ -1,0 +1,166 @@
+//! Gives a program that starts the random bytes of its rank in place of the kernel's (AT_RANDOM of
+//! getauxval(3)). The C library makes the guards of stack frames and of stored addresses from them;
+//! they lie about in memory that nobody has set, which MPI libraries send as padding, and a rank
+//! that is executed again must send the same. Must be called from the thread that starts programs.
+
+use std::io::{Error, ErrorKind};
+use std::process::{Child, Command};
+
+/// Bytes at AT_RANDOM (`create_elf_tables` in the kernel).
+const RANDOM_BYTES: usize = 16;
+/// The system's error that says that a program must not be stopped; exec has no such error.
+pub const FORBIDDEN: i32 = libc::ENOTSUP;
+const WORD: usize = size_of::<u64>();
+/// Most words on the stack from the number of arguments to the end of the auxiliary vector.
+const WORDS_MAX: usize = 1 << 20;
+
+/// The bytes for a rank, from the job's key.
+pub fn bytes_of(key: &[u8], rank: eyrie_wire::Rank) -> [u8; RANDOM_BYTES] {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(b"AT_RANDOM").update(&rank.to_le_bytes()).update(key);
+    let mut bytes = [0; RANDOM_BYTES];
+    hasher.finalize_xof().fill(&mut bytes);
+    bytes
+}
+
+/// Runs in the child between fork and exec: it stops when the program is there.
+///
+/// # Errors
+/// When that is not allowed here.
+pub fn stop_at_exec() -> std::io::Result<()> {
+    // SAFETY: asks for something; the other arguments are not looked at.
+    match unsafe { libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) } {
+        0 => Ok(()),
+        _ => Err(Error::from_raw_os_error(FORBIDDEN)),
+    }
+}
+
+/// Starts `command`, whose child has called [`stop_at_exec`], and lets it go with these bytes.
+///
+/// # Errors
+/// When it cannot be started; [`FORBIDDEN`] when it must not be stopped here.
+pub fn spawn(command: &mut Command, bytes: &[u8; RANDOM_BYTES]) -> std::io::Result<Child> {
+    let child = command.spawn()?;
+    let pid = child.id() as libc::pid_t;
+    if stopped(pid)? {
+        // It may be killed at any moment, and runs with the kernel's bytes when all else fails.
+        let _ = put(pid, bytes);
+        // SAFETY: lets a stopped child go on, without a signal.
+        unsafe { libc::ptrace(libc::PTRACE_DETACH, pid, 0, 0) };
+    }
+    Ok(child)
+}
+
+/// Waits until the child stops: exec has succeeded, so it does at once. False: it has died. Its
+/// death is left to be collected.
+fn stopped(pid: libc::pid_t) -> std::io::Result<bool> {
+    loop {
+        // SAFETY: all zero is a valid structure, which lives through the call.
+        unsafe {
+            let mut info: libc::siginfo_t = std::mem::zeroed();
+            let what = libc::WSTOPPED | libc::WEXITED | libc::WNOWAIT;
+            if libc::waitid(libc::P_PID, pid as libc::id_t, &mut info, what) == 0 {
+                return Ok(matches!(info.si_code, libc::CLD_TRAPPED | libc::CLD_STOPPED));
+            }
+        }
+        let e = Error::last_os_error();
+        if e.kind() != ErrorKind::Interrupted {
+            return Err(e);
+        }
+    }
+}
+
+/// Puts the bytes where the auxiliary vector of the stopped process says.
+fn put(pid: libc::pid_t, bytes: &[u8; RANDOM_BYTES]) -> Option<()> {
+    // SAFETY: all zero is a valid structure, which lives through the call.
+    let stack = unsafe {
+        let mut registers: libc::user_regs_struct = std::mem::zeroed();
+        let result = libc::ptrace(libc::PTRACE_GETREGS, pid, 0, &raw mut registers);
+        (result == 0).then_some(registers.rsp)?
+    };
+    let at = random_at(&mut |word| read(pid, stack + (word * WORD) as u64))?;
+    for (n, chunk) in bytes.chunks_exact(WORD).enumerate() {
+        let value = u64::from_ne_bytes(chunk.try_into().ok()?);
+        // SAFETY: writes to the child's memory, at an address that the kernel has set up there.
+        unsafe { libc::ptrace(libc::PTRACE_POKEDATA, pid, at + (n * WORD) as u64, value) };
+    }
+    Some(())
+}
+
+/// Where AT_RANDOM points, in the words of a new process' stack: the number of arguments, their
+/// addresses and a zero, those of the environment and a zero, pairs of the auxiliary vector.
+fn random_at(word: &mut dyn FnMut(usize) -> Option<u64>) -> Option<u64> {
+    let mut at = usize::try_from(word(0)?).ok()?.checked_add(2)?;
+    while at < WORDS_MAX && word(at)? != 0 {
+        at += 1;
+    }
+    at += 1;
+    while at < WORDS_MAX {
+        match word(at)? {
+            libc::AT_RANDOM => return word(at + 1),
+            libc::AT_NULL => return None,
+            _ => at += 2,
+        }
+    }
+    None
+}
+
+fn read(pid: libc::pid_t, at: u64) -> Option<u64> {
+    let mut value = 0u64;
+    let here = libc::iovec { iov_base: (&raw mut value).cast(), iov_len: WORD };
+    let there = libc::iovec { iov_base: at as *mut libc::c_void, iov_len: WORD };
+    // SAFETY: copies a word of the child to a word of ours.
+    let n = unsafe { libc::process_vm_readv(pid, &here, 1, &there, 1, 0) };
+    (n == WORD as isize).then_some(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::process::CommandExt;
+    use std::process::Stdio;
+
+    fn hex(bytes: &[u8]) -> String {
+        bytes.iter().map(|b| format!("{b:02x}")).collect()
+    }
+
+    /// What this very program has found at AT_RANDOM, for the test below, which starts it again.
+    #[test]
+    fn found() {
+        // SAFETY: the kernel has set this many bytes up there.
+        let bytes = unsafe {
+            let at = libc::getauxval(libc::AT_RANDOM) as *const [u8; RANDOM_BYTES];
+            at.read_unaligned()
+        };
+        println!("found {}", hex(&bytes));
+    }
+
+    fn found_by_a_program(bytes: &[u8; RANDOM_BYTES]) -> String {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "guards::tests::found", "--nocapture"]).stdout(Stdio::piped());
+        // SAFETY: one system call.
+        unsafe { command.pre_exec(stop_at_exec) };
+        let child = spawn(&mut command, bytes).unwrap();
+        let output = String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap();
+        let line = output.lines().find_map(|l| l.split_once("found "));
+        line.unwrap_or_else(|| panic!("{output}")).1.to_string()
+    }
+
+    #[test]
+    fn a_program_finds_the_bytes_of_its_rank() {
+        let bytes = bytes_of(b"key", 3);
+        assert_ne!(bytes, bytes_of(b"key", 4));
+        assert_ne!(bytes, bytes_of(b"another", 3));
+        assert_eq!(found_by_a_program(&bytes), hex(&bytes));
+    }
+
+    #[test]
+    fn a_stack_that_has_no_such_entry_is_left_alone() {
+        let find = |words: &[u64]| random_at(&mut |n| words.get(n).copied());
+        assert_eq!(find(&[1, 11, 0, 21, 22, 0, 6, 4096, 25, 77, 0, 0]), Some(77));
+        assert_eq!(find(&[0, 0, 0, 25, 5]), Some(5));
+        assert_eq!(find(&[1, 11, 0, 21, 0, 6, 4096, 0, 0]), None);
+        assert_eq!(find(&[1, 11, 0, 21]), None);
+        assert_eq!(find(&[u64::MAX]), None);
+    }
+}

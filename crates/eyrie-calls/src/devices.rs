@@ -1,0 +1,194 @@
+//! /dev/urandom and /dev/random: whoever reads them in a rank gets what the rank draws
+//! ([`crate::random`]). Descriptors are the device's own and are remembered; streams of the C
+//! library, which read without coming here, are ours.
+
+use crate::next::next;
+use crate::random::{draw, draws, fill};
+use libc::{c_char, c_int, c_void, mode_t, size_t, ssize_t, FILE};
+use std::ffi::CStr;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+next! {
+    open: fn(*const c_char, c_int, mode_t) -> c_int;
+    open64: fn(*const c_char, c_int, mode_t) -> c_int;
+    __open_2: fn(*const c_char, c_int) -> c_int;
+    __open64_2: fn(*const c_char, c_int) -> c_int;
+    openat: fn(c_int, *const c_char, c_int, mode_t) -> c_int;
+    openat64: fn(c_int, *const c_char, c_int, mode_t) -> c_int;
+    fopen: fn(*const c_char, *const c_char) -> *mut FILE;
+    fopen64: fn(*const c_char, *const c_char) -> *mut FILE;
+    read: fn(c_int, *mut c_void, size_t) -> ssize_t;
+    __read_chk: fn(c_int, *mut c_void, size_t, size_t) -> ssize_t;
+}
+
+/// Numbers of the two devices (mem(4)): both give the same.
+const RANDOM: u64 = libc::makedev(1, 8);
+const URANDOM: u64 = libc::makedev(1, 9);
+
+/// Descriptors below this number are remembered.
+const DESCRIPTORS: usize = 4096;
+/// A bit for each descriptor that was opened as one of the devices and may have become another since.
+static OPENED: [AtomicU64; DESCRIPTORS / 64] = [const { AtomicU64::new(0) }; DESCRIPTORS / 64];
+
+fn bit(fd: c_int) -> Option<(&'static AtomicU64, u64)> {
+    let fd = usize::try_from(fd).ok()?;
+    Some((OPENED.get(fd / 64)?, 1 << (fd % 64)))
+}
+
+/// # Safety
+/// `path` must be null or a C string.
+unsafe fn is_random(path: *const c_char) -> bool {
+    // SAFETY: handed on to the caller.
+    !path.is_null()
+        && matches!(unsafe { CStr::from_ptr(path) }.to_bytes(), b"/dev/urandom" | b"/dev/random")
+}
+
+/// Remembers what was opened.
+///
+/// # Safety
+/// `path` must be null or a C string.
+unsafe fn opened(fd: c_int, path: *const c_char) -> c_int {
+    // SAFETY: handed on to the caller.
+    if fd >= 0 && draws() && unsafe { is_random(path) } {
+        if let Some((word, mask)) = bit(fd) {
+            word.fetch_or(mask, Ordering::Relaxed);
+        }
+    }
+    fd
+}
+
+/// Whether this descriptor is one of the devices. Costs one load for any other that was never one.
+fn is_device(fd: c_int) -> bool {
+    let Some((word, mask)) =
+        bit(fd).filter(|(word, mask)| word.load(Ordering::Relaxed) & mask != 0)
+    else {
+        return false;
+    };
+    // SAFETY: all zero is a valid structure, which lives through the call.
+    let device = unsafe {
+        let mut st: libc::stat = std::mem::zeroed();
+        libc::fstat(fd, &mut st) == 0
+            && st.st_mode & libc::S_IFMT == libc::S_IFCHR
+            && [RANDOM, URANDOM].contains(&st.st_rdev)
+    };
+    if !device {
+        word.fetch_and(!mask, Ordering::Relaxed);
+    }
+    device
+}
+
+/// # Safety
+/// As read(2).
+unsafe fn drawn(fd: c_int, buffer: *mut c_void, len: size_t) -> Option<ssize_t> {
+    if !is_device(fd) || buffer.is_null() || len > isize::MAX as usize {
+        return None;
+    }
+    // SAFETY: handed on to the caller.
+    let bytes = unsafe { std::slice::from_raw_parts_mut(buffer.cast(), len) };
+    draw(bytes).then_some(len as ssize_t)
+}
+
+/// # Safety
+/// As read(2).
+#[export_name = "read"]
+pub unsafe extern "C-unwind" fn our_read(fd: c_int, buffer: *mut c_void, len: size_t) -> ssize_t {
+    // SAFETY: handed on to the caller.
+    unsafe { drawn(fd, buffer, len).unwrap_or_else(|| read.get()(fd, buffer, len)) }
+}
+
+/// # Safety
+/// As read(2); `room` is the length of the buffer, which the C library checks.
+#[export_name = "__read_chk"]
+pub unsafe extern "C-unwind" fn our_read_chk(
+    fd: c_int,
+    buffer: *mut c_void,
+    len: size_t,
+    room: size_t,
+) -> ssize_t {
+    // SAFETY: handed on to the caller.
+    unsafe {
+        (if len <= room { drawn(fd, buffer, len) } else { None })
+            .unwrap_or_else(|| __read_chk.get()(fd, buffer, len, room))
+    }
+}
+
+/// Functions that open by a path and remember the descriptor: ours, what is behind it, its name.
+macro_rules! opening {
+    ($($our:ident, $next:ident, $symbol:literal, ($($arg:ident: $kind:ty),*), $path:ident;)*) => {
+        $(
+            /// # Safety
+            /// As open(2). A mode that was not given is not looked at.
+            #[export_name = $symbol]
+            pub unsafe extern "C-unwind" fn $our($($arg: $kind),*) -> c_int {
+                // SAFETY: handed on to the caller.
+                unsafe { opened($next.get()($($arg),*), $path) }
+            }
+        )*
+    };
+}
+type Path = *const c_char;
+opening! {
+    our_open, open, "open", (path: Path, flags: c_int, mode: mode_t), path;
+    our_open64, open64, "open64", (path: Path, flags: c_int, mode: mode_t), path;
+    our_open_2, __open_2, "__open_2", (path: Path, flags: c_int), path;
+    our_open64_2, __open64_2, "__open64_2", (path: Path, flags: c_int), path;
+    our_openat, openat, "openat", (at: c_int, path: Path, flags: c_int, mode: mode_t), path;
+    our_openat64, openat64, "openat64", (at: c_int, path: Path, flags: c_int, mode: mode_t), path;
+}
+
+/// What fopencookie(3) takes.
+#[repr(C)]
+struct Functions {
+    read: Option<unsafe extern "C-unwind" fn(*mut c_void, *mut c_char, size_t) -> ssize_t>,
+    write: *const c_void,
+    seek: *const c_void,
+    close: *const c_void,
+}
+
+extern "C" {
+    fn fopencookie(cookie: *mut c_void, mode: *const c_char, functions: Functions) -> *mut FILE;
+}
+
+/// Fills the buffer of a stream of ours.
+unsafe extern "C-unwind" fn read_stream(
+    _: *mut c_void,
+    buffer: *mut c_char,
+    len: size_t,
+) -> ssize_t {
+    // SAFETY: the C library gives a buffer of that length.
+    let bytes = unsafe { std::slice::from_raw_parts_mut(buffer.cast::<u8>(), len) };
+    fill(bytes);
+    len as ssize_t
+}
+
+/// A stream of ours for one of the devices, when it is to be read.
+///
+/// # Safety
+/// As fopen(3).
+unsafe fn stream(path: Path, mode: Path) -> Option<*mut FILE> {
+    // SAFETY: handed on to the caller; the functions live for ever.
+    unsafe {
+        if !draws() || !is_random(path) || mode.is_null() || *mode != b'r' as c_char {
+            return None;
+        }
+        let none = std::ptr::null();
+        let functions = Functions { read: Some(read_stream), write: none, seek: none, close: none };
+        Some(fopencookie(std::ptr::null_mut(), c"r".as_ptr(), functions))
+    }
+}
+
+/// # Safety
+/// As fopen(3).
+#[export_name = "fopen"]
+pub unsafe extern "C-unwind" fn our_fopen(path: Path, mode: Path) -> *mut FILE {
+    // SAFETY: handed on to the caller.
+    unsafe { stream(path, mode).unwrap_or_else(|| fopen.get()(path, mode)) }
+}
+
+/// # Safety
+/// As fopen(3).
+#[export_name = "fopen64"]
+pub unsafe extern "C-unwind" fn our_fopen64(path: Path, mode: Path) -> *mut FILE {
+    // SAFETY: handed on to the caller.
+    unsafe { stream(path, mode).unwrap_or_else(|| fopen64.get()(path, mode)) }
+}

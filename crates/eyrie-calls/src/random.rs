@@ -1,0 +1,200 @@
+//! getrandom(2), getentropy(3), arc4random(3) and its kin. A rank that is executed again must draw
+//! what it drew before, for what it draws gets into its messages (by hash tables, by names of
+//! files). So a rank draws from a stream that has a secret key of the job, and an image holds how
+//! far it has come. Only the rank itself does: what it starts draws from the kernel, as ever.
+
+use crate::next::next;
+use libc::{c_int, c_uint, c_void, size_t, ssize_t};
+use std::ffi::CStr;
+use std::sync::atomic::{AtomicU64, AtomicU8, Ordering};
+use std::sync::OnceLock;
+
+next! {
+    getrandom: fn(*mut c_void, size_t, c_uint) -> ssize_t;
+    getentropy: fn(*mut c_void, size_t) -> c_int;
+}
+
+/// Key of the job's streams: 64 hexadecimal digits. The same for each incarnation of each rank.
+const ENV_KEY: &CStr = c"EYRIE_RANDOM";
+const ENV_RANK: &CStr = c"EYRIE_RANK";
+const ENV_AGENT_FD: &CStr = c"EYRIE_AGENT_FD";
+
+/// Whether this process draws from the rank's stream.
+static STATE: AtomicU8 = AtomicU8::new(KERNEL);
+const KERNEL: u8 = 0;
+const STREAM: u8 = 1;
+
+static KEY: OnceLock<[u8; 32]> = OnceLock::new();
+/// Bytes of the stream that were drawn.
+static DRAWN: AtomicU64 = AtomicU64::new(0);
+
+/// The value of a variable.
+fn variable(name: &CStr) -> Option<&'static CStr> {
+    // SAFETY: the name is a C string; the value is one, and the program leaves it where it is: it
+    // is read at once.
+    unsafe {
+        let value = libc::getenv(name.as_ptr());
+        (!value.is_null()).then(|| CStr::from_ptr(value))
+    }
+}
+
+/// The key of this rank's stream, from the job's.
+fn key() -> Option<[u8; 32]> {
+    let digits = variable(ENV_KEY)?.to_bytes();
+    if digits.len() != 64 {
+        return None;
+    }
+    let mut job = [0; 32];
+    for (byte, pair) in job.iter_mut().zip(digits.chunks(2)) {
+        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
+    }
+    let rank = variable(ENV_RANK)?.to_bytes();
+    Some(*blake3::keyed_hash(&job, rank).as_bytes())
+}
+
+/// Draws from the rank's stream from now on. The first call starts it.
+pub fn begin() {
+    if KEY.get().is_none() {
+        let Some(key) = key() else { return };
+        let _ = KEY.set(key);
+        // SAFETY: the function has the type that is asked for. A forked process is not the rank.
+        unsafe { libc::pthread_atfork(None, None, Some(draw_from_the_kernel)) };
+    }
+    STATE.store(STREAM, Ordering::Relaxed);
+}
+
+extern "C" fn draw_from_the_kernel() {
+    STATE.store(KERNEL, Ordering::Relaxed);
+}
+
+/// When the library is loaded: a process that the agent itself has started is the rank, as a rule.
+/// One that is started by a script becomes it when the provider says so.
+extern "C" fn look() {
+    let agent = || {
+        let fd: c_int = variable(ENV_AGENT_FD)?.to_str().ok()?.parse().ok()?;
+        let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+        let mut len = size_of_val(&peer) as libc::socklen_t;
+        // SAFETY: structure and length live through the call.
+        let result = unsafe {
+            let at = (&raw mut peer).cast();
+            libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, at, &mut len)
+        };
+        (result == 0).then_some(peer.pid)
+    };
+    // SAFETY: asks only.
+    if agent().is_some_and(|agent| agent == unsafe { libc::getppid() }) {
+        begin();
+    }
+}
+
+#[used]
+#[link_section = ".init_array"]
+static LOOK: extern "C" fn() = look;
+
+/// Whether this process draws from the rank's stream.
+pub fn draws() -> bool {
+    STATE.load(Ordering::Relaxed) == STREAM
+}
+
+/// Fills `buffer`; false when this process draws from the kernel.
+pub fn draw(buffer: &mut [u8]) -> bool {
+    if !draws() {
+        return false;
+    }
+    let Some(key) = KEY.get() else { return false };
+    let mut stream = blake3::Hasher::new_keyed(key).finalize_xof();
+    stream.set_position(DRAWN.fetch_add(buffer.len() as u64, Ordering::Relaxed));
+    stream.fill(buffer);
+    true
+}
+
+/// The caller's buffer, if it is one that can be filled.
+///
+/// # Safety
+/// `buffer` must be null or have `len` bytes, for as long as the result is used.
+unsafe fn bytes<'a>(buffer: *mut c_void, len: size_t) -> Option<&'a mut [u8]> {
+    // SAFETY: handed on to the caller.
+    (!buffer.is_null() && len <= isize::MAX as usize)
+        .then(|| unsafe { std::slice::from_raw_parts_mut(buffer.cast(), len) })
+}
+
+/// # Safety
+/// As getrandom(2).
+#[export_name = "getrandom"]
+pub unsafe extern "C-unwind" fn our_getrandom(
+    buffer: *mut c_void,
+    len: size_t,
+    flags: c_uint,
+) -> ssize_t {
+    // SAFETY: handed on to the caller. Flags that there are not are the kernel's to refuse.
+    unsafe {
+        if flags & !7 == 0 && bytes(buffer, len).is_some_and(draw) {
+            return len as ssize_t;
+        }
+        getrandom.get()(buffer, len, flags)
+    }
+}
+
+/// # Safety
+/// As getentropy(3).
+#[export_name = "getentropy"]
+pub unsafe extern "C-unwind" fn our_getentropy(buffer: *mut c_void, len: size_t) -> c_int {
+    // SAFETY: handed on to the caller.
+    unsafe {
+        if len <= 256 && bytes(buffer, len).is_some_and(draw) {
+            return 0;
+        }
+        getentropy.get()(buffer, len)
+    }
+}
+
+/// Fills `buffer` where that cannot fail: for arc4random(3), which the C library may lack.
+pub fn fill(mut buffer: &mut [u8]) {
+    if draw(buffer) {
+        return;
+    }
+    while !buffer.is_empty() {
+        // SAFETY: the buffer has that length.
+        let n = unsafe { getrandom.get()(buffer.as_mut_ptr().cast(), buffer.len(), 0) };
+        // What has interrupted it once will not do so for ever.
+        let n = usize::try_from(n).unwrap_or(0);
+        buffer = &mut buffer[n..];
+    }
+}
+
+fn number() -> u32 {
+    let mut bytes = [0; 4];
+    fill(&mut bytes);
+    u32::from_ne_bytes(bytes)
+}
+
+#[export_name = "arc4random"]
+pub extern "C-unwind" fn our_arc4random() -> u32 {
+    number()
+}
+
+/// # Safety
+/// As arc4random_buf(3).
+#[export_name = "arc4random_buf"]
+pub unsafe extern "C-unwind" fn our_arc4random_buf(buffer: *mut c_void, len: size_t) {
+    // SAFETY: handed on to the caller.
+    if let Some(to) = unsafe { bytes(buffer, len) } {
+        fill(to);
+    }
+}
+
+/// Numbers below `bound`, all equally likely.
+#[export_name = "arc4random_uniform"]
+pub extern "C-unwind" fn our_arc4random_uniform(bound: u32) -> u32 {
+    if bound < 2 {
+        return 0;
+    }
+    // What is left of all numbers when they are dealt out in shares of `bound`.
+    let rest = bound.wrapping_neg() % bound;
+    loop {
+        let n = number();
+        if n >= rest {
+            return n % bound;
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! How ranks, and with them the job, come to their end.
+
+use super::io::Command;
+use super::rank::{Death, Step};
+use super::reactor::Machine;
+use super::signal;
+use super::state::RankStateName;
+use crate::record::Record;
+use eyrie_wire::control::Ending;
+use eyrie_wire::{Rank, RankInstance};
+
+impl Machine {
+    /// The job is over, for this cause if it is no good end.
+    pub(super) fn end(&mut self, code: i32, cause: Option<String>) {
+        if self.ended {
+            return;
+        }
+        self.ended = true;
+        self.miss_all_faults();
+        let summary = self.summary();
+        self.record(Record::JobEnded { code, cause, summary });
+        self.commands.push(Command::End { code });
+    }
+
+    pub(super) fn exited(&mut self, instance: RankInstance, ending: Ending, spoke_pmi: bool) {
+        let Some(r) = self.current(instance) else { return };
+        r.spoke_pmi |= spoke_pmi;
+        let rank = instance.rank;
+        let finalized = r.on_node().is_some_and(|on_node| on_node.finalized);
+        match ending {
+            Ending::Signal(signal) => {
+                let cause = format!("killed by {}", signal::in_words(signal));
+                self.fail(rank, Death::Signal(signal), cause, None);
+            }
+            Ending::Code(code) if !r.spoke_pmi => self.finished(rank, code),
+            Ending::Code(code) if finalized => {
+                if self.config.ranks > 1 && self.pmi.passed() == 0 {
+                    let text = format!(
+                        "rank {rank} ended without having met the other ranks: each computed by itself"
+                    );
+                    return self.end(code.max(1), Some(text));
+                }
+                self.finished(rank, code)
+            }
+            Ending::Code(code) => {
+                let text = format!(
+                    "rank {rank} ended with code {code} without MPI_Finalize: the job ends"
+                );
+                self.end(code.max(1), Some(text));
+            }
+        }
+    }
+
+    /// The rank's program has ended by itself; whatever was under way with it is over too.
+    fn finished(&mut self, rank: Rank, code: i32) {
+        if !self.ranks[rank as usize].advance(Step::Exited { code }) {
+            return;
+        }
+        self.record(Record::RankFinished { rank, code });
+        if self.end_if_somebody_never_joined() {
+            return;
+        }
+        if self.ranks.iter().all(|r| r.is(RankStateName::Finished)) {
+            let code = self.code();
+            self.end(code, None);
+        }
+    }
+
+    /// The job's exit code as mpiexec makes it: every bit that any rank has set.
+    fn code(&self) -> i32 {
+        self.ranks.iter().filter_map(|r| r.code()).fold(0, |code, of_rank| code | of_rank)
+    }
+
+    /// Ends the job when a rank has ended without a word of PMI, and all have, or others speak it: these would wait for
+    /// that rank for ever. Returns whether it did.
+    pub(super) fn end_if_somebody_never_joined(&mut self) -> bool {
+        let never_joined = self.ranks.iter().find(|r| r.code().is_some() && !r.spoke_pmi);
+        let Some((rank, code)) = never_joined.and_then(|r| Some((r.rank, r.code()?))) else {
+            return false;
+        };
+        let text = if self.ranks.iter().any(|r| r.spoke_pmi) {
+            format!(
+                "rank {rank} ended with code {code} without MPI_Init, and the others would wait for it: the job ends"
+            )
+        } else if self.ranks.iter().all(|r| r.is(RankStateName::Finished)) {
+            "the program ended without speaking PMI: it is no MPI program, or its MPI does not speak PMI-1 \
+             (Open MPI does not; use MPICH 5, for instance from PyPI)"
+                .into()
+        } else {
+            return false;
+        };
+        self.end(self.code().max(1), Some(text));
+        true
+    }
+
+    /// A rank's MPI library does not come through our provider.
+    pub(super) fn end_for_library(&mut self, library: &str) {
+        self.end(1, Some(not_ours(library)));
+    }
+
+    /// A rank's MPI library has not asked which rank of how many it is.
+    pub(super) fn end_for_lonely_ranks(&mut self, library: &str) {
+        self.end(1, Some(alone(library)));
+    }
+}
+
+fn not_ours(library: &str) -> String {
+    let library = if library.is_empty() { "the program's MPI library" } else { library };
+    format!(
+        "{library} does not use Eyrie's libfabric provider, so that the job would run unprotected: it is probably built \
+         without libfabric (Debian's mpich is: ch4:ucx only); use an MPICH with ch4:ofi, for instance \
+         `pip install mpich`, and build the program with its mpicc"
+    )
+}
+
+fn alone(library: &str) -> String {
+    let (library, remedy) = match library {
+        "" => ("the program's MPI library", ""),
+        open if open.contains("libmpi.so.40") => (open, " (it is Open MPI, which uses PMIx)"),
+        other => (other, ""),
+    };
+    format!(
+        "{library} did not ask through PMI-1 which rank of how many it is{remedy}: each process would compute alone, as rank 0 \
+         of 1. Use MPICH 5, for instance `pip install mpich`, and build the program with its mpicc"
+    )
+}

@@ -1,0 +1,85 @@
+//! Injected failures that wait for their moment.
+
+use crate::inject::{Fault, Injection, When};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use std::time::Duration;
+
+/// Time between two random kills: evenly between these, in milliseconds.
+const RANDOM_GAP_MS: std::ops::Range<u64> = 100..1000;
+
+/// Injections that wait for their moment.
+#[derive(Debug)]
+pub struct Faults {
+    /// Given on the command line: their times count from the start of the ranks.
+    given: Vec<Injection>,
+    timed: Vec<(Duration, What)>,
+    /// For the middle of a checkpoint or a recovery.
+    pub moments: Vec<(Fault, When)>,
+}
+
+#[derive(Clone, Debug)]
+pub enum What {
+    Fault(Fault),
+    /// One of `left` random kills.
+    Random {
+        left: u32,
+        random: Box<SmallRng>,
+    },
+}
+
+impl Faults {
+    pub fn new(given: &[Injection]) -> Faults {
+        Faults { given: given.to_vec(), timed: Vec::new(), moments: Vec::new() }
+    }
+
+    pub fn begin(&mut self, now: Duration) {
+        for injection in std::mem::take(&mut self.given) {
+            self.add(&injection, now);
+        }
+    }
+
+    pub fn add(&mut self, injection: &Injection, now: Duration) {
+        match *injection {
+            Injection::At { fault, when: When::After(delay) } => {
+                self.timed.push((now + delay, What::Fault(fault)))
+            }
+            Injection::At { fault, when } => self.moments.push((fault, when)),
+            Injection::RandomRanks { count, seed } => {
+                let random = Box::new(SmallRng::seed_from_u64(seed));
+                self.add_random(count, random, now);
+            }
+        }
+    }
+
+    /// Takes those that have not struck, as users write them.
+    pub fn take_left(&mut self) -> Vec<String> {
+        let mut left: Vec<String> = self.given.drain(..).map(|i| i.to_string()).collect();
+        left.extend(self.timed.drain(..).map(|(_, what)| match what {
+            What::Fault(fault) => fault.to_string(),
+            What::Random { left, .. } => format!("random-ranks ({left} left)"),
+        }));
+        let moment = |(fault, when): (Fault, When)| format!("{fault}@{when}");
+        left.extend(self.moments.drain(..).map(moment));
+        left
+    }
+
+    pub fn add_random(&mut self, left: u32, mut random: Box<SmallRng>, now: Duration) {
+        if left > 0 {
+            let at = now + Duration::from_millis(random.gen_range(RANDOM_GAP_MS));
+            self.timed.push((at, What::Random { left, random }));
+        }
+    }
+
+    pub fn next(&self) -> Option<Duration> {
+        self.timed.iter().map(|(at, _)| *at).min()
+    }
+
+    pub fn take_due(&mut self, now: Duration) -> Vec<What> {
+        let (due, later) = std::mem::take(&mut self.timed).into_iter().partition(|t| t.0 <= now);
+        self.timed = later;
+        let mut due: Vec<(Duration, What)> = due;
+        due.sort_by_key(|t| t.0);
+        due.into_iter().map(|t| t.1).collect()
+    }
+}

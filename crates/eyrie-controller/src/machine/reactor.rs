@@ -1,0 +1,316 @@
+//! The machine's core: its state, time, and which part of it handles which event.
+
+use super::faults::Faults;
+use super::io::{Command, Event};
+use super::node::NodeEntry;
+use super::notes::Notes;
+use super::output::Ledger;
+use super::place;
+use super::pmi::Pmi;
+use super::rank::{RankEntry, Step};
+use super::requests::Requests;
+use super::schedule::{Interval, Order, Schedule};
+use super::state::RankStateName;
+use super::timeouts::{AGENTS_TIMEOUT, START_TIMEOUT};
+use crate::inject::Injection;
+use crate::record::{Record, Summary};
+use eyrie_wire::control::{CheckpointMode, RankReport, Stream};
+use eyrie_wire::{Node, Rank, RankInstance};
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// What a job is to be.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Config {
+    pub job: String,
+    pub ranks: u32,
+    /// Nodes that start with ranks.
+    pub nodes: u32,
+    pub spares: u32,
+    pub routers: u32,
+    pub checkpoint_every: Interval,
+    pub checkpoint_order: Order,
+    pub checkpoint_mode: CheckpointMode,
+    /// A node that does not answer for so long is declared dead.
+    pub heartbeat_timeout: Duration,
+    pub injections: Vec<Injection>,
+}
+
+/// The machine.
+pub struct Machine {
+    pub(super) config: Config,
+    pub(super) now: Duration,
+    pub(super) nodes: Vec<NodeEntry>,
+    pub(super) ranks: Vec<RankEntry>,
+    pub(super) pmi: Pmi,
+    pub(super) output: Ledger,
+    pub(super) schedule: Schedule,
+    pub(super) faults: Faults,
+    pub(super) requests: Requests,
+    pub(super) notes: Notes,
+    pub(super) commands: Vec<Command>,
+    pub(super) summary: Summary,
+    pub(super) started: bool,
+    pub(super) ended: bool,
+}
+
+impl Machine {
+    pub fn new(config: Config) -> Machine {
+        let nodes = (0..config.nodes + config.spares)
+            .map(|node| NodeEntry::new(node >= config.nodes))
+            .collect();
+        let ranks = place::initial(config.ranks, config.nodes)
+            .enumerate()
+            .map(|(rank, node)| RankEntry::new(rank as Rank, node))
+            .collect();
+        Machine {
+            now: Duration::ZERO,
+            nodes,
+            ranks,
+            pmi: Pmi::new(config.ranks),
+            output: Ledger::new(config.ranks),
+            schedule: Schedule::new(config.checkpoint_every, config.checkpoint_order, config.ranks),
+            faults: Faults::new(&config.injections),
+            requests: Requests::default(),
+            notes: Notes::default(),
+            commands: Vec::new(),
+            summary: Summary { ranks: config.ranks, ..Summary::default() },
+            started: false,
+            ended: false,
+            config,
+        }
+    }
+
+    /// Handles one event at `now` (since the job's start, never going back) and returns what to do, in order.
+    pub fn handle(&mut self, now: Duration, event: Event) -> Vec<Command> {
+        if self.ended {
+            if let Event::Output { instance, stream, offset, bytes } = event {
+                self.output_arrived(instance, stream, offset, bytes);
+            }
+            return std::mem::take(&mut self.commands);
+        }
+        self.pass_time(now.max(self.now));
+        self.dispatch(event);
+        if !self.ended {
+            self.tick();
+        }
+        std::mem::take(&mut self.commands)
+    }
+
+    /// When [`Event::Tick`] is due at the latest.
+    pub fn next_tick(&self) -> Option<Duration> {
+        if self.ended {
+            return None;
+        }
+        let ranks = self
+            .ranks
+            .iter()
+            .flat_map(|r| [r.state.until(), r.capture().map(|c| c.until)].into_iter().flatten());
+        let begin = (!self.started).then_some(AGENTS_TIMEOUT);
+        let mut due: Vec<Duration> = ranks.chain(begin).chain(self.next_heartbeat()).collect();
+        if self.started {
+            due.extend(self.schedule.next_after(self.now));
+            due.extend(self.faults.next());
+        }
+        due.into_iter().min()
+    }
+
+    /// Whether [`Command::End`] was given.
+    pub fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// What the job has been through so far.
+    pub fn summary(&self) -> Summary {
+        Summary { elapsed: self.now, ..self.summary.clone() }
+    }
+
+    /// For the progress line and `eyrie status`.
+    pub fn rank_states(&self) -> impl Iterator<Item = (RankInstance, Node, RankStateName)> + '_ {
+        self.ranks.iter().map(|r| (r.instance(), r.node, r.state.name()))
+    }
+
+    /// Whether each node is up, in order; spares included.
+    pub fn nodes_up(&self) -> impl Iterator<Item = bool> + '_ {
+        self.nodes.iter().map(NodeEntry::is_up)
+    }
+
+    fn dispatch(&mut self, event: Event) {
+        match event {
+            Event::Tick => {}
+            Event::AgentUp(node) => self.agent_up(node),
+            Event::AgentGone(node) => self.agent_gone(node),
+            Event::AgentWoke(node) => self.record(Record::NodeRefused { node }),
+            Event::Heartbeat { node, n } => self.heartbeat(node, n),
+            Event::Rank(instance, report) => self.rank_reported(instance, report),
+            Event::Output { instance, stream, offset, bytes } => {
+                self.output_arrived(instance, stream, offset, bytes)
+            }
+            Event::Note(text) => self.note(text),
+            Event::ImageBegun { instance, image } => self.image_begun(instance, image),
+            Event::ImageFailed { instance, image, reason } => {
+                self.capture_failed(instance, image, reason, false)
+            }
+            Event::ImageStored { instance, image } => self.image_stored(instance, image),
+            Event::Fenced { router, instance, rsn } => self.router_fenced(router, instance, rsn),
+            Event::Connected(instance) => self.connected(instance),
+            Event::Disconnected(instance) => self.disconnected(instance),
+            Event::Replayed { instance, messages } => self.replayed(instance, messages),
+            Event::Refused { instance, reason } => self.refused(instance, reason),
+            Event::Divergence { rank, reason } => self.end(
+                1,
+                Some(format!(
+                    "rank {rank} did not repeat itself, so that it cannot be recovered: {reason}; does the program \
+                     depend on clocks or random devices?"
+                )),
+            ),
+            Event::ContentDiffers { rank, reason } => {
+                self.record(Record::ContentDiffers { rank, cause: reason })
+            }
+            Event::LogGrown { rank, bytes } => self.log_grown(rank, bytes),
+            Event::LogScarce { rank } => self.schedule.log_scarce(rank),
+            Event::Unprotected { rank, reason } => self.unprotected(rank, reason),
+            Event::RouterFailed(reason) => self.end(1, Some(format!("a router failed: {reason}"))),
+            Event::Inject { request, injection } => self.injection_asked(request, injection),
+            Event::Checkpoint { request, rank } => self.checkpoint_asked(request, rank),
+            Event::Stop { code, cause } => self.end(code, Some(cause)),
+        }
+    }
+
+    /// What an agent says of a rank; only of its present incarnation.
+    fn rank_reported(&mut self, instance: RankInstance, report: RankReport) {
+        use RankReport as R;
+        let Some(r) = self.current(instance) else { return };
+        match report {
+            R::Started { fetched, restored } => self.rank_started(instance, fetched, restored),
+            R::StartFailed { reason, fault } => self.start_failed(instance, reason, fault),
+            R::ProviderLoaded => {
+                r.spoke_pmi = true;
+                if let Some(on_node) = r.on_node_mut() {
+                    on_node.loaded = true;
+                }
+                self.end_if_somebody_never_joined();
+            }
+            R::NotOurs { library } => self.end_for_library(&library),
+            R::Alone { library } => self.end_for_lonely_ranks(&library),
+            R::StdinWanted { offset } => {
+                let node = r.node;
+                if instance.rank == 0 {
+                    self.commands.push(Command::SendStdin { node, instance, offset });
+                }
+            }
+            R::PmiPut { key, value } => self.pmi.put(key, value),
+            R::PmiBarrier { barrier } => {
+                r.spoke_pmi = true;
+                self.end_if_somebody_never_joined();
+                let released = self.pmi.arrive(instance.rank, barrier);
+                self.commands.extend(released);
+            }
+            R::PmiFinalized => {
+                r.spoke_pmi = true;
+                if let Some(on_node) = r.on_node_mut() {
+                    on_node.finalized = true;
+                }
+            }
+            R::PmiAbort { code } => {
+                let text = format!("rank {} called MPI_Abort with code {code}", instance.rank);
+                self.end(code & 0xff, Some(text));
+            }
+            R::Captured { image, pause } => self.captured(instance, image, pause),
+            R::CaptureFailed { image, reason, passing } => {
+                self.capture_failed(instance, image, reason, passing)
+            }
+            R::ImageUsable { image, output } => self.image_checked(instance, image, output),
+            R::ImageUnusable { image, reason } => self.image_unusable(instance, image, reason),
+            R::ImageWanted { reason } => self.image_wanted(instance, reason),
+            R::Fatal { reason } => {
+                self.end(1, Some(format!("rank {} cannot go on: {reason}", instance.rank)))
+            }
+            R::Exited { ending, spoke_pmi } => self.exited(instance, ending, spoke_pmi),
+        }
+    }
+
+    /// Output of a rank: only of its present incarnation, and only what was not shown before. Also
+    /// when the job has ended: what its ranks wrote until then is on the way.
+    fn output_arrived(&mut self, instance: RankInstance, stream: Stream, offset: u64, bytes: u64) {
+        let Some(r) = self.ranks.get(instance.rank as usize) else { return };
+        if r.instance() != instance {
+            return;
+        }
+        let known = self.output.take(instance.rank, stream, offset, bytes);
+        let end = offset.saturating_add(bytes);
+        self.commands.push(Command::Show { instance, stream, known, end });
+    }
+
+    fn note(&mut self, text: String) {
+        if self.notes.is_new(&text) {
+            self.record(Record::Note { text });
+        }
+    }
+
+    /// An older incarnation of a rank, or somebody else, was refused by a router.
+    fn refused(&mut self, instance: Option<RankInstance>, cause: String) {
+        if self.notes.is_first_refusal(instance) {
+            let rank = instance.map(|i| i.rank);
+            let incarnation = instance.map_or(0, |i| i.incarnation);
+            self.record(Record::Refused { rank, incarnation, cause });
+        }
+    }
+
+    fn tick(&mut self) {
+        self.begin_when_all_are_up();
+        self.watch_nodes();
+        self.watch_ranks();
+        if self.started && !self.ended {
+            self.inject_due();
+            self.watch_captures();
+            self.capture_due();
+        }
+    }
+
+    /// The rank, when `instance` is its present one and a process of it may be on a node.
+    pub(super) fn current(&mut self, instance: RankInstance) -> Option<&mut RankEntry> {
+        let r = self.ranks.get_mut(instance.rank as usize)?;
+        (r.instance() == instance && r.on_node().is_some()).then_some(r)
+    }
+
+    pub(super) fn record(&mut self, record: Record) {
+        self.requests.hear(&record);
+        self.commands.push(Command::Record(record));
+        self.commands.extend(self.requests.take_answers());
+    }
+
+    /// Starts the ranks once every agent is there.
+    fn begin_when_all_are_up(&mut self) {
+        if self.started || self.ended {
+            return;
+        }
+        let missing: Vec<String> = (self.nodes.iter().enumerate())
+            .filter(|(_, n)| !n.is_up())
+            .map(|(node, _)| node.to_string())
+            .collect();
+        if !missing.is_empty() {
+            if self.now >= AGENTS_TIMEOUT {
+                let text = format!(
+                    "the agents of nodes {} did not come up within {AGENTS_TIMEOUT:?}",
+                    missing.join(", ")
+                );
+                self.end(1, Some(text));
+            }
+            return;
+        }
+        self.started = true;
+        let Config { ranks, nodes, spares, routers, .. } = self.config;
+        let job = self.config.job.clone();
+        self.record(Record::JobStarted { job, ranks, nodes, spares, routers });
+        self.schedule.begin(self.now);
+        self.faults.begin(self.now);
+        for rank in 0..self.ranks.len() {
+            let r = &mut self.ranks[rank];
+            r.advance(Step::JobStarted { until: self.now + START_TIMEOUT });
+            let (instance, node) = (r.instance(), r.node);
+            self.commands.push(Command::Start { node, instance, image: None });
+            self.record(Record::RankStarted { instance, node, image: None });
+        }
+    }
+}

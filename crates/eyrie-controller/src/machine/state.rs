@@ -1,0 +1,150 @@
+//! The tables of states: which event takes a rank, or a node, from which state to which. The machine
+//! changes a state only by a row of them; what has no row changes nothing.
+
+use std::fmt::Debug;
+
+/// One row: in `state`, `event` leads to `next`.
+#[derive(Clone, Copy, Debug)]
+pub struct Row<S, E> {
+    pub state: S,
+    pub event: E,
+    pub next: S,
+}
+
+/// The state that follows, when the table has a row for it.
+pub fn next<S: Copy + PartialEq, E: PartialEq>(
+    table: &[Row<S, E>],
+    state: S,
+    event: E,
+) -> Option<S> {
+    table.iter().find(|row| row.state == state && row.event == event).map(|row| row.next)
+}
+
+const fn row<S, E>(state: S, event: E, next: S) -> Row<S, E> {
+    Row { state, event, next }
+}
+
+/// Where a rank stands.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum RankStateName {
+    /// The nodes are not up yet.
+    Waiting,
+    /// Its agent was told to start the program.
+    Starting,
+    Running,
+    /// It died; the routers are told to let only its next incarnation speak.
+    Lost,
+    /// Its agent was told to bring it back, from an image or from the program's beginning.
+    Restoring,
+    /// It runs, and re-executes what earlier incarnations had done.
+    Replaying,
+    /// It has ended well.
+    Finished,
+}
+
+/// What changes the state of a rank.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum RankEvent {
+    /// All agents are up: the job starts.
+    JobStarted,
+    /// Its agent says that the process runs, or goes on from its image.
+    Started,
+    /// It was killed, could not be started or restored, or its node was declared dead.
+    Died,
+    /// Every router lets only the new incarnation speak.
+    Fenced,
+    /// It has followed its last determinant.
+    Replayed,
+    /// The program has ended by itself.
+    Exited,
+}
+
+/// The life cycle of a rank.
+pub const RANKS: &[Row<RankStateName, RankEvent>] = {
+    use RankEvent::*;
+    use RankStateName::*;
+    &[
+        row(Waiting, JobStarted, Starting),
+        row(Starting, Started, Running),
+        row(Starting, Died, Lost),
+        row(Starting, Exited, Finished),
+        row(Running, Died, Lost),
+        row(Running, Exited, Finished),
+        row(Lost, Fenced, Restoring),
+        row(Restoring, Started, Replaying),
+        row(Restoring, Died, Lost),
+        row(Restoring, Exited, Finished),
+        row(Replaying, Replayed, Running),
+        row(Replaying, Died, Lost),
+        row(Replaying, Exited, Finished),
+    ]
+};
+
+/// Where a node stands.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum NodeStateName {
+    /// Its agent has not come up yet.
+    Expected,
+    Up,
+    /// Declared dead, for good: it is refused when it comes back.
+    Dead,
+}
+
+/// What changes the state of a node.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum NodeEvent {
+    /// Its agent has proven itself.
+    AgentUp,
+    /// Its agent's process or connection has ended.
+    AgentGone,
+    /// A heartbeat was not answered within the heartbeat timeout.
+    HeartbeatMissed,
+}
+
+/// The life cycle of a node.
+pub const NODES: &[Row<NodeStateName, NodeEvent>] = {
+    use NodeEvent::*;
+    use NodeStateName::*;
+    &[
+        row(Expected, AgentUp, Up),
+        row(Expected, AgentGone, Dead),
+        row(Up, AgentGone, Dead),
+        row(Up, HeartbeatMissed, Dead),
+    ]
+};
+
+/// A table as Markdown, for ARCHITECTURE.md.
+pub fn markdown<S: Debug, E: Debug>(table: &[Row<S, E>]) -> String {
+    let lower = |name: &dyn Debug| format!("{name:?}").to_lowercase();
+    let mut text = "| state | event | next state |\n|---|---|---|\n".to_string();
+    for Row { state, event, next } in table {
+        text += &format!("| {} | `{event:?}` | {} |\n", lower(state), lower(next));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn the_architecture_shows_the_tables_that_the_machine_runs_by() {
+        let page = include_str!("../../../../ARCHITECTURE.md");
+        for (name, table) in [("ranks", markdown(RANKS)), ("nodes", markdown(NODES))] {
+            let (begin, end) = (format!("<!-- states of {name} -->\n"), "<!-- end -->");
+            let shown = page.split(&begin).nth(1).and_then(|rest| rest.split(end).next());
+            assert_eq!(shown, Some(table.as_str()), "{name}: copy the right side to the page");
+        }
+    }
+
+    fn is_deterministic<S: Ord + Copy, E: Ord + Copy>(table: &[Row<S, E>]) -> bool {
+        let mut seen = BTreeSet::new();
+        table.iter().all(|row| seen.insert((row.state, row.event)))
+    }
+
+    #[test]
+    fn a_state_and_an_event_have_one_next_state() {
+        assert!(is_deterministic(RANKS) && is_deterministic(NODES));
+    }
+}

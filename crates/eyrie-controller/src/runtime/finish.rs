@@ -1,0 +1,81 @@
+//! The end of a job: agents, ranks and files are gone when it returns.
+
+use super::inbound::Inbound;
+use super::job::Job;
+use super::output::OutputFailed;
+use super::users;
+use crate::machine::Machine;
+use crate::record::{LogLevel, Record};
+use crossbeam_channel::Receiver;
+use eyrie_wire::control::{FromAgent, ToAgent};
+use std::time::{Duration, Instant};
+
+/// How long agents may take to end by themselves.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(3);
+/// How long killed processes may take to be gone.
+const KILL_TIMEOUT: Duration = Duration::from_secs(5);
+
+impl Job {
+    /// Ends everything: agents, ranks, files. Returns the exit code, which is `code` unless output
+    /// was lost after all.
+    pub fn finish(mut self, inbound: &Receiver<Inbound>, code: i32) -> i32 {
+        for link in self.links.values() {
+            link.send(&ToAgent::Shutdown);
+        }
+        let until = Instant::now() + SHUTDOWN_TIMEOUT;
+        while !self.children.is_empty() {
+            let Some(left) = until.checked_duration_since(Instant::now()) else { break };
+            // Children that end wake us; agents that were given up will not end by themselves.
+            match inbound.recv_timeout(left.min(Duration::from_millis(20))) {
+                Ok(Inbound::Agent {
+                    message: FromAgent::Output { instance, stream, offset, bytes },
+                    node,
+                }) => self.hear_output(node, instance, stream, offset, bytes),
+                Ok(Inbound::User { answer, .. }) => {
+                    let _ = answer.send(users::error("the job has just ended"));
+                }
+                _ => {}
+            }
+            self.children.reap();
+            if self.children.only_lost(&self.machine.nodes_up().collect::<Vec<_>>()) {
+                break;
+            }
+        }
+        if let eyrie_agent::Reaped::Left(n) = eyrie_agent::kill_all_children(KILL_TIMEOUT) {
+            self.printer.line(
+                LogLevel::Error,
+                &format!("{n} processes hang in the kernel and could not be ended"),
+            );
+        }
+        eyrie_agent::remove_segments(self.shared.iter().flatten());
+        let within = self.quiet_end.then_some(Duration::from_secs(1));
+        let now = self.now();
+        let mut lines = Vec::new();
+        let code = match self.printer.finish(within) {
+            // It became known when the ranks had ended already.
+            Some(OutputFailed { code: failed, cause, reader_left }) if code == 0 => {
+                lines.extend((!reader_left).then(|| format!("eyrie: {cause}\n")));
+                // The job is over: where its events cannot be written either, nothing is left to
+                // say it.
+                let _ = self.event_file.write(now, &Record::Note { text: cause });
+                failed
+            }
+            _ => code,
+        };
+        let summary = summary(&self.machine, &self.name, code);
+        lines.extend(self.options.json.then(|| summary + "\n"));
+        for line in lines {
+            let _ = std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes());
+        }
+        code
+    }
+}
+
+fn summary(machine: &Machine, name: &str, code: i32) -> String {
+    let mut value = serde_json::to_value(machine.summary()).unwrap_or_default();
+    if let Some(object) = value.as_object_mut() {
+        object.insert("job".into(), name.into());
+        object.insert("code".into(), code.into());
+    }
+    value.to_string()
+}

@@ -1,0 +1,152 @@
+//! What reaches the job from agents, routers, users and its own threads, as events of the machine.
+
+use super::inbound::Inbound;
+use super::job::Job;
+use super::output::OutputFailed;
+use super::users::{self, Request};
+use crate::machine::signal::in_words;
+use crate::machine::Event;
+use crossbeam_channel::Sender;
+use eyrie_router::RouterEvent;
+use eyrie_transport::RouterId;
+use eyrie_wire::control::{FromAgent, Stream};
+use eyrie_wire::{Node, RankInstance};
+use signal_hook::consts::SIGCHLD;
+
+impl Job {
+    pub fn hear(&mut self, message: Inbound) {
+        match message {
+            Inbound::AgentUp { node, link } => {
+                self.links.insert(node, link);
+                self.tell(Event::AgentUp(node));
+            }
+            Inbound::Agent { node, message } => {
+                // The connection of a node that was declared dead is closed.
+                if self.links.contains_key(&node) {
+                    self.hear_agent(node, message);
+                }
+            }
+            Inbound::AgentGone { node } => {
+                if self.links.contains_key(&node) {
+                    self.tell(Event::AgentGone(node));
+                }
+            }
+            Inbound::AgentWoke { node } => self.tell(Event::AgentWoke(node)),
+            Inbound::ImageBegun { instance, image } => {
+                self.tell(Event::ImageBegun { instance, image })
+            }
+            Inbound::ImageStored { instance, image } => {
+                self.tell(Event::ImageStored { instance, image })
+            }
+            Inbound::ImageFailed { instance, image, reason } => {
+                self.tell(Event::ImageFailed { instance, image, reason })
+            }
+            Inbound::Stdin => self.send_stdin(),
+            Inbound::User { request, answer } => self.hear_user(&request, answer),
+            // The loop looks at the printer.
+            Inbound::OutputFailed => {}
+            Inbound::Signal(SIGCHLD) => {
+                for node in self.children.reap() {
+                    // Also one that had never connected.
+                    self.tell(Event::AgentGone(node));
+                }
+            }
+            Inbound::Signal(signal) => {
+                self.stop(128 + signal, format!("ended by {}", in_words(signal)))
+            }
+            Inbound::Note(text) => self.tell(Event::Note(text)),
+        }
+    }
+
+    /// Ends the job when what the ranks write cannot be passed on.
+    pub fn watch_output(&mut self) {
+        if self.end.is_some() || self.reader_left {
+            return;
+        }
+        if let Some(OutputFailed { code, cause, reader_left }) = self.printer.failed() {
+            self.reader_left = reader_left;
+            self.stop(code, cause);
+        }
+    }
+
+    fn stop(&mut self, code: i32, cause: String) {
+        self.quiet_end = true;
+        self.tell(Event::Stop { code, cause });
+    }
+
+    fn hear_agent(&mut self, node: Node, message: FromAgent) {
+        match message {
+            FromAgent::Rank(instance, report) => self.tell(Event::Rank(instance, report)),
+            FromAgent::Output { instance, stream, offset, bytes } => {
+                self.hear_output(node, instance, stream, offset, bytes);
+            }
+            FromAgent::Shared { rank, path } => {
+                if let Some(paths) = self.shared.get_mut(rank as usize) {
+                    paths.insert(path);
+                }
+            }
+            FromAgent::Note { text } => self.tell(Event::Note(text)),
+            FromAgent::Heartbeat { n } => self.tell(Event::Heartbeat { node, n }),
+        }
+    }
+
+    /// The machine says how much of it is new; the bytes stay here.
+    pub fn hear_output(
+        &mut self,
+        node: Node,
+        instance: RankInstance,
+        stream: Stream,
+        offset: u64,
+        bytes: Vec<u8>,
+    ) {
+        let len = bytes.len() as u64;
+        self.output = Some((node, bytes));
+        self.tell(Event::Output { instance, stream, offset, bytes: len });
+        self.output = None;
+    }
+
+    pub fn hear_router(&mut self, router: RouterId, event: RouterEvent) {
+        use RouterEvent as R;
+        let event = match event {
+            R::Fenced { instance, determinants } => {
+                let rsn = determinants.iter().map(|d| d.rsn).max().unwrap_or(0);
+                self.determinants.add(instance, determinants);
+                Event::Fenced { router, instance, rsn }
+            }
+            R::Connected(instance) => Event::Connected(instance),
+            R::Disconnected(instance) => Event::Disconnected(instance),
+            R::Replayed { instance, messages } => Event::Replayed { instance, messages },
+            R::Refused { instance, reason } => Event::Refused { instance, reason },
+            R::Divergence { rank, reason } => Event::Divergence { rank, reason },
+            R::ContentDiffers { rank, reason } => Event::ContentDiffers { rank, reason },
+            R::Unprotected { rank, reason } => Event::Unprotected { rank, reason },
+            R::LogGrown { rank, bytes } => Event::LogGrown { rank, bytes },
+            R::LogScarce { rank } => Event::LogScarce { rank },
+            R::HeldBack { reason } => Event::Note(format!("ranks are held back: {reason}")),
+            R::Fatal { reason } => Event::RouterFailed(reason),
+        };
+        self.tell(event);
+    }
+
+    fn hear_user(&mut self, request: &str, answer: Sender<String>) {
+        let injection = |spec: String| spec.parse().map_err(|e| format!("{e}"));
+        let id = self.users.last + 1;
+        let event = match users::parse(request) {
+            Ok(Request::Status) => Err(self.status()),
+            Ok(Request::Inject { spec }) => injection(spec)
+                .map(|injection| Event::Inject { request: id, injection })
+                .map_err(|e| users::error(&e)),
+            Ok(Request::Checkpoint { rank }) => Ok(Event::Checkpoint { request: id, rank }),
+            Err(e) => Err(users::error(&e)),
+        };
+        match event {
+            Ok(event) => {
+                self.users.last = id;
+                self.users.waiting.insert(id, answer);
+                self.tell(event);
+            }
+            // The user may have left.
+            Err(text) => drop(answer.send(text)),
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! A running job: everything around its machine, and the loop that hands events to the machine.
+
+use super::admission::Admission;
+use super::agents::{Children, Link};
+use super::determinants::Gathered;
+use super::event_file::EventFile;
+use super::inbound::Inbound;
+use super::options::JobOptions;
+use super::output::Printer;
+use super::refusals::Refusals;
+use super::stdin::Stdin;
+use crate::machine::answer::RequestId;
+use crate::machine::{Event, Machine};
+use crossbeam_channel::{select, Receiver, Sender};
+use eyrie_router::{Router, RouterEvent};
+use eyrie_store::Store;
+use eyrie_transport::{Directory, RouterId};
+use eyrie_wire::control::Program;
+use eyrie_wire::{Node, RankInstance};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How often the progress line is drawn.
+pub const PROGRESS_EVERY: Duration = Duration::from_millis(250);
+/// Most messages handled between two looks at everything else.
+const BATCH: usize = 256;
+
+/// Users that wait for an answer.
+#[derive(Default)]
+pub struct Users {
+    pub last: RequestId,
+    pub waiting: BTreeMap<RequestId, Sender<String>>,
+}
+
+/// A running job.
+pub struct Job {
+    pub options: JobOptions,
+    pub name: String,
+    pub kvsname: String,
+    pub program: Program,
+    pub machine: Machine,
+    pub event_file: EventFile,
+    pub printer: Printer,
+    pub store: Arc<Store>,
+    pub routers: Vec<Router>,
+    pub directory: Directory,
+    /// What routers have told with the fences that they have confirmed.
+    pub determinants: Gathered,
+    pub admission: Arc<Admission>,
+    /// The output that the machine is being told of, and the node that it has come from.
+    pub output: Option<(Node, Vec<u8>)>,
+    pub stdin: Stdin,
+    /// Who waits for input, and from which offset on.
+    pub stdin_wanted: Option<(Node, RankInstance, u64)>,
+    pub children: Children,
+    pub links: BTreeMap<Node, Link>,
+    /// Files in /dev/shm, per rank.
+    pub shared: Vec<BTreeSet<String>>,
+    pub users: Users,
+    pub begun: Instant,
+    pub drawn: Instant,
+    pub end: Option<i32>,
+    /// The user has ended the job, and waits.
+    pub quiet_end: bool,
+    /// Nobody reads the job's output any more.
+    pub reader_left: bool,
+    pub refusals: Refusals,
+}
+
+impl Job {
+    pub fn now(&self) -> Duration {
+        self.begun.elapsed()
+    }
+
+    /// The loop; returns the exit code.
+    pub fn run(
+        &mut self,
+        inbound: &Receiver<Inbound>,
+        router_events: &Receiver<(RouterId, RouterEvent)>,
+    ) -> i32 {
+        loop {
+            let wait = self.wait();
+            select! {
+                recv(inbound) -> message => {
+                    message.into_iter().for_each(|m| self.hear(m));
+                }
+                recv(router_events) -> event => {
+                    event.into_iter().for_each(|(router, e)| self.hear_router(router, e));
+                }
+                default(wait) => {}
+            }
+            for _ in 0..BATCH {
+                let Ok(message) = inbound.try_recv() else { break };
+                self.hear(message);
+            }
+            while let Ok((router, event)) = router_events.try_recv() {
+                self.hear_router(router, event);
+            }
+            self.watch_output();
+            self.tell(Event::Tick);
+            if let Some(code) = self.end {
+                return code;
+            }
+            self.draw_progress();
+        }
+    }
+
+    fn wait(&self) -> Duration {
+        let tick = self.machine.next_tick().map(|at| at.saturating_sub(self.now()));
+        let draw = self.printer.has_terminal().then_some(PROGRESS_EVERY);
+        tick.into_iter().chain(draw).min().unwrap_or(Duration::from_secs(1))
+    }
+
+    /// Hands an event to the machine and does what it says.
+    pub fn tell(&mut self, event: Event) {
+        for command in self.machine.handle(self.now(), event) {
+            self.obey(command);
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! What a job is asked to be.
+
+use crate::inject::Injection;
+use crate::machine::schedule::{Interval, Order};
+use crate::record::LogLevel;
+use anyhow::bail;
+use eyrie_wire::control::CheckpointMode;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// What `eyrie run` is asked for.
+#[derive(Clone, Debug)]
+pub struct JobOptions {
+    pub ranks: u32,
+    pub nodes: u32,
+    pub spares: u32,
+    pub routers: u32,
+    /// Most ranks that a node starts with.
+    pub slots: u32,
+    pub checkpoint_every: Interval,
+    pub checkpoint_order: Order,
+    pub checkpoint_mode: CheckpointMode,
+    pub injections: Vec<Injection>,
+    pub events: Option<PathBuf>,
+    pub json: bool,
+    pub job: Option<String>,
+    pub dir: Option<PathBuf>,
+    /// Bytes of log that each router holds in memory.
+    pub log_memory: u64,
+    /// Bytes of log that each router may write to disk; else half of what is free, for all of them.
+    pub log_disk: Option<u64>,
+    pub heartbeat_timeout: Duration,
+    /// The lowest level of events that are shown as lines.
+    pub show: LogLevel,
+    pub argv: Vec<OsString>,
+}
+
+/// Refuses what cannot be.
+///
+/// # Errors
+/// Names what is wrong, and the remedy.
+pub fn check(options: &JobOptions) -> anyhow::Result<()> {
+    let JobOptions { ranks, nodes, slots, routers, .. } = *options;
+    if ranks == 0 || nodes == 0 || routers == 0 {
+        bail!("a job needs at least one rank, one node and one router");
+    }
+    if u64::from(ranks) > u64::from(nodes) * u64::from(slots) {
+        bail!(
+            "{ranks} ranks do not fit on {nodes} nodes of {slots} slots each; give more with --nodes or --slots"
+        );
+    }
+    for injection in &options.injections {
+        injection.check(ranks, nodes + options.spares).map_err(anyhow::Error::msg)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,87 @@
+//! What users see of a job: lines, events, the progress line, its status.
+
+use super::job::{Job, PROGRESS_EVERY};
+use super::users::{self, RankStatus, Status};
+use crate::machine::RankStateName;
+use crate::record::{LogLevel, Record};
+use eyrie_router::Router;
+use eyrie_wire::{Node, RankInstance};
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+impl Job {
+    pub fn record(&mut self, record: Record) {
+        let now = self.now();
+        if let Err(e) = self.event_file.write(now, &record) {
+            self.printer.line(LogLevel::Error, &format!("no more events are written: {e}"));
+        }
+        match &record {
+            Record::CheckpointFailed { rank, cause, passing: false, .. }
+                if !self.refusals.add(*rank, cause) =>
+            {
+                return;
+            }
+            Record::JobEnded { .. } => {
+                let refused = self.refusals.in_words().map(|text| (LogLevel::Normal, text));
+                refused.into_iter().for_each(|line| self.show(line));
+            }
+            _ => {}
+        }
+        record.line().into_iter().for_each(|line| self.show(line));
+    }
+
+    /// Shows a line, unless whoever read our output has left.
+    fn show(&self, (level, line): (LogLevel, String)) {
+        if level >= self.options.show && !self.reader_left {
+            self.printer.line(level, &line);
+        }
+    }
+
+    pub fn status(&self) -> String {
+        serde_json::to_string(&self.status_now()).unwrap_or_else(|e| users::error(&e.to_string()))
+    }
+
+    fn status_now(&self) -> Status {
+        let stats: Vec<_> = self.routers.iter().map(Router::stats).collect();
+        let rank_status = |(instance, node, state): (RankInstance, Node, RankStateName)| {
+            RankStatus { instance, node, state: format!("{state:?}").to_lowercase() }
+        };
+        let argv = self.program.argv.iter().map(|a| a.to_string_lossy());
+        Status {
+            job: self.name.clone(),
+            program: argv.collect::<Vec<_>>().join(" "),
+            nodes_up: self.machine.nodes_up().collect(),
+            ranks: self.machine.rank_states().map(rank_status).collect(),
+            log_memory_bytes: stats.iter().map(|s| s.memory_bytes).sum(),
+            log_disk_bytes: stats.iter().map(|s| s.disk_bytes).sum(),
+            messages: stats.iter().map(|s| s.messages).sum(),
+            store_bytes: self.store.usage().map_or(0, |u| u.live),
+            summary: self.machine.summary(),
+        }
+    }
+
+    pub fn draw_progress(&mut self) {
+        if !self.printer.has_terminal() || self.drawn.elapsed() < PROGRESS_EVERY {
+            return;
+        }
+        self.drawn = Instant::now();
+        let mut by_node: BTreeMap<Node, u32> = BTreeMap::new();
+        for (_, node, state) in self.machine.rank_states() {
+            if state != RankStateName::Finished {
+                *by_node.entry(node).or_default() += 1;
+            }
+        }
+        let by_node: Vec<String> = by_node.iter().map(|(n, c)| format!("{n}:{c}")).collect();
+        let log: u64 =
+            (self.routers.iter().map(Router::stats)).map(|s| s.memory_bytes + s.disk_bytes).sum();
+        let s = self.machine.summary();
+        self.printer.progress(format!(
+            "[{:.0} s | ranks by node {} | {} checkpoints | log {:.1} MiB | {} recoveries]",
+            self.now().as_secs_f64(),
+            by_node.join(" "),
+            s.checkpoints,
+            log as f64 / (1 << 20) as f64,
+            s.recoveries
+        ));
+    }
+}
