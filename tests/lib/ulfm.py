@@ -18,6 +18,7 @@ import tempfile
 from jobs import (
     LIMIT_S,
     PATIENCE_S,
+    RANDOM,  # noqa: F401 (tests take it from here)
     ROOT,
     SEED,
     Skipped,
