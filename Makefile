@@ -1,6 +1,6 @@
 # The commands of the project; each target installs or builds what it lacks. `make` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help setup build examples demo test referee bench clean
+.PHONY: help setup build examples demo format test referee bench clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -17,6 +17,9 @@ examples: setup ## compile the example programs only
 
 demo: build ## LAMMPS on 2 nodes and a spare: kill a rank, kill a node, compare the output
 	@scripts/demo.sh
+
+format: setup ## format every source: Rust, C, Python, shell
+	@scripts/format.sh
 
 test: ## everything that is checked: formatting, lints, unit tests, whole jobs, mpi4py's own tests
 	@scripts/test.sh

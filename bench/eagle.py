@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""Repeats the measurements of docs/reproduction/eagle.md: runs every `eyrie bench` command and puts its table into the page, between
-the marks that name the command, and its figure beside the page. The text around the marks is written by people and stays.
+"""Repeats the measurements of docs/reproduction/eagle.md: runs every `eyrie bench` command and puts
+its table into the page, between the marks that name the command, and its figure beside the page.
+The text around the marks is written by people and stays.
 
-Usage: bench/eagle.py [--quick] [--rounds=N] [--dir=DIR] [KIND]...     (default: pingpong alltoall apps checkpoint recovery; after `make build`)
+Usage: bench/eagle.py [--quick] [--rounds=N] [--dir=DIR] [KIND]...     (default: pingpong alltoall
+apps checkpoint recovery; after `make build`)
 """
 
 from page import Page

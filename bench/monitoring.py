@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""Repeats the measurements of docs/reproduction/monitoring.md: runs the commands of `eyrie monitor` that measure and puts what each prints
-into the page, between the marks that name the command, and its figure beside the page. The text around the marks is written by people and stays.
+"""Repeats the measurements of docs/reproduction/monitoring.md: runs the commands of `eyrie monitor`
+that measure and puts what each prints into the page, between the marks that name the command, and
+its figure beside the page. The text around the marks is written by people and stays.
 
-Usage: bench/monitoring.py [--quick] [bench|papers|slowdown|noise]...     (default: all; after `make build`)
+Usage: bench/monitoring.py [--quick] [bench|papers|slowdown|noise]...     (default: all; after `make
+build`)
 """
 
 import subprocess
@@ -10,12 +12,23 @@ import sys
 
 from page import ROOT, Page
 
-PAGE = Page("monitoring", "monitor", kinds=("bench", "papers", "slowdown", "noise"), figures=("papers", "slowdown"))
+PAGE = Page(
+    "monitoring",
+    "monitor",
+    kinds=("bench", "papers", "slowdown", "noise"),
+    figures=("papers", "slowdown"),
+)
 
 
 def main():
     options, kinds = PAGE.chosen(__doc__, "--quick")
-    if "bench" in kinds and subprocess.run([ROOT / "scripts/monitor-tools.sh"], stdout=subprocess.DEVNULL).returncode != 0:
+    if (
+        "bench" in kinds
+        and subprocess.run(
+            [ROOT / "scripts/monitor-tools.sh"], stdout=subprocess.DEVNULL
+        ).returncode
+        != 0
+    ):
         print("monitoring: without process-exporter and collectl", file=sys.stderr)
     for kind in kinds:
         PAGE.fill(kind, options)

@@ -1,5 +1,6 @@
-"""What the commands that fill a page of docs/reproduction/ with measurements share: a table between the marks that name its command, its
-figure beside the page. The text around the marks is written by people and is never touched."""
+"""What the commands that fill a page of docs/reproduction/ with measurements share: a table between
+the marks that name its command, its figure beside the page. The text around the marks is written by
+people and is never touched."""
 
 import re
 import subprocess
@@ -10,17 +11,23 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 class Page:
-    """docs/reproduction/NAME.md. `fill` measures with `eyrie COMMAND KIND`, one of `kinds`, of which `figures` also draw one."""
+    """docs/reproduction/NAME.md. `fill` measures with `eyrie COMMAND KIND`, one of `kinds`, of
+    which `figures` also draw one."""
 
     def __init__(self, name, command=None, kinds=(), figures=()):
         self.path = ROOT / "docs" / "reproduction" / f"{name}.md"
         self.name, self.command, self.kinds, self.figures = name, command, kinds, figures
 
     def chosen(self, usage, options):
-        """The options and the kinds that the command line asks for; `options`: a pattern of those that there are."""
+        """The options and the kinds that the command line asks for; `options`: a pattern of those
+        that there are."""
         given = [argument for argument in sys.argv[1:] if argument.startswith("-")]
-        kinds = [argument for argument in sys.argv[1:] if not argument.startswith("-")] or self.kinds
-        if not set(kinds) <= set(self.kinds) or not all(re.fullmatch(options, option) for option in given):
+        kinds = [
+            argument for argument in sys.argv[1:] if not argument.startswith("-")
+        ] or self.kinds
+        if not set(kinds) <= set(self.kinds) or not all(
+            re.fullmatch(options, option) for option in given
+        ):
             sys.exit(usage)
         return given, kinds
 
@@ -34,8 +41,12 @@ class Page:
         page = self.path.read_text(encoding="utf-8")
         marks = re.compile(rf"(<!-- begin {kind}[^\n]*-->\n).*?(<!-- end {kind} -->)", re.DOTALL)
         if len(marks.findall(page)) != 1:
-            sys.exit(f"{self.name}: {self.path} must have the marks <!-- begin {kind} --> and <!-- end {kind} --> once each")
-        self.path.write_text(marks.sub(lambda found: f"{found[1]}\n{text}\n{found[2]}", page), encoding="utf-8")
+            sys.exit(
+                f"{self.name}: {self.path} must have the marks <!-- begin {kind} --> and <!-- end {kind} --> once each"
+            )
+        self.path.write_text(
+            marks.sub(lambda found: f"{found[1]}\n{text}\n{found[2]}", page), encoding="utf-8"
+        )
 
     def _measure(self, kind, options):
         command = [ROOT / "target/release/eyrie", self.command, kind, *options]

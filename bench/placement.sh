@@ -1,5 +1,6 @@
 #!/bin/sh
-# How long a plan takes as the network grows: criterion, a table on standard output, docs/reproduction/placement-speed.svg.
+# How long a plan takes as the network grows: criterion, a table on standard output,
+# docs/reproduction/placement-speed.svg.
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
 target=${CARGO_TARGET_DIR:-$root/target}

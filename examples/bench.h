@@ -1,5 +1,6 @@
-/* What the two benchmark kernels share: sizes to go through, repetitions for a size, and one line of JSON for each.
- * It must never print anything else on standard output: `eyrie bench` reads it line by line. */
+/* What the two benchmark kernels share: sizes to go through, repetitions for a size, and one line
+ * of JSON for each. It must never print anything else on standard output: `eyrie bench` reads it
+ * line by line. */
 #ifndef EYRIE_EXAMPLES_BENCH_H
 #define EYRIE_EXAMPLES_BENCH_H
 
@@ -11,20 +12,23 @@ struct bench {
 
 #define BENCH_DEFAULTS {8, 4 << 20, 1000, 20, 2000}
 
-#define BENCH_OPTIONS(b)                                                                                \
-    {"min", "smallest message, in bytes", .number = &(b).smallest},                                     \
-        {"max", "largest message, in bytes; sizes go up by factors of two", .number = &(b).largest},    \
-        {"repetitions", "measured repetitions for each size", .number = &(b).repetitions},              \
-        {"warm-up", "repetitions before them that do not count", .number = &(b).warm_up},               \
-        {"budget-ms", "fewer repetitions, at least 10, where they would take longer than this", .number = &(b).budget_ms}
+#define BENCH_OPTIONS(b)                                                                           \
+    {"min", "smallest message, in bytes", .number = &(b).smallest},                                \
+        {"max", "largest message, in bytes; sizes go up by factors of two",                        \
+         .number = &(b).largest},                                                                  \
+        {"repetitions", "measured repetitions for each size", .number = &(b).repetitions},         \
+        {"warm-up", "repetitions before them that do not count", .number = &(b).warm_up}, {        \
+        "budget-ms", "fewer repetitions, at least 10, where they would take longer than this",     \
+            .number = &(b).budget_ms                                                               \
+    }
 
-/* Repeats `once(buffers, bytes)` and returns the microseconds of each repetition, `*count` of them. The mean
- * of the warm-up repetitions decides, the same on all ranks, how many fit into the budget. */
-static double *bench_measure(const struct bench *b, void (*once)(void *, long), void *context, long bytes, long *count)
-{
+/* Repeats `once(buffers, bytes)` and returns the microseconds of each repetition, `*count` of them.
+ * The mean of the warm-up repetitions decides, the same on all ranks, how many fit into the budget.
+ * */
+static double *bench_measure(const struct bench *b, void (*once)(void *, long), void *context,
+                             long bytes, long *count) {
     double begin = MPI_Wtime(), each_us;
-    for (long i = 0; i < b->warm_up; i++)
-        once(context, bytes);
+    for (long i = 0; i < b->warm_up; i++) once(context, bytes);
     each_us = (MPI_Wtime() - begin) * 1e6 / (double)(b->warm_up > 0 ? b->warm_up : 1);
     MPI_Allreduce(MPI_IN_PLACE, &each_us, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
     *count = b->repetitions;
@@ -41,12 +45,13 @@ static double *bench_measure(const struct bench *b, void (*once)(void *, long), 
     return us;
 }
 
-/* The line for one size: median and tenth and ninetieth percentile of `us`, which is sorted here. */
-static void bench_print(const char *name, int ranks, long bytes, double *us, long count)
-{
+/* The line for one size: median and tenth and ninetieth percentile of `us`, which is sorted here.
+ * */
+static void bench_print(const char *name, int ranks, long bytes, double *us, long count) {
     qsort(us, (size_t)count, sizeof *us, by_value);
-    printf("{\"bench\":\"%s\",\"ranks\":%d,\"bytes\":%ld,\"repetitions\":%ld,\"median_us\":%.3f,\"p10_us\":%.3f,\"p90_us\":%.3f}\n",
-           name, ranks, bytes, count, us[count / 2], us[count / 10], us[count * 9 / 10]);
+    printf(
+        "{\"bench\":\"%s\",\"ranks\":%d,\"bytes\":%ld,\"repetitions\":%ld,\"median_us\":%.3f,\"p10_us\":%.3f,\"p90_us\":%.3f}\n",
+        name, ranks, bytes, count, us[count / 2], us[count / 10], us[count * 9 / 10]);
     fflush(stdout);
 }
 

@@ -1,10 +1,12 @@
 /* cg: conjugate gradients with a Jacobi preconditioner on a 3D 7-point problem, 3D decomposition.
  *
- * The solver of the Quiet paper's second experiment: "3 Allreduce and 7 to 8 neighbour exchanges an iteration". Our reading: the
- * paper's FEM mesh gives a rank 7 to 8 neighbours; a 7-point grid has 6 (one per face), so the seventh exchange here is with
- * the next rank of a ring, and carries the iteration's scalars, which must be equal bit for bit on every rank: a check that a
- * solver without it would not notice to have lost. The 3 Allreduce are p.Ap, r.z and r.r, as in any preconditioned CG.
- * The output and the result file (the solution, by ranks) are the same in every run of the same size and rank count. */
+ * The solver of the Quiet paper's second experiment: "3 Allreduce and 7 to 8 neighbour exchanges an
+ * iteration". Our reading: the paper's FEM mesh gives a rank 7 to 8 neighbours; a 7-point grid has
+ * 6 (one per face), so the seventh exchange here is with the next rank of a ring, and carries the
+ * iteration's scalars, which must be equal bit for bit on every rank: a check that a solver without
+ * it would not notice to have lost. The 3 Allreduce are p.Ap, r.z and r.r, as in any preconditioned
+ * CG. The output and the result file (the solution, by ranks) are the same in every run of the same
+ * size and rank count. */
 #include "common.h"
 #include <math.h>
 
@@ -19,20 +21,22 @@ struct problem {
     MPI_Comm grid;
 };
 
-static long face_cells(const struct problem *q, int axis) { return q->total / q->n[axis]; }
+static long face_cells(const struct problem *q, int axis) {
+    return q->total / q->n[axis];
+}
 
-static long cell(const struct problem *q, long i, long j, long k) { return (i * q->n[1] + j) * q->n[2] + k; }
+static long cell(const struct problem *q, long i, long j, long k) {
+    return (i * q->n[1] + j) * q->n[2] + k;
+}
 
 /* The cell of `face` that is the `a`-th, `b`-th along the two other axes. */
-static long face_cell(const struct problem *q, int face, long a, long b)
-{
+static long face_cell(const struct problem *q, int face, long a, long b) {
     int axis = face / 2;
     long at = face % 2 ? q->n[axis] - 1 : 0;
     return axis == 0 ? cell(q, at, a, b) : axis == 1 ? cell(q, a, at, b) : cell(q, a, b, at);
 }
 
-static void set_up(struct problem *q, const long size[3])
-{
+static void set_up(struct problem *q, const long size[3]) {
     int ranks, rank, dims[3] = {0}, periods[3] = {0}, at[3];
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
     MPI_Dims_create(ranks, 3, dims);
@@ -51,7 +55,8 @@ static void set_up(struct problem *q, const long size[3])
         MPI_Cart_shift(q->grid, axis, 1, &q->neighbour[2 * axis], &q->neighbour[2 * axis + 1]);
     }
     for (int face = 0; face < FACES; face++) {
-        q->halo[face] = allocate((size_t)face_cells(q, face / 2), sizeof(double)); /* zero at the border: Dirichlet */
+        /* zero at the border: Dirichlet */
+        q->halo[face] = allocate((size_t)face_cells(q, face / 2), sizeof(double));
         q->face[face] = allocate((size_t)face_cells(q, face / 2), sizeof(double));
     }
     q->diagonal = allocate((size_t)q->total, sizeof(double));
@@ -59,32 +64,35 @@ static void set_up(struct problem *q, const long size[3])
         for (long j = 0; j < q->n[1]; j++)
             for (long k = 0; k < q->n[2]; k++) /* an absorption that differs from place to place */
                 q->diagonal[cell(q, i, j, k)] =
-                    6.0 + 0.1 * (double)((q->at[0] + i + 2 * (q->at[1] + j) + 3 * (q->at[2] + k)) % 7);
+                    6.0 +
+                    0.1 * (double)((q->at[0] + i + 2 * (q->at[1] + j) + 3 * (q->at[2] + k)) % 7);
 }
 
-/* Six exchanges of faces and the seventh of scalars; `mine` must come back equal from the previous rank of the ring. */
-static void exchange(struct problem *q, const double *v, const double *mine)
-{
+/* Six exchanges of faces and the seventh of scalars; `mine` must come back equal from the previous
+ * rank of the ring. */
+static void exchange(struct problem *q, const double *v, const double *mine) {
     MPI_Request requests[2 * FACES + 2];
     double theirs[SCALARS];
     for (int face = 0; face < FACES; face++) {
         int axis = face / 2, opposite = face ^ 1;
         long count = face_cells(q, axis), inner = axis == 2 ? q->n[1] : q->n[2];
-        MPI_Irecv(q->halo[face], (int)count, MPI_DOUBLE, q->neighbour[face], opposite, q->grid, &requests[face]);
+        MPI_Irecv(q->halo[face], (int)count, MPI_DOUBLE, q->neighbour[face], opposite, q->grid,
+                  &requests[face]);
         for (long c = 0; c < count; c++)
             q->face[face][c] = v[face_cell(q, face, c / inner, c % inner)];
-        MPI_Isend(q->face[face], (int)count, MPI_DOUBLE, q->neighbour[face], face, q->grid, &requests[FACES + face]);
+        MPI_Isend(q->face[face], (int)count, MPI_DOUBLE, q->neighbour[face], face, q->grid,
+                  &requests[FACES + face]);
     }
     MPI_Irecv(theirs, SCALARS, MPI_DOUBLE, q->previous, FACES, q->grid, &requests[2 * FACES]);
     MPI_Isend(mine, SCALARS, MPI_DOUBLE, q->next, FACES, q->grid, &requests[2 * FACES + 1]);
     MPI_Waitall(2 * FACES + 2, requests, MPI_STATUSES_IGNORE);
     if (memcmp(theirs, mine, sizeof theirs) != 0)
-        die("rank %d is elsewhere: iteration %.0f there, %.0f here, or its scalars differ", q->previous, theirs[0], mine[0]);
+        die("rank %d is elsewhere: iteration %.0f there, %.0f here, or its scalars differ",
+            q->previous, theirs[0], mine[0]);
 }
 
 /* out = A v, v's neighbours on other ranks taken from the halos. */
-static void multiply(const struct problem *q, const double *v, double *out)
-{
+static void multiply(const struct problem *q, const double *v, double *out) {
     long stride[3] = {q->n[1] * q->n[2], q->n[2], 1};
     for (long i = 0; i < q->n[0]; i++)
         for (long j = 0; j < q->n[1]; j++)
@@ -94,24 +102,24 @@ static void multiply(const struct problem *q, const double *v, double *out)
                 double sum = q->diagonal[here] * v[here];
                 for (int axis = 0; axis < 3; axis++) {
                     sum -= at[axis] > 0 ? v[here - stride[axis]] : q->halo[2 * axis][on_face[axis]];
-                    sum -= at[axis] < q->n[axis] - 1 ? v[here + stride[axis]] : q->halo[2 * axis + 1][on_face[axis]];
+                    sum -= at[axis] < q->n[axis] - 1 ? v[here + stride[axis]]
+                                                     : q->halo[2 * axis + 1][on_face[axis]];
                 }
                 out[here] = sum;
             }
 }
 
-static double dot(const struct problem *q, const double *a, const double *b)
-{
+static double dot(const struct problem *q, const double *a, const double *b) {
     double mine = 0.0, all;
-    for (long c = 0; c < q->total; c++)
-        mine += a[c] * b[c];
+    for (long c = 0; c < q->total; c++) mine += a[c] * b[c];
     MPI_Allreduce(&mine, &all, 1, MPI_DOUBLE, MPI_SUM, q->grid);
     return all;
 }
 
-/* Solves A x = b for the right side number `which`; returns the iterations used and leaves |r| in `residual`. */
-static long solve(struct problem *q, long which, long limit, double tolerance, double *x, double *residual)
-{
+/* Solves A x = b for the right side number `which`; returns the iterations used and leaves |r| in
+ * `residual`. */
+static long solve(struct problem *q, long which, long limit, double tolerance, double *x,
+                  double *residual) {
     double *r = allocate((size_t)q->total, sizeof *r), *z = allocate((size_t)q->total, sizeof *z);
     double *p = allocate((size_t)q->total, sizeof *p), *ap = allocate((size_t)q->total, sizeof *ap);
     double scalars[SCALARS] = {0};
@@ -119,7 +127,9 @@ static long solve(struct problem *q, long which, long limit, double tolerance, d
     for (long i = 0; i < q->n[0]; i++)
         for (long j = 0; j < q->n[1]; j++)
             for (long k = 0; k < q->n[2]; k++)
-                r[cell(q, i, j, k)] = 1.0 + 0.01 * (double)((q->at[0] + i + q->at[1] + j + q->at[2] + k + which) % 11);
+                r[cell(q, i, j, k)] =
+                    1.0 +
+                    0.01 * (double)((q->at[0] + i + q->at[1] + j + q->at[2] + k + which) % 11);
     for (long c = 0; c < q->total; c++) {
         x[c] = 0.0;
         p[c] = z[c] = r[c] / q->diagonal[c];
@@ -139,17 +149,16 @@ static long solve(struct problem *q, long which, long limit, double tolerance, d
         rz = dot(q, r, z);
         rr = dot(q, r, r);
         scalars[3] = rz / rz_before;
-        for (long c = 0; c < q->total; c++)
-            p[c] = z[c] + scalars[3] * p[c];
+        for (long c = 0; c < q->total; c++) p[c] = z[c] + scalars[3] * p[c];
     }
     *residual = sqrt(rr);
     free(r), free(z), free(p), free(ap);
     return iteration;
 }
 
-/* Rank 0 writes every rank's part of the solution, one after another, and prints a hash over them. */
-static void write_solution(const struct problem *q, double *x, const char *path)
-{
+/* Rank 0 writes every rank's part of the solution, one after another, and prints a hash over them.
+ * */
+static void write_solution(const struct problem *q, double *x, const char *path) {
     int rank, ranks;
     FILE *file = NULL;
     MPI_Comm_rank(q->grid, &rank);
@@ -158,8 +167,7 @@ static void write_solution(const struct problem *q, double *x, const char *path)
         MPI_Send(x, (int)q->total, MPI_DOUBLE, 0, 20, q->grid);
         return;
     }
-    if (path && !(file = fopen(path, "wb")))
-        die("cannot write %s: %s", path, strerror(errno));
+    if (path && !(file = fopen(path, "wb"))) die("cannot write %s: %s", path, strerror(errno));
     uint64_t hash = HASH_START;
     for (int from = 0; from < ranks; from++) {
         int count = (int)q->total;
@@ -174,16 +182,13 @@ static void write_solution(const struct problem *q, double *x, const char *path)
         hash = hash_bytes(hash, part, (size_t)count * sizeof *part);
         if (file && fwrite(part, sizeof *part, (size_t)count, file) != (size_t)count)
             die("cannot write %s: %s", path, strerror(errno));
-        if (from > 0)
-            free(part);
+        if (from > 0) free(part);
     }
-    if (file && fclose(file) != 0)
-        die("cannot write %s: %s", path, strerror(errno));
+    if (file && fclose(file) != 0) die("cannot write %s: %s", path, strerror(errno));
     printf("solution %016llx\n", (unsigned long long)hash);
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     long n = 48, iterations = 1000, solves = 4;
     double tolerance = 1e-9;
     const char *out = NULL;
@@ -198,7 +203,8 @@ int main(int argc, char **argv)
     struct problem problem = {0};
     int rank;
     MPI_Init(&argc, &argv);
-    parse_options(argc, argv, "Preconditioned conjugate gradients on a 3D 7-point problem.", options);
+    parse_options(argc, argv, "Preconditioned conjugate gradients on a 3D 7-point problem.",
+                  options);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     set_up(&problem, (const long[3]){n, n, n});
     double *x = allocate((size_t)problem.total, sizeof *x), residual = 0.0;

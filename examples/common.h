@@ -1,5 +1,6 @@
-/* What every example needs and MPI does not give: options from the command line, a hash, errors that end the job.
- * It must never read a clock, a random device or the environment: the examples' results depend on their options alone. */
+/* What every example needs and MPI does not give: options from the command line, a hash, errors
+ * that end the job. It must never read a clock, a random device or the environment: the examples'
+ * results depend on their options alone. */
 #ifndef EYRIE_EXAMPLES_COMMON_H
 #define EYRIE_EXAMPLES_COMMON_H
 
@@ -11,7 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* One `--name VALUE` of the command line: exactly one of `number`, `real` and `text` is set and holds the default. */
+/* One `--name VALUE` of the command line: exactly one of `number`, `real` and `text` is set and
+ * holds the default. */
 struct option {
     const char *name;
     const char *help;
@@ -21,8 +23,7 @@ struct option {
 };
 
 /* Says what is wrong on standard error and ends the whole job with exit code 1. */
-__attribute__((noreturn, format(printf, 1, 2), unused)) static void die(const char *format, ...)
-{
+__attribute__((noreturn, format(printf, 1, 2), unused)) static void die(const char *format, ...) {
     int rank = 0;
     va_list arguments;
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
@@ -35,8 +36,7 @@ __attribute__((noreturn, format(printf, 1, 2), unused)) static void die(const ch
     exit(1);
 }
 
-static void print_usage(const char *program, const char *summary, const struct option *options)
-{
+static void print_usage(const char *program, const char *summary, const struct option *options) {
     printf("%s\n\nUsage: %s [OPTIONS]\n\nOptions:\n", summary, program);
     for (const struct option *o = options; o->name; o++) {
         if (o->number)
@@ -49,8 +49,7 @@ static void print_usage(const char *program, const char *summary, const struct o
 }
 
 /* Stores `value` where `o` points; returns 0 if it is not a value of that kind. */
-static int set_option(const struct option *o, const char *value)
-{
+static int set_option(const struct option *o, const char *value) {
     char *end = NULL;
     errno = 0;
     if (o->number)
@@ -62,10 +61,10 @@ static int set_option(const struct option *o, const char *value)
     return o->text || (errno == 0 && end != value && *end == '\0');
 }
 
-/* Reads `--name VALUE` pairs into `options` (ended by a NULL name), after MPI_Init. `--help` shows the usage and ends the
- * job with 0, anything unknown with 2; only rank 0 speaks. */
-static void parse_options(int argc, char **argv, const char *summary, const struct option *options)
-{
+/* Reads `--name VALUE` pairs into `options` (ended by a NULL name), after MPI_Init. `--help` shows
+ * the usage and ends the job with 0, anything unknown with 2; only rank 0 speaks. */
+static void parse_options(int argc, char **argv, const char *summary,
+                          const struct option *options) {
     int rank, code = -1;
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     for (int i = 1; i < argc && code < 0; i += 2) {
@@ -87,17 +86,16 @@ static void parse_options(int argc, char **argv, const char *summary, const stru
         }
     }
     if (code >= 0) {
-        if (rank == 0 && code == 0)
-            print_usage(argv[0], summary, options);
+        if (rank == 0 && code == 0) print_usage(argv[0], summary, options);
         MPI_Finalize();
         exit(code);
     }
 }
 
-/* FNV-1a, 64 bits, over whole 8-byte words where it can: the examples hash megabytes in their loops. */
+/* FNV-1a, 64 bits, over whole 8-byte words where it can: the examples hash megabytes in their
+ * loops. */
 #define HASH_START 0xcbf29ce484222325ULL
-__attribute__((unused)) static uint64_t hash_bytes(uint64_t hash, const void *data, size_t length)
-{
+__attribute__((unused)) static uint64_t hash_bytes(uint64_t hash, const void *data, size_t length) {
     const unsigned char *p = data;
     uint64_t word;
     for (; length >= sizeof word; length -= sizeof word, p += sizeof word) {
@@ -105,42 +103,35 @@ __attribute__((unused)) static uint64_t hash_bytes(uint64_t hash, const void *da
         hash = (hash ^ word) * 0x100000001b3ULL;
         hash ^= hash >> 29;
     }
-    while (length--)
-        hash = (hash ^ *p++) * 0x100000001b3ULL;
+    while (length--) hash = (hash ^ *p++) * 0x100000001b3ULL;
     return hash;
 }
 
-__attribute__((unused)) static uint64_t hash_word(uint64_t hash, uint64_t word)
-{
+__attribute__((unused)) static uint64_t hash_word(uint64_t hash, uint64_t word) {
     return hash_bytes(hash, &word, sizeof word);
 }
 
 /* splitmix64: the n-th number of the sequence `seed`, without state. */
-__attribute__((unused)) static uint64_t random_word(uint64_t seed, uint64_t n)
-{
+__attribute__((unused)) static uint64_t random_word(uint64_t seed, uint64_t n) {
     uint64_t z = seed * 0xd1342543de82ef95ULL + (n + 1) * 0x9e3779b97f4a7c15ULL;
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
     return z ^ (z >> 31);
 }
 
-__attribute__((unused)) static void *allocate(size_t count, size_t size)
-{
+__attribute__((unused)) static void *allocate(size_t count, size_t size) {
     void *p = calloc(count ? count : 1, size);
-    if (!p)
-        die("out of memory: %zu elements of %zu bytes", count, size);
+    if (!p) die("out of memory: %zu elements of %zu bytes", count, size);
     return p;
 }
 
 /* Where a block of a range of `total` things split over `parts` begins; begin(parts) is `total`. */
-__attribute__((unused)) static long block_begin(long total, long parts, long part)
-{
+__attribute__((unused)) static long block_begin(long total, long parts, long part) {
     return total * part / parts;
 }
 
 /* For qsort() of doubles. */
-__attribute__((unused)) static int by_value(const void *a, const void *b)
-{
+__attribute__((unused)) static int by_value(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
 }

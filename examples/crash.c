@@ -1,28 +1,26 @@
 /* crash: a program that ends badly by its own fault, at a chosen rank and step.
  *
- * Every step is a Sendrecv round a ring and an Allreduce. At the chosen step the chosen rank segfaults, aborts, exits, or calls
- * MPI_Abort. With --once FILE it does so only if FILE does not exist yet, and creates it first: the fault goes away when the rank is run
- * again, as a bit flip or an exhausted node would. Without it the fault is at the same place in every life of the rank: a
- * launcher that restarts ranks must notice and give up. With --rank -1 nothing happens and the sum is printed. */
+ * Every step is a Sendrecv round a ring and an Allreduce. At the chosen step the chosen rank
+ * segfaults, aborts, exits, or calls MPI_Abort. With --once FILE it does so only if FILE does not
+ * exist yet, and creates it first: the fault goes away when the rank is run again, as a bit flip or
+ * an exhausted node would. Without it the fault is at the same place in every life of the rank: a
+ * launcher that restarts ranks must notice and give up. With --rank -1 nothing happens and the sum
+ * is printed. */
 #include "common.h"
 #include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
 
 /* Whether this life is to end: always without `once`, else for whoever creates the file. */
-static int due(const char *once)
-{
+static int due(const char *once) {
     int file;
-    if (!once)
-        return 1;
+    if (!once) return 1;
     file = open(once, O_CREAT | O_EXCL | O_WRONLY, 0600);
-    if (file < 0 && errno != EEXIST)
-        die("cannot create %s: %s", once, strerror(errno));
+    if (file < 0 && errno != EEXIST) die("cannot create %s: %s", once, strerror(errno));
     return file >= 0 && close(file) == 0;
 }
 
-static void end_badly(const char *how, int code)
-{
+static void end_badly(const char *how, int code) {
     fflush(NULL);
     if (strcmp(how, "segv") == 0) {
         volatile int *volatile nowhere = NULL;
@@ -40,8 +38,7 @@ static void end_badly(const char *how, int code)
     }
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     long victim = 1, at_step = 50, steps = 100, code = 7;
     const char *how = "segv", *once = NULL;
     const struct option options[] = {
@@ -61,8 +58,8 @@ int main(int argc, char **argv)
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
     for (long step = 1; step <= steps; step++) {
         uint64_t in, all, mine = hash_word(sum, (uint64_t)rank);
-        MPI_Sendrecv(&mine, 1, MPI_UINT64_T, (rank + 1) % ranks, 0, &in, 1, MPI_UINT64_T, (rank + ranks - 1) % ranks, 0,
-                     MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        MPI_Sendrecv(&mine, 1, MPI_UINT64_T, (rank + 1) % ranks, 0, &in, 1, MPI_UINT64_T,
+                     (rank + ranks - 1) % ranks, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
         in = hash_word(in, (uint64_t)step);
         MPI_Allreduce(&in, &all, 1, MPI_UINT64_T, MPI_BXOR, MPI_COMM_WORLD);
         sum = hash_word(sum, all);
@@ -70,8 +67,7 @@ int main(int argc, char **argv)
             printf("step %ld sum %016llx\n", step, (unsigned long long)sum);
             fflush(stdout);
         }
-        if (rank == victim && step == at_step && due(once))
-            end_badly(how, (int)code);
+        if (rank == victim && step == at_step && due(once)) end_badly(how, (int)code);
     }
     MPI_Finalize();
     return 0;

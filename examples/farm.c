@@ -1,23 +1,27 @@
 /* farm: a task farm whose every message vouches for all that its sender has done, in order.
  *
- * Rank 0 hands out tasks and takes results and reports as they come (Waitany over a receive per worker and one from
- * MPI_ANY_SOURCE; Iprobe for every other report); workers poll for their next task with Test, and between polls probe for gossip from any worker. So what
- * happens depends on timing all the way, down to how many tests and probes found nothing.
+ * Rank 0 hands out tasks and takes results and reports as they come (Waitany over a receive per
+ * worker and one from MPI_ANY_SOURCE; Iprobe for every other report); workers poll for their next
+ * task with Test, and between polls probe for gossip from any worker. So what happens depends on
+ * timing all the way, down to how many tests and probes found nothing.
  *
- * All of it, empty tests and probes included, goes into a running hash, the rank's history. Each message carries the history of
- * its sender and a chain: the hash of all the sender has sent to this receiver with this tag so far. A receiver computes the same chain from
- * what it got and compares. If a rank is re-executed after a failure and does anything in another order, even polls once more
- * or less, its next message does not fit what its earlier life sent, and the receiver says so and ends the job with code 3.
- * Whom a worker gossips with is also taken from its history.
+ * All of it, empty tests and probes included, goes into a running hash, the rank's history. Each
+ * message carries the history of its sender and a chain: the hash of all the sender has sent to
+ * this receiver with this tag so far. A receiver computes the same chain from what it got and
+ * compares. If a rank is re-executed after a failure and does anything in another order, even polls
+ * once more or less, its next message does not fit what its earlier life sent, and the receiver
+ * says so and ends the job with code 3. Whom a worker gossips with is also taken from its history.
  *
- * What is printed, the sum over the results of all tasks, does not depend on the order, so a disturbed run prints the same. */
+ * What is printed, the sum over the results of all tasks, does not depend on the order, so a
+ * disturbed run prints the same. */
 #include "common.h"
 
 enum { TASK, STOP, RESULT, EVEN_REPORT, ODD_REPORT, GOSSIP, BYE, COUNTS, TAGS };
 enum { MAX_BODY = 64, REPORT_EVERY = 3 };
 
 struct message {
-    uint64_t sequence, chain, history; /* of the sender: to this receiver with this tag, and in all */
+    /* of the sender: to this receiver with this tag, and in all */
+    uint64_t sequence, chain, history;
     uint64_t task, value;
     uint64_t body[MAX_BODY]; /* words beyond these five that are sent: by kind */
 };
@@ -25,17 +29,21 @@ enum { HEAD = 5 };
 
 static int me, ranks;
 static uint64_t history = HASH_START;
-/* By tag and peer, see at(). Per tag, because messages of one rank with two tags may be noticed in either order. */
+/* By tag and peer, see at(). Per tag, because messages of one rank with two tags may be noticed in
+ * either order. */
 static uint64_t *sent, *received, *chain_out, *chain_in;
 static uint64_t empty_polls;
 static long work = 20000;
 
-static size_t at(int tag, int peer) { return (size_t)tag * (size_t)ranks + (size_t)peer; }
+static size_t at(int tag, int peer) {
+    return (size_t)tag * (size_t)ranks + (size_t)peer;
+}
 
-static void happened(uint64_t what, uint64_t detail) { history = hash_word(hash_word(history, what), detail); }
+static void happened(uint64_t what, uint64_t detail) {
+    history = hash_word(hash_word(history, what), detail);
+}
 
-static void send_message(struct message *m, int to, int tag, int body_words)
-{
+static void send_message(struct message *m, int to, int tag, int body_words) {
     size_t length = (size_t)(HEAD + body_words) * sizeof(uint64_t);
     happened(100 + (uint64_t)tag, (uint64_t)to);
     m->sequence = sent[at(tag, to)]++;
@@ -45,18 +53,20 @@ static void send_message(struct message *m, int to, int tag, int body_words)
     MPI_Send(m, HEAD + body_words, MPI_UINT64_T, to, tag, MPI_COMM_WORLD);
 }
 
-/* Takes a message into the history, after checking that it follows on what its sender sent before. */
-static void accept_message(const struct message *m, const MPI_Status *status)
-{
+/* Takes a message into the history, after checking that it follows on what its sender sent before.
+ * */
+static void accept_message(const struct message *m, const MPI_Status *status) {
     int from = status->MPI_SOURCE, words;
     size_t stream = at(status->MPI_TAG, from);
     MPI_Get_count(status, MPI_UINT64_T, &words);
     if (m->sequence != received[stream] || m->chain != chain_in[stream]) {
-        fprintf(stderr,
-                "rank %d: message %llu from rank %d (tag %d) does not follow on the %llu before it: chain %016llx, expected %016llx: "
-                "the sender has diverged from what it did before\n",
-                me, (unsigned long long)m->sequence, from, status->MPI_TAG, (unsigned long long)received[stream],
-                (unsigned long long)m->chain, (unsigned long long)chain_in[stream]);
+        fprintf(
+            stderr,
+            "rank %d: message %llu from rank %d (tag %d) does not follow on the %llu before it: chain %016llx, expected %016llx: "
+            "the sender has diverged from what it did before\n",
+            me, (unsigned long long)m->sequence, from, status->MPI_TAG,
+            (unsigned long long)received[stream], (unsigned long long)m->chain,
+            (unsigned long long)chain_in[stream]);
         MPI_Abort(MPI_COMM_WORLD, 3);
     }
     received[stream]++;
@@ -65,16 +75,14 @@ static void accept_message(const struct message *m, const MPI_Status *status)
     history = hash_bytes(history, m, (size_t)words * sizeof(uint64_t));
 }
 
-static void receive(struct message *m, int from, int tag)
-{
+static void receive(struct message *m, int from, int tag) {
     MPI_Status status;
     MPI_Recv(m, HEAD + MAX_BODY, MPI_UINT64_T, from, tag, MPI_COMM_WORLD, &status);
     accept_message(m, &status);
 }
 
 /* Receives one message with `tag` if there is one; an empty probe is an event as well. */
-static void poll_for(struct message *m, int tag)
-{
+static void poll_for(struct message *m, int tag) {
     MPI_Status status;
     int there;
     MPI_Iprobe(MPI_ANY_SOURCE, tag, MPI_COMM_WORLD, &there, &status);
@@ -86,8 +94,7 @@ static void poll_for(struct message *m, int tag)
 }
 
 /* The task itself: some arithmetic whose length varies from task to task. */
-static uint64_t compute(uint64_t task)
-{
+static uint64_t compute(uint64_t task) {
     uint64_t value = random_word(7, task);
     for (uint64_t i = value % (uint64_t)(work + 1) + (uint64_t)work / 2; i > 0; i--)
         value = random_word(value, i);
@@ -97,8 +104,7 @@ static uint64_t compute(uint64_t task)
 /* ---- worker ---- */
 
 /* Polls for the next order, probing for gossip in between; returns 0 when it is to stop. */
-static int next_task(struct message *m)
-{
+static int next_task(struct message *m) {
     struct message gossip;
     MPI_Request request;
     MPI_Status status;
@@ -106,8 +112,7 @@ static int next_task(struct message *m)
     for (;;) {
         int done;
         MPI_Test(&request, &done, &status);
-        if (done)
-            break;
+        if (done) break;
         happened(201, ++empty_polls);
         poll_for(&gossip, GOSSIP);
     }
@@ -115,18 +120,14 @@ static int next_task(struct message *m)
     return status.MPI_TAG == TASK;
 }
 
-static void tell_somebody(struct message *m)
-{
+static void tell_somebody(struct message *m) {
     int to = 1 + (int)(history % (uint64_t)(ranks - 1)), words = (int)((history >> 32) % MAX_BODY);
-    if (to == me)
-        return;
-    for (int i = 0; i < words; i++)
-        m->body[i] = random_word(history, (uint64_t)i);
+    if (to == me) return;
+    for (int i = 0; i < words; i++) m->body[i] = random_word(history, (uint64_t)i);
     send_message(m, to, GOSSIP, words);
 }
 
-static void run_worker(void)
-{
+static void run_worker(void) {
     struct message m = {0};
     uint64_t done = 0, gossip_sent = 0, gossip_received = 0, gossip_expected;
     while (next_task(&m)) {
@@ -138,47 +139,41 @@ static void run_worker(void)
         }
         tell_somebody(&m);
     }
-    /* How much gossip went to each rank is told to rank 0, which tells everybody how much to expect. */
+    /* How much gossip went to each rank is told to rank 0, which tells everybody how much to
+     * expect. */
     struct message bye = {.task = done};
-    if (ranks - 1 > MAX_BODY)
-        die("at most %d ranks", MAX_BODY + 1);
-    for (int r = 1; r < ranks; r++)
-        bye.body[r - 1] = sent[at(GOSSIP, r)];
-    for (int r = 1; r < ranks; r++)
-        gossip_sent += sent[at(GOSSIP, r)];
+    if (ranks - 1 > MAX_BODY) die("at most %d ranks", MAX_BODY + 1);
+    for (int r = 1; r < ranks; r++) bye.body[r - 1] = sent[at(GOSSIP, r)];
+    for (int r = 1; r < ranks; r++) gossip_sent += sent[at(GOSSIP, r)];
     bye.value = gossip_sent;
     send_message(&bye, 0, BYE, ranks - 1);
     receive(&m, 0, COUNTS);
     gossip_expected = m.value;
-    for (int r = 1; r < ranks; r++)
-        gossip_received += received[at(GOSSIP, r)];
+    for (int r = 1; r < ranks; r++) gossip_received += received[at(GOSSIP, r)];
     for (; gossip_received < gossip_expected; gossip_received++)
         receive(&m, MPI_ANY_SOURCE, GOSSIP);
 }
 
 /* ---- rank 0 ---- */
 
-static void post_receive(struct message *in, int from, int tag, MPI_Request *request)
-{
+static void post_receive(struct message *in, int from, int tag, MPI_Request *request) {
     MPI_Irecv(in, HEAD + MAX_BODY, MPI_UINT64_T, from, tag, MPI_COMM_WORLD, request);
 }
 
 /* The receive for even reports is withdrawn; if it is too late for that, its report counts. */
-static void withdraw_receive(struct message *in, MPI_Request *request)
-{
+static void withdraw_receive(struct message *in, MPI_Request *request) {
     MPI_Status status;
     int cancelled;
     MPI_Cancel(request);
     MPI_Wait(request, &status);
     MPI_Test_cancelled(&status, &cancelled);
     happened(202, (uint64_t)cancelled);
-    if (!cancelled)
-        accept_message(in, &status);
+    if (!cancelled) accept_message(in, &status);
 }
 
-/* Hands out all tasks and returns the sum of their results; takes the reports that come meanwhile. */
-static uint64_t hand_out(uint64_t tasks)
-{
+/* Hands out all tasks and returns the sum of their results; takes the reports that come meanwhile.
+ * */
+static uint64_t hand_out(uint64_t tasks) {
     /* Slots 0 .. ranks-2 await each worker's result, the last slot an even report from anybody. */
     int any = ranks - 1;
     struct message *in = allocate((size_t)ranks, sizeof *in), out = {0}, odd;
@@ -186,8 +181,7 @@ static uint64_t hand_out(uint64_t tasks)
     uint64_t next = 0, sum = 0;
     for (int slot = 0; slot < any; slot++) {
         requests[slot] = MPI_REQUEST_NULL;
-        if (next == tasks)
-            continue;
+        if (next == tasks) continue;
         out.task = next++;
         post_receive(&in[slot], slot + 1, RESULT, &requests[slot]);
         send_message(&out, slot + 1, TASK, 0);
@@ -216,48 +210,46 @@ static uint64_t hand_out(uint64_t tasks)
     return sum;
 }
 
-static void run_master(uint64_t tasks)
-{
+static void run_master(uint64_t tasks) {
     struct message m = {0};
     uint64_t odd_due = 0, even_due = 0, done = 0, sum = hand_out(tasks);
     uint64_t *gossip = allocate((size_t)ranks, sizeof *gossip);
-    for (int w = 1; w < ranks; w++)
-        send_message(&m, w, STOP, 0);
+    for (int w = 1; w < ranks; w++) send_message(&m, w, STOP, 0);
     for (int w = 1; w < ranks; w++) {
         receive(&m, MPI_ANY_SOURCE, BYE);
         done += m.task;
         odd_due += (m.task / REPORT_EVERY + 1) / 2;
         even_due += m.task / REPORT_EVERY / 2;
-        for (int r = 1; r < ranks; r++)
-            gossip[r] += m.body[r - 1];
+        for (int r = 1; r < ranks; r++) gossip[r] += m.body[r - 1];
     }
     for (int r = 1; r < ranks; r++) {
         odd_due -= received[at(ODD_REPORT, r)];
         even_due -= received[at(EVEN_REPORT, r)];
     }
-    for (; odd_due > 0; odd_due--)
-        receive(&m, MPI_ANY_SOURCE, ODD_REPORT);
-    for (; even_due > 0; even_due--)
-        receive(&m, MPI_ANY_SOURCE, EVEN_REPORT);
+    for (; odd_due > 0; odd_due--) receive(&m, MPI_ANY_SOURCE, ODD_REPORT);
+    for (; even_due > 0; even_due--) receive(&m, MPI_ANY_SOURCE, EVEN_REPORT);
     for (int w = 1; w < ranks; w++) {
         m.value = gossip[w];
         send_message(&m, w, COUNTS, 0);
     }
     free(gossip);
-    printf("tasks %llu of %llu sum %016llx\n", (unsigned long long)done, (unsigned long long)tasks, (unsigned long long)sum);
+    printf("tasks %llu of %llu sum %016llx\n", (unsigned long long)done, (unsigned long long)tasks,
+           (unsigned long long)sum);
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     long tasks = 2000, show = 0;
     const struct option options[] = {
         {"tasks", "tasks to do", .number = &tasks},
         {"work", "mean length of a task, in steps of about 3 ns", .number = &work},
-        {"show", "1: each rank's history on standard error (differs from run to run)", .number = &show},
+        {"show", "1: each rank's history on standard error (differs from run to run)",
+         .number = &show},
         {0},
     };
     MPI_Init(&argc, &argv);
-    parse_options(argc, argv, "Task farm with MPI_ANY_SOURCE whose messages vouch for their sender's history.", options);
+    parse_options(argc, argv,
+                  "Task farm with MPI_ANY_SOURCE whose messages vouch for their sender's history.",
+                  options);
     MPI_Comm_rank(MPI_COMM_WORLD, &me);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
     if (ranks < 2 || ranks - 1 > MAX_BODY || tasks < 0 || work < 0)
@@ -271,8 +263,8 @@ int main(int argc, char **argv)
     else
         run_worker();
     if (show)
-        fprintf(stderr, "rank %d history %016llx empty polls %llu\n", me, (unsigned long long)history,
-                (unsigned long long)empty_polls);
+        fprintf(stderr, "rank %d history %016llx empty polls %llu\n", me,
+                (unsigned long long)history, (unsigned long long)empty_polls);
     free(sent), free(received), free(chain_out), free(chain_in);
     MPI_Finalize();
     return 0;

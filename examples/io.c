@@ -1,10 +1,13 @@
-/* io: regular files written and read in every way a program does, one step of each between messages.
+/* io: regular files written and read in every way a program does, one step of each between
+ * messages.
  *
- * In directory --dir each rank has four files: R.seq written by write() one record after another, R.append opened with O_APPEND and
- * reopened now and then, R.random written with pwrite() at scattered offsets and read back, R.text through stdio and its buffer. All
- * ranks share shared.bin, where each writes its own records with pwrite(): the file grows under the hands of others, so that
- * restoring one rank must not cut it. Rank 0 also reads input.bin, which it made before. After a failure every file must end
- * byte for byte as in an undisturbed run started in an empty directory; the hashes printed at the end come from reading them back. */
+ * In directory --dir each rank has four files: R.seq written by write() one record after another,
+ * R.append opened with O_APPEND and reopened now and then, R.random written with pwrite() at
+ * scattered offsets and read back, R.text through stdio and its buffer. All ranks share shared.bin,
+ * where each writes its own records with pwrite(): the file grows under the hands of others, so
+ * that restoring one rank must not cut it. Rank 0 also reads input.bin, which it made before. After
+ * a failure every file must end byte for byte as in an undisturbed run started in an empty
+ * directory; the hashes printed at the end come from reading them back. */
 #include "common.h"
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -19,14 +22,12 @@ struct files {
     unsigned char *buffer, *check;
 };
 
-static void path_of(const struct files *f, const char *name, char *path, size_t size)
-{
+static void path_of(const struct files *f, const char *name, char *path, size_t size) {
     if (snprintf(path, size, "%s/%s", f->dir, name) >= (int)size)
         die("--dir %s is too long", f->dir);
 }
 
-static int open_file(const struct files *f, const char *suffix, int flags)
-{
+static int open_file(const struct files *f, const char *suffix, int flags) {
     char name[64], path[4096];
     if (suffix[0] == '.')
         snprintf(name, sizeof name, "%d%s", f->rank, suffix);
@@ -34,25 +35,21 @@ static int open_file(const struct files *f, const char *suffix, int flags)
         snprintf(name, sizeof name, "%s", suffix);
     path_of(f, name, path, sizeof path);
     int file = open(path, flags, 0644);
-    if (file < 0)
-        die("cannot open %s: %s", path, strerror(errno));
+    if (file < 0) die("cannot open %s: %s", path, strerror(errno));
     return file;
 }
 
 /* write() or pwrite() of the whole record (at < 0: where the file stands). */
-static void put_record(const struct files *f, int file, off_t at)
-{
+static void put_record(const struct files *f, int file, off_t at) {
     for (long done = 0; done < f->record;) {
         ssize_t n = at < 0 ? write(file, f->buffer + done, (size_t)(f->record - done))
                            : pwrite(file, f->buffer + done, (size_t)(f->record - done), at + done);
-        if (n < 0 && errno != EINTR)
-            die("cannot write: %s", strerror(errno));
+        if (n < 0 && errno != EINTR) die("cannot write: %s", strerror(errno));
         done += n > 0 ? n : 0;
     }
 }
 
-static void get_record(const struct files *f, int file, off_t at)
-{
+static void get_record(const struct files *f, int file, off_t at) {
     for (long done = 0; done < f->record;) {
         ssize_t n = at < 0 ? read(file, f->check + done, (size_t)(f->record - done))
                            : pread(file, f->check + done, (size_t)(f->record - done), at + done);
@@ -62,16 +59,14 @@ static void get_record(const struct files *f, int file, off_t at)
     }
 }
 
-static void fill(struct files *f, uint64_t what)
-{
+static void fill(struct files *f, uint64_t what) {
     for (long i = 0; i < f->record; i += 8) {
         uint64_t word = random_word(what, (uint64_t)i);
         memcpy(f->buffer + i, &word, 8);
     }
 }
 
-static void open_all(struct files *f, long steps)
-{
+static void open_all(struct files *f, long steps) {
     char path[4096];
     struct stat about;
     if (mkdir(f->dir, 0755) != 0 && errno != EEXIST)
@@ -82,25 +77,24 @@ static void open_all(struct files *f, long steps)
     f->scattered = open_file(f, ".random", O_CREAT | O_TRUNC | O_RDWR);
     f->shared = open_file(f, "shared.bin", O_CREAT | O_RDWR);
     /* Not truncated: rank 0 run again from its start would destroy what the others have written. */
-    if (f->rank == 0 && (fstat(f->shared, &about) != 0 || about.st_size > (off_t)steps * f->ranks * f->record))
-        die("%s/shared.bin is larger than this run would make it: start with an empty directory", f->dir);
+    if (f->rank == 0 &&
+        (fstat(f->shared, &about) != 0 || about.st_size > (off_t)steps * f->ranks * f->record))
+        die("%s/shared.bin is larger than this run would make it: start with an empty directory",
+            f->dir);
     snprintf(path, sizeof path, "%s/%d.text", f->dir, f->rank);
-    if (!(f->text = fopen(path, "w")))
-        die("cannot open %s: %s", path, strerror(errno));
+    if (!(f->text = fopen(path, "w"))) die("cannot open %s: %s", path, strerror(errno));
     if (f->rank == 0) {
         int made = open_file(f, "input.bin", O_CREAT | O_TRUNC | O_WRONLY);
         for (long step = 0; step < steps; step++) {
             fill(f, (uint64_t)step);
             put_record(f, made, -1);
         }
-        if (close(made) != 0)
-            die("cannot write input.bin: %s", strerror(errno));
+        if (close(made) != 0) die("cannot write input.bin: %s", strerror(errno));
         f->input = open_file(f, "input.bin", O_RDONLY);
     }
 }
 
-static void step_files(struct files *f, long step, long steps, uint64_t token)
-{
+static void step_files(struct files *f, long step, long steps, uint64_t token) {
     fill(f, token);
     put_record(f, f->sequential, -1);
     if (step % 10 == 9) { /* look back at an earlier record, and return to the end */
@@ -111,11 +105,11 @@ static void step_files(struct files *f, long step, long steps, uint64_t token)
     }
     put_record(f, f->append, -1);
     if (step % 7 == 6) {
-        if (close(f->append) != 0)
-            die("cannot close the append file: %s", strerror(errno));
+        if (close(f->append) != 0) die("cannot close the append file: %s", strerror(errno));
         f->append = open_file(f, ".append", O_WRONLY | O_APPEND);
     }
-    /* Every place of the file once, in an order that jumps; 97 is prime and the steps are rarely a multiple of it. */
+    /* Every place of the file once, in an order that jumps; 97 is prime and the steps are rarely a
+     * multiple of it. */
     off_t place = (off_t)(step * 97 % steps) * f->record;
     put_record(f, f->scattered, place);
     get_record(f, f->scattered, place);
@@ -126,12 +120,10 @@ static void step_files(struct files *f, long step, long steps, uint64_t token)
         die("cannot write text: %s", strerror(errno));
 }
 
-static uint64_t hash_file(const struct files *f, int file)
-{
+static uint64_t hash_file(const struct files *f, int file) {
     uint64_t hash = HASH_START;
     struct stat about;
-    if (fstat(file, &about) != 0)
-        die("cannot stat: %s", strerror(errno));
+    if (fstat(file, &about) != 0) die("cannot stat: %s", strerror(errno));
     for (off_t at = 0; at + f->record <= about.st_size; at += f->record) {
         get_record(f, file, at);
         hash = hash_bytes(hash, f->check, (size_t)f->record);
@@ -139,15 +131,13 @@ static uint64_t hash_file(const struct files *f, int file)
     return hash_word(hash, (uint64_t)about.st_size);
 }
 
-static void close_all(struct files *f)
-{
-    if (close(f->sequential) != 0 || close(f->append) != 0 || close(f->scattered) != 0 || close(f->shared) != 0
-        || fclose(f->text) != 0)
+static void close_all(struct files *f) {
+    if (close(f->sequential) != 0 || close(f->append) != 0 || close(f->scattered) != 0 ||
+        close(f->shared) != 0 || fclose(f->text) != 0)
         die("cannot close a file: %s", strerror(errno));
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     struct files f = {.dir = "io-files", .record = 4096, .input = -1};
     long steps = 500, spin = 200000;
     const struct option options[] = {
@@ -158,7 +148,8 @@ int main(int argc, char **argv)
         {0},
     };
     MPI_Init(&argc, &argv);
-    parse_options(argc, argv, "Writes and reads regular files in every way between messages.", options);
+    parse_options(argc, argv, "Writes and reads regular files in every way between messages.",
+                  options);
     MPI_Comm_rank(MPI_COMM_WORLD, &f.rank);
     MPI_Comm_size(MPI_COMM_WORLD, &f.ranks);
     if (f.record < 8 || f.record % 8 || steps < 1)
@@ -168,14 +159,16 @@ int main(int argc, char **argv)
     open_all(&f, steps);
     uint64_t token = (uint64_t)f.rank, hashes[3], *all = allocate(3 * (size_t)f.ranks, sizeof *all);
     for (long step = 0; step < steps; step++) {
-        if (f.rank == 0) { /* what rank 0 reads goes round, so that an offset restored wrongly is seen by all */
+        /* what rank 0 reads goes round, so that an offset restored wrongly is seen by all */
+        if (f.rank == 0) {
             get_record(&f, f.input, -1);
             token = hash_bytes(token, f.check, (size_t)f.record);
         }
         for (long i = 0; i < spin; i++)
             token = token * 6364136223846793005ULL + 1442695040888963407ULL;
-        MPI_Sendrecv_replace(&token, 1, MPI_UINT64_T, (f.rank + 1) % f.ranks, 0, (f.rank + f.ranks - 1) % f.ranks, 0,
-                             MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        MPI_Sendrecv_replace(&token, 1, MPI_UINT64_T, (f.rank + 1) % f.ranks, 0,
+                             (f.rank + f.ranks - 1) % f.ranks, 0, MPI_COMM_WORLD,
+                             MPI_STATUS_IGNORE);
         step_files(&f, step, steps, token);
     }
     MPI_Barrier(MPI_COMM_WORLD);
@@ -184,8 +177,9 @@ int main(int argc, char **argv)
     hashes[2] = hash_file(&f, f.shared);
     MPI_Gather(hashes, 3, MPI_UINT64_T, all, 3, MPI_UINT64_T, 0, MPI_COMM_WORLD);
     for (int r = 0; f.rank == 0 && r < f.ranks; r++)
-        printf("rank %d seq %016llx random %016llx shared %016llx\n", r, (unsigned long long)all[3 * r],
-               (unsigned long long)all[3 * r + 1], (unsigned long long)all[3 * r + 2]);
+        printf("rank %d seq %016llx random %016llx shared %016llx\n", r,
+               (unsigned long long)all[3 * r], (unsigned long long)all[3 * r + 1],
+               (unsigned long long)all[3 * r + 2]);
     close_all(&f);
     free(f.buffer), free(f.check), free(all);
     MPI_Finalize();

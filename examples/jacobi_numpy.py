@@ -1,8 +1,9 @@
 """jacobi_numpy: Jacobi iterations for Laplace's equation, in mpi4py with numpy.
 
-Rows are split over the ranks; halos travel as numpy buffers (Isend, Irecv), the convergence test as an Allreduce, and the settings, the
-progress and the list of who holds which rows as pickled Python objects (bcast, gather, send and recv in lower case). Rank 0 collects
-the field and writes it with numpy. Output and result file are the same in every run of the same size and rank count.
+Rows are split over the ranks; halos travel as numpy buffers (Isend, Irecv), the convergence test as
+an Allreduce, and the settings, the progress and the list of who holds which rows as pickled Python
+objects (bcast, gather, send and recv in lower case). Rank 0 collects the field and writes it with
+numpy. Output and result file are the same in every run of the same size and rank count.
 """
 
 import argparse
@@ -13,14 +14,26 @@ from mpi4py import MPI
 
 
 def parse_arguments(comm):
-    """Rank 0 reads the command line and sends the settings to all; returns them, or None if it said what was wrong."""
+    """Rank 0 reads the command line and sends the settings to all; returns them, or None if it said
+    what was wrong."""
     settings = None
     if comm.rank == 0:
         parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-        parser.add_argument("--rows", type=int, default=400, help="rows of the field (default %(default)s)")
-        parser.add_argument("--columns", type=int, default=400, help="columns of the field (default %(default)s)")
-        parser.add_argument("--iterations", type=int, default=1000, help="iterations (default %(default)s)")
-        parser.add_argument("--every", type=int, default=100, help="report every so many iterations (default %(default)s)")
+        parser.add_argument(
+            "--rows", type=int, default=400, help="rows of the field (default %(default)s)"
+        )
+        parser.add_argument(
+            "--columns", type=int, default=400, help="columns of the field (default %(default)s)"
+        )
+        parser.add_argument(
+            "--iterations", type=int, default=1000, help="iterations (default %(default)s)"
+        )
+        parser.add_argument(
+            "--every",
+            type=int,
+            default=100,
+            help="report every so many iterations (default %(default)s)",
+        )
         parser.add_argument("--out", help="write the field to this file (numpy's .npy format)")
         try:
             settings = vars(parser.parse_args())
@@ -30,7 +43,8 @@ def parse_arguments(comm):
 
 
 def start_field(first, rows, columns, all_rows):
-    """This rank's rows with a halo row above and below: a hot top edge, a cold bottom, warmer to the right."""
+    """This rank's rows with a halo row above and below: a hot top edge, a cold bottom, warmer to
+    the right."""
     field = np.zeros((rows + 2, columns))
     field[:, -1] = 25.0
     if first == 0:
@@ -51,19 +65,29 @@ def exchange_halos(comm, field, above, below):
 
 
 def collect(comm, field, layout, columns):
-    """The whole field on rank 0 (None elsewhere); each rank announces what it sends with a pickled message."""
+    """The whole field on rank 0 (None elsewhere); each rank announces what it sends with a pickled
+    message."""
     rows = np.ascontiguousarray(field[1:-1])
     if comm.rank != 0:
-        comm.send({"rank": comm.rank, "shape": rows.shape, "digest": hashlib.sha256(rows).hexdigest()}, dest=0, tag=3)
+        comm.send(
+            {"rank": comm.rank, "shape": rows.shape, "digest": hashlib.sha256(rows).hexdigest()},
+            dest=0,
+            tag=3,
+        )
         comm.Send(rows, dest=0, tag=4)
         return None
     whole = np.empty((sum(count for _, count in layout), columns))
     whole[: rows.shape[0]] = rows
     for _ in range(comm.size - 1):
-        note = comm.recv(source=MPI.ANY_SOURCE, tag=3)  # in any order: the result does not depend on it
+        note = comm.recv(
+            source=MPI.ANY_SOURCE, tag=3
+        )  # in any order: the result does not depend on it
         first, count = layout[note["rank"]]
         comm.Recv(whole[first : first + count], source=note["rank"], tag=4)
-        if hashlib.sha256(np.ascontiguousarray(whole[first : first + count])).hexdigest() != note["digest"]:
+        if (
+            hashlib.sha256(np.ascontiguousarray(whole[first : first + count])).hexdigest()
+            != note["digest"]
+        ):
             raise RuntimeError(f"rows of rank {note['rank']} arrived damaged")
     return whole
 
@@ -89,7 +113,11 @@ def main():
             comm.Allreduce(MPI.IN_PLACE, change, op=MPI.MAX)
             means = comm.gather(float(field[1:-1].mean()), root=0)
             if comm.rank == 0:
-                print(f"iteration {iteration} change {change[0]:.9e} means", *(f"{m:.9f}" for m in means), flush=True)
+                print(
+                    f"iteration {iteration} change {change[0]:.9e} means",
+                    *(f"{m:.9f}" for m in means),
+                    flush=True,
+                )
     whole = collect(comm, field, layout, settings["columns"])
     if comm.rank == 0:
         print("field", hashlib.sha256(whole).hexdigest())

@@ -1,9 +1,12 @@
-/* locked_list: a linked list, a mutex and a counter that all ranks share by one-sided communication.
+/* locked_list: a linked list, a mutex and a counter that all ranks share by one-sided
+ * communication.
  *
- * The elements lie in dynamic windows, wherever malloc put them: the list is made of (rank, address) pairs that travel in
- * messages. Each rank appends elements by Compare_and_swap at the tail, takes a mutex (a queue of waiting ranks, after Mellor-
- * Crummey and Scott) to change two cells that must change together, and draws numbers from a counter. Who comes when depends on
- * timing; that the list holds every element once, that the two cells agree and that no number is drawn twice does not. */
+ * The elements lie in dynamic windows, wherever malloc put them: the list is made of (rank,
+ * address) pairs that travel in messages. Each rank appends elements by Compare_and_swap at the
+ * tail, takes a mutex (a queue of waiting ranks, after Mellor- Crummey and Scott) to change two
+ * cells that must change together, and draws numbers from a counter. Who comes when depends on
+ * timing; that the list holds every element once, that the two cells agree and that no number is
+ * drawn twice does not. */
 #include "common.h"
 
 #include <stddef.h>
@@ -19,7 +22,7 @@ struct element {
 };
 
 enum { COUNTER, LEFT, RIGHT, CELLS }; /* on rank 0 */
-enum { TAIL, NEXT, MUTEX_CELLS };  /* TAIL counts on rank 0 only */
+enum { TAIL, NEXT, MUTEX_CELLS };     /* TAIL counts on rank 0 only */
 enum { NOBODY = -1, TOKEN = 7 };
 
 struct shared {
@@ -33,8 +36,7 @@ struct shared {
 
 /* --- the mutex --- */
 
-static void lock_mutex(struct shared *s)
-{
+static void lock_mutex(struct shared *s) {
     int64_t me = s->rank, nobody = NOBODY, before;
     MPI_Win_lock_all(0, s->mutex);
     MPI_Accumulate(&nobody, 1, MPI_INT64_T, s->rank, NEXT, 1, MPI_INT64_T, MPI_REPLACE, s->mutex);
@@ -42,15 +44,15 @@ static void lock_mutex(struct shared *s)
     MPI_Fetch_and_op(&me, &before, MPI_INT64_T, 0, TAIL, MPI_REPLACE, s->mutex);
     MPI_Win_flush(0, s->mutex);
     if (before != NOBODY) {
-        MPI_Accumulate(&me, 1, MPI_INT64_T, (int)before, NEXT, 1, MPI_INT64_T, MPI_REPLACE, s->mutex);
+        MPI_Accumulate(&me, 1, MPI_INT64_T, (int)before, NEXT, 1, MPI_INT64_T, MPI_REPLACE,
+                       s->mutex);
         MPI_Win_flush((int)before, s->mutex);
         MPI_Recv(NULL, 0, MPI_BYTE, (int)before, TOKEN, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
     }
     MPI_Win_unlock_all(s->mutex);
 }
 
-static void unlock_mutex(struct shared *s)
-{
+static void unlock_mutex(struct shared *s) {
     int64_t me = s->rank, nobody = NOBODY, none = 0, next, tail;
     MPI_Win_lock_all(0, s->mutex);
     MPI_Fetch_and_op(&none, &next, MPI_INT64_T, s->rank, NEXT, MPI_NO_OP, s->mutex);
@@ -64,13 +66,11 @@ static void unlock_mutex(struct shared *s)
         }
     }
     MPI_Win_unlock_all(s->mutex);
-    if (next != NOBODY)
-        MPI_Send(NULL, 0, MPI_BYTE, (int)next, TOKEN, MPI_COMM_WORLD);
+    if (next != NOBODY) MPI_Send(NULL, 0, MPI_BYTE, (int)next, TOKEN, MPI_COMM_WORLD);
 }
 
 /* Adds to two cells that others change meanwhile, reading and writing each by itself. */
-static void change_both(struct shared *s, int64_t by)
-{
+static void change_both(struct shared *s, int64_t by) {
     int64_t value[2];
     lock_mutex(s);
     MPI_Win_lock(MPI_LOCK_SHARED, 0, 0, s->cells);
@@ -88,39 +88,40 @@ static void change_both(struct shared *s, int64_t by)
 
 /* --- the list --- */
 
-static MPI_Aint address_of(const void *place)
-{
+static MPI_Aint address_of(const void *place) {
     MPI_Aint address;
     MPI_Get_address(place, &address);
     return address;
 }
 
-static struct element *make_element(struct shared *s, int64_t number)
-{
-    struct element *e = allocate(1, sizeof *e + 8 * (size_t)(random_word((uint64_t)number, 5) % 50));
+static struct element *make_element(struct shared *s, int64_t number) {
+    struct element *e =
+        allocate(1, sizeof *e + 8 * (size_t)(random_word((uint64_t)number, 5) % 50));
     *e = (struct element){{NOBODY, 0}, s->rank, number};
     MPI_Win_attach(s->elements, e, sizeof *e);
     return e;
 }
 
 /* Appends an element: claims the place behind the last one, which may not be the last any more. */
-static void append(struct shared *s, struct element *e)
-{
+static void append(struct shared *s, struct element *e) {
     int64_t me = s->rank, nobody = NOBODY, found;
     MPI_Aint address = address_of(e);
     for (;;) {
-        MPI_Compare_and_swap(&me, &nobody, &found, MPI_INT64_T, (int)s->tail.rank, s->tail.address, s->elements);
+        MPI_Compare_and_swap(&me, &nobody, &found, MPI_INT64_T, (int)s->tail.rank, s->tail.address,
+                             s->elements);
         MPI_Win_flush((int)s->tail.rank, s->elements);
         MPI_Aint next = s->tail.address + (MPI_Aint)offsetof(struct link, address);
         if (found == NOBODY) {
-            MPI_Accumulate(&address, 1, MPI_AINT, (int)s->tail.rank, next, 1, MPI_AINT, MPI_REPLACE, s->elements);
+            MPI_Accumulate(&address, 1, MPI_AINT, (int)s->tail.rank, next, 1, MPI_AINT, MPI_REPLACE,
+                           s->elements);
             MPI_Win_flush((int)s->tail.rank, s->elements);
             s->tail = (struct link){me, address};
             return;
         }
         MPI_Aint where = 0, none = 0;
         while (!where) { /* who has claimed the place says a little later where its element lies */
-            MPI_Fetch_and_op(&none, &where, MPI_AINT, (int)s->tail.rank, next, MPI_NO_OP, s->elements);
+            MPI_Fetch_and_op(&none, &where, MPI_AINT, (int)s->tail.rank, next, MPI_NO_OP,
+                             s->elements);
             MPI_Win_flush((int)s->tail.rank, s->elements);
         }
         s->tail = (struct link){found, where};
@@ -128,8 +129,7 @@ static void append(struct shared *s, struct element *e)
 }
 
 /* Walks the whole list; every element of every rank must come once, each rank's in their order. */
-static void check_list(struct shared *s, long count)
-{
+static void check_list(struct shared *s, long count) {
     struct element e;
     struct link at = {0, s->head};
     int64_t *seen = allocate((size_t)s->ranks, sizeof *seen), walked = 0;
@@ -137,9 +137,9 @@ static void check_list(struct shared *s, long count)
         MPI_Get(&e, sizeof e, MPI_BYTE, (int)at.rank, at.address, sizeof e, MPI_BYTE, s->elements);
         MPI_Win_flush((int)at.rank, s->elements);
         if (walked++ > 0 && (e.owner < 0 || e.owner >= s->ranks || e.number != seen[e.owner]++))
-            die("element %lld of the list is number %lld of rank %lld", (long long)walked, (long long)e.number, (long long)e.owner);
-        if (e.next.rank == NOBODY)
-            break;
+            die("element %lld of the list is number %lld of rank %lld", (long long)walked,
+                (long long)e.number, (long long)e.owner);
+        if (e.next.rank == NOBODY) break;
         at = e.next;
     }
     for (int r = 0; r < s->ranks; r++)
@@ -148,17 +148,15 @@ static void check_list(struct shared *s, long count)
     free(seen);
 }
 
-static void create(struct shared *s, int64_t **memory, int cells, MPI_Win *window)
-{
-    MPI_Win_allocate(cells * (MPI_Aint)sizeof **memory, sizeof **memory, MPI_INFO_NULL, MPI_COMM_WORLD, memory, window);
+static void create(struct shared *s, int64_t **memory, int cells, MPI_Win *window) {
+    MPI_Win_allocate(cells * (MPI_Aint)sizeof **memory, sizeof **memory, MPI_INFO_NULL,
+                     MPI_COMM_WORLD, memory, window);
     MPI_Win_lock(MPI_LOCK_EXCLUSIVE, s->rank, 0, *window);
-    for (int i = 0; i < cells; i++)
-        (*memory)[i] = window == &s->mutex ? NOBODY : 0;
+    for (int i = 0; i < cells; i++) (*memory)[i] = window == &s->mutex ? NOBODY : 0;
     MPI_Win_unlock(s->rank, *window);
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     struct shared s = {0};
     long count = 500, every = 50;
     const struct option options[] = {
@@ -167,11 +165,11 @@ int main(int argc, char **argv)
         {0},
     };
     MPI_Init(&argc, &argv);
-    parse_options(argc, argv, "A list, a mutex and a counter shared by one-sided communication.", options);
+    parse_options(argc, argv, "A list, a mutex and a counter shared by one-sided communication.",
+                  options);
     MPI_Comm_rank(MPI_COMM_WORLD, &s.rank);
     MPI_Comm_size(MPI_COMM_WORLD, &s.ranks);
-    if (count < 1 || every < 1)
-        die("--elements and --every must be 1 or more");
+    if (count < 1 || every < 1) die("--elements and --every must be 1 or more");
     create(&s, &s.cell, CELLS, &s.cells);
     create(&s, &s.queue, MUTEX_CELLS, &s.mutex);
     MPI_Win_create_dynamic(MPI_INFO_NULL, MPI_COMM_WORLD, &s.elements);
@@ -202,7 +200,8 @@ int main(int argc, char **argv)
         MPI_Win_lock(MPI_LOCK_EXCLUSIVE, 0, 0, s.cells);
         if (all != ranks * count * (ranks * count - 1) / 2 || s.cell[COUNTER] != ranks * count)
             die("the numbers drawn add up to %lld", (long long)all);
-        printf("%lld elements, cells %lld and %lld\n", (long long)(ranks * count), (long long)s.cell[LEFT], (long long)s.cell[RIGHT]);
+        printf("%lld elements, cells %lld and %lld\n", (long long)(ranks * count),
+               (long long)s.cell[LEFT], (long long)s.cell[RIGHT]);
         MPI_Win_unlock(0, s.cells);
     }
     MPI_Barrier(MPI_COMM_WORLD);

@@ -1,13 +1,13 @@
 /* pingpong: half the round-trip time of a message between ranks 0 and 1, by size.
  *
- * One line of JSON for each size on standard output: median, tenth and ninetieth percentile over the repetitions, in microseconds,
- * warm-up excluded. Other ranks, if any, wait in a barrier. The kernel of `eyrie bench pingpong`. */
+ * One line of JSON for each size on standard output: median, tenth and ninetieth percentile over
+ * the repetitions, in microseconds, warm-up excluded. Other ranks, if any, wait in a barrier. The
+ * kernel of `eyrie bench pingpong`. */
 #include "bench.h"
 
 static int rank;
 
-static void round_trip(void *buffer, long bytes)
-{
+static void round_trip(void *buffer, long bytes) {
     if (rank == 0) {
         MPI_Send(buffer, (int)bytes, MPI_BYTE, 1, 0, MPI_COMM_WORLD);
         MPI_Recv(buffer, (int)bytes, MPI_BYTE, 1, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
@@ -17,18 +17,20 @@ static void round_trip(void *buffer, long bytes)
     }
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     struct bench bench = BENCH_DEFAULTS;
     long before = 0;
     const struct option options[] = {
         BENCH_OPTIONS(bench),
-        {"before", "MiB sent to and fro before anything is measured, in messages of the largest size", .number = &before},
+        {"before",
+         "MiB sent to and fro before anything is measured, in messages of the largest size",
+         .number = &before},
         {0},
     };
     int ranks;
     MPI_Init(&argc, &argv);
-    parse_options(argc, argv, "Half round-trip times between ranks 0 and 1, as JSON lines.", options);
+    parse_options(argc, argv, "Half round-trip times between ranks 0 and 1, as JSON lines.",
+                  options);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
     if (ranks < 2 || bench.smallest < 1 || bench.largest > 1 << 30)
@@ -39,10 +41,8 @@ int main(int argc, char **argv)
     for (long bytes = bench.smallest; bytes <= bench.largest; bytes *= 2) {
         long count;
         double *us = bench_measure(&bench, round_trip, buffer, bytes, &count);
-        for (long i = 0; i < count; i++)
-            us[i] /= 2;
-        if (rank == 0)
-            bench_print("pingpong", ranks, bytes, us, count);
+        for (long i = 0; i < count; i++) us[i] /= 2;
+        if (rank == 0) bench_print("pingpong", ranks, bytes, us, count);
         free(us);
     }
     free(buffer);

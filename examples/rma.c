@@ -1,11 +1,12 @@
 /* rma: one-sided communication in all its kinds of synchronization, checked as it goes.
  *
- * Each round: Put to the next rank and Get from the one after it between fences; Accumulate to every rank under lock_all; tickets
- * drawn with Fetch_and_op and a slot claimed with Compare_and_swap under lock; a ring with post, start, complete, wait.
- * Over a transport without RDMA, MPICH carries all of this as active messages, whose headers hold pointers: replaying a rank
- * alone works only if its addresses are the same again. The hash printed per round is the same in every run.
- * More than 16 KiB (2,000 words) to several ranks in one epoch crashes MPICH 5.0.2 on any transport without RDMA, its own tcp
- * provider with MPIR_CVAR_CH4_OFI_ENABLE_RMA=0 included (docs/limits.md), so the default stays below. */
+ * Each round: Put to the next rank and Get from the one after it between fences; Accumulate to
+ * every rank under lock_all; tickets drawn with Fetch_and_op and a slot claimed with
+ * Compare_and_swap under lock; a ring with post, start, complete, wait. Under Eyrie the provider
+ * carries reads, writes and atomics as logged messages, of any length. The hash printed per round
+ * is the same in every run. Where MPICH carries them as active messages instead
+ * (MPIR_CVAR_CH4_OFI_ENABLE_RMA=0), more than 16 KiB (2,000 words) to several ranks in one epoch
+ * crash MPICH 5.0.2 itself, so the default stays below. */
 #include "common.h"
 
 enum { COUNTER, TICKETS, SLOT, CELLS }; /* of the window of counters on rank 0 */
@@ -17,27 +18,28 @@ struct windows {
     MPI_Win ring_window, sum_window, counter_window, halo_window;
 };
 
-static void create(uint64_t **memory, long words, MPI_Win *window)
-{
-    MPI_Win_allocate((MPI_Aint)words * (MPI_Aint)sizeof **memory, sizeof **memory, MPI_INFO_NULL, MPI_COMM_WORLD, memory, window);
+static void create(uint64_t **memory, long words, MPI_Win *window) {
+    MPI_Win_allocate((MPI_Aint)words * (MPI_Aint)sizeof **memory, sizeof **memory, MPI_INFO_NULL,
+                     MPI_COMM_WORLD, memory, window);
     memset(*memory, 0, (size_t)words * sizeof **memory);
 }
 
 /* Every rank puts a pattern to the next one's window, then gets from the one after that. */
-static uint64_t put_and_get(struct windows *w, uint64_t round)
-{
+static uint64_t put_and_get(struct windows *w, uint64_t round) {
     int after = (w->rank + 2) % w->ranks;
-    uint64_t *out = allocate((size_t)w->words, sizeof *out), *in = allocate((size_t)w->words, sizeof *in), hash = HASH_START;
+    uint64_t *out = allocate((size_t)w->words, sizeof *out),
+             *in = allocate((size_t)w->words, sizeof *in), hash = HASH_START;
     for (long i = 0; i < w->words; i++)
         out[i] = random_word(round * 1000 + (uint64_t)w->rank, (uint64_t)i);
     MPI_Win_fence(MPI_MODE_NOPRECEDE, w->ring_window);
-    MPI_Put(out, (int)w->words, MPI_UINT64_T, w->next, 0, (int)w->words, MPI_UINT64_T, w->ring_window);
+    MPI_Put(out, (int)w->words, MPI_UINT64_T, w->next, 0, (int)w->words, MPI_UINT64_T,
+            w->ring_window);
     MPI_Win_fence(0, w->ring_window);
     MPI_Get(in, (int)w->words, MPI_UINT64_T, after, 0, (int)w->words, MPI_UINT64_T, w->ring_window);
     MPI_Win_fence(MPI_MODE_NOSUCCEED, w->ring_window);
     for (long i = 0; i < w->words; i++)
-        if (w->ring[i] != random_word(round * 1000 + (uint64_t)w->previous, (uint64_t)i)
-            || in[i] != random_word(round * 1000 + (uint64_t)w->next, (uint64_t)i))
+        if (w->ring[i] != random_word(round * 1000 + (uint64_t)w->previous, (uint64_t)i) ||
+            in[i] != random_word(round * 1000 + (uint64_t)w->next, (uint64_t)i))
             die("round %llu: word %ld of Put or Get is wrong", (unsigned long long)round, i);
     hash = hash_bytes(hash, in, (size_t)w->words * sizeof *in);
     free(out), free(in);
@@ -45,14 +47,14 @@ static uint64_t put_and_get(struct windows *w, uint64_t round)
 }
 
 /* Every rank adds to every rank's sums; integers, so that the order is of no consequence. */
-static uint64_t accumulate(struct windows *w, uint64_t round)
-{
+static uint64_t accumulate(struct windows *w, uint64_t round) {
     uint64_t *add = allocate((size_t)w->words, sizeof *add), hash;
     for (long i = 0; i < w->words; i++)
         add[i] = random_word(round, (uint64_t)(i * w->ranks + w->rank)) >> 16;
     MPI_Win_lock_all(0, w->sum_window);
     for (int to = 0; to < w->ranks; to++)
-        MPI_Accumulate(add, (int)w->words, MPI_UINT64_T, to, 0, (int)w->words, MPI_UINT64_T, MPI_SUM, w->sum_window);
+        MPI_Accumulate(add, (int)w->words, MPI_UINT64_T, to, 0, (int)w->words, MPI_UINT64_T,
+                       MPI_SUM, w->sum_window);
     MPI_Win_flush_all(w->sum_window);
     MPI_Win_unlock_all(w->sum_window);
     MPI_Barrier(MPI_COMM_WORLD);
@@ -64,22 +66,23 @@ static uint64_t accumulate(struct windows *w, uint64_t round)
     return hash;
 }
 
-/* Draws a ticket, adds it to the sum of tickets, and claims the slot if it is free: who wins depends on timing, the sums do not. */
-static int draw_and_claim(struct windows *w, uint64_t round)
-{
+/* Draws a ticket, adds it to the sum of tickets, and claims the slot if it is free: who wins
+ * depends on timing, the sums do not. */
+static int draw_and_claim(struct windows *w, uint64_t round) {
     uint64_t one = 1, ticket, mine = round * 1000 + (uint64_t)w->rank + 1, free_mark = 0, found;
     MPI_Win_lock(MPI_LOCK_SHARED, 0, 0, w->counter_window);
     MPI_Fetch_and_op(&one, &ticket, MPI_UINT64_T, 0, COUNTER, MPI_SUM, w->counter_window);
     MPI_Win_flush(0, w->counter_window);
-    MPI_Accumulate(&ticket, 1, MPI_UINT64_T, 0, TICKETS, 1, MPI_UINT64_T, MPI_SUM, w->counter_window);
+    MPI_Accumulate(&ticket, 1, MPI_UINT64_T, 0, TICKETS, 1, MPI_UINT64_T, MPI_SUM,
+                   w->counter_window);
     MPI_Compare_and_swap(&mine, &free_mark, &found, MPI_UINT64_T, 0, SLOT, w->counter_window);
     MPI_Win_unlock(0, w->counter_window);
     return found == free_mark;
 }
 
-/* Rank 0 checks the tickets drawn so far and frees the slot; exactly one rank must have claimed it. */
-static uint64_t check_tickets(struct windows *w, uint64_t round, int claimed)
-{
+/* Rank 0 checks the tickets drawn so far and frees the slot; exactly one rank must have claimed it.
+ * */
+static uint64_t check_tickets(struct windows *w, uint64_t round, int claimed) {
     int claims;
     uint64_t hash = HASH_START, drawn = (round + 1) * (uint64_t)w->ranks;
     MPI_Allreduce(&claimed, &claims, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
@@ -99,8 +102,7 @@ static uint64_t check_tickets(struct windows *w, uint64_t round, int claimed)
 }
 
 /* Exposes the halo to the neighbours in the ring only, who put their rank's word there. */
-static uint64_t ring_of_pairs(struct windows *w, uint64_t round)
-{
+static uint64_t ring_of_pairs(struct windows *w, uint64_t round) {
     MPI_Group world, neighbours;
     int members[2] = {w->next, w->previous}, count = w->next == w->previous ? 1 : 2;
     uint64_t mine = random_word(round, (uint64_t)w->rank);
@@ -112,15 +114,15 @@ static uint64_t ring_of_pairs(struct windows *w, uint64_t round)
     MPI_Put(&mine, 1, MPI_UINT64_T, w->previous, 1, 1, MPI_UINT64_T, w->halo_window);
     MPI_Win_complete(w->halo_window);
     MPI_Win_wait(w->halo_window);
-    if (w->halo[0] != random_word(round, (uint64_t)w->previous) || w->halo[1] != random_word(round, (uint64_t)w->next))
+    if (w->halo[0] != random_word(round, (uint64_t)w->previous) ||
+        w->halo[1] != random_word(round, (uint64_t)w->next))
         die("round %llu: a neighbour's word is wrong", (unsigned long long)round);
     MPI_Group_free(&neighbours);
     MPI_Group_free(&world);
     return hash_bytes(HASH_START, w->halo, 2 * sizeof *w->halo);
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     struct windows w = {.words = 1500};
     long rounds = 200, every = 20;
     const char *out = NULL;
@@ -132,7 +134,9 @@ int main(int argc, char **argv)
         {0},
     };
     MPI_Init(&argc, &argv);
-    parse_options(argc, argv, "One-sided communication: fence, lock, lock_all, post-start-complete-wait.", options);
+    parse_options(argc, argv,
+                  "One-sided communication: fence, lock, lock_all, post-start-complete-wait.",
+                  options);
     MPI_Comm_rank(MPI_COMM_WORLD, &w.rank);
     MPI_Comm_size(MPI_COMM_WORLD, &w.ranks);
     if (w.ranks < 2 || w.words < 1 || every < 1)
@@ -153,14 +157,16 @@ int main(int argc, char **argv)
         if ((round + 1) % (uint64_t)every == 0) {
             MPI_Reduce(&hash, &total, 1, MPI_UINT64_T, MPI_BXOR, 0, MPI_COMM_WORLD);
             if (w.rank == 0) {
-                printf("round %llu hash %016llx\n", (unsigned long long)(round + 1), (unsigned long long)total);
+                printf("round %llu hash %016llx\n", (unsigned long long)(round + 1),
+                       (unsigned long long)total);
                 fflush(stdout);
             }
         }
     }
     if (w.rank == 0 && out) {
         FILE *file = fopen(out, "wb");
-        if (!file || fwrite(w.sums, sizeof *w.sums, (size_t)w.words, file) != (size_t)w.words || fclose(file) != 0)
+        if (!file || fwrite(w.sums, sizeof *w.sums, (size_t)w.words, file) != (size_t)w.words ||
+            fclose(file) != 0)
             die("cannot write %s: %s", out, strerror(errno));
     }
     MPI_Win_free(&w.ring_window);

@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# Runs each example once at a small size and compares what it prints, and the files it writes, with examples/expected/.
-# Usage: examples/test.sh [--accept] [LAUNCHER [ARGS...]]      (default launcher: scripts/mpiexec-tcp.sh)
-# The launcher is called with -n RANKS PROGRAM ARGS, so `examples/test.sh target/release/eyrie run` does the same under Eyrie.
+# Runs each example once at a small size and compares what it prints, and the files it writes, with
+# examples/expected/.
+# Usage: examples/test.sh [--accept] [LAUNCHER [ARGS...]]   (default: scripts/mpiexec-tcp.sh)
+# The launcher is called with -n RANKS PROGRAM ARGS, so `examples/test.sh target/release/eyrie run`
+# does the same under Eyrie.
 # --accept makes what was printed the expected output. One line "ok NAME" or "not ok NAME" for each.
 set -uo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -18,8 +20,9 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 failed=0
 
-# job FOLDER LAUNCHER... -n RANKS PROGRAM ARGS...: runs it in a new folder; FOLDER.out gets standard output (without what LAMMPS
-# says of its timings) and the hash of every file that was written, FOLDER.err the rest. Returns the exit code.
+# job FOLDER LAUNCHER... -n RANKS PROGRAM ARGS...: runs it in a new folder; FOLDER.out gets standard
+# output (without what LAMMPS says of its timings) and the hash of every file that was written,
+# FOLDER.err the rest. Returns the exit code.
 job() {
     local folder=$1 status=0
     shift
@@ -51,7 +54,8 @@ run() {
     verdict "$name" $status "$expected/$name.txt" "$work/$name.out" "$begin"
 }
 
-# run_twice NAME RANKS PROGRAM ARGS...: for what differs from one CPU to another; compared with a run over MPICH's own transport.
+# run_twice NAME RANKS PROGRAM ARGS...: for what differs from one CPU to another; compared with a
+# run over MPICH's own transport.
 run_twice() {
     local name=$1 ranks=$2 status=0 begin
     shift 2
@@ -72,7 +76,9 @@ run io 3 io --steps 100 --spin 1000
 run memory 3 memory --mb 8 --steps 50 --spin 1000
 run waits 2 waits --ms 20
 run flood 4 flood --mb 32 --hold-ms 100 --rounds 200
-filter=sort run stdio 3 stdio --lines 4 # launchers keep the order of lines within a rank, not between ranks
+# Launchers keep the order of lines within a rank, not between ranks.
+# shellcheck disable=SC2209 # the name of a command
+filter=sort run stdio 3 stdio --lines 4
 run_twice jacobi_numpy 3 "$root/build/venv/bin/python" "$root/examples/jacobi_numpy.py" --iterations 200 --out field.npy
 run_twice lammps 4 "$root/build/venv/bin/lmp" -in "$root/examples/lammps/in.melt" -log none -nocite -var size 10 -var steps 200
 exit $failed

@@ -1,8 +1,10 @@
-/* waits: waits in every way the system has, and says when a wait was shorter than asked or ended for no reason of the program's.
+/* waits: waits in every way the system has, and says when a wait was shorter than asked or ended
+ * for no reason of the program's.
  *
- * Each wait of --ms milliseconds must take that long and give what it gives when nothing disturbs it. Those that never end by themselves
- * are ended by a timer's signal, and by that only. Waits that do not come through the C library are made as programs without one make
- * them. After each, an Allreduce tells whether it was whole on all ranks. */
+ * Each wait of --ms milliseconds must take that long and give what it gives when nothing disturbs
+ * it. Those that never end by themselves are ended by a timer's signal, and by that only. Waits
+ * that do not come through the C library are made as programs without one make them. After each, an
+ * Allreduce tells whether it was whole on all ranks. */
 #include "common.h"
 #include <poll.h>
 #include <signal.h>
@@ -17,56 +19,49 @@ static long ms = 300;
 static int event;
 static volatile sig_atomic_t alarms;
 
-static void on_alarm(int signal)
-{
+static void on_alarm(int signal) {
     (void)signal;
     alarms++;
 }
 
-static double now(void)
-{
+static double now(void) {
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);
     return time.tv_sec + time.tv_nsec / 1e9;
 }
 
-static struct timespec in_ms(void)
-{
+static struct timespec in_ms(void) {
     return (struct timespec){ms / 1000, ms % 1000 * 1000000};
 }
 
 /* A timer's signal once, after --ms. */
-static void alarm_once(void)
-{
+static void alarm_once(void) {
     const struct itimerval timer = {.it_value = {ms / 1000, ms % 1000 * 1000}};
     setitimer(ITIMER_REAL, &timer, NULL);
 }
 
-#define RAW(number)                                                                                                              \
-    __asm__ volatile("movl %[nr], %%eax\n\tsyscall"                                                                             \
-                     : "=&a"(result)                                                                                             \
-                     : [nr] "i"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8)                                               \
+#define RAW(number)                                                                                \
+    __asm__ volatile("movl %[nr], %%eax\n\tsyscall"                                                \
+                     : "=&a"(result)                                                               \
+                     : [nr] "i"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8)                 \
                      : "rcx", "r11", "memory")
 
 /* System calls as they are, not those of the C library. */
-static long raw_nanosleep(const struct timespec *time, struct timespec *rest)
-{
+static long raw_nanosleep(const struct timespec *time, struct timespec *rest) {
     long result, a = (long)time, b = (long)rest, c = 0;
     register long r10 __asm__("r10") = 0, r8 __asm__("r8") = 0;
     RAW(SYS_nanosleep);
     return result;
 }
 
-static long raw_ppoll(struct timespec *time)
-{
+static long raw_ppoll(struct timespec *time) {
     long result, a = 0, b = 0, c = (long)time;
     register long r10 __asm__("r10") = 0, r8 __asm__("r8") = 0;
     RAW(SYS_ppoll);
     return result;
 }
 
-static long raw_pause(void)
-{
+static long raw_pause(void) {
     long result, a = 0, b = 0, c = 0;
     register long r10 __asm__("r10") = 0, r8 __asm__("r8") = 0;
     RAW(SYS_pause);
@@ -74,36 +69,35 @@ static long raw_pause(void)
 }
 
 /* Each gives what is expected when it was not disturbed: 1. */
-static int sleeps(void) { return sleep((ms + 999) / 1000) == 0; }
-static int usleeps(void) { return usleep(ms * 1000) == 0; }
+static int sleeps(void) {
+    return sleep((ms + 999) / 1000) == 0;
+}
+static int usleeps(void) {
+    return usleep(ms * 1000) == 0;
+}
 
-static int nanosleeps(void)
-{
+static int nanosleeps(void) {
     const struct timespec time = in_ms();
     return nanosleep(&time, NULL) == 0;
 }
 
-static int clock_nanosleeps(void)
-{
+static int clock_nanosleeps(void) {
     const struct timespec time = in_ms();
     return clock_nanosleep(CLOCK_MONOTONIC, 0, &time, NULL) == 0;
 }
 
-static int polls(void)
-{
+static int polls(void) {
     struct pollfd fd = {.fd = event, .events = POLLIN};
     return poll(&fd, 1, ms) == 0;
 }
 
-static int ppolls(void)
-{
+static int ppolls(void) {
     const struct timespec time = in_ms();
     struct pollfd fd = {.fd = event, .events = POLLIN};
     return ppoll(&fd, 1, &time, NULL) == 0;
 }
 
-static int selects(void)
-{
+static int selects(void) {
     struct timeval time = {ms / 1000, ms % 1000 * 1000};
     fd_set set;
     FD_ZERO(&set);
@@ -111,14 +105,12 @@ static int selects(void)
     return select(event + 1, &set, NULL, NULL, &time) == 0;
 }
 
-static int pselects(void)
-{
+static int pselects(void) {
     const struct timespec time = in_ms();
     return pselect(0, NULL, NULL, NULL, &time, NULL) == 0;
 }
 
-static int sigtimedwaits(void)
-{
+static int sigtimedwaits(void) {
     const struct timespec time = in_ms();
     sigset_t set;
     sigemptyset(&set);
@@ -126,53 +118,45 @@ static int sigtimedwaits(void)
     return sigtimedwait(&set, NULL, &time) == -1 && errno == EAGAIN;
 }
 
-static int raw_nanosleeps(void)
-{
+static int raw_nanosleeps(void) {
     struct timespec time = in_ms();
     return raw_nanosleep(&time, &time) == 0;
 }
 
-static int raw_ppolls(void)
-{
+static int raw_ppolls(void) {
     struct timespec time = in_ms();
     return raw_ppoll(&time) == 0;
 }
 
-static int pauses(void)
-{
+static int pauses(void) {
     alarm_once();
     return pause() == -1 && errno == EINTR;
 }
 
-static int raw_pauses(void)
-{
+static int raw_pauses(void) {
     alarm_once();
     return raw_pause() == -EINTR;
 }
 
-static int sigsuspends(void)
-{
+static int sigsuspends(void) {
     sigset_t set;
     sigemptyset(&set);
     alarm_once();
     return sigsuspend(&set) == -1 && errno == EINTR;
 }
 
-static int polls_for_ever(void)
-{
+static int polls_for_ever(void) {
     struct pollfd fd = {.fd = event, .events = POLLIN};
     alarm_once();
     return poll(&fd, 1, -1) == -1 && errno == EINTR;
 }
 
-static int selects_for_ever(void)
-{
+static int selects_for_ever(void) {
     alarm_once();
     return select(0, NULL, NULL, NULL, NULL) == -1 && errno == EINTR;
 }
 
-static int sigwaitinfos(void)
-{
+static int sigwaitinfos(void) {
     sigset_t set;
     int got;
     sigemptyset(&set);
@@ -190,19 +174,26 @@ static const struct {
     int (*wait)(void);
     int alarms;
 } waits[] = {
-    {"sleep", sleeps, 0},           {"usleep", usleeps, 0},
-    {"nanosleep", nanosleeps, 0},   {"clock_nanosleep", clock_nanosleeps, 0},
-    {"poll", polls, 0},             {"ppoll", ppolls, 0},
-    {"select", selects, 0},         {"pselect", pselects, 0},
-    {"sigtimedwait", sigtimedwaits, 0}, {"raw nanosleep", raw_nanosleeps, 0},
-    {"raw ppoll", raw_ppolls, 0},   {"pause", pauses, 1},
-    {"raw pause", raw_pauses, 1},   {"sigsuspend", sigsuspends, 1},
-    {"poll for ever", polls_for_ever, 1}, {"select for ever", selects_for_ever, 1},
+    {"sleep", sleeps, 0},
+    {"usleep", usleeps, 0},
+    {"nanosleep", nanosleeps, 0},
+    {"clock_nanosleep", clock_nanosleeps, 0},
+    {"poll", polls, 0},
+    {"ppoll", ppolls, 0},
+    {"select", selects, 0},
+    {"pselect", pselects, 0},
+    {"sigtimedwait", sigtimedwaits, 0},
+    {"raw nanosleep", raw_nanosleeps, 0},
+    {"raw ppoll", raw_ppolls, 0},
+    {"pause", pauses, 1},
+    {"raw pause", raw_pauses, 1},
+    {"sigsuspend", sigsuspends, 1},
+    {"poll for ever", polls_for_ever, 1},
+    {"select for ever", selects_for_ever, 1},
     {"sigwaitinfo", sigwaitinfos, 1},
 };
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     long rounds = 1;
     const char *only = NULL;
     const struct option options[] = {
@@ -217,14 +208,12 @@ int main(int argc, char **argv)
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     signal(SIGALRM, on_alarm);
     event = eventfd(0, 0);
-    if (event < 0)
-        die("eventfd: %s", strerror(errno));
+    if (event < 0) die("eventfd: %s", strerror(errno));
     for (long round = 0; round < rounds; round++)
         for (size_t i = 0; i < sizeof waits / sizeof *waits; i++) {
             double begun, took;
             int right, all;
-            if (only && strcmp(only, waits[i].name) != 0)
-                continue;
+            if (only && strcmp(only, waits[i].name) != 0) continue;
             if (rank == 0) {
                 printf("%s:", waits[i].name);
                 fflush(stdout);
@@ -234,7 +223,8 @@ int main(int argc, char **argv)
             right = waits[i].wait();
             took = now() - begun;
             if (!right || alarms != waits[i].alarms || took < ms / 1000.0)
-                fprintf(stderr, "rank %d: %s took %.3f s of %.3f s, %s, %d alarms\n", rank, waits[i].name, took, ms / 1000.0,
+                fprintf(stderr, "rank %d: %s took %.3f s of %.3f s, %s, %d alarms\n", rank,
+                        waits[i].name, took, ms / 1000.0,
                         right ? "ended well" : "ended for no reason", (int)alarms);
             right = right && alarms == waits[i].alarms && took >= ms / 1000.0;
             MPI_Allreduce(&right, &all, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """Compares the time ratios of `eyrie plan` with SimGrid's SMPI on random instances.
 
-SimGrid gets the network as its own torus, fat tree or dragonfly with its own routing, the traffic as a program, and the
-ranks on the hosts that the plan names. Nothing of eyrie's routing or timing reaches it. Standard library only.
+SimGrid gets the network as its own torus, fat tree or dragonfly with its own routing, the traffic
+as a program, and the ranks on the hosts that the plan names. Nothing of eyrie's routing or timing
+reaches it. Standard library only.
 """
+
 import argparse
 import concurrent.futures
 import json
@@ -20,7 +22,8 @@ CONFIG = [
     "smpi/bw-factor:0:1",
     "smpi/lat-factor:0:1",
     "network/TCP-gamma:1e15",
-    # The default solves the shares again only near what changed, and is off where a weight changed elsewhere.
+    # The default solves the shares again only near what changed, and is off where a weight changed
+    # elsewhere.
     "network/optim:Full",
     "smpi/host-speed:1Gf",
     "smpi/allreduce:rdb",
@@ -49,14 +52,21 @@ def random_case(rng):
     traffic = rng.choice(["stencil", "stencil", "stencil", "allreduce"])
     if kind == "torus":
         # SimGrid breaks ties of even rings otherwise than we do; odd rings have none.
-        extents = [rng.choice([7, 9, 11, 13]) for _ in range(2)] if rng.random() < 0.6 else [5, 5, 5]
-        # SimGrid numbers and routes its first axis fastest and first; ours is numbered last axis fastest.
+        extents = (
+            [rng.choice([7, 9, 11, 13]) for _ in range(2)] if rng.random() < 0.6 else [5, 5, 5]
+        )
+        # SimGrid numbers and routes its first axis fastest and first; ours is numbered last axis
+        # fastest.
         axes, nodes = len(extents), math.prod(extents)
         order = ",".join(str(a) for a in reversed(range(axes)))
         spec, job = "torus:" + "x".join(map(str, extents)) + ":order=" + order, None
     else:
         axes = rng.choice([2, 3])
-        job = [rng.randint(3, 8), rng.randint(3, 8)] if axes == 2 else [rng.randint(3, 4) for _ in range(3)]
+        job = (
+            [rng.randint(3, 8), rng.randint(3, 8)]
+            if axes == 2
+            else [rng.randint(3, 4) for _ in range(3)]
+        )
         cells = math.prod(job) * 2
         if kind == "fattree":
             k = next(k for k in range(4, 40) if k * k >= cells)
@@ -67,14 +77,35 @@ def random_case(rng):
             extents, nodes = [groups, routers, per], groups * routers * per
             spec = f"dragonfly:{groups}x{routers}x{per}"
     pattern = "allreduce" if traffic == "allreduce" else f"stencil{2 * axes + 1}"
-    args = ["--network", spec, "--traffic", pattern, "--bytes", rng.choice(SIZES), "--method", rng.choice(METHODS)]
+    args = [
+        "--network",
+        spec,
+        "--traffic",
+        pattern,
+        "--bytes",
+        rng.choice(SIZES),
+        "--method",
+        rng.choice(METHODS),
+    ]
     args += ["--spares", f"{axes}d(2,1)"]
     if job:
-        args += ["--job", "x".join(map(str, job)), "--arrangement", rng.choice(["contiguous", "separate"])]
+        args += [
+            "--job",
+            "x".join(map(str, job)),
+            "--arrangement",
+            rng.choice(["contiguous", "separate"]),
+        ]
     return {
         "kind": {"torus": "TORUS", "fattree": "FAT_TREE", "dragonfly": "DRAGONFLY"}[kind],
-        "extents": extents, "nodes": nodes, "args": args, "pattern": pattern, "axes": axes,
-        "bytes": args[5], "method": args[7], "failures": rng.choice([1, 1, 2, 3, 5]), "seed": rng.randrange(1 << 30),
+        "extents": extents,
+        "nodes": nodes,
+        "args": args,
+        "pattern": pattern,
+        "axes": axes,
+        "bytes": args[5],
+        "method": args[7],
+        "failures": rng.choice([1, 1, 2, 3, 5]),
+        "seed": rng.randrange(1 << 30),
     }
 
 
@@ -84,7 +115,7 @@ def size(text):
 
 def matrix(job, bytes_):
     """The star stencil of a job, as the program reads it."""
-    lines, strides = [], [math.prod(job[a + 1:]) for a in range(len(job))]
+    lines, strides = [], [math.prod(job[a + 1 :]) for a in range(len(job))]
     for rank in range(math.prod(job)):
         for axis, stride in enumerate(strides):
             at = rank // stride % job[axis]
@@ -96,6 +127,7 @@ def matrix(job, bytes_):
 
 def simulate(case, job, placement, directory, program):
     """Seconds that SimGrid takes for one step with ranks on these nodes."""
+
     def put(name, text):
         path = os.path.join(directory, name)
         with open(path, "w", encoding="utf-8") as file:
@@ -120,16 +152,30 @@ def judge(case, eyrie, program):
     """The case with both ratios, or None when the method is stuck."""
     rng = random.Random(case["seed"])
     # Ask once without failures that matter to learn where the ranks are, then fail random ones.
-    home = json.loads(subprocess.run(
-        [eyrie, "plan", *case["args"], "--failed", "0", "--json"], capture_output=True, text=True, check=False).stdout)
+    home = json.loads(
+        subprocess.run(
+            [eyrie, "plan", *case["args"], "--failed", "0", "--json"],
+            capture_output=True,
+            text=True,
+            check=False,
+        ).stdout
+    )
     ranks = home["before"]["placement"]
     failed = rng.sample(ranks, min(case["failures"], len(ranks) - 1))
     args = list(case["args"])
     for node in failed:
-        args += ["--failed", str(node) if case["kind"] != "TORUS" else coordinates(node, case["extents"])]
+        args += [
+            "--failed",
+            str(node) if case["kind"] != "TORUS" else coordinates(node, case["extents"]),
+        ]
     results = {}
     for sharing in ("path", "fair"):
-        run = subprocess.run([eyrie, "plan", *args, "--json", "--sharing", sharing], capture_output=True, text=True, check=False)
+        run = subprocess.run(
+            [eyrie, "plan", *args, "--json", "--sharing", sharing],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         if not run.stdout:
             raise RuntimeError(run.stderr)
         plan = json.loads(run.stdout)["methods"][0]["plan"]
@@ -142,9 +188,18 @@ def judge(case, eyrie, program):
         before = simulate(case, home["job"], ranks, directory, program)
         after = simulate(case, home["job"], plan["placement"], directory, program)
     same = plan["placement"] == fair["placement"]
-    return {**case, "failed": failed, "load": plan["busiest_link_messages"], "command": "eyrie plan " + " ".join(args),
-            "ours": plan["slowdown"], "ours_fair": fair["slowdown"] if same else None, "simgrid": after / before,
-            "before_s": before, "after_s": after, "our_after_s": plan["step_s"]}
+    return {
+        **case,
+        "failed": failed,
+        "load": plan["busiest_link_messages"],
+        "command": "eyrie plan " + " ".join(args),
+        "ours": plan["slowdown"],
+        "ours_fair": fair["slowdown"] if same else None,
+        "simgrid": after / before,
+        "before_s": before,
+        "after_s": after,
+        "our_after_s": plan["step_s"],
+    }
 
 
 def coordinates(node, extents):
@@ -167,7 +222,9 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--json", help="write every case here")
-    parser.add_argument("--within", type=float, default=0.0, help="fail when a smaller share is inside its limit")
+    parser.add_argument(
+        "--within", type=float, default=0.0, help="fail when a smaller share is inside its limit"
+    )
     options = parser.parse_args()
     rng = random.Random(options.seed)
     cases = [random_case(rng) for _ in range(options.cases)]
@@ -180,7 +237,9 @@ def main():
         with open(options.json, "w", encoding="utf-8") as file:
             json.dump(done, file, indent=1)
     print(f"{len(done)} cases judged, {len(judged) - len(done)} stuck methods left out\n")
-    print("| network | traffic | size | cases | median off | worst off | inside the limit |\n|---|---|---|---|---|---|---|")
+    print(
+        "| network | traffic | size | cases | median off | worst off | inside the limit |\n|---|---|---|---|---|---|---|"
+    )
     inside_all = 0
     groups = {}
     for case in done:
@@ -191,18 +250,26 @@ def main():
         offs = sorted(abs(c["off"]) for c in members)
         inside = sum(abs(c["off"]) <= limit(c) for c in members)
         inside_all += inside
-        print(f"| {kind} | {traffic} | {large} | {len(members)} | {100 * offs[len(offs) // 2]:.1f} % | {100 * offs[-1]:.1f} % | {inside} |")
+        print(
+            f"| {kind} | {traffic} | {large} | {len(members)} | {100 * offs[len(offs) // 2]:.1f} % | {100 * offs[-1]:.1f} % | {inside} |"
+        )
     print(f"\n{inside_all} of {len(done)} inside the limit (10 % at 1 MiB and above, 25 % below)")
     fair = [c for c in done if c["ours_fair"]]
     held = sum(abs(c["ours_fair"] / c["simgrid"] - 1) <= limit(c) for c in fair)
-    print(f"with `--sharing fair`, the planner's default, instead of SimGrid's `path`: {held} of {len(fair)}\n")
+    print(
+        f"with `--sharing fair`, the planner's default, instead of SimGrid's `path`: {held} of {len(fair)}\n"
+    )
     outliers = sorted((c for c in done if abs(c["off"]) > limit(c)), key=lambda c: -abs(c["off"]))
     if outliers:
         print("| off | ours | SimGrid | load | case |\n|---|---|---|---|---|")
         for c in outliers:
-            print(f"| {100 * c['off']:+.0f} % | {c['ours']:.2f} | {c['simgrid']:.2f} | {c['load']} | `{c['command']}` |")
+            print(
+                f"| {100 * c['off']:+.0f} % | {c['ours']:.2f} | {c['simgrid']:.2f} | {c['load']} | `{c['command']}` |"
+            )
     if inside_all < options.within * len(done):
-        sys.exit(f"only {inside_all} of {len(done)} cases are inside the limit, {options.within:.0%} are expected")
+        sys.exit(
+            f"only {inside_all} of {len(done)} cases are inside the limit, {options.within:.0%} are expected"
+        )
 
 
 if __name__ == "__main__":

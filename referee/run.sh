@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Compares the planner's time ratios with SimGrid's SMPI: `make referee`. Arguments go to referee.py
-# (--cases, --seed, --jobs, --json FILE). Installs libsimgrid-dev when that is possible, else says so.
+# (--cases, --seed, --jobs, --json FILE). Installs libsimgrid-dev when that is possible, else says
+# so.
 set -euo pipefail
 source "$(dirname "$0")/../scripts/lib.sh"
 here=$root/referee

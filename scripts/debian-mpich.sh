@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Gets Debian's MPICH into build/debian-mpich, without installing it, and builds examples/stdio.c with it: a program whose MPI cannot
-# use a libfabric provider (it is built for UCX alone), which Eyrie must refuse. Prints the path of the program.
+# Gets Debian's MPICH into build/debian-mpich, without installing it, and builds examples/stdio.c
+# with it: a program whose MPI cannot use a libfabric provider (it is built for UCX alone), which
+# Eyrie must refuse. Prints the path of the program.
 set -euo pipefail
 source "$(dirname "$0")/lib.sh"
 

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# A real program, LAMMPS, on 4 ranks, 2 nodes and a spare: once undisturbed, once with a rank and then a node killed under it.
-# Shows Eyrie's line for each event as it happens, that the thermodynamic output is the same to the last digit, and what each
-# recovery took, by phase. Everything it makes is in build/demo/.
+# A real program, LAMMPS, on 4 ranks, 2 nodes and a spare: once undisturbed, once with a rank and
+# then a node killed under it. Shows Eyrie's line for each event as it happens, that the
+# thermodynamic output is the same to the last digit, and what each recovery took, by phase.
+# Everything it makes is in build/demo/.
 set -euo pipefail
 source "$(dirname "$0")/lib.sh"
 steps=1200
 demo=$build/demo
 eyrie=$root/target/release/eyrie
-lmp=("$build/venv/bin/lmp" -in "$root/examples/lammps/in.melt" -log none -nocite -var steps $steps)
+lmp=("$build/venv/bin/lmp" -in "$root/examples/lammps/in.melt" -log none -nocite -var steps "$steps")
 
 [ -x "$eyrie" ] || fail "$eyrie is missing: run make build"
 rm -rf "$demo" && mkdir -p "$demo"

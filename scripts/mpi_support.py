@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Writes docs/mpi-support.csv: for every function of the wheel's mpi.h, and for features that are not one function, whether it works
-under Eyrie, and what shows it.
+"""Writes docs/mpi-support.csv: for every function of the wheel's mpi.h, and for features that are
+not one function, whether it works under Eyrie, and what shows it.
 
-The functions come from the header, what is said of them from RULES: the first pattern that matches a whole name counts. A function
-without a rule, a rule without a function, or evidence that does not exist is an error, so that the table stays complete and true.
+The functions come from the header, what is said of them from RULES: the first pattern that matches
+a whole name counts. A function without a rule, a rule without a function, or evidence that does not
+exist is an error, so that the table stays complete and true.
 
-Usage: scripts/mpi_support.py [--check]     (--check: only say whether the table is as it would be written)
+Usage: scripts/mpi_support.py [--check]     (--check: only say whether the table is as it would be
+written)
 """
 
 import csv
@@ -30,18 +32,51 @@ EXTENSION = "an extension of MPICH's that Eyrie neither changes nor tests; with 
 
 # What is not one function: (feature, status, note, evidence).
 FEATURES = [
-    ("MPI_ANY_SOURCE, MPI_ANY_TAG", WORKS, "the order in which messages became visible is logged and replayed", "examples/farm; mpi4py test_p2p_obj"),
+    (
+        "MPI_ANY_SOURCE, MPI_ANY_TAG",
+        WORKS,
+        "the order in which messages became visible is logged and replayed",
+        "examples/farm; mpi4py test_p2p_obj",
+    ),
     ("MPI_THREAD_MULTIPLE", DIFFERENTLY, THREADS, "mpi4py test_threads"),
-    ("programs with several threads (OpenMP and such)", DIFFERENTLY,
-     "run; a rank that has other threads at the moment of a checkpoint is not captured, with the reason, and recovers from its start", "-"),
-    ("MPI_ERRORS_RETURN and error handlers", WORKS, "failures of ranks are never reported to the program: they are repaired", "mpi4py test_errhandler"),
-    ("shared memory between ranks", DIFFERENTLY, "every rank is a node of its own to MPI, wherever it runs: messages of all ranks must be logged", "mpi4py test_win"),
+    (
+        "programs with several threads (OpenMP and such)",
+        DIFFERENTLY,
+        "run; a rank that has other threads at the moment of a checkpoint is not captured, with the reason, and recovers from its start",
+        "-",
+    ),
+    (
+        "MPI_ERRORS_RETURN and error handlers",
+        WORKS,
+        "failures of ranks are never reported to the program: they are repaired",
+        "mpi4py test_errhandler",
+    ),
+    (
+        "shared memory between ranks",
+        DIFFERENTLY,
+        "every rank is a node of its own to MPI, wherever it runs: messages of all ranks must be logged",
+        "mpi4py test_win",
+    ),
     ("several executables in one job (MPMD)", REFUSED, "eyrie run takes one program", "-"),
     ("MPI_UNIVERSE_SIZE, MPI_APPNUM", WORKS, "the number of ranks; 0", "mpi4py test_environ"),
-    ("large counts (MPI_*_c)", WORKS, "as the function without _c; a message of more than 2 GiB is one message of the log", "mpi4py test_p2p_buf"),
-    ("GPU buffers", DIFFERENTLY, "the wheel's MPICH is built without; device memory is not captured", "-"),
-    ("random numbers, clocks, files that others change", DIFFERENTLY,
-     "a rank that runs again reads them again: what it sends must not depend on them, or only in its content (reported once), never in destination, tag or length", "examples/crash"),
+    (
+        "large counts (MPI_*_c)",
+        WORKS,
+        "as the function without _c; a message of more than 2 GiB is one message of the log",
+        "mpi4py test_p2p_buf",
+    ),
+    (
+        "GPU buffers",
+        DIFFERENTLY,
+        "the wheel's MPICH is built without; device memory is not captured",
+        "-",
+    ),
+    (
+        "random numbers, clocks, files that others change",
+        DIFFERENTLY,
+        "a rank that runs again reads them again: what it sends must not depend on them, or only in its content (reported once), never in destination, tag or length",
+        "examples/crash",
+    ),
 ]
 
 # (pattern of the name without MPI_, status, note, evidence)
@@ -53,71 +88,224 @@ RULES = [
     (r"Wtime", DIFFERENTLY, JUMPS, "examples/pingpong"),
     (r"Wtick", WORKS, "", "mpi4py test_environ"),
     (r"(Init_thread|Query_thread|Is_thread_main)", DIFFERENTLY, THREADS, "mpi4py test_threads"),
-    (r"(Init|Initialized|Finalize|Finalized)", WORKS, "a rank may fail during either", "examples/crash"),
-    (r"Abort", WORKS, "ends the job with the code given: it is the program's will, not a failure to repair", "examples/crash"),
-    (r"(Get_processor_name|Get_hw_resource_info)", DIFFERENTLY,
-     "of the node on which the rank was started: a rank that went on elsewhere from an image keeps the old answer", "mpi4py test_environ"),
-    (r"(Comm_split_type)", DIFFERENTLY, "MPI_COMM_TYPE_SHARED and the hardware types give a communicator of the caller alone", "mpi4py test_comm"),
-    (r"Win_(allocate_shared|shared_query)", DIFFERENTLY,
-     "only on a communicator of one rank; on others MPICH's error 'processes are not in the same shared memory domain'", "mpi4py test_win"),
-    (r"Win_(create|allocate|create_dynamic|attach|detach|free|get_group|[gs]et_info|[gs]et_name)", WORKS, "", "examples/rma; mpi4py test_win"),
-    (r"Win_(fence|post|start|complete|wait|test|lock|lock_all|unlock|unlock_all|flush|flush_all|flush_local|flush_local_all|sync)",
-     WORKS, "as active messages that are logged like any others", "examples/rma; mpi4py test_rma"),
-    (r"(Put|Get|Accumulate|Get_accumulate|Fetch_and_op|Compare_and_swap|Rput|Rget|Raccumulate|Rget_accumulate)", WORKS,
-     "as active messages whose headers hold addresses: Eyrie turns address randomization off for its ranks; more than 16 KiB to several ranks in one epoch crashes MPICH 5.0.2 itself on transports without RDMA", "examples/rma; mpi4py test_rma_nb"),
-    (r"File_(open|close|[gs]et_info|get_amode|get_group|set_view|get_view|[gs]et_atomicity|sync|get_byte_offset|get_position|seek|get_size|get_type_extent)",
-     WORKS, "as regular files; MPI_MODE_EXCL and MPI_MODE_DELETE_ON_CLOSE do not suit a rank that runs again from before the call", "mpi4py test_file"),
-    (r"File_(delete|set_size|preallocate)", DIFFERENTLY,
-     "done again by a rank that runs again from before the call: what others wrote since may be cut off", "mpi4py test_file"),
-    (r"File_i?(read|write)(_at)?(_all)?(_begin|_end)?", WORKS,
-     "what is written again by a rank that runs again goes to the same place; a rank must not read what another overwrites later", "mpi4py test_io"),
-    (r"File_(i?(read|write)_(shared|ordered)(_begin|_end)?|(get_position|seek)_shared)", DIFFERENTLY,
-     "the shared pointer is a hidden file that each call moves on: a rank that runs again moves it a second time, and records may be there twice", "mpi4py test_io"),
+    (
+        r"(Init|Initialized|Finalize|Finalized)",
+        WORKS,
+        "a rank may fail during either",
+        "examples/crash",
+    ),
+    (
+        r"Abort",
+        WORKS,
+        "ends the job with the code given: it is the program's will, not a failure to repair",
+        "examples/crash",
+    ),
+    (
+        r"(Get_processor_name|Get_hw_resource_info)",
+        DIFFERENTLY,
+        "of the node on which the rank was started: a rank that went on elsewhere from an image keeps the old answer",
+        "mpi4py test_environ",
+    ),
+    (
+        r"(Comm_split_type)",
+        DIFFERENTLY,
+        "MPI_COMM_TYPE_SHARED and the hardware types give a communicator of the caller alone",
+        "mpi4py test_comm",
+    ),
+    (
+        r"Win_(allocate_shared|shared_query)",
+        DIFFERENTLY,
+        "only on a communicator of one rank; on others MPICH's error 'processes are not in the same shared memory domain'",
+        "mpi4py test_win",
+    ),
+    (
+        r"Win_(create|allocate|create_dynamic|attach|detach|free|get_group|[gs]et_info|[gs]et_name)",
+        WORKS,
+        "",
+        "examples/rma; mpi4py test_win",
+    ),
+    (
+        r"Win_(fence|post|start|complete|wait|test|lock|lock_all|unlock|unlock_all|flush|flush_all|flush_local|flush_local_all|sync)",
+        WORKS,
+        "",
+        "examples/rma; mpi4py test_rma",
+    ),
+    (
+        r"(Put|Get|Accumulate|Get_accumulate|Fetch_and_op|Compare_and_swap|Rput|Rget|Raccumulate|Rget_accumulate)",
+        WORKS,
+        "as messages that are logged like any others; a rank answers them in its own calls of MPI",
+        "examples/rma; mpi4py test_rma_nb",
+    ),
+    (
+        r"File_(open|close|[gs]et_info|get_amode|get_group|set_view|get_view|[gs]et_atomicity|sync|get_byte_offset|get_position|seek|get_size|get_type_extent)",
+        WORKS,
+        "as regular files; MPI_MODE_EXCL and MPI_MODE_DELETE_ON_CLOSE do not suit a rank that runs again from before the call",
+        "mpi4py test_file",
+    ),
+    (
+        r"File_(delete|set_size|preallocate)",
+        DIFFERENTLY,
+        "done again by a rank that runs again from before the call: what others wrote since may be cut off",
+        "mpi4py test_file",
+    ),
+    (
+        r"File_i?(read|write)(_at)?(_all)?(_begin|_end)?",
+        WORKS,
+        "what is written again by a rank that runs again goes to the same place; a rank must not read what another overwrites later",
+        "mpi4py test_io",
+    ),
+    (
+        r"File_(i?(read|write)_(shared|ordered)(_begin|_end)?|(get_position|seek)_shared)",
+        DIFFERENTLY,
+        "the shared pointer is a hidden file that each call moves on: a rank that runs again moves it a second time, and records may be there twice",
+        "mpi4py test_io",
+    ),
     (r"Register_datarep", WORKS, "local", "-"),
-    (r"(File|Win|Comm|Session)_((create|call|[gs]et)_errhandler)", WORKS, "", "mpi4py test_errhandler"),
-    (r"(Comm|Win|Type)_(create|free)_keyval|(Comm|Win|Type)_([gs]et|delete)_attr|Keyval_(create|free)|Attr_(get|put|delete)|(DUP_FN)", WORKS, "local", "mpi4py test_attributes"),
-    (r"(Send|Bsend|Ssend|Rsend|Recv|Isend|Ibsend|Issend|Irsend|Irecv|Sendrecv|Isendrecv|Sendrecv_replace|Isendrecv_replace)", WORKS, "", "examples/heat2d; examples/io; mpi4py test_p2p_buf"),
-    (r"(Buffer|Comm|Session)_?(attach_buffer|detach_buffer|i?flush_buffer|attach|detach|i?flush)", WORKS, "", "mpi4py test_buffer"),
-    (r"(Probe|Iprobe)", WORKS, "probes that find nothing are counted and come out the same on replay", "examples/farm; mpi4py test_p2p_obj"),
+    (
+        r"(File|Win|Comm|Session)_((create|call|[gs]et)_errhandler)",
+        WORKS,
+        "",
+        "mpi4py test_errhandler",
+    ),
+    (
+        r"(Comm|Win|Type)_(create|free)_keyval|(Comm|Win|Type)_([gs]et|delete)_attr|Keyval_(create|free)|Attr_(get|put|delete)|(DUP_FN)",
+        WORKS,
+        "local",
+        "mpi4py test_attributes",
+    ),
+    (
+        r"(Send|Bsend|Ssend|Rsend|Recv|Isend|Ibsend|Issend|Irsend|Irecv|Sendrecv|Isendrecv|Sendrecv_replace|Isendrecv_replace)",
+        WORKS,
+        "",
+        "examples/heat2d; examples/io; mpi4py test_p2p_buf",
+    ),
+    (
+        r"(Buffer|Comm|Session)_?(attach_buffer|detach_buffer|i?flush_buffer|attach|detach|i?flush)",
+        WORKS,
+        "",
+        "mpi4py test_buffer",
+    ),
+    (
+        r"(Probe|Iprobe)",
+        WORKS,
+        "probes that find nothing are counted and come out the same on replay",
+        "examples/farm; mpi4py test_p2p_obj",
+    ),
     (r"(Mprobe|Improbe|Mrecv|Imrecv)", WORKS, "", "mpi4py test_p2p_buf_matched"),
-    (r"(Wait|Waitall|Waitany|Waitsome|Test|Testall|Testany|Testsome|Request_get_status(_all|_any|_some)?|Request_free)", WORKS,
-     "tests that find nothing are counted and come out the same on replay", "examples/farm; mpi4py test_request"),
+    (
+        r"(Wait|Waitall|Waitany|Waitsome|Test|Testall|Testany|Testsome|Request_get_status(_all|_any|_some)?|Request_free)",
+        WORKS,
+        "tests that find nothing are counted and come out the same on replay",
+        "examples/farm; mpi4py test_request",
+    ),
     (r"(Cancel|Test_cancelled)", WORKS, "", "examples/farm; mpi4py test_p2p_buf"),
-    (r"(Psend_init|Precv_init|Pready|Pready_range|Pready_list|Parrived)", WORKS, "", "mpi4py test_p2p_buf_part"),
+    (
+        r"(Psend_init|Precv_init|Pready|Pready_range|Pready_list|Parrived)",
+        WORKS,
+        "",
+        "mpi4py test_p2p_buf_part",
+    ),
     (r"(Send|Bsend|Ssend|Rsend|Recv)_init|Start|Startall", WORKS, "", "mpi4py test_p2p_buf"),
-    (r"Grequest_(start|complete)", WORKS, "if the calling thread completes them", "mpi4py test_grequest"),
-    (r"(Barrier|Bcast|Gatherv?|Scatterv?|Allgatherv?|Alltoall[vw]?|Reduce|Allreduce|Reduce_scatter|Reduce_scatter_block|Scan|Exscan|Reduce_local)",
-     WORKS, "", "examples/cg; examples/isort; mpi4py test_cco_buf; mpi4py test_cco_vec"),
-    (r"I(barrier|bcast|gatherv?|scatterv?|allgatherv?|alltoall[vw]?|reduce|allreduce|reduce_scatter|reduce_scatter_block|scan|exscan)",
-     WORKS, "", "mpi4py test_cco_nb_buf; mpi4py test_cco_nb_vec"),
-    (r"(Barrier|Bcast|Gatherv?|Scatterv?|Allgatherv?|Alltoall[vw]?|Reduce|Allreduce|Reduce_scatter|Reduce_scatter_block|Scan|Exscan)_init",
-     WORKS, "", "mpi4py test_cco_pr_buf; mpi4py test_cco_pr_vec"),
-    (r"I?neighbor_(allgatherv?|alltoall[vw]?)(_init)?|Neighbor_(allgatherv?|alltoall[vw]?)(_init)?", WORKS, "", "mpi4py test_cco_ngh_buf; mpi4py test_cco_pr_ngh_buf"),
-    (r"Dist_graph_create", WORKS, "MPICH 5.0.2 itself now and then counts an edge too many with 2 ranks (also without Eyrie)", "mpi4py test_comm_topo"),
-    (r"(Cart|Graph|Dist_graph|Graphdims|Cartdim|Topo|Dims)_\w+", WORKS, "", "examples/heat2d; examples/cg; mpi4py test_comm_topo"),
-    (r"(Comm_create_from_group|Group_from_session_pset|Intercomm_create_from_groups|Session_\w+)", WORKS, "the process sets are mpi://WORLD and mpi://SELF", "mpi4py test_session"),
-    (r"(Intercomm_(create|merge)|Comm_(remote_group|remote_size|test_inter))", WORKS, "", "mpi4py test_comm_inter"),
-    (r"Comm_(c2f|f2c|toint|fromint)|(Errhandler|File|Group|Info|Message|Op|Request|Session|Type|Win)_(c2f|f2c|toint|fromint)", WORKS, "local", "mpi4py test_handle"),
+    (
+        r"Grequest_(start|complete)",
+        WORKS,
+        "if the calling thread completes them",
+        "mpi4py test_grequest",
+    ),
+    (
+        r"(Barrier|Bcast|Gatherv?|Scatterv?|Allgatherv?|Alltoall[vw]?|Reduce|Allreduce|Reduce_scatter|Reduce_scatter_block|Scan|Exscan|Reduce_local)",
+        WORKS,
+        "",
+        "examples/cg; examples/isort; mpi4py test_cco_buf; mpi4py test_cco_vec",
+    ),
+    (
+        r"I(barrier|bcast|gatherv?|scatterv?|allgatherv?|alltoall[vw]?|reduce|allreduce|reduce_scatter|reduce_scatter_block|scan|exscan)",
+        WORKS,
+        "",
+        "mpi4py test_cco_nb_buf; mpi4py test_cco_nb_vec",
+    ),
+    (
+        r"(Barrier|Bcast|Gatherv?|Scatterv?|Allgatherv?|Alltoall[vw]?|Reduce|Allreduce|Reduce_scatter|Reduce_scatter_block|Scan|Exscan)_init",
+        WORKS,
+        "",
+        "mpi4py test_cco_pr_buf; mpi4py test_cco_pr_vec",
+    ),
+    (
+        r"I?neighbor_(allgatherv?|alltoall[vw]?)(_init)?|Neighbor_(allgatherv?|alltoall[vw]?)(_init)?",
+        WORKS,
+        "",
+        "mpi4py test_cco_ngh_buf; mpi4py test_cco_pr_ngh_buf",
+    ),
+    (
+        r"Dist_graph_create",
+        WORKS,
+        "MPICH 5.0.2 itself now and then counts an edge too many with 2 ranks (also without Eyrie)",
+        "mpi4py test_comm_topo",
+    ),
+    (
+        r"(Cart|Graph|Dist_graph|Graphdims|Cartdim|Topo|Dims)_\w+",
+        WORKS,
+        "",
+        "examples/heat2d; examples/cg; mpi4py test_comm_topo",
+    ),
+    (
+        r"(Comm_create_from_group|Group_from_session_pset|Intercomm_create_from_groups|Session_\w+)",
+        WORKS,
+        "the process sets are mpi://WORLD and mpi://SELF",
+        "mpi4py test_session",
+    ),
+    (
+        r"(Intercomm_(create|merge)|Comm_(remote_group|remote_size|test_inter))",
+        WORKS,
+        "",
+        "mpi4py test_comm_inter",
+    ),
+    (
+        r"Comm_(c2f|f2c|toint|fromint)|(Errhandler|File|Group|Info|Message|Op|Request|Session|Type|Win)_(c2f|f2c|toint|fromint)",
+        WORKS,
+        "local",
+        "mpi4py test_handle",
+    ),
     (r"Comm_\w+", WORKS, "", "mpi4py test_comm"),
     (r"Group_\w+", WORKS, "local", "mpi4py test_group"),
-    (r"Type_\w+|Get_(address|count|elements|elements_x)|Aint_(add|diff)|Address", WORKS, "local", "mpi4py test_datatype; mpi4py test_status"),
+    (
+        r"Type_\w+|Get_(address|count|elements|elements_x)|Aint_(add|diff)|Address",
+        WORKS,
+        "local",
+        "mpi4py test_datatype; mpi4py test_status",
+    ),
     (r"(Pack|Unpack)(_\w+)?", WORKS, "local", "mpi4py test_pack"),
     (r"Op_\w+", WORKS, "local", "mpi4py test_op"),
     (r"Info_\w+", WORKS, "local", "mpi4py test_info"),
     (r"Status_\w+", WORKS, "local", "mpi4py test_status"),
-    (r"(Errhandler_(create|free|get|set)|Error_(class|string)|(Add|Remove)_error_(class|code|string))", WORKS, "local", "mpi4py test_errorcode"),
+    (
+        r"(Errhandler_(create|free|get|set)|Error_(class|string)|(Add|Remove)_error_(class|code|string))",
+        WORKS,
+        "local",
+        "mpi4py test_errorcode",
+    ),
     (r"(Alloc_mem|Free_mem)", WORKS, "local", "mpi4py test_mpimem"),
     (r"(Get_version|Get_library_version|Pcontrol)", WORKS, "local", "mpi4py test_environ"),
     (r"Abi_\w+", WORKS, "local", "mpi4py test_mpiabi"),
-    (r"T_\w+", DIFFERENTLY, "what the rank's own MPICH counts: a rank that ran again has counted its second life as well", "-"),
-    (r"X_Comm_(agree|revoke|shrink|failure_ack|failure_get_acked|get_failed)", DIFFERENTLY,
-     "there is never a failed rank to see: Eyrie brings it back; the calls do what they do when nothing has failed", "mpi4py test_ulfm"),
+    (
+        r"T_\w+",
+        DIFFERENTLY,
+        "what the rank's own MPICH counts: a rank that ran again has counted its second life as well",
+        "-",
+    ),
+    (
+        r"X_Comm_(agree|revoke|shrink|failure_ack|failure_get_acked|get_failed)",
+        DIFFERENTLY,
+        "there is never a failed rank to see: Eyrie brings it back; the calls do what they do when nothing has failed",
+        "mpi4py test_ulfm",
+    ),
     (r"X_\w+", DIFFERENTLY, EXTENSION, "-"),
 ]
 
 
 def functions(header):
-    """[name] of the functions of the header without the MPI_ prefix (MPIX_ becomes X_), those of large counts left out."""
+    """[name] of the functions of the header without the MPI_ prefix (MPIX_ becomes X_), those of
+    large counts left out."""
     names = set(re.findall(r"^(?:int|double|MPI_\w+)\s+MPI(_|X_)(\w+)\s*\(", header, re.MULTILINE))
     plain = {("X_" if prefix == "X_" else "") + name for prefix, name in names}
     return sorted(name for name in plain if not (name.endswith("_c") and name[:-2] in plain))

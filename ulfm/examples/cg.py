@@ -1,12 +1,13 @@
 """Conjugate gradients with mpi4py that go on when ranks fail; sums are taken in the order of ranks.
 
-    mpirun --with-ft ulfm -n 5 env EYRIE_ULFM_SPARES=1 python cg.py --rows 32 --columns 128 --out solution
+mpirun --with-ft ulfm -n 5 env EYRIE_ULFM_SPARES=1 python cg.py --rows 32 --columns 128 --out
+solution
 """
-import numpy
-from mpi4py import MPI
 
 import eyrie_ulfm
 import grid
+import numpy
+from mpi4py import MPI
 
 
 class Solver:
@@ -41,7 +42,10 @@ class Solver:
 
     def multiply(self):
         p, rank, last = self.p, self.comm.rank, self.comm.size - 1
-        up, down = (rank - 1 if rank else MPI.PROC_NULL), (rank + 1 if rank < last else MPI.PROC_NULL)
+        up, down = (
+            (rank - 1 if rank else MPI.PROC_NULL),
+            (rank + 1 if rank < last else MPI.PROC_NULL),
+        )
         grid.swap(self.comm, p[1], up, p[-1], down, 0)
         grid.swap(self.comm, p[-2], down, p[0], up, 1)
         q = 4 * p[1:-1] - p[:-2] - p[2:]
@@ -71,7 +75,9 @@ def main():
 
         def body(job, version):
             solver.comm = job.comm
-            solver.p[0] = solver.p[-1] = 0  # beyond the plate; this process may have been a rank in its middle
+            solver.p[0] = solver.p[-1] = (
+                0  # beyond the plate; this process may have been a rank in its middle
+            )
             if version == 0:
                 solver.start()
             while solver.iteration[0] < options.iterations:
@@ -79,7 +85,11 @@ def main():
                     job.commit()
                 solver.iterate()
             if options.out:
-                whole = numpy.zeros((job.comm.size, solver.rows, solver.columns)) if job.comm.rank == 0 else None
+                whole = (
+                    numpy.zeros((job.comm.size, solver.rows, solver.columns))
+                    if job.comm.rank == 0
+                    else None
+                )
                 job.comm.Gather(solver.x, whole, root=0)
                 if whole is not None:
                     whole.tofile(options.out)

@@ -1,5 +1,6 @@
-/* What the examples share: a grid of points cut into blocks, one a rank, with a halo one point deep. Two-dimensional grids have one
- * point along the first axis. Everything a rank does with MPI returns MPI's code. */
+/* What the examples share: a grid of points cut into blocks, one a rank, with a halo one point
+ * deep. Two-dimensional grids have one point along the first axis. Everything a rank does with MPI
+ * returns MPI's code. */
 #ifndef GRID_H
 #define GRID_H
 
@@ -28,7 +29,8 @@ static inline long long block_index(const int count[3], int i, int j, int k) {
     return ((long long)(i + 1) * (count[1] + 2) + (j + 1)) * (count[2] + 2) + (k + 1);
 }
 
-/* The part of rank `rank` of a grid of ranks with these extents (the last of three axes when there are fewer). */
+/* The part of rank `rank` of a grid of ranks with these extents (the last of three axes when there
+ * are fewer). */
 static inline void block_place(struct block *b, int rank, int axes, const int *shape) {
     for (int a = 0; a < 3; a++) b->ranks[a] = a < 3 - axes ? 1 : shape[a - (3 - axes)];
     if (b->points[0] == 1 && b->ranks[0] > 1) { /* a flat grid on a grid of ranks with three axes */
@@ -64,7 +66,9 @@ static inline void block_fill(struct block *b) {
     for (int i = 0; i < b->count[0]; i++)
         for (int j = 0; j < b->count[1]; j++)
             for (int k = 0; k < b->count[2]; k++) {
-                unsigned x = (unsigned)(b->first[0] + i) * 73856093u ^ (unsigned)(b->first[1] + j) * 19349663u ^ (unsigned)(b->first[2] + k) * 83492791u;
+                unsigned x = (unsigned)(b->first[0] + i) * 73856093u ^
+                             (unsigned)(b->first[1] + j) * 19349663u ^
+                             (unsigned)(b->first[2] + k) * 83492791u;
                 b->now[block_index(b->count, i, j, k)] = (double)(x % 10007u) / 10007.0;
             }
 }
@@ -73,7 +77,8 @@ static inline int block_rank(const struct block *b, const int at[3]) {
     return (at[0] * b->ranks[1] + at[1]) * b->ranks[2] + at[2];
 }
 
-/* The points of one face, `where` from 0 (the halo before the first) to count + 1, to or from a row of doubles. */
+/* The points of one face, `where` from 0 (the halo before the first) to count + 1, to or from a row
+ * of doubles. */
 static inline long long block_face(struct block *b, int axis, int where, double *row, int put) {
     int from[3] = {0, 0, 0}, to[3] = {b->count[0], b->count[1], b->count[2]};
     long long n = 0;
@@ -91,9 +96,10 @@ static inline long long block_face(struct block *b, int axis, int where, double 
     return n;
 }
 
-/* A message each way at once. Not MPI_Sendrecv: in Open MPI 5.0 it can crash when the communicator is revoked and there is nobody to
- * receive from (docs/ulfm.md, limits). */
-static inline int swap_messages(const double *out, int dest, double *in, int source, long long n, int tag, MPI_Comm comm) {
+/* A message each way at once. Not MPI_Sendrecv: in Open MPI 5.0 it can crash when the communicator
+ * is revoked and there is nobody to receive from (docs/ulfm.md, limits). */
+static inline int swap_messages(const double *out, int dest, double *in, int source, long long n,
+                                int tag, MPI_Comm comm) {
     MPI_Request request[2];
     int code = MPI_Irecv(in, (int)n, MPI_DOUBLE, source, tag, comm, &request[0]);
     if (code != MPI_SUCCESS) return code;
@@ -106,7 +112,8 @@ static inline int swap_messages(const double *out, int dest, double *in, int sou
 
 /* Fills the halo from the neighbours; beyond the border of the grid it stays 0. */
 static inline int block_exchange(struct block *b, MPI_Comm comm) {
-    double *out = malloc((size_t)b->size * sizeof(double)), *in = malloc((size_t)b->size * sizeof(double));
+    double *out = malloc((size_t)b->size * sizeof(double)),
+           *in = malloc((size_t)b->size * sizeof(double));
     int code = MPI_SUCCESS;
     for (int axis = 0; axis < 3 && code == MPI_SUCCESS; axis++)
         for (int side = 0; side < 2 && code == MPI_SUCCESS; side++) {
@@ -114,11 +121,14 @@ static inline int block_exchange(struct block *b, MPI_Comm comm) {
             if (b->ranks[axis] == 1) continue;
             to[axis] += side ? 1 : -1;
             from[axis] -= side ? 1 : -1;
-            int dest = to[axis] < 0 || to[axis] >= b->ranks[axis] ? MPI_PROC_NULL : block_rank(b, to);
-            int source = from[axis] < 0 || from[axis] >= b->ranks[axis] ? MPI_PROC_NULL : block_rank(b, from);
+            int dest =
+                to[axis] < 0 || to[axis] >= b->ranks[axis] ? MPI_PROC_NULL : block_rank(b, to);
+            int source = from[axis] < 0 || from[axis] >= b->ranks[axis] ? MPI_PROC_NULL
+                                                                        : block_rank(b, from);
             long long n = block_face(b, axis, side ? b->count[axis] : 1, out, 0);
             code = swap_messages(out, dest, in, source, n, axis, comm);
-            if (code == MPI_SUCCESS && source != MPI_PROC_NULL) block_face(b, axis, side ? 0 : b->count[axis] + 1, in, 1);
+            if (code == MPI_SUCCESS && source != MPI_PROC_NULL)
+                block_face(b, axis, side ? 0 : b->count[axis] + 1, in, 1);
         }
     free(out);
     free(in);
@@ -127,21 +137,29 @@ static inline int block_exchange(struct block *b, MPI_Comm comm) {
 
 /* After squeezing: this rank's points from the blocks that were committed, row by row. */
 static inline int block_fetch(struct block *b, eyrie_ulfm_job *job, const char *name) {
-    int shape[16], axes = eyrie_ulfm_committed_shape(job, shape, 16), ranks = eyrie_ulfm_committed_ranks(job), pieces = 0;
-    eyrie_ulfm_piece *piece = malloc(sizeof *piece * (size_t)ranks * (size_t)b->count[0] * (size_t)b->count[1]);
+    int shape[16], axes = eyrie_ulfm_committed_shape(job, shape, 16),
+                   ranks = eyrie_ulfm_committed_ranks(job), pieces = 0;
+    eyrie_ulfm_piece *piece =
+        malloc(sizeof *piece * (size_t)ranks * (size_t)b->count[0] * (size_t)b->count[1]);
     for (int r = 0; r < ranks; r++) {
         struct block old = {.points = {b->points[0], b->points[1], b->points[2]}};
         int low[3], high[3];
         block_place(&old, r, axes, shape);
         for (int a = 0; a < 3; a++) {
             low[a] = old.first[a] > b->first[a] ? old.first[a] : b->first[a];
-            high[a] = old.first[a] + old.count[a] < b->first[a] + b->count[a] ? old.first[a] + old.count[a] : b->first[a] + b->count[a];
+            high[a] = old.first[a] + old.count[a] < b->first[a] + b->count[a]
+                          ? old.first[a] + old.count[a]
+                          : b->first[a] + b->count[a];
         }
         for (int i = low[0]; i < high[0]; i++)
             for (int j = low[1]; j < high[1] && low[2] < high[2]; j++)
-                piece[pieces++] = (eyrie_ulfm_piece){
-                    r, block_index(old.count, i - old.first[0], j - old.first[1], low[2] - old.first[2]), high[2] - low[2],
-                    &b->now[block_index(b->count, i - b->first[0], j - b->first[1], low[2] - b->first[2])]};
+                piece[pieces++] =
+                    (eyrie_ulfm_piece){r,
+                                       block_index(old.count, i - old.first[0], j - old.first[1],
+                                                   low[2] - old.first[2]),
+                                       high[2] - low[2],
+                                       &b->now[block_index(b->count, i - b->first[0],
+                                                           j - b->first[1], low[2] - b->first[2])]};
     }
     int code = eyrie_ulfm_fetch(job, name, pieces, piece);
     free(piece);
@@ -154,7 +172,8 @@ static inline int block_write(struct block *b, MPI_Comm comm, const char *path) 
     MPI_Comm_rank(comm, &rank);
     MPI_Comm_size(comm, &ranks);
     if (rank != 0) return MPI_Send(b->now, (int)b->size, MPI_DOUBLE, 0, 9, comm);
-    double *grid = calloc((size_t)b->points[0] * (size_t)b->points[1] * (size_t)b->points[2], sizeof(double));
+    double *grid =
+        calloc((size_t)b->points[0] * (size_t)b->points[1] * (size_t)b->points[2], sizeof(double));
     for (int r = 0; r < ranks && code == MPI_SUCCESS; r++) {
         struct block one = *b;
         one.now = one.next = NULL;
@@ -163,15 +182,19 @@ static inline int block_write(struct block *b, MPI_Comm comm, const char *path) 
         if (r) code = MPI_Recv(points, (int)one.size, MPI_DOUBLE, r, 9, comm, MPI_STATUS_IGNORE);
         for (int i = 0; i < one.count[0] && code == MPI_SUCCESS; i++)
             for (int j = 0; j < one.count[1]; j++)
-                memcpy(&grid[((long long)(one.first[0] + i) * b->points[1] + one.first[1] + j) * b->points[2] + one.first[2]],
-                       &points[block_index(one.count, i, j, 0)], (size_t)one.count[2] * sizeof(double));
+                memcpy(&grid[((long long)(one.first[0] + i) * b->points[1] + one.first[1] + j) *
+                                 b->points[2] +
+                             one.first[2]],
+                       &points[block_index(one.count, i, j, 0)],
+                       (size_t)one.count[2] * sizeof(double));
         if (r) free(points);
     }
     char part[4096];
     snprintf(part, sizeof part, "%s.part", path);
     FILE *file = code == MPI_SUCCESS ? fopen(part, "wb") : NULL;
     if (file) {
-        fwrite(grid, sizeof(double), (size_t)b->points[0] * (size_t)b->points[1] * (size_t)b->points[2], file);
+        fwrite(grid, sizeof(double),
+               (size_t)b->points[0] * (size_t)b->points[1] * (size_t)b->points[2], file);
         if (fclose(file) != 0 || rename(part, path) != 0) perror(path);
     } else if (code == MPI_SUCCESS) {
         perror(part);
@@ -180,7 +203,8 @@ static inline int block_write(struct block *b, MPI_Comm comm, const char *path) 
     return code;
 }
 
-/* After failures that could not be recovered from: neither MPI_Abort nor MPI_Finalize end well in Open MPI 5.0 (docs/ulfm.md, limits). */
+/* After failures that could not be recovered from: neither MPI_Abort nor MPI_Finalize end well in
+ * Open MPI 5.0 (docs/ulfm.md, limits). */
 static inline void leave_at_once(int status) {
     fflush(NULL);
     _exit(status);
@@ -192,7 +216,8 @@ static inline long option(int argc, char **argv, const char *name, long otherwis
         if (!strcmp(argv[i], name)) return atol(argv[i + 1]);
     return otherwise;
 }
-static inline const char *option_text(int argc, char **argv, const char *name, const char *otherwise) {
+static inline const char *option_text(int argc, char **argv, const char *name,
+                                      const char *otherwise) {
     for (int i = 1; i + 1 < argc; i++)
         if (!strcmp(argv[i], name)) return argv[i + 1];
     return otherwise;

@@ -1,11 +1,12 @@
-"""What the mpi4py examples share: a grid of points cut into blocks with a halo, as grid.h has it."""
+"""What the mpi4py examples share: a grid of points cut into blocks with a halo, as grid.h has
+it."""
+
 import argparse
 import os
 
+import eyrie_ulfm
 import numpy
 from mpi4py import MPI
-
-import eyrie_ulfm
 
 
 def options(**defaults):
@@ -18,7 +19,8 @@ def options(**defaults):
 
 
 def swap(comm, out, dest, into, source, tag):
-    """A message each way at once; not Sendrecv, which Open MPI 5.0 can crash in (docs/ulfm.md, limits)."""
+    """A message each way at once; not Sendrecv, which Open MPI 5.0 can crash in (docs/ulfm.md,
+    limits)."""
     receiving = comm.Irecv(into, source, tag)
     sending = comm.Isend(out, dest, tag)
     receiving.Wait()
@@ -38,11 +40,21 @@ class Block:
         self.ranks = ranks
         self.at = [rank // (ranks[1] * ranks[2]), rank // ranks[2] % ranks[1], rank % ranks[2]]
         self.first = [n * at // k for n, at, k in zip(self.points, self.at, ranks)]
-        self.count = [n * (at + 1) // k - first for n, at, k, first in zip(self.points, self.at, ranks, self.first)]
+        self.count = [
+            n * (at + 1) // k - first
+            for n, at, k, first in zip(self.points, self.at, ranks, self.first)
+        ]
 
     def fill(self):
-        i, j, k = (numpy.arange(first, first + count, dtype=numpy.uint32) for first, count in zip(self.first, self.count))
-        mixed = (i * numpy.uint32(73856093))[:, None, None] ^ (j * numpy.uint32(19349663))[:, None] ^ (k * numpy.uint32(83492791))
+        i, j, k = (
+            numpy.arange(first, first + count, dtype=numpy.uint32)
+            for first, count in zip(self.first, self.count)
+        )
+        mixed = (
+            (i * numpy.uint32(73856093))[:, None, None]
+            ^ (j * numpy.uint32(19349663))[:, None]
+            ^ (k * numpy.uint32(83492791))
+        )
         self.now[...] = 0
         self.now[1:-1, 1:-1, 1:-1] = mixed % 10007 / 10007.0
 
@@ -62,7 +74,14 @@ class Block:
             for step, edge, halo in ((-1, 1, -1), (1, -2, 0)):
                 into = numpy.zeros(faces[0].shape)
                 source = self.neighbour(axis, -step)
-                swap(comm, numpy.ascontiguousarray(faces[edge]), self.neighbour(axis, step), into, source, axis)
+                swap(
+                    comm,
+                    numpy.ascontiguousarray(faces[edge]),
+                    self.neighbour(axis, step),
+                    into,
+                    source,
+                    axis,
+                )
                 if source != MPI.PROC_NULL:
                     faces[halo] = into
 
@@ -74,14 +93,19 @@ class Block:
             old.points = self.points
             old.place(rank, job.committed_shape)
             low = [max(a, b) for a, b in zip(old.first, self.first)]
-            high = [min(a + n, b + m) for a, n, b, m in zip(old.first, old.count, self.first, self.count)]
+            high = [
+                min(a + n, b + m)
+                for a, n, b, m in zip(old.first, old.count, self.first, self.count)
+            ]
             if any(a >= b for a, b in zip(low, high)):
                 continue
             for i in range(low[0], high[0]):
                 for j in range(low[1], high[1]):
                     there = [x - first + 1 for x, first in zip((i, j, low[2]), old.first)]
                     here = [x - first + 1 for x, first in zip((i, j, low[2]), self.first)]
-                    first = (there[0] * (old.count[1] + 2) + there[1]) * (old.count[2] + 2) + there[2]
+                    first = (there[0] * (old.count[1] + 2) + there[1]) * (old.count[2] + 2) + there[
+                        2
+                    ]
                     row = self.now[here[0], here[1], here[2] : here[2] + high[2] - low[2]]
                     pieces.append(eyrie_ulfm.Piece(rank, first, len(row), row))
         job.fetch(name, pieces)

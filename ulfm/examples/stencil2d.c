@@ -1,6 +1,7 @@
-/* A 5-point stencil on a flat grid that goes on when ranks fail: return codes, and blocks whose size depends on the rank, so that
- * the program makes its room between the two halves of the recovery point. Also goes on with fewer ranks (squeezing).
- *   mpirun --with-ft ulfm -n 6 env EYRIE_ULFM_JOB=2x2 EYRIE_ULFM_SPARES=2 stencil2d --nx 256 --ny 256 --steps 2000 --out plate */
+/* A 5-point stencil on a flat grid that goes on when ranks fail: return codes, and blocks whose
+ * size depends on the rank, so that the program makes its room between the two halves of the
+ * recovery point. Also goes on with fewer ranks (squeezing). mpirun --with-ft ulfm -n 6 env
+ * EYRIE_ULFM_JOB=2x2 EYRIE_ULFM_SPARES=2 stencil2d --nx 256 --ny 256 --steps 2000 --out plate */
 #include "grid.h"
 
 static void sweep(struct block *b) {
@@ -41,7 +42,8 @@ static int begin(eyrie_ulfm_job *job, struct block *b, int *step) {
     return code == MPI_SUCCESS ? eyrie_ulfm_commit(job, NULL) : code;
 }
 
-static int run(eyrie_ulfm_job *job, struct block *b, int *step, int steps, int every, const char *out) {
+static int run(eyrie_ulfm_job *job, struct block *b, int *step, int steps, int every,
+               const char *out) {
     while (*step < steps) {
         if (*step % every == 0) {
             register_all(job, b, step);
@@ -59,8 +61,10 @@ static int run(eyrie_ulfm_job *job, struct block *b, int *step, int steps, int e
 
 int main(int argc, char **argv) {
     MPI_Init(&argc, &argv);
-    struct block b = {.points = {1, (int)option(argc, argv, "--ny", 128), (int)option(argc, argv, "--nx", 128)}};
-    int step = 0, steps = (int)option(argc, argv, "--steps", 1000), every = (int)option(argc, argv, "--every", 100);
+    struct block b = {
+        .points = {1, (int)option(argc, argv, "--ny", 128), (int)option(argc, argv, "--nx", 128)}};
+    int step = 0, steps = (int)option(argc, argv, "--steps", 1000),
+        every = (int)option(argc, argv, "--every", 100);
     eyrie_ulfm_job *job;
     int code = eyrie_ulfm_init(MPI_COMM_WORLD, NULL, &job);
     if (code != MPI_SUCCESS) {
@@ -69,7 +73,8 @@ int main(int argc, char **argv) {
     }
     while (eyrie_ulfm_comm(job) != MPI_COMM_NULL) {
         code = begin(job, &b, &step);
-        if (code == MPI_SUCCESS && eyrie_ulfm_comm(job) != MPI_COMM_NULL) code = run(job, &b, &step, steps, every, option_text(argc, argv, "--out", NULL));
+        if (code == MPI_SUCCESS && eyrie_ulfm_comm(job) != MPI_COMM_NULL)
+            code = run(job, &b, &step, steps, every, option_text(argc, argv, "--out", NULL));
         if (code != MPI_SUCCESS && !eyrie_ulfm_is_failure(code)) {
             fprintf(stderr, "stencil2d: %s\n", eyrie_ulfm_explain(job));
             break;

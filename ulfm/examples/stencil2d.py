@@ -1,16 +1,20 @@
-"""A 5-point stencil with mpi4py that goes on when ranks fail, with spares or squeezed; the same result as stencil2d.c.
+"""A 5-point stencil with mpi4py that goes on when ranks fail, with spares or squeezed; the same
+result as stencil2d.c.
 
-    mpirun --with-ft ulfm -n 6 env EYRIE_ULFM_JOB=2x2 EYRIE_ULFM_SPARES=2 python stencil2d.py --nx 256 --ny 256 --out plate
+mpirun --with-ft ulfm -n 6 env EYRIE_ULFM_JOB=2x2 EYRIE_ULFM_SPARES=2 python stencil2d.py --nx 256
+--ny 256 --out plate
 """
-import numpy
-from mpi4py import MPI
 
 import eyrie_ulfm
 import grid
+import numpy
+from mpi4py import MPI
 
 
 def sweep(now, new):
-    new[:, 1:-1, 1:-1] = 0.25 * (now[:, 1:-1, :-2] + now[:, 1:-1, 2:] + now[:, :-2, 1:-1] + now[:, 2:, 1:-1])
+    new[:, 1:-1, 1:-1] = 0.25 * (
+        now[:, 1:-1, :-2] + now[:, 1:-1, 2:] + now[:, :-2, 1:-1] + now[:, 2:, 1:-1]
+    )
     new[[0, -1]] = 0
 
 

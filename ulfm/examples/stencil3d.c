@@ -1,6 +1,7 @@
-/* A 7-point stencil that goes on when ranks fail, as a callback: the body looks at no return codes of MPI; an error ends it and
- * the library calls it again at the recovery point. Committed data that is the same in all versions is sent once.
- *   mpirun --with-ft ulfm -n 9 env EYRIE_ULFM_JOB=2x2x2 EYRIE_ULFM_SPARES=1 stencil3d --n 48 --steps 500 --out cube */
+/* A 7-point stencil that goes on when ranks fail, as a callback: the body looks at no return codes
+ * of MPI; an error ends it and the library calls it again at the recovery point. Committed data
+ * that is the same in all versions is sent once. mpirun --with-ft ulfm -n 9 env
+ * EYRIE_ULFM_JOB=2x2x2 EYRIE_ULFM_SPARES=1 stencil3d --n 48 --steps 500 --out cube */
 #include "grid.h"
 
 struct run {
@@ -18,7 +19,8 @@ static void sweep(struct run *r) {
             for (int k = 0; k < b->count[2]; k++) {
                 long long p = block_index(b->count, i, j, k);
                 const double *u = b->now;
-                double around = u[p - 1] + u[p + 1] + u[p - row] + u[p + row] + u[p - plane] + u[p + plane];
+                double around =
+                    u[p - 1] + u[p + 1] + u[p - row] + u[p + row] + u[p - plane] + u[p + plane];
                 b->next[p] = u[p] + r->material[p] * (around - 6 * u[p]);
             }
     memcpy(b->now, b->next, (size_t)b->size * sizeof(double));

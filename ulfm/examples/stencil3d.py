@@ -1,12 +1,14 @@
-"""A 7-point stencil with mpi4py that goes on when ranks fail, as a callback; the same result as stencil3d.c.
+"""A 7-point stencil with mpi4py that goes on when ranks fail, as a callback; the same result as
+stencil3d.c.
 
-    mpirun --with-ft ulfm -n 9 env EYRIE_ULFM_JOB=2x2x2 EYRIE_ULFM_SPARES=1 python stencil3d.py --n 48 --out cube
+mpirun --with-ft ulfm -n 9 env EYRIE_ULFM_JOB=2x2x2 EYRIE_ULFM_SPARES=1 python stencil3d.py --n 48
+--out cube
 """
-import numpy
-from mpi4py import MPI
 
 import eyrie_ulfm
 import grid
+import numpy
+from mpi4py import MPI
 
 
 def main():
@@ -33,7 +35,14 @@ def main():
                 block.exchange(job.comm)
                 u = block.now
                 inner = (slice(1, -1),) * 3
-                around = u[1:-1, 1:-1, :-2] + u[1:-1, 1:-1, 2:] + u[1:-1, :-2, 1:-1] + u[1:-1, 2:, 1:-1] + u[:-2, 1:-1, 1:-1] + u[2:, 1:-1, 1:-1]
+                around = (
+                    u[1:-1, 1:-1, :-2]
+                    + u[1:-1, 1:-1, 2:]
+                    + u[1:-1, :-2, 1:-1]
+                    + u[1:-1, 2:, 1:-1]
+                    + u[:-2, 1:-1, 1:-1]
+                    + u[2:, 1:-1, 1:-1]
+                )
                 u[inner] = u[inner] + material[inner] * (around - 6 * u[inner])
                 step[0] += 1
             if options.out:

@@ -1,5 +1,6 @@
-/* What Open MPI does when a node's daemon (prted) is lost: ranks loop in a barrier until it fails, and say so if they survive.
- * Without libeyrie-ulfm: this is the limit that any program on this launcher has. tests/ulfm/050 kills a daemon under it. */
+/* What Open MPI does when a node's daemon (prted) is lost: ranks loop in a barrier until it fails,
+ * and say so if they survive. Without libeyrie-ulfm: this is the limit that any program on this
+ * launcher has. tests/ulfm/050 kills a daemon under it. */
 #include <mpi.h>
 
 #include <mpi-ext.h>

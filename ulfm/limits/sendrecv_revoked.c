@@ -1,5 +1,6 @@
-/* MPI_Sendrecv that has nobody to receive from, on a communicator that is revoked: Open MPI 5.0 cancels a request that it has not made
- * and may crash (ompi/mpi/c/sendrecv.c). Use MPI_Irecv, MPI_Isend, MPI_Wait instead. Run with 2 processes. */
+/* MPI_Sendrecv that has nobody to receive from, on a communicator that is revoked: Open MPI 5.0
+ * cancels a request that it has not made and may crash (ompi/mpi/c/sendrecv.c). Use MPI_Irecv,
+ * MPI_Isend, MPI_Wait instead. Run with 2 processes. */
 #include <mpi.h>
 
 #include <mpi-ext.h>
@@ -17,8 +18,10 @@ int main(int argc, char **argv) {
     if (rank == 1) {
         MPIX_Comm_revoke(comm);
     } else {
-        int code = MPI_Sendrecv(out, sizeof out, MPI_CHAR, 1, 0, &in, 1, MPI_CHAR, MPI_PROC_NULL, 0, comm, MPI_STATUS_IGNORE);
-        fprintf(stderr, "returned %s\n", code == MPI_SUCCESS ? "success" : "an error, as it should");
+        int code = MPI_Sendrecv(out, sizeof out, MPI_CHAR, 1, 0, &in, 1, MPI_CHAR, MPI_PROC_NULL, 0,
+                                comm, MPI_STATUS_IGNORE);
+        fprintf(stderr, "returned %s\n",
+                code == MPI_SUCCESS ? "success" : "an error, as it should");
     }
     MPI_Finalize();
     return 0;

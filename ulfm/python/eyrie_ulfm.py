@@ -14,9 +14,10 @@
 
         job.run(body)
 
-Failures come to the program as mpi4py's own MPI.Exception, from communication as from this module; `run` answers them. Data is any
-object with a writable contiguous buffer (numpy arrays); it is restored in place. The library is searched as $EYRIE_ULFM_LIBRARY, beside
-the installed module, then by the system.
+Failures come to the program as mpi4py's own MPI.Exception, from communication as from this module;
+`run` answers them. Data is any object with a writable contiguous buffer (numpy arrays); it is
+restored in place. The library is searched as $EYRIE_ULFM_LIBRARY, beside the installed module, then
+by the system.
 """
 
 import ctypes
@@ -47,15 +48,26 @@ class _Settings(ctypes.Structure):
 
 # MPI_Count of Open MPI and MPICH has 64 bits.
 class _Piece(ctypes.Structure):
-    _fields_ = [("rank", ctypes.c_int), ("first", ctypes.c_int64), ("count", ctypes.c_int64), ("into", ctypes.c_void_p)]
+    _fields_ = [
+        ("rank", ctypes.c_int),
+        ("first", ctypes.c_int64),
+        ("count", ctypes.c_int64),
+        ("into", ctypes.c_void_p),
+    ]
 
 
 class _Cost(ctypes.Structure):
-    _fields_ = [("bytes", ctypes.c_int64), ("bytes_sent", ctypes.c_int64), ("ms", ctypes.c_double), ("agree_ms", ctypes.c_double)]
+    _fields_ = [
+        ("bytes", ctypes.c_int64),
+        ("bytes_sent", ctypes.c_int64),
+        ("ms", ctypes.c_double),
+        ("agree_ms", ctypes.c_double),
+    ]
 
 
 class Piece:
-    """`count` elements from element `first` of what rank `rank` committed, into `into` (a writable contiguous buffer)."""
+    """`count` elements from element `first` of what rank `rank` committed, into `into` (a writable
+    contiguous buffer)."""
 
     def __init__(self, rank, first, count, into):
         self.rank, self.first, self.count, self.into = rank, first, count, into
@@ -89,7 +101,9 @@ def _load():
     named = os.environ.get("EYRIE_ULFM_LIBRARY")
     beside = here.parent / "libeyrie_ulfm.so.0"
     library = ctypes.CDLL(named or (str(beside) if beside.exists() else "libeyrie_ulfm.so.0"))
-    handle = ctypes.c_void_p if MPI._sizeof(MPI.Comm) == ctypes.sizeof(ctypes.c_void_p) else ctypes.c_int
+    handle = (
+        ctypes.c_void_p if MPI._sizeof(MPI.Comm) == ctypes.sizeof(ctypes.c_void_p) else ctypes.c_int
+    )
     pointer = ctypes.c_void_p
     signatures = {
         "settings_init": (None, [ctypes.POINTER(_Settings)]),
@@ -128,7 +142,8 @@ def _call(name, *arguments):
 
 
 def is_failure(error):
-    """Whether this exception (or error code) says that a process failed, so that `recover` is the answer."""
+    """Whether this exception (or error code) says that a process failed, so that `recover` is the
+    answer."""
     code = error.Get_error_code() if isinstance(error, MPI.Exception) else error
     return bool(_call("is_failure", code))
 
@@ -146,8 +161,9 @@ def _address(buffer, writable=True):
 
 
 class Job:
-    """A process's part of a job. Spares wait in the constructor. Keywords are the settings of eyrie_ulfm.h: network, job,
-    spares, traffic, message_bytes, method, copies, no_spare, node, wait_s, quiet; the environment wins over them."""
+    """A process's part of a job. Spares wait in the constructor. Keywords are the settings of
+    eyrie_ulfm.h: network, job, spares, traffic, message_bytes, method, copies, no_spare, node,
+    wait_s, quiet; the environment wins over them."""
 
     def __init__(self, comm=MPI.COMM_WORLD, **settings):
         words = _Settings()
@@ -157,7 +173,13 @@ class Job:
             if name not in names:
                 raise TypeError(f"no setting `{name}`: one of {', '.join(sorted(names))}")
             if value is not None:
-                setattr(words, name, str(value).encode() if isinstance(getattr(words, name), (bytes, type(None))) else value)
+                setattr(
+                    words,
+                    name,
+                    str(value).encode()
+                    if isinstance(getattr(words, name), (bytes, type(None)))
+                    else value,
+                )
         self._job = ctypes.c_void_p()
         self._held = {}
         self._comm = None
@@ -178,11 +200,14 @@ class Job:
         name = MPI.Get_error_string(code)
         if is_failure(code):
             raise MPI.Exception(code)
-        raise (LostError if "ERR_LOST" in name else SparesError if "ERR_SPARES" in name else Error)(code, text)
+        raise (LostError if "ERR_LOST" in name else SparesError if "ERR_SPARES" in name else Error)(
+            code, text
+        )
 
     @property
     def comm(self):
-        """The working communicator, another one after each recovery; None when this process is no rank and the job has ended."""
+        """The working communicator, another one after each recovery; None when this process is no
+        rank and the job has ended."""
         handle = _call("comm", self._job) or 0
         if self._comm is None or self._comm.handle != handle:
             comm = MPI.Comm.fromhandle(handle)
@@ -217,11 +242,13 @@ class Job:
         return bool(_call("squeezed", self._job))
 
     def derived(self, comm):
-        """Says that `comm` was made from the working communicator, so that a recovery interrupts waits on it too."""
+        """Says that `comm` was made from the working communicator, so that a recovery interrupts
+        waits on it too."""
         self._check(_call("derived", self._job, comm.handle))
 
     def register(self, name, data):
-        """Registers a writable contiguous buffer; None removes the name. Elements are the buffer's items."""
+        """Registers a writable contiguous buffer; None removes the name. Elements are the buffer's
+        items."""
         if data is None:
             self._held.pop(name, None)
             self._check(_call("register", self._job, name.encode(), None, 0, MPI.BYTE.handle))
@@ -230,7 +257,9 @@ class Job:
         item = memoryview(data).itemsize
         datatype = MPI.BYTE.Create_contiguous(item)
         try:
-            self._check(_call("register", self._job, name.encode(), address, size // item, datatype.handle))
+            self._check(
+                _call("register", self._job, name.encode(), address, size // item, datatype.handle)
+            )
         finally:
             datatype.Free()
         self._held[name] = data  # lives as long as it is registered
@@ -261,7 +290,12 @@ class Job:
         """Reads pieces (a list of Piece) of committed data (collective)."""
         rooms = (_Piece * max(len(pieces), 1))()
         for room, piece in zip(rooms, pieces):
-            room.rank, room.first, room.count, room.into = piece.rank, piece.first, piece.count, _address(piece.into)[0]
+            room.rank, room.first, room.count, room.into = (
+                piece.rank,
+                piece.first,
+                piece.count,
+                _address(piece.into)[0],
+            )
         self._check(_call("fetch", self._job, name.encode(), len(pieces), rooms))
 
     def finish(self):
@@ -269,8 +303,9 @@ class Job:
         self._check(_call("finish", self._job))
 
     def run(self, body):
-        """Calls body(job, version) at the recovery point, again after each failure, until it has returned on all ranks; returns what
-        it returned, or None on a process that is no rank any more."""
+        """Calls body(job, version) at the recovery point, again after each failure, until it has
+        returned on all ranks; returns what it returned, or None on a process that is no rank any
+        more."""
         while True:
             try:
                 version = self.recover()
@@ -285,7 +320,8 @@ class Job:
 
     @property
     def report(self):
-        """The last repair: a dictionary (recovery, failed, moved, method, busiest_before, ..., phases in ms)."""
+        """The last repair: a dictionary (recovery, failed, moved, method, busiest_before, ...,
+        phases in ms)."""
         return json.loads(_call("report_json", self._job))
 
     @property

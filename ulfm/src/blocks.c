@@ -1,5 +1,6 @@
-/* Blocks of data with a count of their users, so that versions share what has not changed. Full blocks come from slabs that
- * are kept: the pages of a block given back are warm for the next. Must never be used by two threads. */
+/* Blocks of data with a count of their users, so that versions share what has not changed. Full
+ * blocks come from slabs that are kept: the pages of a block given back are warm for the next. Must
+ * never be used by two threads. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -8,7 +9,8 @@
 
 enum { SLAB_BLOCKS = 16 };
 
-static struct block *idle; /* full blocks without a user; `data` leads to the next in its first bytes */
+/* full blocks without a user; `data` leads to the next in its first bytes */
+static struct block *idle;
 static void **slabs;
 static int slab_count;
 
@@ -28,7 +30,8 @@ static bool add_slab(void) {
     struct block *heads = calloc(SLAB_BLOCKS, sizeof *heads);
     void **grown = realloc(slabs, 2 * (size_t)(slab_count + 1) * sizeof *slabs);
     if (grown) slabs = grown;
-    unsigned char *data = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    unsigned char *data =
+        mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (!heads || !grown || data == MAP_FAILED) {
         free(heads);
         if (data != MAP_FAILED) munmap(data, bytes);

@@ -1,5 +1,6 @@
-/* Commit: the registered data becomes a new version, first as an image at each rank and at those that keep copies for it, then,
- * when all agree that theirs are whole, everywhere at once. Until that agreement the version before counts and stays whole. */
+/* Commit: the registered data becomes a new version, first as an image at each rank and at those
+ * that keep copies for it, then, when all agree that theirs are whole, everywhere at once. Until
+ * that agreement the version before counts and stays whole. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,36 +9,45 @@
 /* --- a partner's copy --- */
 
 struct stream {
-    int partner, process; /* rank and process at the other end */
-    bool full;            /* all blocks, not only the changed ones */
+    int partner, process;   /* rank and process at the other end */
+    bool full;              /* all blocks, not only the changed ones */
     unsigned char *changed; /* of each block */
     struct image *image;    /* receiving: what is being made */
 };
 
-/* Whether the keeper of copy `k` of `rank` cannot have the version before: one of the two was another process, or the data has
- * another form. All processes find the same. */
-static bool anew(const eyrie_ulfm_job *job, const struct layout *now, const struct catalog *catalogs, int rank, int k) {
-    if (job->held.ranks != now->ranks || job->squeezed || job->lost || job->version == 0 || job->protect_anew) return true;
+/* Whether the keeper of copy `k` of `rank` cannot have the version before: one of the two was
+ * another process, or the data has another form. All processes find the same. */
+static bool anew(const eyrie_ulfm_job *job, const struct layout *now,
+                 const struct catalog *catalogs, int rank, int k) {
+    if (job->held.ranks != now->ranks || job->squeezed || job->lost || job->version == 0 ||
+        job->protect_anew)
+        return true;
     int keeper = layout_keeper(now, rank, k);
     if (layout_keeper(&job->held, rank, k) != keeper) return true;
-    if (job->held.process[rank] != now->process[rank] || job->held.process[keeper] != now->process[keeper]) return true;
+    if (job->held.process[rank] != now->process[rank] ||
+        job->held.process[keeper] != now->process[keeper])
+        return true;
     return !catalog_equal(&job->catalogs[rank], &catalogs[rank]);
 }
 
-/* Makes a block of the image just before it is sent, so that copying goes along with sending. The image is what is sent, not the program's
- * data: in its large pages another process's copy is three times as fast. */
+/* Makes a block of the image just before it is sent, so that copying goes along with sending. The
+ * image is what is sent, not the program's data: in its large pages another process's copy is three
+ * times as fast. */
 struct filling {
     bool (*fill)(void *context, int block);
     void *context;
 };
 
-/* Sends `image` of `rank` to those that keep it, and takes what this rank keeps for others: only `changed` blocks where the keeper has
- * the version before. `filling` is NULL when the image is whole. */
-static int partners_protect(eyrie_ulfm_job *job, MPI_Comm comm, const int *index_of, const struct layout *now,
-                            const struct catalog *catalogs, int rank, struct image *image, const unsigned char *changed,
+/* Sends `image` of `rank` to those that keep it, and takes what this rank keeps for others: only
+ * `changed` blocks where the keeper has the version before. `filling` is NULL when the image is
+ * whole. */
+static int partners_protect(eyrie_ulfm_job *job, MPI_Comm comm, const int *index_of,
+                            const struct layout *now, const struct catalog *catalogs, int rank,
+                            struct image *image, const unsigned char *changed,
                             const struct filling *filling) {
     int partners = job->copies.partners < now->ranks ? job->copies.partners : now->ranks - 1;
-    struct stream *out = must_alloc((size_t)(partners + 1) * sizeof *out), *in = must_alloc((size_t)(partners + 1) * sizeof *in);
+    struct stream *out = must_alloc((size_t)(partners + 1) * sizeof *out),
+                  *in = must_alloc((size_t)(partners + 1) * sizeof *in);
     struct waits waits = {0};
     for (int k = 1; k <= partners; k++) {
         struct stream *to = &out[k], *from = &in[k];
@@ -50,15 +60,18 @@ static int partners_protect(eyrie_ulfm_job *job, MPI_Comm comm, const int *index
         int blocks = catalog_blocks(&catalogs[from->partner]);
         from->changed = must_alloc((size_t)blocks + 1);
         from->image = image_new(COPY, from->partner, image->version, blocks);
-        MPI_Irecv(from->changed, blocks + 1, MPI_BYTE, index_of[from->process], TAG_HEAD + k, comm, waits_add(&waits, from->process));
-        MPI_Isend(changed, image->blocks + 1, MPI_BYTE, index_of[to->process], TAG_HEAD + k, comm, waits_add(&waits, to->process));
+        MPI_Irecv(from->changed, blocks + 1, MPI_BYTE, index_of[from->process], TAG_HEAD + k, comm,
+                  waits_add(&waits, from->process));
+        MPI_Isend(changed, image->blocks + 1, MPI_BYTE, index_of[to->process], TAG_HEAD + k, comm,
+                  waits_add(&waits, to->process));
     }
     int code = waits_all(job, &waits, comm, "in a commit");
     bool memory = true;
     int64_t sent = 0;
     for (int k = 1; code == MPI_SUCCESS && k <= partners; k++) {
         struct stream *from = &in[k];
-        struct image *before = from->full ? NULL : image_find(job, COPY, from->partner, job->version);
+        struct image *before =
+            from->full ? NULL : image_find(job, COPY, from->partner, job->version);
         for (int i = 0; i < from->image->blocks; i++) {
             if (before && !from->changed[i]) {
                 from->image->block[i] = block_share(before->block[i]);
@@ -72,11 +85,11 @@ static int partners_protect(eyrie_ulfm_job *job, MPI_Comm comm, const int *index
                 FT_Comm_revoke(comm);
                 break;
             }
-            MPI_Irecv(block->data, (int)block->len, MPI_BYTE, index_of[from->process], TAG_BLOCK + k, comm,
-                      waits_add(&waits, from->process));
+            MPI_Irecv(block->data, (int)block->len, MPI_BYTE, index_of[from->process],
+                      TAG_BLOCK + k, comm, waits_add(&waits, from->process));
         }
-        MPI_Irecv(from->image->sum, from->image->blocks, MPI_UINT64_T, index_of[from->process], TAG_TAIL + k, comm,
-                  waits_add(&waits, from->process));
+        MPI_Irecv(from->image->sum, from->image->blocks, MPI_UINT64_T, index_of[from->process],
+                  TAG_TAIL + k, comm, waits_add(&waits, from->process));
     }
     for (int i = 0; code == MPI_SUCCESS && i < image->blocks; i++) {
         if (i == image->blocks / 2) inject(job, "commit");
@@ -89,16 +102,16 @@ static int partners_protect(eyrie_ulfm_job *job, MPI_Comm comm, const int *index
         for (int k = 1; k <= partners; k++) {
             if (!out[k].full && !changed[i]) continue;
             struct block *block = image->block[i];
-            MPI_Isend(block->data, (int)block->len, MPI_BYTE, index_of[out[k].process], TAG_BLOCK + k, comm,
-                      waits_add(&waits, out[k].process));
+            MPI_Isend(block->data, (int)block->len, MPI_BYTE, index_of[out[k].process],
+                      TAG_BLOCK + k, comm, waits_add(&waits, out[k].process));
             sent += block->len;
         }
         code = waits_poll(&waits);
         if (code != MPI_SUCCESS) FT_Comm_revoke(comm);
     }
     for (int k = 1; code == MPI_SUCCESS && k <= partners; k++)
-        MPI_Isend(image->sum, image->blocks, MPI_UINT64_T, index_of[out[k].process], TAG_TAIL + k, comm,
-                  waits_add(&waits, out[k].process));
+        MPI_Isend(image->sum, image->blocks, MPI_UINT64_T, index_of[out[k].process], TAG_TAIL + k,
+                  comm, waits_add(&waits, out[k].process));
     int rest = waits_all(job, &waits, comm, "in a commit");
     if (code == MPI_SUCCESS) code = rest;
     for (int k = 1; k <= partners; k++) {
@@ -130,7 +143,8 @@ static struct catalog catalog_of_segments(const eyrie_ulfm_job *job) {
     return catalog;
 }
 
-/* Packs registered data whose datatype has gaps into bytes, or puts them back. In parts, because MPI counts in int. */
+/* Packs registered data whose datatype has gaps into bytes, or puts them back. In parts, because
+ * MPI counts in int. */
 int segment_pack(eyrie_ulfm_job *job, struct segment *segment, unsigned char *bytes, bool pack) {
     MPI_Count lower, extent;
     MPI_Type_get_extent_x(segment->datatype, &lower, &extent);
@@ -140,8 +154,9 @@ int segment_pack(eyrie_ulfm_job *job, struct segment *segment, unsigned char *by
         char *data = (char *)segment->data + first * extent;
         unsigned char *part = bytes + first * segment->element;
         int len = (int)(count * segment->element), at = 0;
-        int code = pack ? MPI_Pack(data, (int)count, segment->datatype, part, len, &at, job->work)
-                        : MPI_Unpack(part, len, &at, data, (int)count, segment->datatype, job->work);
+        int code = pack
+                       ? MPI_Pack(data, (int)count, segment->datatype, part, len, &at, job->work)
+                       : MPI_Unpack(part, len, &at, data, (int)count, segment->datatype, job->work);
         if (code != MPI_SUCCESS) return code;
     }
     return MPI_SUCCESS;
@@ -198,19 +213,22 @@ static bool copy_block(void *context, int i) {
     struct copying *copying = context;
     struct block *block = block_new(copying->view->len[i]);
     if (!block) return false;
-    copying->image->sum[i] = eyrie_copy_checksum(block->data, copying->view->data[i], block->len, copying->past_cache);
+    copying->image->sum[i] =
+        eyrie_copy_checksum(block->data, copying->view->data[i], block->len, copying->past_cache);
     copying->image->block[i] = block;
     return true;
 }
 
 /* All ranks' catalogs, when one of them has changed. */
 static int share_catalogs(eyrie_ulfm_job *job, const struct catalog *mine, struct catalog **all) {
-    int n = job->now.ranks, same = job->version > 0 && !job->squeezed && !job->lost && job->held.ranks == n &&
-                                  catalog_equal(mine, &job->catalogs[job->rank]);
+    int n = job->now.ranks, same = job->version > 0 && !job->squeezed && !job->lost &&
+                                   job->held.ranks == n &&
+                                   catalog_equal(mine, &job->catalogs[job->rank]);
     *all = NULL;
     wait_guard(job, "in a commit, to learn who has changed what is registered,");
     int code = MPI_Allreduce(MPI_IN_PLACE, &same, 1, MPI_INT, MPI_MIN, job->work);
-    int *counts = must_alloc((size_t)n * sizeof *counts), *offsets = must_alloc((size_t)n * sizeof *offsets);
+    int *counts = must_alloc((size_t)n * sizeof *counts),
+        *offsets = must_alloc((size_t)n * sizeof *offsets);
     int size = mine->count * (int)sizeof(struct entry), total = 0;
     if (code == MPI_SUCCESS && !same) {
         code = MPI_Allgather(&size, 1, MPI_INT, counts, 1, MPI_INT, job->work);
@@ -220,7 +238,8 @@ static int share_catalogs(eyrie_ulfm_job *job, const struct catalog *mine, struc
         }
         unsigned char *entries = must_alloc((size_t)total);
         if (code == MPI_SUCCESS)
-            code = MPI_Allgatherv(mine->entry, size, MPI_BYTE, entries, counts, offsets, MPI_BYTE, job->work);
+            code = MPI_Allgatherv(mine->entry, size, MPI_BYTE, entries, counts, offsets, MPI_BYTE,
+                                  job->work);
         if (code == MPI_SUCCESS) {
             *all = must_alloc((size_t)n * sizeof **all);
             for (int r = 0; r < n; r++) {
@@ -242,7 +261,8 @@ static void free_catalogs(struct catalog *catalogs, int count) {
 }
 
 /* Makes the image of the next version and has it kept by others. */
-static int stage(eyrie_ulfm_job *job, const struct catalog *mine, const struct catalog *catalogs, int64_t version) {
+static int stage(eyrie_ulfm_job *job, const struct catalog *mine, const struct catalog *catalogs,
+                 int64_t version) {
     struct view view = {0};
     int code = view_make(job, mine, &view);
     if (code != MPI_SUCCESS) {
@@ -252,7 +272,8 @@ static int stage(eyrie_ulfm_job *job, const struct catalog *mine, const struct c
     }
     struct image *image = image_new(OWN, job->rank, version, view.blocks);
     struct image *old = job->squeezed ? NULL : image_find(job, OWN, job->rank, job->version);
-    if (old && (job->version == 0 || catalogs != job->catalogs || old->blocks != view.blocks)) old = NULL;
+    if (old && (job->version == 0 || catalogs != job->catalogs || old->blocks != view.blocks))
+        old = NULL;
     unsigned char *changed = must_alloc((size_t)view.blocks + 1);
     for (int i = 0; i < view.blocks; i++) {
         changed[i] = !old || memcmp(old->block[i]->data, view.data[i], view.len[i]);
@@ -266,14 +287,20 @@ static int stage(eyrie_ulfm_job *job, const struct catalog *mine, const struct c
     for (int r = 0; r < job->now.ranks; r++) index_of[job->now.process[r]] = r;
     bool streams = job->copies.scheme == PARTNER && job->now.ranks > 1;
     if (streams) {
-        code = partners_protect(job, job->work, index_of, &job->now, catalogs, job->rank, image, changed, &filling);
+        code = partners_protect(job, job->work, index_of, &job->now, catalogs, job->rank, image,
+                                changed, &filling);
     } else {
         for (int i = 0; code == MPI_SUCCESS && i < view.blocks; i++) {
             if (i == view.blocks / 2) inject(job, "commit");
-            if (changed[i] && !copy_block(&copying, i)) code = explain(job, MPI_ERR_NO_MEM, "no memory for version %lld", (long long)version);
+            if (changed[i] && !copy_block(&copying, i))
+                code =
+                    explain(job, MPI_ERR_NO_MEM, "no memory for version %lld", (long long)version);
         }
-        if (code == MPI_SUCCESS) code = copies_protect(job, job->work, index_of, &job->now, catalogs, job->rank, image, old);
-        if (code != MPI_SUCCESS && !eyrie_ulfm_is_failure(code) && code != MPI_ERR_IO) FT_Comm_revoke(job->work);
+        if (code == MPI_SUCCESS)
+            code = copies_protect(job, job->work, index_of, &job->now, catalogs, job->rank, image,
+                                  old);
+        if (code != MPI_SUCCESS && !eyrie_ulfm_is_failure(code) && code != MPI_ERR_IO)
+            FT_Comm_revoke(job->work);
     }
     if (code == MPI_SUCCESS)
         image_keep(job, image);
@@ -285,28 +312,35 @@ static int stage(eyrie_ulfm_job *job, const struct catalog *mine, const struct c
     return code;
 }
 
-int copies_protect(eyrie_ulfm_job *job, MPI_Comm comm, const int *index_of, const struct layout *now, const struct catalog *catalogs,
-                   int rank, struct image *image, const struct image *old) {
+int copies_protect(eyrie_ulfm_job *job, MPI_Comm comm, const int *index_of,
+                   const struct layout *now, const struct catalog *catalogs, int rank,
+                   struct image *image, const struct image *old) {
     if (now->ranks < 2 && job->copies.scheme != FILES) return MPI_SUCCESS;
     switch (job->copies.scheme) {
-    case NO_COPIES: return MPI_SUCCESS;
+    case NO_COPIES:
+        return MPI_SUCCESS;
     case PARTNER: {
         unsigned char *changed = must_alloc((size_t)image->blocks + 1);
-        for (int i = 0; i < image->blocks; i++) changed[i] = !old || old->block[i] != image->block[i];
+        for (int i = 0; i < image->blocks; i++)
+            changed[i] = !old || old->block[i] != image->block[i];
         int code = partners_protect(job, comm, index_of, now, catalogs, rank, image, changed, NULL);
         free(changed);
         return code;
     }
     case GROUP: {
         struct group group = group_of(job, now, rank, catalogs);
-        bool full = catalogs != job->catalogs || job->held.ranks != now->ranks || job->squeezed || job->lost || job->version == 0 || job->protect_anew;
+        bool full = catalogs != job->catalogs || job->held.ranks != now->ranks || job->squeezed ||
+                    job->lost || job->version == 0 || job->protect_anew;
         for (int i = 0; !full && i < group.size; i++) {
             int r = group.member[i];
             full = job->held.place[r] != now->place[r] || job->held.process[r] != now->process[r];
         }
         return groups_protect(job, comm, index_of, now, catalogs, rank, image, old, full);
     }
-    case FILES: return old && old->version == image->version ? MPI_SUCCESS : files_write(job, rank, image, old, &catalogs[rank]);
+    case FILES:
+        return old && old->version == image->version
+                   ? MPI_SUCCESS
+                   : files_write(job, rank, image, old, &catalogs[rank]);
     }
     return MPI_SUCCESS;
 }
@@ -324,11 +358,15 @@ void copies_prune(eyrie_ulfm_job *job) {
         bool keep = false;
         if (image->version == job->version && job->rank >= 0) {
             if (image->kind == OWN) keep = image->rank == job->rank;
-            for (int k = 1; image->kind == COPY && k <= job->copies.partners && k < job->held.ranks; k++)
+            for (int k = 1; image->kind == COPY && k <= job->copies.partners && k < job->held.ranks;
+                 k++)
                 keep |= layout_kept(&job->held, job->rank, k) == image->rank;
             if (image->kind == HEADER || image->kind == PARITY) {
-                bool ours = image->kind == PARITY ? image->rank == group.number : group_index(&group, image->rank) >= 0;
-                keep = self >= 0 && ours && (image->kind == HEADER || group.member[(image->stripe + image->which) % group.size] == job->rank);
+                bool ours = image->kind == PARITY ? image->rank == group.number
+                                                  : group_index(&group, image->rank) >= 0;
+                keep = self >= 0 && ours &&
+                       (image->kind == HEADER ||
+                        group.member[(image->stripe + image->which) % group.size] == job->rank);
             }
         }
         if (!keep) image_drop(job, image);
@@ -354,7 +392,9 @@ static void adopt(eyrie_ulfm_job *job, int64_t version, struct catalog *catalogs
 
 int eyrie_ulfm_commit(eyrie_ulfm_job *job, int64_t *version) {
     if (job->work == MPI_COMM_NULL || job->state == REPAIRED)
-        return explain(job, MPI_ERR_OTHER, "eyrie_ulfm_commit: this process is no rank, or has not called eyrie_ulfm_restore after a repair");
+        return explain(
+            job, MPI_ERR_OTHER,
+            "eyrie_ulfm_commit: this process is no rank, or has not called eyrie_ulfm_restore after a repair");
     job->inside = true;
     job->cost = (eyrie_ulfm_cost){0};
     double begin = wait_now_ms();
@@ -363,7 +403,8 @@ int eyrie_ulfm_commit(eyrie_ulfm_job *job, int64_t *version) {
     int code = share_catalogs(job, &mine, &all);
     struct catalog *catalogs = all ? all : job->catalogs;
     if (code == MPI_SUCCESS) code = stage(job, &mine, catalogs, next);
-    if (eyrie_ulfm_is_failure(code)) FT_Comm_revoke(job->work); /* nobody waits for what will not come */
+    /* nobody waits for what will not come */
+    if (eyrie_ulfm_is_failure(code)) FT_Comm_revoke(job->work);
     inject(job, "commit-agree");
     /* Bit 0: this version is whole here. Bit 1: nobody has gone to repair. */
     int bits = code == MPI_SUCCESS ? 3 : 2;
@@ -373,7 +414,8 @@ int eyrie_ulfm_commit(eyrie_ulfm_job *job, int64_t *version) {
     job->cost.agree_ms = wait_now_ms() - agree;
     job->cost.bytes = catalog_bytes(&mine);
     if (!(bits & 2)) job->abandoned = true;
-    /* A member that died before it could say no is no yes either: the agreement's error is the same everywhere. */
+    /* A member that died before it could say no is no yes either: the agreement's error is the same
+     * everywhere. */
     if (bits == 3 && failure == MPI_SUCCESS) {
         adopt(job, next, catalogs);
         if (version) *version = next;
@@ -381,8 +423,13 @@ int eyrie_ulfm_commit(eyrie_ulfm_job *job, int64_t *version) {
         image_drop_versions(job, 0, job->version);
         free_catalogs(all, job->now.ranks);
         if (code == MPI_SUCCESS) code = failure;
-        /* Another could not: the version does not count, and nothing else has happened, unless someone has failed. */
-        if (code == MPI_SUCCESS) code = job->abandoned ? FT_ERR_REVOKED : explain(job, MPI_ERR_IO, "another rank could not commit version %lld", (long long)next);
+        /* Another could not: the version does not count, and nothing else has happened, unless
+         * someone has failed. */
+        if (code == MPI_SUCCESS)
+            code = job->abandoned
+                       ? FT_ERR_REVOKED
+                       : explain(job, MPI_ERR_IO, "another rank could not commit version %lld",
+                                 (long long)next);
     }
     catalog_free(&mine);
     job->cost.ms = wait_now_ms() - begin;

@@ -1,4 +1,5 @@
-/* Pieces of committed data from whoever has them: how a squeezed job gets its old data into its new decomposition. */
+/* Pieces of committed data from whoever has them: how a squeezed job gets its old data into its new
+ * decomposition. */
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +11,8 @@ struct wish {
     int64_t rank, first, len;
 };
 
-static const struct entry *entry_of(const eyrie_ulfm_job *job, const char *name, int rank, int *block) {
+static const struct entry *entry_of(const eyrie_ulfm_job *job, const char *name, int rank,
+                                    int *block) {
     if (rank < 0 || rank >= job->held.ranks) return NULL;
     const struct catalog *catalog = &job->catalogs[rank];
     *block = 0;
@@ -27,9 +29,11 @@ static int server_of(const eyrie_ulfm_job *job, int rank, enum kind *kind) {
     return job->rank_of[job->server ? job->server[rank].from : job->held.process[rank]];
 }
 
-static void read_bytes(const struct image *image, int block, int64_t first, int64_t len, unsigned char *into) {
+static void read_bytes(const struct image *image, int block, int64_t first, int64_t len,
+                       unsigned char *into) {
     for (block += (int)(first / BLOCK_BYTES), first %= BLOCK_BYTES; len > 0; block++, first = 0) {
-        int64_t part = image->block[block]->len - first < len ? image->block[block]->len - first : len;
+        int64_t part =
+            image->block[block]->len - first < len ? image->block[block]->len - first : len;
         memcpy(into, image->block[block]->data + first, (size_t)part);
         into += part;
         len -= part;
@@ -41,8 +45,8 @@ struct fetch {
     const char *name;
     int pieces, ranks;
     const eyrie_ulfm_piece *piece;
-    int *from;          /* of each piece: rank that has it */
-    int *asked, *asks;  /* wishes to and from each rank */
+    int *from;         /* of each piece: rank that has it */
+    int *asked, *asks; /* wishes to and from each rank */
     struct wish *wishes, *others;
     unsigned char **in, **out; /* bytes from and to each rank */
 };
@@ -57,15 +61,21 @@ static int check_pieces(struct fetch *f) {
         enum kind kind;
         const struct entry *entry = entry_of(job, f->name, piece->rank, &block);
         if (!entry) {
-            code = explain(job, MPI_ERR_ARG, "rank %d has committed nothing named %s", piece->rank, f->name);
-        } else if (piece->first < 0 || piece->count < 0 || piece->first > entry->bytes / entry->element - piece->count) {
-            code = explain(job, MPI_ERR_ARG, "elements %lld to %lld of %s: rank %d has committed %lld", (long long)piece->first,
-                           (long long)(piece->first + piece->count), f->name, piece->rank, (long long)(entry->bytes / entry->element));
+            code = explain(job, MPI_ERR_ARG, "rank %d has committed nothing named %s", piece->rank,
+                           f->name);
+        } else if (piece->first < 0 || piece->count < 0 ||
+                   piece->first > entry->bytes / entry->element - piece->count) {
+            code =
+                explain(job, MPI_ERR_ARG, "elements %lld to %lld of %s: rank %d has committed %lld",
+                        (long long)piece->first, (long long)(piece->first + piece->count), f->name,
+                        piece->rank, (long long)(entry->bytes / entry->element));
         } else {
             f->from[i] = server_of(job, piece->rank, &kind);
             bytes[f->from[i]] += piece->count * entry->element;
             f->asked[f->from[i]]++;
-            if (bytes[f->from[i]] > INT_MAX) code = explain(job, MPI_ERR_COUNT, "more than 2 GiB of %s from one rank: fetch it in parts", f->name);
+            if (bytes[f->from[i]] > INT_MAX)
+                code = explain(job, MPI_ERR_COUNT,
+                               "more than 2 GiB of %s from one rank: fetch it in parts", f->name);
         }
     }
     free(bytes);
@@ -80,7 +90,8 @@ static int exchange_wishes(struct fetch *f, int code) {
     for (int k = 0; k < 4; k++) counts[k] = must_alloc((size_t)n * sizeof(int));
     wait_guard(job, "in eyrie_ulfm_fetch, to say what each wants");
     int mpi = MPI_Allreduce(MPI_IN_PLACE, &faults, 1, MPI_INT, MPI_SUM, job->work);
-    if (mpi == MPI_SUCCESS && faults == 0) mpi = MPI_Alltoall(f->asked, 1, MPI_INT, f->asks, 1, MPI_INT, job->work);
+    if (mpi == MPI_SUCCESS && faults == 0)
+        mpi = MPI_Alltoall(f->asked, 1, MPI_INT, f->asks, 1, MPI_INT, job->work);
     int asked = 0, asks = 0;
     for (int r = 0; r < n; r++) {
         counts[0][r] = f->asked[r] * size;
@@ -97,16 +108,21 @@ static int exchange_wishes(struct fetch *f, int code) {
     for (int i = 0; faults == 0 && i < f->pieces; i++) {
         int block;
         const struct entry *entry = entry_of(job, f->name, f->piece[i].rank, &block);
-        f->wishes[next[f->from[i]]++] = (struct wish){f->piece[i].rank, f->piece[i].first * entry->element, f->piece[i].count * entry->element};
+        f->wishes[next[f->from[i]]++] =
+            (struct wish){f->piece[i].rank, f->piece[i].first * entry->element,
+                          f->piece[i].count * entry->element};
     }
     if (mpi == MPI_SUCCESS && faults == 0)
-        mpi = MPI_Alltoallv(f->wishes, counts[0], counts[1], MPI_BYTE, f->others, counts[2], counts[3], MPI_BYTE, job->work);
+        mpi = MPI_Alltoallv(f->wishes, counts[0], counts[1], MPI_BYTE, f->others, counts[2],
+                            counts[3], MPI_BYTE, job->work);
     wait_unguard(job);
     free(next);
     for (int k = 0; k < 4; k++) free(counts[k]);
     if (code != MPI_SUCCESS) return code;
     if (mpi != MPI_SUCCESS) return mpi;
-    return faults ? explain(job, MPI_ERR_ARG, "another rank asked for what was not committed: see its message") : MPI_SUCCESS;
+    return faults ? explain(job, MPI_ERR_ARG,
+                            "another rank asked for what was not committed: see its message")
+                  : MPI_SUCCESS;
 }
 
 static int64_t bytes_of(const struct wish *wish, int count) {
@@ -124,7 +140,8 @@ static int exchange_bytes(struct fetch *f) {
         int process = job->now.process[r];
         if (in) {
             f->in[r] = must_alloc((size_t)in);
-            MPI_Irecv(f->in[r], (int)in, MPI_BYTE, r, TAG_FETCH, job->work, waits_add(&waits, process));
+            MPI_Irecv(f->in[r], (int)in, MPI_BYTE, r, TAG_FETCH, job->work,
+                      waits_add(&waits, process));
         }
         if (out) {
             unsigned char *at = f->out[r] = must_alloc((size_t)out);
@@ -133,9 +150,11 @@ static int exchange_bytes(struct fetch *f) {
                 enum kind kind;
                 entry_of(job, f->name, (int)theirs[i].rank, &block);
                 server_of(job, (int)theirs[i].rank, &kind);
-                read_bytes(image_find(job, kind, (int)theirs[i].rank, job->version), block, theirs[i].first, theirs[i].len, at);
+                read_bytes(image_find(job, kind, (int)theirs[i].rank, job->version), block,
+                           theirs[i].first, theirs[i].len, at);
             }
-            MPI_Isend(f->out[r], (int)out, MPI_BYTE, r, TAG_FETCH, job->work, waits_add(&waits, process));
+            MPI_Isend(f->out[r], (int)out, MPI_BYTE, r, TAG_FETCH, job->work,
+                      waits_add(&waits, process));
         }
         mine += f->asked[r];
         theirs += f->asks[r];
@@ -155,12 +174,16 @@ static void deliver(struct fetch *f) {
     free(next);
 }
 
-int eyrie_ulfm_fetch(eyrie_ulfm_job *job, const char *name, int pieces, const eyrie_ulfm_piece *piece) {
-    if (job->work == MPI_COMM_NULL || job->ended) return explain(job, MPI_ERR_OTHER, "eyrie_ulfm_fetch: this process is no rank");
+int eyrie_ulfm_fetch(eyrie_ulfm_job *job, const char *name, int pieces,
+                     const eyrie_ulfm_piece *piece) {
+    if (job->work == MPI_COMM_NULL || job->ended)
+        return explain(job, MPI_ERR_OTHER, "eyrie_ulfm_fetch: this process is no rank");
     if (job->lost) return explain(job, EYRIE_ULFM_ERR_LOST, "%s", job->last.note);
-    if (pieces < 0 || job->version == 0) return explain(job, MPI_ERR_ARG, "eyrie_ulfm_fetch: nothing was committed");
+    if (pieces < 0 || job->version == 0)
+        return explain(job, MPI_ERR_ARG, "eyrie_ulfm_fetch: nothing was committed");
     job->inside = true;
-    struct fetch f = {.job = job, .name = name, .pieces = pieces, .ranks = job->now.ranks, .piece = piece};
+    struct fetch f = {
+        .job = job, .name = name, .pieces = pieces, .ranks = job->now.ranks, .piece = piece};
     f.from = must_alloc((size_t)pieces * sizeof *f.from);
     f.asked = must_alloc((size_t)f.ranks * sizeof *f.asked);
     f.asks = must_alloc((size_t)f.ranks * sizeof *f.asks);

@@ -1,12 +1,18 @@
-/* Parity of groups. A rank's blocks are dealt out to the stripes in which it has data; the first parity holder of a stripe gets
- * what has changed, computes the change of all parities and gives the others theirs. Ranks send their data once, as to a partner,
- * but keep only parity. The m members after a rank keep its checksums, so that rebuilt data can be checked. */
+/* Parity of groups. A rank's blocks are dealt out to the stripes in which it has data; the first
+ * parity holder of a stripe gets what has changed, computes the change of all parities and gives
+ * the others theirs. Ranks send their data once, as to a partner, but keep only parity. The m
+ * members after a rank keep its checksums, so that rebuilt data can be checked. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "job.h"
 
-enum { TAG_SUMS = TAG_HEAD, TAG_ROWS = TAG_BLOCK, TAG_DATA = TAG_BLOCK + 1, TAG_PARITY_ROWS = TAG_BLOCK + 2 };
+enum {
+    TAG_SUMS = TAG_HEAD,
+    TAG_ROWS = TAG_BLOCK,
+    TAG_DATA = TAG_BLOCK + 1,
+    TAG_PARITY_ROWS = TAG_BLOCK + 2
+};
 
 struct exchange {
     eyrie_ulfm_job *job;
@@ -23,17 +29,20 @@ struct exchange {
 };
 
 static int process_of(const struct exchange *x, int index) {
-    return x->now->process[x->group->member[((index % x->group->size) + x->group->size) % x->group->size]];
+    return x->now
+        ->process[x->group->member[((index % x->group->size) + x->group->size) % x->group->size]];
 }
 
 static void take(struct exchange *x, int from, void *bytes, size_t len, int tag) {
     int process = process_of(x, from);
-    MPI_Irecv(bytes, (int)len, MPI_BYTE, x->index_of[process], tag, x->comm, waits_add(&x->waits, process));
+    MPI_Irecv(bytes, (int)len, MPI_BYTE, x->index_of[process], tag, x->comm,
+              waits_add(&x->waits, process));
 }
 
 static void give(struct exchange *x, int to, const void *bytes, size_t len, int tag) {
     int process = process_of(x, to);
-    MPI_Isend(bytes, (int)len, MPI_BYTE, x->index_of[process], tag, x->comm, waits_add(&x->waits, process));
+    MPI_Isend(bytes, (int)len, MPI_BYTE, x->index_of[process], tag, x->comm,
+              waits_add(&x->waits, process));
     x->job->cost.bytes_sent += (int64_t)len;
 }
 
@@ -47,8 +56,10 @@ static int exchange_sums(struct exchange *x) {
     struct image *headers[32] = {0};
     for (int k = 1; k <= g->parity; k++) {
         int from = (x->self - k + g->size) % g->size;
-        headers[k - 1] = image_new(HEADER, g->member[from], x->image->version, catalog_blocks(g->catalog[from]));
-        take(x, from, headers[k - 1]->sum, (size_t)headers[k - 1]->blocks * sizeof(uint64_t), TAG_SUMS);
+        headers[k - 1] =
+            image_new(HEADER, g->member[from], x->image->version, catalog_blocks(g->catalog[from]));
+        take(x, from, headers[k - 1]->sum, (size_t)headers[k - 1]->blocks * sizeof(uint64_t),
+             TAG_SUMS);
         give(x, x->self + k, x->image->sum, (size_t)x->image->blocks * sizeof(uint64_t), TAG_SUMS);
     }
     int code = finish(x);
@@ -107,7 +118,8 @@ static int exchange_changes(struct exchange *x, const unsigned char *mine, struc
         int shard = group_shard(g, x->self, i);
         for (int b = 0; shard >= 0 && b < g->column && memory; b++) {
             if (!stripe->rows[shard][b]) continue;
-            struct block *block = block_new(catalog_block_len(g->catalog[i], group_block(g, x->self, i, b)));
+            struct block *block =
+                block_new(catalog_block_len(g->catalog[i], group_block(g, x->self, i, b)));
             stripe->block[shard * g->column + b] = block;
             if ((memory = block != NULL)) take(x, i, block->data, block->len, TAG_DATA);
         }
@@ -133,7 +145,8 @@ static const struct image *parity_before(const struct exchange *x, int s, int wh
 }
 
 /* Adds a change (NULL: none) to a parity block. */
-static bool parity_add(struct image *parity, const struct image *before, int row, const unsigned char *change, uint32_t len) {
+static bool parity_add(struct image *parity, const struct image *before, int row,
+                       const unsigned char *change, uint32_t len) {
     if (!change && before) {
         parity->block[row] = block_share(before->block[row]);
         parity->sum[row] = before->sum[row];
@@ -151,7 +164,8 @@ static bool parity_add(struct image *parity, const struct image *before, int row
     return true;
 }
 
-/* Encodes the changes of this member's stripe; change[p * column + row] for parity p, NULL where nothing changed. */
+/* Encodes the changes of this member's stripe; change[p * column + row] for parity p, NULL where
+ * nothing changed. */
 static bool encode(const struct exchange *x, const struct stripe *stripe, struct block **change) {
     const struct group *g = x->group;
     for (int b = 0; b < g->column; b++) {
@@ -176,7 +190,9 @@ static bool encode(const struct exchange *x, const struct stripe *stripe, struct
             memory = (change[p * g->column + b] = block_new(len)) != NULL;
             if (memory) parity[p] = change[p * g->column + b]->data;
         }
-        if (any && memory) memory = eyrie_parity_encode(data, (size_t)g->data, parity, (size_t)g->parity, len) == 0;
+        if (any && memory)
+            memory =
+                eyrie_parity_encode(data, (size_t)g->data, parity, (size_t)g->parity, len) == 0;
         for (int d = 0; d < g->data; d++) block_release(padded[d]);
         if (!memory) return false;
     }
@@ -187,8 +203,10 @@ static bool encode(const struct exchange *x, const struct stripe *stripe, struct
 static int exchange_parity(struct exchange *x, struct stripe *stripe) {
     const struct group *g = x->group;
     int cells = g->parity * g->column;
-    struct block **change = must_alloc((size_t)cells * sizeof *change), **taken = must_alloc((size_t)cells * sizeof *taken);
-    unsigned char *rows = must_alloc((size_t)cells + 1), *taken_rows = must_alloc((size_t)cells + 1);
+    struct block **change = must_alloc((size_t)cells * sizeof *change),
+                 **taken = must_alloc((size_t)cells * sizeof *taken);
+    unsigned char *rows = must_alloc((size_t)cells + 1),
+                  *taken_rows = must_alloc((size_t)cells + 1);
     bool memory = encode(x, stripe, change);
     for (int i = 0; i < cells; i++) rows[i] = change[i] != NULL;
     if (!memory) FT_Comm_revoke(x->comm);
@@ -204,9 +222,12 @@ static int exchange_parity(struct exchange *x, struct stripe *stripe) {
             int at = p * g->column + b;
             if (taken_rows[at] && memory) {
                 taken[at] = block_new(group_row_len(g, s, b));
-                if ((memory = taken[at] != NULL)) take(x, s, taken[at]->data, taken[at]->len, TAG_PARITY_ROWS + 2 * p + 1);
+                if ((memory = taken[at] != NULL))
+                    take(x, s, taken[at]->data, taken[at]->len, TAG_PARITY_ROWS + 2 * p + 1);
             }
-            if (rows[at] && memory) give(x, x->self + p, change[at]->data, change[at]->len, TAG_PARITY_ROWS + 2 * p + 1);
+            if (rows[at] && memory)
+                give(x, x->self + p, change[at]->data, change[at]->len,
+                     TAG_PARITY_ROWS + 2 * p + 1);
         }
     }
     if (!memory) FT_Comm_revoke(x->comm);
@@ -220,7 +241,8 @@ static int exchange_parity(struct exchange *x, struct stripe *stripe) {
         const struct image *before = parity_before(x, s, p);
         for (int b = 0; b < g->column && memory; b++) {
             struct block *delta = p == 0 ? change[b] : taken[p * g->column + b];
-            memory = parity_add(parity, before, b, delta ? delta->data : NULL, group_row_len(g, s, b));
+            memory =
+                parity_add(parity, before, b, delta ? delta->data : NULL, group_row_len(g, s, b));
         }
         if (memory)
             image_keep(x->job, parity);
@@ -238,13 +260,16 @@ static int exchange_parity(struct exchange *x, struct stripe *stripe) {
     return memory ? code : MPI_ERR_NO_MEM;
 }
 
-int groups_protect(eyrie_ulfm_job *job, MPI_Comm comm, const int *index_of, const struct layout *now, const struct catalog *catalogs,
-                   int rank, struct image *image, const struct image *old, bool full) {
+int groups_protect(eyrie_ulfm_job *job, MPI_Comm comm, const int *index_of,
+                   const struct layout *now, const struct catalog *catalogs, int rank,
+                   struct image *image, const struct image *old, bool full) {
     struct group group = group_of(job, now, rank, catalogs);
     if (group.size < 2) return MPI_SUCCESS;
     if (!full && old == image) return MPI_SUCCESS; /* a repair that did not touch this group */
-    struct exchange x = {job, comm, index_of, now, &group, catalogs, group_index(&group, rank), image, old, full, {0}};
-    struct stripe stripe = {.block = must_alloc((size_t)(group.data * group.column + 1) * sizeof(struct block *))};
+    struct exchange x = {job,   comm, index_of, now, &group, catalogs, group_index(&group, rank),
+                         image, old,  full,     {0}};
+    struct stripe stripe = {
+        .block = must_alloc((size_t)(group.data * group.column + 1) * sizeof(struct block *))};
     unsigned char *mine = changed_rows(&x);
     int code = exchange_sums(&x);
     if (code == MPI_SUCCESS) code = exchange_changes(&x, mine, &stripe);

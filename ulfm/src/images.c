@@ -1,5 +1,6 @@
-/* Catalogs (what data a rank has registered, by name and size) and images (that data at a version, in blocks with checksums).
- * Data of a rank is cut into blocks at the borders of what it registered. */
+/* Catalogs (what data a rank has registered, by name and size) and images (that data at a version,
+ * in blocks with checksums). Data of a rank is cut into blocks at the borders of what it
+ * registered. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,7 +18,8 @@ struct catalog catalog_copy(const struct catalog *catalog) {
 }
 
 bool catalog_equal(const struct catalog *a, const struct catalog *b) {
-    return a->count == b->count && (a->count == 0 || !memcmp(a->entry, b->entry, (size_t)a->count * sizeof *a->entry));
+    return a->count == b->count &&
+           (a->count == 0 || !memcmp(a->entry, b->entry, (size_t)a->count * sizeof *a->entry));
 }
 
 static int entry_blocks(const struct entry *entry) {
@@ -65,7 +67,8 @@ void image_free(struct image *image) {
 }
 
 static bool same_name(const struct image *a, const struct image *b) {
-    return a->kind == b->kind && a->rank == b->rank && a->stripe == b->stripe && a->which == b->which && a->version == b->version;
+    return a->kind == b->kind && a->rank == b->rank && a->stripe == b->stripe &&
+           a->which == b->which && a->version == b->version;
 }
 
 void image_keep(eyrie_ulfm_job *job, struct image *image) {
@@ -85,10 +88,11 @@ struct image *image_find(const eyrie_ulfm_job *job, enum kind kind, int rank, in
     return NULL;
 }
 
-struct image *image_find_parity(const eyrie_ulfm_job *job, int group, int stripe, int which, int64_t version) {
+struct image *image_find_parity(const eyrie_ulfm_job *job, int group, int stripe, int which,
+                                int64_t version) {
     for (struct image *image = job->images; image; image = image->next)
-        if (image->kind == PARITY && image->rank == group && image->stripe == stripe && image->which == which &&
-            image->version == version)
+        if (image->kind == PARITY && image->rank == group && image->stripe == stripe &&
+            image->which == which && image->version == version)
             return image;
     return NULL;
 }
@@ -109,6 +113,8 @@ void image_drop_versions(eyrie_ulfm_job *job, int64_t below, int64_t above) {
 
 bool image_intact(const struct image *image) {
     for (int i = 0; i < image->blocks; i++)
-        if (image->block[i] && eyrie_checksum(image->block[i]->data, image->block[i]->len) != image->sum[i]) return false;
+        if (image->block[i] &&
+            eyrie_checksum(image->block[i]->data, image->block[i]->len) != image->sum[i])
+            return false;
     return true;
 }

@@ -1,5 +1,6 @@
-/* What the files of the library share: a process's part of a job, and the functions of one file that another uses.
- * Nothing here is seen by programs. Prefix of every function: the name of its file. */
+/* What the files of the library share: a process's part of a job, and the functions of one file
+ * that another uses. Nothing here is seen by programs. Prefix of every function: the name of its
+ * file. */
 #ifndef EYRIE_ULFM_JOB_H
 #define EYRIE_ULFM_JOB_H
 
@@ -65,17 +66,20 @@ struct image *image_new(enum kind kind, int rank, int64_t version, int blocks);
 void image_free(struct image *image);
 void image_keep(eyrie_ulfm_job *job, struct image *image); /* replaces one of the same name */
 struct image *image_find(const eyrie_ulfm_job *job, enum kind kind, int rank, int64_t version);
-struct image *image_find_parity(const eyrie_ulfm_job *job, int group, int stripe, int which, int64_t version);
+struct image *image_find_parity(const eyrie_ulfm_job *job, int group, int stripe, int which,
+                                int64_t version);
 void image_drop(eyrie_ulfm_job *job, struct image *image);
-void image_drop_versions(eyrie_ulfm_job *job, int64_t below, int64_t above); /* keeps those between, both included */
-bool image_intact(const struct image *image);                               /* every block has its checksum */
+/* keeps those between, both included */
+void image_drop_versions(eyrie_ulfm_job *job, int64_t below, int64_t above);
+/* every block has its checksum */
+bool image_intact(const struct image *image);
 
 /* --- layout.c: who keeps what for whom --- */
 
 enum scheme { NO_COPIES, PARTNER, GROUP, FILES };
 struct copies {
     enum scheme scheme;
-    int partners;     /* PARTNER */
+    int partners;      /* PARTNER */
     int group, parity; /* GROUP: ranks in a group, how many may fail */
     char directory[512];
 };
@@ -84,29 +88,37 @@ struct layout {
     int *process; /* of each rank */
     int *order;   /* ranks, those of a node together (PARTNER) or apart (GROUP) */
     int *place;   /* of each rank in the order */
-    int shift;    /* PARTNER: how far along the order the partner is, on another node where there is one */
+    /* PARTNER: how far along the order the partner is, on another node where there is one */
+    int shift;
     int groups;
 };
 const char *copies_parse(const char *text, struct copies *copies); /* NULL, or what is wrong */
 struct layout layout_make(const eyrie_ulfm_job *job, int ranks, const int *process);
 struct layout layout_copy(const struct layout *layout);
 void layout_free(struct layout *layout);
-int layout_keeper(const struct layout *layout, int rank, int copy); /* the rank that keeps copy 1, 2 ... of `rank` */
-int layout_kept(const struct layout *layout, int rank, int copy);   /* the rank whose copy `rank` keeps */
+/* the rank that keeps copy 1, 2 ... of `rank` */
+int layout_keeper(const struct layout *layout, int rank, int copy);
+/* the rank whose copy `rank` keeps */
+int layout_kept(const struct layout *layout, int rank, int copy);
 
-/* A group as one of its members or a rescuer sees it. Stripe s has its parity at members s, s+1 ..., its data at the others. */
+/* A group as one of its members or a rescuer sees it. Stripe s has its parity at members s, s+1
+ * ..., its data at the others. */
 struct group {
     int number, size, parity, data; /* data = size - parity */
     int member[64];                 /* ranks */
     int column;                     /* blocks of a member in one stripe */
     const struct catalog *catalog[64];
 };
-struct group group_of(const eyrie_ulfm_job *job, const struct layout *layout, int rank, const struct catalog *catalogs);
+struct group group_of(const eyrie_ulfm_job *job, const struct layout *layout, int rank,
+                      const struct catalog *catalogs);
 int group_index(const struct group *group, int rank);
 bool group_has_data(const struct group *group, int stripe, int index);
-int group_shard(const struct group *group, int stripe, int index);          /* position among the stripe's data */
-int group_block(const struct group *group, int stripe, int index, int row); /* number of the member's block; may be beyond its last */
-uint32_t group_row_len(const struct group *group, int stripe, int row);     /* 0: no member has a block there */
+/* position among the stripe's data */
+int group_shard(const struct group *group, int stripe, int index);
+/* number of the member's block; may be beyond its last */
+int group_block(const struct group *group, int stripe, int index, int row);
+/* 0: no member has a block there */
+uint32_t group_row_len(const struct group *group, int stripe, int row);
 
 /* --- wait.c: every wait has a bound and names whom it waited for --- */
 
@@ -114,16 +126,19 @@ struct waits {
     int count, room, done; /* of which the first `done` are complete */
     double look_at;        /* when all are tested again */
     MPI_Request *request;
-    int *process; /* waited for */
+    int *process;     /* waited for */
     bool second_hand; /* it may be waiting for another, and should speak first */
 };
 MPI_Request *waits_add(struct waits *waits, int process);
 int waits_poll(struct waits *waits);
-/* Waits for all. On an error revokes `comm` and waits for the rest to be given up. Frees the list. */
+/* Waits for all. On an error revokes `comm` and waits for the rest to be given up. Frees the list.
+ * */
 int waits_all(eyrie_ulfm_job *job, struct waits *waits, MPI_Comm comm, const char *what);
-/* Agreement on the bits that all have set; also says whether a member has failed. On `work` others may be late: they are named. */
+/* Agreement on the bits that all have set; also says whether a member has failed. On `work` others
+ * may be late: they are named. */
 int wait_agree(eyrie_ulfm_job *job, MPI_Comm comm, int *bits, const char *what);
-void wait_guard(eyrie_ulfm_job *job, const char *what); /* the blocking call that follows has a bound */
+/* the blocking call that follows has a bound */
+void wait_guard(eyrie_ulfm_job *job, const char *what);
 void wait_unguard(eyrie_ulfm_job *job);
 int wait_start_guard(eyrie_ulfm_job *job);
 void wait_stop_guard(eyrie_ulfm_job *job);
@@ -137,21 +152,27 @@ void wait_describe(const eyrie_ulfm_job *job, int process, char *text, size_t ro
 
 /* --- copies.c: commit, and completing the copies --- */
 
-int copies_protect(eyrie_ulfm_job *job, MPI_Comm comm, const int *index_of, const struct layout *now, const struct catalog *catalogs,
-                   int rank, struct image *image, const struct image *old);
+int copies_protect(eyrie_ulfm_job *job, MPI_Comm comm, const int *index_of,
+                   const struct layout *now, const struct catalog *catalogs, int rank,
+                   struct image *image, const struct image *old);
 void copies_prune(eyrie_ulfm_job *job);
 struct segment;
 int segment_pack(eyrie_ulfm_job *job, struct segment *segment, unsigned char *bytes, bool pack);
 
 /* --- groups.c --- */
 
-int groups_protect(eyrie_ulfm_job *job, MPI_Comm comm, const int *index_of, const struct layout *now, const struct catalog *catalogs,
-                   int rank, struct image *image, const struct image *old, bool full);
+int groups_protect(eyrie_ulfm_job *job, MPI_Comm comm, const int *index_of,
+                   const struct layout *now, const struct catalog *catalogs, int rank,
+                   struct image *image, const struct image *old, bool full);
 
 /* --- files.c: a rank's data in a directory that all can reach --- */
 
-int files_write(eyrie_ulfm_job *job, int rank, struct image *image, const struct image *old, const struct catalog *catalog);
-struct image *files_read(eyrie_ulfm_job *job, int rank, int64_t version, const struct catalog *catalog); /* NULL: damaged or gone */
+int files_write(eyrie_ulfm_job *job, int rank, struct image *image, const struct image *old,
+                const struct catalog *catalog);
+/* NULL: damaged or gone */
+struct image *files_read(eyrie_ulfm_job *job, int rank, int64_t version,
+                         const struct catalog *catalog);
+void files_remove(const eyrie_ulfm_job *job); /* at the end of the job */
 
 /* --- plan.c: what happens after a failure, decided by one process --- */
 
@@ -159,11 +180,12 @@ enum outcome { GO_ON, FINISHED, NO_WAY };
 enum action { STAYS, SENDS, DECODES, READS, LOST };
 struct rescue {
     enum action action;
-    int from;     /* process that has the data (OWN or COPY) */
+    int from; /* process that has the data (OWN or COPY) */
     enum kind from_kind;
-    int to;       /* process that gets it; -1: it stays where it is, for eyrie_ulfm_fetch */
-    int header;   /* DECODES: process that has the checksums */
-    int *members; /* DECODES: process of each member's image, then of each stripe's parities; -1: lost */
+    int to;     /* process that gets it; -1: it stays where it is, for eyrie_ulfm_fetch */
+    int header; /* DECODES: process that has the checksums */
+    /* DECODES: process of each member's image, then of each stripe's parities; -1: lost */
+    int *members;
 };
 struct plan {
     enum outcome outcome;
@@ -192,9 +214,11 @@ bool get_bytes(struct buffer *buffer, void *bytes, size_t len);
 int64_t get_int(struct buffer *buffer);
 void put_catalog(struct buffer *buffer, const struct catalog *catalog);
 struct catalog get_catalog(struct buffer *buffer);
-void plan_tell(const eyrie_ulfm_job *job, struct buffer *info); /* what this process has, for the one that decides */
+/* what this process has, for the one that decides */
+void plan_tell(const eyrie_ulfm_job *job, struct buffer *info);
 /* `info[i]` is what process `alive[i]` told. Writes the decision. */
-void plan_decide(eyrie_ulfm_job *job, int count, const int *alive, struct buffer *info, struct buffer *decision);
+void plan_decide(eyrie_ulfm_job *job, int count, const int *alive, struct buffer *info,
+                 struct buffer *decision);
 bool plan_read(eyrie_ulfm_job *job, struct buffer *decision, struct plan *plan);
 void plan_free(struct plan *plan);
 
@@ -253,23 +277,25 @@ struct eyrie_ulfm_job {
     int base_size;
     int *base_process; /* of each rank of base */
     EyriePlanner *planner;
-    int *planned; /* process of each rank while the job was whole: what the planner knows of a squeezed job */
+    /* process of each rank while the job was whole: what the planner knows of a squeezed job */
+    int *planned;
     int planned_ranks;
 
     /* Ranks. */
     MPI_Comm work;
-    int rank;           /* -1: spare */
-    int *rank_of;       /* of each process; -1 */
-    struct layout now;  /* who is which rank */
+    int rank;          /* -1: spare */
+    int *rank_of;      /* of each process; -1 */
+    struct layout now; /* who is which rank */
     int axes, shape[MOST_AXES];
     enum state state;
     bool squeezed;      /* since the last commit */
     bool ever_squeezed; /* squeezing is how it goes on from then */
     bool ended;         /* this process is no rank any more */
     bool finished;      /* has come to eyrie_ulfm_finish */
-    bool abandoned;     /* another has left the working communicator for repair, and we have agreed with it on that */
-    bool inside;        /* in the library: errors are not for the program */
-    int agreements;     /* on work */
+    /* another has left the working communicator for repair, and we have agreed with it on that */
+    bool abandoned;
+    bool inside;    /* in the library: errors are not for the program */
+    int agreements; /* on work */
 
     /* Data. */
     struct segment *segments;
@@ -278,9 +304,10 @@ struct eyrie_ulfm_job {
     struct layout held;       /* by whom the committed version is held */
     struct catalog *catalogs; /* of each rank of the committed version */
     int held_axes, held_shape[MOST_AXES];
-    struct rescue *server;    /* of each committed rank: where eyrie_ulfm_fetch finds it */
-    bool lost;                /* the committed version is not whole any more */
-    bool protect_anew;        /* while a repair completes the copies: some that should be there are not */
+    struct rescue *server; /* of each committed rank: where eyrie_ulfm_fetch finds it */
+    bool lost;             /* the committed version is not whole any more */
+    /* while a repair completes the copies: some that should be there are not */
+    bool protect_anew;
 
     /* Communicators of the program that fall with work. */
     MPI_Comm *derived;
@@ -300,14 +327,49 @@ struct eyrie_ulfm_job {
 };
 
 /* A copy's number, or a rank's, is added to the tag. */
-enum { TAG_INFO = 1, TAG_PLAN = 2, TAG_HEAD = 100, TAG_BLOCK = 200, TAG_TAIL = 300, TAG_FETCH = 400, TAG_RESCUE = 1000 };
+enum {
+    TAG_INFO = 1,
+    TAG_PLAN = 2,
+    TAG_HEAD = 100,
+    TAG_BLOCK = 200,
+    TAG_TAIL = 300,
+    TAG_FETCH = 400,
+    TAG_RESCUE = 1000
+};
 
-void *must_alloc(size_t bytes); /* for tables of the library; ends the job when there is no memory */
+/* speaks for the job: the process of the lowest living rank */
+bool job_is_leader(const eyrie_ulfm_job *job);
+
+/* --- errors.c --- */
+
+/* zeroed, for tables of the library; ends the job when there is no memory */
+void *must_alloc(size_t bytes);
 void *must_copy(const void *bytes, size_t len);
-int explain(eyrie_ulfm_job *job, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
-void give_up(const eyrie_ulfm_job *job, const char *format, ...) __attribute__((format(printf, 2, 3), noreturn));
-bool job_is_leader(const eyrie_ulfm_job *job); /* speaks for the job: the process of the lowest living rank */
+int explain(eyrie_ulfm_job *job, int code, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+void give_up(const eyrie_ulfm_job *job, const char *format, ...)
+    __attribute__((format(printf, 2, 3), noreturn));
 int class_of(int code);
-void job_drop_derived(eyrie_ulfm_job *job, bool revoke); /* they are not known any more */
+void errors_make_classes(void);
+
+/* --- settings.c --- */
+
+void settings_read(eyrie_ulfm_job *job, const eyrie_ulfm_settings *settings);
+int settings_check(eyrie_ulfm_job *job);
+
+/* --- members.c --- */
+
+int members_learn(eyrie_ulfm_job *job, int node);
+int members_make_planner(eyrie_ulfm_job *job);
+int members_assign_ranks(eyrie_ulfm_job *job);
+
+/* --- derived.c --- */
+
+void derived_drop(eyrie_ulfm_job *job, bool revoke); /* they are not known any more */
+
+/* --- run.c --- */
+
+/* ends the body of eyrie_ulfm_run; otherwise the error is returned */
+void run_on_error(MPI_Comm *comm, int *code, ...);
 
 #endif

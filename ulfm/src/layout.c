@@ -1,12 +1,13 @@
-/* Who keeps what for whom: partners and groups, always on other nodes where there are any. A pure function of who is which rank,
- * so that all processes know it without asking. */
+/* Who keeps what for whom: partners and groups, always on other nodes where there are any. A pure
+ * function of who is which rank, so that all processes know it without asking. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "job.h"
 
 const char *copies_parse(const char *text, struct copies *copies) {
-    static const char *const forms = "write partner, partner:2, xor:RANKS, rs:RANKS,FAILURES, files:DIRECTORY or none";
+    static const char *const forms =
+        "write partner, partner:2, xor:RANKS, rs:RANKS,FAILURES, files:DIRECTORY or none";
     char end;
     memset(copies, 0, sizeof *copies);
     if (!strcmp(text, "none")) {
@@ -22,18 +23,21 @@ const char *copies_parse(const char *text, struct copies *copies) {
         copies->parity = 1;
     } else if (sscanf(text, "rs:%d,%d%c", &copies->group, &copies->parity, &end) == 2) {
         copies->scheme = GROUP;
-    } else if (!strncmp(text, "files:", 6) && text[6] && strlen(text + 6) < sizeof copies->directory) {
+    } else if (!strncmp(text, "files:", 6) && text[6] &&
+               strlen(text + 6) < sizeof copies->directory) {
         copies->scheme = FILES;
         strcpy(copies->directory, text + 6);
     } else {
         return forms;
     }
-    if (copies->scheme == GROUP && (copies->parity < 1 || copies->group <= copies->parity || copies->group > 32))
+    if (copies->scheme == GROUP &&
+        (copies->parity < 1 || copies->group <= copies->parity || copies->group > 32))
         return "a group has more ranks than may fail, and at most 32";
     return NULL;
 }
 
-/* The node of a process as far as failing together goes: its node in a network that was described, else its host. */
+/* The node of a process as far as failing together goes: its node in a network that was described,
+ * else its host. */
 static bool same_node(const eyrie_ulfm_job *job, int a, int b) {
     if (job->network) return job->member[a].node == job->member[b].node;
     return !strcmp(job->member[a].host, job->member[b].host);
@@ -45,7 +49,8 @@ struct layout layout_make(const eyrie_ulfm_job *job, int ranks, const int *proce
     layout.process = must_copy(process, bytes);
     layout.order = must_alloc(bytes);
     layout.place = must_alloc(bytes);
-    int *node = must_alloc(bytes), *nth = must_alloc(bytes); /* node: first rank on it; nth: rank's position on its node */
+    /* node: first rank on it; nth: rank's position on its node */
+    int *node = must_alloc(bytes), *nth = must_alloc(bytes);
     int fullest = 1;
     for (int r = 0; r < ranks; r++) {
         node[r] = r;
@@ -65,7 +70,8 @@ struct layout layout_make(const eyrie_ulfm_job *job, int ranks, const int *proce
     for (int i = 0; i < ranks; i++) layout.place[layout.order[i]] = i;
     layout.shift = fullest;
     for (int copy = 1; copy <= job->copies.partners; copy++)
-        if (copy * layout.shift % ranks == 0) layout.shift = 1; /* all on one node, or nearly: better there than nowhere */
+        /* all on one node, or nearly: better there than nowhere */
+        if (copy * layout.shift % ranks == 0) layout.shift = 1;
     layout.groups = job->copies.group && ranks > job->copies.group ? ranks / job->copies.group : 1;
     free(node);
     free(nth);
@@ -101,11 +107,13 @@ int layout_kept(const struct layout *layout, int rank, int copy) {
     return along(layout, rank, -copy * layout->shift);
 }
 
-struct group group_of(const eyrie_ulfm_job *job, const struct layout *layout, int rank, const struct catalog *catalogs) {
+struct group group_of(const eyrie_ulfm_job *job, const struct layout *layout, int rank,
+                      const struct catalog *catalogs) {
     struct group group = {.parity = job->copies.parity};
     int n = layout->ranks, most = 0;
     for (int k = 0; k < layout->groups; k++) {
-        int from = (int)((int64_t)k * n / layout->groups), to = (int)((int64_t)(k + 1) * n / layout->groups);
+        int from = (int)((int64_t)k * n / layout->groups),
+            to = (int)((int64_t)(k + 1) * n / layout->groups);
         if (layout->place[rank] < from || layout->place[rank] >= to) continue;
         group.number = k;
         for (int i = from; i < to; i++) {
@@ -115,7 +123,8 @@ struct group group_of(const eyrie_ulfm_job *job, const struct layout *layout, in
             group.member[group.size++] = layout->order[i];
         }
     }
-    /* A squeezed job may have fewer ranks than a group should: then each keeps parity for all others as far as it goes. */
+    /* A squeezed job may have fewer ranks than a group should: then each keeps parity for all
+     * others as far as it goes. */
     if (group.parity >= group.size) group.parity = group.size - 1;
     group.data = group.size - group.parity;
     group.column = (most + group.data - 1) / group.data;

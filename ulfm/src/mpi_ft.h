@@ -1,5 +1,5 @@
-/* The fault tolerance functions under one set of names: MPI_Comm_revoke and so on where the MPI library has them (the build
- * tries), MPIX_Comm_revoke and so on elsewhere. */
+/* The fault tolerance functions under one set of names: MPI_Comm_revoke and so on where the MPI
+ * library has them (the build tries), MPIX_Comm_revoke and so on elsewhere. */
 #ifndef EYRIE_ULFM_MPI_FT_H
 #define EYRIE_ULFM_MPI_FT_H
 

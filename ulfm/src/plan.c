@@ -1,5 +1,5 @@
-/* What happens after a failure. One process hears what the others have, asks the planner where ranks go, finds for each rank where its
- * data comes from, and tells all. No communication here. */
+/* What happens after a failure. One process hears what the others have, asks the planner where
+ * ranks go, finds for each rank where its data comes from, and tells all. No communication here. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -45,7 +45,8 @@ void put_catalog(struct buffer *buffer, const struct catalog *catalog) {
 
 struct catalog get_catalog(struct buffer *buffer) {
     struct catalog catalog = {.count = (int)get_int(buffer)};
-    if (catalog.count < 0 || (size_t)catalog.count * sizeof *catalog.entry > buffer->len) catalog.count = 0;
+    if (catalog.count < 0 || (size_t)catalog.count * sizeof *catalog.entry > buffer->len)
+        catalog.count = 0;
     catalog.entry = must_alloc((size_t)catalog.count * sizeof *catalog.entry);
     get_bytes(buffer, catalog.entry, (size_t)catalog.count * sizeof *catalog.entry);
     return catalog;
@@ -60,13 +61,15 @@ struct holding {
 
 void plan_tell(const eyrie_ulfm_job *job, struct buffer *info) {
     int64_t count = 0;
-    for (struct image *image = job->images; image; image = image->next) count += image->version == job->version;
+    for (struct image *image = job->images; image; image = image->next)
+        count += image->version == job->version;
     put_int(info, job->finished);
     put_int(info, job->version);
     put_int(info, count);
     for (struct image *image = job->images; image; image = image->next) {
         if (image->version != job->version) continue;
-        struct holding holding = {job->me, image->kind, image->rank, image->stripe, image->which, image->version};
+        struct holding holding = {job->me,       image->kind,  image->rank,
+                                  image->stripe, image->which, image->version};
         put_bytes(info, &holding, sizeof holding);
     }
 }
@@ -81,7 +84,8 @@ struct known {
     int64_t holdings;
 };
 
-static struct known read_infos(eyrie_ulfm_job *job, int count, const int *alive, struct buffer *info) {
+static struct known read_infos(eyrie_ulfm_job *job, int count, const int *alive,
+                               struct buffer *info) {
     struct known known = {.job = job, .alive_count = count, .alive = alive, .all_finished = true};
     known.lives = must_alloc((size_t)job->processes);
     size_t room = 0;
@@ -89,24 +93,32 @@ static struct known read_infos(eyrie_ulfm_job *job, int count, const int *alive,
     known.holding = must_alloc(room * sizeof *known.holding);
     for (int i = 0; i < count; i++) {
         known.lives[alive[i]] = true;
-        int64_t finished = get_int(&info[i]), version = get_int(&info[i]), holdings = get_int(&info[i]);
+        int64_t finished = get_int(&info[i]), version = get_int(&info[i]),
+                holdings = get_int(&info[i]);
         if (job->rank_of[alive[i]] >= 0) {
             known.all_finished &= finished != 0;
             if (version != job->version)
-                give_up(job, "process %d has version %lld and process %d version %lld: this is a fault of the library or of MPI", alive[i],
-                        (long long)version, job->me, (long long)job->version);
+                give_up(
+                    job,
+                    "process %d has version %lld and process %d version %lld: this is a fault of the library or of MPI",
+                    alive[i], (long long)version, job->me, (long long)job->version);
         }
-        for (int64_t h = 0; h < holdings && get_bytes(&info[i], &known.holding[known.holdings], sizeof(struct holding)); h++)
+        for (int64_t h = 0; h < holdings && get_bytes(&info[i], &known.holding[known.holdings],
+                                                      sizeof(struct holding));
+             h++)
             known.holdings += known.holding[known.holdings].version == job->version;
     }
     return known;
 }
 
-static int holder(const struct known *known, enum kind kind, int rank, int stripe, int which, int preferred) {
+static int holder(const struct known *known, enum kind kind, int rank, int stripe, int which,
+                  int preferred) {
     int found = -1;
     for (int64_t h = 0; h < known->holdings; h++) {
         const struct holding *x = &known->holding[h];
-        if (x->kind != (int)kind || x->rank != rank || (kind == PARITY && (x->stripe != stripe || x->which != which))) continue;
+        if (x->kind != (int)kind || x->rank != rank ||
+            (kind == PARITY && (x->stripe != stripe || x->which != which)))
+            continue;
         if (x->process == preferred) return preferred;
         if (found < 0 || x->process < found) found = x->process;
     }
@@ -123,12 +135,13 @@ static void set_note(struct plan *plan, const char *text) {
     snprintf(plan->note, sizeof plan->note, "%s", text);
 }
 
-static int ask_planner(const struct known *known, const char *method, int ranks, const int *process, uint32_t *placement,
-                       EyriePlanResult *result) {
+static int ask_planner(const struct known *known, const char *method, int ranks, const int *process,
+                       uint32_t *placement, EyriePlanResult *result) {
     eyrie_ulfm_job *job = known->job;
     int failed_count = 0, spare_count = 0;
     uint32_t *at = must_alloc((size_t)ranks * sizeof *at);
-    uint32_t *failed = must_alloc((size_t)job->processes * sizeof *failed), *spares = must_alloc((size_t)job->processes * sizeof *spares);
+    uint32_t *failed = must_alloc((size_t)job->processes * sizeof *failed),
+             *spares = must_alloc((size_t)job->processes * sizeof *spares);
     for (int r = 0; r < ranks; r++) at[r] = node_of(job, process[r]);
     for (int p = 0; p < job->processes; p++) {
         if (!known->lives[p])
@@ -137,7 +150,8 @@ static int ask_planner(const struct known *known, const char *method, int ranks,
             spares[spare_count++] = node_of(job, p);
     }
     memset(result, 0, sizeof *result);
-    int code = eyrie_planner_plan(job->planner, method, at, failed, (size_t)failed_count, spares, (size_t)spare_count, placement, result);
+    int code = eyrie_planner_plan(job->planner, method, at, failed, (size_t)failed_count, spares,
+                                  (size_t)spare_count, placement, result);
     free(at);
     free(failed);
     free(spares);
@@ -195,10 +209,14 @@ static void squeeze(const struct known *known, struct plan *plan) {
 
 /* Spares alone cannot go on: what was committed when, and in which form, only ranks know. */
 static void say_all_failed(const eyrie_ulfm_job *job, struct plan *plan) {
-    set_note(plan, "all ranks failed at once, and with them what was committed: spares alone cannot go on");
+    set_note(
+        plan,
+        "all ranks failed at once, and with them what was committed: spares alone cannot go on");
     size_t len = strlen(plan->note);
     if (job->copies.scheme == FILES)
-        snprintf(plan->note + len, sizeof plan->note - len, "; the files eyrie-%016llx-* are left in %s", (unsigned long long)job->nonce, job->copies.directory);
+        snprintf(plan->note + len, sizeof plan->note - len,
+                 "; the files eyrie-%016llx-* are left in %s", (unsigned long long)job->nonce,
+                 job->copies.directory);
 }
 
 static void place(const struct known *known, struct plan *plan) {
@@ -231,8 +249,10 @@ static void place(const struct known *known, struct plan *plan) {
         squeeze(known, plan);
     } else if (lost > spares) {
         plan->outcome = NO_WAY;
-        snprintf(plan->note, sizeof plan->note, "%d rank%s failed and %d spare%s left: give the job more spares, or let it squeeze (no_spare)", lost,
-                 lost == 1 ? "" : "s", spares, spares == 1 ? " is" : "s are");
+        snprintf(
+            plan->note, sizeof plan->note,
+            "%d rank%s failed and %d spare%s left: give the job more spares, or let it squeeze (no_spare)",
+            lost, lost == 1 ? "" : "s", spares, spares == 1 ? " is" : "s are");
     } else {
         substitute(known, plan, job->method);
     }
@@ -240,19 +260,22 @@ static void place(const struct known *known, struct plan *plan) {
 
 /* --- where its data comes from --- */
 
-static bool decodable(const struct known *known, const struct group *group, int rank, struct rescue *rescue) {
+static bool decodable(const struct known *known, const struct group *group, int rank,
+                      struct rescue *rescue) {
     int self = group_index(group, rank), n = group->size;
     rescue->members = must_alloc((size_t)(n + n * group->parity) * sizeof *rescue->members);
     for (int i = 0; i < n; i++) {
         rescue->members[i] = i == self ? -1 : holder(known, OWN, group->member[i], 0, 0, -1);
         for (int p = 0; p < group->parity; p++)
-            rescue->members[n + i * group->parity + p] = holder(known, PARITY, group->number, i, p, -1);
+            rescue->members[n + i * group->parity + p] =
+                holder(known, PARITY, group->number, i, p, -1);
     }
     for (int s = 0; s < n; s++) {
         if (!group_has_data(group, s, self)) continue;
         int lost = 0, parities = 0;
         for (int i = 0; i < n; i++) lost += group_has_data(group, s, i) && rescue->members[i] < 0;
-        for (int p = 0; p < group->parity; p++) parities += rescue->members[n + s * group->parity + p] >= 0;
+        for (int p = 0; p < group->parity; p++)
+            parities += rescue->members[n + s * group->parity + p] >= 0;
         if (lost > parities) return false;
     }
     rescue->header = holder(known, HEADER, rank, 0, 0, -1);
@@ -263,7 +286,8 @@ static bool decodable(const struct known *known, const struct group *group, int 
 static int adopter(const struct known *known, const struct group *group) {
     const eyrie_ulfm_job *job = known->job;
     for (int i = 0; group && i < group->size; i++)
-        if (known->lives[job->held.process[group->member[i]]]) return job->held.process[group->member[i]];
+        if (known->lives[job->held.process[group->member[i]]])
+            return job->held.process[group->member[i]];
     return known->alive[0];
 }
 
@@ -272,21 +296,27 @@ static void say_lost(const struct known *known, struct plan *plan, int rank) {
     char *text = plan->note;
     size_t room = sizeof plan->note, len = strlen(text);
     int process = job->held.process[rank];
-    len += (size_t)snprintf(text + len, room - len, "%slost: rank %d's data of version %lld (", len ? "; " : "", rank, (long long)job->version);
+    len += (size_t)snprintf(text + len, room - len, "%slost: rank %d's data of version %lld (",
+                            len ? "; " : "", rank, (long long)job->version);
     const struct catalog *catalog = &job->catalogs[rank];
     for (int i = 0; i < catalog->count && len < room; i++)
-        len += (size_t)snprintf(text + len, room - len, "%s%s, %lld bytes", i ? "; " : "", catalog->entry[i].name,
-                                (long long)catalog->entry[i].bytes);
+        len += (size_t)snprintf(text + len, room - len, "%s%s, %lld bytes", i ? "; " : "",
+                                catalog->entry[i].name, (long long)catalog->entry[i].bytes);
     if (len < room) len += (size_t)snprintf(text + len, room - len, ") of process %d", process);
-    for (int k = 1; job->copies.scheme == PARTNER && k <= job->copies.partners && k < job->held.ranks && len < room; k++) {
+    for (int k = 1; job->copies.scheme == PARTNER && k <= job->copies.partners &&
+                    k < job->held.ranks && len < room;
+         k++) {
         int keeper = job->held.process[layout_keeper(&job->held, rank, k)];
         len += (size_t)snprintf(text + len, room - len, ", copy %s process %d%s", "at", keeper,
                                 known->lives[keeper] ? " (not whole)" : " (failed)");
     }
     if (len < room && job->copies.scheme == GROUP)
-        len += (size_t)snprintf(text + len, room - len, ", more of its group failed than %d", job->copies.parity);
-    if (len < room && job->copies.scheme == FILES) len += (size_t)snprintf(text + len, room - len, ", its file is damaged");
-    if (len < room && job->copies.scheme == NO_COPIES) snprintf(text + len, room - len, ", no copies were asked for");
+        len += (size_t)snprintf(text + len, room - len, ", more of its group failed than %d",
+                                job->copies.parity);
+    if (len < room && job->copies.scheme == FILES)
+        len += (size_t)snprintf(text + len, room - len, ", its file is damaged");
+    if (len < room && job->copies.scheme == NO_COPIES)
+        snprintf(text + len, room - len, ", no copies were asked for");
 }
 
 static void find_data(const struct known *known, struct plan *plan) {
@@ -297,7 +327,8 @@ static void find_data(const struct known *known, struct plan *plan) {
     for (int r = 0; r < plan->data_ranks; r++) {
         struct rescue *rescue = &plan->rescue[r];
         int to = plan->squeezed ? -1 : plan->process[r];
-        *rescue = (struct rescue){.action = SENDS, .to = to, .from = holder(known, OWN, r, 0, 0, to), .from_kind = OWN};
+        *rescue = (struct rescue){
+            .action = SENDS, .to = to, .from = holder(known, OWN, r, 0, 0, to), .from_kind = OWN};
         if (rescue->from >= 0 && (to < 0 || rescue->from == to)) rescue->action = STAYS;
         if (rescue->from >= 0) continue;
         rescue->from = holder(known, COPY, r, 0, 0, to);
@@ -321,12 +352,14 @@ static void find_data(const struct known *known, struct plan *plan) {
     }
 }
 
-/* Whether a process that should keep something for others lives and does not have it: it was found damaged. */
+/* Whether a process that should keep something for others lives and does not have it: it was found
+ * damaged. */
 static bool copies_missing(const struct known *known) {
     const eyrie_ulfm_job *job = known->job;
     const struct layout *held = &job->held;
     for (int r = 0; job->version > 0 && r < held->ranks; r++) {
-        for (int k = 1; job->copies.scheme == PARTNER && k <= job->copies.partners && k < held->ranks; k++) {
+        for (int k = 1;
+             job->copies.scheme == PARTNER && k <= job->copies.partners && k < held->ranks; k++) {
             int keeper = held->process[layout_keeper(held, r, k)];
             if (known->lives[keeper] && holder(known, COPY, r, 0, 0, keeper) != keeper) return true;
         }
@@ -335,7 +368,9 @@ static bool copies_missing(const struct known *known) {
         int self = group_index(&group, r);
         for (int p = 0; group.size > 1 && p < group.parity; p++) {
             int stripe = (self - p + group.size) % group.size;
-            if (holder(known, PARITY, group.number, stripe, p, held->process[r]) != held->process[r]) return true;
+            if (holder(known, PARITY, group.number, stripe, p, held->process[r]) !=
+                held->process[r])
+                return true;
         }
     }
     return false;
@@ -376,13 +411,16 @@ static void put_plan(const eyrie_ulfm_job *job, const struct plan *plan, struct 
         put_int(out, rescue->header);
         if (rescue->action != DECODES) continue;
         struct group group = group_of(job, &job->held, r, job->catalogs);
-        put_bytes(out, rescue->members, (size_t)(group.size + group.size * group.parity) * sizeof *rescue->members);
+        put_bytes(out, rescue->members,
+                  (size_t)(group.size + group.size * group.parity) * sizeof *rescue->members);
     }
 }
 
-void plan_decide(eyrie_ulfm_job *job, int count, const int *alive, struct buffer *info, struct buffer *decision) {
+void plan_decide(eyrie_ulfm_job *job, int count, const int *alive, struct buffer *info,
+                 struct buffer *decision) {
     struct known known = read_infos(job, count, alive, info);
-    struct plan plan = {.outcome = GO_ON, .ranks = job->now.ranks, .axes = job->axes, .slowdown = 1};
+    struct plan plan = {
+        .outcome = GO_ON, .ranks = job->now.ranks, .axes = job->axes, .slowdown = 1};
     memcpy(plan.shape, job->shape, sizeof plan.shape);
     plan.process = must_copy(job->now.process, (size_t)job->now.ranks * sizeof(int));
     plan.failed = must_alloc((size_t)job->processes * sizeof *plan.failed);
@@ -457,7 +495,8 @@ bool plan_read(eyrie_ulfm_job *job, struct buffer *in, struct plan *plan) {
         rescue->header = (int)get_int(in);
         if (rescue->action != DECODES) continue;
         struct group group = group_of(job, &job->held, r, job->catalogs);
-        rescue->members = get_array(in, group.size + group.size * group.parity, sizeof *rescue->members);
+        rescue->members =
+            get_array(in, group.size + group.size * group.parity, sizeof *rescue->members);
     }
     return in->at <= in->len;
 }

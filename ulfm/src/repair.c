@@ -1,9 +1,11 @@
-/* The repair: all who live leave the working communicator, agree on who they are, hear one's decision, bring data where it belongs, and
- * build the working communicator again. When anything fails on the way, all of it is done again with those who are left.
+/* The repair: all who live leave the working communicator, agree on who they are, hear one's
+ * decision, bring data where it belongs, and build the working communicator again. When anything
+ * fails on the way, all of it is done again with those who are left.
  *
- * An agreement waits for every living member, revoked or not, so nobody may skip one that others are in. On the working communicator
- * each agreement says in a bit whether somebody has left for repair; who leaves takes part once more to say so. On the new
- * communicator everybody takes part exactly once, whatever happened before. */
+ * An agreement waits for every living member, revoked or not, so nobody may skip one that others
+ * are in. On the working communicator each agreement says in a bit whether somebody has left for
+ * repair; who leaves takes part once more to say so. On the new communicator everybody takes part
+ * exactly once, whatever happened before. */
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -16,7 +18,7 @@ static const long NAP_NS_LEAST = 50 * 1000, NAP_NS_MOST = 5 * 1000 * 1000;
 /* --- leaving --- */
 
 static void leave(eyrie_ulfm_job *job) {
-    job_drop_derived(job, true);
+    derived_drop(job, true);
     if (job->work != MPI_COMM_NULL) {
         FT_Comm_revoke(job->work);
         int bits = 0;
@@ -74,15 +76,19 @@ static int gather(eyrie_ulfm_job *job, const struct crew *crew, int leader, stru
     plan_tell(job, &mine);
     if (crew->self != leader) {
         int64_t len = (int64_t)mine.len;
-        MPI_Isend(&len, 1, MPI_INT64_T, leader, TAG_INFO, crew->comm, waits_add(&waits, crew->alive[leader]));
-        MPI_Isend(mine.data, (int)mine.len, MPI_BYTE, leader, TAG_INFO, crew->comm, waits_add(&waits, crew->alive[leader]));
+        MPI_Isend(&len, 1, MPI_INT64_T, leader, TAG_INFO, crew->comm,
+                  waits_add(&waits, crew->alive[leader]));
+        MPI_Isend(mine.data, (int)mine.len, MPI_BYTE, leader, TAG_INFO, crew->comm,
+                  waits_add(&waits, crew->alive[leader]));
         int code = waits_all(job, &waits, crew->comm, "to be heard in a recovery");
         free(mine.data);
         return code;
     }
     int64_t *len = must_alloc((size_t)crew->count * sizeof *len);
     for (int i = 0; i < crew->count; i++)
-        if (i != leader) MPI_Irecv(&len[i], 1, MPI_INT64_T, i, TAG_INFO, crew->comm, waits_add(&waits, crew->alive[i]));
+        if (i != leader)
+            MPI_Irecv(&len[i], 1, MPI_INT64_T, i, TAG_INFO, crew->comm,
+                      waits_add(&waits, crew->alive[i]));
     int code = waits_all(job, &waits, crew->comm, "to hear of them in a recovery");
     for (int i = 0; code == MPI_SUCCESS && i < crew->count; i++) {
         if (i == leader) {
@@ -90,7 +96,8 @@ static int gather(eyrie_ulfm_job *job, const struct crew *crew, int leader, stru
             continue;
         }
         info[i] = (struct buffer){must_alloc((size_t)len[i]), (size_t)len[i], (size_t)len[i], 0};
-        MPI_Irecv(info[i].data, (int)len[i], MPI_BYTE, i, TAG_INFO, crew->comm, waits_add(&waits, crew->alive[i]));
+        MPI_Irecv(info[i].data, (int)len[i], MPI_BYTE, i, TAG_INFO, crew->comm,
+                  waits_add(&waits, crew->alive[i]));
     }
     if (code == MPI_SUCCESS)
         code = waits_all(job, &waits, crew->comm, "to hear of them in a recovery");
@@ -101,27 +108,32 @@ static int gather(eyrie_ulfm_job *job, const struct crew *crew, int leader, stru
 }
 
 /* The leader's decision to everybody, along a binomial tree. */
-static int spread(eyrie_ulfm_job *job, const struct crew *crew, int leader, struct buffer *decision) {
+static int spread(eyrie_ulfm_job *job, const struct crew *crew, int leader,
+                  struct buffer *decision) {
     struct waits waits = {0};
     int n = crew->count, self = (crew->self - leader + n) % n, mask = 1, code = MPI_SUCCESS;
     int64_t len = (int64_t)decision->len;
     while (mask < n && !(self & mask)) mask <<= 1;
     if (self) {
         int from = (self - mask + leader) % n;
-        MPI_Irecv(&len, 1, MPI_INT64_T, from, TAG_PLAN, crew->comm, waits_add(&waits, crew->alive[from]));
+        MPI_Irecv(&len, 1, MPI_INT64_T, from, TAG_PLAN, crew->comm,
+                  waits_add(&waits, crew->alive[from]));
         waits.second_hand = true;
         code = waits_all(job, &waits, crew->comm, "for the plan of a recovery");
         if (code != MPI_SUCCESS) return code;
         *decision = (struct buffer){must_alloc((size_t)len), (size_t)len, (size_t)len, 0};
-        MPI_Irecv(decision->data, (int)len, MPI_BYTE, from, TAG_PLAN, crew->comm, waits_add(&waits, crew->alive[from]));
+        MPI_Irecv(decision->data, (int)len, MPI_BYTE, from, TAG_PLAN, crew->comm,
+                  waits_add(&waits, crew->alive[from]));
         waits.second_hand = true;
         code = waits_all(job, &waits, crew->comm, "for the plan of a recovery");
     }
     while (code == MPI_SUCCESS && (mask >>= 1) > 0) {
         if (self + mask >= n) continue;
         int to = (self + mask + leader) % n;
-        MPI_Isend(&len, 1, MPI_INT64_T, to, TAG_PLAN, crew->comm, waits_add(&waits, crew->alive[to]));
-        MPI_Isend(decision->data, (int)len, MPI_BYTE, to, TAG_PLAN, crew->comm, waits_add(&waits, crew->alive[to]));
+        MPI_Isend(&len, 1, MPI_INT64_T, to, TAG_PLAN, crew->comm,
+                  waits_add(&waits, crew->alive[to]));
+        MPI_Isend(decision->data, (int)len, MPI_BYTE, to, TAG_PLAN, crew->comm,
+                  waits_add(&waits, crew->alive[to]));
     }
     int rest = waits_all(job, &waits, crew->comm, "to give on the plan of a recovery");
     return code == MPI_SUCCESS ? rest : code;
@@ -132,11 +144,13 @@ static int agree_on_plan(eyrie_ulfm_job *job, const struct crew *crew, struct pl
     struct buffer *info = must_alloc((size_t)crew->count * sizeof *info), decision = {0};
     int code = gather(job, crew, leader, info);
     inject(job, "plan");
-    if (code == MPI_SUCCESS && crew->self == leader) plan_decide(job, crew->count, crew->alive, info, &decision);
+    if (code == MPI_SUCCESS && crew->self == leader)
+        plan_decide(job, crew->count, crew->alive, info, &decision);
     for (int i = 0; i < crew->count; i++) free(info[i].data);
     free(info);
     if (code == MPI_SUCCESS) code = spread(job, crew, leader, &decision);
-    if (code == MPI_SUCCESS && !plan_read(job, &decision, plan)) give_up(job, "the plan of a recovery is cut off");
+    if (code == MPI_SUCCESS && !plan_read(job, &decision, plan))
+        give_up(job, "the plan of a recovery is cut off");
     free(decision.data);
     return code;
 }
@@ -160,7 +174,9 @@ static int protect(eyrie_ulfm_job *job, const struct crew *crew, const struct pl
     struct layout now = layout_make(job, plan->ranks, plan->process);
     struct image *image = rank >= 0 ? image_find(job, OWN, rank, plan->version) : NULL;
     job->protect_anew = plan->protect_anew;
-    int code = image ? copies_protect(job, crew->comm, crew->index_of, &now, job->catalogs, rank, image, image) : MPI_SUCCESS;
+    int code = image ? copies_protect(job, crew->comm, crew->index_of, &now, job->catalogs, rank,
+                                      image, image)
+                     : MPI_SUCCESS;
     job->protect_anew = false;
     layout_free(&now);
     return code;
@@ -171,7 +187,8 @@ struct times {
 };
 
 /* Everything between the new communicator of all and the agreement on it. */
-static int act(eyrie_ulfm_job *job, const struct crew *crew, struct plan *plan, MPI_Comm *work, struct times *times) {
+static int act(eyrie_ulfm_job *job, const struct crew *crew, struct plan *plan, MPI_Comm *work,
+               struct times *times) {
     int code = agree_on_plan(job, crew, plan);
     times->planned = wait_now_ms();
     if (code != MPI_SUCCESS || plan->outcome != GO_ON) return code;
@@ -217,7 +234,9 @@ static void adopt(eyrie_ulfm_job *job, struct crew *crew, struct plan *plan, MPI
     for (int r = 0; r < plan->data_ranks; r++) {
         struct rescue *rescue = &plan->rescue[r];
         bool stays = rescue->action == STAYS;
-        job->server[r] = (struct rescue){.action = rescue->action, .from = stays ? rescue->from : rescue->to, .from_kind = stays ? rescue->from_kind : OWN};
+        job->server[r] = (struct rescue){.action = rescue->action,
+                                         .from = stays ? rescue->from : rescue->to,
+                                         .from_kind = stays ? rescue->from_kind : OWN};
     }
     if (!plan->squeezed) {
         job->planned_ranks = plan->ranks;
@@ -251,7 +270,8 @@ int repair_run(eyrie_ulfm_job *job) {
         wait_guard(job, "in MPI_Comm_shrink of a recovery");
         int code = FT_Comm_shrink(job->base, &crew.comm);
         wait_unguard(job);
-        if (code != MPI_SUCCESS) give_up(job, "MPI_Comm_shrink returned error class %d", class_of(code));
+        if (code != MPI_SUCCESS)
+            give_up(job, "MPI_Comm_shrink returned error class %d", class_of(code));
         times.shrunk = wait_now_ms();
         crew_make(job, &crew);
         inject(job, "shrunk");
@@ -274,7 +294,8 @@ int repair_run(eyrie_ulfm_job *job) {
             job->report.restore_ms = 0;
             report_take(job, &plan);
             (void)before;
-            if (job->last.outcome == NO_WAY) return explain(job, EYRIE_ULFM_ERR_SPARES, "%s", job->last.note);
+            if (job->last.outcome == NO_WAY)
+                return explain(job, EYRIE_ULFM_ERR_SPARES, "%s", job->last.note);
             return MPI_SUCCESS;
         }
         if (work != MPI_COMM_NULL) MPI_Comm_free(&work);
@@ -289,7 +310,8 @@ int repair_run(eyrie_ulfm_job *job) {
 
 static bool any_rank_lives(eyrie_ulfm_job *job, MPI_Group failed, int count) {
     MPI_Group all;
-    int *ranks = must_alloc((size_t)count * sizeof *ranks), *process = must_alloc((size_t)count * sizeof *process);
+    int *ranks = must_alloc((size_t)count * sizeof *ranks),
+        *process = must_alloc((size_t)count * sizeof *process);
     for (int i = 0; i < count; i++) ranks[i] = i;
     MPI_Comm_group(job->roll, &all);
     MPI_Group_translate_ranks(failed, count, ranks, all, process);
@@ -301,8 +323,8 @@ static bool any_rank_lives(eyrie_ulfm_job *job, MPI_Group failed, int count) {
     return left > 0;
 }
 
-/* Failures of others do not wake a spare: the ranks call it, by revoking the communicator of all. Only when no rank is left
- * to call, the spares find out by themselves. */
+/* Failures of others do not wake a spare: the ranks call it, by revoking the communicator of all.
+ * Only when no rank is left to call, the spares find out by themselves. */
 static bool must_wake(eyrie_ulfm_job *job) {
     MPI_Group failed;
     int count, acknowledged;
@@ -314,17 +336,21 @@ static bool must_wake(eyrie_ulfm_job *job) {
     return wake;
 }
 
-/* Sleeps and looks, ever less often, for the communicator to be revoked. Nothing is ever sent to a spare. */
+/* Sleeps and looks, ever less often, for the communicator to be revoked. Nothing is ever sent to a
+ * spare. */
 static void sleep_as_spare(eyrie_ulfm_job *job) {
     char nothing;
     MPI_Request request;
     long nap = NAP_NS_LEAST;
     inject(job, "spare");
-    if (MPI_Irecv(&nothing, 1, MPI_CHAR, MPI_ANY_SOURCE, TAG_INFO, job->base, &request) != MPI_SUCCESS) return;
+    if (MPI_Irecv(&nothing, 1, MPI_CHAR, MPI_ANY_SOURCE, TAG_INFO, job->base, &request) !=
+        MPI_SUCCESS)
+        return;
     for (int done = 0; !done;) {
         int code = MPI_Test(&request, &done, MPI_STATUS_IGNORE);
         if (code != MPI_SUCCESS) {
-            if (class_of(code) != FT_ERR_PROC_FAILED_PENDING) return; /* revoked; the request is complete */
+            /* revoked; the request is complete */
+            if (class_of(code) != FT_ERR_PROC_FAILED_PENDING) return;
             if (must_wake(job)) break;
             continue;
         }

@@ -77,10 +77,15 @@ void report_say(eyrie_ulfm_job *job) {
         }
         if (last->moves > 8) append(&text, &len, "; %d more move", last->moves - 8);
         if (last->squeezed) append(&text, &len, "; %d ranks go on", last->ranks);
-        if (strcmp(last->method, "none")) append(&text, &len, "; %s, busiest link %lld -> %lld messages", last->method, (long long)last->busiest_before, (long long)last->busiest_after);
+        if (strcmp(last->method, "none"))
+            append(&text, &len, "; %s, busiest link %lld -> %lld messages", last->method,
+                   (long long)last->busiest_before, (long long)last->busiest_after);
         if (last->note[0]) append(&text, &len, " (%s)", last->note);
-        append(&text, &len, "; version %lld; ms: gather %.1f, shrink %.1f, plan %.1f, transfer %.1f, protect %.1f, rebuild %.1f", (long long)last->version,
-               report->gather_ms, report->shrink_ms, report->plan_ms, report->transfer_ms, report->protect_ms, report->rebuild_ms);
+        append(
+            &text, &len,
+            "; version %lld; ms: gather %.1f, shrink %.1f, plan %.1f, transfer %.1f, protect %.1f, rebuild %.1f",
+            (long long)last->version, report->gather_ms, report->shrink_ms, report->plan_ms,
+            report->transfer_ms, report->protect_ms, report->rebuild_ms);
         if (report->attempts > 1) append(&text, &len, "; %d attempts", report->attempts);
     }
     append(&text, &len, "\n");
@@ -111,22 +116,29 @@ const char *eyrie_ulfm_report_json(const eyrie_ulfm_job *constant) {
     size_t len = 0;
     free(job->json);
     job->json = NULL;
-    append(&job->json, &len, "{\"recovery\": %d, \"attempts\": %d, \"failed\": [", r->recovery, r->attempts);
+    append(&job->json, &len, "{\"recovery\": %d, \"attempts\": %d, \"failed\": [", r->recovery,
+           r->attempts);
     for (int i = 0; i < r->failures; i++)
-        append(&job->json, &len, "%s{\"process\": %d, \"rank\": %d, \"node\": %d}", i ? ", " : "", r->failed[i].process, r->failed[i].rank,
-               job->member[r->failed[i].process].node);
+        append(&job->json, &len, "%s{\"process\": %d, \"rank\": %d, \"node\": %d}", i ? ", " : "",
+               r->failed[i].process, r->failed[i].rank, job->member[r->failed[i].process].node);
     append(&job->json, &len, "], \"moved\": [");
     for (int i = 0; i < r->moves; i++)
-        append(&job->json, &len, "%s{\"rank\": %d, \"from\": %d, \"to\": %d}", i ? ", " : "", r->moved[i].rank, r->moved[i].from, r->moved[i].to);
+        append(&job->json, &len, "%s{\"rank\": %d, \"from\": %d, \"to\": %d}", i ? ", " : "",
+               r->moved[i].rank, r->moved[i].from, r->moved[i].to);
     append(&job->json, &len, "], \"method\": ");
     append_string(&job->json, &len, r->method ? r->method : "none");
     append(&job->json, &len, ", \"note\": ");
     append_string(&job->json, &len, r->note ? r->note : "");
-    append(&job->json, &len, ", \"busiest_before\": %lld, \"busiest_after\": %lld, \"slowdown\": %.6g, \"version\": %lld, \"squeezed\": %s",
-           (long long)r->busiest_before, (long long)r->busiest_after, r->slowdown, (long long)r->version, r->squeezed ? "true" : "false");
-    append(&job->json, &len,
-           ", \"gather_ms\": %.3f, \"shrink_ms\": %.3f, \"plan_ms\": %.3f, \"transfer_ms\": %.3f, \"protect_ms\": %.3f, \"rebuild_ms\": %.3f, "
-           "\"restore_ms\": %.3f}",
-           r->gather_ms, r->shrink_ms, r->plan_ms, r->transfer_ms, r->protect_ms, r->rebuild_ms, r->restore_ms);
+    append(
+        &job->json, &len,
+        ", \"busiest_before\": %lld, \"busiest_after\": %lld, \"slowdown\": %.6g, \"version\": %lld, \"squeezed\": %s",
+        (long long)r->busiest_before, (long long)r->busiest_after, r->slowdown,
+        (long long)r->version, r->squeezed ? "true" : "false");
+    append(
+        &job->json, &len,
+        ", \"gather_ms\": %.3f, \"shrink_ms\": %.3f, \"plan_ms\": %.3f, \"transfer_ms\": %.3f, \"protect_ms\": %.3f, \"rebuild_ms\": %.3f, "
+        "\"restore_ms\": %.3f}",
+        r->gather_ms, r->shrink_ms, r->plan_ms, r->transfer_ms, r->protect_ms, r->rebuild_ms,
+        r->restore_ms);
     return job->json ? job->json : "{}";
 }

@@ -1,5 +1,6 @@
-/* The data of ranks to the processes that take them: from the process that was the rank, from a copy, rebuilt from a group, or
- * from a file. Whatever is not as its checksum says is dropped, and the repair begins anew without it. */
+/* The data of ranks to the processes that take them: from the process that was the rank, from a
+ * copy, rebuilt from a group, or from a file. Whatever is not as its checksum says is dropped, and
+ * the repair begins anew without it. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,11 +15,13 @@ struct hall {
 };
 
 static void take(struct hall *hall, int process, void *bytes, size_t len, int rank) {
-    MPI_Irecv(bytes, (int)len, MPI_BYTE, hall->index_of[process], TAG_RESCUE + rank, hall->comm, waits_add(&hall->waits, process));
+    MPI_Irecv(bytes, (int)len, MPI_BYTE, hall->index_of[process], TAG_RESCUE + rank, hall->comm,
+              waits_add(&hall->waits, process));
 }
 
 static void give(struct hall *hall, int process, const void *bytes, size_t len, int rank) {
-    MPI_Isend(bytes, (int)len, MPI_BYTE, hall->index_of[process], TAG_RESCUE + rank, hall->comm, waits_add(&hall->waits, process));
+    MPI_Isend(bytes, (int)len, MPI_BYTE, hall->index_of[process], TAG_RESCUE + rank, hall->comm,
+              waits_add(&hall->waits, process));
 }
 
 /* An image that is as it was made; a damaged one is dropped, and NULL returned. */
@@ -26,7 +29,9 @@ static struct image *intact(struct hall *hall, struct image *image) {
     if (!image || image_intact(image)) return image;
     char self[256];
     wait_describe(hall->job, hall->job->me, self, sizeof self);
-    fprintf(stderr, "eyrie-ulfm: %s: what it keeps of rank %d is damaged (wrong checksum) and not used\n", self, image->rank);
+    fprintf(stderr,
+            "eyrie-ulfm: %s: what it keeps of rank %d is damaged (wrong checksum) and not used\n",
+            self, image->rank);
     image_drop(hall->job, image);
     return NULL;
 }
@@ -40,7 +45,8 @@ static bool make_room(struct hall *hall, struct image *image, const struct catal
 }
 
 /* One process gives a whole image to another. Returns what is received, or NULL. */
-static struct image *send_image(struct hall *hall, const struct rescue *rescue, int rank, bool *good) {
+static struct image *send_image(struct hall *hall, const struct rescue *rescue, int rank,
+                                bool *good) {
     eyrie_ulfm_job *job = hall->job;
     if (rescue->from == job->me) {
         struct image *image = intact(hall, image_find(job, rescue->from_kind, rank, job->version));
@@ -53,12 +59,15 @@ static struct image *send_image(struct hall *hall, const struct rescue *rescue, 
             return own;
         }
         give(hall, rescue->to, image->sum, (size_t)image->blocks * sizeof *image->sum, rank);
-        for (int i = 0; i < image->blocks; i++) give(hall, rescue->to, image->block[i]->data, image->block[i]->len, rank);
+        for (int i = 0; i < image->blocks; i++)
+            give(hall, rescue->to, image->block[i]->data, image->block[i]->len, rank);
     } else if (rescue->to == job->me) {
-        struct image *image = image_new(OWN, rank, job->version, catalog_blocks(&job->catalogs[rank]));
+        struct image *image =
+            image_new(OWN, rank, job->version, catalog_blocks(&job->catalogs[rank]));
         if (!make_room(hall, image, &job->catalogs[rank])) return image;
         take(hall, rescue->from, image->sum, (size_t)image->blocks * sizeof *image->sum, rank);
-        for (int i = 0; i < image->blocks; i++) take(hall, rescue->from, image->block[i]->data, image->block[i]->len, rank);
+        for (int i = 0; i < image->blocks; i++)
+            take(hall, rescue->from, image->block[i]->data, image->block[i]->len, rank);
         return image;
     }
     return NULL;
@@ -74,21 +83,25 @@ struct cell {
     uint32_t len;
 };
 
-static struct cell data_cell(struct hall *hall, const struct group *group, const struct rescue *rescue, int s, int i, int row) {
+static struct cell data_cell(struct hall *hall, const struct group *group,
+                             const struct rescue *rescue, int s, int i, int row) {
     eyrie_ulfm_job *job = hall->job;
     struct cell cell = {rescue->members[i], NULL, group_block(group, s, i, row), 0};
     if (cell.process < 0) return cell;
     cell.len = catalog_block_len(group->catalog[i], cell.block);
-    if (cell.process == job->me && cell.len) cell.image = image_find(job, OWN, group->member[i], job->version);
+    if (cell.process == job->me && cell.len)
+        cell.image = image_find(job, OWN, group->member[i], job->version);
     return cell;
 }
 
-static struct cell parity_cell(struct hall *hall, const struct group *group, const struct rescue *rescue, int s, int p, int row) {
+static struct cell parity_cell(struct hall *hall, const struct group *group,
+                               const struct rescue *rescue, int s, int p, int row) {
     eyrie_ulfm_job *job = hall->job;
     struct cell cell = {rescue->members[group->size + s * group->parity + p], NULL, row, 0};
     if (cell.process < 0) return cell;
     cell.len = group_row_len(group, s, row);
-    if (cell.process == job->me && cell.len) cell.image = image_find_parity(job, group->number, s, p, job->version);
+    if (cell.process == job->me && cell.len)
+        cell.image = image_find_parity(job, group->number, s, p, job->version);
     return cell;
 }
 
@@ -123,10 +136,12 @@ static bool check_cells(struct hall *hall, const struct group *group, const stru
     eyrie_ulfm_job *job = hall->job;
     bool good = true;
     for (int i = 0; i < group->size; i++) {
-        if (rescue->members[i] == job->me) good &= intact(hall, image_find(job, OWN, group->member[i], job->version)) != NULL;
+        if (rescue->members[i] == job->me)
+            good &= intact(hall, image_find(job, OWN, group->member[i], job->version)) != NULL;
         for (int p = 0; p < group->parity; p++)
             if (rescue->members[group->size + i * group->parity + p] == job->me)
-                good &= intact(hall, image_find_parity(job, group->number, i, p, job->version)) != NULL;
+                good &=
+                    intact(hall, image_find_parity(job, group->number, i, p, job->version)) != NULL;
     }
     return good;
 }
@@ -138,7 +153,8 @@ static void gather_cells(struct hall *hall, struct rebuild *rebuild) {
     for (int s = 0; s < g->size; s++) {
         if (!group_has_data(g, s, rebuild->self)) continue;
         for (int b = 0; b < g->column; b++) {
-            struct block **cells = rebuild->cell ? &rebuild->cell[(s * g->column + b) * g->size] : NULL;
+            struct block **cells =
+                rebuild->cell ? &rebuild->cell[(s * g->column + b) * g->size] : NULL;
             for (int i = 0; i < g->size; i++) {
                 int shard = group_shard(g, s, i);
                 if (shard < 0) continue;
@@ -155,7 +171,8 @@ static void gather_cells(struct hall *hall, struct rebuild *rebuild) {
     }
 }
 
-static struct rebuild *begin_rebuild(struct hall *hall, const struct rescue *rescue, int rank, bool *good) {
+static struct rebuild *begin_rebuild(struct hall *hall, const struct rescue *rescue, int rank,
+                                     bool *good) {
     eyrie_ulfm_job *job = hall->job;
     struct rebuild *rebuild = must_alloc(sizeof *rebuild);
     rebuild->group = group_of(job, &job->held, rank, job->catalogs);
@@ -165,12 +182,15 @@ static struct rebuild *begin_rebuild(struct hall *hall, const struct rescue *res
     if (!(*good = check_cells(hall, &rebuild->group, rescue))) return rebuild;
     if (rescue->to == job->me) {
         rebuild->image = image_new(OWN, rank, job->version, catalog_blocks(&job->catalogs[rank]));
-        rebuild->cell = must_alloc((size_t)(rebuild->group.size * rebuild->group.column * rebuild->group.size + 1) * sizeof *rebuild->cell);
+        rebuild->cell = must_alloc(
+            (size_t)(rebuild->group.size * rebuild->group.column * rebuild->group.size + 1) *
+            sizeof *rebuild->cell);
         if (rescue->header == job->me) {
             struct image *header = image_find(job, HEADER, rank, job->version);
             memcpy(rebuild->image->sum, header->sum, (size_t)header->blocks * sizeof *header->sum);
         } else {
-            take(hall, rescue->header, rebuild->image->sum, (size_t)rebuild->image->blocks * sizeof(uint64_t), rank);
+            take(hall, rescue->header, rebuild->image->sum,
+                 (size_t)rebuild->image->blocks * sizeof(uint64_t), rank);
         }
     } else if (rescue->header == job->me) {
         struct image *header = image_find(job, HEADER, rank, job->version);
@@ -204,7 +224,8 @@ static bool rebuild_row(struct rebuild *rebuild, int s, int b) {
         if (cells[g->data + p]) parity[p] = cells[g->data + p]->data;
     unsigned char *out = must_alloc(len);
     int wanted = group_shard(g, s, rebuild->self);
-    bool good = eyrie_parity_decode(data, (size_t)g->data, parity, (size_t)g->parity, len, (size_t)wanted, out) == 0;
+    bool good = eyrie_parity_decode(data, (size_t)g->data, parity, (size_t)g->parity, len,
+                                    (size_t)wanted, out) == 0;
     struct block *block = block_new(catalog_block_len(g->catalog[rebuild->self], number));
     if (block) memcpy(block->data, out, block->len);
     rebuild->image->block[number] = block;
@@ -217,8 +238,10 @@ static struct image *end_rebuild(struct rebuild *rebuild, bool *good) {
     struct group *g = &rebuild->group;
     struct image *image = rebuild->image;
     for (int s = 0; image && s < g->size; s++)
-        for (int b = 0; b < g->column && group_has_data(g, s, rebuild->self); b++) *good = *good && rebuild_row(rebuild, s, b);
-    for (int i = 0; rebuild->cell && i < g->size * g->column * g->size; i++) block_release(rebuild->cell[i]);
+        for (int b = 0; b < g->column && group_has_data(g, s, rebuild->self); b++)
+            *good = *good && rebuild_row(rebuild, s, b);
+    for (int i = 0; rebuild->cell && i < g->size * g->column * g->size; i++)
+        block_release(rebuild->cell[i]);
     free(rebuild->cell);
     free(rebuild);
     return image;
@@ -229,7 +252,8 @@ static struct image *end_rebuild(struct rebuild *rebuild, bool *good) {
 static struct image *read_file(eyrie_ulfm_job *job, int rank, bool *good) {
     struct image *image = files_read(job, rank, job->version, &job->catalogs[rank]);
     *good = image != NULL;
-    if (!image) image_keep(job, image_new(BAD_FILE, rank, job->version, 0)); /* the next attempt says that it is lost */
+    /* the next attempt says that it is lost */
+    if (!image) image_keep(job, image_new(BAD_FILE, rank, job->version, 0));
     return image;
 }
 
@@ -243,9 +267,14 @@ int transfer_run(eyrie_ulfm_job *job, MPI_Comm comm, const int *index_of, const 
         bool good = true;
         switch (rescue->action) {
         case STAYS:
-        case LOST: break;
-        case SENDS: got[r] = send_image(&hall, rescue, r, &good); break;
-        case DECODES: rebuilds[r] = begin_rebuild(&hall, rescue, r, &good); break;
+        case LOST:
+            break;
+        case SENDS:
+            got[r] = send_image(&hall, rescue, r, &good);
+            break;
+        case DECODES:
+            rebuilds[r] = begin_rebuild(&hall, rescue, r, &good);
+            break;
         case READS:
             if (rescue->to == job->me) got[r] = read_file(job, r, &good);
             break;
@@ -257,8 +286,10 @@ int transfer_run(eyrie_ulfm_job *job, MPI_Comm comm, const int *index_of, const 
     int code = waits_all(job, &hall.waits, comm, "for the data of failed ranks");
     for (int r = 0; r < plan->data_ranks; r++) {
         bool good = code == MPI_SUCCESS && all_good && hall.memory;
-        if (rebuilds[r] && good) got[r] = end_rebuild(rebuilds[r], &good);
-        else if (rebuilds[r]) image_free(end_rebuild(rebuilds[r], &good));
+        if (rebuilds[r] && good)
+            got[r] = end_rebuild(rebuilds[r], &good);
+        else if (rebuilds[r])
+            image_free(end_rebuild(rebuilds[r], &good));
         if (!got[r]) continue;
         if (good && (good = image_intact(got[r])))
             image_keep(job, got[r]);

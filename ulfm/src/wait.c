@@ -1,8 +1,10 @@
-/* Waiting for others, always with a bound. Requests are tested in a loop; the few calls of MPI that block (shrink, split) are
- * watched by a thread. When the bound is reached the job ends with a message that names whom was waited for.
+/* Waiting for others, always with a bound. Requests are tested in a loop; the few calls of MPI that
+ * block (shrink, split) are watched by a thread. When the bound is reached the job ends with a
+ * message that names whom was waited for.
  *
- * Nobody can see who has not come to an agreement. So whoever waits for long sends a note to the two lowest processes; when
- * these reach the bound they know who is missing. Nothing is sent in good times. */
+ * Nobody can see who has not come to an agreement. So whoever waits for long sends a note to the
+ * two lowest processes; when these reach the bound they know who is missing. Nothing is sent in
+ * good times. */
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
@@ -27,14 +29,18 @@ void pause_briefly(struct pause *pause) {
     if (++pause->polls > SPINS) sched_yield();
 }
 
-/* When a process of this host was started, in clock ticks since boot; 0: there is none. `state` may be NULL. */
+/* When a process of this host was started, in clock ticks since boot; 0: there is none. `state` may
+ * be NULL. */
 static unsigned long long look_at(int pid, char *state) {
     char path[64], line[1024], letter = 0;
     unsigned long long started = 0;
     snprintf(path, sizeof path, "/proc/%d/stat", pid);
     FILE *stat = fopen(path, "r");
     char *end = stat && fgets(line, sizeof line, stat) ? strrchr(line, ')') : NULL;
-    if (end) sscanf(end + 1, " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu", &letter, &started);
+    if (end)
+        sscanf(end + 1,
+               " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu",
+               &letter, &started);
     if (stat) fclose(stat);
     if (state) *state = letter;
     return started;
@@ -48,7 +54,8 @@ static bool on_this_host(const eyrie_ulfm_job *job, int process) {
     return job->member && !strcmp(job->member[process].host, job->member[job->me].host);
 }
 
-/* "process 4 (rank 3, node 0,3, host a; stopped)": what is known of a process, its state too where it is on this host. */
+/* "process 4 (rank 3, node 0,3, host a; stopped)": what is known of a process, its state too where
+ * it is on this host. */
 void wait_describe(const eyrie_ulfm_job *job, int process, char *text, size_t room) {
     if (!job->member) {
         snprintf(text, room, "process %d", process);
@@ -56,7 +63,8 @@ void wait_describe(const eyrie_ulfm_job *job, int process, char *text, size_t ro
     }
     const struct member *member = &job->member[process];
     char rank[32] = "spare", node[64] = "", state[32] = "";
-    if (job->rank_of && job->rank_of[process] >= 0) snprintf(rank, sizeof rank, "rank %d", job->rank_of[process]);
+    if (job->rank_of && job->rank_of[process] >= 0)
+        snprintf(rank, sizeof rank, "rank %d", job->rank_of[process]);
     if (job->planner && job->network) {
         char name[48];
         eyrie_planner_node_name(job->planner, (uint32_t)member->node, name, sizeof name);
@@ -71,7 +79,8 @@ void wait_describe(const eyrie_ulfm_job *job, int process, char *text, size_t ro
         else if (letter == 'Z')
             strcpy(state, "; dead");
     }
-    snprintf(text, room, "process %d (%s%s, host %s, pid %d%s)", process, rank, node, member->host, member->pid, state);
+    snprintf(text, room, "process %d (%s%s, host %s, pid %d%s)", process, rank, node, member->host,
+             member->pid, state);
 }
 
 /* Appends descriptions of processes, as many as fit. */
@@ -88,17 +97,21 @@ static void describe_all(const eyrie_ulfm_job *job, const bool *missing, char *t
     }
 }
 
-/* Says who was waited for, and ends. A process of this host that was waited for and stands still is ended as well: nobody else would. */
-static void give_up_waiting(const eyrie_ulfm_job *job, const bool *missing, const char *which, const char *what) {
+/* Says who was waited for, and ends. A process of this host that was waited for and stands still is
+ * ended as well: nobody else would. */
+static void give_up_waiting(const eyrie_ulfm_job *job, const bool *missing, const char *which,
+                            const char *what) {
     char names[NAMES_ROOM], self[256], letter;
     describe_all(job, missing, names, sizeof names);
     wait_describe(job, job->me, self, sizeof self);
     for (int p = 0; p < job->processes; p++) {
         if (!missing[p] || !on_this_host(job, p)) continue;
         int pid = job->member[p].pid;
-        if (look_at(pid, &letter) == job->member[p].started && (letter == 'T' || letter == 't')) kill(pid, SIGKILL);
+        if (look_at(pid, &letter) == job->member[p].started && (letter == 'T' || letter == 't'))
+            kill(pid, SIGKILL);
     }
-    give_up(job, "%s waited %.1f s %s for %s%s", self, job->wait_s, what, which, names[0] ? names : "nobody that is known");
+    give_up(job, "%s waited %.1f s %s for %s%s", self, job->wait_s, what, which,
+            names[0] ? names : "nobody that is known");
 }
 
 MPI_Request *waits_add(struct waits *waits, int process) {
@@ -121,8 +134,9 @@ MPI_Request *waits_add(struct waits *waits, int process) {
     return &waits->request[waits->count++];
 }
 
-/* Tests requests in the order in which they were made, up to the first that is not complete: that one makes MPI go on, and testing
- * hundreds more would only cost time. Now and then all are tested, because one behind may have failed. The first error is returned. */
+/* Tests requests in the order in which they were made, up to the first that is not complete: that
+ * one makes MPI go on, and testing hundreds more would only cost time. Now and then all are tested,
+ * because one behind may have failed. The first error is returned. */
 int waits_poll(struct waits *waits) {
     double now = wait_now_ms();
     bool all = now > waits->look_at;
@@ -130,7 +144,8 @@ int waits_poll(struct waits *waits) {
     int first = MPI_SUCCESS;
     for (int i = waits->done; i < waits->count; i++) {
         int done = 1, code = MPI_SUCCESS;
-        if (waits->request[i] != MPI_REQUEST_NULL) code = MPI_Test(&waits->request[i], &done, MPI_STATUS_IGNORE);
+        if (waits->request[i] != MPI_REQUEST_NULL)
+            code = MPI_Test(&waits->request[i], &done, MPI_STATUS_IGNORE);
         if (code != MPI_SUCCESS && first == MPI_SUCCESS) first = code;
         if (done && i == waits->done) waits->done++;
         if (!done && !all) break;
@@ -175,7 +190,8 @@ static void send_notes(eyrie_ulfm_job *job) {
     for (int i = 0; i < count; i++) {
         MPI_Request request;
         if (to[i] == job->me) continue;
-        if (MPI_Isend(&job->agreements, 1, MPI_INT, to[i], TAG_NOTE, job->roll, &request) == MPI_SUCCESS)
+        if (MPI_Isend(&job->agreements, 1, MPI_INT, to[i], TAG_NOTE, job->roll, &request) ==
+            MPI_SUCCESS)
             MPI_Request_free(&request);
     }
 }
@@ -185,8 +201,11 @@ static void collect_notes(eyrie_ulfm_job *job, bool *missing) {
     for (int r = 0; r < job->now.ranks; r++) {
         int p = job->now.process[r], there = 0, number = -1;
         missing[p] = !job->dead[p] && p != job->me;
-        while (MPI_Iprobe(p, TAG_NOTE, job->roll, &there, MPI_STATUS_IGNORE) == MPI_SUCCESS && there) {
-            if (MPI_Recv(&number, 1, MPI_INT, p, TAG_NOTE, job->roll, MPI_STATUS_IGNORE) != MPI_SUCCESS) break;
+        while (MPI_Iprobe(p, TAG_NOTE, job->roll, &there, MPI_STATUS_IGNORE) == MPI_SUCCESS &&
+               there) {
+            if (MPI_Recv(&number, 1, MPI_INT, p, TAG_NOTE, job->roll, MPI_STATUS_IGNORE) !=
+                MPI_SUCCESS)
+                break;
             if (number == job->agreements) missing[p] = false;
         }
     }
@@ -198,8 +217,10 @@ int wait_agree(eyrie_ulfm_job *job, MPI_Comm comm, int *bits, const char *what) 
     int done = 0, to[2], collecting = 0;
     for (int i = collectors(job, to); i-- > 0;) collecting |= to[i] == job->me;
     /* Those who know more speak first. */
-    double begin = wait_now_ms(), until = begin + job->wait_s * 1e3 + (on_work && collecting ? 0 : 2 * GRACE_MS);
-    double note_at = begin + (job->wait_s * 500 < NOTE_AFTER_MS ? job->wait_s * 500 : NOTE_AFTER_MS);
+    double begin = wait_now_ms(),
+           until = begin + job->wait_s * 1e3 + (on_work && collecting ? 0 : 2 * GRACE_MS);
+    double note_at =
+        begin + (job->wait_s * 500 < NOTE_AFTER_MS ? job->wait_s * 500 : NOTE_AFTER_MS);
     struct pause pause = {0};
     MPI_Request request;
     int code = FT_Comm_iagree(comm, bits, &request);
@@ -214,7 +235,8 @@ int wait_agree(eyrie_ulfm_job *job, MPI_Comm comm, int *bits, const char *what) 
         }
         if (now > until) {
             bool *missing = must_alloc((size_t)job->processes);
-            for (int p = 0; p < job->processes; p++) missing[p] = p != job->me && !job->dead[p] && (!on_work || job->rank_of[p] >= 0);
+            for (int p = 0; p < job->processes; p++)
+                missing[p] = p != job->me && !job->dead[p] && (!on_work || job->rank_of[p] >= 0);
             if (on_work && collecting) collect_notes(job, missing);
             give_up_waiting(job, missing, on_work && collecting ? "" : "one or more of ", what);
         }
@@ -243,8 +265,11 @@ static void *watch(void *argument) {
             pthread_cond_wait(&guard->changed, &guard->lock);
             continue;
         }
-        struct timespec at = {(time_t)(guard->until / 1e3), (long)((guard->until - 1e3 * (double)(time_t)(guard->until / 1e3)) * 1e6)};
-        if (pthread_cond_timedwait(&guard->changed, &guard->lock, &at) != ETIMEDOUT || !guard->what || wait_now_ms() < guard->until)
+        struct timespec at = {
+            (time_t)(guard->until / 1e3),
+            (long)((guard->until - 1e3 * (double)(time_t)(guard->until / 1e3)) * 1e6)};
+        if (pthread_cond_timedwait(&guard->changed, &guard->lock, &at) != ETIMEDOUT ||
+            !guard->what || wait_now_ms() < guard->until)
             continue;
         const eyrie_ulfm_job *job = guard->job;
         bool *missing = must_alloc((size_t)job->processes);

@@ -1,7 +1,7 @@
-/* Data whose datatypes have gaps, negative bounds or overlapping extents: registered, committed, put in place and fetched (packed). What lies
- * in the gaps must never be touched, and every commit is read back from a neighbour and compared. The file that is written depends neither
- * on the number of ranks nor on failures.
- *   datatypes --steps 60 --every 10 --out FILE */
+/* Data whose datatypes have gaps, negative bounds or overlapping extents: registered, committed,
+ * put in place and fetched (packed). What lies in the gaps must never be touched, and every commit
+ * is read back from a neighbour and compared. The file that is written depends neither on the
+ * number of ranks nor on failures. datatypes --steps 60 --every 10 --out FILE */
 #include <stddef.h>
 
 #include "../examples/grid.h"
@@ -16,15 +16,19 @@ struct record {
     char tail[8];
 };
 
-/* This rank's part of the records and columns; the plane and the strip are the same at all ranks. */
+/* This rank's part of the records and columns; the plane and the strip are the same at all ranks.
+ * */
 struct world {
     int rank, ranks, step;
     int record_first, records, column_first, columns, pitch;
-    struct record *record;        /* MPI_Type_create_struct, resized */
-    double *matrix;               /* rows of `pitch`; an element is a column: MPI_Type_vector whose extent is one double */
-    double plane[PLANE][PLANE];   /* its inside: MPI_Type_vector, one element, registered at its first point */
-    double cube[PLANE][PLANE];    /* its inside: MPI_Type_create_subarray, registered at the array's beginning */
-    double strip[3 * PLANE];      /* every third, backwards from the end: a negative stride */
+    struct record *record; /* MPI_Type_create_struct, resized */
+    /* rows of `pitch`; an element is a column: MPI_Type_vector whose extent is one double */
+    double *matrix;
+    /* its inside: MPI_Type_vector, one element, registered at its first point */
+    double plane[PLANE][PLANE];
+    /* its inside: MPI_Type_create_subarray, registered at the array's beginning */
+    double cube[PLANE][PLANE];
+    double strip[3 * PLANE]; /* every third, backwards from the end: a negative stride */
 };
 
 static MPI_Datatype record_type, plane_type, cube_type, strip_type;
@@ -39,7 +43,8 @@ static MPI_Datatype column_type(int pitch) {
 }
 
 static void make_types(void) {
-    int lengths[] = {1, 1}, sizes[] = {PLANE, PLANE}, inside[] = {PLANE - 2, PLANE - 2}, first[] = {1, 1};
+    int lengths[] = {1, 1}, sizes[] = {PLANE, PLANE}, inside[] = {PLANE - 2, PLANE - 2},
+        first[] = {1, 1};
     MPI_Aint at[] = {offsetof(struct record, value), offsetof(struct record, count)};
     MPI_Datatype parts[] = {MPI_DOUBLE, MPI_INT}, plain;
     MPI_Type_create_struct(2, lengths, at, parts, &plain);
@@ -82,7 +87,8 @@ static void fill(struct world *w) {
         w->record[i].count = w->record_first + i;
     }
     for (int r = 0; r < ROWS; r++)
-        for (int c = 0; c < w->columns; c++) w->matrix[r * w->pitch + c] = r * 1000.0 + w->column_first + c;
+        for (int c = 0; c < w->columns; c++)
+            w->matrix[r * w->pitch + c] = r * 1000.0 + w->column_first + c;
     for (int i = 1; i < PLANE - 1; i++)
         for (int j = 1; j < PLANE - 1; j++) {
             w->plane[i][j] = i * 3.5 + j;
@@ -100,13 +106,18 @@ static int is_gap(const void *bytes, size_t len) {
 
 static void check_gaps(const struct world *w) {
     for (int i = 0; i < w->records; i++)
-        if (!is_gap(w->record[i].gap, sizeof w->record[i].gap) || !is_gap(w->record[i].tail, sizeof w->record[i].tail)) fail("a record's gap was touched");
+        if (!is_gap(w->record[i].gap, sizeof w->record[i].gap) ||
+            !is_gap(w->record[i].tail, sizeof w->record[i].tail))
+            fail("a record's gap was touched");
     for (int r = 0; r < ROWS; r++)
-        if (!is_gap(&w->matrix[r * w->pitch + w->columns], 3 * sizeof(double))) fail("the matrix's gap was touched");
+        if (!is_gap(&w->matrix[r * w->pitch + w->columns], 3 * sizeof(double)))
+            fail("the matrix's gap was touched");
     for (int i = 0; i < PLANE; i++) {
-        if (!is_gap(&w->plane[0][i], 8) || !is_gap(&w->plane[i][0], 8) || !is_gap(&w->plane[PLANE - 1][i], 8) || !is_gap(&w->plane[i][PLANE - 1], 8))
+        if (!is_gap(&w->plane[0][i], 8) || !is_gap(&w->plane[i][0], 8) ||
+            !is_gap(&w->plane[PLANE - 1][i], 8) || !is_gap(&w->plane[i][PLANE - 1], 8))
             fail("the plane's border was touched");
-        if (!is_gap(&w->cube[0][i], 8) || !is_gap(&w->cube[i][0], 8) || !is_gap(&w->cube[PLANE - 1][i], 8) || !is_gap(&w->cube[i][PLANE - 1], 8))
+        if (!is_gap(&w->cube[0][i], 8) || !is_gap(&w->cube[i][0], 8) ||
+            !is_gap(&w->cube[PLANE - 1][i], 8) || !is_gap(&w->cube[i][PLANE - 1], 8))
             fail("the subarray's border was touched");
         if (!is_gap(&w->strip[3 * i + 1], 16)) fail("the strip's gap was touched");
     }
@@ -139,16 +150,20 @@ static int advance(struct world *w, MPI_Comm comm) {
 static int register_all(eyrie_ulfm_job *job, struct world *w) {
     MPI_Datatype column = column_type(w->pitch);
     int code = eyrie_ulfm_register(job, "record", w->record, w->records, record_type);
-    if (code == MPI_SUCCESS) code = eyrie_ulfm_register(job, "matrix", w->matrix, w->columns, column);
-    if (code == MPI_SUCCESS) code = eyrie_ulfm_register(job, "plane", &w->plane[1][1], 1, plane_type);
+    if (code == MPI_SUCCESS)
+        code = eyrie_ulfm_register(job, "matrix", w->matrix, w->columns, column);
+    if (code == MPI_SUCCESS)
+        code = eyrie_ulfm_register(job, "plane", &w->plane[1][1], 1, plane_type);
     if (code == MPI_SUCCESS) code = eyrie_ulfm_register(job, "cube", w->cube, 1, cube_type);
-    if (code == MPI_SUCCESS) code = eyrie_ulfm_register(job, "strip", &w->strip[3 * (PLANE - 1)], 1, strip_type);
+    if (code == MPI_SUCCESS)
+        code = eyrie_ulfm_register(job, "strip", &w->strip[3 * (PLANE - 1)], 1, strip_type);
     if (code == MPI_SUCCESS) code = eyrie_ulfm_register(job, "step", &w->step, 1, MPI_INT);
     MPI_Type_free(&column); /* the library has its own */
     return code;
 }
 
-/* --- fetched elements come packed: those of a record are a double and an int, of a column its rows --- */
+/* --- fetched elements come packed: those of a record are a double and an int, of a column its rows
+ * --- */
 
 enum { RECORD_BYTES = 12 };
 
@@ -164,15 +179,20 @@ static void unpack_columns(struct world *w, const double *packed, int at, int co
         for (int r = 0; r < ROWS; r++) w->matrix[r * w->pitch + at + c] = packed[c * ROWS + r];
 }
 
-/* This rank's share of `total` elements named `name`, packed, from the decomposition that was committed. */
-static int fetch_share(eyrie_ulfm_job *job, const char *name, int total, int first, int count, size_t element, unsigned char *packed) {
+/* This rank's share of `total` elements named `name`, packed, from the decomposition that was
+ * committed. */
+static int fetch_share(eyrie_ulfm_job *job, const char *name, int total, int first, int count,
+                       size_t element, unsigned char *packed) {
     int ranks = eyrie_ulfm_committed_ranks(job), pieces = 0;
     eyrie_ulfm_piece *piece = calloc((size_t)ranks, sizeof *piece);
     for (int r = 0; r < ranks; r++) {
         int old_first, old_count;
         block_share(total, ranks, r, &old_first, &old_count);
-        int low = old_first > first ? old_first : first, high = old_first + old_count < first + count ? old_first + old_count : first + count;
-        if (low < high) piece[pieces++] = (eyrie_ulfm_piece){r, low - old_first, high - low, packed + (size_t)(low - first) * element};
+        int low = old_first > first ? old_first : first,
+            high = old_first + old_count < first + count ? old_first + old_count : first + count;
+        if (low < high)
+            piece[pieces++] = (eyrie_ulfm_piece){r, low - old_first, high - low,
+                                                 packed + (size_t)(low - first) * element};
     }
     int code = eyrie_ulfm_fetch(job, name, pieces, piece);
     free(piece);
@@ -181,18 +201,23 @@ static int fetch_share(eyrie_ulfm_job *job, const char *name, int total, int fir
 
 static int fetch_all(eyrie_ulfm_job *job, struct world *w) {
     unsigned char *records = malloc((size_t)w->records * RECORD_BYTES);
-    double *columns = malloc((size_t)(w->columns * ROWS) * sizeof *columns), plane[(PLANE - 2) * (PLANE - 2)], strip[PLANE];
-    int code = fetch_share(job, "record", RECORDS, w->record_first, w->records, RECORD_BYTES, records);
-    if (code == MPI_SUCCESS) code = fetch_share(job, "matrix", COLUMNS, w->column_first, w->columns, ROWS * sizeof(double), (unsigned char *)columns);
+    double *columns = malloc((size_t)(w->columns * ROWS) * sizeof *columns),
+           plane[(PLANE - 2) * (PLANE - 2)], strip[PLANE];
+    int code =
+        fetch_share(job, "record", RECORDS, w->record_first, w->records, RECORD_BYTES, records);
+    if (code == MPI_SUCCESS)
+        code = fetch_share(job, "matrix", COLUMNS, w->column_first, w->columns,
+                           ROWS * sizeof(double), (unsigned char *)columns);
     if (code == MPI_SUCCESS) {
         unpack_records(w, records, 0, w->records);
         unpack_columns(w, columns, 0, w->columns);
     }
-    double(*inside[])[PLANE] = {w->plane, w->cube};
+    double (*inside[])[PLANE] = {w->plane, w->cube};
     for (int k = 0; k < 2 && code == MPI_SUCCESS; k++) {
         eyrie_ulfm_piece whole = {k, 0, 1, plane};
         code = eyrie_ulfm_fetch(job, k ? "cube" : "plane", 1, &whole);
-        for (int i = 0; i < PLANE - 2 && code == MPI_SUCCESS; i++) memcpy(&inside[k][i + 1][1], &plane[i * (PLANE - 2)], (PLANE - 2) * sizeof(double));
+        for (int i = 0; i < PLANE - 2 && code == MPI_SUCCESS; i++)
+            memcpy(&inside[k][i + 1][1], &plane[i * (PLANE - 2)], (PLANE - 2) * sizeof(double));
     }
     eyrie_ulfm_piece pieces[] = {{0, 0, 1, strip}, {1, 0, 1, &w->step}};
     if (code == MPI_SUCCESS) code = eyrie_ulfm_fetch(job, "strip", 1, &pieces[0]);
@@ -206,15 +231,18 @@ static int fetch_all(eyrie_ulfm_job *job, struct world *w) {
 /* What was just committed, read back from the next rank, is what it has, packed by MPI itself. */
 static int compare_with_neighbour(eyrie_ulfm_job *job, struct world *w) {
     MPI_Comm comm = eyrie_ulfm_comm(job);
-    int next = (w->rank + 1) % w->ranks, before = (w->rank + w->ranks - 1) % w->ranks, first = 5, count = 1000, len = count * RECORD_BYTES, at = 0, pos = 0;
-    unsigned char *mine = malloc((size_t)len), *sent = malloc((size_t)len), *fetched = malloc((size_t)len);
+    int next = (w->rank + 1) % w->ranks, before = (w->rank + w->ranks - 1) % w->ranks, first = 5,
+        count = 1000, len = count * RECORD_BYTES, at = 0, pos = 0;
+    unsigned char *mine = malloc((size_t)len), *sent = malloc((size_t)len),
+                  *fetched = malloc((size_t)len);
     double columns[3 * ROWS], packed[3 * ROWS], theirs[3 * ROWS];
     MPI_Datatype column = column_type(w->pitch);
     MPI_Request request[4];
     MPI_Pack(w->record + first, count, record_type, mine, len, &at, comm);
     MPI_Pack(w->matrix + 7, 3, column, packed, sizeof packed, &pos, comm);
     MPI_Type_free(&column);
-    eyrie_ulfm_piece records[] = {{next, first, count - 1, fetched}, {next, first + count - 1, 1, fetched + len - RECORD_BYTES}};
+    eyrie_ulfm_piece records[] = {{next, first, count - 1, fetched},
+                                  {next, first + count - 1, 1, fetched + len - RECORD_BYTES}};
     eyrie_ulfm_piece three = {next, 7, 3, columns};
     MPI_Irecv(sent, len, MPI_BYTE, next, 1, comm, &request[0]);
     MPI_Irecv(theirs, sizeof theirs, MPI_BYTE, next, 2, comm, &request[1]);
@@ -227,7 +255,9 @@ static int compare_with_neighbour(eyrie_ulfm_job *job, struct world *w) {
     }
     if (code == MPI_SUCCESS) code = eyrie_ulfm_fetch(job, "record", 2, records);
     if (code == MPI_SUCCESS) code = eyrie_ulfm_fetch(job, "matrix", 1, &three);
-    if (code == MPI_SUCCESS && (memcmp(sent, fetched, (size_t)len) || memcmp(theirs, columns, sizeof columns))) fail("fetched data is not what was committed");
+    if (code == MPI_SUCCESS &&
+        (memcmp(sent, fetched, (size_t)len) || memcmp(theirs, columns, sizeof columns)))
+        fail("fetched data is not what was committed");
     free(mine);
     free(sent);
     free(fetched);
@@ -254,7 +284,8 @@ static int begin(eyrie_ulfm_job *job, struct world *w) {
 static int write_all(struct world *w, MPI_Comm comm, const char *path) {
     int size = w->records * RECORD_BYTES, at = 0, code = MPI_SUCCESS;
     unsigned char *mine = malloc((size_t)size), *all = malloc((size_t)RECORDS * RECORD_BYTES + 100);
-    double *columns = malloc((size_t)(w->columns * ROWS) * sizeof *columns), *matrix = malloc((size_t)(COLUMNS * ROWS) * sizeof *matrix);
+    double *columns = malloc((size_t)(w->columns * ROWS) * sizeof *columns),
+           *matrix = malloc((size_t)(COLUMNS * ROWS) * sizeof *matrix);
     int *counts = calloc((size_t)w->ranks, 4 * sizeof *counts);
     MPI_Pack(w->record, w->records, record_type, mine, size, &at, comm);
     for (int c = 0; c < w->columns; c++)
@@ -269,7 +300,9 @@ static int write_all(struct world *w, MPI_Comm comm, const char *path) {
         counts[3 * w->ranks + r] = first * ROWS;
     }
     code = MPI_Gatherv(mine, size, MPI_BYTE, all, counts, counts + w->ranks, MPI_BYTE, 0, comm);
-    if (code == MPI_SUCCESS) code = MPI_Gatherv(columns, w->columns * ROWS, MPI_DOUBLE, matrix, counts + 2 * w->ranks, counts + 3 * w->ranks, MPI_DOUBLE, 0, comm);
+    if (code == MPI_SUCCESS)
+        code = MPI_Gatherv(columns, w->columns * ROWS, MPI_DOUBLE, matrix, counts + 2 * w->ranks,
+                           counts + 3 * w->ranks, MPI_DOUBLE, 0, comm);
     FILE *file = code == MPI_SUCCESS && w->rank == 0 ? fopen(path, "wb") : NULL;
     if (file) {
         fwrite(all, RECORD_BYTES, RECORDS, file);
@@ -307,12 +340,14 @@ int main(int argc, char **argv) {
     eyrie_ulfm_job *job;
     MPI_Init(&argc, &argv);
     make_types();
-    int steps = (int)option(argc, argv, "--steps", 60), every = (int)option(argc, argv, "--every", 10);
+    int steps = (int)option(argc, argv, "--steps", 60),
+        every = (int)option(argc, argv, "--every", 10);
     int code = eyrie_ulfm_init(MPI_COMM_WORLD, NULL, &job);
     if (code != MPI_SUCCESS) leave_at_once(1);
     while (eyrie_ulfm_comm(job) != MPI_COMM_NULL) {
         code = begin(job, &w);
-        if (code == MPI_SUCCESS && eyrie_ulfm_comm(job) != MPI_COMM_NULL) code = run(job, &w, steps, every, option_text(argc, argv, "--out", "out"));
+        if (code == MPI_SUCCESS && eyrie_ulfm_comm(job) != MPI_COMM_NULL)
+            code = run(job, &w, steps, every, option_text(argc, argv, "--out", "out"));
         if (code != MPI_SUCCESS && !eyrie_ulfm_is_failure(code)) {
             fprintf(stderr, "datatypes: error %d: %s\n", code, eyrie_ulfm_explain(job));
             leave_at_once(3);

@@ -1,7 +1,8 @@
-/* Communicators made from the working one. Ranks lie in rows of two; who is first in its row waits, on the row's communicator, for the second,
- * which lives but has gone to recover from a failure that only it has seen: nothing but eyrie_ulfm_derived ends that wait. A communicator
- * that the program frees while nothing has failed, or after the job, must not be touched any more.
- *   derived --steps 400 --every 20 --victim PROCESS --at STEP --callback 0|1 --unknown 0|1 --out FILE */
+/* Communicators made from the working one. Ranks lie in rows of two; who is first in its row waits,
+ * on the row's communicator, for the second, which lives but has gone to recover from a failure
+ * that only it has seen: nothing but eyrie_ulfm_derived ends that wait. A communicator that the
+ * program frees while nothing has failed, or after the job, must not be touched any more. derived
+ * --steps 400 --every 20 --victim PROCESS --at STEP --callback 0|1 --unknown 0|1 --out FILE */
 #include <signal.h>
 
 #include "../examples/grid.h"
@@ -53,13 +54,15 @@ static int body(eyrie_ulfm_job *job, int64_t version, void *context) {
             code = eyrie_ulfm_commit(job, NULL);
             /* A new one for the old, as adaptive programs do. */
             if (code == MPI_SUCCESS) code = MPI_Comm_free(&w->row);
-            if (code == MPI_SUCCESS && w->own == MPI_COMM_NULL) code = MPI_Comm_dup(MPI_COMM_SELF, &w->own);
+            if (code == MPI_SUCCESS && w->own == MPI_COMM_NULL)
+                code = MPI_Comm_dup(MPI_COMM_SELF, &w->own);
             if (code == MPI_SUCCESS) code = make_row(job, w, &w->row);
         }
         if (code == MPI_SUCCESS) code = step(job, w);
     }
     double all[4];
-    if (code == MPI_SUCCESS) code = MPI_Gather(&w->sum, 1, MPI_DOUBLE, all, 1, MPI_DOUBLE, 0, eyrie_ulfm_comm(job));
+    if (code == MPI_SUCCESS)
+        code = MPI_Gather(&w->sum, 1, MPI_DOUBLE, all, 1, MPI_DOUBLE, 0, eyrie_ulfm_comm(job));
     if (code == MPI_SUCCESS && w->rank == 0) {
         FILE *file = fopen(w->out, "wb");
         fwrite(all, sizeof all, 1, file);
@@ -70,7 +73,8 @@ static int body(eyrie_ulfm_job *job, int64_t version, void *context) {
 
 int main(int argc, char **argv) {
     MPI_Init(&argc, &argv);
-    struct world w = {.row = MPI_COMM_NULL, .own = MPI_COMM_NULL, .out = option_text(argc, argv, "--out", "out")};
+    struct world w = {
+        .row = MPI_COMM_NULL, .own = MPI_COMM_NULL, .out = option_text(argc, argv, "--out", "out")};
     int process, code;
     MPI_Comm_rank(MPI_COMM_WORLD, &process);
     w.process = process;

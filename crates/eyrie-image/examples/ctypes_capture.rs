@@ -9,14 +9,14 @@ use eyrie_image::{capture, Mode, Outcome, Request};
 /// # Safety
 /// As [`eyrie_image::capture`].
 #[no_mangle]
-pub unsafe extern "C" fn eyrie_ctypes_capture(out_fd: i32, sync: i32, position: u64) -> i32 {
+pub unsafe extern "C" fn eyrie_ctypes_capture(out_fd: i32, sync: i32, rsn: u64) -> i32 {
     let request = Request {
         out_fd,
         mode: if sync != 0 { Mode::Sync } else { Mode::Async },
         rank: 0,
         incarnation: 0,
         clock: 0,
-        position,
+        rsn,
         exclude: &[],
         fds: &[],
         meta: &[],

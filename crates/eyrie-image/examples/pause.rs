@@ -200,7 +200,7 @@ fn subject(mib: usize, pages: &str, sync: bool) {
         rank: 0,
         incarnation: 0,
         clock: 0,
-        position: 0,
+        rsn: 0,
         exclude: &[],
         fds: &[],
         meta: &[],

@@ -147,7 +147,7 @@ pub struct Header {
     pub incarnation: u32,
     pub meta_len: u32,
     pub clock: u64,
-    pub position: u64,
+    pub rsn: u64,
     /// Wall-clock time of the capture, nanoseconds since 1970.
     pub taken_unix_ns: u64,
     /// Process id in the original.

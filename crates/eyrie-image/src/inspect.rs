@@ -79,7 +79,8 @@ pub struct HeaderInfo {
     pub rank: u32,
     pub incarnation: u32,
     pub clock: u64,
-    pub position: u64,
+    /// Receive sequence number of the last message that the process holds.
+    pub rsn: u64,
     /// Wall-clock time of the capture, nanoseconds since 1970.
     pub taken_unix_ns: u64,
     /// Process id of the original.
@@ -107,7 +108,7 @@ pub fn decode_header(payload: &[u8]) -> io::Result<HeaderInfo> {
         rank: h.rank,
         incarnation: h.incarnation,
         clock: h.clock,
-        position: h.position,
+        rsn: h.rsn,
         taken_unix_ns: h.taken_unix_ns,
         pid: h.pid,
         fingerprint: h.fingerprint,

@@ -1,6 +1,6 @@
 //! Process images: capture in the process itself, the format, and what reads it.
 //! [`capture`] and all it calls never allocate, lock or call the C library: it may run in a
-//! signal handler. The program that restores is embedded as [`RESTORER`].
+//! signal handler. The program that restores is embedded, see [`restore`].
 
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
 compile_error!(
@@ -15,75 +15,14 @@ pub mod inspect;
 mod maps;
 mod names;
 mod refusal;
+mod request;
 pub mod restore;
 pub mod stream;
 #[allow(dead_code)] // the restorer uses the rest
 mod sys;
 
 pub use refusal::{Refusal, Text};
-
-/// The restorer, a static program: write it to a memfd and execute it, see docs/images.md.
-pub static RESTORER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/eyrie-restorer"));
-
-/// Who writes the image.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Mode {
-    /// A copy-on-write child; the process goes on after a short pause.
-    Async,
-    /// The process itself, which waits until the stream is written.
-    Sync,
-}
-
-/// What to do with one descriptor at restore.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum FdRole {
-    /// The restorer puts the descriptor here that it was given as this slot (below 256).
-    /// Slots 0, 1 and 2 are standard input, output and error.
-    Slot(u32),
-    /// A dead socket: reads give end of file, writes EPIPE.
-    Dropped,
-}
-
-/// What to capture and where to.
-pub struct Request<'a> {
-    /// Pipe or socket that takes the stream. Not open in the restored process.
-    pub out_fd: i32,
-    pub mode: Mode,
-    pub rank: u32,
-    pub incarnation: u32,
-    pub clock: u64,
-    /// Position of the last message the process holds.
-    pub position: u64,
-    /// Stretches (start, length in bytes) left out; nothing is mapped there after a restore.
-    pub exclude: &'a [(usize, usize)],
-    /// Roles of the caller's own descriptors.
-    pub fds: &'a [(i32, FdRole)],
-    /// At most 4096 bytes for the header, as they are.
-    pub meta: &'a [u8],
-    /// Who started the process; 0: nobody knows. Processors, policy and priorities that are the
-    /// same as that one's are not the process's own: a restored one has those of who restores it.
-    pub starter_pid: i32,
-}
-
-/// How a capture ended, and in which process this is.
-#[derive(Clone, Copy, Debug)]
-pub enum Outcome {
-    /// In the original process.
-    Captured {
-        /// The image-writing process, a child of this one's parent; 0 for [`Mode::Sync`].
-        child_pid: i32,
-        /// How long the process was stopped, nanoseconds.
-        pause_ns: u64,
-        /// Bytes of shared memory that were copied within that time.
-        shared_bytes: u64,
-        /// Length of the stream; known for [`Mode::Sync`] only, else 0.
-        image_bytes: u64,
-    },
-    /// In a restored process: the same call returns once more.
-    Restored,
-    /// There is no image (or a torn one, which counts as none), and the process goes on as before.
-    Refused(Refusal),
-}
+pub use request::{FdRole, Mode, Outcome, Request};
 
 /// Takes an image of the calling process.
 ///

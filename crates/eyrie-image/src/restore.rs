@@ -8,7 +8,9 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use crate::format::{HELD_FROM, SLOTS_MAX};
-use crate::RESTORER;
+
+/// The restorer, a static program, see docs/images.md.
+static RESTORER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/eyrie-restorer"));
 
 /// A command that restores the image read from `image` (a pipe, a socket or a file), with
 /// `slots[n]` for slot n (`None`: /dev/null; at most [`HELD_FROM`]). `held` are files that the

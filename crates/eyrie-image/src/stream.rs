@@ -13,7 +13,7 @@ pub const MAX_PAYLOAD: usize = 256 * 1024;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum Kind {
-    /// First record: magic, version, fingerprint, rank, incarnation, clock, position.
+    /// First record: magic, version, fingerprint, rank, incarnation, clock, rsn.
     Header = 1,
     /// One mapping of the address space.
     Mapping = 2,

@@ -113,7 +113,7 @@ fn take_image(rank: &mut Rank<Sockets>, image: u64, sync: bool, out: OwnedFd) {
         rank: rank.number(),
         incarnation: rank.host.identity.instance.incarnation,
         clock,
-        position,
+        rsn: position,
         exclude: &[memory::PAGE_STRETCH],
         fds: &fds[..n],
         meta: &[],

@@ -2,8 +2,8 @@
 //! Taken in the process itself, not in the image-writing child: both would share file offsets.
 //! Only looks; nothing is changed when a descriptor is refused.
 
-use super::contents::object_of;
 use super::locks;
+use super::object::object_of;
 use super::proc::{for_each_number, read_link, PathBuf};
 use super::scratch::{List, Scratch};
 use crate::format::{
@@ -12,8 +12,8 @@ use crate::format::{
 use crate::maps;
 use crate::names::{self, DELETED};
 use crate::refusal::{Refusal, Text};
+use crate::request::FdRole;
 use crate::sys;
-use crate::FdRole;
 
 /// Most bytes that deleted files which are not mapped may hold together.
 pub const DELETED_LIMIT: u64 = 64 << 20;

@@ -1,11 +1,11 @@
 //! Takes the image of the calling process. Everything below runs in a signal handler of an unknown
 //! program: raw system calls only, no allocation, no lock, no panic, little stack.
 
-mod contents;
 mod descriptors;
 mod helper;
 mod locks;
 mod memory;
+mod object;
 mod output;
 mod proc;
 mod scratch;
@@ -22,12 +22,11 @@ use crate::format::{
     FILE_OBJECT, MAGIC, META_MAX, VERSION,
 };
 use crate::refusal::Refusal;
+use crate::request::{Mode, Outcome, Request};
 use crate::stream::Kind;
 use crate::sys::{self, nr};
-use crate::{Mode, Outcome, Request};
-use contents::Contents;
 use descriptors::Table;
-use memory::{AddressSpace, FirstLook, Lifted, Range, Scan};
+use memory::{AddressSpace, Contents, FirstLook, Lifted, Range, Scan};
 use output::Output;
 use scratch::{List, Scratch};
 use state::State;
@@ -346,7 +345,7 @@ impl Engine<'_> {
         }
     }
 
-    /// The child's whole life; gives its exit code.
+    /// What the child does from its start on; gives its exit code.
     ///
     /// # Safety
     /// Only in the child.
@@ -498,7 +497,7 @@ impl Engine<'_> {
             incarnation: r.incarnation,
             meta_len: r.meta.len() as u32,
             clock: r.clock,
-            position: r.position,
+            rsn: r.rsn,
             taken_unix_ns: self.taken_unix_ns,
             pid: self.pid,
             reserved: 0,
@@ -531,8 +530,8 @@ fn check_request(request: &Request) -> Result<(), Refusal> {
         return Err(Refusal::Request("out_fd is not open"));
     }
     let slots = request.fds.iter().filter_map(|(_, role)| match role {
-        crate::FdRole::Slot(slot) => Some(*slot),
-        crate::FdRole::Dropped => None,
+        crate::request::FdRole::Slot(slot) => Some(*slot),
+        crate::request::FdRole::Dropped => None,
     });
     if slots.into_iter().any(|slot| slot as usize >= format::SLOTS_MAX) {
         return Err(Refusal::Request("a slot number is 256 or more"));

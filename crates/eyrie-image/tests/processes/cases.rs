@@ -76,8 +76,8 @@ fn undisturbed_walk() -> (Vec<u8>, Vec<(String, Vec<u8>)>) {
     (ended.output, contents(dir.path()))
 }
 
-fn position(image: &[u8]) -> usize {
-    summary(image).unwrap().header.position as usize
+fn written_by(image: &[u8]) -> usize {
+    summary(image).unwrap().header.rsn as usize
 }
 
 fn succeeded(ended: &Ended) {
@@ -92,7 +92,7 @@ fn walk_survives(signal: i32) {
     let (image, report) = running.capture(signal);
     assert!(report.starts_with("captured"), "{report}");
     let mut shown = running.kill().output;
-    shown.truncate(position(&image));
+    shown.truncate(written_by(&image));
     let ended = restore(dir.path(), &image).wait();
     succeeded(&ended);
     assert_eq!(ended.reports, ["restored"]);
@@ -113,7 +113,7 @@ fn chain() {
         let (image, report) = running.capture(signal);
         assert!(report.starts_with("captured"), "generation {generation}: {report}");
         let what = summary(&image[..]).unwrap();
-        let end = what.header.position as usize;
+        let end = what.header.rsn as usize;
         let before = shown.len();
         shown.extend_from_slice(&running.kill().output);
         shown.truncate(end.max(before));
@@ -524,7 +524,7 @@ fn python() {
         assert_eq!(report, "captured");
         let what = summary(&image[..]).unwrap();
         shown.extend_from_slice(&running.kill().output);
-        shown.truncate(what.header.position as usize);
+        shown.truncate(what.header.rsn as usize);
         running = restore(dir.path(), &image);
         assert_eq!(running.next_report(), "restored");
     }

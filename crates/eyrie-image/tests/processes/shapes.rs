@@ -962,7 +962,7 @@ fn exclude(dir: &Path) {
         rank: 0,
         incarnation: 0,
         clock: 0,
-        position: 0,
+        rsn: 0,
         exclude: &[(hole, 2 * 4096)],
         fds: &[],
         meta: &[],

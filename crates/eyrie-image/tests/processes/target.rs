@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
-/// Bytes written to standard output, the `position` of the images.
+/// Bytes written to standard output, the `rsn` of the images.
 static WRITTEN: AtomicU64 = AtomicU64::new(0);
 static CAPTURES: AtomicU64 = AtomicU64::new(0);
 static mut PIPE: [u8; 256] = [0; 256];
@@ -55,7 +55,7 @@ pub fn take_image(mode: Mode) -> Outcome {
             rank: 7,
             incarnation: 2,
             clock: CAPTURES.fetch_add(1, Ordering::Relaxed),
-            position: WRITTEN.load(Ordering::Relaxed),
+            rsn: WRITTEN.load(Ordering::Relaxed),
             exclude: &[],
             fds: &fds,
             meta: b"a test",

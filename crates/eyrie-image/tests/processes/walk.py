@@ -1,4 +1,5 @@
 """A Python program that is captured by signals while it computes and writes a file."""
+
 import ctypes
 import hashlib
 import os

@@ -1,5 +1,5 @@
-/* A task iterator (Linux 5.8): each read of its file gives a record of every task, threads included, which user space adds up.
- * It never blocks and never writes to the kernel. */
+/* A task iterator (Linux 5.8): each read of its file gives a record of every task, threads
+ * included, which user space adds up. It never blocks and never writes to the kernel. */
 #include "kernel.h"
 
 struct bpf_iter_meta {
@@ -21,8 +21,7 @@ struct thread {
 SEC("iter/task")
 int dump(struct bpf_iter__task *ctx) {
     struct task_struct *task = ctx->task;
-    if (!task)
-        return 0;
+    if (!task) return 0;
     if (task->pid != task->tgid) {
         struct thread t = {~0ull, task->utime, task->stime, task->se.sum_exec_runtime, task->tgid};
         bpf_seq_write(ctx->meta->seq, &t, sizeof(t));

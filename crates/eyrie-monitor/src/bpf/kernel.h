@@ -1,5 +1,6 @@
-/* What the BPF programs know of the kernel: only the fields they read, by name. Offsets are filled in when a program is loaded, from
- * the running kernel's own type information (CO-RE), so one build fits all kernels. Nothing here may depend on a kernel's layout. */
+/* What the BPF programs know of the kernel: only the fields they read, by name. Offsets are filled
+ * in when a program is loaded, from the running kernel's own type information (CO-RE), so one build
+ * fits all kernels. Nothing here may depend on a kernel's layout. */
 #pragma once
 
 typedef unsigned char u8;
@@ -11,7 +12,7 @@ typedef long long s64;
 #define SEC(name) __attribute__((section(name), used))
 #define __ksym __attribute__((section(".ksyms")))
 #define __weak __attribute__((weak))
-#define __uint(name, val) int(*name)[val]
+#define __uint(name, val) int (*name)[val]
 #define __type(name, val) typeof(val) *name
 #define inline_always static inline __attribute__((always_inline))
 
@@ -28,7 +29,8 @@ struct percpu_counter {
 };
 
 struct mm_struct {
-    struct percpu_counter rss_stat[4]; /* file, anonymous, swap, shared memory; Linux 6.2 and later */
+    /* file, anonymous, swap, shared memory; Linux 6.2 and later */
+    struct percpu_counter rss_stat[4];
 };
 
 struct mm_rss_stat___old {
@@ -85,9 +87,9 @@ struct task_struct___old {
 
 /* One process, as src/bpf/mod.rs reads it. */
 struct record {
-    u64 own;            /* ns; of the run time, the first thread's */
-    u64 runtime;        /* ns; exact */
-    u64 utime, stime;   /* ns; the kernel's estimates, of which only the proportion is used */
+    u64 own;          /* ns; of the run time, the first thread's */
+    u64 runtime;      /* ns; exact */
+    u64 utime, stime; /* ns; the kernel's estimates, of which only the proportion is used */
     s64 rss_pages;
     u32 pid;
     u32 threads;
@@ -101,8 +103,7 @@ struct record {
 
 inline_always s64 resident_pages(struct task_struct *task) {
     struct mm_struct *mm = task->mm;
-    if (!mm)
-        return 0;
+    if (!mm) return 0;
     if (exists(((struct mm_struct___old *)0)->rss_stat.count)) {
         struct mm_struct___old *old = (void *)mm;
         return old->rss_stat.count[0] + old->rss_stat.count[1] + old->rss_stat.count[3];
@@ -116,7 +117,8 @@ inline_always u32 state_of(struct task_struct *task) {
     return task->__state;
 }
 
-/* What changes from sample to sample, of a process's first thread and of the threads that have ended. */
+/* What changes from sample to sample, of a process's first thread and of the threads that have
+ * ended. */
 inline_always void fill_changing(struct record *r, struct task_struct *task) {
     struct signal_struct *signal = task->signal;
     r->utime = task->utime + signal->utime;

@@ -1,5 +1,6 @@
-/* One call walks all processes with the kernel's open-coded task iterator (Linux 6.7) and leaves a record of each in an array that
- * user space has mapped. It never blocks and never writes to the kernel. */
+/* One call walks all processes with the kernel's open-coded task iterator (Linux 6.7) and leaves a
+ * record of each in an array that user space has mapped. It never blocks and never writes to the
+ * kernel. */
 #include "kernel.h"
 
 struct control {
@@ -45,8 +46,7 @@ inline_always void visit(struct control *c, struct task_struct *task) {
         /* The threads of a process follow its first. */
         u32 last = at - 1;
         struct record *r = bpf_map_lookup_elem(&records, &last);
-        if (r && r->pid == (u32)task->tgid)
-            add_thread(r, task);
+        if (r && r->pid == (u32)task->tgid) add_thread(r, task);
         return;
     }
     if (!pid) /* the idle task */
@@ -57,8 +57,9 @@ inline_always void visit(struct control *c, struct task_struct *task) {
         return;
     }
     c->count = at + 1;
-    /* Who has not run since the last sample is as it was, but that it may wait for a processor now, or that pages of it were reclaimed:
-     * nothing of it need be fetched from memory. Two processes with one number and the same run time to the nanosecond there are not. */
+    /* Who has not run since the last sample is as it was, but that it may wait for a processor now,
+     * or that pages of it were reclaimed: nothing of it need be fetched from memory. Two processes
+     * with one number and the same run time to the nanosecond there are not. */
     if (r->pid == (u32)pid && r->threads == 1 && r->own == task->se.sum_exec_runtime && !c->refresh)
         return;
     u64 start = task->start_boottime;
@@ -73,14 +74,12 @@ int sample(void *ctx) {
     struct control *c = bpf_map_lookup_elem(&control, &zero);
     struct bpf_iter_task it;
     struct task_struct *task;
-    if (!c)
-        return 1;
+    if (!c) return 1;
     c->count = 0;
     c->beyond = 0;
     bpf_rcu_read_lock();
     bpf_iter_task_new(&it, 0, ALL_THREADS);
-    while ((task = bpf_iter_task_next(&it)))
-        visit(c, task);
+    while ((task = bpf_iter_task_next(&it))) visit(c, task);
     bpf_iter_task_destroy(&it);
     bpf_rcu_read_unlock();
     return 0;

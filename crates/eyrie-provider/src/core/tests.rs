@@ -889,8 +889,8 @@ fn receive_all(ranks: &mut [Rank<TestHost>], at: usize, count: usize) -> Vec<(u6
     let mut buffer = vec![0u8; 1 << 20];
     let mut received = Vec::new();
     for _ in 0..200 {
-        for r in 0..ranks.len() {
-            let post = (r == at).then(|| Posted {
+        for (r, rank) in ranks.iter_mut().enumerate() {
+            let post = (r == at).then_some(Posted {
                 context: 0,
                 buffer: buffer.as_mut_ptr(),
                 len: buffer.len(),
@@ -904,18 +904,17 @@ fn receive_all(ranks: &mut [Rank<TestHost>], at: usize, count: usize) -> Vec<(u6
             });
             let mut came = None;
             if let Some(p) = post {
-                ranks[r].post(p, |c| came = Some(c));
+                rank.post(p, |c| came = Some(c));
             }
-            ranks[r]
-                .progress(true, |event| {
-                    if let Event::Received(c) = event {
-                        came = Some(c);
-                    }
-                })
-                .unwrap();
+            rank.progress(true, |event| {
+                if let Event::Received(c) = event {
+                    came = Some(c);
+                }
+            })
+            .unwrap();
             match came {
                 Some(c) => received.push((c.tag, buffer[..c.len].to_vec())),
-                None => drop(ranks[r].cancel(0)),
+                None => drop(rank.cancel(0)),
             }
         }
         if received.len() == count {

@@ -824,3 +824,6 @@ pub struct fid_ep {
     pub atomic: *const fi_ops_atomic,
     pub collective: *const c_void,
 }
+
+#[cfg(test)]
+mod tests;

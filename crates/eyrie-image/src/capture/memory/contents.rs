@@ -2,15 +2,17 @@
 //! stands still: shared memory, and files that no name leads to. Holes are neither touched nor
 //! copied: reading one through a mapping would fill it.
 
-use super::descriptors::{Table, DELETED_LIMIT};
-use super::helper;
-use super::memory::{is_zero, protect, FirstLook, SharedMapping};
-use super::proc::PathBuf;
-use super::scratch::{List, Scratch};
-use crate::format::{object_kind, Identity, Object};
+use super::super::descriptors::{Table, DELETED_LIMIT};
+use super::super::helper;
+use super::super::object::object_of;
+use super::super::proc::PathBuf;
+use super::super::scratch::{List, Scratch};
+use super::first_look::{FirstLook, SharedMapping};
+use super::own::{is_zero, protect, read_own};
+use crate::format::{object_kind, Object};
 use crate::holes::data_runs;
 use crate::refusal::{Refusal, Text};
-use crate::sys::{self, nr, IoVec, PAGE};
+use crate::sys::{self, nr, PAGE};
 
 /// Bytes read at once where holes cannot be told from content.
 const PIECE: usize = 256 << 10;
@@ -237,21 +239,6 @@ impl Contents {
     }
 }
 
-/// An open file as an object of the image.
-pub fn object_of(kind: u32, (fd, st): (i32, &sys::Stat), path_len: usize) -> Object {
-    Object {
-        kind,
-        mode: st.mode & 0o7777,
-        size: st.size as u64,
-        mtime_s: st.mtime[0],
-        mtime_ns: st.mtime[1],
-        identity: Identity { dev: st.dev, ino: st.ino, born_ns: sys::born_ns(fd) },
-        build_id: 0,
-        path_len: path_len as u32,
-        seals: 0,
-    }
-}
-
 /// Bytes of a file that are not in holes, as far as the file system tells.
 fn content_len(fd: i32, size: u64) -> u64 {
     let mut sum = 0;
@@ -438,35 +425,6 @@ impl Copier {
         }
         Ok(())
     }
-}
-
-/// Copies memory of this process without the risk of a fault: stops at the first byte that cannot
-/// be read and says how many were.
-fn read_own(from: usize, to: usize, len: usize) -> Result<usize, i32> {
-    let mut done = 0;
-    while done < len {
-        let step = (len - done).min(16 << 20);
-        let local = IoVec { base: to + done, len: step };
-        let remote = IoVec { base: from + done, len: step };
-        // SAFETY: `to` is memory of at least `len` bytes; `from` is checked by the kernel.
-        let got = unsafe {
-            sys::call6(
-                nr::PROCESS_VM_READV,
-                sys::getpid() as usize,
-                &raw const local as usize,
-                1,
-                &raw const remote as usize,
-                1,
-                0,
-            )
-        };
-        match got {
-            Ok(0) | Err(sys::EFAULT) => break,
-            Ok(n) => done += n,
-            Err(errno) => return Err(errno),
-        }
-    }
-    Ok(done)
 }
 
 impl SharedMapping {

@@ -1,0 +1,386 @@
+//! The whole description of the address space, taken in the image-writing child, where time does not
+//! matter to the process.
+
+use super::super::object::object_of;
+use super::super::scratch::{List, Scratch};
+use super::advice::Lifted;
+use super::contents::{Contents, Copied, Copier};
+use super::first_look::{FirstLook, MAPPINGS_MAX};
+use super::ranges::{within, Range};
+use super::scan::Scan;
+use super::smaps::{for_each_line, read_flags, refused, Details};
+use crate::fingerprint::build_id;
+use crate::format::{
+    map_flag, object_kind, Fingerprint, Identity, Mapping, Object, NO_OBJECT, PATH_LEN_MAX, UNKNOWN,
+};
+use crate::maps::{self, Line};
+use crate::refusal::{Refusal, Text};
+use crate::sys::{self, nr};
+
+/// An object with its path.
+#[derive(Clone, Copy)]
+pub struct ObjectEntry {
+    pub record: Object,
+    pub path: &'static [u8],
+}
+
+/// A mapping with where its content is.
+#[derive(Clone, Copy)]
+pub struct Region {
+    pub record: Mapping,
+    /// Content lies here instead (a copy), and is this long.
+    pub data: usize,
+    pub len: usize,
+}
+
+impl Region {
+    /// What lies of it between two addresses within it.
+    fn part(&self, start: u64, end: u64) -> Region {
+        let mut part = *self;
+        let skipped = start - self.record.start;
+        (part.record.start, part.record.end) = (start, end);
+        if part.record.object != NO_OBJECT {
+            part.record.offset += skipped;
+        }
+        if part.data != 0 {
+            part.data += skipped as usize;
+            part.len = part.len.saturating_sub(skipped as usize).min((end - start) as usize);
+        }
+        part
+    }
+}
+
+/// The whole description of the address space.
+pub struct AddressSpace {
+    pub regions: List<Region>,
+    pub objects: List<ObjectEntry>,
+    /// What the image leaves out; grows by the copies made on the way.
+    cuts: List<Range>,
+    /// Copies of private mappings whose files are gone.
+    copies: List<Copied>,
+    /// Advice that this process does not see, because it was lifted.
+    lifted: List<Lifted>,
+    /// How many of the objects, from the first on, are files whose whole content is copied.
+    whole: usize,
+    /// The memory policy of the process, and its nodes.
+    policy: (u32, u64),
+    text: &'static mut [u8],
+}
+
+impl AddressSpace {
+    /// An empty description; `cuts` is what the image leaves out, `lifted` advice that it is to
+    /// have besides what this process sees, `contents` what was copied while it stood still.
+    ///
+    /// # Safety
+    /// Must not outlive the scratch.
+    pub unsafe fn new(
+        scratch: &mut Scratch,
+        cuts: &[Range],
+        lifted: &[Lifted],
+        contents: &Contents,
+        policy: (u32, u64),
+    ) -> Result<AddressSpace, Refusal> {
+        // SAFETY: handed on to the caller.
+        let mut space = unsafe {
+            AddressSpace {
+                regions: scratch.list(MAPPINGS_MAX)?,
+                objects: scratch.list(32768)?,
+                cuts: scratch.list(cuts.len() + MAPPINGS_MAX)?,
+                copies: scratch.list(32768)?,
+                lifted: scratch.list(lifted.len())?,
+                whole: 0,
+                policy,
+                text: scratch.take(PATH_LEN_MAX + 1)?,
+            }
+        };
+        cuts.iter().try_for_each(|cut| space.cuts.push(*cut))?;
+        lifted.iter().try_for_each(|l| space.lifted.push(*l))?;
+        for file in contents.files.as_slice() {
+            space.objects.push(ObjectEntry { record: file.object, path: file.path })?;
+        }
+        space.whole = space.objects.as_slice().len();
+        Ok(space)
+    }
+
+    /// Reads all mappings of this process with their flags. `fp` gets the lengths of the kernel's
+    /// own mappings and the ids of vDSO and C library.
+    ///
+    /// # Safety
+    /// Must not outlive the scratch.
+    pub unsafe fn take(
+        &mut self,
+        scratch: &mut Scratch,
+        (look, contents): (&FirstLook, &Contents),
+        fp: &mut Fingerprint,
+    ) -> Result<(), Refusal> {
+        // SAFETY: handed on to the caller.
+        let (buf, name_room, mut copier) = unsafe {
+            let name_room = scratch.take::<u8>(PATH_LEN_MAX + 16)?;
+            (scratch.take::<u8>(65536)?, name_room, Copier::new(scratch)?)
+        };
+        let shared = look.shared.as_slice().iter().zip(contents.shared.as_slice());
+        let mut open: Option<(Line<'static>, usize)> = None;
+        let mut details = Details::default();
+        let name_at = name_room.as_mut_ptr();
+        for_each_line(b"/proc/self/smaps\0", buf, |text| {
+            if let Some(line) = maps::parse(text) {
+                let len = line.name.len().min(PATH_LEN_MAX + 16);
+                // SAFETY: the room is that long and nothing else refers to it now.
+                unsafe { core::ptr::copy_nonoverlapping(line.name.as_ptr(), name_at, len) };
+                open = Some((Line { name: &[], ..line }, len));
+                details = Details::default();
+            } else if let Some(kib) = text.strip_prefix(b"KernelPageSize:") {
+                let kib = kib.trim_ascii_start();
+                let size = maps::decimal(kib).map_or(4, |(n, _)| n).max(1) * 1024;
+                details.flags |= size.ilog2() << map_flag::HUGETLB_SHIFT;
+            } else if let Some(flags) = text.strip_prefix(b"VmFlags:") {
+                read_flags(flags, &mut details);
+                if let Some((line, len)) = open.take() {
+                    // SAFETY: written above, and read only before the next line overwrites it.
+                    let name = unsafe { core::slice::from_raw_parts(name_at, len) };
+                    let line = Line { name, ..line };
+                    let mut copies = shared.clone();
+                    let copy = copies.find(|(m, c)| m.start == line.start && c.at != 0);
+                    let copy = copy.map(|(_, copied)| *copied);
+                    // SAFETY: handed on to the caller.
+                    unsafe { self.add(scratch, &mut copier, copy, &line, details, fp)? };
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// # Safety
+    /// As [`AddressSpace::take`].
+    unsafe fn add(
+        &mut self,
+        scratch: &mut Scratch,
+        copier: &mut Copier,
+        copy: Option<Copied>,
+        line: &Line,
+        details: Details,
+        fp: &mut Fingerprint,
+    ) -> Result<(), Refusal> {
+        let range = (line.start, line.end);
+        if line.name == b"[vsyscall]" || within(range, self.cuts.as_slice()) {
+            return Ok(());
+        }
+        let mut record = Mapping {
+            start: line.start,
+            end: line.end,
+            offset: line.offset,
+            prot: line.prot(),
+            flags: details.flags | (line.shared() as u32 * map_flag::SHARED),
+            advice: details.advice,
+            object: NO_OBJECT,
+            memory_policy: UNKNOWN,
+            reserved: 0,
+            memory_nodes: 0,
+        };
+        let len = line.end - line.start;
+        match line.name {
+            b"[vvar]" => (record.flags, fp.vvar_len) = (map_flag::VVAR, len),
+            b"[vvar_vclock]" => (record.flags, fp.vvar_vclock_len) = (map_flag::VVAR_VCLOCK, len),
+            b"[vdso]" => {
+                (record.flags, fp.vdso_len) = (map_flag::VDSO, len);
+                // SAFETY: the vDSO is readable and `len` bytes long.
+                let elf =
+                    unsafe { core::slice::from_raw_parts(line.start as *const u8, len as usize) };
+                fp.vdso_id = build_id(elf);
+            }
+            _ => {}
+        }
+        let mut region = Region { record, data: 0, len: 0 };
+        if region.record.flags & map_flag::SPECIAL == 0 {
+            self.note_policy(&mut region.record);
+            if line.ino != 0 && line.name != b"/dev/zero" {
+                // SAFETY: handed on to the caller.
+                unsafe { self.attach(scratch, copier, copy, line, &mut region)? };
+                note_libc(line, region.record.object, self.objects.as_slice(), fp);
+            } else if line.shared() {
+                return Err(Refusal::Mapping {
+                    start: line.start,
+                    what: "shared memory of an unknown kind",
+                    name: Text::new(line.name),
+                });
+            }
+            if region.record.object == NO_OBJECT {
+                region.record.offset = 0;
+            }
+        }
+        self.add_uncut(region)
+    }
+
+    /// Where the pages of a mapping are to lie, unless it is where those of the process are.
+    fn note_policy(&self, m: &mut Mapping) {
+        const OF_ADDRESS: usize = 2;
+        let (mut mode, mut nodes) = (0u32, 0u64);
+        let (at, to) = (&raw mut mode as usize, &raw mut nodes as usize);
+        // SAFETY: the kernel writes a number and a word.
+        let asked =
+            unsafe { sys::call6(nr::GET_MEMPOLICY, at, to, 65, m.start as usize, OF_ADDRESS, 0) };
+        if asked.is_ok() && (mode, nodes) != self.policy {
+            (m.memory_policy, m.memory_nodes) = (mode, nodes);
+        }
+    }
+
+    /// Adds the parts of a region outside the cuts.
+    fn add_uncut(&mut self, region: Region) -> Result<(), Refusal> {
+        let (mut at, end) = (region.record.start, region.record.end);
+        while at < end {
+            let cuts = self.cuts.as_slice().iter();
+            let next = cuts.filter(|c| c.1 > at && c.0 < end).min_by_key(|c| c.0).copied();
+            let stop = next.map_or(end, |c| c.0.max(at));
+            if at < stop {
+                self.add_advised(region.part(at, stop))?;
+            }
+            at = next.map_or(end, |c| c.1);
+        }
+        Ok(())
+    }
+
+    /// Adds a region, parted where lifted advice begins and ends: a mapping that lost its advice
+    /// may have become one with its neighbours.
+    fn add_advised(&mut self, region: Region) -> Result<(), Refusal> {
+        let (mut at, end) = (region.record.start, region.record.end);
+        while at < end {
+            let borders = self.lifted.as_slice().iter().flat_map(|l| [l.range.0, l.range.1]);
+            let stop = borders.filter(|b| *b > at && *b < end).min().unwrap_or(end);
+            let mut part = region.part(at, stop);
+            for l in self.lifted.as_slice().iter().filter(|l| l.range.0 <= at && at < l.range.1) {
+                part.record.advice |= l.advice;
+            }
+            self.regions.push(part)?;
+            at = stop;
+        }
+        Ok(())
+    }
+
+    /// Finds or makes the object a file mapping refers to, and its copy if there is one.
+    ///
+    /// # Safety
+    /// As [`AddressSpace::take`].
+    unsafe fn attach(
+        &mut self,
+        scratch: &mut Scratch,
+        copier: &mut Copier,
+        copy: Option<Copied>,
+        line: &Line,
+        region: &mut Region,
+    ) -> Result<(), Refusal> {
+        if region.record.flags & map_flag::HUGETLB != 0 && !line.shared() {
+            return Ok(()); // anonymous memory of the huge page pool has an inode, too
+        }
+        if let Some(copy) = copy {
+            (region.data, region.len) = (copy.at, copy.len);
+            region.record.flags |= map_flag::WHOLE;
+        }
+        let writable = line.prot() & sys::PROT_WRITE != 0;
+        let known = self.objects.as_slice().iter().map(|o| o.record.identity);
+        let known = known.into_iter().position(|o| (o.dev, o.ino) == (line.dev, line.ino));
+        let index = match known {
+            Some(index) => index,
+            None => match self.identify(line) {
+                Some(record) => {
+                    let index = self.objects.as_slice().len();
+                    let path = match record.kind {
+                        object_kind::MEMORY => &[][..],
+                        // SAFETY: handed on to the caller.
+                        _ => unsafe { scratch.keep(line.name)? },
+                    };
+                    self.objects.push(ObjectEntry { record, path })?;
+                    index
+                }
+                None => {
+                    let copied = whole_copy(copier, line, region)?;
+                    self.copies.push(copied)?;
+                    return self.cuts.push(copied.range());
+                }
+            },
+        };
+        let object = &mut self.objects.as_mut_slice()[index].record;
+        if object.kind == object_kind::MEMORY && index >= self.whole {
+            object.size = object.size.max(line.offset + (line.end - line.start));
+        } else if line.shared() && writable && object.kind == object_kind::FILE {
+            let memory = line.name.starts_with(b"/dev/shm/");
+            object.kind = if memory { object_kind::SHM_FILE } else { object_kind::SHARED_FILE };
+        }
+        region.record.object = index as u32;
+        Ok(())
+    }
+
+    /// The file behind a mapping; `None` for a private mapping of a file that is gone or replaced.
+    fn identify(&mut self, line: &Line) -> Option<Object> {
+        let path = self.text.get_mut(..line.name.len() + 1)?;
+        path[..line.name.len()].copy_from_slice(line.name);
+        path[line.name.len()] = 0;
+        let opened = sys::open(path, sys::O_RDONLY | sys::O_CLOEXEC, 0).ok();
+        let st = opened.and_then(|fd| sys::fstat(fd).ok());
+        let same = st.filter(|st| (st.dev, st.ino) == (line.dev, line.ino));
+        let mut object = None;
+        if let (Some(fd), Some(st)) = (opened, same) {
+            let mut file = object_of(object_kind::FILE, (fd, &st), line.name.len());
+            if let Ok(n) = sys::pread(fd, self.text, 0) {
+                file.build_id = build_id(&self.text[..n]);
+            }
+            object = Some(file);
+        } else if line.shared() {
+            let identity = Identity { dev: line.dev, ino: line.ino, born_ns: 0 };
+            object = Some(Object::nameless(identity));
+        }
+        if let Some(fd) = opened {
+            sys::close(fd);
+        }
+        object
+    }
+
+    /// Unmaps the copies made on the way.
+    ///
+    /// # Safety
+    /// The regions may not be used afterwards.
+    pub unsafe fn release(&mut self) {
+        for copied in self.copies.as_mut_slice() {
+            // SAFETY: handed on to the caller.
+            unsafe { copied.release() };
+        }
+    }
+
+    /// Marks the regions for which pages will follow.
+    pub fn mark_content(&mut self, scan: &mut Scan) -> Result<(), i32> {
+        for region in self.regions.as_mut_slice() {
+            let has = if region.data != 0 {
+                region.len > 0
+            } else {
+                holds_own_pages(&region.record)
+                    && scan.any(region.record.start, region.record.end)?
+            };
+            region.record.flags |= has as u32 * map_flag::HAS_PAGES;
+        }
+        Ok(())
+    }
+}
+
+/// Keeps the id of the C library for the header.
+fn note_libc(line: &Line, object: u32, objects: &[ObjectEntry], fp: &mut Fingerprint) {
+    let name = line.name.rsplit(|c| *c == b'/').next().unwrap_or(&[]);
+    if [&b"libc.so"[..], b"libc-2", b"ld-musl"].iter().any(|p| name.starts_with(p)) {
+        if let Some(object) = objects.get(object as usize) {
+            fp.libc_id = object.record.build_id;
+        }
+    }
+}
+
+/// A private mapping whose file is gone becomes anonymous memory with all its content.
+fn whole_copy(copier: &mut Copier, line: &Line, region: &mut Region) -> Result<Copied, Refusal> {
+    let failed = refused("copying a mapping whose file is gone");
+    let len = line.end - line.start;
+    let mut copied = Copied::new(len as usize).map_err(&failed)?;
+    copier.memory(line.start, len, line.prot(), line.dev, &mut copied).map_err(&failed)?;
+    region.record.flags &= !map_flag::SHARED;
+    (region.data, region.len) = (copied.at, copied.len);
+    Ok(copied)
+}
+
+fn holds_own_pages(m: &Mapping) -> bool {
+    m.flags & (map_flag::SHARED | map_flag::DROPPABLE | map_flag::SPECIAL) == 0
+}

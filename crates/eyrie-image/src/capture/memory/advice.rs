@@ -1,0 +1,43 @@
+//! Advice that keeps memory from a child. It is lifted for the moment of the clone and must always be
+//! given again.
+
+use super::own::advise;
+use super::ranges::Range;
+use crate::format::advice;
+use crate::refusal::{Refusal, Text};
+use crate::sys;
+
+/// Advice that keeps memory from a child; it is lifted for the moment of the clone.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Lifted {
+    pub range: Range,
+    /// A bit of [`advice`].
+    pub advice: u32,
+}
+
+/// Takes advice off, so that a child gets the memory.
+pub fn lift(lifted: &[Lifted]) -> Result<(), Refusal> {
+    for l in lifted {
+        let (what, undone) = match l.advice {
+            advice::DONT_FORK => {
+                ("memory that a device uses and no child may inherit", sys::MADV_DOFORK)
+            }
+            _ => ("memory that no child may inherit", sys::MADV_KEEPONFORK),
+        };
+        let refuse = Refusal::Mapping { start: l.range.0, what, name: Text::new(b"") };
+        advise(l.range, undone).map_err(|_| refuse)?;
+    }
+    Ok(())
+}
+
+/// Gives the advice again that [`lift`] took off.
+pub fn give_back(lifted: &[Lifted]) {
+    for l in lifted {
+        let what = match l.advice {
+            advice::DONT_FORK => sys::MADV_DONTFORK,
+            _ => sys::MADV_WIPEONFORK,
+        };
+        let _ = advise(l.range, what);
+    }
+}

@@ -1,0 +1,148 @@
+//! Writes pages: those of regions, of copied files, and where guard pages are.
+
+use super::super::output::Output;
+use super::address_space::Region;
+use super::contents::FileContent;
+use super::own::{is_zero, protect};
+use super::scan::Scan;
+use crate::format::{map_flag, NO_OBJECT, PAGES_GUARD, PAGES_OF_OBJECT};
+use crate::stream::MAX_PAYLOAD;
+use crate::sys::{self, PAGE};
+
+/// Writes the pages of all regions.
+///
+/// # Safety
+/// The regions must be those of this process, now.
+pub unsafe fn write_pages(
+    regions: &[Region],
+    scan: &mut Scan,
+    out: &mut Output,
+) -> Result<(), i32> {
+    for region in regions.iter().filter(|r| r.record.flags & map_flag::HAS_PAGES != 0) {
+        let m = &region.record;
+        if region.data != 0 {
+            // SAFETY: handed on to the caller.
+            unsafe { write_copy(region.data, region.len, (0, m.start, 0), scan, out)? };
+            continue;
+        }
+        // A page of zeros says nothing where the restore starts from zeros.
+        let fresh = m.object == NO_OBJECT;
+        let readable = m.prot & sys::PROT_READ != 0;
+        if !readable {
+            protect(m.start, m.end - m.start, m.prot | sys::PROT_READ)?;
+        }
+        let written = scan.runs(m.start, m.end, |start, end| {
+            // SAFETY: the run is mapped, private, and readable now.
+            unsafe { write_run((0, start, 0), end - start, start as usize, fresh, out)? };
+            Ok(true)
+        });
+        if !readable {
+            // What is queued must be out before it cannot be read any more.
+            let flushed = out.flush();
+            protect(m.start, m.end - m.start, m.prot)?;
+            flushed?;
+        }
+        written?;
+    }
+    Ok(())
+}
+
+/// Writes the files of which the whole content was copied.
+///
+/// # Safety
+/// The copies must be there.
+pub unsafe fn write_files(
+    files: &[FileContent],
+    scan: &mut Scan,
+    out: &mut Output,
+) -> Result<(), i32> {
+    for (index, file) in files.iter().enumerate().filter(|(_, f)| f.copied.len > 0) {
+        let first = (PAGES_OF_OBJECT, 0, index as u64);
+        // SAFETY: handed on to the caller.
+        unsafe { write_copy(file.copied.at, file.copied.len, first, scan, out)? };
+    }
+    Ok(())
+}
+
+/// Writes where guard pages are.
+///
+/// # Safety
+/// The regions must be those of this process, now.
+pub unsafe fn write_guards(
+    regions: &[Region],
+    scan: &mut Scan,
+    out: &mut Output,
+) -> Result<(), i32> {
+    let own = regions.iter().filter(|r| r.record.flags & map_flag::SPECIAL == 0);
+    own.map(|r| &r.record).try_for_each(|m| {
+        scan.guards(m.start, m.end, |start, end| {
+            // SAFETY: nothing is read.
+            unsafe { out.pages(PAGES_GUARD, start, end - start, 0, 0) }
+        })
+    })
+}
+
+/// Writes what a copy of `len` bytes at `data` holds; `first` is what its first record would have
+/// as flags and as both numbers.
+///
+/// # Safety
+/// The copy must be there.
+unsafe fn write_copy(
+    data: usize,
+    len: usize,
+    (flags, base, object): (u32, u64, u64),
+    scan: &mut Scan,
+    out: &mut Output,
+) -> Result<(), i32> {
+    let end = (data + len) as u64;
+    scan.runs(data as u64, end.next_multiple_of(PAGE as u64), |from, to| {
+        let place = (flags, base + (from - data as u64), object);
+        // SAFETY: within the copy.
+        unsafe { write_run(place, to.min(end) - from, from as usize, true, out)? };
+        Ok(true)
+    })
+}
+
+/// Writes one run of `len` bytes as records with these flags and numbers, the first of which counts
+/// on; cut at aligned addresses and at zero pages.
+///
+/// # Safety
+/// The content at `data` must be readable.
+unsafe fn write_run(
+    (flags, start, object): (u32, u64, u64),
+    len: u64,
+    data: usize,
+    skip_zeros: bool,
+    out: &mut Output,
+) -> Result<(), i32> {
+    let end = start + len;
+    let mut at = start;
+    while at < end {
+        let border = (at / MAX_PAYLOAD as u64 + 1) * MAX_PAYLOAD as u64;
+        let stop = border.min(end);
+        let mut from = at;
+        while from < stop {
+            let page_end = |a: u64| ((a / PAGE as u64 + 1) * PAGE as u64).min(stop);
+            let zero = |a: u64| {
+                // The last page of a file ends anywhere; behind it is nothing but zeros.
+                let len = ((page_end(a) - a) as usize).next_multiple_of(8);
+                // SAFETY: within the run, or its last page.
+                skip_zeros && unsafe { is_zero(data + (a - start) as usize, len) }
+            };
+            if zero(from) {
+                from = page_end(from);
+                continue;
+            }
+            let mut to = page_end(from);
+            while to < stop && !zero(to) {
+                to = page_end(to);
+            }
+            let source = data + (from - start) as usize;
+            // SAFETY: within the run.
+            unsafe { out.pages(flags, from, object, source, (to - from) as usize)? };
+            from = to;
+        }
+        at = stop;
+    }
+    Ok(())
+}

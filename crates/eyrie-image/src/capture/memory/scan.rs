@@ -1,0 +1,219 @@
+//! Which pages of private mappings hold content of their own: by an ioctl, or on older kernels by reading
+//! /proc/self/pagemap.
+
+use super::super::scratch::Scratch;
+use super::smaps::open_proc;
+use crate::refusal::Refusal;
+use crate::sys::{self, nr, PAGE};
+
+/// `struct page_region` of the PAGEMAP_SCAN ioctl.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Found {
+    start: u64,
+    end: u64,
+    categories: u64,
+}
+
+/// Finds the pages of private mappings that hold content of their own.
+pub struct Scan {
+    pagemap: i32,
+    found: &'static mut [Found],
+    entries: &'static mut [u64],
+    /// Categories to leave out; 0 when the ioctl does not exist (kernels before 6.7).
+    without: u64,
+}
+
+const IS_FILE: u64 = 1 << 2;
+const IS_PRESENT: u64 = 1 << 3;
+const IS_SWAPPED: u64 = 1 << 4;
+const IS_ZERO_PAGE: u64 = 1 << 5;
+const IS_GUARD: u64 = 1 << 8;
+
+impl Scan {
+    /// # Safety
+    /// Must not outlive the scratch.
+    pub unsafe fn new(scratch: &mut Scratch) -> Result<Scan, Refusal> {
+        let pagemap = open_proc(b"/proc/self/pagemap\0")?;
+        // SAFETY: handed on to the caller.
+        let (found, entries) = unsafe { (scratch.take(1024)?, scratch.take(1024)?) };
+        let mut scan = Scan { pagemap, found, entries, without: 0 };
+        let (start, end) = scratch.range();
+        for without in [IS_FILE | IS_ZERO_PAGE | IS_GUARD, IS_FILE | IS_ZERO_PAGE] {
+            scan.without = without;
+            if scan.ask_ioctl(start, end, 1).is_ok() {
+                return Ok(scan);
+            }
+        }
+        scan.without = 0;
+        Ok(scan)
+    }
+
+    pub fn close(&self) {
+        sys::close(self.pagemap);
+    }
+
+    /// Whether there is such a page between two addresses.
+    pub fn any(&mut self, start: u64, end: u64) -> Result<bool, i32> {
+        if self.without != 0 {
+            return Ok(self.ask_ioctl(start, end, 1)?.0 > 0);
+        }
+        let mut any = false;
+        self.runs(start, end, |_, _| {
+            any = true;
+            Ok(false)
+        })?;
+        Ok(any)
+    }
+
+    /// Calls `each` with every run of such pages between two addresses until it says false.
+    pub fn runs(
+        &mut self,
+        start: u64,
+        end: u64,
+        mut each: impl FnMut(u64, u64) -> Result<bool, i32>,
+    ) -> Result<(), i32> {
+        let mut at = start;
+        while at < end {
+            let (count, next) = if self.without != 0 {
+                self.ask_ioctl(at, end, 0)?
+            } else {
+                self.ask_file(at, end)?
+            };
+            for found in &self.found[..count] {
+                if !each(found.start, found.end)? {
+                    return Ok(());
+                }
+            }
+            at = next;
+        }
+        Ok(())
+    }
+
+    /// Calls `each` with every run of guard pages between two addresses.
+    pub fn guards(
+        &mut self,
+        start: u64,
+        end: u64,
+        mut each: impl FnMut(u64, u64) -> Result<(), i32>,
+    ) -> Result<(), i32> {
+        let mut at = start;
+        while self.without & IS_GUARD != 0 && at < end {
+            let (count, next) = self.scan(at, end, 0, [0, IS_GUARD, 0, IS_GUARD])?;
+            for found in &self.found[..count] {
+                each(found.start, found.end)?;
+            }
+            at = next;
+        }
+        Ok(())
+    }
+
+    /// By the ioctl: number of runs found and where it stopped.
+    fn ask_ioctl(&mut self, start: u64, end: u64, max_pages: u64) -> Result<(usize, u64), i32> {
+        let wanted = [self.without, self.without, IS_PRESENT | IS_SWAPPED, IS_FILE];
+        self.scan(start, end, max_pages, wanted)
+    }
+
+    fn scan(
+        &mut self,
+        start: u64,
+        end: u64,
+        max_pages: u64,
+        [inverted, mask, any_of, shown]: [u64; 4],
+    ) -> Result<(usize, u64), i32> {
+        const PAGEMAP_SCAN: usize = 0xc060_6610;
+        // struct pm_scan_arg: size, flags, start, end, walk_end, vec, vec_len, max_pages,
+        // category_inverted, category_mask, category_anyof_mask, return_mask.
+        let mut arg = [
+            96,
+            0,
+            start,
+            end,
+            0,
+            self.found.as_mut_ptr() as u64,
+            self.found.len() as u64,
+            max_pages,
+            inverted,
+            mask,
+            any_of,
+            shown,
+        ];
+        // SAFETY: the structure and the vector are ours.
+        let count = unsafe {
+            sys::call3(nr::IOCTL, self.pagemap as usize, PAGEMAP_SCAN, arg.as_mut_ptr() as usize)?
+        };
+        Ok((count.min(self.found.len()), arg[4].max(start + PAGE as u64)))
+    }
+
+    /// By reading /proc/self/pagemap: one word a page.
+    fn ask_file(&mut self, start: u64, end: u64) -> Result<(usize, u64), i32> {
+        const FILE_OR_SHARED: u64 = 1 << 61;
+        const SWAPPED: u64 = 1 << 62;
+        const PRESENT: u64 = 1 << 63;
+        let pages = ((end - start) / PAGE as u64).min(self.entries.len() as u64) as usize;
+        let at = self.entries.as_mut_ptr().cast::<u8>();
+        // SAFETY: as many bytes as the entries have, and any bytes are entries.
+        let bytes = unsafe { core::slice::from_raw_parts_mut(at, pages * 8) };
+        let got = sys::pread(self.pagemap, bytes, start / PAGE as u64 * 8)? / 8;
+        if got == 0 {
+            return Err(sys::EFAULT);
+        }
+        let mut count = 0;
+        for (i, &word) in self.entries[..got].iter().enumerate() {
+            if word & (PRESENT | SWAPPED) == 0 || word & FILE_OR_SHARED != 0 {
+                continue;
+            }
+            let page = start + (i * PAGE) as u64;
+            match self.found[..count].last_mut() {
+                Some(last) if last.end == page => last.end += PAGE as u64,
+                _ => {
+                    let end = page + PAGE as u64;
+                    self.found[count] = Found { start: page, end, categories: 0 };
+                    count += 1;
+                }
+            }
+        }
+        Ok((count, start + (got * PAGE) as u64))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Kernels before 6.7 have no PAGEMAP_SCAN; both ways must find the same pages.
+    #[test]
+    fn both_ways_of_finding_pages_agree() {
+        const PAGES: usize = 3000;
+        let at = sys::map_anonymous(PAGES * PAGE, sys::MAP_PRIVATE).unwrap();
+        // SAFETY: our mapping.
+        unsafe { sys::madvise(at, PAGES * PAGE, sys::MADV_NOHUGEPAGE) }.unwrap();
+        let mut expected: Vec<u64> = Vec::new();
+        for page in (0..PAGES).filter(|p| p % 7 < 3 || (1000..2500).contains(p)) {
+            // SAFETY: within the mapping.
+            unsafe { ((at + page * PAGE) as *mut u64).write(page as u64 + 1) };
+            expected.push((at + page * PAGE) as u64);
+        }
+        let mut scratch = Scratch::new().unwrap();
+        // SAFETY: used before the scratch goes.
+        let mut scan = unsafe { Scan::new(&mut scratch) }.unwrap();
+        let found = |scan: &mut Scan| {
+            let mut pages: Vec<u64> = Vec::new();
+            scan.runs(at as u64, (at + PAGES * PAGE) as u64, |start, end| {
+                pages.extend((start..end).step_by(PAGE));
+                Ok(true)
+            })
+            .unwrap();
+            pages
+        };
+        assert_eq!(found(&mut scan), expected);
+        scan.without = 0;
+        assert_eq!(found(&mut scan), expected);
+        scan.close();
+        // SAFETY: neither is used any more.
+        unsafe {
+            scratch.release();
+            sys::munmap(at, PAGES * PAGE).unwrap();
+        }
+    }
+}

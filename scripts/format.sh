@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Formats every source: Rust (rustfmt), C (clang-format), Python (ruff), shell (shfmt), each by its
+# file in the root of the project; lines have 100 columns.
+# Usage: scripts/format.sh [--check]   (--check: changes nothing, fails when something would change,
+# and looks for mistakes in Python (ruff) and shell (shellcheck))
+set -uo pipefail
+source "$(dirname "$0")/lib.sh"
+cd "$root" || exit 1
+
+tools=$build/venv-tools/bin
+check=no
+[ "${1:-}" != --check ] || check=yes
+# The header that cbindgen makes is as it makes it.
+mapfile -t c < <(git ls-files '*.c' '*.h' ':!crates/eyrie-planner-c/include')
+mapfile -t shell < <(git ls-files '*.sh' tests/run .ci/run)
+if [ $check = no ]; then
+    cargo fmt --all
+    "$tools/clang-format" -i "${c[@]}"
+    "$tools/ruff" format -q
+    "$tools/shfmt" -w "${shell[@]}"
+    exit
+fi
+wrong=0
+cargo fmt --all --check || wrong=1
+"$tools/clang-format" --dry-run -Werror "${c[@]}" || wrong=1
+"$tools/ruff" format --check || wrong=1
+"$tools/ruff" check || wrong=1
+"$tools/shfmt" -d "${shell[@]}" || wrong=1
+"$tools/shellcheck" -x "${shell[@]}" || wrong=1
+exit $wrong
