@@ -16,9 +16,10 @@ part_format() { cargo fmt --all --check; }
 # The tests with everything else: compiled by themselves they would take other features of what they depend on, and all of it twice.
 part_build() { cargo build --release --workspace --lib --bins --tests --examples && make --no-print-directory -C examples; }
 
-# The monitor also without its server, as others use it.
+# The monitor also without its server, as others use it. No file imports another in a circle, in crates that are free of it.
 part_lint() {
-    cargo clippy --release --workspace --all-targets -- -D warnings &&
+    scripts/circles.py &&
+        cargo clippy --release --workspace --all-targets -- -D warnings &&
         cargo clippy --release -p eyrie-monitor --all-targets -- -D warnings
 }
 
