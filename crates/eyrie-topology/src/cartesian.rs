@@ -2,7 +2,8 @@
 //! another in a selectable order, on a ring the shorter way round (ties go to the higher coordinate).
 
 use crate::coords;
-use crate::network::{Lines, LinkId, Network, NodeId, RouteError, Run, TopologyError, VertexId};
+use crate::error::TopologyError;
+use crate::network::{Lines, LinkId, Network, NodeId, RouteError, Run, VertexId};
 use std::ops::Range;
 
 /// From this extent on an axis is long: routes along it can be given as runs.

@@ -3,7 +3,8 @@
 //! The router with number `g` mod routers of a group holds the link to group `g`. Routing is minimal or
 //! Valiant (through a third group picked by a seeded hash of the pair).
 
-use crate::network::{LinkId, Network, NodeId, RouteError, TopologyError, VertexId};
+use crate::error::TopologyError;
+use crate::network::{LinkId, Network, NodeId, RouteError, VertexId};
 
 /// How a message finds its way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,7 +1,8 @@
 //! Fat trees: the extended generalized fat tree XGFT(h; m1..mh; w1..wh) of Öhring et al. (1995), which
 //! contains the k-ary n-tree, with D-mod-k routing (Zahavi 2010), tapering (smaller w) and rails.
 
-use crate::network::{LinkId, Network, NodeId, RouteError, TopologyError, VertexId};
+use crate::error::TopologyError;
+use crate::network::{LinkId, Network, NodeId, RouteError, VertexId};
 
 /// `m[i]` children of a level i+1 switch, `w[i]` parents of a level i vertex, `rails` copies of the tree;
 /// a message uses rail (source + destination) mod rails.

@@ -2,7 +2,8 @@
 //! cells, routing on the nodes.
 
 use crate::coords;
-use crate::network::{Network, NodeId, TopologyError};
+use crate::error::TopologyError;
+use crate::network::{Network, NodeId};
 use crate::tofu::Tofu;
 
 /// `cell` of a node that the grid does not use.

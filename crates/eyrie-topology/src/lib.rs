@@ -13,6 +13,7 @@ pub mod coords;
 pub mod deadlock;
 pub mod detour;
 pub mod dragonfly;
+pub mod error;
 pub mod fat_tree;
 pub mod graph;
 pub mod hostlist;
@@ -24,6 +25,7 @@ pub mod slurm;
 pub mod spec;
 pub mod tofu;
 
+pub use error::TopologyError;
 pub use layout::Layout;
 pub use load::{Busiest, LinkLoads};
-pub use network::{Lines, LinkId, Network, NodeId, RouteError, Run, TopologyError, VertexId};
+pub use network::{Lines, LinkId, Network, NodeId, RouteError, Run, VertexId};

@@ -7,9 +7,10 @@ use serde_yaml_ng::Value;
 
 use crate::cartesian::Cartesian;
 use crate::coords;
+use crate::error::TopologyError;
 use crate::hostlist::{self, shorten, Size};
 use crate::names::Names;
-use crate::network::{LinkId, Network, NodeId, RouteError, TopologyError, VertexId};
+use crate::network::{LinkId, Network, NodeId, RouteError, VertexId};
 
 /// A forest of switches with named nodes as leaves; the nodes come first. The link pair of vertex v
 /// to its parent is 2v (up) and 2v + 1 (down).

@@ -5,11 +5,12 @@
 use crate::cartesian::Cartesian;
 use crate::coords;
 use crate::dragonfly::{Dragonfly, Routing};
+use crate::error::TopologyError;
 use crate::fat_tree::FatTree;
 use crate::graph::Graph;
 use crate::hostlist::shorten;
 use crate::layout::Layout;
-use crate::network::{Network, TopologyError};
+use crate::network::Network;
 use crate::slurm::{self, SlurmTopology};
 use crate::tofu::Tofu;
 

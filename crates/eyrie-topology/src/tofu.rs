@@ -4,7 +4,8 @@
 
 use crate::cartesian::{Cartesian, Trace};
 use crate::coords;
-use crate::network::{Lines, LinkId, Network, NodeId, RouteError, Run, TopologyError, VertexId};
+use crate::error::TopologyError;
+use crate::network::{Lines, LinkId, Network, NodeId, RouteError, Run, VertexId};
 
 const B: usize = 4;
 /// X, Y, Z, A, C, B as axis numbers.
