@@ -4,7 +4,7 @@
 use criterion::{criterion_group, criterion_main, BenchmarkId, Criterion};
 use eyrie_placement::evaluate::Evaluator;
 use eyrie_placement::spares::{self, Arrangement, Laid, SpareSet};
-use eyrie_placement::{Machine, Method, Planner, Traffic, Weights};
+use eyrie_placement::{CostModel, Method, Planner, Traffic, Weights};
 use eyrie_topology::{spec, Layout, Network};
 
 fn instance(network: &str) -> (Box<dyn Network>, Laid, Traffic) {
@@ -41,7 +41,7 @@ fn growth(c: &mut Criterion) {
                         net.as_ref(),
                         &job,
                         &laid.spares,
-                        Machine::default(),
+                        CostModel::default(),
                         Weights::default(),
                     )
                     .expect("a planner");

@@ -1,5 +1,5 @@
 //! What a machine's network costs: bandwidth, latency, and how a node's network interface starts several
-//! messages. The defaults are a present-day HPC link; K's figures are in [`Machine::k_computer`].
+//! messages. The defaults are a present-day HPC link; K's figures are in [`CostModel::k_computer`].
 
 use serde::{Deserialize, Serialize};
 
@@ -15,7 +15,7 @@ pub enum Sharing {
 
 /// Parameters of the time estimate.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Machine {
+pub struct CostModel {
     /// Bytes per second of a link with bandwidth factor 1.
     pub bandwidth: f64,
     /// Seconds a hop.
@@ -31,9 +31,9 @@ pub struct Machine {
     pub sharing: Sharing,
 }
 
-impl Default for Machine {
+impl Default for CostModel {
     fn default() -> Self {
-        Machine {
+        CostModel {
             bandwidth: 5e9,
             hop_latency_s: 1e-6,
             overhead_s: 0.0,
@@ -44,9 +44,9 @@ impl Default for Machine {
     }
 }
 
-impl Machine {
+impl CostModel {
     /// The K computer: 5 GB/s links; stagger and crowding calibrated on the Spare paper's figures.
     pub fn k_computer() -> Self {
-        Machine { stagger: 0.5, crowding: 0.08, ..Machine::default() }
+        CostModel { stagger: 0.5, crowding: 0.08, ..CostModel::default() }
     }
 }

@@ -6,9 +6,8 @@ use rayon::prelude::*;
 use eyrie_topology::load::{scaled, Message};
 use eyrie_topology::{Busiest, LinkId, LinkLoads, Network, NodeId, RouteError};
 
-use crate::job::Rank;
 use crate::levels::Levels;
-use crate::traffic::{RankMessage, Traffic};
+use crate::traffic::{Rank, RankMessage, Traffic};
 
 /// How good a placement's link loads are, best first: busiest link by messages, then the sum of squared loads
 /// (how much is crowded elsewhere), then the busiest link by bytes.

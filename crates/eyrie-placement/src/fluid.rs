@@ -10,7 +10,7 @@ use eyrie_topology::{Lines, LinkId, LinkLoads, RouteError, Run};
 use rayon::prelude::*;
 
 use crate::bottleneck::Bottlenecks;
-use crate::cost::{Machine, Sharing};
+use crate::cost::{CostModel, Sharing};
 use crate::evaluate::{place, Counted, Evaluator};
 use crate::traffic::{Phase, RankMessage};
 
@@ -46,7 +46,7 @@ impl Flow {
 pub fn step_time(
     evaluator: &Evaluator,
     counted: &Counted,
-    machine: &Machine,
+    machine: &CostModel,
 ) -> Result<f64, RouteError> {
     let phases = &evaluator.traffic.phases;
     let times: Vec<f64> = (0..phases.len())
@@ -58,7 +58,7 @@ pub fn step_time(
 
 /// What [`step_time`] is at least: in every phase the bytes of the busiest link have to get through it. A little less, for
 /// near events that are handled as one.
-pub fn least_step_time(evaluator: &Evaluator, counted: &Counted, machine: &Machine) -> f64 {
+pub fn least_step_time(evaluator: &Evaluator, counted: &Counted, machine: &CostModel) -> f64 {
     let seconds = |(phase, load): (&Phase, &LinkLoads)| {
         // By bandwidth and rounded up to whole bytes.
         let bytes = load.busiest(evaluator.network).bytes.saturating_sub(1);
@@ -83,7 +83,7 @@ fn phase_time(
     evaluator: &Evaluator,
     counted: &Counted,
     phase: usize,
-    machine: &Machine,
+    machine: &CostModel,
 ) -> Result<f64, RouteError> {
     let mut timed = Timed::new(evaluator, machine);
     let messages = &evaluator.traffic.phases[phase].messages;
@@ -98,7 +98,7 @@ fn phase_time(
 
 /// Messages that go alone, as far as they are timed, and how the others start.
 struct Timed<'a> {
-    machine: &'a Machine,
+    machine: &'a CostModel,
     /// Messages that each rank has begun to send, where they start one after another.
     sent: Vec<u32>,
     latest_s: f64,
@@ -112,7 +112,7 @@ struct Start {
 }
 
 impl<'a> Timed<'a> {
-    fn new(evaluator: &Evaluator, machine: &'a Machine) -> Self {
+    fn new(evaluator: &Evaluator, machine: &'a CostModel) -> Self {
         let ranks = if machine.stagger > 0.0 { evaluator.traffic.ranks } else { 0 };
         Timed { machine, sent: vec![0; ranks], latest_s: 0.0 }
     }
@@ -559,7 +559,7 @@ mod tests {
     use eyrie_topology::cartesian::Cartesian;
     use eyrie_topology::Network;
 
-    fn seconds(matrix: &str, machine: &Machine) -> f64 {
+    fn seconds(matrix: &str, machine: &CostModel) -> f64 {
         let mesh = Cartesian::mesh(&[6]);
         let traffic = Traffic::from_matrix(matrix, 6).unwrap();
         let evaluator = Evaluator { network: &mesh, traffic: &traffic };
@@ -567,8 +567,8 @@ mod tests {
         step_time(&evaluator, &counted, machine).unwrap()
     }
 
-    fn plain() -> Machine {
-        Machine { bandwidth: 100.0, hop_latency_s: 0.0, ..Machine::default() }
+    fn plain() -> CostModel {
+        CostModel { bandwidth: 100.0, hop_latency_s: 0.0, ..CostModel::default() }
     }
 
     fn close(a: f64, b: f64) {
@@ -577,7 +577,7 @@ mod tests {
 
     #[test]
     fn one_message_takes_latency_and_transfer() {
-        let machine = Machine { hop_latency_s: 0.5, overhead_s: 0.25, ..plain() };
+        let machine = CostModel { hop_latency_s: 0.5, overhead_s: 0.25, ..plain() };
         close(seconds("0 3 100 1", &machine), 0.25 + 1.5 + 1.0);
     }
 
@@ -598,7 +598,7 @@ mod tests {
 
     #[test]
     fn path_sharing_gives_long_paths_less() {
-        let machine = Machine { sharing: Sharing::Path, ..plain() };
+        let machine = CostModel { sharing: Sharing::Path, ..plain() };
         // 0->1 has weight 1, 0->2 weight 1/2: 0->1 ends at 1.5, then 0->2 has 50 left.
         close(seconds("0 1 100 1\n0 2 100 1", &machine), 2.0);
         close(seconds("0 1 200 1\n0 2 100 1", &machine), 3.0);
@@ -687,7 +687,7 @@ mod tests {
             let Ok(traffic) = Traffic::from_matrix(&matrix, 30) else { continue };
             let evaluator = Evaluator { network: &mesh, traffic: &traffic };
             let counted = evaluator.count((0..30).collect()).unwrap();
-            let machine = Machine { stagger: 0.5, crowding: 0.05, ..plain() };
+            let machine = CostModel { stagger: 0.5, crowding: 0.05, ..plain() };
             for machine in [plain(), machine] {
                 let step_s = step_time(&evaluator, &counted, &machine).unwrap();
                 let least_s = least_step_time(&evaluator, &counted, &machine);
@@ -720,8 +720,9 @@ mod tests {
             let evaluator = Evaluator { network: &torus, traffic: &traffic };
             let counted = evaluator.count(nodes).unwrap();
             let sharing = [Sharing::Fair, Sharing::Path][seed as usize % 2];
-            let staggered = Machine { stagger: 0.5, crowding: 0.05, sharing, ..Machine::default() };
-            for machine in [Machine::default(), staggered] {
+            let staggered =
+                CostModel { stagger: 0.5, crowding: 0.05, sharing, ..CostModel::default() };
+            for machine in [CostModel::default(), staggered] {
                 for phase in 0..traffic.phases.len() {
                     let mut timed = Timed::new(&evaluator, &machine);
                     let flows = flows_of_routes(&evaluator, &counted, phase, &mut timed).unwrap();
@@ -744,13 +745,13 @@ mod tests {
 
     #[test]
     fn staggered_engines_start_one_after_another() {
-        let machine = Machine { stagger: 0.5, ..plain() };
+        let machine = CostModel { stagger: 0.5, ..plain() };
         close(seconds("2 3 100 1\n2 1 100 1", &machine), 1.5);
     }
 
     #[test]
     fn crowding_costs_beyond_two() {
-        let machine = Machine { crowding: 0.1, ..plain() };
+        let machine = CostModel { crowding: 0.1, ..plain() };
         close(seconds("0 1 100 1\n0 2 100 1", &machine), 2.0);
         assert!(seconds("0 1 100 1\n0 2 100 1\n0 3 100 1", &machine) > 3.05);
     }

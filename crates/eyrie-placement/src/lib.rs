@@ -9,6 +9,7 @@
 //! [`squeeze`]); [`evaluate`] counts messages per link, [`fluid`] estimates the step time, [`plan`] compares.
 
 mod bottleneck;
+mod case;
 pub mod cost;
 pub mod emit;
 pub mod evaluate;
@@ -16,18 +17,26 @@ pub mod fluid;
 pub mod job;
 mod levels;
 pub mod method;
+pub mod objective;
+pub mod outcome;
 pub mod plan;
+pub mod planner;
 pub mod search;
 pub mod slide;
 pub mod spares;
 pub mod squeeze;
 pub mod traffic;
+mod walk;
+pub mod words;
 
-pub use cost::{Machine, Sharing};
-pub use job::{Job, Rank};
+pub use cost::{CostModel, Sharing};
+pub use job::Job;
 pub use method::Method;
-pub use plan::{
-    choose, choose_by, Move, Objective, Outcome, Plan, PlanError, Planner, Stuck, Weights,
-};
+pub use objective::{Objective, Weights};
+pub use outcome::{Outcome, Placed, PlanError, Stuck};
+pub use plan::{choose, choose_by, Move, Plan};
+pub use planner::Planner;
 pub use spares::SpareSet;
-pub use traffic::Traffic;
+pub use traffic::{Rank, Traffic};
+pub use walk::Walk;
+pub use words::{Instance, Words};

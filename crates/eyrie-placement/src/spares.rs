@@ -7,6 +7,7 @@ use std::fmt;
 
 use eyrie_topology::{coords, refuse, Layout, Network, NodeId, TopologyError};
 
+use crate::job::Job;
 use crate::traffic::Traffic;
 
 /// A set of spare nodes as the user writes it.
@@ -14,7 +15,7 @@ use crate::traffic::Traffic;
 pub enum SpareSet {
     /// `nd(d,w)`.
     Planes { n: usize, sides: usize, width: usize },
-    /// The last nodes of the grid.
+    /// The last nodes of the grid; also written as their number alone.
     Contiguous(usize),
     /// Nodes spread evenly over the grid.
     Scattered(usize),
@@ -24,7 +25,8 @@ pub enum SpareSet {
 
 /// What may be written; for `--help` and errors.
 pub const FORMS: &str =
-    "nd(d,w) such as 2d(2,1), contiguous:COUNT, scattered:COUNT, or list:NODE;NODE;…";
+    "nd(d,w) such as 2d(2,1), contiguous:COUNT (or COUNT alone), scattered:COUNT, list:NODE;NODE;…, or, \
+     where hosts are known, hosts:HOST;HOST;…";
 
 impl SpareSet {
     pub fn parse(text: &str) -> Result<Self, TopologyError> {
@@ -33,6 +35,9 @@ impl SpareSet {
             Ok(n) => Ok(n),
             Err(_) => refuse!("spares `{text:.60}`: `{t:.20}` is not a count"),
         };
+        if let Ok(last) = text.parse::<usize>() {
+            return Ok(SpareSet::Contiguous(last));
+        }
         if let Some((kind, rest)) = text.split_once(':') {
             return match kind {
                 "contiguous" => Ok(SpareSet::Contiguous(count(rest)?)),
@@ -401,8 +406,8 @@ pub fn resolve(
 }
 
 /// A job of this layout with this traffic.
-pub fn job(laid: &Laid, traffic: Traffic) -> Result<crate::job::Job, TopologyError> {
-    crate::job::Job::new(laid.layout.clone(), laid.home.clone(), traffic)
+pub fn job(laid: &Laid, traffic: Traffic) -> Result<Job, TopologyError> {
+    Job::new(laid.layout.clone(), laid.home.clone(), traffic)
 }
 
 #[cfg(test)]

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use eyrie_topology::{coords, NodeId, RouteError};
 
 use crate::evaluate::Evaluator;
-use crate::job::{Job, Rank};
-use crate::traffic::{Phase, RankMessage, Traffic};
+use crate::job::Job;
+use crate::traffic::{Phase, Rank, RankMessage, Traffic};
 
 /// A squeezed job.
 #[derive(Debug, Clone, PartialEq)]

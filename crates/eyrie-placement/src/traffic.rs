@@ -5,7 +5,8 @@ use std::fmt::Write;
 
 use eyrie_topology::{coords, refuse, TopologyError};
 
-use crate::job::Rank;
+/// A rank, from 0.
+pub type Rank = u32;
 
 /// `count` messages of `bytes` in all from one rank to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,9 +2,9 @@
 //! Sliding). Every figure here is counted, never assumed.
 
 use eyrie_placement::evaluate::Evaluator;
-use eyrie_placement::plan::Placed;
 use eyrie_placement::spares::{self, Arrangement, Laid, SpareSet};
-use eyrie_placement::{Machine, Method, Planner, Traffic, Weights};
+use eyrie_placement::Placed;
+use eyrie_placement::{CostModel, Method, Planner, Traffic, Weights};
 use eyrie_topology::{coords, spec, Layout, Network, NodeId};
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
@@ -99,7 +99,7 @@ fn worst_slide(network: &str, spares: &str, traffic: &str, k: usize) -> u64 {
     let base = evaluator.count(laid.home.clone()).unwrap();
     (0..laid.home.len())
         .map(|rank| {
-            let mut state = eyrie_placement::job::State::new(
+            let mut state = eyrie_placement::job::Occupancy::new(
                 network.nodes(),
                 &laid.home,
                 &laid.home,
@@ -148,14 +148,13 @@ fn trail(instance: &Instance, method: Method, ranks: &[usize], hit: bool) -> Vec
     let spares = &instance.laid.spares;
     let network = instance.network.as_ref();
     let planner =
-        Planner::new(network, &job, spares, Machine::default(), Weights::default()).unwrap();
-    let mut left = ranks.iter();
-    let mut next = |at: &[NodeId]| {
-        let &rank = left.next()?;
-        Some(vec![if hit { at[rank] } else { job.home[rank] }])
-    };
-    let outcomes = planner.trail(method, &mut next).unwrap();
-    outcomes.into_iter().filter_map(|o| o.result.ok()).map(|p| p.score.messages).collect()
+        Planner::new(network, &job, spares, CostModel::default(), Weights::default()).unwrap();
+    let mut walk = planner.walk(method, &[]).unwrap();
+    let reached = ranks.iter().map_while(|&rank| {
+        let node = if hit { walk.placement()[rank] } else { job.home[rank] };
+        walk.fail(&[node]).unwrap().result.ok()
+    });
+    reached.map(|p| p.score.messages).collect()
 }
 
 fn random_ranks(ranks: usize, length: usize, seed: u64) -> Vec<usize> {
@@ -284,7 +283,7 @@ fn search_is_never_worse_than_the_best_of_all_methods_on_10000_random_instances(
             instance.network.as_ref(),
             &job,
             &instance.laid.spares,
-            Machine::default(),
+            CostModel::default(),
             weights,
         )
         .unwrap()
@@ -335,7 +334,7 @@ fn on_a_fat_tree_of_full_bisection_no_method_costs_more_than_a_fifth() {
             network.as_ref(),
             &job,
             &laid.spares,
-            Machine::default(),
+            CostModel::default(),
             Weights::default(),
         )
         .unwrap();
@@ -369,7 +368,7 @@ fn a_long_line_is_planned_without_walking_it() {
     let Instance { network, laid } = instance("mesh:100000", None, "1d(1,1)");
     let traffic = Traffic::parse("allreduce", &laid.shape, 1 << 20).unwrap();
     let job = spares::job(&laid, traffic).unwrap();
-    let machine = Machine::default();
+    let machine = CostModel::default();
     let planner =
         Planner::new(network.as_ref(), &job, &laid.spares, machine, Weights::default()).unwrap();
     // The last round but one sends the messages of 32,768 ranks over one link.
@@ -389,7 +388,7 @@ fn routes_too_long_to_follow_are_refused() {
     let matrix: String = (0..100_000).map(far).collect();
     let traffic = Traffic::from_matrix(&matrix, laid.home.len()).unwrap();
     let job = spares::job(&laid, traffic).unwrap();
-    let machine = Machine::default();
+    let machine = CostModel::default();
     let planner = Planner::new(network.as_ref(), &job, &laid.spares, machine, Weights::default());
     let error = planner.map(|_| ()).unwrap_err().to_string();
     assert!(error.contains("too many to estimate its time"), "{error}");

@@ -237,16 +237,16 @@ fn sequences(
             .map(|i| {
                 let mut order: Vec<usize> = (0..ranks).collect();
                 order.shuffle(&mut SmallRng::seed_from_u64(args.seed + i as u64));
-                let mut left = order.iter().take(args.failures);
-                let outcomes = planner.trail(method, &mut |at| {
-                    let rank = *left.next()?;
-                    Some(vec![if by_rank { at[rank] } else { instance.job.home[rank] }])
-                })?;
+                let mut walk = planner.walk(method, &[])?;
+                let mut trail = Vec::new();
+                for &rank in order.iter().take(args.failures) {
+                    let node =
+                        if by_rank { walk.placement()[rank] } else { instance.job.home[rank] };
+                    let Ok(p) = walk.fail(&[node])?.result else { break };
+                    trail.push(Point { load: p.score.messages, ratio: p.ratio, moved: p.moved });
+                }
                 counted.one_more(&what, count);
-                let placed = outcomes.into_iter().filter_map(|o| o.result.ok());
-                Ok(placed
-                    .map(|p| Point { load: p.score.messages, ratio: p.ratio, moved: p.moved })
-                    .collect())
+                Ok(trail)
             })
             .collect::<anyhow::Result<_>>()?;
         let mut line = Vec::new();
