@@ -387,8 +387,7 @@ impl Agent {
         }
         let launched = match image {
             None => {
-                let launched =
-                    launch(&start, &meta, From::Program, &self.secret, self.open_files);
+                let launched = launch(&start, &meta, From::Program, &self.secret, self.open_files);
                 launched.map(|l| (l, None))
             }
             Some((stream, since)) => self.launch_image(&start, &meta, stream, since),
@@ -577,7 +576,8 @@ impl Agent {
             if let Some(p) = self.processes.get_mut(&key) {
                 p.capture = None;
             }
-            let reason = format!("it did not stand still within {CAPTURE_TIMEOUT:?}");
+            let reason =
+                format!("it did not stand still within {}", eyrie_units::time(CAPTURE_TIMEOUT));
             self.refuse_capture(key, image, Refusal::lasting(reason));
         }
     }

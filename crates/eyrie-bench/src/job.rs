@@ -2,8 +2,9 @@
 //! no job outlives its measurement.
 
 use crate::setup::Setup;
-use crate::{shown, Effort};
+use crate::Effort;
 use anyhow::{bail, Context};
+use eyrie_units::time;
 use rustix::event::{poll, PollFd, PollFlags};
 use rustix::process::{kill_process, pidfd_open, Pid, PidfdFlags, Signal};
 use serde::Deserialize;
@@ -265,7 +266,7 @@ impl Job {
                 return Ok(found);
             }
         }
-        bail!("waited {} for {what}: {}", shown(limit), self.complaint())
+        bail!("waited {} for {what}: {}", time(limit), self.complaint())
     }
 
     /// Runs `eyrie WHAT JOB ARGS...` on this job.
@@ -305,7 +306,7 @@ impl Job {
                 Err(cause) => last = cause,
             }
         }
-        bail!("no checkpoint of rank {rank} with {mib} MiB within {}: {last}", shown(limit))
+        bail!("no checkpoint of rank {rank} with {mib} MiB within {}: {last}", time(limit))
     }
 
     /// Orders one checkpoint; the inner error is why the rank could not be captured.
@@ -340,7 +341,7 @@ impl Job {
         while !self.wait(GLANCE)? {
             check_interrupted()?;
             if Instant::now() > deadline {
-                bail!("the job did not end within {}: {}", shown(JOB_TIMEOUT), self.complaint());
+                bail!("the job did not end within {}: {}", time(JOB_TIMEOUT), self.complaint());
             }
         }
         let elapsed = self.begun.elapsed();
@@ -431,7 +432,7 @@ pub fn in_turn<C, T>(
                 "round {round} of {}: {} ({})",
                 effort.rounds,
                 name(contender),
-                shown(begun.elapsed())
+                time(begun.elapsed())
             ));
         }
     }

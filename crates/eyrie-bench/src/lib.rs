@@ -19,7 +19,6 @@ mod statistics;
 pub use report::Report;
 pub use setup::Setup;
 
-use std::time::Duration;
 
 /// How much is measured.
 #[derive(Clone, Copy, Debug)]
@@ -81,13 +80,4 @@ pub fn answer(question: Question, setup: &Setup, effort: Effort) -> anyhow::Resu
 /// Tells whoever watches. When that fails nobody is left to be told.
 fn say(words: &str) {
     let _ = std::io::Write::write_all(&mut std::io::stderr(), format!("{words}\n").as_bytes());
-}
-
-/// The whole milliseconds of a duration, or its seconds: for people.
-fn shown(d: Duration) -> String {
-    if d < Duration::from_secs(1) {
-        format!("{:.0} ms", d.as_secs_f64() * 1e3)
-    } else {
-        format!("{:.2} s", d.as_secs_f64())
-    }
 }

@@ -2,7 +2,7 @@
 
 use crate::job::{in_turn, run, Contender, Program};
 use crate::plot::{Chart, Series};
-use crate::report::{cell, digits, size, times, Measured, Table};
+use crate::report::{cell, digits, times, Measured, Table};
 use crate::statistics::Spread;
 use crate::{kernel, Effort, Setup};
 use serde_json::json;
@@ -54,7 +54,7 @@ pub fn measure(setup: &Setup, effort: Effort) -> anyhow::Result<Measured> {
         }
         let [direct, memory, defaults] = [direct, memory, defaults].map(Spread::of);
         table.rows.push(vec![
-            size(bytes),
+            eyrie_units::bytes(bytes),
             cell(direct, digits),
             cell(memory, digits),
             cell(of_memory, times),

@@ -21,7 +21,6 @@ pub mod sampler;
 pub mod serve;
 pub mod skew;
 pub mod sync;
-pub mod units;
 
 /// How old what the readers of /proc read in turn may be, in samples.
 mod reader_ages {

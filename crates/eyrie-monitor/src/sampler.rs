@@ -10,7 +10,7 @@ use crate::reader::{choose, Declined, Kind, Reader, Tick};
 use crate::ring::Ring;
 use crate::sample::{Cost, Detail, Head, Process};
 use crate::sync::{Key, Mode, Moment, Pace};
-use crate::units::shown;
+use eyrie_units::nanoseconds;
 use serde::Serialize;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -170,9 +170,9 @@ impl Sampler {
         if self.interval_ns < smallest {
             return Err(format!(
                 "an interval of {} is below what this node can do: a sample with reader {} costs {}, the smallest interval is {}us",
-                shown(self.interval_ns as f64),
+                nanoseconds(self.interval_ns as f64),
                 self.started.reader.name(),
-                shown(cost as f64),
+                nanoseconds(cost as f64),
                 smallest / 1000
             ));
         }
@@ -181,8 +181,8 @@ impl Sampler {
             Some(budget) if budget < lowest => Err(format!(
                 "a budget of {}% is impossible: a sample costs {} here, so the smallest budget at an interval of {} is {}%",
                 percent(budget),
-                shown(cost as f64),
-                shown(self.interval_ns as f64),
+                nanoseconds(cost as f64),
+                nanoseconds(self.interval_ns as f64),
                 percent(lowest * 1.01)
             )),
             _ => Ok(()),
@@ -330,7 +330,7 @@ mod tests {
             .err()
             .unwrap();
         let smallest = why.rsplit("smallest interval is ").next().unwrap();
-        let smallest = crate::units::duration(smallest).unwrap();
+        let smallest = eyrie_units::duration(smallest).unwrap();
         assert!(smallest > Duration::from_micros(1), "{why}");
         let roomy = Config { interval: smallest * 20, ..config() };
         assert!(Sampler::prepare(roomy).is_ok());
@@ -340,7 +340,7 @@ mod tests {
     fn a_budget_that_cannot_be_kept_is_refused_with_one_that_can() {
         let why = Sampler::prepare(Config { budget: Some(1e-9), ..config() }).err().unwrap();
         assert!(why.contains("impossible"), "{why}");
-        let smallest = crate::units::share(why.rsplit(" is ").next().unwrap()).unwrap();
+        let smallest = eyrie_units::share(why.rsplit(" is ").next().unwrap()).unwrap();
         assert!(Sampler::prepare(Config { budget: Some(smallest * 20.0), ..config() }).is_ok());
     }
 

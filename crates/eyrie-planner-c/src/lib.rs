@@ -4,7 +4,6 @@
 //! Nothing here may print, end the process on bad input, or keep a pointer that it was given. The only input read is the
 //! file that a network description or traffic names.
 
-mod instance;
 pub mod parity;
 pub mod planner;
 

@@ -3,10 +3,11 @@
 use std::ffi::{c_char, c_int};
 
 use eyrie_placement::evaluate::Evaluator;
-use eyrie_placement::{method, Job, Machine, Method, Planner, Weights};
-use eyrie_topology::NodeId;
+use eyrie_placement::spares::Arrangement;
+use eyrie_placement::{method, CostModel, Instance, Job, Method, Planner, Weights, Words};
+use eyrie_topology::spec::Files;
+use eyrie_topology::{NodeId, TopologyError};
 
-use crate::instance::{Instance, Words};
 use crate::{text, write_text};
 
 /// What a job and its network are, in the words of `eyrie plan`. Every text may be NULL.
@@ -82,14 +83,17 @@ pub unsafe extern "C" fn eyrie_planner_new(
     // SAFETY: the caller says that the texts end with a zero byte.
     let (network, job, spares, traffic) =
         unsafe { (text(words.network), text(words.job), text(words.spares), text(words.traffic)) };
-    let read = Instance::read(&Words {
+    let read = read(&Words {
         network,
+        names: None,
         hosts: &hosts,
         nodes,
         job,
-        spares,
+        spares: Some(spares.unwrap_or("1")),
+        arrangement: Arrangement::Contiguous,
         traffic,
         bytes: words.bytes,
+        files: Files { text: &file, slurm_topology: None, taper: 1.0 },
     });
     match read {
         Ok(instance) => Box::into_raw(Box::new(EyriePlanner(instance))),
@@ -99,6 +103,15 @@ pub unsafe extern "C" fn eyrie_planner_new(
             std::ptr::null_mut()
         }
     }
+}
+
+fn read(words: &Words) -> Result<Instance, String> {
+    Instance::read(words).map_err(|e| e.to_string())
+}
+
+/// The text of a file that the words name.
+fn file(path: &str) -> Result<String, TopologyError> {
+    std::fs::read_to_string(path).map_err(|e| TopologyError::new(format!("reading {path}: {e}")))
 }
 
 /// # Safety
@@ -309,13 +322,13 @@ fn plan(
         }
         let evaluator = Evaluator { network, traffic: &job.traffic };
         let before = evaluator.count(job.at.clone()).map_err(|e| e.to_string())?.score.messages;
-        let planner = Planner::new(network, job, spares, Machine::default(), Weights::default())
+        let planner = Planner::new(network, job, spares, CostModel::default(), Weights::default())
             .map_err(|e| e.to_string())?
             .shape(&instance.laid.shape);
-        let groups = [failed.to_vec()];
+        let batches = [failed.to_vec()];
         let mut note = String::new();
         for method in [method, Method::Search] {
-            let outcome = planner.run(method, &groups).map_err(|e| e.to_string())?;
+            let outcome = planner.run(method, &batches).map_err(|e| e.to_string())?;
             match outcome.result {
                 Ok(placed) => {
                     return Ok(Ok(Found {
@@ -347,16 +360,19 @@ mod tests {
     use super::*;
 
     fn instance(network: &str, spares: &str) -> Instance {
-        let words = Words {
+        read(&Words {
             network: Some(network),
+            names: None,
             hosts: &[],
             nodes: &[],
             job: None,
             spares: Some(spares),
+            arrangement: Arrangement::Contiguous,
             traffic: None,
             bytes: 1 << 20,
-        };
-        Instance::read(&words).unwrap()
+            files: Files { text: &file, slurm_topology: None, taper: 1.0 },
+        })
+        .unwrap()
     }
 
     #[test]

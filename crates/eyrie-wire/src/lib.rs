@@ -8,7 +8,6 @@ pub mod control;
 pub mod data;
 pub mod page;
 
-
 /// Version of everything in this crate. Two processes with different versions do not talk.
 pub const VERSION: u16 = 2;
 

@@ -154,7 +154,12 @@ mod tests {
         };
         page.prepare(&[7; SECRET_LEN], 1000, 50_000);
         for n in 0..RECORDS as u64 + 10 {
-            page.add(Record { time: 1000 + n, number: n, what: What::Sent as u32, ..Record::default() });
+            page.add(Record {
+                time: 1000 + n,
+                number: n,
+                what: What::Sent as u32,
+                ..Record::default()
+            });
         }
         let records = page.read(1000 + 4000, 50_000 + 2000);
         assert_eq!(records.len(), RECORDS);

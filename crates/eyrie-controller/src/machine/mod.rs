@@ -304,8 +304,9 @@ impl Machine {
         if !missing.is_empty() {
             if self.now >= AGENTS_TIMEOUT {
                 let text = format!(
-                    "the agents of nodes {} did not come up within {AGENTS_TIMEOUT:?}",
-                    missing.join(", ")
+                    "the agents of nodes {} did not come up within {}",
+                    missing.join(", "),
+                    eyrie_units::time(AGENTS_TIMEOUT)
                 );
                 self.end(1, Some(text));
             }

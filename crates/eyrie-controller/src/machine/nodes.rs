@@ -3,7 +3,8 @@
 use super::place::Candidate;
 use super::rank::Death;
 use super::{Command, Machine, State};
-use crate::record::{ms, Record};
+use crate::record::Record;
+use eyrie_units::time;
 use eyrie_wire::{Node, Rank};
 use std::time::Duration;
 
@@ -111,7 +112,7 @@ impl Machine {
                 self.commands.push(Command::Pulse { node: node as Node, n });
             } else if !state.answered && now >= state.heard_at + timeout {
                 let silent = now - state.heard_at;
-                let (silent_for, limit) = (ms(silent), ms(timeout));
+                let (silent_for, limit) = (time(silent), time(timeout));
                 let cause = format!(
                     "it has not answered for {silent_for} (--heartbeat-timeout is {limit}: give more if \
                      it was only slow)"

@@ -56,12 +56,7 @@ pub fn receive(
     }
 }
 
-fn take_in(
-    life: Life,
-    image: ImageId,
-    stream: &mut Stream,
-    door: &Door,
-) -> Result<Image, String> {
+fn take_in(life: Life, image: ImageId, stream: &mut Stream, door: &Door) -> Result<Image, String> {
     let text = |e: &dyn std::fmt::Display| e.to_string();
     stream.set_timeout(Some(STALL)).map_err(|e| text(&e))?;
     let meta: ImageMeta = frame::read(stream).map_err(|e| text(&e))?;

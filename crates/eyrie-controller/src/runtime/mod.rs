@@ -309,7 +309,11 @@ impl Job {
     }
 
     /// The loop; returns the exit code.
-    fn run(&mut self, inbound: &Receiver<Inbound>, router_events: &Receiver<(RouterId, RouterEvent)>) -> i32 {
+    fn run(
+        &mut self,
+        inbound: &Receiver<Inbound>,
+        router_events: &Receiver<(RouterId, RouterEvent)>,
+    ) -> i32 {
         loop {
             let wait = self.wait();
             select! {
@@ -760,11 +764,11 @@ impl Job {
             (self.routers.iter().map(Router::stats)).map(|s| s.memory_bytes + s.disk_bytes).sum();
         let s = self.machine.summary();
         self.printer.progress(format!(
-            "[{:.0} s | ranks by node {} | {} checkpoints | log {:.1} MiB | {} recoveries]",
-            self.now().as_secs_f64(),
+            "[{} | ranks by node {} | {} checkpoints | log {} | {} recoveries]",
+            eyrie_units::time(Duration::from_secs(self.now().as_secs())),
             by_node.join(" "),
             s.checkpoints,
-            log as f64 / (1 << 20) as f64,
+            eyrie_units::bytes(log),
             s.recoveries
         ));
     }

@@ -23,7 +23,7 @@ pub struct Time(pub Duration);
 impl<'de> Deserialize<'de> for Time {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Time, D::Error> {
         let text = String::deserialize(d)?;
-        crate::units::duration(&text).map(Time).map_err(serde::de::Error::custom)
+        eyrie_units::positive_duration(&text).map(Time).map_err(serde::de::Error::custom)
     }
 }
 

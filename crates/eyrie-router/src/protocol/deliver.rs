@@ -55,13 +55,7 @@ impl<S: Store> Protocol<S> {
     }
 
     /// Starts a delivery stream behind what the rank has, with the determinants behind its clock.
-    fn resume(
-        &mut self,
-        id: ConnId,
-        rank: Rank,
-        resume: Resume,
-        out: &mut impl Output<S::File>,
-    ) {
+    fn resume(&mut self, id: ConnId, rank: Rank, resume: Resume, out: &mut impl Output<S::File>) {
         let Resume { rsn, clock } = resume;
         if let Some(reason) = self.resume_refusal(rank, rsn) {
             out.frame(id, &Header::Refused, reason.as_bytes());

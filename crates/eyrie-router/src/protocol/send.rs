@@ -15,12 +15,7 @@ const NOT_HERE: &str = "message for a rank that is not at home at this router";
 
 impl<S: Store> Protocol<S> {
     /// Tells a sender what this router has of it.
-    pub(super) fn greet_sender(
-        &mut self,
-        id: ConnId,
-        rank: Rank,
-        out: &mut impl Output<S::File>,
-    ) {
+    pub(super) fn greet_sender(&mut self, id: ConnId, rank: Rank, out: &mut impl Output<S::File>) {
         for (destination, log) in self.logs.iter().enumerate() {
             let ssn = if self.at_home[destination] { log.last_ssn(rank) } else { 0 };
             if ssn > 0 && !active(Mutation::ForgetKnown) {

@@ -174,7 +174,8 @@ impl World {
     }
 
     fn process(&self, instance: RankInstance, model: Model) -> Process {
-        let links = vec![Link { known: vec![0; self.images.len()], ..Link::default() }; self.routers.len()];
+        let links =
+            vec![Link { known: vec![0; self.images.len()], ..Link::default() }; self.routers.len()];
         Process {
             instance,
             model,
@@ -409,7 +410,8 @@ impl World {
                 let new = ack.frames - link.acknowledged;
                 link.acknowledged = ack.frames;
                 for _ in 0..new {
-                    let is_message = link.unacknowledged.pop_front().expect("acknowledged, not sent");
+                    let is_message =
+                        link.unacknowledged.pop_front().expect("acknowledged, not sent");
                     if is_message {
                         let kept = process.model.kept[k].pop_front().expect("kept");
                         let m = kept.message;
@@ -557,8 +559,7 @@ impl World {
         let ssn = model.ssn[destination as usize];
         let envelope = Envelope::Tagged { tag: state >> 20 & 7, data: None };
         let size = content.len() as u64;
-        let message =
-            Message { destination, ssn, clock: model.clock, envelope, size, place: None };
+        let message = Message { destination, ssn, clock: model.clock, envelope, size, place: None };
         let k = destination as usize % self.routers.len();
         self.processes[p].model.kept[k].push_back(Kept { message, content });
         if self.processes[p].links[k].ready {
@@ -669,7 +670,8 @@ impl World {
             self.truncated.insert(rank);
         }
         for k in 0..self.routers.len() {
-            self.routers[k].command(RouterCommand::Truncate { rank, clock, rsn }, &mut self.said[k]);
+            self.routers[k]
+                .command(RouterCommand::Truncate { rank, clock, rsn }, &mut self.said[k]);
             self.check(k);
         }
     }
@@ -740,7 +742,8 @@ impl World {
     fn check(&mut self, k: usize) {
         for event in std::mem::take(&mut self.said[k].events) {
             match event {
-                RouterEvent::Divergence { reason, .. } | RouterEvent::ContentDiffers { reason, .. } => {
+                RouterEvent::Divergence { reason, .. }
+                | RouterEvent::ContentDiffers { reason, .. } => {
                     panic!("{reason}")
                 }
                 RouterEvent::Fatal { reason } => panic!("{reason}"),

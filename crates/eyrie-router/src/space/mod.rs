@@ -125,7 +125,10 @@ impl<S: Store> Space<S> {
     pub fn write_block(&mut self, bytes: &[u8]) -> io::Result<u64> {
         let len = bytes.len() as u64;
         if self.disk() + len > self.bounds.disk {
-            return Err(io::Error::new(io::ErrorKind::StorageFull, "its share of the disk is full"));
+            return Err(io::Error::new(
+                io::ErrorKind::StorageFull,
+                "its share of the disk is full",
+            ));
         }
         let offset = self.store.write_block(bytes)?;
         self.block_disk += len;

@@ -6,7 +6,9 @@ pub const DETERMINANT_LEN: usize = 16;
 /// One nondeterministic event of a rank: at this clock all messages up to this receive sequence number
 /// had become visible to matching. A determinant that repeats the number before it is a *no-delivery
 /// determinant*: it says that by this clock nothing more had become visible.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, serde::Serialize, serde::Deserialize,
+)]
 pub struct Determinant {
     /// The rank's progress calls so far, this one included.
     pub clock: u64,

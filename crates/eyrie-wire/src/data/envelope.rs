@@ -32,15 +32,7 @@ pub enum Envelope {
     Read { key: u64, offset: u64, request: u64, len: u64 },
     /// Apply operation `op` on `count` elements of type `datatype` (libfabric's numbers) to the memory
     /// region; the payload holds the operands.
-    Atomic {
-        key: u64,
-        offset: u64,
-        request: u64,
-        what: AtomicOp,
-        op: u8,
-        datatype: u8,
-        count: u32,
-    },
+    Atomic { key: u64, offset: u64, request: u64, what: AtomicOp, op: u8, datatype: u8, count: u32 },
     /// The answer to `request`; the payload is what it asked for. `error`: an errno, 0 when it is done.
     Answer { request: u64, error: u32 },
 }

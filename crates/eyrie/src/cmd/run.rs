@@ -1,10 +1,11 @@
 //! `eyrie run`: what may be asked for.
 
 use clap::{Args, ValueEnum};
-use eyrie_controller::inject::{parse_duration, Injection};
+use eyrie_controller::inject::Injection;
 use eyrie_controller::machine::schedule::{Interval, Order};
 use eyrie_controller::record::Weight;
 use eyrie_controller::runtime::{self, JobOptions};
+use eyrie_units::{duration, size};
 use eyrie_wire::control::CheckpointMode;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -47,7 +48,7 @@ pub struct RunArgs {
     #[arg(long, value_enum, default_value_t = ModeArg::Async, value_name = "MODE")]
     checkpoint_mode: ModeArg,
     /// Mean time between failures of the whole job, for `--checkpoint-every auto`
-    #[arg(long, default_value = "24h", value_parser = parse_duration, value_name = "TIME", hide_short_help = true)]
+    #[arg(long, default_value = "24h", value_parser = duration, value_name = "TIME", hide_short_help = true)]
     mtbf: Duration,
     /// A failure to be made: kill-rank=R@TIME, kill-node=N@TIME, freeze-node=N@TIME, random-ranks=COUNT/SEED
     ///
@@ -69,10 +70,10 @@ pub struct RunArgs {
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
     /// How much of its log a router holds in memory; the rest goes to disk
-    #[arg(long, default_value = "256MiB", value_parser = parse_bytes, value_name = "BYTES", hide_short_help = true)]
+    #[arg(long, default_value = "256MiB", value_parser = size, value_name = "BYTES", hide_short_help = true)]
     log_memory: u64,
     /// A node that does not answer for so long is given up, and its ranks are restarted elsewhere
-    #[arg(long, default_value = "2s", value_parser = parse_duration, value_name = "TIME", hide_short_help = true)]
+    #[arg(long, default_value = "2s", value_parser = duration, value_name = "TIME", hide_short_help = true)]
     heartbeat_timeout: Duration,
     /// Tell more: checkpoints, starts, connections
     #[arg(short, long, conflicts_with = "quiet")]
@@ -111,7 +112,7 @@ impl std::str::FromStr for Every {
         match text {
             "off" => Ok(Every::Off),
             "auto" => Ok(Every::Auto),
-            time => match parse_duration(time)? {
+            time => match duration(time)? {
                 Duration::ZERO => Err("an interval must be longer than 0; use off for none".into()),
                 d => Ok(Every::Time(d)),
             },
@@ -135,21 +136,6 @@ enum ModeArg {
     Async,
     /// The rank waits until its image is written
     Sync,
-}
-
-/// Reads a size like 256MiB.
-fn parse_bytes(text: &str) -> Result<u64, String> {
-    let split = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(split);
-    let shift = match unit {
-        "" | "B" => 0,
-        "KiB" | "K" => 10,
-        "MiB" | "M" => 20,
-        "GiB" | "G" => 30,
-        _ => return Err("write a size like 64MiB or 2GiB".into()),
-    };
-    let bytes = number.trim().parse::<u64>().ok().and_then(|n| n.checked_mul(1 << shift));
-    bytes.ok_or_else(|| "write a size like 64MiB or 2GiB".into())
 }
 
 pub fn run(args: RunArgs) -> anyhow::Result<i32> {
@@ -187,16 +173,4 @@ pub fn run(args: RunArgs) -> anyhow::Result<i32> {
         },
         argv: args.program,
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes() {
-        assert_eq!(parse_bytes("256MiB"), Ok(256 << 20));
-        assert_eq!(parse_bytes("4096"), Ok(4096));
-        assert!(parse_bytes("1XB").is_err() && parse_bytes("99999999999GiB").is_err());
-    }
 }

@@ -5,7 +5,7 @@ use eyrie_monitor::adapt::Policy;
 use eyrie_monitor::health::State;
 use eyrie_monitor::names::CommandLines;
 use eyrie_monitor::sync::Key;
-use eyrie_monitor::units::share;
+use eyrie_units::{share, size};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::Path;
 
@@ -50,21 +50,19 @@ pub fn injection(text: &str) -> Result<(String, State), String> {
     }
 }
 
-/// A size such as 16MiB.
-pub fn bytes(text: &str) -> Result<usize, String> {
-    let (number, unit) =
-        text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
-    let scale = match unit {
-        "B" => 1,
-        "KiB" => 1 << 10,
-        "MiB" => 1 << 20,
-        "GiB" => 1 << 30,
-        "" => return Err(format!("{text} of what? A size needs a unit: {text}MiB")),
-        _ => return Err(format!("{text:?} is no size: write for example 16MiB")),
-    };
-    let number: usize =
-        number.parse().map_err(|_| format!("{text:?} is no size: write for example 16MiB"))?;
-    number.checked_mul(scale).filter(|n| *n <= 1 << 36).ok_or_else(|| format!("{text} is too much"))
+/// Smallest and largest ring, in bytes.
+const RING: std::ops::RangeInclusive<u64> = 64 << 10..=1 << 36;
+
+/// The size of the ring.
+pub fn ring(text: &str) -> Result<usize, String> {
+    match size(text)? {
+        // Nobody means so few bytes.
+        _ if text.parse::<u64>().is_ok() => {
+            Err(format!("{text} of what? The size of a ring needs a unit: {text}MiB"))
+        }
+        n if RING.contains(&n) => Ok(n as usize),
+        _ => Err(format!("{text} is no size of a ring: 64KiB to 64GiB")),
+    }
 }
 
 /// The secret in a file, or none.
@@ -94,9 +92,9 @@ mod tests {
     fn policies_sizes_and_injections() {
         assert_eq!(policy("busy"), Ok(Policy::Threshold { share: 0.1 }));
         assert!(policy("error=5").is_err() && policy("lazy").is_err());
-        assert_eq!(bytes("2MiB"), Ok(2 << 20));
-        assert!(bytes("2").unwrap_err().contains("2MiB"));
-        assert!(bytes("99999999GiB").is_err() && bytes("MiB").is_err());
+        assert_eq!(ring("2MiB"), Ok(2 << 20));
+        assert!(ring("2").unwrap_err().contains("2MiB"));
+        assert!(ring("99999999GiB").is_err() && ring("MiB").is_err());
         assert_eq!(injection("clock=suspect"), Ok(("clock".into(), State::Suspect)));
         assert_eq!(injection("clock").unwrap().1, State::Failing);
     }

@@ -1,8 +1,8 @@
 //! The live table on a terminal: nodes above, processes below, keys to sort. Leaves the terminal as it was, also after a panic.
 
-use super::view::{size, sort, Node, Order, Row};
+use super::view::{sort, Node, Order, Row};
 use eyrie_monitor::health::State;
-use eyrie_monitor::units::shown;
+use eyrie_units::{bytes, nanoseconds};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Color, Modifier, Style};
@@ -153,15 +153,15 @@ impl Shown {
                 format!("{:5.1} %", n.cpu * 100.0),
                 format!(
                     "{} of {}",
-                    size(s.memory_total.saturating_sub(s.memory_available) as f64),
-                    size(s.memory_total as f64)
+                    bytes(s.memory_total.saturating_sub(s.memory_available)),
+                    bytes(s.memory_total)
                 ),
                 format!("{:.2}", s.load),
-                size(n.network_per_s),
-                size(n.disk_per_s),
+                bytes(n.network_per_s as u64),
+                bytes(n.disk_per_s as u64),
                 s.hottest.map_or("-".into(), |t| format!("{t:.0} °C")),
-                shown(s.cost_ns as f64),
-                shown(s.skew_ns as f64),
+                nanoseconds(s.cost_ns as f64),
+                nanoseconds(s.skew_ns as f64),
                 format!("{:.3} %", n.monitor * 100.0),
                 reader,
             ])
@@ -191,10 +191,10 @@ impl Shown {
                 Cell::new(p.pid.to_string()),
                 Cell::new(node),
                 Cell::new(format!("{:6.1} %", r.cpu * 100.0)),
-                Cell::new(size(p.rss_bytes as f64)),
+                Cell::new(bytes(p.rss_bytes)),
                 Cell::new(p.threads.to_string()),
                 Cell::new(p.state.to_string()),
-                Cell::new(shown(p.cpu_ns as f64)),
+                Cell::new(nanoseconds(p.cpu_ns as f64)),
                 Cell::new(p.command.clone()),
             ]);
             if p.state == 'R' {

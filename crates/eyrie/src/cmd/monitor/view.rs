@@ -266,22 +266,6 @@ pub fn sort(rows: &mut [Row], order: Order) {
     }
 }
 
-/// 1.2 GiB.
-pub fn size(bytes: f64) -> String {
-    let units = ["B", "KiB", "MiB", "GiB", "TiB"];
-    let mut value = bytes;
-    let mut unit = 0;
-    while value >= 1000.0 && unit + 1 < units.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    match unit {
-        0 => format!("{value:.0} B"),
-        _ if value < 9.95 => format!("{value:.1} {}", units[unit]),
-        _ => format!("{value:.0} {}", units[unit]),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -326,10 +310,5 @@ mod tests {
         assert_eq!(pids(&rows), [2, 1, 3]);
         sort(&mut rows, Order::Memory);
         assert_eq!(pids(&rows), [3, 1, 2]);
-    }
-
-    #[test]
-    fn sizes() {
-        assert_eq!([0.0, 1023.0, 1536.0, 3e9].map(size), ["0 B", "1.0 KiB", "1.5 KiB", "2.8 GiB"]);
     }
 }

@@ -17,7 +17,7 @@ use eyrie_monitor::sampler::{Config, Sampler, Started};
 use eyrie_monitor::serve::{self, lock, Shared};
 use eyrie_monitor::skew::Histogram;
 use eyrie_monitor::sync::Mode;
-use eyrie_monitor::units::{duration, share, shown};
+use eyrie_units::{nanoseconds, positive_duration, share};
 use std::fs::File;
 use std::io::{IsTerminal, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 #[derive(Args)]
 pub struct WatchArgs {
     /// Time from one sample to the next, with its unit
-    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = duration)]
+    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = positive_duration)]
     interval: Duration,
     /// bpf-open, bpf-iter, clocks, taskstats or proc [default: the best that this node and user can have]
     #[arg(long, value_name = "READER")]
@@ -69,13 +69,13 @@ pub struct WatchArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     samples: Option<u64>,
     /// End after this time
-    #[arg(long = "for", value_name = "TIME", value_parser = duration)]
+    #[arg(long = "for", value_name = "TIME", value_parser = positive_duration)]
     length: Option<Duration>,
     /// Whose command lines are shown and written: none, own, all
     #[arg(long, value_name = "WHOSE", default_value = "own", value_parser = args::command_lines)]
     command_lines: CommandLines,
     /// Memory for recent samples, which `eyrie monitor dump` writes
-    #[arg(long, value_name = "SIZE", default_value = "16MiB", value_parser = args::bytes, hide_short_help = true)]
+    #[arg(long, value_name = "SIZE", default_value = "16MiB", value_parser = args::ring, hide_short_help = true)]
     ring: usize,
     /// Processes that a sample has room for [default: twice as many as there are, at least 4096]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000), hide_short_help = true)]
@@ -251,9 +251,9 @@ fn announce(started: &Started, node: &str) {
     out::say(format_args!(
         "eyrie monitor: {node}: {} processes every {} with reader {}, {} of CPU time each, {:.4} % of a core",
         started.processes,
-        shown(started.interval_ns as f64),
+        nanoseconds(started.interval_ns as f64),
         started.reader.name(),
-        shown(started.cost_ns as f64),
+        nanoseconds(started.cost_ns as f64),
         started.cost_ns as f64 / started.interval_ns as f64 * 100.0
     ));
 }
@@ -483,9 +483,9 @@ impl Summary {
             self.missed,
             self.failed,
             self.lowered,
-            shown(skew.median_ns),
-            shown(skew.p99_ns),
-            shown(skew.largest_ns as f64),
+            nanoseconds(skew.median_ns),
+            nanoseconds(skew.p99_ns),
+            nanoseconds(skew.largest_ns as f64),
             cost,
         ))
     }
@@ -498,7 +498,7 @@ impl Summary {
         let share = (self.last.1 - used_ns) as f64 / elapsed as f64 * 100.0;
         format!(
             "; a sample costs {} (median, with waking); the whole monitor used {share:.4} % of a core",
-            shown(*cost as f64)
+            nanoseconds(*cost as f64)
         )
     }
 }

@@ -10,10 +10,10 @@ use crate::out;
 use crate::progress::Progress;
 use anyhow::{anyhow, bail, Context};
 use clap::{Args, Subcommand};
-use eyrie_controller::inject::parse_duration;
 use eyrie_placement::emit::{self, Format};
-use eyrie_placement::{method, Method, Outcome, Planner, Stuck};
+use eyrie_placement::{method, Instance, Method, Outcome, Planner, Stuck};
 use eyrie_topology::NodeId;
+use eyrie_units::{duration, written};
 
 mod instance;
 mod json;
@@ -21,7 +21,7 @@ mod picture;
 mod sweep;
 mod table;
 
-use instance::{Instance, InstanceArgs};
+use instance::InstanceArgs;
 
 /// Say where a failed node's ranks should go, and what it costs.
 ///
@@ -70,7 +70,7 @@ pub struct PlanArgs {
     picture: Option<PathBuf>,
 
     /// Most time that planning may take; methods that have not ended by then are left out
-    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = duration)]
     limit: Duration,
 }
 
@@ -180,7 +180,10 @@ fn within(
                 complete(planner, &methods, &mut outcomes, limit);
                 conclude(Plan { instance, planner, failed: &failed, outcomes })
             }
-            _ => Err(anyhow!("no plan within {limit:?} ({doing}): --limit gives more time")),
+            _ => {
+                let limit = written(limit);
+                Err(anyhow!("no plan within {limit} ({doing}): --limit gives more time"))
+            }
         };
         match (late, concluded) {
             (true, Ok(code)) => std::process::exit(code),
@@ -198,27 +201,27 @@ fn work<'a>(
     planner: &OnceLock<Planner<'a>>,
     tell: &dyn Fn(Told),
 ) -> anyhow::Result<()> {
-    let read = Instance::read(instance_args)?;
+    let read = instance_args.instance()?;
     let instance = instance.get_or_init(|| read);
     let methods = methods(&args.method, instance)?;
     let failed = instance.failed(&args.failed)?;
-    let groups: Vec<Vec<NodeId>> = match args.at_once {
+    let batches: Vec<Vec<NodeId>> = match args.at_once {
         true => vec![failed.clone()],
         false => failed.iter().map(|&n| vec![n]).collect(),
     };
     tell(Told::Doing("the job before any failure".into()));
-    let made = instance.planner()?;
+    let made = instance_args.planner(instance)?;
     let planner = planner.get_or_init(|| made);
     tell(Told::Ready { failed, methods: methods.clone() });
     for (i, &method) in methods.iter().enumerate() {
         tell(Told::Doing(format!("{} ({} of {})", method.name(), i + 1, methods.len())));
-        tell(Told::Done(Box::new(planner.run(method, &groups)?)));
+        tell(Told::Done(Box::new(planner.run(method, &batches)?)));
     }
     if let Some(method) = Planner::reference(&methods) {
         tell(Told::Doing(format!("{} to compare with", method.name())));
         // Where it is stuck or cut off there is nothing to compare with.
         planner
-            .run(method, &groups)
+            .run(method, &batches)
             .into_iter()
             .for_each(|outcome| tell(Told::Done(Box::new(outcome))));
     }
@@ -230,7 +233,7 @@ fn complete(planner: &Planner, methods: &[Method], outcomes: &mut Vec<Outcome>, 
     planner.weigh(outcomes);
     outcomes.truncate(methods.len());
     let late = methods[outcomes.len()..].iter().map(|&method| {
-        let why = format!("it did not end within {limit:?}: --limit gives more time");
+        let why = format!("it did not end within {}: --limit gives more time", written(limit));
         Outcome { method, result: Err(Stuck { after: 0, why }) }
     });
     outcomes.extend(late);
@@ -275,11 +278,7 @@ fn methods(text: &str, instance: &Instance) -> anyhow::Result<Vec<Method>> {
 
 /// Seconds as a person reads them.
 fn seconds(s: f64) -> String {
-    match s {
-        s if s < 1e-3 => format!("{:.1} us", s * 1e6),
-        s if s < 1.0 => format!("{:.2} ms", s * 1e3),
-        s => format!("{s:.2} s"),
-    }
+    eyrie_units::nanoseconds(s * 1e9)
 }
 
 /// What the network does with messages of others at dead nodes, if it is worth saying.
@@ -315,11 +314,12 @@ mod tests {
     #[test]
     fn methods_that_did_not_end_say_so_and_the_others_stand() {
         let line = Line::parse_from(["plan", "--network", "torus:7x7"]);
-        let instance = Instance::read(&line.instance).unwrap();
-        let planner = instance.planner().unwrap();
+        let instance = line.instance.instance().unwrap();
+        let planner = line.instance.planner(&instance).unwrap();
         let methods = [Method::FirstFree, Method::Best0D, Method::Search];
-        let groups = [vec![instance.laid.home[8]]];
-        let mut outcomes = methods[..2].iter().map(|&m| planner.run(m, &groups).unwrap()).collect();
+        let batches = [vec![instance.laid.home[8]]];
+        let mut outcomes =
+            methods[..2].iter().map(|&m| planner.run(m, &batches).unwrap()).collect();
         complete(&planner, &methods, &mut outcomes, Duration::from_secs(3));
         assert_eq!(outcomes.iter().map(|o| o.method).collect::<Vec<_>>(), methods);
         let search = outcomes[2].result.as_ref().unwrap_err();

@@ -4,10 +4,9 @@
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write;
 
-use eyrie_placement::plan::Placed;
+use eyrie_placement::{Instance, Placed};
 use eyrie_topology::{coords, NodeId};
 
-use super::instance::Instance;
 use super::seconds;
 
 const RANK: &str = "#c9d3dc";

@@ -9,7 +9,7 @@ use crate::progress::Progress;
 use anyhow::{anyhow, bail, Context};
 use clap::Args;
 use eyrie_placement::evaluate::Evaluator;
-use eyrie_placement::{fluid, Method};
+use eyrie_placement::{fluid, CostModel, Instance, Method};
 use eyrie_topology::NodeId;
 use plotters::prelude::*;
 use rand::rngs::SmallRng;
@@ -17,7 +17,7 @@ use rand::seq::SliceRandom;
 use rand::SeedableRng;
 use rayon::prelude::*;
 
-use super::instance::{Instance, InstanceArgs};
+use super::instance::InstanceArgs;
 use crate::cmd::align;
 
 /// Run all failed x spare pairs, or N random failure sequences, and write a table and plots.
@@ -58,10 +58,10 @@ pub fn run(args: SweepArgs) -> anyhow::Result<i32> {
         progress: Progress::start(args.instance.progress, "sweep: reading the network"),
         done: AtomicUsize::new(0),
     };
-    let instance = Instance::read(&args.instance)?;
+    let instance = args.instance.instance()?;
     std::fs::create_dir_all(&args.out).with_context(|| format!("making {}", args.out.display()))?;
     let table = match args.sequences {
-        None => pairs(&instance, &args.out, &count)?,
+        None => pairs(&instance, &args.instance.costs()?, &args.out, &count)?,
         Some(0) => bail!("--sequences 0: at least 1"),
         Some(sequences) => self::sequences(&instance, &args, sequences, &count)?,
     };
@@ -94,11 +94,16 @@ fn write(path: &Path, text: &str) -> anyhow::Result<()> {
 
 /// Every rank's node fails, every spare takes it over: messages on the busiest link and slowdown,
 /// as a table.
-fn pairs(instance: &Instance, out: &Path, count: &Count) -> anyhow::Result<String> {
+fn pairs(
+    instance: &Instance,
+    costs: &CostModel,
+    out: &Path,
+    count: &Count,
+) -> anyhow::Result<String> {
     let evaluator =
         Evaluator { network: instance.network.as_ref(), traffic: &instance.job.traffic };
     let base = evaluator.count(instance.laid.home.clone())?;
-    let before_s = fluid::step_time(&evaluator, &base, &instance.machine)?;
+    let before_s = fluid::step_time(&evaluator, &base, costs)?;
     let pairs: Vec<(u32, NodeId)> = (0..instance.job.ranks() as u32)
         .flat_map(|rank| instance.laid.spares.iter().map(move |&spare| (rank, spare)))
         .collect();
@@ -109,7 +114,7 @@ fn pairs(instance: &Instance, out: &Path, count: &Count) -> anyhow::Result<Strin
             || evaluator.scratch(),
             |scratch, &pair| {
                 let counted = evaluator.apply(&base, &[pair], scratch)?;
-                let step_s = fluid::step_time(&evaluator, &counted, &instance.machine)?;
+                let step_s = fluid::step_time(&evaluator, &counted, costs)?;
                 count.one_more("pairs", pairs.len());
                 Ok((counted.score.messages, step_s / before_s))
             },
@@ -212,7 +217,7 @@ fn sequences(
         bail!("--failures {}: 1 to {ranks}", args.failures);
     }
     let by_rank = args.strike == "rank";
-    let planner = instance.planner()?;
+    let planner = args.instance.planner(instance)?;
     let mut methods = super::methods(&args.method, instance)?;
     methods.retain(|m| *m != Method::Squeeze || args.method != "all");
     let mut csv = String::from("method,seed,failures,busiest_link,slowdown,ranks_moved\n");
