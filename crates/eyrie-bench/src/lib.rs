@@ -19,7 +19,6 @@ mod statistics;
 pub use report::Report;
 pub use setup::Setup;
 
-
 /// How much is measured.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {

@@ -1,7 +1,7 @@
 //! The events of a job as users see them: one JSON object each in the event stream (docs/events.md is its
 //! schema), and one line for people. Nothing here decides anything.
 
-use crate::machine::place::Choice;
+use crate::machine::placement::Choice;
 use eyrie_units::{self as units, time};
 use eyrie_wire::{ImageId, Incarnation, Node, Rank};
 use serde::Serialize;

@@ -43,7 +43,7 @@ pub enum WordError {
     Together(#[from] TopologyError),
 }
 
-fn wrong(word: &'static str) -> impl Fn(TopologyError) -> WordError {
+pub(crate) fn wrong(word: &'static str) -> impl Fn(TopologyError) -> WordError {
     move |why| WordError::In { word, why }
 }
 
@@ -121,7 +121,8 @@ impl Instance {
     }
 }
 
-fn network(words: &Words) -> Result<Parsed, WordError> {
+/// The network of the words, or the one that the hosts make.
+pub(crate) fn network(words: &Words) -> Result<Parsed, WordError> {
     match words.network {
         Some(text) => spec::parse_with(text, &words.files).map_err(wrong("network")),
         None => {
@@ -146,7 +147,7 @@ fn names_of(
 
 /// The node of each process: as the program says; else that of its host's name, if the network has a node for every host (a
 /// Slurm or graph file that names the nodes of the site); else its number.
-fn nodes(
+pub(crate) fn nodes(
     words: &Words,
     network: &dyn Network,
     names: &[String],

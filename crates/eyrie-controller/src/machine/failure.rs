@@ -1,6 +1,6 @@
 //! From the death of a rank to the end of its recovery.
 
-use super::place::{place, Choice};
+use super::placement::{place, Choice};
 use super::rank::{Death, Recovery, State};
 use super::signal;
 use super::{Command, Life, Machine, Mark, RESTORE_TIMEOUT, SLOWEST_TRANSFER, START_TIMEOUT};
@@ -76,7 +76,8 @@ impl Machine {
             }
         };
         let from = r.node;
-        let Some((node, choice)) = place(&self.candidates(), from) else {
+        let Some((node, choice)) = place(&*self.placement, &self.job_nodes(), life.rank, from)
+        else {
             return self.end(1, Some("no node is left".into()));
         };
         self.take_node(life.rank, node, choice, from);
@@ -122,7 +123,7 @@ impl Machine {
             Choice::Shared => {
                 // A spare that was held free is none any more.
                 state.free_spare = false;
-                let ranks = self.candidates()[node as usize].ranks + 1;
+                let ranks = self.job_nodes()[node as usize].ranks + 1;
                 self.record(Record::NodeShared { node, rank, ranks });
             }
         }

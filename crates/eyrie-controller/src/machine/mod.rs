@@ -7,7 +7,7 @@ mod crash;
 mod failure;
 mod io;
 mod nodes;
-pub mod place;
+pub mod placement;
 mod pmi;
 mod rank;
 pub mod schedule;
@@ -22,6 +22,7 @@ pub use rank::State;
 
 use crate::inject::Injection;
 use crate::record::{Record, Summary};
+use eyrie_placement::{Placement, WithoutNetwork};
 use eyrie_wire::control::{CheckpointMode, Ending};
 use eyrie_wire::Rank;
 use nodes::{NodeState, Standing};
@@ -59,6 +60,7 @@ const SLOWEST_TRANSFER: u64 = 10 << 20;
 /// The machine.
 pub struct Machine {
     config: Config,
+    placement: Box<dyn Placement>,
     now: Duration,
     nodes: Vec<NodeState>,
     ranks: Vec<RankState>,
@@ -76,7 +78,7 @@ impl Machine {
         let nodes = (0..config.nodes + config.spares)
             .map(|node| NodeState::new(node >= config.nodes))
             .collect();
-        let ranks = place::initial(config.ranks, config.nodes)
+        let ranks = placement::initial(config.ranks, config.nodes)
             .enumerate()
             .map(|(rank, node)| RankState::new(rank as Rank, node))
             .collect();
@@ -91,8 +93,14 @@ impl Machine {
             summary: Summary { ranks: config.ranks, ..Summary::default() },
             started: false,
             ended: false,
+            placement: Box::new(WithoutNetwork),
             config,
         }
+    }
+
+    /// The same machine, asking `placement` for the nodes of displaced ranks.
+    pub fn place_by(self, placement: Box<dyn Placement>) -> Machine {
+        Machine { placement, ..self }
     }
 
     /// Handles one event at `now` (since the job's start, never going back) and returns what to do, in order.

@@ -1,9 +1,9 @@
 //! Nodes: who is up, who answers, who is given up.
 
-use super::place::Candidate;
 use super::rank::Death;
 use super::{Command, Machine, State};
 use crate::record::Record;
+use eyrie_placement::placement::JobNode;
 use eyrie_units::time;
 use eyrie_wire::{Node, Rank};
 use std::time::Duration;
@@ -151,13 +151,13 @@ impl Machine {
     }
 
     /// What placement knows of the nodes.
-    pub(super) fn candidates(&self) -> Vec<Candidate> {
+    pub(super) fn job_nodes(&self) -> Vec<JobNode> {
         let load = |node| {
             let there = |r: &&super::RankState| r.node == node && r.is_on_a_node();
             self.ranks.iter().filter(there).count() as u32
         };
         (self.nodes.iter().enumerate())
-            .map(|(node, n)| Candidate {
+            .map(|(node, n)| JobNode {
                 up: n.standing == Standing::Up,
                 free_spare: n.free_spare,
                 ranks: load(node as Node),

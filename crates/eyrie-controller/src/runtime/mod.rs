@@ -24,6 +24,7 @@ use crate::record::{Record, Weight};
 use agents::{Children, Link};
 use anyhow::{bail, Context};
 use crossbeam_channel::{select, unbounded, Receiver, Sender};
+use eyrie_placement::Placement;
 use eyrie_router::{Router, RouterCommand, RouterEvent};
 use eyrie_store::Store;
 use eyrie_transport::{Addr, Directory, RouterId};
@@ -83,11 +84,11 @@ pub struct JobOptions {
     pub argv: Vec<OsString>,
 }
 
-/// Runs a job to its end; returns the exit code.
+/// Runs a job to its end; returns the exit code. `placement` says where ranks of lost nodes go.
 ///
 /// # Errors
 /// When the job cannot be started.
-pub fn run(options: JobOptions) -> anyhow::Result<i32> {
+pub fn run(options: JobOptions, placement: Box<dyn Placement>) -> anyhow::Result<i32> {
     check(&options)?;
     let mut program = program::prepare(&options.argv)?;
     let journal = Journal::create(options.events.as_deref())?;
@@ -135,7 +136,8 @@ pub fn run(options: JobOptions) -> anyhow::Result<i32> {
         checkpoint_mode: options.checkpoint_mode,
         heartbeat_timeout: options.heartbeat_timeout,
         injections: options.injections.clone(),
-    });
+    })
+    .place_by(placement);
     let mut job = Job {
         name,
         kvsname,

@@ -5,6 +5,10 @@ use eyrie_controller::inject::Injection;
 use eyrie_controller::machine::schedule::{Interval, Order};
 use eyrie_controller::record::Weight;
 use eyrie_controller::runtime::{self, JobOptions};
+use eyrie_placement::placement::OnNetwork;
+use eyrie_placement::spares::Arrangement;
+use eyrie_placement::{Placement, WithoutNetwork, Words};
+use eyrie_topology::spec::Files;
 use eyrie_units::{duration, size};
 use eyrie_wire::control::CheckpointMode;
 use std::ffi::OsString;
@@ -75,6 +79,12 @@ pub struct RunArgs {
     /// A node that does not answer for so long is given up, and its ranks are restarted elsewhere
     #[arg(long, default_value = "2s", value_parser = duration, value_name = "TIME", hide_short_help = true)]
     heartbeat_timeout: Duration,
+    /// The network that the nodes are in, spares last, as for `eyrie plan`: of several spares the nearest is taken
+    #[arg(long, value_name = "NETWORK", hide = true)]
+    network: Option<String>,
+    /// What nodes send each other, as for `eyrie plan` [default: an allreduce]
+    #[arg(long, value_name = "TRAFFIC", requires = "network", hide = true)]
+    traffic: Option<String>,
     /// Tell more: checkpoints, starts, connections
     #[arg(short, long, conflicts_with = "quiet")]
     verbose: bool,
@@ -96,6 +106,9 @@ const EXAMPLES: &str = "Examples:
 
 Exit code: the program's, as mpiexec gives it; 1 when the job cannot go on, 126 and 127 when the program cannot be
 executed or found, 128 and the signal's number when a signal to eyrie ends the job.";
+
+/// Size of a message to --network: spares are compared by the number of messages.
+const MESSAGE_BYTES: u64 = 1 << 20;
 
 /// The value of --checkpoint-every.
 #[derive(Clone, Copy)]
@@ -138,8 +151,31 @@ enum ModeArg {
     Sync,
 }
 
+/// Who says where ranks of lost nodes go.
+fn placement(args: &RunArgs) -> anyhow::Result<Box<dyn Placement>> {
+    if args.network.is_none() {
+        return Ok(Box::new(WithoutNetwork));
+    }
+    let hosts: Vec<String> = (0..args.nodes + args.spares).map(|n| format!("node{n}")).collect();
+    let words = Words {
+        network: args.network.as_deref(),
+        names: None,
+        hosts: &hosts.iter().map(String::as_str).collect::<Vec<_>>(),
+        nodes: &[],
+        job: None,
+        spares: None,
+        arrangement: Arrangement::Contiguous,
+        traffic: args.traffic.as_deref(),
+        bytes: MESSAGE_BYTES,
+        files: Files { text: &super::read_text, slurm_topology: None, taper: 1.0 },
+    };
+    let placement = OnNetwork::read(&words, args.nodes as usize);
+    Ok(Box::new(placement.map_err(super::as_option)?))
+}
+
 pub fn run(args: RunArgs) -> anyhow::Result<i32> {
-    runtime::run(JobOptions {
+    let placement = placement(&args)?;
+    let options = JobOptions {
         ranks: args.ranks,
         nodes: args.nodes,
         spares: args.spares,
@@ -172,5 +208,6 @@ pub fn run(args: RunArgs) -> anyhow::Result<i32> {
             _ => Weight::Normal,
         },
         argv: args.program,
-    })
+    };
+    runtime::run(options, placement)
 }

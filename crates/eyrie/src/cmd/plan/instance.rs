@@ -6,11 +6,11 @@ use std::path::PathBuf;
 use anyhow::{anyhow, bail};
 use clap::Args;
 use eyrie_placement::spares::Arrangement;
-use eyrie_placement::words::{Instance, WordError, Words};
-use eyrie_placement::{CostModel, Objective, Planner, Sharing, Weights};
+use eyrie_placement::{CostModel, Instance, Objective, Planner, Sharing, Weights, Words};
 use eyrie_topology::spec::Files;
-use eyrie_topology::TopologyError;
 use eyrie_units::{duration, size};
+
+use crate::cmd::{as_option, read_text};
 
 #[derive(Args, Clone)]
 pub struct InstanceArgs {
@@ -127,12 +127,9 @@ impl InstanceArgs {
             },
             traffic: self.traffic.as_deref(),
             bytes: self.bytes,
-            files: Files { text: &text, slurm_topology, taper: self.taper },
+            files: Files { text: &read_text, slurm_topology, taper: self.taper },
         };
-        Instance::read(&words).map_err(|e| match e {
-            WordError::In { .. } => anyhow!("--{e}"),
-            WordError::Together(_) => e.into(),
-        })
+        Instance::read(&words).map_err(as_option)
     }
 
     pub fn planner<'i>(&self, instance: &'i Instance) -> anyhow::Result<Planner<'i>> {
@@ -212,14 +209,4 @@ fn weighted(text: &str) -> anyhow::Result<Objective> {
 /// The seconds of an option that is a time.
 fn seconds(option: &str, text: &str) -> anyhow::Result<f64> {
     Ok(duration(text).map_err(|why| anyhow!("{option} {why}"))?.as_secs_f64())
-}
-
-/// The text of a file that an option names.
-fn text(path: &str) -> Result<String, TopologyError> {
-    let refuse = |why: String| Err(TopologyError::new(why));
-    match std::fs::read(path).map(String::from_utf8) {
-        Ok(Ok(text)) => Ok(text),
-        Ok(Err(_)) => refuse(format!("{path} is not text")),
-        Err(e) => refuse(format!("reading {path}: {e}")),
-    }
 }
