@@ -1,5 +1,6 @@
 //! What each reader's figures can be relied on for: stated with every recording, so that nobody compares what cannot be compared.
 
+use crate::ages::REFRESH;
 use crate::procfs::page_size;
 use crate::reader::Kind;
 use serde::Serialize;
@@ -38,8 +39,8 @@ pub fn of(kind: Kind) -> Accuracy {
     match kind {
         Kind::BpfOpen => Accuracy {
             cpu_late_us: 10_000,
-            rss_age: crate::sampler::REFRESH,
-            lasting_age: crate::sampler::REFRESH,
+            rss_age: REFRESH,
+            lasting_age: REFRESH,
             note: "of a process that has not run since, memory may be old (its pages may be reclaimed) and state too (it may wait for a processor); CPU time of a running thread is that of its last switch or timer tick; user and system in proportion of ticks",
             ..exact
         },
@@ -50,15 +51,15 @@ pub fn of(kind: Kind) -> Accuracy {
         },
         Kind::Taskstats => Accuracy {
             cpu_late_us: 10_000,
-            rss_age: crate::reader_ages::RSS,
-            lasting_age: crate::reader_ages::LASTING,
+            rss_age: crate::ages::RSS,
+            lasting_age: crate::ages::LASTING,
             note: "the kernel gives CPU time only; memory and state are read from /proc in turn; threads that have ended count \
                    only if others were left",
             ..exact
         },
         Kind::Clocks => Accuracy {
             user_and_system: false,
-            lasting_age: crate::reader_ages::LASTING,
+            lasting_age: crate::ages::LASTING,
             note: "exact CPU time, user and system together; state and threads are read in turn",
             ..exact
         },

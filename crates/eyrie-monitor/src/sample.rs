@@ -1,7 +1,7 @@
 //! One sample: a node and its processes at one moment, in one schema whatever the reader. Plain numbers in memory that is laid out once;
 //! must never hold anything that allocates.
 
-use crate::reader::Kind;
+use crate::reader::kind::Kind;
 use serde::Serialize;
 
 /// A value that the reader does not know.

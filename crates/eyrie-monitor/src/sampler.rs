@@ -2,10 +2,11 @@
 //! a lock while it reads, or stop for anything that it reads.
 
 use crate::accuracy::{self, Accuracy};
-use crate::adapt::Policy;
+use crate::ages::REFRESH;
 use crate::budget::{smallest_share, Budget};
 use crate::clock::{self, process_cpu_ns, thread_cpu_ns, Clock, Steadiness};
 use crate::node;
+use crate::policy::Policy;
 use crate::reader::{choose, Declined, Kind, Reader, Tick};
 use crate::ring::Ring;
 use crate::sample::{Cost, Detail, Head, Process};
@@ -16,9 +17,6 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-
-/// Samples after which what seldom changes is read again.
-pub const REFRESH: u16 = 16;
 
 #[derive(Clone)]
 pub struct Config {

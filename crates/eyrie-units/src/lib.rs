@@ -2,7 +2,7 @@
 //! message. Pure; must never depend on anything of Eyrie's.
 //!
 //! Read: [`duration`], [`positive_duration`], [`size`], [`share`]. Shown: [`time`] and [`nanoseconds`] (measured, three
-//! digits that count), [`bytes`], and [`written`] (a value as an option takes it).
+//! digits that count), [`bytes`], [`span`] (a limit that was set) and [`written`] (a value as an option takes it).
 
 use std::time::Duration;
 
@@ -111,6 +111,15 @@ pub fn written(time: Duration) -> String {
     format!("{time:?}")
 }
 
+/// A limit or another span that was set, for people: 24 h, 30 min, 0.3 s.
+pub fn span(time: Duration) -> String {
+    match time.as_secs() {
+        s if s >= 7200 && s % 3600 == 0 && time.subsec_nanos() == 0 => format!("{} h", s / 3600),
+        s if s >= 120 && s % 60 == 0 && time.subsec_nanos() == 0 => format!("{} min", s / 60),
+        _ => format!("{} s", time.as_secs_f64()),
+    }
+}
+
 /// A measured time for people: 6.02 ms, 14.2 s; a whole number of the unit as it is, 40 ms.
 pub fn time(time: Duration) -> String {
     nanoseconds(time.as_nanos() as f64)
@@ -199,6 +208,12 @@ mod tests {
         );
         assert_eq!([4e7, -1.5e6, 999_999.0].map(nanoseconds), ["40 ms", "-1.50 ms", "1.00 ms"]);
         assert_eq!(time(Duration::from_millis(14_249)), "14.2 s");
+    }
+
+    #[test]
+    fn spans_are_shown_as_they_are_set() {
+        let span = |text| span(duration(text).unwrap());
+        assert_eq!(["24h", "30min", "90s", "300ms"].map(span), ["24 h", "30 min", "90 s", "0.3 s"]);
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! The BPF iterator over tasks: a read gives a record of every task, threads included, that are added up here. Needs Linux 5.8,
 //! CAP_BPF and CAP_PERFMON.
 
-use super::{bpf, Kind, Reader, Tally, Tick};
+use super::bpf;
+use super::kind::Kind;
+use super::tick::{Reader, Tally, Tick};
 use crate::adapt::Rates;
 use crate::bpf::{begin, Loaded, Record, ITER};
 use crate::procfs::page_size;

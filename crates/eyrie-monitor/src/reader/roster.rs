@@ -1,7 +1,7 @@
 //! The processes that the readers of /proc know, kept in order of their number with what is open for each. Looks at the directory
 //! only when the node has made a new process; must never allocate after it was made.
 
-use super::{Tally, Tick};
+use super::tick::{Tally, Tick};
 use crate::adapt::Rate;
 use crate::procfs::{self, PidPath, Stat, TICK_NS};
 use crate::sample::Process;

@@ -2,8 +2,8 @@
 //! that clock or waits for ticks. Must never wait longer than three intervals for anybody.
 
 use super::drift::{Drift, Exchange};
+use super::moment::{Mode, Moment};
 use super::wire::{Datagram, Key, Kind, SIZE};
-use super::{Mode, Moment};
 use crate::clock::Clock;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::fd::AsFd;

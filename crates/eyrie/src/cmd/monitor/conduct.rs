@@ -4,6 +4,7 @@ use super::args;
 use crate::out;
 use clap::Args;
 use eyrie_monitor::sync::Conductor;
+use eyrie_monitor::watch::client::address;
 use eyrie_units::positive_duration;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -16,7 +17,7 @@ use std::time::Duration;
 #[derive(Args)]
 pub struct ConductArgs {
     /// Where to answer (UDP); a port alone is loopback only
-    #[arg(long, value_name = "HOST:PORT", default_value = "9465", value_parser = args::address)]
+    #[arg(long, value_name = "HOST:PORT", default_value = "9465", value_parser = address)]
     listen: SocketAddr,
     /// Time from one sample to the next
     #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = positive_duration)]

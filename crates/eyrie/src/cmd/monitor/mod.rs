@@ -2,7 +2,6 @@
 //! of it in eyrie-bench.
 
 mod args;
-mod client;
 mod conduct;
 mod dump;
 mod measure;
@@ -14,6 +13,7 @@ mod view;
 mod watch;
 
 use clap::{Args, Subcommand};
+use std::path::PathBuf;
 
 /// Watch nodes and processes without slowing the job.
 ///
@@ -59,10 +59,16 @@ enum MonitorCommand {
     /// Model the slowdown of a parallel job from 2 to 65,536 nodes, and check the model
     Slowdown(measure::SlowdownArgs),
     /// Measure and model the experiments of Kamoshida and Taura's paper
+    #[command(hide = true)]
     Papers(measure::PapersArgs),
     /// One of a crowd of idle processes; started by `eyrie monitor bench`
     #[command(hide = true)]
     CrowdMember(measure::CrowdMemberArgs),
+}
+
+/// Where monitors of this user have their sockets.
+fn sockets() -> anyhow::Result<PathBuf> {
+    eyrie_controller::runtime::jobdir::base(None)
 }
 
 pub fn run(args: MonitorArgs) -> anyhow::Result<i32> {

@@ -1,12 +1,12 @@
 //! A line for each sample: for pipes and logs.
 
-use super::view::{sort, Node, Order};
+use eyrie_monitor::watch::view::{sort, NodeView, Order};
 use eyrie_units::{bytes, nanoseconds};
 
 /// Processes in a line.
 const TOP: usize = 3;
 
-pub fn line(node: &Node) -> String {
+pub fn line(node: &NodeView) -> String {
     let s = &node.seen;
     let mut rows = node.rows.clone();
     sort(&mut rows, Order::Cpu);

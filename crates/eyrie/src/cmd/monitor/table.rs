@@ -1,7 +1,7 @@
 //! The live table on a terminal: nodes above, processes below, keys to sort. Leaves the terminal as it was, also after a panic.
 
-use super::view::{sort, Node, Order, Row};
-use eyrie_monitor::health::State;
+use eyrie_monitor::health::HealthState;
+use eyrie_monitor::watch::view::{sort, NodeView, Order, Row};
 use eyrie_units::{bytes, nanoseconds};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use ratatui::layout::{Constraint, Layout};
@@ -21,9 +21,9 @@ struct Shown {
     order: Order,
     kernel: bool,
     from: usize,
-    nodes: Vec<Node>,
+    nodes: Vec<NodeView>,
     rows: Vec<Row>,
-    health: Vec<(String, State)>,
+    health: Vec<(String, HealthState)>,
 }
 
 impl Table {
@@ -42,7 +42,11 @@ impl Table {
     }
 
     /// Shows the nodes as they are now.
-    pub fn show(&mut self, nodes: Vec<Node>, health: &[(String, State)]) -> anyhow::Result<()> {
+    pub fn show(
+        &mut self,
+        nodes: Vec<NodeView>,
+        health: &[(String, HealthState)],
+    ) -> anyhow::Result<()> {
         self.state.nodes = nodes;
         self.state.health = health.to_vec();
         self.draw()
@@ -112,7 +116,8 @@ impl Shown {
     }
 
     fn draw(&self, frame: &mut Frame) {
-        let unwell = self.health.iter().filter(|(_, state)| *state != State::Ok).count() as u16;
+        let unwell =
+            self.health.iter().filter(|(_, state)| *state != HealthState::Ok).count() as u16;
         let areas = Layout::vertical([
             Constraint::Length(self.nodes.len() as u16 + 1),
             Constraint::Length(unwell),
@@ -171,10 +176,10 @@ impl Shown {
     }
 
     fn health_lines(&self) -> Vec<Line<'_>> {
-        let unwell = self.health.iter().filter(|(_, state)| *state != State::Ok);
-        let line = |(rule, state): &(String, State)| {
+        let unwell = self.health.iter().filter(|(_, state)| *state != HealthState::Ok);
+        let line = |(rule, state): &(String, HealthState)| {
             let (word, colour) = match state {
-                State::Failing => ("failing", Color::Red),
+                HealthState::Failing => ("failing", Color::Red),
                 _ => ("suspect", Color::Yellow),
             };
             Line::styled(format!("{word}: {rule}"), Style::new().fg(colour))
@@ -263,9 +268,11 @@ mod tests {
             detail: "full".into(),
             ..Seen::default()
         };
-        let nodes = vec![Node { seen, cpu: 0.5, rows, ..Node::default() }];
-        let health =
-            vec![("clock".to_string(), State::Suspect), ("temperature".to_string(), State::Ok)];
+        let nodes = vec![NodeView { seen, cpu: 0.5, rows, ..NodeView::default() }];
+        let health = vec![
+            ("clock".to_string(), HealthState::Suspect),
+            ("temperature".to_string(), HealthState::Ok),
+        ];
         Shown { order: Order::Cpu, kernel: false, from: 0, nodes, rows: Vec::new(), health }
     }
 

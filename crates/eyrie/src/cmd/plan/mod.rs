@@ -35,8 +35,7 @@ use instance::InstanceArgs;
     after_help = "Examples:\n  \
     eyrie plan --network torus:12x12 --spares '2d(2,1)' --failed 5,5\n  \
     eyrie plan --network tofu:2x1x6x2x3x2:shape=12x12 --spares contiguous:12 --failed 3,4 --picture plan.svg\n  \
-    eyrie plan --network slurm:topology.conf --job 4x4 --failed tux7 --method search --emit hostfile hosts\n  \
-    eyrie plan sweep --network mesh:13x13 --sequences 100 --failures 5 --out sweep"
+    eyrie plan --network slurm:topology.conf --job 4x4 --failed tux7 --method search --emit hostfile hosts"
 )]
 pub struct PlanArgs {
     #[command(subcommand)]
@@ -77,6 +76,7 @@ pub struct PlanArgs {
 #[derive(Subcommand)]
 enum PlanCommand {
     /// Run all failed x spare pairs, or N random failure sequences, and write a table and plots
+    #[command(hide = true)]
     Sweep(sweep::SweepArgs),
 }
 
