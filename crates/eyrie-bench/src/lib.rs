@@ -4,6 +4,7 @@
 mod alltoall;
 mod apps;
 mod checkpoint;
+mod effort;
 mod job;
 mod kernel;
 mod machine;
@@ -16,17 +17,9 @@ pub mod report;
 mod setup;
 mod statistics;
 
+pub use effort::Effort;
 pub use report::Report;
 pub use setup::Setup;
-
-/// How much is measured.
-#[derive(Clone, Copy, Debug)]
-pub struct Effort {
-    /// How often each side is measured, in turn about.
-    pub rounds: u32,
-    /// Small sizes and short runs: to see that everything works.
-    pub quick: bool,
-}
 
 /// The questions that can be asked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

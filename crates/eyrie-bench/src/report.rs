@@ -1,9 +1,9 @@
 //! What a measurement found: a table for people (Markdown, so that it can be kept) and JSON for programs.
 
+use crate::effort::Effort;
 use crate::machine::Conditions;
 use crate::plot::Chart;
 use crate::statistics::Spread;
-use crate::Effort;
 use serde_json::{json, Value};
 use std::fmt;
 

@@ -2,7 +2,7 @@
 //! without a monitor and with several, in turn about.
 
 use super::process::Monitor;
-use super::Setup;
+use super::setup::Setup;
 use crate::report::{cell, digits, Measured, Table};
 use crate::statistics::Spread;
 use crate::Effort;

@@ -2,10 +2,11 @@
 //! Allreduce loop with a monitor on each processor, and modelled at their numbers of nodes.
 
 use super::allreduce::Allreduce;
+use super::crowd::Crowd;
 use super::model::{slowdown, Job};
 use super::process::{Monitor, Running, Said};
+use super::setup::{Setup, SEED};
 use super::slowdown::factor_text;
-use super::{crowd::Crowd, Setup, SEED};
 use crate::plot::{Chart, Series};
 use crate::report::{cell, digits, Measured, Table};
 use crate::statistics::Spread;

@@ -2,9 +2,10 @@
 //! paper's closed form and a real Allreduce loop.
 
 use super::allreduce::Allreduce;
+use super::crowd::Crowd;
 use super::model::{closed_form, slowdown, Job};
 use super::process::{Monitor, Said};
-use super::{crowd::Crowd, Setup, SEED};
+use super::setup::{Setup, SEED};
 use crate::plot::{Chart, Series};
 use crate::report::{cell, Measured, Table};
 use crate::statistics::Spread;

@@ -275,10 +275,15 @@ fn others(
                 None => answers.nodes.iter().try_for_each(|node| out::line(plain::line(node)))?,
             }
         }
-        match &mut screen {
-            Some(screen) if screen.keys(answers.interval)? => break,
-            Some(_) => {}
-            None => std::thread::sleep(answers.interval),
+        let ended = match &mut screen {
+            Some(screen) => screen.keys(answers.interval)?,
+            None => {
+                std::thread::sleep(answers.interval);
+                false
+            }
+        };
+        if ended {
+            break;
         }
     }
     Ok(0)
