@@ -1,5 +1,6 @@
-//! What `eyrie bench` measures: always Eyrie and the same MPICH over its own tcp provider, in turn about within one run, and always
-//! as a ratio with its spread. A figure must never come without what it is compared with and what else the machine was doing.
+//! What `eyrie bench` measures: always Eyrie and the same MPICH over its own tcp provider, in turn
+//! about within one run, and always as a ratio with its spread. A figure must never come without
+//! what it is compared with and what else the machine was doing.
 
 mod alltoall;
 mod apps;

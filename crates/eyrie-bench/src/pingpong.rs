@@ -10,7 +10,8 @@ use serde_json::json;
 /// "ping-pong takes about 2× the time of the unprotected library at every size".
 const EAGLE: f64 = 2.0;
 
-/// A log that stays in memory, whose pages are used again after checkpoints, as in a job that has run for a while.
+/// A log that stays in memory, whose pages are used again after checkpoints, as in a job that has
+/// run for a while.
 const IN_MEMORY: &str = "--checkpoint-every 300ms --log-memory 6GiB";
 /// MiB sent before anything is measured, so that the log of [`IN_MEMORY`] has had its pages.
 const BEFORE_MIB: u32 = 2048;

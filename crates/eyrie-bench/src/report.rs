@@ -1,4 +1,5 @@
-//! What a measurement found: a table for people (Markdown, so that it can be kept) and JSON for programs.
+//! What a measurement found: a table for people (Markdown, so that it can be kept) and JSON for
+//! programs.
 
 use crate::effort::Effort;
 use crate::machine::Conditions;

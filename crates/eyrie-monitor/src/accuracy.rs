@@ -1,4 +1,5 @@
-//! What each reader's figures can be relied on for: stated with every recording, so that nobody compares what cannot be compared.
+//! What each reader's figures can be relied on for: stated with every recording, so that nobody
+//! compares what cannot be compared.
 
 use crate::ages::REFRESH;
 use crate::procfs::page_size;
@@ -7,13 +8,15 @@ use serde::Serialize;
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Accuracy {
-    /// CPU time of a process is late by at most this; running threads are charged at timer ticks and when they are switched.
+    /// CPU time of a process is late by at most this; running threads are charged at timer ticks
+    /// and when they are switched.
     pub cpu_late_us: u64,
     /// Steps in which CPU time grows.
     pub cpu_step_us: u64,
     /// Whether user and system time are known apart.
     pub user_and_system: bool,
-    /// Resident memory is off by at most this; the kernel counts per processor and adds up when a batch is full.
+    /// Resident memory is off by at most this; the kernel counts per processor and adds up when a
+    /// batch is full.
     pub rss_error_bytes: u64,
     /// Samples that resident memory may be old.
     pub rss_age: u16,
@@ -22,8 +25,9 @@ pub struct Accuracy {
     pub note: &'static str,
 }
 
-/// Sources: kernel/sched/cputime.c (cputime_adjust, task_sched_runtime), include/linux/mm.h and lib/percpu_counter.c (a batch of
-/// max(32, 2 × processors) pages for each processor and each of three counters), kernel/taskstats.c.
+/// Sources: kernel/sched/cputime.c (cputime_adjust, task_sched_runtime), include/linux/mm.h and
+/// lib/percpu_counter.c (a batch of max(32, 2 × processors) pages for each processor and each of
+/// three counters), kernel/taskstats.c.
 pub fn of(kind: Kind) -> Accuracy {
     let processors = std::thread::available_parallelism().map_or(1, usize::from) as u64;
     let batch = 32.max(2 * processors) * processors * 3 * page_size();

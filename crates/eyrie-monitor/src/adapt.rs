@@ -1,4 +1,5 @@
-//! How often each process is looked at: not at every sample when it does what was foretold. Pure; must never allocate.
+//! How often each process is looked at: not at every sample when it does what was foretold. Pure;
+//! must never allocate.
 
 use crate::policy::Policy;
 use crate::reader::tick::Tick;
@@ -39,7 +40,8 @@ impl Rate {
         self.age
     }
 
-    /// It was read: `cpu_ns` of CPU time in all at `now_ns`. The error of the forecast, in cores, if there was one.
+    /// It was read: `cpu_ns` of CPU time in all at `now_ns`. The error of the forecast, in cores,
+    /// if there was one.
     pub fn observe(&mut self, cpu_ns: u64, now_ns: u64, policy: Policy) -> Option<f64> {
         let elapsed = now_ns.saturating_sub(self.at_ns);
         let before = *self;
@@ -96,7 +98,8 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
 
-    /// Reads a process that uses `shares` of a core, second after second; the seconds at which it was read.
+    /// Reads a process that uses `shares` of a core, second after second; the seconds at which it
+    /// was read.
     fn read_at(shares: &[f64], policy: Policy) -> Vec<usize> {
         let (mut rate, mut cpu, mut read) = (Rate::default(), 0.0, Vec::new());
         for (second, share) in shares.iter().enumerate() {

@@ -1,5 +1,6 @@
-//! The newest sample as OpenMetrics. Processes are grouped by their command's name, and groups are bounded: what finds no room is summed as
-//! "other", so that a node that starts a million programs has as many series as one that starts ten.
+//! The newest sample as OpenMetrics. Processes are grouped by their command's name, and groups are
+//! bounded: what finds no room is summed as "other", so that a node that starts a million programs
+//! has as many series as one that starts ten.
 
 use crate::health::HealthState;
 use crate::reader::Kind;
@@ -270,7 +271,8 @@ impl Snapshot {
     fn commands(&self, out: &mut Out) -> fmt::Result {
         let mut all: Vec<(&str, &Group)> =
             self.groups.iter().map(|(name, g)| (name.as_str(), g)).collect();
-        // A command may itself be called "other", or two may look alike as text: a series must not come twice.
+        // A command may itself be called "other", or two may look alike as text: a series must not
+        // come twice.
         all.sort_by(|a, b| a.0.cmp(b.0));
         let mut rest = self.other.clone();
         let mut kept: Vec<(&str, Group)> = Vec::new();

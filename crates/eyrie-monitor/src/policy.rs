@@ -8,9 +8,10 @@ use serde::Serialize;
 pub enum Policy {
     /// Every process at every sample.
     Off,
-    /// Processes below this share of a core wait, unless a new process has appeared (Kamoshida and Taura's OPT1, with 10 %).
+    /// Processes below this share of a core wait, unless a new process has appeared (Kamoshida and
+    /// Taura's OPT1, with 10 %).
     Threshold { share: f64 },
-    /// A process waits twice as long each time that its CPU time was within `share` of a core of a straight line, and is read at
-    /// every sample again when it was not.
+    /// A process waits twice as long each time that its CPU time was within `share` of a core of a
+    /// straight line, and is read at every sample again when it was not.
     Error { share: f64 },
 }

@@ -1,4 +1,5 @@
-//! Reading /proc and /sys without allocating: paths on the stack, files kept open, numbers parsed in place. Pure but for the reads.
+//! Reading /proc and /sys without allocating: paths on the stack, files kept open, numbers parsed
+//! in place. Pure but for the reads.
 
 use rustix::fd::OwnedFd;
 use rustix::fs::{openat, Mode, OFlags, CWD};

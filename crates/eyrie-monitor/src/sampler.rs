@@ -1,5 +1,6 @@
-//! The sampler: one thread that sleeps until the moment, reads, hands the sample on and sleeps again. Must never allocate in a tick, share
-//! a lock while it reads, or stop for anything that it reads.
+//! The sampler: one thread that sleeps until the moment, reads, hands the sample on and sleeps
+//! again. Must never allocate in a tick, share a lock while it reads, or stop for anything that it
+//! reads.
 
 use crate::accuracy::{self, Accuracy};
 use crate::ages::REFRESH;
@@ -30,7 +31,8 @@ pub struct Config {
     /// The conductor, for `once` and `always`.
     pub with: Option<SocketAddr>,
     pub key: Key,
-    /// Processes that a sample has room for; `None`: twice as many as there are now, and at least 4096.
+    /// Processes that a sample has room for; `None`: twice as many as there are now, and at least
+    /// 4096.
     pub capacity: Option<usize>,
     pub ring_bytes: usize,
     /// Every part of the node at every sample, not in turn.
@@ -109,7 +111,8 @@ impl Sampler {
     /// Finds a reader, measures what it costs, and agrees with the other nodes.
     ///
     /// # Errors
-    /// One line for the user: reader not available, interval below what can be, budget impossible, conductor silent.
+    /// One line for the user: reader not available, interval below what can be, budget impossible,
+    /// conductor silent.
     pub fn prepare(config: Config) -> Result<Sampler, String> {
         let capacity = config.capacity.unwrap_or_else(|| (2 * count_processes()).max(4096));
         let interval_ns = clock::ns(config.interval);
@@ -283,7 +286,8 @@ impl Sampler {
         (tally, between - begin, thread_cpu_ns() - between)
     }
 
-    /// Reads everything once, outside of any rhythm: for measuring. The CPU time of the processes and of the node, nanoseconds.
+    /// Reads everything once, outside of any rhythm: for measuring. The CPU time of the processes
+    /// and of the node, nanoseconds.
     pub fn read_once(&mut self) -> (u64, u64) {
         self.number += 1;
         let (_, processes, node) = self.read(Detail::Full);

@@ -1,5 +1,6 @@
-//! What a running monitor tells others: OpenMetrics, the newest sample, the ring, its health. Answers come from what was sampled already: a
-//! scrape must never trigger a sample, and a slow or silent client must never hold anything up.
+//! What a running monitor tells others: OpenMetrics, the newest sample, the ring, its health.
+//! Answers come from what was sampled already: a scrape must never trigger a sample, and a slow or
+//! silent client must never hold anything up.
 
 use crate::json;
 use crate::metrics::Exporter;

@@ -1,4 +1,5 @@
-//! What a running monitor's threads share: the sampler writes it, others answer from it and show it.
+//! What a running monitor's threads share: the sampler writes it, others answer from it and show
+//! it.
 
 use crate::health::HealthState;
 use crate::names::Directory;

@@ -1,5 +1,6 @@
-//! How long a plan for one failure takes as the network grows: all methods and the search, stencil traffic, one core;
-//! and what incremental re-evaluation and parallel counting gain. `bench/placement.sh` runs and plots it.
+//! How long a plan for one failure takes as the network grows: all methods and the search, stencil
+//! traffic, one core; and what incremental re-evaluation and parallel counting gain.
+//! `bench/placement.sh` runs and plots it.
 
 use criterion::{criterion_group, criterion_main, BenchmarkId, Criterion};
 use eyrie_placement::evaluate::Evaluator;

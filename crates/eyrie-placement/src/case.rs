@@ -1,5 +1,5 @@
-//! What every method of a plan starts from: a job on its network, what moves cost, and the job's figures before any
-//! failure. Moves nothing.
+//! What every method of a plan starts from: a job on its network, what moves cost, and the job's
+//! figures before any failure. Moves nothing.
 
 use std::collections::HashSet;
 

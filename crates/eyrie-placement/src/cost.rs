@@ -1,5 +1,6 @@
-//! What a machine's network costs: bandwidth, latency, and how a node's network interface starts several
-//! messages. The defaults are a present-day HPC link; K's figures are in [`CostModel::k_computer`].
+//! What a machine's network costs: bandwidth, latency, and how a node's network interface starts
+//! several messages. The defaults are a present-day HPC link; K's figures are in
+//! [`CostModel::k_computer`].
 
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +10,8 @@ use serde::{Deserialize, Serialize};
 pub enum Sharing {
     /// Every message the same share (max-min fair), as routers with round-robin arbitration give.
     Fair,
-    /// Shares in inverse proportion to the path's length, as window-based transports give (and SimGrid models).
+    /// Shares in inverse proportion to the path's length, as window-based transports give (and
+    /// SimGrid models).
     Path,
 }
 
@@ -22,11 +24,12 @@ pub struct CostModel {
     pub hop_latency_s: f64,
     /// Seconds a message costs before it enters the network.
     pub overhead_s: f64,
-    /// How far apart the messages of one node start, as a fraction of the message's own transfer time: 0 all
-    /// together; K's four DMA engines 0.5, so that four messages take 2.5 times as long as one.
+    /// How far apart the messages of one node start, as a fraction of the message's own transfer
+    /// time: 0 all together; K's four DMA engines 0.5, so that four messages take 2.5 times as long
+    /// as one.
     pub stagger: f64,
-    /// Time lost on a shared link for every message beyond the second, as a fraction of the share. Calibrated
-    /// on K together with `stagger`; 0 elsewhere.
+    /// Time lost on a shared link for every message beyond the second, as a fraction of the share.
+    /// Calibrated on K together with `stagger`; 0 elsewhere.
     pub crowding: f64,
     pub sharing: Sharing,
 }

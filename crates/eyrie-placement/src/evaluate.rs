@@ -9,8 +9,8 @@ use eyrie_topology::{Busiest, LinkId, LinkLoads, Network, NodeId, RouteError};
 use crate::levels::Levels;
 use crate::traffic::{Rank, RankMessage, Traffic};
 
-/// How good a placement's link loads are, best first: busiest link by messages, then the sum of squared loads
-/// (how much is crowded elsewhere), then the busiest link by bytes.
+/// How good a placement's link loads are, best first: busiest link by messages, then the sum of
+/// squared loads (how much is crowded elsewhere), then the busiest link by bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Score {
     pub messages: u64,
@@ -361,7 +361,8 @@ impl<'a> Evaluator<'a> {
         score
     }
 
-    /// The largest figure in `base` of a link that is not touched; `had` touched links had the very largest.
+    /// The largest figure in `base` of a link that is not touched; `had` touched links had the very
+    /// largest.
     fn rest(
         &self,
         base: &Counted,
@@ -393,7 +394,8 @@ impl<'a> Evaluator<'a> {
         })
     }
 
-    /// Scores many candidates, in parallel where there are many; `None` for one that dead routers cut off.
+    /// Scores many candidates, in parallel where there are many; `None` for one that dead routers
+    /// cut off.
     pub fn score_all(
         &self,
         base: &Counted,
@@ -412,7 +414,8 @@ impl<'a> Evaluator<'a> {
             .collect()
     }
 
-    /// Scores candidates in turn. Those that put one rank on one node or another share taking it away.
+    /// Scores candidates in turn. Those that put one rank on one node or another share taking it
+    /// away.
     fn score_each(
         &self,
         base: &Counted,

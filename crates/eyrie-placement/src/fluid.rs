@@ -1,6 +1,6 @@
-//! Time of one iteration: messages as fluid flows that share links max-min fairly (Bertsekas and Gallager,
-//! Data Networks, 6.5.2), each after its latency; when a flow starts or ends the shares are solved again.
-//! Phases follow each other.
+//! Time of one iteration: messages as fluid flows that share links max-min fairly (Bertsekas and
+//! Gallager, Data Networks, 6.5.2), each after its latency; when a flow starts or ends the shares
+//! are solved again. Phases follow each other.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -56,8 +56,8 @@ pub fn step_time(
     Ok(phases.iter().zip(times).map(|(phase, time)| f64::from(phase.repeat) * time).sum())
 }
 
-/// What [`step_time`] is at least: in every phase the bytes of the busiest link have to get through it. A little less, for
-/// near events that are handled as one.
+/// What [`step_time`] is at least: in every phase the bytes of the busiest link have to get through
+/// it. A little less, for near events that are handled as one.
 pub fn least_step_time(evaluator: &Evaluator, counted: &Counted, machine: &CostModel) -> f64 {
     let seconds = |(phase, load): (&Phase, &LinkLoads)| {
         // By bandwidth and rounded up to whole bytes.
@@ -243,7 +243,8 @@ impl Link {
     }
 }
 
-/// A candidate bottleneck: its share when it was last looked at, and the link; ties by link so that results repeat.
+/// A candidate bottleneck: its share when it was last looked at, and the link; ties by link so that
+/// results repeat.
 #[derive(PartialEq)]
 struct Bottleneck(f64, u32);
 
@@ -266,16 +267,18 @@ struct Rows {
     first: Vec<u32>,
     users: Vec<u32>,
     links: Vec<Link>,
-    /// The share of every link of `links`, [`STALE`] where it has to be worked out again: most links are asked far more
-    /// often than they change.
+    /// The share of every link of `links`, [`STALE`] where it has to be worked out again: most
+    /// links are asked far more often than they change.
     shares: Vec<f64>,
     open: Vec<u32>,
-    /// Flows in the order in which the last solution fixed them, where each of its rounds ends in it, and each flow's round.
+    /// Flows in the order in which the last solution fixed them, where each of its rounds ends in
+    /// it, and each flow's round.
     fixed: Vec<u32>,
     ends: Vec<usize>,
     round_of: Vec<u32>,
-    /// Rounds at the beginning of the last solution that the next one has, too: those before any flow was fixed that has
-    /// ended since. For the links of such a flow were not the tightest yet, and without it they are less tight.
+    /// Rounds at the beginning of the last solution that the next one has, too: those before any
+    /// flow was fixed that has ended since. For the links of such a flow were not the tightest yet,
+    /// and without it they are less tight.
     same: usize,
 }
 
@@ -300,7 +303,8 @@ impl Rows {
 const NOT_DENSE: u32 = u32::MAX;
 /// The rate of a flow that has no share yet.
 const UNKNOWN: f64 = 0.0;
-/// Rounds over all links before the rest is taken in order: most solutions have few different shares.
+/// Rounds over all links before the rest is taken in order: most solutions have few different
+/// shares.
 const ROUNDS: usize = 24;
 
 impl Simulation {
@@ -323,8 +327,9 @@ impl Simulation {
         self.flows.push(Flow { first, hops, weight, start_s, remaining: bytes, rate: 1.0 });
     }
 
-    /// When the last flow ends. Events closer together than a fraction of the time so far are handled as one: larger
-    /// simulations would else solve the shares again for every difference in latency.
+    /// When the last flow ends. Events closer together than a fraction of the time so far are
+    /// handled as one: larger simulations would else solve the shares again for every difference in
+    /// latency.
     fn run(self) -> f64 {
         let tolerance = match self.flows.len() {
             0..=500 => 1e-9,
@@ -449,8 +454,8 @@ impl Simulation {
         }
     }
 
-    /// Max-min fair rates of the active flows: the tightest link fixes its flows, again and again. What it did the last time
-    /// and would do again it does not search for again.
+    /// Max-min fair rates of the active flows: the tightest link fixes its flows, again and again.
+    /// What it did the last time and would do again it does not search for again.
     fn solve(&mut self, active: &[u32], rows: &mut Rows) {
         rows.links.clone_from(&self.links);
         rows.open.clear();
@@ -496,7 +501,8 @@ impl Simulation {
         let mut heap: BinaryHeap<_> = left.map(|&l| Reverse(Bottleneck(share(l), l))).collect();
         while let Some(Reverse(Bottleneck(share, l))) = heap.pop() {
             let link = rows.links[l as usize];
-            // A share never falls when flows of tighter links are fixed: what the heap knows is a lower bound.
+            // A share never falls when flows of tighter links are fixed: what the heap knows is a
+            // lower bound.
             if link.flows > 0 && link.share() > share {
                 heap.push(Reverse(Bottleneck(link.share(), l)));
             } else if link.flows > 0 {
@@ -505,7 +511,8 @@ impl Simulation {
         }
     }
 
-    /// Link `l` is the bottleneck of its flows that have no rate yet: `share` for each unit of weight.
+    /// Link `l` is the bottleneck of its flows that have no rate yet: `share` for each unit of
+    /// weight.
     fn fix(&mut self, l: u32, share: f64, rows: &mut Rows) {
         for &i in &rows.users[rows.first[l as usize] as usize..rows.first[l as usize + 1] as usize]
         {
@@ -630,7 +637,8 @@ mod tests {
         assert!(worst < 2e-3, "{worst}");
     }
 
-    /// Rounds that are taken over from the last solution give every flow the very rate that a solution from the beginning gives.
+    /// Rounds that are taken over from the last solution give every flow the very rate that a
+    /// solution from the beginning gives.
     #[test]
     fn solving_again_gives_the_same_rates_to_the_last_bit() {
         use rand::rngs::SmallRng;

@@ -53,7 +53,8 @@ pub enum NodeUse {
     Failed,
 }
 
-/// Nodes and ranks while a plan is made. A rank on a failed node is displaced: it still has to move.
+/// Nodes and ranks while a plan is made. A rank on a failed node is displaced: it still has to
+/// move.
 #[derive(Debug, Clone)]
 pub struct Occupancy {
     pub rank_at: Vec<NodeId>,
@@ -62,7 +63,8 @@ pub struct Occupancy {
 }
 
 impl Occupancy {
-    /// Ranks at `at`, further live nodes `spares`, nothing failed yet. Nodes that ranks left (`home`) count as ours.
+    /// Ranks at `at`, further live nodes `spares`, nothing failed yet. Nodes that ranks left
+    /// (`home`) count as ours.
     pub fn new(network_nodes: usize, at: &[NodeId], home: &[NodeId], spares: &[NodeId]) -> Self {
         let mut occupancy = Occupancy {
             rank_at: at.to_vec(),

@@ -1,12 +1,14 @@
-//! Where a failed node's ranks go, and what it costs: the published substitution methods and a search that
-//! is never worse than the best of them.
+//! Where a failed node's ranks go, and what it costs: the published substitution methods and a
+//! search that is never worse than the best of them.
 //!
-//! Pure: no files, no clocks, no randomness but seeded. A controller calls [`choose`] (or [`choose_by`], with a method of its own); `eyrie plan` shows the
-//! same decision to a person. This crate must never do I/O.
+//! Pure: no files, no clocks, no randomness but seeded. A controller calls [`choose`] (or
+//! [`choose_by`], with a method of its own); `eyrie plan` shows the same decision to a person. This
+//! crate must never do I/O.
 //!
 //! A [`Job`] is ranks on nodes with [`Traffic`] between them, laid out on a grid of cells
-//! ([`eyrie_topology::Layout`]). After failures a [`Method`] moves ranks ([`method`], [`slide`], [`search`],
-//! [`squeeze`]); [`evaluate`] counts messages per link, [`fluid`] estimates the step time, [`plan`] compares.
+//! ([`eyrie_topology::Layout`]). After failures a [`Method`] moves ranks ([`method`], [`slide`],
+//! [`search`], [`squeeze`]); [`evaluate`] counts messages per link, [`fluid`] estimates the step
+//! time, [`plan`] compares.
 
 mod bottleneck;
 mod case;

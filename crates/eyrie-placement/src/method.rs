@@ -1,4 +1,5 @@
-//! The published methods, one step each: a displaced rank gets a place. Every method says when it is stuck.
+//! The published methods, one step each: a displaced rank gets a place. Every method says when it
+//! is stuck.
 
 use eyrie_topology::{NodeId, RouteError};
 

@@ -1,5 +1,5 @@
-//! What a plan is chosen by, and the comparison of placements by it. Counts and step times come from elsewhere:
-//! nothing is evaluated here.
+//! What a plan is chosen by, and the comparison of placements by it. Counts and step times come
+//! from elsewhere: nothing is evaluated here.
 
 use eyrie_topology::NodeId;
 
@@ -10,8 +10,8 @@ use crate::traffic::Rank;
 /// What a plan is chosen by.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Objective {
-    /// The lowest busiest link, then the shortest step, then the fewest moves. Traffic of several rounds, or without
-    /// any bytes, is not told by its busiest link: there the step comes first.
+    /// The lowest busiest link, then the shortest step, then the fewest moves. Traffic of several
+    /// rounds, or without any bytes, is not told by its busiest link: there the step comes first.
     BusiestLink,
     /// The shortest time for what is left: iterations × step + moves.
     TotalTime { iterations: u64 },
@@ -25,7 +25,8 @@ pub struct Weights {
     pub objective: Objective,
     /// Seconds for each rank that moves: its image through the store, one after another.
     pub move_s: f64,
-    /// Most seconds that the moves of one plan may take. The moves of failed ranks cannot be avoided.
+    /// Most seconds that the moves of one plan may take. The moves of failed ranks cannot be
+    /// avoided.
     pub budget_s: Option<f64>,
     /// The program can redistribute its work, so the search may choose squeezing.
     pub may_squeeze: bool,

@@ -1,5 +1,6 @@
-//! Where ranks of lost nodes go, asked by whoever acts on it in a running job. Nodes have several ranks here, which stay
-//! together as long as there are spares. Moves only what has lost its node: live ranks stay where they are.
+//! Where ranks of lost nodes go, asked by whoever acts on it in a running job. Nodes have several
+//! ranks here, which stay together as long as there are spares. Moves only what has lost its node:
+//! live ranks stay where they are.
 
 use eyrie_topology::spec::Parsed;
 use eyrie_topology::{coords, Layout, Network, NodeId, TopologyError};
@@ -33,9 +34,9 @@ pub struct Displaced {
 
 /// Decides where displaced ranks go. Nodes are numbered as the job numbers them.
 pub trait Placement: Send {
-    /// A move for each displaced rank, in their order; fewer when no node is up. Of a node that is up its ranks stay
-    /// there, and the ranks of one that is lost follow each other to the same spare; without a spare each goes to the
-    /// node that has the fewest.
+    /// A move for each displaced rank, in their order; fewer when no node is up. Of a node that is
+    /// up its ranks stay there, and the ranks of one that is lost follow each other to the same
+    /// spare; without a spare each goes to the node that has the fewest.
     fn moves(&self, nodes: &[JobNode], displaced: &[Displaced]) -> Vec<Move> {
         let mut nodes = nodes.to_vec();
         let place = |&Displaced { rank, from }: &Displaced| {
@@ -78,7 +79,8 @@ impl Placement for WithoutNetwork {
     }
 }
 
-/// The network is known: the free spare with the fewest messages on the busiest link. A node's ranks count as one.
+/// The network is known: the free spare with the fewest messages on the busiest link. A node's
+/// ranks count as one.
 pub struct OnNetwork {
     network: Box<dyn Network>,
     /// Where each node of the job is in the network, spares last.
@@ -139,7 +141,8 @@ impl Placement for OnNetwork {
         job.at = here.iter().map(|&node| self.at[node]).collect();
         let weights = Weights::default();
         let network = self.network.as_ref();
-        // Where the network has no way for the traffic any more, every spare is as good as the first.
+        // Where the network has no way for the traffic any more, every spare is as good as the
+        // first.
         let plan = choose_by(Method::Best0D, network, &job, &failed, &free, &weights).ok();
         let chosen = plan.zip(which).map(|(plan, which)| plan.placement[which]);
         let node = chosen.and_then(|chosen| self.at.iter().position(|&at| at == chosen));

@@ -40,8 +40,8 @@ pub struct Plan {
 /// Where the ranks of `failed` nodes go, by the search: never worse than any published method.
 ///
 /// `job.at` is where the ranks are (those of newly failed nodes: were); `failed` lists every failed node so far; `spares` the
-/// live nodes without a rank that may be used, preferred first.
-/// Errors: a node that does not exist or is both spare and failed, or fewer free nodes than ranks to place.
+/// live nodes without a rank that may be used, preferred first. Errors: a node that does not exist
+/// or is both spare and failed, or fewer free nodes than ranks to place.
 ///
 /// ```
 /// use eyrie_placement::spares::{self, Arrangement, SpareSet};
@@ -72,8 +72,8 @@ pub fn choose(
     choose_by(Method::Search, network, job, failed, spares, weights)
 }
 
-/// The same by the method that the user wants. Squeezing, which moves no rank and needs the grid's extents, is
-/// [`Planner::run`]'s alone.
+/// The same by the method that the user wants. Squeezing, which moves no rank and needs the grid's
+/// extents, is [`Planner::run`]'s alone.
 pub fn choose_by(
     method: Method,
     network: &dyn Network,

@@ -1,4 +1,5 @@
-//! Plans for one job on one network: every method on the same failures, and what they are worth against each other.
+//! Plans for one job on one network: every method on the same failures, and what they are worth
+//! against each other.
 
 use eyrie_topology::detour::{Detour, DetourReport};
 use eyrie_topology::{Network, NodeId, RouteError};
@@ -54,7 +55,8 @@ impl<'a> Planner<'a> {
         Walk::new(&self.0, method, earlier)
     }
 
-    /// A method's outcome after the last of these batches, each of which fails at once, or where it is stuck.
+    /// A method's outcome after the last of these batches, each of which fails at once, or where it
+    /// is stuck.
     pub fn run(&self, method: Method, batches: &[Vec<NodeId>]) -> Result<Outcome, PlanError> {
         self.0.check(&batches.concat())?;
         let nothing = Stuck { after: 0, why: "no failure is given".into() };
@@ -69,7 +71,8 @@ impl<'a> Planner<'a> {
         Ok(outcome)
     }
 
-    /// All of these methods, with break-even against the one that moves the fewest ranks (0D, if only others are asked for).
+    /// All of these methods, with break-even against the one that moves the fewest ranks (0D, if
+    /// only others are asked for).
     pub fn compare(
         &self,
         methods: &[Method],
@@ -104,7 +107,8 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// What routing round dead routers does to the routes of a placement; `None` where routers forward.
+    /// What routing round dead routers does to the routes of a placement; `None` where routers
+    /// forward.
     pub fn detours(
         &self,
         failed: &[NodeId],

@@ -1,6 +1,7 @@
-//! The search: beam search over orders of failures, slides of every dimension and substitutes, from where the job is and
-//! from where it started, then a local search on the busiest links. Its caller ([`crate::plan`]) adds every
-//! published method's placement to the candidates, so that it is never worse than the best of them.
+//! The search: beam search over orders of failures, slides of every dimension and substitutes, from
+//! where the job is and from where it started, then a local search on the busiest links. Its caller
+//! ([`crate::plan`]) adds every published method's placement to the candidates, so that it is never
+//! worse than the best of them.
 
 use std::collections::HashSet;
 
@@ -27,7 +28,8 @@ pub struct Effort {
 }
 
 impl Effort {
-    /// For a job with this traffic: less for more messages, and for collectives, whose rounds are each counted.
+    /// For a job with this traffic: less for more messages, and for collectives, whose rounds are
+    /// each counted.
     pub fn for_traffic(traffic: &Traffic) -> Self {
         match traffic.messages() {
             0..=1_000 if traffic.phases.len() == 1 => Effort { width: 6, orders: 8, rounds: 12 },
@@ -42,8 +44,8 @@ impl Effort {
 /// Substitutes kept for each candidate before the beam is cut.
 const SUBSTITUTES: usize = 6;
 
-/// Good candidates reached from each of `starts` (whose displaced ranks sit on `failed` nodes), best first. `floor` is
-/// the load before any failure: once it is reached no more orders are tried.
+/// Good candidates reached from each of `starts` (whose displaced ranks sit on `failed` nodes),
+/// best first. `floor` is the load before any failure: once it is reached no more orders are tried.
 pub fn candidates(
     setting: &Setting,
     starts: &[&Candidate],

@@ -1,19 +1,21 @@
-//! kD sliding: along one axis each rank shifts one step towards a spare; k − 1 further axes shift along with
-//! it, so that neighbours there stay neighbours (facts: substitution, sliding).
+//! kD sliding: along one axis each rank shifts one step towards a spare; k − 1 further axes shift
+//! along with it, so that neighbours there stay neighbours ("Sliding Substitution of Failed Nodes",
+//! EuroMPI 2015).
 
 use eyrie_topology::{coords, Layout, NodeId};
 
 use crate::job::{NodeUse, Occupancy, NO_RANK};
 use crate::traffic::Rank;
 
-/// One way to slide: along `axis`, up or down, the lines of the axes in `along` (a bit set) together.
+/// One way to slide: along `axis`, up or down, the lines of the axes in `along` (a bit set)
+/// together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slide {
     pub axis: usize,
     pub up: bool,
     pub along: u32,
-    /// The published slides move every rank one step. In free form, for the search, ranks may also step over
-    /// dead nodes.
+    /// The published slides move every rank one step. In free form, for the search, ranks may also
+    /// step over dead nodes.
     pub free_form: bool,
 }
 
@@ -42,8 +44,8 @@ impl Slide {
         slides
     }
 
-    /// The moves of this slide away from the cell of `start`, or `None` where a line has no spare at its end.
-    /// A line whose first cell has no rank stays.
+    /// The moves of this slide away from the cell of `start`, or `None` where a line has no spare
+    /// at its end. A line whose first cell has no rank stays.
     pub fn moves(
         &self,
         occupancy: &Occupancy,
@@ -153,7 +155,8 @@ mod tests {
         assert_eq!(moves.len(), 6);
         occupancy.apply(&moves);
         assert!(occupancy.check());
-        // Node 1 now has rank 1; below node 9 the line ends at node 5, which is dead: nowhere to go.
+        // Node 1 now has rank 1; below node 9 the line ends at node 5, which is dead: nowhere to
+        // go.
         assert_eq!(slide(0, false, 0).moves(&occupancy, &layout, 9), None);
     }
 

@@ -104,8 +104,8 @@ pub struct Laid {
     pub notes: Vec<String>,
 }
 
-/// Lays a job of extents `shape` (or the largest that fits) with `spares` on `network`. `grid` is the network's own
-/// layout, if it has one; `resolve` turns a node's written form into its number.
+/// Lays a job of extents `shape` (or the largest that fits) with `spares` on `network`. `grid` is
+/// the network's own layout, if it has one; `resolve` turns a node's written form into its number.
 pub fn lay(
     network: &dyn Network,
     grid: Option<&Layout>,
@@ -358,8 +358,8 @@ pub fn named(host: &str, network: &dyn Network, names: &[String]) -> Option<Node
     listed.or_else(|| network.node_by_name(host))
 }
 
-/// A node as written: a host name (of `names`, in node order, or of the network), a number, coordinates in the grid, or in the
-/// network's own axes.
+/// A node as written: a host name (of `names`, in node order, or of the network), a number,
+/// coordinates in the grid, or in the network's own axes.
 pub fn resolve(
     written: &str,
     network: &dyn Network,

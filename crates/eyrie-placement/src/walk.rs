@@ -1,5 +1,5 @@
-//! One method's way through failures, batch after batch: [`Walk::fail`] is a step down to the method and back up with
-//! its outcome. Decides nothing that a method or the objective decides.
+//! One method's way through failures, batch after batch: [`Walk::fail`] is a step down to the
+//! method and back up with its outcome. Decides nothing that a method or the objective decides.
 
 use std::collections::HashSet;
 
@@ -95,8 +95,9 @@ impl<'c> Walk<'c> {
         Ok(reached.map_err(|why| self.stuck(why)))
     }
 
-    /// Search: the best of the beam's candidates, of every published method from where the search is, of every
-    /// published method by itself through all failures so far, and of the same from home at once.
+    /// Search: the best of the beam's candidates, of every published method from where the search
+    /// is, of every published method by itself through all failures so far, and of the same from
+    /// home at once.
     fn search(&mut self, broken: &Broken) -> Result<Result<Reached, String>, RouteError> {
         let case = self.case;
         let setting = case.setting(broken);
@@ -243,7 +244,8 @@ impl Case<'_> {
         })
     }
 
-    /// The candidate with the lowest exact cost. Step times are computed only where they can decide.
+    /// The candidate with the lowest exact cost. Step times are computed only where they can
+    /// decide.
     fn pick(
         &self,
         mut found: Vec<Candidate>,

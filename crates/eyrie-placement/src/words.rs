@@ -1,5 +1,6 @@
-//! A job on its network in the words of a user: the one place that reads `--network`, `--job`, `--spares` and
-//! `--traffic`, for `eyrie plan`, the controller and the C library. Files are read by whoever asks: here is no I/O.
+//! A job on its network in the words of a user: the one place that reads `--network`, `--job`,
+//! `--spares` and `--traffic`, for `eyrie plan`, the controller and the C library. Files are read
+//! by whoever asks: here is no I/O.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -18,9 +19,11 @@ pub struct Words<'a> {
     pub network: Option<&'a str>,
     /// A file with the names of the network's nodes in order, one host or host list a line.
     pub names: Option<&'a str>,
-    /// Host of each process; node i of a network made of hosts is process i. None, where the job may lie on every node.
+    /// Host of each process; node i of a network made of hosts is process i. None, where the job
+    /// may lie on every node.
     pub hosts: &'a [&'a str],
-    /// Node of each process in the network as the program says it, below 0 where it does not; as many as hosts, or none.
+    /// Node of each process in the network as the program says it, below 0 where it does not; as
+    /// many as hosts, or none.
     pub nodes: &'a [i32],
     pub job: Option<&'a str>,
     /// By default planes: `nd(2,1)`, on a line `1d(1,1)`.
@@ -145,8 +148,8 @@ fn names_of(
     Ok(names)
 }
 
-/// The node of each process: as the program says; else that of its host's name, if the network has a node for every host (a
-/// Slurm or graph file that names the nodes of the site); else its number.
+/// The node of each process: as the program says; else that of its host's name, if the network has
+/// a node for every host (a Slurm or graph file that names the nodes of the site); else its number.
 pub(crate) fn nodes(
     words: &Words,
     network: &dyn Network,
@@ -184,7 +187,8 @@ pub(crate) fn nodes(
     Ok(nodes)
 }
 
-/// Each process a node at the switch of its host, the hosts at one switch: what can be known without a description.
+/// Each process a node at the switch of its host, the hosts at one switch: what can be known
+/// without a description.
 fn of_hosts(hosts: &[&str]) -> Result<Graph, TopologyError> {
     let mut switches: BTreeMap<&str, usize> = BTreeMap::new();
     let mut text = String::from("eyrie-graph 1\nroutes shortest\n");
@@ -210,7 +214,8 @@ fn of_hosts(hosts: &[&str]) -> Result<Graph, TopologyError> {
 struct Place<'a> {
     network: &'a dyn Network,
     grid: Option<&'a Layout>,
-    /// Of the processes. On a network without a grid the job lies on these alone, in order of processes.
+    /// Of the processes. On a network without a grid the job lies on these alone, in order of
+    /// processes.
     nodes: &'a [NodeId],
     /// Of the network's nodes, where it does not know them itself.
     names: &'a [String],
@@ -280,7 +285,8 @@ fn on_nodes(laid: Laid, place: &Place) -> Result<Laid, TopologyError> {
     Ok(Laid { layout, home: of(&laid.home), spares: of(&laid.spares), ..laid })
 }
 
-/// The nodes of the processes on these hosts, as `resolve` reads them; a host may be written without its domain.
+/// The nodes of the processes on these hosts, as `resolve` reads them; a host may be written
+/// without its domain.
 fn on_hosts(words: &Words, place: &Place, hosts: &str) -> Result<Vec<String>, TopologyError> {
     let mut found = Vec::new();
     for host in hosts.split(';').map(str::trim).filter(|host| !host.is_empty()) {

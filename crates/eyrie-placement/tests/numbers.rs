@@ -1,5 +1,6 @@
-//! The published and the measured numbers that the planner must reproduce (facts: substitution; papers: Spare,
-//! Sliding). Every figure here is counted, never assumed.
+//! The published and the measured numbers that the planner must reproduce ("Sliding Substitution of
+//! Failed Nodes", EuroMPI 2015; "Overhead of using spare nodes", IJHPCA 2020). Every figure here is
+//! counted, never assumed.
 
 use eyrie_placement::evaluate::Evaluator;
 use eyrie_placement::spares::{self, Arrangement, Laid, SpareSet};
@@ -82,8 +83,9 @@ fn zero_d_worst_link_is_two_in_one_direction_and_five_in_all() {
         let all = [worst(true, "stencil5"), worst(false, "stencil5")];
         println!("{network} {job} one direction {one:?}, all {all:?}");
         assert_eq!(one.iter().max(), Some(&2), "{network} {one:?}");
-        // On Tofu the two ends differ: a folded axis begins and ends on different sides of its fold, and only the
-        // spares at the low end see all five together. (Which end the paper left free is not published.)
+        // On Tofu the two ends differ: a folded axis begins and ends on different sides of its
+        // fold, and only the spares at the low end see all five together. (Which end the paper left
+        // free is not published.)
         let expected = if network.starts_with("tofu") { [4, 5] } else { [5, 5] };
         assert_eq!(all, expected, "{network}");
     }
@@ -140,8 +142,8 @@ fn worst_link_of_kd_sliding_is_2_n_minus_k_plus_1() {
     assert_eq!((middle("0,1,2"), middle("1,0,2"), middle("1,2,0")), (5, 3, 5));
 }
 
-/// Busiest link after each failure, as far as the method gets. With `hit` the k-th failure strikes wherever rank
-/// ranks[k] is then; without it strikes the rank's first node.
+/// Busiest link after each failure, as far as the method gets. With `hit` the k-th failure is of
+/// the node where rank ranks[k] is then; without it of the rank's first node.
 fn trail(instance: &Instance, method: Method, ranks: &[usize], hit: bool) -> Vec<u64> {
     let traffic = Traffic::parse("stencil5", &instance.laid.shape, 1 << 20).unwrap();
     let job = spares::job(&instance.laid, traffic).unwrap();
@@ -164,7 +166,8 @@ fn random_ranks(ranks: usize, length: usize, seed: u64) -> Vec<usize> {
     all
 }
 
-/// facts: mean of 20 sequences and how many of 20 were stuck, for 1, 2, 3, 5 and 8 failures.
+/// Counted before this planner was written: mean of 20 sequences and how many of 20 were stuck, for
+/// 1, 2, 3, 5 and 8 failures.
 const MEASURED: [(Method, [f64; 5], [usize; 5]); 4] = [
     (Method::FirstFree, [4.4, 6.5, 8.75, 11.4, 12.85], [0; 5]),
     (Method::Best0D, [3.7, 4.15, 4.65, 4.95, 5.2], [0; 5]),
@@ -192,8 +195,8 @@ fn several_failures_cost_what_was_measured() {
             // Two samples, theirs of 20 and ours of 400: three standard errors of the difference.
             let error = 3.0 * sd.max(0.2) * (1.0 / 20.0 + 1.0 / OURS as f64).sqrt();
             let above = mean - means[i];
-            // Ours finds better hybrids from the third failure on (which of several equal slides comes first
-            // is not published), so there the measured mean is an upper bound.
+            // Ours finds better hybrids from the third failure on (which of several equal slides
+            // comes first is not published), so there the measured mean is an upper bound.
             assert!(above < error, "{failures} {}: {mean:.2} against {}", method.name(), means[i]);
             if method != Method::Hybrid || failures < 3 {
                 assert!(
@@ -229,7 +232,7 @@ fn summary(loads: &[Option<u64>]) -> (f64, f64, u64, usize) {
 #[test]
 fn search_keeps_load_1_for_two_failures_and_3_for_up_to_five_in_1000_sequences() {
     let instance = instance("mesh:13x13", None, "2d(2,1)");
-    // Half strike wherever the rank is by then, half the rank's first node.
+    // Half of them fail wherever the rank is by then, half at the rank's first node.
     let trails: Vec<Vec<u64>> = (0..1000)
         .into_par_iter()
         .map(|seed| trail(&instance, Method::Search, &random_ranks(144, 5, seed), seed % 2 == 0))

@@ -54,12 +54,12 @@ pub const EYRIE_PLAN_REFUSED: c_int = 2;
 /// A job on its network.
 pub struct EyriePlanner(Instance);
 
-/// A planner, or NULL with one line in `error` (`error_len` bytes) that says what is wrong. Give it back with
-/// `eyrie_planner_free`.
+/// A planner, or NULL with one line in `error` (`error_len` bytes) that says what is wrong. Give it
+/// back with `eyrie_planner_free`.
 ///
 /// # Safety
-/// The texts end with a zero byte; `hosts` has `processes` of them or is NULL, `nodes` as many numbers; `error` has `error_len`
-/// writable bytes.
+/// The texts end with a zero byte; `hosts` has `processes` of them or is NULL, `nodes` as many
+/// numbers; `error` has `error_len` writable bytes.
 #[no_mangle]
 pub unsafe extern "C" fn eyrie_planner_new(
     words: &EyriePlannerWords,
@@ -171,7 +171,8 @@ pub unsafe extern "C" fn eyrie_planner_shape(
     planner.0.laid.shape.len()
 }
 
-/// Writes the node of each rank at the start, and the spare nodes in the order in which first-free takes them.
+/// Writes the node of each rank at the start, and the spare nodes in the order in which first-free
+/// takes them.
 ///
 /// # Safety
 /// `home` has a place for each rank and `spares` for each spare.
@@ -210,7 +211,8 @@ pub unsafe extern "C" fn eyrie_planner_node_name(
     unsafe { write_text(&words, name, len) };
 }
 
-/// Whether `method` is one that `eyrie_planner_plan` knows; else writes one line with those that it does.
+/// Whether `method` is one that `eyrie_planner_plan` knows; else writes one line with those that it
+/// does.
 ///
 /// # Safety
 /// `method` ends with a zero byte; `error` has `error_len` writable bytes.
@@ -231,9 +233,10 @@ pub unsafe extern "C" fn eyrie_planner_knows(
     known
 }
 
-/// Where the ranks go after failures. `at` is the node of each rank (of a failed node: where it was), `failed` every failed
-/// node so far, `spares` the live nodes without a rank. A substitution method that is stuck is replaced by the search, and the
-/// note says why. Writes the node of each rank to `placement` (squeezing moves none) unless the answer is EYRIE_PLAN_REFUSED or
+/// Where the ranks go after failures. `at` is the node of each rank (of a failed node: where it
+/// was), `failed` every failed node so far, `spares` the live nodes without a rank. A substitution
+/// method that is stuck is replaced by the search, and the note says why. Writes the node of each
+/// rank to `placement` (squeezing moves none) unless the answer is EYRIE_PLAN_REFUSED or
 /// EYRIE_PLAN_STUCK.
 ///
 /// # Safety

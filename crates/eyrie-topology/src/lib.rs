@@ -5,8 +5,9 @@
 //!
 //! One network per file: [`cartesian`] (mesh and torus), [`tofu`], [`fat_tree`], [`dragonfly`],
 //! [`graph`] (any graph with routes), [`slurm`] (topology.conf and topology.yaml). [`spec`] turns
-//! `torus:12x12` into one of them, [`layout`] lays a logical grid of ranks over one, [`detour`] routes
-//! round dead routers, [`deadlock`] says whether a set of routes can deadlock, [`load`] counts messages.
+//! `torus:12x12` into one of them, [`layout`] lays a logical grid of ranks over one, [`detour`]
+//! routes round dead routers, [`deadlock`] says whether a set of routes can deadlock, [`load`]
+//! counts messages.
 
 pub mod cartesian;
 pub mod coords;

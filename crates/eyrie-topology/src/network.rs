@@ -1,5 +1,6 @@
-//! What a network is to the planner: numbered nodes, numbered directed links, and one route for every
-//! pair of nodes. Implementations must be deterministic: the same pair always has the same route.
+//! What a network is to the planner: numbered nodes, numbered directed links, and one route for
+//! every pair of nodes. Implementations must be deterministic: the same pair always has the same
+//! route.
 
 /// A compute node, `0..Network::nodes()`.
 pub type NodeId = u32;
@@ -40,7 +41,8 @@ pub trait Network: Send + Sync {
     /// Upper bound of directed link ids.
     fn links(&self) -> usize;
 
-    /// Appends the links from `from` to `to`, in order, to `out`. Nothing is appended for `from == to`.
+    /// Appends the links from `from` to `to`, in order, to `out`. Nothing is appended for `from ==
+    /// to`.
     fn route(&self, from: NodeId, to: NodeId, out: &mut Vec<LinkId>) -> Result<(), RouteError>;
 
     /// The lines that routes follow, where these are so long that routes should not be walked link
@@ -67,8 +69,8 @@ pub trait Network: Send + Sync {
         false
     }
 
-    /// The virtual channel of each link of a route, for the deadlock check. Tori change channel at the
-    /// dateline, dragonflies after each global hop; other networks need one channel only.
+    /// The virtual channel of each link of a route, for the deadlock check. Tori change channel at
+    /// the dateline, dragonflies after each global hop; other networks need one channel only.
     fn channels(&self, from: NodeId, route: &[LinkId]) -> Vec<u8> {
         let _ = from;
         vec![0; route.len()]

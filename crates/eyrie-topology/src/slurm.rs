@@ -1,7 +1,7 @@
 //! Slurm's topology files: topology.conf (tree and block) and topology.yaml (tree, block, torus3d).
 //!
-//! Slurm says which switch a node hangs on, not how wide the links are, so a switch's uplink gets the
-//! bandwidth of all nodes below it divided by `taper` (1 = full bisection).
+//! Slurm says which switch a node hangs on, not how wide the links are, so a switch's uplink gets
+//! the bandwidth of all nodes below it divided by `taper` (1 = full bisection).
 
 use serde_yaml_ng::Value;
 
@@ -123,8 +123,8 @@ impl<'a> Keys<'a> {
     }
 }
 
-/// Reads topology.yaml. `name` picks one of several topologies; without it the cluster default, or else
-/// the first that describes links (tree, block or torus3d).
+/// Reads topology.yaml. `name` picks one of several topologies; without it the cluster default, or
+/// else the first that describes links (tree, block or torus3d).
 pub fn parse_yaml(
     text: &str,
     name: Option<&str>,

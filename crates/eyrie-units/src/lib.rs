@@ -1,8 +1,9 @@
-//! How durations, sizes and shares are written by users and shown to them: the one grammar of every option, file and
-//! message. Pure; must never depend on anything of Eyrie's.
+//! How durations, sizes and shares are written by users and shown to them: the one grammar of every
+//! option, file and message. Pure; must never depend on anything of Eyrie's.
 //!
-//! Read: [`duration`], [`positive_duration`], [`size`], [`share`]. Shown: [`time`] and [`nanoseconds`] (measured, three
-//! digits that count), [`bytes`], [`span`] (a limit that was set) and [`written`] (a value as an option takes it).
+//! Read: [`duration`], [`positive_duration`], [`size`], [`share`]. Shown: [`time`] and
+//! [`nanoseconds`] (measured, three digits that count), [`bytes`], [`span`] (a limit that was set)
+//! and [`written`] (a value as an option takes it).
 
 use std::time::Duration;
 
@@ -11,7 +12,8 @@ const LONGEST_NS: f64 = 3.2e18;
 /// Largest size that is accepted, in bytes.
 const LARGEST_BYTES: f64 = (1u64 << 50) as f64;
 
-/// A duration such as 500ms, 2s, 50us, 1.5min, 1h. A number without a unit is refused: users have lost days to it.
+/// A duration such as 500ms, 2s, 50us, 1.5min, 1h. A number without a unit is refused: users have
+/// lost days to it.
 ///
 /// # Errors
 /// Says what is wrong, and what to write.

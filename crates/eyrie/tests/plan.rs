@@ -124,7 +124,8 @@ fn wrong_input_is_one_line_that_names_the_value_and_what_is_allowed() {
     }
 }
 
-/// Fails unless `value` is what this part of the schema says. Knows the keywords of docs/plan-schema.json, no others.
+/// Fails unless `value` is what this part of the schema says. Knows the keywords of
+/// docs/plan-schema.json, no others.
 fn conforms(value: &Value, schema: &Value, root: &Value, at: &str) {
     for (keyword, says) in schema.as_object().expect("a schema") {
         match keyword.as_str() {

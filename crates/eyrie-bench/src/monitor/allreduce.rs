@@ -1,4 +1,5 @@
-//! A real tightly coupled program (examples/allreduce.c) over the wheel's MPICH, a rank on each processor.
+//! A real tightly coupled program (examples/allreduce.c) over the wheel's MPICH, a rank on each
+//! processor.
 
 use super::setup::Setup;
 use anyhow::{bail, ensure, Context};

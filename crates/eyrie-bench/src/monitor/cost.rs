@@ -1,5 +1,6 @@
-//! What a sample costs, by reader, for crowds of several sizes: in turn about, hot (one sample after another) and cold (after 128 MiB of
-//! other memory were used, as a job does between two samples), against other monitors.
+//! What a sample costs, by reader, for crowds of several sizes: in turn about, hot (one sample
+//! after another) and cold (after 128 MiB of other memory were used, as a job does between two
+//! samples), against other monitors.
 
 use super::crowd::Crowd;
 use super::setup::Setup;

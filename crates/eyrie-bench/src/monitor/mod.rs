@@ -1,5 +1,6 @@
-//! What `eyrie monitor` costs and disturbs: samples by reader, detours of a loop, the slowdown of a parallel job modelled and measured, and
-//! the experiments of Kamoshida and Taura. Each figure stands beside an alternative that was measured in the same run.
+//! What `eyrie monitor` costs and disturbs: samples by reader, detours of a loop, the slowdown of a
+//! parallel job modelled and measured, and the experiments of Kamoshida and Taura. Each figure
+//! stands beside an alternative that was measured in the same run.
 
 mod allreduce;
 mod cost;

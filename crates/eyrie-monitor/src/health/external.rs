@@ -1,4 +1,5 @@
-//! A site's own check program, with a time limit. Its whole process group is ended when the limit has passed.
+//! A site's own check program, with a time limit. Its whole process group is ended when the limit
+//! has passed.
 
 use super::reading::{Reading, Value};
 use std::io::Read;

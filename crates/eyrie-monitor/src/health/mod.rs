@@ -1,5 +1,6 @@
-//! Whether a node is about to fail: rules from one file, judged from what the node counts and shows. States are ok, suspect and failing;
-//! each change is an event with its evidence. Must never block for longer than a check's time limit, nor judge from a reading it lacks.
+//! Whether a node is about to fail: rules from one file, judged from what the node counts and
+//! shows. States are ok, suspect and failing; each change is an event with its evidence. Must never
+//! block for longer than a check's time limit, nor judge from a reading it lacks.
 
 mod bucket;
 mod external;

@@ -1,5 +1,5 @@
-//! What rules read: counters and levels of this node, below a root that tests may replace. A thing that is not there gives no reading;
-//! nothing is ever assumed of it.
+//! What rules read: counters and levels of this node, below a root that tests may replace. A thing
+//! that is not there gives no reading; nothing is ever assumed of it.
 
 use super::reading::{Reading, Value};
 use super::time::Time;

@@ -1,5 +1,5 @@
-//! The state of one thing that a rule watches: raised when a threshold is reached often enough, lowered only when it has stayed well
-//! below for a while, so that it does not flap. Pure.
+//! The state of one thing that a rule watches: raised when a threshold is reached often enough,
+//! lowered only when it has stayed well below for a while, so that it does not flap. Pure.
 
 use super::bucket::Bucket;
 use super::reading::{HealthState, Value};

@@ -1,5 +1,6 @@
-//! The BPF open-coded task iterator: one call leaves a record of every process in mapped memory. The cheapest reader; needs
-//! Linux 6.7, CAP_BPF and CAP_PERFMON. Must never rely on memory that the kernel writes while it is read: the call is over by then.
+//! The BPF open-coded task iterator: one call leaves a record of every process in mapped memory.
+//! The cheapest reader; needs Linux 6.7, CAP_BPF and CAP_PERFMON. Must never rely on memory that
+//! the kernel writes while it is read: the call is over by then.
 
 use super::bpf;
 use super::kind::Kind;

@@ -1,5 +1,5 @@
-//! CPU clocks and kept-open statm: two short system calls for each process. The best reader for an ordinary user; knows user and system
-//! time together only.
+//! CPU clocks and kept-open statm: two short system calls for each process. The best reader for an
+//! ordinary user; knows user and system time together only.
 
 use super::kind::Kind;
 use super::roster::Roster;

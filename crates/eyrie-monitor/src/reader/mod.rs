@@ -1,5 +1,6 @@
-//! Readers: ways to learn what every process does, from the cheapest to the one that always works. Each is one file; all fill the same
-//! record. A reader must never allocate in `read`, nor stop because a process has gone.
+//! Readers: ways to learn what every process does, from the cheapest to the one that always works.
+//! Each is one file; all fill the same record. A reader must never allocate in `read`, nor stop
+//! because a process has gone.
 
 mod bpf;
 mod bpf_iter;
@@ -51,7 +52,8 @@ pub fn choose(
         return Ok((reader, Vec::new()));
     }
     let mut declined = Vec::new();
-    // taskstats lacks much and costs more than it saves beside BPF, but beats /proc; the order is that of measured cost.
+    // taskstats lacks much and costs more than it saves beside BPF, but beats /proc; the order is
+    // that of measured cost.
     for kind in [Kind::BpfOpen, Kind::BpfIter, Kind::Clocks, Kind::Taskstats, Kind::Proc] {
         match start(kind, capacity) {
             Ok(reader) => return Ok((reader, declined)),

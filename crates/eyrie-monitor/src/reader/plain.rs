@@ -1,5 +1,5 @@
-//! Plain /proc: opens, reads and closes /proc/PID/stat of every process. Works everywhere, for everybody, and costs the most; without a
-//! rate policy it is what most monitors do.
+//! Plain /proc: opens, reads and closes /proc/PID/stat of every process. Works everywhere, for
+//! everybody, and costs the most; without a rate policy it is what most monitors do.
 
 use super::kind::Kind;
 use super::roster::Roster;

@@ -1,5 +1,5 @@
-//! When samples are taken: everywhere at the same moment. A pace waits for the next moment and says which one it was. Must never drift,
-//! wait without a bound, or wake between two moments.
+//! When samples are taken: everywhere at the same moment. A pace waits for the next moment and says
+//! which one it was. Must never drift, wait without a bound, or wake between two moments.
 
 mod conductor;
 mod drift;

@@ -7,7 +7,8 @@ use std::str::FromStr;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
-    /// They agree on a start once, then each goes by its own clock (Kamoshida and Taura's SYNC_ONCE), whose drift is corrected.
+    /// They agree on a start once, then each goes by its own clock (Kamoshida and Taura's
+    /// SYNC_ONCE), whose drift is corrected.
     Once,
     /// A process on another node sends a tick every time (SYNC_ALWAYS).
     Always,

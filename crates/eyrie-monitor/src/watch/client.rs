@@ -1,4 +1,5 @@
-//! Asks a running monitor: HTTP over its socket or its port, one question for each connection, with a bound.
+//! Asks a running monitor: HTTP over its socket or its port, one question for each connection, with
+//! a bound.
 
 use anyhow::{bail, Context};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -81,7 +82,8 @@ pub fn socket(base: &Path, pid: u32) -> PathBuf {
     base.join(format!("monitor-{pid}.sock"))
 }
 
-/// The monitors of this user that answer, by process number. Sockets of those that have died are removed.
+/// The monitors of this user that answer, by process number. Sockets of those that have died are
+/// removed.
 pub fn living(base: &Path) -> Vec<u32> {
     let number = |entry: std::fs::DirEntry| -> Option<u32> {
         let name = entry.file_name().to_string_lossy().into_owned();

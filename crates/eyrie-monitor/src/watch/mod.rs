@@ -1,5 +1,5 @@
-//! A running monitor: the sampler's thread, and around it those that judge, answer and show. It prints nothing: whoever
-//! starts it is told. Nothing here may hold the sampler up.
+//! A running monitor: the sampler's thread, and around it those that judge, answer and show. It
+//! prints nothing: whoever starts it is told. Nothing here may hold the sampler up.
 
 pub mod client;
 mod judge;
@@ -52,8 +52,8 @@ pub struct Limit {
 
 /// Who is shown the samples as they come.
 pub trait Viewer {
-    /// Asked before each sample, with how long it is until it is there, about: a live view waits for keys meanwhile.
-    /// `false` ends the monitor.
+    /// Asked before each sample, with how long it is until it is there, about: a live view waits
+    /// for keys meanwhile. `false` ends the monitor.
     ///
     /// # Errors
     /// When the view cannot go on.
@@ -83,7 +83,8 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Starts sampling; returns when the sampler is settled. Setting `stop` and [`crate::ring::Ring::end_waits`] end it.
+    /// Starts sampling; returns when the sampler is settled. Setting `stop` and
+    /// [`crate::ring::Ring::end_waits`] end it.
     ///
     /// # Errors
     /// When the address is taken, no reader works, or a thread cannot be started.

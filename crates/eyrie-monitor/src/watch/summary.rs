@@ -55,7 +55,8 @@ impl Summary {
         ))
     }
 
-    /// What it cost; of one sample alone nothing is known, since each tells the cost of the one before.
+    /// What it cost; of one sample alone nothing is known, since each tells the cost of the one
+    /// before.
     fn cost_text(&mut self, begin_ns: u64, used_ns: u64) -> String {
         self.cost.sort_unstable();
         let Some(cost) = self.cost.get(self.cost.len() / 2) else { return String::new() };

@@ -1,4 +1,5 @@
-//! What the table and the plain lines show: rates, from two samples of the same node, whether they were taken here or came as JSON. Pure.
+//! What the table and the plain lines show: rates, from two samples of the same node, whether they
+//! were taken here or came as JSON. Pure.
 
 use crate::names::Directory;
 use crate::ring::Frame;

@@ -17,10 +17,11 @@ use std::time::Duration;
 
 /// Run an MPI program so that it survives the death of its ranks and nodes.
 ///
-/// The program must use an MPICH with libfabric (for instance MPICH 5 from PyPI: `pip install mpich`); it is not
-/// changed in any way. Its output, its input and its exit code are as with mpiexec. Every message is logged
-/// before it is delivered, and checkpoints are taken while the ranks compute. When a rank dies, it alone goes back
-/// to its last checkpoint and repeats what it had done since; when a node dies, its ranks go to a spare node.
+/// The program must use an MPICH with libfabric (for instance MPICH 5 from PyPI: `pip install
+/// mpich`); it is not changed in any way. Its output, its input and its exit code are as with
+/// mpiexec. Every message is logged before it is delivered, and checkpoints are taken while the
+/// ranks compute. When a rank dies, it alone goes back to its last checkpoint and repeats what it
+/// had done since; when a node dies, its ranks go to a spare node.
 #[derive(Args)]
 #[command(after_long_help = EXAMPLES)]
 pub struct RunArgs {
@@ -54,10 +55,12 @@ pub struct RunArgs {
     /// Mean time between failures of the whole job, for `--checkpoint-every auto`
     #[arg(long, default_value = "24h", value_parser = duration, value_name = "TIME", hide_short_help = true)]
     mtbf: Duration,
-    /// A failure to be made: kill-rank=R@TIME, kill-node=N@TIME, freeze-node=N@TIME, random-ranks=COUNT/SEED
+    /// A failure to be made: kill-rank=R@TIME, kill-node=N@TIME, freeze-node=N@TIME,
+    /// random-ranks=COUNT/SEED
     ///
-    /// TIME is like 1.5s, from the start of the ranks; or `checkpoint` or `recovery`, to strike in the middle of the
-    /// next one. drop-connection=R@TIME breaks the connections of a rank to its routers. May be repeated.
+    /// TIME is like 1.5s, from the start of the ranks; or `checkpoint` or `recovery`, to happen in
+    /// the middle of the next one. drop-connection=R@TIME breaks the connections of a rank to its
+    /// routers. May be repeated.
     #[arg(long = "inject", value_name = "SPEC")]
     injections: Vec<Injection>,
     /// Write every event to this file, as JSON lines
@@ -69,17 +72,19 @@ pub struct RunArgs {
     /// Name of the job, for `eyrie status` and others [default: job-PID]
     #[arg(long, value_name = "NAME")]
     job: Option<String>,
-    /// Where the job has its directory: sockets, images, and what of the log does not fit into memory
-    /// [default: $XDG_RUNTIME_DIR/eyrie, else /tmp/eyrie-UID]
+    /// Where the job has its directory: sockets, images, and what of the log does not fit into
+    /// memory [default: $XDG_RUNTIME_DIR/eyrie, else /tmp/eyrie-UID]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
     /// How much of its log a router holds in memory; the rest goes to disk
     #[arg(long, default_value = "256MiB", value_parser = size, value_name = "BYTES", hide_short_help = true)]
     log_memory: u64,
-    /// A node that does not answer for so long is given up, and its ranks are restarted elsewhere
+    /// A node that does not answer for so long is declared dead, and its ranks are restarted
+    /// elsewhere
     #[arg(long, default_value = "2s", value_parser = duration, value_name = "TIME", hide_short_help = true)]
     heartbeat_timeout: Duration,
-    /// The network that the nodes are in, spares last, as for `eyrie plan`: of several spares the nearest is taken
+    /// The network that the nodes are in, spares last, as for `eyrie plan`: of several spares the
+    /// nearest is taken
     #[arg(long, value_name = "NETWORK", hide = true)]
     network: Option<String>,
     /// What nodes send each other, as for `eyrie plan` [default: an allreduce]

@@ -9,7 +9,8 @@ use std::io::Write;
 
 /// Write the ring of recent samples of a running monitor, as JSON lines.
 ///
-/// Without --from or --pid, of the only monitor that this user runs on this node. It goes on undisturbed.
+/// Without --from or --pid, of the only monitor that this user runs on this node. It goes on
+/// undisturbed.
 #[derive(Args)]
 pub struct DumpArgs {
     /// Of the monitor that listens there

@@ -54,8 +54,9 @@ pub struct BenchArgs {
 
 /// Model the slowdown of a parallel job from 2 to 65,536 nodes, and check the model.
 ///
-/// The job works for a grain of time on every node, then all synchronize. What a sample costs and how late it is are measured here,
-/// beside a real Allreduce loop on all processors, unless --cost says it.
+/// The job works for a grain of time on every node, then all synchronize. What a sample costs and
+/// how late it is are measured here, beside a real Allreduce loop on all processors, unless --cost
+/// says it.
 #[derive(Args)]
 pub struct SlowdownArgs {
     /// Work between two synchronizations

@@ -17,9 +17,10 @@ use std::path::PathBuf;
 
 /// Watch nodes and processes without slowing the job.
 ///
-/// Samples every process and the node at the same moment on all nodes, as cheaply as the node allows, and says with each sample what it
-/// cost and how late it was. On a terminal it shows a live table (keys: c m t p n sort, k kernel threads, q ends); otherwise
-/// a line for each sample. Runs as any user; better readers need capabilities, see docs/monitor.md.
+/// Samples every process and the node at the same moment on all nodes, as cheaply as the node
+/// allows, and says with each sample what it cost and how late it was. On a terminal it shows a
+/// live table (keys: c m t p n sort, k kernel threads, q ends); otherwise a line for each sample.
+/// Runs as any user; better readers need capabilities, see docs/monitor.md.
 #[derive(Args)]
 #[command(after_long_help = EXAMPLES, args_conflicts_with_subcommands = true)]
 pub struct MonitorArgs {

@@ -1,4 +1,5 @@
-//! The live table on a terminal: nodes above, processes below, keys to sort. Leaves the terminal as it was, also after a panic.
+//! The live table on a terminal: nodes above, processes below, keys to sort. Leaves the terminal as
+//! it was, also after a panic.
 
 use eyrie_monitor::health::HealthState;
 use eyrie_monitor::watch::view::{sort, NodeView, Order, Row};

@@ -30,10 +30,12 @@ pub struct WatchArgs {
     /// Time from one sample to the next, with its unit
     #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = positive_duration)]
     interval: Duration,
-    /// bpf-open, bpf-iter, clocks, taskstats or proc [default: the best that this node and user can have]
+    /// bpf-open, bpf-iter, clocks, taskstats or proc [default: the best that this node and user can
+    /// have]
     #[arg(long, value_name = "READER")]
     reader: Option<Kind>,
-    /// How nodes agree on the moment: clock (multiples of the interval on the wall clock), once, always, off
+    /// How nodes agree on the moment: clock (multiples of the interval on the wall clock), once,
+    /// always, off
     #[arg(long, value_name = "HOW", default_value = "clock")]
     sync: Mode,
     /// Where `eyrie monitor conduct` answers, for --sync once and always
@@ -45,7 +47,8 @@ pub struct WatchArgs {
     /// The most that sampling may use of one core; less is read, then seldom, to keep it
     #[arg(long, value_name = "SHARE%", value_parser = share)]
     budget: Option<f64>,
-    /// Which processes may wait: off, busy=10% (those below), error=1% (those that a straight line foretells)
+    /// Which processes may wait: off, busy=10% (those below), error=1% (those that a straight line
+    /// foretells)
     #[arg(long, value_name = "POLICY", default_value = "off", value_parser = args::policy)]
     adapt: Policy,
     /// Write samples as JSON lines to FILE, or - for standard output
@@ -102,7 +105,8 @@ pub struct WatchArgs {
     /// Sample behind ordinary processes, as nice(1) does, instead of ahead of them
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(i32).range(0..=19), hide_short_help = true)]
     nice: i32,
-    /// A tree to read /proc and /sys of the node from, to try rules (processes are always this node's)
+    /// A tree to read /proc and /sys of the node from, to try rules (processes are always this
+    /// node's)
     #[arg(long, value_name = "DIR", default_value = "/", hide_short_help = true)]
     root: PathBuf,
 }
@@ -241,7 +245,8 @@ fn announce(started: &Started, node: &str) {
     ));
 }
 
-/// Sets the flag, and ends all waiting for samples, at SIGINT, SIGTERM and SIGHUP. Nothing wakes to look for them.
+/// Sets the flag, and ends all waiting for samples, at SIGINT, SIGTERM and SIGHUP. Nothing wakes to
+/// look for them.
 fn on_signal(stop: Arc<AtomicBool>, shared: Arc<OnceLock<Arc<Shared>>>) -> anyhow::Result<()> {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
     let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP])?;

@@ -1,5 +1,5 @@
-//! What a plan is made from, as options: words for eyrie-placement, and costs and weights. Reads the files that they
-//! name; one line names what is wrong.
+//! What a plan is made from, as options: words for eyrie-placement, and costs and weights. Reads
+//! the files that they name; one line names what is wrong.
 
 use std::path::PathBuf;
 
@@ -14,8 +14,9 @@ use crate::cmd::{as_option, read_text};
 
 #[derive(Args, Clone)]
 pub struct InstanceArgs {
-    /// The network: mesh:12x12, torus:12x12[:order=1,0], tofu:2x1x6x2x3x2[:shape=12x12], fattree:18^2[:taper=2][:rails=2],
-    /// xgft:18,18;1,18, dragonfly:9x8x4[:valiant], graph:FILE, slurm:FILE (topology.conf or topology.yaml)
+    /// The network: mesh:12x12, torus:12x12[:order=1,0], tofu:2x1x6x2x3x2[:shape=12x12],
+    /// fattree:18^2[:taper=2][:rails=2], xgft:18,18;1,18, dragonfly:9x8x4[:valiant], graph:FILE,
+    /// slurm:FILE (topology.conf or topology.yaml)
     #[arg(long, value_name = "NETWORK")]
     pub network: String,
 
@@ -23,17 +24,19 @@ pub struct InstanceArgs {
     #[arg(long, value_name = "AxB")]
     pub job: Option<String>,
 
-    /// Spare nodes: nd(d,w) = width w on d sides of n dimensions, contiguous:COUNT, scattered:COUNT, list:NODE;NODE
-    /// [default: nd(2,1), or 1d(1,1) on a line]
+    /// Spare nodes: nd(d,w) = width w on d sides of n dimensions, contiguous:COUNT,
+    /// scattered:COUNT, list:NODE;NODE [default: nd(2,1), or 1d(1,1) on a line]
     #[arg(long, value_name = "SPARES")]
     pub spares: Option<String>,
 
-    /// On networks without a grid: spares beside the ranks they serve (contiguous) or on the last nodes (separate)
+    /// On networks without a grid: spares beside the ranks they serve (contiguous) or on the last
+    /// nodes (separate)
     #[arg(long, value_name = "HOW", default_value = "contiguous", value_parser = ["contiguous", "separate"])]
     pub arrangement: String,
 
-    /// What ranks send each iteration: stencil5/7/9/27[:periodic], direction:+x, barrier[:ALGORITHM],
-    /// allreduce[:ALGORITHM], alltoall, or matrix:FILE (rank rank bytes messages) [default: the star stencil]
+    /// What ranks send each iteration: stencil5/7/9/27[:periodic], direction:+x,
+    /// barrier[:ALGORITHM], allreduce[:ALGORITHM], alltoall, or matrix:FILE (rank rank bytes
+    /// messages) [default: the star stencil]
     #[arg(long, value_name = "TRAFFIC")]
     pub traffic: Option<String>,
 
@@ -77,7 +80,8 @@ pub struct InstanceArgs {
     #[arg(long)]
     pub may_squeeze: bool,
 
-    /// Calibration of the time estimate: hpc (5 GB/s, 1 us a hop) or k (the K computer: four staggered DMA engines)
+    /// Calibration of the time estimate: hpc (5 GB/s, 1 us a hop) or k (the K computer: four
+    /// staggered DMA engines)
     #[arg(long, value_name = "NAME", default_value = "hpc", value_parser = ["hpc", "k"])]
     pub machine: String,
 
@@ -93,7 +97,8 @@ pub struct InstanceArgs {
     #[arg(long, value_name = "TIME")]
     pub overhead: Option<String>,
 
-    /// How far apart the messages of a node start, as a fraction of one's transfer time [default: the machine's]
+    /// How far apart the messages of a node start, as a fraction of one's transfer time [default:
+    /// the machine's]
     #[arg(long, value_name = "FRACTION")]
     pub stagger: Option<f64>,
 

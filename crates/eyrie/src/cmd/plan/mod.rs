@@ -25,8 +25,8 @@ use instance::InstanceArgs;
 
 /// Say where a failed node's ranks should go, and what it costs.
 ///
-/// Lays a job and its spares on a network, lets nodes fail, and compares the published substitution methods and a
-/// search that is never worse than the best of them.
+/// Lays a job and its spares on a network, lets nodes fail, and compares the published substitution
+/// methods and a search that is never worse than the best of them.
 #[derive(Args)]
 #[command(
     args_conflicts_with_subcommands = true,
@@ -44,7 +44,8 @@ pub struct PlanArgs {
     #[command(flatten)]
     instance: Option<InstanceArgs>,
 
-    /// A node that fails: coordinates (5,5), a node number or a node name; repeat for several failures
+    /// A node that fails: coordinates (5,5), a node number or a node name; repeat for several
+    /// failures
     #[arg(long, value_name = "NODE", required = true)]
     failed: Vec<String>,
 
@@ -60,7 +61,8 @@ pub struct PlanArgs {
     #[arg(long)]
     json: bool,
 
-    /// Write the placement of the method (of search, with all) to a file: permutation, hostfile, rankfile or rankmap
+    /// Write the placement of the method (of search, with all) to a file: permutation, hostfile,
+    /// rankfile or rankmap
     #[arg(long, num_args = 2, value_names = ["FORMAT", "FILE"], action = clap::ArgAction::Append)]
     emit: Vec<String>,
 

@@ -148,8 +148,9 @@ fn heading(out: &mut String, instance: &Instance, failed: &[NodeId], placed: &Pl
     let _ = writeln!(out, "<text x=\"{MARGIN}\" y=\"44\" fill=\"#333\">{}</text>", escape(&second));
 }
 
-/// Draws every link between grid neighbours, both directions beside each other, the busiest on top; returns the busiest link
-/// that is no such neighbour link (Tofu's folded axes, wrap-around, planes), which only the legend can tell.
+/// Draws every link between grid neighbours, both directions beside each other, the busiest on top;
+/// returns the busiest link that is no such neighbour link (Tofu's folded axes, wrap-around,
+/// planes), which only the legend can tell.
 fn links(out: &mut String, canvas: &Canvas, placed: &Placed, most: u64) -> u64 {
     let (network, layout) = (canvas.instance.network.as_ref(), &canvas.instance.laid.layout);
     let load = |link: u32| {
@@ -235,7 +236,8 @@ fn nodes(out: &mut String, canvas: &Canvas, failed: &[NodeId], placed: &Placed, 
     let home: HashSet<NodeId> = instance.laid.home.iter().copied().collect();
     let half = canvas.pitch * 0.30;
     let label = canvas.pitch >= 26.0;
-    // One path for each look (fill, edge, width of the edge), the failed ones last; what stands on nodes comes after them.
+    // One path for each look (fill, edge, width of the edge), the failed ones last; what stands on
+    // nodes comes after them.
     let mut squares: BTreeMap<(bool, &str, &str, bool), String> = BTreeMap::new();
     let mut marks = String::new();
     for cell in 0..layout.cells() {

@@ -39,10 +39,10 @@ pub struct SweepArgs {
     #[arg(long, default_value_t = 1, requires = "sequences")]
     seed: u64,
 
-    /// What fails next: the first node of a random rank, the same for every method (node), or wherever that rank is by
-    /// then, so that every failure hits a rank (rank)
+    /// What fails next: the first node of a random rank, the same for every method (node), or
+    /// wherever that rank is by then, so that every failure hits a rank (rank)
     #[arg(long, value_name = "WHAT", default_value = "node", requires = "sequences", value_parser = ["node", "rank"])]
-    strike: String,
+    fails: String,
 
     /// Methods of the sequences, comma-separated, or all
     #[arg(long, default_value = "all", requires = "sequences")]
@@ -216,7 +216,7 @@ fn sequences(
     if args.failures == 0 || args.failures > ranks {
         bail!("--failures {}: 1 to {ranks}", args.failures);
     }
-    let by_rank = args.strike == "rank";
+    let by_rank = args.fails == "rank";
     let planner = args.instance.planner(instance)?;
     let mut methods = super::methods(&args.method, instance)?;
     methods.retain(|m| *m != Method::Squeeze || args.method != "all");
