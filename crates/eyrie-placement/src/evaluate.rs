@@ -279,7 +279,8 @@ impl<'a> Evaluator<'a> {
         Ok(())
     }
 
-    /// `score`, which is that of the scratch without the messages of `rank`, with them from and to node `at`.
+    /// `score`, which is that of the scratch without the messages of `rank`, with them from and to
+    /// node `at`.
     fn score_with(
         &self,
         base: &Counted,

@@ -90,7 +90,8 @@ pub struct OnNetwork {
 }
 
 impl OnNetwork {
-    /// `words` has a host for each node of the job; the first `started` of them start with ranks, the others are spares.
+    /// `words` has a host for each node of the job; the first `started` of them start with ranks,
+    /// the others are spares.
     ///
     /// # Errors
     /// Of the first word that is wrong.

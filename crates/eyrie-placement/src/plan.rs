@@ -39,9 +39,9 @@ pub struct Plan {
 
 /// Where the ranks of `failed` nodes go, by the search: never worse than any published method.
 ///
-/// `job.at` is where the ranks are (those of newly failed nodes: were); `failed` lists every failed node so far; `spares` the
-/// live nodes without a rank that may be used, preferred first. Errors: a node that does not exist
-/// or is both spare and failed, or fewer free nodes than ranks to place.
+/// `job.at` is where the ranks are (those of newly failed nodes: were); `failed` lists every failed
+/// node so far; `spares` the live nodes without a rank that may be used, preferred first. Errors: a
+/// node that does not exist or is both spare and failed, or fewer free nodes than ranks to place.
 ///
 /// ```
 /// use eyrie_placement::spares::{self, Arrangement, SpareSet};

@@ -1,7 +1,8 @@
 //! Which nodes stay spare, and how the job lies on the rest.
 //!
-//! `nD(d,w)`: spares of width w on d sides of an n-dimensional job, so that 3D(2,1) of X×Y×Z nodes leaves
-//! (X−1)(Y−1)Z. Our reading: the sides are the high ends of the first axes, then the low ends.
+//! `nD(d,w)`: spares of width w on d sides of an n-dimensional job, so that 3D(2,1) of X×Y×Z nodes
+//! leaves (X−1)(Y−1)Z. Our reading: the sides are the high ends of the first axes, then the low
+//! ends.
 
 use std::fmt;
 

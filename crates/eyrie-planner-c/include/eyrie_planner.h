@@ -32,7 +32,8 @@ typedef struct EyriePlanner EyriePlanner;
  */
 typedef struct EyriePlannerWords {
   /*
-   `torus:4x4`, `graph:FILE` ...; NULL: each process a node at the switch of its host, the hosts at one switch.
+   `torus:4x4`, `graph:FILE` ...; NULL: each process a node at the switch of its host, the
+   hosts at one switch.
    */
   const char *network;
   /*
@@ -105,7 +106,8 @@ uint64_t eyrie_checksum(const void *bytes,
  overwrites is loaded first, a third way through memory.
 
  # Safety
- `from` points to `len` readable bytes and `to` to as many writable ones elsewhere; both may be NULL when `len` is 0.
+ `from` points to `len` readable bytes and `to` to as many writable ones elsewhere; both may be
+ NULL when `len` is 0.
  */
 uint64_t eyrie_copy_checksum(void *to,
                              const void *from,
@@ -117,7 +119,8 @@ uint64_t eyrie_copy_checksum(void *to,
  block is one of zeros. Returns 0, or 1 when these numbers cannot be encoded.
 
  # Safety
- `data` has `count` pointers to `len` readable bytes or NULL, `parity` has `parities` to `len` writable bytes; none overlap.
+ `data` has `count` pointers to `len` readable bytes or NULL, `parity` has `parities` to `len`
+ writable bytes; none overlap.
  */
 int eyrie_parity_encode(const uint8_t *const *data,
                         size_t count,
@@ -230,7 +233,8 @@ bool eyrie_planner_knows(const char *method,
  EYRIE_PLAN_STUCK.
 
  # Safety
- `at` and `placement` have a place for each rank, the other two the length given; `method` ends with a zero byte.
+ `at` and `placement` have a place for each rank, the other two the length given; `method` ends
+ with a zero byte.
  */
 int eyrie_planner_plan(const struct EyriePlanner *planner,
                        const char *method,

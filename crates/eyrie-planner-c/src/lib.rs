@@ -30,7 +30,8 @@ pub unsafe extern "C" fn eyrie_checksum(bytes: *const c_void, len: usize) -> u64
 /// overwrites is loaded first, a third way through memory.
 ///
 /// # Safety
-/// `from` points to `len` readable bytes and `to` to as many writable ones elsewhere; both may be NULL when `len` is 0.
+/// `from` points to `len` readable bytes and `to` to as many writable ones elsewhere; both may be
+/// NULL when `len` is 0.
 #[no_mangle]
 pub unsafe extern "C" fn eyrie_copy_checksum(
     to: *mut c_void,

@@ -78,7 +78,8 @@ unsafe fn blocks<'a>(
 /// block is one of zeros. Returns 0, or 1 when these numbers cannot be encoded.
 ///
 /// # Safety
-/// `data` has `count` pointers to `len` readable bytes or NULL, `parity` has `parities` to `len` writable bytes; none overlap.
+/// `data` has `count` pointers to `len` readable bytes or NULL, `parity` has `parities` to `len`
+/// writable bytes; none overlap.
 #[no_mangle]
 pub unsafe extern "C" fn eyrie_parity_encode(
     data: *const *const u8,

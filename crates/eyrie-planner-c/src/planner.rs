@@ -13,7 +13,8 @@ use crate::{text, write_text};
 /// What a job and its network are, in the words of `eyrie plan`. Every text may be NULL.
 #[repr(C)]
 pub struct EyriePlannerWords {
-    /// `torus:4x4`, `graph:FILE` ...; NULL: each process a node at the switch of its host, the hosts at one switch.
+    /// `torus:4x4`, `graph:FILE` ...; NULL: each process a node at the switch of its host, the
+    /// hosts at one switch.
     pub network: *const c_char,
     /// Host of each process: `processes` pointers, or NULL with a network.
     pub hosts: *const *const c_char,
@@ -240,7 +241,8 @@ pub unsafe extern "C" fn eyrie_planner_knows(
 /// EYRIE_PLAN_STUCK.
 ///
 /// # Safety
-/// `at` and `placement` have a place for each rank, the other two the length given; `method` ends with a zero byte.
+/// `at` and `placement` have a place for each rank, the other two the length given; `method` ends
+/// with a zero byte.
 #[no_mangle]
 #[allow(clippy::too_many_arguments)]
 pub unsafe extern "C" fn eyrie_planner_plan(

@@ -1,4 +1,5 @@
-//! `eyrie plan` as a user calls it: what it prints and writes, and one line for whatever is wrong with the input.
+//! `eyrie plan` as a user calls it: what it prints and writes, and one line for whatever is wrong
+//! with the input.
 
 use std::path::Path;
 use std::process::{Command, Output};

@@ -42,8 +42,8 @@ pub struct RunArgs {
     routers: u32,
     /// How often each rank is checkpointed: a time like 10s, `auto` or `off`
     ///
-    /// `auto` takes the interval of Daly's formula, from the measured cost of a checkpoint and --mtbf. With `off`
-    /// a failed rank starts from its beginning and repeats everything.
+    /// `auto` takes the interval of Daly's formula, from the measured cost of a checkpoint and
+    /// --mtbf. With `off` a failed rank starts from its beginning and repeats everything.
     #[arg(long, default_value = "auto", value_name = "TIME")]
     checkpoint_every: Every,
     /// In which order the ranks are checkpointed

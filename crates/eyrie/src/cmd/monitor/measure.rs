@@ -1,4 +1,5 @@
-//! `eyrie monitor noise`, `bench`, `slowdown` and `papers`: arguments and output of what eyrie-bench measures.
+//! `eyrie monitor noise`, `bench`, `slowdown` and `papers`: arguments and output of what
+//! eyrie-bench measures.
 
 use crate::out;
 use anyhow::Context;

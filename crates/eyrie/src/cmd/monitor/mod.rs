@@ -1,5 +1,5 @@
-//! `eyrie monitor`: watch nodes and processes without slowing the job. Arguments and output; the work is in eyrie-monitor, what is measured
-//! of it in eyrie-bench.
+//! `eyrie monitor`: watch nodes and processes without slowing the job. Arguments and output; the
+//! work is in eyrie-monitor, what is measured of it in eyrie-bench.
 
 mod args;
 mod conduct;

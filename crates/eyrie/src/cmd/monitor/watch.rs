@@ -1,4 +1,5 @@
-//! `eyrie monitor` itself: options, what is said, and who is shown the samples. The monitor runs in eyrie-monitor.
+//! `eyrie monitor` itself: options, what is said, and who is shown the samples. The monitor runs in
+//! eyrie-monitor.
 
 use super::view::View;
 use super::{args, plain, sockets, table};

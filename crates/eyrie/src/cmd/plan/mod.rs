@@ -1,5 +1,5 @@
-//! `eyrie plan`: where a failed node's ranks go, and what it costs. Reads arguments and files, prints and writes
-//! results; every decision is eyrie-placement's.
+//! `eyrie plan`: where a failed node's ranks go, and what it costs. Reads arguments and files,
+//! prints and writes results; every decision is eyrie-placement's.
 
 use std::path::PathBuf;
 use std::sync::mpsc::{channel, RecvTimeoutError};

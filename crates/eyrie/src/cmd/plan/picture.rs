@@ -1,5 +1,6 @@
-//! `--picture`: the grid of the job as SVG, nodes by what happened to them, links between neighbours coloured by load.
-//! Two axes are drawn as they are; of more axes every plane of the first two is a slice of its own.
+//! `--picture`: the grid of the job as SVG, nodes by what happened to them, links between
+//! neighbours coloured by load. Two axes are drawn as they are; of more axes every plane of the
+//! first two is a slice of its own.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write;
