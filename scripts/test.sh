@@ -18,9 +18,10 @@ part_format() { scripts/format.sh --check; }
 # depend on, and all of it twice.
 part_build() { cargo build --release --workspace --lib --bins --tests --examples && make --no-print-directory -C examples; }
 
-# The monitor also without its server, as others use it.
+# The monitor also without its server, as others use it. No file imports another in a circle, in crates that are free of it.
 part_lint() {
-    cargo clippy --release --workspace --all-targets -- -D warnings &&
+    scripts/circles.py &&
+        cargo clippy --release --workspace --all-targets -- -D warnings &&
         cargo clippy --release -p eyrie-monitor --all-targets -- -D warnings
 }
 

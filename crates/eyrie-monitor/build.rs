@@ -1,5 +1,6 @@
-//! Compiles the BPF programs with clang, to be embedded. Without clang the build goes on: what is embedded is then empty, and the
-//! monitor says why it takes a slower reader. Nothing else is needed: no kernel headers, no libbpf.
+//! Compiles the BPF programs with clang, to be embedded. Without clang the build goes on: what is
+//! embedded is then empty, and the monitor says why it takes a slower reader. Nothing else is
+//! needed: no kernel headers, no libbpf.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -3,7 +3,7 @@
 use crate::job::{in_turn, run, Contender, Program};
 use crate::kernel::{self, BySize};
 use crate::plot::{Chart, Series};
-use crate::report::{cell, digits, size, times, Measured, Table};
+use crate::report::{cell, digits, times, Measured, Table};
 use crate::statistics::Spread;
 use crate::{Effort, Setup};
 use serde_json::{json, Value};
@@ -80,7 +80,7 @@ fn by_size(
         if SHOWN.contains(&bytes) {
             table.rows.push(vec![
                 n.to_string(),
-                size(bytes),
+                eyrie_units::bytes(bytes),
                 cell(theirs, digits),
                 cell(ours, digits),
                 cell(ratio, times),

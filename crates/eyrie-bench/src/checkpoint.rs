@@ -1,4 +1,5 @@
-//! What checkpoints cost: Eagle's six strategies by number of checkpoints, and the pause by size of the image.
+//! What checkpoints cost: Eagle's six strategies by number of checkpoints, and the pause by size of
+//! the image.
 
 use crate::job::{in_turn, run, Contender, Program, What};
 use crate::pause;

@@ -1,9 +1,10 @@
-//! One job: a program under Eyrie or under MPICH's own mpiexec, its time, its output and its events. Every wait has a bound, and
-//! no job outlives its measurement.
+//! One job: a program under Eyrie or under MPICH's own mpiexec, its time, its output and its
+//! events. Every wait has a bound, and no job outlives its measurement.
 
 use crate::setup::Setup;
-use crate::{shown, Effort};
+use crate::Effort;
 use anyhow::{bail, Context};
+use eyrie_units::time;
 use rustix::event::{poll, PollFd, PollFlags};
 use rustix::process::{kill_process, pidfd_open, Pid, PidfdFlags, Signal};
 use serde::Deserialize;
@@ -238,13 +239,13 @@ impl Job {
                 Err(RecvTimeoutError::Timeout) if left > GLANCE => {}
                 Err(RecvTimeoutError::Timeout) => return Ok(None),
                 Err(e) => {
-                    return Err(e).with_context(|| format!("no more events: {}", self.complaint()))
+                    return Err(e).with_context(|| format!("no more events: {}", self.stderr()))
                 }
             }
         };
         self.seen.push(event.clone());
         if matches!(event.what, What::JobEnded) {
-            bail!("the job ended before it was measured: {}", self.complaint());
+            bail!("the job ended before it was measured: {}", self.stderr());
         }
         Ok(Some(event))
     }
@@ -265,7 +266,7 @@ impl Job {
                 return Ok(found);
             }
         }
-        bail!("waited {} for {what}: {}", shown(limit), self.complaint())
+        bail!("waited {} for {what}: {}", time(limit), self.stderr())
     }
 
     /// Runs `eyrie WHAT JOB ARGS...` on this job.
@@ -282,8 +283,8 @@ impl Job {
         Ok(())
     }
 
-    /// Orders checkpoints of a rank until one has all of its memory: at first it has not filled it yet, or is
-    /// still in MPI_Init, where it cannot be captured.
+    /// Orders checkpoints of a rank until one has all of its memory: at first it has not filled it
+    /// yet, or is still in MPI_Init, where it cannot be captured.
     ///
     /// # Errors
     /// When the job ends before, or there is none within `limit`.
@@ -297,7 +298,8 @@ impl Job {
         let mut last = String::from("none was tried");
         while Instant::now() < deadline {
             match self.try_checkpoint(rank, limit)? {
-                // No pause in the event: the image was stored before the rank had said how long it stood still.
+                // No pause in the event: the image was stored before the rank had said how long it
+                // stood still.
                 Ok(c) if c.bytes >= mib << 20 && c.pause > 0.0 => return Ok(c),
                 Ok(c) => {
                     last = format!("the last one has {} bytes and paused {} s", c.bytes, c.pause)
@@ -305,7 +307,7 @@ impl Job {
                 Err(cause) => last = cause,
             }
         }
-        bail!("no checkpoint of rank {rank} with {mib} MiB within {}: {last}", shown(limit))
+        bail!("no checkpoint of rank {rank} with {mib} MiB within {}: {last}", time(limit))
     }
 
     /// Orders one checkpoint; the inner error is why the rank could not be captured.
@@ -340,13 +342,13 @@ impl Job {
         while !self.wait(GLANCE)? {
             check_interrupted()?;
             if Instant::now() > deadline {
-                bail!("the job did not end within {}: {}", shown(JOB_TIMEOUT), self.complaint());
+                bail!("the job did not end within {}: {}", time(JOB_TIMEOUT), self.stderr());
             }
         }
         let elapsed = self.begun.elapsed();
         let status = self.child.wait()?;
         if !status.success() {
-            bail!("the job failed ({status}): {}", self.complaint());
+            bail!("the job failed ({status}): {}", self.stderr());
         }
         while let Some(events) = &self.events {
             let event = events.recv_timeout(EVENT_TIMEOUT).context("the last event is missing")?;
@@ -377,7 +379,7 @@ impl Job {
     }
 
     /// The last lines of its standard error.
-    fn complaint(&self) -> String {
+    fn stderr(&self) -> String {
         let text = std::fs::read(self.dir.path().join("stderr")).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);
         let lines: Vec<&str> = text.lines().rev().take(5).collect();
@@ -431,7 +433,7 @@ pub fn in_turn<C, T>(
                 "round {round} of {}: {} ({})",
                 effort.rounds,
                 name(contender),
-                shown(begun.elapsed())
+                time(begun.elapsed())
             ));
         }
     }

@@ -1,4 +1,5 @@
-//! The two kernels that print a line of JSON for each message size: what they print, by size and round.
+//! The two kernels that print a line of JSON for each message size: what they print, by size and
+//! round.
 
 use anyhow::{bail, Context};
 use serde::Deserialize;

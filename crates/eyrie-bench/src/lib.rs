@@ -1,9 +1,11 @@
-//! What `eyrie bench` measures: always Eyrie and the same MPICH over its own tcp provider, in turn about within one run, and always
-//! as a ratio with its spread. A figure must never come without what it is compared with and what else the machine was doing.
+//! What `eyrie bench` measures: always Eyrie and the same MPICH over its own tcp provider, in turn
+//! about within one run, and always as a ratio with its spread. A figure must never come without
+//! what it is compared with and what else the machine was doing.
 
 mod alltoall;
 mod apps;
 mod checkpoint;
+mod effort;
 mod job;
 mod kernel;
 mod machine;
@@ -16,19 +18,9 @@ pub mod report;
 mod setup;
 mod statistics;
 
+pub use effort::Effort;
 pub use report::Report;
 pub use setup::Setup;
-
-use std::time::Duration;
-
-/// How much is measured.
-#[derive(Clone, Copy, Debug)]
-pub struct Effort {
-    /// How often each side is measured, in turn about.
-    pub rounds: u32,
-    /// Small sizes and short runs: to see that everything works.
-    pub quick: bool,
-}
 
 /// The questions that can be asked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -81,13 +73,4 @@ pub fn answer(question: Question, setup: &Setup, effort: Effort) -> anyhow::Resu
 /// Tells whoever watches. When that fails nobody is left to be told.
 fn say(words: &str) {
     let _ = std::io::Write::write_all(&mut std::io::stderr(), format!("{words}\n").as_bytes());
-}
-
-/// The whole milliseconds of a duration, or its seconds: for people.
-fn shown(d: Duration) -> String {
-    if d < Duration::from_secs(1) {
-        format!("{:.0} ms", d.as_secs_f64() * 1e3)
-    } else {
-        format!("{:.2} s", d.as_secs_f64())
-    }
 }

@@ -1,4 +1,5 @@
-//! What the machine is, and what else it was doing meanwhile: a figure from a busy machine must be known as such.
+//! What the machine is, and what else it was doing meanwhile: a figure from a busy machine must be
+//! known as such.
 
 use serde::Serialize;
 use std::time::Instant;
@@ -108,8 +109,8 @@ impl Ticks {
         Ticks::parse(&read("/proc/stat"), 100.0)
     }
 
-    /// The first line of /proc/stat: user nice system idle iowait irq softirq steal guest guest_nice; guests are in
-    /// user already.
+    /// The first line of /proc/stat: user nice system idle iowait irq softirq steal guest
+    /// guest_nice; guests are in user already.
     fn parse(text: &str, per_second: f64) -> Ticks {
         let line = text.lines().next().unwrap_or_default();
         let n: Vec<f64> = line.split_whitespace().skip(1).filter_map(|n| n.parse().ok()).collect();
@@ -121,7 +122,8 @@ impl Ticks {
 
 /// Processor time of this process and of all that it has waited for, theirs included, in seconds.
 fn processor_time() -> f64 {
-    // utime, stime, cutime and cstime; the name before them is in parentheses and may hold anything.
+    // utime, stime, cutime and cstime; the name before them is in parentheses and may hold
+    // anything.
     let text = read("/proc/self/stat");
     let fields = text.rsplit(')').next().unwrap_or_default();
     let numbers = fields.split_whitespace().skip(11).take(4);

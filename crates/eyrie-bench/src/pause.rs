@@ -1,7 +1,7 @@
 //! How long a rank stands still for a checkpoint, by the size of its image.
 
 use crate::job::{in_turn, Checkpoint, Contender, Job, Program, What};
-use crate::report::{cell, digits, size, Table};
+use crate::report::{cell, digits, Table};
 use crate::statistics::Spread;
 use crate::{Effort, Setup};
 use anyhow::Context;
@@ -49,7 +49,7 @@ pub fn measure(setup: &Setup, effort: Effort) -> anyhow::Result<(Table, String, 
         let total = Spread::of(all().map(|t| t.total * 1e3));
         let speed = Spread::of(all().map(|t| t.bytes as f64 / 1e6 / t.total));
         table.rows.push(vec![
-            size(turn.mib << 20),
+            eyrie_units::bytes(turn.mib << 20),
             turn.pages.into(),
             turn.mode.into(),
             cell(pause, digits),

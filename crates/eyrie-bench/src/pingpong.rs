@@ -2,7 +2,7 @@
 
 use crate::job::{in_turn, run, Contender, Program};
 use crate::plot::{Chart, Series};
-use crate::report::{cell, digits, size, times, Measured, Table};
+use crate::report::{cell, digits, times, Measured, Table};
 use crate::statistics::Spread;
 use crate::{kernel, Effort, Setup};
 use serde_json::json;
@@ -10,7 +10,8 @@ use serde_json::json;
 /// "ping-pong takes about 2× the time of the unprotected library at every size".
 const EAGLE: f64 = 2.0;
 
-/// A log that stays in memory, whose pages are used again after checkpoints, as in a job that has run for a while.
+/// A log that stays in memory, whose pages are used again after checkpoints, as in a job that has
+/// run for a while.
 const IN_MEMORY: &str = "--checkpoint-every 300ms --log-memory 6GiB";
 /// MiB sent before anything is measured, so that the log of [`IN_MEMORY`] has had its pages.
 const BEFORE_MIB: u32 = 2048;
@@ -54,7 +55,7 @@ pub fn measure(setup: &Setup, effort: Effort) -> anyhow::Result<Measured> {
         }
         let [direct, memory, defaults] = [direct, memory, defaults].map(Spread::of);
         table.rows.push(vec![
-            size(bytes),
+            eyrie_units::bytes(bytes),
             cell(direct, digits),
             cell(memory, digits),
             cell(of_memory, times),

@@ -20,7 +20,7 @@ struct Case {
     log_s: f64,
     /// Arithmetic and steps of the program.
     work: &'static str,
-    strike: &'static str,
+    failure: &'static str,
     options: &'static str,
 }
 
@@ -35,7 +35,7 @@ const CASES: [Case; 7] = [
         mib: 1,
         log_s: 1.0,
         work: COMPUTES,
-        strike: "kill-rank=1",
+        failure: "kill-rank=1",
         options: ONE_NODE,
     },
     Case {
@@ -43,7 +43,7 @@ const CASES: [Case; 7] = [
         mib: 100,
         log_s: 1.0,
         work: COMPUTES,
-        strike: "kill-rank=1",
+        failure: "kill-rank=1",
         options: ONE_NODE,
     },
     Case {
@@ -51,7 +51,7 @@ const CASES: [Case; 7] = [
         mib: 1024,
         log_s: 1.0,
         work: COMPUTES,
-        strike: "kill-rank=1",
+        failure: "kill-rank=1",
         options: ONE_NODE,
     },
     Case {
@@ -59,7 +59,7 @@ const CASES: [Case; 7] = [
         mib: 100,
         log_s: 0.25,
         work: COMPUTES,
-        strike: "kill-rank=1",
+        failure: "kill-rank=1",
         options: ONE_NODE,
     },
     Case {
@@ -67,7 +67,7 @@ const CASES: [Case; 7] = [
         mib: 100,
         log_s: 2.0,
         work: COMPUTES,
-        strike: "kill-rank=1",
+        failure: "kill-rank=1",
         options: ONE_NODE,
     },
     Case {
@@ -75,7 +75,7 @@ const CASES: [Case; 7] = [
         mib: 100,
         log_s: 0.5,
         work: TALKS,
-        strike: "kill-rank=1",
+        failure: "kill-rank=1",
         options: ONE_NODE,
     },
     Case {
@@ -83,7 +83,7 @@ const CASES: [Case; 7] = [
         mib: 100,
         log_s: 1.0,
         work: COMPUTES,
-        strike: "kill-node=1",
+        failure: "kill-node=1",
         options: TWO_NODES,
     },
 ];
@@ -159,24 +159,24 @@ fn describe(
     let by_phase: serde_json::Map<String, Value> =
         PHASES.iter().zip(phases).map(|(name, p)| (format!("{name}_ms"), json!(p))).collect();
     json!({
-        "case": case.label, "mib": case.mib, "strike": case.strike, "log_s": log, "messages": messages,
+        "case": case.label, "mib": case.mib, "failure": case.failure, "log_s": log, "messages": messages,
         "phases": by_phase, "total_ms": total, "job_ratio": ratio,
     })
 }
 
-/// A job under Eyrie that is struck, and the same under MPICH that is not.
+/// A job under Eyrie with a failure, and the same under MPICH without one.
 fn turn(setup: &Setup, case: &Case) -> anyhow::Result<Recovered> {
     let args = format!("--mb {} --rank 1 --percent 1 {}", case.mib, case.work);
     let program = Program::new(2, setup.example("memory"), &args);
     let direct = run(setup, &Contender::direct(), &program)?;
     let eyrie = Contender::eyrie("Eyrie", case.options);
-    let mut recovered = strike(case, Job::start(setup, &eyrie, &program)?)
-        .with_context(|| format!("{} with {}", case.label, case.strike))?;
+    let mut recovered = recover(case, Job::start(setup, &eyrie, &program)?)
+        .with_context(|| format!("{} with {}", case.label, case.failure))?;
     recovered.direct = direct.elapsed.as_secs_f64();
     Ok(recovered)
 }
 
-fn strike(case: &Case, mut job: Job) -> anyhow::Result<Recovered> {
+fn recover(case: &Case, mut job: Job) -> anyhow::Result<Recovered> {
     job.await_event("rank 1", LIMIT, |e| {
         matches!(e.what, What::Connected { rank: 1 }).then_some(())
     })?;
@@ -186,7 +186,7 @@ fn strike(case: &Case, mut job: Job) -> anyhow::Result<Recovered> {
     while Instant::now() < until {
         job.event(until)?;
     }
-    job.order("inject", &[&format!("{}@0s", case.strike)])?;
+    job.order("inject", &[&format!("{}@0s", case.failure)])?;
     let failed_at = job.await_event("the death of rank 1", LIMIT, |e| {
         matches!(e.what, What::RankFailed { rank: 1 }).then_some(e.time)
     })?;

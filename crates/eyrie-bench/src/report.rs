@@ -1,9 +1,10 @@
-//! What a measurement found: a table for people (Markdown, so that it can be kept) and JSON for programs.
+//! What a measurement found: a table for people (Markdown, so that it can be kept) and JSON for
+//! programs.
 
+use crate::effort::Effort;
 use crate::machine::Conditions;
 use crate::plot::Chart;
 use crate::statistics::Spread;
-use crate::Effort;
 use serde_json::{json, Value};
 use std::fmt;
 
@@ -157,16 +158,6 @@ pub fn percent(ratio: f64) -> String {
     format!("{:+.1} %", (ratio - 1.0) * 100.0)
 }
 
-/// A size in bytes: 8 B, 64 KiB.
-pub fn size(bytes: u64) -> String {
-    match bytes {
-        b if b >= 1 << 30 && b % (1 << 30) == 0 => format!("{} GiB", b >> 30),
-        b if b >= 1 << 20 && b % (1 << 20) == 0 => format!("{} MiB", b >> 20),
-        b if b >= 1 << 10 && b % (1 << 10) == 0 => format!("{} KiB", b >> 10),
-        b => format!("{b} B"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -180,8 +171,6 @@ mod tests {
 
     #[test]
     fn numbers() {
-        assert_eq!(size(8), "8 B");
-        assert_eq!(size(4 << 20), "4 MiB");
         assert_eq!(percent(1.05), "+5.0 %");
         assert_eq!(digits(1234.4), "1234");
         let spread = Spread::of([1.0, 2.0, 3.0]);

@@ -27,7 +27,8 @@ impl Spread {
         })
     }
 
-    /// Of `ours / theirs`, round by round: what disturbs the machine for longer than a round disturbs both.
+    /// Of `ours / theirs`, round by round: what disturbs the machine for longer than a round
+    /// disturbs both.
     pub fn of_ratios(ours: &[f64], theirs: &[f64]) -> Option<Spread> {
         Spread::of(ours.iter().zip(theirs).map(|(a, b)| a / b))
     }

@@ -1,7 +1,8 @@
 //! The events of a job as users see them: one JSON object each in the event stream (docs/events.md
 //! is its schema), and one line for people. Nothing here decides anything.
 
-use crate::machine::place::Choice;
+use crate::machine::placement::Choice;
+use eyrie_units::{self as units, time};
 use eyrie_wire::{ImageId, Incarnation, Node, Rank, RankInstance};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -232,19 +233,6 @@ pub enum LogLevel {
     Error,
 }
 
-/// `20 ms`, `12.3 s`.
-pub fn ms(d: Duration) -> String {
-    if d < Duration::from_secs(10) {
-        format!("{:.0} ms", d.as_secs_f64() * 1e3)
-    } else {
-        format!("{:.1} s", d.as_secs_f64())
-    }
-}
-
-fn mib(bytes: u64) -> String {
-    format!("{:.1} MiB", bytes as f64 / (1 << 20) as f64)
-}
-
 fn from(image: &Option<ImageId>) -> String {
     image.map_or("from the start".into(), |i| format!("from image {i}"))
 }
@@ -300,7 +288,7 @@ impl Record {
             }
             Record::Restored { instance: RankInstance { rank, .. }, fetched, restored, .. } => (
                 Detail,
-                format!("rank {rank} is restored: fetched {}, mapped {}", ms(*fetched), ms(*restored)),
+                format!("rank {rank} is restored: fetched {}, mapped {}", time(*fetched), time(*restored)),
             ),
             Record::RestoreFailed { instance: RankInstance { rank, .. }, image, cause, .. } => {
                 (Normal, format!("rank {rank} could not be restored {}: {cause}", from(image)))
@@ -311,22 +299,22 @@ impl Record {
                     "rank {rank} recovered on node {node} {} in {}: detected {}, placed {}, fetched {}, restored \
                      {}, replayed {} ({messages} messages)",
                     from(image),
-                    ms(*total),
-                    ms(phases.detected),
-                    ms(phases.placed),
-                    ms(phases.fetched),
-                    ms(phases.restored),
-                    ms(phases.replayed)
+                    time(*total),
+                    time(phases.detected),
+                    time(phases.placed),
+                    time(phases.fetched),
+                    time(phases.restored),
+                    time(phases.replayed)
                 ),
             ),
             Record::CheckpointStarted { .. } => return None,
             Record::Checkpoint { rank, image, bytes, pause, total } => (
                 Detail,
                 format!(
-                    "checkpoint of rank {rank}: image {image}, {}, stood still {:.1} ms, stored after {}",
-                    mib(*bytes),
-                    pause.as_secs_f64() * 1e3,
-                    ms(*total)
+                    "checkpoint of rank {rank}: image {image}, {}, stood still {}, stored after {}",
+                    units::bytes(*bytes),
+                    time(*pause),
+                    time(*total)
                 ),
             ),
             Record::CheckpointFailed { rank, cause, passing, .. } => (
@@ -372,12 +360,12 @@ impl Record {
             Record::JobEnded { summary, .. } => (
                 if summary.recoveries > 0 { Normal } else { Detail },
                 format!(
-                    "done in {:.1} s: {} checkpoints, {} recoveries{}",
-                    summary.elapsed.as_secs_f64(),
+                    "done in {}: {} checkpoints, {} recoveries{}",
+                    time(summary.elapsed),
                     summary.checkpoints,
                     summary.recoveries,
                     if summary.recoveries > 0 {
-                        format!(", the longest {}", ms(summary.longest_recovery))
+                        format!(", the longest {}", time(summary.longest_recovery))
                     } else {
                         String::new()
                     }

@@ -1,18 +1,22 @@
-//! What each reader's figures can be relied on for: stated with every recording, so that nobody compares what cannot be compared.
+//! What each reader's figures can be relied on for: stated with every recording, so that nobody
+//! compares what cannot be compared.
 
+use crate::ages::REFRESH;
 use crate::procfs::page_size;
 use crate::reader::Kind;
 use serde::Serialize;
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Accuracy {
-    /// CPU time of a process is late by at most this; running threads are charged at timer ticks and when they are switched.
+    /// CPU time of a process is late by at most this; running threads are charged at timer ticks
+    /// and when they are switched.
     pub cpu_late_us: u64,
     /// Steps in which CPU time grows.
     pub cpu_step_us: u64,
     /// Whether user and system time are known apart.
     pub user_and_system: bool,
-    /// Resident memory is off by at most this; the kernel counts per processor and adds up when a batch is full.
+    /// Resident memory is off by at most this; the kernel counts per processor and adds up when a
+    /// batch is full.
     pub rss_error_bytes: u64,
     /// Samples that resident memory may be old.
     pub rss_age: u16,
@@ -21,8 +25,9 @@ pub struct Accuracy {
     pub note: &'static str,
 }
 
-/// Sources: kernel/sched/cputime.c (cputime_adjust, task_sched_runtime), include/linux/mm.h and lib/percpu_counter.c (a batch of
-/// max(32, 2 × processors) pages for each processor and each of three counters), kernel/taskstats.c.
+/// Sources: kernel/sched/cputime.c (cputime_adjust, task_sched_runtime), include/linux/mm.h and
+/// lib/percpu_counter.c (a batch of max(32, 2 × processors) pages for each processor and each of
+/// three counters), kernel/taskstats.c.
 pub fn of(kind: Kind) -> Accuracy {
     let processors = std::thread::available_parallelism().map_or(1, usize::from) as u64;
     let batch = 32.max(2 * processors) * processors * 3 * page_size();
@@ -38,8 +43,8 @@ pub fn of(kind: Kind) -> Accuracy {
     match kind {
         Kind::BpfOpen => Accuracy {
             cpu_late_us: 10_000,
-            rss_age: crate::sampler::REFRESH,
-            lasting_age: crate::sampler::REFRESH,
+            rss_age: REFRESH,
+            lasting_age: REFRESH,
             note: "of a process that has not run since, memory may be old (its pages may be reclaimed) and state too (it may wait for a processor); CPU time of a running thread is that of its last switch or timer tick; user and system in proportion of ticks",
             ..exact
         },
@@ -50,15 +55,15 @@ pub fn of(kind: Kind) -> Accuracy {
         },
         Kind::Taskstats => Accuracy {
             cpu_late_us: 10_000,
-            rss_age: crate::reader_ages::RSS,
-            lasting_age: crate::reader_ages::LASTING,
+            rss_age: crate::ages::RSS,
+            lasting_age: crate::ages::LASTING,
             note: "the kernel gives CPU time only; memory and state are read from /proc in turn; threads that have ended count \
                    only if others were left",
             ..exact
         },
         Kind::Clocks => Accuracy {
             user_and_system: false,
-            lasting_age: crate::reader_ages::LASTING,
+            lasting_age: crate::ages::LASTING,
             note: "exact CPU time, user and system together; state and threads are read in turn",
             ..exact
         },

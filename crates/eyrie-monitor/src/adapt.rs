@@ -1,21 +1,9 @@
-//! How often each process is looked at: not at every sample when it does what was foretold. Pure; must never allocate.
+//! How often each process is looked at: not at every sample when it does what was foretold. Pure;
+//! must never allocate.
 
-use crate::reader::Tick;
+use crate::policy::Policy;
+use crate::reader::tick::Tick;
 use crate::sample::Process;
-use serde::Serialize;
-
-/// What decides whether a process is read (where reading it costs something) and written.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "kebab-case", tag = "policy")]
-pub enum Policy {
-    /// Every process at every sample.
-    Off,
-    /// Processes below this share of a core wait, unless a new process has appeared (Kamoshida and Taura's OPT1, with 10 %).
-    Threshold { share: f64 },
-    /// A process waits twice as long each time that its CPU time was within `share` of a core of a straight line, and is read at
-    /// every sample again when it was not.
-    Error { share: f64 },
-}
 
 /// The longest that a process waits, in samples.
 pub const LONGEST: u16 = 16;
@@ -52,7 +40,8 @@ impl Rate {
         self.age
     }
 
-    /// It was read: `cpu_ns` of CPU time in all at `now_ns`. The error of the forecast, in cores, if there was one.
+    /// It was read: `cpu_ns` of CPU time in all at `now_ns`. The error of the forecast, in cores,
+    /// if there was one.
     pub fn observe(&mut self, cpu_ns: u64, now_ns: u64, policy: Policy) -> Option<f64> {
         let elapsed = now_ns.saturating_sub(self.at_ns);
         let before = *self;
@@ -109,7 +98,8 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
 
-    /// Reads a process that uses `shares` of a core, second after second; the seconds at which it was read.
+    /// Reads a process that uses `shares` of a core, second after second; the seconds at which it
+    /// was read.
     fn read_at(shares: &[f64], policy: Policy) -> Vec<usize> {
         let (mut rate, mut cpu, mut read) = (Rate::default(), 0.0, Vec::new());
         for (second, share) in shares.iter().enumerate() {

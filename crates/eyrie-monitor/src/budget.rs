@@ -1,4 +1,5 @@
-//! A hard bound on what the monitor may use: when samples cost more, less is read, then seldom. Pure; must never allocate.
+//! A hard bound on what the monitor may use: when samples cost more, less is read, then seldom.
+//! Pure; must never allocate.
 
 use crate::sample::Detail;
 
@@ -80,7 +81,8 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// Runs `n` samples whose cost depends on the detail, 500 ms apart; the share of a core over the last half.
+    /// Runs `n` samples whose cost depends on the detail, 500 ms apart; the share of a core over
+    /// the last half.
     fn run(budget: &mut Budget, n: u32, cost_us: impl Fn(Detail) -> u64) -> f64 {
         let (mut cpu, mut elapsed) = (0, 0);
         for i in 0..n {

@@ -1,4 +1,5 @@
-//! Clocks, absolute sleeps, and what keeps the sampling thread on time. Must never sleep for a length of time: only until a moment.
+//! Clocks, absolute sleeps, and what keeps the sampling thread on time. Must never sleep for a
+//! length of time: only until a moment.
 
 use serde::Serialize;
 use std::time::Duration;
@@ -22,7 +23,8 @@ impl Clock {
         }
     }
 
-    /// The clock that nodes share: TAI if the kernel knows its offset, as it does where ptp4l or chrony tell it, else REALTIME.
+    /// The clock that nodes share: TAI if the kernel knows its offset, as it does where ptp4l or
+    /// chrony tell it, else REALTIME.
     pub fn wall() -> Clock {
         let offset = Clock::Tai.now_ns().abs_diff(Clock::Realtime.now_ns());
         match offset > 500_000_000 {
@@ -36,7 +38,8 @@ impl Clock {
         read(self.id())
     }
 
-    /// Sleeps until the clock shows `ns`; a signal does not end it early, a step of the clock is followed.
+    /// Sleeps until the clock shows `ns`; a signal does not end it early, a step of the clock is
+    /// followed.
     pub fn sleep_until(self, ns: u64) {
         let at = libc::timespec { tv_sec: (ns / NS) as i64, tv_nsec: (ns % NS) as i64 };
         // SAFETY: the time is valid and the remaining time is not asked for.
@@ -90,8 +93,8 @@ pub struct Steadiness {
     pub real_time: bool,
 }
 
-/// Readies the calling thread to sample on time: exact timers, memory locked, ahead of ordinary threads. What is not permitted is left
-/// out; the sampler reports it.
+/// Readies the calling thread to sample on time: exact timers, memory locked, ahead of ordinary
+/// threads. What is not permitted is left out; the sampler reports it.
 pub fn steady(real_time: bool) -> Steadiness {
     // SAFETY: these take plain numbers.
     let locked = unsafe {

@@ -1,4 +1,5 @@
-//! Samples as JSON lines (docs/monitor-schema.json): one line for each sample, whatever the reader. What the reader does not know is null.
+//! Samples as JSON lines (docs/monitor-schema.json): one line for each sample, whatever the reader.
+//! What the reader does not know is null.
 
 use crate::accuracy::Accuracy;
 use crate::names::{Directory, Names};
@@ -14,7 +15,8 @@ struct Line<'a> {
     schema: &'static str,
     node: &'a str,
     number: u64,
-    /// Nanoseconds since 1970; more than a double holds exactly, so the JSON readers of some languages need care.
+    /// Nanoseconds since 1970; more than a double holds exactly, so the JSON readers of some
+    /// languages need care.
     intended_ns: u64,
     skew_ns: i64,
     step: u32,

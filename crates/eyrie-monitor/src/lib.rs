@@ -1,8 +1,10 @@
-//! Watches a node and its processes without slowing the job: light samples, taken everywhere at the same moment, each with its own cost.
-//! Must never allocate, lock a shared thing while it samples, or stop sampling because something that it reads has gone.
+//! Watches a node and its processes without slowing the job: light samples, taken everywhere at the
+//! same moment, each with its own cost. Must never allocate, lock a shared thing while it samples,
+//! or stop sampling because something that it reads has gone.
 
 pub mod accuracy;
 pub mod adapt;
+mod ages;
 mod bpf;
 pub mod budget;
 pub mod clock;
@@ -12,6 +14,7 @@ pub mod json;
 pub mod metrics;
 pub mod names;
 pub mod node;
+pub mod policy;
 pub mod procfs;
 pub mod reader;
 pub mod ring;
@@ -19,12 +22,8 @@ pub mod sample;
 pub mod sampler;
 #[cfg(feature = "server")]
 pub mod serve;
+pub mod shared;
 pub mod skew;
 pub mod sync;
-pub mod units;
-
-/// How old what the readers of /proc read in turn may be, in samples.
-mod reader_ages {
-    pub const RSS: u16 = 8;
-    pub const LASTING: u16 = 64;
-}
+#[cfg(feature = "server")]
+pub mod watch;

@@ -1,11 +1,12 @@
-//! The newest sample as OpenMetrics. Processes are grouped by their command's name, and groups are bounded: what finds no room is summed as
-//! "other", so that a node that starts a million programs has as many series as one that starts ten.
+//! The newest sample as OpenMetrics. Processes are grouped by their command's name, and groups are
+//! bounded: what finds no room is summed as "other", so that a node that starts a million programs
+//! has as many series as one that starts ten.
 
-use crate::health::State;
+use crate::health::HealthState;
 use crate::reader::Kind;
 use crate::ring::Frame;
 use crate::sample::{text_of, Cpu, Detail};
-use crate::serve::{lock, Shared};
+use crate::shared::{lock, Shared};
 use crate::skew::Histogram;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, MetricEncoder, NoLabelSet};
@@ -138,7 +139,7 @@ struct Snapshot {
     counts: [u64; 3],
     reader: Kind,
     sync: String,
-    health: Vec<(String, State)>,
+    health: Vec<(String, HealthState)>,
 }
 
 const SECONDS: Unit = Unit::Seconds;
@@ -258,7 +259,7 @@ impl Snapshot {
             Some(&SECONDS),
             skew.map(|(part, ns)| (label("part", part), ns / 1e9)),
         )?;
-        let code = |state: &State| *state as u8 as f64;
+        let code = |state: &HealthState| *state as u8 as f64;
         out.gauges(
             "eyrie_health_state",
             "0 ok, 1 suspect, 2 failing",
@@ -270,7 +271,8 @@ impl Snapshot {
     fn commands(&self, out: &mut Out) -> fmt::Result {
         let mut all: Vec<(&str, &Group)> =
             self.groups.iter().map(|(name, g)| (name.as_str(), g)).collect();
-        // A command may itself be called "other", or two may look alike as text: a series must not come twice.
+        // A command may itself be called "other", or two may look alike as text: a series must not
+        // come twice.
         all.sort_by(|a, b| a.0.cmp(b.0));
         let mut rest = self.other.clone();
         let mut kept: Vec<(&str, Group)> = Vec::new();

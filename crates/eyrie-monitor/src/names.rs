@@ -1,5 +1,5 @@
-//! What a process is called beyond what a sample holds: its control group and command line. Read once for each process, by whoever writes
-//! samples out and never by the sampler.
+//! What a process is called beyond what a sample holds: its control group and command line. Read
+//! once for each process, by whoever writes samples out and never by the sampler.
 
 use crate::procfs::page_size;
 use crate::sample::Process;
@@ -41,7 +41,8 @@ impl Directory {
         Directory { whose, me: rustix::process::geteuid().as_raw(), known: HashMap::new() }
     }
 
-    /// The names of each of these processes can be had afterwards; what is known of others is forgotten.
+    /// The names of each of these processes can be had afterwards; what is known of others is
+    /// forgotten.
     pub fn update(&mut self, processes: &[Process]) {
         self.known.values_mut().for_each(|k| k.seen = false);
         for p in processes {
@@ -87,8 +88,8 @@ fn owner(dir: &str) -> Option<u32> {
     rustix::fs::stat(dir).ok().map(|s| s.st_uid)
 }
 
-/// Of /proc/PID/cgroup: the path in version 2's tree; where that is the root and version 1 has more to say, what systemd or the
-/// memory controller says.
+/// Of /proc/PID/cgroup: the path in version 2's tree; where that is the root and version 1 has more
+/// to say, what systemd or the memory controller says.
 fn path_of(text: &str) -> &str {
     let path = |prefix: &str| text.lines().find_map(|l| l.split_once(':')?.1.strip_prefix(prefix));
     let unified = path(":").unwrap_or("");

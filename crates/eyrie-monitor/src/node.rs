@@ -1,5 +1,6 @@
-//! The node itself: load at every sample, processor time at every second one, the rest in turn between, from files that are kept open. A part
-//! that this node does not have is left out; a read that fails is tried again at its next turn.
+//! The node itself: load at every sample, processor time at every second one, the rest in turn
+//! between, from files that are kept open. A part that this node does not have is left out; a read
+//! that fails is tried again at its next turn.
 
 use crate::procfs::{after, again, keep, number, numbers, TICK_NS};
 use crate::sample::{
@@ -23,7 +24,8 @@ pub struct Reader {
     all: bool,
 }
 
-/// /proc/stat of a node with hundreds of processors is cut after the first line, which is all that is needed.
+/// /proc/stat of a node with hundreds of processors is cut after the first line, which is all that
+/// is needed.
 const BUFFER: usize = 16 << 10;
 /// Parts that take turns.
 const PARTS: usize = 5;
@@ -217,7 +219,8 @@ fn interfaces(text: &[u8]) -> Few<Interface, DEVICES> {
     all
 }
 
-/// /proc/diskstats: major minor name, then counts; partitions and devices that were never used are left out.
+/// /proc/diskstats: major minor name, then counts; partitions and devices that were never used are
+/// left out.
 fn disk_list(text: &[u8]) -> Few<Disk, DEVICES> {
     let mut all = Few::default();
     for line in text.split(|b| *b == b'\n') {
@@ -264,7 +267,8 @@ fn place<'a, T: Copy>(
     all.all.get_mut(all.len - 1)
 }
 
-/// The total of the line that begins with `key`, in microseconds: `some avg10=0.00 avg60=0.00 avg300=0.00 total=0`.
+/// The total of the line that begins with `key`, in microseconds: `some avg10=0.00 avg60=0.00
+/// avg300=0.00 total=0`.
 fn total(text: &[u8], key: &[u8]) -> u64 {
     let line = after(text, key).unwrap_or_default();
     let at = line.windows(6).position(|w| w == b"total=");

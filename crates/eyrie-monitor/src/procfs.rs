@@ -1,4 +1,5 @@
-//! Reading /proc and /sys without allocating: paths on the stack, files kept open, numbers parsed in place. Pure but for the reads.
+//! Reading /proc and /sys without allocating: paths on the stack, files kept open, numbers parsed
+//! in place. Pure but for the reads.
 
 use rustix::fd::OwnedFd;
 use rustix::fs::{openat, Mode, OFlags, CWD};
@@ -104,7 +105,8 @@ pub struct Stat {
     pub rss_pages: u64,
 }
 
-/// `None` when it is not such a line. The command's name may hold anything, parentheses and blanks too: it ends at the last `)`.
+/// `None` when it is not such a line. The command's name may hold anything, parentheses and blanks
+/// too: it ends at the last `)`.
 pub fn stat(text: &[u8]) -> Option<Stat> {
     let (pid, _) = number(text)?;
     let open = text.iter().position(|b| *b == b'(')?;

@@ -1,5 +1,6 @@
-//! The recent samples, in memory that was laid out once. The sampler adds one after it is taken; everybody else copies. Nobody may hold
-//! the lock for longer than one copy, and nothing here makes the sampler sample.
+//! The recent samples, in memory that was laid out once. The sampler adds one after it is taken;
+//! everybody else copies. Nobody may hold the lock for longer than one copy, and nothing here makes
+//! the sampler sample.
 
 use crate::sample::{Head, Process};
 use std::collections::VecDeque;

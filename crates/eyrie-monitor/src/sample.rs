@@ -1,7 +1,7 @@
-//! One sample: a node and its processes at one moment, in one schema whatever the reader. Plain numbers in memory that is laid out once;
-//! must never hold anything that allocates.
+//! One sample: a node and its processes at one moment, in one schema whatever the reader. Plain
+//! numbers in memory that is laid out once; must never hold anything that allocates.
 
-use crate::reader::Kind;
+use crate::reader::kind::Kind;
 use serde::Serialize;
 
 /// A value that the reader does not know.
@@ -59,7 +59,8 @@ impl Process {
     }
 }
 
-/// Interfaces and disks that have room in a sample; others are summed into the last place, called "other".
+/// Interfaces and disks that have room in a sample; others are summed into the last place, called
+/// "other".
 pub const DEVICES: usize = 16;
 /// Temperatures that have room in a sample.
 pub const TEMPERATURES: usize = 32;
@@ -212,10 +213,12 @@ impl Default for Ages {
 /// What a sample cost the node, and when it was taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Cost {
-    /// CPU time of the sampling thread for the sample before it is handed on: processes, then the node.
+    /// CPU time of the sampling thread for the sample before it is handed on: processes, then the
+    /// node.
     pub processes_ns: u64,
     pub node_ns: u64,
-    /// CPU time of the sampling thread from its waking to its sleep, of the sample before this one: it is known when it is over.
+    /// CPU time of the sampling thread from its waking to its sleep, of the sample before this one:
+    /// it is known when it is over.
     pub whole_ns: u64,
     /// CPU time of the whole monitor since its start: with output, health and answers to scrapes.
     pub monitor_ns: u64,

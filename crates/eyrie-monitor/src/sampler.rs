@@ -1,24 +1,23 @@
-//! The sampler: one thread that sleeps until the moment, reads, hands the sample on and sleeps again. Must never allocate in a tick, share
-//! a lock while it reads, or stop for anything that it reads.
+//! The sampler: one thread that sleeps until the moment, reads, hands the sample on and sleeps
+//! again. Must never allocate in a tick, share a lock while it reads, or stop for anything that it
+//! reads.
 
 use crate::accuracy::{self, Accuracy};
-use crate::adapt::Policy;
+use crate::ages::REFRESH;
 use crate::budget::{smallest_share, Budget};
 use crate::clock::{self, process_cpu_ns, thread_cpu_ns, Clock, Steadiness};
 use crate::node;
+use crate::policy::Policy;
 use crate::reader::{choose, Declined, Kind, Reader, Tick};
 use crate::ring::Ring;
 use crate::sample::{Cost, Detail, Head, Process};
 use crate::sync::{Key, Mode, Moment, Pace};
-use crate::units::shown;
+use eyrie_units::nanoseconds;
 use serde::Serialize;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-
-/// Samples after which what seldom changes is read again.
-pub const REFRESH: u16 = 16;
 
 #[derive(Clone)]
 pub struct Config {
@@ -32,7 +31,8 @@ pub struct Config {
     /// The conductor, for `once` and `always`.
     pub with: Option<SocketAddr>,
     pub key: Key,
-    /// Processes that a sample has room for; `None`: twice as many as there are now, and at least 4096.
+    /// Processes that a sample has room for; `None`: twice as many as there are now, and at least
+    /// 4096.
     pub capacity: Option<usize>,
     pub ring_bytes: usize,
     /// Every part of the node at every sample, not in turn.
@@ -111,7 +111,8 @@ impl Sampler {
     /// Finds a reader, measures what it costs, and agrees with the other nodes.
     ///
     /// # Errors
-    /// One line for the user: reader not available, interval below what can be, budget impossible, conductor silent.
+    /// One line for the user: reader not available, interval below what can be, budget impossible,
+    /// conductor silent.
     pub fn prepare(config: Config) -> Result<Sampler, String> {
         let capacity = config.capacity.unwrap_or_else(|| (2 * count_processes()).max(4096));
         let interval_ns = clock::ns(config.interval);
@@ -170,9 +171,9 @@ impl Sampler {
         if self.interval_ns < smallest {
             return Err(format!(
                 "an interval of {} is below what this node can do: a sample with reader {} costs {}, the smallest interval is {}us",
-                shown(self.interval_ns as f64),
+                nanoseconds(self.interval_ns as f64),
                 self.started.reader.name(),
-                shown(cost as f64),
+                nanoseconds(cost as f64),
                 smallest / 1000
             ));
         }
@@ -181,8 +182,8 @@ impl Sampler {
             Some(budget) if budget < lowest => Err(format!(
                 "a budget of {}% is impossible: a sample costs {} here, so the smallest budget at an interval of {} is {}%",
                 percent(budget),
-                shown(cost as f64),
-                shown(self.interval_ns as f64),
+                nanoseconds(cost as f64),
+                nanoseconds(self.interval_ns as f64),
                 percent(lowest * 1.01)
             )),
             _ => Ok(()),
@@ -285,7 +286,8 @@ impl Sampler {
         (tally, between - begin, thread_cpu_ns() - between)
     }
 
-    /// Reads everything once, outside of any rhythm: for measuring. The CPU time of the processes and of the node, nanoseconds.
+    /// Reads everything once, outside of any rhythm: for measuring. The CPU time of the processes
+    /// and of the node, nanoseconds.
     pub fn read_once(&mut self) -> (u64, u64) {
         self.number += 1;
         let (_, processes, node) = self.read(Detail::Full);
@@ -330,7 +332,7 @@ mod tests {
             .err()
             .unwrap();
         let smallest = why.rsplit("smallest interval is ").next().unwrap();
-        let smallest = crate::units::duration(smallest).unwrap();
+        let smallest = eyrie_units::duration(smallest).unwrap();
         assert!(smallest > Duration::from_micros(1), "{why}");
         let roomy = Config { interval: smallest * 20, ..config() };
         assert!(Sampler::prepare(roomy).is_ok());
@@ -340,7 +342,7 @@ mod tests {
     fn a_budget_that_cannot_be_kept_is_refused_with_one_that_can() {
         let why = Sampler::prepare(Config { budget: Some(1e-9), ..config() }).err().unwrap();
         assert!(why.contains("impossible"), "{why}");
-        let smallest = crate::units::share(why.rsplit(" is ").next().unwrap()).unwrap();
+        let smallest = eyrie_units::share(why.rsplit(" is ").next().unwrap()).unwrap();
         assert!(Sampler::prepare(Config { budget: Some(smallest * 20.0), ..config() }).is_ok());
     }
 

@@ -1,12 +1,10 @@
-//! What a running monitor tells others: OpenMetrics, the newest sample, the ring, its health. Answers come from what was sampled already: a
-//! scrape must never trigger a sample, and a slow or silent client must never hold anything up.
+//! What a running monitor tells others: OpenMetrics, the newest sample, the ring, its health.
+//! Answers come from what was sampled already: a scrape must never trigger a sample, and a slow or
+//! silent client must never hold anything up.
 
-use crate::health::State;
 use crate::json;
 use crate::metrics::Exporter;
-use crate::names::Directory;
-use crate::ring::Ring;
-use crate::sampler::Started;
+use crate::shared::{lock, Shared};
 use http_body_util::{Either, Full};
 use hyper::body::{Body, Bytes, Frame as Part};
 use hyper::service::service_fn;
@@ -17,26 +15,11 @@ use std::convert::Infallible;
 use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::AbortHandle;
-
-/// What answers are made from.
-pub struct Shared {
-    pub node: String,
-    pub ring: Ring,
-    pub started: Started,
-    pub exporter: Mutex<Exporter>,
-    pub names: Mutex<Directory>,
-    pub health: Mutex<Vec<(String, State)>>,
-}
-
-/// Locks although another thread may have panicked with it: samples are plain data.
-pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Clients at a time, over both listeners. One more takes the place of the oldest that has not
 /// asked yet, or else of the oldest.
@@ -59,12 +42,13 @@ type Answer = Response<Either<Full<Bytes>, Recording>>;
 /// When the listeners cannot be used.
 pub fn run(
     shared: Arc<Shared>,
+    exporter: Arc<Mutex<Exporter>>,
     tcp: Option<TcpListener>,
     unix: Option<UnixListener>,
 ) -> std::io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let room = Arc::new(Room { shared, clients: Mutex::default() });
+        let room = Arc::new(Room { shared, exporter, clients: Mutex::default() });
         let tcp = match tcp {
             Some(listener) => {
                 listener.set_nonblocking(true)?;
@@ -97,6 +81,7 @@ pub fn run(
 /// The clients that are connected. None of them waits for another one.
 struct Room {
     shared: Arc<Shared>,
+    exporter: Arc<Mutex<Exporter>>,
     clients: Mutex<Clients>,
 }
 
@@ -154,7 +139,7 @@ where
 {
     let service = service_fn(|request| {
         room.asked(number);
-        std::future::ready(Ok::<_, Infallible>(answer(&request, &room.shared)))
+        std::future::ready(Ok::<_, Infallible>(answer(&request, room)))
     });
     let _ = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
@@ -164,12 +149,13 @@ where
         .await;
 }
 
-fn answer<B>(request: &Request<B>, shared: &Arc<Shared>) -> Answer {
+fn answer<B>(request: &Request<B>, room: &Room) -> Answer {
+    let shared = &room.shared;
     if request.method() != Method::GET {
         return text(StatusCode::METHOD_NOT_ALLOWED, "text/plain", "only GET\n".into());
     }
     match request.uri().path() {
-        "/metrics" => match lock(&shared.exporter).encode(shared) {
+        "/metrics" => match lock(&room.exporter).encode(shared) {
             Ok(metrics) => text(StatusCode::OK, OPENMETRICS, metrics),
             Err(e) => text(StatusCode::INTERNAL_SERVER_ERROR, "text/plain", format!("{e}\n")),
         },

@@ -1,4 +1,5 @@
-//! How far from the intended moment samples are taken: a summary that takes no memory as it grows, and the comparison of nodes. Pure.
+//! How far from the intended moment samples are taken: a summary that takes no memory as it grows,
+//! and the comparison of nodes. Pure.
 
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -77,8 +78,9 @@ pub struct Taken {
     pub skew_ns: i64,
 }
 
-/// For each moment that at least two nodes took: from the first to the last of them, nanoseconds, in order of time. Moments belong
-/// together when they are the same interval; the clocks of the nodes are believed.
+/// For each moment that at least two nodes took: from the first to the last of them, nanoseconds,
+/// in order of time. Moments belong together when they are the same interval; the clocks of the
+/// nodes are believed.
 pub fn between_nodes(taken: &[Taken], interval_ns: u64) -> Vec<u64> {
     let mut moments: BTreeMap<u64, BTreeMap<&str, i128>> = BTreeMap::new();
     for t in taken {

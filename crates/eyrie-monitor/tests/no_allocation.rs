@@ -1,6 +1,6 @@
 //! Nothing is allocated in a tick, whatever the reader, while processes come and go.
 
-use eyrie_monitor::adapt::Policy;
+use eyrie_monitor::policy::Policy;
 use eyrie_monitor::reader::Kind;
 use eyrie_monitor::sampler::{Config, Sampler};
 use std::alloc::{GlobalAlloc, Layout, System};

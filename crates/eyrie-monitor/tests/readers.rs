@@ -85,7 +85,8 @@ fn all_readers_agree_with_proc() {
         assert!(!seen.kernel_thread);
         assert_eq!(seen.start_ns / 10_000_000, truth.start_ticks, "{kind:?}");
         let cpu = (truth.user_ticks + truth.system_ticks) * 10_000_000;
-        // It sleeps now: nothing is late, and /proc itself rounds twice. The thread that has ended is not in taskstats.
+        // It sleeps now: nothing is late, and /proc itself rounds twice. The thread that has ended
+        // is not in taskstats.
         let (low, high) = if kind == Kind::Taskstats {
             (cpu - 180_000_000, cpu + 20_000_000)
         } else {
@@ -93,7 +94,8 @@ fn all_readers_agree_with_proc() {
         };
         assert!((low..=high).contains(&seen.cpu_ns), "{kind:?}: {} and {cpu}", seen.cpu_ns);
         match stated.user_and_system {
-            // Ticks and switches charge differently; the readers that split what they have lose nothing.
+            // Ticks and switches charge differently; the readers that split what they have lose
+            // nothing.
             true => assert!(
                 (seen.user_ns + seen.system_ns).abs_diff(seen.cpu_ns) <= 100_000_000,
                 "{kind:?}: {seen:?}"

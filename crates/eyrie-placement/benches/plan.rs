@@ -1,10 +1,11 @@
-//! How long a plan for one failure takes as the network grows: all methods and the search, stencil traffic, one core;
-//! and what incremental re-evaluation and parallel counting gain. `bench/placement.sh` runs and plots it.
+//! How long a plan for one failure takes as the network grows: all methods and the search, stencil
+//! traffic, one core; and what incremental re-evaluation and parallel counting gain.
+//! `bench/placement.sh` runs and plots it.
 
 use criterion::{criterion_group, criterion_main, BenchmarkId, Criterion};
 use eyrie_placement::evaluate::Evaluator;
 use eyrie_placement::spares::{self, Arrangement, Laid, SpareSet};
-use eyrie_placement::{Machine, Method, Planner, Traffic, Weights};
+use eyrie_placement::{CostModel, Method, Planner, Traffic, Weights};
 use eyrie_topology::{spec, Layout, Network};
 
 fn instance(network: &str) -> (Box<dyn Network>, Laid, Traffic) {
@@ -41,7 +42,7 @@ fn growth(c: &mut Criterion) {
                         net.as_ref(),
                         &job,
                         &laid.spares,
-                        Machine::default(),
+                        CostModel::default(),
                         Weights::default(),
                     )
                     .expect("a planner");

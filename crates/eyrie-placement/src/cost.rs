@@ -1,5 +1,6 @@
-//! What a machine's network costs: bandwidth, latency, and how a node's network interface starts several
-//! messages. The defaults are a present-day HPC link; K's figures are in [`Machine::k_computer`].
+//! What a machine's network costs: bandwidth, latency, and how a node's network interface starts
+//! several messages. The defaults are a present-day HPC link; K's figures are in
+//! [`CostModel::k_computer`].
 
 use serde::{Deserialize, Serialize};
 
@@ -9,31 +10,33 @@ use serde::{Deserialize, Serialize};
 pub enum Sharing {
     /// Every message the same share (max-min fair), as routers with round-robin arbitration give.
     Fair,
-    /// Shares in inverse proportion to the path's length, as window-based transports give (and SimGrid models).
+    /// Shares in inverse proportion to the path's length, as window-based transports give (and
+    /// SimGrid models).
     Path,
 }
 
 /// Parameters of the time estimate.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Machine {
+pub struct CostModel {
     /// Bytes per second of a link with bandwidth factor 1.
     pub bandwidth: f64,
     /// Seconds a hop.
     pub hop_latency_s: f64,
     /// Seconds a message costs before it enters the network.
     pub overhead_s: f64,
-    /// How far apart the messages of one node start, as a fraction of the message's own transfer time: 0 all
-    /// together; K's four DMA engines 0.5, so that four messages take 2.5 times as long as one.
+    /// How far apart the messages of one node start, as a fraction of the message's own transfer
+    /// time: 0 all together; K's four DMA engines 0.5, so that four messages take 2.5 times as long
+    /// as one.
     pub stagger: f64,
-    /// Time lost on a shared link for every message beyond the second, as a fraction of the share. Calibrated
-    /// on K together with `stagger`; 0 elsewhere.
+    /// Time lost on a shared link for every message beyond the second, as a fraction of the share.
+    /// Calibrated on K together with `stagger`; 0 elsewhere.
     pub crowding: f64,
     pub sharing: Sharing,
 }
 
-impl Default for Machine {
+impl Default for CostModel {
     fn default() -> Self {
-        Machine {
+        CostModel {
             bandwidth: 5e9,
             hop_latency_s: 1e-6,
             overhead_s: 0.0,
@@ -44,9 +47,9 @@ impl Default for Machine {
     }
 }
 
-impl Machine {
+impl CostModel {
     /// The K computer: 5 GB/s links; stagger and crowding calibrated on the Spare paper's figures.
     pub fn k_computer() -> Self {
-        Machine { stagger: 0.5, crowding: 0.08, ..Machine::default() }
+        CostModel { stagger: 0.5, crowding: 0.08, ..CostModel::default() }
     }
 }

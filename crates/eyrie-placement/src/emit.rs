@@ -7,8 +7,9 @@ use eyrie_topology::{Network, NodeId};
 /// What [`text`] can write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
-    /// One line per rank: the position of its new node in the list of nodes sorted by number. A program that
-    /// shrinks and splits a communicator with this as the key gets the ranks in their places (ULFM).
+    /// One line per rank: the position of its new node in the list of nodes sorted by number. A
+    /// program that shrinks and splits a communicator with this as the key gets the ranks in their
+    /// places (ULFM).
     Permutation,
     /// One host a line in rank order, for mpiexec -f / --hostfile.
     Hostfile,

@@ -6,12 +6,11 @@ use rayon::prelude::*;
 use eyrie_topology::load::{scaled, Message};
 use eyrie_topology::{Busiest, LinkId, LinkLoads, Network, NodeId, RouteError};
 
-use crate::job::Rank;
 use crate::levels::Levels;
-use crate::traffic::{RankMessage, Traffic};
+use crate::traffic::{Rank, RankMessage, Traffic};
 
-/// How good a placement's link loads are, best first: busiest link by messages, then the sum of squared loads
-/// (how much is crowded elsewhere), then the busiest link by bytes.
+/// How good a placement's link loads are, best first: busiest link by messages, then the sum of
+/// squared loads (how much is crowded elsewhere), then the busiest link by bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Score {
     pub messages: u64,
@@ -280,7 +279,8 @@ impl<'a> Evaluator<'a> {
         Ok(())
     }
 
-    /// `score`, which is that of the scratch without the messages of `rank`, with them from and to node `at`.
+    /// `score`, which is that of the scratch without the messages of `rank`, with them from and to
+    /// node `at`.
     fn score_with(
         &self,
         base: &Counted,
@@ -362,7 +362,8 @@ impl<'a> Evaluator<'a> {
         score
     }
 
-    /// The largest figure in `base` of a link that is not touched; `had` touched links had the very largest.
+    /// The largest figure in `base` of a link that is not touched; `had` touched links had the very
+    /// largest.
     fn rest(
         &self,
         base: &Counted,
@@ -394,7 +395,8 @@ impl<'a> Evaluator<'a> {
         })
     }
 
-    /// Scores many candidates, in parallel where there are many; `None` for one that dead routers cut off.
+    /// Scores many candidates, in parallel where there are many; `None` for one that dead routers
+    /// cut off.
     pub fn score_all(
         &self,
         base: &Counted,
@@ -413,7 +415,8 @@ impl<'a> Evaluator<'a> {
             .collect()
     }
 
-    /// Scores candidates in turn. Those that put one rank on one node or another share taking it away.
+    /// Scores candidates in turn. Those that put one rank on one node or another share taking it
+    /// away.
     fn score_each(
         &self,
         base: &Counted,

@@ -1,6 +1,6 @@
-//! Time of one iteration: messages as fluid flows that share links max-min fairly (Bertsekas and Gallager,
-//! Data Networks, 6.5.2), each after its latency; when a flow starts or ends the shares are solved again.
-//! Phases follow each other.
+//! Time of one iteration: messages as fluid flows that share links max-min fairly (Bertsekas and
+//! Gallager, Data Networks, 6.5.2), each after its latency; when a flow starts or ends the shares
+//! are solved again. Phases follow each other.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -10,7 +10,7 @@ use eyrie_topology::{Lines, LinkId, LinkLoads, RouteError, Run};
 use rayon::prelude::*;
 
 use crate::bottleneck::Bottlenecks;
-use crate::cost::{Machine, Sharing};
+use crate::cost::{CostModel, Sharing};
 use crate::evaluate::{place, Counted, Evaluator};
 use crate::traffic::{Phase, RankMessage};
 
@@ -46,7 +46,7 @@ impl Flow {
 pub fn step_time(
     evaluator: &Evaluator,
     counted: &Counted,
-    machine: &Machine,
+    machine: &CostModel,
 ) -> Result<f64, RouteError> {
     let phases = &evaluator.traffic.phases;
     let times: Vec<f64> = (0..phases.len())
@@ -56,9 +56,9 @@ pub fn step_time(
     Ok(phases.iter().zip(times).map(|(phase, time)| f64::from(phase.repeat) * time).sum())
 }
 
-/// What [`step_time`] is at least: in every phase the bytes of the busiest link have to get through it. A little less, for
-/// near events that are handled as one.
-pub fn least_step_time(evaluator: &Evaluator, counted: &Counted, machine: &Machine) -> f64 {
+/// What [`step_time`] is at least: in every phase the bytes of the busiest link have to get through
+/// it. A little less, for near events that are handled as one.
+pub fn least_step_time(evaluator: &Evaluator, counted: &Counted, machine: &CostModel) -> f64 {
     let seconds = |(phase, load): (&Phase, &LinkLoads)| {
         // By bandwidth and rounded up to whole bytes.
         let bytes = load.busiest(evaluator.network).bytes.saturating_sub(1);
@@ -83,7 +83,7 @@ fn phase_time(
     evaluator: &Evaluator,
     counted: &Counted,
     phase: usize,
-    machine: &Machine,
+    machine: &CostModel,
 ) -> Result<f64, RouteError> {
     let mut timed = Timed::new(evaluator, machine);
     let messages = &evaluator.traffic.phases[phase].messages;
@@ -98,7 +98,7 @@ fn phase_time(
 
 /// Messages that go alone, as far as they are timed, and how the others start.
 struct Timed<'a> {
-    machine: &'a Machine,
+    machine: &'a CostModel,
     /// Messages that each rank has begun to send, where they start one after another.
     sent: Vec<u32>,
     latest_s: f64,
@@ -112,7 +112,7 @@ struct Start {
 }
 
 impl<'a> Timed<'a> {
-    fn new(evaluator: &Evaluator, machine: &'a Machine) -> Self {
+    fn new(evaluator: &Evaluator, machine: &'a CostModel) -> Self {
         let ranks = if machine.stagger > 0.0 { evaluator.traffic.ranks } else { 0 };
         Timed { machine, sent: vec![0; ranks], latest_s: 0.0 }
     }
@@ -243,7 +243,8 @@ impl Link {
     }
 }
 
-/// A candidate bottleneck: its share when it was last looked at, and the link; ties by link so that results repeat.
+/// A candidate bottleneck: its share when it was last looked at, and the link; ties by link so that
+/// results repeat.
 #[derive(PartialEq)]
 struct Bottleneck(f64, u32);
 
@@ -266,16 +267,18 @@ struct Rows {
     first: Vec<u32>,
     users: Vec<u32>,
     links: Vec<Link>,
-    /// The share of every link of `links`, [`STALE`] where it has to be worked out again: most links are asked far more
-    /// often than they change.
+    /// The share of every link of `links`, [`STALE`] where it has to be worked out again: most
+    /// links are asked far more often than they change.
     shares: Vec<f64>,
     open: Vec<u32>,
-    /// Flows in the order in which the last solution fixed them, where each of its rounds ends in it, and each flow's round.
+    /// Flows in the order in which the last solution fixed them, where each of its rounds ends in
+    /// it, and each flow's round.
     fixed: Vec<u32>,
     ends: Vec<usize>,
     round_of: Vec<u32>,
-    /// Rounds at the beginning of the last solution that the next one has, too: those before any flow was fixed that has
-    /// ended since. For the links of such a flow were not the tightest yet, and without it they are less tight.
+    /// Rounds at the beginning of the last solution that the next one has, too: those before any
+    /// flow was fixed that has ended since. For the links of such a flow were not the tightest yet,
+    /// and without it they are less tight.
     same: usize,
 }
 
@@ -300,7 +303,8 @@ impl Rows {
 const NOT_DENSE: u32 = u32::MAX;
 /// The rate of a flow that has no share yet.
 const UNKNOWN: f64 = 0.0;
-/// Rounds over all links before the rest is taken in order: most solutions have few different shares.
+/// Rounds over all links before the rest is taken in order: most solutions have few different
+/// shares.
 const ROUNDS: usize = 24;
 
 impl Simulation {
@@ -323,8 +327,9 @@ impl Simulation {
         self.flows.push(Flow { first, hops, weight, start_s, remaining: bytes, rate: 1.0 });
     }
 
-    /// When the last flow ends. Events closer together than a fraction of the time so far are handled as one: larger
-    /// simulations would else solve the shares again for every difference in latency.
+    /// When the last flow ends. Events closer together than a fraction of the time so far are
+    /// handled as one: larger simulations would else solve the shares again for every difference in
+    /// latency.
     fn run(self) -> f64 {
         let tolerance = match self.flows.len() {
             0..=500 => 1e-9,
@@ -449,8 +454,8 @@ impl Simulation {
         }
     }
 
-    /// Max-min fair rates of the active flows: the tightest link fixes its flows, again and again. What it did the last time
-    /// and would do again it does not search for again.
+    /// Max-min fair rates of the active flows: the tightest link fixes its flows, again and again.
+    /// What it did the last time and would do again it does not search for again.
     fn solve(&mut self, active: &[u32], rows: &mut Rows) {
         rows.links.clone_from(&self.links);
         rows.open.clear();
@@ -496,7 +501,8 @@ impl Simulation {
         let mut heap: BinaryHeap<_> = left.map(|&l| Reverse(Bottleneck(share(l), l))).collect();
         while let Some(Reverse(Bottleneck(share, l))) = heap.pop() {
             let link = rows.links[l as usize];
-            // A share never falls when flows of tighter links are fixed: what the heap knows is a lower bound.
+            // A share never falls when flows of tighter links are fixed: what the heap knows is a
+            // lower bound.
             if link.flows > 0 && link.share() > share {
                 heap.push(Reverse(Bottleneck(link.share(), l)));
             } else if link.flows > 0 {
@@ -505,7 +511,8 @@ impl Simulation {
         }
     }
 
-    /// Link `l` is the bottleneck of its flows that have no rate yet: `share` for each unit of weight.
+    /// Link `l` is the bottleneck of its flows that have no rate yet: `share` for each unit of
+    /// weight.
     fn fix(&mut self, l: u32, share: f64, rows: &mut Rows) {
         for &i in &rows.users[rows.first[l as usize] as usize..rows.first[l as usize + 1] as usize]
         {
@@ -559,7 +566,7 @@ mod tests {
     use eyrie_topology::cartesian::Cartesian;
     use eyrie_topology::Network;
 
-    fn seconds(matrix: &str, machine: &Machine) -> f64 {
+    fn seconds(matrix: &str, machine: &CostModel) -> f64 {
         let mesh = Cartesian::mesh(&[6]);
         let traffic = Traffic::from_matrix(matrix, 6).unwrap();
         let evaluator = Evaluator { network: &mesh, traffic: &traffic };
@@ -567,8 +574,8 @@ mod tests {
         step_time(&evaluator, &counted, machine).unwrap()
     }
 
-    fn plain() -> Machine {
-        Machine { bandwidth: 100.0, hop_latency_s: 0.0, ..Machine::default() }
+    fn plain() -> CostModel {
+        CostModel { bandwidth: 100.0, hop_latency_s: 0.0, ..CostModel::default() }
     }
 
     fn close(a: f64, b: f64) {
@@ -577,7 +584,7 @@ mod tests {
 
     #[test]
     fn one_message_takes_latency_and_transfer() {
-        let machine = Machine { hop_latency_s: 0.5, overhead_s: 0.25, ..plain() };
+        let machine = CostModel { hop_latency_s: 0.5, overhead_s: 0.25, ..plain() };
         close(seconds("0 3 100 1", &machine), 0.25 + 1.5 + 1.0);
     }
 
@@ -598,7 +605,7 @@ mod tests {
 
     #[test]
     fn path_sharing_gives_long_paths_less() {
-        let machine = Machine { sharing: Sharing::Path, ..plain() };
+        let machine = CostModel { sharing: Sharing::Path, ..plain() };
         // 0->1 has weight 1, 0->2 weight 1/2: 0->1 ends at 1.5, then 0->2 has 50 left.
         close(seconds("0 1 100 1\n0 2 100 1", &machine), 2.0);
         close(seconds("0 1 200 1\n0 2 100 1", &machine), 3.0);
@@ -630,7 +637,8 @@ mod tests {
         assert!(worst < 2e-3, "{worst}");
     }
 
-    /// Rounds that are taken over from the last solution give every flow the very rate that a solution from the beginning gives.
+    /// Rounds that are taken over from the last solution give every flow the very rate that a
+    /// solution from the beginning gives.
     #[test]
     fn solving_again_gives_the_same_rates_to_the_last_bit() {
         use rand::rngs::SmallRng;
@@ -687,7 +695,7 @@ mod tests {
             let Ok(traffic) = Traffic::from_matrix(&matrix, 30) else { continue };
             let evaluator = Evaluator { network: &mesh, traffic: &traffic };
             let counted = evaluator.count((0..30).collect()).unwrap();
-            let machine = Machine { stagger: 0.5, crowding: 0.05, ..plain() };
+            let machine = CostModel { stagger: 0.5, crowding: 0.05, ..plain() };
             for machine in [plain(), machine] {
                 let step_s = step_time(&evaluator, &counted, &machine).unwrap();
                 let least_s = least_step_time(&evaluator, &counted, &machine);
@@ -720,8 +728,9 @@ mod tests {
             let evaluator = Evaluator { network: &torus, traffic: &traffic };
             let counted = evaluator.count(nodes).unwrap();
             let sharing = [Sharing::Fair, Sharing::Path][seed as usize % 2];
-            let staggered = Machine { stagger: 0.5, crowding: 0.05, sharing, ..Machine::default() };
-            for machine in [Machine::default(), staggered] {
+            let staggered =
+                CostModel { stagger: 0.5, crowding: 0.05, sharing, ..CostModel::default() };
+            for machine in [CostModel::default(), staggered] {
                 for phase in 0..traffic.phases.len() {
                     let mut timed = Timed::new(&evaluator, &machine);
                     let flows = flows_of_routes(&evaluator, &counted, phase, &mut timed).unwrap();
@@ -744,13 +753,13 @@ mod tests {
 
     #[test]
     fn staggered_engines_start_one_after_another() {
-        let machine = Machine { stagger: 0.5, ..plain() };
+        let machine = CostModel { stagger: 0.5, ..plain() };
         close(seconds("2 3 100 1\n2 1 100 1", &machine), 1.5);
     }
 
     #[test]
     fn crowding_costs_beyond_two() {
-        let machine = Machine { crowding: 0.1, ..plain() };
+        let machine = CostModel { crowding: 0.1, ..plain() };
         close(seconds("0 1 100 1\n0 2 100 1", &machine), 2.0);
         assert!(seconds("0 1 100 1\n0 2 100 1\n0 3 100 1", &machine) > 3.05);
     }

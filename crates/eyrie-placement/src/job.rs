@@ -1,13 +1,10 @@
-//! A job on its nodes, and the state of nodes and ranks that the methods change step by step.
+//! A job on its nodes, and who occupies which node while the methods change it step by step.
 
 use eyrie_topology::{refuse, Layout, NodeId, TopologyError};
 
-use crate::traffic::Traffic;
+use crate::traffic::{Rank, Traffic};
 
-/// A rank, `0..Job::ranks()`.
-pub type Rank = u32;
-
-/// `State::rank_on` of a node without a rank.
+/// `Occupancy::rank_on` of a node without a rank.
 pub const NO_RANK: Rank = Rank::MAX;
 
 /// Ranks, where they started, where they are, and what they send.
@@ -48,7 +45,7 @@ impl Job {
 
 /// What a node is to the job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Node {
+pub enum NodeUse {
     /// Belongs to somebody else.
     Foreign,
     /// Ours and alive, with or without a rank.
@@ -56,39 +53,41 @@ pub enum Node {
     Failed,
 }
 
-/// Nodes and ranks while a plan is made. A rank on a failed node is displaced: it still has to move.
+/// Nodes and ranks while a plan is made. A rank on a failed node is displaced: it still has to
+/// move.
 #[derive(Debug, Clone)]
-pub struct State {
+pub struct Occupancy {
     pub rank_at: Vec<NodeId>,
     pub rank_on: Vec<Rank>,
-    pub node: Vec<Node>,
+    pub node: Vec<NodeUse>,
 }
 
-impl State {
-    /// Ranks at `at`, further live nodes `spares`, nothing failed yet. Nodes that ranks left (`home`) count as ours.
+impl Occupancy {
+    /// Ranks at `at`, further live nodes `spares`, nothing failed yet. Nodes that ranks left
+    /// (`home`) count as ours.
     pub fn new(network_nodes: usize, at: &[NodeId], home: &[NodeId], spares: &[NodeId]) -> Self {
-        let mut state = State {
+        let mut occupancy = Occupancy {
             rank_at: at.to_vec(),
             rank_on: vec![NO_RANK; network_nodes],
-            node: vec![Node::Foreign; network_nodes],
+            node: vec![NodeUse::Foreign; network_nodes],
         };
         for &n in home.iter().chain(spares) {
-            state.node[n as usize] = Node::Alive;
+            occupancy.node[n as usize] = NodeUse::Alive;
         }
         for (rank, &n) in at.iter().enumerate() {
-            state.rank_on[n as usize] = rank as Rank;
-            state.node[n as usize] = Node::Alive;
+            occupancy.rank_on[n as usize] = rank as Rank;
+            occupancy.node[n as usize] = NodeUse::Alive;
         }
-        state
+        occupancy
     }
 
     pub fn fail(&mut self, node: NodeId) {
-        self.node[node as usize] = Node::Failed;
+        self.node[node as usize] = NodeUse::Failed;
     }
 
     /// Whether a rank can be put here.
     pub fn is_free(&self, node: NodeId) -> bool {
-        self.node[node as usize] == Node::Alive && self.rank_on[node as usize] == NO_RANK
+        self.node[node as usize] == NodeUse::Alive && self.rank_on[node as usize] == NO_RANK
     }
 
     /// Free nodes: first those of `order`, then the others by number.
@@ -104,7 +103,7 @@ impl State {
     /// Ranks on failed nodes.
     pub fn displaced(&self) -> Vec<Rank> {
         (0..self.rank_at.len() as Rank)
-            .filter(|&r| self.node[self.rank_at[r as usize] as usize] == Node::Failed)
+            .filter(|&r| self.node[self.rank_at[r as usize] as usize] == NodeUse::Failed)
             .collect()
     }
 
@@ -123,7 +122,8 @@ impl State {
     /// Every rank on a live node of its own?
     pub fn check(&self) -> bool {
         self.rank_at.iter().enumerate().all(|(rank, &node)| {
-            self.node[node as usize] == Node::Alive && self.rank_on[node as usize] == rank as Rank
+            self.node[node as usize] == NodeUse::Alive
+                && self.rank_on[node as usize] == rank as Rank
         })
     }
 }

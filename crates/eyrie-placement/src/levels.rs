@@ -1,5 +1,6 @@
-//! The largest figures that links have, and how many links have each: enough to say what is left as the largest when
-//! some links change. Never guesses: where the kept figures do not tell, it says so.
+//! The largest figures that links have, and how many links have each: enough to say what is left as
+//! the largest when some links change. Never guesses: where the kept figures do not tell, it says
+//! so.
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Levels {
@@ -30,7 +31,8 @@ impl Levels {
         }
     }
 
-    /// One link less has this figure; `false` if no kept figure is left, so that all links must be added anew.
+    /// One link less has this figure; `false` if no kept figure is left, so that all links must be
+    /// added anew.
     #[must_use]
     pub fn remove(&mut self, figure: u64) -> bool {
         if let Some(at) = self.top.iter().position(|&(f, _)| f == figure) {
@@ -51,7 +53,8 @@ impl Levels {
         self.top.first().map_or(0, |&(_, links)| links)
     }
 
-    /// The largest figure without some links, whose figures `without` counts; `None` if no kept figure is left.
+    /// The largest figure without some links, whose figures `without` counts; `None` if no kept
+    /// figure is left.
     pub fn largest_without(&self, without: impl Fn(u64) -> usize) -> Option<u64> {
         let left = self.top.iter().find(|&&(figure, links)| without(figure) < links);
         left.map(|&(figure, _)| figure).or((!self.more).then_some(0))

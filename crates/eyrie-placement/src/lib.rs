@@ -1,14 +1,17 @@
-//! Where a failed node's ranks go, and what it costs: the published substitution methods and a search that
-//! is never worse than the best of them.
+//! Where a failed node's ranks go, and what it costs: the published substitution methods and a
+//! search that is never worse than the best of them.
 //!
-//! Pure: no files, no clocks, no randomness but seeded. A controller calls [`choose`] (or [`choose_by`], with a method of its own); `eyrie plan` shows the
-//! same decision to a person. This crate must never do I/O.
+//! Pure: no files, no clocks, no randomness but seeded. A controller calls [`choose`] (or
+//! [`choose_by`], with a method of its own); `eyrie plan` shows the same decision to a person. This
+//! crate must never do I/O.
 //!
 //! A [`Job`] is ranks on nodes with [`Traffic`] between them, laid out on a grid of cells
-//! ([`eyrie_topology::Layout`]). After failures a [`Method`] moves ranks ([`method`], [`slide`], [`search`],
-//! [`squeeze`]); [`evaluate`] counts messages per link, [`fluid`] estimates the step time, [`plan`] compares.
+//! ([`eyrie_topology::Layout`]). After failures a [`Method`] moves ranks ([`method`], [`slide`],
+//! [`search`], [`squeeze`]); [`evaluate`] counts messages per link, [`fluid`] estimates the step
+//! time, [`plan`] compares.
 
 mod bottleneck;
+mod case;
 pub mod cost;
 pub mod emit;
 pub mod evaluate;
@@ -16,18 +19,28 @@ pub mod fluid;
 pub mod job;
 mod levels;
 pub mod method;
+pub mod objective;
+pub mod outcome;
+pub mod placement;
 pub mod plan;
+pub mod planner;
 pub mod search;
 pub mod slide;
 pub mod spares;
 pub mod squeeze;
 pub mod traffic;
+mod walk;
+pub mod words;
 
-pub use cost::{Machine, Sharing};
-pub use job::{Job, Rank};
+pub use cost::{CostModel, Sharing};
+pub use job::Job;
 pub use method::Method;
-pub use plan::{
-    choose, choose_by, Move, Objective, Outcome, Plan, PlanError, Planner, Stuck, Weights,
-};
+pub use objective::{Objective, Weights};
+pub use outcome::{Outcome, Placed, PlanError, Stuck};
+pub use placement::{Placement, WithoutNetwork};
+pub use plan::{choose, choose_by, Move, Plan};
+pub use planner::Planner;
 pub use spares::SpareSet;
-pub use traffic::Traffic;
+pub use traffic::{Rank, Traffic};
+pub use walk::Walk;
+pub use words::{Instance, Words};

@@ -1,10 +1,12 @@
-//! The published methods, one step each: a displaced rank gets a place. Every method says when it is stuck.
+//! The published methods, one step each: a displaced rank gets a place. Every method says when it
+//! is stuck.
 
 use eyrie_topology::{NodeId, RouteError};
 
 use crate::evaluate::{Counted, Evaluator, Scratch};
-use crate::job::{Job, Rank, State};
+use crate::job::{Job, Occupancy, NO_RANK};
 use crate::slide::Slide;
+use crate::traffic::Rank;
 
 /// How ranks of failed nodes find a place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -63,8 +65,8 @@ impl Method {
 
 /// Ranks and nodes with their link loads, and what was done to get here.
 #[derive(Debug, Clone)]
-pub struct Standing {
-    pub state: State,
+pub struct Candidate {
+    pub occupancy: Occupancy,
     pub counted: Counted,
     pub steps: Vec<String>,
 }
@@ -75,7 +77,7 @@ pub struct Step {
     pub words: String,
 }
 
-/// Everything a step looks at besides the standing.
+/// Everything a step looks at besides the candidate.
 #[derive(Clone, Copy)]
 pub struct Setting<'a> {
     pub job: &'a Job,
@@ -86,12 +88,18 @@ pub struct Setting<'a> {
 
 impl Setting<'_> {
     /// Slides of k dimensions that have a spare at the end of every line.
-    pub fn slides(&self, state: &State, rank: Rank, k: usize, free_form: bool) -> Vec<Step> {
-        let start = state.rank_at[rank as usize];
+    pub fn slides(
+        &self,
+        occupancy: &Occupancy,
+        rank: Rank,
+        k: usize,
+        free_form: bool,
+    ) -> Vec<Step> {
+        let start = occupancy.rank_at[rank as usize];
         Slide::all(self.job.layout.dims().len(), k, free_form)
             .into_iter()
             .filter_map(|slide| {
-                let moves = slide.moves(state, &self.job.layout, start)?;
+                let moves = slide.moves(occupancy, &self.job.layout, start)?;
                 let words = format!("{} from {}", slide.describe(), self.name(start));
                 Some(Step { moves, words })
             })
@@ -99,9 +107,9 @@ impl Setting<'_> {
     }
 
     /// One step for every free node.
-    pub fn substitutes(&self, state: &State, rank: Rank) -> Vec<Step> {
-        let from = self.name(state.rank_at[rank as usize]);
-        let free = state.free(self.spares).into_iter();
+    pub fn substitutes(&self, occupancy: &Occupancy, rank: Rank) -> Vec<Step> {
+        let from = self.name(occupancy.rank_at[rank as usize]);
+        let free = occupancy.free(self.spares).into_iter();
         free.map(|to| Step {
             moves: vec![(rank, to)],
             words: format!("rank {rank} from {from} to {}", self.name(to)),
@@ -115,9 +123,9 @@ impl Setting<'_> {
     }
 
     /// The step with the fewest messages on the busiest link, the first of several.
-    fn best(&self, standing: &Standing, steps: Vec<Step>, scratch: &mut Scratch) -> Option<Step> {
+    fn best(&self, candidate: &Candidate, steps: Vec<Step>, scratch: &mut Scratch) -> Option<Step> {
         let moves: Vec<_> = steps.iter().map(|s| s.moves.clone()).collect();
-        let scores = self.evaluator.score_all(&standing.counted, &moves, scratch);
+        let scores = self.evaluator.score_all(&candidate.counted, &moves, scratch);
         let scored = scores.into_iter().zip(steps).filter_map(|(score, step)| Some((score?, step)));
         let ranked = scored.enumerate();
         ranked.min_by_key(|(i, (score, _))| (score.messages, *i)).map(|(_, (_, step))| step)
@@ -127,34 +135,34 @@ impl Setting<'_> {
     pub fn step(
         &self,
         method: Method,
-        standing: &Standing,
+        candidate: &Candidate,
         rank: Rank,
         scratch: &mut Scratch,
     ) -> Result<Result<Step, String>, RouteError> {
-        let at = || self.name(standing.state.rank_at[rank as usize]);
+        let at = || self.name(candidate.occupancy.rank_at[rank as usize]);
         let no_spare = || format!("no free spare for rank {rank} of {}", at());
         let step = match method {
             Method::FirstFree => {
-                self.substitutes(&standing.state, rank).into_iter().next().ok_or_else(no_spare)
+                self.substitutes(&candidate.occupancy, rank).into_iter().next().ok_or_else(no_spare)
             }
             Method::Best0D => {
-                let steps = self.substitutes(&standing.state, rank);
-                self.best(standing, steps, scratch).ok_or_else(no_spare)
+                let steps = self.substitutes(&candidate.occupancy, rank);
+                self.best(candidate, steps, scratch).ok_or_else(no_spare)
             }
             Method::Slide(k) => {
-                let steps = self.slides(&standing.state, rank, k, false);
-                self.best(standing, steps, scratch).ok_or_else(|| {
+                let steps = self.slides(&candidate.occupancy, rank, k, false);
+                self.best(candidate, steps, scratch).ok_or_else(|| {
                     format!("no {k}D slide from {}: no line of ranks ends at a free spare", at())
                 })
             }
             Method::Hybrid => {
                 for k in (1..=self.job.layout.dims().len()).rev() {
-                    let steps = self.slides(&standing.state, rank, k, false);
-                    if let Some(step) = self.best(standing, steps, scratch) {
+                    let steps = self.slides(&candidate.occupancy, rank, k, false);
+                    if let Some(step) = self.best(candidate, steps, scratch) {
                         return Ok(Ok(step));
                     }
                 }
-                return self.step(Method::Best0D, standing, rank, scratch);
+                return self.step(Method::Best0D, candidate, rank, scratch);
             }
             Method::Squeeze | Method::Search => Err(format!("{} is no single step", method.name())),
         };
@@ -165,38 +173,38 @@ impl Setting<'_> {
     pub fn settle(
         &self,
         method: Method,
-        mut standing: Standing,
+        mut candidate: Candidate,
         failed: &[NodeId],
         scratch: &mut Scratch,
-    ) -> Result<Result<Standing, String>, RouteError> {
-        while let Some(rank) = next_displaced(&standing.state, failed) {
-            match self.step(method, &standing, rank, scratch)? {
+    ) -> Result<Result<Candidate, String>, RouteError> {
+        while let Some(rank) = next_displaced(&candidate.occupancy, failed) {
+            match self.step(method, &candidate, rank, scratch)? {
                 Err(stuck) => return Ok(Err(stuck)),
-                Ok(step) => standing = self.take(&standing, step, scratch)?,
+                Ok(step) => candidate = self.take(&candidate, step, scratch)?,
             }
         }
-        Ok(Ok(standing))
+        Ok(Ok(candidate))
     }
 
-    /// The standing after a step.
+    /// The candidate after a step.
     pub fn take(
         &self,
-        standing: &Standing,
+        candidate: &Candidate,
         step: Step,
         scratch: &mut Scratch,
-    ) -> Result<Standing, RouteError> {
-        let mut state = standing.state.clone();
-        state.apply(&step.moves);
-        let counted = self.evaluator.apply(&standing.counted, &step.moves, scratch)?;
-        let mut steps = standing.steps.clone();
+    ) -> Result<Candidate, RouteError> {
+        let mut occupancy = candidate.occupancy.clone();
+        occupancy.apply(&step.moves);
+        let counted = self.evaluator.apply(&candidate.counted, &step.moves, scratch)?;
+        let mut steps = candidate.steps.clone();
         steps.push(step.words);
-        Ok(Standing { state, counted, steps })
+        Ok(Candidate { occupancy, counted, steps })
     }
 }
 
 /// The first displaced rank in the order of the failed nodes.
-pub fn next_displaced(state: &State, failed: &[NodeId]) -> Option<Rank> {
-    let on = |&n: &NodeId| Some(state.rank_on[n as usize]).filter(|&r| r != crate::job::NO_RANK);
+pub fn next_displaced(occupancy: &Occupancy, failed: &[NodeId]) -> Option<Rank> {
+    let on = |&n: &NodeId| Some(occupancy.rank_on[n as usize]).filter(|&r| r != NO_RANK);
     failed.iter().find_map(on)
 }
 

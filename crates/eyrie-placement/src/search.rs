@@ -1,6 +1,7 @@
-//! The search: beam search over orders of failures, slides of every dimension and substitutes, from where the job is and
-//! from where it started, then a local search on the busiest links. Its caller ([`crate::plan`]) adds every
-//! published method's placement to the candidates, so that it is never worse than the best of them.
+//! The search: beam search over orders of failures, slides of every dimension and substitutes, from
+//! where the job is and from where it started, then a local search on the busiest links. Its caller
+//! ([`crate::plan`]) adds every published method's placement to the candidates, so that it is never
+//! worse than the best of them.
 
 use std::collections::HashSet;
 
@@ -11,15 +12,14 @@ use rand::SeedableRng;
 use eyrie_topology::{NodeId, RouteError};
 
 use crate::evaluate::{moved, place, Scratch};
-use crate::job::Rank;
-use crate::method::{next_displaced, Setting, Standing, Step};
-use crate::plan::Ranking;
-use crate::traffic::Traffic;
+use crate::method::{next_displaced, Candidate, Setting, Step};
+use crate::objective::{PlanCost, Ranking};
+use crate::traffic::{Rank, Traffic};
 
 /// How much to try; smaller for larger jobs, so that a plan stays within seconds.
 #[derive(Debug, Clone, Copy)]
 pub struct Effort {
-    /// Standings kept at each level of the beam.
+    /// Candidates kept at each level of the beam.
     pub width: usize,
     /// Orders of the failures tried.
     pub orders: usize,
@@ -28,7 +28,8 @@ pub struct Effort {
 }
 
 impl Effort {
-    /// For a job with this traffic: less for more messages, and for collectives, whose rounds are each counted.
+    /// For a job with this traffic: less for more messages, and for collectives, whose rounds are
+    /// each counted.
     pub fn for_traffic(traffic: &Traffic) -> Self {
         match traffic.messages() {
             0..=1_000 if traffic.phases.len() == 1 => Effort { width: 6, orders: 8, rounds: 12 },
@@ -40,29 +41,29 @@ impl Effort {
     }
 }
 
-/// Substitutes kept for each standing before the beam is cut.
+/// Substitutes kept for each candidate before the beam is cut.
 const SUBSTITUTES: usize = 6;
 
-/// Good standings reached from each of `starts` (whose displaced ranks sit on `failed` nodes), best first. `floor` is
-/// the load before any failure: once it is reached no more orders are tried.
+/// Good candidates reached from each of `starts` (whose displaced ranks sit on `failed` nodes),
+/// best first. `floor` is the load before any failure: once it is reached no more orders are tried.
 pub fn candidates(
     setting: &Setting,
-    starts: &[&Standing],
+    starts: &[&Candidate],
     failed: &[NodeId],
     ranking: &Ranking,
     floor: u64,
     effort: Effort,
     scratch: &mut Scratch,
-) -> Result<Vec<Standing>, RouteError> {
-    let mut found: Vec<Standing> = Vec::new();
+) -> Result<Vec<Candidate>, RouteError> {
+    let mut found: Vec<Candidate> = Vec::new();
     'starts: for start in starts {
-        let displaced = |&&n: &&NodeId| next_displaced(&start.state, &[n]).is_some();
+        let displaced = |&&n: &&NodeId| next_displaced(&start.occupancy, &[n]).is_some();
         let displaced: Vec<NodeId> = failed.iter().filter(displaced).copied().collect();
         for order in orders(&displaced, effort.orders) {
             found.extend(beam(setting, start, &order, ranking, effort.width, scratch)?);
             found.sort_by_key(|p| ranking.proxy(p));
             let mut seen = HashSet::new();
-            found.retain(|s| seen.insert(s.state.rank_at.clone()));
+            found.retain(|s| seen.insert(s.occupancy.rank_at.clone()));
             found.truncate(effort.width.max(2));
             if ranking.load_only()
                 && found.first().is_some_and(|s| s.counted.score.messages <= floor)
@@ -72,9 +73,9 @@ pub fn candidates(
         }
     }
     let mut polished = Vec::new();
-    for standing in found.iter().take(2) {
-        if effort.rounds > 0 && standing.counted.score.messages > floor {
-            polished.push(polish(setting, standing, ranking, effort.rounds, scratch)?);
+    for candidate in found.iter().take(2) {
+        if effort.rounds > 0 && candidate.counted.score.messages > floor {
+            polished.push(polish(setting, candidate, ranking, effort.rounds, scratch)?);
         }
     }
     found.extend(polished);
@@ -109,26 +110,28 @@ fn orders(failed: &[NodeId], most: usize) -> Vec<Vec<NodeId>> {
     orders
 }
 
-/// Serves the displaced ranks in this order, keeping the best `width` standings after each.
+/// Serves the displaced ranks in this order, keeping the best `width` candidates after each.
 fn beam(
     setting: &Setting,
-    start: &Standing,
+    start: &Candidate,
     order: &[NodeId],
     ranking: &Ranking,
     width: usize,
     scratch: &mut Scratch,
-) -> Result<Vec<Standing>, RouteError> {
+) -> Result<Vec<Candidate>, RouteError> {
     let mut level = vec![start.clone()];
     let mut done = Vec::new();
     while !level.is_empty() {
-        let mut next: Vec<(crate::plan::Proxy, usize, Step)> = Vec::new();
-        for (i, standing) in level.iter().enumerate() {
-            if let Some(rank) = next_displaced(&standing.state, order) {
+        let mut next: Vec<(PlanCost, usize, Step)> = Vec::new();
+        for (i, candidate) in level.iter().enumerate() {
+            if let Some(rank) = next_displaced(&candidate.occupancy, order) {
                 let keep = |proxy, step| next.push((proxy, i, step));
-                expand(setting, standing, rank, ranking, scratch, keep);
+                expand(setting, candidate, rank, ranking, scratch, keep);
             }
         }
-        done.extend(level.iter().filter(|s| next_displaced(&s.state, order).is_none()).cloned());
+        done.extend(
+            level.iter().filter(|s| next_displaced(&s.occupancy, order).is_none()).cloned(),
+        );
         next.sort_by(|a, b| a.0.cmp(&b.0).then(a.2.moves.len().cmp(&b.2.moves.len())));
         let mut seen = HashSet::new();
         let mut following = Vec::new();
@@ -136,7 +139,7 @@ fn beam(
             if following.len() == width {
                 break;
             }
-            if seen.insert(moved(&level[i].state.rank_at, &step.moves)) {
+            if seen.insert(moved(&level[i].occupancy.rank_at, &step.moves)) {
                 following.push(setting.take(&level[i], step, scratch)?);
             }
         }
@@ -148,24 +151,24 @@ fn beam(
 /// Every slide of every dimension and the best substitutes for `rank`.
 fn expand(
     setting: &Setting,
-    standing: &Standing,
+    candidate: &Candidate,
     rank: Rank,
     ranking: &Ranking,
     scratch: &mut Scratch,
-    mut keep: impl FnMut(crate::plan::Proxy, Step),
+    mut keep: impl FnMut(PlanCost, Step),
 ) {
     let axes = setting.job.layout.dims().len();
     let slides: Vec<Step> =
-        (1..=axes).flat_map(|k| setting.slides(&standing.state, rank, k, true)).collect();
-    let substitutes = setting.substitutes(&standing.state, rank);
+        (1..=axes).flat_map(|k| setting.slides(&candidate.occupancy, rank, k, true)).collect();
+    let substitutes = setting.substitutes(&candidate.occupancy, rank);
     for (steps, most) in [(slides, usize::MAX), (substitutes, SUBSTITUTES)] {
         let moves: Vec<_> = steps.iter().map(|s| s.moves.clone()).collect();
-        let scores = setting.evaluator.score_all(&standing.counted, &moves, scratch);
+        let scores = setting.evaluator.score_all(&candidate.counted, &moves, scratch);
         let mut scored: Vec<_> = scores
             .into_iter()
             .zip(steps)
             .filter_map(|(score, step)| {
-                let moved = ranking.moved_after(&standing.state.rank_at, &step.moves);
+                let moved = ranking.moved_after(&candidate.occupancy.rank_at, &step.moves);
                 Some((ranking.proxy_of(score?, moved), step))
             })
             .collect();
@@ -182,12 +185,12 @@ const FREE_NODES: usize = 24;
 /// Moves, slides or swaps ranks whose messages cross the busiest link, as long as that helps.
 fn polish(
     setting: &Setting,
-    standing: &Standing,
+    candidate: &Candidate,
     ranking: &Ranking,
     rounds: usize,
     scratch: &mut Scratch,
-) -> Result<Standing, RouteError> {
-    let mut best = standing.clone();
+) -> Result<Candidate, RouteError> {
+    let mut best = candidate.clone();
     for _ in 0..rounds {
         let mut steps = neighbours(setting, &best)?;
         // Two ranks of a plane slide it the same way.
@@ -196,7 +199,7 @@ fn polish(
         let moves: Vec<_> = steps.iter().map(|s| s.moves.clone()).collect();
         let scores = setting.evaluator.score_all(&best.counted, &moves, scratch);
         let proxies = scores.into_iter().zip(steps).filter_map(|(score, step)| {
-            let moved = ranking.moved_after(&best.state.rank_at, &step.moves);
+            let moved = ranking.moved_after(&best.occupancy.rank_at, &step.moves);
             Some((ranking.proxy_of(score?, moved), step))
         });
         match proxies.min_by(|a, b| a.0.cmp(&b.0)) {
@@ -209,14 +212,14 @@ fn polish(
     Ok(best)
 }
 
-fn neighbours(setting: &Setting, standing: &Standing) -> Result<Vec<Step>, RouteError> {
-    let busiest = standing.counted.busiest_link(setting.evaluator.network);
+fn neighbours(setting: &Setting, candidate: &Candidate) -> Result<Vec<Step>, RouteError> {
+    let busiest = candidate.counted.busiest_link(setting.evaluator.network);
     let Some((phase, link)) = busiest else { return Ok(Vec::new()) };
     let traffic = setting.evaluator.traffic;
     let mut hot: Vec<Rank> = Vec::new();
     let mut route = Vec::new();
     for m in &traffic.phases[phase].messages {
-        let placed = place(m, &standing.counted.placement);
+        let placed = place(m, &candidate.counted.placement);
         route.clear();
         setting.evaluator.network.route(placed.from, placed.to, &mut route)?;
         if route.contains(&link) {
@@ -231,13 +234,13 @@ fn neighbours(setting: &Setting, standing: &Standing) -> Result<Vec<Step>, Route
     let mut steps = Vec::new();
     let axes = setting.job.layout.dims().len();
     for &rank in &hot {
-        steps.extend(setting.substitutes(&standing.state, rank).into_iter().take(FREE_NODES));
-        steps.extend((1..=axes).flat_map(|k| setting.slides(&standing.state, rank, k, true)));
+        steps.extend(setting.substitutes(&candidate.occupancy, rank).into_iter().take(FREE_NODES));
+        steps.extend((1..=axes).flat_map(|k| setting.slides(&candidate.occupancy, rank, k, true)));
         let phase = &traffic.phases[phase];
         for &i in phase.of_rank(rank).iter().take(16) {
             let m = &phase.messages[i as usize];
             let other = if m.from == rank { m.to } else { m.from };
-            let at = |r: Rank| standing.state.rank_at[r as usize];
+            let at = |r: Rank| candidate.occupancy.rank_at[r as usize];
             let words = format!("swap ranks {rank} and {other}");
             steps.push(Step { moves: vec![(rank, at(other)), (other, at(rank))], words });
         }

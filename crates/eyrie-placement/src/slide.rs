@@ -1,18 +1,21 @@
-//! kD sliding: along one axis each rank shifts one step towards a spare; k − 1 further axes shift along with
-//! it, so that neighbours there stay neighbours (facts: substitution, sliding).
+//! kD sliding: along one axis each rank shifts one step towards a spare; k − 1 further axes shift
+//! along with it, so that neighbours there stay neighbours ("Sliding Substitution of Failed Nodes",
+//! EuroMPI 2015).
 
 use eyrie_topology::{coords, Layout, NodeId};
 
-use crate::job::{Node, Rank, State, NO_RANK};
+use crate::job::{NodeUse, Occupancy, NO_RANK};
+use crate::traffic::Rank;
 
-/// One way to slide: along `axis`, up or down, the lines of the axes in `along` (a bit set) together.
+/// One way to slide: along `axis`, up or down, the lines of the axes in `along` (a bit set)
+/// together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slide {
     pub axis: usize,
     pub up: bool,
     pub along: u32,
-    /// The published slides move every rank one step. In free form, for the search, ranks may also step over
-    /// dead nodes.
+    /// The published slides move every rank one step. In free form, for the search, ranks may also
+    /// step over dead nodes.
     pub free_form: bool,
 }
 
@@ -41,11 +44,11 @@ impl Slide {
         slides
     }
 
-    /// The moves of this slide away from the cell of `start`, or `None` where a line has no spare at its end.
-    /// A line whose first cell has no rank stays.
+    /// The moves of this slide away from the cell of `start`, or `None` where a line has no spare
+    /// at its end. A line whose first cell has no rank stays.
     pub fn moves(
         &self,
-        state: &State,
+        occupancy: &Occupancy,
         layout: &Layout,
         start: NodeId,
     ) -> Option<Vec<(Rank, NodeId)>> {
@@ -57,15 +60,21 @@ impl Slide {
         let axes: Vec<usize> = (0..dims.len()).filter(|a| self.along >> a & 1 == 1).collect();
         let extents: Vec<usize> = axes.iter().map(|&a| dims[a]).collect();
         // The line of the failed node first: the usual reason for failure, found cheaply.
-        self.line(state, layout, cell, at[self.axis], strides[self.axis], &mut moves)
+        self.line(occupancy, layout, cell, at[self.axis], strides[self.axis], &mut moves)
             .then_some(())?;
         let base = cell - axes.iter().map(|&a| at[a] * strides[a]).sum::<usize>();
         let mut feasible = true;
         coords::for_each(&extents, |c| {
             let first = base + c.iter().zip(&axes).map(|(&v, &a)| v * strides[a]).sum::<usize>();
             if feasible && first != cell {
-                feasible =
-                    self.line(state, layout, first, at[self.axis], strides[self.axis], &mut moves);
+                feasible = self.line(
+                    occupancy,
+                    layout,
+                    first,
+                    at[self.axis],
+                    strides[self.axis],
+                    &mut moves,
+                );
             }
         });
         feasible.then_some(moves)
@@ -74,7 +83,7 @@ impl Slide {
     /// Shifts one line from cell `first` (coordinate `at` on the axis); `false` if it has no spare.
     fn line(
         &self,
-        state: &State,
+        occupancy: &Occupancy,
         layout: &Layout,
         first: usize,
         at: usize,
@@ -82,20 +91,20 @@ impl Slide {
         moves: &mut Vec<(Rank, NodeId)>,
     ) -> bool {
         let node = layout.node(first);
-        if state.rank_on[node as usize] == NO_RANK {
+        if occupancy.rank_on[node as usize] == NO_RANK {
             return true;
         }
         let steps = if self.up { layout.dims()[self.axis] - 1 - at } else { at };
         let begin = moves.len();
-        moves.push((state.rank_on[node as usize], node));
+        moves.push((occupancy.rank_on[node as usize], node));
         // moves[begin..next] have their target; the rest of the line still waits for one.
         let mut next = begin;
         for step in 1..=steps {
             let cell = if self.up { first + step * stride } else { first - step * stride };
             let node = layout.node(cell);
-            let rank = state.rank_on[node as usize];
-            match state.node[node as usize] {
-                Node::Alive => {
+            let rank = occupancy.rank_on[node as usize];
+            match occupancy.node[node as usize] {
+                NodeUse::Alive => {
                     moves[next].1 = node;
                     next += 1;
                 }
@@ -121,14 +130,14 @@ mod tests {
     use eyrie_topology::cartesian::Cartesian;
 
     /// A 3×3 job in a 4×4 mesh; the last row and column are spares.
-    fn state() -> (Layout, State) {
+    fn occupancy() -> (Layout, Occupancy) {
         let layout = Layout::natural(&Cartesian::mesh(&[4, 4])).unwrap();
         let (mut home, mut spares) = (Vec::new(), Vec::new());
         coords::for_each(&[4, 4], |c| {
             let node = coords::index(c, &[4, 4]) as NodeId;
             if c[0] < 3 && c[1] < 3 { &mut home } else { &mut spares }.push(node)
         });
-        (layout, State::new(16, &home, &home, &spares))
+        (layout, Occupancy::new(16, &home, &home, &spares))
     }
 
     fn slide(axis: usize, up: bool, along: u32) -> Slide {
@@ -137,52 +146,53 @@ mod tests {
 
     #[test]
     fn a_1d_slide_moves_one_line_and_a_2d_slide_all_lines() {
-        let (layout, mut state) = state();
-        state.fail(5);
+        let (layout, mut occupancy) = occupancy();
+        occupancy.fail(5);
         let line = slide(0, true, 0);
-        assert_eq!(line.moves(&state, &layout, 5), Some(vec![(4, 9), (7, 13)]));
+        assert_eq!(line.moves(&occupancy, &layout, 5), Some(vec![(4, 9), (7, 13)]));
         let plane = slide(0, true, 0b10);
-        let moves = plane.moves(&state, &layout, 5).unwrap();
+        let moves = plane.moves(&occupancy, &layout, 5).unwrap();
         assert_eq!(moves.len(), 6);
-        state.apply(&moves);
-        assert!(state.check());
-        // Node 1 now has rank 1; below node 9 the line ends at node 5, which is dead: nowhere to go.
-        assert_eq!(slide(0, false, 0).moves(&state, &layout, 9), None);
+        occupancy.apply(&moves);
+        assert!(occupancy.check());
+        // Node 1 now has rank 1; below node 9 the line ends at node 5, which is dead: nowhere to
+        // go.
+        assert_eq!(slide(0, false, 0).moves(&occupancy, &layout, 9), None);
     }
 
     #[test]
     fn a_line_without_a_spare_is_infeasible() {
-        let (layout, mut state) = state();
-        state.fail(5);
-        assert_eq!(slide(0, false, 0).moves(&state, &layout, 5), None);
-        state.fail(13);
-        assert_eq!(slide(0, true, 0).moves(&state, &layout, 5), None);
-        assert!(slide(1, true, 0).moves(&state, &layout, 5).is_some());
+        let (layout, mut occupancy) = occupancy();
+        occupancy.fail(5);
+        assert_eq!(slide(0, false, 0).moves(&occupancy, &layout, 5), None);
+        occupancy.fail(13);
+        assert_eq!(slide(0, true, 0).moves(&occupancy, &layout, 5), None);
+        assert!(slide(1, true, 0).moves(&occupancy, &layout, 5).is_some());
     }
 
     #[test]
     fn a_dead_node_ends_the_line_unless_it_may_be_stepped_over() {
-        let (layout, mut state) = state();
+        let (layout, mut occupancy) = occupancy();
         // Ranks 3, 4, 5 on nodes 4, 5, 6; node 5 is dead and empty, rank 4 is on spare node 7.
-        state.apply(&[(4, 7)]);
-        state.fail(5);
-        state.fail(6);
-        assert_eq!(slide(1, false, 0).moves(&state, &layout, 6), None);
-        state.apply(&[(3, 12)]);
-        assert_eq!(slide(1, false, 0).moves(&state, &layout, 6), None);
+        occupancy.apply(&[(4, 7)]);
+        occupancy.fail(5);
+        occupancy.fail(6);
+        assert_eq!(slide(1, false, 0).moves(&occupancy, &layout, 6), None);
+        occupancy.apply(&[(3, 12)]);
+        assert_eq!(slide(1, false, 0).moves(&occupancy, &layout, 6), None);
         let over = Slide { free_form: true, ..slide(1, false, 0) };
-        assert_eq!(over.moves(&state, &layout, 6), Some(vec![(5, 4)]));
+        assert_eq!(over.moves(&occupancy, &layout, 6), Some(vec![(5, 4)]));
     }
 
     #[test]
     fn one_plane_serves_two_failures_of_a_row() {
-        let (layout, mut state) = state();
-        state.fail(4);
-        state.fail(5);
-        assert_eq!(slide(1, true, 0).moves(&state, &layout, 4), None);
-        let moves = slide(0, true, 0b10).moves(&state, &layout, 4).unwrap();
-        state.apply(&moves);
-        assert!(state.check());
+        let (layout, mut occupancy) = occupancy();
+        occupancy.fail(4);
+        occupancy.fail(5);
+        assert_eq!(slide(1, true, 0).moves(&occupancy, &layout, 4), None);
+        let moves = slide(0, true, 0b10).moves(&occupancy, &layout, 4).unwrap();
+        occupancy.apply(&moves);
+        assert!(occupancy.check());
     }
 
     #[test]

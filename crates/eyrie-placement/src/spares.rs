@@ -1,12 +1,14 @@
 //! Which nodes stay spare, and how the job lies on the rest.
 //!
-//! `nD(d,w)`: spares of width w on d sides of an n-dimensional job, so that 3D(2,1) of X×Y×Z nodes leaves
-//! (X−1)(Y−1)Z. Our reading: the sides are the high ends of the first axes, then the low ends.
+//! `nD(d,w)`: spares of width w on d sides of an n-dimensional job, so that 3D(2,1) of X×Y×Z nodes
+//! leaves (X−1)(Y−1)Z. Our reading: the sides are the high ends of the first axes, then the low
+//! ends.
 
 use std::fmt;
 
 use eyrie_topology::{coords, refuse, Layout, Network, NodeId, TopologyError};
 
+use crate::job::Job;
 use crate::traffic::Traffic;
 
 /// A set of spare nodes as the user writes it.
@@ -14,7 +16,7 @@ use crate::traffic::Traffic;
 pub enum SpareSet {
     /// `nd(d,w)`.
     Planes { n: usize, sides: usize, width: usize },
-    /// The last nodes of the grid.
+    /// The last nodes of the grid; also written as their number alone.
     Contiguous(usize),
     /// Nodes spread evenly over the grid.
     Scattered(usize),
@@ -24,7 +26,8 @@ pub enum SpareSet {
 
 /// What may be written; for `--help` and errors.
 pub const FORMS: &str =
-    "nd(d,w) such as 2d(2,1), contiguous:COUNT, scattered:COUNT, or list:NODE;NODE;…";
+    "nd(d,w) such as 2d(2,1), contiguous:COUNT (or COUNT alone), scattered:COUNT, list:NODE;NODE;…, or, \
+     where hosts are known, hosts:HOST;HOST;…";
 
 impl SpareSet {
     pub fn parse(text: &str) -> Result<Self, TopologyError> {
@@ -33,6 +36,9 @@ impl SpareSet {
             Ok(n) => Ok(n),
             Err(_) => refuse!("spares `{text:.60}`: `{t:.20}` is not a count"),
         };
+        if let Ok(last) = text.parse::<usize>() {
+            return Ok(SpareSet::Contiguous(last));
+        }
         if let Some((kind, rest)) = text.split_once(':') {
             return match kind {
                 "contiguous" => Ok(SpareSet::Contiguous(count(rest)?)),
@@ -99,8 +105,8 @@ pub struct Laid {
     pub notes: Vec<String>,
 }
 
-/// Lays a job of extents `shape` (or the largest that fits) with `spares` on `network`. `grid` is the network's own
-/// layout, if it has one; `resolve` turns a node's written form into its number.
+/// Lays a job of extents `shape` (or the largest that fits) with `spares` on `network`. `grid` is
+/// the network's own layout, if it has one; `resolve` turns a node's written form into its number.
 pub fn lay(
     network: &dyn Network,
     grid: Option<&Layout>,
@@ -353,8 +359,8 @@ pub fn named(host: &str, network: &dyn Network, names: &[String]) -> Option<Node
     listed.or_else(|| network.node_by_name(host))
 }
 
-/// A node as written: a host name (of `names`, in node order, or of the network), a number, coordinates in the grid, or in the
-/// network's own axes.
+/// A node as written: a host name (of `names`, in node order, or of the network), a number,
+/// coordinates in the grid, or in the network's own axes.
 pub fn resolve(
     written: &str,
     network: &dyn Network,
@@ -401,8 +407,8 @@ pub fn resolve(
 }
 
 /// A job of this layout with this traffic.
-pub fn job(laid: &Laid, traffic: Traffic) -> Result<crate::job::Job, TopologyError> {
-    crate::job::Job::new(laid.layout.clone(), laid.home.clone(), traffic)
+pub fn job(laid: &Laid, traffic: Traffic) -> Result<Job, TopologyError> {
+    Job::new(laid.layout.clone(), laid.home.clone(), traffic)
 }
 
 #[cfg(test)]

@@ -1,13 +1,14 @@
-//! Squeezing: the job goes on without the failed node and its neighbours share the work. No rank moves and no spare
-//! is needed, but the program must be able to redistribute its work (papers: Spare).
+//! Squeezing: the job goes on without the failed node and its neighbours share the work. No rank
+//! moves and no spare is needed, but the program must be able to redistribute its work ("Overhead
+//! of using spare nodes", IJHPCA 2020).
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use eyrie_topology::{coords, NodeId, RouteError};
 
 use crate::evaluate::Evaluator;
-use crate::job::{Job, Rank};
-use crate::traffic::{Phase, RankMessage, Traffic};
+use crate::job::Job;
+use crate::traffic::{Phase, Rank, RankMessage, Traffic};
 
 /// A squeezed job.
 #[derive(Debug, Clone, PartialEq)]
@@ -22,8 +23,9 @@ pub struct Squeezed {
     pub efficiency: f64,
 }
 
-/// Shares the work of ranks on failed nodes among their neighbours on one axis of the job's grid: half and half
-/// between the two, or all to the only one. The axis with the lowest busiest link is taken.
+/// Shares the work of ranks on failed nodes among their neighbours on one axis of the job's grid:
+/// half and half between the two, or all to the only one. The axis with the lowest busiest link is
+/// taken.
 pub fn squeeze(
     job: &Job,
     shape: &[usize],
@@ -97,8 +99,9 @@ fn along(job: &Job, shape: &[usize], axis: usize, lost: &BTreeSet<Rank>) -> Opti
     })
 }
 
-/// Where a message goes when lost ranks have heirs: to each its share. The border between an heir and the rank it
-/// inherits from vanishes; half of it and half of the far border make up the face between the two heirs.
+/// Where a message goes when lost ranks have heirs: to each its share. The border between an heir
+/// and the rank it inherits from vanishes; half of it and half of the far border make up the face
+/// between the two heirs.
 fn split(m: &RankMessage, own: &impl Fn(Rank) -> Vec<(Rank, f64)>) -> Vec<(Rank, Rank, f64)> {
     let (senders, receivers) = (own(m.from), own(m.to));
     let mut out = Vec::new();

@@ -1,11 +1,12 @@
-//! What the ranks of a job send each other in one iteration: phases of messages that are under way at the same
-//! time. Stencils and single directions are one phase, collectives one phase a round.
+//! What the ranks of a job send each other in one iteration: phases of messages that are under way
+//! at the same time. Stencils and single directions are one phase, collectives one phase a round.
 
 use std::fmt::Write;
 
 use eyrie_topology::{coords, refuse, TopologyError};
 
-use crate::job::Rank;
+/// A rank, from 0.
+pub type Rank = u32;
 
 /// `count` messages of `bytes` in all from one rank to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,8 +74,8 @@ pub const FORMS: &str =
 const MOST_ALLTOALL: usize = 4096;
 
 impl Traffic {
-    /// Reads a pattern for ranks on a grid of extents `shape` (row-major), `bytes` a message (stencils, directions,
-    /// alltoall: per pair) or of the whole vector (allreduce).
+    /// Reads a pattern for ranks on a grid of extents `shape` (row-major), `bytes` a message
+    /// (stencils, directions, alltoall: per pair) or of the whole vector (allreduce).
     pub fn parse(text: &str, shape: &[usize], bytes: u64) -> Result<Self, TopologyError> {
         let (kind, option) = text.split_once(':').unwrap_or((text, ""));
         let ranks: usize = shape.iter().product();
@@ -118,8 +119,8 @@ impl Traffic {
         Ok(Traffic { name, ranks, phases })
     }
 
-    /// Reads traffic as written: a pattern or `matrix:FILE`, whose text `file` gives; by default the star stencil of the job's
-    /// axes, or allreduce where there is none.
+    /// Reads traffic as written: a pattern or `matrix:FILE`, whose text `file` gives; by default
+    /// the star stencil of the job's axes, or allreduce where there is none.
     pub fn read(
         written: Option<&str>,
         shape: &[usize],
@@ -139,8 +140,8 @@ impl Traffic {
             .map_err(|e| TopologyError(format!("{path}: {e}")))
     }
 
-    /// A measured matrix: one line a pair, `rank rank bytes messages` per iteration, separated by blanks
-    /// or commas; `#` starts a comment.
+    /// A measured matrix: one line a pair, `rank rank bytes messages` per iteration, separated by
+    /// blanks or commas; `#` starts a comment.
     pub fn from_matrix(text: &str, ranks: usize) -> Result<Self, TopologyError> {
         let mut messages = Vec::new();
         for (number, line) in text.lines().enumerate() {
@@ -196,7 +197,8 @@ impl Traffic {
         text
     }
 
-    /// Whether the busiest link says little about the time: in several rounds one after another, or without any bytes.
+    /// Whether the busiest link says little about the time: in several rounds one after another, or
+    /// without any bytes.
     pub fn time_first(&self) -> bool {
         self.phases.len() > 1 || self.phases.iter().flat_map(|p| &p.messages).all(|m| m.bytes == 0)
     }

@@ -1,10 +1,11 @@
-//! The published and the measured numbers that the planner must reproduce (facts: substitution; papers: Spare,
-//! Sliding). Every figure here is counted, never assumed.
+//! The published and the measured numbers that the planner must reproduce ("Sliding Substitution of
+//! Failed Nodes", EuroMPI 2015; "Overhead of using spare nodes", IJHPCA 2020). Every figure here is
+//! counted, never assumed.
 
 use eyrie_placement::evaluate::Evaluator;
-use eyrie_placement::plan::Placed;
 use eyrie_placement::spares::{self, Arrangement, Laid, SpareSet};
-use eyrie_placement::{Machine, Method, Planner, Traffic, Weights};
+use eyrie_placement::Placed;
+use eyrie_placement::{CostModel, Method, Planner, Traffic, Weights};
 use eyrie_topology::{coords, spec, Layout, Network, NodeId};
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
@@ -82,8 +83,9 @@ fn zero_d_worst_link_is_two_in_one_direction_and_five_in_all() {
         let all = [worst(true, "stencil5"), worst(false, "stencil5")];
         println!("{network} {job} one direction {one:?}, all {all:?}");
         assert_eq!(one.iter().max(), Some(&2), "{network} {one:?}");
-        // On Tofu the two ends differ: a folded axis begins and ends on different sides of its fold, and only the
-        // spares at the low end see all five together. (Which end the paper left free is not published.)
+        // On Tofu the two ends differ: a folded axis begins and ends on different sides of its
+        // fold, and only the spares at the low end see all five together. (Which end the paper left
+        // free is not published.)
         let expected = if network.starts_with("tofu") { [4, 5] } else { [5, 5] };
         assert_eq!(all, expected, "{network}");
     }
@@ -99,7 +101,7 @@ fn worst_slide(network: &str, spares: &str, traffic: &str, k: usize) -> u64 {
     let base = evaluator.count(laid.home.clone()).unwrap();
     (0..laid.home.len())
         .map(|rank| {
-            let mut state = eyrie_placement::job::State::new(
+            let mut state = eyrie_placement::job::Occupancy::new(
                 network.nodes(),
                 &laid.home,
                 &laid.home,
@@ -140,22 +142,21 @@ fn worst_link_of_kd_sliding_is_2_n_minus_k_plus_1() {
     assert_eq!((middle("0,1,2"), middle("1,0,2"), middle("1,2,0")), (5, 3, 5));
 }
 
-/// Busiest link after each failure, as far as the method gets. With `hit` the k-th failure strikes wherever rank
-/// ranks[k] is then; without it strikes the rank's first node.
+/// Busiest link after each failure, as far as the method gets. With `hit` the k-th failure is of
+/// the node where rank ranks[k] is then; without it of the rank's first node.
 fn trail(instance: &Instance, method: Method, ranks: &[usize], hit: bool) -> Vec<u64> {
     let traffic = Traffic::parse("stencil5", &instance.laid.shape, 1 << 20).unwrap();
     let job = spares::job(&instance.laid, traffic).unwrap();
     let spares = &instance.laid.spares;
     let network = instance.network.as_ref();
     let planner =
-        Planner::new(network, &job, spares, Machine::default(), Weights::default()).unwrap();
-    let mut left = ranks.iter();
-    let mut next = |at: &[NodeId]| {
-        let &rank = left.next()?;
-        Some(vec![if hit { at[rank] } else { job.home[rank] }])
-    };
-    let outcomes = planner.trail(method, &mut next).unwrap();
-    outcomes.into_iter().filter_map(|o| o.result.ok()).map(|p| p.score.messages).collect()
+        Planner::new(network, &job, spares, CostModel::default(), Weights::default()).unwrap();
+    let mut walk = planner.walk(method, &[]).unwrap();
+    let reached = ranks.iter().map_while(|&rank| {
+        let node = if hit { walk.placement()[rank] } else { job.home[rank] };
+        walk.fail(&[node]).unwrap().result.ok()
+    });
+    reached.map(|p| p.score.messages).collect()
 }
 
 fn random_ranks(ranks: usize, length: usize, seed: u64) -> Vec<usize> {
@@ -165,7 +166,8 @@ fn random_ranks(ranks: usize, length: usize, seed: u64) -> Vec<usize> {
     all
 }
 
-/// facts: mean of 20 sequences and how many of 20 were stuck, for 1, 2, 3, 5 and 8 failures.
+/// Counted before this planner was written: mean of 20 sequences and how many of 20 were stuck, for
+/// 1, 2, 3, 5 and 8 failures.
 const MEASURED: [(Method, [f64; 5], [usize; 5]); 4] = [
     (Method::FirstFree, [4.4, 6.5, 8.75, 11.4, 12.85], [0; 5]),
     (Method::Best0D, [3.7, 4.15, 4.65, 4.95, 5.2], [0; 5]),
@@ -193,8 +195,8 @@ fn several_failures_cost_what_was_measured() {
             // Two samples, theirs of 20 and ours of 400: three standard errors of the difference.
             let error = 3.0 * sd.max(0.2) * (1.0 / 20.0 + 1.0 / OURS as f64).sqrt();
             let above = mean - means[i];
-            // Ours finds better hybrids from the third failure on (which of several equal slides comes first
-            // is not published), so there the measured mean is an upper bound.
+            // Ours finds better hybrids from the third failure on (which of several equal slides
+            // comes first is not published), so there the measured mean is an upper bound.
             assert!(above < error, "{failures} {}: {mean:.2} against {}", method.name(), means[i]);
             if method != Method::Hybrid || failures < 3 {
                 assert!(
@@ -230,7 +232,7 @@ fn summary(loads: &[Option<u64>]) -> (f64, f64, u64, usize) {
 #[test]
 fn search_keeps_load_1_for_two_failures_and_3_for_up_to_five_in_1000_sequences() {
     let instance = instance("mesh:13x13", None, "2d(2,1)");
-    // Half strike wherever the rank is by then, half the rank's first node.
+    // Half of them fail wherever the rank is by then, half at the rank's first node.
     let trails: Vec<Vec<u64>> = (0..1000)
         .into_par_iter()
         .map(|seed| trail(&instance, Method::Search, &random_ranks(144, 5, seed), seed % 2 == 0))
@@ -284,7 +286,7 @@ fn search_is_never_worse_than_the_best_of_all_methods_on_10000_random_instances(
             instance.network.as_ref(),
             &job,
             &instance.laid.spares,
-            Machine::default(),
+            CostModel::default(),
             weights,
         )
         .unwrap()
@@ -335,7 +337,7 @@ fn on_a_fat_tree_of_full_bisection_no_method_costs_more_than_a_fifth() {
             network.as_ref(),
             &job,
             &laid.spares,
-            Machine::default(),
+            CostModel::default(),
             Weights::default(),
         )
         .unwrap();
@@ -369,7 +371,7 @@ fn a_long_line_is_planned_without_walking_it() {
     let Instance { network, laid } = instance("mesh:100000", None, "1d(1,1)");
     let traffic = Traffic::parse("allreduce", &laid.shape, 1 << 20).unwrap();
     let job = spares::job(&laid, traffic).unwrap();
-    let machine = Machine::default();
+    let machine = CostModel::default();
     let planner =
         Planner::new(network.as_ref(), &job, &laid.spares, machine, Weights::default()).unwrap();
     // The last round but one sends the messages of 32,768 ranks over one link.
@@ -389,7 +391,7 @@ fn routes_too_long_to_follow_are_refused() {
     let matrix: String = (0..100_000).map(far).collect();
     let traffic = Traffic::from_matrix(&matrix, laid.home.len()).unwrap();
     let job = spares::job(&laid, traffic).unwrap();
-    let machine = Machine::default();
+    let machine = CostModel::default();
     let planner = Planner::new(network.as_ref(), &job, &laid.spares, machine, Weights::default());
     let error = planner.map(|_| ()).unwrap_err().to_string();
     assert!(error.contains("too many to estimate its time"), "{error}");

@@ -32,7 +32,8 @@ typedef struct EyriePlanner EyriePlanner;
  */
 typedef struct EyriePlannerWords {
   /*
-   `torus:4x4`, `graph:FILE` ...; NULL: each process a node at the switch of its host, the hosts at one switch.
+   `torus:4x4`, `graph:FILE` ...; NULL: each process a node at the switch of its host, the
+   hosts at one switch.
    */
   const char *network;
   /*
@@ -90,7 +91,8 @@ extern "C" {
 #endif // __cplusplus
 
 /*
- Checksum of `len` bytes (XXH3, 64 bits): fast enough to go along with a copy; finds damage, does not resist forgery.
+ Checksum of `len` bytes (XXH3, 64 bits): fast enough to go along with a copy; finds damage, does
+ not resist forgery.
 
  # Safety
  `bytes` points to `len` readable bytes; it may be NULL when `len` is 0.
@@ -99,11 +101,13 @@ uint64_t eyrie_checksum(const void *bytes,
                         size_t len);
 
 /*
- Copies `len` bytes and returns their [`eyrie_checksum`]: one way through memory, where a copy and then a checksum are two.
- `past_cache`: the copy goes to memory directly; else what it overwrites is loaded first, a third way through memory.
+ Copies `len` bytes and returns their [`eyrie_checksum`]: one way through memory, where a copy
+ and then a checksum are two. `past_cache`: the copy goes to memory directly; else what it
+ overwrites is loaded first, a third way through memory.
 
  # Safety
- `from` points to `len` readable bytes and `to` to as many writable ones elsewhere; both may be NULL when `len` is 0.
+ `from` points to `len` readable bytes and `to` to as many writable ones elsewhere; both may be
+ NULL when `len` is 0.
  */
 uint64_t eyrie_copy_checksum(void *to,
                              const void *from,
@@ -111,11 +115,12 @@ uint64_t eyrie_copy_checksum(void *to,
                              bool past_cache);
 
 /*
- Computes `parities` blocks from `count` data blocks, all of `len` bytes (even). A NULL data block is one of zeros.
- Returns 0, or 1 when these numbers cannot be encoded.
+ Computes `parities` blocks from `count` data blocks, all of `len` bytes (even). A NULL data
+ block is one of zeros. Returns 0, or 1 when these numbers cannot be encoded.
 
  # Safety
- `data` has `count` pointers to `len` readable bytes or NULL, `parity` has `parities` to `len` writable bytes; none overlap.
+ `data` has `count` pointers to `len` readable bytes or NULL, `parity` has `parities` to `len`
+ writable bytes; none overlap.
  */
 int eyrie_parity_encode(const uint8_t *const *data,
                         size_t count,
@@ -124,7 +129,8 @@ int eyrie_parity_encode(const uint8_t *const *data,
                         size_t len);
 
 /*
- Computes the lost data block `wanted` from the others; NULL is a block that is lost. Returns 0, or 1 when too many are.
+ Computes the lost data block `wanted` from the others; NULL is a block that is lost. Returns 0,
+ or 1 when too many are.
 
  # Safety
  As [`eyrie_parity_encode`]; `out` has `len` writable bytes.
@@ -138,12 +144,12 @@ int eyrie_parity_decode(const uint8_t *const *data,
                         uint8_t *out);
 
 /*
- A planner, or NULL with one line in `error` (`error_len` bytes) that says what is wrong. Give it back with
- `eyrie_planner_free`.
+ A planner, or NULL with one line in `error` (`error_len` bytes) that says what is wrong. Give it
+ back with `eyrie_planner_free`.
 
  # Safety
- The texts end with a zero byte; `hosts` has `processes` of them or is NULL, `nodes` as many numbers; `error` has `error_len`
- writable bytes.
+ The texts end with a zero byte; `hosts` has `processes` of them or is NULL, `nodes` as many
+ numbers; `error` has `error_len` writable bytes.
  */
 struct EyriePlanner *eyrie_planner_new(const struct EyriePlannerWords *words,
                                        char *error,
@@ -187,7 +193,8 @@ size_t eyrie_planner_spares(const struct EyriePlanner *planner);
 size_t eyrie_planner_shape(const struct EyriePlanner *planner, int *extents, size_t room);
 
 /*
- Writes the node of each rank at the start, and the spare nodes in the order in which first-free takes them.
+ Writes the node of each rank at the start, and the spare nodes in the order in which first-free
+ takes them.
 
  # Safety
  `home` has a place for each rank and `spares` for each spare.
@@ -208,7 +215,8 @@ void eyrie_planner_node_name(const struct EyriePlanner *planner,
                              size_t len);
 
 /*
- Whether `method` is one that `eyrie_planner_plan` knows; else writes one line with those that it does.
+ Whether `method` is one that `eyrie_planner_plan` knows; else writes one line with those that it
+ does.
 
  # Safety
  `method` ends with a zero byte; `error` has `error_len` writable bytes.
@@ -218,13 +226,15 @@ bool eyrie_planner_knows(const char *method,
                          size_t error_len);
 
 /*
- Where the ranks go after failures. `at` is the node of each rank (of a failed node: where it was), `failed` every failed
- node so far, `spares` the live nodes without a rank. A substitution method that is stuck is replaced by the search, and the
- note says why. Writes the node of each rank to `placement` (squeezing moves none) unless the answer is EYRIE_PLAN_REFUSED or
+ Where the ranks go after failures. `at` is the node of each rank (of a failed node: where it
+ was), `failed` every failed node so far, `spares` the live nodes without a rank. A substitution
+ method that is stuck is replaced by the search, and the note says why. Writes the node of each
+ rank to `placement` (squeezing moves none) unless the answer is EYRIE_PLAN_REFUSED or
  EYRIE_PLAN_STUCK.
 
  # Safety
- `at` and `placement` have a place for each rank, the other two the length given; `method` ends with a zero byte.
+ `at` and `placement` have a place for each rank, the other two the length given; `method` ends
+ with a zero byte.
  */
 int eyrie_planner_plan(const struct EyriePlanner *planner,
                        const char *method,

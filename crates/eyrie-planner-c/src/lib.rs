@@ -1,17 +1,18 @@
-//! What libeyrie-ulfm needs from the Rust side, behind a C interface: the planner ([`planner`]), parity of groups
-//! ([`parity`]) and checksums. The header is include/eyrie_planner.h, made by cbindgen.
+//! What libeyrie-ulfm needs from the Rust side, behind a C interface: the planner ([`planner`]),
+//! parity of groups ([`parity`]) and checksums. The header is include/eyrie_planner.h, made by
+//! cbindgen.
 //!
-//! Nothing here may print, end the process on bad input, or keep a pointer that it was given. The only input read is the
-//! file that a network description or traffic names.
+//! Nothing here may print, end the process on bad input, or keep a pointer that it was given. The
+//! only input read is the file that a network description or traffic names.
 
-mod instance;
 pub mod parity;
 pub mod planner;
 
 use std::ffi::{c_char, c_void, CStr};
 use std::hash::Hasher;
 
-/// Checksum of `len` bytes (XXH3, 64 bits): fast enough to go along with a copy; finds damage, does not resist forgery.
+/// Checksum of `len` bytes (XXH3, 64 bits): fast enough to go along with a copy; finds damage, does
+/// not resist forgery.
 ///
 /// # Safety
 /// `bytes` points to `len` readable bytes; it may be NULL when `len` is 0.
@@ -24,11 +25,13 @@ pub unsafe extern "C" fn eyrie_checksum(bytes: *const c_void, len: usize) -> u64
     twox_hash::XxHash3_64::oneshot(unsafe { std::slice::from_raw_parts(bytes.cast(), len) })
 }
 
-/// Copies `len` bytes and returns their [`eyrie_checksum`]: one way through memory, where a copy and then a checksum are two.
-/// `past_cache`: the copy goes to memory directly; else what it overwrites is loaded first, a third way through memory.
+/// Copies `len` bytes and returns their [`eyrie_checksum`]: one way through memory, where a copy
+/// and then a checksum are two. `past_cache`: the copy goes to memory directly; else what it
+/// overwrites is loaded first, a third way through memory.
 ///
 /// # Safety
-/// `from` points to `len` readable bytes and `to` to as many writable ones elsewhere; both may be NULL when `len` is 0.
+/// `from` points to `len` readable bytes and `to` to as many writable ones elsewhere; both may be
+/// NULL when `len` is 0.
 #[no_mangle]
 pub unsafe extern "C" fn eyrie_copy_checksum(
     to: *mut c_void,
@@ -57,7 +60,8 @@ unsafe fn copy(to: *mut u8, from: &[u8], past_cache: bool) {
     if past_cache && to.addr() % 16 == 0 && from.len() % 64 == 0 {
         use std::arch::x86_64::{_mm_loadu_si128, _mm_sfence, _mm_stream_si128};
         for at in (0..from.len()).step_by(16) {
-            // SAFETY: every x86-64 has SSE2; 16 bytes can be read and written, and the place to write is aligned.
+            // SAFETY: every x86-64 has SSE2; 16 bytes can be read and written, and the place to
+            // write is aligned.
             unsafe {
                 let bytes = _mm_loadu_si128(from.as_ptr().add(at).cast());
                 _mm_stream_si128(to.add(at).cast(), bytes);

@@ -1,5 +1,5 @@
-//! Parity of a group's blocks: XOR for one parity block, Reed-Solomon for more. Both are linear, so the parity of a change,
-//! added to the old parity, is the new parity.
+//! Parity of a group's blocks: XOR for one parity block, Reed-Solomon for more. Both are linear, so
+//! the parity of a change, added to the old parity, is the new parity.
 
 use std::ffi::c_int;
 
@@ -74,11 +74,12 @@ unsafe fn blocks<'a>(
     pointers.iter().map(block).collect()
 }
 
-/// Computes `parities` blocks from `count` data blocks, all of `len` bytes (even). A NULL data block is one of zeros.
-/// Returns 0, or 1 when these numbers cannot be encoded.
+/// Computes `parities` blocks from `count` data blocks, all of `len` bytes (even). A NULL data
+/// block is one of zeros. Returns 0, or 1 when these numbers cannot be encoded.
 ///
 /// # Safety
-/// `data` has `count` pointers to `len` readable bytes or NULL, `parity` has `parities` to `len` writable bytes; none overlap.
+/// `data` has `count` pointers to `len` readable bytes or NULL, `parity` has `parities` to `len`
+/// writable bytes; none overlap.
 #[no_mangle]
 pub unsafe extern "C" fn eyrie_parity_encode(
     data: *const *const u8,
@@ -89,7 +90,8 @@ pub unsafe extern "C" fn eyrie_parity_encode(
 ) -> c_int {
     // SAFETY: the caller says so.
     let data = unsafe { blocks(data, count, len) };
-    // SAFETY: the caller says that there are so many pointers, to bytes that can be written and do not overlap.
+    // SAFETY: the caller says that there are so many pointers, to bytes that can be written and do
+    // not overlap.
     let mut parity: Vec<&mut [u8]> = unsafe { std::slice::from_raw_parts(parity, parities) }
         .iter()
         // SAFETY: as above.
@@ -98,7 +100,8 @@ pub unsafe extern "C" fn eyrie_parity_encode(
     encode(&data, &mut parity, len).is_err().into()
 }
 
-/// Computes the lost data block `wanted` from the others; NULL is a block that is lost. Returns 0, or 1 when too many are.
+/// Computes the lost data block `wanted` from the others; NULL is a block that is lost. Returns 0,
+/// or 1 when too many are.
 ///
 /// # Safety
 /// As [`eyrie_parity_encode`]; `out` has `len` writable bytes.

@@ -3,16 +3,18 @@
 use std::ffi::{c_char, c_int};
 
 use eyrie_placement::evaluate::Evaluator;
-use eyrie_placement::{method, Job, Machine, Method, Planner, Weights};
-use eyrie_topology::NodeId;
+use eyrie_placement::spares::Arrangement;
+use eyrie_placement::{method, CostModel, Instance, Job, Method, Planner, Weights, Words};
+use eyrie_topology::spec::Files;
+use eyrie_topology::{NodeId, TopologyError};
 
-use crate::instance::{Instance, Words};
 use crate::{text, write_text};
 
 /// What a job and its network are, in the words of `eyrie plan`. Every text may be NULL.
 #[repr(C)]
 pub struct EyriePlannerWords {
-    /// `torus:4x4`, `graph:FILE` ...; NULL: each process a node at the switch of its host, the hosts at one switch.
+    /// `torus:4x4`, `graph:FILE` ...; NULL: each process a node at the switch of its host, the
+    /// hosts at one switch.
     pub network: *const c_char,
     /// Host of each process: `processes` pointers, or NULL with a network.
     pub hosts: *const *const c_char,
@@ -53,12 +55,12 @@ pub const EYRIE_PLAN_REFUSED: c_int = 2;
 /// A job on its network.
 pub struct EyriePlanner(Instance);
 
-/// A planner, or NULL with one line in `error` (`error_len` bytes) that says what is wrong. Give it back with
-/// `eyrie_planner_free`.
+/// A planner, or NULL with one line in `error` (`error_len` bytes) that says what is wrong. Give it
+/// back with `eyrie_planner_free`.
 ///
 /// # Safety
-/// The texts end with a zero byte; `hosts` has `processes` of them or is NULL, `nodes` as many numbers; `error` has `error_len`
-/// writable bytes.
+/// The texts end with a zero byte; `hosts` has `processes` of them or is NULL, `nodes` as many
+/// numbers; `error` has `error_len` writable bytes.
 #[no_mangle]
 pub unsafe extern "C" fn eyrie_planner_new(
     words: &EyriePlannerWords,
@@ -82,14 +84,17 @@ pub unsafe extern "C" fn eyrie_planner_new(
     // SAFETY: the caller says that the texts end with a zero byte.
     let (network, job, spares, traffic) =
         unsafe { (text(words.network), text(words.job), text(words.spares), text(words.traffic)) };
-    let read = Instance::read(&Words {
+    let read = read(&Words {
         network,
+        names: None,
         hosts: &hosts,
         nodes,
         job,
-        spares,
+        spares: Some(spares.unwrap_or("1")),
+        arrangement: Arrangement::Contiguous,
         traffic,
         bytes: words.bytes,
+        files: Files { text: &file, slurm_topology: None, taper: 1.0 },
     });
     match read {
         Ok(instance) => Box::into_raw(Box::new(EyriePlanner(instance))),
@@ -99,6 +104,15 @@ pub unsafe extern "C" fn eyrie_planner_new(
             std::ptr::null_mut()
         }
     }
+}
+
+fn read(words: &Words) -> Result<Instance, String> {
+    Instance::read(words).map_err(|e| e.to_string())
+}
+
+/// The text of a file that the words name.
+fn file(path: &str) -> Result<String, TopologyError> {
+    std::fs::read_to_string(path).map_err(|e| TopologyError::new(format!("reading {path}: {e}")))
 }
 
 /// # Safety
@@ -158,7 +172,8 @@ pub unsafe extern "C" fn eyrie_planner_shape(
     planner.0.laid.shape.len()
 }
 
-/// Writes the node of each rank at the start, and the spare nodes in the order in which first-free takes them.
+/// Writes the node of each rank at the start, and the spare nodes in the order in which first-free
+/// takes them.
 ///
 /// # Safety
 /// `home` has a place for each rank and `spares` for each spare.
@@ -197,7 +212,8 @@ pub unsafe extern "C" fn eyrie_planner_node_name(
     unsafe { write_text(&words, name, len) };
 }
 
-/// Whether `method` is one that `eyrie_planner_plan` knows; else writes one line with those that it does.
+/// Whether `method` is one that `eyrie_planner_plan` knows; else writes one line with those that it
+/// does.
 ///
 /// # Safety
 /// `method` ends with a zero byte; `error` has `error_len` writable bytes.
@@ -218,13 +234,15 @@ pub unsafe extern "C" fn eyrie_planner_knows(
     known
 }
 
-/// Where the ranks go after failures. `at` is the node of each rank (of a failed node: where it was), `failed` every failed
-/// node so far, `spares` the live nodes without a rank. A substitution method that is stuck is replaced by the search, and the
-/// note says why. Writes the node of each rank to `placement` (squeezing moves none) unless the answer is EYRIE_PLAN_REFUSED or
+/// Where the ranks go after failures. `at` is the node of each rank (of a failed node: where it
+/// was), `failed` every failed node so far, `spares` the live nodes without a rank. A substitution
+/// method that is stuck is replaced by the search, and the note says why. Writes the node of each
+/// rank to `placement` (squeezing moves none) unless the answer is EYRIE_PLAN_REFUSED or
 /// EYRIE_PLAN_STUCK.
 ///
 /// # Safety
-/// `at` and `placement` have a place for each rank, the other two the length given; `method` ends with a zero byte.
+/// `at` and `placement` have a place for each rank, the other two the length given; `method` ends
+/// with a zero byte.
 #[no_mangle]
 #[allow(clippy::too_many_arguments)]
 pub unsafe extern "C" fn eyrie_planner_plan(
@@ -309,13 +327,13 @@ fn plan(
         }
         let evaluator = Evaluator { network, traffic: &job.traffic };
         let before = evaluator.count(job.at.clone()).map_err(|e| e.to_string())?.score.messages;
-        let planner = Planner::new(network, job, spares, Machine::default(), Weights::default())
+        let planner = Planner::new(network, job, spares, CostModel::default(), Weights::default())
             .map_err(|e| e.to_string())?
             .shape(&instance.laid.shape);
-        let groups = [failed.to_vec()];
+        let batches = [failed.to_vec()];
         let mut note = String::new();
         for method in [method, Method::Search] {
-            let outcome = planner.run(method, &groups).map_err(|e| e.to_string())?;
+            let outcome = planner.run(method, &batches).map_err(|e| e.to_string())?;
             match outcome.result {
                 Ok(placed) => {
                     return Ok(Ok(Found {
@@ -347,16 +365,19 @@ mod tests {
     use super::*;
 
     fn instance(network: &str, spares: &str) -> Instance {
-        let words = Words {
+        read(&Words {
             network: Some(network),
+            names: None,
             hosts: &[],
             nodes: &[],
             job: None,
             spares: Some(spares),
+            arrangement: Arrangement::Contiguous,
             traffic: None,
             bytes: 1 << 20,
-        };
-        Instance::read(&words).unwrap()
+            files: Files { text: &file, slurm_topology: None, taper: 1.0 },
+        })
+        .unwrap()
     }
 
     #[test]

@@ -1,8 +1,10 @@
 //! Mesh and torus of any dimension with dimension-order routing: the axes are corrected one after
-//! another in a selectable order, on a ring the shorter way round (ties go to the higher coordinate).
+//! another in a selectable order, on a ring the shorter way round (ties go to the higher
+//! coordinate).
 
 use crate::coords;
-use crate::network::{Lines, LinkId, Network, NodeId, RouteError, Run, TopologyError, VertexId};
+use crate::error::TopologyError;
+use crate::network::{Lines, LinkId, Network, NodeId, RouteError, Run, VertexId};
 use std::ops::Range;
 
 /// From this extent on an axis is long: routes along it can be given as runs.
@@ -15,7 +17,8 @@ pub struct Cartesian {
     strides: Vec<usize>,
     wrap: Vec<bool>,
     order: Vec<usize>,
-    /// Coordinates of every node, one node after another: routing does little else than ask for them.
+    /// Coordinates of every node, one node after another: routing does little else than ask for
+    /// them.
     at: Vec<u32>,
 }
 
@@ -92,7 +95,8 @@ impl Cartesian {
         let at = self.coordinate(node, axis);
         let base = node as usize - at * stride;
         let mut add = |span| out.add(self, base, axis, up, span);
-        // Up to the end of the axis and on from its other end: ranges, whose length is known before.
+        // Up to the end of the axis and on from its other end: ranges, whose length is known
+        // before.
         match (up, at <= target) {
             (true, true) => add(at..target),
             (true, false) => {

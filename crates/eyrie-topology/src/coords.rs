@@ -1,5 +1,7 @@
 //! Mixed-radix coordinates: row-major, last axis fastest, as MPI_Cart_create numbers ranks.
 
+use crate::error::TopologyError;
+
 /// Coordinates of `index` in a box of extents `dims`.
 pub fn of(index: usize, dims: &[usize]) -> Vec<usize> {
     let mut rest = index;
@@ -39,7 +41,7 @@ pub fn format_dims(dims: &[usize]) -> String {
 }
 
 /// Reads `4x5x6`; every extent must be at least 1 and the product at most `u32::MAX / 64` nodes.
-pub fn parse_dims(text: &str) -> Result<Vec<usize>, crate::TopologyError> {
+pub fn parse_dims(text: &str) -> Result<Vec<usize>, TopologyError> {
     let dims = text
         .split('x')
         .map(|part| match part.trim().parse::<usize>() {

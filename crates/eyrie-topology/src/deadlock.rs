@@ -1,5 +1,6 @@
-//! Whether a set of routes can deadlock: Dally and Seitz (1987), the routes are deadlock-free when the
-//! graph of channel dependencies (a message holds one channel while it waits for the next) has no cycle.
+//! Whether a set of routes can deadlock: Dally and Seitz (1987), the routes are deadlock-free when
+//! the graph of channel dependencies (a message holds one channel while it waits for the next) has
+//! no cycle.
 
 use std::collections::HashMap;
 
@@ -8,7 +9,8 @@ use crate::network::{LinkId, Network, NodeId, RouteError};
 /// A directed link and the virtual channel on it.
 pub type Channel = (LinkId, u8);
 
-/// A cycle of channels that the routes of these pairs can close, or `None` when they cannot deadlock.
+/// A cycle of channels that the routes of these pairs can close, or `None` when they cannot
+/// deadlock.
 pub fn find_cycle(
     network: &dyn Network,
     pairs: impl Iterator<Item = (NodeId, NodeId)>,

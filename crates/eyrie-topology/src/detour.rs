@@ -1,6 +1,6 @@
-//! Routes round dead nodes whose routers no longer forward. The network's own other routes that keep the
-//! deadlock-free order come first (the long way round a ring, Tofu's first legs); else a shortest way round
-//! is taken and reported, because it leaves the order.
+//! Routes round dead nodes whose routers no longer forward. The network's own other routes that
+//! keep the deadlock-free order come first (the long way round a ring, Tofu's first legs); else a
+//! shortest way round is taken and reported, because it leaves the order.
 
 use std::collections::VecDeque;
 
@@ -60,7 +60,8 @@ impl<'a> Detour<'a> {
     pub fn find(&self, from: NodeId, to: NodeId, out: &mut Vec<LinkId>) -> Result<How, RouteError> {
         let start = out.len();
         self.inner.route(from, to, out)?;
-        // From or to a dead node nothing is sent: a rank that still has to move is only counted there.
+        // From or to a dead node nothing is sent: a rank that still has to move is only counted
+        // there.
         let nothing_sent = self.dead[from as usize] || self.dead[to as usize];
         if nothing_sent || !self.blocked(&out[start..]) {
             return Ok(How::Direct);

@@ -1,9 +1,11 @@
-//! Dragonfly (Kim, Dally, Scott, Abts 2008): groups of routers, all-to-all inside a group (optionally as
-//! chassis × blades, all-to-all on either axis, as in Cray's Cascade), one link between every two groups.
-//! The router with number `g` mod routers of a group holds the link to group `g`. Routing is minimal or
-//! Valiant (through a third group picked by a seeded hash of the pair).
+//! Dragonfly (Kim, Dally, Scott, Abts 2008): groups of routers, all-to-all inside a group
+//! (optionally as chassis × blades, all-to-all on either axis, as in Cray's Cascade), one link
+//! between every two groups. The router with number `g` mod routers of a group holds the link to
+//! group `g`. Routing is minimal or Valiant (through a third group picked by a seeded hash of the
+//! pair).
 
-use crate::network::{LinkId, Network, NodeId, RouteError, TopologyError, VertexId};
+use crate::error::TopologyError;
+use crate::network::{LinkId, Network, NodeId, RouteError, VertexId};
 
 /// How a message finds its way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,7 +55,8 @@ impl Dragonfly {
         self.groups * self.routers_per_group()
     }
 
-    // Link ids: node up and down, then per router blades (green), chassis (black) and groups (blue).
+    // Link ids: node up and down, then per router blades (green), chassis (black) and groups
+    // (blue).
     fn node_links(&self) -> usize {
         2 * self.nodes()
     }

@@ -1,7 +1,9 @@
-//! Fat trees: the extended generalized fat tree XGFT(h; m1..mh; w1..wh) of Öhring et al. (1995), which
-//! contains the k-ary n-tree, with D-mod-k routing (Zahavi 2010), tapering (smaller w) and rails.
+//! Fat trees: the extended generalized fat tree XGFT(h; m1..mh; w1..wh) of Öhring et al. (1995),
+//! which contains the k-ary n-tree, with D-mod-k routing (Zahavi 2010), tapering (smaller w) and
+//! rails.
 
-use crate::network::{LinkId, Network, NodeId, RouteError, TopologyError, VertexId};
+use crate::error::TopologyError;
+use crate::network::{LinkId, Network, NodeId, RouteError, VertexId};
 
 /// `m[i]` children of a level i+1 switch, `w[i]` parents of a level i vertex, `rails` copies of the tree;
 /// a message uses rail (source + destination) mod rails.
@@ -63,8 +65,8 @@ impl FatTree {
         })
     }
 
-    /// The k-ary n-tree: k^n nodes, full bisection. `taper` divides the parents of every switch level:
-    /// 2 means twice as many links down as up.
+    /// The k-ary n-tree: k^n nodes, full bisection. `taper` divides the parents of every switch
+    /// level: 2 means twice as many links down as up.
     pub fn k_ary(k: usize, n: usize, taper: usize, rails: usize) -> Result<Self, TopologyError> {
         if k == 0 || n == 0 || n > 16 || taper == 0 || k % taper != 0 {
             return crate::refuse!(
@@ -161,8 +163,8 @@ impl Network for FatTree {
             return Ok(());
         }
         let rail = (from as usize + to as usize) % self.rails;
-        // The level of the common ancestor, and the lower vertex of each hop on both sides, built up
-        // without allocation: a vertex at level l is (up-ports below l, own digits from l on).
+        // The level of the common ancestor, and the lower vertex of each hop on both sides, built
+        // up without allocation: a vertex at level l is (up-ports below l, own digits from l on).
         let (mut top, mut a, mut b) = (0, from as usize, to as usize);
         while a != b {
             a /= self.m[top];

@@ -13,8 +13,9 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use crate::error::TopologyError;
 use crate::hostlist::shorten;
-use crate::network::{LinkId, Network, NodeId, RouteError, TopologyError, VertexId};
+use crate::network::{LinkId, Network, NodeId, RouteError, VertexId};
 
 /// Most nodes a graph file may have: routes are kept for every pair.
 pub const MOST_NODES: usize = 4096;

@@ -1,7 +1,7 @@
 //! Slurm host lists: `tux[0-3,12],login1` expands to names in order, leading zeros kept.
 
+use crate::error::TopologyError;
 use crate::names::Names;
-use crate::network::TopologyError;
 
 /// Longest expansion accepted, in names and in bytes, so that `n[0-999999999999]` cannot exhaust
 /// memory.

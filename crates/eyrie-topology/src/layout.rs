@@ -1,8 +1,9 @@
-//! A logical grid laid over a network's nodes: cell (row-major) to node and back. Sliding works on the
-//! cells, routing on the nodes.
+//! A logical grid laid over a network's nodes: cell (row-major) to node and back. Sliding works on
+//! the cells, routing on the nodes.
 
 use crate::coords;
-use crate::network::{Network, NodeId, TopologyError};
+use crate::error::TopologyError;
+use crate::network::{Network, NodeId};
 use crate::tofu::Tofu;
 
 /// `cell` of a node that the grid does not use.
@@ -60,9 +61,9 @@ impl Layout {
         Self::identity(&dims, network.nodes())
     }
 
-    /// A virtual grid of 1, 2 or 3 axes over Tofu: the six axes are shared out so that the extents match,
-    /// and each virtual axis runs through its physical axes like a reflected Gray code, so that neighbours
-    /// are one hop apart.
+    /// A virtual grid of 1, 2 or 3 axes over Tofu: the six axes are shared out so that the extents
+    /// match, and each virtual axis runs through its physical axes like a reflected Gray code, so
+    /// that neighbours are one hop apart.
     pub fn tofu(network: &Tofu, shape: &[usize]) -> Result<Self, TopologyError> {
         let physical = network.dims();
         let Some(groups) = share_out(physical, shape) else {
@@ -119,8 +120,8 @@ impl Layout {
     }
 }
 
-/// For each virtual axis the physical axes that make it up, slowest first. Prefers A with X, B with Y, C with
-/// Z, then the first assignment in order.
+/// For each virtual axis the physical axes that make it up, slowest first. Prefers A with X, B with
+/// Y, C with Z, then the first assignment in order.
 fn share_out(physical: &[usize], shape: &[usize]) -> Option<Vec<Vec<usize>>> {
     // Slowest first within a group: X, Y, Z, then A, C, B.
     const SLOWEST_FIRST: [usize; 6] = [0, 1, 2, 3, 5, 4];

@@ -5,14 +5,16 @@
 //!
 //! One network per file: [`cartesian`] (mesh and torus), [`tofu`], [`fat_tree`], [`dragonfly`],
 //! [`graph`] (any graph with routes), [`slurm`] (topology.conf and topology.yaml). [`spec`] turns
-//! `torus:12x12` into one of them, [`layout`] lays a logical grid of ranks over one, [`detour`] routes
-//! round dead routers, [`deadlock`] says whether a set of routes can deadlock, [`load`] counts messages.
+//! `torus:12x12` into one of them, [`layout`] lays a logical grid of ranks over one, [`detour`]
+//! routes round dead routers, [`deadlock`] says whether a set of routes can deadlock, [`load`]
+//! counts messages.
 
 pub mod cartesian;
 pub mod coords;
 pub mod deadlock;
 pub mod detour;
 pub mod dragonfly;
+pub mod error;
 pub mod fat_tree;
 pub mod graph;
 pub mod hostlist;
@@ -24,6 +26,7 @@ pub mod slurm;
 pub mod spec;
 pub mod tofu;
 
+pub use error::TopologyError;
 pub use layout::Layout;
 pub use load::{Busiest, LinkLoads};
-pub use network::{Lines, LinkId, Network, NodeId, RouteError, Run, TopologyError, VertexId};
+pub use network::{Lines, LinkId, Network, NodeId, RouteError, Run, VertexId};

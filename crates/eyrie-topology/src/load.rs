@@ -13,8 +13,8 @@ pub struct Message {
     pub count: u32,
 }
 
-/// The busiest link of a step. On networks with links of several bandwidths both figures are divided by
-/// the link's bandwidth factor, rounded up.
+/// The busiest link of a step. On networks with links of several bandwidths both figures are
+/// divided by the link's bandwidth factor, rounded up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, PartialOrd, Ord)]
 pub struct Busiest {
     pub messages: u64,
@@ -34,8 +34,8 @@ pub struct LinkLoads {
     pub bytes: Vec<u64>,
 }
 
-/// Below this many messages, or this many for each link, a single thread counts faster than several: each needs counters for all
-/// links, which are added up in the end.
+/// Below this many messages, or this many for each link, a single thread counts faster than
+/// several: each needs counters for all links, which are added up in the end.
 const PARALLEL_FROM: usize = 50_000;
 const PARALLEL_FROM_PER_LINK: usize = 4;
 

@@ -1,5 +1,6 @@
-//! What a network is to the planner: numbered nodes, numbered directed links, and one route for every
-//! pair of nodes. Implementations must be deterministic: the same pair always has the same route.
+//! What a network is to the planner: numbered nodes, numbered directed links, and one route for
+//! every pair of nodes. Implementations must be deterministic: the same pair always has the same
+//! route.
 
 /// A compute node, `0..Network::nodes()`.
 pub type NodeId = u32;
@@ -24,33 +25,6 @@ pub enum RouteError {
     TooLong { most: usize },
 }
 
-/// Why a network, layout or file was refused: one line that names the value and what is allowed.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct TopologyError(pub String);
-
-impl TopologyError {
-    /// The message on one line: control characters of quoted input become blanks.
-    pub fn new(message: impl Into<String>) -> Self {
-        let message: String = message.into();
-        TopologyError(message.chars().map(|c| if c.is_control() { ' ' } else { c }).collect())
-    }
-
-    /// The same with the line of the file it is about; 0 if that is not known.
-    pub fn at_line(self, line: usize) -> Self {
-        match line {
-            0 => self,
-            _ => TopologyError(format!("line {line}: {}", self.0)),
-        }
-    }
-}
-
-/// Shorthand for an error with a formatted message.
-#[macro_export]
-macro_rules! refuse {
-    ($($arg:tt)*) => { Err($crate::network::TopologyError::new(format!($($arg)*))) };
-}
-
 /// A network of nodes joined by directed links with one fixed route per pair.
 pub trait Network: Send + Sync {
     /// The specification that makes this network again, e.g. `torus:12x12`.
@@ -67,7 +41,8 @@ pub trait Network: Send + Sync {
     /// Upper bound of directed link ids.
     fn links(&self) -> usize;
 
-    /// Appends the links from `from` to `to`, in order, to `out`. Nothing is appended for `from == to`.
+    /// Appends the links from `from` to `to`, in order, to `out`. Nothing is appended for `from ==
+    /// to`.
     fn route(&self, from: NodeId, to: NodeId, out: &mut Vec<LinkId>) -> Result<(), RouteError>;
 
     /// The lines that routes follow, where these are so long that routes should not be walked link
@@ -94,8 +69,8 @@ pub trait Network: Send + Sync {
         false
     }
 
-    /// The virtual channel of each link of a route, for the deadlock check. Tori change channel at the
-    /// dateline, dragonflies after each global hop; other networks need one channel only.
+    /// The virtual channel of each link of a route, for the deadlock check. Tori change channel at
+    /// the dateline, dragonflies after each global hop; other networks need one channel only.
     fn channels(&self, from: NodeId, route: &[LinkId]) -> Vec<u8> {
         let _ = from;
         vec![0; route.len()]

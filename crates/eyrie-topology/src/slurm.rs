@@ -1,15 +1,16 @@
 //! Slurm's topology files: topology.conf (tree and block) and topology.yaml (tree, block, torus3d).
 //!
-//! Slurm says which switch a node hangs on, not how wide the links are, so a switch's uplink gets the
-//! bandwidth of all nodes below it divided by `taper` (1 = full bisection).
+//! Slurm says which switch a node hangs on, not how wide the links are, so a switch's uplink gets
+//! the bandwidth of all nodes below it divided by `taper` (1 = full bisection).
 
 use serde_yaml_ng::Value;
 
 use crate::cartesian::Cartesian;
 use crate::coords;
+use crate::error::TopologyError;
 use crate::hostlist::{self, shorten, Size};
 use crate::names::Names;
-use crate::network::{LinkId, Network, NodeId, RouteError, TopologyError, VertexId};
+use crate::network::{LinkId, Network, NodeId, RouteError, VertexId};
 
 /// A forest of switches with named nodes as leaves; the nodes come first. The link pair of vertex v
 /// to its parent is 2v (up) and 2v + 1 (down).
@@ -122,8 +123,8 @@ impl<'a> Keys<'a> {
     }
 }
 
-/// Reads topology.yaml. `name` picks one of several topologies; without it the cluster default, or else
-/// the first that describes links (tree, block or torus3d).
+/// Reads topology.yaml. `name` picks one of several topologies; without it the cluster default, or
+/// else the first that describes links (tree, block or torus3d).
 pub fn parse_yaml(
     text: &str,
     name: Option<&str>,

@@ -1,23 +1,26 @@
 //! Network specifications as written on a command line: `torus:12x12`, `mesh:6x6x6:order=2,1,0`,
 //! `tofu:2x1x6x2x3x2:shape=12x12`, `fattree:18^2:taper=2:rails=2`, `xgft:18,18;1,18`,
-//! `dragonfly:9x1x8x4:valiant`, `graph:FILE`, `slurm:FILE`. The files are read by whoever asks: here is no I/O.
+//! `dragonfly:9x1x8x4:valiant`, `graph:FILE`, `slurm:FILE`. The files are read by whoever asks:
+//! here is no I/O.
 
 use crate::cartesian::Cartesian;
 use crate::coords;
 use crate::dragonfly::{Dragonfly, Routing};
+use crate::error::TopologyError;
 use crate::fat_tree::FatTree;
 use crate::graph::Graph;
 use crate::hostlist::shorten;
 use crate::layout::Layout;
-use crate::network::{Network, TopologyError};
+use crate::network::Network;
 use crate::slurm::{self, SlurmTopology};
 use crate::tofu::Tofu;
 
-/// A network, the grid of cells over it if it has a natural one, and whether grids are laid out freely.
+/// A network, the grid of cells over it if it has a natural one, and whether grids are laid out
+/// freely.
 pub struct Parsed {
     pub network: Box<dyn Network>,
-    /// Mesh, torus and Tofu (through its virtual shape) have a grid of their own; the others take the
-    /// extended grid of the job, cell i on node i.
+    /// Mesh, torus and Tofu (through its virtual shape) have a grid of their own; the others take
+    /// the extended grid of the job, cell i on node i.
     pub layout: Option<Layout>,
     /// Host names by node number, where a file tells them; else empty.
     pub names: Vec<String>,

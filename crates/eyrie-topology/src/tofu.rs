@@ -1,10 +1,11 @@
-//! Tofu, the K computer's network: six axes X, Y, Z, A, B, C. X, Y, Z are rings, A and C lines of 2, B a
-//! ring of 3. Routing order X, Y, Z, A, C, B; in the extended order the legs B, C, A come first and serve
-//! as detours round broken nodes (papers: Spare; Ajima et al., "Tofu", IEEE Computer 42(11), 2009).
+//! Tofu, the K computer's network: six axes X, Y, Z, A, B, C. X, Y, Z are rings, A and C lines of
+//! 2, B a ring of 3. Routing order X, Y, Z, A, C, B; in the extended order the legs B, C, A come
+//! first and serve as detours round broken nodes ("Tofu", IEEE Computer 42(11), 2009).
 
 use crate::cartesian::{Cartesian, Trace};
 use crate::coords;
-use crate::network::{Lines, LinkId, Network, NodeId, RouteError, Run, TopologyError, VertexId};
+use crate::error::TopologyError;
+use crate::network::{Lines, LinkId, Network, NodeId, RouteError, Run, VertexId};
 
 const B: usize = 4;
 /// X, Y, Z, A, C, B as axis numbers.

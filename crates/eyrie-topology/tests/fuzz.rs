@@ -1,4 +1,5 @@
-//! Whatever text a reader gets it answers with a value or one line of error, and never panics or hangs.
+//! Whatever text a reader gets it answers with a value or one line of error, and never panics or
+//! hangs.
 
 use eyrie_topology::graph::Graph;
 use eyrie_topology::{coords, hostlist, slurm, spec};

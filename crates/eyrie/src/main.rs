@@ -11,8 +11,8 @@ mod progress;
 
 /// Keeps MPI jobs running through node failures and node departures.
 ///
-/// The program is not changed, not recompiled, not relinked; only a failed rank rolls back, the others do not
-/// notice. Start with `eyrie run -n 4 PROGRAM`.
+/// The program is not changed, not recompiled, not relinked; only a failed rank rolls back, the
+/// others do not notice. Start with `eyrie run -n 4 PROGRAM`.
 #[derive(Parser)]
 #[command(name = "eyrie", version)]
 struct Cli {
@@ -90,7 +90,8 @@ fn end_badly(e: &anyhow::Error) -> ! {
     std::process::exit(not_runnable.map_or(1, |e| e.code));
 }
 
-/// A thread's panic is the whole process's: a role that lives on in part would be the worst kind of failure, one that nobody detects.
+/// A thread's panic is the whole process's: a role that lives on in part would be the worst kind of
+/// failure, one that nobody detects.
 fn die_of_any_panic() {
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

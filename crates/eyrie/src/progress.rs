@@ -66,13 +66,17 @@ fn after((doing, changed): &(Mutex<Doing>, Condvar), wait: Duration) -> Option<S
     (!doing.over).then(|| doing.what.clone())
 }
 
+fn whole_seconds(begun: Instant) -> String {
+    eyrie_units::time(Duration::from_secs(begun.elapsed().as_secs()))
+}
+
 fn draw(doing: &(Mutex<Doing>, Condvar)) {
     let begun = Instant::now();
     let mut drawn = false;
     let mut wait = PATIENCE;
     while let Some(what) = after(doing, wait) {
         (drawn, wait) = (true, REDRAW);
-        let text = format!("\r\x1b[K{what} [{:.0} s]", begun.elapsed().as_secs_f64());
+        let text = format!("\r\x1b[K{what} [{}]", whole_seconds(begun));
         let _ = io::stderr().write_all(text.as_bytes());
     }
     if drawn {
@@ -85,7 +89,7 @@ fn list(doing: &(Mutex<Doing>, Condvar)) {
     let (mut said, mut last) = (String::new(), begun);
     while let Some(what) = after(doing, PATIENCE) {
         if what != said || last.elapsed() >= LINE_EVERY {
-            super::out::say(format!("eyrie: {what} [{:.0} s]", begun.elapsed().as_secs_f64()));
+            super::out::say(format!("eyrie: {what} [{}]", whole_seconds(begun)));
             (said, last) = (what, Instant::now());
         }
     }

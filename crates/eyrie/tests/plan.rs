@@ -1,4 +1,5 @@
-//! `eyrie plan` as a user calls it: what it prints and writes, and one line for whatever is wrong with the input.
+//! `eyrie plan` as a user calls it: what it prints and writes, and one line for whatever is wrong
+//! with the input.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -124,7 +125,8 @@ fn wrong_input_is_one_line_that_names_the_value_and_what_is_allowed() {
     }
 }
 
-/// Fails unless `value` is what this part of the schema says. Knows the keywords of docs/plan-schema.json, no others.
+/// Fails unless `value` is what this part of the schema says. Knows the keywords of
+/// docs/plan-schema.json, no others.
 fn conforms(value: &Value, schema: &Value, root: &Value, at: &str) {
     for (keyword, says) in schema.as_object().expect("a schema") {
         match keyword.as_str() {

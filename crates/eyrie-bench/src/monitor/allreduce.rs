@@ -1,6 +1,7 @@
-//! A real tightly coupled program (examples/allreduce.c) over the wheel's MPICH, a rank on each processor.
+//! A real tightly coupled program (examples/allreduce.c) over the wheel's MPICH, a rank on each
+//! processor.
 
-use super::Setup;
+use super::setup::Setup;
 use anyhow::{bail, ensure, Context};
 use serde::Deserialize;
 use std::process::Command;

@@ -1,7 +1,10 @@
-//! What a sample costs, by reader, for crowds of several sizes: in turn about, hot (one sample after another) and cold (after 128 MiB of
-//! other memory were used, as a job does between two samples), against other monitors.
+//! What a sample costs, by reader, for crowds of several sizes: in turn about, hot (one sample
+//! after another) and cold (after 128 MiB of other memory were used, as a job does between two
+//! samples), against other monitors.
 
-use super::{crowd::Crowd, tools, Setup};
+use super::crowd::Crowd;
+use super::setup::Setup;
+use super::tools;
 use crate::report::{cell, digits, Measured, Table};
 use crate::statistics::Spread;
 use crate::Effort;

@@ -1,4 +1,5 @@
-//! A crowd of idle processes to be sampled. They end when the crowd is dropped, or when the process that made it dies.
+//! A crowd of idle processes to be sampled. They end when the crowd is dropped, or when the process
+//! that made it dies.
 
 use anyhow::Context;
 use std::io::Read;

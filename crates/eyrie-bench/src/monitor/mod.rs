@@ -1,5 +1,6 @@
-//! What `eyrie monitor` costs and disturbs: samples by reader, detours of a loop, the slowdown of a parallel job modelled and measured, and
-//! the experiments of Kamoshida and Taura. Each figure stands beside an alternative that was measured in the same run.
+//! What `eyrie monitor` costs and disturbs: samples by reader, detours of a loop, the slowdown of a
+//! parallel job modelled and measured, and the experiments of Kamoshida and Taura. Each figure
+//! stands beside an alternative that was measured in the same run.
 
 mod allreduce;
 mod cost;
@@ -8,30 +9,18 @@ pub mod model;
 mod noise;
 mod papers;
 mod process;
+mod setup;
 mod slowdown;
 mod tools;
 
 pub use crowd::member;
+pub use setup::Setup;
 pub use slowdown::Source;
 
 use crate::machine::Watch;
 use crate::report::{Measured, Report};
 use crate::Effort;
-use std::path::PathBuf;
 use std::time::Duration;
-
-/// The programs and folders that take part.
-#[derive(Clone, Debug)]
-pub struct Setup {
-    /// The `eyrie` command.
-    pub eyrie: PathBuf,
-    /// Virtual environment with the wheel of MPICH.
-    pub venv: PathBuf,
-    /// The compiled example programs.
-    pub examples: PathBuf,
-    /// Debian's process-exporter and collectl, unpacked (scripts/monitor-tools.sh).
-    pub tools: PathBuf,
-}
 
 /// The questions that can be asked of the monitor.
 #[derive(Clone, Debug)]
@@ -69,6 +58,3 @@ pub fn answer(question: &Question, setup: &Setup, effort: Effort) -> anyhow::Res
     };
     Ok(Report::new(name, effort, measured, watch.end()))
 }
-
-/// The seed of all random choices in models: figures can be repeated.
-const SEED: u64 = 2010;

@@ -1,5 +1,6 @@
-//! A model of a bulk-synchronous job on nodes that are sampled: every node works for a grain of time, then all wait for the last. A sample
-//! (a pulse) takes a node's processor for a while. Pure; the same seed gives the same figures.
+//! A model of a bulk-synchronous job on nodes that are sampled: every node works for a grain of
+//! time, then all wait for the last. A sample (an interruption) takes a node's processor for a
+//! while. Pure; the same seed gives the same figures.
 
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -11,9 +12,10 @@ pub struct Job<'a> {
     /// Work of each node between two synchronizations.
     pub grain: f64,
     pub interval: f64,
-    /// Measured costs of samples, of which each pulse takes one at random.
+    /// Measured costs of samples, of which each interruption takes one at random.
     pub costs: &'a [f64],
-    /// Measured skews from the common moment, of which each pulse takes one at random. `None`: each node has a moment of its own.
+    /// Measured skews from the common moment, of which each interruption takes one at random.
+    /// `None`: each node has a moment of its own.
     pub skews: Option<&'a [f64]>,
 }
 
@@ -24,7 +26,7 @@ pub fn slowdown(job: &Job, intervals: usize, seed: u64) -> f64 {
         Some(_) => vec![0.0; job.nodes],
         None => (0..job.nodes).map(|_| rng.gen_range(0.0..job.interval)).collect(),
     };
-    // The first pulse can come at the end of the first interval.
+    // The first interruption can come at the end of the first interval.
     let begin = job.interval;
     let mut run = Run {
         now: begin,
@@ -34,17 +36,21 @@ pub fn slowdown(job: &Job, intervals: usize, seed: u64) -> f64 {
         delayed: Vec::new(),
         place: vec![None; job.nodes],
     };
-    let mut pulses: Vec<Pulse> = Vec::with_capacity(job.nodes);
+    let mut interruptions: Vec<Interruption> = Vec::with_capacity(job.nodes);
     for number in 1..=intervals {
-        pulses.clear();
+        interruptions.clear();
         for (node, phase) in phases.iter().enumerate() {
             let skew = job.skews.map_or(0.0, |skews| skews[rng.gen_range(0..skews.len())]);
             let at = number as f64 * job.interval + phase + skew;
-            pulses.push(Pulse { at, length: job.costs[rng.gen_range(0..job.costs.len())], node });
+            interruptions.push(Interruption {
+                at,
+                length: job.costs[rng.gen_range(0..job.costs.len())],
+                node,
+            });
         }
-        pulses.sort_by(|a, b| a.at.total_cmp(&b.at));
-        for pulse in &pulses {
-            run.take(*pulse);
+        interruptions.sort_by(|a, b| a.at.total_cmp(&b.at));
+        for interruption in &interruptions {
+            run.take(*interruption);
         }
     }
     run.advance((intervals + 1) as f64 * job.interval);
@@ -53,7 +59,7 @@ pub fn slowdown(job: &Job, intervals: usize, seed: u64) -> f64 {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Pulse {
+struct Interruption {
     at: f64,
     length: f64,
     node: usize,
@@ -75,29 +81,29 @@ struct Run {
 #[derive(Clone, Copy, Debug)]
 struct Delayed {
     node: usize,
-    /// When its processor is free of pulses.
+    /// When its processor is free of interruptions.
     free: f64,
     done: f64,
 }
 
 impl Run {
-    /// Takes the next pulse in order of time.
-    fn take(&mut self, pulse: Pulse) {
-        self.advance(pulse.at);
-        let at = *self.place[pulse.node].get_or_insert_with(|| {
+    /// Takes the next interruption in order of time.
+    fn take(&mut self, interruption: Interruption) {
+        self.advance(interruption.at);
+        let at = *self.place[interruption.node].get_or_insert_with(|| {
             self.delayed.push(Delayed {
-                node: pulse.node,
+                node: interruption.node,
                 free: self.now,
                 done: self.now + self.grain,
             });
             self.delayed.len() - 1
         });
         let node = &mut self.delayed[at];
-        let begin = pulse.at.max(node.free);
-        node.free = begin + pulse.length;
+        let begin = interruption.at.max(node.free);
+        node.free = begin + interruption.length;
         // Work that is done already is not delayed; the processor is busy all the same.
         if begin < node.done {
-            node.done += pulse.length;
+            node.done += interruption.length;
         }
         self.end = self.end.max(node.done);
     }
@@ -128,7 +134,7 @@ impl Run {
         for node in &self.delayed {
             self.place[node.node] = None;
         }
-        // A pulse that goes on delays the next loop's work as well.
+        // An interruption that goes on delays the next loop's work as well.
         self.delayed.retain(|d| d.free > self.now);
         for (at, node) in self.delayed.iter_mut().enumerate() {
             self.place[node.node] = Some(at);
@@ -144,8 +150,8 @@ impl Run {
     }
 }
 
-/// The paper's closed form: each sample of each node delays all. Delay = loops × sampling time × samples a second × time of a loop ×
-/// nodes (Kamoshida and Taura 2010, section 2), as a factor.
+/// The paper's closed form: each sample of each node delays all. Delay = loops × sampling time ×
+/// samples a second × time of a loop × nodes (Kamoshida and Taura 2010, section 2), as a factor.
 pub fn closed_form(nodes: usize, cost: f64, interval: f64) -> f64 {
     1.0 + nodes as f64 * cost / interval
 }
@@ -170,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn few_short_pulses_are_the_closed_form() {
+    fn few_short_interruptions_are_the_closed_form() {
         for (nodes, cost) in [(16, 1e-3), (64, 2e-4), (256, 20e-6)] {
             let model = slowdown(&job(nodes, &[cost], None), 400, 1);
             let closed = closed_form(nodes, cost, 0.5);
@@ -182,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn in_step_pulses_cost_little_more_than_one() {
+    fn in_step_interruptions_cost_little_more_than_one() {
         let skews: Vec<f64> = (0..100).map(|i| i as f64 * 50e-6 / 100.0).collect();
         let model = slowdown(&job(4096, &[130e-6], Some(&skews)), 100, 1);
         assert!((1.0002..1.0010).contains(&model), "{model}");
@@ -191,8 +197,9 @@ mod tests {
     }
 
     #[test]
-    fn saturated_a_loop_lasts_a_pulse() {
-        // Some node is always in a pulse, so that each loop waits for one: grain 100 µs, pulse 17 ms.
+    fn saturated_a_loop_lasts_a_interruption() {
+        // Some node is always in an interruption, so that each loop waits for one: grain 100 µs,
+        // interruption 17 ms.
         let model = slowdown(&job(4096, &[17e-3], None), 20, 1);
         assert!((150.0..200.0).contains(&model), "{model}");
     }

@@ -1,8 +1,8 @@
-//! How a loop of fixed work is interrupted (the fixed-work-quantum method of Sottile and Minnich, 2004): on every processor at once,
-//! without a monitor and with several, in turn about.
+//! How a loop of fixed work is interrupted (the fixed-work-quantum method of Sottile and Minnich,
+//! 2004): on every processor at once, without a monitor and with several, in turn about.
 
 use super::process::Monitor;
-use super::Setup;
+use super::setup::Setup;
 use crate::report::{cell, digits, Measured, Table};
 use crate::statistics::Spread;
 use crate::Effort;

@@ -1,11 +1,13 @@
-//! The experiments of Kamoshida and Taura (2010) with today's parts: their monitor and their remedies, alone and together, beside a real
-//! Allreduce loop with a monitor on each processor, and modelled at their numbers of nodes.
+//! The experiments of Kamoshida and Taura (2010) with today's parts: their monitor and their
+//! remedies, alone and together, beside a real Allreduce loop with a monitor on each processor, and
+//! modelled at their numbers of nodes.
 
 use super::allreduce::Allreduce;
+use super::crowd::Crowd;
 use super::model::{slowdown, Job};
 use super::process::{Monitor, Running, Said};
+use super::setup::{Setup, SEED};
 use super::slowdown::factor_text;
-use super::{crowd::Crowd, Setup, SEED};
 use crate::plot::{Chart, Series};
 use crate::report::{cell, digits, Measured, Table};
 use crate::statistics::Spread;
@@ -74,7 +76,8 @@ const EXPERIMENTS: [Experiment; 11] = [
     Experiment { name: "eyrie's defaults", options: "", theirs: "-" },
 ];
 
-/// Their grain, as far as it can be known (the figures in the text disagree; this one fits), and their interval.
+/// Their grain, as far as it can be known (the figures in the text disagree; this one fits), and
+/// their interval.
 const GRAIN: Duration = Duration::from_micros(2500);
 const INTERVAL: Duration = Duration::from_millis(500);
 /// Their sample: 15 to 20 ms of CPU time for 200 processes.

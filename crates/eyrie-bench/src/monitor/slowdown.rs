@@ -1,10 +1,11 @@
-//! The expected slowdown of a bulk-synchronous job by number of nodes, from what samples are measured to cost here; checked against the
-//! paper's closed form and a real Allreduce loop.
+//! The expected slowdown of a bulk-synchronous job by number of nodes, from what samples are
+//! measured to cost here; checked against the paper's closed form and a real Allreduce loop.
 
 use super::allreduce::Allreduce;
+use super::crowd::Crowd;
 use super::model::{closed_form, slowdown, Job};
 use super::process::{Monitor, Said};
-use super::{crowd::Crowd, Setup, SEED};
+use super::setup::{Setup, SEED};
 use crate::plot::{Chart, Series};
 use crate::report::{cell, Measured, Table};
 use crate::statistics::Spread;
@@ -69,12 +70,12 @@ pub fn measure(
         modelled(&said, grain, interval, matches!(source, Source::Given { .. }), effort);
     tables.insert(0, table);
     notes.push(format!(
-        "Modelled: grain {} µs, a sample every {} ms on every node; each pulse takes its length (CPU time of the whole monitor for a sample) and, in \
+        "Modelled: grain {} µs, a sample every {} ms on every node; each interruption takes its length (CPU time of the whole monitor for a sample) and, in \
          step, its skew from those measured. One moment of its own for each node when not in step.",
         grain.as_micros(),
         interval.as_millis()
     ));
-    notes.push("Closed form: 1 + nodes × cost / interval; it holds while few pulses fall into one loop, and no loop is longer than a grain and a pulse.".into());
+    notes.push("Closed form: 1 + nodes × cost / interval; it holds while few interruptions fall into one loop, and no loop is longer than a grain and an interruption.".into());
     data.insert("model".into(), values);
     Ok(Measured { tables, notes, data: data.into(), chart: Some(chart) })
 }
@@ -175,7 +176,7 @@ fn modelled(
                 costs: &said.whole,
                 skews: in_step.then_some(&said.skews[..]),
             };
-            // Rare long pulses need many intervals where there are few nodes.
+            // Rare long interruptions need many intervals where there are few nodes.
             let intervals = (200_000 / nodes).clamp(if effort.quick { 4 } else { 12 }, 2000);
             let factor = slowdown(&job, intervals, SEED);
             row.push(factor_text(factor));

@@ -1,4 +1,5 @@
-//! The monitors that ours is compared with: Debian's process-exporter and collectl, unpacked into a folder by scripts/monitor-tools.sh.
+//! The monitors that ours is compared with: Debian's process-exporter and collectl, unpacked into a
+//! folder by scripts/monitor-tools.sh.
 
 use super::process::Running;
 use anyhow::{ensure, Context};
@@ -51,7 +52,8 @@ fn scrape(address: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// CPU time of a sample of all processes by collectl, seconds: the mean over its samples, which it takes every second.
+/// CPU time of a sample of all processes by collectl, seconds: the mean over its samples, which it
+/// takes every second.
 pub fn collectl(tools: &Path, samples: u32) -> anyhow::Result<f64> {
     let cpu_after = |count: u32| -> anyhow::Result<f64> {
         let begin = children_cpu();

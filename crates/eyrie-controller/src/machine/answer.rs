@@ -20,8 +20,10 @@ impl fmt::Display for Outcome {
         match self {
             Outcome::Stored { rank, image, bytes, pause_ms, total_ms } => write!(
                 f,
-                "rank {rank}: image {image}, {:.1} MiB, stood still {pause_ms:.1} ms, stored after {total_ms:.0} ms",
-                *bytes as f64 / (1 << 20) as f64
+                "rank {rank}: image {image}, {}, stood still {}, stored after {}",
+                eyrie_units::bytes(*bytes),
+                eyrie_units::nanoseconds(pause_ms * 1e6),
+                eyrie_units::nanoseconds(total_ms * 1e6)
             ),
             Outcome::Failed { rank, failed } => write!(f, "rank {rank}: no checkpoint: {failed}"),
         }

@@ -109,7 +109,7 @@ impl Machine {
         for (instance, image, begun) in late {
             let waited = if begun { STORE_TIMEOUT } else { BEGIN_TIMEOUT };
             let what = if begun { "the whole image" } else { "its image" };
-            let cause = format!("{what} did not arrive within {waited:?}");
+            let cause = format!("{what} did not arrive within {}", eyrie_units::time(waited));
             self.capture_failed(instance, image, cause, false);
         }
     }

@@ -1,7 +1,7 @@
 //! From the death of a rank to the end of its recovery.
 
 use super::io::{Command, Mark};
-use super::place::{place, Choice};
+use super::placement::{place, Choice};
 use super::rank::{Death, RankState, Step};
 use super::reactor::Machine;
 use super::signal;
@@ -67,7 +67,8 @@ impl Machine {
             }
         };
         let from = r.node;
-        let Some((node, choice)) = place(&self.candidates(), from) else {
+        let Some((node, choice)) = place(&*self.placement, &self.job_nodes(), rank, from)
+        else {
             return self.end(1, Some("no node is left".into()));
         };
         self.take_node(rank, node, choice, from);
@@ -106,7 +107,7 @@ impl Machine {
             Choice::Shared => {
                 // A spare that was held free is none any more.
                 state.free_spare = false;
-                let ranks = self.candidates()[node as usize].ranks + 1;
+                let ranks = self.job_nodes()[node as usize].ranks + 1;
                 self.record(Record::NodeShared { node, rank, ranks });
             }
         }

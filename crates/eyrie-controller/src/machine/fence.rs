@@ -39,7 +39,7 @@ impl Machine {
         let r = &self.ranks[rank as usize];
         let RankState::Lost { fence, .. } = &r.state else { return };
         let Some(router) = fence.waiting.first() else { return };
-        let waited = crate::record::ms(self.now - fence.since);
+        let waited = eyrie_units::time(self.now - fence.since);
         let text = format!(
             "router {router} has not answered for {waited}, since it was told to let only {} speak: the rank \
              cannot be recovered without the log of that router, and a router cannot be replaced",

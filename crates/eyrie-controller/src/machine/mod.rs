@@ -16,7 +16,7 @@ mod node;
 mod nodes;
 mod notes;
 mod output;
-pub mod place;
+pub mod placement;
 mod pmi;
 mod rank;
 mod reactor;

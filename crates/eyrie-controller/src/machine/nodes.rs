@@ -2,11 +2,12 @@
 
 use super::io::Command;
 use super::node::{NodeEntry, NodeState};
-use super::place::Candidate;
 use super::rank::{Death, RankEntry};
 use super::reactor::Machine;
 use super::state::{NodeEvent, RankStateName};
-use crate::record::{ms, Record};
+use crate::record::Record;
+use eyrie_placement::placement::JobNode;
+use eyrie_units::time;
 use eyrie_wire::{Node, Rank};
 use std::time::Duration;
 
@@ -81,7 +82,7 @@ impl Machine {
                 self.commands.push(Command::Heartbeat { node: node as Node, n });
             } else if !heartbeat.answered && now >= heartbeat.heard_at + timeout {
                 let unheard = now - heartbeat.heard_at;
-                let (unheard_for, limit) = (ms(unheard), ms(timeout));
+                let (unheard_for, limit) = (time(unheard), time(timeout));
                 let cause = format!(
                     "it has not answered for {unheard_for} (--heartbeat-timeout is {limit}: give more if \
                      it was only slow)"
@@ -120,13 +121,13 @@ impl Machine {
     }
 
     /// What placement knows of the nodes.
-    pub(super) fn candidates(&self) -> Vec<Candidate> {
+    pub(super) fn job_nodes(&self) -> Vec<JobNode> {
         let load = |node| {
             let there = |r: &&RankEntry| r.node == node && r.on_node().is_some();
             self.ranks.iter().filter(there).count() as u32
         };
         (self.nodes.iter().enumerate())
-            .map(|(node, n)| Candidate {
+            .map(|(node, n)| JobNode {
                 up: n.is_up(),
                 free_spare: n.free_spare,
                 ranks: load(node as Node),

@@ -5,7 +5,7 @@ use super::io::{Command, Event};
 use super::node::NodeEntry;
 use super::notes::Notes;
 use super::output::Ledger;
-use super::place;
+use super::placement;
 use super::pmi::Pmi;
 use super::rank::{RankEntry, Step};
 use super::requests::Requests;
@@ -14,6 +14,7 @@ use super::state::RankStateName;
 use super::timeouts::{AGENTS_TIMEOUT, START_TIMEOUT};
 use crate::inject::Injection;
 use crate::record::{Record, Summary};
+use eyrie_placement::{Placement, WithoutNetwork};
 use eyrie_wire::control::{CheckpointMode, RankReport, Stream};
 use eyrie_wire::{Node, Rank, RankInstance};
 use serde::{Deserialize, Serialize};
@@ -39,6 +40,7 @@ pub struct Config {
 /// The machine.
 pub struct Machine {
     pub(super) config: Config,
+    pub(super) placement: Box<dyn Placement>,
     pub(super) now: Duration,
     pub(super) nodes: Vec<NodeEntry>,
     pub(super) ranks: Vec<RankEntry>,
@@ -59,7 +61,7 @@ impl Machine {
         let nodes = (0..config.nodes + config.spares)
             .map(|node| NodeEntry::new(node >= config.nodes))
             .collect();
-        let ranks = place::initial(config.ranks, config.nodes)
+        let ranks = placement::initial(config.ranks, config.nodes)
             .enumerate()
             .map(|(rank, node)| RankEntry::new(rank as Rank, node))
             .collect();
@@ -77,8 +79,14 @@ impl Machine {
             summary: Summary { ranks: config.ranks, ..Summary::default() },
             started: false,
             ended: false,
+            placement: Box::new(WithoutNetwork),
             config,
         }
+    }
+
+    /// The same machine, asking `placement` for the nodes of displaced ranks.
+    pub fn place_by(self, placement: Box<dyn Placement>) -> Machine {
+        Machine { placement, ..self }
     }
 
     /// Handles one event at `now` (since the job's start, never going back) and returns what to do,
@@ -293,8 +301,9 @@ impl Machine {
         if !missing.is_empty() {
             if self.now >= AGENTS_TIMEOUT {
                 let text = format!(
-                    "the agents of nodes {} did not come up within {AGENTS_TIMEOUT:?}",
-                    missing.join(", ")
+                    "the agents of nodes {} did not come up within {}",
+                    missing.join(", "),
+                    eyrie_units::time(AGENTS_TIMEOUT)
                 );
                 self.end(1, Some(text));
             }

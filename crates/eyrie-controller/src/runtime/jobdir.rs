@@ -217,7 +217,7 @@ pub fn in_words(jobs: &[(String, Amount)]) -> String {
         n => format!(" and {} in /dev/shm", several(n, "file", "files")),
     };
     let directories = several(jobs.len(), "directory", "directories");
-    format!("{directories}{shared}, {:.1} MiB", bytes as f64 / f64::from(1 << 20))
+    format!("{directories}{shared}, {}", eyrie_units::bytes(bytes))
 }
 
 /// The names of the living jobs below `base`.

@@ -30,6 +30,7 @@ use admission::{Admission, Services};
 use agents::Children;
 use anyhow::Context;
 use crossbeam_channel::{bounded, Sender};
+use eyrie_placement::Placement;
 use determinants::Gathered;
 use event_file::EventFile;
 use eyrie_transport::Addr;
@@ -48,11 +49,11 @@ const MAX_INBOUND: usize = 1024;
 /// Most events of routers that do.
 const MAX_ROUTER_EVENTS: usize = 65536;
 
-/// Runs a job to its end; returns the exit code.
+/// Runs a job to its end; returns the exit code. `placement` says where ranks of lost nodes go.
 ///
 /// # Errors
 /// When the job cannot be started.
-pub fn run(options: JobOptions) -> anyhow::Result<i32> {
+pub fn run(options: JobOptions, placement: Box<dyn Placement>) -> anyhow::Result<i32> {
     options::check(&options)?;
     let mut program = program::prepare(&options.argv)?;
     let event_file = EventFile::create(options.events.as_deref())?;
@@ -110,7 +111,8 @@ pub fn run(options: JobOptions) -> anyhow::Result<i32> {
         checkpoint_mode: options.checkpoint_mode,
         heartbeat_timeout: options.heartbeat_timeout,
         injections: options.injections.clone(),
-    });
+    })
+    .place_by(placement);
     let mut job = Job {
         name,
         kvsname,

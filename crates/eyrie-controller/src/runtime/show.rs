@@ -7,7 +7,7 @@ use crate::record::{LogLevel, Record};
 use eyrie_router::Router;
 use eyrie_wire::{Node, RankInstance};
 use std::collections::BTreeMap;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 impl Job {
     pub fn record(&mut self, record: Record) {
@@ -76,11 +76,11 @@ impl Job {
             (self.routers.iter().map(Router::stats)).map(|s| s.memory_bytes + s.disk_bytes).sum();
         let s = self.machine.summary();
         self.printer.progress(format!(
-            "[{:.0} s | ranks by node {} | {} checkpoints | log {:.1} MiB | {} recoveries]",
-            self.now().as_secs_f64(),
+            "[{} | ranks by node {} | {} checkpoints | log {} | {} recoveries]",
+            eyrie_units::time(Duration::from_secs(self.now().as_secs())),
             by_node.join(" "),
             s.checkpoints,
-            log as f64 / (1 << 20) as f64,
+            eyrie_units::bytes(log),
             s.recoveries
         ));
     }

@@ -1,5 +1,6 @@
-//! The BPF programs, embedded, and the few functions of libbpf that load them. libbpf is opened when it is needed, so that neither
-//! building nor running Eyrie depends on it. Must never be the reason that a monitor does not start: whoever cannot load says why.
+//! The BPF programs, embedded, and the few functions of libbpf that load them. libbpf is opened
+//! when it is needed, so that neither building nor running Eyrie depends on it. Must never be the
+//! reason that a monitor does not start: whoever cannot load says why.
 
 use libloading::Library;
 use std::ffi::{c_char, c_int, c_void, CStr};
@@ -132,7 +133,8 @@ impl Loaded {
             .map_err(|_| "libbpf.so.1 is missing (Debian: apt-get install libbpf1)".to_string())?;
         let functions =
             Functions::find(&library).map_err(|e| format!("libbpf is not as expected: {e}"))?;
-        // SAFETY: no printing at all is allowed; the object's bytes are static; null options are allowed.
+        // SAFETY: no printing at all is allowed; the object's bytes are static; null options are
+        // allowed.
         let opened = unsafe {
             (functions.set_print)(std::ptr::null());
             (functions.open)(object.as_ptr().cast(), object.len(), std::ptr::null())

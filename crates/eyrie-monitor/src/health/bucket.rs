@@ -1,5 +1,6 @@
-//! A leaky bucket: counts what has happened lately. What is in it leaks away evenly, a whole threshold within the rule's time, so that
-//! faults spread over years never add up; it overflows at twice the threshold, so that one bad hour is not held against a node for weeks. Pure.
+//! A leaky bucket: counts what has happened lately. What is in it leaks away evenly, a whole
+//! threshold within the rule's time, so that faults spread over years never add up; it overflows at
+//! twice the threshold, so that one bad hour is not held against a node for weeks. Pure.
 
 use std::time::Duration;
 

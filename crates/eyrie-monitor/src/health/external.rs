@@ -1,6 +1,7 @@
-//! A site's own check program, with a time limit. Its whole process group is ended when the limit has passed.
+//! A site's own check program, with a time limit. Its whole process group is ended when the limit
+//! has passed.
 
-use super::{Reading, Value};
+use super::reading::{Reading, Value};
 use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
@@ -86,7 +87,7 @@ pub fn check(program: &str, arguments: &[String], limit: Duration) -> Reading {
             (true, format!("exit code {code}, and it said: {first}"))
         }
         Ended::Signal(signal) => (true, format!("it was ended by signal {signal}")),
-        Ended::TimedOut => (true, format!("it did not end within {} s", limit.as_secs_f64())),
+        Ended::TimedOut => (true, format!("it did not end within {}", eyrie_units::span(limit))),
         Ended::NotStarted(e) => (true, format!("it could not be started: {e}")),
     };
     Reading {

@@ -1,44 +1,24 @@
-//! Whether a node is about to fail: rules from one file, judged from what the node counts and shows. States are ok, suspect and failing;
-//! each change is an event with its evidence. Must never block for longer than a check's time limit, nor judge from a reading it lacks.
+//! Whether a node is about to fail: rules from one file, judged from what the node counts and
+//! shows. States are ok, suspect and failing; each change is an event with its evidence. Must never
+//! block for longer than a check's time limit, nor judge from a reading it lacks.
 
 mod bucket;
 mod external;
 pub mod probe;
+mod reading;
 pub mod rules;
 mod smart;
+mod time;
 mod track;
 
-pub use probe::{Reading, Value, World};
+pub use probe::World;
+pub use reading::{HealthState, Reading, Value};
 pub use rules::{Rule, Rules};
 
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use track::Track;
-
-/// How a part of the node, or the node, is.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum State {
-    #[default]
-    Ok,
-    /// It may fail: prepare.
-    Suspect,
-    /// It is failing: leave.
-    Failing,
-}
-
-impl std::str::FromStr for State {
-    type Err = String;
-    fn from_str(text: &str) -> Result<State, String> {
-        match text {
-            "ok" => Ok(State::Ok),
-            "suspect" => Ok(State::Suspect),
-            "failing" => Ok(State::Failing),
-            other => Err(format!("unknown state {other:?}: choose ok, suspect or failing")),
-        }
-    }
-}
 
 /// A change of state.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -50,10 +30,10 @@ pub struct Event {
     pub rule: String,
     /// The device, interface, file system ... that it is about.
     pub what: String,
-    pub from: State,
-    pub to: State,
+    pub from: HealthState,
+    pub to: HealthState,
     /// Of the whole node afterwards: the worst of all.
-    pub node_state: State,
+    pub node_state: HealthState,
     pub evidence: Evidence,
 }
 
@@ -77,7 +57,7 @@ pub struct Health {
     rules: Vec<Rule>,
     node: String,
     tracks: BTreeMap<(usize, String), Track>,
-    injected: BTreeMap<String, State>,
+    injected: BTreeMap<String, HealthState>,
     due: Vec<Duration>,
 }
 
@@ -149,11 +129,11 @@ impl Health {
         events
     }
 
-    /// Raises (or with [`State::Ok`] clears) a rule by hand.
+    /// Raises (or with [`HealthState::Ok`] clears) a rule by hand.
     ///
     /// # Errors
     /// When there is no such rule; names those that there are.
-    pub fn inject(&mut self, rule: &str, to: State, time_ns: u64) -> Result<Event, String> {
+    pub fn inject(&mut self, rule: &str, to: HealthState, time_ns: u64) -> Result<Event, String> {
         let Some(found) = self.rules.iter().find(|r| r.name == rule) else {
             let names: Vec<&str> = self.rules.iter().map(|r| r.name.as_str()).collect();
             return Err(format!("there is no rule {rule:?}: choose one of {}", names.join(", ")));
@@ -176,8 +156,8 @@ impl Health {
         time_ns: u64,
         rule: String,
         what: String,
-        from: State,
-        to: State,
+        from: HealthState,
+        to: HealthState,
         evidence: Evidence,
     ) -> Event {
         let node = self.node.clone();
@@ -195,13 +175,13 @@ impl Health {
     }
 
     /// Of the node: the worst of all.
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> HealthState {
         let tracked = self.tracks.values().map(Track::state);
         tracked.chain(self.injected.values().copied()).max().unwrap_or_default()
     }
 
     /// Of each rule: the worst of what it watches.
-    pub fn states(&self) -> Vec<(String, State)> {
+    pub fn states(&self) -> Vec<(String, HealthState)> {
         let of = |(at, rule): (usize, &Rule)| {
             let tracked =
                 self.tracks.iter().filter(|((of, _), _)| *of == at).map(|(_, t)| t.state());

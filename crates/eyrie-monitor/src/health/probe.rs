@@ -1,29 +1,12 @@
-//! What rules read: counters and levels of this node, below a root that tests may replace. A thing that is not there gives no reading;
-//! nothing is ever assumed of it.
+//! What rules read: counters and levels of this node, below a root that tests may replace. A thing
+//! that is not there gives no reading; nothing is ever assumed of it.
 
-use super::rules::Time;
+use super::reading::{Reading, Value};
+use super::time::Time;
 use super::{external, smart};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-
-/// What one thing showed.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Reading {
-    /// The device, sensor, interface ...
-    pub what: String,
-    pub value: Value,
-    /// In words, with the unit.
-    pub said: String,
-    pub read_from: String,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Value {
-    /// A total that grows.
-    Count(u64),
-    Level(f64),
-}
 
 /// Where readings come from.
 pub struct World {

@@ -1,9 +1,9 @@
 //! The rules' file. Every threshold must say where it comes from; unknown words are errors.
 
-use super::probe::Probe;
-use super::State;
-use serde::{Deserialize, Deserializer};
-use std::fmt;
+use super::probe::{Probe, World};
+use super::reading::{HealthState, Reading};
+use super::time::Time;
+use serde::Deserialize;
 use std::path::Path;
 use std::time::Duration;
 
@@ -14,27 +14,6 @@ pub const DEFAULT: &str = include_str!("rules.toml");
 #[serde(deny_unknown_fields)]
 pub struct Rules {
     pub rule: Vec<Rule>,
-}
-
-/// A time with its unit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Time(pub Duration);
-
-impl<'de> Deserialize<'de> for Time {
-    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Time, D::Error> {
-        let text = String::deserialize(d)?;
-        crate::units::duration(&text).map(Time).map_err(serde::de::Error::custom)
-    }
-}
-
-impl fmt::Display for Time {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        match self.0.as_secs() {
-            s if s >= 7200 && s % 3600 == 0 => write!(f, "{} h", s / 3600),
-            s if s >= 120 && s % 60 == 0 => write!(f, "{} min", s / 60),
-            _ => write!(f, "{} s", self.0.as_secs_f64()),
-        }
-    }
 }
 
 /// One rule: what is read, how often, and what is too much.
@@ -81,19 +60,19 @@ fn nine_tenths() -> f64 {
 
 impl Rule {
     /// The state that a level reaches.
-    pub fn reached(&self, level: f64) -> State {
+    pub fn reached(&self, level: f64) -> HealthState {
         let at = |threshold: Option<f64>| threshold.is_some_and(|t| level >= t);
         match (at(self.failing), at(self.suspect)) {
-            (true, _) => State::Failing,
-            (_, true) => State::Suspect,
-            _ => State::Ok,
+            (true, _) => HealthState::Failing,
+            (_, true) => HealthState::Suspect,
+            _ => HealthState::Ok,
         }
     }
 
     /// The level at or below which a state is over.
-    pub fn clears_at(&self, state: State) -> f64 {
+    pub fn clears_at(&self, state: HealthState) -> f64 {
         let threshold = match state {
-            State::Failing => self.failing.or(self.suspect),
+            HealthState::Failing => self.failing.or(self.suspect),
             _ => self.suspect.or(self.failing),
         };
         let threshold = threshold.unwrap_or(0.0);
@@ -102,7 +81,7 @@ impl Rule {
     }
 
     /// Reads what the rule is about.
-    pub fn read(&self, world: &super::World) -> Vec<super::Reading> {
+    pub fn read(&self, world: &World) -> Vec<Reading> {
         self.read.read(world)
     }
 }

@@ -1,7 +1,8 @@
-//! What drives say of themselves, through smartctl's JSON. A drive that smartctl cannot read, or a node without smartctl, gives no reading.
+//! What drives say of themselves, through smartctl's JSON. A drive that smartctl cannot read, or a
+//! node without smartctl, gives no reading.
 
 use super::external::{run, Ended};
-use super::{Reading, Value};
+use super::reading::{Reading, Value};
 use serde::Deserialize;
 use std::time::Duration;
 

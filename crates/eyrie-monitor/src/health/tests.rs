@@ -25,7 +25,7 @@ impl Node {
         let mut rules = Rules::default();
         rules.rule.retain(|r| r.name == rule);
         assert_eq!(rules.rule.len(), 1, "there is a rule {rule}");
-        rules.rule[0].every = rules::Time(SECOND);
+        rules.rule[0].every = time::Time(SECOND);
         Node::new(rules)
     }
 
@@ -70,7 +70,7 @@ fn the_default_rules_have_sources_and_an_empty_node_is_ok() {
     rules.rule.retain(|r| !r.name.starts_with("disk"));
     node.health = Health::new(rules, "n1");
     assert_eq!(node.check(), []);
-    assert_eq!(node.health.state(), State::Ok);
+    assert_eq!(node.health.state(), HealthState::Ok);
     assert!(Rules::default().rule.iter().all(|r| r.source.len() > 20));
 }
 
@@ -85,15 +85,18 @@ fn corrected_errors_fill_a_bucket_that_leaks() {
     assert_eq!(node.check(), [], "9 are below 10");
     node.put(&format!("{dimm}dimm_ce_count"), "1011\n");
     let event = node.event();
-    assert_eq!((event.what.as_str(), event.from, event.to), ("DIMM_A1", State::Ok, State::Suspect));
+    assert_eq!(
+        (event.what.as_str(), event.from, event.to),
+        ("DIMM_A1", HealthState::Ok, HealthState::Suspect)
+    );
     assert!(event.evidence.read_from.ends_with("mc0/dimm3/dimm_ce_count"));
     assert!(event.evidence.source.contains("mcelog") && event.evidence.value > Some(10.9));
     node.put(&format!("{dimm}dimm_ce_count"), "1060\n");
-    assert_eq!(node.event().to, State::Failing);
+    assert_eq!(node.event().to, HealthState::Failing);
     // Hysteresis: two days later nothing is in the bucket, and an hour after that it is over.
     assert_eq!(node.check_after(Duration::from_secs(2 * 86_400)), []);
     let events = node.check_after(Duration::from_secs(3600));
-    assert_eq!((events[0].to, events[0].node_state), (State::Ok, State::Ok));
+    assert_eq!((events[0].to, events[0].node_state), (HealthState::Ok, HealthState::Ok));
 }
 
 #[test]
@@ -114,7 +117,7 @@ fn one_uncorrected_error_is_enough() {
     let event = node.event();
     assert_eq!(
         (event.what.as_str(), event.to, event.node_state),
-        ("mc1", State::Failing, State::Failing)
+        ("mc1", HealthState::Failing, HealthState::Failing)
     );
 }
 
@@ -131,13 +134,13 @@ fn a_hot_sensor_must_stay_hot_and_cool_down_well() {
     let event = node.event();
     assert_eq!(
         (event.to, event.evidence.value, event.evidence.threshold),
-        (State::Failing, Some(1.0), Some(0.0))
+        (HealthState::Failing, Some(1.0), Some(0.0))
     );
     assert!(event.evidence.said.contains("critical at 95"));
     sensor(&node, 91_000);
     assert!(node.check().is_empty());
     let events = node.check_after(Duration::from_secs(60));
-    assert_eq!(events[0].to, State::Suspect, "below critical, yet near");
+    assert_eq!(events[0].to, HealthState::Suspect, "below critical, yet near");
     sensor(&node, 86_000);
     assert!(
         node.check().is_empty() && node.check_after(Duration::from_secs(600)).is_empty(),
@@ -145,7 +148,7 @@ fn a_hot_sensor_must_stay_hot_and_cool_down_well() {
     );
     sensor(&node, 80_000);
     assert!(node.check().is_empty());
-    assert_eq!(node.check_after(Duration::from_secs(60))[0].to, State::Ok);
+    assert_eq!(node.check_after(Duration::from_secs(60))[0].to, HealthState::Ok);
     // A sensor that knows no critical temperature is not judged.
     node.put("sys/class/hwmon/hwmon3/temp1_input", 999_000);
     assert_eq!(node.check(), []);
@@ -158,21 +161,21 @@ fn throttling_network_and_infiniband_are_counted() {
             "throttling",
             "sys/devices/system/cpu/cpu1/thermal_throttle/core_throttle_count",
             10,
-            State::Suspect,
+            HealthState::Suspect,
         ),
-        ("network-errors", "sys/class/net/eth0/statistics/rx_errors", 100, State::Suspect),
-        ("network-errors", "sys/class/net/eth0/statistics/rx_errors", 10_000, State::Failing),
+        ("network-errors", "sys/class/net/eth0/statistics/rx_errors", 100, HealthState::Suspect),
+        ("network-errors", "sys/class/net/eth0/statistics/rx_errors", 10_000, HealthState::Failing),
         (
             "infiniband-errors",
             "sys/class/infiniband/mlx5_0/ports/1/counters/symbol_error",
             120,
-            State::Suspect,
+            HealthState::Suspect,
         ),
         (
             "infiniband-link-down",
             "sys/class/infiniband/mlx5_0/ports/1/counters/link_downed",
             3,
-            State::Failing,
+            HealthState::Failing,
         ),
     ];
     for (rule, file, count, state) in cases {
@@ -229,10 +232,10 @@ esac"#,
     let event = with("disk-sectors").event();
     assert_eq!(
         (event.what.as_str(), event.to),
-        ("/dev/sda 5 Reallocated_Sector_Ct", State::Suspect)
+        ("/dev/sda 5 Reallocated_Sector_Ct", HealthState::Suspect)
     );
     let event = with("disk-verdict").event();
-    assert_eq!((event.what.as_str(), event.to), ("/dev/nvme0", State::Failing));
+    assert_eq!((event.what.as_str(), event.to), ("/dev/nvme0", HealthState::Failing));
 }
 
 #[test]
@@ -245,17 +248,17 @@ fn space_and_memory_run_out() {
     let event = node.event();
     assert_eq!(
         (event.what.as_str(), event.to),
-        ("/", State::Suspect),
+        ("/", HealthState::Suspect),
         "/tmp and /var are not there"
     );
     let mut node = Node::with("memory-exhausted");
     node.put("proc/meminfo", "MemTotal: 1000 kB\nMemAvailable: 45 kB\n");
     assert!(node.check().is_empty() && node.check().is_empty());
     let event = node.event();
-    assert_eq!((event.to, event.evidence.value), (State::Suspect, Some(0.955)));
+    assert_eq!((event.to, event.evidence.value), (HealthState::Suspect, Some(0.955)));
     node.put("proc/meminfo", "MemTotal: 1000 kB\nMemAvailable: 5 kB\n");
     assert!(node.check().is_empty() && node.check().is_empty());
-    assert_eq!(node.event().to, State::Failing);
+    assert_eq!(node.event().to, HealthState::Failing);
 }
 
 #[test]
@@ -263,10 +266,10 @@ fn a_clock_that_nobody_sets() {
     let mut node = Node::with("clock");
     node.world.clock = || (false, SECOND);
     assert!((0..3).all(|_| node.check().is_empty()));
-    assert_eq!(node.event().to, State::Suspect);
+    assert_eq!(node.event().to, HealthState::Suspect);
     node.world.clock = || (true, SECOND);
     assert!(node.check().is_empty());
-    assert_eq!(node.check_after(Duration::from_secs(60))[0].to, State::Ok);
+    assert_eq!(node.check_after(Duration::from_secs(60))[0].to, HealthState::Ok);
 }
 
 #[test]
@@ -281,7 +284,7 @@ fn a_check_of_the_site_has_a_time_limit() {
     };
     assert_eq!(judge("exit 0"), []);
     let events = judge("echo 'the scratch file system is gone'; exit 3");
-    assert_eq!(events[0].to, State::Failing);
+    assert_eq!(events[0].to, HealthState::Failing);
     assert!(
         events[0].evidence.said.contains("exit code 3")
             && events[0].evidence.said.contains("scratch")
@@ -298,14 +301,14 @@ fn a_check_of_the_site_has_a_time_limit() {
 #[test]
 fn a_rule_is_raised_by_hand() {
     let mut node = Node::with("clock");
-    let event = node.health.inject("clock", State::Failing, 5).unwrap();
-    assert!(event.evidence.injected && event.node_state == State::Failing);
-    assert_eq!(node.health.states(), [("clock".to_string(), State::Failing)]);
+    let event = node.health.inject("clock", HealthState::Failing, 5).unwrap();
+    assert!(event.evidence.injected && event.node_state == HealthState::Failing);
+    assert_eq!(node.health.states(), [("clock".to_string(), HealthState::Failing)]);
     assert_eq!(node.check(), [], "readings do not clear it");
-    assert_eq!(node.health.state(), State::Failing);
-    assert_eq!(node.health.inject("clock", State::Ok, 6).unwrap().from, State::Failing);
-    assert_eq!(node.health.state(), State::Ok);
-    assert!(node.health.inject("nothing", State::Failing, 5).unwrap_err().contains("clock"));
+    assert_eq!(node.health.state(), HealthState::Failing);
+    assert_eq!(node.health.inject("clock", HealthState::Ok, 6).unwrap().from, HealthState::Failing);
+    assert_eq!(node.health.state(), HealthState::Ok);
+    assert!(node.health.inject("nothing", HealthState::Failing, 5).unwrap_err().contains("clock"));
 }
 
 #[test]

@@ -1,33 +1,34 @@
-//! The state of one thing that a rule watches: raised when a threshold is reached often enough, lowered only when it has stayed well
-//! below for a while, so that it does not flap. Pure.
+//! The state of one thing that a rule watches: raised when a threshold is reached often enough,
+//! lowered only when it has stayed well below for a while, so that it does not flap. Pure.
 
 use super::bucket::Bucket;
-use super::{Rule, State, Value};
+use super::reading::{HealthState, Value};
+use super::rules::Rule;
 use std::time::Duration;
 
 #[derive(Clone, Debug, Default)]
 pub struct Track {
-    state: State,
+    state: HealthState,
     /// The counter when it was read last: what it showed at first happened before we watched.
     counter: Option<u64>,
     suspect: Bucket,
     failing: Bucket,
     /// Readings in a row at or above the threshold of this state.
-    above: (State, u32),
+    above: (HealthState, u32),
     /// Since when it has been below what clears it.
     below_since: Option<Duration>,
 }
 
 /// What a reading came to.
 pub struct Judged {
-    pub state: State,
+    pub state: HealthState,
     /// The level, or what is in the bucket.
     pub value: f64,
     pub threshold: Option<f64>,
 }
 
 impl Track {
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> HealthState {
         self.state
     }
 
@@ -39,14 +40,14 @@ impl Track {
         self.raise(rule, wanted);
         self.lower(rule, level, wanted, now);
         let threshold = match self.state.max(wanted) {
-            State::Failing => rule.failing,
+            HealthState::Failing => rule.failing,
             _ => rule.suspect.or(rule.failing),
         };
         Judged { state: self.state, value: (level * 1000.0).round() / 1000.0, threshold }
     }
 
     /// Of a counter: what is in its buckets, and the state they reach.
-    fn count(&mut self, rule: &Rule, total: u64, now: Duration) -> (f64, State) {
+    fn count(&mut self, rule: &Rule, total: u64, now: Duration) -> (f64, HealthState) {
         let new = match self.counter {
             // It went back: the device was reset, and has counted this much since.
             Some(before) if total < before => total,
@@ -63,15 +64,15 @@ impl Track {
         let reached =
             |b: Option<(f64, f64)>| b.is_some_and(|(level, threshold)| level >= threshold);
         match (reached(failing), reached(suspect)) {
-            (true, _) => (failing.map_or(0.0, |b| b.0), State::Failing),
-            (_, true) => (suspect.map_or(0.0, |b| b.0), State::Suspect),
-            _ => (suspect.or(failing).map_or(0.0, |b| b.0), State::Ok),
+            (true, _) => (failing.map_or(0.0, |b| b.0), HealthState::Failing),
+            (_, true) => (suspect.map_or(0.0, |b| b.0), HealthState::Suspect),
+            _ => (suspect.or(failing).map_or(0.0, |b| b.0), HealthState::Ok),
         }
     }
 
-    fn raise(&mut self, rule: &Rule, wanted: State) {
+    fn raise(&mut self, rule: &Rule, wanted: HealthState) {
         if wanted <= self.state {
-            self.above = (State::Ok, 0);
+            self.above = (HealthState::Ok, 0);
             return;
         }
         self.above = match self.above {
@@ -80,12 +81,12 @@ impl Track {
         };
         if self.above.1 >= rule.raise_after {
             self.state = wanted;
-            self.above = (State::Ok, 0);
+            self.above = (HealthState::Ok, 0);
             self.below_since = None;
         }
     }
 
-    fn lower(&mut self, rule: &Rule, level: f64, wanted: State, now: Duration) {
+    fn lower(&mut self, rule: &Rule, level: f64, wanted: HealthState, now: Duration) {
         if wanted >= self.state || level > rule.clears_at(self.state) {
             self.below_since = None;
             return;

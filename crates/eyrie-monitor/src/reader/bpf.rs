@@ -29,7 +29,8 @@ pub fn process(r: &Record, page: u64) -> Process {
     }
 }
 
-/// Splits the exact run time in the proportion of what was seen at timer ticks, as the kernel does for /proc.
+/// Splits the exact run time in the proportion of what was seen at timer ticks, as the kernel does
+/// for /proc.
 fn split(runtime: u64, user: u64, system: u64) -> (u64, u64) {
     let both = user + system;
     if both == 0 {

@@ -1,7 +1,9 @@
-//! The BPF iterator over tasks: a read gives a record of every task, threads included, that are added up here. Needs Linux 5.8,
-//! CAP_BPF and CAP_PERFMON.
+//! The BPF iterator over tasks: a read gives a record of every task, threads included, that are
+//! added up here. Needs Linux 5.8, CAP_BPF and CAP_PERFMON.
 
-use super::{bpf, Kind, Reader, Tally, Tick};
+use super::bpf;
+use super::kind::Kind;
+use super::tick::{Reader, Tally, Tick};
 use crate::adapt::Rates;
 use crate::bpf::{begin, Loaded, Record, ITER};
 use crate::procfs::page_size;
@@ -28,7 +30,8 @@ pub struct Iter {
     link: RawFd,
     buffer: Box<[u8; BUFFER]>,
     records: Vec<Record>,
-    /// Threads that came before their process, which happens when process numbers have wrapped around.
+    /// Threads that came before their process, which happens when process numbers have wrapped
+    /// around.
     early: Vec<Thread>,
     page: u64,
     rates: Rates,

@@ -1,7 +1,10 @@
-//! The BPF open-coded task iterator: one call leaves a record of every process in mapped memory. The cheapest reader; needs
-//! Linux 6.7, CAP_BPF and CAP_PERFMON. Must never rely on memory that the kernel writes while it is read: the call is over by then.
+//! The BPF open-coded task iterator: one call leaves a record of every process in mapped memory.
+//! The cheapest reader; needs Linux 6.7, CAP_BPF and CAP_PERFMON. Must never rely on memory that
+//! the kernel writes while it is read: the call is over by then.
 
-use super::{bpf, Kind, Reader, Tally, Tick};
+use super::bpf;
+use super::kind::Kind;
+use super::tick::{Reader, Tally, Tick};
 use crate::adapt::Rates;
 use crate::bpf::{run, Loaded, Mapped, Record, OPEN};
 use crate::procfs::page_size;

@@ -1,11 +1,12 @@
-//! CPU clocks and kept-open statm: two short system calls for each process. The best reader for an ordinary user; knows user and system
-//! time together only.
+//! CPU clocks and kept-open statm: two short system calls for each process. The best reader for an
+//! ordinary user; knows user and system time together only.
 
+use super::kind::Kind;
 use super::roster::Roster;
-use super::{Kind, Reader, Tally, Tick};
+use super::tick::{Reader, Tally, Tick};
+use crate::ages::LASTING;
 use crate::clock::cpu_of;
 use crate::procfs::{again, numbers, page_size};
-use crate::reader_ages::LASTING;
 use crate::sample::{Process, UNKNOWN};
 
 pub struct Clocks {

@@ -1,9 +1,10 @@
-//! Plain /proc: opens, reads and closes /proc/PID/stat of every process. Works everywhere, for everybody, and costs the most; without a
-//! rate policy it is what most monitors do.
+//! Plain /proc: opens, reads and closes /proc/PID/stat of every process. Works everywhere, for
+//! everybody, and costs the most; without a rate policy it is what most monitors do.
 
+use super::kind::Kind;
 use super::roster::Roster;
-use super::{Kind, Reader, Tally, Tick};
-use crate::adapt::Policy;
+use super::tick::{Reader, Tally, Tick};
+use crate::policy::Policy;
 use crate::sample::Process;
 
 pub struct Plain {

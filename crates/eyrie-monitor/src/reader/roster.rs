@@ -1,7 +1,8 @@
-//! The processes that the readers of /proc know, kept in order of their number with what is open for each. Looks at the directory
-//! only when the node has made a new process; must never allocate after it was made.
+//! The processes that the readers of /proc know, kept in order of their number with what is open
+//! for each. Looks at the directory only when the node has made a new process; must never allocate
+//! after it was made.
 
-use super::{Tally, Tick};
+use super::tick::{Tally, Tick};
 use crate::adapt::Rate;
 use crate::procfs::{self, PidPath, Stat, TICK_NS};
 use crate::sample::Process;
@@ -12,7 +13,8 @@ use std::mem::MaybeUninit;
 
 pub struct Entry {
     pub process: Process,
-    /// Open as long as the process lives, and an error afterwards: numbers that are used again are not mistaken.
+    /// Open as long as the process lives, and an error afterwards: numbers that are used again are
+    /// not mistaken.
     pub statm: Option<OwnedFd>,
     pub rate: Rate,
     present: bool,
@@ -33,7 +35,8 @@ pub struct Roster {
 }
 
 const PF_KTHREAD: u64 = 0x0020_0000;
-/// A look at the directory after this many samples even if no process was made: what has gone is then forgotten for certain.
+/// A look at the directory after this many samples even if no process was made: what has gone is
+/// then forgotten for certain.
 const LOOK: u64 = 64;
 
 impl Roster {
@@ -105,8 +108,9 @@ impl Roster {
         Ok(())
     }
 
-    /// Adds every process to `out`, those whose turn it is read anew with `read`, which says whether the process is still there;
-    /// those that have gone are forgotten. `looked`: how the last look at the directory ended.
+    /// Adds every process to `out`, those whose turn it is read anew with `read`, which says
+    /// whether the process is still there; those that have gone are forgotten. `looked`: how the
+    /// last look at the directory ended.
     pub fn sample(
         &mut self,
         looked: Result<(), Errno>,

@@ -1,10 +1,12 @@
-//! taskstats: CPU time of processes over netlink, 64 asked for with one message (Kamoshida and Taura's OPT2, in batches). Needs
-//! CAP_NET_ADMIN; memory and state come from /proc, in turn. What the kernel answers may be short, late or an error for one process.
+//! taskstats: CPU time of processes over netlink, 64 asked for with one message (Kamoshida and
+//! Taura's OPT2, in batches). Needs CAP_NET_ADMIN; memory and state come from /proc, in turn. What
+//! the kernel answers may be short, late or an error for one process.
 
+use super::kind::Kind;
 use super::roster::Roster;
-use super::{Kind, Reader, Tally, Tick};
+use super::tick::{Reader, Tally, Tick};
+use crate::ages::{LASTING, RSS};
 use crate::procfs::{again, numbers, page_size};
-use crate::reader_ages::{LASTING, RSS};
 use crate::sample::Process;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;

@@ -1,5 +1,6 @@
-//! The conductor: one process, best on a node where no job runs. Answers followers that ask for its time and sends a tick to those that
-//! want one. Must never send to an address that has not asked, nor keep more followers than it has room for.
+//! The conductor: one process, best on a node where no job runs. Answers followers that ask for its
+//! time and sends a tick to those that want one. Must never send to an address that has not asked,
+//! nor keep more followers than it has room for.
 
 use super::wire::{Datagram, Key, Kind, SIZE};
 use crate::clock::{next_boundary, Clock};
@@ -10,7 +11,8 @@ use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const FOLLOWERS: usize = 65_536;
-/// A follower that has not asked for so many intervals is forgotten; one that saves on its budget asks every 64.
+/// A follower that has not asked for so many intervals is forgotten; one that saves on its budget
+/// asks every 64.
 const FORGET: u64 = 4 * crate::budget::LONGEST_STRETCH as u64;
 
 pub struct Conductor {
@@ -31,7 +33,8 @@ impl Conductor {
             UdpSocket::bind(listen).map_err(|e| format!("cannot listen on {listen}: {e}"))?;
         socket.set_nonblocking(true).map_err(|e| format!("{listen}: {e}"))?;
         let (wall, start) = (Clock::Realtime.now_ns(), Clock::Monotonic.now_ns());
-        // Moments fall on multiples of the interval of the wall clock, too, as long as nobody sets it.
+        // Moments fall on multiples of the interval of the wall clock, too, as long as nobody sets
+        // it.
         let start = start - wall % interval_ns;
         let wall_offset = Clock::Realtime.now_ns() - Clock::Monotonic.now_ns();
         Ok(Conductor { socket, key, interval_ns, start, wall_offset, followers: HashMap::new() })

@@ -1,4 +1,5 @@
-//! Another node's clock in terms of our own: offset and rate from exchanges of which some were delayed. Pure; must never allocate.
+//! Another node's clock in terms of our own: offset and rate from exchanges of which some were
+//! delayed. Pure; must never allocate.
 
 /// An exchange, nanoseconds: we sent, they received and answered by their clock, we received.
 #[derive(Clone, Copy, Debug)]
@@ -9,7 +10,8 @@ pub struct Exchange {
     pub returned: u64,
 }
 
-/// Their clock minus ours at one of our moments, and how wrong it may be: half the way there and back (RFC 5905, section 8).
+/// Their clock minus ours at one of our moments, and how wrong it may be: half the way there and
+/// back (RFC 5905, section 8).
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Point {
     at: u64,
@@ -48,7 +50,8 @@ impl Drift {
         self.next = (self.next + 1) % POINTS;
     }
 
-    /// The half of the points that was delayed least: a delay is mostly on one way, and looks like an offset.
+    /// The half of the points that was delayed least: a delay is mostly on one way, and looks like
+    /// an offset.
     fn good(&self) -> impl Iterator<Item = &Point> {
         let mut delays = [u64::MAX; POINTS];
         let mut count = 0;

@@ -1,9 +1,10 @@
-//! A node that follows a conductor: asks for its time after a sample (never between), keeps the drift of its own clock, and either goes by
-//! that clock or waits for ticks. Must never wait longer than three intervals for anybody.
+//! A node that follows a conductor: asks for its time after a sample (never between), keeps the
+//! drift of its own clock, and either goes by that clock or waits for ticks. Must never wait longer
+//! than three intervals for anybody.
 
 use super::drift::{Drift, Exchange};
+use super::moment::{Mode, Moment};
 use super::wire::{Datagram, Key, Kind, SIZE};
-use super::{Mode, Moment};
 use crate::clock::Clock;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::fd::AsFd;
@@ -112,8 +113,8 @@ impl Follower {
         }
     }
 
-    /// Asks once, and takes the answer if it comes soon: an exchange of some tens of microseconds, right after a sample, so that no
-    /// other moment is disturbed.
+    /// Asks once, and takes the answer if it comes soon: an exchange of some tens of microseconds,
+    /// right after a sample, so that no other moment is disturbed.
     fn exchange(&mut self) {
         self.ask();
         let mut bytes = [0; SIZE + 1];
@@ -153,7 +154,8 @@ impl Follower {
                 let Some(tick) = self.take(&bytes[..read]).filter(|d| d.kind == Kind::Tick) else {
                     continue;
                 };
-                // An old one that was held up is no moment to sample at; of a stretch the last one is.
+                // An old one that was held up is no moment to sample at; of a stretch the last one
+                // is.
                 let due =
                     self.last.is_none_or(|last| tick.answered >= last + gap - interval_ns / 2);
                 let intended = self.drift.ours(tick.answered).unwrap_or(arrived);

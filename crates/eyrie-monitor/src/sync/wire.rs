@@ -1,6 +1,8 @@
-//! Datagrams between a conductor and those that follow it. Fixed size, a version, and a keyed checksum: what is not ours is dropped.
+//! Datagrams between a conductor and those that follow it. Fixed size, a version, and a keyed
+//! checksum: what is not ours is dropped.
 
-/// The secret that conductor and followers share; the default is none, and then whoever can reach them can send ticks.
+/// The secret that conductor and followers share; the default is none, and then whoever can reach
+/// them can send ticks.
 #[derive(Clone)]
 pub struct Key([u8; 32]);
 

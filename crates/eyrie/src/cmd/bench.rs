@@ -8,9 +8,10 @@ use std::path::PathBuf;
 
 /// Measure Eyrie against the same MPICH over its own tcp provider.
 ///
-/// Both sides run in turn about, round after round, on this machine; what is shown are ratios with their spread, beside
-/// the figure of Eagle, whose design Eyrie follows. Needs MPICH, LAMMPS and the example programs, which `make build` makes. Other
-/// work on the machine disturbs the figures: how much there was is part of the report.
+/// Both sides run in turn about, round after round, on this machine; what is shown are ratios with
+/// their spread, beside the figure of Eagle, whose design Eyrie follows. Needs MPICH, LAMMPS and
+/// the example programs, which `make build` makes. Other work on the machine disturbs the figures:
+/// how much there was is part of the report.
 #[derive(Args)]
 #[command(after_long_help = EXAMPLES)]
 pub struct BenchArgs {

@@ -8,7 +8,8 @@ use eyrie_controller::runtime::users::{ask, Request};
 
 /// Take a checkpoint of a running job now, and wait until the images are stored.
 ///
-/// Prints a line for each rank. Ends with 1 when a rank has got no checkpoint: it goes on with its last one.
+/// Prints a line for each rank. Ends with 1 when a rank has got no checkpoint: it goes on with its
+/// last one.
 #[derive(clap::Args)]
 pub struct CheckpointArgs {
     /// Name of the job (see `eyrie status`)

@@ -12,6 +12,8 @@ pub mod plan;
 pub mod run;
 pub mod status;
 
+use eyrie_placement::words::WordError;
+use eyrie_topology::TopologyError;
 use std::path::PathBuf;
 
 /// Where running jobs are looked for.
@@ -26,6 +28,27 @@ impl JobPlace {
     /// The directory, checked.
     pub fn base(&self) -> anyhow::Result<PathBuf> {
         eyrie_controller::runtime::jobdir::base(self.dir.as_deref())
+    }
+}
+
+/// The text of a file that an option names.
+///
+/// # Errors
+/// When it cannot be read, or is not text.
+pub fn read_text(path: &str) -> Result<String, TopologyError> {
+    let refuse = |why: String| Err(TopologyError::new(why));
+    match std::fs::read(path).map(String::from_utf8) {
+        Ok(Ok(text)) => Ok(text),
+        Ok(Err(_)) => refuse(format!("{path} is not text")),
+        Err(e) => refuse(format!("reading {path}: {e}")),
+    }
+}
+
+/// What is wrong with a word of a plan, named as the option that it is.
+pub fn as_option(error: WordError) -> anyhow::Error {
+    match error {
+        WordError::In { .. } => anyhow::anyhow!("--{error}"),
+        WordError::Together(_) => error.into(),
     }
 }
 

@@ -1,10 +1,15 @@
 //! `eyrie run`: what may be asked for.
 
 use clap::{Args, ValueEnum};
-use eyrie_controller::inject::{parse_duration, Injection};
+use eyrie_controller::inject::Injection;
 use eyrie_controller::machine::schedule::{Interval, Order};
 use eyrie_controller::record::LogLevel;
 use eyrie_controller::runtime::{self, JobOptions};
+use eyrie_placement::placement::OnNetwork;
+use eyrie_placement::spares::Arrangement;
+use eyrie_placement::{Placement, WithoutNetwork, Words};
+use eyrie_topology::spec::Files;
+use eyrie_units::{duration, size};
 use eyrie_wire::control::CheckpointMode;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -12,10 +17,11 @@ use std::time::Duration;
 
 /// Run an MPI program so that it survives the death of its ranks and nodes.
 ///
-/// The program must use an MPICH with libfabric (for instance MPICH 5 from PyPI: `pip install mpich`); it is not
-/// changed in any way. Its output, its input and its exit code are as with mpiexec. Every message is logged
-/// before it is delivered, and checkpoints are taken while the ranks compute. When a rank dies, it alone goes back
-/// to its last checkpoint and repeats what it had done since; when a node dies, its ranks go to a spare node.
+/// The program must use an MPICH with libfabric (for instance MPICH 5 from PyPI: `pip install
+/// mpich`); it is not changed in any way. Its output, its input and its exit code are as with
+/// mpiexec. Every message is logged before it is delivered, and checkpoints are taken while the
+/// ranks compute. When a rank dies, it alone goes back to its last checkpoint and repeats what it
+/// had done since; when a node dies, its ranks go to a spare node.
 #[derive(Args)]
 #[command(after_long_help = EXAMPLES)]
 pub struct RunArgs {
@@ -36,8 +42,8 @@ pub struct RunArgs {
     routers: u32,
     /// How often each rank is checkpointed: a time like 10s, `auto` or `off`
     ///
-    /// `auto` takes the interval of Daly's formula, from the measured cost of a checkpoint and --mtbf. With `off`
-    /// a failed rank starts from its beginning and repeats everything.
+    /// `auto` takes the interval of Daly's formula, from the measured cost of a checkpoint and
+    /// --mtbf. With `off` a failed rank starts from its beginning and repeats everything.
     #[arg(long, default_value = "auto", value_name = "TIME")]
     checkpoint_every: Every,
     /// In which order the ranks are checkpointed
@@ -47,12 +53,14 @@ pub struct RunArgs {
     #[arg(long, value_enum, default_value_t = ModeArg::Async, value_name = "MODE")]
     checkpoint_mode: ModeArg,
     /// Mean time between failures of the whole job, for `--checkpoint-every auto`
-    #[arg(long, default_value = "24h", value_parser = parse_duration, value_name = "TIME", hide_short_help = true)]
+    #[arg(long, default_value = "24h", value_parser = duration, value_name = "TIME", hide_short_help = true)]
     mtbf: Duration,
-    /// A failure to be made: kill-rank=R@TIME, kill-node=N@TIME, freeze-node=N@TIME, random-ranks=COUNT/SEED
+    /// A failure to be made: kill-rank=R@TIME, kill-node=N@TIME, freeze-node=N@TIME,
+    /// random-ranks=COUNT/SEED
     ///
-    /// TIME is like 1.5s, from the start of the ranks; or `checkpoint` or `recovery`, to strike in the middle of the
-    /// next one. drop-connection=R@TIME breaks the connections of a rank to its routers. May be repeated.
+    /// TIME is like 1.5s, from the start of the ranks; or `checkpoint` or `recovery`, to happen in
+    /// the middle of the next one. drop-connection=R@TIME breaks the connections of a rank to its
+    /// routers. May be repeated.
     #[arg(long = "inject", value_name = "SPEC")]
     injections: Vec<Injection>,
     /// Write every event to this file, as JSON lines
@@ -64,20 +72,29 @@ pub struct RunArgs {
     /// Name of the job, for `eyrie status` and others [default: job-PID]
     #[arg(long, value_name = "NAME")]
     job: Option<String>,
-    /// Where the job has its directory: sockets, images, and what of the log does not fit into memory
-    /// [default: $XDG_RUNTIME_DIR/eyrie, else /tmp/eyrie-UID]
+    /// Where the job has its directory: sockets, images, and what of the log does not fit into
+    /// memory [default: $XDG_RUNTIME_DIR/eyrie, else /tmp/eyrie-UID]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
     /// How much of its log a router holds in memory; the rest goes to disk
-    #[arg(long, default_value = "256MiB", value_parser = parse_bytes, value_name = "BYTES", hide_short_help = true)]
+    #[arg(long, default_value = "256MiB", value_parser = size, value_name = "BYTES", hide_short_help = true)]
     log_memory: u64,
-    /// How much of its log a router may write to disk. Before that comes to an end images are taken out of turn, and
-    /// then the ranks are held back [default: half of what is free where the job has its directory, for all routers]
-    #[arg(long, value_parser = parse_bytes, value_name = "BYTES", hide_short_help = true)]
+    /// How much of its log a router may write to disk. Before that comes to an end images are taken
+    /// out of turn, and then the ranks are held back [default: half of what is free where the job
+    /// has its directory, for all routers]
+    #[arg(long, value_parser = size, value_name = "BYTES", hide_short_help = true)]
     log_disk: Option<u64>,
-    /// A node that does not answer for so long is declared dead, and its ranks are restarted elsewhere
-    #[arg(long, default_value = "2s", value_parser = parse_duration, value_name = "TIME", hide_short_help = true)]
+    /// A node that does not answer for so long is declared dead, and its ranks are restarted
+    /// elsewhere
+    #[arg(long, default_value = "2s", value_parser = duration, value_name = "TIME", hide_short_help = true)]
     heartbeat_timeout: Duration,
+    /// The network that the nodes are in, spares last, as for `eyrie plan`: of several spares the
+    /// nearest is taken
+    #[arg(long, value_name = "NETWORK", hide = true)]
+    network: Option<String>,
+    /// What nodes send each other, as for `eyrie plan` [default: an allreduce]
+    #[arg(long, value_name = "TRAFFIC", requires = "network", hide = true)]
+    traffic: Option<String>,
     /// Tell more: checkpoints, starts, connections
     #[arg(short, long, conflicts_with = "quiet")]
     verbose: bool,
@@ -100,6 +117,9 @@ const EXAMPLES: &str = "Examples:
 Exit code: the program's, as mpiexec gives it; 1 when the job cannot go on, 126 and 127 when the program cannot be
 executed or found, 128 and the signal's number when a signal to eyrie ends the job.";
 
+/// Size of a message to --network: spares are compared by the number of messages.
+const MESSAGE_BYTES: u64 = 1 << 20;
+
 /// The value of --checkpoint-every.
 #[derive(Clone, Copy)]
 enum Every {
@@ -115,7 +135,7 @@ impl std::str::FromStr for Every {
         match text {
             "off" => Ok(Every::Off),
             "auto" => Ok(Every::Auto),
-            time => match parse_duration(time)? {
+            time => match duration(time)? {
                 Duration::ZERO => Err("an interval must be longer than 0; use off for none".into()),
                 d => Ok(Every::Time(d)),
             },
@@ -141,24 +161,32 @@ enum ModeArg {
     Sync,
 }
 
-/// Reads a size like 256MiB.
-fn parse_bytes(text: &str) -> Result<u64, String> {
-    let split = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(split);
-    let shift = match unit {
-        "" | "B" => 0,
-        "KiB" | "K" => 10,
-        "MiB" | "M" => 20,
-        "GiB" | "G" => 30,
-        _ => return Err("write a size like 64MiB or 2GiB".into()),
+/// Who says where ranks of lost nodes go.
+fn placement(args: &RunArgs) -> anyhow::Result<Box<dyn Placement>> {
+    if args.network.is_none() {
+        return Ok(Box::new(WithoutNetwork));
+    }
+    let hosts: Vec<String> = (0..args.nodes + args.spares).map(|n| format!("node{n}")).collect();
+    let words = Words {
+        network: args.network.as_deref(),
+        names: None,
+        hosts: &hosts.iter().map(String::as_str).collect::<Vec<_>>(),
+        nodes: &[],
+        job: None,
+        spares: None,
+        arrangement: Arrangement::Contiguous,
+        traffic: args.traffic.as_deref(),
+        bytes: MESSAGE_BYTES,
+        files: Files { text: &super::read_text, slurm_topology: None, taper: 1.0 },
     };
-    let bytes = number.trim().parse::<u64>().ok().and_then(|n| n.checked_mul(1 << shift));
-    bytes.ok_or_else(|| "write a size like 64MiB or 2GiB".into())
+    let placement = OnNetwork::read(&words, args.nodes as usize);
+    Ok(Box::new(placement.map_err(super::as_option)?))
 }
 
 /// `log`: where agents write what they do.
 pub fn run(args: RunArgs, log: Option<PathBuf>) -> anyhow::Result<i32> {
-    runtime::run(JobOptions {
+    let placement = placement(&args)?;
+    let options = JobOptions {
         ranks: args.ranks,
         nodes: args.nodes,
         spares: args.spares,
@@ -196,17 +224,6 @@ pub fn run(args: RunArgs, log: Option<PathBuf>) -> anyhow::Result<i32> {
             _ => LogLevel::Normal,
         },
         argv: args.program,
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes() {
-        assert_eq!(parse_bytes("256MiB"), Ok(256 << 20));
-        assert_eq!(parse_bytes("4096"), Ok(4096));
-        assert!(parse_bytes("1XB").is_err() && parse_bytes("99999999999GiB").is_err());
-    }
+    };
+    runtime::run(options, placement)
 }

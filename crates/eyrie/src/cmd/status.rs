@@ -69,8 +69,8 @@ fn all(base: &Path, json: bool) -> anyhow::Result<i32> {
     Ok(code)
 }
 
-fn number(v: &Value) -> f64 {
-    v.as_f64().unwrap_or(0.0)
+fn seconds(v: &Value) -> String {
+    eyrie_units::nanoseconds(v.as_f64().unwrap_or(0.0) * 1e9)
 }
 
 fn text(v: &Value) -> &str {
@@ -88,7 +88,7 @@ fn row(status: &Value) -> Vec<String> {
     vec![
         text(&status["job"]).into(),
         summary["ranks"].to_string(),
-        format!("{:.1} s", number(&summary["elapsed"])),
+        seconds(&summary["elapsed"]),
         format!("{}{lost}", summary["rank_failures"]),
         summary["recoveries"].to_string(),
         text(&status["program"]).chars().map(|c| if c.is_control() { ' ' } else { c }).collect(),
@@ -96,19 +96,19 @@ fn row(status: &Value) -> Vec<String> {
 }
 
 fn in_full(status: &Value) -> Result<String, std::fmt::Error> {
-    let mib = |v: &Value| number(v) / f64::from(1 << 20);
+    let size = |v: &Value| eyrie_units::bytes(v.as_u64().unwrap_or(0));
     let (summary, mut out) = (&status["summary"], String::new());
     writeln!(out, "job         {}", text(&status["job"]))?;
     writeln!(out, "program     {}", text(&status["program"]))?;
-    writeln!(out, "elapsed     {:.1} s", number(&summary["elapsed"]))?;
+    writeln!(out, "elapsed     {}", seconds(&summary["elapsed"]))?;
     writeln!(out, "checkpoints {}", summary["checkpoints"])?;
     writeln!(
         out,
-        "log         {:.1} MiB in memory, {:.1} MiB on disk",
-        mib(&status["log_memory_bytes"]),
-        mib(&status["log_disk_bytes"])
+        "log         {} in memory, {} on disk",
+        size(&status["log_memory_bytes"]),
+        size(&status["log_disk_bytes"])
     )?;
-    writeln!(out, "store       {:.1} MiB", mib(&status["store_bytes"]))?;
+    writeln!(out, "store       {}", size(&status["store_bytes"]))?;
     writeln!(
         out,
         "failures    {} of ranks, {} of nodes",
@@ -116,9 +116,9 @@ fn in_full(status: &Value) -> Result<String, std::fmt::Error> {
     )?;
     writeln!(
         out,
-        "recoveries  {}, the longest {:.3} s",
+        "recoveries  {}, the longest {}",
         summary["recoveries"],
-        number(&summary["longest_recovery"])
+        seconds(&summary["longest_recovery"])
     )?;
     let nodes = status["nodes_up"].as_array().map(Vec::as_slice).unwrap_or_default();
     for (node, up) in nodes.iter().enumerate() {
@@ -126,8 +126,8 @@ fn in_full(status: &Value) -> Result<String, std::fmt::Error> {
             .filter(|r| r["node"].as_u64() == Some(node as u64))
             .map(|r| format!("{} ({})", r["rank"], text(&r["state"])))
             .collect();
-        let standing = if up.as_bool() == Some(true) { "up  " } else { "lost" };
-        writeln!(out, "node {node:<6} {standing} {}", ranks.join(", "))?;
+        let up = if up.as_bool() == Some(true) { "up  " } else { "lost" };
+        writeln!(out, "node {node:<6} {up} {}", ranks.join(", "))?;
     }
     Ok(out)
 }

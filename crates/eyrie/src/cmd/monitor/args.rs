@@ -1,24 +1,12 @@
 //! How values are written on the command line.
 
 use anyhow::Context;
-use eyrie_monitor::adapt::Policy;
-use eyrie_monitor::health::State;
+use eyrie_monitor::health::HealthState;
 use eyrie_monitor::names::CommandLines;
+use eyrie_monitor::policy::Policy;
 use eyrie_monitor::sync::Key;
-use eyrie_monitor::units::share;
-use std::net::{SocketAddr, ToSocketAddrs};
+use eyrie_units::{share, size};
 use std::path::Path;
-
-/// A host and port; a port alone is that of this machine's loopback.
-pub fn address(text: &str) -> Result<SocketAddr, String> {
-    let text = match text.parse::<u16>() {
-        Ok(port) => format!("127.0.0.1:{port}"),
-        Err(_) => text.to_string(),
-    };
-    let mut found =
-        text.to_socket_addrs().map_err(|e| format!("{text}: {e}; write PORT or HOST:PORT"))?;
-    found.next().ok_or_else(|| format!("{text} has no address"))
-}
 
 /// off, busy, busy=10%, error=1%.
 pub fn policy(text: &str) -> Result<Policy, String> {
@@ -43,28 +31,26 @@ pub fn command_lines(text: &str) -> Result<CommandLines, String> {
 }
 
 /// RULE or RULE=STATE.
-pub fn injection(text: &str) -> Result<(String, State), String> {
+pub fn injection(text: &str) -> Result<(String, HealthState), String> {
     match text.split_once('=') {
         Some((rule, state)) => Ok((rule.into(), state.parse()?)),
-        None => Ok((text.into(), State::Failing)),
+        None => Ok((text.into(), HealthState::Failing)),
     }
 }
 
-/// A size such as 16MiB.
-pub fn bytes(text: &str) -> Result<usize, String> {
-    let (number, unit) =
-        text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
-    let scale = match unit {
-        "B" => 1,
-        "KiB" => 1 << 10,
-        "MiB" => 1 << 20,
-        "GiB" => 1 << 30,
-        "" => return Err(format!("{text} of what? A size needs a unit: {text}MiB")),
-        _ => return Err(format!("{text:?} is no size: write for example 16MiB")),
-    };
-    let number: usize =
-        number.parse().map_err(|_| format!("{text:?} is no size: write for example 16MiB"))?;
-    number.checked_mul(scale).filter(|n| *n <= 1 << 36).ok_or_else(|| format!("{text} is too much"))
+/// Smallest and largest ring, in bytes.
+const RING: std::ops::RangeInclusive<u64> = 64 << 10..=1 << 36;
+
+/// The size of the ring.
+pub fn ring(text: &str) -> Result<usize, String> {
+    match size(text)? {
+        // Nobody means so few bytes.
+        _ if text.parse::<u64>().is_ok() => {
+            Err(format!("{text} of what? The size of a ring needs a unit: {text}MiB"))
+        }
+        n if RING.contains(&n) => Ok(n as usize),
+        _ => Err(format!("{text} is no size of a ring: 64KiB to 64GiB")),
+    }
 }
 
 /// The secret in a file, or none.
@@ -84,20 +70,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_alone_is_loopback() {
-        assert_eq!(address("9464").unwrap().to_string(), "127.0.0.1:9464");
-        assert_eq!(address("0.0.0.0:1").unwrap().to_string(), "0.0.0.0:1");
-        assert!(address("999999").is_err());
-    }
-
-    #[test]
     fn policies_sizes_and_injections() {
         assert_eq!(policy("busy"), Ok(Policy::Threshold { share: 0.1 }));
         assert!(policy("error=5").is_err() && policy("lazy").is_err());
-        assert_eq!(bytes("2MiB"), Ok(2 << 20));
-        assert!(bytes("2").unwrap_err().contains("2MiB"));
-        assert!(bytes("99999999GiB").is_err() && bytes("MiB").is_err());
-        assert_eq!(injection("clock=suspect"), Ok(("clock".into(), State::Suspect)));
-        assert_eq!(injection("clock").unwrap().1, State::Failing);
+        assert_eq!(ring("2MiB"), Ok(2 << 20));
+        assert!(ring("2").unwrap_err().contains("2MiB"));
+        assert!(ring("99999999GiB").is_err() && ring("MiB").is_err());
+        assert_eq!(injection("clock=suspect"), Ok(("clock".into(), HealthState::Suspect)));
+        assert_eq!(injection("clock").unwrap().1, HealthState::Failing);
     }
 }

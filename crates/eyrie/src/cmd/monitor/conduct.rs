@@ -4,7 +4,8 @@ use super::args;
 use crate::out;
 use clap::Args;
 use eyrie_monitor::sync::Conductor;
-use eyrie_monitor::units::duration;
+use eyrie_monitor::watch::client::address;
+use eyrie_units::positive_duration;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
@@ -16,10 +17,10 @@ use std::time::Duration;
 #[derive(Args)]
 pub struct ConductArgs {
     /// Where to answer (UDP); a port alone is loopback only
-    #[arg(long, value_name = "HOST:PORT", default_value = "9465", value_parser = args::address)]
+    #[arg(long, value_name = "HOST:PORT", default_value = "9465", value_parser = address)]
     listen: SocketAddr,
     /// Time from one sample to the next
-    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = duration)]
+    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = positive_duration)]
     interval: Duration,
     /// File with a secret that the monitors share
     #[arg(long, value_name = "FILE")]
@@ -33,8 +34,8 @@ pub fn run(args: &ConductArgs) -> anyhow::Result<i32> {
         Conductor::new(args.listen, interval_ns, key).map_err(anyhow::Error::msg)?;
     let secret = if args.secret.is_none() { ", without a secret" } else { "" };
     out::say(format_args!(
-        "eyrie monitor: conducting every {:?} at {}{secret}",
-        args.interval,
+        "eyrie monitor: conducting every {} at {}{secret}",
+        eyrie_units::time(args.interval),
         conductor.address()?
     ));
     conductor.run(&AtomicBool::new(false));

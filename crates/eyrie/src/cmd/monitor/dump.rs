@@ -1,14 +1,16 @@
 //! `eyrie monitor dump`: the ring of a running monitor.
 
-use super::client::{directory, get, living, socket, Place};
+use super::sockets;
 use crate::out::Output;
 use anyhow::bail;
 use clap::Args;
+use eyrie_monitor::watch::client::{get, living, socket, Place};
 use std::io::Write;
 
 /// Write the ring of recent samples of a running monitor, as JSON lines.
 ///
-/// Without --from or --pid, of the only monitor that this user runs on this node. It goes on undisturbed.
+/// Without --from or --pid, of the only monitor that this user runs on this node. It goes on
+/// undisturbed.
 #[derive(Args)]
 pub struct DumpArgs {
     /// Of the monitor that listens there
@@ -25,9 +27,9 @@ pub struct DumpArgs {
 pub fn run(args: &DumpArgs) -> anyhow::Result<i32> {
     let place = match (&args.from, args.pid) {
         (Some(address), _) => Place::Port(address.clone()),
-        (None, Some(pid)) => Place::Socket(socket(&directory()?, pid)),
+        (None, Some(pid)) => Place::Socket(socket(&sockets()?, pid)),
         (None, None) => {
-            let base = directory()?;
+            let base = sockets()?;
             match living(&base)[..] {
                 [pid] => Place::Socket(socket(&base, pid)),
                 [] => bail!("no monitor of yours runs here: start one with `eyrie monitor`, or say --from HOST:PORT"),

@@ -1,11 +1,12 @@
-//! `eyrie monitor noise`, `bench`, `slowdown` and `papers`: arguments and output of what eyrie-bench measures.
+//! `eyrie monitor noise`, `bench`, `slowdown` and `papers`: arguments and output of what
+//! eyrie-bench measures.
 
 use crate::out;
 use anyhow::Context;
 use clap::Args;
 use eyrie_bench::monitor::{answer, member, Question, Setup, Source};
 use eyrie_bench::{plot, Effort};
-use eyrie_monitor::units::duration;
+use eyrie_units::positive_duration;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -36,7 +37,7 @@ struct Common {
 #[derive(Args)]
 pub struct NoiseArgs {
     /// Time from one sample to the next
-    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = duration)]
+    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = positive_duration)]
     interval: Duration,
     #[command(flatten)]
     common: Common,
@@ -54,24 +55,25 @@ pub struct BenchArgs {
 
 /// Model the slowdown of a parallel job from 2 to 65,536 nodes, and check the model.
 ///
-/// The job works for a grain of time on every node, then all synchronize. What a sample costs and how late it is are measured here,
-/// beside a real Allreduce loop on all processors, unless --cost says it.
+/// The job works for a grain of time on every node, then all synchronize. What a sample costs and
+/// how late it is are measured here, beside a real Allreduce loop on all processors, unless --cost
+/// says it.
 #[derive(Args)]
 pub struct SlowdownArgs {
     /// Work between two synchronizations
-    #[arg(long, value_name = "TIME", default_value = "100us", value_parser = duration)]
+    #[arg(long, value_name = "TIME", default_value = "100us", value_parser = positive_duration)]
     grain: Duration,
     /// Time from one sample to the next
-    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = duration)]
+    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = positive_duration)]
     interval: Duration,
     /// Idle processes that are started to be sampled
     #[arg(long, value_name = "N", default_value_t = 200, conflicts_with = "cost")]
     processes: usize,
     /// CPU time of a sample, instead of measuring
-    #[arg(long, value_name = "TIME", value_parser = duration, requires = "skew")]
+    #[arg(long, value_name = "TIME", value_parser = positive_duration, requires = "skew")]
     cost: Option<Duration>,
     /// Largest skew between nodes, instead of measuring
-    #[arg(long, value_name = "TIME", value_parser = duration, requires = "cost")]
+    #[arg(long, value_name = "TIME", value_parser = positive_duration, requires = "cost")]
     skew: Option<Duration>,
     /// Draw the slowdown by number of nodes
     #[arg(long, value_name = "FILE.svg")]

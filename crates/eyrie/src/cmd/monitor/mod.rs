@@ -1,8 +1,7 @@
-//! `eyrie monitor`: watch nodes and processes without slowing the job. Arguments and output; the work is in eyrie-monitor, what is measured
-//! of it in eyrie-bench.
+//! `eyrie monitor`: watch nodes and processes without slowing the job. Arguments and output; the
+//! work is in eyrie-monitor, what is measured of it in eyrie-bench.
 
 mod args;
-mod client;
 mod conduct;
 mod dump;
 mod measure;
@@ -14,12 +13,14 @@ mod view;
 mod watch;
 
 use clap::{Args, Subcommand};
+use std::path::PathBuf;
 
 /// Watch nodes and processes without slowing the job.
 ///
-/// Samples every process and the node at the same moment on all nodes, as cheaply as the node allows, and says with each sample what it
-/// cost and how late it was. On a terminal it shows a live table (keys: c m t p n sort, k kernel threads, q ends); otherwise
-/// a line for each sample. Runs as any user; better readers need capabilities, see docs/monitor.md.
+/// Samples every process and the node at the same moment on all nodes, as cheaply as the node
+/// allows, and says with each sample what it cost and how late it was. On a terminal it shows a
+/// live table (keys: c m t p n sort, k kernel threads, q ends); otherwise a line for each sample.
+/// Runs as any user; better readers need capabilities, see docs/monitor.md.
 #[derive(Args)]
 #[command(after_long_help = EXAMPLES, args_conflicts_with_subcommands = true)]
 pub struct MonitorArgs {
@@ -59,10 +60,16 @@ enum MonitorCommand {
     /// Model the slowdown of a parallel job from 2 to 65,536 nodes, and check the model
     Slowdown(measure::SlowdownArgs),
     /// Measure and model the experiments of Kamoshida and Taura's paper
+    #[command(hide = true)]
     Papers(measure::PapersArgs),
     /// One of a crowd of idle processes; started by `eyrie monitor bench`
     #[command(hide = true)]
     CrowdMember(measure::CrowdMemberArgs),
+}
+
+/// Where monitors of this user have their sockets.
+fn sockets() -> anyhow::Result<PathBuf> {
+    eyrie_controller::runtime::jobdir::base(None)
 }
 
 pub fn run(args: MonitorArgs) -> anyhow::Result<i32> {

@@ -1,12 +1,12 @@
 //! A line for each sample: for pipes and logs.
 
-use super::view::{size, sort, Node, Order};
-use eyrie_monitor::units::shown;
+use eyrie_monitor::watch::view::{sort, NodeView, Order};
+use eyrie_units::{bytes, nanoseconds};
 
 /// Processes in a line.
 const TOP: usize = 3;
 
-pub fn line(node: &Node) -> String {
+pub fn line(node: &NodeView) -> String {
     let s = &node.seen;
     let mut rows = node.rows.clone();
     sort(&mut rows, Order::Cpu);
@@ -18,20 +18,20 @@ pub fn line(node: &Node) -> String {
         .collect();
     let memory = s.memory_total.saturating_sub(s.memory_available);
     format!(
-        "{} {} cpu {:.1} %, memory {} of {}, load {:.2}, network {}/s, disk {}/s, {} processes{}{} | cost {}, {:.1} µs late, {}{}",
+        "{} {} cpu {:.1} %, memory {} of {}, load {:.2}, network {}/s, disk {}/s, {} processes{}{} | cost {}, {} late, {}{}",
         time_of_day(s.time_ns),
         s.node,
         node.cpu * 100.0,
-        size(memory as f64),
-        size(s.memory_total as f64),
+        bytes(memory),
+        bytes(s.memory_total),
         s.load,
-        size(node.network_per_s),
-        size(node.disk_per_s),
+        bytes(node.network_per_s as u64),
+        bytes(node.disk_per_s as u64),
         s.processes.len(),
         if top.is_empty() { "" } else { ": " },
         top.join(", "),
-        shown(s.cost_ns as f64),
-        s.skew_ns as f64 / 1e3,
+        nanoseconds(s.cost_ns as f64),
+        nanoseconds(s.skew_ns as f64),
         s.reader,
         if s.detail == "full" { String::new() } else { format!(", detail lowered to {}", s.detail) },
     )

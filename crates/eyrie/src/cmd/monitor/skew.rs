@@ -4,7 +4,7 @@ use crate::out;
 use anyhow::{bail, Context};
 use clap::Args;
 use eyrie_monitor::skew::{between_nodes, Histogram, Taken};
-use eyrie_monitor::units::shown;
+use eyrie_units::nanoseconds;
 use serde_json::{json, Value};
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -51,9 +51,9 @@ pub fn run(args: &SkewArgs) -> anyhow::Result<i32> {
         out::line(format_args!(
             "{what} {} samples: median {}, 99 % within {}, at most {}",
             s.count,
-            shown(s.median_ns),
-            shown(s.p99_ns),
-            shown(s.largest_ns as f64)
+            nanoseconds(s.median_ns),
+            nanoseconds(s.p99_ns),
+            nanoseconds(s.largest_ns as f64)
         ))
     };
     show("late    ", own)?;

@@ -1,8 +1,9 @@
-//! The live table on a terminal: nodes above, processes below, keys to sort. Leaves the terminal as it was, also after a panic.
+//! The live table on a terminal: nodes above, processes below, keys to sort. Leaves the terminal as
+//! it was, also after a panic.
 
-use super::view::{size, sort, Node, Order, Row};
-use eyrie_monitor::health::State;
-use eyrie_monitor::units::shown;
+use eyrie_monitor::health::HealthState;
+use eyrie_monitor::watch::view::{sort, NodeView, Order, Row};
+use eyrie_units::{bytes, nanoseconds};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Color, Modifier, Style};
@@ -21,9 +22,9 @@ struct Shown {
     order: Order,
     kernel: bool,
     from: usize,
-    nodes: Vec<Node>,
+    nodes: Vec<NodeView>,
     rows: Vec<Row>,
-    health: Vec<(String, State)>,
+    health: Vec<(String, HealthState)>,
 }
 
 impl Table {
@@ -42,7 +43,11 @@ impl Table {
     }
 
     /// Shows the nodes as they are now.
-    pub fn show(&mut self, nodes: Vec<Node>, health: &[(String, State)]) -> anyhow::Result<()> {
+    pub fn show(
+        &mut self,
+        nodes: Vec<NodeView>,
+        health: &[(String, HealthState)],
+    ) -> anyhow::Result<()> {
         self.state.nodes = nodes;
         self.state.health = health.to_vec();
         self.draw()
@@ -112,7 +117,8 @@ impl Shown {
     }
 
     fn draw(&self, frame: &mut Frame) {
-        let unwell = self.health.iter().filter(|(_, state)| *state != State::Ok).count() as u16;
+        let unwell =
+            self.health.iter().filter(|(_, state)| *state != HealthState::Ok).count() as u16;
         let areas = Layout::vertical([
             Constraint::Length(self.nodes.len() as u16 + 1),
             Constraint::Length(unwell),
@@ -153,15 +159,15 @@ impl Shown {
                 format!("{:5.1} %", n.cpu * 100.0),
                 format!(
                     "{} of {}",
-                    size(s.memory_total.saturating_sub(s.memory_available) as f64),
-                    size(s.memory_total as f64)
+                    bytes(s.memory_total.saturating_sub(s.memory_available)),
+                    bytes(s.memory_total)
                 ),
                 format!("{:.2}", s.load),
-                size(n.network_per_s),
-                size(n.disk_per_s),
+                bytes(n.network_per_s as u64),
+                bytes(n.disk_per_s as u64),
                 s.hottest.map_or("-".into(), |t| format!("{t:.0} °C")),
-                shown(s.cost_ns as f64),
-                shown(s.skew_ns as f64),
+                nanoseconds(s.cost_ns as f64),
+                nanoseconds(s.skew_ns as f64),
                 format!("{:.3} %", n.monitor * 100.0),
                 reader,
             ])
@@ -171,10 +177,10 @@ impl Shown {
     }
 
     fn health_lines(&self) -> Vec<Line<'_>> {
-        let unwell = self.health.iter().filter(|(_, state)| *state != State::Ok);
-        let line = |(rule, state): &(String, State)| {
+        let unwell = self.health.iter().filter(|(_, state)| *state != HealthState::Ok);
+        let line = |(rule, state): &(String, HealthState)| {
             let (word, colour) = match state {
-                State::Failing => ("failing", Color::Red),
+                HealthState::Failing => ("failing", Color::Red),
                 _ => ("suspect", Color::Yellow),
             };
             Line::styled(format!("{word}: {rule}"), Style::new().fg(colour))
@@ -191,10 +197,10 @@ impl Shown {
                 Cell::new(p.pid.to_string()),
                 Cell::new(node),
                 Cell::new(format!("{:6.1} %", r.cpu * 100.0)),
-                Cell::new(size(p.rss_bytes as f64)),
+                Cell::new(bytes(p.rss_bytes)),
                 Cell::new(p.threads.to_string()),
                 Cell::new(p.state.to_string()),
-                Cell::new(shown(p.cpu_ns as f64)),
+                Cell::new(nanoseconds(p.cpu_ns as f64)),
                 Cell::new(p.command.clone()),
             ]);
             if p.state == 'R' {
@@ -263,9 +269,11 @@ mod tests {
             detail: "full".into(),
             ..Seen::default()
         };
-        let nodes = vec![Node { seen, cpu: 0.5, rows, ..Node::default() }];
-        let health =
-            vec![("clock".to_string(), State::Suspect), ("temperature".to_string(), State::Ok)];
+        let nodes = vec![NodeView { seen, cpu: 0.5, rows, ..NodeView::default() }];
+        let health = vec![
+            ("clock".to_string(), HealthState::Suspect),
+            ("temperature".to_string(), HealthState::Ok),
+        ];
         Shown { order: Order::Cpu, kernel: false, from: 0, nodes, rows: Vec::new(), health }
     }
 

@@ -1,12 +1,11 @@
 //! The JSON of `eyrie plan --json`; its schema is docs/plan-schema.json, version 1.
 
-use eyrie_placement::{Outcome, Planner};
+use eyrie_placement::{Instance, Outcome, Planner};
 use eyrie_topology::network::link_name;
 use eyrie_topology::NodeId;
 use serde::Serialize;
 
 use super::detour_lines;
-use super::instance::Instance;
 
 #[derive(Serialize)]
 struct Document {

@@ -1,5 +1,5 @@
-//! `eyrie plan`: where a failed node's ranks go, and what it costs. Reads arguments and files, prints and writes
-//! results; every decision is eyrie-placement's.
+//! `eyrie plan`: where a failed node's ranks go, and what it costs. Reads arguments and files,
+//! prints and writes results; every decision is eyrie-placement's.
 
 use std::path::PathBuf;
 use std::sync::mpsc::{channel, RecvTimeoutError};
@@ -10,10 +10,10 @@ use crate::out;
 use crate::progress::Progress;
 use anyhow::{anyhow, bail, Context};
 use clap::{Args, Subcommand};
-use eyrie_controller::inject::parse_duration;
 use eyrie_placement::emit::{self, Format};
-use eyrie_placement::{method, Method, Outcome, Planner, Stuck};
+use eyrie_placement::{method, Instance, Method, Outcome, Planner, Stuck};
 use eyrie_topology::NodeId;
+use eyrie_units::{duration, written};
 
 mod instance;
 mod json;
@@ -21,12 +21,12 @@ mod picture;
 mod sweep;
 mod table;
 
-use instance::{Instance, InstanceArgs};
+use instance::InstanceArgs;
 
 /// Say where a failed node's ranks should go, and what it costs.
 ///
-/// Lays a job and its spares on a network, lets nodes fail, and compares the published substitution methods and a
-/// search that is never worse than the best of them.
+/// Lays a job and its spares on a network, lets nodes fail, and compares the published substitution
+/// methods and a search that is never worse than the best of them.
 #[derive(Args)]
 #[command(
     args_conflicts_with_subcommands = true,
@@ -35,8 +35,7 @@ use instance::{Instance, InstanceArgs};
     after_help = "Examples:\n  \
     eyrie plan --network torus:12x12 --spares '2d(2,1)' --failed 5,5\n  \
     eyrie plan --network tofu:2x1x6x2x3x2:shape=12x12 --spares contiguous:12 --failed 3,4 --picture plan.svg\n  \
-    eyrie plan --network slurm:topology.conf --job 4x4 --failed tux7 --method search --emit hostfile hosts\n  \
-    eyrie plan sweep --network mesh:13x13 --sequences 100 --failures 5 --out sweep"
+    eyrie plan --network slurm:topology.conf --job 4x4 --failed tux7 --method search --emit hostfile hosts"
 )]
 pub struct PlanArgs {
     #[command(subcommand)]
@@ -45,7 +44,8 @@ pub struct PlanArgs {
     #[command(flatten)]
     instance: Option<InstanceArgs>,
 
-    /// A node that fails: coordinates (5,5), a node number or a node name; repeat for several failures
+    /// A node that fails: coordinates (5,5), a node number or a node name; repeat for several
+    /// failures
     #[arg(long, value_name = "NODE", required = true)]
     failed: Vec<String>,
 
@@ -61,7 +61,8 @@ pub struct PlanArgs {
     #[arg(long)]
     json: bool,
 
-    /// Write the placement of the method (of search, with all) to a file: permutation, hostfile, rankfile or rankmap
+    /// Write the placement of the method (of search, with all) to a file: permutation, hostfile,
+    /// rankfile or rankmap
     #[arg(long, num_args = 2, value_names = ["FORMAT", "FILE"], action = clap::ArgAction::Append)]
     emit: Vec<String>,
 
@@ -70,13 +71,14 @@ pub struct PlanArgs {
     picture: Option<PathBuf>,
 
     /// Most time that planning may take; methods that have not ended by then are left out
-    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = duration)]
     limit: Duration,
 }
 
 #[derive(Subcommand)]
 enum PlanCommand {
     /// Run all failed x spare pairs, or N random failure sequences, and write a table and plots
+    #[command(hide = true)]
     Sweep(sweep::SweepArgs),
 }
 
@@ -180,7 +182,10 @@ fn within(
                 complete(planner, &methods, &mut outcomes, limit);
                 conclude(Plan { instance, planner, failed: &failed, outcomes })
             }
-            _ => Err(anyhow!("no plan within {limit:?} ({doing}): --limit gives more time")),
+            _ => {
+                let limit = written(limit);
+                Err(anyhow!("no plan within {limit} ({doing}): --limit gives more time"))
+            }
         };
         match (late, concluded) {
             (true, Ok(code)) => std::process::exit(code),
@@ -198,27 +203,27 @@ fn work<'a>(
     planner: &OnceLock<Planner<'a>>,
     tell: &dyn Fn(Told),
 ) -> anyhow::Result<()> {
-    let read = Instance::read(instance_args)?;
+    let read = instance_args.instance()?;
     let instance = instance.get_or_init(|| read);
     let methods = methods(&args.method, instance)?;
     let failed = instance.failed(&args.failed)?;
-    let groups: Vec<Vec<NodeId>> = match args.at_once {
+    let batches: Vec<Vec<NodeId>> = match args.at_once {
         true => vec![failed.clone()],
         false => failed.iter().map(|&n| vec![n]).collect(),
     };
     tell(Told::Doing("the job before any failure".into()));
-    let made = instance.planner()?;
+    let made = instance_args.planner(instance)?;
     let planner = planner.get_or_init(|| made);
     tell(Told::Ready { failed, methods: methods.clone() });
     for (i, &method) in methods.iter().enumerate() {
         tell(Told::Doing(format!("{} ({} of {})", method.name(), i + 1, methods.len())));
-        tell(Told::Done(Box::new(planner.run(method, &groups)?)));
+        tell(Told::Done(Box::new(planner.run(method, &batches)?)));
     }
     if let Some(method) = Planner::reference(&methods) {
         tell(Told::Doing(format!("{} to compare with", method.name())));
         // Where it is stuck or cut off there is nothing to compare with.
         planner
-            .run(method, &groups)
+            .run(method, &batches)
             .into_iter()
             .for_each(|outcome| tell(Told::Done(Box::new(outcome))));
     }
@@ -230,7 +235,7 @@ fn complete(planner: &Planner, methods: &[Method], outcomes: &mut Vec<Outcome>, 
     planner.weigh(outcomes);
     outcomes.truncate(methods.len());
     let late = methods[outcomes.len()..].iter().map(|&method| {
-        let why = format!("it did not end within {limit:?}: --limit gives more time");
+        let why = format!("it did not end within {}: --limit gives more time", written(limit));
         Outcome { method, result: Err(Stuck { after: 0, why }) }
     });
     outcomes.extend(late);
@@ -275,11 +280,7 @@ fn methods(text: &str, instance: &Instance) -> anyhow::Result<Vec<Method>> {
 
 /// Seconds as a person reads them.
 fn seconds(s: f64) -> String {
-    match s {
-        s if s < 1e-3 => format!("{:.1} us", s * 1e6),
-        s if s < 1.0 => format!("{:.2} ms", s * 1e3),
-        s => format!("{s:.2} s"),
-    }
+    eyrie_units::nanoseconds(s * 1e9)
 }
 
 /// What the network does with messages of others at dead nodes, if it is worth saying.
@@ -315,11 +316,12 @@ mod tests {
     #[test]
     fn methods_that_did_not_end_say_so_and_the_others_stand() {
         let line = Line::parse_from(["plan", "--network", "torus:7x7"]);
-        let instance = Instance::read(&line.instance).unwrap();
-        let planner = instance.planner().unwrap();
+        let instance = line.instance.instance().unwrap();
+        let planner = line.instance.planner(&instance).unwrap();
         let methods = [Method::FirstFree, Method::Best0D, Method::Search];
-        let groups = [vec![instance.laid.home[8]]];
-        let mut outcomes = methods[..2].iter().map(|&m| planner.run(m, &groups).unwrap()).collect();
+        let batches = [vec![instance.laid.home[8]]];
+        let mut outcomes =
+            methods[..2].iter().map(|&m| planner.run(m, &batches).unwrap()).collect();
         complete(&planner, &methods, &mut outcomes, Duration::from_secs(3));
         assert_eq!(outcomes.iter().map(|o| o.method).collect::<Vec<_>>(), methods);
         let search = outcomes[2].result.as_ref().unwrap_err();

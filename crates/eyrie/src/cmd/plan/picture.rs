@@ -1,13 +1,13 @@
-//! `--picture`: the grid of the job as SVG, nodes by what happened to them, links between neighbours coloured by load.
-//! Two axes are drawn as they are; of more axes every plane of the first two is a slice of its own.
+//! `--picture`: the grid of the job as SVG, nodes by what happened to them, links between
+//! neighbours coloured by load. Two axes are drawn as they are; of more axes every plane of the
+//! first two is a slice of its own.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write;
 
-use eyrie_placement::plan::Placed;
+use eyrie_placement::{Instance, Placed};
 use eyrie_topology::{coords, NodeId};
 
-use super::instance::Instance;
 use super::seconds;
 
 const RANK: &str = "#c9d3dc";
@@ -149,8 +149,9 @@ fn heading(out: &mut String, instance: &Instance, failed: &[NodeId], placed: &Pl
     let _ = writeln!(out, "<text x=\"{MARGIN}\" y=\"44\" fill=\"#333\">{}</text>", escape(&second));
 }
 
-/// Draws every link between grid neighbours, both directions beside each other, the busiest on top; returns the busiest link
-/// that is no such neighbour link (Tofu's folded axes, wrap-around, planes), which only the legend can tell.
+/// Draws every link between grid neighbours, both directions beside each other, the busiest on top;
+/// returns the busiest link that is no such neighbour link (Tofu's folded axes, wrap-around,
+/// planes), which only the legend can tell.
 fn links(out: &mut String, canvas: &Canvas, placed: &Placed, most: u64) -> u64 {
     let (network, layout) = (canvas.instance.network.as_ref(), &canvas.instance.laid.layout);
     let load = |link: u32| {
@@ -236,7 +237,8 @@ fn nodes(out: &mut String, canvas: &Canvas, failed: &[NodeId], placed: &Placed, 
     let home: HashSet<NodeId> = instance.laid.home.iter().copied().collect();
     let half = canvas.pitch * 0.30;
     let label = canvas.pitch >= 26.0;
-    // One path for each look (fill, edge, width of the edge), the failed ones last; what stands on nodes comes after them.
+    // One path for each look (fill, edge, width of the edge), the failed ones last; what stands on
+    // nodes comes after them.
     let mut squares: BTreeMap<(bool, &str, &str, bool), String> = BTreeMap::new();
     let mut marks = String::new();
     for cell in 0..layout.cells() {

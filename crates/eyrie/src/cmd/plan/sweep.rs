@@ -9,7 +9,7 @@ use crate::progress::Progress;
 use anyhow::{anyhow, bail, Context};
 use clap::Args;
 use eyrie_placement::evaluate::Evaluator;
-use eyrie_placement::{fluid, Method};
+use eyrie_placement::{fluid, CostModel, Instance, Method};
 use eyrie_topology::NodeId;
 use plotters::prelude::*;
 use rand::rngs::SmallRng;
@@ -17,7 +17,7 @@ use rand::seq::SliceRandom;
 use rand::SeedableRng;
 use rayon::prelude::*;
 
-use super::instance::{Instance, InstanceArgs};
+use super::instance::InstanceArgs;
 use crate::cmd::align;
 
 /// Run all failed x spare pairs, or N random failure sequences, and write a table and plots.
@@ -39,10 +39,10 @@ pub struct SweepArgs {
     #[arg(long, default_value_t = 1, requires = "sequences")]
     seed: u64,
 
-    /// What fails next: the first node of a random rank, the same for every method (node), or wherever that rank is by
-    /// then, so that every failure hits a rank (rank)
+    /// What fails next: the first node of a random rank, the same for every method (node), or
+    /// wherever that rank is by then, so that every failure hits a rank (rank)
     #[arg(long, value_name = "WHAT", default_value = "node", requires = "sequences", value_parser = ["node", "rank"])]
-    strike: String,
+    fails: String,
 
     /// Methods of the sequences, comma-separated, or all
     #[arg(long, default_value = "all", requires = "sequences")]
@@ -58,10 +58,10 @@ pub fn run(args: SweepArgs) -> anyhow::Result<i32> {
         progress: Progress::start(args.instance.progress, "sweep: reading the network"),
         done: AtomicUsize::new(0),
     };
-    let instance = Instance::read(&args.instance)?;
+    let instance = args.instance.instance()?;
     std::fs::create_dir_all(&args.out).with_context(|| format!("making {}", args.out.display()))?;
     let table = match args.sequences {
-        None => pairs(&instance, &args.out, &count)?,
+        None => pairs(&instance, &args.instance.costs()?, &args.out, &count)?,
         Some(0) => bail!("--sequences 0: at least 1"),
         Some(sequences) => self::sequences(&instance, &args, sequences, &count)?,
     };
@@ -94,11 +94,16 @@ fn write(path: &Path, text: &str) -> anyhow::Result<()> {
 
 /// Every rank's node fails, every spare takes it over: messages on the busiest link and slowdown,
 /// as a table.
-fn pairs(instance: &Instance, out: &Path, count: &Count) -> anyhow::Result<String> {
+fn pairs(
+    instance: &Instance,
+    costs: &CostModel,
+    out: &Path,
+    count: &Count,
+) -> anyhow::Result<String> {
     let evaluator =
         Evaluator { network: instance.network.as_ref(), traffic: &instance.job.traffic };
     let base = evaluator.count(instance.laid.home.clone())?;
-    let before_s = fluid::step_time(&evaluator, &base, &instance.machine)?;
+    let before_s = fluid::step_time(&evaluator, &base, costs)?;
     let pairs: Vec<(u32, NodeId)> = (0..instance.job.ranks() as u32)
         .flat_map(|rank| instance.laid.spares.iter().map(move |&spare| (rank, spare)))
         .collect();
@@ -109,7 +114,7 @@ fn pairs(instance: &Instance, out: &Path, count: &Count) -> anyhow::Result<Strin
             || evaluator.scratch(),
             |scratch, &pair| {
                 let counted = evaluator.apply(&base, &[pair], scratch)?;
-                let step_s = fluid::step_time(&evaluator, &counted, &instance.machine)?;
+                let step_s = fluid::step_time(&evaluator, &counted, costs)?;
                 count.one_more("pairs", pairs.len());
                 Ok((counted.score.messages, step_s / before_s))
             },
@@ -211,8 +216,8 @@ fn sequences(
     if args.failures == 0 || args.failures > ranks {
         bail!("--failures {}: 1 to {ranks}", args.failures);
     }
-    let by_rank = args.strike == "rank";
-    let planner = instance.planner()?;
+    let by_rank = args.fails == "rank";
+    let planner = args.instance.planner(instance)?;
     let mut methods = super::methods(&args.method, instance)?;
     methods.retain(|m| *m != Method::Squeeze || args.method != "all");
     let mut csv = String::from("method,seed,failures,busiest_link,slowdown,ranks_moved\n");
@@ -237,16 +242,16 @@ fn sequences(
             .map(|i| {
                 let mut order: Vec<usize> = (0..ranks).collect();
                 order.shuffle(&mut SmallRng::seed_from_u64(args.seed + i as u64));
-                let mut left = order.iter().take(args.failures);
-                let outcomes = planner.trail(method, &mut |at| {
-                    let rank = *left.next()?;
-                    Some(vec![if by_rank { at[rank] } else { instance.job.home[rank] }])
-                })?;
+                let mut walk = planner.walk(method, &[])?;
+                let mut trail = Vec::new();
+                for &rank in order.iter().take(args.failures) {
+                    let node =
+                        if by_rank { walk.placement()[rank] } else { instance.job.home[rank] };
+                    let Ok(p) = walk.fail(&[node])?.result else { break };
+                    trail.push(Point { load: p.score.messages, ratio: p.ratio, moved: p.moved });
+                }
                 counted.one_more(&what, count);
-                let placed = outcomes.into_iter().filter_map(|o| o.result.ok());
-                Ok(placed
-                    .map(|p| Point { load: p.score.messages, ratio: p.ratio, moved: p.moved })
-                    .collect())
+                Ok(trail)
             })
             .collect::<anyhow::Result<_>>()?;
         let mut line = Vec::new();

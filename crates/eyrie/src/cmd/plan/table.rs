@@ -2,10 +2,9 @@
 
 use std::fmt::Write;
 
-use eyrie_placement::{Outcome, Planner};
+use eyrie_placement::{Instance, Outcome, Planner};
 use eyrie_topology::{coords, NodeId};
 
-use super::instance::Instance;
 use super::{chosen, detour_lines, seconds};
 use crate::cmd::align;
 

@@ -1,31 +1,62 @@
-//! The job and network of a planner from the words of the user: the same as those of `eyrie plan`, and a network made of the
-//! processes' hosts where none is described.
+//! A job on its network in the words of a user: the one place that reads `--network`, `--job`,
+//! `--spares` and `--traffic`, for `eyrie plan`, the controller and the C library. Files are read
+//! by whoever asks: here is no I/O.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-use eyrie_placement::spares::{self, Arrangement, Laid, SpareSet};
-use eyrie_placement::{Job, Traffic};
 use eyrie_topology::graph::Graph;
 use eyrie_topology::spec::{self, Files, Parsed};
-use eyrie_topology::{coords, Layout, Network, NodeId, TopologyError};
+use eyrie_topology::{coords, hostlist, refuse, Layout, Network, NodeId, TopologyError};
+
+use crate::job::Job;
+use crate::spares::{self, Arrangement, Laid, SpareSet};
+use crate::traffic::Traffic;
 
 /// What the user said; `None` where nothing.
 pub struct Words<'a> {
+    /// Without it the network is made of the hosts.
     pub network: Option<&'a str>,
-    /// Host of each process; node i of a network made of hosts is process i.
+    /// A file with the names of the network's nodes in order, one host or host list a line.
+    pub names: Option<&'a str>,
+    /// Host of each process; node i of a network made of hosts is process i. None, where the job
+    /// may lie on every node.
     pub hosts: &'a [&'a str],
-    /// Node of each process in the network as the program says it, below 0 where it does not; as many as hosts, or none.
+    /// Node of each process in the network as the program says it, below 0 where it does not; as
+    /// many as hosts, or none.
     pub nodes: &'a [i32],
     pub job: Option<&'a str>,
+    /// By default planes: `nd(2,1)`, on a line `1d(1,1)`.
     pub spares: Option<&'a str>,
+    pub arrangement: Arrangement,
     pub traffic: Option<&'a str>,
+    /// Of a message.
     pub bytes: u64,
+    /// How files that the words name are read.
+    pub files: Files<'a>,
+}
+
+/// Which word is wrong, and why: one line that says what may be written.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum WordError {
+    #[error("{word}: {why}")]
+    In { word: &'static str, why: TopologyError },
+    /// Each word can be read, but they do not go together.
+    #[error(transparent)]
+    Together(#[from] TopologyError),
+}
+
+pub(crate) fn wrong(word: &'static str) -> impl Fn(TopologyError) -> WordError {
+    move |why| WordError::In { word, why }
 }
 
 /// A job on its network.
 pub struct Instance {
     pub network: Box<dyn Network>,
+    /// Host names by node number, if a file gave them.
+    pub names: Vec<String>,
+    /// As they were written.
+    pub spares: SpareSet,
     pub laid: Laid,
     pub job: Job,
     /// Node of each process.
@@ -33,38 +64,97 @@ pub struct Instance {
 }
 
 impl Instance {
-    /// Reads the words; an error is one line that says what is wrong and what may be written.
-    pub fn read(words: &Words) -> Result<Self, String> {
-        let Parsed { network, layout: grid, names } = network(words)?;
+    /// Reads the words.
+    ///
+    /// # Errors
+    /// Of the first word that is wrong.
+    pub fn read(words: &Words) -> Result<Self, WordError> {
+        let Parsed { network, layout: grid, mut names } = network(words)?;
+        if let Some(path) = words.names {
+            names = names_of(network.as_ref(), path, &words.files)?;
+        }
         let nodes = nodes(words, network.as_ref(), &names)?;
-        let shape =
-            words.job.map(coords::parse_dims).transpose().map_err(|e| format!("job: {e}"))?;
+        let shape = words.job.map(coords::parse_dims).transpose().map_err(wrong("job"))?;
         let place =
             Place { network: network.as_ref(), grid: grid.as_ref(), nodes: &nodes, names: &names };
-        let laid = lay(words, &place, shape.as_deref())?;
-        let traffic = Traffic::read(words.traffic, &laid.shape, words.bytes, &file)
-            .map_err(|e| format!("traffic: {e}"))?;
-        let job = spares::job(&laid, traffic).map_err(|e| e.to_string())?;
-        Ok(Instance { network, laid, job, nodes })
+        let (spares, laid) = lay(words, &place, shape.as_deref())?;
+        let traffic = Traffic::read(words.traffic, &laid.shape, words.bytes, words.files.text)
+            .map_err(wrong("traffic"))?;
+        let job = spares::job(&laid, traffic)?;
+        Ok(Instance { network, names, spares, laid, job, nodes })
+    }
+
+    /// Node numbers of failed nodes as written.
+    ///
+    /// # Errors
+    /// For what is no node, is given twice, or was listed as a spare.
+    pub fn failed(&self, written: &[String]) -> Result<Vec<NodeId>, TopologyError> {
+        let nodes = self.network.nodes();
+        if written.len() > nodes {
+            return refuse!("{} failed nodes are given but the network has {nodes}", written.len());
+        }
+        let listed = matches!(self.spares, SpareSet::List(_));
+        let mut failed = Vec::new();
+        for name in written {
+            let node = spares::resolve(name, self.network.as_ref(), &self.laid.layout, &self.names)
+                .map_err(|e| TopologyError(format!("--failed {name}: {e}")))?;
+            if failed.contains(&node) {
+                return refuse!("--failed {name} is given twice");
+            }
+            if listed && self.laid.spares.contains(&node) {
+                return refuse!(
+                    "--failed {name} is also listed as a spare: only live nodes can be spares"
+                );
+            }
+            failed.push(node);
+        }
+        Ok(failed)
+    }
+
+    /// A node as the user would write it: its host name, or its coordinates in the grid of the job.
+    pub fn node_name(&self, node: NodeId) -> String {
+        let own = self.network.vertex_name(node);
+        match (self.names.get(node as usize), self.laid.layout.cell(node)) {
+            (Some(name), _) => name.clone(),
+            (None, Some(cell)) if self.network.node_by_name(&own).is_none() => {
+                coords::format(&coords::of(cell, self.laid.layout.dims()))
+            }
+            _ => own,
+        }
     }
 }
 
-fn file(path: &str) -> Result<String, TopologyError> {
-    std::fs::read_to_string(path).map_err(|e| TopologyError::new(format!("reading {path}: {e}")))
+/// The network of the words, or the one that the hosts make.
+pub(crate) fn network(words: &Words) -> Result<Parsed, WordError> {
+    match words.network {
+        Some(text) => spec::parse_with(text, &words.files).map_err(wrong("network")),
+        None => {
+            let network = Box::new(of_hosts(words.hosts)?);
+            Ok(Parsed { network, layout: None, names: Vec::new() })
+        }
+    }
 }
 
-fn network(words: &Words) -> Result<Parsed, String> {
-    let Some(text) = words.network else {
-        let network = Box::new(of_hosts(words.hosts)?);
-        return Ok(Parsed { network, layout: None, names: Vec::new() });
-    };
-    let files = Files { text: &file, slurm_topology: None, taper: 1.0 };
-    spec::parse_with(text, &files).map_err(|e| format!("network: {e}"))
+fn names_of(
+    network: &dyn Network,
+    path: &str,
+    files: &Files,
+) -> Result<Vec<String>, TopologyError> {
+    let names = hostlist::read_file(&(files.text)(path)?)
+        .map_err(|e| TopologyError(format!("{path}: {e}")))?;
+    if names.len() != network.nodes() {
+        return refuse!("{path}: {} names for {} nodes", names.len(), network.nodes());
+    }
+    Ok(names)
 }
 
-/// The node of each process: as the program says; else that of its host's name, if the network has a node for every host (a
-/// Slurm or graph file that names the nodes of the site); else its number.
-fn nodes(words: &Words, network: &dyn Network, names: &[String]) -> Result<Vec<NodeId>, String> {
+/// The node of each process: as the program says; else that of its host's name, if the network has
+/// a node for every host (a Slurm or graph file that names the nodes of the site); else its number.
+pub(crate) fn nodes(
+    words: &Words,
+    network: &dyn Network,
+    names: &[String],
+) -> Result<Vec<NodeId>, TopologyError> {
     let named = |host: &str| {
         let known = |name: &str| spares::named(name, network, names);
         known(host).or_else(|| known(host.split('.').next().unwrap_or(host)))
@@ -79,26 +169,27 @@ fn nodes(words: &Words, network: &dyn Network, names: &[String]) -> Result<Vec<N
         let by_name = of_hosts.as_ref().map(|nodes| nodes[process]);
         let node = said.or(by_name).unwrap_or(process as NodeId);
         if node as usize >= network.nodes() {
-            return Err(format!(
+            return refuse!(
                 "process {process} is on node {node}: {} has nodes 0 to {}, none of them named {}",
                 network.describe(),
                 network.nodes() - 1,
                 words.hosts[process]
-            ));
+            );
         }
         if let Some(other) = nodes.iter().position(|&n| n == node) {
             let name = network.vertex_name(node);
-            return Err(format!(
+            return refuse!(
                 "processes {other} and {process} are both on node {name}: one process a node"
-            ));
+            );
         }
         nodes.push(node);
     }
     Ok(nodes)
 }
 
-/// Each process a node at the switch of its host, the hosts at one switch: what can be known without a description.
-fn of_hosts(hosts: &[&str]) -> Result<Graph, String> {
+/// Each process a node at the switch of its host, the hosts at one switch: what can be known
+/// without a description.
+fn of_hosts(hosts: &[&str]) -> Result<Graph, TopologyError> {
     let mut switches: BTreeMap<&str, usize> = BTreeMap::new();
     let mut text = String::from("eyrie-graph 1\nroutes shortest\n");
     for (process, host) in hosts.iter().enumerate() {
@@ -115,74 +206,88 @@ fn of_hosts(hosts: &[&str]) -> Result<Graph, String> {
     if switches.len() > 1 {
         text.push_str("switch between\n");
     }
-    Graph::parse(&text).map_err(|e| format!("network of {} hosts: {e}", switches.len()))
+    Graph::parse(&text)
+        .map_err(|e| TopologyError(format!("network of {} hosts: {e}", switches.len())))
 }
 
 /// Where a job may lie.
 struct Place<'a> {
     network: &'a dyn Network,
     grid: Option<&'a Layout>,
-    /// Of the processes. On a network without a grid the job lies on these alone, in order of processes.
+    /// Of the processes. On a network without a grid the job lies on these alone, in order of
+    /// processes.
     nodes: &'a [NodeId],
     /// Of the network's nodes, where it does not know them itself.
     names: &'a [String],
 }
 
 impl Place<'_> {
-    fn layout(&self) -> Result<Layout, String> {
+    /// Nodes that the job may lie on.
+    fn layout(&self) -> Result<Layout, TopologyError> {
         let all = self.network.nodes();
         match self.grid {
             Some(grid) => Ok(grid.clone()),
             None if self.nodes.is_empty() => Layout::identity(&[all], all),
             None => Layout::new(&[self.nodes.len()], self.nodes.to_vec(), all),
         }
-        .map_err(|e| e.to_string())
+    }
+
+    /// The spares where the user says nothing: planes on two sides of the grid, or of the job.
+    fn usual_spares(&self, shape: Option<&[usize]>) -> String {
+        let axes = match (self.grid, shape) {
+            (Some(grid), _) => grid.dims().len(),
+            (None, Some(shape)) => shape.len(),
+            (None, None) => 1,
+        };
+        format!("{axes}d({},1)", axes.min(2))
     }
 }
 
-fn lay(words: &Words, place: &Place, shape: Option<&[usize]>) -> Result<Laid, String> {
-    let written = words.spares.unwrap_or("1");
-    let count = written.parse::<usize>();
-    if count == Ok(0) {
-        return without_spares(place, shape);
-    }
-    let spares = match (count, written.strip_prefix("hosts:")) {
-        (Ok(count), _) => SpareSet::Contiguous(count),
-        (_, Some(hosts)) => SpareSet::List(on_hosts(words, place, hosts)?),
-        _ => SpareSet::parse(written).map_err(|e| format!("{e}, or hosts:HOST;HOST;…"))?,
+/// Lays the job and its spares; also says how the spares were written.
+fn lay(
+    words: &Words,
+    place: &Place,
+    shape: Option<&[usize]>,
+) -> Result<(SpareSet, Laid), TopologyError> {
+    let usual = place.usual_spares(shape);
+    let written = words.spares.unwrap_or(&usual);
+    let spares = match written.strip_prefix("hosts:") {
+        Some(hosts) if !words.hosts.is_empty() => SpareSet::List(on_hosts(words, place, hosts)?),
+        _ => SpareSet::parse(written)?,
     };
+    if spares == SpareSet::Contiguous(0) {
+        return Ok((spares, without_spares(place, shape)?));
+    }
     let resolve = |name: &str, layout: &Layout| match own(name) {
         Some(node) => Ok(node),
         None => spares::resolve(name, place.network, layout, place.names),
     };
     let around = matches!(spares, SpareSet::Planes { .. }) && place.grid.is_none();
-    let layout = place.layout()?;
-    let grid = if around { None } else { Some(&layout) };
-    let arrangement = Arrangement::Contiguous;
-    let laid = spares::lay(place.network, grid, shape, &spares, arrangement, &resolve)
-        .map_err(|e| e.to_string())?;
+    let layout = if around { None } else { Some(place.layout()?) };
+    let arrangement = words.arrangement;
+    let laid = spares::lay(place.network, layout.as_ref(), shape, &spares, arrangement, &resolve)?;
     if around && !place.nodes.is_empty() {
-        return on_nodes(laid, place);
+        return Ok((spares, on_nodes(laid, place)?));
     }
-    Ok(laid)
+    Ok((spares, laid))
 }
 
 /// A job with planes of spares, as the processes lie: what was laid on node i lies on process i's.
-fn on_nodes(laid: Laid, place: &Place) -> Result<Laid, String> {
+fn on_nodes(laid: Laid, place: &Place) -> Result<Laid, TopologyError> {
     let cells = laid.layout.cells();
     if cells > place.nodes.len() {
         let of = place.nodes.len();
-        return Err(format!("job and spares: needs {cells} nodes: there are {of} processes"));
+        return refuse!("job and spares: needs {cells} nodes: there are {of} processes");
     }
     let of = |nodes: &[NodeId]| nodes.iter().map(|&n| place.nodes[n as usize]).collect::<Vec<_>>();
     let line: Vec<NodeId> = (0..cells).map(|cell| laid.layout.node(cell)).collect();
-    let layout = Layout::new(laid.layout.dims(), of(&line), place.network.nodes())
-        .map_err(|e| e.to_string())?;
+    let layout = Layout::new(laid.layout.dims(), of(&line), place.network.nodes())?;
     Ok(Laid { layout, home: of(&laid.home), spares: of(&laid.spares), ..laid })
 }
 
-/// The nodes of the processes on these hosts, as `resolve` reads them; a host may be written without its domain.
-fn on_hosts(words: &Words, place: &Place, hosts: &str) -> Result<Vec<String>, String> {
+/// The nodes of the processes on these hosts, as `resolve` reads them; a host may be written
+/// without its domain.
+fn on_hosts(words: &Words, place: &Place, hosts: &str) -> Result<Vec<String>, TopologyError> {
     let mut found = Vec::new();
     for host in hosts.split(';').map(str::trim).filter(|host| !host.is_empty()) {
         let is = |name: &str| name == host || name.split('.').next() == Some(host);
@@ -192,25 +297,25 @@ fn on_hosts(words: &Words, place: &Place, hosts: &str) -> Result<Vec<String>, St
         if found.len() == before {
             let known: BTreeSet<&str> = words.hosts.iter().copied().collect();
             let known = known.into_iter().take(8).collect::<Vec<_>>().join(", ");
-            return Err(format!(
+            return refuse!(
                 "spares `hosts:{hosts:.60}`: no process is on host {host:.40}; there are {known}"
-            ));
+            );
         }
     }
     Ok(found)
 }
 
 /// A job on every node, for programs that squeeze.
-fn without_spares(place: &Place, shape: Option<&[usize]>) -> Result<Laid, String> {
+fn without_spares(place: &Place, shape: Option<&[usize]>) -> Result<Laid, TopologyError> {
     let layout = place.layout()?;
     let shape = shape.unwrap_or(layout.dims()).to_vec();
     if shape.iter().product::<usize>() != layout.cells() {
-        return Err(format!(
+        return refuse!(
             "job {} without spares needs as many nodes: {} has {}",
             coords::format_dims(&shape),
             place.network.describe(),
             layout.cells()
-        ));
+        );
     }
     let home = (0..layout.cells()).map(|cell| layout.node(cell)).collect();
     Ok(Laid { layout, shape, home, spares: Vec::new(), notes: Vec::new() })
@@ -243,7 +348,23 @@ mod tests {
         job: Option<&str>,
         spares: Option<&str>,
     ) -> Result<Instance, String> {
-        Instance::read(&Words { network, hosts, nodes, job, spares, traffic: None, bytes: 1024 })
+        let text = |path: &str| {
+            std::fs::read_to_string(path).map_err(|e| TopologyError::new(format!("{path}: {e}")))
+        };
+        let files = Files { text: &text, slurm_topology: None, taper: 1.0 };
+        let words = Words {
+            network,
+            names: None,
+            hosts,
+            nodes,
+            job,
+            spares: Some(spares.unwrap_or("1")),
+            arrangement: Arrangement::Contiguous,
+            traffic: None,
+            bytes: 1024,
+            files,
+        };
+        Instance::read(&words).map_err(|e| e.to_string())
     }
 
     #[test]
@@ -259,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_those_of_eyrie_plan() {
+    fn words_are_those_of_every_caller() {
         let instance = read(Some("mesh:4x4"), None, Some("2d(2,1)")).unwrap();
         assert_eq!((instance.laid.shape.as_slice(), instance.laid.spares.len()), (&[3, 3][..], 7));
         let instance = read(Some("torus:3x2"), None, Some("list:2,1;0")).unwrap();

@@ -1,20 +1,8 @@
-//! Where the ranks of a lost node go. Pure, and small: a planner that knows the network may take
-//! its place.
+//! Which node takes a rank: what eyrie-placement is asked, and its answer in the words of events. Decides nothing itself.
 
-use eyrie_wire::Node;
+use eyrie_placement::placement::{Displaced, JobNode, Placement};
+use eyrie_wire::{Node, Rank};
 use serde::{Deserialize, Serialize};
-
-/// What is known of a node when a place is wanted.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Candidate {
-    pub up: bool,
-    /// Started without ranks, and has none yet.
-    pub free_spare: bool,
-    /// Ranks that are on it, or on the way to it.
-    pub ranks: u32,
-    /// Which node's ranks it has taken over.
-    pub stands_for: Option<Node>,
-}
 
 /// Why a node was chosen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -29,18 +17,20 @@ pub enum Choice {
 }
 
 /// The node for a rank that was on `from`; `None` when no node is up.
-pub fn place(nodes: &[Candidate], from: Node) -> Option<(Node, Choice)> {
-    let find = |wanted: &dyn Fn(&Candidate) -> bool| {
-        nodes.iter().position(|n| n.up && wanted(n)).map(|i| i as Node)
+pub fn place(
+    placement: &dyn Placement,
+    nodes: &[JobNode],
+    rank: Rank,
+    from: Node,
+) -> Option<(Node, Choice)> {
+    let moved = *placement.moves(nodes, &[Displaced { rank, from }]).first()?;
+    let node = &nodes[moved.to as usize];
+    let choice = match moved.to {
+        to if to == from => Choice::Same,
+        _ if node.free_spare || node.stands_for == Some(from) => Choice::Spare,
+        _ => Choice::Shared,
     };
-    if nodes.get(from as usize).is_some_and(|n| n.up) {
-        return Some((from, Choice::Same));
-    }
-    if let Some(node) = find(&|n| n.stands_for == Some(from)).or_else(|| find(&|n| n.free_spare)) {
-        return Some((node, Choice::Spare));
-    }
-    let up = nodes.iter().enumerate().filter(|(_, n)| n.up);
-    up.min_by_key(|(i, n)| (n.ranks, *i)).map(|(i, _)| (i as Node, Choice::Shared))
+    Some((moved.to, choice))
 }
 
 /// The node of each rank at the start: ranks in order, as evenly as can be.
@@ -51,13 +41,15 @@ pub fn initial(ranks: u32, nodes: u32) -> impl Iterator<Item = Node> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use eyrie_placement::WithoutNetwork;
 
-    fn node(up: bool, free_spare: bool, ranks: u32, stands_for: Option<Node>) -> Candidate {
-        Candidate { up, free_spare, ranks, stands_for }
+    fn node(up: bool, free_spare: bool, ranks: u32, stands_for: Option<Node>) -> JobNode {
+        JobNode { up, free_spare, ranks, stands_for }
     }
 
     #[test]
     fn own_node_then_spare_then_the_emptiest() {
+        let place = |nodes: &[JobNode], from| place(&WithoutNetwork, nodes, 1, from);
         let mut nodes = vec![
             node(true, false, 2, None),
             node(false, false, 2, None),

@@ -1,0 +1,19 @@
+//! What takes part in measurements of the monitor.
+
+use std::path::PathBuf;
+
+/// The programs and folders that take part.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// The `eyrie` command.
+    pub eyrie: PathBuf,
+    /// Virtual environment with the wheel of MPICH.
+    pub venv: PathBuf,
+    /// The compiled example programs.
+    pub examples: PathBuf,
+    /// Debian's process-exporter and collectl, unpacked (scripts/monitor-tools.sh).
+    pub tools: PathBuf,
+}
+
+/// The seed of all random choices in models: figures can be repeated.
+pub const SEED: u64 = 2010;

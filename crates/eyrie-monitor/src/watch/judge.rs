@@ -1,0 +1,60 @@
+//! Judges the node's health, right after a sample is taken.
+
+use crate::clock::Clock;
+use crate::health::{Event, Health, HealthState, Rules, World};
+use crate::shared::{lock, Shared};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Longer than any interval; what ends the wait early is the end of the monitor.
+const LONG: Duration = Duration::from_secs(365 * 86_400);
+
+/// What is done with changes of health.
+pub type Tell = Box<dyn FnMut(&Event) + Send>;
+
+/// How a node's health is judged.
+pub struct Judgement {
+    pub rules: Rules,
+    /// Rules that are raised by hand.
+    pub injected: Vec<(String, HealthState)>,
+    pub tell: Tell,
+}
+
+pub(super) struct Judge {
+    health: Health,
+    world: World,
+    tell: Tell,
+}
+
+impl Judge {
+    pub fn new(judgement: Judgement, node: &str, root: &Path) -> Result<Judge, String> {
+        let Judgement { rules, injected, tell } = judgement;
+        let mut judge = Judge { health: Health::new(rules, node), world: World::new(root), tell };
+        for (rule, state) in &injected {
+            let event = judge.health.inject(rule, *state, Clock::Realtime.now_ns())?;
+            (judge.tell)(&event);
+        }
+        Ok(judge)
+    }
+
+    /// Judges until the monitor ends.
+    pub fn run(&mut self, shared: &Shared) {
+        let begin = Instant::now();
+        *lock(&shared.health) = self.health.states();
+        let (mut seen, mut next) = (None, Duration::ZERO);
+        loop {
+            // Rules are seldom due; between, nothing wakes.
+            if let Some(wait) = next.checked_sub(begin.elapsed()) {
+                std::thread::sleep(wait);
+            }
+            let Some(frame) = shared.ring.wait(seen, LONG) else { return };
+            seen = Some(frame.head.number);
+            let events = self.health.check(&self.world, begin.elapsed(), Clock::Realtime.now_ns());
+            if !events.is_empty() {
+                *lock(&shared.health) = self.health.states();
+                events.iter().for_each(&mut self.tell);
+            }
+            next = self.health.next_due();
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! Why a description was refused. Everything else in this crate may use it; it must use nothing.
+
+/// Why a network, layout or file was refused: one line that names the value and what is allowed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct TopologyError(pub String);
+
+impl TopologyError {
+    /// The message on one line: control characters of quoted input become blanks.
+    pub fn new(message: impl Into<String>) -> Self {
+        let message: String = message.into();
+        TopologyError(message.chars().map(|c| if c.is_control() { ' ' } else { c }).collect())
+    }
+
+    /// The same with the line of the file it is about; 0 if that is not known.
+    pub fn at_line(self, line: usize) -> Self {
+        match line {
+            0 => self,
+            _ => TopologyError(format!("line {line}: {}", self.0)),
+        }
+    }
+}
+
+/// Shorthand for an error with a formatted message.
+#[macro_export]
+macro_rules! refuse {
+    ($($arg:tt)*) => { Err($crate::error::TopologyError::new(format!($($arg)*))) };
+}
