@@ -75,9 +75,17 @@ impl Agent {
             }
             FromRank::Fatal { reason } => {
                 let reason = reason.to_string();
+                self.send_trace(None, instance);
                 self.connection.report(instance, RankReport::Fatal { reason });
             }
         }
+    }
+
+    /// Tells the controller what a rank did last.
+    pub fn send_trace(&mut self, request: Option<u64>, instance: RankInstance) {
+        let process = self.processes.get(&instance);
+        let records = process.map_or(Vec::new(), |p| p.page.trace());
+        self.connection.send(&FromAgent::Trace { request, instance, records });
     }
 
     /// Lets a rank that has loaded the provider go on in its start, if it has asked by PMI which

@@ -314,6 +314,7 @@ impl Agent {
                 }
             }
             ToAgent::Heartbeat { n } => self.connection.send(&FromAgent::Heartbeat { n }),
+            ToAgent::Trace { request, instance } => self.send_trace(Some(request), instance),
             ToAgent::Freeze => self.freeze(),
             ToAgent::Shutdown => {}
         }

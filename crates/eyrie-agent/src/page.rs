@@ -3,6 +3,7 @@
 //! image.
 
 use eyrie_wire::auth::Secret;
+use eyrie_wire::control::TraceRecord;
 use eyrie_wire::page::{RankPage, Record, PAGE_BYTES};
 use rustix::fs::{fcntl_add_seals, ftruncate, memfd_create, MemfdFlags, SealFlags};
 use rustix::mm::{mmap, munmap, MapFlags, ProtFlags};
@@ -44,12 +45,18 @@ impl Page {
         Ok(page)
     }
 
-    /// What the rank did last, oldest first, with the time of each in nanoseconds of the monotonic
-    /// clock. A record that is being written may be half of an older one.
-    pub fn records(&self) -> Vec<(u64, Record)> {
-        let (tsc, monotonic_ns) = moment();
+    /// What the rank did last, oldest first. A record that is being written may be half of an older
+    /// one.
+    pub fn trace(&self) -> Vec<TraceRecord> {
+        let (tsc, now_ns) = moment();
         // SAFETY: mapped while `self` lives; the rank writes to it, and any bytes are records.
-        unsafe { (*self.memory).read(tsc, monotonic_ns) }
+        let records = unsafe { (*self.memory).read(tsc, now_ns) };
+        let in_words = |(time_ns, record): (u64, Record)| TraceRecord {
+            age_us: now_ns.saturating_sub(time_ns) / 1000,
+            clock: record.clock,
+            text: record.text(),
+        };
+        records.into_iter().map(in_words).collect()
     }
 }
 

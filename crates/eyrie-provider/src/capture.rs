@@ -70,14 +70,18 @@ pub fn run_pending() {
     }
 }
 
-/// Takes the image that the agent has asked for, if it has.
+/// Takes the image that the agent has asked for, if it has. It waits for the end of a call that
+/// another thread has begun in this moment.
 fn take() {
     // Before this process was a rank there was nobody to ask.
-    process::enter(|rank| {
+    let done = process::enter_for_image(|rank| {
         if let Some((image, sync, out)) = order() {
             take_image(rank, image, sync, out);
         }
     });
+    if done.is_none() {
+        PENDING.store(true, Ordering::Relaxed);
+    }
 }
 
 fn take_image(rank: &mut Rank<Sockets>, image: u64, sync: bool, out: OwnedFd) {

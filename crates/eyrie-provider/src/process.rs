@@ -10,12 +10,15 @@ use eyrie_wire::agent::{FromRank, ToRank};
 use std::sync::atomic::{compiler_fence, AtomicPtr, AtomicU32, Ordering};
 
 static RANK: AtomicPtr<Rank<Sockets>> = AtomicPtr::new(std::ptr::null_mut());
-/// More than 0 while a provider call is under way: an image waits until it is over.
-static INSIDE: AtomicU32 = AtomicU32::new(0);
+/// Who has entered: nobody, a provider call, an image.
+static INSIDE: AtomicU32 = AtomicU32::new(NOBODY);
+const NOBODY: u32 = 0;
+const CALL: u32 = 1;
+const IMAGE: u32 = 2;
 
-/// Whether a provider call is under way.
+/// Whether somebody has entered.
 pub fn inside() -> bool {
-    INSIDE.load(Ordering::Relaxed) > 0
+    INSIDE.load(Ordering::Relaxed) != NOBODY
 }
 
 /// Makes this process a rank, once.
@@ -67,27 +70,45 @@ pub fn or_end<R>(result: Result<R, RankError>) -> R {
 
 /// Runs `f` with the rank, if this process is one already, on the provider's stack. No image is taken
 /// meanwhile.
-pub fn enter<R>(f: impl FnOnce(&mut Rank<Sockets>) -> R) -> Option<R> {
+fn enter<R>(f: impl FnOnce(&mut Rank<Sockets>) -> R) -> Option<R> {
+    let claim = || INSIDE.compare_exchange(NOBODY, CALL, Ordering::Acquire, Ordering::Relaxed);
+    while let Err(who) = claim() {
+        if who == CALL {
+            fatal(
+                "two threads were in MPI at the same time (or a signal handler called MPI while it \
+                 was in MPI): Eyrie's provider takes one call at a time; use MPI_THREAD_SERIALIZED \
+                 or less",
+            );
+        }
+        // The signal that asks for an image has come to another thread, which is soon done.
+        std::thread::yield_now();
+    }
+    inside_of(f)
+}
+
+/// Runs `f` with the rank, as [`enter`], for an image. `None` also when somebody has entered.
+pub fn enter_for_image<R>(f: impl FnOnce(&mut Rank<Sockets>) -> R) -> Option<R> {
+    INSIDE.compare_exchange(NOBODY, IMAGE, Ordering::Acquire, Ordering::Relaxed).ok()?;
+    inside_of(f)
+}
+
+/// Runs `f`, for which this thread has entered, and leaves.
+fn inside_of<R>(f: impl FnOnce(&mut Rank<Sockets>) -> R) -> Option<R> {
     let rank = RANK.load(Ordering::Relaxed);
     if rank.is_null() {
+        INSIDE.store(NOBODY, Ordering::Release);
         return None;
-    }
-    if INSIDE.fetch_add(1, Ordering::Acquire) != 0 {
-        fatal(
-            "two threads were in MPI at the same time (or a signal handler called MPI while it was in MPI): \
-             Eyrie's provider takes one call at a time; use MPI_THREAD_SERIALIZED or less",
-        );
     }
     compiler_fence(Ordering::SeqCst);
     // SAFETY: of `errno`: this thread's, which the program may read after a call that did not fail.
     let errno = unsafe { *libc::__errno_location() };
-    // SAFETY: made by `join` and never freed; INSIDE was 0 and keeps others and the signal handler out, so
-    // this is the only reference, and nobody is on the stack.
+    // SAFETY: made by `join` and never freed; INSIDE keeps others and the signal handler out, so this is
+    // the only reference, and nobody is on the stack.
     let result = unsafe { stack::run(|| f(&mut *rank)) };
     // SAFETY: as above.
     unsafe { *libc::__errno_location() = errno };
     compiler_fence(Ordering::SeqCst);
-    INSIDE.fetch_sub(1, Ordering::Release);
+    INSIDE.store(NOBODY, Ordering::Release);
     Some(result)
 }
 

@@ -119,6 +119,11 @@ pub enum ToAgent {
     Heartbeat {
         n: u64,
     },
+    /// Asks for what a rank did last: [`FromAgent::Trace`] with the same number.
+    Trace {
+        request: u64,
+        instance: RankInstance,
+    },
     /// An injected failure: the agent stops its ranks and itself with SIGSTOP, and wakes them when
     /// it is woken.
     Freeze,
@@ -153,6 +158,23 @@ pub enum Stream {
     Stderr,
 }
 
+/// A record of a rank's trace ([`crate::page`]) in words.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct TraceRecord {
+    /// How long ago it was when the trace was read, in microseconds.
+    pub age_us: u64,
+    /// The rank's clock then.
+    pub clock: u64,
+    pub text: String,
+}
+
+impl std::fmt::Display for TraceRecord {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let ago_ms = self.age_us as f64 / 1e3;
+        write!(f, "{ago_ms:>12.3} ms ago  clock {:<9} {}", self.clock, self.text)
+    }
+}
+
 /// Agent to controller.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum FromAgent {
@@ -164,6 +186,9 @@ pub enum FromAgent {
     Shared { rank: Rank, path: String },
     /// Something that the user should know.
     Note { text: String },
+    /// What the rank did last, oldest first; empty when it does not run here. `request`: who asked
+    /// for it with [`ToAgent::Trace`]; `None`: the rank ends by an error of its own.
+    Trace { request: Option<u64>, instance: RankInstance, records: Vec<TraceRecord> },
     /// The answer to [`ToAgent::Heartbeat`].
     Heartbeat { n: u64 },
 }

@@ -38,6 +38,8 @@ enum Command {
     Inject(cmd::inject::InjectArgs),
     /// Take a checkpoint of a running job now
     Checkpoint(cmd::checkpoint::CheckpointArgs),
+    /// Show what a rank of a running job did last
+    Trace(cmd::trace::TraceArgs),
     /// Say where a failed node's ranks should go, and what it costs
     Plan(Box<cmd::plan::PlanArgs>),
     /// Watch nodes and processes without slowing the job
@@ -112,6 +114,7 @@ fn main() {
         Command::Clean(args) => cmd::clean::run(&args),
         Command::Inject(args) => cmd::inject::run(args),
         Command::Checkpoint(args) => cmd::checkpoint::run(&args),
+        Command::Trace(args) => cmd::trace::run(&args),
         Command::Plan(args) => cmd::plan::run(*args),
         Command::Monitor(args) => cmd::monitor::run(*args),
         Command::Bench(args) => cmd::bench::run(args),

@@ -128,6 +128,11 @@ pub enum Event {
         request: RequestId,
         rank: Option<Rank>,
     },
+    /// A user asks for what a rank did last.
+    Trace {
+        request: RequestId,
+        rank: Rank,
+    },
     /// Something outside the job ends it: a signal to `eyrie run`, output that nobody takes.
     Stop {
         code: i32,
@@ -196,6 +201,12 @@ pub enum Command {
         stream: Stream,
         known: u64,
         end: u64,
+    },
+    /// Asks the rank's agent for what the rank did last: the answer goes to the user as it comes.
+    Trace {
+        node: Node,
+        request: RequestId,
+        instance: RankInstance,
     },
     /// An injected failure.
     Inject(Fault),

@@ -181,6 +181,7 @@ impl Machine {
             Event::Unprotected { rank, reason } => self.unprotected(rank, reason),
             Event::RouterFailed(reason) => self.end(1, Some(format!("a router failed: {reason}"))),
             Event::Inject { request, injection } => self.injection_asked(request, injection),
+            Event::Trace { request, rank } => self.trace_asked(request, rank),
             Event::Checkpoint { request, rank } => self.checkpoint_asked(request, rank),
             Event::Stop { code, cause } => self.end(code, Some(cause)),
         }

@@ -22,6 +22,28 @@ impl Machine {
         self.commands.push(Command::Answer { request, answer });
     }
 
+    /// A user asks for what a rank did last.
+    pub(super) fn trace_asked(&mut self, request: RequestId, rank: Rank) {
+        let command = match self.ranks.get(rank as usize) {
+            Some(r) if r.on_node().is_some() => {
+                Command::Trace { node: r.node, request, instance: r.instance() }
+            }
+            Some(_) => {
+                let text = format!("rank {rank} does not run now: it has finished, or is recovering");
+                Command::Answer { request, answer: Answer::Refused(text) }
+            }
+            None => {
+                let answer = Answer::Refused(self.no_such_rank(rank));
+                Command::Answer { request, answer }
+            }
+        };
+        self.commands.push(command);
+    }
+
+    fn no_such_rank(&self, rank: Rank) -> String {
+        format!("there is no rank {rank}: the job has ranks 0 to {}", self.ranks.len() - 1)
+    }
+
     /// A user asks for checkpoints of one rank or all; they are answered when they are stored.
     pub(super) fn checkpoint_asked(&mut self, request: RequestId, rank: Option<Rank>) {
         if let Err(text) = self.checkpoint_of_users(request, rank) {
@@ -39,10 +61,7 @@ impl Machine {
         let finished = |r: &RankEntry| r.is(RankStateName::Finished);
         if let Some(rank) = rank {
             match self.ranks.get(rank as usize) {
-                None => {
-                    let last = self.ranks.len() - 1;
-                    return Err(format!("there is no rank {rank}: the job has ranks 0 to {last}"));
-                }
+                None => return Err(self.no_such_rank(rank)),
                 Some(r) if finished(r) => return Err(format!("rank {rank} has finished")),
                 Some(_) => {}
             }

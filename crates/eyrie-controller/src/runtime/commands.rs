@@ -65,6 +65,9 @@ impl Job {
             Command::Show { instance, stream, known, end } => {
                 self.show_output(instance, stream, known, end)
             }
+            Command::Trace { node, request, instance } => {
+                self.send(node, &ToAgent::Trace { request, instance })
+            }
             Command::Inject(fault) => self.inject(fault),
             Command::Record(record) => self.record(record),
             Command::Answer { request, answer } => {

@@ -4,12 +4,13 @@ use super::inbound::Inbound;
 use super::job::Job;
 use super::output::OutputFailed;
 use super::users::{self, Request};
+use crate::machine::answer::RequestId;
 use crate::machine::signal::in_words;
 use crate::machine::Event;
 use crossbeam_channel::Sender;
 use eyrie_router::RouterEvent;
 use eyrie_transport::RouterId;
-use eyrie_wire::control::{FromAgent, Stream};
+use eyrie_wire::control::{FromAgent, Stream, TraceRecord};
 use eyrie_wire::{Node, RankInstance};
 use signal_hook::consts::SIGCHLD;
 
@@ -86,7 +87,33 @@ impl Job {
                 }
             }
             FromAgent::Note { text } => self.tell(Event::Note(text)),
+            FromAgent::Trace { request, instance, records } => {
+                self.hear_trace(request, instance, records)
+            }
             FromAgent::Heartbeat { n } => self.tell(Event::Heartbeat { node, n }),
+        }
+    }
+
+    /// A trace goes to the user who asked for it; one of a rank that ends by an error is kept.
+    fn hear_trace(
+        &mut self,
+        request: Option<RequestId>,
+        instance: RankInstance,
+        records: Vec<TraceRecord>,
+    ) {
+        let Some(request) = request else {
+            let file = format!("eyrie-trace-{}-rank{}.txt", self.name, instance.rank);
+            let lines: String = records.iter().map(|record| format!("{record}\n")).collect();
+            let text = match std::fs::write(&file, lines) {
+                Ok(()) => format!("what rank {} did last is in {file}", instance.rank),
+                Err(e) => format!("what rank {} did last cannot be kept: {e}", instance.rank),
+            };
+            return self.tell(Event::Note(text));
+        };
+        if let Some(user) = self.users.waiting.remove(&request) {
+            let answer = serde_json::json!({ "instance": instance, "trace": records });
+            // The user may have left.
+            let _ = user.send(answer.to_string());
         }
     }
 
@@ -136,6 +163,7 @@ impl Job {
             Ok(Request::Inject { spec }) => injection(spec)
                 .map(|injection| Event::Inject { request: id, injection })
                 .map_err(|e| users::error(&e)),
+            Ok(Request::Trace { rank }) => Ok(Event::Trace { request: id, rank }),
             Ok(Request::Checkpoint { rank }) => Ok(Event::Checkpoint { request: id, rank }),
             Err(e) => Err(users::error(&e)),
         };

@@ -1,4 +1,4 @@
-//! `eyrie status`, `inject` and `checkpoint`: one JSON request, one JSON answer.
+//! `eyrie status`, `inject`, `checkpoint` and `trace`: one JSON request, one JSON answer.
 
 use crate::machine::answer::Answer;
 use crate::record::Summary;
@@ -23,6 +23,7 @@ pub enum Request {
     Status,
     Inject { spec: String },
     Checkpoint { rank: Option<Rank> },
+    Trace { rank: Rank },
 }
 
 impl Request {
@@ -30,7 +31,7 @@ impl Request {
     pub fn patience(&self) -> Duration {
         match self {
             Request::Checkpoint { .. } => IMAGE_PATIENCE,
-            Request::Status | Request::Inject { .. } => PATIENCE,
+            Request::Status | Request::Inject { .. } | Request::Trace { .. } => PATIENCE,
         }
     }
 }

@@ -11,6 +11,7 @@ pub mod monitor;
 pub mod plan;
 pub mod run;
 pub mod status;
+pub mod trace;
 
 use eyrie_placement::words::WordError;
 use eyrie_topology::TopologyError;

@@ -1,0 +1,36 @@
+//! `eyrie trace`: what a rank did last.
+
+use super::JobPlace;
+use crate::out;
+use eyrie_controller::runtime::jobdir;
+use eyrie_controller::runtime::users::{ask, Request};
+use eyrie_wire::control::TraceRecord;
+
+/// Show what a rank of a running job did last: messages, clocks, connections, images
+///
+/// A rank keeps its last thousand steps, in order. Of a rank that ends by an error of Eyrie they are
+/// written to a file; the job says where.
+#[derive(clap::Args)]
+pub struct TraceArgs {
+    /// Name of the job (see `eyrie status`)
+    job: String,
+    /// The rank
+    rank: u32,
+    /// Print them as one JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    place: JobPlace,
+}
+
+pub fn run(args: &TraceArgs) -> anyhow::Result<i32> {
+    let dir = jobdir::find(&args.place.base()?, &args.job)?;
+    let answer = ask(&dir, &Request::Trace { rank: args.rank })?;
+    if args.json {
+        out::line(&answer)?;
+        return Ok(0);
+    }
+    let records: Vec<TraceRecord> = serde_json::from_value(answer["trace"].clone())?;
+    records.iter().try_for_each(out::line)?;
+    Ok(0)
+}
