@@ -240,8 +240,8 @@ fn heading<const N: usize>(names: [&str; N]) -> widgets::Row<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::view::{Process, Seen};
     use super::*;
+    use eyrie_monitor::watch::view::{Process, Seen};
     use ratatui::backend::TestBackend;
     use ratatui::Terminal;
 
