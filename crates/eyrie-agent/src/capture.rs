@@ -79,7 +79,8 @@ impl Agent {
             if let Some(p) = self.processes.get_mut(&instance) {
                 p.capture = None;
             }
-            let reason = format!("it did not stand still within {}", eyrie_units::time(CAPTURE_TIMEOUT));
+            let reason =
+                format!("it did not stand still within {}", eyrie_units::time(CAPTURE_TIMEOUT));
             self.refuse_capture(instance, image, Refusal::lasting(reason));
         }
     }

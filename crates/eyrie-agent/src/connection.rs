@@ -79,6 +79,7 @@ impl Connection {
 
     /// Queues a report of a rank.
     pub fn report(&mut self, instance: RankInstance, report: RankReport) {
+        tracing::debug!(%instance, ?report);
         self.send(&FromAgent::Rank(instance, report));
     }
 

@@ -51,6 +51,7 @@ impl Agent {
                     }
                     let all = restore.started.elapsed();
                     let fetched = restore.fetched.unwrap_or(all);
+                    tracing::info!(%instance, ?all, ?fetched, "restored");
                     self.connection
                         .report(instance, RankReport::Started { fetched, restored: all - fetched });
                 }

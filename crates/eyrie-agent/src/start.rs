@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 impl Agent {
     pub fn start(&mut self, start: Box<StartRank>) {
         shared::remove(&start.leftovers);
+        tracing::info!(instance = %start.instance, image = start.image, "starting");
         let Some(image) = start.image else {
             return self.launch(start, ImageMeta::default(), None);
         };
@@ -92,6 +93,7 @@ impl Agent {
     }
 
     pub fn start_failed(&mut self, instance: RankInstance, reason: String, fault: StartFault) {
+        tracing::info!(%instance, reason, "not started");
         self.connection.report(instance, RankReport::StartFailed { reason, fault });
     }
 

@@ -195,7 +195,7 @@ pub enum FromAgent {
 
 /// What an agent reports of one incarnation of a rank; it reaches the controller's state machine as
 /// it is. A report more takes three edits: its variant here, the place in the agent that sends it,
-/// and its arm in `Machine::rank_reported` of eyrie-controller (src/machine/mod.rs), which the
+/// and its arm in `Machine::rank_reported` of eyrie-controller (src/machine/reactor.rs), which the
 /// compiler asks for.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum RankReport {

@@ -67,8 +67,7 @@ impl Machine {
             }
         };
         let from = r.node;
-        let Some((node, choice)) = place(&*self.placement, &self.job_nodes(), rank, from)
-        else {
+        let Some((node, choice)) = place(&*self.placement, &self.job_nodes(), rank, from) else {
             return self.end(1, Some("no node is left".into()));
         };
         self.take_node(rank, node, choice, from);

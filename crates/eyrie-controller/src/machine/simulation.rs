@@ -494,7 +494,9 @@ impl Cluster {
                 r.counted.retain(|(i, _)| *i != image);
             }
             Command::TruncateStdin(_) | Command::SendStdin { .. } => {}
-            Command::Show { .. } | Command::Answer { .. } => panic!("nobody asked for {command:?}"),
+            Command::Show { .. } | Command::Answer { .. } | Command::Trace { .. } => {
+                panic!("nobody asked for {command:?}")
+            }
             Command::Inject(Fault::KillRank(rank)) => self.after(0..5, Happening::KillRank(rank)),
             Command::Inject(fault) => panic!("nobody asked for {fault}"),
             Command::Record(record) => self.note(&record),

@@ -29,7 +29,8 @@ impl Machine {
                 Command::Trace { node: r.node, request, instance: r.instance() }
             }
             Some(_) => {
-                let text = format!("rank {rank} does not run now: it has finished, or is recovering");
+                let text =
+                    format!("rank {rank} does not run now: it has finished, or is recovering");
                 Command::Answer { request, answer: Answer::Refused(text) }
             }
             None => {
