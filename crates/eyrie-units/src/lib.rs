@@ -2,8 +2,8 @@
 //! option, file and message. Pure; must never depend on anything of Eyrie's.
 //!
 //! Read: [`duration`], [`positive_duration`], [`size`], [`share`]. Shown: [`time`] and
-//! [`nanoseconds`] (measured, three digits that count), [`bytes`], [`span`] (a limit that was set)
-//! and [`written`] (a value as an option takes it).
+//! [`nanoseconds`] (measured, three digits that count), [`bytes`], [`span`] and [`exact_bytes`]
+//! (what was set) and [`written`] (a value as an option takes it).
 
 use std::time::Duration;
 
@@ -147,7 +147,7 @@ fn digits(value: f64) -> String {
     }
 }
 
-/// A size for people, in powers of 1024: 8 B, 1.5 KiB, 4 MiB.
+/// A measured size for people, in powers of 1024, with two digits that count: 1.5 KiB, 12 MiB.
 pub fn bytes(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let (mut value, mut unit) = (bytes as f64, 0);
@@ -155,9 +155,19 @@ pub fn bytes(bytes: u64) -> String {
         value /= 1024.0;
         unit += 1;
     }
-    match value < 9.95 && value.fract() != 0.0 {
+    match value < 9.95 && unit > 0 {
         true => format!("{value:.1} {}", UNITS[unit]),
         false => format!("{value:.0} {}", UNITS[unit]),
+    }
+}
+
+/// A size that was set, for people: 8 B, 64 KiB, 4 MiB.
+pub fn exact_bytes(bytes: u64) -> String {
+    match bytes {
+        b if b >= 1 << 30 && b % (1 << 30) == 0 => format!("{} GiB", b >> 30),
+        b if b >= 1 << 20 && b % (1 << 20) == 0 => format!("{} MiB", b >> 20),
+        b if b >= 1 << 10 && b % (1 << 10) == 0 => format!("{} KiB", b >> 10),
+        b => format!("{b} B"),
     }
 }
 
@@ -224,7 +234,8 @@ mod tests {
             [0, 1023, 1536, 3_000_000_000].map(bytes),
             ["0 B", "1.0 KiB", "1.5 KiB", "2.8 GiB"]
         );
-        assert_eq!([8, 4 << 20, 12_900_000].map(bytes), ["8 B", "4 MiB", "12 MiB"]);
+        assert_eq!([8, 1 << 30, 12_900_000].map(bytes), ["8 B", "1.0 GiB", "12 MiB"]);
+        assert_eq!([8, 4 << 20, 1025].map(exact_bytes), ["8 B", "4 MiB", "1025 B"]);
     }
 
     proptest! {
