@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
-"""Finds files of a crate that import each other in a circle: neither can be read, or tested, without the other.
+"""Finds files of a crate that import each other in a circle: neither can be read, or tested,
+without the other.
 
-Usage: scripts/circles.py [CRATE]...   (default: the crates of CLEAN, which must stay without a circle)
+Usage: scripts/circles.py [CRATE]...   (default: those of CLEAN, which must stay without a circle)
 
-An import is a path that begins with `crate::`, `super::` or `self::`, or a `use` of a child module, in a file of the
-crate's src. A parent that imports from its child while the child imports from the parent is a circle. `mod` alone
-is no import, and modules for tests do not count. Ends with 1 when there is a circle, and names its files and lines.
+An import is a path that begins with `crate::`, `super::` or `self::`, or a `use` of a child module,
+in a file of the crate's src. A parent that imports from its child while the child imports from the
+parent is a circle. `mod` alone is no import, and modules for tests do not count. Ends with 1 when
+there is a circle, and names its files and lines.
 """
+
 import re
 import sys
 from pathlib import Path
@@ -24,10 +27,11 @@ CLEAN = [
 ]
 
 ROOT = Path(__file__).resolve().parent.parent
-TEST_ONLY = re.compile(r"#\[cfg\((?:all\()?test\b[^\]]*\]\s*(?:pub(?:\([^)]*\))?\s+)?mod\s+(\w+)\s*(;|\{)")
+TEST_ONLY = re.compile(
+    r"#\[cfg\((?:all\()?test\b[^\]]*\]\s*(?:pub(?:\([^)]*\))?\s+)?mod\s+(\w+)\s*(;|\{)"
+)
 USE = re.compile(r"^\s*(?:pub(?:\([^)]*\))?\s+)?use\s+([^;]+);", re.MULTILINE)
 INLINE = re.compile(r"(?<![\w:])((?:crate|super|self)(?:::\w+)+)(!?)")
-
 
 
 def without_comments_and_texts(text):
@@ -100,7 +104,7 @@ def resolve(path, here, modules):
 
 
 def imports(crate):
-    """The imports of each file of a crate: {module: {imported module: line}}, and the file of each module."""
+    """The imports of each file of a crate: {module: {imported module: line}}, and its files."""
     src = ROOT / "crates" / crate / "src"
     if not src.is_dir():
         sys.exit(f"circles.py: there is no crate {crate}")
@@ -140,7 +144,11 @@ def circles(edges):
         return seen
 
     reach = {module: reached(module) for module in edges}
-    found = {frozenset(b for b in edges if b in reach[a] and a in reach[b]) for a in edges if a in reach[a]}
+    found = {
+        frozenset(b for b in edges if b in reach[a] and a in reach[b])
+        for a in edges
+        if a in reach[a]
+    }
     return sorted(found, key=sorted)
 
 
@@ -154,8 +162,10 @@ def main():
             for module in sorted(circle):
                 for to, line in sorted(edges[module].items()):
                     if to in circle:
-                        print(f"  {files[module].relative_to(ROOT)}:{line} imports {files[to].name if to else 'lib.rs'}"
-                              f" ({'::'.join(to) or 'the crate'})")
+                        print(
+                            f"  {files[module].relative_to(ROOT)}:{line} imports {files[to].name if to else 'lib.rs'}"
+                            f" ({'::'.join(to) or 'the crate'})"
+                        )
     sys.exit(1 if bad else 0)
 
 
