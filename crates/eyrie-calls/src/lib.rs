@@ -14,9 +14,11 @@ mod next;
 mod random;
 mod signals;
 mod sleeps;
+mod threads;
 
 pub use descriptors::*;
 pub use devices::*;
 pub use random::*;
 pub use signals::*;
 pub use sleeps::*;
+pub use threads::*;

@@ -1,7 +1,7 @@
 //! Who is where: data that the controller makes and hands out, never a formula, and never part of an
 //! image. A directory with a higher epoch replaces one with a lower.
 
-use crate::Addr;
+use crate::addr::Addr;
 use eyrie_wire::Rank;
 use serde::{Deserialize, Serialize};
 

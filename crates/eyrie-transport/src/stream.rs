@@ -1,6 +1,6 @@
 //! A connection, and what accepts connections, whatever the kind of address.
 
-use crate::Addr;
+use crate::addr::Addr;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::Shutdown;

@@ -2,7 +2,7 @@
 //! read from it, the router only keeps the descriptor, so a payload is copied twice in all. A segment
 //! lives as long as a logged frame names it or its sender may still write to it.
 
-use super::Store;
+use super::store::Store;
 use std::collections::HashMap;
 use std::io;
 
