@@ -57,6 +57,14 @@ pub struct BadInjection {
     problem: &'static str,
 }
 
+/// A delay; here a number alone is seconds.
+fn delay(text: &str) -> Result<Duration, String> {
+    match text.bytes().all(|b| b.is_ascii_digit() || b == b'.') {
+        true => duration(&format!("{text}s")),
+        false => duration(text),
+    }
+}
+
 impl FromStr for Injection {
     type Err = BadInjection;
 
@@ -82,7 +90,7 @@ impl FromStr for Injection {
         let when = match when {
             "checkpoint" => When::Checkpoint,
             "recovery" => When::Recovery,
-            time => When::After(duration(time).map_err(|_| bad("TIME is no time"))?),
+            time => When::After(delay(time).map_err(|_| bad("TIME is no time"))?),
         };
         Ok(Injection::At { fault, when })
     }

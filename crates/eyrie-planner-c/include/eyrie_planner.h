@@ -97,8 +97,7 @@ extern "C" {
  # Safety
  `bytes` points to `len` readable bytes; it may be NULL when `len` is 0.
  */
-uint64_t eyrie_checksum(const void *bytes,
-                        size_t len);
+uint64_t eyrie_checksum(const void *bytes, size_t len);
 
 /*
  Copies `len` bytes and returns their [`eyrie_checksum`]: one way through memory, where a copy
@@ -109,10 +108,7 @@ uint64_t eyrie_checksum(const void *bytes,
  `from` points to `len` readable bytes and `to` to as many writable ones elsewhere; both may be
  NULL when `len` is 0.
  */
-uint64_t eyrie_copy_checksum(void *to,
-                             const void *from,
-                             size_t len,
-                             bool past_cache);
+uint64_t eyrie_copy_checksum(void *to, const void *from, size_t len, bool past_cache);
 
 /*
  Computes `parities` blocks from `count` data blocks, all of `len` bytes (even). A NULL data
@@ -199,9 +195,7 @@ size_t eyrie_planner_shape(const struct EyriePlanner *planner, int *extents, siz
  # Safety
  `home` has a place for each rank and `spares` for each spare.
  */
-void eyrie_planner_layout(const struct EyriePlanner *planner,
-                          uint32_t *home,
-                          uint32_t *spares);
+void eyrie_planner_layout(const struct EyriePlanner *planner, uint32_t *home, uint32_t *spares);
 
 /*
  Writes the name of a node: its coordinates in the network, or the network's name for it.
@@ -221,9 +215,7 @@ void eyrie_planner_node_name(const struct EyriePlanner *planner,
  # Safety
  `method` ends with a zero byte; `error` has `error_len` writable bytes.
  */
-bool eyrie_planner_knows(const char *method,
-                         char *error,
-                         size_t error_len);
+bool eyrie_planner_knows(const char *method, char *error, size_t error_len);
 
 /*
  Where the ranks go after failures. `at` is the node of each rank (of a failed node: where it
