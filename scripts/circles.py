@@ -17,13 +17,21 @@ from pathlib import Path
 # Crates without a circle; add yours when it is.
 CLEAN = [
     "eyrie",
+    "eyrie-agent",
     "eyrie-bench",
     "eyrie-calls",
+    "eyrie-controller",
+    "eyrie-image",
     "eyrie-monitor",
     "eyrie-placement",
     "eyrie-planner-c",
+    "eyrie-restorer",
+    "eyrie-router",
+    "eyrie-store",
     "eyrie-topology",
+    "eyrie-transport",
     "eyrie-units",
+    "eyrie-wire",
 ]
 
 ROOT = Path(__file__).resolve().parent.parent

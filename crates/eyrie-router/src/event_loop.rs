@@ -1,10 +1,10 @@
 //! The router's loop: one thread, one epoll. It moves bytes between sockets and the protocol, and
 //! decides nothing. It must never wait for a rank.
 
+use crate::config::Config;
 use crate::conn::{Conn, Stage};
 use crate::protocol::{ConnId, Output, Protocol, RouterCommand, RouterEvent, Stats};
 use crate::space::{Bounds, Files};
-use crate::Config;
 use crossbeam_channel::Sender;
 use eyrie_transport::handshake::{verdict, HandshakeError, Step};
 use eyrie_transport::{Listener, RouterId};

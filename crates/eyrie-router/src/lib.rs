@@ -1,6 +1,7 @@
 //! The router: gives each message for its ranks a place in one total order, logs it, then delivers it;
 //! holds determinants. A message must never reach a rank before it is logged.
 
+mod config;
 mod conn;
 mod event_loop;
 pub mod protocol;
@@ -8,32 +9,15 @@ pub mod space;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 
+pub use config::Config;
 use crossbeam_channel::Sender;
 use event_loop::{Loop, Mailbox, Order};
-use eyrie_transport::{Addr, RouterId};
-use eyrie_wire::auth::Secret;
+use eyrie_transport::RouterId;
 pub use protocol::{RouterCommand, RouterEvent, Stats};
 use std::io;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
-
-/// What a router needs to know.
-pub struct Config {
-    /// Its number, which its events carry.
-    pub id: RouterId,
-    /// For each rank of the job, whether it is at home at this router.
-    pub at_home: Vec<bool>,
-    /// Where ranks connect.
-    pub listen: Addr,
-    /// Where the log goes beyond `log_memory`.
-    pub spill_dir: PathBuf,
-    pub secret: Secret,
-    /// Bytes of log held in memory, and on disk.
-    pub log_memory: u64,
-    pub log_disk: u64,
-}
 
 /// How long the handle waits for figures: the loop never waits for anybody, so this is generous.
 const STATS_TIMEOUT: Duration = Duration::from_secs(5);

@@ -2,6 +2,7 @@
 //! holds frames exactly as they go to the rank. It must never lose a frame that is not truncated, and
 //! must hold only whole frames.
 
+use super::noted::note_logged;
 use crate::space::{Space, Store};
 use eyrie_wire::data::{put_plain, Deliver, Frame, Header, Message, Place, MAX_FRAME};
 use eyrie_wire::Rank;
@@ -117,8 +118,7 @@ impl Log {
 
     /// Gives a message its place in the order and logs it. Its ssn must be the next of its source.
     pub fn append(&mut self, source: Rank, message: &Message, payload: &[u8]) {
-        #[cfg(test)]
-        super::tests::note_logged(source, message);
+        note_logged(source, message);
         self.last_ssn[source as usize] = message.ssn;
         self.newest += 1;
         let rsn = self.newest;

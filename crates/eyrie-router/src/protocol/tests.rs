@@ -4,6 +4,7 @@
 //! of a message. Each error of `mutation.rs` must be found by this.
 
 use super::mutation::{self, Mutation};
+use super::noted::{forget_logged, is_logged};
 use super::*;
 use crate::testing::{MemoryFile, MemoryStore, Said};
 use eyrie_wire::data::{
@@ -12,7 +13,7 @@ use eyrie_wire::data::{
 };
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
@@ -20,20 +21,6 @@ use std::rc::Rc;
 const SCHEDULES: u64 = 10_000;
 /// Things that happen in one of them.
 const STEPS: usize = 300;
-
-thread_local! {
-    /// What the logs have been given: (source, destination, ssn).
-    static LOGGED: RefCell<BTreeSet<(Rank, Rank, u64)>> = const { RefCell::new(BTreeSet::new()) };
-}
-
-/// Called by the log itself.
-pub fn note_logged(source: Rank, m: &Message) {
-    LOGGED.with(|l| l.borrow_mut().insert((source, m.destination, m.ssn)));
-}
-
-fn is_logged(source: Rank, destination: Rank, ssn: u64) -> bool {
-    LOGGED.with(|l| l.borrow().contains(&(source, destination, ssn)))
-}
 
 /// What a rank computes from all that it has seen: the next word depends on every one before it.
 fn mix(state: u64, word: u64) -> u64 {
@@ -119,7 +106,7 @@ struct World {
 
 impl World {
     fn new(seed: u64) -> World {
-        LOGGED.with(|l| l.borrow_mut().clear());
+        forget_logged();
         let mut random = SmallRng::seed_from_u64(seed);
         let ranks = random.gen_range(2..5u32);
         let routers = random.gen_range(1..3u32);

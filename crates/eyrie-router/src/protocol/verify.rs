@@ -2,7 +2,7 @@
 //! log no longer holds, nor for content that differs under the same envelope.
 
 use super::log::{Cursor, Log, Logged};
-use super::RouterEvent;
+use super::orders::RouterEvent;
 use crate::space::{Space, Store};
 use eyrie_wire::data::{content_hash, Deliver, Repeat, MAX_INLINE};
 use eyrie_wire::Rank;

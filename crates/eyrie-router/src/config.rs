@@ -1,0 +1,21 @@
+//! What a router is told at its start.
+
+use eyrie_transport::{Addr, RouterId};
+use eyrie_wire::auth::Secret;
+use std::path::PathBuf;
+
+/// What a router needs to know.
+pub struct Config {
+    /// Its number, which its events carry.
+    pub id: RouterId,
+    /// For each rank of the job, whether it is at home at this router.
+    pub at_home: Vec<bool>,
+    /// Where ranks connect.
+    pub listen: Addr,
+    /// Where the log goes beyond `log_memory`.
+    pub spill_dir: PathBuf,
+    pub secret: Secret,
+    /// Bytes of log held in memory, and on disk.
+    pub log_memory: u64,
+    pub log_disk: u64,
+}

@@ -1,0 +1,49 @@
+//! What the controller asks of a router, and what it hears from it.
+
+use eyrie_wire::data::Determinant;
+use eyrie_wire::{Rank, RankInstance};
+use serde::{Deserialize, Serialize};
+
+/// What the controller asks of a router.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum RouterCommand {
+    /// From now on only this incarnation of the rank may speak; connections of older ones are closed.
+    /// Answered by [`RouterEvent::Fenced`].
+    Fence(RankInstance),
+    /// At the rank's home router, after all routers have fenced: lets the incarnation in, with the
+    /// determinants of all routers (any order, repeats allowed) to replay.
+    Recover { instance: RankInstance, determinants: Vec<Determinant> },
+    /// An image of the rank counts: messages up to `rsn` and determinants up to `clock` are truncated.
+    Truncate { rank: Rank, clock: u64, rsn: u64 },
+    /// Breaks the connections of a rank, as a network failure would.
+    BreakConnections(Rank),
+}
+
+/// What the controller hears from a router.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum RouterEvent {
+    /// Only this incarnation may speak now; these are the rank's determinants that this router holds.
+    Fenced { instance: RankInstance, determinants: Vec<Determinant> },
+    /// A rank's incarnation has proven itself and is connected to its home router.
+    Connected(RankInstance),
+    /// The connection of a rank to its home router ended (it will come back, or it died).
+    Disconnected(RankInstance),
+    /// The rank has followed its last determinant; `messages` were delivered again.
+    Replayed { instance: RankInstance, messages: u64 },
+    /// An older incarnation (or somebody else) tried to speak and was refused.
+    Refused { instance: Option<RankInstance>, reason: String },
+    /// A message sent again differs in its envelope from the logged one: the job must end.
+    Divergence { rank: Rank, reason: String },
+    /// A message sent again differs in content only: reported once per recovery.
+    ContentDiffers { rank: Rank, reason: String },
+    /// So many bytes were ever logged for this rank; told each time that it has grown by some.
+    LogGrown { rank: Rank, bytes: u64 },
+    /// The disk's share is nearly used up: an image of this rank would free most.
+    LogScarce { rank: Rank },
+    /// No space is left: senders wait until images free some.
+    HeldBack { reason: String },
+    /// The log cannot be kept: this rank cannot be recovered until its next image.
+    Unprotected { rank: Rank, reason: String },
+    /// The router cannot go on.
+    Fatal { reason: String },
+}
