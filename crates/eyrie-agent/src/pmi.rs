@@ -52,7 +52,8 @@ pub struct Session {
 }
 
 impl Session {
-    /// `barriers_passed`: 0 for a program that starts, else what it had passed when it was captured.
+    /// `barriers_passed`: 0 for a program that starts, else what it had passed when it was
+    /// captured.
     pub fn new(rank: u32, size: u32, kvsname: String, barriers_passed: u32) -> Session {
         Session {
             rank,

@@ -27,7 +27,8 @@ const URANDOM: u64 = libc::makedev(1, 9);
 
 /// Descriptors below this number are remembered.
 const DESCRIPTORS: usize = 4096;
-/// A bit for each descriptor that was opened as one of the devices and may have become another since.
+/// A bit for each descriptor that was opened as one of the devices and may have become another
+/// since.
 static OPENED: [AtomicU64; DESCRIPTORS / 64] = [const { AtomicU64::new(0) }; DESCRIPTORS / 64];
 
 fn bit(fd: c_int) -> Option<(&'static AtomicU64, u64)> {

@@ -1,6 +1,6 @@
-//! The framing of an image stream: a sequence of records, each a fixed header and a bounded payload.
-//! The capture writes it, the store cuts it into chunks at record borders, the restorer reads it.
-//! It must never allocate: the capture side runs inside a signal handler.
+//! The framing of an image stream: a sequence of records, each a fixed header and a bounded
+//! payload. The capture writes it, the store cuts it into chunks at record borders, the restorer
+//! reads it. It must never allocate: the capture side runs inside a signal handler.
 
 /// Length of a record header in bytes.
 pub const RECORD_HEADER_LEN: usize = 32;

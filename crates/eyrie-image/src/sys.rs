@@ -1,6 +1,6 @@
-//! Raw Linux system calls for x86_64, used by the capture and, through a `#[path]`, by the restorer.
-//! Nothing here may call a C library, allocate, take a lock or touch errno: it runs inside signal
-//! handlers and in a program that has no libc at all.
+//! Raw Linux system calls for x86_64, used by the capture and, through a `#[path]`, by the
+//! restorer. Nothing here may call a C library, allocate, take a lock or touch errno: it runs
+//! inside signal handlers and in a program that has no libc at all.
 
 use core::arch::asm;
 
@@ -428,7 +428,8 @@ pub fn is_alone(fd: i32) -> bool {
 pub fn alone(fd: i32) -> Option<bool> {
     const F_WRLCK: usize = 1;
     const F_UNLCK: usize = 2;
-    // Somebody who opens the file in this very moment has the holder signalled: with a signal that is ignored unless asked for.
+    // Somebody who opens the file in this very moment has the holder signalled: with a signal that
+    // is ignored unless asked for.
     const SIGURG: usize = 23;
     if fcntl(fd, F_GETLEASE, 0) != Ok(F_UNLCK) {
         return None;

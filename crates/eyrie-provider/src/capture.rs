@@ -123,7 +123,8 @@ fn take_image(rank: &mut Rank<Sockets>, image: u64, sync: bool, out: OwnedFd) {
         meta: &[],
         starter_pid,
     };
-    // SAFETY: the provider's state bears being continued elsewhere: `come_back` makes it a dropped connection.
+    // SAFETY: the provider's state bears being continued elsewhere: `come_back` makes it a dropped
+    // connection.
     match without_pipe_signal(|| unsafe { eyrie_image::capture(&request) }) {
         Outcome::Captured { child_pid, .. } => {
             let pause_ns = start.elapsed().as_nanos() as u64;
@@ -151,11 +152,11 @@ fn take_image(rank: &mut Rank<Sockets>, image: u64, sync: bool, out: OwnedFd) {
     }
 }
 
-/// Does `work` so that a pipe whose reader has left is an error and no signal: the agent or the store may give an
-/// image up at any time, and the rank must go on.
+/// Does `work` so that a pipe whose reader has left is an error and no signal: the agent or the
+/// store may give an image up at any time, and the rank must go on.
 fn without_pipe_signal<T>(work: impl FnOnce() -> T) -> T {
-    // SAFETY: plain calls on signal sets of this frame and the mask of this thread; a signal that was pending before
-    // is left to the program.
+    // SAFETY: plain calls on signal sets of this frame and the mask of this thread; a signal that
+    // was pending before is left to the program.
     unsafe {
         let (mut pipe, mut before, mut pending): (libc::sigset_t, libc::sigset_t, libc::sigset_t) =
             (std::mem::zeroed(), std::mem::zeroed(), std::mem::zeroed());
@@ -195,7 +196,8 @@ pub fn at_a_wait(rank: &mut Rank<Sockets>) {
     }
 }
 
-/// The agent's order, if one has come: image, whether to wait until it is written, and where it goes.
+/// The agent's order, if one has come: image, whether to wait until it is written, and where it
+/// goes.
 fn order() -> Option<(u64, bool, OwnedFd)> {
     loop {
         let (message, [descriptor, _]) = channel::receive()?;

@@ -1,6 +1,6 @@
 //! Who this process is in its job. What is the same in each incarnation comes from the environment;
-//! the rest comes over the agent channel, because the environment lies on the stack and moves addresses,
-//! and because it must not be part of an image.
+//! the rest comes over the agent channel, because the environment lies on the stack and moves
+//! addresses, and because it must not be part of an image.
 
 use crate::channel;
 use crate::memory;

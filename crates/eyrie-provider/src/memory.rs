@@ -1,7 +1,7 @@
-//! The provider's own memory: a stretch of addresses that is reserved when the provider is loaded, and
-//! an allocator in it. What the program's malloc and mmap return must never depend on the moments at
-//! which messages come, because programs send addresses; so nothing of the provider's may come from
-//! there.
+//! The provider's own memory: a stretch of addresses that is reserved when the provider is loaded,
+//! and an allocator in it. What the program's malloc and mmap return must never depend on the
+//! moments at which messages come, because programs send addresses; so nothing of the provider's
+//! may come from there.
 
 use dlmalloc::{Allocator, Dlmalloc};
 use eyrie_wire::page::{RankPage, PAGE_BYTES};
@@ -15,19 +15,21 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 /// Where the stretch begins: above programs and their heaps, below the restorer's stretch
 /// (`eyrie_image::format::WINDOW_START`) and far below what the kernel gives to mmap.
 const START: usize = 0x6400_0000_0000;
-/// Lengths in bytes that are tried in turn: a limit on address space (`ulimit -v`) may forbid the first.
+/// Lengths in bytes that are tried in turn: a limit on address space (`ulimit -v`) may forbid the
+/// first.
 const LENGTHS: [usize; 3] = [64 << 30, 16 << 30, 4 << 30];
 /// The allocator asks for multiples of this, in bytes.
 const GRANULE: usize = 64 << 10;
 const MAX_GRANULES: usize = LENGTHS[0] / GRANULE;
-/// Pieces of so many bytes and more are stretches of their own, and go back to the kernel as a whole.
+/// Pieces of so many bytes and more are stretches of their own, and go back to the kernel as a
+/// whole.
 const LARGE_BYTES: usize = 4 * GRANULE;
 /// Bytes that stay here when they are free: pages that are there already are faster than
 /// new ones from the kernel.
 const KEPT_BYTES: usize = 16 << 20;
 
-/// The stretch begins with a guard that is never mapped, then the stack of provider calls, another guard,
-/// and the stack of signal handlers.
+/// The stretch begins with a guard that is never mapped, then the stack of provider calls, another
+/// guard, and the stack of signal handlers.
 const GUARD: usize = GRANULE;
 const STACK_BYTES: usize = 1 << 20;
 /// Where the stack of provider calls begins; it grows down.
@@ -106,8 +108,8 @@ pub fn map_page(page: &OwnedFd) -> Result<(), String> {
 
 /// The rank's page. It is there from the welcome on.
 pub fn page() -> &'static mut RankPage {
-    // SAFETY: mapped by `map_page` before there is a rank; one call at a time is in the provider, and
-    // the agent only reads.
+    // SAFETY: mapped by `map_page` before there is a rank; one call at a time is in the provider,
+    // and the agent only reads.
     unsafe { &mut *(PAGE_AT as *mut RankPage) }
 }
 
@@ -191,7 +193,8 @@ fn close(from: usize, count: usize) {
     }
 }
 
-// SAFETY: stretches are disjoint, inside the reservation, readable and writable until they are freed.
+// SAFETY: stretches are disjoint, inside the reservation, readable and writable until they are
+// freed.
 unsafe impl Allocator for Granules {
     fn alloc(&self, size: usize) -> (*mut u8, usize, u32) {
         let none = (std::ptr::null_mut(), 0, 0);
@@ -258,8 +261,9 @@ unsafe impl Sync for Heap {}
 
 impl Heap {
     fn with<R>(&self, f: impl FnOnce(&mut Dlmalloc<Granules>) -> R) -> R {
-        // Held for a few instructions, and by a second thread only where the library is under test: the
-        // MPI library calls from one thread at a time. An image is never taken inside: a call is under way.
+        // Held for a few instructions, and by a second thread only where the library is under test:
+        // the MPI library calls from one thread at a time. An image is never taken inside: a call
+        // is under way.
         while self.locked.swap(true, Ordering::Acquire) {
             std::hint::spin_loop();
         }
@@ -274,7 +278,8 @@ fn is_large(size: usize) -> bool {
     size >= LARGE_BYTES
 }
 
-// SAFETY: hands the contract through to what is inside. The size alone says which part a piece is from.
+// SAFETY: hands the contract through to what is inside. The size alone says which part a piece is
+// from.
 unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         self.with(|heap| match is_large(layout.size()) {

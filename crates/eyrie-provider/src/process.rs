@@ -1,5 +1,6 @@
-//! This process as a rank: the one object behind all libfabric objects, entered by one call at a time,
-//! on the provider's own stack. Here, and nowhere below, a rank that cannot go on ends its process.
+//! This process as a rank: the one object behind all libfabric objects, entered by one call at a
+//! time, on the provider's own stack. Here, and nowhere below, a rank that cannot go on ends its
+//! process.
 
 use crate::core::error::RankError;
 use crate::core::rank::Rank;
@@ -31,8 +32,8 @@ pub fn join() -> Result<(), String> {
     }
     memory::reserve()?;
     stack::prepare();
-    // The C library makes this library's thread-local memory, with the program's malloc, when it is first
-    // used: that must be now, and not when a message comes.
+    // The C library makes this library's thread-local memory, with the program's malloc, when it is
+    // first used: that must be now, and not when a message comes.
     std::hint::black_box(std::hash::RandomState::new());
     channel::open(identity::agent_fd()?);
     let identity = Identity::of_this_process()?;
@@ -41,8 +42,9 @@ pub fn join() -> Result<(), String> {
     RANK.store(Box::into_raw(Box::new(rank)), Ordering::Release);
     // From the next line on the agent may send the signal.
     capture::install();
-    // The agent does not answer a rank that has not met the others: the job ends before it computes. An
-    // image that is asked for in the same moment waits, or it would take the answer off the channel.
+    // The agent does not answer a rank that has not met the others: the job ends before it
+    // computes. An image that is asked for in the same moment waits, or it would take the answer
+    // off the channel.
     let admitted = enter(|_| {
         channel::tell(&FromRank::Loaded { pid: std::process::id() });
         channel::await_agent(|m, _| (m == ToRank::Admitted).then_some(()))
@@ -68,8 +70,8 @@ pub fn or_end<R>(result: Result<R, RankError>) -> R {
     result.unwrap_or_else(|e| fatal(&e.to_string()))
 }
 
-/// Runs `f` with the rank, if this process is one already, on the provider's stack. No image is taken
-/// meanwhile.
+/// Runs `f` with the rank, if this process is one already, on the provider's stack. No image is
+/// taken meanwhile.
 fn enter<R>(f: impl FnOnce(&mut Rank<Sockets>) -> R) -> Option<R> {
     let claim = || INSIDE.compare_exchange(NOBODY, CALL, Ordering::Acquire, Ordering::Relaxed);
     while let Err(who) = claim() {
@@ -102,8 +104,8 @@ fn inside_of<R>(f: impl FnOnce(&mut Rank<Sockets>) -> R) -> Option<R> {
     compiler_fence(Ordering::SeqCst);
     // SAFETY: of `errno`: this thread's, which the program may read after a call that did not fail.
     let errno = unsafe { *libc::__errno_location() };
-    // SAFETY: made by `join` and never freed; INSIDE keeps others and the signal handler out, so this is
-    // the only reference, and nobody is on the stack.
+    // SAFETY: made by `join` and never freed; INSIDE keeps others and the signal handler out, so
+    // this is the only reference, and nobody is on the stack.
     let result = unsafe { stack::run(|| f(&mut *rank)) };
     // SAFETY: as above.
     unsafe { *libc::__errno_location() = errno };

@@ -1,5 +1,5 @@
-//! The real world around the core: sockets to the routers, files that come over them, the processor's
-//! clock. Everything works on descriptors that a restored process finds dead.
+//! The real world around the core: sockets to the routers, files that come over them, the
+//! processor's clock. Everything works on descriptors that a restored process finds dead.
 
 use crate::core::host::{ConnectError, File, Host, Interest, Stream};
 use crate::core::rank::Rank;
@@ -58,7 +58,8 @@ pub fn move_up(fd: OwnedFd) -> OwnedFd {
 }
 
 fn set_option<T>(fd: &OwnedFd, option: i32, value: &T) {
-    // SAFETY: the option takes such a value, whose address and size are given. Failure costs speed only.
+    // SAFETY: the option takes such a value, whose address and size are given. Failure costs speed
+    // only.
     unsafe {
         libc::setsockopt(
             fd.as_raw_fd(),
@@ -196,8 +197,8 @@ impl Stream for Socket {
 
 /// Calls `each` with every descriptor that came with a message.
 pub fn for_each_descriptor(message: &libc::msghdr, each: &mut dyn FnMut(OwnedFd)) {
-    // SAFETY: the kernel has filled the control buffer of `message`; the macros walk within its length,
-    // and the descriptors are new and ours.
+    // SAFETY: the kernel has filled the control buffer of `message`; the macros walk within its
+    // length, and the descriptors are new and ours.
     unsafe {
         let mut c = libc::CMSG_FIRSTHDR(message);
         while !c.is_null() {

@@ -1,8 +1,8 @@
 //! The provider's own stack. Its calls leave nothing on the program's stack, nor in registers, that
-//! depends on messages or on replay: MPI libraries send structures with uninitialised padding, which a
-//! re-executed rank must send with the same bytes again. (What a call leaves in a register gets to the
-//! program's stack when the dynamic linker binds a function, for it saves them all.) One call at a time
-//! may use it.
+//! depends on messages or on replay: MPI libraries send structures with uninitialised padding,
+//! which a re-executed rank must send with the same bytes again. (What a call leaves in a register
+//! gets to the program's stack when the dynamic linker binds a function, for it saves them all.)
+//! One call at a time may use it.
 
 use crate::memory;
 use std::ffi::c_void;
@@ -120,8 +120,8 @@ pub unsafe fn run<R>(f: impl FnOnce() -> R) -> R {
         work.result = work.f.take().map(|f| f());
     }
     fn call<F: FnOnce() -> R, R>(work_item: &mut Work<F, R>) {
-        // SAFETY: the stack is there and free, as the caller of `run` vouches. A panic in `work` ends the
-        // process at its C interface.
+        // SAFETY: the stack is there and free, as the caller of `run` vouches. A panic in `work`
+        // ends the process at its C interface.
         unsafe {
             eyrie_call_on_stack(memory::STACK_TOP, work::<F, R>, (&raw mut *work_item).cast())
         }
@@ -131,8 +131,8 @@ pub unsafe fn run<R>(f: impl FnOnce() -> R) -> R {
     item.result.expect("the work has run")
 }
 
-/// Gives this thread a stack for signal handlers, if it has none: the frame of a capture's signal must
-/// not lie on the program's stack either.
+/// Gives this thread a stack for signal handlers, if it has none: the frame of a capture's signal
+/// must not lie on the program's stack either.
 pub fn for_signals() {
     // SAFETY: plain calls; the memory stays for as long as the process lives.
     unsafe {

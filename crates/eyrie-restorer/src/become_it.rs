@@ -266,8 +266,8 @@ fn set_thread(c: &Context) {
     // SAFETY: the addresses were checked to lie in the image's writable memory, or are only
     // handed to the kernel, which checks them.
     unsafe {
-        // The C library goes on with the thread id that it remembers: it is also in the owner fields of the
-        // mutexes that the thread holds, and they must agree.
+        // The C library goes on with the thread id that it remembers: it is also in the owner
+        // fields of the mutexes that the thread holds, and they must agree.
         let _ = sys::call3(nr::SET_TID_ADDRESS, c.tid_address as usize, 0, 0);
         if c.robust_head != 0 {
             let (head, len) = (c.robust_head as usize, c.robust_len as usize);

@@ -476,8 +476,8 @@ impl Table {
     }
 }
 
-/// Whether nobody else has the file open, or soon nobody has: the rank's last incarnation may be about to end, or a child of it that
-/// was writing an image.
+/// Whether nobody else has the file open, or soon nobody has: the rank's last incarnation may be
+/// about to end, or a child of it that was writing an image.
 fn comes_to_be_alone(fd: i32) -> bool {
     const PATIENCE_MS: usize = 250;
     (0..PATIENCE_MS).any(|_| {

@@ -1,5 +1,5 @@
-//! One connection of the loop: its handshake, what has been read and not yet understood, what is to be
-//! written. It must never hold more than its bounds, whatever the other side sends.
+//! One connection of the loop: its handshake, what has been read and not yet understood, what is to
+//! be written. It must never hold more than its bounds, whatever the other side sends.
 
 use eyrie_transport::handshake::{Accepting, HandshakeError, Step, MAX_WANTED};
 use eyrie_transport::Stream;

@@ -43,16 +43,16 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const MAX_STRANGERS: usize = 1024;
 /// How often the loop looks after deadlines and space.
 const TICK: Duration = Duration::from_millis(500);
-/// Reads of a connection that is drained before its rank is fenced: more than a socket's buffer ever
-/// holds, so that a sender that is still alive cannot keep us here.
+/// Reads of a connection that is drained before its rank is fenced: more than a socket's buffer
+/// ever holds, so that a sender that is still alive cannot keep us here.
 const DRAIN_READS: usize = 1024;
 
 /// How long the router asks again before it sleeps, and after how many failures it stops doing so.
 const SPIN_TIME: Duration = Duration::from_micros(20);
 const SPIN_MISSES: u32 = 8;
 
-/// Waiting for events: where one follows another within a few microseconds, asking again is faster than
-/// sleeping and being woken. Where asking did not help lately, it sleeps at once.
+/// Waiting for events: where one follows another within a few microseconds, asking again is faster
+/// than sleeping and being woken. Where asking did not help lately, it sleeps at once.
 #[derive(Default)]
 struct Spin {
     /// Times in a row that asking again did not help.
@@ -459,8 +459,8 @@ impl Loop {
         false
     }
 
-    /// Reads what the rank's send stream still holds: what an old incarnation has given to the kernel is
-    /// part of its history, because an image taken after a send counts on it.
+    /// Reads what the rank's send stream still holds: what an old incarnation has given to the
+    /// kernel is part of its history, because an image taken after a send counts on it.
     fn drain(&mut self, rank: eyrie_wire::Rank) {
         let Some(id) = self.protocol.send_stream(rank) else { return };
         for _ in 0..DRAIN_READS {

@@ -1,5 +1,5 @@
-//! The router: gives each message for its ranks a place in one total order, logs it, then delivers it;
-//! holds determinants. A message must never reach a rank before it is logged.
+//! The router: gives each message for its ranks a place in one total order, logs it, then delivers
+//! it; holds determinants. A message must never reach a rank before it is logged.
 
 mod config;
 mod conn;

@@ -1,4 +1,5 @@
-//! What the protocol needs around it, in memory: for tests of this crate and of those that speak with it.
+//! What the protocol needs around it, in memory: for tests of this crate and of those that speak
+//! with it.
 
 use crate::protocol::{ConnId, Output, RouterEvent};
 use crate::space::Store;

@@ -1,8 +1,10 @@
-//! How fast a store takes in and gives out images, beside what the steps alone cost on the same machine.
+//! How fast a store takes in and gives out images, beside what the steps alone cost on the same
+//! machine.
 //!
 //! `cargo run --release -p eyrie-store --example throughput [DIR [MIB]]`; DIR defaults to /dev/shm.
-//! Each row is the median of the rounds, with the slowest and fastest; rounds of all rows are interleaved.
-//! The last column counts the time on the processor instead of the clock's: what an idle core would reach.
+//! Each row is the median of the rounds, with the slowest and fastest; rounds of all rows are
+//! interleaved. The last column counts the time on the processor instead of the clock's: what an
+//! idle core would reach.
 
 use std::hint::black_box;
 use std::io::{self, Write};

@@ -1,5 +1,6 @@
-//! A process that uses a store is killed at random moments, in the middle of receiving, committing, freeing
-//! space or opening. The store must then open, hold exactly what was committed, and waste nothing.
+//! A process that uses a store is killed at random moments, in the middle of receiving, committing,
+//! freeing space or opening. The store must then open, hold exactly what was committed, and waste
+//! nothing.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -16,11 +17,12 @@ use common::{Process, PAGES_PER_WINDOW};
 
 const KILLS: usize = 200;
 const RANKS: u32 = 3;
-/// Memory of a rank in pages, in turn: large images are struck while they come in, small ones while they are
-/// committed and older ones are freed.
+/// Memory of a rank in pages, in turn: large images are struck while they come in, small ones while
+/// they are committed and older ones are freed.
 const PAGES: [usize; 2] = [8 * PAGES_PER_WINDOW, 40];
 
-/// The memory of a rank at an image: each part changes at its own pace, some is common to all ranks.
+/// The memory of a rank at an image: each part changes at its own pace, some is common to all
+/// ranks.
 fn process(rank: u32, image: u64, pages: usize) -> Process {
     let mut process = Process::new(rank, pages);
     for (number, page) in process.pages.iter_mut().enumerate() {

@@ -1,4 +1,5 @@
-//! A full disk: the image that does not fit fails and says so, the earlier ones stay, its space comes back.
+//! A full disk: the image that does not fit fails and says so, the earlier ones stay, its space
+//! comes back.
 
 use std::fs;
 use std::path::Path;

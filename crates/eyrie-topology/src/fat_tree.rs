@@ -5,8 +5,8 @@
 use crate::error::TopologyError;
 use crate::network::{LinkId, Network, NodeId, RouteError, VertexId};
 
-/// `m[i]` children of a level i+1 switch, `w[i]` parents of a level i vertex, `rails` copies of the tree;
-/// a message uses rail (source + destination) mod rails.
+/// `m[i]` children of a level i+1 switch, `w[i]` parents of a level i vertex, `rails` copies of the
+/// tree; a message uses rail (source + destination) mod rails.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FatTree {
     m: Vec<usize>,

@@ -1,5 +1,5 @@
-//! Who is where: data that the controller makes and hands out, never a formula, and never part of an
-//! image. A directory with a higher epoch replaces one with a lower.
+//! Who is where: data that the controller makes and hands out, never a formula, and never part of
+//! an image. A directory with a higher epoch replaces one with a lower.
 
 use crate::addr::Addr;
 use eyrie_wire::Rank;

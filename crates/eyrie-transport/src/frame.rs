@@ -45,7 +45,8 @@ pub fn read<T: DeserializeOwned>(input: &mut impl Read) -> io::Result<T> {
     postcard::from_bytes(&bytes).map_err(invalid)
 }
 
-/// The message at the start of `bytes` and the length of its frame; `None` when it is not whole yet.
+/// The message at the start of `bytes` and the length of its frame; `None` when it is not whole
+/// yet.
 ///
 /// # Errors
 /// As [`read`].

@@ -1,6 +1,7 @@
-//! The first exchange on every connection: version, claim, mutual proof ([`eyrie_wire::auth`]). The two
-//! sides are state machines without I/O, with functions around them for streams that block. Nothing of
-//! a peer is believed, and nothing but a refusal is told to it, before it has proven itself.
+//! The first exchange on every connection: version, claim, mutual proof ([`eyrie_wire::auth`]). The
+//! two sides are state machines without I/O, with functions around them for streams that block.
+//! Nothing of a peer is believed, and nothing but a refusal is told to it, before it has proven
+//! itself.
 //!
 //! connecting: `EYRI`, version u16, nonce 16, length u16, claim
 //! accepting: `1`, nonce 16, proof 32, or `0`, length u16, reason
@@ -37,7 +38,8 @@ pub enum HandshakeError {
     Refused(String),
 }
 
-/// The accepting side. It asks for exact numbers of bytes, so that it never reads beyond the handshake.
+/// The accepting side. It asks for exact numbers of bytes, so that it never reads beyond the
+/// handshake.
 pub struct Accepting {
     stage: Stage,
 }
@@ -88,8 +90,8 @@ impl Accepting {
         }
     }
 
-    /// The next step with exactly as many bytes as were wanted; what is to be sent goes behind `out`,
-    /// also when the peer is refused.
+    /// The next step with exactly as many bytes as were wanted; what is to be sent goes behind
+    /// `out`, also when the peer is refused.
     ///
     /// # Errors
     /// Why the peer is refused.
@@ -195,8 +197,8 @@ pub fn connect(
     read_verdict(stream)
 }
 
-/// The accepting side, on a stream that blocks with a timeout: returns what the peer has proven to be.
-/// `admit` may still refuse it with a reason.
+/// The accepting side, on a stream that blocks with a timeout: returns what the peer has proven to
+/// be. `admit` may still refuse it with a reason.
 ///
 /// # Errors
 /// When the stream fails, or the peer is refused (it was told why).

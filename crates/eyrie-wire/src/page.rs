@@ -86,8 +86,8 @@ impl RankPage {
         self.written.store(n + 1, Ordering::Release);
     }
 
-    /// The records, oldest first, with the time of each in nanoseconds of the monotonic clock. `tsc` and
-    /// `monotonic_ns`: the present moment on the same host.
+    /// The records, oldest first, with the time of each in nanoseconds of the monotonic clock.
+    /// `tsc` and `monotonic_ns`: the present moment on the same host.
     pub fn read(&self, tsc: u64, monotonic_ns: u64) -> Vec<(u64, Record)> {
         let written = self.written.load(Ordering::Acquire) as usize;
         let per_tick = (monotonic_ns.saturating_sub(self.monotonic_ns)) as f64

@@ -16,10 +16,12 @@ mod progress;
 #[derive(Parser)]
 #[command(name = "eyrie", version)]
 struct Cli {
-    /// Write what each part of Eyrie does to this file, a line each; as JSON when its name ends in .json
+    /// Write what each part of Eyrie does to this file, a line each; as JSON when its name ends in
+    /// .json
     ///
     /// EYRIE_LOG says how much: a level (error, warn, info, debug, trace), or levels by part, like
-    /// `warn,eyrie_router=debug`. Without this option, what EYRIE_LOG asks for goes to standard error.
+    /// `warn,eyrie_router=debug`. Without this option, what EYRIE_LOG asks for goes to standard
+    /// error.
     #[arg(long, global = true, value_name = "FILE", hide_short_help = true)]
     log: Option<PathBuf>,
     #[command(subcommand)]

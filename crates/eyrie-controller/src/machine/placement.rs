@@ -1,4 +1,5 @@
-//! Which node takes a rank: what eyrie-placement is asked, and its answer in the words of events. Decides nothing itself.
+//! Which node takes a rank: what eyrie-placement is asked, and its answer in the words of events.
+//! Decides nothing itself.
 
 use eyrie_placement::placement::{Displaced, JobNode, Placement};
 use eyrie_wire::{Node, Rank};

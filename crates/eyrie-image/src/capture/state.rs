@@ -49,7 +49,8 @@ impl State {
         // Before the timers are read: one whose signal is pending starts anew when that is taken.
         let pending = take_pending(room)?;
         context.pending = pending.len() as u32;
-        // SAFETY: every pointer below is to the scratch or to the stack, of the size the call wants.
+        // SAFETY: every pointer below is to the scratch or to the stack, of the size the call
+        // wants.
         unsafe {
             take_thread(context)?;
             take_process(context)?;

@@ -1,6 +1,6 @@
 //! What a process shares with who started it, and a restored one with who restores it: rights,
-//! namespaces, the root directory. One that has left them would go on elsewhere than it was, so it is
-//! refused; and so is one with state of its own that no other process can be given. Only looks.
+//! namespaces, the root directory. One that has left them would go on elsewhere than it was, so it
+//! is refused; and so is one with state of its own that no other process can be given. Only looks.
 
 use super::proc::{read_file, read_link, PathBuf, Status};
 use super::scratch::Scratch;

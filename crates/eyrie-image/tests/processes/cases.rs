@@ -250,7 +250,8 @@ fn files(mode: &str) {
     for name in others {
         append(name, b"of another rank");
     }
-    // Empty when the image was taken; now another rank has the one open, and who has the other is about to end.
+    // Empty when the image was taken; now another rank has the one open, and who has the other is
+    // about to end.
     let _other = File::open(dir.path().join("joined")).unwrap();
     let dying = File::open(dir.path().join("begun")).unwrap();
     let dying = std::thread::spawn(move || {

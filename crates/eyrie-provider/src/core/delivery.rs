@@ -1,5 +1,5 @@
-//! The delivery stream: what the home router sends this rank. Bytes are read ahead, but a message is
-//! shown only when asked for, and `rsn` counts only what was shown: the rest comes again after a
+//! The delivery stream: what the home router sends this rank. Bytes are read ahead, but a message
+//! is shown only when asked for, and `rsn` counts only what was shown: the rest comes again after a
 //! reconnection. Nothing here waits, but for a moment when asked to.
 
 use super::host::{File, Host, Stream};
@@ -176,12 +176,12 @@ impl<H: Host> Delivery<H> {
         }
     }
 
-    /// Shows messages that have been read, up to `up_to`, until `show` says false; each counts as shown
-    /// when `show` returns.
+    /// Shows messages that have been read, up to `up_to`, until `show` says false; each counts as
+    /// shown when `show` returns.
     ///
     /// # Errors
-    /// What `show` returns; inside, when what was read is no sound stream, or the router refuses this
-    /// incarnation.
+    /// What `show` returns; inside, when what was read is no sound stream, or the router refuses
+    /// this incarnation.
     pub fn show<E>(
         &mut self,
         up_to: u64,

@@ -1,6 +1,6 @@
-//! Matching of visible messages with posted receives. Pure but for the copy into the receiver's buffer.
-//! It must see messages and receives in the order of the total order and of the calls, and nothing else:
-//! the same order gives the same matches.
+//! Matching of visible messages with posted receives. Pure but for the copy into the receiver's
+//! buffer. It must see messages and receives in the order of the total order and of the calls, and
+//! nothing else: the same order gives the same matches.
 
 use eyrie_wire::Rank;
 use std::collections::VecDeque;
@@ -176,7 +176,8 @@ impl Matching {
         self.posted[usize::from(p.tagged)].push_back(p);
     }
 
-    /// Receives the message that a probe has claimed for `p.context`; with `discard` it is thrown away.
+    /// Receives the message that a probe has claimed for `p.context`; with `discard` it is thrown
+    /// away.
     pub fn receive_claimed(&mut self, mut p: Posted, discard: bool) -> Option<Completion> {
         let unexpected = &mut self.unexpected[usize::from(p.tagged)];
         let i = unexpected.iter().position(|m| m.claimed == Some(p.context))?;

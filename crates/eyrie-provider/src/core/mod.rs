@@ -1,5 +1,5 @@
-//! What the provider does, whoever calls it: matching, clock, replay, streams to the routers. It reaches
-//! the world through [`host::Host`] only and never ends the process: errors go up.
+//! What the provider does, whoever calls it: matching, clock, replay, streams to the routers. It
+//! reaches the world through [`host::Host`] only and never ends the process: errors go up.
 
 pub mod delivery;
 pub mod error;

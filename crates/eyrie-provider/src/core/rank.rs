@@ -1,6 +1,6 @@
-//! A rank of the job: what it sends, what becomes visible to it and when. It must never let a message be
-//! seen outside a progress call, nor let anything out before the determinants it depends on. It waits
-//! here and nowhere below, with bounds; what it cannot go on after is an error.
+//! A rank of the job: what it sends, what becomes visible to it and when. It must never let a
+//! message be seen outside a progress call, nor let anything out before the determinants it depends
+//! on. It waits here and nowhere below, with bounds; what it cannot go on after is an error.
 
 use super::delivery::{Delivery, Payload};
 use super::error::RankError;
@@ -26,7 +26,8 @@ const REPLAY_TIMEOUT: Duration = Duration::from_secs(120);
 const WAIT: Duration = Duration::from_millis(100);
 const FIRST_PAUSE: Duration = Duration::from_micros(200);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
-/// Progress calls that find nothing, one right after another, before the next one sleeps for a message.
+/// Progress calls that find nothing, one right after another, before the next one sleeps for a
+/// message.
 const SPINS: u32 = 300;
 /// Ticks between two progress calls up to which the program is taken to do nothing but wait.
 const WAITING_GAP: u64 = 30_000;
@@ -180,8 +181,8 @@ impl<H: Host> Rank<H> {
         self.send(target, envelope(number), content)
     }
 
-    /// Gives the router everything that is kept, over a new connection if this one breaks; the router always
-    /// reads, so this ends.
+    /// Gives the router everything that is kept, over a new connection if this one breaks; the
+    /// router always reads, so this ends.
     fn write_sender(&mut self, k: usize) -> Result<(), RankError> {
         loop {
             self.ready_sender(k)?;
@@ -289,8 +290,9 @@ impl<H: Host> Rank<H> {
         Ok(())
     }
 
-    /// Connects the delivery stream behind what has been shown. `follow`: the determinants that come are
-    /// to be followed from now on; else those in hand go on, the router's copy of them is the same.
+    /// Connects the delivery stream behind what has been shown. `follow`: the determinants that
+    /// come are to be followed from now on; else those in hand go on, the router's copy of them is
+    /// the same.
     fn connect_delivery(&mut self, follow: bool) -> Result<(), RankError> {
         let (router, clock) = (self.host.home(self.number), self.replay.clock());
         let mut attempts = Attempts::new(self.host.now());
@@ -348,8 +350,8 @@ impl<H: Host> Rank<H> {
         let _ = self.delivery.tell_replayed();
     }
 
-    /// A progress call: the clock ticks, messages become visible as far as this clock allows. `idle`:
-    /// there is nothing else to report, so it may sleep for a message.
+    /// A progress call: the clock ticks, messages become visible as far as this clock allows.
+    /// `idle`: there is nothing else to report, so it may sleep for a message.
     ///
     /// # Errors
     /// When a router cannot be reached or does not answer, or the log cannot be read.
@@ -482,7 +484,8 @@ impl<H: Host> Rank<H> {
                 Answer::Nothing => self.send(source, envelope, &[])?,
                 Answer::Before(bytes) => self.send(source, envelope, &bytes)?,
                 Answer::Memory { at, len } => {
-                    // SAFETY: within a region of this process; nothing writes to it during the call.
+                    // SAFETY: within a region of this process; nothing writes to it during the
+                    // call.
                     let bytes = unsafe { std::slice::from_raw_parts(at, len) };
                     self.send(source, envelope, bytes)?;
                 }
@@ -496,9 +499,9 @@ impl<H: Host> Rank<H> {
 
     // Streams of a rank that waits.
 
-    /// Finds out whether a router has closed a stream with messages on it that it never acknowledged,
-    /// and sends them again: what the rank waits for may be the answer to one of them, and nothing else
-    /// would notice.
+    /// Finds out whether a router has closed a stream with messages on it that it never
+    /// acknowledged, and sends them again: what the rank waits for may be the answer to one of
+    /// them, and nothing else would notice.
     fn look_after_senders(&mut self) -> Result<(), RankError> {
         for k in 0..self.senders.len() {
             if !self.senders[k].is_busy() {
@@ -544,8 +547,8 @@ impl<H: Host> Rank<H> {
 
     // Images.
 
-    /// Whether an image taken now would hold all that it needs: waits shortly for payloads on their way
-    /// to a router.
+    /// Whether an image taken now would hold all that it needs: waits shortly for payloads on their
+    /// way to a router.
     pub fn settled(&mut self, timeout: Duration) -> bool {
         let begun = self.host.now();
         for k in 0..self.senders.len() {
@@ -573,8 +576,8 @@ impl<H: Host> Rank<H> {
         self.senders.iter_mut().for_each(Sender::disconnect);
     }
 
-    /// A restored rank connects at once, because the program may compute for long before it asks for a
-    /// message: until then it could not be imaged, and others may wait for what it has sent.
+    /// A restored rank connects at once, because the program may compute for long before it asks
+    /// for a message: until then it could not be imaged, and others may wait for what it has sent.
     ///
     /// # Errors
     /// When a router cannot be reached or does not let it in.

@@ -1,5 +1,5 @@
-//! The clock of a rank and the determinants it must follow after a restart. Pure. It must never make a
-//! message visible at another clock than the one at which it was visible before.
+//! The clock of a rank and the determinants it must follow after a restart. Pure. It must never
+//! make a message visible at another clock than the one at which it was visible before.
 
 use eyrie_wire::data::Determinant;
 use std::collections::VecDeque;
@@ -11,8 +11,8 @@ pub enum Turn {
     Free,
     /// Nothing: at this clock nothing became visible before.
     Nothing,
-    /// All messages up to this receive sequence number, and no more; wait for them. `last`: nothing is
-    /// to be replayed behind it.
+    /// All messages up to this receive sequence number, and no more; wait for them. `last`: nothing
+    /// is to be replayed behind it.
     UpTo { rsn: u64, last: bool },
 }
 

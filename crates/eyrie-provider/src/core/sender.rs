@@ -1,7 +1,7 @@
-//! A send stream: what this rank sends to the ranks of one router. A frame is kept until the router says
-//! that it is logged, so that a broken connection loses nothing; what the router has already is not sent
-//! again but for its envelope. Nothing may leave without the determinants of all that was shown before
-//! it. Nothing here waits: [`super::rank`] does.
+//! A send stream: what this rank sends to the ranks of one router. A frame is kept until the router
+//! says that it is logged, so that a broken connection loses nothing; what the router has already
+//! is not sent again but for its envelope. Nothing may leave without the determinants of all that
+//! was shown before it. Nothing here waits: [`super::rank`] does.
 
 use super::error::RankError;
 use super::host::{File, Host, Stream};
@@ -362,7 +362,8 @@ impl<H: Host> Sender<H> {
         self.keep(&Header::Flush, unstored, &[]);
     }
 
-    /// Puts a frame behind the kept ones, with the determinants that have not gone out on this stream.
+    /// Puts a frame behind the kept ones, with the determinants that have not gone out on this
+    /// stream.
     fn keep(&mut self, header: &Header, unstored: &Unstored, payload: &[u8]) {
         loop {
             // Too many for one frame: others go before it.

@@ -1,7 +1,7 @@
-//! Two ranks and the real protocol of their routers, in memory: programs that send, receive, read, write
-//! and count in each other's memory, killed at any moment of any call, with lost connections and images
-//! of all ages. What they compute must be what an undisturbed run computes, and what they send again must
-//! be what they sent.
+//! Two ranks and the real protocol of their routers, in memory: programs that send, receive, read,
+//! write and count in each other's memory, killed at any moment of any call, with lost connections
+//! and images of all ages. What they compute must be what an undisturbed run computes, and what
+//! they send again must be what they sent.
 
 use super::host::{ConnectError, File, Host, Interest, Stream};
 use super::matching::{Completion, Context, Outcome, Posted};
@@ -225,7 +225,8 @@ impl World {
         }
     }
 
-    /// A rank has died: what it has given to the kernel still counts, then its next incarnation may come.
+    /// A rank has died: what it has given to the kernel still counts, then its next incarnation may
+    /// come.
     fn recover(&mut self, instance: RankInstance) {
         for router in &mut self.routers {
             if let Some(conn) = router.protocol.send_stream(instance.rank) {
@@ -421,8 +422,8 @@ impl Host for TestHost {
     fn trace(&mut self, _: eyrie_wire::page::What, _: u64, _: u32, _: u64) {}
 }
 
-// The program: what it sends when depends on all that it has seen and when, so that any error in order
-// or replay shows in the content of a message; what it has computed at the end does not.
+// The program: what it sends when depends on all that it has seen and when, so that any error in
+// order or replay shows in the content of a message; what it has computed at the end does not.
 
 const SLOTS: usize = 3;
 const SLOT_BYTES: usize = 256 * 1024;
@@ -559,8 +560,8 @@ impl Program {
         }
     }
 
-    /// A one-sided request: a write to a place that only this rank writes, a read of one, a sum with or
-    /// without the value before it.
+    /// A one-sided request: a write to a place that only this rank writes, a read of one, a sum
+    /// with or without the value before it.
     fn ask(&mut self, rank: &mut Rank<TestHost>, word: u64, memory: *mut Memory) {
         let target = destination(word);
         let answer = (word >> 40) as usize % ANSWERS;
@@ -936,8 +937,8 @@ fn a_message_lost_with_its_connection_is_sent_again_by_a_rank_that_only_waits() 
 fn large_messages_of_a_full_segment_are_sent_again_from_it() {
     let (world, mut ranks) = pair();
     let content = |n: u64| vec![n as u8; 300_000];
-    // The first one waits for a segment; then three fill it, and the connection breaks when the rank waits
-    // for the next one.
+    // The first one waits for a segment; then three fill it, and the connection breaks when the
+    // rank waits for the next one.
     ranks[0].send(1, tagged(0), &content(0)).unwrap();
     ranks[0].send(1, tagged(1), &content(1)).unwrap();
     ranks[0].send(1, tagged(2), &content(2)).unwrap();

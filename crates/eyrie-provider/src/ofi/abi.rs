@@ -1,6 +1,7 @@
 //! The part of libfabric's binary interface that Eyrie speaks: names, layouts and numbers as in
-//! `rdma/fabric.h` and its companions, version 1.17. Later versions only add at the end of the structures, so what
-//! we hand out is allocated zeroed and padded (`info.rs`). Nothing here may need a symbol of libfabric.
+//! `rdma/fabric.h` and its companions, version 1.17. Later versions only add at the end of the
+//! structures, so what we hand out is allocated zeroed and padded (`info.rs`). Nothing here may
+//! need a symbol of libfabric.
 
 #![allow(non_camel_case_types)]
 
@@ -219,7 +220,8 @@ pub struct fi_provider {
     pub padding: [usize; 16],
 }
 
-/// A function that this provider does not offer: the pointer stands in the table and returns `-FI_ENOSYS`.
+/// A function that this provider does not offer: the pointer stands in the table and returns
+/// `-FI_ENOSYS`.
 pub type absent = unsafe extern "C" fn() -> ssize_t;
 
 #[repr(C)]

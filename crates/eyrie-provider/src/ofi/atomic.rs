@@ -1,5 +1,5 @@
-//! Atomic operations on other ranks' memory (`fi_atomic`). The target applies them in its progress calls,
-//! one after another, so that each is one step for everybody.
+//! Atomic operations on other ranks' memory (`fi_atomic`). The target applies them in its progress
+//! calls, one after another, so that each is one step for everybody.
 
 use super::abi::*;
 use super::ep::{Ep, RequestCall};

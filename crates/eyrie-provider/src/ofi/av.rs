@@ -1,4 +1,5 @@
-//! The address vector: an address is a rank's number behind a mark; `fi_addr_t` is an index into the table.
+//! The address vector: an address is a rank's number behind a mark; `fi_addr_t` is an index into
+//! the table.
 
 use super::abi::*;
 use super::{absent, base_ops, close_box};

@@ -1,4 +1,5 @@
-//! Counters of one-sided operations that are done. Reading one and waiting for one are progress calls.
+//! Counters of one-sided operations that are done. Reading one and waiting for one are progress
+//! calls.
 
 use super::abi::*;
 use super::{base_ops, cq, ep};
@@ -67,9 +68,9 @@ unsafe extern "C" fn readerr(cntr: *mut fid_cntr) -> u64 {
     unsafe { ours(cntr).errors }
 }
 
-/// Waits until the counter has reached `threshold`. The time-out, in milliseconds, is counted in progress
-/// calls, because time is not the same in a re-execution; a progress call that finds nothing takes up to
-/// about a millisecond when there have been many.
+/// Waits until the counter has reached `threshold`. The time-out, in milliseconds, is counted in
+/// progress calls, because time is not the same in a re-execution; a progress call that finds
+/// nothing takes up to about a millisecond when there have been many.
 unsafe extern "C" fn wait(cntr: *mut fid_cntr, threshold: u64, timeout_ms: c_int) -> c_int {
     let mut calls_left = u64::try_from(timeout_ms).map_or(u64::MAX, |ms| ms.saturating_add(1));
     loop {

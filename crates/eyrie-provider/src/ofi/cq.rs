@@ -1,5 +1,5 @@
-//! The completion queue. Reading it is the progress call: here the clock ticks and messages become visible,
-//! and nowhere else.
+//! The completion queue. Reading it is the progress call: here the clock ticks and messages become
+//! visible, and nowhere else.
 
 use super::abi::*;
 use super::{absent, base_ops, ep};
@@ -137,7 +137,8 @@ impl Cq {
 /// A progress call. `idle`: there is nothing else to report, so it may sleep for a message.
 pub fn progress(idle: bool) {
     process::call_or_end(|rank| {
-        // SAFETY: calls do not overlap, and nobody who calls this holds a reference to the endpoint.
+        // SAFETY: calls do not overlap, and nobody who calls this holds a reference to the
+        // endpoint.
         match unsafe { ep::open_one() } {
             Some(ep) => rank.progress(idle, |event| ep.report(event)),
             None => Ok(()),
@@ -147,8 +148,8 @@ pub fn progress(idle: bool) {
 
 unsafe extern "C" fn read(cq: *mut fid_cq, buf: *mut c_void, count: size_t) -> ssize_t {
     let cq = cq.cast::<Cq>();
-    // SAFETY: the queue is ours. What a progress call finds may be put into this very queue, so no reference
-    // to it is held meanwhile.
+    // SAFETY: the queue is ours. What a progress call finds may be put into this very queue, so no
+    // reference to it is held meanwhile.
     unsafe {
         progress((*cq).queue.is_empty());
         (*cq).take(buf, count)

@@ -1,5 +1,5 @@
-//! The endpoint: binds queues, counters and address vector, and is where operations are posted (`msg.rs`,
-//! `tagged.rs`, `rma.rs`, `atomic.rs`). A process has one at a time.
+//! The endpoint: binds queues, counters and address vector, and is where operations are posted
+//! (`msg.rs`, `tagged.rs`, `rma.rs`, `atomic.rs`). A process has one at a time.
 
 use super::abi::*;
 use super::av::{self, Av};

@@ -1,4 +1,5 @@
-//! The fabric object: opens domains. Event queues exist because libraries open them; nothing comes of them.
+//! The fabric object: opens domains. Event queues exist because libraries open them; nothing comes
+//! of them.
 
 use super::abi::*;
 use super::{absent, base_ops, close_box, domain};

@@ -1,5 +1,5 @@
-//! `fi_getinfo`: what this provider offers. It must refuse whatever would make libfabric layer another
-//! provider above it, and outside `eyrie run` everything.
+//! `fi_getinfo`: what this provider offers. It must refuse whatever would make libfabric layer
+//! another provider above it, and outside `eyrie run` everything.
 
 use super::abi::*;
 use super::NAME;
@@ -27,7 +27,8 @@ const RMA: u64 = FI_RMA | FI_ATOMIC;
 /// Everything between two ranks happens in the order in which it was asked for.
 const ORDER: u64 = FI_ORDER_ALL | FI_ORDER_RMA_ALL | FI_ORDER_ATOMIC_ALL;
 
-/// Later versions of libfabric have longer structures: what we hand out is zeroed this far behind ours.
+/// Later versions of libfabric have longer structures: what we hand out is zeroed this far behind
+/// ours.
 const PADDING: usize = 256;
 /// Longest message in bytes: large ones lie in files, so there is no limit of ours.
 const MAX_MSG_SIZE: usize = 1 << 40;

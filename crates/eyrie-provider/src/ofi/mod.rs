@@ -1,5 +1,5 @@
-//! The libfabric interface: one file per object, as libfabric's own providers have it. Each function only
-//! translates; what happens is in `core`.
+//! The libfabric interface: one file per object, as libfabric's own providers have it. Each
+//! function only translates; what happens is in `core`.
 
 pub mod abi;
 pub mod atomic;
@@ -67,8 +67,8 @@ pub const fn base_ops(close: unsafe extern "C" fn(*mut fid) -> c_int) -> fi_ops 
     }
 }
 
-/// Frees an object that was given out with `Box::into_raw`. To be used as `close` of `T`, whose first field
-/// is its `fid`.
+/// Frees an object that was given out with `Box::into_raw`. To be used as `close` of `T`, whose
+/// first field is its `fid`.
 ///
 /// # Safety
 /// `f` is such an object, and is not used any more.

@@ -1,5 +1,6 @@
-//! Memory regions: memory of this process that others may read and write, known to them by a key and an
-//! offset. The key is the MPI library's own choice, so that it is the same in each incarnation.
+//! Memory regions: memory of this process that others may read and write, known to them by a key
+//! and an offset. The key is the MPI library's own choice, so that it is the same in each
+//! incarnation.
 
 use super::abi::*;
 use super::{absent, base_ops};

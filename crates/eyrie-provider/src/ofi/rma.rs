@@ -1,5 +1,5 @@
-//! Reads and writes of other ranks' memory (`fi_rma`). They are messages like all others: the target does
-//! its part in its own progress calls.
+//! Reads and writes of other ranks' memory (`fi_rma`). They are messages like all others: the
+//! target does its part in its own progress calls.
 
 use super::abi::*;
 use super::absent;

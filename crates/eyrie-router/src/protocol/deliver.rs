@@ -1,5 +1,5 @@
-//! Delivery streams: a rank is fed from its log, as far as it takes. A slow reader is left behind and
-//! fed later; nobody waits for it.
+//! Delivery streams: a rank is fed from its log, as far as it takes. A slow reader is left behind
+//! and fed later; nobody waits for it.
 
 use super::log::Log;
 use super::mutation::{active, Mutation};

@@ -1,6 +1,6 @@
-//! The message log of one rank: frames in their total order, in blocks, in memory or on disk. A block
-//! holds frames exactly as they go to the rank. It must never lose a frame that is not truncated, and
-//! must hold only whole frames.
+//! The message log of one rank: frames in their total order, in blocks, in memory or on disk. A
+//! block holds frames exactly as they go to the rank. It must never lose a frame that is not
+//! truncated, and must hold only whole frames.
 
 use super::noted::note_logged;
 use crate::space::{Space, Store};
@@ -249,8 +249,8 @@ impl Log {
         freed
     }
 
-    /// Moves the oldest block in memory to disk; the one that is still written to only with `also_last`.
-    /// Returns the bytes moved, 0 when there is no such block.
+    /// Moves the oldest block in memory to disk; the one that is still written to only with
+    /// `also_last`. Returns the bytes moved, 0 when there is no such block.
     ///
     /// # Errors
     /// When the disk does not take it; the block stays in memory then.

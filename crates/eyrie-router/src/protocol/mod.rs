@@ -1,6 +1,6 @@
-//! The router's protocol: connections, frames and commands in; frames, closes and events out. It has no
-//! socket, no clock and no thread of its own. It must never let a message reach a rank before it is
-//! logged, nor let an older incarnation speak.
+//! The router's protocol: connections, frames and commands in; frames, closes and events out. It
+//! has no socket, no clock and no thread of its own. It must never let a message reach a rank
+//! before it is logged, nor let an older incarnation speak.
 
 mod deliver;
 mod log;
@@ -256,8 +256,8 @@ impl<S: Store> Protocol<S> {
         Some((conn.instance, conn.stream))
     }
 
-    /// The connection on which the rank sends, if there is one: what the kernel still holds of it must be
-    /// given to [`Protocol::frame`] before the rank is fenced.
+    /// The connection on which the rank sends, if there is one: what the kernel still holds of it
+    /// must be given to [`Protocol::frame`] before the rank is fenced.
     pub fn send_stream(&self, rank: Rank) -> Option<ConnId> {
         self.ranks.get(rank as usize)?.send
     }
@@ -344,8 +344,8 @@ impl<S: Store> Protocol<S> {
     }
 }
 
-/// One list out of those of several routers. A router that has not heard of the last determinants gives
-/// too low a number for a no-delivery determinant: the numbers never fall.
+/// One list out of those of several routers. A router that has not heard of the last determinants
+/// gives too low a number for a no-delivery determinant: the numbers never fall.
 fn merge(mut determinants: Vec<Determinant>) -> Vec<Determinant> {
     determinants.sort_unstable();
     let mut merged: Vec<Determinant> = Vec::with_capacity(determinants.len());

@@ -1,5 +1,5 @@
-//! Errors that could be made in the protocol. Each can be switched on in tests, which must then fail:
-//! that proves that they would find it. Outside tests none of this is there.
+//! Errors that could be made in the protocol. Each can be switched on in tests, which must then
+//! fail: that proves that they would find it. Outside tests none of this is there.
 
 #[cfg(test)]
 use std::cell::Cell;

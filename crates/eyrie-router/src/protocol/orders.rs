@@ -7,13 +7,14 @@ use serde::{Deserialize, Serialize};
 /// What the controller asks of a router.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum RouterCommand {
-    /// From now on only this incarnation of the rank may speak; connections of older ones are closed.
-    /// Answered by [`RouterEvent::Fenced`].
+    /// From now on only this incarnation of the rank may speak; connections of older ones are
+    /// closed. Answered by [`RouterEvent::Fenced`].
     Fence(RankInstance),
     /// At the rank's home router, after all routers have fenced: lets the incarnation in, with the
     /// determinants of all routers (any order, repeats allowed) to replay.
     Recover { instance: RankInstance, determinants: Vec<Determinant> },
-    /// An image of the rank counts: messages up to `rsn` and determinants up to `clock` are truncated.
+    /// An image of the rank counts: messages up to `rsn` and determinants up to `clock` are
+    /// truncated.
     Truncate { rank: Rank, clock: u64, rsn: u64 },
     /// Breaks the connections of a rank, as a network failure would.
     BreakConnections(Rank),
@@ -22,7 +23,8 @@ pub enum RouterCommand {
 /// What the controller hears from a router.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum RouterEvent {
-    /// Only this incarnation may speak now; these are the rank's determinants that this router holds.
+    /// Only this incarnation may speak now; these are the rank's determinants that this router
+    /// holds.
     Fenced { instance: RankInstance, determinants: Vec<Determinant> },
     /// A rank's incarnation has proven itself and is connected to its home router.
     Connected(RankInstance),

@@ -1,6 +1,6 @@
-//! Keeping the log within its bounds. Frames beyond the memory's bound go to disk. Before the disk's
-//! share is used up, images are asked for; when it is, senders are held back; and when that does not
-//! help in time, the largest log is cut by what its rank has taken already, which is said.
+//! Keeping the log within its bounds. Frames beyond the memory's bound go to disk. Before the
+//! disk's share is used up, images are asked for; when it is, senders are held back; and when that
+//! does not help in time, the largest log is cut by what its rank has taken already, which is said.
 
 use super::{ConnId, Log, Output, Protocol, RankState, RouterEvent};
 use crate::space::{Bounds, Fill, Store};
@@ -12,7 +12,8 @@ use std::time::Duration;
 const HOLD: Duration = Duration::from_secs(10);
 /// How long the disk is left alone after it has failed.
 const DISK_REST: Duration = Duration::from_secs(1);
-/// The growth of a log is told in steps of this share of the memory for logs, at least in these bytes.
+/// The growth of a log is told in steps of this share of the memory for logs, at least in these
+/// bytes.
 const GROWTH_SHARE: u64 = 64;
 const MIN_GROWTH: u64 = 1 << 20;
 
@@ -87,7 +88,8 @@ impl<S: Store> Protocol<S> {
         }
     }
 
-    /// Frames take twice their bound: what was read before the senders were held back must have its place.
+    /// Frames take twice their bound: what was read before the senders were held back must have its
+    /// place.
     fn is_full(&self) -> bool {
         self.block_memory > self.room.bounds.block_memory() * 2
     }
@@ -107,8 +109,9 @@ impl<S: Store> Protocol<S> {
         }
     }
 
-    /// Moves blocks to disk, of the largest logs first, until those in memory take at most `goal` bytes;
-    /// blocks that are still written to only with `also_last`, because that makes small ones.
+    /// Moves blocks to disk, of the largest logs first, until those in memory take at most `goal`
+    /// bytes; blocks that are still written to only with `also_last`, because that makes small
+    /// ones.
     fn spill(&mut self, goal: u64, also_last: bool) {
         let mut order: Vec<usize> = (0..self.logs.len()).collect();
         order.sort_by_key(|i| std::cmp::Reverse(self.logs[*i].memory()));
@@ -192,14 +195,15 @@ impl<S: Store> Protocol<S> {
         }
     }
 
-    /// Of the logs that `may` be cut the largest is cut by what its rank has taken already. That rank cannot
-    /// be recovered until its next image. False: there is nothing to cut.
+    /// Of the logs that `may` be cut the largest is cut by what its rank has taken already. That
+    /// rank cannot be recovered until its next image. False: there is nothing to cut.
     fn cut(
         &mut self,
         out: &mut impl Output<S::File>,
         may: impl Fn(&Log, &RankState) -> bool,
     ) -> bool {
-        // What is on its way only is not cut: that would free nothing, and the rank has yet to read it.
+        // What is on its way only is not cut: that would free nothing, and the rank has yet to read
+        // it.
         let taken = |r: usize| {
             let shown = self.ranks[r].determinants.last().map_or(0, |d| d.rsn);
             self.logs[r].passed(&self.ranks[r].cursor).min(shown)

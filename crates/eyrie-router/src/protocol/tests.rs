@@ -1,7 +1,7 @@
 //! The protocol under random interleavings of senders, receivers, lost connections, deaths, fences,
-//! images and full disks. The ranks are models that do what a rank does: their messages depend on all
-//! that they have seen and when, so that any error in order, repetition or replay shows in the content
-//! of a message. Each error of `mutation.rs` must be found by this.
+//! images and full disks. The ranks are models that do what a rank does: their messages depend on
+//! all that they have seen and when, so that any error in order, repetition or replay shows in the
+//! content of a message. Each error of `mutation.rs` must be found by this.
 
 use super::mutation::{self, Mutation};
 use super::noted::{forget_logged, is_logged};
@@ -277,7 +277,8 @@ impl World {
         self.check(k);
     }
 
-    /// What reaches a router for the first time is an effect: from then on it must always be the same.
+    /// What reaches a router for the first time is an effect: from then on it must always be the
+    /// same.
     fn note_sent(&mut self, k: usize, conn: ConnId, m: &Message, payload: &[u8]) {
         let Some(from) = self.routers[k].conns.get(&conn) else { return };
         let content = match m.place {
@@ -577,7 +578,8 @@ impl World {
                     link.unacknowledged.push_back(false);
                     self.speak(k, conn, &Header::SegmentRequest(SegmentRequest { bytes }), &[]);
                 }
-                // The model gives up the connection instead of waiting: that is the same to the router.
+                // The model gives up the connection instead of waiting: that is the same to the
+                // router.
                 self.routers[k].disconnected(conn, &mut self.said[k]);
                 return self.drop_conn(p, k, conn);
             };

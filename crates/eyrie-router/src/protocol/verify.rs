@@ -1,5 +1,5 @@
-//! Compares what a re-executing rank sends again with the log. It must never stop a rank for what the
-//! log no longer holds, nor for content that differs under the same envelope.
+//! Compares what a re-executing rank sends again with the log. It must never stop a rank for what
+//! the log no longer holds, nor for content that differs under the same envelope.
 
 use super::log::{Cursor, Log, Logged};
 use super::orders::RouterEvent;
@@ -16,7 +16,8 @@ pub struct Verifier {
 }
 
 impl Verifier {
-    /// Compares one message sent again by `source`; says what the controller must hear, if anything.
+    /// Compares one message sent again by `source`; says what the controller must hear, if
+    /// anything.
     pub fn check<S: Store>(
         &mut self,
         source: Rank,

@@ -1,5 +1,6 @@
-//! The real files: segments in memory (memfd) or without a name on disk, log blocks in one file without
-//! a name. Nothing is left behind when the router dies; freed stretches go back to the file system.
+//! The real files: segments in memory (memfd) or without a name on disk, log blocks in one file
+//! without a name. Nothing is left behind when the router dies; freed stretches go back to the file
+//! system.
 
 use super::store::Store;
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags};

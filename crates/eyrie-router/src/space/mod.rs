@@ -1,5 +1,5 @@
-//! Where the log lies: how much of it in memory, how much on disk, and what is to be done when both come
-//! to an end.
+//! Where the log lies: how much of it in memory, how much on disk, and what is to be done when both
+//! come to an end.
 
 mod files;
 mod segments;

@@ -1,6 +1,6 @@
-//! Segments: files of the router that hold large payloads. A sender writes into its segment, receivers
-//! read from it, the router only keeps the descriptor, so a payload is copied twice in all. A segment
-//! lives as long as a logged frame names it or its sender may still write to it.
+//! Segments: files of the router that hold large payloads. A sender writes into its segment,
+//! receivers read from it, the router only keeps the descriptor, so a payload is copied twice in
+//! all. A segment lives as long as a logged frame names it or its sender may still write to it.
 
 use super::store::Store;
 use std::collections::HashMap;
@@ -130,8 +130,8 @@ impl<S: Store> Segments<S> {
         self.close(id)
     }
 
-    /// Somebody may read or write the segment after it is gone from here: its pages must stay as they
-    /// are.
+    /// Somebody may read or write the segment after it is gone from here: its pages must stay as
+    /// they are.
     pub fn not_again(&mut self, id: u32) {
         if let Some(s) = self.map.get_mut(&id) {
             s.reusable = false;

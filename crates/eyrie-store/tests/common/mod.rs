@@ -1,5 +1,5 @@
-//! Image streams for the tests and the benchmark: the memory of a made-up process, one seed per page, so that
-//! any image can be made again from a few numbers and compared byte for byte.
+//! Image streams for the tests and the benchmark: the memory of a made-up process, one seed per
+//! page, so that any image can be made again from a few numbers and compared byte for byte.
 #![allow(dead_code)]
 
 use eyrie_image::stream::{Kind, RecordHeader, MAX_PAYLOAD};

@@ -8,8 +8,8 @@ use eyrie_wire::control::TraceRecord;
 
 /// Show what a rank of a running job did last: messages, clocks, connections, images
 ///
-/// A rank keeps its last thousand steps, in order. Of a rank that ends by an error of Eyrie they are
-/// written to a file; the job says where.
+/// A rank keeps its last thousand steps, in order. Of a rank that ends by an error of Eyrie they
+/// are written to a file; the job says where.
 #[derive(clap::Args)]
 pub struct TraceArgs {
     /// Name of the job (see `eyrie status`)

@@ -1,5 +1,5 @@
-//! The whole description of the address space, taken in the image-writing child, where time does not
-//! matter to the process.
+//! The whole description of the address space, taken in the image-writing child, where time does
+//! not matter to the process.
 
 use super::super::object::object_of;
 use super::super::scratch::{List, Scratch};

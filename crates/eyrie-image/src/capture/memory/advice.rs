@@ -1,5 +1,5 @@
-//! Advice that keeps memory from a child. It is lifted for the moment of the clone and must always be
-//! given again.
+//! Advice that keeps memory from a child. It is lifted for the moment of the clone and must always
+//! be given again.
 
 use super::own::advise;
 use super::ranges::Range;

@@ -1,5 +1,5 @@
-//! The first look at the address space, in the process itself, which waits for it: refuses what cannot be
-//! restored and notes what must be copied.
+//! The first look at the address space, in the process itself, which waits for it: refuses what
+//! cannot be restored and notes what must be copied.
 
 use super::super::scratch::{List, Scratch};
 use super::own::advise;

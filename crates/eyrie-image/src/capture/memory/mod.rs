@@ -1,5 +1,5 @@
-//! The address space: which mappings exist, what they map, which pages hold content, and the content that is
-//! copied while the process stands still.
+//! The address space: which mappings exist, what they map, which pages hold content, and the
+//! content that is copied while the process stands still.
 
 mod address_space;
 mod advice;

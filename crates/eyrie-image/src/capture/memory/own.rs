@@ -1,5 +1,5 @@
-//! What a capture does to memory of its own process: its protection, its advice, reading it. Must leave it
-//! as it was found.
+//! What a capture does to memory of its own process: its protection, its advice, reading it. Must
+//! leave it as it was found.
 
 use super::ranges::Range;
 use crate::sys::{self, nr, IoVec};

@@ -1,5 +1,5 @@
-//! Which pages of private mappings hold content of their own: by an ioctl, or on older kernels by reading
-//! /proc/self/pagemap.
+//! Which pages of private mappings hold content of their own: by an ioctl, or on older kernels by
+//! reading /proc/self/pagemap.
 
 use super::super::scratch::Scratch;
 use super::smaps::open_proc;

@@ -1,5 +1,6 @@
-//! Atomic operations on memory of this process, with libfabric's numbers for operations and datatypes
-//! (`rdma/fi_domain.h`). An operation is one step for everybody, because it happens in a progress call.
+//! Atomic operations on memory of this process, with libfabric's numbers for operations and
+//! datatypes (`rdma/fi_domain.h`). An operation is one step for everybody, because it happens in a
+//! progress call.
 
 /// libfabric's datatypes, in their order.
 const INT8: u8 = 0;
@@ -61,8 +62,8 @@ pub fn is_supported(op: u8, datatype: u8, compare: bool) -> bool {
     compares(op) == compare && apply(op, datatype, &mut zeros[..size].to_vec(), operands)
 }
 
-/// Applies an operation to the elements in `memory`. `operands`: as many elements, followed, for one
-/// that compares, by as many to compare with. False: it is not offered, or lengths do not fit.
+/// Applies an operation to the elements in `memory`. `operands`: as many elements, followed, for
+/// one that compares, by as many to compare with. False: it is not offered, or lengths do not fit.
 pub fn apply(op: u8, datatype: u8, memory: &mut [u8], operands: &[u8]) -> bool {
     let factor = if compares(op) { 2 } else { 1 };
     // A pure read needs no operands.

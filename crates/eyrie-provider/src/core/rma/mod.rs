@@ -1,9 +1,10 @@
-//! One-sided communication: memory regions that others may read and write, and the requests of this rank
-//! that others have not answered. A request is a message like any other, logged and clocked; it is
-//! applied when it becomes visible, in a progress call of its target, and answered from there.
+//! One-sided communication: memory regions that others may read and write, and the requests of this
+//! rank that others have not answered. A request is a message like any other, logged and clocked;
+//! it is applied when it becomes visible, in a progress call of its target, and answered from
+//! there.
 //!
-//! Requests to one target are numbered, applied and answered in order, so that an answer says that all
-//! before it are done as well.
+//! Requests to one target are numbered, applied and answered in order, so that an answer says that
+//! all before it are done as well.
 
 mod atomic;
 

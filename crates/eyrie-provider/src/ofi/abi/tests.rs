@@ -202,8 +202,8 @@ fn told_by(include: &Path) -> Vec<String> {
     String::from_utf8(output.stdout).unwrap().lines().map(String::from).collect()
 }
 
-/// Compares with the headers in `include`. The structures `other_size` may be longer or shorter there; all
-/// others have the same size.
+/// Compares with the headers in `include`. The structures `other_size` may be longer or shorter
+/// there; all others have the same size.
 fn compare(include: &Path, other_size: &[&str]) {
     let (ours, mut wrong, mut lines) = (ours(), Vec::new(), 0);
     for line in told_by(include) {
