@@ -80,7 +80,7 @@ pub fn measure(setup: &Setup, effort: Effort) -> anyhow::Result<Measured> {
                  checkpoints; {BEFORE_MIB} MiB were sent before anything was measured, so that the kernel had given them."
             ),
             format!(
-                "Defaults: `eyrie run {DEFAULTS}`: of the log, 256 MiB are held in memory and what is more goes to disk until \
+                "Defaults: `eyrie run {DEFAULTS}`: what of the log exceeds the memory for it goes to disk until \
                  two checkpoints have made it superfluous; messages of more than about 100 KiB, sent without a pause, \
                  are measured at the speed of the disk."
             ),

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 mod cmd;
 mod log;
+mod memory;
 mod out;
 mod progress;
 

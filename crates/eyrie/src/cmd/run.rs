@@ -76,9 +76,10 @@ pub struct RunArgs {
     /// memory [default: $XDG_RUNTIME_DIR/eyrie, else /tmp/eyrie-UID]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// How much of its log a router holds in memory; the rest goes to disk
-    #[arg(long, default_value = "256MiB", value_parser = size, value_name = "BYTES", hide_short_help = true)]
-    log_memory: u64,
+    /// How much of its log a router holds in memory; the rest goes to disk [default: a sixteenth of
+    /// this machine's memory, 256 MiB to 4 GiB, for all routers]
+    #[arg(long, value_parser = size, value_name = "BYTES", hide_short_help = true)]
+    log_memory: Option<u64>,
     /// How much of its log a router may write to disk. Before that comes to an end images are taken
     /// out of turn, and then the ranks are held back [default: half of what is free where the job
     /// has its directory, for all routers]
@@ -183,9 +184,16 @@ fn placement(args: &RunArgs) -> anyhow::Result<Box<dyn Placement>> {
     Ok(Box::new(placement.map_err(super::as_option)?))
 }
 
+/// What a router's log may take of the memory when nobody says it.
+fn usual_log_memory(routers: u32) -> u64 {
+    let all = (crate::memory::allowed_bytes() / 16).clamp(256 << 20, 4 << 30);
+    all / u64::from(routers.max(1))
+}
+
 /// `log`: where agents write what they do.
 pub fn run(args: RunArgs, log: Option<PathBuf>) -> anyhow::Result<i32> {
     let placement = placement(&args)?;
+    let log_memory = args.log_memory.unwrap_or_else(|| usual_log_memory(args.routers));
     let options = JobOptions {
         ranks: args.ranks,
         nodes: args.nodes,
@@ -195,7 +203,7 @@ pub fn run(args: RunArgs, log: Option<PathBuf>) -> anyhow::Result<i32> {
         checkpoint_every: match args.checkpoint_every {
             Every::Off => Interval::Off,
             Every::Auto => {
-                let all = args.log_memory.saturating_mul(args.routers.into());
+                let all = log_memory.saturating_mul(args.routers.into());
                 Interval::Auto { mtbf: args.mtbf, log_share: all / u64::from(args.ranks.max(1)) }
             }
             Every::Time(d) => Interval::Every(d),
@@ -214,7 +222,7 @@ pub fn run(args: RunArgs, log: Option<PathBuf>) -> anyhow::Result<i32> {
         json: args.json,
         job: args.job,
         dir: args.dir,
-        log_memory: args.log_memory,
+        log_memory,
         log_disk: args.log_disk,
         log: log.map(std::path::absolute).transpose()?,
         heartbeat_timeout: args.heartbeat_timeout,
