@@ -303,6 +303,15 @@ unsafe fn find_rseq(c: &mut Context) -> Result<(), Refusal> {
     Err(Refusal::Kernel { step: "finding the restartable-sequence area", errno: sys::EINVAL })
 }
 
+/// A timer that has expired while its signal is pending already has no time left: the kernel starts
+/// it anew when the signal is taken. Carried over so it would be a timer that is off.
+fn keep_going(timer: &mut [i64; 4]) {
+    let [interval_s, interval_us, s, us] = *timer;
+    if (s, us) == (0, 0) {
+        *timer = [interval_s, interval_us, interval_s, interval_us];
+    }
+}
+
 /// Signals, timers, limits and settings.
 ///
 /// # Safety
@@ -326,6 +335,7 @@ unsafe fn take_process(c: &mut Context) -> Result<(), Refusal> {
         // SAFETY: struct itimerval is four words.
         unsafe { sys::call3(nr::GETITIMER, i, timer.as_mut_ptr() as usize, 0) }
             .map_err(refused("reading the interval timers"))?;
+        keep_going(timer);
     }
     for (i, limit) in c.rlimits.iter_mut().enumerate() {
         // SAFETY: struct rlimit64 is two words.
@@ -376,4 +386,21 @@ fn take_memory_layout(c: &mut Context, buf: &mut [u8]) -> Result<(), Refusal> {
         return Err(wrong);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::keep_going;
+
+    #[test]
+    fn a_timer_whose_signal_is_pending_goes_on() {
+        let kept = |mut timer| {
+            keep_going(&mut timer);
+            timer
+        };
+        assert_eq!(kept([0, 5000, 0, 0]), [0, 5000, 0, 5000]);
+        assert_eq!(kept([0, 5000, 0, 70]), [0, 5000, 0, 70]);
+        assert_eq!(kept([0, 0, 1, 0]), [0, 0, 1, 0], "it ticks once");
+        assert_eq!(kept([0; 4]), [0; 4], "it is off");
+    }
 }
