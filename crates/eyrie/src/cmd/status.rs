@@ -70,7 +70,8 @@ fn all(base: &Path, json: bool) -> anyhow::Result<i32> {
 }
 
 fn seconds(v: &Value) -> String {
-    eyrie_units::nanoseconds(v.as_f64().unwrap_or(0.0) * 1e9)
+    // In a table of jobs all have the same unit.
+    format!("{:.1} s", v.as_f64().unwrap_or(0.0))
 }
 
 fn text(v: &Value) -> &str {
