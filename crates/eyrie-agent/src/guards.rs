@@ -4,12 +4,14 @@
 //! that is executed again must send the same. Must be called from the thread that starts programs.
 
 use std::io::{Error, ErrorKind};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Bytes at AT_RANDOM (`create_elf_tables` in the kernel).
 const RANDOM_BYTES: usize = 16;
 /// The system's error that says that a program must not be stopped; exec has no such error.
-pub const FORBIDDEN: i32 = libc::ENOTSUP;
+const FORBIDDEN: i32 = libc::ENOTSUP;
 const WORD: usize = size_of::<u64>();
 /// Most words on the stack from the number of arguments to the end of the auxiliary vector.
 const WORDS_MAX: usize = 1 << 20;
@@ -23,32 +25,45 @@ pub fn bytes_of(key: &[u8], rank: eyrie_wire::Rank) -> [u8; RANDOM_BYTES] {
     bytes
 }
 
-/// Runs in the child between fork and exec: it stops when the program is there.
+/// Starts a program, and lets it go with these bytes; with the kernel's where programs must not be
+/// stopped.
 ///
 /// # Errors
-/// When that is not allowed here.
-pub fn stop_at_exec() -> std::io::Result<()> {
+/// When it cannot be started.
+pub fn spawn(command: &mut Command, bytes: [u8; RANDOM_BYTES]) -> std::io::Result<Child> {
+    /// Programs may not be stopped here, as was seen before.
+    static FORBIDDEN_HERE: AtomicBool = AtomicBool::new(false);
+    // SAFETY: the closure makes one system call and allocates nothing.
+    unsafe {
+        command.pre_exec(|| match FORBIDDEN_HERE.load(Ordering::Relaxed) {
+            true => Ok(()),
+            false => stop_at_exec(),
+        })
+    };
+    let child = match command.spawn() {
+        Err(e) if e.raw_os_error() == Some(FORBIDDEN) => {
+            FORBIDDEN_HERE.store(true, Ordering::Relaxed);
+            command.spawn()?
+        }
+        result => result?,
+    };
+    let pid = child.id() as libc::pid_t;
+    if !FORBIDDEN_HERE.load(Ordering::Relaxed) && stopped(pid)? {
+        // It may be killed at any moment, and runs with the kernel's bytes when all else fails.
+        let _ = put(pid, &bytes);
+        // SAFETY: lets a stopped child go on, without a signal.
+        unsafe { libc::ptrace(libc::PTRACE_DETACH, pid, 0, 0) };
+    }
+    Ok(child)
+}
+
+/// Runs in the child between fork and exec: it stops when the program is there.
+fn stop_at_exec() -> std::io::Result<()> {
     // SAFETY: asks for something; the other arguments are not looked at.
     match unsafe { libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) } {
         0 => Ok(()),
         _ => Err(Error::from_raw_os_error(FORBIDDEN)),
     }
-}
-
-/// Starts `command`, whose child has called [`stop_at_exec`], and lets it go with these bytes.
-///
-/// # Errors
-/// When it cannot be started; [`FORBIDDEN`] when it must not be stopped here.
-pub fn spawn(command: &mut Command, bytes: &[u8; RANDOM_BYTES]) -> std::io::Result<Child> {
-    let child = command.spawn()?;
-    let pid = child.id() as libc::pid_t;
-    if stopped(pid)? {
-        // It may be killed at any moment, and runs with the kernel's bytes when all else fails.
-        let _ = put(pid, bytes);
-        // SAFETY: lets a stopped child go on, without a signal.
-        unsafe { libc::ptrace(libc::PTRACE_DETACH, pid, 0, 0) };
-    }
-    Ok(child)
 }
 
 /// Waits until the child stops: exec has succeeded, so it does at once. False: it has died. Its
@@ -117,7 +132,6 @@ fn read(pid: libc::pid_t, at: u64) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::process::CommandExt;
     use std::process::Stdio;
 
     fn hex(bytes: &[u8]) -> String {
@@ -138,9 +152,7 @@ mod tests {
     fn found_by_a_program(bytes: &[u8; RANDOM_BYTES]) -> String {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "guards::tests::found", "--nocapture"]).stdout(Stdio::piped());
-        // SAFETY: one system call.
-        unsafe { command.pre_exec(stop_at_exec) };
-        let child = spawn(&mut command, bytes).unwrap();
+        let child = spawn(&mut command, *bytes).unwrap();
         let output = String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap();
         let line = output.lines().find_map(|l| l.split_once("found "));
         line.unwrap_or_else(|| panic!("{output}")).1.to_string()

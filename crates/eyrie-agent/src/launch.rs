@@ -10,15 +10,13 @@ use anyhow::Context;
 use eyrie_wire::agent::{self, ToRank};
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::{ImageMeta, StartRank};
-use eyrie_wire::Rank;
 use rustix::fs::{fcntl_getfl, fcntl_setfl, OFlags};
 use rustix::net::{socketpair, AddressFamily, SocketFlags, SocketType};
 use rustix::pipe::{pipe_with, PipeFlags};
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 /// Our copies of what a rank inherits lie from here on, so that moving them to their fixed numbers
@@ -144,7 +142,9 @@ pub fn launch(
     // SAFETY: the closure only makes system calls and allocates nothing.
     unsafe { command.pre_exec(move || prepare(agent_pid, &moves, &open_files)) };
     let child = match (&from, random_key(start)) {
-        (From::Program, Some(key)) => spawn_with_guards(&mut command, key, start.instance.rank),
+        (From::Program, Some(key)) => {
+            guards::spawn(&mut command, guards::bytes_of(key, start.instance.rank))
+        }
         _ => command.spawn(),
     };
     let child =
@@ -166,31 +166,6 @@ fn random_key(start: &StartRank) -> Option<&[u8]> {
     let mut env = start.program.env.iter();
     let (_, key) = env.find(|(name, _)| name == agent::ENV_RANDOM)?;
     Some(key.as_encoded_bytes())
-}
-
-/// Starts a program whose guards are those of its rank, where that is allowed: elsewhere those of
-/// the kernel.
-fn spawn_with_guards(command: &mut Command, key: &[u8], rank: Rank) -> std::io::Result<Child> {
-    /// Programs may not be stopped here, as was seen before.
-    static SEEN: AtomicBool = AtomicBool::new(false);
-    let stop = Arc::new(AtomicBool::new(!SEEN.load(Ordering::Relaxed)));
-    let asked = stop.clone();
-    // SAFETY: the closure makes one system call and allocates nothing.
-    unsafe {
-        command.pre_exec(move || match asked.load(Ordering::Relaxed) {
-            true => guards::stop_at_exec(),
-            false => Ok(()),
-        })
-    };
-    if stop.load(Ordering::Relaxed) {
-        match guards::spawn(command, &guards::bytes_of(key, rank)) {
-            Err(e) if e.raw_os_error() == Some(guards::FORBIDDEN) => {}
-            result => return result,
-        }
-        SEEN.store(true, Ordering::Relaxed);
-        stop.store(false, Ordering::Relaxed);
-    }
-    command.spawn()
 }
 
 fn program(start: &StartRank) -> Command {

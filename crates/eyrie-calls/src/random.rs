@@ -6,7 +6,7 @@
 use crate::next::next;
 use libc::{c_int, c_uint, c_void, size_t, ssize_t};
 use std::ffi::CStr;
-use std::sync::atomic::{AtomicU64, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::OnceLock;
 
 next! {
@@ -20,9 +20,7 @@ const ENV_RANK: &CStr = c"EYRIE_RANK";
 const ENV_AGENT_FD: &CStr = c"EYRIE_AGENT_FD";
 
 /// Whether this process draws from the rank's stream.
-static STATE: AtomicU8 = AtomicU8::new(KERNEL);
-const KERNEL: u8 = 0;
-const STREAM: u8 = 1;
+static DRAWS: AtomicBool = AtomicBool::new(false);
 
 static KEY: OnceLock<[u8; 32]> = OnceLock::new();
 /// Bytes of the stream that were drawn.
@@ -60,11 +58,11 @@ pub fn begin() {
         // SAFETY: the function has the type that is asked for. A forked process is not the rank.
         unsafe { libc::pthread_atfork(None, None, Some(draw_from_the_kernel)) };
     }
-    STATE.store(STREAM, Ordering::Relaxed);
+    DRAWS.store(true, Ordering::Relaxed);
 }
 
 extern "C" fn draw_from_the_kernel() {
-    STATE.store(KERNEL, Ordering::Relaxed);
+    DRAWS.store(false, Ordering::Relaxed);
 }
 
 /// When the library is loaded: a process that the agent itself has started is the rank, as a rule.
@@ -93,7 +91,7 @@ static LOOK: extern "C" fn() = look;
 
 /// Whether this process draws from the rank's stream.
 pub fn draws() -> bool {
-    STATE.load(Ordering::Relaxed) == STREAM
+    DRAWS.load(Ordering::Relaxed)
 }
 
 /// Fills `buffer`; false when this process draws from the kernel.
