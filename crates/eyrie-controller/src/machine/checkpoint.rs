@@ -179,7 +179,7 @@ impl Machine {
         let r = &mut self.ranks[rank as usize];
         r.end_capture();
         r.unusable = 0;
-        r.images_taken += 1;
+        r.crashes.imaged(image.rsn);
         let healed = r.unprotected.is_some_and(|since| since <= capture.asked);
         if healed {
             // The log before this image has a hole: nothing older is of use.

@@ -13,8 +13,8 @@ const OUTSIDE_LIMIT: u32 = 50;
 #[derive(Clone, Default, Debug)]
 pub struct Crashes {
     best: Mark,
-    /// Images of the rank that counted at its last death.
-    images: u64,
+    /// An image was taken since the last death, no earlier in the rank's life than `best`.
+    imaged: bool,
     own: Vec<Option<ImageId>>,
     outside: u32,
 }
@@ -28,23 +28,28 @@ pub struct Again {
 }
 
 impl Crashes {
-    /// Notes a death by `signal` (`None`: its node was lost) at `mark`, with `images` taken so far,
-    /// of a incarnation that was started from image `from`. Returns what is known of all such
-    /// deaths without progress, when they are too many.
+    /// Notes an image taken at receive sequence number `rsn`. One that a rank takes while it
+    /// re-executes what it had done before it died is no progress.
+    pub fn imaged(&mut self, rsn: u64) {
+        self.imaged |= rsn >= self.best.rsn;
+    }
+
+    /// Notes a death by `signal` (`None`: its node was lost) at `mark` of an incarnation that was
+    /// started from image `from`. Returns what is known of all such deaths without progress, when
+    /// they are too many.
     pub fn note(
         &mut self,
         signal: Option<i32>,
         mark: Mark,
-        images: u64,
         from: Option<ImageId>,
     ) -> Option<Again> {
-        if mark.rsn > self.best.rsn || mark.output > self.best.output || images > self.images {
+        let imaged = std::mem::take(&mut self.imaged);
+        if mark.rsn > self.best.rsn || mark.output > self.best.output || imaged {
             self.own.clear();
             self.outside = 0;
         }
         self.best.rsn = self.best.rsn.max(mark.rsn);
         self.best.output = self.best.output.max(mark.output);
-        self.images = self.images.max(images);
         if is_own_fault(signal?) {
             self.own.push(from);
             let count = self.own.len() as u32;
@@ -93,9 +98,9 @@ mod tests {
     #[test]
     fn the_third_crash_at_one_place_is_too_many() {
         let mut c = Crashes::default();
-        assert_eq!(c.note(Some(libc::SIGSEGV), mark(5, 10), 0, None), None);
-        assert_eq!(c.note(Some(libc::SIGSEGV), mark(5, 10), 0, None), None);
-        assert_eq!(c.note(Some(libc::SIGSEGV), mark(5, 10), 0, None), Some(again(3, 3)));
+        assert_eq!(c.note(Some(libc::SIGSEGV), mark(5, 10), None), None);
+        assert_eq!(c.note(Some(libc::SIGSEGV), mark(5, 10), None), None);
+        assert_eq!(c.note(Some(libc::SIGSEGV), mark(5, 10), None), Some(again(3, 3)));
     }
 
     #[test]
@@ -106,27 +111,40 @@ mod tests {
                 0 => mark(i, 3),
                 _ => mark(0, 3 + i),
             };
-            assert_eq!(c.note(Some(libc::SIGSEGV), m, 0, None), None);
+            assert_eq!(c.note(Some(libc::SIGSEGV), m, None), None);
         }
-        c.note(Some(libc::SIGSEGV), mark(0, 0), 0, None);
-        assert_eq!(c.note(Some(libc::SIGSEGV), mark(0, 0), 1, None), None);
+        c.note(Some(libc::SIGSEGV), mark(0, 0), None);
+        c.imaged(18);
+        assert_eq!(c.note(Some(libc::SIGSEGV), mark(0, 0), None), None);
+    }
+
+    #[test]
+    fn images_of_what_is_done_again_are_no_progress() {
+        let mut c = Crashes::default();
+        let mut crash = || {
+            let again = c.note(Some(libc::SIGSEGV), mark(5, 10), None);
+            c.imaged(3);
+            c.imaged(4);
+            again
+        };
+        assert_eq!((crash(), crash(), crash()), (None, None, Some(again(3, 3))));
     }
 
     #[test]
     fn kills_from_outside_have_a_generous_bound() {
         let mut c = Crashes::default();
         for _ in 0..49 {
-            assert_eq!(c.note(Some(libc::SIGKILL), mark(0, 0), 0, None), None);
-            assert_eq!(c.note(None, mark(0, 0), 0, None), None);
+            assert_eq!(c.note(Some(libc::SIGKILL), mark(0, 0), None), None);
+            assert_eq!(c.note(None, mark(0, 0), None), None);
         }
-        assert_eq!(c.note(Some(libc::SIGKILL), mark(0, 0), 0, None), Some(again(50, 0)));
+        assert_eq!(c.note(Some(libc::SIGKILL), mark(0, 0), None), Some(again(50, 0)));
     }
 
     #[test]
     fn the_program_is_at_fault_only_where_it_died_without_a_restore() {
         let said = |signal: i32, incarnations: [Option<ImageId>; 3]| {
             let mut c = Crashes::default();
-            let notes = incarnations.map(|from| c.note(Some(signal), mark(5, 10), 1, from));
+            let notes = incarnations.map(|from| c.note(Some(signal), mark(5, 10), from));
             notes[2].as_ref().unwrap().in_words(signal)
         };
         let fault = "the program itself is at fault";

@@ -278,7 +278,6 @@ pub struct RankEntry {
     pub spoke_pmi: bool,
     /// At most two, older first.
     pub images: Vec<Image>,
-    pub images_taken: u64,
     pub next_image: ImageId,
     /// The log no longer reaches back to the program's start.
     pub truncated: bool,
@@ -298,7 +297,6 @@ impl RankEntry {
             state: RankState::Waiting,
             spoke_pmi: false,
             images: Vec::new(),
-            images_taken: 0,
             next_image: 1,
             truncated: false,
             unprotected: None,
@@ -396,7 +394,7 @@ impl RankEntry {
             Death::Signal(signal) => Some(signal),
             Death::Outside => None,
         };
-        let again = self.crashes.note(signal, mark, self.images_taken, recovery.died_from)?;
+        let again = self.crashes.note(signal, mark, recovery.died_from)?;
         signal.map(|s| (s, again))
     }
 }

@@ -581,7 +581,7 @@ impl Program {
             count: 1,
         };
         let operand = (word & 0xffff).to_le_bytes();
-        match word >> 28 & 3 {
+        let over = match word >> 28 & 3 {
             0 => rank.request(
                 target,
                 pending(Kind::Write, 0),
@@ -606,8 +606,10 @@ impl Program {
                 |request| sum(request, AtomicOp::Fetch),
                 &operand,
             ),
+        };
+        if let Some(done) = over.unwrap() {
+            self.done(&done);
         }
-        .unwrap();
     }
 
     fn done(&mut self, d: &Done) {

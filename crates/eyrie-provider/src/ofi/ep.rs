@@ -317,7 +317,8 @@ impl Ep {
         flags.is_some_and(|flags| !self.selective_send || flags & FI_COMPLETION != 0)
     }
 
-    /// Sends a one-sided request; it is complete when its target's answer has become visible.
+    /// Sends a one-sided request; it is complete when its target's answer has become visible, or at
+    /// once when this rank is its target.
     pub fn request(
         &mut self,
         call: &RequestCall,
@@ -332,7 +333,11 @@ impl Ep {
             buffer: call.answer.0.cast(),
             len: call.answer.1,
         };
-        process::call_or_end(|rank| rank.request(target, pending, envelope, content));
+        let over =
+            process::call_or_end(|rank| rank.request(target, pending, envelope, content));
+        if let Some(done) = over {
+            self.done(&done);
+        }
         0
     }
 

@@ -88,7 +88,7 @@ impl Regions {
     pub unsafe fn apply(
         &self,
         request: &Envelope,
-        content: &impl Content,
+        content: &(impl Content + ?Sized),
         size: usize,
     ) -> io::Result<Applied> {
         let refused = |error| Ok(Applied::Answer { error, content: Answer::Nothing });
@@ -130,6 +130,32 @@ impl Regions {
             }
             _ => refused(libc::EINVAL as u32),
         }
+    }
+
+    /// Applies a request of this rank to its own memory.
+    ///
+    /// # Safety
+    /// As [`Regions::apply`]; and the buffer for the answer is as long as `pending` says.
+    pub unsafe fn apply_own(&self, pending: Pending, request: &Envelope, content: &[u8]) -> Done {
+        // The content may lie in the memory that it is written to.
+        let content = content.to_vec();
+        // SAFETY: handed through.
+        let applied = unsafe { self.apply(request, &content[..], content.len()) };
+        let error = match applied {
+            Ok(Applied::Done) => 0,
+            Ok(Applied::Answer { error, content }) => {
+                let (at, len) = match &content {
+                    Answer::Nothing => (pending.buffer.cast_const(), 0),
+                    Answer::Memory { at, len } => (*at, *len),
+                    Answer::Before(bytes) => (bytes.as_ptr(), bytes.len()),
+                };
+                // SAFETY: both are valid for so many bytes; they may overlap.
+                unsafe { std::ptr::copy(at, pending.buffer, len.min(pending.len)) };
+                error
+            }
+            Err(e) => e.raw_os_error().unwrap_or(libc::EIO) as u32,
+        };
+        Done { pending, error }
     }
 }
 
@@ -291,5 +317,28 @@ mod tests {
         assert_eq!(apply(&regions, read, b""), (0, b"67xy".to_vec()));
         regions.remove(7);
         assert_eq!(apply(&regions, read, b"").0, libc::EACCES as u32);
+    }
+
+    #[test]
+    fn a_rank_changes_its_own_memory_at_once() {
+        let mut memory = [1u64, 2];
+        let mut regions = Regions::default();
+        let len = size_of_val(&memory);
+        regions.add(7, Region { base: memory.as_mut_ptr() as usize, len });
+        let mut before = [0u8; 8];
+        let mut apply = |offset, operand: u64| {
+            let (key, request, what) = (7, 0, AtomicOp::Fetch);
+            // libfabric's FI_UINT64 and FI_ATOMIC_WRITE.
+            let (datatype, op, count) = (7, 11, 1);
+            let swap = Envelope::Atomic { key, offset, request, what, op, datatype, count };
+            // SAFETY: the region is `memory`, which nobody else uses.
+            let own = |p| unsafe { regions.apply_own(p, &swap, &operand.to_ne_bytes()) };
+            let done = own(pending(3, &mut before));
+            (done.pending.context, done.error, u64::from_ne_bytes(before))
+        };
+        assert_eq!(apply(8, 9), (3, 0, 2));
+        assert_eq!(apply(8, 10), (3, 0, 9));
+        assert_eq!(apply(16, 11), (3, libc::EFAULT as u32, 9));
+        assert_eq!(memory, [1, 10]);
     }
 }
