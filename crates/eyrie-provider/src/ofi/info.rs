@@ -142,6 +142,14 @@ unsafe fn offer(version: u32, hints: *const fi_info) -> *mut fi_info {
     }
 }
 
+/// Bytes up to which a message may be injected. MPICH injects whatever may be, but its receives
+/// have no room for more than its own limit for eager messages, where the user sets one.
+fn inject_size() -> usize {
+    let threshold = std::env::var("MPIR_CVAR_CH4_OFI_EAGER_THRESHOLD").ok();
+    let eager = threshold.and_then(|bytes| bytes.trim().parse().ok());
+    eager.unwrap_or(usize::MAX).min(eyrie_wire::data::MAX_INLINE)
+}
+
 /// # Safety
 /// `hints` is null or a whole `fi_info`.
 unsafe fn fill_context_attributes(
@@ -152,7 +160,7 @@ unsafe fn fill_context_attributes(
 ) {
     tx.caps = caps & (FI_MSG | FI_TAGGED | RMA | FI_SEND | FI_READ | FI_WRITE);
     tx.msg_order = ORDER;
-    tx.inject_size = eyrie_wire::data::MAX_INLINE;
+    tx.inject_size = inject_size();
     tx.size = QUEUE_SIZE;
     tx.iov_limit = 1;
     tx.rma_iov_limit = 1;
