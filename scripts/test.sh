@@ -53,7 +53,7 @@ part_more_ulfm() {
 
 part_referee() { referee/small.sh; }
 
-part_mpi4py() { whole_jobs tests/mpi4py; }
+part_mpi4py() { EYRIE_TEST_LIMIT_S=1200 whole_jobs tests/mpi4py; }
 
 # Runs files of tests/, of which each is one test, or several; the part's tally gets a line for
 # each.

@@ -6,6 +6,7 @@
 #   RANKS    default 2
 # More options go to mpi4py's test/main.py, e.g. `-i test_rma` for one module, `-f` to stop at the
 # first failure.
+# alone: four ranks keep every processor busy
 set -uo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 limit_s=$((${EYRIE_TEST_LIMIT_S:-600} - 20)) # of tests/conftest.py, less what it takes to say why

@@ -3,10 +3,10 @@
 //! inside its allocator.
 
 use crate::core::host::Host;
-use crate::core::rank::Rank;
-use crate::process::{self, fatal};
+use crate::core::rank::{ImagePoint, Rank};
+use crate::ending::{fatal, or_end};
 use crate::sockets::Sockets;
-use crate::{channel, interrupted, memory, stack};
+use crate::{channel, entry, interrupted, memory, stack};
 use eyrie_image::{FdRole, Mode, Outcome, Request};
 use eyrie_wire::agent::{capture_signal, FromRank, ToRank, MAX_MESSAGE};
 use eyrie_wire::page::What;
@@ -47,7 +47,7 @@ pub fn install() {
 
 extern "C" fn on_signal(_: c_int, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
     let asked_before = PENDING.swap(true, Ordering::Relaxed);
-    if process::inside() {
+    if entry::inside() {
         return;
     }
     // SAFETY: the thread's errno, which the interrupted code may be about to read.
@@ -65,7 +65,7 @@ extern "C" fn on_signal(_: c_int, _: *mut libc::siginfo_t, context: *mut libc::c
 
 /// Takes the image that was asked for during a provider call.
 pub fn run_pending() {
-    while !process::inside() && PENDING.swap(false, Ordering::Relaxed) {
+    while !entry::inside() && PENDING.swap(false, Ordering::Relaxed) {
         take();
     }
 }
@@ -74,7 +74,7 @@ pub fn run_pending() {
 /// another thread has begun in this moment.
 fn take() {
     // Before this process was a rank there was nobody to ask.
-    let done = process::enter_for_image(|rank| {
+    let done = entry::enter_for_image(|rank| {
         if let Some((image, sync, out)) = order() {
             take_image(rank, image, sync, out);
         }
@@ -184,14 +184,15 @@ fn come_back(rank: &mut Rank<Sockets>) {
     let incarnation = rank.host.identity.instance.incarnation;
     let (clock, rsn) = (rank.clock(), rank.rsn());
     rank.host.trace(What::Restored, clock, incarnation, rsn);
-    process::or_end(rank.reconnect());
+    or_end(rank.reconnect());
 }
 
-/// A provider call waits, and an image may be taken in its middle.
-pub fn at_a_wait(rank: &mut Rank<Sockets>) {
-    if PENDING.swap(false, Ordering::Relaxed) {
-        if let Some((image, sync, out)) = order() {
-            take_image(rank, image, sync, out);
+impl ImagePoint for Sockets {
+    fn image_point(rank: &mut Rank<Sockets>) {
+        if PENDING.swap(false, Ordering::Relaxed) {
+            if let Some((image, sync, out)) = order() {
+                take_image(rank, image, sync, out);
+            }
         }
     }
 }

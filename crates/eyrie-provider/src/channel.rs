@@ -1,6 +1,6 @@
 //! The channel to the agent: small messages, each sent and received whole, some with descriptors.
 
-use crate::sockets::for_each_descriptor;
+use crate::descriptors::for_each_descriptor;
 use eyrie_wire::agent::{FromRank, ToRank, MAX_MESSAGE};
 use std::os::fd::{OwnedFd, RawFd};
 use std::sync::atomic::{AtomicI32, Ordering};

@@ -4,6 +4,9 @@
 mod capture;
 mod channel;
 mod core;
+mod descriptors;
+mod ending;
+mod entry;
 mod identity;
 mod interrupted;
 mod memory;

@@ -2,9 +2,9 @@
 //! processor's clock. Everything works on descriptors that a restored process finds dead.
 
 use crate::core::host::{ConnectError, File, Host, Interest, Stream};
-use crate::core::rank::Rank;
+use crate::descriptors::for_each_descriptor;
 use crate::identity::Identity;
-use crate::{capture, memory};
+use crate::memory;
 use eyrie_transport::handshake::{self, HandshakeError};
 use eyrie_transport::RouterId;
 use eyrie_wire::control::Claim;
@@ -22,8 +22,6 @@ const RECEIVE_WAIT: Duration = Duration::from_millis(1);
 const FIRST_FD: i32 = 300;
 /// Buffer asked of the kernel for a stream, in bytes.
 const SOCKET_BUFFER: i32 = 1 << 20;
-/// Descriptors that may come with one read.
-const MAX_DESCRIPTORS: usize = 32;
 
 /// This process.
 pub struct Sockets {
@@ -137,10 +135,6 @@ impl Host for Sockets {
         let time = self.last_ticks.get();
         memory::page().add(Record { time, clock, number, peer, what: what as u32 });
     }
-
-    fn image_point(rank: &mut Rank<Sockets>) {
-        capture::at_a_wait(rank);
-    }
 }
 
 impl Stream for Socket {
@@ -192,25 +186,6 @@ impl Stream for Socket {
 
     fn descriptor(&self) -> Option<RawFd> {
         Some(self.0.as_raw_fd())
-    }
-}
-
-/// Calls `each` with every descriptor that came with a message.
-pub fn for_each_descriptor(message: &libc::msghdr, each: &mut dyn FnMut(OwnedFd)) {
-    // SAFETY: the kernel has filled the control buffer of `message`; the macros walk within its
-    // length, and the descriptors are new and ours.
-    unsafe {
-        let mut c = libc::CMSG_FIRSTHDR(message);
-        while !c.is_null() {
-            if (*c).cmsg_level == libc::SOL_SOCKET && (*c).cmsg_type == libc::SCM_RIGHTS {
-                let bytes = (*c).cmsg_len - libc::CMSG_LEN(0) as usize;
-                for i in 0..(bytes / size_of::<RawFd>()).min(MAX_DESCRIPTORS) {
-                    let fd = libc::CMSG_DATA(c).cast::<RawFd>().add(i).read_unaligned();
-                    each(OwnedFd::from_raw_fd(fd));
-                }
-            }
-            c = libc::CMSG_NXTHDR(message, c);
-        }
     }
 }
 

@@ -1,7 +1,6 @@
 //! What the core needs of the world: connections, waiting, time. The real one is `sockets.rs`;
 //! tests have one in memory, with the routers' real protocol on the other side.
 
-use super::rank::Rank;
 use eyrie_transport::RouterId;
 use eyrie_wire::data;
 use std::io;
@@ -100,8 +99,4 @@ pub trait Host: Sized {
 
     /// Keeps a record of what happens.
     fn trace(&mut self, what: eyrie_wire::page::What, clock: u64, peer: u32, number: u64);
-
-    /// An image may be taken here, in the middle of a call that waits: the state of the rank bears
-    /// being continued elsewhere.
-    fn image_point(_rank: &mut Rank<Self>) {}
 }

@@ -43,6 +43,13 @@ pub enum Event {
     Done(Done),
 }
 
+/// A world in which images are taken in the middle of calls.
+pub trait ImagePoint: Host {
+    /// An image may be taken here, in a call that waits: the state of the rank bears being
+    /// continued elsewhere.
+    fn image_point(rank: &mut Rank<Self>);
+}
+
 /// The rank.
 pub struct Rank<H: Host> {
     pub host: H,
@@ -109,7 +116,7 @@ enum Want {
     AllAcknowledged,
 }
 
-impl<H: Host> Rank<H> {
+impl<H: ImagePoint> Rank<H> {
     /// Rank `number` of `ranks`, without any connection.
     pub fn new(host: H, number: RankNumber, ranks: u32) -> Rank<H> {
         Rank {

@@ -5,7 +5,7 @@
 
 use super::host::{ConnectError, File, Host, Interest, Stream};
 use super::matching::{Completion, Context, Outcome, Posted};
-use super::rank::{Event, Rank};
+use super::rank::{Event, ImagePoint, Rank};
 use super::rma::{Done, Kind, Pending, Region};
 use eyrie_router::protocol::{ConnId, Protocol};
 use eyrie_router::space::Bounds;
@@ -357,6 +357,10 @@ impl Stream for TestStream {
     fn descriptor(&self) -> Option<i32> {
         None
     }
+}
+
+impl ImagePoint for TestHost {
+    fn image_point(_: &mut Rank<TestHost>) {}
 }
 
 impl Host for TestHost {

@@ -2,30 +2,13 @@
 //! calls.
 
 use super::abi::*;
+use super::counter::Cntr;
 use super::{base_ops, cq, ep};
 use libc::{c_int, c_void};
-
-/// A counter.
-#[repr(C)]
-pub struct Cntr {
-    fid: fid_cntr,
-    value: u64,
-    errors: u64,
-}
 
 static BASE: fi_ops = base_ops(close);
 static OPS: fi_ops_cntr =
     fi_ops_cntr { size: size_of::<fi_ops_cntr>(), read, readerr, add, set, wait, adderr, seterr };
-
-impl Cntr {
-    /// An operation is over.
-    pub fn count(&mut self, well: bool) {
-        match well {
-            true => self.value += 1,
-            false => self.errors += 1,
-        }
-    }
-}
 
 unsafe extern "C" fn close(f: *mut fid) -> c_int {
     ep::forget(f);

@@ -1,7 +1,7 @@
 //! The domain object: opens endpoints, queues and address vectors.
 
 use super::abi::*;
-use super::{absent, atomic, av, base_ops, close_box, cntr, cq, ep, mr};
+use super::{absent, atomic, av, base_ops, close_box, cntr, cq, endpoint, mr};
 use libc::{c_int, c_void};
 
 static DOMAIN_BASE: fi_ops = fi_ops { bind: Some(bind), ..base_ops(close_box::<fid_domain>) };
@@ -9,7 +9,7 @@ static DOMAIN_OPS: fi_ops_domain = fi_ops_domain {
     size: size_of::<fi_ops_domain>(),
     av_open: av::open,
     cq_open: cq::open,
-    endpoint: ep::open,
+    endpoint: endpoint::open,
     scalable_ep: absent,
     cntr_open: cntr::open,
     poll_open: absent,
@@ -17,7 +17,7 @@ static DOMAIN_OPS: fi_ops_domain = fi_ops_domain {
     srx_ctx: absent,
     query_atomic: atomic::query,
     query_collective: absent,
-    endpoint2: ep::open2,
+    endpoint2: endpoint::open2,
 };
 unsafe extern "C" fn bind(_: *mut fid, _: *mut fid, _: u64) -> c_int {
     0

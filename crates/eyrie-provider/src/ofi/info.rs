@@ -3,6 +3,7 @@
 
 use super::abi::*;
 use super::NAME;
+use crate::ending::say;
 use crate::process;
 use libc::{c_char, c_int, c_void};
 use std::ffi::CStr;
@@ -91,7 +92,7 @@ pub unsafe extern "C" fn getinfo(
         return -libc::ENODATA;
     }
     if let Err(e) = process::join() {
-        process::say(&e);
+        say(&e);
         return -libc::ENODATA;
     }
     // SAFETY: `info` is where libfabric wants the result; `hints` as above.

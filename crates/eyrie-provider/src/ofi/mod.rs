@@ -5,13 +5,16 @@ pub mod abi;
 pub mod atomic;
 pub mod av;
 pub mod cntr;
+pub mod counter;
 pub mod cq;
 pub mod domain;
+pub mod endpoint;
 pub mod ep;
 pub mod fabric;
 pub mod info;
 pub mod mr;
 pub mod msg;
+pub mod queue;
 pub mod rma;
 pub mod tagged;
 

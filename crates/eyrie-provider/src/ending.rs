@@ -1,0 +1,25 @@
+//! The end of a rank that cannot go on, and what the user is told. Nothing below a provider call
+//! ends the process by itself.
+
+use crate::channel;
+use crate::core::error::RankError;
+use eyrie_wire::agent::FromRank;
+
+/// Ends this process when the rank cannot go on.
+pub fn or_end<R>(result: Result<R, RankError>) -> R {
+    result.unwrap_or_else(|e| fatal(&e.to_string()))
+}
+
+/// Tells the user something on standard error, which may be closed.
+pub fn say(text: &str) {
+    let line = format!("eyrie: {text}\n");
+    // SAFETY: the line is as long as said. Nobody can be told that nobody is there.
+    unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
+}
+
+/// Ends this rank: it cannot go on. The agent hears why.
+pub fn fatal(reason: &str) -> ! {
+    channel::tell(&FromRank::Fatal { reason });
+    // SAFETY: ends the process without running the program's exit handlers, which may call MPI.
+    unsafe { libc::_exit(70) }
+}

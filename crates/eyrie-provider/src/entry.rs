@@ -1,0 +1,74 @@
+//! The one rank of this process, entered by one call at a time, on the provider's own stack; an
+//! image enters like a call.
+
+use crate::core::rank::Rank;
+use crate::ending::fatal;
+use crate::sockets::Sockets;
+use crate::stack;
+use std::sync::atomic::{compiler_fence, AtomicPtr, AtomicU32, Ordering};
+
+static RANK: AtomicPtr<Rank<Sockets>> = AtomicPtr::new(std::ptr::null_mut());
+/// Who has entered: nobody, a provider call, an image.
+static INSIDE: AtomicU32 = AtomicU32::new(NOBODY);
+const NOBODY: u32 = 0;
+const CALL: u32 = 1;
+const IMAGE: u32 = 2;
+
+/// Whether somebody has entered.
+pub fn inside() -> bool {
+    INSIDE.load(Ordering::Relaxed) != NOBODY
+}
+
+/// Whether this process is a rank.
+pub fn is_rank() -> bool {
+    !RANK.load(Ordering::Relaxed).is_null()
+}
+
+/// This process is a rank from now on, for ever.
+pub fn begin(rank: Rank<Sockets>) {
+    RANK.store(Box::into_raw(Box::new(rank)), Ordering::Release);
+}
+
+/// Runs `f` with the rank, if this process is one already, on the provider's stack. No image is
+/// taken meanwhile.
+pub fn enter<R>(f: impl FnOnce(&mut Rank<Sockets>) -> R) -> Option<R> {
+    let claim = || INSIDE.compare_exchange(NOBODY, CALL, Ordering::Acquire, Ordering::Relaxed);
+    while let Err(who) = claim() {
+        if who == CALL {
+            fatal(
+                "two threads were in MPI at the same time (or a signal handler called MPI while it \
+                 was in MPI): Eyrie's provider takes one call at a time; use MPI_THREAD_SERIALIZED \
+                 or less",
+            );
+        }
+        // The signal that asks for an image has come to another thread, which is soon done.
+        std::thread::yield_now();
+    }
+    inside_of(f)
+}
+
+/// Runs `f` with the rank, as [`enter`], for an image. `None` also when somebody has entered.
+pub fn enter_for_image<R>(f: impl FnOnce(&mut Rank<Sockets>) -> R) -> Option<R> {
+    INSIDE.compare_exchange(NOBODY, IMAGE, Ordering::Acquire, Ordering::Relaxed).ok()?;
+    inside_of(f)
+}
+
+/// Runs `f`, for which this thread has entered, and leaves.
+fn inside_of<R>(f: impl FnOnce(&mut Rank<Sockets>) -> R) -> Option<R> {
+    let rank = RANK.load(Ordering::Relaxed);
+    if rank.is_null() {
+        INSIDE.store(NOBODY, Ordering::Release);
+        return None;
+    }
+    compiler_fence(Ordering::SeqCst);
+    // SAFETY: of `errno`: this thread's, which the program may read after a call that did not fail.
+    let errno = unsafe { *libc::__errno_location() };
+    // SAFETY: made by `begin` and never freed; INSIDE keeps others and the signal handler out, so
+    // this is the only reference, and nobody is on the stack.
+    let result = unsafe { stack::run(|| f(&mut *rank)) };
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = errno };
+    compiler_fence(Ordering::SeqCst);
+    INSIDE.store(NOBODY, Ordering::Release);
+    Some(result)
+}
