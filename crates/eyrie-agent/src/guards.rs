@@ -16,6 +16,24 @@ const WORD: usize = size_of::<u64>();
 /// Most words on the stack from the number of arguments to the end of the auxiliary vector.
 const WORDS_MAX: usize = 1 << 20;
 
+/// Programs may not be stopped here, as was seen before.
+static FORBIDDEN_HERE: AtomicBool = AtomicBool::new(false);
+/// A program runs with the kernel's bytes, and the user has not heard of it.
+static UNTOLD: AtomicBool = AtomicBool::new(false);
+
+/// What the user is to hear, once, when a program runs with the kernel's bytes.
+pub fn note() -> Option<String> {
+    UNTOLD.swap(false, Ordering::Relaxed).then(|| {
+        "the random bytes that programs start with cannot be fixed: ptrace(2) or \
+         process_vm_readv(2) fails, a sandbox forbids it. The job runs on. What is lost: a rank \
+         that dies before its first image may come back with other guards of stack frames, and a \
+         program that sends memory which nobody has set (MPICH does for MPI_Win) may diverge. To \
+         allow it, let the sandbox's seccomp profile permit both; for containers, for instance, \
+         --cap-add SYS_PTRACE"
+            .to_string()
+    })
+}
+
 /// The bytes for a rank, from the job's key.
 pub fn bytes_of(key: &[u8], rank: eyrie_wire::Rank) -> [u8; RANDOM_BYTES] {
     let mut hasher = blake3::Hasher::new();
@@ -31,8 +49,6 @@ pub fn bytes_of(key: &[u8], rank: eyrie_wire::Rank) -> [u8; RANDOM_BYTES] {
 /// # Errors
 /// When it cannot be started.
 pub fn spawn(command: &mut Command, bytes: [u8; RANDOM_BYTES]) -> std::io::Result<Child> {
-    /// Programs may not be stopped here, as was seen before.
-    static FORBIDDEN_HERE: AtomicBool = AtomicBool::new(false);
     // SAFETY: the closure makes one system call and allocates nothing.
     unsafe {
         command.pre_exec(|| match FORBIDDEN_HERE.load(Ordering::Relaxed) {
@@ -43,14 +59,17 @@ pub fn spawn(command: &mut Command, bytes: [u8; RANDOM_BYTES]) -> std::io::Resul
     let child = match command.spawn() {
         Err(e) if e.raw_os_error() == Some(FORBIDDEN) => {
             FORBIDDEN_HERE.store(true, Ordering::Relaxed);
+            UNTOLD.store(true, Ordering::Relaxed);
             command.spawn()?
         }
         result => result?,
     };
     let pid = child.id() as libc::pid_t;
     if !FORBIDDEN_HERE.load(Ordering::Relaxed) && stopped(pid)? {
-        // It may be killed at any moment, and runs with the kernel's bytes when all else fails.
-        let _ = put(pid, &bytes);
+        // It may be killed at any moment, too.
+        if put(pid, &bytes).is_none() {
+            UNTOLD.store(true, Ordering::Relaxed);
+        }
         // SAFETY: lets a stopped child go on, without a signal.
         unsafe { libc::ptrace(libc::PTRACE_DETACH, pid, 0, 0) };
     }

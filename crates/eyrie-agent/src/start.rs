@@ -5,7 +5,7 @@ use crate::launch::{launch, From, Launched};
 use crate::node::{Agent, Done};
 use crate::process::{Process, Restore};
 use crate::refusal::Refusal;
-use crate::{shared, transfer};
+use crate::{guards, shared, transfer};
 use eyrie_wire::control::{FromAgent, ImageMeta, RankReport, StartFault, StartRank};
 use eyrie_wire::RankInstance;
 use std::io::Write;
@@ -46,6 +46,9 @@ impl Agent {
             }
             Some((stream, since)) => self.launch_image(&start, &meta, stream, since),
         };
+        if let Some(text) = guards::note() {
+            self.connection.send(&FromAgent::Note { text });
+        }
         match launched {
             Ok((launched, restore)) => {
                 let mut process = Process::new(&start, launched, &meta);
