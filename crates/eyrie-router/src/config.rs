@@ -1,10 +1,11 @@
 //! What a router is told at its start.
 
 use eyrie_transport::{Addr, RouterId};
-use eyrie_wire::auth::Secret;
+use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
 /// What a router needs to know.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Config {
     /// Its number, which its events carry.
     pub id: RouterId,
@@ -14,7 +15,6 @@ pub struct Config {
     pub listen: Addr,
     /// Where the log goes beyond `log_memory`.
     pub spill_dir: PathBuf,
-    pub secret: Secret,
     /// Bytes of log held in memory, and on disk.
     pub log_memory: u64,
     pub log_disk: u64,

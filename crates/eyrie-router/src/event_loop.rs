@@ -3,7 +3,7 @@
 
 use crate::config::Config;
 use crate::conn::{Conn, Stage};
-use crate::protocol::{ConnId, Output, Protocol, RouterCommand, RouterEvent, Stats};
+use crate::protocol::{ConnId, Output, Protocol, RouterCommand, RouterEvent};
 use crate::space::{Bounds, Files};
 use crossbeam_channel::Sender;
 use eyrie_transport::handshake::{verdict, HandshakeError, Step};
@@ -23,7 +23,6 @@ use std::time::{Duration, Instant};
 /// What the handle asks of the loop.
 pub enum Order {
     Command(RouterCommand),
-    Stats(Sender<Stats>),
     Stop,
 }
 
@@ -204,6 +203,7 @@ impl Loop {
     /// When either cannot be done.
     pub fn new(
         config: Config,
+        secret: Secret,
         events: Sender<(RouterId, RouterEvent)>,
         mailbox: Arc<Mailbox>,
     ) -> io::Result<Loop> {
@@ -225,7 +225,7 @@ impl Loop {
                 events,
             },
             listener,
-            secret: config.secret,
+            secret,
             mailbox,
             next_conn: FIRST_CONN,
             begun: Instant::now(),
@@ -446,7 +446,6 @@ impl Loop {
         for order in orders.unwrap_or_default() {
             match order {
                 Order::Stop => return true,
-                Order::Stats(reply) => drop(reply.send(self.protocol.stats())),
                 Order::Command(command) => {
                     if let RouterCommand::Fence(instance) = command {
                         self.drain(instance.rank);

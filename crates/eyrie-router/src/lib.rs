@@ -5,6 +5,7 @@ mod config;
 mod conn;
 mod event_loop;
 pub mod protocol;
+mod role;
 pub mod space;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
@@ -13,14 +14,12 @@ pub use config::Config;
 use crossbeam_channel::Sender;
 use event_loop::{Loop, Mailbox, Order};
 use eyrie_transport::RouterId;
+use eyrie_wire::auth::Secret;
 pub use protocol::{RouterCommand, RouterEvent, Stats};
+pub use role::serve;
 use std::io;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
-
-/// How long the handle waits for figures: the loop never waits for anybody, so this is generous.
-const STATS_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A running router: a thread of its own. Dropping it stops it.
 pub struct Router {
@@ -33,12 +32,16 @@ impl Router {
     ///
     /// # Errors
     /// When the address cannot be had or the spill directory cannot be written.
-    pub fn start(config: Config, events: Sender<(RouterId, RouterEvent)>) -> io::Result<Router> {
+    pub fn start(
+        config: Config,
+        secret: Secret,
+        events: Sender<(RouterId, RouterEvent)>,
+    ) -> io::Result<Router> {
         let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
         let wake = rustix::event::eventfd(0, flags)?;
         let mailbox = Arc::new(Mailbox { orders: Mutex::new(Vec::new()), wake });
         let name = format!("router-{}", config.id);
-        let router = Loop::new(config, events, mailbox.clone())?;
+        let router = Loop::new(config, secret, events, mailbox.clone())?;
         let thread = std::thread::Builder::new().name(name).spawn(move || router.run())?;
         Ok(Router { mailbox, thread: Some(thread) })
     }
@@ -54,13 +57,6 @@ impl Router {
     /// Asks the router to do something; what comes of it is an event.
     pub fn command(&self, command: RouterCommand) {
         self.order(Order::Command(command));
-    }
-
-    /// Figures of this moment; zeros when the router does not answer.
-    pub fn stats(&self) -> Stats {
-        let (reply, answer) = crossbeam_channel::bounded(1);
-        self.order(Order::Stats(reply));
-        answer.recv_timeout(STATS_TIMEOUT).unwrap_or_default()
     }
 }
 

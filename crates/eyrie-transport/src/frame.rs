@@ -45,6 +45,57 @@ pub fn read<T: DeserializeOwned>(input: &mut impl Read) -> io::Result<T> {
     postcard::from_bytes(&bytes).map_err(invalid)
 }
 
+/// Longest message that goes in pieces, in bytes.
+pub const MAX_LONG: usize = 1 << 30;
+
+/// A message as frames of at most [`MAX_FRAME`] bytes each: for those that may be longer, between
+/// roles that trust each other.
+///
+/// # Errors
+/// `InvalidData` when the message is longer than [`MAX_LONG`].
+pub fn encode_long<T: Serialize>(message: &T) -> io::Result<Vec<u8>> {
+    let bytes = postcard::to_stdvec(message).map_err(invalid)?;
+    if bytes.len() > MAX_LONG {
+        return Err(invalid("message too long"));
+    }
+    let mut out = Vec::with_capacity(bytes.len() + bytes.len() / MAX_FRAME * 4 + 8);
+    let mut pieces = bytes.chunks(MAX_FRAME).peekable();
+    loop {
+        let piece = pieces.next().unwrap_or(&[]);
+        out.extend((piece.len() as u32).to_le_bytes());
+        out.extend(piece);
+        // A piece that is not full is the last.
+        if piece.len() < MAX_FRAME {
+            return Ok(out);
+        }
+    }
+}
+
+/// Reads a message of [`encode_long`].
+///
+/// # Errors
+/// As [`read`].
+pub fn read_long<T: DeserializeOwned>(input: &mut impl Read) -> io::Result<T> {
+    let mut bytes = Vec::new();
+    loop {
+        let mut len = [0u8; 4];
+        input.read_exact(&mut len)?;
+        let len = u32::from_le_bytes(len) as usize;
+        if len > MAX_FRAME || bytes.len() + len > MAX_LONG {
+            return Err(invalid("message too long"));
+        }
+        let before = bytes.len();
+        // Grows with what really arrives, not with what the length promises.
+        input.take(len as u64).read_to_end(&mut bytes)?;
+        if bytes.len() < before + len {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        if len < MAX_FRAME {
+            return postcard::from_bytes(&bytes).map_err(invalid);
+        }
+    }
+}
+
 /// The message at the start of `bytes` and the length of its frame; `None` when it is not whole
 /// yet.
 ///
@@ -63,6 +114,21 @@ pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> io::Result<Option<(T, usize)>
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn long_messages_go_in_pieces() {
+        for len in [0, 1, MAX_FRAME - 4, MAX_FRAME, 2 * MAX_FRAME + 1] {
+            let message: Vec<u8> = (0..len).map(|i| i as u8).collect();
+            let bytes = encode_long(&message).unwrap();
+            let mut input = [&bytes[..], b"next"].concat();
+            let mut rest = &input[..];
+            assert_eq!(read_long::<Vec<u8>>(&mut rest).unwrap(), message);
+            assert_eq!(rest, b"next");
+            assert!(read_long::<Vec<u8>>(&mut &bytes[..bytes.len() - 1]).is_err());
+            input[..4].copy_from_slice(&(MAX_FRAME as u32 + 1).to_le_bytes());
+            assert!(read_long::<Vec<u8>>(&mut &input[..]).is_err());
+        }
+    }
 
     #[test]
     fn messages_come_back_and_what_is_none_is_refused() {

@@ -16,6 +16,8 @@ pub enum Claim {
     ImageUpload { instance: RankInstance, image: ImageId },
     /// A connection on which the store hands an image to an agent.
     ImageFetch { rank: Rank, image: ImageId },
+    /// The control connection of a router in a process of its own.
+    Router { id: u32 },
     /// A stream of a rank to a router.
     Rank { instance: RankInstance, stream: data::Stream },
     /// `eyrie status`, `inject`, `checkpoint`: one JSON request line, one JSON answer line.

@@ -56,6 +56,9 @@ enum Command {
     /// A node of a job; started by `eyrie run`
     #[command(hide = true)]
     Agent(cmd::agent::AgentArgs),
+    /// A router of a job in a process of its own; started by `eyrie run`
+    #[command(hide = true)]
+    Router(cmd::router::RouterArgs),
 }
 
 impl Command {
@@ -64,6 +67,7 @@ impl Command {
         match self {
             Command::Run(_) => "controller".into(),
             Command::Agent(args) => format!("agent-{}", args.node()),
+            Command::Router(args) => format!("router-{}", args.id()),
             _ => "eyrie".into(),
         }
     }
@@ -124,6 +128,7 @@ fn main() {
         Command::Completions(args) => cmd::completions::run(&args, Cli::command()),
         Command::Man(args) => cmd::man::run(&args, Cli::command()),
         Command::Agent(args) => cmd::agent::run(args),
+        Command::Router(args) => cmd::router::run(&args),
     };
     match result {
         Ok(code) => std::process::exit(code),

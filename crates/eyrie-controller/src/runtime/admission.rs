@@ -3,7 +3,9 @@
 
 use super::inbound::Inbound;
 use crossbeam_channel::Sender;
+use eyrie_router::RouterEvent;
 use eyrie_store::Store;
+use eyrie_transport::RouterId;
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::Claim;
 use eyrie_wire::{Incarnation, Node, Rank, RankInstance};
@@ -20,6 +22,8 @@ pub struct Admission {
 struct Inner {
     nodes: u32,
     connected: BTreeSet<Node>,
+    /// Routers in processes of their own that have not connected yet.
+    routers: BTreeSet<RouterId>,
     lost: BTreeSet<Node>,
     newest: BTreeMap<Rank, Incarnation>,
 }
@@ -32,8 +36,10 @@ impl Inner {
 }
 
 impl Admission {
-    pub fn new(nodes: u32) -> Admission {
-        Admission { inner: Mutex::new(Inner { nodes, ..Inner::default() }) }
+    /// For the agents of so many nodes, and these routers.
+    pub fn new(nodes: u32, routers: impl Iterator<Item = RouterId>) -> Admission {
+        let routers = routers.collect();
+        Admission { inner: Mutex::new(Inner { nodes, routers, ..Inner::default() }) }
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -67,6 +73,9 @@ impl Admission {
             Claim::ImageUpload { instance, .. } if !inner.is_present(instance) => {
                 Err(format!("{instance} is not its newest any more"))
             }
+            Claim::Router { id } if !inner.routers.remove(&id) => {
+                Err(format!("router {id} is not expected"))
+            }
             Claim::Rank { .. } => Err("ranks connect to routers".into()),
             _ => Ok(()),
         }
@@ -79,6 +88,8 @@ pub struct Services {
     pub admission: Arc<Admission>,
     pub store: Arc<Store>,
     pub inbound: Sender<Inbound>,
+    /// For routers in processes of their own.
+    pub router_events: Sender<(RouterId, RouterEvent)>,
 }
 
 #[cfg(test)]
@@ -87,7 +98,7 @@ mod tests {
 
     #[test]
     fn it_refuses_the_lost_the_unexpected_and_the_old() {
-        let admission = Admission::new(2);
+        let admission = Admission::new(2, 0..1);
         let agent = |node| Claim::Agent { node, pid: 1 };
         let upload = |incarnation| Claim::ImageUpload {
             instance: RankInstance { rank: 3, incarnation },
@@ -96,6 +107,8 @@ mod tests {
         assert!(admission.admit(&agent(0)).is_ok());
         assert!(admission.admit(&agent(0)).is_err(), "twice");
         assert!(admission.admit(&agent(2)).is_err(), "no such node");
+        let router = |id| admission.admit(&Claim::Router { id });
+        assert!(router(0).is_ok() && router(0).is_err() && router(1).is_err());
         admission.refuse_node(1);
         assert!(admission.admit(&agent(1)).unwrap_err().contains("declared dead"));
         assert!(admission.admit(&upload(1)).is_ok());

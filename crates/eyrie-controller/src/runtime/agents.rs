@@ -1,8 +1,8 @@
-//! Agents from the controller's side: their processes, and the connections to them. Nothing here
-//! waits for an agent: a frozen one must not stop the controller.
+//! Agents, and other roles in processes of their own, from the controller's side: the processes, and
+//! the connections to them. Nothing here waits for one: a frozen one must not stop the controller.
 
 use crossbeam_channel::{unbounded, Sender};
-use eyrie_transport::{frame, Stream};
+use eyrie_transport::{frame, RouterId, Stream};
 use eyrie_wire::control::ToAgent;
 use eyrie_wire::Node;
 use std::collections::BTreeMap;
@@ -88,56 +88,78 @@ impl Link {
     }
 }
 
-/// The agents' processes: children of this one.
+/// What a child of this process is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Role {
+    Agent(Node),
+    Router(RouterId),
+}
+
+impl Role {
+    /// The command that a process of this role is started by.
+    fn args(self) -> [String; 3] {
+        match self {
+            Role::Agent(node) => ["agent".into(), "--node".into(), node.to_string()],
+            Role::Router(id) => ["router".into(), "--id".into(), id.to_string()],
+        }
+    }
+}
+
+/// The processes of roles: children of this one.
 #[derive(Debug, Default)]
 pub struct Children {
-    pids: BTreeMap<u32, Node>,
+    pids: BTreeMap<u32, Role>,
 }
 
 impl Children {
-    /// Starts the agent of a node, which writes what it does to `log`. To be called from the thread
-    /// that lives longest: its end is what the agent takes for the controller's.
+    /// Starts a role, which writes what it does to `log`. To be called from the thread that lives
+    /// longest: its end is what the child takes for the controller's.
     ///
     /// # Errors
     /// When the process cannot be made.
-    pub fn spawn(&mut self, dir: &Path, node: Node, log: Option<&Path>) -> std::io::Result<()> {
+    pub fn spawn(&mut self, dir: &Path, role: Role, log: Option<&Path>) -> std::io::Result<()> {
         let mut command = Command::new("/proc/self/exe");
         command
             .arg0("eyrie")
-            .args(["agent", "--node", &node.to_string(), "--job-dir"])
+            .args(role.args())
+            .arg("--job-dir")
             .arg(dir)
             .args(log.into_iter().flat_map(|file| ["--log".as_ref(), file.as_os_str()]))
             .stdin(Stdio::null())
             .stdout(Stdio::null());
         // SAFETY: only system calls, no allocation.
         unsafe { command.pre_exec(prepare) };
-        self.pids.insert(command.spawn()?.id(), node);
+        self.pids.insert(command.spawn()?.id(), role);
         Ok(())
     }
 
-    /// Reaps children that have ended, adopted ones included; returns the nodes whose agent was
-    /// among them.
-    pub fn reap(&mut self) -> Vec<Node> {
-        let mut nodes = Vec::new();
+    /// Reaps children that have ended, adopted ones included; returns the roles among them.
+    pub fn reap(&mut self) -> Vec<Role> {
+        let mut roles = Vec::new();
         let options = rustix::process::WaitOptions::NOHANG;
         while let Ok(Some((pid, _))) = rustix::process::wait(options) {
-            nodes.extend(self.pids.remove(&(pid.as_raw_nonzero().get() as u32)));
+            roles.extend(self.pids.remove(&(pid.as_raw_nonzero().get() as u32)));
         }
-        nodes
+        roles
     }
 
     /// Kills the agent of a node; its ranks die with it.
     pub fn kill(&self, node: Node) {
-        let pid = self.pids.iter().find(|(_, n)| **n == node).map(|(pid, _)| *pid as i32);
+        let agent = Role::Agent(node);
+        let pid = self.pids.iter().find(|(_, role)| **role == agent).map(|(pid, _)| *pid as i32);
         if let Some(pid) = pid.and_then(rustix::process::Pid::from_raw) {
             // It was not reaped yet, so that the number is still its own.
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
         }
     }
 
-    /// Whether only agents of nodes that are not up are left.
+    /// Whether no agent of a node that is up is left.
     pub fn only_lost(&self, up: &[bool]) -> bool {
-        !self.pids.values().any(|node| up.get(*node as usize).copied().unwrap_or(false))
+        !self.pids.values().any(|role| match role {
+            Role::Agent(node) => up.get(*node as usize).copied().unwrap_or(false),
+            // They are ended when all agents have.
+            Role::Router(_) => false,
+        })
     }
 
     pub fn is_empty(&self) -> bool {

@@ -40,15 +40,15 @@ impl Job {
             Command::Fence(instance) => {
                 self.admission.fence(instance);
                 self.determinants.begin(instance);
-                self.tell_routers(&RouterCommand::Fence(instance));
+                self.routers.command_all(&RouterCommand::Fence(instance));
             }
             Command::Recover(instance) => {
                 let determinants = self.determinants.take(instance);
-                let home = self.directory.home(instance.rank) as usize;
-                self.routers[home].command(RouterCommand::Recover { instance, determinants });
+                let home = self.directory.home(instance.rank);
+                self.routers.command(home, RouterCommand::Recover { instance, determinants });
             }
             Command::Truncate { rank, clock, rsn } => {
-                self.tell_routers(&RouterCommand::Truncate { rank, clock, rsn });
+                self.routers.command_all(&RouterCommand::Truncate { rank, clock, rsn });
             }
             // The machine does not name it again, and the store gives it up for later ones.
             Command::DiscardImage { rank, image } => {
@@ -83,12 +83,6 @@ impl Job {
     fn send(&self, node: Node, message: &ToAgent) {
         if let Some(link) = self.links.get(&node) {
             link.send(message);
-        }
-    }
-
-    fn tell_routers(&self, command: &RouterCommand) {
-        for router in &self.routers {
-            router.command(command.clone());
         }
     }
 
@@ -132,7 +126,7 @@ impl Job {
             Fault::KillNode(node) => self.children.kill(node),
             Fault::FreezeNode(node) => self.send(node, &ToAgent::Freeze),
             Fault::DropConnection(rank) => {
-                self.tell_routers(&RouterCommand::BreakConnections(rank));
+                self.routers.command_all(&RouterCommand::BreakConnections(rank));
             }
         }
     }

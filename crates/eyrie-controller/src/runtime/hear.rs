@@ -1,5 +1,6 @@
 //! What reaches the job from agents, routers, users and its own threads, as events of the machine.
 
+use super::agents::Role;
 use super::inbound::Inbound;
 use super::job::Job;
 use super::output::OutputFailed;
@@ -32,6 +33,8 @@ impl Job {
                     self.tell(Event::AgentGone(node));
                 }
             }
+            Inbound::RouterUp { id, link } => self.routers.connected(id, link),
+            Inbound::RouterGone { id } => self.lose_router(id),
             Inbound::AgentWoke { node } => self.tell(Event::AgentWoke(node)),
             Inbound::ImageBegun { instance, image } => {
                 self.tell(Event::ImageBegun { instance, image })
@@ -47,9 +50,12 @@ impl Job {
             // The loop looks at the printer.
             Inbound::OutputFailed => {}
             Inbound::Signal(SIGCHLD) => {
-                for node in self.children.reap() {
-                    // Also one that had never connected.
-                    self.tell(Event::AgentGone(node));
+                // Also those that had never connected.
+                for role in self.children.reap() {
+                    match role {
+                        Role::Agent(node) => self.tell(Event::AgentGone(node)),
+                        Role::Router(id) => self.lose_router(id),
+                    }
                 }
             }
             Inbound::Signal(signal) => {
@@ -57,6 +63,10 @@ impl Job {
             }
             Inbound::Note(text) => self.tell(Event::Note(text)),
         }
+    }
+
+    fn lose_router(&mut self, id: RouterId) {
+        self.tell(Event::RouterFailed(format!("the process of router {id} has ended")));
     }
 
     /// Ends the job when what the ranks write cannot be passed on.
@@ -150,6 +160,7 @@ impl Job {
             R::LogGrown { rank, bytes } => Event::LogGrown { rank, bytes },
             R::LogScarce { rank } => Event::LogScarce { rank },
             R::HeldBack { reason } => Event::Note(format!("ranks are held back: {reason}")),
+            R::Stats(stats) => return self.routers.told(router, stats),
             R::Fatal { reason } => Event::RouterFailed(reason),
         };
         self.tell(event);
@@ -159,7 +170,7 @@ impl Job {
         let injection = |spec: String| spec.parse().map_err(|e| format!("{e}"));
         let id = self.users.last + 1;
         let event = match users::parse(request) {
-            Ok(Request::Status) => Err(self.status()),
+            Ok(Request::Status) => return self.routers.await_stats(answer),
             Ok(Request::Inject { spec }) => injection(spec)
                 .map(|injection| Event::Inject { request: id, injection })
                 .map_err(|e| users::error(&e)),

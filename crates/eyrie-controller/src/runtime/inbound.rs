@@ -3,6 +3,7 @@
 use super::agents::Link;
 use crate::machine::Image;
 use crossbeam_channel::Sender;
+use eyrie_transport::RouterId;
 use eyrie_wire::control::FromAgent;
 use eyrie_wire::{ImageId, Node, RankInstance};
 
@@ -22,6 +23,14 @@ pub enum Inbound {
     /// An agent that was declared dead wants to come back; it was refused.
     AgentWoke {
         node: Node,
+    },
+    /// A router in a process of its own has connected, or has left.
+    RouterUp {
+        id: RouterId,
+        link: Link,
+    },
+    RouterGone {
+        id: RouterId,
     },
     ImageBegun {
         instance: RankInstance,

@@ -8,11 +8,12 @@ use super::inbound::Inbound;
 use super::options::JobOptions;
 use super::output::Printer;
 use super::refusals::Refusals;
+use super::routers::Routers;
 use super::stdin::Stdin;
 use crate::machine::answer::RequestId;
 use crate::machine::{Event, Machine};
 use crossbeam_channel::{select, Receiver, Sender};
-use eyrie_router::{Router, RouterEvent};
+use eyrie_router::RouterEvent;
 use eyrie_store::Store;
 use eyrie_transport::{Directory, RouterId};
 use eyrie_wire::control::Program;
@@ -45,7 +46,7 @@ pub struct Job {
     pub event_file: EventFile,
     pub printer: Printer,
     pub store: Arc<Store>,
-    pub routers: Vec<Router>,
+    pub routers: Routers,
     pub directory: Directory,
     /// What routers have told with the fences that they have confirmed.
     pub determinants: Gathered,
@@ -100,6 +101,7 @@ impl Job {
                 self.hear_router(router, event);
             }
             self.watch_output();
+            self.answer_status();
             self.tell(Event::Tick);
             if let Some(code) = self.end {
                 return code;

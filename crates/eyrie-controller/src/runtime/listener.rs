@@ -8,7 +8,7 @@ use super::inbound::Inbound;
 use super::users;
 use crossbeam_channel::bounded;
 use eyrie_transport::handshake::{accept, HandshakeError};
-use eyrie_transport::{frame, Addr, Listener, Stream};
+use eyrie_transport::{frame, Addr, Listener, RouterId, Stream};
 use eyrie_wire::control::Claim;
 use eyrie_wire::Node;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -88,6 +88,10 @@ fn serve(claim: Claim, stream: Stream, services: &Services) {
             serve_agent(node, stream, services);
             let _ = services.inbound.send(Inbound::AgentGone { node });
         }
+        Claim::Router { id } => {
+            serve_router(id, stream, services);
+            let _ = services.inbound.send(Inbound::RouterGone { id });
+        }
         Claim::ImageUpload { instance, image } => {
             images::receive(instance, image, stream, services);
         }
@@ -111,6 +115,21 @@ fn serve_agent(node: Node, stream: Stream, services: &Services) {
     let mut input = BufReader::with_capacity(256 * 1024, stream);
     while let Ok(message) = frame::read(&mut input) {
         if services.inbound.send(Inbound::Agent { node, message }).is_err() {
+            return;
+        }
+    }
+}
+
+fn serve_router(id: RouterId, stream: Stream, services: &Services) {
+    // A router may have nothing to tell for long.
+    if stream.set_timeout(None).is_err() {
+        return;
+    }
+    let Ok(link) = Link::new(&stream) else { return };
+    let _ = services.inbound.send(Inbound::RouterUp { id, link });
+    let mut input = BufReader::with_capacity(256 * 1024, stream);
+    while let Ok(event) = frame::read_long(&mut input) {
+        if services.router_events.send((id, event)).is_err() {
             return;
         }
     }

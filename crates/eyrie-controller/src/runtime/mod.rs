@@ -18,6 +18,7 @@ mod output;
 mod parts;
 mod program;
 mod refusals;
+mod routers;
 mod show;
 mod stdin;
 pub mod users;
@@ -27,7 +28,7 @@ pub use program::NotRunnable;
 
 use crate::machine::{Config, Event, Machine};
 use admission::{Admission, Services};
-use agents::Children;
+use agents::{Children, Role};
 use anyhow::Context;
 use crossbeam_channel::{bounded, Sender};
 use determinants::Gathered;
@@ -39,6 +40,7 @@ use job::{Job, Users};
 use jobdir::JobDir;
 use output::Printer;
 use refusals::Refusals;
+use routers::Routers;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
@@ -84,21 +86,23 @@ pub fn run(options: JobOptions, placement: Box<dyn Placement>) -> anyhow::Result
             router_in.clone(),
         )?);
     }
-    let admission = Arc::new(Admission::new(options.nodes + options.spares));
+    let apart = options.roles_apart.then_some(0..options.routers).into_iter().flatten();
+    let admission = Arc::new(Admission::new(options.nodes + options.spares, apart.clone()));
     let services = Services {
         secret,
         admission: Arc::clone(&admission),
         store: Arc::clone(&store),
         inbound: inbound_in.clone(),
+        router_events: router_in,
     };
     listener::listen(&Addr::Unix(dir.path().join("control.sock")), services)
         .with_context(|| format!("cannot listen in {}", dir.path().display()))?;
     let stdin = Stdin::start(dir.path(), inbound_in)?;
     let mut children = Children::default();
-    for node in 0..options.nodes + options.spares {
-        children
-            .spawn(dir.path(), node, options.log.as_deref())
-            .context("cannot start an agent")?;
+    let agents = (0..options.nodes + options.spares).map(Role::Agent);
+    for role in apart.map(Role::Router).chain(agents) {
+        let started = children.spawn(dir.path(), role, options.log.as_deref());
+        started.with_context(|| format!("cannot start {role:?}"))?;
     }
     let machine = Machine::new(Config {
         job: name.clone(),
@@ -134,7 +138,7 @@ pub fn run(options: JobOptions, placement: Box<dyn Placement>) -> anyhow::Result
         event_file,
         printer,
         store,
-        routers,
+        routers: Routers::new(routers),
         directory,
         admission,
         stdin,

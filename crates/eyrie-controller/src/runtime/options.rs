@@ -16,6 +16,8 @@ pub struct JobOptions {
     pub nodes: u32,
     pub spares: u32,
     pub routers: u32,
+    /// Routers are processes of their own.
+    pub roles_apart: bool,
     /// Most ranks that a node starts with.
     pub slots: u32,
     pub checkpoint_every: Interval,

@@ -3,6 +3,7 @@
 use super::inbound::Inbound;
 use super::jobdir::JobDir;
 use super::options::JobOptions;
+use super::routers;
 use anyhow::Context;
 use crossbeam_channel::Sender;
 use eyrie_router::{Router, RouterEvent};
@@ -37,7 +38,7 @@ pub fn start_router(
     dir: &JobDir,
     secret: &Secret,
     events: Sender<(RouterId, RouterEvent)>,
-) -> anyhow::Result<Router> {
+) -> anyhow::Result<routers::Role> {
     let spill_dir = dir.path().join(format!("log-{id}"));
     std::fs::DirBuilder::new()
         .mode(0o700)
@@ -49,11 +50,14 @@ pub fn start_router(
         at_home: directory.at_home(id),
         listen: directory.routers[id as usize].clone(),
         spill_dir,
-        secret: secret.clone(),
         log_memory: options.log_memory,
         log_disk: options.log_disk.unwrap_or(free / 2 / u64::from(options.routers)),
     };
-    Router::start(config, events).context("cannot start a router")
+    if options.roles_apart {
+        return Ok(routers::Role::apart(&config)?);
+    }
+    let router = Router::start(config, secret.clone(), events).context("cannot start a router")?;
+    Ok(routers::Role::Here(router))
 }
 
 /// Turns signals into messages.

@@ -4,7 +4,6 @@ use super::job::{Job, PROGRESS_EVERY};
 use super::users::{self, RankStatus, Status};
 use crate::machine::RankStateName;
 use crate::record::{LogLevel, Record};
-use eyrie_router::Router;
 use eyrie_wire::{Node, RankInstance};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -37,12 +36,20 @@ impl Job {
         }
     }
 
-    pub fn status(&self) -> String {
-        serde_json::to_string(&self.status_now()).unwrap_or_else(|e| users::error(&e.to_string()))
+    /// Answers users who asked for the status, once routers have told their figures.
+    pub fn answer_status(&mut self) {
+        let waiting = self.routers.ready();
+        if waiting.is_empty() {
+            return;
+        }
+        let status = serde_json::to_string(&self.status_now());
+        let text = status.unwrap_or_else(|e| users::error(&e.to_string()));
+        // They may have left.
+        waiting.into_iter().for_each(|user| drop(user.send(text.clone())));
     }
 
     fn status_now(&self) -> Status {
-        let stats: Vec<_> = self.routers.iter().map(Router::stats).collect();
+        let log = self.routers.stats();
         let rank_status = |(instance, node, state): (RankInstance, Node, RankStateName)| {
             RankStatus { instance, node, state: format!("{state:?}").to_lowercase() }
         };
@@ -52,9 +59,9 @@ impl Job {
             program: argv.collect::<Vec<_>>().join(" "),
             nodes_up: self.machine.nodes_up().collect(),
             ranks: self.machine.rank_states().map(rank_status).collect(),
-            log_memory_bytes: stats.iter().map(|s| s.memory_bytes).sum(),
-            log_disk_bytes: stats.iter().map(|s| s.disk_bytes).sum(),
-            messages: stats.iter().map(|s| s.messages).sum(),
+            log_memory_bytes: log.memory_bytes,
+            log_disk_bytes: log.disk_bytes,
+            messages: log.messages,
             store_bytes: self.store.usage().map_or(0, |u| u.live),
             summary: self.machine.summary(),
         }
@@ -72,15 +79,15 @@ impl Job {
             }
         }
         let by_node: Vec<String> = by_node.iter().map(|(n, c)| format!("{n}:{c}")).collect();
-        let log: u64 =
-            (self.routers.iter().map(Router::stats)).map(|s| s.memory_bytes + s.disk_bytes).sum();
+        self.routers.ask_stats();
+        let log = self.routers.stats();
         let s = self.machine.summary();
         self.printer.progress(format!(
             "[{} | ranks by node {} | {} checkpoints | log {} | {} recoveries]",
             eyrie_units::time(Duration::from_secs(self.now().as_secs())),
             by_node.join(" "),
             s.checkpoints,
-            eyrie_units::bytes(log),
+            eyrie_units::bytes(log.memory_bytes + log.disk_bytes),
             s.recoveries
         ));
     }

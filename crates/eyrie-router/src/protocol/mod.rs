@@ -19,8 +19,7 @@ use eyrie_wire::data::{Determinant, Frame, Header, Stream};
 use eyrie_wire::{Rank, RankInstance};
 use log::{Cursor, Log};
 use mutation::{active, Mutation};
-pub use orders::{RouterCommand, RouterEvent};
-use serde::{Deserialize, Serialize};
+pub use orders::{RouterCommand, RouterEvent, Stats};
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 use verify::Verifier;
@@ -79,18 +78,6 @@ struct RankState {
     needed_after: u64,
     /// What was last told of the growth of its log, in bytes.
     growth_told: u64,
-}
-
-/// Figures of a router at one moment.
-#[derive(Clone, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Stats {
-    pub memory_bytes: u64,
-    pub disk_bytes: u64,
-    /// Messages and bytes logged since the start.
-    pub messages: u64,
-    pub bytes: u64,
-    /// Logged bytes kept at present, for each rank (zero for ranks at home elsewhere).
-    pub log_bytes: Vec<u64>,
 }
 
 /// The protocol of one router.
@@ -270,6 +257,7 @@ impl<S: Store> Protocol<S> {
                 self.recover(instance, determinants)
             }
             RouterCommand::Truncate { rank, clock, rsn } => self.truncate(rank, clock, rsn, out),
+            RouterCommand::Stats => out.event(RouterEvent::Stats(self.stats())),
             RouterCommand::BreakConnections(rank) => {
                 let Some(state) = self.ranks.get(rank as usize) else { return };
                 for id in [state.delivery, state.send].into_iter().flatten() {

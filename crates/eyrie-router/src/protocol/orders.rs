@@ -18,6 +18,20 @@ pub enum RouterCommand {
     Truncate { rank: Rank, clock: u64, rsn: u64 },
     /// Breaks the connections of a rank, as a network failure would.
     BreakConnections(Rank),
+    /// Asks for figures. Answered by [`RouterEvent::Stats`].
+    Stats,
+}
+
+/// Figures of a router at one moment.
+#[derive(Clone, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Stats {
+    pub memory_bytes: u64,
+    pub disk_bytes: u64,
+    /// Messages and bytes logged since the start.
+    pub messages: u64,
+    pub bytes: u64,
+    /// Logged bytes kept at present, for each rank (zero for ranks at home elsewhere).
+    pub log_bytes: Vec<u64>,
 }
 
 /// What the controller hears from a router.
@@ -46,6 +60,8 @@ pub enum RouterEvent {
     HeldBack { reason: String },
     /// The log cannot be kept: this rank cannot be recovered until its next image.
     Unprotected { rank: Rank, reason: String },
+    /// Figures of this moment.
+    Stats(Stats),
     /// The router cannot go on.
     Fatal { reason: String },
 }

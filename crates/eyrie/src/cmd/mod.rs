@@ -9,6 +9,7 @@ pub mod inject;
 pub mod man;
 pub mod monitor;
 pub mod plan;
+pub mod router;
 pub mod run;
 pub mod status;
 pub mod trace;

@@ -40,6 +40,9 @@ pub struct RunArgs {
     /// Number of routers, which log and deliver the messages; ranks are spread over them
     #[arg(long, default_value_t = 1, value_name = "K")]
     routers: u32,
+    /// Run routers as processes of their own
+    #[arg(long, hide = true)]
+    roles_apart: bool,
     /// How often each rank is checkpointed: a time like 10s, `auto` or `off`
     ///
     /// `auto` takes the interval of Daly's formula, from the measured cost of a checkpoint and
@@ -199,6 +202,7 @@ pub fn run(args: RunArgs, log: Option<PathBuf>) -> anyhow::Result<i32> {
         nodes: args.nodes,
         spares: args.spares,
         routers: args.routers,
+        roles_apart: args.roles_apart,
         slots: args.slots,
         checkpoint_every: match args.checkpoint_every {
             Every::Off => Interval::Off,

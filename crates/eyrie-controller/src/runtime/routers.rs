@@ -1,0 +1,126 @@
+//! The job's routers: threads of this process, or processes of their own; and what they have told of
+//! themselves. Nothing here waits for one.
+
+use super::agents::{Frame, Link};
+use crossbeam_channel::Sender;
+use eyrie_router::{Config, Router, RouterCommand, Stats};
+use eyrie_transport::{frame, RouterId};
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+/// How long users wait for the figures of a router that does not answer.
+const STATS_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A router from the controller's side.
+pub enum Role {
+    /// A thread of this process.
+    Here(Router),
+    /// A process: its connection, when it has come, and what is to be sent then.
+    Apart { link: Option<Link>, early: Vec<Frame> },
+}
+
+impl Role {
+    /// A router that a process with this configuration will be.
+    ///
+    /// # Errors
+    /// When the configuration is too long.
+    pub fn apart(config: &Config) -> std::io::Result<Role> {
+        Ok(Role::Apart { link: None, early: vec![frame::encode_long(config)?.into()] })
+    }
+}
+
+/// All routers of the job.
+pub struct Routers {
+    roles: Vec<Role>,
+    /// What each has told last.
+    stats: Vec<Stats>,
+    /// Who has not told its figures since they were asked for, and since when.
+    missing: BTreeSet<RouterId>,
+    asked: Instant,
+    /// Users who wait for them.
+    waiting: Vec<Sender<String>>,
+}
+
+impl Routers {
+    pub fn new(roles: Vec<Role>) -> Routers {
+        let stats = vec![Stats::default(); roles.len()];
+        let (missing, waiting) = (BTreeSet::new(), Vec::new());
+        Routers { roles, stats, missing, asked: Instant::now(), waiting }
+    }
+
+    /// Asks one router to do something; what comes of it is an event.
+    pub fn command(&mut self, id: RouterId, command: RouterCommand) {
+        match self.roles.get_mut(id as usize) {
+            None => {}
+            Some(Role::Here(router)) => router.command(command),
+            Some(Role::Apart { link, early }) => {
+                let bytes = frame::encode_long(&command).expect("determinants fit");
+                match link {
+                    Some(link) => link.send_frame(bytes.into()),
+                    None => early.push(bytes.into()),
+                }
+            }
+        }
+    }
+
+    /// Asks all of them.
+    pub fn command_all(&mut self, command: &RouterCommand) {
+        for id in 0..self.roles.len() {
+            self.command(id as RouterId, command.clone());
+        }
+    }
+
+    /// The process of a router has connected.
+    pub fn connected(&mut self, id: RouterId, new: Link) {
+        if let Some(Role::Apart { link: link @ None, early }) = self.roles.get_mut(id as usize) {
+            early.drain(..).for_each(|frame| new.send_frame(frame));
+            *link = Some(new);
+        }
+    }
+
+    /// Asks for figures, unless an answer is on its way.
+    pub fn ask_stats(&mut self) {
+        if self.missing.is_empty() {
+            self.missing = (0..self.roles.len() as RouterId).collect();
+            self.asked = Instant::now();
+            self.command_all(&RouterCommand::Stats);
+        }
+    }
+
+    /// A user waits for figures.
+    pub fn await_stats(&mut self, user: Sender<String>) {
+        self.waiting.push(user);
+        self.ask_stats();
+    }
+
+    /// A router has told its figures.
+    pub fn told(&mut self, id: RouterId, stats: Stats) {
+        if let Some(last) = self.stats.get_mut(id as usize) {
+            *last = stats;
+        }
+        self.missing.remove(&id);
+    }
+
+    /// Users who waited, when all routers have told, or had long enough to.
+    pub fn ready(&mut self) -> Vec<Sender<String>> {
+        if self.asked.elapsed() > STATS_TIMEOUT {
+            self.missing.clear();
+        }
+        match self.missing.is_empty() {
+            true => std::mem::take(&mut self.waiting),
+            false => Vec::new(),
+        }
+    }
+
+    /// Figures of all routers together, as they were told last; those of single ranks are left out.
+    pub fn stats(&self) -> Stats {
+        let sum = |of: fn(&Stats) -> u64| self.stats.iter().map(of).sum();
+        Stats {
+            memory_bytes: sum(|s| s.memory_bytes),
+            disk_bytes: sum(|s| s.disk_bytes),
+            messages: sum(|s| s.messages),
+            bytes: sum(|s| s.bytes),
+            log_bytes: Vec::new(),
+        }
+    }
+}
