@@ -29,14 +29,19 @@ pub fn read_secret(dir: &Path) -> anyhow::Result<Secret> {
     Ok(Secret(secret))
 }
 
-/// Connects to the job's controller as `claim`. The stream blocks, with a timeout on each step.
+/// Connects to the job's controller as `claim`; to its store with an image. The stream blocks, with
+/// a timeout on each step.
 ///
 /// # Errors
 /// When nobody listens, or one side refuses the other.
 pub fn connect(dir: &Path, secret: &Secret, claim: &Claim) -> anyhow::Result<Stream> {
-    let addr = Addr::Unix(dir.join("control.sock"));
+    let (role, socket) = match claim {
+        Claim::ImageUpload { .. } | Claim::ImageFetch { .. } => ("store", "store.sock"),
+        _ => ("controller", "control.sock"),
+    };
+    let addr = Addr::Unix(dir.join(socket));
     let mut stream = Stream::connect(&addr, HANDSHAKE_TIMEOUT)
-        .with_context(|| format!("cannot reach the controller at {addr}"))?;
+        .with_context(|| format!("cannot reach the {role} at {addr}"))?;
     handshake::connect(&mut stream, secret, claim)?;
     Ok(stream)
 }

@@ -5,7 +5,7 @@ mod config;
 mod conn;
 mod event_loop;
 pub mod protocol;
-mod role;
+pub mod role;
 pub mod space;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
@@ -16,7 +16,6 @@ use event_loop::{Loop, Mailbox, Order};
 use eyrie_transport::RouterId;
 use eyrie_wire::auth::Secret;
 pub use protocol::{RouterCommand, RouterEvent, Stats};
-pub use role::serve;
 use std::io;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;

@@ -10,6 +10,7 @@ mod error;
 mod manifest;
 mod options;
 mod receive;
+pub mod role;
 mod send;
 mod store;
 

@@ -6,6 +6,7 @@ mod addr;
 mod directory;
 pub mod frame;
 pub mod handshake;
+pub mod server;
 mod stream;
 
 pub use addr::Addr;

@@ -18,6 +18,8 @@ pub enum Claim {
     ImageFetch { rank: Rank, image: ImageId },
     /// The control connection of a router in a process of its own.
     Router { id: u32 },
+    /// The control connection of a store in a process of its own.
+    Store,
     /// A stream of a rank to a router.
     Rank { instance: RankInstance, stream: data::Stream },
     /// `eyrie status`, `inject`, `checkpoint`: one JSON request line, one JSON answer line.

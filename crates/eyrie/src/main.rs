@@ -59,6 +59,9 @@ enum Command {
     /// A router of a job in a process of its own; started by `eyrie run`
     #[command(hide = true)]
     Router(cmd::router::RouterArgs),
+    /// The store of a job in a process of its own; started by `eyrie run`
+    #[command(hide = true)]
+    Store(cmd::store::StoreArgs),
 }
 
 impl Command {
@@ -68,6 +71,7 @@ impl Command {
             Command::Run(_) => "controller".into(),
             Command::Agent(args) => format!("agent-{}", args.node()),
             Command::Router(args) => format!("router-{}", args.id()),
+            Command::Store(_) => "store".into(),
             _ => "eyrie".into(),
         }
     }
@@ -129,6 +133,7 @@ fn main() {
         Command::Man(args) => cmd::man::run(&args, Cli::command()),
         Command::Agent(args) => cmd::agent::run(args),
         Command::Router(args) => cmd::router::run(&args),
+        Command::Store(args) => cmd::store::run(&args),
     };
     match result {
         Ok(code) => std::process::exit(code),

@@ -118,6 +118,8 @@ pub enum Event {
         reason: String,
     },
     RouterFailed(String),
+    /// The store cannot go on.
+    StoreFailed(String),
     /// A user asks for a failure. Answered by [`Command::Answer`], as the next.
     Inject {
         request: RequestId,

@@ -179,6 +179,7 @@ impl Machine {
             Event::LogGrown { rank, bytes } => self.log_grown(rank, bytes),
             Event::LogScarce { rank } => self.schedule.log_scarce(rank),
             Event::Unprotected { rank, reason } => self.unprotected(rank, reason),
+            Event::StoreFailed(reason) => self.end(1, Some(format!("the store failed: {reason}"))),
             Event::RouterFailed(reason) => self.end(1, Some(format!("a router failed: {reason}"))),
             Event::Inject { request, injection } => self.injection_asked(request, injection),
             Event::Trace { request, rank } => self.trace_asked(request, rank),

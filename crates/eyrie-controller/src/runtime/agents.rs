@@ -5,6 +5,7 @@ use crossbeam_channel::{unbounded, Sender};
 use eyrie_transport::{frame, RouterId, Stream};
 use eyrie_wire::control::ToAgent;
 use eyrie_wire::Node;
+use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::net::Shutdown;
@@ -88,19 +89,52 @@ impl Link {
     }
 }
 
+/// The connection to a role in a process of its own: what is sent before it has come waits.
+#[derive(Default)]
+pub struct Remote {
+    link: Option<Link>,
+    early: Vec<Frame>,
+}
+
+impl Remote {
+    /// A role that is told `config` first.
+    ///
+    /// # Errors
+    /// When it is too long.
+    pub fn new(config: &impl Serialize) -> std::io::Result<Remote> {
+        Ok(Remote { link: None, early: vec![frame::encode_long(config)?.into()] })
+    }
+
+    pub fn send(&mut self, message: &impl Serialize) {
+        let bytes = frame::encode_long(message).expect("no message is that long");
+        match &self.link {
+            Some(link) => link.send_frame(bytes.into()),
+            None => self.early.push(bytes.into()),
+        }
+    }
+
+    /// The process has connected.
+    pub fn connected(&mut self, link: Link) {
+        self.early.drain(..).for_each(|frame| link.send_frame(frame));
+        self.link = Some(link);
+    }
+}
+
 /// What a child of this process is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
     Agent(Node),
     Router(RouterId),
+    Store,
 }
 
 impl Role {
     /// The command that a process of this role is started by.
-    fn args(self) -> [String; 3] {
+    fn args(self) -> Vec<String> {
         match self {
-            Role::Agent(node) => ["agent".into(), "--node".into(), node.to_string()],
-            Role::Router(id) => ["router".into(), "--id".into(), id.to_string()],
+            Role::Agent(node) => vec!["agent".into(), "--node".into(), node.to_string()],
+            Role::Router(id) => vec!["router".into(), "--id".into(), id.to_string()],
+            Role::Store => vec!["store".into()],
         }
     }
 }
@@ -158,7 +192,7 @@ impl Children {
         !self.pids.values().any(|role| match role {
             Role::Agent(node) => up.get(*node as usize).copied().unwrap_or(false),
             // They are ended when all agents have.
-            Role::Router(_) => false,
+            Role::Router(_) | Role::Store => false,
         })
     }
 

@@ -5,6 +5,7 @@ use super::users;
 use crate::inject::Fault;
 use crate::machine::{Command, Event};
 use eyrie_router::RouterCommand;
+use eyrie_store::role::StoreCommand;
 use eyrie_wire::control::{StartRank, Stream, ToAgent};
 use eyrie_wire::{ImageId, Node, RankInstance};
 
@@ -38,7 +39,7 @@ impl Job {
                 self.links.remove(&node);
             }
             Command::Fence(instance) => {
-                self.admission.fence(instance);
+                self.tell_store(StoreCommand::Present(instance));
                 self.determinants.begin(instance);
                 self.routers.command_all(&RouterCommand::Fence(instance));
             }
@@ -50,12 +51,8 @@ impl Job {
             Command::Truncate { rank, clock, rsn } => {
                 self.routers.command_all(&RouterCommand::Truncate { rank, clock, rsn });
             }
-            // The machine does not name it again, and the store gives it up for later ones.
             Command::DiscardImage { rank, image } => {
-                if let Err(e) = self.store.discard(rank, image) {
-                    let text = format!("image {image} of rank {rank} cannot be discarded: {e}");
-                    self.events.push_back(Event::Note(text));
-                }
+                self.tell_store(StoreCommand::Discard { rank, image })
             }
             Command::SendStdin { node, instance, offset } => {
                 self.stdin_wanted = Some((node, instance, offset));
@@ -83,6 +80,12 @@ impl Job {
     fn send(&self, node: Node, message: &ToAgent) {
         if let Some(link) = self.links.get(&node) {
             link.send(message);
+        }
+    }
+
+    pub fn tell_store(&mut self, command: StoreCommand) {
+        if let Err(text) = self.store.command(command) {
+            self.events.push_back(Event::Note(text));
         }
     }
 

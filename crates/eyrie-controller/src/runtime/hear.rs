@@ -7,9 +7,10 @@ use super::output::OutputFailed;
 use super::users::{self, Request};
 use crate::machine::answer::RequestId;
 use crate::machine::signal::in_words;
-use crate::machine::Event;
+use crate::machine::{Event, Image};
 use crossbeam_channel::Sender;
 use eyrie_router::RouterEvent;
+use eyrie_store::role::{StoreCommand, StoreEvent, Stored};
 use eyrie_transport::RouterId;
 use eyrie_wire::control::{FromAgent, Stream, TraceRecord};
 use eyrie_wire::{Node, RankInstance};
@@ -36,15 +37,9 @@ impl Job {
             Inbound::RouterUp { id, link } => self.routers.connected(id, link),
             Inbound::RouterGone { id } => self.lose_router(id),
             Inbound::AgentWoke { node } => self.tell(Event::AgentWoke(node)),
-            Inbound::ImageBegun { instance, image } => {
-                self.tell(Event::ImageBegun { instance, image })
-            }
-            Inbound::ImageStored { instance, image } => {
-                self.tell(Event::ImageStored { instance, image })
-            }
-            Inbound::ImageFailed { instance, image, reason } => {
-                self.tell(Event::ImageFailed { instance, image, reason })
-            }
+            Inbound::StoreUp { link } => self.store.connected(link),
+            Inbound::StoreGone => self.lose_store(),
+            Inbound::Store(event) => self.hear_store(event),
             Inbound::Stdin => self.send_stdin(),
             Inbound::User { request, answer } => self.hear_user(&request, answer),
             // The loop looks at the printer.
@@ -55,6 +50,7 @@ impl Job {
                     match role {
                         Role::Agent(node) => self.tell(Event::AgentGone(node)),
                         Role::Router(id) => self.lose_router(id),
+                        Role::Store => self.lose_store(),
                     }
                 }
             }
@@ -67,6 +63,29 @@ impl Job {
 
     fn lose_router(&mut self, id: RouterId) {
         self.tell(Event::RouterFailed(format!("the process of router {id} has ended")));
+    }
+
+    fn lose_store(&mut self) {
+        self.tell(Event::StoreFailed("its process has ended".into()));
+    }
+
+    fn hear_store(&mut self, event: StoreEvent) {
+        match event {
+            StoreEvent::Begun { instance, image } => {
+                self.tell(Event::ImageBegun { instance, image })
+            }
+            StoreEvent::Stored { instance, stored } => {
+                let Stored { image, clock, rsn, stdin, bytes, live_bytes } = stored;
+                self.store_bytes = live_bytes;
+                let stored = Image { image, clock, rsn, stdin, bytes };
+                self.tell(Event::ImageStored { instance, image: stored });
+                self.tell_store(StoreCommand::Heard { instance, image });
+            }
+            StoreEvent::Failed { instance, image, reason } => {
+                self.tell(Event::ImageFailed { instance, image, reason })
+            }
+            StoreEvent::Note(text) => self.tell(Event::Note(text)),
+        }
     }
 
     /// Ends the job when what the ranks write cannot be passed on.

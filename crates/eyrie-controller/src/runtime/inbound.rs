@@ -1,11 +1,11 @@
 //! What reaches the controller's main thread from the threads around it.
 
 use super::agents::Link;
-use crate::machine::Image;
 use crossbeam_channel::Sender;
+use eyrie_store::role::StoreEvent;
 use eyrie_transport::RouterId;
 use eyrie_wire::control::FromAgent;
-use eyrie_wire::{ImageId, Node, RankInstance};
+use eyrie_wire::Node;
 
 /// A message to the main thread.
 pub enum Inbound {
@@ -32,19 +32,12 @@ pub enum Inbound {
     RouterGone {
         id: RouterId,
     },
-    ImageBegun {
-        instance: RankInstance,
-        image: ImageId,
+    /// The store in a process of its own has connected, or has left.
+    StoreUp {
+        link: Link,
     },
-    ImageStored {
-        instance: RankInstance,
-        image: Image,
-    },
-    ImageFailed {
-        instance: RankInstance,
-        image: ImageId,
-        reason: String,
-    },
+    StoreGone,
+    Store(StoreEvent),
     /// More standard input has been read, or its end.
     Stdin,
     /// A user's request, and where its answer goes.

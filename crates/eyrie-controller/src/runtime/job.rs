@@ -10,11 +10,11 @@ use super::output::Printer;
 use super::refusals::Refusals;
 use super::routers::Routers;
 use super::stdin::Stdin;
+use super::store::JobStore;
 use crate::machine::answer::RequestId;
 use crate::machine::{Event, Machine};
 use crossbeam_channel::{select, Receiver, Sender};
 use eyrie_router::RouterEvent;
-use eyrie_store::Store;
 use eyrie_transport::{Directory, RouterId};
 use eyrie_wire::control::Program;
 use eyrie_wire::{Node, RankInstance};
@@ -45,7 +45,9 @@ pub struct Job {
     pub events: VecDeque<Event>,
     pub event_file: EventFile,
     pub printer: Printer,
-    pub store: Arc<Store>,
+    pub store: JobStore,
+    /// Bytes that all images took when the last one was stored.
+    pub store_bytes: u64,
     pub routers: Routers,
     pub directory: Directory,
     /// What routers have told with the fences that they have confirmed.

@@ -8,7 +8,6 @@ mod determinants;
 mod event_file;
 mod finish;
 mod hear;
-mod images;
 mod inbound;
 mod job;
 pub mod jobdir;
@@ -21,6 +20,7 @@ mod refusals;
 mod routers;
 mod show;
 mod stdin;
+mod store;
 pub mod users;
 
 pub use options::JobOptions;
@@ -34,7 +34,7 @@ use crossbeam_channel::{bounded, Sender};
 use determinants::Gathered;
 use event_file::EventFile;
 use eyrie_placement::Placement;
-use eyrie_transport::Addr;
+use eyrie_transport::{server, Addr};
 use inbound::Inbound;
 use job::{Job, Users};
 use jobdir::JobDir;
@@ -73,7 +73,7 @@ pub fn run(options: JobOptions, placement: Box<dyn Placement>) -> anyhow::Result
     parts::watch_signals(inbound_in.clone())?;
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     let printer = Printer::start(wake(inbound_in.clone()));
-    let store = Arc::new(parts::open_store(&dir)?);
+    let store = parts::start_store(&options, &dir, &secret, inbound_in.clone())?;
     let directory = parts::directory(&options, &dir);
     let mut routers = Vec::new();
     for id in 0..options.routers {
@@ -87,20 +87,25 @@ pub fn run(options: JobOptions, placement: Box<dyn Placement>) -> anyhow::Result
         )?);
     }
     let apart = options.roles_apart.then_some(0..options.routers).into_iter().flatten();
-    let admission = Arc::new(Admission::new(options.nodes + options.spares, apart.clone()));
+    let admission = Arc::new(Admission::new(
+        options.nodes + options.spares,
+        apart.clone(),
+        options.roles_apart,
+    ));
     let services = Services {
         secret,
         admission: Arc::clone(&admission),
-        store: Arc::clone(&store),
         inbound: inbound_in.clone(),
         router_events: router_in,
     };
-    listener::listen(&Addr::Unix(dir.path().join("control.sock")), services)
+    let control = Addr::Unix(dir.path().join("control.sock"));
+    server::listen(&control, Arc::new(services))
         .with_context(|| format!("cannot listen in {}", dir.path().display()))?;
     let stdin = Stdin::start(dir.path(), inbound_in)?;
     let mut children = Children::default();
     let agents = (0..options.nodes + options.spares).map(Role::Agent);
-    for role in apart.map(Role::Router).chain(agents) {
+    let store_role = options.roles_apart.then_some(Role::Store);
+    for role in store_role.into_iter().chain(apart.map(Role::Router)).chain(agents) {
         let started = children.spawn(dir.path(), role, options.log.as_deref());
         started.with_context(|| format!("cannot start {role:?}"))?;
     }
@@ -138,6 +143,7 @@ pub fn run(options: JobOptions, placement: Box<dyn Placement>) -> anyhow::Result
         event_file,
         printer,
         store,
+        store_bytes: 0,
         routers: Routers::new(routers),
         directory,
         admission,

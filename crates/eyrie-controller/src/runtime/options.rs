@@ -16,7 +16,7 @@ pub struct JobOptions {
     pub nodes: u32,
     pub spares: u32,
     pub routers: u32,
-    /// Routers are processes of their own.
+    /// Routers and the store are processes of their own.
     pub roles_apart: bool,
     /// Most ranks that a node starts with.
     pub slots: u32,

@@ -1,23 +1,33 @@
 //! The parts that a job is made of besides its agents: store, routers, signals.
 
+use super::agents::Remote;
 use super::inbound::Inbound;
 use super::jobdir::JobDir;
 use super::options::JobOptions;
 use super::routers;
+use super::store::JobStore;
 use anyhow::Context;
 use crossbeam_channel::Sender;
 use eyrie_router::{Router, RouterEvent};
-use eyrie_store::Store;
 use eyrie_transport::{Addr, Directory, RouterId};
 use eyrie_wire::auth::Secret;
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 use std::os::unix::fs::DirBuilderExt;
 
-pub fn open_store(dir: &JobDir) -> anyhow::Result<Store> {
-    // Two images of a rank that count, and one that does not yet. The machine names those that are
-    // needless.
-    let options = eyrie_store::Options { keep: 3, sync: false };
-    Ok(Store::create(dir.path().join("store"), options)?)
+pub fn start_store(
+    options: &JobOptions,
+    dir: &JobDir,
+    secret: &Secret,
+    inbound: Sender<Inbound>,
+) -> anyhow::Result<JobStore> {
+    let listen = Addr::Unix(dir.path().join("store.sock"));
+    let config = eyrie_store::role::Config { dir: dir.path().join("store"), listen };
+    if options.roles_apart {
+        return Ok(JobStore::Apart(Remote::new(&config)?));
+    }
+    // Nobody listens any more only while the job ends.
+    let tell = move |event| drop(inbound.send(Inbound::Store(event)));
+    Ok(JobStore::Here(eyrie_store::role::Role::start(&config, secret.clone(), tell)?))
 }
 
 /// Who is where: the homes of ranks go round the routers.
@@ -54,7 +64,7 @@ pub fn start_router(
         log_disk: options.log_disk.unwrap_or(free / 2 / u64::from(options.routers)),
     };
     if options.roles_apart {
-        return Ok(routers::Role::apart(&config)?);
+        return Ok(routers::Role::Apart(Remote::new(&config)?));
     }
     let router = Router::start(config, secret.clone(), events).context("cannot start a router")?;
     Ok(routers::Role::Here(router))

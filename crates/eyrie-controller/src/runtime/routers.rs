@@ -1,10 +1,10 @@
 //! The job's routers: threads of this process, or processes of their own; and what they have told of
 //! themselves. Nothing here waits for one.
 
-use super::agents::{Frame, Link};
+use super::agents::{Link, Remote};
 use crossbeam_channel::Sender;
-use eyrie_router::{Config, Router, RouterCommand, Stats};
-use eyrie_transport::{frame, RouterId};
+use eyrie_router::{Router, RouterCommand, Stats};
+use eyrie_transport::RouterId;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
@@ -15,18 +15,8 @@ const STATS_TIMEOUT: Duration = Duration::from_secs(5);
 pub enum Role {
     /// A thread of this process.
     Here(Router),
-    /// A process: its connection, when it has come, and what is to be sent then.
-    Apart { link: Option<Link>, early: Vec<Frame> },
-}
-
-impl Role {
-    /// A router that a process with this configuration will be.
-    ///
-    /// # Errors
-    /// When the configuration is too long.
-    pub fn apart(config: &Config) -> std::io::Result<Role> {
-        Ok(Role::Apart { link: None, early: vec![frame::encode_long(config)?.into()] })
-    }
+    /// A process.
+    Apart(Remote),
 }
 
 /// All routers of the job.
@@ -53,13 +43,7 @@ impl Routers {
         match self.roles.get_mut(id as usize) {
             None => {}
             Some(Role::Here(router)) => router.command(command),
-            Some(Role::Apart { link, early }) => {
-                let bytes = frame::encode_long(&command).expect("determinants fit");
-                match link {
-                    Some(link) => link.send_frame(bytes.into()),
-                    None => early.push(bytes.into()),
-                }
-            }
+            Some(Role::Apart(remote)) => remote.send(&command),
         }
     }
 
@@ -71,10 +55,9 @@ impl Routers {
     }
 
     /// The process of a router has connected.
-    pub fn connected(&mut self, id: RouterId, new: Link) {
-        if let Some(Role::Apart { link: link @ None, early }) = self.roles.get_mut(id as usize) {
-            early.drain(..).for_each(|frame| new.send_frame(frame));
-            *link = Some(new);
+    pub fn connected(&mut self, id: RouterId, link: Link) {
+        if let Some(Role::Apart(remote)) = self.roles.get_mut(id as usize) {
+            remote.connected(link);
         }
     }
 

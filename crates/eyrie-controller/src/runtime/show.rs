@@ -62,7 +62,7 @@ impl Job {
             log_memory_bytes: log.memory_bytes,
             log_disk_bytes: log.disk_bytes,
             messages: log.messages,
-            store_bytes: self.store.usage().map_or(0, |u| u.live),
+            store_bytes: self.store_bytes,
             summary: self.machine.summary(),
         }
     }

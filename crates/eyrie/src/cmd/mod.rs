@@ -12,6 +12,7 @@ pub mod plan;
 pub mod router;
 pub mod run;
 pub mod status;
+pub mod store;
 pub mod trace;
 
 use eyrie_placement::words::WordError;

@@ -24,6 +24,6 @@ pub fn run(args: &RouterArgs) -> anyhow::Result<i32> {
     let stream = eyrie_agent::connect(&args.job_dir, &secret, &Claim::Router { id: args.id })?;
     // It hears nothing for long while nothing fails.
     stream.set_timeout(None)?;
-    eyrie_router::serve(stream, secret)?;
+    eyrie_router::role::serve(stream, secret)?;
     Ok(0)
 }

@@ -40,7 +40,7 @@ pub struct RunArgs {
     /// Number of routers, which log and deliver the messages; ranks are spread over them
     #[arg(long, default_value_t = 1, value_name = "K")]
     routers: u32,
-    /// Run routers as processes of their own
+    /// Run routers and the store as processes of their own
     #[arg(long, hide = true)]
     roles_apart: bool,
     /// How often each rank is checkpointed: a time like 10s, `auto` or `off`

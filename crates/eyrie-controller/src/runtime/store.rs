@@ -1,0 +1,36 @@
+//! The job's store: threads of this process, or a process of its own.
+
+use super::agents::{Link, Remote};
+use eyrie_store::role::{Role, StoreCommand};
+use std::sync::Arc;
+
+/// The store from the controller's side.
+pub enum JobStore {
+    /// Threads of this process.
+    Here(Arc<Role>),
+    /// A process.
+    Apart(Remote),
+}
+
+impl JobStore {
+    /// Asks the store to do something; what comes of it is an event.
+    ///
+    /// # Errors
+    /// What could not be done, for users, where it is known at once.
+    pub fn command(&mut self, command: StoreCommand) -> Result<(), String> {
+        match self {
+            JobStore::Here(role) => role.command(command),
+            JobStore::Apart(remote) => {
+                remote.send(&command);
+                Ok(())
+            }
+        }
+    }
+
+    /// The process of the store has connected.
+    pub fn connected(&mut self, link: Link) {
+        if let JobStore::Apart(remote) = self {
+            remote.connected(link);
+        }
+    }
+}

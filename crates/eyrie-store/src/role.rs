@@ -1,0 +1,380 @@
+//! The store as a role of a job: agents hand images in and fetch them over connections of their own;
+//! the controller says what it wants and hears what came of it. It runs as threads of the
+//! controller, or as a process. An agent must never hear that its image is stored before the
+//! controller has.
+
+use crate::{ImageInfo, IoError, Options, Store, StoreError};
+use crossbeam_channel::bounded;
+use eyrie_transport::handshake::HandshakeError;
+use eyrie_transport::server::{self, Service};
+use eyrie_transport::{frame, Addr, Stream};
+use eyrie_wire::auth::Secret;
+use eyrie_wire::control::{Claim, ImageAnswer, ImageMeta};
+use eyrie_wire::{ImageId, Incarnation, Rank, RankInstance};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Duration;
+
+/// How long either end of an image's stream may send nothing, and the controller may take to hear
+/// of an image.
+const STALL: Duration = Duration::from_secs(60);
+/// Most events that wait for a controller that does not read; then images wait for it.
+const MAX_EVENTS: usize = 65536;
+
+/// What the controller asks of the store.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum StoreCommand {
+    /// From now on images of older incarnations are refused.
+    Present(RankInstance),
+    /// [`StoreEvent::Stored`] of this image has been heard.
+    Heard { instance: RankInstance, image: ImageId },
+    /// An image is needed no more.
+    Discard { rank: Rank, image: ImageId },
+}
+
+/// What the controller hears from the store.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum StoreEvent {
+    /// An image comes in.
+    Begun { instance: RankInstance, image: ImageId },
+    /// It is whole. The store waits for [`StoreCommand::Heard`].
+    Stored { instance: RankInstance, stored: Stored },
+    /// It is not, and its agent cannot be told.
+    Failed { instance: RankInstance, image: ImageId, reason: String },
+    /// Something that users should know.
+    Note(String),
+}
+
+/// An image that is whole and stored.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Stored {
+    pub image: ImageId,
+    pub clock: u64,
+    /// Receive sequence number of the last message in it.
+    pub rsn: u64,
+    /// Bytes of standard input that the rank had read.
+    pub stdin: u64,
+    /// Size of the stream in bytes.
+    pub bytes: u64,
+    /// Bytes that all images in the store take now.
+    pub live_bytes: u64,
+}
+
+/// What the process of a store is told first.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Config {
+    /// Where images lie: a directory that is made.
+    pub dir: PathBuf,
+    /// Where agents connect.
+    pub listen: Addr,
+}
+
+/// Hears events; called from many threads.
+type Tell = Box<dyn Fn(StoreEvent) + Send + Sync>;
+
+/// A running store.
+pub struct Role {
+    store: Store,
+    secret: Secret,
+    state: Mutex<State>,
+    /// The controller has heard of an image.
+    heard: Condvar,
+    tell: Tell,
+}
+
+#[derive(Default)]
+struct State {
+    newest: BTreeMap<Rank, Incarnation>,
+    unheard: BTreeSet<(RankInstance, ImageId)>,
+}
+
+impl Role {
+    /// Makes the store and listens.
+    ///
+    /// # Errors
+    /// When the directory or the address cannot be had.
+    pub fn start(
+        config: &Config,
+        secret: Secret,
+        tell: impl Fn(StoreEvent) + Send + Sync + 'static,
+    ) -> Result<Arc<Role>, StoreError> {
+        // Two images of a rank that count, and one that does not yet. The controller names those
+        // that are needless.
+        let options = Options { keep: 3, sync: false };
+        let role = Arc::new(Role {
+            store: Store::create(&config.dir, options)?,
+            secret,
+            state: Mutex::default(),
+            heard: Condvar::new(),
+            tell: Box::new(tell),
+        });
+        let place = config.listen.to_string();
+        server::listen(&config.listen, Arc::clone(&role))
+            .map_err(IoError::at("listen at", Path::new(&place)))?;
+        Ok(role)
+    }
+
+    /// Does what the controller asks for.
+    ///
+    /// # Errors
+    /// What could not be done, for users.
+    pub fn command(&self, command: StoreCommand) -> Result<(), String> {
+        match command {
+            StoreCommand::Present(RankInstance { rank, incarnation }) => {
+                self.state().newest.insert(rank, incarnation);
+            }
+            StoreCommand::Heard { instance, image } => {
+                self.state().unheard.remove(&(instance, image));
+                self.heard.notify_all();
+            }
+            // It is not asked for again, and the store gives it up for later ones.
+            StoreCommand::Discard { rank, image } => {
+                return self
+                    .store
+                    .discard(rank, image)
+                    .map_err(|e| format!("image {image} of rank {rank} cannot be discarded: {e}"));
+            }
+        }
+        Ok(())
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    fn is_present(&self, instance: RankInstance) -> bool {
+        let newest = self.state().newest.get(&instance.rank).copied().unwrap_or(1);
+        newest == instance.incarnation
+    }
+
+    /// Takes an image in.
+    fn receive(&self, instance: RankInstance, image: ImageId, mut stream: Stream) {
+        let taken = self.take_in(instance, image, &mut stream);
+        let heard = taken.and_then(|stored| self.tell_stored(instance, stored));
+        match heard {
+            Ok(()) => {
+                // The agent may be gone.
+                let _ = frame::write(&mut stream, &ImageAnswer::Stored);
+            }
+            Err(reason) => {
+                // The agent tells the controller, with the rank's own reason if there is one.
+                if frame::write(&mut stream, &ImageAnswer::Refused(reason.clone())).is_err() {
+                    (self.tell)(StoreEvent::Failed { instance, image, reason });
+                }
+            }
+        }
+    }
+
+    /// Tells the controller, and waits until it has heard: what the agent says of the image must
+    /// come after this.
+    fn tell_stored(&self, instance: RankInstance, stored: Stored) -> Result<(), String> {
+        let key = (instance, stored.image);
+        self.state().unheard.insert(key);
+        (self.tell)(StoreEvent::Stored { instance, stored });
+        let waiting = |state: &mut State| state.unheard.contains(&key);
+        let waited = self.heard.wait_timeout_while(self.state(), STALL, waiting);
+        let (mut state, _) = waited.unwrap_or_else(|e| e.into_inner());
+        match state.unheard.remove(&key) {
+            false => Ok(()),
+            true => Err(format!("the controller has not heard of it within {STALL:?}")),
+        }
+    }
+
+    fn take_in(
+        &self,
+        instance: RankInstance,
+        image: ImageId,
+        stream: &mut Stream,
+    ) -> Result<Stored, String> {
+        let text = |e: &dyn std::fmt::Display| e.to_string();
+        stream.set_timeout(Some(STALL)).map_err(|e| text(&e))?;
+        let meta: ImageMeta = frame::read(stream).map_err(|e| text(&e))?;
+        let RankInstance { rank, incarnation } = instance;
+        if meta.incarnation != incarnation {
+            return Err(format!("it is of incarnation {}, not {incarnation}", meta.incarnation));
+        }
+        (self.tell)(StoreEvent::Begun { instance, image });
+        let info = ImageInfo {
+            incarnation: incarnation.into(),
+            clock: meta.clock,
+            rsn: meta.rsn,
+            meta: postcard::to_stdvec(&meta).map_err(|e| text(&e))?,
+        };
+        let stream_of_it = stream.try_clone().map_err(|e| text(&e))?;
+        let source = Present { stream: stream_of_it, role: self, instance };
+        let stored = self.store.receive(rank, image, info, source).map_err(|e| text(&e))?;
+        // The agent ends its stream when the rank has: by then it has told the pause as well.
+        // Nothing depends on it.
+        let _ = stream.read(&mut [0]);
+        Ok(Stored {
+            image,
+            clock: meta.clock,
+            rsn: meta.rsn,
+            stdin: meta.stream_offsets[0],
+            bytes: stored.bytes,
+            live_bytes: self.store.usage().map_or(0, |usage| usage.live),
+        })
+    }
+
+    /// Hands an image out; the stream ends early when a piece of it does not verify.
+    fn send(&self, rank: Rank, image: ImageId, mut stream: Stream) {
+        let images = self.store.images(rank);
+        let meta = (images.iter().find(|i| i.image == image))
+            .and_then(|i| postcard::from_bytes::<ImageMeta>(&i.info.meta).ok());
+        let Some(meta) = meta else {
+            let reason = format!("the store has no image {image} of rank {rank}");
+            // The agent may be gone.
+            let _ = frame::write(&mut stream, &ImageAnswer::Refused(reason));
+            return;
+        };
+        let sent = stream
+            .set_timeout(Some(STALL))
+            .and_then(|()| frame::write(&mut stream, &ImageAnswer::Stream(meta)))
+            .map_err(|e| e.to_string())
+            .and_then(|()| {
+                let mut out = BufWriter::with_capacity(1 << 20, &mut stream);
+                self.store.send(rank, image, &mut out).map_err(|e| e.to_string())?;
+                out.flush().map_err(|e| e.to_string())
+            });
+        if let Err(reason) = sent {
+            (self.tell)(StoreEvent::Note(format!("image {image} of rank {rank}: {reason}")));
+        }
+    }
+}
+
+/// Ends the stream of a rank that has got a later incarnation meanwhile.
+struct Present<'a> {
+    stream: Stream,
+    role: &'a Role,
+    instance: RankInstance,
+}
+
+impl Read for Present<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let n = self.stream.read(buf)?;
+        if !self.role.is_present(self.instance) {
+            return Err(io::Error::other("the rank has died meanwhile"));
+        }
+        Ok(n)
+    }
+}
+
+impl Service for Role {
+    fn secret(&self) -> &Secret {
+        &self.secret
+    }
+
+    fn admit(&self, claim: &Claim) -> Result<(), String> {
+        match *claim {
+            Claim::ImageUpload { instance, .. } if !self.is_present(instance) => {
+                Err(format!("{instance} is not its newest any more"))
+            }
+            Claim::ImageUpload { .. } | Claim::ImageFetch { .. } => Ok(()),
+            _ => Err("this is the store: images only".into()),
+        }
+    }
+
+    fn serve(&self, claim: Claim, stream: Stream) {
+        match claim {
+            Claim::ImageUpload { instance, image } => self.receive(instance, image, stream),
+            Claim::ImageFetch { rank, image } => self.send(rank, image, stream),
+            // Not admitted.
+            _ => {}
+        }
+    }
+
+    fn refused(&self, _: Option<Claim>, error: HandshakeError) {
+        // Somebody who looked whether the socket is there is no news.
+        if !matches!(error, HandshakeError::Io(_)) {
+            (self.tell)(StoreEvent::Note(format!("the store refused a connection: {error}")));
+        }
+    }
+}
+
+/// A store in a process of its own: serves until the controller closes `stream`, which it has been
+/// admitted on. The first message is the store's [`Config`].
+///
+/// # Errors
+/// When the store cannot be made or the connection breaks.
+pub fn serve(stream: Stream, secret: Secret) -> io::Result<()> {
+    let mut out = stream.try_clone()?;
+    let mut input = BufReader::new(stream);
+    let config: Config = frame::read_long(&mut input)?;
+    let (events, told) = bounded::<StoreEvent>(MAX_EVENTS);
+    // Nobody listens any more only while the job ends.
+    let tell = move |event| drop(events.send(event));
+    let role = Role::start(&config, secret, tell).map_err(io::Error::other)?;
+    std::thread::spawn(move || {
+        for event in told {
+            let sent = frame::encode_long(&event).and_then(|bytes| out.write_all(&bytes));
+            if sent.is_err() {
+                // The reader finds the connection over, too.
+                return;
+            }
+        }
+    });
+    loop {
+        match frame::read_long::<StoreCommand>(&mut input) {
+            Ok(command) => {
+                if let Err(text) = role.command(command) {
+                    (role.tell)(StoreEvent::Note(text));
+                }
+            }
+            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crossbeam_channel::{unbounded, Receiver};
+
+    fn role(dir: &Path) -> (Arc<Role>, Receiver<StoreEvent>) {
+        let listen = Addr::Unix(dir.join("store.sock"));
+        let config = Config { dir: dir.join("store"), listen };
+        let (events, told) = unbounded();
+        let tell = move |event| events.send(event).unwrap();
+        let secret = Secret([7; eyrie_wire::auth::SECRET_LEN]);
+        (Role::start(&config, secret, tell).unwrap(), told)
+    }
+
+    #[test]
+    fn images_of_older_incarnations_and_everybody_else_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let (role, _told) = role(dir.path());
+        let upload = |incarnation| Claim::ImageUpload {
+            instance: RankInstance { rank: 3, incarnation },
+            image: 1,
+        };
+        assert!(role.admit(&upload(1)).is_ok());
+        role.command(StoreCommand::Present(RankInstance { rank: 3, incarnation: 2 })).unwrap();
+        assert!(role.admit(&upload(1)).is_err() && role.admit(&upload(2)).is_ok());
+        assert!(role.admit(&Claim::ImageFetch { rank: 3, image: 1 }).is_ok());
+        assert!(role.admit(&Claim::User).is_err());
+    }
+
+    #[test]
+    fn no_agent_hears_of_an_image_before_the_controller_has() {
+        let dir = tempfile::tempdir().unwrap();
+        let (role, told) = role(dir.path());
+        let instance = RankInstance { rank: 0, incarnation: 1 };
+        let image = 5;
+        let stored = Stored { image, clock: 1, rsn: 2, stdin: 0, bytes: 9, live_bytes: 9 };
+        let waiting = {
+            let role = Arc::clone(&role);
+            std::thread::spawn(move || role.tell_stored(instance, stored))
+        };
+        assert_eq!(told.recv().unwrap(), StoreEvent::Stored { instance, stored });
+        assert!(!waiting.is_finished());
+        // Another image is not meant.
+        role.command(StoreCommand::Heard { instance, image: 4 }).unwrap();
+        assert!(role.state().unheard.contains(&(instance, image)));
+        role.command(StoreCommand::Heard { instance, image }).unwrap();
+        assert_eq!(waiting.join().unwrap(), Ok(()));
+    }
+}
