@@ -43,7 +43,7 @@ part_jobs() { whole_jobs tests/jobs; }
 # `eyrie monitor` as a whole: each executable file of tests/monitor/ is one test and counts as one.
 part_monitor() { whole_jobs tests/monitor; }
 
-# libeyrie-ulfm on Open MPI: whole jobs struck in the library's every step; the longer ones apart.
+# libeyrie-ulfm on Open MPI: whole jobs whose ranks die in the library's every step; the longer ones apart.
 part_ulfm() { make -s -C ulfm examples && whole_jobs tests/ulfm/01* tests/ulfm/02* tests/ulfm/03[23]*; }
 
 part_more_ulfm() {

@@ -215,7 +215,7 @@ def main():
     print(
         "Jobs of 4³, 5³ and 7³ with spares 3D(2,1): stencil 4 MiB, Barrier, Allreduce 64 KiB. One after another the first nodes of random ranks fail, the "
         "same for every method; so the search, which is never worse than the others on the same failures, is never worse in a cell. A node that a slide "
-        "has emptied may be struck, too, which costs that method nothing. Theirs: fat tree at most about 1.2x for any method and any position of the spares; K "
+        "has emptied may be hit, too, which costs that method nothing. Theirs: fat tree at most about 1.2x for any method and any position of the spares; K "
         "up to 4.1x for the stencil, hybrid clearly better at few failures; dragonfly left open.\n"
     )
     print("### Worst of 20 placements: 0d / hybrid / search\n")

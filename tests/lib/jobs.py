@@ -1,5 +1,5 @@
-"""Whole jobs under test: start `eyrie run`, strike it, compare what it did with the same program
-over MPICH alone, byte for byte, and find anything it left behind. Each file of tests/jobs/ is one
+"""Whole jobs under test: start `eyrie run`, let parts of it fail, compare what it did with the same
+program over MPICH alone, byte for byte, and find anything it left behind. Each file of tests/jobs/ is one
 test: it defines a function and hands it to `main`.
 
 Nothing here waits without a bound, and nothing sleeps where a condition can be awaited. Random

@@ -50,7 +50,7 @@ def test():
     program = PROGRAMS[name]
     usual_s = duration(program)
     runs = int(os.environ.get("EYRIE_TEST_RUNS", RUNS[name]))
-    struck = 0
+    hits = 0
     for run in range(runs):
         moments = sorted(RANDOM.uniform(0, usual_s) for _ in range(RANDOM.randint(1, 3)))
         victims = [RANDOM.randrange(program.ranks) for _ in moments]
@@ -74,10 +74,10 @@ def test():
             f"{name} {run}: {' '.join(map(str, options))}: {kills}: {hit} hit, {failures} died",
             flush=True,
         )
-        struck += failures
+        hits += failures
     check(
-        struck >= runs // 2,
-        f"only {struck} kills hit a rank in {runs} runs: the runs are too short",
+        hits >= runs // 2,
+        f"only {hits} kills hit a rank in {runs} runs: the runs are too short",
     )
 
 

@@ -7,7 +7,7 @@
 #include "job.h"
 
 /* A piece as asked of the one who has it: bytes of a rank's data. */
-struct wish {
+struct piece_request {
     int64_t rank, first, len;
 };
 
@@ -46,8 +46,8 @@ struct fetch {
     int pieces, ranks;
     const eyrie_ulfm_piece *piece;
     int *from;         /* of each piece: rank that has it */
-    int *asked, *asks; /* wishes to and from each rank */
-    struct wish *wishes, *others;
+    int *asked, *asks; /* requests to and from each rank */
+    struct piece_request *requests, *others;
     unsigned char **in, **out; /* bytes from and to each rank */
 };
 
@@ -83,9 +83,9 @@ static int check_pieces(struct fetch *f) {
 }
 
 /* Who asks whom for what. */
-static int exchange_wishes(struct fetch *f, int code) {
+static int exchange_requests(struct fetch *f, int code) {
     eyrie_ulfm_job *job = f->job;
-    int n = f->ranks, size = (int)sizeof(struct wish), faults = code != MPI_SUCCESS;
+    int n = f->ranks, size = (int)sizeof(struct piece_request), faults = code != MPI_SUCCESS;
     int *counts[4];
     for (int k = 0; k < 4; k++) counts[k] = must_alloc((size_t)n * sizeof(int));
     wait_guard(job, "in eyrie_ulfm_fetch, to say what each wants");
@@ -101,19 +101,19 @@ static int exchange_wishes(struct fetch *f, int code) {
         asked += f->asked[r];
         asks += f->asks[r];
     }
-    f->wishes = must_alloc((size_t)(asked + 1) * sizeof *f->wishes);
+    f->requests = must_alloc((size_t)(asked + 1) * sizeof *f->requests);
     f->others = must_alloc((size_t)(asks + 1) * sizeof *f->others);
     int *next = must_alloc((size_t)n * sizeof *next);
     for (int r = 0; r < n; r++) next[r] = counts[1][r] / size;
     for (int i = 0; faults == 0 && i < f->pieces; i++) {
         int block;
         const struct entry *entry = entry_of(job, f->name, f->piece[i].rank, &block);
-        f->wishes[next[f->from[i]]++] =
-            (struct wish){f->piece[i].rank, f->piece[i].first * entry->element,
-                          f->piece[i].count * entry->element};
+        f->requests[next[f->from[i]]++] =
+            (struct piece_request){f->piece[i].rank, f->piece[i].first * entry->element,
+                                   f->piece[i].count * entry->element};
     }
     if (mpi == MPI_SUCCESS && faults == 0)
-        mpi = MPI_Alltoallv(f->wishes, counts[0], counts[1], MPI_BYTE, f->others, counts[2],
+        mpi = MPI_Alltoallv(f->requests, counts[0], counts[1], MPI_BYTE, f->others, counts[2],
                             counts[3], MPI_BYTE, job->work);
     wait_unguard(job);
     free(next);
@@ -125,16 +125,16 @@ static int exchange_wishes(struct fetch *f, int code) {
                   : MPI_SUCCESS;
 }
 
-static int64_t bytes_of(const struct wish *wish, int count) {
+static int64_t bytes_of(const struct piece_request *request, int count) {
     int64_t bytes = 0;
-    for (int i = 0; i < count; i++) bytes += wish[i].len;
+    for (int i = 0; i < count; i++) bytes += request[i].len;
     return bytes;
 }
 
 static int exchange_bytes(struct fetch *f) {
     eyrie_ulfm_job *job = f->job;
     struct waits waits = {0};
-    const struct wish *mine = f->wishes, *theirs = f->others;
+    const struct piece_request *mine = f->requests, *theirs = f->others;
     for (int r = 0; r < f->ranks; r++) {
         int64_t in = bytes_of(mine, f->asked[r]), out = bytes_of(theirs, f->asks[r]);
         int process = job->now.process[r];
@@ -189,7 +189,7 @@ int eyrie_ulfm_fetch(eyrie_ulfm_job *job, const char *name, int pieces,
     f.asks = must_alloc((size_t)f.ranks * sizeof *f.asks);
     f.in = must_alloc((size_t)f.ranks * sizeof *f.in);
     f.out = must_alloc((size_t)f.ranks * sizeof *f.out);
-    int code = exchange_wishes(&f, check_pieces(&f));
+    int code = exchange_requests(&f, check_pieces(&f));
     if (code == MPI_SUCCESS) code = exchange_bytes(&f);
     if (code == MPI_SUCCESS) deliver(&f);
     for (int r = 0; r < f.ranks; r++) {
@@ -201,7 +201,7 @@ int eyrie_ulfm_fetch(eyrie_ulfm_job *job, const char *name, int pieces,
     free(f.asks);
     free(f.in);
     free(f.out);
-    free(f.wishes);
+    free(f.requests);
     free(f.others);
     job->inside = false;
     return code;

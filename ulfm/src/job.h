@@ -131,7 +131,7 @@ struct waits {
 };
 MPI_Request *waits_add(struct waits *waits, int process);
 int waits_poll(struct waits *waits);
-/* Waits for all. On an error revokes `comm` and waits for the rest to be given up. Frees the list.
+/* Waits for all. On an error revokes `comm` and waits until the rest have ended. Frees the list.
  * */
 int waits_all(eyrie_ulfm_job *job, struct waits *waits, MPI_Comm comm, const char *what);
 /* Agreement on the bits that all have set; also says whether a member has failed. On `work` others

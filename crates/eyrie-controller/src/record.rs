@@ -184,13 +184,11 @@ pub enum Record {
         cause: Cause,
     },
     Injected {
-        /// As on the command line. The name of the field was told to users.
-        #[serde(rename = "strike")]
+        /// As on the command line.
         fault: String,
     },
     InjectionMissed {
-        /// As on the command line. The name of the field was told to users.
-        #[serde(rename = "strike")]
+        /// As on the command line.
         fault: String,
         cause: Cause,
     },
@@ -353,7 +351,7 @@ impl Record {
             ),
             Record::Injected { fault } => (Normal, format!("injected: {fault}")),
             Record::InjectionMissed { fault, cause } => {
-                (Normal, format!("{fault} struck nobody: {cause}"))
+                (Normal, format!("{fault} hit nobody: {cause}"))
             }
             Record::Note { text } => (Normal, text.clone()),
             Record::JobEnded { cause: Some(cause), .. } => (Error, cause.clone()),

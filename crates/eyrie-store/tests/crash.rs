@@ -17,7 +17,7 @@ use common::{Process, PAGES_PER_WINDOW};
 
 const KILLS: usize = 200;
 const RANKS: u32 = 3;
-/// Memory of a rank in pages, in turn: large images are struck while they come in, small ones while
+/// Memory of a rank in pages, in turn: large images are hit while they come in, small ones while
 /// they are committed and older ones are freed.
 const PAGES: [usize; 2] = [8 * PAGES_PER_WINDOW, 40];
 
@@ -108,7 +108,7 @@ fn killed_at_any_moment_a_store_keeps_what_was_committed_and_nothing_else() {
         check(&path, pages, &mut known, kill);
     }
     println!("{KILLS} kills, ranks were {moments:?}");
-    assert!(moments["receiving"] > KILLS, "the kills struck the work: {moments:?}");
+    assert!(moments["receiving"] > KILLS, "the kills hit the work: {moments:?}");
 }
 
 /// Runs a child for a random time and takes down what it says until it is dead.
