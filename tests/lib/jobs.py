@@ -1,6 +1,6 @@
 """Whole jobs under test: start `eyrie run`, let parts of it fail, compare what it did with the same
-program over MPICH alone, byte for byte, and find anything it left behind. Each file of tests/jobs/ is one
-test: it defines a function and hands it to `main`.
+program over MPICH alone, byte for byte, and find anything it left behind. Each file of tests/jobs/
+is one test: it defines a function and hands it to `main`.
 
 Nothing here waits without a bound, and nothing sleeps where a condition can be awaited. Random
 choices come from `RANDOM`, whose seed is printed and can be set with EYRIE_TEST_SEED.

@@ -1,6 +1,6 @@
 """Jobs of libeyrie-ulfm under test: an example under Open MPI's mpirun with spares, whose ranks
-are killed, its output file compared byte for byte with that of the same program undisturbed. Each file of
-tests/ulfm/ is one test: it defines a function and hands it to `main`.
+are killed, its output file compared byte for byte with that of the same program undisturbed. Each
+file of tests/ulfm/ is one test: it defines a function and hands it to `main`.
 
 Nothing here waits without a bound. Random choices come from `RANDOM`, whose seed is printed and can
 be set with EYRIE_TEST_SEED.
