@@ -76,7 +76,7 @@ pub struct Config {
 type Tell = Box<dyn Fn(StoreEvent) + Send + Sync>;
 
 /// A running store.
-pub struct Role {
+pub struct StoreRole {
     store: Store,
     secret: Secret,
     state: Mutex<State>,
@@ -91,7 +91,7 @@ struct State {
     unheard: BTreeSet<(RankInstance, ImageId)>,
 }
 
-impl Role {
+impl StoreRole {
     /// Makes the store and listens.
     ///
     /// # Errors
@@ -100,11 +100,11 @@ impl Role {
         config: &Config,
         secret: Secret,
         tell: impl Fn(StoreEvent) + Send + Sync + 'static,
-    ) -> Result<Arc<Role>, StoreError> {
+    ) -> Result<Arc<StoreRole>, StoreError> {
         // Two images of a rank that count, and one that does not yet. The controller names those
         // that are needless.
         let options = Options { keep: 3, sync: false };
-        let role = Arc::new(Role {
+        let role = Arc::new(StoreRole {
             store: Store::create(&config.dir, options)?,
             secret,
             state: Mutex::default(),
@@ -248,7 +248,7 @@ impl Role {
 /// Ends the stream of a rank that has got a later incarnation meanwhile.
 struct Present<'a> {
     stream: Stream,
-    role: &'a Role,
+    role: &'a StoreRole,
     instance: RankInstance,
 }
 
@@ -262,7 +262,7 @@ impl Read for Present<'_> {
     }
 }
 
-impl Service for Role {
+impl Service for StoreRole {
     fn secret(&self) -> &Secret {
         &self.secret
     }
@@ -306,7 +306,7 @@ pub fn serve(stream: Stream, secret: Secret) -> io::Result<()> {
     let (events, told) = bounded::<StoreEvent>(MAX_EVENTS);
     // Nobody listens any more only while the job ends.
     let tell = move |event| drop(events.send(event));
-    let role = Role::start(&config, secret, tell).map_err(io::Error::other)?;
+    let role = StoreRole::start(&config, secret, tell).map_err(io::Error::other)?;
     std::thread::spawn(move || {
         for event in told {
             let sent = frame::encode_long(&event).and_then(|bytes| out.write_all(&bytes));
@@ -334,13 +334,13 @@ mod tests {
     use super::*;
     use crossbeam_channel::{unbounded, Receiver};
 
-    fn role(dir: &Path) -> (Arc<Role>, Receiver<StoreEvent>) {
+    fn role(dir: &Path) -> (Arc<StoreRole>, Receiver<StoreEvent>) {
         let listen = Addr::Unix(dir.join("store.sock"));
         let config = Config { dir: dir.join("store"), listen };
         let (events, told) = unbounded();
         let tell = move |event| events.send(event).unwrap();
         let secret = Secret([7; eyrie_wire::auth::SECRET_LEN]);
-        (Role::start(&config, secret, tell).unwrap(), told)
+        (StoreRole::start(&config, secret, tell).unwrap(), told)
     }
 
     #[test]

@@ -29,7 +29,7 @@ impl Job {
                 self.send(node, &ToAgent::Capture { instance, image, mode })
             }
             Command::Pmi { entries, barriers } => {
-                let frame = super::agents::encode(&ToAgent::Pmi { entries, barriers });
+                let frame = super::link::encode(&ToAgent::Pmi { entries, barriers });
                 self.links.values().for_each(|link| link.send_frame(frame.clone()));
             }
             Command::Heartbeat { node, n } => self.send(node, &ToAgent::Heartbeat { n }),

@@ -1,6 +1,6 @@
 //! What reaches the job from agents, routers, users and its own threads, as events of the machine.
 
-use super::agents::Role;
+use super::children::Child;
 use super::inbound::Inbound;
 use super::job::Job;
 use super::output::OutputFailed;
@@ -46,11 +46,11 @@ impl Job {
             Inbound::OutputFailed => {}
             Inbound::Signal(SIGCHLD) => {
                 // Also those that had never connected.
-                for role in self.children.reap() {
-                    match role {
-                        Role::Agent(node) => self.tell(Event::AgentGone(node)),
-                        Role::Router(id) => self.lose_router(id),
-                        Role::Store => self.lose_store(),
+                for child in self.children.reap() {
+                    match child {
+                        Child::Agent(node) => self.tell(Event::AgentGone(node)),
+                        Child::Router(id) => self.lose_router(id),
+                        Child::Store => self.lose_store(),
                     }
                 }
             }

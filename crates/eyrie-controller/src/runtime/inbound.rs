@@ -1,6 +1,6 @@
 //! What reaches the controller's main thread from the threads around it.
 
-use super::agents::Link;
+use super::link::Link;
 use crossbeam_channel::Sender;
 use eyrie_store::role::StoreEvent;
 use eyrie_transport::RouterId;

@@ -1,10 +1,11 @@
 //! A running job: everything around its machine, and the loop that hands events to the machine.
 
 use super::admission::Admission;
-use super::agents::{Children, Link};
+use super::children::Children;
 use super::determinants::Gathered;
 use super::event_file::EventFile;
 use super::inbound::Inbound;
+use super::link::Link;
 use super::options::JobOptions;
 use super::output::Printer;
 use super::refusals::Refusals;

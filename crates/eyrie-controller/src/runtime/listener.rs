@@ -1,8 +1,8 @@
 //! Who comes to the controller's socket, and what it wants.
 
 use super::admission::Services;
-use super::agents::Link;
 use super::inbound::Inbound;
+use super::link::Link;
 use super::users;
 use crossbeam_channel::bounded;
 use eyrie_transport::handshake::HandshakeError;

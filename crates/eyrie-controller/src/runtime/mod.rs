@@ -2,7 +2,7 @@
 //! nothing.
 
 mod admission;
-mod agents;
+mod children;
 mod commands;
 mod determinants;
 mod event_file;
@@ -11,6 +11,7 @@ mod hear;
 mod inbound;
 mod job;
 pub mod jobdir;
+mod link;
 mod listener;
 mod options;
 mod output;
@@ -28,8 +29,8 @@ pub use program::NotRunnable;
 
 use crate::machine::{Config, Event, Machine};
 use admission::{Admission, Services};
-use agents::{Children, Role};
 use anyhow::Context;
+use children::{Child, Children};
 use crossbeam_channel::{bounded, Sender};
 use determinants::Gathered;
 use event_file::EventFile;
@@ -103,9 +104,9 @@ pub fn run(options: JobOptions, placement: Box<dyn Placement>) -> anyhow::Result
         .with_context(|| format!("cannot listen in {}", dir.path().display()))?;
     let stdin = Stdin::start(dir.path(), inbound_in)?;
     let mut children = Children::default();
-    let agents = (0..options.nodes + options.spares).map(Role::Agent);
-    let store_role = options.roles_apart.then_some(Role::Store);
-    for role in store_role.into_iter().chain(apart.map(Role::Router)).chain(agents) {
+    let agents = (0..options.nodes + options.spares).map(Child::Agent);
+    let store_role = options.roles_apart.then_some(Child::Store);
+    for role in store_role.into_iter().chain(apart.map(Child::Router)).chain(agents) {
         let started = children.spawn(dir.path(), role, options.log.as_deref());
         started.with_context(|| format!("cannot start {role:?}"))?;
     }

@@ -1,7 +1,7 @@
 //! The job's output: the thread that writes what ranks write beside Eyrie's own lines and the
 //! progress line. The main thread must never wait for whoever reads our output.
 
-use super::agents::Link;
+use super::link::Link;
 use crate::record::LogLevel;
 use crossbeam_channel::{unbounded, Receiver, Sender};
 use eyrie_wire::control::{Stream, ToAgent};

@@ -1,14 +1,15 @@
 //! The parts that a job is made of besides its agents: store, routers, signals.
 
-use super::agents::Remote;
 use super::inbound::Inbound;
 use super::jobdir::JobDir;
+use super::link::Remote;
 use super::options::JobOptions;
-use super::routers;
+use super::routers::JobRouter;
 use super::store::JobStore;
 use anyhow::Context;
 use crossbeam_channel::Sender;
 use eyrie_router::{Router, RouterEvent};
+use eyrie_store::role::{self, StoreRole};
 use eyrie_transport::{Addr, Directory, RouterId};
 use eyrie_wire::auth::Secret;
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
@@ -21,13 +22,13 @@ pub fn start_store(
     inbound: Sender<Inbound>,
 ) -> anyhow::Result<JobStore> {
     let listen = Addr::Unix(dir.path().join("store.sock"));
-    let config = eyrie_store::role::Config { dir: dir.path().join("store"), listen };
+    let config = role::Config { dir: dir.path().join("store"), listen };
     if options.roles_apart {
         return Ok(JobStore::Apart(Remote::new(&config)?));
     }
     // Nobody listens any more only while the job ends.
     let tell = move |event| drop(inbound.send(Inbound::Store(event)));
-    Ok(JobStore::Here(eyrie_store::role::Role::start(&config, secret.clone(), tell)?))
+    Ok(JobStore::Here(StoreRole::start(&config, secret.clone(), tell)?))
 }
 
 /// Who is where: the homes of ranks go round the routers.
@@ -48,7 +49,7 @@ pub fn start_router(
     dir: &JobDir,
     secret: &Secret,
     events: Sender<(RouterId, RouterEvent)>,
-) -> anyhow::Result<routers::Role> {
+) -> anyhow::Result<JobRouter> {
     let spill_dir = dir.path().join(format!("log-{id}"));
     std::fs::DirBuilder::new()
         .mode(0o700)
@@ -64,10 +65,10 @@ pub fn start_router(
         log_disk: options.log_disk.unwrap_or(free / 2 / u64::from(options.routers)),
     };
     if options.roles_apart {
-        return Ok(routers::Role::Apart(Remote::new(&config)?));
+        return Ok(JobRouter::Apart(Remote::new(&config)?));
     }
     let router = Router::start(config, secret.clone(), events).context("cannot start a router")?;
-    Ok(routers::Role::Here(router))
+    Ok(JobRouter::Here(router))
 }
 
 /// Turns signals into messages.

@@ -1,7 +1,7 @@
 //! The job's routers: threads of this process, or processes of their own; and what they have told of
 //! themselves. Nothing here waits for one.
 
-use super::agents::{Link, Remote};
+use super::link::{Link, Remote};
 use crossbeam_channel::Sender;
 use eyrie_router::{Router, RouterCommand, Stats};
 use eyrie_transport::RouterId;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 const STATS_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A router from the controller's side.
-pub enum Role {
+pub enum JobRouter {
     /// A thread of this process.
     Here(Router),
     /// A process.
@@ -21,7 +21,7 @@ pub enum Role {
 
 /// All routers of the job.
 pub struct Routers {
-    roles: Vec<Role>,
+    routers: Vec<JobRouter>,
     /// What each has told last.
     stats: Vec<Stats>,
     /// Who has not told its figures since they were asked for, and since when.
@@ -32,31 +32,31 @@ pub struct Routers {
 }
 
 impl Routers {
-    pub fn new(roles: Vec<Role>) -> Routers {
-        let stats = vec![Stats::default(); roles.len()];
+    pub fn new(routers: Vec<JobRouter>) -> Routers {
+        let stats = vec![Stats::default(); routers.len()];
         let (missing, waiting) = (BTreeSet::new(), Vec::new());
-        Routers { roles, stats, missing, asked: Instant::now(), waiting }
+        Routers { routers, stats, missing, asked: Instant::now(), waiting }
     }
 
     /// Asks one router to do something; what comes of it is an event.
     pub fn command(&mut self, id: RouterId, command: RouterCommand) {
-        match self.roles.get_mut(id as usize) {
+        match self.routers.get_mut(id as usize) {
             None => {}
-            Some(Role::Here(router)) => router.command(command),
-            Some(Role::Apart(remote)) => remote.send(&command),
+            Some(JobRouter::Here(router)) => router.command(command),
+            Some(JobRouter::Apart(remote)) => remote.send(&command),
         }
     }
 
     /// Asks all of them.
     pub fn command_all(&mut self, command: &RouterCommand) {
-        for id in 0..self.roles.len() {
+        for id in 0..self.routers.len() {
             self.command(id as RouterId, command.clone());
         }
     }
 
     /// The process of a router has connected.
     pub fn connected(&mut self, id: RouterId, link: Link) {
-        if let Some(Role::Apart(remote)) = self.roles.get_mut(id as usize) {
+        if let Some(JobRouter::Apart(remote)) = self.routers.get_mut(id as usize) {
             remote.connected(link);
         }
     }
@@ -64,7 +64,7 @@ impl Routers {
     /// Asks for figures, unless an answer is on its way.
     pub fn ask_stats(&mut self) {
         if self.missing.is_empty() {
-            self.missing = (0..self.roles.len() as RouterId).collect();
+            self.missing = (0..self.routers.len() as RouterId).collect();
             self.asked = Instant::now();
             self.command_all(&RouterCommand::Stats);
         }

@@ -1,13 +1,13 @@
 //! The job's store: threads of this process, or a process of its own.
 
-use super::agents::{Link, Remote};
-use eyrie_store::role::{Role, StoreCommand};
+use super::link::{Link, Remote};
+use eyrie_store::role::{StoreCommand, StoreRole};
 use std::sync::Arc;
 
 /// The store from the controller's side.
 pub enum JobStore {
     /// Threads of this process.
-    Here(Arc<Role>),
+    Here(Arc<StoreRole>),
     /// A process.
     Apart(Remote),
 }

@@ -1,17 +1,12 @@
-//! Agents, and other roles in processes of their own, from the controller's side: the processes, and
-//! the connections to them. Nothing here waits for one: a frozen one must not stop the controller.
+//! The controller's end of a connection to an agent or to a role in a process of its own. Nothing
+//! here waits for the other side: a frozen one must not stop the controller.
 
 use crossbeam_channel::{unbounded, Sender};
-use eyrie_transport::{frame, RouterId, Stream};
+use eyrie_transport::{frame, Stream};
 use eyrie_wire::control::ToAgent;
-use eyrie_wire::Node;
 use serde::Serialize;
-use std::collections::BTreeMap;
 use std::io::Write;
 use std::net::Shutdown;
-use std::os::unix::process::CommandExt;
-use std::path::Path;
-use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 
@@ -118,104 +113,6 @@ impl Remote {
         self.early.drain(..).for_each(|frame| link.send_frame(frame));
         self.link = Some(link);
     }
-}
-
-/// What a child of this process is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Role {
-    Agent(Node),
-    Router(RouterId),
-    Store,
-}
-
-impl Role {
-    /// The command that a process of this role is started by.
-    fn args(self) -> Vec<String> {
-        match self {
-            Role::Agent(node) => vec!["agent".into(), "--node".into(), node.to_string()],
-            Role::Router(id) => vec!["router".into(), "--id".into(), id.to_string()],
-            Role::Store => vec!["store".into()],
-        }
-    }
-}
-
-/// The processes of roles: children of this one.
-#[derive(Debug, Default)]
-pub struct Children {
-    pids: BTreeMap<u32, Role>,
-}
-
-impl Children {
-    /// Starts a role, which writes what it does to `log`. To be called from the thread that lives
-    /// longest: its end is what the child takes for the controller's.
-    ///
-    /// # Errors
-    /// When the process cannot be made.
-    pub fn spawn(&mut self, dir: &Path, role: Role, log: Option<&Path>) -> std::io::Result<()> {
-        let mut command = Command::new("/proc/self/exe");
-        command
-            .arg0("eyrie")
-            .args(role.args())
-            .arg("--job-dir")
-            .arg(dir)
-            .args(log.into_iter().flat_map(|file| ["--log".as_ref(), file.as_os_str()]))
-            .stdin(Stdio::null())
-            .stdout(Stdio::null());
-        // SAFETY: only system calls, no allocation.
-        unsafe { command.pre_exec(prepare) };
-        self.pids.insert(command.spawn()?.id(), role);
-        Ok(())
-    }
-
-    /// Reaps children that have ended, adopted ones included; returns the roles among them.
-    pub fn reap(&mut self) -> Vec<Role> {
-        let mut roles = Vec::new();
-        let options = rustix::process::WaitOptions::NOHANG;
-        while let Ok(Some((pid, _))) = rustix::process::wait(options) {
-            roles.extend(self.pids.remove(&(pid.as_raw_nonzero().get() as u32)));
-        }
-        roles
-    }
-
-    /// Kills the agent of a node; its ranks die with it.
-    pub fn kill(&self, node: Node) {
-        let agent = Role::Agent(node);
-        let pid = self.pids.iter().find(|(_, role)| **role == agent).map(|(pid, _)| *pid as i32);
-        if let Some(pid) = pid.and_then(rustix::process::Pid::from_raw) {
-            // It was not reaped yet, so that the number is still its own.
-            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
-        }
-    }
-
-    /// Whether no agent of a node that is up is left.
-    pub fn only_lost(&self, up: &[bool]) -> bool {
-        !self.pids.values().any(|role| match role {
-            Role::Agent(node) => up.get(*node as usize).copied().unwrap_or(false),
-            // They are ended when all agents have.
-            Role::Router(_) | Role::Store => false,
-        })
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.pids.is_empty()
-    }
-}
-
-/// Runs in the child between fork and exec.
-fn prepare() -> std::io::Result<()> {
-    // SAFETY: plain system calls on this process; the signal set is initialised before its use.
-    unsafe {
-        // A session of its own: the terminal's Ctrl-C reaches `eyrie run` alone.
-        if libc::setsid() < 0 {
-            return Err(std::io::Error::last_os_error());
-        }
-        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM as libc::c_ulong, 0, 0, 0);
-        libc::signal(libc::SIGTTIN, libc::SIG_DFL);
-        let mut none: libc::sigset_t = std::mem::zeroed();
-        libc::sigemptyset(&mut none);
-        libc::sigprocmask(libc::SIG_SETMASK, &none, std::ptr::null_mut());
-    }
-    Ok(())
 }
 
 #[cfg(test)]
