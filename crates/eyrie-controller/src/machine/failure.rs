@@ -4,7 +4,7 @@ use super::io::{Command, Mark};
 use super::placement::{place, Choice};
 use super::rank::{Death, RankState, Step};
 use super::reactor::Machine;
-use super::signal;
+use super::signal::{self, is_own_fault};
 use super::state::RankStateName;
 use super::timeouts::{RESTORE_TIMEOUT, SLOWEST_TRANSFER, START_TIMEOUT};
 use crate::record::Record;
@@ -193,9 +193,13 @@ impl Machine {
         let Some(image) = image else {
             return self.end(1, Some(format!("rank {rank} cannot be started: {reason}")));
         };
-        if let StartFault::Killed(signal) = fault {
+        match fault {
             // The image is as good as before.
-            return self.fail(rank, Death::Signal(signal), reason, None);
+            StartFault::Killed(signal) if !is_own_fault(signal) => {
+                return self.fail(rank, Death::Signal(signal), reason, None);
+            }
+            // What has come of the image fails by itself: the older one may do.
+            StartFault::Killed(_) | StartFault::Attempt | StartFault::Image => {}
         }
         let attempts = r.state.recovery_mut().map_or(0, |v| {
             v.failed_attempts += 1;

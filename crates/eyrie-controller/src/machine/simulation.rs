@@ -569,7 +569,12 @@ impl Cluster {
             }
         }
         if image.is_some_and(|i| r.damaged.contains(&i)) {
-            let (reason, fault) = ("damaged".to_string(), StartFault::Image);
+            // What is damaged is found by the store, or by the process that comes of it.
+            let fault = match self.random.gen() {
+                true => StartFault::Image,
+                false => StartFault::Killed(libc::SIGABRT),
+            };
+            let reason = "damaged".to_string();
             let failed = Event::Rank(instance, RankReport::StartFailed { reason, fault });
             self.nodes[node as usize].processes.insert(rank, incarnation);
             return self.after(5..100, Happening::FromNode(node, failed));
