@@ -7,13 +7,13 @@ use crate::{ImageInfo, IoError, Options, Store, StoreError};
 use crossbeam_channel::bounded;
 use eyrie_transport::handshake::HandshakeError;
 use eyrie_transport::server::{self, Service};
-use eyrie_transport::{frame, Addr, Stream};
+use eyrie_transport::{frame, role, Addr, Stream};
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::{Claim, ImageAnswer, ImageMeta};
 use eyrie_wire::{ImageId, Incarnation, Rank, RankInstance};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
@@ -21,8 +21,6 @@ use std::time::Duration;
 /// How long either end of an image's stream may send nothing, and the controller may take to hear
 /// of an image.
 const STALL: Duration = Duration::from_secs(60);
-/// Most events that wait for a controller that does not read; then images wait for it.
-const MAX_EVENTS: usize = 65536;
 
 /// What the controller asks of the store.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -215,7 +213,7 @@ impl StoreRole {
             rsn: meta.rsn,
             stdin: meta.stream_offsets[0],
             bytes: stored.bytes,
-            live_bytes: self.store.usage().map_or(0, |usage| usage.live),
+            live_bytes: self.store.live_bytes(),
         })
     }
 
@@ -294,39 +292,24 @@ impl Service for StoreRole {
     }
 }
 
-/// A store in a process of its own: serves until the controller closes `stream`, which it has been
-/// admitted on. The first message is the store's [`Config`].
+/// A store in a process of its own: serves until the controller closes `stream`; the first message
+/// is the store's [`Config`].
 ///
 /// # Errors
 /// When the store cannot be made or the connection breaks.
 pub fn serve(stream: Stream, secret: Secret) -> io::Result<()> {
-    let mut out = stream.try_clone()?;
-    let mut input = BufReader::new(stream);
-    let config: Config = frame::read_long(&mut input)?;
-    let (events, told) = bounded::<StoreEvent>(MAX_EVENTS);
-    // Nobody listens any more only while the job ends.
-    let tell = move |event| drop(events.send(event));
-    let role = StoreRole::start(&config, secret, tell).map_err(io::Error::other)?;
-    std::thread::spawn(move || {
-        for event in told {
-            let sent = frame::encode_long(&event).and_then(|bytes| out.write_all(&bytes));
-            if sent.is_err() {
-                // The reader finds the connection over, too.
-                return;
+    role::serve(stream, |config: Config| {
+        let (events, told) = bounded::<StoreEvent>(role::MAX_EVENTS);
+        // Nobody listens any more only while the job ends.
+        let tell = move |event| drop(events.send(event));
+        let store = StoreRole::start(&config, secret, tell).map_err(io::Error::other)?;
+        let command = move |command| {
+            if let Err(text) = store.command(command) {
+                (store.tell)(StoreEvent::Note(text));
             }
-        }
-    });
-    loop {
-        match frame::read_long::<StoreCommand>(&mut input) {
-            Ok(command) => {
-                if let Err(text) = role.command(command) {
-                    (role.tell)(StoreEvent::Note(text));
-                }
-            }
-            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
-            Err(e) => return Err(e),
-        }
-    }
+        };
+        Ok((command, told.into_iter()))
+    })
 }
 
 #[cfg(test)]

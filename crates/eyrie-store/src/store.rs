@@ -95,7 +95,12 @@ impl Store {
 
     /// Space taken. What a running receive has written is part of both figures.
     pub fn usage(&self) -> Result<Usage, StoreError> {
-        Ok(Usage { on_disk: self.disk.allocated()?, live: self.catalog().live_bytes() })
+        Ok(Usage { on_disk: self.disk.allocated()?, live: self.live_bytes() })
+    }
+
+    /// Bytes that the images which are kept take.
+    pub fn live_bytes(&self) -> u64 {
+        self.catalog().live_bytes()
     }
 
     /// Drops one image of a rank, if the store has it: one that turned out to be damaged must not

@@ -30,19 +30,25 @@ pub fn write<T: Serialize>(out: &mut impl Write, message: &T) -> io::Result<()> 
 /// # Errors
 /// The reader's; `InvalidData` for a length beyond the bound or a payload that does not decode.
 pub fn read<T: DeserializeOwned>(input: &mut impl Read) -> io::Result<T> {
+    let mut bytes = Vec::new();
+    read_piece(input, &mut bytes)?;
+    postcard::from_bytes(&bytes).map_err(invalid)
+}
+
+/// Appends the payload of a frame to `bytes` and returns its length.
+fn read_piece(input: &mut impl Read, bytes: &mut Vec<u8>) -> io::Result<usize> {
     let mut len = [0u8; 4];
     input.read_exact(&mut len)?;
     let len = u32::from_le_bytes(len) as usize;
     if len > MAX_FRAME {
         return Err(invalid("control frame too long"));
     }
-    let mut bytes = Vec::new();
     // Grows with what really arrives, not with what the length promises.
-    input.take(len as u64).read_to_end(&mut bytes)?;
-    if bytes.len() < len {
+    let read = input.take(len as u64).read_to_end(bytes)?;
+    if read < len {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
-    postcard::from_bytes(&bytes).map_err(invalid)
+    Ok(len)
 }
 
 /// Longest message that goes in pieces, in bytes.
@@ -77,23 +83,12 @@ pub fn encode_long<T: Serialize>(message: &T) -> io::Result<Vec<u8>> {
 /// As [`read`].
 pub fn read_long<T: DeserializeOwned>(input: &mut impl Read) -> io::Result<T> {
     let mut bytes = Vec::new();
-    loop {
-        let mut len = [0u8; 4];
-        input.read_exact(&mut len)?;
-        let len = u32::from_le_bytes(len) as usize;
-        if len > MAX_FRAME || bytes.len() + len > MAX_LONG {
+    while read_piece(input, &mut bytes)? == MAX_FRAME {
+        if bytes.len() > MAX_LONG {
             return Err(invalid("message too long"));
         }
-        let before = bytes.len();
-        // Grows with what really arrives, not with what the length promises.
-        input.take(len as u64).read_to_end(&mut bytes)?;
-        if bytes.len() < before + len {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        if len < MAX_FRAME {
-            return postcard::from_bytes(&bytes).map_err(invalid);
-        }
     }
+    postcard::from_bytes(&bytes).map_err(invalid)
 }
 
 /// The message at the start of `bytes` and the length of its frame; `None` when it is not whole

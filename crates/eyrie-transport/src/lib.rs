@@ -6,6 +6,7 @@ mod addr;
 mod directory;
 pub mod frame;
 pub mod handshake;
+pub mod role;
 pub mod server;
 mod stream;
 

@@ -85,7 +85,6 @@ impl Link {
 }
 
 /// The connection to a role in a process of its own: what is sent before it has come waits.
-#[derive(Default)]
 pub struct Remote {
     link: Option<Link>,
     early: Vec<Frame>,

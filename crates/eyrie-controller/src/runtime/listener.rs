@@ -7,10 +7,9 @@ use super::users;
 use crossbeam_channel::bounded;
 use eyrie_transport::handshake::HandshakeError;
 use eyrie_transport::server::{Service, STEP_TIMEOUT};
-use eyrie_transport::{frame, RouterId, Stream};
+use eyrie_transport::{frame, Stream};
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::Claim;
-use eyrie_wire::Node;
 use std::io::{BufRead, BufReader, Read, Write};
 
 /// Longest request of a user in bytes.
@@ -42,18 +41,25 @@ impl Service for Services {
 
 fn serve(claim: Claim, stream: Stream, services: &Services) {
     // Every send fails only when the job is over.
+    let Services { inbound, router_events, .. } = services;
     match claim {
         Claim::Agent { node, .. } => {
-            serve_agent(node, stream, services);
-            let _ = services.inbound.send(Inbound::AgentGone { node });
+            let up = |link| inbound.send(Inbound::AgentUp { node, link }).is_ok();
+            let hear = |message| inbound.send(Inbound::Agent { node, message }).is_ok();
+            serve_role(stream, frame::read, up, hear);
+            let _ = inbound.send(Inbound::AgentGone { node });
         }
         Claim::Router { id } => {
-            serve_router(id, stream, services);
-            let _ = services.inbound.send(Inbound::RouterGone { id });
+            let up = |link| inbound.send(Inbound::RouterUp { id, link }).is_ok();
+            let hear = |event| router_events.send((id, event)).is_ok();
+            serve_role(stream, frame::read_long, up, hear);
+            let _ = inbound.send(Inbound::RouterGone { id });
         }
         Claim::Store => {
-            serve_store(stream, services);
-            let _ = services.inbound.send(Inbound::StoreGone);
+            let up = |link| inbound.send(Inbound::StoreUp { link }).is_ok();
+            let hear = |event| inbound.send(Inbound::Store(event)).is_ok();
+            serve_role(stream, frame::read_long, up, hear);
+            let _ = inbound.send(Inbound::StoreGone);
         }
         // Admission refuses them.
         Claim::ImageUpload { .. } | Claim::ImageFetch { .. } | Claim::Rank { .. } => {}
@@ -64,47 +70,22 @@ fn serve(claim: Claim, stream: Stream, services: &Services) {
     }
 }
 
-fn serve_agent(node: Node, stream: Stream, services: &Services) {
-    // An agent may say nothing for long: the heartbeat watches it.
+/// Hands on what a role says until its connection ends, or `up` or `hear` want no more.
+fn serve_role<Message>(
+    stream: Stream,
+    read: fn(&mut BufReader<Stream>) -> std::io::Result<Message>,
+    up: impl FnOnce(Link) -> bool,
+    hear: impl Fn(Message) -> bool,
+) {
+    // It may have nothing to say for long: heartbeats watch agents, and processes are watched.
     if stream.set_timeout(None).is_err() {
         return;
     }
     let Ok(link) = Link::new(&stream) else { return };
-    let _ = services.inbound.send(Inbound::AgentUp { node, link });
     let mut input = BufReader::with_capacity(256 * 1024, stream);
-    while let Ok(message) = frame::read(&mut input) {
-        if services.inbound.send(Inbound::Agent { node, message }).is_err() {
-            return;
-        }
-    }
-}
-
-fn serve_router(id: RouterId, stream: Stream, services: &Services) {
-    // A router may have nothing to tell for long.
-    if stream.set_timeout(None).is_err() {
-        return;
-    }
-    let Ok(link) = Link::new(&stream) else { return };
-    let _ = services.inbound.send(Inbound::RouterUp { id, link });
-    let mut input = BufReader::with_capacity(256 * 1024, stream);
-    while let Ok(event) = frame::read_long(&mut input) {
-        if services.router_events.send((id, event)).is_err() {
-            return;
-        }
-    }
-}
-
-fn serve_store(stream: Stream, services: &Services) {
-    if stream.set_timeout(None).is_err() {
-        return;
-    }
-    let Ok(link) = Link::new(&stream) else { return };
-    let _ = services.inbound.send(Inbound::StoreUp { link });
-    let mut input = BufReader::new(stream);
-    while let Ok(event) = frame::read_long(&mut input) {
-        if services.inbound.send(Inbound::Store(event)).is_err() {
-            return;
-        }
+    let mut more = up(link);
+    while more {
+        more = read(&mut input).is_ok_and(&hear);
     }
 }
 

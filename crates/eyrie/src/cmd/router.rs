@@ -22,8 +22,6 @@ impl RouterArgs {
 pub fn run(args: &RouterArgs) -> anyhow::Result<i32> {
     let secret = eyrie_agent::read_secret(&args.job_dir)?;
     let stream = eyrie_agent::connect(&args.job_dir, &secret, &Claim::Router { id: args.id })?;
-    // It hears nothing for long while nothing fails.
-    stream.set_timeout(None)?;
     eyrie_router::role::serve(stream, secret)?;
     Ok(0)
 }

@@ -13,8 +13,6 @@ pub struct StoreArgs {
 pub fn run(args: &StoreArgs) -> anyhow::Result<i32> {
     let secret = eyrie_agent::read_secret(&args.job_dir)?;
     let stream = eyrie_agent::connect(&args.job_dir, &secret, &Claim::Store)?;
-    // It hears nothing for long while no image is taken.
-    stream.set_timeout(None)?;
     eyrie_store::role::serve(stream, secret)?;
     Ok(0)
 }
