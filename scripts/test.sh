@@ -27,8 +27,12 @@ part_lint() {
 
 part_unit() { cargo test --release --workspace; }
 
+# libeyrie-ulfm with the planner that `build` has made: by itself cargo would compile it, and all that
+# it depends on, once more.
+ulfm() { make -s -C ulfm CARGO=true "$@"; }
+
 # Those functions of libeyrie-ulfm that need no MPI.
-part_c_unit() { make -s -C ulfm unit; }
+part_c_unit() { ulfm unit; }
 
 # Tables in docs/ that are made from something are as they would be made now.
 part_docs() { scripts/mpi_support.py --check; }
@@ -44,14 +48,14 @@ part_jobs() { whole_jobs tests/jobs; }
 part_monitor() { whole_jobs tests/monitor; }
 
 # libeyrie-ulfm on Open MPI: whole jobs whose ranks die in the library's every step; the longer ones apart.
-part_ulfm() { make -s -C ulfm examples && whole_jobs tests/ulfm/01* tests/ulfm/02* tests/ulfm/03[23]*; }
+part_ulfm() { ulfm examples && whole_jobs tests/ulfm/01* tests/ulfm/02* tests/ulfm/03[23]*; }
 
 part_more_ulfm() {
-    make -s -C ulfm examples &&
+    ulfm examples &&
         EYRIE_TEST_LIMIT_S=1800 whole_jobs tests/ulfm/03[01]* tests/ulfm/0[4-9]* tests/ulfm/1*
 }
 
-part_referee() { referee/small.sh; }
+part_referee() { EYRIE=$root/target/release/eyrie referee/small.sh; }
 
 part_mpi4py() { EYRIE_TEST_LIMIT_S=1200 whole_jobs tests/mpi4py; }
 

@@ -61,7 +61,7 @@ impl Agent {
             let Some(ending) = p.ending else { continue };
             shared::remove(&p.shared);
             if let Some(restore) = &p.restore {
-                let (reason, fault) = restore.failure(ending);
+                let (reason, fault) = restore.failure(ending, p.stderr.last_line());
                 self.start_failed(instance, reason, fault);
                 continue;
             }

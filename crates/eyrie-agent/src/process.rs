@@ -61,10 +61,14 @@ impl Restore {
         lines.filter(|line| !line.is_empty()).map(str::to_string).collect()
     }
 
-    /// Why there is no restored process, and what is at fault.
-    pub fn failure(&self, ending: Ending) -> (String, StartFault) {
+    /// Why there is no restored process, and what is at fault; `said` is what the rank itself wrote
+    /// last to its standard error.
+    pub fn failure(&self, ending: Ending, said: Option<String>) -> (String, StartFault) {
+        let said = said.map_or(String::new(), |line| format!("; its last words: {line}"));
         let reason = self.said().pop().unwrap_or_else(|| match ending {
-            Ending::Signal(signal) => format!("killed by signal {signal} while it was restored"),
+            Ending::Signal(signal) => {
+                format!("killed by signal {signal} while it was restored{said}")
+            }
             Ending::Code(code) => format!("the restorer ended with code {code}"),
         });
         let fault = match ending {

@@ -10,6 +10,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 const WINDOW: u64 = 256 * 1024;
 /// Most bytes of one message.
 const PIECE: usize = 64 * 1024;
+/// Bytes at the end of a stream that are kept for whoever asks what was said last.
+const TAIL: usize = 256;
 
 /// Standard output or standard error of a rank.
 #[derive(Debug)]
@@ -19,17 +21,25 @@ pub struct Output {
     read: u64,
     /// Offset up to which the controller has shown it.
     shown: u64,
+    /// The last bytes that were read.
+    tail: Vec<u8>,
 }
 
 impl Output {
     /// `offset`: what the rank has behind it.
     pub fn new(fd: OwnedFd, offset: u64) -> Output {
-        Output { fd: Some(fd), read: offset, shown: offset }
+        Output { fd: Some(fd), read: offset, shown: offset, tail: Vec::new() }
     }
 
     /// Offset of the next byte.
     pub fn offset(&self) -> u64 {
         self.read
+    }
+
+    /// The last line that the rank has written since this stream began.
+    pub fn last_line(&self) -> Option<String> {
+        let text = String::from_utf8_lossy(&self.tail);
+        text.lines().map(str::trim).rfind(|line| !line.is_empty()).map(str::to_string)
     }
 
     /// The descriptor to wait for, when there is room for more.
@@ -61,6 +71,8 @@ impl Output {
                 Ok(0) => self.fd = None,
                 Ok(n) => {
                     bytes.truncate(n);
+                    self.tail.extend(&bytes[n.saturating_sub(TAIL)..]);
+                    self.tail.drain(..self.tail.len().saturating_sub(TAIL));
                     pieces.push((self.read, bytes));
                     self.read += n as u64;
                 }
@@ -158,6 +170,7 @@ mod tests {
         let got: usize = out.take(false, false).iter().map(|p| p.1.len()).sum();
         assert!(got as u64 >= WINDOW && (got as u64) < WINDOW + PIECE as u64);
         assert!(out.wanted().is_none());
+        assert_eq!(out.tail.len(), TAIL);
         out.shown(100 + got as u64);
         assert!(out.wanted().is_some());
         let rest = out.take(true, true);
@@ -165,6 +178,16 @@ mod tests {
         assert_eq!(out.offset(), 600_100);
         // The writing end is still open, as with a grandchild that holds it.
         assert!(out.is_drained());
+    }
+
+    #[test]
+    fn what_was_said_last_is_known() {
+        let (r, w) = pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC).unwrap();
+        let mut out = Output::new(r, 0);
+        assert_eq!(out.last_line(), None);
+        write(&w, b"first\nfree(): invalid pointer\n \n").unwrap();
+        out.take(false, false);
+        assert_eq!(out.last_line().as_deref(), Some("free(): invalid pointer"));
     }
 
     #[test]

@@ -80,7 +80,7 @@ fn by_size(
         if SHOWN.contains(&bytes) {
             table.rows.push(vec![
                 n.to_string(),
-                eyrie_units::exact_bytes(bytes),
+                eyrie_units::bytes(bytes),
                 cell(theirs, digits),
                 cell(ours, digits),
                 cell(ratio, times),

@@ -49,7 +49,7 @@ pub fn measure(setup: &Setup, effort: Effort) -> anyhow::Result<(Table, String, 
         let total = Spread::of(all().map(|t| t.total * 1e3));
         let speed = Spread::of(all().map(|t| t.bytes as f64 / 1e6 / t.total));
         table.rows.push(vec![
-            eyrie_units::exact_bytes(turn.mib << 20),
+            eyrie_units::bytes(turn.mib << 20),
             turn.pages.into(),
             turn.mode.into(),
             cell(pause, digits),

@@ -55,7 +55,7 @@ pub fn measure(setup: &Setup, effort: Effort) -> anyhow::Result<Measured> {
         }
         let [direct, memory, defaults] = [direct, memory, defaults].map(Spread::of);
         table.rows.push(vec![
-            eyrie_units::exact_bytes(bytes),
+            eyrie_units::bytes(bytes),
             cell(direct, digits),
             cell(memory, digits),
             cell(of_memory, times),

@@ -93,7 +93,7 @@ fn bounds(values: impl Iterator<Item = f64>) -> (f64, f64) {
 }
 
 fn size_label(bytes: &f64) -> String {
-    eyrie_units::exact_bytes(*bytes as u64)
+    eyrie_units::bytes(*bytes as u64)
 }
 
 fn plain_label(value: &f64) -> String {

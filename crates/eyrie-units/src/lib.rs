@@ -1,9 +1,8 @@
 //! How durations, sizes and shares are written by users and shown to them: the one grammar of every
 //! option, file and message. Pure; must never depend on anything of Eyrie's.
 //!
-//! Read: [`duration`], [`positive_duration`], [`size`], [`share`]. Shown: [`time`] and
-//! [`nanoseconds`] (measured, three digits that count), [`bytes`], [`span`] and [`exact_bytes`]
-//! (what was set) and [`written`] (a value as an option takes it).
+//! Read: [`duration`], [`positive_duration`], [`size`], [`share`]. Shown: [`time`] (with
+//! [`nanoseconds`]) and [`bytes`]; [`written`] is a value as an option takes it.
 
 use std::time::Duration;
 
@@ -113,21 +112,16 @@ pub fn written(time: Duration) -> String {
     format!("{time:?}")
 }
 
-/// A limit or another span that was set, for people: 24 h, 30 min, 0.3 s.
-pub fn span(time: Duration) -> String {
+/// A time for people: 6.02 ms, 14.2 s; as it is where it is whole: 40 ms, 30 min, 24 h.
+pub fn time(time: Duration) -> String {
     match time.as_secs() {
         s if s >= 7200 && s % 3600 == 0 && time.subsec_nanos() == 0 => format!("{} h", s / 3600),
         s if s >= 120 && s % 60 == 0 && time.subsec_nanos() == 0 => format!("{} min", s / 60),
-        _ => format!("{} s", time.as_secs_f64()),
+        _ => nanoseconds(time.as_nanos() as f64),
     }
 }
 
-/// A measured time for people: 6.02 ms, 14.2 s; a whole number of the unit as it is, 40 ms.
-pub fn time(time: Duration) -> String {
-    nanoseconds(time.as_nanos() as f64)
-}
-
-/// The same of nanoseconds, which may be negative or a fraction.
+/// A time in nanoseconds for people, which may be negative or a fraction.
 pub fn nanoseconds(ns: f64) -> String {
     // What would be rounded to 1000 of a unit is 1 of the next.
     match ns.abs() {
@@ -147,7 +141,7 @@ fn digits(value: f64) -> String {
     }
 }
 
-/// A measured size for people, in powers of 1024, with two digits that count: 1.5 KiB, 12 MiB.
+/// A size for people, in powers of 1024: 1.5 KiB, 12 MiB; as it is where it is whole: 8 B, 4 MiB.
 pub fn bytes(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let (mut value, mut unit) = (bytes as f64, 0);
@@ -155,19 +149,9 @@ pub fn bytes(bytes: u64) -> String {
         value /= 1024.0;
         unit += 1;
     }
-    match value < 9.95 && unit > 0 {
+    match value < 9.95 && value.fract() != 0.0 {
         true => format!("{value:.1} {}", UNITS[unit]),
         false => format!("{value:.0} {}", UNITS[unit]),
-    }
-}
-
-/// A size that was set, for people: 8 B, 64 KiB, 4 MiB.
-pub fn exact_bytes(bytes: u64) -> String {
-    match bytes {
-        b if b >= 1 << 30 && b % (1 << 30) == 0 => format!("{} GiB", b >> 30),
-        b if b >= 1 << 20 && b % (1 << 20) == 0 => format!("{} MiB", b >> 20),
-        b if b >= 1 << 10 && b % (1 << 10) == 0 => format!("{} KiB", b >> 10),
-        b => format!("{b} B"),
     }
 }
 
@@ -223,9 +207,9 @@ mod tests {
     }
 
     #[test]
-    fn spans_are_shown_as_they_are_set() {
-        let span = |text| span(duration(text).unwrap());
-        assert_eq!(["24h", "30min", "90s", "300ms"].map(span), ["24 h", "30 min", "90 s", "0.3 s"]);
+    fn times_that_were_set_are_shown_as_they_are() {
+        let time = |text| time(duration(text).unwrap());
+        assert_eq!(["24h", "30min", "90s", "0.3s"].map(time), ["24 h", "30 min", "90 s", "300 ms"]);
     }
 
     #[test]
@@ -234,8 +218,8 @@ mod tests {
             [0, 1023, 1536, 3_000_000_000].map(bytes),
             ["0 B", "1.0 KiB", "1.5 KiB", "2.8 GiB"]
         );
-        assert_eq!([8, 1 << 30, 12_900_000].map(bytes), ["8 B", "1.0 GiB", "12 MiB"]);
-        assert_eq!([8, 4 << 20, 1025].map(exact_bytes), ["8 B", "4 MiB", "1025 B"]);
+        assert_eq!([8, 1 << 30, 12_900_000].map(bytes), ["8 B", "1 GiB", "12 MiB"]);
+        assert_eq!([8, 1 << 10, 4 << 20].map(bytes), ["8 B", "1 KiB", "4 MiB"]);
     }
 
     proptest! {

@@ -87,7 +87,7 @@ pub fn check(program: &str, arguments: &[String], limit: Duration) -> Reading {
             (true, format!("exit code {code}, and it said: {first}"))
         }
         Ended::Signal(signal) => (true, format!("it was ended by signal {signal}")),
-        Ended::TimedOut => (true, format!("it did not end within {}", eyrie_units::span(limit))),
+        Ended::TimedOut => (true, format!("it did not end within {}", eyrie_units::time(limit))),
         Ended::NotStarted(e) => (true, format!("it could not be started: {e}")),
     };
     Reading {

@@ -17,6 +17,6 @@ impl<'de> Deserialize<'de> for Time {
 
 impl fmt::Display for Time {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        f.write_str(&eyrie_units::span(self.0))
+        f.write_str(&eyrie_units::time(self.0))
     }
 }

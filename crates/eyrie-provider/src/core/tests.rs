@@ -848,30 +848,36 @@ impl Drop for Job {
     }
 }
 
+/// One schedule with kills and one without; returns how many kills there were.
+fn compare(seed: u64) -> u64 {
+    let result = catch_unwind(|| {
+        let (expected, _) = Job::new(seed, 60, true).run();
+        let (result, kills) = Job::new(seed, 60, false).run();
+        for (now, then) in result.iter().zip(&expected) {
+            assert_eq!(now.0, then.0, "other messages were received");
+            let differs = now.1.iter().zip(&then.1).position(|(a, b)| a != b);
+            assert_eq!(differs, None, "memory that others write differs");
+        }
+        kills
+    });
+    result.unwrap_or_else(|e| {
+        eprintln!("seed {seed} (EYRIE_SEED={seed} EYRIE_SCHEDULES=1)");
+        resume_unwind(e)
+    })
+}
+
 #[test]
 fn killed_ranks_compute_what_undisturbed_ones_do() {
     let asked = std::env::var("EYRIE_SCHEDULES").ok().and_then(|v| v.parse().ok());
     let first: u64 = std::env::var("EYRIE_SEED").ok().and_then(|v| v.parse().ok()).unwrap_or(1);
-    let mut kills = 0;
-    for seed in first..first + asked.unwrap_or(SCHEDULES) {
-        let result = catch_unwind(|| {
-            let (expected, _) = Job::new(seed, 60, true).run();
-            let (result, kills) = Job::new(seed, 60, false).run();
-            for (now, then) in result.iter().zip(&expected) {
-                assert_eq!(now.0, then.0, "other messages were received");
-                let differs = now.1.iter().zip(&then.1).position(|(a, b)| a != b);
-                assert_eq!(differs, None, "memory that others write differs");
-            }
-            kills
-        });
-        match result {
-            Ok(n) => kills += n,
-            Err(e) => {
-                eprintln!("seed {seed} (EYRIE_SEED={seed} EYRIE_SCHEDULES=1)");
-                resume_unwind(e);
-            }
-        }
-    }
+    let last = first + asked.unwrap_or(SCHEDULES);
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let kills: u64 = std::thread::scope(|scope| {
+        let share = |t| (first + t as u64..last).step_by(threads);
+        let shares = (0..threads).map(|t| scope.spawn(move || share(t).map(compare).sum::<u64>()));
+        let running: Vec<_> = shares.collect();
+        running.into_iter().map(|r| r.join().expect("a schedule failed")).sum()
+    });
     assert!(asked.is_some() || kills > SCHEDULES, "{kills} kills");
 }
 

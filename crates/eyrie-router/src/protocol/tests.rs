@@ -776,13 +776,19 @@ fn random_interleavings_keep_every_invariant() {
     let schedules = number("EYRIE_SCHEDULES").unwrap_or(SCHEDULES);
     let first = number("EYRIE_SEED").unwrap_or(0);
     println!("seeds {first} to {}", first + schedules - 1);
-    let mut recoveries = 0;
-    for seed in first..first + schedules {
+    let run = |seed| {
         let run = std::panic::catch_unwind(|| random_schedule(seed));
-        recoveries += run.unwrap_or_else(|_| {
+        run.unwrap_or_else(|_| {
             panic!("schedule {seed} failed: EYRIE_SEED={seed} EYRIE_SCHEDULES=1 repeats it")
-        });
-    }
+        })
+    };
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let recoveries: u64 = std::thread::scope(|scope| {
+        let share = |t| (first + t as u64..first + schedules).step_by(threads);
+        let shares = (0..threads).map(|t| scope.spawn(move || share(t).map(run).sum::<u64>()));
+        let running: Vec<_> = shares.collect();
+        running.into_iter().map(|r| r.join().expect("a schedule failed")).sum()
+    });
     println!("{recoveries} recoveries");
     assert!(schedules < 1000 || recoveries > schedules);
 }
