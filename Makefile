@@ -24,8 +24,8 @@ format: setup ## format every source: Rust, C, Python, shell
 test: ## everything that is checked: formatting, lints, unit tests, whole jobs, mpi4py's own tests
 	@scripts/test.sh
 
-test-more: build ## the longer checks: jobs of libeyrie-ulfm killed a hundred times
-	@scripts/test.sh more_ulfm
+test-more: build ## the longer checks: jobs killed hundreds of times, all of mpi4py's tests at 4 ranks
+	@scripts/test.sh more_jobs more_mpi4py more_ulfm
 
 referee: setup ## compare placement plans with SimGrid
 	@referee/run.sh

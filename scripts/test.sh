@@ -3,7 +3,7 @@
 # Each part is a function below; what it prints is in build/test-logs/PART.log; what it says of tests
 # that failed, and of unsteady ones, is shown at the end.
 # Usage: scripts/test.sh [PART]...   (default: the parts that `scripts/test.sh --list` names)
-# `make test-more` runs the longer ones: more_ulfm.
+# `make test-more` runs the longer ones: more_jobs, more_mpi4py, more_ulfm.
 set -uo pipefail
 source "$(dirname "$0")/lib.sh"
 cd "$root" || exit 1
@@ -44,6 +44,11 @@ part_examples() { examples/test.sh; }
 # Whole jobs under `eyrie run`: each executable file of tests/jobs/ is one test and counts as one.
 part_jobs() { whole_jobs tests/jobs; }
 
+# 200 runs that are disturbed at random, over ten programs.
+part_more_jobs() {
+    EYRIE_TEST_RUNS=20 EYRIE_TEST_LIMIT_S=3600 whole_jobs tests/jobs/1*
+}
+
 # `eyrie monitor` as a whole: each executable file of tests/monitor/ is one test and counts as one.
 part_monitor() { whole_jobs tests/monitor; }
 
@@ -58,6 +63,8 @@ part_more_ulfm() {
 part_referee() { EYRIE=$root/target/release/eyrie referee/small.sh; }
 
 part_mpi4py() { EYRIE_TEST_LIMIT_S=1200 whole_jobs tests/mpi4py; }
+
+part_more_mpi4py() { EYRIE_TEST_MPI4PY=more EYRIE_TEST_LIMIT_S=1200 whole_jobs tests/mpi4py; }
 
 # Runs files of tests/, of which each is one test, or several; the part's tally gets a line for
 # each.

@@ -11,10 +11,10 @@ use eyrie_transport::{Listener, RouterId};
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::Claim;
 use eyrie_wire::data::{put, put_plain, Determinant, Frame, Header};
+use rustc_hash::FxHashMap;
 use rustix::buffer::spare_capacity;
 use rustix::event::{epoll, Timespec};
 use rustix::io::Errno;
-use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
@@ -88,7 +88,7 @@ impl Spin {
 /// The sockets: where the protocol's output goes.
 struct Wires {
     epoll: OwnedFd,
-    conns: HashMap<ConnId, Conn>,
+    conns: FxHashMap<ConnId, Conn>,
     /// Connections with something to write.
     touched: Vec<ConnId>,
     id: RouterId,
@@ -219,7 +219,7 @@ impl Loop {
             protocol: Protocol::new(config.at_home, bounds, files),
             wires: Wires {
                 epoll,
-                conns: HashMap::new(),
+                conns: FxHashMap::default(),
                 touched: Vec::new(),
                 id: config.id,
                 events,

@@ -53,7 +53,7 @@ impl Unstored {
         self.list.back().map_or(0, |d| d.clock)
     }
 
-    fn after(&self, clock: u64) -> impl Iterator<Item = Determinant> + '_ {
+    fn after(&self, clock: u64) -> impl ExactSizeIterator<Item = Determinant> + '_ {
         let from = self.list.partition_point(|d| d.clock <= clock);
         self.list.range(from..).copied()
     }
@@ -367,15 +367,15 @@ impl<H: Host> Sender<H> {
     fn keep(&mut self, header: &Header, unstored: &Unstored, payload: &[u8]) {
         loop {
             // Too many for one frame: others go before it.
-            let waiting = unstored.after(self.determinants_sent).take(MAX_DETERMINANTS + 1).count();
-            let more = waiting > MAX_DETERMINANTS;
+            let mut sent = self.determinants_sent;
+            let waiting = unstored.after(sent);
+            let more = waiting.len() > MAX_DETERMINANTS;
             let (header, payload) = match more {
                 true => (&Header::Determinants, &[][..]),
                 false => (header, payload),
             };
             let at = self.kept.bytes.len();
-            let mut sent = self.determinants_sent;
-            let list = unstored.after(sent).inspect(|d| sent = d.clock);
+            let list = waiting.inspect(|d| sent = d.clock);
             put(&mut self.kept.bytes, header, list, payload);
             self.determinants_sent = sent;
             self.kept.lengths.push_back((self.kept.bytes.len() - at) as u32);

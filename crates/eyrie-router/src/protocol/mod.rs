@@ -20,7 +20,8 @@ use eyrie_wire::{Rank, RankInstance};
 use log::{Cursor, Log};
 use mutation::{active, Mutation};
 pub use orders::{RouterCommand, RouterEvent, Stats};
-use std::collections::{HashMap, VecDeque};
+use rustc_hash::FxHashMap;
+use std::collections::VecDeque;
 use std::time::Duration;
 use verify::Verifier;
 
@@ -88,7 +89,7 @@ pub struct Protocol<S: Store> {
     /// Logs of the ranks that are at home here (empty ones for the others).
     logs: Vec<Log>,
     space: Space<S>,
-    conns: HashMap<ConnId, Conn>,
+    conns: FxHashMap<ConnId, Conn>,
     room: room::Room,
     /// Ranks with new messages.
     dirty: Vec<Rank>,
@@ -119,7 +120,7 @@ impl<S: Store> Protocol<S> {
             ranks: (0..count).map(rank).collect(),
             logs: at_home.iter().map(|here| Log::new(if *here { count } else { 0 })).collect(),
             space: Space::new(bounds, count, store),
-            conns: HashMap::new(),
+            conns: FxHashMap::default(),
             room: room::Room::new(bounds, count),
             dirty: Vec::new(),
             block_memory: 0,

@@ -3,7 +3,7 @@
 //! all. A segment lives as long as a logged frame names it or its sender may still write to it.
 
 use super::store::Store;
-use std::collections::HashMap;
+use rustc_hash::FxHashMap;
 use std::io;
 
 /// One segment.
@@ -21,7 +21,7 @@ pub struct Segment<F> {
 
 /// All segments of a router.
 pub struct Segments<S: Store> {
-    map: HashMap<u32, Segment<S::File>>,
+    map: FxHashMap<u32, Segment<S::File>>,
     newest: u32,
     memory_limit: u64,
     /// Bytes of segments in memory, those of the pool included.
@@ -39,7 +39,7 @@ impl<S: Store> Segments<S> {
     pub fn new(memory_limit: u64, ranks: u32) -> Segments<S> {
         let share = memory_limit / (4 * u64::from(ranks.max(1)));
         Segments {
-            map: HashMap::new(),
+            map: FxHashMap::default(),
             newest: 0,
             memory_limit,
             memory: 0,

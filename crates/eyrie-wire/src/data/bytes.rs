@@ -1,15 +1,14 @@
-//! Numbers in and out of byte strings, little-endian.
+//! Numbers in and out of byte strings, little-endian. All lengths are known when it is compiled, so
+//! that no number costs a call.
 
 /// Reads numbers from the front. The caller has checked the length: what is missing reads as zero.
 pub struct Reader<'a>(pub &'a [u8]);
 
 impl Reader<'_> {
     fn take<const N: usize>(&mut self) -> [u8; N] {
-        let mut out = [0; N];
-        let n = N.min(self.0.len());
-        out[..n].copy_from_slice(&self.0[..n]);
-        self.0 = &self.0[n..];
-        out
+        let (head, rest) = self.0.split_first_chunk().unwrap_or((&[0; N], &[]));
+        self.0 = rest;
+        *head
     }
 
     pub fn u32(&mut self) -> u32 {
@@ -22,5 +21,26 @@ impl Reader<'_> {
 
     pub fn array<const N: usize>(&mut self) -> [u8; N] {
         self.take()
+    }
+}
+
+/// Puts byte strings one behind another, at most `N` bytes in all.
+pub struct Writer<const N: usize> {
+    bytes: [u8; N],
+    len: usize,
+}
+
+impl<const N: usize> Writer<N> {
+    pub fn new() -> Writer<N> {
+        Writer { bytes: [0; N], len: 0 }
+    }
+
+    pub fn put<const M: usize>(&mut self, bytes: &[u8; M]) {
+        self.bytes[self.len..self.len + M].copy_from_slice(bytes);
+        self.len += M;
+    }
+
+    pub fn written(&self) -> &[u8] {
+        &self.bytes[..self.len]
     }
 }

@@ -1,6 +1,6 @@
 //! The headers of the kinds of frames: one type each, with the fields that this kind has.
 
-use super::bytes::Reader;
+use super::bytes::{Reader, Writer};
 use super::envelope::{Envelope, ENVELOPE_LEN};
 use super::kind::Kind;
 use crate::Rank;
@@ -174,7 +174,7 @@ impl Header {
     }
 
     /// Puts the header behind what is in `out`.
-    pub fn put(&self, out: &mut Vec<u8>) {
+    pub fn put<const N: usize>(&self, out: &mut Writer<N>) {
         match self {
             Header::Message(m) => {
                 let (segment, offset) = place_fields(m.place);
@@ -252,20 +252,24 @@ impl Header {
     }
 }
 
-fn put_numbers<const A: usize, const B: usize>(out: &mut Vec<u8>, a: [u32; A], b: [u64; B]) {
-    a.iter().for_each(|n| out.extend_from_slice(&n.to_le_bytes()));
-    b.iter().for_each(|n| out.extend_from_slice(&n.to_le_bytes()));
+fn put_numbers<const A: usize, const B: usize, const N: usize>(
+    out: &mut Writer<N>,
+    a: [u32; A],
+    b: [u64; B],
+) {
+    a.iter().for_each(|n| out.put(&n.to_le_bytes()));
+    b.iter().for_each(|n| out.put(&n.to_le_bytes()));
 }
 
-fn put_message(
-    out: &mut Vec<u8>,
+fn put_message<const N: usize>(
+    out: &mut Writer<N>,
     ranks: [u32; 2],
     numbers: [u64; 2],
     envelope: &Envelope,
     sizes: [u64; 2],
 ) {
     put_numbers(out, ranks, numbers);
-    out.extend_from_slice(&envelope.encode());
+    out.put(&envelope.encode());
     put_numbers(out, [], sizes);
 }
 

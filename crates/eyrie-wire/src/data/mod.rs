@@ -12,6 +12,7 @@ mod envelope;
 mod header;
 mod kind;
 
+use bytes::Writer;
 pub use determinant::{Determinant, DETERMINANT_LEN};
 pub use envelope::{AtomicOp, Envelope, ENVELOPE_LEN};
 pub use header::{
@@ -40,9 +41,11 @@ pub fn put(
 ) -> usize {
     debug_assert!(payload.len() <= MAX_INLINE);
     let at = out.len();
-    out.extend_from_slice(&[header.kind() as u8, 0, 0, 0]);
-    out.extend_from_slice(&(payload.len() as u32).to_le_bytes());
-    header.put(out);
+    let mut head = Writer::<{ PREFIX_LEN + header::MAX_LEN }>::new();
+    head.put(&[header.kind() as u8, 0, 0, 0]);
+    head.put(&(payload.len() as u32).to_le_bytes());
+    header.put(&mut head);
+    out.extend_from_slice(head.written());
     let mut count = 0;
     for determinant in determinants.take(MAX_DETERMINANTS) {
         out.extend_from_slice(&determinant.encode());
