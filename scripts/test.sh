@@ -27,8 +27,8 @@ part_lint() {
 
 part_unit() { cargo test --release --workspace; }
 
-# libeyrie-ulfm with the planner that `build` has made: by itself cargo would compile it, and all that
-# it depends on, once more.
+# libeyrie-ulfm with the planner that `build` has made: by itself cargo would compile it, and all
+# that it depends on, once more.
 ulfm() { make -s -C ulfm CARGO=true "$@"; }
 
 # Those functions of libeyrie-ulfm that need no MPI.
