@@ -209,12 +209,15 @@ impl Loop {
     ) -> io::Result<Loop> {
         let listener = Listener::bind(&config.listen)?;
         listener.set_nonblocking(true)?;
+        let listening = RouterEvent::Listening(listener.addr()?);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let data = epoll::EventData::new_u64;
         epoll::add(&epoll, &listener, data(LISTENER), epoll::EventFlags::IN)?;
         epoll::add(&epoll, &mailbox.wake, data(WAKE), epoll::EventFlags::IN)?;
         let files = Files::create(&config.spill_dir)?;
         let bounds = Bounds { memory: config.log_memory, disk: config.log_disk };
+        // Who started this router has the other end.
+        let _ = events.send((config.id, listening));
         Ok(Loop {
             protocol: Protocol::new(config.at_home, bounds, files),
             wires: Wires {

@@ -6,10 +6,12 @@ mod addr;
 mod directory;
 pub mod frame;
 pub mod handshake;
+mod interface;
 pub mod role;
 pub mod server;
 mod stream;
 
-pub use addr::Addr;
+pub use addr::{Addr, Bind, Ports};
 pub use directory::{Directory, RouterId};
+pub use interface::Interface;
 pub use stream::{Listener, Stream};

@@ -2,7 +2,7 @@
 //! not proven itself gets neither memory nor time beyond a bound.
 
 use crate::handshake::{accept, HandshakeError};
-use crate::{Addr, Listener, Stream};
+use crate::{Addr, Bind, Listener, Stream};
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::Claim;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -31,12 +31,13 @@ pub trait Service: Send + Sync + 'static {
     fn refused(&self, claim: Option<Claim>, error: HandshakeError);
 }
 
-/// Listens, and serves until the process ends.
+/// Listens, and serves until the process ends; returns where.
 ///
 /// # Errors
 /// When the address cannot be had.
-pub fn listen(addr: &Addr, service: Arc<impl Service>) -> std::io::Result<()> {
-    let listener = Listener::bind(addr)?;
+pub fn listen(at: &Bind, service: Arc<impl Service>) -> std::io::Result<Addr> {
+    let listener = Listener::bind(at)?;
+    let addr = listener.addr()?;
     let strangers = Arc::new(AtomicUsize::new(0));
     std::thread::spawn(move || loop {
         let Ok(stream) = listener.accept() else {
@@ -57,7 +58,7 @@ pub fn listen(addr: &Addr, service: Arc<impl Service>) -> std::io::Result<()> {
             }
         });
     });
-    Ok(())
+    Ok(addr)
 }
 
 /// The handshake.
