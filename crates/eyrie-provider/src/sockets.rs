@@ -38,7 +38,10 @@ impl Sockets {
 }
 
 /// A connection to a router.
-pub struct Socket(OwnedFd);
+pub struct Socket {
+    fd: OwnedFd,
+    passes_files: bool,
+}
 
 /// A file that came over a connection.
 pub struct Passed(OwnedFd);
@@ -88,13 +91,14 @@ impl Host for Sockets {
                 other => ConnectError::Refused(other.to_string()),
             },
         )?;
+        let passes_files = socket.passes_files();
         let fd = move_up(socket.into());
         for option in [libc::SO_SNDBUF, libc::SO_RCVBUF] {
             set_option(&fd, option, &SOCKET_BUFFER);
         }
         let tv_usec = RECEIVE_WAIT.as_micros() as i64;
         set_option(&fd, libc::SO_RCVTIMEO, &libc::timeval { tv_sec: 0, tv_usec });
-        Ok(Socket(fd))
+        Ok(Socket { fd, passes_files })
     }
 
     fn home(&self, rank: eyrie_wire::Rank) -> RouterId {
@@ -110,7 +114,7 @@ impl Host for Sockets {
             Interest::Read => libc::POLLIN,
             Interest::Write => libc::POLLOUT | libc::POLLIN,
         };
-        let mut poll = libc::pollfd { fd: stream.0.as_raw_fd(), events, revents: 0 };
+        let mut poll = libc::pollfd { fd: stream.fd.as_raw_fd(), events, revents: 0 };
         // SAFETY: one pollfd, which lives through the call.
         unsafe { libc::poll(&mut poll, 1, timeout.as_millis() as i32) };
     }
@@ -144,7 +148,7 @@ impl Stream for Socket {
         let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
         // SAFETY: the buffer is as long as said.
         let n =
-            unsafe { libc::send(self.0.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags) };
+            unsafe { libc::send(self.fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags) };
         if n < 0 {
             return Err(io::Error::last_os_error());
         }
@@ -167,7 +171,7 @@ impl Stream for Socket {
         message.msg_controllen = size_of_val(&control);
         let flags = libc::MSG_CMSG_CLOEXEC | if wait { 0 } else { libc::MSG_DONTWAIT };
         // SAFETY: the header names a buffer and a control buffer that live through the call.
-        let n = unsafe { libc::recvmsg(self.0.as_raw_fd(), &mut message, flags) };
+        let n = unsafe { libc::recvmsg(self.fd.as_raw_fd(), &mut message, flags) };
         if n < 0 {
             let e = io::Error::last_os_error();
             return Err(match e.kind() {
@@ -184,8 +188,12 @@ impl Stream for Socket {
         Ok(n as usize)
     }
 
+    fn passes_files(&self) -> bool {
+        self.passes_files
+    }
+
     fn descriptor(&self) -> Option<RawFd> {
-        Some(self.0.as_raw_fd())
+        Some(self.fd.as_raw_fd())
     }
 }
 

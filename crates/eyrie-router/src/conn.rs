@@ -72,6 +72,11 @@ impl Conn {
         }
     }
 
+    /// Whether descriptors can go over it.
+    pub fn passes_files(&self) -> bool {
+        self.socket.passes_files()
+    }
+
     /// Reads what is there, once. `Ok(false)` at the end of the stream.
     ///
     /// # Errors

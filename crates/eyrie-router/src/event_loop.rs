@@ -46,6 +46,10 @@ const TICK: Duration = Duration::from_millis(500);
 /// ever holds, so that a sender that is still alive cannot keep us here.
 const DRAIN_READS: usize = 1024;
 
+/// How often what is queued for a connection is written and filled up before others have their
+/// turn.
+const WRITE_ROUNDS: u32 = 16;
+
 /// How long the router asks again before it sleeps, and after how many failures it stops doing so.
 const SPIN_TIME: Duration = Duration::from_micros(20);
 const SPIN_MISSES: u32 = 8;
@@ -378,7 +382,8 @@ impl Loop {
                     conn.stage = Stage::Open;
                 }
                 tracing::info!(conn = id, %instance, ?stream, "connected");
-                self.protocol.connected(id, instance, stream, &mut self.wires);
+                let files = self.wires.conns.get(&id).is_some_and(Conn::passes_files);
+                self.protocol.connected(id, instance, stream, files, &mut self.wires);
             }
             Err(reason) => {
                 self.wires.event(RouterEvent::Refused { instance: Some(instance), reason });
@@ -420,7 +425,7 @@ impl Loop {
 
     /// Writes what is queued, and what the protocol has more for this connection.
     fn write(&mut self, id: ConnId) {
-        loop {
+        for round in 1.. {
             let Some(conn) = self.wires.conns.get_mut(&id) else { return };
             conn.touched = false;
             if conn.flush().is_err() {
@@ -433,6 +438,11 @@ impl Loop {
                 (_, false) => {}
             }
             if !self.protocol.writable(id, &mut self.wires) {
+                break;
+            }
+            if round == WRITE_ROUNDS {
+                // Others have their turn; the kernel says at once that there is room.
+                self.wires.conns.get_mut(&id).into_iter().for_each(|c| c.blocked = true);
                 break;
             }
         }

@@ -1,5 +1,5 @@
-//! The store as a role of a job: agents hand images in and fetch them over connections of their own;
-//! the controller says what it wants and hears what came of it. It runs as threads of the
+//! The store as a role of a job: agents hand images in and fetch them over connections of their
+//! own; the controller says what it wants and hears what came of it. It runs as threads of the
 //! controller, or as a process. An agent must never hear that its image is stored before the
 //! controller has.
 

@@ -14,8 +14,8 @@ pub const MAX_EVENTS: usize = 65536;
 /// How long connecting, and each step of a handshake, may take.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The line by which whoever starts a role tells it the job's secret, on its standard input: command
-/// lines and environments can be read by others.
+/// The line by which whoever starts a role tells it the job's secret, on its standard input:
+/// command lines and environments can be read by others.
 pub fn secret_line(secret: &Secret) -> String {
     secret.0.iter().map(|byte| format!("{byte:02x}")).chain(["\n".into()]).collect()
 }

@@ -188,9 +188,7 @@ impl Listener {
     /// When the address is taken or cannot be had; of several ports, the last one's.
     pub fn bind(at: &Bind) -> io::Result<Listener> {
         let (interface, ports) = match at {
-            Bind::Unix(path) => {
-                return Ok(Listener::Unix(UnixListener::bind(path)?, path.clone()))
-            }
+            Bind::Unix(path) => return Ok(Listener::Unix(UnixListener::bind(path)?, path.clone())),
             Bind::Tcp { interface, ports } => (interface, ports),
         };
         let ip = interface.ip()?;

@@ -1,5 +1,5 @@
-//! Where the routers and the store listen, as they say it themselves: agents are started when all is
-//! known. Nothing here guesses an address.
+//! Where the routers and the store listen, as they say it themselves: agents are started when all
+//! is known. Nothing here guesses an address.
 
 use eyrie_transport::{Addr, Directory, RouterId};
 use std::time::{Duration, Instant};
