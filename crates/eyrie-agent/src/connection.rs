@@ -110,12 +110,21 @@ impl Connection {
     /// `UnexpectedEof` when the controller is gone, `InvalidData` for what is no message.
     pub fn receive(&mut self) -> io::Result<Vec<ToAgent>> {
         let mut chunk = vec![0; 64 * 1024];
-        match self.stream.read(&mut chunk) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(n) => self.inbox.extend_from_slice(&chunk[..n]),
-            Err(e)
-                if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
-            Err(e) => return Err(e),
+        loop {
+            match self.stream.read(&mut chunk) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(n) => self.inbox.extend_from_slice(&chunk[..n]),
+                Err(e)
+                    if matches!(
+                        e.kind(),
+                        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+                    ) => {}
+                Err(e) => return Err(e),
+            }
+            // What has been received with the rest wakes nobody.
+            if !self.stream.has_more() {
+                break;
+            }
         }
         let mut messages = Vec::new();
         let mut at = 0;

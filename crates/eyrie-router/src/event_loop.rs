@@ -282,11 +282,10 @@ impl Loop {
 
     fn accept(&mut self) {
         while let Ok(socket) = self.listener.accept() {
-            let strangers = self.wires.conns.values();
-            let strangers = strangers.filter(|c| matches!(c.stage, Stage::Handshake(_))).count();
-            if strangers >= MAX_STRANGERS || socket.set_nonblocking(true).is_err() {
+            if socket.set_nonblocking(true).is_err() {
                 continue;
             }
+            self.make_way();
             let (id, conn) = (self.next_conn, Conn::new(socket));
             self.next_conn += 1;
             let data = epoll::EventData::new_u64(id);
@@ -296,13 +295,27 @@ impl Loop {
         }
     }
 
+    /// Of too many that have not proven themselves the one that has taken longest is sent away:
+    /// whoever knows the secret needs no time.
+    fn make_way(&mut self) {
+        let strangers = self.wires.conns.iter();
+        let strangers = strangers.filter(|(_, c)| matches!(c.stage, Stage::Handshake(_)));
+        let strangers: Vec<_> = strangers.map(|(id, c)| (c.since, *id)).collect();
+        if let Some((_, oldest)) =
+            strangers.iter().min().filter(|_| strangers.len() >= MAX_STRANGERS)
+        {
+            self.lose(*oldest);
+        }
+    }
+
     fn serve(&mut self, id: ConnId, flags: epoll::EventFlags) {
         use epoll::EventFlags as F;
         if flags.contains(F::OUT) {
             self.write(id);
         }
         if flags.intersects(F::IN | F::HUP | F::ERR) {
-            self.read(id);
+            // What has been received with the rest wakes nobody.
+            while self.read(id) && self.wires.conns.get(&id).is_some_and(Conn::has_more) {}
             self.write_touched();
         }
     }
@@ -348,7 +361,12 @@ impl Loop {
             self.wires.queue(id, |_| {});
             match step {
                 Ok(Step::More) => {}
-                Ok(Step::Proven(claim)) => return self.admit(id, &claim),
+                Ok(Step::Proven(claim, keys)) => {
+                    if let Some(conn) = self.wires.conns.get_mut(&id) {
+                        conn.open(keys);
+                    }
+                    return self.admit(id, &claim);
+                }
                 Err(e) => return self.refuse_stranger(id, &e),
             }
         }
@@ -378,9 +396,6 @@ impl Loop {
         self.wires.queue(id, |conn| conn.out.extend(answer));
         match admitted {
             Ok(()) => {
-                if let Some(conn) = self.wires.conns.get_mut(&id) {
-                    conn.stage = Stage::Open;
-                }
                 tracing::info!(conn = id, %instance, ?stream, "connected");
                 let files = self.wires.conns.get(&id).is_some_and(Conn::passes_files);
                 self.protocol.connected(id, instance, stream, files, &mut self.wires);

@@ -14,6 +14,7 @@ use eyrie_wire::{ImageId, Incarnation, Rank, RankInstance};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, BufWriter, Read, Write};
+use std::net::Shutdown;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
@@ -238,7 +239,9 @@ impl StoreRole {
             .and_then(|()| {
                 let mut out = BufWriter::with_capacity(1 << 20, &mut stream);
                 self.store.send(rank, image, &mut out).map_err(|e| e.to_string())?;
-                out.flush().map_err(|e| e.to_string())
+                out.flush().map_err(|e| e.to_string())?;
+                drop(out);
+                stream.shutdown(Shutdown::Write).map_err(|e| e.to_string())
             });
         if let Err(reason) = sent {
             (self.tell)(StoreEvent::Note(format!("image {image} of rank {rank}: {reason}")));

@@ -2,23 +2,39 @@
 //! listens says it, others are told it, and nobody makes one up.
 
 use crate::interface::Interface;
+use crate::seal::Security;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-/// An address that can be connected to. As text: `unix:PATH` or `tcp:IP:PORT`.
+/// An address that can be connected to. As text: `unix:PATH` or `tcp:IP:PORT`; with
+/// `tcp-authenticated` or `tcp-off` instead of `tcp`, where connections are not encrypted.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub enum Addr {
     /// A Unix socket on the same host.
     Unix(PathBuf),
-    Tcp(SocketAddr),
+    Tcp {
+        at: SocketAddr,
+        /// How connections to it are protected.
+        security: Security,
+    },
 }
+
+/// What addresses of TCP begin with.
+const TCP: [(&str, Security); 3] = [
+    ("tcp", Security::Encrypted),
+    ("tcp-authenticated", Security::Authenticated),
+    ("tcp-off", Security::Off),
+];
 
 impl std::fmt::Display for Addr {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Addr::Unix(path) => write!(f, "unix:{}", path.display()),
-            Addr::Tcp(at) => write!(f, "tcp:{at}"),
+            Addr::Tcp { at, security } => {
+                let (begin, _) = TCP.iter().find(|(_, s)| s == security).expect("all are there");
+                write!(f, "{begin}:{at}")
+            }
         }
     }
 }
@@ -27,13 +43,14 @@ impl std::str::FromStr for Addr {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Addr, String> {
-        match text.split_once(':') {
-            Some(("unix", path)) if !path.is_empty() => Ok(Addr::Unix(path.into())),
-            Some(("tcp", at)) => {
-                at.parse().map(Addr::Tcp).map_err(|_| format!("{at:?} is not IP:PORT"))
-            }
-            _ => Err(format!("{text:?} is neither unix:PATH nor tcp:IP:PORT")),
+        let neither = || format!("{text:?} is neither unix:PATH nor tcp:IP:PORT");
+        let (begin, rest) = text.split_once(':').ok_or_else(neither)?;
+        if begin == "unix" && !rest.is_empty() {
+            return Ok(Addr::Unix(rest.into()));
         }
+        let (_, security) = *TCP.iter().find(|(tcp, _)| *tcp == begin).ok_or_else(neither)?;
+        let at = rest.parse().map_err(|_| format!("{rest:?} is not IP:PORT"))?;
+        Ok(Addr::Tcp { at, security })
     }
 }
 
@@ -41,15 +58,15 @@ impl std::str::FromStr for Addr {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Bind {
     Unix(PathBuf),
-    Tcp { interface: Interface, ports: Ports },
+    Tcp { interface: Interface, ports: Ports, security: Security },
 }
 
 impl std::fmt::Display for Bind {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Bind::Unix(path) => path.display().fmt(f),
-            Bind::Tcp { interface, ports: Ports::ANY } => write!(f, "{interface}"),
-            Bind::Tcp { interface, ports } => write!(f, "{interface}, ports {ports}"),
+            Bind::Tcp { interface, ports: Ports::ANY, .. } => write!(f, "{interface}"),
+            Bind::Tcp { interface, ports, .. } => write!(f, "{interface}, ports {ports}"),
         }
     }
 }
@@ -95,7 +112,7 @@ mod tests {
 
     #[test]
     fn addresses_survive_as_text_and_what_is_none_is_refused() {
-        for text in ["unix:/run/a:b.sock", "tcp:127.0.0.1:4000", "tcp:[fe80::1]:65535"] {
+        for text in ["unix:/a:b.sock", "tcp:127.0.0.1:4000", "tcp-off:[fe80::1]:65535"] {
             assert_eq!(text.parse::<Addr>().unwrap().to_string(), text);
         }
         for text in ["", "unix:", "/a", "tcp:host:1", "tcp:1.2.3.4", "tcp:1.2.3.4:65536", "udp:x"] {

@@ -2,6 +2,7 @@
 //! without a word is found: no step of connecting, and no silence under load, is without a bound.
 
 use crate::addr::{Addr, Bind};
+use crate::seal::{Opening, Sealed, Sealing, Security, MAX_RECORD};
 use rustix::net::sockopt;
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -9,6 +10,7 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 /// How long what was sent may stay without an acknowledgement of the other host.
@@ -23,7 +25,82 @@ const KEEPALIVE_PROBES: u32 = 3;
 #[derive(Debug)]
 pub enum Stream {
     Unix(UnixStream),
-    Tcp(TcpStream),
+    Tcp(Tcp),
+}
+
+/// What seals and opens. Streams that are the same connection by several descriptors share it: each
+/// direction has one order of records.
+#[derive(Clone)]
+struct Halves {
+    sealing: Arc<Mutex<Sealing>>,
+    opening: Arc<Mutex<Opening>>,
+}
+
+/// A connection over TCP.
+pub struct Tcp {
+    socket: TcpStream,
+    security: Security,
+    /// From the end of the handshake on, unless security is off.
+    sealed: Option<Halves>,
+}
+
+impl std::fmt::Debug for Tcp {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.socket.fmt(f)
+    }
+}
+
+fn locked<T>(half: &Mutex<T>) -> MutexGuard<'_, T> {
+    half.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+impl Tcp {
+    fn new(socket: TcpStream, security: Security) -> Tcp {
+        Tcp { socket, security, sealed: None }
+    }
+
+    fn try_clone(&self) -> io::Result<Tcp> {
+        let Tcp { security, ref sealed, .. } = *self;
+        Ok(Tcp { socket: self.socket.try_clone()?, security, sealed: sealed.clone() })
+    }
+
+    fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
+        match &self.sealed {
+            None => (&self.socket).read(buf),
+            Some(halves) => locked(&halves.opening).read(buf, |into| (&self.socket).read(into)),
+        }
+    }
+
+    fn write(&self, buf: &[u8]) -> io::Result<usize> {
+        match &self.sealed {
+            None => (&self.socket).write(buf),
+            Some(halves) => locked(&halves.sealing).write(buf, |from| (&self.socket).write(from)),
+        }
+    }
+
+    fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        if let (Shutdown::Write, Some(halves)) = (how, &self.sealed) {
+            locked(&halves.sealing).end(|from| (&self.socket).write(from))?;
+        }
+        self.socket.shutdown(how)
+    }
+}
+
+/// Moves everything, a record at a time.
+fn copy(from: &mut impl Read, to: &mut impl Write) -> io::Result<u64> {
+    let mut bytes = vec![0; MAX_RECORD];
+    let mut moved = 0;
+    loop {
+        match from.read(&mut bytes) {
+            Ok(0) => return Ok(moved),
+            Ok(n) => {
+                to.write_all(&bytes[..n])?;
+                moved += n as u64;
+            }
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
 }
 
 /// What every TCP connection is set to, on both sides.
@@ -54,7 +131,9 @@ impl Stream {
     pub fn connect(addr: &Addr, timeout: Duration) -> io::Result<Stream> {
         let stream = match addr {
             Addr::Unix(path) => Stream::Unix(UnixStream::connect(path)?),
-            Addr::Tcp(at) => Stream::Tcp(connect_tcp(*at, timeout)?),
+            Addr::Tcp { at, security } => {
+                Stream::Tcp(Tcp::new(connect_tcp(*at, timeout)?, *security))
+            }
         };
         stream.set_timeout(Some(timeout))?;
         Ok(stream)
@@ -63,6 +142,45 @@ impl Stream {
     /// Whether descriptors can go over it.
     pub fn passes_files(&self) -> bool {
         matches!(self, Stream::Unix(_))
+    }
+
+    /// How what goes over it is to be protected: on this host the kernel says who is there.
+    pub fn security(&self) -> Security {
+        match self {
+            Stream::Unix(_) => Security::Off,
+            Stream::Tcp(s) => s.security,
+        }
+    }
+
+    /// From now on all that goes over it is sealed. No other descriptor of it may be in use yet.
+    pub fn seal(&mut self, sealed: Sealed) {
+        if let Stream::Tcp(s) = self {
+            let (sealing, opening) = (Mutex::new(sealed.sealing), Mutex::new(sealed.opening));
+            s.sealed = Some(Halves { sealing: Arc::new(sealing), opening: Arc::new(opening) });
+        }
+    }
+
+    /// Whether something can be read that the kernel does not know of any more.
+    pub fn has_more(&self) -> bool {
+        match self {
+            Stream::Tcp(Tcp { sealed: Some(halves), .. }) => locked(&halves.opening).has_more(),
+            _ => false,
+        }
+    }
+
+    /// The descriptor, and what seals and opens; by then no other descriptor of it may be in use.
+    pub fn into_parts(self) -> (OwnedFd, Option<Sealed>) {
+        match self {
+            Stream::Unix(s) => (s.into(), None),
+            Stream::Tcp(Tcp { socket, sealed, .. }) => {
+                let sealed = sealed.and_then(|halves| {
+                    let sealing = Arc::into_inner(halves.sealing)?.into_inner().ok()?;
+                    let opening = Arc::into_inner(halves.opening)?.into_inner().ok()?;
+                    Some(Sealed { sealing, opening })
+                });
+                (socket.into(), sealed)
+            }
+        }
     }
 
     /// How long a step of reading or writing may take.
@@ -76,8 +194,8 @@ impl Stream {
                 s.set_write_timeout(timeout)
             }
             Stream::Tcp(s) => {
-                s.set_read_timeout(timeout)?;
-                s.set_write_timeout(timeout)
+                s.socket.set_read_timeout(timeout)?;
+                s.socket.set_write_timeout(timeout)
             }
         }
     }
@@ -87,7 +205,7 @@ impl Stream {
     pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
         match self {
             Stream::Unix(s) => s.set_nonblocking(nonblocking),
-            Stream::Tcp(s) => s.set_nonblocking(nonblocking),
+            Stream::Tcp(s) => s.socket.set_nonblocking(nonblocking),
         }
     }
 
@@ -102,7 +220,8 @@ impl Stream {
         })
     }
 
-    /// Ends one or both directions.
+    /// Ends one or both directions. Of a sealed stream the other side learns that nothing more
+    /// comes only if writing is ended by itself.
     ///
     /// # Errors
     /// When the connection is gone already.
@@ -120,7 +239,8 @@ impl Stream {
     pub fn send_all(&mut self, from: &mut File) -> io::Result<u64> {
         match self {
             Stream::Unix(s) => io::copy(from, s),
-            Stream::Tcp(s) => io::copy(from, s),
+            Stream::Tcp(s) if s.sealed.is_none() => io::copy(from, &mut s.socket),
+            Stream::Tcp(_) => copy(from, self),
         }
     }
 
@@ -131,7 +251,8 @@ impl Stream {
     pub fn receive_all(&mut self, to: &mut File) -> io::Result<u64> {
         match self {
             Stream::Unix(s) => io::copy(s, to),
-            Stream::Tcp(s) => io::copy(s, to),
+            Stream::Tcp(s) if s.sealed.is_none() => io::copy(&mut s.socket, to),
+            Stream::Tcp(_) => copy(self, to),
         }
     }
 }
@@ -162,16 +283,7 @@ impl AsFd for Stream {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Stream::Unix(s) => s.as_fd(),
-            Stream::Tcp(s) => s.as_fd(),
-        }
-    }
-}
-
-impl From<Stream> for OwnedFd {
-    fn from(stream: Stream) -> OwnedFd {
-        match stream {
-            Stream::Unix(s) => s.into(),
-            Stream::Tcp(s) => s.into(),
+            Stream::Tcp(s) => s.socket.as_fd(),
         }
     }
 }
@@ -180,22 +292,22 @@ impl From<Stream> for OwnedFd {
 #[derive(Debug)]
 pub enum Listener {
     Unix(UnixListener, PathBuf),
-    Tcp(TcpListener),
+    Tcp(TcpListener, Security),
 }
 
 impl Listener {
     /// # Errors
     /// When the address is taken or cannot be had; of several ports, the last one's.
     pub fn bind(at: &Bind) -> io::Result<Listener> {
-        let (interface, ports) = match at {
+        let (interface, ports, security) = match at {
             Bind::Unix(path) => return Ok(Listener::Unix(UnixListener::bind(path)?, path.clone())),
-            Bind::Tcp { interface, ports } => (interface, ports),
+            Bind::Tcp { interface, ports, security } => (interface, ports, *security),
         };
         let ip = interface.ip()?;
         let mut last = io::ErrorKind::AddrInUse.into();
         for port in ports.each() {
             match TcpListener::bind((ip, port)) {
-                Ok(listener) => return Ok(Listener::Tcp(listener)),
+                Ok(listener) => return Ok(Listener::Tcp(listener, security)),
                 Err(e) => last = e,
             }
         }
@@ -209,7 +321,7 @@ impl Listener {
     pub fn addr(&self) -> io::Result<Addr> {
         Ok(match self {
             Listener::Unix(_, path) => Addr::Unix(path.clone()),
-            Listener::Tcp(l) => Addr::Tcp(l.local_addr()?),
+            Listener::Tcp(l, security) => Addr::Tcp { at: l.local_addr()?, security: *security },
         })
     }
 
@@ -218,7 +330,7 @@ impl Listener {
     pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
         match self {
             Listener::Unix(l, _) => l.set_nonblocking(nonblocking),
-            Listener::Tcp(l) => l.set_nonblocking(nonblocking),
+            Listener::Tcp(l, _) => l.set_nonblocking(nonblocking),
         }
     }
 
@@ -229,7 +341,9 @@ impl Listener {
     pub fn accept(&self) -> io::Result<Stream> {
         match self {
             Listener::Unix(l, _) => Ok(Stream::Unix(l.accept()?.0)),
-            Listener::Tcp(l) => Ok(Stream::Tcp(prepared(l.accept()?.0)?)),
+            Listener::Tcp(l, security) => {
+                Ok(Stream::Tcp(Tcp::new(prepared(l.accept()?.0)?, *security)))
+            }
         }
     }
 }
@@ -238,7 +352,7 @@ impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Listener::Unix(l, _) => l.as_fd(),
-            Listener::Tcp(l) => l.as_fd(),
+            Listener::Tcp(l, _) => l.as_fd(),
         }
     }
 }
@@ -251,11 +365,15 @@ mod tests {
 
     const TIMEOUT: Duration = Duration::from_secs(5);
 
+    fn any(interface: Interface) -> Bind {
+        Bind::Tcp { interface, ports: Ports::ANY, security: Security::Off }
+    }
+
     #[test]
     fn both_families_of_addresses_carry_bytes_both_ways() {
         for ip in ["127.0.0.1", "::1"] {
             let interface: Interface = ip.parse().unwrap();
-            let listener = Listener::bind(&Bind::Tcp { interface, ports: Ports::ANY }).unwrap();
+            let listener = Listener::bind(&any(interface)).unwrap();
             let addr: Addr = listener.addr().unwrap().to_string().parse().unwrap();
             let mut ours = Stream::connect(&addr, TIMEOUT).unwrap();
             let mut theirs = listener.accept().unwrap();
@@ -282,21 +400,20 @@ mod tests {
 
     #[test]
     fn ports_of_the_range_are_taken_in_turn_and_its_end_is_said() {
-        let any = Bind::Tcp { interface: Interface::LOOPBACK, ports: Ports::ANY };
-        let taken = Listener::bind(&any).unwrap();
-        let Addr::Tcp(at) = taken.addr().unwrap() else { panic!("{taken:?}") };
+        let taken = Listener::bind(&any(Interface::LOOPBACK)).unwrap();
+        let addr = taken.addr().unwrap();
+        let Addr::Tcp { at, security } = addr else { panic!("{taken:?}") };
         let ports = format!("{}-{}", at.port(), at.port()).parse().unwrap();
-        let same = Bind::Tcp { interface: Interface::LOOPBACK, ports };
+        let same = Bind::Tcp { interface: Interface::LOOPBACK, ports, security };
         let said = Listener::bind(&same).unwrap_err().to_string();
         assert!(said.contains(&at.port().to_string()), "{said}");
         drop(taken);
-        assert_eq!(Listener::bind(&same).unwrap().addr().unwrap(), Addr::Tcp(at));
+        assert_eq!(Listener::bind(&same).unwrap().addr().unwrap(), addr);
     }
 
     #[test]
     fn who_does_not_listen_is_found_at_once() {
-        let any = Bind::Tcp { interface: Interface::LOOPBACK, ports: Ports::ANY };
-        let addr = Listener::bind(&any).unwrap().addr().unwrap();
+        let addr = Listener::bind(&any(Interface::LOOPBACK)).unwrap().addr().unwrap();
         assert!(Stream::connect(&addr, TIMEOUT).is_err());
     }
 }

@@ -154,6 +154,7 @@ pub fn run(options: JobOptions, placement: Box<dyn Placement>) -> anyhow::Result
         machine,
     };
     cleaned.into_iter().for_each(|text| job.tell(Event::Note(text)));
+    job.options.reach.warning().into_iter().for_each(|text| job.tell(Event::Note(text)));
     let code = job.run(&inbound, &router_events);
     let code = job.finish(&inbound, code);
     drop(dir);

@@ -4,7 +4,7 @@ use crate::inject::Injection;
 use crate::machine::schedule::{Interval, Order};
 use crate::record::LogLevel;
 use anyhow::bail;
-use eyrie_transport::{Bind, Interface, Ports};
+use eyrie_transport::{Bind, Interface, Ports, Security};
 use eyrie_wire::control::CheckpointMode;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -18,16 +18,30 @@ pub enum Reach {
     Tcp {
         interface: Interface,
         ports: Ports,
+        security: Security,
     },
 }
 
 impl Reach {
+    /// What users must know of it.
+    pub fn warning(&self) -> Option<String> {
+        let Reach::Tcp { interface, security, .. } = self else { return None };
+        let what = match security {
+            Security::Encrypted => return None,
+            Security::Authenticated => "can be read",
+            Security::Off => "can be read and changed",
+        };
+        Some(format!(
+            "--transport-security is not `encrypted`: what goes over the network at {interface} {what} by others there"
+        ))
+    }
+
     /// Where the role that is called `name` is asked to listen.
     pub fn bind(&self, dir: &Path, name: &str) -> Bind {
         match self {
             Reach::Unix => Bind::Unix(dir.join(format!("{name}.sock"))),
-            Reach::Tcp { interface, ports } => {
-                Bind::Tcp { interface: interface.clone(), ports: *ports }
+            Reach::Tcp { interface, ports, security } => {
+                Bind::Tcp { interface: interface.clone(), ports: *ports, security: *security }
             }
         }
     }

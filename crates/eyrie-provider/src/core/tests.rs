@@ -970,7 +970,7 @@ fn large_messages_of_a_full_segment_are_sent_again_from_it() {
 #[test]
 fn a_message_larger_than_every_buffer_comes_whole_over_a_stream_that_breaks() {
     let (world, mut ranks) = pair(false);
-    let content: Vec<u8> = (0..1_000_000u32).map(|n| (n * n >> 7) as u8).collect();
+    let content: Vec<u8> = (0..1_000_000u32).map(|n| ((n * n) >> 7) as u8).collect();
     world.borrow_mut().calm = false;
     world.borrow_mut().breaks = true;
     for n in 0..20 {

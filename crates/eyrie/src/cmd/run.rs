@@ -9,7 +9,7 @@ use eyrie_placement::placement::OnNetwork;
 use eyrie_placement::spares::Arrangement;
 use eyrie_placement::{Placement, WithoutNetwork, Words};
 use eyrie_topology::spec::Files;
-use eyrie_transport::{Interface, Ports};
+use eyrie_transport::{Interface, Ports, Security};
 use eyrie_units::{duration, size};
 use eyrie_wire::control::CheckpointMode;
 use std::ffi::OsString;
@@ -54,6 +54,9 @@ pub struct RunArgs {
     /// The TCP ports that roles may listen at [default: any]
     #[arg(long, value_name = "FIRST-LAST", hide = true)]
     port_range: Option<Ports>,
+    /// How what goes over TCP is protected
+    #[arg(long, value_enum, default_value_t = SecurityArg::Encrypted, value_name = "HOW", hide = true)]
+    transport_security: SecurityArg,
     /// How often each rank is checkpointed: a time like 10s, `auto` or `off`
     ///
     /// `auto` takes the interval of Daly's formula, from the measured cost of a checkpoint and
@@ -167,6 +170,16 @@ enum ReachArg {
 }
 
 #[derive(Clone, Copy, ValueEnum)]
+enum SecurityArg {
+    /// Nobody else can read or change it
+    Encrypted,
+    /// Others can read it, and not change it
+    Authenticated,
+    /// Others can read and change it
+    Off,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
 enum OrderArg {
     /// All at once
     Batch,
@@ -227,6 +240,11 @@ pub fn run(args: RunArgs, log: Option<PathBuf>) -> anyhow::Result<i32> {
             ReachArg::Tcp => Reach::Tcp {
                 interface: args.interface,
                 ports: args.port_range.unwrap_or(Ports::ANY),
+                security: match args.transport_security {
+                    SecurityArg::Encrypted => Security::Encrypted,
+                    SecurityArg::Authenticated => Security::Authenticated,
+                    SecurityArg::Off => Security::Off,
+                },
             },
         },
         slots: args.slots,
