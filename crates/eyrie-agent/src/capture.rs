@@ -111,11 +111,11 @@ impl Agent {
                 if asked == image =>
             {
                 p.capture = Some(Capture { image, phase: CapturePhase::Uploading });
-                let (dir, secret) = (self.dir.clone(), self.secret.clone());
+                let (store, secret) = (self.store.clone(), self.secret.clone());
                 let output = [meta.stream_offsets[1], meta.stream_offsets[2]];
                 self.in_background(move || {
                     let id = (instance, image);
-                    let result = transfer::upload(&dir, &secret, id, &meta, stream);
+                    let result = transfer::upload(&store, &secret, id, &meta, stream);
                     Done::Uploaded { instance, image, output, result }
                 });
             }

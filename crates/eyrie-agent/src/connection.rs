@@ -1,20 +1,17 @@
 //! The agent's connection to the controller, without blocking: frames out, frames in.
 
 use anyhow::Context;
-use eyrie_transport::{frame, handshake, Addr, Stream};
+use eyrie_transport::{frame, role, Addr, Stream};
 use eyrie_wire::auth::{Secret, SECRET_LEN};
 use eyrie_wire::control::{Claim, FromAgent, RankReport, ToAgent};
 use eyrie_wire::RankInstance;
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::path::Path;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
 
 /// Most bytes that wait for a controller that does not read before ranks are heard no more.
 const FULL: usize = 8 << 20;
-/// How long a step of a handshake may take.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Reads the job's secret.
 ///
@@ -34,16 +31,18 @@ pub fn read_secret(dir: &Path) -> anyhow::Result<Secret> {
 ///
 /// # Errors
 /// When nobody listens, or one side refuses the other.
-pub fn connect(dir: &Path, secret: &Secret, claim: &Claim) -> anyhow::Result<Stream> {
-    let (role, socket) = match claim {
-        Claim::ImageUpload { .. } | Claim::ImageFetch { .. } => ("store", "store.sock"),
-        _ => ("controller", "control.sock"),
+pub fn connect(addr: &Addr, secret: &Secret, claim: &Claim) -> anyhow::Result<Stream> {
+    let whom = match claim {
+        Claim::ImageUpload { .. } | Claim::ImageFetch { .. } => "store",
+        _ => "controller",
     };
-    let addr = Addr::Unix(dir.join(socket));
-    let mut stream = Stream::connect(&addr, HANDSHAKE_TIMEOUT)
-        .with_context(|| format!("cannot reach the {role} at {addr}"))?;
-    handshake::connect(&mut stream, secret, claim)?;
-    Ok(stream)
+    let connected = role::connect(addr, secret, claim);
+    connected.with_context(|| format!("cannot connect to the {whom} at {addr}"))
+}
+
+/// Where users reach the controller of the job in this directory.
+pub fn user_socket(dir: &Path) -> PathBuf {
+    dir.join("control.sock")
 }
 
 /// A framed, non-blocking control connection.
@@ -111,12 +110,21 @@ impl Connection {
     /// `UnexpectedEof` when the controller is gone, `InvalidData` for what is no message.
     pub fn receive(&mut self) -> io::Result<Vec<ToAgent>> {
         let mut chunk = vec![0; 64 * 1024];
-        match self.stream.read(&mut chunk) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(n) => self.inbox.extend_from_slice(&chunk[..n]),
-            Err(e)
-                if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
-            Err(e) => return Err(e),
+        loop {
+            match self.stream.read(&mut chunk) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(n) => self.inbox.extend_from_slice(&chunk[..n]),
+                Err(e)
+                    if matches!(
+                        e.kind(),
+                        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+                    ) => {}
+                Err(e) => return Err(e),
+            }
+            // What has been received with the rest wakes nobody.
+            if !self.stream.has_more() {
+                break;
+            }
         }
         let mut messages = Vec::new();
         let mut at = 0;
@@ -132,14 +140,14 @@ impl Connection {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use eyrie_transport::Listener;
+    use eyrie_transport::{Bind, Listener};
     use std::time::Duration;
 
     #[test]
     fn a_controller_that_does_not_read_fills_the_connection_and_one_that_does_empties_it() {
         let dir = tempfile::tempdir().unwrap();
-        let addr = Addr::Unix(dir.path().join("socket"));
-        let listener = Listener::bind(&addr).unwrap();
+        let listener = Listener::bind(&Bind::Unix(dir.path().join("socket"))).unwrap();
+        let addr = listener.addr().unwrap();
         let ours = Stream::connect(&addr, Duration::from_secs(10)).unwrap();
         let mut controller = listener.accept().unwrap();
         let mut connection = Connection::new(ours).unwrap();

@@ -24,26 +24,32 @@ mod start;
 mod streams;
 mod transfer;
 
-pub use connection::{connect, read_secret};
+pub use connection::{connect, read_secret, user_socket};
 pub use family::{kill_all_children, Reaped};
 pub use shared::remove as remove_segments;
 
+use eyrie_transport::Addr;
+use eyrie_wire::auth::Secret;
 use eyrie_wire::Node;
 use std::path::PathBuf;
 
-/// What an agent needs to know; the secret lies in `dir`.
+/// What an agent needs to know.
 #[derive(Clone, Debug)]
 pub struct AgentConfig {
-    /// The job's directory.
-    pub dir: PathBuf,
     pub node: Node,
+    /// Where the controller and the store listen.
+    pub controller: Addr,
+    pub store: Addr,
+    pub secret: Secret,
+    /// The job's directory, which is cleared when the controller has died.
+    pub dir: PathBuf,
 }
 
 /// Runs a node until the controller ends it or is gone. On return no process of a rank is left
 /// on this node.
 ///
 /// # Errors
-/// When the agent cannot start: no secret, no controller, refused.
+/// When the agent cannot start: no controller, refused.
 pub fn run(config: &AgentConfig) -> anyhow::Result<()> {
     node::run(config)
 }

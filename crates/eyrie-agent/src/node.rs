@@ -1,7 +1,7 @@
 //! The agent's loop: one thread waits for the controller, the ranks, signals and finished
 //! transfers, and handles each in turn.
 
-use crate::connection::{connect, read_secret, Connection};
+use crate::connection::{connect, Connection};
 use crate::family::kill_all_children;
 use crate::files::{raise_limit, Holds};
 use crate::launch::reserve_fixed_numbers;
@@ -9,6 +9,7 @@ use crate::leftovers;
 use crate::pmi::Kvs;
 use crate::process::{CapturePhase, Process};
 use crate::{shared, AgentConfig};
+use eyrie_transport::Addr;
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::{Claim, FromAgent, ImageMeta, StartFault, StartRank, Stream, ToAgent};
 use eyrie_wire::{ImageId, RankInstance};
@@ -19,7 +20,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
 use std::sync::mpsc::{channel, Receiver, Sender};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -56,7 +56,8 @@ enum End {
 }
 
 pub struct Agent {
-    pub dir: PathBuf,
+    /// Where the store listens.
+    pub store: Addr,
     pub secret: Secret,
     pub connection: Connection,
     pub processes: BTreeMap<RankInstance, Process>,
@@ -103,14 +104,13 @@ pub fn run(config: &AgentConfig) -> anyhow::Result<()> {
     }
     // Grandchildren whose parent died become ours, so that none escapes.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
-    let secret = read_secret(&config.dir)?;
     let claim = Claim::Agent { node: config.node, pid: std::process::id() };
-    let stream = connect(&config.dir, &secret, &claim)?;
+    let stream = connect(&config.controller, &config.secret, &claim)?;
     let (mut woken, waker) = UnixStream::pair()?;
     woken.set_nonblocking(true)?;
     let mut agent = Agent {
-        dir: config.dir.clone(),
-        secret: secret.clone(),
+        store: config.store.clone(),
+        secret: config.secret.clone(),
         connection: Connection::new(stream)?,
         processes: BTreeMap::new(),
         killed: BTreeSet::new(),
@@ -144,7 +144,7 @@ pub fn run(config: &AgentConfig) -> anyhow::Result<()> {
     if let End::Disconnected = end {
         // Perhaps this node was declared dead while it was frozen: the controller is to know that
         // it woke up.
-        let _ = connect(&config.dir, &secret, &claim);
+        let _ = connect(&config.controller, &config.secret, &claim);
     }
     // The controller's death is a signal, or a connection that ends: nobody but us clears its
     // directory then.

@@ -19,10 +19,10 @@ impl Agent {
         let Some(image) = start.image else {
             return self.launch(start, ImageMeta::default(), None);
         };
-        let (dir, secret) = (self.dir.clone(), self.secret.clone());
+        let (store, secret) = (self.store.clone(), self.secret.clone());
         let since = Instant::now();
         self.in_background(move || {
-            let result = transfer::open(&dir, &secret, start.instance.rank, image);
+            let result = transfer::open(&store, &secret, start.instance.rank, image);
             Done::Opened { start, since, result }
         });
     }

@@ -2,7 +2,7 @@
 //! control connection must never wait for an image.
 
 use crate::connection::connect;
-use eyrie_transport::{frame, Stream};
+use eyrie_transport::{frame, Addr, Stream};
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::{Claim, ImageAnswer, ImageMeta, StartFault};
 use eyrie_wire::{ImageId, Rank, RankInstance};
@@ -10,7 +10,6 @@ use std::fs::File;
 use std::io::Write;
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;
-use std::path::Path;
 use std::time::Duration;
 
 /// How long either end of a stream may send nothing.
@@ -21,13 +20,13 @@ const STALL: Duration = Duration::from_secs(60);
 /// # Errors
 /// When the stream breaks, or the store refuses the image: with the reason.
 pub fn upload(
-    dir: &Path,
+    store: &Addr,
     secret: &Secret,
     (instance, image): (RankInstance, ImageId),
     meta: &ImageMeta,
     from: OwnedFd,
 ) -> anyhow::Result<()> {
-    let mut stream = connect(dir, secret, &Claim::ImageUpload { instance, image })?;
+    let mut stream = connect(store, secret, &Claim::ImageUpload { instance, image })?;
     stream.set_timeout(Some(STALL))?;
     frame::write(&mut stream, meta)?;
     let copied = stream.send_all(&mut File::from(from));
@@ -45,14 +44,14 @@ pub fn upload(
 /// # Errors
 /// When the store cannot be reached, or has no such image that is whole ([`StartFault::Image`]).
 pub fn open(
-    dir: &Path,
+    store: &Addr,
     secret: &Secret,
     rank: Rank,
     image: ImageId,
 ) -> Result<(Stream, ImageMeta), (String, StartFault)> {
     let unreachable = |e: anyhow::Error| (format!("{e:#}"), StartFault::Attempt);
     let ask = || -> anyhow::Result<(Stream, ImageAnswer)> {
-        let mut stream = connect(dir, secret, &Claim::ImageFetch { rank, image })?;
+        let mut stream = connect(store, secret, &Claim::ImageFetch { rank, image })?;
         stream.set_timeout(Some(STALL))?;
         let answer = frame::read(&mut stream)?;
         Ok((stream, answer))

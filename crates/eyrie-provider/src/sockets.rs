@@ -6,6 +6,7 @@ use crate::descriptors::for_each_descriptor;
 use crate::identity::Identity;
 use crate::memory;
 use eyrie_transport::handshake::{self, HandshakeError};
+use eyrie_transport::seal::Sealed;
 use eyrie_transport::RouterId;
 use eyrie_wire::control::Claim;
 use eyrie_wire::data;
@@ -38,7 +39,13 @@ impl Sockets {
 }
 
 /// A connection to a router.
-pub struct Socket(OwnedFd);
+pub struct Socket {
+    fd: OwnedFd,
+    passes_files: bool,
+    /// What seals and opens all that goes over it, between hosts. Its keys die with the connection:
+    /// a restored rank agrees on new ones.
+    sealed: Option<Box<Sealed>>,
+}
 
 /// A file that came over a connection.
 pub struct Passed(OwnedFd);
@@ -84,17 +91,22 @@ impl Host for Sockets {
         handshake::connect(&mut socket, &eyrie_wire::auth::Secret(secret), &claim).map_err(
             |e| match e {
                 HandshakeError::Io(e) => ConnectError::Unreachable(e),
+                HandshakeError::Silent => {
+                    ConnectError::Unreachable(ErrorKind::ConnectionReset.into())
+                }
                 HandshakeError::Secret => ConnectError::Secret,
                 other => ConnectError::Refused(other.to_string()),
             },
         )?;
-        let fd = move_up(socket.into());
+        let passes_files = socket.passes_files();
+        let (fd, sealed) = socket.into_parts();
+        let (fd, sealed) = (move_up(fd), sealed.map(Box::new));
         for option in [libc::SO_SNDBUF, libc::SO_RCVBUF] {
             set_option(&fd, option, &SOCKET_BUFFER);
         }
         let tv_usec = RECEIVE_WAIT.as_micros() as i64;
         set_option(&fd, libc::SO_RCVTIMEO, &libc::timeval { tv_sec: 0, tv_usec });
-        Ok(Socket(fd))
+        Ok(Socket { fd, passes_files, sealed })
     }
 
     fn home(&self, rank: eyrie_wire::Rank) -> RouterId {
@@ -110,7 +122,7 @@ impl Host for Sockets {
             Interest::Read => libc::POLLIN,
             Interest::Write => libc::POLLOUT | libc::POLLIN,
         };
-        let mut poll = libc::pollfd { fd: stream.0.as_raw_fd(), events, revents: 0 };
+        let mut poll = libc::pollfd { fd: stream.fd.as_raw_fd(), events, revents: 0 };
         // SAFETY: one pollfd, which lives through the call.
         unsafe { libc::poll(&mut poll, 1, timeout.as_millis() as i32) };
     }
@@ -141,14 +153,10 @@ impl Stream for Socket {
     type File = Passed;
 
     fn send(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
-        // SAFETY: the buffer is as long as said.
-        let n =
-            unsafe { libc::send(self.0.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags) };
-        if n < 0 {
-            return Err(io::Error::last_os_error());
+        match &mut self.sealed {
+            None => send(&self.fd, bytes),
+            Some(sealed) => sealed.sealing.write(bytes, |bytes| send(&self.fd, bytes)),
         }
-        Ok(n as usize)
     }
 
     fn receive(
@@ -157,36 +165,67 @@ impl Stream for Socket {
         wait: bool,
         files: &mut dyn FnMut(Passed),
     ) -> io::Result<usize> {
-        let mut iov = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
-        let mut control = [0u64; 32];
-        // SAFETY: all zero is a valid msghdr.
-        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-        message.msg_iov = &mut iov;
-        message.msg_iovlen = 1;
-        message.msg_control = control.as_mut_ptr().cast();
-        message.msg_controllen = size_of_val(&control);
-        let flags = libc::MSG_CMSG_CLOEXEC | if wait { 0 } else { libc::MSG_DONTWAIT };
-        // SAFETY: the header names a buffer and a control buffer that live through the call.
-        let n = unsafe { libc::recvmsg(self.0.as_raw_fd(), &mut message, flags) };
-        if n < 0 {
-            let e = io::Error::last_os_error();
-            return Err(match e.kind() {
-                ErrorKind::Interrupted => ErrorKind::WouldBlock.into(),
-                _ => e,
-            });
-        }
-        if message.msg_controllen > 0 {
-            for_each_descriptor(&message, &mut |fd| files(Passed(move_up(fd))));
-        }
+        let n = match &mut self.sealed {
+            None => receive(&self.fd, into, wait, files)?,
+            Some(sealed) => {
+                sealed.opening.read(into, |into| receive(&self.fd, into, wait, &mut *files))?
+            }
+        };
         if n == 0 {
             return Err(ErrorKind::UnexpectedEof.into());
         }
-        Ok(n as usize)
+        Ok(n)
+    }
+
+    fn passes_files(&self) -> bool {
+        self.passes_files
     }
 
     fn descriptor(&self) -> Option<RawFd> {
-        Some(self.0.as_raw_fd())
+        Some(self.fd.as_raw_fd())
     }
+}
+
+/// Gives the kernel what it takes at once.
+fn send(fd: &OwnedFd, bytes: &[u8]) -> io::Result<usize> {
+    let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+    // SAFETY: the buffer is as long as said.
+    let n = unsafe { libc::send(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags) };
+    if n < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(n as usize)
+}
+
+/// Takes what the kernel has, and the files that came with it; 0 at the end.
+fn receive(
+    fd: &OwnedFd,
+    into: &mut [u8],
+    wait: bool,
+    files: &mut dyn FnMut(Passed),
+) -> io::Result<usize> {
+    let mut iov = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
+    let mut control = [0u64; 32];
+    // SAFETY: all zero is a valid msghdr.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = &mut iov;
+    message.msg_iovlen = 1;
+    message.msg_control = control.as_mut_ptr().cast();
+    message.msg_controllen = size_of_val(&control);
+    let flags = libc::MSG_CMSG_CLOEXEC | if wait { 0 } else { libc::MSG_DONTWAIT };
+    // SAFETY: the header names a buffer and a control buffer that live through the call.
+    let n = unsafe { libc::recvmsg(fd.as_raw_fd(), &mut message, flags) };
+    if n < 0 {
+        let e = io::Error::last_os_error();
+        return Err(match e.kind() {
+            ErrorKind::Interrupted => ErrorKind::WouldBlock.into(),
+            _ => e,
+        });
+    }
+    if message.msg_controllen > 0 {
+        for_each_descriptor(&message, &mut |fd| files(Passed(move_up(fd))));
+    }
+    Ok(n as usize)
 }
 
 impl File for Passed {

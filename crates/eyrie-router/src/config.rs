@@ -1,6 +1,6 @@
 //! What a router is told at its start.
 
-use eyrie_transport::{Addr, RouterId};
+use eyrie_transport::{Bind, RouterId};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -12,7 +12,7 @@ pub struct Config {
     /// For each rank of the job, whether it is at home at this router.
     pub at_home: Vec<bool>,
     /// Where ranks connect.
-    pub listen: Addr,
+    pub listen: Bind,
     /// Where the log goes beyond `log_memory`.
     pub spill_dir: PathBuf,
     /// Bytes of log held in memory, and on disk.

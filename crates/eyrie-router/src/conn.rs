@@ -2,13 +2,13 @@
 //! be written. It must never hold more than its bounds, whatever the other side sends.
 
 use eyrie_transport::handshake::{Accepting, HandshakeError, Step, MAX_WANTED};
+use eyrie_transport::seal::{Keys, Sealed};
 use eyrie_transport::Stream;
 use eyrie_wire::auth::Secret;
 use eyrie_wire::data::MAX_FRAME;
-use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use std::collections::VecDeque;
-use std::io::{self, IoSlice};
+use std::io::{self, ErrorKind, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
@@ -31,6 +31,8 @@ pub enum Stage {
 /// A connection.
 pub struct Conn {
     socket: Stream,
+    /// What seals and opens all that follows the handshake, unless security is off.
+    sealed: Option<Box<Sealed>>,
     pub stage: Stage,
     /// When it began, or began to close.
     pub since: Instant,
@@ -56,8 +58,9 @@ pub struct Conn {
 impl Conn {
     pub fn new(socket: Stream) -> Conn {
         Conn {
+            stage: Stage::Handshake(Accepting::new(socket.security())),
             socket,
-            stage: Stage::Handshake(Accepting::default()),
+            sealed: None,
             since: Instant::now(),
             input: Vec::new(),
             filled: 0,
@@ -70,6 +73,11 @@ impl Conn {
             held: false,
             touched: false,
         }
+    }
+
+    /// Whether descriptors can go over it.
+    pub fn passes_files(&self) -> bool {
+        self.socket.passes_files()
     }
 
     /// Reads what is there, once. `Ok(false)` at the end of the stream.
@@ -86,16 +94,37 @@ impl Conn {
             self.input.resize(room, 0);
         }
         let into = &mut self.input[self.filled..limit];
-        match rustix::net::recv(&self.socket, into, RecvFlags::DONTWAIT) {
-            Ok((0, _)) => Ok(false),
-            Ok((n, _)) => {
+        let receive = |into: &mut [u8]| -> io::Result<usize> {
+            let (n, _) = rustix::net::recv(&self.socket, into, RecvFlags::DONTWAIT)?;
+            Ok(n)
+        };
+        let received = match &mut self.sealed {
+            None => receive(into),
+            Some(sealed) => sealed.opening.read(into, receive),
+        };
+        match received {
+            Ok(0) => Ok(false),
+            Ok(n) => {
                 self.filled += n;
                 self.received += n as u64;
                 Ok(true)
             }
-            Err(Errno::AGAIN | Errno::INTR) => Ok(true),
-            Err(e) => Err(e.into()),
+            Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
+                Ok(true)
+            }
+            Err(e) => Err(e),
         }
+    }
+
+    /// Whether something can be read that the kernel does not know of any more.
+    pub fn has_more(&self) -> bool {
+        self.sealed.as_ref().is_some_and(|sealed| sealed.opening.has_more())
+    }
+
+    /// The other side has proven itself: from now on everything is sealed with these keys.
+    pub fn open(&mut self, keys: Option<Keys>) {
+        self.sealed = keys.map(|keys| Box::new(Sealed::accepting(&keys)));
+        self.stage = Stage::Open;
     }
 
     /// The next step of the handshake, if all bytes for it have come.
@@ -152,13 +181,13 @@ impl Conn {
         while self.written < self.out.len() {
             match self.send_some() {
                 Ok(n) => self.written += n,
-                Err(Errno::AGAIN) => {
+                Err(e) if e.kind() == ErrorKind::WouldBlock => {
                     self.blocked = true;
                     self.compact();
                     return Ok(());
                 }
-                Err(Errno::INTR) => {}
-                Err(e) => return Err(e.into()),
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
             }
         }
         self.out.clear();
@@ -174,8 +203,14 @@ impl Conn {
         self.written = 0;
     }
 
-    fn send_some(&mut self) -> Result<usize, Errno> {
+    fn send_some(&mut self) -> io::Result<usize> {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        if let Some(sealed) = &mut self.sealed {
+            let send = |bytes: &[u8]| -> io::Result<usize> {
+                Ok(rustix::net::send(&self.socket, bytes, flags)?)
+            };
+            return sealed.sealing.write(&self.out[self.written..], send);
+        }
         match self.descriptors.front() {
             Some((at, descriptor)) if *at == self.written => {
                 let end = self.descriptors.get(1).map_or(self.out.len(), |(next, _)| *next);
@@ -191,7 +226,7 @@ impl Conn {
             }
             other => {
                 let end = other.map_or(self.out.len(), |(at, _)| *at);
-                rustix::net::send(&self.socket, &self.out[self.written..end], flags)
+                Ok(rustix::net::send(&self.socket, &self.out[self.written..end], flags)?)
             }
         }
     }

@@ -46,6 +46,10 @@ const TICK: Duration = Duration::from_millis(500);
 /// ever holds, so that a sender that is still alive cannot keep us here.
 const DRAIN_READS: usize = 1024;
 
+/// How often what is queued for a connection is written and filled up before others have their
+/// turn.
+const WRITE_ROUNDS: u32 = 16;
+
 /// How long the router asks again before it sleeps, and after how many failures it stops doing so.
 const SPIN_TIME: Duration = Duration::from_micros(20);
 const SPIN_MISSES: u32 = 8;
@@ -209,12 +213,15 @@ impl Loop {
     ) -> io::Result<Loop> {
         let listener = Listener::bind(&config.listen)?;
         listener.set_nonblocking(true)?;
+        let listening = RouterEvent::Listening(listener.addr()?);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let data = epoll::EventData::new_u64;
         epoll::add(&epoll, &listener, data(LISTENER), epoll::EventFlags::IN)?;
         epoll::add(&epoll, &mailbox.wake, data(WAKE), epoll::EventFlags::IN)?;
         let files = Files::create(&config.spill_dir)?;
         let bounds = Bounds { memory: config.log_memory, disk: config.log_disk };
+        // Who started this router has the other end.
+        let _ = events.send((config.id, listening));
         Ok(Loop {
             protocol: Protocol::new(config.at_home, bounds, files),
             wires: Wires {
@@ -275,11 +282,10 @@ impl Loop {
 
     fn accept(&mut self) {
         while let Ok(socket) = self.listener.accept() {
-            let strangers = self.wires.conns.values();
-            let strangers = strangers.filter(|c| matches!(c.stage, Stage::Handshake(_))).count();
-            if strangers >= MAX_STRANGERS || socket.set_nonblocking(true).is_err() {
+            if socket.set_nonblocking(true).is_err() {
                 continue;
             }
+            self.make_way();
             let (id, conn) = (self.next_conn, Conn::new(socket));
             self.next_conn += 1;
             let data = epoll::EventData::new_u64(id);
@@ -289,13 +295,27 @@ impl Loop {
         }
     }
 
+    /// Of too many that have not proven themselves the one that has taken longest is sent away:
+    /// whoever knows the secret needs no time.
+    fn make_way(&mut self) {
+        let strangers = self.wires.conns.iter();
+        let strangers = strangers.filter(|(_, c)| matches!(c.stage, Stage::Handshake(_)));
+        let strangers: Vec<_> = strangers.map(|(id, c)| (c.since, *id)).collect();
+        if let Some((_, oldest)) =
+            strangers.iter().min().filter(|_| strangers.len() >= MAX_STRANGERS)
+        {
+            self.lose(*oldest);
+        }
+    }
+
     fn serve(&mut self, id: ConnId, flags: epoll::EventFlags) {
         use epoll::EventFlags as F;
         if flags.contains(F::OUT) {
             self.write(id);
         }
         if flags.intersects(F::IN | F::HUP | F::ERR) {
-            self.read(id);
+            // What has been received with the rest wakes nobody.
+            while self.read(id) && self.wires.conns.get(&id).is_some_and(Conn::has_more) {}
             self.write_touched();
         }
     }
@@ -341,7 +361,12 @@ impl Loop {
             self.wires.queue(id, |_| {});
             match step {
                 Ok(Step::More) => {}
-                Ok(Step::Proven(claim)) => return self.admit(id, &claim),
+                Ok(Step::Proven(claim, keys)) => {
+                    if let Some(conn) = self.wires.conns.get_mut(&id) {
+                        conn.open(keys);
+                    }
+                    return self.admit(id, &claim);
+                }
                 Err(e) => return self.refuse_stranger(id, &e),
             }
         }
@@ -371,11 +396,9 @@ impl Loop {
         self.wires.queue(id, |conn| conn.out.extend(answer));
         match admitted {
             Ok(()) => {
-                if let Some(conn) = self.wires.conns.get_mut(&id) {
-                    conn.stage = Stage::Open;
-                }
                 tracing::info!(conn = id, %instance, ?stream, "connected");
-                self.protocol.connected(id, instance, stream, &mut self.wires);
+                let files = self.wires.conns.get(&id).is_some_and(Conn::passes_files);
+                self.protocol.connected(id, instance, stream, files, &mut self.wires);
             }
             Err(reason) => {
                 self.wires.event(RouterEvent::Refused { instance: Some(instance), reason });
@@ -417,7 +440,7 @@ impl Loop {
 
     /// Writes what is queued, and what the protocol has more for this connection.
     fn write(&mut self, id: ConnId) {
-        loop {
+        for round in 1.. {
             let Some(conn) = self.wires.conns.get_mut(&id) else { return };
             conn.touched = false;
             if conn.flush().is_err() {
@@ -430,6 +453,11 @@ impl Loop {
                 (_, false) => {}
             }
             if !self.protocol.writable(id, &mut self.wires) {
+                break;
+            }
+            if round == WRITE_ROUNDS {
+                // Others have their turn; the kernel says at once that there is room.
+                self.wires.conns.get_mut(&id).into_iter().for_each(|c| c.blocked = true);
                 break;
             }
         }

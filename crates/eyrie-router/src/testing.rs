@@ -47,6 +47,12 @@ impl Store for MemoryStore {
         Ok(())
     }
 
+    fn write_file(&mut self, file: &MemoryFile, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let at = offset as usize;
+        file.borrow_mut()[at..at + bytes.len()].copy_from_slice(bytes);
+        Ok(())
+    }
+
     fn write_block(&mut self, bytes: &[u8]) -> io::Result<u64> {
         if self.full.get() {
             return Err(io::ErrorKind::StorageFull.into());

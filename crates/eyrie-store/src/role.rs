@@ -1,5 +1,5 @@
-//! The store as a role of a job: agents hand images in and fetch them over connections of their own;
-//! the controller says what it wants and hears what came of it. It runs as threads of the
+//! The store as a role of a job: agents hand images in and fetch them over connections of their
+//! own; the controller says what it wants and hears what came of it. It runs as threads of the
 //! controller, or as a process. An agent must never hear that its image is stored before the
 //! controller has.
 
@@ -7,13 +7,14 @@ use crate::{ImageInfo, IoError, Options, Store, StoreError};
 use crossbeam_channel::bounded;
 use eyrie_transport::handshake::HandshakeError;
 use eyrie_transport::server::{self, Service};
-use eyrie_transport::{frame, role, Addr, Stream};
+use eyrie_transport::{frame, role, Addr, Bind, Stream};
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::{Claim, ImageAnswer, ImageMeta};
 use eyrie_wire::{ImageId, Incarnation, Rank, RankInstance};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, BufWriter, Read, Write};
+use std::net::Shutdown;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
@@ -36,6 +37,8 @@ pub enum StoreCommand {
 /// What the controller hears from the store.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum StoreEvent {
+    /// Agents can connect here from now on: the first event of all.
+    Listening(Addr),
     /// An image comes in.
     Begun { instance: RankInstance, image: ImageId },
     /// It is whole. The store waits for [`StoreCommand::Heard`].
@@ -67,7 +70,7 @@ pub struct Config {
     /// Where images lie: a directory that is made.
     pub dir: PathBuf,
     /// Where agents connect.
-    pub listen: Addr,
+    pub listen: Bind,
 }
 
 /// Hears events; called from many threads.
@@ -110,8 +113,9 @@ impl StoreRole {
             tell: Box::new(tell),
         });
         let place = config.listen.to_string();
-        server::listen(&config.listen, Arc::clone(&role))
+        let addr = server::listen(&config.listen, Arc::clone(&role))
             .map_err(IoError::at("listen at", Path::new(&place)))?;
+        (role.tell)(StoreEvent::Listening(addr));
         Ok(role)
     }
 
@@ -235,7 +239,9 @@ impl StoreRole {
             .and_then(|()| {
                 let mut out = BufWriter::with_capacity(1 << 20, &mut stream);
                 self.store.send(rank, image, &mut out).map_err(|e| e.to_string())?;
-                out.flush().map_err(|e| e.to_string())
+                out.flush().map_err(|e| e.to_string())?;
+                drop(out);
+                stream.shutdown(Shutdown::Write).map_err(|e| e.to_string())
             });
         if let Err(reason) = sent {
             (self.tell)(StoreEvent::Note(format!("image {image} of rank {rank}: {reason}")));
@@ -318,7 +324,7 @@ mod tests {
     use crossbeam_channel::{unbounded, Receiver};
 
     fn role(dir: &Path) -> (Arc<StoreRole>, Receiver<StoreEvent>) {
-        let listen = Addr::Unix(dir.join("store.sock"));
+        let listen = Bind::Unix(dir.join("store.sock"));
         let config = Config { dir: dir.join("store"), listen };
         let (events, told) = unbounded();
         let tell = move |event| events.send(event).unwrap();
@@ -348,6 +354,7 @@ mod tests {
         let instance = RankInstance { rank: 0, incarnation: 1 };
         let image = 5;
         let stored = Stored { image, clock: 1, rsn: 2, stdin: 0, bytes: 9, live_bytes: 9 };
+        assert!(matches!(told.recv().unwrap(), StoreEvent::Listening(_)));
         let waiting = {
             let role = Arc::clone(&role);
             std::thread::spawn(move || role.tell_stored(instance, stored))

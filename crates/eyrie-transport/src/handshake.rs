@@ -1,25 +1,39 @@
-//! The first exchange on every connection: version, claim, mutual proof ([`eyrie_wire::auth`]). The
-//! two sides are state machines without I/O, with functions around them for streams that block.
-//! Nothing of a peer is believed, and nothing but a refusal is told to it, before it has proven
-//! itself.
+//! The first exchange on every connection: version, claim, mutual proof ([`eyrie_wire::auth`]), and
+//! between hosts an agreement on keys ([`crate::seal`]). The two sides are state machines without
+//! I/O, with functions around them for streams that block. Nothing of a peer is believed, and
+//! nothing at all is said to it, before its first message has shown that it knows the secret; who
+//! repeats somebody else's first message gets no further than the answer to it.
 //!
-//! connecting: `EYRI`, version u16, nonce 16, length u16, claim
-//! accepting: `1`, nonce 16, proof 32, or `0`, length u16, reason
+//! connecting: `EYRI`, version u16, length u16, nonce 16, proof 32, then as many bytes as said:
+//! security u8, ciphers u8, public key 32, claim
+//! accepting: `1`, nonce 16, cipher u8, public key 32, proof 32
+//! or: `0`, length u16, reason, proof 32
 //! connecting: proof 32
+//! From here on everything is sealed, unless security is off.
 //! accepting: `1`, or `0`, length u16, reason
 
-use eyrie_wire::auth::{random, Secret, Side, NONCE_LEN, PROOF_LEN};
+use crate::seal::{Cipher, Keys, Security};
+use crate::Stream;
+use eyrie_wire::auth::{random, Purpose, Secret, NONCE_LEN, PROOF_LEN};
 use eyrie_wire::control::Claim;
 use eyrie_wire::VERSION;
 use std::io::{self, Read, Write};
+use x25519_dalek::{x25519, X25519_BASEPOINT_BYTES};
 
 const MAGIC: &[u8; 4] = b"EYRI";
-/// Magic, version, nonce, length.
-const HELLO_LEN: usize = 4 + 2 + NONCE_LEN + 2;
+/// Magic, version, length; then nonce and proof. What a version changes comes behind that.
+const HEAD_LEN: usize = 8;
+const HELLO_LEN: usize = HEAD_LEN + NONCE_LEN + PROOF_LEN;
+const KEY_LEN: usize = 32;
+/// Security, ciphers, public key.
+const TERMS_LEN: usize = 2 + KEY_LEN;
 /// Longest encoded claim in bytes.
 pub const MAX_CLAIM: usize = 64;
+const MAX_BODY: usize = TERMS_LEN + MAX_CLAIM;
 /// Most that the accepting side asks for at a time, in bytes.
-pub const MAX_WANTED: usize = MAX_CLAIM;
+pub const MAX_WANTED: usize = MAX_BODY;
+/// Nonce, cipher, public key.
+const ANSWER_LEN: usize = NONCE_LEN + 1 + KEY_LEN;
 const MAX_REASON: usize = 256;
 const _: () = assert!(MAX_WANTED >= HELLO_LEN && MAX_WANTED >= PROOF_LEN);
 
@@ -34,30 +48,84 @@ pub enum HandshakeError {
     Version(u16),
     #[error("the peer does not know the job's secret")]
     Secret,
+    #[error("the peer ended the connection without a word, as one does that knows another secret")]
+    Silent,
+    #[error("the peer does not protect the connection as it is asked for here")]
+    Terms,
     #[error("{0}")]
     Refused(String),
+}
+
+/// A pair of keys for the agreement, used once.
+struct Pair {
+    private: [u8; KEY_LEN],
+    public: [u8; KEY_LEN],
+}
+
+impl Pair {
+    /// None is made where nothing is sealed.
+    fn new(security: Security) -> Pair {
+        if security == Security::Off {
+            return Pair { private: [0; KEY_LEN], public: [0; KEY_LEN] };
+        }
+        let private = random();
+        Pair { private, public: x25519(private, X25519_BASEPOINT_BYTES) }
+    }
+
+    /// The keys of the connection, out of what both sides have said; `None` where nothing is
+    /// sealed.
+    fn agree(
+        &self,
+        theirs: [u8; KEY_LEN],
+        secret: &Secret,
+        terms: (Security, Cipher),
+        said: [&[u8]; 3],
+    ) -> Result<Option<Keys>, HandshakeError> {
+        let (security, cipher) = terms;
+        if security == Security::Off {
+            return Ok(None);
+        }
+        let shared = x25519(self.private, theirs);
+        // Some points have nothing in common with any key.
+        if shared == [0; KEY_LEN] {
+            return Err(HandshakeError::Foreign);
+        }
+        let [connecting, accepting] = secret.keys(&[&shared, said[0], said[1], said[2]]);
+        let readable = security == Security::Authenticated;
+        Ok(Some(Keys { cipher, readable, connecting, accepting }))
+    }
 }
 
 /// The accepting side. It asks for exact numbers of bytes, so that it never reads beyond the
 /// handshake.
 pub struct Accepting {
+    security: Security,
     stage: Stage,
 }
 
 enum Stage {
     Hello,
-    Claim { nonce: [u8; NONCE_LEN], len: usize },
-    Proof { theirs: [u8; NONCE_LEN], ours: [u8; NONCE_LEN], claim: Vec<u8> },
+    Body { hello: [u8; HELLO_LEN], len: usize },
+    Proof(Box<Answered>),
     Proven,
 }
 
+/// What the connecting side was answered.
+struct Answered {
+    hello: [u8; HELLO_LEN],
+    body: Vec<u8>,
+    answer: [u8; ANSWER_LEN],
+    claim: Claim,
+    keys: Option<Keys>,
+}
+
 /// What came of a step.
-#[derive(PartialEq, Eq, Debug)]
 pub enum Step {
     /// More bytes are wanted.
     More,
-    /// The peer has proven to be this. It waits for a [`verdict`].
-    Proven(Claim),
+    /// The peer has proven to be this. It waits for a [`verdict`], which is sealed with the keys,
+    /// as is all that follows.
+    Proven(Claim, Option<Keys>),
 }
 
 /// The last bytes of the accepting side: the peer is let in, or refused for a reason.
@@ -73,19 +141,22 @@ pub fn verdict(admitted: Result<(), &str>) -> Vec<u8> {
     bytes
 }
 
-impl Default for Accepting {
-    fn default() -> Self {
-        Accepting { stage: Stage::Hello }
-    }
+fn array<const N: usize>(bytes: &[u8]) -> Result<[u8; N], HandshakeError> {
+    bytes.try_into().map_err(|_| HandshakeError::Foreign)
 }
 
 impl Accepting {
+    /// For a connection that is to be protected like this.
+    pub fn new(security: Security) -> Accepting {
+        Accepting { security, stage: Stage::Hello }
+    }
+
     /// How many bytes the next step needs, at most [`MAX_WANTED`].
     pub fn wanted(&self) -> usize {
         match &self.stage {
             Stage::Hello => HELLO_LEN,
-            Stage::Claim { len, .. } => *len,
-            Stage::Proof { .. } => PROOF_LEN,
+            Stage::Body { len, .. } => *len,
+            Stage::Proof(_) => PROOF_LEN,
             Stage::Proven => 0,
         }
     }
@@ -94,7 +165,7 @@ impl Accepting {
     /// `out`, also when the peer is refused.
     ///
     /// # Errors
-    /// Why the peer is refused.
+    /// Why the peer is refused. One that has not shown that it knows the secret is not told.
     pub fn step(
         &mut self,
         bytes: &[u8],
@@ -103,50 +174,69 @@ impl Accepting {
     ) -> Result<Step, HandshakeError> {
         match std::mem::replace(&mut self.stage, Stage::Proven) {
             Stage::Hello => {
-                self.stage = hello(bytes, out)?;
+                let hello: [u8; HELLO_LEN] = array(bytes)?;
+                let len = usize::from(u16::from_le_bytes([hello[6], hello[7]]));
+                if &hello[..4] != MAGIC || !(TERMS_LEN..=MAX_BODY).contains(&len) {
+                    return Err(HandshakeError::Foreign);
+                }
+                self.stage = Stage::Body { hello, len };
                 Ok(Step::More)
             }
-            Stage::Claim { nonce, .. } => {
-                let ours = random();
-                out.push(1);
-                out.extend(ours);
-                out.extend(secret.proof(Side::Accepting, &nonce, &ours, bytes));
-                self.stage = Stage::Proof { theirs: nonce, ours, claim: bytes.to_vec() };
-                Ok(Step::More)
-            }
-            Stage::Proof { theirs, ours, claim } => {
-                let proof = bytes.try_into().map_err(|_| HandshakeError::Foreign)?;
-                if !secret.verify(Side::Connecting, &theirs, &ours, &claim, proof) {
-                    out.extend(verdict(Err("wrong secret")));
+            Stage::Body { hello, .. } => {
+                let (said, proof) = hello.split_at(HEAD_LEN + NONCE_LEN);
+                if !secret.verify(Purpose::Hello, &[said, bytes], &array(proof)?) {
                     return Err(HandshakeError::Secret);
                 }
-                postcard::from_bytes(&claim).map(Step::Proven).map_err(|_| {
-                    out.extend(verdict(Err("unknown claim")));
-                    HandshakeError::Foreign
-                })
+                let answered = self.answer(hello, bytes, secret).inspect_err(|e| {
+                    let refusal = verdict(Err(&e.to_string()));
+                    out.extend(&refusal);
+                    out.extend(secret.proof(Purpose::Refusal, &[&hello, &refusal]));
+                })?;
+                let Answered { body, answer, .. } = &*answered;
+                out.push(1);
+                out.extend(answer);
+                out.extend(secret.proof(Purpose::Accepting, &[&hello, body, answer]));
+                self.stage = Stage::Proof(answered);
+                Ok(Step::More)
+            }
+            Stage::Proof(answered) => {
+                let Answered { hello, body, answer, claim, keys } = *answered;
+                let said: [&[u8]; 3] = [&hello, &body, &answer];
+                if !secret.verify(Purpose::Connecting, &said, &array(bytes)?) {
+                    return Err(HandshakeError::Secret);
+                }
+                Ok(Step::Proven(claim, keys))
             }
             Stage::Proven => Err(HandshakeError::Foreign),
         }
     }
-}
 
-fn hello(bytes: &[u8], out: &mut Vec<u8>) -> Result<Stage, HandshakeError> {
-    let bytes: &[u8; HELLO_LEN] = bytes.try_into().map_err(|_| HandshakeError::Foreign)?;
-    if &bytes[..4] != MAGIC {
-        return Err(HandshakeError::Foreign);
+    /// The answer to a first message that somebody has made who knows the secret.
+    fn answer(
+        &self,
+        hello: [u8; HELLO_LEN],
+        body: &[u8],
+        secret: &Secret,
+    ) -> Result<Box<Answered>, HandshakeError> {
+        let version = u16::from_le_bytes([hello[4], hello[5]]);
+        if version != VERSION {
+            return Err(HandshakeError::Version(version));
+        }
+        let (terms, claim) = body.split_at_checked(TERMS_LEN).ok_or(HandshakeError::Foreign)?;
+        let cipher = Cipher::choose(terms[1]).ok_or(HandshakeError::Terms)?;
+        if terms[0] != self.security as u8 {
+            return Err(HandshakeError::Terms);
+        }
+        let claim = postcard::from_bytes(claim).map_err(|_| HandshakeError::Foreign)?;
+        let ours = Pair::new(self.security);
+        let mut answer = [0; ANSWER_LEN];
+        answer[..NONCE_LEN].copy_from_slice(&random::<NONCE_LEN>());
+        answer[NONCE_LEN] = cipher as u8;
+        answer[NONCE_LEN + 1..].copy_from_slice(&ours.public);
+        let said: [&[u8]; 3] = [&hello, body, &answer];
+        let keys = ours.agree(array(&terms[2..])?, secret, (self.security, cipher), said)?;
+        Ok(Box::new(Answered { hello, body: body.to_vec(), answer, claim, keys }))
     }
-    let version = u16::from_le_bytes([bytes[4], bytes[5]]);
-    if version != VERSION {
-        let reason = format!("version {VERSION} is spoken here, not {version}");
-        out.extend(verdict(Err(&reason)));
-        return Err(HandshakeError::Version(version));
-    }
-    let nonce = bytes[6..6 + NONCE_LEN].try_into().expect("that many bytes");
-    let len = u16::from_le_bytes([bytes[HELLO_LEN - 2], bytes[HELLO_LEN - 1]]) as usize;
-    if len == 0 || len > MAX_CLAIM {
-        return Err(HandshakeError::Foreign);
-    }
-    Ok(Stage::Claim { nonce, len })
 }
 
 fn read_array<const N: usize>(input: &mut impl Read) -> io::Result<[u8; N]> {
@@ -155,70 +245,125 @@ fn read_array<const N: usize>(input: &mut impl Read) -> io::Result<[u8; N]> {
     Ok(bytes)
 }
 
-/// Reads the byte that says whether the accepting side goes on.
-fn read_verdict(stream: &mut impl Read) -> Result<(), HandshakeError> {
+/// Reads the rest of a refusal: its length and its reason.
+fn read_reason(stream: &mut impl Read) -> io::Result<String> {
+    let len = u16::from_le_bytes(read_array(stream)?) as usize;
+    let mut reason = vec![0; len.min(MAX_REASON)];
+    stream.read_exact(&mut reason)?;
+    Ok(String::from_utf8_lossy(&reason).into_owned())
+}
+
+/// The first message of the connecting side: what comes before the body, and the body.
+fn hello(secret: &Secret, claim: &Claim, terms: (Security, &Pair)) -> ([u8; HELLO_LEN], Vec<u8>) {
+    let (security, pair) = terms;
+    let mut body = vec![security as u8, Cipher::offered()];
+    body.extend(pair.public);
+    let body = postcard::to_extend(claim, body).expect("a claim is plain data");
+    let mut hello = [0; HELLO_LEN];
+    hello[..4].copy_from_slice(MAGIC);
+    hello[4..6].copy_from_slice(&VERSION.to_le_bytes());
+    hello[6..8].copy_from_slice(&(body.len() as u16).to_le_bytes());
+    hello[HEAD_LEN..][..NONCE_LEN].copy_from_slice(&random::<NONCE_LEN>());
+    let (said, proof) = hello.split_at_mut(HEAD_LEN + NONCE_LEN);
+    proof.copy_from_slice(&secret.proof(Purpose::Hello, &[said, &body]));
+    (hello, body)
+}
+
+/// The connecting side up to its last message.
+fn prove(
+    stream: &mut (impl Read + Write),
+    secret: &Secret,
+    claim: &Claim,
+    security: Security,
+) -> Result<Option<Keys>, HandshakeError> {
+    let ours = Pair::new(security);
+    let (hello, body) = hello(secret, claim, (security, &ours));
+    stream.write_all(&[&hello[..], &body].concat())?;
+    match read_array::<1>(stream).map_err(silent)?[0] {
+        1 => {}
+        0 => {
+            let reason = read_reason(stream)?;
+            let proof = read_array(stream)?;
+            let known = secret.verify(Purpose::Refusal, &[&hello, &verdict(Err(&reason))], &proof);
+            return Err(if known {
+                HandshakeError::Refused(reason)
+            } else {
+                HandshakeError::Secret
+            });
+        }
+        _ => return Err(HandshakeError::Foreign),
+    }
+    let answer: [u8; ANSWER_LEN] = read_array(stream)?;
+    let said: [&[u8]; 3] = [&hello, &body, &answer];
+    if !secret.verify(Purpose::Accepting, &said, &read_array(stream)?) {
+        return Err(HandshakeError::Secret);
+    }
+    let cipher = Cipher::from_u8(answer[NONCE_LEN]).ok_or(HandshakeError::Terms)?;
+    let theirs = array(&answer[NONCE_LEN + 1..])?;
+    let keys = ours.agree(theirs, secret, (security, cipher), said)?;
+    stream.write_all(&secret.proof(Purpose::Connecting, &said))?;
+    Ok(keys)
+}
+
+/// Where an answer was expected.
+fn silent(e: io::Error) -> HandshakeError {
+    match e.kind() {
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => HandshakeError::Silent,
+        _ => e.into(),
+    }
+}
+
+/// The connecting side, on a stream that blocks with a timeout. From then on the stream seals what
+/// goes over it, as its kind asks for.
+///
+/// # Errors
+/// When the stream fails, the peer refuses, or it does not know the secret.
+pub fn connect(stream: &mut Stream, secret: &Secret, claim: &Claim) -> Result<(), HandshakeError> {
+    if let Some(keys) = prove(stream, secret, claim, stream.security())? {
+        stream.seal(crate::seal::Sealed::connecting(&keys));
+    }
     match read_array::<1>(stream)?[0] {
         1 => Ok(()),
-        0 => {
-            let len = u16::from_le_bytes(read_array(stream)?) as usize;
-            let mut reason = vec![0; len.min(MAX_REASON)];
-            stream.read_exact(&mut reason)?;
-            Err(HandshakeError::Refused(String::from_utf8_lossy(&reason).into_owned()))
-        }
+        0 => Err(HandshakeError::Refused(read_reason(stream)?)),
         _ => Err(HandshakeError::Foreign),
     }
 }
 
-/// The connecting side, on a stream that blocks with a timeout.
-///
-/// # Errors
-/// When the stream fails, the peer refuses, or it does not know the secret.
-pub fn connect(
+/// The accepting side up to the proof of the connecting one.
+fn hear(
     stream: &mut (impl Read + Write),
     secret: &Secret,
-    claim: &Claim,
-) -> Result<(), HandshakeError> {
-    let claim = postcard::to_stdvec(claim).expect("a claim is plain data");
-    let ours: [u8; NONCE_LEN] = random();
-    let mut hello = Vec::with_capacity(HELLO_LEN + claim.len());
-    hello.extend(MAGIC);
-    hello.extend(VERSION.to_le_bytes());
-    hello.extend(ours);
-    hello.extend((claim.len() as u16).to_le_bytes());
-    hello.extend(&claim);
-    stream.write_all(&hello)?;
-    read_verdict(stream)?;
-    let theirs: [u8; NONCE_LEN] = read_array(stream)?;
-    let proof: [u8; PROOF_LEN] = read_array(stream)?;
-    if !secret.verify(Side::Accepting, &ours, &theirs, &claim, &proof) {
-        return Err(HandshakeError::Secret);
-    }
-    stream.write_all(&secret.proof(Side::Connecting, &ours, &theirs, &claim))?;
-    read_verdict(stream)
-}
-
-/// The accepting side, on a stream that blocks with a timeout: returns what the peer has proven to
-/// be. `admit` may still refuse it with a reason.
-///
-/// # Errors
-/// When the stream fails, or the peer is refused (it was told why).
-pub fn accept(
-    stream: &mut (impl Read + Write),
-    secret: &Secret,
-    admit: impl FnOnce(&Claim) -> Result<(), String>,
-) -> Result<Claim, HandshakeError> {
-    let mut accepting = Accepting::default();
+    security: Security,
+) -> Result<(Claim, Option<Keys>), HandshakeError> {
+    let mut accepting = Accepting::new(security);
     let mut bytes = [0; MAX_WANTED];
-    let claim = loop {
+    loop {
         let bytes = &mut bytes[..accepting.wanted()];
         stream.read_exact(bytes)?;
         let mut out = Vec::new();
         let step = accepting.step(bytes, secret, &mut out);
         stream.write_all(&out)?;
-        if let Step::Proven(claim) = step? {
-            break claim;
+        if let Step::Proven(claim, keys) = step? {
+            return Ok((claim, keys));
         }
-    };
+    }
+}
+
+/// The accepting side, on a stream that blocks with a timeout: returns what the peer has proven to
+/// be. `admit` may still refuse it with a reason. From then on the stream seals what goes over it,
+/// as its kind asks for.
+///
+/// # Errors
+/// When the stream fails, or the peer is refused (it was told why if it knows the secret).
+pub fn accept(
+    stream: &mut Stream,
+    secret: &Secret,
+    admit: impl FnOnce(&Claim) -> Result<(), String>,
+) -> Result<Claim, HandshakeError> {
+    let (claim, keys) = hear(stream, secret, stream.security())?;
+    if let Some(keys) = keys {
+        stream.seal(crate::seal::Sealed::accepting(&keys));
+    }
     let admitted = admit(&claim);
     stream.write_all(&verdict(admitted.as_ref().map(drop).map_err(String::as_str)))?;
     admitted.map_err(HandshakeError::Refused)?;
@@ -228,39 +373,171 @@ pub fn accept(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Bind, Interface, Listener, Ports};
     use eyrie_wire::auth::SECRET_LEN;
-    use proptest::prelude::*;
-    use std::os::unix::net::UnixStream;
+    use rand::rngs::SmallRng;
+    use rand::{Rng, SeedableRng};
     use std::time::Duration;
 
-    fn meet(theirs: Secret, admit: Result<(), String>) -> (Result<(), HandshakeError>, bool) {
-        let (mut a, mut b) = UnixStream::pair().unwrap();
-        for s in [&a, &b] {
-            s.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
-        }
-        let claim = Claim::Agent { node: 3, pid: 77 };
-        let expected = claim.clone();
+    const SECRET: Secret = Secret([9; SECRET_LEN]);
+    const CLAIM: Claim = Claim::Agent { node: 3, pid: 77 };
+    const ALL: [Security; 3] = [Security::Encrypted, Security::Authenticated, Security::Off];
+
+    fn listener(security: Security) -> Listener {
+        let (interface, ports) = (Interface::LOOPBACK, Ports::ANY);
+        Listener::bind(&Bind::Tcp { interface, ports, security }).unwrap()
+    }
+
+    fn meet(
+        (ours, theirs): (Security, Security),
+        secret: Secret,
+        admit: Result<(), String>,
+    ) -> (Result<Stream, HandshakeError>, bool) {
+        let listener = listener(theirs);
+        let addr = match listener.addr().unwrap() {
+            crate::Addr::Tcp { at, .. } => crate::Addr::Tcp { at, security: ours },
+            other => other,
+        };
         let accepting = std::thread::spawn(move || {
-            let ours = Secret([9; SECRET_LEN]);
-            accept(&mut b, &ours, |_| admit).is_ok_and(|c| c == expected)
+            let mut stream = listener.accept().unwrap();
+            stream.set_timeout(Some(Duration::from_secs(5))).unwrap();
+            let met = accept(&mut stream, &SECRET, |_| admit).is_ok_and(|c| c == CLAIM);
+            // What was sealed on one side is opened on the other.
+            met && {
+                let mut word = [0; 4];
+                stream.read_exact(&mut word).unwrap();
+                stream.write_all(&word).unwrap();
+                word == *b"ping"
+            }
         });
-        let connected = connect(&mut a, &theirs, &claim);
-        drop(a);
+        let mut stream = Stream::connect(&addr, Duration::from_secs(5)).unwrap();
+        let connected = connect(&mut stream, &secret, &CLAIM).map(|()| {
+            let mut word = [0; 4];
+            stream.write_all(b"ping").unwrap();
+            stream.read_exact(&mut word).unwrap();
+            assert_eq!(&word, b"ping");
+            stream
+        });
         (connected, accepting.join().unwrap())
     }
 
     #[test]
     fn both_sides_prove_themselves_or_nobody_goes_on() {
-        assert!(matches!(meet(Secret([9; SECRET_LEN]), Ok(())), (Ok(()), true)));
-        let (connected, accepted) = meet(Secret([8; SECRET_LEN]), Ok(()));
-        assert!(matches!(connected, Err(HandshakeError::Secret)) && !accepted);
-        let (connected, accepted) = meet(Secret([9; SECRET_LEN]), Err("node 3 was lost".into()));
-        assert!(
-            matches!(connected, Err(HandshakeError::Refused(r)) if r == "node 3 was lost")
-                && !accepted
-        );
+        for security in ALL {
+            let both = (security, security);
+            let (connected, accepted) = meet(both, SECRET, Ok(()));
+            assert!(connected.is_ok() && accepted, "{security:?}");
+            let (connected, accepted) = meet(both, Secret([8; SECRET_LEN]), Ok(()));
+            assert!(matches!(connected, Err(HandshakeError::Silent)) && !accepted);
+            let (connected, accepted) = meet(both, SECRET, Err("node 3 was lost".into()));
+            assert!(
+                matches!(connected, Err(HandshakeError::Refused(r)) if r == "node 3 was lost")
+                    && !accepted
+            );
+        }
+        let (connected, accepted) = meet((Security::Off, Security::Encrypted), SECRET, Ok(()));
+        assert!(matches!(connected, Err(HandshakeError::Refused(_))) && !accepted);
     }
 
+    /// A conversation with the accepting side: what it says to these bytes, and whether it let
+    /// somebody in.
+    fn said_to(mut bytes: &[u8], secret: &Secret, security: Security) -> (Vec<u8>, bool) {
+        let (mut accepting, mut out) = (Accepting::new(security), Vec::new());
+        while let Some((wanted, rest)) = bytes.split_at_checked(accepting.wanted()) {
+            match accepting.step(wanted, secret, &mut out) {
+                Ok(Step::More) => bytes = rest,
+                Ok(Step::Proven(..)) => return (out, true),
+                Err(_) => break,
+            }
+        }
+        (out, false)
+    }
+
+    fn proper(security: Security) -> Vec<u8> {
+        let (hello, body) = hello(&SECRET, &CLAIM, (security, &Pair::new(security)));
+        [&hello[..], &body].concat()
+    }
+
+    /// A million first messages: random bytes, proper messages with changes, truncated, with
+    /// another secret's proof. None is answered, none is let in.
+    #[test]
+    fn nobody_is_told_anything_without_the_secret() {
+        let asked = std::env::var("EYRIE_TEST_SEED").ok().and_then(|s| s.parse().ok());
+        let seed: u64 = asked.unwrap_or_else(|| u64::from_le_bytes(random()));
+        println!("EYRIE_TEST_SEED={seed}");
+        let mut rng = SmallRng::seed_from_u64(seed);
+        let whole = ALL.map(proper);
+        let mut bytes = [0u8; 256];
+        for round in 0..1_000_000 {
+            let security = ALL[round % 3];
+            let mut len = rng.gen_range(0..bytes.len());
+            if round % 4 == 0 {
+                rng.fill(&mut bytes[..]);
+            } else {
+                let hello = &whole[round % 3];
+                bytes[..hello.len()].copy_from_slice(hello);
+                let changed = hello.len();
+                for _ in 0..rng.gen_range(1..4) {
+                    bytes[rng.gen_range(0..changed)] ^= rng.gen_range(1..=255u8);
+                }
+                len = len.max(rng.gen_range(0..=changed));
+                if bytes[..changed] == hello[..] {
+                    continue; // changed back
+                }
+            }
+            let (said, admitted) = said_to(&bytes[..len], &SECRET, security);
+            assert!(said.is_empty() && !admitted, "round {round}: {:?}", &bytes[..len]);
+        }
+        for security in ALL {
+            let (said, admitted) = said_to(&proper(security), &Secret([8; SECRET_LEN]), security);
+            assert!(said.is_empty() && !admitted);
+        }
+    }
+
+    #[test]
+    fn a_repeated_conversation_lets_nobody_in() {
+        for security in ALL {
+            // What an onlooker has seen of the connecting side.
+            let mut seen = proper(security);
+            let (mut accepting, mut out) = (Accepting::new(security), Vec::new());
+            let (first, body) = seen.split_at(HELLO_LEN);
+            assert!(accepting.step(first, &SECRET, &mut out).is_ok());
+            assert!(accepting.step(body, &SECRET, &mut out).is_ok());
+            let answer = &out[1..1 + ANSWER_LEN];
+            let proof = SECRET.proof(Purpose::Connecting, &[first, body, answer]);
+            let step = accepting.step(&proof, &SECRET, &mut Vec::new());
+            assert!(matches!(step, Ok(Step::Proven(CLAIM, _))));
+            seen.extend(proof);
+            for _ in 0..1000 {
+                assert!(!said_to(&seen, &SECRET, security).1);
+            }
+        }
+    }
+
+    #[test]
+    fn another_version_and_other_terms_are_told_to_those_who_know_the_secret() {
+        let (mut hello, body) = hello(&SECRET, &CLAIM, (Security::Off, &Pair::new(Security::Off)));
+        let refused = |hello: &[u8], security| {
+            let (said, admitted) = said_to(&[hello, &body[..]].concat(), &SECRET, security);
+            assert!(said[0] == 0 && !admitted);
+            String::from_utf8_lossy(&said[3..said.len() - PROOF_LEN]).into_owned()
+        };
+        assert!(refused(&hello, Security::Encrypted).contains("protect"));
+        hello[4] ^= 0x55;
+        let (said, proof) = hello.split_at_mut(HEAD_LEN + NONCE_LEN);
+        proof.copy_from_slice(&SECRET.proof(Purpose::Hello, &[said, &body]));
+        assert!(refused(&hello, Security::Off).contains("version"));
+    }
+
+    #[test]
+    fn a_public_key_that_has_nothing_in_common_with_any_is_refused() {
+        let weak = Pair { private: [1; KEY_LEN], public: [0; KEY_LEN] };
+        let (hello, body) = hello(&SECRET, &CLAIM, (Security::Encrypted, &weak));
+        let (said, _) = said_to(&[&hello[..], &body].concat(), &SECRET, Security::Encrypted);
+        assert_eq!(said[0], 0);
+    }
+
+    /// A stream that gives these bytes and takes everything.
     struct Canned<'a>(&'a [u8]);
     impl Read for Canned<'_> {
         fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
@@ -276,19 +553,15 @@ mod tests {
         }
     }
 
-    proptest! {
-        #[test]
-        fn no_bytes_are_accepted_without_the_secret(
-            mut bytes in prop::collection::vec(any::<u8>(), 0..256), proper in any::<bool>()
-        ) {
-            if proper && bytes.len() > 24 {
-                bytes[..4].copy_from_slice(MAGIC);
-                bytes[4..6].copy_from_slice(&VERSION.to_le_bytes());
-                bytes[22..24].copy_from_slice(&[8, 0]);
+    #[test]
+    fn the_connecting_side_believes_no_answer_without_the_secret() {
+        let mut rng = SmallRng::seed_from_u64(1);
+        for round in 0..20_000 {
+            let mut bytes: Vec<u8> = (0..rng.gen_range(0..200)).map(|_| rng.gen()).collect();
+            if let Some(first) = bytes.first_mut().filter(|_| round % 2 == 0) {
+                *first %= 2;
             }
-            let secret = Secret([9; SECRET_LEN]);
-            prop_assert!(accept(&mut Canned(&bytes), &secret, |_| Ok(())).is_err());
-            prop_assert!(connect(&mut Canned(&bytes), &secret, &Claim::User).is_err());
+            assert!(prove(&mut Canned(&bytes), &SECRET, &CLAIM, Security::Off).is_err());
         }
     }
 }

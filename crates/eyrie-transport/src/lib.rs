@@ -1,15 +1,20 @@
 //! How roles reach each other: addresses, connecting and accepting with time-outs, the handshake by
-//! which both sides prove that they know the job's secret, and the framing of control messages. No
-//! message knows what carries it, and nothing of a peer is believed before its proof.
+//! which both sides prove that they know the job's secret, sealing between hosts, and the framing
+//! of control messages. No message knows what carries it, and nothing of a peer is believed before
+//! its proof.
 
 mod addr;
 mod directory;
 pub mod frame;
 pub mod handshake;
+mod interface;
 pub mod role;
+pub mod seal;
 pub mod server;
 mod stream;
 
-pub use addr::Addr;
+pub use addr::{Addr, Bind, Ports};
 pub use directory::{Directory, RouterId};
+pub use interface::Interface;
+pub use seal::Security;
 pub use stream::{Listener, Stream};

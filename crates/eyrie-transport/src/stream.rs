@@ -1,30 +1,186 @@
-//! A connection, and what accepts connections, whatever the kind of address.
+//! A connection, and what accepts connections, whatever the kind of address. A peer that is gone
+//! without a word is found: no step of connecting, and no silence under load, is without a bound.
 
-use crate::addr::Addr;
+use crate::addr::{Addr, Bind};
+use crate::seal::{Opening, Sealed, Sealing, Security, MAX_RECORD};
+use rustix::net::sockopt;
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::net::Shutdown;
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
+
+/// How long what was sent may stay without an acknowledgement of the other host.
+const USER_TIMEOUT: Duration = Duration::from_secs(20);
+/// After how much silence the other host is asked whether it is there, how often then, and how many
+/// times in vain.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
+const KEEPALIVE_EVERY: Duration = Duration::from_secs(5);
+const KEEPALIVE_PROBES: u32 = 3;
 
 /// A connection.
 #[derive(Debug)]
 pub enum Stream {
     Unix(UnixStream),
+    Tcp(Tcp),
+}
+
+/// What seals and opens. Streams that are the same connection by several descriptors share it: each
+/// direction has one order of records.
+#[derive(Clone)]
+struct Halves {
+    sealing: Arc<Mutex<Sealing>>,
+    opening: Arc<Mutex<Opening>>,
+}
+
+/// A connection over TCP.
+pub struct Tcp {
+    socket: TcpStream,
+    security: Security,
+    /// From the end of the handshake on, unless security is off.
+    sealed: Option<Halves>,
+}
+
+impl std::fmt::Debug for Tcp {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.socket.fmt(f)
+    }
+}
+
+fn locked<T>(half: &Mutex<T>) -> MutexGuard<'_, T> {
+    half.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+impl Tcp {
+    fn new(socket: TcpStream, security: Security) -> Tcp {
+        Tcp { socket, security, sealed: None }
+    }
+
+    fn try_clone(&self) -> io::Result<Tcp> {
+        let Tcp { security, ref sealed, .. } = *self;
+        Ok(Tcp { socket: self.socket.try_clone()?, security, sealed: sealed.clone() })
+    }
+
+    fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
+        match &self.sealed {
+            None => (&self.socket).read(buf),
+            Some(halves) => locked(&halves.opening).read(buf, |into| (&self.socket).read(into)),
+        }
+    }
+
+    fn write(&self, buf: &[u8]) -> io::Result<usize> {
+        match &self.sealed {
+            None => (&self.socket).write(buf),
+            Some(halves) => locked(&halves.sealing).write(buf, |from| (&self.socket).write(from)),
+        }
+    }
+
+    fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        if let (Shutdown::Write, Some(halves)) = (how, &self.sealed) {
+            locked(&halves.sealing).end(|from| (&self.socket).write(from))?;
+        }
+        self.socket.shutdown(how)
+    }
+}
+
+/// Moves everything, a record at a time.
+fn copy(from: &mut impl Read, to: &mut impl Write) -> io::Result<u64> {
+    let mut bytes = vec![0; MAX_RECORD];
+    let mut moved = 0;
+    loop {
+        match from.read(&mut bytes) {
+            Ok(0) => return Ok(moved),
+            Ok(n) => {
+                to.write_all(&bytes[..n])?;
+                moved += n as u64;
+            }
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+/// What every TCP connection is set to, on both sides.
+fn prepared(socket: TcpStream) -> io::Result<TcpStream> {
+    sockopt::set_tcp_nodelay(&socket, true)?;
+    sockopt::set_socket_keepalive(&socket, true)?;
+    sockopt::set_tcp_keepidle(&socket, KEEPALIVE_IDLE)?;
+    sockopt::set_tcp_keepintvl(&socket, KEEPALIVE_EVERY)?;
+    sockopt::set_tcp_keepcnt(&socket, KEEPALIVE_PROBES)?;
+    sockopt::set_tcp_user_timeout(&socket, USER_TIMEOUT.as_millis() as u32)?;
+    Ok(socket)
+}
+
+fn connect_tcp(at: std::net::SocketAddr, timeout: Duration) -> io::Result<TcpStream> {
+    let socket = TcpStream::connect_timeout(&at, timeout)?;
+    // Where nobody listens, a port of the kernel's choice may be the very one that is asked for.
+    if socket.local_addr()? == at {
+        return Err(io::ErrorKind::ConnectionRefused.into());
+    }
+    prepared(socket)
 }
 
 impl Stream {
-    /// Connects. The stream blocks, for at most `timeout` at each step.
+    /// Connects, within `timeout`. The stream blocks, for at most `timeout` at each step.
     ///
     /// # Errors
     /// When nobody listens there.
     pub fn connect(addr: &Addr, timeout: Duration) -> io::Result<Stream> {
         let stream = match addr {
             Addr::Unix(path) => Stream::Unix(UnixStream::connect(path)?),
+            Addr::Tcp { at, security } => {
+                Stream::Tcp(Tcp::new(connect_tcp(*at, timeout)?, *security))
+            }
         };
         stream.set_timeout(Some(timeout))?;
         Ok(stream)
+    }
+
+    /// Whether descriptors can go over it.
+    pub fn passes_files(&self) -> bool {
+        matches!(self, Stream::Unix(_))
+    }
+
+    /// How what goes over it is to be protected: on this host the kernel says who is there.
+    pub fn security(&self) -> Security {
+        match self {
+            Stream::Unix(_) => Security::Off,
+            Stream::Tcp(s) => s.security,
+        }
+    }
+
+    /// From now on all that goes over it is sealed. No other descriptor of it may be in use yet.
+    pub fn seal(&mut self, sealed: Sealed) {
+        if let Stream::Tcp(s) = self {
+            let (sealing, opening) = (Mutex::new(sealed.sealing), Mutex::new(sealed.opening));
+            s.sealed = Some(Halves { sealing: Arc::new(sealing), opening: Arc::new(opening) });
+        }
+    }
+
+    /// Whether something can be read that the kernel does not know of any more.
+    pub fn has_more(&self) -> bool {
+        match self {
+            Stream::Tcp(Tcp { sealed: Some(halves), .. }) => locked(&halves.opening).has_more(),
+            _ => false,
+        }
+    }
+
+    /// The descriptor, and what seals and opens; by then no other descriptor of it may be in use.
+    pub fn into_parts(self) -> (OwnedFd, Option<Sealed>) {
+        match self {
+            Stream::Unix(s) => (s.into(), None),
+            Stream::Tcp(Tcp { socket, sealed, .. }) => {
+                let sealed = sealed.and_then(|halves| {
+                    let sealing = Arc::into_inner(halves.sealing)?.into_inner().ok()?;
+                    let opening = Arc::into_inner(halves.opening)?.into_inner().ok()?;
+                    Some(Sealed { sealing, opening })
+                });
+                (socket.into(), sealed)
+            }
+        }
     }
 
     /// How long a step of reading or writing may take.
@@ -37,6 +193,10 @@ impl Stream {
                 s.set_read_timeout(timeout)?;
                 s.set_write_timeout(timeout)
             }
+            Stream::Tcp(s) => {
+                s.socket.set_read_timeout(timeout)?;
+                s.socket.set_write_timeout(timeout)
+            }
         }
     }
 
@@ -45,6 +205,7 @@ impl Stream {
     pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
         match self {
             Stream::Unix(s) => s.set_nonblocking(nonblocking),
+            Stream::Tcp(s) => s.socket.set_nonblocking(nonblocking),
         }
     }
 
@@ -55,16 +216,19 @@ impl Stream {
     pub fn try_clone(&self) -> io::Result<Stream> {
         Ok(match self {
             Stream::Unix(s) => Stream::Unix(s.try_clone()?),
+            Stream::Tcp(s) => Stream::Tcp(s.try_clone()?),
         })
     }
 
-    /// Ends one or both directions.
+    /// Ends one or both directions. Of a sealed stream the other side learns that nothing more
+    /// comes only if writing is ended by itself.
     ///
     /// # Errors
     /// When the connection is gone already.
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         match self {
             Stream::Unix(s) => s.shutdown(how),
+            Stream::Tcp(s) => s.shutdown(how),
         }
     }
 
@@ -75,6 +239,8 @@ impl Stream {
     pub fn send_all(&mut self, from: &mut File) -> io::Result<u64> {
         match self {
             Stream::Unix(s) => io::copy(from, s),
+            Stream::Tcp(s) if s.sealed.is_none() => io::copy(from, &mut s.socket),
+            Stream::Tcp(_) => copy(from, self),
         }
     }
 
@@ -85,6 +251,8 @@ impl Stream {
     pub fn receive_all(&mut self, to: &mut File) -> io::Result<u64> {
         match self {
             Stream::Unix(s) => io::copy(s, to),
+            Stream::Tcp(s) if s.sealed.is_none() => io::copy(&mut s.socket, to),
+            Stream::Tcp(_) => copy(self, to),
         }
     }
 }
@@ -93,6 +261,7 @@ impl Read for Stream {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         match self {
             Stream::Unix(s) => s.read(buf),
+            Stream::Tcp(s) => s.read(buf),
         }
     }
 }
@@ -101,6 +270,7 @@ impl Write for Stream {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
         match self {
             Stream::Unix(s) => s.write(buf),
+            Stream::Tcp(s) => s.write(buf),
         }
     }
 
@@ -113,14 +283,7 @@ impl AsFd for Stream {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Stream::Unix(s) => s.as_fd(),
-        }
-    }
-}
-
-impl From<Stream> for OwnedFd {
-    fn from(stream: Stream) -> OwnedFd {
-        match stream {
-            Stream::Unix(s) => s.into(),
+            Stream::Tcp(s) => s.socket.as_fd(),
         }
     }
 }
@@ -128,15 +291,37 @@ impl From<Stream> for OwnedFd {
 /// What accepts connections.
 #[derive(Debug)]
 pub enum Listener {
-    Unix(UnixListener),
+    Unix(UnixListener, PathBuf),
+    Tcp(TcpListener, Security),
 }
 
 impl Listener {
     /// # Errors
-    /// When the address is taken or cannot be had.
-    pub fn bind(addr: &Addr) -> io::Result<Listener> {
-        Ok(match addr {
-            Addr::Unix(path) => Listener::Unix(UnixListener::bind(path)?),
+    /// When the address is taken or cannot be had; of several ports, the last one's.
+    pub fn bind(at: &Bind) -> io::Result<Listener> {
+        let (interface, ports, security) = match at {
+            Bind::Unix(path) => return Ok(Listener::Unix(UnixListener::bind(path)?, path.clone())),
+            Bind::Tcp { interface, ports, security } => (interface, ports, *security),
+        };
+        let ip = interface.ip()?;
+        let mut last = io::ErrorKind::AddrInUse.into();
+        for port in ports.each() {
+            match TcpListener::bind((ip, port)) {
+                Ok(listener) => return Ok(Listener::Tcp(listener, security)),
+                Err(e) => last = e,
+            }
+        }
+        Err(io::Error::new(last.kind(), format!("cannot listen at {at}: {last}")))
+    }
+
+    /// Where it listens.
+    ///
+    /// # Errors
+    /// When the kernel does not say.
+    pub fn addr(&self) -> io::Result<Addr> {
+        Ok(match self {
+            Listener::Unix(_, path) => Addr::Unix(path.clone()),
+            Listener::Tcp(l, security) => Addr::Tcp { at: l.local_addr()?, security: *security },
         })
     }
 
@@ -144,7 +329,8 @@ impl Listener {
     /// When the descriptor does not take it.
     pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
         match self {
-            Listener::Unix(l) => l.set_nonblocking(nonblocking),
+            Listener::Unix(l, _) => l.set_nonblocking(nonblocking),
+            Listener::Tcp(l, _) => l.set_nonblocking(nonblocking),
         }
     }
 
@@ -154,7 +340,10 @@ impl Listener {
     /// The listener's; `WouldBlock` when it does not block and there is none.
     pub fn accept(&self) -> io::Result<Stream> {
         match self {
-            Listener::Unix(l) => Ok(Stream::Unix(l.accept()?.0)),
+            Listener::Unix(l, _) => Ok(Stream::Unix(l.accept()?.0)),
+            Listener::Tcp(l, security) => {
+                Ok(Stream::Tcp(Tcp::new(prepared(l.accept()?.0)?, *security)))
+            }
         }
     }
 }
@@ -162,7 +351,69 @@ impl Listener {
 impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
-            Listener::Unix(l) => l.as_fd(),
+            Listener::Unix(l, _) => l.as_fd(),
+            Listener::Tcp(l, _) => l.as_fd(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::addr::Ports;
+    use crate::interface::Interface;
+
+    const TIMEOUT: Duration = Duration::from_secs(5);
+
+    fn any(interface: Interface) -> Bind {
+        Bind::Tcp { interface, ports: Ports::ANY, security: Security::Off }
+    }
+
+    #[test]
+    fn both_families_of_addresses_carry_bytes_both_ways() {
+        for ip in ["127.0.0.1", "::1"] {
+            let interface: Interface = ip.parse().unwrap();
+            let listener = Listener::bind(&any(interface)).unwrap();
+            let addr: Addr = listener.addr().unwrap().to_string().parse().unwrap();
+            let mut ours = Stream::connect(&addr, TIMEOUT).unwrap();
+            let mut theirs = listener.accept().unwrap();
+            theirs.set_timeout(Some(TIMEOUT)).unwrap();
+            assert!(!ours.passes_files() && !theirs.passes_files());
+            for (from, to) in [(0, 1), (1, 0)] {
+                let ends = [&mut ours, &mut theirs];
+                let mut bytes = [0; 5];
+                ends.into_iter().enumerate().for_each(|(end, stream)| {
+                    if end == from {
+                        stream.write_all(b"hello").unwrap();
+                    }
+                });
+                let ends = [&mut ours, &mut theirs];
+                ends.into_iter().enumerate().for_each(|(end, stream)| {
+                    if end == to {
+                        stream.read_exact(&mut bytes).unwrap();
+                    }
+                });
+                assert_eq!(&bytes, b"hello");
+            }
+        }
+    }
+
+    #[test]
+    fn ports_of_the_range_are_taken_in_turn_and_its_end_is_said() {
+        let taken = Listener::bind(&any(Interface::LOOPBACK)).unwrap();
+        let addr = taken.addr().unwrap();
+        let Addr::Tcp { at, security } = addr else { panic!("{taken:?}") };
+        let ports = format!("{}-{}", at.port(), at.port()).parse().unwrap();
+        let same = Bind::Tcp { interface: Interface::LOOPBACK, ports, security };
+        let said = Listener::bind(&same).unwrap_err().to_string();
+        assert!(said.contains(&at.port().to_string()), "{said}");
+        drop(taken);
+        assert_eq!(Listener::bind(&same).unwrap().addr().unwrap(), addr);
+    }
+
+    #[test]
+    fn who_does_not_listen_is_found_at_once() {
+        let addr = Listener::bind(&any(Interface::LOOPBACK)).unwrap().addr().unwrap();
+        assert!(Stream::connect(&addr, TIMEOUT).is_err());
     }
 }

@@ -1,8 +1,6 @@
-//! Mutual authentication with the job's secret: each side proves that it knows the secret by a
-//! keyed hash over both nonces. The secret itself never goes over a connection, nor into a command
-//! line.
-
-use crate::VERSION;
+//! Authentication with the job's secret: who knows it can prove so by a keyed hash over what was
+//! said, and both sides of a connection can derive keys from it. The secret itself never goes over
+//! a connection, nor into a command line.
 
 /// Length of the job's secret in bytes.
 pub const SECRET_LEN: usize = 32;
@@ -21,47 +19,57 @@ impl std::fmt::Debug for Secret {
     }
 }
 
-/// Which side of a connection proves itself. The sides differ, so that a proof cannot be reflected.
+/// What a proof is for. A proof for one purpose is none for another, so that nothing can be
+/// reflected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Side {
-    Connecting,
+pub enum Purpose {
+    /// The first message of the connecting side.
+    Hello,
+    /// The answer of the accepting side.
     Accepting,
+    /// The last message of the connecting side.
+    Connecting,
+    /// A refusal by the accepting side.
+    Refusal,
+    /// Keys of the connection.
+    Keys,
 }
 
 impl Secret {
-    /// The proof of `side` for one connection. `claim` is what the connecting side says it is
-    /// (role, rank, incarnation): it is covered, so that a proof cannot be used for another
-    /// identity.
-    pub fn proof(
-        &self,
-        side: Side,
-        connecting_nonce: &[u8; NONCE_LEN],
-        accepting_nonce: &[u8; NONCE_LEN],
-        claim: &[u8],
-    ) -> [u8; PROOF_LEN] {
+    fn hasher(&self, purpose: Purpose, said: &[&[u8]]) -> blake3::Hasher {
         let mut hasher = blake3::Hasher::new_keyed(&self.0);
-        hasher.update(match side {
-            Side::Connecting => b"eyrie connecting",
-            Side::Accepting => b"eyrie accepting ",
+        hasher.update(match purpose {
+            Purpose::Hello => b"eyrie hello     ",
+            Purpose::Accepting => b"eyrie accepting ",
+            Purpose::Connecting => b"eyrie connecting",
+            Purpose::Refusal => b"eyrie refusal   ",
+            Purpose::Keys => b"eyrie keys      ",
         });
-        hasher.update(&VERSION.to_le_bytes());
-        hasher.update(connecting_nonce);
-        hasher.update(accepting_nonce);
-        hasher.update(claim);
-        *hasher.finalize().as_bytes()
+        for part in said {
+            hasher.update(&(part.len() as u64).to_le_bytes());
+            hasher.update(part);
+        }
+        hasher
     }
 
-    /// Whether `proof` is the one of `side`, compared in constant time.
-    pub fn verify(
-        &self,
-        side: Side,
-        connecting_nonce: &[u8; NONCE_LEN],
-        accepting_nonce: &[u8; NONCE_LEN],
-        claim: &[u8],
-        proof: &[u8; PROOF_LEN],
-    ) -> bool {
-        let expected = self.proof(side, connecting_nonce, accepting_nonce, claim);
+    /// The proof that whoever made it knows the secret, and what was said.
+    pub fn proof(&self, purpose: Purpose, said: &[&[u8]]) -> [u8; PROOF_LEN] {
+        *self.hasher(purpose, said).finalize().as_bytes()
+    }
+
+    /// Whether `proof` is that one, compared in constant time.
+    pub fn verify(&self, purpose: Purpose, said: &[&[u8]], proof: &[u8; PROOF_LEN]) -> bool {
+        let expected = self.proof(purpose, said);
         blake3::Hash::from_bytes(expected) == blake3::Hash::from_bytes(*proof)
+    }
+
+    /// Two keys out of what was agreed and said: for what the connecting side sends, and for what
+    /// the accepting side sends.
+    pub fn keys(&self, said: &[&[u8]]) -> [[u8; 32]; 2] {
+        let mut keys = [0; 64];
+        self.hasher(Purpose::Keys, said).finalize_xof().fill(&mut keys);
+        let half = |i: usize| keys[i * 32..][..32].try_into().expect("half of them");
+        [half(0), half(1)]
     }
 }
 
@@ -86,14 +94,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_proof_holds_for_its_secret_side_nonces_and_claim_only() {
+    fn a_proof_holds_for_its_secret_its_purpose_and_what_was_said_only() {
         let secret = Secret([7; SECRET_LEN]);
-        let (a, b) = ([1; NONCE_LEN], [2; NONCE_LEN]);
-        let proof = secret.proof(Side::Connecting, &a, &b, b"rank 3");
-        assert!(secret.verify(Side::Connecting, &a, &b, b"rank 3", &proof));
-        assert!(!secret.verify(Side::Accepting, &a, &b, b"rank 3", &proof));
-        assert!(!secret.verify(Side::Connecting, &b, &a, b"rank 3", &proof));
-        assert!(!secret.verify(Side::Connecting, &a, &b, b"rank 4", &proof));
-        assert!(!Secret([8; SECRET_LEN]).verify(Side::Connecting, &a, &b, b"rank 3", &proof));
+        let proof = secret.proof(Purpose::Connecting, &[b"ab", b"c"]);
+        assert!(secret.verify(Purpose::Connecting, &[b"ab", b"c"], &proof));
+        assert!(!secret.verify(Purpose::Accepting, &[b"ab", b"c"], &proof));
+        assert!(!secret.verify(Purpose::Connecting, &[b"a", b"bc"], &proof));
+        assert!(!Secret([8; SECRET_LEN]).verify(Purpose::Connecting, &[b"ab", b"c"], &proof));
+        let [connecting, accepting] = secret.keys(&[b"x"]);
+        assert!(connecting != accepting && secret.keys(&[b"y"])[0] != connecting);
     }
 }

@@ -1,11 +1,15 @@
 //! The processes that the controller has started: agents, and roles in processes of their own. None
 //! is waited for without a bound.
 
-use eyrie_transport::RouterId;
+use eyrie_transport::role::secret_line;
+use eyrie_transport::{Addr, RouterId};
+use eyrie_wire::auth::Secret;
 use eyrie_wire::Node;
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::io::Write;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 /// What a child of this process is.
@@ -28,31 +32,46 @@ impl Child {
 }
 
 /// The processes of roles: children of this one.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Children {
     pids: BTreeMap<u32, Child>,
+    /// Where the controller listens.
+    controller: Addr,
+    secret: Secret,
+    /// Where they write what they do.
+    log: Option<PathBuf>,
 }
 
 impl Children {
-    /// Starts a role, which writes what it does to `log`. To be called from the thread that lives
+    /// None yet. They connect to `controller` and write what they do to `log`.
+    pub fn new(controller: Addr, secret: Secret, log: Option<PathBuf>) -> Children {
+        Children { pids: BTreeMap::new(), controller, secret, log }
+    }
+
+    /// Starts a role; `args` are those besides its number. To be called from the thread that lives
     /// longest: its end is what the child takes for the controller's.
     ///
     /// # Errors
-    /// When the process cannot be made.
-    pub fn spawn(&mut self, dir: &Path, role: Child, log: Option<&Path>) -> std::io::Result<()> {
+    /// When the process cannot be made, or does not take the secret.
+    pub fn spawn(&mut self, role: Child, args: &[&OsStr]) -> std::io::Result<()> {
         let mut command = Command::new("/proc/self/exe");
+        let log = self.log.iter().flat_map(|file| ["--log".as_ref(), file.as_os_str()]);
         command
             .arg0("eyrie")
             .args(role.args())
-            .arg("--job-dir")
-            .arg(dir)
-            .args(log.into_iter().flat_map(|file| ["--log".as_ref(), file.as_os_str()]))
-            .stdin(Stdio::null())
+            .arg("--connect")
+            .arg(self.controller.to_string())
+            .args(args)
+            .args(log)
+            .stdin(Stdio::piped())
             .stdout(Stdio::null());
         // SAFETY: only system calls, no allocation.
         unsafe { command.pre_exec(prepare) };
-        self.pids.insert(command.spawn()?.id(), role);
-        Ok(())
+        let mut child = command.spawn()?;
+        self.pids.insert(child.id(), role);
+        // A line that any pipe holds.
+        let line = secret_line(&self.secret);
+        child.stdin.take().map_or(Ok(()), |mut stdin| stdin.write_all(line.as_bytes()))
     }
 
     /// Reaps children that have ended, adopted ones included; returns the roles among them.

@@ -4,6 +4,7 @@ use super::children::Child;
 use super::inbound::Inbound;
 use super::job::Job;
 use super::output::OutputFailed;
+use super::places::Places;
 use super::users::{self, Request};
 use crate::machine::answer::RequestId;
 use crate::machine::signal::in_words;
@@ -71,6 +72,10 @@ impl Job {
 
     fn hear_store(&mut self, event: StoreEvent) {
         match event {
+            StoreEvent::Listening(addr) => {
+                self.places.iter_mut().for_each(|places| places.store(addr.clone()));
+                self.start_agents();
+            }
             StoreEvent::Begun { instance, image } => {
                 self.tell(Event::ImageBegun { instance, image })
             }
@@ -85,6 +90,30 @@ impl Job {
                 self.tell(Event::ImageFailed { instance, image, reason })
             }
             StoreEvent::Note(text) => self.tell(Event::Note(text)),
+        }
+    }
+
+    /// Starts the agents once, when it is known where all roles that they connect to are.
+    fn start_agents(&mut self) {
+        let Some((directory, store)) = self.places.as_ref().and_then(Places::all) else { return };
+        self.places = None;
+        self.directory = directory;
+        let store = store.to_string();
+        let dir = self.dir.clone();
+        let args = ["--store".as_ref(), store.as_ref(), "--job-dir".as_ref(), dir.as_os_str()];
+        for node in 0..self.options.nodes + self.options.spares {
+            if let Err(e) = self.children.spawn(Child::Agent(node), &args) {
+                let cause = format!("the agent of node {node} cannot be started: {e}");
+                return self.tell(Event::Stop { code: 1, cause });
+            }
+        }
+    }
+
+    /// Ends the job when a role does not say where it listens.
+    pub fn watch_places(&mut self) {
+        if let Some(late) = self.places.as_ref().and_then(Places::late) {
+            self.places = None;
+            self.tell(Event::Stop { code: 1, cause: late });
         }
     }
 
@@ -164,6 +193,10 @@ impl Job {
     pub fn hear_router(&mut self, router: RouterId, event: RouterEvent) {
         use RouterEvent as R;
         let event = match event {
+            R::Listening(addr) => {
+                self.places.iter_mut().for_each(|places| places.router(router, addr.clone()));
+                return self.start_agents();
+            }
             R::Fenced { instance, determinants } => {
                 let rsn = determinants.iter().map(|d| d.rsn).max().unwrap_or(0);
                 self.determinants.add(instance, determinants);

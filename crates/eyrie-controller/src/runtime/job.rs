@@ -8,6 +8,7 @@ use super::inbound::Inbound;
 use super::link::Link;
 use super::options::JobOptions;
 use super::output::Printer;
+use super::places::Places;
 use super::refusals::Refusals;
 use super::routers::Routers;
 use super::stdin::Stdin;
@@ -20,6 +21,7 @@ use eyrie_transport::{Directory, RouterId};
 use eyrie_wire::control::Program;
 use eyrie_wire::{Node, RankInstance};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -50,7 +52,11 @@ pub struct Job {
     /// Bytes that all images took when the last one was stored.
     pub store_bytes: u64,
     pub routers: Routers,
+    /// Until all routers and the store have said where they listen, and agents are started.
+    pub places: Option<Places>,
     pub directory: Directory,
+    /// The job's directory.
+    pub dir: PathBuf,
     /// What routers have told with the fences that they have confirmed.
     pub determinants: Gathered,
     pub admission: Arc<Admission>,
@@ -103,6 +109,7 @@ impl Job {
             while let Ok((router, event)) = router_events.try_recv() {
                 self.hear_router(router, event);
             }
+            self.watch_places();
             self.watch_output();
             self.answer_status();
             self.tell(Event::Tick);

@@ -117,15 +117,15 @@ impl Remote {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use eyrie_transport::{Addr, Listener};
+    use eyrie_transport::{Bind, Listener};
     use std::io::Read;
     use std::time::Duration;
 
     #[test]
     fn an_agent_that_does_not_read_costs_bounded_memory_and_then_its_connection() {
         let dir = tempfile::tempdir().unwrap();
-        let addr = Addr::Unix(dir.path().join("socket"));
-        let listener = Listener::bind(&addr).unwrap();
+        let listener = Listener::bind(&Bind::Unix(dir.path().join("socket"))).unwrap();
+        let addr = listener.addr().unwrap();
         let mut agent = Stream::connect(&addr, Duration::from_secs(10)).unwrap();
         let ours = listener.accept().unwrap();
         let link = Link::bounded(&ours, 1 << 20).unwrap();
@@ -146,8 +146,8 @@ mod tests {
     #[test]
     fn one_that_reads_loses_nothing() {
         let dir = tempfile::tempdir().unwrap();
-        let addr = Addr::Unix(dir.path().join("socket"));
-        let listener = Listener::bind(&addr).unwrap();
+        let listener = Listener::bind(&Bind::Unix(dir.path().join("socket"))).unwrap();
+        let addr = listener.addr().unwrap();
         let mut agent = Stream::connect(&addr, Duration::from_secs(10)).unwrap();
         let link = Link::bounded(&listener.accept().unwrap(), 1 << 20).unwrap();
         for n in 0..2_000 {

@@ -16,6 +16,7 @@ mod listener;
 mod options;
 mod output;
 mod parts;
+mod places;
 mod program;
 mod refusals;
 mod routers;
@@ -24,7 +25,7 @@ mod stdin;
 mod store;
 pub mod users;
 
-pub use options::JobOptions;
+pub use options::{JobOptions, Reach};
 pub use program::NotRunnable;
 
 use crate::machine::{Config, Event, Machine};
@@ -35,11 +36,12 @@ use crossbeam_channel::{bounded, Sender};
 use determinants::Gathered;
 use event_file::EventFile;
 use eyrie_placement::Placement;
-use eyrie_transport::{server, Addr};
+use eyrie_transport::Directory;
 use inbound::Inbound;
 use job::{Job, Users};
 use jobdir::JobDir;
 use output::Printer;
+use places::Places;
 use refusals::Refusals;
 use routers::Routers;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -75,13 +77,13 @@ pub fn run(options: JobOptions, placement: Box<dyn Placement>) -> anyhow::Result
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     let printer = Printer::start(wake(inbound_in.clone()));
     let store = parts::start_store(&options, &dir, &secret, inbound_in.clone())?;
-    let directory = parts::directory(&options, &dir);
+    let places = Places::new(options.ranks, options.routers);
     let mut routers = Vec::new();
     for id in 0..options.routers {
         routers.push(parts::start_router(
             id,
             &options,
-            &directory,
+            places.home(),
             &dir,
             &secret,
             router_in.clone(),
@@ -93,21 +95,18 @@ pub fn run(options: JobOptions, placement: Box<dyn Placement>) -> anyhow::Result
         apart.clone(),
         options.roles_apart,
     ));
-    let services = Services {
-        secret,
+    let services = Arc::new(Services {
+        secret: secret.clone(),
         admission: Arc::clone(&admission),
         inbound: inbound_in.clone(),
         router_events: router_in,
-    };
-    let control = Addr::Unix(dir.path().join("control.sock"));
-    server::listen(&control, Arc::new(services))
-        .with_context(|| format!("cannot listen in {}", dir.path().display()))?;
+    });
+    let control = parts::listen(&options.reach, dir.path(), &services)?;
     let stdin = Stdin::start(dir.path(), inbound_in)?;
-    let mut children = Children::default();
-    let agents = (0..options.nodes + options.spares).map(Child::Agent);
+    let mut children = Children::new(control, secret, options.log.clone());
     let store_role = options.roles_apart.then_some(Child::Store);
-    for role in store_role.into_iter().chain(apart.map(Child::Router)).chain(agents) {
-        let started = children.spawn(dir.path(), role, options.log.as_deref());
+    for role in store_role.into_iter().chain(apart.map(Child::Router)) {
+        let started = children.spawn(role, &[]);
         started.with_context(|| format!("cannot start {role:?}"))?;
     }
     let machine = Machine::new(Config {
@@ -146,13 +145,16 @@ pub fn run(options: JobOptions, placement: Box<dyn Placement>) -> anyhow::Result
         store,
         store_bytes: 0,
         routers: Routers::new(routers),
-        directory,
+        places: Some(places),
+        directory: Directory::default(),
+        dir: dir.path().into(),
         admission,
         stdin,
         children,
         machine,
     };
     cleaned.into_iter().for_each(|text| job.tell(Event::Note(text)));
+    job.options.reach.warning().into_iter().for_each(|text| job.tell(Event::Note(text)));
     let code = job.run(&inbound, &router_events);
     let code = job.finish(&inbound, code);
     drop(dir);

@@ -4,10 +4,48 @@ use crate::inject::Injection;
 use crate::machine::schedule::{Interval, Order};
 use crate::record::LogLevel;
 use anyhow::bail;
+use eyrie_transport::{Bind, Interface, Ports, Security};
 use eyrie_wire::control::CheckpointMode;
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+/// How the roles of a job reach each other.
+#[derive(Clone, Debug)]
+pub enum Reach {
+    /// Unix sockets in the job's directory.
+    Unix,
+    Tcp {
+        interface: Interface,
+        ports: Ports,
+        security: Security,
+    },
+}
+
+impl Reach {
+    /// What users must know of it.
+    pub fn warning(&self) -> Option<String> {
+        let Reach::Tcp { interface, security, .. } = self else { return None };
+        let what = match security {
+            Security::Encrypted => return None,
+            Security::Authenticated => "can be read",
+            Security::Off => "can be read and changed",
+        };
+        Some(format!(
+            "--transport-security is not `encrypted`: what goes over the network at {interface} {what} by others there"
+        ))
+    }
+
+    /// Where the role that is called `name` is asked to listen.
+    pub fn bind(&self, dir: &Path, name: &str) -> Bind {
+        match self {
+            Reach::Unix => Bind::Unix(dir.join(format!("{name}.sock"))),
+            Reach::Tcp { interface, ports, security } => {
+                Bind::Tcp { interface: interface.clone(), ports: *ports, security: *security }
+            }
+        }
+    }
+}
 
 /// What `eyrie run` is asked for.
 #[derive(Clone, Debug)]
@@ -18,6 +56,7 @@ pub struct JobOptions {
     pub routers: u32,
     /// Routers and the store are processes of their own.
     pub roles_apart: bool,
+    pub reach: Reach,
     /// Most ranks that a node starts with.
     pub slots: u32,
     pub checkpoint_every: Interval,

@@ -1,19 +1,22 @@
 //! The parts that a job is made of besides its agents: store, routers, signals.
 
+use super::admission::Services;
 use super::inbound::Inbound;
 use super::jobdir::JobDir;
 use super::link::Remote;
-use super::options::JobOptions;
+use super::options::{JobOptions, Reach};
 use super::routers::JobRouter;
 use super::store::JobStore;
 use anyhow::Context;
 use crossbeam_channel::Sender;
 use eyrie_router::{Router, RouterEvent};
 use eyrie_store::role::{self, StoreRole};
-use eyrie_transport::{Addr, Directory, RouterId};
+use eyrie_transport::{server, Addr, Bind, RouterId};
 use eyrie_wire::auth::Secret;
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
+use std::sync::Arc;
 
 pub fn start_store(
     options: &JobOptions,
@@ -21,7 +24,7 @@ pub fn start_store(
     secret: &Secret,
     inbound: Sender<Inbound>,
 ) -> anyhow::Result<JobStore> {
-    let listen = Addr::Unix(dir.path().join("store.sock"));
+    let listen = options.reach.bind(dir.path(), "store");
     let config = role::Config { dir: dir.path().join("store"), listen };
     if options.roles_apart {
         return Ok(JobStore::Apart(Remote::new(&config)?));
@@ -31,21 +34,10 @@ pub fn start_store(
     Ok(JobStore::Here(StoreRole::start(&config, secret.clone(), tell)?))
 }
 
-/// Who is where: the homes of ranks go round the routers.
-pub fn directory(options: &JobOptions, dir: &JobDir) -> Directory {
-    let routers = options.routers;
-    let socket = |id| Addr::Unix(dir.path().join(format!("router-{id}.sock")));
-    Directory {
-        epoch: 1,
-        home: (0..options.ranks).map(|rank| rank % routers).collect(),
-        routers: (0..routers).map(socket).collect(),
-    }
-}
-
 pub fn start_router(
     id: RouterId,
     options: &JobOptions,
-    directory: &Directory,
+    home: &[RouterId],
     dir: &JobDir,
     secret: &Secret,
     events: Sender<(RouterId, RouterEvent)>,
@@ -58,8 +50,8 @@ pub fn start_router(
     let free = super::jobdir::free_bytes(&spill_dir)?;
     let config = eyrie_router::Config {
         id,
-        at_home: directory.at_home(id),
-        listen: directory.routers[id as usize].clone(),
+        at_home: home.iter().map(|home| *home == id).collect(),
+        listen: options.reach.bind(dir.path(), &format!("router-{id}")),
         spill_dir,
         log_memory: options.log_memory,
         log_disk: options.log_disk.unwrap_or(free / 2 / u64::from(options.routers)),
@@ -69,6 +61,19 @@ pub fn start_router(
     }
     let router = Router::start(config, secret.clone(), events).context("cannot start a router")?;
     Ok(JobRouter::Here(router))
+}
+
+/// Listens for users in the job's directory, and for the roles of the job where they reach the
+/// controller: there, too, or at an address of its own, which is returned.
+pub fn listen(reach: &Reach, dir: &Path, services: &Arc<Services>) -> anyhow::Result<Addr> {
+    let users = Bind::Unix(eyrie_agent::user_socket(dir));
+    let addr = server::listen(&users, Arc::clone(services))
+        .with_context(|| format!("cannot listen in {}", dir.display()))?;
+    match reach {
+        Reach::Unix => Ok(addr),
+        Reach::Tcp { .. } => server::listen(&reach.bind(dir, "control"), Arc::clone(services))
+            .context("cannot listen for agents; see --interface and --port-range"),
+    }
 }
 
 /// Turns signals into messages.

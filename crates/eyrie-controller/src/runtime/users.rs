@@ -3,6 +3,7 @@
 use crate::machine::answer::Answer;
 use crate::record::Summary;
 use anyhow::Context;
+use eyrie_transport::Addr;
 use eyrie_wire::control::Claim;
 use eyrie_wire::{Node, Rank, RankInstance};
 use serde::{Deserialize, Serialize};
@@ -64,7 +65,8 @@ pub struct Status {
 /// When the job cannot be reached, or refuses: with its reason.
 pub fn ask(dir: &Path, request: &Request) -> anyhow::Result<serde_json::Value> {
     let secret = eyrie_agent::read_secret(dir)?;
-    let mut stream = eyrie_agent::connect(dir, &secret, &Claim::User)?;
+    let mut stream =
+        eyrie_agent::connect(&Addr::Unix(eyrie_agent::user_socket(dir)), &secret, &Claim::User)?;
     stream.set_timeout(Some(request.patience()))?;
     writeln!(stream, "{}", serde_json::to_string(request)?)?;
     let mut line = String::new();

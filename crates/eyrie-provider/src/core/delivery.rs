@@ -6,7 +6,7 @@ use super::host::{File, Host, Stream};
 use super::matching::Content;
 use super::sender::refusal;
 use eyrie_wire::data::{put_plain, Determinant, Frame, Header, Replayed, Resume, MAX_FRAME};
-use eyrie_wire::data::{Deliver, Place};
+use eyrie_wire::data::{Deliver, Piece, Place};
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
 
@@ -28,7 +28,49 @@ pub struct Delivery<H: Host> {
     /// Files that have come, whose frames have not been looked at.
     arrived: VecDeque<H::File>,
     segments: Vec<(u32, H::File)>,
+    /// The payload of the next message that does not come in its frame, as far as it has come.
+    ahead: Ahead,
     rsn: u64,
+}
+
+/// Capacity beyond which the place for payloads in pieces is given back, in bytes.
+const AHEAD_BYTES: usize = 4 << 20;
+
+/// A payload that comes in pieces, ahead of its message.
+#[derive(Default)]
+struct Ahead {
+    place: Option<Place>,
+    bytes: Vec<u8>,
+}
+
+impl Ahead {
+    /// Takes the next piece.
+    fn add(&mut self, piece: Piece, bytes: &[u8]) -> io::Result<()> {
+        let Piece { segment, offset } = piece;
+        let first = *self.place.get_or_insert(Place { segment, offset });
+        if first.segment != segment || offset.wrapping_sub(first.offset) != self.bytes.len() as u64
+        {
+            return Err(broken("a piece of a payload is missing"));
+        }
+        self.bytes.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    /// The payload, when it is the one at this place, and whole.
+    fn whole(&self, place: Place, size: u64) -> io::Result<&[u8]> {
+        if self.place != Some(place) || self.bytes.len() as u64 != size {
+            return Err(broken("the payload of a message is not whole"));
+        }
+        Ok(&self.bytes)
+    }
+
+    fn clear(&mut self) {
+        self.place = None;
+        self.bytes.clear();
+        if self.bytes.capacity() > AHEAD_BYTES {
+            self.bytes.shrink_to(0);
+        }
+    }
 }
 
 /// The content of a message, in its frame or in a segment.
@@ -65,6 +107,7 @@ impl<H: Host> Delivery<H> {
             out: Vec::new(),
             arrived: VecDeque::new(),
             segments: Vec::new(),
+            ahead: Ahead::default(),
             rsn: 0,
         }
     }
@@ -94,6 +137,7 @@ impl<H: Host> Delivery<H> {
         self.out.clear();
         self.arrived.clear();
         self.segments.clear();
+        self.ahead.clear();
     }
 
     /// Goes on with a new connection behind what has been shown.
@@ -187,6 +231,7 @@ impl<H: Host> Delivery<H> {
         up_to: u64,
         mut show: impl FnMut(&Deliver, &Payload<'_, H::File>) -> Result<bool, E>,
     ) -> Result<io::Result<()>, E> {
+        let files = self.stream.as_ref().is_some_and(Stream::passes_files);
         let mut on = true;
         while on && self.rsn < up_to {
             let frame = match Frame::parse(&self.input[self.start..self.end]) {
@@ -201,6 +246,10 @@ impl<H: Host> Delivery<H> {
                     }
                     let payload = match deliver.place {
                         None => Payload::Inline(frame.payload),
+                        Some(place) if !files => match self.ahead.whole(place, deliver.size) {
+                            Ok(bytes) => Payload::Inline(bytes),
+                            Err(e) => return Ok(Err(e)),
+                        },
                         Some(Place { segment, offset }) => {
                             match self.segments.iter().find(|(id, _)| *id == segment) {
                                 Some((_, file)) => Payload::Segment { file, offset },
@@ -210,6 +259,12 @@ impl<H: Host> Delivery<H> {
                     };
                     on = show(&deliver, &payload)?;
                     self.rsn = deliver.rsn;
+                    self.ahead.clear();
+                }
+                Header::Piece(piece) if !files => {
+                    if let Err(e) = self.ahead.add(piece, frame.payload) {
+                        return Ok(Err(e));
+                    }
                 }
                 Header::Segment(s) => match self.arrived.pop_front() {
                     Some(file) => self.segments.push((s.segment, file)),

@@ -62,6 +62,9 @@ pub trait Stream {
         files: &mut dyn FnMut(Self::File),
     ) -> io::Result<usize>;
 
+    /// Whether files come over it; else payloads go through it in pieces.
+    fn passes_files(&self) -> bool;
+
     /// Its number, if it has one that an image must know.
     fn descriptor(&self) -> Option<i32>;
 }

@@ -288,7 +288,8 @@ impl<H: ImagePoint> Rank<H> {
 
     /// Waits until a sender has what is wanted, or has lost its stream.
     fn await_sender(&mut self, k: usize, want: Want) -> Result<(), RankError> {
-        let begun = self.host.now();
+        let mut begun = self.host.now();
+        let mut given = self.senders[k].given();
         loop {
             let step = self.senders[k].write().and_then(|written| {
                 self.senders[k].receive(&mut self.unstored).map(|came| (written, came))
@@ -310,6 +311,10 @@ impl<H: ImagePoint> Rank<H> {
             }
             if came {
                 continue;
+            }
+            if given != self.senders[k].given() {
+                // A large message takes its time.
+                (begun, given) = (self.host.now(), self.senders[k].given());
             }
             let waited = self.host.now().saturating_sub(begun);
             if waited > ANSWER_TIMEOUT {
@@ -474,16 +479,21 @@ impl<H: ImagePoint> Rank<H> {
         last: bool,
         done: &mut impl FnMut(Event),
     ) -> Result<(), RankError> {
-        let begun = self.host.now();
+        let mut begun = self.host.now();
         let mut answer = None;
         loop {
             let shown = self.show(rsn, &mut answer, done)?;
             if self.delivery.rsn() == rsn {
                 break;
             }
-            if let Err(e) = shown.and_then(|()| self.delivery.receive(true)) {
-                self.lose_delivery(&e)?;
-                self.connect_delivery(false)?;
+            match shown.and_then(|()| self.delivery.receive(true)) {
+                // A large message takes its time.
+                Ok(true) => begun = self.host.now(),
+                Ok(false) => {}
+                Err(e) => {
+                    self.lose_delivery(&e)?;
+                    self.connect_delivery(false)?;
+                }
             }
             let waited = self.host.now().saturating_sub(begun);
             if waited > REPLAY_TIMEOUT {

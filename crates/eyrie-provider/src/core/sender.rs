@@ -6,8 +6,8 @@
 use super::error::RankError;
 use super::host::{File, Host, Stream};
 use eyrie_wire::data::{
-    content_hash, put, Determinant, Frame, Header, Message, Place, Repeat, SegmentDone,
-    SegmentRequest, MAX_DETERMINANTS, MAX_FRAME, MAX_INLINE,
+    content_hash, put, put_plain, Determinant, Frame, Header, Message, Piece, Place, Repeat,
+    SegmentDone, SegmentRequest, MAX_DETERMINANTS, MAX_FRAME, MAX_INLINE,
 };
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
@@ -17,6 +17,8 @@ const MAX_KEPT: usize = 4 << 20;
 /// Frames, and a share of [`MAX_KEPT`], after which acknowledgements are looked for without need.
 const LOOK_FRAMES: usize = 512;
 const LOOK_BYTES: usize = MAX_KEPT / 4;
+/// Room for kept frames at the start, in bytes.
+const KEPT_BYTES: usize = 256 * 1024;
 /// A payload in a segment starts at a multiple of this.
 const ALIGN: u64 = 64;
 const INPUT_BYTES: usize = 64 * 1024;
@@ -25,7 +27,8 @@ const _: () = assert!(MAX_FRAME < INPUT_BYTES);
 /// A segment to write large payloads to.
 struct Segment<F> {
     id: u32,
-    file: F,
+    /// `None` where no file can be passed: payloads go through the stream in pieces.
+    file: Option<F>,
     bytes: u64,
     used: u64,
 }
@@ -59,7 +62,8 @@ impl Unstored {
     }
 }
 
-/// Frames that are kept, one behind another.
+/// Frames that are kept, one behind another. A message whose payload goes in pieces is kept,
+/// counted and acknowledged as one with them.
 #[derive(Clone, Default)]
 struct Kept {
     bytes: Vec<u8>,
@@ -67,7 +71,7 @@ struct Kept {
     acked: usize,
     written: usize,
     /// Lengths of the frames that are not acknowledged.
-    lengths: VecDeque<u32>,
+    lengths: VecDeque<usize>,
 }
 
 impl Kept {
@@ -79,16 +83,20 @@ impl Kept {
     fn frames(&self) -> impl Iterator<Item = &[u8]> {
         let mut at = self.acked;
         self.lengths.iter().map(move |len| {
-            let frame = &self.bytes[at..at + *len as usize];
-            at += *len as usize;
+            let frame = &self.bytes[at..at + *len];
+            at += *len;
             frame
         })
     }
 
     fn acknowledge(&mut self, frames: usize) {
-        self.acked += self.lengths.drain(..frames).map(|len| len as usize).sum::<usize>();
+        self.acked += self.lengths.drain(..frames).sum::<usize>();
         if self.lengths.is_empty() {
             self.bytes.clear();
+            // A large message must not be in every image from now on.
+            if self.bytes.capacity() > 2 * MAX_KEPT {
+                self.bytes.shrink_to(KEPT_BYTES);
+            }
             (self.acked, self.written) = (0, 0);
         }
     }
@@ -134,6 +142,8 @@ pub struct Sender<H: Host> {
     old_segments: Vec<Segment<H::File>>,
     /// Frames acknowledged on this connection.
     acknowledged: u64,
+    /// Bytes ever given to a connection.
+    given: u64,
     /// Clock of the last determinant that went out on this connection.
     determinants_sent: u64,
     /// Send sequence number of the last message to each rank that the router has.
@@ -152,18 +162,44 @@ fn broken(what: &str) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, what.to_string())
 }
 
-/// The message in a frame that was kept.
-fn message_of(frame: &[u8]) -> Option<(Message, &[u8])> {
-    match Frame::parse(frame) {
-        Ok(Some(Frame { header: Header::Message(m), payload, .. })) => Some((m, payload)),
-        _ => None,
+/// The message in what was kept as one: with its payload, and the pieces before it.
+fn message_of(kept: &[u8]) -> Option<(Message, &[u8], &[u8])> {
+    let mut at = 0;
+    loop {
+        match Frame::parse(&kept[at..]) {
+            Ok(Some(Frame { header: Header::Piece(_), len, .. })) => at += len,
+            Ok(Some(Frame { header: Header::Message(m), payload, .. })) => {
+                return Some((m, payload, &kept[..at]))
+            }
+            _ => return None,
+        }
+    }
+}
+
+/// The payload whose pieces these are.
+fn joined(mut pieces: &[u8]) -> Vec<u8> {
+    let mut content = Vec::with_capacity(pieces.len());
+    while let Ok(Some(frame)) = Frame::parse(pieces) {
+        content.extend_from_slice(frame.payload);
+        pieces = &pieces[frame.len..];
+    }
+    content
+}
+
+/// Puts the pieces of a payload that is to lie at `place` behind what is in `out`.
+fn put_pieces(out: &mut Vec<u8>, place: Place, content: &[u8]) {
+    out.reserve(content.len() + content.len() / MAX_INLINE * 32 + MAX_FRAME);
+    let mut offset = place.offset;
+    for piece in content.chunks(MAX_INLINE) {
+        put_plain(out, &Header::Piece(Piece { segment: place.segment, offset }), piece);
+        offset += piece.len() as u64;
     }
 }
 
 impl<H: Host> Sender<H> {
     /// A stream that is not connected yet.
     pub fn new(ranks: u32) -> Sender<H> {
-        let bytes = Vec::with_capacity(256 * 1024);
+        let bytes = Vec::with_capacity(KEPT_BYTES);
         Sender {
             stream: None,
             greeted: false,
@@ -171,6 +207,7 @@ impl<H: Host> Sender<H> {
             backlog: VecDeque::new(),
             old_segments: Vec::new(),
             acknowledged: 0,
+            given: 0,
             determinants_sent: 0,
             known: vec![0; ranks as usize],
             segment: None,
@@ -205,13 +242,20 @@ impl<H: Host> Sender<H> {
         self.kept.unacknowledged()
     }
 
+    /// Bytes ever given to a connection: while they grow, the router takes what it is given.
+    pub fn given(&self) -> u64 {
+        self.given
+    }
+
     pub fn has_segment_request(&self) -> bool {
         self.segment_asked
     }
 
     /// Unacknowledged frames name segments, whose content an image would not hold.
     pub fn names_segments(&self) -> bool {
-        let names = |frame: &[u8]| message_of(frame).is_some_and(|(m, _)| m.place.is_some());
+        let names = |frame: &[u8]| {
+            message_of(frame).is_some_and(|(m, _, pieces)| m.place.is_some() && pieces.is_empty())
+        };
         // Only messages whose content is in a segment are followed by a request to flush.
         (!self.retired.is_empty() || self.segment.is_some() || !self.old_segments.is_empty())
             && (self.kept.frames().any(names) || self.backlog.iter().any(|f| names(f)))
@@ -220,7 +264,8 @@ impl<H: Host> Sender<H> {
     /// The descriptors of this stream, for the capture of an image.
     pub fn descriptors(&self) -> impl Iterator<Item = i32> + '_ {
         let segments = self.segment.iter().chain(&self.retired).chain(&self.old_segments);
-        let files = segments.map(|s| &s.file).chain(&self.arrived).filter_map(File::descriptor);
+        let files = segments.filter_map(|s| s.file.as_ref()).chain(&self.arrived);
+        let files = files.filter_map(File::descriptor);
         self.stream.iter().filter_map(Stream::descriptor).chain(files)
     }
 
@@ -257,7 +302,9 @@ impl<H: Host> Sender<H> {
         unstored: &mut Unstored,
     ) -> Result<io::Result<Offer>, RankError> {
         let Some(frame) = self.backlog.pop_front() else { return Ok(Ok(Offer::Kept)) };
-        let Some((mut message, payload)) = message_of(&frame) else { return Ok(Ok(Offer::Kept)) };
+        let Some((mut message, payload, pieces)) = message_of(&frame) else {
+            return Ok(Ok(Offer::Kept));
+        };
         if message.ssn <= self.known[message.destination as usize] {
             return Ok(Ok(Offer::Kept));
         }
@@ -265,7 +312,10 @@ impl<H: Host> Sender<H> {
         let content = match message.place.take() {
             None => payload,
             Some(place) => {
-                content = self.old_content(place, message.size)?;
+                content = match pieces.is_empty() {
+                    true => self.old_content(place, message.size)?,
+                    false => joined(pieces),
+                };
                 &content
             }
         };
@@ -278,10 +328,10 @@ impl<H: Host> Sender<H> {
 
     fn old_content(&self, place: Place, size: u64) -> Result<Vec<u8>, RankError> {
         let segment = self.old_segments.iter().find(|s| s.id == place.segment);
-        let segment = segment.ok_or(RankError::LargeMessageLost)?;
+        let file = segment.and_then(|s| s.file.as_ref()).ok_or(RankError::LargeMessageLost)?;
         let mut content = vec![0; size as usize];
         // SAFETY: the vector is as long as said.
-        unsafe { segment.file.read_to(place.offset, content.as_mut_ptr(), content.len()) }
+        unsafe { file.read_to(place.offset, content.as_mut_ptr(), content.len()) }
             .map_err(|e| RankError::Content(e.to_string()))?;
         Ok(content)
     }
@@ -318,14 +368,20 @@ impl<H: Host> Sender<H> {
         } else {
             let Some(place) = self.place(content, unstored)? else { return Ok(Offer::NoSegment) };
             message.place = Some(place);
-            self.keep(&Header::Message(message), unstored, &[]);
+            let pieces = if self.passes_files() { &[] } else { content };
+            self.keep_behind(Some((place, pieces)), &Header::Message(message), unstored, &[]);
             // The payload must stay reachable until the frame is logged: ask to hear of it soon.
             self.keep(&Header::Flush, unstored, &[]);
         }
         Ok(Offer::Kept)
     }
 
-    /// Puts a payload into a segment; `None` when one must be waited for.
+    fn passes_files(&self) -> bool {
+        self.stream.as_ref().is_some_and(Stream::passes_files)
+    }
+
+    /// Finds a place for a payload, and puts it there when the segment's file is here; `None` when
+    /// a segment must be waited for.
     fn place(&mut self, content: &[u8], unstored: &Unstored) -> io::Result<Option<Place>> {
         let size = content.len() as u64;
         let fits =
@@ -345,7 +401,9 @@ impl<H: Host> Sender<H> {
         }
         let Some(segment) = self.segment.as_mut() else { return Ok(None) };
         let offset = segment.used;
-        segment.file.write_at(offset, content)?;
+        if let Some(file) = &segment.file {
+            file.write_at(offset, content)?;
+        }
         segment.used = (offset + size).next_multiple_of(ALIGN);
         Ok(Some(Place { segment: segment.id, offset }))
     }
@@ -365,6 +423,17 @@ impl<H: Host> Sender<H> {
     /// Puts a frame behind the kept ones, with the determinants that have not gone out on this
     /// stream.
     fn keep(&mut self, header: &Header, unstored: &Unstored, payload: &[u8]) {
+        self.keep_behind(None, header, unstored, payload);
+    }
+
+    /// As [`Sender::keep`], with the pieces of a payload directly before the frame, as one with it.
+    fn keep_behind(
+        &mut self,
+        pieces: Option<(Place, &[u8])>,
+        header: &Header,
+        unstored: &Unstored,
+        payload: &[u8],
+    ) {
         loop {
             // Too many for one frame: others go before it.
             let mut sent = self.determinants_sent;
@@ -375,10 +444,13 @@ impl<H: Host> Sender<H> {
                 false => (header, payload),
             };
             let at = self.kept.bytes.len();
+            if let (false, Some((place, content))) = (more, pieces) {
+                put_pieces(&mut self.kept.bytes, place, content);
+            }
             let list = waiting.inspect(|d| sent = d.clock);
             put(&mut self.kept.bytes, header, list, payload);
             self.determinants_sent = sent;
-            self.kept.lengths.push_back((self.kept.bytes.len() - at) as u32);
+            self.kept.lengths.push_back(self.kept.bytes.len() - at);
             if !more {
                 return;
             }
@@ -393,7 +465,10 @@ impl<H: Host> Sender<H> {
         let stream = self.stream.as_mut().ok_or(ErrorKind::NotConnected)?;
         while self.kept.written < self.kept.bytes.len() {
             match stream.send(&self.kept.bytes[self.kept.written..]) {
-                Ok(n) => self.kept.written += n,
+                Ok(n) => {
+                    self.kept.written += n;
+                    self.given += n as u64;
+                }
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(false),
                 Err(e) => return Err(e),
@@ -443,8 +518,13 @@ impl<H: Host> Sender<H> {
                     unstored.stored(ack.clock);
                 }
                 Header::Segment(s) => {
-                    // The file comes with the first byte of its frame.
-                    let file = self.arrived.pop_front().ok_or_else(|| broken("no file came"))?;
+                    let file = match self.passes_files() {
+                        // It comes with the first byte of its frame.
+                        true => {
+                            Some(self.arrived.pop_front().ok_or_else(|| broken("no file came"))?)
+                        }
+                        false => None,
+                    };
                     let segment = Segment { id: s.segment, file, bytes: s.bytes, used: 0 };
                     self.segment = Some(segment);
                     self.segment_asked = false;

@@ -60,6 +60,8 @@ struct World {
     dies_in: Option<u32>,
     /// Everything goes its way at once.
     calm: bool,
+    /// Connections pass files.
+    files: bool,
     /// Connections break at any time.
     breaks: bool,
     /// All connections break when a rank waits next.
@@ -127,7 +129,7 @@ impl Router {
 }
 
 impl World {
-    fn new(random: SmallRng, routers: u32, calm: bool) -> World {
+    fn new(random: SmallRng, routers: u32, calm: bool, files: bool) -> World {
         let bounds = Bounds { memory: 4 << 20, disk: 1 << 30 };
         let router = |k| Router {
             protocol: Protocol::new(
@@ -145,6 +147,7 @@ impl World {
             ticks: 0,
             dies_in: None,
             calm,
+            files,
             breaks: false,
             breaks_at_wait: false,
             determinants: Vec::new(),
@@ -264,6 +267,7 @@ impl TestHost {
 
 struct TestStream {
     world: Shared,
+    files: bool,
     router: usize,
     conn: ConnId,
 }
@@ -354,6 +358,10 @@ impl Stream for TestStream {
         Ok(n)
     }
 
+    fn passes_files(&self) -> bool {
+        self.files
+    }
+
     fn descriptor(&self) -> Option<i32> {
         None
     }
@@ -373,8 +381,9 @@ impl Host for TestHost {
         stream: data::Stream,
     ) -> Result<TestStream, ConnectError> {
         TestHost::survives(&self.world);
-        let conn = {
+        let (conn, files) = {
             let world = &mut *self.world.borrow_mut();
+            let files = world.files;
             if !world.calm && world.random.gen_bool(0.1) {
                 return Err(ConnectError::Unreachable(ErrorKind::ConnectionRefused.into()));
             }
@@ -383,10 +392,11 @@ impl Host for TestHost {
             let Router { protocol, said, wires } = &mut world.routers[router as usize];
             protocol.admit(self.instance).map_err(ConnectError::Refused)?;
             wires.insert(conn, Wire::default());
-            protocol.connected(conn, self.instance, stream, said);
-            conn
+            protocol.connected(conn, self.instance, stream, files, said);
+            (conn, files)
         };
-        let stream = TestStream { world: self.world.clone(), router: router as usize, conn };
+        let router = router as usize;
+        let stream = TestStream { world: self.world.clone(), files, router, conn };
         TestHost::survives(&self.world);
         Ok(stream)
     }
@@ -677,7 +687,9 @@ impl Job {
     fn new(seed: u64, total: u64, calm: bool) -> Job {
         let mut random = SmallRng::seed_from_u64(seed);
         let routers = random.gen_range(1..3);
-        let world = Rc::new(RefCell::new(World::new(random, routers, calm)));
+        // Those with the largest messages go both ways.
+        let files = seed / 8 % 2 == 0;
+        let world = Rc::new(RefCell::new(World::new(random, routers, calm, files)));
         let layout = std::alloc::Layout::new::<Memory>();
         // SAFETY: the layout is not empty; zeros are a `Memory`.
         let memory = |_| unsafe { std::alloc::alloc_zeroed(layout).cast::<Memory>() };
@@ -881,9 +893,9 @@ fn killed_ranks_compute_what_undisturbed_ones_do() {
     assert!(asked.is_some() || kills > SCHEDULES, "{kills} kills");
 }
 
-/// Two ranks that have found each other.
-fn pair() -> (Shared, Vec<Rank<TestHost>>) {
-    let world = Rc::new(RefCell::new(World::new(SmallRng::seed_from_u64(1), 1, true)));
+/// Two ranks that have found each other, on connections that pass `files` or not.
+fn pair(files: bool) -> (Shared, Vec<Rank<TestHost>>) {
+    let world = Rc::new(RefCell::new(World::new(SmallRng::seed_from_u64(1), 1, true, files)));
     let rank = |rank| {
         let instance = RankInstance { rank, incarnation: 1 };
         Rank::new(TestHost { world: world.clone(), instance }, rank, RANKS)
@@ -939,7 +951,7 @@ fn receive_all(ranks: &mut [Rank<TestHost>], at: usize, count: usize) -> Vec<(u6
 
 #[test]
 fn a_message_lost_with_its_connection_is_sent_again_by_a_rank_that_only_waits() {
-    let (world, mut ranks) = pair();
+    let (world, mut ranks) = pair(true);
     ranks[0].send(1, tagged(5), b"hello").unwrap();
     world.borrow_mut().break_all();
     assert_eq!(receive_all(&mut ranks, 1, 1), [(5, b"hello".to_vec())]);
@@ -947,7 +959,7 @@ fn a_message_lost_with_its_connection_is_sent_again_by_a_rank_that_only_waits() 
 
 #[test]
 fn large_messages_of_a_full_segment_are_sent_again_from_it() {
-    let (world, mut ranks) = pair();
+    let (world, mut ranks) = pair(true);
     let content = |n: u64| vec![n as u8; 300_000];
     // The first one waits for a segment; then three fill it, and the connection breaks when the
     // rank waits for the next one.
@@ -959,4 +971,31 @@ fn large_messages_of_a_full_segment_are_sent_again_from_it() {
     let expected: Vec<_> = (0..4).map(|n| (n, content(n))).collect();
     assert!(receive_all(&mut ranks, 1, 4) == expected);
     assert!(!world.borrow().breaks_at_wait);
+}
+
+#[test]
+fn a_message_larger_than_every_buffer_comes_whole_over_a_stream_that_breaks() {
+    let (world, mut ranks) = pair(false);
+    let content: Vec<u8> = (0..1_000_000u32).map(|n| ((n * n) >> 7) as u8).collect();
+    world.borrow_mut().calm = false;
+    world.borrow_mut().breaks = true;
+    for n in 0..20 {
+        ranks[0].send(1, tagged(n), &content).unwrap();
+    }
+    world.borrow_mut().breaks = false;
+    let received = receive_all(&mut ranks, 1, 20);
+    assert!(received == (0..20).map(|n| (n, content.clone())).collect::<Vec<_>>());
+}
+
+#[test]
+fn large_messages_in_pieces_are_sent_again_whole() {
+    let (world, mut ranks) = pair(false);
+    let content = |n: u64| vec![n as u8; 300_000];
+    for n in 0..4 {
+        ranks[0].send(1, tagged(n), &content(n)).unwrap();
+        // Nothing is on its way to be acknowledged: what was sent last is lost as a whole.
+        world.borrow_mut().break_all();
+    }
+    let expected: Vec<_> = (0..4).map(|n| (n, content(n))).collect();
+    assert!(receive_all(&mut ranks, 1, 4) == expected);
 }

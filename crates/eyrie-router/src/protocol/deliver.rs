@@ -1,13 +1,14 @@
 //! Delivery streams: a rank is fed from its log, as far as it takes. A slow reader is left behind
 //! and fed later; nobody waits for it.
 
+use super::ahead::Ahead;
 use super::log::Log;
 use super::mutation::{active, Mutation};
 use super::{ConnId, Output, Protocol, RouterEvent};
 use crate::space::Store;
 use eyrie_wire::data::{
-    Deliver, Determinant, Frame, Header, Message, Ready, Resume, Segment, SegmentDrop, Stream,
-    MAX_DETERMINANTS,
+    Deliver, Determinant, Frame, Header, Message, Piece, Place, Ready, Resume, Segment,
+    SegmentDrop, Stream, MAX_DETERMINANTS,
 };
 use eyrie_wire::Rank;
 
@@ -69,6 +70,9 @@ impl<S: Store> Protocol<S> {
         let state = &mut self.ranks[rank as usize];
         state.cursor = cursor;
         state.resumed = Some(rsn);
+        if !active(Mutation::GoOnInTheMiddle) {
+            state.ahead = Ahead::default();
+        }
         let Some(conn) = self.conns.get_mut(&id) else { return };
         conn.segments.clear();
         let instance = conn.instance;
@@ -108,8 +112,19 @@ impl<S: Store> Protocol<S> {
         while out.has_room(id) {
             match log.next(&mut state.cursor, &self.space) {
                 Ok(Some(logged)) => {
-                    if let Some(place) = logged.deliver.place {
-                        pass_segment(id, &mut conn.segments, &self.space, place.segment, out);
+                    if let Some(Place { segment, offset }) = logged.deliver.place {
+                        if conn.passes_files {
+                            pass_segment(id, &mut conn.segments, &self.space, segment, out);
+                        } else if let Some((from, len)) = state.ahead.next(&logged.deliver) {
+                            let (offset, piece) = (offset + from, &mut self.piece[..len]);
+                            if let Err(e) = self.space.read_piece(segment, offset, piece) {
+                                unreadable(rank, &e, out);
+                                break;
+                            }
+                            out.frame(id, &Header::Piece(Piece { segment, offset }), piece);
+                            queued = true;
+                            continue;
+                        }
                     }
                     let len = logged.frame.len();
                     out.logged(id, logged.frame);

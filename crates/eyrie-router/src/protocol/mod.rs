@@ -2,6 +2,7 @@
 //! has no socket, no clock and no thread of its own. It must never let a message reach a rank
 //! before it is logged, nor let an older incarnation speak.
 
+mod ahead;
 mod deliver;
 mod log;
 mod mutation;
@@ -15,7 +16,8 @@ mod verify;
 mod tests;
 
 use crate::space::{Bounds, Space, Store};
-use eyrie_wire::data::{Determinant, Frame, Header, Stream};
+use ahead::Ahead;
+use eyrie_wire::data::{Determinant, Frame, Header, Stream, MAX_INLINE};
 use eyrie_wire::{Rank, RankInstance};
 use log::{Cursor, Log};
 use mutation::{active, Mutation};
@@ -55,7 +57,10 @@ struct Conn {
     frames: u64,
     unacknowledged: u64,
     unacknowledged_bytes: usize,
-    /// Segments whose files the other side has, oldest first.
+    /// Whether files can be passed; else payloads go in pieces on the stream.
+    passes_files: bool,
+    /// Of a sender: the segments that it may fill. Of a receiver: those whose files it has, oldest
+    /// first.
     segments: VecDeque<u32>,
 }
 
@@ -72,6 +77,8 @@ struct RankState {
     delivery: Option<ConnId>,
     send: Option<ConnId>,
     cursor: Cursor,
+    /// How much of the next message's payload has gone ahead of it.
+    ahead: Ahead,
     /// Behind which message the delivery stream began; `None` until its rank has said so.
     resumed: Option<u64>,
     verifier: Verifier,
@@ -97,6 +104,8 @@ pub struct Protocol<S: Store> {
     block_memory: u64,
     messages: u64,
     bytes: u64,
+    /// A piece of a payload on its way.
+    piece: Vec<u8>,
 }
 
 impl<S: Store> Protocol<S> {
@@ -111,6 +120,7 @@ impl<S: Store> Protocol<S> {
             delivery: None,
             send: None,
             cursor: Cursor::default(),
+            ahead: Ahead::default(),
             resumed: None,
             verifier: Verifier::default(),
             needed_after: 0,
@@ -126,6 +136,7 @@ impl<S: Store> Protocol<S> {
             block_memory: 0,
             messages: 0,
             bytes: 0,
+            piece: vec![0; MAX_INLINE],
             at_home,
         }
     }
@@ -145,11 +156,13 @@ impl<S: Store> Protocol<S> {
     }
 
     /// An admitted connection has begun: it takes the place of an older one of the same stream.
+    /// `passes_files`: whether descriptors can go over it.
     pub fn connected(
         &mut self,
         id: ConnId,
         instance: RankInstance,
         stream: Stream,
+        passes_files: bool,
         out: &mut impl Output<S::File>,
     ) {
         let state = &mut self.ranks[instance.rank as usize];
@@ -167,6 +180,7 @@ impl<S: Store> Protocol<S> {
             frames: 0,
             unacknowledged: 0,
             unacknowledged_bytes: 0,
+            passes_files,
             segments: VecDeque::new(),
         };
         self.conns.insert(id, conn);
@@ -238,7 +252,10 @@ impl<S: Store> Protocol<S> {
         self.room.forget(id);
         if conn.stream == Stream::Send {
             for segment in conn.segments {
-                self.space.segments.abandon(segment);
+                match conn.passes_files {
+                    true => self.space.segments.abandon(segment),
+                    false => self.space.segments.close(segment),
+                };
             }
         }
         Some((conn.instance, conn.stream))

@@ -38,10 +38,18 @@ pub enum Mutation {
     KeepOldConnection,
     /// Differences in envelopes are not compared.
     SkipVerification,
+    /// Pieces of a payload are acknowledged before the message that they belong to is there.
+    AcknowledgePieces,
+    /// Pieces of a payload are not written where they belong.
+    MisplacePieces,
+    /// A message goes to its rank before the last piece of its payload.
+    SkipLastPiece,
+    /// After a reconnection the payload goes on where the last connection broke.
+    GoOnInTheMiddle,
 }
 
 #[cfg(test)]
-pub const ALL: [Mutation; 15] = {
+pub const ALL: [Mutation; 19] = {
     use Mutation::*;
     [
         SkipSequenceCheck,
@@ -59,6 +67,10 @@ pub const ALL: [Mutation; 15] = {
         ForgetKnown,
         KeepOldConnection,
         SkipVerification,
+        AcknowledgePieces,
+        MisplacePieces,
+        SkipLastPiece,
+        GoOnInTheMiddle,
     ]
 };
 

@@ -1,5 +1,6 @@
 //! What the controller asks of a router, and what it hears from it.
 
+use eyrie_transport::Addr;
 use eyrie_wire::data::Determinant;
 use eyrie_wire::{Rank, RankInstance};
 use serde::{Deserialize, Serialize};
@@ -37,6 +38,8 @@ pub struct Stats {
 /// What the controller hears from a router.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum RouterEvent {
+    /// Ranks can connect here from now on: the first event of all.
+    Listening(Addr),
     /// Only this incarnation may speak now; these are the rank's determinants that this router
     /// holds.
     Fenced { instance: RankInstance, determinants: Vec<Determinant> },

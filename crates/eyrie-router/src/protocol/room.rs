@@ -149,7 +149,10 @@ impl<S: Store> Protocol<S> {
         let Some(found) = self.space.segments.get(segment) else { return false };
         conn.segments.push_back(segment);
         let header = Header::Segment(Segment { segment, bytes: found.bytes });
-        out.frame_with_file(id, &header, found.file.clone());
+        match conn.passes_files {
+            true => out.frame_with_file(id, &header, found.file.clone()),
+            false => out.frame(id, &header, &[]),
+        }
         true
     }
 

@@ -4,7 +4,7 @@ use super::mutation::{active, Mutation};
 use super::verify::Verifier;
 use super::{ConnId, Output, Protocol, RouterEvent};
 use crate::space::Store;
-use eyrie_wire::data::{Ack, Frame, Header, Known, Message, Ready, Repeat};
+use eyrie_wire::data::{Ack, Frame, Header, Known, Message, Piece, Ready, Repeat};
 use eyrie_wire::Rank;
 
 /// Unacknowledged frames and bytes after which a sender is told.
@@ -39,13 +39,14 @@ impl<S: Store> Protocol<S> {
     ) -> Result<(), &'static str> {
         self.keep_determinants(rank, frame);
         if active(Mutation::AcknowledgeEarly) {
-            self.count(id, frame.len);
+            self.count(id, frame.len, true);
             self.acknowledge(id, true, out);
         }
         match &frame.header {
             Header::Message(m) => self.log_message(rank, m, frame, out)?,
             Header::Repeat(r) => self.verify(rank, r, out)?,
             Header::Determinants | Header::Flush => {}
+            Header::Piece(p) => self.take_piece(id, *p, frame.payload)?,
             Header::SegmentRequest(s) => self.request_segment(id, s.bytes, out),
             Header::SegmentDone(s) => {
                 if let Some(conn) = self.conns.get_mut(&id) {
@@ -56,7 +57,9 @@ impl<S: Store> Protocol<S> {
             _ => return Err("unexpected kind of frame on a send stream"),
         }
         if !active(Mutation::AcknowledgeEarly) {
-            self.count(id, frame.len);
+            // Pieces are one with the message that they belong to: they are logged when it is.
+            let piece = matches!(frame.header, Header::Piece(_));
+            self.count(id, frame.len, !piece || active(Mutation::AcknowledgePieces));
         }
         if frame.header == Header::Flush {
             self.acknowledge(id, true, out);
@@ -64,10 +67,11 @@ impl<S: Store> Protocol<S> {
         Ok(())
     }
 
-    fn count(&mut self, id: ConnId, len: usize) {
+    /// Counts a frame of `len` bytes; `whole`: it is one that is acknowledged.
+    fn count(&mut self, id: ConnId, len: usize, whole: bool) {
         if let Some(conn) = self.conns.get_mut(&id) {
-            conn.frames += 1;
-            conn.unacknowledged += 1;
+            conn.frames += u64::from(whole);
+            conn.unacknowledged += u64::from(whole);
             conn.unacknowledged_bytes += len;
         }
     }
@@ -84,6 +88,20 @@ impl<S: Store> Protocol<S> {
 
     fn is_home_of(&self, rank: Rank) -> bool {
         self.at_home.get(rank as usize).copied().unwrap_or(false)
+    }
+
+    /// A piece of a payload, for a segment that this sender was given.
+    fn take_piece(&mut self, id: ConnId, piece: Piece, bytes: &[u8]) -> Result<(), &'static str> {
+        let Piece { segment, mut offset } = piece;
+        match self.conns.get(&id) {
+            Some(conn) if !conn.passes_files && conn.segments.contains(&segment) => {}
+            _ => return Err("a piece for a segment that is not its sender's"),
+        }
+        if active(Mutation::MisplacePieces) {
+            offset &= 0xff;
+        }
+        let written = self.space.write_piece(segment, offset, bytes);
+        written.map_err(|_| "a piece that its segment does not take")
     }
 
     fn log_message(

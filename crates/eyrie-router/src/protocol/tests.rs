@@ -8,8 +8,8 @@ use super::noted::{forget_logged, is_logged};
 use super::*;
 use crate::testing::{MemoryFile, MemoryStore, Said};
 use eyrie_wire::data::{
-    content_hash, put, put_plain, Deliver, Envelope, Message, Place, Repeat, Replayed, Resume,
-    SegmentRequest,
+    content_hash, put, put_plain, Deliver, Envelope, Message, Piece, Place, Repeat, Replayed,
+    Resume, SegmentRequest,
 };
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -59,8 +59,18 @@ struct Link {
     unacknowledged: VecDeque<bool>,
     acknowledged: u64,
     determinants_sent: u64,
-    segment: Option<(u32, MemoryFile, u64)>,
+    segment: Option<Room>,
     asked: bool,
+}
+
+/// A segment for large messages.
+#[derive(Clone)]
+struct Room {
+    segment: u32,
+    /// `None`: payloads go in pieces.
+    file: Option<MemoryFile>,
+    bytes: u64,
+    used: u64,
 }
 
 /// A process: a model and its connections.
@@ -74,6 +84,8 @@ struct Process {
     replayed_told: bool,
     links: Vec<Link>,
     files: BTreeMap<u32, MemoryFile>,
+    /// Pieces of the next payload, and where the first one belongs.
+    pieces: (Option<Piece>, Vec<u8>),
     /// Messages that have arrived and are not visible yet.
     inbox: VecDeque<(Deliver, Vec<u8>)>,
 }
@@ -100,6 +112,8 @@ struct World {
     /// What each rank was delivered, by rsn.
     delivered: BTreeMap<(Rank, u64), (Rank, u64, Vec<u8>)>,
     large: bool,
+    /// Connections pass files.
+    files: bool,
     now: Duration,
     recoveries: u64,
 }
@@ -145,6 +159,7 @@ impl World {
             came: BTreeMap::new(),
             delivered: BTreeMap::new(),
             large: random.gen_bool(0.3),
+            files: random.gen_bool(0.5),
             now: Duration::ZERO,
             recoveries: 0,
             random,
@@ -172,6 +187,7 @@ impl World {
             replayed_told: false,
             links,
             files: BTreeMap::new(),
+            pieces: (None, Vec::new()),
             inbox: VecDeque::new(),
         }
     }
@@ -231,11 +247,18 @@ impl World {
             let (k, conn) = (self.home(instance.rank), self.next_conn);
             self.next_conn += 1;
             self.routers[k].admit(instance).expect("the present incarnation is let in");
-            self.routers[k].connected(conn, instance, Stream::Delivery, &mut self.said[k]);
+            self.routers[k].connected(
+                conn,
+                instance,
+                Stream::Delivery,
+                self.files,
+                &mut self.said[k],
+            );
             let process = &mut self.processes[p];
             (process.delivery, process.delivery_ready) = (Some(conn), false);
             process.inbox.clear();
             process.files.clear();
+            process.pieces = (None, Vec::new());
             process.script.clear();
             let (rsn, clock) = (process.model.rsn, process.model.clock);
             self.speak(k, conn, &Header::Resume(Resume { rsn, clock }), &[]);
@@ -245,7 +268,13 @@ impl World {
                 let conn = self.next_conn;
                 self.next_conn += 1;
                 self.routers[k].admit(instance).expect("the present incarnation is let in");
-                self.routers[k].connected(conn, instance, Stream::Send, &mut self.said[k]);
+                self.routers[k].connected(
+                    conn,
+                    instance,
+                    Stream::Send,
+                    self.files,
+                    &mut self.said[k],
+                );
                 let known = vec![0; self.images.len()];
                 self.processes[p].links[k] = Link { conn: Some(conn), known, ..Link::default() };
                 self.check(k);
@@ -416,7 +445,15 @@ impl World {
                 process.files.insert(s.segment, file.expect("a file comes with it"));
             }
             Header::Segment(s) => {
-                link.segment = Some((s.segment, file.expect("a file comes with it"), 0));
+                assert_eq!(file.is_some(), self.files);
+                link.segment = Some(Room { segment: s.segment, file, bytes: s.bytes, used: 0 });
+            }
+            Header::Piece(piece) => {
+                let (first, bytes) = &mut process.pieces;
+                let first = first.get_or_insert(piece);
+                let next = (first.segment, first.offset + bytes.len() as u64);
+                assert_eq!((piece.segment, piece.offset), next, "a piece is missing");
+                bytes.extend_from_slice(frame.payload);
             }
             Header::SegmentDrop(s) => drop(process.files.remove(&s.segment)),
             Header::Deliver(d) => self.delivered(p, d, frame.payload),
@@ -439,6 +476,11 @@ impl World {
         assert_eq!(d.rsn, last + 1, "rank {rank}: a message is missing, or came twice");
         let content = match d.place {
             None => payload.to_vec(),
+            Some(Place { segment, offset }) if !self.files => {
+                let (first, bytes) = std::mem::take(&mut process.pieces);
+                assert_eq!(first, Some(Piece { segment, offset }), "another payload came");
+                bytes
+            }
             Some(Place { segment, offset }) => {
                 let file = process.files.get(&segment).expect("the segment's file has come");
                 let at = offset as usize;
@@ -570,7 +612,7 @@ impl World {
         } else if content.len() <= eyrie_wire::data::MAX_INLINE {
             frames.push((Header::Message(message), content));
         } else {
-            let room = |s: &(u32, MemoryFile, u64)| s.2 + message.size <= s.1.borrow().len() as u64;
+            let room = |s: &Room| s.used + message.size <= s.bytes;
             let Some(segment) = link.segment.as_mut().filter(|s| room(s)) else {
                 // Not before there is a segment: it stays kept, and so does all behind it.
                 if !std::mem::replace(&mut link.asked, true) {
@@ -583,17 +625,34 @@ impl World {
                 self.routers[k].disconnected(conn, &mut self.said[k]);
                 return self.drop_conn(p, k, conn);
             };
-            let at = segment.2 as usize;
-            segment.1.borrow_mut()[at..at + content.len()].copy_from_slice(&content);
-            message.place = Some(Place { segment: segment.0, offset: segment.2 });
-            segment.2 += message.size;
+            let Room { segment: number, file, used, .. } = segment;
+            match file {
+                Some(file) => {
+                    let at = *used as usize;
+                    file.borrow_mut()[at..at + content.len()].copy_from_slice(&content);
+                }
+                None => {
+                    let mut offset = *used;
+                    for part in content.chunks(MAX_INLINE) {
+                        let piece = Piece { segment: *number, offset };
+                        frames.push((Header::Piece(piece), part.to_vec()));
+                        offset += part.len() as u64;
+                    }
+                }
+            }
+            message.place = Some(Place { segment: *number, offset: *used });
+            *used += message.size;
             frames.push((Header::Message(message), vec![]));
             frames.push((Header::Flush, vec![]));
         }
-        for (i, (header, payload)) in frames.into_iter().enumerate() {
+        for (header, payload) in frames {
             let process = &mut self.processes[p];
             let link = &mut process.links[k];
-            link.unacknowledged.push_back(i == 0);
+            match header {
+                Header::Piece(_) => {}
+                Header::Message(_) | Header::Repeat(_) => link.unacknowledged.push_back(true),
+                _ => link.unacknowledged.push_back(false),
+            }
             let from = link.determinants_sent;
             let list: Vec<Determinant> =
                 process.model.unstored.iter().filter(|d| d.clock > from).copied().collect();
@@ -811,7 +870,8 @@ fn message(ssn: u64, tag: u64, clock: u64) -> Header {
 }
 
 fn say(router: &mut Protocol<MemoryStore>, said: &mut Said, conn: ConnId, header: &Header) -> bool {
-    let payload: &[u8] = if matches!(header, Header::Message(_)) { b"hi" } else { b"" };
+    let with_payload = matches!(header, Header::Message(_) | Header::Piece(_));
+    let payload: &[u8] = if with_payload { b"hi" } else { b"" };
     let mut bytes = Vec::new();
     put_plain(&mut bytes, header, payload);
     router.frame(conn, &Frame::parse(&bytes).unwrap().unwrap(), said)
@@ -819,7 +879,7 @@ fn say(router: &mut Protocol<MemoryStore>, said: &mut Said, conn: ConnId, header
 
 fn a_gap_in_the_sequence_is_refused() {
     let (mut router, mut said) = one_router();
-    router.connected(1, instance(0, 1), Stream::Send, &mut said);
+    router.connected(1, instance(0, 1), Stream::Send, true, &mut said);
     assert!(say(&mut router, &mut said, 1, &message(1, 5, 1)));
     assert!(!say(&mut router, &mut said, 1, &message(3, 5, 1)), "message 2 was skipped");
     assert!(matches!(said.events.last(), Some(RouterEvent::Refused { .. })));
@@ -828,7 +888,7 @@ fn a_gap_in_the_sequence_is_refused() {
 
 fn another_envelope_is_a_divergence_and_other_content_is_told_once() {
     let (mut router, mut said) = one_router();
-    router.connected(1, instance(0, 1), Stream::Send, &mut said);
+    router.connected(1, instance(0, 1), Stream::Send, true, &mut said);
     for ssn in 1..=4 {
         assert!(say(&mut router, &mut said, 1, &message(ssn, 5, ssn)));
     }
@@ -848,9 +908,9 @@ fn another_envelope_is_a_divergence_and_other_content_is_told_once() {
 
 fn a_sender_is_told_what_is_there() {
     let (mut router, mut said) = one_router();
-    router.connected(1, instance(0, 1), Stream::Send, &mut said);
+    router.connected(1, instance(0, 1), Stream::Send, true, &mut said);
     say(&mut router, &mut said, 1, &message(1, 5, 1));
-    router.connected(2, instance(0, 1), Stream::Send, &mut said);
+    router.connected(2, instance(0, 1), Stream::Send, true, &mut said);
     let (first, _) = &said.frames[&2][0];
     let known = Frame::parse(first).unwrap().unwrap().header;
     let expected = eyrie_wire::data::Known { destination: 1, ssn: 1 };
@@ -859,8 +919,8 @@ fn a_sender_is_told_what_is_there() {
 
 fn a_second_connection_takes_the_place_of_the_first() {
     let (mut router, mut said) = one_router();
-    router.connected(1, instance(0, 1), Stream::Send, &mut said);
-    router.connected(2, instance(0, 1), Stream::Send, &mut said);
+    router.connected(1, instance(0, 1), Stream::Send, true, &mut said);
+    router.connected(2, instance(0, 1), Stream::Send, true, &mut said);
     assert_eq!(said.closed, [1]);
     assert!(!say(&mut router, &mut said, 1, &message(1, 5, 1)), "the old one still speaks");
     assert_eq!(router.logs[1].newest(), 0);
@@ -868,7 +928,7 @@ fn a_second_connection_takes_the_place_of_the_first() {
 
 fn what_was_said_before_the_fence_is_not_seen_later() {
     let (mut router, mut said) = one_router();
-    router.connected(1, instance(0, 1), Stream::Send, &mut said);
+    router.connected(1, instance(0, 1), Stream::Send, true, &mut said);
     say(&mut router, &mut said, 1, &message(1, 5, 9));
     router.command(RouterCommand::Fence(instance(0, 2)), &mut said);
     let determinants = vec![Determinant { clock: 9, rsn: 0 }];
@@ -879,13 +939,40 @@ fn what_was_said_before_the_fence_is_not_seen_later() {
 
 fn a_message_that_comes_twice_is_logged_once() {
     let (mut router, mut said) = one_router();
-    router.connected(1, instance(0, 1), Stream::Send, &mut said);
+    router.connected(1, instance(0, 1), Stream::Send, true, &mut said);
     assert!(say(&mut router, &mut said, 1, &message(1, 5, 1)));
     assert!(say(&mut router, &mut said, 1, &message(1, 5, 1)));
     assert_eq!((router.logs[1].newest(), router.logs[1].last_ssn(0)), (1, 1));
 }
 
+fn a_piece_outside_of_what_its_sender_was_given_is_refused() {
+    let (mut router, mut said) = one_router();
+    let segment = |said: &mut Said, conn| {
+        let (bytes, _) =
+            said.frames.get_mut(&conn).and_then(VecDeque::pop_back).expect("an answer");
+        let Header::Segment(s) = Frame::parse(&bytes).unwrap().unwrap().header else { panic!() };
+        s
+    };
+    let mut given = Vec::new();
+    for (conn, rank) in [(1, 0), (2, 1)] {
+        router.connected(conn, instance(rank, 1), Stream::Send, false, &mut said);
+        let request = Header::SegmentRequest(SegmentRequest { bytes: 100_000 });
+        assert!(say(&mut router, &mut said, conn, &request));
+        given.push(segment(&mut said, conn));
+    }
+    let mut put = |conn, segment, offset| {
+        say(&mut router, &mut said, conn, &Header::Piece(Piece { segment, offset }))
+    };
+    assert!(put(1, given[0].segment, given[0].bytes - 2));
+    assert!(!put(1, given[1].segment, 0), "another sender's segment");
+    assert!(!put(2, given[1].segment, given[1].bytes - 1), "beyond the end");
+    router.connected(3, instance(0, 1), Stream::Send, false, &mut said);
+    let wrapping = Header::Piece(Piece { segment: given[0].segment, offset: u64::MAX });
+    assert!(!say(&mut router, &mut said, 3, &wrapping), "a segment of an earlier connection");
+}
+
 fn single_rules() {
+    a_piece_outside_of_what_its_sender_was_given_is_refused();
     a_message_that_comes_twice_is_logged_once();
     a_gap_in_the_sequence_is_refused();
     another_envelope_is_a_divergence_and_other_content_is_told_once();

@@ -71,6 +71,19 @@ impl Store for Files {
         Ok(())
     }
 
+    fn write_file(&mut self, file: &Arc<OwnedFd>, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let mut done = 0;
+        while done < bytes.len() {
+            match rustix::io::pwrite(file, &bytes[done..], offset + done as u64) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(n) => done += n,
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Ok(())
+    }
+
     fn write_block(&mut self, bytes: &[u8]) -> io::Result<u64> {
         let offset = self.end;
         if let Err(e) = self.blocks.write_all_at(bytes, offset) {

@@ -81,6 +81,29 @@ impl<S: Store> Space<S> {
         self.segments.open(bytes, room, &mut self.store)
     }
 
+    /// Writes a piece of a payload to its segment.
+    ///
+    /// # Errors
+    /// When it does not lie within its segment, or the file does not take it.
+    pub fn write_piece(&mut self, segment: u32, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let end = offset.checked_add(bytes.len() as u64);
+        match self.segments.get(segment) {
+            Some(s) if end.is_some_and(|end| end <= s.bytes) => {
+                self.store.write_file(&s.file, offset, bytes)
+            }
+            _ => Err(io::ErrorKind::InvalidInput.into()),
+        }
+    }
+
+    /// Reads a piece of a payload from its segment.
+    ///
+    /// # Errors
+    /// When there is no such segment, or the file cannot be read.
+    pub fn read_piece(&self, segment: u32, offset: u64, to: &mut [u8]) -> io::Result<()> {
+        let segment = self.segments.get(segment).ok_or(io::ErrorKind::NotFound)?;
+        self.store.read_file(&segment.file, offset, to)
+    }
+
     /// Writes a log block to disk.
     ///
     /// # Errors

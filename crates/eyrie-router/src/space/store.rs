@@ -26,6 +26,12 @@ pub trait Store {
     /// The file's.
     fn read_file(&self, file: &Self::File, offset: u64, to: &mut [u8]) -> io::Result<()>;
 
+    /// Writes to a segment's file.
+    ///
+    /// # Errors
+    /// The file's.
+    fn write_file(&mut self, file: &Self::File, offset: u64, bytes: &[u8]) -> io::Result<()>;
+
     /// Writes a log block to disk; returns where it lies.
     ///
     /// # Errors

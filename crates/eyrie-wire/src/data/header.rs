@@ -98,6 +98,15 @@ pub struct SegmentDrop {
     pub segment: u32,
 }
 
+/// A piece of a payload that lies in a segment; the payload of the frame is its bytes. The pieces
+/// of a payload come one after another, the whole of it before the frame that names its place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Piece {
+    pub segment: u32,
+    /// Where in the segment the piece begins, in bytes.
+    pub offset: u64,
+}
+
 /// What the router has from a sender for one destination.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Known {
@@ -132,6 +141,7 @@ pub enum Header {
     Replay,
     Ready(Ready),
     Refused,
+    Piece(Piece),
 }
 
 /// Rank, segment, two numbers, the envelope, size, offset.
@@ -147,7 +157,7 @@ pub fn len_of(kind: Kind) -> usize {
         Kind::SegmentRequest | Kind::Replayed | Kind::Ready => 8,
         Kind::SegmentDone | Kind::SegmentDrop => 4,
         Kind::Resume | Kind::Ack => 16,
-        Kind::Segment | Kind::Known => 12,
+        Kind::Segment | Kind::Known | Kind::Piece => 12,
     }
 }
 
@@ -170,6 +180,7 @@ impl Header {
             Header::Replay => Kind::Replay,
             Header::Ready(_) => Kind::Ready,
             Header::Refused => Kind::Refused,
+            Header::Piece(_) => Kind::Piece,
         }
     }
 
@@ -200,6 +211,7 @@ impl Header {
             Header::Segment(s) => put_numbers(out, [s.segment], [s.bytes]),
             Header::Known(k) => put_numbers(out, [k.destination], [k.ssn]),
             Header::Ready(r) => put_numbers(out, [], [r.clock]),
+            Header::Piece(p) => put_numbers(out, [p.segment], [p.offset]),
         }
     }
 
@@ -248,6 +260,7 @@ impl Header {
             Kind::Replay => Header::Replay,
             Kind::Ready => Header::Ready(Ready { clock: r.u64() }),
             Kind::Refused => Header::Refused,
+            Kind::Piece => Header::Piece(Piece { segment: r.u32(), offset: r.u64() }),
         })
     }
 }

@@ -28,7 +28,8 @@ pub enum Kind {
     Deliver = 16,
     /// What is logged ([`super::Ack`]).
     Ack = 17,
-    /// The descriptor of a segment comes with this frame ([`super::Segment`]).
+    /// A segment ([`super::Segment`]); its descriptor comes with the frame where descriptors can be
+    /// passed.
     Segment = 18,
     /// A segment will not be named again on this stream: close it ([`super::SegmentDrop`]).
     SegmentDrop = 19,
@@ -40,9 +41,12 @@ pub enum Kind {
     Ready = 22,
     /// The rank must end: the payload says why.
     Refused = 23,
+    // Both ways, where no descriptors can be passed.
+    /// A piece of the payload of a message that comes later ([`super::Piece`]).
+    Piece = 32,
 }
 
-const KINDS: [Kind; 16] = [
+const KINDS: [Kind; 17] = [
     Kind::Message,
     Kind::Repeat,
     Kind::Determinants,
@@ -59,6 +63,7 @@ const KINDS: [Kind; 16] = [
     Kind::Replay,
     Kind::Ready,
     Kind::Refused,
+    Kind::Piece,
 ];
 
 impl Kind {

@@ -1,7 +1,9 @@
 //! Frames of the data path between a rank and a router. A frame is a prefix of eight bytes, a
 //! header of its kind's own type, determinants, and a payload. Large payloads do not go through the
 //! stream: they lie in a *segment*, a file that belongs to the router, written by the sender and
-//! read by the receiver; the header names segment and offset.
+//! read by the receiver; the header names segment and offset. Where no descriptors can be passed,
+//! between hosts, the payload comes in pieces on the stream, ahead of the frame that names its
+//! place.
 //!
 //! A rank has one *delivery* stream from its home router and one *send* stream to each router it
 //! sends to, so that an acknowledgement never waits behind messages that nobody has taken yet.
@@ -16,7 +18,7 @@ use bytes::Writer;
 pub use determinant::{Determinant, DETERMINANT_LEN};
 pub use envelope::{AtomicOp, Envelope, ENVELOPE_LEN};
 pub use header::{
-    Ack, Deliver, Header, Known, Message, Place, Ready, Repeat, Replayed, Resume, Segment,
+    Ack, Deliver, Header, Known, Message, Piece, Place, Ready, Repeat, Replayed, Resume, Segment,
     SegmentDone, SegmentDrop, SegmentRequest,
 };
 pub use kind::Kind;

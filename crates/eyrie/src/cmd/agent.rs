@@ -1,5 +1,6 @@
 //! `eyrie agent`: a node; hidden, started by `eyrie run`.
 
+use eyrie_transport::{role, Addr};
 use std::path::PathBuf;
 
 #[derive(clap::Args)]
@@ -7,7 +8,13 @@ pub struct AgentArgs {
     /// Number of the node
     #[arg(long)]
     node: u32,
-    /// The job's directory, with its socket and its secret
+    /// Where the controller listens; the job's secret comes on standard input
+    #[arg(long)]
+    connect: Addr,
+    /// Where the store listens
+    #[arg(long)]
+    store: Addr,
+    /// The job's directory, to be cleared when the controller has died
     #[arg(long)]
     job_dir: PathBuf,
 }
@@ -19,7 +26,8 @@ impl AgentArgs {
 }
 
 pub fn run(args: AgentArgs) -> anyhow::Result<i32> {
-    let config = eyrie_agent::AgentConfig { dir: args.job_dir, node: args.node };
-    eyrie_agent::run(&config)?;
+    let AgentArgs { node, connect: controller, store, job_dir: dir } = args;
+    let secret = role::read_secret(&mut std::io::stdin().lock())?;
+    eyrie_agent::run(&eyrie_agent::AgentConfig { node, controller, store, secret, dir })?;
     Ok(0)
 }

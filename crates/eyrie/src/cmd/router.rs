@@ -1,16 +1,16 @@
 //! `eyrie router`: a router of a job in a process of its own; hidden, started by `eyrie run`.
 
+use eyrie_transport::{role, Addr};
 use eyrie_wire::control::Claim;
-use std::path::PathBuf;
 
 #[derive(clap::Args)]
 pub struct RouterArgs {
     /// Number of the router
     #[arg(long)]
     id: u32,
-    /// The job's directory, with its socket and its secret
+    /// Where the controller listens; the job's secret comes on standard input
     #[arg(long)]
-    job_dir: PathBuf,
+    connect: Addr,
 }
 
 impl RouterArgs {
@@ -20,8 +20,8 @@ impl RouterArgs {
 }
 
 pub fn run(args: &RouterArgs) -> anyhow::Result<i32> {
-    let secret = eyrie_agent::read_secret(&args.job_dir)?;
-    let stream = eyrie_agent::connect(&args.job_dir, &secret, &Claim::Router { id: args.id })?;
+    let secret = role::read_secret(&mut std::io::stdin().lock())?;
+    let stream = role::connect(&args.connect, &secret, &Claim::Router { id: args.id })?;
     eyrie_router::role::serve(stream, secret)?;
     Ok(0)
 }

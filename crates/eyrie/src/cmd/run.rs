@@ -4,11 +4,12 @@ use clap::{Args, ValueEnum};
 use eyrie_controller::inject::Injection;
 use eyrie_controller::machine::schedule::{Interval, Order};
 use eyrie_controller::record::LogLevel;
-use eyrie_controller::runtime::{self, JobOptions};
+use eyrie_controller::runtime::{self, JobOptions, Reach};
 use eyrie_placement::placement::OnNetwork;
 use eyrie_placement::spares::Arrangement;
 use eyrie_placement::{Placement, WithoutNetwork, Words};
 use eyrie_topology::spec::Files;
+use eyrie_transport::{Interface, Ports, Security};
 use eyrie_units::{duration, size};
 use eyrie_wire::control::CheckpointMode;
 use std::ffi::OsString;
@@ -43,6 +44,19 @@ pub struct RunArgs {
     /// Run routers and the store as processes of their own
     #[arg(long, hide = true)]
     roles_apart: bool,
+    /// How the roles of the job reach each other: Unix sockets, or TCP
+    #[arg(long, value_enum, default_value_t = ReachArg::Unix, value_name = "HOW", hide = true)]
+    reach: ReachArg,
+    /// The interface that roles listen at with --reach tcp: an IP address or a name as `ip link`
+    /// shows it
+    #[arg(long, default_value = "127.0.0.1", value_name = "IP|NAME", hide = true)]
+    interface: Interface,
+    /// The TCP ports that roles may listen at [default: any]
+    #[arg(long, value_name = "FIRST-LAST", hide = true)]
+    port_range: Option<Ports>,
+    /// How what goes over TCP is protected
+    #[arg(long, value_enum, default_value_t = SecurityArg::Encrypted, value_name = "HOW", hide = true)]
+    transport_security: SecurityArg,
     /// How often each rank is checkpointed: a time like 10s, `auto` or `off`
     ///
     /// `auto` takes the interval of Daly's formula, from the measured cost of a checkpoint and
@@ -148,6 +162,24 @@ impl std::str::FromStr for Every {
 }
 
 #[derive(Clone, Copy, ValueEnum)]
+enum ReachArg {
+    /// Sockets in the job's directory
+    Unix,
+    /// TCP connections
+    Tcp,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum SecurityArg {
+    /// Nobody else can read or change it
+    Encrypted,
+    /// Others can read it, and not change it
+    Authenticated,
+    /// Others can read and change it
+    Off,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
 enum OrderArg {
     /// All at once
     Batch,
@@ -203,6 +235,18 @@ pub fn run(args: RunArgs, log: Option<PathBuf>) -> anyhow::Result<i32> {
         spares: args.spares,
         routers: args.routers,
         roles_apart: args.roles_apart,
+        reach: match args.reach {
+            ReachArg::Unix => Reach::Unix,
+            ReachArg::Tcp => Reach::Tcp {
+                interface: args.interface,
+                ports: args.port_range.unwrap_or(Ports::ANY),
+                security: match args.transport_security {
+                    SecurityArg::Encrypted => Security::Encrypted,
+                    SecurityArg::Authenticated => Security::Authenticated,
+                    SecurityArg::Off => Security::Off,
+                },
+            },
+        },
         slots: args.slots,
         checkpoint_every: match args.checkpoint_every {
             Every::Off => Interval::Off,

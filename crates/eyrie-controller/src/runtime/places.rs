@@ -1,0 +1,85 @@
+//! Where the routers and the store listen, as they say it themselves: agents are started when all
+//! is known. Nothing here guesses an address.
+
+use eyrie_transport::{Addr, Directory, RouterId};
+use std::time::{Duration, Instant};
+
+/// How long a role may take to say where it listens.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The places that are known so far.
+pub struct Places {
+    home: Vec<RouterId>,
+    routers: Vec<Option<Addr>>,
+    store: Option<Addr>,
+    since: Instant,
+}
+
+impl Places {
+    /// None is known; the homes of ranks go round the routers.
+    pub fn new(ranks: u32, routers: u32) -> Places {
+        let home = (0..ranks).map(|rank| rank % routers).collect();
+        Places { home, routers: vec![None; routers as usize], store: None, since: Instant::now() }
+    }
+
+    /// The home router of each rank.
+    pub fn home(&self) -> &[RouterId] {
+        &self.home
+    }
+
+    /// A router listens; its word counts once.
+    pub fn router(&mut self, id: RouterId, addr: Addr) {
+        if let Some(place) = self.routers.get_mut(id as usize) {
+            place.get_or_insert(addr);
+        }
+    }
+
+    /// The store listens.
+    pub fn store(&mut self, addr: Addr) {
+        self.store.get_or_insert(addr);
+    }
+
+    /// Who is where, and the store's address, when all is known.
+    pub fn all(&self) -> Option<(Directory, Addr)> {
+        let routers = self.routers.iter().cloned().collect::<Option<_>>()?;
+        Some((Directory { epoch: 1, home: self.home.clone(), routers }, self.store.clone()?))
+    }
+
+    /// Who has had long enough to say where it listens, and has not.
+    pub fn late(&self) -> Option<String> {
+        if self.since.elapsed() < PATIENCE {
+            return None;
+        }
+        let who = match self.routers.iter().position(Option::is_none) {
+            Some(id) => format!("router {id}"),
+            None if self.store.is_none() => "the store".into(),
+            None => return None,
+        };
+        Some(format!("{who} has not said within {PATIENCE:?} where it listens"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_is_known_when_each_has_said_it_and_the_first_word_counts() {
+        let addr = |text: &str| Addr::Unix(text.into());
+        let mut places = Places::new(3, 2);
+        places.router(1, addr("b"));
+        places.router(1, addr("other"));
+        places.router(7, addr("nobody"));
+        places.store(addr("s"));
+        assert!(places.all().is_none());
+        places.router(0, addr("a"));
+        let (directory, store) = places.all().unwrap();
+        assert_eq!((directory.home, store), (vec![0, 1, 0], addr("s")));
+        assert_eq!(directory.routers, [addr("a"), addr("b")]);
+        assert!(places.late().is_none());
+        places.since -= PATIENCE;
+        assert!(places.late().is_none());
+        places.routers[1] = None;
+        assert!(places.late().unwrap().starts_with("router 1 "));
+    }
+}
