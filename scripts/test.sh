@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs every check of the project, part by part, and ends with exactly one line "N passed, M failed".
-# Each part is a function below; what it prints is in build/test-logs/PART.log; what it says of tests
-# that failed, and of unsteady ones, is shown at the end.
+# Runs the checks of the project, part by part, and ends with exactly one line "N passed, M failed".
+# Each part is a function below; what it prints is in build/test-logs/PART.log; what it says of
+# tests that failed, and of unsteady ones, is shown at the end.
 # Usage: scripts/test.sh [PART]...   (default: the parts that `scripts/test.sh --list` names)
 # `make test-more` runs the longer ones: more_jobs, more_mpi4py, more_ulfm.
 set -uo pipefail
@@ -18,7 +18,8 @@ part_format() { scripts/format.sh --check; }
 # depend on, and all of it twice.
 part_build() { cargo build --release --workspace --lib --bins --tests --examples && make --no-print-directory -C examples; }
 
-# The monitor also without its server, as others use it. No file imports another in a circle, in crates that are free of it.
+# The monitor also without its server, as others use it. No file imports another in a circle, in
+# crates that are free of it.
 part_lint() {
     scripts/circles.py &&
         cargo clippy --release --workspace --all-targets -- -D warnings &&
@@ -52,7 +53,8 @@ part_more_jobs() {
 # `eyrie monitor` as a whole: each executable file of tests/monitor/ is one test and counts as one.
 part_monitor() { whole_jobs tests/monitor; }
 
-# libeyrie-ulfm on Open MPI: whole jobs whose ranks die in the library's every step; the longer ones apart.
+# libeyrie-ulfm on Open MPI: whole jobs whose ranks die in the library's every step; the longer ones
+# apart.
 part_ulfm() { ulfm examples && whole_jobs tests/ulfm/01* tests/ulfm/02* tests/ulfm/03[23]*; }
 
 part_more_ulfm() {
