@@ -26,7 +26,7 @@ part_lint() {
         cargo clippy --release -p eyrie-monitor --all-targets -- -D warnings
 }
 
-part_unit() { cargo test --release --workspace; }
+part_unit() { cargo test --release --workspace --no-fail-fast; }
 
 # libeyrie-ulfm with the planner that `build` has made: by itself cargo would compile it, and all
 # that it depends on, once more.

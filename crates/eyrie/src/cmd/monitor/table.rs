@@ -294,7 +294,7 @@ mod tests {
             "suspect: clock",
             "solver -n 4",
             "98.0 %",
-            "1.0 GiB",
+            "1 GiB",
             "q end",
             "clocks",
         ] {
