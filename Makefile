@@ -21,10 +21,10 @@ demo: build ## LAMMPS on 2 nodes and a spare: kill a rank, kill a node, compare 
 format: setup ## format every source: Rust, C, Python, shell
 	@scripts/format.sh
 
-test: ## everything that is checked: formatting, lints, unit tests, whole jobs, mpi4py's own tests
+test: ## what each change must pass: formatting, lints, unit tests, whole jobs, mpi4py's own tests
 	@scripts/test.sh
 
-test-more: build ## the longer checks: jobs killed hundreds of times, all of mpi4py's tests at 4 ranks
+test-more: build ## the longer checks: jobs killed hundreds of times, the rest of mpi4py's at 4 ranks
 	@scripts/test.sh more_jobs more_mpi4py more_ulfm
 
 referee: setup ## compare placement plans with SimGrid

@@ -10,7 +10,7 @@ import time
 import jobs
 from jobs import PROGRAMS, RANDOM, Job, check, counted, main
 
-NAMES = """heat2d cg isort farm rma io jacobi_numpy lammps addresses locked_list""".split()
+NAMES = "heat2d cg isort farm rma io jacobi_numpy lammps addresses locked_list".split()
 RUNS = 4
 # What LAMMPS sends depends on its clock (it balances nothing by it, but it reports times).
 SENDS_TIMES = ["lammps"]

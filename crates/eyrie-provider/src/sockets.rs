@@ -5,7 +5,8 @@ use crate::core::host::{ConnectError, File, Host, Interest, Stream};
 use crate::descriptors::for_each_descriptor;
 use crate::identity::Identity;
 use crate::memory;
-use eyrie_transport::handshake::{self, HandshakeError};
+use eyrie_transport::handshake::HandshakeError;
+use eyrie_transport::role;
 use eyrie_transport::seal::Sealed;
 use eyrie_transport::RouterId;
 use eyrie_wire::control::Claim;
@@ -15,8 +16,6 @@ use std::io::{self, ErrorKind};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
-/// How long a router may take at each step of a handshake.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest single wait of a receive that may wait.
 const RECEIVE_WAIT: Duration = Duration::from_millis(1);
 /// The provider's descriptors are moved to numbers from here on, out of the program's way.
@@ -84,20 +83,14 @@ impl Host for Sockets {
         let Identity { instance, directory, .. } = &self.identity;
         let addr = directory.routers.get(router as usize);
         let addr = addr.ok_or_else(|| ConnectError::Refused(format!("no router {router}")))?;
-        let mut socket = eyrie_transport::Stream::connect(addr, HANDSHAKE_TIMEOUT)
-            .map_err(ConnectError::Unreachable)?;
         let claim = Claim::Rank { instance: *instance, stream };
-        let secret = memory::page().secret();
-        handshake::connect(&mut socket, &eyrie_wire::auth::Secret(secret), &claim).map_err(
-            |e| match e {
-                HandshakeError::Io(e) => ConnectError::Unreachable(e),
-                HandshakeError::Silent => {
-                    ConnectError::Unreachable(ErrorKind::ConnectionReset.into())
-                }
-                HandshakeError::Secret => ConnectError::Secret,
-                other => ConnectError::Refused(other.to_string()),
-            },
-        )?;
+        let secret = eyrie_wire::auth::Secret(memory::page().secret());
+        let socket = role::connect(addr, &secret, &claim).map_err(|e| match e {
+            HandshakeError::Io(e) => ConnectError::Unreachable(e),
+            HandshakeError::Silent => ConnectError::Unreachable(ErrorKind::ConnectionReset.into()),
+            HandshakeError::Secret => ConnectError::Secret,
+            other => ConnectError::Refused(other.to_string()),
+        })?;
         let passes_files = socket.passes_files();
         let (fd, sealed) = socket.into_parts();
         let (fd, sealed) = (move_up(fd), sealed.map(Box::new));

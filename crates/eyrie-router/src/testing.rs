@@ -9,6 +9,17 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::rc::Rc;
 
+/// Runs schedules with these seeds on all processors; returns the sum of what they return.
+pub fn on_all_processors(seeds: std::ops::Range<u64>, run: impl Fn(u64) -> u64 + Sync) -> u64 {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let share = |t| (seeds.start + t as u64..seeds.end).step_by(threads).map(&run).sum::<u64>();
+    let share = &share;
+    std::thread::scope(|scope| {
+        let running: Vec<_> = (0..threads).map(|t| scope.spawn(move || share(t))).collect();
+        running.into_iter().map(|r| r.join().expect("a schedule failed")).sum()
+    })
+}
+
 /// Files in memory; the disk can be full.
 #[derive(Default)]
 pub struct MemoryStore {

@@ -24,11 +24,6 @@ impl Directory {
         self.home.get(rank as usize).copied().unwrap_or(0)
     }
 
-    /// For each rank whether it is at home at this router.
-    pub fn at_home(&self, router: RouterId) -> Vec<bool> {
-        self.home.iter().map(|home| *home == router).collect()
-    }
-
     /// As bytes.
     pub fn encode(&self) -> Vec<u8> {
         postcard::to_stdvec(self).expect("a directory is plain data")
@@ -57,7 +52,7 @@ mod tests {
         let routers = vec![Addr::Unix("/a".into()), Addr::Unix("/b".into())];
         let whole = Directory { epoch: 3, home: vec![0, 1, 0], routers };
         assert_eq!(Directory::decode(&whole.encode()), Ok(whole.clone()));
-        assert_eq!((whole.home(1), whole.at_home(0)), (1, vec![true, false, true]));
+        assert_eq!(whole.home(1), 1);
         let broken = Directory { home: vec![0, 2], ..whole.clone() };
         assert!(Directory::decode(&broken.encode()).is_err());
         let bytes = whole.encode();

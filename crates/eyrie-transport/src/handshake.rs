@@ -18,9 +18,12 @@ use eyrie_wire::auth::{random, Purpose, Secret, NONCE_LEN, PROOF_LEN};
 use eyrie_wire::control::Claim;
 use eyrie_wire::VERSION;
 use std::io::{self, Read, Write};
+use std::time::Duration;
 use x25519_dalek::{x25519, X25519_BASEPOINT_BYTES};
 
 const MAGIC: &[u8; 4] = b"EYRI";
+/// How long connecting, and each step of a handshake, may take on either side.
+pub const STEP_TIMEOUT: Duration = Duration::from_secs(10);
 /// Magic, version, length; then nonce and proof. What a version changes comes behind that.
 const HEAD_LEN: usize = 8;
 const HELLO_LEN: usize = HEAD_LEN + NONCE_LEN + PROOF_LEN;
@@ -377,7 +380,6 @@ mod tests {
     use eyrie_wire::auth::SECRET_LEN;
     use rand::rngs::SmallRng;
     use rand::{Rng, SeedableRng};
-    use std::time::Duration;
 
     const SECRET: Secret = Secret([9; SECRET_LEN]);
     const CLAIM: Claim = Claim::Agent { node: 3, pid: 77 };

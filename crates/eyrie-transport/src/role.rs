@@ -1,18 +1,15 @@
 //! A role in a process of its own: its configuration and its commands come from the controller over
 //! one connection, its events go back over the same. Without the controller it ends.
 
-use crate::handshake::{self, HandshakeError};
+use crate::handshake::{self, HandshakeError, STEP_TIMEOUT};
 use crate::{frame, Addr, Stream};
 use eyrie_wire::auth::{Secret, SECRET_LEN};
 use eyrie_wire::control::Claim;
 use serde::{de::DeserializeOwned, Serialize};
 use std::io::{self, BufReader, Read, Write};
-use std::time::Duration;
 
 /// Most events that wait for a controller that does not read; then the role waits for it.
 pub const MAX_EVENTS: usize = 65536;
-/// How long connecting, and each step of a handshake, may take.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The line by which whoever starts a role tells it the job's secret, on its standard input:
 /// command lines and environments can be read by others.
@@ -42,7 +39,7 @@ pub fn read_secret(input: &mut impl Read) -> io::Result<Secret> {
 /// # Errors
 /// When nobody listens there, or one side refuses the other.
 pub fn connect(addr: &Addr, secret: &Secret, claim: &Claim) -> Result<Stream, HandshakeError> {
-    let mut stream = Stream::connect(addr, HANDSHAKE_TIMEOUT)?;
+    let mut stream = Stream::connect(addr, STEP_TIMEOUT)?;
     handshake::connect(&mut stream, secret, claim)?;
     Ok(stream)
 }

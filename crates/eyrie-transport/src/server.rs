@@ -1,7 +1,7 @@
 //! Accepting connections: who comes, and proves itself. A connection gets a thread; a peer that has
 //! not proven itself gets neither memory nor time beyond a bound.
 
-use crate::handshake::{accept, HandshakeError};
+use crate::handshake::{accept, HandshakeError, STEP_TIMEOUT};
 use crate::{Addr, Bind, Listener, Stream};
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::Claim;
@@ -10,8 +10,6 @@ use std::net::Shutdown;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// How long each step of a handshake may take; streams are handed on with this timeout.
-pub const STEP_TIMEOUT: Duration = Duration::from_secs(10);
 /// Most connections that are in their handshake at a time.
 const MAX_STRANGERS: usize = 64;
 
@@ -53,7 +51,7 @@ pub trait Service: Send + Sync + 'static {
     /// Why not; the peer hears it.
     fn admit(&self, claim: &Claim) -> Result<(), String>;
 
-    /// Serves a connection that was let in, to its end.
+    /// Serves a connection that was let in, to its end. Its timeout is still [`STEP_TIMEOUT`].
     fn serve(&self, claim: Claim, stream: Stream);
 
     /// Somebody was refused; `claim` is what was proven.

@@ -1,5 +1,5 @@
 //! A connection, and what accepts connections, whatever the kind of address. A peer that is gone
-//! without a word is found: no step of connecting, and no silence under load, is without a bound.
+//! without a word is found: connecting, and waiting for the other host, have bounds.
 
 use crate::addr::{Addr, Bind};
 use crate::seal::{Opening, Sealed, Sealing, Security, MAX_RECORD};
@@ -15,8 +15,8 @@ use std::time::Duration;
 
 /// How long what was sent may stay without an acknowledgement of the other host.
 const USER_TIMEOUT: Duration = Duration::from_secs(20);
-/// After how much silence the other host is asked whether it is there, how often then, and how many
-/// times in vain.
+/// How long nothing comes before the other host is asked whether it is there, how often it is asked
+/// then, and how many times in vain.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(5);
 const KEEPALIVE_PROBES: u32 = 3;

@@ -83,7 +83,7 @@ pub fn run(options: JobOptions, placement: Box<dyn Placement>) -> anyhow::Result
         routers.push(parts::start_router(
             id,
             &options,
-            places.home(),
+            places.at_home(id),
             &dir,
             &secret,
             router_in.clone(),

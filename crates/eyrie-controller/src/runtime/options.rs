@@ -32,7 +32,8 @@ impl Reach {
             Security::Off => "can be read and changed",
         };
         Some(format!(
-            "--transport-security is not `encrypted`: what goes over the network at {interface} {what} by others there"
+            "--transport-security is not `encrypted`: what goes over the network at {interface} {what} \
+             by others there"
         ))
     }
 

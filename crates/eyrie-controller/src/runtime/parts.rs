@@ -37,7 +37,7 @@ pub fn start_store(
 pub fn start_router(
     id: RouterId,
     options: &JobOptions,
-    home: &[RouterId],
+    at_home: Vec<bool>,
     dir: &JobDir,
     secret: &Secret,
     events: Sender<(RouterId, RouterEvent)>,
@@ -50,7 +50,7 @@ pub fn start_router(
     let free = super::jobdir::free_bytes(&spill_dir)?;
     let config = eyrie_router::Config {
         id,
-        at_home: home.iter().map(|home| *home == id).collect(),
+        at_home,
         listen: options.reach.bind(dir.path(), &format!("router-{id}")),
         spill_dir,
         log_memory: options.log_memory,

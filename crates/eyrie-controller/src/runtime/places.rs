@@ -22,9 +22,9 @@ impl Places {
         Places { home, routers: vec![None; routers as usize], store: None, since: Instant::now() }
     }
 
-    /// The home router of each rank.
-    pub fn home(&self) -> &[RouterId] {
-        &self.home
+    /// For each rank whether it is at home at this router.
+    pub fn at_home(&self, router: RouterId) -> Vec<bool> {
+        self.home.iter().map(|home| *home == router).collect()
     }
 
     /// A router listens; its word counts once.
@@ -67,6 +67,7 @@ mod tests {
     fn all_is_known_when_each_has_said_it_and_the_first_word_counts() {
         let addr = |text: &str| Addr::Unix(text.into());
         let mut places = Places::new(3, 2);
+        assert_eq!(places.at_home(0), [true, false, true]);
         places.router(1, addr("b"));
         places.router(1, addr("other"));
         places.router(7, addr("nobody"));

@@ -259,7 +259,9 @@ impl<H: Host> Delivery<H> {
                     };
                     on = show(&deliver, &payload)?;
                     self.rsn = deliver.rsn;
-                    self.ahead.clear();
+                    if !files {
+                        self.ahead.clear();
+                    }
                 }
                 Header::Piece(piece) if !files => {
                     if let Err(e) = self.ahead.add(piece, frame.payload) {

@@ -9,7 +9,7 @@ use super::rank::{Event, ImagePoint, Rank};
 use super::rma::{Done, Kind, Pending, Region};
 use eyrie_router::protocol::{ConnId, Protocol};
 use eyrie_router::space::Bounds;
-use eyrie_router::testing::{MemoryFile, MemoryStore, Said};
+use eyrie_router::testing::{on_all_processors, MemoryFile, MemoryStore, Said};
 use eyrie_router::{RouterCommand, RouterEvent};
 use eyrie_transport::RouterId;
 use eyrie_wire::data::{self, AtomicOp, Envelope, Frame};
@@ -883,13 +883,7 @@ fn killed_ranks_compute_what_undisturbed_ones_do() {
     let asked = std::env::var("EYRIE_SCHEDULES").ok().and_then(|v| v.parse().ok());
     let first: u64 = std::env::var("EYRIE_SEED").ok().and_then(|v| v.parse().ok()).unwrap_or(1);
     let last = first + asked.unwrap_or(SCHEDULES);
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let kills: u64 = std::thread::scope(|scope| {
-        let share = |t| (first + t as u64..last).step_by(threads);
-        let shares = (0..threads).map(|t| scope.spawn(move || share(t).map(compare).sum::<u64>()));
-        let running: Vec<_> = shares.collect();
-        running.into_iter().map(|r| r.join().expect("a schedule failed")).sum()
-    });
+    let kills = on_all_processors(first..last, compare);
     assert!(asked.is_some() || kills > SCHEDULES, "{kills} kills");
 }
 

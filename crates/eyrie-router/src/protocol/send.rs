@@ -125,10 +125,8 @@ impl<S: Store> Protocol<S> {
             return Err("a message is missing in the sequence of its sender");
         }
         if let Some(place) = m.place {
-            let end = place.offset.checked_add(m.size);
-            match self.space.segments.get(place.segment) {
-                Some(s) if end.is_some_and(|end| end <= s.bytes) => {}
-                _ => return Err("message outside its segment"),
+            if self.space.segments.within(place.segment, place.offset, m.size).is_none() {
+                return Err("message outside its segment");
             }
             self.space.segments.frame_logged(place.segment);
         }

@@ -6,7 +6,7 @@
 use super::mutation::{self, Mutation};
 use super::noted::{forget_logged, is_logged};
 use super::*;
-use crate::testing::{MemoryFile, MemoryStore, Said};
+use crate::testing::{on_all_processors, MemoryFile, MemoryStore, Said};
 use eyrie_wire::data::{
     content_hash, put, put_plain, Deliver, Envelope, Message, Piece, Place, Repeat, Replayed,
     Resume, SegmentRequest,
@@ -841,13 +841,7 @@ fn random_interleavings_keep_every_invariant() {
             panic!("schedule {seed} failed: EYRIE_SEED={seed} EYRIE_SCHEDULES=1 repeats it")
         })
     };
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let recoveries: u64 = std::thread::scope(|scope| {
-        let share = |t| (first + t as u64..first + schedules).step_by(threads);
-        let shares = (0..threads).map(|t| scope.spawn(move || share(t).map(run).sum::<u64>()));
-        let running: Vec<_> = shares.collect();
-        running.into_iter().map(|r| r.join().expect("a schedule failed")).sum()
-    });
+    let recoveries = on_all_processors(first..first + schedules, run);
     println!("{recoveries} recoveries");
     assert!(schedules < 1000 || recoveries > schedules);
 }

@@ -86,13 +86,9 @@ impl<S: Store> Space<S> {
     /// # Errors
     /// When it does not lie within its segment, or the file does not take it.
     pub fn write_piece(&mut self, segment: u32, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        let end = offset.checked_add(bytes.len() as u64);
-        match self.segments.get(segment) {
-            Some(s) if end.is_some_and(|end| end <= s.bytes) => {
-                self.store.write_file(&s.file, offset, bytes)
-            }
-            _ => Err(io::ErrorKind::InvalidInput.into()),
-        }
+        let segment = self.segments.within(segment, offset, bytes.len() as u64);
+        let segment = segment.ok_or(io::ErrorKind::InvalidInput)?;
+        self.store.write_file(&segment.file, offset, bytes)
     }
 
     /// Reads a piece of a payload from its segment.

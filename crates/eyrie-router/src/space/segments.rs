@@ -100,6 +100,12 @@ impl<S: Store> Segments<S> {
         self.map.get(&id)
     }
 
+    /// The segment, when these bytes lie within it.
+    pub fn within(&self, id: u32, offset: u64, len: u64) -> Option<&Segment<S::File>> {
+        let end = offset.checked_add(len)?;
+        self.get(id).filter(|segment| end <= segment.bytes)
+    }
+
     /// A frame that names the segment was logged.
     pub fn frame_logged(&mut self, id: u32) {
         if let Some(s) = self.map.get_mut(&id) {

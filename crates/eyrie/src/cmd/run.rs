@@ -55,7 +55,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "FIRST-LAST", hide = true)]
     port_range: Option<Ports>,
     /// How what goes over TCP is protected
-    #[arg(long, value_enum, default_value_t = SecurityArg::Encrypted, value_name = "HOW", hide = true)]
+    #[arg(long, value_enum, default_value = "encrypted", value_name = "HOW", hide = true)]
     transport_security: SecurityArg,
     /// How often each rank is checkpointed: a time like 10s, `auto` or `off`
     ///
