@@ -111,7 +111,8 @@ impl Agent {
                 if asked == image =>
             {
                 p.capture = Some(Capture { image, phase: CapturePhase::Uploading });
-                let (store, secret) = (self.store.clone(), self.secret.clone());
+                let Some(store) = self.store.clone() else { return };
+                let secret = self.secret.clone();
                 let output = [meta.stream_offsets[1], meta.stream_offsets[2]];
                 self.in_background(move || {
                     let id = (instance, image);

@@ -10,6 +10,7 @@ mod family;
 mod files;
 mod guards;
 mod hear;
+mod host_dir;
 mod launch;
 pub mod leftovers;
 mod node;
@@ -31,18 +32,14 @@ pub use shared::remove as remove_segments;
 use eyrie_transport::Addr;
 use eyrie_wire::auth::Secret;
 use eyrie_wire::Node;
-use std::path::PathBuf;
 
 /// What an agent needs to know.
 #[derive(Clone, Debug)]
 pub struct AgentConfig {
     pub node: Node,
-    /// Where the controller and the store listen.
+    /// Where the controller listens.
     pub controller: Addr,
-    pub store: Addr,
     pub secret: Secret,
-    /// The job's directory, which is cleared when the controller has died.
-    pub dir: PathBuf,
 }
 
 /// Runs a node until the controller ends it or is gone. On return no process of a rank is left

@@ -5,13 +5,15 @@ use crate::connection::{connect, Connection};
 use crate::family::kill_all_children;
 use crate::files::{raise_limit, Holds};
 use crate::launch::reserve_fixed_numbers;
-use crate::leftovers;
+use crate::host_dir::HostDir;
 use crate::pmi::Kvs;
 use crate::process::{CapturePhase, Process};
 use crate::{shared, AgentConfig};
 use eyrie_transport::Addr;
 use eyrie_wire::auth::Secret;
-use eyrie_wire::control::{Claim, FromAgent, ImageMeta, StartFault, StartRank, Stream, ToAgent};
+use eyrie_wire::control::{
+    Claim, FromAgent, ImageMeta, JobOnHost, StartFault, StartRank, Stream, ToAgent,
+};
 use eyrie_wire::{ImageId, RankInstance};
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, Signal};
@@ -56,8 +58,10 @@ enum End {
 }
 
 pub struct Agent {
-    /// Where the store listens.
-    pub store: Addr,
+    /// Where the store listens; from [`ToAgent::Join`] on.
+    pub store: Option<Addr>,
+    /// The job's directory on this host, likewise.
+    pub dir: Option<HostDir>,
     pub secret: Secret,
     pub connection: Connection,
     pub processes: BTreeMap<RankInstance, Process>,
@@ -109,7 +113,8 @@ pub fn run(config: &AgentConfig) -> anyhow::Result<()> {
     let (mut woken, waker) = UnixStream::pair()?;
     woken.set_nonblocking(true)?;
     let mut agent = Agent {
-        store: config.store.clone(),
+        store: None,
+        dir: None,
         secret: config.secret.clone(),
         connection: Connection::new(stream)?,
         processes: BTreeMap::new(),
@@ -148,9 +153,7 @@ pub fn run(config: &AgentConfig) -> anyhow::Result<()> {
     }
     // The controller's death is a signal, or a connection that ends: nobody but us clears its
     // directory then.
-    if let Some(left) = leftovers::find(&config.dir) {
-        let _ = left.remove();
-    }
+    agent.dir.take().into_iter().for_each(HostDir::leave);
     Ok(())
 }
 
@@ -274,6 +277,10 @@ impl Agent {
 
     fn obey(&mut self, message: ToAgent) {
         match message {
+            ToAgent::Join(job) => {
+                let joined = self.join(&job);
+                self.connection.send(&FromAgent::Joined(joined));
+            }
             ToAgent::Start(start) => self.start(start),
             ToAgent::Kill(instance) => {
                 match self.processes.get(&instance) {
@@ -316,8 +323,19 @@ impl Agent {
             ToAgent::Heartbeat { n } => self.connection.send(&FromAgent::Heartbeat { n }),
             ToAgent::Trace { request, instance } => self.send_trace(Some(request), instance),
             ToAgent::Freeze => self.freeze(),
+            ToAgent::Die => {
+                // Its ranks die with it.
+                let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::KILL);
+            }
             ToAgent::Shutdown => {}
         }
+    }
+
+    /// Makes this host ready for ranks of the job.
+    fn join(&mut self, job: &JobOnHost) -> Result<(), String> {
+        self.store = Some(job.store.parse()?);
+        self.dir = Some(HostDir::enter(job)?);
+        Ok(())
     }
 
     /// As a node that hangs: nothing of it moves until somebody sends the agent SIGCONT.

@@ -19,7 +19,11 @@ impl Agent {
         let Some(image) = start.image else {
             return self.launch(start, ImageMeta::default(), None);
         };
-        let (store, secret) = (self.store.clone(), self.secret.clone());
+        let Some(store) = self.store.clone() else {
+            let reason = "its agent has not joined the job".to_string();
+            return self.start_failed(start.instance, reason, StartFault::Attempt);
+        };
+        let secret = self.secret.clone();
         let since = Instant::now();
         self.in_background(move || {
             let result = transfer::open(&store, &secret, start.instance.rank, image);

@@ -62,6 +62,8 @@ pub enum Record {
         ranks: u32,
         nodes: u32,
         spares: u32,
+        /// Names of the hosts that the nodes are, in order; empty on one machine.
+        hosts: Vec<String>,
         routers: u32,
     },
     NodeUp {
@@ -246,43 +248,53 @@ pub fn list(ranks: &[Rank]) -> String {
     }
 }
 
+/// A node for people, with the name of its host if it has one.
+pub fn in_words(node: Node, hosts: &[String]) -> String {
+    match hosts.get(node as usize) {
+        Some(host) => format!("node {node} ({host})"),
+        None => format!("node {node}"),
+    }
+}
+
 impl Record {
-    /// The event for people: its log level, and one line. `None`: nothing to tell.
-    pub fn line(&self) -> Option<(LogLevel, String)> {
+    /// The event for people: its log level, and one line. `None`: nothing to tell. `hosts`: the names of
+    /// the nodes, where they have some.
+    pub fn line(&self, hosts: &[String]) -> Option<(LogLevel, String)> {
         use LogLevel::{Detail, Error, Normal};
+        let at = |node: &Node| in_words(*node, hosts);
         Some(match self {
-            Record::JobStarted { job, ranks, nodes, spares, routers } => (
+            Record::JobStarted { job, ranks, nodes, spares, routers, .. } => (
                 Detail,
                 format!("job {job}: {ranks} ranks on {nodes} nodes, {spares} spares, {routers} routers"),
             ),
-            Record::NodeUp { node } => (Detail, format!("node {node} is up")),
+            Record::NodeUp { node } => (Detail, format!("{} is up", at(node))),
             Record::RankStarted { instance: RankInstance { rank, incarnation }, node, image } => (
                 Detail,
-                format!("rank {rank} starts on node {node} {} (incarnation {incarnation})", from(image)),
+                format!("rank {rank} starts on {} {} (incarnation {incarnation})", at(node), from(image)),
             ),
             Record::RankFailed { instance, node, cause } => {
                 let rank = instance.rank;
-                (Normal, format!("rank {rank} on node {node} failed: {cause}"))
+                (Normal, format!("rank {rank} on {} failed: {cause}", at(node)))
             }
             Record::RankFinished { rank, code } => {
                 (Detail, format!("rank {rank} finished with code {code}"))
             }
             Record::NodeLost { node, cause, ranks } => {
-                (Normal, format!("node {node} is lost with {}: {cause}", list(ranks)))
+                (Normal, format!("{} is lost with {}: {cause}", at(node), list(ranks)))
             }
             Record::NodeRefused { node } => (
                 Normal,
-                format!("node {node} woke up after it was declared dead: refused, its ranks end"),
+                format!("{} woke up after it was declared dead: refused, its ranks end", at(node)),
             ),
             Record::SpareUsed { spare, node } => {
-                (Normal, format!("spare node {spare} takes the ranks of node {node}"))
+                (Normal, format!("spare {} takes the ranks of {}", at(spare), at(node)))
             }
             Record::NodeShared { node, rank, ranks } => (
                 Normal,
-                format!("no spare is left: node {node} takes rank {rank} too and has {ranks} ranks now"),
+                format!("no spare is left: {} takes rank {rank} too and has {ranks} ranks now", at(node)),
             ),
             Record::Placed { instance: RankInstance { rank, .. }, node, image, .. } => {
-                (Detail, format!("rank {rank} goes to node {node} {}", from(image)))
+                (Detail, format!("rank {rank} goes to {} {}", at(node), from(image)))
             }
             Record::Restored { instance: RankInstance { rank, .. }, fetched, restored, .. } => (
                 Detail,
@@ -294,8 +306,9 @@ impl Record {
             Record::Recovered { instance: RankInstance { rank, .. }, node, image, messages, phases, total, .. } => (
                 Normal,
                 format!(
-                    "rank {rank} recovered on node {node} {} in {}: detected {}, placed {}, fetched {}, restored \
+                    "rank {rank} recovered on {} {} in {}: detected {}, placed {}, fetched {}, restored \
                      {}, replayed {} ({messages} messages)",
+                    at(node),
                     from(image),
                     time(*total),
                     time(phases.detected),
@@ -386,7 +399,14 @@ mod tests {
         let cause = || "because".to_string();
         let time = Duration::from_millis(1500);
         vec![
-            Record::JobStarted { job: "j".into(), ranks: 4, nodes: 2, spares: 1, routers: 1 },
+            Record::JobStarted {
+                job: "j".into(),
+                ranks: 4,
+                nodes: 2,
+                spares: 1,
+                hosts: vec!["a".into()],
+                routers: 1,
+            },
             Record::NodeUp { node },
             Record::RankStarted { instance, node, image: None },
             Record::RankFailed { instance, node, cause: cause() },
@@ -463,7 +483,7 @@ mod tests {
     #[test]
     fn every_event_is_one_line_for_people() {
         for record in one_of_each() {
-            if let Some((_, line)) = record.line() {
+            if let Some((_, line)) = record.line(&[]) {
                 assert!(!line.is_empty() && !line.contains('\n'), "{line}");
             }
         }

@@ -90,9 +90,26 @@ pub enum ImageAnswer {
     Refused(String),
 }
 
+/// What an agent is told first of all of its job.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct JobOnHost {
+    /// The job's directory, the same on each host: it is made where there is none.
+    pub dir: OsString,
+    /// Links that ranks find in it, by name, and where they lead.
+    pub links: Vec<(String, OsString)>,
+    /// Name of the PMI key value space, and number of ranks: by these is known what dead ranks have
+    /// left in /dev/shm.
+    pub kvsname: String,
+    pub ranks: u32,
+    /// Address of the store (`eyrie_transport::Addr`).
+    pub store: String,
+}
+
 /// Controller to agent.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum ToAgent {
+    /// The first message; answered by [`FromAgent::Joined`].
+    Join(Box<JobOnHost>),
     Start(Box<StartRank>),
     /// Kill a rank with SIGKILL; only this incarnation.
     Kill(RankInstance),
@@ -131,6 +148,8 @@ pub enum ToAgent {
     /// An injected failure: the agent stops its ranks and itself with SIGSTOP, and wakes them when
     /// it is woken.
     Freeze,
+    /// An injected failure: the agent kills itself, and its ranks die with it.
+    Die,
     /// End all ranks and exit.
     Shutdown,
 }
@@ -182,6 +201,8 @@ impl std::fmt::Display for TraceRecord {
 /// Agent to controller.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum FromAgent {
+    /// The host is ready for ranks; or it cannot take part, and why.
+    Joined(Result<(), String>),
     /// What has become of a rank on this node.
     Rank(RankInstance, RankReport),
     /// What the rank wrote, from `offset` of that stream on, in order.

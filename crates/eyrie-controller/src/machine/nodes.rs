@@ -151,6 +151,8 @@ mod tests {
             ranks: 1,
             nodes: 2,
             spares: 0,
+            start: vec![0],
+            hosts: vec![],
             routers: 1,
             checkpoint_every: Interval::Off,
             checkpoint_order: Order::Sequential,

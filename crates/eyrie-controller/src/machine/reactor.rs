@@ -5,7 +5,6 @@ use super::io::{Command, Event};
 use super::node::NodeEntry;
 use super::notes::Notes;
 use super::output::Ledger;
-use super::placement;
 use super::pmi::Pmi;
 use super::rank::{RankEntry, Step};
 use super::requests::Requests;
@@ -28,6 +27,10 @@ pub struct Config {
     /// Nodes that start with ranks.
     pub nodes: u32,
     pub spares: u32,
+    /// For each rank the node that it starts on.
+    pub start: Vec<Node>,
+    /// Names of the nodes, where they have some.
+    pub hosts: Vec<String>,
     pub routers: u32,
     pub checkpoint_every: Interval,
     pub checkpoint_order: Order,
@@ -61,9 +64,8 @@ impl Machine {
         let nodes = (0..config.nodes + config.spares)
             .map(|node| NodeEntry::new(node >= config.nodes))
             .collect();
-        let ranks = placement::initial(config.ranks, config.nodes)
-            .enumerate()
-            .map(|(rank, node)| RankEntry::new(rank as Rank, node))
+        let ranks = (config.start.iter().enumerate())
+            .map(|(rank, node)| RankEntry::new(rank as Rank, *node))
             .collect();
         Machine {
             now: Duration::ZERO,
@@ -313,8 +315,8 @@ impl Machine {
         }
         self.started = true;
         let Config { ranks, nodes, spares, routers, .. } = self.config;
-        let job = self.config.job.clone();
-        self.record(Record::JobStarted { job, ranks, nodes, spares, routers });
+        let (job, hosts) = (self.config.job.clone(), self.config.hosts.clone());
+        self.record(Record::JobStarted { job, ranks, nodes, spares, hosts, routers });
         self.schedule.begin(self.now);
         self.faults.begin(self.now);
         for rank in 0..self.ranks.len() {

@@ -135,11 +135,14 @@ impl Cluster {
         };
         let routers = random.gen_range(1..4);
         let hung = random.gen_bool(0.02).then(|| (random.gen_range(0..routers), None));
+        let start = placement::initial(ranks, nodes).collect();
         let config = Config {
             job: "simulated".into(),
             ranks,
             nodes,
             spares,
+            start,
+            hosts: Vec::new(),
             routers,
             checkpoint_every: interval,
             checkpoint_order: orders[random.gen_range(0..3)],
@@ -552,7 +555,7 @@ impl Cluster {
             println!("{:?} {record:?}", self.now);
         }
         // Every line for people can be made.
-        let _ = record.line();
+        let _ = record.line(&[]);
     }
 
     fn start(&mut self, node: Node, instance: RankInstance, image: Option<ImageId>) {

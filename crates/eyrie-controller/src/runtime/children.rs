@@ -1,21 +1,26 @@
-//! The processes that the controller has started: agents, and roles in processes of their own. None
-//! is waited for without a bound.
+//! The processes that the controller has started: agents, what starts agents on other hosts, and
+//! roles in processes of their own. None is waited for without a bound.
 
+use super::launcher::Cluster;
 use eyrie_transport::role::secret_line;
 use eyrie_transport::{Addr, RouterId};
 use eyrie_wire::auth::Secret;
 use eyrie_wire::Node;
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{ChildStderr, Command, Stdio};
+
+/// Longest line of a launcher that is handed on as one, in bytes.
+const MAX_LINE: u64 = 1024;
 
 /// What a child of this process is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Child {
     Agent(Node),
+    /// What starts the agent of a node on another host, and passes its words on.
+    Launcher(Node),
     Router(RouterId),
     Store,
 }
@@ -24,7 +29,7 @@ impl Child {
     /// The command that a process of this role is started by.
     fn args(self) -> Vec<String> {
         match self {
-            Child::Agent(node) => vec!["agent".into(), "--node".into(), node.to_string()],
+            Child::Agent(node) | Child::Launcher(node) => vec!["agent".into(), "--node".into(), node.to_string()],
             Child::Router(id) => vec!["router".into(), "--id".into(), id.to_string()],
             Child::Store => vec!["store".into()],
         }
@@ -48,12 +53,12 @@ impl Children {
         Children { pids: BTreeMap::new(), controller, secret, log }
     }
 
-    /// Starts a role; `args` are those besides its number. To be called from the thread that lives
+    /// Starts a role on this host. To be called from the thread that lives
     /// longest: its end is what the child takes for the controller's.
     ///
     /// # Errors
     /// When the process cannot be made, or does not take the secret.
-    pub fn spawn(&mut self, role: Child, args: &[&OsStr]) -> std::io::Result<()> {
+    pub fn spawn(&mut self, role: Child) -> std::io::Result<()> {
         let mut command = Command::new("/proc/self/exe");
         let log = self.log.iter().flat_map(|file| ["--log".as_ref(), file.as_os_str()]);
         command
@@ -61,17 +66,40 @@ impl Children {
             .args(role.args())
             .arg("--connect")
             .arg(self.controller.to_string())
-            .args(args)
-            .args(log)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null());
+            .args(log);
+        self.start(role, command).map(drop)
+    }
+
+    /// Starts the agent of a node on another host; what is said on the way there goes to `hear`, by
+    /// line.
+    ///
+    /// # Errors
+    /// As [`Children::spawn`].
+    pub fn launch(
+        &mut self,
+        cluster: &Cluster,
+        node: Node,
+        hear: impl Fn(String) + Send + 'static,
+    ) -> std::io::Result<()> {
+        let mut command = cluster.command(node, &self.controller, self.log.as_deref());
+        command.stderr(Stdio::piped());
+        let mut child = self.start(Child::Launcher(node), command)?;
+        if let Some(stderr) = child.stderr.take() {
+            std::thread::spawn(move || said(stderr, hear));
+        }
+        Ok(())
+    }
+
+    fn start(&mut self, role: Child, mut command: Command) -> std::io::Result<std::process::Child> {
+        command.stdin(Stdio::piped()).stdout(Stdio::null());
         // SAFETY: only system calls, no allocation.
         unsafe { command.pre_exec(prepare) };
         let mut child = command.spawn()?;
         self.pids.insert(child.id(), role);
         // A line that any pipe holds.
         let line = secret_line(&self.secret);
-        child.stdin.take().map_or(Ok(()), |mut stdin| stdin.write_all(line.as_bytes()))
+        child.stdin.take().map_or(Ok(()), |mut stdin| stdin.write_all(line.as_bytes()))?;
+        Ok(child)
     }
 
     /// Reaps children that have ended, adopted ones included; returns the roles among them.
@@ -84,20 +112,20 @@ impl Children {
         roles
     }
 
-    /// Kills the agent of a node; its ranks die with it.
-    pub fn kill(&self, node: Node) {
+    /// Kills the agent of a node, when it is on this host; its ranks die with it.
+    pub fn kill(&self, node: Node) -> bool {
         let agent = Child::Agent(node);
         let pid = self.pids.iter().find(|(_, role)| **role == agent).map(|(pid, _)| *pid as i32);
-        if let Some(pid) = pid.and_then(rustix::process::Pid::from_raw) {
-            // It was not reaped yet, so that the number is still its own.
-            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
-        }
+        let Some(pid) = pid.and_then(rustix::process::Pid::from_raw) else { return false };
+        // It was not reaped yet, so that the number is still its own.
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        true
     }
 
     /// Whether no agent of a node that is up is left.
     pub fn only_lost(&self, up: &[bool]) -> bool {
         !self.pids.values().any(|role| match role {
-            Child::Agent(node) => up.get(*node as usize).copied().unwrap_or(false),
+            Child::Agent(node) | Child::Launcher(node) => up.get(*node as usize).copied().unwrap_or(false),
             // They are ended when all agents have.
             Child::Router(_) | Child::Store => false,
         })
@@ -105,6 +133,19 @@ impl Children {
 
     pub fn is_empty(&self) -> bool {
         self.pids.is_empty()
+    }
+}
+
+/// Hands on what somebody says, by line; long lines are cut.
+fn said(stderr: ChildStderr, hear: impl Fn(String)) {
+    let mut from = BufReader::new(stderr);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        match from.by_ref().take(MAX_LINE).read_until(b'\n', &mut line) {
+            Ok(1..) => hear(String::from_utf8_lossy(&line).trim_end().to_string()),
+            _ => return,
+        }
     }
 }
 

@@ -77,7 +77,7 @@ impl Job {
         }
     }
 
-    fn send(&self, node: Node, message: &ToAgent) {
+    pub fn send(&self, node: Node, message: &ToAgent) {
         if let Some(link) = self.links.get(&node) {
             link.send(message);
         }
@@ -126,7 +126,11 @@ impl Job {
                     self.send(node, &ToAgent::Kill(instance));
                 }
             }
-            Fault::KillNode(node) => self.children.kill(node),
+            Fault::KillNode(node) => {
+                if !self.children.kill(node) {
+                    self.send(node, &ToAgent::Die);
+                }
+            }
             Fault::FreezeNode(node) => self.send(node, &ToAgent::Freeze),
             Fault::DropConnection(rank) => {
                 self.routers.command_all(&RouterCommand::BreakConnections(rank));

@@ -8,6 +8,8 @@ use crate::machine::Machine;
 use crate::record::{LogLevel, Record};
 use crossbeam_channel::Receiver;
 use eyrie_wire::control::{FromAgent, ToAgent};
+use eyrie_wire::Node;
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 /// How long agents may take to end by themselves.
@@ -23,7 +25,9 @@ impl Job {
             link.send(&ToAgent::Shutdown);
         }
         let until = Instant::now() + SHUTDOWN_TIMEOUT;
-        while !self.children.is_empty() {
+        // Those on other hosts are not our children.
+        let mut connected: BTreeSet<Node> = self.links.keys().copied().collect();
+        while !(self.children.is_empty() && connected.is_empty()) {
             let Some(left) = until.checked_duration_since(Instant::now()) else { break };
             // Children that end wake us; agents of nodes that were declared dead will not end by
             // themselves.
@@ -32,13 +36,15 @@ impl Job {
                     message: FromAgent::Output { instance, stream, offset, bytes },
                     node,
                 }) => self.hear_output(node, instance, stream, offset, bytes),
+                Ok(Inbound::AgentGone { node }) => drop(connected.remove(&node)),
                 Ok(Inbound::User { answer, .. }) => {
                     let _ = answer.send(users::error("the job has just ended"));
                 }
                 _ => {}
             }
             self.children.reap();
-            if self.children.only_lost(&self.machine.nodes_up().collect::<Vec<_>>()) {
+            let only_lost = self.children.only_lost(&self.machine.nodes_up().collect::<Vec<_>>());
+            if only_lost && connected.is_empty() {
                 break;
             }
         }

@@ -9,11 +9,12 @@ use super::users::{self, Request};
 use crate::machine::answer::RequestId;
 use crate::machine::signal::in_words;
 use crate::machine::{Event, Image};
+use crate::record::in_words as node_in_words;
 use crossbeam_channel::Sender;
 use eyrie_router::RouterEvent;
 use eyrie_store::role::{StoreCommand, StoreEvent, Stored};
 use eyrie_transport::RouterId;
-use eyrie_wire::control::{FromAgent, Stream, TraceRecord};
+use eyrie_wire::control::{FromAgent, JobOnHost, Stream, ToAgent, TraceRecord};
 use eyrie_wire::{Node, RankInstance};
 use signal_hook::consts::SIGCHLD;
 
@@ -22,7 +23,7 @@ impl Job {
         match message {
             Inbound::AgentUp { node, link } => {
                 self.links.insert(node, link);
-                self.tell(Event::AgentUp(node));
+                self.welcome(node);
             }
             Inbound::Agent { node, message } => {
                 // The connection of a node that was declared dead is closed.
@@ -50,6 +51,7 @@ impl Job {
                 for child in self.children.reap() {
                     match child {
                         Child::Agent(node) => self.tell(Event::AgentGone(node)),
+                        Child::Launcher(node) => self.launcher_ended(node),
                         Child::Router(id) => self.lose_router(id),
                         Child::Store => self.lose_store(),
                     }
@@ -74,7 +76,7 @@ impl Job {
         match event {
             StoreEvent::Listening(addr) => {
                 self.places.iter_mut().for_each(|places| places.store(addr.clone()));
-                self.start_agents();
+                self.welcome_all();
             }
             StoreEvent::Begun { instance, image } => {
                 self.tell(Event::ImageBegun { instance, image })
@@ -93,19 +95,42 @@ impl Job {
         }
     }
 
-    /// Starts the agents once, when it is known where all roles that they connect to are.
-    fn start_agents(&mut self) {
+    /// The agents that have come already can join, when it is known where all roles are.
+    fn welcome_all(&mut self) {
         let Some((directory, store)) = self.places.as_ref().and_then(Places::all) else { return };
         self.places = None;
         self.directory = directory;
-        let store = store.to_string();
-        let dir = self.dir.clone();
-        let args = ["--store".as_ref(), store.as_ref(), "--job-dir".as_ref(), dir.as_os_str()];
-        for node in 0..self.options.nodes + self.options.spares {
-            if let Err(e) = self.children.spawn(Child::Agent(node), &args) {
-                let cause = format!("the agent of node {node} cannot be started: {e}");
-                return self.tell(Event::Stop { code: 1, cause });
-            }
+        self.store_addr = Some(store);
+        let nodes: Vec<Node> = self.links.keys().copied().collect();
+        nodes.into_iter().for_each(|node| self.welcome(node));
+    }
+
+    /// Tells an agent of its job, as soon as it is known where the store is.
+    fn welcome(&mut self, node: Node) {
+        let Some(store) = &self.store_addr else { return };
+        let job = JobOnHost {
+            dir: self.dir.clone().into(),
+            links: self.provided.clone(),
+            kvsname: self.kvsname.clone(),
+            ranks: self.options.ranks,
+            store: store.to_string(),
+        };
+        self.send(node, &ToAgent::Join(Box::new(job)));
+    }
+
+    /// A host is ready for ranks, or cannot take part.
+    fn joined(&mut self, node: Node, result: Result<(), String>) {
+        let Err(why) = result else { return self.tell(Event::AgentUp(node)) };
+        let host = node_in_words(node, &self.hosts);
+        self.tell(Event::Note(format!("{host} cannot take part: {why}")));
+        self.tell(Event::AgentGone(node));
+    }
+
+    /// Whoever was to start an agent on another host has ended. Where the agent has come, it is none
+    /// of its business any more.
+    fn launcher_ended(&mut self, node: Node) {
+        if !self.links.contains_key(&node) {
+            self.tell(Event::AgentGone(node));
         }
     }
 
@@ -135,6 +160,7 @@ impl Job {
 
     fn hear_agent(&mut self, node: Node, message: FromAgent) {
         match message {
+            FromAgent::Joined(result) => self.joined(node, result),
             FromAgent::Rank(instance, report) => self.tell(Event::Rank(instance, report)),
             FromAgent::Output { instance, stream, offset, bytes } => {
                 self.hear_output(node, instance, stream, offset, bytes);
@@ -195,7 +221,7 @@ impl Job {
         let event = match event {
             R::Listening(addr) => {
                 self.places.iter_mut().for_each(|places| places.router(router, addr.clone()));
-                return self.start_agents();
+                return self.welcome_all();
             }
             R::Fenced { instance, determinants } => {
                 let rsn = determinants.iter().map(|d| d.rsn).max().unwrap_or(0);

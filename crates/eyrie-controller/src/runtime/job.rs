@@ -17,10 +17,11 @@ use crate::machine::answer::RequestId;
 use crate::machine::{Event, Machine};
 use crossbeam_channel::{select, Receiver, Sender};
 use eyrie_router::RouterEvent;
-use eyrie_transport::{Directory, RouterId};
+use eyrie_transport::{Addr, Directory, RouterId};
 use eyrie_wire::control::Program;
 use eyrie_wire::{Node, RankInstance};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -52,9 +53,15 @@ pub struct Job {
     /// Bytes that all images took when the last one was stored.
     pub store_bytes: u64,
     pub routers: Routers,
-    /// Until all routers and the store have said where they listen, and agents are started.
+    /// Until all routers and the store have said where they listen.
     pub places: Option<Places>,
     pub directory: Directory,
+    /// Where the store listens, when it has said it.
+    pub store_addr: Option<Addr>,
+    /// Links in the job's directory that ranks need, by name, and where they lead.
+    pub provided: Vec<(String, OsString)>,
+    /// Names of the hosts that the nodes are; empty on one machine.
+    pub hosts: Vec<String>,
     /// The job's directory.
     pub dir: PathBuf,
     /// What routers have told with the fences that they have confirmed.

@@ -11,6 +11,7 @@ mod hear;
 mod inbound;
 mod job;
 pub mod jobdir;
+mod launcher;
 mod link;
 mod listener;
 mod options;
@@ -25,6 +26,7 @@ mod stdin;
 mod store;
 pub mod users;
 
+pub use launcher::{Cluster, Launcher};
 pub use options::{JobOptions, Reach};
 pub use program::NotRunnable;
 
@@ -67,8 +69,10 @@ pub fn run(options: JobOptions, placement: Box<dyn Placement>) -> anyhow::Result
     let kvsname = format!("eyrie_{:016x}", u64::from_le_bytes(eyrie_wire::auth::random()));
     let (dir, secret) = JobDir::create(&base, &name, options.routers, &kvsname, options.ranks)?;
     let cleaned = clean(&base);
-    program::link_provider(&mut program, dir.path())?;
-    program::preload_calls(&mut program, dir.path())?;
+    let provided = vec![
+        program::link_provider(&mut program, dir.path())?,
+        program::preload_calls(&mut program, dir.path())?,
+    ];
     // Who sends more than that waits until the main thread has handled some: it waits for nobody.
     let (inbound_in, inbound) = bounded(MAX_INBOUND);
     let (router_in, router_events) = bounded(MAX_ROUTER_EVENTS);
@@ -102,18 +106,22 @@ pub fn run(options: JobOptions, placement: Box<dyn Placement>) -> anyhow::Result
         router_events: router_in,
     });
     let control = parts::listen(&options.reach, dir.path(), &services)?;
-    let stdin = Stdin::start(dir.path(), inbound_in)?;
+    let stdin = Stdin::start(dir.path(), inbound_in.clone())?;
     let mut children = Children::new(control, secret, options.log.clone());
     let store_role = options.roles_apart.then_some(Child::Store);
     for role in store_role.into_iter().chain(apart.map(Child::Router)) {
-        let started = children.spawn(role, &[]);
+        let started = children.spawn(role);
         started.with_context(|| format!("cannot start {role:?}"))?;
     }
+    let hosts = options.cluster.as_ref().map_or(Vec::new(), Cluster::names);
+    parts::start_agents(&mut children, &options, &hosts, &inbound_in)?;
     let machine = Machine::new(Config {
         job: name.clone(),
         ranks: options.ranks,
         nodes: options.nodes,
         spares: options.spares,
+        start: options.start(),
+        hosts: hosts.clone(),
         routers: options.routers,
         checkpoint_every: options.checkpoint_every,
         checkpoint_order: options.checkpoint_order,
@@ -147,6 +155,9 @@ pub fn run(options: JobOptions, placement: Box<dyn Placement>) -> anyhow::Result
         routers: Routers::new(routers),
         places: Some(places),
         directory: Directory::default(),
+        store_addr: None,
+        provided,
+        hosts,
         dir: dir.path().into(),
         admission,
         stdin,

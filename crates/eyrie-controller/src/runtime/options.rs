@@ -1,11 +1,14 @@
 //! What a job is asked to be.
 
+use super::launcher::Cluster;
 use crate::inject::Injection;
 use crate::machine::schedule::{Interval, Order};
+use crate::machine::placement;
 use crate::record::LogLevel;
 use anyhow::bail;
 use eyrie_transport::{Bind, Interface, Ports, Security};
 use eyrie_wire::control::CheckpointMode;
+use eyrie_wire::Node;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -58,6 +61,8 @@ pub struct JobOptions {
     /// Routers and the store are processes of their own.
     pub roles_apart: bool,
     pub reach: Reach,
+    /// The hosts that the nodes are; else all nodes are on this one.
+    pub cluster: Option<Cluster>,
     /// Most ranks that a node starts with.
     pub slots: u32,
     pub checkpoint_every: Interval,
@@ -80,6 +85,16 @@ pub struct JobOptions {
     pub argv: Vec<OsString>,
 }
 
+impl JobOptions {
+    /// For each rank the node that it starts on.
+    pub fn start(&self) -> Vec<Node> {
+        match &self.cluster {
+            Some(cluster) => cluster.start.clone(),
+            None => placement::initial(self.ranks, self.nodes).collect(),
+        }
+    }
+}
+
 /// Refuses what cannot be.
 ///
 /// # Errors
@@ -89,7 +104,8 @@ pub fn check(options: &JobOptions) -> anyhow::Result<()> {
     if ranks == 0 || nodes == 0 || routers == 0 {
         bail!("a job needs at least one rank, one node and one router");
     }
-    if u64::from(ranks) > u64::from(nodes) * u64::from(slots) {
+    let placed = options.cluster.is_some();
+    if !placed && u64::from(ranks) > u64::from(nodes) * u64::from(slots) {
         bail!(
             "{ranks} ranks do not fit on {nodes} nodes of {slots} slots each; give more with --nodes or --slots"
         );

@@ -1,12 +1,14 @@
 //! The parts that a job is made of besides its agents: store, routers, signals.
 
 use super::admission::Services;
+use super::children::{Child, Children};
 use super::inbound::Inbound;
 use super::jobdir::JobDir;
 use super::link::Remote;
 use super::options::{JobOptions, Reach};
 use super::routers::JobRouter;
 use super::store::JobStore;
+use crate::record::in_words;
 use anyhow::Context;
 use crossbeam_channel::Sender;
 use eyrie_router::{Router, RouterEvent};
@@ -74,6 +76,31 @@ pub fn listen(reach: &Reach, dir: &Path, services: &Arc<Services>) -> anyhow::Re
         Reach::Tcp { .. } => server::listen(&reach.bind(dir, "control"), Arc::clone(services))
             .context("cannot listen for agents; see --interface and --port-range"),
     }
+}
+
+/// Starts an agent for each node: on this host, or on the host that the node is.
+///
+/// # Errors
+/// When a process cannot be made. An agent that does not come up is found later.
+pub fn start_agents(
+    children: &mut Children,
+    options: &JobOptions,
+    hosts: &[String],
+    inbound: &Sender<Inbound>,
+) -> anyhow::Result<()> {
+    for node in 0..options.nodes + options.spares {
+        let elsewhere = options.cluster.as_ref().filter(|cluster| !cluster.is_here(node));
+        let started = match elsewhere {
+            None => children.spawn(Child::Agent(node)),
+            Some(cluster) => {
+                let (host, inbound) = (hosts[node as usize].clone(), inbound.clone());
+                let tell = move |line| drop(inbound.send(Inbound::Note(format!("{host}: {line}"))));
+                children.launch(cluster, node, tell)
+            }
+        };
+        started.with_context(|| format!("cannot start the agent of {}", in_words(node, hosts)))?;
+    }
+    Ok(())
 }
 
 /// Turns signals into messages.

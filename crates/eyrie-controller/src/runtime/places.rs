@@ -5,7 +5,7 @@ use eyrie_transport::{Addr, Directory, RouterId};
 use std::time::{Duration, Instant};
 
 /// How long a role may take to say where it listens.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(25);
 
 /// The places that are known so far.
 pub struct Places {

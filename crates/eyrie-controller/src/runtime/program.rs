@@ -64,34 +64,33 @@ fn library_file(names: Names) -> anyhow::Result<PathBuf> {
     )
 }
 
+/// A name in the job's directory, and the file that it leads to: agents make it on their hosts.
+pub type Link = (String, OsString);
+
 /// Gives the provider the name that libfabric looks for, in the job's directory, and points
 /// the ranks there.
 ///
 /// # Errors
-/// When there is no provider, or no link can be made.
-pub fn link_provider(program: &mut Program, dir: &Path) -> anyhow::Result<()> {
-    std::os::unix::fs::symlink(library_file(PROVIDER_FILES)?, dir.join(PROVIDER))
-        .with_context(|| format!("cannot make a link in {}", dir.display()))?;
+/// When there is no provider.
+pub fn link_provider(program: &mut Program, dir: &Path) -> anyhow::Result<Link> {
     program.env.push(("FI_PROVIDER_PATH".into(), dir.into()));
-    Ok(())
+    Ok((PROVIDER.into(), library_file(PROVIDER_FILES)?.into()))
 }
 
 /// Has libeyrie-calls loaded into the ranks, in front of what the user has loaded there.
 ///
 /// # Errors
 /// When there is no such library, or no name of it that the loader can read.
-pub fn preload_calls(program: &mut Program, dir: &Path) -> anyhow::Result<()> {
+pub fn preload_calls(program: &mut Program, dir: &Path) -> anyhow::Result<Link> {
     const NAME: &str = "LD_PRELOAD";
-    let mut file = library_file(CALLS_FILES)?;
+    let target = library_file(CALLS_FILES)?;
+    let mut file = target.clone();
     // The loader takes both for the end of a name.
     let unreadable = |path: &Path| {
         path.as_os_str().as_encoded_bytes().iter().any(|b| b.is_ascii_whitespace() || *b == b':')
     };
     if unreadable(&file) {
-        let link = dir.join(CALLS);
-        std::os::unix::fs::symlink(&file, &link)
-            .with_context(|| format!("cannot make a link in {}", dir.display()))?;
-        file = link;
+        file = dir.join(CALLS);
     }
     if unreadable(&file) {
         bail!(
@@ -111,7 +110,7 @@ pub fn preload_calls(program: &mut Program, dir: &Path) -> anyhow::Result<()> {
     let key: [u8; 32] = eyrie_wire::auth::random();
     let digits: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
     program.env.push((ENV_RANDOM.into(), digits.into()));
-    Ok(())
+    Ok((CALLS.into(), target.into()))
 }
 
 /// Looks the program up and fixes what every rank gets.

@@ -26,7 +26,7 @@ impl Job {
             }
             _ => {}
         }
-        record.line().into_iter().for_each(|line| self.show(line));
+        record.line(&self.hosts).into_iter().for_each(|line| self.show(line));
     }
 
     /// Shows a line, unless whoever read our output has left.

@@ -1,7 +1,6 @@
 //! `eyrie agent`: a node; hidden, started by `eyrie run`.
 
 use eyrie_transport::{role, Addr};
-use std::path::PathBuf;
 
 #[derive(clap::Args)]
 pub struct AgentArgs {
@@ -11,12 +10,6 @@ pub struct AgentArgs {
     /// Where the controller listens; the job's secret comes on standard input
     #[arg(long)]
     connect: Addr,
-    /// Where the store listens
-    #[arg(long)]
-    store: Addr,
-    /// The job's directory, to be cleared when the controller has died
-    #[arg(long)]
-    job_dir: PathBuf,
 }
 
 impl AgentArgs {
@@ -26,8 +19,8 @@ impl AgentArgs {
 }
 
 pub fn run(args: AgentArgs) -> anyhow::Result<i32> {
-    let AgentArgs { node, connect: controller, store, job_dir: dir } = args;
+    let AgentArgs { node, connect: controller } = args;
     let secret = role::read_secret(&mut std::io::stdin().lock())?;
-    eyrie_agent::run(&eyrie_agent::AgentConfig { node, controller, store, secret, dir })?;
+    eyrie_agent::run(&eyrie_agent::AgentConfig { node, controller, secret })?;
     Ok(0)
 }

@@ -1,10 +1,12 @@
 //! `eyrie run`: what may be asked for.
 
+use anyhow::Context;
 use clap::{Args, ValueEnum};
+use eyrie_controller::hosts;
 use eyrie_controller::inject::Injection;
 use eyrie_controller::machine::schedule::{Interval, Order};
 use eyrie_controller::record::LogLevel;
-use eyrie_controller::runtime::{self, JobOptions, Reach};
+use eyrie_controller::runtime::{self, Cluster, JobOptions, Launcher, Reach};
 use eyrie_placement::placement::OnNetwork;
 use eyrie_placement::spares::Arrangement;
 use eyrie_placement::{Placement, WithoutNetwork, Words};
@@ -26,12 +28,25 @@ use std::time::Duration;
 #[derive(Args)]
 #[command(after_long_help = EXAMPLES)]
 pub struct RunArgs {
-    /// Number of ranks
-    #[arg(short = 'n', long, default_value_t = 1, value_name = "RANKS")]
-    ranks: u32,
-    /// Number of nodes that the ranks start on
+    /// Number of ranks [default: 1; with --hosts one for each slot]
+    #[arg(short = 'n', long, value_name = "RANKS")]
+    ranks: Option<u32>,
+    /// Number of nodes that the ranks start on, all on this host
     #[arg(long, default_value_t = 1, value_name = "N")]
     nodes: u32,
+    /// The hosts that are the nodes, with how many ranks each may start with: a:4,b:4 or n[0-3]:2.
+    /// They are filled in order; the last --spares of them stay free
+    #[arg(long, value_name = "LIST", conflicts_with_all = ["nodes", "hostfile"])]
+    hosts: Option<String>,
+    /// A file of hosts, one a line: `a:4`, `a slots=4`, or a line for each slot
+    #[arg(long, value_name = "FILE", conflicts_with = "nodes")]
+    hostfile: Option<String>,
+    /// The command that starts agents on other hosts; it takes ssh's arguments
+    #[arg(long, default_value = "ssh", value_name = "COMMAND", hide_short_help = true)]
+    launcher_exec: OsString,
+    /// The eyrie command on the hosts [default: this one, at the same path]
+    #[arg(long, value_name = "PATH", hide_short_help = true)]
+    agent_path: Option<PathBuf>,
     /// Number of nodes held free for the ranks of failed ones
     #[arg(long, default_value_t = 0, value_name = "S")]
     spares: u32,
@@ -44,18 +59,19 @@ pub struct RunArgs {
     /// Run routers and the store as processes of their own
     #[arg(long, hide = true)]
     roles_apart: bool,
-    /// How the roles of the job reach each other: Unix sockets, or TCP
-    #[arg(long, value_enum, default_value_t = ReachArg::Unix, value_name = "HOW", hide = true)]
-    reach: ReachArg,
-    /// The interface that roles listen at with --reach tcp: an IP address or a name as `ip link`
-    /// shows it
-    #[arg(long, default_value = "127.0.0.1", value_name = "IP|NAME", hide = true)]
-    interface: Interface,
-    /// The TCP ports that roles may listen at [default: any]
-    #[arg(long, value_name = "FIRST-LAST", hide = true)]
+    /// How the roles of the job reach each other: Unix sockets, or TCP [default: Unix sockets; with
+    /// --hosts TCP]
+    #[arg(long, value_enum, value_name = "HOW", hide = true)]
+    reach: Option<ReachArg>,
+    /// The interface by which other hosts reach this one: an IP address or a name as `ip link` shows
+    /// it [default: the one towards the first of the other hosts]
+    #[arg(long, value_name = "IP|NAME", hide_short_help = true)]
+    interface: Option<Interface>,
+    /// The TCP ports that may be listened at, where a firewall lets only some through [default: any]
+    #[arg(long, value_name = "FIRST-LAST", hide_short_help = true)]
     port_range: Option<Ports>,
-    /// How what goes over TCP is protected
-    #[arg(long, value_enum, default_value = "encrypted", value_name = "HOW", hide = true)]
+    /// How what goes between hosts is protected
+    #[arg(long, value_enum, default_value = "encrypted", value_name = "HOW", hide_short_help = true)]
     transport_security: SecurityArg,
     /// How often each rank is checkpointed: a time like 10s, `auto` or `off`
     ///
@@ -103,9 +119,9 @@ pub struct RunArgs {
     #[arg(long, value_parser = size, value_name = "BYTES", hide_short_help = true)]
     log_disk: Option<u64>,
     /// A node that does not answer for so long is declared dead, and its ranks are restarted
-    /// elsewhere
-    #[arg(long, default_value = "2s", value_parser = duration, value_name = "TIME", hide_short_help = true)]
-    heartbeat_timeout: Duration,
+    /// elsewhere [default: 2s; with --hosts 5s]
+    #[arg(long, value_parser = duration, value_name = "TIME", hide_short_help = true)]
+    heartbeat_timeout: Option<Duration>,
     /// The network that the nodes are in, spares last, as for `eyrie plan`: of several spares the
     /// nearest is taken
     #[arg(long, value_name = "NETWORK", hide = true)]
@@ -197,12 +213,67 @@ enum ModeArg {
     Sync,
 }
 
+/// The nodes of the job, and its ranks.
+struct Nodes {
+    ranks: u32,
+    /// Nodes that start with ranks.
+    started: u32,
+    spares: u32,
+    cluster: Option<Cluster>,
+}
+
+fn nodes(args: &RunArgs) -> anyhow::Result<Nodes> {
+    let hosts = match (&args.hosts, &args.hostfile) {
+        (Some(list), _) => hosts::parse_list(list).map_err(|e| anyhow::anyhow!("--hosts: {e}"))?,
+        (None, Some(file)) => hosts::parse_file(&super::read_text(file).map_err(anyhow::Error::msg)?)
+            .map_err(|e| anyhow::anyhow!("{file}: {e}"))?,
+        (None, None) => {
+            let ranks = args.ranks.unwrap_or(1);
+            return Ok(Nodes { ranks, started: args.nodes, spares: args.spares, cluster: None });
+        }
+    };
+    let hosts::Start { nodes: start, spares } =
+        hosts::start(&hosts, args.spares, args.ranks).map_err(anyhow::Error::msg)?;
+    let (ranks, started) = (start.len() as u32, hosts.len() as u32 - spares);
+    let agent = match &args.agent_path {
+        Some(path) => path.clone(),
+        None => std::env::current_exe().context("cannot find the eyrie command itself")?,
+    };
+    let launcher = Launcher::Ssh(args.launcher_exec.clone());
+    Ok(Nodes { ranks, started, spares, cluster: Some(Cluster { hosts, start, launcher, agent }) })
+}
+
+/// How the roles of the job reach each other.
+fn reach(args: &RunArgs, cluster: Option<&Cluster>) -> anyhow::Result<Reach> {
+    let tcp = match args.reach {
+        Some(reach) => matches!(reach, ReachArg::Tcp),
+        None => cluster.is_some(),
+    };
+    if !tcp {
+        return Ok(Reach::Unix);
+    }
+    let interface = match (&args.interface, cluster) {
+        (Some(interface), _) => interface.clone(),
+        (None, Some(cluster)) => cluster.interface()?,
+        (None, None) => Interface::LOOPBACK,
+    };
+    let security = match args.transport_security {
+        SecurityArg::Encrypted => Security::Encrypted,
+        SecurityArg::Authenticated => Security::Authenticated,
+        SecurityArg::Off => Security::Off,
+    };
+    Ok(Reach::Tcp { interface, ports: args.port_range.unwrap_or(Ports::ANY), security })
+}
+
 /// Who says where ranks of lost nodes go.
-fn placement(args: &RunArgs) -> anyhow::Result<Box<dyn Placement>> {
+fn placement(args: &RunArgs, nodes: &Nodes) -> anyhow::Result<Box<dyn Placement>> {
     if args.network.is_none() {
         return Ok(Box::new(WithoutNetwork));
     }
-    let hosts: Vec<String> = (0..args.nodes + args.spares).map(|n| format!("node{n}")).collect();
+    let hosts = match &nodes.cluster {
+        Some(cluster) => cluster.names(),
+        None => (0..nodes.started + nodes.spares).map(|n| format!("node{n}")).collect(),
+    };
     let words = Words {
         network: args.network.as_deref(),
         names: None,
@@ -215,7 +286,7 @@ fn placement(args: &RunArgs) -> anyhow::Result<Box<dyn Placement>> {
         bytes: MESSAGE_BYTES,
         files: Files { text: &super::read_text, slurm_topology: None, taper: 1.0 },
     };
-    let placement = OnNetwork::read(&words, args.nodes as usize);
+    let placement = OnNetwork::read(&words, nodes.started as usize);
     Ok(Box::new(placement.map_err(super::as_option)?))
 }
 
@@ -227,32 +298,25 @@ fn usual_log_memory(routers: u32) -> u64 {
 
 /// `log`: where agents write what they do.
 pub fn run(args: RunArgs, log: Option<PathBuf>) -> anyhow::Result<i32> {
-    let placement = placement(&args)?;
+    let nodes = nodes(&args)?;
+    let placement = placement(&args, &nodes)?;
+    let reach = reach(&args, nodes.cluster.as_ref())?;
+    let usual_timeout = Duration::from_secs(if nodes.cluster.is_some() { 5 } else { 2 });
     let log_memory = args.log_memory.unwrap_or_else(|| usual_log_memory(args.routers));
     let options = JobOptions {
-        ranks: args.ranks,
-        nodes: args.nodes,
-        spares: args.spares,
+        ranks: nodes.ranks,
+        nodes: nodes.started,
+        spares: nodes.spares,
         routers: args.routers,
         roles_apart: args.roles_apart,
-        reach: match args.reach {
-            ReachArg::Unix => Reach::Unix,
-            ReachArg::Tcp => Reach::Tcp {
-                interface: args.interface,
-                ports: args.port_range.unwrap_or(Ports::ANY),
-                security: match args.transport_security {
-                    SecurityArg::Encrypted => Security::Encrypted,
-                    SecurityArg::Authenticated => Security::Authenticated,
-                    SecurityArg::Off => Security::Off,
-                },
-            },
-        },
+        reach,
+        cluster: nodes.cluster,
         slots: args.slots,
         checkpoint_every: match args.checkpoint_every {
             Every::Off => Interval::Off,
             Every::Auto => {
                 let all = log_memory.saturating_mul(args.routers.into());
-                Interval::Auto { mtbf: args.mtbf, log_share: all / u64::from(args.ranks.max(1)) }
+                Interval::Auto { mtbf: args.mtbf, log_share: all / u64::from(nodes.ranks.max(1)) }
             }
             Every::Time(d) => Interval::Every(d),
         },
@@ -273,7 +337,7 @@ pub fn run(args: RunArgs, log: Option<PathBuf>) -> anyhow::Result<i32> {
         log_memory,
         log_disk: args.log_disk,
         log: log.map(std::path::absolute).transpose()?,
-        heartbeat_timeout: args.heartbeat_timeout,
+        heartbeat_timeout: args.heartbeat_timeout.unwrap_or(usual_timeout),
         show: match (args.verbose, args.quiet) {
             (true, _) => LogLevel::Detail,
             (_, true) => LogLevel::Error,

@@ -1,0 +1,138 @@
+//! The job's directory on this host, at the same path on each: where ranks find the provider. It is
+//! made where there is none, and removed by who made it; the controller's own, or one that hosts
+//! share, is only used.
+
+use crate::leftovers::{self, LOCK};
+use eyrie_wire::control::JobOnHost;
+use rustix::fs::{flock, FlockOperation};
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{symlink, DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// The directory while the agent lives.
+pub struct HostDir {
+    path: PathBuf,
+    /// Its lock, when it was made here.
+    made: Option<File>,
+}
+
+impl HostDir {
+    /// Makes the directory with its links, unless it is there.
+    ///
+    /// # Errors
+    /// Why ranks could not run here: a text for the user, without the host's name.
+    pub fn enter(job: &JobOnHost) -> Result<HostDir, String> {
+        let path = PathBuf::from(&job.dir);
+        let shown = path.display();
+        for (name, target) in &job.links {
+            if let Err(e) = std::fs::metadata(target) {
+                let target = target.to_string_lossy();
+                return Err(format!("{name} cannot be reached at {target}: {e}"));
+            }
+        }
+        let made = make(&path, job)
+            .map_err(|e| format!("cannot make the directory {shown}: {e}; see --dir"))?;
+        let dir = HostDir { path, made };
+        for (name, target) in &job.links {
+            match symlink(target, dir.path.join(name)) {
+                Err(e) if e.kind() != ErrorKind::AlreadyExists => {
+                    return Err(format!("cannot make a link in {}: {e}", dir.path.display()));
+                }
+                _ => {}
+            }
+        }
+        Ok(dir)
+    }
+
+    /// The agent ends: nobody else removes what it has made, or what a dead controller has left.
+    pub fn leave(self) {
+        // What cannot be removed is found by `eyrie clean`.
+        match self.made {
+            Some(_held) => drop(leftovers::remove_job_dir(&self.path)),
+            None => drop(leftovers::find(&self.path).map(leftovers::Leftovers::remove)),
+        }
+    }
+}
+
+/// Makes the directory and locks it; `None` when a job that lives has it.
+fn make(path: &Path, job: &JobOnHost) -> io::Result<Option<File>> {
+    if let Some(base) = path.parent() {
+        DirBuilder::new().recursive(true).mode(0o700).create(base)?;
+        check_ours(base)?;
+    }
+    // A dead job's of the same name on this host.
+    if let Some(left) = leftovers::find(path) {
+        left.remove()?;
+    }
+    match DirBuilder::new().mode(0o700).create(path) {
+        Err(e) if e.kind() == ErrorKind::AlreadyExists => {
+            check_ours(path)?;
+            return Ok(None);
+        }
+        made => made?,
+    }
+    let lock = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path.join(LOCK))?;
+    flock(&lock, FlockOperation::LockExclusive)?;
+    leftovers::mark(&lock, &job.kvsname, job.ranks)?;
+    Ok(Some(lock))
+}
+
+/// Others must not be able to put anything into it.
+fn check_ours(path: &Path) -> io::Result<()> {
+    let meta = path.symlink_metadata()?;
+    let ours = meta.is_dir() && meta.uid() == rustix::process::getuid().as_raw();
+    if !ours || meta.mode() & 0o077 != 0 {
+        let text = format!("{} is no directory of yours with mode 0700", path.display());
+        return Err(io::Error::new(ErrorKind::PermissionDenied, text));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn job(dir: &Path, target: &str) -> JobOnHost {
+        JobOnHost {
+            dir: dir.into(),
+            links: vec![("libeyrie-fi.so".into(), target.into())],
+            kvsname: "k".into(),
+            ranks: 2,
+            store: "unix:/store".into(),
+        }
+    }
+
+    #[test]
+    fn it_is_made_with_its_links_and_removed() {
+        let base = tempfile::tempdir().unwrap();
+        let path = base.path().join("eyrie/job");
+        let dir = HostDir::enter(&job(&path, "/bin/sh")).unwrap();
+        assert_eq!(std::fs::read_link(path.join("libeyrie-fi.so")).unwrap(), Path::new("/bin/sh"));
+        assert!(leftovers::find(&path).is_none(), "it lives");
+        // A second agent that sees the same directory uses it, and leaves it there.
+        HostDir::enter(&job(&path, "/bin/sh")).unwrap().leave();
+        assert!(path.exists());
+        dir.leave();
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_dead_jobs_is_replaced_and_what_others_may_enter_is_refused() {
+        let base = tempfile::tempdir().unwrap();
+        let path = base.path().join("eyrie/job");
+        drop(HostDir::enter(&job(&path, "/bin/sh")).unwrap());
+        std::fs::write(path.join("old"), b"").unwrap();
+        let dir = HostDir::enter(&job(&path, "/bin/sh")).unwrap();
+        assert!(!path.join("old").exists());
+        dir.leave();
+        let error = HostDir::enter(&job(&path, "/no/such/file")).err().unwrap();
+        assert!(error.contains("libeyrie-fi.so cannot be reached at /no/such/file"), "{error}");
+        let open = base.path().join("open");
+        std::fs::create_dir(&open).unwrap();
+        std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let error = HostDir::enter(&job(&open.join("job"), "/bin/sh")).err().unwrap();
+        assert!(error.contains("mode 0700"), "{error}");
+    }
+}
