@@ -25,7 +25,7 @@ test: ## what each change must pass: formatting, lints, unit tests, whole jobs, 
 	@scripts/test.sh
 
 test-more: build ## the longer checks: jobs killed hundreds of times, the rest of mpi4py's at 4 ranks
-	@scripts/test.sh more_jobs more_mpi4py more_ulfm
+	@scripts/test.sh more_jobs more_hosts more_mpi4py more_ulfm
 
 referee: setup ## compare placement plans with SimGrid
 	@referee/run.sh

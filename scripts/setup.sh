@@ -23,18 +23,20 @@ check_packages() {
         fail "cargo is missing: install Rust 1.85 or newer from https://rustup.rs (Debian 12's own is too old)"
 }
 
-# What the monitor's cheapest readers are built and loaded with, and what its tests make nodes with.
-# It works without them, and says what it lacks; so do we.
+# What the monitor's cheapest readers are built and loaded with, and what tests make nodes and hosts
+# with. The monitor works without them, and says what it lacks; so do we. Installing an ssh server
+# starts it where there is systemd: whoever wants that does it.
 optional_packages() {
-    local missing=()
+    local missing=() without="eyrie monitor takes slower readers, tests on several hosts are skipped"
     command -v clang >/dev/null || missing+=(clang)
     /sbin/ldconfig -p | grep -q 'libbpf\.so\.1 ' || missing+=(libbpf1)
     command -v ip >/dev/null || missing+=(iproute2)
+    [ -x /usr/sbin/sshd ] || [ -d /run/systemd/system ] || missing+=(openssh-server openssh-client)
     [ ${#missing[@]} != 0 ] || return 0
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-        (install_packages "${missing[@]}") || say "going on without ${missing[*]}: eyrie monitor takes slower readers"
+        (install_packages "${missing[@]}") || say "going on without ${missing[*]}: $without"
     else
-        say "going on without ${missing[*]} (as root: apt-get install ${missing[*]}): eyrie monitor takes slower readers"
+        say "going on without ${missing[*]} (as root: apt-get install ${missing[*]}): $without"
     fi
 }
 

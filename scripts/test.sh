@@ -3,12 +3,12 @@
 # Each part is a function below; what it prints is in build/test-logs/PART.log; what it says of
 # tests that failed, and of unsteady ones, is shown at the end.
 # Usage: scripts/test.sh [PART]...   (default: the parts that `scripts/test.sh --list` names)
-# `make test-more` runs the longer ones: more_jobs, more_mpi4py, more_ulfm.
+# `make test-more` runs the longer ones: more_jobs, more_hosts, more_mpi4py, more_ulfm.
 set -uo pipefail
 source "$(dirname "$0")/lib.sh"
 cd "$root" || exit 1
 
-parts=(setup format build lint unit c_unit referee docs examples jobs monitor ulfm mpi4py)
+parts=(setup format build lint unit c_unit referee docs examples jobs hosts monitor ulfm mpi4py)
 
 part_setup() { scripts/setup.sh; }
 
@@ -49,6 +49,12 @@ part_jobs() { whole_jobs tests/jobs; }
 part_more_jobs() {
     EYRIE_TEST_RUNS=20 EYRIE_TEST_LIMIT_S=3600 whole_jobs tests/jobs/1*
 }
+
+# Jobs on several hosts, which are namespaces of this machine: each executable file of tests/hosts/ is
+# one test, skipped when we are not root. Those under a real Slurm (02*) are longer.
+part_hosts() { whole_jobs tests/hosts/0[!2]*; }
+
+part_more_hosts() { whole_jobs tests/hosts/02*; }
 
 # `eyrie monitor` as a whole: each executable file of tests/monitor/ is one test and counts as one.
 part_monitor() { whole_jobs tests/monitor; }

@@ -246,7 +246,7 @@ class Job:
         ]
         self.command = " ".join(command[:4] + command[10:])
         self.process = subprocess.Popen(
-            command,
+            self.launched(command),
             cwd=self.cwd,
             stdin=stdin,
             stdout=out,
@@ -263,9 +263,26 @@ class Job:
 
     def __exit__(self, kind, *_):
         if self.process.poll() is None:
-            self.process.terminate() if kind else self.wait()
+            self.terminate() if kind else self.wait()
         if kind is None:
             self.nothing_left()
+
+    # Where it runs: hosts.py has jobs on other hosts.
+
+    def launched(self, command):
+        """The command that runs `command` where the job is launched: here."""
+        return command
+
+    def launcher(self):
+        """The process `eyrie run`."""
+        return self.process.pid
+
+    def terminate(self):
+        kill(self.launcher(), signal.SIGTERM)
+
+    def pids(self):
+        """All processes of the job but its launcher, and none of another job."""
+        return descendants(self.launcher())
 
     # What is seen of it.
 
@@ -318,7 +335,7 @@ class Job:
         environment. The first is the one that the agent started; then come what a wrapper started,
         and children that write an image."""
         found = {}
-        for pid in descendants(self.process.pid):
+        for pid in self.pids():
             try:
                 environment = pathlib.Path(f"/proc/{pid}/environ").read_bytes()
             except OSError:
@@ -358,7 +375,9 @@ class Job:
     def eyrie(self, command, *args):
         """Runs `eyrie COMMAND JOB ARGS`; returns the finished process."""
         argv = [str(EYRIE), command, "--dir", str(self.base), self.name, *map(str, args)]
-        return subprocess.run(argv, capture_output=True, text=True, timeout=PATIENCE_S)
+        return subprocess.run(
+            self.launched(argv), capture_output=True, text=True, timeout=PATIENCE_S
+        )
 
     def status(self):
         """`eyrie status --json`, or None when the job has ended."""
@@ -378,7 +397,7 @@ class Job:
             return self.process.wait(patience_s or 2 * PATIENCE_S)
         except subprocess.TimeoutExpired:
             status = self.status()
-            self.process.terminate()
+            self.terminate()
             raise AssertionError(f"the job did not end; its status: {status}") from None
 
     def result(self):
@@ -465,6 +484,10 @@ def is_alive(pid):
     return process_state(pid) not in (None, "Z")
 
 
+# Processes that are no job's, and all below them: the hosts of hosts.py.
+SET_APART = set()
+
+
 def family():
     """Living processes below this test: what an ended job left comes to us, because we are its
     subreaper."""
@@ -474,7 +497,8 @@ def family():
                 os.waitpid(pid, os.WNOHANG)
             except ChildProcessError:
                 pass
-    return [pid for pid in descendants("self") if is_alive(pid)]
+    apart = {pid for root in SET_APART for pid in [root, *descendants(root)]}
+    return [pid for pid in descendants("self") if is_alive(pid) and pid not in apart]
 
 
 def run(command, **options):
@@ -641,7 +665,7 @@ def overlook_shared_memory():
     _shared_before.update(map(str, pathlib.Path("/dev/shm").glob("mpich_*")))
 
 
-def _mount(source, target, kind, flags, data=None):
+def mount(source, target, kind, flags, data=None):
     libc = ctypes.CDLL(None, use_errno=True)
     encoded = [None if word is None else str(word).encode() for word in (source, target, kind)]
     if libc.mount(*encoded, ctypes.c_ulong(flags), data and data.encode()) != 0:
@@ -654,8 +678,8 @@ def _own_mounts():
     try:
         if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNS) != 0:
             return False
-        _mount("none", "/", None, MS_REC | MS_PRIVATE)
-        _mount("tmpfs", "/dev/shm", "tmpfs", 0)
+        mount("none", "/", None, MS_REC | MS_PRIVATE)
+        mount("tmpfs", "/dev/shm", "tmpfs", 0)
         return True
     except OSError:
         return False
@@ -669,7 +693,7 @@ def small_disk(mib):
     if not OWN_MOUNTS:
         raise Skipped("a small file system needs root")
     directory = pathlib.Path(tempfile.mkdtemp(prefix="disk", dir=workshop()))
-    _mount("tmpfs", directory, "tmpfs", 0, f"size={mib}m,mode=0700")
+    mount("tmpfs", directory, "tmpfs", 0, f"size={mib}m,mode=0700")
     return directory
 
 
