@@ -11,6 +11,7 @@ test ends, however it ends. Nothing here changes the network or a file of the ma
 import ctypes
 import os
 import pathlib
+import re
 import shutil
 import signal
 import socket
@@ -139,10 +140,14 @@ class Hosts:
     """`with Hosts(3) as hosts:` starts h0, h1 and h2; they are gone at its end."""
 
     def __init__(self, number, disk_mib=DISK_MIB):
+        check(number <= 200, "that many hosts have no addresses")
         self.hosts = [Host(i) for i in range(number)]
         self.names = [host.name for host in self.hosts]
         self.disk_mib = disk_mib
         self.unheard_here = set()
+        # What is no job's: programs that run on the hosts, sockets that listen.
+        self.services = {"sshd"}
+        self.sockets = {f"tcp port {SSH_PORT}", f"tcp6 port {SSH_PORT}"}
         self._outside = None
         self._files = False
 
@@ -212,14 +217,22 @@ class Hosts:
             "StrictModes no",
             "UsePAM no",
             "UseDNS no",
+            "KexAlgorithms curve25519-sha256",  # the default one takes half a second
             "PidFile none",
             "PermitRootLogin yes",
             "PrintMotd no",
         ]
+        # Root's shell is sh: what is in its .bashrc takes time and is no part of a test.
+        users = pathlib.Path("/etc/passwd").read_text().splitlines()
+        users = [re.sub("^(root:.*:).*", r"\1/bin/sh", line) for line in users]
         ssh = f'#!/bin/sh\nexec {tool("ssh")} -F {self.home}/ssh_config "$@"\n'
         files = {
-            "etc-hosts": names, "ssh_config": config, "sshd_config": server, "bin/ssh": [ssh],
-        }  # fmt: skip
+            "etc-hosts": names,
+            "etc-passwd": users,
+            "ssh_config": config,
+            "sshd_config": server,
+            "bin/ssh": [ssh],
+        }
         for name, lines in files.items():
             (self.home / name).write_text("\n".join(lines) + "\n")
         (self.home / "bin/ssh").chmod(0o755)
@@ -240,6 +253,7 @@ class Hosts:
                 f"mount -t tmpfs -o mode=1777,size={self.disk_mib}m tmpfs /mnt",
                 *keep,
                 "mount --move /mnt /tmp",
+                f"mount --bind '{self.home}/etc-passwd' /etc/passwd",
                 "mount -t tmpfs -o mode=1777 tmpfs /dev/shm",
                 "mount -t tmpfs -o mode=755 tmpfs /run",
                 "mkdir -m 755 /run/sshd",
@@ -289,17 +303,13 @@ class Hosts:
     def _await_sshd(self, hosts):
         for host in hosts:
 
-            def answers():
+            def listens():
                 log = self.home / f"log.{host.name}"
                 check(host.shell.poll() is None, f"{host.name}: {log.read_text()[-500:]}")
-                try:
-                    socket.create_connection((host.address, SSH_PORT), timeout=1).close()
-                except OSError:
-                    time.sleep(0.01)
-                    return False
-                return True
+                init = host.init()
+                return init is not None and f"tcp port {SSH_PORT}" in listening(init)
 
-            await_condition(answers, f"sshd of {host.name}", 30)
+            await_condition(listens, f"sshd of {host.name}", 30)
 
     def _end(self, host):
         """Ends all processes of a host at once."""
@@ -469,11 +479,11 @@ class Hosts:
     # What is seen of them.
 
     def pids(self, number):
-        """The living processes of a host, but sshd."""
-        return [pid for pid in self.hosts[number].pids() if not is_sshd(pid)]
+        """The living processes of a host, but those that serve every job."""
+        return [pid for pid in self.hosts[number].pids() if program(pid) not in self.services]
 
     def processes(self, number):
-        """Command lines of the living processes of a host, but sshd."""
+        """Command lines of the living processes of a host, but those that serve every job."""
         lines = [" ".join(command_line(pid)) for pid in self.pids(number)]
         return [line for line in lines if line]
 
@@ -500,7 +510,12 @@ class Hosts:
             return []
         found = [f"/dev/shm/{entry.name}" for entry in os.scandir(host.root() / "dev/shm")]
         found += self._left_in_tmp(host)
-        return found + listening(host.init())
+        return found + self.listening(host.init())
+
+    def listening(self, pid="self"):
+        """Sockets that listen in the network of a process (the machine's own), but those that serve
+        every job."""
+        return [name for name in listening(pid) if name not in self.sockets]
 
     def _left_in_tmp(self, host):
         """An empty directory of jobs may stay: Eyrie makes it once."""
@@ -515,11 +530,12 @@ class Hosts:
         return found
 
 
-def is_sshd(pid):
+def program(pid):
+    """The name of the program of a process."""
     try:
-        return pathlib.Path(f"/proc/{pid}/comm").read_text().strip() == "sshd"
+        return pathlib.Path(f"/proc/{pid}/comm").read_text().strip()
     except OSError:
-        return False
+        return ""
 
 
 def others(number, groups):
@@ -529,12 +545,12 @@ def others(number, groups):
 
 
 def listening(pid):
-    """Sockets that listen in the network of a process, but sshd's."""
+    """Sockets that listen in the network of a process."""
     found = []
     for kind in ("tcp", "tcp6"):
         for line in proc_lines(f"/proc/{pid}/net/{kind}"):
             port = int(line[1].rpartition(":")[2], 16)
-            if line[3] == "0A" and port != SSH_PORT:
+            if line[3] == "0A":
                 found.append(f"{kind} port {port}")
     for line in proc_lines(f"/proc/{pid}/net/unix"):
         if int(line[3], 16) & 0x10000:
@@ -621,7 +637,7 @@ class HostsJob(Job):
             left = hosts.leftovers(number)
             check(not left, f"left on h{number}: {left}")
         super().nothing_left()
-        check(not listening("self"), f"sockets are left: {listening('self')}")
+        check(not hosts.listening(), f"sockets are left: {hosts.listening()}")
 
 
 def age(pid):
