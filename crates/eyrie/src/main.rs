@@ -69,7 +69,9 @@ impl Command {
     fn role(&self) -> String {
         match self {
             Command::Run(_) => "controller".into(),
-            Command::Agent(args) => format!("agent-{}", args.node()),
+            Command::Agent(args) => {
+                args.node().map_or("agent".into(), |node| format!("agent-{node}"))
+            }
             Command::Router(args) => format!("router-{}", args.id()),
             Command::Store(_) => "store".into(),
             _ => "eyrie".into(),

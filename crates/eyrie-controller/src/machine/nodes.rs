@@ -158,6 +158,7 @@ mod tests {
             checkpoint_order: Order::Sequential,
             checkpoint_mode: CheckpointMode::Async,
             heartbeat_timeout: Duration::from_millis(40),
+            agents_timeout: Duration::from_secs(30),
             injections: vec![],
         });
         let mut lost = String::new();

@@ -10,9 +10,9 @@ use super::rank::{RankEntry, Step};
 use super::requests::Requests;
 use super::schedule::{Interval, Order, Schedule};
 use super::state::RankStateName;
-use super::timeouts::{AGENTS_TIMEOUT, START_TIMEOUT};
+use super::timeouts::START_TIMEOUT;
 use crate::inject::Injection;
-use crate::record::{Record, Summary};
+use crate::record::{in_words, Record, Summary};
 use eyrie_placement::{Placement, WithoutNetwork};
 use eyrie_wire::control::{CheckpointMode, RankReport, Stream};
 use eyrie_wire::{Node, Rank, RankInstance};
@@ -37,6 +37,8 @@ pub struct Config {
     pub checkpoint_mode: CheckpointMode,
     /// A node that does not answer for so long is declared dead.
     pub heartbeat_timeout: Duration,
+    /// How long all agents may take to come up.
+    pub agents_timeout: Duration,
     pub injections: Vec<Injection>,
 }
 
@@ -117,7 +119,7 @@ impl Machine {
             .ranks
             .iter()
             .flat_map(|r| [r.state.until(), r.capture().map(|c| c.until)].into_iter().flatten());
-        let begin = (!self.started).then_some(AGENTS_TIMEOUT);
+        let begin = (!self.started).then_some(self.config.agents_timeout);
         let mut due: Vec<Duration> = ranks.chain(begin).chain(self.next_heartbeat()).collect();
         if self.started {
             due.extend(self.schedule.next_after(self.now));
@@ -300,14 +302,14 @@ impl Machine {
         }
         let missing: Vec<String> = (self.nodes.iter().enumerate())
             .filter(|(_, n)| !n.is_up())
-            .map(|(node, _)| node.to_string())
+            .map(|(node, _)| in_words(node as Node, &self.config.hosts))
             .collect();
         if !missing.is_empty() {
-            if self.now >= AGENTS_TIMEOUT {
+            if self.now >= self.config.agents_timeout {
                 let text = format!(
-                    "the agents of nodes {} did not come up within {}",
+                    "the agents of {} did not come up within {}",
                     missing.join(", "),
-                    eyrie_units::time(AGENTS_TIMEOUT)
+                    eyrie_units::time(self.config.agents_timeout)
                 );
                 self.end(1, Some(text));
             }

@@ -148,6 +148,7 @@ impl Cluster {
             checkpoint_order: orders[random.gen_range(0..3)],
             checkpoint_mode: CheckpointMode::Async,
             heartbeat_timeout: ms(2000),
+            agents_timeout: Duration::from_secs(30),
             injections,
         };
         let machine = Machine::new(config.clone());

@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-/// How long all agents may take to come up.
-pub const AGENTS_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long an agent may take to start a program.
 pub const START_TIMEOUT: Duration = Duration::from_secs(60);
 /// What a restore may take besides moving the image, and how fast that is at least, in bytes per

@@ -19,8 +19,9 @@ const MAX_LINE: u64 = 1024;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Child {
     Agent(Node),
-    /// What starts the agent of a node on another host, and passes its words on.
-    Launcher(Node),
+    /// What starts the agent of a node on another host, or those of all nodes, and passes their words
+    /// on.
+    Launcher(Option<Node>),
     Router(RouterId),
     Store,
 }
@@ -29,7 +30,9 @@ impl Child {
     /// The command that a process of this role is started by.
     fn args(self) -> Vec<String> {
         match self {
-            Child::Agent(node) | Child::Launcher(node) => vec!["agent".into(), "--node".into(), node.to_string()],
+            Child::Agent(node) => vec!["agent".into(), "--node".into(), node.to_string()],
+            // It has a command of its own.
+            Child::Launcher(_) => vec![],
             Child::Router(id) => vec!["router".into(), "--id".into(), id.to_string()],
             Child::Store => vec!["store".into()],
         }
@@ -70,18 +73,22 @@ impl Children {
         self.start(role, command).map(drop)
     }
 
-    /// Starts the agent of a node on another host; what is said on the way there goes to `hear`, by
-    /// line.
+    /// Starts the agent of a node on another host, or those of all nodes; what is said on the way
+    /// there goes to `hear`, by line.
     ///
     /// # Errors
     /// As [`Children::spawn`].
     pub fn launch(
         &mut self,
         cluster: &Cluster,
-        node: Node,
+        node: Option<Node>,
         hear: impl Fn(String) + Send + 'static,
     ) -> std::io::Result<()> {
-        let mut command = cluster.command(node, &self.controller, self.log.as_deref());
+        let log = self.log.as_deref();
+        let mut command = match node {
+            Some(node) => cluster.ssh_command(node, &self.controller, log),
+            None => cluster.srun_command(&self.controller, log),
+        };
         command.stderr(Stdio::piped());
         let mut child = self.start(Child::Launcher(node), command)?;
         if let Some(stderr) = child.stderr.take() {
@@ -125,10 +132,15 @@ impl Children {
     /// Whether no agent of a node that is up is left.
     pub fn only_lost(&self, up: &[bool]) -> bool {
         !self.pids.values().any(|role| match role {
-            Child::Agent(node) | Child::Launcher(node) => up.get(*node as usize).copied().unwrap_or(false),
+            Child::Agent(node) | Child::Launcher(Some(node)) => up.get(*node as usize).copied().unwrap_or(false),
             // They are ended when all agents have.
-            Child::Router(_) | Child::Store => false,
+            Child::Launcher(None) | Child::Router(_) | Child::Store => false,
         })
+    }
+
+    /// Where agents connect to.
+    pub fn controller(&self) -> &Addr {
+        &self.controller
     }
 
     pub fn is_empty(&self) -> bool {

@@ -128,8 +128,9 @@ impl Job {
 
     /// Whoever was to start an agent on another host has ended. Where the agent has come, it is none
     /// of its business any more.
-    fn launcher_ended(&mut self, node: Node) {
-        if !self.links.contains_key(&node) {
+    fn launcher_ended(&mut self, node: Option<Node>) {
+        let nodes = node.map_or(0..self.hosts.len() as Node, |node| node..node + 1);
+        for node in nodes.filter(|node| !self.links.contains_key(node)).collect::<Vec<_>>() {
             self.tell(Event::AgentGone(node));
         }
     }

@@ -3,6 +3,7 @@
 
 use anyhow::{bail, Context};
 use eyrie_agent::leftovers::{self, Amount, Leftovers, LOCK};
+use eyrie_transport::role::secret_line;
 use eyrie_wire::auth::{random, Secret};
 use rustix::fs::{flock, FlockOperation};
 use std::fs::{DirBuilder, File, OpenOptions};
@@ -126,6 +127,19 @@ impl JobDir {
         })?;
         dir.path = path;
         Ok((dir, secret))
+    }
+
+    /// Writes the job's secret as agents read it on their standard input; returns the file.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn write_secret_line(&self) -> anyhow::Result<PathBuf> {
+        let secret = eyrie_agent::read_secret(&self.path)?;
+        let path = self.path.join("agent-secret");
+        new_file(&path)
+            .and_then(|mut file| file.write_all(secret_line(&secret).as_bytes()))
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(path)
     }
 
     pub fn path(&self) -> &Path {

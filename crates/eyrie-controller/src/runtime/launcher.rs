@@ -11,6 +11,8 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+/// Where Slurm says which node a process runs on.
+pub const SLURM_NODE: &str = "SLURMD_NODENAME";
 /// How long ssh may take to reach a host, in seconds.
 const CONNECT_TIMEOUT_S: u32 = 15;
 
@@ -28,8 +30,12 @@ pub struct Cluster {
 /// How agents are started.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Launcher {
-    /// This command, which takes ssh's arguments.
+    /// This command, which takes ssh's arguments, once for each host.
     Ssh(OsString),
+    /// One `srun` for all hosts, within the allocation that this process runs in.
+    Slurm,
+    /// Somebody does it, by the lines that are shown.
+    Manual,
 }
 
 impl Cluster {
@@ -43,9 +49,8 @@ impl Cluster {
         self.hosts.get(node as usize).is_some_and(|host| is_here(&host.name))
     }
 
-    /// What starts the agent of a node on its host.
-    pub fn command(&self, node: Node, controller: &Addr, log: Option<&Path>) -> Command {
-        let Launcher::Ssh(ssh) = &self.launcher;
+    /// What starts the agent of a node on its host, over ssh.
+    pub fn ssh_command(&self, node: Node, controller: &Addr, log: Option<&Path>) -> Command {
         let mut remote = OsString::from("exec ");
         remote.push(quoted(self.agent.as_os_str()));
         remote.push(format!(" agent --node {node} --connect {controller}"));
@@ -53,9 +58,55 @@ impl Cluster {
             remote.push(" --log ");
             remote.push(quoted(log.as_os_str()));
         }
-        let mut command = ssh_command(ssh);
-        command.arg("-T").arg(&self.hosts[node as usize].name).arg(remote);
+        let mut command = Command::new(self.ssh());
+        // Nobody is there to type a password.
+        command.args(["-T", "-o", "BatchMode=yes", "-o"]);
+        command.arg(format!("ConnectTimeout={CONNECT_TIMEOUT_S}"));
+        command.arg(&self.hosts[node as usize].name).arg(remote);
         command
+    }
+
+    /// What starts the agents of all nodes within an allocation of Slurm: one step, which neither the
+    /// end of a task nor that of a node ends. A task knows by its node's name which node it is.
+    pub fn srun_command(&self, controller: &Addr, log: Option<&Path>) -> Command {
+        let (names, count) = (self.names().join(","), self.hosts.len());
+        let mut command = Command::new("srun");
+        command
+            .args(["--overlap", "--no-kill", "--kill-on-bad-exit=0", "--wait=0", "--mpi=none"])
+            .args(["--cpu-bind=none", "--ntasks-per-node=1", "--input=all", "--unbuffered"])
+            .arg(format!("--nodes={count}"))
+            .arg(format!("--ntasks={count}"))
+            .arg(format!("--nodelist={names}"))
+            .arg(&self.agent)
+            .args(["agent", "--among", &names, "--connect", &controller.to_string()])
+            .args(log.iter().flat_map(|file| ["--log".as_ref(), file.as_os_str()]));
+        command
+    }
+
+    /// What somebody is to do who starts the agents; `secret` is the file that they read.
+    pub fn by_hand(&self, controller: &Addr, secret: &Path) -> String {
+        let agent = quoted(self.agent.as_os_str());
+        let mut text = format!(
+            "eyrie: start an agent on each host by its line; agent-secret is a copy of {} that only \
+             you can read:\n",
+            secret.display()
+        );
+        for (node, host) in self.hosts.iter().enumerate() {
+            let agent = agent.to_string_lossy();
+            text += &format!(
+                "  on {}: {agent} agent --node {node} --connect {controller} <agent-secret\n",
+                host.name
+            );
+        }
+        text
+    }
+
+    /// The command that takes ssh's arguments.
+    fn ssh(&self) -> &OsStr {
+        match &self.launcher {
+            Launcher::Ssh(ssh) => ssh,
+            Launcher::Slurm | Launcher::Manual => "ssh".as_ref(),
+        }
     }
 
     /// The interface of this host by which the other ones reach it, unless the user names one.
@@ -63,7 +114,9 @@ impl Cluster {
     /// # Errors
     /// When no other host has an address that this one could be reached from.
     pub fn interface(&self) -> anyhow::Result<Interface> {
-        let Some(other) = self.hosts.iter().find(|host| !is_here(&host.name)) else {
+        let own = std::env::var(SLURM_NODE).unwrap_or_default();
+        let is_other = |host: &&Host| !is_here(&host.name) && host.name != own;
+        let Some(other) = self.hosts.iter().find(is_other) else {
             return Ok(Interface::LOOPBACK);
         };
         let ip = self.own_ip_towards(&other.name).with_context(|| {
@@ -76,8 +129,11 @@ impl Cluster {
     }
 
     fn own_ip_towards(&self, host: &str) -> anyhow::Result<IpAddr> {
-        let Launcher::Ssh(ssh) = &self.launcher;
-        let name = ssh_name(ssh, host).unwrap_or_else(|| host.to_string());
+        let name = match self.launcher {
+            Launcher::Slurm => slurm_name(host),
+            Launcher::Ssh(_) | Launcher::Manual => ssh_name(self.ssh(), host),
+        };
+        let name = name.unwrap_or_else(|| host.to_string());
         // Nothing is sent: the kernel says by which address it would be.
         let at = (name.as_str(), 9).to_socket_addrs()?.next();
         let Some(at) = at else { bail!("{name} has no address") };
@@ -88,16 +144,16 @@ impl Cluster {
         let socket = UdpSocket::bind(any)?;
         socket.connect(at)?;
         let ip = socket.local_addr()?.ip();
-        anyhow::ensure!(!ip.is_loopback(), "{name} is this host itself");
         Ok(ip)
     }
 }
 
-fn ssh_command(ssh: &OsStr) -> Command {
-    let mut command = Command::new(ssh);
-    // Nobody is there to type a password.
-    command.args(["-o", "BatchMode=yes", "-o"]).arg(format!("ConnectTimeout={CONNECT_TIMEOUT_S}"));
-    command
+/// The address that Slurm has for a node.
+fn slurm_name(node: &str) -> Option<String> {
+    let show = ["--oneliner", "show", "node", node];
+    let said = Command::new("scontrol").args(show).stdin(Stdio::null()).output().ok()?;
+    let text = String::from_utf8_lossy(&said.stdout).into_owned();
+    text.split_whitespace().find_map(|word| word.strip_prefix("NodeAddr=")).map(str::to_string)
 }
 
 /// The name or address that ssh's configuration has for a host.
@@ -144,13 +200,13 @@ mod tests {
 
     #[test]
     fn a_command_line_of_ssh_survives_any_path() {
-        let command = cluster("/it's here/eyrie").command(
+        let command = cluster("/it's here/eyrie").ssh_command(
             1,
             &"tcp:10.0.0.1:4000".parse().unwrap(),
             Some(Path::new("/a b.log")),
         );
         let args: Vec<_> = command.get_args().map(|a| a.to_string_lossy().into_owned()).collect();
-        assert_eq!(args[4..6], ["-T", "far.example"]);
+        assert_eq!((args[0].as_str(), args[5].as_str()), ("-T", "far.example"));
         let expected = "exec '/it'\\''s here/eyrie' agent --node 1 --connect tcp:10.0.0.1:4000 \
                         --log '/a b.log'";
         assert_eq!(args[6], expected);

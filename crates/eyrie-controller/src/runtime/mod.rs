@@ -26,7 +26,7 @@ mod stdin;
 mod store;
 pub mod users;
 
-pub use launcher::{Cluster, Launcher};
+pub use launcher::{Cluster, Launcher, SLURM_NODE};
 pub use options::{JobOptions, Reach};
 pub use program::NotRunnable;
 
@@ -114,7 +114,7 @@ pub fn run(options: JobOptions, placement: Box<dyn Placement>) -> anyhow::Result
         started.with_context(|| format!("cannot start {role:?}"))?;
     }
     let hosts = options.cluster.as_ref().map_or(Vec::new(), Cluster::names);
-    parts::start_agents(&mut children, &options, &hosts, &inbound_in)?;
+    parts::start_agents(&mut children, &options, &dir, &inbound_in)?;
     let machine = Machine::new(Config {
         job: name.clone(),
         ranks: options.ranks,
@@ -127,6 +127,7 @@ pub fn run(options: JobOptions, placement: Box<dyn Placement>) -> anyhow::Result
         checkpoint_order: options.checkpoint_order,
         checkpoint_mode: options.checkpoint_mode,
         heartbeat_timeout: options.heartbeat_timeout,
+        agents_timeout: options.agents_timeout(),
         injections: options.injections.clone(),
     })
     .place_by(placement);

@@ -1,6 +1,6 @@
 //! What a job is asked to be.
 
-use super::launcher::Cluster;
+use super::launcher::{Cluster, Launcher};
 use crate::inject::Injection;
 use crate::machine::schedule::{Interval, Order};
 use crate::machine::placement;
@@ -86,6 +86,14 @@ pub struct JobOptions {
 }
 
 impl JobOptions {
+    /// How long all agents may take to come up.
+    pub fn agents_timeout(&self) -> Duration {
+        match self.cluster.as_ref().map(|cluster| &cluster.launcher) {
+            Some(Launcher::Manual) => BY_HAND_TIMEOUT,
+            _ => AGENTS_TIMEOUT,
+        }
+    }
+
     /// For each rank the node that it starts on.
     pub fn start(&self) -> Vec<Node> {
         match &self.cluster {
@@ -94,6 +102,10 @@ impl JobOptions {
         }
     }
 }
+
+/// How long all agents may take to come up, and those that somebody starts by hand.
+const AGENTS_TIMEOUT: Duration = Duration::from_secs(30);
+const BY_HAND_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Refuses what cannot be.
 ///

@@ -4,11 +4,11 @@ use super::admission::Services;
 use super::children::{Child, Children};
 use super::inbound::Inbound;
 use super::jobdir::JobDir;
+use super::launcher::Launcher;
 use super::link::Remote;
 use super::options::{JobOptions, Reach};
 use super::routers::JobRouter;
 use super::store::JobStore;
-use crate::record::in_words;
 use anyhow::Context;
 use crossbeam_channel::Sender;
 use eyrie_router::{Router, RouterEvent};
@@ -85,20 +85,42 @@ pub fn listen(reach: &Reach, dir: &Path, services: &Arc<Services>) -> anyhow::Re
 pub fn start_agents(
     children: &mut Children,
     options: &JobOptions,
-    hosts: &[String],
+    dir: &JobDir,
     inbound: &Sender<Inbound>,
 ) -> anyhow::Result<()> {
-    for node in 0..options.nodes + options.spares {
-        let elsewhere = options.cluster.as_ref().filter(|cluster| !cluster.is_here(node));
-        let started = match elsewhere {
-            None => children.spawn(Child::Agent(node)),
-            Some(cluster) => {
-                let (host, inbound) = (hosts[node as usize].clone(), inbound.clone());
-                let tell = move |line| drop(inbound.send(Inbound::Note(format!("{host}: {line}"))));
-                children.launch(cluster, node, tell)
+    let nodes = 0..options.nodes + options.spares;
+    let Some(cluster) = &options.cluster else {
+        for node in nodes {
+            let started = children.spawn(Child::Agent(node));
+            started.with_context(|| format!("cannot start the agent of node {node}"))?;
+        }
+        return Ok(());
+    };
+    let hear = |who: String| {
+        let inbound = inbound.clone();
+        // Nobody listens any more only while the job ends.
+        move |line| drop(inbound.send(Inbound::Note(format!("{who}: {line}"))))
+    };
+    match &cluster.launcher {
+        Launcher::Ssh(_) => {
+            for node in nodes {
+                let host = &cluster.hosts[node as usize].name;
+                let started = match cluster.is_here(node) {
+                    true => children.spawn(Child::Agent(node)),
+                    false => children.launch(cluster, Some(node), hear(host.clone())),
+                };
+                started.with_context(|| format!("cannot start an agent on {host}"))?;
             }
-        };
-        started.with_context(|| format!("cannot start the agent of {}", in_words(node, hosts)))?;
+        }
+        Launcher::Slurm => children
+            .launch(cluster, None, hear("srun".into()))
+            .context("cannot start agents with srun")?,
+        Launcher::Manual => {
+            let secret = dir.write_secret_line()?;
+            let text = cluster.by_hand(children.controller(), &secret);
+            // Whoever is to start them reads this.
+            eprint!("{text}");
+        }
     }
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
-use eyrie_controller::hosts;
+use eyrie_controller::hosts::{self, Host};
 use eyrie_controller::inject::Injection;
 use eyrie_controller::machine::schedule::{Interval, Order};
 use eyrie_controller::record::LogLevel;
@@ -31,9 +31,10 @@ pub struct RunArgs {
     /// Number of ranks [default: 1; with --hosts one for each slot]
     #[arg(short = 'n', long, value_name = "RANKS")]
     ranks: Option<u32>,
-    /// Number of nodes that the ranks start on, all on this host
-    #[arg(long, default_value_t = 1, value_name = "N")]
-    nodes: u32,
+    /// Number of nodes that the ranks start on, all of them on this host [default: 1, or the hosts of
+    /// an allocation of Slurm]
+    #[arg(long, value_name = "N")]
+    nodes: Option<u32>,
     /// The hosts that are the nodes, with how many ranks each may start with: a:4,b:4 or n[0-3]:2.
     /// They are filled in order; the last --spares of them stay free
     #[arg(long, value_name = "LIST", conflicts_with_all = ["nodes", "hostfile"])]
@@ -41,6 +42,9 @@ pub struct RunArgs {
     /// A file of hosts, one a line: `a:4`, `a slots=4`, or a line for each slot
     #[arg(long, value_name = "FILE", conflicts_with = "nodes")]
     hostfile: Option<String>,
+    /// How agents are started on the hosts [default: ssh; in an allocation of Slurm slurm]
+    #[arg(long, value_enum, value_name = "HOW")]
+    launcher: Option<LauncherArg>,
     /// The command that starts agents on other hosts; it takes ssh's arguments
     #[arg(long, default_value = "ssh", value_name = "COMMAND", hide_short_help = true)]
     launcher_exec: OsString,
@@ -48,7 +52,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "PATH", hide_short_help = true)]
     agent_path: Option<PathBuf>,
     /// Number of nodes held free for the ranks of failed ones
-    #[arg(long, default_value_t = 0, value_name = "S")]
+    #[arg(long, default_value_t = 0, value_name = "S", env = "EYRIE_SPARES")]
     spares: u32,
     /// Most ranks that a node starts with
     #[arg(long, default_value_t = 128, value_name = "RANKS", hide_short_help = true)]
@@ -186,6 +190,16 @@ enum ReachArg {
 }
 
 #[derive(Clone, Copy, ValueEnum)]
+enum LauncherArg {
+    /// One ssh for each host
+    Ssh,
+    /// One srun for all of them
+    Slurm,
+    /// You do it, by the lines that are shown
+    Manual,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
 enum SecurityArg {
     /// Nobody else can read or change it
     Encrypted,
@@ -222,16 +236,38 @@ struct Nodes {
     cluster: Option<Cluster>,
 }
 
-fn nodes(args: &RunArgs) -> anyhow::Result<Nodes> {
-    let hosts = match (&args.hosts, &args.hostfile) {
-        (Some(list), _) => hosts::parse_list(list).map_err(|e| anyhow::anyhow!("--hosts: {e}"))?,
-        (None, Some(file)) => hosts::parse_file(&super::read_text(file).map_err(anyhow::Error::msg)?)
-            .map_err(|e| anyhow::anyhow!("{file}: {e}"))?,
-        (None, None) => {
-            let ranks = args.ranks.unwrap_or(1);
-            return Ok(Nodes { ranks, started: args.nodes, spares: args.spares, cluster: None });
+/// The hosts that are named, or those of Slurm's allocation; `None`: this one alone.
+fn named_hosts(args: &RunArgs) -> anyhow::Result<Option<Vec<Host>>> {
+    Ok(match (&args.hosts, &args.hostfile, args.nodes) {
+        (Some(list), _, _) => {
+            Some(hosts::parse_list(list).map_err(|e| anyhow::anyhow!("--hosts: {e}"))?)
         }
+        (None, Some(file), _) => {
+            let text = super::read_text(file).map_err(anyhow::Error::msg)?;
+            Some(hosts::parse_file(&text).map_err(|e| anyhow::anyhow!("{file}: {e}"))?)
+        }
+        (None, None, None) => allocation()?.filter(|hosts| hosts.len() > 1),
+        (None, None, Some(_)) => None,
+    })
+}
+
+/// The hosts of the allocation that this process runs in.
+fn allocation() -> anyhow::Result<Option<Vec<Host>>> {
+    let var = |name| std::env::var(name).ok();
+    let (Some(_), Some(nodes)) = (var("SLURM_JOB_ID"), var("SLURM_JOB_NODELIST")) else {
+        return Ok(None);
     };
+    let per_node = var("SLURM_TASKS_PER_NODE").or_else(|| var("SLURM_JOB_CPUS_PER_NODE"));
+    let hosts = hosts::from_slurm(&nodes, per_node.as_deref().unwrap_or("1"));
+    Ok(Some(hosts.map_err(|e| anyhow::anyhow!("Slurm's allocation: {e}; name the hosts with --hosts"))?))
+}
+
+fn nodes(args: &RunArgs) -> anyhow::Result<Nodes> {
+    let Some(hosts) = named_hosts(args)? else {
+        let (ranks, started) = (args.ranks.unwrap_or(1), args.nodes.unwrap_or(1));
+        return Ok(Nodes { ranks, started, spares: args.spares, cluster: None });
+    };
+    let is_allocation = args.hosts.is_none() && args.hostfile.is_none();
     let hosts::Start { nodes: start, spares } =
         hosts::start(&hosts, args.spares, args.ranks).map_err(anyhow::Error::msg)?;
     let (ranks, started) = (start.len() as u32, hosts.len() as u32 - spares);
@@ -239,7 +275,11 @@ fn nodes(args: &RunArgs) -> anyhow::Result<Nodes> {
         Some(path) => path.clone(),
         None => std::env::current_exe().context("cannot find the eyrie command itself")?,
     };
-    let launcher = Launcher::Ssh(args.launcher_exec.clone());
+    let launcher = match (args.launcher, is_allocation) {
+        (Some(LauncherArg::Slurm), _) | (None, true) => Launcher::Slurm,
+        (Some(LauncherArg::Ssh), _) | (None, false) => Launcher::Ssh(args.launcher_exec.clone()),
+        (Some(LauncherArg::Manual), _) => Launcher::Manual,
+    };
     Ok(Nodes { ranks, started, spares, cluster: Some(Cluster { hosts, start, launcher, agent }) })
 }
 
