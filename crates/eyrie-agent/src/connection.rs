@@ -64,6 +64,12 @@ impl Connection {
         self.stream.as_fd()
     }
 
+    /// Whether something has come that the kernel does not know of any more: what was sent right
+    /// behind the handshake was received with it.
+    pub fn has_more(&self) -> bool {
+        self.stream.has_more()
+    }
+
     pub fn wants_to_write(&self) -> bool {
         !self.outbox.is_empty()
     }
@@ -142,6 +148,39 @@ mod tests {
     use super::*;
     use eyrie_transport::{Bind, Listener};
     use std::time::Duration;
+
+    #[test]
+    fn what_comes_right_behind_the_handshake_is_not_slept_over() {
+        use eyrie_transport::{handshake, Interface, Ports, Security};
+        let secret = Secret([7; SECRET_LEN]);
+        let bind = Bind::Tcp {
+            interface: Interface::LOOPBACK,
+            ports: Ports::ANY,
+            security: Security::Encrypted,
+        };
+        let listener = Listener::bind(&bind).unwrap();
+        let addr = listener.addr().unwrap();
+        for _ in 0..50 {
+            let agent = std::thread::spawn({
+                let (addr, secret) = (addr.clone(), secret.clone());
+                move || {
+                    let stream = connect(&addr, &secret, &Claim::Store).unwrap();
+                    let mut connection = Connection::new(stream).unwrap();
+                    let readable = rustix::event::PollFlags::IN;
+                    let mut fds = [rustix::event::PollFd::from_borrowed_fd(connection.fd(), readable)];
+                    let patience = rustix::event::Timespec { tv_sec: 20, tv_nsec: 0 };
+                    if !connection.has_more() {
+                        assert_eq!(rustix::event::poll(&mut fds, Some(&patience)).unwrap(), 1);
+                    }
+                    assert_eq!(connection.receive().unwrap(), [ToAgent::Shutdown]);
+                }
+            });
+            let mut controller = listener.accept().unwrap();
+            handshake::accept(&mut controller, &secret, |_| Ok(())).unwrap();
+            frame::write(&mut controller, &ToAgent::Shutdown).unwrap();
+            agent.join().unwrap();
+        }
+    }
 
     #[test]
     fn a_controller_that_does_not_read_fills_the_connection_and_one_that_does_empties_it() {

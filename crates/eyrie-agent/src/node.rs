@@ -222,6 +222,9 @@ impl Agent {
     }
 
     fn wait(&self, signals: &UnixStream, woken: &UnixStream) -> Vec<Token> {
+        if self.connection.has_more() {
+            return vec![Token::Control];
+        }
         let mut tokens = vec![Token::Control, Token::Signal, Token::Waker];
         let mut control = PollFlags::IN;
         control.set(PollFlags::OUT, self.connection.wants_to_write());

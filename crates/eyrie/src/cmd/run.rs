@@ -257,7 +257,10 @@ fn allocation() -> anyhow::Result<Option<Vec<Host>>> {
     let (Some(_), Some(nodes)) = (var("SLURM_JOB_ID"), var("SLURM_JOB_NODELIST")) else {
         return Ok(None);
     };
-    let per_node = var("SLURM_TASKS_PER_NODE").or_else(|| var("SLURM_JOB_CPUS_PER_NODE"));
+    // Slurm counts a task for each node where nobody asked for a number of them.
+    let asked = var("SLURM_NTASKS").is_some() || var("SLURM_NTASKS_PER_NODE").is_some();
+    let per_node = asked.then(|| var("SLURM_TASKS_PER_NODE")).flatten();
+    let per_node = per_node.or_else(|| var("SLURM_JOB_CPUS_PER_NODE"));
     let hosts = hosts::from_slurm(&nodes, per_node.as_deref().unwrap_or("1"));
     Ok(Some(hosts.map_err(|e| anyhow::anyhow!("Slurm's allocation: {e}; name the hosts with --hosts"))?))
 }
