@@ -33,6 +33,8 @@ struct Cli {
 enum Command {
     /// Run an MPI program so that it survives the death of its ranks and nodes
     Run(Box<cmd::run::RunArgs>),
+    /// Submit a batch script to Slurm so that its job survives lost nodes
+    Sbatch(cmd::sbatch::SbatchArgs),
     /// Show the running jobs, or one of them
     Status(cmd::status::StatusArgs),
     /// Remove what jobs left whose launcher was killed
@@ -123,6 +125,7 @@ fn main() {
     }
     let result = match command {
         Command::Run(args) => cmd::run::run(*args, log),
+        Command::Sbatch(args) => cmd::sbatch::run(&args),
         Command::Status(args) => cmd::status::run(&args),
         Command::Clean(args) => cmd::clean::run(&args),
         Command::Inject(args) => cmd::inject::run(args),

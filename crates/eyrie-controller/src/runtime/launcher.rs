@@ -13,6 +13,8 @@ use std::process::{Command, Stdio};
 
 /// Where Slurm says which node a process runs on.
 pub const SLURM_NODE: &str = "SLURMD_NODENAME";
+/// Set in jobs whose allocation outlives its nodes, which Slurm does not tell.
+pub const ENV_NO_KILL: &str = "EYRIE_NO_KILL";
 /// How long ssh may take to reach a host, in seconds.
 const CONNECT_TIMEOUT_S: u32 = 15;
 
@@ -99,6 +101,16 @@ impl Cluster {
             );
         }
         text
+    }
+
+    /// What users must know of where the job runs.
+    pub fn warning(&self) -> Option<String> {
+        let unsaid = self.launcher == Launcher::Slurm && std::env::var_os(ENV_NO_KILL).is_none();
+        unsaid.then(|| {
+            "Slurm ends the whole job when one of its nodes fails, unless its allocation was made with \
+             --no-kill, which cannot be seen from here; `eyrie sbatch` submits with it"
+                .into()
+        })
     }
 
     /// The command that takes ssh's arguments.

@@ -26,7 +26,7 @@ mod stdin;
 mod store;
 pub mod users;
 
-pub use launcher::{Cluster, Launcher, SLURM_NODE};
+pub use launcher::{Cluster, Launcher, ENV_NO_KILL, SLURM_NODE};
 pub use options::{JobOptions, Reach};
 pub use program::NotRunnable;
 
@@ -167,6 +167,8 @@ pub fn run(options: JobOptions, placement: Box<dyn Placement>) -> anyhow::Result
     };
     cleaned.into_iter().for_each(|text| job.tell(Event::Note(text)));
     job.options.reach.warning().into_iter().for_each(|text| job.tell(Event::Note(text)));
+    let warning = job.options.cluster.as_ref().and_then(Cluster::warning);
+    warning.into_iter().for_each(|text| job.tell(Event::Note(text)));
     let code = job.run(&inbound, &router_events);
     let code = job.finish(&inbound, code);
     drop(dir);

@@ -58,6 +58,7 @@ impl Job {
             job: self.name.clone(),
             program: argv.collect::<Vec<_>>().join(" "),
             nodes_up: self.machine.nodes_up().collect(),
+            hosts: self.hosts.clone(),
             ranks: self.machine.rank_states().map(rank_status).collect(),
             log_memory_bytes: log.memory_bytes,
             log_disk_bytes: log.disk_bytes,

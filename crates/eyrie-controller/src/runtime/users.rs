@@ -51,6 +51,8 @@ pub struct Status {
     pub job: String,
     pub program: String,
     pub nodes_up: Vec<bool>,
+    /// Names of the hosts that the nodes are; empty on one machine.
+    pub hosts: Vec<String>,
     pub ranks: Vec<RankStatus>,
     pub log_memory_bytes: u64,
     pub log_disk_bytes: u64,

@@ -11,6 +11,7 @@ pub mod monitor;
 pub mod plan;
 pub mod router;
 pub mod run;
+pub mod sbatch;
 pub mod status;
 pub mod store;
 pub mod trace;

@@ -128,7 +128,9 @@ fn in_full(status: &Value) -> Result<String, std::fmt::Error> {
             .map(|r| format!("{} ({})", r["rank"], text(&r["state"])))
             .collect();
         let up = if up.as_bool() == Some(true) { "up  " } else { "lost" };
-        writeln!(out, "node {node:<6} {up} {}", ranks.join(", "))?;
+        let host = text(&status["hosts"][node]);
+        let host = if host.is_empty() { String::new() } else { format!("{host:<12} ") };
+        writeln!(out, "node {node:<6} {host}{up} {}", ranks.join(", "))?;
     }
     Ok(out)
 }
