@@ -1,6 +1,6 @@
 //! A file that a rank is made of, and how it is told from another: as a restore does it, which
-//! takes a file of the same size when it has the same build id, or else the same time of change; and
-//! by its content, which a restore has no time to read.
+//! takes a file of the same size when it has the same build id, or else the same time of change;
+//! and by its content, which a restore has no time to read.
 
 use crate::{cut, elf};
 use eyrie_image::fingerprint::build_id;

@@ -1,17 +1,22 @@
 //! What a host is, as far as a rank that moves to another host depends on it, and in what two hosts
 //! differ. [`Facts`] are gathered in milliseconds, without root; [`differences`] compares and does
-//! no I/O. Nothing here decides what becomes of a job.
+//! no I/O. [`checks`] and [`trial`] say what works on this host. Nothing here decides what becomes
+//! of a job, and nothing is changed on the host.
 
 pub mod bounded;
+pub mod checks;
 mod differences;
 mod elf;
 mod file;
+pub mod finding;
 mod limits;
 mod node;
 pub mod program;
+pub mod trial;
 
 pub use differences::{differences, Difference, Severity, What};
 pub use file::{mapped_by, File, Role};
+pub use finding::{Finding, Level};
 pub use limits::Limits;
 pub use node::Node;
 pub use program::Start;
