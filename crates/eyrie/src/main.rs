@@ -33,6 +33,8 @@ struct Cli {
 enum Command {
     /// Run an MPI program so that it survives the death of its ranks and nodes
     Run(Box<cmd::run::RunArgs>),
+    /// Say what works on this host, or on several, and what does not
+    Check(cmd::check::CheckArgs),
     /// Show the running jobs, or one of them
     Status(cmd::status::StatusArgs),
     /// Remove what jobs left whose launcher was killed
@@ -121,6 +123,7 @@ fn main() {
     }
     let result = match command {
         Command::Run(args) => cmd::run::run(*args, log),
+        Command::Check(args) => cmd::check::run(args),
         Command::Status(args) => cmd::status::run(&args),
         Command::Clean(args) => cmd::clean::run(&args),
         Command::Inject(args) => cmd::inject::run(args),

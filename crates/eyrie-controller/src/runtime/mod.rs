@@ -17,7 +17,7 @@ mod options;
 mod output;
 mod parts;
 mod places;
-mod program;
+pub mod program;
 mod refusals;
 mod routers;
 mod show;

@@ -64,13 +64,29 @@ fn library_file(names: Names) -> anyhow::Result<PathBuf> {
     )
 }
 
+/// The provider's file.
+///
+/// # Errors
+/// When it is in none of the places where it may be.
+pub fn provider_file() -> anyhow::Result<PathBuf> {
+    library_file(PROVIDER_FILES)
+}
+
+/// The file of libeyrie-calls.
+///
+/// # Errors
+/// When it is in none of the places where it may be.
+pub fn calls_file() -> anyhow::Result<PathBuf> {
+    library_file(CALLS_FILES)
+}
+
 /// Gives the provider the name that libfabric looks for, in the job's directory, and points
 /// the ranks there.
 ///
 /// # Errors
 /// When there is no provider, or no link can be made.
 pub fn link_provider(program: &mut Program, dir: &Path) -> anyhow::Result<()> {
-    std::os::unix::fs::symlink(library_file(PROVIDER_FILES)?, dir.join(PROVIDER))
+    std::os::unix::fs::symlink(provider_file()?, dir.join(PROVIDER))
         .with_context(|| format!("cannot make a link in {}", dir.display()))?;
     program.env.push(("FI_PROVIDER_PATH".into(), dir.into()));
     Ok(())
@@ -82,7 +98,7 @@ pub fn link_provider(program: &mut Program, dir: &Path) -> anyhow::Result<()> {
 /// When there is no such library, or no name of it that the loader can read.
 pub fn preload_calls(program: &mut Program, dir: &Path) -> anyhow::Result<()> {
     const NAME: &str = "LD_PRELOAD";
-    let mut file = library_file(CALLS_FILES)?;
+    let mut file = calls_file()?;
     // The loader takes both for the end of a name.
     let unreadable = |path: &Path| {
         path.as_os_str().as_encoded_bytes().iter().any(|b| b.is_ascii_whitespace() || *b == b':')

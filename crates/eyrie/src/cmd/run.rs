@@ -220,7 +220,7 @@ fn placement(args: &RunArgs) -> anyhow::Result<Box<dyn Placement>> {
 }
 
 /// What a router's log may take of the memory when nobody says it.
-fn usual_log_memory(routers: u32) -> u64 {
+pub fn usual_log_memory(routers: u32) -> u64 {
     let all = (crate::memory::allowed_bytes() / 16).clamp(256 << 20, 4 << 30);
     all / u64::from(routers.max(1))
 }
