@@ -3,7 +3,8 @@
 //! share, is only used.
 
 use crate::leftovers::{self, LOCK};
-use eyrie_wire::control::JobOnHost;
+use eyrie_host::{Facts, Start};
+use eyrie_wire::control::{JobOnHost, Program};
 use rustix::fs::{flock, FlockOperation};
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -55,6 +56,23 @@ impl HostDir {
     }
 }
 
+/// Longest text by which a host says what it is, in bytes: it must fit into a message.
+const MAX_FACTS: usize = 2 << 20;
+
+/// What this host is, as JSON; empty when it takes too much to say.
+pub fn facts(program: &Program, job: &JobOnHost) -> String {
+    let start = Start {
+        exe: Path::new(&program.exe),
+        argv: &program.argv,
+        env: &program.env,
+        cwd: Path::new(&program.cwd),
+    };
+    let also: Vec<&Path> = job.links.iter().map(|(_, file)| Path::new(file)).collect();
+    let facts = Facts::gather(env!("CARGO_PKG_VERSION"), Some(&start), &also);
+    let text = serde_json::to_string(&facts).expect("facts are plain data");
+    if text.len() > MAX_FACTS { String::new() } else { text }
+}
+
 /// Makes the directory and locks it; `None` when a job that lives has it.
 fn make(path: &Path, job: &JobOnHost) -> io::Result<Option<File>> {
     if let Some(base) = path.parent() {
@@ -101,6 +119,7 @@ mod tests {
             kvsname: "k".into(),
             ranks: 2,
             store: "unix:/store".into(),
+            compared: None,
         }
     }
 

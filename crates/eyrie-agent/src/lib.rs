@@ -8,7 +8,7 @@ mod connection;
 mod ending;
 mod family;
 mod files;
-mod guards;
+pub mod guards;
 mod hear;
 mod host_dir;
 mod launch;

@@ -5,7 +5,7 @@ use crate::connection::{connect, Connection};
 use crate::family::kill_all_children;
 use crate::files::{raise_limit, Holds};
 use crate::launch::reserve_fixed_numbers;
-use crate::host_dir::HostDir;
+use crate::host_dir::{self, HostDir};
 use crate::pmi::Kvs;
 use crate::process::{CapturePhase, Process};
 use crate::{shared, AgentConfig};
@@ -281,8 +281,9 @@ impl Agent {
     fn obey(&mut self, message: ToAgent) {
         match message {
             ToAgent::Join(job) => {
-                let joined = self.join(&job);
-                self.connection.send(&FromAgent::Joined(joined));
+                let refused = self.join(&job).err();
+                let facts = job.compared.as_ref().map(|program| host_dir::facts(program, &job));
+                self.connection.send(&FromAgent::Joined { facts, refused });
             }
             ToAgent::Start(start) => self.start(start),
             ToAgent::Kill(instance) => {

@@ -1,8 +1,9 @@
 //! The hosts of a job as users and batch systems write them: names with slots, in the order in which
-//! they get ranks. Text in, hosts out; nothing here asks a network whether a host is there.
+//! they get ranks. Nothing here asks a network whether a host is there.
 
 use eyrie_topology::hostlist;
 use std::collections::HashMap;
+use std::path::Path;
 
 /// A host, which is a node of the job.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -77,6 +78,20 @@ pub fn from_slurm(nodes: &str, per_node: &str) -> Result<Vec<Host>, String> {
         return Err(bad());
     }
     Ok(names.into_iter().zip(slots).map(|(name, n)| Host { name, slots: Some(n) }).collect())
+}
+
+/// The hosts of --hosts or --hostfile; `None` when neither is given.
+///
+/// # Errors
+/// Names the option or the file, and what is wrong with it.
+pub fn named(list: Option<&str>, file: Option<&Path>) -> Result<Option<Vec<Host>>, String> {
+    if let Some(list) = list {
+        return parse_list(list).map(Some).map_err(|e| format!("--hosts: {e}"));
+    }
+    let Some(file) = file else { return Ok(None) };
+    let shown = file.display();
+    let text = std::fs::read_to_string(file).map_err(|e| format!("reading {shown}: {e}"))?;
+    parse_file(&text).map(Some).map_err(|e| format!("{shown}: {e}"))
 }
 
 /// The items between commas, but for those within brackets.

@@ -1,39 +1,164 @@
-//! What a node is: kernel, vDSO and CPU, as far as a running program may depend on them.
+//! What a node is: kernel, vDSO and CPU, as far as a running program may depend on them; and which
+//! differences between two nodes forbid that an image of one becomes a process on the other.
 //! Compiled into both sides; must not allocate or call a C library.
 
-use super::format::{Fingerprint, MetaHash};
-use super::sys;
+use super::format::{map_flag, Fingerprint, MetaHash};
+use super::{maps, sys};
 use core::arch::x86_64::{__cpuid_count, _xgetbv};
+use core::fmt;
 
-/// Bits of cpuid that user code can see and use, by leaf; the rest (power management,
-/// virtualization, what only kernels use) may differ between nodes.
-const MASKS: [u32; 8] = [
-    // 1.ecx: SSE3 PCLMUL SSSE3 FMA CX16 SSE4.1 SSE4.2 MOVBE POPCNT AES XSAVE OSXSAVE AVX F16C RDRAND
-    bits(&[0, 1, 9, 12, 13, 19, 20, 22, 23, 25, 26, 27, 28, 29, 30]),
-    // 1.edx: FPU TSC CX8 CMOV CLFSH MMX FXSR SSE SSE2
-    bits(&[0, 4, 8, 15, 19, 23, 24, 25, 26]),
-    // 7.0.ebx: FSGSBASE BMI1 AVX2 BMI2 ERMS RTM AVX512F DQ RDSEED ADX IFMA CLFLUSHOPT CLWB PF ER CD
-    // SHA BW VL
-    bits(&[0, 3, 5, 8, 9, 11, 16, 17, 18, 19, 21, 23, 24, 26, 27, 28, 29, 30, 31]),
-    // 7.0.ecx: VBMI WAITPKG VBMI2 GFNI VAES VPCLMUL VNNI BITALG VPOPCNT RDPID CLDEMOTE MOVDIR*
-    bits(&[1, 5, 6, 8, 9, 10, 11, 12, 14, 22, 25, 27, 28]),
-    // 7.0.edx: 4VNNIW 4FMAPS FSRM VP2INTERSECT SERIALIZE AMX-BF16 FP16 AMX-TILE AMX-INT8
-    bits(&[2, 3, 4, 8, 14, 22, 23, 24, 25]),
-    // 7.1.eax: SHA512 SM3 SM4 RAO-INT AVX-VNNI AVX512-BF16 CMPCCXADD AMX-FP16 AVX-IFMA
-    bits(&[0, 1, 2, 3, 4, 5, 7, 21, 23]),
-    // 80000001.ecx: LAHF ABM SSE4A PREFETCHW XOP FMA4 TBM
-    bits(&[0, 5, 6, 8, 11, 16, 21]),
-    // 80000001.edx: RDTSCP
-    bits(&[27]),
+/// Instructions that user code can see in cpuid and use, as /proc/cpuinfo calls them, each behind
+/// the number of its bit; the rest (power management, virtualization, what only kernels use) may
+/// differ between nodes. In the order of [`Fingerprint::features`].
+const FEATURES: [&str; 8] = [
+    // 1.ecx
+    "0 sse3 1 pclmulqdq 9 ssse3 12 fma 13 cx16 19 sse4_1 20 sse4_2 22 movbe 23 popcnt \
+     25 aes 26 xsave 27 osxsave 28 avx 29 f16c 30 rdrand",
+    // 1.edx
+    "0 fpu 4 tsc 8 cx8 15 cmov 19 clflush 23 mmx 24 fxsr 25 sse 26 sse2",
+    // 7.ebx
+    "0 fsgsbase 3 bmi1 5 avx2 8 bmi2 9 erms 11 rtm 16 avx512f 17 avx512dq 18 rdseed \
+     19 adx 21 avx512ifma 23 clflushopt 24 clwb 26 avx512pf 27 avx512er 28 avx512cd \
+     29 sha_ni 30 avx512bw 31 avx512vl",
+    // 7.ecx
+    "1 avx512vbmi 5 waitpkg 6 avx512_vbmi2 8 gfni 9 vaes 10 vpclmulqdq 11 avx512_vnni \
+     12 avx512_bitalg 14 avx512_vpopcntdq 22 rdpid 25 cldemote 27 movdiri 28 movdir64b",
+    // 7.edx
+    "2 avx512_4vnniw 3 avx512_4fmaps 4 fsrm 8 avx512_vp2intersect 14 serialize \
+     22 amx_bf16 23 avx512_fp16 24 amx_tile 25 amx_int8",
+    // 7.1.eax
+    "0 sha512 1 sm3 2 sm4 3 rao_int 4 avx_vnni 5 avx512_bf16 7 cmpccxadd 21 amx_fp16 \
+     23 avx_ifma",
+    // x1.ecx
+    "0 lahf_lm 5 abm 6 sse4a 8 3dnowprefetch 11 xop 16 fma4 21 tbm",
+    // x1.edx
+    "27 rdtscp",
 ];
 
-const fn bits(list: &[u32]) -> u32 {
+/// The bits that [`FEATURES`] names.
+const MASKS: [u32; 8] = {
+    let (mut masks, mut leaf) = ([0; 8], 0);
+    while leaf < 8 {
+        masks[leaf] = mask(FEATURES[leaf].as_bytes());
+        leaf += 1;
+    }
+    masks
+};
+
+/// The bits whose numbers are words of the text.
+const fn mask(text: &[u8]) -> u32 {
     let (mut mask, mut i) = (0, 0);
-    while i < list.len() {
-        mask |= 1 << list[i];
+    while i < text.len() {
+        let (mut number, mut digits, first) = (0, true, i);
+        while i < text.len() && text[i] != b' ' {
+            digits &= text[i].is_ascii_digit();
+            number = if digits { 10 * number + (text[i] - b'0') as u32 } else { 0 };
+            i += 1;
+        }
+        if digits && i > first {
+            mask |= 1 << number;
+        }
         i += 1;
     }
     mask
+}
+
+/// Instructions by name, from bits of one of [`Fingerprint::features`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Instructions {
+    pub leaf: usize,
+    pub bits: u32,
+}
+
+impl fmt::Display for Instructions {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let mut words = FEATURES[self.leaf].split_ascii_whitespace();
+        let mut separator = "";
+        while let (Some(number), Some(name)) = (words.next(), words.next()) {
+            if number.parse().is_ok_and(|n: u32| self.bits & (1 << n) != 0) {
+                write!(f, "{separator}{name}")?;
+                separator = ", ";
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Why an image of one node cannot become a process on another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Obstacle {
+    /// Another kernel: its vDSO, its structures, what it lets a process have.
+    Kernel,
+    CpuVendor,
+    /// The code of the image may use instructions that the node lacks: libraries choose when they
+    /// are loaded.
+    Lacks(Instructions),
+    /// Other parts of the register state, or another size of it, in signal frames.
+    RegisterState,
+    /// The kernel's own mappings are not laid out as the image has them.
+    KernelMappings,
+}
+
+/// Names everything for which a restore here refuses an image from there.
+pub fn obstacles(here: &Fingerprint, there: &Fingerprint, mut found: impl FnMut(Obstacle)) {
+    if here.kernel != there.kernel {
+        found(Obstacle::Kernel);
+    }
+    if here.cpu_vendor != there.cpu_vendor {
+        found(Obstacle::CpuVendor);
+    }
+    for (leaf, (here, there)) in here.features.iter().zip(&there.features).enumerate() {
+        match there & !here {
+            0 => {}
+            bits => found(Obstacle::Lacks(Instructions { leaf, bits })),
+        }
+    }
+    if (here.xcr0, here.xsave_len) != (there.xcr0, there.xsave_len) {
+        found(Obstacle::RegisterState);
+    }
+    let mappings = |f: &Fingerprint| (f.vvar_len, f.vvar_vclock_len, f.vdso_len, f.vdso_id);
+    if mappings(here) != mappings(there) {
+        found(Obstacle::KernelMappings);
+    }
+}
+
+/// One of the kernel's own mappings in this process.
+#[derive(Clone, Copy, Default)]
+pub struct Special {
+    /// A bit of [`map_flag::SPECIAL`]; 0: there is none.
+    pub flag: u32,
+    pub start: u64,
+    pub len: u64,
+}
+
+/// This node's fingerprint without the C library, and where the kernel's mappings lie: vvar,
+/// vvar_vclock, vdso. The error is what failed with the kernel's number.
+pub fn of_this_process() -> Result<(Fingerprint, [Special; 3]), (&'static str, i32)> {
+    let mut fp = of_this_node();
+    let mut specials = [Special::default(); 3];
+    let fd = sys::open(b"/proc/self/maps\0", sys::O_CLOEXEC, 0)
+        .map_err(|e| ("opening /proc/self/maps", e))?;
+    let mut buf = [0u8; 8192];
+    let read = maps::for_each_line(fd, &mut buf, |line| {
+        let Some(line) = maps::parse(line) else { return true };
+        let (index, flag) = match line.name {
+            b"[vvar]" => (0, map_flag::VVAR),
+            b"[vvar_vclock]" => (1, map_flag::VVAR_VCLOCK),
+            b"[vdso]" => (2, map_flag::VDSO),
+            _ => return true,
+        };
+        specials[index] = Special { flag, start: line.start, len: line.end - line.start };
+        true
+    });
+    sys::close(fd);
+    read.map_err(|e| ("reading /proc/self/maps", e))?;
+    [fp.vvar_len, fp.vvar_vclock_len, fp.vdso_len] = specials.map(|s| s.len);
+    if specials[2].len > 0 {
+        let (start, len) = (specials[2].start as *const u8, specials[2].len as usize);
+        // SAFETY: the kernel mapped the vDSO readable.
+        fp.vdso_id = build_id(unsafe { core::slice::from_raw_parts(start, len) });
+    }
+    Ok((fp, specials))
 }
 
 /// This node's fingerprint, without the vDSO and C library fields.
@@ -141,4 +266,42 @@ pub fn build_id(elf: &[u8]) -> u64 {
         None
     };
     find().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use super::*;
+    use std::string::ToString;
+    use std::vec::Vec;
+
+    #[test]
+    fn each_leaf_has_its_bits_by_name() {
+        assert_eq!(MASKS[0], 0x7ed8_3203);
+        assert_eq!(MASKS[7], 1 << 27);
+        let both = Instructions { leaf: 2, bits: 1 << 5 | 1 << 16 };
+        assert_eq!(both.to_string(), "avx2, avx512f");
+        for (leaf, mask) in MASKS.into_iter().enumerate() {
+            let names = Instructions { leaf, bits: u32::MAX }.to_string();
+            assert_eq!(names.split(", ").count(), mask.count_ones() as usize, "{names}");
+        }
+    }
+
+    #[test]
+    fn a_node_that_has_more_takes_the_image_of_one_that_has_less() {
+        let (rich, _) = of_this_process().unwrap();
+        assert!(rich.vdso_len > 0 && rich.vdso_id != 0 && rich.xsave_len > 0);
+        let mut poor = rich;
+        let lowest = poor.features[0] & poor.features[0].wrapping_neg();
+        poor.features[0] &= !lowest;
+        let between = |here: &Fingerprint, there: &Fingerprint| {
+            let mut all = Vec::new();
+            obstacles(here, there, |obstacle| all.push(obstacle));
+            all
+        };
+        assert_eq!(between(&rich, &rich), []);
+        assert_eq!(between(&rich, &poor), []);
+        let lacks = Obstacle::Lacks(Instructions { leaf: 0, bits: lowest });
+        assert_eq!(between(&poor, &rich), [lacks]);
+    }
 }

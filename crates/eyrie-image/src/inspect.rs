@@ -181,12 +181,6 @@ fn path_of(bytes: &[u8]) -> PathBuf {
     PathBuf::from(std::ffi::OsStr::from_bytes(bytes))
 }
 
-/// This node's fingerprint, to be compared with an image's before it is sent here. The fields of
-/// the vDSO and the C library are empty: the restorer checks those.
-pub fn fingerprint_of_this_node() -> Fingerprint {
-    crate::fingerprint::of_this_node()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

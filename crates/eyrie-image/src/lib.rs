@@ -8,7 +8,7 @@ compile_error!(
 );
 
 mod capture;
-mod fingerprint;
+pub mod fingerprint;
 pub mod format;
 mod holes;
 pub mod inspect;

@@ -103,6 +103,8 @@ pub struct JobOnHost {
     pub ranks: u32,
     /// Address of the store (`eyrie_transport::Addr`).
     pub store: String,
+    /// What the ranks run; `None` where there is one host, which need not be compared with others.
+    pub compared: Option<Program>,
 }
 
 /// Controller to agent.
@@ -201,8 +203,12 @@ impl std::fmt::Display for TraceRecord {
 /// Agent to controller.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum FromAgent {
-    /// The host is ready for ranks; or it cannot take part, and why.
-    Joined(Result<(), String>),
+    /// The host is ready for ranks; or it cannot take part, and why. `facts` is what it is, to be
+    /// compared with other hosts (`eyrie_host::Facts` as JSON), when that was asked for.
+    Joined {
+        facts: Option<String>,
+        refused: Option<String>,
+    },
     /// What has become of a rank on this node.
     Rank(RankInstance, RankReport),
     /// What the rank wrote, from `offset` of that stream on, in order.

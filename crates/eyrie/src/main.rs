@@ -35,6 +35,8 @@ enum Command {
     Run(Box<cmd::run::RunArgs>),
     /// Submit a batch script to Slurm so that its job survives lost nodes
     Sbatch(cmd::sbatch::SbatchArgs),
+    /// Say what works on this host, or on several, and what does not
+    Check(cmd::check::CheckArgs),
     /// Show the running jobs, or one of them
     Status(cmd::status::StatusArgs),
     /// Remove what jobs left whose launcher was killed
@@ -126,6 +128,7 @@ fn main() {
     let result = match command {
         Command::Run(args) => cmd::run::run(*args, log),
         Command::Sbatch(args) => cmd::sbatch::run(&args),
+        Command::Check(args) => cmd::check::run(args),
         Command::Status(args) => cmd::status::run(&args),
         Command::Clean(args) => cmd::clean::run(&args),
         Command::Inject(args) => cmd::inject::run(args),

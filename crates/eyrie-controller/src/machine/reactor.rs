@@ -128,6 +128,11 @@ impl Machine {
         due.into_iter().min()
     }
 
+    /// Whether all nodes were up and the ranks were started.
+    pub fn has_started(&self) -> bool {
+        self.started
+    }
+
     /// Whether [`Command::End`] was given.
     pub fn has_ended(&self) -> bool {
         self.ended

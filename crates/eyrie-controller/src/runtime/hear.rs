@@ -114,24 +114,46 @@ impl Job {
             kvsname: self.kvsname.clone(),
             ranks: self.options.ranks,
             store: store.to_string(),
+            compared: (!self.hosts.is_empty()).then(|| self.program.clone()),
         };
         self.send(node, &ToAgent::Join(Box::new(job)));
     }
 
     /// A host is ready for ranks, or cannot take part.
-    fn joined(&mut self, node: Node, result: Result<(), String>) {
-        let Err(why) = result else { return self.tell(Event::AgentUp(node)) };
-        let host = node_in_words(node, &self.hosts);
-        self.tell(Event::Note(format!("{host} cannot take part: {why}")));
-        self.tell(Event::AgentGone(node));
+    fn joined(&mut self, node: Node, facts: Option<String>, refused: Option<String>) {
+        let (mut refused, mut notes) = (refused, Vec::new());
+        if let (Some(facts), None) = (facts, &refused) {
+            (refused, notes) = self.alike.compare(&self.hosts[node as usize], &facts);
+        }
+        notes.into_iter().for_each(|text| self.tell(Event::Note(text)));
+        match refused {
+            None => self.tell(Event::AgentUp(node)),
+            Some(why) => {
+                let host = node_in_words(node, &self.hosts);
+                self.lose_early(node, format!("{host} cannot take part: {why}"));
+            }
+        }
     }
 
-    /// Whoever was to start an agent on another host has ended. Where the agent has come, it is none
-    /// of its business any more.
+    /// Whoever was to start agents on other hosts has ended. Where an agent has come, it is none of
+    /// its business any more.
     fn launcher_ended(&mut self, node: Option<Node>) {
         let nodes = node.map_or(0..self.hosts.len() as Node, |node| node..node + 1);
         for node in nodes.filter(|node| !self.links.contains_key(node)).collect::<Vec<_>>() {
-            self.tell(Event::AgentGone(node));
+            let host = node_in_words(node, &self.hosts);
+            let cause = format!("what was to start the agent of {host} has ended, and no agent came");
+            self.lose_early(node, cause);
+        }
+    }
+
+    /// A node is lost by what it is, or that it is not: at the start that ends the job.
+    fn lose_early(&mut self, node: Node, cause: String) {
+        match self.machine.has_started() {
+            false => self.tell(Event::Stop { code: 1, cause }),
+            true => {
+                self.tell(Event::Note(cause));
+                self.tell(Event::AgentGone(node));
+            }
         }
     }
 
@@ -161,7 +183,7 @@ impl Job {
 
     fn hear_agent(&mut self, node: Node, message: FromAgent) {
         match message {
-            FromAgent::Joined(result) => self.joined(node, result),
+            FromAgent::Joined { facts, refused } => self.joined(node, facts, refused),
             FromAgent::Rank(instance, report) => self.tell(Event::Rank(instance, report)),
             FromAgent::Output { instance, stream, offset, bytes } => {
                 self.hear_output(node, instance, stream, offset, bytes);

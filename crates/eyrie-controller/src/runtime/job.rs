@@ -1,6 +1,7 @@
 //! A running job: everything around its machine, and the loop that hands events to the machine.
 
 use super::admission::Admission;
+use super::alike::Alike;
 use super::children::Children;
 use super::determinants::Gathered;
 use super::event_file::EventFile;
@@ -60,6 +61,8 @@ pub struct Job {
     pub store_addr: Option<Addr>,
     /// Links in the job's directory that ranks need, by name, and where they lead.
     pub provided: Vec<(String, OsString)>,
+    /// What all hosts are compared with.
+    pub alike: Alike,
     /// Names of the hosts that the nodes are; empty on one machine.
     pub hosts: Vec<String>,
     /// The job's directory.

@@ -2,6 +2,7 @@
 //! nothing.
 
 mod admission;
+mod alike;
 mod children;
 mod commands;
 mod determinants;
@@ -18,7 +19,7 @@ mod options;
 mod output;
 mod parts;
 mod places;
-mod program;
+pub mod program;
 mod refusals;
 mod routers;
 mod show;
@@ -32,6 +33,7 @@ pub use program::NotRunnable;
 
 use crate::machine::{Config, Event, Machine};
 use admission::{Admission, Services};
+use alike::Alike;
 use anyhow::Context;
 use children::{Child, Children};
 use crossbeam_channel::{bounded, Sender};
@@ -158,6 +160,7 @@ pub fn run(options: JobOptions, placement: Box<dyn Placement>) -> anyhow::Result
         directory: Directory::default(),
         store_addr: None,
         provided,
+        alike: Alike::default(),
         hosts,
         dir: dir.path().into(),
         admission,

@@ -67,6 +67,22 @@ fn library_file(names: Names) -> anyhow::Result<PathBuf> {
 /// A name in the job's directory, and the file that it leads to: agents make it on their hosts.
 pub type Link = (String, OsString);
 
+/// The provider's file.
+///
+/// # Errors
+/// When it is in none of the places where it may be.
+pub fn provider_file() -> anyhow::Result<PathBuf> {
+    library_file(PROVIDER_FILES)
+}
+
+/// The file of libeyrie-calls.
+///
+/// # Errors
+/// When it is in none of the places where it may be.
+pub fn calls_file() -> anyhow::Result<PathBuf> {
+    library_file(CALLS_FILES)
+}
+
 /// Gives the provider the name that libfabric looks for, in the job's directory, and points
 /// the ranks there.
 ///
@@ -74,7 +90,7 @@ pub type Link = (String, OsString);
 /// When there is no provider.
 pub fn link_provider(program: &mut Program, dir: &Path) -> anyhow::Result<Link> {
     program.env.push(("FI_PROVIDER_PATH".into(), dir.into()));
-    Ok((PROVIDER.into(), library_file(PROVIDER_FILES)?.into()))
+    Ok((PROVIDER.into(), provider_file()?.into()))
 }
 
 /// Has libeyrie-calls loaded into the ranks, in front of what the user has loaded there.
@@ -83,7 +99,7 @@ pub fn link_provider(program: &mut Program, dir: &Path) -> anyhow::Result<Link> 
 /// When there is no such library, or no name of it that the loader can read.
 pub fn preload_calls(program: &mut Program, dir: &Path) -> anyhow::Result<Link> {
     const NAME: &str = "LD_PRELOAD";
-    let target = library_file(CALLS_FILES)?;
+    let target = calls_file()?;
     let mut file = target.clone();
     // The loader takes both for the end of a name.
     let unreadable = |path: &Path| {

@@ -2,6 +2,7 @@
 
 pub mod agent;
 pub mod bench;
+pub mod check;
 pub mod checkpoint;
 pub mod clean;
 pub mod completions;

@@ -41,7 +41,7 @@ pub struct RunArgs {
     hosts: Option<String>,
     /// A file of hosts, one a line: `a:4`, `a slots=4`, or a line for each slot
     #[arg(long, value_name = "FILE", conflicts_with = "nodes")]
-    hostfile: Option<String>,
+    hostfile: Option<PathBuf>,
     /// How agents are started on the hosts [default: ssh; in an allocation of Slurm slurm]
     #[arg(long, value_enum, value_name = "HOW")]
     launcher: Option<LauncherArg>,
@@ -237,18 +237,13 @@ struct Nodes {
 }
 
 /// The hosts that are named, or those of Slurm's allocation; `None`: this one alone.
-fn named_hosts(args: &RunArgs) -> anyhow::Result<Option<Vec<Host>>> {
-    Ok(match (&args.hosts, &args.hostfile, args.nodes) {
-        (Some(list), _, _) => {
-            Some(hosts::parse_list(list).map_err(|e| anyhow::anyhow!("--hosts: {e}"))?)
-        }
-        (None, Some(file), _) => {
-            let text = super::read_text(file).map_err(anyhow::Error::msg)?;
-            Some(hosts::parse_file(&text).map_err(|e| anyhow::anyhow!("{file}: {e}"))?)
-        }
-        (None, None, None) => allocation()?.filter(|hosts| hosts.len() > 1),
-        (None, None, Some(_)) => None,
-    })
+fn hosts_of(args: &RunArgs) -> anyhow::Result<Option<Vec<Host>>> {
+    let named = hosts::named(args.hosts.as_deref(), args.hostfile.as_deref());
+    match (named.map_err(anyhow::Error::msg)?, args.nodes) {
+        (Some(named), _) => Ok(Some(named)),
+        (None, Some(_)) => Ok(None),
+        (None, None) => Ok(allocation()?.filter(|hosts| hosts.len() > 1)),
+    }
 }
 
 /// The hosts of the allocation that this process runs in.
@@ -266,7 +261,7 @@ fn allocation() -> anyhow::Result<Option<Vec<Host>>> {
 }
 
 fn nodes(args: &RunArgs) -> anyhow::Result<Nodes> {
-    let Some(hosts) = named_hosts(args)? else {
+    let Some(hosts) = hosts_of(args)? else {
         let (ranks, started) = (args.ranks.unwrap_or(1), args.nodes.unwrap_or(1));
         return Ok(Nodes { ranks, started, spares: args.spares, cluster: None });
     };
@@ -334,7 +329,7 @@ fn placement(args: &RunArgs, nodes: &Nodes) -> anyhow::Result<Box<dyn Placement>
 }
 
 /// What a router's log may take of the memory when nobody says it.
-fn usual_log_memory(routers: u32) -> u64 {
+pub fn usual_log_memory(routers: u32) -> u64 {
     let all = (crate::memory::allowed_bytes() / 16).clamp(256 << 20, 4 << 30);
     all / u64::from(routers.max(1))
 }

@@ -1,0 +1,58 @@
+//! Whether the hosts of a job are alike enough for ranks to go from one to another: each is compared
+//! with the first that has come. Nothing that a host says of itself takes unbounded memory.
+
+use eyrie_host::{differences, Facts, Severity};
+
+/// Longest text by which a host says what it is, in bytes.
+const MAX_FACTS: usize = 4 << 20;
+
+/// The host that all are compared with.
+#[derive(Default)]
+pub struct Alike {
+    first: Option<(String, Facts)>,
+}
+
+impl Alike {
+    /// Compares a host with the first one: why it cannot take part, if so, and what else users
+    /// should know of it.
+    pub fn compare(&mut self, host: &str, facts: &str) -> (Option<String>, Vec<String>) {
+        let read = match facts.len() <= MAX_FACTS {
+            true => serde_json::from_str::<Facts>(facts).map_err(|e| e.to_string()),
+            false => Err("it is too long".into()),
+        };
+        let facts = match read {
+            Ok(facts) => facts,
+            Err(e) => return (Some(format!("what it says of itself is not understood: {e}")), vec![]),
+        };
+        let Some((first, known)) = &self.first else {
+            self.first = Some((host.into(), facts));
+            return (None, vec![]);
+        };
+        let found = differences((host, &facts), (first, known));
+        let (refused, told): (Vec<_>, Vec<_>) =
+            found.into_iter().partition(|d| d.severity == Severity::Refuse);
+        let refused: Vec<String> = refused.into_iter().map(|d| d.text).collect();
+        let refused = (!refused.is_empty()).then(|| refused.join("; "));
+        (refused, told.into_iter().map(|d| d.text).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_that_differs_is_refused_with_its_difference() {
+        let mut alike = Alike::default();
+        let mut facts = Facts::gather("1.0", None, &[]);
+        let json = |facts: &Facts| serde_json::to_string(facts).unwrap();
+        assert_eq!(alike.compare("a", &json(&facts)), (None, vec![]));
+        assert_eq!(alike.compare("b", &json(&facts)), (None, vec![]));
+        facts.version = "2.0".into();
+        let (refused, _) = alike.compare("c", &json(&facts));
+        let refused = refused.unwrap();
+        assert!(refused.contains("2.0") && refused.contains('c'), "{refused}");
+        assert!(alike.compare("d", "{}").0.unwrap().contains("not understood"));
+        assert!(alike.compare("e", &"x".repeat(MAX_FACTS + 1)).0.unwrap().contains("too long"));
+    }
+}

@@ -1,0 +1,326 @@
+//! In what two hosts differ, and whether a rank can go from one to the other all the same. Pure: no
+//! I/O. Whatever is asked in one direction is asked in the other, too: a rank may move both ways.
+
+use crate::{Facts, File, Limits, Role};
+use eyrie_image::fingerprint::Obstacle;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::fmt;
+
+/// What becomes of a job on two such hosts.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Severity {
+    /// It runs; somebody may want to know.
+    Warn,
+    /// An image of one cannot become a process on the other, or not one that goes on as before.
+    Refuse,
+}
+
+/// What differs.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum What {
+    Version,
+    Build,
+    Kernel,
+    KernelMappings,
+    CpuVendor,
+    Instructions,
+    RegisterState,
+    Limit,
+    /// A program or library that one has and the other has not.
+    MissingFile,
+    /// Another file of the same path.
+    OtherFile,
+    /// The same content with another time of change, and no build id.
+    FileTime,
+    /// An argument of the program.
+    Argument,
+}
+
+/// One difference between two hosts.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Difference {
+    pub severity: Severity,
+    pub what: What,
+    /// The host that it is about: where one has less, that one.
+    pub host: String,
+    pub value: String,
+    /// The host that it is compared with.
+    pub than: String,
+    pub other_value: String,
+    /// All of it in one sentence, with what it means and what to do.
+    pub text: String,
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// A host by its name.
+type Host<'a> = (&'a str, &'a Facts);
+
+/// In what two hosts differ; nothing when a rank can go from each to the other.
+pub fn differences(of: Host, than: Host) -> Vec<Difference> {
+    let mut all = Vec::new();
+    eyrie(of, than, &mut all);
+    node(of, than, &mut all);
+    limits(of, than, &mut all);
+    files(of, than, &mut all);
+    all
+}
+
+/// What is said of two hosts: `what` with both values, and the meaning behind a colon.
+fn one(
+    (severity, what): (Severity, What),
+    (host, value): (&str, String),
+    (than, other_value): (&str, String),
+    text: String,
+) -> Difference {
+    let (host, than) = (host.to_string(), than.to_string());
+    Difference { severity, what, host, value, than, other_value, text }
+}
+
+fn eyrie((a, af): Host, (b, bf): Host, all: &mut Vec<Difference>) {
+    if af.version != bf.version {
+        let (v, w) = (af.version.clone(), bf.version.clone());
+        let text = format!(
+            "{a} has Eyrie {v}, {b} has {w}: processes of different versions do not talk; install \
+             the same version on both"
+        );
+        all.push(one((Severity::Refuse, What::Version), (a, v), (b, w), text));
+    } else if !af.command.has_content_of(&bf.command) {
+        let text = format!(
+            "{a} has another build of Eyrie {} ({}) than {b} ({}): what one of them has corrected \
+             the other may not have; install the same file on both",
+            af.version, af.command.path, bf.command.path
+        );
+        let value = |f: &Facts| identity(&f.command);
+        all.push(one((Severity::Warn, What::Build), (a, value(af)), (b, value(bf)), text));
+    }
+}
+
+fn node((a, af): Host, (b, bf): Host, all: &mut Vec<Difference>) {
+    for obstacle in af.node.obstacles(&bf.node) {
+        all.push(obstacle_between((a, af), (b, bf), obstacle));
+    }
+    // The others are the same in both directions.
+    for obstacle in bf.node.obstacles(&af.node) {
+        if matches!(obstacle, Obstacle::Lacks(_)) {
+            all.push(obstacle_between((b, bf), (a, af), obstacle));
+        }
+    }
+}
+
+/// Why `a` refuses images of `b`.
+fn obstacle_between((a, af): Host, (b, bf): Host, obstacle: Obstacle) -> Difference {
+    let (af, bf) = (&af.node, &bf.node);
+    let (what, value, other, text) = match obstacle {
+        Obstacle::Kernel => {
+            let (v, w) = (af.kernel.clone(), bf.kernel.clone());
+            let text = format!(
+                "{a} runs kernel {v}, {b} runs {w}: a process keeps what it has of its kernel \
+                 (vDSO), so neither restores images of the other; boot the same kernel on both"
+            );
+            (What::Kernel, v, w, text)
+        }
+        Obstacle::CpuVendor => {
+            let (v, w) = (af.cpu_vendor.clone(), bf.cpu_vendor.clone());
+            let text = format!(
+                "{a} has a CPU of {v}, {b} one of {w}: neither restores images of the other; use \
+                 hosts with the same CPU (in Slurm: --constraint)"
+            );
+            (What::CpuVendor, v, w, text)
+        }
+        Obstacle::Lacks(instructions) => {
+            let text = format!(
+                "{a}'s CPU lacks {instructions}, which {b}'s has: libraries choose their code by \
+                 what the CPU has when they are loaded, so an image of {b} would end by an illegal \
+                 instruction on {a}; use hosts with the same CPU (in Slurm: --constraint), or hide \
+                 these instructions where {b} is a virtual machine"
+            );
+            let (v, w) = (format!("lacks {instructions}"), format!("has {instructions}"));
+            (What::Instructions, v, w, text)
+        }
+        Obstacle::RegisterState => {
+            let state = |n: &crate::Node| format!("{:#x}, {} bytes", n.xcr0, n.xsave_len);
+            let text = format!(
+                "{a}'s CPU has the register state {}, {b}'s {}: neither restores images of the \
+                 other; use hosts with the same CPU (in Slurm: --constraint) and the same kernel \
+                 parameters (clearcpuid=, pku)",
+                state(af),
+                state(bf)
+            );
+            (What::RegisterState, state(af), state(bf), text)
+        }
+        Obstacle::KernelMappings => {
+            let layout = |n: &crate::Node| format!("{:?}, {:016x}", n.kernel_mappings, n.vdso_id);
+            let text = format!(
+                "{a} has another vDSO ({}) than {b} ({}) with a kernel of the same name: neither \
+                 restores images of the other; boot the same build of the kernel on both",
+                layout(af),
+                layout(bf)
+            );
+            (What::KernelMappings, layout(af), layout(bf), text)
+        }
+    };
+    one((Severity::Refuse, what), (a, value), (b, other), text)
+}
+
+/// A limit: how it is called, how it is raised, and its value.
+type Limit = (&'static str, &'static str, fn(&Limits) -> u64);
+
+/// Those of which more is better.
+const LIMITS: [Limit; 6] = [
+    ("mappings of a process", "sysctl vm.max_map_count", |l| l.mappings),
+    ("huge pages", "sysctl vm.nr_hugepages", |l| l.huge_pages),
+    ("open files", "ulimit -Hn", |l| l.open_files),
+    ("bytes of locked memory", "ulimit -Hl", |l| l.locked_memory),
+    ("bytes of stack", "ulimit -Hs", |l| l.stack),
+    ("bytes of address space", "ulimit -Hv", |l| l.address_space),
+];
+
+fn limits(a: Host, b: Host, all: &mut Vec<Difference>) {
+    for (name, how, value) in LIMITS {
+        let (here, there) = (value(&a.1.limits), value(&b.1.limits));
+        let ((poor, less), (rich, more)) = match here.cmp(&there) {
+            std::cmp::Ordering::Equal => continue,
+            std::cmp::Ordering::Less => ((a.0, here), (b.0, there)),
+            std::cmp::Ordering::Greater => ((b.0, there), (a.0, here)),
+        };
+        let (less, more) = (amount(less), amount(more));
+        let text = format!(
+            "{poor} allows {less} {name}, {rich} {more}: a rank that has more than {less} cannot \
+             be restored on {poor}; raise it there ({how})"
+        );
+        all.push(one((Severity::Warn, What::Limit), (poor, less), (rich, more), text));
+    }
+    lowest_address(a, b, all);
+    overcommit(a, b, all);
+}
+
+fn lowest_address((a, af): Host, (b, bf): Host, all: &mut Vec<Difference>) {
+    let (v, w) = (af.limits.lowest_address, bf.limits.lowest_address);
+    if v == w {
+        return;
+    }
+    let ((high, most), (low, least)) = if v > w { ((a, v), (b, w)) } else { ((b, w), (a, v)) };
+    let text = format!(
+        "{high} allows no mapping below {most:#x}, {low} below {least:#x}: a rank that has one \
+         there cannot be restored on {high}; set the same (sysctl vm.mmap_min_addr)"
+    );
+    let values = (format!("{most:#x}"), format!("{least:#x}"));
+    all.push(one((Severity::Warn, What::Limit), (high, values.0), (low, values.1), text));
+}
+
+fn overcommit((a, af): Host, (b, bf): Host, all: &mut Vec<Difference>) {
+    let strict = |facts: &Facts| facts.limits.overcommit == 2;
+    let ((strict, value), (other, other_value)) = match (strict(af), strict(bf)) {
+        (true, false) => ((a, af), (b, bf)),
+        (false, true) => ((b, bf), (a, af)),
+        _ => return,
+    };
+    let (v, w) = (value.limits.overcommit.to_string(), other_value.limits.overcommit.to_string());
+    let text = format!(
+        "{strict} counts memory that was never touched (vm.overcommit_memory={v}), {other} does \
+         not ({w}): a rank may be too large to be restored on {strict}; set the same"
+    );
+    all.push(one((Severity::Warn, What::Limit), (strict, v), (other, w), text));
+}
+
+fn amount(limit: u64) -> String {
+    match limit {
+        u64::MAX => "any number of".into(),
+        number => number.to_string(),
+    }
+}
+
+fn files(a: Host, b: Host, all: &mut Vec<Difference>) {
+    let find = |facts: &'_ Facts, path: &str| {
+        facts.files.iter().find(|file| file.path == path && file.problem.is_empty()).cloned()
+    };
+    let paths: BTreeSet<&str> =
+        a.1.files.iter().chain(&b.1.files).map(|file| file.path.as_str()).collect();
+    for path in paths {
+        match (find(a.1, path), find(b.1, path)) {
+            (Some(here), Some(there)) => all.extend(file((a.0, &here), (b.0, &there))),
+            (None, Some(there)) => all.push(missing(a, (b.0, &there))),
+            (Some(here), None) => all.push(missing(b, (a.0, &here))),
+            // Nobody has it: that is the program's affair.
+            (None, None) => {}
+        }
+    }
+}
+
+/// A file that both have.
+fn file((a, af): (&str, &File), (b, bf): (&str, &File)) -> Option<Difference> {
+    let path = &af.path;
+    let (severity, what, meaning) = match af.role.max(bf.role) {
+        Role::Argument if af.has_content_of(bf) => return None,
+        Role::Argument => {
+            let meaning = "a rank that starts anew on the other goes on from another input; copy \
+                           it to both, unless the program writes it";
+            (Severity::Warn, What::Argument, meaning)
+        }
+        Role::Script if af.has_content_of(bf) => return None,
+        Role::Program | Role::Library if af.is_taken_for(bf) => return None,
+        Role::Program | Role::Library if af.has_content_of(bf) => {
+            let meaning = "it has no build id, so a restore takes a file of another time for a \
+                           changed one; copy it with its time (cp -p, rsync -t) or keep it on a \
+                           file system that both share";
+            (Severity::Refuse, What::FileTime, meaning)
+        }
+        _ => {
+            let meaning = "neither restores images of the other; install the same file on both";
+            (Severity::Refuse, What::OtherFile, meaning)
+        }
+    };
+    let (v, w) = match what {
+        What::FileTime => (time(af), time(bf)),
+        _ => (identity(af), identity(bf)),
+    };
+    let text = format!("{path} is {v} on {a} and {w} on {b}: {meaning}");
+    Some(one((severity, what), (a, v), (b, w), text))
+}
+
+/// A file that one host has and uses, and the other does not.
+fn missing((a, af): Host, (b, bf): (&str, &File)) -> Difference {
+    let path = &bf.path;
+    let known = af.files.iter().find(|file| file.path == *path);
+    let elsewhere = af.files.iter().find(|file| file.path != *path && file.name() == bf.name());
+    let value = match (known, elsewhere) {
+        (Some(file), _) => file.problem.clone(),
+        (_, Some(file)) => format!("loads {} instead", file.path),
+        _ => "does not load it".into(),
+    };
+    let (severity, what) = match bf.role {
+        Role::Argument => (Severity::Warn, What::Argument),
+        _ => (Severity::Refuse, What::MissingFile),
+    };
+    let text = format!(
+        "{b} uses {path}, {a} does not ({value}): a rank of {b} needs it at that place; install \
+         the same programs and libraries at the same paths on both"
+    );
+    one((severity, what), (a, value), (b, identity(bf)), text)
+}
+
+/// Which file it is, in a few words.
+fn identity(file: &File) -> String {
+    match (file.build_id, file.content.get(..16)) {
+        (0, Some(content)) => format!("{} bytes, content {content}", file.size),
+        (0, None) => format!("{} bytes", file.size),
+        (id, _) => format!("{} bytes, build {id:016x}", file.size),
+    }
+}
+
+fn time(file: &File) -> String {
+    let (seconds, rest) =
+        (file.modified_ns.div_euclid(1_000_000_000), file.modified_ns % 1_000_000_000);
+    format!("of the time {seconds}.{rest:09}")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,210 @@
+use super::*;
+use crate::Node;
+use proptest::prelude::*;
+
+fn file(role: Role, path: &str) -> File {
+    File { size: 100, modified_ns: 5, build_id: 7, ..File::unknown(role, path, "") }
+}
+
+fn facts() -> Facts {
+    Facts {
+        version: "1.0".into(),
+        command: file(Role::Program, "/usr/bin/eyrie"),
+        node: Node {
+            kernel: "6.1.0-21".into(),
+            cpu_vendor: "GenuineIntel".into(),
+            features: [1 << 28, 1, 1 << 5, 0, 0, 0, 0, 0],
+            xcr0: 7,
+            xsave_len: 832,
+            kernel_mappings: [16384, 0, 8192],
+            vdso_id: 9,
+        },
+        limits: Limits {
+            overcommit: 0,
+            lowest_address: 65536,
+            mappings: 65530,
+            huge_pages: 0,
+            open_files: 1 << 20,
+            locked_memory: u64::MAX,
+            stack: u64::MAX,
+            address_space: u64::MAX,
+        },
+        files: vec![file(Role::Program, "/opt/solver"), file(Role::Library, "/lib/libc.so.6")],
+    }
+}
+
+/// The one difference that a change makes on host b.
+fn only(change: impl FnOnce(&mut Facts)) -> Difference {
+    let (a, mut b) = (facts(), facts());
+    change(&mut b);
+    let mut all = differences(("b", &b), ("a", &a));
+    assert_eq!(all.len(), 1, "{all:#?}");
+    all.remove(0)
+}
+
+#[test]
+fn each_difference_is_one_sentence_with_hosts_and_remedy() {
+    use {Severity::*, What::*};
+    type Change = fn(&mut Facts);
+    let cases: [(Change, Severity, What, &str); 14] = [
+        (|f| f.version = "1.1".into(), Refuse, Version, "b has Eyrie 1.1, a has 1.0"),
+        (|f| f.command.build_id = 8, Warn, Build, "b has another build of Eyrie 1.0"),
+        (|f| f.node.kernel = "6.1.0-22".into(), Refuse, Kernel, "b runs kernel 6.1.0-22, a runs 6"),
+        (|f| f.node.vdso_id = 8, Refuse, KernelMappings, "b has another vDSO"),
+        (
+            |f| f.node.cpu_vendor = "AuthenticAMD".into(),
+            Refuse,
+            CpuVendor,
+            "of AuthenticAMD, a one",
+        ),
+        (|f| f.node.features[2] = 0, Refuse, Instructions, "b's CPU lacks avx2, which a's has"),
+        (
+            |f| f.node.features[3] = 1 << 8,
+            Refuse,
+            Instructions,
+            "a's CPU lacks gfni, which b's has",
+        ),
+        (|f| f.node.xcr0 = 0xe7, Refuse, RegisterState, "b's CPU has the register state 0xe7"),
+        (|f| f.limits.open_files = 4096, Warn, Limit, "b allows 4096 open files, a 1048576"),
+        (|f| f.limits.overcommit = 2, Warn, Limit, "b counts memory that was never touched"),
+        (|f| f.files[1].build_id = 8, Refuse, OtherFile, "/lib/libc.so.6 is 100 bytes, build 0000"),
+        (|f| f.files.truncate(1), Refuse, MissingFile, "a uses /lib/libc.so.6, b does not"),
+        (|f| f.files[0].problem = "No such file".into(), Refuse, MissingFile, "does not (No such"),
+        (
+            |f| {
+                f.files.push(File {
+                    role: Role::Argument,
+                    ..File::look(Role::Argument, "/proc/self/exe".as_ref())
+                })
+            },
+            Warn,
+            Argument,
+            "b uses /",
+        ),
+    ];
+    for (change, severity, what, words) in cases {
+        let d = only(|f| {
+            change(f);
+            // A change of the file's id counts where the times differ, too.
+            f.files.iter_mut().filter(|file| file.build_id == 8).for_each(|f| f.modified_ns = 6);
+        });
+        assert_eq!((d.severity, d.what), (severity, what), "{d}");
+        assert!(d.text.contains(words), "{words:?} is not in {d}");
+        assert!(d.text.contains(": ") && d.text.contains("; "), "no meaning or remedy: {d}");
+        assert!(!d.text.ends_with('.') && d.value != d.other_value, "{d:?}");
+    }
+}
+
+#[test]
+fn a_library_of_another_place_is_named() {
+    let d = differences(
+        ("b", &Facts { files: vec![file(Role::Library, "/usr/lib/libx.so")], ..facts() }),
+        ("a", &Facts { files: vec![file(Role::Library, "/opt/lib/libx.so")], ..facts() }),
+    );
+    assert_eq!(d.len(), 2);
+    assert!(d[0].text.contains("loads /usr/lib/libx.so instead"), "{}", d[0]);
+}
+
+#[test]
+fn a_copy_without_its_time_is_refused_with_what_helps() {
+    let plain = |modified_ns| {
+        let content = "0123456789abcdef0123".to_string();
+        File { build_id: 0, content, modified_ns, ..file(Role::Library, "/opt/numpy.so") }
+    };
+    let with = |file: File| Facts { files: vec![file], ..facts() };
+    let d = differences(("b", &with(plain(1_000_000_005))), ("a", &with(plain(6))));
+    assert_eq!((d.len(), d[0].what), (1, What::FileTime));
+    assert!(d[0].text.contains("of the time 1.000000005 on b") && d[0].text.contains("cp -p"));
+    // A script is read, not mapped.
+    let script = |ns| with(File { role: Role::Script, ..plain(ns) });
+    assert_eq!(differences(("b", &script(1)), ("a", &script(2))), []);
+}
+
+#[test]
+fn facts_can_be_sent() {
+    let host = Facts::gather("1", None, &["/proc/self/exe".as_ref()]);
+    let text = serde_json::to_string(&host).unwrap();
+    assert_eq!(serde_json::from_str::<Facts>(&text).unwrap(), host);
+    assert_eq!(differences(("a", &host), ("a", &host)), []);
+}
+
+fn any_file() -> impl Strategy<Value = File> {
+    let role =
+        prop::sample::select(vec![Role::Program, Role::Script, Role::Library, Role::Argument]);
+    let problem = prop::sample::select(vec!["", "", "No such file"]);
+    (role, 0u8..4, 0u64..2, 0i64..2, 0u64..3, problem).prop_map(
+        |(role, name, size, modified_ns, build_id, problem)| File {
+            size,
+            modified_ns,
+            build_id,
+            content: if build_id == 0 { "0123456789abcdef".into() } else { String::new() },
+            ..File::unknown(role, &format!("/lib/{name}"), problem)
+        },
+    )
+}
+
+prop_compose! {
+    fn any_facts()(
+        version in 0u8..2,
+        command in any_file(),
+        kernel in 0u8..2,
+        vendor in 0u8..2,
+        features in prop::array::uniform8(0u32..4),
+        state in 0u64..2,
+        vdso_id in 0u64..2,
+        limits in prop::array::uniform8(0u64..3),
+        files in prop::collection::btree_map(0u8..4, any_file(), 0..4),
+    ) -> Facts {
+        let [overcommit, lowest_address, mappings, huge_pages, open_files, locked_memory, stack, address_space] = limits;
+        Facts {
+            version: version.to_string(),
+            command,
+            node: Node {
+                kernel: kernel.to_string(),
+                cpu_vendor: vendor.to_string(),
+                features,
+                xcr0: state,
+                vdso_id,
+                ..facts().node
+            },
+            limits: Limits {
+                overcommit, lowest_address, mappings, huge_pages, open_files, locked_memory, stack, address_space,
+            },
+            files: files.into_iter().map(|(n, f)| File { path: format!("/lib/{n}"), ..f }).collect(),
+        }
+    }
+}
+
+/// A difference, however the two hosts are named first.
+fn whichever_first(d: Difference) -> (Severity, What, [(String, String); 2]) {
+    let mut sides = [(d.host, d.value), (d.than, d.other_value)];
+    sides.sort();
+    (d.severity, d.what, sides)
+}
+
+proptest! {
+    #[test]
+    fn equal_hosts_do_not_differ(a in any_facts()) {
+        prop_assert_eq!(differences(("a", &a), ("b", &a.clone())), []);
+    }
+
+    #[test]
+    fn it_does_not_matter_who_is_named_first(a in any_facts(), b in any_facts()) {
+        let sorted = |all: Vec<Difference>| {
+            let mut all: Vec<_> = all.into_iter().map(whichever_first).collect();
+            all.sort();
+            all
+        };
+        let (one, other) = (differences(("a", &a), ("b", &b)), differences(("b", &b), ("a", &a)));
+        prop_assert_eq!(sorted(one), sorted(other));
+    }
+
+    /// What the restorer would refuse is refused here, and the other way round.
+    #[test]
+    fn it_agrees_with_the_restorer(a in any_facts(), b in any_facts()) {
+        let (a, b) = (Facts { node: a.node, ..facts() }, Facts { node: b.node, ..facts() });
+        let refused = differences(("a", &a), ("b", &b)).iter().any(|d| d.severity == Severity::Refuse);
+        let obstacles = a.node.obstacles(&b.node).len() + b.node.obstacles(&a.node).len();
+        prop_assert_eq!(refused, obstacles > 0);
+    }
+}

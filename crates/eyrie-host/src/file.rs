@@ -1,0 +1,162 @@
+//! A file that a rank is made of, and how it is told from another: as a restore does it, which
+//! takes a file of the same size when it has the same build id, or else the same time of change;
+//! and by its content, which a restore has no time to read.
+
+use crate::{cut, elf};
+use eyrie_image::fingerprint::build_id;
+use serde::{Deserialize, Serialize};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// Bytes at the beginning of a file in which images look for a build id.
+const FRONT: usize = 4096;
+/// Longest file whose content is hashed, bytes.
+const HASHED_MAX: u64 = 256 << 20;
+
+/// What a file is to a rank.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    Program,
+    /// A text that another program reads (`#!`).
+    Script,
+    Library,
+    /// An argument of the program that is a file.
+    Argument,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct File {
+    pub role: Role,
+    /// Without symbolic links, as the kernel shows mapped files.
+    pub path: String,
+    pub size: u64,
+    /// Time of its last change, nanoseconds since 1970.
+    pub modified_ns: i64,
+    /// Hash of its ELF build id; 0: it has none that images find.
+    pub build_id: u64,
+    /// BLAKE3 of its content, hexadecimal, if it has no build id; else empty.
+    pub content: String,
+    /// Why nothing is known of it; empty: all is known.
+    pub problem: String,
+}
+
+impl File {
+    /// Looks at a file.
+    pub fn look(role: Role, path: &Path) -> File {
+        let path = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
+        let mut file = File::unknown(role, &path.to_string_lossy(), "");
+        if let Err(e) = file.read(&path) {
+            file.problem = cut(&e.to_string());
+        }
+        file
+    }
+
+    /// A file of which nothing can be known.
+    pub fn unknown(role: Role, path: &str, problem: &str) -> File {
+        let (path, problem) = (cut(path), cut(problem));
+        let (size, modified_ns, build_id, content) = (0, 0, 0, String::new());
+        File { role, path, size, modified_ns, build_id, content, problem }
+    }
+
+    fn read(&mut self, path: &Path) -> std::io::Result<()> {
+        let file = std::fs::File::open(path)?;
+        let meta = file.metadata()?;
+        self.size = meta.len();
+        self.modified_ns =
+            meta.mtime().saturating_mul(1_000_000_000).saturating_add(meta.mtime_nsec());
+        self.build_id = build_id(&front(&file)?);
+        if self.build_id == 0 && meta.is_file() && self.size <= HASHED_MAX {
+            let mut hasher = blake3::Hasher::new();
+            hasher.update_reader(&file)?;
+            self.content = hasher.finalize().to_hex()[..32].to_string();
+        }
+        Ok(())
+    }
+
+    /// The part of the path behind the last slash.
+    pub fn name(&self) -> &str {
+        self.path.rsplit('/').next().unwrap_or_default()
+    }
+
+    /// Whether an image that has mapped the one is restored with the other, and rightly so.
+    pub fn is_taken_for(&self, other: &File) -> bool {
+        let ids = (self.build_id, &self.content) == (other.build_id, &other.content);
+        let proven = self.build_id != 0 || self.modified_ns == other.modified_ns;
+        self.size == other.size && ids && proven
+    }
+
+    /// Whether the content of both is proven to be the same.
+    pub fn has_content_of(&self, other: &File) -> bool {
+        let known = !self.content.is_empty() || self.build_id != 0;
+        let (mine, theirs) = ((self.build_id, &self.content), (other.build_id, &other.content));
+        known && self.size == other.size && mine == theirs
+    }
+}
+
+/// The first bytes of a file.
+pub(crate) fn front(file: &std::fs::File) -> std::io::Result<Vec<u8>> {
+    let mut front = vec![0; FRONT];
+    let len = file.read_at(&mut front, 0)?;
+    front.truncate(len);
+    Ok(front)
+}
+
+/// The program that loads this one, if there is one.
+pub(crate) fn loader(path: &Path) -> Option<PathBuf> {
+    let file = std::fs::File::open(path).ok()?;
+    let read = |at: u64, len: usize| {
+        let mut bytes = vec![0; len];
+        file.read_exact_at(&mut bytes, at).ok().map(|()| bytes)
+    };
+    elf::loader(&front(&file).ok()?, read).map(PathBuf::from)
+}
+
+/// The programs and libraries that a process has mapped by now; none when it is gone.
+pub fn mapped_by(pid: u32) -> Vec<File> {
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let mut paths: Vec<&str> = Vec::new();
+    for line in maps.lines().filter(|line| line.split(' ').nth(1).is_some_and(|p| p.contains('x')))
+    {
+        match line.find('/').map(|at| &line[at..]) {
+            Some(path) if !paths.contains(&path) => paths.push(path),
+            _ => {}
+        }
+    }
+    paths.into_iter().map(|path| File::look(Role::Library, Path::new(path))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_with_its_times_is_taken_and_one_without_is_known_to_be_the_same() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = ["a", "b"].map(|name| dir.path().join(name));
+        for path in &paths {
+            std::fs::write(path, "no ELF").unwrap();
+        }
+        let look = |path: &PathBuf| File::look(Role::Library, path);
+        let [a, mut b] = [look(&paths[0]), look(&paths[1])];
+        assert!(a.has_content_of(&b) && a.name() == "a" && a.content.len() == 32);
+        b.modified_ns = a.modified_ns + 1;
+        assert!(!a.is_taken_for(&b));
+        b.modified_ns = a.modified_ns;
+        assert!(a.is_taken_for(&b));
+        std::fs::write(&paths[1], "not it").unwrap();
+        let mut other = look(&paths[1]);
+        other.modified_ns = a.modified_ns;
+        assert!(!a.has_content_of(&other) && !a.is_taken_for(&other));
+        let none = look(&dir.path().join("none"));
+        assert!(none.problem.contains("No such file"), "{none:?}");
+    }
+
+    #[test]
+    fn a_process_has_mapped_its_program() {
+        let mine = mapped_by(std::process::id());
+        let me = std::env::current_exe().unwrap();
+        assert!(mine.iter().any(|f| Path::new(&f.path) == me), "{mine:?}");
+        assert!(mine.iter().any(|f| f.name().starts_with("libc") && f.build_id != 0), "{mine:?}");
+    }
+}

@@ -1,0 +1,64 @@
+//! What a check has found, as one line for people and as a record for programs.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Level {
+    Ok,
+    /// Jobs run, with less than they could have.
+    Warn,
+    /// Jobs do not run, or are not protected.
+    Fail,
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.pad(match self {
+            Level::Ok => "ok",
+            Level::Warn => "warn",
+            Level::Fail => "fail",
+        })
+    }
+}
+
+/// One thing that was looked at.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Finding {
+    pub level: Level,
+    /// What was looked at, in a word or two.
+    pub subject: String,
+    /// What is so.
+    pub text: String,
+    /// What to do; empty when there is nothing to do.
+    pub remedy: String,
+}
+
+impl Finding {
+    pub fn ok(subject: &str, text: impl Into<String>) -> Finding {
+        let (subject, remedy) = (subject.to_string(), String::new());
+        Finding { level: Level::Ok, subject, text: text.into(), remedy }
+    }
+
+    pub fn warn(subject: &str, text: impl Into<String>, remedy: impl Into<String>) -> Finding {
+        let subject = subject.to_string();
+        Finding { level: Level::Warn, subject, text: text.into(), remedy: remedy.into() }
+    }
+
+    pub fn fail(subject: &str, text: impl Into<String>, remedy: impl Into<String>) -> Finding {
+        Finding { level: Level::Fail, ..Finding::warn(subject, text, remedy) }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        // What comes from files and other programs may hold anything.
+        let plain = |text: &str| text.replace(|c: char| c.is_control(), " ");
+        write!(f, "{:<4}  {}: {}", self.level, plain(&self.subject), plain(&self.text))?;
+        match self.remedy.as_str() {
+            "" => Ok(()),
+            remedy => write!(f, "; {}", plain(remedy)),
+        }
+    }
+}

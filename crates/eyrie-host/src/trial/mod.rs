@@ -1,0 +1,51 @@
+//! What can only be known by trying it. A trial is this very command, started once more as a
+//! process of its own with the trial's words as arguments: it may crash, hang or be killed, and is
+//! a process as ranks are.
+
+mod image;
+mod mpi;
+mod start;
+
+pub use image::{be_captured, Taken};
+pub use mpi::{ask_library, Library};
+pub use start::{show_start, Start};
+
+use std::ffi::OsStr;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::time::Duration;
+
+/// Longest that a trial may take.
+pub const LONGEST: Duration = Duration::from_secs(20);
+
+/// Starts this command as a trial.
+pub struct Trials<'a> {
+    /// The arguments in front of a trial's own words.
+    pub words: &'a [&'a str],
+}
+
+impl Trials<'_> {
+    /// The command, for a process with fixed addresses where that is allowed, as ranks have them.
+    fn command(&self, words: &[&OsStr]) -> Command {
+        let mut command = Command::new("/proc/self/exe");
+        command.args(self.words).args(words);
+        // SAFETY: one system call.
+        unsafe {
+            command.pre_exec(|| {
+                libc::personality(libc::ADDR_NO_RANDOMIZE as libc::c_ulong);
+                Ok(())
+            })
+        };
+        command
+    }
+}
+
+/// How a trial ended that did not end well.
+fn failure(ran: &crate::bounded::Ran) -> String {
+    let last = ran.stderr.lines().rev().find(|line| !line.trim().is_empty());
+    match (ran.status, last) {
+        (None, _) => format!("it took more than {} s", LONGEST.as_secs()),
+        (_, Some(line)) => line.strip_prefix("eyrie: ").unwrap_or(line).to_string(),
+        (Some(status), None) => format!("it ended with {status}"),
+    }
+}

@@ -1,0 +1,111 @@
+//! An MPI library that is loaded into a process with the environment of a rank: what it says of
+//! itself, and whether its libfabric loads our provider. MPI is not initialized.
+
+use super::{failure, Trials, LONGEST};
+use crate::bounded;
+use serde::{Deserialize, Serialize};
+use std::ffi::{c_char, c_int, c_void, CStr, CString, OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// Longest text of MPI_Get_library_version that any library has, and more.
+const VERSION_MAX: usize = 64 << 10;
+
+/// What is known of an MPI library.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Library {
+    /// What MPI_Get_library_version says; empty where there is no such function.
+    pub version: String,
+    /// Version of the libfabric that it brings.
+    pub libfabric: Option<(u32, u32)>,
+    /// That libfabric has loaded the provider.
+    pub loads_provider: bool,
+    /// libeyrie-calls was loaded in front of the C library.
+    pub has_calls: bool,
+}
+
+type GetVersion = unsafe extern "C" fn(*mut c_char, *mut c_int) -> c_int;
+type FabricVersion = unsafe extern "C" fn() -> u32;
+type GetInfo = unsafe extern "C" fn(
+    u32,
+    *const c_char,
+    *const c_char,
+    u64,
+    *const c_void,
+    *mut *mut c_void,
+) -> c_int;
+
+/// Runs in the trial: loads a library and asks it. `provider`: the file that it should load then.
+///
+/// # Errors
+/// When it cannot be loaded.
+pub fn ask_library(library: &Path, provider: &Path, calls: &Path) -> Result<Library, String> {
+    let path = CString::new(library.as_os_str().as_bytes()).map_err(|e| e.to_string())?;
+    // SAFETY: runs what the library does when it is loaded, as the program would.
+    let loaded = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
+    if loaded.is_null() {
+        // SAFETY: after a failure a C string, or null.
+        let why = unsafe { libc::dlerror().as_ref().map(|e| CStr::from_ptr(e)) };
+        return Err(why.map_or("it cannot be loaded".into(), |e| e.to_string_lossy().into_owned()));
+    }
+    let find = |name: &CStr| {
+        // SAFETY: a handle from above and a C string.
+        let symbol = unsafe { libc::dlsym(loaded, name.as_ptr()) };
+        (!symbol.is_null()).then_some(symbol)
+    };
+    let mut known = Library::default();
+    if let Some(symbol) = find(c"MPI_Get_library_version") {
+        // SAFETY: MPI says that it is this function, and that it may be called before MPI_Init.
+        known.version = unsafe { version(std::mem::transmute::<*mut c_void, GetVersion>(symbol)) };
+    }
+    if let (Some(version), Some(getinfo)) = (find(c"fi_version"), find(c"fi_getinfo")) {
+        // SAFETY: libfabric's functions of these names.
+        unsafe {
+            let version = std::mem::transmute::<*mut c_void, FabricVersion>(version)();
+            known.libfabric = Some((version >> 16, version & 0xffff));
+            let getinfo = std::mem::transmute::<*mut c_void, GetInfo>(getinfo);
+            let (none, mut info) = (std::ptr::null(), std::ptr::null_mut());
+            // It loads providers. Ours answers nothing outside of a job.
+            getinfo(version, none, none, 0, std::ptr::null(), &mut info);
+        }
+    }
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let has = |file: &Path| file.to_str().is_some_and(|f| maps.lines().any(|l| l.ends_with(f)));
+    known.loads_provider = has(provider);
+    known.has_calls = has(calls);
+    Ok(known)
+}
+
+/// # Safety
+/// It is MPI_Get_library_version.
+unsafe fn version(get: GetVersion) -> String {
+    let (mut text, mut len) = (vec![0u8; VERSION_MAX], 0);
+    // SAFETY: the text is longer than any library's.
+    unsafe { get(text.as_mut_ptr().cast(), &mut len) };
+    let text = text.split(|byte| *byte == 0).next().unwrap_or_default();
+    String::from_utf8_lossy(text).into_owned()
+}
+
+impl Trials<'_> {
+    /// Loads a library in the environment of a rank.
+    ///
+    /// # Errors
+    /// Why it cannot be loaded.
+    pub fn library(
+        &self,
+        library: &Path,
+        provider: &Path,
+        calls: &Path,
+        env: &[(OsString, OsString)],
+    ) -> Result<Library, String> {
+        let words =
+            [OsStr::new("mpi"), library.as_os_str(), provider.as_os_str(), calls.as_os_str()];
+        let mut command = self.command(&words);
+        command.env_clear().envs(env.iter().map(|(key, value)| (key, value)));
+        let ran = bounded::run(&mut command, LONGEST).map_err(|e| e.to_string())?;
+        match (ran.succeeded(), serde_json::from_str(ran.stdout.trim())) {
+            (true, Ok(known)) => Ok(known),
+            _ => Err(failure(&ran)),
+        }
+    }
+}

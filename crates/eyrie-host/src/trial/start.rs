@@ -1,0 +1,37 @@
+//! What a process finds when it is started as ranks are: random bytes that were put in place of the
+//! kernel's, and addresses that are not randomized.
+
+use serde::{Deserialize, Serialize};
+use std::process::Command;
+
+use super::Trials;
+use std::ffi::OsStr;
+
+/// What the process found.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Start {
+    /// At AT_RANDOM.
+    pub random: [u8; 16],
+    pub fixed_addresses: bool,
+}
+
+/// Runs in the trial.
+pub fn show_start() -> Start {
+    // SAFETY: the kernel has set 16 bytes up there; asking for the personality changes nothing.
+    unsafe {
+        let at = libc::getauxval(libc::AT_RANDOM) as *const [u8; 16];
+        let personality = libc::personality(0xffff_ffff);
+        Start {
+            random: at.read_unaligned(),
+            fixed_addresses: personality & libc::ADDR_NO_RANDOMIZE == libc::ADDR_NO_RANDOMIZE,
+        }
+    }
+}
+
+impl Trials<'_> {
+    /// The command of a process that shows what it found, on its standard output. Whoever starts it
+    /// puts the random bytes there.
+    pub fn start(&self) -> Command {
+        self.command(&[OsStr::new("start")])
+    }
+}

@@ -1,0 +1,132 @@
+//! This host: every check of it, in the order in which they are shown.
+
+use super::report::HostReport;
+use super::{mpi, CheckArgs};
+use crate::cmd::run::usual_log_memory;
+use crate::memory::allowed_bytes;
+use eyrie_agent::guards;
+use eyrie_controller::runtime::jobdir;
+use eyrie_host::trial::{Start, Trials};
+use eyrie_host::{checks, Facts, File, Finding, Role};
+use eyrie_transport::Ports;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// How this command is started as a trial.
+pub const TRIALS: Trials<'static> = Trials { words: &["check", "--trial"] };
+
+pub fn look(args: &CheckArgs) -> HostReport {
+    let (mut findings, base) = match jobdir::base(args.dir.as_deref()) {
+        Ok(base) => (Vec::new(), Some(base)),
+        Err(e) => (vec![with_remedy("directory", &e.to_string())], None),
+    };
+    let mpi = mpi::look(&args.program, base.as_deref());
+    findings.extend(mpi.findings);
+    findings.push(image());
+    findings.extend(start());
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let yama = read("/proc/sys/kernel/yama/ptrace_scope");
+    findings.push(checks::sandbox(&read("/proc/self/status"), &yama));
+    findings.push(checks::memory(allowed_bytes(), usual_log_memory(1)));
+    findings.push(checks::shared_memory());
+    findings.extend(base.as_deref().map(checks::disk));
+    let mut facts = mpi.facts;
+    findings.push(checks::open_files(facts.limits.open_files));
+    let ports = args.port_range.unwrap_or(Ports::ANY);
+    findings.push(checks::port(&args.interface.to_string(), args.interface.ip(), ports.each()));
+    findings.push(checks::clock_source(&checks::clock_source_name()));
+    findings.push(checks::slurm(|name| std::env::var(name).ok()));
+    add_loaded(&mut facts, &mpi.loaded);
+    let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    HostReport {
+        host: std::fs::read_to_string("/proc/sys/kernel/hostname")
+            .map(|name| name.trim().to_string())
+            .unwrap_or_default(),
+        findings,
+        facts,
+        clock_unix_ns: u64::try_from(clock.as_nanos()).unwrap_or(u64::MAX),
+    }
+}
+
+/// What a program loads while it runs.
+fn add_loaded(facts: &mut Facts, loaded: &[String]) {
+    for path in loaded {
+        let known = facts.files.iter().any(|file| file.path == *path);
+        if !known && facts.files.len() < eyrie_host::FILES_MAX {
+            facts.files.push(File::look(Role::Library, Path::new(path)));
+        }
+    }
+}
+
+/// An error whose remedy stands behind its first semicolon.
+pub fn with_remedy(subject: &str, error: &str) -> Finding {
+    let (text, remedy) = error.split_once("; ").unwrap_or((error, ""));
+    Finding::fail(subject, text, remedy)
+}
+
+fn image() -> Finding {
+    match TRIALS.image() {
+        Ok(taken) => {
+            let size = eyrie_units::bytes(taken.bytes as u64);
+            let time = eyrie_units::time(taken.restored_in);
+            Finding::ok("image", format!("a process was captured ({size}) and restored in {time}"))
+        }
+        Err(why) => Finding::fail(
+            "image",
+            why,
+            "images need Linux 5.9 or later on x86_64, and a sandbox that lets a process look at \
+             itself (for containers, for instance, --security-opt seccomp=unconfined)",
+        ),
+    }
+}
+
+/// A program as agents start it.
+fn start() -> Vec<Finding> {
+    const SUBJECT: &str = "start";
+    let random = guards::bytes_of(b"eyrie check", 0);
+    let mut command = TRIALS.start();
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let ran = guards::spawn(&mut command, random).and_then(|child| child.wait_with_output());
+    let found = ran.map(|output| serde_json::from_slice::<Start>(&output.stdout));
+    let found = match found {
+        Ok(Ok(found)) => found,
+        Ok(Err(_)) => {
+            return vec![Finding::fail(SUBJECT, "a process ended at once", "look at dmesg")]
+        }
+        Err(e) => return vec![Finding::fail(SUBJECT, e.to_string(), "raise `ulimit -u`")],
+    };
+    let mut findings = Vec::new();
+    if found.random != random {
+        let text = guards::note().unwrap_or_default();
+        let (text, remedy) = text.split_once(" To allow it, ").unwrap_or((&text, ""));
+        findings.push(Finding::warn(SUBJECT, text.trim_end_matches('.'), remedy));
+    }
+    if !found.fixed_addresses {
+        findings.push(Finding::warn(
+            SUBJECT,
+            "address randomization cannot be switched off: a rank that dies before its first image \
+             may come back with other addresses, so that a program that sends addresses (MPICH does \
+             for MPI_Win) may diverge",
+            "let the sandbox's seccomp profile permit personality(0x0040000); for containers, for \
+             instance, --security-opt seccomp=unconfined",
+        ));
+    }
+    if findings.is_empty() {
+        let text = "ranks get random bytes of their own (ptrace) and fixed addresses (personality)";
+        findings.push(Finding::ok(SUBJECT, text));
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_is_split_from_its_remedy() {
+        let finding = with_remedy("provider", "x is not in y; install it there");
+        assert_eq!(finding.to_string(), "fail  provider: x is not in y; install it there");
+        assert_eq!(finding.remedy, "install it there");
+    }
+}
