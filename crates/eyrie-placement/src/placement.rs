@@ -133,6 +133,10 @@ impl Placement for OnNetwork {
     fn spare_for(&self, nodes: &[JobNode], lost: NodeId) -> Option<NodeId> {
         let first = WithoutNetwork.spare_for(nodes, lost)?;
         let here: Vec<usize> = (0..self.job.ranks()).map(|b| self.follow(nodes, b)).collect();
+        // Of a node that has joined since, nobody knows where in the network it is.
+        if here.iter().any(|&node| node >= self.at.len()) {
+            return Some(first);
+        }
         let which = here.iter().position(|&node| node == lost as usize);
         let those = |wanted: &dyn Fn(&JobNode) -> bool| -> Vec<NodeId> {
             self.at.iter().zip(nodes).filter(|(_, n)| wanted(n)).map(|(&at, _)| at).collect()

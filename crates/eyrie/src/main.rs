@@ -43,6 +43,8 @@ enum Command {
     Clean(cmd::clean::CleanArgs),
     /// Let a failure happen in a running job
     Inject(cmd::inject::InjectArgs),
+    /// Give a running job more hosts
+    Join(cmd::join::JoinArgs),
     /// Take a checkpoint of a running job now
     Checkpoint(cmd::checkpoint::CheckpointArgs),
     /// Show what a rank of a running job did last
@@ -132,6 +134,7 @@ fn main() {
         Command::Status(args) => cmd::status::run(&args),
         Command::Clean(args) => cmd::clean::run(&args),
         Command::Inject(args) => cmd::inject::run(args),
+        Command::Join(args) => cmd::join::run(args),
         Command::Checkpoint(args) => cmd::checkpoint::run(&args),
         Command::Trace(args) => cmd::trace::run(&args),
         Command::Plan(args) => cmd::plan::run(*args),

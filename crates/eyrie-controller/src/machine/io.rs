@@ -39,6 +39,10 @@ pub enum Event {
     Tick,
     /// The agent of a node has proven itself.
     AgentUp(Node),
+    /// A host is to join the running job, as its next node: its agent is being started.
+    Joining {
+        host: String,
+    },
     /// The connection of a node's agent has ended.
     AgentGone(Node),
     /// The agent of a node that was declared dead wants to come back; it was refused.

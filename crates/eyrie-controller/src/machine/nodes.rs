@@ -38,6 +38,13 @@ impl Machine {
         }
     }
 
+    /// One more node, which stays free until ranks need it.
+    pub(super) fn joining(&mut self, host: String) {
+        self.nodes.push(NodeEntry::new(true));
+        self.config.spares += 1;
+        self.config.hosts.push(host);
+    }
+
     pub(super) fn agent_gone(&mut self, node: Node) {
         let cause = "its agent is gone".into();
         self.declare_dead(node, NodeEvent::AgentGone, cause, Duration::ZERO);

@@ -157,6 +157,7 @@ impl Machine {
         match event {
             Event::Tick => {}
             Event::AgentUp(node) => self.agent_up(node),
+            Event::Joining { host } => self.joining(host),
             Event::AgentGone(node) => self.agent_gone(node),
             Event::AgentWoke(node) => self.record(Record::NodeRefused { node }),
             Event::Heartbeat { node, n } => self.heartbeat(node, n),

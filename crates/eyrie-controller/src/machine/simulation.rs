@@ -73,6 +73,17 @@ struct SimNode {
     processes: BTreeMap<Rank, Incarnation>,
 }
 
+impl SimNode {
+    fn new() -> SimNode {
+        SimNode {
+            health: Health::Up,
+            refused: false,
+            held: Vec::new(),
+            processes: BTreeMap::new(),
+        }
+    }
+}
+
 #[derive(Default)]
 struct SimRank {
     /// The only incarnation that routers let speak.
@@ -152,12 +163,6 @@ impl Cluster {
             injections,
         };
         let machine = Machine::new(config.clone());
-        let node = |_| SimNode {
-            health: Health::Up,
-            refused: false,
-            held: Vec::new(),
-            processes: BTreeMap::new(),
-        };
         let writer = |config| journal::Writer::begin(Vec::new(), config).unwrap();
         Cluster {
             journal: journaled.then(|| (writer(&config), Vec::new())),
@@ -166,7 +171,7 @@ impl Cluster {
             now: Duration::ZERO,
             queue: BinaryHeap::new(),
             made: 0,
-            nodes: (0..nodes + spares).map(node).collect(),
+            nodes: (0..nodes + spares).map(|_| SimNode::new()).collect(),
             ranks: (0..ranks).map(|_| SimRank { fenced: 1, ..SimRank::default() }).collect(),
             machine,
             barriers: Vec::new(),
@@ -200,6 +205,9 @@ impl Cluster {
                 _ => Happening::Told(Event::Unprotected { rank, reason: "disk full".into() }),
             };
             self.after(600..15_000, what);
+        }
+        for _ in 0..self.random.gen_range(0..3) {
+            self.after(600..15_000, Happening::Told(Event::Joining { host: "late".into() }));
         }
         for _ in 0..self.random.gen_range(0..20) {
             let rank = self.random.gen_range(0..self.ranks.len() as Rank);
@@ -241,6 +249,7 @@ impl Cluster {
         match happening {
             Happening::Told(event) => {
                 match &event {
+                    Event::Joining { .. } => self.join(),
                     Event::Unprotected { rank, .. } => {
                         self.ranks[*rank as usize].unprotected = true;
                     }
@@ -268,6 +277,17 @@ impl Cluster {
             }
             Happening::WakeNode(node) => self.wake(node),
         }
+    }
+
+    /// A host that may come, or not.
+    fn join(&mut self) {
+        let node = self.nodes.len() as Node;
+        self.nodes.push(SimNode::new());
+        let event = match self.random.gen_bool(0.8) {
+            true => Event::AgentUp(node),
+            false => Event::AgentGone(node),
+        };
+        self.after(5..3000, Happening::FromNode(node, event));
     }
 
     fn hear_node(&mut self, node: Node, event: Event) {

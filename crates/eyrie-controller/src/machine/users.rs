@@ -6,12 +6,12 @@ use super::rank::RankEntry;
 use super::reactor::Machine;
 use super::state::RankStateName;
 use crate::inject::Injection;
-use eyrie_wire::Rank;
+use eyrie_wire::{Node, Rank};
 
 impl Machine {
     /// A user asks for a failure.
     pub(super) fn injection_asked(&mut self, request: RequestId, injection: Injection) {
-        let nodes = self.config.nodes + self.config.spares;
+        let nodes = self.nodes.len() as Node;
         let answer = match injection.check(self.config.ranks, nodes) {
             Ok(()) => {
                 self.faults.add(&injection, self.now);

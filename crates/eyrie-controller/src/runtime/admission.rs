@@ -38,6 +38,11 @@ impl Admission {
         self.inner.lock().unwrap_or_else(|e| e.into_inner())
     }
 
+    /// One more node is expected.
+    pub fn expect_node(&self) {
+        self.inner().nodes += 1;
+    }
+
     /// From now on the node's agent is refused.
     pub fn refuse_node(&self, node: Node) {
         self.inner().lost.insert(node);

@@ -1,7 +1,7 @@
 //! The processes that the controller has started: agents, what starts agents on other hosts, and
 //! roles in processes of their own. None is waited for without a bound.
 
-use super::launcher::Cluster;
+use super::launcher::{Cluster, Target};
 use eyrie_transport::role::secret_line;
 use eyrie_transport::{Addr, RouterId};
 use eyrie_wire::auth::Secret;
@@ -81,15 +81,16 @@ impl Children {
     pub fn launch(
         &mut self,
         cluster: &Cluster,
-        node: Option<Node>,
+        target: Target,
         hear: impl Fn(String) + Send + 'static,
     ) -> std::io::Result<()> {
         let log = self.log.as_deref();
-        let mut command = match node {
-            Some(node) => cluster.ssh_command(node, &self.controller, log),
-            None => cluster.srun_command(&self.controller, log),
-        };
+        let mut command = cluster.command(target, &self.controller, log);
         command.stderr(Stdio::piped());
+        let node = match target {
+            Target::All => None,
+            Target::One(node, _) => Some(node),
+        };
         let mut child = self.start(Child::Launcher(node), command)?;
         if let Some(stderr) = child.stderr.take() {
             std::thread::spawn(move || said(stderr, hear));

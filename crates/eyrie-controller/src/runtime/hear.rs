@@ -1,6 +1,8 @@
 //! What reaches the job from agents, routers, users and its own threads, as events of the machine.
 
 use super::children::Child;
+use super::launcher::{Launcher, Target};
+use crate::hosts::Host;
 use super::inbound::Inbound;
 use super::job::Job;
 use super::output::OutputFailed;
@@ -127,7 +129,12 @@ impl Job {
         }
         notes.into_iter().for_each(|text| self.tell(Event::Note(text)));
         match refused {
-            None => self.tell(Event::AgentUp(node)),
+            None => {
+                self.tell(Event::AgentUp(node));
+                if let Some(user) = self.joining.remove(&node) {
+                    let _ = user.send(serde_json::json!({ "node": node }).to_string());
+                }
+            }
             Some(why) => {
                 let host = node_in_words(node, &self.hosts);
                 self.lose_early(node, format!("{host} cannot take part: {why}"));
@@ -151,9 +158,40 @@ impl Job {
         match self.machine.has_started() {
             false => self.tell(Event::Stop { code: 1, cause }),
             true => {
+                // The user may have left.
+                if let Some(user) = self.joining.remove(&node) {
+                    let _ = user.send(users::error(&cause));
+                }
                 self.tell(Event::Note(cause));
                 self.tell(Event::AgentGone(node));
             }
+        }
+    }
+
+    /// A host is to join the running job.
+    fn join(&mut self, host: String, allocation: Option<u64>, answer: Sender<String>) {
+        let refuse = |text: &str| drop(answer.send(users::error(text)));
+        let Some(cluster) = &mut self.options.cluster else {
+            return refuse("this job runs on one host: only one that was started with --hosts, or in an \
+                           allocation of Slurm, can be joined by others");
+        };
+        if !self.machine.has_started() {
+            return refuse("the job is just starting; try again when its ranks run");
+        }
+        if cluster.launcher == Launcher::Manual && allocation.is_none() {
+            return refuse("the agents of this job are started by hand (--launcher manual)");
+        }
+        let node = cluster.hosts.len() as Node;
+        cluster.hosts.push(Host { name: host.clone(), slots: None });
+        self.hosts.push(host.clone());
+        self.admission.expect_node();
+        self.joining.insert(node, answer);
+        let inbound = self.inbound.clone();
+        let tell = move |line| drop(inbound.send(Inbound::Note(format!("{host}: {line}"))));
+        let started = self.children.launch(cluster, Target::One(node, allocation), tell);
+        self.tell(Event::Joining { host: self.hosts[node as usize].clone() });
+        if let Err(e) = started {
+            self.lose_early(node, format!("cannot start an agent there: {e}"));
         }
     }
 
@@ -275,6 +313,7 @@ impl Job {
             Ok(Request::Inject { spec }) => injection(spec)
                 .map(|injection| Event::Inject { request: id, injection })
                 .map_err(|e| users::error(&e)),
+            Ok(Request::Join { host, allocation }) => return self.join(host, allocation, answer),
             Ok(Request::Trace { rank }) => Ok(Event::Trace { request: id, rank }),
             Ok(Request::Checkpoint { rank }) => Ok(Event::Checkpoint { request: id, rank }),
             Err(e) => Err(users::error(&e)),

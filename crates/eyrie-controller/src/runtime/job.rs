@@ -61,6 +61,9 @@ pub struct Job {
     pub store_addr: Option<Addr>,
     /// Links in the job's directory that ranks need, by name, and where they lead.
     pub provided: Vec<(String, OsString)>,
+    /// Users whose hosts are to join.
+    pub joining: BTreeMap<Node, Sender<String>>,
+    pub inbound: Sender<Inbound>,
     /// What all hosts are compared with.
     pub alike: Alike,
     /// Names of the hosts that the nodes are; empty on one machine.

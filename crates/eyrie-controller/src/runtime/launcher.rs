@@ -40,7 +40,26 @@ pub enum Launcher {
     Manual,
 }
 
+/// Whose agents are to be started.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Target {
+    /// Those of all nodes, at the start.
+    All,
+    /// That of one; within another allocation of Slurm than this process runs in, when it is named.
+    One(Node, Option<u64>),
+}
+
 impl Cluster {
+    /// What starts agents on other hosts.
+    pub fn command(&self, target: Target, controller: &Addr, log: Option<&Path>) -> Command {
+        match (&self.launcher, target) {
+            (Launcher::Ssh(_) | Launcher::Manual, Target::One(node, None)) => {
+                self.ssh_command(node, controller, log)
+            }
+            (_, target) => self.srun_command(target, controller, log),
+        }
+    }
+
     /// Names of the nodes.
     pub fn names(&self) -> Vec<String> {
         self.hosts.iter().map(|host| host.name.clone()).collect()
@@ -52,7 +71,7 @@ impl Cluster {
     }
 
     /// What starts the agent of a node on its host, over ssh.
-    pub fn ssh_command(&self, node: Node, controller: &Addr, log: Option<&Path>) -> Command {
+    fn ssh_command(&self, node: Node, controller: &Addr, log: Option<&Path>) -> Command {
         let mut remote = OsString::from("exec ");
         remote.push(quoted(self.agent.as_os_str()));
         remote.push(format!(" agent --node {node} --connect {controller}"));
@@ -70,8 +89,14 @@ impl Cluster {
 
     /// What starts the agents of all nodes within an allocation of Slurm: one step, which neither the
     /// end of a task nor that of a node ends. A task knows by its node's name which node it is.
-    pub fn srun_command(&self, controller: &Addr, log: Option<&Path>) -> Command {
-        let (names, count) = (self.names().join(","), self.hosts.len());
+    fn srun_command(&self, target: Target, controller: &Addr, log: Option<&Path>) -> Command {
+        let (nodes, allocation) = match target {
+            Target::All => (0..self.hosts.len(), None),
+            Target::One(node, allocation) => (node as usize..node as usize + 1, allocation),
+        };
+        let (first, count) = (nodes.start.to_string(), nodes.len());
+        let names: Vec<&str> = self.hosts[nodes].iter().map(|host| host.name.as_str()).collect();
+        let names = names.join(",");
         let mut command = Command::new("srun");
         command
             .args(["--overlap", "--no-kill", "--kill-on-bad-exit=0", "--wait=0", "--mpi=none"])
@@ -79,8 +104,10 @@ impl Cluster {
             .arg(format!("--nodes={count}"))
             .arg(format!("--ntasks={count}"))
             .arg(format!("--nodelist={names}"))
+            .args(allocation.map(|job| format!("--jobid={job}")))
             .arg(&self.agent)
-            .args(["agent", "--among", &names, "--connect", &controller.to_string()])
+            .args(["agent", "--first", &first, "--among", &names])
+            .args(["--connect", &controller.to_string()])
             .args(log.iter().flat_map(|file| ["--log".as_ref(), file.as_os_str()]));
         command
     }

@@ -160,6 +160,8 @@ pub fn run(options: JobOptions, placement: Box<dyn Placement>) -> anyhow::Result
         directory: Directory::default(),
         store_addr: None,
         provided,
+        joining: BTreeMap::new(),
+        inbound: inbound_in.clone(),
         alike: Alike::default(),
         hosts,
         dir: dir.path().into(),

@@ -4,7 +4,7 @@ use super::admission::Services;
 use super::children::{Child, Children};
 use super::inbound::Inbound;
 use super::jobdir::JobDir;
-use super::launcher::Launcher;
+use super::launcher::{Launcher, Target};
 use super::link::Remote;
 use super::options::{JobOptions, Reach};
 use super::routers::JobRouter;
@@ -107,13 +107,13 @@ pub fn start_agents(
                 let host = &cluster.hosts[node as usize].name;
                 let started = match cluster.is_here(node) {
                     true => children.spawn(Child::Agent(node)),
-                    false => children.launch(cluster, Some(node), hear(host.clone())),
+                    false => children.launch(cluster, Target::One(node, None), hear(host.clone())),
                 };
                 started.with_context(|| format!("cannot start an agent on {host}"))?;
             }
         }
         Launcher::Slurm => children
-            .launch(cluster, None, hear("srun".into()))
+            .launch(cluster, Target::All, hear("srun".into()))
             .context("cannot start agents with srun")?,
         Launcher::Manual => {
             let secret = dir.write_secret_line()?;

@@ -17,6 +17,7 @@ const MAX_ANSWER: u64 = 16 << 20;
 /// them does.
 const PATIENCE: Duration = Duration::from_secs(10);
 const IMAGE_PATIENCE: Duration = Duration::from_secs(3600);
+const JOIN_PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case")]
@@ -25,6 +26,8 @@ pub enum Request {
     Inject { spec: String },
     Checkpoint { rank: Option<Rank> },
     Trace { rank: Rank },
+    /// `allocation`: another job of Slurm that the host belongs to.
+    Join { host: String, allocation: Option<u64> },
 }
 
 impl Request {
@@ -32,6 +35,7 @@ impl Request {
     pub fn patience(&self) -> Duration {
         match self {
             Request::Checkpoint { .. } => IMAGE_PATIENCE,
+            Request::Join { .. } => JOIN_PATIENCE,
             Request::Status | Request::Inject { .. } | Request::Trace { .. } => PATIENCE,
         }
     }

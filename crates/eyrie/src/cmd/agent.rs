@@ -12,6 +12,9 @@ pub struct AgentArgs {
     /// Names of all nodes, of which this host is the one that Slurm says
     #[arg(long, value_delimiter = ',', conflicts_with = "node")]
     among: Vec<String>,
+    /// Number of the first of them
+    #[arg(long, default_value_t = 0)]
+    first: u32,
     /// Where the controller listens; the job's secret comes on standard input
     #[arg(long)]
     connect: Addr,
@@ -22,7 +25,7 @@ impl AgentArgs {
     pub fn node(&self) -> Option<u32> {
         let of_slurm = || {
             let own = std::env::var(SLURM_NODE).ok()?;
-            Some(self.among.iter().position(|name| *name == own)? as u32)
+            Some(self.first + self.among.iter().position(|name| *name == own)? as u32)
         };
         self.node.or_else(of_slurm)
     }

@@ -7,6 +7,7 @@ pub mod checkpoint;
 pub mod clean;
 pub mod completions;
 pub mod inject;
+pub mod join;
 pub mod man;
 pub mod monitor;
 pub mod plan;
