@@ -69,6 +69,8 @@ struct SimNode {
     health: Health,
     /// The controller has given it up.
     refused: bool,
+    /// It was told of, and has not come yet.
+    joining: bool,
     held: Vec<Event>,
     processes: BTreeMap<Rank, Incarnation>,
 }
@@ -78,6 +80,7 @@ impl SimNode {
         SimNode {
             health: Health::Up,
             refused: false,
+            joining: false,
             held: Vec::new(),
             processes: BTreeMap::new(),
         }
@@ -282,7 +285,7 @@ impl Cluster {
     /// A host that may come, or not.
     fn join(&mut self) {
         let node = self.nodes.len() as Node;
-        self.nodes.push(SimNode::new());
+        self.nodes.push(SimNode { joining: true, ..SimNode::new() });
         let event = match self.random.gen_bool(0.8) {
             true => Event::AgentUp(node),
             false => Event::AgentGone(node),
@@ -297,6 +300,7 @@ impl Cluster {
             Health::Frozen => n.held.push(event),
             Health::Up if n.refused => {}
             Health::Up => {
+                n.joining &= !matches!(event, Event::AgentUp(_));
                 // A process that has ended is not on the node any more.
                 if let Event::Rank(
                     instance,
@@ -526,7 +530,7 @@ impl Cluster {
             Command::Record(record) => self.note(&record),
             Command::End { code } => {
                 self.ended = Some(code);
-                let usable = self.nodes.iter().any(|n| !n.refused);
+                let usable = self.nodes.iter().any(|n| !n.refused && !n.joining);
                 assert!(
                     code == 0
                         || !usable
