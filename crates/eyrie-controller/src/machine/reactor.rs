@@ -301,15 +301,18 @@ impl Machine {
         self.commands.extend(self.requests.take_answers());
     }
 
+    /// The nodes whose agents have not come, in words.
+    pub fn missing(&self) -> Vec<String> {
+        let missing = self.nodes.iter().enumerate().filter(|(_, n)| !n.is_up());
+        missing.map(|(node, _)| in_words(node as Node, &self.config.hosts)).collect()
+    }
+
     /// Starts the ranks once every agent is there.
     fn begin_when_all_are_up(&mut self) {
         if self.started || self.ended {
             return;
         }
-        let missing: Vec<String> = (self.nodes.iter().enumerate())
-            .filter(|(_, n)| !n.is_up())
-            .map(|(node, _)| in_words(node as Node, &self.config.hosts))
-            .collect();
+        let missing = self.missing();
         if !missing.is_empty() {
             if self.now >= self.config.agents_timeout {
                 let text = format!(

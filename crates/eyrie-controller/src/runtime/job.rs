@@ -85,6 +85,8 @@ pub struct Job {
     pub users: Users,
     pub begun: Instant,
     pub drawn: Instant,
+    /// When it was last said for whom the start waits.
+    pub waiting_said: Duration,
     pub end: Option<i32>,
     /// The user has ended the job, and waits.
     pub quiet_end: bool,
@@ -125,6 +127,7 @@ impl Job {
             self.watch_places();
             self.watch_output();
             self.answer_status();
+            self.say_waiting();
             self.tell(Event::Tick);
             if let Some(code) = self.end {
                 return code;

@@ -149,6 +149,7 @@ pub fn run(options: JobOptions, placement: Box<dyn Placement>) -> anyhow::Result
         refusals: Refusals::default(),
         begun: Instant::now(),
         drawn: Instant::now(),
+        waiting_said: Duration::ZERO,
         options,
         program,
         event_file,

@@ -8,6 +8,9 @@ use eyrie_wire::{Node, RankInstance};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+/// How often it is said for whom a start waits.
+const WAITING_EVERY: Duration = Duration::from_secs(2);
+
 impl Job {
     pub fn record(&mut self, record: Record) {
         let now = self.now();
@@ -66,6 +69,23 @@ impl Job {
             store_bytes: self.store_bytes,
             summary: self.machine.summary(),
         }
+    }
+
+    /// While a start takes long: for whom it waits.
+    pub fn say_waiting(&mut self) {
+        if self.machine.has_started() || self.now() < self.waiting_said + WAITING_EVERY {
+            return;
+        }
+        self.waiting_said = self.now();
+        let (missing, all) = (self.machine.missing(), self.machine.nodes_up().count());
+        let (waited, shown) = (eyrie_units::time(Duration::from_secs(self.now().as_secs())), 4);
+        let more = if missing.len() > shown { ", ..." } else { "" };
+        let names = missing.iter().take(shown).cloned().collect::<Vec<_>>().join(", ");
+        let text = format!(
+            "for {waited} {} of {all} nodes have not come: {names}{more}",
+            missing.len()
+        );
+        self.show((LogLevel::Normal, text));
     }
 
     pub fn draw_progress(&mut self) {

@@ -149,6 +149,8 @@ const EXAMPLES: &str = "Examples:
       eyrie run -n 4 ./solver input.dat
   On two nodes with a spare, a checkpoint of each rank every 30 seconds:
       eyrie run -n 4 --nodes 2 --spares 1 --checkpoint-every 30s ./solver
+  On three hosts over ssh, one of which stays free until another one dies:
+      eyrie run --hosts a:16,b:16,c:16 --spares 1 ./solver
   See it survive: kill rank 2 after 5 seconds, then node 0 in the middle of that recovery:
       eyrie run -n 4 --nodes 2 --spares 1 --inject kill-rank=2@5s --inject kill-node=0@recovery ./solver
 
