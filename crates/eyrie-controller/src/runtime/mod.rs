@@ -50,7 +50,7 @@ use refusals::Refusals;
 use routers::Routers;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use stdin::Stdin;
 
 /// Most messages of agents, users and others that wait for the main thread.
