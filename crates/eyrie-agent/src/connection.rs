@@ -167,7 +167,8 @@ mod tests {
                     let stream = connect(&addr, &secret, &Claim::Store).unwrap();
                     let mut connection = Connection::new(stream).unwrap();
                     let readable = rustix::event::PollFlags::IN;
-                    let mut fds = [rustix::event::PollFd::from_borrowed_fd(connection.fd(), readable)];
+                    let mut fds =
+                        [rustix::event::PollFd::from_borrowed_fd(connection.fd(), readable)];
                     let patience = rustix::event::Timespec { tv_sec: 20, tv_nsec: 0 };
                     if !connection.has_more() {
                         assert_eq!(rustix::event::poll(&mut fds, Some(&patience)).unwrap(), 1);

@@ -6,6 +6,7 @@ use crate::leftovers::{self, LOCK};
 use eyrie_host::{Facts, Start};
 use eyrie_wire::control::{JobOnHost, Program};
 use rustix::fs::{flock, FlockOperation};
+use std::ffi::{OsStr, OsString};
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{symlink, DirBuilderExt, MetadataExt, OpenOptionsExt};
@@ -19,26 +20,36 @@ pub struct HostDir {
 }
 
 impl HostDir {
-    /// Makes the directory with its links, unless it is there.
+    /// Makes the directory with what ranks find in it, unless it is there. `sent`: where files are
+    /// that came with the agent.
     ///
     /// # Errors
     /// Why ranks could not run here: a text for the user, without the host's name.
-    pub fn enter(job: &JobOnHost) -> Result<HostDir, String> {
+    pub fn enter(job: &JobOnHost, sent: Option<&Path>) -> Result<HostDir, String> {
         let path = PathBuf::from(&job.dir);
         let shown = path.display();
-        for (name, target) in &job.links {
+        let provided: Vec<(&str, PathBuf)> =
+            job.provided.iter().map(|(name, at)| (name.as_str(), place(name, at, sent))).collect();
+        for (name, target) in &provided {
             if let Err(e) = std::fs::metadata(target) {
-                let target = target.to_string_lossy();
-                return Err(format!("{name} cannot be reached at {target}: {e}"));
+                let target = target.display();
+                return Err(format!(
+                    "{name} cannot be reached at {target}: {e}; see --send-binaries"
+                ));
             }
         }
         let made = make(&path, job)
             .map_err(|e| format!("cannot make the directory {shown}: {e}; see --dir"))?;
         let dir = HostDir { path, made };
-        for (name, target) in &job.links {
-            match symlink(target, dir.path.join(name)) {
+        for (name, target) in &provided {
+            let to = dir.path.join(name);
+            let put = match job.copied {
+                true => copy(target, &to),
+                false => symlink(target, &to),
+            };
+            match put {
                 Err(e) if e.kind() != ErrorKind::AlreadyExists => {
-                    return Err(format!("cannot make a link in {}: {e}", dir.path.display()));
+                    return Err(format!("cannot put {name} into {}: {e}", dir.path.display()));
                 }
                 _ => {}
             }
@@ -67,10 +78,31 @@ pub fn facts(program: &Program, job: &JobOnHost) -> String {
         env: &program.env,
         cwd: Path::new(&program.cwd),
     };
-    let also: Vec<&Path> = job.links.iter().map(|(_, file)| Path::new(file)).collect();
+    let loaded = |(name, at): &(String, OsString)| match job.copied {
+        true => Path::new(&job.dir).join(name),
+        false => at.into(),
+    };
+    let also: Vec<PathBuf> = job.provided.iter().map(loaded).collect();
+    let also: Vec<&Path> = also.iter().map(PathBuf::as_path).collect();
     let facts = Facts::gather(env!("CARGO_PKG_VERSION"), Some(&start), &also);
     let text = serde_json::to_string(&facts).expect("facts are plain data");
-    if text.len() > MAX_FACTS { String::new() } else { text }
+    if text.len() > MAX_FACTS {
+        String::new()
+    } else {
+        text
+    }
+}
+
+/// Where a file is on this host.
+fn place(name: &str, at: &OsStr, sent: Option<&Path>) -> PathBuf {
+    sent.map_or(at.into(), |dir| dir.join(name))
+}
+
+/// Copies a file that nobody must see half of: who finds it there has it whole.
+fn copy(from: &Path, to: &Path) -> io::Result<()> {
+    let partial = to.with_extension(format!("partial-{}", std::process::id()));
+    std::fs::copy(from, &partial)?;
+    std::fs::rename(&partial, to)
 }
 
 /// Makes the directory and locks it; `None` when a job that lives has it.
@@ -115,7 +147,8 @@ mod tests {
     fn job(dir: &Path, target: &str) -> JobOnHost {
         JobOnHost {
             dir: dir.into(),
-            links: vec![("libeyrie-fi.so".into(), target.into())],
+            provided: vec![("libeyrie-fi.so".into(), target.into())],
+            copied: false,
             kvsname: "k".into(),
             ranks: 2,
             store: "unix:/store".into(),
@@ -127,11 +160,11 @@ mod tests {
     fn it_is_made_with_its_links_and_removed() {
         let base = tempfile::tempdir().unwrap();
         let path = base.path().join("eyrie/job");
-        let dir = HostDir::enter(&job(&path, "/bin/sh")).unwrap();
+        let dir = HostDir::enter(&job(&path, "/bin/sh"), None).unwrap();
         assert_eq!(std::fs::read_link(path.join("libeyrie-fi.so")).unwrap(), Path::new("/bin/sh"));
         assert!(leftovers::find(&path).is_none(), "it lives");
         // A second agent that sees the same directory uses it, and leaves it there.
-        HostDir::enter(&job(&path, "/bin/sh")).unwrap().leave();
+        HostDir::enter(&job(&path, "/bin/sh"), None).unwrap().leave();
         assert!(path.exists());
         dir.leave();
         assert!(!path.exists());
@@ -141,17 +174,17 @@ mod tests {
     fn a_dead_jobs_is_replaced_and_what_others_may_enter_is_refused() {
         let base = tempfile::tempdir().unwrap();
         let path = base.path().join("eyrie/job");
-        drop(HostDir::enter(&job(&path, "/bin/sh")).unwrap());
+        drop(HostDir::enter(&job(&path, "/bin/sh"), None).unwrap());
         std::fs::write(path.join("old"), b"").unwrap();
-        let dir = HostDir::enter(&job(&path, "/bin/sh")).unwrap();
+        let dir = HostDir::enter(&job(&path, "/bin/sh"), None).unwrap();
         assert!(!path.join("old").exists());
         dir.leave();
-        let error = HostDir::enter(&job(&path, "/no/such/file")).err().unwrap();
+        let error = HostDir::enter(&job(&path, "/no/such/file"), None).err().unwrap();
         assert!(error.contains("libeyrie-fi.so cannot be reached at /no/such/file"), "{error}");
         let open = base.path().join("open");
         std::fs::create_dir(&open).unwrap();
         std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o755)).unwrap();
-        let error = HostDir::enter(&job(&open.join("job"), "/bin/sh")).err().unwrap();
+        let error = HostDir::enter(&job(&open.join("job"), "/bin/sh"), None).err().unwrap();
         assert!(error.contains("mode 0700"), "{error}");
     }
 }

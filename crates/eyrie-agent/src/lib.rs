@@ -32,6 +32,7 @@ pub use shared::remove as remove_segments;
 use eyrie_transport::Addr;
 use eyrie_wire::auth::Secret;
 use eyrie_wire::Node;
+use std::path::PathBuf;
 
 /// What an agent needs to know.
 #[derive(Clone, Debug)]
@@ -40,6 +41,8 @@ pub struct AgentConfig {
     /// Where the controller listens.
     pub controller: Addr,
     pub secret: Secret,
+    /// A directory with files that were sent along with this process: it is removed.
+    pub sent: Option<PathBuf>,
 }
 
 /// Runs a node until the controller ends it or is gone. On return no process of a rank is left

@@ -4,8 +4,8 @@
 use crate::connection::{connect, Connection};
 use crate::family::kill_all_children;
 use crate::files::{raise_limit, Holds};
-use crate::launch::reserve_fixed_numbers;
 use crate::host_dir::{self, HostDir};
+use crate::launch::reserve_fixed_numbers;
 use crate::pmi::Kvs;
 use crate::process::{CapturePhase, Process};
 use crate::{shared, AgentConfig};
@@ -22,6 +22,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{channel, Receiver, Sender};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -60,6 +61,8 @@ enum End {
 pub struct Agent {
     /// Where the store listens; from [`ToAgent::Join`] on.
     pub store: Option<Addr>,
+    /// Files that were sent along with this process.
+    pub sent: Sent,
     /// The job's directory on this host, likewise.
     pub dir: Option<HostDir>,
     pub secret: Secret,
@@ -78,6 +81,22 @@ pub struct Agent {
     pub done: (Sender<Done>, Receiver<Done>),
     /// Written to by transfer threads, so that the loop looks at `done`.
     pub waker: Arc<UnixStream>,
+}
+
+/// A directory with files that were sent along with this process; removed when dropped.
+pub struct Sent(Option<PathBuf>);
+
+impl Sent {
+    fn path(&self) -> Option<&Path> {
+        self.0.as_deref()
+    }
+}
+
+impl Drop for Sent {
+    fn drop(&mut self) {
+        // What cannot be removed stays.
+        self.0.iter().for_each(|dir| drop(std::fs::remove_dir_all(dir)));
+    }
 }
 
 /// What a descriptor in the poll set belongs to.
@@ -114,6 +133,7 @@ pub fn run(config: &AgentConfig) -> anyhow::Result<()> {
     woken.set_nonblocking(true)?;
     let mut agent = Agent {
         store: None,
+        sent: Sent(config.sent.clone()),
         dir: None,
         secret: config.secret.clone(),
         connection: Connection::new(stream)?,
@@ -338,7 +358,7 @@ impl Agent {
     /// Makes this host ready for ranks of the job.
     fn join(&mut self, job: &JobOnHost) -> Result<(), String> {
         self.store = Some(job.store.parse()?);
-        self.dir = Some(HostDir::enter(job)?);
+        self.dir = Some(HostDir::enter(job, self.sent.path())?);
         Ok(())
     }
 

@@ -95,8 +95,10 @@ pub enum ImageAnswer {
 pub struct JobOnHost {
     /// The job's directory, the same on each host: it is made where there is none.
     pub dir: OsString,
-    /// Links that ranks find in it, by name, and where they lead.
-    pub links: Vec<(String, OsString)>,
+    /// Files that ranks find in it, by name, and where they are.
+    pub provided: Vec<(String, OsString)>,
+    /// They are copied there, not linked: the hosts do not share them.
+    pub copied: bool,
     /// Name of the PMI key value space, and number of ranks: by these is known what dead ranks have
     /// left in /dev/shm.
     pub kvsname: String,
@@ -205,10 +207,7 @@ impl std::fmt::Display for TraceRecord {
 pub enum FromAgent {
     /// The host is ready for ranks; or it cannot take part, and why. `facts` is what it is, to be
     /// compared with other hosts (`eyrie_host::Facts` as JSON), when that was asked for.
-    Joined {
-        facts: Option<String>,
-        refused: Option<String>,
-    },
+    Joined { facts: Option<String>, refused: Option<String> },
     /// What has become of a rank on this node.
     Rank(RankInstance, RankReport),
     /// What the rank wrote, from `offset` of that stream on, in order.

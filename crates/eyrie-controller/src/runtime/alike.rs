@@ -22,7 +22,9 @@ impl Alike {
         };
         let facts = match read {
             Ok(facts) => facts,
-            Err(e) => return (Some(format!("what it says of itself is not understood: {e}")), vec![]),
+            Err(e) => {
+                return (Some(format!("what it says of itself is not understood: {e}")), vec![])
+            }
         };
         let Some((first, known)) = &self.first else {
             self.first = Some((host.into(), facts));

@@ -1,7 +1,7 @@
 //! The processes that the controller has started: agents, what starts agents on other hosts, and
 //! roles in processes of their own. None is waited for without a bound.
 
-use super::launcher::{Cluster, Target};
+use super::launcher::{Cluster, SentFile, Target};
 use eyrie_transport::role::secret_line;
 use eyrie_transport::{Addr, RouterId};
 use eyrie_wire::auth::Secret;
@@ -70,7 +70,7 @@ impl Children {
             .arg("--connect")
             .arg(self.controller.to_string())
             .args(log);
-        self.start(role, command).map(drop)
+        self.start(role, command, Vec::new()).map(drop)
     }
 
     /// Starts the agent of a node on another host, or those of all nodes; what is said on the way
@@ -82,31 +82,50 @@ impl Children {
         &mut self,
         cluster: &Cluster,
         target: Target,
+        files: &[SentFile],
         hear: impl Fn(String) + Send + 'static,
     ) -> std::io::Result<()> {
         let log = self.log.as_deref();
-        let mut command = cluster.command(target, &self.controller, log);
+        let mut command = cluster.command(target, &self.controller, log, files);
         command.stderr(Stdio::piped());
         let node = match target {
             Target::All => None,
             Target::One(node, _) => Some(node),
         };
-        let mut child = self.start(Child::Launcher(node), command)?;
+        let mut child = self.start(Child::Launcher(node), command, files.to_vec())?;
         if let Some(stderr) = child.stderr.take() {
             std::thread::spawn(move || said(stderr, hear));
         }
         Ok(())
     }
 
-    fn start(&mut self, role: Child, mut command: Command) -> std::io::Result<std::process::Child> {
+    /// Starts a process that is told `files` and then the secret.
+    fn start(
+        &mut self,
+        role: Child,
+        mut command: Command,
+        files: Vec<SentFile>,
+    ) -> std::io::Result<std::process::Child> {
         command.stdin(Stdio::piped()).stdout(Stdio::null());
         // SAFETY: only system calls, no allocation.
         unsafe { command.pre_exec(prepare) };
         let mut child = command.spawn()?;
         self.pids.insert(child.id(), role);
-        // A line that any pipe holds.
         let line = secret_line(&self.secret);
-        child.stdin.take().map_or(Ok(()), |mut stdin| stdin.write_all(line.as_bytes()))?;
+        let Some(mut stdin) = child.stdin.take() else { return Ok(child) };
+        if files.is_empty() {
+            // A line that any pipe holds.
+            stdin.write_all(line.as_bytes())?;
+            return Ok(child);
+        }
+        std::thread::spawn(move || {
+            // Where it breaks the launcher ends, and says why.
+            let sent = files.iter().try_for_each(|file| {
+                let mut from = std::fs::File::open(&file.path)?.take(file.bytes);
+                std::io::copy(&mut from, &mut stdin).map(drop)
+            });
+            let _ = sent.and_then(|()| stdin.write_all(line.as_bytes()));
+        });
         Ok(child)
     }
 
@@ -133,7 +152,9 @@ impl Children {
     /// Whether no agent of a node that is up is left.
     pub fn only_lost(&self, up: &[bool]) -> bool {
         !self.pids.values().any(|role| match role {
-            Child::Agent(node) | Child::Launcher(Some(node)) => up.get(*node as usize).copied().unwrap_or(false),
+            Child::Agent(node) | Child::Launcher(Some(node)) => {
+                up.get(*node as usize).copied().unwrap_or(false)
+            }
             // They are ended when all agents have.
             Child::Launcher(None) | Child::Router(_) | Child::Store => false,
         })

@@ -1,13 +1,13 @@
 //! What reaches the job from agents, routers, users and its own threads, as events of the machine.
 
 use super::children::Child;
-use super::launcher::{Launcher, Target};
-use crate::hosts::Host;
 use super::inbound::Inbound;
 use super::job::Job;
+use super::launcher::{Launcher, Target};
 use super::output::OutputFailed;
 use super::places::Places;
 use super::users::{self, Request};
+use crate::hosts::Host;
 use crate::machine::answer::RequestId;
 use crate::machine::signal::in_words;
 use crate::machine::{Event, Image};
@@ -112,7 +112,8 @@ impl Job {
         let Some(store) = &self.store_addr else { return };
         let job = JobOnHost {
             dir: self.dir.clone().into(),
-            links: self.provided.clone(),
+            provided: self.provided.clone(),
+            copied: self.options.cluster.as_ref().is_some_and(|cluster| cluster.send_binaries),
             kvsname: self.kvsname.clone(),
             ranks: self.options.ranks,
             store: store.to_string(),
@@ -148,7 +149,8 @@ impl Job {
         let nodes = node.map_or(0..self.hosts.len() as Node, |node| node..node + 1);
         for node in nodes.filter(|node| !self.links.contains_key(node)).collect::<Vec<_>>() {
             let host = node_in_words(node, &self.hosts);
-            let cause = format!("what was to start the agent of {host} has ended, and no agent came");
+            let cause =
+                format!("what was to start the agent of {host} has ended, and no agent came");
             self.lose_early(node, cause);
         }
     }
@@ -172,8 +174,10 @@ impl Job {
     fn join(&mut self, host: String, allocation: Option<u64>, answer: Sender<String>) {
         let refuse = |text: &str| drop(answer.send(users::error(text)));
         let Some(cluster) = &mut self.options.cluster else {
-            return refuse("this job runs on one host: only one that was started with --hosts, or in an \
-                           allocation of Slurm, can be joined by others");
+            return refuse(
+                "this job runs on one host: only one that was started with --hosts, or in an \
+                           allocation of Slurm, can be joined by others",
+            );
         };
         if !self.machine.has_started() {
             return refuse("the job is just starting; try again when its ranks run");
@@ -188,7 +192,9 @@ impl Job {
         self.joining.insert(node, answer);
         let inbound = self.inbound.clone();
         let tell = move |line| drop(inbound.send(Inbound::Note(format!("{host}: {line}"))));
-        let started = self.children.launch(cluster, Target::One(node, allocation), tell);
+        let files = cluster.files(&self.provided).map_err(std::io::Error::other);
+        let target = Target::One(node, allocation);
+        let started = files.and_then(|files| self.children.launch(cluster, target, &files, tell));
         self.tell(Event::Joining { host: self.hosts[node as usize].clone() });
         if let Err(e) = started {
             self.lose_early(node, format!("cannot start an agent there: {e}"));

@@ -10,6 +10,7 @@ use super::link::Link;
 use super::options::JobOptions;
 use super::output::Printer;
 use super::places::Places;
+use super::program::Provided;
 use super::refusals::Refusals;
 use super::routers::Routers;
 use super::stdin::Stdin;
@@ -22,7 +23,6 @@ use eyrie_transport::{Addr, Directory, RouterId};
 use eyrie_wire::control::Program;
 use eyrie_wire::{Node, RankInstance};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -59,8 +59,8 @@ pub struct Job {
     pub directory: Directory,
     /// Where the store listens, when it has said it.
     pub store_addr: Option<Addr>,
-    /// Links in the job's directory that ranks need, by name, and where they lead.
-    pub provided: Vec<(String, OsString)>,
+    /// What ranks need in the job's directory.
+    pub provided: Vec<Provided>,
     /// Users whose hosts are to join.
     pub joining: BTreeMap<Node, Sender<String>>,
     pub inbound: Sender<Inbound>,

@@ -2,6 +2,7 @@
 //! secret. What a launcher's end means is decided elsewhere: an agent that has connected needs it no
 //! more.
 
+use super::program::Provided;
 use crate::hosts::Host;
 use anyhow::{bail, Context};
 use eyrie_transport::{Addr, Interface};
@@ -27,6 +28,8 @@ pub struct Cluster {
     pub launcher: Launcher,
     /// The eyrie command on the hosts.
     pub agent: PathBuf,
+    /// The command and its libraries are sent to the hosts, which do not have them.
+    pub send_binaries: bool,
 }
 
 /// How agents are started.
@@ -51,13 +54,37 @@ pub enum Target {
 
 impl Cluster {
     /// What starts agents on other hosts.
-    pub fn command(&self, target: Target, controller: &Addr, log: Option<&Path>) -> Command {
+    pub fn command(
+        &self,
+        target: Target,
+        controller: &Addr,
+        log: Option<&Path>,
+        files: &[SentFile],
+    ) -> Command {
         match (&self.launcher, target) {
             (Launcher::Ssh(_) | Launcher::Manual, Target::One(node, None)) => {
-                self.ssh_command(node, controller, log)
+                self.ssh_command(node, controller, log, files)
             }
             (_, target) => self.srun_command(target, controller, log),
         }
+    }
+
+    /// What is sent to each host: the command first, then what ranks need.
+    ///
+    /// # Errors
+    /// When a file cannot be found.
+    pub fn files(&self, provided: &[Provided]) -> anyhow::Result<Vec<SentFile>> {
+        if !self.send_binaries {
+            return Ok(Vec::new());
+        }
+        let own = std::env::current_exe().context("cannot find the eyrie command itself")?;
+        let all = provided.iter().map(|(name, path)| (name.clone(), PathBuf::from(path)));
+        let sent = |(name, path): (String, PathBuf)| {
+            let meta =
+                path.metadata().with_context(|| format!("cannot read {}", path.display()))?;
+            Ok(SentFile { name, path, bytes: meta.len() })
+        };
+        std::iter::once(("eyrie".to_string(), own)).chain(all).map(sent).collect()
     }
 
     /// Names of the nodes.
@@ -71,10 +98,27 @@ impl Cluster {
     }
 
     /// What starts the agent of a node on its host, over ssh.
-    fn ssh_command(&self, node: Node, controller: &Addr, log: Option<&Path>) -> Command {
+    fn ssh_command(
+        &self,
+        node: Node,
+        controller: &Addr,
+        log: Option<&Path>,
+        files: &[SentFile],
+    ) -> Command {
         let mut remote = OsString::from("exec ");
-        remote.push(quoted(self.agent.as_os_str()));
-        remote.push(format!(" agent --node {node} --connect {controller}"));
+        let words = format!("agent --node {node} --connect {controller}");
+        match files {
+            [] => {
+                remote.push(quoted(self.agent.as_os_str()));
+                remote.push(format!(" {words}"));
+            }
+            files => {
+                remote.push("sh -c ");
+                remote.push(quoted(receiving(files, &words).as_ref()));
+                // More words may follow; they are the agent's.
+                remote.push(" sh");
+            }
+        }
         if let Some(log) = log {
             remote.push(" --log ");
             remote.push(quoted(log.as_os_str()));
@@ -209,6 +253,29 @@ fn is_here(name: &str) -> bool {
     name == "localhost" || name == own || (!own.is_empty() && name == short(&own))
 }
 
+/// A file that goes over the launcher's standard input, before the secret.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SentFile {
+    pub name: String,
+    pub path: PathBuf,
+    pub bytes: u64,
+}
+
+/// The script by which a host takes files from its standard input into a directory of its own, and
+/// then becomes the agent, `words`. The first of the files is the command.
+fn receiving(files: &[SentFile], words: &str) -> String {
+    let mut script = "umask 077; d=$(mktemp -d /tmp/eyrie-sent-XXXXXXXX) || exit 1; ".to_string();
+    script += "trap 'rm -rf \"$d\"' EXIT; ";
+    for SentFile { name, bytes, .. } in files {
+        // It takes no byte more than it is told.
+        script += &format!("head -c {bytes} >\"$d/{name}\" && ");
+    }
+    let command = &files[0].name;
+    script += &format!("chmod 700 \"$d/{command}\" || exit 1; ");
+    script += &format!("trap - EXIT; exec \"$d/{command}\" {words} --sent \"$d\" \"$@\"");
+    script
+}
+
 /// A word as every shell takes it for itself.
 fn quoted(word: &OsStr) -> OsString {
     use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -234,6 +301,7 @@ mod tests {
             start: vec![0, 1, 1],
             launcher: Launcher::Ssh("ssh".into()),
             agent: agent.into(),
+            send_binaries: false,
         }
     }
 
@@ -243,6 +311,7 @@ mod tests {
             1,
             &"tcp:10.0.0.1:4000".parse().unwrap(),
             Some(Path::new("/a b.log")),
+            &[],
         );
         let args: Vec<_> = command.get_args().map(|a| a.to_string_lossy().into_owned()).collect();
         assert_eq!((args[0].as_str(), args[5].as_str()), ("-T", "far.example"));

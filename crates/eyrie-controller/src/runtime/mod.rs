@@ -71,9 +71,10 @@ pub fn run(options: JobOptions, placement: Box<dyn Placement>) -> anyhow::Result
     let kvsname = format!("eyrie_{:016x}", u64::from_le_bytes(eyrie_wire::auth::random()));
     let (dir, secret) = JobDir::create(&base, &name, options.routers, &kvsname, options.ranks)?;
     let cleaned = clean(&base);
+    let copied = options.cluster.as_ref().is_some_and(|cluster| cluster.send_binaries);
     let provided = vec![
         program::link_provider(&mut program, dir.path())?,
-        program::preload_calls(&mut program, dir.path())?,
+        program::preload_calls(&mut program, dir.path(), copied)?,
     ];
     // Who sends more than that waits until the main thread has handled some: it waits for nobody.
     let (inbound_in, inbound) = bounded(MAX_INBOUND);
@@ -116,7 +117,7 @@ pub fn run(options: JobOptions, placement: Box<dyn Placement>) -> anyhow::Result
         started.with_context(|| format!("cannot start {role:?}"))?;
     }
     let hosts = options.cluster.as_ref().map_or(Vec::new(), Cluster::names);
-    parts::start_agents(&mut children, &options, &dir, &inbound_in)?;
+    parts::start_agents(&mut children, &options, &dir, &provided, &inbound_in)?;
     let machine = Machine::new(Config {
         job: name.clone(),
         ranks: options.ranks,

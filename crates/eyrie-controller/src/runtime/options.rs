@@ -2,8 +2,8 @@
 
 use super::launcher::{Cluster, Launcher};
 use crate::inject::Injection;
-use crate::machine::schedule::{Interval, Order};
 use crate::machine::placement;
+use crate::machine::schedule::{Interval, Order};
 use crate::record::LogLevel;
 use anyhow::bail;
 use eyrie_transport::{Bind, Interface, Ports, Security};

@@ -7,6 +7,7 @@ use super::jobdir::JobDir;
 use super::launcher::{Launcher, Target};
 use super::link::Remote;
 use super::options::{JobOptions, Reach};
+use super::program::Provided;
 use super::routers::JobRouter;
 use super::store::JobStore;
 use anyhow::Context;
@@ -86,6 +87,7 @@ pub fn start_agents(
     children: &mut Children,
     options: &JobOptions,
     dir: &JobDir,
+    provided: &[Provided],
     inbound: &Sender<Inbound>,
 ) -> anyhow::Result<()> {
     let nodes = 0..options.nodes + options.spares;
@@ -96,6 +98,7 @@ pub fn start_agents(
         }
         return Ok(());
     };
+    let files = cluster.files(provided)?;
     let hear = |who: String| {
         let inbound = inbound.clone();
         // Nobody listens any more only while the job ends.
@@ -107,13 +110,18 @@ pub fn start_agents(
                 let host = &cluster.hosts[node as usize].name;
                 let started = match cluster.is_here(node) {
                     true => children.spawn(Child::Agent(node)),
-                    false => children.launch(cluster, Target::One(node, None), hear(host.clone())),
+                    false => children.launch(
+                        cluster,
+                        Target::One(node, None),
+                        &files,
+                        hear(host.clone()),
+                    ),
                 };
                 started.with_context(|| format!("cannot start an agent on {host}"))?;
             }
         }
         Launcher::Slurm => children
-            .launch(cluster, Target::All, hear("srun".into()))
+            .launch(cluster, Target::All, &files, hear("srun".into()))
             .context("cannot start agents with srun")?,
         Launcher::Manual => {
             let secret = dir.write_secret_line()?;

@@ -64,8 +64,9 @@ fn library_file(names: Names) -> anyhow::Result<PathBuf> {
     )
 }
 
-/// A name in the job's directory, and the file that it leads to: agents make it on their hosts.
-pub type Link = (String, OsString);
+/// A name in the job's directory, and the file that is to be there: agents put it there on their
+/// hosts.
+pub type Provided = (String, OsString);
 
 /// The provider's file.
 ///
@@ -88,16 +89,17 @@ pub fn calls_file() -> anyhow::Result<PathBuf> {
 ///
 /// # Errors
 /// When there is no provider.
-pub fn link_provider(program: &mut Program, dir: &Path) -> anyhow::Result<Link> {
+pub fn link_provider(program: &mut Program, dir: &Path) -> anyhow::Result<Provided> {
     program.env.push(("FI_PROVIDER_PATH".into(), dir.into()));
     Ok((PROVIDER.into(), provider_file()?.into()))
 }
 
-/// Has libeyrie-calls loaded into the ranks, in front of what the user has loaded there.
+/// Has libeyrie-calls loaded into the ranks, in front of what the user has loaded there. `copied`: it
+/// is in the job's directory only.
 ///
 /// # Errors
 /// When there is no such library, or no name of it that the loader can read.
-pub fn preload_calls(program: &mut Program, dir: &Path) -> anyhow::Result<Link> {
+pub fn preload_calls(program: &mut Program, dir: &Path, copied: bool) -> anyhow::Result<Provided> {
     const NAME: &str = "LD_PRELOAD";
     let target = calls_file()?;
     let mut file = target.clone();
@@ -105,7 +107,7 @@ pub fn preload_calls(program: &mut Program, dir: &Path) -> anyhow::Result<Link> 
     let unreadable = |path: &Path| {
         path.as_os_str().as_encoded_bytes().iter().any(|b| b.is_ascii_whitespace() || *b == b':')
     };
-    if unreadable(&file) {
+    if copied || unreadable(&file) {
         file = dir.join(CALLS);
     }
     if unreadable(&file) {
@@ -201,11 +203,11 @@ mod tests {
             assert_eq!(all.len(), 1);
             all[0].1.to_string_lossy().into_owned()
         };
-        preload_calls(&mut program, dir.path()).unwrap();
+        preload_calls(&mut program, dir.path(), false).unwrap();
         assert_eq!(preloaded(&program), ours.to_string_lossy());
         program.env.retain(|(name, _)| name != "LD_PRELOAD");
         program.env.push(("LD_PRELOAD".into(), "/their/lib.so".into()));
-        preload_calls(&mut program, dir.path()).unwrap();
+        preload_calls(&mut program, dir.path(), false).unwrap();
         assert_eq!(preloaded(&program), format!("{}:/their/lib.so", ours.display()));
     }
 

@@ -81,10 +81,8 @@ impl Job {
         let (waited, shown) = (eyrie_units::time(Duration::from_secs(self.now().as_secs())), 4);
         let more = if missing.len() > shown { ", ..." } else { "" };
         let names = missing.iter().take(shown).cloned().collect::<Vec<_>>().join(", ");
-        let text = format!(
-            "for {waited} {} of {all} nodes have not come: {names}{more}",
-            missing.len()
-        );
+        let text =
+            format!("for {waited} {} of {all} nodes have not come: {names}{more}", missing.len());
         self.show((LogLevel::Normal, text));
     }
 

@@ -23,11 +23,20 @@ const JOIN_PATIENCE: Duration = Duration::from_secs(60);
 #[serde(tag = "request", rename_all = "snake_case")]
 pub enum Request {
     Status,
-    Inject { spec: String },
-    Checkpoint { rank: Option<Rank> },
-    Trace { rank: Rank },
+    Inject {
+        spec: String,
+    },
+    Checkpoint {
+        rank: Option<Rank>,
+    },
+    Trace {
+        rank: Rank,
+    },
     /// `allocation`: another job of Slurm that the host belongs to.
-    Join { host: String, allocation: Option<u64> },
+    Join {
+        host: String,
+        allocation: Option<u64>,
+    },
 }
 
 impl Request {

@@ -3,6 +3,7 @@
 use anyhow::Context;
 use eyrie_controller::runtime::SLURM_NODE;
 use eyrie_transport::{role, Addr};
+use std::path::PathBuf;
 
 #[derive(clap::Args)]
 pub struct AgentArgs {
@@ -15,6 +16,9 @@ pub struct AgentArgs {
     /// Number of the first of them
     #[arg(long, default_value_t = 0)]
     first: u32,
+    /// A directory with files that were sent along; it is removed at the end
+    #[arg(long)]
+    sent: Option<PathBuf>,
     /// Where the controller listens; the job's secret comes on standard input
     #[arg(long)]
     connect: Addr,
@@ -36,6 +40,11 @@ pub fn run(args: AgentArgs) -> anyhow::Result<i32> {
         format!("{SLURM_NODE} names none of the nodes {}: is this Slurm?", args.among.join(","))
     })?;
     let secret = role::read_secret(&mut std::io::stdin().lock())?;
-    eyrie_agent::run(&eyrie_agent::AgentConfig { node, controller: args.connect, secret })?;
+    eyrie_agent::run(&eyrie_agent::AgentConfig {
+        node,
+        controller: args.connect,
+        secret,
+        sent: args.sent,
+    })?;
     Ok(0)
 }

@@ -48,6 +48,9 @@ pub struct RunArgs {
     /// The command that starts agents on other hosts; it takes ssh's arguments
     #[arg(long, default_value = "ssh", value_name = "COMMAND", hide_short_help = true)]
     launcher_exec: OsString,
+    /// Send eyrie and its libraries to the hosts, which need not have them; they are removed at the end
+    #[arg(long, conflicts_with = "agent_path")]
+    send_binaries: bool,
     /// The eyrie command on the hosts [default: this one, at the same path]
     #[arg(long, value_name = "PATH", hide_short_help = true)]
     agent_path: Option<PathBuf>,
@@ -75,7 +78,13 @@ pub struct RunArgs {
     #[arg(long, value_name = "FIRST-LAST", hide_short_help = true)]
     port_range: Option<Ports>,
     /// How what goes between hosts is protected
-    #[arg(long, value_enum, default_value = "encrypted", value_name = "HOW", hide_short_help = true)]
+    #[arg(
+        long,
+        value_enum,
+        default_value = "encrypted",
+        value_name = "HOW",
+        hide_short_help = true
+    )]
     transport_security: SecurityArg,
     /// How often each rank is checkpointed: a time like 10s, `auto` or `off`
     ///
@@ -259,7 +268,10 @@ fn allocation() -> anyhow::Result<Option<Vec<Host>>> {
     let per_node = asked.then(|| var("SLURM_TASKS_PER_NODE")).flatten();
     let per_node = per_node.or_else(|| var("SLURM_JOB_CPUS_PER_NODE"));
     let hosts = hosts::from_slurm(&nodes, per_node.as_deref().unwrap_or("1"));
-    Ok(Some(hosts.map_err(|e| anyhow::anyhow!("Slurm's allocation: {e}; name the hosts with --hosts"))?))
+    Ok(Some(
+        hosts
+            .map_err(|e| anyhow::anyhow!("Slurm's allocation: {e}; name the hosts with --hosts"))?,
+    ))
 }
 
 fn nodes(args: &RunArgs) -> anyhow::Result<Nodes> {
@@ -280,7 +292,11 @@ fn nodes(args: &RunArgs) -> anyhow::Result<Nodes> {
         (Some(LauncherArg::Ssh), _) | (None, false) => Launcher::Ssh(args.launcher_exec.clone()),
         (Some(LauncherArg::Manual), _) => Launcher::Manual,
     };
-    Ok(Nodes { ranks, started, spares, cluster: Some(Cluster { hosts, start, launcher, agent }) })
+    if args.send_binaries && !matches!(launcher, Launcher::Ssh(_)) {
+        anyhow::bail!("--send-binaries goes over ssh: add --launcher ssh");
+    }
+    let cluster = Cluster { hosts, start, launcher, agent, send_binaries: args.send_binaries };
+    Ok(Nodes { ranks, started, spares, cluster: Some(cluster) })
 }
 
 /// How the roles of the job reach each other.

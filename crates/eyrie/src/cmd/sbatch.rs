@@ -72,7 +72,9 @@ fn options_end(words: &[OsString]) -> usize {
         match (word.starts_with("--"), word.starts_with('-'), letters.next()) {
             (true, _, _) if LONG_ALONE.contains(&word) || word.contains('=') => at += 1,
             (true, _, _) => at += 2,
-            (_, true, Some(c)) if SHORT_WITH_VALUE.contains(c) && letters.next().is_none() => at += 2,
+            (_, true, Some(c)) if SHORT_WITH_VALUE.contains(c) && letters.next().is_none() => {
+                at += 2
+            }
             (_, true, Some(_)) => at += 1,
             _ => break,
         }
@@ -130,9 +132,12 @@ fn with_spares(words: &[OsString], script: &str, spares: u32) -> Result<Vec<OsSt
     let end = options_end(words);
     let given: Vec<&str> = words[..end].iter().filter_map(|word| word.to_str()).collect();
     let lines = script.lines().filter_map(|line| line.strip_prefix("#SBATCH "));
-    let of_script: Vec<&str> =
-        lines.flat_map(|line| line.split('#').next().unwrap_or_default().split_whitespace()).collect();
-    let find = |long, short: Option<&str>| value(&given, long, short).or_else(|| value(&of_script, long, short));
+    let of_script: Vec<&str> = lines
+        .flat_map(|line| line.split('#').next().unwrap_or_default().split_whitespace())
+        .collect();
+    let find = |long, short: Option<&str>| {
+        value(&given, long, short).or_else(|| value(&of_script, long, short))
+    };
     let nodes = find("--nodes", Some("-N")).unwrap_or("1");
     if let (Some(tasks), None) = (find("--ntasks", Some("-n")), find("--ntasks-per-node", None)) {
         return Err(format!(

@@ -70,11 +70,14 @@ pub fn look(argv: &[OsString], base: Option<&Path>) -> Looked {
     };
     let dir = scratch.as_ref().map(|scratch| scratch.0.as_path());
     if let (Some(dir), false) = (dir, libraries.is_empty()) {
-        let made = [program::link_provider, program::preload_calls].into_iter().try_for_each(|f| {
-            let (name, target) = f(&mut program, dir)?;
-            std::os::unix::fs::symlink(target, dir.join(name))?;
-            anyhow::Ok(())
-        });
+        let made = program::link_provider(&mut program, dir)
+            .and_then(|provider| Ok([provider, program::preload_calls(&mut program, dir, false)?]))
+            .and_then(|files| {
+                for (name, target) in files {
+                    std::os::unix::fs::symlink(target, dir.join(name))?;
+                }
+                Ok(())
+            });
         findings.extend(made.err().map(|e| with_remedy("provider", &e.to_string())));
     }
     let facts = facts(Some(&program), &libraries);
