@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Measures jobs on several hosts, which are namespaces of this machine with a network and an ssh of
-their own: the same MPICH over its tcp provider, and Eyrie with its messages sealed and not, in turns;
-then what the loss of a host costs, by phase. Fills docs/reproduction/hosts.md. Root only.
+their own: the same MPICH over its tcp provider, and Eyrie with its messages sealed and not, in
+turns; then what the loss of a host costs, by phase. Fills docs/reproduction/hosts.md. Root only.
 
-Usage: bench/hosts.py [--rounds=N] [KIND]...     (default: messages apps recovery; after `make build`)
+Usage: bench/hosts.py [--rounds=N] [KIND]...     (default: messages apps recovery)
 """
 
 import pathlib
@@ -43,7 +43,13 @@ def command(way, hosts, ranks, argv):
     """The command line of a program on two hosts, and its environment."""
     each = ranks // 2
     if way == WAYS[0]:
-        launcher = [BUILD / "venv/bin/mpiexec", "-launcher", "ssh", "-hosts", f"h0:{each},h1:{each}"]
+        launcher = [
+            BUILD / "venv/bin/mpiexec",
+            "-launcher",
+            "ssh",
+            "-hosts",
+            f"h0:{each},h1:{each}",
+        ]
         return [*launcher, "-n", str(ranks), *argv], OVER_TCP
     sealed = "encrypted" if way == WAYS[1] else "off"
     run = [EYRIE, "run", "-q", "-n", ranks, "--hosts", f"h0:{each},h1:{each}", *QUIET]
@@ -149,7 +155,10 @@ def test():
     rounds = int(options[-1].partition("=")[2]) if options else 9
     with Hosts(3) as hosts:
         for kind in kinds:
-            PAGE.insert(kind, {"messages": messages, "apps": apps, "recovery": recovery}[kind](hosts, rounds))
+            PAGE.insert(
+                kind,
+                {"messages": messages, "apps": apps, "recovery": recovery}[kind](hosts, rounds),
+            )
 
 
 main(test)

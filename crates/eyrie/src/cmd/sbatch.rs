@@ -123,7 +123,7 @@ fn value<'a>(words: &[&'a str], long: &str, short: Option<&str>) -> Option<&'a s
             value => Some(value.strip_prefix('=').unwrap_or(value)),
         }
     };
-    words.iter().enumerate().filter_map(of).last()
+    words.iter().enumerate().rev().find_map(of)
 }
 
 /// The words for sbatch: those given, with --no-kill and the spares added to --nodes. `script` is the

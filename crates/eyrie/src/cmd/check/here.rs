@@ -1,20 +1,18 @@
 //! This host: every check of it, in the order in which they are shown.
 
 use super::report::HostReport;
+use super::trials::{with_remedy, TRIALS};
 use super::{mpi, CheckArgs};
 use crate::cmd::run::usual_log_memory;
 use crate::memory::allowed_bytes;
 use eyrie_agent::guards;
 use eyrie_controller::runtime::jobdir;
-use eyrie_host::trial::{Start, Trials};
+use eyrie_host::trial::Start;
 use eyrie_host::{checks, Facts, File, Finding, Role};
 use eyrie_transport::Ports;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::{SystemTime, UNIX_EPOCH};
-
-/// How this command is started as a trial.
-pub const TRIALS: Trials<'static> = Trials { words: &["check", "--trial"] };
 
 pub fn look(args: &CheckArgs) -> HostReport {
     let (mut findings, base) = match jobdir::base(args.dir.as_deref()) {
@@ -57,12 +55,6 @@ fn add_loaded(facts: &mut Facts, loaded: &[String]) {
             facts.files.push(File::look(Role::Library, Path::new(path)));
         }
     }
-}
-
-/// An error whose remedy stands behind its first semicolon.
-pub fn with_remedy(subject: &str, error: &str) -> Finding {
-    let (text, remedy) = error.split_once("; ").unwrap_or((error, ""));
-    Finding::fail(subject, text, remedy)
 }
 
 fn image() -> Finding {

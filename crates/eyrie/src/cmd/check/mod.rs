@@ -5,6 +5,7 @@ mod here;
 mod mpi;
 mod remote;
 mod report;
+mod trials;
 
 use crate::out;
 use clap::Args;

@@ -1,7 +1,7 @@
 //! The program, its MPI library, and whether that comes through our provider. The program does not
 //! run; a Python that would run it is asked which MPI it loads.
 
-use super::here::{with_remedy, TRIALS};
+use super::trials::{with_remedy, TRIALS};
 use anyhow::Context;
 use eyrie_controller::runtime::program;
 use eyrie_host::trial::Library;
