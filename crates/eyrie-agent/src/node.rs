@@ -1,8 +1,8 @@
 //! The agent's loop: one thread waits for the controller, the ranks, signals and finished
 //! transfers, and handles each in turn.
 
-use crate::connection::{connect, Connection};
-use crate::family::kill_all_children;
+use crate::connection::{connect, knock, Connection};
+use crate::family::kill_children_but;
 use crate::files::{raise_limit, Holds};
 use crate::launch::reserve_fixed_numbers;
 use crate::host_dir::{self, HostDir};
@@ -149,11 +149,11 @@ pub fn run(config: &AgentConfig) -> anyhow::Result<()> {
     if let End::Disconnected = end {
         // Perhaps this node was declared dead while it was frozen: the controller is to know that
         // it woke up.
-        let _ = connect(&config.controller, &config.secret, &claim);
-    }
+        knock(&config.controller, &config.secret, &claim);
     // The controller's death is a signal, or a connection that ends: nobody but us clears its
     // directory then.
     agent.dir.take().into_iter().for_each(HostDir::leave);
+    }
     Ok(())
 }
 
