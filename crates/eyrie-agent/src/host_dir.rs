@@ -48,6 +48,11 @@ impl HostDir {
 
     /// The agent ends: nobody else removes what it has made, or what a dead controller has left.
     pub fn leave(self) {
+    /// The directory, when it was made here.
+    pub fn made_at(&self) -> Option<&Path> {
+        self.made.as_ref().map(|_| self.path.as_path())
+    }
+
         // What cannot be removed is found by `eyrie clean`.
         match self.made {
             Some(_held) => drop(leftovers::remove_job_dir(&self.path)),

@@ -8,6 +8,7 @@ use crate::launch::reserve_fixed_numbers;
 use crate::host_dir::{self, HostDir};
 use crate::pmi::Kvs;
 use crate::process::{CapturePhase, Process};
+use crate::sweeper::Sweeper;
 use crate::{shared, AgentConfig};
 use eyrie_transport::Addr;
 use eyrie_wire::auth::Secret;
@@ -62,6 +63,8 @@ pub struct Agent {
     pub store: Option<Addr>,
     /// The job's directory on this host, likewise.
     pub dir: Option<HostDir>,
+    /// Removes that directory when this process is killed.
+    pub sweeper: Option<Sweeper>,
     pub secret: Secret,
     pub connection: Connection,
     pub processes: BTreeMap<RankInstance, Process>,
@@ -115,6 +118,7 @@ pub fn run(config: &AgentConfig) -> anyhow::Result<()> {
     let mut agent = Agent {
         store: None,
         dir: None,
+        sweeper: None,
         secret: config.secret.clone(),
         connection: Connection::new(stream)?,
         processes: BTreeMap::new(),
@@ -144,7 +148,7 @@ pub fn run(config: &AgentConfig) -> anyhow::Result<()> {
         left.extend(process.shared.iter().cloned());
         left.extend(shared::segments(process.speaker.unwrap_or(process.pid)));
     }
-    kill_all_children(KILL_TIMEOUT);
+    kill_children_but(agent.sweeper.as_ref().and_then(Sweeper::pid), KILL_TIMEOUT);
     shared::remove(&left);
     if let End::Disconnected = end {
         // Perhaps this node was declared dead while it was frozen: the controller is to know that
@@ -338,7 +342,14 @@ impl Agent {
     /// Makes this host ready for ranks of the job.
     fn join(&mut self, job: &JobOnHost) -> Result<(), String> {
         self.store = Some(job.store.parse()?);
-        self.dir = Some(HostDir::enter(job)?);
+        if let Some(program) = &job.compared {
+            host_dir::check(program)?;
+        }
+        let dir = self.dir.insert(HostDir::enter(job)?);
+        if let Some(made) = dir.made_at() {
+            let started = Sweeper::start(made);
+            self.sweeper = Some(started.map_err(|e| format!("cannot start a process: {e}"))?);
+        }
         Ok(())
     }
 
