@@ -150,13 +150,13 @@ pub fn run(config: &AgentConfig) -> anyhow::Result<()> {
     }
     kill_children_but(agent.sweeper.as_ref().and_then(Sweeper::pid), KILL_TIMEOUT);
     shared::remove(&left);
+    // The controller's death is a signal, or a connection that ends: nobody but us clears its
+    // directory then.
+    agent.dir.take().into_iter().for_each(HostDir::leave);
     if let End::Disconnected = end {
         // Perhaps this node was declared dead while it was frozen: the controller is to know that
         // it woke up.
         knock(&config.controller, &config.secret, &claim);
-    // The controller's death is a signal, or a connection that ends: nobody but us clears its
-    // directory then.
-    agent.dir.take().into_iter().for_each(HostDir::leave);
     }
     Ok(())
 }

@@ -164,6 +164,8 @@ pub fn run(options: JobOptions, placement: Box<dyn Placement>) -> anyhow::Result
         directory: Directory::default(),
         store_addr: None,
         provided,
+        came: BTreeSet::new(),
+        launcher_words: BTreeMap::new(),
         joining: BTreeMap::new(),
         inbound: inbound_in.clone(),
         alike: Alike::default(),
@@ -181,9 +183,9 @@ pub fn run(options: JobOptions, placement: Box<dyn Placement>) -> anyhow::Result
     let code = job.run(&inbound, &router_events);
     let code = job.finish(&inbound, code, sweeper.as_ref());
     drop(dir);
+    drop(sweeper);
     Ok(code)
 }
-    drop(sweeper);
 
 /// Makes the main thread look at the printer. When it has other things to hear it does so anyway.
 fn wake(inbound: Sender<Inbound>) -> impl Fn() + Send + 'static {
