@@ -52,9 +52,14 @@ part_more_jobs() {
 
 # Jobs on several hosts, which are namespaces of this machine: each executable file of tests/hosts/ is
 # one test, skipped when we are not root. Those under a real Slurm (02*) are longer.
-part_hosts() { whole_jobs tests/hosts/0[!2]*; }
+part_hosts() { whole_jobs tests/hosts/0[!2]* tests/hosts/1*; }
 
-part_more_hosts() { whole_jobs tests/hosts/02*; }
+# Under Slurm; an hour of load; 100 runs whose hosts fail at random.
+part_more_hosts() {
+    whole_jobs tests/hosts/02* &&
+        EYRIE_TEST_LOAD_S=3600 EYRIE_TEST_RUNS=100 EYRIE_TEST_LIMIT_S=7200 \
+            whole_jobs tests/hosts/035* tests/hosts/1*
+}
 
 # `eyrie monitor` as a whole: each executable file of tests/monitor/ is one test and counts as one.
 part_monitor() { whole_jobs tests/monitor; }

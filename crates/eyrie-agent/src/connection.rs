@@ -1,7 +1,7 @@
 //! The agent's connection to the controller, without blocking: frames out, frames in.
 
 use anyhow::Context;
-use eyrie_transport::{frame, role, Addr, Stream};
+use eyrie_transport::{frame, handshake, role, Addr, Stream};
 use eyrie_wire::auth::{Secret, SECRET_LEN};
 use eyrie_wire::control::{Claim, FromAgent, RankReport, ToAgent};
 use eyrie_wire::RankInstance;
@@ -9,9 +9,12 @@ use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Most bytes that wait for a controller that does not read before ranks are heard no more.
 const FULL: usize = 8 << 20;
+/// How long each step of [`knock`] may take.
+const KNOCK_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Reads the job's secret.
 ///
@@ -38,6 +41,14 @@ pub fn connect(addr: &Addr, secret: &Secret, claim: &Claim) -> anyhow::Result<St
     };
     let connected = role::connect(addr, secret, claim);
     connected.with_context(|| format!("cannot connect to the {whom} at {addr}"))
+}
+
+/// Lets the controller know that this agent is still there, if it can be reached soon.
+pub fn knock(addr: &Addr, secret: &Secret, claim: &Claim) {
+    if let Ok(mut stream) = Stream::connect(addr, KNOCK_TIMEOUT) {
+        // It is refused, or nobody hears it.
+        let _ = handshake::connect(&mut stream, secret, claim);
+    }
 }
 
 /// Where users reach the controller of the job in this directory.
@@ -147,11 +158,10 @@ impl Connection {
 mod tests {
     use super::*;
     use eyrie_transport::{Bind, Listener};
-    use std::time::Duration;
 
     #[test]
     fn what_comes_right_behind_the_handshake_is_not_slept_over() {
-        use eyrie_transport::{handshake, Interface, Ports, Security};
+        use eyrie_transport::{Interface, Ports, Security};
         let secret = Secret([7; SECRET_LEN]);
         let bind = Bind::Tcp {
             interface: Interface::LOOPBACK,

@@ -95,13 +95,14 @@ fn collected_status(pidfd: BorrowedFd<'_>) -> Option<i32> {
     (done == 0 && info.mask & PIDFD_INFO_EXIT != 0).then_some(info.exit_code)
 }
 
-/// Kills all children with SIGKILL (stopped ones die too) and reaps them, again and again, because
+/// Kills all children but `spared` with SIGKILL (stopped ones die too) and reaps them, again and again, because
 /// a dying child hands its own children to a subreaper. Children cannot be confused with strangers:
 /// their numbers stay taken until they are reaped here.
-pub fn kill_all_children(within: Duration) -> Reaped {
+pub fn kill_children_but(spared: Option<Pid>, within: Duration) -> Reaped {
+    let others = || children().into_iter().filter(|child| Some(*child) != spared);
     let until = Instant::now() + within;
     loop {
-        for child in children() {
+        for child in others() {
             // It may just have ended.
             let _ = kill_process(child, Signal::KILL);
         }
@@ -112,8 +113,10 @@ pub fn kill_all_children(within: Duration) -> Reaped {
                 Err(_) => return Reaped::All,
             }
         }
-        if Instant::now() > until {
-            return Reaped::Left(children().len());
+        match others().count() {
+            0 => return Reaped::All,
+            left if Instant::now() > until => return Reaped::Left(left),
+            _ => {}
         }
         // Nothing tells when a child has ended but a signal, which belongs to the caller's loop.
         std::thread::sleep(Duration::from_millis(1));

@@ -49,12 +49,19 @@ impl HostDir {
             };
             match put {
                 Err(e) if e.kind() != ErrorKind::AlreadyExists => {
-                    return Err(format!("cannot put {name} into {}: {e}", dir.path.display()));
+                    let text = format!("cannot put {name} into {}: {e}", dir.path.display());
+                    dir.leave();
+                    return Err(text);
                 }
                 _ => {}
             }
         }
         Ok(dir)
+    }
+
+    /// The directory, when it was made here.
+    pub fn made_at(&self) -> Option<&Path> {
+        self.made.as_ref().map(|_| self.path.as_path())
     }
 
     /// The agent ends: nobody else removes what it has made, or what a dead controller has left.
@@ -65,6 +72,22 @@ impl HostDir {
             None => drop(leftovers::find(&self.path).map(leftovers::Leftovers::remove)),
         }
     }
+}
+
+/// Whether what the ranks run is there: without that all else would differ, too.
+///
+/// # Errors
+/// What is missing, and the remedy.
+pub fn check(program: &Program) -> Result<(), String> {
+    let (cwd, exe) = (Path::new(&program.cwd), Path::new(&program.exe));
+    if let Err(e) = std::fs::read_dir(cwd) {
+        let cwd = cwd.display();
+        return Err(format!("no working directory {cwd}: {e}; run in one that all hosts share"));
+    }
+    std::fs::metadata(exe).map(drop).map_err(|e| {
+        let exe = exe.display();
+        format!("no program {exe}: {e}; it must be at the same path on all hosts")
+    })
 }
 
 /// Longest text by which a host says what it is, in bytes: it must fit into a message.
@@ -122,10 +145,15 @@ fn make(path: &Path, job: &JobOnHost) -> io::Result<Option<File>> {
         }
         made => made?,
     }
+    // Without its mark nobody would know it for a job's.
+    lock_and_mark(path, job).map(Some).inspect_err(|_| drop(leftovers::remove_job_dir(path)))
+}
+
+fn lock_and_mark(path: &Path, job: &JobOnHost) -> io::Result<File> {
     let lock = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path.join(LOCK))?;
     flock(&lock, FlockOperation::LockExclusive)?;
     leftovers::mark(&lock, &job.kvsname, job.ranks)?;
-    Ok(Some(lock))
+    Ok(lock)
 }
 
 /// Others must not be able to put anything into it.

@@ -83,11 +83,15 @@ impl Leftovers {
         self.dir.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
+    /// Segments that ranks of the job may have.
+    pub fn possible_segments(&self) -> Vec<String> {
+        (0..self.ranks).map(|rank| shared::predicted_segment(&self.kvsname, rank)).collect()
+    }
+
     /// Segments that MPICH has made for the job: they are named by its random key value space.
     fn segments(&self) -> Vec<(String, u64)> {
         let uid = rustix::process::getuid().as_raw();
-        (0..self.ranks)
-            .map(|rank| shared::predicted_segment(&self.kvsname, rank))
+        (self.possible_segments().into_iter())
             .filter_map(|path| {
                 let meta = fs::symlink_metadata(&path).ok()?;
                 (meta.is_file() && meta.uid() == uid).then(|| (path, meta.blocks() * 512))

@@ -23,11 +23,13 @@ mod requests;
 mod shared;
 mod start;
 mod streams;
+mod sweeper;
 mod transfer;
 
 pub use connection::{connect, read_secret, user_socket};
-pub use family::{kill_all_children, Reaped};
+pub use family::{kill_children_but, Reaped};
 pub use shared::remove as remove_segments;
+pub use sweeper::{sweep, Sweeper};
 
 use eyrie_transport::Addr;
 use eyrie_wire::auth::Secret;

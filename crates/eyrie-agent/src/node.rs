@@ -1,13 +1,14 @@
 //! The agent's loop: one thread waits for the controller, the ranks, signals and finished
 //! transfers, and handles each in turn.
 
-use crate::connection::{connect, Connection};
-use crate::family::kill_all_children;
+use crate::connection::{connect, knock, Connection};
+use crate::family::kill_children_but;
 use crate::files::{raise_limit, Holds};
 use crate::host_dir::{self, HostDir};
 use crate::launch::reserve_fixed_numbers;
 use crate::pmi::Kvs;
 use crate::process::{CapturePhase, Process};
+use crate::sweeper::Sweeper;
 use crate::{shared, AgentConfig};
 use eyrie_transport::Addr;
 use eyrie_wire::auth::Secret;
@@ -65,6 +66,8 @@ pub struct Agent {
     pub sent: Sent,
     /// The job's directory on this host, likewise.
     pub dir: Option<HostDir>,
+    /// Removes that directory when this process is killed.
+    pub sweeper: Option<Sweeper>,
     pub secret: Secret,
     pub connection: Connection,
     pub processes: BTreeMap<RankInstance, Process>,
@@ -135,6 +138,7 @@ pub fn run(config: &AgentConfig) -> anyhow::Result<()> {
         store: None,
         sent: Sent(config.sent.clone()),
         dir: None,
+        sweeper: None,
         secret: config.secret.clone(),
         connection: Connection::new(stream)?,
         processes: BTreeMap::new(),
@@ -164,16 +168,16 @@ pub fn run(config: &AgentConfig) -> anyhow::Result<()> {
         left.extend(process.shared.iter().cloned());
         left.extend(shared::segments(process.speaker.unwrap_or(process.pid)));
     }
-    kill_all_children(KILL_TIMEOUT);
+    kill_children_but(agent.sweeper.as_ref().and_then(Sweeper::pid), KILL_TIMEOUT);
     shared::remove(&left);
-    if let End::Disconnected = end {
-        // Perhaps this node was declared dead while it was frozen: the controller is to know that
-        // it woke up.
-        let _ = connect(&config.controller, &config.secret, &claim);
-    }
     // The controller's death is a signal, or a connection that ends: nobody but us clears its
     // directory then.
     agent.dir.take().into_iter().for_each(HostDir::leave);
+    if let End::Disconnected = end {
+        // Perhaps this node was declared dead while it was frozen: the controller is to know that
+        // it woke up.
+        knock(&config.controller, &config.secret, &claim);
+    }
     Ok(())
 }
 
@@ -358,7 +362,14 @@ impl Agent {
     /// Makes this host ready for ranks of the job.
     fn join(&mut self, job: &JobOnHost) -> Result<(), String> {
         self.store = Some(job.store.parse()?);
-        self.dir = Some(HostDir::enter(job, self.sent.path())?);
+        if let Some(program) = &job.compared {
+            host_dir::check(program)?;
+        }
+        let dir = self.dir.insert(HostDir::enter(job, self.sent.path())?);
+        if let Some(made) = dir.made_at() {
+            let started = Sweeper::start(made);
+            self.sweeper = Some(started.map_err(|e| format!("cannot start a process: {e}"))?);
+        }
         Ok(())
     }
 

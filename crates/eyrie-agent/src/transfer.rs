@@ -31,8 +31,13 @@ pub fn upload(
     frame::write(&mut stream, meta)?;
     let copied = stream.send_all(&mut File::from(from));
     // Also after a failed copy: the store knows why.
-    stream.shutdown(Shutdown::Write)?;
-    match frame::read(&mut stream)? {
+    let ended = stream.shutdown(Shutdown::Write);
+    let answer = match (frame::read(&mut stream), copied.as_ref().err(), ended.err()) {
+        (Ok(answer), ..) => answer,
+        (Err(_), Some(e), _) => anyhow::bail!("the image did not reach the store: {e}"),
+        (Err(_), None, Some(e)) | (Err(e), None, None) => return Err(e.into()),
+    };
+    match answer {
         ImageAnswer::Stored => Ok(copied.map(drop)?),
         ImageAnswer::Refused(reason) => anyhow::bail!("{reason}"),
         ImageAnswer::Stream(_) => anyhow::bail!("the store answered with a stream"),

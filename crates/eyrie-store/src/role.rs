@@ -17,11 +17,13 @@ use std::io::{self, BufWriter, Read, Write};
 use std::net::Shutdown;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long either end of an image's stream may send nothing, and the controller may take to hear
 /// of an image.
 const STALL: Duration = Duration::from_secs(60);
+/// How long the rest of a refused image is taken.
+const LINGER: Duration = Duration::from_secs(10);
 
 /// What the controller asks of the store.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -163,8 +165,9 @@ impl StoreRole {
             }
             Err(reason) => {
                 // The agent tells the controller, with the rank's own reason if there is one.
-                if frame::write(&mut stream, &ImageAnswer::Refused(reason.clone())).is_err() {
-                    (self.tell)(StoreEvent::Failed { instance, image, reason });
+                match frame::write(&mut stream, &ImageAnswer::Refused(reason.clone())) {
+                    Ok(()) => linger(stream),
+                    Err(_) => (self.tell)(StoreEvent::Failed { instance, image, reason }),
                 }
             }
         }
@@ -264,6 +267,17 @@ impl Read for Present<'_> {
         }
         Ok(n)
     }
+}
+
+/// Takes what still comes of a refused image and throws it away, until the agent has heard: over TCP
+/// a connection that is closed before everything was read takes the answer back.
+fn linger(mut stream: Stream) {
+    if stream.passes_files() || stream.shutdown(Shutdown::Write).is_err() {
+        return;
+    }
+    let until = Instant::now() + LINGER;
+    let mut bytes = vec![0; 1 << 16];
+    while Instant::now() < until && matches!(stream.read(&mut bytes), Ok(1..)) {}
 }
 
 impl Service for StoreRole {

@@ -62,6 +62,9 @@ enum Command {
     /// A node of a job; started by `eyrie run`
     #[command(hide = true)]
     Agent(cmd::agent::AgentArgs),
+    /// Removes what a killed agent leaves; started by it
+    #[command(hide = true)]
+    Sweep(cmd::sweep::SweepArgs),
     /// A router of a job in a process of its own; started by `eyrie run`
     #[command(hide = true)]
     Router(cmd::router::RouterArgs),
@@ -143,6 +146,7 @@ fn main() {
         Command::Completions(args) => cmd::completions::run(&args, Cli::command()),
         Command::Man(args) => cmd::man::run(&args, Cli::command()),
         Command::Agent(args) => cmd::agent::run(args),
+        Command::Sweep(args) => cmd::sweep::run(&args),
         Command::Router(args) => cmd::router::run(&args),
         Command::Store(args) => cmd::store::run(&args),
     };

@@ -65,9 +65,11 @@ impl Machine {
             NodeState::Up(heartbeat) => Some(heartbeat),
             _ => None,
         });
+        // Never later than this: a longer sleep would look like a controller that was stopped.
+        let soon = self.now + self.heartbeat_interval();
         up.map(|h| match h.answered {
             true => h.asked_at + self.heartbeat_interval(),
-            false => h.heard_at + self.config.heartbeat_timeout,
+            false => (h.heard_at + self.config.heartbeat_timeout).min(soon),
         })
         .min()
     }
@@ -151,9 +153,8 @@ mod tests {
     use crate::machine::{Config, Event};
     use eyrie_wire::control::CheckpointMode;
 
-    #[test]
-    fn a_silent_node_is_lost_with_the_time_and_what_to_do_about_it() {
-        let mut machine = Machine::new(Config {
+    fn machine_of_two_nodes() -> Machine {
+        Machine::new(Config {
             job: "j".into(),
             ranks: 1,
             nodes: 2,
@@ -167,7 +168,27 @@ mod tests {
             heartbeat_timeout: Duration::from_millis(40),
             agents_timeout: Duration::from_secs(30),
             injections: vec![],
-        });
+        })
+    }
+
+    #[test]
+    fn nodes_that_are_all_silent_are_lost_though_nothing_else_happens() {
+        let mut machine = machine_of_two_nodes();
+        let mut now = Duration::ZERO;
+        machine.handle(now, Event::AgentUp(0));
+        machine.handle(now, Event::AgentUp(1));
+        for _ in 0..20 {
+            // Whoever runs the machine sleeps until then.
+            now = machine.next_tick().map_or(now, |at| at.max(now));
+            machine.handle(now, Event::Tick);
+        }
+        assert!(!machine.nodes_up().any(|up| up), "at {now:?}");
+        assert!(now < Duration::from_millis(50), "only at {now:?}");
+    }
+
+    #[test]
+    fn a_silent_node_is_lost_with_the_time_and_what_to_do_about_it() {
+        let mut machine = machine_of_two_nodes();
         let mut lost = String::new();
         for (at, event) in [(0, Event::AgentUp(0)), (0, Event::AgentUp(1))]
             .into_iter()

@@ -6,6 +6,9 @@ use eyrie_host::{differences, Facts, Severity};
 /// Longest text by which a host says what it is, in bytes.
 const MAX_FACTS: usize = 4 << 20;
 
+/// Most differences of a host that are told.
+const MAX_SHOWN: usize = 2;
+
 /// The host that all are compared with.
 #[derive(Default)]
 pub struct Alike {
@@ -33,8 +36,13 @@ impl Alike {
         let found = differences((host, &facts), (first, known));
         let (refused, told): (Vec<_>, Vec<_>) =
             found.into_iter().partition(|d| d.severity == Severity::Refuse);
-        let refused: Vec<String> = refused.into_iter().map(|d| d.text).collect();
-        let refused = (!refused.is_empty()).then(|| refused.join("; "));
+        let mut texts: Vec<String> = refused.into_iter().map(|d| d.text).collect();
+        let more = texts.len().saturating_sub(MAX_SHOWN);
+        texts.truncate(MAX_SHOWN);
+        texts.extend(
+            (more > 0).then(|| format!("{more} more differences: see `eyrie check --hosts`")),
+        );
+        let refused = (!texts.is_empty()).then(|| texts.join("; "));
         (refused, told.into_iter().map(|d| d.text).collect())
     }
 }

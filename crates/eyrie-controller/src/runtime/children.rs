@@ -74,7 +74,7 @@ impl Children {
     }
 
     /// Starts the agent of a node on another host, or those of all nodes; what is said on the way
-    /// there goes to `hear`, by line.
+    /// there goes to `hear`, by line, and then its end.
     ///
     /// # Errors
     /// As [`Children::spawn`].
@@ -83,7 +83,7 @@ impl Children {
         cluster: &Cluster,
         target: Target,
         files: &[SentFile],
-        hear: impl Fn(String) + Send + 'static,
+        hear: impl Fn(Option<String>) + Send + 'static,
     ) -> std::io::Result<()> {
         let log = self.log.as_deref();
         let mut command = cluster.command(target, &self.controller, log, files);
@@ -170,15 +170,15 @@ impl Children {
     }
 }
 
-/// Hands on what somebody says, by line; long lines are cut.
-fn said(stderr: ChildStderr, hear: impl Fn(String)) {
+/// Hands on what somebody says, by line, and then that it has ended; long lines are cut.
+fn said(stderr: ChildStderr, hear: impl Fn(Option<String>)) {
     let mut from = BufReader::new(stderr);
     let mut line = Vec::new();
     loop {
         line.clear();
         match from.by_ref().take(MAX_LINE).read_until(b'\n', &mut line) {
-            Ok(1..) => hear(String::from_utf8_lossy(&line).trim_end().to_string()),
-            _ => return,
+            Ok(1..) => hear(Some(String::from_utf8_lossy(&line).trim_end().to_string())),
+            _ => return hear(None),
         }
     }
 }

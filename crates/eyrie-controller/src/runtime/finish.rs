@@ -7,6 +7,7 @@ use super::users;
 use crate::machine::Machine;
 use crate::record::{LogLevel, Record};
 use crossbeam_channel::Receiver;
+use eyrie_agent::{Reaped, Sweeper};
 use eyrie_wire::control::{FromAgent, ToAgent};
 use eyrie_wire::Node;
 use std::collections::BTreeSet;
@@ -18,9 +19,14 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(3);
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Job {
-    /// Ends everything: agents, ranks, files. Returns the exit code, which is `code` unless output
-    /// was lost after all.
-    pub fn finish(mut self, inbound: &Receiver<Inbound>, code: i32) -> i32 {
+    /// Ends everything: agents, ranks, files; `sweeper` looks after the directory as long as it is
+    /// there. Returns the exit code, which is `code` unless output was lost after all.
+    pub fn finish(
+        mut self,
+        inbound: &Receiver<Inbound>,
+        code: i32,
+        sweeper: Option<&Sweeper>,
+    ) -> i32 {
         for link in self.links.values() {
             link.send(&ToAgent::Shutdown);
         }
@@ -48,7 +54,8 @@ impl Job {
                 break;
             }
         }
-        if let eyrie_agent::Reaped::Left(n) = eyrie_agent::kill_all_children(KILL_TIMEOUT) {
+        let spared = sweeper.and_then(Sweeper::pid);
+        if let Reaped::Left(n) = eyrie_agent::kill_children_but(spared, KILL_TIMEOUT) {
             self.printer.line(
                 LogLevel::Error,
                 &format!("{n} processes hang in the kernel and could not be ended"),

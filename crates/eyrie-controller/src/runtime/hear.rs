@@ -5,6 +5,7 @@ use super::inbound::Inbound;
 use super::job::Job;
 use super::launcher::{Launcher, Target};
 use super::output::OutputFailed;
+use super::parts;
 use super::places::Places;
 use super::users::{self, Request};
 use crate::hosts::Host;
@@ -25,6 +26,7 @@ impl Job {
         match message {
             Inbound::AgentUp { node, link } => {
                 self.links.insert(node, link);
+                self.came.insert(node);
                 self.welcome(node);
             }
             Inbound::Agent { node, message } => {
@@ -53,7 +55,8 @@ impl Job {
                 for child in self.children.reap() {
                     match child {
                         Child::Agent(node) => self.tell(Event::AgentGone(node)),
-                        Child::Launcher(node) => self.launcher_ended(node),
+                        // The end of what it says is waited for.
+                        Child::Launcher(_) => {}
                         Child::Router(id) => self.lose_router(id),
                         Child::Store => self.lose_store(),
                     }
@@ -63,6 +66,8 @@ impl Job {
                 self.stop(128 + signal, format!("ended by {}", in_words(signal)))
             }
             Inbound::Note(text) => self.tell(Event::Note(text)),
+            Inbound::LauncherSaid { node, line } => self.launcher_said(node, line),
+            Inbound::LauncherGone { node } => self.launcher_ended(node),
         }
     }
 
@@ -143,15 +148,42 @@ impl Job {
         }
     }
 
+    /// A line of whoever starts agents. Until they have come, its last one may be why they do not.
+    fn launcher_said(&mut self, node: Option<Node>, line: String) {
+        let who = node.map_or("srun".into(), |node| node_in_words(node, &self.hosts));
+        if let Some(before) = self.launcher_words.insert(node, format!("{who}: {line}")) {
+            self.tell(Event::Note(before));
+        }
+        if self.unstarted(node).is_empty() {
+            let said = self.launcher_words.remove(&node);
+            said.into_iter().for_each(|text| self.tell(Event::Note(text)));
+        }
+    }
+
+    /// The nodes of a launcher whose agents have not come.
+    fn unstarted(&self, node: Option<Node>) -> Vec<Node> {
+        let nodes = node.map_or(0..self.hosts.len() as Node, |node| node..node + 1);
+        nodes.filter(|node| !self.came.contains(node)).collect()
+    }
+
     /// Whoever was to start agents on other hosts has ended. Where an agent has come, it is none of
     /// its business any more.
     fn launcher_ended(&mut self, node: Option<Node>) {
-        let nodes = node.map_or(0..self.hosts.len() as Node, |node| node..node + 1);
-        for node in nodes.filter(|node| !self.links.contains_key(node)).collect::<Vec<_>>() {
+        let words = self.launcher_words.remove(&node);
+        let unstarted = self.unstarted(node);
+        if let (Some(text), true) = (&words, unstarted.is_empty()) {
+            self.tell(Event::Note(text.clone()));
+        }
+        for node in unstarted {
             let host = node_in_words(node, &self.hosts);
-            let cause =
-                format!("what was to start the agent of {host} has ended, and no agent came");
-            self.lose_early(node, cause);
+            let agent = self.options.cluster.as_ref().map(|c| c.agent.display().to_string());
+            let agent = agent.unwrap_or_default();
+            let said = match &words {
+                Some(text) => format!("no agent came from {text}"),
+                None => format!("no agent came from {host}, and nobody said why"),
+            };
+            let remedy = format!("see whether it is reached, and {agent} is there (--agent-path)");
+            self.lose_early(node, format!("{said}; {remedy}"));
         }
     }
 
@@ -187,11 +219,10 @@ impl Job {
         }
         let node = cluster.hosts.len() as Node;
         cluster.hosts.push(Host { name: host.clone(), slots: None });
-        self.hosts.push(host.clone());
+        self.hosts.push(host);
         self.admission.expect_node();
         self.joining.insert(node, answer);
-        let inbound = self.inbound.clone();
-        let tell = move |line| drop(inbound.send(Inbound::Note(format!("{host}: {line}"))));
+        let tell = parts::hear_launcher(&self.inbound, Some(node));
         let files = cluster.files(&self.provided).map_err(std::io::Error::other);
         let target = Target::One(node, allocation);
         let started = files.and_then(|files| self.children.launch(cluster, target, &files, tell));

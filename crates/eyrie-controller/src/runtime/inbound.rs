@@ -24,6 +24,14 @@ pub enum Inbound {
     AgentWoke {
         node: Node,
     },
+    /// A line of whoever starts the agent of a node, or of all nodes; and its end.
+    LauncherSaid {
+        node: Option<Node>,
+        line: String,
+    },
+    LauncherGone {
+        node: Option<Node>,
+    },
     /// A router in a process of its own has connected, or has left.
     RouterUp {
         id: RouterId,

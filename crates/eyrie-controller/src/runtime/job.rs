@@ -61,6 +61,10 @@ pub struct Job {
     pub store_addr: Option<Addr>,
     /// What ranks need in the job's directory.
     pub provided: Vec<Provided>,
+    /// Nodes whose agents have come, though they may be lost by now.
+    pub came: BTreeSet<Node>,
+    /// The last words of who starts the agent of a node, or of all nodes, that nobody was told yet.
+    pub launcher_words: BTreeMap<Option<Node>, String>,
     /// Users whose hosts are to join.
     pub joining: BTreeMap<Node, Sender<String>>,
     pub inbound: Sender<Inbound>,

@@ -204,7 +204,8 @@ impl Cluster {
         };
         let ip = self.own_ip_towards(&other.name).with_context(|| {
             format!(
-                "cannot find the address by which {} reaches this host; name one with --interface",
+                "no address is known of host {}: correct its name, or give the address by which hosts \
+                 reach this one with --interface",
                 other.name
             )
         })?;

@@ -71,6 +71,9 @@ pub fn run(options: JobOptions, placement: Box<dyn Placement>) -> anyhow::Result
     let kvsname = format!("eyrie_{:016x}", u64::from_le_bytes(eyrie_wire::auth::random()));
     let (dir, secret) = JobDir::create(&base, &name, options.routers, &kvsname, options.ranks)?;
     let cleaned = clean(&base);
+    // On one host the agents remove it. It ends when this function does.
+    let sweeper = options.cluster.is_some().then(|| eyrie_agent::Sweeper::start(dir.path()));
+    let sweeper = sweeper.transpose().context("cannot start a process")?;
     let copied = options.cluster.as_ref().is_some_and(|cluster| cluster.send_binaries);
     let provided = vec![
         program::link_provider(&mut program, dir.path())?,
@@ -162,6 +165,8 @@ pub fn run(options: JobOptions, placement: Box<dyn Placement>) -> anyhow::Result
         directory: Directory::default(),
         store_addr: None,
         provided,
+        came: BTreeSet::new(),
+        launcher_words: BTreeMap::new(),
         joining: BTreeMap::new(),
         inbound: inbound_in.clone(),
         alike: Alike::default(),
@@ -177,8 +182,9 @@ pub fn run(options: JobOptions, placement: Box<dyn Placement>) -> anyhow::Result
     let warning = job.options.cluster.as_ref().and_then(Cluster::warning);
     warning.into_iter().for_each(|text| job.tell(Event::Note(text)));
     let code = job.run(&inbound, &router_events);
-    let code = job.finish(&inbound, code);
+    let code = job.finish(&inbound, code, sweeper.as_ref());
     drop(dir);
+    drop(sweeper);
     Ok(code)
 }
 

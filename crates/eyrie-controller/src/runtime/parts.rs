@@ -16,6 +16,7 @@ use eyrie_router::{Router, RouterEvent};
 use eyrie_store::role::{self, StoreRole};
 use eyrie_transport::{server, Addr, Bind, RouterId};
 use eyrie_wire::auth::Secret;
+use eyrie_wire::Node;
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
@@ -99,29 +100,26 @@ pub fn start_agents(
         return Ok(());
     };
     let files = cluster.files(provided)?;
-    let hear = |who: String| {
-        let inbound = inbound.clone();
-        // Nobody listens any more only while the job ends.
-        move |line| drop(inbound.send(Inbound::Note(format!("{who}: {line}"))))
-    };
+    let hear = |node| hear_launcher(inbound, node);
     match &cluster.launcher {
-        Launcher::Ssh(_) => {
+        Launcher::Ssh(ssh) => {
             for node in nodes {
                 let host = &cluster.hosts[node as usize].name;
                 let started = match cluster.is_here(node) {
                     true => children.spawn(Child::Agent(node)),
-                    false => children.launch(
-                        cluster,
-                        Target::One(node, None),
-                        &files,
-                        hear(host.clone()),
-                    ),
+                    false => {
+                        let target = Target::One(node, None);
+                        children.launch(cluster, target, &files, hear(Some(node)))
+                    }
                 };
-                started.with_context(|| format!("cannot start an agent on {host}"))?;
+                started.with_context(|| {
+                    let ssh = ssh.to_string_lossy();
+                    format!("cannot start an agent on {host} with {ssh}; see --launcher-exec")
+                })?;
             }
         }
         Launcher::Slurm => children
-            .launch(cluster, Target::All, &files, hear("srun".into()))
+            .launch(cluster, Target::All, &files, hear(None))
             .context("cannot start agents with srun")?,
         Launcher::Manual => {
             let secret = dir.write_secret_line()?;
@@ -131,6 +129,21 @@ pub fn start_agents(
         }
     }
     Ok(())
+}
+
+/// What hands on what is said on the way to the agent of a node, or to those of all nodes.
+pub fn hear_launcher(
+    inbound: &Sender<Inbound>,
+    node: Option<Node>,
+) -> impl Fn(Option<String>) + Send + 'static {
+    let inbound = inbound.clone();
+    // Nobody listens any more only while the job ends.
+    move |line| {
+        drop(inbound.send(match line {
+            Some(line) => Inbound::LauncherSaid { node, line },
+            None => Inbound::LauncherGone { node },
+        }))
+    }
 }
 
 /// Turns signals into messages.

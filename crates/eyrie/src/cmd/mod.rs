@@ -16,6 +16,7 @@ pub mod run;
 pub mod sbatch;
 pub mod status;
 pub mod store;
+pub mod sweep;
 pub mod trace;
 
 use eyrie_placement::words::WordError;

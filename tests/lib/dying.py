@@ -1,0 +1,74 @@
+"""What tests of hosts that die, or seem to, have in common: waiting until a host is declared dead
+and its ranks compute again, until all is whole again, and until nothing of a job is left on a
+host."""
+
+import time
+
+from jobs import PATIENCE_S, await_condition, check, example
+
+# Some seconds of computing: long enough for two hosts to die one after the other, since nobody
+# computes while a host is missing.
+LONG = example("heat2d", "--nx", 200, "--ny", 200, "--steps", 7000, "--out", "plate")
+# Between two looks at something that is not told.
+PAUSE_S = 0.02
+# Silence is taken for a death after so long, unless a test is about that.
+TIMEOUT_S = 2
+OFTEN = ("--heartbeat-timeout", f"{TIMEOUT_S}s", "--checkpoint-every", "200ms")
+
+
+def running(job):
+    """For use while something is awaited: fails when the job has ended."""
+    check(job.process.poll() is None, f"the job has ended: {job.stderr()[-500:]}")
+
+
+def lose(job, node, happening, limit_s=TIMEOUT_S + 1.5):
+    """Lets something happen for which a host is declared dead within a time, and waits until its
+    ranks compute again. Returns seconds until it was known, and until they did."""
+    before = len(job.events("recovered"))
+    begin = time.monotonic()
+    happening()
+    lost = job.await_event("node_lost", node=node)
+    known = time.monotonic() - begin
+    check(known < limit_s, f"it took {known:.2f} s to find out that node {node} is lost")
+
+    def again():
+        found = {e["rank"] for e in job.events("recovered")[before:]}
+        if found >= set(lost["ranks"]):
+            return True
+        running(job)
+        return False
+
+    await_condition(again, f"ranks {lost['ranks']} to recover")
+    return known, time.monotonic() - begin
+
+
+def await_whole(job):
+    """Waits until `eyrie status` shows that all ranks run, and each has had an image since it came
+    back."""
+
+    def imaged(rank):
+        kinds = [e["event"] for e in job.events() if e.get("rank") == rank]
+        begin = max((i for i, kind in enumerate(kinds) if kind == "recovered"), default=0)
+        return "checkpoint" in kinds[begin:]
+
+    def whole():
+        running(job)
+        time.sleep(PAUSE_S)
+        status = job.status()
+        ranks = status["ranks"] if status else []
+        return ranks and all(r["state"] == "running" and imaged(r["rank"]) for r in ranks)
+
+    await_condition(whole, "all ranks to run and to have images")
+
+
+def await_nothing(hosts, number, within_s=PATIENCE_S):
+    """Waits until neither a process nor anything else of a job is on a host, though the job may go
+    on. Returns after how many seconds."""
+    begin = time.monotonic()
+
+    def left():
+        time.sleep(PAUSE_S)  # looking at all processes of the machine takes its time
+        return hosts.processes(number) + hosts.leftovers(number)
+
+    await_condition(lambda: not left(), lambda: f"h{number} to be empty: {left()}", within_s)
+    return time.monotonic() - begin
