@@ -87,13 +87,13 @@ mod tests {
             dir: dir.clone().into(),
             provided: vec![],
             copied: false,
-            compared: None,
             kvsname: kvsname.clone(),
             ranks: 2,
             store: "unix:/store".into(),
+            compared: None,
         };
         let segment = shared::predicted_segment(&kvsname, 1);
-        let entered = HostDir::enter(&job, None).unwrap();
+        let entered = HostDir::enter(&job).unwrap();
         std::fs::write(&segment, b"x").unwrap();
         std::thread::scope(|scope| {
             let sweeping = scope.spawn(|| sweep(&dir, std::io::empty()));
