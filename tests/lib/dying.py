@@ -9,6 +9,8 @@ from jobs import PATIENCE_S, await_condition, check, example
 # Some seconds of computing: long enough for two hosts to die one after the other, since nobody
 # computes while a host is missing.
 LONG = example("heat2d", "--nx", 200, "--ny", 200, "--steps", 7000, "--out", "plate")
+# The same for one host.
+SHORT = example("heat2d", "--nx", 200, "--ny", 200, "--steps", 3500, "--out", "plate")
 # Between two looks at something that is not told.
 PAUSE_S = 0.02
 # Silence is taken for a death after so long, unless a test is about that.
