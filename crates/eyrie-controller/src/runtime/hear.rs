@@ -162,7 +162,9 @@ impl Job {
 
     /// The nodes of a launcher whose agents have not come.
     fn unstarted(&self, node: Option<Node>) -> Vec<Node> {
-        let nodes = node.map_or(0..self.hosts.len() as Node, |node| node..node + 1);
+        // Those that joined later have somebody of their own who starts them.
+        let all = 0..self.options.nodes + self.options.spares;
+        let nodes = node.map_or(all, |node| node..node + 1);
         nodes.filter(|node| !self.came.contains(node)).collect()
     }
 
