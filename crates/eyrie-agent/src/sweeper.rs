@@ -93,7 +93,7 @@ mod tests {
             compared: None,
         };
         let segment = shared::predicted_segment(&kvsname, 1);
-        let entered = HostDir::enter(&job).unwrap();
+        let entered = HostDir::enter(&job, None).unwrap();
         std::fs::write(&segment, b"x").unwrap();
         std::thread::scope(|scope| {
             let sweeping = scope.spawn(|| sweep(&dir, std::io::empty()));

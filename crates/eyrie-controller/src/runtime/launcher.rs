@@ -5,17 +5,21 @@
 use super::program::Provided;
 use crate::hosts::Host;
 use anyhow::{bail, Context};
+use eyrie_host::bounded;
 use eyrie_transport::{Addr, Interface};
 use eyrie_wire::Node;
 use std::ffi::{OsStr, OsString};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
+use std::time::Duration;
 
 /// Where Slurm says which node a process runs on.
 pub const SLURM_NODE: &str = "SLURMD_NODENAME";
 /// Set in jobs whose allocation outlives its nodes, which Slurm does not tell.
 pub const ENV_NO_KILL: &str = "EYRIE_NO_KILL";
+/// How long ssh or Slurm may take to say what they know of a host.
+const ASKING_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long ssh may take to reach a host, in seconds.
 const CONNECT_TIMEOUT_S: u32 = 15;
 
@@ -235,16 +239,17 @@ impl Cluster {
 /// The address that Slurm has for a node.
 fn slurm_name(node: &str) -> Option<String> {
     let show = ["--oneliner", "show", "node", node];
-    let said = Command::new("scontrol").args(show).stdin(Stdio::null()).output().ok()?;
-    let text = String::from_utf8_lossy(&said.stdout).into_owned();
-    text.split_whitespace().find_map(|word| word.strip_prefix("NodeAddr=")).map(str::to_string)
+    let said = bounded::run(Command::new("scontrol").args(show), ASKING_TIMEOUT).ok()?;
+    said.stdout
+        .split_whitespace()
+        .find_map(|word| word.strip_prefix("NodeAddr="))
+        .map(str::to_string)
 }
 
 /// The name or address that ssh's configuration has for a host.
 fn ssh_name(ssh: &OsStr, host: &str) -> Option<String> {
-    let said = Command::new(ssh).args(["-G", host]).stdin(Stdio::null()).output().ok()?;
-    let text = String::from_utf8_lossy(&said.stdout).into_owned();
-    text.lines().find_map(|line| line.strip_prefix("hostname ")).map(str::to_string)
+    let said = bounded::run(Command::new(ssh).args(["-G", host]), ASKING_TIMEOUT).ok()?;
+    said.stdout.lines().find_map(|line| line.strip_prefix("hostname ")).map(str::to_string)
 }
 
 /// Whether a name is this host's own.
@@ -265,7 +270,9 @@ pub struct SentFile {
 /// The script by which a host takes files from its standard input into a directory of its own, and
 /// then becomes the agent, `words`. The first of the files is the command.
 fn receiving(files: &[SentFile], words: &str) -> String {
-    let mut script = "umask 077; d=$(mktemp -d /tmp/eyrie-sent-XXXXXXXX) || exit 1; ".to_string();
+    // The ranks get the mask that the host gives its user.
+    let mut script =
+        "m=$(umask); umask 077; d=$(mktemp -d /tmp/eyrie-sent-XXXXXXXX) || exit 1; ".to_string();
     script += "trap 'rm -rf \"$d\"' EXIT; ";
     for SentFile { name, bytes, .. } in files {
         // It takes no byte more than it is told.
@@ -273,7 +280,8 @@ fn receiving(files: &[SentFile], words: &str) -> String {
     }
     let command = &files[0].name;
     script += &format!("chmod 700 \"$d/{command}\" || exit 1; ");
-    script += &format!("trap - EXIT; exec \"$d/{command}\" {words} --sent \"$d\" \"$@\"");
+    script +=
+        &format!("trap - EXIT; umask \"$m\"; exec \"$d/{command}\" {words} --sent \"$d\" \"$@\"");
     script
 }
 

@@ -12,6 +12,7 @@ mod hear;
 mod inbound;
 mod job;
 pub mod jobdir;
+mod joining;
 mod launcher;
 mod link;
 mod listener;

@@ -6,7 +6,12 @@ use anyhow::Context;
 use eyrie_controller::hosts;
 use eyrie_controller::runtime::jobdir;
 use eyrie_controller::runtime::users::{ask, Request};
+use eyrie_host::bounded;
 use std::process::Command;
+use std::time::Duration;
+
+/// How long Slurm may take to say what it knows of a job.
+const ASKING_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Give a running job more hosts.
 ///
@@ -60,12 +65,11 @@ pub fn run(args: JoinArgs) -> anyhow::Result<i32> {
 
 /// The nodes of a job of Slurm.
 fn nodes_of(id: u64) -> anyhow::Result<String> {
-    let asked = Command::new("squeue")
-        .args(["--noheader", "--states=RUNNING", "--format=%N", "--jobs", &id.to_string()])
-        .output()
-        .context("cannot run squeue")?;
-    let nodes = String::from_utf8_lossy(&asked.stdout).trim().to_string();
-    let said = String::from_utf8_lossy(&asked.stderr).trim().to_string();
-    anyhow::ensure!(!nodes.is_empty(), "job {id} of Slurm does not run; {said}");
-    Ok(nodes)
+    let id = id.to_string();
+    let words = ["--noheader", "--states=RUNNING", "--format=%N", "--jobs", &id];
+    let asked = bounded::run(Command::new("squeue").args(words), ASKING_TIMEOUT);
+    let asked = asked.context("cannot run squeue")?;
+    let nodes = asked.stdout.trim();
+    anyhow::ensure!(!nodes.is_empty(), "job {id} of Slurm does not run; {}", asked.stderr.trim());
+    Ok(nodes.to_string())
 }

@@ -1,0 +1,150 @@
+//! How nodes come to a job: agents that are started, say what their hosts are, and are told of their
+//! job; at the start, and later by order of a user. A node that the machine hears of is ready for
+//! ranks.
+
+use super::job::Job;
+use super::launcher::{Launcher, Target};
+use super::parts;
+use super::places::Places;
+use super::users;
+use crate::hosts::Host;
+use crate::machine::Event;
+use crate::record::in_words;
+use crossbeam_channel::Sender;
+use eyrie_wire::control::{JobOnHost, ToAgent};
+use eyrie_wire::Node;
+
+impl Job {
+    /// The agents that have come already can join, when it is known where all roles are.
+    pub fn welcome_all(&mut self) {
+        let Some((directory, store)) = self.places.as_ref().and_then(Places::all) else { return };
+        self.places = None;
+        self.directory = directory;
+        self.store_addr = Some(store);
+        let nodes: Vec<Node> = self.links.keys().copied().collect();
+        nodes.into_iter().for_each(|node| self.welcome(node));
+    }
+
+    /// Tells an agent of its job, as soon as it is known where the store is.
+    pub fn welcome(&mut self, node: Node) {
+        let Some(store) = &self.store_addr else { return };
+        let job = JobOnHost {
+            dir: self.dir.clone().into(),
+            provided: self.provided.clone(),
+            copied: self.options.cluster.as_ref().is_some_and(|cluster| cluster.send_binaries),
+            kvsname: self.kvsname.clone(),
+            ranks: self.options.ranks,
+            store: store.to_string(),
+            compared: (!self.hosts.is_empty()).then(|| self.program.clone()),
+        };
+        self.send(node, &ToAgent::Join(Box::new(job)));
+    }
+
+    /// A host is ready for ranks, or cannot take part.
+    pub fn joined(&mut self, node: Node, facts: Option<String>, refused: Option<String>) {
+        let (mut refused, mut notes) = (refused, Vec::new());
+        if let (Some(facts), None) = (facts, &refused) {
+            let host = in_words(node, &self.hosts);
+            (refused, notes) = self.alike.compare(&host, &facts);
+        }
+        notes.into_iter().for_each(|text| self.tell(Event::Note(text)));
+        match refused {
+            None => {
+                self.tell(Event::AgentUp(node));
+                if let Some(user) = self.joining.remove(&node) {
+                    let _ = user.send(serde_json::json!({ "node": node }).to_string());
+                }
+            }
+            Some(why) => {
+                let host = in_words(node, &self.hosts);
+                self.lose_early(node, format!("{host} cannot take part: {why}"));
+            }
+        }
+    }
+
+    /// A line of whoever starts agents. Until they have come, its last one may be why they do not.
+    pub fn launcher_said(&mut self, node: Option<Node>, line: String) {
+        let who = node.map_or("srun".into(), |node| in_words(node, &self.hosts));
+        if let Some(before) = self.launcher_words.insert(node, format!("{who}: {line}")) {
+            self.tell(Event::Note(before));
+        }
+        if self.unstarted(node).is_empty() {
+            let said = self.launcher_words.remove(&node);
+            said.into_iter().for_each(|text| self.tell(Event::Note(text)));
+        }
+    }
+
+    /// The nodes of a launcher whose agents have not come.
+    fn unstarted(&self, node: Option<Node>) -> Vec<Node> {
+        // Those that joined later have somebody of their own who starts them.
+        let all = 0..self.options.nodes + self.options.spares;
+        let nodes = node.map_or(all, |node| node..node + 1);
+        nodes.filter(|node| !self.came.contains(node)).collect()
+    }
+
+    /// Whoever was to start agents on other hosts has ended. Where an agent has come, it is none of
+    /// its business any more.
+    pub fn launcher_ended(&mut self, node: Option<Node>) {
+        let words = self.launcher_words.remove(&node);
+        let unstarted = self.unstarted(node);
+        if let (Some(text), true) = (&words, unstarted.is_empty()) {
+            self.tell(Event::Note(text.clone()));
+        }
+        for node in unstarted {
+            let host = in_words(node, &self.hosts);
+            let agent = self.options.cluster.as_ref().map(|c| c.agent.display().to_string());
+            let agent = agent.unwrap_or_default();
+            let said = match &words {
+                Some(text) => format!("no agent came from {text}"),
+                None => format!("no agent came from {host}, and nobody said why"),
+            };
+            let remedy = format!("see whether it is reached, and {agent} is there (--agent-path)");
+            self.lose_early(node, format!("{said}; {remedy}"));
+        }
+    }
+
+    /// A node is lost by what it is, or that it is not: at the start that ends the job.
+    fn lose_early(&mut self, node: Node, cause: String) {
+        match self.machine.has_started() {
+            false => self.tell(Event::Stop { code: 1, cause }),
+            true => {
+                // The user may have left.
+                if let Some(user) = self.joining.remove(&node) {
+                    let _ = user.send(users::error(&cause));
+                }
+                self.tell(Event::Note(cause));
+                self.tell(Event::AgentGone(node));
+            }
+        }
+    }
+
+    /// A host is to join the running job.
+    pub fn join(&mut self, host: String, allocation: Option<u64>, answer: Sender<String>) {
+        let refuse = |text: &str| drop(answer.send(users::error(text)));
+        let Some(cluster) = &mut self.options.cluster else {
+            return refuse(
+                "this job runs on one host: only one that was started with --hosts, or in an \
+                 allocation of Slurm, can be joined by others",
+            );
+        };
+        if !self.machine.has_started() {
+            return refuse("the job is just starting; try again when its ranks run");
+        }
+        if cluster.launcher == Launcher::Manual && allocation.is_none() {
+            return refuse("the agents of this job are started by hand (--launcher manual)");
+        }
+        let node = cluster.hosts.len() as Node;
+        cluster.hosts.push(Host { name: host.clone(), slots: None });
+        self.hosts.push(host);
+        self.admission.expect_node();
+        self.joining.insert(node, answer);
+        let tell = parts::hear_launcher(&self.inbound, Some(node));
+        let files = cluster.files(&self.provided).map_err(std::io::Error::other);
+        let target = Target::One(node, allocation);
+        let started = files.and_then(|files| self.children.launch(cluster, target, &files, tell));
+        self.tell(Event::Joining { host: self.hosts[node as usize].clone() });
+        if let Err(e) = started {
+            self.lose_early(node, format!("cannot start an agent there: {e}"));
+        }
+    }
+}
