@@ -85,17 +85,22 @@ def in_turns(rounds, cases, one):
     return values
 
 
+def figures(value):
+    """Three figures, or all of a larger number."""
+    return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
+
+
 def table(head, cases, values, unit):
     """Medians, and the medians of ratios to the first way within a round, with their quartiles."""
     lines = [f"| {head} | {WAYS[0]} | {WAYS[1]} | ratio | {WAYS[2]} | ratio |", "|---" * 6 + "|"]
     for case in cases:
         alone = values[case, WAYS[0]]
-        cells = [case, f"{statistics.median(alone):.3g} {unit}"]
+        cells = [case, f"{figures(statistics.median(alone))} {unit}"]
         for way in WAYS[1:]:
             ratios = [ours / theirs for ours, theirs in zip(values[case, way], alone)]
             low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive")
             median = statistics.median(values[case, way])
-            cells += [f"{median:.3g} {unit}", f"{middle:.2f} ({low:.2f} to {high:.2f})"]
+            cells += [f"{figures(median)} {unit}", f"{middle:.2f} ({low:.2f} to {high:.2f})"]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
