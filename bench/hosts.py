@@ -19,12 +19,10 @@ import tempfile
 import time
 
 from hosts import Hosts, HostsJob
-from jobs import BUILD, EYRIE, RANDOM, check, example, lammps, main, workshop
+from jobs import EYRIE, RANDOM, ROOT, check, example, lammps, main, workshop
 from page import Page
 
 PAGE = Page("hosts", kinds=("messages", "apps", "recovery"))
-# Every message takes the network, also within a host.
-OVER_TCP = {"FI_PROVIDER": "tcp", "MPIR_CVAR_CH4_NETMOD": "ofi", "MPIR_CVAR_NOLOCAL": "1"}
 QUIET = ("--checkpoint-every", "off", "--log-memory", "256MiB")
 WAYS = ("MPICH over tcp", "Eyrie", "Eyrie, not sealed")
 MESSAGES = {
@@ -39,32 +37,26 @@ APPS = {
 }
 
 
-def command(way, hosts, ranks, argv):
-    """The command line of a program on two hosts, and its environment."""
+def command(way, ranks, argv):
+    """The command line of a program on two hosts; every message takes the network."""
     each = ranks // 2
     if way == WAYS[0]:
-        launcher = [
-            BUILD / "venv/bin/mpiexec",
-            "-launcher",
-            "ssh",
-            "-hosts",
-            f"h0:{each},h1:{each}",
-        ]
-        return [*launcher, "-n", str(ranks), *argv], OVER_TCP
+        where = ["-launcher", "ssh", "-hosts", f"h0:{each},h1:{each}"]
+        return [ROOT / "scripts/mpiexec-tcp.sh", *where, "-n", str(ranks), *argv]
     sealed = "encrypted" if way == WAYS[1] else "off"
     run = [EYRIE, "run", "-q", "-n", ranks, "--hosts", f"h0:{each},h1:{each}", *QUIET]
-    return [*run, "--transport-security", sealed, "--", *argv], {}
+    return [*run, "--transport-security", sealed, "--", *argv]
 
 
 def measured(way, hosts, ranks, argv):
     """Runs a program; returns its standard output and how long it took, in seconds."""
-    words, environment = command(way, hosts, ranks, argv)
+    words = command(way, ranks, argv)
     with tempfile.TemporaryDirectory(dir=workshop()) as place:
         begin = time.monotonic()
         ran = subprocess.run(
             list(map(str, words)),
             cwd=place,
-            env={**os.environ, **hosts.environment(), **environment},
+            env={**os.environ, **hosts.environment()},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -50,8 +50,8 @@ part_more_jobs() {
     EYRIE_TEST_RUNS=20 EYRIE_TEST_LIMIT_S=3600 whole_jobs tests/jobs/1*
 }
 
-# Jobs on several hosts, which are namespaces of this machine: each executable file of tests/hosts/ is
-# one test, skipped when we are not root. Those under a real Slurm (02*) are longer.
+# Jobs on several hosts, which are namespaces of this machine: each executable file of tests/hosts/
+# is one test, skipped when we are not root. Those under a real Slurm (02*) are longer.
 part_hosts() { whole_jobs tests/hosts/0[!2]* tests/hosts/1*; }
 
 # Under Slurm; an hour of load; 100 runs whose hosts fail at random.

@@ -13,7 +13,7 @@ LONG = example("heat2d", "--nx", 200, "--ny", 200, "--steps", 7000, "--out", "pl
 SHORT = example("heat2d", "--nx", 200, "--ny", 200, "--steps", 3500, "--out", "plate")
 # Between two looks at something that is not told.
 PAUSE_S = 0.02
-# Silence is taken for a death after so long, unless a test is about that.
+# Who does not answer for so long is declared dead, unless a test is about that.
 TIMEOUT_S = 2
 OFTEN = ("--heartbeat-timeout", f"{TIMEOUT_S}s", "--checkpoint-every", "200ms")
 

@@ -2,14 +2,13 @@
 //! made where there is none, and removed by who made it; the controller's own, or one that hosts
 //! share, is only used.
 
-use crate::leftovers::{self, LOCK};
+use crate::leftovers;
 use eyrie_host::{Facts, Start};
 use eyrie_wire::control::{JobOnHost, Program};
-use rustix::fs::{flock, FlockOperation};
 use std::ffi::{OsStr, OsString};
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{DirBuilder, File};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::{symlink, DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{symlink, DirBuilderExt};
 use std::path::{Path, PathBuf};
 
 /// The directory while the agent lives.
@@ -150,17 +149,14 @@ fn make(path: &Path, job: &JobOnHost) -> io::Result<Option<File>> {
 }
 
 fn lock_and_mark(path: &Path, job: &JobOnHost) -> io::Result<File> {
-    let lock = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path.join(LOCK))?;
-    flock(&lock, FlockOperation::LockExclusive)?;
+    let lock = leftovers::lock(path)?;
     leftovers::mark(&lock, &job.kvsname, job.ranks)?;
     Ok(lock)
 }
 
 /// Others must not be able to put anything into it.
 fn check_ours(path: &Path) -> io::Result<()> {
-    let meta = path.symlink_metadata()?;
-    let ours = meta.is_dir() && meta.uid() == rustix::process::getuid().as_raw();
-    if !ours || meta.mode() & 0o077 != 0 {
+    if !leftovers::is_private(&path.symlink_metadata()?) {
         let text = format!("{} is no directory of yours with mode 0700", path.display());
         return Err(io::Error::new(ErrorKind::PermissionDenied, text));
     }

@@ -18,6 +18,23 @@ const MAX_MARK: u64 = 4096;
 /// Most ranks that are believed of a mark.
 const MAX_RANKS: u32 = 1 << 20;
 
+/// Whether something is this user's directory, which nobody else may enter.
+pub fn is_private(meta: &fs::Metadata) -> bool {
+    let ours = meta.uid() == rustix::process::getuid().as_raw();
+    meta.is_dir() && ours && meta.mode() & 0o077 == 0
+}
+
+/// Makes and takes the lock of a directory that is not yet known as a job's: who else takes it lets
+/// go at once.
+///
+/// # Errors
+/// When it is there already, or cannot be made.
+pub fn lock(dir: &Path) -> io::Result<File> {
+    let lock = OpenOptions::new().write(true).create_new(true).mode(0o600).open(dir.join(LOCK))?;
+    flock(&lock, FlockOperation::LockExclusive)?;
+    Ok(lock)
+}
+
 /// Writes into a job's lock file, which its maker holds locked, what whoever cleans up after it
 /// must know.
 ///
@@ -50,7 +67,7 @@ pub struct Amount {
 pub fn find(dir: &Path) -> Option<Leftovers> {
     let uid = rustix::process::getuid().as_raw();
     let meta = dir.symlink_metadata().ok()?;
-    if !meta.is_dir() || meta.uid() != uid || meta.mode() & 0o077 != 0 {
+    if !is_private(&meta) {
         return None;
     }
     let path = dir.join(LOCK);

@@ -305,9 +305,9 @@ impl Agent {
     fn obey(&mut self, message: ToAgent) {
         match message {
             ToAgent::Join(job) => {
-                let refused = self.join(&job).err();
-                let facts = job.compared.as_ref().map(|program| host_dir::facts(program, &job));
-                self.connection.send(&FromAgent::Joined { facts, refused });
+                let facts = || Some(host_dir::facts(job.compared.as_ref()?, &job));
+                let joined = self.join(&job).map(|()| facts());
+                self.connection.send(&FromAgent::Joined(joined));
             }
             ToAgent::Start(start) => self.start(start),
             ToAgent::Kill(instance) => {

@@ -1,7 +1,7 @@
-//! What an agent leaves that is killed with SIGKILL: a process beside it waits for its end, which is
-//! the end of its own standard input, and removes the job's directory on this host and the segments
-//! of its ranks. Where both are killed at once, the next job here does it, or `eyrie clean`. The
-//! controller of a job on several hosts has one, too.
+//! What an agent leaves that is killed with SIGKILL: a process beside it waits for its end, which
+//! is the end of its own standard input, and removes the job's directory on this host and the
+//! segments of its ranks. Where both are killed at once, the next job here does it, or `eyrie
+//! clean`. The controller of a job on several hosts has one, too.
 
 use crate::{leftovers, shared};
 use rustix::process::{getppid, setsid, Pid};

@@ -1,5 +1,5 @@
-//! The hosts of a job as users and batch systems write them: names with slots, in the order in which
-//! they get ranks. Nothing here asks a network whether a host is there.
+//! The hosts of a job as users and batch systems write them: names with slots, in the order in
+//! which they get ranks. Nothing here asks a network whether a host is there.
 
 use eyrie_topology::hostlist;
 use std::collections::HashMap;
@@ -29,8 +29,8 @@ pub fn parse_list(text: &str) -> Result<Vec<Host>, String> {
     hosts.finish("--hosts")
 }
 
-/// Reads a file of hosts: a host or host list a line, with slots as `host:4` (hydra), `host slots=4`
-/// (Open MPI), or by a line for each slot (PBS). `#` begins a comment.
+/// Reads a file of hosts: a host or host list a line, with slots as `host:4` (hydra), `host
+/// slots=4` (Open MPI), or by a line for each slot (PBS). `#` begins a comment.
 ///
 /// # Errors
 /// Names the line and what is wrong with it.

@@ -257,8 +257,8 @@ pub fn in_words(node: Node, hosts: &[String]) -> String {
 }
 
 impl Record {
-    /// The event for people: its log level, and one line. `None`: nothing to tell. `hosts`: the names of
-    /// the nodes, where they have some.
+    /// The event for people: its log level, and one line. `None`: nothing to tell. `hosts`: the
+    /// names of the nodes, where they have some.
     pub fn line(&self, hosts: &[String]) -> Option<(LogLevel, String)> {
         use LogLevel::{Detail, Error, Normal};
         let at = |node: &Node| in_words(*node, hosts);

@@ -130,7 +130,7 @@ pub fn clock_source(name: &str) -> Finding {
                 "the kernel reads time from {slow}: programs that ask often (MPI_Wtime) are slow"
             ),
             "boot with tsc=reliable if the processors' counters are (see the kernel's log for why \
-             it was given up)",
+             it is not used)",
         ),
     }
 }

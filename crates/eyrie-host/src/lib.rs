@@ -12,6 +12,7 @@ pub mod finding;
 mod limits;
 mod node;
 pub mod program;
+pub mod shell;
 pub mod trial;
 
 pub use differences::{differences, Difference, Severity, What};

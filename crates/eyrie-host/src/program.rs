@@ -30,12 +30,8 @@ pub struct Start<'a> {
 
 /// The program, what interprets it, their libraries, and arguments that are files.
 pub fn files(start: &Start) -> Vec<File> {
-    let (mut found, mut exe) = (Vec::new(), start.cwd.join(start.exe));
-    for _ in 0..SCRIPTS_MAX {
-        let Some(reader) = interpreter(&exe, start) else { break };
-        found.push(File::look(Role::Script, &exe));
-        exe = reader;
-    }
+    let (scripts, exe) = read_by(start);
+    let mut found: Vec<File> = scripts.iter().map(|s| File::look(Role::Script, s)).collect();
     found.push(File::look(Role::Program, &exe));
     found.extend(libraries(&exe, start));
     found.extend(arguments(start));
@@ -44,14 +40,17 @@ pub fn files(start: &Start) -> Vec<File> {
 
 /// The program that the kernel runs for a program: itself, or the interpreter of a script.
 pub fn runs(start: &Start) -> PathBuf {
-    let mut exe = start.cwd.join(start.exe);
-    for _ in 0..SCRIPTS_MAX {
-        match interpreter(&exe, start) {
-            Some(reader) => exe = reader,
-            None => break,
-        }
+    read_by(start).1
+}
+
+/// The scripts that read each other, and the program that reads the last of them.
+fn read_by(start: &Start) -> (Vec<PathBuf>, PathBuf) {
+    let (mut scripts, mut exe) = (Vec::new(), start.cwd.join(start.exe));
+    while scripts.len() < SCRIPTS_MAX {
+        let Some(reader) = interpreter(&exe, start) else { break };
+        scripts.push(std::mem::replace(&mut exe, reader));
     }
-    exe
+    (scripts, exe)
 }
 
 /// What reads a script; `None` for what is no script.

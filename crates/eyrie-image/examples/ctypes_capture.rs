@@ -10,18 +10,8 @@ use eyrie_image::{capture, Mode, Outcome, Request};
 /// As [`eyrie_image::capture`].
 #[no_mangle]
 pub unsafe extern "C" fn eyrie_ctypes_capture(out_fd: i32, sync: i32, rsn: u64) -> i32 {
-    let request = Request {
-        out_fd,
-        mode: if sync != 0 { Mode::Sync } else { Mode::Async },
-        rank: 0,
-        incarnation: 0,
-        clock: 0,
-        rsn,
-        exclude: &[],
-        fds: &[],
-        meta: &[],
-        starter_pid: 0,
-    };
+    let mode = if sync != 0 { Mode::Sync } else { Mode::Async };
+    let request = Request { rsn, ..Request::plain(out_fd, mode) };
     // SAFETY: handed on to the caller.
     match unsafe { capture(&request) } {
         Outcome::Captured { .. } => 0,

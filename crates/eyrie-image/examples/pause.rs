@@ -194,18 +194,7 @@ fn subject(mib: usize, pages: &str, sync: bool) {
     }
     eprintln!("ready");
     std::io::stdin().lock().read_line(&mut String::new()).unwrap();
-    let request = Request {
-        out_fd: 1,
-        mode: if sync { Mode::Sync } else { Mode::Async },
-        rank: 0,
-        incarnation: 0,
-        clock: 0,
-        rsn: 0,
-        exclude: &[],
-        fds: &[],
-        meta: &[],
-        starter_pid: 0,
-    };
+    let request = Request::plain(1, if sync { Mode::Sync } else { Mode::Async });
     // SAFETY: one thread; it ends right after.
     match unsafe { capture(&request) } {
         Outcome::Captured { pause_ns, .. } => eprintln!("{pause_ns}"),

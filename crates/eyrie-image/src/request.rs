@@ -42,6 +42,24 @@ pub struct Request<'a> {
     pub starter_pid: i32,
 }
 
+impl Request<'static> {
+    /// Of the process as it stands, by somebody who is no rank.
+    pub fn plain(out_fd: i32, mode: Mode) -> Request<'static> {
+        Request {
+            out_fd,
+            mode,
+            rank: 0,
+            incarnation: 0,
+            clock: 0,
+            rsn: 0,
+            exclude: &[],
+            fds: &[],
+            meta: &[],
+            starter_pid: 0,
+        }
+    }
+}
+
 /// How a capture ended, and in which process this is.
 #[derive(Clone, Copy, Debug)]
 pub enum Outcome {

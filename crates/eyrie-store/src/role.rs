@@ -269,8 +269,8 @@ impl Read for Present<'_> {
     }
 }
 
-/// Takes what still comes of a refused image and throws it away, until the agent has heard: over TCP
-/// a connection that is closed before everything was read takes the answer back.
+/// Takes what still comes of a refused image and throws it away, until the agent has heard: over
+/// TCP a connection that is closed before everything was read takes the answer back.
 fn linger(mut stream: Stream) {
     if stream.passes_files() || stream.shutdown(Shutdown::Write).is_err() {
         return;

@@ -205,9 +205,9 @@ impl std::fmt::Display for TraceRecord {
 /// Agent to controller.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum FromAgent {
-    /// The host is ready for ranks; or it cannot take part, and why. `facts` is what it is, to be
-    /// compared with other hosts (`eyrie_host::Facts` as JSON), when that was asked for.
-    Joined { facts: Option<String>, refused: Option<String> },
+    /// The host is ready for ranks, and what it is, to be compared with other hosts
+    /// (`eyrie_host::Facts` as JSON), when that was asked for; or it cannot take part, and why.
+    Joined(Result<Option<String>, String>),
     /// What has become of a rank on this node.
     Rank(RankInstance, RankReport),
     /// What the rank wrote, from `offset` of that stream on, in order.

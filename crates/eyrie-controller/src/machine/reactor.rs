@@ -128,6 +128,11 @@ impl Machine {
         due.into_iter().min()
     }
 
+    /// Names of the hosts that the nodes are; empty on one machine.
+    pub fn hosts(&self) -> &[String] {
+        &self.config.hosts
+    }
+
     /// Whether all nodes were up and the ranks were started.
     pub fn has_started(&self) -> bool {
         self.started

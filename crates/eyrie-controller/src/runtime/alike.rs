@@ -1,5 +1,6 @@
-//! Whether the hosts of a job are alike enough for ranks to go from one to another: each is compared
-//! with the first that has come. Nothing that a host says of itself takes unbounded memory.
+//! Whether the hosts of a job are alike enough for ranks to go from one to another: each is
+//! compared with the first that has come. Nothing that a host says of itself takes unbounded
+//! memory.
 
 use eyrie_host::{differences, Facts, Severity};
 

@@ -19,8 +19,8 @@ const MAX_LINE: u64 = 1024;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Child {
     Agent(Node),
-    /// What starts the agent of a node on another host, or those of all nodes, and passes their words
-    /// on.
+    /// What starts the agent of a node on another host, or those of all nodes, and passes their
+    /// words on.
     Launcher(Option<Node>),
     Router(RouterId),
     Store,

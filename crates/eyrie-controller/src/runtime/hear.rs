@@ -124,7 +124,7 @@ impl Job {
 
     fn hear_agent(&mut self, node: Node, message: FromAgent) {
         match message {
-            FromAgent::Joined { facts, refused } => self.joined(node, facts, refused),
+            FromAgent::Joined(joined) => self.joined(node, joined),
             FromAgent::Rank(instance, report) => self.tell(Event::Rank(instance, report)),
             FromAgent::Output { instance, stream, offset, bytes } => {
                 self.hear_output(node, instance, stream, offset, bytes);

@@ -70,8 +70,6 @@ pub struct Job {
     pub inbound: Sender<Inbound>,
     /// What all hosts are compared with.
     pub alike: Alike,
-    /// Names of the hosts that the nodes are; empty on one machine.
-    pub hosts: Vec<String>,
     /// The job's directory.
     pub dir: PathBuf,
     /// What routers have told with the fences that they have confirmed.

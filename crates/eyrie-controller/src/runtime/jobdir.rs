@@ -112,7 +112,8 @@ impl JobDir {
             left.remove().with_context(failed)?;
         }
         DirBuilder::new().mode(0o700).create(&starting).with_context(failed)?;
-        let mut dir = JobDir { _lock: lock(&starting).with_context(failed)?, path: starting };
+        let mut dir =
+            JobDir { _lock: leftovers::lock(&starting).with_context(failed)?, path: starting };
         let secret = Secret(random());
         leftovers::mark(&dir._lock, kvsname, ranks)
             .and_then(|()| new_file(&dir.path.join("secret")))
@@ -156,14 +157,6 @@ impl Drop for JobDir {
 
 fn new_file(path: &Path) -> std::io::Result<File> {
     OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
-}
-
-/// Makes and takes the lock of a directory that is not yet known as a job's: who else takes it lets
-/// go at once.
-fn lock(dir: &Path) -> std::io::Result<File> {
-    let lock = new_file(&dir.join(LOCK))?;
-    flock(&lock, FlockOperation::LockExclusive)?;
-    Ok(lock)
 }
 
 /// Removes what a dead job left at `path`.

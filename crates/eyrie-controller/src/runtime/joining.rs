@@ -1,6 +1,6 @@
-//! How nodes come to a job: agents that are started, say what their hosts are, and are told of their
-//! job; at the start, and later by order of a user. A node that the machine hears of is ready for
-//! ranks.
+//! How nodes come to a job: agents that are started, say what their hosts are, and are told of
+//! their job; at the start, and later by order of a user. A node that the machine hears of is ready
+//! for ranks.
 
 use super::job::Job;
 use super::launcher::{Launcher, Target};
@@ -35,18 +35,19 @@ impl Job {
             kvsname: self.kvsname.clone(),
             ranks: self.options.ranks,
             store: store.to_string(),
-            compared: (!self.hosts.is_empty()).then(|| self.program.clone()),
+            compared: (!self.machine.hosts().is_empty()).then(|| self.program.clone()),
         };
         self.send(node, &ToAgent::Join(Box::new(job)));
     }
 
     /// A host is ready for ranks, or cannot take part.
-    pub fn joined(&mut self, node: Node, facts: Option<String>, refused: Option<String>) {
-        let (mut refused, mut notes) = (refused, Vec::new());
-        if let (Some(facts), None) = (facts, &refused) {
-            let host = in_words(node, &self.hosts);
-            (refused, notes) = self.alike.compare(&host, &facts);
-        }
+    pub fn joined(&mut self, node: Node, joined: Result<Option<String>, String>) {
+        let host = in_words(node, self.machine.hosts());
+        let (refused, notes) = match joined {
+            Ok(Some(facts)) => self.alike.compare(&host, &facts),
+            Ok(None) => (None, vec![]),
+            Err(why) => (Some(why), vec![]),
+        };
         notes.into_iter().for_each(|text| self.tell(Event::Note(text)));
         match refused {
             None => {
@@ -55,16 +56,13 @@ impl Job {
                     let _ = user.send(serde_json::json!({ "node": node }).to_string());
                 }
             }
-            Some(why) => {
-                let host = in_words(node, &self.hosts);
-                self.lose_early(node, format!("{host} cannot take part: {why}"));
-            }
+            Some(why) => self.lose_early(node, format!("{host} cannot take part: {why}")),
         }
     }
 
     /// A line of whoever starts agents. Until they have come, its last one may be why they do not.
     pub fn launcher_said(&mut self, node: Option<Node>, line: String) {
-        let who = node.map_or("srun".into(), |node| in_words(node, &self.hosts));
+        let who = node.map_or("srun".into(), |node| in_words(node, self.machine.hosts()));
         if let Some(before) = self.launcher_words.insert(node, format!("{who}: {line}")) {
             self.tell(Event::Note(before));
         }
@@ -91,7 +89,7 @@ impl Job {
             self.tell(Event::Note(text.clone()));
         }
         for node in unstarted {
-            let host = in_words(node, &self.hosts);
+            let host = in_words(node, self.machine.hosts());
             let agent = self.options.cluster.as_ref().map(|c| c.agent.display().to_string());
             let agent = agent.unwrap_or_default();
             let said = match &words {
@@ -135,14 +133,13 @@ impl Job {
         }
         let node = cluster.hosts.len() as Node;
         cluster.hosts.push(Host { name: host.clone(), slots: None });
-        self.hosts.push(host);
         self.admission.expect_node();
         self.joining.insert(node, answer);
         let tell = parts::hear_launcher(&self.inbound, Some(node));
         let files = cluster.files(&self.provided).map_err(std::io::Error::other);
         let target = Target::One(node, allocation);
         let started = files.and_then(|files| self.children.launch(cluster, target, &files, tell));
-        self.tell(Event::Joining { host: self.hosts[node as usize].clone() });
+        self.tell(Event::Joining { host });
         if let Err(e) = started {
             self.lose_early(node, format!("cannot start an agent there: {e}"));
         }

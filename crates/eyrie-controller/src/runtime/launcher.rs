@@ -1,11 +1,12 @@
-//! How agents are started on other hosts: a command for each, whose standard input is told the job's
-//! secret. What a launcher's end means is decided elsewhere: an agent that has connected needs it no
-//! more.
+//! How agents are started on other hosts: a command for each, whose standard input is told the
+//! job's secret. What a launcher's end means is decided elsewhere: an agent that has connected
+//! needs it no more.
 
 use super::program::Provided;
 use crate::hosts::Host;
 use anyhow::{bail, Context};
 use eyrie_host::bounded;
+use eyrie_host::shell::{self, quoted};
 use eyrie_transport::{Addr, Interface};
 use eyrie_wire::Node;
 use std::ffi::{OsStr, OsString};
@@ -16,6 +17,8 @@ use std::time::Duration;
 
 /// Where Slurm says which node a process runs on.
 pub const SLURM_NODE: &str = "SLURMD_NODENAME";
+/// What `eyrie run` takes as --spares when nobody gives it.
+pub const ENV_SPARES: &str = "EYRIE_SPARES";
 /// Set in jobs whose allocation outlives its nodes, which Slurm does not tell.
 pub const ENV_NO_KILL: &str = "EYRIE_NO_KILL";
 /// How long ssh or Slurm may take to say what they know of a host.
@@ -127,16 +130,14 @@ impl Cluster {
             remote.push(" --log ");
             remote.push(quoted(log.as_os_str()));
         }
-        let mut command = Command::new(self.ssh());
-        // Nobody is there to type a password.
-        command.args(["-T", "-o", "BatchMode=yes", "-o"]);
-        command.arg(format!("ConnectTimeout={CONNECT_TIMEOUT_S}"));
-        command.arg(&self.hosts[node as usize].name).arg(remote);
+        let host = &self.hosts[node as usize].name;
+        let mut command = shell::ssh(self.ssh(), CONNECT_TIMEOUT_S, host);
+        command.arg(remote);
         command
     }
 
-    /// What starts the agents of all nodes within an allocation of Slurm: one step, which neither the
-    /// end of a task nor that of a node ends. A task knows by its node's name which node it is.
+    /// What starts the agents of all nodes within an allocation of Slurm: one step, which neither
+    /// the end of a task nor that of a node ends. A task knows by its node's name which node it is.
     fn srun_command(&self, target: Target, controller: &Addr, log: Option<&Path>) -> Command {
         let (nodes, allocation) = match target {
             Target::All => (0..self.hosts.len(), None),
@@ -283,20 +284,6 @@ fn receiving(files: &[SentFile], words: &str) -> String {
     script +=
         &format!("trap - EXIT; umask \"$m\"; exec \"$d/{command}\" {words} --sent \"$d\" \"$@\"");
     script
-}
-
-/// A word as every shell takes it for itself.
-fn quoted(word: &OsStr) -> OsString {
-    use std::os::unix::ffi::{OsStrExt, OsStringExt};
-    let mut bytes = vec![b'\''];
-    for byte in word.as_bytes() {
-        match byte {
-            b'\'' => bytes.extend(b"'\\''"),
-            byte => bytes.push(*byte),
-        }
-    }
-    bytes.push(b'\'');
-    OsString::from_vec(bytes)
 }
 
 #[cfg(test)]

@@ -28,7 +28,7 @@ mod stdin;
 mod store;
 pub mod users;
 
-pub use launcher::{Cluster, Launcher, ENV_NO_KILL, SLURM_NODE};
+pub use launcher::{Cluster, Launcher, ENV_NO_KILL, ENV_SPARES, SLURM_NODE};
 pub use options::{JobOptions, Reach};
 pub use program::NotRunnable;
 
@@ -120,7 +120,6 @@ pub fn run(options: JobOptions, placement: Box<dyn Placement>) -> anyhow::Result
         let started = children.spawn(role);
         started.with_context(|| format!("cannot start {role:?}"))?;
     }
-    let hosts = options.cluster.as_ref().map_or(Vec::new(), Cluster::names);
     parts::start_agents(&mut children, &options, &dir, &provided, &inbound_in)?;
     let machine = Machine::new(Config {
         job: name.clone(),
@@ -128,7 +127,7 @@ pub fn run(options: JobOptions, placement: Box<dyn Placement>) -> anyhow::Result
         nodes: options.nodes,
         spares: options.spares,
         start: options.start(),
-        hosts: hosts.clone(),
+        hosts: options.cluster.as_ref().map_or(Vec::new(), Cluster::names),
         routers: options.routers,
         checkpoint_every: options.checkpoint_every,
         checkpoint_order: options.checkpoint_order,
@@ -171,7 +170,6 @@ pub fn run(options: JobOptions, placement: Box<dyn Placement>) -> anyhow::Result
         joining: BTreeMap::new(),
         inbound: inbound_in.clone(),
         alike: Alike::default(),
-        hosts,
         dir: dir.path().into(),
         admission,
         stdin,

@@ -94,8 +94,8 @@ pub fn link_provider(program: &mut Program, dir: &Path) -> anyhow::Result<Provid
     Ok((PROVIDER.into(), provider_file()?.into()))
 }
 
-/// Has libeyrie-calls loaded into the ranks, in front of what the user has loaded there. `copied`: it
-/// is in the job's directory only.
+/// Has libeyrie-calls loaded into the ranks, in front of what the user has loaded there. `copied`:
+/// it is in the job's directory only.
 ///
 /// # Errors
 /// When there is no such library, or no name of it that the loader can read.

@@ -29,7 +29,7 @@ impl Job {
             }
             _ => {}
         }
-        record.line(&self.hosts).into_iter().for_each(|line| self.show(line));
+        record.line(self.machine.hosts()).into_iter().for_each(|line| self.show(line));
     }
 
     /// Shows a line, unless whoever read our output has left.
@@ -61,7 +61,7 @@ impl Job {
             job: self.name.clone(),
             program: argv.collect::<Vec<_>>().join(" "),
             nodes_up: self.machine.nodes_up().collect(),
-            hosts: self.hosts.clone(),
+            hosts: self.machine.hosts().to_vec(),
             ranks: self.machine.rank_states().map(rank_status).collect(),
             log_memory_bytes: log.memory_bytes,
             log_disk_bytes: log.disk_bytes,

@@ -29,18 +29,8 @@ pub struct Taken {
 /// # Errors
 /// Why there is no image.
 pub fn be_captured() -> Result<(), String> {
-    let request = Request {
-        out_fd: STREAM,
-        mode: Mode::Async,
-        rank: 0,
-        incarnation: 0,
-        clock: 0,
-        rsn: 0,
-        exclude: &[],
-        fds: &[],
-        meta: &[],
-        starter_pid: std::os::unix::process::parent_id() as i32,
-    };
+    let starter_pid = std::os::unix::process::parent_id() as i32;
+    let request = Request { starter_pid, ..Request::plain(STREAM, Mode::Async) };
     // SAFETY: this process has one thread, and holds nothing that a restored one may not have.
     match unsafe { capture(&request) } {
         Outcome::Captured { .. } => Ok(()),

@@ -960,18 +960,8 @@ fn exclude(dir: &Path) {
     fill(at, 8 * 4096, 4);
     let out = OpenOptions::new().write(true).open(dir.join("image")).unwrap();
     let hole = at as usize + 2 * 4096;
-    let request = Request {
-        out_fd: out.as_raw_fd(),
-        mode: Mode::Async,
-        rank: 0,
-        incarnation: 0,
-        clock: 0,
-        rsn: 0,
-        exclude: &[(hole, 2 * 4096)],
-        fds: &[],
-        meta: &[],
-        starter_pid: 0,
-    };
+    let exclude = &[(hole, 2 * 4096)];
+    let request = Request { exclude, ..Request::plain(out.as_raw_fd(), Mode::Async) };
     // SAFETY: one thread.
     let outcome = unsafe { capture(&request) };
     let restored = matches!(outcome, Outcome::Restored);

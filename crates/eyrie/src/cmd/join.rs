@@ -15,8 +15,8 @@ const ASKING_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Give a running job more hosts.
 ///
-/// They stay free until ranks of a lost host need them, as spares do. The job must have been started
-/// with --hosts, or in an allocation of Slurm. A host that was lost may join again.
+/// They stay free until ranks of a lost host need them, as spares do. The job must have been
+/// started with --hosts, or in an allocation of Slurm. A host that was lost may join again.
 #[derive(clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub struct JoinArgs {

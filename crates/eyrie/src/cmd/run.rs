@@ -6,7 +6,7 @@ use eyrie_controller::hosts::{self, Host};
 use eyrie_controller::inject::Injection;
 use eyrie_controller::machine::schedule::{Interval, Order};
 use eyrie_controller::record::LogLevel;
-use eyrie_controller::runtime::{self, Cluster, JobOptions, Launcher, Reach};
+use eyrie_controller::runtime::{self, Cluster, JobOptions, Launcher, Reach, ENV_SPARES};
 use eyrie_placement::placement::OnNetwork;
 use eyrie_placement::spares::Arrangement;
 use eyrie_placement::{Placement, WithoutNetwork, Words};
@@ -31,8 +31,8 @@ pub struct RunArgs {
     /// Number of ranks [default: 1; with --hosts one for each slot]
     #[arg(short = 'n', long, value_name = "RANKS")]
     ranks: Option<u32>,
-    /// Number of nodes that the ranks start on, all of them on this host [default: 1, or the hosts of
-    /// an allocation of Slurm]
+    /// Number of nodes that the ranks start on, all of them on this host [default: 1, or the hosts
+    /// of an allocation of Slurm]
     #[arg(long, value_name = "N")]
     nodes: Option<u32>,
     /// The hosts that are the nodes, with how many ranks each may start with: a:4,b:4 or n[0-3]:2.
@@ -48,14 +48,15 @@ pub struct RunArgs {
     /// The command that starts agents on other hosts; it takes ssh's arguments
     #[arg(long, default_value = "ssh", value_name = "COMMAND", hide_short_help = true)]
     launcher_exec: OsString,
-    /// Send eyrie and its libraries to the hosts, which need not have them; they are removed at the end
+    /// Send eyrie and its libraries to the hosts, which need not have them; they are removed at the
+    /// end
     #[arg(long, conflicts_with = "agent_path")]
     send_binaries: bool,
     /// The eyrie command on the hosts [default: this one, at the same path]
     #[arg(long, value_name = "PATH", hide_short_help = true)]
     agent_path: Option<PathBuf>,
     /// Number of nodes held free for the ranks of failed ones
-    #[arg(long, default_value_t = 0, value_name = "S", env = "EYRIE_SPARES")]
+    #[arg(long, default_value_t = 0, value_name = "S", env = ENV_SPARES)]
     spares: u32,
     /// Most ranks that a node starts with
     #[arg(long, default_value_t = 128, value_name = "RANKS", hide_short_help = true)]
@@ -70,11 +71,12 @@ pub struct RunArgs {
     /// --hosts TCP]
     #[arg(long, value_enum, value_name = "HOW", hide = true)]
     reach: Option<ReachArg>,
-    /// The interface by which other hosts reach this one: an IP address or a name as `ip link` shows
-    /// it [default: the one towards the first of the other hosts]
+    /// The interface by which other hosts reach this one: an IP address or a name as `ip link`
+    /// shows it [default: the one towards the first of the other hosts]
     #[arg(long, value_name = "IP|NAME", hide_short_help = true)]
     interface: Option<Interface>,
-    /// The TCP ports that may be listened at, where a firewall lets only some through [default: any]
+    /// The TCP ports that may be listened at, where a firewall lets only some through [default:
+    /// any]
     #[arg(long, value_name = "FIRST-LAST", hide_short_help = true)]
     port_range: Option<Ports>,
     /// How what goes between hosts is protected

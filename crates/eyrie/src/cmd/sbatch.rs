@@ -2,7 +2,7 @@
 //! changes options only; the script is submitted as it is.
 
 use anyhow::Context;
-use eyrie_controller::runtime::ENV_NO_KILL;
+use eyrie_controller::runtime::{ENV_NO_KILL, ENV_SPARES};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -10,8 +10,8 @@ use std::path::Path;
 /// Submit a batch script to Slurm so that its job survives lost nodes.
 ///
 /// Runs sbatch with your options and adds what `eyrie run` in the script needs: --no-kill, without
-/// which Slurm ends the whole job when one node fails, and the nodes that are to stay free, on top of
-/// those that -N asks for.
+/// which Slurm ends the whole job when one node fails, and the nodes that are to stay free, on top
+/// of those that -N asks for.
 #[derive(clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub struct SbatchArgs {
@@ -35,9 +35,6 @@ const EXAMPLES: &str = "Example:
   A script job.sh with `#SBATCH -N 4`, `#SBATCH --ntasks-per-node=16` and `eyrie run ./solver`, on five nodes, one of
   which stays free:
       eyrie sbatch job.sh";
-
-/// What `eyrie run` takes as --spares in the job.
-const ENV_SPARES: &str = "EYRIE_SPARES";
 
 /// Options of sbatch that take a value as a word of their own, as far as they have a short form.
 const SHORT_WITH_VALUE: &str = "aAbcCdDeFGiJLmMnNopqtwxS";
@@ -126,8 +123,8 @@ fn value<'a>(words: &[&'a str], long: &str, short: Option<&str>) -> Option<&'a s
     words.iter().enumerate().rev().find_map(of)
 }
 
-/// The words for sbatch: those given, with --no-kill and the spares added to --nodes. `script` is the
-/// text of the script, whose #SBATCH lines count where the words say nothing.
+/// The words for sbatch: those given, with --no-kill and the spares added to --nodes. `script` is
+/// the text of the script, whose #SBATCH lines count where the words say nothing.
 fn with_spares(words: &[OsString], script: &str, spares: u32) -> Result<Vec<OsString>, String> {
     let end = options_end(words);
     let given: Vec<&str> = words[..end].iter().filter_map(|word| word.to_str()).collect();

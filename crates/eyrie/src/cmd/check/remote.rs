@@ -4,10 +4,9 @@
 use super::report::{skew, Answer, HostReport};
 use super::CheckArgs;
 use eyrie_host::bounded::{self, Ran};
+use eyrie_host::shell::{self, quoted};
 use eyrie_host::Finding;
 use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -15,6 +14,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 const AT_ONCE: usize = 32;
 /// Longest that a host may take.
 const LONGEST: Duration = Duration::from_secs(90);
+/// How long ssh may take to reach a host, in seconds.
+const CONNECT_TIMEOUT_S: u32 = 10;
 /// What ssh exits with when it is ssh that has failed.
 const SSH_FAILED: i32 = 255;
 /// Variables that decide which program and which libraries are found.
@@ -42,8 +43,8 @@ pub fn ask_all(hosts: &[String], args: &CheckArgs) -> anyhow::Result<Vec<Answer>
 }
 
 fn ask(host: &str, command: &OsStr) -> Answer {
-    let mut ssh = Command::new("ssh");
-    ssh.args(["-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", host]).arg(command);
+    let mut ssh = shell::ssh("ssh".as_ref(), CONNECT_TIMEOUT_S, host);
+    ssh.arg(command);
     let asked = now_ns();
     let ran = bounded::run(&mut ssh, LONGEST);
     let answered = now_ns();
@@ -114,32 +115,14 @@ fn remote_command(args: &CheckArgs) -> anyhow::Result<OsString> {
         words.push("--".into());
         words.extend(args.program.iter().cloned());
     }
-    let mut command = b"cd ".to_vec();
-    command.extend(quoted(std::env::current_dir()?.as_os_str()));
-    command.extend(b" &&");
+    let mut command = OsString::from("cd ");
+    command.push(quoted(std::env::current_dir()?.as_os_str()));
+    command.push(" &&");
     for word in &words {
-        command.push(b' ');
-        command.extend(quoted(word));
+        command.push(" ");
+        command.push(quoted(word));
     }
-    Ok(OsString::from_vec(command))
-}
-
-/// A word as a shell reads it back.
-fn quoted(word: &OsStr) -> Vec<u8> {
-    let plain = |b: &u8| b.is_ascii_alphanumeric() || b"/._-=:,+@%".contains(b);
-    let bytes = word.as_bytes();
-    if !bytes.is_empty() && bytes.iter().all(plain) {
-        return bytes.to_vec();
-    }
-    let mut text = vec![b'\''];
-    for byte in bytes {
-        match byte {
-            b'\'' => text.extend(br"'\''"),
-            other => text.push(*other),
-        }
-    }
-    text.push(b'\'');
-    text
+    Ok(command)
 }
 
 #[cfg(test)]
@@ -147,15 +130,6 @@ mod tests {
     use super::*;
     use std::os::unix::process::ExitStatusExt;
     use std::process::ExitStatus;
-
-    #[test]
-    fn words_come_through_a_shell_as_they_are() {
-        for word in ["plain/1.0", "", "two words", "it's", "$HOME;`x`\n*"] {
-            let script = [b"printf %s ", &quoted(OsStr::new(word))[..]].concat();
-            let shell = Command::new("sh").arg("-c").arg(OsStr::from_bytes(&script)).output();
-            assert_eq!(String::from_utf8(shell.unwrap().stdout).unwrap(), word);
-        }
-    }
 
     #[test]
     fn who_does_not_answer_is_quoted() {

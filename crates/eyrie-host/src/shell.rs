@@ -1,0 +1,48 @@
+//! Commands for other hosts: ssh that asks nothing, and words that come through a shell as they are.
+//! Nothing is started here.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::process::Command;
+
+/// `ssh`, or what takes its arguments, to a host; what that is to do comes behind. Nobody is there to
+/// type a password.
+pub fn ssh(program: &OsStr, connect_timeout_s: u32, host: &str) -> Command {
+    let mut command = Command::new(program);
+    command.args(["-T", "-o", "BatchMode=yes", "-o"]);
+    command.arg(format!("ConnectTimeout={connect_timeout_s}")).arg(host);
+    command
+}
+
+/// A word as a shell reads it back.
+pub fn quoted(word: &OsStr) -> OsString {
+    let plain = |b: &u8| b.is_ascii_alphanumeric() || b"/._-=:,+@%".contains(b);
+    let bytes = word.as_bytes();
+    if !bytes.is_empty() && bytes.iter().all(plain) {
+        return word.into();
+    }
+    let mut text = vec![b'\''];
+    for byte in bytes {
+        match byte {
+            b'\'' => text.extend(br"'\''"),
+            other => text.push(*other),
+        }
+    }
+    text.push(b'\'');
+    OsString::from_vec(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_come_through_a_shell_as_they_are() {
+        for word in ["plain/1.0", "", "two words", "it's", "$HOME;`x`\n*"] {
+            let mut script = OsString::from("printf %s ");
+            script.push(quoted(OsStr::new(word)));
+            let shell = Command::new("sh").arg("-c").arg(script).output();
+            assert_eq!(String::from_utf8(shell.unwrap().stdout).unwrap(), word);
+        }
+    }
+}
