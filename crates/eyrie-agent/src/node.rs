@@ -68,6 +68,8 @@ pub struct Agent {
     pub dir: Option<HostDir>,
     /// Removes that directory when this process is killed.
     pub sweeper: Option<Sweeper>,
+    /// The newest directory that came by itself.
+    pub directory: Option<Vec<u8>>,
     pub secret: Secret,
     pub connection: Connection,
     pub processes: BTreeMap<RankInstance, Process>,
@@ -139,6 +141,7 @@ pub fn run(config: &AgentConfig) -> anyhow::Result<()> {
         sent: Sent(config.sent.clone()),
         dir: None,
         sweeper: None,
+        directory: None,
         secret: config.secret.clone(),
         connection: Connection::new(stream)?,
         processes: BTreeMap::new(),
@@ -348,6 +351,7 @@ impl Agent {
                     }
                 }
             }
+            ToAgent::Directory { directory } => self.directory = Some(directory),
             ToAgent::Heartbeat { n } => self.connection.send(&FromAgent::Heartbeat { n }),
             ToAgent::Trace { request, instance } => self.send_trace(Some(request), instance),
             ToAgent::Freeze => self.freeze(),

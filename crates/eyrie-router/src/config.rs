@@ -1,6 +1,7 @@
 //! What a router is told at its start.
 
 use eyrie_transport::{Bind, RouterId};
+use eyrie_wire::Incarnation;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -18,4 +19,12 @@ pub struct Config {
     /// Bytes of log held in memory, and on disk.
     pub log_memory: u64,
     pub log_disk: u64,
+    /// A message is acknowledged to its sender when its destination has received it, not as soon as
+    /// it is logged: then it outlives this router.
+    pub until_received: bool,
+    /// It takes over from a router of the same number that was lost: it knows nothing of the ranks
+    /// at home here until each says what it has.
+    pub takes_over: bool,
+    /// For each rank of the job the incarnation that may speak at the start.
+    pub incarnations: Vec<Incarnation>,
 }

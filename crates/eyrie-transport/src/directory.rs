@@ -16,6 +16,11 @@ pub struct Directory {
     pub home: Vec<RouterId>,
     /// Where each router listens.
     pub routers: Vec<Addr>,
+    /// Routers on the host of whoever is given this directory: they die with it.
+    pub beside: Vec<RouterId>,
+    /// Routers may be lost and replaced: they acknowledge a message when it was received
+    /// (`until_received` of a router's configuration), so ranks must say what they have received.
+    pub until_received: bool,
 }
 
 impl Directory {
@@ -50,7 +55,8 @@ mod tests {
     #[test]
     fn directories_survive_and_must_be_whole() {
         let routers = vec![Addr::Unix("/a".into()), Addr::Unix("/b".into())];
-        let whole = Directory { epoch: 3, home: vec![0, 1, 0], routers };
+        let (home, beside) = (vec![0, 1, 0], vec![1]);
+        let whole = Directory { epoch: 3, home, routers, beside, until_received: true };
         assert_eq!(Directory::decode(&whole.encode()), Ok(whole.clone()));
         assert_eq!(whole.home(1), 1);
         let broken = Directory { home: vec![0, 2], ..whole.clone() };

@@ -140,6 +140,11 @@ pub enum ToAgent {
         stream: Stream,
         offset: u64,
     },
+    /// Who is where has changed (`eyrie_transport::Directory`): handed to all ranks on this node,
+    /// those that are started later included. One with a lower epoch than the last is ignored.
+    Directory {
+        directory: Vec<u8>,
+    },
     /// Asks for a [`FromAgent::Heartbeat`] with the same number.
     Heartbeat {
         n: u64,

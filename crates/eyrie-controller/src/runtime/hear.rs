@@ -202,6 +202,8 @@ impl Job {
             R::LogGrown { rank, bytes } => Event::LogGrown { rank, bytes },
             R::LogScarce { rank } => Event::LogScarce { rank },
             R::HeldBack { reason } => Event::Note(format!("ranks are held back: {reason}")),
+            // No router of today's jobs says these: none takes over, none waits for receivers.
+            R::Adopted { .. } | R::Unheard { .. } | R::Exposed { .. } | R::Covered { .. } => return,
             R::Stats(stats) => return self.routers.told(router, stats),
             R::Fatal { reason } => Event::RouterFailed(reason),
         };

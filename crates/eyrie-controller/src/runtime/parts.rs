@@ -54,6 +54,9 @@ pub fn start_router(
     let free = super::jobdir::free_bytes(&spill_dir)?;
     let config = eyrie_router::Config {
         id,
+        until_received: false,
+        takes_over: false,
+        incarnations: vec![1; at_home.len()],
         at_home,
         listen: options.reach.bind(dir.path(), &format!("router-{id}")),
         spill_dir,

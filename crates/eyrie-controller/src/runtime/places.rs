@@ -42,7 +42,10 @@ impl Places {
     /// Who is where, and the store's address, when all is known.
     pub fn all(&self) -> Option<(Directory, Addr)> {
         let routers = self.routers.iter().cloned().collect::<Option<_>>()?;
-        Some((Directory { epoch: 1, home: self.home.clone(), routers }, self.store.clone()?))
+        let home = self.home.clone();
+        let (beside, until_received) = (Vec::new(), false);
+        let directory = Directory { epoch: 1, home, routers, beside, until_received };
+        Some((directory, self.store.clone()?))
     }
 
     /// Who has had long enough to say where it listens, and has not.

@@ -63,6 +63,19 @@ pub enum RouterEvent {
     HeldBack { reason: String },
     /// The log cannot be kept: this rank cannot be recovered until its next image.
     Unprotected { rank: Rank, reason: String },
+    /// This router has taken over from a lost one, and has learnt from the rank what it has: its log
+    /// goes on behind `rsn`. What comes before is only in the rank: it cannot be recovered until its
+    /// next image.
+    Adopted { instance: RankInstance, rsn: u64 },
+    /// This router has taken over from a lost one and has not heard the fenced rank before it died:
+    /// what it told the lost router, and when, is known to nobody but perhaps its home router. Told
+    /// before [`RouterEvent::Fenced`].
+    Unheard { instance: RankInstance },
+    /// So much waits to be received by this rank that its senders were told to keep no more of it:
+    /// these messages are lost with this router.
+    Exposed { rank: Rank },
+    /// A rank that was exposed has received those messages.
+    Covered { rank: Rank },
     /// Figures of this moment.
     Stats(Stats),
     /// The router cannot go on.
