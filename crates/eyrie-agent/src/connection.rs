@@ -174,7 +174,7 @@ mod tests {
             let agent = std::thread::spawn({
                 let (addr, secret) = (addr.clone(), secret.clone());
                 move || {
-                    let stream = connect(&addr, &secret, &Claim::Store).unwrap();
+                    let stream = connect(&addr, &secret, &Claim::User).unwrap();
                     let mut connection = Connection::new(stream).unwrap();
                     let readable = rustix::event::PollFlags::IN;
                     let mut fds =

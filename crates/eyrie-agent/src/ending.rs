@@ -17,13 +17,14 @@ impl Agent {
                 continue;
             }
             let number = pid.as_raw_nonzero().get() as u32;
-            let ended = self.processes.values_mut().find(|p| p.pid == number);
-            if ended.is_some() {
+            if self.processes.values().any(|p| p.pid == number) {
                 // What the rank started dies with it. Its number is still taken, so that nobody
                 // else is hit.
                 kill_group(number);
             }
             let Ok(Some((_, status))) = waitpid(Some(pid), WaitOptions::NOHANG) else { continue };
+            self.role_ended(number, status);
+            let ended = self.processes.values_mut().find(|p| p.pid == number);
             if let Some(p) = ended {
                 p.ending = Some(p.ending_of(match status.terminating_signal() {
                     Some(signal) => Ending::Signal(signal),

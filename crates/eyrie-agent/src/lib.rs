@@ -20,6 +20,7 @@ mod pmi;
 mod process;
 mod refusal;
 mod requests;
+mod roles;
 mod shared;
 mod start;
 mod streams;
@@ -45,6 +46,8 @@ pub struct AgentConfig {
     pub secret: Secret,
     /// A directory with files that were sent along with this process: it is removed.
     pub sent: Option<PathBuf>,
+    /// Where roles that are started here write what they do.
+    pub log: Option<PathBuf>,
 }
 
 /// Runs a node until the controller ends it or is gone. On return no process of a rank is left

@@ -13,7 +13,7 @@ use crate::{shared, AgentConfig};
 use eyrie_transport::Addr;
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::{
-    Claim, FromAgent, ImageMeta, JobOnHost, StartFault, StartRank, Stream, ToAgent,
+    Claim, FromAgent, ImageMeta, JobOnHost, Role, StartFault, StartRank, Stream, ToAgent,
 };
 use eyrie_wire::{ImageId, RankInstance};
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
@@ -71,6 +71,12 @@ pub struct Agent {
     /// The newest directory that came by itself.
     pub directory: Option<Vec<u8>>,
     pub secret: Secret,
+    /// Where the controller listens.
+    pub controller: Addr,
+    /// Where roles write what they do.
+    pub log: Option<PathBuf>,
+    /// The processes of roles on this host.
+    pub roles: BTreeMap<u32, Role>,
     pub connection: Connection,
     pub processes: BTreeMap<RankInstance, Process>,
     /// Ranks to be killed as soon as they are started.
@@ -143,6 +149,9 @@ pub fn run(config: &AgentConfig) -> anyhow::Result<()> {
         sweeper: None,
         directory: None,
         secret: config.secret.clone(),
+        controller: config.controller.clone(),
+        log: config.log.clone(),
+        roles: BTreeMap::new(),
         connection: Connection::new(stream)?,
         processes: BTreeMap::new(),
         killed: BTreeSet::new(),
@@ -313,6 +322,8 @@ impl Agent {
                 self.connection.send(&FromAgent::Joined(joined));
             }
             ToAgent::Start(start) => self.start(start),
+            ToAgent::StartRole(role) => self.start_role(role),
+            ToAgent::StopRole(role) => self.stop_role(role),
             ToAgent::Kill(instance) => {
                 match self.processes.get(&instance) {
                     Some(p) => p.kill(),

@@ -90,6 +90,19 @@ pub enum Record {
         cause: Cause,
         ranks: Vec<Rank>,
     },
+    /// A role on a node listens (`router 0`).
+    RoleStarted {
+        role: String,
+        node: Node,
+    },
+    /// A role on a node is lost; another takes its place. `ranks`: those that are imaged at once,
+    /// because their log was lost with it.
+    RoleLost {
+        role: String,
+        node: Node,
+        cause: Cause,
+        ranks: Vec<Rank>,
+    },
     /// A node that was declared dead wants to come back: it was refused.
     NodeRefused {
         node: Node,
@@ -216,6 +229,8 @@ pub struct Summary {
     pub checkpoint_bytes: u64,
     pub rank_failures: u64,
     pub nodes_lost: u64,
+    /// Routers and stores on nodes.
+    pub roles_lost: u64,
     pub spares_used: u64,
     pub recoveries: u64,
     /// The longest recovery.
@@ -281,6 +296,14 @@ impl Record {
             }
             Record::NodeLost { node, cause, ranks } => {
                 (Normal, format!("{} is lost with {}: {cause}", at(node), list(ranks)))
+            }
+            Record::RoleStarted { role, node } => (Detail, format!("{role} runs on {}", at(node))),
+            Record::RoleLost { role, node, cause, ranks } => {
+                let next = match ranks.is_empty() {
+                    true => "another takes its place".to_string(),
+                    false => format!("another takes its place, {} are imaged at once", list(ranks)),
+                };
+                (Normal, format!("{role} on {} is lost: {cause}; {next}", at(node)))
             }
             Record::NodeRefused { node } => (
                 Normal,
@@ -412,6 +435,8 @@ mod tests {
             Record::RankFailed { instance, node, cause: cause() },
             Record::RankFinished { rank, code: 0 },
             Record::NodeLost { node, cause: cause(), ranks: vec![1, 2] },
+            Record::RoleStarted { role: "router 0".into(), node },
+            Record::RoleLost { role: "router 0".into(), node, cause: cause(), ranks: vec![1] },
             Record::NodeRefused { node },
             Record::SpareUsed { spare: 2, node },
             Record::NodeShared { node, rank, ranks: 3 },

@@ -152,8 +152,8 @@ mod tests {
             }
             idle.push(stream);
         }
-        role::connect(&addr, &secret, &Claim::Store).unwrap();
-        assert_eq!(claims.recv_timeout(timeout).unwrap(), Claim::Store);
+        role::connect(&addr, &secret, &Claim::User).unwrap();
+        assert_eq!(claims.recv_timeout(timeout).unwrap(), Claim::User);
         // Those who were sent away were told nothing.
         let mut heard = [0];
         assert!(!matches!(idle[0].read(&mut heard), Ok(1..)));

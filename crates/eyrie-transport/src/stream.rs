@@ -6,7 +6,7 @@ use crate::seal::{Opening, Sealed, Sealing, Security, MAX_RECORD};
 use rustix::net::sockopt;
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{IpAddr, Shutdown, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
@@ -137,6 +137,14 @@ impl Stream {
         };
         stream.set_timeout(Some(timeout))?;
         Ok(stream)
+    }
+
+    /// The IP address of the other side, where it has one.
+    pub fn peer(&self) -> Option<IpAddr> {
+        match self {
+            Stream::Unix(_) => None,
+            Stream::Tcp(tcp) => tcp.socket.peer_addr().ok().map(|at| at.ip()),
+        }
     }
 
     /// Whether descriptors can go over it.

@@ -16,14 +16,42 @@ pub enum Claim {
     ImageUpload { instance: RankInstance, image: ImageId },
     /// A connection on which the store hands an image to an agent.
     ImageFetch { rank: Rank, image: ImageId },
-    /// The control connection of a router in a process of its own.
-    Router { id: u32 },
-    /// The control connection of a store in a process of its own.
-    Store,
+    /// The control connection of a role in a process of its own.
+    Role(Role),
     /// A stream of a rank to a router.
     Rank { instance: RankInstance, stream: data::Stream },
     /// `eyrie status`, `inject`, `checkpoint`: one JSON request line, one JSON answer line.
     User,
+}
+
+/// A role in a process of its own.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub enum Role {
+    /// `generation`: how many have had this number before; only the last one is heard.
+    Router { id: u32, generation: u32 },
+    Store,
+}
+
+impl Role {
+    /// The arguments of the command that a process of this role is started by.
+    pub fn args(self) -> Vec<String> {
+        match self {
+            Role::Router { id, generation } => {
+                let (id, generation) = (id.to_string(), generation.to_string());
+                ["router", "--id", &id, "--generation", &generation].map(String::from).into()
+            }
+            Role::Store => vec!["store".into()],
+        }
+    }
+}
+
+impl std::fmt::Display for Role {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Role::Router { id, .. } => write!(f, "router {id}"),
+            Role::Store => f.write_str("the store"),
+        }
+    }
 }
 
 /// How a checkpoint is taken: Eagle's AC and SC.
@@ -115,6 +143,11 @@ pub enum ToAgent {
     /// The first message; answered by [`FromAgent::Joined`].
     Join(Box<JobOnHost>),
     Start(Box<StartRank>),
+    /// Start the process of a role on this host; it connects to the controller by itself. Its end
+    /// is told by [`FromAgent::RoleEnded`].
+    StartRole(Role),
+    /// Kill the process of a role.
+    StopRole(Role),
     /// Kill a rank with SIGKILL; only this incarnation.
     Kill(RankInstance),
     Capture {
@@ -226,6 +259,8 @@ pub enum FromAgent {
     Trace { request: Option<u64>, instance: RankInstance, records: Vec<TraceRecord> },
     /// The answer to [`ToAgent::Heartbeat`].
     Heartbeat { n: u64 },
+    /// The process of a role has ended, or could not be started.
+    RoleEnded { role: Role, cause: String },
 }
 
 /// What an agent reports of one incarnation of a rank; it reaches the controller's state machine as

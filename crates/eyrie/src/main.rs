@@ -145,7 +145,7 @@ fn main() {
         Command::Bench(args) => cmd::bench::run(args),
         Command::Completions(args) => cmd::completions::run(&args, Cli::command()),
         Command::Man(args) => cmd::man::run(&args, Cli::command()),
-        Command::Agent(args) => cmd::agent::run(args),
+        Command::Agent(args) => cmd::agent::run(args, log),
         Command::Sweep(args) => cmd::sweep::run(&args),
         Command::Router(args) => cmd::router::run(&args),
         Command::Store(args) => cmd::store::run(&args),

@@ -4,8 +4,8 @@
 use super::answer::{Answer, RequestId};
 use crate::inject::{Fault, Injection};
 use crate::record::Record;
-use eyrie_transport::RouterId;
-use eyrie_wire::control::{CheckpointMode, RankReport, Stream};
+use eyrie_transport::{Addr, Directory, RouterId};
+use eyrie_wire::control::{CheckpointMode, RankReport, Role, Stream};
 use eyrie_wire::{ImageId, Node, Rank, RankInstance};
 use serde::{Deserialize, Serialize};
 
@@ -124,6 +124,32 @@ pub enum Event {
     RouterFailed(String),
     /// The store cannot go on.
     StoreFailed(String),
+    /// A role on a node listens.
+    RoleUp {
+        role: Role,
+        addr: Addr,
+    },
+    /// The process of a role on a node is gone, or could not be started.
+    RoleLost {
+        role: Role,
+        cause: String,
+    },
+    /// The rank has told its new router what it has of the messages that the lost one held.
+    Adopted {
+        role: Role,
+        instance: RankInstance,
+    },
+    /// A router that took over from a lost one fences a rank that it has never heard.
+    Unheard {
+        role: Role,
+        instance: RankInstance,
+    },
+    /// Messages to the rank lie at its router alone, with which they would be lost; or no longer
+    /// do.
+    Exposed {
+        rank: Rank,
+        exposed: bool,
+    },
     /// A user asks for a failure. Answered by [`Command::Answer`], as the next.
     Inject {
         request: RequestId,
@@ -158,6 +184,19 @@ pub enum Command {
         node: Node,
         instance: RankInstance,
     },
+    /// Starts a role on a node: [`Event::RoleUp`] or [`Event::RoleLost`] follows. `takes_over`: in
+    /// the place of a lost one.
+    StartRole {
+        node: Node,
+        role: Role,
+        takes_over: bool,
+    },
+    StopRole {
+        node: Node,
+        role: Role,
+    },
+    /// Who is where now, for all ranks.
+    Directory(Directory),
     Capture {
         node: Node,
         instance: RankInstance,

@@ -21,6 +21,7 @@ mod pmi;
 mod rank;
 mod reactor;
 mod requests;
+mod roles;
 pub mod schedule;
 pub mod signal;
 pub mod state;

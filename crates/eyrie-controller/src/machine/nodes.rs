@@ -27,6 +27,7 @@ impl Machine {
                 heartbeat.heard_at += gap;
             }
             self.ranks.iter_mut().for_each(|r| r.state.extend(gap));
+            self.extend_roles(gap);
         }
     }
 
@@ -123,7 +124,11 @@ impl Machine {
             self.end(1, Some("no node is left".into()));
             return;
         }
+        self.roles_of_lost_node(node);
         for rank in ranks {
+            if self.ended {
+                return;
+            }
             let cause = format!("node {node} is lost");
             self.fail(rank, Death::Outside, cause, Some(unheard));
         }
@@ -162,6 +167,7 @@ mod tests {
             start: vec![0],
             hosts: vec![],
             routers: 1,
+            roles_on_nodes: false,
             checkpoint_every: Interval::Off,
             checkpoint_order: Order::Sequential,
             checkpoint_mode: CheckpointMode::Async,

@@ -283,6 +283,10 @@ pub struct RankEntry {
     pub truncated: bool,
     /// The log has a hole until an image is asked for after this moment.
     pub unprotected: Option<Duration>,
+    /// Its router is lost, and the new one does not know of it yet.
+    pub log_lost: bool,
+    /// Messages to it lie at its router alone.
+    pub exposed: bool,
     /// Images in a row that could not count because a file of theirs was gone.
     pub unusable: u32,
     pub crashes: Crashes,
@@ -300,6 +304,8 @@ impl RankEntry {
             next_image: 1,
             truncated: false,
             unprotected: None,
+            log_lost: false,
+            exposed: false,
             unusable: 0,
             crashes: Crashes::default(),
         }
@@ -373,6 +379,9 @@ impl RankEntry {
 
     /// The image to come back from; an error when neither an image nor the whole log is left.
     pub fn way_back(&self) -> Result<Option<Image>, String> {
+        if self.log_lost {
+            return Err("its log was lost with its router, and no checkpoint has followed".into());
+        }
         if self.unprotected.is_some() {
             return Err("its log could not be kept and no checkpoint has followed".into());
         }

@@ -8,6 +8,7 @@ use super::output::Ledger;
 use super::pmi::Pmi;
 use super::rank::{RankEntry, Step};
 use super::requests::Requests;
+use super::roles::Roles;
 use super::schedule::{Interval, Order, Schedule};
 use super::state::RankStateName;
 use super::timeouts::START_TIMEOUT;
@@ -32,6 +33,8 @@ pub struct Config {
     /// Names of the nodes, where they have some.
     pub hosts: Vec<String>,
     pub routers: u32,
+    /// Routers run on nodes; else beside the controller.
+    pub roles_on_nodes: bool,
     pub checkpoint_every: Interval,
     pub checkpoint_order: Order,
     pub checkpoint_mode: CheckpointMode,
@@ -49,6 +52,7 @@ pub struct Machine {
     pub(super) now: Duration,
     pub(super) nodes: Vec<NodeEntry>,
     pub(super) ranks: Vec<RankEntry>,
+    pub(super) roles: Roles,
     pub(super) pmi: Pmi,
     pub(super) output: Ledger,
     pub(super) schedule: Schedule,
@@ -73,6 +77,7 @@ impl Machine {
             now: Duration::ZERO,
             nodes,
             ranks,
+            roles: Roles::default(),
             pmi: Pmi::new(config.ranks),
             output: Ledger::new(config.ranks),
             schedule: Schedule::new(config.checkpoint_every, config.checkpoint_order, config.ranks),
@@ -121,6 +126,7 @@ impl Machine {
             .flat_map(|r| [r.state.until(), r.capture().map(|c| c.until)].into_iter().flatten());
         let begin = (!self.started).then_some(self.config.agents_timeout);
         let mut due: Vec<Duration> = ranks.chain(begin).chain(self.next_heartbeat()).collect();
+        due.extend(self.next_role());
         if self.started {
             due.extend(self.schedule.next_after(self.now));
             due.extend(self.faults.next());
@@ -199,6 +205,11 @@ impl Machine {
             Event::Inject { request, injection } => self.injection_asked(request, injection),
             Event::Trace { request, rank } => self.trace_asked(request, rank),
             Event::Checkpoint { request, rank } => self.checkpoint_asked(request, rank),
+            Event::RoleUp { role, addr } => self.role_up(role, addr),
+            Event::RoleLost { role, cause } => self.role_lost(role, cause),
+            Event::Adopted { role, instance } => self.adopted(role, instance),
+            Event::Unheard { role, instance } => self.unheard(role, instance),
+            Event::Exposed { rank, exposed } => self.exposed(rank, exposed),
             Event::Stop { code, cause } => self.end(code, Some(cause)),
         }
     }
@@ -287,6 +298,7 @@ impl Machine {
         self.begin_when_all_are_up();
         self.watch_nodes();
         self.watch_ranks();
+        self.watch_roles();
         if self.started && !self.ended {
             self.inject_due();
             self.watch_captures();
@@ -327,6 +339,9 @@ impl Machine {
                 );
                 self.end(1, Some(text));
             }
+            return;
+        }
+        if !self.routers_are_ready() {
             return;
         }
         self.started = true;

@@ -8,8 +8,8 @@ use super::timeouts::FENCE_TIMEOUT;
 use super::*;
 use crate::inject::{Fault, Injection};
 use crate::record::Record;
-use eyrie_transport::RouterId;
-use eyrie_wire::control::{CheckpointMode, Ending, RankReport, StartFault};
+use eyrie_transport::{Addr, RouterId};
+use eyrie_wire::control::{CheckpointMode, Ending, RankReport, Role, StartFault};
 use eyrie_wire::{ImageId, Incarnation};
 use eyrie_wire::{Node, Rank, RankInstance};
 use rand::rngs::SmallRng;
@@ -33,6 +33,7 @@ enum Happening {
     WorkDone(RankInstance),
     KillRank(Rank),
     KillNode(Node),
+    KillRouter(RouterId),
     FreezeNode(Node),
     WakeNode(Node),
 }
@@ -99,6 +100,11 @@ struct SimRank {
     counted: Vec<(ImageId, u64)>,
     truncated_to: Option<u64>,
     unprotected: bool,
+    /// Its router was lost, and no image was asked for since the new one took it up.
+    log_lost: bool,
+    adopted: bool,
+    /// Whether it had been taken up when the last image was asked for.
+    adopted_before: bool,
     capture: Option<(RankInstance, ImageId)>,
     /// Routers that have confirmed the newest fence.
     confirmed: BTreeSet<RouterId>,
@@ -106,10 +112,23 @@ struct SimRank {
     restoring: Option<Incarnation>,
 }
 
+/// A router on a node.
+struct SimRouter {
+    node: Node,
+    generation: u32,
+    up: bool,
+}
+
 struct Cluster {
     /// Written when it is asked for, with the commands that the machine gave.
     journal: Option<(journal::Writer<Vec<u8>>, Vec<Command>)>,
     routers: u32,
+    /// Those that run on nodes.
+    on_nodes: Vec<SimRouter>,
+    /// The last start of a router failed.
+    start_failed: bool,
+    /// The job has ended because a router was lost with a rank that needed it.
+    two_lost: bool,
     /// A router that does not answer any more, and since when somebody waits for it.
     hung: Option<(RouterId, Option<Duration>)>,
     random: SmallRng,
@@ -122,6 +141,10 @@ struct Cluster {
     barriers: Vec<(Rank, Node, Incarnation)>,
     ended: Option<i32>,
     recovered: u64,
+}
+
+fn is_recovering(state: RankStateName) -> bool {
+    matches!(state, RankStateName::Restoring | RankStateName::Replaying)
 }
 
 fn ms(ms: u64) -> Duration {
@@ -148,7 +171,9 @@ impl Cluster {
             _ => Vec::new(),
         };
         let routers = random.gen_range(1..4);
-        let hung = random.gen_bool(0.02).then(|| (random.gen_range(0..routers), None));
+        let roles_on_nodes = nodes + spares > 1 && random.gen_bool(0.5);
+        let hung = random.gen_bool(0.02) && !roles_on_nodes;
+        let hung = hung.then(|| (random.gen_range(0..routers), None));
         let start = placement::initial(ranks, nodes).collect();
         let config = Config {
             job: "simulated".into(),
@@ -158,6 +183,7 @@ impl Cluster {
             start,
             hosts: Vec::new(),
             routers,
+            roles_on_nodes,
             checkpoint_every: interval,
             checkpoint_order: orders[random.gen_range(0..3)],
             checkpoint_mode: CheckpointMode::Async,
@@ -170,6 +196,9 @@ impl Cluster {
         Cluster {
             journal: journaled.then(|| (writer(&config), Vec::new())),
             routers,
+            on_nodes: Vec::new(),
+            start_failed: false,
+            two_lost: false,
             hung,
             now: Duration::ZERO,
             queue: BinaryHeap::new(),
@@ -208,6 +237,10 @@ impl Cluster {
                 _ => Happening::Told(Event::Unprotected { rank, reason: "disk full".into() }),
             };
             self.after(600..15_000, what);
+        }
+        for _ in 0..self.random.gen_range(0..2) {
+            let router = self.random.gen_range(0..self.routers);
+            self.after(600..15_000, Happening::KillRouter(router));
         }
         for _ in 0..self.random.gen_range(0..3) {
             self.after(600..15_000, Happening::Told(Event::Joining { host: "late".into() }));
@@ -262,6 +295,11 @@ impl Cluster {
                             r.confirmed.insert(*router);
                         }
                     }
+                    Event::Adopted { role, instance } => {
+                        let r = &mut self.ranks[instance.rank as usize];
+                        let is_it = r.fenced == instance.incarnation;
+                        r.adopted |= is_it && self.machine.is_current(*role);
+                    }
                     _ => {}
                 }
                 self.tell(event);
@@ -270,6 +308,7 @@ impl Cluster {
             Happening::WorkDone(instance) => self.work_done(instance),
             Happening::KillRank(rank) => self.kill_rank(rank),
             Happening::KillNode(node) => self.kill_node(node),
+            Happening::KillRouter(id) => self.kill_router(id),
             Happening::FreezeNode(node) => {
                 let n = &mut self.nodes[node as usize];
                 if n.health == Health::Up {
@@ -376,6 +415,67 @@ impl Cluster {
         }
     }
 
+    /// The process of a router dies alone.
+    fn kill_router(&mut self, id: RouterId) {
+        let Some(router) = self.on_nodes.get_mut(id as usize).filter(|r| r.up) else { return };
+        let role = Role::Router { id, generation: router.generation };
+        let (node, cause) = (router.node, "killed".to_string());
+        self.after(0..30, Happening::FromNode(node, Event::RoleLost { role, cause }));
+    }
+
+    fn start_router(&mut self, node: Node, role: Role, takes_over: bool) {
+        let Role::Router { id, generation } = role else { return };
+        assert_eq!(takes_over, self.machine.has_started(), "{role:?}");
+        assert!(self.machine.is_current(role), "{role:?}");
+        let router = SimRouter { node, generation, up: false };
+        let earlier = self.on_nodes.get_mut(id as usize);
+        match earlier {
+            Some(earlier) => {
+                assert!(earlier.generation < generation, "{role:?}");
+                *earlier = router;
+            }
+            None => self.on_nodes.push(router),
+        }
+        if takes_over {
+            for (rank, here) in self.machine.at_home(id).into_iter().enumerate() {
+                let r = &mut self.ranks[rank];
+                // It is told who may speak.
+                r.confirmed.insert(id);
+                if here {
+                    (r.log_lost, r.adopted, r.adopted_before) = (true, false, false);
+                }
+            }
+        }
+        let fails = self.random.gen_bool(0.05) && !std::mem::take(&mut self.start_failed);
+        self.start_failed |= fails;
+        let event = match fails {
+            true => Event::RoleLost { role, cause: "no port is free".into() },
+            false => {
+                let addr = Addr::Unix(format!("/{id}.{generation}").into());
+                Event::RoleUp { role, addr }
+            }
+        };
+        self.after(5..200, Happening::FromNode(node, event));
+    }
+
+    /// Ranks hear where their routers are, and tell new ones what they have.
+    fn publish(&mut self) {
+        for id in 0..self.on_nodes.len() as RouterId {
+            let router = &mut self.on_nodes[id as usize];
+            if std::mem::replace(&mut router.up, true) || router.generation == 0 {
+                continue;
+            }
+            let role = Role::Router { id, generation: router.generation };
+            for (rank, here) in self.machine.at_home(id).into_iter().enumerate() {
+                let process = self.process(rank as Rank).filter(|_| here);
+                if let Some((_, incarnation)) = process {
+                    let instance = RankInstance { rank: rank as Rank, incarnation };
+                    self.after(1..500, Happening::Told(Event::Adopted { role, instance }));
+                }
+            }
+        }
+    }
+
     fn work_done(&mut self, instance: RankInstance) {
         let Some((node, incarnation)) = self.process(instance.rank) else { return };
         if incarnation != instance.incarnation {
@@ -425,6 +525,7 @@ impl Cluster {
             return;
         }
         r.capture = None;
+        r.log_lost &= !r.adopted_before;
         r.counted.push((image, 100 * image));
         if r.counted.len() > 2 {
             r.counted.remove(0);
@@ -441,6 +542,15 @@ impl Cluster {
             Command::Start { node, instance, image } => {
                 self.check_node(node, &command);
                 self.start(node, instance, image);
+            }
+            Command::StartRole { node, role, takes_over } => {
+                self.check_node(node, &command);
+                self.start_router(node, role, takes_over);
+            }
+            Command::StopRole { node, .. } => self.check_node(node, &command),
+            Command::Directory(directory) => {
+                assert_eq!(directory.routers.len() as u32, self.routers);
+                self.publish();
             }
             Command::Kill { node, instance } => {
                 self.check_node(node, &command);
@@ -535,7 +645,10 @@ impl Cluster {
                     code == 0
                         || !usable
                         || self.somebody_has_no_way_back()
-                        || self.a_router_is_late(),
+                        || self.a_router_is_late()
+                        || self.two_lost
+                        // Then all nodes that were asked for must be there.
+                        || !self.machine.has_started(),
                     "ended with {code} although it could go on: {:?}",
                     self.states()
                 );
@@ -547,7 +660,8 @@ impl Cluster {
     fn somebody_has_no_way_back(&self) -> bool {
         self.machine.rank_states().zip(&self.ranks).any(|((_, _, state), r)| {
             let no_image = r.counted.is_empty() && r.truncated_to.is_some();
-            state == RankStateName::Lost && (r.unprotected || no_image)
+            let no_log = r.unprotected || r.log_lost || no_image;
+            no_log && matches!(state, RankStateName::Lost) || r.log_lost && is_recovering(state)
         })
     }
 
@@ -573,6 +687,16 @@ impl Cluster {
                 let named = format!("router {router} has not answered for 60 s");
                 assert!(cause.starts_with(&named), "{cause}");
             }
+            Record::JobEnded { cause: Some(cause), .. } => {
+                let lost = self.on_nodes.iter().any(|router| router.generation > 0);
+                let unheard = lost && cause.contains("just before the rank itself");
+                let recovering = |(_, _, state): (RankInstance, Node, RankStateName)| {
+                    is_recovering(state) || state == RankStateName::Lost
+                };
+                let from_it = cause.contains("while that rank was being recovered from it");
+                let from_it = from_it && self.machine.rank_states().any(recovering);
+                self.two_lost = unheard || from_it;
+            }
             Record::CheckpointFailed { rank, .. } => self.ranks[*rank as usize].capture = None,
             _ => {}
         }
@@ -588,7 +712,8 @@ impl Cluster {
         let r = &mut self.ranks[rank as usize];
         assert_eq!(incarnation, r.fenced, "an older incarnation is started");
         assert!(r.started.insert(incarnation), "{instance:?} is started twice");
-        assert!(!r.unprotected, "the log of rank {rank} has a hole");
+        let whole = !r.unprotected && !r.log_lost;
+        assert!(whole || incarnation == 1, "the log of rank {rank} has a hole");
         match image {
             None => assert_eq!(r.truncated_to, None, "the log does not reach back to the start"),
             Some(image) => {
@@ -650,6 +775,7 @@ impl Cluster {
         let state = self.machine.ranks[instance.rank as usize].state.name();
         assert!(matches!(state, RankStateName::Running | RankStateName::Replaying), "{state:?}");
         r.capture = Some((instance, image));
+        r.adopted_before = r.adopted;
         match self.random.gen_range(0..10) {
             // Nobody ever answers.
             0 => {}

@@ -2,10 +2,8 @@
 
 use super::inbound::Inbound;
 use crossbeam_channel::Sender;
-use eyrie_router::RouterEvent;
-use eyrie_transport::RouterId;
 use eyrie_wire::auth::Secret;
-use eyrie_wire::control::Claim;
+use eyrie_wire::control::{Claim, Role};
 use eyrie_wire::Node;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -20,18 +18,15 @@ pub struct Admission {
 struct Inner {
     nodes: u32,
     connected: BTreeSet<Node>,
-    /// Routers in processes of their own that have not connected yet.
-    routers: BTreeSet<RouterId>,
+    /// Roles in processes of their own that have not connected yet.
+    roles: BTreeSet<Role>,
     lost: BTreeSet<Node>,
-    /// The store is a process of its own that has not connected yet.
-    store: bool,
 }
 
 impl Admission {
-    /// For the agents of so many nodes, these routers, and whether the store is expected.
-    pub fn new(nodes: u32, routers: impl Iterator<Item = RouterId>, store: bool) -> Admission {
-        let routers = routers.collect();
-        Admission { inner: Mutex::new(Inner { nodes, routers, store, ..Inner::default() }) }
+    /// For the agents of so many nodes.
+    pub fn new(nodes: u32) -> Admission {
+        Admission { inner: Mutex::new(Inner { nodes, ..Inner::default() }) }
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -41,6 +36,11 @@ impl Admission {
     /// One more node is expected.
     pub fn expect_node(&self) {
         self.inner().nodes += 1;
+    }
+
+    /// The process of this role is expected.
+    pub fn expect_role(&self, role: Role) {
+        self.inner().roles.insert(role);
     }
 
     /// From now on the node's agent is refused.
@@ -57,14 +57,11 @@ impl Admission {
             Claim::Agent { node, .. } if node >= inner.nodes || !inner.connected.insert(node) => {
                 Err(format!("node {node} is not expected"))
             }
-            Claim::Store if !std::mem::take(&mut inner.store) => {
-                Err("a store is not expected".into())
-            }
             Claim::ImageUpload { .. } | Claim::ImageFetch { .. } => {
                 Err("images go to the store".into())
             }
-            Claim::Router { id } if !inner.routers.remove(&id) => {
-                Err(format!("router {id} is not expected"))
+            Claim::Role(role) if !inner.roles.remove(&role) => {
+                Err(format!("{role} is not expected"))
             }
             Claim::Rank { .. } => Err("ranks connect to routers".into()),
             _ => Ok(()),
@@ -77,8 +74,6 @@ pub struct Services {
     pub secret: Secret,
     pub admission: Arc<Admission>,
     pub inbound: Sender<Inbound>,
-    /// For routers in processes of their own.
-    pub router_events: Sender<(RouterId, RouterEvent)>,
 }
 
 #[cfg(test)]
@@ -87,17 +82,20 @@ mod tests {
 
     #[test]
     fn it_refuses_the_lost_and_the_unexpected() {
-        let admission = Admission::new(2, 0..1, true);
+        let admission = Admission::new(2);
+        let router = |generation| Role::Router { id: 0, generation };
+        [router(1), Role::Store].into_iter().for_each(|role| admission.expect_role(role));
         let agent = |node| Claim::Agent { node, pid: 1 };
         assert!(admission.admit(&agent(0)).is_ok());
         assert!(admission.admit(&agent(0)).is_err(), "twice");
         assert!(admission.admit(&agent(2)).is_err(), "no such node");
-        let router = |id| admission.admit(&Claim::Router { id });
-        assert!(router(0).is_ok() && router(0).is_err() && router(1).is_err());
+        let role = |role| admission.admit(&Claim::Role(role));
+        assert!(role(router(0)).is_err(), "an older one");
+        assert!(role(router(1)).is_ok() && role(router(1)).is_err(), "twice");
         admission.refuse_node(1);
         assert!(admission.admit(&agent(1)).unwrap_err().contains("declared dead"));
         let fetch = Claim::ImageFetch { rank: 3, image: 1 };
         assert!(admission.admit(&fetch).unwrap_err().contains("store"));
-        assert!(admission.admit(&Claim::Store).is_ok() && admission.admit(&Claim::Store).is_err());
+        assert!(role(Role::Store).is_ok() && role(Role::Store).is_err());
     }
 }

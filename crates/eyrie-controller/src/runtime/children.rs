@@ -3,8 +3,9 @@
 
 use super::launcher::{Cluster, SentFile, Target};
 use eyrie_transport::role::secret_line;
-use eyrie_transport::{Addr, RouterId};
+use eyrie_transport::Addr;
 use eyrie_wire::auth::Secret;
+use eyrie_wire::control::Role;
 use eyrie_wire::Node;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -22,8 +23,7 @@ pub enum Child {
     /// What starts the agent of a node on another host, or those of all nodes, and passes their
     /// words on.
     Launcher(Option<Node>),
-    Router(RouterId),
-    Store,
+    Role(Role),
 }
 
 impl Child {
@@ -33,8 +33,7 @@ impl Child {
             Child::Agent(node) => vec!["agent".into(), "--node".into(), node.to_string()],
             // It has a command of its own.
             Child::Launcher(_) => vec![],
-            Child::Router(id) => vec!["router".into(), "--id".into(), id.to_string()],
-            Child::Store => vec!["store".into()],
+            Child::Role(role) => role.args(),
         }
     }
 }
@@ -156,7 +155,7 @@ impl Children {
                 up.get(*node as usize).copied().unwrap_or(false)
             }
             // They are ended when all agents have.
-            Child::Launcher(None) | Child::Router(_) | Child::Store => false,
+            Child::Launcher(None) | Child::Role(_) => false,
         })
     }
 

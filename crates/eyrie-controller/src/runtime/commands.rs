@@ -13,6 +13,9 @@ impl Job {
     pub fn obey(&mut self, command: Command) {
         match &command {
             Command::Start { .. }
+            | Command::StartRole { .. }
+            | Command::StopRole { .. }
+            | Command::Directory(_)
             | Command::Kill { .. }
             | Command::Disconnect(_)
             | Command::Fence(_)
@@ -24,6 +27,11 @@ impl Job {
         }
         match command {
             Command::Start { node, instance, image } => self.start(node, instance, image),
+            Command::StartRole { node, role, takes_over } => {
+                self.start_role(node, role, takes_over)
+            }
+            Command::StopRole { node, role } => self.send(node, &ToAgent::StopRole(role)),
+            Command::Directory(directory) => self.publish(directory),
             Command::Kill { node, instance } => self.send(node, &ToAgent::Kill(instance)),
             Command::Capture { node, instance, image, mode } => {
                 self.send(node, &ToAgent::Capture { instance, image, mode })
@@ -93,7 +101,7 @@ impl Job {
         let start = StartRank {
             instance,
             size: self.options.ranks,
-            directory: self.directory.encode(),
+            directory: self.directory_of(node),
             kvsname: self.kvsname.clone(),
             program: self.program.clone(),
             image,

@@ -3,6 +3,8 @@
 use super::children::Child;
 use super::inbound::Inbound;
 use super::job::Job;
+use super::link::Link;
+use super::options::RolesAt;
 use super::output::OutputFailed;
 use super::places::Places;
 use super::users::{self, Request};
@@ -13,9 +15,12 @@ use crossbeam_channel::Sender;
 use eyrie_router::RouterEvent;
 use eyrie_store::role::{StoreCommand, StoreEvent, Stored};
 use eyrie_transport::RouterId;
-use eyrie_wire::control::{FromAgent, Stream, TraceRecord};
+use eyrie_wire::control::{FromAgent, Role, Stream, TraceRecord};
 use eyrie_wire::{Node, RankInstance};
 use signal_hook::consts::SIGCHLD;
+
+/// Why a role is lost whose connection or process has ended.
+const ENDED: &str = "its process has ended";
 
 impl Job {
     pub fn hear(&mut self, message: Inbound) {
@@ -36,11 +41,15 @@ impl Job {
                     self.tell(Event::AgentGone(node));
                 }
             }
-            Inbound::RouterUp { id, link } => self.routers.connected(id, link),
-            Inbound::RouterGone { id } => self.lose_router(id),
+            Inbound::RoleUp { role, link } => self.role_connected(role, link),
+            Inbound::RoleGone { role } => self.lose_role(role, ENDED),
+            Inbound::Router { id, generation, event } => {
+                // What one says that was replaced meanwhile counts no more.
+                if self.machine.is_current(Role::Router { id, generation }) {
+                    self.hear_router(id, generation, event);
+                }
+            }
             Inbound::AgentWoke { node } => self.tell(Event::AgentWoke(node)),
-            Inbound::StoreUp { link } => self.store.connected(link),
-            Inbound::StoreGone => self.lose_store(),
             Inbound::Store(event) => self.hear_store(event),
             Inbound::Stdin => self.send_stdin(),
             Inbound::User { request, answer } => self.hear_user(&request, answer),
@@ -53,8 +62,7 @@ impl Job {
                         Child::Agent(node) => self.tell(Event::AgentGone(node)),
                         // The end of what it says is waited for.
                         Child::Launcher(_) => {}
-                        Child::Router(id) => self.lose_router(id),
-                        Child::Store => self.lose_store(),
+                        Child::Role(role) => self.lose_role(role, ENDED),
                     }
                 }
             }
@@ -67,12 +75,25 @@ impl Job {
         }
     }
 
-    fn lose_router(&mut self, id: RouterId) {
-        self.tell(Event::RouterFailed(format!("the process of router {id} has ended")));
+    fn role_connected(&mut self, role: Role, link: Link) {
+        match role {
+            Role::Router { id, .. } if self.machine.is_current(role) => {
+                self.routers.connected(id, link);
+            }
+            Role::Router { .. } => {}
+            Role::Store => self.store.connected(link),
+        }
     }
 
-    fn lose_store(&mut self) {
-        self.tell(Event::StoreFailed("its process has ended".into()));
+    /// The process of a role is gone.
+    fn lose_role(&mut self, role: Role, cause: &str) {
+        self.tell(match role {
+            Role::Router { .. } if self.options.roles == RolesAt::Nodes => {
+                Event::RoleLost { role, cause: cause.into() }
+            }
+            Role::Router { .. } => Event::RouterFailed(format!("{role}: {cause}")),
+            Role::Store => Event::StoreFailed(cause.into()),
+        });
     }
 
     fn hear_store(&mut self, event: StoreEvent) {
@@ -139,6 +160,7 @@ impl Job {
                 self.hear_trace(request, instance, records)
             }
             FromAgent::Heartbeat { n } => self.tell(Event::Heartbeat { node, n }),
+            FromAgent::RoleEnded { role, cause } => self.lose_role(role, &cause),
         }
     }
 
@@ -180,9 +202,12 @@ impl Job {
         self.output = None;
     }
 
-    pub fn hear_router(&mut self, router: RouterId, event: RouterEvent) {
+    pub fn hear_router(&mut self, router: RouterId, generation: u32, event: RouterEvent) {
         use RouterEvent as R;
         let event = match event {
+            R::Listening(addr) if self.options.roles == RolesAt::Nodes => {
+                Event::RoleUp { role: Role::Router { id: router, generation }, addr }
+            }
             R::Listening(addr) => {
                 self.places.iter_mut().for_each(|places| places.router(router, addr.clone()));
                 return self.welcome_all();
@@ -202,10 +227,18 @@ impl Job {
             R::LogGrown { rank, bytes } => Event::LogGrown { rank, bytes },
             R::LogScarce { rank } => Event::LogScarce { rank },
             R::HeldBack { reason } => Event::Note(format!("ranks are held back: {reason}")),
-            // No router of today's jobs says these: none takes over, none waits for receivers.
-            R::Adopted { .. } | R::Unheard { .. } | R::Exposed { .. } | R::Covered { .. } => return,
             R::Stats(stats) => return self.routers.told(router, stats),
-            R::Fatal { reason } => Event::RouterFailed(reason),
+            R::Adopted { instance, .. } => {
+                Event::Adopted { role: Role::Router { id: router, generation }, instance }
+            }
+            R::Unheard { instance } => {
+                Event::Unheard { role: Role::Router { id: router, generation }, instance }
+            }
+            R::Exposed { rank } => Event::Exposed { rank, exposed: true },
+            R::Covered { rank } => Event::Exposed { rank, exposed: false },
+            R::Fatal { reason } => {
+                return self.lose_role(Role::Router { id: router, generation }, &reason)
+            }
         };
         self.tell(event);
     }

@@ -2,9 +2,9 @@
 
 use super::link::Link;
 use crossbeam_channel::Sender;
+use eyrie_router::RouterEvent;
 use eyrie_store::role::StoreEvent;
-use eyrie_transport::RouterId;
-use eyrie_wire::control::FromAgent;
+use eyrie_wire::control::{FromAgent, Role};
 use eyrie_wire::Node;
 
 /// A message to the main thread.
@@ -32,19 +32,20 @@ pub enum Inbound {
     LauncherGone {
         node: Option<Node>,
     },
-    /// A router in a process of its own has connected, or has left.
-    RouterUp {
-        id: RouterId,
+    /// A role in a process of its own has connected, or has left.
+    RoleUp {
+        role: Role,
         link: Link,
     },
-    RouterGone {
-        id: RouterId,
+    RoleGone {
+        role: Role,
     },
-    /// The store in a process of its own has connected, or has left.
-    StoreUp {
-        link: Link,
+    /// What a router in a process of its own says.
+    Router {
+        id: u32,
+        generation: u32,
+        event: RouterEvent,
     },
-    StoreGone,
     Store(StoreEvent),
     /// More standard input has been read, or its end.
     Stdin,

@@ -115,7 +115,7 @@ impl Job {
                     message.into_iter().for_each(|m| self.hear(m));
                 }
                 recv(router_events) -> event => {
-                    event.into_iter().for_each(|(router, e)| self.hear_router(router, e));
+                    event.into_iter().for_each(|(router, e)| self.hear_router(router, 0, e));
                 }
                 default(wait) => {}
             }
@@ -124,7 +124,7 @@ impl Job {
                 self.hear(message);
             }
             while let Ok((router, event)) = router_events.try_recv() {
-                self.hear_router(router, event);
+                self.hear_router(router, 0, event);
             }
             self.watch_places();
             self.watch_output();

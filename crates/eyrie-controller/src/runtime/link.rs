@@ -6,7 +6,7 @@ use eyrie_transport::{frame, Stream};
 use eyrie_wire::control::ToAgent;
 use serde::Serialize;
 use std::io::Write;
-use std::net::Shutdown;
+use std::net::{IpAddr, Shutdown};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 
@@ -63,6 +63,11 @@ impl Link {
             let _ = out.shutdown(Shutdown::Both);
         });
         Ok(Link { queue, backlog, max_backlog, stream })
+    }
+
+    /// The IP address of the other side, where it has one.
+    pub fn peer(&self) -> Option<IpAddr> {
+        self.stream.peer()
     }
 
     pub fn send(&self, message: &ToAgent) {

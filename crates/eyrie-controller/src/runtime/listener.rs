@@ -9,7 +9,7 @@ use eyrie_transport::handshake::{HandshakeError, STEP_TIMEOUT};
 use eyrie_transport::server::Service;
 use eyrie_transport::{frame, Stream};
 use eyrie_wire::auth::Secret;
-use eyrie_wire::control::Claim;
+use eyrie_wire::control::{Claim, Role};
 use std::io::{BufRead, BufReader, Read, Write};
 
 /// Longest request of a user in bytes.
@@ -41,7 +41,7 @@ impl Service for Services {
 
 fn serve(claim: Claim, stream: Stream, services: &Services) {
     // Every send fails only when the job is over.
-    let Services { inbound, router_events, .. } = services;
+    let Services { inbound, .. } = services;
     match claim {
         Claim::Agent { node, .. } => {
             let up = |link| inbound.send(Inbound::AgentUp { node, link }).is_ok();
@@ -49,17 +49,20 @@ fn serve(claim: Claim, stream: Stream, services: &Services) {
             serve_role(stream, frame::read, up, hear);
             let _ = inbound.send(Inbound::AgentGone { node });
         }
-        Claim::Router { id } => {
-            let up = |link| inbound.send(Inbound::RouterUp { id, link }).is_ok();
-            let hear = |event| router_events.send((id, event)).is_ok();
-            serve_role(stream, frame::read_long, up, hear);
-            let _ = inbound.send(Inbound::RouterGone { id });
-        }
-        Claim::Store => {
-            let up = |link| inbound.send(Inbound::StoreUp { link }).is_ok();
-            let hear = |event| inbound.send(Inbound::Store(event)).is_ok();
-            serve_role(stream, frame::read_long, up, hear);
-            let _ = inbound.send(Inbound::StoreGone);
+        Claim::Role(role) => {
+            let up = |link| inbound.send(Inbound::RoleUp { role, link }).is_ok();
+            match role {
+                Role::Router { id, generation } => {
+                    let heard = |event| Inbound::Router { id, generation, event };
+                    let hear = |event| inbound.send(heard(event)).is_ok();
+                    serve_role(stream, frame::read_long, up, hear);
+                }
+                Role::Store => {
+                    let hear = |event| inbound.send(Inbound::Store(event)).is_ok();
+                    serve_role(stream, frame::read_long, up, hear);
+                }
+            }
+            let _ = inbound.send(Inbound::RoleGone { role });
         }
         // Admission refuses them.
         Claim::ImageUpload { .. } | Claim::ImageFetch { .. } | Claim::Rank { .. } => {}

@@ -22,6 +22,7 @@ mod parts;
 mod places;
 pub mod program;
 mod refusals;
+mod roles;
 mod routers;
 mod show;
 mod stdin;
@@ -29,7 +30,7 @@ mod store;
 pub mod users;
 
 pub use launcher::{Cluster, Launcher, ENV_NO_KILL, ENV_SPARES, SLURM_NODE};
-pub use options::{JobOptions, Reach};
+pub use options::{JobOptions, Reach, RolesAt};
 pub use program::NotRunnable;
 
 use crate::machine::{Config, Event, Machine};
@@ -42,6 +43,7 @@ use determinants::Gathered;
 use event_file::EventFile;
 use eyrie_placement::Placement;
 use eyrie_transport::Directory;
+use eyrie_wire::control::Role;
 use inbound::Inbound;
 use job::{Job, Users};
 use jobdir::JobDir;
@@ -88,37 +90,27 @@ pub fn run(options: JobOptions, placement: Box<dyn Placement>) -> anyhow::Result
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     let printer = Printer::start(wake(inbound_in.clone()));
     let store = parts::start_store(&options, &dir, &secret, inbound_in.clone())?;
-    let places = Places::new(options.ranks, options.routers);
-    let mut routers = Vec::new();
-    for id in 0..options.routers {
-        routers.push(parts::start_router(
-            id,
-            &options,
-            places.at_home(id),
-            &dir,
-            &secret,
-            router_in.clone(),
-        )?);
-    }
-    let apart = options.roles_apart.then_some(0..options.routers).into_iter().flatten();
-    let admission = Arc::new(Admission::new(
-        options.nodes + options.spares,
-        apart.clone(),
-        options.roles_apart,
-    ));
+    let places = Places::new(&options);
+    let routers = parts::start_routers(&options, &places, dir.path(), &secret, &router_in)?;
+    let admission = Arc::new(Admission::new(options.nodes + options.spares));
     let services = Arc::new(Services {
         secret: secret.clone(),
         admission: Arc::clone(&admission),
         inbound: inbound_in.clone(),
-        router_events: router_in,
     });
     let control = parts::listen(&options.reach, dir.path(), &services)?;
     let stdin = Stdin::start(dir.path(), inbound_in.clone())?;
     let mut children = Children::new(control, secret, options.log.clone());
-    let store_role = options.roles_apart.then_some(Child::Store);
-    for role in store_role.into_iter().chain(apart.map(Child::Router)) {
-        let started = children.spawn(role);
-        started.with_context(|| format!("cannot start {role:?}"))?;
+    let routers_apart = (0..options.routers).map(|id| Role::Router { id, generation: 0 });
+    let apart: Vec<Role> = match options.roles {
+        RolesAt::Here => vec![],
+        RolesAt::Apart => routers_apart.chain([Role::Store]).collect(),
+        RolesAt::Nodes => vec![Role::Store],
+    };
+    for role in apart {
+        admission.expect_role(role);
+        let started = children.spawn(Child::Role(role));
+        started.with_context(|| format!("cannot start {role}"))?;
     }
     parts::start_agents(&mut children, &options, &dir, &provided, &inbound_in)?;
     let machine = Machine::new(Config {
@@ -129,6 +121,7 @@ pub fn run(options: JobOptions, placement: Box<dyn Placement>) -> anyhow::Result
         start: options.start(),
         hosts: options.cluster.as_ref().map_or(Vec::new(), Cluster::names),
         routers: options.routers,
+        roles_on_nodes: options.roles == RolesAt::Nodes,
         checkpoint_every: options.checkpoint_every,
         checkpoint_order: options.checkpoint_order,
         checkpoint_mode: options.checkpoint_mode,

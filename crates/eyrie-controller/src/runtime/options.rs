@@ -51,6 +51,17 @@ impl Reach {
     }
 }
 
+/// Where routers and the store of a job run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RolesAt {
+    /// As threads of `eyrie run`.
+    Here,
+    /// As processes beside it.
+    Apart,
+    /// As processes on the nodes, routers where the ranks that they serve are not.
+    Nodes,
+}
+
 /// What `eyrie run` is asked for.
 #[derive(Clone, Debug)]
 pub struct JobOptions {
@@ -58,8 +69,7 @@ pub struct JobOptions {
     pub nodes: u32,
     pub spares: u32,
     pub routers: u32,
-    /// Routers and the store are processes of their own.
-    pub roles_apart: bool,
+    pub roles: RolesAt,
     pub reach: Reach,
     /// The hosts that the nodes are; else all nodes are on this one.
     pub cluster: Option<Cluster>,

@@ -6,7 +6,8 @@ use super::inbound::Inbound;
 use super::jobdir::JobDir;
 use super::launcher::{Launcher, Target};
 use super::link::Remote;
-use super::options::{JobOptions, Reach};
+use super::options::{JobOptions, Reach, RolesAt};
+use super::places::Places;
 use super::program::Provided;
 use super::routers::JobRouter;
 use super::store::JobStore;
@@ -30,7 +31,7 @@ pub fn start_store(
 ) -> anyhow::Result<JobStore> {
     let listen = options.reach.bind(dir.path(), "store");
     let config = role::Config { dir: dir.path().join("store"), listen };
-    if options.roles_apart {
+    if options.roles != RolesAt::Here {
         return Ok(JobStore::Apart(Remote::new(&config)?));
     }
     // Nobody listens any more only while the job ends.
@@ -38,36 +39,58 @@ pub fn start_store(
     Ok(JobStore::Here(StoreRole::start(&config, secret.clone(), tell)?))
 }
 
-pub fn start_router(
+/// What a router is told at its start. `generation`: how many have had its number before.
+///
+/// # Errors
+/// When the disk of the job's directory does not say what is free.
+pub fn router_config(
     id: RouterId,
+    generation: u32,
     options: &JobOptions,
     at_home: Vec<bool>,
-    dir: &JobDir,
-    secret: &Secret,
-    events: Sender<(RouterId, RouterEvent)>,
-) -> anyhow::Result<JobRouter> {
-    let spill_dir = dir.path().join(format!("log-{id}"));
-    std::fs::DirBuilder::new()
-        .mode(0o700)
-        .create(&spill_dir)
-        .with_context(|| format!("cannot create {}", spill_dir.display()))?;
-    let free = super::jobdir::free_bytes(&spill_dir)?;
-    let config = eyrie_router::Config {
+    dir: &Path,
+) -> anyhow::Result<eyrie_router::Config> {
+    let free = super::jobdir::free_bytes(dir)?;
+    let name = format!("{id}.{generation}");
+    Ok(eyrie_router::Config {
         id,
         until_received: false,
         takes_over: false,
         incarnations: vec![1; at_home.len()],
         at_home,
-        listen: options.reach.bind(dir.path(), &format!("router-{id}")),
-        spill_dir,
+        listen: options.reach.bind(dir, &format!("router-{name}")),
+        spill_dir: dir.join(format!("log-{name}")),
         log_memory: options.log_memory,
         log_disk: options.log_disk.unwrap_or(free / 2 / u64::from(options.routers)),
-    };
-    if options.roles_apart {
-        return Ok(JobRouter::Apart(Remote::new(&config)?));
+    })
+}
+
+/// The routers of a job's start, unless they run on nodes; those that are threads are started.
+///
+/// # Errors
+/// When one cannot be started.
+pub fn start_routers(
+    options: &JobOptions,
+    places: &Places,
+    dir: &Path,
+    secret: &Secret,
+    events: &Sender<(RouterId, RouterEvent)>,
+) -> anyhow::Result<Vec<JobRouter>> {
+    if options.roles == RolesAt::Nodes {
+        return Ok(Vec::new());
     }
-    let router = Router::start(config, secret.clone(), events).context("cannot start a router")?;
-    Ok(JobRouter::Here(router))
+    let start = |id| {
+        let config = router_config(id, 0, options, places.at_home(id), dir)?;
+        if options.roles == RolesAt::Apart {
+            return Ok(JobRouter::Apart(Remote::new(&config)?));
+        }
+        let shown = config.spill_dir.display();
+        let made = std::fs::DirBuilder::new().mode(0o700).create(&config.spill_dir);
+        made.with_context(|| format!("cannot create {shown}"))?;
+        let router = Router::start(config, secret.clone(), events.clone());
+        Ok(JobRouter::Here(router.context("cannot start a router")?))
+    };
+    (0..options.routers).map(start).collect()
 }
 
 /// Listens for users in the job's directory, and for the roles of the job where they reach the

@@ -1,6 +1,7 @@
 //! Where the routers and the store listen, as they say it themselves: agents are started when all
 //! is known. Nothing here guesses an address.
 
+use super::options::{JobOptions, RolesAt};
 use eyrie_transport::{Addr, Directory, RouterId};
 use std::time::{Duration, Instant};
 
@@ -16,8 +17,17 @@ pub struct Places {
 }
 
 impl Places {
-    /// None is known; the homes of ranks go round the routers.
-    pub fn new(ranks: u32, routers: u32) -> Places {
+    /// None is known; the homes of ranks go round the routers. Those that run on nodes are the
+    /// machine's.
+    pub fn new(options: &JobOptions) -> Places {
+        let (ranks, routers) = match options.roles {
+            RolesAt::Nodes => (0, 0),
+            RolesAt::Here | RolesAt::Apart => (options.ranks, options.routers),
+        };
+        Places::of(ranks, routers)
+    }
+
+    fn of(ranks: u32, routers: u32) -> Places {
         let home = (0..ranks).map(|rank| rank % routers).collect();
         Places { home, routers: vec![None; routers as usize], store: None, since: Instant::now() }
     }
@@ -43,9 +53,7 @@ impl Places {
     pub fn all(&self) -> Option<(Directory, Addr)> {
         let routers = self.routers.iter().cloned().collect::<Option<_>>()?;
         let home = self.home.clone();
-        let (beside, until_received) = (Vec::new(), false);
-        let directory = Directory { epoch: 1, home, routers, beside, until_received };
-        Some((directory, self.store.clone()?))
+        Some((Directory { epoch: 1, home, routers, ..Directory::default() }, self.store.clone()?))
     }
 
     /// Who has had long enough to say where it listens, and has not.
@@ -69,7 +77,7 @@ mod tests {
     #[test]
     fn all_is_known_when_each_has_said_it_and_the_first_word_counts() {
         let addr = |text: &str| Addr::Unix(text.into());
-        let mut places = Places::new(3, 2);
+        let mut places = Places::of(3, 2);
         assert_eq!(places.at_home(0), [true, false, true]);
         places.router(1, addr("b"));
         places.router(1, addr("other"));

@@ -54,6 +54,19 @@ impl Routers {
         }
     }
 
+    /// A router is started in a process of its own; it takes the place of an earlier one.
+    pub fn replace(&mut self, id: RouterId, remote: Remote) {
+        let id = id as usize;
+        match self.routers.get_mut(id) {
+            // Dropping the old one ends its connection.
+            Some(router) => *router = JobRouter::Apart(remote),
+            None => self.routers.push(JobRouter::Apart(remote)),
+        }
+        self.stats.resize(self.routers.len(), Stats::default());
+        self.stats[id.min(self.routers.len() - 1)] = Stats::default();
+        self.missing.remove(&(id as RouterId));
+    }
+
     /// The process of a router has connected.
     pub fn connected(&mut self, id: RouterId, link: Link) {
         if let Some(JobRouter::Apart(remote)) = self.routers.get_mut(id as usize) {

@@ -35,7 +35,7 @@ impl AgentArgs {
     }
 }
 
-pub fn run(args: AgentArgs) -> anyhow::Result<i32> {
+pub fn run(args: AgentArgs, log: Option<PathBuf>) -> anyhow::Result<i32> {
     let node = args.node().with_context(|| {
         format!("{SLURM_NODE} names none of the nodes {}: is this Slurm?", args.among.join(","))
     })?;
@@ -45,6 +45,7 @@ pub fn run(args: AgentArgs) -> anyhow::Result<i32> {
         controller: args.connect,
         secret,
         sent: args.sent,
+        log,
     })?;
     Ok(0)
 }

@@ -1,13 +1,16 @@
 //! `eyrie router`: a router of a job in a process of its own; hidden, started by `eyrie run`.
 
 use eyrie_transport::{role, Addr};
-use eyrie_wire::control::Claim;
+use eyrie_wire::control::{Claim, Role};
 
 #[derive(clap::Args)]
 pub struct RouterArgs {
     /// Number of the router
     #[arg(long)]
     id: u32,
+    /// How many routers have had this number before
+    #[arg(long)]
+    generation: u32,
     /// Where the controller listens; the job's secret comes on standard input
     #[arg(long)]
     connect: Addr,
@@ -21,7 +24,8 @@ impl RouterArgs {
 
 pub fn run(args: &RouterArgs) -> anyhow::Result<i32> {
     let secret = role::read_secret(&mut std::io::stdin().lock())?;
-    let stream = role::connect(&args.connect, &secret, &Claim::Router { id: args.id })?;
+    let role = Role::Router { id: args.id, generation: args.generation };
+    let stream = role::connect(&args.connect, &secret, &Claim::Role(role))?;
     eyrie_router::role::serve(stream, secret)?;
     Ok(0)
 }

@@ -6,7 +6,7 @@ use eyrie_controller::hosts::{self, Host};
 use eyrie_controller::inject::Injection;
 use eyrie_controller::machine::schedule::{Interval, Order};
 use eyrie_controller::record::LogLevel;
-use eyrie_controller::runtime::{self, Cluster, JobOptions, Launcher, Reach, ENV_SPARES};
+use eyrie_controller::runtime::{self, Cluster, JobOptions, Launcher, Reach, RolesAt, ENV_SPARES};
 use eyrie_placement::placement::OnNetwork;
 use eyrie_placement::spares::Arrangement;
 use eyrie_placement::{Placement, WithoutNetwork, Words};
@@ -64,9 +64,10 @@ pub struct RunArgs {
     /// Number of routers, which log and deliver the messages; ranks are spread over them
     #[arg(long, default_value_t = 1, value_name = "K")]
     routers: u32,
-    /// Run routers and the store as processes of their own
-    #[arg(long, hide = true)]
-    roles_apart: bool,
+    /// Where routers and the store run: as threads of this process, as processes beside it, or as
+    /// processes on the nodes [default: on the nodes with --hosts, else as threads]
+    #[arg(long, value_enum, value_name = "WHERE", hide = true)]
+    roles: Option<RolesArg>,
     /// How the roles of the job reach each other: Unix sockets, or TCP [default: Unix sockets; with
     /// --hosts TCP]
     #[arg(long, value_enum, value_name = "HOW", hide = true)]
@@ -203,6 +204,13 @@ enum ReachArg {
 }
 
 #[derive(Clone, Copy, ValueEnum)]
+enum RolesArg {
+    Here,
+    Apart,
+    Nodes,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
 enum LauncherArg {
     /// One ssh for each host
     Ssh,
@@ -323,6 +331,18 @@ fn reach(args: &RunArgs, cluster: Option<&Cluster>) -> anyhow::Result<Reach> {
     Ok(Reach::Tcp { interface, ports: args.port_range.unwrap_or(Ports::ANY), security })
 }
 
+/// Where routers and the store run.
+fn roles(args: &RunArgs, nodes: &Nodes) -> RolesAt {
+    let several = nodes.started + nodes.spares > 1;
+    match args.roles {
+        Some(RolesArg::Here) => RolesAt::Here,
+        Some(RolesArg::Apart) => RolesAt::Apart,
+        Some(RolesArg::Nodes) => RolesAt::Nodes,
+        None if nodes.cluster.is_some() && several => RolesAt::Nodes,
+        None => RolesAt::Here,
+    }
+}
+
 /// Who says where ranks of lost nodes go.
 fn placement(args: &RunArgs, nodes: &Nodes) -> anyhow::Result<Box<dyn Placement>> {
     if args.network.is_none() {
@@ -360,20 +380,24 @@ pub fn run(args: RunArgs, log: Option<PathBuf>) -> anyhow::Result<i32> {
     let placement = placement(&args, &nodes)?;
     let reach = reach(&args, nodes.cluster.as_ref())?;
     let usual_timeout = Duration::from_secs(if nodes.cluster.is_some() { 5 } else { 2 });
-    let log_memory = args.log_memory.unwrap_or_else(|| usual_log_memory(args.routers));
+    let roles = roles(&args, &nodes);
+    // A host's ranks have their router on another host: one router is never enough.
+    let least = if roles == RolesAt::Nodes { 2 } else { 1 };
+    let routers = args.routers.max(least);
+    let log_memory = args.log_memory.unwrap_or_else(|| usual_log_memory(routers));
     let options = JobOptions {
         ranks: nodes.ranks,
         nodes: nodes.started,
         spares: nodes.spares,
-        routers: args.routers,
-        roles_apart: args.roles_apart,
+        roles,
+        routers,
         reach,
         cluster: nodes.cluster,
         slots: args.slots,
         checkpoint_every: match args.checkpoint_every {
             Every::Off => Interval::Off,
             Every::Auto => {
-                let all = log_memory.saturating_mul(args.routers.into());
+                let all = log_memory.saturating_mul(routers.into());
                 Interval::Auto { mtbf: args.mtbf, log_share: all / u64::from(nodes.ranks.max(1)) }
             }
             Every::Time(d) => Interval::Every(d),

@@ -1,7 +1,7 @@
 //! `eyrie store`: the store of a job in a process of its own; hidden, started by `eyrie run`.
 
 use eyrie_transport::{role, Addr};
-use eyrie_wire::control::Claim;
+use eyrie_wire::control::{Claim, Role};
 
 #[derive(clap::Args)]
 pub struct StoreArgs {
@@ -12,7 +12,7 @@ pub struct StoreArgs {
 
 pub fn run(args: &StoreArgs) -> anyhow::Result<i32> {
     let secret = role::read_secret(&mut std::io::stdin().lock())?;
-    let stream = role::connect(&args.connect, &secret, &Claim::Store)?;
+    let stream = role::connect(&args.connect, &secret, &Claim::Role(Role::Store))?;
     eyrie_store::role::serve(stream, secret)?;
     Ok(0)
 }

@@ -1,0 +1,328 @@
+//! Roles on nodes: which node has which router, and what becomes of the ranks of a router that is
+//! lost. A router never runs on the host of ranks that it serves while another host is left: one
+//! failure would take a rank and its log. What a lost router held is gone: its ranks are imaged at
+//! once, and until then their deaths cannot be recovered from.
+
+use super::io::Command;
+use super::rank::RankState;
+use super::reactor::Machine;
+use super::state::RankStateName;
+use crate::record::Record;
+use eyrie_transport::{Addr, Directory, RouterId};
+use eyrie_wire::control::Role;
+use eyrie_wire::{Incarnation, Node, Rank, RankInstance};
+use std::time::Duration;
+
+/// How long a role may take to say where it listens.
+const ROLE_TIMEOUT: Duration = Duration::from_secs(25);
+/// Starts of one router in a row that may fail.
+const ATTEMPTS: u32 = 3;
+
+/// A router on a node.
+#[derive(Clone, Debug)]
+struct Entry {
+    /// How many have had its number before.
+    generation: u32,
+    node: Node,
+    /// The node of the one before.
+    before: Option<Node>,
+    /// Where it listens; none while it starts.
+    addr: Option<Addr>,
+    until: Duration,
+    /// Starts in a row that have failed.
+    failed: u32,
+}
+
+/// Routers on nodes; none where they run beside the controller.
+#[derive(Default, Debug)]
+pub struct Roles {
+    routers: Vec<Entry>,
+    /// The home router of each rank.
+    home: Vec<RouterId>,
+    epoch: u64,
+}
+
+/// For each rank the router that is its home. Ranks of one node have one home, so that there is
+/// always another node for it.
+fn homes(start: &[Node], routers: u32) -> Vec<RouterId> {
+    start.iter().map(|node| node % routers).collect()
+}
+
+impl Machine {
+    /// Starts the routers, once all agents are there. True: they all listen, or run elsewhere.
+    pub(super) fn routers_are_ready(&mut self) -> bool {
+        if !self.config.roles_on_nodes {
+            return true;
+        }
+        if self.roles.home.is_empty() {
+            self.roles.home = homes(&self.config.start, self.config.routers);
+            for id in 0..self.config.routers {
+                let Some(node) = self.node_for_router(id) else { return false };
+                let until = self.now + ROLE_TIMEOUT;
+                let entry = Entry { generation: 0, node, before: None, addr: None, until, failed: 0 };
+                self.roles.routers.push(entry);
+                self.order_router(id, false);
+            }
+        }
+        self.roles.routers.iter().all(|router| router.addr.is_some())
+    }
+
+    /// The node that a router is to run on: one without its ranks, rather one without any, rather
+    /// one with few routers. None when no node is up.
+    fn node_for_router(&self, id: RouterId) -> Option<Node> {
+        let nodes = self.job_nodes();
+        let up = (0..nodes.len() as Node).filter(|node| nodes[*node as usize].up);
+        up.min_by_key(|node| {
+            let routers = self.roles.routers.iter().enumerate();
+            let others = routers.clone().filter(|(other, r)| *other as u32 != id && r.node == *node);
+            let failed = routers.clone().any(|(of, r)| of as u32 == id && r.failed > 0 && r.node == *node);
+            let ranks = nodes[*node as usize].ranks > 0;
+            (failed, self.serves_there(id, *node), ranks, others.count(), *node)
+        })
+    }
+
+    /// Whether ranks of this router are on that node, or are to come back there.
+    fn serves_there(&self, id: RouterId, node: Node) -> bool {
+        self.ranks_at(id).any(|rank| {
+            let r = &self.ranks[rank as usize];
+            r.node == node && !r.is(RankStateName::Finished)
+        })
+    }
+
+    /// The ranks that are at home at this router.
+    fn ranks_at(&self, id: RouterId) -> impl Iterator<Item = Rank> + '_ {
+        let home = self.roles.home.iter().enumerate();
+        home.filter(move |(_, home)| **home == id).map(|(rank, _)| rank as Rank)
+    }
+
+    fn order_router(&mut self, id: RouterId, takes_over: bool) {
+        let Entry { node, generation, .. } = self.roles.routers[id as usize];
+        let role = Role::Router { id, generation };
+        self.commands.push(Command::StartRole { node, role, takes_over });
+    }
+
+    /// Whether it is the last of its kind. Those beside the controller always are.
+    pub fn is_current(&self, role: Role) -> bool {
+        match role {
+            Role::Router { id, generation } if self.config.roles_on_nodes => {
+                let entry = self.roles.routers.get(id as usize);
+                entry.is_some_and(|entry| entry.generation == generation)
+            }
+            _ => true,
+        }
+    }
+
+    /// For each rank whether it is at home at this router.
+    pub fn at_home(&self, id: RouterId) -> Vec<bool> {
+        self.roles.home.iter().map(|home| *home == id).collect()
+    }
+
+    /// For each rank who may speak.
+    pub fn incarnations(&self) -> Vec<Incarnation> {
+        self.ranks.iter().map(|r| r.incarnation).collect()
+    }
+
+    /// The routers on this node.
+    pub fn routers_on(&self, node: Node) -> Vec<RouterId> {
+        let routers = self.roles.routers.iter().enumerate();
+        routers.filter(|(_, r)| r.node == node).map(|(id, _)| id as RouterId).collect()
+    }
+
+    /// A role says where it listens.
+    pub(super) fn role_up(&mut self, role: Role, addr: Addr) {
+        let Role::Router { id, .. } = role else { return };
+        if !self.is_current(role) {
+            return;
+        }
+        let Some(entry) = self.roles.routers.get_mut(id as usize) else { return };
+        (entry.addr, entry.failed) = (Some(addr), 0);
+        let node = entry.node;
+        self.record(Record::RoleStarted { role: role.to_string(), node });
+        let addrs = self.roles.routers.iter().map(|router| router.addr.clone());
+        // Until all are there, nobody needs it: at the start no rank runs, and later one that is
+        // not there cannot be connected to.
+        let Some(routers) = addrs.collect::<Option<Vec<Addr>>>() else { return };
+        self.roles.epoch += 1;
+        let (epoch, home) = (self.roles.epoch, self.roles.home.clone());
+        let beside = Vec::new();
+        let directory = Directory { epoch, home, routers, beside, until_received: true };
+        self.commands.push(Command::Directory(directory));
+    }
+
+    /// A role is gone, or could not be started.
+    pub(super) fn role_lost(&mut self, role: Role, cause: String) {
+        if let (Role::Router { id, .. }, true) = (role, self.is_current(role)) {
+            self.router_lost(id, cause, true);
+        }
+    }
+
+    /// The routers that a lost node had.
+    pub(super) fn roles_of_lost_node(&mut self, node: Node) {
+        for id in self.routers_on(node) {
+            if !self.ended {
+                self.router_lost(id, format!("node {node} is lost"), false);
+            }
+        }
+    }
+
+    /// A router is gone with all that it held: another one begins with nothing. `by_itself`: its
+    /// node is still there.
+    fn router_lost(&mut self, id: RouterId, cause: String, by_itself: bool) {
+        let entry = &mut self.roles.routers[id as usize];
+        let listened = entry.addr.take().is_some();
+        entry.failed += u32::from(!listened && by_itself);
+        let (old, failed) = (entry.node, entry.failed);
+        if failed >= ATTEMPTS {
+            return self.end(1, Some(format!("router {id} cannot be started: {cause}")));
+        }
+        let ranks: Vec<Rank> = self.ranks_at(id).collect();
+        if listened && self.started {
+            self.summary.roles_lost += 1;
+            let imaged = |rank: &Rank| !self.ranks[*rank as usize].is(RankStateName::Finished);
+            let imaged = ranks.iter().copied().filter(imaged).collect();
+            let role = format!("router {id}");
+            self.record(Record::RoleLost { role, node: old, cause, ranks: imaged });
+            ranks.iter().for_each(|rank| self.lose_log(*rank, id));
+        }
+        if self.ended {
+            return;
+        }
+        let Some(node) = self.node_for_router(id) else { return };
+        let until = self.now + ROLE_TIMEOUT;
+        let entry = &mut self.roles.routers[id as usize];
+        (entry.generation, entry.node, entry.until) = (entry.generation + 1, node, until);
+        entry.before = listened.then_some(old).or(entry.before);
+        self.order_router(id, self.started);
+        self.forget_fences(id);
+    }
+
+    /// The log of a rank is gone with its router: the rank can be recovered again when an image of
+    /// it exists that was taken after its new router has taken it up.
+    fn lose_log(&mut self, rank: Rank, router: RouterId) {
+        use RankStateName::{Lost, Replaying, Restoring};
+        let r = &mut self.ranks[rank as usize];
+        if r.is(RankStateName::Finished) {
+            return;
+        }
+        let state = r.state.name();
+        let exposed = std::mem::take(&mut r.exposed);
+        // An image that was asked for before does not help any more.
+        (r.log_lost, r.unprotected) = (true, None);
+        let what = match state {
+            Lost | Restoring | Replaying => "while that rank was being recovered from it",
+            _ if exposed => "which held messages to that rank that nobody else had any more",
+            _ => return,
+        };
+        let text = format!("rank {rank} cannot go on: router {router} was lost {what}");
+        self.end(1, Some(text));
+    }
+
+    /// A new router lets nobody speak but the present incarnations: it was told them at its start.
+    fn forget_fences(&mut self, id: RouterId) {
+        let waits = |state: &RankState| match state {
+            RankState::Lost { fence, .. } => fence.waiting.contains(&id),
+            _ => false,
+        };
+        let waiting: Vec<RankInstance> =
+            self.ranks.iter().filter(|r| waits(&r.state)).map(|r| r.instance()).collect();
+        for instance in waiting {
+            self.unheard_at(id, instance);
+            if !self.ended {
+                self.router_fenced(id, instance, 0);
+            }
+        }
+    }
+
+    /// A new router has not heard a rank before that rank died.
+    pub(super) fn unheard(&mut self, role: Role, instance: RankInstance) {
+        if let (Role::Router { id, .. }, true) = (role, self.is_current(role)) {
+            self.unheard_at(id, instance);
+        }
+    }
+
+    /// What a rank told a router died with both. That is no loss where they shared a host: such a
+    /// rank tells its own home router first. Else nobody knows when it spoke, and it might not do
+    /// again what others saw it do.
+    fn unheard_at(&mut self, id: RouterId, instance: RankInstance) {
+        let r = &self.ranks[instance.rank as usize];
+        let lost = r.is(RankStateName::Lost) && r.instance() == instance;
+        if lost && self.roles.routers[id as usize].before != Some(r.node) {
+            let rank = instance.rank;
+            let text = format!(
+                "rank {rank} cannot be recovered: router {id} was lost with what that rank had told it, just \
+                 before the rank itself"
+            );
+            self.end(1, Some(text));
+        }
+    }
+
+    /// A rank has told its new router what it has: it is whole again when an image of it exists
+    /// that was asked for after this.
+    pub(super) fn adopted(&mut self, role: Role, instance: RankInstance) {
+        let now = self.now;
+        if !self.is_current(role) {
+            return;
+        }
+        let Some(r) = self.current(instance) else { return };
+        if std::mem::take(&mut r.log_lost) {
+            r.unprotected = Some(now);
+            self.schedule.want(instance.rank, now);
+        }
+    }
+
+    /// Messages to a rank lie at its router alone, or no longer do.
+    pub(super) fn exposed(&mut self, rank: Rank, exposed: bool) {
+        if let Some(r) = self.ranks.get_mut(rank as usize) {
+            r.exposed = exposed;
+        }
+    }
+
+    /// The controller itself stood still for so long.
+    pub(super) fn extend_roles(&mut self, gap: Duration) {
+        self.roles.routers.iter_mut().for_each(|router| router.until += gap);
+    }
+
+    /// When a router must have said where it listens.
+    pub(super) fn next_role(&self) -> Option<Duration> {
+        let starting = self.roles.routers.iter().filter(|r| r.addr.is_none());
+        starting.map(|r| r.until).min()
+    }
+
+    /// Routers that did not come up in time, and those whose host has taken ranks that they serve.
+    pub(super) fn watch_roles(&mut self) {
+        let now = self.now;
+        for id in 0..self.roles.routers.len() as RouterId {
+            if self.ended {
+                return;
+            }
+            let entry = &self.roles.routers[id as usize];
+            if entry.addr.is_none() {
+                if entry.until <= now {
+                    let limit = eyrie_units::time(ROLE_TIMEOUT);
+                    let cause = format!("it has not said within {limit} where it listens");
+                    self.router_lost(id, cause, true);
+                }
+            } else if self.should_move(id) {
+                let Entry { node, generation, .. } = *entry;
+                let role = Role::Router { id, generation };
+                self.commands.push(Command::StopRole { node, role });
+                let cause = "its host has taken ranks that it serves".to_string();
+                self.router_lost(id, cause, false);
+            }
+        }
+    }
+
+    /// Whether a router shares its host with ranks that it serves, there is a better one, and all
+    /// of its ranks are whole: they will be imaged once more.
+    fn should_move(&self, id: RouterId) -> bool {
+        let node = self.roles.routers[id as usize].node;
+        let whole = |rank: Rank| {
+            let r = &self.ranks[rank as usize];
+            let runs = r.is(RankStateName::Running) && r.can_be_captured() && !r.exposed;
+            r.is(RankStateName::Finished) || runs && r.unprotected.is_none() && !r.log_lost
+        };
+        self.serves_there(id, node)
+            && self.ranks_at(id).all(whole)
+            && self.node_for_router(id).is_some_and(|better| !self.serves_there(id, better))
+    }
+}

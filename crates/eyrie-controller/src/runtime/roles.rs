@@ -1,0 +1,62 @@
+//! Roles on nodes: their processes are started by the agents there, connect by themselves, and are
+//! told what they are; who is where then goes to all ranks. The machine decides all of it.
+
+use super::job::Job;
+use super::link::Remote;
+use super::parts;
+use crate::machine::Event;
+use eyrie_transport::{Bind, Directory, Interface};
+use eyrie_wire::control::{Role, ToAgent};
+use eyrie_wire::Node;
+
+impl Job {
+    /// Has a role started on a node. `takes_over`: in the place of a lost one, of which nothing is
+    /// left.
+    pub fn start_role(&mut self, node: Node, role: Role, takes_over: bool) {
+        let Role::Router { id, generation } = role else { return };
+        let at_home = self.machine.at_home(id);
+        let config = parts::router_config(id, generation, &self.options, at_home, &self.dir);
+        let remote = config.and_then(|mut config| {
+            config.incarnations = self.machine.incarnations();
+            config.until_received = true;
+            config.takes_over = takes_over;
+            self.listen_on(node, &mut config.listen);
+            Ok(Remote::new(&config)?)
+        });
+        match remote {
+            Ok(remote) => {
+                self.routers.replace(id, remote);
+                self.admission.expect_role(role);
+                self.send(node, &ToAgent::StartRole(role));
+            }
+            Err(e) => {
+                self.events.push_back(Event::RoleLost { role, cause: format!("{e:#}") });
+            }
+        }
+    }
+
+    /// A role listens at the address by which its node reaches the controller, unless users have
+    /// named the interface.
+    fn listen_on(&self, node: Node, listen: &mut Bind) {
+        if let Bind::Tcp { interface: Interface::Ip(ip), .. } = listen {
+            if let Some(peer) = self.links.get(&node).and_then(|link| link.peer()) {
+                *ip = peer;
+            }
+        }
+    }
+
+    /// All ranks are told where the roles are now.
+    pub fn publish(&mut self, directory: Directory) {
+        self.directory = directory;
+        for node in self.links.keys() {
+            let directory = self.directory_of(*node);
+            self.send(*node, &ToAgent::Directory { directory });
+        }
+    }
+
+    /// The directory as ranks on this node get it.
+    pub fn directory_of(&self, node: Node) -> Vec<u8> {
+        let beside = self.machine.routers_on(node);
+        Directory { beside, ..self.directory.clone() }.encode()
+    }
+}
