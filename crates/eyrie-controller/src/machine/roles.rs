@@ -4,7 +4,7 @@
 //! once, and until then their deaths cannot be recovered from.
 
 use super::io::Command;
-use super::rank::RankState;
+use super::rank::{RankEntry, RankState};
 use super::reactor::Machine;
 use super::state::RankStateName;
 use crate::record::Record;
@@ -110,6 +110,27 @@ impl Machine {
             }
             _ => true,
         }
+    }
+
+    /// The routers on nodes and their nodes; none where they run beside the controller.
+    pub fn routers(&self) -> impl Iterator<Item = (Role, Node)> + '_ {
+        (self.roles.routers.iter().enumerate()).map(|(id, router)| {
+            let Entry { generation, node, .. } = *router;
+            (Role::Router { id: id as RouterId, generation }, node)
+        })
+    }
+
+    /// Ranks whose death, with or without their node, cannot be recovered from at present.
+    pub fn unprotected_ranks(&self) -> impl Iterator<Item = Rank> + '_ {
+        let living = self.ranks.iter().filter(|r| !r.is(RankStateName::Finished));
+        living.filter(|r| r.log_lost || r.unprotected.is_some() || self.is_beside(r)).map(|r| r.rank)
+    }
+
+    /// Whether a rank's own router is on its host.
+    fn is_beside(&self, r: &RankEntry) -> bool {
+        let home = self.roles.home.get(r.rank as usize);
+        let router = home.and_then(|home| self.roles.routers.get(*home as usize));
+        router.is_some_and(|router| router.node == r.node)
     }
 
     /// For each rank whether it is at home at this router.

@@ -1,9 +1,10 @@
 //! What users see of a job: lines, events, the progress line, its status.
 
 use super::job::{Job, PROGRESS_EVERY};
-use super::users::{self, RankStatus, Status};
+use super::users::{self, RankStatus, RoleStatus, Status};
 use crate::machine::RankStateName;
 use crate::record::{LogLevel, Record};
+use eyrie_wire::control::Role;
 use eyrie_wire::{Node, RankInstance};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -56,6 +57,7 @@ impl Job {
         let rank_status = |(instance, node, state): (RankInstance, Node, RankStateName)| {
             RankStatus { instance, node, state: format!("{state:?}").to_lowercase() }
         };
+        let role_status = |(role, node): (Role, Node)| RoleStatus { role: role.to_string(), node };
         let argv = self.program.argv.iter().map(|a| a.to_string_lossy());
         Status {
             job: self.name.clone(),
@@ -63,6 +65,8 @@ impl Job {
             nodes_up: self.machine.nodes_up().collect(),
             hosts: self.machine.hosts().to_vec(),
             ranks: self.machine.rank_states().map(rank_status).collect(),
+            roles: self.machine.routers().map(role_status).collect(),
+            unprotected: self.machine.unprotected_ranks().collect(),
             log_memory_bytes: log.memory_bytes,
             log_disk_bytes: log.disk_bytes,
             messages: log.messages,

@@ -58,6 +58,12 @@ pub struct RankStatus {
     pub state: String,
 }
 
+#[derive(Debug, Serialize)]
+pub struct RoleStatus {
+    pub role: String,
+    pub node: Node,
+}
+
 /// The answer to [`Request::Status`].
 #[derive(Debug, Serialize)]
 pub struct Status {
@@ -67,6 +73,10 @@ pub struct Status {
     /// Names of the hosts that the nodes are; empty on one machine.
     pub hosts: Vec<String>,
     pub ranks: Vec<RankStatus>,
+    /// Roles that run on nodes.
+    pub roles: Vec<RoleStatus>,
+    /// Ranks that cannot be recovered at present.
+    pub unprotected: Vec<Rank>,
     pub log_memory_bytes: u64,
     pub log_disk_bytes: u64,
     pub messages: u64,

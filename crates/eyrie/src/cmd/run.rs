@@ -64,9 +64,9 @@ pub struct RunArgs {
     /// Number of routers, which log and deliver the messages; ranks are spread over them
     #[arg(long, default_value_t = 1, value_name = "K")]
     routers: u32,
-    /// Where routers and the store run: as threads of this process, as processes beside it, or as
-    /// processes on the nodes [default: on the nodes with --hosts, else as threads]
-    #[arg(long, value_enum, value_name = "WHERE", hide = true)]
+    /// Where routers and the store run [default: here; on the nodes where this host is one of them,
+    /// so that none serves the ranks of its own host]
+    #[arg(long, value_enum, value_name = "WHERE", hide_short_help = true)]
     roles: Option<RolesArg>,
     /// How the roles of the job reach each other: Unix sockets, or TCP [default: Unix sockets; with
     /// --hosts TCP]
@@ -205,8 +205,11 @@ enum ReachArg {
 
 #[derive(Clone, Copy, ValueEnum)]
 enum RolesArg {
+    /// In this process
     Here,
+    /// In processes of their own on this host
     Apart,
+    /// On the nodes, each where the ranks that it serves are not: any node may be lost
     Nodes,
 }
 
@@ -334,11 +337,12 @@ fn reach(args: &RunArgs, cluster: Option<&Cluster>) -> anyhow::Result<Reach> {
 /// Where routers and the store run.
 fn roles(args: &RunArgs, nodes: &Nodes) -> RolesAt {
     let several = nodes.started + nodes.spares > 1;
+    let ours = |cluster: &Cluster| (0..nodes.started).any(|node| cluster.is_here(node));
     match args.roles {
         Some(RolesArg::Here) => RolesAt::Here,
         Some(RolesArg::Apart) => RolesAt::Apart,
         Some(RolesArg::Nodes) => RolesAt::Nodes,
-        None if nodes.cluster.is_some() && several => RolesAt::Nodes,
+        None if several && nodes.cluster.as_ref().is_some_and(ours) => RolesAt::Nodes,
         None => RolesAt::Here,
     }
 }

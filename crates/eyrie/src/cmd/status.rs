@@ -121,16 +121,24 @@ fn in_full(status: &Value) -> Result<String, std::fmt::Error> {
         summary["recoveries"],
         seconds(&summary["longest_recovery"])
     )?;
+    let unprotected = status["unprotected"].as_array().map(Vec::as_slice).unwrap_or_default();
+    if !unprotected.is_empty() {
+        let ranks: Vec<String> = unprotected.iter().map(Value::to_string).collect();
+        writeln!(out, "unprotected ranks {}", ranks.join(", "))?;
+    }
     let nodes = status["nodes_up"].as_array().map(Vec::as_slice).unwrap_or_default();
     for (node, up) in nodes.iter().enumerate() {
-        let ranks: Vec<String> = (status["ranks"].as_array().into_iter().flatten())
+        let ranks = (status["ranks"].as_array().into_iter().flatten())
             .filter(|r| r["node"].as_u64() == Some(node as u64))
-            .map(|r| format!("{} ({})", r["rank"], text(&r["state"])))
-            .collect();
+            .map(|r| format!("{} ({})", r["rank"], text(&r["state"])));
+        let roles = (status["roles"].as_array().into_iter().flatten())
+            .filter(|r| r["node"].as_u64() == Some(node as u64))
+            .map(|r| text(&r["role"]).to_string());
+        let there: Vec<String> = ranks.chain(roles).collect();
         let up = if up.as_bool() == Some(true) { "up  " } else { "lost" };
         let host = text(&status["hosts"][node]);
         let host = if host.is_empty() { String::new() } else { format!("{host:<12} ") };
-        writeln!(out, "node {node:<6} {host}{up} {}", ranks.join(", "))?;
+        writeln!(out, "node {node:<6} {host}{up} {}", there.join(", "))?;
     }
     Ok(out)
 }
