@@ -25,7 +25,10 @@ const RETRY_UNPROTECTED: Duration = Duration::from_secs(2);
 impl Machine {
     pub(super) fn capture_due(&mut self) {
         let now = self.now;
-        let busy = self.ranks.iter().any(|r| r.capture().is_some());
+        if !self.schedule.is_due(now) {
+            return;
+        }
+        let busy = self.schedule.one_by_one() && self.is_capturing();
         for rank in self.schedule.due(now, busy) {
             let mode = self.config.checkpoint_mode;
             let r = &mut self.ranks[rank as usize];
@@ -49,10 +52,18 @@ impl Machine {
                 stored: None,
             });
             let (instance, node) = (r.instance(), r.node);
+            self.asked.insert(rank);
             self.schedule.asked(rank, now);
             self.commands.push(Command::Capture { node, instance, image, mode });
             self.record(Record::CheckpointStarted { rank, image });
         }
+    }
+
+    /// Whether a checkpoint is under way.
+    fn is_capturing(&mut self) -> bool {
+        let ranks = &self.ranks;
+        self.asked.retain(|rank| ranks[*rank as usize].capture().is_some());
+        !self.asked.is_empty()
     }
 
     /// The capture of this image by this incarnation, when it is under way.
@@ -216,10 +227,5 @@ impl Machine {
                 self.commands.push(Command::TruncateStdin(stdin));
             }
         }
-    }
-
-    /// Ranks with a checkpoint under way.
-    pub fn capturing(&self) -> impl Iterator<Item = Rank> + '_ {
-        self.ranks.iter().filter(|r| r.capture().is_some()).map(|r| r.rank)
     }
 }

@@ -4,7 +4,6 @@ use super::io::Command;
 use super::rank::{Death, Step};
 use super::reactor::Machine;
 use super::signal;
-use super::state::RankStateName;
 use crate::record::Record;
 use eyrie_wire::control::Ending;
 use eyrie_wire::{Rank, RankInstance};
@@ -24,15 +23,18 @@ impl Machine {
 
     pub(super) fn exited(&mut self, instance: RankInstance, ending: Ending, spoke_pmi: bool) {
         let Some(r) = self.current(instance) else { return };
-        r.spoke_pmi |= spoke_pmi;
         let rank = instance.rank;
         let finalized = r.on_node().is_some_and(|on_node| on_node.finalized);
+        if spoke_pmi {
+            self.spoke_pmi(rank);
+        }
+        let spoke_pmi = self.ranks[rank as usize].spoke_pmi;
         match ending {
             Ending::Signal(signal) => {
                 let cause = format!("killed by {}", signal::in_words(signal));
                 self.fail(rank, Death::Signal(signal), cause, None);
             }
-            Ending::Code(code) if !r.spoke_pmi => self.finished(rank, code),
+            Ending::Code(code) if !spoke_pmi => self.finished(rank, code),
             Ending::Code(code) if finalized => {
                 if self.config.ranks > 1 && self.pmi.passed() == 0 {
                     let text = format!(
@@ -51,16 +53,24 @@ impl Machine {
         }
     }
 
+    /// Some incarnation of the rank has spoken PMI.
+    pub(super) fn spoke_pmi(&mut self, rank: Rank) {
+        let before = std::mem::replace(&mut self.ranks[rank as usize].spoke_pmi, true);
+        self.counts.spoke_pmi += u32::from(!before);
+    }
+
     /// The rank's program has ended by itself; whatever was under way with it is over too.
     fn finished(&mut self, rank: Rank, code: i32) {
         if !self.ranks[rank as usize].advance(Step::Exited { code }) {
             return;
         }
+        self.counts.finished += 1;
+        self.counts.finished_silent += u32::from(!self.ranks[rank as usize].spoke_pmi);
         self.record(Record::RankFinished { rank, code });
         if self.end_if_somebody_never_joined() {
             return;
         }
-        if self.ranks.iter().all(|r| r.is(RankStateName::Finished)) {
+        if self.counts.finished == self.config.ranks {
             let code = self.code();
             self.end(code, None);
         }
@@ -74,15 +84,18 @@ impl Machine {
     /// Ends the job when a rank has ended without a word of PMI, and all have, or others speak it:
     /// these would wait for that rank for ever. Returns whether it did.
     pub(super) fn end_if_somebody_never_joined(&mut self) -> bool {
+        if self.counts.finished_silent == 0 {
+            return false;
+        }
         let never_joined = self.ranks.iter().find(|r| r.code().is_some() && !r.spoke_pmi);
         let Some((rank, code)) = never_joined.and_then(|r| Some((r.rank, r.code()?))) else {
             return false;
         };
-        let text = if self.ranks.iter().any(|r| r.spoke_pmi) {
+        let text = if self.counts.spoke_pmi > 0 {
             format!(
                 "rank {rank} ended with code {code} without MPI_Init, and the others would wait for it: the job ends"
             )
-        } else if self.ranks.iter().all(|r| r.is(RankStateName::Finished)) {
+        } else if self.counts.finished == self.config.ranks {
             "the program ended without speaking PMI: it is no MPI program, or its MPI does not speak PMI-1 \
              (Open MPI does not; use MPICH 5, for instance from PyPI)"
                 .into()

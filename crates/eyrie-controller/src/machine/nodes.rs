@@ -12,7 +12,7 @@ use eyrie_wire::{Node, Rank};
 use std::time::Duration;
 
 impl Machine {
-    fn heartbeat_interval(&self) -> Duration {
+    pub(super) fn heartbeat_interval(&self) -> Duration {
         self.config.heartbeat_timeout / 4
     }
 
@@ -35,6 +35,7 @@ impl Machine {
         let now = self.now;
         let Some(entry) = self.nodes.get_mut(node as usize) else { return };
         if entry.advance(NodeEvent::AgentUp, now) {
+            self.missing_nodes -= 1;
             self.record(Record::NodeUp { node });
         }
     }
@@ -42,6 +43,7 @@ impl Machine {
     /// One more node, which stays free until ranks need it.
     pub(super) fn joining(&mut self, host: String) {
         self.nodes.push(NodeEntry::new(true));
+        self.missing_nodes += 1;
         self.config.spares += 1;
         self.config.hosts.push(host);
     }
@@ -106,9 +108,11 @@ impl Machine {
     fn declare_dead(&mut self, node: Node, event: NodeEvent, cause: String, unheard: Duration) {
         let now = self.now;
         let Some(entry) = self.nodes.get_mut(node as usize) else { return };
+        let was_up = entry.is_up();
         if !entry.advance(event, now) {
             return;
         }
+        self.missing_nodes -= usize::from(!was_up);
         self.summary.nodes_lost += 1;
         self.commands.push(Command::Disconnect(node));
         let gone = |r: &&RankEntry| {
@@ -136,18 +140,17 @@ impl Machine {
 
     /// What placement knows of the nodes.
     pub(super) fn job_nodes(&self) -> Vec<JobNode> {
-        let load = |node| {
-            let there = |r: &&RankEntry| r.node == node && r.on_node().is_some();
-            self.ranks.iter().filter(there).count() as u32
+        let known = |n: &NodeEntry| JobNode {
+            up: n.is_up(),
+            free_spare: n.free_spare,
+            ranks: 0,
+            stands_for: n.stands_for,
         };
-        (self.nodes.iter().enumerate())
-            .map(|(node, n)| JobNode {
-                up: n.is_up(),
-                free_spare: n.free_spare,
-                ranks: load(node as Node),
-                stands_for: n.stands_for,
-            })
-            .collect()
+        let mut nodes: Vec<JobNode> = self.nodes.iter().map(known).collect();
+        for r in self.ranks.iter().filter(|r| r.on_node().is_some()) {
+            nodes[r.node as usize].ranks += 1;
+        }
+        nodes
     }
 }
 

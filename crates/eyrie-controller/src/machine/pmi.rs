@@ -2,6 +2,7 @@
 
 use super::io::Command;
 use eyrie_wire::Rank;
+use std::collections::BTreeMap;
 
 /// Most bytes of entries in one message to the agents: a job of many ranks sends several.
 const PIECE_BYTES: usize = 1 << 20;
@@ -13,6 +14,8 @@ const ENTRY_OVERHEAD: usize = 20;
 pub struct Pmi {
     /// Highest barrier that each rank has arrived at, in any of its incarnations.
     arrived: Vec<u32>,
+    /// How many ranks have arrived at each number, and at none beyond it.
+    at: BTreeMap<u32, u32>,
     passed: u32,
     /// Put since the last release, in pieces.
     fresh: Vec<Vec<(String, String)>>,
@@ -22,7 +25,9 @@ pub struct Pmi {
 
 impl Pmi {
     pub fn new(ranks: u32) -> Pmi {
-        Pmi { arrived: vec![0; ranks as usize], passed: 0, fresh: Vec::new(), last_bytes: 0 }
+        let at = BTreeMap::from([(0, ranks)]);
+        let arrived = vec![0; ranks as usize];
+        Pmi { arrived, at, passed: 0, fresh: Vec::new(), last_bytes: 0 }
     }
 
     /// Barriers that the job has passed.
@@ -48,8 +53,18 @@ impl Pmi {
     /// that the nodes must know first, and with the last of them the number of barriers passed.
     pub fn arrive(&mut self, rank: Rank, barrier: u32) -> Vec<Command> {
         let Some(arrived) = self.arrived.get_mut(rank as usize) else { return Vec::new() };
-        *arrived = (*arrived).max(barrier);
-        let all = self.arrived.iter().copied().min().unwrap_or(0);
+        if barrier <= *arrived {
+            return Vec::new();
+        }
+        let before = std::mem::replace(arrived, barrier);
+        *self.at.entry(barrier).or_default() += 1;
+        if let Some(left) = self.at.get_mut(&before) {
+            *left -= 1;
+            if *left == 0 {
+                self.at.remove(&before);
+            }
+        }
+        let all = self.at.keys().next().copied().unwrap_or(0);
         if all <= self.passed {
             return Vec::new();
         }

@@ -18,6 +18,7 @@ use eyrie_placement::{Placement, WithoutNetwork};
 use eyrie_wire::control::{CheckpointMode, RankReport, Stream};
 use eyrie_wire::{Node, Rank, RankInstance};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// What a job is to be.
@@ -63,11 +64,29 @@ pub struct Machine {
     pub(super) summary: Summary,
     pub(super) started: bool,
     pub(super) ended: bool,
+    /// When all ranks and nodes are to be looked at again ([`Machine::look`]): not at every event,
+    /// or a large job would cost the square of its size.
+    pub(super) look_at: Duration,
+    /// Nodes that have not come.
+    pub(super) missing_nodes: usize,
+    pub(super) counts: Counts,
+    /// Ranks that were asked for a checkpoint; some have come to its end.
+    pub(super) asked: BTreeSet<Rank>,
+}
+
+/// Ranks of a kind, so that nobody has to count them at every event.
+#[derive(Default)]
+pub struct Counts {
+    pub finished: u32,
+    /// In any incarnation.
+    pub spoke_pmi: u32,
+    /// Finished without a word of PMI.
+    pub finished_silent: u32,
 }
 
 impl Machine {
     pub fn new(config: Config) -> Machine {
-        let nodes = (0..config.nodes + config.spares)
+        let nodes: Vec<NodeEntry> = (0..config.nodes + config.spares)
             .map(|node| NodeEntry::new(node >= config.nodes))
             .collect();
         let ranks = (config.start.iter().enumerate())
@@ -75,6 +94,10 @@ impl Machine {
             .collect();
         Machine {
             now: Duration::ZERO,
+            look_at: Duration::ZERO,
+            missing_nodes: nodes.len(),
+            counts: Counts::default(),
+            asked: BTreeSet::new(),
             nodes,
             ranks,
             roles: Roles::default(),
@@ -108,9 +131,15 @@ impl Machine {
             return std::mem::take(&mut self.commands);
         }
         self.pass_time(now.max(self.now));
+        let tick = event == Event::Tick;
         self.dispatch(event);
-        if !self.ended {
-            self.tick();
+        self.begin_when_all_are_up();
+        if tick || self.now >= self.look_at {
+            self.look();
+        }
+        if self.started && !self.ended {
+            self.inject_due();
+            self.capture_due();
         }
         std::mem::take(&mut self.commands)
     }
@@ -120,18 +149,11 @@ impl Machine {
         if self.ended {
             return None;
         }
-        let ranks = self
-            .ranks
-            .iter()
-            .flat_map(|r| [r.state.until(), r.capture().map(|c| c.until)].into_iter().flatten());
-        let begin = (!self.started).then_some(self.config.agents_timeout);
-        let mut due: Vec<Duration> = ranks.chain(begin).chain(self.next_heartbeat()).collect();
-        due.extend(self.next_role());
-        if self.started {
-            due.extend(self.schedule.next_after(self.now));
-            due.extend(self.faults.next());
+        if !self.started {
+            return Some(self.look_at);
         }
-        due.into_iter().min()
+        let soon = [self.schedule.next_after(self.now), self.faults.next()];
+        soon.into_iter().flatten().chain([self.look_at]).min()
     }
 
     /// Names of the hosts that the nodes are; empty on one machine.
@@ -222,10 +244,10 @@ impl Machine {
             R::Started { fetched, restored } => self.rank_started(instance, fetched, restored),
             R::StartFailed { reason, fault } => self.start_failed(instance, reason, fault),
             R::ProviderLoaded => {
-                r.spoke_pmi = true;
                 if let Some(on_node) = r.on_node_mut() {
                     on_node.loaded = true;
                 }
+                self.spoke_pmi(instance.rank);
                 self.end_if_somebody_never_joined();
             }
             R::NotOurs { library } => self.end_for_library(&library),
@@ -238,16 +260,16 @@ impl Machine {
             }
             R::PmiPut { key, value } => self.pmi.put(key, value),
             R::PmiBarrier { barrier } => {
-                r.spoke_pmi = true;
+                self.spoke_pmi(instance.rank);
                 self.end_if_somebody_never_joined();
                 let released = self.pmi.arrive(instance.rank, barrier);
                 self.commands.extend(released);
             }
             R::PmiFinalized => {
-                r.spoke_pmi = true;
                 if let Some(on_node) = r.on_node_mut() {
                     on_node.finalized = true;
                 }
+                self.spoke_pmi(instance.rank);
             }
             R::PmiAbort { code } => {
                 let text = format!("rank {} called MPI_Abort with code {code}", instance.rank);
@@ -294,16 +316,24 @@ impl Machine {
         }
     }
 
-    fn tick(&mut self) {
-        self.begin_when_all_are_up();
+    /// Looks at all nodes, ranks and roles, whether somebody is late: when the first of them may
+    /// be, and at least as often as nodes are asked for heartbeats.
+    fn look(&mut self) {
+        if self.ended {
+            return;
+        }
         self.watch_nodes();
         self.watch_ranks();
         self.watch_roles();
         if self.started && !self.ended {
-            self.inject_due();
             self.watch_captures();
-            self.capture_due();
         }
+        let ranks = (self.ranks.iter())
+            .flat_map(|r| [r.state.until(), r.capture().map(|c| c.until)].into_iter().flatten());
+        let begin = (!self.started).then_some(self.config.agents_timeout);
+        let due = ranks.chain(begin).chain(self.next_heartbeat()).chain(self.next_role());
+        // Whoever is asked for something after this is looked at in time all the same.
+        self.look_at = due.min().unwrap_or(Duration::MAX).min(self.now + self.heartbeat_interval());
     }
 
     /// The rank, when `instance` is its present one and a process of it may be on a node.
@@ -329,12 +359,11 @@ impl Machine {
         if self.started || self.ended {
             return;
         }
-        let missing = self.missing();
-        if !missing.is_empty() {
+        if self.missing_nodes > 0 {
             if self.now >= self.config.agents_timeout {
                 let text = format!(
                     "the agents of {} did not come up within {}",
-                    missing.join(", "),
+                    self.missing().join(", "),
                     eyrie_units::time(self.config.agents_timeout)
                 );
                 self.end(1, Some(text));

@@ -74,8 +74,9 @@ struct Logged {
 pub struct Schedule {
     interval: Interval,
     order: Order,
-    /// When each rank is due next.
+    /// When each rank is due next, by rank and by time.
     due: Vec<Option<Duration>>,
+    by_time: BTreeSet<(Duration, Rank)>,
     /// Mean cost of a checkpoint so far.
     cost: Option<Duration>,
     logs: Vec<Logged>,
@@ -89,6 +90,7 @@ impl Schedule {
             interval,
             order,
             due: vec![None; ranks as usize],
+            by_time: BTreeSet::new(),
             cost: None,
             logs: vec![Logged::default(); ranks as usize],
             outgrown: BTreeSet::new(),
@@ -110,25 +112,45 @@ impl Schedule {
     pub fn begin(&mut self, now: Duration) {
         let Some(interval) = self.interval() else { return };
         let ranks = self.due.len() as u32;
-        for (rank, due) in self.due.iter_mut().enumerate() {
-            *due = Some(match self.order {
+        for rank in 0..ranks {
+            let due = match self.order {
                 Order::Batch => now + interval,
                 // The first of them after a share of the interval, so that the round ends with it.
-                Order::Sequential | Order::SelfTimed => now + interval * (rank as u32 + 1) / ranks,
-            });
+                Order::Sequential | Order::SelfTimed => now + interval * (rank + 1) / ranks,
+            };
+            self.set(rank, |_| Some(due));
         }
+    }
+
+    /// Changes when a rank is due.
+    fn set(&mut self, rank: Rank, change: impl FnOnce(Option<Duration>) -> Option<Duration>) {
+        let Some(due) = self.due.get_mut(rank as usize) else { return };
+        let before = *due;
+        *due = change(before);
+        if *due != before {
+            before.map(|at| self.by_time.remove(&(at, rank)));
+            due.map(|at| self.by_time.insert((at, rank)));
+        }
+    }
+
+    /// Whether some rank may be due.
+    pub fn is_due(&self, now: Duration) -> bool {
+        !self.outgrown.is_empty() || self.by_time.first().is_some_and(|(at, _)| *at <= now)
+    }
+
+    /// Whether ranks wait for each other's checkpoints.
+    pub fn one_by_one(&self) -> bool {
+        self.order == Order::Sequential
     }
 
     /// The ranks that are due, the most overdue first. `busy`: a checkpoint is under way.
     pub fn due(&self, now: Duration, busy: bool) -> Vec<Rank> {
-        let mut ranks: Vec<(Duration, Rank)> = (self.due.iter().enumerate())
-            .filter_map(|(rank, due)| due.filter(|d| *d <= now).map(|d| (d, rank as Rank)))
-            .collect();
-        ranks.sort();
-        if self.order == Order::Sequential {
-            ranks.truncate(usize::from(!busy));
-        }
-        let by_time = ranks.into_iter().map(|(_, rank)| rank);
+        let most = match self.order {
+            Order::Sequential => usize::from(!busy),
+            Order::Batch | Order::SelfTimed => usize::MAX,
+        };
+        let due = self.by_time.range(..=(now, Rank::MAX)).take(most);
+        let by_time = due.map(|(_, rank)| *rank);
         let by_log = self.outgrown.iter().copied();
         let mut all: Vec<Rank> = by_log.collect();
         all.extend(by_time.filter(|rank| !self.outgrown.contains(rank)));
@@ -162,16 +184,15 @@ impl Schedule {
         if let Some(log) = self.logs.get_mut(rank as usize) {
             log.at_request = Some(log.bytes);
         }
-        if let Some(due) = self.due.get_mut(rank as usize) {
-            *due = match (*due, interval, self.order) {
-                (_, None, _) => None,
-                // Its timer runs again from the end of this one; should that never come, from here.
-                (_, Some(i), Order::SelfTimed) => Some(now + i),
-                // The rhythm is kept, but what was missed is not made up for.
-                (Some(d), Some(i), _) if d + i > now => Some(d + i),
-                (_, Some(i), _) => Some(now + i),
-            };
-        }
+        let order = self.order;
+        self.set(rank, |due| match (due, interval, order) {
+            (_, None, _) => None,
+            // Its timer runs again from the end of this one; should that never come, from here.
+            (_, Some(i), Order::SelfTimed) => Some(now + i),
+            // The rhythm is kept, but what was missed is not made up for.
+            (Some(d), Some(i), _) if d + i > now => Some(d + i),
+            (_, Some(i), _) => Some(now + i),
+        });
     }
 
     /// A checkpoint of the rank has ended after `cost` (`None`: it failed).
@@ -186,30 +207,24 @@ impl Schedule {
         }
         if self.order == Order::SelfTimed {
             let next = self.interval().map(|i| now + i);
-            if let Some(due) = self.due.get_mut(rank as usize) {
-                *due = next;
-            }
+            self.set(rank, |_| next);
         }
     }
 
     /// The rank is due at once.
     pub fn want(&mut self, rank: Rank, now: Duration) {
-        if let Some(due) = self.due.get_mut(rank as usize) {
-            *due = Some(due.map_or(now, |d| d.min(now)));
-        }
+        self.set(rank, |due| Some(due.map_or(now, |d| d.min(now))));
     }
 
     /// The rank is due but could not be captured: to be tried again at `at`.
     pub fn retry(&mut self, rank: Rank, at: Duration) {
         self.outgrown.remove(&rank);
-        if let Some(due) = self.due.get_mut(rank as usize) {
-            *due = Some(at);
-        }
+        self.set(rank, |_| Some(at));
     }
 
     /// When the next rank that is not due yet will be.
     pub fn next_after(&self, now: Duration) -> Option<Duration> {
-        self.due.iter().flatten().copied().filter(|d| *d > now).min()
+        self.by_time.range((now, Rank::MAX)..).map(|(at, _)| *at).find(|at| *at > now)
     }
 }
 
