@@ -332,8 +332,11 @@ impl Machine {
             .flat_map(|r| [r.state.until(), r.capture().map(|c| c.until)].into_iter().flatten());
         let begin = (!self.started).then_some(self.config.agents_timeout);
         let due = ranks.chain(begin).chain(self.next_heartbeat()).chain(self.next_role());
-        // Whoever is asked for something after this is looked at in time all the same.
-        self.look_at = due.min().unwrap_or(Duration::MAX).min(self.now + self.heartbeat_interval());
+        // Whoever is asked for something after this is looked at in time all the same. Nodes that
+        // are due one shortly after another are looked at together.
+        let interval = self.heartbeat_interval();
+        let due = due.min().unwrap_or(Duration::MAX);
+        self.look_at = due.clamp(self.now + interval / 16, self.now + interval);
     }
 
     /// The rank, when `instance` is its present one and a process of it may be on a node.

@@ -1,0 +1,220 @@
+//! What the controller costs as a job grows: the real machine, driven through a job whose agents
+//! and routers are simulated by what they would say. Prints a table, and draws it where a file is
+//! named: `cargo run --release -p eyrie-controller --example scale -- [FILE.svg]`. Times are of the
+//! machine alone, without sockets; bytes are those of the messages that it causes.
+
+use eyrie_bench::plot::{draw, Chart, Series};
+use eyrie_controller::machine::schedule::{Interval, Order};
+use eyrie_controller::machine::{Command, Config, Event, Image, Machine, RankStateName};
+use eyrie_transport::frame;
+use eyrie_wire::control::{CheckpointMode, RankReport, ToAgent};
+use eyrie_wire::{Node, Rank, RankInstance};
+use std::time::{Duration, Instant};
+
+/// Ranks of a node, and nodes of the jobs.
+const RANKS: u32 = 100;
+const NODES: [u32; 5] = [1, 10, 100, 1_000, 10_000];
+/// What a rank puts into the key-value space: MPICH's addresses.
+const ENTRY_BYTES: usize = 100;
+
+/// A job of simulated agents.
+struct Job {
+    machine: Machine,
+    nodes: u64,
+    now: Duration,
+    /// Bytes that went to agents, and commands.
+    bytes: u64,
+    commands: u64,
+}
+
+/// What a phase has cost.
+#[derive(Clone, Copy)]
+struct Cost {
+    took: Duration,
+    bytes: u64,
+    commands: u64,
+}
+
+impl Job {
+    fn new(nodes: u32) -> Job {
+        let ranks = nodes * RANKS;
+        let config = Config {
+            job: "scale".into(),
+            ranks,
+            nodes,
+            spares: 1,
+            start: (0..ranks).map(|rank| rank / RANKS).collect(),
+            hosts: (0..=nodes).map(|node| format!("n{node}")).collect(),
+            routers: 1,
+            roles_on_nodes: false,
+            // By order only.
+            checkpoint_every: Interval::Off,
+            checkpoint_order: Order::Sequential,
+            checkpoint_mode: CheckpointMode::Async,
+            heartbeat_timeout: Duration::from_secs(5),
+            agents_timeout: Duration::from_secs(600),
+            injections: vec![],
+        };
+        let (machine, now) = (Machine::new(config), Duration::ZERO);
+        Job { machine, nodes: u64::from(nodes) + 1, now, bytes: 0, commands: 0 }
+    }
+
+    /// Tells the machine something, a microsecond later; returns what it answers. Agents answer
+    /// their heartbeats.
+    fn tell(&mut self, event: Event) -> Vec<Command> {
+        self.now += Duration::from_micros(1);
+        let mut commands = self.machine.handle(self.now, event);
+        let heartbeat = |command: &Command| match command {
+            Command::Heartbeat { node, n } => Some(Event::Heartbeat { node: *node, n: *n }),
+            _ => None,
+        };
+        for answer in commands.iter().filter_map(heartbeat).collect::<Vec<_>>() {
+            commands.extend(self.machine.handle(self.now, answer));
+        }
+        self.bytes += commands.iter().map(|command| bytes_of(command, self.nodes)).sum::<u64>();
+        self.commands += commands.len() as u64;
+        commands
+    }
+
+    fn report(&mut self, instance: RankInstance, report: RankReport) -> Vec<Command> {
+        self.tell(Event::Rank(instance, report))
+    }
+
+    /// The cost of what `run` does.
+    fn cost(&mut self, run: impl FnOnce(&mut Job)) -> Cost {
+        let (bytes, commands, begin) = (self.bytes, self.commands, Instant::now());
+        run(self);
+        let took = begin.elapsed();
+        Cost { took, bytes: self.bytes - bytes, commands: self.commands - commands }
+    }
+
+    fn instances(&self) -> Vec<RankInstance> {
+        self.machine.rank_states().map(|(instance, _, _)| instance).collect()
+    }
+
+    /// All agents come, all ranks start and meet at two barriers.
+    fn start(&mut self) {
+        (0..self.nodes as Node).for_each(|node| drop(self.tell(Event::AgentUp(node))));
+        assert!(self.machine.has_started());
+        let none = Duration::ZERO;
+        for instance in self.instances() {
+            self.report(instance, RankReport::Started { fetched: none, restored: none });
+            self.tell(Event::Connected(instance));
+            self.report(instance, RankReport::ProviderLoaded);
+            let (key, value) = (format!("k{}", instance.rank), "v".repeat(ENTRY_BYTES));
+            self.report(instance, RankReport::PmiPut { key, value });
+        }
+        for barrier in 1..=2 {
+            for instance in self.instances() {
+                self.report(instance, RankReport::PmiBarrier { barrier });
+            }
+        }
+    }
+
+    /// Nodes are asked for heartbeats and answer, for ten seconds.
+    fn idle(&mut self) {
+        let until = self.now + Duration::from_secs(10);
+        while self.now < until {
+            self.now = self.machine.next_tick().map_or(until, |at| at.max(self.now));
+            self.tell(Event::Tick);
+        }
+    }
+
+    /// Each rank takes an image, one after another.
+    fn checkpoint(&mut self) {
+        let mut due = self.tell(Event::Checkpoint { request: 1, rank: None });
+        let mut taken = 0;
+        while let Some(command) = due.pop() {
+            let Command::Capture { instance, image, .. } = command else { continue };
+            due.extend(self.tell(Event::ImageBegun { instance, image }));
+            let stored = Image { image, clock: 1, rsn: 1, stdin: 0, bytes: 1 << 20 };
+            due.extend(self.tell(Event::ImageStored { instance, image: stored }));
+            let usable = RankReport::ImageUsable { image, output: [0; 2] };
+            due.extend(self.report(instance, usable));
+            taken += 1;
+        }
+        assert_eq!(taken, self.instances().len());
+    }
+
+    /// A node dies; its ranks come back on the spare.
+    fn lose(&mut self) {
+        let mut due = self.tell(Event::AgentGone(0));
+        while let Some(command) = due.pop() {
+            match command {
+                Command::Fence(instance) => {
+                    due.extend(self.tell(Event::Fenced { router: 0, instance, rsn: 1 }));
+                }
+                Command::Start { instance, .. } => {
+                    let none = Duration::ZERO;
+                    self.report(instance, RankReport::Started { fetched: none, restored: none });
+                    self.tell(Event::Replayed { instance, messages: 1 });
+                }
+                _ => {}
+            }
+        }
+        let left = |(_, node, _): (RankInstance, Node, RankStateName)| node == 0;
+        assert!(!self.machine.rank_states().any(left), "ranks are on the lost node");
+    }
+}
+
+/// Bytes of the messages that a command becomes, at so many nodes.
+fn bytes_of(command: &Command, nodes: u64) -> u64 {
+    let len = |message: &ToAgent| {
+        let mut bytes = Vec::new();
+        frame::write(&mut bytes, message).expect("it is bounded");
+        bytes.len() as u64
+    };
+    match command {
+        Command::Heartbeat { n, .. } => len(&ToAgent::Heartbeat { n: *n }),
+        Command::Kill { instance, .. } => len(&ToAgent::Kill(*instance)),
+        Command::Capture { instance, image, mode, .. } => {
+            len(&ToAgent::Capture { instance: *instance, image: *image, mode: *mode })
+        }
+        Command::Pmi { entries, barriers } => {
+            nodes * len(&ToAgent::Pmi { entries: entries.clone(), barriers: *barriers })
+        }
+        _ => 0,
+    }
+}
+
+/// Resident memory of this process in bytes.
+fn resident_bytes() -> u64 {
+    let pages = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages = pages.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok());
+    pages.unwrap_or(0) * rustix::param::page_size() as u64
+}
+
+const PHASES: [&str; 4] = ["start", "10 s idle", "an image of each rank", "a node lost"];
+
+fn main() -> anyhow::Result<()> {
+    let series = |name: &&str| Series { name: name.to_string(), points: vec![], paper: false };
+    let mut series: Vec<Series> = PHASES.iter().map(series).collect();
+    println!("| nodes | ranks | {} | memory |", PHASES.join(" | "));
+    println!("|---|---|---|---|---|---|---|");
+    for nodes in NODES {
+        let before = resident_bytes();
+        let mut job = Job::new(nodes);
+        let costs = [
+            job.cost(Job::start),
+            job.cost(Job::idle),
+            job.cost(Job::checkpoint),
+            job.cost(Job::lose),
+        ];
+        let memory = eyrie_units::bytes(resident_bytes().saturating_sub(before));
+        let cells = costs.map(|Cost { took, bytes, commands }| {
+            let (took, bytes) = (eyrie_units::time(took), eyrie_units::bytes(bytes));
+            format!("{took}, {commands} commands, {bytes}")
+        });
+        let ranks: Rank = nodes * RANKS;
+        println!("| {nodes} | {ranks} | {} | {memory} |", cells.join(" | "));
+        for (series, cost) in series.iter_mut().zip(costs) {
+            series.points.push((f64::from(ranks), cost.took.as_secs_f64()));
+        }
+    }
+    if let Some(file) = std::env::args_os().nth(1) {
+        let (title, x) = ("Time of the controller's machine".to_string(), "ranks".to_string());
+        let y = "seconds".to_string();
+        draw(&Chart::Growth { title, x, y, series }, file.as_ref())?;
+    }
+    Ok(())
+}
