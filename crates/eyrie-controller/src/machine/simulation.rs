@@ -684,7 +684,7 @@ impl Cluster {
             Record::Recovered { .. } => self.recovered += 1,
             Record::JobEnded { cause: Some(cause), .. } if self.a_router_is_late() => {
                 let Some((router, _)) = self.hung else { unreachable!() };
-                let named = format!("router {router} has not answered for 60 s");
+                let named = format!("router {router} has not answered for 60");
                 assert!(cause.starts_with(&named), "{cause}");
             }
             Record::JobEnded { cause: Some(cause), .. } => {
