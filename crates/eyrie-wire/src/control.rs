@@ -16,6 +16,8 @@ pub enum Claim {
     ImageUpload { instance: RankInstance, image: ImageId },
     /// A connection on which the store hands an image to an agent.
     ImageFetch { rank: Rank, image: ImageId },
+    /// A connection on which a store hands a copy of an image to another store.
+    ImageCopy { rank: Rank, image: ImageId },
     /// The control connection of a router in a process of its own.
     Router { id: u32 },
     /// The control connection of a store in a process of its own.

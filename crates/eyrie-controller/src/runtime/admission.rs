@@ -60,7 +60,7 @@ impl Admission {
             Claim::Store if !std::mem::take(&mut inner.store) => {
                 Err("a store is not expected".into())
             }
-            Claim::ImageUpload { .. } | Claim::ImageFetch { .. } => {
+            Claim::ImageUpload { .. } | Claim::ImageFetch { .. } | Claim::ImageCopy { .. } => {
                 Err("images go to the store".into())
             }
             Claim::Router { id } if !inner.routers.remove(&id) => {
@@ -96,8 +96,10 @@ mod tests {
         assert!(router(0).is_ok() && router(0).is_err() && router(1).is_err());
         admission.refuse_node(1);
         assert!(admission.admit(&agent(1)).unwrap_err().contains("declared dead"));
-        let fetch = Claim::ImageFetch { rank: 3, image: 1 };
-        assert!(admission.admit(&fetch).unwrap_err().contains("store"));
+        let (rank, image) = (3, 1);
+        for claim in [Claim::ImageFetch { rank, image }, Claim::ImageCopy { rank, image }] {
+            assert!(admission.admit(&claim).unwrap_err().contains("store"));
+        }
         assert!(admission.admit(&Claim::Store).is_ok() && admission.admit(&Claim::Store).is_err());
     }
 }

@@ -84,8 +84,8 @@ impl Job {
             StoreEvent::Begun { instance, image } => {
                 self.tell(Event::ImageBegun { instance, image })
             }
-            StoreEvent::Stored { instance, stored } => {
-                let Stored { image, clock, rsn, stdin, bytes, live_bytes } = stored;
+            StoreEvent::Stored { instance, stored, live_bytes } => {
+                let Stored { image, clock, rsn, stdin, bytes } = stored;
                 self.store_bytes = live_bytes;
                 let stored = Image { image, clock, rsn, stdin, bytes };
                 self.tell(Event::ImageStored { instance, image: stored });
@@ -94,6 +94,8 @@ impl Job {
             StoreEvent::Failed { instance, image, reason } => {
                 self.tell(Event::ImageFailed { instance, image, reason })
             }
+            // Nobody asks for it yet.
+            StoreEvent::Inventory { .. } => {}
             StoreEvent::Note(text) => self.tell(Event::Note(text)),
         }
     }

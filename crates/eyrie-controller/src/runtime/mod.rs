@@ -87,7 +87,7 @@ pub fn run(options: JobOptions, placement: Box<dyn Placement>) -> anyhow::Result
     parts::watch_signals(inbound_in.clone())?;
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     let printer = Printer::start(wake(inbound_in.clone()));
-    let store = parts::start_store(&options, &dir, &secret, inbound_in.clone())?;
+    let store = parts::start_store(&options, &kvsname, &dir, &secret, inbound_in.clone())?;
     let places = Places::new(options.ranks, options.routers);
     let mut routers = Vec::new();
     for id in 0..options.routers {
