@@ -162,6 +162,8 @@ mod tests {
             start: vec![0],
             hosts: vec![],
             routers: 1,
+            stores: 1,
+            image_copies: 1,
             checkpoint_every: Interval::Off,
             checkpoint_order: Order::Sequential,
             checkpoint_mode: CheckpointMode::Async,

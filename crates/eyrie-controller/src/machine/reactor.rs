@@ -10,6 +10,7 @@ use super::rank::{RankEntry, Step};
 use super::requests::Requests;
 use super::schedule::{Interval, Order, Schedule};
 use super::state::RankStateName;
+use super::stores::Stores;
 use super::timeouts::START_TIMEOUT;
 use crate::inject::Injection;
 use crate::record::{in_words, Record, Summary};
@@ -32,6 +33,10 @@ pub struct Config {
     /// Names of the nodes, where they have some.
     pub hosts: Vec<String>,
     pub routers: u32,
+    /// Stores that are up when the job starts.
+    pub stores: u32,
+    /// Stores that must have an image before it counts.
+    pub image_copies: u32,
     pub checkpoint_every: Interval,
     pub checkpoint_order: Order,
     pub checkpoint_mode: CheckpointMode,
@@ -51,6 +56,7 @@ pub struct Machine {
     pub(super) ranks: Vec<RankEntry>,
     pub(super) pmi: Pmi,
     pub(super) output: Ledger,
+    pub(super) stores: Stores,
     pub(super) schedule: Schedule,
     pub(super) faults: Faults,
     pub(super) requests: Requests,
@@ -75,6 +81,7 @@ impl Machine {
             ranks,
             pmi: Pmi::new(config.ranks),
             output: Ledger::new(config.ranks),
+            stores: Stores::new(config.stores),
             schedule: Schedule::new(config.checkpoint_every, config.checkpoint_order, config.ranks),
             faults: Faults::new(&config.injections),
             requests: Requests::default(),
@@ -172,10 +179,14 @@ impl Machine {
             }
             Event::Note(text) => self.note(text),
             Event::ImageBegun { instance, image } => self.image_begun(instance, image),
-            Event::ImageFailed { instance, image, reason } => {
-                self.capture_failed(instance, image, reason, false)
+            Event::ImageFailed { store, instance, image, reason } => {
+                self.image_failed(store, instance, image, reason)
             }
-            Event::ImageStored { instance, image } => self.image_stored(instance, image),
+            Event::ImageStored { store, instance, image } => {
+                self.image_stored(store, instance, image)
+            }
+            Event::StoreUp { store } => self.store_up(store),
+            Event::StoreLost { store } => self.store_lost(store),
             Event::Fenced { router, instance, rsn } => self.router_fenced(router, instance, rsn),
             Event::Connected(instance) => self.connected(instance),
             Event::Disconnected(instance) => self.disconnected(instance),
@@ -268,7 +279,7 @@ impl Machine {
         self.commands.push(Command::Show { instance, stream, known, end });
     }
 
-    fn note(&mut self, text: String) {
+    pub(super) fn note(&mut self, text: String) {
         if self.notes.is_new(&text) {
             self.record(Record::Note { text });
         }
@@ -339,7 +350,7 @@ impl Machine {
             let r = &mut self.ranks[rank];
             r.advance(Step::JobStarted { until: self.now + START_TIMEOUT });
             let (instance, node) = (r.instance(), r.node);
-            self.commands.push(Command::Start { node, instance, image: None });
+            self.commands.push(Command::Start { node, instance, from: None });
             self.record(Record::RankStarted { instance, node, image: None });
         }
     }

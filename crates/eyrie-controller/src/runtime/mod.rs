@@ -129,6 +129,8 @@ pub fn run(options: JobOptions, placement: Box<dyn Placement>) -> anyhow::Result
         start: options.start(),
         hosts: options.cluster.as_ref().map_or(Vec::new(), Cluster::names),
         routers: options.routers,
+        stores: 1,
+        image_copies: 1,
         checkpoint_every: options.checkpoint_every,
         checkpoint_order: options.checkpoint_order,
         checkpoint_mode: options.checkpoint_mode,
