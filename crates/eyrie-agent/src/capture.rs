@@ -26,8 +26,10 @@ impl Agent {
         &mut self,
         instance: RankInstance,
         image: ImageId,
+        store: &str,
         mode: CheckpointMode,
     ) -> Result<(), Refusal> {
+        let store = store.parse().map_err(Refusal::lasting)?;
         let not_now = |reason| move || Refusal { reason: String::from(reason), passing: true };
         let p = self.processes.get_mut(&instance).ok_or_else(not_now("the rank is not here"))?;
         if p.ending.is_some() {
@@ -44,7 +46,8 @@ impl Agent {
         ask_for_image(p).map_err(Refusal::lasting)?;
         let now = Instant::now();
         let (again, until) = (Some(now + CALL_GRACE), now + CAPTURE_TIMEOUT);
-        p.capture = Some(Capture { image, phase: CapturePhase::Asked { stream, again, until } });
+        p.capture =
+            Some(Capture { image, phase: CapturePhase::Asked { stream, store, again, until } });
         Ok(())
     }
 
@@ -107,11 +110,10 @@ impl Agent {
             p.kill();
         }
         match p.capture.take() {
-            Some(Capture { image: asked, phase: CapturePhase::Asked { stream, .. } })
+            Some(Capture { image: asked, phase: CapturePhase::Asked { stream, store, .. } })
                 if asked == image =>
             {
                 p.capture = Some(Capture { image, phase: CapturePhase::Uploading });
-                let Some(store) = self.store.clone() else { return };
                 let secret = self.secret.clone();
                 let output = [meta.stream_offsets[1], meta.stream_offsets[2]];
                 self.in_background(move || {

@@ -175,7 +175,6 @@ mod tests {
             copied: false,
             kvsname: "k".into(),
             ranks: 2,
-            store: "unix:/store".into(),
             compared: None,
         }
     }

@@ -13,7 +13,7 @@ use crate::{shared, AgentConfig};
 use eyrie_transport::Addr;
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::{
-    Claim, FromAgent, ImageMeta, JobOnHost, Role, StartFault, StartRank, Stream, ToAgent,
+    Claim, FromAgent, ImageAt, ImageMeta, JobOnHost, Role, StartFault, StartRank, Stream, ToAgent,
 };
 use eyrie_wire::{ImageId, RankInstance};
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
@@ -60,8 +60,6 @@ enum End {
 }
 
 pub struct Agent {
-    /// Where the store listens; from [`ToAgent::Join`] on.
-    pub store: Option<Addr>,
     /// Files that were sent along with this process.
     pub sent: Sent,
     /// The job's directory on this host, likewise.
@@ -143,7 +141,6 @@ pub fn run(config: &AgentConfig) -> anyhow::Result<()> {
     let (mut woken, waker) = UnixStream::pair()?;
     woken.set_nonblocking(true)?;
     let mut agent = Agent {
-        store: None,
         sent: Sent(config.sent.clone()),
         dir: None,
         sweeper: None,
@@ -331,8 +328,8 @@ impl Agent {
                     None => drop(self.killed.insert(instance)),
                 }
             }
-            ToAgent::Capture { instance, image, mode } => {
-                if let Err(refusal) = self.capture(instance, image, mode) {
+            ToAgent::Capture { instance, image: ImageAt { image, store }, mode } => {
+                if let Err(refusal) = self.capture(instance, image, &store, mode) {
                     self.refuse_capture(instance, image, refusal);
                 }
             }
@@ -376,7 +373,6 @@ impl Agent {
 
     /// Makes this host ready for ranks of the job.
     fn join(&mut self, job: &JobOnHost) -> Result<(), String> {
-        self.store = Some(job.store.parse()?);
         if let Some(program) = &job.compared {
             host_dir::check(program)?;
         }

@@ -8,6 +8,7 @@ use crate::page::Page;
 use crate::pmi::Session;
 use crate::streams::{Input, Output};
 use eyrie_image::format::exit;
+use eyrie_transport::Addr;
 use eyrie_wire::agent::ToRank;
 use eyrie_wire::control::{Ending, ImageMeta, StartFault, StartRank};
 use eyrie_wire::{ImageId, RankInstance};
@@ -26,9 +27,9 @@ pub struct Capture {
 
 #[derive(Debug)]
 pub enum CapturePhase {
-    /// The rank was asked; the stream will come out of `stream`. Unless it stands still until
-    /// `again`, it is asked for the second time.
-    Asked { stream: OwnedFd, again: Option<Instant>, until: Instant },
+    /// The rank was asked; the stream will come out of `stream`, and goes to `store`. Unless the
+    /// rank stands still until `again`, it is asked for the second time.
+    Asked { stream: OwnedFd, store: Addr, again: Option<Instant>, until: Instant },
     /// The rank stood still and was let go; the upload runs on its own thread.
     Uploading,
 }

@@ -6,7 +6,8 @@ use crate::node::{Agent, Done};
 use crate::process::{Process, Restore};
 use crate::refusal::Refusal;
 use crate::{guards, shared, transfer};
-use eyrie_wire::control::{FromAgent, ImageMeta, RankReport, StartFault, StartRank};
+use eyrie_transport::Addr;
+use eyrie_wire::control::{FromAgent, ImageAt, ImageMeta, RankReport, StartFault, StartRank};
 use eyrie_wire::RankInstance;
 use std::io::Write;
 use std::sync::Arc;
@@ -15,13 +16,13 @@ use std::time::{Duration, Instant};
 impl Agent {
     pub fn start(&mut self, start: Box<StartRank>) {
         shared::remove(&start.leftovers);
-        tracing::info!(instance = %start.instance, image = start.image, "starting");
-        let Some(image) = start.image else {
+        tracing::info!(instance = %start.instance, image = ?start.image, "starting");
+        let Some(ImageAt { image, ref store }) = start.image else {
             return self.launch(start, ImageMeta::default(), None);
         };
-        let Some(store) = self.store.clone() else {
-            let reason = "its agent has not joined the job".to_string();
-            return self.start_failed(start.instance, reason, StartFault::Attempt);
+        let store: Addr = match store.parse() {
+            Ok(addr) => addr,
+            Err(reason) => return self.start_failed(start.instance, reason, StartFault::Attempt),
         };
         let secret = self.secret.clone();
         let since = Instant::now();
@@ -86,7 +87,7 @@ impl Agent {
         since: Instant,
     ) -> anyhow::Result<(Launched, Option<Restore>)> {
         let (image_out, image_in) = image_pipe()?;
-        let image = start.image.unwrap_or_default();
+        let image = start.image.as_ref().map_or(0, |at| at.image);
         let held = self.holds.displaced(start.instance.rank, image);
         let from = From::Image { stream: image_out, held };
         let mut launched = launch(start, meta, from, &self.secret, self.open_files)?;

@@ -89,7 +89,6 @@ mod tests {
             copied: false,
             kvsname: kvsname.clone(),
             ranks: 2,
-            store: "unix:/store".into(),
             compared: None,
         };
         let segment = shared::predicted_segment(&kvsname, 1);

@@ -7,7 +7,7 @@ use eyrie_bench::plot::{draw, Chart, Series};
 use eyrie_controller::machine::schedule::{Interval, Order};
 use eyrie_controller::machine::{Command, Config, Event, Image, Machine, RankStateName};
 use eyrie_transport::frame;
-use eyrie_wire::control::{CheckpointMode, RankReport, ToAgent};
+use eyrie_wire::control::{CheckpointMode, ImageAt, RankReport, ToAgent};
 use eyrie_wire::{Node, Rank, RankInstance};
 use std::time::{Duration, Instant};
 
@@ -46,6 +46,8 @@ impl Job {
             start: (0..ranks).map(|rank| rank / RANKS).collect(),
             hosts: (0..=nodes).map(|node| format!("n{node}")).collect(),
             routers: 1,
+            stores: 1,
+            image_copies: 1,
             roles_on_nodes: false,
             // By order only.
             checkpoint_every: Interval::Off,
@@ -128,7 +130,7 @@ impl Job {
             let Command::Capture { instance, image, .. } = command else { continue };
             due.extend(self.tell(Event::ImageBegun { instance, image }));
             let stored = Image { image, clock: 1, rsn: 1, stdin: 0, bytes: 1 << 20 };
-            due.extend(self.tell(Event::ImageStored { instance, image: stored }));
+            due.extend(self.tell(Event::ImageStored { store: 0, instance, image: stored }));
             let usable = RankReport::ImageUsable { image, output: [0; 2] };
             due.extend(self.report(instance, usable));
             taken += 1;
@@ -168,7 +170,8 @@ fn bytes_of(command: &Command, nodes: u64) -> u64 {
         Command::Heartbeat { n, .. } => len(&ToAgent::Heartbeat { n: *n }),
         Command::Kill { instance, .. } => len(&ToAgent::Kill(*instance)),
         Command::Capture { instance, image, mode, .. } => {
-            len(&ToAgent::Capture { instance: *instance, image: *image, mode: *mode })
+            let image = ImageAt { image: *image, store: "tcp:10.0.0.1:40000".into() };
+            len(&ToAgent::Capture { instance: *instance, image, mode: *mode })
         }
         Command::Pmi { entries, barriers } => {
             nodes * len(&ToAgent::Pmi { entries: entries.clone(), barriers: *barriers })

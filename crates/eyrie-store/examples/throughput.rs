@@ -12,6 +12,9 @@ use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
 use eyrie_store::{ImageInfo, Options, Store};
+use eyrie_transport::{handshake, role, Bind, Interface, Listener, Ports, Security};
+use eyrie_wire::auth::{Secret, SECRET_LEN};
+use eyrie_wire::control::Claim;
 use rustix::time::{clock_gettime, ClockId};
 
 #[path = "../tests/common/mod.rs"]
@@ -36,7 +39,7 @@ fn main() {
     let mut rows = Rows::default();
     for round in 0..ROUNDS {
         let place = tempfile::tempdir_in(&dir).expect("a temporary directory");
-        let options = Options { keep: 2, sync: true };
+        let options = Options { keep: 2, sync: true, ..Options::default() };
         let store = Store::create(place.path().join("store"), options).expect("create");
         steps(&first, place.path(), &mut rows);
         let mut receive = |name, image, bytes: &[u8], socket| {
@@ -55,6 +58,21 @@ fn main() {
         receive("receive unchanged", 2, &first, false);
         receive("receive 10 % changed", 3, &changed, false);
         receive("receive unchanged, through a socket", 4, &changed, true);
+        let options = Options { keep: 2, sync: true, ..Options::default() };
+        let other = Store::create(place.path().join("other"), options).expect("create");
+        for (name, image, security) in [
+            ("copy fresh, over TCP", 4, Security::Off),
+            ("copy unchanged, over TCP", 3, Security::Off),
+            ("copy fresh, over sealed TCP", 4, Security::Encrypted),
+        ] {
+            let started = Start::now();
+            copy(&store, &other, image, security);
+            rows.add(name, changed.len(), &started);
+            if image == 3 {
+                other.discard_rank(0).expect("discard");
+            }
+        }
+        drop(other);
         let started = Start::now();
         let sent = store.send(0, 3, io::sink()).expect("send");
         rows.add("send", sent as usize, &started);
@@ -89,6 +107,24 @@ fn steps(stream: &[u8], dir: &std::path::Path, rows: &mut Rows) {
     }
     file.sync_data().expect("sync");
     rows.add("step: write and sync", stream.len(), &started);
+}
+
+/// Copies an image over the loopback interface; both stores are threads of this process.
+fn copy(from: &Store, to: &Store, image: u64, security: Security) {
+    let (interface, ports) = (Interface::LOOPBACK, Ports::ANY);
+    let listener = Listener::bind(&Bind::Tcp { interface, ports, security }).expect("listen");
+    let addr = listener.addr().expect("an address");
+    let secret = Secret([1; SECRET_LEN]);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut stream = listener.accept().expect("accept");
+            handshake::accept(&mut stream, &secret, |_| Ok(())).expect("a handshake");
+            from.copy_to(0, image, &mut stream).expect("give");
+        });
+        let claim = Claim::ImageCopy { rank: 0, image };
+        let mut stream = role::connect(&addr, &secret, &claim).expect("connect");
+        to.copy_from(0, image, 0, &mut stream).expect("copy");
+    });
 }
 
 fn through_socket<T>(bytes: &[u8], take: impl FnOnce(UnixStream) -> T) -> T {

@@ -7,7 +7,19 @@ use eyrie_image::stream::{Kind, RecordHeader, MAX_PAYLOAD, RECORD_HEADER_LEN};
 /// Longest chunk in the stream: one record of the longest kind.
 pub const MAX_CHUNK: usize = RECORD_HEADER_LEN + MAX_PAYLOAD;
 
+/// Records of whole pages and the records between them never give more chunks than this many bytes
+/// each.
+const MIN_BYTES_PER_CHUNK: u64 = 2048;
+/// Chunks that any stream may have, however short.
+const FREE_CHUNKS: u64 = 1024;
+
 const PAGE: usize = 4096;
+
+/// Whether this many bytes can have no further chunk after so many: no capture cuts so fine, and
+/// whoever keeps chunks must not be made to keep any number of them.
+pub fn is_fragmented(chunks: usize, bytes: u64) -> bool {
+    chunks as u64 > FREE_CHUNKS + bytes / MIN_BYTES_PER_CHUNK
+}
 
 /// Decides before which records a chunk ends.
 #[derive(Default)]

@@ -43,8 +43,8 @@ impl Disk {
             let dir = root.join(name);
             builder.create(&dir).map_err(IoError::at("create", &dir))?;
         }
-        let Options { keep, sync } = options;
-        let text = format!("eyrie-store 1\nkeep {keep}\nsync {sync}\n");
+        let Options { job, keep, sync } = options;
+        let text = format!("eyrie-store 2\njob {job}\nkeep {keep}\nsync {sync}\n");
         let (temp, path) = (root.join("store.new"), root.join("store"));
         write_whole(&temp, text.as_bytes(), true)?;
         rename(&temp, &path)?;
@@ -54,15 +54,23 @@ impl Disk {
         Ok(real.parent().map_or(Ok(()), sync_dir)?)
     }
 
+    /// Whether a store was made here.
+    pub fn is_store(root: &Path) -> bool {
+        root.join("store").is_file()
+    }
+
     /// Locks the store and reads what it was created with.
     pub fn open(root: &Path) -> Result<(Disk, Options), StoreError> {
-        let path = root.join("store");
         let not_a_store =
             |reason: &str| StoreError::NotAStore { path: root.to_owned(), reason: reason.into() };
-        if !path.is_file() {
+        if !Disk::is_store(root) {
             return Err(not_a_store("no file `store`"));
         }
-        let mut lock = File::open(&path).map_err(IoError::at("open", &path))?;
+        let path = root.join("store");
+        // NFS locks only files that are open for writing.
+        let mut options = OpenOptions::new();
+        let mut lock =
+            options.read(true).write(true).open(&path).map_err(IoError::at("open", &path))?;
         let mode = fs::metadata(root).map_err(IoError::at("look at", root))?.mode();
         if mode & 0o077 != 0 {
             return Err(StoreError::Exposed(root.to_owned()));
@@ -235,9 +243,11 @@ impl Disk {
 
 fn parse_options(text: &[u8]) -> Option<Options> {
     let text = std::str::from_utf8(text).ok()?;
-    let rest = text.strip_prefix("eyrie-store 1\nkeep ")?;
-    let (keep, sync) = rest.strip_suffix('\n')?.split_once("\nsync ")?;
-    Some(Options { keep: keep.parse().ok().filter(|n| *n > 0)?, sync: sync.parse().ok()? })
+    let rest = text.strip_prefix("eyrie-store 2\njob ")?;
+    let (job, rest) = rest.strip_suffix('\n')?.split_once("\nkeep ")?;
+    let (keep, sync) = rest.split_once("\nsync ")?;
+    let job = job.to_owned();
+    Some(Options { job, keep: keep.parse().ok().filter(|n| *n > 0)?, sync: sync.parse().ok()? })
 }
 
 /// The files of a folder. One that is removed while we look is left out.

@@ -27,6 +27,14 @@ impl IoError {
         use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
         matches!(self.source.kind(), StorageFull | QuotaExceeded | FileTooLarge)
     }
+
+    /// What users can do about it, to stand behind the error.
+    pub(crate) fn remedy(&self) -> &'static str {
+        match self.is_full() {
+            true => " (free space under the store or give it another directory)",
+            false => "",
+        }
+    }
 }
 
 /// Why a store cannot be created, opened or changed.
@@ -42,6 +50,10 @@ pub enum StoreError {
     InUse(PathBuf),
     #[error("{}: other users can enter it; images hold all memory of a rank: chmod 700 it", .0.display())]
     Exposed(PathBuf),
+    #[error("{}: it holds the images of another job, {job}; give this one a directory of its own", path.display())]
+    OtherJob { path: PathBuf, job: String },
+    #[error("the name of a job is one line of at most {} bytes", crate::options::MAX_JOB)]
+    JobName,
     #[error("keep must be at least 1, or there is nothing to recover from")]
     KeepNothing,
 }
@@ -85,7 +97,7 @@ pub enum ReceiveError {
     MetaTooLong { rank: u32, image: ImageId, len: usize, max: usize },
     #[error(
         "rank {rank}, image {image}: not stored, earlier images stay valid: {source}{}",
-        if source.is_full() { " (free space under the store or give it another directory)" } else { "" }
+        source.remedy()
     )]
     Storage { rank: u32, image: ImageId, source: IoError },
 }

@@ -5,8 +5,10 @@
 
 mod catalog;
 mod chunk;
+mod copy;
 mod disk;
 mod error;
+mod intake;
 mod manifest;
 mod options;
 mod receive;
@@ -14,6 +16,7 @@ pub mod role;
 mod send;
 mod store;
 
+pub use copy::{Copied, CopyError};
 pub use error::{IoError, ReceiveError, SendError, StoreError, StreamError};
 pub use manifest::{ImageId, ImageInfo, MAX_META};
 pub use options::Options;

@@ -40,22 +40,27 @@ impl Store {
         let pin = self.pin(rank, image).ok_or(SendError::NoImage { rank, image })?;
         let mut reader = Reader::new(self);
         for (number, chunk) in pin.manifest.chunks.iter().enumerate() {
-            let raw = reader.read(chunk).map_err(|reason| {
-                self.catalog().mark_damaged(chunk.place);
-                SendError::Damaged {
-                    rank,
-                    image,
-                    chunk: number,
-                    hash: hex(chunk),
-                    file: self.disk.pack_path(chunk.place.pack),
-                    offset: chunk.place.offset,
-                    reason,
-                }
-            })?;
+            let raw = reader.read(chunk);
+            let raw = raw.map_err(|reason| self.damaged(&pin.manifest, number, reason))?;
             out.write_all(raw).map_err(|source| SendError::Write { rank, image, source })?;
         }
         out.flush().map_err(|source| SendError::Write { rank, image, source })?;
         Ok(pin.manifest.bytes)
+    }
+
+    /// A chunk of an image turned out to be damaged.
+    pub(crate) fn damaged(&self, of: &Manifest, number: usize, reason: String) -> SendError {
+        let chunk = &of.chunks[number];
+        self.catalog().mark_damaged(chunk.place);
+        SendError::Damaged {
+            rank: of.rank,
+            image: of.image,
+            chunk: number,
+            hash: blake3::Hash::from_bytes(chunk.key.hash).to_hex().to_string(),
+            file: self.disk.pack_path(chunk.place.pack),
+            offset: chunk.place.offset,
+            reason,
+        }
     }
 
     /// Reads all manifests and chunks from disk and checks them. Damaged chunks are stored anew
@@ -107,7 +112,7 @@ impl Store {
 }
 
 /// Reads chunks, with the last pack's file kept open: an image lies in few packs.
-struct Reader<'a> {
+pub(crate) struct Reader<'a> {
     store: &'a Store,
     open: Option<(u64, File)>,
     stored: Vec<u8>,
@@ -115,28 +120,33 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    fn new(store: &'a Store) -> Self {
+    pub fn new(store: &'a Store) -> Self {
         Reader { store, open: None, stored: vec![0; MAX_CHUNK], raw: Vec::new() }
     }
 
-    /// The chunk as it stood in the stream, verified; `Err` says what is wrong with it.
-    fn read(&mut self, chunk: &ChunkRef) -> Result<&[u8], String> {
+    /// Reads the stored form of a chunk, verified; `Err` says what is wrong with it.
+    pub fn read_stored(&mut self, chunk: &ChunkRef, stored: &mut [u8]) -> Result<(), String> {
         let pack = chunk.place.pack;
         if self.open.as_ref().is_none_or(|(open, _)| *open != pack) {
             let file = self.store.disk.open_pack(pack).map_err(|e| e.source.to_string())?;
             self.open = Some((pack, file));
         }
         let (_, file) = self.open.as_ref().expect("just opened");
-        let stored = &mut self.stored[..chunk.stored_len as usize];
         file.read_exact_at(stored, chunk.place.offset).map_err(|error| error.to_string())?;
-        if blake3::hash(stored) != blake3::Hash::from_bytes(chunk.key.hash) {
-            return Err("its contents do not match its hash".into());
+        match blake3::hash(stored) == blake3::Hash::from_bytes(chunk.key.hash) {
+            true => Ok(()),
+            false => Err("its contents do not match its hash".into()),
         }
+    }
+
+    /// The chunk as it stood in the stream, verified; `Err` says what is wrong with it.
+    fn read(&mut self, chunk: &ChunkRef) -> Result<&[u8], String> {
+        let mut stored = std::mem::take(&mut self.stored);
+        let read = self.read_stored(chunk, &mut stored[..chunk.stored_len as usize]);
+        self.stored = stored;
+        read?;
+        let stored = &self.stored[..chunk.stored_len as usize];
         restore(stored, chunk.key.raw_len as usize, &mut self.raw)
             .ok_or_else(|| "its table of zero pages is nonsense".into())
     }
-}
-
-fn hex(chunk: &ChunkRef) -> String {
-    blake3::Hash::from_bytes(chunk.key.hash).to_hex().to_string()
 }

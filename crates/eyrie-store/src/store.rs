@@ -11,7 +11,7 @@ use crate::catalog::{Catalog, Reclaim};
 use crate::disk::Disk;
 use crate::error::{IoError, StoreError};
 use crate::manifest::{ImageId, ImageInfo, Manifest};
-use crate::options::Options;
+use crate::options::{Options, MAX_JOB};
 
 /// A committed image.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,8 +57,25 @@ impl Store {
         if options.keep == 0 {
             return Err(StoreError::KeepNothing);
         }
+        if options.job.len() > MAX_JOB || options.job.contains(['\n', '\r']) {
+            return Err(StoreError::JobName);
+        }
         Disk::create(dir.as_ref(), &options)?;
         Store::open(dir)
+    }
+
+    /// Goes on with the store in `dir`, which must be of the same job, or makes it where there is
+    /// none. A store that is there keeps the options that it was created with.
+    pub fn open_or_create(dir: impl AsRef<Path>, options: Options) -> Result<Store, StoreError> {
+        if !Disk::is_store(dir.as_ref()) {
+            return Store::create(dir, options);
+        }
+        let (disk, found) = Disk::open(dir.as_ref())?;
+        if found.job != options.job {
+            let path = dir.as_ref().to_owned();
+            return Err(StoreError::OtherJob { path, job: found.job });
+        }
+        Store::load(disk, found.keep)
     }
 
     /// Opens a store, also one whose process was killed: images that were not committed are dropped
@@ -66,6 +83,10 @@ impl Store {
     /// [`Store::recovery`]).
     pub fn open(dir: impl AsRef<Path>) -> Result<Store, StoreError> {
         let (disk, Options { keep, .. }) = Disk::open(dir.as_ref())?;
+        Store::load(disk, keep)
+    }
+
+    fn load(disk: Disk, keep: usize) -> Result<Store, StoreError> {
         let mut catalog = Catalog::default();
         let lost = load(&disk, &mut catalog, keep)?;
         Ok(Store {
@@ -86,6 +107,11 @@ impl Store {
     /// The committed images of a rank, newest first.
     pub fn images(&self, rank: u32) -> Vec<ImageSummary> {
         self.catalog().images_of(rank).map(|manifest| summary(manifest)).collect()
+    }
+
+    /// All committed images, by rank and then oldest first.
+    pub fn all_images(&self) -> Vec<ImageSummary> {
+        self.catalog().images().map(|manifest| summary(manifest)).collect()
     }
 
     /// Drops all images of a rank. A receive that runs meanwhile may still commit.
@@ -165,7 +191,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-fn summary(manifest: &Manifest) -> ImageSummary {
+pub(crate) fn summary(manifest: &Manifest) -> ImageSummary {
     ImageSummary {
         rank: manifest.rank,
         image: manifest.image,

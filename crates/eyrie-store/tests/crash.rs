@@ -93,7 +93,7 @@ fn killed_at_any_moment_a_store_keeps_what_was_committed_and_nothing_else() {
             path = dir.path().join(format!("store-{kill}"));
             pages = PAGES[kill / 25 % 2];
             let sync = kill % 100 < 50;
-            drop(Store::create(&path, Options { keep: 2, sync }).unwrap());
+            drop(Store::create(&path, Options { keep: 2, sync, ..Options::default() }).unwrap());
             known.fill(Known { next: 1, ..Known::default() });
         }
         run_and_kill(&path, pages, &mut known, &mut rng);

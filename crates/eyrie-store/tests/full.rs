@@ -60,8 +60,11 @@ fn on_a_full_disk_earlier_images_stay_and_space_comes_back() {
         println!("no right to mount a small tmpfs: only the file size limit is tested");
         return;
     };
-    let store =
-        Store::create(small.0.path().join("store"), Options { keep: 2, sync: true }).unwrap();
+    let store = Store::create(
+        small.0.path().join("store"),
+        Options { keep: 2, sync: true, ..Options::default() },
+    )
+    .unwrap();
     receive(&store, 0, 1, 8).unwrap();
     receive(&store, 0, 2, 8).unwrap();
     let before = store.usage().unwrap();
@@ -104,8 +107,11 @@ fn on_a_full_disk_earlier_images_stay_and_space_comes_back() {
 #[test]
 fn ranks_that_fill_the_disk_together_fail_cleanly() {
     let Some(small) = Small::mount() else { return };
-    let store =
-        Store::create(small.0.path().join("store"), Options { keep: 2, sync: true }).unwrap();
+    let store = Store::create(
+        small.0.path().join("store"),
+        Options { keep: 2, sync: true, ..Options::default() },
+    )
+    .unwrap();
     let results: Vec<_> = std::thread::scope(|scope| {
         let run = |rank| {
             scope.spawn({

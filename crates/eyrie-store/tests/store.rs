@@ -26,7 +26,7 @@ impl Place {
         self.dir.path().join("store")
     }
     fn create(&self) -> Store {
-        Store::create(self.path(), Options { keep: 2, sync: false }).unwrap()
+        Store::create(self.path(), Options { keep: 2, sync: false, ..Options::default() }).unwrap()
     }
     fn open(&self) -> Store {
         Store::open(self.path()).unwrap()
@@ -497,7 +497,9 @@ fn directories_are_private_and_used_by_one_process() {
     assert!(matches!(nothing, Err(StoreError::KeepNothing)));
     let odd = place.dir.path().join("odd");
     drop(Store::create(&odd, options()).unwrap());
-    for text in ["", "eyrie-store 2\nkeep 2\nsync true\n", "eyrie-store 1\nkeep 0\nsync true\n"] {
+    for text in
+        ["", "eyrie-store 3\njob \nkeep 2\nsync true\n", "eyrie-store 2\njob \nkeep 0\nsync true\n"]
+    {
         fs::write(odd.join("store"), text).unwrap();
         assert!(matches!(Store::open(&odd), Err(StoreError::NotAStore { .. })), "{text:?}");
     }

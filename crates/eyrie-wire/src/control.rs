@@ -16,6 +16,8 @@ pub enum Claim {
     ImageUpload { instance: RankInstance, image: ImageId },
     /// A connection on which the store hands an image to an agent.
     ImageFetch { rank: Rank, image: ImageId },
+    /// A connection on which a store hands a copy of an image to another store.
+    ImageCopy { rank: Rank, image: ImageId },
     /// The control connection of a role in a process of its own.
     Role(Role),
     /// A stream of a rank to a router.
@@ -73,6 +75,14 @@ pub struct Program {
     pub cwd: OsString,
 }
 
+/// An image, and a store that has it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ImageAt {
+    pub image: ImageId,
+    /// Address of the store (`eyrie_transport::Addr`).
+    pub store: String,
+}
+
 /// A rank to start on a node, anew or from an image.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct StartRank {
@@ -85,7 +95,7 @@ pub struct StartRank {
     pub kvsname: String,
     pub program: Program,
     /// Continue from this image, or start the program anew.
-    pub image: Option<ImageId>,
+    pub image: Option<ImageAt>,
     /// Whether the rank gets the job's standard input ([`ToAgent::Stdin`]); others read /dev/null.
     pub stdin: bool,
     /// Files in /dev/shm that earlier incarnations left: to be removed first.
@@ -131,8 +141,6 @@ pub struct JobOnHost {
     /// left in /dev/shm.
     pub kvsname: String,
     pub ranks: u32,
-    /// Address of the store (`eyrie_transport::Addr`).
-    pub store: String,
     /// What the ranks run; `None` where there is one host, which need not be compared with others.
     pub compared: Option<Program>,
 }
@@ -150,9 +158,10 @@ pub enum ToAgent {
     StopRole(Role),
     /// Kill a rank with SIGKILL; only this incarnation.
     Kill(RankInstance),
+    /// Capture a rank and hand the image to this store.
     Capture {
         instance: RankInstance,
-        image: ImageId,
+        image: ImageAt,
         mode: CheckpointMode,
     },
     /// New entries of the PMI key value space, and how many barriers the job has passed.

@@ -1,10 +1,11 @@
-//! Checkpoints: asked for when due, counted when whole and stored and all files they need were
-//! found, and where the log may be truncated then.
+//! Checkpoints: asked for when due, counted when whole and stored in as many copies as promised and
+//! all files they need were found, and where the log may be truncated then.
 
 use super::io::{Command, Image};
-use super::rank::Capture;
+use super::rank::{Capture, KeptImage};
 use super::reactor::Machine;
 use super::state::RankStateName;
+use super::stores::Copies;
 use crate::record::Record;
 use eyrie_wire::{ImageId, Rank, RankInstance};
 use std::time::Duration;
@@ -31,15 +32,16 @@ impl Machine {
         let busy = self.schedule.one_by_one() && self.is_capturing();
         for rank in self.schedule.due(now, busy) {
             let mode = self.config.checkpoint_mode;
+            let store = self.store_for(rank, &Copies::default());
             let r = &mut self.ranks[rank as usize];
-            if !r.can_be_captured() {
+            let Some(store) = store.filter(|_| r.can_be_captured()) else {
                 if r.is(RankStateName::Finished) {
                     self.schedule.asked(rank, now);
                 } else {
                     self.schedule.retry(rank, now + RETRY);
                 }
                 continue;
-            }
+            };
             let image = r.next_image;
             r.next_image += 1;
             let until = now + BEGIN_TIMEOUT;
@@ -49,12 +51,15 @@ impl Machine {
                 until,
                 pause: None,
                 begun: false,
+                store,
                 stored: None,
+                copies: Copies::default(),
+                checked: false,
             });
             let (instance, node) = (r.instance(), r.node);
             self.asked.insert(rank);
             self.schedule.asked(rank, now);
-            self.commands.push(Command::Capture { node, instance, image, mode });
+            self.commands.push(Command::Capture { node, instance, image, store, mode });
             self.record(Record::CheckpointStarted { rank, image });
         }
     }
@@ -67,7 +72,11 @@ impl Machine {
     }
 
     /// The capture of this image by this incarnation, when it is under way.
-    fn capture_of(&mut self, instance: RankInstance, image: ImageId) -> Option<&mut Capture> {
+    pub(super) fn capture_of(
+        &mut self,
+        instance: RankInstance,
+        image: ImageId,
+    ) -> Option<&mut Capture> {
         self.current(instance)?.capture_mut().filter(|c| c.image == image)
     }
 
@@ -94,15 +103,13 @@ impl Machine {
         cause: String,
         passing: bool,
     ) {
-        let Some(capture) = self.capture_of(instance, image).copied() else { return };
-        if capture.stored.is_some() {
-            self.commands.push(Command::DiscardImage { rank: instance.rank, image });
-        }
+        let Some(capture) = self.capture_of(instance, image).cloned() else { return };
+        self.discard(instance.rank, image, &capture.copies);
         let r = &mut self.ranks[instance.rank as usize];
         r.end_capture();
-        let unprotected = r.unprotected.is_some();
+        let exposed = r.is_exposed();
         self.schedule.ended(instance.rank, self.now, None);
-        if unprotected {
+        if exposed {
             self.schedule.retry(instance.rank, self.now + RETRY_UNPROTECTED);
         }
         self.summary.checkpoints_failed += 1;
@@ -111,28 +118,18 @@ impl Machine {
 
     pub(super) fn watch_captures(&mut self) {
         let now = self.now;
-        let late: Vec<(RankInstance, ImageId, bool)> = (self.ranks.iter())
-            .filter_map(|r| {
-                let c = r.capture().filter(|c| c.until <= now)?;
-                Some((r.instance(), c.image, c.begun))
-            })
+        let late: Vec<(RankInstance, Capture)> = (self.ranks.iter())
+            .filter_map(|r| Some((r.instance(), r.capture().filter(|c| c.until <= now)?.clone())))
             .collect();
-        for (instance, image, begun) in late {
-            let waited = if begun { STORE_TIMEOUT } else { BEGIN_TIMEOUT };
-            let what = if begun { "the whole image" } else { "its image" };
-            let cause = format!("{what} did not arrive within {}", eyrie_units::time(waited));
+        for (instance, Capture { image, begun, stored, checked, .. }) in late {
+            let (what, waited) = match (begun, stored) {
+                (false, _) => ("its image did not arrive", BEGIN_TIMEOUT),
+                (true, None) => ("the whole image did not arrive", STORE_TIMEOUT),
+                (true, Some(_)) if checked => ("not all stores had the image", STORE_TIMEOUT),
+                (true, Some(_)) => ("its agent has not checked the image", STORE_TIMEOUT),
+            };
+            let cause = format!("{what} within {}", eyrie_units::time(waited));
             self.capture_failed(instance, image, cause, false);
-        }
-    }
-
-    /// An image is whole and stored. It is of use when the incarnation that it shows is still the
-    /// rank's: a later incarnation may have taken another way since.
-    pub(super) fn image_stored(&mut self, instance: RankInstance, image: Image) {
-        match self.capture_of(instance, image.image) {
-            Some(capture) => capture.stored = Some(image),
-            None => self
-                .commands
-                .push(Command::DiscardImage { rank: instance.rank, image: image.image }),
         }
     }
 
@@ -150,7 +147,7 @@ impl Machine {
 
     pub(super) fn log_grown(&mut self, rank: Rank, bytes: u64) {
         let Some(r) = self.ranks.get(rank as usize) else { return };
-        let image_bytes = r.images.last().map_or(0, |image| image.bytes);
+        let image_bytes = r.images.last().map_or(0, |kept| kept.image.bytes);
         self.schedule.logged(rank, bytes, image_bytes);
     }
 
@@ -164,9 +161,8 @@ impl Machine {
         }
     }
 
-    /// The agent has found all files of a stored image. Does it count? Output from before it that
-    /// is still on the way would be lost if the node died now, and the image would not write it
-    /// again.
+    /// The agent has found all files of a stored image. May it count? Output from before it that is
+    /// still on the way would be lost if the node died now, and the image would not write it again.
     pub(super) fn image_checked(
         &mut self,
         instance: RankInstance,
@@ -178,12 +174,21 @@ impl Machine {
             let cause = "output from before the image has not arrived yet".to_string();
             return self.capture_failed(instance, image, cause, true);
         }
-        self.image_usable(instance, image);
+        if let Some(capture) = self.capture_of(instance, image) {
+            capture.checked = true;
+            self.count_image(instance, image);
+        }
     }
 
-    /// A stored image counts from now on.
-    pub(super) fn image_usable(&mut self, instance: RankInstance, image: ImageId) {
-        let Some(capture) = self.capture_of(instance, image).copied() else { return };
+    /// An image counts from the moment when its agent has checked it and as many stores have it as
+    /// are promised.
+    pub(super) fn count_image(&mut self, instance: RankInstance, image: ImageId) {
+        let promised = self.config.image_copies as usize;
+        let Some(capture) = self.capture_of(instance, image) else { return };
+        if !capture.checked || capture.copies.stores.len() < promised {
+            return;
+        }
+        let capture = capture.clone();
         let Some(image) = capture.stored else { return };
         let now = self.now;
         let rank = instance.rank;
@@ -198,10 +203,10 @@ impl Machine {
         }
         let kept = if healed { 0 } else { 1 };
         let needless = r.images.len().saturating_sub(kept);
-        let needless: Vec<ImageId> = r.images.drain(..needless).map(|i| i.image).collect();
-        r.images.push(image);
+        let needless: Vec<KeptImage> = r.images.drain(..needless).collect();
+        r.images.push(KeptImage { image, instance, copies: capture.copies });
         // The log must still reach back to the older image, for the case that the newer is damaged.
-        let older = (r.images.len() == 2).then(|| r.images[0]);
+        let older = (r.images.len() == 2).then(|| r.images[0].image);
         let needed = if healed { Some(image) } else { older };
         let total = now - capture.asked;
         self.schedule.ended(rank, now, Some(total));
@@ -218,8 +223,9 @@ impl Machine {
             self.record(Record::Protected { rank });
         }
         // Only now is it known why they are needless.
-        self.commands
-            .extend(needless.into_iter().map(|image| Command::DiscardImage { rank, image }));
+        for KeptImage { image, copies, .. } in needless {
+            self.discard(rank, image.image, &copies);
+        }
         if let Some(Image { clock, rsn, stdin, .. }) = needed {
             self.ranks[rank as usize].truncated = true;
             self.commands.push(Command::Truncate { rank, clock, rsn });

@@ -1,6 +1,6 @@
 //! From the death of a rank to the end of its recovery.
 
-use super::io::{Command, Mark};
+use super::io::{Command, Mark, Source};
 use super::placement::{place, Choice};
 use super::rank::{Death, RankState, Step};
 use super::reactor::Machine;
@@ -39,9 +39,7 @@ impl Machine {
         self.record(Record::RankFailed { instance: dead, node, cause });
         if let Some(capture) = capture {
             self.schedule.ended(rank, now, None);
-            if capture.stored.is_some() {
-                self.commands.push(Command::DiscardImage { rank, image: capture.image });
-            }
+            self.discard(rank, capture.image, &capture.copies);
             let cause = "the rank died meanwhile".into();
             let image = capture.image;
             self.record(Record::CheckpointFailed { rank, image, cause, passing: true });
@@ -59,29 +57,34 @@ impl Machine {
             let text = format!("rank {rank} was killed by {words} {known}, the job ends");
             return self.end(signal, Some(text));
         }
-        let image = match r.way_back() {
-            Ok(image) => image,
+        let kept = match r.way_back() {
+            Ok(kept) => kept.cloned(),
             Err(reason) => {
                 let text = format!("rank {rank} cannot be recovered: {reason}");
                 return self.end(1, Some(text));
             }
         };
-        let from = r.node;
-        let Some((node, choice)) = place(&*self.placement, &self.job_nodes(), rank, from) else {
+        let died_on = r.node;
+        let Some((node, choice)) = place(&*self.placement, &self.job_nodes(), rank, died_on) else {
             return self.end(1, Some("no node is left".into()));
         };
-        self.take_node(rank, node, choice, from);
+        self.take_node(rank, node, choice, died_on);
         let now = self.now;
         let until = now
-            + image.map_or(START_TIMEOUT, |i| {
-                RESTORE_TIMEOUT + Duration::from_secs(i.bytes / SLOWEST_TRANSFER)
+            + kept.as_ref().map_or(START_TIMEOUT, |kept| {
+                RESTORE_TIMEOUT + Duration::from_secs(kept.image.bytes / SLOWEST_TRANSFER)
             });
-        let image = image.map(|i| i.image);
+        let avoid = self.ranks[rank as usize].state.recovery().and_then(|v| v.avoid);
+        let from = kept.and_then(|kept| {
+            let store = kept.copies.source(rank, avoid)?;
+            Some(Source { image: kept.image.image, store })
+        });
+        let image = from.map(|from| from.image);
         let r = &mut self.ranks[rank as usize];
         r.node = node;
-        r.advance(Step::Fenced { now, image, until });
+        r.advance(Step::Fenced { now, from, until });
         self.record(Record::Placed { instance, node, choice, image });
-        self.commands.push(Command::Start { node, instance, image });
+        self.commands.push(Command::Start { node, instance, from });
         self.faults_in_recovery(rank, false);
     }
 
@@ -172,7 +175,7 @@ impl Machine {
         let total = v.phases.total();
         self.summary.recoveries += 1;
         self.summary.longest_recovery = self.summary.longest_recovery.max(total);
-        let (image, phases) = (v.image, v.phases);
+        let (image, phases) = (v.from.map(|from| from.image), v.phases);
         self.record(Record::Recovered { instance, node, image, messages, phases, total });
     }
 
@@ -183,14 +186,14 @@ impl Machine {
         fault: StartFault,
     ) {
         let Some(r) = self.current(instance) else { return };
-        let image = match &r.state {
-            RankState::Restoring { recovery, .. } => recovery.image,
+        let from = match &r.state {
+            RankState::Restoring { recovery, .. } => recovery.from,
             RankState::Starting { .. } => None,
             // It had been started: its end is reported by itself.
             _ => return,
         };
         let rank = instance.rank;
-        let Some(image) = image else {
+        let Some(Source { image, store }) = from else {
             return self.end(1, Some(format!("rank {rank} cannot be started: {reason}")));
         };
         match fault {
@@ -203,16 +206,16 @@ impl Machine {
         }
         let attempts = r.state.recovery_mut().map_or(0, |v| {
             v.failed_attempts += 1;
+            v.avoid = Some(store);
             v.failed_attempts
         });
         self.record(Record::RestoreFailed { instance, image: Some(image), cause: reason });
-        if fault == StartFault::Image || attempts >= RESTORE_ATTEMPTS {
-            let r = &mut self.ranks[rank as usize];
-            r.images.retain(|i| i.image != image);
-            if let Some(v) = r.state.recovery_mut() {
+        let all = attempts >= RESTORE_ATTEMPTS;
+        if fault == StartFault::Image || all {
+            if let Some(v) = self.ranks[rank as usize].state.recovery_mut() {
                 v.failed_attempts = 0;
             }
-            self.commands.push(Command::DiscardImage { rank, image });
+            self.drop_copies(rank, image, (!all).then_some(store));
         }
         self.fail(rank, Death::Outside, format!("image {image} could not be restored"), None);
     }

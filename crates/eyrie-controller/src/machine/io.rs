@@ -19,6 +19,16 @@ pub struct Mark {
     pub output: u64,
 }
 
+/// A store's number: 0 for the first, never used again for another.
+pub type StoreId = u32;
+
+/// An image and the store that it is fetched from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Source {
+    pub image: ImageId,
+    pub store: StoreId,
+}
+
 /// An image that is whole and stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Image {
@@ -69,14 +79,17 @@ pub enum Event {
         instance: RankInstance,
         image: ImageId,
     },
-    /// The store could not take an image in, and its agent cannot be told.
+    /// A store could not take an image in, and its agent cannot be told; or could not copy it.
     ImageFailed {
+        store: StoreId,
         instance: RankInstance,
         image: ImageId,
         reason: String,
     },
-    /// The store has committed an image. It counts when its agent has checked it as well.
+    /// A store has committed an image, from its agent or from another store. It counts when as many
+    /// stores have it as are promised, and its agent has checked it as well.
     ImageStored {
+        store: StoreId,
         instance: RankInstance,
         image: Image,
     },
@@ -122,7 +135,15 @@ pub enum Event {
         reason: String,
     },
     RouterFailed(String),
-    /// The store cannot go on.
+    /// A store more can be used.
+    StoreUp {
+        store: StoreId,
+    },
+    /// A store is gone, and what it had with it.
+    StoreLost {
+        store: StoreId,
+    },
+    /// The only store cannot go on.
     StoreFailed(String),
     /// A role on a node listens.
     RoleUp {
@@ -175,10 +196,11 @@ pub enum Event {
 /// What the controller does.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Command {
+    /// Start a rank: its program anew, or from an image that a store has.
     Start {
         node: Node,
         instance: RankInstance,
-        image: Option<ImageId>,
+        from: Option<Source>,
     },
     Kill {
         node: Node,
@@ -197,10 +219,12 @@ pub enum Command {
     },
     /// Who is where now, for all ranks.
     Directory(Directory),
+    /// Capture a rank; the agent hands the image to this store.
     Capture {
         node: Node,
         instance: RankInstance,
         image: ImageId,
+        store: StoreId,
         mode: CheckpointMode,
     },
     /// To every node that is up: new entries, and how many barriers the job has passed.
@@ -226,8 +250,17 @@ pub enum Command {
         clock: u64,
         rsn: u64,
     },
-    /// In the store: this image must not be used any more.
+    /// In this store: copy an image from another. Answered by [`Event::ImageStored`] or
+    /// [`Event::ImageFailed`] of the store that copies.
+    CopyImage {
+        store: StoreId,
+        from: StoreId,
+        instance: RankInstance,
+        image: ImageId,
+    },
+    /// In this store: the image must not be used any more.
     DiscardImage {
+        store: StoreId,
         rank: Rank,
         image: ImageId,
     },

@@ -25,12 +25,13 @@ mod roles;
 pub mod schedule;
 pub mod signal;
 pub mod state;
+mod stores;
 mod timeouts;
 mod users;
 
 #[cfg(test)]
 mod simulation;
 
-pub use io::{Command, Event, Image, Mark};
+pub use io::{Command, Event, Image, Mark, Source, StoreId};
 pub use reactor::{Config, Machine};
 pub use state::{NodeStateName, RankStateName};

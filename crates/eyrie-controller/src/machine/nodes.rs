@@ -171,6 +171,8 @@ mod tests {
             hosts: vec![],
             routers: 1,
             roles_on_nodes: false,
+            stores: 1,
+            image_copies: 1,
             checkpoint_every: Interval::Off,
             checkpoint_order: Order::Sequential,
             checkpoint_mode: CheckpointMode::Async,

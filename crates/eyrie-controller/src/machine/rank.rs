@@ -3,8 +3,9 @@
 //! else.
 
 use super::crash::{Again, Crashes};
-use super::io::{Image, Mark};
+use super::io::{Image, Mark, Source, StoreId};
 use super::state::{next, RankEvent, RankStateName, RANKS};
+use super::stores::Copies;
 use crate::record::Phases;
 use eyrie_transport::RouterId;
 use eyrie_wire::{ImageId, Incarnation, Node, Rank, RankInstance};
@@ -19,16 +20,30 @@ pub enum Death {
     Outside,
 }
 
+/// An image that counts.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct KeptImage {
+    pub image: Image,
+    /// The incarnation that it shows.
+    pub instance: RankInstance,
+    pub copies: Copies,
+}
+
 /// A checkpoint under way.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Capture {
     pub image: ImageId,
     pub asked: Duration,
     pub until: Duration,
     pub pause: Option<Duration>,
     pub begun: bool,
-    /// The store has it; the agent has not said yet that its files can be found.
+    /// The store that its agent hands it to.
+    pub store: StoreId,
+    /// That store has got it.
     pub stored: Option<Image>,
+    pub copies: Copies,
+    /// The agent has found all files that it needs.
+    pub checked: bool,
 }
 
 /// A recovery under way.
@@ -37,7 +52,9 @@ pub struct Recovery {
     pub death: Death,
     /// The image that the dead incarnation was started from, and the one that this one is.
     pub died_from: Option<ImageId>,
-    pub image: Option<ImageId>,
+    pub from: Option<Source>,
+    /// The store from which an image could not be fetched last.
+    pub avoid: Option<StoreId>,
     pub phases: Phases,
     /// End of the last phase that is done.
     pub mark: Duration,
@@ -57,7 +74,7 @@ pub struct Fence {
 }
 
 /// What is known of an incarnation while a process of it may be on a node.
-#[derive(Clone, Copy, Default, Debug)]
+#[derive(Clone, Default, Debug)]
 pub struct OnNode {
     /// Its MPI library has come through the provider.
     pub loaded: bool,
@@ -119,7 +136,7 @@ pub enum Step {
     },
     Fenced {
         now: Duration,
-        image: Option<ImageId>,
+        from: Option<Source>,
         until: Duration,
     },
     Replayed,
@@ -216,7 +233,7 @@ impl RankState {
     /// The state named `name`, with what it takes over from this one and what has come with `step`;
     /// `None` when the table leads there and nothing here does.
     fn enter(&self, name: RankStateName, step: Step) -> Option<RankState> {
-        let on_node = self.on_node().copied().unwrap_or_default();
+        let on_node = self.on_node().cloned().unwrap_or_default();
         Some(match (name, step) {
             (RankStateName::Starting, Step::JobStarted { until }) => {
                 RankState::Starting { on_node, until }
@@ -226,12 +243,12 @@ impl RankState {
                 let recovery = self.recovery_after(now, death, unheard, &on_node);
                 RankState::Lost { fence, recovery }
             }
-            (RankStateName::Restoring, Step::Fenced { now, image, until }) => {
+            (RankStateName::Restoring, Step::Fenced { now, from, until }) => {
                 let mut recovery = *self.recovery()?;
-                recovery.image = image;
+                recovery.from = from;
                 recovery.phases.placed = now - recovery.mark;
                 recovery.mark = now;
-                let on_node = OnNode { started_from: image, ..OnNode::default() };
+                let on_node = OnNode { started_from: from.map(|f| f.image), ..OnNode::default() };
                 RankState::Restoring { on_node, recovery, until, replayed_early: None }
             }
             (RankStateName::Replaying, _) => {
@@ -259,7 +276,8 @@ impl RankState {
         Recovery {
             death,
             died_from: dead.started_from,
-            image: None,
+            from: None,
+            avoid: failed.and_then(|v| v.avoid),
             phases: Phases { detected, ..Phases::default() },
             mark: now,
             failed_attempts: failed.map_or(0, |v| v.failed_attempts),
@@ -277,7 +295,7 @@ pub struct RankEntry {
     /// In any incarnation.
     pub spoke_pmi: bool,
     /// At most two, older first.
-    pub images: Vec<Image>,
+    pub images: Vec<KeptImage>,
     pub next_image: ImageId,
     /// The log no longer reaches back to the program's start.
     pub truncated: bool,
@@ -378,7 +396,7 @@ impl RankEntry {
     }
 
     /// The image to come back from; an error when neither an image nor the whole log is left.
-    pub fn way_back(&self) -> Result<Option<Image>, String> {
+    pub fn way_back(&self) -> Result<Option<&KeptImage>, String> {
         if self.log_lost {
             return Err("its log was lost with its router, and no checkpoint has followed".into());
         }
@@ -386,13 +404,18 @@ impl RankEntry {
             return Err("its log could not be kept and no checkpoint has followed".into());
         }
         match self.images.last() {
-            Some(image) => Ok(Some(*image)),
+            Some(kept) => Ok(Some(kept)),
             None if self.truncated => {
                 Err("no whole image is left, and its log no longer reaches back to the start"
                     .into())
             }
             None => Ok(None),
         }
+    }
+
+    /// Whether only an image to come can bring it back, should it die.
+    pub fn is_exposed(&self) -> bool {
+        self.unprotected.is_some() || (self.images.is_empty() && self.truncated)
     }
 
     /// Counts a death at what is known of it; returns what is known of all without progress when
@@ -419,7 +442,7 @@ mod tests {
             RankEvent::JobStarted => Step::JobStarted { until: at },
             RankEvent::Started => Step::Started,
             RankEvent::Died => Step::Died { now: at, death: Death::Outside, unheard: None, fence },
-            RankEvent::Fenced => Step::Fenced { now: at, image: None, until: at },
+            RankEvent::Fenced => Step::Fenced { now: at, from: None, until: at },
             RankEvent::Replayed => Step::Replayed,
             RankEvent::Exited => Step::Exited { code: 0 },
         }

@@ -11,6 +11,7 @@ use super::requests::Requests;
 use super::roles::Roles;
 use super::schedule::{Interval, Order, Schedule};
 use super::state::RankStateName;
+use super::stores::Stores;
 use super::timeouts::START_TIMEOUT;
 use crate::inject::Injection;
 use crate::record::{in_words, Record, Summary};
@@ -36,6 +37,10 @@ pub struct Config {
     pub routers: u32,
     /// Routers run on nodes; else beside the controller.
     pub roles_on_nodes: bool,
+    /// Stores that are up when the job starts.
+    pub stores: u32,
+    /// Stores that must have an image before it counts.
+    pub image_copies: u32,
     pub checkpoint_every: Interval,
     pub checkpoint_order: Order,
     pub checkpoint_mode: CheckpointMode,
@@ -56,6 +61,7 @@ pub struct Machine {
     pub(super) roles: Roles,
     pub(super) pmi: Pmi,
     pub(super) output: Ledger,
+    pub(super) stores: Stores,
     pub(super) schedule: Schedule,
     pub(super) faults: Faults,
     pub(super) requests: Requests,
@@ -103,6 +109,7 @@ impl Machine {
             roles: Roles::default(),
             pmi: Pmi::new(config.ranks),
             output: Ledger::new(config.ranks),
+            stores: Stores::new(config.stores),
             schedule: Schedule::new(config.checkpoint_every, config.checkpoint_order, config.ranks),
             faults: Faults::new(&config.injections),
             requests: Requests::default(),
@@ -200,10 +207,14 @@ impl Machine {
             }
             Event::Note(text) => self.note(text),
             Event::ImageBegun { instance, image } => self.image_begun(instance, image),
-            Event::ImageFailed { instance, image, reason } => {
-                self.capture_failed(instance, image, reason, false)
+            Event::ImageFailed { store, instance, image, reason } => {
+                self.image_failed(store, instance, image, reason)
             }
-            Event::ImageStored { instance, image } => self.image_stored(instance, image),
+            Event::ImageStored { store, instance, image } => {
+                self.image_stored(store, instance, image)
+            }
+            Event::StoreUp { store } => self.store_up(store),
+            Event::StoreLost { store } => self.store_lost(store),
             Event::Fenced { router, instance, rsn } => self.router_fenced(router, instance, rsn),
             Event::Connected(instance) => self.connected(instance),
             Event::Disconnected(instance) => self.disconnected(instance),
@@ -301,7 +312,7 @@ impl Machine {
         self.commands.push(Command::Show { instance, stream, known, end });
     }
 
-    fn note(&mut self, text: String) {
+    pub(super) fn note(&mut self, text: String) {
         if self.notes.is_new(&text) {
             self.record(Record::Note { text });
         }
@@ -386,7 +397,7 @@ impl Machine {
             let r = &mut self.ranks[rank];
             r.advance(Step::JobStarted { until: self.now + START_TIMEOUT });
             let (instance, node) = (r.instance(), r.node);
-            self.commands.push(Command::Start { node, instance, image: None });
+            self.commands.push(Command::Start { node, instance, from: None });
             self.record(Record::RankStarted { instance, node, image: None });
         }
     }

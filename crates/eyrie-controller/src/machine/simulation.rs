@@ -36,6 +36,11 @@ enum Happening {
     KillRouter(RouterId),
     FreezeNode(Node),
     WakeNode(Node),
+    KillStore(StoreId),
+    /// The image of a capture is whole in the store that it was sent to.
+    Uploaded(StoreId, RankInstance, ImageId),
+    /// A store has tried to copy an image from another.
+    Copied(StoreId, StoreId, RankInstance, ImageId),
 }
 
 /// A happening at its time; the earliest is the greatest, ties go by order of making.
@@ -93,11 +98,12 @@ struct SimRank {
     /// The only incarnation that routers let speak.
     fenced: Incarnation,
     started: BTreeSet<Incarnation>,
-    /// What the store has of the rank, by number: position.
-    stored: BTreeMap<ImageId, u64>,
-    damaged: BTreeSet<ImageId>,
-    /// Images that counted, in order; at most two.
-    counted: Vec<(ImageId, u64)>,
+    /// What stores have of the rank, and what of it is damaged.
+    stored: BTreeSet<(StoreId, ImageId)>,
+    damaged: BTreeSet<(StoreId, ImageId)>,
+    /// Images that counted, in order, and the stores that have them as far as was told; at most
+    /// two.
+    counted: Vec<(ImageId, BTreeSet<StoreId>)>,
     truncated_to: Option<u64>,
     unprotected: bool,
     /// Its router was lost, and no image was asked for since the new one took it up.
@@ -105,7 +111,7 @@ struct SimRank {
     adopted: bool,
     /// Whether it had been taken up when the last image was asked for.
     adopted_before: bool,
-    capture: Option<(RankInstance, ImageId)>,
+    capture: Option<SimCapture>,
     /// Routers that have confirmed the newest fence.
     confirmed: BTreeSet<RouterId>,
     /// The incarnation that is being restored from an image.
@@ -119,7 +125,28 @@ struct SimRouter {
     up: bool,
 }
 
+/// A capture under way, as far as the machine was told of it.
+#[derive(PartialEq, Debug)]
+struct SimCapture {
+    instance: RankInstance,
+    image: ImageId,
+    stores: BTreeSet<StoreId>,
+    checked: bool,
+}
+
+impl SimCapture {
+    fn is(&self, instance: RankInstance, image: ImageId) -> bool {
+        (self.instance, self.image) == (instance, image)
+    }
+}
+
 struct Cluster {
+    /// Stores that live, and those that the machine was told are lost.
+    stores: BTreeSet<StoreId>,
+    lost_stores: BTreeSet<StoreId>,
+    next_store: StoreId,
+    copies: usize,
+    copied: u64,
     /// Written when it is asked for, with the commands that the machine gave.
     journal: Option<(journal::Writer<Vec<u8>>, Vec<Command>)>,
     routers: u32,
@@ -174,6 +201,8 @@ impl Cluster {
         let roles_on_nodes = nodes + spares > 1 && random.gen_bool(0.5);
         let hung = random.gen_bool(0.02) && !roles_on_nodes;
         let hung = hung.then(|| (random.gen_range(0..routers), None));
+        let stores = random.gen_range(1..4);
+        let copies = random.gen_range(1..=stores.min(2));
         let start = placement::initial(ranks, nodes).collect();
         let config = Config {
             job: "simulated".into(),
@@ -184,6 +213,8 @@ impl Cluster {
             hosts: Vec::new(),
             routers,
             roles_on_nodes,
+            stores,
+            image_copies: copies,
             checkpoint_every: interval,
             checkpoint_order: orders[random.gen_range(0..3)],
             checkpoint_mode: CheckpointMode::Async,
@@ -194,6 +225,11 @@ impl Cluster {
         let machine = Machine::new(config.clone());
         let writer = |config| journal::Writer::begin(Vec::new(), config).unwrap();
         Cluster {
+            stores: (0..stores).collect(),
+            lost_stores: BTreeSet::new(),
+            next_store: stores,
+            copies: copies as usize,
+            copied: 0,
             journal: journaled.then(|| (writer(&config), Vec::new())),
             routers,
             on_nodes: Vec::new(),
@@ -244,6 +280,12 @@ impl Cluster {
         }
         for _ in 0..self.random.gen_range(0..3) {
             self.after(600..15_000, Happening::Told(Event::Joining { host: "late".into() }));
+        }
+        // With one copy of each image the loss of a store is the end of many jobs.
+        let losses = if self.copies > 1 { self.random.gen_range(0..4) } else { 0 };
+        for _ in 0..losses + usize::from(self.random.gen_bool(0.02)) {
+            let store = self.random.gen_range(0..self.next_store + 2);
+            self.after(600..15_000, Happening::KillStore(store));
         }
         for _ in 0..self.random.gen_range(0..20) {
             let rank = self.random.gen_range(0..self.ranks.len() as Rank);
@@ -318,7 +360,60 @@ impl Cluster {
                 }
             }
             Happening::WakeNode(node) => self.wake(node),
+            Happening::KillStore(store) => self.kill_store(store),
+            Happening::Uploaded(store, instance, image) => {
+                if self.stores.contains(&store) {
+                    self.store(store, instance, image, 0.1);
+                }
+            }
+            Happening::Copied(store, from, instance, image) => {
+                self.copied(store, from, instance, image);
+            }
         }
+    }
+
+    /// A store dies; mostly another takes its place.
+    fn kill_store(&mut self, store: StoreId) {
+        if !self.stores.remove(&store) {
+            return;
+        }
+        self.after(0..5, Happening::Told(Event::StoreLost { store }));
+        if self.random.gen_bool(0.9) {
+            let store = self.next_store;
+            self.next_store += 1;
+            self.stores.insert(store);
+            self.after(5..3000, Happening::Told(Event::StoreUp { store }));
+        }
+    }
+
+    /// A store has an image whole, and says so.
+    fn store(&mut self, store: StoreId, instance: RankInstance, image: ImageId, bad: f64) {
+        let damaged = self.random.gen_bool(bad);
+        let r = &mut self.ranks[instance.rank as usize];
+        r.stored.insert((store, image));
+        r.damaged.remove(&(store, image));
+        if damaged {
+            r.damaged.insert((store, image));
+        }
+        let position = 100 * image;
+        let image = Image { image, clock: position, rsn: position, stdin: 0, bytes: 1 << 20 };
+        self.tell(Event::ImageStored { store, instance, image });
+    }
+
+    fn copied(&mut self, store: StoreId, from: StoreId, instance: RankInstance, image: ImageId) {
+        if !self.stores.contains(&store) {
+            return;
+        }
+        let r = &self.ranks[instance.rank as usize];
+        let there = self.stores.contains(&from) && r.stored.contains(&(from, image));
+        // The source finds damage, or it is of a kind that goes over unnoticed.
+        let damaged = r.damaged.contains(&(from, image));
+        if !there || (damaged && self.random.gen()) || self.random.gen_bool(0.05) {
+            let reason = "it cannot be copied".into();
+            return self.tell(Event::ImageFailed { store, instance, image, reason });
+        }
+        self.copied += 1;
+        self.store(store, instance, image, if damaged { 1.0 } else { 0.05 });
     }
 
     /// A host that may come, or not.
@@ -496,10 +591,9 @@ impl Cluster {
     }
 
     fn tell(&mut self, event: Event) {
-        if let Event::Rank(instance, RankReport::ImageUsable { image, .. }) = &event {
-            self.count_image(*instance, *image);
-        }
-        if !matches!(event, Event::ImageStored { .. }) && self.random.gen_bool(0.05) {
+        self.heed(&event);
+        let of_store = matches!(event, Event::ImageStored { .. } | Event::ImageFailed { .. });
+        if !of_store && self.random.gen_bool(0.05) {
             // Whatever concerns a incarnation may be heard of again when the incarnation is long
             // over.
             self.after(1..3000, Happening::Told(event.clone()));
@@ -517,19 +611,65 @@ impl Cluster {
         }
     }
 
-    /// What the machine should make of a stored image whose files were found.
+    /// What the machine should make of what it hears of images and stores.
+    fn heed(&mut self, event: &Event) {
+        match *event {
+            Event::Rank(instance, RankReport::ImageUsable { image, .. }) => {
+                if let Some(capture) = self.sim_capture(instance, image) {
+                    capture.checked = true;
+                    self.count_image(instance, image);
+                }
+            }
+            Event::ImageStored { store, instance, image: Image { image, .. } }
+                if !self.lost_stores.contains(&store) =>
+            {
+                let r = &mut self.ranks[instance.rank as usize];
+                if let Some((_, stores)) = r.counted.iter_mut().find(|(i, _)| *i == image) {
+                    stores.insert(store);
+                }
+                if let Some(capture) = self.sim_capture(instance, image) {
+                    capture.stores.insert(store);
+                    self.count_image(instance, image);
+                }
+            }
+            Event::StoreLost { store } if self.lost_stores.insert(store) => {
+                for r in &mut self.ranks {
+                    r.counted.iter_mut().for_each(|(_, stores)| stores.retain(|s| *s != store));
+                    r.counted.retain(|(_, stores)| !stores.is_empty());
+                    r.capture.iter_mut().for_each(|c| c.stores.retain(|s| *s != store));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn sim_capture(&mut self, of: RankInstance, image: ImageId) -> Option<&mut SimCapture> {
+        let finished = self.machine.ranks[of.rank as usize].is(RankStateName::Finished);
+        let r = &mut self.ranks[of.rank as usize];
+        let present = r.fenced == of.incarnation && !finished;
+        r.capture.as_mut().filter(|c| present && c.is(of, image))
+    }
+
+    /// A capture counts when its image was checked, and is in as many stores as promised.
     fn count_image(&mut self, instance: RankInstance, image: ImageId) {
-        let finished = self.machine.ranks[instance.rank as usize].is(RankStateName::Finished);
+        let copies = self.copies;
         let r = &mut self.ranks[instance.rank as usize];
-        if r.capture != Some((instance, image)) || r.fenced != instance.incarnation || finished {
+        let whole = |c: &SimCapture| c.is(instance, image) && c.checked && c.stores.len() >= copies;
+        if !r.capture.as_ref().is_some_and(whole) {
             return;
         }
-        r.capture = None;
         r.log_lost &= !r.adopted_before;
-        r.counted.push((image, 100 * image));
+        let stores = r.capture.take().map(|c| c.stores).unwrap_or_default();
+        r.counted.push((image, stores));
         if r.counted.len() > 2 {
             r.counted.remove(0);
         }
+    }
+
+    /// No command may go to a store that the machine knows is lost.
+    fn check_store(&self, store: StoreId, command: &Command) {
+        assert!(!self.lost_stores.contains(&store), "to a lost store: {command:?}");
+        assert!(store < self.next_store, "to a store that there is not: {command:?}");
     }
 
     /// No command may go to a node that was declared dead.
@@ -539,9 +679,9 @@ impl Cluster {
 
     fn obey(&mut self, command: Command) {
         match command {
-            Command::Start { node, instance, image } => {
+            Command::Start { node, instance, from } => {
                 self.check_node(node, &command);
-                self.start(node, instance, image);
+                self.start(node, instance, from);
             }
             Command::StartRole { node, role, takes_over } => {
                 self.check_node(node, &command);
@@ -559,9 +699,19 @@ impl Cluster {
                     n.processes.remove(&instance.rank);
                 }
             }
-            Command::Capture { node, instance, image, .. } => {
+            Command::Capture { node, instance, image, store, .. } => {
                 self.check_node(node, &command);
-                self.capture(node, instance, image);
+                self.check_store(store, &command);
+                self.capture(node, instance, image, store);
+            }
+            Command::CopyImage { store, from, instance, image } => {
+                self.check_store(store, &command);
+                self.check_store(from, &command);
+                assert_ne!(store, from, "from itself: {command:?}");
+                let r = &self.ranks[instance.rank as usize];
+                let there = !self.stores.contains(&from) || r.stored.contains(&(from, image));
+                assert!(there, "the source does not have it: {command:?}");
+                self.after(5..500, Happening::Copied(store, from, instance, image));
             }
             Command::Heartbeat { node, n } => {
                 self.check_node(node, &command);
@@ -613,7 +763,12 @@ impl Cluster {
             }
             Command::Truncate { rank, rsn: position, .. } => {
                 let r = &mut self.ranks[rank as usize];
-                let oldest = r.counted.first().map(|(_, position)| *position);
+                let oldest = r.counted.first().map(|(image, _)| 100 * image);
+                let newest = r.counted.last().map_or(0, |(_, stores)| stores.len());
+                assert!(
+                    newest >= self.copies,
+                    "rank {rank}: truncates before all copies are there"
+                );
                 assert!(
                     oldest.is_some_and(|p| position <= p),
                     "rank {rank}: truncates to {position}, but {:?} may be needed",
@@ -621,15 +776,22 @@ impl Cluster {
                 );
                 r.truncated_to = Some(position);
             }
-            Command::DiscardImage { rank, image } => {
+            Command::DiscardImage { store, rank, image } => {
+                self.check_store(store, &command);
+                let alive = self.stores.contains(&store);
                 let r = &mut self.ranks[rank as usize];
-                let counts = r.counted.iter().any(|(i, _)| *i == image);
+                let counted =
+                    |(i, stores): &(ImageId, BTreeSet<_>)| *i == image && stores.contains(&store);
+                let counts = r.counted.iter().any(counted);
                 let newest = r.counted.last().is_some_and(|(i, _)| *i == image);
                 // An image from before a hole of the log is of no use once there is a newer one.
-                let of_no_use = r.damaged.contains(&image) || (r.unprotected && !newest);
+                let damaged = r.damaged.contains(&(store, image));
+                let of_no_use = !alive || damaged || (r.unprotected && !newest);
                 assert!(!counts || of_no_use, "a good image is thrown away");
-                r.stored.remove(&image);
-                r.counted.retain(|(i, _)| *i != image);
+                r.stored.remove(&(store, image));
+                let of_it = r.counted.iter_mut().filter(|(i, _)| *i == image);
+                of_it.for_each(|(_, stores)| stores.retain(|s| *s != store));
+                r.counted.retain(|(_, stores)| !stores.is_empty());
             }
             Command::TruncateStdin(_) | Command::SendStdin { .. } => {}
             Command::Show { .. } | Command::Answer { .. } | Command::Trace { .. } => {
@@ -707,27 +869,30 @@ impl Cluster {
         let _ = record.line(&[]);
     }
 
-    fn start(&mut self, node: Node, instance: RankInstance, image: Option<ImageId>) {
+    fn start(&mut self, node: Node, instance: RankInstance, from: Option<Source>) {
         let RankInstance { rank, incarnation } = instance;
         let r = &mut self.ranks[rank as usize];
         assert_eq!(incarnation, r.fenced, "an older incarnation is started");
         assert!(r.started.insert(incarnation), "{instance:?} is started twice");
         let whole = !r.unprotected && !r.log_lost;
         assert!(whole || incarnation == 1, "the log of rank {rank} has a hole");
-        match image {
+        let alive = from.is_none_or(|from| self.stores.contains(&from.store));
+        match from {
             None => assert_eq!(r.truncated_to, None, "the log does not reach back to the start"),
-            Some(image) => {
+            Some(Source { image, store }) => {
                 assert!(r.counted.iter().any(|(i, _)| *i == image), "image {image} does not count");
-                assert!(r.stored.contains_key(&image), "the store has no image {image}");
+                let there = r.stored.contains(&(store, image));
+                assert!(there || !alive, "store {store} has no image {image}");
             }
         }
-        if image.is_some_and(|i| r.damaged.contains(&i)) {
+        if !alive || from.is_some_and(|from| r.damaged.contains(&(from.store, from.image))) {
             // What is damaged is found by the store, or by the process that comes of it.
-            let fault = match self.random.gen() {
-                true => StartFault::Image,
-                false => StartFault::Killed(libc::SIGABRT),
+            let (fault, reason) = match (alive, self.random.gen()) {
+                (false, _) => (StartFault::Attempt, "nobody listens"),
+                (true, true) => (StartFault::Image, "damaged"),
+                (true, false) => (StartFault::Killed(libc::SIGABRT), "damaged"),
             };
-            let reason = "damaged".to_string();
+            let reason = reason.to_string();
             let failed = Event::Rank(instance, RankReport::StartFailed { reason, fault });
             self.nodes[node as usize].processes.insert(rank, incarnation);
             return self.after(5..100, Happening::FromNode(node, failed));
@@ -736,7 +901,7 @@ impl Cluster {
             return;
         }
         self.nodes[node as usize].processes.insert(rank, incarnation);
-        self.ranks[rank as usize].restoring = image.map(|_| incarnation);
+        self.ranks[rank as usize].restoring = from.map(|_| incarnation);
         let started =
             Event::Rank(instance, RankReport::Started { fetched: ms(1), restored: ms(1) });
         self.after(1..50, Happening::FromNode(node, started));
@@ -768,13 +933,14 @@ impl Cluster {
         self.machine.pmi.passed() > 0
     }
 
-    fn capture(&mut self, node: Node, instance: RankInstance, image: ImageId) {
+    fn capture(&mut self, node: Node, instance: RankInstance, image: ImageId, store: StoreId) {
         let r = &mut self.ranks[instance.rank as usize];
         assert_eq!(r.capture, None, "two checkpoints of one rank at a time");
         assert_eq!(instance.incarnation, r.fenced);
         let state = self.machine.ranks[instance.rank as usize].state.name();
         assert!(matches!(state, RankStateName::Running | RankStateName::Replaying), "{state:?}");
-        r.capture = Some((instance, image));
+        let (stores, checked) = (BTreeSet::new(), false);
+        r.capture = Some(SimCapture { instance, image, stores, checked });
         r.adopted_before = r.adopted;
         match self.random.gen_range(0..10) {
             // Nobody ever answers.
@@ -805,17 +971,7 @@ impl Cluster {
                     );
                     return self.refused(event, node, instance, image);
                 }
-                let damaged = self.random.gen_bool(0.1);
-                let r = &mut self.ranks[instance.rank as usize];
-                let position = 100 * image;
-                r.stored.insert(image, position);
-                if damaged {
-                    r.damaged.insert(image);
-                }
-                let stored =
-                    Image { image, clock: position, rsn: position, stdin: 0, bytes: 1 << 20 };
-                let event = Event::ImageStored { instance, image: stored };
-                self.after(20..800, Happening::Told(event));
+                self.after(20..800, Happening::Uploaded(store, instance, image));
                 // The agent hears of it after the controller, looks for the files, and may die over
                 // it.
                 let reason = "a file is gone".to_string();
@@ -835,7 +991,7 @@ impl Cluster {
 
     fn refused(&mut self, event: Event, node: Node, instance: RankInstance, image: ImageId) {
         let r = &mut self.ranks[instance.rank as usize];
-        if r.capture == Some((instance, image)) {
+        if r.capture.as_ref().is_some_and(|c| c.is(instance, image)) {
             r.capture = None;
         }
         // The machine must not ask again before it has heard of this.
@@ -849,19 +1005,26 @@ fn jobs_survive_random_failures() {
     let schedules = schedules.unwrap_or(SCHEDULES);
     let first = std::env::var("EYRIE_SEED").ok().and_then(|n| n.parse().ok()).unwrap_or(0);
     println!("seeds {first} to {}", first + schedules - 1);
-    let (mut done, mut ended, mut recoveries) = (0, 0, 0);
+    let (mut done, mut ended, mut recoveries, mut copies) = (0, 0, 0, 0);
     for seed in first..first + schedules {
-        let run = std::panic::catch_unwind(|| Cluster::new(seed, false).run());
-        let Ok((code, recovered)) = run else {
+        let run = std::panic::catch_unwind(|| {
+            let mut cluster = Cluster::new(seed, false);
+            let (code, recovered) = cluster.run();
+            (code, recovered, cluster.copied)
+        });
+        let Ok((code, recovered, copied)) = run else {
             panic!("schedule {seed} failed: EYRIE_SEED={seed} EYRIE_SCHEDULES=1 repeats it");
         };
         recoveries += recovered;
+        copies += copied;
         match code {
             Some(0) => done += 1,
             _ => ended += 1,
         }
     }
-    println!("{done} jobs done, {ended} ended for good reason, {recoveries} recoveries");
+    println!(
+        "{done} jobs done, {ended} ended for good reason, {recoveries} recoveries, {copies} copies"
+    );
     assert!(schedules < 1000 || (done > schedules * 3 / 4 && recoveries > schedules));
 }
 

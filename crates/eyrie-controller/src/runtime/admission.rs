@@ -57,7 +57,7 @@ impl Admission {
             Claim::Agent { node, .. } if node >= inner.nodes || !inner.connected.insert(node) => {
                 Err(format!("node {node} is not expected"))
             }
-            Claim::ImageUpload { .. } | Claim::ImageFetch { .. } => {
+            Claim::ImageUpload { .. } | Claim::ImageFetch { .. } | Claim::ImageCopy { .. } => {
                 Err("images go to the store".into())
             }
             Claim::Role(role) if !inner.roles.remove(&role) => {
@@ -94,8 +94,10 @@ mod tests {
         assert!(role(router(1)).is_ok() && role(router(1)).is_err(), "twice");
         admission.refuse_node(1);
         assert!(admission.admit(&agent(1)).unwrap_err().contains("declared dead"));
-        let fetch = Claim::ImageFetch { rank: 3, image: 1 };
-        assert!(admission.admit(&fetch).unwrap_err().contains("store"));
+        let (rank, image) = (3, 1);
+        for claim in [Claim::ImageFetch { rank, image }, Claim::ImageCopy { rank, image }] {
+            assert!(admission.admit(&claim).unwrap_err().contains("store"));
+        }
         assert!(role(Role::Store).is_ok() && role(Role::Store).is_err());
     }
 }

@@ -1,13 +1,15 @@
 //! What the machine's commands do.
 
 use super::job::Job;
+use super::store::THE_STORE;
 use super::users;
 use crate::inject::Fault;
-use crate::machine::{Command, Event};
+use crate::machine::{Command, Event, Source, StoreId};
 use eyrie_router::RouterCommand;
 use eyrie_store::role::StoreCommand;
-use eyrie_wire::control::{StartRank, Stream, ToAgent};
-use eyrie_wire::{ImageId, Node, RankInstance};
+use eyrie_transport::Addr;
+use eyrie_wire::control::{ImageAt, StartRank, Stream, ToAgent};
+use eyrie_wire::{Node, RankInstance};
 
 impl Job {
     pub fn obey(&mut self, command: Command) {
@@ -26,14 +28,15 @@ impl Job {
             _ => tracing::debug!(?command),
         }
         match command {
-            Command::Start { node, instance, image } => self.start(node, instance, image),
+            Command::Start { node, instance, from } => self.start(node, instance, from),
             Command::StartRole { node, role, takes_over } => {
                 self.start_role(node, role, takes_over)
             }
             Command::StopRole { node, role } => self.send(node, &ToAgent::StopRole(role)),
             Command::Directory(directory) => self.publish(directory),
             Command::Kill { node, instance } => self.send(node, &ToAgent::Kill(instance)),
-            Command::Capture { node, instance, image, mode } => {
+            Command::Capture { node, instance, image, store, mode } => {
+                let image = ImageAt { image, store: self.store_address(store) };
                 self.send(node, &ToAgent::Capture { instance, image, mode })
             }
             Command::Pmi { entries, barriers } => {
@@ -47,7 +50,7 @@ impl Job {
                 self.links.remove(&node);
             }
             Command::Fence(instance) => {
-                self.tell_store(StoreCommand::Present(instance));
+                self.tell_store(THE_STORE, StoreCommand::Present(instance));
                 self.determinants.begin(instance);
                 self.routers.command_all(&RouterCommand::Fence(instance));
             }
@@ -59,8 +62,14 @@ impl Job {
             Command::Truncate { rank, clock, rsn } => {
                 self.routers.command_all(&RouterCommand::Truncate { rank, clock, rsn });
             }
-            Command::DiscardImage { rank, image } => {
-                self.tell_store(StoreCommand::Discard { rank, image })
+            Command::CopyImage { store, from, instance, image } => {
+                // The machine names stores that have said where they listen.
+                if let Ok(from) = self.store_address(from).parse() {
+                    self.tell_store(store, StoreCommand::Copy { instance, image, from });
+                }
+            }
+            Command::DiscardImage { store, rank, image } => {
+                self.tell_store(store, StoreCommand::Discard { rank, image })
             }
             Command::SendStdin { node, instance, offset } => {
                 self.stdin_wanted = Some((node, instance, offset));
@@ -91,20 +100,27 @@ impl Job {
         }
     }
 
-    pub fn tell_store(&mut self, command: StoreCommand) {
+    /// Tells a store; there is only one.
+    pub fn tell_store(&mut self, _: StoreId, command: StoreCommand) {
         if let Err(text) = self.store.command(command) {
             self.events.push_back(Event::Note(text));
         }
     }
 
-    fn start(&self, node: Node, instance: RankInstance, image: Option<ImageId>) {
+    /// Where a store listens; there is only one, and agents join when this is known.
+    fn store_address(&self, _: StoreId) -> String {
+        self.store_addr.as_ref().map_or(String::new(), Addr::to_string)
+    }
+
+    fn start(&self, node: Node, instance: RankInstance, from: Option<Source>) {
+        let at = |Source { image, store }| ImageAt { image, store: self.store_address(store) };
         let start = StartRank {
             instance,
             size: self.options.ranks,
             directory: self.directory_of(node),
             kvsname: self.kvsname.clone(),
             program: self.program.clone(),
-            image,
+            image: from.map(at),
             stdin: instance.rank == 0,
             leftovers: self.shared[instance.rank as usize].iter().cloned().collect(),
         };

@@ -7,6 +7,7 @@ use super::link::Link;
 use super::options::RolesAt;
 use super::output::OutputFailed;
 use super::places::Places;
+use super::store::THE_STORE;
 use super::users::{self, Request};
 use crate::machine::answer::RequestId;
 use crate::machine::signal::in_words;
@@ -105,16 +106,18 @@ impl Job {
             StoreEvent::Begun { instance, image } => {
                 self.tell(Event::ImageBegun { instance, image })
             }
-            StoreEvent::Stored { instance, stored } => {
-                let Stored { image, clock, rsn, stdin, bytes, live_bytes } = stored;
+            StoreEvent::Stored { instance, stored, live_bytes } => {
+                let Stored { image, clock, rsn, stdin, bytes } = stored;
                 self.store_bytes = live_bytes;
                 let stored = Image { image, clock, rsn, stdin, bytes };
-                self.tell(Event::ImageStored { instance, image: stored });
-                self.tell_store(StoreCommand::Heard { instance, image });
+                self.tell(Event::ImageStored { store: THE_STORE, instance, image: stored });
+                self.tell_store(THE_STORE, StoreCommand::Heard { instance, image });
             }
             StoreEvent::Failed { instance, image, reason } => {
-                self.tell(Event::ImageFailed { instance, image, reason })
+                self.tell(Event::ImageFailed { store: THE_STORE, instance, image, reason })
             }
+            // Nobody asks for it yet.
+            StoreEvent::Inventory { .. } => {}
             StoreEvent::Note(text) => self.tell(Event::Note(text)),
         }
     }

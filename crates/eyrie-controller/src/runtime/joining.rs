@@ -27,14 +27,15 @@ impl Job {
 
     /// Tells an agent of its job, as soon as it is known where the store is.
     pub fn welcome(&mut self, node: Node) {
-        let Some(store) = &self.store_addr else { return };
+        if self.store_addr.is_none() {
+            return;
+        }
         let job = JobOnHost {
             dir: self.dir.clone().into(),
             provided: self.provided.clone(),
             copied: self.options.cluster.as_ref().is_some_and(|cluster| cluster.send_binaries),
             kvsname: self.kvsname.clone(),
             ranks: self.options.ranks,
-            store: store.to_string(),
             compared: (!self.machine.hosts().is_empty()).then(|| self.program.clone()),
         };
         self.send(node, &ToAgent::Join(Box::new(job)));

@@ -65,7 +65,10 @@ fn serve(claim: Claim, stream: Stream, services: &Services) {
             let _ = inbound.send(Inbound::RoleGone { role });
         }
         // Admission refuses them.
-        Claim::ImageUpload { .. } | Claim::ImageFetch { .. } | Claim::Rank { .. } => {}
+        Claim::ImageUpload { .. }
+        | Claim::ImageFetch { .. }
+        | Claim::ImageCopy { .. }
+        | Claim::Rank { .. } => {}
         Claim::User => {
             // A user who leaves before the answer misses nothing.
             let _ = serve_user(stream, services);

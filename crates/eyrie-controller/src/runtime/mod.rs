@@ -89,7 +89,7 @@ pub fn run(options: JobOptions, placement: Box<dyn Placement>) -> anyhow::Result
     parts::watch_signals(inbound_in.clone())?;
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     let printer = Printer::start(wake(inbound_in.clone()));
-    let store = parts::start_store(&options, &dir, &secret, inbound_in.clone())?;
+    let store = parts::start_store(&options, &kvsname, &dir, &secret, inbound_in.clone())?;
     let places = Places::new(&options);
     let routers = parts::start_routers(&options, &places, dir.path(), &secret, &router_in)?;
     let admission = Arc::new(Admission::new(options.nodes + options.spares));
@@ -122,6 +122,8 @@ pub fn run(options: JobOptions, placement: Box<dyn Placement>) -> anyhow::Result
         hosts: options.cluster.as_ref().map_or(Vec::new(), Cluster::names),
         routers: options.routers,
         roles_on_nodes: options.roles == RolesAt::Nodes,
+        stores: 1,
+        image_copies: 1,
         checkpoint_every: options.checkpoint_every,
         checkpoint_order: options.checkpoint_order,
         checkpoint_mode: options.checkpoint_mode,

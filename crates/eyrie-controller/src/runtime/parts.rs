@@ -25,12 +25,14 @@ use std::sync::Arc;
 
 pub fn start_store(
     options: &JobOptions,
+    job: &str,
     dir: &JobDir,
     secret: &Secret,
     inbound: Sender<Inbound>,
 ) -> anyhow::Result<JobStore> {
     let listen = options.reach.bind(dir.path(), "store");
-    let config = role::Config { dir: dir.path().join("store"), listen };
+    let (job, dir) = (job.to_string(), dir.path().join("store"));
+    let config = role::Config { job, dir, sync: false, listen };
     if options.roles != RolesAt::Here {
         return Ok(JobStore::Apart(Remote::new(&config)?));
     }

@@ -1,8 +1,12 @@
 //! The job's store: threads of this process, or a process of its own.
 
 use super::link::{Link, Remote};
+use crate::machine::StoreId;
 use eyrie_store::role::{StoreCommand, StoreRole};
 use std::sync::Arc;
+
+/// The number of the one store that a job has.
+pub const THE_STORE: StoreId = 0;
 
 /// The store from the controller's side.
 pub enum JobStore {

@@ -1,79 +1,37 @@
 //! The store as a role of a job: agents hand images in and fetch them over connections of their
-//! own; the controller says what it wants and hears what came of it. It runs as threads of the
-//! controller, or as a process. An agent must never hear that its image is stored before the
-//! controller has.
+//! own, other stores copy them; the controller says what it wants and hears what came of it. It
+//! runs as threads of the controller, or as a process. An agent must never hear that its image is
+//! stored before the controller has.
 
-use crate::{ImageInfo, IoError, Options, Store, StoreError};
+mod copies;
+mod messages;
+
+pub use messages::{Config, StoreCommand, StoreEvent, Stored};
+
+use crate::{ImageInfo, ImageSummary, IoError, Options, Store, StoreError};
+use copies::{Order, Orders};
 use crossbeam_channel::bounded;
 use eyrie_transport::handshake::HandshakeError;
 use eyrie_transport::server::{self, Service};
-use eyrie_transport::{frame, role, Addr, Bind, Stream};
+use eyrie_transport::{frame, role, Stream};
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::{Claim, ImageAnswer, ImageMeta};
 use eyrie_wire::{ImageId, Incarnation, Rank, RankInstance};
-use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, BufWriter, Read, Write};
 use std::net::Shutdown;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+/// Images of a rank that a store keeps by itself: two that count, one that does not yet, and one
+/// more, since what names the needless ones and what brings new ones come by different ways.
+const KEPT: usize = 4;
 /// How long either end of an image's stream may send nothing, and the controller may take to hear
 /// of an image.
 const STALL: Duration = Duration::from_secs(60);
 /// How long the rest of a refused image is taken.
 const LINGER: Duration = Duration::from_secs(10);
-
-/// What the controller asks of the store.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum StoreCommand {
-    /// From now on images of older incarnations are refused.
-    Present(RankInstance),
-    /// [`StoreEvent::Stored`] of this image has been heard.
-    Heard { instance: RankInstance, image: ImageId },
-    /// An image is needed no more.
-    Discard { rank: Rank, image: ImageId },
-}
-
-/// What the controller hears from the store.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum StoreEvent {
-    /// Agents can connect here from now on: the first event of all.
-    Listening(Addr),
-    /// An image comes in.
-    Begun { instance: RankInstance, image: ImageId },
-    /// It is whole. The store waits for [`StoreCommand::Heard`].
-    Stored { instance: RankInstance, stored: Stored },
-    /// It is not, and its agent cannot be told.
-    Failed { instance: RankInstance, image: ImageId, reason: String },
-    /// Something that users should know.
-    Note(String),
-}
-
-/// An image that is whole and stored.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Stored {
-    pub image: ImageId,
-    pub clock: u64,
-    /// Receive sequence number of the last message in it.
-    pub rsn: u64,
-    /// Bytes of standard input that the rank had read.
-    pub stdin: u64,
-    /// Size of the stream in bytes.
-    pub bytes: u64,
-    /// Bytes that all images in the store take now.
-    pub live_bytes: u64,
-}
-
-/// What the process of a store is told first.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Config {
-    /// Where images lie: a directory that is made.
-    pub dir: PathBuf,
-    /// Where agents connect.
-    pub listen: Bind,
-}
 
 /// Hears events; called from many threads.
 type Tell = Box<dyn Fn(StoreEvent) + Send + Sync>;
@@ -82,6 +40,7 @@ type Tell = Box<dyn Fn(StoreEvent) + Send + Sync>;
 pub struct StoreRole {
     store: Store,
     secret: Secret,
+    orders: Orders,
     state: Mutex<State>,
     /// The controller has heard of an image.
     heard: Condvar,
@@ -95,21 +54,20 @@ struct State {
 }
 
 impl StoreRole {
-    /// Makes the store and listens.
+    /// Makes the store, or goes on with the one that is there, and listens.
     ///
     /// # Errors
-    /// When the directory or the address cannot be had.
+    /// When the directory or the address cannot be had, or the images there are another job's.
     pub fn start(
         config: &Config,
         secret: Secret,
         tell: impl Fn(StoreEvent) + Send + Sync + 'static,
     ) -> Result<Arc<StoreRole>, StoreError> {
-        // Two images of a rank that count, and one that does not yet. The controller names those
-        // that are needless.
-        let options = Options { keep: 3, sync: false };
+        let options = Options { job: config.job.clone(), keep: KEPT, sync: config.sync };
         let role = Arc::new(StoreRole {
-            store: Store::create(&config.dir, options)?,
+            store: Store::open_or_create(&config.dir, options)?,
             secret,
+            orders: Orders::new(),
             state: Mutex::default(),
             heard: Condvar::new(),
             tell: Box::new(tell),
@@ -117,7 +75,13 @@ impl StoreRole {
         let place = config.listen.to_string();
         let addr = server::listen(&config.listen, Arc::clone(&role))
             .map_err(IoError::at("listen at", Path::new(&place)))?;
+        copies::start(&role);
         (role.tell)(StoreEvent::Listening(addr));
+        for (rank, image, reason) in &role.store.recovery().lost {
+            let dir = config.dir.display();
+            let text = format!("image {image} of rank {rank} in {dir} is lost: {reason}");
+            (role.tell)(StoreEvent::Note(text));
+        }
         Ok(role)
     }
 
@@ -133,6 +97,14 @@ impl StoreRole {
             StoreCommand::Heard { instance, image } => {
                 self.state().unheard.remove(&(instance, image));
                 self.heard.notify_all();
+            }
+            StoreCommand::Copy { instance, image, from } => {
+                self.order_copy(Order { instance, image, from });
+            }
+            StoreCommand::Inventory => {
+                let images = self.store.all_images();
+                let images = images.iter().filter_map(|image| self.stored(image).ok()).collect();
+                (self.tell)(StoreEvent::Inventory { images });
             }
             // It is not asked for again, and the store gives it up for later ones.
             StoreCommand::Discard { rank, image } => {
@@ -150,14 +122,15 @@ impl StoreRole {
     }
 
     fn is_present(&self, instance: RankInstance) -> bool {
-        let newest = self.state().newest.get(&instance.rank).copied().unwrap_or(1);
-        newest == instance.incarnation
+        // A store that was started late was not told of earlier deaths.
+        let newest = self.state().newest.get(&instance.rank).copied();
+        newest.is_none_or(|newest| newest == instance.incarnation)
     }
 
     /// Takes an image in.
     fn receive(&self, instance: RankInstance, image: ImageId, mut stream: Stream) {
         let taken = self.take_in(instance, image, &mut stream);
-        let heard = taken.and_then(|stored| self.tell_stored(instance, stored));
+        let heard = taken.and_then(|stored| self.tell_and_wait(instance, stored));
         match heard {
             Ok(()) => {
                 // The agent may be gone.
@@ -173,12 +146,30 @@ impl StoreRole {
         }
     }
 
+    /// What the controller is to know of an image.
+    ///
+    /// # Errors
+    /// When what its agent said cannot be read: then it cannot be restored, either.
+    fn stored(&self, image: &ImageSummary) -> Result<(RankInstance, Stored), String> {
+        let ImageSummary { rank, image, ref info, bytes } = *image;
+        let meta: ImageMeta = postcard::from_bytes(&info.meta)
+            .map_err(|e| format!("image {image} of rank {rank}, what its agent said: {e}"))?;
+        let instance = RankInstance { rank, incarnation: meta.incarnation };
+        let (clock, rsn, stdin) = (meta.clock, meta.rsn, meta.stream_offsets[0]);
+        Ok((instance, Stored { image, clock, rsn, stdin, bytes }))
+    }
+
+    fn tell_stored(&self, instance: RankInstance, stored: Stored) {
+        let live_bytes = self.store.live_bytes();
+        (self.tell)(StoreEvent::Stored { instance, stored, live_bytes });
+    }
+
     /// Tells the controller, and waits until it has heard: what the agent says of the image must
     /// come after this.
-    fn tell_stored(&self, instance: RankInstance, stored: Stored) -> Result<(), String> {
+    fn tell_and_wait(&self, instance: RankInstance, stored: Stored) -> Result<(), String> {
         let key = (instance, stored.image);
         self.state().unheard.insert(key);
-        (self.tell)(StoreEvent::Stored { instance, stored });
+        self.tell_stored(instance, stored);
         let waiting = |state: &mut State| state.unheard.contains(&key);
         let waited = self.heard.wait_timeout_while(self.state(), STALL, waiting);
         let (mut state, _) = waited.unwrap_or_else(|e| e.into_inner());
@@ -220,7 +211,6 @@ impl StoreRole {
             rsn: meta.rsn,
             stdin: meta.stream_offsets[0],
             bytes: stored.bytes,
-            live_bytes: self.store.live_bytes(),
         })
     }
 
@@ -290,7 +280,9 @@ impl Service for StoreRole {
             Claim::ImageUpload { instance, .. } if !self.is_present(instance) => {
                 Err(format!("{instance} is not its newest any more"))
             }
-            Claim::ImageUpload { .. } | Claim::ImageFetch { .. } => Ok(()),
+            Claim::ImageUpload { .. } | Claim::ImageFetch { .. } | Claim::ImageCopy { .. } => {
+                Ok(())
+            }
             _ => Err("this is the store: images only".into()),
         }
     }
@@ -299,6 +291,7 @@ impl Service for StoreRole {
         match claim {
             Claim::ImageUpload { instance, image } => self.receive(instance, image, stream),
             Claim::ImageFetch { rank, image } => self.send(rank, image, stream),
+            Claim::ImageCopy { rank, image } => self.give(rank, image, stream),
             // Not admitted.
             _ => {}
         }
@@ -336,10 +329,11 @@ pub fn serve(stream: Stream, secret: Secret) -> io::Result<()> {
 mod tests {
     use super::*;
     use crossbeam_channel::{unbounded, Receiver};
+    use eyrie_transport::Bind;
 
     fn role(dir: &Path) -> (Arc<StoreRole>, Receiver<StoreEvent>) {
         let listen = Bind::Unix(dir.join("store.sock"));
-        let config = Config { dir: dir.join("store"), listen };
+        let config = Config { job: "j".into(), dir: dir.join("store"), sync: false, listen };
         let (events, told) = unbounded();
         let tell = move |event| events.send(event).unwrap();
         let secret = Secret([7; eyrie_wire::auth::SECRET_LEN]);
@@ -367,13 +361,13 @@ mod tests {
         let (role, told) = role(dir.path());
         let instance = RankInstance { rank: 0, incarnation: 1 };
         let image = 5;
-        let stored = Stored { image, clock: 1, rsn: 2, stdin: 0, bytes: 9, live_bytes: 9 };
+        let stored = Stored { image, clock: 1, rsn: 2, stdin: 0, bytes: 9 };
         assert!(matches!(told.recv().unwrap(), StoreEvent::Listening(_)));
         let waiting = {
             let role = Arc::clone(&role);
-            std::thread::spawn(move || role.tell_stored(instance, stored))
+            std::thread::spawn(move || role.tell_and_wait(instance, stored))
         };
-        assert_eq!(told.recv().unwrap(), StoreEvent::Stored { instance, stored });
+        assert_eq!(told.recv().unwrap(), StoreEvent::Stored { instance, stored, live_bytes: 0 });
         assert!(!waiting.is_finished());
         // Another image is not meant.
         role.command(StoreCommand::Heard { instance, image: 4 }).unwrap();

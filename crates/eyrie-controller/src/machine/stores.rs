@@ -1,0 +1,490 @@
+//! Stores: which are up, which of them have which image, and the copies that are made until as many
+//! stores have it as are promised. An image that lay only in a store that is lost does not count
+//! any more; a store that is lost stays lost, whatever is still heard of it.
+
+use super::io::{Command, Image, StoreId};
+use super::rank::KeptImage;
+use super::reactor::Machine;
+use super::state::RankStateName;
+use crate::record::Record;
+use eyrie_wire::{ImageId, Rank, RankInstance};
+use std::collections::BTreeSet;
+
+/// Where an image lies.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Copies {
+    /// Stores that have it whole.
+    pub stores: BTreeSet<StoreId>,
+    /// Stores that were told to copy it, and have not answered.
+    coming: BTreeSet<StoreId>,
+    /// Stores that could not copy it, or whose copy could not be used: they are not asked again.
+    failed: BTreeSet<StoreId>,
+}
+
+impl Copies {
+    /// The store that a rank fetches its image from: another than `avoid`, if there is one; ranks
+    /// go round them.
+    pub fn source(&self, rank: Rank, avoid: Option<StoreId>) -> Option<StoreId> {
+        let mut stores: Vec<StoreId> = self.stores.iter().copied().collect();
+        if stores.len() > 1 {
+            stores.retain(|store| Some(*store) != avoid);
+        }
+        (!stores.is_empty()).then(|| stores[rank as usize % stores.len()])
+    }
+
+    /// Stores that have it or will have it.
+    fn expected(&self) -> usize {
+        self.stores.len() + self.coming.len()
+    }
+
+    fn concerns(&self, store: StoreId) -> bool {
+        [&self.stores, &self.coming, &self.failed].iter().any(|set| set.contains(&store))
+    }
+
+    fn lose(&mut self, store: StoreId) {
+        self.stores.remove(&store);
+        self.coming.remove(&store);
+    }
+}
+
+/// The stores of a job.
+#[derive(Debug)]
+pub struct Stores {
+    up: BTreeSet<StoreId>,
+    lost: BTreeSet<StoreId>,
+}
+
+impl Stores {
+    pub fn new(count: u32) -> Stores {
+        Stores { up: (0..count).collect(), lost: BTreeSet::new() }
+    }
+}
+
+impl Machine {
+    /// The store for a further copy of an image of this rank: one that has its newest image, which
+    /// shares most with this one; else ranks go round the stores.
+    pub(super) fn store_for(&self, rank: Rank, copies: &Copies) -> Option<StoreId> {
+        let up: Vec<StoreId> = self.stores.up.iter().copied().collect();
+        let (before, after) = up.split_at(rank as usize % up.len().max(1));
+        let free = || after.iter().chain(before).copied().filter(|s| !copies.concerns(*s));
+        let newest = self.ranks[rank as usize].images.last();
+        let knows = |store: &StoreId| newest.is_some_and(|i| i.copies.stores.contains(store));
+        free().find(knows).or_else(|| free().next())
+    }
+
+    /// A store more can be used: images of which copies are missing are copied to it.
+    pub(super) fn store_up(&mut self, store: StoreId) {
+        if !self.stores.lost.contains(&store) && self.stores.up.insert(store) {
+            self.want_copies();
+        }
+    }
+
+    /// A store is gone. Ranks whose only image was there are captured at once.
+    pub(super) fn store_lost(&mut self, store: StoreId) {
+        self.stores.lost.insert(store);
+        if !self.stores.up.remove(&store) {
+            return;
+        }
+        let mut without = Vec::new();
+        for rank in 0..self.ranks.len() as Rank {
+            let r = &mut self.ranks[rank as usize];
+            let had = !r.images.is_empty();
+            r.images.iter_mut().for_each(|kept| kept.copies.lose(store));
+            r.images.retain(|kept| !kept.copies.stores.is_empty());
+            if had && r.images.is_empty() && !r.is(RankStateName::Finished) {
+                without.push(rank);
+            }
+            let instance = r.instance();
+            let Some(capture) = r.capture_mut() else { continue };
+            capture.copies.lose(store);
+            let gone = match capture.stored {
+                None => capture.store == store,
+                Some(_) => capture.copies.stores.is_empty(),
+            };
+            if gone {
+                let (image, cause) = (capture.image, format!("store {store} is lost"));
+                self.capture_failed(instance, image, cause, true);
+                self.schedule.want(rank, self.now);
+            }
+        }
+        if !without.is_empty() {
+            let ranks: Vec<String> = without.iter().map(Rank::to_string).collect();
+            let ranks = ranks.join(", ");
+            let text = format!("with store {store} all images of these ranks are lost: {ranks}");
+            self.record(Record::Note { text });
+        }
+        without.into_iter().for_each(|rank| self.schedule.want(rank, self.now));
+        self.want_copies();
+    }
+
+    /// Has those images copied of which copies are missing, the newest of all ranks first.
+    fn want_copies(&mut self) {
+        for age in 0..3 {
+            (0..self.ranks.len() as Rank).for_each(|rank| self.want_copies_of(rank, age));
+        }
+    }
+
+    /// Has an image of this rank copied when copies of it are missing. `age`: 0 for one that is
+    /// being taken, then from the newest that counts on.
+    fn want_copies_of(&mut self, rank: Rank, age: usize) {
+        let r = &self.ranks[rank as usize];
+        let newest = r.images.len();
+        let found = match age {
+            0 => r
+                .capture()
+                .filter(|c| c.stored.is_some())
+                .map(|c| (r.instance(), c.image, &c.copies)),
+            _ if r.is(RankStateName::Finished) => None,
+            _ => newest.checked_sub(age).map(|at| {
+                let KeptImage { image, instance, copies } = &r.images[at];
+                (*instance, image.image, copies)
+            }),
+        };
+        let Some((instance, image, mut copies)) = found.map(|(i, n, c)| (i, n, c.clone())) else {
+            return;
+        };
+        while copies.expected() < self.config.image_copies as usize {
+            let (Some(from), Some(store)) =
+                (copies.source(rank, None), self.store_for(rank, &copies))
+            else {
+                break;
+            };
+            copies.coming.insert(store);
+            self.commands.push(Command::CopyImage { store, from, instance, image });
+        }
+        if let Some(known) = self.copies_mut(instance, image) {
+            *known = copies;
+        }
+    }
+
+    /// Where an image lies that is being taken, or counts.
+    fn copies_mut(&mut self, instance: RankInstance, image: ImageId) -> Option<&mut Copies> {
+        let r = self.ranks.get_mut(instance.rank as usize)?;
+        let present = r.instance() == instance;
+        if r.capture().is_some_and(|c| c.image == image) {
+            return r.capture_mut().filter(|_| present).map(|c| &mut c.copies);
+        }
+        r.images.iter_mut().find(|kept| kept.image.image == image).map(|kept| &mut kept.copies)
+    }
+
+    /// A store has an image whole. It is of use when it counts already, or shows an incarnation
+    /// that is still the rank's: a later incarnation may have taken another way since.
+    pub(super) fn image_stored(&mut self, store: StoreId, instance: RankInstance, stored: Image) {
+        if !self.stores.up.contains(&store) {
+            return;
+        }
+        let (rank, image) = (instance.rank, stored.image);
+        let mut came = false;
+        if let Some(capture) = self.capture_of(instance, image).filter(|c| c.store == store) {
+            capture.stored = Some(stored);
+            came = true;
+        }
+        let Some(copies) = self.copies_mut(instance, image) else {
+            return self.commands.push(Command::DiscardImage { store, rank, image });
+        };
+        if came | copies.coming.remove(&store) {
+            copies.stores.insert(store);
+            self.want_copies_of(rank, 0);
+            self.count_image(instance, image);
+        } else if !copies.stores.contains(&store) {
+            self.commands.push(Command::DiscardImage { store, rank, image });
+        }
+    }
+
+    /// A store could not take an image in, or copy it. One that counts already has a copy less than
+    /// promised: a new one is taken.
+    pub(super) fn image_failed(
+        &mut self,
+        store: StoreId,
+        instance: RankInstance,
+        image: ImageId,
+        reason: String,
+    ) {
+        let uploaded = self.capture_of(instance, image).is_some_and(|c| c.store == store);
+        let copies = self.copies_mut(instance, image);
+        let copied = copies.is_some_and(|copies| {
+            let coming = copies.coming.remove(&store);
+            coming && copies.failed.insert(store)
+        });
+        if self.capture_of(instance, image).is_some() {
+            if uploaded || copied {
+                self.capture_failed(instance, image, reason, false);
+            }
+        } else if copied {
+            self.note(reason);
+            self.schedule.want(instance.rank, self.now);
+        }
+    }
+
+    /// An image is needed no more. Copies that are still coming are discarded when they have come.
+    pub(super) fn discard(&mut self, rank: Rank, image: ImageId, copies: &Copies) {
+        let discards =
+            copies.stores.iter().map(|&store| Command::DiscardImage { store, rank, image });
+        self.commands.extend(discards);
+    }
+
+    /// The copies of an image in all stores, or in this one, cannot be used.
+    pub(super) fn drop_copies(&mut self, rank: Rank, image: ImageId, only: Option<StoreId>) {
+        let now = self.now;
+        let r = &mut self.ranks[rank as usize];
+        let Some(at) = r.images.iter().position(|kept| kept.image.image == image) else { return };
+        let copies = &mut r.images[at].copies;
+        let mut bad = std::mem::take(&mut copies.stores);
+        if let Some(store) = only {
+            copies.stores = bad.iter().copied().filter(|s| *s != store).collect();
+            bad.retain(|s| *s == store);
+        }
+        copies.failed.extend(&bad);
+        if copies.stores.is_empty() {
+            r.images.remove(at);
+        } else {
+            // A new image soon has all copies.
+            self.schedule.want(rank, now);
+        }
+        self.discard(rank, image, &Copies { stores: bad, ..Copies::default() });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::schedule::{Interval, Order};
+    use crate::machine::{Config, Event, Source};
+    use eyrie_wire::control::{CheckpointMode, Ending, RankReport, StartFault};
+    use std::time::Duration;
+
+    /// A machine whose ranks run, and the time.
+    struct Running {
+        machine: Machine,
+        now: Duration,
+    }
+
+    fn first(rank: Rank) -> RankInstance {
+        RankInstance { rank, incarnation: 1 }
+    }
+
+    impl Running {
+        fn new(stores: u32, image_copies: u32) -> Running {
+            let machine = Machine::new(Config {
+                job: "j".into(),
+                ranks: 2,
+                nodes: 1,
+                spares: 0,
+                start: vec![0, 0],
+                hosts: vec![],
+                routers: 1,
+                roles_on_nodes: false,
+                stores,
+                image_copies,
+                checkpoint_every: Interval::Off,
+                checkpoint_order: Order::Batch,
+                checkpoint_mode: CheckpointMode::Async,
+                heartbeat_timeout: Duration::from_secs(1_000_000),
+                agents_timeout: Duration::from_secs(30),
+                injections: vec![],
+            });
+            let mut running = Running { machine, now: Duration::ZERO };
+            running.tell(Event::AgentUp(0));
+            (0..2).for_each(|rank| running.goes_on(first(rank)));
+            running
+        }
+
+        fn tell(&mut self, event: Event) -> Vec<Command> {
+            self.now += Duration::from_millis(1);
+            let commands = self.machine.handle(self.now, event);
+            let shown = |c: &Command| matches!(c, Command::Record(_) | Command::Answer { .. });
+            commands.into_iter().filter(|c| !shown(c)).collect()
+        }
+
+        fn goes_on(&mut self, instance: RankInstance) {
+            let (fetched, restored) = (Duration::ZERO, Duration::ZERO);
+            self.tell(Event::Rank(instance, RankReport::Started { fetched, restored }));
+            self.tell(Event::Rank(instance, RankReport::ProviderLoaded));
+        }
+
+        /// Asks for a checkpoint; returns the image and the store that it goes to.
+        fn capture(&mut self, rank: Rank) -> (ImageId, StoreId) {
+            let asked = self.tell(Event::Checkpoint { request: 1, rank: Some(rank) });
+            match asked[..] {
+                [Command::Capture { image, store, .. }] => (image, store),
+                _ => panic!("{asked:?}"),
+            }
+        }
+
+        fn stored(&mut self, store: StoreId, rank: Rank, image: ImageId) -> Vec<Command> {
+            let rsn = 10 * image;
+            let image = Image { image, clock: rsn, rsn, stdin: 0, bytes: 1000 };
+            self.tell(Event::ImageStored { store, instance: first(rank), image })
+        }
+
+        fn checked(&mut self, rank: Rank, image: ImageId) -> Vec<Command> {
+            let output = [0; 2];
+            self.tell(Event::Rank(first(rank), RankReport::ImageUsable { image, output }))
+        }
+
+        /// A checkpoint that counts, in both stores.
+        fn imaged(&mut self, rank: Rank) -> ImageId {
+            let (image, store) = self.capture(rank);
+            self.stored(store, rank, image);
+            self.checked(rank, image);
+            self.stored(1 - store, rank, image);
+            assert_eq!(self.images(rank).last(), Some(&image));
+            image
+        }
+
+        fn images(&self, rank: Rank) -> Vec<ImageId> {
+            self.machine.ranks[rank as usize].images.iter().map(|i| i.image.image).collect()
+        }
+
+        /// The rank dies; returns where its next incarnation comes from.
+        fn dies(&mut self, instance: RankInstance) -> (RankInstance, Option<Source>) {
+            let ending = Ending::Signal(libc::SIGKILL);
+            self.tell(Event::Rank(instance, RankReport::Exited { ending, spoke_pmi: true }));
+            self.fenced(RankInstance { incarnation: instance.incarnation + 1, ..instance })
+        }
+
+        fn fenced(&mut self, instance: RankInstance) -> (RankInstance, Option<Source>) {
+            let told = self.tell(Event::Fenced { router: 0, instance, rsn: 0 });
+            let start = told.iter().find_map(|c| match c {
+                Command::Start { instance, from, .. } => Some((*instance, *from)),
+                _ => None,
+            });
+            start.unwrap_or_else(|| panic!("{told:?}"))
+        }
+    }
+
+    fn copy(store: StoreId, from: StoreId, rank: Rank, image: ImageId) -> Command {
+        Command::CopyImage { store, from, instance: first(rank), image }
+    }
+
+    #[test]
+    fn an_image_counts_when_all_copies_are_there_and_its_agent_has_checked_it() {
+        for checked_first in [true, false] {
+            let mut job = Running::new(2, 2);
+            let (image, store) = job.capture(1);
+            assert_eq!(store, 1, "ranks go round the stores");
+            assert_eq!(job.stored(1, 1, image), [copy(0, 1, 1, image)]);
+            if checked_first {
+                assert!(job.checked(1, image).is_empty() && job.images(1).is_empty());
+                job.stored(0, 1, image);
+            } else {
+                assert!(job.stored(0, 1, image).is_empty() && job.images(1).is_empty());
+                job.checked(1, image);
+            }
+            assert_eq!(job.images(1), [image]);
+        }
+    }
+
+    #[test]
+    fn only_then_are_older_images_discarded_everywhere_and_logs_truncated() {
+        let mut job = Running::new(2, 2);
+        let images = [job.imaged(0), job.imaged(0)];
+        let (third, _) = job.capture(0);
+        job.stored(0, 0, third);
+        assert!(job.checked(0, third).is_empty());
+        let discard = |store| Command::DiscardImage { store, rank: 0, image: images[0] };
+        let (clock, rsn) = (10 * images[1], 10 * images[1]);
+        let truncate = Command::Truncate { rank: 0, clock, rsn };
+        let told = job.stored(1, 0, third);
+        assert_eq!(told[..3], [discard(0), discard(1), truncate]);
+    }
+
+    #[test]
+    fn a_checkpoint_that_cannot_be_copied_fails_and_leaves_nothing() {
+        let mut job = Running::new(2, 2);
+        let (image, _) = job.capture(0);
+        job.stored(0, 0, image);
+        let (instance, reason) = (first(0), "the disk is full".to_string());
+        let told = job.tell(Event::ImageFailed { store: 1, instance, image, reason });
+        assert_eq!(told[0], Command::DiscardImage { store: 0, rank: 0, image });
+        assert!(job.checked(0, image).is_empty() && job.images(0).is_empty());
+        // What comes of the copy all the same is not kept.
+        assert_eq!(job.stored(1, 0, image), [Command::DiscardImage { store: 1, rank: 0, image }]);
+    }
+
+    #[test]
+    fn what_a_lost_store_had_is_copied_to_the_next_newest_first() {
+        let mut job = Running::new(2, 2);
+        let older = [job.imaged(0), job.imaged(1)];
+        let newer = [job.imaged(0), job.imaged(1)];
+        let (taken, store) = job.capture(0);
+        assert_eq!(store, 0);
+        job.stored(0, 0, taken);
+        assert!(job.tell(Event::StoreLost { store: 1 }).is_empty());
+        assert_eq!(
+            (job.images(0), job.images(1)),
+            (vec![older[0], newer[0]], vec![older[1], newer[1]])
+        );
+        // Nothing of a lost store counts, whatever is heard of it.
+        assert!(
+            job.stored(1, 0, taken).is_empty() && job.tell(Event::StoreUp { store: 1 }).is_empty()
+        );
+        let copies = job.tell(Event::StoreUp { store: 2 });
+        assert_eq!(
+            copies,
+            [
+                copy(2, 0, 0, taken),
+                copy(2, 0, 0, newer[0]),
+                copy(2, 0, 1, newer[1]),
+                copy(2, 0, 0, older[0]),
+                copy(2, 0, 1, older[1]),
+            ]
+        );
+        assert!(job.stored(2, 1, newer[1]).is_empty());
+        // One that cannot be copied is replaced by a new one.
+        let reason = "chunk 3 is damaged".to_string();
+        let (instance, image) = (first(1), older[1]);
+        let told = job.tell(Event::ImageFailed { store: 2, instance, image, reason });
+        assert!(matches!(
+            told[..],
+            [Command::Capture { instance: RankInstance { rank: 1, .. }, .. }]
+        ));
+        let told = job.tell(Event::StoreLost { store: 0 });
+        assert!(
+            matches!(told[..], [Command::Capture { instance, store: 2, .. }] if instance == first(0))
+        );
+        assert_eq!((job.images(0), job.images(1)), (vec![], vec![newer[1]]));
+    }
+
+    #[test]
+    fn ranks_whose_only_image_is_lost_are_captured_at_once() {
+        let mut job = Running::new(1, 1);
+        let (image, _) = job.capture(0);
+        job.stored(0, 0, image);
+        job.checked(0, image);
+        let (under_way, _) = job.capture(1);
+        assert!(job.tell(Event::StoreLost { store: 0 }).is_empty(), "there is no store");
+        assert!(job.images(0).is_empty() && job.stored(0, 1, under_way).is_empty());
+        let mut told = job.tell(Event::StoreUp { store: 1 });
+        job.now += Duration::from_secs(3);
+        told.extend(job.tell(Event::Tick));
+        let captured = |rank| {
+            told.iter().any(|c| {
+                matches!(c, Command::Capture { instance, store: 1, .. } if instance.rank == rank)
+            })
+        };
+        assert!(captured(0) && captured(1), "{told:?}");
+    }
+
+    #[test]
+    fn a_copy_that_cannot_be_used_leaves_the_other() {
+        let mut job = Running::new(2, 2);
+        let image = job.imaged(0);
+        let (instance, from) = job.dies(first(0));
+        assert_eq!(from, Some(Source { image, store: 0 }));
+        let fail = |fault| RankReport::StartFailed { reason: "r".into(), fault };
+        // It was not the image's fault: another store is tried first.
+        job.tell(Event::Rank(instance, fail(StartFault::Attempt)));
+        let (instance, from) = job.fenced(RankInstance { rank: 0, incarnation: 3 });
+        assert_eq!(from, Some(Source { image, store: 1 }));
+        let told = job.tell(Event::Rank(instance, fail(StartFault::Image)));
+        assert!(told.contains(&Command::DiscardImage { store: 1, rank: 0, image }), "{told:?}");
+        let (instance, from) = job.fenced(RankInstance { rank: 0, incarnation: 4 });
+        assert_eq!(from, Some(Source { image, store: 0 }));
+        // It is imaged anew as soon as it runs, since this one has a copy less than promised.
+        job.goes_on(instance);
+        job.now += Duration::from_secs(1);
+        let told = job.tell(Event::Tick);
+        assert!(matches!(told[..], [Command::Capture { image: 2, .. }]), "{told:?}");
+    }
+}

@@ -1,0 +1,277 @@
+//! Two stores in processes of their own, one of which copies the images of the other. Either is
+//! killed at random moments. What the one that copies has reported must be there, nothing else may
+//! be left, and the source must be as it was.
+
+use crossbeam_channel::unbounded;
+use eyrie_store::role::{StoreCommand, StoreEvent, StoreRole};
+use eyrie_store::{ImageInfo, Options, Store};
+use eyrie_transport::{Addr, Bind};
+use eyrie_wire::control::ImageMeta;
+use eyrie_wire::RankInstance;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufRead, BufReader, Lines, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+#[path = "common/mod.rs"]
+mod common;
+#[path = "common/role.rs"]
+mod shared;
+use common::{Process, PAGES_PER_WINDOW};
+use shared::{config, fetch, sealed, SECRET};
+
+const KILLS: usize = 100;
+const RANKS: u32 = 6;
+const IMAGES: u64 = 2;
+
+/// An image's stream, made once.
+fn stream(rank: u32, image: u64) -> &'static [u8] {
+    static MADE: OnceLock<BTreeMap<(u32, u64), Vec<u8>>> = OnceLock::new();
+    let all = || (0..RANKS).flat_map(|rank| (1..=IMAGES).map(move |image| (rank, image)));
+    let make = || all().map(|(rank, image)| ((rank, image), make_stream(rank, image))).collect();
+    &MADE.get_or_init(make)[&(rank, image)]
+}
+
+fn make_stream(rank: u32, image: u64) -> Vec<u8> {
+    let mut process = Process::new(rank, (1 + 6 * rank as usize) * PAGES_PER_WINDOW);
+    // Some memory is common to all ranks.
+    let shared = Process::new(1000, PAGES_PER_WINDOW);
+    process.pages[..PAGES_PER_WINDOW].copy_from_slice(&shared.pages);
+    process.touch(image, 0, 5 * PAGES_PER_WINDOW);
+    process.stream(image)
+}
+
+/// Both images of all ranks; of some, the older one only.
+fn fill(dir: &Path, all: bool) {
+    let options = Options { job: "the job".into(), keep: 4, sync: false };
+    let store = Store::create(dir, options).unwrap();
+    for rank in 0..RANKS {
+        for image in 1..=IMAGES {
+            if all || (image == 1 && rank % 2 == 0) {
+                let meta = ImageMeta { incarnation: 1, ..ImageMeta::default() };
+                let meta = postcard::to_stdvec(&meta).unwrap();
+                let info = ImageInfo { incarnation: 1, meta, ..ImageInfo::default() };
+                store.receive(rank, image, info, stream(rank, image)).unwrap();
+            }
+        }
+    }
+}
+
+/// A store in a process, and what it says.
+struct Running {
+    process: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+    addr: Addr,
+}
+
+impl Running {
+    /// With `from`, it copies all images from there.
+    fn start(dir: &Path, socket: Option<PathBuf>, from: Option<&Addr>, sync: bool) -> Running {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command
+            .args(["--exact", "child", "--ignored", "--nocapture", "--test-threads=1"])
+            .env("EYRIE_STORE_DIR", dir)
+            .env("EYRIE_STORE_SYNC", sync.to_string())
+            .stdout(Stdio::piped());
+        socket.map(|path| command.env("EYRIE_STORE_SOCKET", path));
+        from.map(|addr| command.env("EYRIE_STORE_FROM", addr.to_string()));
+        let mut process = command.spawn().unwrap();
+        let lines = BufReader::new(process.stdout.take().unwrap()).lines();
+        let mut running = Running { process, lines, addr: Addr::Unix("/".into()) };
+        let listens = running.next().expect("it listens");
+        running.addr = listens.strip_prefix("listens ").unwrap().parse().unwrap();
+        running
+    }
+
+    /// The next thing it says; `None` when it is dead.
+    fn next(&mut self) -> Option<String> {
+        self.lines
+            .by_ref()
+            .map(Result::unwrap)
+            .find_map(|line| line.split_once("store-child ").map(|(_, said)| said.to_string()))
+    }
+
+    fn kill(&mut self) {
+        self.process.kill().unwrap();
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may be dead.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[test]
+fn whoever_is_killed_in_the_middle_of_copies_nothing_but_whole_images_is_left() {
+    let seed: u64 = match std::env::var("EYRIE_STORE_SEED") {
+        Ok(seed) => seed.parse().expect("EYRIE_STORE_SEED is a number"),
+        Err(_) => rand::thread_rng().gen(),
+    };
+    println!("EYRIE_STORE_SEED={seed}");
+    let mut rng = SmallRng::seed_from_u64(seed);
+    let dir = tempfile::tempdir().unwrap();
+    let a = dir.path().join("a");
+    fill(&a, true);
+    let (mut hit, mut whole) = (0, 0);
+    for kill in 0..KILLS {
+        let b = dir.path().join(format!("b-{kill}"));
+        fill(&b, false);
+        let tcp: bool = rng.gen();
+        let socket = |name: &str| (!tcp).then(|| dir.path().join(format!("{name}-{kill}.sock")));
+        let mut source = Running::start(&a, socket("a"), None, false);
+        let sync: bool = rng.gen();
+        let mut taker = Running::start(&b, socket("b"), Some(&source.addr), sync);
+        std::thread::sleep(Duration::from_micros(rng.gen_range(0..150_000)));
+        let kill_source: bool = rng.gen();
+        let victim = if kill_source { &mut source } else { &mut taker };
+        victim.kill();
+        let (stored, failed) = outcome(&mut taker, kill_source, kill);
+        if kill_source {
+            // The other store goes on: what it has not got whole takes no space there.
+            let space = allocated(&b);
+            taker.kill();
+            drop(taker);
+            let store = Store::open(&b).unwrap();
+            assert!(space <= store.usage().unwrap().on_disk, "kill {kill}: {space} bytes are left");
+        }
+        hit += usize::from(failed || !kill_source && stored.len() < total());
+        whole += stored.len();
+        check(&b, &stored, kill_source, kill);
+        drop(source);
+        std::fs::remove_dir_all(&b).unwrap();
+    }
+    let source = Store::open(&a).unwrap();
+    assert!(source.recovery().lost.is_empty());
+    assert!(source.verify().unwrap().damaged.is_empty());
+    println!("{KILLS} kills, {hit} before the last copy, {whole} images were copied");
+    assert!(hit > KILLS / 4 && whole > KILLS, "{hit} {whole}");
+}
+
+fn total() -> usize {
+    (RANKS as u64 * IMAGES) as usize
+}
+
+/// What the copying store reports until it is dead, or through with all copies: images that are
+/// stored, and whether some failed.
+fn outcome(taker: &mut Running, to_the_end: bool, kill: usize) -> (BTreeSet<(u32, u64)>, bool) {
+    let (mut stored, mut failed) = (BTreeSet::new(), 0);
+    while stored.len() + failed < total() || !to_the_end {
+        let Some(said) = taker.next() else { break };
+        let words: Vec<_> = said.split(' ').collect();
+        match words[..] {
+            ["stored", rank, image] => {
+                stored.insert((rank.parse().unwrap(), image.parse().unwrap()));
+            }
+            ["failed", ..] => {
+                assert!(to_the_end && said.contains(", from "), "kill {kill}: {said}");
+                failed += 1;
+            }
+            _ => panic!("kill {kill}: the child said {said}"),
+        }
+    }
+    let all = stored.len() + failed;
+    assert!(!to_the_end || all == total(), "kill {kill}: only {all} answers");
+    (stored, failed > 0)
+}
+
+/// Bytes that the packs and manifests of a store take.
+fn allocated(dir: &Path) -> u64 {
+    let files = ["packs", "images"].map(|name| std::fs::read_dir(dir.join(name)).unwrap());
+    let blocks = files.into_iter().flatten().map(|f| f.unwrap().metadata().unwrap().blocks());
+    blocks.sum::<u64>() * 512
+}
+
+/// The store holds what it has reported, and perhaps, when it was killed itself, what it had no
+/// time to report; and wastes nothing.
+fn check(dir: &Path, stored: &BTreeSet<(u32, u64)>, reports_all: bool, kill: usize) {
+    let store = Store::open(dir).unwrap();
+    assert!(store.recovery().lost.is_empty(), "kill {kill}: {:?}", store.recovery());
+    let there: BTreeSet<_> = store.all_images().iter().map(|i| (i.rank, i.image)).collect();
+    assert!(there.is_superset(stored), "kill {kill}: {there:?} of {stored:?}");
+    let from_before = |(rank, image): &(u32, u64)| *image == 1 && rank % 2 == 0;
+    if reports_all {
+        let more: Vec<_> = there.difference(stored).filter(|i| !from_before(i)).collect();
+        assert!(more.is_empty(), "kill {kill}: {more:?} nobody knows of");
+    }
+    for &(rank, image) in &there {
+        let mut out = Vec::new();
+        store.send(rank, image, &mut out).unwrap();
+        assert!(out == stream(rank, image), "kill {kill}: rank {rank} {image}");
+    }
+    let report = store.verify().unwrap();
+    assert!(report.damaged.is_empty(), "kill {kill}: {report:?}");
+    let usage = store.usage().unwrap();
+    let slack = (report.chunks + 1) * 8192 + report.images * 16_384;
+    assert!(usage.on_disk <= usage.live + slack, "kill {kill}: {usage:?}");
+    let left = std::fs::read_dir(dir.join("images")).unwrap().count();
+    assert_eq!(left as u64, report.images, "kill {kill}: no unfinished manifest stays");
+}
+
+#[test]
+fn a_source_that_stops_in_the_middle_can_be_replaced_by_another() {
+    let dir = tempfile::tempdir().unwrap();
+    let paths = ["a", "b", "c"].map(|name| dir.path().join(name));
+    fill(&paths[0], true);
+    let socket = |name: &str| Some(dir.path().join(format!("{name}.sock")));
+    let source = Running::start(&paths[0], socket("a"), None, false);
+    let mut second = Running::start(&paths[1], socket("b"), Some(&source.addr), false);
+    assert_eq!(outcome(&mut second, true, 0).0.len(), total());
+    drop(source);
+    let mut third = Running::start(&paths[2], socket("c"), Some(&second.addr), false);
+    assert_eq!(outcome(&mut third, true, 0).0.len(), total());
+    drop(second);
+    for rank in 0..RANKS {
+        assert!(fetch(&third.addr, rank, 2).unwrap() == stream(rank, 2));
+    }
+}
+
+#[test]
+#[ignore = "the process that the other tests start and kill"]
+fn child() {
+    let env = |name| std::env::var(name).expect("started by the other test");
+    let dir = env("EYRIE_STORE_DIR");
+    let listen = std::env::var("EYRIE_STORE_SOCKET").map_or(sealed(), |s| Bind::Unix(s.into()));
+    let from = std::env::var("EYRIE_STORE_FROM").ok().map(|addr| addr.parse::<Addr>().unwrap());
+    let mut config = config(Path::new(&dir), listen);
+    config.sync = env("EYRIE_STORE_SYNC") == "true";
+    let (told, events) = unbounded();
+    let tell = move |event| drop(told.send(event));
+    let role = StoreRole::start(&config, SECRET, tell).unwrap();
+    let StoreEvent::Listening(addr) = events.recv().unwrap() else { panic!() };
+    say(&format!("listens {addr}"));
+    // Newest first.
+    for image in (1..=IMAGES).rev() {
+        for rank in 0..RANKS {
+            let instance = RankInstance { rank, incarnation: 1 };
+            let Some(from) = from.clone() else { continue };
+            role.command(StoreCommand::Copy { instance, image, from }).unwrap();
+        }
+    }
+    for event in events {
+        match event {
+            StoreEvent::Stored { instance, stored, .. } => {
+                say(&format!("stored {} {}", instance.rank, stored.image));
+            }
+            StoreEvent::Failed { instance, image, reason } => {
+                say(&format!("failed {} {image}: {reason}", instance.rank));
+            }
+            // The other store or the parent has left.
+            StoreEvent::Note(_) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// One line in one write, so that the parent has all of it or nothing.
+fn say(what: &str) {
+    let line = format!("store-child {what}\n");
+    std::io::stdout().lock().write_all(line.as_bytes()).unwrap();
+}
