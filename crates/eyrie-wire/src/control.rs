@@ -31,7 +31,8 @@ pub enum Claim {
 pub enum Role {
     /// `generation`: how many have had this number before; only the last one is heard.
     Router { id: u32, generation: u32 },
-    Store,
+    /// The number of a lost one is not used again.
+    Store { id: u32 },
 }
 
 impl Role {
@@ -42,7 +43,7 @@ impl Role {
                 let (id, generation) = (id.to_string(), generation.to_string());
                 ["router", "--id", &id, "--generation", &generation].map(String::from).into()
             }
-            Role::Store => vec!["store".into()],
+            Role::Store { id } => ["store", "--id", &id.to_string()].map(String::from).into(),
         }
     }
 }
@@ -51,7 +52,7 @@ impl std::fmt::Display for Role {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Role::Router { id, .. } => write!(f, "router {id}"),
-            Role::Store => f.write_str("the store"),
+            Role::Store { id } => write!(f, "store {id}"),
         }
     }
 }

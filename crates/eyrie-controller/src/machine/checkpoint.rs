@@ -2,7 +2,7 @@
 //! all files they need were found, and where the log may be truncated then.
 
 use super::io::{Command, Image};
-use super::rank::{Capture, KeptImage};
+use super::rank::{Capture, KeptImage, RankEntry};
 use super::reactor::Machine;
 use super::state::RankStateName;
 use super::stores::Copies;
@@ -180,10 +180,18 @@ impl Machine {
         }
     }
 
+    /// Looks at all images that are being taken, whether they count by now.
+    pub(super) fn count_images(&mut self) {
+        let taken = |r: &RankEntry| r.capture().map(|c| (r.instance(), c.image));
+        for (instance, image) in self.ranks.iter().filter_map(taken).collect::<Vec<_>>() {
+            self.count_image(instance, image);
+        }
+    }
+
     /// An image counts from the moment when its agent has checked it and as many stores have it as
     /// are promised.
     pub(super) fn count_image(&mut self, instance: RankInstance, image: ImageId) {
-        let promised = self.config.image_copies as usize;
+        let promised = self.promised_copies();
         let Some(capture) = self.capture_of(instance, image) else { return };
         if !capture.checked || capture.copies.stores.len() < promised {
             return;

@@ -109,7 +109,8 @@ impl Machine {
             roles: Roles::default(),
             pmi: Pmi::new(config.ranks),
             output: Ledger::new(config.ranks),
-            stores: Stores::new(config.stores),
+            // Those on nodes come later.
+            stores: Stores::new(if config.roles_on_nodes { 0 } else { config.stores }),
             schedule: Schedule::new(config.checkpoint_every, config.checkpoint_order, config.ranks),
             faults: Faults::new(&config.injections),
             requests: Requests::default(),
@@ -384,7 +385,7 @@ impl Machine {
             }
             return;
         }
-        if !self.routers_are_ready() {
+        if !self.roles_are_ready() {
             return;
         }
         self.started = true;

@@ -1,9 +1,9 @@
-//! Roles on nodes: which node has which router, and what becomes of the ranks of a router that is
+//! Roles on nodes: which node has which router and which store, and what becomes of the ranks of a router that is
 //! lost. A router never runs on the host of ranks that it serves while another host is left: one
 //! failure would take a rank and its log. What a lost router held is gone: its ranks are imaged at
 //! once, and until then their deaths cannot be recovered from.
 
-use super::io::Command;
+use super::io::{Command, StoreId};
 use super::rank::{RankEntry, RankState};
 use super::reactor::Machine;
 use super::state::RankStateName;
@@ -11,6 +11,7 @@ use crate::record::Record;
 use eyrie_transport::{Addr, Directory, RouterId};
 use eyrie_wire::control::Role;
 use eyrie_wire::{Incarnation, Node, Rank, RankInstance};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// How long a role may take to say where it listens.
@@ -18,7 +19,7 @@ const ROLE_TIMEOUT: Duration = Duration::from_secs(25);
 /// Starts of one router in a row that may fail.
 const ATTEMPTS: u32 = 3;
 
-/// A router on a node.
+/// A router or a store on a node.
 #[derive(Clone, Debug)]
 struct Entry {
     /// How many have had its number before.
@@ -33,13 +34,24 @@ struct Entry {
     failed: u32,
 }
 
-/// Routers on nodes; none where they run beside the controller.
+/// Routers and stores on nodes; none where they run beside the controller.
 #[derive(Default, Debug)]
 pub struct Roles {
     routers: Vec<Entry>,
+    /// Those that are not lost.
+    stores: BTreeMap<StoreId, Entry>,
+    next_store: StoreId,
     /// The home router of each rank.
     home: Vec<RouterId>,
     epoch: u64,
+    /// Starts of stores that have failed.
+    failed_stores: u32,
+}
+
+impl Roles {
+    fn all(&self) -> impl Iterator<Item = &Entry> {
+        self.routers.iter().chain(self.stores.values())
+    }
 }
 
 /// For each rank the router that is its home. Ranks of one node have one home, so that there is
@@ -49,8 +61,9 @@ fn homes(start: &[Node], routers: u32) -> Vec<RouterId> {
 }
 
 impl Machine {
-    /// Starts the routers, once all agents are there. True: they all listen, or run elsewhere.
-    pub(super) fn routers_are_ready(&mut self) -> bool {
+    /// Starts routers and stores, once all agents are there. True: they all listen, or run
+    /// elsewhere.
+    pub(super) fn roles_are_ready(&mut self) -> bool {
         if !self.config.roles_on_nodes {
             return true;
         }
@@ -63,8 +76,35 @@ impl Machine {
                 self.roles.routers.push(entry);
                 self.order_router(id, false);
             }
+            (0..self.config.stores).for_each(|_| self.start_store());
         }
-        self.roles.routers.iter().all(|router| router.addr.is_some())
+        self.roles.all().all(|role| role.addr.is_some())
+    }
+
+    /// Starts a store more, on a node that has none; none when there is no such node.
+    fn start_store(&mut self) {
+        let nodes = self.job_nodes();
+        let has_store = |node| self.roles.stores.values().any(|store| store.node == node);
+        let up = (0..nodes.len() as Node).filter(|node| nodes[*node as usize].up);
+        let free = up.filter(|node| !has_store(*node));
+        let Some(node) = free.min_by_key(|node| (nodes[*node as usize].ranks, *node)) else {
+            return;
+        };
+        let (id, until) = (self.roles.next_store, self.now + ROLE_TIMEOUT);
+        self.roles.next_store += 1;
+        let entry = Entry { generation: 0, node, before: None, addr: None, until, failed: 0 };
+        self.roles.stores.insert(id, entry);
+        let role = Role::Store { id };
+        self.commands.push(Command::StartRole { node, role, takes_over: false });
+    }
+
+    /// How many stores must have an image: as many as promised, or as there are on nodes.
+    pub(super) fn promised_copies(&self) -> usize {
+        let promised = self.config.image_copies as usize;
+        match self.config.roles_on_nodes && self.config.stores > 0 {
+            true => promised.min(self.roles.stores.len()).max(1),
+            false => promised,
+        }
     }
 
     /// The node that a router is to run on: one without its ranks, rather one without any, rather
@@ -108,16 +148,24 @@ impl Machine {
                 let entry = self.roles.routers.get(id as usize);
                 entry.is_some_and(|entry| entry.generation == generation)
             }
+            Role::Store { id } if self.config.roles_on_nodes => self.roles.stores.contains_key(&id),
             _ => true,
         }
     }
 
-    /// The routers on nodes and their nodes; none where they run beside the controller.
-    pub fn routers(&self) -> impl Iterator<Item = (Role, Node)> + '_ {
-        (self.roles.routers.iter().enumerate()).map(|(id, router)| {
+    /// Routers and stores on nodes, and their nodes; none where they run beside the controller.
+    pub fn roles(&self) -> impl Iterator<Item = (Role, Node)> + '_ {
+        let routers = self.roles.routers.iter().enumerate().map(|(id, router)| {
             let Entry { generation, node, .. } = *router;
             (Role::Router { id: id as RouterId, generation }, node)
-        })
+        });
+        let stores = self.roles.stores.iter();
+        routers.chain(stores.map(|(id, store)| (Role::Store { id: *id }, store.node)))
+    }
+
+    /// Where a store on a node listens.
+    pub fn store_on_node(&self, id: StoreId) -> Option<&Addr> {
+        self.roles.stores.get(&id)?.addr.as_ref()
     }
 
     /// Ranks whose death, with or without their node, cannot be recovered from at present.
@@ -151,10 +199,13 @@ impl Machine {
 
     /// A role says where it listens.
     pub(super) fn role_up(&mut self, role: Role, addr: Addr) {
-        let Role::Router { id, .. } = role else { return };
         if !self.is_current(role) {
             return;
         }
+        let id = match role {
+            Role::Router { id, .. } => id,
+            Role::Store { id } => return self.store_listens(id, addr),
+        };
         let Some(entry) = self.roles.routers.get_mut(id as usize) else { return };
         (entry.addr, entry.failed) = (Some(addr), 0);
         let node = entry.node;
@@ -170,20 +221,57 @@ impl Machine {
         self.commands.push(Command::Directory(directory));
     }
 
+    fn store_listens(&mut self, id: StoreId, addr: Addr) {
+        let Some(entry) = self.roles.stores.get_mut(&id) else { return };
+        entry.addr = Some(addr);
+        let (role, node) = (Role::Store { id }.to_string(), entry.node);
+        self.record(Record::RoleStarted { role, node });
+        self.store_up(id);
+    }
+
     /// A role is gone, or could not be started.
     pub(super) fn role_lost(&mut self, role: Role, cause: String) {
-        if let (Role::Router { id, .. }, true) = (role, self.is_current(role)) {
-            self.router_lost(id, cause, true);
+        match role {
+            _ if !self.is_current(role) => {}
+            Role::Router { id, .. } => self.router_lost(id, cause, true),
+            Role::Store { id } => self.store_on_node_lost(id, cause, true),
         }
     }
 
-    /// The routers that a lost node had.
+    /// The routers and the store that a lost node had.
     pub(super) fn roles_of_lost_node(&mut self, node: Node) {
+        let cause = format!("node {node} is lost");
         for id in self.routers_on(node) {
             if !self.ended {
-                self.router_lost(id, format!("node {node} is lost"), false);
+                self.router_lost(id, cause.clone(), false);
             }
         }
+        let there = self.roles.stores.iter().filter(|(_, store)| store.node == node);
+        for id in there.map(|(id, _)| *id).collect::<Vec<_>>() {
+            if !self.ended {
+                self.store_on_node_lost(id, cause.clone(), false);
+            }
+        }
+    }
+
+    /// A store is gone with all that it held; another one gets copies of what the others hold.
+    fn store_on_node_lost(&mut self, id: StoreId, cause: String, by_itself: bool) {
+        let Some(entry) = self.roles.stores.remove(&id) else { return };
+        if entry.addr.is_none() && by_itself {
+            self.roles.failed_stores += 1;
+            if self.roles.failed_stores >= ATTEMPTS {
+                return self.end(1, Some(format!("a store cannot be started: {cause}")));
+            }
+        }
+        if entry.addr.is_some() {
+            let (role, node) = (Role::Store { id }.to_string(), entry.node);
+            self.summary.roles_lost += 1;
+            self.record(Record::RoleLost { role, node, cause, ranks: vec![] });
+        }
+        self.start_store();
+        self.store_lost(id);
+        // Fewer copies may be all that can be had now.
+        self.count_images();
     }
 
     /// A router is gone with all that it held: another one begins with nothing. `by_itself`: its
@@ -300,18 +388,26 @@ impl Machine {
 
     /// The controller itself stood still for so long.
     pub(super) fn extend_roles(&mut self, gap: Duration) {
-        self.roles.routers.iter_mut().for_each(|router| router.until += gap);
+        let stores = self.roles.stores.values_mut();
+        self.roles.routers.iter_mut().chain(stores).for_each(|role| role.until += gap);
     }
 
     /// When a router must have said where it listens.
     pub(super) fn next_role(&self) -> Option<Duration> {
-        let starting = self.roles.routers.iter().filter(|r| r.addr.is_none());
+        let starting = self.roles.all().filter(|r| r.addr.is_none());
         starting.map(|r| r.until).min()
     }
 
     /// Routers that did not come up in time, and those whose host has taken ranks that they serve.
     pub(super) fn watch_roles(&mut self) {
         let now = self.now;
+        let limit = eyrie_units::time(ROLE_TIMEOUT);
+        let late = format!("it has not said within {limit} where it listens");
+        let stores = self.roles.stores.iter();
+        let late_stores = stores.filter(|(_, store)| store.addr.is_none() && store.until <= now);
+        for id in late_stores.map(|(id, _)| *id).collect::<Vec<_>>() {
+            self.store_on_node_lost(id, late.clone(), true);
+        }
         for id in 0..self.roles.routers.len() as RouterId {
             if self.ended {
                 return;
@@ -319,9 +415,7 @@ impl Machine {
             let entry = &self.roles.routers[id as usize];
             if entry.addr.is_none() {
                 if entry.until <= now {
-                    let limit = eyrie_units::time(ROLE_TIMEOUT);
-                    let cause = format!("it has not said within {limit} where it listens");
-                    self.router_lost(id, cause, true);
+                    self.router_lost(id, late.clone(), true);
                 }
             } else if self.should_move(id) {
                 let Entry { node, generation, .. } = *entry;

@@ -213,7 +213,8 @@ impl Cluster {
             hosts: Vec::new(),
             routers,
             roles_on_nodes,
-            stores,
+            // Those of simulated jobs run elsewhere.
+            stores: if roles_on_nodes { 0 } else { stores },
             image_copies: copies,
             checkpoint_every: interval,
             checkpoint_order: orders[random.gen_range(0..3)],
@@ -260,6 +261,9 @@ impl Cluster {
 
     /// The job from its start to its end; panics when an invariant breaks.
     fn run(&mut self) -> (Option<i32>, u64) {
+        for store in 0..self.next_store {
+            self.tell(Event::StoreUp { store });
+        }
         for node in 0..self.nodes.len() as Node {
             self.after(0..500, Happening::FromNode(node, Event::AgentUp(node)));
         }

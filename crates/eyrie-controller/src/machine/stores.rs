@@ -143,7 +143,7 @@ impl Machine {
         let Some((instance, image, mut copies)) = found.map(|(i, n, c)| (i, n, c.clone())) else {
             return;
         };
-        while copies.expected() < self.config.image_copies as usize {
+        while copies.expected() < self.promised_copies() {
             let (Some(from), Some(store)) =
                 (copies.source(rank, None), self.store_for(rank, &copies))
             else {

@@ -84,7 +84,7 @@ mod tests {
     fn it_refuses_the_lost_and_the_unexpected() {
         let admission = Admission::new(2);
         let router = |generation| Role::Router { id: 0, generation };
-        [router(1), Role::Store].into_iter().for_each(|role| admission.expect_role(role));
+        [router(1), Role::Store { id: 0 }].into_iter().for_each(|role| admission.expect_role(role));
         let agent = |node| Claim::Agent { node, pid: 1 };
         assert!(admission.admit(&agent(0)).is_ok());
         assert!(admission.admit(&agent(0)).is_err(), "twice");
@@ -98,6 +98,6 @@ mod tests {
         for claim in [Claim::ImageFetch { rank, image }, Claim::ImageCopy { rank, image }] {
             assert!(admission.admit(&claim).unwrap_err().contains("store"));
         }
-        assert!(role(Role::Store).is_ok() && role(Role::Store).is_err());
+        assert!(role(Role::Store { id: 0 }).is_ok() && role(Role::Store { id: 0 }).is_err());
     }
 }

@@ -1,7 +1,6 @@
 //! What the machine's commands do.
 
 use super::job::Job;
-use super::store::THE_STORE;
 use super::users;
 use crate::inject::Fault;
 use crate::machine::{Command, Event, Source, StoreId};
@@ -50,7 +49,9 @@ impl Job {
                 self.links.remove(&node);
             }
             Command::Fence(instance) => {
-                self.tell_store(THE_STORE, StoreCommand::Present(instance));
+                for store in self.stores.keys().copied().collect::<Vec<_>>() {
+                    self.tell_store(store, StoreCommand::Present(instance));
+                }
                 self.determinants.begin(instance);
                 self.routers.command_all(&RouterCommand::Fence(instance));
             }
@@ -100,16 +101,18 @@ impl Job {
         }
     }
 
-    /// Tells a store; there is only one.
-    pub fn tell_store(&mut self, _: StoreId, command: StoreCommand) {
-        if let Err(text) = self.store.command(command) {
+    /// Tells a store; one that is lost hears nothing.
+    pub fn tell_store(&mut self, store: StoreId, command: StoreCommand) {
+        let told = self.stores.get_mut(&store).map(|store| store.command(command));
+        if let Some(Err(text)) = told {
             self.events.push_back(Event::Note(text));
         }
     }
 
-    /// Where a store listens; there is only one, and agents join when this is known.
-    fn store_address(&self, _: StoreId) -> String {
-        self.store_addr.as_ref().map_or(String::new(), Addr::to_string)
+    /// Where a store listens. The machine names none that has not said it.
+    fn store_address(&self, store: StoreId) -> String {
+        let addr = self.machine.store_on_node(store).or(self.store_addr.as_ref());
+        addr.map_or(String::new(), Addr::to_string)
     }
 
     fn start(&self, node: Node, instance: RankInstance, from: Option<Source>) {

@@ -7,11 +7,10 @@ use super::link::Link;
 use super::options::RolesAt;
 use super::output::OutputFailed;
 use super::places::Places;
-use super::store::THE_STORE;
 use super::users::{self, Request};
 use crate::machine::answer::RequestId;
 use crate::machine::signal::in_words;
-use crate::machine::{Event, Image};
+use crate::machine::{Event, Image, StoreId};
 use crossbeam_channel::Sender;
 use eyrie_router::RouterEvent;
 use eyrie_store::role::{StoreCommand, StoreEvent, Stored};
@@ -51,7 +50,7 @@ impl Job {
                 }
             }
             Inbound::AgentWoke { node } => self.tell(Event::AgentWoke(node)),
-            Inbound::Store(event) => self.hear_store(event),
+            Inbound::Store { id, event } => self.hear_store(id, event),
             Inbound::Stdin => self.send_stdin(),
             Inbound::User { request, answer } => self.hear_user(&request, answer),
             // The loop looks at the printer.
@@ -82,24 +81,29 @@ impl Job {
                 self.routers.connected(id, link);
             }
             Role::Router { .. } => {}
-            Role::Store => self.store.connected(link),
+            Role::Store { id } => {
+                self.stores.get_mut(&id).into_iter().for_each(|store| store.connected(link.clone()))
+            }
         }
     }
 
     /// The process of a role is gone.
     fn lose_role(&mut self, role: Role, cause: &str) {
         self.tell(match role {
-            Role::Router { .. } if self.options.roles == RolesAt::Nodes => {
+            _ if self.options.roles == RolesAt::Nodes => {
                 Event::RoleLost { role, cause: cause.into() }
             }
             Role::Router { .. } => Event::RouterFailed(format!("{role}: {cause}")),
-            Role::Store => Event::StoreFailed(cause.into()),
+            Role::Store { .. } => Event::StoreFailed(cause.into()),
         });
     }
 
-    fn hear_store(&mut self, event: StoreEvent) {
+    fn hear_store(&mut self, store: StoreId, event: StoreEvent) {
         match event {
             StoreEvent::Listening(addr) => {
+                if self.options.roles == RolesAt::Nodes {
+                    return self.tell(Event::RoleUp { role: Role::Store { id: store }, addr });
+                }
                 self.places.iter_mut().for_each(|places| places.store(addr.clone()));
                 self.welcome_all();
             }
@@ -110,11 +114,11 @@ impl Job {
                 let Stored { image, clock, rsn, stdin, bytes } = stored;
                 self.store_bytes = live_bytes;
                 let stored = Image { image, clock, rsn, stdin, bytes };
-                self.tell(Event::ImageStored { store: THE_STORE, instance, image: stored });
-                self.tell_store(THE_STORE, StoreCommand::Heard { instance, image });
+                self.tell(Event::ImageStored { store, instance, image: stored });
+                self.tell_store(store, StoreCommand::Heard { instance, image });
             }
             StoreEvent::Failed { instance, image, reason } => {
-                self.tell(Event::ImageFailed { store: THE_STORE, instance, image, reason })
+                self.tell(Event::ImageFailed { store, instance, image, reason })
             }
             // Nobody asks for it yet.
             StoreEvent::Inventory { .. } => {}

@@ -46,7 +46,10 @@ pub enum Inbound {
         generation: u32,
         event: RouterEvent,
     },
-    Store(StoreEvent),
+    Store {
+        id: u32,
+        event: StoreEvent,
+    },
     /// More standard input has been read, or its end.
     Stdin,
     /// A user's request, and where its answer goes.

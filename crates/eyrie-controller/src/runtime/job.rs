@@ -16,7 +16,7 @@ use super::routers::Routers;
 use super::stdin::Stdin;
 use super::store::JobStore;
 use crate::machine::answer::RequestId;
-use crate::machine::{Event, Machine};
+use crate::machine::{Event, Machine, StoreId};
 use crossbeam_channel::{select, Receiver, Sender};
 use eyrie_router::RouterEvent;
 use eyrie_transport::{Addr, Directory, RouterId};
@@ -50,14 +50,14 @@ pub struct Job {
     pub events: VecDeque<Event>,
     pub event_file: EventFile,
     pub printer: Printer,
-    pub store: JobStore,
+    pub stores: BTreeMap<StoreId, JobStore>,
     /// Bytes that all images took when the last one was stored.
     pub store_bytes: u64,
     pub routers: Routers,
     /// Until all routers and the store have said where they listen.
     pub places: Option<Places>,
     pub directory: Directory,
-    /// Where the store listens, when it has said it.
+    /// Where the store beside the controller listens, when it has said it.
     pub store_addr: Option<Addr>,
     /// What ranks need in the job's directory.
     pub provided: Vec<Provided>,

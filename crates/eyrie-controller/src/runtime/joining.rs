@@ -27,7 +27,7 @@ impl Job {
 
     /// Tells an agent of its job, as soon as it is known where the store is.
     pub fn welcome(&mut self, node: Node) {
-        if self.store_addr.is_none() {
+        if self.places.is_some() {
             return;
         }
         let job = JobOnHost {

@@ -57,8 +57,8 @@ fn serve(claim: Claim, stream: Stream, services: &Services) {
                     let hear = |event| inbound.send(heard(event)).is_ok();
                     serve_role(stream, frame::read_long, up, hear);
                 }
-                Role::Store => {
-                    let hear = |event| inbound.send(Inbound::Store(event)).is_ok();
+                Role::Store { id } => {
+                    let hear = |event| inbound.send(Inbound::Store { id, event }).is_ok();
                     serve_role(stream, frame::read_long, up, hear);
                 }
             }

@@ -89,7 +89,7 @@ pub fn run(options: JobOptions, placement: Box<dyn Placement>) -> anyhow::Result
     parts::watch_signals(inbound_in.clone())?;
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     let printer = Printer::start(wake(inbound_in.clone()));
-    let store = parts::start_store(&options, &kvsname, &dir, &secret, inbound_in.clone())?;
+    let stores = parts::start_stores(&options, &kvsname, &dir, &secret, inbound_in.clone())?;
     let places = Places::new(&options);
     let routers = parts::start_routers(&options, &places, dir.path(), &secret, &router_in)?;
     let admission = Arc::new(Admission::new(options.nodes + options.spares));
@@ -104,8 +104,8 @@ pub fn run(options: JobOptions, placement: Box<dyn Placement>) -> anyhow::Result
     let routers_apart = (0..options.routers).map(|id| Role::Router { id, generation: 0 });
     let apart: Vec<Role> = match options.roles {
         RolesAt::Here => vec![],
-        RolesAt::Apart => routers_apart.chain([Role::Store]).collect(),
-        RolesAt::Nodes => vec![Role::Store],
+        RolesAt::Apart => routers_apart.chain([Role::Store { id: store::THE_STORE }]).collect(),
+        RolesAt::Nodes => vec![],
     };
     for role in apart {
         admission.expect_role(role);
@@ -113,6 +113,8 @@ pub fn run(options: JobOptions, placement: Box<dyn Placement>) -> anyhow::Result
         started.with_context(|| format!("cannot start {role}"))?;
     }
     parts::start_agents(&mut children, &options, &dir, &provided, &inbound_in)?;
+    // On nodes any of them may be lost.
+    let copies = if options.roles == RolesAt::Nodes { 2 } else { 1 };
     let machine = Machine::new(Config {
         job: name.clone(),
         ranks: options.ranks,
@@ -122,8 +124,8 @@ pub fn run(options: JobOptions, placement: Box<dyn Placement>) -> anyhow::Result
         hosts: options.cluster.as_ref().map_or(Vec::new(), Cluster::names),
         routers: options.routers,
         roles_on_nodes: options.roles == RolesAt::Nodes,
-        stores: 1,
-        image_copies: 1,
+        stores: copies,
+        image_copies: copies,
         checkpoint_every: options.checkpoint_every,
         checkpoint_order: options.checkpoint_order,
         checkpoint_mode: options.checkpoint_mode,
@@ -132,6 +134,8 @@ pub fn run(options: JobOptions, placement: Box<dyn Placement>) -> anyhow::Result
         injections: options.injections.clone(),
     })
     .place_by(placement);
+    // Roles on nodes are the machine's.
+    let places = (options.roles != RolesAt::Nodes).then_some(places);
     let mut job = Job {
         name,
         kvsname,
@@ -153,10 +157,10 @@ pub fn run(options: JobOptions, placement: Box<dyn Placement>) -> anyhow::Result
         program,
         event_file,
         printer,
-        store,
+        stores,
         store_bytes: 0,
         routers: Routers::new(routers),
-        places: Some(places),
+        places,
         directory: Directory::default(),
         store_addr: None,
         provided,

@@ -10,7 +10,8 @@ use super::options::{JobOptions, Reach, RolesAt};
 use super::places::Places;
 use super::program::Provided;
 use super::routers::JobRouter;
-use super::store::JobStore;
+use super::store::{JobStore, THE_STORE};
+use crate::machine::StoreId;
 use anyhow::Context;
 use crossbeam_channel::Sender;
 use eyrie_router::{Router, RouterEvent};
@@ -20,25 +21,39 @@ use eyrie_wire::auth::Secret;
 use eyrie_wire::Node;
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 use std::os::unix::fs::DirBuilderExt;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-pub fn start_store(
+/// What a store is told at its start.
+pub fn store_config(id: StoreId, options: &JobOptions, job: &str, dir: &Path) -> role::Config {
+    let name = format!("store-{id}");
+    let listen = options.reach.bind(dir, &name);
+    role::Config { job: job.into(), dir: dir.join(name), sync: false, listen }
+}
+
+/// The store of a job's start, unless stores run on nodes.
+///
+/// # Errors
+/// When it cannot be started.
+pub fn start_stores(
     options: &JobOptions,
     job: &str,
     dir: &JobDir,
     secret: &Secret,
     inbound: Sender<Inbound>,
-) -> anyhow::Result<JobStore> {
-    let listen = options.reach.bind(dir.path(), "store");
-    let (job, dir) = (job.to_string(), dir.path().join("store"));
-    let config = role::Config { job, dir, sync: false, listen };
-    if options.roles != RolesAt::Here {
-        return Ok(JobStore::Apart(Remote::new(&config)?));
-    }
-    // Nobody listens any more only while the job ends.
-    let tell = move |event| drop(inbound.send(Inbound::Store(event)));
-    Ok(JobStore::Here(StoreRole::start(&config, secret.clone(), tell)?))
+) -> anyhow::Result<BTreeMap<StoreId, JobStore>> {
+    let config = store_config(THE_STORE, options, job, dir.path());
+    let store = match options.roles {
+        RolesAt::Nodes => return Ok(BTreeMap::new()),
+        RolesAt::Apart => JobStore::Apart(Remote::new(&config)?),
+        RolesAt::Here => {
+            // Nobody listens any more only while the job ends.
+            let tell = move |event| drop(inbound.send(Inbound::Store { id: THE_STORE, event }));
+            JobStore::Here(StoreRole::start(&config, secret.clone(), tell)?)
+        }
+    };
+    Ok(BTreeMap::from([(THE_STORE, store)]))
 }
 
 /// What a router is told at its start. `generation`: how many have had its number before.

@@ -4,7 +4,9 @@
 use super::job::Job;
 use super::link::Remote;
 use super::parts;
-use crate::machine::Event;
+use super::store::JobStore;
+use crate::machine::{Event, StoreId};
+use eyrie_store::role::StoreCommand;
 use eyrie_transport::{Bind, Directory, Interface};
 use eyrie_wire::control::{Role, ToAgent};
 use eyrie_wire::Node;
@@ -13,7 +15,10 @@ impl Job {
     /// Has a role started on a node. `takes_over`: in the place of a lost one, of which nothing is
     /// left.
     pub fn start_role(&mut self, node: Node, role: Role, takes_over: bool) {
-        let Role::Router { id, generation } = role else { return };
+        let (id, generation) = match role {
+            Role::Router { id, generation } => (id, generation),
+            Role::Store { id } => return self.start_store(node, id),
+        };
         let at_home = self.machine.at_home(id);
         let config = parts::router_config(id, generation, &self.options, at_home, &self.dir);
         let remote = config.and_then(|mut config| {
@@ -32,6 +37,24 @@ impl Job {
             Err(e) => {
                 self.events.push_back(Event::RoleLost { role, cause: format!("{e:#}") });
             }
+        }
+    }
+
+    fn start_store(&mut self, node: Node, id: StoreId) {
+        let role = Role::Store { id };
+        let mut config = parts::store_config(id, &self.options, &self.kvsname, &self.dir);
+        self.listen_on(node, &mut config.listen);
+        match Remote::new(&config) {
+            Ok(mut remote) => {
+                // Images of earlier incarnations are refused there, too.
+                for (instance, _, _) in self.machine.rank_states() {
+                    remote.send(&StoreCommand::Present(instance));
+                }
+                self.stores.insert(id, JobStore::Apart(remote));
+                self.admission.expect_role(role);
+                self.send(node, &ToAgent::StartRole(role));
+            }
+            Err(e) => self.events.push_back(Event::RoleLost { role, cause: e.to_string() }),
         }
     }
 

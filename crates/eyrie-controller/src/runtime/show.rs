@@ -65,7 +65,7 @@ impl Job {
             nodes_up: self.machine.nodes_up().collect(),
             hosts: self.machine.hosts().to_vec(),
             ranks: self.machine.rank_states().map(rank_status).collect(),
-            roles: self.machine.routers().map(role_status).collect(),
+            roles: self.machine.roles().map(role_status).collect(),
             unprotected: self.machine.unprotected_ranks().collect(),
             log_memory_bytes: log.memory_bytes,
             log_disk_bytes: log.disk_bytes,

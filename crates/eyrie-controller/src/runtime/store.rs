@@ -1,11 +1,11 @@
-//! The job's store: threads of this process, or a process of its own.
+//! The job's stores: threads of this process, or processes of their own.
 
 use super::link::{Link, Remote};
 use crate::machine::StoreId;
 use eyrie_store::role::{StoreCommand, StoreRole};
 use std::sync::Arc;
 
-/// The number of the one store that a job has.
+/// The number of the store that runs beside the controller.
 pub const THE_STORE: StoreId = 0;
 
 /// The store from the controller's side.
