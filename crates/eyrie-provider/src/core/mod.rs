@@ -6,6 +6,7 @@ pub mod error;
 pub mod host;
 pub mod matching;
 pub mod rank;
+pub mod replaced;
 pub mod replay;
 pub mod rma;
 pub mod sender;

@@ -3,6 +3,8 @@
 //! and images of all ages. What they compute must be what an undisturbed run computes, and what
 //! they send again must be what they sent.
 
+mod lost;
+
 use super::host::{ConnectError, File, Host, Interest, Stream};
 use super::matching::{Completion, Context, Outcome, Posted};
 use super::rank::{Event, ImagePoint, Rank};
@@ -67,6 +69,8 @@ struct World {
     /// All connections break when a rank waits next.
     breaks_at_wait: bool,
     determinants: Vec<(RankInstance, Vec<data::Determinant>)>,
+    /// Where routers may be lost.
+    loss: Option<lost::Loss>,
 }
 
 /// The panic of a killed rank.
@@ -75,6 +79,20 @@ struct Killed;
 type Shared = Rc<RefCell<World>>;
 
 impl Router {
+    fn new(
+        number: u32,
+        routers: u32,
+        with: impl FnOnce(Protocol<MemoryStore>) -> Protocol<MemoryStore>,
+    ) -> Router {
+        let at_home = (0..RANKS).map(|r| r % routers == number).collect();
+        let bounds = Bounds { memory: 4 << 20, disk: 1 << 30 };
+        Router {
+            protocol: with(Protocol::new(at_home, bounds, MemoryStore::default())),
+            said: Said { room: 16, ..Said::default() },
+            wires: BTreeMap::new(),
+        }
+    }
+
     /// Moves bytes from the rank to the protocol, at most so many, and back.
     fn pump(&mut self, most: usize) {
         for conn in self.wires.keys().copied().collect::<Vec<_>>() {
@@ -130,18 +148,8 @@ impl Router {
 
 impl World {
     fn new(random: SmallRng, routers: u32, calm: bool, files: bool) -> World {
-        let bounds = Bounds { memory: 4 << 20, disk: 1 << 30 };
-        let router = |k| Router {
-            protocol: Protocol::new(
-                (0..RANKS).map(|r| r % routers == k).collect(),
-                bounds,
-                MemoryStore::default(),
-            ),
-            said: Said { room: 16, ..Said::default() },
-            wires: BTreeMap::new(),
-        };
         World {
-            routers: (0..routers).map(router).collect(),
+            routers: (0..routers).map(|k| Router::new(k, routers, |protocol| protocol)).collect(),
             next_conn: 1,
             now: Duration::ZERO,
             ticks: 0,
@@ -151,6 +159,7 @@ impl World {
             breaks: false,
             breaks_at_wait: false,
             determinants: Vec::new(),
+            loss: None,
             random,
         }
     }
@@ -161,6 +170,7 @@ impl World {
             let most = if self.calm { usize::MAX } else { 1 << self.random.gen_range(4..18) };
             self.routers[k].pump(most);
         }
+        self.tick_routers();
         if self.breaks && self.random.gen_bool(0.02) {
             self.break_one();
         }
@@ -168,8 +178,11 @@ impl World {
     }
 
     fn hear(&mut self) {
-        for router in &mut self.routers {
+        for (k, router) in self.routers.iter_mut().enumerate() {
             for event in router.said.events.drain(..) {
+                if self.loss.as_mut().is_some_and(|loss| loss.hears(k, &event)) {
+                    continue;
+                }
                 match event {
                     RouterEvent::Fenced { instance, determinants } => {
                         self.determinants.push((instance, determinants));
@@ -308,6 +321,9 @@ impl Stream for TestStream {
         TestHost::survives(&self.world);
         let sent = {
             let world = &mut *self.world.borrow_mut();
+            if world.is_silent(self.conn) {
+                return Ok(bytes.len());
+            }
             let calm = world.calm;
             let part = world.random.gen_range(1..=bytes.len());
             let wire = world.routers[self.router].wires.get_mut(&self.conn);
@@ -339,6 +355,9 @@ impl Stream for TestStream {
         }
         let part = world.random.gen_range(1..=into.len());
         let calm = world.calm;
+        if world.is_silent(self.conn) {
+            return Err(ErrorKind::WouldBlock.into());
+        }
         let wire = world.routers[self.router].wires.get_mut(&self.conn);
         let wire = wire.ok_or(ErrorKind::ConnectionReset)?;
         let n = if calm { into.len() } else { part }.min(wire.to_rank.len());
@@ -384,7 +403,7 @@ impl Host for TestHost {
         let (conn, files) = {
             let world = &mut *self.world.borrow_mut();
             let files = world.files;
-            if !world.calm && world.random.gen_bool(0.1) {
+            if world.is_down(router) || !world.calm && world.random.gen_bool(0.1) {
                 return Err(ConnectError::Unreachable(ErrorKind::ConnectionRefused.into()));
             }
             let conn = world.next_conn;
@@ -407,6 +426,18 @@ impl Host for TestHost {
 
     fn routers(&self) -> u32 {
         self.world.borrow().routers.len() as u32
+    }
+
+    fn until_received(&self) -> bool {
+        self.world.borrow().loss.is_some()
+    }
+
+    fn is_beside(&self, router: RouterId) -> bool {
+        self.world.borrow().is_beside(router, self.instance.rank)
+    }
+
+    fn changed_routers(&mut self) -> Vec<RouterId> {
+        self.world.borrow_mut().changed_routers(self.instance.rank)
     }
 
     fn wait(&mut self, _: &TestStream, _: Interest, _: Duration) {
@@ -667,6 +698,8 @@ struct Image {
     memory: Vec<u8>,
     clock: u64,
     rsn: u64,
+    /// It counts for a home router that has taken over.
+    adopted: bool,
 }
 
 struct Job {
@@ -689,7 +722,11 @@ impl Job {
         let routers = random.gen_range(1..3);
         // Those with the largest messages go both ways.
         let files = seed / 8 % 2 == 0;
-        let world = Rc::new(RefCell::new(World::new(random, routers, calm, files)));
+        let mut world = World::new(random, routers, calm, files);
+        if seed % 2 == 1 && !calm {
+            world.may_lose_routers();
+        }
+        let world = Rc::new(RefCell::new(world));
         let layout = std::alloc::Layout::new::<Memory>();
         // SAFETY: the layout is not empty; zeros are a `Memory`.
         let memory = |_| unsafe { std::alloc::alloc_zeroed(layout).cast::<Memory>() };
@@ -759,6 +796,7 @@ impl Job {
 
     fn recover(&mut self, r: usize) {
         self.kills += 1;
+        self.world.borrow_mut().forget_changes(r as u32);
         self.incarnations[r] += 1;
         // An image that was not stored in time is gone.
         self.images[r].truncate(1);
@@ -785,6 +823,7 @@ impl Job {
             memory: memory.to_vec(),
             clock: rank.clock(),
             rsn: rank.rsn(),
+            adopted: self.world.borrow().is_adopted(r),
         };
         self.images[r].push_back(image);
     }
@@ -792,6 +831,9 @@ impl Job {
     /// The newest image is stored: it counts.
     fn count_image(&mut self, r: usize) {
         let Some(image) = self.images[r].pop_back() else { return };
+        if !self.may_count(r, &image) {
+            return;
+        }
         let truncate =
             RouterCommand::Truncate { rank: r as u32, clock: image.clock, rsn: image.rsn };
         self.images[r].clear();
@@ -809,10 +851,11 @@ impl Job {
         match what {
             0..=4 => self.take_image(r),
             5..=6 => self.count_image(r),
-            7..=8 => {
+            7..=8 if self.may_die(r) => {
                 self.world.borrow_mut().dies_in = Some(after);
                 self.step(r);
             }
+            9..=11 => self.lose_router(after),
             _ => {}
         }
     }

@@ -18,8 +18,8 @@ use bytes::Writer;
 pub use determinant::{Determinant, DETERMINANT_LEN};
 pub use envelope::{AtomicOp, Envelope, ENVELOPE_LEN};
 pub use header::{
-    Ack, Deliver, Header, Known, Message, Piece, Place, Ready, Repeat, Replayed, Resume, Segment,
-    SegmentDone, SegmentDrop, SegmentRequest,
+    Ack, Deliver, Header, Known, Message, Piece, Place, Ready, Received, Repeat, Replayed, Resume,
+    Segment, SegmentDone, SegmentDrop, SegmentRequest, Shown,
 };
 pub use kind::Kind;
 
