@@ -4,6 +4,7 @@
 
 use super::host::{File, Host, Stream};
 use super::matching::Content;
+use super::mutation::{active, Mutation};
 use super::sender::refusal;
 use eyrie_wire::data::{put_plain, Deliver, Determinant, Frame, Header, Piece, Place, MAX_FRAME};
 use eyrie_wire::data::{Received, Replayed, Resume, Shown};
@@ -38,10 +39,12 @@ pub struct Delivery<H: Host> {
     /// behind it.
     told: u64,
     untold_bytes: u64,
+    /// Up to this message this rank, or what it was before, has told so.
+    received_before: u64,
 }
 
-/// Messages and bytes after which the router is told that they were received.
-const TELL_MESSAGES: u64 = 64;
+/// Messages and bytes after which the router is told that they were received; tests are short.
+const TELL_MESSAGES: u64 = if cfg!(test) { 4 } else { 64 };
 const TELL_BYTES: u64 = 64 * 1024;
 
 /// Capacity beyond which the place for payloads in pieces is given back, in bytes.
@@ -124,12 +127,18 @@ impl<H: Host> Delivery<H> {
             shown: vec![0; sources as usize],
             told: 0,
             untold_bytes: 0,
+            received_before: 0,
         }
     }
 
     /// Receive sequence number of the last message shown.
     pub fn rsn(&self) -> u64 {
         self.rsn
+    }
+
+    /// Whether all that was ever received has been shown again.
+    pub fn has_all(&self) -> bool {
+        self.rsn >= self.received_before
     }
 
     pub fn is_connected(&self) -> bool {
@@ -181,7 +190,10 @@ impl<H: Host> Delivery<H> {
             let Some(frame) = Frame::parse(bytes).map_err(broken)? else { break };
             match frame.header {
                 Header::Replay => self.script.extend(frame.determinants()),
-                Header::Ready(_) => self.begun = true,
+                Header::Ready(ready) => {
+                    self.received_before = ready.up_to;
+                    self.begun = true;
+                }
                 Header::Refused => return Err(refusal(frame.payload)),
                 _ => return Err(broken("unexpected frame at the start of a stream")),
             }
@@ -301,7 +313,9 @@ impl<H: Host> Delivery<H> {
                     on = show(&deliver, &payload)?;
                     self.rsn = deliver.rsn;
                     if let Some(last) = self.shown.get_mut(deliver.source as usize) {
-                        *last = deliver.ssn;
+                        if !active(Mutation::ForgetTheTable) {
+                            *last = deliver.ssn;
+                        }
                         self.untold_bytes += deliver.size;
                     }
                     if !files {

@@ -5,6 +5,7 @@ pub mod delivery;
 pub mod error;
 pub mod host;
 pub mod matching;
+mod mutation;
 pub mod rank;
 pub mod replaced;
 pub mod replay;

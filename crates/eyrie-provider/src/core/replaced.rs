@@ -3,6 +3,7 @@
 //! as safe as the job.
 
 use super::error::RankError;
+use super::mutation::{active, Mutation};
 use super::rank::{ImagePoint, Rank, Want, MAX_UNSTORED};
 use eyrie_wire::data::Determinant;
 use eyrie_wire::page::What;
@@ -12,7 +13,7 @@ impl<H: ImagePoint> Rank<H> {
     /// successors hear at once what this rank had seen when it spoke with them last.
     pub(super) fn look_at_directory(&mut self) {
         for router in self.host.changed_routers() {
-            if self.until_received {
+            if self.until_received && !active(Mutation::ForgetWhatWasSeen) {
                 self.unstored.push_no_delivery(self.present());
             }
             let clock = self.replay.clock();
@@ -37,6 +38,9 @@ impl<H: ImagePoint> Rank<H> {
     /// Waits until the home router holds what this rank has seen up to now: what it sends next may
     /// be lost together with it, and not with those who see it.
     pub(super) fn store_determinants(&mut self) -> Result<(), RankError> {
+        if active(Mutation::DoNotStoreFirst) {
+            return Ok(());
+        }
         let present = self.present();
         self.unstored.push_no_delivery(present);
         let home = self.host.home(self.number) as usize;

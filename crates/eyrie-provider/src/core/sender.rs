@@ -5,6 +5,7 @@
 
 use super::error::RankError;
 use super::host::{File, Host, Stream};
+use super::mutation::{active, Mutation};
 use eyrie_wire::data::{
     content_hash, put, put_plain, Determinant, Frame, Header, Message, Piece, Place, Repeat,
     SegmentDone, SegmentRequest, MAX_DETERMINANTS, MAX_FRAME, MAX_INLINE,
@@ -235,7 +236,7 @@ impl<H: Host> Sender<H> {
         let bytes = Vec::with_capacity(KEPT_BYTES);
         Sender {
             until_received,
-            stores: home || !until_received,
+            stores: home || !until_received || active(Mutation::StoredAnywhere),
             wanted: false,
             unlooked: 0,
             stream: None,
@@ -569,8 +570,8 @@ impl<H: Host> Sender<H> {
                     *known.ok_or_else(|| broken("no such rank"))? = k.ssn;
                 }
                 Header::Ready(ready) if !self.greeted => {
-                    self.stored(ready.clock, unstored);
-                    self.determinants_sent = ready.clock;
+                    self.stored(ready.up_to, unstored);
+                    self.determinants_sent = ready.up_to;
                     self.greeted = true;
                 }
                 Header::Ack(ack) if self.greeted => {

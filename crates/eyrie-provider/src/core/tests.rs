@@ -44,12 +44,15 @@ struct Wire {
     input: Vec<u8>,
     rank_closed: bool,
     router_closed: bool,
+    /// Whose it is.
+    rank: u32,
 }
 
 struct Router {
     protocol: Protocol<MemoryStore>,
     said: Said,
     wires: BTreeMap<ConnId, Wire>,
+    sent: lost::Sent,
 }
 
 struct World {
@@ -90,6 +93,7 @@ impl Router {
             protocol: with(Protocol::new(at_home, bounds, MemoryStore::default())),
             said: Said { room: 16, ..Said::default() },
             wires: BTreeMap::new(),
+            sent: lost::Sent::default(),
         }
     }
 
@@ -107,11 +111,13 @@ impl Router {
         let Some(wire) = self.wires.get_mut(&conn).filter(|w| !w.router_closed) else { return };
         let n = most.min(wire.to_router.len());
         wire.input.extend(wire.to_router.drain(..n));
+        let rank = wire.rank;
         let over = wire.rank_closed && wire.to_router.is_empty();
         let input = std::mem::take(&mut wire.input);
         let mut used = 0;
         while let Some(frame) = Frame::parse(&input[used..]).expect("ranks write sound frames") {
             used += frame.len;
+            self.sent.note(rank, &frame);
             if !self.protocol.frame(conn, &frame, &mut self.said) {
                 break;
             }
@@ -408,9 +414,9 @@ impl Host for TestHost {
             }
             let conn = world.next_conn;
             world.next_conn += 1;
-            let Router { protocol, said, wires } = &mut world.routers[router as usize];
+            let Router { protocol, said, wires, .. } = &mut world.routers[router as usize];
             protocol.admit(self.instance).map_err(ConnectError::Refused)?;
-            wires.insert(conn, Wire::default());
+            wires.insert(conn, Wire { rank: self.instance.rank, ..Wire::default() });
             protocol.connected(conn, self.instance, stream, files, said);
             (conn, files)
         };
@@ -866,7 +872,8 @@ impl Job {
         each.all(|(p, seen)| p.program.is_done() && p.rank.rsn() >= *seen)
     }
 
-    /// Runs to the end; returns what each rank has computed, and how often one was killed.
+    /// Runs to the end; returns what each rank has computed, and how often one was killed and a
+    /// router lost: in the lower and upper half of the number.
     fn run(mut self) -> (Vec<(u64, Vec<u8>)>, u64) {
         let calm = self.world.borrow().calm;
         // At some time the last thing has broken.
@@ -889,7 +896,7 @@ impl Job {
             // SAFETY: nothing uses the memory any more.
             (p.program.sum, unsafe { (**memory).window }.to_vec())
         });
-        (result.collect(), self.kills)
+        (result.collect(), self.kills + (self.routers_lost() << 32))
     }
 }
 
@@ -903,7 +910,7 @@ impl Drop for Job {
     }
 }
 
-/// One schedule with kills and one without; returns how many kills there were.
+/// One schedule with kills and one without; returns how many kills and lost routers there were.
 fn compare(seed: u64) -> u64 {
     let result = catch_unwind(|| {
         let (expected, _) = Job::new(seed, 60, true).run();
@@ -926,8 +933,11 @@ fn killed_ranks_compute_what_undisturbed_ones_do() {
     let asked = std::env::var("EYRIE_SCHEDULES").ok().and_then(|v| v.parse().ok());
     let first: u64 = std::env::var("EYRIE_SEED").ok().and_then(|v| v.parse().ok()).unwrap_or(1);
     let last = first + asked.unwrap_or(SCHEDULES);
-    let kills = on_all_processors(first..last, compare);
-    assert!(asked.is_some() || kills > SCHEDULES, "{kills} kills");
+    println!("seeds {first} to {}", last - 1);
+    let sum = on_all_processors(first..last, compare);
+    let (kills, lost) = (sum & 0xffff_ffff, sum >> 32);
+    println!("{kills} kills, {lost} routers lost");
+    assert!(asked.is_some() || kills > SCHEDULES && lost > SCHEDULES, "{kills} kills, {lost} lost");
 }
 
 /// Two ranks that have found each other, on connections that pass `files` or not.

@@ -4,6 +4,7 @@
 use super::ahead::Ahead;
 use super::log::Log;
 use super::mutation::{active, Mutation};
+use super::received::Receipts;
 use super::{ConnId, Output, Protocol, RouterEvent};
 use crate::space::Store;
 use eyrie_wire::data::{
@@ -93,7 +94,8 @@ impl<S: Store> Protocol<S> {
         for part in list.chunks(MAX_DETERMINANTS) {
             out.determinants(id, &Header::Replay, part);
         }
-        out.frame(id, &Header::Ready(Ready { clock: 0 }), &[]);
+        let up_to = self.receipts.get(rank as usize).map_or(0, Receipts::rsn);
+        out.frame(id, &Header::Ready(Ready { up_to }), &[]);
         out.event(RouterEvent::Connected(instance));
         self.deliver(rank, out);
     }

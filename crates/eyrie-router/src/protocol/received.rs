@@ -39,6 +39,11 @@ impl Receipts {
         Receipts { ssn: vec![0; sources], ..Receipts::default() }
     }
 
+    /// Messages up to this receive sequence number were received.
+    pub fn rsn(&self) -> u64 {
+        self.rsn
+    }
+
     /// Send sequence number of the last message from `source` that was received.
     pub fn last_ssn(&self, source: Rank) -> u64 {
         self.ssn[source as usize]
@@ -199,6 +204,7 @@ impl<S: Store> Protocol<S> {
         now: bool,
         out: &mut impl Output<S::File>,
     ) {
+        let most = self.most_unreceived;
         let Some(conn) = self.conns.get_mut(&id) else { return };
         let (rank, unreceived) = (conn.instance.rank, &mut conn.unreceived);
         let receipts = &self.receipts;
@@ -211,7 +217,7 @@ impl<S: Store> Protocol<S> {
             None => (conn.frames, unreceived.whole_bytes),
         };
         let (new, new_bytes) = (frames - unreceived.told, bytes - unreceived.told_bytes);
-        let enough = new >= ACK_FRAMES || new_bytes >= ACK_BYTES as u64;
+        let enough = new >= ACK_FRAMES || new_bytes >= (ACK_BYTES as u64).min(most / 4);
         let awaited = new > 0 && unreceived.flush.is_some();
         if !enough && !awaited && !now {
             return;

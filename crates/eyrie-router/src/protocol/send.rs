@@ -31,8 +31,8 @@ impl<S: Store> Protocol<S> {
         }
         let state = &mut self.ranks[rank as usize];
         state.verifier = Verifier::default();
-        let clock = state.determinants.last().map_or(0, |d| d.clock);
-        out.frame(id, &Header::Ready(Ready { clock }), &[]);
+        let up_to = state.determinants.last().map_or(0, |d| d.clock);
+        out.frame(id, &Header::Ready(Ready { up_to }), &[]);
     }
 
     /// A frame on a send stream.

@@ -134,8 +134,10 @@ pub struct Known {
 /// A stream has begun.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ready {
-    /// On a send stream: determinants up to this clock are held.
-    pub clock: u64,
+    /// On a send stream: determinants up to this clock are held. On a delivery stream, where routers
+    /// may be lost: messages up to this receive sequence number were received, perhaps by an earlier
+    /// incarnation, and nobody but this router keeps them.
+    pub up_to: u64,
 }
 
 /// A frame's header.
@@ -232,7 +234,7 @@ impl Header {
             Header::Ack(a) => put_numbers(out, [], [a.frames, a.clock]),
             Header::Segment(s) => put_numbers(out, [s.segment], [s.bytes]),
             Header::Known(k) => put_numbers(out, [k.destination], [k.ssn]),
-            Header::Ready(r) => put_numbers(out, [], [r.clock]),
+            Header::Ready(r) => put_numbers(out, [], [r.up_to]),
             Header::Piece(p) => put_numbers(out, [p.segment], [p.offset]),
         }
     }
@@ -282,7 +284,7 @@ impl Header {
             Kind::SegmentDrop => Header::SegmentDrop(SegmentDrop { segment: r.u32() }),
             Kind::Known => Header::Known(Known { destination: r.u32(), ssn: r.u64() }),
             Kind::Replay => Header::Replay,
-            Kind::Ready => Header::Ready(Ready { clock: r.u64() }),
+            Kind::Ready => Header::Ready(Ready { up_to: r.u64() }),
             Kind::Refused => Header::Refused,
             Kind::Piece => Header::Piece(Piece { segment: r.u32(), offset: r.u64() }),
         })

@@ -168,7 +168,7 @@ mod tests {
                 let inline = rng.gen_range(0..100u64);
                 let headers = [
                     message(inline, None),
-                    Header::Ready(Ready { clock: 1 }),
+                    Header::Ready(Ready { up_to: 1 }),
                     Header::Ack(Ack { frames: 3, clock: 8 }),
                 ];
                 let mut frame = Vec::new();

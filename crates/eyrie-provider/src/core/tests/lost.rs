@@ -1,7 +1,9 @@
 //! Routers that are lost with all that they hold, alone or together with a rank that runs on the
 //! same host. An empty one takes over after some time. What the ranks compute must be the same.
 
+use super::super::mutation;
 use super::*;
+use eyrie_wire::data::Header;
 use std::collections::BTreeSet;
 
 /// Where routers may be lost.
@@ -22,6 +24,27 @@ pub struct Loss {
     adrift: BTreeMap<u32, bool>,
     /// The last incarnations.
     lost: u64,
+}
+
+/// What the ranks have sent where routers may be lost: the hash of each message by source,
+/// destination and number. It must always be the same.
+#[derive(Clone, Default)]
+pub struct Sent(Option<Rc<RefCell<BTreeMap<(u32, u32, u64), u64>>>>);
+
+impl Sent {
+    /// A frame has reached a router.
+    pub fn note(&self, rank: u32, frame: &Frame) {
+        let Some(sent) = &self.0 else { return };
+        let (destination, ssn, hash) = match frame.header {
+            Header::Message(m) if m.place.is_none() => {
+                (m.destination, m.ssn, data::content_hash(frame.payload))
+            }
+            Header::Repeat(r) if r.size <= data::MAX_INLINE as u64 => (r.destination, r.ssn, r.hash),
+            _ => return,
+        };
+        let first = *sent.borrow_mut().entry((rank, destination, ssn)).or_insert(hash);
+        assert_eq!(first, hash, "rank {rank} did not repeat itself: message {ssn}");
+    }
 }
 
 impl Loss {
@@ -47,10 +70,11 @@ impl World {
     pub fn may_lose_routers(&mut self) {
         let routers = self.routers.len() as u32;
         let most = 1 << self.random.gen_range(12..22);
+        let sent = Sent(Some(Rc::default()));
         let beside = routers > 1 && self.random.gen_bool(0.5);
         for k in 0..routers {
             let with = |p: Protocol<MemoryStore>| p.until_received(most);
-            self.routers[k as usize] = Router::new(k, routers, with);
+            self.routers[k as usize] = Router { sent: sent.clone(), ..Router::new(k, routers, with) };
         }
         self.loss = Some(Loss {
             most,
@@ -92,7 +116,7 @@ impl World {
         let up = |k: RouterId| loss.up_at[k as usize] <= now;
         let of_rank = loss.changed.iter().filter(|(r, k)| *r == rank && up(*k));
         let changed: Vec<RouterId> = of_rank.map(|(_, k)| *k).collect();
-        changed.iter().for_each(|k| drop(loss.changed.remove(&(rank, *k))));
+        loss.changed.retain(|(r, k)| *r != rank || !changed.contains(k));
         changed
     }
 
@@ -118,7 +142,9 @@ impl World {
         let with = |p: Protocol<MemoryStore>| {
             p.until_received(loss.most).beginning_with(incarnations).taking_over()
         };
-        let old = std::mem::replace(&mut self.routers[k], Router::new(k as u32, routers, with));
+        let sent = self.routers[k].sent.clone();
+        let new = Router { sent, ..Router::new(k as u32, routers, with) };
+        let old = std::mem::replace(&mut self.routers[k], new);
         if silent {
             loss.silent.extend(old.wires.keys());
         }
@@ -187,18 +213,23 @@ impl Job {
     }
 }
 
-/// What nobody has received is sent again to the router that takes over.
-#[test]
-fn a_message_that_a_lost_router_alone_had_logged_is_not_lost() {
-    let (world, mut ranks) = pair(false);
-    drop(ranks.drain(..));
+/// Two ranks that have found each other where routers may be lost.
+fn pair_that_may_lose() -> (Shared, Vec<Rank<TestHost>>) {
+    let world = World::new(SmallRng::seed_from_u64(1), 1, true, false);
+    let world = Rc::new(RefCell::new(world));
     world.borrow_mut().may_lose_routers();
     let rank = |rank| {
         let instance = RankInstance { rank, incarnation: 1 };
         Rank::new(TestHost { world: world.clone(), instance }, rank, RANKS)
     };
-    ranks.extend((0..RANKS).map(rank));
+    let mut ranks: Vec<_> = (0..RANKS).map(rank).collect();
     ranks.iter_mut().for_each(|r| r.attach().unwrap());
+    (world, ranks)
+}
+
+/// What nobody has received is sent again to the router that takes over.
+fn a_message_that_a_lost_router_alone_had_logged_is_not_lost() {
+    let (world, mut ranks) = pair_that_may_lose();
     let content = vec![7; 100_000];
     for tag in 0..3 {
         ranks[0].send(1, tagged(tag), &content).unwrap();
@@ -207,4 +238,68 @@ fn a_message_that_a_lost_router_alone_had_logged_is_not_lost() {
     world.borrow_mut().lose(0, &[1, 1]);
     let received = receive_all(&mut ranks, 1, 3);
     assert!(received == (0..3).map(|tag| (tag, content.clone())).collect::<Vec<_>>());
+}
+
+/// A successor knows when a rank spoke last with the lost router: nothing may be shown to the next
+/// incarnation before that.
+fn what_was_seen_before_the_loss_is_known_after_it() {
+    let (world, mut ranks) = pair_that_may_lose();
+    for _ in 0..10 {
+        ranks[0].progress(true, |_| {}).unwrap();
+    }
+    ranks[0].send(1, tagged(5), b"hello").unwrap();
+    assert_eq!(receive_all(&mut ranks, 1, 1).len(), 1);
+    let spoke = 10;
+    // Nothing is kept, so nothing is sent again.
+    [1, 0].into_iter().for_each(|r| ranks[r].flush().unwrap());
+    world.borrow_mut().lose(0, &[1, 1]);
+    world.borrow_mut().now += Duration::from_secs(1);
+    for _ in 0..2000 {
+        ranks[0].progress(true, |_| {}).unwrap();
+    }
+    let mut world = world.borrow_mut();
+    world.pump();
+    assert!(world.routers[0].protocol.has_heard(0), "it has not connected");
+    let Router { protocol, said, .. } = &mut world.routers[0];
+    let instance = RankInstance { rank: 0, incarnation: 2 };
+    protocol.command(RouterCommand::Fence(instance), said);
+    let Some(RouterEvent::Fenced { determinants, .. }) = said.events.pop() else { panic!() };
+    assert!(determinants.iter().any(|d| d.clock >= spoke), "{determinants:?}");
+}
+
+fn single_rules() {
+    a_message_that_a_lost_router_alone_had_logged_is_not_lost();
+    what_was_seen_before_the_loss_is_known_after_it();
+}
+
+#[test]
+fn each_rule_holds_when_a_router_is_lost() {
+    single_rules();
+}
+
+/// Each error of `mutation.rs` is found by a single rule or by some schedule.
+#[test]
+fn every_error_of_a_rank_is_found() {
+    expect_panics();
+    let fails = |seed| catch_unwind(|| compare(seed)).is_err();
+    let mut missed = Vec::new();
+    for mutation in mutation::ALL {
+        mutation::activate(Some(mutation));
+        if catch_unwind(single_rules).is_ok() && !(1..200).step_by(2).any(fails) {
+            missed.push(mutation);
+        }
+        mutation::activate(None);
+    }
+    assert!(missed.is_empty(), "not caught: {missed:?}");
+}
+
+/// Panics of this thread are not shown from now on: they are what this test wants.
+fn expect_panics() {
+    let expecting = std::thread::current().id();
+    let shown = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        if std::thread::current().id() != expecting || info.to_string().contains("not caught") {
+            shown(info);
+        }
+    }));
 }
