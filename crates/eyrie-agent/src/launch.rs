@@ -4,7 +4,7 @@
 
 use crate::channel::tell;
 use crate::guards;
-use crate::page::{sealed_file, Page};
+use crate::page::{Directories, Page};
 use crate::streams::{Input, Output};
 use anyhow::Context;
 use eyrie_wire::agent::{self, ToRank};
@@ -49,6 +49,7 @@ pub fn reserve_fixed_numbers() -> anyhow::Result<Reserved> {
 pub struct Launched {
     pub pid: u32,
     pub page: Page,
+    pub directories: Directories,
     pub channel: OwnedFd,
     pub pmi: OwnedFd,
     pub stdout: Output,
@@ -82,7 +83,7 @@ fn pair(kind: SocketType) -> std::io::Result<(OwnedFd, OwnedFd)> {
 }
 
 /// Starts a process for a rank; `meta` is what is known of its image, all zero for a program's
-/// beginning; `open_files` is the limit that it gets.
+/// beginning; `directory` is the newest one; `open_files` is the limit that it gets.
 ///
 /// # Errors
 /// When a resource is lacking or the program cannot be executed.
@@ -90,6 +91,7 @@ pub fn launch(
     start: &StartRank,
     meta: &ImageMeta,
     from: From,
+    (epoch, directory): (u64, &[u8]),
     secret: &Secret,
     open_files: libc::rlimit,
 ) -> anyhow::Result<Launched> {
@@ -100,10 +102,10 @@ pub fn launch(
     nonblocking(&stdout)?;
     nonblocking(&stderr)?;
 
-    let page = Page::create(secret)?;
-    let directory = sealed_file(c"eyrie-directory", &start.directory)?;
+    let page = Page::create(secret, epoch)?;
+    let directories = Directories::create(directory)?;
     let welcome = ToRank::Welcome { incarnation: start.instance.incarnation };
-    tell(&channel, welcome, &[page.as_fd(), directory.as_fd()])?;
+    tell(&channel, welcome, &[page.as_fd(), directories.as_fd()])?;
 
     let (stdin, their_stdin) = if start.stdin {
         let (theirs, ours) = pipe_with(PipeFlags::CLOEXEC)?;
@@ -152,6 +154,7 @@ pub fn launch(
     Ok(Launched {
         pid: child.id(),
         page,
+        directories,
         channel,
         pmi,
         stdout: Output::new(stdout, meta.stream_offsets[1]),

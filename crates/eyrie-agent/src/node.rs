@@ -10,7 +10,7 @@ use crate::pmi::Kvs;
 use crate::process::{CapturePhase, Process};
 use crate::sweeper::Sweeper;
 use crate::{shared, AgentConfig};
-use eyrie_transport::Addr;
+use eyrie_transport::{Addr, Directory};
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::{
     Claim, FromAgent, ImageAt, ImageMeta, JobOnHost, Role, StartFault, StartRank, Stream, ToAgent,
@@ -66,8 +66,8 @@ pub struct Agent {
     pub dir: Option<HostDir>,
     /// Removes that directory when this process is killed.
     pub sweeper: Option<Sweeper>,
-    /// The newest directory that came by itself.
-    pub directory: Option<Vec<u8>>,
+    /// The newest directory that came by itself, with its epoch.
+    pub directory: Option<(u64, Vec<u8>)>,
     pub secret: Secret,
     /// Where the controller listens.
     pub controller: Addr,
@@ -359,7 +359,7 @@ impl Agent {
                     }
                 }
             }
-            ToAgent::Directory { directory } => self.directory = Some(directory),
+            ToAgent::Directory { directory } => self.hand_out(directory),
             ToAgent::Heartbeat { n } => self.connection.send(&FromAgent::Heartbeat { n }),
             ToAgent::Trace { request, instance } => self.send_trace(Some(request), instance),
             ToAgent::Freeze => self.freeze(),
@@ -369,6 +369,24 @@ impl Agent {
             }
             ToAgent::Shutdown => {}
         }
+    }
+
+    /// Hands a directory to all ranks here.
+    fn hand_out(&mut self, directory: Vec<u8>) {
+        let epoch = match Directory::decode(&directory) {
+            Ok(Directory { epoch, .. }) => epoch,
+            Err(text) => return self.connection.send(&FromAgent::Note { text }),
+        };
+        if self.directory.as_ref().is_some_and(|(newest, _)| *newest >= epoch) {
+            return;
+        }
+        for (instance, p) in &self.processes {
+            if let Err(e) = p.hand_directory(epoch, &directory) {
+                let text = format!("{instance} cannot be told who is where: {e}");
+                self.connection.send(&FromAgent::Note { text });
+            }
+        }
+        self.directory = Some((epoch, directory));
     }
 
     /// Makes this host ready for ranks of the job.

@@ -1,17 +1,17 @@
 //! What the agent makes for each incarnation of a rank and hands over with the welcome: the page
-//! that it shares with the rank, and files that nobody can change. Nothing of it is ever part of an
+//! that it shares with the rank, and the file of directories. Nothing of it is ever part of an
 //! image.
 
+use eyrie_transport::Directory;
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::TraceRecord;
 use eyrie_wire::page::{RankPage, Record, PAGE_BYTES};
-use rustix::fs::{fcntl_add_seals, ftruncate, memfd_create, MemfdFlags, SealFlags};
+use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
 use rustix::mm::{mmap, munmap, MapFlags, ProtFlags};
 use rustix::time::{clock_gettime, ClockId};
-use std::ffi::CStr;
 use std::fs::File;
-use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 
 /// The page of one incarnation of a rank.
 #[derive(Debug)]
@@ -29,9 +29,11 @@ fn moment() -> (u64, u64) {
 }
 
 impl Page {
+    /// `epoch`: of the directory that the rank gets with the page.
+    ///
     /// # Errors
     /// When there is no memory.
-    pub fn create(secret: &Secret) -> std::io::Result<Page> {
+    pub fn create(secret: &Secret, epoch: u64) -> std::io::Result<Page> {
         let fd = memfd_create(c"eyrie-page", MemfdFlags::CLOEXEC)?;
         ftruncate(&fd, PAGE_BYTES as u64)?;
         let prot = ProtFlags::READ | ProtFlags::WRITE;
@@ -42,7 +44,20 @@ impl Page {
         let (tsc, monotonic_ns) = moment();
         // SAFETY: mapped above, for a page, all zero; nobody else has it yet.
         unsafe { (*page.memory).prepare(&secret.0, tsc, monotonic_ns) };
+        page.set_directory(epoch);
         Ok(page)
+    }
+
+    /// The rank's file of directories ends with one of this epoch.
+    pub fn set_directory(&self, epoch: u64) {
+        // SAFETY: mapped while `self` lives; both sides use this number as an atomic one.
+        unsafe { (*self.memory).set_directory(epoch) };
+    }
+
+    /// Epoch of the last directory that the rank was given.
+    pub fn directory(&self) -> u64 {
+        // SAFETY: as above.
+        unsafe { (*self.memory).directory() }
     }
 
     /// What the rank did last, oldest first. A record that is being written may be half of an older
@@ -73,16 +88,30 @@ impl Drop for Page {
     }
 }
 
-/// A file in memory with this content, which nobody can change; its offset is at the start.
-///
-/// # Errors
-/// When there is no memory.
-pub fn sealed_file(name: &CStr, content: &[u8]) -> std::io::Result<OwnedFd> {
-    let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-    let mut file = File::from(fd);
-    file.write_all(content)?;
-    std::io::Seek::rewind(&mut file)?;
-    let seals = SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL;
-    fcntl_add_seals(&file, seals)?;
-    Ok(file.into())
+/// The file of directories of one incarnation of a rank: newer ones are added to it.
+#[derive(Debug)]
+pub struct Directories(File);
+
+impl Directories {
+    /// # Errors
+    /// When there is no memory.
+    pub fn create(directory: &[u8]) -> std::io::Result<Directories> {
+        let file = File::from(memfd_create(c"eyrie-directory", MemfdFlags::CLOEXEC)?);
+        let directories = Directories(file);
+        directories.add(directory)?;
+        Ok(directories)
+    }
+
+    /// # Errors
+    /// When there is no memory.
+    pub fn add(&self, directory: &[u8]) -> std::io::Result<()> {
+        let end = self.0.metadata()?.len();
+        self.0.write_all_at(&Directory::record(directory), end)
+    }
+}
+
+impl AsFd for Directories {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
 }

@@ -4,7 +4,7 @@
 use crate::channel::tell;
 use crate::family::{death_of, Death};
 use crate::launch::Launched;
-use crate::page::Page;
+use crate::page::{Directories, Page};
 use crate::pmi::Session;
 use crate::streams::{Input, Output};
 use eyrie_image::format::exit;
@@ -86,6 +86,8 @@ pub struct Process {
     pub instance: RankInstance,
     /// Shared with the rank: what it did last.
     pub page: Page,
+    /// Where it learns who is where.
+    directories: Directories,
     pub pid: u32,
     /// The process that takes the capture signal: `pid`, or a child of it when that is a wrapper.
     pub speaker: Option<u32>,
@@ -113,6 +115,7 @@ impl Process {
         Process {
             instance: start.instance,
             page: launched.page,
+            directories: launched.directories,
             pid: launched.pid,
             speaker: None,
             watch: None,
@@ -198,6 +201,18 @@ impl Process {
             barriers: self.session.barriers_passed(),
             shared: self.shared.iter().cloned().collect(),
         }
+    }
+
+    /// Hands the rank a directory, unless it has one with that epoch or a higher one.
+    ///
+    /// # Errors
+    /// When there is no memory.
+    pub fn hand_directory(&self, epoch: u64, directory: &[u8]) -> std::io::Result<()> {
+        if self.page.directory() < epoch {
+            self.directories.add(directory)?;
+            self.page.set_directory(epoch);
+        }
+        Ok(())
     }
 
     /// Sends a message to the rank, with the descriptors that go along.

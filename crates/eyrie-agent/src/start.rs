@@ -6,7 +6,7 @@ use crate::node::{Agent, Done};
 use crate::process::{Process, Restore};
 use crate::refusal::Refusal;
 use crate::{guards, shared, transfer};
-use eyrie_transport::Addr;
+use eyrie_transport::{Addr, Directory};
 use eyrie_wire::control::{FromAgent, ImageAt, ImageMeta, RankReport, StartFault, StartRank};
 use eyrie_wire::RankInstance;
 use std::io::Write;
@@ -45,10 +45,7 @@ impl Agent {
             return self.start_failed(instance, reason, StartFault::Killed(libc::SIGKILL));
         }
         let launched = match image {
-            None => {
-                let launched = launch(&start, &meta, From::Program, &self.secret, self.open_files);
-                launched.map(|l| (l, None))
-            }
+            None => self.launch_from(&start, &meta, From::Program).map(|l| (l, None)),
             Some((stream, since)) => self.launch_image(&start, &meta, stream, since),
         };
         if let Some(text) = guards::note() {
@@ -90,7 +87,7 @@ impl Agent {
         let image = start.image.as_ref().map_or(0, |at| at.image);
         let held = self.holds.displaced(start.instance.rank, image);
         let from = From::Image { stream: image_out, held };
-        let mut launched = launch(start, meta, from, &self.secret, self.open_files)?;
+        let mut launched = self.launch_from(start, meta, from)?;
         let instance = start.instance;
         self.in_background(move || Done::Fed {
             instance,
@@ -98,6 +95,21 @@ impl Agent {
         });
         let stderr = launched.restorer_stderr.take();
         Ok((launched, Some(Restore { image, started: since, fetched: None, stderr })))
+    }
+
+    /// Starts the process, with the newest directory that is here.
+    fn launch_from(
+        &self,
+        start: &StartRank,
+        meta: &ImageMeta,
+        from: From,
+    ) -> anyhow::Result<Launched> {
+        let epoch = Directory::decode(&start.directory).map_err(anyhow::Error::msg)?.epoch;
+        let directory = match &self.directory {
+            Some((newer, directory)) if *newer > epoch => (*newer, &directory[..]),
+            _ => (epoch, &start.directory[..]),
+        };
+        launch(start, meta, from, directory, &self.secret, self.open_files)
     }
 
     pub fn start_failed(&mut self, instance: RankInstance, reason: String, fault: StartFault) {

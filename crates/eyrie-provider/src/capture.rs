@@ -104,7 +104,7 @@ fn take_image(rank: &mut Rank<Sockets>, image: u64, sync: bool, out: OwnedFd) {
     fds[0] = (channel::descriptor(), FdRole::Slot(SLOT_AGENT));
     fds[1] = (PMI_FD.load(Ordering::Relaxed), FdRole::Slot(SLOT_PMI));
     let mut n = 2;
-    for fd in rank.descriptors() {
+    for fd in rank.descriptors().chain(rank.host.identity.descriptor()) {
         if n == fds.len() {
             return refuse("the provider has too many descriptors open");
         }

@@ -4,11 +4,13 @@
 
 use crate::channel;
 use crate::memory;
-use eyrie_transport::Directory;
+use crate::sockets::move_up;
+use eyrie_transport::{Directory, RouterId};
 use eyrie_wire::agent::{ToRank, ENV_AGENT_FD, ENV_RANK, ENV_SIZE};
 use eyrie_wire::RankInstance;
 use std::fs::File;
-use std::io::Read;
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::fs::FileExt;
 
 /// This process in its job.
 pub struct Identity {
@@ -16,6 +18,8 @@ pub struct Identity {
     /// Ranks of the job.
     pub size: u32,
     pub directory: Directory,
+    /// Where newer directories come.
+    file: Option<File>,
 }
 
 fn number(name: &str) -> Result<u32, String> {
@@ -40,7 +44,8 @@ impl Identity {
     pub fn of_this_process() -> Result<Identity, String> {
         let (rank, size) = (number(ENV_RANK)?, number(ENV_SIZE)?);
         let instance = RankInstance { rank, incarnation: 0 };
-        let mut identity = Identity { instance, size, directory: Directory::default() };
+        let directory = Directory::default();
+        let mut identity = Identity { instance, size, directory, file: None };
         identity.be_welcomed()?;
         Ok(identity)
     }
@@ -51,6 +56,8 @@ impl Identity {
     /// # Errors
     /// When the agent does not say it in time, or says nonsense.
     pub fn be_welcomed(&mut self) -> Result<(), String> {
+        // In a restored process its number is free, and may be given to the new one.
+        self.file = None;
         let (incarnation, files) = channel::await_agent(|message, files| match message {
             ToRank::Welcome { incarnation } => Some((incarnation, files)),
             _ => None,
@@ -59,15 +66,42 @@ impl Identity {
             return Err("the agent's welcome came without the rank's page and the directory".into());
         };
         memory::map_page(&page)?;
-        let mut bytes = Vec::new();
-        let read = File::from(directory).read_to_end(&mut bytes);
-        read.map_err(|e| format!("the directory cannot be read: {e}"))?;
-        let directory = Directory::decode(&bytes)?;
+        let directory = File::from(move_up(directory));
+        self.instance.incarnation = incarnation;
+        self.directory = self.read(&directory)?;
+        self.file = Some(directory);
+        Ok(())
+    }
+
+    fn read(&self, file: &File) -> Result<Directory, String> {
+        let read = || {
+            let mut bytes = vec![0; file.metadata()?.len() as usize];
+            file.read_exact_at(&mut bytes, 0)?;
+            Ok(bytes)
+        };
+        let bytes = read().map_err(|e: std::io::Error| format!("cannot read a directory: {e}"))?;
+        let directory = Directory::last(&bytes)?;
         if directory.home.len() != self.size as usize {
             return Err("the directory is of another job".into());
         }
-        self.instance.incarnation = incarnation;
-        self.directory = directory;
-        Ok(())
+        Ok(directory)
+    }
+
+    /// Takes a newer directory, which is there: the routers that are elsewhere by now. One that
+    /// makes no sense is left: the rank goes on with the last, and says which router it misses.
+    pub fn take_directory(&mut self) -> Vec<RouterId> {
+        let newer = self.file.as_ref().and_then(|file| self.read(file).ok());
+        let older = &self.directory;
+        let fits = |d: &Directory| d.epoch > older.epoch && d.routers.len() == older.routers.len();
+        let Some(newer) = newer.filter(fits) else { return Vec::new() };
+        let pairs = (0..).zip(newer.routers.iter().zip(&older.routers));
+        let changed = pairs.filter(|(_, (new, old))| new != old).map(|(router, _)| router).collect();
+        self.directory = newer;
+        changed
+    }
+
+    /// The number of the file of directories, for the capture of an image.
+    pub fn descriptor(&self) -> Option<RawFd> {
+        self.file.as_ref().map(AsRawFd::as_raw_fd)
     }
 }

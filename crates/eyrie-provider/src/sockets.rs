@@ -110,6 +110,22 @@ impl Host for Sockets {
         self.identity.directory.routers.len() as u32
     }
 
+    fn until_received(&self) -> bool {
+        self.identity.directory.until_received
+    }
+
+    fn is_beside(&self, router: RouterId) -> bool {
+        self.identity.directory.beside.contains(&router)
+    }
+
+    #[inline]
+    fn changed_routers(&mut self) -> Vec<RouterId> {
+        if memory::page().directory() == self.identity.directory.epoch {
+            return Vec::new();
+        }
+        self.identity.take_directory()
+    }
+
     fn wait(&mut self, stream: &Socket, interest: Interest, timeout: Duration) {
         let events = match interest {
             Interest::Read => libc::POLLIN,

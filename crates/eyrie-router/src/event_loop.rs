@@ -3,7 +3,9 @@
 
 use crate::config::Config;
 use crate::conn::{Conn, Stage};
-use crate::protocol::{ConnId, Output, Protocol, RouterCommand, RouterEvent};
+use crate::protocol::{
+    ConnId, Output, Protocol, RouterCommand, RouterEvent, UNRECEIVED_BYTES,
+};
 use crate::space::{Bounds, Files};
 use crossbeam_channel::Sender;
 use eyrie_transport::handshake::{verdict, HandshakeError, Step};
@@ -220,10 +222,18 @@ impl Loop {
         epoll::add(&epoll, &mailbox.wake, data(WAKE), epoll::EventFlags::IN)?;
         let files = Files::create(&config.spill_dir)?;
         let bounds = Bounds { memory: config.log_memory, disk: config.log_disk };
+        let mut protocol =
+            Protocol::new(config.at_home, bounds, files).beginning_with(&config.incarnations);
+        if config.until_received {
+            protocol = protocol.until_received(UNRECEIVED_BYTES);
+        }
+        if config.takes_over {
+            protocol = protocol.taking_over();
+        }
         // Who started this router has the other end.
         let _ = events.send((config.id, listening));
         Ok(Loop {
-            protocol: Protocol::new(config.at_home, bounds, files),
+            protocol,
             wires: Wires {
                 epoll,
                 conns: FxHashMap::default(),

@@ -34,6 +34,25 @@ impl Directory {
         postcard::to_stdvec(self).expect("a directory is plain data")
     }
 
+    /// An encoded directory as a record of a file that newer ones are added to.
+    pub fn record(encoded: &[u8]) -> Vec<u8> {
+        [&(encoded.len() as u64).to_le_bytes(), encoded].concat()
+    }
+
+    /// The last directory in such a file.
+    ///
+    /// # Errors
+    /// When it is none.
+    pub fn last(mut records: &[u8]) -> Result<Directory, String> {
+        let mut last: &[u8] = &[];
+        while let Some((len, rest)) = records.split_first_chunk() {
+            let len = usize::try_from(u64::from_le_bytes(*len)).unwrap_or(usize::MAX);
+            let Some(directory) = rest.get(..len) else { break };
+            (last, records) = (directory, &rest[len..]);
+        }
+        Directory::decode(last)
+    }
+
     /// Reads a directory.
     ///
     /// # Errors
@@ -59,6 +78,11 @@ mod tests {
         let whole = Directory { epoch: 3, home, routers, beside, until_received: true };
         assert_eq!(Directory::decode(&whole.encode()), Ok(whole.clone()));
         assert_eq!(whole.home(1), 1);
+        let first = Directory { epoch: 2, ..whole.clone() };
+        let mut file = Directory::record(&first.encode());
+        file.extend(Directory::record(&whole.encode()));
+        assert_eq!(Directory::last(&file), Ok(whole.clone()));
+        assert_eq!(Directory::last(&file[..file.len() - 1]), Ok(first));
         let broken = Directory { home: vec![0, 2], ..whole.clone() };
         assert!(Directory::decode(&broken.encode()).is_err());
         let bytes = whole.encode();

@@ -32,7 +32,8 @@ pub const MAX_MESSAGE: usize = 512;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ToRank {
     /// First message to every incarnation, new or restored. Two descriptors come with it
-    /// (SCM_RIGHTS): the rank's page ([`crate::page`]), and a file with the job's directory.
+    /// (SCM_RIGHTS): the rank's page ([`crate::page`]), and a file with the job's directory, to
+    /// which newer ones are added; the page says when.
     Welcome { incarnation: u32 },
     /// Take an image now; comes with the descriptor that takes the stream (SCM_RIGHTS), before the
     /// signal.

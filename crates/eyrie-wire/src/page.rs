@@ -63,7 +63,9 @@ pub struct RankPage {
     monotonic_ns: u64,
     /// Records that were ever written.
     written: AtomicU64,
-    reserved: [u8; 4096 - SECRET_LEN - 24],
+    /// Epoch of the newest directory in the rank's file of directories.
+    directory: AtomicU64,
+    reserved: [u8; 4096 - SECRET_LEN - 32],
     records: [Record; RECORDS],
 }
 const _: () = assert!(size_of::<RankPage>() == PAGE_BYTES && PAGE_BYTES % 4096 == 0);
@@ -77,6 +79,17 @@ impl RankPage {
 
     pub fn secret(&self) -> [u8; SECRET_LEN] {
         self.secret
+    }
+
+    /// Epoch of the newest directory in the rank's file of directories.
+    #[inline]
+    pub fn directory(&self) -> u64 {
+        self.directory.load(Ordering::Acquire)
+    }
+
+    /// The file has a directory with this epoch. Only the agent says so.
+    pub fn set_directory(&self, epoch: u64) {
+        self.directory.store(epoch, Ordering::Release);
     }
 
     /// Adds a record. Only the rank does.

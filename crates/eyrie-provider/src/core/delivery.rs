@@ -4,9 +4,10 @@
 
 use super::host::{File, Host, Stream};
 use super::matching::Content;
+use super::mutation::{active, Mutation};
 use super::sender::refusal;
-use eyrie_wire::data::{put_plain, Determinant, Frame, Header, Replayed, Resume, MAX_FRAME};
-use eyrie_wire::data::{Deliver, Piece, Place};
+use eyrie_wire::data::{put_plain, Deliver, Determinant, Frame, Header, Piece, Place, MAX_FRAME};
+use eyrie_wire::data::{Received, Replayed, Resume, Shown};
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
 
@@ -31,7 +32,20 @@ pub struct Delivery<H: Host> {
     /// The payload of the next message that does not come in its frame, as far as it has come.
     ahead: Ahead,
     rsn: u64,
+    /// Where routers may be lost: send sequence number of the last message shown from each source,
+    /// for a router that takes over. Empty elsewhere.
+    shown: Vec<u64>,
+    /// The last message of which the router knows that it was received, and the bytes of those
+    /// behind it.
+    told: u64,
+    untold_bytes: u64,
+    /// Up to this message this rank, or what it was before, has told so.
+    received_before: u64,
 }
+
+/// Messages and bytes after which the router is told that they were received; tests are short.
+const TELL_MESSAGES: u64 = if cfg!(test) { 4 } else { 64 };
+const TELL_BYTES: u64 = 64 * 1024;
 
 /// Capacity beyond which the place for payloads in pieces is given back, in bytes.
 const AHEAD_BYTES: usize = 4 << 20;
@@ -95,8 +109,9 @@ fn broken(what: &str) -> io::Error {
 }
 
 impl<H: Host> Delivery<H> {
-    /// A stream that is not connected yet.
-    pub fn new() -> Delivery<H> {
+    /// A stream that is not connected yet. `sources`: ranks whose messages are counted each by
+    /// itself, all of the job where routers may be lost.
+    pub fn new(sources: u32) -> Delivery<H> {
         Delivery {
             stream: None,
             begun: false,
@@ -109,12 +124,21 @@ impl<H: Host> Delivery<H> {
             segments: Vec::new(),
             ahead: Ahead::default(),
             rsn: 0,
+            shown: vec![0; sources as usize],
+            told: 0,
+            untold_bytes: 0,
+            received_before: 0,
         }
     }
 
     /// Receive sequence number of the last message shown.
     pub fn rsn(&self) -> u64 {
         self.rsn
+    }
+
+    /// Whether all that was ever received has been shown again.
+    pub fn has_all(&self) -> bool {
+        self.rsn >= self.received_before
     }
 
     pub fn is_connected(&self) -> bool {
@@ -140,10 +164,18 @@ impl<H: Host> Delivery<H> {
         self.ahead.clear();
     }
 
-    /// Goes on with a new connection behind what has been shown.
-    pub fn begin(&mut self, stream: H::Stream, clock: u64) {
+    /// Goes on with a new connection behind what has been shown. `live`: the rank does not
+    /// re-execute; a router that has taken over can learn from it what the rank has.
+    pub fn begin(&mut self, stream: H::Stream, clock: u64, live: bool) {
         self.disconnect();
         self.stream = Some(stream);
+        if live && !self.shown.is_empty() {
+            for (source, ssn) in (0..).zip(&self.shown).filter(|(_, ssn)| **ssn > 0) {
+                put_plain(&mut self.out, &Header::Shown(Shown { source, ssn: *ssn }), &[]);
+            }
+            put_plain(&mut self.out, &Header::Received(Received { rsn: self.rsn }), &[]);
+            (self.told, self.untold_bytes) = (self.rsn, 0);
+        }
         put_plain(&mut self.out, &Header::Resume(Resume { rsn: self.rsn, clock }), &[]);
     }
 
@@ -158,7 +190,10 @@ impl<H: Host> Delivery<H> {
             let Some(frame) = Frame::parse(bytes).map_err(broken)? else { break };
             match frame.header {
                 Header::Replay => self.script.extend(frame.determinants()),
-                Header::Ready(_) => self.begun = true,
+                Header::Ready(ready) => {
+                    self.received_before = ready.up_to;
+                    self.begun = true;
+                }
                 Header::Refused => return Err(refusal(frame.payload)),
                 _ => return Err(broken("unexpected frame at the start of a stream")),
             }
@@ -173,6 +208,24 @@ impl<H: Host> Delivery<H> {
     /// The connection's.
     pub fn tell_replayed(&mut self) -> io::Result<()> {
         put_plain(&mut self.out, &Header::Replayed(Replayed { rsn: self.rsn }), &[]);
+        self.write()
+    }
+
+    /// Whether so much was received that the router should be told.
+    pub fn owes_receipt(&self) -> bool {
+        self.rsn >= self.told + TELL_MESSAGES || self.untold_bytes >= TELL_BYTES
+    }
+
+    /// Tells the router what was received, if it does not know.
+    ///
+    /// # Errors
+    /// The connection's.
+    pub fn tell_received(&mut self) -> io::Result<()> {
+        if self.shown.is_empty() || self.rsn <= self.told || !self.begun {
+            return Ok(());
+        }
+        (self.told, self.untold_bytes) = (self.rsn, 0);
+        put_plain(&mut self.out, &Header::Received(Received { rsn: self.rsn }), &[]);
         self.write()
     }
 
@@ -259,6 +312,12 @@ impl<H: Host> Delivery<H> {
                     };
                     on = show(&deliver, &payload)?;
                     self.rsn = deliver.rsn;
+                    if let Some(last) = self.shown.get_mut(deliver.source as usize) {
+                        if !active(Mutation::ForgetTheTable) {
+                            *last = deliver.ssn;
+                        }
+                        self.untold_bytes += deliver.size;
+                    }
                     if !files {
                         self.ahead.clear();
                     }
@@ -286,6 +345,6 @@ impl<H: Host> Delivery<H> {
 #[cfg(test)]
 impl<H: Host> Clone for Delivery<H> {
     fn clone(&self) -> Self {
-        Delivery { rsn: self.rsn, ..Delivery::new() }
+        Delivery { rsn: self.rsn, shown: self.shown.clone(), ..Delivery::new(0) }
     }
 }

@@ -88,6 +88,16 @@ pub trait Host: Sized {
     fn home(&self, rank: eyrie_wire::Rank) -> RouterId;
     fn routers(&self) -> u32;
 
+    /// Whether routers may be lost and replaced: then they acknowledge what was received.
+    fn until_received(&self) -> bool;
+
+    /// Whether this router runs on the rank's own host, and dies with it.
+    fn is_beside(&self, router: RouterId) -> bool;
+
+    /// Takes the newest directory, if there is a newer one than the last: the routers whose address
+    /// has changed. Cheap when there is none.
+    fn changed_routers(&mut self) -> Vec<RouterId>;
+
     /// Waits until the stream can be read or written, at most `timeout`. It may come back earlier.
     fn wait(&mut self, stream: &Self::Stream, interest: Interest, timeout: Duration);
 

@@ -6,6 +6,7 @@ use super::delivery::{Delivery, Payload};
 use super::error::RankError;
 use super::host::{ConnectError, Host, Interest};
 use super::matching::{Completion, Context, Envelope as Matched, Matching, Posted, Probe};
+use super::mutation::{active, Mutation};
 use super::replay::{Replay, Turn};
 use super::rma::{Answer, Applied, Done, Pending, Regions, Requests};
 use super::sender::{Offer, Outgoing, Sender, Unstored};
@@ -16,8 +17,13 @@ use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::time::Duration;
 
-/// How long a router may be out of reach.
+/// How long a router may be out of reach, and how long where another may take its place: a host that
+/// is powered off is not missed at once.
 const RECONNECT_TIMEOUT: Duration = Duration::from_secs(60);
+const REPLACE_TIMEOUT: Duration = Duration::from_secs(180);
+/// Determinants that the home router is not known to hold, where it must, before they are sent by
+/// themselves; tests are short.
+pub(super) const MAX_UNSTORED: usize = if cfg!(test) { 8 } else { 64 };
 /// How long a router may take to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
 /// How long a replaying rank waits for the next message from the log.
@@ -53,20 +59,26 @@ pub trait ImagePoint: Host {
 /// The rank.
 pub struct Rank<H: Host> {
     pub host: H,
-    number: RankNumber,
+    pub(super) number: RankNumber,
     matching: Matching,
     pub regions: Regions,
     requests: Requests,
     /// Requests of others that are applied and not answered: the newest of each.
     owed: BTreeMap<RankNumber, u64>,
-    replay: Replay,
-    delivery: Delivery<H>,
-    senders: Vec<Sender<H>>,
-    unstored: Unstored,
+    pub(super) replay: Replay,
+    pub(super) delivery: Delivery<H>,
+    pub(super) senders: Vec<Sender<H>>,
+    pub(super) unstored: Unstored,
+    /// Routers may be lost and replaced.
+    pub(super) until_received: bool,
+    /// What this incarnation is to follow is known.
+    followed: bool,
+    /// The last clock of which it is known what was visible, while a progress call is under way.
+    pub(super) seen: Determinant,
     /// Messages sent to each rank.
     ssn: Vec<u64>,
     /// A progress call is under way.
-    progressing: bool,
+    pub(super) progressing: bool,
     /// Whether the next progress call shows nothing, see [`Aside`].
     aside: Aside,
     /// Progress calls in a row that found nothing, and when the last one ended.
@@ -108,17 +120,21 @@ impl Aside {
 
 /// What a sender is waited for.
 #[derive(Clone, Copy)]
-enum Want {
+pub(super) enum Want {
     Greeting,
     Written,
     Room,
     Segment,
     AllAcknowledged,
+    /// What was shown up to this clock is safe.
+    Stored(u64),
 }
 
 impl<H: ImagePoint> Rank<H> {
     /// Rank `number` of `ranks`, without any connection.
     pub fn new(host: H, number: RankNumber, ranks: u32) -> Rank<H> {
+        let (home, until_received) = (host.home(number), host.until_received());
+        let sender = |k| Sender::new(ranks, until_received, k == home);
         Rank {
             number,
             matching: Matching::default(),
@@ -126,9 +142,12 @@ impl<H: ImagePoint> Rank<H> {
             requests: Requests::default(),
             owed: BTreeMap::new(),
             replay: Replay::default(),
-            delivery: Delivery::new(),
-            senders: (0..host.routers()).map(|_| Sender::new(ranks)).collect(),
+            delivery: Delivery::new(if until_received { ranks } else { 0 }),
+            senders: (0..host.routers()).map(sender).collect(),
             unstored: Unstored::default(),
+            until_received,
+            followed: false,
+            seen: Determinant { clock: 0, rsn: 0 },
             ssn: vec![0; ranks as usize],
             progressing: false,
             aside: Aside::default(),
@@ -192,6 +211,9 @@ impl<H: ImagePoint> Rank<H> {
         let (clock, size) = (self.replay.clock(), content.len() as u64);
         let message = Message { destination, ssn, clock, envelope, size, place: None };
         let k = self.host.home(destination) as usize;
+        if self.until_received && self.host.is_beside(k as u32) {
+            self.store_determinants()?;
+        }
         loop {
             self.ready_sender(k)?;
             match self.senders[k].offer(&Outgoing { message, content }, &mut self.unstored) {
@@ -254,13 +276,17 @@ impl<H: ImagePoint> Rank<H> {
     }
 
     /// Connects the stream to a router if it is not, and gives it what earlier ones were left with.
-    fn ready_sender(&mut self, k: usize) -> Result<(), RankError> {
+    pub(super) fn ready_sender(&mut self, k: usize) -> Result<(), RankError> {
         if self.senders[k].is_ready() {
             return Ok(());
         }
-        let mut attempts = Attempts::new(self.host.now());
+        let mut attempts = self.attempts();
         while !self.senders[k].is_ready() {
+            self.look_at_directory();
             if self.senders[k].stream().is_none() {
+                if self.until_received && self.host.is_beside(k as u32) {
+                    self.store_determinants()?;
+                }
                 match self.host.connect(k as u32, data::Stream::Send) {
                     Ok(stream) => self.senders[k].begin(stream),
                     Err(e) => {
@@ -282,12 +308,17 @@ impl<H: ImagePoint> Rank<H> {
         }
         let again = self.senders[k].unacknowledged() as u64;
         self.host.trace(What::SendBegun, self.replay.clock(), k as u32, again);
-        self.senders[k].end_backlog();
+        self.senders[k].end_backlog(&self.unstored);
         Ok(())
     }
 
+    fn attempts(&self) -> Attempts {
+        let bound = if self.until_received { REPLACE_TIMEOUT } else { RECONNECT_TIMEOUT };
+        Attempts { begun: self.host.now(), bound, pause: FIRST_PAUSE, count: 0 }
+    }
+
     /// Waits until a sender has what is wanted, or has lost its stream.
-    fn await_sender(&mut self, k: usize, want: Want) -> Result<(), RankError> {
+    pub(super) fn await_sender(&mut self, k: usize, want: Want) -> Result<(), RankError> {
         let mut begun = self.host.now();
         let mut given = self.senders[k].given();
         loop {
@@ -305,6 +336,7 @@ impl<H: ImagePoint> Rank<H> {
                 Want::Room => came,
                 Want::Segment => !sender.has_segment_request(),
                 Want::AllAcknowledged => !sender.is_busy(),
+                Want::Stored(clock) => self.unstored.is_stored(clock),
             };
             if has {
                 return Ok(());
@@ -326,6 +358,8 @@ impl<H: ImagePoint> Rank<H> {
             if let Some(stream) = self.senders[k].stream() {
                 self.host.wait(stream, interest, WAIT);
             }
+            self.look_at_directory();
+            self.attach_meanwhile()?;
             if !self.progressing {
                 // Whoever holds this sender back may wait for an image of this very rank.
                 H::image_point(self);
@@ -341,42 +375,73 @@ impl<H: ImagePoint> Rank<H> {
     /// When it cannot be reached, or the determinants do not fit.
     pub fn attach(&mut self) -> Result<(), RankError> {
         if !self.delivery.is_connected() {
-            self.connect_delivery(true)?;
+            self.connect_delivery(self.is_live())?;
+            self.tell_if_replayed();
         }
         Ok(())
     }
 
-    /// Connects the delivery stream behind what has been shown. `follow`: the determinants that
-    /// come are to be followed from now on; else those in hand go on, the router's copy of them is
-    /// the same.
-    fn connect_delivery(&mut self, follow: bool) -> Result<(), RankError> {
-        let (router, clock) = (self.host.home(self.number), self.replay.clock());
-        let mut attempts = Attempts::new(self.host.now());
-        let script = loop {
-            match self.host.connect(router, data::Stream::Delivery) {
-                Ok(stream) => self.delivery.begin(stream, clock),
-                Err(e) => {
-                    attempts.failed(&mut self.host, router, e)?;
-                    continue;
-                }
-            }
-            if let Some(script) = self.await_script(router)? {
-                break script;
-            }
-            let lost = ConnectError::Unreachable(ErrorKind::ConnectionReset.into());
-            attempts.failed(&mut self.host, router, lost)?;
-        };
-        self.host.trace(What::DeliveryBegun, clock, router, self.delivery.rsn());
-        if !follow {
-            return Ok(());
-        }
-        let (count, last) = (script.len() as u32, script.last().map_or(0, |d| d.clock));
-        self.replay.load(script, self.delivery.rsn()).map_err(RankError::Determinants)?;
-        self.host.trace(What::Replay, clock, count, last);
-        if count == 0 {
-            self.tell_replayed();
+    /// What has become visible at the present clock, when nothing more does.
+    pub(super) fn now(&self) -> Determinant {
+        Determinant { clock: self.replay.clock(), rsn: self.delivery.rsn() }
+    }
+
+    /// Whether this rank does not re-execute and has all that it ever received, between two
+    /// progress calls.
+    pub(super) fn is_live(&self) -> bool {
+        let over = self.replay.is_over() && self.delivery.has_all();
+        self.followed && (over || active(Mutation::HideReplay))
+    }
+
+    /// The home router may have been replaced while this rank waits to send: others wait until the
+    /// new one has heard what this rank has. One attempt.
+    fn attach_meanwhile(&mut self) -> Result<(), RankError> {
+        if self.until_received
+            && self.followed
+            && !self.delivery.is_connected()
+            && self.try_delivery(self.is_live())?.is_ok()
+        {
+            self.tell_if_replayed();
         }
         Ok(())
+    }
+
+    /// Connects the delivery stream behind what has been shown. The first one of an incarnation
+    /// brings the determinants that are to be followed; later those in hand go on, the router's
+    /// copy of them is the same. `live`: the rank does not re-execute.
+    fn connect_delivery(&mut self, live: bool) -> Result<(), RankError> {
+        let router = self.host.home(self.number);
+        let mut attempts = self.attempts();
+        while let Err(e) = self.try_delivery(live)? {
+            attempts.failed(&mut self.host, router, e)?;
+            self.look_at_directory();
+        }
+        Ok(())
+    }
+
+    fn try_delivery(&mut self, live: bool) -> Result<Result<(), ConnectError>, RankError> {
+        let (router, clock) = (self.host.home(self.number), self.replay.clock());
+        match self.host.connect(router, data::Stream::Delivery) {
+            Ok(stream) => self.delivery.begin(stream, clock, live),
+            Err(e) => return Ok(Err(e)),
+        }
+        let Some(script) = self.await_script(router)? else {
+            return Ok(Err(ConnectError::Unreachable(ErrorKind::ConnectionReset.into())));
+        };
+        self.host.trace(What::DeliveryBegun, clock, router, self.delivery.rsn());
+        if !self.followed {
+            self.followed = true;
+            let (count, last) = (script.len() as u32, script.last().map_or(0, |d| d.clock));
+            self.replay.load(script, self.delivery.rsn()).map_err(RankError::Determinants)?;
+            self.host.trace(What::Replay, clock, count, last);
+        }
+        Ok(Ok(()))
+    }
+
+    fn tell_if_replayed(&mut self) {
+        if self.replay.is_over() {
+            self.tell_replayed();
+        }
     }
 
     /// What is to be replayed; `None` when the stream was lost before it had come.
@@ -397,6 +462,7 @@ impl<H: ImagePoint> Rank<H> {
             if waited > ANSWER_TIMEOUT {
                 return Err(RankError::NoAnswer { router, waited });
             }
+            self.look_at_directory();
         }
     }
 
@@ -419,6 +485,8 @@ impl<H: ImagePoint> Rank<H> {
     }
 
     fn advance(&mut self, idle: bool, done: &mut impl FnMut(Event)) -> Result<(), RankError> {
+        self.seen = self.now();
+        self.look_at_directory();
         self.attach()?;
         let steps_aside = self.aside.steps();
         match self.replay.tick() {
@@ -436,10 +504,12 @@ impl<H: ImagePoint> Rank<H> {
     fn show_new(&mut self, done: &mut impl FnMut(Event)) -> Result<(), RankError> {
         let before = self.delivery.rsn();
         let sleep = self.only_waits();
+        let mut told = Ok(());
         if sleep {
             self.send_determinants()?;
+            told = self.delivery.tell_received();
         }
-        let came = self.delivery.receive(sleep);
+        let came = told.and_then(|()| self.delivery.receive(sleep));
         let nothing = !matches!(came, Ok(true));
         let mut answer = None;
         let shown = match came {
@@ -453,6 +523,10 @@ impl<H: ImagePoint> Rank<H> {
         if rsn > before {
             self.unstored.push(Determinant { clock: self.replay.clock(), rsn });
             self.idle_calls = 0;
+        }
+        if self.until_received {
+            self.seen = self.now();
+            self.keep_home_informed()?;
         }
         self.answer(answer)?;
         self.last_call = self.host.ticks();
@@ -495,6 +569,7 @@ impl<H: ImagePoint> Rank<H> {
                     self.connect_delivery(false)?;
                 }
             }
+            self.look_at_directory();
             let waited = self.host.now().saturating_sub(begun);
             if waited > REPLAY_TIMEOUT {
                 let router = self.host.home(self.number);
@@ -505,10 +580,11 @@ impl<H: ImagePoint> Rank<H> {
         if last {
             self.tell_replayed();
         }
+        self.seen = self.now();
         self.answer(answer)
     }
 
-    fn lose_delivery(&mut self, e: &io::Error) -> Result<(), RankError> {
+    pub(super) fn lose_delivery(&mut self, e: &io::Error) -> Result<(), RankError> {
         let (router, code) = (self.host.home(self.number), e.raw_os_error().unwrap_or(0));
         self.host.trace(What::DeliveryLost, self.replay.clock(), router, code as u64);
         self.delivery.disconnect();
@@ -581,7 +657,7 @@ impl<H: ImagePoint> Rank<H> {
         Ok(())
     }
 
-    fn send_determinants(&mut self) -> Result<(), RankError> {
+    pub(super) fn send_determinants(&mut self) -> Result<(), RankError> {
         if self.unstored.newest() == 0 {
             return Ok(());
         }
@@ -591,11 +667,14 @@ impl<H: ImagePoint> Rank<H> {
         self.write_sender(k)
     }
 
-    /// Waits until everything sent is logged.
+    /// Waits until everything sent is safe, as far as receivers receive it in time.
     ///
     /// # Errors
     /// When a router cannot be reached or does not answer.
     pub fn flush(&mut self) -> Result<(), RankError> {
+        if let Err(e) = self.delivery.tell_received() {
+            self.lose_delivery(&e)?;
+        }
         for k in 0..self.senders.len() {
             while self.senders[k].is_busy() {
                 self.ready_sender(k)?;
@@ -613,6 +692,8 @@ impl<H: ImagePoint> Rank<H> {
     /// Whether an image taken now would hold all that it needs: waits shortly for payloads on their
     /// way to a router.
     pub fn settled(&mut self, timeout: Duration) -> bool {
+        // What is lost with the stream is told again by the next one.
+        let _ = self.delivery.tell_received();
         let begun = self.host.now();
         for k in 0..self.senders.len() {
             while self.senders[k].names_segments() {
@@ -635,6 +716,7 @@ impl<H: ImagePoint> Rank<H> {
 
     /// This process has come back from an image: all connections are gone.
     pub fn forget_connections(&mut self) {
+        self.followed = false;
         self.delivery.disconnect();
         self.senders.iter_mut().for_each(Sender::disconnect);
     }
@@ -723,15 +805,12 @@ fn refused(e: &io::Error) -> Result<(), RankError> {
 /// Attempts to connect to a router.
 struct Attempts {
     begun: Duration,
+    bound: Duration,
     pause: Duration,
     count: u32,
 }
 
 impl Attempts {
-    fn new(now: Duration) -> Attempts {
-        Attempts { begun: now, pause: FIRST_PAUSE, count: 0 }
-    }
-
     /// One has failed: pauses before the next, unless there is no point in one.
     fn failed<H: Host>(
         &mut self,
@@ -745,7 +824,7 @@ impl Attempts {
             ConnectError::Unreachable(e) => e,
         };
         let waited = host.now().saturating_sub(self.begun);
-        if waited > RECONNECT_TIMEOUT {
+        if waited > self.bound {
             return Err(RankError::OutOfReach { router, waited, cause: cause.to_string() });
         }
         host.pause(self.pause);
@@ -765,6 +844,7 @@ impl<H: Host> Rank<H> {
             (self.requests.clone(), self.owed.clone(), self.replay.clone());
         let (delivery, senders) = (self.delivery.clone(), self.senders.clone());
         let (unstored, ssn, aside) = (self.unstored.clone(), self.ssn.clone(), self.aside);
+        let until_received = self.until_received;
         move |host| Rank {
             host,
             number,
@@ -776,6 +856,9 @@ impl<H: Host> Rank<H> {
             delivery: delivery.clone(),
             senders: senders.clone(),
             unstored: unstored.clone(),
+            until_received,
+            followed: false,
+            seen: Determinant { clock: 0, rsn: 0 },
             ssn: ssn.clone(),
             progressing: false,
             aside,

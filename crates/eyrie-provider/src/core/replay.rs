@@ -29,6 +29,11 @@ impl Replay {
         self.clock
     }
 
+    /// Whether there is nothing to follow any more.
+    pub fn is_over(&self) -> bool {
+        self.script.is_empty()
+    }
+
     /// The determinants to follow from now on: those behind this clock and message, in order.
     ///
     /// # Errors

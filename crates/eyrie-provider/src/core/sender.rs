@@ -1,10 +1,11 @@
 //! A send stream: what this rank sends to the ranks of one router. A frame is kept until the router
-//! says that it is logged, so that a broken connection loses nothing; what the router has already
+//! says that it is safe (logged; where routers may be lost, received), so that a broken connection loses nothing; what the router has already
 //! is not sent again but for its envelope. Nothing may leave without the determinants of all that
 //! was shown before it. Nothing here waits: [`super::rank`] does.
 
 use super::error::RankError;
 use super::host::{File, Host, Stream};
+use super::mutation::{active, Mutation};
 use eyrie_wire::data::{
     content_hash, put, put_plain, Determinant, Frame, Header, Message, Piece, Place, Repeat,
     SegmentDone, SegmentRequest, MAX_DETERMINANTS, MAX_FRAME, MAX_INLINE,
@@ -14,6 +15,10 @@ use std::io::{self, ErrorKind};
 
 /// Bytes that may wait for an acknowledgement before a send waits too.
 const MAX_KEPT: usize = 4 << 20;
+/// The same where they wait for receivers: above what a router lets them wait for.
+const MAX_UNRECEIVED: usize = 64 << 20;
+/// There, messages from one look for acknowledgements to the next.
+const LOOK_EVERY: u32 = 32;
 /// Frames, and a share of [`MAX_KEPT`], after which acknowledgements are looked for without need.
 const LOOK_FRAMES: usize = 512;
 const LOOK_BYTES: usize = MAX_KEPT / 4;
@@ -33,10 +38,13 @@ struct Segment<F> {
     used: u64,
 }
 
-/// Determinants that no router has acknowledged.
+/// Determinants that no router has acknowledged; where routers may be lost, that the home router
+/// has not.
 #[derive(Clone, Default)]
 pub struct Unstored {
     list: VecDeque<Determinant>,
+    /// What was shown up to this clock is safe.
+    stored: u64,
 }
 
 impl Unstored {
@@ -45,8 +53,25 @@ impl Unstored {
         self.list.push_back(d);
     }
 
+    /// Nothing more was shown up to this clock than up to the last determinant: a no-delivery
+    /// determinant.
+    pub fn push_no_delivery(&mut self, d: Determinant) {
+        if d.clock > self.newest().max(self.stored) {
+            self.push(d);
+        }
+    }
+
+    pub fn is_stored(&self, clock: u64) -> bool {
+        self.stored >= clock
+    }
+
+    pub fn len(&self) -> usize {
+        self.list.len()
+    }
+
     /// A router has all up to this clock.
     pub fn stored(&mut self, clock: u64) {
+        self.stored = self.stored.max(clock);
         while self.list.front().is_some_and(|d| d.clock <= clock) {
             self.list.pop_front();
         }
@@ -101,9 +126,9 @@ impl Kept {
         }
     }
 
-    /// Moves what counts to the front, when there is much before it.
+    /// Moves what counts to the front, when there is much before it, and not less than that.
     fn compact(&mut self) {
-        if self.acked >= LOOK_BYTES {
+        if self.acked >= LOOK_BYTES && self.acked >= self.unacknowledged() {
             self.bytes.drain(..self.acked);
             self.written -= self.acked;
             self.acked = 0;
@@ -132,6 +157,14 @@ pub enum Offer {
 
 /// The stream to one router.
 pub struct Sender<H: Host> {
+    /// Routers may be lost: frames are kept until they are received, with their payloads.
+    until_received: bool,
+    /// What this router holds of the rank's determinants is safe.
+    stores: bool,
+    /// The router is to hear from this rank, even if nothing is kept for it.
+    wanted: bool,
+    /// Messages since acknowledgements were looked for.
+    unlooked: u32,
     stream: Option<H::Stream>,
     /// The router's greeting has been read to its end.
     greeted: bool,
@@ -197,10 +230,15 @@ fn put_pieces(out: &mut Vec<u8>, place: Place, content: &[u8]) {
 }
 
 impl<H: Host> Sender<H> {
-    /// A stream that is not connected yet.
-    pub fn new(ranks: u32) -> Sender<H> {
+    /// A stream that is not connected yet, to a router that acknowledges what was received, or what
+    /// is logged. `home`: it is the rank's home router.
+    pub fn new(ranks: u32, until_received: bool, home: bool) -> Sender<H> {
         let bytes = Vec::with_capacity(KEPT_BYTES);
         Sender {
+            until_received,
+            stores: home || !until_received || active(Mutation::StoredAnywhere),
+            wanted: false,
+            unlooked: 0,
             stream: None,
             greeted: false,
             kept: Kept { bytes, lengths: VecDeque::with_capacity(1024), ..Kept::default() },
@@ -234,7 +272,7 @@ impl<H: Host> Sender<H> {
 
     /// Something is not acknowledged yet.
     pub fn is_busy(&self) -> bool {
-        !self.kept.lengths.is_empty() || !self.backlog.is_empty()
+        !self.kept.lengths.is_empty() || !self.backlog.is_empty() || self.wanted
     }
 
     /// Bytes that wait for an acknowledgement.
@@ -283,6 +321,13 @@ impl<H: Host> Sender<H> {
         self.kept.acknowledge(self.kept.lengths.len());
         self.old_segments.append(&mut self.retired);
         self.old_segments.extend(self.segment.take());
+    }
+
+    /// Another router listens in the place of this one: what is kept is for it, and it is to hear
+    /// from this rank.
+    pub fn replace(&mut self) {
+        self.disconnect();
+        self.wanted = true;
     }
 
     /// Goes on with a new connection; the router's greeting comes first.
@@ -337,8 +382,11 @@ impl<H: Host> Sender<H> {
     }
 
     /// All of the backlog has been given: its segments are not needed any more.
-    pub fn end_backlog(&mut self) {
+    pub fn end_backlog(&mut self, unstored: &Unstored) {
         self.old_segments.clear();
+        if std::mem::take(&mut self.wanted) {
+            self.offer_word(unstored);
+        }
     }
 
     /// Keeps a message to be written ([`Sender::write`]). What the router has already goes as an
@@ -350,10 +398,14 @@ impl<H: Host> Sender<H> {
         if self.stream.is_none() {
             return Err(ErrorKind::NotConnected.into());
         }
-        if self.kept.lengths.len() >= LOOK_FRAMES || self.kept.unacknowledged() >= LOOK_BYTES {
+        let much = self.kept.lengths.len() >= LOOK_FRAMES || self.kept.unacknowledged() >= LOOK_BYTES;
+        self.unlooked += 1;
+        if much && (!self.until_received || self.unlooked >= LOOK_EVERY) {
+            self.unlooked = 0;
             self.receive(unstored)?;
         }
-        if self.kept.unacknowledged() > MAX_KEPT {
+        let most = if self.until_received { MAX_UNRECEIVED } else { MAX_KEPT };
+        if self.kept.unacknowledged() > most {
             return Ok(Offer::NoRoom);
         }
         self.kept.compact();
@@ -371,13 +423,15 @@ impl<H: Host> Sender<H> {
             let pieces = if self.passes_files() { &[] } else { content };
             self.keep_behind(Some((place, pieces)), &Header::Message(message), unstored, &[]);
             // The payload must stay reachable until the frame is logged: ask to hear of it soon.
-            self.keep(&Header::Flush, unstored, &[]);
+            if !self.until_received {
+                self.keep(&Header::Flush, unstored, &[]);
+            }
         }
         Ok(Offer::Kept)
     }
 
     fn passes_files(&self) -> bool {
-        self.stream.as_ref().is_some_and(Stream::passes_files)
+        !self.until_received && self.stream.as_ref().is_some_and(Stream::passes_files)
     }
 
     /// Finds a place for a payload, and puts it there when the segment's file is here; `None` when
@@ -413,6 +467,11 @@ impl<H: Host> Sender<H> {
         if unstored.newest() > self.determinants_sent {
             self.keep(&Header::Determinants, unstored, &[]);
         }
+    }
+
+    /// Keeps a frame that the router answers at once with what it holds of the determinants.
+    pub fn offer_word(&mut self, unstored: &Unstored) {
+        self.keep(&Header::Determinants, unstored, &[]);
     }
 
     /// Asks for an acknowledgement of all that is kept.
@@ -494,6 +553,13 @@ impl<H: Host> Sender<H> {
         Ok(true)
     }
 
+    /// The router holds all determinants up to this clock.
+    fn stored(&self, clock: u64, unstored: &mut Unstored) {
+        if self.stores {
+            unstored.stored(clock);
+        }
+    }
+
     /// Handles what was read.
     fn absorb(&mut self, unstored: &mut Unstored) -> io::Result<()> {
         let mut used = 0;
@@ -504,8 +570,8 @@ impl<H: Host> Sender<H> {
                     *known.ok_or_else(|| broken("no such rank"))? = k.ssn;
                 }
                 Header::Ready(ready) if !self.greeted => {
-                    unstored.stored(ready.clock);
-                    self.determinants_sent = ready.clock;
+                    self.stored(ready.up_to, unstored);
+                    self.determinants_sent = ready.up_to;
                     self.greeted = true;
                 }
                 Header::Ack(ack) if self.greeted => {
@@ -515,7 +581,7 @@ impl<H: Host> Sender<H> {
                     }
                     self.acknowledged = ack.frames;
                     self.kept.acknowledge(new);
-                    unstored.stored(ack.clock);
+                    self.stored(ack.clock, unstored);
                 }
                 Header::Segment(s) => {
                     let file = match self.passes_files() {
@@ -552,7 +618,8 @@ pub fn refusal(payload: &[u8]) -> io::Error {
 #[cfg(test)]
 impl<H: Host> Clone for Sender<H> {
     fn clone(&self) -> Self {
-        let mut copy = Sender::new(self.known.len() as u32);
+        let mut copy = Sender::new(self.known.len() as u32, self.until_received, false);
+        (copy.stores, copy.wanted) = (self.stores, self.wanted);
         copy.kept = self.kept.clone();
         copy.backlog = self.backlog.clone();
         copy.known = self.known.clone();

@@ -3,6 +3,8 @@
 //! and images of all ages. What they compute must be what an undisturbed run computes, and what
 //! they send again must be what they sent.
 
+mod lost;
+
 use super::host::{ConnectError, File, Host, Interest, Stream};
 use super::matching::{Completion, Context, Outcome, Posted};
 use super::rank::{Event, ImagePoint, Rank};
@@ -42,12 +44,15 @@ struct Wire {
     input: Vec<u8>,
     rank_closed: bool,
     router_closed: bool,
+    /// Whose it is.
+    rank: u32,
 }
 
 struct Router {
     protocol: Protocol<MemoryStore>,
     said: Said,
     wires: BTreeMap<ConnId, Wire>,
+    sent: lost::Sent,
 }
 
 struct World {
@@ -67,6 +72,8 @@ struct World {
     /// All connections break when a rank waits next.
     breaks_at_wait: bool,
     determinants: Vec<(RankInstance, Vec<data::Determinant>)>,
+    /// Where routers may be lost.
+    loss: Option<lost::Loss>,
 }
 
 /// The panic of a killed rank.
@@ -75,6 +82,21 @@ struct Killed;
 type Shared = Rc<RefCell<World>>;
 
 impl Router {
+    fn new(
+        number: u32,
+        routers: u32,
+        with: impl FnOnce(Protocol<MemoryStore>) -> Protocol<MemoryStore>,
+    ) -> Router {
+        let at_home = (0..RANKS).map(|r| r % routers == number).collect();
+        let bounds = Bounds { memory: 4 << 20, disk: 1 << 30 };
+        Router {
+            protocol: with(Protocol::new(at_home, bounds, MemoryStore::default())),
+            said: Said { room: 16, ..Said::default() },
+            wires: BTreeMap::new(),
+            sent: lost::Sent::default(),
+        }
+    }
+
     /// Moves bytes from the rank to the protocol, at most so many, and back.
     fn pump(&mut self, most: usize) {
         for conn in self.wires.keys().copied().collect::<Vec<_>>() {
@@ -89,11 +111,13 @@ impl Router {
         let Some(wire) = self.wires.get_mut(&conn).filter(|w| !w.router_closed) else { return };
         let n = most.min(wire.to_router.len());
         wire.input.extend(wire.to_router.drain(..n));
+        let rank = wire.rank;
         let over = wire.rank_closed && wire.to_router.is_empty();
         let input = std::mem::take(&mut wire.input);
         let mut used = 0;
         while let Some(frame) = Frame::parse(&input[used..]).expect("ranks write sound frames") {
             used += frame.len;
+            self.sent.note(rank, &frame);
             if !self.protocol.frame(conn, &frame, &mut self.said) {
                 break;
             }
@@ -130,18 +154,8 @@ impl Router {
 
 impl World {
     fn new(random: SmallRng, routers: u32, calm: bool, files: bool) -> World {
-        let bounds = Bounds { memory: 4 << 20, disk: 1 << 30 };
-        let router = |k| Router {
-            protocol: Protocol::new(
-                (0..RANKS).map(|r| r % routers == k).collect(),
-                bounds,
-                MemoryStore::default(),
-            ),
-            said: Said { room: 16, ..Said::default() },
-            wires: BTreeMap::new(),
-        };
         World {
-            routers: (0..routers).map(router).collect(),
+            routers: (0..routers).map(|k| Router::new(k, routers, |protocol| protocol)).collect(),
             next_conn: 1,
             now: Duration::ZERO,
             ticks: 0,
@@ -151,6 +165,7 @@ impl World {
             breaks: false,
             breaks_at_wait: false,
             determinants: Vec::new(),
+            loss: None,
             random,
         }
     }
@@ -161,6 +176,7 @@ impl World {
             let most = if self.calm { usize::MAX } else { 1 << self.random.gen_range(4..18) };
             self.routers[k].pump(most);
         }
+        self.tick_routers();
         if self.breaks && self.random.gen_bool(0.02) {
             self.break_one();
         }
@@ -168,8 +184,11 @@ impl World {
     }
 
     fn hear(&mut self) {
-        for router in &mut self.routers {
+        for (k, router) in self.routers.iter_mut().enumerate() {
             for event in router.said.events.drain(..) {
+                if self.loss.as_mut().is_some_and(|loss| loss.hears(k, &event)) {
+                    continue;
+                }
                 match event {
                     RouterEvent::Fenced { instance, determinants } => {
                         self.determinants.push((instance, determinants));
@@ -308,6 +327,9 @@ impl Stream for TestStream {
         TestHost::survives(&self.world);
         let sent = {
             let world = &mut *self.world.borrow_mut();
+            if world.is_silent(self.conn) {
+                return Ok(bytes.len());
+            }
             let calm = world.calm;
             let part = world.random.gen_range(1..=bytes.len());
             let wire = world.routers[self.router].wires.get_mut(&self.conn);
@@ -339,6 +361,9 @@ impl Stream for TestStream {
         }
         let part = world.random.gen_range(1..=into.len());
         let calm = world.calm;
+        if world.is_silent(self.conn) {
+            return Err(ErrorKind::WouldBlock.into());
+        }
         let wire = world.routers[self.router].wires.get_mut(&self.conn);
         let wire = wire.ok_or(ErrorKind::ConnectionReset)?;
         let n = if calm { into.len() } else { part }.min(wire.to_rank.len());
@@ -384,14 +409,14 @@ impl Host for TestHost {
         let (conn, files) = {
             let world = &mut *self.world.borrow_mut();
             let files = world.files;
-            if !world.calm && world.random.gen_bool(0.1) {
+            if world.is_down(router) || !world.calm && world.random.gen_bool(0.1) {
                 return Err(ConnectError::Unreachable(ErrorKind::ConnectionRefused.into()));
             }
             let conn = world.next_conn;
             world.next_conn += 1;
-            let Router { protocol, said, wires } = &mut world.routers[router as usize];
+            let Router { protocol, said, wires, .. } = &mut world.routers[router as usize];
             protocol.admit(self.instance).map_err(ConnectError::Refused)?;
-            wires.insert(conn, Wire::default());
+            wires.insert(conn, Wire { rank: self.instance.rank, ..Wire::default() });
             protocol.connected(conn, self.instance, stream, files, said);
             (conn, files)
         };
@@ -407,6 +432,18 @@ impl Host for TestHost {
 
     fn routers(&self) -> u32 {
         self.world.borrow().routers.len() as u32
+    }
+
+    fn until_received(&self) -> bool {
+        self.world.borrow().loss.is_some()
+    }
+
+    fn is_beside(&self, router: RouterId) -> bool {
+        self.world.borrow().is_beside(router, self.instance.rank)
+    }
+
+    fn changed_routers(&mut self) -> Vec<RouterId> {
+        self.world.borrow_mut().changed_routers(self.instance.rank)
     }
 
     fn wait(&mut self, _: &TestStream, _: Interest, _: Duration) {
@@ -667,6 +704,8 @@ struct Image {
     memory: Vec<u8>,
     clock: u64,
     rsn: u64,
+    /// It counts for a home router that has taken over.
+    adopted: bool,
 }
 
 struct Job {
@@ -689,7 +728,11 @@ impl Job {
         let routers = random.gen_range(1..3);
         // Those with the largest messages go both ways.
         let files = seed / 8 % 2 == 0;
-        let world = Rc::new(RefCell::new(World::new(random, routers, calm, files)));
+        let mut world = World::new(random, routers, calm, files);
+        if seed % 2 == 1 && !calm {
+            world.may_lose_routers();
+        }
+        let world = Rc::new(RefCell::new(world));
         let layout = std::alloc::Layout::new::<Memory>();
         // SAFETY: the layout is not empty; zeros are a `Memory`.
         let memory = |_| unsafe { std::alloc::alloc_zeroed(layout).cast::<Memory>() };
@@ -759,6 +802,7 @@ impl Job {
 
     fn recover(&mut self, r: usize) {
         self.kills += 1;
+        self.world.borrow_mut().forget_changes(r as u32);
         self.incarnations[r] += 1;
         // An image that was not stored in time is gone.
         self.images[r].truncate(1);
@@ -785,6 +829,7 @@ impl Job {
             memory: memory.to_vec(),
             clock: rank.clock(),
             rsn: rank.rsn(),
+            adopted: self.world.borrow().is_adopted(r),
         };
         self.images[r].push_back(image);
     }
@@ -792,6 +837,9 @@ impl Job {
     /// The newest image is stored: it counts.
     fn count_image(&mut self, r: usize) {
         let Some(image) = self.images[r].pop_back() else { return };
+        if !self.may_count(r, &image) {
+            return;
+        }
         let truncate =
             RouterCommand::Truncate { rank: r as u32, clock: image.clock, rsn: image.rsn };
         self.images[r].clear();
@@ -809,10 +857,11 @@ impl Job {
         match what {
             0..=4 => self.take_image(r),
             5..=6 => self.count_image(r),
-            7..=8 => {
+            7..=8 if self.may_die(r) => {
                 self.world.borrow_mut().dies_in = Some(after);
                 self.step(r);
             }
+            9..=11 => self.lose_router(after),
             _ => {}
         }
     }
@@ -823,7 +872,8 @@ impl Job {
         each.all(|(p, seen)| p.program.is_done() && p.rank.rsn() >= *seen)
     }
 
-    /// Runs to the end; returns what each rank has computed, and how often one was killed.
+    /// Runs to the end; returns what each rank has computed, and how often one was killed and a
+    /// router lost: in the lower and upper half of the number.
     fn run(mut self) -> (Vec<(u64, Vec<u8>)>, u64) {
         let calm = self.world.borrow().calm;
         // At some time the last thing has broken.
@@ -846,7 +896,7 @@ impl Job {
             // SAFETY: nothing uses the memory any more.
             (p.program.sum, unsafe { (**memory).window }.to_vec())
         });
-        (result.collect(), self.kills)
+        (result.collect(), self.kills + (self.routers_lost() << 32))
     }
 }
 
@@ -860,7 +910,7 @@ impl Drop for Job {
     }
 }
 
-/// One schedule with kills and one without; returns how many kills there were.
+/// One schedule with kills and one without; returns how many kills and lost routers there were.
 fn compare(seed: u64) -> u64 {
     let result = catch_unwind(|| {
         let (expected, _) = Job::new(seed, 60, true).run();
@@ -883,8 +933,11 @@ fn killed_ranks_compute_what_undisturbed_ones_do() {
     let asked = std::env::var("EYRIE_SCHEDULES").ok().and_then(|v| v.parse().ok());
     let first: u64 = std::env::var("EYRIE_SEED").ok().and_then(|v| v.parse().ok()).unwrap_or(1);
     let last = first + asked.unwrap_or(SCHEDULES);
-    let kills = on_all_processors(first..last, compare);
-    assert!(asked.is_some() || kills > SCHEDULES, "{kills} kills");
+    println!("seeds {first} to {}", last - 1);
+    let sum = on_all_processors(first..last, compare);
+    let (kills, lost) = (sum & 0xffff_ffff, sum >> 32);
+    println!("{kills} kills, {lost} routers lost");
+    assert!(asked.is_some() || kills > SCHEDULES && lost > SCHEDULES, "{kills} kills, {lost} lost");
 }
 
 /// Two ranks that have found each other, on connections that pass `files` or not.

@@ -4,6 +4,7 @@
 use super::ahead::Ahead;
 use super::log::Log;
 use super::mutation::{active, Mutation};
+use super::received::Receipts;
 use super::{ConnId, Output, Protocol, RouterEvent};
 use crate::space::Store;
 use eyrie_wire::data::{
@@ -26,6 +27,11 @@ impl<S: Store> Protocol<S> {
     ) -> Result<(), &'static str> {
         match frame.header {
             Header::Resume(resume) => self.resume(id, rank, resume, out),
+            Header::Received(received) => return self.told_received(rank, received.rsn, out),
+            Header::Shown(shown) => {
+                let adoption = self.adoptions[rank as usize].iter_mut();
+                adoption.for_each(|a| a.shown(shown));
+            }
             Header::Replayed(replayed) => {
                 let state = &self.ranks[rank as usize];
                 let messages = replayed.rsn.saturating_sub(state.resumed.unwrap_or(0));
@@ -58,10 +64,12 @@ impl<S: Store> Protocol<S> {
     /// Starts a delivery stream behind what the rank has, with the determinants behind its clock.
     fn resume(&mut self, id: ConnId, rank: Rank, resume: Resume, out: &mut impl Output<S::File>) {
         let Resume { rsn, clock } = resume;
-        if let Some(reason) = self.resume_refusal(rank, rsn) {
+        let adopted = self.adopt(rank, rsn, out);
+        if let Some(reason) = adopted.err().or_else(|| self.resume_refusal(rank, rsn)) {
             out.frame(id, &Header::Refused, reason.as_bytes());
             return self.refuse(id, &reason, out);
         }
+        self.received(rank, rsn, out);
         let from = if active(Mutation::ResumeLate) { rsn + 1 } else { rsn };
         let cursor = match self.logs[rank as usize].cursor_after(from, &self.space) {
             Ok(cursor) => cursor,
@@ -86,7 +94,8 @@ impl<S: Store> Protocol<S> {
         for part in list.chunks(MAX_DETERMINANTS) {
             out.determinants(id, &Header::Replay, part);
         }
-        out.frame(id, &Header::Ready(Ready { clock: 0 }), &[]);
+        let up_to = self.receipts.get(rank as usize).map_or(0, Receipts::rsn);
+        out.frame(id, &Header::Ready(Ready { up_to }), &[]);
         out.event(RouterEvent::Connected(instance));
         self.deliver(rank, out);
     }
@@ -159,6 +168,7 @@ impl<S: Store> Protocol<S> {
 
     /// Truncates the log of a rank: its messages up to `rsn` are gone.
     pub(super) fn truncate_log(&mut self, rank: Rank, rsn: u64, out: &mut impl Output<S::File>) {
+        self.received(rank, rsn, out);
         let log = &mut self.logs[rank as usize];
         let before = log.memory();
         let freed = log.truncate(rsn, &mut self.space);
@@ -177,7 +187,7 @@ impl<S: Store> Protocol<S> {
     }
 }
 
-fn unreadable<F>(rank: Rank, e: &std::io::Error, out: &mut impl Output<F>) {
+pub(super) fn unreadable<F>(rank: Rank, e: &std::io::Error, out: &mut impl Output<F>) {
     let reason = format!("the log of rank {rank} cannot be read back: {e}");
     out.event(RouterEvent::Fatal { reason });
 }

@@ -88,6 +88,12 @@ impl Log {
         Log { last_ssn: vec![0; ranks as usize], ..Log::default() }
     }
 
+    /// Begins behind `rsn`, with these last send sequence numbers: nothing has been appended yet.
+    pub fn adopt(&mut self, rsn: u64, last_ssn: &[u64]) {
+        (self.newest, self.floor) = (rsn, rsn);
+        self.last_ssn.copy_from_slice(last_ssn);
+    }
+
     pub fn newest(&self) -> u64 {
         self.newest
     }

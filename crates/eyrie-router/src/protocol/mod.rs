@@ -2,12 +2,14 @@
 //! has no socket, no clock and no thread of its own. It must never let a message reach a rank
 //! before it is logged, nor let an older incarnation speak.
 
+mod adopt;
 mod ahead;
 mod deliver;
 mod log;
 mod mutation;
 mod noted;
 mod orders;
+mod received;
 mod room;
 mod send;
 mod verify;
@@ -16,12 +18,15 @@ mod verify;
 mod tests;
 
 use crate::space::{Bounds, Space, Store};
+use adopt::Adoption;
 use ahead::Ahead;
 use eyrie_wire::data::{Determinant, Frame, Header, Stream, MAX_INLINE};
-use eyrie_wire::{Rank, RankInstance};
+use eyrie_wire::{Incarnation, Rank, RankInstance};
 use log::{Cursor, Log};
 use mutation::{active, Mutation};
 pub use orders::{RouterCommand, RouterEvent, Stats};
+pub use received::UNRECEIVED_BYTES;
+use received::{Receipts, Unreceived};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -57,6 +62,8 @@ struct Conn {
     frames: u64,
     unacknowledged: u64,
     unacknowledged_bytes: usize,
+    /// What of a sender's frames waits for its receivers.
+    unreceived: Unreceived,
     /// Whether files can be passed; else payloads go in pieces on the stream.
     passes_files: bool,
     /// Of a sender: the segments that it may fill. Of a receiver: those whose files it has, oldest
@@ -84,6 +91,9 @@ struct RankState {
     verifier: Verifier,
     /// The last message before the images of the rank: what comes behind it is needed.
     needed_after: u64,
+    /// It has sent something to this router, or there was no router before this one that it could
+    /// have sent something to.
+    heard: bool,
     /// What was last told of the growth of its log, in bytes.
     growth_told: u64,
 }
@@ -95,6 +105,14 @@ pub struct Protocol<S: Store> {
     ranks: Vec<RankState>,
     /// Logs of the ranks that are at home here (empty ones for the others).
     logs: Vec<Log>,
+    /// Messages are acknowledged when they were received; then, how far they were, for each rank.
+    until_received: bool,
+    most_unreceived: u64,
+    receipts: Vec<Receipts>,
+    /// This router has taken over from a lost one; then, what it waits for, for each rank whose log
+    /// it does not know yet.
+    takes_over: bool,
+    adoptions: Vec<Option<Adoption>>,
     space: Space<S>,
     conns: FxHashMap<ConnId, Conn>,
     room: room::Room,
@@ -124,11 +142,17 @@ impl<S: Store> Protocol<S> {
             resumed: None,
             verifier: Verifier::default(),
             needed_after: 0,
+            heard: true,
             growth_told: 0,
         };
         Protocol {
             ranks: (0..count).map(rank).collect(),
             logs: at_home.iter().map(|here| Log::new(if *here { count } else { 0 })).collect(),
+            until_received: false,
+            most_unreceived: 0,
+            receipts: Vec::new(),
+            takes_over: false,
+            adoptions: (0..count).map(|_| None).collect(),
             space: Space::new(bounds, count, store),
             conns: FxHashMap::default(),
             room: room::Room::new(bounds, count),
@@ -139,6 +163,27 @@ impl<S: Store> Protocol<S> {
             piece: vec![0; MAX_INLINE],
             at_home,
         }
+    }
+
+    /// Messages are acknowledged to their senders when they were received, or when a sender keeps
+    /// more than so many bytes.
+    #[must_use]
+    pub fn until_received(mut self, most: u64) -> Self {
+        self.until_received = true;
+        self.most_unreceived = most;
+        let count = self.ranks.len();
+        let receipts = |here: &bool| Receipts::new(if *here { count } else { 0 });
+        self.receipts = self.at_home.iter().map(receipts).collect();
+        self
+    }
+
+    /// These incarnations may speak at the start.
+    #[must_use]
+    pub fn beginning_with(mut self, incarnations: &[Incarnation]) -> Self {
+        for (state, incarnation) in self.ranks.iter_mut().zip(incarnations) {
+            state.incarnation = *incarnation;
+        }
+        self
     }
 
     /// Whether this incarnation may connect.
@@ -165,9 +210,13 @@ impl<S: Store> Protocol<S> {
         passes_files: bool,
         out: &mut impl Output<S::File>,
     ) {
+        // Until a message is received its sender keeps the content: in a file of a router that may
+        // be lost, or in an image, it would not have it.
+        let passes_files = passes_files && !(self.until_received && stream == Stream::Send);
         let state = &mut self.ranks[instance.rank as usize];
         let slot = match stream {
             Stream::Delivery => {
+                self.adoptions[instance.rank as usize].iter_mut().for_each(Adoption::begin);
                 state.resumed = None;
                 &mut state.delivery
             }
@@ -180,6 +229,7 @@ impl<S: Store> Protocol<S> {
             frames: 0,
             unacknowledged: 0,
             unacknowledged_bytes: 0,
+            unreceived: Unreceived::default(),
             passes_files,
             segments: VecDeque::new(),
         };
@@ -261,6 +311,13 @@ impl<S: Store> Protocol<S> {
         Some((conn.instance, conn.stream))
     }
 
+    /// Whether a router that has taken over knows of all that the rank has said to the lost one, or
+    /// has it told to its home router: for tests.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn has_heard(&self, rank: Rank) -> bool {
+        self.ranks[rank as usize].heard
+    }
+
     /// The connection on which the rank sends, if there is one: what the kernel still holds of it
     /// must be given to [`Protocol::frame`] before the rank is fenced.
     pub fn send_stream(&self, rank: Rank) -> Option<ConnId> {
@@ -296,7 +353,11 @@ impl<S: Store> Protocol<S> {
                 out.close(id);
             }
         }
+        self.adoptions[instance.rank as usize].iter_mut().for_each(Adoption::fence);
         let state = &self.ranks[instance.rank as usize];
+        if !state.heard {
+            out.event(RouterEvent::Unheard { instance });
+        }
         let mut determinants = state.determinants.clone();
         let last = determinants.last().copied().unwrap_or(Determinant { clock: 0, rsn: 0 });
         if state.spoken > last.clock && !active(Mutation::ForgetWhatWasSpoken) {
@@ -347,6 +408,7 @@ impl<S: Store> Protocol<S> {
         self.serve_waiting(out);
         self.keep_room(out);
         self.tell_scarcity(out);
+        self.end_flushes(out);
     }
 }
 

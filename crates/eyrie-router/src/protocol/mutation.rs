@@ -46,10 +46,24 @@ pub enum Mutation {
     SkipLastPiece,
     /// After a reconnection the payload goes on where the last connection broke.
     GoOnInTheMiddle,
+    /// Messages are acknowledged before they were received, though they ought to be.
+    AcknowledgeUnreceived,
+    /// A sender is told that what is logged need not be sent again, though it was not received.
+    TellLogged,
+    /// A router that has taken over does not look at what its ranks have of each source.
+    ForgetTheTable,
+    /// A rank that connects again is adopted again.
+    AdoptTwice,
+    /// What comes for a rank before its adoption is not kept.
+    KeepNothingAside,
+    /// A rank that died before it said what it has is adopted all the same.
+    AdoptTheDead,
+    /// Nobody hears which ranks' messages no sender keeps any more.
+    HideExposed,
 }
 
 #[cfg(test)]
-pub const ALL: [Mutation; 19] = {
+pub const ALL: [Mutation; 26] = {
     use Mutation::*;
     [
         SkipSequenceCheck,
@@ -71,6 +85,13 @@ pub const ALL: [Mutation; 19] = {
         MisplacePieces,
         SkipLastPiece,
         GoOnInTheMiddle,
+        AcknowledgeUnreceived,
+        TellLogged,
+        ForgetTheTable,
+        AdoptTwice,
+        KeepNothingAside,
+        AdoptTheDead,
+        HideExposed,
     ]
 };
 

@@ -8,8 +8,8 @@ use eyrie_wire::data::{Ack, Frame, Header, Known, Message, Piece, Ready, Repeat}
 use eyrie_wire::Rank;
 
 /// Unacknowledged frames and bytes after which a sender is told.
-const ACK_FRAMES: u64 = 256;
-const ACK_BYTES: usize = 64 * 1024;
+pub(super) const ACK_FRAMES: u64 = 256;
+pub(super) const ACK_BYTES: usize = 64 * 1024;
 
 const NOT_HERE: &str = "message for a rank that is not at home at this router";
 
@@ -17,7 +17,13 @@ impl<S: Store> Protocol<S> {
     /// Tells a sender what this router has of it.
     pub(super) fn greet_sender(&mut self, id: ConnId, rank: Rank, out: &mut impl Output<S::File>) {
         for (destination, log) in self.logs.iter().enumerate() {
-            let ssn = if self.at_home[destination] { log.last_ssn(rank) } else { 0 };
+            let ssn = match self.at_home[destination] {
+                true if self.until_received && !active(Mutation::TellLogged) => {
+                    self.receipts[destination].last_ssn(rank)
+                }
+                true => log.last_ssn(rank),
+                false => 0,
+            };
             if ssn > 0 && !active(Mutation::ForgetKnown) {
                 let known = Known { destination: destination as Rank, ssn };
                 out.frame(id, &Header::Known(known), &[]);
@@ -25,8 +31,8 @@ impl<S: Store> Protocol<S> {
         }
         let state = &mut self.ranks[rank as usize];
         state.verifier = Verifier::default();
-        let clock = state.determinants.last().map_or(0, |d| d.clock);
-        out.frame(id, &Header::Ready(Ready { clock }), &[]);
+        let up_to = state.determinants.last().map_or(0, |d| d.clock);
+        out.frame(id, &Header::Ready(Ready { up_to }), &[]);
     }
 
     /// A frame on a send stream.
@@ -37,6 +43,7 @@ impl<S: Store> Protocol<S> {
         frame: &Frame,
         out: &mut impl Output<S::File>,
     ) -> Result<(), &'static str> {
+        self.ranks[rank as usize].heard = true;
         self.keep_determinants(rank, frame);
         if active(Mutation::AcknowledgeEarly) {
             self.count(id, frame.len, true);
@@ -61,8 +68,13 @@ impl<S: Store> Protocol<S> {
             let piece = matches!(frame.header, Header::Piece(_));
             self.count(id, frame.len, !piece || active(Mutation::AcknowledgePieces));
         }
-        if frame.header == Header::Flush {
-            self.acknowledge(id, true, out);
+        match &frame.header {
+            Header::Message(m) if self.until_received => self.await_receipt(id, rank, m, out),
+            // Its rank may wait until they are held.
+            Header::Determinants if self.until_received => self.acknowledge(id, true, out),
+            Header::Flush if self.until_received => self.begin_flush(id, out),
+            Header::Flush => self.acknowledge(id, true, out),
+            _ => {}
         }
         Ok(())
     }
@@ -73,6 +85,7 @@ impl<S: Store> Protocol<S> {
             conn.frames += u64::from(whole);
             conn.unacknowledged += u64::from(whole);
             conn.unacknowledged_bytes += len;
+            conn.unreceived.count(len, whole);
         }
     }
 
@@ -116,13 +129,16 @@ impl<S: Store> Protocol<S> {
         }
         let state = &mut self.ranks[source as usize];
         state.spoken = state.spoken.max(m.clock);
-        let log = &mut self.logs[m.destination as usize];
-        let last = log.last_ssn(source);
+        let last = match &self.adoptions[m.destination as usize] {
+            Some(adoption) => adoption.last_ssn(source, m.ssn),
+            None => self.logs[m.destination as usize].last_ssn(source),
+        };
         if m.ssn <= last && !active(Mutation::LogTwice) {
+            self.verify_whole(source, m, frame.payload, out);
             return Ok(());
         }
         if m.ssn > last + 1 && !active(Mutation::SkipSequenceCheck) {
-            return Err("a message is missing in the sequence of its sender");
+            return Err(self.missing(source, m.destination, last, m.ssn, out));
         }
         if let Some(place) = m.place {
             if self.space.segments.within(place.segment, place.offset, m.size).is_none() {
@@ -133,9 +149,24 @@ impl<S: Store> Protocol<S> {
         if active(Mutation::DeliverBeforeLogging) {
             self.deliver_unlogged(source, m, frame.payload, out);
         }
+        match &mut self.adoptions[m.destination as usize] {
+            Some(adoption) => adoption.keep_aside(source, m, frame.payload),
+            None => self.append(source, m, frame.payload, out),
+        }
+        Ok(())
+    }
+
+    /// Logs a message whose turn it is.
+    pub(super) fn append(
+        &mut self,
+        source: Rank,
+        m: &Message,
+        payload: &[u8],
+        out: &mut impl Output<S::File>,
+    ) {
         let log = &mut self.logs[m.destination as usize];
         let before = log.memory();
-        log.append(source, m, frame.payload);
+        log.append(source, m, payload);
         self.block_memory += log.memory() - before;
         self.messages += 1;
         self.bytes += m.size;
@@ -143,7 +174,6 @@ impl<S: Store> Protocol<S> {
         if self.dirty.last() != Some(&m.destination) {
             self.dirty.push(m.destination);
         }
-        Ok(())
     }
 
     fn verify(
@@ -157,16 +187,25 @@ impl<S: Store> Protocol<S> {
         }
         let state = &mut self.ranks[source as usize];
         state.spoken = state.spoken.max(again.clock);
+        self.compare(source, again, out);
+        Ok(())
+    }
+
+    /// Compares what is sent again with the log, as far as the log has it.
+    pub(super) fn compare(&mut self, source: Rank, again: &Repeat, out: &mut impl Output<S::File>) {
         let log = &self.logs[again.destination as usize];
-        let found = state.verifier.check(source, again, log, &self.space);
+        let verifier = &mut self.ranks[source as usize].verifier;
+        let found = verifier.check(source, again, log, &self.space);
         if let Some(event) = found.filter(|_| !active(Mutation::SkipVerification)) {
             out.event(event);
         }
-        Ok(())
     }
 
     /// Tells a sender what is logged, when enough has come together, or `now`.
     pub(super) fn acknowledge(&mut self, id: ConnId, now: bool, out: &mut impl Output<S::File>) {
+        if self.until_received {
+            return self.acknowledge_received(id, now, out);
+        }
         let Some(conn) = self.conns.get_mut(&id) else { return };
         let due = conn.unacknowledged >= ACK_FRAMES || conn.unacknowledged_bytes >= ACK_BYTES;
         if !due && !now {

@@ -3,6 +3,8 @@
 //! all that they have seen and when, so that any error in order, repetition or replay shows in the
 //! content of a message. Each error of `mutation.rs` must be found by this.
 
+mod lost;
+
 use super::mutation::{self, Mutation};
 use super::noted::{forget_logged, is_logged};
 use super::*;
@@ -42,6 +44,8 @@ struct Model {
     clock: u64,
     rsn: u64,
     ssn: Vec<u64>,
+    /// The last message seen from each source.
+    shown: Vec<u64>,
     /// For each router: what it has not acknowledged.
     kept: Vec<VecDeque<Kept>>,
     /// Determinants that no router is known to hold.
@@ -82,6 +86,8 @@ struct Process {
     /// What is to be replayed: shown at these clocks.
     script: VecDeque<Determinant>,
     replayed_told: bool,
+    /// What was received before it was this process, too.
+    received_before: u64,
     links: Vec<Link>,
     files: BTreeMap<u32, MemoryFile>,
     /// Pieces of the next payload, and where the first one belongs.
@@ -112,6 +118,8 @@ struct World {
     /// What each rank was delivered, by rsn.
     delivered: BTreeMap<(Rank, u64), (Rank, u64, Vec<u8>)>,
     large: bool,
+    /// Where routers may be lost.
+    loss: Option<lost::Loss>,
     /// Connections pass files.
     files: bool,
     now: Duration,
@@ -139,6 +147,7 @@ impl World {
             clock: 0,
             rsn: 0,
             ssn: vec![0; ranks as usize],
+            shown: vec![0; ranks as usize],
             kept: vec![VecDeque::new(); routers as usize],
             unstored: VecDeque::new(),
         };
@@ -160,6 +169,7 @@ impl World {
             delivered: BTreeMap::new(),
             large: random.gen_bool(0.3),
             files: random.gen_bool(0.5),
+            loss: None,
             now: Duration::ZERO,
             recoveries: 0,
             random,
@@ -167,6 +177,9 @@ impl World {
         for rank in 0..ranks {
             let process = world.process(RankInstance { rank, incarnation: 1 }, model(rank));
             world.processes.push(process);
+        }
+        if seed % 2 == 1 {
+            world.may_lose_routers(bounds);
         }
         world
     }
@@ -185,6 +198,7 @@ impl World {
             delivery_ready: false,
             script: VecDeque::new(),
             replayed_told: false,
+            received_before: 0,
             links,
             files: BTreeMap::new(),
             pieces: (None, Vec::new()),
@@ -228,6 +242,7 @@ impl World {
             92..=93 => self.take_image(p),
             94..=95 => self.die(p),
             96 => self.zombie(p),
+            98 => self.lose_router(),
             97 => self.disk.set(!self.disk.get() && self.random.gen_bool(0.5)),
             _ => {
                 self.now += Duration::from_millis(self.random.gen_range(100..4000));
@@ -261,6 +276,7 @@ impl World {
             process.pieces = (None, Vec::new());
             process.script.clear();
             let (rsn, clock) = (process.model.rsn, process.model.clock);
+            self.say_what_it_has(p, k, conn);
             self.speak(k, conn, &Header::Resume(Resume { rsn, clock }), &[]);
         }
         for k in 0..self.routers.len() {
@@ -410,16 +426,18 @@ impl World {
         let link = &mut process.links[k];
         match frame.header {
             Header::Known(known) => link.known[known.destination as usize] = known.ssn,
-            Header::Ready(_) if delivery => {
+            Header::Ready(ready) if delivery => {
                 process.delivery_ready = true;
+                process.received_before = ready.up_to;
                 if process.script.is_empty() {
                     self.tell_replayed(p);
                 }
             }
             Header::Ready(ready) => {
                 link.ready = true;
-                link.determinants_sent = ready.clock;
-                process.model.unstored.retain(|d| d.clock > ready.clock);
+                link.determinants_sent = ready.up_to;
+                self.stored(p, k, ready.up_to);
+                self.say_determinants(p, k);
                 self.send_kept_again(p, k);
             }
             Header::Replay => process.script.extend(frame.determinants()),
@@ -433,19 +451,22 @@ impl World {
                         let kept = process.model.kept[k].pop_front().expect("kept");
                         let m = kept.message;
                         let rank = process.instance.rank;
-                        assert!(
-                            is_logged(rank, m.destination, m.ssn),
-                            "acknowledged and not logged: {m:?}"
-                        );
+                        match &self.loss {
+                            Some(loss) => loss.check_received(rank, &m),
+                            None => assert!(
+                                is_logged(rank, m.destination, m.ssn),
+                                "acknowledged and not logged: {m:?}"
+                            ),
+                        }
                     }
                 }
-                process.model.unstored.retain(|d| d.clock > ack.clock);
+                self.stored(p, k, ack.clock);
             }
             Header::Segment(s) if delivery => {
                 process.files.insert(s.segment, file.expect("a file comes with it"));
             }
             Header::Segment(s) => {
-                assert_eq!(file.is_some(), self.files);
+                assert_eq!(file.is_some(), self.files && self.loss.is_none());
                 link.segment = Some(Room { segment: s.segment, file, bytes: s.bytes, used: 0 });
             }
             Header::Piece(piece) => {
@@ -537,6 +558,10 @@ impl World {
         while process.model.rsn < up_to {
             let (d, content) = process.inbox.pop_front().expect("looked at above");
             process.model.rsn = d.rsn;
+            process.model.shown[d.source as usize] = d.ssn;
+            if let Some(loss) = &mut self.loss {
+                loss.shown(process.instance.rank, d.source, d.ssn);
+            }
             let word = content_hash(&content);
             process.model.state =
                 mix(mix(process.model.state, word), d.ssn << 8 | u64::from(d.source));
@@ -554,6 +579,7 @@ impl World {
         if process.script.is_empty() {
             self.tell_replayed(p);
         }
+        self.say_received(p, drain);
         // At the end nothing new is said, but what was said before is said again.
         if !drain || !live {
             self.send_some(p);
@@ -643,7 +669,9 @@ impl World {
             message.place = Some(Place { segment: *number, offset: *used });
             *used += message.size;
             frames.push((Header::Message(message), vec![]));
-            frames.push((Header::Flush, vec![]));
+            if self.loss.as_ref().is_none_or(|loss| loss.flushes) {
+                frames.push((Header::Flush, vec![]));
+            }
         }
         for (header, payload) in frames {
             let process = &mut self.processes[p];
@@ -669,15 +697,18 @@ impl World {
             self.processes[p].links[k].unacknowledged.push_back(false);
             self.processes[p].links[k].asked = true;
             self.speak(k, conn, &Header::SegmentRequest(SegmentRequest { bytes: 1 << 20 }), &[]);
-            self.arrive(k, conn);
-            let next = self.said[k].frames.get_mut(&conn).and_then(VecDeque::pop_front);
-            match next {
-                Some((bytes, file)) => self.heard(p, k, conn, &bytes, file),
-                None => {
-                    // There is none: it tries again later, as one that is held back does.
-                    self.routers[k].disconnected(conn, &mut self.said[k]);
-                    return self.drop_conn(p, k, conn);
-                }
+            while self.wires.get(&(k, conn)).is_some_and(|w| !w.is_empty())
+                && !self.said[k].held.contains(&conn)
+            {
+                self.arrive(k, conn);
+            }
+            for (bytes, file) in self.said[k].frames.remove(&conn).unwrap_or_default() {
+                self.heard(p, k, conn, &bytes, file);
+            }
+            if self.processes[p].links[k].segment.is_none() {
+                // There is none: it tries again later, as one that is held back does.
+                self.routers[k].disconnected(conn, &mut self.said[k]);
+                return self.drop_conn(p, k, conn);
             }
         }
         // What the router has needs no place among the kept ones any more.
@@ -700,12 +731,13 @@ impl World {
                 new && kept.content.len() > eyrie_wire::data::MAX_INLINE
             })
         };
-        if process.model.kept.iter().enumerate().any(on_their_way) {
+        if self.loss.is_none() && process.model.kept.iter().enumerate().any(on_their_way) {
             return; // large messages must have reached their router
         }
         let (rank, model) = (process.instance.rank, process.model.clone());
+        let Some(adrift) = self.ends_adrift(rank) else { return };
         let images = &mut self.images[rank as usize];
-        if self.unprotected.remove(&rank) {
+        if self.unprotected.remove(&rank) || adrift {
             images.clear();
         }
         images.push(model);
@@ -726,7 +758,7 @@ impl World {
 
     fn die(&mut self, p: usize) {
         let rank = self.processes[p].instance.rank;
-        if self.unprotected.contains(&rank) {
+        if self.unprotected.contains(&rank) || !self.may_die(rank) {
             return; // it could not come back
         }
         self.recoveries += 1;
@@ -789,6 +821,9 @@ impl World {
 
     fn check(&mut self, k: usize) {
         for event in std::mem::take(&mut self.said[k].events) {
+            if self.loss.as_mut().is_some_and(|loss| loss.hears(&event)) {
+                continue;
+            }
             match event {
                 RouterEvent::Divergence { reason, .. }
                 | RouterEvent::ContentDiffers { reason, .. } => {
@@ -966,6 +1001,7 @@ fn a_piece_outside_of_what_its_sender_was_given_is_refused() {
 }
 
 fn single_rules() {
+    lost::single_rules();
     a_piece_outside_of_what_its_sender_was_given_is_refused();
     a_message_that_comes_twice_is_logged_once();
     a_gap_in_the_sequence_is_refused();

@@ -78,10 +78,25 @@ pub struct Replayed {
     pub rsn: u64,
 }
 
+/// What a rank has seen of one source.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Shown {
+    pub source: Rank,
+    /// Send sequence number of the last message.
+    pub ssn: u64,
+}
+
+/// What a rank has received: what was shown to it lies in its memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Received {
+    /// Messages up to this receive sequence number.
+    pub rsn: u64,
+}
+
 /// What of a send stream is safe.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ack {
-    /// Frames of this connection that are logged.
+    /// Frames of this connection that are safe: logged, and where routers may be lost, received.
     pub frames: u64,
     /// Determinants up to this clock are held.
     pub clock: u64,
@@ -107,7 +122,8 @@ pub struct Piece {
     pub offset: u64,
 }
 
-/// What the router has from a sender for one destination.
+/// What of a sender's messages for one destination need not be sent again: the router has them, and
+/// where routers may be lost, so has the destination.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Known {
     pub destination: Rank,
@@ -118,8 +134,10 @@ pub struct Known {
 /// A stream has begun.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ready {
-    /// On a send stream: determinants up to this clock are held.
-    pub clock: u64,
+    /// On a send stream: determinants up to this clock are held. On a delivery stream, where routers
+    /// may be lost: messages up to this receive sequence number were received, perhaps by an earlier
+    /// incarnation, and nobody but this router keeps them.
+    pub up_to: u64,
 }
 
 /// A frame's header.
@@ -133,6 +151,8 @@ pub enum Header {
     Flush,
     Resume(Resume),
     Replayed(Replayed),
+    Shown(Shown),
+    Received(Received),
     Deliver(Deliver),
     Ack(Ack),
     Segment(Segment),
@@ -154,10 +174,10 @@ pub fn len_of(kind: Kind) -> usize {
     match kind {
         Kind::Message | Kind::Repeat | Kind::Deliver => MESSAGE_LEN,
         Kind::Determinants | Kind::Flush | Kind::Replay | Kind::Refused => 0,
-        Kind::SegmentRequest | Kind::Replayed | Kind::Ready => 8,
+        Kind::SegmentRequest | Kind::Replayed | Kind::Received | Kind::Ready => 8,
         Kind::SegmentDone | Kind::SegmentDrop => 4,
         Kind::Resume | Kind::Ack => 16,
-        Kind::Segment | Kind::Known | Kind::Piece => 12,
+        Kind::Shown | Kind::Segment | Kind::Known | Kind::Piece => 12,
     }
 }
 
@@ -172,6 +192,8 @@ impl Header {
             Header::Flush => Kind::Flush,
             Header::Resume(_) => Kind::Resume,
             Header::Replayed(_) => Kind::Replayed,
+            Header::Shown(_) => Kind::Shown,
+            Header::Received(_) => Kind::Received,
             Header::Deliver(_) => Kind::Deliver,
             Header::Ack(_) => Kind::Ack,
             Header::Segment(_) => Kind::Segment,
@@ -207,10 +229,12 @@ impl Header {
             Header::SegmentDrop(s) => put_numbers(out, [s.segment], []),
             Header::Resume(r) => put_numbers(out, [], [r.rsn, r.clock]),
             Header::Replayed(r) => put_numbers(out, [], [r.rsn]),
+            Header::Shown(s) => put_numbers(out, [s.source], [s.ssn]),
+            Header::Received(r) => put_numbers(out, [], [r.rsn]),
             Header::Ack(a) => put_numbers(out, [], [a.frames, a.clock]),
             Header::Segment(s) => put_numbers(out, [s.segment], [s.bytes]),
             Header::Known(k) => put_numbers(out, [k.destination], [k.ssn]),
-            Header::Ready(r) => put_numbers(out, [], [r.clock]),
+            Header::Ready(r) => put_numbers(out, [], [r.up_to]),
             Header::Piece(p) => put_numbers(out, [p.segment], [p.offset]),
         }
     }
@@ -253,12 +277,14 @@ impl Header {
             Kind::Flush => Header::Flush,
             Kind::Resume => Header::Resume(Resume { rsn: r.u64(), clock: r.u64() }),
             Kind::Replayed => Header::Replayed(Replayed { rsn: r.u64() }),
+            Kind::Shown => Header::Shown(Shown { source: r.u32(), ssn: r.u64() }),
+            Kind::Received => Header::Received(Received { rsn: r.u64() }),
             Kind::Ack => Header::Ack(Ack { frames: r.u64(), clock: r.u64() }),
             Kind::Segment => Header::Segment(Segment { segment: r.u32(), bytes: r.u64() }),
             Kind::SegmentDrop => Header::SegmentDrop(SegmentDrop { segment: r.u32() }),
             Kind::Known => Header::Known(Known { destination: r.u32(), ssn: r.u64() }),
             Kind::Replay => Header::Replay,
-            Kind::Ready => Header::Ready(Ready { clock: r.u64() }),
+            Kind::Ready => Header::Ready(Ready { up_to: r.u64() }),
             Kind::Refused => Header::Refused,
             Kind::Piece => Header::Piece(Piece { segment: r.u32(), offset: r.u64() }),
         })

@@ -23,6 +23,12 @@ pub enum Kind {
     Resume = 7,
     /// The rank has followed its last determinant ([`super::Replayed`]).
     Replayed = 8,
+    /// Where routers may be lost: before [`Kind::Resume`], what the rank has seen of one source
+    /// ([`super::Shown`]).
+    Shown = 9,
+    /// What the rank has received ([`super::Received`]); before [`Kind::Resume`] it also says that
+    /// the rank does not re-execute.
+    Received = 10,
     // Router to rank.
     /// A message ([`super::Deliver`]).
     Deliver = 16,
@@ -46,7 +52,7 @@ pub enum Kind {
     Piece = 32,
 }
 
-const KINDS: [Kind; 17] = [
+const KINDS: [Kind; 19] = [
     Kind::Message,
     Kind::Repeat,
     Kind::Determinants,
@@ -55,6 +61,8 @@ const KINDS: [Kind; 17] = [
     Kind::Flush,
     Kind::Resume,
     Kind::Replayed,
+    Kind::Shown,
+    Kind::Received,
     Kind::Deliver,
     Kind::Ack,
     Kind::Segment,

@@ -18,8 +18,8 @@ use bytes::Writer;
 pub use determinant::{Determinant, DETERMINANT_LEN};
 pub use envelope::{AtomicOp, Envelope, ENVELOPE_LEN};
 pub use header::{
-    Ack, Deliver, Header, Known, Message, Piece, Place, Ready, Repeat, Replayed, Resume, Segment,
-    SegmentDone, SegmentDrop, SegmentRequest,
+    Ack, Deliver, Header, Known, Message, Piece, Place, Ready, Received, Repeat, Replayed, Resume,
+    Segment, SegmentDone, SegmentDrop, SegmentRequest, Shown,
 };
 pub use kind::Kind;
 
@@ -168,7 +168,7 @@ mod tests {
                 let inline = rng.gen_range(0..100u64);
                 let headers = [
                     message(inline, None),
-                    Header::Ready(Ready { clock: 1 }),
+                    Header::Ready(Ready { up_to: 1 }),
                     Header::Ack(Ack { frames: 3, clock: 8 }),
                 ];
                 let mut frame = Vec::new();

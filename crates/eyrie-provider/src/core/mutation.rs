@@ -1,0 +1,57 @@
+//! Errors that could be made in a rank. Each can be switched on in tests, which must then fail: that
+//! proves that they would find it. Outside tests none of this is there.
+
+#[cfg(test)]
+use std::cell::Cell;
+
+/// One error each.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(not(test), allow(dead_code))]
+pub enum Mutation {
+    /// A determinant is safe when any router holds it, though routers may be lost.
+    StoredAnywhere,
+    /// What is sent to a router beside the rank does not wait for the home router.
+    DoNotStoreFirst,
+    /// A router that takes over is not told what was seen before the last one was lost.
+    ForgetWhatWasSeen,
+    /// What each source has sent last is not counted.
+    ForgetTheTable,
+    /// A rank that re-executes says that it does not.
+    HideReplay,
+}
+
+#[cfg(test)]
+pub const ALL: [Mutation; 5] = {
+    use Mutation::*;
+    [
+        StoredAnywhere,
+        DoNotStoreFirst,
+        ForgetWhatWasSeen,
+        ForgetTheTable,
+        HideReplay,
+    ]
+};
+
+#[cfg(test)]
+thread_local! {
+    static ACTIVE: Cell<Option<Mutation>> = const { Cell::new(None) };
+}
+
+/// Makes the error from now on, in this thread.
+#[cfg(test)]
+pub fn activate(mutation: Option<Mutation>) {
+    ACTIVE.with(|a| a.set(mutation));
+}
+
+/// Whether the error is to be made.
+#[cfg(test)]
+pub fn active(mutation: Mutation) -> bool {
+    ACTIVE.with(|a| a.get() == Some(mutation))
+}
+
+/// Never, outside tests.
+#[cfg(not(test))]
+#[inline(always)]
+pub const fn active(_: Mutation) -> bool {
+    false
+}

@@ -1,0 +1,70 @@
+//! Routers that are lost and replaced: a rank follows a new directory, and what its messages depend
+//! on is safe before it can be lost together with the rank. Nothing here is done where routers are
+//! as safe as the job.
+
+use super::error::RankError;
+use super::mutation::{active, Mutation};
+use super::rank::{ImagePoint, Rank, Want, MAX_UNSTORED};
+use eyrie_wire::data::Determinant;
+use eyrie_wire::page::What;
+
+impl<H: ImagePoint> Rank<H> {
+    /// Leaves routers in whose place others listen by now, also those that are silently dead. Their
+    /// successors hear at once what this rank had seen when it spoke with them last.
+    pub(super) fn look_at_directory(&mut self) {
+        for router in self.host.changed_routers() {
+            if self.until_received && !active(Mutation::ForgetWhatWasSeen) {
+                self.unstored.push_no_delivery(self.present());
+            }
+            let clock = self.replay.clock();
+            self.host.trace(What::SendLost, clock, router, 0);
+            self.senders[router as usize].replace();
+            if router == self.host.home(self.number) {
+                self.host.trace(What::DeliveryLost, clock, router, 0);
+                self.delivery.disconnect();
+            }
+        }
+    }
+
+    /// What has been visible up to now.
+    fn present(&self) -> Determinant {
+        if self.progressing {
+            self.seen
+        } else {
+            self.now()
+        }
+    }
+
+    /// Waits until the home router holds what this rank has seen up to now: what it sends next may
+    /// be lost together with it, and not with those who see it.
+    pub(super) fn store_determinants(&mut self) -> Result<(), RankError> {
+        if active(Mutation::DoNotStoreFirst) {
+            return Ok(());
+        }
+        let present = self.present();
+        self.unstored.push_no_delivery(present);
+        let home = self.host.home(self.number) as usize;
+        while !self.unstored.is_stored(present.clock) {
+            self.ready_sender(home)?;
+            if !self.unstored.is_stored(present.clock) {
+                self.senders[home].offer_word(&self.unstored);
+                self.await_sender(home, Want::Stored(present.clock))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// After messages were shown: the home router hears of it before it is too much, and of what
+    /// was received.
+    pub(super) fn keep_home_informed(&mut self) -> Result<(), RankError> {
+        if self.unstored.len() >= MAX_UNSTORED && self.unstored.len() % MAX_UNSTORED == 0 {
+            self.send_determinants()?;
+        }
+        if self.delivery.owes_receipt() {
+            if let Err(e) = self.delivery.tell_received() {
+                self.lose_delivery(&e)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,305 @@
+//! Routers that are lost with all that they hold, alone or together with a rank that runs on the
+//! same host. An empty one takes over after some time. What the ranks compute must be the same.
+
+use super::super::mutation;
+use super::*;
+use eyrie_wire::data::Header;
+use std::collections::BTreeSet;
+
+/// Where routers may be lost.
+pub struct Loss {
+    /// Bytes that a sender keeps for its receivers.
+    most: u64,
+    /// Each rank's host has a router, which is not the rank's home router.
+    beside: bool,
+    /// When a lost router's successor can be reached.
+    up_at: Vec<Duration>,
+    /// Routers whose new address a rank has not heard of.
+    changed: BTreeSet<(u32, RouterId)>,
+    /// Connections to lost routers of which no end comes.
+    silent: BTreeSet<ConnId>,
+    /// Ranks whose home router holds what nobody else does.
+    exposed: BTreeSet<u32>,
+    /// Ranks whose home router has been lost: whether they were adopted since.
+    adrift: BTreeMap<u32, bool>,
+    /// The last incarnations.
+    lost: u64,
+}
+
+/// What the ranks have sent where routers may be lost: the hash of each message by source,
+/// destination and number. It must always be the same.
+#[derive(Clone, Default)]
+pub struct Sent(Option<Rc<RefCell<BTreeMap<(u32, u32, u64), u64>>>>);
+
+impl Sent {
+    /// A frame has reached a router.
+    pub fn note(&self, rank: u32, frame: &Frame) {
+        let Some(sent) = &self.0 else { return };
+        let (destination, ssn, hash) = match frame.header {
+            Header::Message(m) if m.place.is_none() => {
+                (m.destination, m.ssn, data::content_hash(frame.payload))
+            }
+            Header::Repeat(r) if r.size <= data::MAX_INLINE as u64 => (r.destination, r.ssn, r.hash),
+            _ => return,
+        };
+        let first = *sent.borrow_mut().entry((rank, destination, ssn)).or_insert(hash);
+        assert_eq!(first, hash, "rank {rank} did not repeat itself: message {ssn}");
+    }
+}
+
+impl Loss {
+    /// Hears an event that only these routers say.
+    pub fn hears(&mut self, _: usize, event: &RouterEvent) -> bool {
+        match event {
+            RouterEvent::Adopted { instance, .. } => {
+                let was = self.adrift.insert(instance.rank, true);
+                assert_eq!(was, Some(false), "rank {} was not adrift", instance.rank);
+            }
+            RouterEvent::Exposed { rank } => assert!(self.exposed.insert(*rank), "told twice"),
+            RouterEvent::Covered { rank } => assert!(self.exposed.remove(rank), "not exposed"),
+            // Only together with its own host: see `lose_router`.
+            RouterEvent::Unheard { .. } => {}
+            _ => return false,
+        }
+        true
+    }
+}
+
+impl World {
+    /// From now on routers may be lost.
+    pub fn may_lose_routers(&mut self) {
+        let routers = self.routers.len() as u32;
+        let most = 1 << self.random.gen_range(12..22);
+        let sent = Sent(Some(Rc::default()));
+        let beside = routers > 1 && self.random.gen_bool(0.5);
+        for k in 0..routers {
+            let with = |p: Protocol<MemoryStore>| p.until_received(most);
+            self.routers[k as usize] = Router { sent: sent.clone(), ..Router::new(k, routers, with) };
+        }
+        self.loss = Some(Loss {
+            most,
+            beside,
+            up_at: vec![Duration::ZERO; routers as usize],
+            changed: BTreeSet::new(),
+            silent: BTreeSet::new(),
+            exposed: BTreeSet::new(),
+            adrift: BTreeMap::new(),
+            lost: 0,
+        });
+    }
+
+    pub fn tick_routers(&mut self) {
+        if self.loss.is_some() {
+            self.now += Duration::from_micros(100);
+            for router in &mut self.routers {
+                router.protocol.tick(self.now, &mut router.said);
+            }
+        }
+    }
+
+    pub fn is_silent(&self, conn: ConnId) -> bool {
+        self.loss.as_ref().is_some_and(|loss| loss.silent.contains(&conn))
+    }
+
+    pub fn is_down(&self, router: RouterId) -> bool {
+        self.loss.as_ref().is_some_and(|loss| loss.up_at[router as usize] > self.now)
+    }
+
+    pub fn is_beside(&self, router: RouterId, rank: u32) -> bool {
+        let beside = self.loss.as_ref().is_some_and(|loss| loss.beside);
+        beside && router == (rank + 1) % self.routers.len() as u32
+    }
+
+    pub fn changed_routers(&mut self, rank: u32) -> Vec<RouterId> {
+        let now = self.now;
+        let Some(loss) = &mut self.loss else { return Vec::new() };
+        let up = |k: RouterId| loss.up_at[k as usize] <= now;
+        let of_rank = loss.changed.iter().filter(|(r, k)| *r == rank && up(*k));
+        let changed: Vec<RouterId> = of_rank.map(|(_, k)| *k).collect();
+        loss.changed.retain(|(r, k)| *r != rank || !changed.contains(k));
+        changed
+    }
+
+    /// The next incarnation of a rank is told where all are.
+    pub fn forget_changes(&mut self, rank: u32) {
+        let now = self.now;
+        if let Some(loss) = &mut self.loss {
+            loss.changed.retain(|(r, k)| *r != rank || loss.up_at[*k as usize] > now);
+        }
+    }
+
+    pub fn is_adopted(&self, rank: usize) -> bool {
+        let adrift = |loss: &Loss| loss.adrift.get(&(rank as u32)).copied();
+        self.loss.as_ref().and_then(adrift).unwrap_or(true)
+    }
+
+    /// A router is lost; another one takes over, later.
+    fn lose(&mut self, k: usize, incarnations: &[u32]) {
+        let routers = self.routers.len() as u32;
+        let silent = self.random.gen_bool(0.3);
+        let pause = Duration::from_millis(self.random.gen_range(0..200));
+        let Some(loss) = &mut self.loss else { return };
+        let with = |p: Protocol<MemoryStore>| {
+            p.until_received(loss.most).beginning_with(incarnations).taking_over()
+        };
+        let sent = self.routers[k].sent.clone();
+        let new = Router { sent, ..Router::new(k as u32, routers, with) };
+        let old = std::mem::replace(&mut self.routers[k], new);
+        if silent {
+            loss.silent.extend(old.wires.keys());
+        }
+        loss.lost += 1;
+        loss.up_at[k] = self.now + pause;
+        for rank in 0..RANKS {
+            loss.changed.insert((rank, k as RouterId));
+            if rank % routers == k as u32 {
+                loss.adrift.insert(rank, false);
+                loss.exposed.remove(&rank);
+            }
+        }
+    }
+}
+
+impl Job {
+    /// Whether a rank can come back when it dies now.
+    pub fn may_die(&self, r: usize) -> bool {
+        let world = self.world.borrow();
+        let Some(loss) = &world.loss else { return true };
+        let heard = |router: &Router| router.protocol.has_heard(r as u32);
+        !loss.adrift.contains_key(&(r as u32)) && world.routers.iter().all(heard)
+    }
+
+    /// Whether an image counts: after its home router was lost only one that was taken when the new
+    /// one knew the rank.
+    pub fn may_count(&self, r: usize, image: &Image) -> bool {
+        let mut world = self.world.borrow_mut();
+        let Some(loss) = &mut world.loss else { return true };
+        if image.adopted {
+            loss.adrift.remove(&(r as u32));
+        }
+        image.adopted
+    }
+
+    /// Loses a router, unless something would be lost for good.
+    pub fn lose_router(&mut self, after: u32) {
+        let routers = self.world.borrow().routers.len();
+        let k = after as usize % routers;
+        let at_home = || (0..RANKS as usize).filter(|r| r % routers == k);
+        {
+            let world = self.world.borrow();
+            let Some(loss) = &world.loss else { return };
+            let lives = |r: usize| self.processes[r].rank.is_live();
+            if !at_home().all(|r| lives(r) && !loss.exposed.contains(&(r as u32))) {
+                return;
+            }
+        }
+        for r in at_home() {
+            self.images[r].clear();
+        }
+        self.world.borrow_mut().lose(k, &self.incarnations);
+        let beside = (0..RANKS).find(|r| self.world.borrow().is_beside(k as RouterId, *r));
+        if let Some(r) = beside.map(|r| r as usize) {
+            let adrift = |loss: &Loss| loss.adrift.contains_key(&(r as u32));
+            let heard = |k: usize| self.world.borrow().routers[k].protocol.has_heard(r as u32);
+            let others = (0..routers).filter(|other| *other != k).all(heard);
+            if others && !self.world.borrow().loss.as_ref().is_some_and(adrift) && after % 3 != 0 {
+                self.recover(r);
+            }
+        }
+    }
+
+    pub fn routers_lost(&self) -> u64 {
+        self.world.borrow().loss.as_ref().map_or(0, |loss| loss.lost)
+    }
+}
+
+/// Two ranks that have found each other where routers may be lost.
+fn pair_that_may_lose() -> (Shared, Vec<Rank<TestHost>>) {
+    let world = World::new(SmallRng::seed_from_u64(1), 1, true, false);
+    let world = Rc::new(RefCell::new(world));
+    world.borrow_mut().may_lose_routers();
+    let rank = |rank| {
+        let instance = RankInstance { rank, incarnation: 1 };
+        Rank::new(TestHost { world: world.clone(), instance }, rank, RANKS)
+    };
+    let mut ranks: Vec<_> = (0..RANKS).map(rank).collect();
+    ranks.iter_mut().for_each(|r| r.attach().unwrap());
+    (world, ranks)
+}
+
+/// What nobody has received is sent again to the router that takes over.
+fn a_message_that_a_lost_router_alone_had_logged_is_not_lost() {
+    let (world, mut ranks) = pair_that_may_lose();
+    let content = vec![7; 100_000];
+    for tag in 0..3 {
+        ranks[0].send(1, tagged(tag), &content).unwrap();
+    }
+    world.borrow_mut().pump();
+    world.borrow_mut().lose(0, &[1, 1]);
+    let received = receive_all(&mut ranks, 1, 3);
+    assert!(received == (0..3).map(|tag| (tag, content.clone())).collect::<Vec<_>>());
+}
+
+/// A successor knows when a rank spoke last with the lost router: nothing may be shown to the next
+/// incarnation before that.
+fn what_was_seen_before_the_loss_is_known_after_it() {
+    let (world, mut ranks) = pair_that_may_lose();
+    for _ in 0..10 {
+        ranks[0].progress(true, |_| {}).unwrap();
+    }
+    ranks[0].send(1, tagged(5), b"hello").unwrap();
+    assert_eq!(receive_all(&mut ranks, 1, 1).len(), 1);
+    let spoke = 10;
+    // Nothing is kept, so nothing is sent again.
+    [1, 0].into_iter().for_each(|r| ranks[r].flush().unwrap());
+    world.borrow_mut().lose(0, &[1, 1]);
+    world.borrow_mut().now += Duration::from_secs(1);
+    for _ in 0..2000 {
+        ranks[0].progress(true, |_| {}).unwrap();
+    }
+    let mut world = world.borrow_mut();
+    world.pump();
+    assert!(world.routers[0].protocol.has_heard(0), "it has not connected");
+    let Router { protocol, said, .. } = &mut world.routers[0];
+    let instance = RankInstance { rank: 0, incarnation: 2 };
+    protocol.command(RouterCommand::Fence(instance), said);
+    let Some(RouterEvent::Fenced { determinants, .. }) = said.events.pop() else { panic!() };
+    assert!(determinants.iter().any(|d| d.clock >= spoke), "{determinants:?}");
+}
+
+fn single_rules() {
+    a_message_that_a_lost_router_alone_had_logged_is_not_lost();
+    what_was_seen_before_the_loss_is_known_after_it();
+}
+
+#[test]
+fn each_rule_holds_when_a_router_is_lost() {
+    single_rules();
+}
+
+/// Each error of `mutation.rs` is found by a single rule or by some schedule.
+#[test]
+fn every_error_of_a_rank_is_found() {
+    expect_panics();
+    let fails = |seed| catch_unwind(|| compare(seed)).is_err();
+    let mut missed = Vec::new();
+    for mutation in mutation::ALL {
+        mutation::activate(Some(mutation));
+        if catch_unwind(single_rules).is_ok() && !(1..200).step_by(2).any(fails) {
+            missed.push(mutation);
+        }
+        mutation::activate(None);
+    }
+    assert!(missed.is_empty(), "not caught: {missed:?}");
+}
+
+/// Panics of this thread are not shown from now on: they are what this test wants.
+fn expect_panics() {
+    let expecting = std::thread::current().id();
+    let shown = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        if std::thread::current().id() != expecting || info.to_string().contains("not caught") {
+            shown(info);
+        }
+    }));
+}

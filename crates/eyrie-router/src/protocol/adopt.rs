@@ -1,0 +1,190 @@
+//! Taking over from a lost router. A router that takes over is empty: of a rank at home here it
+//! knows nothing until the rank's delivery stream says what the rank has received. Until then it
+//! keeps what senders have for the rank aside. It must never adopt a rank that has died or
+//! re-executes: the messages that it would need are lost.
+
+use super::mutation::{active, Mutation};
+use super::{Output, Protocol, RouterEvent};
+use crate::space::Store;
+use eyrie_wire::data::{content_hash, Message, Repeat, Shown};
+use eyrie_wire::{Rank, RankInstance};
+use std::collections::{BTreeMap, VecDeque};
+
+/// What is known of a rank at home here that has not said yet what it has.
+#[derive(Default)]
+pub struct Adoption {
+    /// What it has said on its present connection: the last send sequence number from each source
+    /// that it has heard from, and its own receive sequence number.
+    table: Vec<Shown>,
+    has: Option<u64>,
+    /// It has died since this router began.
+    died: bool,
+    /// Messages for it, in the order in which they came, and the last one from each source.
+    aside: VecDeque<Aside>,
+    last: BTreeMap<Rank, u64>,
+}
+
+/// A message that is kept aside. A payload in a segment stays there.
+struct Aside {
+    source: Rank,
+    message: Message,
+    payload: Box<[u8]>,
+}
+
+impl Adoption {
+    /// A new connection of the rank: what it said on the last one does not count.
+    pub fn begin(&mut self) {
+        self.table.clear();
+        self.has = None;
+    }
+
+    /// The rank says what it has seen of one source.
+    pub fn shown(&mut self, shown: Shown) {
+        self.table.push(shown);
+    }
+
+    /// The rank says what it has received: it does not re-execute.
+    pub fn has(&mut self, rsn: u64) {
+        self.has = Some(rsn);
+    }
+
+    /// The rank has died.
+    pub fn fence(&mut self) {
+        self.died = !active(Mutation::AdoptTheDead);
+    }
+
+    /// Send sequence number of the last message from `source` that is here, when `next` comes: the
+    /// first one may have any.
+    pub fn last_ssn(&self, source: Rank, next: u64) -> u64 {
+        self.last.get(&source).copied().unwrap_or(next - 1)
+    }
+
+    /// Keeps a message until it can be logged.
+    pub fn keep_aside(&mut self, source: Rank, message: &Message, payload: &[u8]) {
+        if active(Mutation::KeepNothingAside) {
+            return;
+        }
+        self.last.insert(source, message.ssn);
+        self.aside.push_back(Aside { source, message: *message, payload: payload.into() });
+    }
+}
+
+impl<S: Store> Protocol<S> {
+    /// This router takes over from a lost one of the same number.
+    #[must_use]
+    pub fn taking_over(mut self) -> Self {
+        self.takes_over = true;
+        for (state, (adoption, here)) in
+            self.ranks.iter_mut().zip(self.adoptions.iter_mut().zip(&self.at_home))
+        {
+            state.heard = false;
+            *adoption = here.then(Adoption::default);
+        }
+        self
+    }
+
+    /// A rank goes on behind `rsn`: if it was not adopted yet, its log begins there.
+    ///
+    /// # Errors
+    /// Why it cannot be adopted.
+    pub(super) fn adopt(
+        &mut self,
+        rank: Rank,
+        rsn: u64,
+        out: &mut impl Output<S::File>,
+    ) -> Result<(), String> {
+        let Some(adoption) = &mut self.adoptions[rank as usize] else { return Ok(()) };
+        let instance = RankInstance { rank, incarnation: self.ranks[rank as usize].incarnation };
+        let begins = instance.incarnation == 1 && rsn == 0;
+        let why = match adoption.has {
+            _ if adoption.died => "had died before it said what it has received",
+            Some(has) if has == rsn => "",
+            None if begins => "",
+            _ => "was re-executing",
+        };
+        if !why.is_empty() {
+            return Err(format!(
+                "this router has taken over from one that was lost, and rank {rank} {why}: the \
+                 messages that it needs are lost"
+            ));
+        }
+        let mut ssn = vec![0; self.ranks.len()];
+        for shown in adoption.table.drain(..).filter(|_| !active(Mutation::ForgetTheTable)) {
+            if let Some(last) = ssn.get_mut(shown.source as usize) {
+                *last = shown.ssn;
+            }
+        }
+        let aside = std::mem::take(&mut adoption.aside);
+        if !active(Mutation::AdoptTwice) {
+            self.adoptions[rank as usize] = None;
+        }
+        self.logs[rank as usize].adopt(rsn, &ssn);
+        out.event(RouterEvent::Adopted { instance, rsn });
+        for kept in aside {
+            self.log_aside(kept, out);
+        }
+        let newest = self.logs[rank as usize].newest();
+        if let Some(receipts) = self.receipts.get_mut(rank as usize) {
+            receipts.adopt(rsn, &ssn, newest);
+        }
+        let senders: Vec<_> = self.ranks.iter().filter_map(|state| state.send).collect();
+        senders.into_iter().for_each(|id| self.acknowledge(id, false, out));
+        Ok(())
+    }
+
+    /// Logs a message that was kept aside, unless its destination has it.
+    fn log_aside(&mut self, kept: Aside, out: &mut impl Output<S::File>) {
+        let Aside { source, message: m, payload } = kept;
+        let last = self.logs[m.destination as usize].last_ssn(source);
+        if m.ssn > last + 1 {
+            self.missing(source, m.destination, last, m.ssn, out);
+        }
+        match m.ssn > last {
+            true => self.append(source, &m, &payload, out),
+            false => m.place.iter().for_each(|place| {
+                self.space.segments.frames_truncated(place.segment, 1);
+            }),
+        }
+    }
+
+    /// After `last` comes `next`: what is between them is missing. Where this router has taken over
+    /// nobody has it any more. Returns what the sender did wrong otherwise.
+    pub(super) fn missing(
+        &self,
+        source: Rank,
+        destination: Rank,
+        last: u64,
+        next: u64,
+        out: &mut impl Output<S::File>,
+    ) -> &'static str {
+        if self.takes_over {
+            let reason = format!(
+                "messages {} to {} from rank {source} to rank {destination} were lost with a router",
+                last + 1,
+                next - 1
+            );
+            out.event(RouterEvent::Fatal { reason });
+        }
+        "a message is missing in the sequence of its sender"
+    }
+
+    /// A message that is here has come again, whole: that of a re-executing rank is compared, as a
+    /// [`Repeat`] is.
+    pub(super) fn verify_whole(
+        &mut self,
+        source: Rank,
+        m: &Message,
+        payload: &[u8],
+        out: &mut impl Output<S::File>,
+    ) {
+        let again = self.ranks[source as usize].incarnation > 1;
+        // What lies in a segment is not read for this.
+        if !self.until_received || !again || m.place.is_some() {
+            return;
+        }
+        let Message { destination, ssn, clock, envelope, size, .. } = *m;
+        let hash = content_hash(payload);
+        let again = Repeat { destination, ssn, clock, envelope, size, hash };
+        self.compare(source, &again, out);
+    }
+}

@@ -1,0 +1,260 @@
+//! Acknowledging what was received. Where routers may be lost a sender keeps a message until its
+//! destination has it in its memory: so it is always in two places. It must never acknowledge what
+//! only this router has without saying so ([`RouterEvent::Exposed`]); and a sender must not stop
+//! because a receiver computes or is being restored.
+
+use super::deliver::unreadable;
+use super::log::{Cursor, Log};
+use super::mutation::{active, Mutation};
+use super::send::{ACK_BYTES, ACK_FRAMES};
+use super::{ConnId, Output, Protocol, RouterEvent};
+use crate::space::Store;
+use eyrie_wire::data::{Ack, Header, Message, Stream};
+use eyrie_wire::Rank;
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// Bytes that one sender keeps for its receivers at most; it has room for more (`MAX_KEPT` of the
+/// provider), so it is not stopped.
+pub const UNRECEIVED_BYTES: u64 = 16 << 20;
+/// How long a sender that is about to end is asked to wait for its receivers.
+const FLUSH: Duration = Duration::from_secs(1);
+
+/// How far the messages of a rank that is at home here have been received.
+#[derive(Default)]
+pub struct Receipts {
+    /// Messages up to this receive sequence number.
+    rsn: u64,
+    /// Behind that message.
+    cursor: Cursor,
+    /// Send sequence number of the last of them from each source.
+    ssn: Vec<u64>,
+    /// Nobody but this router keeps some of the messages up to this one.
+    exposed: Option<u64>,
+}
+
+impl Receipts {
+    /// Of a rank that may hear from so many.
+    pub fn new(sources: usize) -> Receipts {
+        Receipts { ssn: vec![0; sources], ..Receipts::default() }
+    }
+
+    /// Messages up to this receive sequence number were received.
+    pub fn rsn(&self) -> u64 {
+        self.rsn
+    }
+
+    /// Send sequence number of the last message from `source` that was received.
+    pub fn last_ssn(&self, source: Rank) -> u64 {
+        self.ssn[source as usize]
+    }
+
+    /// The rank has been adopted, with this; its messages go on up to `newest`.
+    pub fn adopt(&mut self, rsn: u64, ssn: &[u64], newest: u64) {
+        self.rsn = rsn;
+        self.ssn.copy_from_slice(ssn);
+        self.exposed = self.exposed.map(|_| newest);
+    }
+}
+
+/// What of the frames of one sender's connection is not acknowledged for the sake of receivers.
+#[derive(Default)]
+pub struct Unreceived {
+    /// In order.
+    messages: VecDeque<Awaited>,
+    /// Bytes ever taken, and those up to the last frame that is acknowledged by itself.
+    bytes: u64,
+    whole_bytes: u64,
+    /// The same, of what came before that frame.
+    before_last: u64,
+    /// Frames and bytes that its sender has been told of.
+    told: u64,
+    told_bytes: u64,
+    /// Its sender waits for all frames up to this one, and since when.
+    flush: Option<(u64, Duration)>,
+}
+
+/// A message that was not received when it came.
+struct Awaited {
+    destination: Rank,
+    ssn: u64,
+    /// Frames and bytes before it.
+    frames: u64,
+    bytes: u64,
+}
+
+impl Unreceived {
+    /// A frame of `len` bytes; `whole`: it is acknowledged by itself.
+    pub fn count(&mut self, len: usize, whole: bool) {
+        self.bytes += len as u64;
+        if whole {
+            self.before_last = self.whole_bytes;
+            self.whole_bytes = self.bytes;
+        }
+    }
+}
+
+impl<S: Store> Protocol<S> {
+    /// A rank says what it has received.
+    pub(super) fn told_received(
+        &mut self,
+        rank: Rank,
+        rsn: u64,
+        out: &mut impl Output<S::File>,
+    ) -> Result<(), &'static str> {
+        if let Some(adoption) = &mut self.adoptions[rank as usize] {
+            adoption.has(rsn);
+        } else if self.ranks[rank as usize].resumed.is_some() {
+            if rsn > self.logs[rank as usize].newest() {
+                return Err("a rank has received what was not sent to it");
+            }
+            self.received(rank, rsn, out);
+        }
+        Ok(())
+    }
+
+    /// A rank has received its messages up to `rsn`, as far as there are any.
+    pub(super) fn received(&mut self, rank: Rank, rsn: u64, out: &mut impl Output<S::File>) {
+        let Some(receipts) = self.receipts.get_mut(rank as usize) else { return };
+        let log = &self.logs[rank as usize];
+        let mut sources: Vec<Rank> = Vec::new();
+        while receipts.rsn < rsn {
+            let logged = match log.next(&mut receipts.cursor, &self.space) {
+                Ok(Some(logged)) => logged,
+                Ok(None) => break,
+                Err(e) => return unreadable(rank, &e, out),
+            };
+            let (deliver, len) = (logged.deliver, logged.frame.len());
+            if deliver.rsn > rsn {
+                break;
+            }
+            Log::advance(&mut receipts.cursor, len);
+            if deliver.rsn > receipts.rsn {
+                receipts.rsn = deliver.rsn;
+                receipts.ssn[deliver.source as usize] = deliver.ssn;
+                sources.push(deliver.source);
+            }
+        }
+        if receipts.exposed.is_some_and(|newest| newest <= receipts.rsn) {
+            receipts.exposed = None;
+            out.event(RouterEvent::Covered { rank });
+        }
+        sources.sort_unstable();
+        sources.dedup();
+        for source in sources {
+            if let Some(id) = self.ranks[source as usize].send {
+                self.acknowledge(id, false, out);
+            }
+        }
+    }
+
+    /// A message has come, whose frame is the last that was counted: it is acknowledged when it was
+    /// received.
+    pub(super) fn await_receipt(
+        &mut self,
+        id: ConnId,
+        source: Rank,
+        m: &Message,
+        out: &mut impl Output<S::File>,
+    ) {
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        let Message { destination, ssn, .. } = *m;
+        let received = self.receipts[destination as usize].last_ssn(source);
+        if ssn <= received || active(Mutation::AcknowledgeUnreceived) {
+            return;
+        }
+        let (frames, unreceived) = (conn.frames - 1, &mut conn.unreceived);
+        let bytes = unreceived.before_last;
+        unreceived.messages.push_back(Awaited { destination, ssn, frames, bytes });
+        while let Some(first) = self.first_beyond(id) {
+            self.give_up(id, first, out);
+        }
+    }
+
+    /// The destination of the first message that its sender is not to keep any longer.
+    fn first_beyond(&self, id: ConnId) -> Option<Rank> {
+        let unreceived = &self.conns.get(&id)?.unreceived;
+        let first = unreceived.messages.front()?;
+        let beyond = unreceived.bytes - first.bytes > self.most_unreceived;
+        beyond.then_some(first.destination)
+    }
+
+    /// The first message that waits on this connection does so no longer: when it is not received,
+    /// only this router has it from now on.
+    fn give_up(&mut self, id: ConnId, destination: Rank, out: &mut impl Output<S::File>) {
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        let Some(Awaited { ssn, .. }) = conn.unreceived.messages.pop_front() else { return };
+        let receipts = &mut self.receipts[destination as usize];
+        if ssn <= receipts.last_ssn(conn.instance.rank) {
+            return;
+        }
+        let newest = match self.adoptions[destination as usize] {
+            Some(_) => u64::MAX,
+            None => self.logs[destination as usize].newest(),
+        };
+        if receipts.exposed.replace(newest).is_none() && !active(Mutation::HideExposed) {
+            out.event(RouterEvent::Exposed { rank: destination });
+        }
+    }
+
+    /// Tells a sender what was received, when enough has come together, or `now`.
+    pub(super) fn acknowledge_received(
+        &mut self,
+        id: ConnId,
+        now: bool,
+        out: &mut impl Output<S::File>,
+    ) {
+        let most = self.most_unreceived;
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        let (rank, unreceived) = (conn.instance.rank, &mut conn.unreceived);
+        let receipts = &self.receipts;
+        let received = |m: &Awaited| m.ssn <= receipts[m.destination as usize].last_ssn(rank);
+        while unreceived.messages.front().is_some_and(received) {
+            unreceived.messages.pop_front();
+        }
+        let (frames, bytes) = match unreceived.messages.front() {
+            Some(first) => (first.frames, first.bytes),
+            None => (conn.frames, unreceived.whole_bytes),
+        };
+        let (new, new_bytes) = (frames - unreceived.told, bytes - unreceived.told_bytes);
+        let enough = new >= ACK_FRAMES || new_bytes >= (ACK_BYTES as u64).min(most / 4);
+        let awaited = new > 0 && unreceived.flush.is_some();
+        if !enough && !awaited && !now {
+            return;
+        }
+        (unreceived.told, unreceived.told_bytes) = (frames, bytes);
+        unreceived.flush = unreceived.flush.filter(|(last, _)| *last > frames);
+        let state = &self.ranks[rank as usize];
+        let clock = state.determinants.last().map_or(0, |d| d.clock);
+        out.frame(id, &Header::Ack(Ack { frames, clock }), &[]);
+    }
+
+    /// A sender is about to end: it waits for its receivers, but not for long.
+    pub(super) fn begin_flush(&mut self, id: ConnId, out: &mut impl Output<S::File>) {
+        let now = self.room.now;
+        if let Some(conn) = self.conns.get_mut(&id) {
+            conn.unreceived.flush = Some((conn.frames, now));
+        }
+        self.acknowledge(id, true, out);
+    }
+
+    /// Time has passed: those that have waited for their receivers wait no longer.
+    pub(super) fn end_flushes(&mut self, out: &mut impl Output<S::File>) {
+        let now = self.room.now;
+        let over = |c: &super::Conn| c.unreceived.flush.is_some_and(|(_, since)| now > since + FLUSH);
+        let late = self.conns.iter().filter(|(_, c)| c.stream == Stream::Send && over(c));
+        for id in late.map(|(id, _)| *id).collect::<Vec<ConnId>>() {
+            while let Some(first) = self.first_flushed(id) {
+                self.give_up(id, first, out);
+            }
+            self.acknowledge(id, true, out);
+        }
+    }
+
+    /// The destination of the first message that a sender waits for which is about to end.
+    fn first_flushed(&self, id: ConnId) -> Option<Rank> {
+        let unreceived = &self.conns.get(&id)?.unreceived;
+        let (last, _) = unreceived.flush?;
+        unreceived.messages.front().filter(|m| m.frames < last).map(|m| m.destination)
+    }
+}

@@ -1,0 +1,290 @@
+//! Routers that are lost with all that they hold: an empty one takes over from what its ranks have
+//! and what their senders keep.
+
+use super::*;
+use eyrie_wire::data::{Received, Shown};
+
+/// Where routers may be lost.
+pub struct Loss {
+    bounds: Bounds,
+    most: u64,
+    /// Senders ask for acknowledgements as if they were about to end.
+    pub flushes: bool,
+    /// The last message that each rank has ever seen of each source.
+    seen: BTreeMap<(Rank, Rank), u64>,
+    /// Ranks of whose messages some are kept by nobody but their home router, and that ever were.
+    exposed: BTreeSet<Rank>,
+    ever_exposed: BTreeSet<Rank>,
+    /// Ranks whose home router was lost and that have no image since: whether they were adopted.
+    adrift: BTreeMap<Rank, bool>,
+}
+
+impl Loss {
+    /// A message of `source` has been acknowledged.
+    pub fn check_received(&self, source: Rank, m: &Message) {
+        let seen = self.seen.get(&(m.destination, source)).copied().unwrap_or(0);
+        let safe = seen >= m.ssn || self.ever_exposed.contains(&m.destination);
+        assert!(safe, "acknowledged and not received: {m:?}");
+    }
+
+    pub fn shown(&mut self, rank: Rank, source: Rank, ssn: u64) {
+        let last = self.seen.entry((rank, source)).or_default();
+        *last = ssn.max(*last);
+    }
+
+    /// Hears an event that only these routers say.
+    pub fn hears(&mut self, event: &RouterEvent) -> bool {
+        match event {
+            RouterEvent::Adopted { instance, .. } => {
+                let was = self.adrift.insert(instance.rank, true);
+                assert_eq!(was, Some(false), "rank {} needs no adoption", instance.rank);
+            }
+            RouterEvent::Exposed { rank } => {
+                assert!(self.exposed.insert(*rank), "told twice");
+                self.ever_exposed.insert(*rank);
+            }
+            RouterEvent::Covered { rank } => assert!(self.exposed.remove(rank), "not exposed"),
+            _ => return false,
+        }
+        true
+    }
+}
+
+impl Process {
+    /// It has all that it ever received.
+    fn is_live(&self) -> bool {
+        self.replayed_told && self.model.rsn >= self.received_before
+    }
+}
+
+impl World {
+    /// From now on routers may be lost.
+    pub fn may_lose_routers(&mut self, bounds: Bounds) {
+        let most = 1 << self.random.gen_range(9..20);
+        let flushes = self.random.gen_bool(0.3);
+        let (seen, adrift) = (BTreeMap::new(), BTreeMap::new());
+        let (exposed, ever_exposed) = (BTreeSet::new(), BTreeSet::new());
+        self.loss = Some(Loss { bounds, most, flushes, seen, exposed, ever_exposed, adrift });
+        for k in 0..self.routers.len() {
+            self.routers[k] = self.empty_router(k);
+        }
+    }
+
+    fn empty_router(&self, k: usize) -> Protocol<MemoryStore> {
+        let loss = self.loss.as_ref().expect("routers may be lost");
+        let at_home = (0..self.images.len()).map(|r| self.home(r as Rank) == k).collect();
+        let store = MemoryStore::new(self.disk.clone());
+        Protocol::new(at_home, loss.bounds, store).until_received(loss.most)
+    }
+
+    /// A router is lost, unless something would be lost for good; an empty one takes over.
+    pub fn lose_router(&mut self) {
+        let Some(loss) = &self.loss else { return };
+        let k = self.random.gen_range(0..self.routers.len());
+        let at_home: Vec<usize> =
+            (0..self.processes.len()).filter(|p| self.home(*p as Rank) == k).collect();
+        if !at_home.iter().all(|p| self.processes[*p].is_live() && !loss.exposed.contains(&(*p as Rank))) {
+            return;
+        }
+        let router = self.empty_router(k).beginning_with(&self.incarnations).taking_over();
+        self.routers[k] = router;
+        let room = self.said[k].room;
+        self.said[k] = Said { room, ..Said::default() };
+        for p in 0..self.processes.len() {
+            let process = &self.processes[p];
+            let delivery = process.delivery.filter(|_| at_home.contains(&p));
+            for conn in [delivery, process.links[k].conn].into_iter().flatten() {
+                self.drop_conn(p, k, conn);
+            }
+            let model = &mut self.processes[p].model;
+            let Model { clock, rsn, .. } = *model;
+            if model.unstored.back().is_none_or(|d| d.clock < clock) {
+                model.unstored.push_back(Determinant { clock, rsn });
+            }
+        }
+        let Some(loss) = &mut self.loss else { return };
+        for p in at_home {
+            let (rank, model) = (p as Rank, &self.processes[p].model);
+            loss.adrift.insert(rank, false);
+            // What nobody has seen may come in another order.
+            self.delivered.retain(|(r, rsn), _| *r != rank || *rsn <= model.rsn);
+            for (source, ssn) in (0..).zip(&model.shown) {
+                self.came.insert((rank, source), *ssn);
+            }
+        }
+    }
+
+    /// Whether an image that is taken now is the first since the rank's home router was lost;
+    /// `None`: it must not count.
+    pub fn ends_adrift(&mut self, rank: Rank) -> Option<bool> {
+        let Some(loss) = &mut self.loss else { return Some(false) };
+        match loss.adrift.get(&rank) {
+            Some(false) => None,
+            Some(true) => loss.adrift.remove(&rank),
+            None => Some(false),
+        }
+    }
+
+    /// Whether a rank can come back when it dies now.
+    pub fn may_die(&self, rank: Rank) -> bool {
+        let adrift = |loss: &Loss| loss.adrift.contains_key(&rank);
+        !self.loss.as_ref().is_some_and(adrift) && self.routers.iter().all(|r| r.has_heard(rank))
+    }
+
+    /// What goes before the frame that resumes a delivery stream.
+    pub fn say_what_it_has(&mut self, p: usize, k: usize, conn: ConnId) {
+        let process = &self.processes[p];
+        if self.loss.is_none() || !process.is_live() {
+            return;
+        }
+        let rsn = process.model.rsn;
+        let table = (0..).zip(process.model.shown.clone()).filter(|(_, ssn)| *ssn > 0);
+        for (source, ssn) in table.collect::<Vec<_>>() {
+            self.speak(k, conn, &Header::Shown(Shown { source, ssn }), &[]);
+        }
+        self.speak(k, conn, &Header::Received(Received { rsn }), &[]);
+    }
+
+    /// Tells the home router what has been received, at times.
+    pub fn say_received(&mut self, p: usize, now: bool) {
+        if self.loss.is_none() || !now && self.random.gen_bool(0.6) {
+            return;
+        }
+        let (process, k) = (&self.processes[p], self.home(p as Rank));
+        let (conn, rsn) = (process.delivery.expect("connected"), process.model.rsn);
+        self.speak(k, conn, &Header::Received(Received { rsn }), &[]);
+        if self.random.gen_bool(0.3) && self.processes[p].links[k].ready {
+            self.say_determinants(p, k);
+        }
+    }
+
+    /// Gives a router the determinants that it does not have.
+    pub fn say_determinants(&mut self, p: usize, k: usize) {
+        let Process { model, links, .. } = &mut self.processes[p];
+        let (Some(conn), true) = (links[k].conn, self.loss.is_some()) else { return };
+        links[k].unacknowledged.push_back(false);
+        let from = links[k].determinants_sent;
+        let list: Vec<Determinant> =
+            model.unstored.iter().filter(|d| d.clock > from).copied().collect();
+        links[k].determinants_sent = list.last().map_or(from, |d| d.clock);
+        let mut bytes = Vec::new();
+        put(&mut bytes, &Header::Determinants, list.into_iter(), &[]);
+        self.wires.entry((k, conn)).or_default().push_back(bytes);
+    }
+
+    /// A router holds determinants up to this clock.
+    pub fn stored(&mut self, p: usize, k: usize, clock: u64) {
+        if self.loss.is_none() || self.home(p as Rank) == k {
+            self.processes[p].model.unstored.retain(|d| d.clock > clock);
+        }
+    }
+}
+
+// Single rules, each by itself.
+
+/// A router that has taken over, two ranks, and a connection on which rank 0 sends.
+fn successor() -> (Protocol<MemoryStore>, Said) {
+    let (router, mut said) = one_router();
+    let mut router = router.until_received(1 << 20).taking_over();
+    router.connected(1, instance(0, 1), Stream::Send, true, &mut said);
+    (router, said)
+}
+
+/// Rank 1 connects and says what it has: `rsn` messages, all of rank 0.
+fn resume(router: &mut Protocol<MemoryStore>, said: &mut Said, incarnation: u32, rsn: u64) -> bool {
+    let conn = 10 + rsn;
+    router.connected(conn, instance(1, incarnation), Stream::Delivery, true, said);
+    say(router, said, conn, &Header::Shown(Shown { source: 0, ssn: rsn }));
+    say(router, said, conn, &Header::Received(Received { rsn }));
+    say(router, said, conn, &Header::Resume(Resume { rsn, clock: 9 }))
+}
+
+fn acknowledged(said: &Said) -> u64 {
+    let acks = said.frames[&1].iter().filter_map(|(bytes, _)| {
+        match Frame::parse(bytes).unwrap().unwrap().header {
+            Header::Ack(ack) => Some(ack.frames),
+            _ => None,
+        }
+    });
+    acks.last().unwrap_or(0)
+}
+
+fn a_log_goes_on_behind_what_its_rank_has() {
+    let (mut router, mut said) = successor();
+    for ssn in 2..=5 {
+        assert!(say(&mut router, &mut said, 1, &message(ssn, 5, ssn)));
+    }
+    assert!(resume(&mut router, &mut said, 1, 3));
+    let adopted = RouterEvent::Adopted { instance: instance(1, 1), rsn: 3 };
+    assert_eq!(said.events.iter().filter(|e| **e == adopted).count(), 1);
+    assert_eq!((router.logs[1].floor(), router.logs[1].newest()), (3, 5));
+    assert_eq!(router.logs[1].last_ssn(0), 5);
+    say(&mut router, &mut said, 1, &Header::Determinants);
+    assert_eq!(acknowledged(&said), 2, "two were received before");
+    // Again, on another connection: it goes on in the log.
+    assert!(resume(&mut router, &mut said, 1, 4));
+    assert_eq!(said.events.iter().filter(|e| matches!(e, RouterEvent::Adopted { .. })).count(), 1);
+    assert_eq!(router.logs[1].newest(), 5);
+}
+
+fn the_dead_are_not_adopted() {
+    let (mut router, mut said) = successor();
+    router.command(RouterCommand::Fence(instance(1, 2)), &mut said);
+    assert_eq!(said.events[0], RouterEvent::Unheard { instance: instance(1, 2) });
+    let recover = RouterCommand::Recover { instance: instance(1, 2), determinants: Vec::new() };
+    router.command(recover, &mut said);
+    assert!(!resume(&mut router, &mut said, 2, 3), "its log began without what it needs");
+}
+
+fn who_re_executes_is_not_adopted() {
+    let (mut router, mut said) = successor();
+    router.connected(2, instance(1, 1), Stream::Delivery, true, &mut said);
+    assert!(!say(&mut router, &mut said, 2, &Header::Resume(Resume { rsn: 3, clock: 9 })));
+}
+
+fn what_is_lost_is_said() {
+    let fatal = |said: &Said| said.events.iter().any(|e| matches!(e, RouterEvent::Fatal { .. }));
+    let (mut router, mut said) = successor();
+    say(&mut router, &mut said, 1, &message(5, 5, 1));
+    resume(&mut router, &mut said, 1, 3);
+    assert!(fatal(&said), "message 4 is lost");
+    let (mut router, mut said) = successor();
+    resume(&mut router, &mut said, 1, 3);
+    say(&mut router, &mut said, 1, &message(5, 5, 1));
+    assert!(fatal(&said), "message 4 is lost");
+}
+
+fn a_sender_is_told_when_its_message_was_received_or_who_is_exposed() {
+    let (router, mut said) = one_router();
+    let mut router = router.until_received(1000);
+    router.connected(1, instance(0, 1), Stream::Send, true, &mut said);
+    router.connected(2, instance(1, 1), Stream::Delivery, true, &mut said);
+    assert!(say(&mut router, &mut said, 2, &Header::Resume(Resume { rsn: 0, clock: 0 })));
+    for ssn in 1..=3 {
+        say(&mut router, &mut said, 1, &message(ssn, 5, ssn));
+    }
+    say(&mut router, &mut said, 1, &Header::Flush);
+    assert_eq!(acknowledged(&said), 0);
+    say(&mut router, &mut said, 2, &Header::Received(Received { rsn: 2 }));
+    assert_eq!(acknowledged(&said), 2);
+    assert!(!said.events.contains(&RouterEvent::Exposed { rank: 1 }));
+    router.tick(Duration::from_secs(2), &mut said);
+    assert_eq!(acknowledged(&said), 4, "it has waited long enough");
+    assert_eq!(said.events.pop(), Some(RouterEvent::Exposed { rank: 1 }));
+    say(&mut router, &mut said, 2, &Header::Received(Received { rsn: 3 }));
+    assert_eq!(said.events.pop(), Some(RouterEvent::Covered { rank: 1 }));
+    // One sender keeps no more than it is to.
+    for ssn in 4..40 {
+        say(&mut router, &mut said, 1, &message(ssn, 5, ssn));
+    }
+    assert_eq!(said.events.pop(), Some(RouterEvent::Exposed { rank: 1 }));
+    assert!(!say(&mut router, &mut said, 2, &Header::Received(Received { rsn: 99 })));
+}
+
+pub fn single_rules() {
+    a_log_goes_on_behind_what_its_rank_has();
+    the_dead_are_not_adopted();
+    who_re_executes_is_not_adopted();
+    what_is_lost_is_said();
+    a_sender_is_told_when_its_message_was_received_or_who_is_exposed();
+}
