@@ -83,13 +83,9 @@ impl Machine {
 
     /// Starts a store more, on a node that has none; none when there is no such node.
     fn start_store(&mut self) {
-        let nodes = self.job_nodes();
         let has_store = |node| self.roles.stores.values().any(|store| store.node == node);
-        let up = (0..nodes.len() as Node).filter(|node| nodes[*node as usize].up);
-        let free = up.filter(|node| !has_store(*node));
-        let Some(node) = free.min_by_key(|node| (nodes[*node as usize].ranks, *node)) else {
-            return;
-        };
+        let free = self.nodes_up_with_ranks().filter(|(node, _)| !has_store(*node));
+        let Some((node, _)) = free.min_by_key(|(node, ranks)| (*ranks, *node)) else { return };
         let (id, until) = (self.roles.next_store, self.now + ROLE_TIMEOUT);
         self.roles.next_store += 1;
         let entry = Entry { generation: 0, node, before: None, addr: None, until, failed: 0 };
@@ -110,15 +106,23 @@ impl Machine {
     /// The node that a router is to run on: one without its ranks, rather one without any, rather
     /// one with few routers. None when no node is up.
     fn node_for_router(&self, id: RouterId) -> Option<Node> {
-        let nodes = self.job_nodes();
-        let up = (0..nodes.len() as Node).filter(|node| nodes[*node as usize].up);
-        up.min_by_key(|node| {
+        self.nodes_up_with_ranks().min_by_key(|(node, ranks)| {
             let routers = self.roles.routers.iter().enumerate();
             let others = routers.clone().filter(|(other, r)| *other as u32 != id && r.node == *node);
             let failed = routers.clone().any(|(of, r)| of as u32 == id && r.failed > 0 && r.node == *node);
-            let ranks = nodes[*node as usize].ranks > 0;
-            (failed, self.serves_there(id, *node), ranks, others.count(), *node)
+            (failed, self.serves_there(id, *node), *ranks > 0, others.count(), *node)
         })
+        .map(|(node, _)| node)
+    }
+
+    /// The nodes that are up, and how many ranks each has or is to have.
+    fn nodes_up_with_ranks(&self) -> impl Iterator<Item = (Node, u32)> {
+        let mut ranks = vec![0; self.nodes.len()];
+        for r in self.ranks.iter().filter(|r| !r.is(RankStateName::Finished)) {
+            ranks[r.node as usize] += 1;
+        }
+        let nodes: Vec<_> = self.nodes_up().zip(ranks).collect();
+        (0..).zip(nodes).filter(|(_, (up, _))| *up).map(|(node, (_, ranks))| (node, ranks))
     }
 
     /// Whether ranks of this router are on that node, or are to come back there.
