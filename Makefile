@@ -24,8 +24,8 @@ format: setup ## format every source: Rust, C, Python, shell
 test: ## what each change must pass: formatting, lints, unit tests, whole jobs, mpi4py's own tests
 	@scripts/test.sh
 
-test-more: build ## the longer checks: jobs killed hundreds of times, the rest of mpi4py's at 4 ranks
-	@scripts/test.sh more_jobs more_hosts more_mpi4py more_ulfm
+test-more: build ## the longer checks (hours): every combination, hundreds of kills, more of mpi4py's
+	@scripts/test.sh more_unit more_jobs more_hosts more_mpi4py more_ulfm
 
 referee: setup ## compare placement plans with SimGrid
 	@referee/run.sh

@@ -3,7 +3,8 @@
 # Each part is a function below; what it prints is in build/test-logs/PART.log; what it says of
 # tests that failed, and of unsteady ones, is shown at the end.
 # Usage: scripts/test.sh [PART]...   (default: the parts that `scripts/test.sh --list` names)
-# `make test-more` runs the longer ones: more_jobs, more_hosts, more_mpi4py, more_ulfm.
+# `make test-more` runs the longer ones, more_*: tests that have a short form above, in full
+# (EYRIE_TEST_MORE), and what has none.
 set -uo pipefail
 source "$(dirname "$0")/lib.sh"
 cd "$root" || exit 1
@@ -18,15 +19,23 @@ part_format() { scripts/format.sh --check; }
 # depend on, and all of it twice.
 part_build() { cargo build --release --workspace --lib --bins --tests --examples && make --no-print-directory -C examples; }
 
-# The monitor also without its server, as others use it. No file imports another in a circle, in
-# crates that are free of it.
+# The monitor also without its server, as others use it: that is, without the command, which asks
+# for it. No file imports another in a circle, in crates that are free of it.
 part_lint() {
     scripts/circles.py &&
         cargo clippy --release --workspace --all-targets -- -D warnings &&
-        cargo clippy --release -p eyrie-monitor --all-targets -- -D warnings
+        cargo clippy --release --workspace --exclude eyrie --lib --tests -- -D warnings
 }
 
 part_unit() { cargo test --release --workspace --no-fail-fast; }
+
+# The planner over all its random cases; the header as cbindgen makes it; the benchmark.
+part_more_unit() {
+    export EYRIE_TEST_MORE=1
+    cargo test --release -p eyrie-placement &&
+        cargo test --release -p eyrie-planner-c --features header &&
+        cargo clippy --release -p eyrie-placement --features criterion --all-targets -- -D warnings
+}
 
 # libeyrie-ulfm with the planner that `build` has made: by itself cargo would compile it, and all
 # that it depends on, once more.
@@ -45,39 +54,38 @@ part_examples() { examples/test.sh; }
 # Whole jobs under `eyrie run`: each executable file of tests/jobs/ is one test and counts as one.
 part_jobs() { whole_jobs tests/jobs; }
 
-# 200 runs that are disturbed at random, over ten programs.
+# Every combination, and 200 runs that are disturbed at random, over ten programs.
 part_more_jobs() {
-    EYRIE_TEST_RUNS=20 EYRIE_TEST_LIMIT_S=3600 whole_jobs tests/jobs/1*
+    EYRIE_TEST_MORE=1 EYRIE_TEST_RUNS=20 EYRIE_TEST_LIMIT_S=3600 whole_jobs tests/jobs
 }
 
 # Jobs on several hosts, which are namespaces of this machine: each executable file of tests/hosts/
 # is one test, skipped when we are not root. Those under a real Slurm (02*) are longer.
 part_hosts() { whole_jobs tests/hosts/0[!2]* tests/hosts/1*; }
 
-# Under Slurm; an hour of load; 100 runs whose hosts fail at random.
+# All of them, also under Slurm; an hour of load; 100 runs whose hosts fail at random.
 part_more_hosts() {
-    whole_jobs tests/hosts/02* &&
-        EYRIE_TEST_LOAD_S=3600 EYRIE_TEST_RUNS=100 EYRIE_TEST_LIMIT_S=7200 \
-            whole_jobs tests/hosts/035* tests/hosts/1*
+    EYRIE_TEST_MORE=1 EYRIE_TEST_LOAD_S=3600 EYRIE_TEST_RUNS=100 EYRIE_TEST_LIMIT_S=7200 \
+        whole_jobs tests/hosts
 }
 
 # `eyrie monitor` as a whole: each executable file of tests/monitor/ is one test and counts as one.
 part_monitor() { whole_jobs tests/monitor; }
 
 # libeyrie-ulfm on Open MPI: whole jobs whose ranks die in the library's every step; the longer ones
-# apart.
-part_ulfm() { ulfm examples && whole_jobs tests/ulfm/01* tests/ulfm/02* tests/ulfm/03[23]*; }
-
-part_more_ulfm() {
-    ulfm examples &&
-        EYRIE_TEST_LIMIT_S=1800 whole_jobs tests/ulfm/03[01]* tests/ulfm/0[4-9]* tests/ulfm/1*
+# apart. They wait half of their time.
+part_ulfm() {
+    ulfm examples && EYRIE_TEST_WORKERS=${EYRIE_TEST_WORKERS:-$(($(nproc) * 3 / 2))} \
+        whole_jobs tests/ulfm/01* tests/ulfm/02* tests/ulfm/03[23]*
 }
+
+part_more_ulfm() { ulfm examples && EYRIE_TEST_MORE=1 EYRIE_TEST_LIMIT_S=1800 whole_jobs tests/ulfm; }
 
 part_referee() { EYRIE=$root/target/release/eyrie referee/small.sh; }
 
 part_mpi4py() { EYRIE_TEST_LIMIT_S=1200 whole_jobs tests/mpi4py; }
 
-part_more_mpi4py() { EYRIE_TEST_MPI4PY=more EYRIE_TEST_LIMIT_S=1200 whole_jobs tests/mpi4py; }
+part_more_mpi4py() { EYRIE_TEST_MORE=1 EYRIE_TEST_LIMIT_S=1200 whole_jobs tests/mpi4py; }
 
 # Runs files of tests/, of which each is one test, or several; the part's tally gets a line for
 # each.

