@@ -45,8 +45,8 @@ def lose(job, node, happening, limit_s=TIMEOUT_S + 1.5):
 
 
 def await_whole(job):
-    """Waits until `eyrie status` shows that all ranks run, and each has had an image since it came
-    back."""
+    """Waits until `eyrie status` shows that all ranks run and are protected, and each has had an
+    image since it came back."""
 
     def imaged(rank):
         kinds = [e["event"] for e in job.events() if e.get("rank") == rank]
@@ -58,7 +58,9 @@ def await_whole(job):
         time.sleep(PAUSE_S)
         status = job.status()
         ranks = status["ranks"] if status else []
-        return ranks and all(r["state"] == "running" and imaged(r["rank"]) for r in ranks)
+        if not ranks or status["unprotected"]:
+            return False
+        return all(r["state"] == "running" and imaged(r["rank"]) for r in ranks)
 
     await_condition(whole, "all ranks to run and to have images")
 
