@@ -95,7 +95,8 @@ impl Identity {
         let fits = |d: &Directory| d.epoch > older.epoch && d.routers.len() == older.routers.len();
         let Some(newer) = newer.filter(fits) else { return Vec::new() };
         let pairs = (0..).zip(newer.routers.iter().zip(&older.routers));
-        let changed = pairs.filter(|(_, (new, old))| new != old).map(|(router, _)| router).collect();
+        let changed =
+            pairs.filter(|(_, (new, old))| new != old).map(|(router, _)| router).collect();
         self.directory = newer;
         changed
     }

@@ -3,9 +3,7 @@
 
 use crate::config::Config;
 use crate::conn::{Conn, Stage};
-use crate::protocol::{
-    ConnId, Output, Protocol, RouterCommand, RouterEvent, UNRECEIVED_BYTES,
-};
+use crate::protocol::{ConnId, Output, Protocol, RouterCommand, RouterEvent, UNRECEIVED_BYTES};
 use crate::space::{Bounds, Files};
 use crossbeam_channel::Sender;
 use eyrie_transport::handshake::{verdict, HandshakeError, Step};

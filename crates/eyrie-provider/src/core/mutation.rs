@@ -1,5 +1,5 @@
-//! Errors that could be made in a rank. Each can be switched on in tests, which must then fail: that
-//! proves that they would find it. Outside tests none of this is there.
+//! Errors that could be made in a rank. Each can be switched on in tests, which must then fail:
+//! that proves that they would find it. Outside tests none of this is there.
 
 #[cfg(test)]
 use std::cell::Cell;
@@ -23,13 +23,7 @@ pub enum Mutation {
 #[cfg(test)]
 pub const ALL: [Mutation; 5] = {
     use Mutation::*;
-    [
-        StoredAnywhere,
-        DoNotStoreFirst,
-        ForgetWhatWasSeen,
-        ForgetTheTable,
-        HideReplay,
-    ]
+    [StoredAnywhere, DoNotStoreFirst, ForgetWhatWasSeen, ForgetTheTable, HideReplay]
 };
 
 #[cfg(test)]

@@ -17,8 +17,8 @@ use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::time::Duration;
 
-/// How long a router may be out of reach, and how long where another may take its place: a host that
-/// is powered off is not missed at once.
+/// How long a router may be out of reach, and how long where another may take its place: a host
+/// that is powered off is not missed at once.
 const RECONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 const REPLACE_TIMEOUT: Duration = Duration::from_secs(180);
 /// Determinants that the home router is not known to hold, where it must, before they are sent by

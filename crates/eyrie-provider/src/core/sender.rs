@@ -1,7 +1,8 @@
 //! A send stream: what this rank sends to the ranks of one router. A frame is kept until the router
-//! says that it is safe (logged; where routers may be lost, received), so that a broken connection loses nothing; what the router has already
-//! is not sent again but for its envelope. Nothing may leave without the determinants of all that
-//! was shown before it. Nothing here waits: [`super::rank`] does.
+//! says that it is safe (logged; where routers may be lost, received), so that a broken connection
+//! loses nothing; what the router has already is not sent again but for its envelope. Nothing may
+//! leave without the determinants of all that was shown before it. Nothing here waits:
+//! [`super::rank`] does.
 
 use super::error::RankError;
 use super::host::{File, Host, Stream};
@@ -398,7 +399,8 @@ impl<H: Host> Sender<H> {
         if self.stream.is_none() {
             return Err(ErrorKind::NotConnected.into());
         }
-        let much = self.kept.lengths.len() >= LOOK_FRAMES || self.kept.unacknowledged() >= LOOK_BYTES;
+        let much =
+            self.kept.lengths.len() >= LOOK_FRAMES || self.kept.unacknowledged() >= LOOK_BYTES;
         self.unlooked += 1;
         if much && (!self.until_received || self.unlooked >= LOOK_EVERY) {
             self.unlooked = 0;

@@ -56,16 +56,18 @@ impl Adoption {
     /// Send sequence number of the last message from `source` that is here, when `next` comes: the
     /// first one may have any.
     pub fn last_ssn(&self, source: Rank, next: u64) -> u64 {
-        self.last.get(&source).copied().unwrap_or(next - 1)
+        self.last.get(&source).copied().unwrap_or(next.saturating_sub(1))
     }
 
     /// Keeps a message until it can be logged.
-    pub fn keep_aside(&mut self, source: Rank, message: &Message, payload: &[u8]) {
+    /// Returns the bytes that it takes.
+    pub fn keep_aside(&mut self, source: Rank, message: &Message, payload: &[u8]) -> u64 {
         if active(Mutation::KeepNothingAside) {
-            return;
+            return 0;
         }
         self.last.insert(source, message.ssn);
         self.aside.push_back(Aside { source, message: *message, payload: payload.into() });
+        payload.len() as u64
     }
 }
 
@@ -135,6 +137,7 @@ impl<S: Store> Protocol<S> {
     /// Logs a message that was kept aside, unless its destination has it.
     fn log_aside(&mut self, kept: Aside, out: &mut impl Output<S::File>) {
         let Aside { source, message: m, payload } = kept;
+        self.aside_bytes -= payload.len() as u64;
         let last = self.logs[m.destination as usize].last_ssn(source);
         if m.ssn > last + 1 {
             self.missing(source, m.destination, last, m.ssn, out);

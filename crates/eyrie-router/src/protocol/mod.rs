@@ -113,6 +113,8 @@ pub struct Protocol<S: Store> {
     /// it does not know yet.
     takes_over: bool,
     adoptions: Vec<Option<Adoption>>,
+    /// Bytes of messages that wait for an adoption.
+    aside_bytes: u64,
     space: Space<S>,
     conns: FxHashMap<ConnId, Conn>,
     room: room::Room,
@@ -153,6 +155,7 @@ impl<S: Store> Protocol<S> {
             receipts: Vec::new(),
             takes_over: false,
             adoptions: (0..count).map(|_| None).collect(),
+            aside_bytes: 0,
             space: Space::new(bounds, count, store),
             conns: FxHashMap::default(),
             room: room::Room::new(bounds, count),
@@ -394,7 +397,7 @@ impl<S: Store> Protocol<S> {
     /// Figures of this moment.
     pub fn stats(&self) -> Stats {
         Stats {
-            memory_bytes: self.block_memory + self.space.segments.memory(),
+            memory_bytes: self.block_memory + self.aside_bytes + self.space.segments.memory(),
             disk_bytes: self.space.disk(),
             messages: self.messages,
             bytes: self.bytes,

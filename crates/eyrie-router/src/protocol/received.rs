@@ -241,7 +241,8 @@ impl<S: Store> Protocol<S> {
     /// Time has passed: those that have waited for their receivers wait no longer.
     pub(super) fn end_flushes(&mut self, out: &mut impl Output<S::File>) {
         let now = self.room.now;
-        let over = |c: &super::Conn| c.unreceived.flush.is_some_and(|(_, since)| now > since + FLUSH);
+        let over =
+            |c: &super::Conn| c.unreceived.flush.is_some_and(|(_, since)| now > since + FLUSH);
         let late = self.conns.iter().filter(|(_, c)| c.stream == Stream::Send && over(c));
         for id in late.map(|(id, _)| *id).collect::<Vec<ConnId>>() {
             while let Some(first) = self.first_flushed(id) {

@@ -71,7 +71,9 @@ impl<S: Store> Protocol<S> {
         }
         // Nothing is lost any more by cutting a log that has been cut.
         while self.is_pressed() && self.cut(out, |log, state| log.floor() > state.needed_after) {}
-        if let (true, Some(since)) = (self.is_pressed(), self.room.pressed) {
+        // What waits for an adoption makes room by itself, and cutting a log would not help it.
+        let pressed = self.is_pressed() && self.aside_bytes == 0;
+        if let (true, Some(since)) = (pressed, self.room.pressed) {
             if self.room.now >= since + HOLD && self.cut(out, |_, _| true) {
                 self.room.pressed = Some(self.room.now);
             }
@@ -91,7 +93,7 @@ impl<S: Store> Protocol<S> {
     /// Frames take twice their bound: what was read before the senders were held back must have its
     /// place.
     fn is_full(&self) -> bool {
-        self.block_memory > self.room.bounds.block_memory() * 2
+        self.block_memory + self.aside_bytes > self.room.bounds.block_memory() * 2
     }
 
     /// Senders wait for space.

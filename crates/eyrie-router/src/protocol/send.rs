@@ -150,7 +150,9 @@ impl<S: Store> Protocol<S> {
             self.deliver_unlogged(source, m, frame.payload, out);
         }
         match &mut self.adoptions[m.destination as usize] {
-            Some(adoption) => adoption.keep_aside(source, m, frame.payload),
+            Some(adoption) => {
+                self.aside_bytes += adoption.keep_aside(source, m, frame.payload);
+            }
             None => self.append(source, m, frame.payload, out),
         }
         Ok(())

@@ -39,7 +39,9 @@ impl Sent {
             Header::Message(m) if m.place.is_none() => {
                 (m.destination, m.ssn, data::content_hash(frame.payload))
             }
-            Header::Repeat(r) if r.size <= data::MAX_INLINE as u64 => (r.destination, r.ssn, r.hash),
+            Header::Repeat(r) if r.size <= data::MAX_INLINE as u64 => {
+                (r.destination, r.ssn, r.hash)
+            }
             _ => return,
         };
         let first = *sent.borrow_mut().entry((rank, destination, ssn)).or_insert(hash);
@@ -74,7 +76,8 @@ impl World {
         let beside = routers > 1 && self.random.gen_bool(0.5);
         for k in 0..routers {
             let with = |p: Protocol<MemoryStore>| p.until_received(most);
-            self.routers[k as usize] = Router { sent: sent.clone(), ..Router::new(k, routers, with) };
+            self.routers[k as usize] =
+                Router { sent: sent.clone(), ..Router::new(k, routers, with) };
         }
         self.loss = Some(Loss {
             most,

@@ -83,7 +83,10 @@ impl World {
         let k = self.random.gen_range(0..self.routers.len());
         let at_home: Vec<usize> =
             (0..self.processes.len()).filter(|p| self.home(*p as Rank) == k).collect();
-        if !at_home.iter().all(|p| self.processes[*p].is_live() && !loss.exposed.contains(&(*p as Rank))) {
+        if !at_home
+            .iter()
+            .all(|p| self.processes[*p].is_live() && !loss.exposed.contains(&(*p as Rank)))
+        {
             return;
         }
         let router = self.empty_router(k).beginning_with(&self.incarnations).taking_over();
