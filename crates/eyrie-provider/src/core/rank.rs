@@ -211,7 +211,7 @@ impl<H: ImagePoint> Rank<H> {
         let (clock, size) = (self.replay.clock(), content.len() as u64);
         let message = Message { destination, ssn, clock, envelope, size, place: None };
         let k = self.host.home(destination) as usize;
-        if self.until_received && self.host.is_beside(k as u32) {
+        if self.dies_with(k) {
             self.store_determinants()?;
         }
         loop {
@@ -284,7 +284,7 @@ impl<H: ImagePoint> Rank<H> {
         while !self.senders[k].is_ready() {
             self.look_at_directory();
             if self.senders[k].stream().is_none() {
-                if self.until_received && self.host.is_beside(k as u32) {
+                if self.dies_with(k) {
                     self.store_determinants()?;
                 }
                 match self.host.connect(k as u32, data::Stream::Send) {

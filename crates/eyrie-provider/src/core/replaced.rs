@@ -35,6 +35,13 @@ impl<H: ImagePoint> Rank<H> {
         }
     }
 
+    /// Whether what a router knows of this rank may be lost together with it, and is to be found
+    /// elsewhere. Where its home router is on its own host, nothing can help it.
+    pub(super) fn dies_with(&self, k: usize) -> bool {
+        let is_home = self.host.home(self.number) as usize == k;
+        self.until_received && !is_home && self.host.is_beside(k as u32)
+    }
+
     /// Waits until the home router holds what this rank has seen up to now: what it sends next may
     /// be lost together with it, and not with those who see it.
     pub(super) fn store_determinants(&mut self) -> Result<(), RankError> {

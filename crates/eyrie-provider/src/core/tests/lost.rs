@@ -73,7 +73,8 @@ impl World {
         let routers = self.routers.len() as u32;
         let most = 1 << self.random.gen_range(12..22);
         let sent = Sent(Some(Rc::default()));
-        let beside = routers > 1 && self.random.gen_bool(0.5);
+        // A single one is beside ranks that it is home of, as on a last host.
+        let beside = self.random.gen_bool(0.5);
         for k in 0..routers {
             let with = |p: Protocol<MemoryStore>| p.until_received(most);
             self.routers[k as usize] =
@@ -200,7 +201,9 @@ impl Job {
             self.images[r].clear();
         }
         self.world.borrow_mut().lose(k, &self.incarnations);
-        let beside = (0..RANKS).find(|r| self.world.borrow().is_beside(k as RouterId, *r));
+        let beside = (0..RANKS)
+            .filter(|r| *r as usize % routers != k)
+            .find(|r| self.world.borrow().is_beside(k as RouterId, *r));
         if let Some(r) = beside.map(|r| r as usize) {
             let adrift = |loss: &Loss| loss.adrift.contains_key(&(r as u32));
             let heard = |k: usize| self.world.borrow().routers[k].protocol.has_heard(r as u32);
