@@ -25,12 +25,13 @@ from jobs import LIMIT_S, descendants, kill  # noqa: E402
 
 # Of a test that failed: as many lines of its end are shown.
 LINES_SHOWN = 12
-# mpi4py's suite: all of it at 2 ranks; at 4, whose ranks take turns on few processors, some modules
-# in which more than two ranks meet. `make test-more` runs the rest at 4.
-AT_FOUR_RANKS = "test_(rma|win|p2p_obj|util_sync|cco_obj_inter|comm_)"
-MPI4PY = [["2"], ["4", "-i", AT_FOUR_RANKS]]
+# mpi4py's suite: at 2 ranks all in which ranks meet; at 4, which take turns on few processors, some
+# modules in which more than two do. `make test-more` runs the rest.
+WITHIN_RANKS = "test_(util_dtlib|datatype|pack|msgspec)"
+AT_FOUR_RANKS = "test_(p2p_obj|util_sync|cco_obj|comm_|win)"
+MPI4PY = [["2", "-e", WITHIN_RANKS], ["4", "-i", AT_FOUR_RANKS]]
 if os.environ.get("EYRIE_TEST_MORE"):
-    MPI4PY = [["4", "-e", AT_FOUR_RANKS]]
+    MPI4PY = [["2", "-i", WITHIN_RANKS], ["4", "-e", AT_FOUR_RANKS]]
 
 
 def pytest_collect_file(file_path, parent):
