@@ -72,7 +72,8 @@ impl Machine {
             for id in 0..self.config.routers {
                 let Some(node) = self.node_for_router(id) else { return false };
                 let until = self.now + ROLE_TIMEOUT;
-                let entry = Entry { generation: 0, node, before: None, addr: None, until, failed: 0 };
+                let entry =
+                    Entry { generation: 0, node, before: None, addr: None, until, failed: 0 };
                 self.roles.routers.push(entry);
                 self.order_router(id, false);
             }
@@ -106,13 +107,17 @@ impl Machine {
     /// The node that a router is to run on: one without its ranks, rather one without any, rather
     /// one with few routers. None when no node is up.
     fn node_for_router(&self, id: RouterId) -> Option<Node> {
-        self.nodes_up_with_ranks().min_by_key(|(node, ranks)| {
-            let routers = self.roles.routers.iter().enumerate();
-            let others = routers.clone().filter(|(other, r)| *other as u32 != id && r.node == *node);
-            let failed = routers.clone().any(|(of, r)| of as u32 == id && r.failed > 0 && r.node == *node);
-            (failed, self.serves_there(id, *node), *ranks > 0, others.count(), *node)
-        })
-        .map(|(node, _)| node)
+        self.nodes_up_with_ranks()
+            .min_by_key(|(node, ranks)| {
+                let routers = self.roles.routers.iter().enumerate();
+                let others =
+                    routers.clone().filter(|(other, r)| *other as u32 != id && r.node == *node);
+                let failed = routers
+                    .clone()
+                    .any(|(of, r)| of as u32 == id && r.failed > 0 && r.node == *node);
+                (failed, self.serves_there(id, *node), *ranks > 0, others.count(), *node)
+            })
+            .map(|(node, _)| node)
     }
 
     /// The nodes that are up, and how many ranks each has or is to have.
@@ -175,7 +180,9 @@ impl Machine {
     /// Ranks whose death, with or without their node, cannot be recovered from at present.
     pub fn unprotected_ranks(&self) -> impl Iterator<Item = Rank> + '_ {
         let living = self.ranks.iter().filter(|r| !r.is(RankStateName::Finished));
-        living.filter(|r| r.log_lost || r.unprotected.is_some() || self.is_beside(r)).map(|r| r.rank)
+        living
+            .filter(|r| r.log_lost || r.unprotected.is_some() || self.is_beside(r))
+            .map(|r| r.rank)
     }
 
     /// Whether a rank's own router is on its host.

@@ -20,8 +20,8 @@ use eyrie_transport::{server, Addr, Bind, RouterId};
 use eyrie_wire::auth::Secret;
 use eyrie_wire::Node;
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
-use std::os::unix::fs::DirBuilderExt;
 use std::collections::BTreeMap;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! The store that gives a copy of an image to another.
 
-use super::{write_piece, write_refusal, HEAD, MAX_PIECE};
+use super::piece::{write_piece, write_refusal, HEAD, MAX_PIECE};
 use crate::error::SendError;
 use crate::manifest::{ImageId, Manifest};
 use crate::send::Reader;

@@ -9,38 +9,7 @@
 //! and why: a frame with text follows.
 
 mod give;
+mod piece;
 mod take;
 
 pub use take::{Copied, CopyError};
-
-use eyrie_transport::frame;
-use std::io::{self, Read, Write};
-
-/// Longest piece of chunks in bytes; any chunk fits in.
-const MAX_PIECE: usize = 1 << 20;
-const _: () = assert!(MAX_PIECE >= crate::chunk::MAX_CHUNK);
-/// Bytes of a piece's length.
-const HEAD: usize = 4;
-
-/// Fills in the length at the beginning of a piece and writes it.
-fn write_piece(out: &mut impl Write, piece: &mut [u8]) -> io::Result<()> {
-    let len = (piece.len() - HEAD) as u32;
-    piece[..HEAD].copy_from_slice(&len.to_le_bytes());
-    out.write_all(piece)
-}
-
-/// Says instead of a piece why no more comes.
-fn write_refusal(out: &mut impl Write, reason: &str) -> io::Result<()> {
-    out.write_all(&[0; HEAD])?;
-    frame::write(out, &reason)
-}
-
-/// Reads the length of a piece; `Err` within is why no more comes.
-fn read_head(input: &mut impl Read) -> io::Result<Result<usize, String>> {
-    let mut head = [0; HEAD];
-    input.read_exact(&mut head)?;
-    Ok(match u32::from_le_bytes(head) {
-        0 => Err(frame::read(input)?),
-        len => Ok(len as usize),
-    })
-}

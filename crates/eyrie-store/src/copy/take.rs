@@ -2,7 +2,7 @@
 //! manifest has a checksum and bounds, each chunk must match the hash by which it is known. What
 //! fails leaves nothing behind.
 
-use super::{read_head, MAX_PIECE};
+use super::piece::{read_head, MAX_PIECE};
 use crate::catalog::Catalog;
 use crate::chunk::{is_fragmented, restore};
 use crate::error::IoError;

@@ -1,10 +1,10 @@
 //! Copies between stores: the controller orders them, a few are made at a time, the others wait.
 //! What becomes of each is told to the controller, which is all that waits for it.
 
+use super::orders::Order;
 use super::{StoreEvent, StoreRole, Stored, STALL};
 use crate::{CopyError, SendError};
-use crossbeam_channel::{unbounded, Receiver, Sender};
-use eyrie_transport::{role, Addr, Stream};
+use eyrie_transport::{role, Stream};
 use eyrie_wire::control::Claim;
 use eyrie_wire::{ImageId, Rank, RankInstance};
 use std::net::Shutdown;
@@ -12,57 +12,30 @@ use std::sync::Arc;
 
 /// Copies that are made at a time.
 const AT_A_TIME: usize = 2;
-/// Most copies that wait.
-const MAX_WAITING: usize = 1 << 16;
-
-/// A copy that the controller wants.
-pub struct Order {
-    pub instance: RankInstance,
-    pub image: ImageId,
-    /// The store that has the image.
-    pub from: Addr,
-}
-
-/// The copies that wait.
-pub struct Orders {
-    into: Sender<Order>,
-    out: Receiver<Order>,
-}
-
-impl Orders {
-    pub fn new() -> Orders {
-        let (into, out) = unbounded();
-        Orders { into, out }
-    }
-}
-
-/// Starts the threads that make copies.
-pub fn start(role: &Arc<StoreRole>) {
-    for _ in 0..AT_A_TIME {
-        let role = Arc::clone(role);
-        std::thread::spawn(move || {
-            while let Ok(order) = role.orders.out.recv() {
-                let Order { instance, image, .. } = order;
-                match role.copy(&order) {
-                    Ok(stored) => role.tell_stored(instance, stored),
-                    Err(reason) => (role.tell)(StoreEvent::Failed { instance, image, reason }),
-                }
-            }
-        });
-    }
-}
 
 impl StoreRole {
+    /// Starts the threads that make copies.
+    pub(super) fn make_copies(self: &Arc<StoreRole>) {
+        for _ in 0..AT_A_TIME {
+            let role = Arc::clone(self);
+            std::thread::spawn(move || {
+                while let Some(order) = role.orders.next() {
+                    let Order { instance, image, .. } = order;
+                    match role.copy(&order) {
+                        Ok(stored) => role.tell_stored(instance, stored),
+                        Err(reason) => (role.tell)(StoreEvent::Failed { instance, image, reason }),
+                    }
+                }
+            });
+        }
+    }
+
     /// Takes an order; what comes of it is an event.
     pub(super) fn order_copy(&self, order: Order) {
         let Order { instance, image, .. } = order;
-        if self.orders.into.len() < MAX_WAITING {
-            // The role holds the other end.
-            let _ = self.orders.into.send(order);
-            return;
+        if let Err(reason) = self.orders.add(order) {
+            (self.tell)(StoreEvent::Failed { instance, image, reason });
         }
-        let reason = format!("{MAX_WAITING} images wait to be copied already");
-        (self.tell)(StoreEvent::Failed { instance, image, reason });
     }
 
     fn copy(&self, order: &Order) -> Result<Stored, String> {

@@ -5,11 +5,11 @@
 
 mod copies;
 mod messages;
+mod orders;
 
 pub use messages::{Config, StoreCommand, StoreEvent, Stored};
 
 use crate::{ImageInfo, ImageSummary, IoError, Options, Store, StoreError};
-use copies::{Order, Orders};
 use crossbeam_channel::bounded;
 use eyrie_transport::handshake::HandshakeError;
 use eyrie_transport::server::{self, Service};
@@ -17,6 +17,7 @@ use eyrie_transport::{frame, role, Stream};
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::{Claim, ImageAnswer, ImageMeta};
 use eyrie_wire::{ImageId, Incarnation, Rank, RankInstance};
+use orders::{Order, Orders};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, BufWriter, Read, Write};
 use std::net::Shutdown;
@@ -75,7 +76,7 @@ impl StoreRole {
         let place = config.listen.to_string();
         let addr = server::listen(&config.listen, Arc::clone(&role))
             .map_err(IoError::at("listen at", Path::new(&place)))?;
-        copies::start(&role);
+        role.make_copies();
         (role.tell)(StoreEvent::Listening(addr));
         for (rank, image, reason) in &role.store.recovery().lost {
             let dir = config.dir.display();

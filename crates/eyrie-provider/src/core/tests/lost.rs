@@ -29,7 +29,9 @@ pub struct Loss {
 /// What the ranks have sent where routers may be lost: the hash of each message by source,
 /// destination and number. It must always be the same.
 #[derive(Clone, Default)]
-pub struct Sent(Option<Rc<RefCell<BTreeMap<(u32, u32, u64), u64>>>>);
+pub struct Sent(Option<Rc<RefCell<Hashes>>>);
+
+type Hashes = BTreeMap<(u32, u32, u64), u64>;
 
 impl Sent {
     /// A frame has reached a router.

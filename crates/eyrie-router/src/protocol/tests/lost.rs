@@ -203,13 +203,13 @@ fn resume(router: &mut Protocol<MemoryStore>, said: &mut Said, incarnation: u32,
 }
 
 fn acknowledged(said: &Said) -> u64 {
-    let acks = said.frames[&1].iter().filter_map(|(bytes, _)| {
+    let mut acks = said.frames[&1].iter().filter_map(|(bytes, _)| {
         match Frame::parse(bytes).unwrap().unwrap().header {
             Header::Ack(ack) => Some(ack.frames),
             _ => None,
         }
     });
-    acks.last().unwrap_or(0)
+    acks.next_back().unwrap_or(0)
 }
 
 fn a_log_goes_on_behind_what_its_rank_has() {
