@@ -1,9 +1,11 @@
-//! Descriptors that come with a message over a socket.
+//! Descriptors: those that come with a message over a socket, and where the provider's own are.
 
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 /// Descriptors that may come with one read.
 pub const MAX_DESCRIPTORS: usize = 32;
+/// The provider's descriptors are moved to numbers from here on, out of the program's way.
+const FIRST_FD: i32 = 300;
 
 /// Calls `each` with every descriptor that came with a message.
 pub fn for_each_descriptor(message: &libc::msghdr, each: &mut dyn FnMut(OwnedFd)) {
@@ -22,4 +24,16 @@ pub fn for_each_descriptor(message: &libc::msghdr, each: &mut dyn FnMut(OwnedFd)
             c = libc::CMSG_NXTHDR(message, c);
         }
     }
+}
+
+/// Moves a descriptor to a high number, so that the program's own numbers are the same in each
+/// incarnation.
+pub fn move_up(fd: OwnedFd) -> OwnedFd {
+    // SAFETY: duplicates a descriptor that we own.
+    let high = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, FIRST_FD) };
+    if high < 0 {
+        return fd;
+    }
+    // SAFETY: the kernel has just given us this descriptor.
+    unsafe { OwnedFd::from_raw_fd(high) }
 }

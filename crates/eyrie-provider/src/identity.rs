@@ -3,8 +3,8 @@
 //! addresses, and because it must not be part of an image.
 
 use crate::channel;
+use crate::descriptors::move_up;
 use crate::memory;
-use crate::sockets::move_up;
 use eyrie_transport::{Directory, RouterId};
 use eyrie_wire::agent::{ToRank, ENV_AGENT_FD, ENV_RANK, ENV_SIZE};
 use eyrie_wire::RankInstance;

@@ -2,7 +2,7 @@
 //! processor's clock. Everything works on descriptors that a restored process finds dead.
 
 use crate::core::host::{ConnectError, File, Host, Interest, Stream};
-use crate::descriptors::for_each_descriptor;
+use crate::descriptors::{for_each_descriptor, move_up};
 use crate::identity::Identity;
 use crate::memory;
 use eyrie_transport::handshake::HandshakeError;
@@ -13,13 +13,11 @@ use eyrie_wire::control::Claim;
 use eyrie_wire::data;
 use eyrie_wire::page::{Record, What};
 use std::io::{self, ErrorKind};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
 /// Longest single wait of a receive that may wait.
 const RECEIVE_WAIT: Duration = Duration::from_millis(1);
-/// The provider's descriptors are moved to numbers from here on, out of the program's way.
-const FIRST_FD: i32 = 300;
 /// Buffer asked of the kernel for a stream, in bytes.
 const SOCKET_BUFFER: i32 = 1 << 20;
 
@@ -48,18 +46,6 @@ pub struct Socket {
 
 /// A file that came over a connection.
 pub struct Passed(OwnedFd);
-
-/// Moves a descriptor to a high number, so that the program's own numbers are the same in each
-/// incarnation.
-pub fn move_up(fd: OwnedFd) -> OwnedFd {
-    // SAFETY: duplicates a descriptor that we own.
-    let high = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, FIRST_FD) };
-    if high < 0 {
-        return fd;
-    }
-    // SAFETY: the kernel has just given us this descriptor.
-    unsafe { OwnedFd::from_raw_fd(high) }
-}
 
 fn set_option<T>(fd: &OwnedFd, option: i32, value: &T) {
     // SAFETY: the option takes such a value, whose address and size are given. Failure costs speed

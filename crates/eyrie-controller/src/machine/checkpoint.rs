@@ -1,11 +1,11 @@
 //! Checkpoints: asked for when due, counted when whole and stored in as many copies as promised and
 //! all files they need were found, and where the log may be truncated then.
 
+use super::copies::Copies;
 use super::io::{Command, Image};
 use super::rank::{Capture, KeptImage, RankEntry};
 use super::reactor::Machine;
 use super::state::RankStateName;
-use super::stores::Copies;
 use crate::record::Record;
 use eyrie_wire::{ImageId, Rank, RankInstance};
 use std::time::Duration;

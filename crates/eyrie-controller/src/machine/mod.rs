@@ -4,6 +4,7 @@
 
 pub mod answer;
 mod checkpoint;
+mod copies;
 mod crash;
 mod ending;
 mod failure;
@@ -21,6 +22,7 @@ mod pmi;
 mod rank;
 mod reactor;
 mod requests;
+mod role;
 mod roles;
 pub mod schedule;
 pub mod signal;

@@ -2,10 +2,10 @@
 //! outlives its incarnations. The state changes by the table of [`super::state`] and by nothing
 //! else.
 
+use super::copies::Copies;
 use super::crash::{Again, Crashes};
 use super::io::{Image, Mark, Source, StoreId};
 use super::state::{next, RankEvent, RankStateName, RANKS};
-use super::stores::Copies;
 use crate::record::Phases;
 use eyrie_transport::RouterId;
 use eyrie_wire::{ImageId, Incarnation, Node, Rank, RankInstance};

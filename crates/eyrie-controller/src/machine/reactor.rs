@@ -1,5 +1,6 @@
 //! The machine's core: its state, time, and which part of it handles which event.
 
+use super::copies::Stores;
 use super::faults::Faults;
 use super::io::{Command, Event};
 use super::node::NodeEntry;
@@ -8,10 +9,9 @@ use super::output::Ledger;
 use super::pmi::Pmi;
 use super::rank::{RankEntry, Step};
 use super::requests::Requests;
-use super::roles::Roles;
+use super::role::Roles;
 use super::schedule::{Interval, Order, Schedule};
 use super::state::RankStateName;
-use super::stores::Stores;
 use super::timeouts::START_TIMEOUT;
 use crate::inject::Injection;
 use crate::record::{in_words, Record, Summary};

@@ -6,53 +6,18 @@
 use super::io::{Command, StoreId};
 use super::rank::{RankEntry, RankState};
 use super::reactor::Machine;
+use super::role::Entry;
 use super::state::RankStateName;
 use crate::record::Record;
 use eyrie_transport::{Addr, Directory, RouterId};
 use eyrie_wire::control::Role;
 use eyrie_wire::{Incarnation, Node, Rank, RankInstance};
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// How long a role may take to say where it listens.
 const ROLE_TIMEOUT: Duration = Duration::from_secs(25);
 /// Starts of one router in a row that may fail.
 const ATTEMPTS: u32 = 3;
-
-/// A router or a store on a node.
-#[derive(Clone, Debug)]
-struct Entry {
-    /// How many have had its number before.
-    generation: u32,
-    node: Node,
-    /// The node of the one before.
-    before: Option<Node>,
-    /// Where it listens; none while it starts.
-    addr: Option<Addr>,
-    until: Duration,
-    /// Starts in a row that have failed.
-    failed: u32,
-}
-
-/// Routers and stores on nodes; none where they run beside the controller.
-#[derive(Default, Debug)]
-pub struct Roles {
-    routers: Vec<Entry>,
-    /// Those that are not lost.
-    stores: BTreeMap<StoreId, Entry>,
-    next_store: StoreId,
-    /// The home router of each rank.
-    home: Vec<RouterId>,
-    epoch: u64,
-    /// Starts of stores that have failed.
-    failed_stores: u32,
-}
-
-impl Roles {
-    fn all(&self) -> impl Iterator<Item = &Entry> {
-        self.routers.iter().chain(self.stores.values())
-    }
-}
 
 /// For each rank the router that is its home. Ranks of one node have one home, so that there is
 /// always another node for it.

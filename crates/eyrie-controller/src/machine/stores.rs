@@ -2,63 +2,13 @@
 //! stores have it as are promised. An image that lay only in a store that is lost does not count
 //! any more; a store that is lost stays lost, whatever is still heard of it.
 
+use super::copies::Copies;
 use super::io::{Command, Image, StoreId};
 use super::rank::KeptImage;
 use super::reactor::Machine;
 use super::state::RankStateName;
 use crate::record::Record;
 use eyrie_wire::{ImageId, Rank, RankInstance};
-use std::collections::BTreeSet;
-
-/// Where an image lies.
-#[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub struct Copies {
-    /// Stores that have it whole.
-    pub stores: BTreeSet<StoreId>,
-    /// Stores that were told to copy it, and have not answered.
-    coming: BTreeSet<StoreId>,
-    /// Stores that could not copy it, or whose copy could not be used: they are not asked again.
-    failed: BTreeSet<StoreId>,
-}
-
-impl Copies {
-    /// The store that a rank fetches its image from: another than `avoid`, if there is one; ranks
-    /// go round them.
-    pub fn source(&self, rank: Rank, avoid: Option<StoreId>) -> Option<StoreId> {
-        let mut stores: Vec<StoreId> = self.stores.iter().copied().collect();
-        if stores.len() > 1 {
-            stores.retain(|store| Some(*store) != avoid);
-        }
-        (!stores.is_empty()).then(|| stores[rank as usize % stores.len()])
-    }
-
-    /// Stores that have it or will have it.
-    fn expected(&self) -> usize {
-        self.stores.len() + self.coming.len()
-    }
-
-    fn concerns(&self, store: StoreId) -> bool {
-        [&self.stores, &self.coming, &self.failed].iter().any(|set| set.contains(&store))
-    }
-
-    fn lose(&mut self, store: StoreId) {
-        self.stores.remove(&store);
-        self.coming.remove(&store);
-    }
-}
-
-/// The stores of a job.
-#[derive(Debug)]
-pub struct Stores {
-    up: BTreeSet<StoreId>,
-    lost: BTreeSet<StoreId>,
-}
-
-impl Stores {
-    pub fn new(count: u32) -> Stores {
-        Stores { up: (0..count).collect(), lost: BTreeSet::new() }
-    }
-}
 
 impl Machine {
     /// The store for a further copy of an image of this rank: one that has its newest image, which

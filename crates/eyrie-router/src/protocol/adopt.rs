@@ -3,73 +3,12 @@
 //! keeps what senders have for the rank aside. It must never adopt a rank that has died or
 //! re-executes: the messages that it would need are lost.
 
+use super::adoption::{Adoption, Aside};
 use super::mutation::{active, Mutation};
 use super::{Output, Protocol, RouterEvent};
 use crate::space::Store;
-use eyrie_wire::data::{content_hash, Message, Repeat, Shown};
+use eyrie_wire::data::{content_hash, Message, Repeat};
 use eyrie_wire::{Rank, RankInstance};
-use std::collections::{BTreeMap, VecDeque};
-
-/// What is known of a rank at home here that has not said yet what it has.
-#[derive(Default)]
-pub struct Adoption {
-    /// What it has said on its present connection: the last send sequence number from each source
-    /// that it has heard from, and its own receive sequence number.
-    table: Vec<Shown>,
-    has: Option<u64>,
-    /// It has died since this router began.
-    died: bool,
-    /// Messages for it, in the order in which they came, and the last one from each source.
-    aside: VecDeque<Aside>,
-    last: BTreeMap<Rank, u64>,
-}
-
-/// A message that is kept aside. A payload in a segment stays there.
-struct Aside {
-    source: Rank,
-    message: Message,
-    payload: Box<[u8]>,
-}
-
-impl Adoption {
-    /// A new connection of the rank: what it said on the last one does not count.
-    pub fn begin(&mut self) {
-        self.table.clear();
-        self.has = None;
-    }
-
-    /// The rank says what it has seen of one source.
-    pub fn shown(&mut self, shown: Shown) {
-        self.table.push(shown);
-    }
-
-    /// The rank says what it has received: it does not re-execute.
-    pub fn has(&mut self, rsn: u64) {
-        self.has = Some(rsn);
-    }
-
-    /// The rank has died.
-    pub fn fence(&mut self) {
-        self.died = !active(Mutation::AdoptTheDead);
-    }
-
-    /// Send sequence number of the last message from `source` that is here, when `next` comes: the
-    /// first one may have any.
-    pub fn last_ssn(&self, source: Rank, next: u64) -> u64 {
-        self.last.get(&source).copied().unwrap_or(next.saturating_sub(1))
-    }
-
-    /// Keeps a message until it can be logged.
-    /// Returns the bytes that it takes.
-    pub fn keep_aside(&mut self, source: Rank, message: &Message, payload: &[u8]) -> u64 {
-        if active(Mutation::KeepNothingAside) {
-            return 0;
-        }
-        self.last.insert(source, message.ssn);
-        self.aside.push_back(Aside { source, message: *message, payload: payload.into() });
-        payload.len() as u64
-    }
-}
 
 impl<S: Store> Protocol<S> {
     /// This router takes over from a lost one of the same number.

@@ -4,7 +4,8 @@
 use super::ahead::Ahead;
 use super::log::Log;
 use super::mutation::{active, Mutation};
-use super::received::Receipts;
+use super::receipts::Receipts;
+use super::unreadable::unreadable;
 use super::{ConnId, Output, Protocol, RouterEvent};
 use crate::space::Store;
 use eyrie_wire::data::{
@@ -185,11 +186,6 @@ impl<S: Store> Protocol<S> {
             }
         }
     }
-}
-
-pub(super) fn unreadable<F>(rank: Rank, e: &std::io::Error, out: &mut impl Output<F>) {
-    let reason = format!("the log of rank {rank} cannot be read back: {e}");
-    out.event(RouterEvent::Fatal { reason });
 }
 
 /// Gives the receiver a segment's file when it does not have it.

@@ -3,30 +3,33 @@
 //! before it is logged, nor let an older incarnation speak.
 
 mod adopt;
+mod adoption;
 mod ahead;
 mod deliver;
 mod log;
 mod mutation;
 mod noted;
 mod orders;
+mod receipts;
 mod received;
 mod room;
 mod send;
+mod unreadable;
 mod verify;
 
 #[cfg(test)]
 mod tests;
 
 use crate::space::{Bounds, Space, Store};
-use adopt::Adoption;
+use adoption::Adoption;
 use ahead::Ahead;
 use eyrie_wire::data::{Determinant, Frame, Header, Stream, MAX_INLINE};
 use eyrie_wire::{Incarnation, Rank, RankInstance};
 use log::{Cursor, Log};
 use mutation::{active, Mutation};
 pub use orders::{RouterCommand, RouterEvent, Stats};
-pub use received::UNRECEIVED_BYTES;
-use received::{Receipts, Unreceived};
+pub use receipts::UNRECEIVED_BYTES;
+use receipts::{Receipts, Unreceived};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -3,96 +3,19 @@
 //! only this router has without saying so ([`RouterEvent::Exposed`]); and a sender must not stop
 //! because a receiver computes or is being restored.
 
-use super::deliver::unreadable;
-use super::log::{Cursor, Log};
+use super::log::Log;
 use super::mutation::{active, Mutation};
+use super::receipts::Awaited;
 use super::send::{ACK_BYTES, ACK_FRAMES};
+use super::unreadable::unreadable;
 use super::{ConnId, Output, Protocol, RouterEvent};
 use crate::space::Store;
 use eyrie_wire::data::{Ack, Header, Message, Stream};
 use eyrie_wire::Rank;
-use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Bytes that one sender keeps for its receivers at most; it has room for more (`MAX_KEPT` of the
-/// provider), so it is not stopped.
-pub const UNRECEIVED_BYTES: u64 = 16 << 20;
 /// How long a sender that is about to end is asked to wait for its receivers.
 const FLUSH: Duration = Duration::from_secs(1);
-
-/// How far the messages of a rank that is at home here have been received.
-#[derive(Default)]
-pub struct Receipts {
-    /// Messages up to this receive sequence number.
-    rsn: u64,
-    /// Behind that message.
-    cursor: Cursor,
-    /// Send sequence number of the last of them from each source.
-    ssn: Vec<u64>,
-    /// Nobody but this router keeps some of the messages up to this one.
-    exposed: Option<u64>,
-}
-
-impl Receipts {
-    /// Of a rank that may hear from so many.
-    pub fn new(sources: usize) -> Receipts {
-        Receipts { ssn: vec![0; sources], ..Receipts::default() }
-    }
-
-    /// Messages up to this receive sequence number were received.
-    pub fn rsn(&self) -> u64 {
-        self.rsn
-    }
-
-    /// Send sequence number of the last message from `source` that was received.
-    pub fn last_ssn(&self, source: Rank) -> u64 {
-        self.ssn[source as usize]
-    }
-
-    /// The rank has been adopted, with this; its messages go on up to `newest`.
-    pub fn adopt(&mut self, rsn: u64, ssn: &[u64], newest: u64) {
-        self.rsn = rsn;
-        self.ssn.copy_from_slice(ssn);
-        self.exposed = self.exposed.map(|_| newest);
-    }
-}
-
-/// What of the frames of one sender's connection is not acknowledged for the sake of receivers.
-#[derive(Default)]
-pub struct Unreceived {
-    /// In order.
-    messages: VecDeque<Awaited>,
-    /// Bytes ever taken, and those up to the last frame that is acknowledged by itself.
-    bytes: u64,
-    whole_bytes: u64,
-    /// The same, of what came before that frame.
-    before_last: u64,
-    /// Frames and bytes that its sender has been told of.
-    told: u64,
-    told_bytes: u64,
-    /// Its sender waits for all frames up to this one, and since when.
-    flush: Option<(u64, Duration)>,
-}
-
-/// A message that was not received when it came.
-struct Awaited {
-    destination: Rank,
-    ssn: u64,
-    /// Frames and bytes before it.
-    frames: u64,
-    bytes: u64,
-}
-
-impl Unreceived {
-    /// A frame of `len` bytes; `whole`: it is acknowledged by itself.
-    pub fn count(&mut self, len: usize, whole: bool) {
-        self.bytes += len as u64;
-        if whole {
-            self.before_last = self.whole_bytes;
-            self.whole_bytes = self.bytes;
-        }
-    }
-}
 
 impl<S: Store> Protocol<S> {
     /// A rank says what it has received.

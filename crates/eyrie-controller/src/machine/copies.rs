@@ -1,0 +1,55 @@
+//! Which stores are up, and which of them have which image. Decides nothing.
+
+use super::io::StoreId;
+use eyrie_wire::Rank;
+use std::collections::BTreeSet;
+
+/// Where an image lies.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Copies {
+    /// Stores that have it whole.
+    pub stores: BTreeSet<StoreId>,
+    /// Stores that were told to copy it, and have not answered.
+    pub(super) coming: BTreeSet<StoreId>,
+    /// Stores that could not copy it, or whose copy could not be used: they are not asked again.
+    pub(super) failed: BTreeSet<StoreId>,
+}
+
+impl Copies {
+    /// The store that a rank fetches its image from: another than `avoid`, if there is one; ranks
+    /// go round them.
+    pub fn source(&self, rank: Rank, avoid: Option<StoreId>) -> Option<StoreId> {
+        let mut stores: Vec<StoreId> = self.stores.iter().copied().collect();
+        if stores.len() > 1 {
+            stores.retain(|store| Some(*store) != avoid);
+        }
+        (!stores.is_empty()).then(|| stores[rank as usize % stores.len()])
+    }
+
+    /// Stores that have it or will have it.
+    pub(super) fn expected(&self) -> usize {
+        self.stores.len() + self.coming.len()
+    }
+
+    pub(super) fn concerns(&self, store: StoreId) -> bool {
+        [&self.stores, &self.coming, &self.failed].iter().any(|set| set.contains(&store))
+    }
+
+    pub(super) fn lose(&mut self, store: StoreId) {
+        self.stores.remove(&store);
+        self.coming.remove(&store);
+    }
+}
+
+/// The stores of a job.
+#[derive(Debug)]
+pub struct Stores {
+    pub(super) up: BTreeSet<StoreId>,
+    pub(super) lost: BTreeSet<StoreId>,
+}
+
+impl Stores {
+    pub fn new(count: u32) -> Stores {
+        Stores { up: (0..count).collect(), lost: BTreeSet::new() }
+    }
+}

@@ -1,0 +1,42 @@
+//! What the controller knows of roles on nodes. Decides nothing.
+
+use super::io::StoreId;
+use eyrie_transport::{Addr, RouterId};
+use eyrie_wire::Node;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// A router or a store on a node.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// How many have had its number before.
+    pub(super) generation: u32,
+    pub(super) node: Node,
+    /// The node of the one before.
+    pub(super) before: Option<Node>,
+    /// Where it listens; none while it starts.
+    pub(super) addr: Option<Addr>,
+    pub(super) until: Duration,
+    /// Starts in a row that have failed.
+    pub(super) failed: u32,
+}
+
+/// Routers and stores on nodes; none where they run beside the controller.
+#[derive(Default, Debug)]
+pub struct Roles {
+    pub(super) routers: Vec<Entry>,
+    /// Those that are not lost.
+    pub(super) stores: BTreeMap<StoreId, Entry>,
+    pub(super) next_store: StoreId,
+    /// The home router of each rank.
+    pub(super) home: Vec<RouterId>,
+    pub(super) epoch: u64,
+    /// Starts of stores that have failed.
+    pub(super) failed_stores: u32,
+}
+
+impl Roles {
+    pub(super) fn all(&self) -> impl Iterator<Item = &Entry> {
+        self.routers.iter().chain(self.stores.values())
+    }
+}
