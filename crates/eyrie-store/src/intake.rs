@@ -1,6 +1,6 @@
-//! An image on its way in, whether from a rank or from another store: the chunks that it has so far,
-//! the pack that new ones are written to, and the commit. Dropped before its commit, it gives back
-//! all that it holds.
+//! An image on its way in, from a rank or from another store: the chunks that it has so far, the
+//! pack that new ones are written to, and the commit. Dropped before its commit, it gives back all
+//! that it holds.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
