@@ -35,6 +35,11 @@ impl Agent {
         if p.ending.is_some() {
             return Err(not_now("the rank has ended")());
         }
+        // The controller has given that one up, with the store that it goes to, perhaps.
+        if let Some(Capture { phase: CapturePhase::Uploading(line), .. }) = &p.capture {
+            line.give_up();
+            p.capture = None;
+        }
         if p.capture.is_some() {
             return Err(not_now("another capture of it is under way")());
         }
@@ -113,12 +118,14 @@ impl Agent {
             Some(Capture { image: asked, phase: CapturePhase::Asked { stream, store, .. } })
                 if asked == image =>
             {
-                p.capture = Some(Capture { image, phase: CapturePhase::Uploading });
+                let line = transfer::Line::default();
+                let phase = CapturePhase::Uploading(line.clone());
+                p.capture = Some(Capture { image, phase });
                 let secret = self.secret.clone();
                 let output = [meta.stream_offsets[1], meta.stream_offsets[2]];
                 self.in_background(move || {
                     let id = (instance, image);
-                    let result = transfer::upload(&store, &secret, id, &meta, stream);
+                    let result = transfer::upload(&store, &secret, id, &meta, stream, &line);
                     Done::Uploaded { instance, image, output, result }
                 });
             }

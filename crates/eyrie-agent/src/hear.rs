@@ -68,7 +68,7 @@ impl Agent {
                 let Some(capture) = p.capture.as_ref().filter(|c| c.image == image) else { return };
                 // A rank whose reader has left does not know why: the transfer is about to say it.
                 let broken = std::io::Error::from_raw_os_error(libc::EPIPE).to_string();
-                let uploading = matches!(capture.phase, CapturePhase::Uploading);
+                let uploading = matches!(capture.phase, CapturePhase::Uploading(_));
                 if !(uploading && reason.contains(&broken)) {
                     p.capture = None;
                     self.refuse_capture(instance, image, Refusal::lasting(reason));

@@ -305,7 +305,7 @@ impl Agent {
     fn next_deadline(&self) -> Option<Instant> {
         let until = |p: &Process| match &p.capture.as_ref()?.phase {
             CapturePhase::Asked { again, until, .. } => Some(again.unwrap_or(*until)),
-            CapturePhase::Uploading => None,
+            CapturePhase::Uploading(_) => None,
         };
         let watch = (!self.holds.is_empty()).then_some(self.watch_at);
         self.processes.values().filter_map(until).chain(watch).min()

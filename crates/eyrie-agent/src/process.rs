@@ -7,6 +7,7 @@ use crate::launch::Launched;
 use crate::page::{Directories, Page};
 use crate::pmi::Session;
 use crate::streams::{Input, Output};
+use crate::transfer::Line;
 use eyrie_image::format::exit;
 use eyrie_transport::Addr;
 use eyrie_wire::agent::ToRank;
@@ -31,7 +32,7 @@ pub enum CapturePhase {
     /// rank stands still until `again`, it is asked for the second time.
     Asked { stream: OwnedFd, store: Addr, again: Option<Instant>, until: Instant },
     /// The rank stood still and was let go; the upload runs on its own thread.
-    Uploading,
+    Uploading(Line),
 }
 
 /// A restore under way: from the restorer's start until the rank speaks.

@@ -10,10 +10,42 @@ use std::fs::File;
 use std::io::Write;
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 /// How long either end of a stream may send nothing.
 const STALL: Duration = Duration::from_secs(60);
+
+/// The connection of an upload, so that it can be given up from outside.
+#[derive(Clone, Debug, Default)]
+pub struct Line(Arc<Mutex<Held>>);
+
+#[derive(Debug, Default)]
+struct Held {
+    stream: Option<Stream>,
+    given_up: bool,
+}
+
+impl Line {
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.0.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Ends the upload, which may wait for a store that is gone.
+    pub fn give_up(&self) {
+        let mut held = self.held();
+        held.given_up = true;
+        // It may have ended by itself.
+        held.stream.take().iter().for_each(|stream| drop(stream.shutdown(Shutdown::Both)));
+    }
+
+    fn hold(&self, stream: &Stream) -> anyhow::Result<()> {
+        let mut held = self.held();
+        anyhow::ensure!(!held.given_up, "another image of the rank was asked for");
+        held.stream = Some(stream.try_clone()?);
+        Ok(())
+    }
+}
 
 /// Hands the image that arrives at `from` to the store; returns when it is stored.
 ///
@@ -25,9 +57,11 @@ pub fn upload(
     (instance, image): (RankInstance, ImageId),
     meta: &ImageMeta,
     from: OwnedFd,
+    line: &Line,
 ) -> anyhow::Result<()> {
     let mut stream = connect(store, secret, &Claim::ImageUpload { instance, image })?;
     stream.set_timeout(Some(STALL))?;
+    line.hold(&stream)?;
     frame::write(&mut stream, meta)?;
     let copied = stream.send_all(&mut File::from(from));
     // Also after a failed copy: the store knows why.
