@@ -64,10 +64,9 @@ pub struct RunArgs {
     /// Number of routers, which log and deliver the messages; ranks are spread over them
     #[arg(long, default_value_t = 1, value_name = "K")]
     routers: u32,
-    /// Where routers and the store run [default: here; on the nodes where this host is one of them,
-    /// so that none serves the ranks of its own host]
-    #[arg(long, value_enum, value_name = "WHERE", hide_short_help = true)]
-    roles: Option<RolesArg>,
+    /// Where routers and the store run
+    #[arg(long, value_enum, value_name = "WHERE", hide_short_help = true, default_value = "here")]
+    roles: RolesArg,
     /// How the roles of the job reach each other: Unix sockets, or TCP [default: Unix sockets; with
     /// --hosts TCP]
     #[arg(long, value_enum, value_name = "HOW", hide = true)]
@@ -334,19 +333,6 @@ fn reach(args: &RunArgs, cluster: Option<&Cluster>) -> anyhow::Result<Reach> {
     Ok(Reach::Tcp { interface, ports: args.port_range.unwrap_or(Ports::ANY), security })
 }
 
-/// Where routers and the store run.
-fn roles(args: &RunArgs, nodes: &Nodes) -> RolesAt {
-    let several = nodes.started + nodes.spares > 1;
-    let ours = |cluster: &Cluster| (0..nodes.started).any(|node| cluster.is_here(node));
-    match args.roles {
-        Some(RolesArg::Here) => RolesAt::Here,
-        Some(RolesArg::Apart) => RolesAt::Apart,
-        Some(RolesArg::Nodes) => RolesAt::Nodes,
-        None if several && nodes.cluster.as_ref().is_some_and(ours) => RolesAt::Nodes,
-        None => RolesAt::Here,
-    }
-}
-
 /// Who says where ranks of lost nodes go.
 fn placement(args: &RunArgs, nodes: &Nodes) -> anyhow::Result<Box<dyn Placement>> {
     if args.network.is_none() {
@@ -384,7 +370,11 @@ pub fn run(args: RunArgs, log: Option<PathBuf>) -> anyhow::Result<i32> {
     let placement = placement(&args, &nodes)?;
     let reach = reach(&args, nodes.cluster.as_ref())?;
     let usual_timeout = Duration::from_secs(if nodes.cluster.is_some() { 5 } else { 2 });
-    let roles = roles(&args, &nodes);
+    let roles = match args.roles {
+        RolesArg::Here => RolesAt::Here,
+        RolesArg::Apart => RolesAt::Apart,
+        RolesArg::Nodes => RolesAt::Nodes,
+    };
     // A host's ranks have their router on another host: one router is never enough.
     let least = if roles == RolesAt::Nodes { 2 } else { 1 };
     let routers = args.routers.max(least);
