@@ -68,7 +68,11 @@ pub fn router_config(
     dir: &Path,
 ) -> anyhow::Result<eyrie_router::Config> {
     let free = super::jobdir::free_bytes(dir)?;
-    let name = format!("{id}.{generation}");
+    // One that takes the place of another on the same host must not meet what that has left.
+    let name = match generation {
+        0 => id.to_string(),
+        _ => format!("{id}.{generation}"),
+    };
     Ok(eyrie_router::Config {
         id,
         until_received: false,
