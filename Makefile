@@ -1,6 +1,7 @@
 # The commands of the project; each target installs or builds what it lacks. `make` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help setup build examples demo format test referee bench clean
+PREFIX ?= /usr/local
+.PHONY: help setup build examples demo install packages format test test-more referee bench clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -15,6 +16,12 @@ build: setup ## compile Eyrie (release) and the example programs
 examples: setup ## compile the example programs only
 	@$(MAKE) --no-print-directory -C examples
 
+install: ## install what was built: make install [PREFIX=/usr/local] [DESTDIR=...]
+	@PREFIX='$(PREFIX)' DESTDIR='$(DESTDIR)' ULFM='$(ULFM)' scripts/install.sh
+
+packages: ## a wheel for pip and a Debian package, for glibc 2.17 or newer: make packages [OUT=build]
+	@OUT='$(OUT)' scripts/portable.sh
+
 demo: build ## LAMMPS on 2 nodes and a spare: kill a rank, kill a node, compare the output
 	@scripts/demo.sh
 
@@ -25,7 +32,7 @@ test: ## what each change must pass: formatting, lints, unit tests, whole jobs, 
 	@scripts/test.sh
 
 test-more: build ## the longer checks (hours): every combination, hundreds of kills, more of mpi4py's
-	@scripts/test.sh more_unit more_jobs more_hosts more_mpi4py more_ulfm
+	@scripts/test.sh more_unit more_jobs more_hosts more_mpi4py more_ulfm more_install
 
 referee: setup ## compare placement plans with SimGrid
 	@referee/run.sh

@@ -40,23 +40,6 @@ optional_packages() {
     fi
 }
 
-# make_venv FOLDER REQUIREMENTS WHAT: a virtual environment, complete or not at all: the stamp is
-# written last and names what it was made from. The folder is in it as well, because a virtual
-# environment cannot be moved.
-make_venv() {
-    local venv=$1 requirements=$2 what=$3 stamp
-    stamp="$venv $(python3 -c 'import sys; print(sys.version)' | tr -d '\n') $(cat "$root/$requirements")"
-    if [ -x "$venv/bin/python" ] && [ "$(cat "$venv/.stamp" 2>/dev/null)" = "$stamp" ]; then
-        return
-    fi
-    say "making $venv ($what from PyPI)"
-    rm -rf "$venv"
-    python3 -m venv "$venv"
-    "$venv/bin/pip" install -q --disable-pip-version-check -r "$root/$requirements" ||
-        fail "pip could not install the wheels of $requirements"
-    printf '%s' "$stamp" >"$venv/.stamp"
-}
-
 fetch_mpi4py_source() {
     local version
     version=$(sed -n 's/^mpi4py==//p' "$root/scripts/requirements.txt")

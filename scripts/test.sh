@@ -9,7 +9,7 @@ set -uo pipefail
 source "$(dirname "$0")/lib.sh"
 cd "$root" || exit 1
 
-parts=(setup format build lint unit c_unit referee docs examples jobs hosts monitor ulfm mpi4py)
+parts=(setup format build lint unit c_unit referee docs examples install jobs hosts monitor ulfm mpi4py)
 
 part_setup() { scripts/setup.sh; }
 
@@ -29,10 +29,11 @@ part_lint() {
 
 part_unit() { cargo test --release --workspace --no-fail-fast; }
 
-# The planner over all its random cases; the header as cbindgen makes it; the benchmark.
+# Planner, stores and routers over all their random cases; the header as cbindgen makes it; the
+# benchmark.
 part_more_unit() {
     export EYRIE_TEST_MORE=1
-    cargo test --release -p eyrie-placement &&
+    cargo test --release -p eyrie-placement -p eyrie-router -p eyrie-store &&
         cargo test --release -p eyrie-planner-c --features header &&
         cargo clippy --release -p eyrie-placement --features criterion --all-targets -- -D warnings
 }
@@ -80,6 +81,12 @@ part_ulfm() {
 }
 
 part_more_ulfm() { ulfm examples && EYRIE_TEST_MORE=1 EYRIE_TEST_LIMIT_S=1800 whole_jobs tests/ulfm; }
+
+# What was built, installed in each way, and a job run from there; and the packages for older
+# systems, which everything is compiled for once more.
+part_install() { whole_jobs tests/install/0*; }
+
+part_more_install() { EYRIE_TEST_LIMIT_S=7200 whole_jobs tests/install/1*; }
 
 part_referee() { EYRIE=$root/target/release/eyrie referee/small.sh; }
 

@@ -1,5 +1,6 @@
 //! Compiles the restorer, a static program without libc, and puts it where lib.rs embeds it.
 //! Calls rustc directly: a nested cargo would fight over locks and know nothing of our profile.
+//! EYRIE_RESTORER_LINKER names its linker where that of everything else cannot link it.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -33,7 +34,9 @@ fn main() {
         .args(["-C", "link-arg=-static", "-C", "link-arg=-Wl,--build-id=none"])
         .args(["-C".as_ref(), script.as_os_str()])
         .args(["-C", "link-arg=-Wl,-z,norelro", "-C", "link-arg=-Wl,--no-eh-frame-hdr"]);
-    if let Some(linker) = std::env::var_os("RUSTC_LINKER") {
+    println!("cargo::rerun-if-env-changed=EYRIE_RESTORER_LINKER");
+    let own = std::env::var_os("EYRIE_RESTORER_LINKER");
+    if let Some(linker) = own.or(std::env::var_os("RUSTC_LINKER")) {
         let mut arg = std::ffi::OsString::from("linker=");
         arg.push(linker);
         command.arg("-C").arg(arg);

@@ -4,13 +4,10 @@ host."""
 
 import time
 
-from jobs import PATIENCE_S, await_condition, check, example
+from jobs import PATIENCE_S, await_condition, check, slow_heat2d
 
-# Some seconds of computing: long enough for two hosts to die one after the other, since nobody
-# computes while a host is missing.
-LONG = example("heat2d", "--nx", 200, "--ny", 200, "--steps", 7000, "--out", "plate")
-# The same for one host.
-SHORT = example("heat2d", "--nx", 200, "--ny", 200, "--steps", 3500, "--out", "plate")
+# Long enough for two hosts to die one after the other, however fast the machine is.
+LONG = slow_heat2d(2000, 10)
 # Between two looks at something that is not told.
 PAUSE_S = 0.02
 # Who does not answer for so long is declared dead, unless a test is about that.

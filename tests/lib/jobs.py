@@ -127,11 +127,19 @@ def lammps(steps=300, size=8):
     return Program(argv + variables, unlike=r"CPU = |^Loop time|^Total wall time|^OMP_NUM_THREADS")
 
 
+def slow_heat2d(steps=2000, ms=5):
+    """For what is done to a job while it runs: heat2d takes at least so many milliseconds for a
+    step until `same_as_undisturbed` waits for its end, so that it need not compute for as long as
+    that might take on any machine."""
+    size = ("--nx", 200, "--ny", 200, "--steps", steps, "--out", "plate")
+    return example("heat2d", *size, "--slow-until", "../end", "--slow-ms", ms, make="../end")
+
+
 # Each about a second on two idle cores.
 PROGRAMS = {
-    "heat2d": example("heat2d", "--nx", 200, "--ny", 200, "--steps", 8000, "--out", "plate"),
-    "cg": example("cg", "--n", 24, "--solves", 40, "--out", "solution"),
-    "isort": example("isort", "--keys", 65536, "--iterations", 200, "--out", "keys"),
+    "heat2d": example("heat2d", "--nx", 200, "--ny", 200, "--steps", 4000, "--out", "plate"),
+    "cg": example("cg", "--n", 24, "--solves", 20, "--out", "solution"),
+    "isort": example("isort", "--keys", 65536, "--iterations", 120, "--out", "keys"),
     "farm": example("farm", "--tasks", 2000, "--work", 5000),
     "rma": example("rma", "--rounds", 60, "--words", 1024, "--out", "sums"),
     "io": example("io", "--steps", 1000, "--dir", "files"),
@@ -140,14 +148,14 @@ PROGRAMS = {
             str(PYTHON),
             str(ROOT / "examples/jacobi_numpy.py"),
             "--iterations",
-            "600",
+            "400",
             "--out",
             "field.npy",
         )
     ),
     "lammps": lammps(),
-    "addresses": example("addresses", "--pointers", 6400, "--every", 640),
-    "locked_list": example("locked_list", "--elements", 100, "--every", 10),
+    "addresses": example("addresses", "--pointers", 3200, "--every", 320),
+    "locked_list": example("locked_list", "--elements", 50, "--every", 5),
 }
 
 
@@ -258,18 +266,39 @@ class Job:
             *program.argv,
         ]
         self.command = " ".join(command[:4] + command[10:])
+        self._env = {**os.environ, **(env or {})}
         self.process = subprocess.Popen(
             self.launched(command),
             cwd=self.cwd,
             stdin=stdin,
             stdout=out,
             stderr=self._stderr,
-            env={**os.environ, **(env or {})},
+            env=self._env,
             start_new_session=True,
         )
         self._seen = []
         self._read = 0
+        self._outlived = False
         LAST.append(self)
+
+    def lose_controller(self):
+        """kill -9 of `eyrie run`, or of who went on for it. All others live on."""
+        kill(self.launcher(), signal.SIGKILL)
+        self.process.wait(PATIENCE_S)
+        self._outlived = True
+
+    def resume(self, *options):
+        """`eyrie resume` goes on with the job; its output comes behind what was written before."""
+        command = [str(EYRIE), "resume", "--dir", str(self.base), *map(str, options), self.name]
+        self.process = subprocess.Popen(
+            self.launched(command),
+            cwd=self.cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=open(self.stdout_path, "ab"),
+            stderr=self._stderr,
+            env=self._env,
+            start_new_session=True,
+        )
 
     def __enter__(self):
         return self
@@ -294,7 +323,10 @@ class Job:
         kill(self.launcher(), signal.SIGTERM)
 
     def pids(self):
-        """All processes of the job but its launcher, and none of another job."""
+        """All processes of the job but its launcher, and none of another job; once its controller
+        has died: of this test."""
+        if self._outlived:
+            return [pid for pid in family() if pid != self.launcher()]
         return descendants(self.launcher())
 
     # What is seen of it.
@@ -361,7 +393,7 @@ class Job:
     def agent_pids(self):
         """{node: pid} of the agents."""
         found = {}
-        for pid in children(self.process.pid):
+        for pid in self.pids():
             words = command_line(pid)
             if words[1:3] == ["agent", "--node"]:
                 found[int(words[3])] = pid
@@ -379,6 +411,7 @@ class Job:
         def look():
             status = self.status()
             check(status or self.process.poll() is None, f"the job ended before {number} messages")
+            time.sleep(0.02)  # what is asked takes its share of a processor
             return status and status["messages"] >= number
 
         await_condition(look, f"{number} messages")
@@ -418,8 +451,10 @@ class Job:
         return Result(code, self.output(), self.stderr(), files_in(self.cwd))
 
     def same_as_undisturbed(self):
-        """Waits for the end and checks that standard output, every file and the exit code are those
-        of an undisturbed run."""
+        """Lets the program end if it waits for that, waits for the end, and checks that standard
+        output, every file and the exit code are those of an undisturbed run."""
+        if self.program.make:
+            (self.cwd / self.program.make).touch()
         got = self.result()
         check(got.code == 0, f"exit code {got.code}")
         output, files = undisturbed(self.program)

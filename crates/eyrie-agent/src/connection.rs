@@ -1,6 +1,9 @@
-//! The agent's connection to the controller, without blocking: frames out, frames in.
+//! The agent's connection to the controller, without blocking: frames out, frames in. What is sent
+//! outlives the connection.
 
 use anyhow::Context;
+use eyrie_transport::handshake::HandshakeError;
+use eyrie_transport::session::{Frame, Header, Inbox, Kind, Outbox};
 use eyrie_transport::{frame, handshake, role, Addr, Stream};
 use eyrie_wire::auth::{Secret, SECRET_LEN};
 use eyrie_wire::control::{Claim, FromAgent, RankReport, ToAgent};
@@ -9,6 +12,7 @@ use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Most bytes that wait for a controller that does not read before ranks are heard no more.
@@ -43,12 +47,12 @@ pub fn connect(addr: &Addr, secret: &Secret, claim: &Claim) -> anyhow::Result<St
     connected.with_context(|| format!("cannot connect to the {whom} at {addr}"))
 }
 
-/// Lets the controller know that this agent is still there, if it can be reached soon.
-pub fn knock(addr: &Addr, secret: &Secret, claim: &Claim) {
-    if let Ok(mut stream) = Stream::connect(addr, KNOCK_TIMEOUT) {
-        // It is refused, or nobody hears it.
-        let _ = handshake::connect(&mut stream, secret, claim);
-    }
+/// Lets the controller know that this agent is still there, if it can be reached soon. Returns
+/// whether it lives, and has refused it.
+pub fn knock(addr: &Addr, secret: &Secret, claim: &Claim) -> bool {
+    let Ok(mut stream) = Stream::connect(addr, KNOCK_TIMEOUT) else { return false };
+    let met = handshake::connect(&mut stream, secret, claim);
+    matches!(met, Err(HandshakeError::Refused(_)))
 }
 
 /// Where users reach the controller of the job in this directory.
@@ -56,46 +60,95 @@ pub fn user_socket(dir: &Path) -> PathBuf {
     dir.join("control.sock")
 }
 
-/// A framed, non-blocking control connection.
+/// The agent's side of what goes between it and the controller, over one connection after another,
+/// without blocking.
 pub struct Connection {
-    stream: Stream,
-    inbox: Vec<u8>,
-    outbox: VecDeque<u8>,
+    /// While there is one.
+    stream: Option<Stream>,
+    inbox: Inbox,
+    outbox: Outbox,
+    /// The controller has said what it has heard: what it has not can be written.
+    greeted: bool,
+    received: Vec<u8>,
+    written: VecDeque<u8>,
 }
 
 impl Connection {
     /// # Errors
     /// When the stream cannot be made non-blocking.
     pub fn new(stream: Stream) -> io::Result<Connection> {
-        stream.set_nonblocking(true)?;
-        Ok(Connection { stream, inbox: Vec::new(), outbox: VecDeque::new() })
+        let mut connection = Connection {
+            stream: None,
+            inbox: Inbox::default(),
+            outbox: Outbox::default(),
+            greeted: false,
+            received: Vec::new(),
+            written: VecDeque::new(),
+        };
+        connection.go_on(stream)?;
+        Ok(connection)
     }
 
-    pub fn fd(&self) -> BorrowedFd<'_> {
-        self.stream.as_fd()
+    /// Goes on over another connection, where the last one has ended.
+    ///
+    /// # Errors
+    /// When the stream cannot be made non-blocking.
+    pub fn go_on(&mut self, stream: Stream) -> io::Result<()> {
+        stream.set_nonblocking(true)?;
+        self.lose();
+        self.stream = Some(stream);
+        self.write(Kind::Nothing, &[]);
+        Ok(())
+    }
+
+    /// The connection is over. What is sent waits for another one.
+    pub fn lose(&mut self) {
+        self.stream = None;
+        self.greeted = false;
+        self.received.clear();
+        self.written.clear();
+    }
+
+    /// The descriptor, while there is a connection.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.stream.as_ref().map(AsFd::as_fd)
     }
 
     /// Whether something has come that the kernel does not know of any more: what was sent right
     /// behind the handshake was received with it.
     pub fn has_more(&self) -> bool {
-        self.stream.has_more()
+        self.stream.as_ref().is_some_and(Stream::has_more)
     }
 
     pub fn wants_to_write(&self) -> bool {
-        !self.outbox.is_empty()
+        !self.written.is_empty()
     }
 
     /// Whether so much waits for the controller that nothing more should be taken from the ranks:
     /// they wait then, as for a pipe that nobody reads.
     pub fn is_full(&self) -> bool {
-        self.outbox.len() >= FULL
+        self.outbox.bytes() >= FULL
     }
 
-    /// Queues a message; [`Connection::flush`] sends it.
+    fn write(&mut self, kind: Kind, frame: &[u8]) {
+        self.written.extend(Header { kind, heard: self.inbox.confirm() }.encode());
+        self.written.extend(frame);
+    }
+
+    /// Queues a message, which outlives the connection; [`Connection::flush`] sends it.
     pub fn send(&mut self, message: &FromAgent) {
-        let mut bytes = Vec::new();
-        frame::write(&mut bytes, message).expect("the agent's messages are bounded");
-        self.outbox.extend(bytes);
+        let frame = encode(message);
+        let number = self.outbox.put(Arc::clone(&frame));
+        if self.greeted {
+            self.write(Kind::Letter(number), &frame);
+        }
+    }
+
+    /// Queues a message that means nothing to another controller.
+    pub fn send_passing(&mut self, message: &FromAgent) {
+        if self.greeted {
+            self.write(Kind::Passing, &encode(message));
+        }
     }
 
     /// Queues a report of a rank.
@@ -109,10 +162,11 @@ impl Connection {
     /// # Errors
     /// When the controller is gone.
     pub fn flush(&mut self) -> io::Result<()> {
-        while !self.outbox.is_empty() {
-            match self.stream.write(self.outbox.as_slices().0) {
+        let Some(stream) = &mut self.stream else { return Ok(()) };
+        while !self.written.is_empty() {
+            match stream.write(self.written.as_slices().0) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(n) => drop(self.outbox.drain(..n)),
+                Ok(n) => drop(self.written.drain(..n)),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) => return Err(e),
@@ -126,11 +180,12 @@ impl Connection {
     /// # Errors
     /// `UnexpectedEof` when the controller is gone, `InvalidData` for what is no message.
     pub fn receive(&mut self) -> io::Result<Vec<ToAgent>> {
+        let Some(stream) = &mut self.stream else { return Ok(Vec::new()) };
         let mut chunk = vec![0; 64 * 1024];
         loop {
-            match self.stream.read(&mut chunk) {
+            match stream.read(&mut chunk) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(n) => self.inbox.extend_from_slice(&chunk[..n]),
+                Ok(n) => self.received.extend_from_slice(&chunk[..n]),
                 Err(e)
                     if matches!(
                         e.kind(),
@@ -139,19 +194,59 @@ impl Connection {
                 Err(e) => return Err(e),
             }
             // What has been received with the rest wakes nobody.
-            if !self.stream.has_more() {
+            if !stream.has_more() {
                 break;
             }
         }
+        let received = std::mem::take(&mut self.received);
         let mut messages = Vec::new();
-        let mut at = 0;
-        while let Some((message, len)) = frame::parse(&self.inbox[at..])? {
-            messages.push(message);
-            at += len;
+        let mut rest = &received[..];
+        while let Some(len) = self.hear(rest, &mut messages)? {
+            rest = &rest[len..];
         }
-        self.inbox.drain(..at);
+        self.received = rest.to_vec();
         Ok(messages)
     }
+
+    /// Hears what `bytes` begin with; returns its length, or `None` when it is not whole yet.
+    fn hear(&mut self, bytes: &[u8], messages: &mut Vec<ToAgent>) -> io::Result<Option<usize>> {
+        let Some((header, rest)) = bytes.split_first_chunk::<{ Header::LEN }>() else {
+            return Ok(None);
+        };
+        let header = Header::decode(header);
+        let message = match header.kind {
+            Kind::Nothing => None,
+            Kind::Letter(_) | Kind::Passing => match frame::parse(rest)? {
+                None => return Ok(None),
+                message => message,
+            },
+        };
+        self.confirmed(header.heard)?;
+        let len = message.as_ref().map_or(0, |(_, len)| *len);
+        if self.inbox.hear(header.kind, len)? {
+            messages.extend(message.map(|(message, _)| message));
+        }
+        Ok(Some(Header::LEN + len))
+    }
+
+    /// The controller has heard so many letters. Its first word on a connection brings those that
+    /// it has not.
+    fn confirmed(&mut self, heard: u64) -> io::Result<()> {
+        self.outbox.confirm(heard)?;
+        if !self.greeted {
+            self.greeted = true;
+            let kept: Vec<_> =
+                self.outbox.kept().map(|(number, frame)| (number, Arc::clone(frame))).collect();
+            kept.iter().for_each(|(number, frame)| self.write(Kind::Letter(*number), frame));
+        }
+        Ok(())
+    }
+}
+
+fn encode(message: &FromAgent) -> Frame {
+    let mut bytes = Vec::new();
+    frame::write(&mut bytes, message).expect("the agent's messages are bounded");
+    bytes.into()
 }
 
 #[cfg(test)]
@@ -177,8 +272,10 @@ mod tests {
                     let stream = connect(&addr, &secret, &Claim::User).unwrap();
                     let mut connection = Connection::new(stream).unwrap();
                     let readable = rustix::event::PollFlags::IN;
-                    let mut fds =
-                        [rustix::event::PollFd::from_borrowed_fd(connection.fd(), readable)];
+                    let mut fds = [rustix::event::PollFd::from_borrowed_fd(
+                        connection.fd().unwrap(),
+                        readable,
+                    )];
                     let patience = rustix::event::Timespec { tv_sec: 20, tv_nsec: 0 };
                     if !connection.has_more() {
                         assert_eq!(rustix::event::poll(&mut fds, Some(&patience)).unwrap(), 1);
@@ -188,7 +285,9 @@ mod tests {
             });
             let mut controller = listener.accept().unwrap();
             handshake::accept(&mut controller, &secret, |_| Ok(())).unwrap();
-            frame::write(&mut controller, &ToAgent::Shutdown).unwrap();
+            let mut bytes = Header { kind: Kind::Passing, heard: 0 }.encode().to_vec();
+            frame::write(&mut bytes, &ToAgent::Shutdown).unwrap();
+            controller.write_all(&bytes).unwrap();
             agent.join().unwrap();
         }
     }
@@ -211,13 +310,21 @@ mod tests {
             assert!(sent < 100_000, "it is never full");
         }
         let reader = std::thread::spawn(move || {
-            (0..sent).for_each(|_| drop(frame::read::<FromAgent>(&mut controller).unwrap()));
+            let word = |heard| Header { kind: Kind::Nothing, heard }.encode();
+            controller.write_all(&word(0)).unwrap();
+            assert_eq!(Header::read_first(&mut controller).unwrap(), 0);
+            for number in 1..=sent {
+                assert_eq!(Header::read(&mut controller).unwrap().kind, Kind::Letter(number));
+                frame::read::<FromAgent>(&mut controller).unwrap();
+            }
+            controller.write_all(&word(sent)).unwrap();
+            controller
         });
-        while connection.wants_to_write() {
+        while connection.is_full() {
+            assert_eq!(connection.receive().unwrap(), []);
             connection.flush().unwrap();
             std::thread::yield_now();
         }
         reader.join().unwrap();
-        assert!(!connection.is_full());
     }
 }

@@ -58,6 +58,10 @@ impl HostDir {
         Ok(dir)
     }
 
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// The directory, when it was made here.
     pub fn made_at(&self) -> Option<&Path> {
         self.made.as_ref().map(|_| self.path.as_path())
@@ -176,6 +180,7 @@ mod tests {
             kvsname: "k".into(),
             ranks: 2,
             compared: None,
+            orphans: None,
         }
     }
 

@@ -11,9 +11,12 @@ mod files;
 pub mod guards;
 mod hear;
 mod host_dir;
+mod journal;
+mod keeping;
 mod launch;
 pub mod leftovers;
 mod node;
+mod orphan;
 mod page;
 mod passing;
 mod pmi;
@@ -26,11 +29,12 @@ mod start;
 mod streams;
 mod sweeper;
 mod transfer;
+mod waiting;
 
 pub use connection::{connect, read_secret, user_socket};
 pub use family::{kill_children_but, Reaped};
 pub use shared::remove as remove_segments;
-pub use sweeper::{sweep, Sweeper};
+pub use sweeper::{has_controller, sweep, Sweeper, CONTROLLER};
 
 use eyrie_transport::Addr;
 use eyrie_wire::auth::Secret;
@@ -50,7 +54,7 @@ pub struct AgentConfig {
     pub log: Option<PathBuf>,
 }
 
-/// Runs a node until the controller ends it or is gone. On return no process of a rank is left
+/// Runs a node until the controller ends it, or is gone and no other one comes. On return no process of a rank is left
 /// on this node.
 ///
 /// # Errors

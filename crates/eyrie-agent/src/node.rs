@@ -5,17 +5,19 @@ use crate::connection::{connect, knock, Connection};
 use crate::family::kill_children_but;
 use crate::files::{raise_limit, Holds};
 use crate::host_dir::{self, HostDir};
+use crate::journal::Journal;
 use crate::launch::reserve_fixed_numbers;
 use crate::pmi::Kvs;
 use crate::process::{CapturePhase, Process};
 use crate::sweeper::Sweeper;
+use crate::waiting::Waiting;
 use crate::{shared, AgentConfig};
 use eyrie_transport::{Addr, Directory};
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::{
     Claim, FromAgent, ImageAt, ImageMeta, JobOnHost, Role, StartFault, StartRank, Stream, ToAgent,
 };
-use eyrie_wire::{ImageId, RankInstance};
+use eyrie_wire::{ImageId, Node, RankInstance};
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, Signal};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
@@ -49,6 +51,10 @@ pub enum Done {
         output: [u64; 2],
         result: anyhow::Result<()>,
     },
+    /// Another controller listens at this address.
+    Controller(String),
+    /// The controller lives, and has declared this node dead.
+    GivenUp,
 }
 
 /// Why the loop ended.
@@ -68,6 +74,11 @@ pub struct Agent {
     pub sweeper: Option<Sweeper>,
     /// The newest directory that came by itself, with its epoch.
     pub directory: Option<(u64, Vec<u8>)>,
+    pub node: Node,
+    /// What it does without a controller; `None`: it ends.
+    pub waiting: Option<Waiting>,
+    /// The copy of the controller's journal that is kept here.
+    pub journal: Option<Journal>,
     pub secret: Secret,
     /// Where the controller listens.
     pub controller: Addr,
@@ -145,6 +156,9 @@ pub fn run(config: &AgentConfig) -> anyhow::Result<()> {
         dir: None,
         sweeper: None,
         directory: None,
+        node: config.node,
+        waiting: None,
+        journal: None,
         secret: config.secret.clone(),
         controller: config.controller.clone(),
         log: config.log.clone(),
@@ -219,8 +233,10 @@ impl Agent {
                 Token::Control => {
                     let messages = match self.connection.receive() {
                         Ok(messages) => messages,
+                        Err(_) if self.wait_for_another() => Vec::new(),
                         Err(_) => return Some(End::Disconnected),
                     };
+                    self.waiting.iter().for_each(Waiting::heard);
                     for message in messages {
                         if let ToAgent::Shutdown = message {
                             return Some(End::Ordered);
@@ -235,7 +251,11 @@ impl Agent {
                 Token::Waker => {
                     drain(woken);
                     while let Ok(done) = self.done.1.try_recv() {
-                        self.transferred(done);
+                        match done {
+                            Done::GivenUp => return Some(End::Ordered),
+                            Done::Controller(addr) => self.follow(&addr),
+                            done => self.transferred(done),
+                        }
                     }
                 }
                 Token::Channel(instance) => self.hear(instance),
@@ -248,8 +268,14 @@ impl Agent {
         self.watch_captures();
         self.watch_files();
         self.report_ended();
+        let until = self.waiting.as_ref().and_then(|waiting| waiting.until);
+        if until.is_some_and(|until| Instant::now() >= until) {
+            tracing::info!("no other controller has come");
+            return Some(End::Ordered);
+        }
         match self.connection.flush() {
             Ok(()) => None,
+            Err(_) if self.wait_for_another() => None,
             Err(_) => Some(End::Disconnected),
         }
     }
@@ -258,14 +284,17 @@ impl Agent {
         if self.connection.has_more() {
             return vec![Token::Control];
         }
-        let mut tokens = vec![Token::Control, Token::Signal, Token::Waker];
-        let mut control = PollFlags::IN;
-        control.set(PollFlags::OUT, self.connection.wants_to_write());
+        let mut tokens = vec![Token::Signal, Token::Waker];
         let mut fds = vec![
-            PollFd::from_borrowed_fd(self.connection.fd(), control),
             PollFd::from_borrowed_fd(signals.as_fd(), PollFlags::IN),
             PollFd::from_borrowed_fd(woken.as_fd(), PollFlags::IN),
         ];
+        if let Some(fd) = self.connection.fd() {
+            let mut control = PollFlags::IN;
+            control.set(PollFlags::OUT, self.connection.wants_to_write());
+            tokens.push(Token::Control);
+            fds.push(PollFd::from_borrowed_fd(fd, control));
+        }
         for (instance, p) in &self.processes {
             let mut add = |token, fd, flags| {
                 tokens.push(token);
@@ -308,7 +337,8 @@ impl Agent {
             CapturePhase::Uploading(_) => None,
         };
         let watch = (!self.holds.is_empty()).then_some(self.watch_at);
-        self.processes.values().filter_map(until).chain(watch).min()
+        let alone = self.waiting.as_ref().and_then(|waiting| waiting.until);
+        self.processes.values().filter_map(until).chain(watch).chain(alone).min()
     }
 
     fn obey(&mut self, message: ToAgent) {
@@ -360,7 +390,10 @@ impl Agent {
                 }
             }
             ToAgent::Directory { directory } => self.hand_out(directory),
-            ToAgent::Heartbeat { n } => self.connection.send(&FromAgent::Heartbeat { n }),
+            ToAgent::Heartbeat { n } => {
+                self.connection.send_passing(&FromAgent::Heartbeat { n });
+            }
+            ToAgent::Journal { at, bytes, whole } => self.keep_journal(at, &bytes, whole),
             ToAgent::Trace { request, instance } => self.send_trace(Some(request), instance),
             ToAgent::Freeze => self.freeze(),
             ToAgent::Die => {
@@ -399,7 +432,7 @@ impl Agent {
             let started = Sweeper::start(made);
             self.sweeper = Some(started.map_err(|e| format!("cannot start a process: {e}"))?);
         }
-        Ok(())
+        job.orphans.as_ref().map_or(Ok(()), |orphans| self.prepare_to_wait(orphans))
     }
 
     /// As a node that hangs: nothing of it moves until somebody sends the agent SIGCONT.

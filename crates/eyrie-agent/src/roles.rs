@@ -23,12 +23,15 @@ impl Agent {
 
     fn spawn_role(&self, role: Role) -> std::io::Result<u32> {
         let log = self.log.iter().flat_map(|file| ["--log".as_ref(), file.as_os_str()]);
+        let file = self.controller_file();
+        let follow = file.iter().flat_map(|file| ["--follow".as_ref(), file.as_os_str()]);
         let mut command = Command::new("/proc/self/exe");
         command
             .arg0("eyrie")
             .args(role.args())
             .arg("--connect")
             .arg(self.controller.to_string())
+            .args(follow)
             .args(log)
             .stdin(Stdio::piped())
             .stdout(Stdio::null());

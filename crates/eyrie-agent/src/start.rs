@@ -139,6 +139,8 @@ impl Agent {
                     restore.fetched = Some(restore.started.elapsed());
                 }
             }
+            // The loop has seen to them.
+            Done::Controller(_) | Done::GivenUp => {}
             Done::Uploaded { instance, image, output, result } => {
                 // Whether the rank has refused: it says why before its stream ends, and knows
                 // better than the store.

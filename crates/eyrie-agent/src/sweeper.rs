@@ -4,7 +4,9 @@
 //! clean`. The controller of a job on several hosts has one, too.
 
 use crate::{leftovers, shared};
+use rustix::fs::{flock, FlockOperation};
 use rustix::process::{getppid, setsid, Pid};
+use std::fs::File;
 use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -26,10 +28,34 @@ impl Sweeper {
     /// # Errors
     /// When the process cannot be made.
     pub fn start(dir: &Path) -> std::io::Result<Sweeper> {
+        let mut command = Sweeper::command(dir);
+        Sweeper::spawn(command.stdout(Stdio::null()))
+    }
+
+    /// Starts it for the directory of a job that another controller may go on with: it holds the
+    /// directory's lock, too, and waits so long for one.
+    ///
+    /// # Errors
+    /// As [`Sweeper::start`].
+    pub fn start_for(
+        dir: &Path,
+        orphan_timeout: Duration,
+        lock: &File,
+    ) -> std::io::Result<Sweeper> {
+        let mut command = Sweeper::command(dir);
+        command.arg("--wait-ms").arg(orphan_timeout.as_millis().to_string());
+        Sweeper::spawn(command.stdout(lock.try_clone()?))
+    }
+
+    fn command(dir: &Path) -> Command {
         let mut command = Command::new("/proc/self/exe");
-        command.arg0("eyrie").arg("sweep").arg(dir).stdin(Stdio::piped());
-        // Whoever started the agent waits for the end of these.
-        command.stdout(Stdio::null()).stderr(Stdio::null());
+        command.arg0("eyrie").arg("sweep").arg(dir);
+        command
+    }
+
+    fn spawn(command: &mut Command) -> std::io::Result<Sweeper> {
+        // Whoever started the agent waits for the end of its outputs.
+        command.stdin(Stdio::piped()).stderr(Stdio::null());
         // SAFETY: one system call. What ends the agent's process group spares it.
         unsafe { command.pre_exec(|| Ok(setsid().map(drop)?)) };
         Ok(Sweeper(command.spawn()?))
@@ -41,15 +67,48 @@ impl Sweeper {
     }
 }
 
+/// The file in the directory of a job that its controller holds locked.
+pub const CONTROLLER: &str = "controller";
+
+/// Whether the job's controller runs on this host.
+pub fn has_controller(dir: &Path) -> bool {
+    let Ok(file) = File::open(dir.join(CONTROLLER)) else { return false };
+    matches!(
+        flock(&file, FlockOperation::NonBlockingLockShared),
+        Err(rustix::io::Errno::WOULDBLOCK)
+    )
+}
+
+/// Waits until the job's directory is gone, or no controller has been there for so long.
+fn wait_for_controllers(dir: &Path, timeout: Duration) {
+    let mut until = Instant::now() + timeout;
+    while dir.exists() && Instant::now() < until {
+        std::thread::sleep(10 * PAUSE);
+        if has_controller(dir) {
+            until = Instant::now() + timeout;
+        }
+    }
+}
+
 /// Waits for the end of `input`, then removes what the agent that is our parent has left in `dir`.
-pub fn sweep(dir: &Path, mut input: impl Read) {
+/// `wait`: how long another controller may take to come, and what then lets go of the directory.
+pub fn sweep(dir: &Path, mut input: impl Read, wait: Option<(Duration, impl FnOnce())>) {
     let agent = getppid();
     let mut nothing = Vec::new();
     // However it ends: nobody is there any more.
     let _ = input.read_to_end(&mut nothing);
+    if let Some((timeout, let_go)) = wait {
+        wait_for_controllers(dir, timeout);
+        let_go();
+    }
+    sweep_after(dir, || getppid() != agent);
+}
+
+/// `gone`: whether the agent is.
+fn sweep_after(dir: &Path, gone: impl Fn() -> bool) {
     let until = Instant::now() + PATIENCE;
     // Its ranks are killed when its children get another parent, after its files are closed.
-    while getppid() == agent && Instant::now() < until {
+    while !gone() && Instant::now() < until {
         std::thread::sleep(PAUSE);
     }
     // A child on its way to its program may still have the lock.
@@ -90,12 +149,13 @@ mod tests {
             kvsname: kvsname.clone(),
             ranks: 2,
             compared: None,
+            orphans: None,
         };
         let segment = shared::predicted_segment(&kvsname, 1);
         let entered = HostDir::enter(&job, None).unwrap();
         std::fs::write(&segment, b"x").unwrap();
         std::thread::scope(|scope| {
-            let sweeping = scope.spawn(|| sweep(&dir, std::io::empty()));
+            let sweeping = scope.spawn(|| sweep_after(&dir, || true));
             std::thread::sleep(10 * PAUSE);
             assert!(dir.exists() && Path::new(&segment).exists(), "the agent has not ended");
             // As a process that is killed: its lock goes.
@@ -104,6 +164,6 @@ mod tests {
         });
         assert!(!dir.exists() && !Path::new(&segment).exists());
         // Nothing is there: it ends at once.
-        sweep(&dir, std::io::empty());
+        sweep_after(&dir, || true);
     }
 }

@@ -2,11 +2,12 @@
 //! which they get ranks. Nothing here asks a network whether a host is there.
 
 use eyrie_topology::hostlist;
+use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::path::Path;
 
 /// A host, which is a node of the job.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Host {
     /// As the launcher is told it.
     pub name: String,

@@ -207,6 +207,8 @@ pub enum Record {
         fault: String,
         cause: Cause,
     },
+    /// The controller had died, and another one goes on with the job.
+    Resumed,
     /// Something outside the state machine that users should know.
     Note {
         text: String,
@@ -231,6 +233,8 @@ pub struct Summary {
     pub nodes_lost: u64,
     /// Routers and stores on nodes.
     pub roles_lost: u64,
+    /// Controllers that have died, so that another one went on.
+    pub resumes: u64,
     pub spares_used: u64,
     pub recoveries: u64,
     /// The longest recovery.
@@ -239,7 +243,7 @@ pub struct Summary {
 }
 
 /// How much an event matters to somebody who watches.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum LogLevel {
     /// Shown with -v.
     Detail,
@@ -304,6 +308,9 @@ impl Record {
                     false => format!("another takes its place, {} are imaged at once", list(ranks)),
                 };
                 (Normal, format!("{role} on {} is lost: {cause}; {next}", at(node)))
+            }
+            Record::Resumed => {
+                (Normal, "another controller goes on with the job, from its journal".into())
             }
             Record::NodeRefused { node } => (
                 Normal,
@@ -438,6 +445,7 @@ mod tests {
             Record::RoleStarted { role: "router 0".into(), node },
             Record::RoleLost { role: "router 0".into(), node, cause: cause(), ranks: vec![1] },
             Record::NodeRefused { node },
+            Record::Resumed,
             Record::SpareUsed { spare: 2, node },
             Record::NodeShared { node, rank, ranks: 3 },
             Record::Placed { instance, node, choice: Choice::Spare, image },

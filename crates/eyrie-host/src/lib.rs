@@ -11,6 +11,7 @@ mod file;
 pub mod finding;
 mod limits;
 mod node;
+mod old_libc;
 pub mod program;
 pub mod shell;
 pub mod trial;

@@ -1,7 +1,8 @@
+/* Of sources with the XXH3 digest 18886c441097a5ad. */
 #ifndef EYRIE_PLANNER_H
 #define EYRIE_PLANNER_H
 
-/* Made by cbindgen from crates/eyrie-planner-c; `cargo test -p eyrie-planner-c` says when it is out of date, and with EYRIE_UPDATE_HEADER=1 makes it anew. */
+/* Made by cbindgen from crates/eyrie-planner-c; `cargo test -p eyrie-planner-c` says when it is out of date; tests/header.rs how to make it anew. */
 
 #include <stdbool.h>
 #include <stddef.h>

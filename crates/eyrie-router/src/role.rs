@@ -2,19 +2,20 @@
 
 use crate::{Config, Router};
 use crossbeam_channel::bounded;
-use eyrie_transport::{role, Stream};
+use eyrie_transport::role::{self, Follow};
+use eyrie_transport::{Addr, Stream};
 use eyrie_wire::auth::Secret;
 use std::fs::DirBuilder;
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 
-/// Serves until the controller closes `stream`; the first message is the router's
-/// [`Config`].
+/// Serves until the connection to the controller ends and there is no other to `follow`; the first message
+/// is the router's [`Config`].
 ///
 /// # Errors
-/// When the router cannot be started or the connection breaks.
-pub fn serve(stream: Stream, secret: Secret) -> io::Result<()> {
-    role::serve(stream, |config: Config| {
+/// When the router cannot be started, or the controller says what cannot be.
+pub fn serve(first: (Stream, Addr), follow: Option<Follow>, secret: Secret) -> io::Result<()> {
+    role::serve(first, follow, |config: Config| {
         // On the host of a node nobody has made it.
         let mut dir = DirBuilder::new();
         dir.recursive(true).mode(0o700).create(&config.spill_dir)?;

@@ -10,7 +10,7 @@ use eyrie_wire::control::ImageMeta;
 use eyrie_wire::RankInstance;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -22,10 +22,9 @@ use std::time::Duration;
 mod common;
 #[path = "common/role.rs"]
 mod shared;
-use common::{Process, PAGES_PER_WINDOW};
+use common::{short_or_full, Process, PAGES_PER_WINDOW};
 use shared::{config, fetch, sealed, SECRET};
 
-const KILLS: usize = 100;
 const RANKS: u32 = 6;
 const IMAGES: u64 = 2;
 
@@ -66,6 +65,8 @@ fn fill(dir: &Path, all: bool) {
 struct Running {
     process: Child,
     lines: Lines<BufReader<ChildStdout>>,
+    /// What it has said and `next` has not yet returned.
+    heard: VecDeque<String>,
     addr: Addr,
 }
 
@@ -82,7 +83,8 @@ impl Running {
         from.map(|addr| command.env("EYRIE_STORE_FROM", addr.to_string()));
         let mut process = command.spawn().unwrap();
         let lines = BufReader::new(process.stdout.take().unwrap()).lines();
-        let mut running = Running { process, lines, addr: Addr::Unix("/".into()) };
+        let heard = VecDeque::new();
+        let mut running = Running { process, lines, heard, addr: Addr::Unix("/".into()) };
         let listens = running.next().expect("it listens");
         running.addr = listens.strip_prefix("listens ").unwrap().parse().unwrap();
         running
@@ -90,6 +92,18 @@ impl Running {
 
     /// The next thing it says; `None` when it is dead.
     fn next(&mut self) -> Option<String> {
+        self.heard.pop_front().or_else(|| self.hear())
+    }
+
+    /// Waits until it has said so many things, for `next` to return.
+    fn await_said(&mut self, count: usize) {
+        while self.heard.len() < count {
+            let Some(said) = self.hear() else { return };
+            self.heard.push_back(said);
+        }
+    }
+
+    fn hear(&mut self) -> Option<String> {
         self.lines
             .by_ref()
             .map(Result::unwrap)
@@ -117,11 +131,12 @@ fn whoever_is_killed_in_the_middle_of_copies_nothing_but_whole_images_is_left() 
     };
     println!("EYRIE_STORE_SEED={seed}");
     let mut rng = SmallRng::seed_from_u64(seed);
+    let kills = short_or_full(40, 100);
     let dir = tempfile::tempdir().unwrap();
     let a = dir.path().join("a");
     fill(&a, true);
     let (mut hit, mut whole) = (0, 0);
-    for kill in 0..KILLS {
+    for kill in 0..kills {
         let b = dir.path().join(format!("b-{kill}"));
         fill(&b, false);
         let tcp: bool = rng.gen();
@@ -129,7 +144,9 @@ fn whoever_is_killed_in_the_middle_of_copies_nothing_but_whole_images_is_left() 
         let mut source = Running::start(&a, socket("a"), None, false);
         let sync: bool = rng.gen();
         let mut taker = Running::start(&b, socket("b"), Some(&source.addr), sync);
-        std::thread::sleep(Duration::from_micros(rng.gen_range(0..150_000)));
+        // However fast the machine is, some of the copies are still to come.
+        taker.await_said(rng.gen_range(0..total()));
+        std::thread::sleep(Duration::from_micros(rng.gen_range(0..3000)));
         let kill_source: bool = rng.gen();
         let victim = if kill_source { &mut source } else { &mut taker };
         victim.kill();
@@ -151,8 +168,8 @@ fn whoever_is_killed_in_the_middle_of_copies_nothing_but_whole_images_is_left() 
     let source = Store::open(&a).unwrap();
     assert!(source.recovery().lost.is_empty());
     assert!(source.verify().unwrap().damaged.is_empty());
-    println!("{KILLS} kills, {hit} before the last copy, {whole} images were copied");
-    assert!(hit > KILLS / 4 && whole > KILLS, "{hit} {whole}");
+    println!("{kills} kills, {hit} before the last copy, {whole} images were copied");
+    assert!(hit > kills / 4 && whole > kills, "{hit} {whole}");
 }
 
 fn total() -> usize {

@@ -13,9 +13,8 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 mod common;
-use common::{Process, PAGES_PER_WINDOW};
+use common::{short_or_full, Process, PAGES_PER_WINDOW};
 
-const KILLS: usize = 200;
 const RANKS: u32 = 3;
 /// Memory of a rank in pages, in turn: large images are hit while they come in, small ones while
 /// they are committed and older ones are freed.
@@ -84,11 +83,12 @@ fn killed_at_any_moment_a_store_keeps_what_was_committed_and_nothing_else() {
     };
     println!("EYRIE_STORE_SEED={seed}");
     let mut rng = SmallRng::seed_from_u64(seed);
+    let kills = short_or_full(100, 200);
     let dir = tempfile::tempdir().unwrap();
     let mut moments = BTreeMap::new();
     let mut known = vec![Known { next: 1, ..Known::default() }; RANKS as usize];
     let (mut path, mut pages) = (PathBuf::new(), 0);
-    for kill in 0..KILLS {
+    for kill in 0..kills {
         if kill % 25 == 0 {
             path = dir.path().join(format!("store-{kill}"));
             pages = PAGES[kill / 25 % 2];
@@ -107,8 +107,8 @@ fn killed_at_any_moment_a_store_keeps_what_was_committed_and_nothing_else() {
         }
         check(&path, pages, &mut known, kill);
     }
-    println!("{KILLS} kills, ranks were {moments:?}");
-    assert!(moments["receiving"] > KILLS, "the kills hit the work: {moments:?}");
+    println!("{kills} kills, ranks were {moments:?}");
+    assert!(moments["receiving"] > kills, "the kills hit the work: {moments:?}");
 }
 
 /// Runs a child for a random time and takes down what it says until it is dead.

@@ -61,6 +61,21 @@ pub enum Bind {
     Tcp { interface: Interface, ports: Ports, security: Security },
 }
 
+impl Bind {
+    /// As bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        postcard::to_stdvec(self).expect("a place to listen at is plain data")
+    }
+
+    /// Reads [`Bind::encode`].
+    ///
+    /// # Errors
+    /// When it is none.
+    pub fn decode(bytes: &[u8]) -> Result<Bind, String> {
+        postcard::from_bytes(bytes).map_err(|e| format!("no place to listen at: {e}"))
+    }
+}
+
 impl std::fmt::Display for Bind {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {

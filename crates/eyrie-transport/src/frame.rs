@@ -30,9 +30,17 @@ pub fn write<T: Serialize>(out: &mut impl Write, message: &T) -> io::Result<()> 
 /// # Errors
 /// The reader's; `InvalidData` for a length beyond the bound or a payload that does not decode.
 pub fn read<T: DeserializeOwned>(input: &mut impl Read) -> io::Result<T> {
+    decode(&read_payload(input)?)
+}
+
+/// Reads the payload of a frame.
+///
+/// # Errors
+/// The reader's; `InvalidData` for a length beyond the bound.
+pub fn read_payload(input: &mut impl Read) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     read_piece(input, &mut bytes)?;
-    postcard::from_bytes(&bytes).map_err(invalid)
+    Ok(bytes)
 }
 
 /// Appends the payload of a frame to `bytes` and returns its length.
@@ -82,13 +90,29 @@ pub fn encode_long<T: Serialize>(message: &T) -> io::Result<Vec<u8>> {
 /// # Errors
 /// As [`read`].
 pub fn read_long<T: DeserializeOwned>(input: &mut impl Read) -> io::Result<T> {
+    decode(&read_long_payload(input)?)
+}
+
+/// Reads the payload of a message of [`encode_long`].
+///
+/// # Errors
+/// The reader's; `InvalidData` for a length beyond the bound.
+pub fn read_long_payload(input: &mut impl Read) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     while read_piece(input, &mut bytes)? == MAX_FRAME {
         if bytes.len() > MAX_LONG {
             return Err(invalid("message too long"));
         }
     }
-    postcard::from_bytes(&bytes).map_err(invalid)
+    Ok(bytes)
+}
+
+/// The message of a payload.
+///
+/// # Errors
+/// `InvalidData` when it is none.
+pub fn decode<T: DeserializeOwned>(payload: &[u8]) -> io::Result<T> {
+    postcard::from_bytes(payload).map_err(invalid)
 }
 
 /// The message at the start of `bytes` and the length of its frame; `None` when it is not whole

@@ -11,6 +11,7 @@ mod interface;
 pub mod role;
 pub mod seal;
 pub mod server;
+pub mod session;
 mod stream;
 
 pub use addr::{Addr, Bind, Ports};

@@ -20,6 +20,12 @@ pub enum Claim {
     ImageCopy { rank: Rank, image: ImageId },
     /// The control connection of a role in a process of its own.
     Role(Role),
+    /// To the controller, of an agent that has lost its connection: whether its node was declared
+    /// dead. Nothing follows.
+    Lost { node: Node },
+    /// To an agent that has lost its controller: another one goes on with the job, and listens
+    /// there (`eyrie_transport::Addr`).
+    Controller { addr: String },
     /// A stream of a rank to a router.
     Rank { instance: RankInstance, stream: data::Stream },
     /// `eyrie status`, `inject`, `checkpoint`: one JSON request line, one JSON answer line.
@@ -144,6 +150,20 @@ pub struct JobOnHost {
     pub ranks: u32,
     /// What the ranks run; `None` where there is one host, which need not be compared with others.
     pub compared: Option<Program>,
+    /// How long the host waits for another controller when it has lost this one.
+    pub orphans: Option<Orphans>,
+}
+
+/// What an agent does that has lost its controller.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Orphans {
+    /// Without another controller it ends after this time.
+    pub timeout: Duration,
+    /// A controller that has said nothing for so long, though it asks for heartbeats, may be
+    /// replaced.
+    pub silence: Duration,
+    /// Where it listens for another one (`eyrie_transport::Bind`).
+    pub listen: Vec<u8>,
 }
 
 /// Controller to agent.
@@ -191,6 +211,14 @@ pub enum ToAgent {
     /// Asks for a [`FromAgent::Heartbeat`] with the same number.
     Heartbeat {
         n: u64,
+    },
+    /// A piece of the controller's journal, to be kept on this host; answered by
+    /// [`FromAgent::JournalKept`]. `at` is its offset in bytes: a piece at 0 begins anew. With
+    /// `whole` the copy is one from then on: it is as long as the journal was then.
+    Journal {
+        at: u64,
+        bytes: Vec<u8>,
+        whole: bool,
     },
     /// Asks for what a rank did last: [`FromAgent::Trace`] with the same number.
     Trace {
@@ -269,6 +297,11 @@ pub enum FromAgent {
     Trace { request: Option<u64>, instance: RankInstance, records: Vec<TraceRecord> },
     /// The answer to [`ToAgent::Heartbeat`].
     Heartbeat { n: u64 },
+    /// Where another controller reaches this agent when it has lost its own
+    /// (`eyrie_transport::Addr`).
+    Reachable { addr: String },
+    /// So many bytes of the journal are on this host; or why nothing more of it will be.
+    JournalKept(Result<u64, String>),
     /// The process of a role has ended, or could not be started.
     RoleEnded { role: Role, cause: String },
 }

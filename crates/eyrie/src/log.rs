@@ -10,14 +10,15 @@ use std::io::Write as _;
 use std::path::Path;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{EnvFilter, Registry};
+use tracing_subscriber::Registry;
 
-/// The variable that says how much is told, as tracing-subscriber's `EnvFilter` reads it: `debug`,
-/// or `warn,eyrie_router=trace`.
+/// The variable that says how much is told, as tracing-subscriber's `Targets` reads it: `debug`, or
+/// `warn,eyrie_router=trace`.
 const ENV_LEVEL: &str = "EYRIE_LOG";
 
 /// Begins to tell. `role`: the role of this process, as each line of a file names it.
@@ -28,8 +29,8 @@ pub fn begin(role: String, file: Option<&Path>) -> anyhow::Result<()> {
     use anyhow::Context as _;
     let usual = if file.is_some() { "info" } else { "warn" };
     let level = std::env::var(ENV_LEVEL).unwrap_or_else(|_| usual.into());
-    let filter = EnvFilter::try_new(&level)
-        .with_context(|| format!("{ENV_LEVEL}={level}: write a level like debug"))?;
+    let filter: Targets =
+        level.parse().with_context(|| format!("{ENV_LEVEL}={level}: write a level like debug"))?;
     let place = match file {
         None => Place::Stderr,
         Some(path) => {

@@ -33,6 +33,8 @@ struct Cli {
 enum Command {
     /// Run an MPI program so that it survives the death of its ranks and nodes
     Run(Box<cmd::run::RunArgs>),
+    /// Go on with a job whose `eyrie run` has died
+    Resume(cmd::resume::ResumeArgs),
     /// Submit a batch script to Slurm so that its job survives lost nodes
     Sbatch(cmd::sbatch::SbatchArgs),
     /// Say what works on this host, or on several, and what does not
@@ -77,7 +79,7 @@ impl Command {
     /// The role of the process that carries it out.
     fn role(&self) -> String {
         match self {
-            Command::Run(_) => "controller".into(),
+            Command::Run(_) | Command::Resume(_) => "controller".into(),
             Command::Agent(args) => {
                 args.node().map_or("agent".into(), |node| format!("agent-{node}"))
             }
@@ -132,6 +134,7 @@ fn main() {
     }
     let result = match command {
         Command::Run(args) => cmd::run::run(*args, log),
+        Command::Resume(args) => cmd::resume::run(args, log),
         Command::Sbatch(args) => cmd::sbatch::run(&args),
         Command::Check(args) => cmd::check::run(args),
         Command::Status(args) => cmd::status::run(&args),

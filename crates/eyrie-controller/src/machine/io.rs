@@ -186,6 +186,8 @@ pub enum Event {
         request: RequestId,
         rank: Rank,
     },
+    /// The controller has died, and another one goes on: time has stood still meanwhile.
+    Resumed,
     /// Something outside the job ends it: a signal to `eyrie run`, output that nobody takes.
     Stop {
         code: i32,

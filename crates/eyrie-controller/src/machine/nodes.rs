@@ -53,6 +53,16 @@ impl Machine {
         self.declare_dead(node, NodeEvent::AgentGone, cause, Duration::ZERO);
     }
 
+    /// Another controller goes on: what nodes were asked, and have answered, may be lost.
+    pub(super) fn resumed(&mut self) {
+        self.summary.resumes += 1;
+        self.record(Record::Resumed);
+        for heartbeat in self.nodes.iter_mut().filter_map(NodeEntry::heartbeat_mut) {
+            heartbeat.answered = true;
+            heartbeat.heard_at = self.now;
+        }
+    }
+
     /// The answer to a heartbeat.
     pub(super) fn heartbeat(&mut self, node: Node, n: u64) {
         let now = self.now;

@@ -244,6 +244,7 @@ impl Machine {
             Event::Adopted { role, instance } => self.adopted(role, instance),
             Event::Unheard { role, instance } => self.unheard(role, instance),
             Event::Exposed { rank, exposed } => self.exposed(rank, exposed),
+            Event::Resumed => self.resumed(),
             Event::Stop { code, cause } => self.end(code, Some(cause)),
         }
     }
@@ -311,6 +312,11 @@ impl Machine {
         let known = self.output.take(instance.rank, stream, offset, bytes);
         let end = offset.saturating_add(bytes);
         self.commands.push(Command::Show { instance, stream, known, end });
+    }
+
+    /// Bytes of (standard output, standard error) of a rank that were taken to be shown.
+    pub fn output_taken(&self, rank: Rank) -> [u64; 2] {
+        self.output.taken(rank)
     }
 
     pub(super) fn note(&mut self, text: String) {

@@ -86,7 +86,7 @@ impl Machine {
     }
 
     /// The nodes that are up, and how many ranks each has or is to have.
-    fn nodes_up_with_ranks(&self) -> impl Iterator<Item = (Node, u32)> {
+    pub fn nodes_up_with_ranks(&self) -> impl Iterator<Item = (Node, u32)> {
         let mut ranks = vec![0; self.nodes.len()];
         for r in self.ranks.iter().filter(|r| !r.is(RankStateName::Finished)) {
             ranks[r.node as usize] += 1;
@@ -135,6 +135,14 @@ impl Machine {
         });
         let stores = self.roles.stores.iter();
         routers.chain(stores.map(|(id, store)| (Role::Store { id: *id }, store.node)))
+    }
+
+    /// Those of them that have said where they listen.
+    pub fn roles_up(&self) -> impl Iterator<Item = Role> + '_ {
+        self.roles().map(|(role, _)| role).filter(|role| match role {
+            Role::Router { id, .. } => self.roles.routers[*id as usize].addr.is_some(),
+            Role::Store { id } => self.store_on_node(*id).is_some(),
+        })
     }
 
     /// Where a store on a node listens.

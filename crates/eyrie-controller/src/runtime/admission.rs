@@ -6,16 +6,23 @@ use eyrie_wire::auth::Secret;
 use eyrie_wire::control::{Claim, Role};
 use eyrie_wire::Node;
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Duration;
+
+/// How long somebody waits who comes while a journal is heard again.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Who may come in.
 #[derive(Debug, Default)]
 pub struct Admission {
     inner: Mutex<Inner>,
+    opened: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
+    /// It is known who is expected: until then whoever comes waits.
+    open: bool,
     nodes: u32,
     connected: BTreeSet<Node>,
     /// Roles in processes of their own that have not connected yet.
@@ -26,7 +33,14 @@ struct Inner {
 impl Admission {
     /// For the agents of so many nodes.
     pub fn new(nodes: u32) -> Admission {
-        Admission { inner: Mutex::new(Inner { nodes, ..Inner::default() }) }
+        let inner = Mutex::new(Inner { nodes, ..Inner::default() });
+        Admission { inner, opened: Condvar::new() }
+    }
+
+    /// It is known who is expected.
+    pub fn open(&self) {
+        self.inner().open = true;
+        self.opened.notify_all();
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -49,9 +63,11 @@ impl Admission {
     }
 
     pub fn admit(&self, claim: &Claim) -> Result<(), String> {
-        let mut inner = self.inner();
+        let closed = |inner: &mut Inner| !inner.open;
+        let waited = self.opened.wait_timeout_while(self.inner(), PATIENCE, closed);
+        let (mut inner, _) = waited.unwrap_or_else(|e| e.into_inner());
         match *claim {
-            Claim::Agent { node, .. } if inner.lost.contains(&node) => {
+            Claim::Agent { node, .. } | Claim::Lost { node } if inner.lost.contains(&node) => {
                 Err(format!("node {node} was declared dead"))
             }
             Claim::Agent { node, .. } if node >= inner.nodes || !inner.connected.insert(node) => {
@@ -64,6 +80,7 @@ impl Admission {
                 Err(format!("{role} is not expected"))
             }
             Claim::Rank { .. } => Err("ranks connect to routers".into()),
+            Claim::Controller { .. } => Err("this is the controller".into()),
             _ => Ok(()),
         }
     }
@@ -83,6 +100,7 @@ mod tests {
     #[test]
     fn it_refuses_the_lost_and_the_unexpected() {
         let admission = Admission::new(2);
+        admission.open();
         let router = |generation| Role::Router { id: 0, generation };
         [router(1), Role::Store { id: 0 }].into_iter().for_each(|role| admission.expect_role(role));
         let agent = |node| Claim::Agent { node, pid: 1 };
@@ -92,7 +110,9 @@ mod tests {
         let role = |role| admission.admit(&Claim::Role(role));
         assert!(role(router(0)).is_err(), "an older one");
         assert!(role(router(1)).is_ok() && role(router(1)).is_err(), "twice");
+        assert!(admission.admit(&Claim::Lost { node: 1 }).is_ok());
         admission.refuse_node(1);
+        assert!(admission.admit(&Claim::Lost { node: 1 }).is_err());
         assert!(admission.admit(&agent(1)).unwrap_err().contains("declared dead"));
         let (rank, image) = (3, 1);
         for claim in [Claim::ImageFetch { rank, image }, Claim::ImageCopy { rank, image }] {

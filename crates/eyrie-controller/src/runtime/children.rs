@@ -7,6 +7,7 @@ use eyrie_transport::Addr;
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::Role;
 use eyrie_wire::Node;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
@@ -17,7 +18,7 @@ use std::process::{ChildStderr, Command, Stdio};
 const MAX_LINE: u64 = 1024;
 
 /// What a child of this process is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Child {
     Agent(Node),
     /// What starts the agent of a node on another host, or those of all nodes, and passes their
@@ -47,12 +48,15 @@ pub struct Children {
     secret: Secret,
     /// Where they write what they do.
     log: Option<PathBuf>,
+    /// They go on without this process.
+    outlive: bool,
 }
 
 impl Children {
     /// None yet. They connect to `controller` and write what they do to `log`.
-    pub fn new(controller: Addr, secret: Secret, log: Option<PathBuf>) -> Children {
-        Children { pids: BTreeMap::new(), controller, secret, log }
+    /// With `outlive` they do not end with this process.
+    pub fn new(controller: Addr, secret: Secret, log: Option<PathBuf>, outlive: bool) -> Children {
+        Children { pids: BTreeMap::new(), controller, secret, log, outlive }
     }
 
     /// Starts a role on this host. To be called from the thread that lives
@@ -106,8 +110,9 @@ impl Children {
         files: Vec<SentFile>,
     ) -> std::io::Result<std::process::Child> {
         command.stdin(Stdio::piped()).stdout(Stdio::null());
+        let outlive = self.outlive;
         // SAFETY: only system calls, no allocation.
-        unsafe { command.pre_exec(prepare) };
+        unsafe { command.pre_exec(move || prepare(outlive)) };
         let mut child = command.spawn()?;
         self.pids.insert(child.id(), role);
         let line = secret_line(&self.secret);
@@ -183,14 +188,16 @@ fn said(stderr: ChildStderr, hear: impl Fn(Option<String>)) {
 }
 
 /// Runs in the child between fork and exec.
-fn prepare() -> std::io::Result<()> {
+fn prepare(outlive: bool) -> std::io::Result<()> {
     // SAFETY: plain system calls on this process; the signal set is initialised before its use.
     unsafe {
         // A session of its own: the terminal's Ctrl-C reaches `eyrie run` alone.
         if libc::setsid() < 0 {
             return Err(std::io::Error::last_os_error());
         }
-        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM as libc::c_ulong, 0, 0, 0);
+        if !outlive {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM as libc::c_ulong, 0, 0, 0);
+        }
         libc::signal(libc::SIGTTIN, libc::SIG_DFL);
         let mut none: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&mut none);

@@ -1,6 +1,8 @@
 //! What the machine's commands do.
 
 use super::job::Job;
+use super::link::{encode, Session};
+use super::output::Piece;
 use super::users;
 use crate::inject::Fault;
 use crate::machine::{Command, Event, Source, StoreId};
@@ -39,29 +41,39 @@ impl Job {
                 self.send(node, &ToAgent::Capture { instance, image, mode })
             }
             Command::Pmi { entries, barriers } => {
-                let frame = super::link::encode(&ToAgent::Pmi { entries, barriers });
-                self.links.values().for_each(|link| link.send_frame(frame.clone()));
+                let frame = encode(&ToAgent::Pmi { entries, barriers });
+                let gate = self.journal.gate();
+                self.links.values_mut().for_each(|session| session.send(gate, frame.clone()));
             }
-            Command::Heartbeat { node, n } => self.send(node, &ToAgent::Heartbeat { n }),
+            Command::Heartbeat { node, n } => {
+                if let Some(session) = self.links.get(&node) {
+                    session.send_passing(encode(&ToAgent::Heartbeat { n }));
+                }
+            }
             Command::Disconnect(node) => {
                 self.admission.refuse_node(node);
                 // Dropping the link ends the connection.
                 self.links.remove(&node);
+                self.journal.lose(node);
             }
             Command::Fence(instance) => {
                 for store in self.stores.keys().copied().collect::<Vec<_>>() {
                     self.tell_store(store, StoreCommand::Present(instance));
                 }
                 self.determinants.begin(instance);
-                self.routers.command_all(&RouterCommand::Fence(instance));
+                self.routers.command_all(self.journal.gate(), &RouterCommand::Fence(instance));
             }
             Command::Recover(instance) => {
                 let determinants = self.determinants.take(instance);
                 let home = self.directory.home(instance.rank);
-                self.routers.command(home, RouterCommand::Recover { instance, determinants });
+                let recover = RouterCommand::Recover { instance, determinants };
+                self.routers.command(self.journal.gate(), home, recover);
             }
             Command::Truncate { rank, clock, rsn } => {
-                self.routers.command_all(&RouterCommand::Truncate { rank, clock, rsn });
+                self.routers.command_all(
+                    self.journal.gate(),
+                    &RouterCommand::Truncate { rank, clock, rsn },
+                );
             }
             Command::CopyImage { store, from, instance, image } => {
                 // The machine names stores that have said where they listen.
@@ -95,15 +107,16 @@ impl Job {
         }
     }
 
-    pub fn send(&self, node: Node, message: &ToAgent) {
-        if let Some(link) = self.links.get(&node) {
-            link.send(message);
+    pub fn send(&mut self, node: Node, message: &ToAgent) {
+        if let Some(session) = self.links.get_mut(&node) {
+            session.send(self.journal.gate(), encode(message));
         }
     }
 
     /// Tells a store; one that is lost hears nothing.
     pub fn tell_store(&mut self, store: StoreId, command: StoreCommand) {
-        let told = self.stores.get_mut(&store).map(|store| store.command(command));
+        let gate = self.journal.gate();
+        let told = self.stores.get_mut(&store).map(|store| store.command(gate, command));
         if let Some(Err(text)) = told {
             self.events.push_back(Event::Note(text));
         }
@@ -115,7 +128,7 @@ impl Job {
         addr.map_or(String::new(), Addr::to_string)
     }
 
-    fn start(&self, node: Node, instance: RankInstance, from: Option<Source>) {
+    fn start(&mut self, node: Node, instance: RankInstance, from: Option<Source>) {
         let at = |Source { image, store }| ImageAt { image, store: self.store_address(store) };
         let start = StartRank {
             instance,
@@ -142,25 +155,33 @@ impl Job {
         let Some((node, mut bytes)) = self.output.take() else { return };
         bytes.drain(..(known as usize).min(bytes.len()));
         let shown = ToAgent::OutputShown { instance, stream, offset: end };
-        let link = self.links.get(&node).cloned();
-        self.printer.output(stream, bytes, link.map(|l| (l, shown)));
+        let link = self.links.get(&node).and_then(Session::link).cloned();
+        let piece = Piece { stream, bytes, shown: link.map(|link| (link, shown)) };
+        // Another controller must write the same in the same order.
+        self.held_output.push_back((self.journal.gate().position, piece));
+        if self.is_replaying || !self.journal.is_kept() {
+            self.let_output_out(u64::MAX);
+        }
     }
 
     fn inject(&mut self, fault: Fault) {
         match fault {
             Fault::KillRank(rank) => {
-                if let Some((instance, node, _)) = self.machine.rank_states().nth(rank as usize) {
+                let state = self.machine.rank_states().nth(rank as usize);
+                if let Some((instance, node, _)) = state {
                     self.send(node, &ToAgent::Kill(instance));
                 }
             }
             Fault::KillNode(node) => {
-                if !self.children.kill(node) {
+                // Another controller, whose child it is not, must come to the same letters.
+                if !self.children.kill(node) || self.journal.is_kept() {
                     self.send(node, &ToAgent::Die);
                 }
             }
             Fault::FreezeNode(node) => self.send(node, &ToAgent::Freeze),
             Fault::DropConnection(rank) => {
-                self.routers.command_all(&RouterCommand::BreakConnections(rank));
+                let breaking = RouterCommand::BreakConnections(rank);
+                self.routers.command_all(self.journal.gate(), &breaking);
             }
         }
     }

@@ -4,7 +4,7 @@ use crate::record::Record;
 use anyhow::Context;
 use serde::Serialize;
 use std::fs::File;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::Path;
 use std::time::Duration;
 
@@ -23,6 +23,8 @@ struct Line<'a> {
 pub struct EventFile {
     file: Option<File>,
     seq: u64,
+    /// Lines that another controller has written.
+    skip: u64,
 }
 
 impl EventFile {
@@ -34,12 +36,35 @@ impl EventFile {
                 File::create(p).with_context(|| format!("cannot write events to {}", p.display()))
             })
             .transpose()?;
-        Ok(EventFile { file, seq: 0 })
+        Ok(EventFile { file, seq: 0, skip: 0 })
+    }
+
+    /// Goes on with the file of another controller, which has handled the same records: its lines
+    /// are not written again, and one that it has torn is. Without that file all are written.
+    ///
+    /// # Errors
+    /// When the file cannot be read or written.
+    pub fn go_on(path: Option<&Path>) -> anyhow::Result<EventFile> {
+        let Some(path) = path else { return EventFile::create(None) };
+        let went_on = || -> std::io::Result<EventFile> {
+            let mut file = File::options().read(true).append(true).create(true).open(path)?;
+            let mut text = Vec::new();
+            file.read_to_end(&mut text)?;
+            let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+            file.set_len(whole as u64)?;
+            let skip = text.iter().filter(|byte| **byte == b'\n').count() as u64;
+            Ok(EventFile { file: Some(file), seq: 0, skip })
+        };
+        went_on().with_context(|| format!("cannot write events to {}", path.display()))
     }
 
     /// Writes an event; after a failure (which is returned once) nothing more.
     pub fn write(&mut self, now: Duration, record: &Record) -> std::io::Result<()> {
         let Some(file) = &mut self.file else { return Ok(()) };
+        if self.seq < self.skip {
+            self.seq += 1;
+            return Ok(());
+        }
         let time = now.as_micros() as f64 / 1e6;
         let mut line = serde_json::to_vec(&Line { seq: self.seq, time, record })?;
         line.push(b'\n');

@@ -1,7 +1,9 @@
 //! The end of a job: agents, ranks and files are gone when it returns.
 
-use super::inbound::Inbound;
+use super::inbound::{Heard, Inbound};
 use super::job::Job;
+use super::journal::Journal;
+use super::link::{encode, Gate};
 use super::output::OutputFailed;
 use super::users;
 use crate::machine::Machine;
@@ -27,8 +29,12 @@ impl Job {
         code: i32,
         sweeper: Option<&Sweeper>,
     ) -> i32 {
-        for link in self.links.values() {
-            link.send(&ToAgent::Shutdown);
+        // Nobody goes on with what is over.
+        self.journal = Journal::default();
+        self.sessions().for_each(|session| session.release(u64::MAX));
+        self.let_output_out(u64::MAX);
+        for session in self.links.values_mut() {
+            session.send(Gate::OPEN, encode(&ToAgent::Shutdown));
         }
         let until = Instant::now() + SHUTDOWN_TIMEOUT;
         // Those on other hosts are not our children.
@@ -38,11 +44,10 @@ impl Job {
             // Children that end wake us; agents of nodes that were declared dead will not end by
             // themselves.
             match inbound.recv_timeout(left.min(Duration::from_millis(20))) {
-                Ok(Inbound::Agent {
-                    message: FromAgent::Output { instance, stream, offset, bytes },
-                    node,
-                }) => self.hear_output(node, instance, stream, offset, bytes),
-                Ok(Inbound::AgentGone { node }) => drop(connected.remove(&node)),
+                Ok(Inbound::Heard(Heard::AgentGone { node })) => drop(connected.remove(&node)),
+                Ok(Inbound::Heard(
+                    heard @ Heard::Agent { message: FromAgent::Output { .. }, .. },
+                )) => self.take(heard),
                 Ok(Inbound::User { answer, .. }) => {
                     let _ = answer.send(users::error("the job has just ended"));
                 }

@@ -1,90 +1,225 @@
 //! What reaches the job from agents, routers, users and its own threads, as events of the machine.
 
 use super::children::Child;
-use super::inbound::Inbound;
+use super::inbound::{Heard, Inbound, Letter, Peer};
 use super::job::Job;
-use super::link::Link;
+use super::journal::Entry;
+use super::link::{encode, Link, Session};
 use super::options::RolesAt;
 use super::output::OutputFailed;
 use super::places::Places;
+use super::store::JobStore;
 use super::users::{self, Request};
 use crate::machine::answer::RequestId;
 use crate::machine::signal::in_words;
 use crate::machine::{Event, Image, StoreId};
-use crossbeam_channel::Sender;
 use eyrie_router::RouterEvent;
 use eyrie_store::role::{StoreCommand, StoreEvent, Stored};
-use eyrie_transport::RouterId;
-use eyrie_wire::control::{FromAgent, Role, Stream, TraceRecord};
+use eyrie_transport::{Addr, RouterId};
+use eyrie_wire::control::{FromAgent, Role, Stream, ToAgent, TraceRecord};
 use eyrie_wire::{Node, RankInstance};
 use signal_hook::consts::SIGCHLD;
 
 /// Why a role is lost whose connection or process has ended.
 const ENDED: &str = "its process has ended";
 
+/// Who has said something over a connection, and what came with it.
+fn sender(heard: &Heard) -> Option<(Peer, Letter)> {
+    Some(match heard {
+        Heard::Agent { node, letter, .. } => (Peer::Agent(*node), *letter),
+        Heard::Router { id, generation, letter, .. } => {
+            // What one says that was replaced meanwhile counts no more.
+            (Peer::Role(Role::Router { id: *id, generation: *generation }), *letter)
+        }
+        Heard::Store { id, letter, .. } => (Peer::Role(Role::Store { id: *id }), *letter),
+        _ => return None,
+    })
+}
+
 impl Job {
     pub fn hear(&mut self, message: Inbound) {
         match message {
-            Inbound::AgentUp { node, link } => {
-                self.links.insert(node, link);
+            Inbound::Heard(heard) => self.take(heard),
+            Inbound::AgentUp { node, link, heard } => self.agent_connected(node, link, heard),
+            Inbound::RoleUp { role, link, heard } => self.role_connected(role, link, heard),
+            Inbound::Confirmed { by, heard } => {
+                let confirmed = self.session(by).map_or(Ok(()), |session| session.confirm(heard));
+                self.must_fit(by, confirmed);
+            }
+            Inbound::User { request, answer } => match users::parse(&request) {
+                // It changes nothing.
+                Ok(Request::Status) => self.routers.await_stats(answer),
+                _ => {
+                    self.asking = Some(answer);
+                    self.take(Heard::User { request });
+                    self.asking = None;
+                }
+            },
+            Inbound::JournalKept { node, kept } => self.journal_kept(node, kept),
+            // The loop looks at the printer.
+            Inbound::OutputFailed => {}
+            Inbound::Signal(SIGCHLD) => {
+                let ended = self.children.reap();
+                ended.into_iter().for_each(|child| self.take(Heard::ChildGone(child)));
+            }
+            Inbound::Signal(signal) => {
+                let cause = format!("ended by {}", in_words(signal));
+                self.take(Heard::Stop { code: 128 + signal, cause });
+            }
+        }
+    }
+
+    /// Hears something, once it is in the journal.
+    pub fn take(&mut self, heard: Heard) {
+        if !self.is_new(&heard) {
+            return;
+        }
+        self.time = self.begun.elapsed();
+        let entry = Entry { at: self.time, heard };
+        if let Err(e) = self.journal.add(&entry) {
+            self.lose_journal(&e);
+        }
+        // What is confirmed is not said again: it must be in the journal.
+        let gate = self.journal.gate();
+        let session = sender(&entry.heard).and_then(|(by, _)| self.session(by));
+        session.into_iter().for_each(|session| session.answer(gate));
+        self.handle(entry.heard);
+    }
+
+    /// Hears what an earlier controller of the job has heard.
+    pub fn hear_again(&mut self, entry: Entry) {
+        self.time = entry.at;
+        if self.is_new(&entry.heard) {
+            self.handle(entry.heard);
+        }
+    }
+
+    /// Whether it is heard for the first time, and of somebody who is still listened to.
+    fn is_new(&mut self, heard: &Heard) -> bool {
+        let Some((by, letter)) = sender(heard) else { return true };
+        let Some(session) = self.session(by) else {
+            // A role in this process has none; the connection of a lost node is closed.
+            return letter == Letter::NONE;
+        };
+        let new =
+            session.confirm(letter.heard).and_then(|()| session.hear(letter.kind(), letter.bytes));
+        self.must_fit(by, new).unwrap_or(false)
+    }
+
+    /// What an agent or a role says of letters must fit what is known of them here: else its
+    /// connection ends.
+    fn must_fit<T>(&mut self, by: Peer, result: std::io::Result<T>) -> Option<T> {
+        result
+            .map_err(|e| {
+                self.session(by).into_iter().for_each(Session::disconnect);
+                self.take(Heard::Note(format!("a connection is broken off: {e}")));
+            })
+            .ok()
+    }
+
+    /// What goes between the controller and somebody.
+    pub fn session(&mut self, by: Peer) -> Option<&mut Session> {
+        match by {
+            Peer::Role(role) if !self.machine.is_current(role) => None,
+            Peer::Agent(node) => self.links.get_mut(&node),
+            Peer::Role(Role::Router { id, .. }) => self.routers.session(id),
+            Peer::Role(Role::Store { id }) => self.stores.get_mut(&id).and_then(JobStore::session),
+        }
+    }
+
+    fn agent_connected(&mut self, node: Node, link: Link, heard: u64) {
+        let returns = self.links.contains_key(&node);
+        if !returns {
+            self.take(Heard::AgentUp { node, peer: link.peer() });
+        }
+        let gate = self.journal.gate();
+        let session = self.links.entry(node).or_default();
+        let connected = session.connect(gate, link, heard);
+        self.has_returned(Peer::Agent(node), connected);
+        if returns {
+            self.open_windows(node);
+        }
+    }
+
+    /// What an earlier controller had shown of the ranks on a node it may not have said.
+    fn open_windows(&mut self, node: Node) {
+        let Some(session) = self.links.get(&node) else { return };
+        for (instance, _, _) in self.machine.rank_states().filter(|(_, on, _)| *on == node) {
+            let taken = self.machine.output_taken(instance.rank);
+            for (stream, offset) in [Stream::Stdout, Stream::Stderr].into_iter().zip(taken) {
+                let shown = ToAgent::OutputShown { instance, stream, offset };
+                session.send_passing(encode(&shown));
+            }
+        }
+    }
+
+    fn role_connected(&mut self, role: Role, link: Link, heard: u64) {
+        let gate = self.journal.gate();
+        if let Some(session) = self.session(Peer::Role(role)) {
+            let connected = session.connect(gate, link, heard);
+            self.has_returned(Peer::Role(role), connected);
+        }
+    }
+
+    /// An agent or a role has connected to this controller.
+    fn has_returned(&mut self, by: Peer, connected: std::io::Result<()>) {
+        // It has heard more than the journal says that it was told.
+        self.is_behind |= connected.is_err();
+        self.must_fit(by, connected);
+        self.returned.insert(by);
+    }
+
+    /// Does what follows from something that was heard.
+    fn handle(&mut self, heard: Heard) {
+        match heard {
+            Heard::Tick => self.tell(Event::Tick),
+            Heard::AgentUp { node, peer } => {
+                self.links.insert(node, Session::default());
+                self.peers.extend(peer.map(|peer| (node, peer)));
                 self.came.insert(node);
                 self.welcome(node);
             }
-            Inbound::Agent { node, message } => {
+            Heard::Agent { node, message, .. } => {
                 // The connection of a node that was declared dead is closed.
                 if self.links.contains_key(&node) {
                     self.hear_agent(node, message);
                 }
             }
-            Inbound::AgentGone { node } => {
+            Heard::AgentGone { node } => {
                 if self.links.contains_key(&node) {
                     self.tell(Event::AgentGone(node));
                 }
             }
-            Inbound::RoleUp { role, link } => self.role_connected(role, link),
-            Inbound::RoleGone { role } => self.lose_role(role, ENDED),
-            Inbound::Router { id, generation, event } => {
-                // What one says that was replaced meanwhile counts no more.
-                if self.machine.is_current(Role::Router { id, generation }) {
-                    self.hear_router(id, generation, event);
-                }
-            }
-            Inbound::AgentWoke { node } => self.tell(Event::AgentWoke(node)),
-            Inbound::Store { id, event } => self.hear_store(id, event),
-            Inbound::Stdin => self.send_stdin(),
-            Inbound::User { request, answer } => self.hear_user(&request, answer),
-            // The loop looks at the printer.
-            Inbound::OutputFailed => {}
-            Inbound::Signal(SIGCHLD) => {
+            Heard::RoleGone { role } => self.lose_role(role, ENDED),
+            Heard::Router { id, generation, event, .. } => self.hear_router(id, generation, event),
+            Heard::AgentWoke { node } => self.tell(Event::AgentWoke(node)),
+            Heard::Store { id, event, .. } => self.hear_store(id, event),
+            Heard::Stdin { bytes, eof } => self.hear_stdin(&bytes, eof),
+            Heard::User { request } => self.hear_user(&request),
+            Heard::ChildGone(child) => match child {
                 // Also those that had never connected.
-                for child in self.children.reap() {
-                    match child {
-                        Child::Agent(node) => self.tell(Event::AgentGone(node)),
-                        // The end of what it says is waited for.
-                        Child::Launcher(_) => {}
-                        Child::Role(role) => self.lose_role(role, ENDED),
-                    }
-                }
+                Child::Agent(node) => self.tell(Event::AgentGone(node)),
+                // The end of what it says is waited for.
+                Child::Launcher(_) => {}
+                Child::Role(role) => self.lose_role(role, ENDED),
+            },
+            Heard::Stop { code, cause } => {
+                self.quiet_end = true;
+                self.tell(Event::Stop { code, cause });
             }
-            Inbound::Signal(signal) => {
-                self.stop(128 + signal, format!("ended by {}", in_words(signal)))
-            }
-            Inbound::Note(text) => self.tell(Event::Note(text)),
-            Inbound::LauncherSaid { node, line } => self.launcher_said(node, line),
-            Inbound::LauncherGone { node } => self.launcher_ended(node),
+            Heard::Note(text) => self.tell(Event::Note(text)),
+            Heard::LauncherSaid { node, line } => self.launcher_said(node, line),
+            Heard::LauncherGone { node } => self.launcher_ended(node),
+            Heard::Resumed => self.tell(Event::Resumed),
         }
     }
 
-    fn role_connected(&mut self, role: Role, link: Link) {
-        match role {
-            Role::Router { id, .. } if self.machine.is_current(role) => {
-                self.routers.connected(id, link);
-            }
-            Role::Router { .. } => {}
-            Role::Store { id } => {
-                self.stores.get_mut(&id).into_iter().for_each(|store| store.connected(link.clone()))
-            }
+    fn hear_stdin(&mut self, bytes: &[u8], eof: bool) {
+        if let Err(e) = self.stdin.take(bytes, eof) {
+            let text = format!("standard input ends here for the program: cannot keep it: {e}");
+            self.tell(Event::Note(text));
         }
+        self.send_stdin();
     }
 
     /// The process of a role is gone.
@@ -141,13 +276,8 @@ impl Job {
         }
         if let Some(OutputFailed { code, cause, reader_left }) = self.printer.failed() {
             self.reader_left = reader_left;
-            self.stop(code, cause);
+            self.take(Heard::Stop { code, cause });
         }
-    }
-
-    fn stop(&mut self, code: i32, cause: String) {
-        self.quiet_end = true;
-        self.tell(Event::Stop { code, cause });
     }
 
     fn hear_agent(&mut self, node: Node, message: FromAgent) {
@@ -167,6 +297,11 @@ impl Job {
                 self.hear_trace(request, instance, records)
             }
             FromAgent::Heartbeat { n } => self.tell(Event::Heartbeat { node, n }),
+            FromAgent::Reachable { addr } => {
+                self.reached_at.extend(addr.parse().map(|addr: Addr| (node, addr)));
+            }
+            // The main thread has heard it.
+            FromAgent::JournalKept(_) => {}
             FromAgent::RoleEnded { role, cause } => self.lose_role(role, &cause),
         }
     }
@@ -250,15 +385,15 @@ impl Job {
         self.tell(event);
     }
 
-    fn hear_user(&mut self, request: &str, answer: Sender<String>) {
+    fn hear_user(&mut self, request: &str) {
         let injection = |spec: String| spec.parse().map_err(|e| format!("{e}"));
         let id = self.users.last + 1;
         let event = match users::parse(request) {
-            Ok(Request::Status) => return self.routers.await_stats(answer),
+            Ok(Request::Status) => return,
             Ok(Request::Inject { spec }) => injection(spec)
                 .map(|injection| Event::Inject { request: id, injection })
                 .map_err(|e| users::error(&e)),
-            Ok(Request::Join { host, allocation }) => return self.join(host, allocation, answer),
+            Ok(Request::Join { host, allocation }) => return self.join(host, allocation),
             Ok(Request::Trace { rank }) => Ok(Event::Trace { request: id, rank }),
             Ok(Request::Checkpoint { rank }) => Ok(Event::Checkpoint { request: id, rank }),
             Err(e) => Err(users::error(&e)),
@@ -266,11 +401,15 @@ impl Job {
         match event {
             Ok(event) => {
                 self.users.last = id;
-                self.users.waiting.insert(id, answer);
+                self.users.waiting.extend(self.asking.take().map(|answer| (id, answer)));
                 self.tell(event);
             }
-            // The user may have left.
-            Err(text) => drop(answer.send(text)),
+            Err(text) => self.answer(&text),
         }
+    }
+
+    /// Answers the user whose request is being handled, who may have left.
+    pub fn answer(&mut self, text: &str) {
+        self.asking.take().into_iter().for_each(|user| drop(user.send(text.into())));
     }
 }

@@ -1,20 +1,30 @@
-//! What reaches the controller's main thread from the threads around it.
+//! What reaches the controller's main thread from the threads around it, and what of it goes into
+//! the journal: a controller that hears the same again comes to the same state.
 
+use super::children::Child;
 use super::link::Link;
 use crossbeam_channel::Sender;
 use eyrie_router::RouterEvent;
 use eyrie_store::role::StoreEvent;
+use eyrie_transport::session::Kind;
 use eyrie_wire::control::{FromAgent, Role};
 use eyrie_wire::Node;
+use serde::{Deserialize, Serialize};
+use std::net::IpAddr;
 
-/// A message to the main thread.
-pub enum Inbound {
+/// Something that the job hears.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Heard {
+    /// Time has passed.
+    Tick,
+    /// `peer`: by which address the agent reaches the controller, where it has one.
     AgentUp {
         node: Node,
-        link: Link,
+        peer: Option<IpAddr>,
     },
     Agent {
         node: Node,
+        letter: Letter,
         message: FromAgent,
     },
     AgentGone {
@@ -32,11 +42,8 @@ pub enum Inbound {
     LauncherGone {
         node: Option<Node>,
     },
-    /// A role in a process of its own has connected, or has left.
-    RoleUp {
-        role: Role,
-        link: Link,
-    },
+    /// A process that the controller has started has ended.
+    ChildGone(Child),
     RoleGone {
         role: Role,
     },
@@ -44,21 +51,93 @@ pub enum Inbound {
     Router {
         id: u32,
         generation: u32,
+        letter: Letter,
         event: RouterEvent,
     },
     Store {
         id: u32,
+        letter: Letter,
         event: StoreEvent,
     },
-    /// More standard input has been read, or its end.
-    Stdin,
+    /// More standard input, or its end.
+    Stdin {
+        bytes: Vec<u8>,
+        eof: bool,
+    },
+    /// A user's request.
+    User {
+        request: String,
+    },
+    /// The job is to end: a signal, output that nobody takes.
+    Stop {
+        code: i32,
+        cause: String,
+    },
+    Note(String),
+    /// Another controller goes on with the job.
+    Resumed,
+}
+
+/// What came with a message over a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Letter {
+    /// Its number; 0: none.
+    pub number: u64,
+    /// How many letters of the controller the other side has heard.
+    pub heard: u64,
+    pub bytes: usize,
+}
+
+impl Letter {
+    /// Of a role in this process.
+    pub const NONE: Letter = Letter { number: 0, heard: 0, bytes: 0 };
+
+    pub fn kind(self) -> Kind {
+        match self.number {
+            0 => Kind::Passing,
+            number => Kind::Letter(number),
+        }
+    }
+}
+
+/// Who is at the other end of a connection.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Peer {
+    Agent(Node),
+    Role(Role),
+}
+
+/// A message to the main thread.
+pub enum Inbound {
+    Heard(Heard),
+    /// An agent has connected, and has heard so many letters of the controller.
+    AgentUp {
+        node: Node,
+        link: Link,
+        heard: u64,
+    },
+    /// So has a role in a process of its own.
+    RoleUp {
+        role: Role,
+        link: Link,
+        heard: u64,
+    },
+    /// An agent or a role has heard so many letters of the controller.
+    Confirmed {
+        by: Peer,
+        heard: u64,
+    },
     /// A user's request, and where its answer goes.
     User {
         request: String,
         answer: Sender<String>,
     },
+    /// So many bytes of the journal are on the host of this node, or why not.
+    JournalKept {
+        node: Node,
+        kept: Result<u64, String>,
+    },
     /// What the ranks write cannot be passed on any more.
     OutputFailed,
     Signal(i32),
-    Note(String),
 }

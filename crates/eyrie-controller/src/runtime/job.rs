@@ -5,10 +5,11 @@ use super::alike::Alike;
 use super::children::Children;
 use super::determinants::Gathered;
 use super::event_file::EventFile;
-use super::inbound::Inbound;
-use super::link::Link;
+use super::inbound::{Heard, Inbound, Peer};
+use super::journal::Journal;
+use super::link::Session;
 use super::options::JobOptions;
-use super::output::Printer;
+use super::output::{Piece, Printer};
 use super::places::Places;
 use super::program::Provided;
 use super::refusals::Refusals;
@@ -23,6 +24,7 @@ use eyrie_transport::{Addr, Directory, RouterId};
 use eyrie_wire::control::Program;
 use eyrie_wire::{Node, RankInstance};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -77,15 +79,35 @@ pub struct Job {
     pub admission: Arc<Admission>,
     /// The output that the machine is being told of, and the node that it has come from.
     pub output: Option<(Node, Vec<u8>)>,
+    /// Output that waits for the journal, with its position in it.
+    pub held_output: VecDeque<(u64, Piece)>,
     pub stdin: Stdin,
     /// Who waits for input, and from which offset on.
     pub stdin_wanted: Option<(Node, RankInstance, u64)>,
     pub children: Children,
-    pub links: BTreeMap<Node, Link>,
+    /// What goes between the controller and the agents of nodes that are up.
+    pub links: BTreeMap<Node, Session>,
+    /// By which addresses agents reach the controller, where they have any.
+    pub peers: BTreeMap<Node, IpAddr>,
+    /// Where another controller reaches agents.
+    pub reached_at: BTreeMap<Node, Addr>,
+    /// Agents and roles that have connected to this controller.
+    pub returned: BTreeSet<Peer>,
+    /// Some of them have heard more than the journal says.
+    pub is_behind: bool,
+    pub journal: Journal,
+    /// Nodes that cannot keep a copy of it.
+    pub no_journal: BTreeSet<Node>,
+    /// What an earlier controller has heard is heard again: nothing is done.
+    pub is_replaying: bool,
     /// Files in /dev/shm, per rank.
     pub shared: Vec<BTreeSet<String>>,
     pub users: Users,
+    /// The user whose request is being handled.
+    pub asking: Option<Sender<String>>,
     pub begun: Instant,
+    /// When what is being handled was heard, since the job's start.
+    pub time: Duration,
     pub drawn: Instant,
     /// When it was last said for whom the start waits.
     pub waiting_said: Duration,
@@ -98,8 +120,9 @@ pub struct Job {
 }
 
 impl Job {
+    /// When what is being handled was heard.
     pub fn now(&self) -> Duration {
-        self.begun.elapsed()
+        self.time
     }
 
     /// The loop; returns the exit code.
@@ -115,6 +138,7 @@ impl Job {
                     message.into_iter().for_each(|m| self.hear(m));
                 }
                 recv(router_events) -> event => {
+                    self.time = self.begun.elapsed();
                     event.into_iter().for_each(|(router, e)| self.hear_router(router, 0, e));
                 }
                 default(wait) => {}
@@ -130,7 +154,8 @@ impl Job {
             self.watch_output();
             self.answer_status();
             self.say_waiting();
-            self.tell(Event::Tick);
+            self.take(Heard::Tick);
+            self.write_journal();
             if let Some(code) = self.end {
                 return code;
             }
@@ -139,7 +164,8 @@ impl Job {
     }
 
     fn wait(&self) -> Duration {
-        let tick = self.machine.next_tick().map(|at| at.saturating_sub(self.now()));
+        let now = self.begun.elapsed();
+        let tick = self.machine.next_tick().map(|at| at.saturating_sub(now));
         let draw = self.printer.has_terminal().then_some(PROGRESS_EVERY);
         tick.into_iter().chain(draw).min().unwrap_or(Duration::from_secs(1))
     }

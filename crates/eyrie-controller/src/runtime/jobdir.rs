@@ -3,6 +3,7 @@
 
 use anyhow::{bail, Context};
 use eyrie_agent::leftovers::{self, Amount, Leftovers, LOCK};
+use eyrie_agent::CONTROLLER;
 use eyrie_transport::role::secret_line;
 use eyrie_wire::auth::{random, Secret};
 use rustix::fs::{flock, FlockOperation};
@@ -24,8 +25,13 @@ const PATIENCE: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub struct JobDir {
     path: PathBuf,
-    /// Held while the job runs: how others tell a living job from a dead one.
-    _lock: File,
+    /// Held while the job runs: how others tell a living job from a dead one. Where an earlier
+    /// controller was, its sweeper has it.
+    lock: Option<File>,
+    /// Held by the job's controller.
+    _controller: File,
+    /// It goes with this value.
+    removed: bool,
 }
 
 /// What is free on the disk of a directory, in bytes.
@@ -112,10 +118,14 @@ impl JobDir {
             left.remove().with_context(failed)?;
         }
         DirBuilder::new().mode(0o700).create(&starting).with_context(failed)?;
+        let lock = leftovers::lock(&starting).with_context(failed)?;
+        let controller = new_file(&starting.join(CONTROLLER)).with_context(failed)?;
+        flock(&controller, FlockOperation::LockExclusive)?;
+        let marked = leftovers::mark(&lock, kvsname, ranks);
         let mut dir =
-            JobDir { _lock: leftovers::lock(&starting).with_context(failed)?, path: starting };
+            JobDir { lock: Some(lock), _controller: controller, path: starting, removed: true };
         let secret = Secret(random());
-        leftovers::mark(&dir._lock, kvsname, ranks)
+        marked
             .and_then(|()| new_file(&dir.path.join("secret")))
             .and_then(|mut f| f.write_all(&secret.0))
             .with_context(|| format!("cannot write in {}", base.display()))?;
@@ -128,6 +138,54 @@ impl JobDir {
         })?;
         dir.path = path;
         Ok((dir, secret))
+    }
+
+    /// Takes over the directory of a job whose controller has died.
+    ///
+    /// # Errors
+    /// When there is no such job here, or its controller lives.
+    pub fn take_over(base: &Path, name: &str) -> anyhow::Result<(JobDir, Secret)> {
+        check_name(name)?;
+        let path = base.join(name);
+        let shown = path.display();
+        let none = || {
+            format!(
+                "{shown} is no job's: go on with a job on the host where it was started, or on one \
+                 that its `eyrie status` names as having its journal"
+            )
+        };
+        if !leftovers::is_private(&path.symlink_metadata().with_context(none)?) {
+            bail!(none());
+        }
+        let secret = eyrie_agent::read_secret(&path).with_context(none)?;
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(false).mode(0o600);
+        let controller = options.open(path.join(CONTROLLER)).with_context(none)?;
+        let until = Instant::now() + PATIENCE;
+        while flock(&controller, FlockOperation::NonBlockingLockExclusive).is_err() {
+            if Instant::now() > until {
+                bail!("the controller of job {name} runs: see `eyrie status {name}`");
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        // Else the sweeper of an earlier controller has it, or the agent on this host.
+        let lock =
+            File::options().read(true).write(true).open(path.join(LOCK)).with_context(none)?;
+        let ours = flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok();
+        // Nobody listens there any more.
+        drop(std::fs::remove_file(eyrie_agent::user_socket(&path)));
+        let lock = ours.then_some(lock);
+        Ok((JobDir { lock, _controller: controller, path, removed: false }, secret))
+    }
+
+    /// The job goes on: its directory goes with this value from now on.
+    pub fn own(&mut self) {
+        self.removed = true;
+    }
+
+    /// The directory's lock, when it is held here.
+    pub fn lock(&self) -> Option<&File> {
+        self.lock.as_ref()
     }
 
     /// Writes the job's secret as agents read it on their standard input; returns the file.
@@ -150,8 +208,10 @@ impl JobDir {
 
 impl Drop for JobDir {
     fn drop(&mut self) {
-        // Somebody who removed it first has done no harm.
-        let _ = leftovers::remove_job_dir(&self.path);
+        if self.removed {
+            // Somebody who removed it first has done no harm.
+            let _ = leftovers::remove_job_dir(&self.path);
+        }
     }
 }
 
@@ -297,7 +357,8 @@ mod tests {
     fn killed(base: &Path, name: &str) {
         let (mut dir, _) = JobDir::create(base, name, 1, "k", 1).unwrap();
         std::fs::write(dir.path().join("control.sock"), b"").unwrap();
-        dir._lock = File::open("/dev/null").unwrap();
+        dir.lock = None;
+        dir._controller = File::open("/dev/null").unwrap();
         std::mem::forget(dir);
     }
 

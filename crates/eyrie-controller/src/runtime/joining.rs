@@ -2,16 +2,17 @@
 //! their job; at the start, and later by order of a user. A node that the machine hears of is ready
 //! for ranks.
 
+use super::inbound::Heard;
 use super::job::Job;
 use super::launcher::{Launcher, Target};
+use super::options::JobOptions;
 use super::parts;
 use super::places::Places;
 use super::users;
 use crate::hosts::Host;
 use crate::machine::Event;
 use crate::record::in_words;
-use crossbeam_channel::Sender;
-use eyrie_wire::control::{JobOnHost, ToAgent};
+use eyrie_wire::control::{JobOnHost, Orphans, ToAgent};
 use eyrie_wire::Node;
 
 impl Job {
@@ -37,8 +38,17 @@ impl Job {
             kvsname: self.kvsname.clone(),
             ranks: self.options.ranks,
             compared: (!self.machine.hosts().is_empty()).then(|| self.program.clone()),
+            orphans: self.options.can_be_resumed().then(|| self.orphans(node)),
         };
         self.send(node, &ToAgent::Join(Box::new(job)));
+    }
+
+    /// What an agent does when this controller has died.
+    fn orphans(&self, node: Node) -> Orphans {
+        let mut listen = self.options.reach.bind(&self.dir, &format!("agent-{node}"));
+        self.listen_on(node, &mut listen);
+        let JobOptions { orphan_timeout, heartbeat_timeout, .. } = self.options;
+        Orphans { timeout: orphan_timeout, silence: heartbeat_timeout, listen: listen.encode() }
     }
 
     /// A host is ready for ranks, or cannot take part.
@@ -118,31 +128,44 @@ impl Job {
     }
 
     /// A host is to join the running job.
-    pub fn join(&mut self, host: String, allocation: Option<u64>, answer: Sender<String>) {
-        let refuse = |text: &str| drop(answer.send(users::error(text)));
-        let Some(cluster) = &mut self.options.cluster else {
-            return refuse(
+    pub fn join(&mut self, host: String, allocation: Option<u64>) {
+        if let Some(text) = self.cannot_join(allocation) {
+            return self.answer(&users::error(text));
+        }
+        let Some(cluster) = &mut self.options.cluster else { return };
+        let node = cluster.hosts.len() as Node;
+        cluster.hosts.push(Host { name: host.clone(), slots: None });
+        self.admission.expect_node();
+        self.joining.extend(self.asking.take().map(|answer| (node, answer)));
+        let started = match self.is_replaying {
+            // The controller that has died has done it, or nobody comes.
+            true => Ok(()),
+            false => {
+                let tell = parts::hear_launcher(&self.inbound, Some(node));
+                let files = cluster.files(&self.provided).map_err(std::io::Error::other);
+                let target = Target::One(node, allocation);
+                files.and_then(|files| self.children.launch(cluster, target, &files, tell))
+            }
+        };
+        self.tell(Event::Joining { host });
+        if let Err(e) = started {
+            self.take(Heard::LauncherSaid { node: Some(node), line: e.to_string() });
+            self.take(Heard::LauncherGone { node: Some(node) });
+        }
+    }
+
+    /// Why no host can join the job at present.
+    fn cannot_join(&self, allocation: Option<u64>) -> Option<&'static str> {
+        let Some(cluster) = &self.options.cluster else {
+            return Some(
                 "this job runs on one host: only one that was started with --hosts, or in an \
                  allocation of Slurm, can be joined by others",
             );
         };
         if !self.machine.has_started() {
-            return refuse("the job is just starting; try again when its ranks run");
+            return Some("the job is just starting; try again when its ranks run");
         }
-        if cluster.launcher == Launcher::Manual && allocation.is_none() {
-            return refuse("the agents of this job are started by hand (--launcher manual)");
-        }
-        let node = cluster.hosts.len() as Node;
-        cluster.hosts.push(Host { name: host.clone(), slots: None });
-        self.admission.expect_node();
-        self.joining.insert(node, answer);
-        let tell = parts::hear_launcher(&self.inbound, Some(node));
-        let files = cluster.files(&self.provided).map_err(std::io::Error::other);
-        let target = Target::One(node, allocation);
-        let started = files.and_then(|files| self.children.launch(cluster, target, &files, tell));
-        self.tell(Event::Joining { host });
-        if let Err(e) = started {
-            self.lose_early(node, format!("cannot start an agent there: {e}"));
-        }
+        let by_hand = cluster.launcher == Launcher::Manual && allocation.is_none();
+        by_hand.then_some("the agents of this job are started by hand (--launcher manual)")
     }
 }

@@ -9,6 +9,7 @@ use eyrie_host::bounded;
 use eyrie_host::shell::{self, quoted};
 use eyrie_transport::{Addr, Interface};
 use eyrie_wire::Node;
+use serde::{Deserialize, Serialize};
 use std::ffi::{OsStr, OsString};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::path::{Path, PathBuf};
@@ -27,7 +28,7 @@ const ASKING_TIMEOUT: Duration = Duration::from_secs(10);
 const CONNECT_TIMEOUT_S: u32 = 15;
 
 /// The hosts of a job, and how agents get there.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Cluster {
     pub hosts: Vec<Host>,
     /// For each rank the node that it starts on.
@@ -40,7 +41,7 @@ pub struct Cluster {
 }
 
 /// How agents are started.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Launcher {
     /// This command, which takes ssh's arguments, once for each host.
     Ssh(OsString),
@@ -223,18 +224,25 @@ impl Cluster {
             Launcher::Ssh(_) | Launcher::Manual => ssh_name(self.ssh(), host),
         };
         let name = name.unwrap_or_else(|| host.to_string());
-        // Nothing is sent: the kernel says by which address it would be.
         let at = (name.as_str(), 9).to_socket_addrs()?.next();
         let Some(at) = at else { bail!("{name} has no address") };
-        let any: SocketAddr = match at {
-            SocketAddr::V4(_) => ([0, 0, 0, 0], 0).into(),
-            SocketAddr::V6(_) => ([0u16; 8], 0).into(),
-        };
-        let socket = UdpSocket::bind(any)?;
-        socket.connect(at)?;
-        let ip = socket.local_addr()?.ip();
-        Ok(ip)
+        Ok(own_ip_to(at)?)
     }
+}
+
+/// The address of this host by which it reaches another. Nothing is sent: the kernel says by which
+/// address it would be.
+///
+/// # Errors
+/// When there is no way there.
+pub fn own_ip_to(at: SocketAddr) -> std::io::Result<IpAddr> {
+    let any: SocketAddr = match at {
+        SocketAddr::V4(_) => ([0, 0, 0, 0], 0).into(),
+        SocketAddr::V6(_) => ([0u16; 8], 0).into(),
+    };
+    let socket = UdpSocket::bind(any)?;
+    socket.connect(at)?;
+    Ok(socket.local_addr()?.ip())
 }
 
 /// The address that Slurm has for a node.

@@ -2,9 +2,11 @@
 //! here waits for the other side: a frozen one must not stop the controller.
 
 use crossbeam_channel::{unbounded, Sender};
+use eyrie_transport::session::{Frame, Header, Inbox, Kind, Outbox};
 use eyrie_transport::{frame, Stream};
 use eyrie_wire::control::ToAgent;
 use serde::Serialize;
+use std::collections::VecDeque;
 use std::io::Write;
 use std::net::{IpAddr, Shutdown};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,9 +18,6 @@ const MAX_BACKLOG: usize = 256 << 20;
 /// What a message takes while it waits, besides its bytes.
 const OVERHEAD: usize = 64;
 
-/// A message as it goes over a connection.
-pub type Frame = Arc<[u8]>;
-
 /// Encodes a message, once for all who get it.
 pub fn encode(message: &ToAgent) -> Frame {
     let mut bytes = Vec::new();
@@ -26,11 +25,16 @@ pub fn encode(message: &ToAgent) -> Frame {
     bytes.into()
 }
 
-/// The sending half of a connection to an agent. Messages queue while the agent does not read, as
-/// far as [`MAX_BACKLOG`].
+/// Encodes a message to a role, which may be long.
+pub fn encode_long(message: &impl Serialize) -> Frame {
+    frame::encode_long(message).expect("no message is that long").into()
+}
+
+/// The sending half of a connection to an agent or a role. Messages queue while the other side does
+/// not read, as far as [`MAX_BACKLOG`].
 #[derive(Clone, Debug)]
 pub struct Link {
-    queue: Sender<Frame>,
+    queue: Sender<(Header, Frame)>,
     backlog: Arc<AtomicUsize>,
     max_backlog: usize,
     stream: Arc<Stream>,
@@ -49,12 +53,13 @@ impl Link {
         let mut out = stream.try_clone()?;
         let stream = Arc::new(stream.try_clone()?);
         // Bounded by the bytes in it.
-        let (queue, frames) = unbounded::<Frame>();
+        let (queue, letters) = unbounded::<(Header, Frame)>();
         let backlog = Arc::new(AtomicUsize::new(0));
         let waiting = Arc::clone(&backlog);
         std::thread::spawn(move || {
-            for frame in frames {
-                if out.write_all(&frame).is_err() {
+            for (header, frame) in letters {
+                let bytes = [&header.encode()[..], &frame].concat();
+                if out.write_all(&bytes).is_err() {
                     break;
                 }
                 waiting.fetch_sub(frame.len() + OVERHEAD, Ordering::Relaxed);
@@ -70,52 +75,147 @@ impl Link {
         self.stream.peer()
     }
 
-    pub fn send(&self, message: &ToAgent) {
-        self.send_frame(encode(message));
+    /// Sends a message that ends with the connection.
+    pub fn send_passing(&self, message: &ToAgent) {
+        self.put(Header { kind: Kind::Passing, heard: 0 }, encode(message));
+    }
+
+    /// Ends the connection: its reader reports it.
+    fn close(&self) {
+        // It may have ended meanwhile.
+        let _ = self.stream.shutdown(Shutdown::Both);
     }
 
     /// Queues an encoded message; closes the connection when too much waits already.
-    pub fn send_frame(&self, frame: Frame) {
+    fn put(&self, header: Header, frame: Frame) {
         let size = frame.len() + OVERHEAD;
         let before = self.backlog.fetch_add(size, Ordering::Relaxed);
         if before + size > self.max_backlog {
             self.backlog.fetch_sub(size, Ordering::Relaxed);
-            // The reader finds it closed, and the node is declared dead.
-            let _ = self.stream.shutdown(Shutdown::Both);
+            // The node is declared dead.
+            self.close();
             return;
         }
         // Fails when the connection is over, which its reader reports.
-        let _ = self.queue.send(frame);
+        let _ = self.queue.send((header, frame));
     }
 }
 
-/// The connection to a role in a process of its own: what is sent before it has come waits.
-pub struct Remote {
+/// How far the journal has come, in bytes: what follows from an event goes out when the event
+/// cannot be lost any more.
+#[derive(Clone, Copy, Debug)]
+pub struct Gate {
+    /// Where the present event ends.
+    pub position: u64,
+    /// Up to where it is safe.
+    pub durable: u64,
+}
+
+impl Gate {
+    /// Without a journal.
+    pub const OPEN: Gate = Gate { position: 0, durable: 0 };
+}
+
+/// What goes between the controller and an agent or a role, over one connection after another.
+#[derive(Default)]
+pub struct Session {
     link: Option<Link>,
-    early: Vec<Frame>,
+    outbox: Outbox,
+    inbox: Inbox,
+    /// What waits for the journal, with the position in it.
+    held: VecDeque<(u64, Header, Frame)>,
 }
 
-impl Remote {
-    /// A role that is told `config` first.
-    ///
-    /// # Errors
-    /// When it is too long.
-    pub fn new(config: &impl Serialize) -> std::io::Result<Remote> {
-        Ok(Remote { link: None, early: vec![frame::encode_long(config)?.into()] })
+impl Session {
+    /// With a role that is told `config` first.
+    pub fn with(gate: Gate, config: &impl Serialize) -> Session {
+        let mut session = Session::default();
+        session.send(gate, encode_long(config));
+        session
     }
 
-    pub fn send(&mut self, message: &impl Serialize) {
-        let bytes = frame::encode_long(message).expect("no message is that long");
-        match &self.link {
-            Some(link) => link.send_frame(bytes.into()),
-            None => self.early.push(bytes.into()),
+    /// Sends a letter: it is written when the other side is there, and the journal is.
+    pub fn send(&mut self, gate: Gate, frame: Frame) {
+        let number = self.outbox.put(Arc::clone(&frame));
+        self.write(gate, Kind::Letter(number), frame);
+    }
+
+    /// Sends a message that ends with the connection, and waits for nothing: so it says nothing of
+    /// what was heard.
+    pub fn send_passing(&self, frame: Frame) {
+        if let Some(link) = &self.link {
+            link.put(Header { kind: Kind::Passing, heard: 0 }, frame);
         }
     }
 
-    /// The process has connected.
-    pub fn connected(&mut self, link: Link) {
-        self.early.drain(..).for_each(|frame| link.send_frame(frame));
+    fn write(&mut self, gate: Gate, kind: Kind, frame: Frame) {
+        let Some(link) = &self.link else { return };
+        let header = Header { kind, heard: self.inbox.confirm() };
+        match self.held.is_empty() && gate.position <= gate.durable {
+            true => link.put(header, frame),
+            false => self.held.push_back((gate.position, header, frame)),
+        }
+    }
+
+    /// Writes what waited for the journal, which is safe up to `durable`.
+    pub fn release(&mut self, durable: u64) {
+        while self.held.front().is_some_and(|(position, ..)| *position <= durable) {
+            if let (Some((_, header, frame)), Some(link)) = (self.held.pop_front(), &self.link) {
+                link.put(header, frame);
+            }
+        }
+    }
+
+    /// The other side has connected, and has heard so many letters: those that it has not are sent.
+    ///
+    /// # Errors
+    /// When it has heard more than were ever written here.
+    pub fn connect(&mut self, gate: Gate, link: Link, heard: u64) -> std::io::Result<()> {
+        self.outbox.confirm(heard)?;
+        self.held.clear();
+        // What was heard before the first word on a connection was heard by an earlier controller,
+        // whose journal said so: nothing has to be waited for.
+        link.put(Header { kind: Kind::Nothing, heard: self.inbox.confirm() }, Frame::default());
         self.link = Some(link);
+        let kept: Vec<_> = self.outbox.kept().map(|(n, frame)| (n, Arc::clone(frame))).collect();
+        for (number, frame) in kept {
+            self.write(gate, Kind::Letter(number), frame);
+        }
+        Ok(())
+    }
+
+    /// Ends the connection.
+    pub fn disconnect(&mut self) {
+        self.held.clear();
+        self.link.take().into_iter().for_each(|link| link.close());
+    }
+
+    /// Whether something of the other side is new; what `heard` says it has heard is kept no more.
+    ///
+    /// # Errors
+    /// `InvalidData` for what cannot be.
+    pub fn hear(&mut self, kind: Kind, bytes: usize) -> std::io::Result<bool> {
+        self.inbox.hear(kind, bytes)
+    }
+
+    /// The other side has heard so many letters.
+    ///
+    /// # Errors
+    /// `InvalidData` when these are more than were ever written.
+    pub fn confirm(&mut self, heard: u64) -> std::io::Result<()> {
+        self.outbox.confirm(heard)
+    }
+
+    /// Lets the other side know what was heard, when it keeps much.
+    pub fn answer(&mut self, gate: Gate) {
+        if self.inbox.is_due() {
+            self.write(gate, Kind::Nothing, Frame::default());
+        }
+    }
+
+    /// The connection, while there is one.
+    pub fn link(&self) -> Option<&Link> {
+        self.link.as_ref()
     }
 }
 
@@ -137,7 +237,7 @@ mod tests {
         let message = ToAgent::Pmi { entries: vec![("k".into(), "v".repeat(1000))], barriers: 1 };
         // More than the bound and what a socket holds.
         for _ in 0..20_000 {
-            link.send(&message);
+            link.send_passing(&message);
             assert!(link.backlog.load(Ordering::Relaxed) <= 1 << 20);
         }
         // It is closed: what was sent before can be read, then it ends.
@@ -156,9 +256,10 @@ mod tests {
         let mut agent = Stream::connect(&addr, Duration::from_secs(10)).unwrap();
         let link = Link::bounded(&listener.accept().unwrap(), 1 << 20).unwrap();
         for n in 0..2_000 {
-            link.send(&ToAgent::Heartbeat { n });
+            link.send_passing(&ToAgent::Heartbeat { n });
         }
         for n in 0..2_000 {
+            assert_eq!(Header::read(&mut agent).unwrap().kind, Kind::Passing);
             let message: ToAgent = frame::read(&mut agent).unwrap();
             assert_eq!(message, ToAgent::Heartbeat { n });
         }

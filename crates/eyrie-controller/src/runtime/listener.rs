@@ -1,16 +1,18 @@
 //! Who comes to the controller's socket, and what it wants.
 
 use super::admission::Services;
-use super::inbound::Inbound;
+use super::inbound::{Heard, Inbound, Letter, Peer};
 use super::link::Link;
 use super::users;
-use crossbeam_channel::bounded;
+use crossbeam_channel::{bounded, Sender};
 use eyrie_transport::handshake::{HandshakeError, STEP_TIMEOUT};
 use eyrie_transport::server::Service;
+use eyrie_transport::session::{Header, Kind};
 use eyrie_transport::{frame, Stream};
 use eyrie_wire::auth::Secret;
-use eyrie_wire::control::{Claim, Role};
-use std::io::{BufRead, BufReader, Read, Write};
+use eyrie_wire::control::{Claim, FromAgent, Role};
+use serde::de::DeserializeOwned;
+use std::io::{self, BufRead, BufReader, Read, Write};
 
 /// Longest request of a user in bytes.
 const MAX_REQUEST: u64 = 64 * 1024;
@@ -30,45 +32,61 @@ impl Service for Services {
 
     fn refused(&self, claim: Option<Claim>, error: HandshakeError) {
         let message = match (claim, error) {
-            (Some(Claim::Agent { node, .. }), _) => Inbound::AgentWoke { node },
+            (Some(Claim::Agent { node, .. } | Claim::Lost { node }), _) => {
+                Heard::AgentWoke { node }
+            }
+            // One that was replaced, and will be told.
+            (Some(Claim::Role(role)), error) => return tracing::info!(%role, %error, "refused"),
             // Somebody who looked whether the socket is there.
             (_, HandshakeError::Io(_)) => return,
-            (_, error) => Inbound::Note(format!("a connection was refused: {error}")),
+            (_, error) => Heard::Note(format!("a connection was refused: {error}")),
         };
-        let _ = self.inbound.send(message);
+        let _ = self.inbound.send(Inbound::Heard(message));
     }
 }
 
 fn serve(claim: Claim, stream: Stream, services: &Services) {
     // Every send fails only when the job is over.
     let Services { inbound, .. } = services;
+    let send = |message| inbound.send(message).is_ok();
     match claim {
         Claim::Agent { node, .. } => {
-            let up = |link| inbound.send(Inbound::AgentUp { node, link }).is_ok();
-            let hear = |message| inbound.send(Inbound::Agent { node, message }).is_ok();
-            serve_role(stream, frame::read, up, hear);
-            let _ = inbound.send(Inbound::AgentGone { node });
+            let up = |link, heard| send(Inbound::AgentUp { node, link, heard });
+            let hear = |letter, message| {
+                send(match message {
+                    FromAgent::JournalKept(kept) => Inbound::JournalKept { node, kept },
+                    message => Inbound::Heard(Heard::Agent { node, letter, message }),
+                })
+            };
+            serve_role(stream, Peer::Agent(node), inbound, frame::read_payload, up, hear);
+            send(Inbound::Heard(Heard::AgentGone { node }));
         }
         Claim::Role(role) => {
-            let up = |link| inbound.send(Inbound::RoleUp { role, link }).is_ok();
+            let up = |link, heard| send(Inbound::RoleUp { role, link, heard });
+            let read = frame::read_long_payload;
             match role {
                 Role::Router { id, generation } => {
-                    let heard = |event| Inbound::Router { id, generation, event };
-                    let hear = |event| inbound.send(heard(event)).is_ok();
-                    serve_role(stream, frame::read_long, up, hear);
+                    let hear = |letter, event| {
+                        send(Inbound::Heard(Heard::Router { id, generation, letter, event }))
+                    };
+                    serve_role(stream, Peer::Role(role), inbound, read, up, hear);
                 }
                 Role::Store { id } => {
-                    let hear = |event| inbound.send(Inbound::Store { id, event }).is_ok();
-                    serve_role(stream, frame::read_long, up, hear);
+                    let hear =
+                        |letter, event| send(Inbound::Heard(Heard::Store { id, letter, event }));
+                    serve_role(stream, Peer::Role(role), inbound, read, up, hear);
                 }
             }
-            let _ = inbound.send(Inbound::RoleGone { role });
+            send(Inbound::Heard(Heard::RoleGone { role }));
         }
         // Admission refuses them.
         Claim::ImageUpload { .. }
         | Claim::ImageFetch { .. }
         | Claim::ImageCopy { .. }
+        | Claim::Controller { .. }
         | Claim::Rank { .. } => {}
+        // It has its answer.
+        Claim::Lost { .. } => {}
         Claim::User => {
             // A user who leaves before the answer misses nothing.
             let _ = serve_user(stream, services);
@@ -76,22 +94,36 @@ fn serve(claim: Claim, stream: Stream, services: &Services) {
     }
 }
 
-/// Hands on what a role says until its connection ends, or `up` or `hear` want no more.
-fn serve_role<Message>(
+/// Hands on what an agent or a role says until its connection ends, or `up` or `hear` want no more.
+fn serve_role<Message: DeserializeOwned>(
     stream: Stream,
-    read: fn(&mut BufReader<Stream>) -> std::io::Result<Message>,
-    up: impl FnOnce(Link) -> bool,
-    hear: impl Fn(Message) -> bool,
+    by: Peer,
+    inbound: &Sender<Inbound>,
+    read: fn(&mut BufReader<Stream>) -> io::Result<Vec<u8>>,
+    up: impl FnOnce(Link, u64) -> bool,
+    hear: impl Fn(Letter, Message) -> bool,
 ) {
-    // It may have nothing to say for long: heartbeats watch agents, and processes are watched.
-    if stream.set_timeout(None).is_err() {
-        return;
-    }
     let Ok(link) = Link::new(&stream) else { return };
     let mut input = BufReader::with_capacity(256 * 1024, stream);
-    let mut more = up(link);
+    let Ok(heard) = Header::read_first(&mut input) else { return };
+    // It may have nothing to say for long: heartbeats watch agents, and processes are watched.
+    if input.get_ref().set_timeout(None).is_err() {
+        return;
+    }
+    let mut next = || -> io::Result<bool> {
+        let Header { kind, heard } = Header::read(&mut input)?;
+        let number = match kind {
+            Kind::Nothing => return Ok(inbound.send(Inbound::Confirmed { by, heard }).is_ok()),
+            Kind::Passing => 0,
+            Kind::Letter(number) => number,
+        };
+        let payload = read(&mut input)?;
+        let letter = Letter { number, heard, bytes: payload.len() };
+        Ok(hear(letter, frame::decode(&payload)?))
+    };
+    let mut more = up(link, heard);
     while more {
-        more = read(&mut input).is_ok_and(&hear);
+        more = next().unwrap_or(false);
     }
 }
 

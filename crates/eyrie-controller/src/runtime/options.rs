@@ -9,12 +9,13 @@ use anyhow::bail;
 use eyrie_transport::{Bind, Interface, Ports, Security};
 use eyrie_wire::control::CheckpointMode;
 use eyrie_wire::Node;
+use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// How the roles of a job reach each other.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Reach {
     /// Unix sockets in the job's directory.
     Unix,
@@ -52,7 +53,7 @@ impl Reach {
 }
 
 /// Where routers and the store of a job run.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum RolesAt {
     /// As threads of `eyrie run`.
     Here,
@@ -63,7 +64,7 @@ pub enum RolesAt {
 }
 
 /// What `eyrie run` is asked for.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct JobOptions {
     pub ranks: u32,
     pub nodes: u32,
@@ -90,12 +91,23 @@ pub struct JobOptions {
     /// Where agents write what they do, absolute.
     pub log: Option<PathBuf>,
     pub heartbeat_timeout: Duration,
+    /// How long ranks wait for another controller when this one has died.
+    pub orphan_timeout: Duration,
+    /// The network that the nodes are in, and what they send each other: words of `eyrie plan`.
+    pub network: Option<String>,
+    pub traffic: Option<String>,
     /// The lowest level of events that are shown as lines.
     pub show: LogLevel,
     pub argv: Vec<OsString>,
 }
 
 impl JobOptions {
+    /// Whether another controller could go on with the job: nothing but the controller itself is in
+    /// its process.
+    pub fn can_be_resumed(&self) -> bool {
+        self.roles == RolesAt::Nodes
+    }
+
     /// How long all agents may take to come up.
     pub fn agents_timeout(&self) -> Duration {
         match self.cluster.as_ref().map(|cluster| &cluster.launcher) {
@@ -136,4 +148,40 @@ pub fn check(options: &JobOptions) -> anyhow::Result<()> {
         injection.check(ranks, nodes + options.spares).map_err(anyhow::Error::msg)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+
+    /// Options of a small job.
+    pub fn options() -> JobOptions {
+        JobOptions {
+            ranks: 2,
+            nodes: 2,
+            spares: 0,
+            routers: 2,
+            roles: RolesAt::Nodes,
+            reach: Reach::Unix,
+            cluster: None,
+            slots: 2,
+            checkpoint_every: Interval::Off,
+            checkpoint_order: Order::Batch,
+            checkpoint_mode: CheckpointMode::Async,
+            injections: vec![],
+            events: None,
+            json: false,
+            job: None,
+            dir: None,
+            log_memory: 1 << 20,
+            log_disk: None,
+            log: None,
+            heartbeat_timeout: Duration::from_secs(2),
+            orphan_timeout: Duration::from_secs(60),
+            network: None,
+            traffic: None,
+            show: LogLevel::Normal,
+            argv: vec!["true".into()],
+        }
+    }
 }

@@ -2,6 +2,7 @@
 //! progress line. The main thread must never wait for whoever reads our output.
 
 use super::link::Link;
+use super::written::Written;
 use crate::record::LogLevel;
 use crossbeam_channel::{unbounded, Receiver, Sender};
 use eyrie_wire::control::{Stream, ToAgent};
@@ -39,10 +40,17 @@ impl OutputFailed {
     }
 }
 
+/// Output of a rank.
+pub struct Piece {
+    pub stream: Stream,
+    pub bytes: Vec<u8>,
+    /// Whom to tell that it is written.
+    pub shown: Option<(Link, ToAgent)>,
+}
+
 /// Something to write.
 enum Item {
-    /// Output of a rank, and whom to tell that it is written.
-    Output { stream: Stream, bytes: Vec<u8>, shown: Option<(Link, ToAgent)> },
+    Output(Piece),
     /// A line of Eyrie's own.
     Line(String),
     /// The progress line; replaces the last one.
@@ -60,13 +68,14 @@ pub struct Printer {
 }
 
 impl Printer {
-    /// `wake` is called when output of the ranks cannot be written.
-    pub fn start(wake: impl Fn() + Send + 'static) -> Printer {
+    /// `wake` is called when output of the ranks cannot be written. `written`: how much has been
+    /// written before, and where it is kept.
+    pub fn start(written: Written, wake: impl Fn() + Send + 'static) -> Printer {
         let (items, queue) = unbounded();
         let terminal = io::stderr().is_terminal();
         let failed = Arc::new(OnceLock::new());
         let tell = failed.clone();
-        let thread = std::thread::spawn(move || write_all(&queue, wake, &tell));
+        let thread = std::thread::spawn(move || write_all(&queue, written, wake, &tell));
         Printer {
             items: Some(items),
             thread: Some(thread),
@@ -88,8 +97,8 @@ impl Printer {
         }
     }
 
-    pub fn output(&self, stream: Stream, bytes: Vec<u8>, shown: Option<(Link, ToAgent)>) {
-        self.put(Item::Output { stream, bytes, shown });
+    pub fn output(&self, piece: Piece) {
+        self.put(Item::Output(piece));
     }
 
     /// Shows a line of Eyrie's own. When nobody reads them for long, all but errors are left out,
@@ -138,8 +147,12 @@ impl Printer {
     }
 }
 
-fn write_all(queue: &Receiver<Item>, wake: impl Fn(), failed: &OnceLock<OutputFailed>) {
-    // Not std's: it would buffer by lines, and a program's output is passed as it comes.
+fn write_all(
+    queue: &Receiver<Item>,
+    mut written: Written,
+    wake: impl Fn(),
+    failed: &OnceLock<OutputFailed>,
+) {
     let mut progress = false;
     let mut at_line_start = true;
     for item in queue {
@@ -148,20 +161,16 @@ fn write_all(queue: &Receiver<Item>, wake: impl Fn(), failed: &OnceLock<OutputFa
             let _ = io::stderr().write_all(b"\r\x1b[K");
         }
         match item {
-            Item::Output { stream, bytes, shown } => {
+            Item::Output(Piece { stream, bytes, shown }) => {
                 at_line_start = bytes.last().is_none_or(|b| *b == b'\n');
-                let written = match stream {
-                    Stream::Stdout => write_stdout(&bytes),
-                    Stream::Stderr => io::stderr().write_all(&bytes),
-                };
-                if let Err(e) = written {
+                if let Err(e) = written.write(stream, &bytes) {
                     let why = OutputFailed::new(stream, &e);
                     if failed.set(why).is_ok() {
                         wake();
                     }
                 }
                 if let Some((link, message)) = shown {
-                    link.send(&message);
+                    link.send_passing(&message);
                 }
             }
             Item::Line(text) => {
@@ -179,21 +188,4 @@ fn write_all(queue: &Receiver<Item>, wake: impl Fn(), failed: &OnceLock<OutputFa
     if progress {
         let _ = io::stderr().write_all(b"\r\x1b[K");
     }
-}
-
-fn write_stdout(mut bytes: &[u8]) -> io::Result<()> {
-    while !bytes.is_empty() {
-        match rustix::io::write(rustix::stdio::stdout(), bytes) {
-            Ok(n) => bytes = &bytes[n..],
-            Err(rustix::io::Errno::INTR) => {}
-            Err(rustix::io::Errno::AGAIN) => {
-                // Somebody made our standard output non-blocking.
-                let out = rustix::stdio::stdout();
-                let mut fds = [rustix::event::PollFd::new(&out, rustix::event::PollFlags::OUT)];
-                let _ = rustix::event::poll(&mut fds, None);
-            }
-            Err(e) => return Err(e.into()),
-        }
-    }
-    Ok(())
 }

@@ -2,10 +2,10 @@
 
 use super::admission::Services;
 use super::children::{Child, Children};
-use super::inbound::Inbound;
+use super::inbound::{Heard, Inbound, Letter};
 use super::jobdir::JobDir;
 use super::launcher::{Launcher, Target};
-use super::link::Remote;
+use super::link::{Gate, Session};
 use super::options::{JobOptions, Reach, RolesAt};
 use super::places::Places;
 use super::program::Provided;
@@ -46,10 +46,13 @@ pub fn start_stores(
     let config = store_config(THE_STORE, options, job, dir.path());
     let store = match options.roles {
         RolesAt::Nodes => return Ok(BTreeMap::new()),
-        RolesAt::Apart => JobStore::Apart(Remote::new(&config)?),
+        RolesAt::Apart => JobStore::Apart(Session::with(Gate::OPEN, &config)),
         RolesAt::Here => {
             // Nobody listens any more only while the job ends.
-            let tell = move |event| drop(inbound.send(Inbound::Store { id: THE_STORE, event }));
+            let tell = move |event| {
+                let (id, letter) = (THE_STORE, Letter::NONE);
+                drop(inbound.send(Inbound::Heard(Heard::Store { id, letter, event })));
+            };
             JobStore::Here(StoreRole::start(&config, secret.clone(), tell)?)
         }
     };
@@ -103,7 +106,7 @@ pub fn start_routers(
     let start = |id| {
         let config = router_config(id, 0, options, places.at_home(id), dir)?;
         if options.roles == RolesAt::Apart {
-            return Ok(JobRouter::Apart(Remote::new(&config)?));
+            return Ok(JobRouter::Apart(Session::with(Gate::OPEN, &config)));
         }
         let shown = config.spill_dir.display();
         let made = std::fs::DirBuilder::new().mode(0o700).create(&config.spill_dir);
@@ -186,10 +189,10 @@ pub fn hear_launcher(
     let inbound = inbound.clone();
     // Nobody listens any more only while the job ends.
     move |line| {
-        drop(inbound.send(match line {
-            Some(line) => Inbound::LauncherSaid { node, line },
-            None => Inbound::LauncherGone { node },
-        }))
+        drop(inbound.send(Inbound::Heard(match line {
+            Some(line) => Heard::LauncherSaid { node, line },
+            None => Heard::LauncherGone { node },
+        })))
     }
 }
 

@@ -2,7 +2,7 @@
 //! told what they are; who is where then goes to all ranks. The machine decides all of it.
 
 use super::job::Job;
-use super::link::Remote;
+use super::link::{encode_long, Session};
 use super::parts;
 use super::store::JobStore;
 use crate::machine::{Event, StoreId};
@@ -21,16 +21,13 @@ impl Job {
         };
         let at_home = self.machine.at_home(id);
         let config = parts::router_config(id, generation, &self.options, at_home, &self.dir);
-        let remote = config.and_then(|mut config| {
-            config.incarnations = self.machine.incarnations();
-            config.until_received = true;
-            config.takes_over = takes_over;
-            self.listen_on(node, &mut config.listen);
-            Ok(Remote::new(&config)?)
-        });
-        match remote {
-            Ok(remote) => {
-                self.routers.replace(id, remote);
+        match config {
+            Ok(mut config) => {
+                config.incarnations = self.machine.incarnations();
+                config.until_received = true;
+                config.takes_over = takes_over;
+                self.listen_on(node, &mut config.listen);
+                self.routers.replace(id, Session::with(self.journal.gate(), &config));
                 self.admission.expect_role(role);
                 self.send(node, &ToAgent::StartRole(role));
             }
@@ -44,26 +41,23 @@ impl Job {
         let role = Role::Store { id };
         let mut config = parts::store_config(id, &self.options, &self.kvsname, &self.dir);
         self.listen_on(node, &mut config.listen);
-        match Remote::new(&config) {
-            Ok(mut remote) => {
-                // Images of earlier incarnations are refused there, too.
-                for (instance, _, _) in self.machine.rank_states() {
-                    remote.send(&StoreCommand::Present(instance));
-                }
-                self.stores.insert(id, JobStore::Apart(remote));
-                self.admission.expect_role(role);
-                self.send(node, &ToAgent::StartRole(role));
-            }
-            Err(e) => self.events.push_back(Event::RoleLost { role, cause: e.to_string() }),
+        let gate = self.journal.gate();
+        let mut session = Session::with(gate, &config);
+        // Images of earlier incarnations are refused there, too.
+        for (instance, _, _) in self.machine.rank_states() {
+            session.send(gate, encode_long(&StoreCommand::Present(instance)));
         }
+        self.stores.insert(id, JobStore::Apart(session));
+        self.admission.expect_role(role);
+        self.send(node, &ToAgent::StartRole(role));
     }
 
-    /// A role listens at the address by which its node reaches the controller, unless users have
+    /// A role, or an agent, listens at the address by which its node reaches the controller, unless users have
     /// named the interface.
-    fn listen_on(&self, node: Node, listen: &mut Bind) {
+    pub fn listen_on(&self, node: Node, listen: &mut Bind) {
         if let Bind::Tcp { interface: Interface::Ip(ip), .. } = listen {
-            if let Some(peer) = self.links.get(&node).and_then(|link| link.peer()) {
-                *ip = peer;
+            if let Some(peer) = self.peers.get(&node) {
+                *ip = *peer;
             }
         }
     }
@@ -71,9 +65,9 @@ impl Job {
     /// All ranks are told where the roles are now.
     pub fn publish(&mut self, directory: Directory) {
         self.directory = directory;
-        for node in self.links.keys() {
-            let directory = self.directory_of(*node);
-            self.send(*node, &ToAgent::Directory { directory });
+        for node in self.links.keys().copied().collect::<Vec<_>>() {
+            let directory = self.directory_of(node);
+            self.send(node, &ToAgent::Directory { directory });
         }
     }
 

@@ -1,7 +1,7 @@
 //! The job's routers: threads of this process, or processes of their own; and what they have told of
 //! themselves. Nothing here waits for one.
 
-use super::link::{Link, Remote};
+use super::link::{encode_long, Gate, Session};
 use crossbeam_channel::Sender;
 use eyrie_router::{Router, RouterCommand, Stats};
 use eyrie_transport::RouterId;
@@ -16,7 +16,7 @@ pub enum JobRouter {
     /// A thread of this process.
     Here(Router),
     /// A process.
-    Apart(Remote),
+    Apart(Session),
 }
 
 /// All routers of the job.
@@ -39,39 +39,48 @@ impl Routers {
     }
 
     /// Asks one router to do something; what comes of it is an event.
-    pub fn command(&mut self, id: RouterId, command: RouterCommand) {
+    pub fn command(&mut self, gate: Gate, id: RouterId, command: RouterCommand) {
         match self.routers.get_mut(id as usize) {
             None => {}
             Some(JobRouter::Here(router)) => router.command(command),
-            Some(JobRouter::Apart(remote)) => remote.send(&command),
+            Some(JobRouter::Apart(session)) => session.send(gate, encode_long(&command)),
         }
     }
 
     /// Asks all of them.
-    pub fn command_all(&mut self, command: &RouterCommand) {
+    pub fn command_all(&mut self, gate: Gate, command: &RouterCommand) {
         for id in 0..self.routers.len() {
-            self.command(id as RouterId, command.clone());
+            self.command(gate, id as RouterId, command.clone());
         }
     }
 
+    /// What goes between the controller and a router in a process of its own.
+    pub fn session(&mut self, id: RouterId) -> Option<&mut Session> {
+        match self.routers.get_mut(id as usize) {
+            Some(JobRouter::Apart(session)) => Some(session),
+            _ => None,
+        }
+    }
+
+    /// All those of routers in processes of their own.
+    pub fn sessions(&mut self) -> impl Iterator<Item = &mut Session> {
+        self.routers.iter_mut().filter_map(|router| match router {
+            JobRouter::Apart(session) => Some(session),
+            JobRouter::Here(_) => None,
+        })
+    }
+
     /// A router is started in a process of its own; it takes the place of an earlier one.
-    pub fn replace(&mut self, id: RouterId, remote: Remote) {
+    pub fn replace(&mut self, id: RouterId, session: Session) {
         let id = id as usize;
         match self.routers.get_mut(id) {
             // Dropping the old one ends its connection.
-            Some(router) => *router = JobRouter::Apart(remote),
-            None => self.routers.push(JobRouter::Apart(remote)),
+            Some(router) => *router = JobRouter::Apart(session),
+            None => self.routers.push(JobRouter::Apart(session)),
         }
         self.stats.resize(self.routers.len(), Stats::default());
         self.stats[id.min(self.routers.len() - 1)] = Stats::default();
         self.missing.remove(&(id as RouterId));
-    }
-
-    /// The process of a router has connected.
-    pub fn connected(&mut self, id: RouterId, link: Link) {
-        if let Some(JobRouter::Apart(remote)) = self.routers.get_mut(id as usize) {
-            remote.connected(link);
-        }
     }
 
     /// Asks for figures, unless an answer is on its way.
@@ -79,7 +88,15 @@ impl Routers {
         if self.missing.is_empty() {
             self.missing = (0..self.routers.len() as RouterId).collect();
             self.asked = Instant::now();
-            self.command_all(&RouterCommand::Stats);
+            for router in &mut self.routers {
+                match router {
+                    JobRouter::Here(router) => router.command(RouterCommand::Stats),
+                    // Nobody but this process asks.
+                    JobRouter::Apart(session) => {
+                        session.send_passing(encode_long(&RouterCommand::Stats));
+                    }
+                }
+            }
         }
     }
 

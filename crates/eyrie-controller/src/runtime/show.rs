@@ -35,7 +35,8 @@ impl Job {
 
     /// Shows a line, unless whoever read our output has left.
     fn show(&self, (level, line): (LogLevel, String)) {
-        if level >= self.options.show && !self.reader_left {
+        // What an earlier controller has heard it has said, too.
+        if level >= self.options.show && !self.reader_left && !self.is_replaying {
             self.printer.line(level, &line);
         }
     }
@@ -66,6 +67,7 @@ impl Job {
             hosts: self.machine.hosts().to_vec(),
             ranks: self.machine.rank_states().map(rank_status).collect(),
             roles: self.machine.roles().map(role_status).collect(),
+            journal: self.journal.whole_copies().collect(),
             unprotected: self.machine.unprotected_ranks().collect(),
             log_memory_bytes: log.memory_bytes,
             log_disk_bytes: log.disk_bytes,
@@ -77,6 +79,7 @@ impl Job {
 
     /// While a start takes long: for whom it waits.
     pub fn say_waiting(&mut self) {
+        self.time = self.begun.elapsed();
         if self.machine.has_started() || self.now() < self.waiting_said + WAITING_EVERY {
             return;
         }
@@ -107,7 +110,7 @@ impl Job {
         let s = self.machine.summary();
         self.printer.progress(format!(
             "[{} | ranks by node {} | {} checkpoints | log {} | {} recoveries]",
-            eyrie_units::time(Duration::from_secs(self.now().as_secs())),
+            eyrie_units::time(Duration::from_secs(self.begun.elapsed().as_secs())),
             by_node.join(" "),
             s.checkpoints,
             eyrie_units::bytes(log.memory_bytes + log.disk_bytes),

@@ -1,6 +1,6 @@
 //! The job's stores: threads of this process, or processes of their own.
 
-use super::link::{Link, Remote};
+use super::link::{encode_long, Gate, Session};
 use crate::machine::StoreId;
 use eyrie_store::role::{StoreCommand, StoreRole};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ pub enum JobStore {
     /// Threads of this process.
     Here(Arc<StoreRole>),
     /// A process.
-    Apart(Remote),
+    Apart(Session),
 }
 
 impl JobStore {
@@ -21,20 +21,21 @@ impl JobStore {
     ///
     /// # Errors
     /// What could not be done, for users, where it is known at once.
-    pub fn command(&mut self, command: StoreCommand) -> Result<(), String> {
+    pub fn command(&mut self, gate: Gate, command: StoreCommand) -> Result<(), String> {
         match self {
             JobStore::Here(role) => role.command(command),
-            JobStore::Apart(remote) => {
-                remote.send(&command);
+            JobStore::Apart(session) => {
+                session.send(gate, encode_long(&command));
                 Ok(())
             }
         }
     }
 
-    /// The process of the store has connected.
-    pub fn connected(&mut self, link: Link) {
-        if let JobStore::Apart(remote) = self {
-            remote.connected(link);
+    /// What goes between the controller and a store in a process of its own.
+    pub fn session(&mut self) -> Option<&mut Session> {
+        match self {
+            JobStore::Apart(session) => Some(session),
+            JobStore::Here(_) => None,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! `eyrie status`, `inject`, `checkpoint` and `trace`: one JSON request, one JSON answer.
 
+use super::journal;
 use crate::machine::answer::Answer;
 use crate::record::Summary;
 use anyhow::Context;
@@ -75,6 +76,8 @@ pub struct Status {
     pub ranks: Vec<RankStatus>,
     /// Roles that run on nodes.
     pub roles: Vec<RoleStatus>,
+    /// Nodes whose hosts have a whole copy of the journal: `eyrie resume` works there.
+    pub journal: Vec<Node>,
     /// Ranks that cannot be recovered at present.
     pub unprotected: Vec<Rank>,
     pub log_memory_bytes: u64,
@@ -90,8 +93,18 @@ pub struct Status {
 /// When the job cannot be reached, or refuses: with its reason.
 pub fn ask(dir: &Path, request: &Request) -> anyhow::Result<serde_json::Value> {
     let secret = eyrie_agent::read_secret(dir)?;
-    let mut stream =
-        eyrie_agent::connect(&Addr::Unix(eyrie_agent::user_socket(dir)), &secret, &Claim::User)?;
+    let socket = Addr::Unix(eyrie_agent::user_socket(dir));
+    let connected = eyrie_agent::connect(&socket, &secret, &Claim::User);
+    let mut stream = connected.map_err(|e| match journal::is_in(dir) {
+        false => e,
+        true => {
+            let name = dir.file_name().unwrap_or_default().to_string_lossy();
+            e.context(format!(
+                "no controller of job {name} is on this host; if it has died, go on with \
+                 `eyrie resume {name}`"
+            ))
+        }
+    })?;
     stream.set_timeout(Some(request.patience()))?;
     writeln!(stream, "{}", serde_json::to_string(request)?)?;
     let mut line = String::new();

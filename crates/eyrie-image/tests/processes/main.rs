@@ -7,6 +7,12 @@ mod harness;
 mod shapes;
 mod target;
 
+use std::process::Command;
+
+/// Tests that wait for seconds for what is slow on purpose: beside the others, each in a process of
+/// its own.
+const WAITING: [&str; 2] = ["locks_that_others_have_got", "blocked_in_nanosleep"];
+
 fn main() {
     let args: Vec<String> = std::env::args().collect();
     if args.get(1).is_some_and(|a| a == "target") {
@@ -21,13 +27,22 @@ fn main() {
         cases::TESTS.iter().for_each(|(name, _)| println!("{name}: test"));
         return;
     }
+    let all = filter.is_empty();
+    let beside = |name: &&'static str| (*name, Command::new(&args[0]).arg(name).spawn().unwrap());
+    let waiting: Vec<_> = WAITING.iter().filter(|_| all).map(beside).collect();
+    let wanted = |name: &str| name.contains(&filter) && !(all && WAITING.contains(&name));
     let mut failed = Vec::new();
-    for (name, test) in cases::TESTS.iter().filter(|(name, _)| name.contains(&filter)) {
+    for (name, test) in cases::TESTS.iter().filter(|(name, _)| wanted(name)) {
         let started = std::time::Instant::now();
         let result = std::panic::catch_unwind(test);
         let verdict = if result.is_ok() { "ok" } else { "FAILED" };
         println!("test {name} ... {verdict} ({:.2} s)", started.elapsed().as_secs_f64());
         if result.is_err() {
+            failed.push(*name);
+        }
+    }
+    for (name, mut process) in waiting {
+        if !process.wait().unwrap().success() {
             failed.push(name);
         }
     }

@@ -41,6 +41,8 @@ pub struct Delivery<H: Host> {
     untold_bytes: u64,
     /// Up to this message this rank, or what it was before, has told so.
     received_before: u64,
+    /// The router has been told, on this connection, that the rank re-executes no more.
+    told_replayed: bool,
 }
 
 /// Messages and bytes after which the router is told that they were received; tests are short.
@@ -128,6 +130,7 @@ impl<H: Host> Delivery<H> {
             told: 0,
             untold_bytes: 0,
             received_before: 0,
+            told_replayed: false,
         }
     }
 
@@ -156,6 +159,7 @@ impl<H: Host> Delivery<H> {
     pub fn disconnect(&mut self) {
         self.stream = None;
         self.begun = false;
+        self.told_replayed = false;
         self.script.clear();
         (self.start, self.end) = (0, 0);
         self.out.clear();
@@ -202,11 +206,18 @@ impl<H: Host> Delivery<H> {
         Ok(self.begun.then(|| std::mem::take(&mut self.script)))
     }
 
-    /// Tells the router that the last determinant has been followed.
+    /// Whether the router has been told that the rank re-executes no more.
+    pub fn has_told_replayed(&self) -> bool {
+        self.told_replayed
+    }
+
+    /// Tells the router that the last determinant has been followed, and all that was ever received
+    /// has been shown again.
     ///
     /// # Errors
     /// The connection's.
     pub fn tell_replayed(&mut self) -> io::Result<()> {
+        self.told_replayed = true;
         put_plain(&mut self.out, &Header::Replayed(Replayed { rsn: self.rsn }), &[]);
         self.write()
     }

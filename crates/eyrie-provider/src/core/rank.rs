@@ -438,8 +438,11 @@ impl<H: ImagePoint> Rank<H> {
         Ok(Ok(()))
     }
 
-    fn tell_if_replayed(&mut self) {
-        if self.replay.is_over() {
+    /// Tells the router when this rank re-executes no more: it depends no longer on what that
+    /// router alone has.
+    pub(super) fn tell_if_replayed(&mut self) {
+        let told = self.delivery.has_told_replayed() || !self.delivery.is_connected();
+        if !told && self.replay.is_over() && self.delivery.has_all() {
             self.tell_replayed();
         }
     }
@@ -577,7 +580,7 @@ impl<H: ImagePoint> Rank<H> {
                 return Err(RankError::NoReplay { router, rsn, waited });
             }
         }
-        if last {
+        if last && self.delivery.has_all() {
             self.tell_replayed();
         }
         self.seen = self.now();

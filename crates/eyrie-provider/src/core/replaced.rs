@@ -61,12 +61,13 @@ impl<H: ImagePoint> Rank<H> {
         Ok(())
     }
 
-    /// After messages were shown: the home router hears of it before it is too much, and of what
-    /// was received.
+    /// After messages were shown: the home router hears of it before it is too much, of what was
+    /// received, and of the end of a re-execution.
     pub(super) fn keep_home_informed(&mut self) -> Result<(), RankError> {
         if self.unstored.len() >= MAX_UNSTORED && self.unstored.len() % MAX_UNSTORED == 0 {
             self.send_determinants()?;
         }
+        self.tell_if_replayed();
         if self.delivery.owes_receipt() {
             if let Err(e) = self.delivery.tell_received() {
                 self.lose_delivery(&e)?;

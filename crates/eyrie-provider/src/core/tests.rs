@@ -72,6 +72,8 @@ struct World {
     /// All connections break when a rank waits next.
     breaks_at_wait: bool,
     determinants: Vec<(RankInstance, Vec<data::Determinant>)>,
+    /// Those of whom a router has said that they re-execute no more.
+    replayed: Vec<RankInstance>,
     /// Where routers may be lost.
     loss: Option<lost::Loss>,
 }
@@ -165,6 +167,7 @@ impl World {
             breaks: false,
             breaks_at_wait: false,
             determinants: Vec::new(),
+            replayed: Vec::new(),
             loss: None,
             random,
         }
@@ -195,8 +198,8 @@ impl World {
                     }
                     RouterEvent::Connected(_)
                     | RouterEvent::Disconnected(_)
-                    | RouterEvent::Replayed { .. }
                     | RouterEvent::LogGrown { .. } => {}
+                    RouterEvent::Replayed { instance, .. } => self.replayed.push(instance),
                     other => panic!("{other:?}"),
                 }
             }
@@ -872,6 +875,23 @@ impl Job {
         each.all(|(p, seen)| p.program.is_done() && p.rank.rsn() >= *seen)
     }
 
+    /// Of every rank that was started again a router says at last that it re-executes no more.
+    fn all_are_recovered(&self) {
+        let mut world = self.world.borrow_mut();
+        world.breaks = false;
+        let again: Vec<RankInstance> = (self.processes.iter())
+            .map(|p| p.rank.host.instance)
+            .filter(|instance| instance.incarnation > 1)
+            .collect();
+        for _ in 0..1000 {
+            world.pump();
+            if again.iter().all(|instance| world.replayed.contains(instance)) {
+                return;
+            }
+        }
+        panic!("not recovered: {again:?}, but {:?}", world.replayed);
+    }
+
     /// Runs to the end; returns what each rank has computed, and how often one was killed and a
     /// router lost: in the lower and upper half of the number.
     fn run(mut self) -> (Vec<(u64, Vec<u8>)>, u64) {
@@ -892,6 +912,7 @@ impl Job {
         for p in &mut self.processes {
             p.rank.flush().unwrap();
         }
+        self.all_are_recovered();
         let result = self.processes.iter().zip(&self.memories).map(|(p, memory)| {
             // SAFETY: nothing uses the memory any more.
             (p.program.sum, unsafe { (**memory).window }.to_vec())

@@ -9,7 +9,7 @@ use super::unreadable::unreadable;
 use super::{ConnId, Output, Protocol, RouterEvent};
 use crate::space::Store;
 use eyrie_wire::data::{
-    Deliver, Determinant, Frame, Header, Message, Piece, Place, Ready, Resume, Segment,
+    Deliver, Determinant, Frame, Header, Message, Piece, Place, Ready, Replayed, Resume, Segment,
     SegmentDrop, Stream, MAX_DETERMINANTS,
 };
 use eyrie_wire::Rank;
@@ -33,6 +33,9 @@ impl<S: Store> Protocol<S> {
                 let adoption = self.adoptions[rank as usize].iter_mut();
                 adoption.for_each(|a| a.shown(shown));
             }
+            // It depends on this router until it has all that it ever received.
+            Header::Replayed(Replayed { rsn })
+                if self.receipts.get(rank as usize).is_some_and(|r| rsn < r.rsn()) => {}
             Header::Replayed(replayed) => {
                 let state = &self.ranks[rank as usize];
                 let messages = replayed.rsn.saturating_sub(state.resumed.unwrap_or(0));

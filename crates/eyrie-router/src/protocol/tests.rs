@@ -19,8 +19,10 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-/// Random interleavings in one run of the tests; EYRIE_SCHEDULES asks for another number.
-const SCHEDULES: u64 = 10_000;
+/// Random interleavings in one run of the tests; as many more as EYRIE_TEST_MORE (`make test-more`)
+/// or EYRIE_SCHEDULES asks for.
+const SCHEDULES: u64 = 2_500;
+const ALL_SCHEDULES: u64 = 10_000;
 /// Things that happen in one of them.
 const STEPS: usize = 300;
 
@@ -867,7 +869,9 @@ fn random_schedule(seed: u64) -> u64 {
 #[test]
 fn random_interleavings_keep_every_invariant() {
     let number = |name: &str| std::env::var(name).ok().and_then(|n| n.parse().ok());
-    let schedules = number("EYRIE_SCHEDULES").unwrap_or(SCHEDULES);
+    let more = std::env::var_os("EYRIE_TEST_MORE").is_some();
+    let usual = if more { ALL_SCHEDULES } else { SCHEDULES };
+    let schedules = number("EYRIE_SCHEDULES").unwrap_or(usual);
     let first = number("EYRIE_SEED").unwrap_or(0);
     println!("seeds {first} to {}", first + schedules - 1);
     let run = |seed| {

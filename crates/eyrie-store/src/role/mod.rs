@@ -12,8 +12,9 @@ pub use messages::{Config, StoreCommand, StoreEvent, Stored};
 use crate::{ImageInfo, ImageSummary, IoError, Options, Store, StoreError};
 use crossbeam_channel::bounded;
 use eyrie_transport::handshake::HandshakeError;
+use eyrie_transport::role::{self, Follow};
 use eyrie_transport::server::{self, Service};
-use eyrie_transport::{frame, role, Stream};
+use eyrie_transport::{frame, Addr, Stream};
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::{Claim, ImageAnswer, ImageMeta};
 use eyrie_wire::{ImageId, Incarnation, Rank, RankInstance};
@@ -306,13 +307,13 @@ impl Service for StoreRole {
     }
 }
 
-/// A store in a process of its own: serves until the controller closes `stream`; the first message
-/// is the store's [`Config`].
+/// A store in a process of its own: serves until the connection to the controller ends and
+/// there is no other to `follow`; the first message is the store's [`Config`].
 ///
 /// # Errors
-/// When the store cannot be made or the connection breaks.
-pub fn serve(stream: Stream, secret: Secret) -> io::Result<()> {
-    role::serve(stream, |config: Config| {
+/// When the store cannot be made, or the controller says what cannot be.
+pub fn serve(first: (Stream, Addr), follow: Option<Follow>, secret: Secret) -> io::Result<()> {
+    role::serve(first, follow, |config: Config| {
         let (events, told) = bounded::<StoreEvent>(role::MAX_EVENTS);
         // Nobody listens any more only while the job ends.
         let tell = move |event| drop(events.send(event));

@@ -4,6 +4,14 @@
 
 use eyrie_image::stream::{Kind, RecordHeader, MAX_PAYLOAD};
 
+/// `short`, or `full` with EYRIE_TEST_MORE (`make test-more`).
+pub fn short_or_full(short: usize, full: usize) -> usize {
+    match std::env::var_os("EYRIE_TEST_MORE") {
+        Some(_) => full,
+        None => short,
+    }
+}
+
 pub const PAGE: usize = 4096;
 pub const PAGES_PER_WINDOW: usize = MAX_PAYLOAD / PAGE;
 

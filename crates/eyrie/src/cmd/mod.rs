@@ -11,6 +11,7 @@ pub mod join;
 pub mod man;
 pub mod monitor;
 pub mod plan;
+pub mod resume;
 pub mod router;
 pub mod run;
 pub mod sbatch;

@@ -137,6 +137,9 @@ pub struct RunArgs {
     /// elsewhere [default: 2s; with --hosts 5s]
     #[arg(long, value_parser = duration, value_name = "TIME", hide_short_help = true)]
     heartbeat_timeout: Option<Duration>,
+    /// How long ranks wait for `eyrie resume` when this process has died; with --roles nodes
+    #[arg(long, value_parser = duration, value_name = "TIME", default_value = "10m", hide_short_help = true)]
+    orphan_timeout: Duration,
     /// The network that the nodes are in, spares last, as for `eyrie plan`: of several spares the
     /// nearest is taken
     #[arg(long, value_name = "NETWORK", hide = true)]
@@ -334,27 +337,27 @@ fn reach(args: &RunArgs, cluster: Option<&Cluster>) -> anyhow::Result<Reach> {
 }
 
 /// Who says where ranks of lost nodes go.
-fn placement(args: &RunArgs, nodes: &Nodes) -> anyhow::Result<Box<dyn Placement>> {
-    if args.network.is_none() {
+pub fn placement(options: &JobOptions) -> anyhow::Result<Box<dyn Placement>> {
+    if options.network.is_none() {
         return Ok(Box::new(WithoutNetwork));
     }
-    let hosts = match &nodes.cluster {
+    let hosts = match &options.cluster {
         Some(cluster) => cluster.names(),
-        None => (0..nodes.started + nodes.spares).map(|n| format!("node{n}")).collect(),
+        None => (0..options.nodes + options.spares).map(|n| format!("node{n}")).collect(),
     };
     let words = Words {
-        network: args.network.as_deref(),
+        network: options.network.as_deref(),
         names: None,
         hosts: &hosts.iter().map(String::as_str).collect::<Vec<_>>(),
         nodes: &[],
         job: None,
         spares: None,
         arrangement: Arrangement::Contiguous,
-        traffic: args.traffic.as_deref(),
+        traffic: options.traffic.as_deref(),
         bytes: MESSAGE_BYTES,
         files: Files { text: &super::read_text, slurm_topology: None, taper: 1.0 },
     };
-    let placement = OnNetwork::read(&words, nodes.started as usize);
+    let placement = OnNetwork::read(&words, options.nodes as usize);
     Ok(Box::new(placement.map_err(super::as_option)?))
 }
 
@@ -367,7 +370,6 @@ pub fn usual_log_memory(routers: u32) -> u64 {
 /// `log`: where agents write what they do.
 pub fn run(args: RunArgs, log: Option<PathBuf>) -> anyhow::Result<i32> {
     let nodes = nodes(&args)?;
-    let placement = placement(&args, &nodes)?;
     let reach = reach(&args, nodes.cluster.as_ref())?;
     let usual_timeout = Duration::from_secs(if nodes.cluster.is_some() { 5 } else { 2 });
     let roles = match args.roles {
@@ -414,6 +416,9 @@ pub fn run(args: RunArgs, log: Option<PathBuf>) -> anyhow::Result<i32> {
         log_disk: args.log_disk,
         log: log.map(std::path::absolute).transpose()?,
         heartbeat_timeout: args.heartbeat_timeout.unwrap_or(usual_timeout),
+        orphan_timeout: args.orphan_timeout,
+        network: args.network,
+        traffic: args.traffic,
         show: match (args.verbose, args.quiet) {
             (true, _) => LogLevel::Detail,
             (_, true) => LogLevel::Error,
@@ -421,5 +426,6 @@ pub fn run(args: RunArgs, log: Option<PathBuf>) -> anyhow::Result<i32> {
         },
         argv: args.program,
     };
+    let placement = placement(&options)?;
     runtime::run(options, placement)
 }

@@ -126,6 +126,16 @@ fn in_full(status: &Value) -> Result<String, std::fmt::Error> {
         let ranks: Vec<String> = unprotected.iter().map(Value::to_string).collect();
         writeln!(out, "unprotected ranks {}", ranks.join(", "))?;
     }
+    let journal = status["journal"].as_array().map(Vec::as_slice).unwrap_or_default();
+    if !journal.is_empty() {
+        let host = |node: &Value| match text(&status["hosts"][node.as_u64().unwrap_or(0) as usize])
+        {
+            "" => format!("node {node}"),
+            name => name.to_string(),
+        };
+        let hosts: Vec<String> = journal.iter().map(host).collect();
+        writeln!(out, "journal     on {}", hosts.join(", "))?;
+    }
     let nodes = status["nodes_up"].as_array().map(Vec::as_slice).unwrap_or_default();
     for (node, up) in nodes.iter().enumerate() {
         let ranks = (status["ranks"].as_array().into_iter().flatten())

@@ -1,14 +1,28 @@
 //! `eyrie sweep`: what removes the rest of an agent that was killed; hidden, started by each agent.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 #[derive(clap::Args)]
 pub struct SweepArgs {
     /// The job's directory on this host
     dir: PathBuf,
+    /// How long another controller may take to come; standard output is the directory's lock
+    #[arg(long)]
+    wait_ms: Option<u64>,
 }
 
 pub fn run(args: &SweepArgs) -> anyhow::Result<i32> {
-    eyrie_agent::sweep(&args.dir, std::io::stdin().lock());
+    let wait = args.wait_ms.map(|ms| (Duration::from_millis(ms), let_go));
+    eyrie_agent::sweep(&args.dir, std::io::stdin().lock(), wait);
     Ok(0)
+}
+
+/// Closes the lock.
+fn let_go() {
+    let nothing = std::fs::File::open("/dev/null");
+    let closed = nothing.and_then(|nothing| Ok(rustix::stdio::dup2_stdout(nothing)?));
+    if let Err(e) = closed {
+        crate::out::say(format_args!("eyrie: {e}"));
+    }
 }

@@ -1,0 +1,143 @@
+//! An agent without a controller: its ranks and roles go on, what it has to say is kept, and it
+//! waits for another controller, which reaches it where it listens. It ends when its own controller
+//! lives and has given it up, or when nobody comes in time.
+
+use crate::connection::{connect, knock};
+use crate::node::{Agent, Done};
+use crate::waiting::{Contact, Waiting};
+use eyrie_transport::handshake::HandshakeError;
+use eyrie_transport::server::{self, Service};
+use eyrie_transport::{Addr, Bind, Stream};
+use eyrie_wire::auth::Secret;
+use eyrie_wire::control::{Claim, FromAgent, Orphans};
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::Sender;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How often an orphan looks whether its controller can be reached after all.
+const KNOCK_EVERY: Duration = Duration::from_secs(1);
+
+/// Who listens for another controller.
+struct Ear {
+    secret: Secret,
+    contact: Arc<Contact>,
+    done: Sender<Done>,
+    waker: Arc<UnixStream>,
+}
+
+impl Service for Ear {
+    fn secret(&self) -> &Secret {
+        &self.secret
+    }
+
+    fn admit(&self, claim: &Claim) -> Result<(), String> {
+        match claim {
+            Claim::Controller { .. } if self.contact.is_open() => Ok(()),
+            Claim::Controller { .. } => Err("it has a controller".into()),
+            _ => Err("this is an agent".into()),
+        }
+    }
+
+    fn serve(&self, claim: Claim, _: Stream) {
+        if let Claim::Controller { addr } = claim {
+            tell(&self.done, &self.waker, Done::Controller(addr));
+        }
+    }
+
+    // Whoever it was hears it.
+    fn refused(&self, _: Option<Claim>, _: HandshakeError) {}
+}
+
+fn tell(done: &Sender<Done>, mut waker: &UnixStream, what: Done) {
+    // Both fail only when the agent ends.
+    let _ = done.send(what);
+    let _ = waker.write_all(&[1]);
+}
+
+impl Agent {
+    /// Listens for another controller, from now on.
+    pub fn prepare_to_wait(&mut self, orphans: &Orphans) -> Result<(), String> {
+        let contact = Arc::new(Contact::new(orphans.silence));
+        let ear = Ear {
+            secret: self.secret.clone(),
+            contact: Arc::clone(&contact),
+            done: self.done.0.clone(),
+            waker: Arc::clone(&self.waker),
+        };
+        let addr = server::listen(&Bind::decode(&orphans.listen)?, Arc::new(ear))
+            .map_err(|e| format!("cannot listen for another controller: {e}"))?;
+        self.connection.send(&FromAgent::Reachable { addr: addr.to_string() });
+        self.waiting = Some(Waiting { timeout: orphans.timeout, contact, until: None });
+        self.show_controller();
+        Ok(())
+    }
+
+    /// The connection to the controller is over; whether another one may come.
+    pub fn wait_for_another(&mut self) -> bool {
+        let Some(waiting) = &mut self.waiting else { return false };
+        tracing::info!("the controller is gone");
+        self.connection.lose();
+        if !waiting.contact.lost.swap(true, Ordering::SeqCst) {
+            waiting.until.get_or_insert(Instant::now() + waiting.timeout);
+            let contact = Arc::clone(&waiting.contact);
+            let (addr, secret) = (self.controller.clone(), self.secret.clone());
+            let claim = Claim::Lost { node: self.node };
+            let (done, waker) = (self.done.0.clone(), Arc::clone(&self.waker));
+            std::thread::spawn(move || {
+                while contact.lost.load(Ordering::SeqCst) {
+                    if knock(&addr, &secret, &claim) {
+                        return tell(&done, &waker, Done::GivenUp);
+                    }
+                    std::thread::sleep(KNOCK_EVERY);
+                }
+            });
+        }
+        true
+    }
+
+    /// Another controller has come.
+    pub fn follow(&mut self, addr: &str) {
+        let claim = self.claim();
+        let Some(waiting) = self.waiting.as_mut().filter(|w| w.contact.is_open()) else { return };
+        let connected = (addr.parse::<Addr>().map_err(anyhow::Error::msg))
+            .and_then(|addr| Ok((connect(&addr, &self.secret, &claim)?, addr)))
+            .and_then(|(stream, addr)| Ok((self.connection.go_on(stream)?, addr)));
+        match connected {
+            Ok(((), addr)) => {
+                tracing::info!(%addr, "another controller has come");
+                waiting.heard();
+                waiting.contact.lost.store(false, Ordering::SeqCst);
+                waiting.until = None;
+                self.controller = addr;
+                self.show_controller();
+            }
+            // It may try again.
+            Err(e) => tracing::warn!("another controller cannot be reached: {e:#}"),
+        }
+    }
+
+    /// Where the roles on this host find the address of the controller.
+    pub fn controller_file(&self) -> Option<PathBuf> {
+        self.waiting.as_ref()?;
+        Some(self.dir.as_ref()?.path().join(format!("controller-{}", self.node)))
+    }
+
+    /// Tells the roles on this host who the controller is.
+    fn show_controller(&mut self) {
+        let Some(file) = self.controller_file() else { return };
+        let partial = file.with_extension("partial");
+        let written = std::fs::write(&partial, self.controller.to_string());
+        if let Err(e) = written.and_then(|()| std::fs::rename(&partial, &file)) {
+            let text = format!("{} cannot be written: {e}", file.display());
+            self.connection.send(&FromAgent::Note { text });
+        }
+    }
+
+    pub fn claim(&self) -> Claim {
+        Claim::Agent { node: self.node, pid: std::process::id() }
+    }
+}

@@ -1,0 +1,54 @@
+//! What an agent knows of its contact with the controller, and how long it does without one.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// What an agent needs to do without its controller.
+pub struct Waiting {
+    pub timeout: Duration,
+    /// Seen by the threads around it, too.
+    pub contact: Arc<Contact>,
+    /// When it ends.
+    pub until: Option<Instant>,
+}
+
+/// The agent's contact with its controller.
+pub struct Contact {
+    /// There is none at present.
+    pub lost: AtomicBool,
+    /// When the controller was heard last, in milliseconds since `since`.
+    heard_ms: AtomicU64,
+    since: Instant,
+    /// After so long without a word another controller may come.
+    silence: Duration,
+}
+
+impl Contact {
+    /// There is one. After so long a silence it may be replaced.
+    pub fn new(silence: Duration) -> Contact {
+        Contact {
+            lost: AtomicBool::new(false),
+            heard_ms: AtomicU64::new(0),
+            since: Instant::now(),
+            silence,
+        }
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.since.elapsed().as_millis() as u64
+    }
+
+    /// Whether another controller may come.
+    pub fn is_open(&self) -> bool {
+        let silent_ms = self.now_ms().saturating_sub(self.heard_ms.load(Ordering::SeqCst));
+        self.lost.load(Ordering::SeqCst) || u128::from(silent_ms) > self.silence.as_millis()
+    }
+}
+
+impl Waiting {
+    /// The controller has said something.
+    pub fn heard(&self) {
+        self.contact.heard_ms.store(self.contact.now_ms(), Ordering::SeqCst);
+    }
+}

@@ -1,0 +1,216 @@
+//! Puts a job together, for its first controller and for one that goes on with it, and ends it.
+
+use super::admission::{Admission, Services};
+use super::alike::Alike;
+use super::children::{Child, Children};
+use super::determinants::Gathered;
+use super::event_file::EventFile;
+use super::inbound::Inbound;
+use super::job::{Job, Users};
+use super::jobdir::JobDir;
+use super::journal::{Beginning, Journal};
+use super::launcher::Cluster;
+use super::options::{JobOptions, RolesAt};
+use super::output::Printer;
+use super::places::Places;
+use super::refusals::Refusals;
+use super::routers::Routers;
+use super::stdin::Stdin;
+use super::{parts, store};
+use crate::machine::{Config, Machine};
+use anyhow::Context;
+use crossbeam_channel::{bounded, Receiver, Sender};
+use eyrie_agent::Sweeper;
+use eyrie_placement::Placement;
+use eyrie_router::RouterEvent;
+use eyrie_transport::{Directory, RouterId};
+use eyrie_wire::auth::Secret;
+use eyrie_wire::control::Role;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Most messages of agents, users and others that wait for the main thread.
+const MAX_INBOUND: usize = 1024;
+/// Most events of routers that do.
+const MAX_ROUTER_EVENTS: usize = 65536;
+
+/// The channels to the main thread. Who sends more than they hold waits until the main thread has
+/// handled some: it waits for nobody.
+pub struct Channels {
+    pub inbound_in: Sender<Inbound>,
+    pub inbound: Receiver<Inbound>,
+    router_in: Sender<(RouterId, RouterEvent)>,
+    pub router_events: Receiver<(RouterId, RouterEvent)>,
+}
+
+pub fn channels() -> Channels {
+    let (inbound_in, inbound) = bounded(MAX_INBOUND);
+    let (router_in, router_events) = bounded(MAX_ROUTER_EVENTS);
+    Channels { inbound_in, inbound, router_in, router_events }
+}
+
+/// What a job is made of that may go on where an earlier controller has ended.
+pub struct Parts {
+    pub dir: JobDir,
+    pub secret: Secret,
+    pub event_file: EventFile,
+    pub printer: Printer,
+    pub placement: Box<dyn Placement>,
+}
+
+/// Puts a job together: it listens, and nobody has been started.
+///
+/// # Errors
+/// When something of it cannot be made.
+pub fn assemble(
+    beginning: Beginning,
+    parts: Parts,
+    channels: &Channels,
+) -> anyhow::Result<(Job, Option<Sweeper>, JobDir)> {
+    let Beginning { name, kvsname, options, program, provided, .. } = beginning;
+    let Parts { dir, secret, event_file, printer, placement } = parts;
+    // On one host the agents remove it. It ends when this function does.
+    let sweeper = match (options.can_be_resumed(), &options.cluster) {
+        (true, _) => {
+            dir.lock().map(|lock| Sweeper::start_for(dir.path(), options.orphan_timeout, lock))
+        }
+        (false, Some(_)) => Some(Sweeper::start(dir.path())),
+        (false, None) => None,
+    };
+    let sweeper = sweeper.transpose().context("cannot start a process")?;
+    let inbound = channels.inbound_in.clone();
+    // Before anything that must be ended: from here on a signal is a message.
+    parts::watch_signals(inbound.clone())?;
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
+    let stores = parts::start_stores(&options, &kvsname, &dir, &secret, inbound.clone())?;
+    let places = Places::new(&options);
+    let routers =
+        parts::start_routers(&options, &places, dir.path(), &secret, &channels.router_in)?;
+    let admission = Arc::new(Admission::new(options.nodes + options.spares));
+    let services = Arc::new(Services {
+        secret: secret.clone(),
+        admission: Arc::clone(&admission),
+        inbound: inbound.clone(),
+    });
+    let control = parts::listen(&options.reach, dir.path(), &services)?;
+    let stdin = Stdin::new(dir.path())?;
+    let outlived = options.can_be_resumed();
+    let children = Children::new(control, secret, options.log.clone(), outlived);
+    let machine = Machine::new(config(&options, &name)).place_by(placement);
+    let job = Job {
+        name,
+        kvsname,
+        links: BTreeMap::new(),
+        peers: BTreeMap::new(),
+        reached_at: BTreeMap::new(),
+        returned: BTreeSet::new(),
+        is_behind: false,
+        journal: Journal::default(),
+        no_journal: BTreeSet::new(),
+        is_replaying: false,
+        determinants: Gathered::default(),
+        events: VecDeque::new(),
+        output: None,
+        held_output: VecDeque::new(),
+        shared: vec![BTreeSet::new(); options.ranks as usize],
+        stdin_wanted: None,
+        users: Users::default(),
+        asking: None,
+        end: None,
+        quiet_end: false,
+        reader_left: false,
+        refusals: Refusals::default(),
+        begun: Instant::now(),
+        time: Duration::ZERO,
+        drawn: Instant::now(),
+        waiting_said: Duration::ZERO,
+        // Roles on nodes are the machine's.
+        places: (options.roles != RolesAt::Nodes).then_some(places),
+        options,
+        program,
+        event_file,
+        printer,
+        stores,
+        store_bytes: 0,
+        routers: Routers::new(routers),
+        directory: Directory::default(),
+        store_addr: None,
+        provided,
+        came: BTreeSet::new(),
+        launcher_words: BTreeMap::new(),
+        joining: BTreeMap::new(),
+        inbound,
+        alike: Alike::default(),
+        dir: dir.path().into(),
+        admission,
+        stdin,
+        children,
+        machine,
+    };
+    Ok((job, sweeper, dir))
+}
+
+/// What the machine is told of the job.
+fn config(options: &JobOptions, name: &str) -> Config {
+    // On nodes any of them may be lost.
+    let copies = if options.roles == RolesAt::Nodes { 2 } else { 1 };
+    Config {
+        job: name.into(),
+        ranks: options.ranks,
+        nodes: options.nodes,
+        spares: options.spares,
+        start: options.start(),
+        hosts: options.cluster.as_ref().map_or(Vec::new(), Cluster::names),
+        routers: options.routers,
+        roles_on_nodes: options.roles == RolesAt::Nodes,
+        stores: copies,
+        image_copies: copies,
+        checkpoint_every: options.checkpoint_every,
+        checkpoint_order: options.checkpoint_order,
+        checkpoint_mode: options.checkpoint_mode,
+        heartbeat_timeout: options.heartbeat_timeout,
+        agents_timeout: options.agents_timeout(),
+        injections: options.injections.clone(),
+    }
+}
+
+impl Job {
+    /// Starts the processes of the job.
+    ///
+    /// # Errors
+    /// When one cannot be made.
+    pub fn start_parts(&mut self, dir: &JobDir) -> anyhow::Result<()> {
+        let routers = (0..self.options.routers).map(|id| Role::Router { id, generation: 0 });
+        let apart: Vec<Role> = match self.options.roles {
+            RolesAt::Here | RolesAt::Nodes => vec![],
+            RolesAt::Apart => routers.chain([Role::Store { id: store::THE_STORE }]).collect(),
+        };
+        for role in apart {
+            self.admission.expect_role(role);
+            let started = self.children.spawn(Child::Role(role));
+            started.with_context(|| format!("cannot start {role}"))?;
+        }
+        let Job { children, options, provided, inbound, .. } = self;
+        parts::start_agents(children, options, dir, provided, inbound)
+    }
+}
+
+/// Ends a job, and removes what is left of it; returns its exit code.
+pub fn finish(
+    job: Job,
+    inbound: &Receiver<Inbound>,
+    code: i32,
+    sweeper: Option<Sweeper>,
+    dir: JobDir,
+) -> i32 {
+    let code = job.finish(inbound, code, sweeper.as_ref());
+    drop(dir);
+    drop(sweeper);
+    code
+}
+
+/// Makes the main thread look at the printer. When it has other things to hear it does so anyway.
+pub fn wake(inbound: Sender<Inbound>) -> impl Fn() + Send + 'static {
+    move || drop(inbound.try_send(Inbound::OutputFailed))
+}

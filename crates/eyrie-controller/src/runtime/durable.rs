@@ -1,0 +1,98 @@
+//! The journal of a running job: written after each batch of what was heard, and copied to hosts of
+//! other nodes. What follows from it goes out behind it.
+
+use super::inbound::Heard;
+use super::job::Job;
+use super::journal::Journal;
+use super::link::{encode, Session};
+use super::store::JobStore;
+use eyrie_wire::Node;
+use std::io;
+
+impl Job {
+    /// Writes what was heard, and lets out what follows from it.
+    pub fn write_journal(&mut self) {
+        if !self.journal.is_kept() {
+            return;
+        }
+        self.keep_copies();
+        if let Err(e) = self.journal.flush().and_then(|()| self.send_pieces()) {
+            self.lose_journal(&e);
+        }
+        self.let_out();
+    }
+
+    /// Copies are on other hosts than the controller: first on those without ranks.
+    fn keep_copies(&mut self) {
+        let Some(cluster) = &self.options.cluster else { return };
+        if !self.journal.wants_copies() {
+            return;
+        }
+        let mut nodes: Vec<(Node, u32)> = self.machine.nodes_up_with_ranks().collect();
+        nodes.retain(|(node, _)| !cluster.is_here(*node) && !self.no_journal.contains(node));
+        nodes.sort_by_key(|(_, ranks)| *ranks > 0);
+        self.journal.keep_on(nodes.into_iter().map(|(node, _)| node));
+    }
+
+    fn send_pieces(&mut self) -> io::Result<()> {
+        for (node, piece) in self.journal.pieces()? {
+            if let Some(session) = self.links.get(&node) {
+                session.send_passing(encode(&piece));
+            }
+        }
+        Ok(())
+    }
+
+    /// So much of the journal is on the host of this node.
+    pub fn journal_kept(&mut self, node: Node, kept: Result<u64, String>) {
+        match kept {
+            Ok(bytes) => {
+                self.journal.kept(node, bytes);
+                if let Err(e) = self.send_pieces() {
+                    self.lose_journal(&e);
+                }
+            }
+            Err(why) => {
+                self.journal.lose(node);
+                self.no_journal.insert(node);
+                let text = format!("node {node} cannot keep a copy of the journal: {why}");
+                self.take(Heard::Note(text));
+            }
+        }
+        self.let_out();
+    }
+
+    /// Nobody can go on with this job any more.
+    pub fn lose_journal(&mut self, error: &io::Error) {
+        self.journal = Journal::default();
+        self.let_out();
+        let text = format!(
+            "the journal cannot be written: {error}; the job runs on, but not without this controller"
+        );
+        self.take(Heard::Note(text));
+    }
+
+    fn let_out(&mut self) {
+        let durable = match self.journal.is_kept() {
+            true => self.journal.gate().durable,
+            false => u64::MAX,
+        };
+        self.sessions().for_each(|session| session.release(durable));
+        self.let_output_out(durable);
+    }
+
+    /// Hands output of ranks to the printer.
+    pub fn let_output_out(&mut self, durable: u64) {
+        while self.held_output.front().is_some_and(|(position, _)| *position <= durable) {
+            if let Some((_, piece)) = self.held_output.pop_front() {
+                self.printer.output(piece);
+            }
+        }
+    }
+
+    /// What goes between the controller and all others.
+    pub fn sessions(&mut self) -> impl Iterator<Item = &mut Session> {
+        let stores = self.stores.values_mut().filter_map(JobStore::session);
+        self.links.values_mut().chain(self.routers.sessions()).chain(stores)
+    }
+}

@@ -1,0 +1,267 @@
+//! Another controller goes on with a job: it hears again what the journal says, finds the agents of
+//! the job, and takes over when they and their roles have come back.
+
+use super::assembly::{assemble, channels, finish, wake, Parts};
+use super::event_file::EventFile;
+use super::inbound::{Heard, Inbound, Peer};
+use super::job::Job;
+use super::jobdir::{self, JobDir};
+use super::journal::{self, Beginning, Entry, Journal};
+use super::launcher::own_ip_to;
+use super::options::Reach;
+use super::output::Printer;
+use super::written::{self, Written};
+use anyhow::{bail, Context};
+use crossbeam_channel::Receiver;
+use eyrie_placement::Placement;
+use eyrie_transport::handshake::HandshakeError;
+use eyrie_transport::{role, Addr, Interface};
+use eyrie_wire::auth::Secret;
+use eyrie_wire::control::{Claim, FromAgent};
+use eyrie_wire::Node;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long agents and roles may take to come back, besides the time after which a silent node is
+/// declared dead; then they count as lost.
+const RETURN_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long agents of a job that has ended may take to come back, to be told so.
+const LAST_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long to wait before an agent is asked again, and how often its host may say that nobody
+/// listens there: an agent without a controller always does.
+const ASK_AGAIN: Duration = Duration::from_millis(100);
+const MAX_REFUSALS: u32 = 5;
+
+/// What users say of how to go on.
+#[derive(Clone, Debug)]
+pub struct Resume {
+    pub job: String,
+    pub dir: Option<PathBuf>,
+    /// Go on with the nodes that can be reached, though most of them cannot.
+    pub force: bool,
+    /// Where agents write what they do, absolute.
+    pub log: Option<PathBuf>,
+}
+
+/// Goes on with a job; returns its exit code. `placement` says where ranks of lost nodes go.
+///
+/// # Errors
+/// When there is no such job, its controller lives, its journal is no good, or its agents are not
+/// there any more.
+pub fn resume(
+    resume: &Resume,
+    placement: impl FnOnce(&Beginning) -> anyhow::Result<Box<dyn Placement>>,
+) -> anyhow::Result<i32> {
+    let base = jobdir::base(resume.dir.as_deref())?;
+    let wanted = base.join(&resume.job);
+    if wanted.is_dir() && !journal::is_in(&wanted) {
+        // It may just be cleared up: it is not touched.
+        bail!(no_journal(&wanted));
+    }
+    let (dir, secret) = JobDir::take_over(&base, &resume.job)?;
+    let (path, journal::Read { mut beginning, entries, bytes }) = newest(dir.path())?;
+    if beginning.version != env!("CARGO_PKG_VERSION") {
+        let version = &beginning.version;
+        bail!("this is Eyrie {}, the job's is {version}", env!("CARGO_PKG_VERSION"));
+    }
+    let placement = placement(&beginning)?;
+    let kept = Journal::go_on(&path, bytes);
+    let kept = kept.with_context(|| format!("cannot write {}", path.display()))?;
+    let event_file = EventFile::go_on(beginning.options.events.as_deref())?;
+    beginning.options.log.clone_from(&resume.log);
+    listen_here(&mut beginning.options.reach, &entries);
+    let channels = channels();
+    let (written, note) = Written::go_on(&dir.path().join(written::FILE))?;
+    let printer = Printer::start(written, wake(channels.inbound_in.clone()));
+    let parts = Parts { dir, secret: secret.clone(), event_file, printer, placement };
+    let (mut job, sweeper, mut dir) = assemble(beginning, parts, &channels)?;
+    job.hear_all_again(entries);
+    // A role that came before it was expected would take itself for lost.
+    job.admission.open();
+    job.journal = kept;
+    note.into_iter().for_each(|text| job.take(Heard::Note(text)));
+    job.wait_for_returns(&channels.inbound, &secret, resume.force)?;
+    dir.own();
+    job.stdin.start(channels.inbound_in.clone());
+    let code = match job.end {
+        Some(code) => code,
+        None => job.run(&channels.inbound, &channels.router_events),
+    };
+    Ok(finish(job, &channels.inbound, code, sweeper, dir))
+}
+
+fn no_journal(dir: &Path) -> String {
+    format!(
+        "there is no journal of the job in {}: it was started without --roles nodes, or its journal \
+         is on other hosts",
+        dir.display()
+    )
+}
+
+/// The journal that goes furthest, of those in the job's directory: the controller's, or a copy.
+fn newest(dir: &Path) -> anyhow::Result<(PathBuf, journal::Read)> {
+    let mut found: Option<(PathBuf, journal::Read)> = None;
+    for entry in std::fs::read_dir(dir)?.flatten() {
+        if !journal::is_journal(&entry.file_name().to_string_lossy()) {
+            continue;
+        }
+        let read = std::fs::read(entry.path()).ok().and_then(|bytes| journal::read(&bytes));
+        let Some(read) = read else { continue };
+        if found.as_ref().is_none_or(|(_, best)| best.bytes < read.bytes) {
+            found = Some((entry.path(), read));
+        }
+    }
+    let (path, read) = found.with_context(|| no_journal(dir))?;
+    // Its name may be that of a copy, which an agent on this host goes on to write.
+    let own = dir.join(journal::FILE);
+    if path != own {
+        let partial = own.with_extension("partial");
+        std::fs::copy(&path, &partial).and_then(|_| std::fs::rename(&partial, &own))?;
+    }
+    Ok((own, read))
+}
+
+/// On another host than the last controller's, the interface is the one towards the agents.
+fn listen_here(reach: &mut Reach, entries: &[Entry]) {
+    let Reach::Tcp { interface, .. } = reach else { return };
+    let agents = entries.iter().rev().filter_map(|entry| match &entry.heard {
+        Heard::Agent { message: FromAgent::Reachable { addr }, .. } => addr.parse().ok(),
+        _ => None,
+    });
+    let mut own = agents.filter_map(|addr: Addr| match addr {
+        // The way to this host itself says nothing.
+        Addr::Tcp { at, .. } => own_ip_to(at).ok().filter(|own| *own != at.ip()),
+        Addr::Unix(_) => None,
+    });
+    if let Some(ip) = own.next() {
+        *interface = Interface::Ip(ip);
+    }
+}
+
+impl Job {
+    /// Comes to the state of the controller that wrote the journal.
+    fn hear_all_again(&mut self, entries: Vec<Entry>) {
+        let heard = entries.len();
+        self.is_replaying = true;
+        entries.into_iter().for_each(|entry| self.hear_again(entry));
+        self.is_replaying = false;
+        self.stand_still();
+        tracing::info!(heard, now = ?self.time, "the journal was heard again");
+    }
+
+    /// Waits until the agents and the roles have come back; who has not is lost.
+    fn wait_for_returns(
+        &mut self,
+        inbound: &Receiver<Inbound>,
+        secret: &Secret,
+        force: bool,
+    ) -> anyhow::Result<()> {
+        let nodes: Vec<Node> = self.links.keys().copied().collect();
+        let mut missing: BTreeSet<Peer> = nodes.iter().map(|node| Peer::Agent(*node)).collect();
+        missing.extend(self.machine.roles_up().map(Peer::Role));
+        let over = Arc::new(AtomicBool::new(false));
+        for node in &nodes {
+            self.call(*node, secret, &over);
+        }
+        // Some have been told of a job's end.
+        let patience = match self.end {
+            Some(_) => LAST_TIMEOUT,
+            None => RETURN_TIMEOUT + self.options.heartbeat_timeout,
+        };
+        let (until, mut early) = (Instant::now() + patience, Vec::new());
+        let mut gone = BTreeSet::new();
+        while !missing.iter().all(|peer| self.returned.contains(peer) || gone.contains(peer)) {
+            let Some(left) = until.checked_duration_since(Instant::now()) else { break };
+            let message = match inbound.recv_timeout(left) {
+                Ok(up @ (Inbound::AgentUp { .. } | Inbound::RoleUp { .. })) => {
+                    self.hear(up);
+                    continue;
+                }
+                Ok(message) => message,
+                Err(_) => break,
+            };
+            match &message {
+                Inbound::Heard(Heard::AgentGone { node }) => {
+                    let on_it = self.machine.roles().filter(|(_, on)| on == node);
+                    gone.extend(on_it.map(|(role, _)| Peer::Role(role)));
+                    gone.insert(Peer::Agent(*node));
+                }
+                Inbound::Heard(Heard::Agent {
+                    message: FromAgent::RoleEnded { role, .. }, ..
+                }) => drop(gone.insert(Peer::Role(*role))),
+                _ => {}
+            }
+            early.push(message);
+        }
+        over.store(true, Ordering::SeqCst);
+        if self.is_behind {
+            bail!(
+                "the journal on this host ends before what some nodes have heard since: go on where \
+                 the other copy is"
+            );
+        }
+        if self.end.is_some() {
+            return Ok(());
+        }
+        missing.retain(|peer| !self.returned.contains(peer));
+        let back = nodes.iter().filter(|node| !missing.contains(&Peer::Agent(**node))).count();
+        if back * 2 <= nodes.len() && !force && back < nodes.len() {
+            bail!(
+                "{back} of {} nodes can be reached: the others may go on without this host. Where \
+                 they are lost, go on with `eyrie resume --force {}`",
+                nodes.len(),
+                self.name
+            );
+        }
+        self.stand_still();
+        self.take(Heard::Resumed);
+        for peer in missing {
+            self.take(match peer {
+                Peer::Agent(node) => Heard::AgentGone { node },
+                Peer::Role(role) => Heard::RoleGone { role },
+            });
+        }
+        early.into_iter().for_each(|message| self.hear(message));
+        self.write_journal();
+        Ok(())
+    }
+
+    /// Time goes on from when something was heard last.
+    fn stand_still(&mut self) {
+        let now = Instant::now();
+        self.begun = now.checked_sub(self.time).unwrap_or(now);
+    }
+
+    /// Tells the agent of a node, again and again, that this controller is there.
+    fn call(&self, node: Node, secret: &Secret, over: &Arc<AtomicBool>) {
+        let Some(agent) = self.reached_at.get(&node).cloned() else { return };
+        let claim = Claim::Controller { addr: self.children.controller().to_string() };
+        let (secret, over, inbound) = (secret.clone(), Arc::clone(over), self.inbound.clone());
+        std::thread::spawn(move || {
+            let mut refusals = 0;
+            while !over.load(Ordering::SeqCst) && refusals < MAX_REFUSALS {
+                match role::connect(&agent, &secret, &claim) {
+                    Ok(_) => return,
+                    Err(e) => {
+                        tracing::info!(node, %agent, "not reached: {e}");
+                        refusals = if nobody_listens(&e) { refusals + 1 } else { 0 };
+                    }
+                }
+                std::thread::sleep(ASK_AGAIN);
+            }
+            if refusals == MAX_REFUSALS {
+                // Nobody hears it any more only while the job ends.
+                let _ = inbound.send(Inbound::Heard(Heard::AgentGone { node }));
+            }
+        });
+    }
+}
+
+fn nobody_listens(error: &HandshakeError) -> bool {
+    use std::io::ErrorKind::{ConnectionRefused, NotFound};
+    let HandshakeError::Io(e) = error else { return false };
+    matches!(e.kind(), ConnectionRefused | NotFound)
+}

@@ -1,0 +1,36 @@
+//! `eyrie resume`: another controller for a job whose controller has died.
+
+use super::run::placement;
+use eyrie_controller::runtime::{self, Resume};
+use std::path::PathBuf;
+
+/// Go on with a job whose `eyrie run` has died
+///
+/// The ranks of a job that was started with --roles nodes compute on without `eyrie run`, for as
+/// long as its --orphan-timeout. This command takes its place: on the same host, or on another one
+/// that has a copy of the job's journal. Output, options and exit code are as they would have been.
+#[derive(clap::Args)]
+#[command(after_long_help = EXAMPLES)]
+pub struct ResumeArgs {
+    /// Name of the job
+    job: String,
+    /// Where jobs have their directories, as given to `eyrie run`
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// Go on though most of the nodes cannot be reached: they must not run any more
+    #[arg(long)]
+    force: bool,
+}
+
+const EXAMPLES: &str = "Examples:
+  The host of `eyrie run` still works:
+      eyrie resume myjob
+  It does not: on one of the hosts that had a copy of the journal (the last words of `eyrie status`):
+      ssh b eyrie resume myjob";
+
+/// `log`: where agents write what they do.
+pub fn run(args: ResumeArgs, log: Option<PathBuf>) -> anyhow::Result<i32> {
+    let log = log.map(std::path::absolute).transpose()?;
+    let resume = Resume { job: args.job, dir: args.dir, force: args.force, log };
+    runtime::resume(&resume, |beginning| placement(&beginning.options))
+}
