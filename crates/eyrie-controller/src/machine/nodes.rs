@@ -16,18 +16,19 @@ impl Machine {
         self.config.heartbeat_timeout / 4
     }
 
-    /// Time goes on. When it jumped, it was the controller itself that was stopped: nobody else is
-    /// to blame.
+    /// Time goes on. When this comes later than it should have, the controller itself was stopped,
+    /// or had no processor: for so long nobody else is to blame.
     pub(super) fn pass_time(&mut self, now: Duration) {
-        let gap = now - self.now;
+        let due = self.next_tick().unwrap_or(now).max(self.now);
         self.now = now;
-        if gap > self.config.heartbeat_timeout / 2 {
+        let late = now.saturating_sub(due);
+        if late > self.heartbeat_interval() / 8 {
             for heartbeat in self.nodes.iter_mut().filter_map(NodeEntry::heartbeat_mut) {
-                heartbeat.asked_at += gap;
-                heartbeat.heard_at += gap;
+                heartbeat.asked_at += late;
+                heartbeat.heard_at += late;
             }
-            self.ranks.iter_mut().for_each(|r| r.state.extend(gap));
-            self.extend_roles(gap);
+            self.ranks.iter_mut().for_each(|r| r.state.extend(late));
+            self.extend_roles(late);
         }
     }
 
@@ -205,6 +206,24 @@ mod tests {
         }
         assert!(!machine.nodes_up().any(|up| up), "at {now:?}");
         assert!(now < Duration::from_millis(50), "only at {now:?}");
+    }
+
+    #[test]
+    fn time_in_which_the_controller_had_no_processor_is_nobodys_fault() {
+        let mut machine = machine_of_two_nodes();
+        let mut now = Duration::ZERO;
+        machine.handle(now, Event::AgentUp(0));
+        machine.handle(now, Event::AgentUp(1));
+        let mut on_time = Duration::ZERO;
+        while machine.nodes_up().any(|up| up) {
+            let due = machine.next_tick().expect("it goes on");
+            on_time += due.saturating_sub(now);
+            // Each time a bit later, though never by as much as a node has.
+            now = due.max(now) + Duration::from_millis(9);
+            machine.handle(now, Event::Tick);
+            assert!(now < Duration::from_secs(1), "silent nodes are never lost");
+        }
+        assert!(on_time > Duration::from_millis(30), "lost after {on_time:?} of {now:?}");
     }
 
     #[test]

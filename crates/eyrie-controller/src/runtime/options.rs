@@ -176,7 +176,7 @@ pub mod tests {
             log_memory: 1 << 20,
             log_disk: None,
             log: None,
-            heartbeat_timeout: Duration::from_secs(2),
+            heartbeat_timeout: Duration::from_secs(10),
             orphan_timeout: Duration::from_secs(60),
             network: None,
             traffic: None,

@@ -134,7 +134,7 @@ pub struct RunArgs {
     #[arg(long, value_parser = size, value_name = "BYTES", hide_short_help = true)]
     log_disk: Option<u64>,
     /// A node that does not answer for so long is declared dead, and its ranks are restarted
-    /// elsewhere [default: 2s; with --hosts 5s]
+    /// elsewhere [default: 5s with --hosts, else 10s: the death of an agent here is seen at once]
     #[arg(long, value_parser = duration, value_name = "TIME", hide_short_help = true)]
     heartbeat_timeout: Option<Duration>,
     /// How long ranks wait for `eyrie resume` when this process has died; with --roles nodes
@@ -371,7 +371,7 @@ pub fn usual_log_memory(routers: u32) -> u64 {
 pub fn run(args: RunArgs, log: Option<PathBuf>) -> anyhow::Result<i32> {
     let nodes = nodes(&args)?;
     let reach = reach(&args, nodes.cluster.as_ref())?;
-    let usual_timeout = Duration::from_secs(if nodes.cluster.is_some() { 5 } else { 2 });
+    let usual_timeout = Duration::from_secs(if nodes.cluster.is_some() { 5 } else { 10 });
     let roles = match args.roles {
         RolesArg::Here => RolesAt::Here,
         RolesArg::Apart => RolesAt::Apart,
