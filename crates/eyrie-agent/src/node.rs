@@ -54,7 +54,7 @@ pub enum Done {
     /// Another controller listens at this address.
     Controller(String),
     /// The controller lives, and has declared this node dead.
-    GivenUp,
+    DeclaredDead,
 }
 
 /// Why the loop ended.
@@ -252,7 +252,7 @@ impl Agent {
                     drain(woken);
                     while let Ok(done) = self.done.1.try_recv() {
                         match done {
-                            Done::GivenUp => return Some(End::Ordered),
+                            Done::DeclaredDead => return Some(End::Ordered),
                             Done::Controller(addr) => self.follow(&addr),
                             done => self.transferred(done),
                         }

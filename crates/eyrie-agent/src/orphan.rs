@@ -1,6 +1,6 @@
 //! An agent without a controller: its ranks and roles go on, what it has to say is kept, and it
 //! waits for another controller, which reaches it where it listens. It ends when its own controller
-//! lives and has given it up, or when nobody comes in time.
+//! lives and has declared it dead, or when nobody comes in time.
 
 use crate::connection::{connect, knock};
 use crate::node::{Agent, Done};
@@ -61,7 +61,7 @@ fn tell(done: &Sender<Done>, mut waker: &UnixStream, what: Done) {
 impl Agent {
     /// Listens for another controller, from now on.
     pub fn prepare_to_wait(&mut self, orphans: &Orphans) -> Result<(), String> {
-        let contact = Arc::new(Contact::new(orphans.silence));
+        let contact = Arc::new(Contact::new(orphans.heartbeat_timeout));
         let ear = Ear {
             secret: self.secret.clone(),
             contact: Arc::clone(&contact),
@@ -90,7 +90,7 @@ impl Agent {
             std::thread::spawn(move || {
                 while contact.lost.load(Ordering::SeqCst) {
                     if knock(&addr, &secret, &claim) {
-                        return tell(&done, &waker, Done::GivenUp);
+                        return tell(&done, &waker, Done::DeclaredDead);
                     }
                     std::thread::sleep(KNOCK_EVERY);
                 }

@@ -140,7 +140,7 @@ impl Agent {
                 }
             }
             // The loop has seen to them.
-            Done::Controller(_) | Done::GivenUp => {}
+            Done::Controller(_) | Done::DeclaredDead => {}
             Done::Uploaded { instance, image, output, result } => {
                 // Whether the rank has refused: it says why before its stream ends, and knows
                 // better than the store.

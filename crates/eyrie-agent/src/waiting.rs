@@ -21,17 +21,17 @@ pub struct Contact {
     heard_ms: AtomicU64,
     since: Instant,
     /// After so long without a word another controller may come.
-    silence: Duration,
+    heartbeat_timeout: Duration,
 }
 
 impl Contact {
-    /// There is one. After so long a silence it may be replaced.
-    pub fn new(silence: Duration) -> Contact {
+    /// There is one. When it has said nothing for so long, it may be replaced.
+    pub fn new(heartbeat_timeout: Duration) -> Contact {
         Contact {
             lost: AtomicBool::new(false),
             heard_ms: AtomicU64::new(0),
             since: Instant::now(),
-            silence,
+            heartbeat_timeout,
         }
     }
 
@@ -42,7 +42,8 @@ impl Contact {
     /// Whether another controller may come.
     pub fn is_open(&self) -> bool {
         let silent_ms = self.now_ms().saturating_sub(self.heard_ms.load(Ordering::SeqCst));
-        self.lost.load(Ordering::SeqCst) || u128::from(silent_ms) > self.silence.as_millis()
+        self.lost.load(Ordering::SeqCst)
+            || u128::from(silent_ms) > self.heartbeat_timeout.as_millis()
     }
 }
 

@@ -1,17 +1,17 @@
 //! Runs a command that must not take longer than it may. Nothing waits for what it has started.
 
+use rustix::fs::{fcntl_getfl, fcntl_setfl, OFlags};
 use std::io::Read;
+use std::os::fd::AsFd;
 use std::process::{Command, ExitStatus, Stdio};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Most bytes that are kept of a stream.
 const KEPT: usize = 4 << 20;
-/// How often it is looked whether a command has ended.
+/// How often it is looked whether a command has ended or written something.
 const LOOK: Duration = Duration::from_millis(2);
-/// How long what a command wrote may take to arrive after its end: somebody else that it has
-/// started may hold its streams open for ever.
-const GRACE: Duration = Duration::from_millis(200);
+/// Reads of a stream between two looks: more than a pipe holds, and no end for one that never stops.
+const READS: u32 = 64;
 
 /// What a command left.
 #[derive(Debug)]
@@ -35,19 +35,16 @@ impl Ran {
 pub fn run(command: &mut Command, longest: Duration) -> std::io::Result<Ran> {
     let mut child =
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
-    let streams: [Option<Box<dyn Read + Send>>; 2] = [
-        child.stdout.take().map(|s| Box::new(s) as _),
-        child.stderr.take().map(|s| Box::new(s) as _),
-    ];
-    let heard = streams.map(|stream| {
-        let heard = Arc::new(Mutex::new(Vec::new()));
-        let ours = Arc::clone(&heard);
-        let reader = std::thread::spawn(move || collect(stream, &ours));
-        (heard, reader)
-    });
+    let mut stdout = Piped::new(child.stdout.take())?;
+    let mut stderr = Piped::new(child.stderr.take())?;
     let until = Instant::now() + longest;
     let status = loop {
-        match child.try_wait()? {
+        let ended = child.try_wait()?;
+        // All that it has written before its end is there by now. Somebody else that it has started
+        // may hold its streams open for ever.
+        stdout.read();
+        stderr.read();
+        match ended {
             Some(status) => break Some(status),
             None if Instant::now() >= until => {
                 child.kill()?;
@@ -57,25 +54,36 @@ pub fn run(command: &mut Command, longest: Duration) -> std::io::Result<Ran> {
             None => std::thread::sleep(LOOK),
         }
     };
-    let until = Instant::now() + GRACE;
-    let [stdout, stderr] = heard.map(|(heard, reader)| {
-        while !reader.is_finished() && Instant::now() < until {
-            std::thread::sleep(LOOK);
-        }
-        let bytes = std::mem::take(&mut *heard.lock().unwrap_or_else(|e| e.into_inner()));
-        String::from_utf8_lossy(&bytes).into_owned()
-    });
-    Ok(Ran { status, stdout, stderr })
+    Ok(Ran { status, stdout: stdout.text(), stderr: stderr.text() })
 }
 
-/// Keeps what a stream brings, and reads the rest away.
-fn collect(stream: Option<Box<dyn Read + Send>>, heard: &Mutex<Vec<u8>>) {
-    let Some(mut stream) = stream else { return };
-    let mut piece = vec![0; 65536];
-    while let Ok(n @ 1..) = stream.read(&mut piece) {
-        let mut heard = heard.lock().unwrap_or_else(|e| e.into_inner());
-        let room = KEPT.saturating_sub(heard.len());
-        heard.extend_from_slice(&piece[..n.min(room)]);
+/// A stream of a command, and what has come.
+struct Piped<S> {
+    stream: Option<S>,
+    heard: Vec<u8>,
+}
+
+impl<S: Read + AsFd> Piped<S> {
+    fn new(stream: Option<S>) -> std::io::Result<Piped<S>> {
+        if let Some(stream) = &stream {
+            fcntl_setfl(stream, fcntl_getfl(stream)? | OFlags::NONBLOCK)?;
+        }
+        Ok(Piped { stream, heard: Vec::new() })
+    }
+
+    /// Keeps what has come, and reads the rest away.
+    fn read(&mut self) {
+        let Some(stream) = &mut self.stream else { return };
+        let mut piece = [0; 65536];
+        for _ in 0..READS {
+            let Ok(n @ 1..) = stream.read(&mut piece) else { return };
+            let room = KEPT.saturating_sub(self.heard.len());
+            self.heard.extend_from_slice(&piece[..n.min(room)]);
+        }
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.heard).into_owned()
     }
 }
 
@@ -94,10 +102,13 @@ mod tests {
         assert_eq!((ran.stdout.as_str(), ran.stderr.as_str()), ("out\n", "err\n"));
         let ran = shell("echo first; exec sleep 60");
         assert!(ran.status.is_none() && ran.stdout == "first\n", "{ran:?}");
-        // What is left behind holds the streams.
+        // What is left behind holds the streams, and is not waited for.
         let since = Instant::now();
-        let ran = shell("sleep 2 & echo done");
+        let ran = shell("sleep 20 & echo done");
         assert!(ran.succeeded() && ran.stdout == "done\n", "{ran:?}");
-        assert!(since.elapsed() < Duration::from_secs(2));
+        assert!(since.elapsed() < Duration::from_secs(20));
+        // More than a pipe holds, written just before the end.
+        let ran = shell("head -c 300000 /dev/zero | tr '\\0' x");
+        assert!(ran.succeeded() && ran.stdout.len() == 300_000, "{} bytes", ran.stdout.len());
     }
 }

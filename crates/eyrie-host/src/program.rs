@@ -10,7 +10,7 @@ use std::process::Command;
 use std::time::Duration;
 
 /// Longest that the loader may take.
-const LOADING_MAX: Duration = Duration::from_secs(5);
+const LOADING_MAX: Duration = Duration::from_secs(30);
 /// Most scripts that read each other, as the kernel follows them.
 const SCRIPTS_MAX: usize = 5;
 /// Most arguments that are looked at, and the longest file that is taken for what is computed from.

@@ -9,8 +9,8 @@ use std::fs::DirBuilder;
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 
-/// Serves until the connection to the controller ends and there is no other to `follow`; the first message
-/// is the router's [`Config`].
+/// Serves until the connection to the controller ends and there is no other to `follow`; the first
+/// message is the router's [`Config`].
 ///
 /// # Errors
 /// When the router cannot be started, or the controller says what cannot be.

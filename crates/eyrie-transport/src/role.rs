@@ -95,8 +95,9 @@ impl Follow {
 }
 
 /// Serves until the connection to the controller ends and there is no other one to `follow`.
-/// `first`, with its address, is what the role has been admitted on. The first message is the configuration that `start`
-/// is called with; it returns what does a command, and where the events come from.
+/// `first`, with its address, is what the role has been admitted on. The first message is the
+/// configuration that `start` is called with; it returns what does a command, and where the events
+/// come from.
 ///
 /// # Errors
 /// When the role cannot be started, or the controller says what cannot be.

@@ -161,7 +161,7 @@ pub struct Orphans {
     pub timeout: Duration,
     /// A controller that has said nothing for so long, though it asks for heartbeats, may be
     /// replaced.
-    pub silence: Duration,
+    pub heartbeat_timeout: Duration,
     /// Where it listens for another one (`eyrie_transport::Bind`).
     pub listen: Vec<u8>,
 }

@@ -48,7 +48,7 @@ impl Job {
         let mut listen = self.options.reach.bind(&self.dir, &format!("agent-{node}"));
         self.listen_on(node, &mut listen);
         let JobOptions { orphan_timeout, heartbeat_timeout, .. } = self.options;
-        Orphans { timeout: orphan_timeout, silence: heartbeat_timeout, listen: listen.encode() }
+        Orphans { timeout: orphan_timeout, heartbeat_timeout, listen: listen.encode() }
     }
 
     /// A host is ready for ranks, or cannot take part.

@@ -52,8 +52,8 @@ impl Job {
         self.send(node, &ToAgent::StartRole(role));
     }
 
-    /// A role, or an agent, listens at the address by which its node reaches the controller, unless users have
-    /// named the interface.
+    /// A role, or an agent, listens at the address by which its node reaches the controller, unless
+    /// users have named the interface.
     pub fn listen_on(&self, node: Node, listen: &mut Bind) {
         if let Bind::Tcp { interface: Interface::Ip(ip), .. } = listen {
             if let Some(peer) = self.peers.get(&node) {
