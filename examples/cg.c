@@ -8,6 +8,7 @@
  * CG. The output and the result file (the solution, by ranks) are the same in every run of the same
  * size and rank count. */
 #include "common.h"
+#include "pace.h"
 #include <math.h>
 
 enum { FACES = 6, SCALARS = 4 };
@@ -192,10 +193,12 @@ int main(int argc, char **argv) {
     long n = 48, iterations = 1000, solves = 4;
     double tolerance = 1e-9;
     const char *out = NULL;
+    struct pace pace = {.slow_ms = 5};
     const struct option options[] = {
         {"n", "cells along each of the three axes", .number = &n},
         {"iterations", "at most so many iterations a solve", .number = &iterations},
         {"solves", "right sides to solve for, one after another", .number = &solves},
+        PACE_OPTIONS(pace),
         {"tolerance", "stop at this residual, relative to the first", .real = &tolerance},
         {"out", "write the last solution to this file", .text = &out},
         {0},
@@ -214,6 +217,7 @@ int main(int argc, char **argv) {
             printf("solve %ld iterations %ld residual %.12e\n", s, used, residual);
             fflush(stdout);
         }
+        keep_pace(&pace, rank);
     }
     write_solution(&problem, x, out);
     free(x);

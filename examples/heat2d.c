@@ -10,9 +10,8 @@
  * rank 0. With --slow-until rank 0, and so everybody, takes its time until a file exists: for tests
  * that do something to a job while it runs, and then let it end. */
 #include "common.h"
+#include "pace.h"
 #include <math.h>
-#include <time.h>
-#include <unistd.h>
 
 struct plate {
     long nx, ny; /* of this rank, without the halo */
@@ -102,12 +101,6 @@ static void report(struct plate *p, long at_step, FILE *log) {
         die("cannot append to the log: %s", strerror(errno));
 }
 
-/* Sleeps for some milliseconds; not again when it is woken up earlier. */
-static void rest(long ms) {
-    struct timespec time = {ms / 1000, ms % 1000 * 1000000};
-    nanosleep(&time, NULL);
-}
-
 /* Rank 0 receives every rank's rows and writes the whole plate: a line of text, then size_x rows of
  * doubles. */
 static void write_result(struct plate *p, const char *path, long size_x, long size_y, long steps) {
@@ -149,8 +142,9 @@ static void write_result(struct plate *p, const char *path, long size_x, long si
 }
 
 int main(int argc, char **argv) {
-    long size_x = 512, size_y = 512, steps = 1000, every = 100, slow_ms = 5;
-    const char *out = NULL, *log_path = NULL, *slow_until = NULL;
+    long size_x = 512, size_y = 512, steps = 1000, every = 100;
+    const char *out = NULL, *log_path = NULL;
+    struct pace pace = {.slow_ms = 5};
     const struct option options[] = {
         {"nx", "rows of the plate", .number = &size_x},
         {"ny", "columns of the plate", .number = &size_y},
@@ -158,8 +152,7 @@ int main(int argc, char **argv) {
         {"every", "report the change every so many steps (0: never)", .number = &every},
         {"out", "write the plate to this file", .text = &out},
         {"log", "append the reports to this file as well", .text = &log_path},
-        {"slow-until", "rank 0 rests after each step until this file exists", .text = &slow_until},
-        {"slow-ms", "for so many milliseconds", .number = &slow_ms},
+        PACE_OPTIONS(pace),
         {0},
     };
     struct plate plate = {0};
@@ -175,8 +168,7 @@ int main(int argc, char **argv) {
     for (long s = 1; s <= steps; s++) {
         step(&plate);
         if (every > 0 && s % every == 0) report(&plate, s, log);
-        if (rank == 0 && slow_until && access(slow_until, F_OK) == 0) slow_until = NULL;
-        if (rank == 0 && slow_until) rest(slow_ms);
+        keep_pace(&pace, rank);
     }
     write_result(&plate, out, size_x, size_y, steps);
     if (log && fclose(log) != 0) die("cannot append to %s: %s", log_path, strerror(errno));

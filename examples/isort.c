@@ -7,6 +7,7 @@
  * last iteration is verified in full: every rank's keys in order, no key lost, none larger than the
  * next rank's first. Output and result file are equal in every run of the same options. */
 #include "common.h"
+#include "pace.h"
 
 enum { BUCKETS = 1024 };
 
@@ -163,12 +164,14 @@ int main(int argc, char **argv) {
     struct sorter s = {0};
     long iterations = 10;
     const char *out = NULL;
+    struct pace pace = {.slow_ms = 5};
     s.keys = 1 << 19;
     s.key_limit = 1 << 17;
     const struct option options[] = {
         {"keys", "keys per rank", .number = &s.keys},
         {"key-limit", "keys are smaller than this", .number = &s.key_limit},
         {"iterations", "sorts, each of slightly other keys", .number = &iterations},
+        PACE_OPTIONS(pace),
         {"out", "write the last sorted keys to this file (32-bit integers)", .text = &out},
         {0},
     };
@@ -190,6 +193,7 @@ int main(int argc, char **argv) {
             printf("iteration %ld checksum %016llx\n", iteration, (unsigned long long)sum);
             fflush(stdout);
         }
+        keep_pace(&pace, s.rank);
     }
     verify(&s);
     if (out) write_result(&s, out);

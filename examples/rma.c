@@ -8,6 +8,7 @@
  * (MPIR_CVAR_CH4_OFI_ENABLE_RMA=0), more than 16 KiB (2,000 words) to several ranks in one epoch
  * crash MPICH 5.0.2 itself, so the default stays below. */
 #include "common.h"
+#include "pace.h"
 
 enum { COUNTER, TICKETS, SLOT, CELLS }; /* of the window of counters on rank 0 */
 
@@ -126,10 +127,12 @@ int main(int argc, char **argv) {
     struct windows w = {.words = 1500};
     long rounds = 200, every = 20;
     const char *out = NULL;
+    struct pace pace = {.slow_ms = 5};
     const struct option options[] = {
         {"words", "8-byte words put, got and accumulated at a time", .number = &w.words},
         {"rounds", "how often", .number = &rounds},
         {"every", "print the hash every so many rounds", .number = &every},
+        PACE_OPTIONS(pace),
         {"out", "rank 0 writes its sums to this file at the end", .text = &out},
         {0},
     };
@@ -162,6 +165,7 @@ int main(int argc, char **argv) {
                 fflush(stdout);
             }
         }
+        keep_pace(&pace, w.rank);
     }
     if (w.rank == 0 && out) {
         FILE *file = fopen(out, "wb");

@@ -24,10 +24,16 @@ failed=0
 # output (without what LAMMPS says of its timings) and the hash of every file that was written,
 # FOLDER.err the rest. Returns the exit code.
 job() {
-    local folder=$1 status=0
+    local folder=$1 status=0 limit
     shift
     mkdir "$folder" && cd "$folder" || exit 1
-    timeout 120 "$@" </dev/null >"$folder.raw" 2>"$folder.err" || status=$?
+    # MPICH over libfabric's tcp provider stands still for ever now and then.
+    for limit in 30 60 120; do
+        status=0
+        timeout $limit "$@" </dev/null >"$folder.raw" 2>"$folder.err" || status=$?
+        [ "$status" = 124 ] || break
+        find . -mindepth 1 -delete
+    done
     sed -E '/CPU = |^Loop time|^Total wall time/d' "$folder.raw" | ${filter:-cat} >"$folder.out"
     find . -type f | sort | xargs -r b2sum -l 128 >>"$folder.out"
     return $status

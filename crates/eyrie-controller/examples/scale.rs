@@ -53,6 +53,7 @@ impl Job {
             checkpoint_every: Interval::Off,
             checkpoint_order: Order::Sequential,
             checkpoint_mode: CheckpointMode::Async,
+            can_be_saved: false,
             heartbeat_timeout: Duration::from_secs(5),
             agents_timeout: Duration::from_secs(600),
             injections: vec![],
@@ -173,7 +174,7 @@ fn bytes_of(command: &Command, nodes: u64) -> u64 {
             let image = ImageAt { image: *image, store: "tcp:10.0.0.1:40000".into() };
             len(&ToAgent::Capture { instance: *instance, image, mode: *mode })
         }
-        Command::Pmi { entries, barriers } => {
+        Command::Pmi { entries, barriers, .. } => {
             nodes * len(&ToAgent::Pmi { entries: entries.clone(), barriers: *barriers })
         }
         _ => 0,

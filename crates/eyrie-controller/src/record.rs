@@ -209,6 +209,13 @@ pub enum Record {
     },
     /// The controller had died, and another one goes on with the job.
     Resumed,
+    /// The job is being saved: its ranks are imaged, then they stop.
+    Saving,
+    /// The job is saved in this directory, and ends. `bytes`: what its routers held.
+    Saved {
+        dir: String,
+        bytes: u64,
+    },
     /// Something outside the state machine that users should know.
     Note {
         text: String,
@@ -308,6 +315,11 @@ impl Record {
                     false => format!("another takes its place, {} are imaged at once", list(ranks)),
                 };
                 (Normal, format!("{role} on {} is lost: {cause}; {next}", at(node)))
+            }
+            Record::Saving => (Normal, "the job is being saved: its ranks are imaged and stop".into()),
+            Record::Saved { dir, bytes } => {
+                let bytes = units::bytes(*bytes);
+                (Detail, format!("the job is saved in {dir}: {bytes} of messages besides the images"))
             }
             Record::Resumed => {
                 (Normal, "another controller goes on with the job, from its journal".into())
@@ -446,6 +458,8 @@ mod tests {
             Record::RoleLost { role: "router 0".into(), node, cause: cause(), ranks: vec![1] },
             Record::NodeRefused { node },
             Record::Resumed,
+            Record::Saving,
+            Record::Saved { dir: "/d".into(), bytes: 7 },
             Record::SpareUsed { spare: 2, node },
             Record::NodeShared { node, rank, ranks: 3 },
             Record::Placed { instance, node, choice: Choice::Spare, image },

@@ -25,6 +25,9 @@ pub struct Config {
     /// It takes over from a router of the same number that was lost: it knows nothing of the ranks
     /// at home here until each says what it has.
     pub takes_over: bool,
+    /// A file with all that another router of the same number held ([`crate::RouterCommand::Save`]):
+    /// this one goes on with it.
+    pub saved: Option<PathBuf>,
     /// For each rank of the job the incarnation that may speak at the start.
     pub incarnations: Vec<Incarnation>,
 }

@@ -4,6 +4,7 @@
 use crate::config::Config;
 use crate::conn::{Conn, Stage};
 use crate::protocol::{ConnId, Output, Protocol, RouterCommand, RouterEvent, UNRECEIVED_BYTES};
+use crate::saved;
 use crate::space::{Bounds, Files};
 use crossbeam_channel::Sender;
 use eyrie_transport::handshake::{verdict, HandshakeError, Step};
@@ -227,6 +228,9 @@ impl Loop {
         }
         if config.takes_over {
             protocol = protocol.taking_over();
+        }
+        if let Some(file) = &config.saved {
+            protocol = saved::read(protocol, file)?;
         }
         // Who started this router has the other end.
         let _ = events.send((config.id, listening));
@@ -482,6 +486,10 @@ impl Loop {
         for order in orders.unwrap_or_default() {
             match order {
                 Order::Stop => return true,
+                Order::Command(RouterCommand::Save(file)) => {
+                    let written = saved::write(&self.protocol, &file).map_err(|e| e.to_string());
+                    self.wires.event(RouterEvent::Saved(written));
+                }
                 Order::Command(command) => {
                     if let RouterCommand::Fence(instance) = command {
                         self.drain(instance.rank);

@@ -6,6 +6,7 @@ mod conn;
 mod event_loop;
 pub mod protocol;
 pub mod role;
+mod saved;
 pub mod space;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;

@@ -49,6 +49,7 @@ enum Command {
     Join(cmd::join::JoinArgs),
     /// Take a checkpoint of a running job now
     Checkpoint(cmd::checkpoint::CheckpointArgs),
+    Stop(cmd::stop::StopArgs),
     /// Show what a rank of a running job did last
     Trace(cmd::trace::TraceArgs),
     /// Say where a failed node's ranks should go, and what it costs
@@ -142,6 +143,7 @@ fn main() {
         Command::Inject(args) => cmd::inject::run(args),
         Command::Join(args) => cmd::join::run(args),
         Command::Checkpoint(args) => cmd::checkpoint::run(&args),
+        Command::Stop(args) => cmd::stop::run(&args),
         Command::Trace(args) => cmd::trace::run(&args),
         Command::Plan(args) => cmd::plan::run(*args),
         Command::Monitor(args) => cmd::monitor::run(*args),

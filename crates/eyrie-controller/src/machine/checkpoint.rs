@@ -29,7 +29,8 @@ impl Machine {
         if !self.schedule.is_due(now) {
             return;
         }
-        let busy = self.schedule.one_by_one() && self.is_capturing();
+        let waits = self.schedule.one_by_one() && !self.is_saving();
+        let busy = waits && self.is_capturing();
         for rank in self.schedule.due(now, busy) {
             let mode = self.config.checkpoint_mode;
             let store = self.store_for(rank, &Copies::default());
@@ -112,6 +113,7 @@ impl Machine {
         if exposed {
             self.schedule.retry(instance.rank, self.now + RETRY_UNPROTECTED);
         }
+        self.not_imaged_for_saving(instance.rank, passing);
         self.summary.checkpoints_failed += 1;
         self.record(Record::CheckpointFailed { rank: instance.rank, image, cause, passing });
     }
@@ -212,10 +214,11 @@ impl Machine {
         let kept = if healed { 0 } else { 1 };
         let needless = r.images.len().saturating_sub(kept);
         let needless: Vec<KeptImage> = r.images.drain(..needless).collect();
-        r.images.push(KeptImage { image, instance, copies: capture.copies });
+        r.images.push(KeptImage { image, instance, copies: capture.copies, saved: false });
         // The log must still reach back to the older image, for the case that the newer is damaged.
         let older = (r.images.len() == 2).then(|| r.images[0].image);
         let needed = if healed { Some(image) } else { older };
+        self.imaged_for_saving(rank, capture.asked);
         let total = now - capture.asked;
         self.schedule.ended(rank, now, Some(total));
         self.summary.checkpoints += 1;
@@ -231,7 +234,7 @@ impl Machine {
             self.record(Record::Protected { rank });
         }
         // Only now is it known why they are needless.
-        for KeptImage { image, copies, .. } in needless {
+        for KeptImage { image, copies, .. } in needless.into_iter().filter(|kept| !kept.saved) {
             self.discard(rank, image.image, &copies);
         }
         if let Some(Image { clock, rsn, stdin, .. }) = needed {

@@ -44,6 +44,7 @@ impl Machine {
             let image = capture.image;
             self.record(Record::CheckpointFailed { rank, image, cause, passing: true });
         }
+        self.not_imaged_for_saving(rank, true);
         self.commands.push(Command::Fence(instance));
     }
 

@@ -2,6 +2,7 @@
 //! read back ([`super::journal`]).
 
 use super::answer::{Answer, RequestId};
+use super::saved::Saved;
 use crate::inject::{Fault, Injection};
 use crate::record::Record;
 use eyrie_transport::{Addr, Directory, RouterId};
@@ -188,6 +189,17 @@ pub enum Event {
     },
     /// The controller has died, and another one goes on: time has stood still meanwhile.
     Resumed,
+    /// The job is to be saved and to end; a user who waits for it is answered.
+    Save {
+        request: Option<RequestId>,
+    },
+    /// A router has saved all that it holds, in so many bytes; or cannot.
+    RouterSaved {
+        router: RouterId,
+        saved: Result<u64, String>,
+    },
+    /// What the job needs besides images and routers is saved, in this directory; or cannot be.
+    JobSaved(Result<String, String>),
     /// Something outside the job ends it: a signal to `eyrie run`, output that nobody takes.
     Stop {
         code: i32,
@@ -229,8 +241,10 @@ pub enum Command {
         store: StoreId,
         mode: CheckpointMode,
     },
-    /// To every node that is up: new entries, and how many barriers the job has passed.
+    /// To this node, or every node that is up: new entries, and how many barriers the job has
+    /// passed.
     Pmi {
+        node: Option<Node>,
         entries: Vec<(String, String)>,
         barriers: u32,
     },
@@ -292,6 +306,10 @@ pub enum Command {
     Inject(Fault),
     /// For the event stream and the user.
     Record(Record),
+    /// All routers are to save what they hold. Each answers with [`Event::RouterSaved`].
+    SaveRouters,
+    /// What is needed to go on with the job is to be saved. Answered by [`Event::JobSaved`].
+    SaveJob(Box<Saved>),
     /// What a user asked for has come to its end.
     Answer {
         request: RequestId,

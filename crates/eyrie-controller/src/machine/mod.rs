@@ -24,6 +24,8 @@ mod reactor;
 mod requests;
 mod role;
 mod roles;
+pub mod saved;
+mod saving;
 pub mod schedule;
 pub mod signal;
 pub mod state;

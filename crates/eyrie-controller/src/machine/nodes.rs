@@ -37,6 +37,10 @@ impl Machine {
         let Some(entry) = self.nodes.get_mut(node as usize) else { return };
         if entry.advance(NodeEvent::AgentUp, now) {
             self.missing_nodes -= 1;
+            if self.started {
+                let before = self.pmi.so_far(Some(node));
+                self.commands.extend(before);
+            }
             self.record(Record::NodeUp { node });
         }
     }
@@ -168,29 +172,11 @@ impl Machine {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::schedule::{Interval, Order};
     use crate::machine::{Config, Event};
-    use eyrie_wire::control::CheckpointMode;
 
     fn machine_of_two_nodes() -> Machine {
-        Machine::new(Config {
-            job: "j".into(),
-            ranks: 1,
-            nodes: 2,
-            spares: 0,
-            start: vec![0],
-            hosts: vec![],
-            routers: 1,
-            roles_on_nodes: false,
-            stores: 1,
-            image_copies: 1,
-            checkpoint_every: Interval::Off,
-            checkpoint_order: Order::Sequential,
-            checkpoint_mode: CheckpointMode::Async,
-            heartbeat_timeout: Duration::from_millis(40),
-            agents_timeout: Duration::from_secs(30),
-            injections: vec![],
-        })
+        let heartbeat_timeout = Duration::from_millis(40);
+        Machine::new(Config { nodes: 2, heartbeat_timeout, ..Config::of_one_rank() })
     }
 
     #[test]

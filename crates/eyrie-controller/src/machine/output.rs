@@ -3,9 +3,10 @@
 
 use eyrie_wire::control::Stream;
 use eyrie_wire::Rank;
+use serde::{Deserialize, Serialize};
 
 /// How far the output of each rank has been taken, of all its incarnations together.
-#[derive(Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Ledger {
     taken: Vec<[u64; 2]>,
 }

@@ -1,7 +1,8 @@
 //! The job-wide part of PMI: what the ranks have put, and which barriers the job has passed.
 
 use super::io::Command;
-use eyrie_wire::Rank;
+use eyrie_wire::{Node, Rank};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// Most bytes of entries in one message to the agents: a job of many ranks sends several.
@@ -9,8 +10,11 @@ const PIECE_BYTES: usize = 1 << 20;
 /// What an entry takes besides its texts at most: two lengths.
 const ENTRY_OVERHEAD: usize = 20;
 
+/// Entries of one message.
+type Piece = Vec<(String, String)>;
+
 /// Keys and barriers of all ranks.
-#[derive(Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Pmi {
     /// Highest barrier that each rank has arrived at, in any of its incarnations.
     arrived: Vec<u32>,
@@ -18,7 +22,9 @@ pub struct Pmi {
     at: BTreeMap<u32, u32>,
     passed: u32,
     /// Put since the last release, in pieces.
-    fresh: Vec<Vec<(String, String)>>,
+    fresh: Vec<Piece>,
+    /// Released, for nodes that come later.
+    released: Vec<Piece>,
     /// Bytes of the last piece.
     last_bytes: usize,
 }
@@ -27,7 +33,7 @@ impl Pmi {
     pub fn new(ranks: u32) -> Pmi {
         let at = BTreeMap::from([(0, ranks)]);
         let arrived = vec![0; ranks as usize];
-        Pmi { arrived, at, passed: 0, fresh: Vec::new(), last_bytes: 0 }
+        Pmi { arrived, at, passed: 0, fresh: Vec::new(), released: Vec::new(), last_bytes: 0 }
     }
 
     /// Barriers that the job has passed.
@@ -69,12 +75,27 @@ impl Pmi {
             return Vec::new();
         }
         let before = std::mem::replace(&mut self.passed, all);
-        let mut pieces = std::mem::take(&mut self.fresh);
+        let pieces = std::mem::take(&mut self.fresh);
         self.last_bytes = 0;
-        let last = pieces.pop().unwrap_or_default();
-        let early = pieces.into_iter().map(|entries| Command::Pmi { entries, barriers: before });
-        early.chain([Command::Pmi { entries: last, barriers: all }]).collect()
+        self.released.extend(pieces.iter().cloned());
+        told(None, pieces, before, all)
     }
+
+    /// What a node, or all of them, must know of what was before they came.
+    pub fn so_far(&self, node: Option<Node>) -> Vec<Command> {
+        match self.passed {
+            0 => Vec::new(),
+            passed => told(node, self.released.clone(), 0, passed),
+        }
+    }
+}
+
+/// The number of barriers goes with the last piece.
+fn told(node: Option<Node>, mut pieces: Vec<Piece>, before: u32, passed: u32) -> Vec<Command> {
+    let last = pieces.pop().unwrap_or_default();
+    let early = pieces.into_iter();
+    let early = early.map(|entries| Command::Pmi { node, entries, barriers: before });
+    early.chain([Command::Pmi { node, entries: last, barriers: passed }]).collect()
 }
 
 #[cfg(test)]
@@ -88,7 +109,7 @@ mod tests {
         let mut pmi = Pmi::new(2);
         let opened = |commands: Vec<Command>| {
             commands.first().map(|command| match command {
-                Command::Pmi { entries, barriers } => (entries.len(), *barriers),
+                Command::Pmi { entries, barriers, .. } => (entries.len(), *barriers),
                 other => panic!("{other:?}"),
             })
         };
@@ -102,6 +123,14 @@ mod tests {
         assert_eq!(opened(pmi.arrive(7, 1)), None);
         assert_eq!(opened(pmi.arrive(1, 2)), None);
         assert_eq!(opened(pmi.arrive(0, 2)), Some((0, 2)));
+        // A node that comes later hears all of it.
+        let all: usize = (pmi.so_far(Some(3)).iter())
+            .map(|command| match command {
+                Command::Pmi { node: Some(3), entries, .. } => entries.len(),
+                other => panic!("{other:?}"),
+            })
+            .sum();
+        assert_eq!((all, opened(pmi.so_far(None)).map(|(_, passed)| passed)), (2, Some(2)));
     }
 
     #[test]
@@ -117,7 +146,9 @@ mod tests {
         assert!(commands.len() > 10, "{} pieces", commands.len());
         let (mut entries, last) = (0, commands.len() - 1);
         for (i, command) in commands.into_iter().enumerate() {
-            let Command::Pmi { entries: piece, barriers } = command else { panic!("{command:?}") };
+            let Command::Pmi { entries: piece, barriers, .. } = command else {
+                panic!("{command:?}")
+            };
             entries += piece.len();
             // Nobody goes on before all entries are there.
             assert_eq!(barriers, u32::from(i == last));

@@ -12,6 +12,9 @@ use eyrie_wire::{ImageId, Incarnation, Node, Rank, RankInstance};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+/// Later than any job ends.
+const NEVER: Duration = Duration::from_secs(u32::MAX as u64);
+
 /// How a death is counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Death {
@@ -27,6 +30,9 @@ pub struct KeptImage {
     /// The incarnation that it shows.
     pub instance: RankInstance,
     pub copies: Copies,
+    /// The job was saved with it: it is not discarded for a newer one, or nobody could go on from
+    /// there again.
+    pub saved: bool,
 }
 
 /// A checkpoint under way.
@@ -159,6 +165,23 @@ impl Step {
 }
 
 impl RankState {
+    /// A rank of a saved job: no incarnation of it can speak.
+    pub fn saved() -> RankState {
+        let zero = Duration::ZERO;
+        RankState::Lost {
+            fence: Fence { waiting: BTreeSet::new(), rsn: 0, since: zero, until: NEVER },
+            recovery: Recovery {
+                death: Death::Outside,
+                died_from: None,
+                from: None,
+                avoid: None,
+                phases: Phases::default(),
+                mark: zero,
+                failed_attempts: 0,
+            },
+        }
+    }
+
     pub fn name(&self) -> RankStateName {
         match self {
             RankState::Waiting => RankStateName::Waiting,

@@ -2,7 +2,7 @@
 
 use super::copies::Stores;
 use super::faults::Faults;
-use super::io::{Command, Event};
+use super::io::{Command, Event, Mark};
 use super::node::NodeEntry;
 use super::notes::Notes;
 use super::output::Ledger;
@@ -10,6 +10,7 @@ use super::pmi::Pmi;
 use super::rank::{RankEntry, Step};
 use super::requests::Requests;
 use super::role::Roles;
+use super::saving::Saving;
 use super::schedule::{Interval, Order, Schedule};
 use super::state::RankStateName;
 use super::timeouts::START_TIMEOUT;
@@ -44,11 +45,39 @@ pub struct Config {
     pub checkpoint_every: Interval,
     pub checkpoint_order: Order,
     pub checkpoint_mode: CheckpointMode,
+    /// The images outlive the job, so that it can be saved.
+    pub can_be_saved: bool,
     /// A node that does not answer for so long is declared dead.
     pub heartbeat_timeout: Duration,
     /// How long all agents may take to come up.
     pub agents_timeout: Duration,
     pub injections: Vec<Injection>,
+}
+
+#[cfg(test)]
+impl Config {
+    /// A job of one rank on one node.
+    pub fn of_one_rank() -> Config {
+        Config {
+            job: "j".into(),
+            ranks: 1,
+            nodes: 1,
+            spares: 0,
+            start: vec![0],
+            hosts: vec![],
+            routers: 1,
+            roles_on_nodes: false,
+            stores: 1,
+            image_copies: 1,
+            checkpoint_every: Interval::Off,
+            checkpoint_order: Order::Sequential,
+            checkpoint_mode: CheckpointMode::Async,
+            can_be_saved: false,
+            heartbeat_timeout: Duration::from_secs(1_000_000),
+            agents_timeout: Duration::from_secs(30),
+            injections: vec![],
+        }
+    }
 }
 
 /// The machine.
@@ -65,6 +94,8 @@ pub struct Machine {
     pub(super) schedule: Schedule,
     pub(super) faults: Faults,
     pub(super) requests: Requests,
+    /// The job is being saved.
+    pub(super) saving: Option<Saving>,
     pub(super) notes: Notes,
     pub(super) commands: Vec<Command>,
     pub(super) summary: Summary,
@@ -114,6 +145,7 @@ impl Machine {
             schedule: Schedule::new(config.checkpoint_every, config.checkpoint_order, config.ranks),
             faults: Faults::new(&config.injections),
             requests: Requests::default(),
+            saving: None,
             notes: Notes::default(),
             commands: Vec::new(),
             summary: Summary { ranks: config.ranks, ..Summary::default() },
@@ -147,6 +179,7 @@ impl Machine {
         }
         if self.started && !self.ended {
             self.inject_due();
+            self.go_on_saving();
             self.capture_due();
         }
         std::mem::take(&mut self.commands)
@@ -179,9 +212,25 @@ impl Machine {
         self.ended
     }
 
+    /// Whether the programs of all ranks have ended by themselves.
+    pub fn has_finished(&self) -> bool {
+        self.counts.finished == self.config.ranks
+    }
+
     /// What the job has been through so far.
     pub fn summary(&self) -> Summary {
         Summary { elapsed: self.now, ..self.summary.clone() }
+    }
+
+    /// A rank of a saved job comes back, unless it has finished.
+    fn begin_again(&mut self, rank: Rank) {
+        let now = self.now;
+        let r = &mut self.ranks[rank as usize];
+        if let Some(recovery) = r.state.recovery_mut().filter(|_| !self.ended) {
+            recovery.mark = now;
+            let instance = r.instance();
+            self.bring_back(instance, Mark::default());
+        }
     }
 
     /// For the progress line and `eyrie status`.
@@ -245,6 +294,9 @@ impl Machine {
             Event::Unheard { role, instance } => self.unheard(role, instance),
             Event::Exposed { rank, exposed } => self.exposed(rank, exposed),
             Event::Resumed => self.resumed(),
+            Event::Save { request } => self.save_asked(request),
+            Event::RouterSaved { router, saved } => self.router_saved(router, saved),
+            Event::JobSaved(saved) => self.job_saved(saved),
             Event::Stop { code, cause } => self.end(code, Some(cause)),
         }
     }
@@ -400,8 +452,14 @@ impl Machine {
         self.record(Record::JobStarted { job, ranks, nodes, spares, hosts, routers });
         self.schedule.begin(self.now);
         self.faults.begin(self.now);
+        let before = self.pmi.so_far(None);
+        self.commands.extend(before);
         for rank in 0..self.ranks.len() {
             let r = &mut self.ranks[rank];
+            if !r.is(RankStateName::Waiting) {
+                self.begin_again(rank as Rank);
+                continue;
+            }
             r.advance(Step::JobStarted { until: self.now + START_TIMEOUT });
             let (instance, node) = (r.instance(), r.node);
             self.commands.push(Command::Start { node, instance, from: None });

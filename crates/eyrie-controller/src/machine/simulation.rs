@@ -3,6 +3,7 @@
 //! schedule is named by its seed.
 
 use super::journal::{self, Entry};
+use super::saved::{self, Saved};
 use super::schedule::{Interval, Order};
 use super::timeouts::FENCE_TIMEOUT;
 use super::*;
@@ -141,6 +142,9 @@ impl SimCapture {
 }
 
 struct Cluster {
+    config: Config,
+    /// The job has been saved.
+    was_saved: bool,
     /// Stores that live, and those that the machine was told are lost.
     stores: BTreeSet<StoreId>,
     lost_stores: BTreeSet<StoreId>,
@@ -219,6 +223,7 @@ impl Cluster {
             checkpoint_every: interval,
             checkpoint_order: orders[random.gen_range(0..3)],
             checkpoint_mode: CheckpointMode::Async,
+            can_be_saved: !roles_on_nodes,
             heartbeat_timeout: ms(2000),
             agents_timeout: Duration::from_secs(30),
             injections,
@@ -226,6 +231,8 @@ impl Cluster {
         let machine = Machine::new(config.clone());
         let writer = |config| journal::Writer::begin(Vec::new(), config).unwrap();
         Cluster {
+            config: config.clone(),
+            was_saved: false,
             stores: (0..stores).collect(),
             lost_stores: BTreeSet::new(),
             next_store: stores,
@@ -284,6 +291,9 @@ impl Cluster {
         }
         for _ in 0..self.random.gen_range(0..3) {
             self.after(600..15_000, Happening::Told(Event::Joining { host: "late".into() }));
+        }
+        if self.random.gen_bool(0.15) {
+            self.after(600..15_000, Happening::Told(Event::Save { request: None }));
         }
         // With one copy of each image the loss of a store is the end of many jobs.
         let losses = if self.copies > 1 { self.random.gen_range(0..4) } else { 0 };
@@ -801,6 +811,23 @@ impl Cluster {
             Command::Show { .. } | Command::Answer { .. } | Command::Trace { .. } => {
                 panic!("nobody asked for {command:?}")
             }
+            Command::SaveRouters => {
+                for rank in 0..self.ranks.len() as Rank {
+                    assert_eq!(self.process(rank), None, "rank {rank} runs while it is saved");
+                }
+                let fails = self.random.gen_bool(0.2);
+                for router in 0..self.routers {
+                    let saved = if fails { Err("disk full".into()) } else { Ok(7) };
+                    self.after(5..500, Happening::Told(Event::RouterSaved { router, saved }));
+                }
+            }
+            Command::SaveJob(saved) => {
+                self.goes_on_from(*saved);
+                let fails = self.random.gen_bool(0.2);
+                let saved = if fails { Err("disk full".into()) } else { Ok("/d".into()) };
+                self.was_saved = !fails;
+                self.after(5..500, Happening::Told(Event::JobSaved(saved)));
+            }
             Command::Inject(Fault::KillRank(rank)) => self.after(0..5, Happening::KillRank(rank)),
             Command::Inject(fault) => panic!("nobody asked for {fault}"),
             Command::Record(record) => self.note(&record),
@@ -809,6 +836,7 @@ impl Cluster {
                 let usable = self.nodes.iter().any(|n| !n.refused && !n.joining);
                 assert!(
                     code == 0
+                        || self.was_saved
                         || !usable
                         || self.somebody_has_no_way_back()
                         || self.a_router_is_late()
@@ -819,6 +847,28 @@ impl Cluster {
                     self.states()
                 );
             }
+        }
+    }
+
+    /// Another machine brings all ranks back from what was saved.
+    fn goes_on_from(&self, saved: Saved) {
+        let finished: Vec<bool> = saved.ranks.iter().map(|r| r.code.is_some()).collect();
+        let mut machine = Machine::go_on(self.config.clone(), saved);
+        let nodes = self.config.nodes + self.config.spares;
+        let commands: Vec<Command> = (0..nodes)
+            .flat_map(|node| machine.handle(Duration::ZERO, Event::AgentUp(node)))
+            .collect();
+        for (r, finished) in (0..).zip(finished) {
+            let starts = commands.iter().filter_map(|command| match command {
+                Command::Start { instance, from, .. } if instance.rank == r => {
+                    Some((instance.incarnation, from.map(|from| (from.store, from.image))))
+                }
+                _ => None,
+            });
+            let known = &self.ranks[r as usize];
+            let newest = known.counted.last().map(|(image, _)| (saved::STORE, *image));
+            let wanted = (!finished).then_some((known.fenced, newest));
+            assert_eq!(starts.collect::<Vec<_>>(), Vec::from_iter(wanted), "rank {r}");
         }
     }
 

@@ -86,7 +86,7 @@ impl Machine {
                 .map(|c| (r.instance(), c.image, &c.copies)),
             _ if r.is(RankStateName::Finished) => None,
             _ => newest.checked_sub(age).map(|at| {
-                let KeptImage { image, instance, copies } = &r.images[at];
+                let KeptImage { image, instance, copies, .. } = &r.images[at];
                 (*instance, image.image, copies)
             }),
         };
@@ -198,9 +198,9 @@ impl Machine {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::schedule::{Interval, Order};
+    use crate::machine::schedule::Order;
     use crate::machine::{Config, Event, Source};
-    use eyrie_wire::control::{CheckpointMode, Ending, RankReport, StartFault};
+    use eyrie_wire::control::{Ending, RankReport, StartFault};
     use std::time::Duration;
 
     /// A machine whose ranks run, and the time.
@@ -216,22 +216,12 @@ mod tests {
     impl Running {
         fn new(stores: u32, image_copies: u32) -> Running {
             let machine = Machine::new(Config {
-                job: "j".into(),
                 ranks: 2,
-                nodes: 1,
-                spares: 0,
                 start: vec![0, 0],
-                hosts: vec![],
-                routers: 1,
-                roles_on_nodes: false,
                 stores,
                 image_copies,
-                checkpoint_every: Interval::Off,
                 checkpoint_order: Order::Batch,
-                checkpoint_mode: CheckpointMode::Async,
-                heartbeat_timeout: Duration::from_secs(1_000_000),
-                agents_timeout: Duration::from_secs(30),
-                injections: vec![],
+                ..Config::of_one_rank()
             });
             let mut running = Running { machine, now: Duration::ZERO };
             running.tell(Event::AgentUp(0));

@@ -17,6 +17,19 @@ pub struct Alike {
 }
 
 impl Alike {
+    /// What goes on with a job on other hosts: the first host's name, and what it said of itself.
+    pub fn saved(&self) -> Option<(String, String)> {
+        let (host, facts) = self.first.as_ref()?;
+        Some((format!("{host}, where the job was saved,"), serde_json::to_string(facts).ok()?))
+    }
+
+    /// All hosts are compared with that one.
+    pub fn of(saved: Option<(String, String)>) -> Alike {
+        let first =
+            saved.and_then(|(host, facts)| Some((host, serde_json::from_str(&facts).ok()?)));
+        Alike { first }
+    }
+
     /// Compares a host with the first one: why it cannot take part, if so, and what else users
     /// should know of it.
     pub fn compare(&mut self, host: &str, facts: &str) -> (Option<String>, Vec<String>) {

@@ -5,6 +5,7 @@ use super::alike::Alike;
 use super::children::{Child, Children};
 use super::determinants::Gathered;
 use super::event_file::EventFile;
+use super::images_dir::{ImagesDir, SavedJob};
 use super::inbound::Inbound;
 use super::job::{Job, Users};
 use super::jobdir::JobDir;
@@ -57,6 +58,9 @@ pub struct Parts {
     pub event_file: EventFile,
     pub printer: Printer,
     pub placement: Box<dyn Placement>,
+    pub images: Option<ImagesDir>,
+    /// What was saved there.
+    pub saved: Option<SavedJob>,
 }
 
 /// Puts a job together: it listens, and nobody has been started.
@@ -69,7 +73,7 @@ pub fn assemble(
     channels: &Channels,
 ) -> anyhow::Result<(Job, Option<Sweeper>, JobDir)> {
     let Beginning { name, kvsname, options, program, provided, .. } = beginning;
-    let Parts { dir, secret, event_file, printer, placement } = parts;
+    let Parts { dir, secret, event_file, printer, placement, images, saved } = parts;
     // On one host the agents remove it. It ends when this function does.
     let sweeper = match (options.can_be_resumed(), &options.cluster) {
         (true, _) => {
@@ -85,8 +89,10 @@ pub fn assemble(
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     let stores = parts::start_stores(&options, &kvsname, &dir, &secret, inbound.clone())?;
     let places = Places::new(&options);
+    let of_saved = images.as_ref().filter(|_| saved.is_some());
+    let router_in = &channels.router_in;
     let routers =
-        parts::start_routers(&options, &places, dir.path(), &secret, &channels.router_in)?;
+        parts::start_routers(&options, &places, dir.path(), &secret, of_saved, router_in)?;
     let admission = Arc::new(Admission::new(options.nodes + options.spares));
     let services = Arc::new(Services {
         secret: secret.clone(),
@@ -94,10 +100,21 @@ pub fn assemble(
         inbound: inbound.clone(),
     });
     let control = parts::listen(&options.reach, dir.path(), &services)?;
-    let stdin = Stdin::new(dir.path())?;
+    let mut stdin = Stdin::new(dir.path())?;
     let outlived = options.can_be_resumed();
     let children = Children::new(control, secret, options.log.clone(), outlived);
-    let machine = Machine::new(config(&options, &name)).place_by(placement);
+    let config = config(&options, &name);
+    let (mut alike, mut needed_images) = (Alike::default(), None);
+    let machine = match saved {
+        None => Machine::new(config),
+        Some(saved) => {
+            stdin.go_on(&saved.stdin).context("cannot keep the job's input")?;
+            alike = Alike::of(saved.alike);
+            needed_images = Some(saved.machine.images());
+            Machine::go_on(config, saved.machine)
+        }
+    };
+    let machine = machine.place_by(placement);
     let job = Job {
         name,
         kvsname,
@@ -141,7 +158,9 @@ pub fn assemble(
         launcher_words: BTreeMap::new(),
         joining: BTreeMap::new(),
         inbound,
-        alike: Alike::default(),
+        alike,
+        images,
+        needed_images,
         dir: dir.path().into(),
         admission,
         stdin,
@@ -166,6 +185,7 @@ fn config(options: &JobOptions, name: &str) -> Config {
         roles_on_nodes: options.roles == RolesAt::Nodes,
         stores: copies,
         image_copies: copies,
+        can_be_saved: options.images.is_some(),
         checkpoint_every: options.checkpoint_every,
         checkpoint_order: options.checkpoint_order,
         checkpoint_mode: options.checkpoint_mode,

@@ -40,7 +40,10 @@ impl Job {
                 let image = ImageAt { image, store: self.store_address(store) };
                 self.send(node, &ToAgent::Capture { instance, image, mode })
             }
-            Command::Pmi { entries, barriers } => {
+            Command::Pmi { node: Some(node), entries, barriers } => {
+                self.send(node, &ToAgent::Pmi { entries, barriers });
+            }
+            Command::Pmi { node: None, entries, barriers } => {
                 let frame = encode(&ToAgent::Pmi { entries, barriers });
                 let gate = self.journal.gate();
                 self.links.values_mut().for_each(|session| session.send(gate, frame.clone()));
@@ -96,6 +99,8 @@ impl Job {
                 self.send(node, &ToAgent::Trace { request, instance })
             }
             Command::Inject(fault) => self.inject(fault),
+            Command::SaveRouters => self.save_routers(),
+            Command::SaveJob(saved) => self.save_job(&saved),
             Command::Record(record) => self.record(record),
             Command::Answer { request, answer } => {
                 if let Some(user) = self.users.waiting.remove(&request) {

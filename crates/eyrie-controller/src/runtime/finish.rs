@@ -67,6 +67,8 @@ impl Job {
             );
         }
         eyrie_agent::remove_segments(self.shared.iter().flatten());
+        let finished = self.machine.has_finished();
+        self.images.take().into_iter().for_each(|images| images.end(finished));
         let within = self.quiet_end.then_some(Duration::from_secs(1));
         let now = self.now();
         let mut lines = Vec::new();

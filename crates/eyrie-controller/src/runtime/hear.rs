@@ -18,7 +18,7 @@ use eyrie_store::role::{StoreCommand, StoreEvent, Stored};
 use eyrie_transport::{Addr, RouterId};
 use eyrie_wire::control::{FromAgent, Role, Stream, ToAgent, TraceRecord};
 use eyrie_wire::{Node, RankInstance};
-use signal_hook::consts::SIGCHLD;
+use signal_hook::consts::{SIGCHLD, SIGTERM, SIGUSR1};
 
 /// Why a role is lost whose connection or process has ended.
 const ENDED: &str = "its process has ended";
@@ -61,6 +61,10 @@ impl Job {
             Inbound::Signal(SIGCHLD) => {
                 let ended = self.children.reap();
                 ended.into_iter().for_each(|child| self.take(Heard::ChildGone(child)));
+            }
+            Inbound::Signal(SIGUSR1) => self.take(Heard::Save),
+            Inbound::Signal(SIGTERM) if self.images.is_some() && !self.machine.is_saving() => {
+                self.take(Heard::Save);
             }
             Inbound::Signal(signal) => {
                 let cause = format!("ended by {}", in_words(signal));
@@ -208,6 +212,7 @@ impl Job {
                 self.tell(Event::Stop { code, cause });
             }
             Heard::Note(text) => self.tell(Event::Note(text)),
+            Heard::Save => self.tell(Event::Save { request: None }),
             Heard::LauncherSaid { node, line } => self.launcher_said(node, line),
             Heard::LauncherGone { node } => self.launcher_ended(node),
             Heard::Resumed => self.tell(Event::Resumed),
@@ -255,8 +260,7 @@ impl Job {
             StoreEvent::Failed { instance, image, reason } => {
                 self.tell(Event::ImageFailed { store, instance, image, reason })
             }
-            // Nobody asks for it yet.
-            StoreEvent::Inventory { .. } => {}
+            StoreEvent::Inventory { images } => self.compare_inventory(&images),
             StoreEvent::Note(text) => self.tell(Event::Note(text)),
         }
     }
@@ -314,6 +318,10 @@ impl Job {
         records: Vec<TraceRecord>,
     ) {
         let Some(request) = request else {
+            // That somebody who was replaced could not go on is as it should be.
+            if !self.machine.rank_states().any(|(present, ..)| present == instance) {
+                return;
+            }
             let file = format!("eyrie-trace-{}-rank{}.txt", self.name, instance.rank);
             let lines: String = records.iter().map(|record| format!("{record}\n")).collect();
             let text = match std::fs::write(&file, lines) {
@@ -369,6 +377,7 @@ impl Job {
             R::LogGrown { rank, bytes } => Event::LogGrown { rank, bytes },
             R::LogScarce { rank } => Event::LogScarce { rank },
             R::HeldBack { reason } => Event::Note(format!("ranks are held back: {reason}")),
+            R::Saved(saved) => Event::RouterSaved { router, saved },
             R::Stats(stats) => return self.routers.told(router, stats),
             R::Adopted { instance, .. } => {
                 Event::Adopted { role: Role::Router { id: router, generation }, instance }
@@ -394,6 +403,7 @@ impl Job {
                 .map(|injection| Event::Inject { request: id, injection })
                 .map_err(|e| users::error(&e)),
             Ok(Request::Join { host, allocation }) => return self.join(host, allocation),
+            Ok(Request::Stop) => Ok(Event::Save { request: Some(id) }),
             Ok(Request::Trace { rank }) => Ok(Event::Trace { request: id, rank }),
             Ok(Request::Checkpoint { rank }) => Ok(Event::Checkpoint { request: id, rank }),
             Err(e) => Err(users::error(&e)),

@@ -74,6 +74,8 @@ pub enum Heard {
         cause: String,
     },
     Note(String),
+    /// The job is to be saved and to end.
+    Save,
     /// Another controller goes on with the job.
     Resumed,
 }

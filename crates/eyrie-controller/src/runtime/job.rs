@@ -5,6 +5,7 @@ use super::alike::Alike;
 use super::children::Children;
 use super::determinants::Gathered;
 use super::event_file::EventFile;
+use super::images_dir::ImagesDir;
 use super::inbound::{Heard, Inbound, Peer};
 use super::journal::Journal;
 use super::link::Session;
@@ -22,7 +23,7 @@ use crossbeam_channel::{select, Receiver, Sender};
 use eyrie_router::RouterEvent;
 use eyrie_transport::{Addr, Directory, RouterId};
 use eyrie_wire::control::Program;
-use eyrie_wire::{Node, RankInstance};
+use eyrie_wire::{ImageId, Node, Rank, RankInstance};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -72,6 +73,10 @@ pub struct Job {
     pub inbound: Sender<Inbound>,
     /// What all hosts are compared with.
     pub alike: Alike,
+    /// Where the images outlive the job.
+    pub images: Option<ImagesDir>,
+    /// Those of a saved job, until the store has said what it has.
+    pub needed_images: Option<BTreeSet<(Rank, ImageId)>>,
     /// The job's directory.
     pub dir: PathBuf,
     /// What routers have told with the fences that they have confirmed.

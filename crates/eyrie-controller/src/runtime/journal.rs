@@ -211,7 +211,7 @@ pub fn is_in(dir: &Path) -> bool {
     entries.any(|entry| is_journal(&entry.file_name().to_string_lossy()))
 }
 
-fn put(buffer: &mut Vec<u8>, value: &impl Serialize) -> io::Result<()> {
+pub fn put(buffer: &mut Vec<u8>, value: &impl Serialize) -> io::Result<()> {
     let bytes =
         postcard::to_stdvec(value).map_err(|e| io::Error::new(ErrorKind::InvalidData, e))?;
     if bytes.len() > MAX_ENTRY {
@@ -224,7 +224,7 @@ fn put(buffer: &mut Vec<u8>, value: &impl Serialize) -> io::Result<()> {
 }
 
 /// The value at the start of `bytes`, and what follows it; `None` when it is torn.
-fn take<T: DeserializeOwned>(bytes: &[u8]) -> Option<(T, &[u8])> {
+pub fn take<T: DeserializeOwned>(bytes: &[u8]) -> Option<(T, &[u8])> {
     let (len, rest) = bytes.split_first_chunk::<4>()?;
     let (hash, rest) = rest.split_first_chunk::<{ PREFIX - 4 }>()?;
     let len = u32::from_le_bytes(*len) as usize;
@@ -256,12 +256,12 @@ pub fn read(bytes: &[u8]) -> Option<Read> {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
     use crate::runtime::options::tests::options;
     use proptest::prelude::*;
 
-    fn beginning() -> Beginning {
+    pub fn beginning() -> Beginning {
         let text = String::from;
         Beginning {
             version: text("1"),

@@ -11,6 +11,7 @@ mod durable;
 mod event_file;
 mod finish;
 mod hear;
+mod images_dir;
 mod inbound;
 mod job;
 pub mod jobdir;
@@ -28,6 +29,7 @@ mod refusals;
 mod resume;
 mod roles;
 mod routers;
+mod saving;
 mod show;
 mod stdin;
 mod store;
@@ -40,42 +42,51 @@ pub use options::{JobOptions, Reach, RolesAt};
 pub use program::NotRunnable;
 pub use resume::{resume, Resume};
 
-use anyhow::Context;
+use anyhow::{bail, Context};
 use assembly::{assemble, channels, finish, wake, Parts};
 use event_file::EventFile;
 use eyrie_placement::Placement;
+use eyrie_store::role::StoreCommand;
+use images_dir::{ImagesDir, SavedJob};
 use inbound::Heard;
 use jobdir::JobDir;
 use journal::Journal;
 use output::Printer;
+use store::THE_STORE;
 use written::Written;
+
+/// How a job begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Start {
+    Anew,
+    /// With what was saved in its `images`, if anything was.
+    WhereItWasSaved,
+}
 
 /// Runs a job to its end; returns the exit code. `placement` says where ranks of lost nodes go.
 ///
 /// # Errors
 /// When the job cannot be started.
-pub fn run(options: JobOptions, placement: Box<dyn Placement>) -> anyhow::Result<i32> {
+pub fn run(
+    options: JobOptions,
+    start: Start,
+    placement: Box<dyn Placement>,
+) -> anyhow::Result<i32> {
     options::check(&options)?;
-    let mut program = program::prepare(&options.argv)?;
-    let event_file = EventFile::create(options.events.as_deref())?;
-    let base = jobdir::base(options.dir.as_deref())?;
-    let name = options.job.clone().unwrap_or_else(|| format!("job-{}", std::process::id()));
-    let kvsname = format!("eyrie_{:016x}", u64::from_le_bytes(eyrie_wire::auth::random()));
-    let (dir, secret) = JobDir::create(&base, &name, options.routers, &kvsname, options.ranks)?;
-    let cleaned = clean(&base);
-    let copied = options.cluster.as_ref().is_some_and(|cluster| cluster.send_binaries);
-    let provided = vec![
-        program::link_provider(&mut program, dir.path())?,
-        program::preload_calls(&mut program, dir.path(), copied)?,
-    ];
-    let beginning = Beginning {
-        version: env!("CARGO_PKG_VERSION").into(),
-        name,
-        kvsname,
-        options,
-        program,
-        provided,
+    let images = options.images.as_deref().map(ImagesDir::open).transpose()?;
+    let saved = match &images {
+        Some(images) => from_images(images, start)?,
+        None => None,
     };
+    let mut beginning = begin(options, saved.as_ref())?;
+    let event_file = EventFile::create(beginning.options.events.as_deref())?;
+    let base = jobdir::base(beginning.options.dir.as_deref())?;
+    let Beginning { name, kvsname, options, .. } = &beginning;
+    let (dir, secret) = JobDir::create(&base, name, options.routers, kvsname, options.ranks)?;
+    let cleaned = clean(&base);
+    provide(&mut beginning, dir.path(), saved.is_some())?;
+    // Wherever the job is gone on with, it must be there: the ranks know it.
+    beginning.options.dir = Some(base);
     let (journal, written) = match beginning.options.can_be_resumed() {
         true => (
             Journal::begin(dir.path(), &beginning).context("cannot write the journal")?,
@@ -85,18 +96,77 @@ pub fn run(options: JobOptions, placement: Box<dyn Placement>) -> anyhow::Result
     };
     let channels = channels();
     let printer = Printer::start(written, wake(channels.inbound_in.clone()));
-    let parts = Parts { dir, secret, event_file, printer, placement };
+    let parts = Parts { dir, secret, event_file, printer, placement, images, saved };
     let (mut job, sweeper, dir) = assemble(beginning, parts, &channels)?;
     job.admission.open();
     job.journal = journal;
     let warnings =
         [job.options.reach.warning(), job.options.cluster.as_ref().and_then(Cluster::warning)];
-    let said = cleaned.into_iter().chain(warnings.into_iter().flatten());
+    let anew = (start == Start::WhereItWasSaved && job.needed_images.is_none())
+        .then(|| "nothing was saved there: the job starts from its beginning".to_string());
+    let said = cleaned.into_iter().chain(warnings.into_iter().flatten()).chain(anew);
     said.for_each(|text| job.take(Heard::Note(text)));
+    if job.needed_images.is_some() {
+        job.tell_store(THE_STORE, StoreCommand::Inventory);
+    }
     job.start_parts(&dir)?;
     job.stdin.start(channels.inbound_in.clone());
     let code = job.run(&channels.inbound, &channels.router_events);
     Ok(finish(job, &channels.inbound, code, sweeper, dir))
+}
+
+/// What a job goes on with.
+fn from_images(images: &ImagesDir, start: Start) -> anyhow::Result<Option<SavedJob>> {
+    let (saved, shown) = (images.saved()?, images.path().display());
+    match (&saved, start) {
+        (Some(_), Start::Anew) => bail!(
+            "a job was saved in {shown}: go on with it by --resume-from {shown}, or remove that \
+             directory"
+        ),
+        (Some(saved), _) if saved.beginning.version != env!("CARGO_PKG_VERSION") => bail!(
+            "this is Eyrie {}, and {} saved the job in {shown}",
+            env!("CARGO_PKG_VERSION"),
+            saved.beginning.version
+        ),
+        (Some(_), Start::WhereItWasSaved) => {}
+        (None, _) => images.begin_anew()?,
+    }
+    Ok(saved)
+}
+
+/// What a job is made for: what users ask for now, but for what its ranks know already.
+fn begin(options: JobOptions, saved: Option<&SavedJob>) -> anyhow::Result<Beginning> {
+    let version = env!("CARGO_PKG_VERSION").into();
+    if let Some(SavedJob { beginning: before, .. }) = saved {
+        let JobOptions { ranks, routers, dir, argv, .. } = before.options.clone();
+        let options = JobOptions { ranks, routers, dir, argv, ..options };
+        return Ok(Beginning { version, options, provided: vec![], ..before.clone() });
+    }
+    let program = program::prepare(&options.argv)?;
+    let name = options.job.clone().unwrap_or_else(|| format!("job-{}", std::process::id()));
+    let kvsname = format!("eyrie_{:016x}", u64::from_le_bytes(eyrie_wire::auth::random()));
+    Ok(Beginning { version, name, kvsname, options, program, provided: vec![] })
+}
+
+/// Puts what ranks need into the job's directory, and tells their program where it is. `known`: it
+/// knows.
+fn provide(beginning: &mut Beginning, dir: &std::path::Path, known: bool) -> anyhow::Result<()> {
+    let copied = beginning.options.cluster.as_ref().is_some_and(|cluster| cluster.send_binaries);
+    let before = known.then(|| beginning.program.clone());
+    beginning.provided = vec![
+        program::link_provider(&mut beginning.program, dir)?,
+        program::preload_calls(&mut beginning.program, dir, copied)?,
+    ];
+    beginning.program = before.unwrap_or_else(|| beginning.program.clone());
+    Ok(())
+}
+
+/// What the job was asked to be that was saved there, if one was.
+///
+/// # Errors
+/// When it cannot be read, or a job runs that has its images there.
+pub fn saved_options(images: &std::path::Path) -> anyhow::Result<Option<JobOptions>> {
+    Ok(ImagesDir::open(images)?.saved()?.map(|saved| saved.beginning.options))
 }
 
 /// Removes what dead jobs left below `base`; says how much.

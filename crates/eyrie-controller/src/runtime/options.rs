@@ -84,6 +84,8 @@ pub struct JobOptions {
     pub json: bool,
     pub job: Option<String>,
     pub dir: Option<PathBuf>,
+    /// Where the images outlive the job, so that it can be saved.
+    pub images: Option<PathBuf>,
     /// Bytes of log that each router holds in memory.
     pub log_memory: u64,
     /// Bytes of log that each router may write to disk; else half of what is free, for all of them.
@@ -138,6 +140,9 @@ pub fn check(options: &JobOptions) -> anyhow::Result<()> {
     if ranks == 0 || nodes == 0 || routers == 0 {
         bail!("a job needs at least one rank, one node and one router");
     }
+    if options.images.is_some() && options.roles == RolesAt::Nodes {
+        bail!("--images is for roles beside the controller at present: leave --roles nodes out");
+    }
     let placed = options.cluster.is_some();
     if !placed && u64::from(ranks) > u64::from(nodes) * u64::from(slots) {
         bail!(
@@ -173,6 +178,7 @@ pub mod tests {
             json: false,
             job: None,
             dir: None,
+            images: None,
             log_memory: 1 << 20,
             log_disk: None,
             log: None,

@@ -2,6 +2,7 @@
 
 use super::admission::Services;
 use super::children::{Child, Children};
+use super::images_dir::ImagesDir;
 use super::inbound::{Heard, Inbound, Letter};
 use super::jobdir::JobDir;
 use super::launcher::{Launcher, Target};
@@ -19,7 +20,7 @@ use eyrie_store::role::{self, StoreRole};
 use eyrie_transport::{server, Addr, Bind, RouterId};
 use eyrie_wire::auth::Secret;
 use eyrie_wire::Node;
-use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use std::collections::BTreeMap;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
@@ -29,7 +30,12 @@ use std::sync::Arc;
 pub fn store_config(id: StoreId, options: &JobOptions, job: &str, dir: &Path) -> role::Config {
     let name = format!("store-{id}");
     let listen = options.reach.bind(dir, &name);
-    role::Config { job: job.into(), dir: dir.join(name), sync: false, listen }
+    let (dir, sync) = match &options.images {
+        // What was saved must be there after a power failure, too.
+        Some(images) => (ImagesDir::store(images), true),
+        None => (dir.join(name), false),
+    };
+    role::Config { job: job.into(), dir, sync, listen }
 }
 
 /// The store of a job's start, unless stores run on nodes.
@@ -80,6 +86,7 @@ pub fn router_config(
         id,
         until_received: false,
         takes_over: false,
+        saved: None,
         incarnations: vec![1; at_home.len()],
         at_home,
         listen: options.reach.bind(dir, &format!("router-{name}")),
@@ -98,13 +105,15 @@ pub fn start_routers(
     places: &Places,
     dir: &Path,
     secret: &Secret,
+    images: Option<&ImagesDir>,
     events: &Sender<(RouterId, RouterEvent)>,
 ) -> anyhow::Result<Vec<JobRouter>> {
     if options.roles == RolesAt::Nodes {
         return Ok(Vec::new());
     }
     let start = |id| {
-        let config = router_config(id, 0, options, places.at_home(id), dir)?;
+        let mut config = router_config(id, 0, options, places.at_home(id), dir)?;
+        config.saved = images.and_then(|images| images.router(id));
         if options.roles == RolesAt::Apart {
             return Ok(JobRouter::Apart(Session::with(Gate::OPEN, &config)));
         }
@@ -201,7 +210,8 @@ pub fn watch_signals(inbound: Sender<Inbound>) -> anyhow::Result<()> {
     // SAFETY: ignoring a signal; reading a terminal that belongs to others then fails instead of
     // stopping us.
     unsafe { libc::signal(libc::SIGTTIN, libc::SIG_IGN) };
-    let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP, SIGCHLD])?;
+    let mut signals =
+        signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGCHLD])?;
     std::thread::spawn(move || {
         for signal in signals.forever() {
             if inbound.send(Inbound::Signal(signal)).is_err() {

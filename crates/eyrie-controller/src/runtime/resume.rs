@@ -76,7 +76,15 @@ pub fn resume(
     let channels = channels();
     let (written, note) = Written::go_on(&dir.path().join(written::FILE))?;
     let printer = Printer::start(written, wake(channels.inbound_in.clone()));
-    let parts = Parts { dir, secret: secret.clone(), event_file, printer, placement };
+    let parts = Parts {
+        dir,
+        secret: secret.clone(),
+        event_file,
+        printer,
+        placement,
+        images: None,
+        saved: None,
+    };
     let (mut job, sweeper, mut dir) = assemble(beginning, parts, &channels)?;
     job.hear_all_again(entries);
     // A role that came before it was expected would take itself for lost.

@@ -3,6 +3,7 @@
 
 use super::inbound::{Heard, Inbound};
 use crossbeam_channel::Sender;
+use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -17,6 +18,8 @@ pub const PIECE: usize = 64 * 1024;
 /// The input of a job.
 pub struct Stdin {
     file: File,
+    /// Nothing before this is needed any more.
+    needed: u64,
     /// Bytes in the file, and whether that is all.
     read: u64,
     eof: bool,
@@ -35,7 +38,7 @@ impl Stdin {
         let file = options.read(true).write(true).create_new(true).mode(0o600).open(&path)?;
         // Its name is not needed, and its space goes with the process.
         std::fs::remove_file(&path)?;
-        Ok(Stdin { file, read: 0, eof: false, wanted: Arc::default() })
+        Ok(Stdin { file, needed: 0, read: 0, eof: false, wanted: Arc::default() })
     }
 
     /// Starts to read our own standard input, as far ahead as [`AHEAD`], unless all has come.
@@ -101,12 +104,43 @@ impl Stdin {
     }
 
     /// No incarnation of the rank will read before `offset` any more.
-    pub fn truncate(&self, offset: u64) {
+    pub fn truncate(&mut self, offset: u64) {
+        self.needed = self.needed.max(offset);
         use rustix::fs::{fallocate, FallocateFlags};
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         // A file system that cannot do it keeps the space, no more.
         let _ = fallocate(&self.file, flags, 0, offset.max(1));
     }
+
+    /// What is needed of the input to go on later.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn saved(&self) -> io::Result<SavedInput> {
+        let from = self.needed.min(self.read);
+        let mut bytes = vec![0; (self.read - from) as usize];
+        self.file.read_exact_at(&mut bytes, from)?;
+        Ok(SavedInput { from, bytes, eof: self.eof })
+    }
+
+    /// Goes on with an input that was saved.
+    ///
+    /// # Errors
+    /// When it cannot be kept.
+    pub fn go_on(&mut self, saved: &SavedInput) -> io::Result<()> {
+        let SavedInput { from, bytes, eof } = saved;
+        self.file.write_all_at(bytes, *from)?;
+        (self.needed, self.read, self.eof) = (*from, from + bytes.len() as u64, *eof);
+        Ok(())
+    }
+}
+
+/// Input of a job that was saved: what of it was read and may be needed again.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct SavedInput {
+    from: u64,
+    bytes: Vec<u8>,
+    eof: bool,
 }
 
 fn lock(wanted: &(Mutex<u64>, Condvar)) -> MutexGuard<'_, u64> {

@@ -30,6 +30,8 @@ pub enum Request {
     Checkpoint {
         rank: Option<Rank>,
     },
+    /// Save the job and end it.
+    Stop,
     Trace {
         rank: Rank,
     },
@@ -44,7 +46,7 @@ impl Request {
     /// How long to wait for the answer.
     pub fn patience(&self) -> Duration {
         match self {
-            Request::Checkpoint { .. } => IMAGE_PATIENCE,
+            Request::Checkpoint { .. } | Request::Stop => IMAGE_PATIENCE,
             Request::Join { .. } => JOIN_PATIENCE,
             Request::Status | Request::Inject { .. } | Request::Trace { .. } => PATIENCE,
         }

@@ -94,6 +94,11 @@ impl Log {
         self.last_ssn.copy_from_slice(last_ssn);
     }
 
+    /// How many ranks it has messages from at most.
+    pub fn sources(&self) -> usize {
+        self.last_ssn.len()
+    }
+
     pub fn newest(&self) -> u64 {
         self.newest
     }

@@ -13,6 +13,7 @@ mod orders;
 mod receipts;
 mod received;
 mod room;
+mod saved;
 mod send;
 mod unreadable;
 mod verify;
@@ -338,6 +339,8 @@ impl<S: Store> Protocol<S> {
                 self.recover(instance, determinants)
             }
             RouterCommand::Truncate { rank, clock, rsn } => self.truncate(rank, clock, rsn, out),
+            // The loop has the file.
+            RouterCommand::Save(_) => {}
             RouterCommand::Stats => out.event(RouterEvent::Stats(self.stats())),
             RouterCommand::BreakConnections(rank) => {
                 let Some(state) = self.ranks.get(rank as usize) else { return };

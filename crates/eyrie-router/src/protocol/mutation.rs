@@ -58,12 +58,16 @@ pub enum Mutation {
     KeepNothingAside,
     /// A rank that died before it said what it has is adopted all the same.
     AdoptTheDead,
+    /// What is saved has no determinants.
+    SaveNoDeterminants,
+    /// What is saved ends before the last message of a log.
+    SaveNotTheLast,
     /// Nobody hears which ranks' messages no sender keeps any more.
     HideExposed,
 }
 
 #[cfg(test)]
-pub const ALL: [Mutation; 26] = {
+pub const ALL: [Mutation; 28] = {
     use Mutation::*;
     [
         SkipSequenceCheck,
@@ -91,6 +95,8 @@ pub const ALL: [Mutation; 26] = {
         AdoptTwice,
         KeepNothingAside,
         AdoptTheDead,
+        SaveNoDeterminants,
+        SaveNotTheLast,
         HideExposed,
     ]
 };

@@ -4,6 +4,7 @@ use eyrie_transport::Addr;
 use eyrie_wire::data::Determinant;
 use eyrie_wire::{Rank, RankInstance};
 use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
 
 /// What the controller asks of a router.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -19,6 +20,9 @@ pub enum RouterCommand {
     Truncate { rank: Rank, clock: u64, rsn: u64 },
     /// Breaks the connections of a rank, as a network failure would.
     BreakConnections(Rank),
+    /// Writes all that the router holds to this file, from which another one goes on
+    /// ([`crate::Config::saved`]). No rank speaks any more. Answered by [`RouterEvent::Saved`].
+    Save(PathBuf),
     /// Asks for figures. Answered by [`RouterEvent::Stats`].
     Stats,
 }
@@ -76,6 +80,8 @@ pub enum RouterEvent {
     Exposed { rank: Rank },
     /// A rank that was exposed has received those messages.
     Covered { rank: Rank },
+    /// All is saved, in so many bytes; or why it cannot be.
+    Saved(Result<u64, String>),
     /// Figures of this moment.
     Stats(Stats),
     /// The router cannot go on.

@@ -38,6 +38,14 @@ impl Receipts {
         self.ssn[source as usize]
     }
 
+    /// Goes on with what was saved; `cursor` is behind that message.
+    pub fn go_on(&mut self, rsn: u64, ssn: &[u64], cursor: Cursor) {
+        if ssn.len() == self.ssn.len() {
+            (self.rsn, self.cursor) = (rsn, cursor);
+            self.ssn.copy_from_slice(ssn);
+        }
+    }
+
     /// The rank has been adopted, with this; its messages go on up to `newest`.
     pub fn adopt(&mut self, rsn: u64, ssn: &[u64], newest: u64) {
         self.rsn = rsn;

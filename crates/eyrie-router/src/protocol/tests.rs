@@ -243,6 +243,7 @@ impl World {
             90..=91 => self.break_connections(p),
             92..=93 => self.take_image(p),
             94..=95 => self.die(p),
+            96 if self.random.gen_bool(0.5) => self.save_all(),
             96 => self.zombie(p),
             98 => self.lose_router(),
             97 => self.disk.set(!self.disk.get() && self.random.gen_bool(0.5)),
@@ -805,6 +806,32 @@ impl World {
         }
         let model = images.last().expect("the start is one").clone();
         self.processes[p] = self.process(instance, model);
+    }
+
+    /// All ranks die, and the routers with them: others go on with what was saved.
+    fn save_all(&mut self) {
+        let all = 0..self.images.len() as Rank;
+        if self.disk.get()
+            || !all.clone().all(|r| !self.unprotected.contains(&r) && self.may_die(r))
+        {
+            return;
+        }
+        (0..self.processes.len()).for_each(|p| self.die(p));
+        for k in 0..self.routers.len() {
+            let router = &self.routers[k];
+            let mut saved = Vec::new();
+            router.save(&mut saved).expect("it can be saved");
+            let store = MemoryStore::new(self.disk.clone());
+            let mut next = Protocol::new(router.at_home.clone(), router.space.bounds, store);
+            if router.until_received {
+                next = next.until_received(router.most_unreceived);
+            }
+            match next.restored(&mut &saved[..]) {
+                Ok(next) => self.routers[k] = next,
+                // One segment more than before: the old one goes on, which has not changed.
+                Err(e) => assert_eq!(e.kind(), std::io::ErrorKind::StorageFull, "{e}"),
+            }
+        }
     }
 
     /// An older incarnation wakes up and wants to speak, on a new connection.

@@ -16,6 +16,7 @@ pub mod router;
 pub mod run;
 pub mod sbatch;
 pub mod status;
+pub mod stop;
 pub mod store;
 pub mod sweep;
 pub mod trace;

@@ -6,7 +6,9 @@ use eyrie_controller::hosts::{self, Host};
 use eyrie_controller::inject::Injection;
 use eyrie_controller::machine::schedule::{Interval, Order};
 use eyrie_controller::record::LogLevel;
-use eyrie_controller::runtime::{self, Cluster, JobOptions, Launcher, Reach, RolesAt, ENV_SPARES};
+use eyrie_controller::runtime::{
+    self, Cluster, JobOptions, Launcher, Reach, RolesAt, Start, ENV_SPARES,
+};
 use eyrie_placement::placement::OnNetwork;
 use eyrie_placement::spares::Arrangement;
 use eyrie_placement::{Placement, WithoutNetwork, Words};
@@ -124,6 +126,15 @@ pub struct RunArgs {
     /// memory [default: $XDG_RUNTIME_DIR/eyrie, else /tmp/eyrie-UID]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
+    /// Keep the images in this directory, which must be the job's own and is there after a power
+    /// failure: the job can be saved by SIGUSR1, SIGTERM or `eyrie stop`, ends with code 75, and is
+    /// gone on with by --resume-from. With --hosts a directory that this host reaches as well later
+    #[arg(long, value_name = "DIR")]
+    images: Option<PathBuf>,
+    /// Go on with the job that was saved in this directory, on any hosts; if none was, start the
+    /// program, keeping the images there
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["images", "job", "dir", "routers"])]
+    resume_from: Option<PathBuf>,
     /// How much of its log a router holds in memory; the rest goes to disk [default: a sixteenth of
     /// this machine's memory, 256 MiB to 4 GiB, for all routers]
     #[arg(long, value_parser = size, value_name = "BYTES", hide_short_help = true)]
@@ -154,7 +165,11 @@ pub struct RunArgs {
     #[arg(short, long)]
     quiet: bool,
     /// The program and its arguments
-    #[arg(trailing_var_arg = true, required = true, value_name = "PROGRAM")]
+    #[arg(
+        trailing_var_arg = true,
+        required_unless_present = "resume_from",
+        value_name = "PROGRAM"
+    )]
     program: Vec<OsString>,
 }
 
@@ -368,7 +383,8 @@ pub fn usual_log_memory(routers: u32) -> u64 {
 }
 
 /// `log`: where agents write what they do.
-pub fn run(args: RunArgs, log: Option<PathBuf>) -> anyhow::Result<i32> {
+pub fn run(mut args: RunArgs, log: Option<PathBuf>) -> anyhow::Result<i32> {
+    let start = start(&mut args)?;
     let nodes = nodes(&args)?;
     let reach = reach(&args, nodes.cluster.as_ref())?;
     let usual_timeout = Duration::from_secs(if nodes.cluster.is_some() { 5 } else { 10 });
@@ -412,6 +428,7 @@ pub fn run(args: RunArgs, log: Option<PathBuf>) -> anyhow::Result<i32> {
         json: args.json,
         job: args.job,
         dir: args.dir,
+        images: args.images.or(args.resume_from),
         log_memory,
         log_disk: args.log_disk,
         log: log.map(std::path::absolute).transpose()?,
@@ -427,5 +444,24 @@ pub fn run(args: RunArgs, log: Option<PathBuf>) -> anyhow::Result<i32> {
         argv: args.program,
     };
     let placement = placement(&options)?;
-    runtime::run(options, placement)
+    runtime::run(options, start, placement)
+}
+
+/// How the job begins. One that was saved has its ranks and routers already.
+fn start(args: &mut RunArgs) -> anyhow::Result<Start> {
+    let Some(dir) = &args.resume_from else { return Ok(Start::Anew) };
+    let shown = dir.display();
+    match runtime::saved_options(dir)? {
+        Some(JobOptions { ranks, .. }) if args.ranks.is_some_and(|asked| asked != ranks) => {
+            anyhow::bail!("the job that was saved in {shown} has {ranks} ranks: leave -n out")
+        }
+        Some(JobOptions { ranks, routers, .. }) => {
+            (args.ranks, args.routers) = (Some(ranks), routers);
+        }
+        None if args.program.is_empty() => {
+            anyhow::bail!("nothing was saved in {shown}: give the program, to start it anew")
+        }
+        None => {}
+    }
+    Ok(Start::WhereItWasSaved)
 }

@@ -1,0 +1,248 @@
+//! The directory in which the images of a job outlive it (`--images`), and all else that is needed
+//! to go on with it once it was saved. What is saved takes the place of what was saved before in one
+//! step; until then the older one can be gone on with.
+
+use super::journal::{put, take, Beginning};
+use super::stdin::SavedInput;
+use crate::machine::saved::Saved;
+use anyhow::{bail, Context};
+use eyrie_transport::RouterId;
+use rustix::fs::{flock, FlockOperation};
+use serde::{Deserialize, Serialize};
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// Held locked by the job that has its images there.
+const LOCK: &str = "lock";
+const STORE: &str = "store";
+/// What was saved, and what is just being saved, with a number behind it.
+const SAVED: &str = "saved-";
+const SAVING: &str = "saving-";
+const JOB: &str = "job";
+
+/// All that goes on with a job besides its images and what its routers held.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct SavedJob {
+    pub beginning: Beginning,
+    pub machine: Saved,
+    pub stdin: SavedInput,
+    /// The first host, which all were compared with: its name, and what it said of itself.
+    pub alike: Option<(String, String)>,
+}
+
+/// The directory, as long as a job has its images there.
+#[derive(Debug)]
+pub struct ImagesDir {
+    path: PathBuf,
+    /// The number of what was saved last.
+    saved: Option<u64>,
+    _lock: File,
+}
+
+impl ImagesDir {
+    /// Opens the directory, or makes it.
+    ///
+    /// # Errors
+    /// When it cannot be written, holds something else, or a job runs that has its images there.
+    pub fn open(path: &Path) -> anyhow::Result<ImagesDir> {
+        let path = std::path::absolute(path)?;
+        let shown = path.display();
+        let failed = || format!("cannot keep images in {shown}");
+        DirBuilder::new().recursive(true).mode(0o700).create(&path).with_context(failed)?;
+        let known = |name: &str| {
+            [LOCK, STORE].contains(&name) || name.starts_with(SAVED) || name.starts_with(SAVING)
+        };
+        for entry in std::fs::read_dir(&path).with_context(failed)? {
+            let name = entry?.file_name();
+            if !name.to_str().is_some_and(known) {
+                bail!(
+                    "{shown} holds {}: --images wants a directory of its own for each job",
+                    name.display()
+                );
+            }
+        }
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(false).mode(0o600);
+        let lock = options.open(path.join(LOCK)).with_context(failed)?;
+        if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+            bail!("a job runs that keeps its images in {shown}");
+        }
+        let saved = numbers(&path, SAVED).into_iter().max();
+        Ok(ImagesDir { path, saved, _lock: lock })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Where the store has its images.
+    pub fn store(path: &Path) -> PathBuf {
+        path.join(STORE)
+    }
+
+    /// What a router has saved, when something was saved.
+    pub fn router(&self, id: RouterId) -> Option<PathBuf> {
+        Some(self.path.join(format!("{SAVED}{}", self.saved?)).join(router_file(id)))
+    }
+
+    /// What was saved last, if something was.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn saved(&self) -> anyhow::Result<Option<SavedJob>> {
+        let Some(number) = self.saved else { return Ok(None) };
+        let file = self.path.join(format!("{SAVED}{number}")).join(JOB);
+        let bytes =
+            std::fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?;
+        match take::<SavedJob>(&bytes) {
+            Some((saved, [])) => Ok(Some(saved)),
+            _ => bail!("{} is damaged, or of another version of Eyrie", file.display()),
+        }
+    }
+
+    /// Nothing was saved: what an earlier job has left goes.
+    ///
+    /// # Errors
+    /// When it cannot be removed.
+    pub fn begin_anew(&self) -> anyhow::Result<()> {
+        let store = ImagesDir::store(&self.path);
+        match std::fs::remove_dir_all(&store) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                Err(e).with_context(|| format!("cannot remove {}", store.display()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn next(&self) -> u64 {
+        self.saved.map_or(1, |last| last + 1)
+    }
+
+    /// Begins to save: where each router is to save what it holds.
+    ///
+    /// # Errors
+    /// When the directory cannot be made.
+    pub fn begin_to_save(&self, routers: u32) -> anyhow::Result<Vec<PathBuf>> {
+        let dir = self.path.join(format!("{SAVING}{}", self.next()));
+        let shown = dir.display();
+        let made = || {
+            if dir.exists() {
+                std::fs::remove_dir_all(&dir)?;
+            }
+            DirBuilder::new().mode(0o700).create(&dir)
+        };
+        made().with_context(|| format!("cannot make {shown}"))?;
+        Ok((0..routers).map(|id| dir.join(router_file(id))).collect())
+    }
+
+    /// Saves the rest: from now on this is what the job is gone on with.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn save(&mut self, job: &SavedJob) -> anyhow::Result<()> {
+        let number = self.next();
+        let dir = self.path.join(format!("{SAVING}{number}"));
+        let file = dir.join(JOB);
+        let mut bytes = Vec::new();
+        put(&mut bytes, job)?;
+        let write = || {
+            let mut options = OpenOptions::new();
+            let mut out = options.write(true).create_new(true).mode(0o600).open(&file)?;
+            out.write_all(&bytes)?;
+            out.sync_all()?;
+            File::open(&dir)?.sync_all()?;
+            std::fs::rename(&dir, self.path.join(format!("{SAVED}{number}")))?;
+            File::open(&self.path)?.sync_all()
+        };
+        write().with_context(|| format!("cannot write {}", file.display()))?;
+        self.saved = Some(number);
+        for older in numbers(&self.path, SAVED).into_iter().filter(|n| *n < number) {
+            // It is of no use any more, and of no harm.
+            let _ = std::fs::remove_dir_all(self.path.join(format!("{SAVED}{older}")));
+        }
+        Ok(())
+    }
+
+    /// The job has ended. `finished`: by itself; then nothing of it is needed any more. Else what
+    /// was saved stays.
+    pub fn end(self, finished: bool) {
+        for number in numbers(&self.path, SAVING) {
+            let _ = std::fs::remove_dir_all(self.path.join(format!("{SAVING}{number}")));
+        }
+        if finished || self.saved.is_none() {
+            // What cannot be removed stays, for whoever looks there.
+            let _ = std::fs::remove_dir_all(&self.path);
+        }
+    }
+}
+
+fn router_file(id: RouterId) -> String {
+    format!("router-{id}")
+}
+
+/// The numbers of what is there under a name.
+fn numbers(path: &Path, name: &str) -> Vec<u64> {
+    let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    names.filter_map(|n| n.strip_prefix(name)?.parse().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::{Config, Machine};
+    use crate::runtime::journal::tests::beginning;
+
+    fn job(name: &str) -> SavedJob {
+        let machine = Machine::new(Config::of_one_rank()).saved();
+        let beginning = Beginning { name: name.into(), ..beginning() };
+        SavedJob { beginning, machine, stdin: SavedInput::default(), alike: None }
+    }
+
+    #[test]
+    fn what_is_saved_takes_the_place_of_what_was_saved_before() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("images");
+        let mut images = ImagesDir::open(&path).unwrap();
+        assert!(images.saved().unwrap().is_none() && images.router(0).is_none());
+        let busy = ImagesDir::open(&path).unwrap_err().to_string();
+        assert!(busy.contains("a job runs"), "{busy}");
+        for name in ["first", "second"] {
+            let routers = images.begin_to_save(1).unwrap();
+            std::fs::write(&routers[0], name).unwrap();
+            images.save(&job(name)).unwrap();
+        }
+        // The next one is torn.
+        images.begin_to_save(1).unwrap();
+        drop(images);
+        let images = ImagesDir::open(&path).unwrap();
+        assert_eq!(images.saved().unwrap().unwrap().beginning.name, "second");
+        assert_eq!(std::fs::read(images.router(0).unwrap()).unwrap(), b"second");
+        assert_eq!(numbers(&path, SAVED), [2]);
+        images.end(false);
+        assert_eq!((numbers(&path, SAVED), numbers(&path, SAVING)), (vec![2], vec![]));
+        ImagesDir::open(&path).unwrap().end(true);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn damage_and_what_is_somebody_elses_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut images = ImagesDir::open(dir.path()).unwrap();
+        images.begin_to_save(1).unwrap();
+        images.save(&job("j")).unwrap();
+        let file = dir.path().join("saved-1/job");
+        let bytes = std::fs::read(&file).unwrap();
+        for changed in [&bytes[..bytes.len() - 1], &[&bytes[..], b"x"].concat()] {
+            std::fs::write(&file, changed).unwrap();
+            let refused = images.saved().unwrap_err().to_string();
+            assert!(refused.contains("damaged"), "{refused}");
+        }
+        drop(images);
+        std::fs::write(dir.path().join("thesis.tex"), "x").unwrap();
+        let refused = ImagesDir::open(dir.path()).unwrap_err().to_string();
+        assert!(refused.contains("thesis.tex"), "{refused}");
+    }
+}

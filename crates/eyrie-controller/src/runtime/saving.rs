@@ -1,0 +1,68 @@
+//! What saving a job does: files in its `--images` directory, written when the machine says so.
+
+use super::images_dir::SavedJob;
+use super::job::Job;
+use super::journal::Beginning;
+use super::store::THE_STORE;
+use crate::machine::saved::Saved;
+use crate::machine::Event;
+use eyrie_router::RouterCommand;
+use eyrie_store::role::{StoreCommand, Stored};
+use eyrie_wire::RankInstance;
+
+impl Job {
+    /// All routers save what they hold.
+    pub fn save_routers(&mut self) {
+        let routers = self.options.routers;
+        let Some(images) = &self.images else { return };
+        match images.begin_to_save(routers) {
+            Ok(files) => {
+                for (router, file) in (0..).zip(files) {
+                    self.routers.command(self.journal.gate(), router, RouterCommand::Save(file));
+                }
+            }
+            Err(e) => {
+                let saved = Err(format!("{e:#}"));
+                self.events.push_back(Event::RouterSaved { router: 0, saved });
+            }
+        }
+    }
+
+    /// Saves what is needed besides images and routers.
+    pub fn save_job(&mut self, machine: &Saved) {
+        let saved = self.write_job(machine).map_err(|e| format!("{e:#}"));
+        self.events.push_back(Event::JobSaved(saved));
+    }
+
+    fn write_job(&mut self, machine: &Saved) -> anyhow::Result<String> {
+        let beginning = Beginning {
+            version: env!("CARGO_PKG_VERSION").into(),
+            name: self.name.clone(),
+            kvsname: self.kvsname.clone(),
+            options: self.options.clone(),
+            program: self.program.clone(),
+            provided: self.provided.clone(),
+        };
+        let (machine, stdin, alike) = (machine.clone(), self.stdin.saved()?, self.alike.saved());
+        let job = SavedJob { beginning, machine, stdin, alike };
+        let Some(images) = &mut self.images else { anyhow::bail!("there is no place for it") };
+        images.save(&job)?;
+        Ok(images.path().display().to_string())
+    }
+
+    /// The store of a saved job says what it has: what is not needed goes.
+    pub fn compare_inventory(&mut self, images: &[(RankInstance, Stored)]) {
+        let Some(mut needed) = self.needed_images.take() else { return };
+        for (RankInstance { rank, .. }, Stored { image, .. }) in images {
+            if !needed.remove(&(*rank, *image)) {
+                let command = StoreCommand::Discard { rank: *rank, image: *image };
+                self.tell_store(THE_STORE, command);
+            }
+        }
+        // The one before it, and the log, may do.
+        for (rank, image) in needed {
+            let text = format!("image {image} of rank {rank}, which was saved, is gone or damaged");
+            self.tell(Event::Note(text));
+        }
+    }
+}

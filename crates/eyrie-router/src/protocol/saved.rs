@@ -1,0 +1,236 @@
+//! All that a router holds, as a stream: written when a job is saved, and read by the router that
+//! goes on with it. No rank speaks meanwhile. Nothing that was logged may be left out: ranks that
+//! come back from images need it as after a death.
+
+use super::log::Log;
+use super::mutation::{active, Mutation};
+use super::receipts::Receipts;
+use super::{ConnId, Output, Protocol, RouterEvent};
+use crate::space::Store;
+use eyrie_transport::frame;
+use eyrie_wire::data::{
+    Deliver, Determinant, Frame, Header, Message, Place, MAX_FRAME, MAX_INLINE,
+};
+use eyrie_wire::{Incarnation, Rank};
+use serde::{Deserialize, Serialize};
+use std::io::{self, Read, Write};
+
+/// What a stream begins with; all ranks follow.
+#[derive(PartialEq, Eq, Debug, Serialize, Deserialize)]
+struct Head {
+    at_home: Vec<bool>,
+    takes_over: bool,
+    until_received: bool,
+}
+
+/// A rank; of one that is at home the messages of its log follow.
+#[derive(Serialize, Deserialize)]
+struct SavedRank {
+    incarnation: Incarnation,
+    determinants: Vec<Determinant>,
+    spoken: u64,
+    needed_after: u64,
+    heard: bool,
+    /// Receive sequence number of the last message that is not in the log any more.
+    floor: u64,
+    /// Send sequence number of the newest message from each source; of a rank at home elsewhere
+    /// none.
+    last_ssn: Vec<u64>,
+    received: u64,
+    received_ssn: Vec<u64>,
+    exposed: Option<u64>,
+}
+
+fn invalid(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}
+
+impl<S: Store> Protocol<S> {
+    fn head(&self) -> Head {
+        let Protocol { takes_over, until_received, .. } = *self;
+        Head { at_home: self.at_home.clone(), takes_over, until_received }
+    }
+
+    /// Writes all that this router holds.
+    ///
+    /// # Errors
+    /// The writer's; when the log cannot be read, or a rank has not yet said what it has of a lost
+    /// router's messages.
+    pub fn save(&self, to: &mut impl Write) -> io::Result<()> {
+        if let Some(rank) = self.adoptions.iter().position(Option::is_some) {
+            let text = format!("rank {rank} has not told its new router what it has received");
+            return Err(io::Error::other(text));
+        }
+        to.write_all(&frame::encode_long(&self.head())?)?;
+        for (rank, here) in self.at_home.iter().enumerate() {
+            to.write_all(&frame::encode_long(&self.saved_rank(rank))?)?;
+            if *here {
+                self.save_log(&self.logs[rank], to)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn saved_rank(&self, rank: usize) -> SavedRank {
+        let (state, log) = (&self.ranks[rank], &self.logs[rank]);
+        let sources = if self.at_home[rank] { self.ranks.len() as Rank } else { 0 };
+        let receipts = self.receipts.get(rank);
+        SavedRank {
+            incarnation: state.incarnation,
+            determinants: match active(Mutation::SaveNoDeterminants) {
+                true => Vec::new(),
+                false => state.determinants.clone(),
+            },
+            spoken: state.spoken,
+            needed_after: state.needed_after,
+            heard: state.heard,
+            floor: log.floor(),
+            last_ssn: (0..sources).map(|source| log.last_ssn(source)).collect(),
+            received: receipts.map_or(0, Receipts::rsn),
+            received_ssn: receipts.map_or(Vec::new(), |r| r.ssn.clone()),
+            exposed: receipts.and_then(|r| r.exposed),
+        }
+    }
+
+    /// The frames of a log, each with its length in front and, where its payload lies in a segment,
+    /// with that behind it; then 0.
+    fn save_log(&self, log: &Log, to: &mut impl Write) -> io::Result<()> {
+        let mut cursor = log.cursor_after(log.floor(), &self.space)?;
+        let mut piece = vec![0; MAX_INLINE];
+        while let Some(logged) = log.next(&mut cursor, &self.space)? {
+            let (Deliver { rsn, size, place, .. }, len) = (logged.deliver, logged.frame.len());
+            if rsn == log.newest() && active(Mutation::SaveNotTheLast) {
+                break;
+            }
+            to.write_all(&(len as u32).to_le_bytes())?;
+            to.write_all(logged.frame)?;
+            if let Some(Place { segment, offset }) = place {
+                for at in (0..size).step_by(MAX_INLINE) {
+                    let piece = &mut piece[..(size - at).min(MAX_INLINE as u64) as usize];
+                    self.space.read_piece(segment, offset + at, piece)?;
+                    to.write_all(piece)?;
+                }
+            }
+            Log::advance(&mut cursor, len);
+        }
+        to.write_all(&0u32.to_le_bytes())
+    }
+
+    /// This router, which nobody has spoken to yet, with all that was saved.
+    ///
+    /// # Errors
+    /// The reader's; when there is no room for the log, or the stream is that of a router that was
+    /// started otherwise.
+    pub fn restored(mut self, from: &mut impl Read) -> io::Result<Self> {
+        let head: Head = frame::read_long(from)?;
+        self.takes_over = head.takes_over;
+        if head != self.head() {
+            return Err(invalid("what was saved is of a router with other ranks"));
+        }
+        for rank in 0..self.ranks.len() {
+            let saved: SavedRank = frame::read_long(from)?;
+            let state = &mut self.ranks[rank];
+            state.incarnation = saved.incarnation;
+            state.determinants = saved.determinants;
+            state.spoken = saved.spoken;
+            state.needed_after = saved.needed_after;
+            state.heard = saved.heard;
+            if !self.at_home[rank] {
+                continue;
+            }
+            if saved.last_ssn.len() != self.logs[rank].sources() {
+                return Err(invalid("what was saved is of another number of ranks"));
+            }
+            self.logs[rank].adopt(saved.floor, &saved.last_ssn);
+            self.restore_log(rank as Rank, from)?;
+            let cursor = self.logs[rank].cursor_after(saved.received, &self.space)?;
+            if let Some(receipts) = self.receipts.get_mut(rank) {
+                receipts.go_on(saved.received, &saved.received_ssn, cursor);
+                receipts.exposed = saved.exposed;
+            }
+        }
+        Ok(self)
+    }
+
+    fn restore_log(&mut self, rank: Rank, from: &mut impl Read) -> io::Result<()> {
+        let mut bytes = vec![0; MAX_FRAME];
+        // The segment that is being filled, its length, and what of it is filled.
+        let mut segment: Option<(u32, u64, u64)> = None;
+        loop {
+            let mut len = [0; 4];
+            from.read_exact(&mut len)?;
+            let len = u32::from_le_bytes(len) as usize;
+            if len == 0 {
+                break;
+            }
+            let bytes = bytes.get_mut(..len).ok_or_else(|| invalid("a frame is too long"))?;
+            from.read_exact(bytes)?;
+            let Ok(Some(Frame { header: Header::Deliver(d), payload, .. })) = Frame::parse(bytes)
+            else {
+                return Err(invalid("a frame is damaged"));
+            };
+            if d.rsn != self.logs[rank as usize].newest() + 1 || d.source >= self.ranks.len() as u32
+            {
+                return Err(invalid("a log has a hole"));
+            }
+            let place = match d.place {
+                Some(_) => Some(self.restore_payload(d.size, &mut segment, from)?),
+                None => None,
+            };
+            let Deliver { source, ssn, envelope, size, .. } = d;
+            // Its clock is known by what its sender's determinants say.
+            let message = Message { destination: rank, ssn, clock: 0, envelope, size, place };
+            self.append(source, &message, payload, &mut Nobody);
+            self.keep_room(&mut Nobody);
+        }
+        if let Some((segment, ..)) = segment {
+            self.space.segments.close(segment);
+        }
+        self.dirty.clear();
+        Ok(())
+    }
+
+    fn restore_payload(
+        &mut self,
+        size: u64,
+        filling: &mut Option<(u32, u64, u64)>,
+        from: &mut impl Read,
+    ) -> io::Result<Place> {
+        let (segment, bytes, filled) = match filling.filter(|(_, len, used)| len - used >= size) {
+            Some(room) => room,
+            None => {
+                if let Some((full, ..)) = filling.take() {
+                    self.space.segments.close(full);
+                }
+                let segment = self.space.open_segment(size)?;
+                let bytes = self.space.segments.get(segment).map_or(0, |s| s.bytes);
+                (segment, bytes, 0)
+            }
+        };
+        let mut piece = vec![0; MAX_INLINE];
+        for at in (0..size).step_by(MAX_INLINE) {
+            let piece = &mut piece[..(size - at).min(MAX_INLINE as u64) as usize];
+            from.read_exact(piece)?;
+            self.space.write_piece(segment, filled + at, piece)?;
+        }
+        *filling = Some((segment, bytes, filled + size));
+        self.space.segments.frame_logged(segment);
+        Ok(Place { segment, offset: filled })
+    }
+}
+
+/// Nobody is connected.
+struct Nobody;
+
+impl<F> Output<F> for Nobody {
+    fn frame(&mut self, _: ConnId, _: &Header, _: &[u8]) {}
+    fn determinants(&mut self, _: ConnId, _: &Header, _: &[Determinant]) {}
+    fn logged(&mut self, _: ConnId, _: &[u8]) {}
+    fn frame_with_file(&mut self, _: ConnId, _: &Header, _: F) {}
+    fn has_room(&self, _: ConnId) -> bool {
+        false
+    }
+    fn close(&mut self, _: ConnId) {}
+    fn hold(&mut self, _: ConnId, _: bool) {}
+    fn event(&mut self, _: RouterEvent) {}
+}

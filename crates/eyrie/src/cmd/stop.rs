@@ -1,0 +1,23 @@
+//! `eyrie stop`: saves a job and ends it.
+
+use super::JobPlace;
+use eyrie_controller::runtime::jobdir;
+use eyrie_controller::runtime::users::{ask, Request};
+
+/// Save a running job and end it, so that `eyrie run --resume-from DIR` goes on with it.
+///
+/// The job must have been started with --images. Its ranks are imaged, then they stop, and what the
+/// routers hold is saved; returns when the job is saved. A job that cannot be saved goes on.
+#[derive(clap::Args)]
+pub struct StopArgs {
+    /// Name of the job (see `eyrie status`)
+    job: String,
+    #[command(flatten)]
+    place: JobPlace,
+}
+
+pub fn run(args: &StopArgs) -> anyhow::Result<i32> {
+    let dir = jobdir::find(&args.place.base()?, &args.job)?;
+    ask(&dir, &Request::Stop)?;
+    Ok(0)
+}
