@@ -14,7 +14,9 @@ struct pace {
 #define PACE_OPTIONS(pace)                                                                         \
     {"slow-until", "rank 0 rests after each step until this file exists",                          \
      .text = &(pace).slow_until},                                                                  \
-        {"slow-ms", "for so many milliseconds", .number = &(pace).slow_ms}
+    {                                                                                              \
+        "slow-ms", "for so many milliseconds", .number = &(pace).slow_ms                           \
+    }
 
 /* After each step of a rank. It does not rest again when it is woken up earlier. */
 static void keep_pace(struct pace *pace, int rank) {

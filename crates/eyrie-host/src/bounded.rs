@@ -16,7 +16,7 @@ const READS: u32 = 64;
 /// What a command left.
 #[derive(Debug)]
 pub struct Ran {
-    /// `None`: it took too long and was killed.
+    /// `None`: it took too long and was killed, or somebody else has waited for it.
     pub status: Option<ExitStatus>,
     pub stdout: String,
     pub stderr: String,
@@ -39,13 +39,18 @@ pub fn run(command: &mut Command, longest: Duration) -> std::io::Result<Ran> {
     let mut stderr = Piped::new(child.stderr.take())?;
     let until = Instant::now() + longest;
     let status = loop {
-        let ended = child.try_wait()?;
+        let ended = match child.try_wait() {
+            Ok(ended) => ended.map(Some),
+            // Somebody else in this process waits for all of its children.
+            Err(e) if e.raw_os_error() == Some(libc::ECHILD) => Some(None),
+            Err(e) => return Err(e),
+        };
         // All that it has written before its end is there by now. Somebody else that it has started
         // may hold its streams open for ever.
         stdout.read();
         stderr.read();
         match ended {
-            Some(status) => break Some(status),
+            Some(status) => break status,
             None if Instant::now() >= until => {
                 child.kill()?;
                 child.wait()?;

@@ -38,4 +38,5 @@ mod simulation;
 
 pub use io::{Command, Event, Image, Mark, Source, StoreId};
 pub use reactor::{Config, Machine};
+pub use saving::SAVED_CODE;
 pub use state::{NodeStateName, RankStateName};

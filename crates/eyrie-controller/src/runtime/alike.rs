@@ -10,6 +10,9 @@ const MAX_FACTS: usize = 4 << 20;
 /// Most differences of a host that are told.
 const MAX_SHOWN: usize = 2;
 
+/// Of a host that a saved job was on.
+const EARLIER: &str = " as it was when the job was saved";
+
 /// The host that all are compared with.
 #[derive(Default)]
 pub struct Alike {
@@ -20,13 +23,17 @@ impl Alike {
     /// What goes on with a job on other hosts: the first host's name, and what it said of itself.
     pub fn saved(&self) -> Option<(String, String)> {
         let (host, facts) = self.first.as_ref()?;
-        Some((format!("{host}, where the job was saved,"), serde_json::to_string(facts).ok()?))
+        Some((host.clone(), serde_json::to_string(facts).ok()?))
     }
 
     /// All hosts are compared with that one.
     pub fn of(saved: Option<(String, String)>) -> Alike {
-        let first =
-            saved.and_then(|(host, facts)| Some((host, serde_json::from_str(&facts).ok()?)));
+        let first = saved.and_then(|(mut host, facts)| {
+            if !host.ends_with(EARLIER) {
+                host += EARLIER;
+            }
+            Some((host, serde_json::from_str(&facts).ok()?))
+        });
         Alike { first }
     }
 

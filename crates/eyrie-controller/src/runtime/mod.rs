@@ -6,6 +6,7 @@ mod alike;
 mod assembly;
 mod children;
 mod commands;
+mod deadline;
 mod determinants;
 mod durable;
 mod event_file;
@@ -111,6 +112,9 @@ pub fn run(
     }
     job.start_parts(&dir)?;
     job.stdin.start(channels.inbound_in.clone());
+    if job.images.is_some() {
+        deadline::watch(job.options.save_before, channels.inbound_in.clone());
+    }
     let code = job.run(&channels.inbound, &channels.router_events);
     Ok(finish(job, &channels.inbound, code, sweeper, dir))
 }

@@ -86,6 +86,8 @@ pub struct JobOptions {
     pub dir: Option<PathBuf>,
     /// Where the images outlive the job, so that it can be saved.
     pub images: Option<PathBuf>,
+    /// How long before the end of its allocation the job is saved.
+    pub save_before: Option<Duration>,
     /// Bytes of log that each router holds in memory.
     pub log_memory: u64,
     /// Bytes of log that each router may write to disk; else half of what is free, for all of them.
@@ -179,6 +181,7 @@ pub mod tests {
             job: None,
             dir: None,
             images: None,
+            save_before: None,
             log_memory: 1 << 20,
             log_disk: None,
             log: None,

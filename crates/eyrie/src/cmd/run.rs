@@ -5,6 +5,7 @@ use clap::{Args, ValueEnum};
 use eyrie_controller::hosts::{self, Host};
 use eyrie_controller::inject::Injection;
 use eyrie_controller::machine::schedule::{Interval, Order};
+use eyrie_controller::machine::SAVED_CODE;
 use eyrie_controller::record::LogLevel;
 use eyrie_controller::runtime::{
     self, Cluster, JobOptions, Launcher, Reach, RolesAt, Start, ENV_SPARES,
@@ -18,6 +19,7 @@ use eyrie_units::{duration, size};
 use eyrie_wire::control::CheckpointMode;
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::Duration;
 
 /// Run an MPI program so that it survives the death of its ranks and nodes.
@@ -135,6 +137,14 @@ pub struct RunArgs {
     /// program, keeping the images there
     #[arg(long, value_name = "DIR", conflicts_with_all = ["images", "job", "dir", "routers"])]
     resume_from: Option<PathBuf>,
+    /// In an allocation of Slurm: save the job so long before it ends [default: a tenth of what is
+    /// left at the start, at most 5m]
+    #[arg(long, value_parser = duration, value_name = "TIME", hide_short_help = true)]
+    save_before: Option<Duration>,
+    /// In a batch job of Slurm: have it requeued once the job is saved; the same --resume-from then
+    /// goes on with it
+    #[arg(long, requires = "resume_from")]
+    requeue: bool,
     /// How much of its log a router holds in memory; the rest goes to disk [default: a sixteenth of
     /// this machine's memory, 256 MiB to 4 GiB, for all routers]
     #[arg(long, value_parser = size, value_name = "BYTES", hide_short_help = true)]
@@ -180,10 +190,12 @@ const EXAMPLES: &str = "Examples:
       eyrie run -n 4 --nodes 2 --spares 1 --checkpoint-every 30s ./solver
   On three hosts over ssh, one of which stays free until another one dies:
       eyrie run --hosts a:16,b:16,c:16 --spares 1 ./solver
+  Within time limits: saved before the allocation ends, and gone on with by the same batch script:
+      eyrie run --resume-from $HOME/images/solver --requeue ./solver
   See it survive: kill rank 2 after 5 seconds, then node 0 in the middle of that recovery:
       eyrie run -n 4 --nodes 2 --spares 1 --inject kill-rank=2@5s --inject kill-node=0@recovery ./solver
 
-Exit code: the program's, as mpiexec gives it; 1 when the job cannot go on, 126 and 127 when the program cannot be
+Exit code: the program's, as mpiexec gives it; 75 when the job was saved (--images), 1 when the job cannot go on, 126 and 127 when the program cannot be
 executed or found, 128 and the signal's number when a signal to eyrie ends the job.";
 
 /// Size of a message to --network: spares are compared by the number of messages.
@@ -429,6 +441,7 @@ pub fn run(mut args: RunArgs, log: Option<PathBuf>) -> anyhow::Result<i32> {
         job: args.job,
         dir: args.dir,
         images: args.images.or(args.resume_from),
+        save_before: args.save_before,
         log_memory,
         log_disk: args.log_disk,
         log: log.map(std::path::absolute).transpose()?,
@@ -444,7 +457,24 @@ pub fn run(mut args: RunArgs, log: Option<PathBuf>) -> anyhow::Result<i32> {
         argv: args.program,
     };
     let placement = placement(&options)?;
-    runtime::run(options, start, placement)
+    let code = runtime::run(options, start, placement)?;
+    if code == SAVED_CODE && args.requeue {
+        requeue()?;
+    }
+    Ok(code)
+}
+
+/// Has Slurm queue the batch job again that this process belongs to; that ends it.
+fn requeue() -> anyhow::Result<()> {
+    let failed = "the job is saved, but Slurm does not queue it again";
+    let allocation = std::env::var("SLURM_JOB_ID");
+    let allocation = allocation.with_context(|| format!("{failed}: SLURM_JOB_ID is not set"))?;
+    let ran = Command::new("scontrol").args(["requeue", &allocation]).output();
+    let ran = ran.with_context(|| format!("{failed}: cannot run scontrol"))?;
+    if !ran.status.success() {
+        anyhow::bail!("{failed}: {}", String::from_utf8_lossy(&ran.stderr).trim());
+    }
+    Ok(())
 }
 
 /// How the job begins. One that was saved has its ranks and routers already.
