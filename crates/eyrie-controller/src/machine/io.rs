@@ -2,7 +2,6 @@
 //! read back ([`super::journal`]).
 
 use super::answer::{Answer, RequestId};
-use super::saved::Saved;
 use crate::inject::{Fault, Injection};
 use crate::record::Record;
 use eyrie_transport::{Addr, Directory, RouterId};
@@ -309,7 +308,7 @@ pub enum Command {
     /// All routers are to save what they hold. Each answers with [`Event::RouterSaved`].
     SaveRouters,
     /// What is needed to go on with the job is to be saved. Answered by [`Event::JobSaved`].
-    SaveJob(Box<Saved>),
+    SaveJob,
     /// What a user asked for has come to its end.
     Answer {
         request: RequestId,

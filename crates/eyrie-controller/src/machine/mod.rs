@@ -24,6 +24,7 @@ mod reactor;
 mod requests;
 mod role;
 mod roles;
+mod save;
 pub mod saved;
 mod saving;
 pub mod schedule;
@@ -38,5 +39,5 @@ mod simulation;
 
 pub use io::{Command, Event, Image, Mark, Source, StoreId};
 pub use reactor::{Config, Machine};
-pub use saving::SAVED_CODE;
+pub use save::SAVED_CODE;
 pub use state::{NodeStateName, RankStateName};

@@ -821,8 +821,8 @@ impl Cluster {
                     self.after(5..500, Happening::Told(Event::RouterSaved { router, saved }));
                 }
             }
-            Command::SaveJob(saved) => {
-                self.goes_on_from(*saved);
+            Command::SaveJob => {
+                self.goes_on_from(self.machine.saved());
                 let fails = self.random.gen_bool(0.2);
                 let saved = if fails { Err("disk full".into()) } else { Ok("/d".into()) };
                 self.was_saved = !fails;

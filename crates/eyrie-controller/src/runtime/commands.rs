@@ -100,7 +100,7 @@ impl Job {
             }
             Command::Inject(fault) => self.inject(fault),
             Command::SaveRouters => self.save_routers(),
-            Command::SaveJob(saved) => self.save_job(&saved),
+            Command::SaveJob => self.save_job(),
             Command::Record(record) => self.record(record),
             Command::Answer { request, answer } => {
                 if let Some(user) = self.users.waiting.remove(&request) {

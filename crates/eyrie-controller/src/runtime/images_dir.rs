@@ -59,7 +59,7 @@ impl ImagesDir {
             if !name.to_str().is_some_and(known) {
                 bail!(
                     "{shown} holds {}: --images wants a directory of its own for each job",
-                    name.display()
+                    name.to_string_lossy()
                 );
             }
         }

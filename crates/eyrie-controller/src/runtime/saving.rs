@@ -4,7 +4,6 @@ use super::images_dir::SavedJob;
 use super::job::Job;
 use super::journal::Beginning;
 use super::store::THE_STORE;
-use crate::machine::saved::Saved;
 use crate::machine::Event;
 use eyrie_router::RouterCommand;
 use eyrie_store::role::{StoreCommand, Stored};
@@ -29,12 +28,12 @@ impl Job {
     }
 
     /// Saves what is needed besides images and routers.
-    pub fn save_job(&mut self, machine: &Saved) {
-        let saved = self.write_job(machine).map_err(|e| format!("{e:#}"));
+    pub fn save_job(&mut self) {
+        let saved = self.write_job().map_err(|e| format!("{e:#}"));
         self.events.push_back(Event::JobSaved(saved));
     }
 
-    fn write_job(&mut self, machine: &Saved) -> anyhow::Result<String> {
+    fn write_job(&mut self) -> anyhow::Result<String> {
         let beginning = Beginning {
             version: env!("CARGO_PKG_VERSION").into(),
             name: self.name.clone(),
@@ -43,7 +42,8 @@ impl Job {
             program: self.program.clone(),
             provided: self.provided.clone(),
         };
-        let (machine, stdin, alike) = (machine.clone(), self.stdin.saved()?, self.alike.saved());
+        let (machine, stdin) = (self.machine.saved(), self.stdin.saved()?);
+        let alike = self.alike.saved();
         let job = SavedJob { beginning, machine, stdin, alike };
         let Some(images) = &mut self.images else { anyhow::bail!("there is no place for it") };
         images.save(&job)?;

@@ -1,0 +1,227 @@
+//! Saving a job, so that it can be gone on with when all of its hosts are gone: an image of each
+//! rank, then all ranks are fenced as if they had died, then the routers save what they hold. What
+//! cannot be saved goes on: its ranks come back as after a death. Nothing of a saved job may run on.
+
+use super::answer::{Answer, RequestId};
+use super::io::{Command, Mark};
+use super::rank::{Death, RankState, Step};
+use super::reactor::Machine;
+use super::saving::{Phase, Saving};
+use super::state::RankStateName;
+use crate::record::Record;
+use eyrie_transport::RouterId;
+use eyrie_wire::{Rank, RankInstance};
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// Exit code of a job that was saved: sysexits' EX_TEMPFAIL, try again.
+pub const SAVED_CODE: i32 = 75;
+/// How long ranks may take that cannot be imaged just now: then an older image and the log must do.
+const IMAGES_TIMEOUT: Duration = Duration::from_secs(30);
+/// How soon a rank is tried again that could not.
+const RETRY: Duration = Duration::from_millis(200);
+/// How long routers, and who writes the rest, may take.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(1800);
+
+impl Machine {
+    /// Whether the job is being saved.
+    pub fn is_saving(&self) -> bool {
+        self.saving.is_some()
+    }
+
+    /// Whether ranks that are fenced stay so, because the job is being saved.
+    pub(super) fn ranks_stay_fenced(&self) -> bool {
+        self.saving.as_ref().is_some_and(|s| !matches!(s.phase, Phase::Images { .. }))
+    }
+
+    /// The job is to be saved.
+    pub(super) fn save_asked(&mut self, request: Option<RequestId>) {
+        let refused = match (self.config.can_be_saved, self.started) {
+            (false, _) => "it cannot be saved: it was not started with --images",
+            (true, false) => "it is just starting: it can be saved when its ranks run",
+            (true, true) => "",
+        };
+        if !refused.is_empty() {
+            match request {
+                Some(request) => self.answer(request, Answer::Refused(refused.into())),
+                None => self.note(refused.into()),
+            }
+            return;
+        }
+        if let Some(saving) = &mut self.saving {
+            return saving.users.extend(request);
+        }
+        let now = self.now;
+        let waiting: BTreeSet<Rank> = self.unfinished().collect();
+        waiting.iter().for_each(|rank| self.schedule.want(*rank, now));
+        let phase = Phase::Images { waiting, until: now + IMAGES_TIMEOUT };
+        self.saving = Some(Saving { since: now, phase, users: request.into_iter().collect() });
+        self.record(Record::Saving);
+    }
+
+    fn answer(&mut self, request: RequestId, answer: Answer) {
+        self.commands.push(Command::Answer { request, answer });
+    }
+
+    fn unfinished(&self) -> impl Iterator<Item = Rank> + '_ {
+        self.ranks.iter().filter(|r| !r.is(RankStateName::Finished)).map(|r| r.rank)
+    }
+
+    /// An image of the rank counts that was asked for then.
+    pub(super) fn imaged_for_saving(&mut self, rank: Rank, asked: Duration) {
+        let Some(Saving { since, phase: Phase::Images { waiting, .. }, .. }) = &mut self.saving
+        else {
+            return;
+        };
+        if asked >= *since {
+            waiting.remove(&rank);
+        }
+    }
+
+    /// The rank could not be imaged. `passing`: for a reason that passes; else its older image must
+    /// do.
+    pub(super) fn not_imaged_for_saving(&mut self, rank: Rank, passing: bool) {
+        let now = self.now;
+        if let Some(Saving { phase: Phase::Images { waiting, .. }, .. }) = &mut self.saving {
+            match passing {
+                true => self.schedule.retry(rank, now + RETRY),
+                false => drop(waiting.remove(&rank)),
+            }
+        }
+    }
+
+    /// Goes on with saving, as far as what it waits for has come.
+    pub(super) fn go_on_saving(&mut self) {
+        let now = self.now;
+        let Some(saving) = &self.saving else { return };
+        match &saving.phase {
+            Phase::Images { waiting, until } => {
+                let here = |rank: &Rank| &self.ranks[*rank as usize];
+                let mut open = waiting.iter().filter(|r| !here(r).is(RankStateName::Finished));
+                let over = match now >= *until {
+                    true => !open.any(|rank| here(rank).capture().is_some()),
+                    false => open.next().is_none(),
+                };
+                if over {
+                    self.stop_ranks();
+                }
+            }
+            Phase::Fences => {
+                if self.unfinished().all(|rank| self.is_fenced(rank)) {
+                    let waiting = (0..self.config.routers).collect();
+                    self.set_phase(Phase::Routers {
+                        waiting,
+                        bytes: 0,
+                        until: now + WRITE_TIMEOUT,
+                    });
+                    self.commands.push(Command::SaveRouters);
+                }
+            }
+            Phase::Routers { until, .. } | Phase::Rest { until, .. } => {
+                if now >= *until {
+                    let waited = eyrie_units::time(WRITE_TIMEOUT);
+                    self.give_up_saving(&format!("it is not written after {waited}"));
+                }
+            }
+        }
+    }
+
+    fn set_phase(&mut self, phase: Phase) {
+        if let Some(saving) = &mut self.saving {
+            saving.phase = phase;
+        }
+    }
+
+    /// No rank has to be imaged any more: they are fenced, as if they had died.
+    fn stop_ranks(&mut self) {
+        let lost = self.unfinished().find_map(|rank| {
+            let why = self.ranks[rank as usize].way_back().err()?;
+            Some(format!("rank {rank} could not come back: {why}"))
+        });
+        if let Some(why) = lost {
+            return self.give_up_saving(&why);
+        }
+        self.set_phase(Phase::Fences);
+        for rank in self.unfinished().collect::<Vec<_>>() {
+            self.stop_rank(rank);
+        }
+    }
+
+    fn stop_rank(&mut self, rank: Rank) {
+        let (now, fence) = (self.now, self.new_fence());
+        let r = &mut self.ranks[rank as usize];
+        let (instance, node) = (r.instance(), r.node);
+        let capture = r.end_capture();
+        let died = Step::Died { now, death: Death::Outside, unheard: None, fence };
+        if !r.advance(died) {
+            return; // It is being fenced.
+        }
+        r.incarnation += 1;
+        let next = r.instance();
+        self.commands.push(Command::Kill { node, instance });
+        if let Some(capture) = capture {
+            self.schedule.ended(rank, now, None);
+            self.discard(rank, capture.image, &capture.copies);
+        }
+        self.commands.push(Command::Fence(next));
+    }
+
+    fn is_fenced(&self, rank: Rank) -> bool {
+        let state = &self.ranks[rank as usize].state;
+        matches!(state, RankState::Lost { fence, .. } if fence.waiting.is_empty())
+    }
+
+    pub(super) fn router_saved(&mut self, router: RouterId, saved: Result<u64, String>) {
+        let until = self.now + WRITE_TIMEOUT;
+        let Some(Saving { phase: Phase::Routers { waiting, bytes, .. }, .. }) = &mut self.saving
+        else {
+            return;
+        };
+        match saved {
+            Err(why) => self.give_up_saving(&format!("router {router}: {why}")),
+            Ok(more) => {
+                waiting.remove(&router);
+                *bytes += more;
+                let (whole, bytes) = (waiting.is_empty(), *bytes);
+                if whole {
+                    self.set_phase(Phase::Rest { bytes, until });
+                    self.commands.push(Command::SaveJob);
+                }
+            }
+        }
+    }
+
+    pub(super) fn job_saved(&mut self, saved: Result<String, String>) {
+        let Some(Saving { phase: Phase::Rest { bytes, .. }, .. }) = &self.saving else { return };
+        let bytes = *bytes;
+        match saved {
+            Err(why) => self.give_up_saving(&why),
+            Ok(dir) => {
+                let users = self.saving.take().map(|saving| saving.users);
+                let cause = format!("it is saved: `eyrie run --resume-from {dir}` goes on with it");
+                self.record(Record::Saved { dir, bytes });
+                for request in users.into_iter().flatten() {
+                    self.answer(request, Answer::Accepted);
+                }
+                self.end(SAVED_CODE, Some(cause));
+            }
+        }
+    }
+
+    /// The job cannot be saved, and goes on.
+    fn give_up_saving(&mut self, why: &str) {
+        let Some(saving) = self.saving.take() else { return };
+        let text = format!("the job could not be saved, and goes on: {why}");
+        for request in saving.users {
+            self.answer(request, Answer::Refused(text.clone()));
+        }
+        self.record(Record::Note { text });
+        for rank in 0..self.ranks.len() as Rank {
+            if self.is_fenced(rank) && !self.ended {
+                let instance =
+                    RankInstance { rank, incarnation: self.ranks[rank as usize].incarnation };
+                self.bring_back(instance, Mark::default());
+            }
+        }
+    }
+}
