@@ -111,6 +111,27 @@ pub enum Record {
         spare: Node,
         node: Node,
     },
+    /// A rank is on another node now, as it was asked for. `pause`: from its end on the old one until
+    /// it has caught up on the new one.
+    RankMoved {
+        rank: Rank,
+        from: Node,
+        node: Node,
+        #[serde(with = "seconds")]
+        pause: Duration,
+    },
+    /// These ranks, and roles, leave a node, and none comes there.
+    NodeDraining {
+        node: Node,
+        ranks: Vec<Rank>,
+    },
+    /// Nothing is on the node any more.
+    NodeDrained {
+        node: Node,
+    },
+    NodeUndrained {
+        node: Node,
+    },
     /// No spare is left: a remaining node takes a rank more.
     NodeShared {
         node: Node,
@@ -331,6 +352,15 @@ impl Record {
             Record::SpareUsed { spare, node } => {
                 (Normal, format!("spare {} takes the ranks of {}", at(spare), at(node)))
             }
+            Record::RankMoved { rank, from, node, pause } => {
+                let (from, to) = (at(from), at(node));
+                (Normal, format!("rank {rank} moved from {from} to {to}, and stood still {}", time(*pause)))
+            }
+            Record::NodeDraining { node, ranks } => {
+                (Normal, format!("{} is being drained: {} leave it", at(node), list(ranks)))
+            }
+            Record::NodeDrained { node } => (Normal, format!("{} is free", at(node))),
+            Record::NodeUndrained { node } => (Normal, format!("{} takes ranks again", at(node))),
             Record::NodeShared { node, rank, ranks } => (
                 Normal,
                 format!("no spare is left: {} takes rank {rank} too and has {ranks} ranks now", at(node)),
@@ -461,6 +491,10 @@ mod tests {
             Record::Saving,
             Record::Saved { dir: "/d".into(), bytes: 7 },
             Record::SpareUsed { spare: 2, node },
+            Record::RankMoved { rank, from: 0, node, pause: time },
+            Record::NodeDraining { node, ranks: vec![1, 2] },
+            Record::NodeDrained { node },
+            Record::NodeUndrained { node },
             Record::NodeShared { node, rank, ranks: 3 },
             Record::Placed { instance, node, choice: Choice::Spare, image },
             Record::Restored { instance, fetched: time, restored: time },

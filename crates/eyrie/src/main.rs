@@ -50,6 +50,9 @@ enum Command {
     /// Take a checkpoint of a running job now
     Checkpoint(cmd::checkpoint::CheckpointArgs),
     Stop(cmd::stop::StopArgs),
+    Migrate(cmd::migrate::MigrateArgs),
+    Drain(cmd::drain::DrainArgs),
+    Undrain(cmd::drain::UndrainArgs),
     /// Show what a rank of a running job did last
     Trace(cmd::trace::TraceArgs),
     /// Say where a failed node's ranks should go, and what it costs
@@ -144,6 +147,9 @@ fn main() {
         Command::Join(args) => cmd::join::run(args),
         Command::Checkpoint(args) => cmd::checkpoint::run(&args),
         Command::Stop(args) => cmd::stop::run(&args),
+        Command::Migrate(args) => cmd::migrate::run(args),
+        Command::Drain(args) => cmd::drain::drain(&args),
+        Command::Undrain(args) => cmd::drain::undrain(&args),
         Command::Trace(args) => cmd::trace::run(&args),
         Command::Plan(args) => cmd::plan::run(*args),
         Command::Monitor(args) => cmd::monitor::run(*args),

@@ -114,6 +114,7 @@ impl Machine {
             self.schedule.retry(instance.rank, self.now + RETRY_UNPROTECTED);
         }
         self.not_imaged_for_saving(instance.rank, passing);
+        self.not_imaged_for_move(instance.rank, &cause, passing);
         self.summary.checkpoints_failed += 1;
         self.record(Record::CheckpointFailed { rank: instance.rank, image, cause, passing });
     }
@@ -244,5 +245,6 @@ impl Machine {
                 self.commands.push(Command::TruncateStdin(stdin));
             }
         }
+        self.imaged_for_move(rank, capture.asked);
     }
 }

@@ -67,6 +67,7 @@ impl Machine {
         self.counts.finished += 1;
         self.counts.finished_silent += u32::from(!self.ranks[rank as usize].spoke_pmi);
         self.record(Record::RankFinished { rank, code });
+        self.end_move(rank, None);
         if self.end_if_somebody_never_joined() {
             return;
         }

@@ -45,6 +45,7 @@ impl Machine {
             self.record(Record::CheckpointFailed { rank, image, cause, passing: true });
         }
         self.not_imaged_for_saving(rank, true);
+        self.died_while_it_moves(rank);
         self.commands.push(Command::Fence(instance));
     }
 
@@ -66,7 +67,9 @@ impl Machine {
             }
         };
         let died_on = r.node;
-        let Some((node, choice)) = place(&*self.placement, &self.job_nodes(), rank, died_on) else {
+        let asked = self.asked_node(rank).map(|node| (node, Choice::Asked));
+        let placed = || place(&*self.placement, &self.nodes_for(rank), rank, died_on);
+        let Some((node, choice)) = asked.or_else(placed) else {
             return self.end(1, Some("no node is left".into()));
         };
         self.take_node(rank, node, choice, died_on);
@@ -99,6 +102,7 @@ impl Machine {
         let state = &mut self.nodes[node as usize];
         match choice {
             Choice::Same => {}
+            Choice::Asked => state.free_spare = false,
             Choice::Spare => {
                 if state.free_spare {
                     state.free_spare = false;
@@ -178,6 +182,7 @@ impl Machine {
         self.summary.longest_recovery = self.summary.longest_recovery.max(total);
         let (image, phases) = (v.from.map(|from| from.image), v.phases);
         self.record(Record::Recovered { instance, node, image, messages, phases, total });
+        self.end_move(instance.rank, None);
     }
 
     pub(super) fn start_failed(
@@ -205,6 +210,8 @@ impl Machine {
             // What has come of the image fails by itself: the older one may do.
             StartFault::Killed(_) | StartFault::Attempt | StartFault::Image => {}
         }
+        self.end_move(rank, Some("it could not be restored there"));
+        let r = &mut self.ranks[rank as usize];
         let attempts = r.state.recovery_mut().map_or(0, |v| {
             v.failed_attempts += 1;
             v.avoid = Some(store);

@@ -188,6 +188,23 @@ pub enum Event {
     },
     /// The controller has died, and another one goes on: time has stood still meanwhile.
     Resumed,
+    /// Ranks are to go to this node, or to where the placement says; a user who waits for it is
+    /// answered.
+    Migrate {
+        request: Option<RequestId>,
+        ranks: Vec<Rank>,
+        to: Option<Node>,
+    },
+    /// All ranks and roles are to leave this node.
+    Drain {
+        request: Option<RequestId>,
+        node: Node,
+    },
+    /// They may come there again.
+    Undrain {
+        request: RequestId,
+        node: Node,
+    },
     /// The job is to be saved and to end; a user who waits for it is answered.
     Save {
         request: Option<RequestId>,

@@ -13,6 +13,8 @@ mod fence;
 mod injection;
 mod io;
 pub mod journal;
+mod migrate;
+mod moves;
 mod node;
 mod nodes;
 mod notes;

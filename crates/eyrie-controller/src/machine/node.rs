@@ -40,11 +40,13 @@ pub struct NodeEntry {
     /// Started without ranks and has had none.
     pub free_spare: bool,
     pub stands_for: Option<Node>,
+    /// Nothing is to be there: ranks leave it, and none comes.
+    pub drained: bool,
 }
 
 impl NodeEntry {
     pub fn new(spare: bool) -> NodeEntry {
-        NodeEntry { state: NodeState::Expected, free_spare: spare, stands_for: None }
+        NodeEntry { state: NodeState::Expected, free_spare: spare, stands_for: None, drained: false }
     }
 
     pub fn is_up(&self) -> bool {

@@ -15,6 +15,8 @@ pub enum Choice {
     Spare,
     /// No spare is left: the remaining node with the fewest ranks.
     Shared,
+    /// The one that somebody asked for.
+    Asked,
 }
 
 /// The node for a rank that was on `from`; `None` when no node is up.

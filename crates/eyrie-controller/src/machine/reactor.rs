@@ -3,6 +3,7 @@
 use super::copies::Stores;
 use super::faults::Faults;
 use super::io::{Command, Event, Mark};
+use super::moves::Moves;
 use super::node::NodeEntry;
 use super::notes::Notes;
 use super::output::Ledger;
@@ -94,6 +95,7 @@ pub struct Machine {
     pub(super) schedule: Schedule,
     pub(super) faults: Faults,
     pub(super) requests: Requests,
+    pub(super) moves: Moves,
     /// The job is being saved.
     pub(super) saving: Option<Saving>,
     pub(super) notes: Notes,
@@ -145,6 +147,7 @@ impl Machine {
             schedule: Schedule::new(config.checkpoint_every, config.checkpoint_order, config.ranks),
             faults: Faults::new(&config.injections),
             requests: Requests::default(),
+            moves: Moves::default(),
             saving: None,
             notes: Notes::default(),
             commands: Vec::new(),
@@ -294,6 +297,9 @@ impl Machine {
             Event::Unheard { role, instance } => self.unheard(role, instance),
             Event::Exposed { rank, exposed } => self.exposed(rank, exposed),
             Event::Resumed => self.resumed(),
+            Event::Migrate { request, ranks, to } => self.migrate_asked(request, &ranks, to),
+            Event::Drain { request, node } => self.drain_asked(request, node),
+            Event::Undrain { request, node } => self.undrain_asked(request, node),
             Event::Save { request } => self.save_asked(request),
             Event::RouterSaved { router, saved } => self.router_saved(router, saved),
             Event::JobSaved(saved) => self.job_saved(saved),
@@ -397,6 +403,7 @@ impl Machine {
         self.watch_roles();
         if self.started && !self.ended {
             self.watch_captures();
+            self.watch_moves();
         }
         let ranks = (self.ranks.iter())
             .flat_map(|r| [r.state.until(), r.capture().map(|c| c.until)].into_iter().flatten());

@@ -50,7 +50,9 @@ impl Machine {
     /// Starts a store more, on a node that has none; none when there is no such node.
     fn start_store(&mut self) {
         let has_store = |node| self.roles.stores.values().any(|store| store.node == node);
-        let free = self.nodes_up_with_ranks().filter(|(node, _)| !has_store(*node));
+        let drained = |node: &Node| self.nodes[*node as usize].drained;
+        let up = self.nodes_up_with_ranks().filter(|(node, _)| !drained(node));
+        let free = up.filter(|(node, _)| !has_store(*node));
         let Some((node, _)) = free.min_by_key(|(node, ranks)| (*ranks, *node)) else { return };
         let (id, until) = (self.roles.next_store, self.now + ROLE_TIMEOUT);
         self.roles.next_store += 1;
@@ -80,7 +82,8 @@ impl Machine {
                 let failed = routers
                     .clone()
                     .any(|(of, r)| of as u32 == id && r.failed > 0 && r.node == *node);
-                (failed, self.serves_there(id, *node), *ranks > 0, others.count(), *node)
+                let drained = self.nodes[*node as usize].drained;
+                (drained, failed, self.serves_there(id, *node), *ranks > 0, others.count(), *node)
             })
             .map(|(node, _)| node)
     }
@@ -392,6 +395,7 @@ impl Machine {
         for id in late_stores.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.store_on_node_lost(id, late.clone(), true);
         }
+        self.move_stores();
         for id in 0..self.roles.routers.len() as RouterId {
             if self.ended {
                 return;
@@ -405,7 +409,10 @@ impl Machine {
                 let Entry { node, generation, .. } = *entry;
                 let role = Role::Router { id, generation };
                 self.commands.push(Command::StopRole { node, role });
-                let cause = "its host has taken ranks that it serves".to_string();
+                let cause = match self.nodes[node as usize].drained {
+                    true => format!("node {node} is drained"),
+                    false => "its host has taken ranks that it serves".to_string(),
+                };
                 self.router_lost(id, cause, false);
             }
         }
@@ -420,8 +427,27 @@ impl Machine {
             let runs = r.is(RankStateName::Running) && r.can_be_captured() && !r.exposed;
             r.is(RankStateName::Finished) || runs && r.unprotected.is_none() && !r.log_lost
         };
-        self.serves_there(id, node)
-            && self.ranks_at(id).all(whole)
-            && self.node_for_router(id).is_some_and(|better| !self.serves_there(id, better))
+        let drained = |node: Node| self.nodes[node as usize].drained;
+        let better = self.node_for_router(id).filter(|_| self.ranks_at(id).all(whole));
+        better.is_some_and(|better| match drained(node) {
+            true => !drained(better),
+            false => self.serves_there(id, node) && !self.serves_there(id, better),
+        })
+    }
+
+    /// Stores leave nodes that are drained, when each image has a copy elsewhere, one after the
+    /// other.
+    fn move_stores(&mut self) {
+        let leaves = |(id, store): (&StoreId, &Entry)| {
+            let listens = store.addr.is_some() && self.nodes[store.node as usize].drained;
+            let elsewhere = |r: &RankEntry| {
+                r.images.iter().all(|kept| kept.copies.stores.iter().any(|other| other != id))
+            };
+            (listens && self.ranks.iter().all(elsewhere)).then_some((*id, store.node))
+        };
+        if let Some((id, node)) = self.roles.stores.iter().find_map(leaves) {
+            self.commands.push(Command::StopRole { node, role: Role::Store { id } });
+            self.store_on_node_lost(id, format!("node {node} is drained"), false);
+        }
     }
 }

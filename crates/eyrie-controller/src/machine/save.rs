@@ -147,7 +147,8 @@ impl Machine {
         }
     }
 
-    fn stop_rank(&mut self, rank: Rank) {
+    /// The rank is stopped as if it had died: no older incarnation of it speaks any more.
+    pub(super) fn stop_rank(&mut self, rank: Rank) {
         let (now, fence) = (self.now, self.new_fence());
         let r = &mut self.ranks[rank as usize];
         let (instance, node) = (r.instance(), r.node);

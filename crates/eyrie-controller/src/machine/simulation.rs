@@ -292,8 +292,18 @@ impl Cluster {
         for _ in 0..self.random.gen_range(0..3) {
             self.after(600..15_000, Happening::Told(Event::Joining { host: "late".into() }));
         }
-        if self.random.gen_bool(0.15) {
+        if self.random.gen_bool(0.1) {
             self.after(600..15_000, Happening::Told(Event::Save { request: None }));
+        }
+        for _ in 0..self.random.gen_range(0..4) {
+            let rank = self.random.gen_range(0..self.ranks.len() as Rank);
+            let node = self.random.gen_range(0..self.nodes.len() as Node);
+            let event = match self.random.gen_range(0..3) {
+                0 => Event::Migrate { request: None, ranks: vec![rank], to: None },
+                1 => Event::Migrate { request: None, ranks: vec![rank], to: Some(node) },
+                _ => Event::Drain { request: None, node },
+            };
+            self.after(600..15_000, Happening::Told(event));
         }
         // With one copy of each image the loss of a store is the end of many jobs.
         let losses = if self.copies > 1 { self.random.gen_range(0..4) } else { 0 };
@@ -1072,7 +1082,7 @@ fn jobs_survive_random_failures() {
         recoveries += recovered;
         copies += copied;
         match code {
-            Some(0) => done += 1,
+            Some(0 | SAVED_CODE) => done += 1,
             _ => ended += 1,
         }
     }

@@ -41,7 +41,7 @@ impl Machine {
         self.commands.push(command);
     }
 
-    fn no_such_rank(&self, rank: Rank) -> String {
+    pub(super) fn no_such_rank(&self, rank: Rank) -> String {
         format!("there is no rank {rank}: the job has ranks 0 to {}", self.ranks.len() - 1)
     }
 

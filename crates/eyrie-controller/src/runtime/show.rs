@@ -64,6 +64,7 @@ impl Job {
             job: self.name.clone(),
             program: argv.collect::<Vec<_>>().join(" "),
             nodes_up: self.machine.nodes_up().collect(),
+            drained: self.machine.drained().collect(),
             hosts: self.machine.hosts().to_vec(),
             ranks: self.machine.rank_states().map(rank_status).collect(),
             roles: self.machine.roles().map(role_status).collect(),

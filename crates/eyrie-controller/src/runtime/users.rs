@@ -32,6 +32,17 @@ pub enum Request {
     },
     /// Save the job and end it.
     Stop,
+    /// `to`: where; else where the placement says.
+    Migrate {
+        ranks: Vec<Rank>,
+        to: Option<Node>,
+    },
+    Drain {
+        node: Node,
+    },
+    Undrain {
+        node: Node,
+    },
     Trace {
         rank: Rank,
     },
@@ -46,9 +57,15 @@ impl Request {
     /// How long to wait for the answer.
     pub fn patience(&self) -> Duration {
         match self {
-            Request::Checkpoint { .. } | Request::Stop => IMAGE_PATIENCE,
+            Request::Checkpoint { .. }
+            | Request::Stop
+            | Request::Migrate { .. }
+            | Request::Drain { .. } => IMAGE_PATIENCE,
             Request::Join { .. } => JOIN_PATIENCE,
-            Request::Status | Request::Inject { .. } | Request::Trace { .. } => PATIENCE,
+            Request::Status
+            | Request::Inject { .. }
+            | Request::Trace { .. }
+            | Request::Undrain { .. } => PATIENCE,
         }
     }
 }
@@ -73,6 +90,8 @@ pub struct Status {
     pub job: String,
     pub program: String,
     pub nodes_up: Vec<bool>,
+    /// Nodes that are drained, or being drained.
+    pub drained: Vec<Node>,
     /// Names of the hosts that the nodes are; empty on one machine.
     pub hosts: Vec<String>,
     pub ranks: Vec<RankStatus>,

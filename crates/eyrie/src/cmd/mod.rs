@@ -6,9 +6,11 @@ pub mod check;
 pub mod checkpoint;
 pub mod clean;
 pub mod completions;
+pub mod drain;
 pub mod inject;
 pub mod join;
 pub mod man;
+pub mod migrate;
 pub mod monitor;
 pub mod plan;
 pub mod resume;
@@ -21,9 +23,11 @@ pub mod store;
 pub mod sweep;
 pub mod trace;
 
+use eyrie_controller::runtime::users::{ask, Request};
 use eyrie_placement::words::WordError;
 use eyrie_topology::TopologyError;
-use std::path::PathBuf;
+use eyrie_wire::Node;
+use std::path::{Path, PathBuf};
 
 /// Where running jobs are looked for.
 #[derive(clap::Args)]
@@ -37,6 +41,23 @@ impl JobPlace {
     /// The directory, checked.
     pub fn base(&self) -> anyhow::Result<PathBuf> {
         eyrie_controller::runtime::jobdir::base(self.dir.as_deref())
+    }
+}
+
+/// The node of a running job by its number, or by the name of its host.
+///
+/// # Errors
+/// When the job has no such node.
+pub fn node_named(dir: &Path, name: &str) -> anyhow::Result<Node> {
+    if let Ok(number) = name.parse() {
+        return Ok(number);
+    }
+    let status = ask(dir, &Request::Status)?;
+    let hosts = status["hosts"].as_array().map(Vec::as_slice).unwrap_or_default();
+    // A host that was lost and has joined again is its last node.
+    match hosts.iter().rposition(|host| host.as_str() == Some(name)) {
+        Some(node) => Ok(node as Node),
+        None => anyhow::bail!("no node of the job is {name}: see `eyrie status JOB`"),
     }
 }
 

@@ -145,7 +145,12 @@ fn in_full(status: &Value) -> Result<String, std::fmt::Error> {
             .filter(|r| r["node"].as_u64() == Some(node as u64))
             .map(|r| text(&r["role"]).to_string());
         let there: Vec<String> = ranks.chain(roles).collect();
-        let up = if up.as_bool() == Some(true) { "up  " } else { "lost" };
+        let drained = status["drained"].as_array().into_iter().flatten();
+        let up = match up.as_bool() == Some(true) {
+            true if drained.clone().any(|n| n.as_u64() == Some(node as u64)) => "drained",
+            true => "up  ",
+            false => "lost",
+        };
         let host = text(&status["hosts"][node]);
         let host = if host.is_empty() { String::new() } else { format!("{host:<12} ") };
         writeln!(out, "node {node:<6} {host}{up} {}", there.join(", "))?;

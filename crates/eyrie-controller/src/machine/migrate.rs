@@ -1,0 +1,249 @@
+//! Moving ranks to other nodes, and making nodes free: a rank is imaged, stopped as if it had died,
+//! and comes back elsewhere from that image. It must never run twice: the routers refuse the old
+//! one first. Whatever fails meanwhile, it is recovered as after a death.
+
+use super::answer::{Answer, RequestId};
+use super::io::Command;
+use super::moves::{Move, Pending};
+use super::reactor::Machine;
+use super::state::RankStateName;
+use crate::record::Record;
+use eyrie_placement::placement::JobNode;
+use eyrie_wire::{Node, Rank};
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// How soon a rank is tried again that could not be imaged.
+const RETRY: Duration = Duration::from_millis(200);
+
+impl Machine {
+    /// Ranks are to go to another node: `to`, or where the placement says.
+    pub(super) fn migrate_asked(
+        &mut self,
+        request: Option<RequestId>,
+        ranks: &[Rank],
+        to: Option<Node>,
+    ) {
+        if let Some(why) = self.cannot_migrate(ranks, to) {
+            return self.refuse(request, why);
+        }
+        self.begin_moves(request, ranks.iter().copied().collect(), to, None);
+    }
+
+    fn refuse(&mut self, request: Option<RequestId>, why: String) {
+        match request {
+            Some(request) => {
+                self.commands.push(Command::Answer { request, answer: Answer::Refused(why) });
+            }
+            None => self.note(why),
+        }
+    }
+
+    /// Why these ranks cannot go there.
+    fn cannot_migrate(&self, ranks: &[Rank], to: Option<Node>) -> Option<String> {
+        let mut seen = BTreeSet::new();
+        if !self.started || self.is_saving() {
+            return Some("the job is starting, or being saved: nothing can move now".into());
+        }
+        if let Some(to) = to {
+            match self.nodes.get(to as usize) {
+                None => {
+                    let last = self.nodes.len() - 1;
+                    return Some(format!("there is no node {to}: the job has nodes 0 to {last}"));
+                }
+                Some(node) if !node.is_up() => return Some(format!("node {to} is not up")),
+                Some(node) if node.drained => {
+                    return Some(format!("node {to} is drained: `eyrie undrain` takes that back"));
+                }
+                Some(_) => {}
+            }
+        }
+        for rank in ranks {
+            let Some(r) = self.ranks.get(*rank as usize) else {
+                return Some(self.no_such_rank(*rank));
+            };
+            let why = match r.state.name() {
+                _ if !seen.insert(*rank) => "is named twice".into(),
+                RankStateName::Finished => "has finished".into(),
+                RankStateName::Running | RankStateName::Replaying if r.on_node().is_some() => {
+                    match to {
+                        _ if self.moves.ranks.contains_key(rank) => "is moving already".into(),
+                        Some(to) if to == r.node => format!("is on node {to} already"),
+                        None if !self.has_other_than(r.node) => {
+                            "cannot go anywhere: no other node is up; `eyrie join` adds one".into()
+                        }
+                        _ => continue,
+                    }
+                }
+                _ => "is being recovered: try again when `eyrie status` shows that it runs".into(),
+            };
+            return Some(format!("rank {rank} {why}"));
+        }
+        None
+    }
+
+    /// Whether ranks of this node could go to another one.
+    fn has_other_than(&self, node: Node) -> bool {
+        (0..).zip(&self.nodes).any(|(other, n)| other != node && n.is_up() && !n.drained)
+    }
+
+    /// All ranks of a node are to go elsewhere, and nothing is to come there.
+    pub(super) fn drain_asked(&mut self, request: Option<RequestId>, node: Node) {
+        let refused = match self.nodes.get(node as usize) {
+            _ if !self.started || self.is_saving() => {
+                Some("the job is starting, or being saved: nothing can move now".to_string())
+            }
+            None => Some(format!("there is no node {node}")),
+            Some(n) if !n.is_up() => Some(format!("node {node} is not up")),
+            Some(n) if n.drained => Some(format!("node {node} is drained, or being drained")),
+            Some(_) if !self.has_other_than(node) => {
+                let text = "no other node is up that could take its ranks; `eyrie join` adds one";
+                Some(format!("node {node} cannot be drained: {text}"))
+            }
+            Some(_) => None,
+        };
+        if let Some(why) = refused {
+            return self.refuse(request, why);
+        }
+        self.nodes[node as usize].drained = true;
+        self.nodes[node as usize].free_spare = false;
+        let there = self.ranks.iter().filter(|r| r.node == node);
+        let ranks: BTreeSet<Rank> =
+            there.filter(|r| !r.is(RankStateName::Finished)).map(|r| r.rank).collect();
+        self.record(Record::NodeDraining { node, ranks: ranks.iter().copied().collect() });
+        self.begin_moves(request, ranks, None, Some(node));
+    }
+
+    /// Ranks may come to the node again; without any it is a spare.
+    pub(super) fn undrain_asked(&mut self, request: RequestId, node: Node) {
+        let answer = match self.nodes.get_mut(node as usize) {
+            Some(n) if n.drained => {
+                n.drained = false;
+                let has_ranks = self.ranks.iter().any(|r| r.node == node && r.code().is_none());
+                self.nodes[node as usize].free_spare = !has_ranks;
+                self.moves.pending.retain(|pending| pending.drains != Some(node));
+                self.record(Record::NodeUndrained { node });
+                Answer::Accepted
+            }
+            Some(_) => Answer::Refused(format!("node {node} is not drained")),
+            None => Answer::Refused(format!("there is no node {node}")),
+        };
+        self.commands.push(Command::Answer { request, answer });
+    }
+
+    fn begin_moves(
+        &mut self,
+        request: Option<RequestId>,
+        ranks: BTreeSet<Rank>,
+        to: Option<Node>,
+        drains: Option<Node>,
+    ) {
+        let since = self.now;
+        for rank in &ranks {
+            let from = self.ranks[*rank as usize].node;
+            // One that moves already does not stay.
+            self.moves.ranks.entry(*rank).or_insert(Move { from, to, since, stopped: None });
+            self.schedule.want(*rank, since);
+        }
+        self.moves.pending.push(Pending { request, ranks, drains, stayed: Vec::new() });
+        self.watch_moves();
+    }
+
+    /// An image of the rank counts that was asked for then: a rank that is to move goes with it.
+    pub(super) fn imaged_for_move(&mut self, rank: Rank, asked: Duration) {
+        let now = self.now;
+        let Some(moving) = self.moves.ranks.get_mut(&rank) else { return };
+        if moving.stopped.is_none() && asked >= moving.since && self.saving.is_none() {
+            moving.stopped = Some(now);
+            self.stop_rank(rank);
+        }
+    }
+
+    /// The rank could not be imaged. `passing`: for a reason that passes; else it stays.
+    pub(super) fn not_imaged_for_move(&mut self, rank: Rank, why: &str, passing: bool) {
+        match self.moves.ranks.get(&rank) {
+            Some(Move { stopped: None, .. }) if passing => {
+                self.schedule.retry(rank, self.now + RETRY);
+            }
+            Some(Move { stopped: None, .. }) => self.end_move(rank, Some(why)),
+            _ => {}
+        }
+    }
+
+    /// The rank has died: it comes back elsewhere all the same.
+    pub(super) fn died_while_it_moves(&mut self, rank: Rank) {
+        let now = self.now;
+        if let Some(moving) = self.moves.ranks.get_mut(&rank) {
+            moving.stopped.get_or_insert(now);
+        }
+    }
+
+    /// The rank has caught up, has finished, or (`stayed`) does not move.
+    pub(super) fn end_move(&mut self, rank: Rank, stayed: Option<&str>) {
+        let Some(Move { from, stopped, .. }) = self.moves.end(rank, stayed) else { return };
+        let node = self.ranks[rank as usize].node;
+        if let (Some(stopped), None, true) = (stopped, stayed, node != from) {
+            let pause = self.now - stopped;
+            self.record(Record::RankMoved { rank, from, node, pause });
+        }
+        self.watch_moves();
+    }
+
+    /// The nodes as they are for a rank that comes back: those that are drained take none, nor does
+    /// the one that it leaves; unless no other is left.
+    pub(super) fn nodes_for(&self, rank: Rank) -> Vec<JobNode> {
+        let mut nodes = self.job_nodes();
+        for (node, entry) in nodes.iter_mut().zip(&self.nodes) {
+            node.up &= !entry.drained;
+        }
+        if let Some(Move { from, to: None, .. }) = self.moves.ranks.get(&rank) {
+            nodes[*from as usize].up = false;
+        }
+        match nodes.iter().any(|node| node.up) {
+            true => nodes,
+            false => self.job_nodes(),
+        }
+    }
+
+    /// The node that the rank was asked to go to, while it can.
+    pub(super) fn asked_node(&self, rank: Rank) -> Option<Node> {
+        let to = self.moves.ranks.get(&rank)?.to?;
+        let node = self.nodes.get(to as usize)?;
+        (node.is_up() && !node.drained).then_some(to)
+    }
+
+    /// Whether a node is drained and nothing is on it any more.
+    fn is_free(&self, node: Node) -> bool {
+        let ranks = self.ranks.iter().any(|r| r.node == node && r.code().is_none());
+        !ranks && !self.roles().any(|(_, on)| on == node)
+    }
+
+    /// Answers those whose moves are over.
+    pub(super) fn watch_moves(&mut self) {
+        let over = |machine: &Machine, pending: &Pending| {
+            let free = pending.drains.is_none_or(|node| machine.is_free(node));
+            pending.ranks.is_empty() && (free || !pending.stayed.is_empty())
+        };
+        let mut at = 0;
+        while let Some(pending) = self.moves.pending.get(at) {
+            if !over(self, pending) {
+                at += 1;
+                continue;
+            }
+            let Pending { request, drains, stayed, .. } = self.moves.pending.remove(at);
+            if !stayed.is_empty() {
+                self.refuse(request, stayed.join("; "));
+                continue;
+            }
+            drains.into_iter().for_each(|node| self.record(Record::NodeDrained { node }));
+            if let Some(request) = request {
+                self.commands.push(Command::Answer { request, answer: Answer::Accepted });
+            }
+        }
+    }
+
+    /// Nodes that are drained, or being drained.
+    pub fn drained(&self) -> impl Iterator<Item = Node> + '_ {
+        (0..).zip(&self.nodes).filter(|(_, n)| n.drained).map(|(node, _)| node)
+    }
+}

@@ -1,0 +1,44 @@
+//! `eyrie drain` and `eyrie undrain`: a node of a running job becomes free, and is used again.
+
+use super::{node_named, JobPlace};
+use eyrie_controller::runtime::jobdir;
+use eyrie_controller::runtime::users::{ask, Request};
+
+/// Make a node of a running job free: its ranks, routers and stores go to other nodes.
+///
+/// Returns when nothing of the job needs the node any more, so that it can be switched off. No rank
+/// comes there until `eyrie undrain`, or as long as another node is up.
+#[derive(clap::Args)]
+pub struct DrainArgs {
+    /// Name of the job (see `eyrie status`)
+    job: String,
+    /// The node, by its number or the name of its host
+    node: String,
+    #[command(flatten)]
+    place: JobPlace,
+}
+
+/// Let ranks of a running job come to a node again that was drained.
+///
+/// A node without ranks is a spare from then on.
+#[derive(clap::Args)]
+pub struct UndrainArgs {
+    /// Name of the job (see `eyrie status`)
+    job: String,
+    /// The node, by its number or the name of its host
+    node: String,
+    #[command(flatten)]
+    place: JobPlace,
+}
+
+pub fn drain(args: &DrainArgs) -> anyhow::Result<i32> {
+    let dir = jobdir::find(&args.place.base()?, &args.job)?;
+    ask(&dir, &Request::Drain { node: node_named(&dir, &args.node)? })?;
+    Ok(0)
+}
+
+pub fn undrain(args: &UndrainArgs) -> anyhow::Result<i32> {
+    let dir = jobdir::find(&args.place.base()?, &args.job)?;
+    ask(&dir, &Request::Undrain { node: node_named(&dir, &args.node)? })?;
+    Ok(0)
+}

@@ -1,0 +1,31 @@
+//! `eyrie migrate`: moves ranks of a running job to another node.
+
+use super::{node_named, JobPlace};
+use eyrie_controller::runtime::jobdir;
+use eyrie_controller::runtime::users::{ask, Request};
+
+/// Move ranks of a running job to another node, and wait until they run there.
+///
+/// Each is imaged while it computes, stops, and goes on elsewhere from that image; all others
+/// compute on. A rank that cannot be imaged stays where it is.
+#[derive(clap::Args)]
+pub struct MigrateArgs {
+    /// Name of the job (see `eyrie status`)
+    job: String,
+    /// The ranks: 3 or 3,4,7
+    #[arg(value_delimiter = ',', required = true, value_name = "RANK[,RANK]")]
+    ranks: Vec<u32>,
+    /// The node, by its number or the name of its host [default: a spare, else the one with the
+    /// fewest ranks]
+    #[arg(long, value_name = "NODE")]
+    to: Option<String>,
+    #[command(flatten)]
+    place: JobPlace,
+}
+
+pub fn run(args: MigrateArgs) -> anyhow::Result<i32> {
+    let dir = jobdir::find(&args.place.base()?, &args.job)?;
+    let to = args.to.map(|name| node_named(&dir, &name)).transpose()?;
+    ask(&dir, &Request::Migrate { ranks: args.ranks, to })?;
+    Ok(0)
+}
