@@ -15,6 +15,7 @@
  * What is printed, the sum over the results of all tasks, does not depend on the order, so a
  * disturbed run prints the same. */
 #include "common.h"
+#include "pace.h"
 
 enum { TASK, STOP, RESULT, EVEN_REPORT, ODD_REPORT, GOSSIP, BYE, COUNTS, TAGS };
 enum { MAX_BODY = 64, REPORT_EVERY = 3 };
@@ -34,6 +35,7 @@ static uint64_t history = HASH_START;
 static uint64_t *sent, *received, *chain_out, *chain_in;
 static uint64_t empty_polls;
 static long work = 20000;
+static struct pace pace = {.slow_ms = 5};
 
 static size_t at(int tag, int peer) {
     return (size_t)tag * (size_t)ranks + (size_t)peer;
@@ -204,6 +206,7 @@ static uint64_t hand_out(uint64_t tasks) {
             send_message(&out, slot + 1, TASK, 0);
         }
         poll_for(&odd, ODD_REPORT);
+        keep_pace(&pace, me);
     }
     withdraw_receive(&in[any], &requests[any]);
     free(in), free(requests);
@@ -244,6 +247,7 @@ int main(int argc, char **argv) {
         {"work", "mean length of a task, in steps of about 3 ns", .number = &work},
         {"show", "1: each rank's history on standard error (differs from run to run)",
          .number = &show},
+        PACE_OPTIONS(pace),
         {0},
     };
     MPI_Init(&argc, &argv);

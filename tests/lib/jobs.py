@@ -241,9 +241,13 @@ def try_over_mpich_alone(program, patience_s):
             stdout, stderr = process.communicate(timeout=patience_s)
         except subprocess.TimeoutExpired:
             # Its ranks would compute on, and their launchers with them.
-            for pid in [process.pid, *descendants(process.pid)]:
+            pids = [process.pid, *descendants(process.pid)]
+            shared = {path for pid in pids for path in shared_memory_of(pid)}
+            for pid in pids:
                 kill(pid, signal.SIGKILL)
             process.communicate()
+            for path in shared:
+                pathlib.Path(path).unlink(missing_ok=True)
             raise
         ran = subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
         check(
@@ -569,6 +573,15 @@ def kill(pid, number):
     except ProcessLookupError:
         return False
     return True
+
+
+def shared_memory_of(pid):
+    """The files in /dev/shm that a process has mapped."""
+    try:
+        maps = pathlib.Path(f"/proc/{pid}/maps").read_text()
+    except OSError:
+        return set()
+    return set(re.findall(r"/dev/shm/mpich\S*", maps))
 
 
 def is_alive(pid):

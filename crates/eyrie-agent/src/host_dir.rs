@@ -10,6 +10,11 @@ use std::fs::{DirBuilder, File};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{symlink, DirBuilderExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How long a controller that has died may hold its directory, and how often it is looked.
+const LET_GO: Duration = Duration::from_secs(5);
+const LOOK: Duration = Duration::from_millis(5);
 
 /// The directory while the agent lives.
 pub struct HostDir {
@@ -49,7 +54,7 @@ impl HostDir {
             match put {
                 Err(e) if e.kind() != ErrorKind::AlreadyExists => {
                     let text = format!("cannot put {name} into {}: {e}", dir.path.display());
-                    dir.leave();
+                    dir.leave(false);
                     return Err(text);
                 }
                 _ => {}
@@ -68,11 +73,23 @@ impl HostDir {
     }
 
     /// The agent ends: nobody else removes what it has made, or what a dead controller has left.
-    pub fn leave(self) {
+    ///
+    /// `dying`: the controller has just died, and may not have let go of its directory: the kernel
+    /// closes the files of a killed process in any order.
+    pub fn leave(self, dying: bool) {
         // What cannot be removed is found by `eyrie clean`.
-        match self.made {
-            Some(_held) => drop(leftovers::remove_job_dir(&self.path)),
-            None => drop(leftovers::find(&self.path).map(leftovers::Leftovers::remove)),
+        if self.made.is_some() {
+            return drop(leftovers::remove_job_dir(&self.path));
+        }
+        let until = Instant::now() + if dying { LET_GO } else { Duration::ZERO };
+        loop {
+            if let Some(left) = leftovers::find(&self.path) {
+                return drop(left.remove());
+            }
+            if !self.path.exists() || Instant::now() >= until {
+                return;
+            }
+            std::thread::sleep(LOOK);
         }
     }
 }
@@ -192,9 +209,9 @@ mod tests {
         assert_eq!(std::fs::read_link(path.join("libeyrie-fi.so")).unwrap(), Path::new("/bin/sh"));
         assert!(leftovers::find(&path).is_none(), "it lives");
         // A second agent that sees the same directory uses it, and leaves it there.
-        HostDir::enter(&job(&path, "/bin/sh"), None).unwrap().leave();
+        HostDir::enter(&job(&path, "/bin/sh"), None).unwrap().leave(false);
         assert!(path.exists());
-        dir.leave();
+        dir.leave(false);
         assert!(!path.exists());
     }
 
@@ -206,7 +223,7 @@ mod tests {
         std::fs::write(path.join("old"), b"").unwrap();
         let dir = HostDir::enter(&job(&path, "/bin/sh"), None).unwrap();
         assert!(!path.join("old").exists());
-        dir.leave();
+        dir.leave(false);
         let error = HostDir::enter(&job(&path, "/no/such/file"), None).err().unwrap();
         assert!(error.contains("libeyrie-fi.so cannot be reached at /no/such/file"), "{error}");
         let open = base.path().join("open");

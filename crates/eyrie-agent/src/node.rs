@@ -195,7 +195,8 @@ pub fn run(config: &AgentConfig) -> anyhow::Result<()> {
     shared::remove(&left);
     // The controller's death is a signal, or a connection that ends: nobody but us clears its
     // directory then.
-    agent.dir.take().into_iter().for_each(HostDir::leave);
+    let dying = matches!(end, End::Disconnected);
+    agent.dir.take().into_iter().for_each(|dir| dir.leave(dying));
     if let End::Disconnected = end {
         // Perhaps this node was declared dead while it was frozen: the controller is to know that
         // it woke up.

@@ -151,11 +151,17 @@ impl Machine {
 
     /// An image of the rank counts that was asked for then: a rank that is to move goes with it.
     pub(super) fn imaged_for_move(&mut self, rank: Rank, asked: Duration) {
-        let now = self.now;
+        let (now, can_stop) = (self.now, self.ranks_can_stop());
         let Some(moving) = self.moves.ranks.get_mut(&rank) else { return };
-        if moving.stopped.is_none() && asked >= moving.since && self.saving.is_none() {
+        if moving.stopped.is_some() || asked < moving.since || self.saving.is_some() {
+            return;
+        }
+        if can_stop {
             moving.stopped = Some(now);
             self.stop_rank(rank);
+        } else {
+            moving.since = now;
+            self.schedule.retry(rank, now + RETRY);
         }
     }
 

@@ -46,7 +46,12 @@ pub struct NodeEntry {
 
 impl NodeEntry {
     pub fn new(spare: bool) -> NodeEntry {
-        NodeEntry { state: NodeState::Expected, free_spare: spare, stands_for: None, drained: false }
+        NodeEntry {
+            state: NodeState::Expected,
+            free_spare: spare,
+            stands_for: None,
+            drained: false,
+        }
     }
 
     pub fn is_up(&self) -> bool {

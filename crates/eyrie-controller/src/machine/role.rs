@@ -28,6 +28,8 @@ pub struct Roles {
     /// Those that are not lost.
     pub(super) stores: BTreeMap<StoreId, Entry>,
     pub(super) next_store: StoreId,
+    /// When the last router said where it listens: ranks that it has not heard yet should not stop.
+    pub(super) last_router_up: Duration,
     /// The home router of each rank.
     pub(super) home: Vec<RouterId>,
     pub(super) epoch: u64,

@@ -18,6 +18,8 @@ use std::time::Duration;
 const ROLE_TIMEOUT: Duration = Duration::from_secs(25);
 /// Starts of one router in a row that may fail.
 const ATTEMPTS: u32 = 3;
+/// How soon a new router has heard all ranks that call their MPI library.
+const HEARD_WITHIN: Duration = Duration::from_secs(1);
 
 /// For each rank the router that is its home. Ranks of one node have one home, so that there is
 /// always another node for it.
@@ -196,6 +198,7 @@ impl Machine {
         let Some(entry) = self.roles.routers.get_mut(id as usize) else { return };
         (entry.addr, entry.failed) = (Some(addr), 0);
         let node = entry.node;
+        self.roles.last_router_up = self.now;
         self.record(Record::RoleStarted { role: role.to_string(), node });
         let addrs = self.roles.routers.iter().map(|router| router.addr.clone());
         // Until all are there, nobody needs it: at the start no rank runs, and later one that is
@@ -418,8 +421,19 @@ impl Machine {
         }
     }
 
+    /// Whether a rank can be stopped without need: no router is so new that it may not have heard
+    /// the rank.
+    pub(super) fn ranks_can_stop(&self) -> bool {
+        let all = || self.ranks.iter().filter(|r| !r.is(RankStateName::Finished));
+        !self.config.roles_on_nodes
+            || (self.now >= self.roles.last_router_up + HEARD_WITHIN
+                && self.roles.routers.iter().all(|router| router.addr.is_some())
+                && all().all(|r| !r.log_lost && r.unprotected.is_none()))
+    }
+
     /// Whether a router shares its host with ranks that it serves, there is a better one, and all
-    /// of its ranks are whole: they will be imaged once more.
+    /// ranks are whole: those that it serves will be imaged once more, and the others must tell the
+    /// new router themselves what they told the old one.
     fn should_move(&self, id: RouterId) -> bool {
         let node = self.roles.routers[id as usize].node;
         let whole = |rank: Rank| {
@@ -428,7 +442,9 @@ impl Machine {
             r.is(RankStateName::Finished) || runs && r.unprotected.is_none() && !r.log_lost
         };
         let drained = |node: Node| self.nodes[node as usize].drained;
-        let better = self.node_for_router(id).filter(|_| self.ranks_at(id).all(whole));
+        let runs = |r: &RankEntry| r.is(RankStateName::Running) || r.is(RankStateName::Finished);
+        let can = self.ranks.iter().all(runs) && self.ranks_at(id).all(whole);
+        let better = self.node_for_router(id).filter(|_| can);
         better.is_some_and(|better| match drained(node) {
             true => !drained(better),
             false => self.serves_there(id, node) && !self.serves_there(id, better),
