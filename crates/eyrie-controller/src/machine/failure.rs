@@ -182,7 +182,7 @@ impl Machine {
         self.summary.longest_recovery = self.summary.longest_recovery.max(total);
         let (image, phases) = (v.from.map(|from| from.image), v.phases);
         self.record(Record::Recovered { instance, node, image, messages, phases, total });
-        self.end_move(instance.rank, None);
+        self.arrived(instance.rank);
     }
 
     pub(super) fn start_failed(

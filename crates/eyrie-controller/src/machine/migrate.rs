@@ -184,7 +184,18 @@ impl Machine {
         }
     }
 
-    /// The rank has caught up, has finished, or (`stayed`) does not move.
+    /// The rank has caught up. One that was just coming back when its move was asked for has not
+    /// moved yet.
+    pub(super) fn arrived(&mut self, rank: Rank) {
+        let Some(Move { from, stopped, .. }) = self.moves.ranks.get(&rank) else { return };
+        match (self.ranks[rank as usize].node == *from, stopped) {
+            (false, _) => self.end_move(rank, None),
+            (true, Some(_)) => self.end_move(rank, Some("no other node could take it")),
+            (true, None) => self.schedule.want(rank, self.now),
+        }
+    }
+
+    /// The rank has come to another node, has finished, or (`stayed`) does not move.
     pub(super) fn end_move(&mut self, rank: Rank, stayed: Option<&str>) {
         let Some(Move { from, stopped, .. }) = self.moves.end(rank, stayed) else { return };
         let node = self.ranks[rank as usize].node;
