@@ -165,6 +165,11 @@ pub enum Event {
         role: Role,
         instance: RankInstance,
     },
+    /// It has heard the rank now.
+    Heard {
+        role: Role,
+        instance: RankInstance,
+    },
     /// Messages to the rank lie at its router alone, with which they would be lost; or no longer
     /// do.
     Exposed {

@@ -295,6 +295,7 @@ impl Machine {
             Event::RoleLost { role, cause } => self.role_lost(role, cause),
             Event::Adopted { role, instance } => self.adopted(role, instance),
             Event::Unheard { role, instance } => self.unheard(role, instance),
+            Event::Heard { role, instance } => self.heard(role, instance),
             Event::Exposed { rank, exposed } => self.exposed(rank, exposed),
             Event::Resumed => self.resumed(),
             Event::Migrate { request, ranks, to } => self.migrate_asked(request, &ranks, to),

@@ -2,8 +2,8 @@
 
 use super::io::StoreId;
 use eyrie_transport::{Addr, RouterId};
-use eyrie_wire::Node;
-use std::collections::BTreeMap;
+use eyrie_wire::{Node, Rank};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// A router or a store on a node.
@@ -28,8 +28,9 @@ pub struct Roles {
     /// Those that are not lost.
     pub(super) stores: BTreeMap<StoreId, Entry>,
     pub(super) next_store: StoreId,
-    /// When the last router said where it listens: ranks that it has not heard yet should not stop.
-    pub(super) last_router_up: Duration,
+    /// Ranks that a router which took over has not heard yet: should one die, nobody knows what it
+    /// told the lost router.
+    pub(super) unheard: BTreeSet<(RouterId, Rank)>,
     /// The home router of each rank.
     pub(super) home: Vec<RouterId>,
     pub(super) epoch: u64,

@@ -18,8 +18,6 @@ use std::time::Duration;
 const ROLE_TIMEOUT: Duration = Duration::from_secs(25);
 /// Starts of one router in a row that may fail.
 const ATTEMPTS: u32 = 3;
-/// How soon a new router has heard all ranks that call their MPI library.
-const HEARD_WITHIN: Duration = Duration::from_secs(1);
 
 /// For each rank the router that is its home. Ranks of one node have one home, so that there is
 /// always another node for it.
@@ -159,7 +157,10 @@ impl Machine {
     pub fn unprotected_ranks(&self) -> impl Iterator<Item = Rank> + '_ {
         let living = self.ranks.iter().filter(|r| !r.is(RankStateName::Finished));
         living
-            .filter(|r| r.log_lost || r.unprotected.is_some() || self.is_beside(r))
+            .filter(|r| {
+                let lost = r.log_lost || r.unprotected.is_some();
+                lost || self.is_beside(r) || self.is_unheard(r)
+            })
             .map(|r| r.rank)
     }
 
@@ -198,7 +199,6 @@ impl Machine {
         let Some(entry) = self.roles.routers.get_mut(id as usize) else { return };
         (entry.addr, entry.failed) = (Some(addr), 0);
         let node = entry.node;
-        self.roles.last_router_up = self.now;
         self.record(Record::RoleStarted { role: role.to_string(), node });
         let addrs = self.roles.routers.iter().map(|router| router.addr.clone());
         // Until all are there, nobody needs it: at the start no rank runs, and later one that is
@@ -282,6 +282,7 @@ impl Machine {
             let role = format!("router {id}");
             self.record(Record::RoleLost { role, node: old, cause, ranks: imaged });
             ranks.iter().for_each(|rank| self.lose_log(*rank, id));
+            self.roles.unheard.extend((0..self.ranks.len() as Rank).map(|rank| (id, rank)));
         }
         if self.ended {
             return;
@@ -421,14 +422,25 @@ impl Machine {
         }
     }
 
-    /// Whether a rank can be stopped without need: no router is so new that it may not have heard
-    /// the rank.
+    /// Whether a router that took over has not heard a rank that can still speak.
+    fn is_unheard(&self, r: &RankEntry) -> bool {
+        let speaks = !r.on_node().is_some_and(|on_node| on_node.finalized);
+        speaks && self.roles.unheard.iter().any(|(_, rank)| *rank == r.rank)
+    }
+
+    /// A router that took over has heard the rank.
+    pub(super) fn heard(&mut self, role: Role, instance: RankInstance) {
+        if let (Role::Router { id, .. }, true) = (role, self.is_current(role)) {
+            self.roles.unheard.remove(&(id, instance.rank));
+        }
+    }
+
+    /// Whether ranks can be stopped without need: every router has heard all of them.
     pub(super) fn ranks_can_stop(&self) -> bool {
         let all = || self.ranks.iter().filter(|r| !r.is(RankStateName::Finished));
         !self.config.roles_on_nodes
-            || (self.now >= self.roles.last_router_up + HEARD_WITHIN
-                && self.roles.routers.iter().all(|router| router.addr.is_some())
-                && all().all(|r| !r.log_lost && r.unprotected.is_none()))
+            || (self.roles.routers.iter().all(|router| router.addr.is_some())
+                && all().all(|r| !r.log_lost && r.unprotected.is_none() && !self.is_unheard(r)))
     }
 
     /// Whether a router shares its host with ranks that it serves, there is a better one, and all

@@ -586,6 +586,10 @@ impl Cluster {
             }
             let role = Role::Router { id, generation: router.generation };
             for (rank, here) in self.machine.at_home(id).into_iter().enumerate() {
+                if let Some((_, incarnation)) = self.process(rank as Rank) {
+                    let instance = RankInstance { rank: rank as Rank, incarnation };
+                    self.after(1..500, Happening::Told(Event::Heard { role, instance }));
+                }
                 let process = self.process(rank as Rank).filter(|_| here);
                 if let Some((_, incarnation)) = process {
                     let instance = RankInstance { rank: rank as Rank, incarnation };

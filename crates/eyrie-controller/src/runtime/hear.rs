@@ -385,6 +385,9 @@ impl Job {
             R::Unheard { instance } => {
                 Event::Unheard { role: Role::Router { id: router, generation }, instance }
             }
+            R::Heard { instance } => {
+                Event::Heard { role: Role::Router { id: router, generation }, instance }
+            }
             R::Exposed { rank } => Event::Exposed { rank, exposed: true },
             R::Covered { rank } => Event::Exposed { rank, exposed: false },
             R::Fatal { reason } => {

@@ -75,6 +75,9 @@ pub enum RouterEvent {
     /// what it told the lost router, and when, is known to nobody but perhaps its home router. Told
     /// before [`RouterEvent::Fenced`].
     Unheard { instance: RankInstance },
+    /// This router has taken over from a lost one and has heard the rank now: should that die, what
+    /// it told is known here.
+    Heard { instance: RankInstance },
     /// So much waits to be received by this rank that its senders were told to keep no more of it:
     /// these messages are lost with this router.
     Exposed { rank: Rank },

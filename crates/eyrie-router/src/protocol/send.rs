@@ -5,7 +5,7 @@ use super::verify::Verifier;
 use super::{ConnId, Output, Protocol, RouterEvent};
 use crate::space::Store;
 use eyrie_wire::data::{Ack, Frame, Header, Known, Message, Piece, Ready, Repeat};
-use eyrie_wire::Rank;
+use eyrie_wire::{Rank, RankInstance};
 
 /// Unacknowledged frames and bytes after which a sender is told.
 pub(super) const ACK_FRAMES: u64 = 256;
@@ -43,7 +43,11 @@ impl<S: Store> Protocol<S> {
         frame: &Frame,
         out: &mut impl Output<S::File>,
     ) -> Result<(), &'static str> {
-        self.ranks[rank as usize].heard = true;
+        let state = &mut self.ranks[rank as usize];
+        if !std::mem::replace(&mut state.heard, true) {
+            let instance = RankInstance { rank, incarnation: state.incarnation };
+            out.event(RouterEvent::Heard { instance });
+        }
         self.keep_determinants(rank, frame);
         if active(Mutation::AcknowledgeEarly) {
             self.count(id, frame.len, true);

@@ -62,7 +62,7 @@ impl Loss {
             RouterEvent::Exposed { rank } => assert!(self.exposed.insert(*rank), "told twice"),
             RouterEvent::Covered { rank } => assert!(self.exposed.remove(rank), "not exposed"),
             // Only together with its own host: see `lose_router`.
-            RouterEvent::Unheard { .. } => {}
+            RouterEvent::Unheard { .. } | RouterEvent::Heard { .. } => {}
             _ => return false,
         }
         true
