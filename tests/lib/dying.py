@@ -7,7 +7,7 @@ import time
 from jobs import PATIENCE_S, await_condition, check, slow_heat2d
 
 # Long enough for two hosts to die one after the other, however fast the machine is.
-LONG = slow_heat2d(2000, 10)
+LONG = slow_heat2d(2000, 40)
 # Between two looks at something that is not told.
 PAUSE_S = 0.02
 # Who does not answer for so long is declared dead, unless a test is about that.
