@@ -92,7 +92,9 @@ impl RankPage {
         self.directory.store(epoch, Ordering::Release);
     }
 
-    /// Adds a record. Only the rank does.
+    /// Adds a record. Only the rank does. Inlined, so that a record is written where it belongs
+    /// field by field: copied in larger pieces it would wait for its own fields.
+    #[inline]
     pub fn add(&mut self, record: Record) {
         let n = self.written.load(Ordering::Relaxed);
         self.records[n as usize % RECORDS] = record;
