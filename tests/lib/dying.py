@@ -64,6 +64,17 @@ def await_whole(job):
     await_condition(whole, "all ranks to run and to have images")
 
 
+def whole_again(job):
+    """As `await_whole`; returns False when the job ends before."""
+    try:
+        await_whole(job)
+    except AssertionError:
+        if not job.has_ended():
+            raise
+        return False
+    return True
+
+
 def await_nothing(hosts, number, within_s=PATIENCE_S):
     """Waits until neither a process nor anything else of a job is on a host, though the job may go
     on. Returns after how many seconds."""

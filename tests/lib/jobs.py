@@ -128,7 +128,7 @@ def lammps(steps=300, size=8):
 
 
 def slow(name, *args, ms):
-    """For what is done to a job while it runs: heat2d, rma, isort or cg take at least so many
+    """For what is done to a job while it runs: heat2d, rma, isort, cg or farm take at least so many
     milliseconds for a step until `same_as_undisturbed` waits for the end, so that they need not
     compute for as long as that might take on any machine."""
     return example(name, *args, "--slow-until", "../end", "--slow-ms", ms, make="../end")
@@ -138,6 +138,15 @@ def slow_heat2d(steps=2000, ms=5):
     size = ("--nx", 200, "--ny", 200, "--steps", steps, "--out", "plate")
     return slow("heat2d", *size, ms=ms)
 
+
+# Of different ways of communicating, for several things that are done to a job one after another.
+SLOW = {
+    "heat2d": slow_heat2d(),
+    "cg": slow("cg", "--n", 24, "--solves", 40, "--out", "solution", ms=500),
+    "isort": slow("isort", "--keys", 65536, "--iterations", 60, "--out", "keys", ms=300),
+    "rma": slow("rma", "--rounds", 40, "--words", 1500, ms=450),
+    "farm": slow("farm", "--tasks", 1500, "--work", 20000, ms=10),
+}
 
 # Each about a second on two idle cores.
 PROGRAMS = {
@@ -298,19 +307,26 @@ class Job:
         ]
         self.command = " ".join(command[:4] + command[10:])
         self._env = {**os.environ, **(env or {})}
-        self.process = subprocess.Popen(
-            self.launched(command),
-            cwd=self.cwd,
-            stdin=stdin,
-            stdout=out,
-            stderr=self._stderr,
-            env=self._env,
-            start_new_session=True,
-        )
+        self._launch(command, stdin, out)
         self._seen = []
         self._read = 0
         self._outlived = False
         LAST.append(self)
+
+    def _launch(self, command, stdin=subprocess.DEVNULL, stdout=None, cwd=None):
+        """Its output comes behind what was written before, unless it goes elsewhere."""
+        self.process = subprocess.Popen(
+            self.launched(command),
+            cwd=cwd or self.cwd,
+            stdin=stdin,
+            stdout=stdout or open(self.stdout_path, "ab"),
+            stderr=self._stderr,
+            env=self._env,
+            start_new_session=True,
+        )
+
+    def has_ended(self):
+        return self.process.poll() is not None
 
     def lose_controller(self):
         """kill -9 of `eyrie run`, or of who went on for it. All others live on."""
@@ -321,15 +337,7 @@ class Job:
     def resume(self, *options):
         """`eyrie resume` goes on with the job; its output comes behind what was written before."""
         command = [str(EYRIE), "resume", "--dir", str(self.base), *map(str, options), self.name]
-        self.process = subprocess.Popen(
-            self.launched(command),
-            cwd=self.cwd,
-            stdin=subprocess.DEVNULL,
-            stdout=open(self.stdout_path, "ab"),
-            stderr=self._stderr,
-            env=self._env,
-            start_new_session=True,
-        )
+        self._launch(command)
 
     def go_on(self, images, *options):
         """Goes on with the job that was saved there; its output comes behind what was written
@@ -337,15 +345,7 @@ class Job:
         self.event_file = self.event_file.with_name(self.event_file.name + "-on")
         self._seen, self._read = [], 0
         command = [str(EYRIE), "run", "--resume-from", str(images), "--events"]
-        self.process = subprocess.Popen(
-            self.launched([*command, str(self.event_file), *map(str, options)]),
-            cwd=self.home,
-            stdin=subprocess.DEVNULL,
-            stdout=open(self.stdout_path, "ab"),
-            stderr=self._stderr,
-            env=self._env,
-            start_new_session=True,
-        )
+        self._launch([*command, str(self.event_file), *map(str, options)], cwd=self.home)
 
     def __enter__(self):
         return self

@@ -12,9 +12,8 @@ use std::os::unix::fs::{symlink, DirBuilderExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long a controller that has died may hold its directory, and how often it is looked.
+/// How long a controller that has died may hold its directory.
 const LET_GO: Duration = Duration::from_secs(5);
-const LOOK: Duration = Duration::from_millis(5);
 
 /// The directory while the agent lives.
 pub struct HostDir {
@@ -74,22 +73,15 @@ impl HostDir {
 
     /// The agent ends: nobody else removes what it has made, or what a dead controller has left.
     ///
-    /// `dying`: the controller has just died, and may not have let go of its directory: the kernel
-    /// closes the files of a killed process in any order.
+    /// `dying`: the controller has just died, and may not have let go of its directory.
     pub fn leave(self, dying: bool) {
         // What cannot be removed is found by `eyrie clean`.
         if self.made.is_some() {
             return drop(leftovers::remove_job_dir(&self.path));
         }
         let until = Instant::now() + if dying { LET_GO } else { Duration::ZERO };
-        loop {
-            if let Some(left) = leftovers::find(&self.path) {
-                return drop(left.remove());
-            }
-            if !self.path.exists() || Instant::now() >= until {
-                return;
-            }
-            std::thread::sleep(LOOK);
+        if let Some(left) = leftovers::find_until(&self.path, until) {
+            let _ = left.remove();
         }
     }
 }

@@ -8,6 +8,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// The file in a job's directory that its controller holds locked while it runs.
 pub const LOCK: &str = "lock";
@@ -92,6 +93,21 @@ pub fn find(dir: &Path) -> Option<Leftovers> {
     let kvsname = field("kvsname").unwrap_or_default().to_string();
     let ranks = field("ranks").and_then(|r| r.parse().ok()).unwrap_or(0).min(MAX_RANKS);
     Some(Leftovers { dir: dir.into(), kvsname, ranks, _lock: lock })
+}
+
+/// How often a directory is looked at whose job is just dying.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// As [`find`], of a job that is just dying: until then its directory may be held, because the
+/// kernel closes the files of a killed process in any order, and a child of it that is on its way
+/// to its program has them, too.
+pub fn find_until(dir: &Path, until: Instant) -> Option<Leftovers> {
+    loop {
+        match find(dir) {
+            None if dir.exists() && Instant::now() < until => std::thread::sleep(PAUSE),
+            left => return left,
+        }
+    }
 }
 
 impl Leftovers {
@@ -194,14 +210,8 @@ mod tests {
     /// A child that another test has just forked holds our locks, too, until it executes its
     /// program.
     fn found(dir: &Path) -> Leftovers {
-        let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
-        loop {
-            if let Some(left) = find(dir) {
-                return left;
-            }
-            assert!(std::time::Instant::now() < until, "{} is not found", dir.display());
-            std::thread::yield_now();
-        }
+        let left = find_until(dir, Instant::now() + Duration::from_secs(10));
+        left.unwrap_or_else(|| panic!("{} is not found", dir.display()))
     }
 
     #[test]

@@ -111,14 +111,7 @@ fn sweep_after(dir: &Path, gone: impl Fn() -> bool) {
     while !gone() && Instant::now() < until {
         std::thread::sleep(PAUSE);
     }
-    // A child on its way to its program may still have the lock.
-    let left = loop {
-        match leftovers::find(dir) {
-            None if dir.exists() && Instant::now() < until => std::thread::sleep(PAUSE),
-            left => break left,
-        }
-    };
-    let Some(left) = left else { return };
+    let Some(left) = leftovers::find_until(dir, until) else { return };
     let segments = left.possible_segments();
     // What cannot be removed is found by `eyrie clean`.
     let _ = left.remove();

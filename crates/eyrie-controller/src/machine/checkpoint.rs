@@ -14,9 +14,9 @@ use std::time::Duration;
 const BEGIN_TIMEOUT: Duration = Duration::from_secs(45);
 /// How long one may take in all.
 const STORE_TIMEOUT: Duration = Duration::from_secs(1800);
-/// How soon a checkpoint that users asked for is tried again, when the rank could not be captured
-/// just now.
-const RETRY: Duration = Duration::from_millis(200);
+/// How soon a checkpoint that somebody waits for is tried again, when the rank could not be
+/// captured just now.
+pub(super) const RETRY: Duration = Duration::from_millis(200);
 /// Longest wait until one is tried again whose files were gone when it was stored; the first comes
 /// after [`RETRY`].
 const RETRY_UNUSABLE: Duration = Duration::from_secs(10);

@@ -2,7 +2,7 @@
 
 use super::io::{Command, Mark, Source};
 use super::placement::{place, Choice};
-use super::rank::{Death, RankState, Step};
+use super::rank::{Capture, Death, RankState, Step};
 use super::reactor::Machine;
 use super::signal::{self, is_own_fault};
 use super::state::RankStateName;
@@ -26,27 +26,41 @@ impl Machine {
         cause: String,
         unheard: Option<Duration>,
     ) {
-        let (now, fence) = (self.now, self.new_fence());
-        let r = &mut self.ranks[rank as usize];
-        let (dead, node) = (r.instance(), r.node);
-        let capture = r.end_capture();
-        if !r.advance(Step::Died { now, death, unheard, fence }) {
-            return;
-        }
-        r.incarnation += 1;
-        let instance = r.instance();
+        let node = self.ranks[rank as usize].node;
+        let Some((dead, capture)) = self.replace(rank, death, unheard) else { return };
         self.summary.rank_failures += 1;
         self.record(Record::RankFailed { instance: dead, node, cause });
-        if let Some(capture) = capture {
-            self.schedule.ended(rank, now, None);
-            self.discard(rank, capture.image, &capture.copies);
-            let cause = "the rank died meanwhile".into();
-            let image = capture.image;
-            self.record(Record::CheckpointFailed { rank, image, cause, passing: true });
-        }
+        self.drop_capture(rank, capture, "the rank died meanwhile");
         self.not_imaged_for_saving(rank, true);
         self.died_while_it_moves(rank);
-        self.commands.push(Command::Fence(instance));
+        self.commands.push(Command::Fence(self.ranks[rank as usize].instance()));
+    }
+
+    /// The present incarnation of the rank ends, and the next one is to be fenced off from it.
+    /// Returns the one that ended, with the capture that was under way; `None` when it had ended.
+    pub(super) fn replace(
+        &mut self,
+        rank: Rank,
+        death: Death,
+        unheard: Option<Duration>,
+    ) -> Option<(RankInstance, Option<Capture>)> {
+        let (now, fence) = (self.now, self.new_fence());
+        let r = &mut self.ranks[rank as usize];
+        let (ended, capture) = (r.instance(), r.end_capture());
+        if !r.advance(Step::Died { now, death, unheard, fence }) {
+            return None;
+        }
+        r.incarnation += 1;
+        Some((ended, capture))
+    }
+
+    /// An image that was under way does not count: its rank is there no more.
+    pub(super) fn drop_capture(&mut self, rank: Rank, capture: Option<Capture>, cause: &str) {
+        let Some(Capture { image, copies, .. }) = capture else { return };
+        self.schedule.ended(rank, self.now, None);
+        self.discard(rank, image, &copies);
+        let cause = cause.into();
+        self.record(Record::CheckpointFailed { rank, image, cause, passing: true });
     }
 
     /// Older incarnations cannot speak any more: bring the rank back.

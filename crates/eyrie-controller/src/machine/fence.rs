@@ -30,6 +30,7 @@ impl Machine {
         if fence.waiting.is_empty() {
             let mark = Mark { rsn: fence.rsn, output: self.output.total(instance.rank) };
             self.commands.push(Command::Recover(instance));
+            self.fenced_for_saving(instance.rank);
             if !self.ranks_stay_fenced() {
                 self.bring_back(instance, mark);
             }

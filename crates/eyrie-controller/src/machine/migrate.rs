@@ -3,7 +3,7 @@
 //! one first. Whatever fails meanwhile, it is recovered as after a death.
 
 use super::answer::{Answer, RequestId};
-use super::io::Command;
+use super::checkpoint::RETRY;
 use super::moves::{Move, Pending};
 use super::reactor::Machine;
 use super::state::RankStateName;
@@ -13,8 +13,8 @@ use eyrie_wire::{Node, Rank};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// How soon a rank is tried again that could not be imaged.
-const RETRY: Duration = Duration::from_millis(200);
+/// Why nothing moves.
+const NOT_NOW: &str = "the job is starting, or being saved: nothing can move now";
 
 impl Machine {
     /// Ranks are to go to another node: `to`, or where the placement says.
@@ -30,20 +30,11 @@ impl Machine {
         self.begin_moves(request, ranks.iter().copied().collect(), to, None);
     }
 
-    fn refuse(&mut self, request: Option<RequestId>, why: String) {
-        match request {
-            Some(request) => {
-                self.commands.push(Command::Answer { request, answer: Answer::Refused(why) });
-            }
-            None => self.note(why),
-        }
-    }
-
     /// Why these ranks cannot go there.
     fn cannot_migrate(&self, ranks: &[Rank], to: Option<Node>) -> Option<String> {
         let mut seen = BTreeSet::new();
         if !self.started || self.is_saving() {
-            return Some("the job is starting, or being saved: nothing can move now".into());
+            return Some(NOT_NOW.into());
         }
         if let Some(to) = to {
             match self.nodes.get(to as usize) {
@@ -90,9 +81,7 @@ impl Machine {
     /// All ranks of a node are to go elsewhere, and nothing is to come there.
     pub(super) fn drain_asked(&mut self, request: Option<RequestId>, node: Node) {
         let refused = match self.nodes.get(node as usize) {
-            _ if !self.started || self.is_saving() => {
-                Some("the job is starting, or being saved: nothing can move now".to_string())
-            }
+            _ if !self.started || self.is_saving() => Some(NOT_NOW.to_string()),
             None => Some(format!("there is no node {node}")),
             Some(n) if !n.is_up() => Some(format!("node {node} is not up")),
             Some(n) if n.drained => Some(format!("node {node} is drained, or being drained")),
@@ -119,8 +108,7 @@ impl Machine {
         let answer = match self.nodes.get_mut(node as usize) {
             Some(n) if n.drained => {
                 n.drained = false;
-                let has_ranks = self.ranks.iter().any(|r| r.node == node && r.code().is_none());
-                self.nodes[node as usize].free_spare = !has_ranks;
+                self.nodes[node as usize].free_spare = !self.has_ranks(node);
                 self.moves.pending.retain(|pending| pending.drains != Some(node));
                 self.record(Record::NodeUndrained { node });
                 Answer::Accepted
@@ -128,7 +116,7 @@ impl Machine {
             Some(_) => Answer::Refused(format!("node {node} is not drained")),
             None => Answer::Refused(format!("there is no node {node}")),
         };
-        self.commands.push(Command::Answer { request, answer });
+        self.answer(request, answer);
     }
 
     fn begin_moves(
@@ -151,11 +139,12 @@ impl Machine {
 
     /// An image of the rank counts that was asked for then: a rank that is to move goes with it.
     pub(super) fn imaged_for_move(&mut self, rank: Rank, asked: Duration) {
-        let (now, can_stop) = (self.now, self.ranks_can_stop());
-        let Some(moving) = self.moves.ranks.get_mut(&rank) else { return };
-        if moving.stopped.is_some() || asked < moving.since || self.saving.is_some() {
+        let Some(moving) = self.moves.ranks.get(&rank) else { return };
+        if moving.stopped.is_some() || asked < moving.since || self.is_saving() {
             return;
         }
+        let (now, can_stop) = (self.now, self.ranks_can_stop());
+        let Some(moving) = self.moves.ranks.get_mut(&rank) else { return };
         if can_stop {
             moving.stopped = Some(now);
             self.stop_rank(rank);
@@ -231,8 +220,12 @@ impl Machine {
 
     /// Whether a node is drained and nothing is on it any more.
     fn is_free(&self, node: Node) -> bool {
-        let ranks = self.ranks.iter().any(|r| r.node == node && r.code().is_none());
-        !ranks && !self.roles().any(|(_, on)| on == node)
+        !self.has_ranks(node) && !self.roles().any(|(_, on)| on == node)
+    }
+
+    /// Whether ranks are on this node whose programs have not ended.
+    fn has_ranks(&self, node: Node) -> bool {
+        self.ranks.iter().any(|r| r.node == node && r.code().is_none())
     }
 
     /// Answers those whose moves are over.
@@ -254,7 +247,7 @@ impl Machine {
             }
             drains.into_iter().for_each(|node| self.record(Record::NodeDrained { node }));
             if let Some(request) = request {
-                self.commands.push(Command::Answer { request, answer: Answer::Accepted });
+                self.answer(request, Answer::Accepted);
             }
         }
     }

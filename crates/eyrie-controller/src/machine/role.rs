@@ -30,7 +30,7 @@ pub struct Roles {
     pub(super) next_store: StoreId,
     /// Ranks that a router which took over has not heard yet: should one die, nobody knows what it
     /// told the lost router.
-    pub(super) unheard: BTreeSet<(RouterId, Rank)>,
+    pub(super) unheard: BTreeSet<(Rank, RouterId)>,
     /// The home router of each rank.
     pub(super) home: Vec<RouterId>,
     pub(super) epoch: u64,

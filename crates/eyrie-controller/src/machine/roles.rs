@@ -282,7 +282,7 @@ impl Machine {
             let role = format!("router {id}");
             self.record(Record::RoleLost { role, node: old, cause, ranks: imaged });
             ranks.iter().for_each(|rank| self.lose_log(*rank, id));
-            self.roles.unheard.extend((0..self.ranks.len() as Rank).map(|rank| (id, rank)));
+            self.roles.unheard.extend((0..self.ranks.len() as Rank).map(|rank| (rank, id)));
         }
         if self.ended {
             return;
@@ -425,13 +425,13 @@ impl Machine {
     /// Whether a router that took over has not heard a rank that can still speak.
     fn is_unheard(&self, r: &RankEntry) -> bool {
         let speaks = !r.on_node().is_some_and(|on_node| on_node.finalized);
-        speaks && self.roles.unheard.iter().any(|(_, rank)| *rank == r.rank)
+        speaks && self.roles.unheard.range((r.rank, 0)..=(r.rank, RouterId::MAX)).next().is_some()
     }
 
     /// A router that took over has heard the rank.
     pub(super) fn heard(&mut self, role: Role, instance: RankInstance) {
         if let (Role::Router { id, .. }, true) = (role, self.is_current(role)) {
-            self.roles.unheard.remove(&(id, instance.rank));
+            self.roles.unheard.remove(&(instance.rank, id));
         }
     }
 

@@ -3,14 +3,15 @@
 //! cannot be saved goes on: its ranks come back as after a death. Nothing of a saved job may run on.
 
 use super::answer::{Answer, RequestId};
+use super::checkpoint::RETRY;
 use super::io::{Command, Mark};
-use super::rank::{Death, RankState, Step};
+use super::rank::{Death, RankState};
 use super::reactor::Machine;
 use super::saving::{Phase, Saving};
 use super::state::RankStateName;
 use crate::record::Record;
 use eyrie_transport::RouterId;
-use eyrie_wire::{Rank, RankInstance};
+use eyrie_wire::Rank;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -18,8 +19,6 @@ use std::time::Duration;
 pub const SAVED_CODE: i32 = 75;
 /// How long ranks may take that cannot be imaged just now: then an older image and the log must do.
 const IMAGES_TIMEOUT: Duration = Duration::from_secs(30);
-/// How soon a rank is tried again that could not.
-const RETRY: Duration = Duration::from_millis(200);
 /// How long routers, and who writes the rest, may take.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(1800);
 
@@ -42,11 +41,7 @@ impl Machine {
             (true, true) => "",
         };
         if !refused.is_empty() {
-            match request {
-                Some(request) => self.answer(request, Answer::Refused(refused.into())),
-                None => self.note(refused.into()),
-            }
-            return;
+            return self.refuse(request, refused.into());
         }
         if let Some(saving) = &mut self.saving {
             return saving.users.extend(request);
@@ -57,10 +52,6 @@ impl Machine {
         let phase = Phase::Images { waiting, until: now + IMAGES_TIMEOUT };
         self.saving = Some(Saving { since: now, phase, users: request.into_iter().collect() });
         self.record(Record::Saving);
-    }
-
-    fn answer(&mut self, request: RequestId, answer: Answer) {
-        self.commands.push(Command::Answer { request, answer });
     }
 
     fn unfinished(&self) -> impl Iterator<Item = Rank> + '_ {
@@ -106,8 +97,8 @@ impl Machine {
                     self.stop_ranks();
                 }
             }
-            Phase::Fences => {
-                if self.unfinished().all(|rank| self.is_fenced(rank)) {
+            Phase::Fences { waiting } => {
+                if waiting.is_empty() {
                     let waiting = (0..self.config.routers).collect();
                     self.set_phase(Phase::Routers {
                         waiting,
@@ -141,30 +132,27 @@ impl Machine {
         if let Some(why) = lost {
             return self.give_up_saving(&why);
         }
-        self.set_phase(Phase::Fences);
-        for rank in self.unfinished().collect::<Vec<_>>() {
-            self.stop_rank(rank);
-        }
+        let all: Vec<Rank> = self.unfinished().collect();
+        let waiting = all.iter().copied().filter(|rank| !self.is_fenced(*rank)).collect();
+        self.set_phase(Phase::Fences { waiting });
+        all.into_iter().for_each(|rank| self.stop_rank(rank));
     }
 
-    /// The rank is stopped as if it had died: no older incarnation of it speaks any more.
+    /// The rank is stopped as if it had died: no older incarnation of it speaks any more. Nothing
+    /// happens while it is being fenced.
     pub(super) fn stop_rank(&mut self, rank: Rank) {
-        let (now, fence) = (self.now, self.new_fence());
-        let r = &mut self.ranks[rank as usize];
-        let (instance, node) = (r.instance(), r.node);
-        let capture = r.end_capture();
-        let died = Step::Died { now, death: Death::Outside, unheard: None, fence };
-        if !r.advance(died) {
-            return; // It is being fenced.
-        }
-        r.incarnation += 1;
-        let next = r.instance();
+        let node = self.ranks[rank as usize].node;
+        let Some((instance, capture)) = self.replace(rank, Death::Outside, None) else { return };
         self.commands.push(Command::Kill { node, instance });
-        if let Some(capture) = capture {
-            self.schedule.ended(rank, now, None);
-            self.discard(rank, capture.image, &capture.copies);
+        self.drop_capture(rank, capture, "the rank was stopped meanwhile");
+        self.commands.push(Command::Fence(self.ranks[rank as usize].instance()));
+    }
+
+    /// Every router refuses older incarnations of the rank.
+    pub(super) fn fenced_for_saving(&mut self, rank: Rank) {
+        if let Some(Saving { phase: Phase::Fences { waiting }, .. }) = &mut self.saving {
+            waiting.remove(&rank);
         }
-        self.commands.push(Command::Fence(next));
     }
 
     fn is_fenced(&self, rank: Rank) -> bool {
@@ -219,9 +207,7 @@ impl Machine {
         self.record(Record::Note { text });
         for rank in 0..self.ranks.len() as Rank {
             if self.is_fenced(rank) && !self.ended {
-                let instance =
-                    RankInstance { rank, incarnation: self.ranks[rank as usize].incarnation };
-                self.bring_back(instance, Mark::default());
+                self.bring_back(self.ranks[rank as usize].instance(), Mark::default());
             }
         }
     }

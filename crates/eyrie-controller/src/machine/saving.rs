@@ -14,8 +14,10 @@ pub enum Phase {
         waiting: BTreeSet<Rank>,
         until: Duration,
     },
-    /// Until no rank can speak any more.
-    Fences,
+    /// These ranks can still speak.
+    Fences {
+        waiting: BTreeSet<Rank>,
+    },
     Routers {
         waiting: BTreeSet<RouterId>,
         bytes: u64,

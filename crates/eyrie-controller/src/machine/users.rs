@@ -19,26 +19,33 @@ impl Machine {
             }
             Err(text) => Answer::Refused(text),
         };
+        self.answer(request, answer);
+    }
+
+    pub(super) fn answer(&mut self, request: RequestId, answer: Answer) {
         self.commands.push(Command::Answer { request, answer });
+    }
+
+    /// Says why something is not done: to the user who has asked, or, when it was a signal or the
+    /// like, to everybody.
+    pub(super) fn refuse(&mut self, request: Option<RequestId>, why: String) {
+        match request {
+            Some(request) => self.answer(request, Answer::Refused(why)),
+            None => self.note(why),
+        }
     }
 
     /// A user asks for what a rank did last.
     pub(super) fn trace_asked(&mut self, request: RequestId, rank: Rank) {
-        let command = match self.ranks.get(rank as usize) {
+        let refused = match self.ranks.get(rank as usize) {
             Some(r) if r.on_node().is_some() => {
-                Command::Trace { node: r.node, request, instance: r.instance() }
+                let (node, instance) = (r.node, r.instance());
+                return self.commands.push(Command::Trace { node, request, instance });
             }
-            Some(_) => {
-                let text =
-                    format!("rank {rank} does not run now: it has finished, or is recovering");
-                Command::Answer { request, answer: Answer::Refused(text) }
-            }
-            None => {
-                let answer = Answer::Refused(self.no_such_rank(rank));
-                Command::Answer { request, answer }
-            }
+            Some(_) => format!("rank {rank} does not run now: it has finished, or is recovering"),
+            None => self.no_such_rank(rank),
         };
-        self.commands.push(command);
+        self.answer(request, Answer::Refused(refused));
     }
 
     pub(super) fn no_such_rank(&self, rank: Rank) -> String {
@@ -48,8 +55,7 @@ impl Machine {
     /// A user asks for checkpoints of one rank or all; they are answered when they are stored.
     pub(super) fn checkpoint_asked(&mut self, request: RequestId, rank: Option<Rank>) {
         if let Err(text) = self.checkpoint_of_users(request, rank) {
-            let answer = Answer::Refused(text);
-            self.commands.push(Command::Answer { request, answer });
+            self.answer(request, Answer::Refused(text));
         }
         self.commands.extend(self.requests.take_answers());
     }

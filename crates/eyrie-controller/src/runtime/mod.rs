@@ -56,29 +56,56 @@ use output::Printer;
 use store::THE_STORE;
 use written::Written;
 
-/// How a job begins.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Start {
-    Anew,
-    /// With what was saved in its `images`, if anything was.
-    WhereItWasSaved,
+/// A directory of images, held for the job that is to go on with what was saved there.
+pub struct Resumption {
+    images: ImagesDir,
+    saved: Option<SavedJob>,
 }
 
-/// Runs a job to its end; returns the exit code. `placement` says where ranks of lost nodes go.
+impl Resumption {
+    /// Opens the directory.
+    ///
+    /// # Errors
+    /// When it cannot be read, is of another version of Eyrie, or a job runs that has its images
+    /// there.
+    pub fn open(images: &std::path::Path) -> anyhow::Result<Resumption> {
+        let images = ImagesDir::open(images)?;
+        let saved = images.saved()?;
+        let version = saved.as_ref().map(|saved| saved.beginning.version.as_str());
+        let (ours, shown) = (env!("CARGO_PKG_VERSION"), images.path().display());
+        match version {
+            Some(theirs) if theirs != ours => {
+                bail!("this is Eyrie {ours}, and {theirs} saved the job in {shown}")
+            }
+            _ => Ok(Resumption { images, saved }),
+        }
+    }
+
+    /// What the job was asked to be that was saved there, if one was.
+    pub fn options(&self) -> Option<&JobOptions> {
+        self.saved.as_ref().map(|saved| &saved.beginning.options)
+    }
+}
+
+/// Runs a job to its end; returns the exit code. `resumption`: it begins with what was saved there,
+/// if anything was. `placement` says where ranks of lost nodes go.
 ///
 /// # Errors
 /// When the job cannot be started.
 pub fn run(
     options: JobOptions,
-    start: Start,
+    resumption: Option<Resumption>,
     placement: Box<dyn Placement>,
 ) -> anyhow::Result<i32> {
     options::check(&options)?;
-    let images = options.images.as_deref().map(ImagesDir::open).transpose()?;
-    let saved = match &images {
-        Some(images) => from_images(images, start)?,
-        None => None,
+    let goes_on = resumption.is_some();
+    let (images, saved) = match resumption {
+        Some(Resumption { images, saved }) => (Some(images), saved),
+        None => (options.images.as_deref().map(without_saved_job).transpose()?, None),
     };
+    if let (Some(images), None) = (&images, &saved) {
+        images.begin_anew()?;
+    }
     let mut beginning = begin(options, saved.as_ref())?;
     let event_file = EventFile::create(beginning.options.events.as_deref())?;
     let base = jobdir::base(beginning.options.dir.as_deref())?;
@@ -103,7 +130,7 @@ pub fn run(
     job.journal = journal;
     let warnings =
         [job.options.reach.warning(), job.options.cluster.as_ref().and_then(Cluster::warning)];
-    let anew = (start == Start::WhereItWasSaved && job.needed_images.is_none())
+    let anew = (goes_on && job.needed_images.is_none())
         .then(|| "nothing was saved there: the job starts from its beginning".to_string());
     let said = cleaned.into_iter().chain(warnings.into_iter().flatten()).chain(anew);
     said.for_each(|text| job.take(Heard::Note(text)));
@@ -119,23 +146,17 @@ pub fn run(
     Ok(finish(job, &channels.inbound, code, sweeper, dir))
 }
 
-/// What a job goes on with.
-fn from_images(images: &ImagesDir, start: Start) -> anyhow::Result<Option<SavedJob>> {
-    let (saved, shown) = (images.saved()?, images.path().display());
-    match (&saved, start) {
-        (Some(_), Start::Anew) => bail!(
+/// The directory of images of a job that begins anew: what was saved must not be lost for it.
+fn without_saved_job(path: &std::path::Path) -> anyhow::Result<ImagesDir> {
+    let images = ImagesDir::open(path)?;
+    if images.saved()?.is_some() {
+        let shown = images.path().display();
+        bail!(
             "a job was saved in {shown}: go on with it by --resume-from {shown}, or remove that \
              directory"
-        ),
-        (Some(saved), _) if saved.beginning.version != env!("CARGO_PKG_VERSION") => bail!(
-            "this is Eyrie {}, and {} saved the job in {shown}",
-            env!("CARGO_PKG_VERSION"),
-            saved.beginning.version
-        ),
-        (Some(_), Start::WhereItWasSaved) => {}
-        (None, _) => images.begin_anew()?,
+        );
     }
-    Ok(saved)
+    Ok(images)
 }
 
 /// What a job is made for: what users ask for now, but for what its ranks know already.
@@ -156,21 +177,15 @@ fn begin(options: JobOptions, saved: Option<&SavedJob>) -> anyhow::Result<Beginn
 /// knows.
 fn provide(beginning: &mut Beginning, dir: &std::path::Path, known: bool) -> anyhow::Result<()> {
     let copied = beginning.options.cluster.as_ref().is_some_and(|cluster| cluster.send_binaries);
-    let before = known.then(|| beginning.program.clone());
+    let mut told = beginning.program.clone();
     beginning.provided = vec![
-        program::link_provider(&mut beginning.program, dir)?,
-        program::preload_calls(&mut beginning.program, dir, copied)?,
+        program::link_provider(&mut told, dir)?,
+        program::preload_calls(&mut told, dir, copied)?,
     ];
-    beginning.program = before.unwrap_or_else(|| beginning.program.clone());
+    if !known {
+        beginning.program = told;
+    }
     Ok(())
-}
-
-/// What the job was asked to be that was saved there, if one was.
-///
-/// # Errors
-/// When it cannot be read, or a job runs that has its images there.
-pub fn saved_options(images: &std::path::Path) -> anyhow::Result<Option<JobOptions>> {
-    Ok(ImagesDir::open(images)?.saved()?.map(|saved| saved.beginning.options))
 }
 
 /// Removes what dead jobs left below `base`; says how much.

@@ -45,6 +45,11 @@ fn invalid(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
+/// In which pieces a payload is copied: where each begins, and its length, in bytes.
+fn pieces(size: u64) -> impl Iterator<Item = (u64, usize)> {
+    (0..size).step_by(MAX_INLINE).map(move |at| (at, (size - at).min(MAX_INLINE as u64) as usize))
+}
+
 impl<S: Store> Protocol<S> {
     fn head(&self) -> Head {
         let Protocol { takes_over, until_received, .. } = *self;
@@ -105,8 +110,8 @@ impl<S: Store> Protocol<S> {
             to.write_all(&(len as u32).to_le_bytes())?;
             to.write_all(logged.frame)?;
             if let Some(Place { segment, offset }) = place {
-                for at in (0..size).step_by(MAX_INLINE) {
-                    let piece = &mut piece[..(size - at).min(MAX_INLINE as u64) as usize];
+                for (at, len) in pieces(size) {
+                    let piece = &mut piece[..len];
                     self.space.read_piece(segment, offset + at, piece)?;
                     to.write_all(piece)?;
                 }
@@ -208,8 +213,8 @@ impl<S: Store> Protocol<S> {
             }
         };
         let mut piece = vec![0; MAX_INLINE];
-        for at in (0..size).step_by(MAX_INLINE) {
-            let piece = &mut piece[..(size - at).min(MAX_INLINE as u64) as usize];
+        for (at, len) in pieces(size) {
+            let piece = &mut piece[..len];
             from.read_exact(piece)?;
             self.space.write_piece(segment, filled + at, piece)?;
         }

@@ -3,6 +3,17 @@
 use super::{node_named, JobPlace};
 use eyrie_controller::runtime::jobdir;
 use eyrie_controller::runtime::users::{ask, Request};
+use eyrie_wire::Node;
+
+#[derive(clap::Args)]
+struct NodeOfJob {
+    /// Name of the job (see `eyrie status`)
+    job: String,
+    /// The node, by its number or the name of its host
+    node: String,
+    #[command(flatten)]
+    place: JobPlace,
+}
 
 /// Make a node of a running job free: its ranks, routers and stores go to other nodes.
 ///
@@ -10,12 +21,8 @@ use eyrie_controller::runtime::users::{ask, Request};
 /// comes there until `eyrie undrain`, or as long as another node is up.
 #[derive(clap::Args)]
 pub struct DrainArgs {
-    /// Name of the job (see `eyrie status`)
-    job: String,
-    /// The node, by its number or the name of its host
-    node: String,
     #[command(flatten)]
-    place: JobPlace,
+    node: NodeOfJob,
 }
 
 /// Let ranks of a running job come to a node again that was drained.
@@ -23,22 +30,22 @@ pub struct DrainArgs {
 /// A node without ranks is a spare from then on.
 #[derive(clap::Args)]
 pub struct UndrainArgs {
-    /// Name of the job (see `eyrie status`)
-    job: String,
-    /// The node, by its number or the name of its host
-    node: String,
     #[command(flatten)]
-    place: JobPlace,
+    node: NodeOfJob,
 }
 
 pub fn drain(args: &DrainArgs) -> anyhow::Result<i32> {
-    let dir = jobdir::find(&args.place.base()?, &args.job)?;
-    ask(&dir, &Request::Drain { node: node_named(&dir, &args.node)? })?;
-    Ok(0)
+    args.node.ask(|node| Request::Drain { node })
 }
 
 pub fn undrain(args: &UndrainArgs) -> anyhow::Result<i32> {
-    let dir = jobdir::find(&args.place.base()?, &args.job)?;
-    ask(&dir, &Request::Undrain { node: node_named(&dir, &args.node)? })?;
-    Ok(0)
+    args.node.ask(|node| Request::Undrain { node })
+}
+
+impl NodeOfJob {
+    fn ask(&self, request: impl FnOnce(Node) -> Request) -> anyhow::Result<i32> {
+        let dir = jobdir::find(&self.place.base()?, &self.job)?;
+        ask(&dir, &request(node_named(&dir, &self.node)?))?;
+        Ok(0)
+    }
 }

@@ -8,7 +8,7 @@ use eyrie_controller::machine::schedule::{Interval, Order};
 use eyrie_controller::machine::SAVED_CODE;
 use eyrie_controller::record::LogLevel;
 use eyrie_controller::runtime::{
-    self, Cluster, JobOptions, Launcher, Reach, RolesAt, Start, ENV_SPARES,
+    self, Cluster, JobOptions, Launcher, Reach, Resumption, RolesAt, ENV_SPARES,
 };
 use eyrie_placement::placement::OnNetwork;
 use eyrie_placement::spares::Arrangement;
@@ -159,7 +159,13 @@ pub struct RunArgs {
     #[arg(long, value_parser = duration, value_name = "TIME", hide_short_help = true)]
     heartbeat_timeout: Option<Duration>,
     /// How long ranks wait for `eyrie resume` when this process has died; with --roles nodes
-    #[arg(long, value_parser = duration, value_name = "TIME", default_value = "10m", hide_short_help = true)]
+    #[arg(
+        long,
+        value_parser = duration,
+        value_name = "TIME",
+        default_value = "10m",
+        hide_short_help = true
+    )]
     orphan_timeout: Duration,
     /// The network that the nodes are in, spares last, as for `eyrie plan`: of several spares the
     /// nearest is taken
@@ -195,8 +201,9 @@ const EXAMPLES: &str = "Examples:
   See it survive: kill rank 2 after 5 seconds, then node 0 in the middle of that recovery:
       eyrie run -n 4 --nodes 2 --spares 1 --inject kill-rank=2@5s --inject kill-node=0@recovery ./solver
 
-Exit code: the program's, as mpiexec gives it; 75 when the job was saved (--images), 1 when the job cannot go on, 126 and 127 when the program cannot be
-executed or found, 128 and the signal's number when a signal to eyrie ends the job.";
+Exit code: the program's, as mpiexec gives it; 75 when the job was saved (--images), 1 when the job
+cannot go on, 126 and 127 when the program cannot be executed or found, 128 and the signal's number
+when a signal to eyrie ends the job.";
 
 /// Size of a message to --network: spares are compared by the number of messages.
 const MESSAGE_BYTES: u64 = 1 << 20;
@@ -396,7 +403,7 @@ pub fn usual_log_memory(routers: u32) -> u64 {
 
 /// `log`: where agents write what they do.
 pub fn run(mut args: RunArgs, log: Option<PathBuf>) -> anyhow::Result<i32> {
-    let start = start(&mut args)?;
+    let resumption = resumption(&mut args)?;
     let nodes = nodes(&args)?;
     let reach = reach(&args, nodes.cluster.as_ref())?;
     let usual_timeout = Duration::from_secs(if nodes.cluster.is_some() { 5 } else { 10 });
@@ -457,7 +464,7 @@ pub fn run(mut args: RunArgs, log: Option<PathBuf>) -> anyhow::Result<i32> {
         argv: args.program,
     };
     let placement = placement(&options)?;
-    let code = runtime::run(options, start, placement)?;
+    let code = runtime::run(options, resumption, placement)?;
     if code == SAVED_CODE && args.requeue {
         requeue()?;
     }
@@ -477,21 +484,22 @@ fn requeue() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// How the job begins. One that was saved has its ranks and routers already.
-fn start(args: &mut RunArgs) -> anyhow::Result<Start> {
-    let Some(dir) = &args.resume_from else { return Ok(Start::Anew) };
+/// What the job goes on with, if it does. One that was saved has its ranks and routers already.
+fn resumption(args: &mut RunArgs) -> anyhow::Result<Option<Resumption>> {
+    let Some(dir) = &args.resume_from else { return Ok(None) };
     let shown = dir.display();
-    match runtime::saved_options(dir)? {
-        Some(JobOptions { ranks, .. }) if args.ranks.is_some_and(|asked| asked != ranks) => {
+    let resumption = Resumption::open(dir)?;
+    match resumption.options() {
+        Some(JobOptions { ranks, .. }) if args.ranks.is_some_and(|asked| asked != *ranks) => {
             anyhow::bail!("the job that was saved in {shown} has {ranks} ranks: leave -n out")
         }
         Some(JobOptions { ranks, routers, .. }) => {
-            (args.ranks, args.routers) = (Some(ranks), routers);
+            (args.ranks, args.routers) = (Some(*ranks), *routers);
         }
         None if args.program.is_empty() => {
             anyhow::bail!("nothing was saved in {shown}: give the program, to start it anew")
         }
         None => {}
     }
-    Ok(Start::WhereItWasSaved)
+    Ok(Some(resumption))
 }
