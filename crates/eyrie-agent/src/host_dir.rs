@@ -179,6 +179,7 @@ fn check_ours(path: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use eyrie_wire::control::Notices;
     use std::os::unix::fs::PermissionsExt;
 
     fn job(dir: &Path, target: &str) -> JobOnHost {
@@ -190,6 +191,7 @@ mod tests {
             ranks: 2,
             compared: None,
             orphans: None,
+            notices: Notices::default(),
         }
     }
 

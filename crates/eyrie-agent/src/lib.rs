@@ -16,6 +16,7 @@ mod keeping;
 mod launch;
 pub mod leftovers;
 mod node;
+mod notice;
 mod orphan;
 mod page;
 mod passing;

@@ -26,6 +26,7 @@ use std::io::Read;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{channel, Receiver, Sender};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -33,12 +34,15 @@ use std::time::{Duration, Instant};
 /// How long killed ranks may take to be gone.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What a transfer thread reports.
+/// What comes of fetching an image: its stream, or why there is none.
+pub type Opened = Result<(eyrie_transport::Stream, ImageMeta), (String, StartFault)>;
+
+/// What a thread reports.
 pub enum Done {
     Opened {
         start: Box<StartRank>,
         since: Instant,
-        result: Result<(eyrie_transport::Stream, ImageMeta), (String, StartFault)>,
+        result: Opened,
     },
     Fed {
         instance: RankInstance,
@@ -55,6 +59,8 @@ pub enum Done {
     Controller(String),
     /// The controller lives, and has declared this node dead.
     DeclaredDead,
+    /// This host is about to be taken away: why we think so.
+    Notice(String),
 }
 
 /// Why the loop ended.
@@ -101,6 +107,10 @@ pub struct Agent {
     pub done: (Sender<Done>, Receiver<Done>),
     /// Written to by transfer threads, so that the loop looks at `done`.
     pub waker: Arc<UnixStream>,
+    /// How long it stays after SIGTERM; `None` while it has no job.
+    pub grace: Option<Duration>,
+    /// When it ends after that.
+    pub leaves_at: Option<Instant>,
 }
 
 /// A directory with files that were sent along with this process; removed when dropped.
@@ -141,9 +151,9 @@ pub fn run(config: &AgentConfig) -> anyhow::Result<()> {
     for signal in [SIGCHLD, SIGTERM, SIGINT, SIGHUP] {
         signal_hook::low_level::pipe::register(signal, signals_in.try_clone()?)?;
     }
-    let ended = Arc::new(std::sync::atomic::AtomicBool::new(false));
-    for signal in [SIGTERM, SIGINT, SIGHUP] {
-        signal_hook::flag::register(signal, Arc::clone(&ended))?;
+    let (ended, leaves) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    for (signal, flag) in [(SIGINT, &ended), (SIGHUP, &ended), (SIGTERM, &leaves)] {
+        signal_hook::flag::register(signal, Arc::clone(flag))?;
     }
     // Grandchildren whose parent died become ours, so that none escapes.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
@@ -173,6 +183,8 @@ pub fn run(config: &AgentConfig) -> anyhow::Result<()> {
         open_files,
         done: channel(),
         waker: Arc::new(waker),
+        grace: None,
+        leaves_at: None,
     };
     if let Err(e) = fix_addresses() {
         agent.connection.send(&FromAgent::Note { text: addresses_vary(&e) });
@@ -181,7 +193,8 @@ pub fn run(config: &AgentConfig) -> anyhow::Result<()> {
         if let Some(end) = agent.turn(&mut signals, &mut woken) {
             break end;
         }
-        if ended.load(std::sync::atomic::Ordering::Relaxed) {
+        let leaves = leaves.swap(false, Ordering::Relaxed) && !agent.leaves_later();
+        if leaves || ended.load(Ordering::Relaxed) {
             break End::Ordered;
         }
     };
@@ -253,9 +266,16 @@ impl Agent {
                     drain(woken);
                     while let Ok(done) = self.done.1.try_recv() {
                         match done {
+                            Done::Opened { start, since, result } => {
+                                self.opened(start, since, result);
+                            }
+                            Done::Fed { instance, result } => self.fed(instance, &result),
+                            Done::Uploaded { instance, image, output, result } => {
+                                self.uploaded(instance, image, output, result);
+                            }
                             Done::DeclaredDead => return Some(End::Ordered),
                             Done::Controller(addr) => self.follow(&addr),
-                            done => self.transferred(done),
+                            Done::Notice(cause) => self.noticed(cause),
                         }
                     }
                 }
@@ -270,8 +290,13 @@ impl Agent {
         self.watch_files();
         self.report_ended();
         let until = self.waiting.as_ref().and_then(|waiting| waiting.until);
-        if until.is_some_and(|until| Instant::now() >= until) {
+        let over = |until: Option<Instant>| until.is_some_and(|until| Instant::now() >= until);
+        if over(until) {
             tracing::info!("no other controller has come");
+            return Some(End::Ordered);
+        }
+        if over(self.leaves_at) {
+            tracing::info!("its time after SIGTERM is over");
             return Some(End::Ordered);
         }
         match self.connection.flush() {
@@ -339,7 +364,8 @@ impl Agent {
         };
         let watch = (!self.holds.is_empty()).then_some(self.watch_at);
         let alone = self.waiting.as_ref().and_then(|waiting| waiting.until);
-        self.processes.values().filter_map(until).chain(watch).chain(alone).min()
+        let leaves = self.leaves_at;
+        self.processes.values().filter_map(until).chain(watch).chain(alone).chain(leaves).min()
     }
 
     fn obey(&mut self, message: ToAgent) {
@@ -433,7 +459,9 @@ impl Agent {
             let started = Sweeper::start(made);
             self.sweeper = Some(started.map_err(|e| format!("cannot start a process: {e}"))?);
         }
-        job.orphans.as_ref().map_or(Ok(()), |orphans| self.prepare_to_wait(orphans))
+        job.orphans.as_ref().map_or(Ok(()), |orphans| self.prepare_to_wait(orphans))?;
+        self.watch_notices(&job.notices);
+        Ok(())
     }
 
     /// As a node that hangs: nothing of it moves until somebody sends the agent SIGCONT.

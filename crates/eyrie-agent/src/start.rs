@@ -2,13 +2,13 @@
 
 use crate::capture::image_pipe;
 use crate::launch::{launch, From, Launched};
-use crate::node::{Agent, Done};
+use crate::node::{Agent, Done, Opened};
 use crate::process::{Process, Restore};
 use crate::refusal::Refusal;
 use crate::{guards, shared, transfer};
 use eyrie_transport::{Addr, Directory};
 use eyrie_wire::control::{FromAgent, ImageAt, ImageMeta, RankReport, StartFault, StartRank};
-use eyrie_wire::RankInstance;
+use eyrie_wire::{ImageId, RankInstance};
 use std::io::Write;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -126,36 +126,42 @@ impl Agent {
         });
     }
 
-    pub fn transferred(&mut self, done: Done) {
-        match done {
-            Done::Opened { start, since, result } => match result {
-                Ok((stream, meta)) => self.launch(start, meta, Some((stream, since))),
-                Err((reason, fault)) => self.start_failed(start.instance, reason, fault),
-            },
-            Done::Fed { instance, result } => {
-                let Some(p) = self.processes.get_mut(&instance) else { return };
-                // A restorer that did not get its whole image ends with a reason.
-                if let (Ok(_), Some(restore)) = (result, &mut p.restore) {
-                    restore.fetched = Some(restore.started.elapsed());
-                }
-            }
-            // The loop has seen to them.
-            Done::Controller(_) | Done::DeclaredDead => {}
-            Done::Uploaded { instance, image, output, result } => {
-                // Whether the rank has refused: it says why before its stream ends, and knows
-                // better than the store.
-                self.hear(instance);
-                let Some(p) = self.processes.get_mut(&instance) else { return };
-                if p.capture.as_ref().is_some_and(|c| c.image == image) {
-                    p.capture = None;
-                    match result {
-                        Ok(()) => self.check_image(instance, image, output),
-                        Err(e) => {
-                            self.refuse_capture(instance, image, Refusal::lasting(format!("{e:#}")))
-                        }
-                    }
-                }
-            }
+    /// An image can be fetched, or not.
+    pub fn opened(&mut self, start: Box<StartRank>, since: Instant, result: Opened) {
+        match result {
+            Ok((stream, meta)) => self.launch(start, meta, Some((stream, since))),
+            Err((reason, fault)) => self.start_failed(start.instance, reason, fault),
+        }
+    }
+
+    /// The restorer has got its image. One that did not get it whole ends with a reason.
+    pub fn fed(&mut self, instance: RankInstance, result: &std::io::Result<u64>) {
+        let Some(p) = self.processes.get_mut(&instance) else { return };
+        if let (Ok(_), Some(restore)) = (result, &mut p.restore) {
+            restore.fetched = Some(restore.started.elapsed());
+        }
+    }
+
+    /// An image was handed to a store, or not. `output`: bytes of (stdout, stderr) that the rank
+    /// had behind it.
+    pub fn uploaded(
+        &mut self,
+        instance: RankInstance,
+        image: ImageId,
+        output: [u64; 2],
+        result: anyhow::Result<()>,
+    ) {
+        // Whether the rank has refused: it says why before its stream ends, and knows better than
+        // the store.
+        self.hear(instance);
+        let Some(p) = self.processes.get_mut(&instance) else { return };
+        if p.capture.as_ref().is_none_or(|c| c.image != image) {
+            return;
+        }
+        p.capture = None;
+        match result {
+            Ok(()) => self.check_image(instance, image, output),
+            Err(e) => self.refuse_capture(instance, image, Refusal::lasting(format!("{e:#}"))),
         }
     }
 }

@@ -126,7 +126,7 @@ fn sweep_after(dir: &Path, gone: impl Fn() -> bool) {
 mod tests {
     use super::*;
     use crate::host_dir::HostDir;
-    use eyrie_wire::control::JobOnHost;
+    use eyrie_wire::control::{JobOnHost, Notices};
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
@@ -143,6 +143,7 @@ mod tests {
             ranks: 2,
             compared: None,
             orphans: None,
+            notices: Notices::default(),
         };
         let segment = shared::predicted_segment(&kvsname, 1);
         let entered = HostDir::enter(&job, None).unwrap();

@@ -120,6 +120,15 @@ pub enum Record {
         #[serde(with = "seconds")]
         pause: Duration,
     },
+    /// The node is about to be taken away, by what its agent was told.
+    NodeNotice {
+        node: Node,
+        cause: Cause,
+    },
+    /// The agent of a node that was to be taken away has ended; nothing was lost with it.
+    NodeLeft {
+        node: Node,
+    },
     /// These ranks, and roles, leave a node, and none comes there.
     NodeDraining {
         node: Node,
@@ -356,6 +365,10 @@ impl Record {
                 let (from, to) = (at(from), at(node));
                 (Normal, format!("rank {rank} moved from {from} to {to}, and stood still {}", time(*pause)))
             }
+            Record::NodeNotice { node, cause } => {
+                (Normal, format!("{} is about to be taken away: {cause}", at(node)))
+            }
+            Record::NodeLeft { node } => (Normal, format!("{} is gone; nothing was there", at(node))),
             Record::NodeDraining { node, ranks } => {
                 (Normal, format!("{} is being drained: {} leave it", at(node), list(ranks)))
             }
@@ -492,6 +505,8 @@ mod tests {
             Record::Saved { dir: "/d".into(), bytes: 7 },
             Record::SpareUsed { spare: 2, node },
             Record::RankMoved { rank, from: 0, node, pause: time },
+            Record::NodeNotice { node, cause: cause() },
+            Record::NodeLeft { node },
             Record::NodeDraining { node, ranks: vec![1, 2] },
             Record::NodeDrained { node },
             Record::NodeUndrained { node },

@@ -152,6 +152,18 @@ pub struct JobOnHost {
     pub compared: Option<Program>,
     /// How long the host waits for another controller when it has lost this one.
     pub orphans: Option<Orphans>,
+    pub notices: Notices,
+}
+
+/// How an agent hears that its host is about to be taken away. SIGTERM says so, too.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Notices {
+    /// A file that is made then.
+    pub file: Option<OsString>,
+    /// A line for the shell that succeeds then.
+    pub command: Option<OsString>,
+    /// How long an agent that was sent SIGTERM stays, so that its ranks can leave before it ends.
+    pub grace: Duration,
 }
 
 /// What an agent does that has lost its controller.
@@ -304,6 +316,9 @@ pub enum FromAgent {
     JournalKept(Result<u64, String>),
     /// The process of a role has ended, or could not be started.
     RoleEnded { role: Role, cause: String },
+    /// The host is about to be taken away. `leaves`: its agent ends as soon as nothing needs it
+    /// any more, or is told to, at the latest after its grace.
+    Notice { cause: String, leaves: bool },
 }
 
 /// What an agent reports of one incarnation of a rank; it reaches the controller's state machine as

@@ -205,6 +205,13 @@ pub enum Event {
         request: Option<RequestId>,
         node: Node,
     },
+    /// The node is about to be taken away. `leaves`: its agent waits for [`Command::Release`], at
+    /// most for its grace.
+    Notice {
+        node: Node,
+        cause: String,
+        leaves: bool,
+    },
     /// They may come there again.
     Undrain {
         request: RequestId,
@@ -274,6 +281,8 @@ pub enum Command {
         node: Node,
         n: u64,
     },
+    /// Nothing needs the node any more, or can be done for it: its agent may end.
+    Release(Node),
     /// The node was declared dead: close its connection, and refuse it from now on.
     Disconnect(Node),
     /// At all routers: only this incarnation may speak. Each answers with [`Event::Fenced`].

@@ -13,6 +13,9 @@ use eyrie_wire::{Node, Rank};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+/// Why a node cannot be drained, and the remedy.
+pub(super) const NO_OTHER_NODE: &str =
+    "no other node is up that could take its ranks; `eyrie join` adds one";
 /// Why nothing moves.
 const NOT_NOW: &str = "the job is starting, or being saved: nothing can move now";
 
@@ -74,7 +77,7 @@ impl Machine {
     }
 
     /// Whether ranks of this node could go to another one.
-    fn has_other_than(&self, node: Node) -> bool {
+    pub(super) fn has_other_than(&self, node: Node) -> bool {
         (0..).zip(&self.nodes).any(|(other, n)| other != node && n.is_up() && !n.drained)
     }
 
@@ -86,8 +89,7 @@ impl Machine {
             Some(n) if !n.is_up() => Some(format!("node {node} is not up")),
             Some(n) if n.drained => Some(format!("node {node} is drained, or being drained")),
             Some(_) if !self.has_other_than(node) => {
-                let text = "no other node is up that could take its ranks; `eyrie join` adds one";
-                Some(format!("node {node} cannot be drained: {text}"))
+                Some(format!("node {node} cannot be drained: {NO_OTHER_NODE}"))
             }
             Some(_) => None,
         };
@@ -219,7 +221,7 @@ impl Machine {
     }
 
     /// Whether a node is drained and nothing is on it any more.
-    fn is_free(&self, node: Node) -> bool {
+    pub(super) fn is_free(&self, node: Node) -> bool {
         !self.has_ranks(node) && !self.roles().any(|(_, on)| on == node)
     }
 
@@ -245,7 +247,10 @@ impl Machine {
                 self.refuse(request, stayed.join("; "));
                 continue;
             }
-            drains.into_iter().for_each(|node| self.record(Record::NodeDrained { node }));
+            if let Some(node) = drains {
+                self.record(Record::NodeDrained { node });
+                self.let_go(node);
+            }
             if let Some(request) = request {
                 self.answer(request, Answer::Accepted);
             }

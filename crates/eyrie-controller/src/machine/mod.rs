@@ -18,6 +18,7 @@ mod moves;
 mod node;
 mod nodes;
 mod notes;
+mod notice;
 mod output;
 pub mod placement;
 mod pmi;

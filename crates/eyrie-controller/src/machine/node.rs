@@ -42,6 +42,8 @@ pub struct NodeEntry {
     pub stands_for: Option<Node>,
     /// Nothing is to be there: ranks leave it, and none comes.
     pub drained: bool,
+    /// Its agent ends as soon as it is told to.
+    pub leaves: bool,
 }
 
 impl NodeEntry {
@@ -51,6 +53,7 @@ impl NodeEntry {
             free_spare: spare,
             stands_for: None,
             drained: false,
+            leaves: false,
         }
     }
 

@@ -128,13 +128,17 @@ impl Machine {
             return;
         }
         self.missing_nodes -= usize::from(!was_up);
-        self.summary.nodes_lost += 1;
         self.commands.push(Command::Disconnect(node));
         let gone = |r: &&RankEntry| {
             r.node == node && !r.is(RankStateName::Finished) && !r.is(RankStateName::Lost)
         };
         let ranks: Vec<Rank> = self.ranks.iter().filter(gone).map(|r| r.rank).collect();
-        self.record(Record::NodeLost { node, cause: cause.clone(), ranks: ranks.clone() });
+        if self.nodes[node as usize].leaves && ranks.is_empty() {
+            self.record(Record::NodeLeft { node });
+        } else {
+            self.summary.nodes_lost += 1;
+            self.record(Record::NodeLost { node, cause: cause.clone(), ranks: ranks.clone() });
+        }
         if !self.started {
             self.end(1, Some(format!("node {node} was lost before the job started: {cause}")));
             return;

@@ -48,6 +48,8 @@ pub struct Config {
     pub checkpoint_mode: CheckpointMode,
     /// The images outlive the job, so that it can be saved.
     pub can_be_saved: bool,
+    /// Nodes that are about to be taken away are drained.
+    pub drain_on_notice: bool,
     /// A node that does not answer for so long is declared dead.
     pub heartbeat_timeout: Duration,
     /// How long all agents may take to come up.
@@ -74,6 +76,7 @@ impl Config {
             checkpoint_order: Order::Sequential,
             checkpoint_mode: CheckpointMode::Async,
             can_be_saved: false,
+            drain_on_notice: true,
             heartbeat_timeout: Duration::from_secs(1_000_000),
             agents_timeout: Duration::from_secs(30),
             injections: vec![],
@@ -300,6 +303,7 @@ impl Machine {
             Event::Resumed => self.resumed(),
             Event::Migrate { request, ranks, to } => self.migrate_asked(request, &ranks, to),
             Event::Drain { request, node } => self.drain_asked(request, node),
+            Event::Notice { node, cause, leaves } => self.notice(node, cause, leaves),
             Event::Undrain { request, node } => self.undrain_asked(request, node),
             Event::Save { request } => self.save_asked(request),
             Event::RouterSaved { router, saved } => self.router_saved(router, saved),

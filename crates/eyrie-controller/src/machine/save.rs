@@ -54,7 +54,7 @@ impl Machine {
         self.record(Record::Saving);
     }
 
-    fn unfinished(&self) -> impl Iterator<Item = Rank> + '_ {
+    pub(super) fn unfinished(&self) -> impl Iterator<Item = Rank> + '_ {
         self.ranks.iter().filter(|r| !r.is(RankStateName::Finished)).map(|r| r.rank)
     }
 

@@ -224,6 +224,7 @@ impl Cluster {
             checkpoint_order: orders[random.gen_range(0..3)],
             checkpoint_mode: CheckpointMode::Async,
             can_be_saved: !roles_on_nodes,
+            drain_on_notice: true,
             heartbeat_timeout: ms(2000),
             agents_timeout: Duration::from_secs(30),
             injections,
@@ -304,6 +305,16 @@ impl Cluster {
                 _ => Event::Drain { request: None, node },
             };
             self.after(600..15_000, Happening::Told(event));
+        }
+        if self.random.gen_bool(0.1) {
+            let node = self.random.gen_range(0..self.nodes.len() as Node);
+            let (at, leaves) = (self.random.gen_range(600..15_000), self.random.gen());
+            let notice = Event::Notice { node, cause: "it goes".into(), leaves };
+            self.after(at..at + 1, Happening::FromNode(node, notice));
+            if leaves {
+                // At the latest after its grace.
+                self.after(at + 3000..at + 3001, Happening::KillNode(node));
+            }
         }
         // With one copy of each image the loss of a store is the end of many jobs.
         let losses = if self.copies > 1 { self.random.gen_range(0..4) } else { 0 };
@@ -755,6 +766,12 @@ impl Cluster {
                 }
             }
             Command::Disconnect(node) => self.nodes[node as usize].refused = true,
+            Command::Release(node) => {
+                let all_go = self.machine.nodes.iter().filter(|n| n.is_up()).all(|n| n.leaves);
+                let empty = self.nodes[node as usize].processes.is_empty();
+                assert!(all_go || empty || !self.machine.has_started(), "ranks are on node {node}");
+                self.after(1..50, Happening::KillNode(node));
+            }
             Command::Fence(instance) => {
                 let healthy =
                     self.process(instance.rank).filter(|(n, _)| !self.nodes[*n as usize].refused);

@@ -186,6 +186,7 @@ fn config(options: &JobOptions, name: &str) -> Config {
         stores: copies,
         image_copies: copies,
         can_be_saved: options.images.is_some(),
+        drain_on_notice: options.drain_on_notice,
         checkpoint_every: options.checkpoint_every,
         checkpoint_order: options.checkpoint_order,
         checkpoint_mode: options.checkpoint_mode,

@@ -21,6 +21,7 @@ impl Job {
             | Command::Directory(_)
             | Command::Kill { .. }
             | Command::Disconnect(_)
+            | Command::Release(_)
             | Command::Fence(_)
             | Command::Recover(_)
             | Command::Inject(_)
@@ -53,6 +54,7 @@ impl Job {
                     session.send_passing(encode(&ToAgent::Heartbeat { n }));
                 }
             }
+            Command::Release(node) => self.send(node, &ToAgent::Shutdown),
             Command::Disconnect(node) => {
                 self.admission.refuse_node(node);
                 // Dropping the link ends the connection.

@@ -307,6 +307,9 @@ impl Job {
             // The main thread has heard it.
             FromAgent::JournalKept(_) => {}
             FromAgent::RoleEnded { role, cause } => self.lose_role(role, &cause),
+            FromAgent::Notice { cause, leaves } => {
+                self.tell(Event::Notice { node, cause, leaves });
+            }
         }
     }
 

@@ -39,6 +39,7 @@ impl Job {
             ranks: self.options.ranks,
             compared: (!self.machine.hosts().is_empty()).then(|| self.program.clone()),
             orphans: self.options.can_be_resumed().then(|| self.orphans(node)),
+            notices: self.options.notices.clone(),
         };
         self.send(node, &ToAgent::Join(Box::new(job)));
     }

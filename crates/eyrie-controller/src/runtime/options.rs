@@ -7,7 +7,7 @@ use crate::machine::schedule::{Interval, Order};
 use crate::record::LogLevel;
 use anyhow::bail;
 use eyrie_transport::{Bind, Interface, Ports, Security};
-use eyrie_wire::control::CheckpointMode;
+use eyrie_wire::control::{CheckpointMode, Notices};
 use eyrie_wire::Node;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
@@ -97,6 +97,10 @@ pub struct JobOptions {
     pub heartbeat_timeout: Duration,
     /// How long ranks wait for another controller when this one has died.
     pub orphan_timeout: Duration,
+    /// How agents hear that their hosts are about to be taken away, and whether such a node is
+    /// drained.
+    pub notices: Notices,
+    pub drain_on_notice: bool,
     /// The network that the nodes are in, and what they send each other: words of `eyrie plan`.
     pub network: Option<String>,
     pub traffic: Option<String>,
@@ -187,6 +191,8 @@ pub mod tests {
             log: None,
             heartbeat_timeout: Duration::from_secs(10),
             orphan_timeout: Duration::from_secs(60),
+            notices: Notices::default(),
+            drain_on_notice: true,
             network: None,
             traffic: None,
             show: LogLevel::Normal,

@@ -16,7 +16,7 @@ use eyrie_placement::{Placement, WithoutNetwork, Words};
 use eyrie_topology::spec::Files;
 use eyrie_transport::{Interface, Ports, Security};
 use eyrie_units::{duration, size};
-use eyrie_wire::control::CheckpointMode;
+use eyrie_wire::control::{CheckpointMode, Notices};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::Command;
@@ -167,6 +167,25 @@ pub struct RunArgs {
         hide_short_help = true
     )]
     orphan_timeout: Duration,
+    /// What is done when a host is about to be taken away: its agent was sent SIGTERM, or by the
+    /// next two options
+    #[arg(long, value_enum, value_name = "WHAT", default_value_t, hide_short_help = true)]
+    on_notice: OnNotice,
+    /// A host on which this file is made is about to be taken away
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
+    notice_file: Option<PathBuf>,
+    /// A host on which this line for the shell succeeds is about to be taken away; run every 5 s
+    #[arg(long, value_name = "COMMAND", hide_short_help = true)]
+    notice_command: Option<OsString>,
+    /// How long ranks have to leave a host whose agent was sent SIGTERM, before it ends
+    #[arg(
+        long,
+        value_parser = duration,
+        value_name = "TIME",
+        default_value = "30s",
+        hide_short_help = true
+    )]
+    notice_grace: Duration,
     /// The network that the nodes are in, spares last, as for `eyrie plan`: of several spares the
     /// nearest is taken
     #[arg(long, value_name = "NETWORK", hide = true)]
@@ -187,6 +206,17 @@ pub struct RunArgs {
         value_name = "PROGRAM"
     )]
     program: Vec<OsString>,
+}
+
+/// What a notice does.
+#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Default)]
+enum OnNotice {
+    /// Ranks, routers and stores leave the host, as for `eyrie drain`; the job is saved, if it can
+    /// be, when no other host is left
+    #[default]
+    Drain,
+    /// It is only told, as an event
+    Tell,
 }
 
 const EXAMPLES: &str = "Examples:
@@ -416,6 +446,7 @@ pub fn run(mut args: RunArgs, log: Option<PathBuf>) -> anyhow::Result<i32> {
     let least = if roles == RolesAt::Nodes { 2 } else { 1 };
     let routers = args.routers.max(least);
     let log_memory = args.log_memory.unwrap_or_else(|| usual_log_memory(routers));
+    let notice_file = args.notice_file.map(std::path::absolute).transpose()?;
     let options = JobOptions {
         ranks: nodes.ranks,
         nodes: nodes.started,
@@ -454,6 +485,12 @@ pub fn run(mut args: RunArgs, log: Option<PathBuf>) -> anyhow::Result<i32> {
         log: log.map(std::path::absolute).transpose()?,
         heartbeat_timeout: args.heartbeat_timeout.unwrap_or(usual_timeout),
         orphan_timeout: args.orphan_timeout,
+        notices: Notices {
+            file: notice_file.map(Into::into),
+            command: args.notice_command,
+            grace: args.notice_grace,
+        },
+        drain_on_notice: args.on_notice == OnNotice::Drain,
         network: args.network,
         traffic: args.traffic,
         show: match (args.verbose, args.quiet) {

@@ -1,0 +1,118 @@
+//! Notices that this host is about to be taken away: a file that appears, a command that succeeds,
+//! SIGTERM. The controller is told once; ranks must never be ended for a notice before it had its
+//! time to move them.
+
+use crate::node::{Agent, Done};
+use eyrie_host::bounded;
+use eyrie_wire::control::{FromAgent, Notices};
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// How often it is looked for the file, and the command is run.
+const FILE_EVERY: Duration = Duration::from_millis(500);
+const COMMAND_EVERY: Duration = Duration::from_secs(5);
+/// How long the command may take.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Who waits for a notice, in a thread of its own: the command may take its time. Ends with the
+/// first one, or with the process.
+struct Watch {
+    file: Option<PathBuf>,
+    command: Option<OsString>,
+}
+
+impl Watch {
+    /// Returns why it thinks so.
+    fn run(self) -> String {
+        let mut next_command = Instant::now();
+        loop {
+            if let Some(file) = self.file.as_ref().filter(|file| file.exists()) {
+                return format!("there is {}", file.display());
+            }
+            if let Some(command) = self.command.as_ref().filter(|_| Instant::now() >= next_command)
+            {
+                // One that cannot be run, or takes too long, says nothing.
+                let ran = bounded::run(&mut shell(command), COMMAND_TIMEOUT);
+                if ran.is_ok_and(|ran| ran.stdout == SUCCESS) {
+                    return format!("`{}` says so", command.to_string_lossy());
+                }
+                next_command = Instant::now() + COMMAND_EVERY;
+            }
+            std::thread::sleep(FILE_EVERY);
+        }
+    }
+}
+
+/// Runs a line. The agent's loop waits for all of its children, also for this one: how it ended is
+/// known by what it has written.
+fn shell(line: &OsStr) -> Command {
+    let mut shell = Command::new("/bin/sh");
+    shell.args(["-c", "eval \"$1\" >/dev/null 2>&1 && echo yes", "sh"]).arg(line);
+    shell
+}
+
+const SUCCESS: &str = "yes\n";
+
+impl Agent {
+    /// Waits for notices, from now on.
+    pub fn watch_notices(&mut self, notices: &Notices) {
+        let Notices { file, command, grace } = notices.clone();
+        self.grace = Some(grace);
+        if file.is_some() || command.is_some() {
+            let watch = Watch { file: file.map(PathBuf::from), command };
+            self.in_background(|| Done::Notice(watch.run()));
+        }
+    }
+
+    /// A file or a command has given notice.
+    pub fn noticed(&mut self, cause: String) {
+        self.connection.send(&FromAgent::Notice { cause, leaves: false });
+    }
+
+    /// SIGTERM: the ranks are to leave first. False: it ends now, because it was told before, or
+    /// because nobody is there who could move them.
+    pub fn leaves_later(&mut self) -> bool {
+        let Some(grace) = self.grace.filter(|grace| !grace.is_zero()) else { return false };
+        if self.leaves_at.is_some() || self.connection.fd().is_none() {
+            return false;
+        }
+        tracing::info!("SIGTERM: the ranks are to leave");
+        self.leaves_at = Some(Instant::now() + grace);
+        let cause = "its agent was sent SIGTERM".to_string();
+        self.connection.send(&FromAgent::Notice { cause, leaves: true });
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(line: &str) -> String {
+        bounded::run(&mut shell(line.as_ref()), COMMAND_TIMEOUT).unwrap().stdout
+    }
+
+    #[test]
+    fn a_line_that_succeeds_is_told_from_others_by_what_is_written() {
+        assert_eq!(said("echo much; test 1 = 1"), SUCCESS);
+        for fails in ["test 1 = 2", "echo yes; false", "exit 3", "no-such-command", "( unbalanced"]
+        {
+            assert_ne!(said(fails), SUCCESS, "{fails}");
+        }
+    }
+
+    #[test]
+    fn a_file_gives_notice_as_soon_as_it_is_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("going");
+        let command = Some("false".into());
+        let watch = Watch { file: Some(file.clone()), command };
+        let watching = std::thread::spawn(|| watch.run());
+        std::thread::sleep(FILE_EVERY / 2);
+        assert!(!watching.is_finished());
+        std::fs::write(&file, b"").unwrap();
+        assert_eq!(watching.join().unwrap(), format!("there is {}", file.display()));
+    }
+}
