@@ -53,6 +53,10 @@ pub struct Request<'a> {
     /// Who started the process; 0: nobody knows. Processors, policy and priorities that are the
     /// same as that one's are not the process's own: a restored one has those of who restores it.
     pub starter_pid: i32,
+    /// Called when all threads stand still and nothing was looked at: what the process does to
+    /// others, its output say, is before the image or after it. An error, in words for the user,
+    /// refuses the image. As for [`Hooks`], any lock may be held.
+    pub still: Option<&'a dyn Fn() -> Result<(), &'static str>>,
     pub hooks: Hooks,
 }
 
@@ -70,6 +74,7 @@ impl Request<'static> {
             fds: &[],
             meta: &[],
             starter_pid: 0,
+            still: None,
             hooks: Hooks { interrupted: None, clock_jumped: None },
         }
     }

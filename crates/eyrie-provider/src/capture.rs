@@ -95,10 +95,11 @@ fn take_image(rank: &mut Rank<Sockets>, image: u64, sync: bool, out: OwnedFd) {
         return refuse("large messages are still on their way to a router");
     }
     let (clock, position) = (rank.clock(), rank.rsn());
-    channel::tell(&FromRank::Still { image, clock, rsn: position });
-    if !await_go() {
-        return refuse("the agent has not read the rank's output in time");
-    }
+    // No other thread prints any more either.
+    let still = || {
+        channel::tell(&FromRank::Still { image, clock, rsn: position });
+        await_go().then_some(()).ok_or("the agent has not read the rank's output in time")
+    };
     let mut fds = [(-1, FdRole::Dropped); MAX_DESCRIPTORS];
     fds[0] = (channel::descriptor(), FdRole::Slot(SLOT_AGENT));
     fds[1] = (PMI_FD.load(Ordering::Relaxed), FdRole::Slot(SLOT_PMI));
@@ -121,6 +122,7 @@ fn take_image(rank: &mut Rank<Sockets>, image: u64, sync: bool, out: OwnedFd) {
         fds: &fds[..n],
         meta: &[],
         starter_pid,
+        still: Some(&still),
         hooks: Hooks {
             interrupted: Some(let_go_on),
             clock_jumped: Some(interrupted::clock_jumped),

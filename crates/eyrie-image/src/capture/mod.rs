@@ -110,9 +110,12 @@ fn capture_stopped(job: &mut Job, rsp: u64) -> Result<Outcome, Refusal> {
         check_leader(&status)?;
         (status, Threads::stop(&mut job.scratch, job.own, rsp)?)
     };
+    let still = job.request.still.map_or(Ok(()), |tell| tell());
+    let still = still.map_err(|what| Refusal::State { what, detail: Text::EMPTY });
     // SAFETY: called by `capture` on behalf of its caller, who vouches for the process.
-    let result =
-        unsafe { Engine::run(&mut job.scratch, job.request, job.started_ns, &status, &threads) };
+    let result = still.and_then(|()| unsafe {
+        Engine::run(&mut job.scratch, job.request, job.started_ns, &status, &threads)
+    });
     threads.let_go();
     result
 }

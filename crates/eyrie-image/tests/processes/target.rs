@@ -60,6 +60,7 @@ pub fn take_image(mode: Mode) -> Outcome {
             fds: &fds,
             meta: b"a test",
             starter_pid: STARTER_PID.load(Ordering::Relaxed),
+            still: None,
             hooks: Hooks { interrupted: None, clock_jumped: None },
         };
         // SAFETY: one capture at a time; the program bears being continued elsewhere.
