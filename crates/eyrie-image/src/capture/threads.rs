@@ -15,7 +15,7 @@ use crate::sys::{self, nr};
 use core::arch::global_asm;
 use core::cell::UnsafeCell;
 use core::ffi::c_void;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// Most threads of a process.
 const THREADS_MAX: usize = 1024;
@@ -142,6 +142,8 @@ struct Board {
     /// Slot of the process's first thread.
     leader: AtomicUsize,
     begun_ns: AtomicU64,
+    /// Id of a thread that did not stop.
+    deaf: AtomicI32,
     hooks: UnsafeCell<Hooks>,
     /// What the signal did before.
     action: UnsafeCell<SigAction>,
@@ -156,6 +158,7 @@ static BOARD: Board = Board {
     tid_offset: AtomicU64::new(0),
     leader: AtomicUsize::new(0),
     begun_ns: AtomicU64::new(0),
+    deaf: AtomicI32::new(0),
     hooks: UnsafeCell::new(Hooks { interrupted: None, clock_jumped: None }),
     action: UnsafeCell::new(SigAction { handler: 0, flags: 0, restorer: 0, mask: 0 }),
 };
@@ -350,6 +353,9 @@ impl Threads {
         if self.asked.as_slice().len() + 1 >= THREADS_MAX {
             return Err(TOO_MANY);
         }
+        if tid == BOARD.deaf.load(Ordering::Relaxed) && has_not_heard(tid) {
+            return Err(unstopped(tid)); // another signal would only wait beside that one
+        }
         if self.asked.as_slice().is_empty() {
             take_signal()?;
         }
@@ -385,31 +391,22 @@ impl Threads {
             if arrived == awaited {
                 return Ok(());
             }
-            if futex(&BOARD.arrived, FUTEX_WAIT, arrived, Some(LOOK_NS)) == Err(sys::ETIMEDOUT) {
-                self.ended = self.asked.as_slice().iter().filter(|tid| !is_there(**tid)).count();
-            }
             if sys::clock_ns(1) > deadline {
                 return Err(self.silent());
+            }
+            if futex(&BOARD.arrived, FUTEX_WAIT, arrived, Some(LOOK_NS)) == Err(sys::ETIMEDOUT) {
+                self.ended = self.asked.as_slice().iter().filter(|tid| !is_there(**tid)).count();
             }
         }
     }
 
-    /// Who does not stop, and what it does.
+    /// Who does not stop.
     fn silent(&self) -> Refusal {
         let stands = |tid: i32| Slot::all_in(self.stop).any(|slot| slot.thread().tid == tid);
         let silent = |tid: &&i32| is_there(**tid) && !stands(**tid);
         let tid = self.asked.as_slice().iter().find(silent).copied().unwrap_or(0);
-        let mut text = [0u8; 64];
-        let mut read = |suffix: &[u8]| {
-            let path = PathBuf::new(b"/proc/self/task/", tid as u64, suffix);
-            let len = read_file(path.as_c(), &mut text).unwrap_or(0);
-            (text, len)
-        };
-        let (name, len) = read(b"/comm");
-        let name = Text::new(&name[..len]);
-        let (call, len) = read(b"/syscall");
-        let call = maps::decimal(&call[..len]).map(|(number, _)| number as u32);
-        Refusal::Unstopped { tid, name, call }
+        BOARD.deaf.store(tid, Ordering::Relaxed);
+        unstopped(tid)
     }
 
     /// Refuses what cannot be made anew, and finds the first thread.
@@ -424,6 +421,31 @@ impl Threads {
         }
         Ok(())
     }
+}
+
+/// Refuses a thread that does not stop, with what it does.
+fn unstopped(tid: i32) -> Refusal {
+    let mut text = [0u8; 64];
+    let mut read = |suffix: &[u8]| {
+        let path = PathBuf::new(b"/proc/self/task/", tid as u64, suffix);
+        let len = read_file(path.as_c(), &mut text).unwrap_or(0);
+        (text, len)
+    };
+    let (name, len) = read(b"/comm");
+    let name = Text::new(&name[..len]);
+    let (call, len) = read(b"/syscall");
+    let call = maps::decimal(&call[..len]).map(|(number, _)| number as u32);
+    Refusal::Unstopped { tid, name, call }
+}
+
+/// Whether the stop signal of an earlier capture still waits for a thread.
+fn has_not_heard(tid: i32) -> bool {
+    let mut text = [0u8; 4096];
+    let path = PathBuf::new(b"/proc/self/task/", tid as u64, b"/status");
+    let len = read_file(path.as_c(), &mut text).unwrap_or(0);
+    let mut lines = text[..len].split(|b| *b == b'\n');
+    let pending = lines.find_map(|line| line.strip_prefix(b"SigPnd:\t")).and_then(maps::hex);
+    pending.is_some_and(|(set, _)| set >> (STOP_SIGNAL - 1) & 1 != 0)
 }
 
 fn is_there(tid: i32) -> bool {

@@ -53,6 +53,7 @@ pub const TESTS: &[Test] = &[
     ("threads_unprivileged", || threads("async", "other", true)),
     ("threads_of_three_generations", pool),
     ("first_thread_that_has_ended", without_the_first),
+    ("thread_that_does_not_stop_is_waited_for_once", deaf),
     ("python", python),
     ("refusals_are_named_and_harmless", refusals),
     ("excluded_memory_is_left_out", exclude),
@@ -570,6 +571,20 @@ fn pool() {
     succeeded(&ended);
     shown.extend_from_slice(&ended.output);
     assert!(shown == undisturbed.output, "the output differs");
+}
+
+fn deaf() {
+    let dir = make_dir();
+    let mut running = start(dir.path(), &["deaf"]);
+    for _ in 0..3 {
+        let reader = running.read_image();
+        let report = running.next_report();
+        assert!(report.contains("(helper) has not stopped within a second"), "{report}");
+        assert_eq!(reader.join().unwrap(), b"");
+    }
+    let said = running.wait().output;
+    let said = String::from_utf8(said).unwrap();
+    assert_eq!(said, "waited for: true\nwaited for: false\nwaited for: false\n");
 }
 
 fn without_the_first() {

@@ -332,6 +332,17 @@ fn raw_thread() -> bool {
     true
 }
 
+/// Tries again and again to capture a process with a thread that does not stop: that is waited for
+/// once.
+pub fn deaf() {
+    refused("deaf thread");
+    for _ in 0..3 {
+        let begun = Instant::now();
+        take_image(Mode::Async);
+        println!("waited for: {}", begun.elapsed() >= Duration::from_secs(1));
+    }
+}
+
 /// The first thread ends; another one tries to capture.
 pub fn without_the_first() {
     // SAFETY: no arguments.
