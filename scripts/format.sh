@@ -11,7 +11,7 @@ tools=$build/venv-tools/bin
 check=no
 [ "${1:-}" != --check ] || check=yes
 # The header that cbindgen makes is as it makes it.
-mapfile -t c < <(git ls-files '*.c' '*.h' ':!crates/eyrie-planner-c/include')
+mapfile -t c < <(git ls-files '*.c' '*.cpp' '*.h' ':!crates/eyrie-planner-c/include')
 mapfile -t shell < <(git ls-files '*.sh' tests/run .ci/run)
 if [ $check = no ]; then
     cargo fmt --all

@@ -21,8 +21,8 @@ TABLE = ROOT / "docs" / "mpi-support.csv"
 WORKS, DIFFERENTLY, REFUSED = "works", "works differently", "refused"
 
 THREADS = (
-    "granted as asked, but only one thread may call MPI at a time, and always the same one between two messages: "
-    "replay assumes a single order of calls"
+    "MPI_THREAD_MULTIPLE is answered with MPI_THREAD_SERIALIZED, the rest granted as asked: replay assumes a single order "
+    "of calls; two at the same time end the job, with that reason"
 )
 JUMPS = "a rank that goes on from an image on another node sees that node's clock: differences may jump, also backwards"
 SPAWN = "eyrie: rank R: MPI_Comm_spawn is not supported: a job has the ranks it was started with; start them all with -n (MPI: PMI_Spawn_multiple returned -1)"
@@ -41,9 +41,9 @@ FEATURES = [
     ("MPI_THREAD_MULTIPLE", DIFFERENTLY, THREADS, "mpi4py test_threads"),
     (
         "programs with several threads (OpenMP and such)",
-        DIFFERENTLY,
-        "run; a rank that has other threads at the moment of a checkpoint is not captured, with the reason, and recovers from its start",
-        "-",
+        WORKS,
+        "all threads come back with their rank",
+        "examples/hybrid; examples/pool",
     ),
     (
         "MPI_ERRORS_RETURN and error handlers",

@@ -11,6 +11,7 @@ flock -w 1800 9 || fail "another setup has held $build/.setup.lock for half an h
 check_packages() {
     local missing=()
     command -v gcc >/dev/null || missing+=(gcc)
+    command -v g++ >/dev/null || missing+=(g++)
     echo '#include <stdio.h>' | cc -E - >/dev/null 2>&1 || missing+=(libc6-dev)
     command -v make >/dev/null || missing+=(make)
     command -v python3 >/dev/null || missing+=(python3)

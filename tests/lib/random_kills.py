@@ -13,9 +13,10 @@ import jobs
 from jobs import PROGRAMS, RANDOM, Job, check, counted, main
 
 NAMES = "heat2d cg isort farm rma io jacobi_numpy lammps addresses locked_list".split()
+NAMES += "hybrid pool blas_threads lammps_omp".split()
 RUNS = 2
 # What LAMMPS sends depends on its clock (it balances nothing by it, but it reports times).
-SENDS_TIMES = ["lammps"]
+SENDS_TIMES = ["lammps", "lammps_omp"]
 
 
 def random_options():

@@ -51,7 +51,8 @@ fn check_interrupted() -> anyhow::Result<()> {
 /// MPICH over its own tcp provider, each rank as if on a node of its own.
 const DIRECT: [(&str, &str); 3] =
     [("MPIR_CVAR_CH4_NETMOD", "ofi"), ("MPIR_CVAR_NOLOCAL", "1"), ("FI_PROVIDER", "tcp")];
-/// What `eyrie run` sets by default, for both sides: only the way of the messages is to differ.
+/// For both sides, so that only the way of the messages differs: one thread for each rank, and what
+/// `eyrie run` sets by default.
 pub const BOTH: [(&str, &str); 3] = [
     ("OMP_NUM_THREADS", "1"),
     ("OPENBLAS_NUM_THREADS", "1"),

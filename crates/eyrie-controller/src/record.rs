@@ -444,7 +444,7 @@ impl Record {
             Record::ContentDiffers { rank, cause } => (
                 Normal,
                 format!(
-                    "rank {rank} sent other content than before under the same envelope (a clock, perhaps): {cause}"
+                    "rank {rank} sent other content than before under the same envelope (a clock, or threads that add up in another order, perhaps): {cause}"
                 ),
             ),
             Record::Injected { fault } => (Normal, format!("injected: {fault}")),

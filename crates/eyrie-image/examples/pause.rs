@@ -1,7 +1,8 @@
 //! Measures images: the pause of the captured process, the bandwidth of its stream and of a restore
-//! from a pipe; and the pause with a large shared mapping of which little is used, beside that
-//! without one. `cargo run --release -p eyrie-image --example pause -- [MIB...]`, medians of
-//! several turns, the variants in turn about. Never a test: figures depend on the machine.
+//! from a pipe; the pause with a large shared mapping of which little is used, beside that without
+//! one; and the pause of several threads. `cargo run --release -p eyrie-image --example pause --
+//! [MIB...]`, medians of several turns, the variants in turn about. Never a test: figures depend on
+//! the machine.
 
 use eyrie_image::{capture, Mode, Outcome, Request};
 use std::fs::File;
@@ -16,10 +17,13 @@ const SPARSE_MIB: usize = 1024;
 const USED_MIB: usize = 1;
 /// What the process with a shared mapping has besides.
 const BESIDE_MIB: usize = 16;
+/// Threads of a process.
+const THREADS: [usize; 4] = [1, 2, 4, 16];
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
     if args.first().is_some_and(|a| a == "--subject") {
+        start_threads(args[4].parse().unwrap());
         return subject(args[1].parse().unwrap(), &args[2], args[3] == "sync");
     }
     if args.iter().any(|a| a.parse::<usize>().is_err()) {
@@ -40,7 +44,7 @@ fn main() {
         let mut results = vec![Vec::new(); variants.len()];
         for _ in 0..TURNS {
             for (result, (pages, mode)) in results.iter_mut().zip(variants) {
-                result.push(turn(mib, pages, mode));
+                result.push(turn(mib, pages, mode, 1));
             }
         }
         for (result, (pages, mode)) in results.iter().zip(variants) {
@@ -50,6 +54,30 @@ fn main() {
         }
     }
     sparse();
+    threads();
+}
+
+/// The pause of a process with several threads.
+fn threads() {
+    println!(
+        "\nthreads of a process of {BESIDE_MIB} MiB, all but one waiting\nthreads    pause ms"
+    );
+    let mut results = vec![Vec::new(); THREADS.len()];
+    for _ in 0..TURNS {
+        for (result, threads) in results.iter_mut().zip(THREADS) {
+            result.push(turn(BESIDE_MIB, "4k", "async", threads)[0]);
+        }
+    }
+    for (result, threads) in results.iter().zip(THREADS) {
+        println!("{threads:<10} {}", in_words(spread(result.iter().copied())));
+    }
+}
+
+/// Until there are so many, the calling one included.
+fn start_threads(count: usize) {
+    for _ in 1..count {
+        std::thread::spawn(std::thread::park);
+    }
 }
 
 /// The pause with a shared mapping of which little is used, beside that without one.
@@ -60,7 +88,7 @@ fn sparse() {
     let mut results = vec![Vec::new(); kinds.len()];
     for _ in 0..TURNS {
         for (result, kind) in results.iter_mut().zip(kinds) {
-            result.push(turn(BESIDE_MIB, kind, "async")[0]);
+            result.push(turn(BESIDE_MIB, kind, "async", 1)[0]);
         }
     }
     let without = spread(results[0].iter().copied())[0];
@@ -82,9 +110,9 @@ fn in_words([median, low, high]: [f64; 3]) -> String {
 }
 
 /// One capture and one restore: pause in ms, stream and restore bandwidth in GB/s.
-fn turn(mib: usize, pages: &str, mode: &str) -> [f64; 3] {
+fn turn(mib: usize, pages: &str, mode: &str, threads: usize) -> [f64; 3] {
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--subject", &mib.to_string(), pages, mode])
+        .args(["--subject", &mib.to_string(), pages, mode, &threads.to_string()])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -195,7 +223,7 @@ fn subject(mib: usize, pages: &str, sync: bool) {
     eprintln!("ready");
     std::io::stdin().lock().read_line(&mut String::new()).unwrap();
     let request = Request::plain(1, if sync { Mode::Sync } else { Mode::Async });
-    // SAFETY: one thread; it ends right after.
+    // SAFETY: one capture; the process ends right after.
     match unsafe { capture(&request) } {
         Outcome::Captured { pause_ns, .. } => eprintln!("{pause_ns}"),
         Outcome::Restored => {

@@ -22,19 +22,19 @@ pub mod stream;
 mod sys;
 
 pub use refusal::{Refusal, Text};
-pub use request::{FdRole, Mode, Outcome, Request};
+pub use request::{FdRole, Hooks, Mode, Outcome, Request};
 
 /// Takes an image of the calling process.
 ///
 /// Returns like `setjmp`: in the original with [`Outcome::Captured`], and once more with
 /// [`Outcome::Restored`] in every process restored from the image. Async-signal-safe. Needs about 1
 /// KiB of stack, and works on one of its own. All signals are blocked meanwhile, SIGPIPE included.
+/// Other threads are stopped; in a restored process they go on like the calling one.
 /// The caller closes `out_fd` in the original; a reader that has gone away ends the writing child
 /// quietly.
 ///
 /// # Safety
-/// No other thread may run (it is refused if one exists, but one must not come into being
-/// meanwhile), and what the caller holds must bear being continued in another process: after
+/// One capture at a time. What the caller holds must bear being continued in another process: after
 /// [`Outcome::Restored`] the process id, the parent and the descriptors of other processes differ.
 pub unsafe fn capture(request: &Request) -> Outcome {
     // SAFETY: handed on to the caller.

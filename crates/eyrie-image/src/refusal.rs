@@ -11,9 +11,11 @@ pub struct Text {
 }
 
 impl Text {
+    pub const EMPTY: Text = Text { bytes: [0; 80], len: 0 };
+
     /// Keeps the front of `bytes`, up to a newline.
     pub fn new(bytes: &[u8]) -> Text {
-        let mut text = Text { bytes: [0; 80], len: 0 };
+        let mut text = Text::EMPTY;
         for &b in bytes.iter().take(80).take_while(|b| **b != b'\n' && **b != 0) {
             text.bytes[text.len as usize] = b;
             text.len += 1;
@@ -41,8 +43,10 @@ impl fmt::Debug for Text {
 /// before a byte is written.
 #[derive(Clone, Copy, Debug)]
 pub enum Refusal {
-    /// Another thread exists.
-    Thread { tid: i32, name: Text },
+    /// A thread that cannot be brought back.
+    Thread { tid: i32, name: Text, what: &'static str },
+    /// A thread did not stop in time; the number of the system call that it is in.
+    Unstopped { tid: i32, name: Text, call: Option<u32> },
     /// The process has a child (running, or ended and not waited for).
     Child { pid: i32 },
     /// A debugger or tracer is attached.
@@ -76,7 +80,14 @@ pub enum Refusal {
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Refusal::Thread { tid, name } => write!(f, "thread {tid} ({name}) is running"),
+            Refusal::Thread { tid, name, what } => write!(f, "thread {tid} ({name}) {what}"),
+            Refusal::Unstopped { tid, name, call: Some(call) } => write!(
+                f,
+                "thread {tid} ({name}) has not stopped within a second: it is in system call {call}"
+            ),
+            Refusal::Unstopped { tid, name, call: None } => {
+                write!(f, "thread {tid} ({name}) has not stopped within a second: it is running")
+            }
             Refusal::Child { pid: 0 } => write!(f, "the process has a child process"),
             Refusal::Child { pid } => write!(f, "the process has a child process ({pid})"),
             Refusal::Traced { pid } => write!(f, "process {pid} is tracing it"),

@@ -1,6 +1,7 @@
 //! What the caller of a capture asks for, and what it gets.
 
 use crate::refusal::Refusal;
+use core::ffi::c_void;
 
 /// Who writes the image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -19,6 +20,18 @@ pub enum FdRole {
     Slot(u32),
     /// A dead socket: reads give end of file, writes EPIPE.
     Dropped,
+}
+
+/// What the caller has done in other threads and other processes than that of its call. Called in
+/// signal handlers, with all signals blocked, while any lock of the process may be held.
+#[derive(Clone, Copy)]
+pub struct Hooks {
+    /// In each other thread, when it has stopped for the image, with the context that the kernel
+    /// has given to the signal handler: for a system call that only this has interrupted.
+    pub interrupted: Option<unsafe fn(*mut c_void)>,
+    /// In a restored process before other threads run: by how many nanoseconds the monotonic clock
+    /// is ahead of where it was when the image was begun.
+    pub clock_jumped: Option<fn(i64)>,
 }
 
 /// What to capture and where to.
@@ -40,6 +53,11 @@ pub struct Request<'a> {
     /// Who started the process; 0: nobody knows. Processors, policy and priorities that are the
     /// same as that one's are not the process's own: a restored one has those of who restores it.
     pub starter_pid: i32,
+    /// Called when all threads stand still and nothing was looked at: what the process does to
+    /// others, its output say, is before the image or after it. An error, in words for the user,
+    /// refuses the image. As for [`Hooks`], any lock may be held.
+    pub still: Option<&'a dyn Fn() -> Result<(), &'static str>>,
+    pub hooks: Hooks,
 }
 
 impl Request<'static> {
@@ -56,6 +74,8 @@ impl Request<'static> {
             fds: &[],
             meta: &[],
             starter_pid: 0,
+            still: None,
+            hooks: Hooks { interrupted: None, clock_jumped: None },
         }
     }
 }

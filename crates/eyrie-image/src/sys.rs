@@ -86,6 +86,7 @@ pub mod nr {
     pub const SET_ROBUST_LIST: usize = 273;
     pub const GET_ROBUST_LIST: usize = 274;
     pub const VMSPLICE: usize = 278;
+    pub const RT_TGSIGQUEUEINFO: usize = 297;
     pub const DUP3: usize = 292;
     pub const PRLIMIT64: usize = 302;
     pub const PROCESS_VM_READV: usize = 310;
@@ -100,6 +101,7 @@ pub mod nr {
     pub const PKEY_FREE: usize = 331;
     pub const STATX: usize = 332;
     pub const RSEQ: usize = 334;
+    pub const CLONE3: usize = 435;
     pub const CLOSE_RANGE: usize = 436;
     pub const MSEAL: usize = 462;
 }
@@ -108,6 +110,7 @@ pub const PAGE: usize = 4096;
 
 pub const EPERM: i32 = 1;
 pub const ENOENT: i32 = 2;
+pub const ESRCH: i32 = 3;
 pub const EINTR: i32 = 4;
 pub const EIO: i32 = 5;
 pub const ENXIO: i32 = 6;
@@ -120,6 +123,7 @@ pub const EBUSY: i32 = 16;
 pub const EINVAL: i32 = 22;
 pub const EPIPE: i32 = 32;
 pub const ENOSYS: i32 = 38;
+pub const ETIMEDOUT: i32 = 110;
 
 pub const O_RDONLY: u32 = 0;
 pub const O_WRONLY: u32 = 1;
@@ -200,6 +204,10 @@ pub const SIGCHLD: usize = 17;
 pub const CLONE_VM: usize = 0x100;
 pub const CLONE_VFORK: usize = 0x4000;
 pub const CLONE_PARENT: usize = 0x8000;
+/// CLONE_VM, FS, FILES, SIGHAND, THREAD, SYSVSEM, SETTLS and CHILD_CLEARTID: a thread as C libraries
+/// make it.
+pub const CLONE_AS_THREAD: usize =
+    CLONE_VM | 0x200 | 0x400 | 0x800 | 0x10000 | 0x40000 | 0x80000 | 0x20_0000;
 
 pub const PR_SET_PDEATHSIG: usize = 1;
 pub const PR_GET_PDEATHSIG: usize = 2;

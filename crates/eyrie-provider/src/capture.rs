@@ -7,7 +7,7 @@ use crate::core::rank::{ImagePoint, Rank};
 use crate::ending::{fatal, or_end};
 use crate::sockets::Sockets;
 use crate::{channel, entry, interrupted, memory, stack};
-use eyrie_image::{FdRole, Mode, Outcome, Request};
+use eyrie_image::{FdRole, Hooks, Mode, Outcome, Request};
 use eyrie_wire::agent::{capture_signal, FromRank, ToRank, MAX_MESSAGE};
 use eyrie_wire::page::What;
 use libc::c_int;
@@ -99,11 +99,11 @@ fn take_image(rank: &mut Rank<Sockets>, image: u64, sync: bool, out: OwnedFd) {
         return refuse("large messages are still on their way to a router");
     }
     let (clock, position) = (rank.clock(), rank.rsn());
-    let taken_ns = interrupted::monotonic_ns();
-    channel::tell(&FromRank::Still { image, clock, rsn: position });
-    if !await_go() {
-        return refuse("the agent has not read the rank's output in time");
-    }
+    // No other thread prints any more either.
+    let still = || {
+        channel::tell(&FromRank::Still { image, clock, rsn: position });
+        await_go().then_some(()).ok_or("the agent has not read the rank's output in time")
+    };
     let mut fds = [(-1, FdRole::Dropped); MAX_DESCRIPTORS];
     fds[0] = (channel::descriptor(), FdRole::Slot(SLOT_AGENT));
     fds[1] = (PMI_FD.load(Ordering::Relaxed), FdRole::Slot(SLOT_PMI));
@@ -126,6 +126,11 @@ fn take_image(rank: &mut Rank<Sockets>, image: u64, sync: bool, out: OwnedFd) {
         fds: &fds[..n],
         meta: &[],
         starter_pid,
+        still: Some(&still),
+        hooks: Hooks {
+            interrupted: Some(let_go_on),
+            clock_jumped: Some(interrupted::clock_jumped),
+        },
     };
     // SAFETY: the provider's state bears being continued elsewhere: `come_back` makes it a dropped
     // connection.
@@ -150,9 +155,22 @@ fn take_image(rank: &mut Rank<Sockets>, image: u64, sync: bool, out: OwnedFd) {
         Outcome::Restored => {
             // The descriptor is not open here.
             std::mem::forget(out);
-            interrupted::clock_jumped(interrupted::monotonic_ns() - taken_ns);
             come_back(rank);
         }
+    }
+}
+
+/// Lets a system call of another thread go on that only the image has interrupted.
+///
+/// # Safety
+/// As [`interrupted::go_on`].
+unsafe fn let_go_on(context: *mut libc::c_void) {
+    // SAFETY: the thread's errno, which the interrupted code may be about to read; the rest is
+    // handed on to the caller.
+    unsafe {
+        let errno = *libc::__errno_location();
+        interrupted::go_on(context);
+        *libc::__errno_location() = errno;
     }
 }
 

@@ -37,14 +37,6 @@ pub fn clock_jumped(ns: i64) {
     }
 }
 
-/// Nanoseconds of the monotonic clock.
-pub fn monotonic_ns() -> i64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the structure is ours.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
-    now.tv_sec * 1_000_000_000 + now.tv_nsec
-}
-
 /// Whether a signal that the program handles comes next: it ends the call.
 fn another_signal_waits(blocked: &libc::sigset_t) -> bool {
     // SAFETY: sets and action are of this frame.
@@ -62,8 +54,8 @@ fn another_signal_waits(blocked: &libc::sigset_t) -> bool {
     }
 }
 
-/// To be called at the end of the handler of the signal that asks for an image, with all signals
-/// blocked.
+/// To be called in the handler of a signal that asks for an image or stops a thread for one, with
+/// all signals blocked.
 ///
 /// # Safety
 /// `context` must be the one that the kernel has given to the handler.

@@ -15,11 +15,13 @@ const PROVIDER: &str = "libeyrie-fi.so";
 const FIXED: [(&str, &str); 3] =
     [("MPIR_CVAR_CH4_NETMOD", "ofi"), ("MPIR_CVAR_NOLOCAL", "1"), ("FI_PROVIDER", "eyrie")];
 
-/// Set for every rank unless the user has set it: a re-executed rank must take the same way, and
-/// large pages make the pause of a checkpoint short.
-const DEFAULTS: [(&str, &str); 4] = [
-    ("OMP_NUM_THREADS", "1"),
-    ("OPENBLAS_NUM_THREADS", "1"),
+/// Set for every rank unless the user has set it: a re-executed rank must take the same way, so
+/// threads get the same parts and add up in the same order, where the library lets that be asked
+/// for; and large pages make the pause of a checkpoint short.
+const DEFAULTS: [(&str, &str); 5] = [
+    ("OMP_DYNAMIC", "false"),
+    ("OMP_SCHEDULE", "static"),
+    ("KMP_DETERMINISTIC_REDUCTION", "1"),
     ("PYTHONHASHSEED", "0"),
     ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"),
 ];

@@ -2,6 +2,7 @@
 //! program: raw system calls only, no allocation, no lock, no panic, little stack.
 
 mod descriptors;
+mod enter;
 mod helper;
 mod locks;
 mod memory;
@@ -11,8 +12,9 @@ mod proc;
 mod scratch;
 mod state;
 mod surroundings;
+mod thread;
+mod threads;
 
-use core::arch::global_asm;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -21,79 +23,23 @@ use crate::format::{
     self, bytes_of, bytes_of_all, fd_kind, object_kind, writer_exit, Header, FILE_DESCRIPTOR,
     FILE_OBJECT, MAGIC, META_MAX, VERSION,
 };
-use crate::refusal::Refusal;
+use crate::refusal::{Refusal, Text};
 use crate::request::{Mode, Outcome, Request};
 use crate::stream::Kind;
 use crate::sys::{self, nr};
 use descriptors::Table;
+use enter::{eyrie_image_enter, eyrie_image_resume};
 use memory::{AddressSpace, Contents, FirstLook, Lifted, Range, Scan};
 use output::Output;
 use scratch::{List, Scratch};
 use state::State;
-
-// Calls `work(job, stack pointer)` on another stack, with all callee-saved registers on this one. A
-// restored process comes in at `eyrie_image_resume` with this stack pointer and the restorer's
-// stretch of addresses in rdi and rsi; it unmaps the stretch and returns from the same call with 1.
-// To the compiler this is one call that returns once, whichever way it went.
-global_asm!(
-    ".pushsection .text.eyrie_image_enter,\"ax\",@progbits",
-    ".globl eyrie_image_enter",
-    ".hidden eyrie_image_enter",
-    ".type eyrie_image_enter,@function",
-    "eyrie_image_enter:",
-    "push rbp",
-    "push rbx",
-    "push r12",
-    "push r13",
-    "push r14",
-    "push r15",
-    "sub rsp, 8",
-    "stmxcsr [rsp]",
-    "fnstcw [rsp + 4]",
-    "mov rax, rdi",
-    "mov rdi, rsi",
-    "mov rsi, rsp",
-    "mov rbx, rsp",
-    "mov rsp, rdx",
-    "call rax",
-    "mov rsp, rbx",
-    "xor eax, eax",
-    "jmp 2f",
-    ".globl eyrie_image_resume",
-    ".hidden eyrie_image_resume",
-    "eyrie_image_resume:",
-    "cld",
-    "mov eax, 11",
-    "syscall",
-    "mov eax, 1",
-    "2:",
-    "fldcw [rsp + 4]",
-    "ldmxcsr [rsp]",
-    "add rsp, 8",
-    "pop r15",
-    "pop r14",
-    "pop r13",
-    "pop r12",
-    "pop rbx",
-    "pop rbp",
-    "ret",
-    ".size eyrie_image_enter, . - eyrie_image_enter",
-    ".popsection",
-);
-
-extern "C" {
-    fn eyrie_image_enter(
-        work: unsafe extern "C" fn(*mut c_void, u64),
-        job: *mut c_void,
-        stack_top: usize,
-    ) -> u64;
-    fn eyrie_image_resume();
-}
+use threads::{Own, Threads};
 
 /// A capture under way; lives on the stack of [`capture`].
 struct Job<'a> {
     request: &'a Request<'a>,
     scratch: Scratch,
+    own: &'a Own,
     started_ns: u64,
     outcome: Outcome,
 }
@@ -105,29 +51,44 @@ struct Job<'a> {
 pub unsafe fn capture(request: &Request) -> Outcome {
     let mask = sys::block_all_signals();
     let started_ns = sys::clock_ns(1);
+    let outcome = match threads::begin(request.hooks, started_ns) {
+        // SAFETY: handed on to the caller.
+        Ok(own) => unsafe { capture_with(request, own, started_ns) },
+        Err(refusal) => Outcome::Refused(refusal),
+    };
+    sys::set_signal_mask(mask);
+    outcome
+}
+
+/// # Safety
+/// As [`crate::capture`], with all signals blocked.
+unsafe fn capture_with(request: &Request, own: Own, started_ns: u64) -> Outcome {
     // SAFETY: the stack is used within the call below only.
     let prepared = Scratch::new().and_then(|mut scratch| unsafe {
         let stack = helper::stack(&mut scratch)?;
         Ok((scratch, stack.as_mut_ptr() as usize + stack.len()))
     });
-    let outcome = match prepared {
-        Ok((scratch, stack_top)) => {
-            let outcome = Outcome::Refused(Refusal::Writer);
-            let mut job = Job { request, scratch, started_ns, outcome };
-            // SAFETY: follows the C calling convention; `job` outlives the call. In a restored
-            // process the stack is as it was during the call, so the mask is the one saved above.
-            let restored = unsafe { eyrie_image_enter(work, (&raw mut job).cast(), stack_top) };
-            if restored == 1 {
-                Outcome::Restored // and the scratch is not there
-            } else {
-                // SAFETY: the outcome refers to nothing in the scratch.
-                unsafe { job.scratch.release() };
-                job.outcome
-            }
+    let (scratch, stack_top) = match prepared {
+        Ok(prepared) => prepared,
+        Err(refusal) => {
+            own.end();
+            return Outcome::Refused(refusal);
         }
-        Err(refusal) => Outcome::Refused(refusal),
     };
-    sys::set_signal_mask(mask);
+    let outcome = Outcome::Refused(Refusal::Writer);
+    let mut job = Job { request, scratch, own: &own, started_ns, outcome };
+    // SAFETY: follows the C calling convention; `job` outlives the call. In a restored process the
+    // stack is as it was during the call, so the mask is the one that the caller has saved.
+    let restored = unsafe { eyrie_image_enter(work, (&raw mut job).cast(), stack_top) };
+    if restored == 1 {
+        // SAFETY: a restored process, in the thread that took its image. The scratch is not there.
+        unsafe { own.come_back() };
+        return Outcome::Restored;
+    }
+    // SAFETY: the outcome refers to nothing in the scratch.
+    unsafe { job.scratch.release() };
+    let outcome = job.outcome;
+    own.end();
     outcome
 }
 
@@ -136,9 +97,37 @@ pub unsafe fn capture(request: &Request) -> Outcome {
 unsafe extern "C" fn work(job: *mut c_void, rsp: u64) {
     // SAFETY: handed on to the caller.
     let job = unsafe { &mut *job.cast::<Job>() };
+    job.outcome = capture_stopped(job, rsp).unwrap_or_else(Outcome::Refused);
+}
+
+/// Captures the process while its other threads stand still.
+fn capture_stopped(job: &mut Job, rsp: u64) -> Result<Outcome, Refusal> {
+    check_request(job.request)?;
+    // SAFETY: both are used within this function only, before the scratch goes; one capture at a
+    // time is under way, as the caller of `capture` vouches.
+    let (status, threads) = unsafe {
+        let status = proc::Status::read(&mut job.scratch, b"/proc/self/status\0")?;
+        check_leader(&status)?;
+        (status, Threads::stop(&mut job.scratch, job.own, rsp)?)
+    };
+    let still = job.request.still.map_or(Ok(()), |tell| tell());
+    let still = still.map_err(|what| Refusal::State { what, detail: Text::EMPTY });
     // SAFETY: called by `capture` on behalf of its caller, who vouches for the process.
-    let result = unsafe { Engine::run(&mut job.scratch, job.request, job.started_ns, rsp) };
-    job.outcome = result.unwrap_or_else(Outcome::Refused);
+    let result = still.and_then(|()| unsafe {
+        Engine::run(&mut job.scratch, job.request, job.started_ns, &status, &threads)
+    });
+    threads.let_go();
+    result
+}
+
+/// Refuses a process whose first thread has ended: the kernel tells no more what it has.
+fn check_leader(status: &proc::Status) -> Result<(), Refusal> {
+    match status.line(b"State:") {
+        Some([b'Z' | b'X', ..]) => {
+            Err(Refusal::State { what: "its first thread has ended", detail: Text::EMPTY })
+        }
+        _ => Ok(()),
+    }
 }
 
 /// What parent and child share while an asynchronous capture starts.
@@ -180,17 +169,16 @@ impl Engine<'_> {
         scratch: &mut Scratch,
         request: &Request,
         started_ns: u64,
-        rsp: u64,
+        status: &proc::Status,
+        threads: &Threads,
     ) -> Result<Outcome, Refusal> {
-        check_request(request)?;
         // SAFETY: used within this function only, before the scratch goes.
         let (buf, mut cuts) = unsafe {
             (scratch.take::<u8>(16384)?, scratch.list::<Range>(request.exclude.len() + 8192)?)
         };
-        // SAFETY: as above.
-        let status = unsafe { proc::Status::read(scratch, b"/proc/self/status\0")? };
-        proc::check_alone(&status, buf)?;
-        surroundings::check(scratch, &status, request.starter_pid)?;
+        proc::check_alone(status, buf)?;
+        surroundings::check(scratch, status, request.starter_pid)?;
+        surroundings::check_threads(scratch, status, threads.others())?;
         let (start, end) = scratch.range();
         cuts.push((start, end))?;
         for &(start, len) in request.exclude {
@@ -198,8 +186,7 @@ impl Engine<'_> {
             cuts.push(((start & !(sys::PAGE - 1)) as u64, last as u64))?;
         }
         // SAFETY: as above.
-        let state = unsafe { State::take(scratch, &status, request.starter_pid)? };
-        state.context.rsp = rsp;
+        let state = unsafe { State::take(scratch, status, request.starter_pid, threads.leader())? };
         state.context.rip = eyrie_image_resume as *const () as u64;
         // SAFETY: as above.
         let (table, look, lifted) = unsafe {

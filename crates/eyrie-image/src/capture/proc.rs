@@ -3,7 +3,7 @@
 
 use super::scratch::Scratch;
 use crate::maps;
-use crate::refusal::{Refusal, Text};
+use crate::refusal::Refusal;
 use crate::sys;
 
 /// A path such as `/proc/self/fd/7`, put together without allocation and NUL-terminated.
@@ -163,19 +163,9 @@ impl Status {
     }
 }
 
-/// Refuses a process with other threads, children, POSIX timers, a tracer or a shadow stack.
+/// Refuses a process with children, POSIX timers, a tracer or a shadow stack.
 pub fn check_alone(status: &Status, buf: &mut [u8]) -> Result<(), Refusal> {
-    let me = sys::gettid() as u64;
-    for_each_number(b"/proc/self/task\0", buf, |tid, _| {
-        if tid == me {
-            return Ok(());
-        }
-        let mut name = [0u8; 32];
-        let path = PathBuf::new(b"/proc/self/task/", tid, b"/comm");
-        let len = read_file(path.as_c(), &mut name).unwrap_or(0);
-        Err(Refusal::Thread { tid: tid as i32, name: Text::new(&name[..len]) })
-    })?;
-    check_children(me, buf)?;
+    check_children(buf)?;
     if let Some(pid) = status.number(b"TracerPid:").filter(|pid| *pid != 0) {
         return Err(Refusal::Traced { pid: pid as i32 });
     }
@@ -195,7 +185,7 @@ pub fn check_alone(status: &Status, buf: &mut [u8]) -> Result<(), Refusal> {
 }
 
 /// Refuses when there is a child, ended ones included.
-fn check_children(me: u64, buf: &mut [u8]) -> Result<(), Refusal> {
+fn check_children(buf: &mut [u8]) -> Result<(), Refusal> {
     const P_ALL: usize = 0;
     // WNOHANG | WEXITED | WNOWAIT | __WALL: look, change nothing.
     const LOOK: usize = 1 | 4 | 0x0100_0000 | 0x4000_0000;
@@ -206,7 +196,7 @@ fn check_children(me: u64, buf: &mut [u8]) -> Result<(), Refusal> {
     if looked.is_err() {
         return Ok(()); // ECHILD
     }
-    let path = PathBuf::new(b"/proc/self/task/", me, b"/children");
+    let path = PathBuf::new(b"/proc/self/task/", sys::gettid() as u64, b"/children");
     let len = read_file(path.as_c(), buf).unwrap_or(0);
     let pid = maps::decimal(&buf[..len]).map_or(0, |(pid, _)| pid);
     Err(Refusal::Child { pid: pid as i32 })
@@ -222,24 +212,5 @@ mod tests {
         assert_eq!(PathBuf::new(b"/t/", 1234, b"/comm").as_c(), b"/t/1234/comm\0");
         let mapping = PathBuf::of_mapping(0x7fff_1234_0000, 0xffff_ffff_ffff_f000);
         assert_eq!(mapping.as_c(), b"/proc/self/map_files/7fff12340000-fffffffffffff000\0");
-    }
-
-    #[test]
-    fn a_process_with_a_second_thread_is_refused_with_its_name() {
-        let (tell, told) = std::sync::mpsc::channel::<()>();
-        let other = std::thread::Builder::new()
-            .name("busy".into())
-            .spawn(move || told.recv().ok())
-            .unwrap();
-        let mut scratch = Scratch::new().unwrap();
-        // SAFETY: used before the scratch goes.
-        let status = unsafe { Status::read(&mut scratch, b"/proc/self/status\0") }.unwrap();
-        assert_eq!(status.number(b"Pid:"), Some(u64::from(std::process::id())));
-        let refused = check_alone(&status, &mut [0; 4096]);
-        // SAFETY: nothing of it is used any more.
-        unsafe { scratch.release() };
-        assert!(matches!(refused, Err(Refusal::Thread { .. })), "{refused:?}");
-        drop(tell);
-        other.join().unwrap();
     }
 }

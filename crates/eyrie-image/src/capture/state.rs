@@ -1,8 +1,10 @@
-//! The kernel's state of the calling process: everything of the Context record but the registers,
-//! which the entry code keeps on the stack. Only looks; pending signals are taken and put back.
+//! The kernel's state of the calling process and its first thread: everything of the Context record
+//! but the registers, which the entry code keeps on the stack. Only looks; pending signals are taken
+//! and put back.
 
 use super::proc::{read_file, read_link, PathBuf, Status};
 use super::scratch::Scratch;
+use super::thread::{affinity_of, io_priority_of, sched_attr_of, Thread, RSEQ_SIGNATURE};
 use crate::format::{
     scheduling, Context, SigAction, AFFINITY_WORDS, AUXV_WORDS, PATH_LEN_MAX, PENDING_MAX,
     SIGINFO_LEN, UNKNOWN,
@@ -12,9 +14,6 @@ use crate::names;
 use crate::refusal::{Refusal, Text};
 use crate::sys;
 use crate::sys::nr;
-
-/// Signature that C libraries register their restartable sequences with on x86.
-const RSEQ_SIGNATURE: u32 = 0x5305_3053;
 
 /// The state with the path that follows it in its record.
 pub struct State {
@@ -31,8 +30,8 @@ fn refused(step: &'static str) -> impl Fn(i32) -> Refusal {
 }
 
 impl State {
-    /// Takes the state of this process, all of whose signals are blocked; `starter` is as
-    /// [`crate::Request::starter_pid`].
+    /// Takes the state of this process, all of whose signals are blocked and whose first thread is
+    /// `leader`; `starter` is as [`crate::Request::starter_pid`].
     ///
     /// # Safety
     /// It must not outlive the scratch.
@@ -40,6 +39,7 @@ impl State {
         scratch: &mut Scratch,
         status: &Status,
         starter: i32,
+        leader: &Thread,
     ) -> Result<State, Refusal> {
         // SAFETY: handed on to the caller.
         let (context, buf, room) = unsafe {
@@ -49,12 +49,12 @@ impl State {
         // Before the timers are read: one whose signal is pending starts anew when that is taken.
         let pending = take_pending(room)?;
         context.pending = pending.len() as u32;
+        take_thread(context, leader);
+        take_scheduling(context, leader, starter);
         // SAFETY: every pointer below is to the scratch or to the stack, of the size the call
         // wants.
         unsafe {
-            take_thread(context)?;
             take_process(context)?;
-            take_scheduling(context, starter)?;
             take_settings(context, status, buf, starter);
         }
         take_memory_layout(context, buf)?;
@@ -114,8 +114,6 @@ unsafe fn take_settings(c: &mut Context, status: &Status, buf: &mut [u8], starte
         const GET_REGISTRATIONS: usize = 512;
         const USUAL: usize = 1 << 2 | 1 << 4;
         c.membarrier = sys::call3(nr::MEMBARRIER, GET_REGISTRATIONS, 0, 0).unwrap_or(USUAL) as u32;
-        let (mode, nodes) = (&raw mut c.memory_policy as usize, &raw mut c.memory_nodes as usize);
-        let _ = sys::call6(nr::GET_MEMPOLICY, mode, nodes, 65, 0, 0, 0);
         let at = &raw mut c.register_state as usize;
         let _ = sys::call3(nr::ARCH_PRCTL, sys::ARCH_GET_XCOMP_PERM, at, 0);
     }
@@ -169,44 +167,22 @@ fn locks_future(status: &Status, buf: &mut [u8]) -> u32 {
 }
 
 /// On which processors and how it runs, and which of it the process was not started with.
-///
-/// # Safety
-/// The context must be writable.
-unsafe fn take_scheduling(c: &mut Context, starter: i32) -> Result<(), Refusal> {
-    let affinity = |pid: usize, to: &mut [u64; AFFINITY_WORDS]| {
-        // SAFETY: the kernel writes no more than the length.
-        unsafe { sys::call3(nr::SCHED_GETAFFINITY, pid, size_of_val(to), to.as_mut_ptr() as usize) }
-    };
-    let attr = |pid: usize, to: &mut [u64; 7]| {
-        let (at, len) = (to.as_mut_ptr() as usize, size_of_val(to));
-        // SAFETY: the kernel writes no more than the length.
-        unsafe { sys::call6(nr::SCHED_GETATTR, pid, at, len, 0, 0, 0) }
-    };
-    const PROCESS: usize = 1;
-    // SAFETY: only numbers.
-    let io = |pid: usize| unsafe { sys::call3(nr::IOPRIO_GET, PROCESS, pid, 0) };
-    affinity(0, &mut c.affinity).map_err(refused("reading the processors it may run on"))?;
-    attr(0, &mut c.sched_attr).map_err(refused("reading the scheduling policy"))?;
-    c.io_priority = io(0).map_err(refused("reading the io priority"))? as u32;
-    // SAFETY: only numbers.
-    let slack = unsafe { sys::call3(nr::PRCTL, sys::PR_GET_TIMERSLACK, 0, 0) };
-    c.timer_slack_ns = slack.map_err(refused("reading the timer slack"))? as u64;
+fn take_scheduling(c: &mut Context, leader: &Thread, starter: i32) {
+    c.affinity = leader.affinity;
+    c.sched_attr = leader.settable_sched_attr();
+    c.io_priority = leader.io_priority;
+    c.timer_slack_ns = leader.timer_slack_ns;
     let (mut theirs, mut their_attr) = ([0; AFFINITY_WORDS], [0; 7]);
     let pid = starter as usize;
     let known = starter > 0;
     // Of a starter that is gone nothing is known.
-    let same = known && affinity(pid, &mut theirs).is_ok() && theirs == c.affinity;
+    let same = known && affinity_of(pid, &mut theirs).is_ok() && theirs == leader.affinity;
     c.scheduling |= u32::from(!same) * scheduling::AFFINITY;
-    let same = known && attr(pid, &mut their_attr).is_ok() && their_attr == c.sched_attr;
+    let same =
+        known && sched_attr_of(pid, &mut their_attr).is_ok() && their_attr == leader.sched_attr;
     c.scheduling |= u32::from(!same) * scheduling::POLICY;
-    let same = known && io(pid) == Ok(c.io_priority as usize);
+    let same = known && io_priority_of(pid) == Ok(leader.io_priority as usize);
     c.scheduling |= u32::from(!same) * scheduling::IO_PRIORITY;
-    // Bounds of the processor's speed are set only when this says so.
-    const UTIL_CLAMP: u64 = 0x60;
-    if c.sched_attr[6] != 1024 << 32 && c.sched_attr[6] != 0 {
-        c.sched_attr[1] |= UTIL_CLAMP;
-    }
-    Ok(())
 }
 
 /// Which directory the working directory is, and its path.
@@ -228,79 +204,17 @@ fn directory<'a>(c: &mut Context, path: &'a [u8]) -> Result<&'a [u8], Refusal> {
     Ok(names::without_mark(path))
 }
 
-/// Thread-local registers, ids and lists.
-///
-/// # Safety
-/// Must run in the only thread of the process.
-unsafe fn take_thread(c: &mut Context) -> Result<(), Refusal> {
-    // SAFETY: the kernel writes words that are ours.
-    unsafe {
-        sys::call3(nr::ARCH_PRCTL, sys::ARCH_GET_FS, &raw mut c.fs_base as usize, 0)
-            .map_err(refused("reading the FS base"))?;
-        sys::call3(nr::ARCH_PRCTL, sys::ARCH_GET_GS, &raw mut c.gs_base as usize, 0)
-            .map_err(refused("reading the GS base"))?;
-        sys::call3(
-            nr::GET_ROBUST_LIST,
-            0,
-            &raw mut c.robust_head as usize,
-            &raw mut c.robust_len as usize,
-        )
-        .map_err(refused("reading the robust list"))?;
-        sys::call3(nr::PRCTL, sys::PR_GET_TID_ADDRESS, &raw mut c.tid_address as usize, 0)
-            .map_err(refused("reading the thread id address"))?;
-        find_rseq(c)
-    }
-}
-
-/// Finds the area registered for restartable sequences. The kernel does not tell, but answers
-/// EBUSY to a second registration of the same area and EINVAL to one of another area.
-///
-/// # Safety
-/// `fs_base` must be that of this thread.
-unsafe fn find_rseq(c: &mut Context) -> Result<(), Refusal> {
-    #[repr(C, align(64))]
-    struct Area([u8; 64]);
-    const UNREGISTER: usize = 1;
-    let mut probe = Area([0; 64]);
-    let register = |address: u64, len: u32, flags: usize| {
-        // SAFETY: only probed once it is known that an area is registered, so that this cannot
-        // register `address`; except for `probe`, which is ours and unregistered at once.
-        unsafe {
-            sys::call6(
-                nr::RSEQ,
-                address as usize,
-                len as usize,
-                flags,
-                RSEQ_SIGNATURE as usize,
-                0,
-                0,
-            )
-        }
-    };
-    let own = &raw mut probe as u64;
-    match register(own, 32, 0) {
-        Ok(_) => {
-            return match register(own, 32, UNREGISTER) {
-                Ok(_) => Ok(()),
-                Err(errno) => Err(refused("looking for restartable sequences")(errno)),
-            }
-        }
-        Err(sys::EINVAL) | Err(sys::EBUSY) | Err(sys::EPERM) => {}
-        Err(_) => return Ok(()), // no such call
-    }
-    // glibc 2.35 and later: near the thread pointer, 0x9a0 above it in its first versions.
-    let near = (0..8192u64).step_by(32).map(|d| c.fs_base.wrapping_sub(4096).wrapping_add(d));
-    for address in core::iter::once(c.fs_base.wrapping_add(0x9a0)).chain(near) {
-        for len in [32, 64, 28, 36, 40, 44, 48, 56] {
-            if register(address, len, 0) == Err(sys::EBUSY) {
-                c.rseq_address = address;
-                c.rseq_len = len;
-                c.rseq_signature = RSEQ_SIGNATURE;
-                return Ok(());
-            }
-        }
-    }
-    Err(Refusal::Kernel { step: "finding the restartable-sequence area", errno: sys::EINVAL })
+/// What the first thread has for itself.
+fn take_thread(c: &mut Context, leader: &Thread) {
+    (c.rsp, c.fs_base, c.gs_base) = (leader.rsp, leader.fs_base, leader.gs_base);
+    c.tid_address = leader.tid_address;
+    (c.robust_head, c.robust_len) = (leader.robust_head, leader.robust_len);
+    (c.rseq_address, c.rseq_len) = (leader.rseq_address, leader.rseq_len);
+    c.rseq_signature = RSEQ_SIGNATURE;
+    [c.altstack_base, c.altstack_flags, c.altstack_len] = leader.altstack;
+    c.comm = leader.comm;
+    c.parent_death_signal = leader.parent_death_signal;
+    (c.memory_policy, c.memory_nodes) = (leader.memory_policy, leader.memory_nodes);
 }
 
 /// A timer that has expired while its signal is pending already has no time left: the kernel starts
@@ -324,13 +238,6 @@ unsafe fn take_process(c: &mut Context) -> Result<(), Refusal> {
         }
         .map_err(refused("reading the signal actions"))?;
     }
-    let mut stack = [0u64; 3];
-    // SAFETY: stack_t is three words.
-    unsafe { sys::call3(nr::SIGALTSTACK, 0, stack.as_mut_ptr() as usize, 0) }
-        .map_err(refused("reading the signal stack"))?;
-    // SS_ONSTACK (1) says where we are now, it is not a setting.
-    (c.altstack_base, c.altstack_flags, c.altstack_len) =
-        (stack[0], stack[1] & 0xffff_fffe, stack[2]);
     for (i, timer) in c.itimers.iter_mut().enumerate() {
         // SAFETY: struct itimerval is four words.
         unsafe { sys::call3(nr::GETITIMER, i, timer.as_mut_ptr() as usize, 0) }
@@ -342,11 +249,8 @@ unsafe fn take_process(c: &mut Context) -> Result<(), Refusal> {
         unsafe { sys::call6(nr::PRLIMIT64, 0, i, 0, limit.as_mut_ptr() as usize, 0, 0) }
             .map_err(refused("reading the resource limits"))?;
     }
-    // SAFETY: the kernel writes 16 bytes, 4 bytes, or nothing; umask is set back at once.
+    // SAFETY: the kernel writes 4 bytes or nothing; umask is set back at once.
     unsafe {
-        let _ = sys::call3(nr::PRCTL, sys::PR_GET_NAME, c.comm.as_mut_ptr() as usize, 0);
-        let death = &raw mut c.parent_death_signal as usize;
-        let _ = sys::call3(nr::PRCTL, sys::PR_GET_PDEATHSIG, death, 0);
         let _ =
             sys::call3(nr::PRCTL, sys::PR_GET_CHILD_SUBREAPER, &raw mut c.subreaper as usize, 0);
         c.dumpable = sys::call3(nr::PRCTL, sys::PR_GET_DUMPABLE, 0, 0).unwrap_or(1) as u32;

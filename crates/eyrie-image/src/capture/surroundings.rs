@@ -4,6 +4,7 @@
 
 use super::proc::{read_file, read_link, PathBuf, Status};
 use super::scratch::Scratch;
+use super::thread::Thread;
 use crate::refusal::{Refusal, Text};
 use crate::sys::{self, nr};
 
@@ -50,6 +51,47 @@ pub fn check(scratch: &mut Scratch, status: &Status, starter: i32) -> Result<(),
         check_places(mine, theirs, starter as u64)?;
     }
     Ok(())
+}
+
+/// Refuses threads that differ from the first one in what the process is taken to have as a whole,
+/// and what is for one of them alone.
+pub fn check_threads<'a>(
+    scratch: &mut Scratch,
+    status: &Status,
+    others: impl Iterator<Item = &'a Thread>,
+) -> Result<(), Refusal> {
+    for thread in others {
+        let refuse =
+            |what| Err(Refusal::Thread { tid: thread.tid, name: Text::new(&thread.comm), what });
+        let path = PathBuf::new(b"/proc/self/task/", thread.tid as u64, b"/status");
+        // SAFETY: used within this function only, before the scratch goes.
+        let its = unsafe { Status::read(scratch, path.as_c())? };
+        let same = |(name, _): &(&[u8], _)| status.line(name) == its.line(name);
+        if !SAME.iter().all(same) || status.line(b"NoNewPrivs:") != its.line(b"NoNewPrivs:") {
+            return refuse("has other rights than the process's first thread");
+        }
+        if its.line(b"SigPnd:").is_some_and(|set| set.iter().any(|digit| *digit != b'0')) {
+            return refuse("has signals pending that are for it alone");
+        }
+        if its.number(b"TracerPid:").is_some_and(|pid| pid != 0) {
+            return refuse("is traced");
+        }
+        if !shares_files(thread.tid) {
+            return refuse("has descriptors or a working directory of its own (unshare)");
+        }
+    }
+    Ok(())
+}
+
+/// Whether a thread shares descriptors and directories with the first one. Kernels built without
+/// kcmp(2) do not tell.
+fn shares_files(tid: i32) -> bool {
+    const KCMP_FILES: usize = 2;
+    const KCMP_FS: usize = 3;
+    let (first, tid) = (sys::getpid() as usize, tid as usize);
+    // SAFETY: only numbers.
+    let compare = |what| unsafe { sys::call6(nr::KCMP, first, tid, what, 0, 0, 0) };
+    [KCMP_FILES, KCMP_FS].into_iter().all(|what| matches!(compare(what), Ok(0) | Err(_)))
 }
 
 fn refuse(what: &'static str) -> Result<(), Refusal> {

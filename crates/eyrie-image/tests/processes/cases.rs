@@ -46,6 +46,14 @@ pub const TESTS: &[Test] = &[
     ("blocked_in_read", || blocked("read")),
     ("blocked_in_poll", || blocked("poll")),
     ("blocked_in_nanosleep", || blocked("sleep")),
+    ("threads_async", || threads("async", "first", false)),
+    ("threads_sync", || threads("sync", "first", false)),
+    ("threads_captured_by_another", || threads("async", "other", false)),
+    ("threads_captured_by_another_sync", || threads("sync", "other", false)),
+    ("threads_unprivileged", || threads("async", "other", true)),
+    ("threads_of_three_generations", pool),
+    ("first_thread_that_has_ended", without_the_first),
+    ("thread_that_does_not_stop_is_waited_for_once", deaf),
     ("python", python),
     ("refusals_are_named_and_harmless", refusals),
     ("excluded_memory_is_left_out", exclude),
@@ -132,9 +140,13 @@ fn chain() {
     assert!(*most <= mappings[0] + 8, "mappings add up: {mappings:?}");
 }
 
-fn unprivileged() {
+fn privileged() -> bool {
     // SAFETY: only asks.
-    if unsafe { libc::getuid() } != 0 {
+    unsafe { libc::getuid() == 0 }
+}
+
+fn unprivileged() {
+    if !privileged() {
         return walk_survives(libc::SIGUSR1); // this is the unprivileged case already
     }
     let dir = walk_dir();
@@ -167,8 +179,7 @@ fn nobody(command: &mut std::process::Command, dir: &Path) {
     let program = dir.join("program");
     std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
     let mut other = std::process::Command::new(&program);
-    other.args(command.get_args()).stdin(std::process::Stdio::null());
-    other.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+    other.args(command.get_args());
     other.uid(65534).gid(65534);
     *command = other;
 }
@@ -495,6 +506,98 @@ fn blocked(call: &str) {
     assert_eq!(String::from_utf8_lossy(&restored.output), after);
 }
 
+/// Threads in every state go on as they were, whichever of them takes the image.
+fn threads(mode: &str, who: &str, unprivileged: bool) {
+    let dir = make_dir();
+    let running = start_as(dir.path(), &["threads", mode, who], |c| {
+        if unprivileged {
+            nobody(c, dir.path()); // who may not choose the ids of threads
+        }
+    });
+    let reader = running.read_image();
+    let report = running.next_report();
+    assert!(report.starts_with("captured"), "{report}");
+    let image = reader.join().unwrap();
+    let finish = |mut running: Running| {
+        running.input.take().unwrap().write_all(b"sixteen letters!").unwrap();
+        let ended = running.wait();
+        succeeded(&ended);
+        ended
+    };
+    let ids = tasks(&running);
+    let original = finish(running);
+    assert_eq!(String::from_utf8_lossy(&original.output).lines().count(), 8);
+    for _ in 0..3 {
+        let restored = restore_with(dir.path(), &image, None, |c| {
+            if unprivileged && privileged() {
+                c.uid(65534).gid(65534);
+            }
+        });
+        if privileged() && !unprivileged {
+            // Those that wait for input are there until it comes; somebody may have got one's id.
+            wait_until("threads with their old ids", || {
+                tasks(&restored).iter().any(|id| ids.contains(id))
+            });
+        }
+        same_output(&original, &finish(restored));
+    }
+}
+
+/// The ids of a target's threads.
+fn tasks(running: &Running) -> Vec<String> {
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", running.pid())).unwrap();
+    tasks.map(|task| task.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+fn pool() {
+    const STEPS: &str = "10000";
+    let dir = make_dir();
+    let undisturbed = start(dir.path(), &["pool", STEPS]).wait();
+    succeeded(&undisturbed);
+    let mut running = start(dir.path(), &["pool", STEPS]);
+    let mut shown = Vec::new();
+    for signal in [libc::SIGUSR1, libc::SIGUSR2, libc::SIGUSR1] {
+        running.wait_for_output();
+        let (image, report) = running.capture(signal);
+        assert!(report.starts_with("captured"), "{report}");
+        let (end, before) = (written_by(&image), shown.len());
+        shown.extend_from_slice(&running.kill().output);
+        shown.truncate(end.max(before));
+        running = restore(dir.path(), &image);
+        assert_eq!(running.next_report(), "restored");
+        wait_until("all threads", || tasks(&running).len() == 5);
+    }
+    let ended = running.wait();
+    succeeded(&ended);
+    shown.extend_from_slice(&ended.output);
+    assert!(shown == undisturbed.output, "the output differs");
+}
+
+fn deaf() {
+    let dir = make_dir();
+    let mut running = start(dir.path(), &["deaf"]);
+    for _ in 0..3 {
+        let reader = running.read_image();
+        let report = running.next_report();
+        assert!(report.contains("(helper) has not stopped within a second"), "{report}");
+        assert_eq!(reader.join().unwrap(), b"");
+    }
+    let said = running.wait().output;
+    let said = String::from_utf8(said).unwrap();
+    assert_eq!(said, "waited for: true\nwaited for: false\nwaited for: false\n");
+}
+
+fn without_the_first() {
+    let dir = make_dir();
+    let running = start(dir.path(), &["first thread"]);
+    let reader = running.read_image();
+    let report = running.next_report();
+    assert!(report.contains("its first thread has ended"), "{report}");
+    assert_eq!(reader.join().unwrap(), b"");
+    let mut running = running;
+    assert_eq!(running.wait().output, b"goes on\n");
+}
+
 fn python() {
     if !Path::new("/usr/bin/python3").exists() {
         println!("no /usr/bin/python3: not run");
@@ -506,10 +609,8 @@ fn python() {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/processes/walk.py");
     let run = |dir: &Path| {
         start_as(dir, &["walk"], |c| {
-            let stdin = std::process::Stdio::null();
             *c = std::process::Command::new("/usr/bin/python3");
-            c.arg(&script).arg(dir).arg(&library).stdin(stdin);
-            c.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+            c.arg(&script).arg(dir).arg(&library);
         })
     };
     let dir = make_dir();
@@ -538,7 +639,11 @@ fn python() {
 
 fn refusals() {
     for (what, words) in [
-        ("thread", "(helper) is running"),
+        ("deaf thread", "(helper) has not stopped within a second: it is in system call 34"),
+        ("raw thread", ") was not made by the C library"),
+        ("thread with rights", "(helper) has other rights than the process's first thread"),
+        ("thread with files", "(helper) has descriptors or a working directory of its own"),
+        ("thread with signals", "(helper) has signals pending that are for it alone"),
         ("child", "has a child process"),
         ("udp", "is a UDP socket"),
         ("tcp", "is a TCP socket"),

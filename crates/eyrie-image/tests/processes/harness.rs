@@ -47,8 +47,8 @@ pub fn start_as(dir: &Path, args: &[&str], adjust: impl FnOnce(&mut Command)) ->
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.arg("target").arg(args[0]).arg(dir).args(&args[1..]);
     let (read, write) = pipe();
-    command.stdin(read).stdout(Stdio::piped()).stderr(Stdio::piped());
     adjust(&mut command);
+    command.stdin(read).stdout(Stdio::piped()).stderr(Stdio::piped());
     let child = command.spawn().unwrap();
     watch(dir, child, write)
 }

@@ -6,6 +6,7 @@ mod cases;
 mod harness;
 mod shapes;
 mod target;
+mod threads;
 
 use std::process::Command;
 

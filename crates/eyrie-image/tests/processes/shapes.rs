@@ -25,6 +25,9 @@ pub fn run(name: &str, dir: &Path, args: &[String]) {
         "locks" => locks(dir, mode),
         "timers" => timers(mode),
         "inherits" => inherits(mode),
+        "threads" => super::threads::of_every_kind(mode, &args[1]),
+        "deaf" => super::threads::deaf(),
+        "first thread" => super::threads::without_the_first(),
         "rotates" => rotates(dir, mode),
         "renames" => renames(dir, mode),
         "nowhere" => nowhere(dir, mode),
@@ -995,19 +998,6 @@ fn refused(what: &str, dir: &Path) {
     unsafe {
         super::target::STARTER_PID.store(libc::getppid(), std::sync::atomic::Ordering::Relaxed);
         match what {
-            "thread" => {
-                let (tell, told) = std::sync::mpsc::channel();
-                std::thread::Builder::new()
-                    .name("helper".into())
-                    .spawn(move || {
-                        tell.send(()).unwrap();
-                        loop {
-                            std::thread::park();
-                        }
-                    })
-                    .unwrap();
-                told.recv().unwrap();
-            }
             "child" => {
                 let parent = libc::getpid();
                 if libc::fork() == 0 {
@@ -1157,7 +1147,7 @@ fn refused(what: &str, dir: &Path) {
                 );
                 assert_ne!(at, libc::MAP_FAILED);
             }
-            _ => panic!("no state {what}"),
+            _ => assert!(super::threads::refused(what), "no state {what}"),
         }
     }
     let before = std::fs::read_to_string("/proc/self/maps").unwrap().len();

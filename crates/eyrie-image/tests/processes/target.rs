@@ -1,8 +1,8 @@
-//! The programs that are captured, killed and restored. Plain and single-threaded; run as
+//! The programs that are captured, killed and restored. Run as
 //! `processes target NAME DIR [ARGS...]`. On SIGUSR1 they capture asynchronously, on SIGUSR2
 //! synchronously, into the named pipe DIR/image, and say on standard error how it ended.
 
-use eyrie_image::{capture, FdRole, Mode, Outcome, Request};
+use eyrie_image::{capture, FdRole, Hooks, Mode, Outcome, Request};
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::fd::AsRawFd;
@@ -60,8 +60,10 @@ pub fn take_image(mode: Mode) -> Outcome {
             fds: &fds,
             meta: b"a test",
             starter_pid: STARTER_PID.load(Ordering::Relaxed),
+            still: None,
+            hooks: Hooks { interrupted: None, clock_jumped: None },
         };
-        // SAFETY: one thread; the program bears being continued elsewhere.
+        // SAFETY: one capture at a time; the program bears being continued elsewhere.
         unsafe { capture(&request) }
     };
     if !matches!(outcome, Outcome::Restored) {
@@ -116,7 +118,7 @@ fn install(dir: &Path) {
 }
 
 /// Prints with no signal in between, so that [`WRITTEN`] is true at any capture.
-fn print(text: &str) {
+pub fn print(text: &str) {
     // SAFETY: plain calls on own memory.
     unsafe {
         let (mut all, mut old) = (std::mem::zeroed(), std::mem::zeroed());
@@ -148,6 +150,7 @@ pub fn run(args: &[String]) -> i32 {
     install(&dir);
     match args[0].as_str() {
         "walk" => walk(&dir, args[2].parse().unwrap()),
+        "pool" => super::threads::pool(args[2].parse().unwrap()),
         name => super::shapes::run(name, &dir, &args[2..]),
     }
     0

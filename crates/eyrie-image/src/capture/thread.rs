@@ -1,0 +1,241 @@
+//! What the kernel keeps for one thread, beside the registers: the thread itself looks, and in a
+//! restored process sets it again. It must not call the C library: the thread may be anywhere.
+
+use crate::format::{exit, AFFINITY_WORDS};
+use crate::refusal::Refusal;
+use crate::sys::{self, nr};
+
+/// Signature that C libraries register their restartable sequences with on x86.
+pub const RSEQ_SIGNATURE: u32 = 0x5305_3053;
+/// `which` of the calls about io priorities.
+const PROCESS: usize = 1;
+
+/// The state of a thread.
+#[derive(Clone, Copy)]
+pub struct Thread {
+    pub tid: i32,
+    /// Where its restored self goes on, see [`super::enter`].
+    pub rsp: u64,
+    pub fs_base: u64,
+    pub gs_base: u64,
+    /// What the kernel clears when the thread ends: its id in the C library's record of it.
+    pub tid_address: u64,
+    pub robust_head: u64,
+    pub robust_len: u64,
+    /// 0: none.
+    pub rseq_address: u64,
+    pub rseq_len: u32,
+    pub parent_death_signal: u32,
+    /// Address, flags and length of its signal stack.
+    pub altstack: [u64; 3],
+    pub comm: [u8; 16],
+    /// `struct sched_attr` in its second version, 56 bytes.
+    pub sched_attr: [u64; 7],
+    pub affinity: [u64; AFFINITY_WORDS],
+    pub timer_slack_ns: u64,
+    pub io_priority: u32,
+    /// set_mempolicy(2): mode, and nodes up to 64.
+    pub memory_policy: u32,
+    pub memory_nodes: u64,
+}
+
+fn refused(step: &'static str) -> impl Fn(i32) -> Refusal {
+    move |errno| Refusal::Kernel { step, errno }
+}
+
+impl Thread {
+    pub const NONE: Thread = Thread {
+        tid: 0,
+        rsp: 0,
+        fs_base: 0,
+        gs_base: 0,
+        tid_address: 0,
+        robust_head: 0,
+        robust_len: 0,
+        rseq_address: 0,
+        rseq_len: 0,
+        parent_death_signal: 0,
+        altstack: [0; 3],
+        comm: [0; 16],
+        sched_attr: [0; 7],
+        affinity: [0; AFFINITY_WORDS],
+        timer_slack_ns: 0,
+        io_priority: 0,
+        memory_policy: 0,
+        memory_nodes: 0,
+    };
+
+    /// Looks at the calling thread.
+    pub fn look(&mut self) -> Result<(), Refusal> {
+        self.tid = sys::gettid();
+        // SAFETY: the kernel writes words that are ours.
+        unsafe {
+            sys::call3(nr::ARCH_PRCTL, sys::ARCH_GET_FS, &raw mut self.fs_base as usize, 0)
+                .map_err(refused("reading the FS base"))?;
+            sys::call3(nr::ARCH_PRCTL, sys::ARCH_GET_GS, &raw mut self.gs_base as usize, 0)
+                .map_err(refused("reading the GS base"))?;
+            let (head, len) = (&raw mut self.robust_head, &raw mut self.robust_len);
+            sys::call3(nr::GET_ROBUST_LIST, 0, head as usize, len as usize)
+                .map_err(refused("reading the robust list"))?;
+            let at = &raw mut self.tid_address as usize;
+            sys::call3(nr::PRCTL, sys::PR_GET_TID_ADDRESS, at, 0)
+                .map_err(refused("reading the thread id address"))?;
+            sys::call3(nr::SIGALTSTACK, 0, self.altstack.as_mut_ptr() as usize, 0)
+                .map_err(refused("reading the signal stack"))?;
+            let _ = sys::call3(nr::PRCTL, sys::PR_GET_NAME, self.comm.as_mut_ptr() as usize, 0);
+            let death = &raw mut self.parent_death_signal as usize;
+            let _ = sys::call3(nr::PRCTL, sys::PR_GET_PDEATHSIG, death, 0);
+            let mode = &raw mut self.memory_policy as usize;
+            let nodes = &raw mut self.memory_nodes as usize;
+            let _ = sys::call6(nr::GET_MEMPOLICY, mode, nodes, 65, 0, 0, 0);
+        }
+        // SS_ONSTACK (1) says where we are now, it is not a setting.
+        self.altstack[1] &= 0xffff_fffe;
+        self.look_at_scheduling()?;
+        self.find_rseq()
+    }
+
+    fn look_at_scheduling(&mut self) -> Result<(), Refusal> {
+        affinity_of(0, &mut self.affinity)
+            .map_err(refused("reading the processors it may run on"))?;
+        sched_attr_of(0, &mut self.sched_attr).map_err(refused("reading the scheduling policy"))?;
+        self.io_priority = io_priority_of(0).map_err(refused("reading the io priority"))? as u32;
+        // SAFETY: only numbers.
+        let slack = unsafe { sys::call3(nr::PRCTL, sys::PR_GET_TIMERSLACK, 0, 0) };
+        self.timer_slack_ns = slack.map_err(refused("reading the timer slack"))? as u64;
+        Ok(())
+    }
+
+    /// `struct sched_attr` as it is to be set: bounds of the processor's speed only when there are
+    /// any.
+    pub fn settable_sched_attr(&self) -> [u64; 7] {
+        const UTIL_CLAMP: u64 = 0x60;
+        let mut attr = self.sched_attr;
+        if attr[6] != 1024 << 32 && attr[6] != 0 {
+            attr[1] |= UTIL_CLAMP;
+        }
+        attr
+    }
+
+    /// Finds the area registered for restartable sequences. The kernel does not tell, but answers
+    /// EBUSY to a second registration of the same area and EINVAL to one of another area.
+    fn find_rseq(&mut self) -> Result<(), Refusal> {
+        #[repr(C, align(64))]
+        struct Area([u8; 64]);
+        const UNREGISTER: usize = 1;
+        let mut probe = Area([0; 64]);
+        let own = &raw mut probe as u64;
+        match register_rseq(own, 32, 0) {
+            Ok(_) => {
+                return match register_rseq(own, 32, UNREGISTER) {
+                    Ok(_) => Ok(()),
+                    Err(errno) => Err(refused("looking for restartable sequences")(errno)),
+                }
+            }
+            Err(sys::EINVAL) | Err(sys::EBUSY) | Err(sys::EPERM) => {}
+            Err(_) => return Ok(()), // no such call
+        }
+        // glibc 2.35 and later: near the thread pointer, 0x9a0 above it in its first versions.
+        let base = self.fs_base;
+        let near = (0..8192u64).step_by(32).map(|d| base.wrapping_sub(4096).wrapping_add(d));
+        for address in core::iter::once(base.wrapping_add(0x9a0)).chain(near) {
+            for len in [32, 64, 28, 36, 40, 44, 48, 56] {
+                if register_rseq(address, len, 0) == Err(sys::EBUSY) {
+                    (self.rseq_address, self.rseq_len) = (address, len);
+                    return Ok(());
+                }
+            }
+        }
+        Err(Refusal::Kernel { step: "finding the restartable-sequence area", errno: sys::EINVAL })
+    }
+
+    /// Sets all of it again in a thread that was made anew by one that is as `leader` was. What the
+    /// two had in common it has got from that one, or from the node.
+    ///
+    /// # Safety
+    /// The calling thread must be this one, restored.
+    pub unsafe fn set_again(&self, leader: &Thread) {
+        // SAFETY: the kernel reads what the thread has had registered, and words that are ours.
+        unsafe {
+            let prctl = |what: usize, arg: usize| sys::call3(nr::PRCTL, what, arg, 0);
+            if self.robust_head != 0 {
+                let (head, len) = (self.robust_head as usize, self.robust_len as usize);
+                let _ = sys::call3(nr::SET_ROBUST_LIST, head, len, 0);
+            }
+            if self.rseq_address != 0 {
+                if let Err(errno) = register_rseq(self.rseq_address, self.rseq_len, 0) {
+                    give_up(b"registering restartable sequences", errno);
+                }
+            }
+            if self.gs_base != 0 {
+                let _ = sys::call3(nr::ARCH_PRCTL, sys::ARCH_SET_GS, self.gs_base as usize, 0);
+            }
+            let _ = sys::call3(nr::SIGALTSTACK, self.altstack.as_ptr() as usize, 0, 0);
+            let _ = prctl(sys::PR_SET_NAME, self.comm.as_ptr() as usize);
+            let _ = prctl(sys::PR_SET_TIMERSLACK, self.timer_slack_ns as usize);
+            if (self.memory_policy, self.memory_nodes)
+                != (leader.memory_policy, leader.memory_nodes)
+            {
+                let (mode, nodes) = (self.memory_policy as usize, &raw const self.memory_nodes);
+                let _ = sys::call3(nr::SET_MEMPOLICY, mode, nodes as usize, 65);
+            }
+            self.set_scheduling_again(leader);
+        }
+    }
+
+    /// As far as this node has and allows it: it decides on speed only.
+    ///
+    /// # Safety
+    /// As [`Thread::set_again`].
+    unsafe fn set_scheduling_again(&self, leader: &Thread) {
+        // SAFETY: the kernel reads words that are ours.
+        unsafe {
+            if self.affinity != leader.affinity {
+                let (len, at) = (size_of_val(&self.affinity), self.affinity.as_ptr() as usize);
+                let _ = sys::call3(nr::SCHED_SETAFFINITY, 0, len, at);
+            }
+            if self.sched_attr != leader.sched_attr {
+                let attr = self.settable_sched_attr();
+                let _ = sys::call3(nr::SCHED_SETATTR, 0, attr.as_ptr() as usize, 0);
+            }
+            if self.io_priority != leader.io_priority {
+                let _ = sys::call3(nr::IOPRIO_SET, PROCESS, 0, self.io_priority as usize);
+            }
+        }
+    }
+}
+
+/// Ends a restored process that cannot become what it was.
+pub fn give_up(step: &[u8], errno: i32) -> ! {
+    let number = super::proc::PathBuf::new(b": error ", errno as u64, b"\n");
+    let text = number.as_c();
+    for part in [b"eyrie: a thread cannot be restored: ", step, &text[..text.len() - 1]] {
+        let _ = sys::write(2, part);
+    }
+    sys::exit(exit::KERNEL)
+}
+
+fn register_rseq(address: u64, len: u32, flags: usize) -> sys::SysResult {
+    let (at, len, signature) = (address as usize, len as usize, RSEQ_SIGNATURE as usize);
+    // SAFETY: an area of this thread: the one it has had, one that is ours and unregistered at
+    // once, or one that the kernel refuses since it has another.
+    unsafe { sys::call6(nr::RSEQ, at, len, flags, signature, 0, 0) }
+}
+
+/// The processors that a thread may run on; 0: the calling one.
+pub fn affinity_of(pid: usize, to: &mut [u64; AFFINITY_WORDS]) -> sys::SysResult {
+    // SAFETY: the kernel writes no more than the length.
+    unsafe { sys::call3(nr::SCHED_GETAFFINITY, pid, size_of_val(to), to.as_mut_ptr() as usize) }
+}
+
+/// Policy, nice value, priority of a thread; 0: the calling one.
+pub fn sched_attr_of(pid: usize, to: &mut [u64; 7]) -> sys::SysResult {
+    let (at, len) = (to.as_mut_ptr() as usize, size_of_val(to));
+    // SAFETY: the kernel writes no more than the length.
+    unsafe { sys::call6(nr::SCHED_GETATTR, pid, at, len, 0, 0, 0) }
+}
+
+pub fn io_priority_of(pid: usize) -> sys::SysResult {
+    // SAFETY: only numbers.
+    unsafe { sys::call3(nr::IOPRIO_GET, PROCESS, pid, 0) }
+}

@@ -1,0 +1,361 @@
+//! Targets with threads in every state: they are captured there, and what they do and see afterwards
+//! must be the same in the restored process.
+
+use super::target::{print, take_image, Random};
+use eyrie_image::{Mode, Outcome};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier, Condvar, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Threads that are where the image is to find them.
+static THERE: AtomicUsize = AtomicUsize::new(0);
+static OVER: AtomicBool = AtomicBool::new(false);
+
+fn there() {
+    THERE.fetch_add(1, Ordering::SeqCst);
+}
+
+/// Runs `work` in a thread; gives its last words.
+fn thread(
+    name: &str,
+    work: impl FnOnce() -> String + Send + 'static,
+) -> (String, JoinHandle<String>) {
+    let handle = std::thread::Builder::new().name(name.into()).spawn(work).unwrap();
+    (name.to_string(), handle)
+}
+
+/// How the kernel says a thread is.
+fn state_of(tid: i32) -> char {
+    let stat = std::fs::read_to_string(format!("/proc/self/task/{tid}/stat")).unwrap();
+    stat.rsplit_once(") ").unwrap().1.chars().next().unwrap()
+}
+
+/// Waits until all but the calling thread and those that compute are asleep.
+fn await_sleepers(computing: &[i32]) {
+    // SAFETY: no arguments.
+    let own = unsafe { libc::gettid() };
+    let all_sleep = || {
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+        let ids = tasks.map(|t| t.unwrap().file_name().into_string().unwrap().parse().unwrap());
+        let others = ids.filter(|tid| *tid != own && !computing.contains(tid));
+        others.into_iter().all(|tid| state_of(tid) == 'S')
+    };
+    while !all_sleep() {
+        std::thread::yield_now();
+    }
+}
+
+/// One thread in each kind of wait, one that computes, one that holds locks and has settings of its
+/// own. Who captures is the first thread, or ("other") another one.
+pub fn of_every_kind(mode: Mode, who: &str) {
+    let pair = Arc::new((Mutex::new(false), Condvar::new()));
+    let told = pair.clone();
+    let mut all = vec![
+        thread("read", read_input),
+        thread("poll", poll_input),
+        thread("nanosleep", sleep_in_parts),
+        thread("condition", move || {
+            there();
+            let over = told.1.wait_while(told.0.lock().unwrap(), |over| !*over);
+            format!("told {}", *over.unwrap())
+        }),
+        thread("timed condition", timed_condition),
+        thread("settings", settings_of_its_own),
+    ];
+    let computing = Arc::new(AtomicUsize::new(0));
+    let id = computing.clone();
+    all.push(thread("compute", move || compute(&id)));
+    while THERE.load(Ordering::SeqCst) < all.len() {
+        std::thread::yield_now();
+    }
+    await_sleepers(&[computing.load(Ordering::SeqCst) as i32]);
+    let outcome = match who {
+        "other" => std::thread::spawn(move || take_image(mode)).join().unwrap(),
+        _ => take_image(mode),
+    };
+    if let Outcome::Refused(_) = outcome {
+        std::process::exit(3);
+    }
+    OVER.store(true, Ordering::SeqCst);
+    *pair.0.lock().unwrap() = true;
+    pair.1.notify_all();
+    for (name, handle) in all {
+        println!("{name}: {}", handle.join().unwrap());
+    }
+    println!("a new thread: {}", std::thread::spawn(|| 5).join().unwrap());
+}
+
+fn read_input() -> String {
+    let mut bytes = [0u8; 16];
+    there();
+    // SAFETY: the buffer is ours.
+    let got = unsafe { libc::read(0, bytes.as_mut_ptr().cast(), 16) };
+    format!("{got} {}", String::from_utf8_lossy(&bytes))
+}
+
+fn poll_input() -> String {
+    let mut poll = libc::pollfd { fd: 0, events: 0, revents: 0 };
+    there();
+    // SAFETY: one descriptor; nothing is asked for but its end.
+    while unsafe { libc::poll(&mut poll, 1, -1) } < 0 {}
+    format!("{:x}", poll.revents)
+}
+
+fn sleep_in_parts() -> String {
+    let begun = Instant::now();
+    let mut left = libc::timespec { tv_sec: 0, tv_nsec: 300_000_000 };
+    there();
+    // SAFETY: both times are ours.
+    while unsafe { libc::nanosleep(&left, &mut left) } != 0 {}
+    format!("whole: {}", begun.elapsed() >= Duration::from_millis(300))
+}
+
+fn timed_condition() -> String {
+    let (mutex, condition) = (Mutex::new(()), Condvar::new());
+    let begun = Instant::now();
+    there();
+    let time = Duration::from_millis(300);
+    let (_guard, result) =
+        condition.wait_timeout_while(mutex.lock().unwrap(), time, |_| true).unwrap();
+    format!("timed out: {}, whole: {}", result.timed_out(), begun.elapsed() >= time)
+}
+
+fn compute(id: &AtomicUsize) -> String {
+    // SAFETY: no arguments.
+    id.store(unsafe { libc::gettid() } as usize, Ordering::SeqCst);
+    there();
+    let (mut random, mut sum, mut turns) = (Random(3), 0.0f64, 0u64);
+    while turns < 50_000_000 || !OVER.load(Ordering::Relaxed) {
+        let number = random.next() as f64;
+        if turns < 50_000_000 {
+            sum = sum * 0.5 + number.sqrt();
+        }
+        turns += 1;
+    }
+    format!("{sum:.17e}")
+}
+
+thread_local! {
+    static LOCAL: std::cell::Cell<u64> = const { std::cell::Cell::new(5) };
+}
+
+fn held_mutex(kind: i32) -> Box<libc::pthread_mutex_t> {
+    // SAFETY: initialised before it is used, and never moved while it is held.
+    unsafe {
+        let mut attributes = std::mem::zeroed();
+        libc::pthread_mutexattr_init(&mut attributes);
+        libc::pthread_mutexattr_settype(&mut attributes, kind);
+        let mut mutex = Box::new(std::mem::zeroed());
+        libc::pthread_mutex_init(&mut *mutex, &attributes);
+        assert_eq!(libc::pthread_mutex_lock(&mut *mutex), 0);
+        mutex
+    }
+}
+
+fn settings_of_its_own() -> String {
+    LOCAL.set(99);
+    let kinds =
+        [libc::PTHREAD_MUTEX_NORMAL, libc::PTHREAD_MUTEX_ERRORCHECK, libc::PTHREAD_MUTEX_RECURSIVE];
+    let mut held = kinds.map(held_mutex);
+    let stack = Box::leak(vec![0u8; 65536].into_boxed_slice());
+    let mxcsr = 0x5f80u32; // towards plus infinity, all masked
+                           // SAFETY: plain calls that change this thread only.
+    unsafe {
+        let mut set = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        libc::sigaddset(&mut set, libc::SIGWINCH);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
+        let alt =
+            libc::stack_t { ss_sp: stack.as_mut_ptr().cast(), ss_flags: 0, ss_size: stack.len() };
+        libc::sigaltstack(&alt, std::ptr::null_mut());
+        let mut allowed: libc::cpu_set_t = std::mem::zeroed();
+        libc::sched_getaffinity(0, size_of_val(&allowed), &mut allowed);
+        let last = (0..1024).rev().find(|cpu| libc::CPU_ISSET(*cpu, &allowed)).unwrap();
+        libc::CPU_ZERO(&mut allowed);
+        libc::CPU_SET(last, &mut allowed);
+        assert_eq!(libc::sched_setaffinity(0, size_of_val(&allowed), &allowed), 0);
+        let nice = libc::getpriority(libc::PRIO_PROCESS, 0);
+        assert_eq!(libc::setpriority(libc::PRIO_PROCESS, 0, nice + 3), 0);
+        libc::prctl(libc::PR_SET_TIMERSLACK, 123_456);
+        std::arch::asm!("ldmxcsr [{}]", in(reg) &mxcsr);
+    }
+    there();
+    while !OVER.load(Ordering::SeqCst) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let mut seen = 0u32;
+    // SAFETY: unlocks what was locked above; the rest only asks.
+    unsafe {
+        std::arch::asm!("stmxcsr [{}]", in(reg) &mut seen);
+        let unlocked = held.each_mut().map(|mutex| libc::pthread_mutex_unlock(&mut **mutex));
+        let (mut set, mut alt): (libc::sigset_t, libc::stack_t) =
+            (std::mem::zeroed(), std::mem::zeroed());
+        libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), &mut set);
+        libc::sigaltstack(std::ptr::null(), &mut alt);
+        let mut allowed: libc::cpu_set_t = std::mem::zeroed();
+        libc::sched_getaffinity(0, size_of_val(&allowed), &mut allowed);
+        let mut name = [0u8; 16];
+        libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr());
+        format!(
+            "unlocked {unlocked:?} local {} mask {} altstack {} {} processors {} nice {} slack {} \
+             rounding {:x} name {} cpu {}",
+            LOCAL.get(),
+            libc::sigismember(&set, libc::SIGWINCH),
+            alt.ss_size,
+            alt.ss_flags,
+            libc::CPU_COUNT(&allowed),
+            libc::getpriority(libc::PRIO_PROCESS, 0),
+            libc::prctl(libc::PR_GET_TIMERSLACK),
+            seen & !0x3f,
+            String::from_utf8_lossy(&name),
+            libc::CPU_ISSET(libc::sched_getcpu() as usize, &allowed),
+        )
+    }
+}
+
+/// Threads that compute in turns with the first one, which prints.
+pub fn pool(steps: usize) {
+    const THREADS: usize = 4;
+    const PART: usize = 500;
+    let barrier = Arc::new(Barrier::new(THREADS + 1));
+    let parts: Vec<_> = (0..THREADS).map(|_| Arc::new(Mutex::new(vec![1.0f64; PART]))).collect();
+    // The signals that ask for an image are the first thread's, which knows what it has printed.
+    // SAFETY: changes the mask of this thread, and of those that it starts.
+    let block = |how: i32| unsafe {
+        let mut set = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        libc::sigaddset(&mut set, libc::SIGUSR1);
+        libc::sigaddset(&mut set, libc::SIGUSR2);
+        libc::pthread_sigmask(how, &set, std::ptr::null_mut());
+    };
+    block(libc::SIG_BLOCK);
+    let threads: Vec<_> = (0..THREADS)
+        .map(|n| {
+            let (barrier, part) = (barrier.clone(), parts[n].clone());
+            std::thread::spawn(move || {
+                for step in 0..steps {
+                    for (i, x) in part.lock().unwrap().iter_mut().enumerate() {
+                        *x = (*x * 1.0000001 + (i * n + step) as f64).sqrt();
+                    }
+                    barrier.wait();
+                    barrier.wait();
+                }
+                n
+            })
+        })
+        .collect();
+    block(libc::SIG_UNBLOCK);
+    print("ready\n");
+    for step in 0..steps {
+        barrier.wait();
+        let sums = parts.iter().map(|part| part.lock().unwrap().iter().sum::<f64>());
+        let sum: f64 = sums.sum();
+        if step % 50 == 0 {
+            print(&format!("step {step} {sum:.17e}\n"));
+        }
+        barrier.wait();
+    }
+    let ended: usize = threads.into_iter().map(|thread| thread.join().unwrap()).sum();
+    print(&format!("done {ended}\n"));
+}
+
+/// Gets a second thread into a state that cannot be captured; it rests there. False: not that of a
+/// thread.
+pub fn refused(what: &str) -> bool {
+    let work: fn() = match what {
+        "deaf thread" => || {
+            let all = u64::MAX;
+            // SAFETY: changes the mask of this thread, which the C library would not do.
+            unsafe { libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, &all, 0, 8) };
+        },
+        "thread with rights" => || {
+            // SAFETY: changes this thread only.
+            unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
+        },
+        "thread with files" => || {
+            // SAFETY: changes this thread only.
+            assert_eq!(unsafe { libc::unshare(libc::CLONE_FILES) }, 0);
+        },
+        // SAFETY: changes this thread only, and signals it.
+        "thread with signals" => || unsafe {
+            let mut set = std::mem::zeroed();
+            libc::sigemptyset(&mut set);
+            libc::sigaddset(&mut set, libc::SIGUSR2);
+            libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
+            libc::pthread_kill(libc::pthread_self(), libc::SIGUSR2);
+        },
+        "raw thread" => return raw_thread(),
+        _ => return false,
+    };
+    let (tell, told) = std::sync::mpsc::channel();
+    let rest = move || {
+        work();
+        tell.send(()).unwrap();
+        loop {
+            // SAFETY: waits for a signal, and for the next.
+            unsafe { libc::syscall(libc::SYS_pause) };
+        }
+    };
+    std::thread::Builder::new().name("helper".into()).spawn(rest).unwrap();
+    told.recv().unwrap();
+    true
+}
+
+/// A thread without a record of the C library's.
+fn raw_thread() -> bool {
+    extern "C" fn rest(_: *mut libc::c_void) -> i32 {
+        loop {
+            // SAFETY: waits for a signal, and for the next.
+            unsafe {
+                std::arch::asm!(
+                    "syscall",
+                    inlateout("rax") libc::SYS_pause => _,
+                    lateout("rcx") _, lateout("r11") _,
+                )
+            };
+        }
+    }
+    let stack = Box::leak(vec![0u8; 1 << 20].into_boxed_slice());
+    let flags = libc::CLONE_VM
+        | libc::CLONE_FS
+        | libc::CLONE_FILES
+        | libc::CLONE_SIGHAND
+        | libc::CLONE_THREAD
+        | libc::CLONE_SYSVSEM;
+    // SAFETY: the stack is the thread's own, which uses nothing of the C library.
+    let tid = unsafe {
+        let top = stack.as_mut_ptr().add(stack.len()).cast();
+        libc::clone(rest, top, flags, std::ptr::null_mut())
+    };
+    assert!(tid > 0);
+    true
+}
+
+/// Tries again and again to capture a process with a thread that does not stop: that is waited for
+/// once.
+pub fn deaf() {
+    refused("deaf thread");
+    for _ in 0..3 {
+        let begun = Instant::now();
+        take_image(Mode::Async);
+        println!("waited for: {}", begun.elapsed() >= Duration::from_secs(1));
+    }
+}
+
+/// The first thread ends; another one tries to capture.
+pub fn without_the_first() {
+    // SAFETY: no arguments.
+    let first = unsafe { libc::getpid() };
+    std::thread::spawn(move || {
+        while state_of(first) != 'Z' {
+            std::thread::yield_now();
+        }
+        take_image(Mode::Async);
+        println!("goes on");
+        // SAFETY: ends the process.
+        unsafe { libc::_exit(0) };
+    });
+    // SAFETY: ends this thread.
+    unsafe { libc::syscall(libc::SYS_exit, 0) };
+}
