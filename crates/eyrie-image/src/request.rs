@@ -1,6 +1,7 @@
 //! What the caller of a capture asks for, and what it gets.
 
 use crate::refusal::Refusal;
+use crate::tracker::Tracker;
 
 /// Who writes the image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -19,6 +20,17 @@ pub enum FdRole {
     Slot(u32),
     /// A dead socket: reads give end of file, writes EPIPE.
     Dropped,
+}
+
+/// An image that need not be a full one.
+pub struct Track<'a> {
+    /// Of this process, started.
+    pub tracker: &'a Tracker,
+    /// Number of the image, not 0.
+    pub image: u64,
+    /// An earlier one of this process that whoever takes the stream is known to have; 0: none. If
+    /// it was the last one, only what was written since goes to the stream.
+    pub base: u64,
 }
 
 /// What to capture and where to.
@@ -40,6 +52,8 @@ pub struct Request<'a> {
     /// Who started the process; 0: nobody knows. Processors, policy and priorities that are the
     /// same as that one's are not the process's own: a restored one has those of who restores it.
     pub starter_pid: i32,
+    /// `None`: a full image, and nothing is tracked for the next one.
+    pub track: Option<Track<'a>>,
 }
 
 impl Request<'static> {
@@ -56,6 +70,7 @@ impl Request<'static> {
             fds: &[],
             meta: &[],
             starter_pid: 0,
+            track: None,
         }
     }
 }

@@ -139,8 +139,10 @@ impl Input {
         if header.kind == Kind::Trailer && (header.a, header.b) != before {
             malformed("the trailer counts other bytes or records than were read")
         }
-        let encoded = self.next;
-        self.hash.update(&encoded);
+        if header.kind.is_description() {
+            let encoded = self.next;
+            self.hash.update(&encoded);
+        }
         self.records += 1;
         header
     }

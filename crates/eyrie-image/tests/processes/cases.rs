@@ -46,6 +46,7 @@ pub const TESTS: &[Test] = &[
     ("blocked_in_read", || blocked("read")),
     ("blocked_in_poll", || blocked("poll")),
     ("blocked_in_nanosleep", || blocked("sleep")),
+    ("incremental_images_are_full_ones_with_less_in_them", super::tracked::compare),
     ("python", python),
     ("refusals_are_named_and_harmless", refusals),
     ("excluded_memory_is_left_out", exclude),

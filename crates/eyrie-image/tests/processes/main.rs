@@ -6,6 +6,7 @@ mod cases;
 mod harness;
 mod shapes;
 mod target;
+mod tracked;
 
 use std::process::Command;
 

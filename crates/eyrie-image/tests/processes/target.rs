@@ -60,6 +60,7 @@ pub fn take_image(mode: Mode) -> Outcome {
             fds: &fds,
             meta: b"a test",
             starter_pid: STARTER_PID.load(Ordering::Relaxed),
+            track: None,
         };
         // SAFETY: one thread; the program bears being continued elsewhere.
         unsafe { capture(&request) }
@@ -148,6 +149,7 @@ pub fn run(args: &[String]) -> i32 {
     install(&dir);
     match args[0].as_str() {
         "walk" => walk(&dir, args[2].parse().unwrap()),
+        "tracked" => super::tracked::run(&dir, args[2].parse().unwrap()),
         name => super::shapes::run(name, &dir, &args[2..]),
     }
     0
