@@ -175,6 +175,17 @@ impl Input {
         self.next_len = at - len;
     }
 
+    /// A payload of page content that is not the last of its record.
+    ///
+    /// # Safety
+    /// As [`Input::content`].
+    pub unsafe fn part(&mut self, address: usize, len: usize) {
+        let mut at = 0;
+        while at < len {
+            at += self.readv(&[IoVec { base: address + at, len: len - at }]);
+        }
+    }
+
     /// Checks the trailer, whose header was read last.
     pub fn finish(&mut self, header: RecordHeader) {
         let expected = self.hash.value();

@@ -75,6 +75,14 @@ pub enum StreamError {
     Fragmented { chunks: usize, bytes: u64 },
     #[error("it is longer than {} chunks", crate::manifest::MAX_CHUNKS)]
     TooLong,
+    #[error("record {record} at byte {bytes} stands where it may not in an image that builds on another")]
+    Misplaced { record: u64, bytes: u64 },
+    #[error("record {record} at byte {bytes} holds pages before those of an earlier record")]
+    Descending { record: u64, bytes: u64 },
+    #[error("it builds on image {base}, which is not here")]
+    NoBase { base: ImageId },
+    #[error("it builds on image {base}, which is damaged")]
+    DamagedBase { base: ImageId },
 }
 
 /// Why an image was not committed. Earlier images stay as they were; what was written for this one
