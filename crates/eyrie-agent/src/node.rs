@@ -10,6 +10,7 @@ use crate::launch::reserve_fixed_numbers;
 use crate::pmi::Kvs;
 use crate::process::{CapturePhase, Process};
 use crate::sweeper::Sweeper;
+use crate::transfer::Uploaded;
 use crate::waiting::Waiting;
 use crate::{shared, AgentConfig};
 use eyrie_transport::{Addr, Directory};
@@ -49,7 +50,8 @@ pub enum Done {
         image: ImageId,
         /// Bytes of (stdout, stderr) that the rank had behind it.
         output: [u64; 2],
-        result: anyhow::Result<()>,
+        store: Addr,
+        result: anyhow::Result<Uploaded>,
     },
     /// Another controller listens at this address.
     Controller(String),
@@ -93,6 +95,8 @@ pub struct Agent {
     pub kvs: Kvs,
     /// PMI barriers that the job has passed.
     pub barriers: u32,
+    /// It was said that ranks cannot be tracked.
+    pub untracked: bool,
     /// Files that images need, and when their names are looked at next.
     pub holds: Holds,
     pub watch_at: Instant,
@@ -168,6 +172,7 @@ pub fn run(config: &AgentConfig) -> anyhow::Result<()> {
         killed: BTreeSet::new(),
         kvs: Kvs::new(),
         barriers: 0,
+        untracked: false,
         holds: Holds::default(),
         watch_at: Instant::now(),
         open_files,

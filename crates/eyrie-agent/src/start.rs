@@ -5,6 +5,7 @@ use crate::launch::{launch, From, Launched};
 use crate::node::{Agent, Done};
 use crate::process::{Process, Restore};
 use crate::refusal::Refusal;
+use crate::transfer::Uploaded;
 use crate::{guards, shared, transfer};
 use eyrie_transport::{Addr, Directory};
 use eyrie_wire::control::{FromAgent, ImageAt, ImageMeta, RankReport, StartFault, StartRank};
@@ -141,7 +142,7 @@ impl Agent {
             }
             // The loop has seen to them.
             Done::Controller(_) | Done::DeclaredDead => {}
-            Done::Uploaded { instance, image, output, result } => {
+            Done::Uploaded { instance, image, output, store, result } => {
                 // Whether the rank has refused: it says why before its stream ends, and knows
                 // better than the store.
                 self.hear(instance);
@@ -149,7 +150,12 @@ impl Agent {
                 if p.capture.as_ref().is_some_and(|c| c.image == image) {
                     p.capture = None;
                     match result {
-                        Ok(()) => self.check_image(instance, image, output),
+                        Ok(Uploaded::Stored) => {
+                            self.check_image(instance, (image, store), output)
+                        }
+                        Ok(Uploaded::FullWanted(reason)) => {
+                            self.want_full_image(instance, image, reason)
+                        }
                         Err(e) => {
                             self.refuse_capture(instance, image, Refusal::lasting(format!("{e:#}")))
                         }

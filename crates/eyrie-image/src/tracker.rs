@@ -3,6 +3,7 @@
 //! off by itself at the first write). What is said to be settled must have been marked, page by
 //! page, while the process stood still for the image that is named.
 
+use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
 use crate::refusal::Refusal;
@@ -10,28 +11,31 @@ use crate::sys::{self, nr};
 
 /// Most stretches that can be settled.
 const SETTLED_MAX: usize = 1 << 16;
-const ROOM: usize = SETTLED_MAX * size_of::<(u64, u64)>();
 /// The descriptor is moved to a number from here on, out of the program's way.
 const FIRST_FD: usize = 300;
 
 const STEP: &str = "tracking what the process writes (userfaultfd, from Linux 6.7 on)";
 
-/// What is known of the writes of one process; its state is no part of an image.
+/// What is known of the writes of one process. A static one: a mapping of its own would lie
+/// somewhere else in a restored process, and move those of the program.
 pub struct Tracker {
-    /// The userfaultfd, -1: none.
+    /// One more than the userfaultfd, so that a new tracker is all zeros; 0: none.
     fd: AtomicI32,
-    /// Where the settled stretches are listed, and how many they are.
-    room: AtomicUsize,
+    /// The settled stretches, and how many they are.
+    room: UnsafeCell<[(u64, u64); SETTLED_MAX]>,
     count: AtomicUsize,
     /// The image since which they are, 0: none.
     image: AtomicU64,
 }
 
+// SAFETY: the room is written by captures only, which are made by a process without other threads.
+unsafe impl Sync for Tracker {}
+
 impl Tracker {
     pub const fn new() -> Tracker {
         Tracker {
-            fd: AtomicI32::new(-1),
-            room: AtomicUsize::new(0),
+            fd: AtomicI32::new(0),
+            room: UnsafeCell::new([(0, 0); SETTLED_MAX]),
             count: AtomicUsize::new(0),
             image: AtomicU64::new(0),
         }
@@ -47,39 +51,27 @@ impl Tracker {
         let flags = sys::O_CLOEXEC as usize | sys::O_NONBLOCK as usize | USER_MODE_ONLY;
         // SAFETY: makes a descriptor.
         let fd = unsafe { sys::call3(nr::USERFAULTFD, flags, 0, 0) }.map_err(failed)? as i32;
-        let ready = ask_for_writes(fd).and_then(|()| {
-            let high = sys::fcntl(fd, sys::F_DUPFD_CLOEXEC, FIRST_FD)?;
-            match sys::map_anonymous(ROOM, sys::MAP_PRIVATE | sys::MAP_NORESERVE) {
-                Ok(at) => Ok((high as i32, at)),
-                Err(errno) => {
-                    sys::close(high as i32);
-                    Err(errno)
-                }
-            }
-        });
+        let ready =
+            ask_for_writes(fd).and_then(|()| sys::fcntl(fd, sys::F_DUPFD_CLOEXEC, FIRST_FD));
         sys::close(fd);
-        let (fd, room) = ready.map_err(failed)?;
-        self.forget();
-        self.room.store(room, Ordering::Relaxed);
-        self.fd.store(fd, Ordering::Relaxed);
+        let fd = ready.map_err(failed)? as i32;
+        self.unsettle();
+        self.fd.store(fd + 1, Ordering::Relaxed);
         Ok(())
+    }
+
+    pub fn is_started(&self) -> bool {
+        self.descriptor() >= 0
     }
 
     /// Its descriptor, -1 for none. No image that is tracked has it.
     pub fn descriptor(&self) -> i32 {
-        self.fd.load(Ordering::Relaxed)
-    }
-
-    /// Where its own memory is, which no image has either.
-    pub(crate) fn stretch(&self) -> (u64, u64) {
-        let at = self.room.load(Ordering::Relaxed) as u64;
-        (at, at + if at == 0 { 0 } else { ROOM as u64 })
+        self.fd.load(Ordering::Relaxed) - 1
     }
 
     /// This is a restored process: nothing of it is tracked, and the descriptor is not open.
     pub(crate) fn forget(&self) {
-        self.fd.store(-1, Ordering::Relaxed);
-        self.room.store(0, Ordering::Relaxed);
+        self.fd.store(0, Ordering::Relaxed);
         self.unsettle();
     }
 
@@ -114,14 +106,9 @@ impl Tracker {
     /// Stretches in which each page that has no mark was written, or came into being, since
     /// [`Tracker::image`]; ascending.
     pub(crate) fn settled(&self) -> &[(u64, u64)] {
-        match self.room.load(Ordering::Relaxed) {
-            0 => &[],
-            // SAFETY: the room is mapped, aligned, and holds as many as were put there; it is
-            // written only by `settle`, between two captures.
-            at => unsafe {
-                core::slice::from_raw_parts(at as *const _, self.count.load(Ordering::Relaxed))
-            },
-        }
+        // SAFETY: written only by `settle`, when nobody looks at it any more.
+        let room = unsafe { &*self.room.get() };
+        &room[..self.count.load(Ordering::Relaxed).min(SETTLED_MAX)]
     }
 
     /// From here on nothing is settled: marks are about to be set anew.
@@ -132,14 +119,10 @@ impl Tracker {
 
     /// These stretches are settled since this image.
     pub(crate) fn settle(&self, stretches: &[(u64, u64)], image: u64) {
-        let at = self.room.load(Ordering::Relaxed);
-        if at == 0 || stretches.len() > SETTLED_MAX {
-            return self.unsettle();
-        }
-        // SAFETY: the room is ours, long enough, and nobody has a slice of it now.
-        unsafe {
-            core::ptr::copy_nonoverlapping(stretches.as_ptr(), at as *mut _, stretches.len());
-        }
+        // SAFETY: nobody looks at the room now.
+        let room = unsafe { &mut *self.room.get() };
+        let Some(room) = room.get_mut(..stretches.len()) else { return self.unsettle() };
+        room.copy_from_slice(stretches);
         self.count.store(stretches.len(), Ordering::Relaxed);
         self.image.store(image, Ordering::Relaxed);
     }

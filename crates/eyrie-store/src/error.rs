@@ -111,6 +111,13 @@ pub enum ReceiveError {
 }
 
 impl ReceiveError {
+    /// True when the image cannot be joined with the one that it builds on.
+    pub fn is_of_base(&self) -> bool {
+        use StreamError::{DamagedBase, NoBase};
+        let ReceiveError::Stream { source, .. } = self else { return false };
+        matches!(source, NoBase { .. } | DamagedBase { .. })
+    }
+
     /// True when the image failed for want of space: the job goes on with its earlier images.
     pub fn is_full(&self) -> bool {
         matches!(self, ReceiveError::Storage { source, .. } if source.is_full())

@@ -198,7 +198,6 @@ impl Engine<'_> {
         let (start, end) = scratch.range();
         cuts.push((start, end))?;
         let tracker = request.track.as_ref().map(|t| t.tracker);
-        tracker.map_or(Ok(()), |t| cuts.push(t.stretch()))?;
         for &(start, len) in request.exclude {
             let last = start.saturating_add(len).next_multiple_of(sys::PAGE);
             cuts.push(((start & !(sys::PAGE - 1)) as u64, last as u64))?;
