@@ -150,9 +150,7 @@ impl Agent {
                 if p.capture.as_ref().is_some_and(|c| c.image == image) {
                     p.capture = None;
                     match result {
-                        Ok(Uploaded::Stored) => {
-                            self.check_image(instance, (image, store), output)
-                        }
+                        Ok(Uploaded::Stored) => self.check_image(instance, (image, store), output),
                         Ok(Uploaded::FullWanted(reason)) => {
                             self.want_full_image(instance, image, reason)
                         }

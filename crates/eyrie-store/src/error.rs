@@ -124,6 +124,23 @@ impl ReceiveError {
     }
 }
 
+/// A failure before it is known whose image it is.
+pub(crate) enum Fault {
+    Stream(StreamError),
+    Read(io::Error),
+    Storage(IoError),
+}
+
+impl Fault {
+    pub fn of(self, rank: u32, image: ImageId) -> ReceiveError {
+        match self {
+            Fault::Stream(source) => ReceiveError::Stream { rank, image, source },
+            Fault::Read(source) => ReceiveError::Read { rank, image, source },
+            Fault::Storage(source) => ReceiveError::Storage { rank, image, source },
+        }
+    }
+}
+
 /// Why an image could not be sent whole. Every byte written before the error is right.
 #[derive(Debug, thiserror::Error)]
 pub enum SendError {

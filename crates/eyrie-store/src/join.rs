@@ -6,10 +6,9 @@ use std::ops::Range;
 
 use eyrie_image::stream::{RecordHeader, MAX_PAYLOAD};
 
-use crate::error::StreamError;
+use crate::error::{Fault, StreamError};
 use crate::intake::Intake;
 use crate::manifest::{ChunkKey, ChunkRef, ImageId};
-use crate::receive::Fault;
 use crate::send::Reader;
 use crate::store::{Pin, Store};
 use crate::window::{groups, Pages, Window};

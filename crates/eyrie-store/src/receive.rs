@@ -9,12 +9,12 @@ use eyrie_image::stream::{Kind, RecordHeader, MAX_PAYLOAD, RECORD_HEADER_LEN};
 
 use crate::catalog::Catalog;
 use crate::chunk::{is_fragmented, Cutter, ZeroRuns, MAX_CHUNK};
-use crate::error::{IoError, ReceiveError, StreamError};
+use crate::error::{Fault, ReceiveError, StreamError};
 use crate::intake::Intake;
 use crate::join::{same_pages, Base, Open};
 use crate::manifest::{ChunkKey, ImageId, ImageInfo, Manifest, MAX_CHUNKS, MAX_META};
-use crate::window::{length, pages_of, Pages};
 use crate::store::Store;
+use crate::window::{length, pages_of, Pages};
 
 /// A stored image, in figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,28 +93,11 @@ fn refuse_superseded(
     })
 }
 
-/// A failure before it is known whose image it is.
-pub enum Fault {
-    Stream(StreamError),
-    Read(io::Error),
-    Storage(IoError),
-}
-
-impl Fault {
-    fn of(self, rank: u32, image: ImageId) -> ReceiveError {
-        match self {
-            Fault::Stream(source) => ReceiveError::Stream { rank, image, source },
-            Fault::Read(source) => ReceiveError::Read { rank, image, source },
-            Fault::Storage(source) => ReceiveError::Storage { rank, image, source },
-        }
-    }
-}
-
 /// Length of a stream, trailer included.
 #[derive(Clone, Copy, Default)]
-pub struct Length {
-    pub bytes: u64,
-    pub records: u64,
+struct Length {
+    bytes: u64,
+    records: u64,
 }
 
 impl Length {
@@ -125,10 +108,10 @@ impl Length {
 }
 
 /// An image that is being taken in.
-pub struct Taking<'a> {
-    pub intake: Intake<'a>,
+struct Taking<'a> {
+    intake: Intake<'a>,
     /// What each chunk of the intake gives.
-    pub pages: Vec<Pages>,
+    pages: Vec<Pages>,
     base: Option<Base<'a>>,
     /// Rank, image and incarnation.
     of: (u32, ImageId, u64),

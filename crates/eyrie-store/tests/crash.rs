@@ -197,9 +197,7 @@ fn child() {
                     // Two of three build on the newest image, if there is one.
                     let newest = store.images(rank).first().map(|i| i.image);
                     let stream = match newest.filter(|_| image % 3 != 0) {
-                        Some(base) => {
-                            process_now.changes(image, &process(rank, base, pages), base)
-                        }
+                        Some(base) => process_now.changes(image, &process(rank, base, pages), base),
                         None => process_now.stream(image),
                     };
                     say(&format!("begin {rank} {image}"));

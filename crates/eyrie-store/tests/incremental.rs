@@ -79,7 +79,7 @@ fn change(process: &mut Process, image: u64, rng: &mut SmallRng) {
     if rng.gen_bool(0.3) {
         let window = rng.gen_range(0..process.pages.len() / PAGES_PER_WINDOW);
         let pages = &mut process.pages[window * PAGES_PER_WINDOW..][..PAGES_PER_WINDOW];
-        pages.iter_mut().enumerate().for_each(|(n, page)| *page = image << 40 | n as u64 + 1);
+        pages.iter_mut().enumerate().for_each(|(n, page)| *page = (image << 40) | (n as u64 + 1));
     }
     if rng.gen_bool(0.2) {
         let len = process.pages.len().saturating_sub(rng.gen_range(0..100)).max(64);
@@ -87,7 +87,7 @@ fn change(process: &mut Process, image: u64, rng: &mut SmallRng) {
     }
     if rng.gen_bool(0.2) {
         let more = rng.gen_range(1..100);
-        process.pages.extend((0..more).map(|n| image << 44 | n + 1));
+        process.pages.extend((0..more).map(|n| (image << 44) | (n + 1)));
     }
 }
 

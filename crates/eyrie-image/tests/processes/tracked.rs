@@ -365,10 +365,13 @@ struct Read {
 fn read(stream: &[u8], earlier: &BTreeMap<u64, Pages>) -> Read {
     let mut reader = ImageReader::new(stream);
     let mut read = Read { base: 0, pages: Pages::new(), content: 0, same: 0 };
+    let mut behind = 0;
     while let Some((record, payload)) = reader.next_record().unwrap() {
         match (record.kind, record.flags) {
             (Kind::Base, _) => read.base = record.a,
             (Kind::Pages, PAGES_SAME) => {
+                assert!(record.a + 64 * PAGE as u64 >= behind, "windows ascend");
+                behind = behind.max(record.a);
                 read.same += u64::from(record.b.count_ones());
                 for page in (0..64).filter(|n| record.b >> n & 1 != 0) {
                     let key = (0, 0, record.a + page * PAGE as u64);
@@ -381,6 +384,10 @@ fn read(stream: &[u8], earlier: &BTreeMap<u64, Pages>) -> Read {
                 read.pages.insert((PAGES_GUARD, record.b, record.a), Vec::new());
             }
             (Kind::Pages, flags) => {
+                if flags == 0 {
+                    assert!(record.a >= behind, "pages ascend");
+                    behind = record.a + record.len;
+                }
                 read.content += payload.len();
                 let object = if flags == PAGES_OF_OBJECT { record.b } else { 0 };
                 for (n, page) in payload.chunks(PAGE).enumerate() {

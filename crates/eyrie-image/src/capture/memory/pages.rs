@@ -65,6 +65,8 @@ unsafe fn write_changes(part: Range, changes: &Changes, out: &mut Output) -> Res
     for run in changes.runs_in(part).filter(|run| !run.is_zero()) {
         let (start, len) = (run.start, run.end - run.start);
         if run.is_written() {
+            // Windows come one after the other.
+            same.write_before(run.end, out)?;
             // SAFETY: handed on to the caller.
             unsafe { write_run((0, start, 0), len, start as usize, true, out)? };
         } else {
@@ -96,6 +98,13 @@ impl Same {
             at = stop;
         }
         Ok(())
+    }
+
+    fn write_before(&mut self, end: u64, out: &mut Output) -> Result<(), i32> {
+        match end > self.window + MAX_PAYLOAD as u64 {
+            true => self.write(out),
+            false => Ok(()),
+        }
     }
 
     fn write(&mut self, out: &mut Output) -> Result<(), i32> {
