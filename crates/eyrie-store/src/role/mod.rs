@@ -249,6 +249,7 @@ impl StoreRole {
 }
 
 /// Why an image was not taken in, and whether a full one instead would be.
+#[derive(Debug, PartialEq, Eq)]
 struct Refusal {
     reason: String,
     full_wanted: bool,
