@@ -5,6 +5,7 @@ use crate::node::{Agent, Done};
 use crate::process::{Capture, CapturePhase, Process};
 use crate::refusal::Refusal;
 use crate::transfer;
+use eyrie_transport::Addr;
 use eyrie_wire::agent::{capture_signal, ToRank};
 use eyrie_wire::control::{CheckpointMode, RankReport};
 use eyrie_wire::{ImageId, RankInstance};
@@ -47,7 +48,9 @@ impl Agent {
         p.speaker.ok_or_else(not_now(yet))?;
         let (stream, theirs) = image_pipe().map_err(Refusal::lasting)?;
         let sync = mode == CheckpointMode::Sync;
-        p.tell(ToRank::Capture { image, sync }, &[theirs.as_fd()]).map_err(Refusal::lasting)?;
+        let base = p.base.as_ref().filter(|(_, at)| *at == store).map_or(0, |(image, _)| *image);
+        let order = ToRank::Capture { image, sync, base };
+        p.tell(order, &[theirs.as_fd()]).map_err(Refusal::lasting)?;
         ask_for_image(p).map_err(Refusal::lasting)?;
         let now = Instant::now();
         let (again, until) = (Some(now + CALL_GRACE), now + CAPTURE_TIMEOUT);
@@ -126,18 +129,34 @@ impl Agent {
                 self.in_background(move || {
                     let id = (instance, image);
                     let result = transfer::upload(&store, &secret, id, &meta, stream, &line);
-                    Done::Uploaded { instance, image, output, result }
+                    Done::Uploaded { instance, image, output, store, result }
                 });
             }
             other => p.capture = other,
         }
     }
 
+    /// The store cannot join an image with the one that it builds on. The next is a full one, since
+    /// this one was not stored; it is asked for at once.
+    pub fn want_full_image(&mut self, instance: RankInstance, image: ImageId, reason: String) {
+        let refusal = Refusal { reason: reason.clone(), passing: true };
+        self.refuse_capture(instance, image, refusal);
+        self.connection.report(instance, RankReport::ImageWanted { reason });
+    }
+
     /// An image is stored: it may count when the files that it needs can still be found.
-    pub fn check_image(&mut self, instance: RankInstance, image: ImageId, output: [u64; 2]) {
+    pub fn check_image(
+        &mut self,
+        instance: RankInstance,
+        (image, store): (ImageId, Addr),
+        output: [u64; 2],
+    ) {
         let message = match self.holds.check(instance.rank, image) {
             Ok(()) => {
                 self.holds.counts(instance.rank, image);
+                if let Some(p) = self.processes.get_mut(&instance) {
+                    p.base = Some((image, store));
+                }
                 RankReport::ImageUsable { image, output }
             }
             Err(reason) => {

@@ -74,6 +74,12 @@ impl Agent {
                     self.refuse_capture(instance, image, Refusal::lasting(reason));
                 }
             }
+            FromRank::Untracked { reason } => {
+                if !std::mem::replace(&mut self.untracked, true) {
+                    let text = format!("all images of ranks here are full ones: {reason}");
+                    self.connection.send(&FromAgent::Note { text });
+                }
+            }
             FromRank::Fatal { reason } => {
                 let reason = reason.to_string();
                 self.send_trace(None, instance);

@@ -10,6 +10,7 @@ use crate::launch::reserve_fixed_numbers;
 use crate::pmi::Kvs;
 use crate::process::{CapturePhase, Process};
 use crate::sweeper::Sweeper;
+use crate::transfer::Uploaded;
 use crate::waiting::Waiting;
 use crate::{shared, AgentConfig};
 use eyrie_transport::{Addr, Directory};
@@ -53,7 +54,8 @@ pub enum Done {
         image: ImageId,
         /// Bytes of (stdout, stderr) that the rank had behind it.
         output: [u64; 2],
-        result: anyhow::Result<()>,
+        store: Addr,
+        result: anyhow::Result<Uploaded>,
     },
     /// Another controller listens at this address.
     Controller(String),
@@ -99,6 +101,8 @@ pub struct Agent {
     pub kvs: Kvs,
     /// PMI barriers that the job has passed.
     pub barriers: u32,
+    /// It was said that ranks cannot be tracked.
+    pub untracked: bool,
     /// Files that images need, and when their names are looked at next.
     pub holds: Holds,
     pub watch_at: Instant,
@@ -178,6 +182,7 @@ pub fn run(config: &AgentConfig) -> anyhow::Result<()> {
         killed: BTreeSet::new(),
         kvs: Kvs::new(),
         barriers: 0,
+        untracked: false,
         holds: Holds::default(),
         watch_at: Instant::now(),
         open_files,
@@ -270,8 +275,8 @@ impl Agent {
                                 self.opened(start, since, result);
                             }
                             Done::Fed { instance, result } => self.fed(instance, &result),
-                            Done::Uploaded { instance, image, output, result } => {
-                                self.uploaded(instance, image, output, result);
+                            Done::Uploaded { instance, image, output, store, result } => {
+                                self.uploaded(instance, image, output, store, result);
                             }
                             Done::DeclaredDead => return Some(End::Ordered),
                             Done::Controller(addr) => self.follow(&addr),

@@ -103,6 +103,9 @@ pub struct Process {
     pub stderr: Output,
     pub stdin: Option<Input>,
     pub capture: Option<Capture>,
+    /// The last image that counts for its agent, and the store that has it: the next may build on
+    /// it.
+    pub base: Option<(ImageId, Addr)>,
     pub restore: Option<Restore>,
     pub shared: BTreeSet<String>,
     /// How it ended; the rest of its output may still be on the way.
@@ -128,6 +131,7 @@ impl Process {
             stderr: launched.stderr,
             stdin: launched.stdin,
             capture: None,
+            base: None,
             restore: None,
             shared: meta.shared.iter().cloned().collect(),
             ending: None,

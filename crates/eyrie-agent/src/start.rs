@@ -5,6 +5,7 @@ use crate::launch::{launch, From, Launched};
 use crate::node::{Agent, Done, Opened};
 use crate::process::{Process, Restore};
 use crate::refusal::Refusal;
+use crate::transfer::Uploaded;
 use crate::{guards, shared, transfer};
 use eyrie_transport::{Addr, Directory};
 use eyrie_wire::control::{FromAgent, ImageAt, ImageMeta, RankReport, StartFault, StartRank};
@@ -149,7 +150,8 @@ impl Agent {
         instance: RankInstance,
         image: ImageId,
         output: [u64; 2],
-        result: anyhow::Result<()>,
+        store: Addr,
+        result: anyhow::Result<Uploaded>,
     ) {
         // Whether the rank has refused: it says why before its stream ends, and knows better than
         // the store.
@@ -160,7 +162,8 @@ impl Agent {
         }
         p.capture = None;
         match result {
-            Ok(()) => self.check_image(instance, image, output),
+            Ok(Uploaded::Stored) => self.check_image(instance, (image, store), output),
+            Ok(Uploaded::FullWanted(reason)) => self.want_full_image(instance, image, reason),
             Err(e) => self.refuse_capture(instance, image, Refusal::lasting(format!("{e:#}"))),
         }
     }

@@ -16,6 +16,14 @@ use std::time::Duration;
 /// How long either end of a stream may send nothing.
 const STALL: Duration = Duration::from_secs(60);
 
+/// What became of an upload that came to its end.
+#[derive(Debug)]
+pub enum Uploaded {
+    Stored,
+    /// The store cannot join the image with the one that it builds on, for this reason.
+    FullWanted(String),
+}
+
 /// The connection of an upload, so that it can be given up from outside.
 #[derive(Clone, Debug, Default)]
 pub struct Line(Arc<Mutex<Held>>);
@@ -58,7 +66,7 @@ pub fn upload(
     meta: &ImageMeta,
     from: OwnedFd,
     line: &Line,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Uploaded> {
     let mut stream = connect(store, secret, &Claim::ImageUpload { instance, image })?;
     stream.set_timeout(Some(STALL))?;
     line.hold(&stream)?;
@@ -72,8 +80,9 @@ pub fn upload(
         (Err(_), None, Some(e)) | (Err(e), None, None) => return Err(e.into()),
     };
     match answer {
-        ImageAnswer::Stored => Ok(copied.map(drop)?),
-        ImageAnswer::Refused(reason) => anyhow::bail!("{reason}"),
+        ImageAnswer::Stored => Ok(copied.map(|_| Uploaded::Stored)?),
+        ImageAnswer::Refused { reason, full_wanted: true } => Ok(Uploaded::FullWanted(reason)),
+        ImageAnswer::Refused { reason, .. } => anyhow::bail!("{reason}"),
         ImageAnswer::Stream(_) => anyhow::bail!("the store answered with a stream"),
     }
 }
@@ -97,7 +106,7 @@ pub fn open(
     };
     match ask().map_err(unreachable)? {
         (stream, ImageAnswer::Stream(meta)) => Ok((stream, meta)),
-        (_, ImageAnswer::Refused(reason)) => Err((reason, StartFault::Image)),
+        (_, ImageAnswer::Refused { reason, .. }) => Err((reason, StartFault::Image)),
         (_, ImageAnswer::Stored) => {
             Err(("the store answered as to an upload".into(), StartFault::Attempt))
         }

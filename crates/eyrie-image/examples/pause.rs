@@ -1,10 +1,10 @@
 //! Measures images: the pause of the captured process, the bandwidth of its stream and of a restore
 //! from a pipe; the pause with a large shared mapping of which little is used, beside that without
-//! one; and the pause of several threads. `cargo run --release -p eyrie-image --example pause --
-//! [MIB...]`, medians of several turns, the variants in turn about. Never a test: figures depend on
-//! the machine.
+//! one; the pause of several threads; and what an incremental image costs beside a full one.
+//! `cargo run --release -p eyrie-image --example pause -- [MIB... | incremental]`, medians of several
+//! turns, the variants in turn about. Never a test: figures depend on the machine.
 
-use eyrie_image::{capture, Mode, Outcome, Request};
+use eyrie_image::{capture, Mode, Outcome, Request, Track, Tracker};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd};
@@ -26,17 +26,23 @@ fn main() {
         start_threads(args[4].parse().unwrap());
         return subject(args[1].parse().unwrap(), &args[2], args[3] == "sync");
     }
+    if args.first().is_some_and(|a| a == "--tracked") {
+        return tracked(&args[1], &args[2], args[3] == "incremental");
+    }
+    // What the shell left open would be refused in the subject.
+    // SAFETY: only marks descriptors.
+    unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 4) };
+    if args == ["incremental"] {
+        return incremental();
+    }
     if args.iter().any(|a| a.parse::<usize>().is_err()) {
-        eprintln!("usage: pause [MIB...]\n\nresident sizes in MiB, default 100 1024");
+        eprintln!("usage: pause [MIB... | incremental]\n\nresident sizes in MiB, default 100 1024");
         std::process::exit(2);
     }
     let mut sizes: Vec<usize> = args.iter().map(|a| a.parse().unwrap()).collect();
     if sizes.is_empty() {
         sizes = vec![100, 1024];
     }
-    // What the shell left open would be refused in the subject.
-    // SAFETY: only marks descriptors.
-    unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 4) };
     println!("medians of {TURNS} turns (lowest to highest)");
     println!("size      pages  mode   pause ms             stream GB/s          restore GB/s");
     for mib in sizes {
@@ -55,6 +61,7 @@ fn main() {
     }
     sparse();
     threads();
+    incremental();
 }
 
 /// The pause of a process with several threads.
@@ -95,6 +102,114 @@ fn sparse() {
     for (result, kind) in results.iter().zip(kinds) {
         let pause = spread(result.iter().copied());
         println!("{kind:10} {:20} {:.2}", in_words(pause), pause[0] / without);
+    }
+}
+
+/// Full and incremental images of a process that writes to some of its pages between them.
+fn incremental() {
+    println!("\n{TRACKED_MIB} MiB, {CHANGED_PERCENT} % of the pages written between images");
+    println!("pages  written    image        pause ms             processor ms         MiB");
+    for (pages, written) in [("4k", "scattered"), ("4k", "together"), ("huge", "together")] {
+        for kind in ["full", "incremental"] {
+            let turns: Vec<_> = (0..3).map(|_| one_tracked(pages, written, kind)).collect();
+            let column = |i: usize| spread(turns.iter().map(|t| t[i]));
+            let (pause, processor, mib) = (column(0), column(1), column(2)[0]);
+            let (pause, processor) = (in_words(pause), in_words(processor));
+            println!("{pages:6} {written:10} {kind:12} {pause:20} {processor:20} {mib:.1}");
+        }
+    }
+}
+
+/// Pause in ms, processor time of the process and its image-writing process for the image in ms
+/// (that of writing to marked pages included), MiB that were sent.
+fn one_tracked(pages: &str, written: &str, kind: &str) -> [f64; 3] {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--tracked", pages, written, kind])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut words = BufReader::new(child.stderr.take().unwrap()).lines();
+    let (mut input, mut output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+    let mut piece = vec![0; 1 << 20];
+    let mut result = [0.0; 3];
+    for _ in 0..IMAGES {
+        input.write_all(b"go\n").unwrap();
+        let mut header = [0; 32];
+        let mut len = 0u64;
+        loop {
+            output.read_exact(&mut header).unwrap();
+            let record = eyrie_image::stream::RecordHeader::decode(&header).unwrap();
+            output.read_exact(&mut piece[..record.len as usize]).unwrap();
+            len += 32 + record.len;
+            if record.kind == eyrie_image::stream::Kind::Trailer {
+                break;
+            }
+        }
+        let said = words.next().unwrap().unwrap();
+        let said: Vec<f64> = said.split(' ').map(|w| w.parse().expect(&said)).collect();
+        // SAFETY: the image-writing process is a child of this one; all zero is a valid rusage.
+        let writer = unsafe {
+            let mut usage: libc::rusage = std::mem::zeroed();
+            libc::wait4(said[2] as i32, std::ptr::null_mut(), 0, &mut usage);
+            processor_ms(&usage)
+        };
+        result = [said[0] / 1e6, said[1] + writer, len as f64 / 1048576.0];
+    }
+    drop(input);
+    child.wait().unwrap();
+    result
+}
+
+fn processor_ms(usage: &libc::rusage) -> f64 {
+    let ms = |t: libc::timeval| t.tv_sec as f64 * 1e3 + t.tv_usec as f64 / 1e3;
+    ms(usage.ru_utime) + ms(usage.ru_stime)
+}
+
+/// Images of which the last is measured.
+const IMAGES: u64 = 4;
+const TRACKED_MIB: usize = 1024;
+const CHANGED_PERCENT: usize = 5;
+static TRACKER: Tracker = Tracker::new();
+
+/// Fills memory; whenever it is told to, writes to some of it and captures itself into standard
+/// output, and says the pause, its processor time for both, and who writes the image.
+fn tracked(pages: &str, written: &str, incremental: bool) {
+    let len = TRACKED_MIB << 20;
+    let memory = fill(len, pages == "huge");
+    if incremental {
+        TRACKER.start().unwrap();
+    }
+    let own = || {
+        // SAFETY: all zero is a valid rusage, which the kernel fills.
+        unsafe {
+            let mut usage: libc::rusage = std::mem::zeroed();
+            libc::getrusage(libc::RUSAGE_SELF, &mut usage);
+            processor_ms(&usage)
+        }
+    };
+    let count = len / 4096 * CHANGED_PERCENT / 100;
+    for image in 1..=IMAGES {
+        std::io::stdin().lock().read_line(&mut String::new()).unwrap();
+        let begun = own();
+        for n in 0..count {
+            let page = match written {
+                "together" => n,
+                _ => n * 7919 % (len / 4096),
+            };
+            memory[page * 512] += image;
+        }
+        let track = Track { tracker: &TRACKER, image, base: image - 1 };
+        let track = incremental.then_some(track);
+        let request = Request { track, ..Request::plain(1, Mode::Async) };
+        // SAFETY: one thread; nobody goes on from these images.
+        match unsafe { capture(&request) } {
+            Outcome::Captured { pause_ns, child_pid, .. } => {
+                eprintln!("{pause_ns} {} {child_pid}", own() - begun)
+            }
+            other => panic!("{other:?}"),
+        }
     }
 }
 
@@ -200,8 +315,24 @@ fn subject(mib: usize, pages: &str, sync: bool) {
     let dir = if pages == "shm" { "/dev/shm".into() } else { std::env::temp_dir() };
     let path = format!("{}/eyrie-pause-{}", dir.display(), std::process::id());
     let _shared = (!["4k", "huge", "none"].contains(&pages)).then(|| map_shared(pages, &path));
-    let huge = pages == "huge";
-    let len = mib << 20;
+    fill(mib << 20, pages == "huge");
+    eprintln!("ready");
+    std::io::stdin().lock().read_line(&mut String::new()).unwrap();
+    let request = Request::plain(1, if sync { Mode::Sync } else { Mode::Async });
+    // SAFETY: one thread; it ends right after.
+    match unsafe { capture(&request) } {
+        Outcome::Captured { pause_ns, .. } => eprintln!("{pause_ns}"),
+        Outcome::Restored => {
+            // The last to need the file in /dev/shm or on the disk.
+            let _ = std::fs::remove_file(path);
+            eprintln!("restored")
+        }
+        Outcome::Refused(refusal) => eprintln!("{refusal}"),
+    }
+}
+
+/// Memory with content that is no zero anywhere.
+fn fill(len: usize, huge: bool) -> &'static mut [u64] {
     // SAFETY: a fresh mapping, advised and filled before anything else uses it.
     unsafe {
         let at = libc::mmap(
@@ -219,18 +350,6 @@ fn subject(mib: usize, pages: &str, sync: bool) {
             .iter_mut()
             .enumerate()
             .for_each(|(i, w)| *w = (i as u64).wrapping_mul(0x9e3779b97f4a7c15));
-    }
-    eprintln!("ready");
-    std::io::stdin().lock().read_line(&mut String::new()).unwrap();
-    let request = Request::plain(1, if sync { Mode::Sync } else { Mode::Async });
-    // SAFETY: one capture; the process ends right after.
-    match unsafe { capture(&request) } {
-        Outcome::Captured { pause_ns, .. } => eprintln!("{pause_ns}"),
-        Outcome::Restored => {
-            // The last to need the file in /dev/shm or on the disk.
-            let _ = std::fs::remove_file(path);
-            eprintln!("restored")
-        }
-        Outcome::Refused(refusal) => eprintln!("{refusal}"),
+        words
     }
 }

@@ -7,7 +7,7 @@ use core::mem::size_of;
 /// First bytes of a Header record.
 pub const MAGIC: [u8; 8] = *b"EYRIEIMG";
 /// Version of the payloads below; another one is refused.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Longest opaque `meta` in a Header record, bytes.
 pub const META_MAX: usize = 4096;
 /// Longest path in a record, bytes, without the NUL.
@@ -337,6 +337,10 @@ pub const FILE_DESCRIPTOR: u32 = 2;
 pub const PAGES_OF_OBJECT: u32 = 1;
 /// `flags` of a Pages record without content: `b` bytes from `a` on are guard pages.
 pub const PAGES_GUARD: u32 = 2;
+/// `flags` of a Pages record without content, in an incremental image: of the pages from `a` on, a
+/// multiple of the longest payload, those whose bits `b` has (lowest first) are as they were in the
+/// image that this one builds on.
+pub const PAGES_SAME: u32 = 4;
 
 /// What a mapping or a descriptor refers to.
 pub mod object_kind {
@@ -484,7 +488,7 @@ pub fn is_begun(d: &Descriptor) -> bool {
     d.file_type == 0o100000 && d.open_flags & 3 != 0 && d.size == 0 && !owns_tail(d)
 }
 
-/// Running hash over every record header and every payload but page contents; the trailer
+/// Running hash over headers and payloads of the records that describe the process; the trailer
 /// carries it. Not cryptographic: it finds mix-ups, the store's checksums find corruption.
 #[derive(Clone, Copy)]
 pub struct MetaHash(u64);

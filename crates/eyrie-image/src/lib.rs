@@ -20,9 +20,11 @@ pub mod restore;
 pub mod stream;
 #[allow(dead_code)] // the restorer uses the rest
 mod sys;
+mod tracker;
 
 pub use refusal::{Refusal, Text};
-pub use request::{FdRole, Hooks, Mode, Outcome, Request};
+pub use request::{FdRole, Hooks, Mode, Outcome, Request, Track};
+pub use tracker::Tracker;
 
 /// Takes an image of the calling process.
 ///

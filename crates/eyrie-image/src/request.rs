@@ -1,6 +1,7 @@
 //! What the caller of a capture asks for, and what it gets.
 
 use crate::refusal::Refusal;
+use crate::tracker::Tracker;
 use core::ffi::c_void;
 
 /// Who writes the image.
@@ -34,6 +35,17 @@ pub struct Hooks {
     pub clock_jumped: Option<fn(i64)>,
 }
 
+/// An image that need not be a full one.
+pub struct Track<'a> {
+    /// Of this process, started.
+    pub tracker: &'a Tracker,
+    /// Number of the image, not 0.
+    pub image: u64,
+    /// An earlier one of this process that whoever takes the stream is known to have; 0: none. If
+    /// it was the last one, only what was written since goes to the stream.
+    pub base: u64,
+}
+
 /// What to capture and where to.
 pub struct Request<'a> {
     /// Pipe or socket that takes the stream. Not open in the restored process.
@@ -58,6 +70,8 @@ pub struct Request<'a> {
     /// refuses the image. As for [`Hooks`], any lock may be held.
     pub still: Option<&'a dyn Fn() -> Result<(), &'static str>>,
     pub hooks: Hooks,
+    /// `None`: a full image, and nothing is tracked for the next one.
+    pub track: Option<Track<'a>>,
 }
 
 impl Request<'static> {
@@ -76,6 +90,7 @@ impl Request<'static> {
             starter_pid: 0,
             still: None,
             hooks: Hooks { interrupted: None, clock_jumped: None },
+            track: None,
         }
     }
 }

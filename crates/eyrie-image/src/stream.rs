@@ -25,6 +25,8 @@ pub enum Kind {
     Pages = 5,
     /// Last record: `a` is the number of bytes before it, `b` the number of records before it.
     Trailer = 6,
+    /// Second record of an incremental image: `a` is the number of the image that it builds on.
+    Base = 7,
 }
 
 impl Kind {
@@ -37,8 +39,15 @@ impl Kind {
             4 => Kind::Context,
             5 => Kind::Pages,
             6 => Kind::Trailer,
+            7 => Kind::Base,
             _ => return None,
         })
+    }
+
+    /// Whether it describes the process, so that the trailer's checksum covers it. Pages and counts
+    /// are others once an incremental image was joined with the one that it builds on.
+    pub fn is_description(self) -> bool {
+        !matches!(self, Kind::Pages | Kind::Trailer | Kind::Base)
     }
 }
 

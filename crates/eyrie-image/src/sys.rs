@@ -96,6 +96,7 @@ pub mod nr {
     pub const RENAMEAT2: usize = 316;
     pub const MEMFD_CREATE: usize = 319;
     pub const EVENTFD2: usize = 290;
+    pub const USERFAULTFD: usize = 323;
     pub const MEMBARRIER: usize = 324;
     pub const PKEY_ALLOC: usize = 330;
     pub const PKEY_FREE: usize = 331;

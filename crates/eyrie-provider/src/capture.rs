@@ -7,7 +7,7 @@ use crate::core::rank::{ImagePoint, Rank};
 use crate::ending::{fatal, or_end};
 use crate::sockets::Sockets;
 use crate::{channel, entry, interrupted, memory, stack};
-use eyrie_image::{FdRole, Hooks, Mode, Outcome, Request};
+use eyrie_image::{FdRole, Hooks, Mode, Outcome, Request, Track, Tracker};
 use eyrie_wire::agent::{capture_signal, FromRank, ToRank, MAX_MESSAGE};
 use eyrie_wire::page::What;
 use libc::c_int;
@@ -26,6 +26,8 @@ const SETTLE_TIMEOUT: Duration = Duration::from_millis(200);
 /// How long the agent may take to read the rank's output.
 const GO_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// What the rank has written since its last image.
+static TRACKER: Tracker = Tracker::new();
 static PENDING: AtomicBool = AtomicBool::new(false);
 static PMI_FD: AtomicI32 = AtomicI32::new(-1);
 
@@ -79,8 +81,8 @@ pub fn run_pending() {
 fn take() {
     // Before this process was a rank there was nobody to ask.
     let done = entry::enter_for_image(|rank| {
-        if let Some((image, sync, out)) = order() {
-            take_image(rank, image, sync, out);
+        if let Some(order) = order() {
+            take_image(rank, order);
         }
     });
     if done.is_none() {
@@ -88,7 +90,7 @@ fn take() {
     }
 }
 
-fn take_image(rank: &mut Rank<Sockets>, image: u64, sync: bool, out: OwnedFd) {
+fn take_image(rank: &mut Rank<Sockets>, Order { image, sync, base, out }: Order) {
     let start = Instant::now();
     let refuse = |reason: &str| channel::tell(&FromRank::Refused { image, reason });
     let starter_pid = channel::agent_pid();
@@ -131,6 +133,7 @@ fn take_image(rank: &mut Rank<Sockets>, image: u64, sync: bool, out: OwnedFd) {
             interrupted: Some(let_go_on),
             clock_jumped: Some(interrupted::clock_jumped),
         },
+        track: TRACKER.is_started().then_some(Track { tracker: &TRACKER, image, base }),
     };
     // SAFETY: the provider's state bears being continued elsewhere: `come_back` makes it a dropped
     // connection.
@@ -174,6 +177,13 @@ unsafe fn let_go_on(context: *mut libc::c_void) {
     }
 }
 
+/// Begins to track what this process writes. Where that cannot be, images are full ones.
+pub fn track() {
+    if let Err(refusal) = TRACKER.start() {
+        channel::tell(&FromRank::Untracked { reason: &refusal.to_string() });
+    }
+}
+
 /// Does `work` so that a pipe whose reader has left is an error and no signal: the agent or the
 /// store may give an image up at any time, and the rank must go on.
 fn without_pipe_signal<T>(work: impl FnOnce() -> T) -> T {
@@ -203,6 +213,7 @@ fn come_back(rank: &mut Rank<Sockets>) {
         fatal(&e);
     }
     channel::tell(&FromRank::Loaded { pid: std::process::id() });
+    track();
     let incarnation = rank.host.identity.instance.incarnation;
     let (clock, rsn) = (rank.clock(), rank.rsn());
     rank.host.trace(What::Restored, clock, incarnation, rsn);
@@ -212,20 +223,28 @@ fn come_back(rank: &mut Rank<Sockets>) {
 impl ImagePoint for Sockets {
     fn image_point(rank: &mut Rank<Sockets>) {
         if PENDING.swap(false, Ordering::Relaxed) {
-            if let Some((image, sync, out)) = order() {
-                take_image(rank, image, sync, out);
+            if let Some(order) = order() {
+                take_image(rank, order);
             }
         }
     }
 }
 
-/// The agent's order, if one has come: image, whether to wait until it is written, and where it
-/// goes.
-fn order() -> Option<(u64, bool, OwnedFd)> {
+/// What the agent asks for: whether to wait until the image is written, which image it may build on
+/// (0: none), and where it goes.
+struct Order {
+    image: u64,
+    sync: bool,
+    base: u64,
+    out: OwnedFd,
+}
+
+/// The agent's order, if one has come.
+fn order() -> Option<Order> {
     loop {
         let (message, [descriptor, _]) = channel::receive()?;
-        if let (Some(ToRank::Capture { image, sync }), Some(fd)) = (message, descriptor) {
-            return Some((image, sync, fd));
+        if let (Some(ToRank::Capture { image, sync, base }), Some(out)) = (message, descriptor) {
+            return Some(Order { image, sync, base, out });
         }
     }
 }

@@ -26,6 +26,7 @@ pub fn join() -> Result<(), String> {
     let identity = Identity::of_this_process()?;
     let (rank, size) = (identity.instance.rank, identity.size);
     entry::begin(Rank::new(Sockets::new(identity), rank, size));
+    capture::track();
     // From the next line on the agent may send the signal.
     capture::install();
     // The agent does not answer a rank that has not met the others: the job ends before it

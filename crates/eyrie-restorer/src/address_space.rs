@@ -79,26 +79,42 @@ impl Memory {
                     }
                     self.guards.push((record.a, record.b));
                 }
-                Kind::Pages => {
-                    let Some(m) = image.mapping_at(record.a, record.len) else {
-                        malformed("a page lies outside its mappings")
-                    };
-                    if m.flags & map_flag::HAS_PAGES == 0 || record.len == 0 {
-                        malformed("a page lies in a mapping that has none");
-                    }
-                    let to = self.destination(image, m) + (record.a - m.start);
-                    if is_staged(image, m) {
-                        self.mark(to);
-                        self.mark(to + record.len - 1);
-                    }
-                    // SAFETY: within a mapping we made, or its staging.
-                    unsafe { input.content(to as usize, record.len as usize) };
-                }
+                Kind::Pages => self.read_run(image, input, record.a, record.len),
                 Kind::Trailer => {
                     input.finish(record);
                     return;
                 }
                 _ => malformed("a record stands where it may not"),
+            }
+        }
+    }
+
+    /// Reads a run of pages; a store may have joined those of mappings that touch.
+    fn read_run(&mut self, image: &Image, input: &mut Input, start: u64, len: u64) {
+        let Some(end) = start.checked_add(len).filter(|end| *end > start) else {
+            malformed("a run of pages has no length")
+        };
+        let mut at = start;
+        while at < end {
+            let Some(m) = image.mapping_at(at, 1) else {
+                malformed("a page lies outside its mappings")
+            };
+            if m.flags & map_flag::HAS_PAGES == 0 {
+                malformed("a page lies in a mapping that has none");
+            }
+            let to = self.destination(image, m) + (at - m.start);
+            let part = m.end.min(end) - at;
+            if is_staged(image, m) {
+                self.mark(to);
+                self.mark(to + part - 1);
+            }
+            at += part;
+            // SAFETY: within a mapping we made, or its staging.
+            unsafe {
+                match at == end {
+                    true => input.content(to as usize, part as usize),
+                    false => input.part(to as usize, part as usize),
+                }
             }
         }
     }

@@ -139,8 +139,10 @@ impl Input {
         if header.kind == Kind::Trailer && (header.a, header.b) != before {
             malformed("the trailer counts other bytes or records than were read")
         }
-        let encoded = self.next;
-        self.hash.update(&encoded);
+        if header.kind.is_description() {
+            let encoded = self.next;
+            self.hash.update(&encoded);
+        }
         self.records += 1;
         header
     }
@@ -171,6 +173,17 @@ impl Input {
             at += got;
         }
         self.next_len = at - len;
+    }
+
+    /// A payload of page content that is not the last of its record.
+    ///
+    /// # Safety
+    /// As [`Input::content`].
+    pub unsafe fn part(&mut self, address: usize, len: usize) {
+        let mut at = 0;
+        while at < len {
+            at += self.readv(&[IoVec { base: address + at, len: len - at }]);
+        }
     }
 
     /// Checks the trailer, whose header was read last.

@@ -159,6 +159,20 @@ impl Catalog {
         pack.len = pack.len.max(chunk.end());
     }
 
+    /// One more reference to each of these chunks of an image that is held; false when one of them
+    /// is known to be damaged: then nothing is changed.
+    pub fn share(&mut self, chunks: &[ChunkRef]) -> bool {
+        let sound = |chunk: &ChunkRef| {
+            let broken = self.packs.get(&chunk.place.pack).is_none_or(|pack| pack.broken);
+            !broken && self.extents.get(&chunk.place).is_some_and(|extent| !extent.damaged)
+        };
+        let all = chunks.iter().all(sound);
+        if all {
+            self.hold(chunks);
+        }
+        all
+    }
+
     /// One more reference to each chunk, for the time of a send.
     pub fn hold(&mut self, chunks: &[ChunkRef]) {
         for chunk in chunks {
@@ -297,6 +311,7 @@ impl Catalog {
 mod tests {
     use super::*;
     use crate::manifest::ImageInfo;
+    use crate::window::Pages;
     use proptest::prelude::*;
 
     fn chunk(content: u8, pack: u64, offset: u64) -> ChunkRef {
@@ -306,7 +321,8 @@ mod tests {
 
     fn manifest(image: u64, chunks: Vec<ChunkRef>) -> Manifest {
         let bytes = chunks.iter().map(|c| u64::from(c.key.raw_len)).sum();
-        Manifest { rank: 0, image, info: ImageInfo::default(), bytes, records: 0, chunks }
+        let pages = vec![Pages::NONE; chunks.len()];
+        Manifest { rank: 0, image, info: ImageInfo::default(), bytes, records: 0, chunks, pages }
     }
 
     #[test]

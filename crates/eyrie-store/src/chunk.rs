@@ -2,6 +2,7 @@
 //! Equal memory must give equal chunks in the next image: the borders depend on records alone,
 //! never on the past.
 
+use crate::window::pages_of;
 use eyrie_image::stream::{Kind, RecordHeader, MAX_PAYLOAD, RECORD_HEADER_LEN};
 
 /// Longest chunk in the stream: one record of the longest kind.
@@ -26,8 +27,9 @@ pub fn is_fragmented(chunks: usize, bytes: u64) -> bool {
 pub struct Cutter {
     /// Bytes gathered in the open chunk.
     len: usize,
-    /// The 256 KiB window of addresses that the open chunk's pages lie in; `None` for other kinds.
-    window: Option<u64>,
+    /// The 256 KiB window of addresses that the open chunk's pages lie in, and the flags of their
+    /// records; `None` for other kinds.
+    window: Option<(u32, u64)>,
 }
 
 impl Cutter {
@@ -35,12 +37,21 @@ impl Cutter {
     /// [`MAX_PAYLOAD`] bytes gather in one chunk, and the records of other kinds between them in
     /// another, so that a header which changes in every image spoils no pages.
     pub fn cut_before(&mut self, header: &RecordHeader) -> bool {
-        let window = (header.kind == Kind::Pages).then(|| header.a / MAX_PAYLOAD as u64);
+        let window = (header.kind == Kind::Pages).then(|| match header.flags {
+            // What is not whole pages has a chunk of its own.
+            0 => pages_of(header).map_or((u32::MAX, header.a), |(window, _)| (0, window)),
+            flags => (flags, header.a / MAX_PAYLOAD as u64),
+        });
         let record = RECORD_HEADER_LEN + header.len as usize;
         let cut = self.len > 0 && (window != self.window || self.len + record > MAX_CHUNK);
         self.window = window;
         self.len = if cut { record } else { self.len + record };
         cut
+    }
+
+    /// The open chunk ends here in any case.
+    pub fn cut(&mut self) {
+        *self = Cutter::default();
     }
 }
 

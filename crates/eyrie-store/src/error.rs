@@ -75,6 +75,14 @@ pub enum StreamError {
     Fragmented { chunks: usize, bytes: u64 },
     #[error("it is longer than {} chunks", crate::manifest::MAX_CHUNKS)]
     TooLong,
+    #[error("record {record} at byte {bytes} stands where it may not in an image that builds on another")]
+    Misplaced { record: u64, bytes: u64 },
+    #[error("record {record} at byte {bytes} holds pages before those of an earlier record")]
+    Descending { record: u64, bytes: u64 },
+    #[error("it builds on image {base}, which is not here")]
+    NoBase { base: ImageId },
+    #[error("it builds on image {base}, which is damaged")]
+    DamagedBase { base: ImageId },
 }
 
 /// Why an image was not committed. Earlier images stay as they were; what was written for this one
@@ -103,9 +111,33 @@ pub enum ReceiveError {
 }
 
 impl ReceiveError {
+    /// True when the image cannot be joined with the one that it builds on.
+    pub fn is_of_base(&self) -> bool {
+        use StreamError::{DamagedBase, NoBase};
+        let ReceiveError::Stream { source, .. } = self else { return false };
+        matches!(source, NoBase { .. } | DamagedBase { .. })
+    }
+
     /// True when the image failed for want of space: the job goes on with its earlier images.
     pub fn is_full(&self) -> bool {
         matches!(self, ReceiveError::Storage { source, .. } if source.is_full())
+    }
+}
+
+/// A failure before it is known whose image it is.
+pub(crate) enum Fault {
+    Stream(StreamError),
+    Read(io::Error),
+    Storage(IoError),
+}
+
+impl Fault {
+    pub fn of(self, rank: u32, image: ImageId) -> ReceiveError {
+        match self {
+            Fault::Stream(source) => ReceiveError::Stream { rank, image, source },
+            Fault::Read(source) => ReceiveError::Read { rank, image, source },
+            Fault::Storage(source) => ReceiveError::Storage { rank, image, source },
+        }
     }
 }
 

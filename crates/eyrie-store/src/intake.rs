@@ -51,6 +51,36 @@ impl<'a> Intake<'a> {
         found
     }
 
+    /// Refers to chunks of an image that is pinned; false when one of them is known to be damaged.
+    pub fn share(&mut self, chunks: &[ChunkRef]) -> bool {
+        let shared = self.store.catalog().share(chunks);
+        if shared {
+            self.chunks.extend_from_slice(chunks);
+        }
+        shared
+    }
+
+    /// The last chunks are not needed after all.
+    pub fn give_back(&mut self, count: usize) {
+        let gone = self.chunks.split_off(self.chunks.len() - count);
+        let work = self.store.catalog().release(&gone);
+        self.store.disk.reclaim(&work);
+    }
+
+    /// Whether a chunk lies in a pack that is to run empty.
+    pub fn is_to_move(&self, chunk: &ChunkRef) -> bool {
+        self.emptying.contains(&chunk.place.pack)
+    }
+
+    pub fn store(&self) -> &'a Store {
+        self.store
+    }
+
+    /// The chunks so far.
+    pub fn chunks(&self) -> &[ChunkRef] {
+        &self.chunks
+    }
+
     /// Writes a chunk that was not found, with this stored form, and refers to it.
     pub fn append(&mut self, key: ChunkKey, stored: &[u8]) -> Result<ChunkRef, IoError> {
         let disk = &self.store.disk;

@@ -9,12 +9,14 @@ mod copy;
 mod disk;
 mod error;
 mod intake;
+mod join;
 mod manifest;
 mod options;
 mod receive;
 pub mod role;
 mod send;
 mod store;
+mod window;
 
 pub use copy::{Copied, CopyError};
 pub use error::{IoError, ReceiveError, SendError, StoreError, StreamError};

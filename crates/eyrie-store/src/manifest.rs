@@ -2,6 +2,7 @@
 //! Decoding takes any bytes: it must never panic, and never allocate beyond the input's own length.
 
 use crate::chunk::MAX_CHUNK;
+use crate::window::{groups, length, used, Pages};
 
 /// Number of an image, increasing per rank.
 pub type ImageId = u64;
@@ -12,12 +13,12 @@ pub const MAX_META: usize = 64 * 1024;
 pub const MAX_CHUNKS: usize = 1 << 22;
 
 const MAGIC: &[u8; 8] = b"EYRIEIMG";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// magic 8, version 4, rank 4, image 8, incarnation 8, clock 8, rsn 8, bytes 8, records 8, meta 4,
 /// chunks 4
 const FIXED: usize = 72;
-/// hash 32, pack 8, offset 8, raw length 4, stored length 4
-const ENTRY: usize = 56;
+/// hash 32, pack 8, offset 8, raw length 4, stored length 4, window 8, held 8, used 8
+const ENTRY: usize = 80;
 const CHECKSUM: usize = 32;
 
 /// Longest manifest in bytes.
@@ -75,6 +76,8 @@ pub struct Manifest {
     /// Records of the stream, trailer included.
     pub records: u64,
     pub chunks: Vec<ChunkRef>,
+    /// Which pages each of the chunks gives.
+    pub pages: Vec<Pages>,
 }
 
 /// Why bytes are not a manifest.
@@ -107,12 +110,15 @@ impl Manifest {
         out.extend_from_slice(&(info.meta.len() as u32).to_le_bytes());
         out.extend_from_slice(&(self.chunks.len() as u32).to_le_bytes());
         out.extend_from_slice(&info.meta);
-        for chunk in &self.chunks {
+        for (chunk, pages) in self.chunks.iter().zip(&self.pages) {
             out.extend_from_slice(&chunk.key.hash);
             out.extend_from_slice(&chunk.place.pack.to_le_bytes());
             out.extend_from_slice(&chunk.place.offset.to_le_bytes());
             out.extend_from_slice(&chunk.key.raw_len.to_le_bytes());
             out.extend_from_slice(&chunk.stored_len.to_le_bytes());
+            for n in [pages.window, pages.held, pages.used] {
+                out.extend_from_slice(&n.to_le_bytes());
+            }
         }
         let hash = blake3::hash(&out);
         out.extend_from_slice(hash.as_bytes());
@@ -144,9 +150,10 @@ impl Manifest {
         }
         let (meta, entries) = body[FIXED..].split_at(meta_len);
         let chunks = entries.chunks_exact(ENTRY).enumerate().map(|(i, e)| decode_entry(i, e));
-        let chunks = chunks.collect::<Result<Vec<_>, _>>()?;
+        let (chunks, pages): (Vec<_>, Vec<_>) =
+            chunks.collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
         let length = u64_at(bytes, 48);
-        if chunks.iter().map(|c| u64::from(c.key.raw_len)).sum::<u64>() != length {
+        if stream_len(&chunks, &pages)? != length {
             return Err(ManifestError::Length);
         }
         Ok(Manifest {
@@ -161,11 +168,27 @@ impl Manifest {
             bytes: length,
             records: u64_at(bytes, 56),
             chunks,
+            pages,
         })
     }
 }
 
-fn decode_entry(index: usize, e: &[u8]) -> Result<ChunkRef, ManifestError> {
+/// Length of the stream that these chunks give.
+fn stream_len(chunks: &[ChunkRef], pages: &[Pages]) -> Result<u64, ManifestError> {
+    let (mut sum, mut next) = (0, 0);
+    for group in groups(pages) {
+        let first = pages[group.start];
+        if !first.is_none() && first.window < next || used(&pages[group.clone()]).is_none() {
+            return Err(ManifestError::Chunk(group.start));
+        }
+        next = if first.is_none() { next } else { first.window };
+        let lens = chunks[group.clone()].iter().map(|chunk| chunk.key.raw_len);
+        sum += length(&pages[group], lens).0;
+    }
+    Ok(sum)
+}
+
+fn decode_entry(index: usize, e: &[u8]) -> Result<(ChunkRef, Pages), ManifestError> {
     let mut hash = [0; 32];
     hash.copy_from_slice(&e[..32]);
     let chunk = ChunkRef {
@@ -176,8 +199,9 @@ fn decode_entry(index: usize, e: &[u8]) -> Result<ChunkRef, ManifestError> {
     let (raw, stored) = (chunk.key.raw_len, chunk.stored_len);
     let bounded = stored > 0 && stored <= raw && raw as usize <= MAX_CHUNK;
     let fits = chunk.place.offset <= i64::MAX as u64 - MAX_CHUNK as u64;
-    if bounded && fits {
-        Ok(chunk)
+    let pages = Pages { window: u64_at(e, 56), held: u64_at(e, 64), used: u64_at(e, 72) };
+    if bounded && fits && pages.is_sound(raw) {
+        Ok((chunk, pages))
     } else {
         Err(ManifestError::Chunk(index))
     }
@@ -215,7 +239,8 @@ mod tests {
         ) -> Manifest {
             let bytes = chunks.iter().map(|c| u64::from(c.key.raw_len)).sum();
             let info = ImageInfo { incarnation, clock, rsn, meta };
-            Manifest { rank, image, info, bytes, records, chunks }
+            let pages = vec![Pages::NONE; chunks.len()];
+            Manifest { rank, image, info, bytes, records, chunks, pages }
         }
     }
 
@@ -277,6 +302,7 @@ mod tests {
             bytes: 0,
             records: 0,
             chunks: Vec::new(),
+            pages: Vec::new(),
         }
         .encode();
         for at in [64, 68] {
@@ -285,8 +311,8 @@ mod tests {
             seal(&mut bytes);
             assert_eq!(Manifest::decode(&bytes), Err(ManifestError::Length));
         }
-        bytes[8] = 2;
+        bytes[8] = 3;
         seal(&mut bytes);
-        assert_eq!(Manifest::decode(&bytes), Err(ManifestError::Version(2)));
+        assert_eq!(Manifest::decode(&bytes), Err(ManifestError::Version(3)));
     }
 }

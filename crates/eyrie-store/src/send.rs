@@ -11,6 +11,7 @@ use crate::chunk::{restore, MAX_CHUNK};
 use crate::error::{SendError, StoreError};
 use crate::manifest::{ChunkRef, ImageId, Manifest, Place};
 use crate::store::{lock, Store};
+use crate::window::{groups, is_verbatim, Window};
 
 /// What a check of all images found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -39,10 +40,25 @@ impl Store {
     pub fn send(&self, rank: u32, image: ImageId, mut out: impl Write) -> Result<u64, SendError> {
         let pin = self.pin(rank, image).ok_or(SendError::NoImage { rank, image })?;
         let mut reader = Reader::new(self);
-        for (number, chunk) in pin.manifest.chunks.iter().enumerate() {
-            let raw = reader.read(chunk);
-            let raw = raw.map_err(|reason| self.damaged(&pin.manifest, number, reason))?;
-            out.write_all(raw).map_err(|source| SendError::Write { rank, image, source })?;
+        let gone = |source| SendError::Write { rank, image, source };
+        let manifest = &pin.manifest;
+        let damaged = |number, reason| self.damaged(manifest, number, reason);
+        let mut records = Vec::new();
+        for group in groups(&manifest.pages) {
+            if is_verbatim(&manifest.pages[group.clone()]) {
+                for number in group {
+                    let raw = reader.read(&manifest.chunks[number]);
+                    out.write_all(raw.map_err(|reason| damaged(number, reason))?).map_err(gone)?;
+                }
+                continue;
+            }
+            let mut window = Window::new(manifest.pages[group.start].window);
+            for number in group {
+                let added = reader.add(&mut window, manifest, number);
+                added.map_err(|reason| damaged(number, reason))?;
+            }
+            window.write(&mut records);
+            out.write_all(&records).map_err(gone)?;
         }
         out.flush().map_err(|source| SendError::Write { rank, image, source })?;
         Ok(pin.manifest.bytes)
@@ -139,8 +155,20 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// Adds the pages that an image uses of one of its chunks.
+    fn add(
+        &mut self,
+        window: &mut Window,
+        manifest: &Manifest,
+        number: usize,
+    ) -> Result<(), String> {
+        let raw = self.read(&manifest.chunks[number])?;
+        let added = window.add(raw, manifest.pages[number].used);
+        added.ok_or_else(|| "it lacks pages that it is to hold".into())
+    }
+
     /// The chunk as it stood in the stream, verified; `Err` says what is wrong with it.
-    fn read(&mut self, chunk: &ChunkRef) -> Result<&[u8], String> {
+    pub fn read(&mut self, chunk: &ChunkRef) -> Result<&[u8], String> {
         let mut stored = std::mem::take(&mut self.stored);
         let read = self.read_stored(chunk, &mut stored[..chunk.stored_len as usize]);
         self.stored = stored;

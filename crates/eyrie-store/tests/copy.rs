@@ -93,7 +93,7 @@ fn a_copy_is_the_image_byte_for_byte_also_after_opening_again() {
     twice.push(Kind::Header, 0, b"header");
     let mut window = vec![0; MAX_PAYLOAD];
     fill(&mut window, 7);
-    (0..9).for_each(|_| twice.push(Kind::Pages, 0, &window));
+    (0..9).for_each(|_| twice.push(Kind::Mapping, 0, &window));
     let mut nothing = Stream::default();
     nothing.push(Kind::Header, 0, &[]);
     let streams = [

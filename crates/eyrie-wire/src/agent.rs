@@ -36,8 +36,8 @@ pub enum ToRank {
     /// which newer ones are added; the page says when.
     Welcome { incarnation: u32 },
     /// Take an image now; comes with the descriptor that takes the stream (SCM_RIGHTS), before the
-    /// signal.
-    Capture { image: u64, sync: bool },
+    /// signal. It may build on image `base`, which its store has; 0: on none.
+    Capture { image: u64, sync: bool, base: u64 },
     /// The agent has read all output: the position of the standard streams is fixed, go on.
     Go,
     /// The answer to [`FromRank::Loaded`] of a new process that has met the other ranks of its job.
@@ -71,6 +71,10 @@ pub enum FromRank<'a> {
     },
     /// The rank ends itself for this reason.
     Fatal {
+        reason: &'a str,
+    },
+    /// What the rank writes cannot be tracked: all its images are full ones.
+    Untracked {
         reason: &'a str,
     },
 }
@@ -108,7 +112,7 @@ impl ToRank {
     pub fn encode(&self, buf: &mut [u8; MAX_MESSAGE]) -> usize {
         match *self {
             ToRank::Welcome { incarnation } => put(buf, 1, &[incarnation.into()], ""),
-            ToRank::Capture { image, sync } => put(buf, 2, &[image, sync.into()], ""),
+            ToRank::Capture { image, sync, base } => put(buf, 2, &[image, sync.into(), base], ""),
             ToRank::Go => put(buf, 3, &[], ""),
             ToRank::Admitted => put(buf, 4, &[], ""),
         }
@@ -118,7 +122,11 @@ impl ToRank {
     pub fn decode(bytes: &[u8]) -> Option<ToRank> {
         Some(match *bytes.first()? {
             1 => ToRank::Welcome { incarnation: number(bytes, 0)?.try_into().ok()? },
-            2 => ToRank::Capture { image: number(bytes, 0)?, sync: number(bytes, 1)? != 0 },
+            2 => ToRank::Capture {
+                image: number(bytes, 0)?,
+                sync: number(bytes, 1)? != 0,
+                base: number(bytes, 2)?,
+            },
             3 => ToRank::Go,
             4 => ToRank::Admitted,
             _ => return None,
@@ -137,6 +145,7 @@ impl<'a> FromRank<'a> {
             }
             FromRank::Refused { image, reason } => put(buf, 4, &[image], reason),
             FromRank::Fatal { reason } => put(buf, 5, &[], reason),
+            FromRank::Untracked { reason } => put(buf, 6, &[], reason),
         }
     }
 
@@ -153,6 +162,7 @@ impl<'a> FromRank<'a> {
             },
             4 => FromRank::Refused { image: n(0)?, reason: text(bytes, 1)? },
             5 => FromRank::Fatal { reason: text(bytes, 0)? },
+            6 => FromRank::Untracked { reason: text(bytes, 0)? },
             _ => return None,
         })
     }
@@ -167,7 +177,7 @@ mod tests {
         let mut buf = [0; MAX_MESSAGE];
         for m in [
             ToRank::Welcome { incarnation: 7 },
-            ToRank::Capture { image: 3, sync: true },
+            ToRank::Capture { image: 3, sync: true, base: 2 },
             ToRank::Go,
             ToRank::Admitted,
         ] {
@@ -180,6 +190,7 @@ mod tests {
             FromRank::Still { image: 1, clock: 2, rsn: 3 },
             FromRank::Captured { image: 1, child_pid: 2, pause_ns: 3 },
             FromRank::Refused { image: 9, reason: "fd 7 is a UDP socket" },
+            FromRank::Untracked { reason: "no userfaultfd" },
         ] {
             let n = m.encode(&mut buf);
             assert_eq!(FromRank::decode(&buf[..n]), Some(m));

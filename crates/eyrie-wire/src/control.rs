@@ -132,7 +132,9 @@ pub enum ImageAnswer {
     Stream(ImageMeta),
     /// An upload: the image is whole, verified and stored.
     Stored,
-    Refused(String),
+    /// `full_wanted`: it builds on an image that this store does not have whole; a full one is
+    /// welcome.
+    Refused { reason: String, full_wanted: bool },
 }
 
 /// What an agent is told first of all of its job.

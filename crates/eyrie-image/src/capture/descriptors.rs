@@ -81,13 +81,13 @@ impl Streams {
 }
 
 impl Table {
-    /// Describes every descriptor but `out_fd`.
+    /// Describes every descriptor but those of the capture itself.
     ///
     /// # Safety
     /// The table must not outlive the scratch.
     pub unsafe fn take(
         scratch: &mut Scratch,
-        out_fd: i32,
+        own: [i32; 2],
         roles: &[(i32, FdRole)],
     ) -> Result<Table, Refusal> {
         // SAFETY: handed on to the caller.
@@ -108,7 +108,7 @@ impl Table {
         let streams = Streams::look();
         for_each_number(b"/proc/self/fd\0", dirents, |fd, dir| {
             let fd = fd as i32;
-            if fd == dir || fd == out_fd {
+            if fd == dir || own.contains(&fd) {
                 return Ok(());
             }
             // SAFETY: handed on to the caller.

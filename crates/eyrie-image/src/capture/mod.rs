@@ -29,7 +29,7 @@ use crate::stream::Kind;
 use crate::sys::{self, nr};
 use descriptors::Table;
 use enter::{eyrie_image_enter, eyrie_image_resume};
-use memory::{AddressSpace, Contents, FirstLook, Lifted, Range, Scan};
+use memory::{AddressSpace, Changes, Contents, FirstLook, Lifted, Range, Scan};
 use output::Output;
 use scratch::{List, Scratch};
 use state::State;
@@ -81,6 +81,9 @@ unsafe fn capture_with(request: &Request, own: Own, started_ns: u64) -> Outcome 
     // stack is as it was during the call, so the mask is the one that the caller has saved.
     let restored = unsafe { eyrie_image_enter(work, (&raw mut job).cast(), stack_top) };
     if restored == 1 {
+        if let Some(track) = &request.track {
+            track.tracker.forget();
+        }
         // SAFETY: a restored process, in the thread that took its image. The scratch is not there.
         unsafe { own.come_back() };
         return Outcome::Restored;
@@ -154,6 +157,7 @@ struct Engine<'a> {
     state: State,
     look: FirstLook,
     contents: Contents,
+    changes: Changes,
     cuts: List<Range>,
     lifted: List<Lifted>,
     /// A child has looked for wiped memory, and what it has found is lifted.
@@ -181,6 +185,7 @@ impl Engine<'_> {
         surroundings::check_threads(scratch, status, threads.others())?;
         let (start, end) = scratch.range();
         cuts.push((start, end))?;
+        let tracker = request.track.as_ref().map(|t| t.tracker);
         for &(start, len) in request.exclude {
             let last = start.saturating_add(len).next_multiple_of(sys::PAGE);
             cuts.push(((start & !(sys::PAGE - 1)) as u64, last as u64))?;
@@ -190,18 +195,26 @@ impl Engine<'_> {
         state.context.rip = eyrie_image_resume as *const () as u64;
         // SAFETY: as above.
         let (table, look, lifted) = unsafe {
-            let table = Table::take(scratch, request.out_fd, request.fds)?;
+            let tracking = tracker.map_or(-1, |t| t.descriptor());
+            let table = Table::take(scratch, [request.out_fd, tracking], request.fds)?;
             (table, FirstLook::take(scratch, cuts.as_slice())?, scratch.list(BOARD_RANGES)?)
         };
         surroundings::check_keys(look.hidden_code as usize)?;
         // SAFETY: as above; the process is at rest.
-        let contents = unsafe { Contents::take(scratch, &table, &look)? };
+        let (changes, contents) = unsafe {
+            let changes = match &request.track {
+                Some(track) => Changes::take(scratch, look.held.as_slice(), track)?,
+                None => Changes::none(scratch)?,
+            };
+            (changes, Contents::take(scratch, &table, &look)?)
+        };
         let mut engine = Engine {
             request,
             table,
             state,
             look,
             contents,
+            changes,
             cuts,
             lifted,
             unwiped: false,
@@ -216,6 +229,9 @@ impl Engine<'_> {
             engine.contents.release();
         }
         let (child_pid, image_bytes) = written?;
+        if let Some(track) = &request.track {
+            track.tracker.settle(engine.changes.marked.as_slice(), track.image);
+        }
         let pause_ns = sys::clock_ns(1).saturating_sub(started_ns);
         Ok(Outcome::Captured { child_pid, pause_ns, shared_bytes, image_bytes })
     }
@@ -350,10 +366,32 @@ impl Engine<'_> {
         }
         // SAFETY: nothing in this process changes any more, so its memory may be lent to the pipe.
         match unsafe { self.write(scratch, true) } {
-            Ok(_) => writer_exit::DONE,
+            Ok(_) => {
+                sys::close(self.request.out_fd);
+                // SAFETY: the scratch is the child's own and never released.
+                let _ = unsafe { self.mark_meanwhile(scratch) };
+                writer_exit::DONE
+            }
             Err(Refusal::Output { errno: sys::EPIPE }) => writer_exit::READER_GONE,
             Err(_) => writer_exit::FAILED,
         }
+    }
+
+    /// Marks new memory of the process, which computes on. What cannot be marked now is the next
+    /// time that the process stands still.
+    ///
+    /// # Safety
+    /// Only in the child.
+    unsafe fn mark_meanwhile(&mut self, scratch: &mut Scratch) -> Result<(), Refusal> {
+        let unmarked = self.changes.unmarked.as_slice();
+        if unmarked.is_empty() {
+            return Ok(());
+        }
+        let path = proc::PathBuf::new(b"/proc/", self.pid.into(), b"/pagemap");
+        // SAFETY: handed on to the caller.
+        let mut scan = unsafe { Scan::of(scratch, path.as_c())? };
+        let failed = |errno| Refusal::Kernel { step: "tracking new memory", errno };
+        memory::mark_meanwhile(&mut scan, unmarked).map_err(failed)
     }
 
     /// Whatever real-time priority the process has is not for writing its image.
@@ -446,6 +484,9 @@ impl Engine<'_> {
             let header = output::keep(scratch, &header)?;
             out.describe(Kind::Header, 0, &[header, self.request.meta]).map_err(output)?;
         }
+        if self.changes.base != 0 {
+            out.base(self.changes.base).map_err(output)?;
+        }
         let context = bytes_of(&*self.state.context);
         let parts = [context, self.state.pending.as_flattened(), self.state.cwd];
         out.describe(Kind::Context, 0, &parts).map_err(output)?;
@@ -468,7 +509,8 @@ impl Engine<'_> {
         // SAFETY: the regions were read just now, and nothing but this thread runs.
         unsafe {
             memory::write_files(self.contents.files.as_slice(), scan, out).map_err(output)?;
-            memory::write_pages(space.regions.as_slice(), scan, out).map_err(output)?;
+            memory::write_pages(space.regions.as_slice(), &self.changes, scan, out)
+                .map_err(output)?;
             memory::write_guards(space.regions.as_slice(), scan, out).map_err(output)?;
             let room = scratch.take::<u64>(1)?;
             out.finish(&mut room[0]).map_err(output)

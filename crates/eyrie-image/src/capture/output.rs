@@ -81,6 +81,11 @@ impl Output {
         self.piece(data, len)
     }
 
+    /// Says that the stream builds on an earlier image.
+    pub fn base(&mut self, image: u64) -> Result<(), i32> {
+        self.header(RecordHeader { kind: Kind::Base, flags: 0, a: image, b: 0, len: 0 })
+    }
+
     /// Ends the stream.
     pub fn finish(&mut self, hash_room: &'static mut u64) -> Result<(), i32> {
         let (a, b) = (self.bytes, self.records);
@@ -109,7 +114,9 @@ impl Output {
         let encoded = header.encode();
         self.headers[at..at + RECORD_HEADER_LEN].copy_from_slice(&encoded);
         self.headers_used += RECORD_HEADER_LEN;
-        self.hash.update(&encoded);
+        if header.kind.is_description() {
+            self.hash.update(&encoded);
+        }
         self.records += 1;
         let base = self.headers.as_ptr() as usize + at;
         self.piece(base, RECORD_HEADER_LEN)

@@ -5,7 +5,7 @@ use crate::refusal::Refusal;
 use crate::sys;
 
 /// Address space of a scratch; only what is touched costs memory.
-const LEN: usize = 128 << 20;
+const LEN: usize = 192 << 20;
 
 /// A region that hands out memory from the front and takes nothing back.
 pub struct Scratch {
@@ -84,6 +84,10 @@ impl<T: Copy> List<T> {
         *self.items.get_mut(self.len).ok_or(FULL)? = item;
         self.len += 1;
         Ok(())
+    }
+
+    pub fn clear(&mut self) {
+        self.len = 0;
     }
 
     pub fn as_slice(&self) -> &[T] {

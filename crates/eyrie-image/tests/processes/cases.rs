@@ -54,6 +54,7 @@ pub const TESTS: &[Test] = &[
     ("threads_of_three_generations", pool),
     ("first_thread_that_has_ended", without_the_first),
     ("thread_that_does_not_stop_is_waited_for_once", deaf),
+    ("incremental_images_are_full_ones_with_less_in_them", super::tracked::compare),
     ("python", python),
     ("refusals_are_named_and_harmless", refusals),
     ("excluded_memory_is_left_out", exclude),

@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, FromRawFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{channel, Receiver};
+use std::sync::mpsc::{channel, Receiver, RecvTimeoutError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -102,6 +102,14 @@ impl Running {
 
     pub fn next_report(&self) -> String {
         self.reports.recv_timeout(PATIENCE).expect("the target reports nothing")
+    }
+
+    /// Empty when the target has ended.
+    pub fn next_report_or_end(&self) -> String {
+        match self.reports.recv_timeout(PATIENCE) {
+            Err(RecvTimeoutError::Timeout) => panic!("the target reports nothing"),
+            report => report.unwrap_or_default(),
+        }
     }
 
     /// Reads an image out of the target's pipe while it captures.

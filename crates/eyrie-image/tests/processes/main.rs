@@ -7,6 +7,7 @@ mod harness;
 mod shapes;
 mod target;
 mod threads;
+mod tracked;
 
 use std::process::Command;
 

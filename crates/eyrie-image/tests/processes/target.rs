@@ -62,6 +62,7 @@ pub fn take_image(mode: Mode) -> Outcome {
             starter_pid: STARTER_PID.load(Ordering::Relaxed),
             still: None,
             hooks: Hooks { interrupted: None, clock_jumped: None },
+            track: None,
         };
         // SAFETY: one capture at a time; the program bears being continued elsewhere.
         unsafe { capture(&request) }
@@ -151,6 +152,7 @@ pub fn run(args: &[String]) -> i32 {
     match args[0].as_str() {
         "walk" => walk(&dir, args[2].parse().unwrap()),
         "pool" => super::threads::pool(args[2].parse().unwrap()),
+        "tracked" => super::tracked::run(&dir, args[2].parse().unwrap()),
         name => super::shapes::run(name, &dir, &args[2..]),
     }
     0

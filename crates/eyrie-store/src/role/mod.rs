@@ -9,7 +9,7 @@ mod orders;
 
 pub use messages::{Config, StoreCommand, StoreEvent, Stored};
 
-use crate::{ImageInfo, ImageSummary, IoError, Options, Store, StoreError};
+use crate::{ImageInfo, ImageSummary, IoError, Options, ReceiveError, Store, StoreError};
 use crossbeam_channel::bounded;
 use eyrie_transport::handshake::HandshakeError;
 use eyrie_transport::role::{self, Follow};
@@ -139,9 +139,10 @@ impl StoreRole {
                 // The agent may be gone.
                 let _ = frame::write(&mut stream, &ImageAnswer::Stored);
             }
-            Err(reason) => {
+            Err(Refusal { reason, full_wanted }) => {
                 // The agent tells the controller, with the rank's own reason if there is one.
-                match frame::write(&mut stream, &ImageAnswer::Refused(reason.clone())) {
+                let answer = ImageAnswer::Refused { reason: reason.clone(), full_wanted };
+                match frame::write(&mut stream, &answer) {
                     Ok(()) => linger(stream),
                     Err(_) => (self.tell)(StoreEvent::Failed { instance, image, reason }),
                 }
@@ -169,7 +170,7 @@ impl StoreRole {
 
     /// Tells the controller, and waits until it has heard: what the agent says of the image must
     /// come after this.
-    fn tell_and_wait(&self, instance: RankInstance, stored: Stored) -> Result<(), String> {
+    fn tell_and_wait(&self, instance: RankInstance, stored: Stored) -> Result<(), Refusal> {
         let key = (instance, stored.image);
         self.state().unheard.insert(key);
         self.tell_stored(instance, stored);
@@ -178,7 +179,7 @@ impl StoreRole {
         let (mut state, _) = waited.unwrap_or_else(|e| e.into_inner());
         match state.unheard.remove(&key) {
             false => Ok(()),
-            true => Err(format!("the controller has not heard of it within {STALL:?}")),
+            true => Err(format!("the controller has not heard of it within {STALL:?}").into()),
         }
     }
 
@@ -187,13 +188,14 @@ impl StoreRole {
         instance: RankInstance,
         image: ImageId,
         stream: &mut Stream,
-    ) -> Result<Stored, String> {
+    ) -> Result<Stored, Refusal> {
         let text = |e: &dyn std::fmt::Display| e.to_string();
         stream.set_timeout(Some(STALL)).map_err(|e| text(&e))?;
         let meta: ImageMeta = frame::read(stream).map_err(|e| text(&e))?;
         let RankInstance { rank, incarnation } = instance;
         if meta.incarnation != incarnation {
-            return Err(format!("it is of incarnation {}, not {incarnation}", meta.incarnation));
+            let found = meta.incarnation;
+            return Err(format!("it is of incarnation {found}, not {incarnation}").into());
         }
         (self.tell)(StoreEvent::Begun { instance, image });
         let info = ImageInfo {
@@ -204,7 +206,7 @@ impl StoreRole {
         };
         let stream_of_it = stream.try_clone().map_err(|e| text(&e))?;
         let source = Present { stream: stream_of_it, role: self, instance };
-        let stored = self.store.receive(rank, image, info, source).map_err(|e| text(&e))?;
+        let stored = self.store.receive(rank, image, info, source)?;
         // The agent ends its stream when the rank has: by then it has told the pause as well.
         // Nothing depends on it.
         let _ = stream.read(&mut [0]);
@@ -225,7 +227,8 @@ impl StoreRole {
         let Some(meta) = meta else {
             let reason = format!("the store has no image {image} of rank {rank}");
             // The agent may be gone.
-            let _ = frame::write(&mut stream, &ImageAnswer::Refused(reason));
+            let refused = ImageAnswer::Refused { reason, full_wanted: false };
+            let _ = frame::write(&mut stream, &refused);
             return;
         };
         let sent = stream
@@ -242,6 +245,25 @@ impl StoreRole {
         if let Err(reason) = sent {
             (self.tell)(StoreEvent::Note(format!("image {image} of rank {rank}: {reason}")));
         }
+    }
+}
+
+/// Why an image was not taken in, and whether a full one instead would be.
+#[derive(Debug, PartialEq, Eq)]
+struct Refusal {
+    reason: String,
+    full_wanted: bool,
+}
+
+impl From<String> for Refusal {
+    fn from(reason: String) -> Refusal {
+        Refusal { reason, full_wanted: false }
+    }
+}
+
+impl From<ReceiveError> for Refusal {
+    fn from(error: ReceiveError) -> Refusal {
+        Refusal { reason: error.to_string(), full_wanted: error.is_of_base() }
     }
 }
 

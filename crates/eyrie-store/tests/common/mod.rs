@@ -2,7 +2,8 @@
 //! page, so that any image can be made again from a few numbers and compared byte for byte.
 #![allow(dead_code)]
 
-use eyrie_image::stream::{Kind, RecordHeader, MAX_PAYLOAD};
+use eyrie_image::format::PAGES_SAME;
+use eyrie_image::stream::{Kind, RecordHeader, MAX_PAYLOAD, RECORD_HEADER_LEN};
 
 /// `short`, or `full` with EYRIE_TEST_MORE (`make test-more`).
 pub fn short_or_full(short: usize, full: usize) -> usize {
@@ -59,6 +60,46 @@ impl Process {
     }
 }
 
+impl Process {
+    /// The stream that an incremental capture writes, which builds on image `base` of `older`.
+    pub fn changes(&self, image: u64, older: &Process, base: u64) -> Vec<u8> {
+        let full = self.stream(image);
+        let (mut changes, mut at) = (Stream::default(), 0);
+        while at < full.len() {
+            let header: &[u8; RECORD_HEADER_LEN] =
+                full[at..at + RECORD_HEADER_LEN].try_into().unwrap();
+            let header = RecordHeader::decode(header).unwrap();
+            let payload = &full[at + RECORD_HEADER_LEN..][..header.len as usize];
+            at += RECORD_HEADER_LEN + payload.len();
+            match header.kind {
+                Kind::Pages => self.push_changes(&header, payload, older, &mut changes),
+                Kind::Trailer => return changes.finish(),
+                kind => changes.push(kind, header.a, payload),
+            }
+            if header.kind == Kind::Header {
+                changes.push(Kind::Base, base, &[]);
+            }
+        }
+        unreachable!("a stream has a trailer")
+    }
+
+    fn push_changes(&self, full: &RecordHeader, pages: &[u8], older: &Process, to: &mut Stream) {
+        let first = (full.a - (1 << 40)) as usize / PAGE;
+        let is_same = |n: &usize| older.pages.get(first + n) == self.pages.get(first + n);
+        let count = pages.len() / PAGE;
+        let same = (0..count).filter(is_same).fold(0, |all, n| all | 1 << n);
+        if same != 0 {
+            to.push_same(full.a, same);
+        }
+        let mut at = 0;
+        while let Some(start) = (at..count).find(|n| !is_same(n)) {
+            let end = (start..count).find(|n| is_same(n)).unwrap_or(count);
+            to.push(Kind::Pages, full.a + (start * PAGE) as u64, &pages[start * PAGE..end * PAGE]);
+            at = end;
+        }
+    }
+}
+
 /// A stream being written.
 #[derive(Default)]
 pub struct Stream {
@@ -72,6 +113,14 @@ impl Stream {
         let header = RecordHeader { kind, flags: 0, a, b: 0, len };
         self.bytes.extend_from_slice(&header.encode());
         self.bytes.extend_from_slice(payload);
+        self.records += 1;
+    }
+
+    /// Pages of the window at this address are as they were.
+    pub fn push_same(&mut self, a: u64, pages: u64) {
+        let flags = PAGES_SAME;
+        let header = RecordHeader { kind: Kind::Pages, flags, a, b: pages, len: 0 };
+        self.bytes.extend_from_slice(&header.encode());
         self.records += 1;
     }
 

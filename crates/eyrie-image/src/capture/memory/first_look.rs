@@ -32,8 +32,8 @@ pub struct SharedMapping {
 pub struct FirstLook {
     /// All mapped stretches, joined where they touch.
     pub mapped: List<Range>,
-    /// Private anonymous mappings that hold pages of their own, for [`FirstLook::wiped_here`].
-    held: List<Range>,
+    /// Private anonymous mappings that hold pages of their own.
+    pub held: List<Range>,
     pub shared: List<SharedMapping>,
     /// There is code that cannot be read: the kernel has a memory protection key for that.
     pub hidden_code: bool,

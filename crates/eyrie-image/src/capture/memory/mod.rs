@@ -3,6 +3,7 @@
 
 mod address_space;
 mod advice;
+mod changes;
 mod contents;
 mod first_look;
 mod own;
@@ -13,6 +14,7 @@ mod smaps;
 
 pub use address_space::AddressSpace;
 pub use advice::{give_back, lift, Lifted};
+pub use changes::{mark_meanwhile, Changes};
 pub use contents::Contents;
 pub use first_look::FirstLook;
 pub use pages::{write_files, write_guards, write_pages};

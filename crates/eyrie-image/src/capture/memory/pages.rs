@@ -2,19 +2,22 @@
 
 use super::super::output::Output;
 use super::address_space::Region;
+use super::changes::Changes;
 use super::contents::FileContent;
 use super::own::{is_zero, protect};
+use super::ranges::Range;
 use super::scan::Scan;
-use crate::format::{map_flag, NO_OBJECT, PAGES_GUARD, PAGES_OF_OBJECT};
+use crate::format::{map_flag, NO_OBJECT, PAGES_GUARD, PAGES_OF_OBJECT, PAGES_SAME};
 use crate::stream::MAX_PAYLOAD;
 use crate::sys::{self, PAGE};
 
-/// Writes the pages of all regions.
+/// Writes the pages of all regions, or which of them are as they were.
 ///
 /// # Safety
 /// The regions must be those of this process, now.
 pub unsafe fn write_pages(
     regions: &[Region],
+    changes: &Changes,
     scan: &mut Scan,
     out: &mut Output,
 ) -> Result<(), i32> {
@@ -31,10 +34,16 @@ pub unsafe fn write_pages(
         if !readable {
             protect(m.start, m.end - m.start, m.prot | sys::PROT_READ)?;
         }
-        let written = scan.runs(m.start, m.end, |start, end| {
-            // SAFETY: the run is mapped, private, and readable now.
-            unsafe { write_run((0, start, 0), end - start, start as usize, fresh, out)? };
-            Ok(true)
+        let written = changes.parts((m.start, m.end), |part, known| {
+            if known {
+                // SAFETY: as below; what is tracked is anonymous.
+                return unsafe { write_changes(part, changes, out) };
+            }
+            scan.runs(part.0, part.1, |start, end| {
+                // SAFETY: the run is mapped, private, and readable now.
+                unsafe { write_run((0, start, 0), end - start, start as usize, fresh, out)? };
+                Ok(true)
+            })
         });
         if !readable {
             // What is queued must be out before it cannot be read any more.
@@ -45,6 +54,67 @@ pub unsafe fn write_pages(
         written?;
     }
     Ok(())
+}
+
+/// Writes what has changed in a part of a region, and says what has not.
+///
+/// # Safety
+/// The part must be mapped, private and readable.
+unsafe fn write_changes(part: Range, changes: &Changes, out: &mut Output) -> Result<(), i32> {
+    let mut same = Same::default();
+    for run in changes.runs_in(part).filter(|run| !run.is_zero()) {
+        let (start, len) = (run.start, run.end - run.start);
+        if run.is_written() {
+            // Windows come one after the other.
+            same.write_before(run.end, out)?;
+            // SAFETY: handed on to the caller.
+            unsafe { write_run((0, start, 0), len, start as usize, true, out)? };
+        } else {
+            same.add(run.start, run.end, out)?;
+        }
+    }
+    same.write(out)
+}
+
+/// Pages of one window that are as they were.
+#[derive(Default)]
+struct Same {
+    window: u64,
+    pages: u64,
+}
+
+impl Same {
+    fn add(&mut self, start: u64, end: u64, out: &mut Output) -> Result<(), i32> {
+        let mut at = start;
+        while at < end {
+            let window = at / MAX_PAYLOAD as u64 * MAX_PAYLOAD as u64;
+            if window != self.window {
+                self.write(out)?;
+                self.window = window;
+            }
+            let stop = end.min(window + MAX_PAYLOAD as u64);
+            let (first, count) = ((at - window) / PAGE as u64, (stop - at) / PAGE as u64);
+            self.pages |= (u64::MAX >> (64 - count)) << first;
+            at = stop;
+        }
+        Ok(())
+    }
+
+    fn write_before(&mut self, end: u64, out: &mut Output) -> Result<(), i32> {
+        match end > self.window + MAX_PAYLOAD as u64 {
+            true => self.write(out),
+            false => Ok(()),
+        }
+    }
+
+    fn write(&mut self, out: &mut Output) -> Result<(), i32> {
+        let pages = core::mem::take(&mut self.pages);
+        if pages == 0 {
+            return Ok(());
+        }
+        // SAFETY: nothing is read.
+        unsafe { out.pages(PAGES_SAME, self.window, pages, 0, 0) }
+    }
 }
 
 /// Writes the files of which the whole content was copied.

@@ -6,13 +6,33 @@ use super::smaps::open_proc;
 use crate::refusal::Refusal;
 use crate::sys::{self, nr, PAGE};
 
-/// `struct page_region` of the PAGEMAP_SCAN ioctl.
+/// A run of pages: `struct page_region` of the PAGEMAP_SCAN ioctl.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Found {
-    start: u64,
-    end: u64,
+pub struct Found {
+    pub start: u64,
+    pub end: u64,
     categories: u64,
+}
+
+impl Found {
+    pub fn pages(&self) -> u64 {
+        (self.end - self.start) / PAGE as u64
+    }
+
+    /// Whether the pages had no mark.
+    pub fn is_written(&self) -> bool {
+        self.categories & IS_WRITTEN != 0
+    }
+
+    /// Whether the pages are the kernel's page of zeros.
+    pub fn is_zero(&self) -> bool {
+        self.categories & IS_ZERO_PAGE != 0
+    }
+
+    pub fn within(&self, from: u64, to: u64) -> Found {
+        Found { start: self.start.max(from), end: self.end.min(to), ..*self }
+    }
 }
 
 /// Finds the pages of private mappings that hold content of their own.
@@ -24,6 +44,8 @@ pub struct Scan {
     without: u64,
 }
 
+const IS_TRACKED: u64 = 1;
+const IS_WRITTEN: u64 = 1 << 1;
 const IS_FILE: u64 = 1 << 2;
 const IS_PRESENT: u64 = 1 << 3;
 const IS_SWAPPED: u64 = 1 << 4;
@@ -34,7 +56,16 @@ impl Scan {
     /// # Safety
     /// Must not outlive the scratch.
     pub unsafe fn new(scratch: &mut Scratch) -> Result<Scan, Refusal> {
-        let pagemap = open_proc(b"/proc/self/pagemap\0")?;
+        // SAFETY: handed on to the caller.
+        unsafe { Scan::of(scratch, b"/proc/self/pagemap\0") }
+    }
+
+    /// Of the process with this file.
+    ///
+    /// # Safety
+    /// Must not outlive the scratch.
+    pub unsafe fn of(scratch: &mut Scratch, pagemap: &[u8]) -> Result<Scan, Refusal> {
+        let pagemap = open_proc(pagemap)?;
         // SAFETY: handed on to the caller.
         let (found, entries) = unsafe { (scratch.take(1024)?, scratch.take(1024)?) };
         let mut scan = Scan { pagemap, found, entries, without: 0 };
@@ -99,7 +130,7 @@ impl Scan {
     ) -> Result<(), i32> {
         let mut at = start;
         while self.without & IS_GUARD != 0 && at < end {
-            let (count, next) = self.scan(at, end, 0, [0, IS_GUARD, 0, IS_GUARD])?;
+            let (count, next) = self.scan(0, at, end, 0, [0, IS_GUARD, 0, IS_GUARD])?;
             for found in &self.found[..count] {
                 each(found.start, found.end)?;
             }
@@ -111,11 +142,53 @@ impl Scan {
     /// By the ioctl: number of runs found and where it stopped.
     fn ask_ioctl(&mut self, start: u64, end: u64, max_pages: u64) -> Result<(usize, u64), i32> {
         let wanted = [self.without, self.without, IS_PRESENT | IS_SWAPPED, IS_FILE];
-        self.scan(start, end, max_pages, wanted)
+        self.scan(0, start, end, max_pages, wanted)
+    }
+
+    /// Whether the kernel tracks the mapping that this page is of.
+    pub fn is_tracked(&mut self, page: u64) -> Result<bool, i32> {
+        let wanted = [0, IS_TRACKED, 0, IS_TRACKED];
+        Ok(self.without != 0 && self.scan(0, page, page + PAGE as u64, 1, wanted)?.0 > 0)
+    }
+
+    /// Whether a page between two addresses has a mark.
+    pub fn has_marks(&mut self, start: u64, end: u64) -> Result<bool, i32> {
+        let wanted = [IS_WRITTEN, IS_WRITTEN, IS_PRESENT | IS_SWAPPED, 0];
+        Ok(self.scan(0, start, end, 1, wanted)?.0 > 0)
+    }
+
+    /// Marks all pages that are there of a tracked mapping between two addresses, at most so many
+    /// (0: all), and calls `each` with every run of them as it was before. Gives where it stopped.
+    pub fn mark(
+        &mut self,
+        start: u64,
+        end: u64,
+        max_pages: u64,
+        mut each: impl FnMut(Found) -> Result<(), i32>,
+    ) -> Result<u64, i32> {
+        const MARK: u64 = 1;
+        const OR_FAIL: u64 = 2;
+        let guard = self.without & IS_GUARD;
+        // Without asking for pages that are there, pages that are not would get a mark, too.
+        let wanted = [guard, guard, IS_PRESENT | IS_SWAPPED, IS_WRITTEN | IS_ZERO_PAGE];
+        let (mut at, mut left) = (start, max_pages);
+        while at < end {
+            let (count, next) = self.scan(MARK | OR_FAIL, at, end, left, wanted)?;
+            for n in 0..count {
+                left = left.saturating_sub(self.found[n].pages());
+                each(self.found[n])?;
+            }
+            at = next;
+            if max_pages != 0 && left == 0 {
+                break;
+            }
+        }
+        Ok(at.min(end))
     }
 
     fn scan(
         &mut self,
+        flags: u64,
         start: u64,
         end: u64,
         max_pages: u64,
@@ -126,7 +199,7 @@ impl Scan {
         // category_inverted, category_mask, category_anyof_mask, return_mask.
         let mut arg = [
             96,
-            0,
+            flags,
             start,
             end,
             0,

@@ -1,0 +1,489 @@
+//! Incremental images beside full ones of the same moment: a program does everything at random that
+//! changes memory, and what an incremental image gives together with the one that it builds on must
+//! be page for page what a full one has.
+
+use super::harness::{make_dir, start};
+use super::target::{report, Random};
+use eyrie_image::format::{PAGES_GUARD, PAGES_OF_OBJECT, PAGES_SAME};
+use eyrie_image::inspect::ImageReader;
+use eyrie_image::stream::Kind;
+use eyrie_image::{capture, FdRole, Mode, Outcome, Request, Track, Tracker};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+
+const PAGE: usize = 4096;
+/// Where the program maps, and how far apart. Nothing else lies there.
+const ARENA: usize = 0x1000_0000_0000;
+const SLOTS: usize = 8;
+const SLOT: usize = 32 << 20;
+/// Longer than what is marked while the process stands still.
+const LONG: usize = 24 << 20;
+const SHORT_PAGES: usize = 300;
+/// Pages outside the arena that differ because the program runs between the two images: its stack,
+/// the engine's and its own variables.
+const OWN_PAGES: usize = 40;
+const ROUNDS: u64 = 25;
+
+static TRACKER: Tracker = Tracker::new();
+
+/// The mapping of each slot: start and length.
+struct World {
+    random: Random,
+    slots: [(usize, usize); SLOTS],
+    heap: Vec<Vec<u8>>,
+    file: File,
+    shared: usize,
+}
+
+/// The program: each round changes memory, then takes an incremental and a full image.
+pub fn run(dir: &Path, seed: u64) {
+    let started = TRACKER.start();
+    let path = dir.join("mapped");
+    let file = File::options().read(true).write(true).create_new(true).open(path).unwrap();
+    file.set_len(64 * PAGE as u64).unwrap();
+    let shared = map(ARENA + SLOTS * SLOT, 64 * PAGE, libc::MAP_SHARED, file.as_raw_fd());
+    let mut world = World {
+        random: Random(seed),
+        slots: std::array::from_fn(|n| (ARENA + n * SLOT, 0)),
+        heap: (0..16).map(|_| Vec::new()).collect(),
+        file,
+        shared,
+    };
+    let rw = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    world.slots[0] = (map(ARENA, LONG, rw, -1), LONG);
+    world.write(0, LONG / PAGE);
+    match started {
+        Ok(()) => report(format_args!("ready")),
+        Err(refusal) => return report(format_args!("untracked: {refusal}")),
+    }
+    for image in 1..=ROUNDS {
+        let Some(base) = next_number() else { return };
+        (0..30).for_each(|_| world.step());
+        let track = Some(Track { tracker: &TRACKER, image, base });
+        take(dir, track);
+        next_number();
+        take(dir, None);
+    }
+}
+
+fn next_number() -> Option<u64> {
+    let mut text = [0u8; 16];
+    // SAFETY: the buffer is ours. The test writes one number at a time.
+    let n = unsafe { libc::read(0, text.as_mut_ptr().cast(), text.len()) };
+    (n > 0).then(|| std::str::from_utf8(&text[..n as usize]).unwrap().trim().parse().unwrap())
+}
+
+fn take(dir: &Path, track: Option<Track>) {
+    let out = File::options().write(true).open(dir.join("image")).unwrap();
+    let fds = [(TRACKER.descriptor(), FdRole::Dropped)];
+    let request = Request { track, fds: &fds, ..Request::plain(out.as_raw_fd(), Mode::Async) };
+    // SAFETY: one thread; nobody goes on from these images.
+    match unsafe { capture(&request) } {
+        Outcome::Captured { child_pid, .. } => report(format_args!("{child_pid}")),
+        Outcome::Refused(refusal) => report(format_args!("refused: {refusal}")),
+        Outcome::Restored => report(format_args!("restored")),
+    }
+}
+
+fn map(at: usize, len: usize, flags: i32, fd: i32) -> usize {
+    let rw = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: in the arena, which is the program's own.
+    let got = unsafe { libc::mmap(at as *mut _, len, rw, flags | libc::MAP_FIXED, fd, 0) };
+    assert_eq!(got as usize, at);
+    at
+}
+
+impl World {
+    fn below(&mut self, bound: usize) -> usize {
+        self.random.next() as usize % bound
+    }
+
+    /// A stretch of pages of a mapping: address and length.
+    fn stretch(&mut self, slot: usize) -> (usize, usize) {
+        let (start, len) = self.slots[slot];
+        let pages = len / PAGE;
+        let first = self.below(pages);
+        let count = 1 + self.below((pages - first).min(40));
+        (start + first * PAGE, count * PAGE)
+    }
+
+    /// Writes to pages of a mapping, here and there.
+    fn write(&mut self, slot: usize, count: usize) {
+        let (start, len) = self.slots[slot];
+        for n in 0..count {
+            let page = if count == len / PAGE { n } else { self.below(len / PAGE) };
+            let word = self.random.next() | 1;
+            let at = start + page * PAGE + (word as usize >> 3) % 512 * 8;
+            // SAFETY: within the mapping, which may be written to; guard pages are taken off again.
+            unsafe { (at as *mut u64).write_volatile(word) };
+        }
+    }
+
+    fn advise(&mut self, slot: usize, advice: i32) {
+        let (at, len) = self.stretch(slot);
+        // SAFETY: the program's own memory; advice that the kernel does not take changes nothing.
+        unsafe { libc::madvise(at as *mut _, len, advice) };
+    }
+
+    fn unmap(&mut self, slot: usize) {
+        let (at, len) = self.slots[slot];
+        if len > 0 {
+            // SAFETY: as above.
+            unsafe { libc::munmap(at as *mut _, len) };
+        }
+        self.slots[slot] = (ARENA + slot * SLOT, 0);
+    }
+
+    /// A mapping in this slot, in front of others or behind the last.
+    fn map_anew(&mut self, slot: usize) {
+        self.unmap(slot);
+        let (pages, first) = (1 + self.below(SHORT_PAGES), self.below(600));
+        let sparse = [0, libc::MAP_NORESERVE][self.below(2)];
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | sparse;
+        let (at, len) = (ARENA + slot * SLOT + first * PAGE, pages * PAGE);
+        self.slots[slot] = (map(at, len, flags, -1), len);
+    }
+
+    fn step(&mut self) {
+        let slot = self.below(SLOTS);
+        if self.slots[slot].1 == 0 {
+            return self.map_anew(slot);
+        }
+        match self.below(22) {
+            0 | 1 => {
+                let count = self.below(30);
+                self.write(slot, count)
+            }
+            // The kernel writes.
+            2 => {
+                let (at, len) = self.stretch(slot);
+                // SAFETY: within the mapping.
+                unsafe { libc::getrandom(at as *mut _, len, 0) };
+            }
+            // Becomes zero.
+            3 => {
+                let (at, len) = self.stretch(slot);
+                // SAFETY: within the mapping.
+                unsafe { std::ptr::write_bytes(at as *mut u8, 0, len) };
+            }
+            // Unmapped, and mapped again at the same place.
+            4 => {
+                let (at, len) = self.stretch(slot);
+                map(at, len, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1);
+                let word = self.random.next();
+                // SAFETY: just mapped.
+                unsafe { (at as *mut u64).write_volatile(word) };
+            }
+            5 if slot > 0 => self.map_anew(slot),
+            6 => self.resize(slot),
+            7 => self.move_to_another(slot),
+            8 => self.move_beside(slot),
+            9 => self.leave_empty(slot),
+            10 => self.advise(slot, libc::MADV_DONTNEED),
+            11 => self.advise(slot, libc::MADV_FREE),
+            12 => self.advise(slot, libc::MADV_HUGEPAGE),
+            13 => self.advise(slot, libc::MADV_COLLAPSE),
+            14 => {
+                let advice = [libc::MADV_DONTFORK, libc::MADV_DOFORK][self.below(2)];
+                self.advise(slot, advice)
+            }
+            15 => {
+                let advice = [libc::MADV_WIPEONFORK, libc::MADV_KEEPONFORK][self.below(2)];
+                self.advise(slot, advice)
+            }
+            16 => self.guard(slot),
+            17 => self.protect(slot),
+            18 => self.fork(slot),
+            19 => self.change_file(),
+            20 => self.map_file(slot),
+            _ => {
+                let (n, len) = (self.below(16), self.below(400_000));
+                let byte = self.random.next() as u8;
+                self.heap[n] = vec![byte; len];
+            }
+        }
+    }
+
+    fn remap(&mut self, (at, len): (usize, usize), to: usize, new_len: usize, flags: i32) -> bool {
+        // SAFETY: the program's own memory, to a place in the arena.
+        let got =
+            unsafe { libc::mremap(at as *mut _, len, new_len, flags, to as *mut libc::c_void) };
+        got != libc::MAP_FAILED
+    }
+
+    /// In place, shorter or longer.
+    fn resize(&mut self, slot: usize) {
+        let (at, len) = self.slots[slot];
+        let new_len = (1 + self.below(2 * SHORT_PAGES)) * PAGE;
+        if slot > 0 && self.remap((at, len), 0, new_len, 0) {
+            self.slots[slot].1 = new_len;
+            self.write(slot, 3);
+        }
+    }
+
+    fn move_to_another(&mut self, slot: usize) {
+        let to = self.below(SLOTS);
+        let (at, len) = self.slots[slot];
+        if to == slot || to == 0 || slot == 0 {
+            return;
+        }
+        self.unmap(to);
+        let place = ARENA + to * SLOT + self.below(700) * PAGE;
+        if self.remap((at, len), place, len, libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) {
+            self.slots[to] = (place, len);
+            self.slots[slot].1 = 0;
+        } else {
+            self.unmap(slot); // of several mappings some may have moved
+        }
+    }
+
+    /// Right behind another mapping, with which it may become one.
+    fn move_beside(&mut self, slot: usize) {
+        let to = self.below(SLOTS);
+        let ((at, len), (other, other_len)) = (self.slots[slot], self.slots[to]);
+        let place = other + other_len;
+        let room = ARENA + (to + 1) * SLOT - place;
+        if to == slot || to == 0 || slot == 0 || other_len == 0 || len > room {
+            return;
+        }
+        if self.remap((at, len), place, len, libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) {
+            self.slots[to].1 += len;
+            self.slots[slot].1 = 0;
+            self.write(to, 5);
+        } else {
+            self.unmap(slot);
+        }
+    }
+
+    /// Its pages go elsewhere, and it stays.
+    fn leave_empty(&mut self, slot: usize) {
+        let to = self.below(SLOTS);
+        let (at, len) = self.slots[slot];
+        if to == slot || to == 0 || slot == 0 {
+            return;
+        }
+        self.unmap(to);
+        let place = ARENA + to * SLOT;
+        const DONTUNMAP: i32 = 4;
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | DONTUNMAP;
+        if self.remap((at, len), place, len, flags) {
+            self.slots[to] = (place, len);
+            self.write(slot, 2);
+        } else {
+            self.unmap(slot);
+        }
+    }
+
+    /// Guard pages come, and go before somebody steps on them.
+    fn guard(&mut self, slot: usize) {
+        const INSTALL: i32 = 102;
+        const REMOVE: i32 = 103;
+        let (at, len) = self.stretch(slot);
+        // SAFETY: as in `advise`.
+        unsafe {
+            libc::madvise(at as *mut _, len, INSTALL);
+            libc::madvise(at as *mut _, len, REMOVE);
+        }
+    }
+
+    /// Not to be read or written for a while, by the same program.
+    fn protect(&mut self, slot: usize) {
+        let (at, len) = self.stretch(slot);
+        let rw = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: as in `advise`; what it was before comes back.
+        unsafe {
+            libc::mprotect(at as *mut _, len, libc::PROT_NONE);
+            libc::mprotect(at as *mut _, len, libc::PROT_READ);
+            libc::mprotect(at as *mut _, len, rw);
+        }
+        self.write(slot, 2);
+    }
+
+    /// A child writes to what it has got, and so does the program meanwhile.
+    fn fork(&mut self, slot: usize) {
+        let (at, len) = self.slots[slot];
+        // SAFETY: the child writes to memory of its own and ends without the C library's cleanup.
+        unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                libc::alarm(10);
+                // What it does not inherit ends it.
+                for page in (0..len).step_by(7 * PAGE) {
+                    ((at + page) as *mut u64).write_volatile(0x0bad);
+                }
+                libc::_exit(0);
+            }
+            self.write(slot, 4);
+            assert_eq!(libc::waitpid(child, std::ptr::null_mut(), 0), child);
+        }
+    }
+
+    /// A file that is mapped shared: written, cut, made longer.
+    fn change_file(&mut self) {
+        use std::os::unix::fs::FileExt;
+        let pages = 1 + self.below(64);
+        self.file.set_len((pages * PAGE) as u64).unwrap();
+        let offset = self.below(pages) * PAGE + 100;
+        let word = self.random.next();
+        self.file.write_all_at(&word.to_le_bytes(), offset as u64 % 1000).unwrap();
+        // SAFETY: the first page is always there.
+        unsafe { ((self.shared + 8) as *mut u64).write_volatile(word) };
+    }
+
+    /// A private mapping of a file takes the place of memory, and is written to.
+    fn map_file(&mut self, slot: usize) {
+        if slot == 0 {
+            return;
+        }
+        self.unmap(slot);
+        let pages = self.file.metadata().unwrap().len() as usize / PAGE;
+        let (at, len) = (ARENA + slot * SLOT, pages.max(1) * PAGE);
+        self.slots[slot] = (map(at, len, libc::MAP_PRIVATE, self.file.as_raw_fd()), len);
+        let word = self.random.next();
+        // SAFETY: the first page is always there.
+        unsafe { (at as *mut u64).write_volatile(word) };
+        // Later steps could touch what was cut off the file.
+        let copy = map(at + len, PAGE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1);
+        self.slots[slot] = (copy, PAGE);
+    }
+}
+
+/// Pages that hold anything but zeros, by kind, object and address.
+type Pages = BTreeMap<(u32, u64, u64), Vec<u8>>;
+
+/// What an image holds, and how much of it is in the stream.
+struct Read {
+    base: u64,
+    pages: Pages,
+    content: usize,
+    same: u64,
+}
+
+fn read(stream: &[u8], earlier: &BTreeMap<u64, Pages>) -> Read {
+    let mut reader = ImageReader::new(stream);
+    let mut read = Read { base: 0, pages: Pages::new(), content: 0, same: 0 };
+    let mut behind = 0;
+    while let Some((record, payload)) = reader.next_record().unwrap() {
+        match (record.kind, record.flags) {
+            (Kind::Base, _) => read.base = record.a,
+            (Kind::Pages, PAGES_SAME) => {
+                assert!(record.a + 64 * PAGE as u64 >= behind, "windows ascend");
+                behind = behind.max(record.a);
+                read.same += u64::from(record.b.count_ones());
+                for page in (0..64).filter(|n| record.b >> n & 1 != 0) {
+                    let key = (0, 0, record.a + page * PAGE as u64);
+                    if let Some(content) = earlier[&read.base].get(&key) {
+                        assert!(read.pages.insert(key, content.clone()).is_none(), "{key:x?}");
+                    }
+                }
+            }
+            (Kind::Pages, PAGES_GUARD) => {
+                read.pages.insert((PAGES_GUARD, record.b, record.a), Vec::new());
+            }
+            (Kind::Pages, flags) => {
+                if flags == 0 {
+                    assert!(record.a >= behind, "pages ascend");
+                    behind = record.a + record.len;
+                }
+                read.content += payload.len();
+                let object = if flags == PAGES_OF_OBJECT { record.b } else { 0 };
+                for (n, page) in payload.chunks(PAGE).enumerate() {
+                    let key = (flags, object, record.a + (n * PAGE) as u64);
+                    if page.iter().any(|b| *b != 0) {
+                        assert!(read.pages.insert(key, page.to_vec()).is_none(), "{key:x?}");
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    read
+}
+
+/// Compares over several programs.
+pub fn compare() {
+    let (mut incremental, mut same, mut content) = (0, 0, 0);
+    for seed in seeds() {
+        println!("seed {seed}");
+        let (images, pages, bytes) = compare_one(seed);
+        incremental += images;
+        same += pages;
+        content += bytes;
+    }
+    let written = content / PAGE as u64;
+    println!("{incremental} incremental images: {written} pages written, {same} as they were");
+    assert!(same > 4 * written, "too much is sent");
+}
+
+fn seeds() -> Vec<u64> {
+    let number = |name| std::env::var(name).ok().and_then(|v: String| v.parse::<u64>().ok());
+    match number("EYRIE_TEST_SEED") {
+        Some(seed) => vec![seed],
+        None => {
+            let count = if std::env::var_os("EYRIE_TEST_MORE").is_some() { 100 } else { 3 };
+            let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_millis() as u64;
+            (now..now + count).collect()
+        }
+    }
+}
+
+/// One program; gives the number of incremental images, and in them the pages that are as they were
+/// and the bytes of others.
+fn compare_one(seed: u64) -> (u64, u64, u64) {
+    let dir = make_dir();
+    let mut running = start(dir.path(), &["tracked", &seed.to_string()]);
+    assert_eq!(running.next_report(), "ready");
+    let mut random = Random(seed);
+    let mut known: BTreeMap<u64, Pages> = BTreeMap::new();
+    let (mut last, mut sums) = (0, (0, 0, 0));
+    for image in 1..=ROUNDS {
+        // Sometimes the last image was lost: then an earlier one, or none, is there.
+        let base = match random.next() % 8 {
+            0 => 0,
+            1 => last - last.min(1),
+            _ => last,
+        };
+        let mut ask = |number: u64| {
+            let reader = running.read_image();
+            // In one piece: the program reads one number at a time.
+            let order = format!("{number}\n");
+            let asked = running.input.as_mut().unwrap().write_all(order.as_bytes());
+            let child = asked.map_or(String::new(), |()| running.next_report_or_end());
+            let Ok(child) = child.parse::<i32>() else {
+                let ended = running.wait();
+                panic!("image {image}: {child}, {:?} {:?}", ended.status, ended.reports)
+            };
+            let stream = reader.join().unwrap();
+            // SAFETY: a child of this process; it marks what is new before it ends.
+            assert_eq!(unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) }, child);
+            stream
+        };
+        let (changed, full) = (ask(base), ask(0));
+        let (changed, full) = (read(&changed, &known), read(&full, &known));
+        assert!(changed.base == 0 || changed.base == last, "builds on {}", changed.base);
+        assert_eq!(full.base, 0);
+        assert_eq!(changed.base != 0, base != 0 && base == last, "image {image} on {base}");
+        if changed.base != 0 {
+            sums = (sums.0 + 1, sums.1 + changed.same, sums.2 + changed.content as u64);
+        }
+        compare_pages(&changed.pages, &full.pages, image);
+        known.insert(image, changed.pages);
+        last = image;
+    }
+    running.kill();
+    sums
+}
+
+fn compare_pages(changed: &Pages, full: &Pages, image: u64) {
+    let keys = changed.keys().chain(full.keys());
+    let mut differing: Vec<_> = keys.filter(|key| changed.get(key) != full.get(key)).collect();
+    differing.sort();
+    differing.dedup();
+    let arena = ARENA as u64..(ARENA + (SLOTS + 1) * SLOT) as u64;
+    let inside: Vec<_> = differing.iter().filter(|(_, _, at)| arena.contains(at)).collect();
+    assert!(inside.is_empty(), "image {image}: {} pages differ: {inside:x?}", inside.len());
+    assert!(differing.len() < OWN_PAGES, "image {image}: outside: {differing:x?}");
+}
