@@ -577,8 +577,9 @@ fn pool() {
 fn deaf() {
     let dir = make_dir();
     let mut running = start(dir.path(), &["deaf"]);
-    for _ in 0..3 {
+    for attempt in 0..3 {
         let reader = running.read_image();
+        std::fs::write(dir.path().join(format!("attempt {attempt}")), b"").unwrap();
         let report = running.next_report();
         assert!(report.contains("(helper) has not stopped within a second"), "{report}");
         assert_eq!(reader.join().unwrap(), b"");

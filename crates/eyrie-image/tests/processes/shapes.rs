@@ -26,7 +26,7 @@ pub fn run(name: &str, dir: &Path, args: &[String]) {
         "timers" => timers(mode),
         "inherits" => inherits(mode),
         "threads" => super::threads::of_every_kind(mode, &args[1]),
-        "deaf" => super::threads::deaf(),
+        "deaf" => super::threads::deaf(dir),
         "first thread" => super::threads::without_the_first(),
         "rotates" => rotates(dir, mode),
         "renames" => renames(dir, mode),

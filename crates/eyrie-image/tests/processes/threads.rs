@@ -3,6 +3,7 @@
 
 use super::target::{print, take_image, Random};
 use eyrie_image::{Mode, Outcome};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Condvar, Mutex};
 use std::thread::JoinHandle;
@@ -333,10 +334,13 @@ fn raw_thread() -> bool {
 }
 
 /// Tries again and again to capture a process with a thread that does not stop: that is waited for
-/// once.
-pub fn deaf() {
+/// once. Before each attempt it waits until whoever reads the last one has left the pipe.
+pub fn deaf(dir: &Path) {
     refused("deaf thread");
-    for _ in 0..3 {
+    for attempt in 0..3 {
+        while !dir.join(format!("attempt {attempt}")).exists() {
+            std::thread::yield_now();
+        }
         let begun = Instant::now();
         take_image(Mode::Async);
         println!("waited for: {}", begun.elapsed() >= Duration::from_secs(1));
