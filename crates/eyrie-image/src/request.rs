@@ -27,8 +27,9 @@ pub enum FdRole {
 /// signal handlers, with all signals blocked, while any lock of the process may be held.
 #[derive(Clone, Copy)]
 pub struct Hooks {
-    /// In each other thread, when it has stopped for the image, with the context that the kernel
-    /// has given to the signal handler: for a system call that only this has interrupted.
+    /// In each other thread, when it goes on after it was stopped for the image, restored or not,
+    /// with the context that the kernel has given to the signal handler: for a system call that
+    /// only this has interrupted.
     pub interrupted: Option<unsafe fn(*mut c_void)>,
     /// In a restored process before other threads run: by how many nanoseconds the monotonic clock
     /// is ahead of where it was when the image was begun.

@@ -530,8 +530,11 @@ unsafe extern "C" fn on_stop(signal: i32, info: *mut StopInfo, context: *mut c_v
             None => drop(unsafe { sys::call3(nr::SCHED_YIELD, 0, 0, 0) }),
         }
     };
-    // SAFETY: the slot is ours.
-    unsafe { *slot.body().result.get() = look(slot, context) };
+    // SAFETY: the slot is ours; the hooks were written before any thread was asked to stop.
+    let interrupted = unsafe {
+        *slot.body().result.get() = look(slot);
+        (*BOARD.hooks.get()).interrupted
+    };
     let mut job = Stopping { slot, stop };
     let top = slot.body().stack.get() as usize + STACK_LEN;
     // SAFETY: follows the C calling convention; job and stack are there until it returns.
@@ -541,6 +544,12 @@ unsafe extern "C" fn on_stop(signal: i32, info: *mut StopInfo, context: *mut c_v
         // SAFETY: a restored process, in the thread that stood here.
         1 => unsafe { own.come_back() },
         _ => own.end(),
+    }
+    // Not before: a signal that has come meanwhile ends the call, and whoever made the call again
+    // would wait for the next one.
+    if let Some(tell) = interrupted {
+        // SAFETY: handed on to the caller.
+        unsafe { tell(context) };
     }
 }
 
@@ -557,8 +566,8 @@ unsafe fn hand_on(signal: i32, info: *mut StopInfo, context: *mut c_void) {
 }
 
 /// # Safety
-/// The slot must be the calling thread's, the context the kernel's.
-unsafe fn look(slot: Slot, context: *mut c_void) -> Result<(), Refusal> {
+/// The slot must be the calling thread's.
+unsafe fn look(slot: Slot) -> Result<(), Refusal> {
     // SAFETY: handed on to the caller.
     let thread = unsafe { slot.thread_mut() };
     thread.look()?;
@@ -566,11 +575,6 @@ unsafe fn look(slot: Slot, context: *mut c_void) -> Result<(), Refusal> {
     if offset != BOARD.tid_offset.load(Ordering::Relaxed) {
         let (tid, name) = (thread.tid, Text::new(&thread.comm));
         return Err(Refusal::Thread { tid, name, what: "was not made by the C library" });
-    }
-    // SAFETY: written before any thread was asked to stop.
-    if let Some(tell) = unsafe { (*BOARD.hooks.get()).interrupted } {
-        // SAFETY: handed on to the caller.
-        unsafe { tell(context) };
     }
     Ok(())
 }
