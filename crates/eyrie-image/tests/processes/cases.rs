@@ -52,6 +52,7 @@ pub const TESTS: &[Test] = &[
     ("threads_captured_by_another_sync", || threads("sync", "other", false)),
     ("threads_unprivileged", || threads("async", "other", true)),
     ("threads_of_three_generations", pool),
+    ("interrupted_calls_go_on_when_their_threads_do", hooks),
     ("first_thread_that_has_ended", without_the_first),
     ("thread_that_does_not_stop_is_waited_for_once", deaf),
     ("incremental_images_are_full_ones_with_less_in_them", super::tracked::compare),
@@ -587,6 +588,14 @@ fn deaf() {
     let said = running.wait().output;
     let said = String::from_utf8(said).unwrap();
     assert_eq!(said, "waited for: true\nwaited for: false\nwaited for: false\n");
+}
+
+fn hooks() {
+    let dir = make_dir();
+    let mut running = start(dir.path(), &["hooks"]);
+    let reader = running.read_image();
+    assert_eq!(running.wait().output, b"told when all had stood still: true\n");
+    assert!(!reader.join().unwrap().is_empty());
 }
 
 fn without_the_first() {

@@ -2,7 +2,8 @@
 //! must be the same in the restored process.
 
 use super::target::{print, take_image, Random};
-use eyrie_image::{Mode, Outcome};
+use eyrie_image::{capture, Hooks, Mode, Outcome, Request};
+use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Condvar, Mutex};
@@ -344,6 +345,46 @@ pub fn deaf(dir: &Path) {
         let begun = Instant::now();
         take_image(Mode::Async);
         println!("waited for: {}", begun.elapsed() >= Duration::from_secs(1));
+    }
+}
+
+/// A second thread waits for a signal. What is to make its call again must hear of it when it goes
+/// on: a signal that comes while it stands still ends the call.
+pub fn hooks(dir: &Path) {
+    static STOOD: AtomicBool = AtomicBool::new(false);
+    static TOLD: Mutex<Option<bool>> = Mutex::new(None);
+    unsafe fn interrupted(_: *mut libc::c_void) {
+        *TOLD.lock().unwrap() = Some(STOOD.load(Ordering::SeqCst));
+    }
+    let waiting = |tid: i32| state_of(tid) == 'S';
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || loop {
+        // SAFETY: no arguments.
+        let _ = tell.send(unsafe { libc::gettid() });
+        // SAFETY: waits for a signal.
+        unsafe { libc::pause() };
+    });
+    let tid = told.recv().unwrap();
+    while !waiting(tid) {
+        std::thread::yield_now();
+    }
+    let out = std::fs::File::options().write(true).open(dir.join("image")).unwrap();
+    let still = || {
+        STOOD.store(true, Ordering::SeqCst);
+        Ok(())
+    };
+    let hooks = Hooks { interrupted: Some(interrupted), clock_jumped: None };
+    let plain = Request::plain(out.as_raw_fd(), Mode::Async);
+    let request = Request { still: Some(&still), hooks, ..plain };
+    // SAFETY: one capture; nobody makes a process of the image.
+    let outcome = unsafe { capture(&request) };
+    assert!(matches!(outcome, Outcome::Captured { .. }), "not captured");
+    drop(out);
+    loop {
+        if let Some(told) = *TOLD.lock().unwrap() {
+            return println!("told when all had stood still: {told}");
+        }
+        std::thread::yield_now();
     }
 }
 
