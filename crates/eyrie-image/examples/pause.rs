@@ -200,7 +200,7 @@ fn tracked(pages: &str, written: &str, incremental: bool) {
             };
             memory[page * 512] += image;
         }
-        let track = Track { tracker: &TRACKER, image, base: image - 1 };
+        let track = Track { tracker: &TRACKER, image, base: image - 1, marks: true };
         let track = incremental.then_some(track);
         let request = Request { track, ..Request::plain(1, Mode::Async) };
         // SAFETY: one thread; nobody goes on from these images.

@@ -45,6 +45,9 @@ pub struct Track<'a> {
     /// An earlier one of this process that whoever takes the stream is known to have; 0: none. If
     /// it was the last one, only what was written since goes to the stream.
     pub base: u64,
+    /// Whether memory is marked, so that a later image can build on this one; else this is a full
+    /// one.
+    pub marks: bool,
 }
 
 /// What to capture and where to.

@@ -4,7 +4,7 @@
 //! page, while the process stood still for the image that is named.
 
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use crate::refusal::Refusal;
 use crate::sys::{self, nr};
@@ -13,6 +13,10 @@ use crate::sys::{self, nr};
 const SETTLED_MAX: usize = 1 << 16;
 /// The descriptor is moved to a number from here on, out of the program's way.
 const FIRST_FD: usize = 300;
+
+/// Images that are not tracked after one for which most of the memory had been written: then each
+/// page costs a mark and a fault, and is sent all the same.
+const UNTRACKED: u32 = 7;
 
 const STEP: &str = "tracking what the process writes (userfaultfd, from Linux 6.7 on)";
 
@@ -26,6 +30,8 @@ pub struct Tracker {
     count: AtomicUsize,
     /// The image since which they are, 0: none.
     image: AtomicU64,
+    /// Images that tracking would not pay for.
+    untracked: AtomicU32,
 }
 
 // SAFETY: the room is written by captures only, which are made by a process without other threads.
@@ -38,6 +44,22 @@ impl Tracker {
             room: UnsafeCell::new([(0, 0); SETTLED_MAX]),
             count: AtomicUsize::new(0),
             image: AtomicU64::new(0),
+            untracked: AtomicU32::new(0),
+        }
+    }
+
+    /// Whether the next image is to be tracked; to be asked once for each. What is marked stays so
+    /// meanwhile: an image may build on the last tracked one at any time.
+    pub fn pays(&self) -> bool {
+        let left = self.untracked.load(Ordering::Relaxed);
+        self.untracked.store(left.saturating_sub(1), Ordering::Relaxed);
+        left == 0
+    }
+
+    /// So many of the pages that were known had been written.
+    pub(crate) fn learn(&self, written: u64, known: u64) {
+        if written > known / 2 {
+            self.untracked.store(UNTRACKED, Ordering::Relaxed);
         }
     }
 
@@ -143,4 +165,21 @@ fn ask_for_writes(fd: i32) -> Result<(), i32> {
     // SAFETY: the structure is ours.
     unsafe { sys::call3(nr::IOCTL, fd as usize, UFFDIO_API, order.as_mut_ptr() as usize)? };
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tracking_rests_where_most_was_written() {
+        let tracker = Tracker::new();
+        tracker.learn(50, 100);
+        assert!(tracker.pays(), "half of it was spared");
+        tracker.learn(51, 100);
+        let untracked = (0..100).take_while(|_| !tracker.pays()).count();
+        assert_eq!(untracked, UNTRACKED as usize);
+        tracker.learn(0, 0);
+        assert!(tracker.pays(), "nothing was known, so nothing is learnt");
+    }
 }

@@ -133,7 +133,12 @@ fn take_image(rank: &mut Rank<Sockets>, Order { image, sync, base, out }: Order)
             interrupted: Some(let_go_on),
             clock_jumped: Some(interrupted::clock_jumped),
         },
-        track: TRACKER.is_started().then_some(Track { tracker: &TRACKER, image, base }),
+        track: TRACKER.is_started().then(|| Track {
+            tracker: &TRACKER,
+            image,
+            base,
+            marks: TRACKER.pays(),
+        }),
     };
     // SAFETY: the provider's state bears being continued elsewhere: `come_back` makes it a dropped
     // connection.

@@ -202,7 +202,7 @@ impl Engine<'_> {
         surroundings::check_keys(look.hidden_code as usize)?;
         // SAFETY: as above; the process is at rest.
         let (changes, contents) = unsafe {
-            let changes = match &request.track {
+            let changes = match request.track.as_ref().filter(|track| track.marks) {
                 Some(track) => Changes::take(scratch, look.held.as_slice(), track)?,
                 None => Changes::none(scratch)?,
             };
@@ -229,7 +229,7 @@ impl Engine<'_> {
             engine.contents.release();
         }
         let (child_pid, image_bytes) = written?;
-        if let Some(track) = &request.track {
+        if let Some(track) = request.track.as_ref().filter(|track| track.marks) {
             track.tracker.settle(engine.changes.marked.as_slice(), track.image);
         }
         let pause_ns = sys::clock_ns(1).saturating_sub(started_ns);

@@ -62,7 +62,7 @@ pub fn run(dir: &Path, seed: u64) {
     for image in 1..=ROUNDS {
         let Some(base) = next_number() else { return };
         (0..30).for_each(|_| world.step());
-        let track = Some(Track { tracker: &TRACKER, image, base });
+        let track = Some(Track { tracker: &TRACKER, image, base, marks: true });
         take(dir, track);
         next_number();
         take(dir, None);

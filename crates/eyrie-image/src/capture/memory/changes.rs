@@ -76,6 +76,11 @@ impl Changes {
             changes.settled.clear();
             changes.runs.clear();
         }
+        let pages = |written: bool| {
+            let runs = changes.runs.as_slice().iter().filter(|run| run.is_written() | !written);
+            runs.map(Found::pages).sum()
+        };
+        tracker.learn(pages(true), pages(false));
         Ok(changes)
     }
 
