@@ -50,6 +50,9 @@ const DRAIN_READS: usize = 1024;
 /// How often what is queued for a connection is written and filled up before others have their
 /// turn.
 const WRITE_ROUNDS: u32 = 16;
+/// Of several connections that have something to be read all are read before anything is written:
+/// what they send to the same rank wakes it once. With so many bytes queued it is not put off.
+const PUT_OFF_BYTES: usize = 16 * 1024;
 
 /// How long the router asks again before it sleeps, and after how many failures it stops doing so.
 const SPIN_TIME: Duration = Duration::from_micros(20);
@@ -96,6 +99,8 @@ struct Wires {
     conns: FxHashMap<ConnId, Conn>,
     /// Connections with something to write.
     touched: Vec<ConnId>,
+    /// Bytes queued since they were written last.
+    queued_bytes: usize,
     id: RouterId,
     events: Sender<(RouterId, RouterEvent)>,
 }
@@ -103,7 +108,9 @@ struct Wires {
 impl Wires {
     fn queue(&mut self, id: ConnId, put: impl FnOnce(&mut Conn)) {
         if let Some(conn) = self.conns.get_mut(&id) {
+            let before = conn.out.len();
             put(conn);
+            self.queued_bytes += conn.out.len() - before;
             if !conn.touched {
                 conn.touched = true;
                 self.touched.push(id);
@@ -240,6 +247,7 @@ impl Loop {
                 epoll,
                 conns: FxHashMap::default(),
                 touched: Vec::new(),
+                queued_bytes: 0,
                 id: config.id,
                 events,
             },
@@ -272,7 +280,11 @@ impl Loop {
                     }
                     id => self.serve(id, event.flags),
                 }
+                if self.wires.queued_bytes >= PUT_OFF_BYTES {
+                    self.write_touched();
+                }
             }
+            self.write_touched();
             if last_tick.elapsed() >= TICK {
                 last_tick = Instant::now();
                 self.tick();
@@ -328,7 +340,6 @@ impl Loop {
         if flags.intersects(F::IN | F::HUP | F::ERR) {
             // What has been received with the rest wakes nobody.
             while self.read(id) && self.wires.conns.get(&id).is_some_and(Conn::has_more) {}
-            self.write_touched();
         }
     }
 
@@ -445,6 +456,7 @@ impl Loop {
     }
 
     fn write_touched(&mut self) {
+        self.wires.queued_bytes = 0;
         while let Some(id) = self.wires.touched.pop() {
             self.write(id);
         }
