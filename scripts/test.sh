@@ -74,10 +74,9 @@ part_more_hosts() {
 part_monitor() { whole_jobs tests/monitor; }
 
 # libeyrie-ulfm on Open MPI: whole jobs whose ranks die in the library's every step; the longer ones
-# apart. They wait half of their time.
+# apart.
 part_ulfm() {
-    ulfm examples && EYRIE_TEST_WORKERS=${EYRIE_TEST_WORKERS:-$(($(nproc) * 3 / 2))} \
-        whole_jobs tests/ulfm/01* tests/ulfm/02* tests/ulfm/03[23]*
+    ulfm examples && whole_jobs tests/ulfm/01* tests/ulfm/02* tests/ulfm/03[23]*
 }
 
 part_more_ulfm() { ulfm examples && EYRIE_TEST_MORE=1 EYRIE_TEST_LIMIT_S=1800 whole_jobs tests/ulfm; }
