@@ -297,20 +297,23 @@ impl Machine {
     }
 
     /// The log of a rank is gone with its router: the rank can be recovered again when an image of
-    /// it exists that was taken after its new router has taken it up.
+    /// it exists that was taken after its new router has taken it up. One that has died just now
+    /// cannot be recovered; one that re-executes reads all that it needs before it goes on, or
+    /// its new router refuses it.
     fn lose_log(&mut self, rank: Rank, router: RouterId) {
-        use RankStateName::{Lost, Replaying, Restoring};
         let r = &mut self.ranks[rank as usize];
         if r.is(RankStateName::Finished) {
             return;
         }
-        let state = r.state.name();
         let exposed = std::mem::take(&mut r.exposed);
         // An image that was asked for before does not help any more.
         (r.log_lost, r.unprotected) = (true, None);
-        let what = match state {
-            Lost | Restoring | Replaying => "while that rank was being recovered from it",
-            _ if exposed => "which held messages to that rank that nobody else had any more",
+        let what = match r.state.name() {
+            RankStateName::Lost => {
+                "after that rank had died and before it was brought back, with what it had received \
+                 since its image"
+            }
+            _ if exposed => "with messages to that rank that nobody else had any more",
             _ => return,
         };
         let text = format!("rank {rank} cannot go on: router {router} was lost {what}");

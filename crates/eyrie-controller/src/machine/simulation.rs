@@ -23,6 +23,9 @@ const SCHEDULES: u64 = 10_000;
 /// A job that has not ended by then hangs.
 const TOO_LONG: Duration = Duration::from_secs(6 * 3600);
 
+/// What a rank says that had not read its whole log when its router was lost.
+const NEEDS_ITS_LOG: &str = "the messages that it needs are lost";
+
 /// Something that is going to happen.
 #[derive(Clone, Debug)]
 enum Happening {
@@ -602,9 +605,19 @@ impl Cluster {
                     self.after(1..500, Happening::Told(Event::Heard { role, instance }));
                 }
                 let process = self.process(rank as Rank).filter(|_| here);
-                if let Some((_, incarnation)) = process {
+                if let Some((node, incarnation)) = process {
                     let instance = RankInstance { rank: rank as Rank, incarnation };
-                    self.after(1..500, Happening::Told(Event::Adopted { role, instance }));
+                    let recovers = is_recovering(self.machine.ranks[rank].state.name());
+                    let event = match recovers && self.random.gen_bool(0.3) {
+                        // It had not read all that it is to see again.
+                        true => {
+                            let reason = NEEDS_ITS_LOG.into();
+                            let fatal = Event::Rank(instance, RankReport::Fatal { reason });
+                            Happening::FromNode(node, fatal)
+                        }
+                        false => Happening::Told(Event::Adopted { role, instance }),
+                    };
+                    self.after(1..500, event);
                 }
             }
         }
@@ -908,7 +921,7 @@ impl Cluster {
         self.machine.rank_states().zip(&self.ranks).any(|((_, _, state), r)| {
             let no_image = r.counted.is_empty() && r.truncated_to.is_some();
             let no_log = r.unprotected || r.log_lost || no_image;
-            no_log && matches!(state, RankStateName::Lost) || r.log_lost && is_recovering(state)
+            no_log && matches!(state, RankStateName::Lost)
         })
     }
 
@@ -937,12 +950,13 @@ impl Cluster {
             Record::JobEnded { cause: Some(cause), .. } => {
                 let lost = self.on_nodes.iter().any(|router| router.generation > 0);
                 let unheard = lost && cause.contains("just before the rank itself");
-                let recovering = |(_, _, state): (RankInstance, Node, RankStateName)| {
-                    is_recovering(state) || state == RankStateName::Lost
+                let died = |(_, _, state): (RankInstance, Node, RankStateName)| {
+                    state == RankStateName::Lost
                 };
-                let from_it = cause.contains("while that rank was being recovered from it");
-                let from_it = from_it && self.machine.rank_states().any(recovering);
-                self.two_lost = unheard || from_it;
+                let both =
+                    cause.contains("after that rank had died and before it was brought back");
+                let both = both && self.machine.rank_states().any(died);
+                self.two_lost = unheard || both || lost && cause.contains(NEEDS_ITS_LOG);
             }
             Record::CheckpointFailed { rank, .. } => self.ranks[*rank as usize].capture = None,
             _ => {}
