@@ -143,6 +143,11 @@ pub enum Event {
     StoreLost {
         store: StoreId,
     },
+    /// The disk of a store is full: it could not take an image in.
+    StoreFull {
+        store: StoreId,
+        reason: String,
+    },
     /// The only store cannot go on.
     StoreFailed(String),
     /// A role on a node listens.

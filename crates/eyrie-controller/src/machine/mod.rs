@@ -33,6 +33,7 @@ mod saving;
 pub mod schedule;
 pub mod signal;
 pub mod state;
+mod store_nodes;
 mod stores;
 mod timeouts;
 mod users;
