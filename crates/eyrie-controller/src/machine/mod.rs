@@ -12,7 +12,6 @@ mod faults;
 mod fence;
 mod injection;
 mod io;
-pub mod journal;
 mod migrate;
 mod moves;
 mod node;
