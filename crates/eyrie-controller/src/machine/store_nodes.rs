@@ -117,3 +117,109 @@ impl Machine {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::{Config, Event};
+    use std::time::Duration;
+
+    /// A machine of so many nodes with one rank and two stores, and the time.
+    struct Job {
+        machine: Machine,
+        now: Duration,
+    }
+
+    impl Job {
+        fn new(nodes: u32) -> Job {
+            let config = Config {
+                nodes,
+                routers: 2,
+                roles_on_nodes: true,
+                stores: 2,
+                image_copies: 2,
+                ..Config::of_one_rank()
+            };
+            let mut job = Job { machine: Machine::new(config), now: Duration::ZERO };
+            (0..nodes).for_each(|node| drop(job.tell(Event::AgentUp(node))));
+            assert!(job.machine.has_started());
+            job
+        }
+
+        /// Every role that is started listens at once, unless it is on a node of `bad`.
+        fn tell_with(&mut self, event: Event, bad: &[Node]) -> Vec<Command> {
+            self.now += Duration::from_millis(1);
+            let commands = self.machine.handle(self.now, event);
+            for command in commands.clone() {
+                let Command::StartRole { node, role, .. } = command else { continue };
+                let answer = match bad.contains(&node) {
+                    true => Event::RoleLost { role, cause: "no space".into() },
+                    false => Event::RoleUp { role, addr: Addr::Unix(format!("/{role}").into()) },
+                };
+                self.tell_with(answer, bad);
+            }
+            commands
+        }
+
+        fn tell(&mut self, event: Event) -> Vec<Command> {
+            self.tell_with(event, &[])
+        }
+
+        fn full(&mut self, store: StoreId) -> Vec<Command> {
+            self.tell(Event::StoreFull { store, reason: "no space".into() })
+        }
+
+        /// The nodes of the stores by their numbers.
+        fn stores(&self) -> Vec<(StoreId, Node)> {
+            let stores = self.machine.roles.stores.iter();
+            stores.map(|(id, store)| (*id, store.node)).collect()
+        }
+    }
+
+    fn notes(commands: &[Command]) -> Vec<&str> {
+        let note = |c| match c {
+            &Command::Record(Record::Note { ref text }) => Some(text.as_str()),
+            _ => None,
+        };
+        commands.iter().filter_map(note).collect()
+    }
+
+    #[test]
+    fn a_full_store_moves_and_is_told_of_once() {
+        let mut job = Job::new(3);
+        assert_eq!(job.stores(), [(0, 1), (1, 2)]);
+        let told = job.full(0);
+        assert_eq!(
+            notes(&told),
+            ["node 1 has no room for images (no space): its store moves to another host"]
+        );
+        assert!(told.contains(&Command::StopRole { node: 1, role: Role::Store { id: 0 } }));
+        assert_eq!(job.stores(), [(1, 2), (2, 0)]);
+        // It is none any more: nobody listens to it.
+        assert!(notes(&job.full(0)).is_empty());
+    }
+
+    #[test]
+    fn a_full_store_stays_where_no_other_node_has_room_until_one_has() {
+        let mut job = Job::new(2);
+        let told = job.full(0);
+        assert!(notes(&told)[0].contains("no other host can have its store"), "{told:?}");
+        assert_eq!(job.stores(), [(0, 1), (1, 0)]);
+        assert!(notes(&job.full(0)).is_empty());
+        job.tell(Event::Joining { host: "late".into() });
+        job.tell(Event::AgentUp(2));
+        job.tell(Event::Tick);
+        assert_eq!(job.stores(), [(1, 0), (2, 2)]);
+    }
+
+    #[test]
+    fn a_store_that_cannot_be_started_is_tried_elsewhere_and_one_is_enough() {
+        let mut job = Job::new(4);
+        assert_eq!(job.stores(), [(0, 1), (1, 2)]);
+        job.tell_with(Event::AgentGone(2), &[3]);
+        assert_eq!(job.stores(), [(0, 1), (3, 0)]);
+        job.tell_with(Event::AgentGone(0), &[3]);
+        assert_eq!(job.stores(), [(0, 1)]);
+        assert_eq!((job.machine.promised_copies(), job.machine.has_ended()), (1, false));
+    }
+}
