@@ -4,7 +4,14 @@ host."""
 
 import time
 
-from jobs import PATIENCE_S, await_condition, check, slow_heat2d
+from jobs import (
+    PATIENCE_S,
+    await_condition,
+    check,
+    command_line,
+    descendants,
+    slow_heat2d,
+)
 
 # Long enough for two hosts to die one after the other, however fast the machine is.
 LONG = slow_heat2d(2000, 40)
@@ -73,6 +80,16 @@ def whole_again(job):
             raise
         return False
     return True
+
+
+def process_of_role(job, role):
+    """The process of a role by its name, such as `router 1`."""
+    kind, number = role.split()
+    for pid in descendants(job.process.pid):
+        words = command_line(pid)
+        if words[:2] == ["eyrie", kind] and words[words.index("--id") + 1] == number:
+            return pid
+    raise AssertionError(f"no {role} among the processes of the job")
 
 
 def await_nothing(hosts, number, within_s=PATIENCE_S):

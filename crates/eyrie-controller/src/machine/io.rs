@@ -1,5 +1,5 @@
-//! What goes into the state machine and what comes out of it. Plain data, which can be written and
-//! read back ([`super::journal`]).
+//! What goes into the state machine and what comes out of it. Plain data; events can be written and
+//! read back, since a machine that hears them again gives the same commands.
 
 use super::answer::{Answer, RequestId};
 use crate::inject::{Fault, Injection};
@@ -143,6 +143,11 @@ pub enum Event {
     StoreLost {
         store: StoreId,
     },
+    /// The disk of a store is full: it could not take an image in.
+    StoreFull {
+        store: StoreId,
+        reason: String,
+    },
     /// The only store cannot go on.
     StoreFailed(String),
     /// A role on a node listens.
@@ -236,7 +241,7 @@ pub enum Event {
 }
 
 /// What the controller does.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug)]
 pub enum Command {
     /// Start a rank: its program anew, or from an image that a store has.
     Start {

@@ -424,7 +424,9 @@ impl RankEntry {
             return Err("its log was lost with its router, and no checkpoint has followed".into());
         }
         if self.unprotected.is_some() {
-            return Err("its log could not be kept and no checkpoint has followed".into());
+            return Err("its log could not be kept, or began anew with another router, and no \
+                        checkpoint has followed"
+                .into());
         }
         match self.images.last() {
             Some(kept) => Ok(Some(kept)),

@@ -271,6 +271,7 @@ impl Machine {
             }
             Event::StoreUp { store } => self.store_up(store),
             Event::StoreLost { store } => self.store_lost(store),
+            Event::StoreFull { store, reason } => self.store_full(store, &reason),
             Event::Fenced { router, instance, rsn } => self.router_fenced(router, instance, rsn),
             Event::Connected(instance) => self.connected(instance),
             Event::Disconnected(instance) => self.disconnected(instance),

@@ -1,5 +1,5 @@
-//! Roles on nodes: which node has which router and which store, and what becomes of the ranks of a
-//! router that is lost. A router never runs on the host of ranks that it serves while another host
+//! Roles on nodes: which node has which router, and what becomes of the ranks of a router that is
+//! lost (where the stores are: [`super::store_nodes`]). A router never runs on the host of ranks that it serves while another host
 //! is left: one failure would take a rank and its log. What a lost router held is gone: its ranks
 //! are imaged at once, and until then their deaths cannot be recovered from.
 
@@ -15,9 +15,9 @@ use eyrie_wire::{Incarnation, Node, Rank, RankInstance};
 use std::time::Duration;
 
 /// How long a role may take to say where it listens.
-const ROLE_TIMEOUT: Duration = Duration::from_secs(25);
-/// Starts of one router in a row that may fail.
-const ATTEMPTS: u32 = 3;
+pub(super) const ROLE_TIMEOUT: Duration = Duration::from_secs(25);
+/// Starts of one role in a row that may fail.
+pub(super) const ATTEMPTS: u32 = 3;
 
 /// For each rank the router that is its home. Ranks of one node have one home, so that there is
 /// always another node for it.
@@ -45,30 +45,6 @@ impl Machine {
             (0..self.config.stores).for_each(|_| self.start_store());
         }
         self.roles.all().all(|role| role.addr.is_some())
-    }
-
-    /// Starts a store more, on a node that has none; none when there is no such node.
-    fn start_store(&mut self) {
-        let has_store = |node| self.roles.stores.values().any(|store| store.node == node);
-        let drained = |node: &Node| self.nodes[*node as usize].drained;
-        let up = self.nodes_up_with_ranks().filter(|(node, _)| !drained(node));
-        let free = up.filter(|(node, _)| !has_store(*node));
-        let Some((node, _)) = free.min_by_key(|(node, ranks)| (*ranks, *node)) else { return };
-        let (id, until) = (self.roles.next_store, self.now + ROLE_TIMEOUT);
-        self.roles.next_store += 1;
-        let entry = Entry { generation: 0, node, before: None, addr: None, until, failed: 0 };
-        self.roles.stores.insert(id, entry);
-        let role = Role::Store { id };
-        self.commands.push(Command::StartRole { node, role, takes_over: false });
-    }
-
-    /// How many stores must have an image: as many as promised, or as there are on nodes.
-    pub(super) fn promised_copies(&self) -> usize {
-        let promised = self.config.image_copies as usize;
-        match self.config.roles_on_nodes && self.config.stores > 0 {
-            true => promised.min(self.roles.stores.len()).max(1),
-            false => promised,
-        }
     }
 
     /// The node that a router is to run on: one without its ranks, rather one without any, rather
@@ -211,14 +187,6 @@ impl Machine {
         self.commands.push(Command::Directory(directory));
     }
 
-    fn store_listens(&mut self, id: StoreId, addr: Addr) {
-        let Some(entry) = self.roles.stores.get_mut(&id) else { return };
-        entry.addr = Some(addr);
-        let (role, node) = (Role::Store { id }.to_string(), entry.node);
-        self.record(Record::RoleStarted { role, node });
-        self.store_up(id);
-    }
-
     /// A role is gone, or could not be started.
     pub(super) fn role_lost(&mut self, role: Role, cause: String) {
         match role {
@@ -242,26 +210,6 @@ impl Machine {
                 self.store_on_node_lost(id, cause.clone(), false);
             }
         }
-    }
-
-    /// A store is gone with all that it held; another one gets copies of what the others hold.
-    fn store_on_node_lost(&mut self, id: StoreId, cause: String, by_itself: bool) {
-        let Some(entry) = self.roles.stores.remove(&id) else { return };
-        if entry.addr.is_none() && by_itself {
-            self.roles.failed_stores += 1;
-            if self.roles.failed_stores >= ATTEMPTS {
-                return self.end(1, Some(format!("a store cannot be started: {cause}")));
-            }
-        }
-        if entry.addr.is_some() {
-            let (role, node) = (Role::Store { id }.to_string(), entry.node);
-            self.summary.roles_lost += 1;
-            self.record(Record::RoleLost { role, node, cause, ranks: vec![] });
-        }
-        self.start_store();
-        self.store_lost(id);
-        // Fewer copies may be all that can be had now.
-        self.count_images();
     }
 
     /// A router is gone with all that it held: another one begins with nothing. `by_itself`: its
@@ -297,20 +245,23 @@ impl Machine {
     }
 
     /// The log of a rank is gone with its router: the rank can be recovered again when an image of
-    /// it exists that was taken after its new router has taken it up.
+    /// it exists that was taken after its new router has taken it up. One that has died just now
+    /// cannot be recovered; one that re-executes reads all that it needs before it goes on, or
+    /// its new router refuses it.
     fn lose_log(&mut self, rank: Rank, router: RouterId) {
-        use RankStateName::{Lost, Replaying, Restoring};
         let r = &mut self.ranks[rank as usize];
         if r.is(RankStateName::Finished) {
             return;
         }
-        let state = r.state.name();
         let exposed = std::mem::take(&mut r.exposed);
         // An image that was asked for before does not help any more.
         (r.log_lost, r.unprotected) = (true, None);
-        let what = match state {
-            Lost | Restoring | Replaying => "while that rank was being recovered from it",
-            _ if exposed => "which held messages to that rank that nobody else had any more",
+        let what = match r.state.name() {
+            RankStateName::Lost => {
+                "after that rank had died and before it was brought back, with what it had received \
+                 since its image"
+            }
+            _ if exposed => "with messages to that rank that nobody else had any more",
             _ => return,
         };
         let text = format!("rank {rank} cannot go on: router {router} was lost {what}");
@@ -461,21 +412,5 @@ impl Machine {
             true => !drained(better),
             false => self.serves_there(id, node) && !self.serves_there(id, better),
         })
-    }
-
-    /// Stores leave nodes that are drained, when each image has a copy elsewhere, one after the
-    /// other.
-    fn move_stores(&mut self) {
-        let leaves = |(id, store): (&StoreId, &Entry)| {
-            let listens = store.addr.is_some() && self.nodes[store.node as usize].drained;
-            let elsewhere = |r: &RankEntry| {
-                r.images.iter().all(|kept| kept.copies.stores.iter().any(|other| other != id))
-            };
-            (listens && self.ranks.iter().all(elsewhere)).then_some((*id, store.node))
-        };
-        if let Some((id, node)) = self.roles.stores.iter().find_map(leaves) {
-            self.commands.push(Command::StopRole { node, role: Role::Store { id } });
-            self.store_on_node_lost(id, format!("node {node} is drained"), false);
-        }
     }
 }

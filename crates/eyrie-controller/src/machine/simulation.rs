@@ -2,7 +2,6 @@
 //! process or a socket, and what it must never do is checked after each of its commands. A failing
 //! schedule is named by its seed.
 
-use super::journal::{self, Entry};
 use super::saved::{self, Saved};
 use super::schedule::{Interval, Order};
 use super::timeouts::FENCE_TIMEOUT;
@@ -22,6 +21,9 @@ use std::time::Duration;
 const SCHEDULES: u64 = 10_000;
 /// A job that has not ended by then hangs.
 const TOO_LONG: Duration = Duration::from_secs(6 * 3600);
+
+/// What a rank says that had not read its whole log when its router was lost.
+const NEEDS_ITS_LOG: &str = "the messages that it needs are lost";
 
 /// Something that is going to happen.
 #[derive(Clone, Debug)]
@@ -151,8 +153,9 @@ struct Cluster {
     next_store: StoreId,
     copies: usize,
     copied: u64,
-    /// Written when it is asked for, with the commands that the machine gave.
-    journal: Option<(journal::Writer<Vec<u8>>, Vec<Command>)>,
+    /// Kept when it is asked for: the events with their times as they are written down, and the
+    /// commands that the machine gave.
+    journal: Option<(Vec<Vec<u8>>, Vec<Command>)>,
     routers: u32,
     /// Those that run on nodes.
     on_nodes: Vec<SimRouter>,
@@ -230,7 +233,6 @@ impl Cluster {
             injections,
         };
         let machine = Machine::new(config.clone());
-        let writer = |config| journal::Writer::begin(Vec::new(), config).unwrap();
         Cluster {
             config: config.clone(),
             was_saved: false,
@@ -239,7 +241,7 @@ impl Cluster {
             next_store: stores,
             copies: copies as usize,
             copied: 0,
-            journal: journaled.then(|| (writer(&config), Vec::new())),
+            journal: journaled.then(Default::default),
             routers,
             on_nodes: Vec::new(),
             start_failed: false,
@@ -602,9 +604,19 @@ impl Cluster {
                     self.after(1..500, Happening::Told(Event::Heard { role, instance }));
                 }
                 let process = self.process(rank as Rank).filter(|_| here);
-                if let Some((_, incarnation)) = process {
+                if let Some((node, incarnation)) = process {
                     let instance = RankInstance { rank: rank as Rank, incarnation };
-                    self.after(1..500, Happening::Told(Event::Adopted { role, instance }));
+                    let recovers = is_recovering(self.machine.ranks[rank].state.name());
+                    let event = match recovers && self.random.gen_bool(0.3) {
+                        // It had not read all that it is to see again.
+                        true => {
+                            let reason = NEEDS_ITS_LOG.into();
+                            let fatal = Event::Rank(instance, RankReport::Fatal { reason });
+                            Happening::FromNode(node, fatal)
+                        }
+                        false => Happening::Told(Event::Adopted { role, instance }),
+                    };
+                    self.after(1..500, event);
                 }
             }
         }
@@ -638,7 +650,7 @@ impl Cluster {
             self.after(1..3000, Happening::Told(event.clone()));
         }
         if let Some((journal, _)) = &mut self.journal {
-            journal.write(&Entry { at: self.now, event: event.clone() }).unwrap();
+            journal.push(postcard::to_stdvec(&(self.now, &event)).unwrap());
         }
         let commands = self.machine.handle(self.now, event);
         if let Some((_, given)) = &mut self.journal {
@@ -908,7 +920,7 @@ impl Cluster {
         self.machine.rank_states().zip(&self.ranks).any(|((_, _, state), r)| {
             let no_image = r.counted.is_empty() && r.truncated_to.is_some();
             let no_log = r.unprotected || r.log_lost || no_image;
-            no_log && matches!(state, RankStateName::Lost) || r.log_lost && is_recovering(state)
+            no_log && matches!(state, RankStateName::Lost)
         })
     }
 
@@ -937,12 +949,13 @@ impl Cluster {
             Record::JobEnded { cause: Some(cause), .. } => {
                 let lost = self.on_nodes.iter().any(|router| router.generation > 0);
                 let unheard = lost && cause.contains("just before the rank itself");
-                let recovering = |(_, _, state): (RankInstance, Node, RankStateName)| {
-                    is_recovering(state) || state == RankStateName::Lost
+                let died = |(_, _, state): (RankInstance, Node, RankStateName)| {
+                    state == RankStateName::Lost
                 };
-                let from_it = cause.contains("while that rank was being recovered from it");
-                let from_it = from_it && self.machine.rank_states().any(recovering);
-                self.two_lost = unheard || from_it;
+                let both =
+                    cause.contains("after that rank had died and before it was brought back");
+                let both = both && self.machine.rank_states().any(died);
+                self.two_lost = unheard || both || lost && cause.contains(NEEDS_ITS_LOG);
             }
             Record::CheckpointFailed { rank, .. } => self.ranks[*rank as usize].capture = None,
             _ => {}
@@ -1119,13 +1132,12 @@ fn a_journal_gives_the_same_commands() {
         let mut cluster = Cluster::new(seed, true);
         cluster.run();
         let (journal, given) = cluster.journal.take().unwrap();
-        let again = journal::replay(&journal.into_inner()[..]).unwrap();
-        assert_eq!(given, again, "schedule {seed}");
-        for command in given {
-            let text = serde_json::to_string(&command).unwrap();
-            let read: Command = serde_json::from_str(&text).unwrap();
-            assert_eq!(serde_json::to_string(&read).unwrap(), text, "schedule {seed}");
-        }
+        let mut machine = Machine::new(cluster.config.clone());
+        let again = journal.iter().flat_map(|bytes| {
+            let (at, event) = postcard::from_bytes(bytes).unwrap();
+            machine.handle(at, event)
+        });
+        assert_eq!(again.collect::<Vec<_>>(), given, "schedule {seed}");
     }
 }
 

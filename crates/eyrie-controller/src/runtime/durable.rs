@@ -54,7 +54,10 @@ impl Job {
             }
             Err(why) => {
                 self.journal.lose(node);
-                self.no_journal.insert(node);
+                if !self.no_journal.insert(node) {
+                    // Pieces that were on their way there.
+                    return self.let_out();
+                }
                 let text = format!("node {node} cannot keep a copy of the journal: {why}");
                 self.take(Heard::Note(text));
             }

@@ -260,6 +260,7 @@ impl Job {
             StoreEvent::Failed { instance, image, reason } => {
                 self.tell(Event::ImageFailed { store, instance, image, reason })
             }
+            StoreEvent::Full { reason } => self.tell(Event::StoreFull { store, reason }),
             StoreEvent::Inventory { images } => self.compare_inventory(&images),
             StoreEvent::Note(text) => self.tell(Event::Note(text)),
         }

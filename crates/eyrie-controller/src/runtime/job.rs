@@ -159,12 +159,20 @@ impl Job {
             self.watch_output();
             self.answer_status();
             self.say_waiting();
-            self.take(Heard::Tick);
+            self.tick_when_due();
             self.write_journal();
             if let Some(code) = self.end {
                 return code;
             }
             self.draw_progress();
+        }
+    }
+
+    /// Only then: each tick is in the journal.
+    fn tick_when_due(&mut self) {
+        let now = self.begun.elapsed();
+        if self.machine.next_tick().is_some_and(|at| at <= now) {
+            self.take(Heard::Tick);
         }
     }
 

@@ -103,8 +103,8 @@ pub fn resume(
 
 fn no_journal(dir: &Path) -> String {
     format!(
-        "there is no journal of the job in {}: it was started without --roles nodes, or its journal \
-         is on other hosts",
+        "there is no journal of the job in {}: it was started with one host, --roles here or \
+         --images, or its journal is on other hosts",
         dir.display()
     )
 }

@@ -1,6 +1,7 @@
 //! The delivery stream: what the home router sends this rank. Bytes are read ahead, but a message
 //! is shown only when asked for, and `rsn` counts only what was shown: the rest comes again after a
-//! reconnection. Nothing here waits, but for a moment when asked to.
+//! reconnection. Where routers may be lost a rank that re-executes reads all that it needs ahead,
+//! and can go on without its router. Nothing here waits, but for a moment when asked to.
 
 use super::host::{File, Host, Stream};
 use super::matching::Content;
@@ -14,10 +15,14 @@ use std::io::{self, ErrorKind};
 /// Bytes read ahead.
 const INPUT_BYTES: usize = 512 * 1024;
 const _: () = assert!(INPUT_BYTES > 2 * MAX_FRAME);
+/// Most bytes that are read ahead of what a re-executing rank needs; tests are short.
+const MOST_AHEAD: usize = if cfg!(test) { 4 << 20 } else { 256 << 20 };
 
 /// The stream.
 pub struct Delivery<H: Host> {
     stream: Option<H::Stream>,
+    /// Whether files come with it, or came with the last one.
+    files: bool,
     /// The determinants to replay have all come.
     begun: bool,
     script: Vec<Determinant>,
@@ -39,8 +44,15 @@ pub struct Delivery<H: Host> {
     /// behind it.
     told: u64,
     untold_bytes: u64,
-    /// Up to this message this rank, or what it was before, has told so.
+    /// Up to this message this rank, or what it was before, has told so, or is known to have seen
+    /// them: nobody but the home router has them any more, or knows their order.
     received_before: u64,
+    /// The last message that is whole in `input`, as long as that matters, and up to which byte
+    /// `input` was looked through for it.
+    held: u64,
+    looked_at: usize,
+    /// There is no connection, and none is needed: what is to be shown again is in `input`.
+    alone: bool,
     /// The router has been told, on this connection, that the rank re-executes no more.
     told_replayed: bool,
 }
@@ -116,6 +128,7 @@ impl<H: Host> Delivery<H> {
     pub fn new(sources: u32) -> Delivery<H> {
         Delivery {
             stream: None,
+            files: false,
             begun: false,
             script: Vec::new(),
             input: vec![0; INPUT_BYTES],
@@ -130,6 +143,9 @@ impl<H: Host> Delivery<H> {
             told: 0,
             untold_bytes: 0,
             received_before: 0,
+            held: 0,
+            looked_at: 0,
+            alone: false,
             told_replayed: false,
         }
     }
@@ -148,6 +164,24 @@ impl<H: Host> Delivery<H> {
         self.stream.is_some()
     }
 
+    /// Whether all that was ever received has been read, where that helps: without its router the
+    /// rank can show it again.
+    pub fn holds_all(&self) -> bool {
+        self.begun && !self.shown.is_empty() && self.held >= self.received_before
+    }
+
+    /// Whether it goes on without a connection.
+    pub fn is_alone(&self) -> bool {
+        self.alone
+    }
+
+    /// The connection is lost: what was read is kept, and no other one is needed to show it.
+    pub fn go_on_alone(&mut self) {
+        self.stream = None;
+        self.out.clear();
+        self.alone = true;
+    }
+
     /// The descriptors of this stream, for the capture of an image.
     pub fn descriptors(&self) -> impl Iterator<Item = i32> + '_ {
         let files = self.arrived.iter().chain(self.segments.iter().map(|(_, file)| file));
@@ -162,6 +196,7 @@ impl<H: Host> Delivery<H> {
         self.told_replayed = false;
         self.script.clear();
         (self.start, self.end) = (0, 0);
+        (self.held, self.looked_at, self.alone) = (self.rsn, 0, false);
         self.out.clear();
         self.arrived.clear();
         self.segments.clear();
@@ -172,6 +207,7 @@ impl<H: Host> Delivery<H> {
     /// re-execute; a router that has taken over can learn from it what the rank has.
     pub fn begin(&mut self, stream: H::Stream, clock: u64, live: bool) {
         self.disconnect();
+        self.files = stream.passes_files();
         self.stream = Some(stream);
         if live && !self.shown.is_empty() {
             for (source, ssn) in (0..).zip(&self.shown).filter(|(_, ssn)| **ssn > 0) {
@@ -183,7 +219,8 @@ impl<H: Host> Delivery<H> {
         put_plain(&mut self.out, &Header::Resume(Resume { rsn: self.rsn, clock }), &[]);
     }
 
-    /// The determinants to replay, once they have all come.
+    /// The determinants to replay, once they have all come, and with them what was received before,
+    /// as far as there is room for it.
     ///
     /// # Errors
     /// The connection's, or the router's refusal.
@@ -195,7 +232,10 @@ impl<H: Host> Delivery<H> {
             match frame.header {
                 Header::Replay => self.script.extend(frame.determinants()),
                 Header::Ready(ready) => {
-                    self.received_before = ready.up_to;
+                    let seen = self.script.last().map_or(0, |d| d.rsn);
+                    let counts = !self.shown.is_empty();
+                    self.received_before = if counts { ready.up_to.max(seen) } else { 0 };
+                    self.looked_at = self.start + frame.len;
                     self.begun = true;
                 }
                 Header::Refused => return Err(refusal(frame.payload)),
@@ -203,7 +243,30 @@ impl<H: Host> Delivery<H> {
             }
             self.start += frame.len;
         }
-        Ok(self.begun.then(|| std::mem::take(&mut self.script)))
+        if self.begun {
+            self.look_ahead()?;
+        }
+        let ready = self.begun && (self.held >= self.received_before || !self.reads_ahead());
+        Ok(ready.then(|| std::mem::take(&mut self.script)))
+    }
+
+    /// Whether more is to be read than fits, because the rank depends on it.
+    fn reads_ahead(&self) -> bool {
+        self.held < self.received_before && self.input.len() < MOST_AHEAD
+    }
+
+    /// Notes which messages have been read, as long as the rank depends on it.
+    fn look_ahead(&mut self) -> io::Result<()> {
+        self.looked_at = self.looked_at.max(self.start);
+        while self.begun && self.held < self.received_before {
+            let bytes = &self.input[self.looked_at..self.end];
+            let Some(frame) = Frame::parse(bytes).map_err(broken)? else { break };
+            if let Header::Deliver(deliver) = frame.header {
+                self.held = deliver.rsn;
+            }
+            self.looked_at += frame.len;
+        }
+        Ok(())
     }
 
     /// Whether the router has been told that the rank re-executes no more.
@@ -232,7 +295,8 @@ impl<H: Host> Delivery<H> {
     /// # Errors
     /// The connection's.
     pub fn tell_received(&mut self) -> io::Result<()> {
-        if self.shown.is_empty() || self.rsn <= self.told || !self.begun {
+        let nobody = !self.begun || self.alone;
+        if self.shown.is_empty() || self.rsn <= self.told || nobody {
             return Ok(());
         }
         (self.told, self.untold_bytes) = (self.rsn, 0);
@@ -259,28 +323,45 @@ impl<H: Host> Delivery<H> {
     /// # Errors
     /// The connection's; `UnexpectedEof` when the router has closed it.
     pub fn receive(&mut self, wait: bool) -> io::Result<bool> {
-        let stream = self.stream.as_mut().ok_or(ErrorKind::NotConnected)?;
-        if self.start == self.end {
-            (self.start, self.end) = (0, 0);
-        } else if self.input.len() - self.end < MAX_FRAME {
-            self.input.copy_within(self.start..self.end, 0);
-            self.end -= self.start;
-            self.start = 0;
+        if self.alone {
+            return Ok(false);
         }
+        self.make_room();
         if self.end == self.input.len() {
             return Ok(true);
         }
+        let stream = self.stream.as_mut().ok_or(ErrorKind::NotConnected)?;
         let arrived = &mut self.arrived;
         let room = &mut self.input[self.end..];
         match stream.receive(room, wait, &mut |file| arrived.push_back(file)) {
             Ok(n) => {
                 self.end += n;
+                self.look_ahead()?;
                 Ok(true)
             }
             Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
                 Ok(false)
             }
             Err(e) => Err(e),
+        }
+    }
+
+    /// Makes room for a frame in `input`, or for more while the rank depends on it.
+    fn make_room(&mut self) {
+        if self.start == self.end {
+            (self.start, self.end, self.looked_at) = (0, 0, 0);
+            if self.input.len() > INPUT_BYTES {
+                self.input = vec![0; INPUT_BYTES];
+            }
+        }
+        if self.input.len() - self.end >= MAX_FRAME {
+            return;
+        }
+        self.input.copy_within(self.start..self.end, 0);
+        self.looked_at = self.looked_at.saturating_sub(self.start);
+        (self.start, self.end) = (0, self.end - self.start);
+        if self.input.len() - self.end < MAX_FRAME && self.reads_ahead() {
+            self.input.resize(2 * self.input.len(), 0);
         }
     }
 
@@ -295,7 +376,7 @@ impl<H: Host> Delivery<H> {
         up_to: u64,
         mut show: impl FnMut(&Deliver, &Payload<'_, H::File>) -> Result<bool, E>,
     ) -> Result<io::Result<()>, E> {
-        let files = self.stream.as_ref().is_some_and(Stream::passes_files);
+        let files = self.files;
         let mut on = true;
         while on && self.rsn < up_to {
             let frame = match Frame::parse(&self.input[self.start..self.end]) {

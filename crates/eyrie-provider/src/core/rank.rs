@@ -72,7 +72,7 @@ pub struct Rank<H: Host> {
     /// Routers may be lost and replaced.
     pub(super) until_received: bool,
     /// What this incarnation is to follow is known.
-    followed: bool,
+    pub(super) followed: bool,
     /// The last clock of which it is known what was visible, while a progress call is under way.
     pub(super) seen: Determinant,
     /// Messages sent to each rank.
@@ -374,7 +374,7 @@ impl<H: ImagePoint> Rank<H> {
     /// # Errors
     /// When it cannot be reached, or the determinants do not fit.
     pub fn attach(&mut self) -> Result<(), RankError> {
-        if !self.delivery.is_connected() {
+        if !self.delivery.is_connected() && !self.is_replaying_alone() {
             self.connect_delivery(self.is_live())?;
             self.tell_if_replayed();
         }
@@ -399,6 +399,7 @@ impl<H: ImagePoint> Rank<H> {
         if self.until_received
             && self.followed
             && !self.delivery.is_connected()
+            && !self.is_replaying_alone()
             && self.try_delivery(self.is_live())?.is_ok()
         {
             self.tell_if_replayed();
@@ -449,17 +450,22 @@ impl<H: ImagePoint> Rank<H> {
 
     /// What is to be replayed; `None` when the stream was lost before it had come.
     fn await_script(&mut self, router: u32) -> Result<Option<Vec<Determinant>>, RankError> {
-        let begun = self.host.now();
+        let mut begun = self.host.now();
         loop {
             let step = match self.delivery.take_script() {
                 Ok(Some(script)) => return Ok(Some(script)),
                 Ok(None) => self.delivery.receive(true),
                 Err(e) => Err(e),
             };
-            if let Err(e) = step {
-                self.delivery.disconnect();
-                refused(&e)?;
-                return Ok(None);
+            match step {
+                // A long log takes its time.
+                Ok(true) => begun = self.host.now(),
+                Ok(false) => {}
+                Err(e) => {
+                    self.delivery.disconnect();
+                    refused(&e)?;
+                    return Ok(None);
+                }
             }
             let waited = self.host.now().saturating_sub(begun);
             if waited > ANSWER_TIMEOUT {
@@ -566,10 +572,15 @@ impl<H: ImagePoint> Rank<H> {
             match shown.and_then(|()| self.delivery.receive(true)) {
                 // A large message takes its time.
                 Ok(true) => begun = self.host.now(),
+                Ok(false) if self.delivery.is_alone() => {
+                    // It was not all: only the router can have it, or say that it has not.
+                    self.delivery.disconnect();
+                    self.attach()?;
+                }
                 Ok(false) => {}
                 Err(e) => {
                     self.lose_delivery(&e)?;
-                    self.connect_delivery(false)?;
+                    self.attach()?;
                 }
             }
             self.look_at_directory();
@@ -580,8 +591,8 @@ impl<H: ImagePoint> Rank<H> {
                 return Err(RankError::NoReplay { router, rsn, waited });
             }
         }
-        if last && self.delivery.has_all() {
-            self.tell_replayed();
+        if last {
+            self.tell_if_replayed();
         }
         self.seen = self.now();
         self.answer(answer)
@@ -590,7 +601,7 @@ impl<H: ImagePoint> Rank<H> {
     pub(super) fn lose_delivery(&mut self, e: &io::Error) -> Result<(), RankError> {
         let (router, code) = (self.host.home(self.number), e.raw_os_error().unwrap_or(0));
         self.host.trace(What::DeliveryLost, self.replay.clock(), router, code as u64);
-        self.delivery.disconnect();
+        self.drop_delivery();
         refused(e)
     }
 

@@ -19,11 +19,37 @@ impl<H: ImagePoint> Rank<H> {
             let clock = self.replay.clock();
             self.host.trace(What::SendLost, clock, router, 0);
             self.senders[router as usize].replace();
-            if router == self.host.home(self.number) {
+            if router == self.host.home(self.number) && !self.is_replaying_alone() {
                 self.host.trace(What::DeliveryLost, clock, router, 0);
-                self.delivery.disconnect();
+                self.drop_delivery();
             }
         }
+    }
+
+    /// The delivery stream is lost. A rank that re-executes, and has read all that it needs for
+    /// that, goes on without one until it is done: by then its router may be another one, which
+    /// learns from it what it has.
+    pub(super) fn drop_delivery(&mut self) {
+        match self.can_replay_alone() && !self.delivery.is_alone() {
+            true => self.delivery.go_on_alone(),
+            false => self.delivery.disconnect(),
+        }
+    }
+
+    /// Whether a rank that re-executes needs its home router no more.
+    fn can_replay_alone(&self) -> bool {
+        self.followed && !self.is_live() && self.delivery.holds_all()
+    }
+
+    /// Whether the rank re-executes from what it has read, without a delivery stream.
+    pub(super) fn is_replaying_alone(&self) -> bool {
+        self.delivery.is_alone() && !self.is_live()
+    }
+
+    /// Whether it can go on when its home router is lost: for tests.
+    #[cfg(test)]
+    pub fn can_lose_its_router(&self) -> bool {
+        self.is_live() || self.can_replay_alone()
     }
 
     /// What has been visible up to now.

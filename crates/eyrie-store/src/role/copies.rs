@@ -53,7 +53,12 @@ impl StoreRole {
             Ok(copied) => tracing::debug!(rank, image, bytes = copied.bytes, "copied"),
             // Looked at below.
             Err(CopyError::Present) => {}
-            Err(e) => return Err(failed(e.to_string())),
+            Err(e) => {
+                if let CopyError::Storage { source } = &e {
+                    self.tell_if_full(source);
+                }
+                return Err(failed(e.to_string()));
+            }
         }
         let there = self.there(*instance, *image)?;
         there.ok_or_else(|| failed("it was discarded as soon as it was there".into()))

@@ -34,6 +34,8 @@ pub enum StoreEvent {
     Stored { instance: RankInstance, stored: Stored, live_bytes: u64 },
     /// An image did not come in: its agent cannot be told, or it could not be copied.
     Failed { instance: RankInstance, image: ImageId, reason: String },
+    /// An image did not come in because the disk is full: others will not, either.
+    Full { reason: String },
     /// All images that are whole, by rank and then oldest first.
     Inventory { images: Vec<(RankInstance, Stored)> },
     /// Something that users should know.

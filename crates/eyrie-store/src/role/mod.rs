@@ -206,7 +206,11 @@ impl StoreRole {
         };
         let stream_of_it = stream.try_clone().map_err(|e| text(&e))?;
         let source = Present { stream: stream_of_it, role: self, instance };
-        let stored = self.store.receive(rank, image, info, source)?;
+        let stored = self.store.receive(rank, image, info, source);
+        if let Err(ReceiveError::Storage { source, .. }) = &stored {
+            self.tell_if_full(source);
+        }
+        let stored = stored?;
         // The agent ends its stream when the rank has: by then it has told the pause as well.
         // Nothing depends on it.
         let _ = stream.read(&mut [0]);
@@ -217,6 +221,13 @@ impl StoreRole {
             stdin: meta.stream_offsets[0],
             bytes: stored.bytes,
         })
+    }
+
+    /// The controller hears it when the disk is full, before what comes of the image.
+    fn tell_if_full(&self, error: &IoError) {
+        if error.is_full() {
+            (self.tell)(StoreEvent::Full { reason: error.to_string() });
+        }
     }
 
     /// Hands an image out; the stream ends early when a piece of it does not verify.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 /// Go on with a job whose `eyrie run` has died
 ///
-/// The ranks of a job that was started with --roles nodes compute on without `eyrie run`, for as
+/// The ranks of a job whose roles run on the nodes (`eyrie run --roles`) compute on without `eyrie run`, for as
 /// long as its --orphan-timeout. This command takes its place: on the same host, or on another one
 /// that has a copy of the job's journal. Output, options and exit code are as they would have been.
 #[derive(clap::Args)]

@@ -68,9 +68,10 @@ pub struct RunArgs {
     /// Number of routers, which log and deliver the messages; ranks are spread over them
     #[arg(long, default_value_t = 1, value_name = "K")]
     routers: u32,
-    /// Where routers and the store run
-    #[arg(long, value_enum, value_name = "WHERE", hide_short_help = true, default_value = "here")]
-    roles: RolesArg,
+    /// Where routers and stores run [default: nodes with two hosts or more, but here with --images;
+    /// else here]
+    #[arg(long, value_enum, value_name = "WHERE", hide_short_help = true)]
+    roles: Option<RolesArg>,
     /// How the roles of the job reach each other: Unix sockets, or TCP [default: Unix sockets; with
     /// --hosts TCP]
     #[arg(long, value_enum, value_name = "HOW", hide = true)]
@@ -158,7 +159,7 @@ pub struct RunArgs {
     /// elsewhere [default: 5s with --hosts, else 10s: the death of an agent here is seen at once]
     #[arg(long, value_parser = duration, value_name = "TIME", hide_short_help = true)]
     heartbeat_timeout: Option<Duration>,
-    /// How long ranks wait for `eyrie resume` when this process has died; with --roles nodes
+    /// How long ranks wait for `eyrie resume` when this process has died; with roles on the nodes
     #[arg(
         long,
         value_parser = duration,
@@ -437,10 +438,14 @@ pub fn run(mut args: RunArgs, log: Option<PathBuf>) -> anyhow::Result<i32> {
     let nodes = nodes(&args)?;
     let reach = reach(&args, nodes.cluster.as_ref())?;
     let usual_timeout = Duration::from_secs(if nodes.cluster.is_some() { 5 } else { 10 });
+    let hosts = nodes.cluster.as_ref().map_or(1, |cluster| cluster.hosts.len());
+    let keeps_images = args.images.is_some() || resumption.is_some();
     let roles = match args.roles {
-        RolesArg::Here => RolesAt::Here,
-        RolesArg::Apart => RolesAt::Apart,
-        RolesArg::Nodes => RolesAt::Nodes,
+        Some(RolesArg::Here) => RolesAt::Here,
+        Some(RolesArg::Apart) => RolesAt::Apart,
+        Some(RolesArg::Nodes) => RolesAt::Nodes,
+        None if hosts > 1 && !keeps_images => RolesAt::Nodes,
+        None => RolesAt::Here,
     };
     // A host's ranks have their router on another host: one router is never enough.
     let least = if roles == RolesAt::Nodes { 2 } else { 1 };

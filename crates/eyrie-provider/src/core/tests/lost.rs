@@ -194,8 +194,8 @@ impl Job {
         {
             let world = self.world.borrow();
             let Some(loss) = &world.loss else { return };
-            let lives = |r: usize| self.processes[r].rank.is_live();
-            if !at_home().all(|r| lives(r) && !loss.exposed.contains(&(r as u32))) {
+            let can = |r: usize| self.processes[r].rank.can_lose_its_router();
+            if !at_home().all(|r| can(r) && !loss.exposed.contains(&(r as u32))) {
                 return;
             }
         }
@@ -275,7 +275,34 @@ fn what_was_seen_before_the_loss_is_known_after_it() {
     assert!(determinants.iter().any(|d| d.clock >= spoke), "{determinants:?}");
 }
 
+/// What a rank is to receive again, and nobody but the lost router had any more, it has read before
+/// it goes on.
+fn a_rank_that_re_executes_goes_on_without_its_router() {
+    let (world, mut ranks) = pair_that_may_lose();
+    let content = vec![7; 100_000];
+    let expected: Vec<_> = (0..20).map(|tag| (tag, content.clone())).collect();
+    for tag in 0..20 {
+        ranks[0].send(1, tagged(tag), &content).unwrap();
+    }
+    assert!(receive_all(&mut ranks, 1, 20) == expected);
+    // Nothing is kept, so nothing is sent again.
+    [1, 0].into_iter().for_each(|r| ranks[r].flush().unwrap());
+    let instance = RankInstance { rank: 1, incarnation: 2 };
+    world.borrow_mut().recover(instance);
+    ranks[1] = Rank::new(TestHost { world: world.clone(), instance }, 1, RANKS);
+    ranks[1].attach().unwrap();
+    assert!(!ranks[1].is_live() && ranks[1].can_lose_its_router());
+    world.borrow_mut().lose(0, &[1, 2]);
+    assert!(receive_all(&mut ranks, 1, 20) == expected);
+    world.borrow_mut().now += Duration::from_secs(1);
+    ranks[0].send(1, tagged(20), b"more").unwrap();
+    assert_eq!(receive_all(&mut ranks, 1, 1), [(20, b"more".to_vec())]);
+    world.borrow_mut().pump();
+    assert!(world.borrow().is_adopted(1) && world.borrow().replayed.contains(&instance));
+}
+
 fn single_rules() {
+    a_rank_that_re_executes_goes_on_without_its_router();
     a_message_that_a_lost_router_alone_had_logged_is_not_lost();
     what_was_seen_before_the_loss_is_known_after_it();
 }
