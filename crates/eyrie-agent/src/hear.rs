@@ -1,13 +1,15 @@
 //! What ranks say over their channels.
 
+use crate::mpi;
 use crate::node::Agent;
 use crate::process::CapturePhase;
 use crate::refusal::Refusal;
 use crate::shared;
 use eyrie_wire::agent::{FromRank, ToRank, MAX_MESSAGE};
-use eyrie_wire::control::{FromAgent, RankReport};
-use eyrie_wire::RankInstance;
+use eyrie_wire::control::{FromAgent, Library, RankReport};
+use eyrie_wire::{Rank, RankInstance};
 use rustix::net::RecvFlags;
+use std::path::Path;
 use std::time::Duration;
 
 impl Agent {
@@ -80,6 +82,7 @@ impl Agent {
                     self.connection.send(&FromAgent::Note { text });
                 }
             }
+            FromRank::Library { threads, text } => self.mpi_is_up(instance, threads, text),
             FromRank::Fatal { reason } => {
                 let reason = reason.to_string();
                 self.send_trace(None, instance);
@@ -106,7 +109,38 @@ impl Agent {
             return p.tell(ToRank::Admitted, &[]).is_ok();
         }
         let library = shared::mpi_library(pid).unwrap_or_default();
-        self.connection.report(instance, RankReport::Alone { library });
+        let remedy = mpi::remedy(Path::new(&library));
+        self.connection.report(instance, RankReport::Alone { library, remedy });
         false
+    }
+
+    /// A rank is through MPI_Init. Memory that it shares with another rank by now is a way round
+    /// the provider: what goes there is in no log.
+    fn mpi_is_up(&mut self, instance: RankInstance, threads: u32, text: &str) {
+        let (name, version, tested) = mpi::describe(text);
+        if let Some((other, path)) = self.shares_memory(instance) {
+            let rank = instance.rank;
+            let reason = format!(
+                "{name} {version} shares memory with rank {other} ({path}): messages of ranks {rank} \
+                 and {other} would go round Eyrie's log; unset the settings that ask for shared \
+                 memory, or use MPICH 5 (`pip install mpich`)"
+            );
+            self.connection.report(instance, RankReport::Fatal { reason });
+            return;
+        }
+        let threads = ["SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE"].get(threads as usize);
+        let threads = threads.map_or("of unknown level".into(), |l| format!("MPI_THREAD_{l}"));
+        let library = Library { name, version, tested, threads };
+        self.connection.report(instance, RankReport::Library(library));
+    }
+
+    /// A rank of this node that this one has memory in common with, and which.
+    fn shares_memory(&self, instance: RankInstance) -> Option<(Rank, String)> {
+        let ours = shared::common_memory(self.processes.get(&instance)?.speaker?);
+        let others = self.processes.values().filter(|p| p.instance.rank != instance.rank);
+        others.into_iter().find_map(|p| {
+            let theirs = shared::common_memory(p.speaker?);
+            Some((p.instance.rank, ours.intersection(&theirs).next()?.clone()))
+        })
     }
 }

@@ -15,6 +15,7 @@ mod journal;
 mod keeping;
 mod launch;
 pub mod leftovers;
+pub mod mpi;
 mod node;
 mod notice;
 mod orphan;

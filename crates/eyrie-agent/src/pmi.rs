@@ -145,9 +145,14 @@ impl Session {
             "get_appnum" => "cmd=appnum rc=0 appnum=0".into(),
             "get_my_kvsname" => format!("cmd=my_kvsname rc=0 kvsname={}", self.kvsname),
             "get_universe_size" => format!("cmd=universe_size rc=0 size={}", self.size),
-            "get" => match request.get("key").and_then(|key| kvs.get(key)) {
-                Some(value) => format!("cmd=get_result rc=0 value={value}"),
-                None => "cmd=get_result rc=1 msg=key_not_found".into(),
+            "get" => match request.get("key").map(|key| (key, kvs.get(key))) {
+                // To its MPI library each rank is alone on a node: then there is no way through
+                // shared memory that a message could take round the provider.
+                Some(("PMI_process_mapping", _)) => {
+                    format!("cmd=get_result rc=0 value=(vector,(0,{},1))", self.size)
+                }
+                Some((_, Some(value))) => format!("cmd=get_result rc=0 value={value}"),
+                _ => "cmd=get_result rc=1 msg=key_not_found".into(),
             },
             "put" => {
                 let (Some(key), Some(value)) = (request.get("key"), request.get("value")) else {

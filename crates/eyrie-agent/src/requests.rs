@@ -1,11 +1,13 @@
 //! PMI requests of ranks, and whether their MPI library comes through our provider.
 
+use crate::mpi;
 use crate::node::Agent;
 use crate::pmi::Effect;
 use crate::process::Process;
 use crate::shared;
 use eyrie_wire::control::{FromAgent, RankReport};
 use eyrie_wire::RankInstance;
+use std::path::Path;
 
 impl Agent {
     pub fn serve_pmi(&mut self, instance: RankInstance) {
@@ -51,7 +53,7 @@ impl Agent {
                 self.connection.report(instance, RankReport::PmiPut { key, value });
             }
             Effect::Barrier(barrier) => {
-                if self.came_through_us(instance) {
+                if self.comes_through_us(instance, barrier) {
                     self.connection.report(instance, RankReport::PmiBarrier { barrier });
                     self.release(instance);
                 }
@@ -80,8 +82,22 @@ impl Agent {
         }
     }
 
-    /// Whether the rank's MPI library uses our provider. It has told so before its first barrier,
-    /// or it never will: then the controller is told what library that is.
+    /// Whether the rank's MPI library uses our provider, or may still come to: some libraries meet
+    /// before they load it.
+    fn comes_through_us(&mut self, instance: RankInstance, barrier: u32) -> bool {
+        self.hear(instance);
+        let Some(p) = self.processes.get(&instance) else { return false };
+        if p.speaker.is_none() {
+            let library = shared::mpi_library(self.pmi_peer(p)).unwrap_or_default();
+            if barrier <= mpi::meets_before(Path::new(&library)) {
+                return true;
+            }
+        }
+        self.came_through_us(instance)
+    }
+
+    /// Whether the rank's MPI library uses our provider. Where it has not told so by now, it never
+    /// will: then the controller is told what library that is.
     pub fn came_through_us(&mut self, instance: RankInstance) -> bool {
         self.hear(instance);
         let Some(p) = self.processes.get(&instance) else { return false };
@@ -89,7 +105,8 @@ impl Agent {
             return true;
         }
         let library = shared::mpi_library(self.pmi_peer(p)).unwrap_or_default();
-        self.connection.report(instance, RankReport::NotOurs { library });
+        let remedy = mpi::remedy(Path::new(&library));
+        self.connection.report(instance, RankReport::NotOurs { library, remedy });
         false
     }
 

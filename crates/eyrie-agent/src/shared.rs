@@ -2,12 +2,9 @@
 //! process leaves them behind, and the next one refuses to start over them), and which MPI library
 //! it is.
 
+use crate::mpi::is_segment;
+use std::collections::BTreeSet;
 use std::path::Path;
-
-/// Whether a path is a segment that MPICH makes for one rank.
-fn is_segment(path: &str) -> bool {
-    path.strip_prefix("/dev/shm/mpich_shm_").is_some_and(|rest| !rest.contains('/'))
-}
 
 /// The segment that MPICH 5 makes for a rank: named by the FNV-1a hash of the PMI key value space.
 /// A rank that dies before anybody looked at its map is cleaned up after by this.
@@ -30,6 +27,23 @@ fn mapped(pid: u32) -> Vec<String> {
 /// The segments in /dev/shm that a process holds.
 pub fn segments(pid: u32) -> Vec<String> {
     mapped(pid).into_iter().filter(|path| is_segment(path)).collect()
+}
+
+/// Memory that a process may share with another of this host: what it has mapped shared and
+/// writable of /dev/shm and of System V's segments, as paths with the number of the file.
+pub fn common_memory(pid: u32) -> BTreeSet<String> {
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let lines = maps.lines().map(|line| line.split_ascii_whitespace().collect::<Vec<_>>());
+    lines
+        .filter_map(|fields| match &fields[..] {
+            [_, "rw-s", _, _, inode, path, ..]
+                if path.starts_with("/dev/shm/") || path.starts_with("/SYSV") =>
+            {
+                Some(format!("{path}, file {inode}"))
+            }
+            _ => None,
+        })
+        .collect()
 }
 
 /// Path of the MPI library in a process, if there is one.
@@ -62,10 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn only_segments_of_mpich_are_removed() {
-        assert!(is_segment("/dev/shm/mpich_shm_61e42c5b_0"));
-        assert!(!is_segment("/dev/shm/mpich_shm_/../x"));
-        assert!(!is_segment("/dev/shm/other"));
+    fn only_segments_are_removed() {
         let path = format!("/dev/shm/mpich_shm_test{}_0", std::process::id());
         std::fs::write(&path, b"x").unwrap();
         remove([&path, &"/dev/null".to_string()]);

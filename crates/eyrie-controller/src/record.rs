@@ -3,6 +3,7 @@
 
 use crate::machine::placement::Choice;
 use eyrie_units::{self as units, time};
+use eyrie_wire::control::Library;
 use eyrie_wire::{ImageId, Incarnation, Node, Rank, RankInstance};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -84,6 +85,10 @@ pub enum Record {
     RankFinished {
         rank: Rank,
         code: i32,
+    },
+    Library {
+        #[serde(flatten)]
+        library: Library,
     },
     NodeLost {
         node: Node,
@@ -328,6 +333,11 @@ impl Record {
                 Detail,
                 format!("rank {rank} starts on {} {} (incarnation {incarnation})", at(node), from(image)),
             ),
+            Record::Library { library: Library { name, version, tested, threads } } => {
+                let untested = if *tested { "" } else { " (not a version that Eyrie is tested with)" };
+                let text = format!("{name} {version}{untested}, provider eyrie, {threads}");
+                (Detail, text)
+            }
             Record::RankFailed { instance, node, cause } => {
                 let rank = instance.rank;
                 (Normal, format!("rank {rank} on {} failed: {cause}", at(node)))
@@ -493,6 +503,14 @@ mod tests {
                 routers: 1,
             },
             Record::NodeUp { node },
+            Record::Library {
+                library: Library {
+                    name: "MPICH".into(),
+                    version: "5.0.2".into(),
+                    tested: true,
+                    threads: "MPI_THREAD_SINGLE".into(),
+                },
+            },
             Record::RankStarted { instance, node, image: None },
             Record::RankFailed { instance, node, cause: cause() },
             Record::RankFinished { rank, code: 0 },

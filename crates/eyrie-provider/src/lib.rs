@@ -9,6 +9,7 @@ mod ending;
 mod entry;
 mod identity;
 mod interrupted;
+mod library;
 mod memory;
 mod ofi;
 mod process;

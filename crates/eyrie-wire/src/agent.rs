@@ -77,6 +77,12 @@ pub enum FromRank<'a> {
     Untracked {
         reason: &'a str,
     },
+    /// MPI_Init is over: what the MPI library says of itself (MPI_Get_library_version), and the
+    /// thread level it gave (MPI_THREAD_SINGLE: 0). Once in all that a rank ever is.
+    Library {
+        threads: u32,
+        text: &'a str,
+    },
 }
 
 fn put(buf: &mut [u8; MAX_MESSAGE], kind: u8, numbers: &[u64], text: &str) -> usize {
@@ -146,6 +152,7 @@ impl<'a> FromRank<'a> {
             FromRank::Refused { image, reason } => put(buf, 4, &[image], reason),
             FromRank::Fatal { reason } => put(buf, 5, &[], reason),
             FromRank::Untracked { reason } => put(buf, 6, &[], reason),
+            FromRank::Library { threads, text } => put(buf, 7, &[threads.into()], text),
         }
     }
 
@@ -163,6 +170,7 @@ impl<'a> FromRank<'a> {
             4 => FromRank::Refused { image: n(0)?, reason: text(bytes, 1)? },
             5 => FromRank::Fatal { reason: text(bytes, 0)? },
             6 => FromRank::Untracked { reason: text(bytes, 0)? },
+            7 => FromRank::Library { threads: n(0)?.try_into().ok()?, text: text(bytes, 1)? },
             _ => return None,
         })
     }
@@ -191,6 +199,7 @@ mod tests {
             FromRank::Captured { image: 1, child_pid: 2, pause_ns: 3 },
             FromRank::Refused { image: 9, reason: "fd 7 is a UDP socket" },
             FromRank::Untracked { reason: "no userfaultfd" },
+            FromRank::Library { threads: 2, text: "MPICH Version: 5.0.2" },
         ] {
             let n = m.encode(&mut buf);
             assert_eq!(FromRank::decode(&buf[..n]), Some(m));

@@ -323,6 +323,18 @@ pub enum FromAgent {
     Notice { cause: String, leaves: bool },
 }
 
+/// An MPI library as ranks have loaded it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Library {
+    pub name: String,
+    /// Empty where it is not known.
+    pub version: String,
+    /// Whether Eyrie is tested with this version.
+    pub tested: bool,
+    /// The thread level, by the name that MPI gives it.
+    pub threads: String,
+}
+
 /// What an agent reports of one incarnation of a rank; it reaches the controller's state machine as
 /// it is. A report more takes three edits: its variant here, the place in the agent that sends it,
 /// and its arm in `Machine::rank_reported` of eyrie-controller (src/machine/reactor.rs), which the
@@ -340,17 +352,22 @@ pub enum RankReport {
         reason: String,
         fault: StartFault,
     },
-    /// The MPI library has come up without our provider: `library` is the path of what is loaded.
+    /// The MPI library has come up without our provider: `library` is the path of what is loaded,
+    /// `remedy` what to do about that.
     NotOurs {
         library: String,
+        remedy: String,
     },
     /// The rank's MPI library has loaded our provider without having asked, through PMI, which rank
     /// of how many it is: it would compute alone. It waits in its start, and is not answered.
     Alone {
         library: String,
+        remedy: String,
     },
     /// The rank's MPI library has loaded our provider.
     ProviderLoaded,
+    /// MPI_Init is over in this rank: which MPI library it is, and the thread level that it gave.
+    Library(Library),
     /// Standard input: the agent has room for more from this offset on. Sent once at the start,
     /// then after each piece that was handed to the rank.
     StdinWanted {

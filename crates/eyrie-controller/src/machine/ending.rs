@@ -108,33 +108,28 @@ impl Machine {
     }
 
     /// A rank's MPI library does not come through our provider.
-    pub(super) fn end_for_library(&mut self, library: &str) {
-        self.end(1, Some(not_ours(library)));
+    pub(super) fn end_for_library(&mut self, library: &str, remedy: &str) {
+        let library = named(library);
+        let text = format!(
+            "{library} does not use Eyrie's libfabric provider, so that the job would run unprotected: {remedy}"
+        );
+        self.end(1, Some(text));
     }
 
     /// A rank's MPI library has not asked which rank of how many it is.
-    pub(super) fn end_for_lonely_ranks(&mut self, library: &str) {
-        self.end(1, Some(alone(library)));
+    pub(super) fn end_for_lonely_ranks(&mut self, library: &str, remedy: &str) {
+        let library = named(library);
+        let text = format!(
+            "{library} did not ask through PMI-1 which rank of how many it is: each process would compute alone, \
+             as rank 0 of 1; {remedy}"
+        );
+        self.end(1, Some(text));
     }
 }
 
-fn not_ours(library: &str) -> String {
-    let library = if library.is_empty() { "the program's MPI library" } else { library };
-    format!(
-        "{library} does not use Eyrie's libfabric provider, so that the job would run unprotected: it is probably built \
-         without libfabric (Debian's mpich is: ch4:ucx only); use an MPICH with ch4:ofi, for instance \
-         `pip install mpich`, and build the program with its mpicc"
-    )
-}
-
-fn alone(library: &str) -> String {
-    let (library, remedy) = match library {
-        "" => ("the program's MPI library", ""),
-        open if open.contains("libmpi.so.40") => (open, " (it is Open MPI, which uses PMIx)"),
-        other => (other, ""),
-    };
-    format!(
-        "{library} did not ask through PMI-1 which rank of how many it is{remedy}: each process would compute alone, as rank 0 \
-         of 1. Use MPICH 5, for instance `pip install mpich`, and build the program with its mpicc"
-    )
+fn named(library: &str) -> &str {
+    match library {
+        "" => "the program's MPI library",
+        known => known,
+    }
 }

@@ -18,7 +18,7 @@ use super::timeouts::START_TIMEOUT;
 use crate::inject::Injection;
 use crate::record::{in_words, Record, Summary};
 use eyrie_placement::{Placement, WithoutNetwork};
-use eyrie_wire::control::{CheckpointMode, RankReport, Stream};
+use eyrie_wire::control::{CheckpointMode, Library, RankReport, Stream};
 use eyrie_wire::{Node, Rank, RankInstance};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -327,8 +327,9 @@ impl Machine {
                 self.spoke_pmi(instance.rank);
                 self.end_if_somebody_never_joined();
             }
-            R::NotOurs { library } => self.end_for_library(&library),
-            R::Alone { library } => self.end_for_lonely_ranks(&library),
+            R::Library(library) => self.found(library),
+            R::NotOurs { library, remedy } => self.end_for_library(&library, &remedy),
+            R::Alone { library, remedy } => self.end_for_lonely_ranks(&library, &remedy),
             R::StdinWanted { offset } => {
                 let node = r.node;
                 if instance.rank == 0 {
@@ -386,6 +387,15 @@ impl Machine {
     pub(super) fn note(&mut self, text: String) {
         if self.notes.is_new(&text) {
             self.record(Record::Note { text });
+        }
+    }
+
+    /// What the first rank has found is told; and what another finds, if that is different.
+    fn found(&mut self, library: Library) {
+        let record = Record::Library { library };
+        let line = record.line(&[]).map_or(String::new(), |(_, line)| line);
+        if self.notes.is_new(&line) {
+            self.record(record);
         }
     }
 

@@ -1,7 +1,8 @@
 //! What the ranks run: the program found as a shell would find it, and the environment that makes
-//! MPICH come through our provider.
+//! its MPI library come through our provider. A setting of the user's must never lead round it.
 
 use anyhow::{bail, Context};
+use eyrie_agent::mpi;
 use eyrie_wire::agent::ENV_RANDOM;
 use eyrie_wire::control::Program;
 use std::ffi::{OsStr, OsString};
@@ -11,9 +12,8 @@ use std::path::{Path, PathBuf};
 /// File name of the provider: libfabric only looks at names that end in -fi.so.
 const PROVIDER: &str = "libeyrie-fi.so";
 
-/// Set for every rank.
-const FIXED: [(&str, &str); 3] =
-    [("MPIR_CVAR_CH4_NETMOD", "ofi"), ("MPIR_CVAR_NOLOCAL", "1"), ("FI_PROVIDER", "eyrie")];
+/// Set for every rank, whatever the user has set; with what the MPI libraries want.
+const FIXED: [(&str, &str); 1] = [("FI_PROVIDER", "eyrie")];
 
 /// Set for every rank unless the user has set it: a re-executed rank must take the same way, so
 /// threads get the same parts and add up in the same order, where the library lets that be asked
@@ -142,18 +142,37 @@ pub fn prepare(argv: &[OsString]) -> anyhow::Result<Program> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let name = argv.first().map(OsString::as_os_str).unwrap_or_default();
     let exe = find(name, &path, &cwd)?;
-    let mut env: Vec<(OsString, OsString)> = std::env::vars_os()
-        .filter(|(key, _)| {
-            !FIXED.iter().any(|(fixed, _)| key == fixed) && key != "FI_PROVIDER_PATH"
-        })
-        .collect();
+    let wanted: Vec<_> = mpi::settings().map(|(_, name, value)| (name, value)).collect();
+    let fixed: Vec<_> = wanted.into_iter().chain(FIXED).collect();
+    let all: Vec<(OsString, OsString)> = std::env::vars_os().collect();
+    check_settings(&all)?;
+    let ours = |key: &OsString| fixed.iter().any(|(name, _)| key == name);
+    let mut env: Vec<(OsString, OsString)> =
+        all.into_iter().filter(|(key, _)| !ours(key) && key != "FI_PROVIDER_PATH").collect();
     for (key, value) in DEFAULTS {
         if !env.iter().any(|(k, _)| k == key) {
             env.push((key.into(), value.into()));
         }
     }
-    env.extend(FIXED.map(|(k, v)| (k.into(), v.into())));
+    env.extend(fixed.into_iter().map(|(k, v)| (k.into(), v.into())));
     Ok(Program { exe: exe.into(), argv: argv.to_vec(), env, cwd: cwd.into() })
+}
+
+/// Refuses what the user has set for an MPI library and what would lead its messages round the
+/// provider.
+fn check_settings(env: &[(OsString, OsString)]) -> anyhow::Result<()> {
+    for (library, name, value) in mpi::settings() {
+        let theirs = env.iter().find(|(key, theirs)| key == name && theirs != value);
+        if let Some((_, theirs)) = theirs {
+            bail!(
+                "{name}={} is set, but {} under Eyrie needs {name}={value}, or messages would go \
+                 round the log: unset {name}; Eyrie sets it",
+                theirs.to_string_lossy(),
+                library.name
+            );
+        }
+    }
+    Ok(())
 }
 
 /// The file that `name` stands for.
@@ -211,6 +230,17 @@ mod tests {
         program.env.push(("LD_PRELOAD".into(), "/their/lib.so".into()));
         preload_calls(&mut program, dir.path(), false).unwrap();
         assert_eq!(preloaded(&program), format!("{}:/their/lib.so", ours.display()));
+    }
+
+    #[test]
+    fn settings_that_lead_round_the_provider_are_refused() {
+        let set = |name: &str, value: &str| check_settings(&[(name.into(), value.into())]);
+        for (_, name, value) in mpi::settings() {
+            assert!(set(name, value).is_ok());
+            let refused = set(name, "other").unwrap_err().to_string();
+            assert!(refused.contains(&format!("unset {name}")), "{refused}");
+        }
+        assert!(set("I_MPI_DEBUG", "5").is_ok());
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use super::abi::*;
 use super::queue::{Cq, Entry};
 use super::{absent, base_ops, ep};
-use crate::process;
+use crate::{library, process};
 use libc::{c_char, c_int, c_void, size_t, ssize_t};
 use std::collections::VecDeque;
 
@@ -66,6 +66,7 @@ pub fn progress(idle: bool) {
 }
 
 unsafe extern "C" fn read(cq: *mut fid_cq, buf: *mut c_void, count: size_t) -> ssize_t {
+    library::tell_once();
     let cq = cq.cast::<Cq>();
     // SAFETY: the queue is ours. What a progress call finds may be put into this very queue, so no
     // reference to it is held meanwhile.

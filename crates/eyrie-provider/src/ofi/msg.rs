@@ -4,6 +4,7 @@ use super::abi::*;
 use super::ep::{one_buffer, Ep, SendCall};
 use eyrie_wire::data::Envelope;
 use libc::{c_void, iovec, size_t, ssize_t};
+use std::borrow::Cow;
 
 const EINVAL: ssize_t = -(libc::EINVAL as ssize_t);
 
@@ -82,21 +83,43 @@ unsafe extern "C" fn sendv(
     destination: u64,
     context: *mut c_void,
 ) -> ssize_t {
-    // SAFETY: `iov` has `count` entries; the rest is handed through.
+    // SAFETY: `iov` has `count` entries; the rest is handed through. A send is over when it returns.
     unsafe {
-        let Some((buf, len)) = one_buffer(iov, count) else { return EINVAL };
+        let together = pieces(iov, count);
+        let (buf, len) = content(&together);
         send(ep, buf, len, desc.cast(), destination, context)
     }
+}
+
+/// What several buffers hold. Intel MPI gives them for its active messages, whatever `iov_limit`
+/// says.
+///
+/// # Safety
+/// `iov` has `count` entries, which stay valid as long as the result is used.
+unsafe fn pieces<'a>(iov: *const iovec, count: usize) -> Cow<'a, [u8]> {
+    // SAFETY: as above.
+    unsafe {
+        if let Some((buf, len)) = one_buffer(iov, count) {
+            return Cow::Borrowed(super::bytes(buf, len));
+        }
+        let all = std::slice::from_raw_parts(iov, count);
+        let all = all.iter().map(|piece| super::bytes(piece.iov_base, piece.iov_len));
+        Cow::Owned(all.collect::<Vec<_>>().concat())
+    }
+}
+
+fn content(bytes: &[u8]) -> (*const c_void, usize) {
+    (bytes.as_ptr().cast(), bytes.len())
 }
 
 unsafe extern "C" fn sendmsg(ep: *mut fid_ep, msg: *const fi_msg, flags: u64) -> ssize_t {
     // SAFETY: the endpoint is ours, the message whole.
     unsafe {
         let (ep, msg) = (Ep::of(ep), &*msg);
-        let Some((buf, len)) = one_buffer(msg.msg_iov, msg.iov_count) else { return EINVAL };
+        let together = pieces(msg.msg_iov, msg.iov_count);
         let with_data = flags & FI_REMOTE_CQ_DATA != 0;
         ep.send(&SendCall {
-            content: (buf, len),
+            content: content(&together),
             destination: msg.addr,
             envelope: Envelope::Untagged { data: with_data.then_some(msg.data) },
             context: msg.context,
