@@ -28,9 +28,10 @@ check_packages() {
 # with. The monitor works without them, and says what it lacks; so do we. Installing an ssh server
 # starts it where there is systemd: whoever wants that does it.
 optional_packages() {
-    local missing=() without="eyrie monitor takes slower readers, tests on several hosts are skipped"
+    local missing=() without="eyrie monitor takes slower readers, tests in Fortran or on several hosts are skipped"
     command -v clang >/dev/null || missing+=(clang)
     /sbin/ldconfig -p | grep -q 'libbpf\.so\.1 ' || missing+=(libbpf1)
+    command -v gfortran >/dev/null || missing+=(gfortran)
     command -v ip >/dev/null || missing+=(iproute2)
     [ -x /usr/sbin/sshd ] || [ -d /run/systemd/system ] || missing+=(openssh-server openssh-client)
     [ ${#missing[@]} != 0 ] || return 0
