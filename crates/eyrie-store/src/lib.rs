@@ -15,6 +15,7 @@ mod options;
 mod receive;
 pub mod role;
 mod send;
+mod since;
 mod store;
 mod window;
 

@@ -54,7 +54,8 @@ impl Store {
             }
             let mut window = Window::new(manifest.pages[group.start].window);
             for number in group {
-                let added = reader.add(&mut window, manifest, number);
+                let used = manifest.pages[number].used;
+                let added = reader.add(&mut window, &manifest.chunks[number], used);
                 added.map_err(|reason| damaged(number, reason))?;
             }
             window.write(&mut records);
@@ -155,15 +156,9 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Adds the pages that an image uses of one of its chunks.
-    fn add(
-        &mut self,
-        window: &mut Window,
-        manifest: &Manifest,
-        number: usize,
-    ) -> Result<(), String> {
-        let raw = self.read(&manifest.chunks[number])?;
-        let added = window.add(raw, manifest.pages[number].used);
+    /// Adds pages of a chunk to a window.
+    pub fn add(&mut self, window: &mut Window, chunk: &ChunkRef, used: u64) -> Result<(), String> {
+        let added = window.add(self.read(chunk)?, used);
         added.ok_or_else(|| "it lacks pages that it is to hold".into())
     }
 

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use eyrie_image::stream::{Kind, RecordHeader, MAX_PAYLOAD, RECORD_HEADER_LEN};
 
-const PAGE: usize = 4096;
+pub const PAGE: usize = 4096;
 /// Pages of a window: one bit each, lowest address first.
 const _: () = assert!(MAX_PAYLOAD / PAGE == 64);
 

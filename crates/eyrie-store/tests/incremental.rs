@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
+use eyrie_image::format::PAGES_SAME;
 use eyrie_image::stream::{Kind, RecordHeader, MAX_PAYLOAD, RECORD_HEADER_LEN};
 use eyrie_store::{Committed, ImageInfo, Options, ReceiveError, Store, StreamError};
 use rand::rngs::SmallRng;
@@ -34,11 +35,10 @@ fn sent(store: &Store, image: u64) -> Vec<u8> {
 }
 
 type Records = Vec<(Kind, Vec<u8>)>;
+type Pages<'a> = BTreeMap<u64, &'a [u8]>;
 
-/// What a stream says: records of other kinds, and pages by address. A run of pages may stand in
-/// one record or in several; the trailer counts what is there.
-fn content(stream: &[u8]) -> (Records, BTreeMap<u64, &[u8]>) {
-    let (mut others, mut pages, mut at, mut records) = (Vec::new(), BTreeMap::new(), 0, 0);
+fn for_each_record<'a>(stream: &'a [u8], mut each: impl FnMut(&RecordHeader, &'a [u8])) {
+    let (mut at, mut records) = (0, 0);
     while at < stream.len() {
         let payload = at + RECORD_HEADER_LEN;
         let header = RecordHeader::decode(stream[at..payload].try_into().unwrap()).unwrap();
@@ -47,20 +47,81 @@ fn content(stream: &[u8]) -> (Records, BTreeMap<u64, &[u8]>) {
         }
         at = payload + header.len as usize;
         records += 1;
-        match header.kind {
-            Kind::Pages => {
-                for (n, page) in stream[payload..at].chunks(4096).enumerate() {
-                    assert!(pages.insert(header.a + n as u64 * 4096, page).is_none());
-                }
-            }
-            kind => others.push((kind, stream[payload..at].to_vec())),
-        }
+        each(&header, &stream[payload..at]);
     }
+}
+
+fn add_pages<'a>(header: &RecordHeader, payload: &'a [u8], pages: &mut Pages<'a>) {
+    for (n, page) in payload.chunks(4096).enumerate() {
+        assert!(pages.insert(header.a + n as u64 * 4096, page).is_none());
+    }
+}
+
+/// What a stream says: records of other kinds, and pages by address. A run of pages may stand in
+/// one record or in several; the trailer counts what is there.
+fn content(stream: &[u8]) -> (Records, Pages<'_>) {
+    let (mut others, mut pages) = (Vec::new(), BTreeMap::new());
+    for_each_record(stream, |header, payload| match header.kind {
+        Kind::Pages => add_pages(header, payload, &mut pages),
+        kind => others.push((kind, payload.to_vec())),
+    });
     (others, pages)
 }
 
 fn is_same(stream: &[u8], full: &[u8]) -> bool {
     content(stream) == content(full)
+}
+
+fn difference(store: &Store, image: u64, since: u64) -> Vec<u8> {
+    let mut out = Vec::new();
+    let bytes = store.send_since(0, image, since, &mut out).unwrap();
+    assert_eq!(bytes, out.len() as u64);
+    out
+}
+
+/// What somebody has who had one image in place, and got what another has beyond it.
+fn applied<'a>(difference: &'a [u8], before: &'a [u8], since: u64) -> (Records, Pages<'a>) {
+    let (mut others, mut pages) = (Vec::new(), BTreeMap::new());
+    let (_, older) = content(before);
+    for_each_record(difference, |header, payload| match header.kind {
+        Kind::Pages if header.flags == PAGES_SAME => {
+            for n in (0..64).filter(|n| header.b >> n & 1 != 0) {
+                let page = header.a + n * 4096;
+                // What is as it was and was not there is zero.
+                if let Some(content) = older.get(&page) {
+                    assert!(pages.insert(page, *content).is_none());
+                }
+            }
+        }
+        Kind::Pages => add_pages(header, payload, &mut pages),
+        Kind::Base => assert_eq!((header.a, others.len()), (since, 1)),
+        kind => others.push((kind, payload.to_vec())),
+    });
+    (others, pages)
+}
+
+#[test]
+fn who_has_an_older_image_gets_what_is_new_and_only_of_memory_that_is_the_process_s_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let here = store(&dir.path().join("a"));
+    let mut process = Process::new(0, 10 * PAGES_PER_WINDOW);
+    take(&here, 1, &process.stream(1)).unwrap();
+    process.touch(2, 3, 200);
+    take(&here, 2, &process.stream(2)).unwrap();
+    let (all, new) = (sent(&here, 2), difference(&here, 2, 1));
+    assert!(new.len() < all.len(), "a window of which one page is new");
+    // Nothing is known of what lies behind its mapping: it may be shared with others.
+    let mut beyond = process.clone();
+    beyond.pages.truncate(2 * PAGES_PER_WINDOW);
+    let short = process.stream_described_as(3, &beyond);
+    take(&here, 3, &short).unwrap();
+    let before = sent(&here, 2);
+    let new = difference(&here, 3, 2);
+    assert!(applied(&new, &before, 2) == content(&short));
+    assert_eq!(content(&new).1.len(), 8 * PAGES_PER_WINDOW, "two windows are known");
+    // Whoever has an image that is gone, or was never here, gets all.
+    assert_eq!(difference(&here, 3, 1), sent(&here, 3));
+    assert!(here.send_since(0, 9, 3, Vec::new()).is_err());
 }
 
 fn reason(refused: Result<Committed, ReceiveError>) -> StreamError {
@@ -110,6 +171,10 @@ fn a_long_chain_gives_each_image_page_for_page() {
         let joined = sent(&here, image);
         assert_eq!(done.bytes, joined.len() as u64);
         assert!(is_same(&joined, &full), "image {image}");
+        let difference = difference(&here, image, image - 1);
+        assert!(difference.len() as u64 <= done.new_bytes + 100_000, "image {image}");
+        let before = older.stream(image - 1);
+        assert!(applied(&difference, &before, image - 1) == content(&full), "image {image}");
         if image % 40 == 0 {
             drop(here);
             here = Store::open(dir.path().join("a")).unwrap();

@@ -2,7 +2,7 @@
 //! page, so that any image can be made again from a few numbers and compared byte for byte.
 #![allow(dead_code)]
 
-use eyrie_image::format::PAGES_SAME;
+use eyrie_image::format::{bytes_of, Mapping, NO_OBJECT, PAGES_SAME};
 use eyrie_image::stream::{Kind, RecordHeader, MAX_PAYLOAD, RECORD_HEADER_LEN};
 
 /// `short`, or `full` with EYRIE_TEST_MORE (`make test-more`).
@@ -39,6 +39,11 @@ impl Process {
 
     /// The stream that a capture of this process writes.
     pub fn stream(&self, image: u64) -> Vec<u8> {
+        self.stream_described_as(image, self)
+    }
+
+    /// The same with another one's memory in its description.
+    pub fn stream_described_as(&self, image: u64, described: &Process) -> Vec<u8> {
         let mut stream = Stream::default();
         let mut start = [0; 100];
         start[..8].copy_from_slice(&image.to_le_bytes());
@@ -46,6 +51,7 @@ impl Process {
         for mapping in 0..20 {
             stream.push(Kind::Mapping, mapping, b"a mapping of the address space");
         }
+        stream.push(Kind::Mapping, 0, bytes_of(&described.memory()));
         stream.push(Kind::File, 0, b"/an/open/file");
         stream.push(Kind::Context, 0, &[7; 2000]);
         let mut payload = vec![0; MAX_PAYLOAD];
@@ -61,6 +67,27 @@ impl Process {
 }
 
 impl Process {
+    /// The mapping that holds all pages.
+    fn memory(&self) -> Mapping {
+        let start = 1 << 40;
+        let end = start + (self.pages.len() * PAGE) as u64;
+        let object = NO_OBJECT;
+        let (offset, prot, flags, advice) = (0, 3, 0, 0);
+        let (memory_policy, reserved, memory_nodes) = (0, 0, 0);
+        Mapping {
+            start,
+            end,
+            offset,
+            prot,
+            flags,
+            advice,
+            object,
+            memory_policy,
+            reserved,
+            memory_nodes,
+        }
+    }
+
     /// The stream that an incremental capture writes, which builds on image `base` of `older`.
     pub fn changes(&self, image: u64, older: &Process, base: u64) -> Vec<u8> {
         let full = self.stream(image);
