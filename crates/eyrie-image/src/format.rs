@@ -330,6 +330,15 @@ pub struct Mapping {
 // SAFETY: integers only, no padding.
 unsafe impl Plain for Mapping {}
 
+impl Mapping {
+    /// Whether it is the process's own memory, private and anonymous: this can be in place on
+    /// another node before the rest of an image is known.
+    pub fn is_own(&self) -> bool {
+        let other = map_flag::SHARED | map_flag::SPECIAL | map_flag::DROPPABLE | map_flag::HUGETLB;
+        self.object == NO_OBJECT && self.flags & other == 0
+    }
+}
+
 /// `flags` of a File record: which payload it has.
 pub const FILE_OBJECT: u32 = 1;
 pub const FILE_DESCRIPTOR: u32 = 2;

@@ -27,6 +27,9 @@ pub enum Kind {
     Trailer = 6,
     /// Second record of an incremental image: `a` is the number of the image that it builds on.
     Base = 7,
+    /// Before the first record of an image that another follows in the same stream: `a` is its
+    /// number. Whoever reads it puts the memory in place and waits.
+    Prepared = 8,
 }
 
 impl Kind {
@@ -40,6 +43,7 @@ impl Kind {
             5 => Kind::Pages,
             6 => Kind::Trailer,
             7 => Kind::Base,
+            8 => Kind::Prepared,
             _ => return None,
         })
     }
@@ -47,7 +51,7 @@ impl Kind {
     /// Whether it describes the process, so that the trailer's checksum covers it. Pages and counts
     /// are others once an incremental image was joined with the one that it builds on.
     pub fn is_description(self) -> bool {
-        !matches!(self, Kind::Pages | Kind::Trailer | Kind::Base)
+        !matches!(self, Kind::Pages | Kind::Trailer | Kind::Base | Kind::Prepared)
     }
 }
 

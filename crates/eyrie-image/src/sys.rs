@@ -189,6 +189,7 @@ pub const MADV_SEQUENTIAL: usize = 2;
 pub const MADV_DONTFORK: usize = 10;
 pub const MADV_DOFORK: usize = 11;
 pub const MADV_MERGEABLE: usize = 12;
+pub const MADV_DONTNEED: usize = 4;
 pub const MADV_HUGEPAGE: usize = 14;
 pub const MADV_NOHUGEPAGE: usize = 15;
 pub const MADV_DONTDUMP: usize = 16;

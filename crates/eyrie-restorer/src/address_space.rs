@@ -6,6 +6,7 @@ use crate::format::*;
 use crate::holes::data_runs;
 use crate::image::{Arena, Image, Input, List};
 use crate::place::Node;
+use crate::prepared::Prepared;
 use crate::stream::{Kind, MAX_PAYLOAD};
 use crate::sys::{self, nr};
 
@@ -36,15 +37,23 @@ unsafe impl Sync for Room {}
 static STAGED: Room = Room(core::cell::UnsafeCell::new([0; STRETCHES / 64]));
 
 impl Memory {
-    /// Clears the address space and maps everything but the kernel's own mappings.
-    pub fn build(image: &Image, table: &Table, node: &Node, arena: &mut Arena) -> Memory {
-        node.clear_out();
+    /// Maps everything but the kernel's own mappings, and clears out what does not belong there.
+    pub fn build(
+        image: &Image,
+        table: &Table,
+        node: &Node,
+        prepared: &mut Prepared,
+        arena: &mut Arena,
+    ) -> Memory {
+        prepared.lay(image, node);
         // SAFETY: called once, so this is the only reference.
         let staged = unsafe { &mut *STAGED.0.get() };
         let guards = List::new(arena, GUARDS_MAX);
         let mut memory = Memory { staging_end: STAGING_START, staged, guards, lost_policy: None };
         for m in image.mappings.iter().filter(|m| m.flags & map_flag::SPECIAL == 0) {
-            map(image, table, m);
+            if !m.is_own() {
+                map(image, table, m);
+            }
             // Before the pages come.
             if let Err(errno) = set_policy(m) {
                 memory.lost_policy = Some((m.start, errno));
@@ -65,7 +74,13 @@ impl Memory {
     }
 
     /// Reads all Pages records and the trailer.
-    pub fn read_pages(&mut self, image: &Image, table: &Table, input: &mut Input) {
+    pub fn read_pages(
+        &mut self,
+        image: &Image,
+        table: &Table,
+        prepared: &mut Prepared,
+        input: &mut Input,
+    ) {
         loop {
             let record = input.header();
             match record.kind {
@@ -79,9 +94,14 @@ impl Memory {
                     }
                     self.guards.push((record.a, record.b));
                 }
-                Kind::Pages => self.read_run(image, input, record.a, record.len),
+                Kind::Pages if record.flags == PAGES_SAME => prepared.same(&record),
+                Kind::Pages => {
+                    prepared.brought(record.a, record.len);
+                    self.read_run(image, input, record.a, record.len)
+                }
                 Kind::Trailer => {
                     input.finish(record);
+                    prepared.end();
                     return;
                 }
                 _ => malformed("a record stands where it may not"),
@@ -89,34 +109,16 @@ impl Memory {
         }
     }
 
-    /// Reads a run of pages; a store may have joined those of mappings that touch.
     fn read_run(&mut self, image: &Image, input: &mut Input, start: u64, len: u64) {
-        let Some(end) = start.checked_add(len).filter(|end| *end > start) else {
-            malformed("a run of pages has no length")
-        };
-        let mut at = start;
-        while at < end {
-            let Some(m) = image.mapping_at(at, 1) else {
-                malformed("a page lies outside its mappings")
-            };
-            if m.flags & map_flag::HAS_PAGES == 0 {
-                malformed("a page lies in a mapping that has none");
-            }
-            let to = self.destination(image, m) + (at - m.start);
-            let part = m.end.min(end) - at;
+        image.for_each_part(start, len, |m, (at, end), is_last| {
+            let (to, part) = (self.destination(image, m) + (at - m.start), end - at);
             if is_staged(image, m) {
                 self.mark(to);
                 self.mark(to + part - 1);
             }
-            at += part;
             // SAFETY: within a mapping we made, or its staging.
-            unsafe {
-                match at == end {
-                    true => input.content(to as usize, part as usize),
-                    false => input.part(to as usize, part as usize),
-                }
-            }
-        }
+            unsafe { input.pages(to as usize, part as usize, is_last) };
+        });
     }
 
     /// Notes that the stretch of the staging around an address has got content.
@@ -297,46 +299,69 @@ fn mmap(start: u64, len: u64, prot: u32, flags: u32, fd: i32, offset: u64) -> Re
     }
 }
 
+fn optional(m: &Mapping, flag: u32, value: u32) -> u32 {
+    match m.flags & flag {
+        0 => 0,
+        _ => value,
+    }
+}
+
 fn map(image: &Image, table: &Table, m: &Mapping) {
     let len = m.end - m.start;
-    let optional = |flag, value| if m.flags & flag != 0 { value } else { 0 };
     let prot = working_prot(m);
     let mapped = if m.object != NO_OBJECT {
         let kind = if m.flags & map_flag::SHARED != 0 { sys::MAP_SHARED } else { sys::MAP_PRIVATE };
-        let no_reserve = optional(map_flag::NO_RESERVE, sys::MAP_NORESERVE);
+        let no_reserve = optional(m, map_flag::NO_RESERVE, sys::MAP_NORESERVE);
         mmap(m.start, len, prot, kind | no_reserve, table.object(m.object), m.offset)
     } else if m.flags & map_flag::DROPPABLE != 0 {
         mmap(m.start, len, prot, sys::MAP_DROPPABLE | sys::MAP_ANONYMOUS, -1, 0)
     } else {
-        let flags = sys::MAP_PRIVATE
-            | sys::MAP_ANONYMOUS
-            | optional(map_flag::NO_RESERVE, sys::MAP_NORESERVE)
-            | optional(map_flag::GROWS_DOWN, sys::MAP_GROWSDOWN);
         // The huge page pool of this node may be empty: then ordinary pages do.
-        let huge = (m.flags & map_flag::HUGETLB != 0).then(|| {
-            let size = m.flags >> map_flag::HUGETLB_SHIFT;
-            mmap(m.start, len, prot, flags | sys::MAP_HUGETLB | size << 26, -1, 0)
-        });
-        match huge {
-            Some(Ok(())) => Ok(()),
-            _ => mmap(m.start, len, prot, flags, -1, 0),
-        }
+        let size = m.flags >> map_flag::HUGETLB_SHIFT;
+        let huge = own_flags(m) | sys::MAP_HUGETLB | size << 26;
+        mmap(m.start, len, prot, huge, -1, 0)
+            .or_else(|_| mmap(m.start, len, prot, own_flags(m), -1, 0))
     };
     if let Err(errno) = mapped {
-        let (start, end) = (m.start, m.end);
         if m.object != NO_OBJECT {
             let path = fail::Bytes(image.objects[m.object as usize].path);
-            fail::now(
-                exit::KERNEL,
-                format_args!("mapping {path} at {start:#x} failed: {}", fail::Errno(errno)),
-            );
+            let (start, e) = (m.start, fail::Errno(errno));
+            fail::now(exit::KERNEL, format_args!("mapping {path} at {start:#x} failed: {e}"));
         }
-        fail::now(
-            exit::KERNEL,
-            format_args!("mapping memory {start:#x}-{end:#x} failed: {}", fail::Errno(errno)),
-        );
+        not_mapped((m.start, m.end), errno);
     }
-    // Before the pages come: huge pages are made at the first touch.
+    advise_early(m);
+}
+
+fn own_flags(m: &Mapping) -> u32 {
+    sys::MAP_PRIVATE
+        | sys::MAP_ANONYMOUS
+        | optional(m, map_flag::NO_RESERVE, sys::MAP_NORESERVE)
+        | optional(m, map_flag::GROWS_DOWN, sys::MAP_GROWSDOWN)
+}
+
+fn not_mapped((start, end): (u64, u64), errno: i32) -> ! {
+    let e = fail::Errno(errno);
+    fail::now(exit::KERNEL, format_args!("mapping memory {start:#x}-{end:#x} failed: {e}"))
+}
+
+/// Maps a part of the process's own memory.
+pub fn map_own(m: &Mapping, (start, end): (u64, u64)) {
+    mmap(start, end - start, working_prot(m), own_flags(m), -1, 0)
+        .unwrap_or_else(|e| not_mapped((start, end), e));
+}
+
+/// A part of the process's own memory that is there: its pages are to be read in.
+pub fn open_own(m: &Mapping, (start, end): (u64, u64)) {
+    let (at, len, prot) = (start as usize, (end - start) as usize, working_prot(m) as usize);
+    // SAFETY: memory that we have laid.
+    if let Err(errno) = unsafe { sys::call3(nr::MPROTECT, at, len, prot) } {
+        fail::kernel("protecting memory", errno);
+    }
+}
+
+/// Before the pages come: huge pages are made at the first touch.
+pub fn advise_early(m: &Mapping) {
     for (bit, what) in
         [(advice::HUGE_PAGE, sys::MADV_HUGEPAGE), (advice::NO_HUGE_PAGE, sys::MADV_NOHUGEPAGE)]
     {

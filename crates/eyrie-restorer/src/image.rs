@@ -9,7 +9,7 @@ use crate::sys::{self, nr, IoVec, PAGE};
 /// Where the description is kept, behind our program in our stretch of addresses.
 const ARENA_START: usize = WINDOW_START as usize + (1 << 37);
 const ARENA_LEN: usize = 256 << 20;
-const MAPPINGS_MAX: usize = 1 << 17;
+pub const MAPPINGS_MAX: usize = 1 << 17;
 const OBJECTS_MAX: usize = 32768;
 const DESCRIPTORS_MAX: usize = 65536;
 
@@ -38,6 +38,8 @@ impl DescriptorEntry {
 /// The description of a process.
 pub struct Image {
     pub header: Header,
+    /// The image of which it says what has changed since; 0: it is whole.
+    pub base: u64,
     pub context: &'static Context,
     /// Ends in a NUL.
     pub cwd: &'static [u8],
@@ -54,6 +56,31 @@ impl Image {
         let after = self.mappings.partition_point(|m| m.start <= address);
         let m = self.mappings.get(after.checked_sub(1)?)?;
         (address.checked_add(len)? <= m.end).then_some(m)
+    }
+
+    /// Calls `each` with the parts of a run of pages that lie in one mapping each; a store may have
+    /// joined those of mappings that touch. And whether it is the last one.
+    pub fn for_each_part(
+        &self,
+        start: u64,
+        len: u64,
+        mut each: impl FnMut(&Mapping, (u64, u64), bool),
+    ) {
+        let Some(end) = start.checked_add(len).filter(|end| *end > start) else {
+            malformed("a run of pages has no length")
+        };
+        let mut at = start;
+        while at < end {
+            let Some(m) = self.mapping_at(at, 1) else {
+                malformed("a page lies outside its mappings")
+            };
+            if m.flags & map_flag::HAS_PAGES == 0 {
+                malformed("a page lies in a mapping that has none");
+            }
+            let to = m.end.min(end);
+            each(m, (at, to), to == end);
+            at = to;
+        }
     }
 
     pub fn highest_descriptor(&self) -> i32 {
@@ -125,6 +152,19 @@ impl Input {
         }
     }
 
+    /// The number of the image that comes, when another follows it.
+    pub fn next_is_prepared(&mut self) -> Option<u64> {
+        let record = peek(self);
+        if record.kind != Kind::Prepared {
+            return None;
+        }
+        if record.a == 0 || record.len != 0 {
+            malformed("it does not say which image it is");
+        }
+        (self.next_len, self.bytes) = (0, 0);
+        Some(record.a)
+    }
+
     /// The next record's header.
     pub fn header(&mut self) -> RecordHeader {
         while self.next_len < RECORD_HEADER_LEN {
@@ -175,18 +215,32 @@ impl Input {
         self.next_len = at - len;
     }
 
+    /// A part of the content of a record, which is the last or not.
+    ///
+    /// # Safety
+    /// As [`Input::content`].
+    pub unsafe fn pages(&mut self, address: usize, len: usize, is_last: bool) {
+        // SAFETY: handed on to the caller.
+        unsafe {
+            match is_last {
+                true => self.content(address, len),
+                false => self.part(address, len),
+            }
+        }
+    }
+
     /// A payload of page content that is not the last of its record.
     ///
     /// # Safety
     /// As [`Input::content`].
-    pub unsafe fn part(&mut self, address: usize, len: usize) {
+    unsafe fn part(&mut self, address: usize, len: usize) {
         let mut at = 0;
         while at < len {
             at += self.readv(&[IoVec { base: address + at, len: len - at }]);
         }
     }
 
-    /// Checks the trailer, whose header was read last.
+    /// Checks the trailer, whose header was read last. What follows it is another image.
     pub fn finish(&mut self, header: RecordHeader) {
         let expected = self.hash.value();
         let mut word = [0u8; 8];
@@ -197,6 +251,7 @@ impl Input {
         if u64::from_le_bytes(word) != expected {
             malformed("the checksum over its description differs");
         }
+        (self.bytes, self.records, self.hash) = (0, 0, MetaHash::new());
     }
 }
 
@@ -229,7 +284,24 @@ impl Arena {
         }
     }
 
-    fn take<T: Copy>(&mut self, count: usize) -> &'static mut [T] {
+    /// Bytes handed out so far.
+    pub fn used(&self) -> usize {
+        self.used
+    }
+
+    /// Takes back what was handed out since; nobody may use it any more.
+    pub fn give_back_to(&mut self, used: usize) {
+        let from = used.next_multiple_of(PAGE);
+        if from < self.used {
+            // SAFETY: our own memory, which is zero when it is handed out again.
+            let _ = unsafe {
+                sys::madvise(ARENA_START + from, self.used - from, sys::MADV_DONTNEED)
+            };
+        }
+        self.used = from;
+    }
+
+    pub fn take<T: Copy>(&mut self, count: usize) -> &'static mut [T] {
         let at = self.used.next_multiple_of(64);
         let len = core::mem::size_of::<T>() * count;
         if len > ARENA_LEN || at > ARENA_LEN - len {
@@ -274,6 +346,14 @@ impl<T: Copy> List<T> {
         &self.items[..self.len]
     }
 
+    pub fn last_mut(&mut self) -> Option<&mut T> {
+        self.items[..self.len].last_mut()
+    }
+
+    pub fn clear(&mut self) {
+        self.len = 0;
+    }
+
     fn done(self) -> &'static [T] {
         &self.items[..self.len]
     }
@@ -311,7 +391,15 @@ pub fn read_description(input: &mut Input, arena: &mut Arena) -> Image {
         malformed("its header has another length");
     }
 
-    let second = input.header();
+    let mut second = input.header();
+    let mut base = 0;
+    if second.kind == Kind::Base {
+        base = second.a;
+        if base == 0 || second.len != 0 {
+            malformed("it does not say on which image it builds");
+        }
+        second = input.header();
+    }
     if second.kind != Kind::Context {
         malformed("the context does not follow the header");
     }
@@ -377,6 +465,7 @@ pub fn read_description(input: &mut Input, arena: &mut Arena) -> Image {
     }
     let image = Image {
         header,
+        base,
         context: kept,
         cwd,
         pending,

@@ -36,6 +36,7 @@ mod link;
 mod locks;
 mod memory_functions;
 mod place;
+mod prepared;
 
 use core::arch::global_asm;
 use format::{exit, SLOTS_MAX};
@@ -73,13 +74,15 @@ fn restore(image_fd: i32, slots: &[i32; SLOTS_MAX]) -> ! {
     let parent = become_it::parent();
     let mut input = image::Input::new(image_fd);
     let mut arena = image::Arena::new();
-    let image = image::read_description(&mut input, &mut arena);
     let node = place::Node::look();
+    let mut prepared = prepared::Prepared::new(&mut arena);
+    prepared.read_all(&node, &mut input, &mut arena);
+    let image = image::read_description(&mut input, &mut arena);
     node.check(&image);
     let mut table = descriptors::Table::open(&image, &mut input, slots);
-    let _ = become_it::set_memory_policy(image.context); // what is wrong with it is said in the end
-    let mut memory = address_space::Memory::build(&image, &table, &node, &mut arena);
-    memory.read_pages(&image, &table, &mut input);
+    let mut memory =
+        address_space::Memory::build(&image, &table, &node, &mut prepared, &mut arena);
+    memory.read_pages(&image, &table, &mut prepared, &mut input);
     // The stream is whole. Only now may anything outside this process change.
     table.settle_names(&image);
     memory.map_named(&image, &table);

@@ -5,7 +5,7 @@
 
 use std::io::Write;
 
-use eyrie_image::format::{map_flag, take, Mapping, NO_OBJECT, PAGES_SAME};
+use eyrie_image::format::{take, Mapping, PAGES_SAME};
 use eyrie_image::stream::{Kind, RecordHeader, MAX_PAYLOAD, RECORD_HEADER_LEN};
 
 use crate::error::SendError;
@@ -170,7 +170,7 @@ fn own_memory(
         while let Some((header, payload, rest)) = next_record(raw) {
             raw = rest;
             let mapping = (header.kind == Kind::Mapping).then(|| take::<Mapping>(payload));
-            let Some((m, _)) = mapping.flatten().filter(|(m, _)| is_own(m)) else { continue };
+            let Some((m, _)) = mapping.flatten().filter(|(m, _)| m.is_own()) else { continue };
             match own.last_mut() {
                 Some(last) if last.1 == m.start => last.1 = m.end,
                 _ => own.push((m.start, m.end)),
@@ -178,12 +178,6 @@ fn own_memory(
         }
     }
     Ok(own)
-}
-
-/// Whether a mapping is memory that a restorer can have in place before the rest is known.
-fn is_own(m: &Mapping) -> bool {
-    m.object == NO_OBJECT
-        && m.flags & (map_flag::SHARED | map_flag::SPECIAL | map_flag::DROPPABLE) == 0
 }
 
 /// What lies in both of two ascending lists of stretches.

@@ -2,11 +2,11 @@
 //! changes memory, and what an incremental image gives together with the one that it builds on must
 //! be page for page what a full one has.
 
-use super::harness::{make_dir, start};
+use super::harness::{make_dir, restore, start, Running};
 use super::target::{report, Random};
 use eyrie_image::format::{PAGES_GUARD, PAGES_OF_OBJECT, PAGES_SAME};
 use eyrie_image::inspect::ImageReader;
-use eyrie_image::stream::Kind;
+use eyrie_image::stream::{Kind, RecordHeader, RECORD_HEADER_LEN};
 use eyrie_image::{capture, FdRole, Mode, Outcome, Request, Track, Tracker};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -439,6 +439,7 @@ fn compare_one(seed: u64) -> (u64, u64, u64) {
     let mut random = Random(seed);
     let mut known: BTreeMap<u64, Pages> = BTreeMap::new();
     let (mut last, mut sums) = (0, (0, 0, 0));
+    let mut before = Vec::new();
     for image in 1..=ROUNDS {
         // Sometimes the last image was lost: then an earlier one, or none, is there.
         let base = match random.next() % 8 {
@@ -446,23 +447,8 @@ fn compare_one(seed: u64) -> (u64, u64, u64) {
             1 => last - last.min(1),
             _ => last,
         };
-        let mut ask = |number: u64| {
-            let reader = running.read_image();
-            // In one piece: the program reads one number at a time.
-            let order = format!("{number}\n");
-            let asked = running.input.as_mut().unwrap().write_all(order.as_bytes());
-            let child = asked.map_or(String::new(), |()| running.next_report_or_end());
-            let Ok(child) = child.parse::<i32>() else {
-                let ended = running.wait();
-                panic!("image {image}: {child}, {:?} {:?}", ended.status, ended.reports)
-            };
-            let stream = reader.join().unwrap();
-            // SAFETY: a child of this process; it marks what is new before it ends.
-            assert_eq!(unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) }, child);
-            stream
-        };
-        let (changed, full) = (ask(base), ask(0));
-        let (changed, full) = (read(&changed, &known), read(&full, &known));
+        let (stream, full) = (ask(&mut running, base), ask(&mut running, 0));
+        let (changed, full) = (read(&stream, &known), read(&full, &known));
         assert!(changed.base == 0 || changed.base == last, "builds on {}", changed.base);
         assert_eq!(full.base, 0);
         assert_eq!(changed.base != 0, base != 0 && base == last, "image {image} on {base}");
@@ -470,11 +456,48 @@ fn compare_one(seed: u64) -> (u64, u64, u64) {
             sums = (sums.0 + 1, sums.1 + changed.same, sums.2 + changed.content as u64);
         }
         compare_pages(&changed.pages, &full.pages, image);
+        if image % 7 == 0 || image == ROUNDS {
+            let after = after_others(dir.path(), &before, &stream);
+            compare_pages(&read(&after, &known).pages, &full.pages, image);
+        }
+        before.extend(prepared(image).into_iter().chain(stream));
         known.insert(image, changed.pages);
         last = image;
     }
     running.kill();
     sums
+}
+
+/// Has the program take an image; gives its stream.
+fn ask(running: &mut Running, number: u64) -> Vec<u8> {
+    let reader = running.read_image();
+    // In one piece: the program reads one number at a time.
+    let order = format!("{number}\n");
+    let asked = running.input.as_mut().unwrap().write_all(order.as_bytes());
+    let child = asked.map_or(String::new(), |()| running.next_report_or_end());
+    let Ok(child) = child.parse::<i32>() else {
+        let ended = running.wait();
+        panic!("{child}, {:?} {:?}", ended.status, ended.reports)
+    };
+    let stream = reader.join().unwrap();
+    // SAFETY: a child of this process; it marks what is new before it ends.
+    assert_eq!(unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) }, child);
+    stream
+}
+
+/// What stands before an image that another follows.
+fn prepared(image: u64) -> [u8; RECORD_HEADER_LEN] {
+    RecordHeader { kind: Kind::Prepared, flags: 0, a: image, b: 0, len: 0 }.encode()
+}
+
+/// Restores a process from an image for which others have put memory in place before; gives a full
+/// image of that process.
+fn after_others(dir: &Path, before: &[u8], last: &[u8]) -> Vec<u8> {
+    let mut running = restore(dir, &[before, last].concat());
+    assert_eq!(running.next_report(), "restored");
+    let stream = ask(&mut running, 0);
+    running.kill();
+    stream
 }
 
 fn compare_pages(changed: &Pages, full: &Pages, image: u64) {

@@ -1,0 +1,250 @@
+//! The process's own memory (private and anonymous): laid where the image has it, and filled by one
+//! image after the other while the process still computes elsewhere, so that the last one has to
+//! bring little. A page must never be taken as it was unless the image before has left it here, and
+//! what an image does not mention must be gone.
+
+use crate::address_space::{advise_early, map_own, open_own};
+use crate::fail::{self, malformed};
+use crate::format::{PAGES_GUARD, PAGES_OF_OBJECT, PAGES_SAME};
+use crate::image::{self, Arena, Image, Input, List};
+use crate::place::Node;
+use crate::stream::{Kind, RecordHeader, MAX_PAYLOAD};
+use crate::sys::{self, PAGE};
+
+const WINDOW: u64 = MAX_PAYLOAD as u64;
+const PAGE_LEN: u64 = PAGE as u64;
+/// Behind the last window of any process.
+const WINDOWS_END: u64 = (1 << 47) / WINDOW;
+
+type Range = (u64, u64);
+
+/// What lies in place.
+pub struct Prepared {
+    /// The image that it is; 0: none.
+    image: u64,
+    /// Whether the address space was cleared.
+    cleared: bool,
+    /// Stretches of memory that are laid; ascending.
+    own: List<Range>,
+    /// Those of them that were laid for the image before as well.
+    kept: List<Range>,
+    /// Room for the next list.
+    next: List<Range>,
+    cursor: Cursor,
+}
+
+/// How far an image has been read: of lower windows everything is as it is to be.
+#[derive(Clone, Copy, Default)]
+struct Cursor {
+    window: u64,
+    /// Pages of that window that have content.
+    pages: u64,
+}
+
+impl Prepared {
+    pub fn new(arena: &mut Arena) -> Prepared {
+        let mut list = || List::new(arena, image::MAPPINGS_MAX);
+        let (own, kept, next) = (list(), list(), list());
+        let cursor = Cursor::default();
+        Prepared { image: 0, cleared: false, own, kept, next, cursor }
+    }
+
+    /// Reads images that others follow, until the one comes that the process goes on from.
+    pub fn read_all(&mut self, node: &Node, input: &mut Input, arena: &mut Arena) {
+        let room: &'static mut [u8] = arena.take(MAX_PAYLOAD);
+        let used = arena.used();
+        while let Some(number) = input.next_is_prepared() {
+            let image = image::read_description(input, arena);
+            node.check(&image);
+            self.lay(&image, node);
+            self.read(&image, input, room.as_ptr() as usize);
+            self.image = number;
+            arena.give_back_to(used);
+        }
+    }
+
+    /// Lays the memory of an image; what others of its mappings need is free then.
+    pub fn lay(&mut self, image: &Image, node: &Node) {
+        if image.base != 0 && image.base != self.image {
+            malformed("it builds on another image than the one that is in place");
+        }
+        if !core::mem::replace(&mut self.cleared, true) {
+            // What is wrong with the policy is said in the end.
+            let _ = crate::become_it::set_memory_policy(image.context);
+            node.clear_out();
+        }
+        self.next.clear();
+        for m in image.mappings.iter().filter(|m| m.is_own()) {
+            match self.next.last_mut() {
+                Some(last) if last.1 == m.start => last.1 = m.end,
+                _ => self.next.push((m.start, m.end)),
+            }
+        }
+        self.kept.clear();
+        let kept = &mut self.kept;
+        both(self.own.as_slice(), self.next.as_slice(), |range| kept.push(range));
+        for (start, end) in self.own.as_slice() {
+            rest((*start, *end), self.kept.as_slice(), unmap);
+        }
+        for m in image.mappings.iter().filter(|m| m.is_own()) {
+            let kept = self.kept.as_slice();
+            rest((m.start, m.end), kept, |part| map_own(m, part));
+            both(kept, &[(m.start, m.end)], |part| open_own(m, part));
+            advise_early(m);
+        }
+        core::mem::swap(&mut self.own, &mut self.next);
+        self.cursor = Cursor::default();
+    }
+
+    /// Reads the pages of an image that another follows. What is not the process's own comes whole
+    /// with the last one.
+    fn read(&mut self, image: &Image, input: &mut Input, room: usize) {
+        loop {
+            let record = input.header();
+            match (record.kind, record.flags) {
+                (Kind::Pages, PAGES_SAME) => self.same(&record),
+                (Kind::Pages, PAGES_GUARD) if record.len == 0 => {}
+                (Kind::Pages, PAGES_OF_OBJECT) if record.len > 0 => {
+                    // SAFETY: a record is no longer than the room.
+                    unsafe { input.content(room, record.len as usize) }
+                }
+                (Kind::Pages, 0) => self.read_run(image, input, &record, room),
+                (Kind::Trailer, _) => {
+                    input.finish(record);
+                    return self.end();
+                }
+                _ => malformed("a record stands where it may not"),
+            }
+        }
+    }
+
+    fn read_run(&mut self, image: &Image, input: &mut Input, record: &RecordHeader, room: usize) {
+        self.brought(record.a, record.len);
+        image.for_each_part(record.a, record.len, |m, (start, end), is_last| {
+            let to = if m.is_own() { start as usize } else { room };
+            // SAFETY: the process's own memory is laid; a record is no longer than the room.
+            unsafe { input.pages(to, (end - start) as usize, is_last) };
+        });
+    }
+
+    /// These pages come with the image.
+    pub fn brought(&mut self, start: u64, len: u64) {
+        let (first, last) = (start / PAGE_LEN, (start + len.max(1) - 1) / PAGE_LEN);
+        let window = start / WINDOW;
+        if last * PAGE_LEN / WINDOW != window {
+            malformed("a run of pages is longer than its window");
+        }
+        let count = last - first + 1;
+        self.mark(window, (u64::MAX >> (64 - count)) << (first % (WINDOW / PAGE_LEN)));
+    }
+
+    /// These pages are as they were.
+    pub fn same(&mut self, record: &RecordHeader) {
+        if self.image == 0 || record.a % WINDOW != 0 || record.a >> 47 != 0 || record.len != 0 {
+            malformed("pages are to be as they were, and nothing was there");
+        }
+        for_each_run(record.b, |first, end| {
+            let range = (record.a + first * PAGE_LEN, record.a + end * PAGE_LEN);
+            if !holds(self.kept.as_slice(), range) {
+                malformed("a page is to be as it was, and was not there");
+            }
+        });
+        self.mark(record.a / WINDOW, record.b);
+    }
+
+    fn mark(&mut self, window: u64, pages: u64) {
+        if window < self.cursor.window {
+            malformed("its pages are not in order");
+        }
+        if window > self.cursor.window {
+            self.empty_to(window);
+        }
+        self.cursor.pages |= pages;
+    }
+
+    /// All pages of the image were read.
+    pub fn end(&mut self) {
+        self.empty_to(WINDOWS_END);
+    }
+
+    /// What the image did not mention below a window is gone.
+    fn empty_to(&mut self, window: u64) {
+        let Cursor { window: last, pages } = self.cursor;
+        self.cursor = Cursor { window, pages: 0 };
+        if self.image == 0 {
+            return; // it was never there
+        }
+        let start = last * WINDOW;
+        for_each_run(!pages, |first, end| {
+            self.empty((start + first * PAGE_LEN, start + end * PAGE_LEN));
+        });
+        self.empty((start + WINDOW, window * WINDOW));
+    }
+
+    fn empty(&self, within: Range) {
+        both(self.kept.as_slice(), &[within], |(start, end)| {
+            // SAFETY: memory that we have laid.
+            let done = unsafe {
+                sys::madvise(start as usize, (end - start) as usize, sys::MADV_DONTNEED)
+            };
+            if let Err(errno) = done {
+                fail::kernel("giving pages back", errno);
+            }
+        });
+    }
+}
+
+fn unmap((start, end): Range) {
+    // SAFETY: memory that we have laid.
+    if let Err(errno) = unsafe { sys::munmap(start as usize, (end - start) as usize) } {
+        fail::kernel("giving memory back", errno);
+    }
+}
+
+/// Calls `each` with what lies in both of two ascending lists.
+fn both(one: &[Range], other: &[Range], mut each: impl FnMut(Range)) {
+    let from = other.first().map_or(0, |first| first.0);
+    let mut i = one.partition_point(|range| range.1 <= from);
+    let mut j = 0;
+    while let (Some(a), Some(b)) = (one.get(i), other.get(j)) {
+        let range = (a.0.max(b.0), a.1.min(b.1));
+        if range.0 < range.1 {
+            each(range);
+        }
+        match a.1 < b.1 {
+            true => i += 1,
+            false => j += 1,
+        }
+    }
+}
+
+/// Calls `each` with what of a stretch lies in none of a list.
+fn rest((start, end): Range, list: &[Range], mut each: impl FnMut(Range)) {
+    let mut at = start;
+    let first = list.partition_point(|range| range.1 <= start);
+    for range in list[first..].iter().take_while(|range| range.0 < end) {
+        if at < range.0 {
+            each((at, range.0));
+        }
+        at = range.1.min(end);
+    }
+    if at < end {
+        each((at, end));
+    }
+}
+
+/// Whether a stretch lies in one of a list.
+fn holds(list: &[Range], (start, end): Range) -> bool {
+    let at = list.partition_point(|range| range.1 <= start);
+    list.get(at).is_some_and(|range| range.0 <= start && end <= range.1)
+}
+
+/// Calls `each` with the first page and the one behind the last of each run.
+fn for_each_run(pages: u64, mut each: impl FnMut(u64, u64)) {
+    let mut at = 0;
+    while let Some(rest @ 1..) = pages.checked_shr(at) {
+        let first = at + rest.trailing_zeros();
+        at = first + (pages >> first).trailing_ones();
+        each(first.into(), at.into());
+    }
+}
