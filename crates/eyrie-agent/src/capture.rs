@@ -28,7 +28,7 @@ impl Agent {
         instance: RankInstance,
         image: ImageId,
         store: &str,
-        mode: CheckpointMode,
+        (mode, hold): (CheckpointMode, bool),
     ) -> Result<(), Refusal> {
         let store = store.parse().map_err(Refusal::lasting)?;
         let not_now = |reason| move || Refusal { reason: String::from(reason), passing: true };
@@ -47,9 +47,9 @@ impl Agent {
         let yet = "the rank has not come through the provider yet";
         p.speaker.ok_or_else(not_now(yet))?;
         let (stream, theirs) = image_pipe().map_err(Refusal::lasting)?;
-        let sync = mode == CheckpointMode::Sync;
+        let sync = hold || mode == CheckpointMode::Sync;
         let base = p.base.as_ref().filter(|(_, at)| *at == store).map_or(0, |(image, _)| *image);
-        let order = ToRank::Capture { image, sync, base };
+        let order = ToRank::Capture { image, sync, base, hold };
         p.tell(order, &[theirs.as_fd()]).map_err(Refusal::lasting)?;
         ask_for_image(p).map_err(Refusal::lasting)?;
         let now = Instant::now();
@@ -57,6 +57,14 @@ impl Agent {
         p.capture =
             Some(Capture { image, phase: CapturePhase::Asked { stream, store, again, until } });
         Ok(())
+    }
+
+    /// A rank that stands still for its move stays. One that does not hears nothing of it.
+    pub fn go_on(&mut self, instance: RankInstance, image: ImageId) {
+        if let Some(p) = self.processes.get(&instance) {
+            // One that is gone is found out by its end.
+            let _ = p.tell(ToRank::Go { image }, &[]);
+        }
     }
 
     pub fn refuse_capture(&mut self, instance: RankInstance, image: ImageId, refusal: Refusal) {
@@ -114,7 +122,7 @@ impl Agent {
         let Some(p) = self.processes.get_mut(&instance) else { return };
         // Also to one whose capture was ended: it finds nobody at the other end of the pipe, and
         // goes on.
-        if p.tell(ToRank::Go, &[]).is_err() {
+        if p.tell(ToRank::Go { image }, &[]).is_err() {
             p.kill();
         }
         match p.capture.take() {

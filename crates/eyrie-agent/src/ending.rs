@@ -24,6 +24,7 @@ impl Agent {
             }
             let Ok(Some((_, status))) = waitpid(Some(pid), WaitOptions::NOHANG) else { continue };
             self.role_ended(number, status);
+            self.coming_ended(number);
             let ended = self.processes.values_mut().find(|p| p.pid == number);
             if let Some(p) = ended {
                 p.ending = Some(p.ending_of(match status.terminating_signal() {

@@ -11,6 +11,7 @@ use eyrie_wire::agent::{self, ToRank};
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::{ImageMeta, StartRank};
 use rustix::fs::{fcntl_getfl, fcntl_setfl, OFlags};
+use rustix::io::Errno;
 use rustix::net::{socketpair, AddressFamily, SocketFlags, SocketType};
 use rustix::pipe::{pipe_with, PipeFlags};
 use std::fs::File;
@@ -57,6 +58,61 @@ pub struct Launched {
     pub stdin: Option<Input>,
     /// The restorer's standard error: where it says why it failed.
     pub restorer_stderr: Option<OwnedFd>,
+}
+
+impl Launched {
+    /// What the rank has behind it, once that is known; nothing was read or written yet.
+    pub fn begins_at(&mut self, meta: &ImageMeta) {
+        if let Some(input) = &mut self.stdin {
+            input.begins_at(meta.stream_offsets[0]);
+        }
+        self.stdout.begins_at(meta.stream_offsets[1]);
+        self.stderr.begins_at(meta.stream_offsets[2]);
+    }
+
+    /// Hands over a directory, unless it has one with that epoch or a higher one.
+    ///
+    /// # Errors
+    /// When there is no memory.
+    pub fn hand_directory(&self, epoch: u64, directory: &[u8]) -> std::io::Result<()> {
+        hand_directory((&self.page, &self.directories), epoch, directory)
+    }
+
+    /// Why the restorer has ended, in its words.
+    pub fn last_words(&self) -> String {
+        let said = self.restorer_stderr.as_ref().map(said).unwrap_or_default();
+        said.into_iter().next_back().unwrap_or_else(|| "the restorer has ended".into())
+    }
+}
+
+/// As [`Launched::hand_directory`].
+pub fn hand_directory(
+    (page, directories): (&Page, &Directories),
+    epoch: u64,
+    directory: &[u8],
+) -> std::io::Result<()> {
+    if page.directory() < epoch {
+        directories.add(directory)?;
+        page.set_directory(epoch);
+    }
+    Ok(())
+}
+
+/// What a restorer has said so far on its standard error, line by line.
+pub fn said(fd: &OwnedFd) -> Vec<String> {
+    let mut all = Vec::new();
+    let mut bytes = [0; 4096];
+    // Nothing waits for more: what is there was said before whatever is known of the restore.
+    loop {
+        match rustix::io::read(fd, &mut bytes) {
+            Ok(n) if n > 0 => all.extend_from_slice(&bytes[..n]),
+            Err(Errno::INTR) => {}
+            _ => break,
+        }
+    }
+    let text = String::from_utf8_lossy(&all);
+    let lines = text.lines().map(|l| l.trim().trim_start_matches("eyrie-restorer: "));
+    lines.filter(|line| !line.is_empty()).map(str::to_string).collect()
 }
 
 /// What a process is started from.

@@ -22,6 +22,7 @@ mod orphan;
 mod page;
 mod passing;
 mod pmi;
+mod prepare;
 mod process;
 mod refusal;
 mod requests;

@@ -8,6 +8,7 @@ use crate::host_dir::{self, HostDir};
 use crate::journal::Journal;
 use crate::launch::reserve_fixed_numbers;
 use crate::pmi::Kvs;
+use crate::prepare::Coming;
 use crate::process::{CapturePhase, Process};
 use crate::sweeper::Sweeper;
 use crate::transfer::Uploaded;
@@ -24,7 +25,7 @@ use rustix::process::{Pid, Signal};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -43,6 +44,8 @@ pub enum Done {
     Opened {
         start: Box<StartRank>,
         since: Instant,
+        /// The image of which it is what another has beyond it; 0: it is whole.
+        in_place: ImageId,
         result: Opened,
     },
     Fed {
@@ -56,6 +59,13 @@ pub enum Done {
         output: [u64; 2],
         store: Addr,
         result: anyhow::Result<Uploaded>,
+    },
+    /// An image was put in place for a rank that is to come, or not; with the pipe for the next.
+    Prepared {
+        instance: RankInstance,
+        image: ImageId,
+        into: OwnedFd,
+        result: Result<u64, String>,
     },
     /// Another controller listens at this address.
     Controller(String),
@@ -96,6 +106,8 @@ pub struct Agent {
     pub roles: BTreeMap<u32, Role>,
     pub connection: Connection,
     pub processes: BTreeMap<RankInstance, Process>,
+    /// Ranks that are about to come, whose memory is being put in place.
+    pub coming: BTreeMap<RankInstance, Coming>,
     /// Ranks to be killed as soon as they are started.
     pub killed: BTreeSet<RankInstance>,
     pub kvs: Kvs,
@@ -179,6 +191,7 @@ pub fn run(config: &AgentConfig) -> anyhow::Result<()> {
         roles: BTreeMap::new(),
         connection: Connection::new(stream)?,
         processes: BTreeMap::new(),
+        coming: BTreeMap::new(),
         killed: BTreeSet::new(),
         kvs: Kvs::new(),
         barriers: 0,
@@ -271,12 +284,15 @@ impl Agent {
                     drain(woken);
                     while let Ok(done) = self.done.1.try_recv() {
                         match done {
-                            Done::Opened { start, since, result } => {
-                                self.opened(start, since, result);
+                            Done::Opened { start, since, in_place, result } => {
+                                self.opened(start, (since, in_place), result);
                             }
                             Done::Fed { instance, result } => self.fed(instance, &result),
                             Done::Uploaded { instance, image, output, store, result } => {
                                 self.uploaded(instance, image, output, store, result);
+                            }
+                            Done::Prepared { instance, image, into, result } => {
+                                self.prepared(instance, image, into, result);
                             }
                             Done::DeclaredDead => return Some(End::Ordered),
                             Done::Controller(addr) => self.follow(&addr),
@@ -390,8 +406,11 @@ impl Agent {
                     None => drop(self.killed.insert(instance)),
                 }
             }
-            ToAgent::Capture { instance, image: ImageAt { image, store }, mode } => {
-                if let Err(refusal) = self.capture(instance, image, &store, mode) {
+            ToAgent::Prepare(start) => self.prepare(start),
+            ToAgent::Unprepare(instance) => self.unprepare(instance),
+            ToAgent::GoOn { instance, image } => self.go_on(instance, image),
+            ToAgent::Capture { instance, image: ImageAt { image, store }, mode, hold } => {
+                if let Err(refusal) = self.capture(instance, image, &store, (mode, hold)) {
                     self.refuse_capture(instance, image, refusal);
                 }
             }

@@ -3,7 +3,7 @@
 
 use crate::channel::tell;
 use crate::family::{death_of, Death};
-use crate::launch::Launched;
+use crate::launch::{self, said, Launched};
 use crate::page::{Directories, Page};
 use crate::pmi::Session;
 use crate::streams::{Input, Output};
@@ -48,19 +48,7 @@ pub struct Restore {
 impl Restore {
     /// What the restorer has said so far, line by line.
     pub fn said(&self) -> Vec<String> {
-        let mut all = Vec::new();
-        let mut bytes = [0; 4096];
-        // Nothing waits for more: what is there was said before whatever is known of the restore.
-        while let Some(fd) = &self.stderr {
-            match rustix::io::read(fd, &mut bytes) {
-                Ok(n) if n > 0 => all.extend_from_slice(&bytes[..n]),
-                Err(Errno::INTR) => {}
-                _ => break,
-            }
-        }
-        let text = String::from_utf8_lossy(&all);
-        let lines = text.lines().map(|l| l.trim().trim_start_matches("eyrie-restorer: "));
-        lines.filter(|line| !line.is_empty()).map(str::to_string).collect()
+        self.stderr.as_ref().map(said).unwrap_or_default()
     }
 
     /// Why there is no restored process, and what is at fault; `said` is what the rank itself wrote
@@ -213,11 +201,7 @@ impl Process {
     /// # Errors
     /// When there is no memory.
     pub fn hand_directory(&self, epoch: u64, directory: &[u8]) -> std::io::Result<()> {
-        if self.page.directory() < epoch {
-            self.directories.add(directory)?;
-            self.page.set_directory(epoch);
-        }
-        Ok(())
+        launch::hand_directory((&self.page, &self.directories), epoch, directory)
     }
 
     /// Sends a message to the rank, with the descriptors that go along.

@@ -3,6 +3,7 @@
 use crate::capture::image_pipe;
 use crate::launch::{launch, From, Launched};
 use crate::node::{Agent, Done, Opened};
+use crate::prepare::InPlace;
 use crate::process::{Process, Restore};
 use crate::refusal::Refusal;
 use crate::transfer::Uploaded;
@@ -25,11 +26,15 @@ impl Agent {
             Ok(addr) => addr,
             Err(reason) => return self.start_failed(start.instance, reason, StartFault::Attempt),
         };
+        let in_place = match self.is_in_place(&start) {
+            InPlace::Later => return self.start_later(start),
+            InPlace::Image(image) => image,
+        };
         let secret = self.secret.clone();
         let since = Instant::now();
         self.in_background(move || {
-            let result = transfer::open(&store, &secret, start.instance.rank, image);
-            Done::Opened { start, since, result }
+            let result = transfer::open(&store, &secret, start.instance.rank, image, in_place);
+            Done::Opened { start, since, in_place, result }
         });
     }
 
@@ -84,11 +89,20 @@ impl Agent {
         stream: eyrie_transport::Stream,
         since: Instant,
     ) -> anyhow::Result<(Launched, Option<Restore>)> {
-        let (image_out, image_in) = image_pipe()?;
         let image = start.image.as_ref().map_or(0, |at| at.image);
-        let held = self.holds.displaced(start.instance.rank, image);
-        let from = From::Image { stream: image_out, held };
-        let mut launched = self.launch_from(start, meta, from)?;
+        let (mut launched, image_in) = match self.take_coming(start, meta) {
+            Some((launched, into)) => {
+                let (epoch, directory) = self.newest_directory(start)?;
+                launched.hand_directory(epoch, directory)?;
+                (launched, into)
+            }
+            None => {
+                let (image_out, image_in) = image_pipe()?;
+                let held = self.holds.displaced(start.instance.rank, image);
+                let from = From::Image { stream: image_out, held };
+                (self.launch_from(start, meta, from)?, image_in)
+            }
+        };
         let instance = start.instance;
         self.in_background(move || Done::Fed {
             instance,
@@ -99,18 +113,23 @@ impl Agent {
     }
 
     /// Starts the process, with the newest directory that is here.
-    fn launch_from(
+    pub fn launch_from(
         &self,
         start: &StartRank,
         meta: &ImageMeta,
         from: From,
     ) -> anyhow::Result<Launched> {
+        let directory = self.newest_directory(start)?;
+        launch(start, meta, from, directory, &self.secret, self.open_files)
+    }
+
+    /// The newest directory that is here, and its epoch.
+    fn newest_directory<'a>(&'a self, start: &'a StartRank) -> anyhow::Result<(u64, &'a [u8])> {
         let epoch = Directory::decode(&start.directory).map_err(anyhow::Error::msg)?.epoch;
-        let directory = match &self.directory {
+        Ok(match &self.directory {
             Some((newer, directory)) if *newer > epoch => (*newer, &directory[..]),
             _ => (epoch, &start.directory[..]),
-        };
-        launch(start, meta, from, directory, &self.secret, self.open_files)
+        })
     }
 
     pub fn start_failed(&mut self, instance: RankInstance, reason: String, fault: StartFault) {
@@ -128,8 +147,17 @@ impl Agent {
     }
 
     /// An image can be fetched, or not.
-    pub fn opened(&mut self, start: Box<StartRank>, since: Instant, result: Opened) {
+    pub fn opened(
+        &mut self,
+        start: Box<StartRank>,
+        (since, in_place): (Instant, ImageId),
+        result: Opened,
+    ) {
         match result {
+            Ok(_) if in_place != 0 && !self.coming.contains_key(&start.instance) => {
+                let reason = "what it had in place is gone".to_string();
+                self.start_failed(start.instance, reason, StartFault::Attempt);
+            }
             Ok((stream, meta)) => self.launch(start, meta, Some((stream, since))),
             Err((reason, fault)) => self.start_failed(start.instance, reason, fault),
         }

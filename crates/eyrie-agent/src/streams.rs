@@ -31,6 +31,11 @@ impl Output {
         Output { fd: Some(fd), read: offset, shown: offset, tail: Vec::new() }
     }
 
+    /// The same stream, of which nothing was read yet, with what the rank has behind it.
+    pub fn begins_at(&mut self, offset: u64) {
+        (self.read, self.shown) = (offset, offset);
+    }
+
     /// Offset of the next byte.
     pub fn offset(&self) -> u64 {
         self.read
@@ -105,6 +110,11 @@ pub struct Input {
 impl Input {
     pub fn new(fd: OwnedFd, peek: OwnedFd, offset: u64) -> Input {
         Input { fd: Some(fd), peek, written: offset, pending: VecDeque::new(), eof: false }
+    }
+
+    /// The same stream, of which nothing was written yet, with what the rank has behind it.
+    pub fn begins_at(&mut self, offset: u64) {
+        self.written = offset;
     }
 
     /// Offset of the next byte that the controller should send.

@@ -2,6 +2,7 @@
 //! control connection must never wait for an image.
 
 use crate::connection::connect;
+use eyrie_image::stream::{Kind, RecordHeader};
 use eyrie_transport::{frame, Addr, Stream};
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::{Claim, ImageAnswer, ImageMeta, StartFault};
@@ -87,7 +88,8 @@ pub fn upload(
     }
 }
 
-/// Opens an image in the store; the stream follows on the connection.
+/// Opens an image in the store; the stream follows on the connection. Of an image for which another
+/// one is in place (`since`, 0: none) what it has beyond that one.
 ///
 /// # Errors
 /// When the store cannot be reached, or has no such image that is whole ([`StartFault::Image`]).
@@ -96,10 +98,11 @@ pub fn open(
     secret: &Secret,
     rank: Rank,
     image: ImageId,
+    since: ImageId,
 ) -> Result<(Stream, ImageMeta), (String, StartFault)> {
     let unreachable = |e: anyhow::Error| (format!("{e:#}"), StartFault::Attempt);
     let ask = || -> anyhow::Result<(Stream, ImageAnswer)> {
-        let mut stream = connect(store, secret, &Claim::ImageFetch { rank, image })?;
+        let mut stream = connect(store, secret, &Claim::ImageFetch { rank, image, since })?;
         stream.set_timeout(Some(STALL))?;
         let answer = frame::read(&mut stream)?;
         Ok((stream, answer))
@@ -118,8 +121,16 @@ pub fn open(
 /// # Errors
 /// When either end breaks.
 pub fn feed(mut stream: Stream, to: OwnedFd) -> std::io::Result<u64> {
-    let mut to = File::from(to);
-    let moved = stream.receive_all(&mut to)?;
-    to.flush()?;
-    Ok(moved)
+    stream.receive_all(&mut File::from(to))
+}
+
+/// Moves an opened image to the restorer that is to wait for another one after it.
+///
+/// # Errors
+/// When either end breaks.
+pub fn feed_and_wait(mut stream: Stream, image: ImageId, to: &OwnedFd) -> std::io::Result<u64> {
+    let mut to = File::from(to.try_clone()?);
+    let another = RecordHeader { kind: Kind::Prepared, flags: 0, a: image, b: 0, len: 0 };
+    to.write_all(&another.encode())?;
+    stream.receive_all(&mut to)
 }

@@ -171,9 +171,9 @@ fn bytes_of(command: &Command, nodes: u64) -> u64 {
     match command {
         Command::Heartbeat { n, .. } => len(&ToAgent::Heartbeat { n: *n }),
         Command::Kill { instance, .. } => len(&ToAgent::Kill(*instance)),
-        Command::Capture { instance, image, mode, .. } => {
+        Command::Capture { instance, image, mode, hold, .. } => {
             let image = ImageAt { image: *image, store: "tcp:10.0.0.1:40000".into() };
-            len(&ToAgent::Capture { instance: *instance, image, mode: *mode })
+            len(&ToAgent::Capture { instance: *instance, image, mode: *mode, hold: *hold })
         }
         Command::Pmi { entries, barriers, .. } => {
             nodes * len(&ToAgent::Pmi { entries: entries.clone(), barriers: *barriers })

@@ -116,8 +116,26 @@ pub enum Record {
         spare: Node,
         node: Node,
     },
-    /// A rank is on another node now, as it was asked for. `pause`: from its end on the old one until
-    /// it has caught up on the new one.
+    /// What a rank that is to move has in memory is in place on another node, as it was in this
+    /// image; `bytes` had to come for that. `took`: since the round began.
+    MoveRound {
+        rank: Rank,
+        node: Node,
+        image: ImageId,
+        round: u32,
+        bytes: u64,
+        #[serde(with = "seconds")]
+        took: Duration,
+    },
+    /// The memory of a rank cannot be put in place there: the rank moves all the same, and stands
+    /// still for longer.
+    MoveNotPrepared {
+        rank: Rank,
+        node: Node,
+        cause: Cause,
+    },
+    /// A rank is on another node now, as it was asked for. `pause`: from when it stood still on the
+    /// old one until it has caught up on the new one.
     RankMoved {
         rank: Rank,
         from: Node,
@@ -371,6 +389,14 @@ impl Record {
             Record::SpareUsed { spare, node } => {
                 (Normal, format!("spare {} takes the ranks of {}", at(spare), at(node)))
             }
+            Record::MoveRound { rank, node, round, bytes, took, .. } => {
+                let (to, bytes, took) = (at(node), units::bytes(*bytes), time(*took));
+                (Detail, format!("rank {rank} moves to {to}, round {round}: {bytes} in {took}"))
+            }
+            Record::MoveNotPrepared { rank, node, cause } => (
+                Normal,
+                format!("rank {rank} stands still for longer as it moves to {}: {cause}", at(node)),
+            ),
             Record::RankMoved { rank, from, node, pause } => {
                 let (from, to) = (at(from), at(node));
                 (Normal, format!("rank {rank} moved from {from} to {to}, and stood still {}", time(*pause)))
@@ -522,6 +548,8 @@ mod tests {
             Record::Saving,
             Record::Saved { dir: "/d".into(), bytes: 7 },
             Record::SpareUsed { spare: 2, node },
+            Record::MoveRound { rank, node, image: 7, round: 2, bytes: 4096, took: time },
+            Record::MoveNotPrepared { rank, node, cause: cause() },
             Record::RankMoved { rank, from: 0, node, pause: time },
             Record::NodeNotice { node, cause: cause() },
             Record::NodeLeft { node },

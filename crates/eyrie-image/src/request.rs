@@ -73,6 +73,10 @@ pub struct Request<'a> {
     /// others, its output say, is before the image or after it. An error, in words for the user,
     /// refuses the image. As for [`Hooks`], any lock may be held.
     pub still: Option<&'a dyn Fn() -> Result<(), &'static str>>,
+    /// For [`Mode::Sync`]: called when the stream is written, with the nanoseconds that this has
+    /// taken, while all threads still stand still; the process goes on when it returns. As for
+    /// [`Hooks`], any lock may be held.
+    pub written: Option<&'a dyn Fn(u64)>,
     pub hooks: Hooks,
     /// `None`: a full image, and nothing is tracked for the next one.
     pub track: Option<Track<'a>>,
@@ -93,6 +97,7 @@ impl Request<'static> {
             meta: &[],
             starter_pid: 0,
             still: None,
+            written: None,
             hooks: Hooks { interrupted: None, clock_jumped: None },
             track: None,
         }

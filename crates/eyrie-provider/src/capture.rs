@@ -25,6 +25,8 @@ const MAX_DESCRIPTORS: usize = 256;
 const SETTLE_TIMEOUT: Duration = Duration::from_millis(200);
 /// How long the agent may take to read the rank's output.
 const GO_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a rank stands still for its move: then it goes on where it is.
+const HOLD_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What the rank has written since its last image.
 static TRACKER: Tracker = Tracker::new();
@@ -90,7 +92,7 @@ fn take() {
     }
 }
 
-fn take_image(rank: &mut Rank<Sockets>, Order { image, sync, base, out }: Order) {
+fn take_image(rank: &mut Rank<Sockets>, Order { image, sync, base, hold, out }: Order) {
     let start = Instant::now();
     let refuse = |reason: &str| channel::tell(&FromRank::Refused { image, reason });
     let starter_pid = channel::agent_pid();
@@ -104,7 +106,16 @@ fn take_image(rank: &mut Rank<Sockets>, Order { image, sync, base, out }: Order)
     // No other thread prints any more either.
     let still = || {
         channel::tell(&FromRank::Still { image, clock, rsn: position });
-        await_go().then_some(()).ok_or("the agent has not read the rank's output in time")
+        await_go(image, GO_TIMEOUT)
+            .then_some(())
+            .ok_or("the agent has not read the rank's output in time")
+    };
+    // It goes on elsewhere, or here when it is told so or hears nothing.
+    let written = |pause_ns| {
+        channel::tell(&FromRank::Captured { image, child_pid: 0, pause_ns });
+        // SAFETY: the stream is whole, and its end is to be seen; `take_image` forgets it.
+        unsafe { libc::close(out.as_raw_fd()) };
+        await_go(image, HOLD_TIMEOUT);
     };
     let mut fds = [(-1, FdRole::Dropped); MAX_DESCRIPTORS];
     fds[0] = (channel::descriptor(), FdRole::Slot(SLOT_AGENT));
@@ -129,6 +140,7 @@ fn take_image(rank: &mut Rank<Sockets>, Order { image, sync, base, out }: Order)
         meta: &[],
         starter_pid,
         still: Some(&still),
+        written: if hold { Some(&written) } else { None },
         hooks: Hooks {
             interrupted: Some(let_go_on),
             clock_jumped: Some(interrupted::clock_jumped),
@@ -143,6 +155,10 @@ fn take_image(rank: &mut Rank<Sockets>, Order { image, sync, base, out }: Order)
     // SAFETY: the provider's state bears being continued elsewhere: `come_back` makes it a dropped
     // connection.
     match without_pipe_signal(|| unsafe { eyrie_image::capture(&request) }) {
+        Outcome::Captured { .. } if sync && hold => {
+            rank.host.trace(What::Image, clock, 0, image);
+            std::mem::forget(out);
+        }
         Outcome::Captured { child_pid, .. } => {
             let pause_ns = start.elapsed().as_nanos() as u64;
             channel::tell(&FromRank::Captured { image, child_pid: child_pid as u32, pause_ns });
@@ -236,11 +252,12 @@ impl ImagePoint for Sockets {
 }
 
 /// What the agent asks for: whether to wait until the image is written, which image it may build on
-/// (0: none), and where it goes.
+/// (0: none), whether to stand still from then on, and where it goes.
 struct Order {
     image: u64,
     sync: bool,
     base: u64,
+    hold: bool,
     out: OwnedFd,
 }
 
@@ -248,17 +265,18 @@ struct Order {
 fn order() -> Option<Order> {
     loop {
         let (message, [descriptor, _]) = channel::receive()?;
-        if let (Some(ToRank::Capture { image, sync, base }), Some(out)) = (message, descriptor) {
-            return Some(Order { image, sync, base, out });
+        let capture = (message, descriptor);
+        if let (Some(ToRank::Capture { image, sync, base, hold }), Some(out)) = capture {
+            return Some(Order { image, sync, base, hold, out });
         }
     }
 }
 
-fn await_go() -> bool {
-    let deadline = Instant::now() + GO_TIMEOUT;
+fn await_go(image: u64, timeout: Duration) -> bool {
+    let deadline = Instant::now() + timeout;
     while Instant::now() < deadline {
         match channel::receive() {
-            Some((Some(ToRank::Go), _)) => return true,
+            Some((Some(ToRank::Go { image: named }), _)) if named == image => return true,
             Some(_) => {}
             None => channel::wait(deadline),
         }

@@ -36,10 +36,12 @@ pub enum ToRank {
     /// which newer ones are added; the page says when.
     Welcome { incarnation: u32 },
     /// Take an image now; comes with the descriptor that takes the stream (SCM_RIGHTS), before the
-    /// signal. It may build on image `base`, which its store has; 0: on none.
-    Capture { image: u64, sync: bool, base: u64 },
-    /// The agent has read all output: the position of the standard streams is fixed, go on.
-    Go,
+    /// signal. It may build on image `base`, which its store has; 0: on none. `hold`: with `sync`,
+    /// the rank goes on after another [`ToRank::Go`] only, or after a time of its own.
+    Capture { image: u64, sync: bool, base: u64, hold: bool },
+    /// The agent has read all output: the position of the standard streams is fixed, go on. And
+    /// for a rank that was held: it stays where it is.
+    Go { image: u64 },
     /// The answer to [`FromRank::Loaded`] of a new process that has met the other ranks of its job.
     Admitted,
 }
@@ -118,8 +120,10 @@ impl ToRank {
     pub fn encode(&self, buf: &mut [u8; MAX_MESSAGE]) -> usize {
         match *self {
             ToRank::Welcome { incarnation } => put(buf, 1, &[incarnation.into()], ""),
-            ToRank::Capture { image, sync, base } => put(buf, 2, &[image, sync.into(), base], ""),
-            ToRank::Go => put(buf, 3, &[], ""),
+            ToRank::Capture { image, sync, base, hold } => {
+                put(buf, 2, &[image, sync.into(), base, hold.into()], "")
+            }
+            ToRank::Go { image } => put(buf, 3, &[image], ""),
             ToRank::Admitted => put(buf, 4, &[], ""),
         }
     }
@@ -132,8 +136,9 @@ impl ToRank {
                 image: number(bytes, 0)?,
                 sync: number(bytes, 1)? != 0,
                 base: number(bytes, 2)?,
+                hold: number(bytes, 3)? != 0,
             },
-            3 => ToRank::Go,
+            3 => ToRank::Go { image: number(bytes, 0)? },
             4 => ToRank::Admitted,
             _ => return None,
         })
@@ -185,8 +190,8 @@ mod tests {
         let mut buf = [0; MAX_MESSAGE];
         for m in [
             ToRank::Welcome { incarnation: 7 },
-            ToRank::Capture { image: 3, sync: true, base: 2 },
-            ToRank::Go,
+            ToRank::Capture { image: 3, sync: true, base: 2, hold: true },
+            ToRank::Go { image: 3 },
             ToRank::Admitted,
         ] {
             let n = m.encode(&mut buf);

@@ -15,7 +15,9 @@ pub enum Claim {
     /// A connection on which an agent hands the image stream of a rank to the store.
     ImageUpload { instance: RankInstance, image: ImageId },
     /// A connection on which the store hands an image to an agent.
-    ImageFetch { rank: Rank, image: ImageId },
+    /// `since`: an image that is in place already, only what the wanted one has beyond it need
+    /// come; 0: none.
+    ImageFetch { rank: Rank, image: ImageId, since: ImageId },
     /// A connection on which a store hands a copy of an image to another store.
     ImageCopy { rank: Rank, image: ImageId },
     /// The control connection of a role in a process of its own.
@@ -193,12 +195,24 @@ pub enum ToAgent {
     StopRole(Role),
     /// Kill a rank with SIGKILL; only this incarnation.
     Kill(RankInstance),
-    /// Capture a rank and hand the image to this store.
+    /// Capture a rank and hand the image to this store. `hold`: it is to stand still from then on
+    /// until it is killed, or [`ToAgent::GoOn`].
     Capture {
         instance: RankInstance,
         image: ImageAt,
         mode: CheckpointMode,
+        hold: bool,
     },
+    /// A rank that stands still for its move stays where it is.
+    GoOn {
+        instance: RankInstance,
+        image: ImageId,
+    },
+    /// A rank is about to come here as this incarnation: have its memory in place, as it is in this
+    /// image, until [`ToAgent::Start`], or a later image. Answered by [`FromAgent::Prepared`].
+    Prepare(Box<StartRank>),
+    /// It does not come.
+    Unprepare(RankInstance),
     /// New entries of the PMI key value space, and how many barriers the job has passed.
     Pmi {
         entries: Vec<(String, String)>,
@@ -309,6 +323,9 @@ pub enum FromAgent {
     /// What the rank did last, oldest first; empty when it does not run here. `request`: who asked
     /// for it with [`ToAgent::Trace`]; `None`: the rank ends by an error of its own.
     Trace { request: Option<u64>, instance: RankInstance, records: Vec<TraceRecord> },
+    /// The memory of a rank that is to come as this incarnation is in place, as it is in this
+    /// image, of which so many bytes had to come; or why not. Another [`ToAgent::Prepare`] of it begins anew then.
+    Prepared { instance: RankInstance, image: ImageId, result: Result<u64, String> },
     /// The answer to [`ToAgent::Heartbeat`].
     Heartbeat { n: u64 },
     /// Where another controller reaches this agent when it has lost its own

@@ -34,6 +34,7 @@ impl Machine {
         for rank in self.schedule.due(now, busy) {
             let mode = self.config.checkpoint_mode;
             let store = self.store_for(rank, &Copies::default());
+            let hold = self.moves.holds(rank);
             let r = &mut self.ranks[rank as usize];
             let Some(store) = store.filter(|_| r.can_be_captured()) else {
                 if r.is(RankStateName::Finished) {
@@ -56,11 +57,12 @@ impl Machine {
                 stored: None,
                 copies: Copies::default(),
                 checked: false,
+                hold,
             });
             let (instance, node) = (r.instance(), r.node);
             self.asked.insert(rank);
             self.schedule.asked(rank, now);
-            self.commands.push(Command::Capture { node, instance, image, store, mode });
+            self.commands.push(Command::Capture { node, instance, image, store, mode, hold });
             self.record(Record::CheckpointStarted { rank, image });
         }
     }
@@ -92,8 +94,11 @@ impl Machine {
     }
 
     pub(super) fn captured(&mut self, instance: RankInstance, image: ImageId, pause: Duration) {
-        if let Some(capture) = self.capture_of(instance, image) {
-            capture.pause = Some(pause);
+        let now = self.now;
+        let Some(capture) = self.capture_of(instance, image) else { return };
+        capture.pause = Some(pause);
+        if capture.hold {
+            self.stands_still(instance.rank, now.saturating_sub(pause));
         }
     }
 
@@ -108,7 +113,11 @@ impl Machine {
         self.discard(instance.rank, image, &capture.copies);
         let r = &mut self.ranks[instance.rank as usize];
         r.end_capture();
-        let exposed = r.is_exposed();
+        let node = r.node;
+        if capture.hold {
+            self.commands.push(Command::GoOn { node, instance, image });
+        }
+        let exposed = self.ranks[instance.rank as usize].is_exposed();
         self.schedule.ended(instance.rank, self.now, None);
         if exposed {
             self.schedule.retry(instance.rank, self.now + RETRY_UNPROTECTED);
@@ -215,7 +224,7 @@ impl Machine {
         let kept = if healed { 0 } else { 1 };
         let needless = r.images.len().saturating_sub(kept);
         let needless: Vec<KeptImage> = r.images.drain(..needless).collect();
-        r.images.push(KeptImage { image, instance, copies: capture.copies, saved: false });
+        r.images.push(KeptImage { image, instance, copies: capture.copies.clone(), saved: false });
         // The log must still reach back to the older image, for the case that the newer is damaged.
         let older = (r.images.len() == 2).then(|| r.images[0].image);
         let needed = if healed { Some(image) } else { older };
@@ -245,6 +254,6 @@ impl Machine {
                 self.commands.push(Command::TruncateStdin(stdin));
             }
         }
-        self.imaged_for_move(rank, capture.asked);
+        self.imaged_for_move(rank, &capture);
     }
 }

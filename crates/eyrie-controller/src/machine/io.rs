@@ -64,6 +64,13 @@ pub enum Event {
     },
     /// What an agent says of a rank.
     Rank(RankInstance, RankReport),
+    /// The answer to [`Command::Prepare`]: so many bytes had to come, or why it is not in place.
+    Prepared {
+        node: Node,
+        instance: RankInstance,
+        image: ImageId,
+        result: Result<u64, String>,
+    },
     /// Bytes that a rank wrote, from `offset` of that stream on, have arrived. They come beside the
     /// event; [`Command::Show`] says what becomes of them.
     Output {
@@ -273,6 +280,26 @@ pub enum Command {
         image: ImageId,
         store: StoreId,
         mode: CheckpointMode,
+        /// It is to stand still from then on, until it is killed or [`Command::GoOn`].
+        hold: bool,
+    },
+    /// The rank stands still for its move, and stays.
+    GoOn {
+        node: Node,
+        instance: RankInstance,
+        image: ImageId,
+    },
+    /// The rank is about to come to the node as this incarnation: its memory is to be in place, as
+    /// it is in this image. Answered by [`Event::Prepared`].
+    Prepare {
+        node: Node,
+        instance: RankInstance,
+        from: Source,
+    },
+    /// It does not come.
+    Unprepare {
+        node: Node,
+        instance: RankInstance,
     },
     /// To this node, or every node that is up: new entries, and how many barriers the job has
     /// passed.

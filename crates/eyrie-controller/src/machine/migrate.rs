@@ -4,14 +4,15 @@
 
 use super::answer::{Answer, RequestId};
 use super::checkpoint::RETRY;
+use super::io::Command;
 use super::moves::{Move, Pending};
+use super::rank::Capture;
 use super::reactor::Machine;
 use super::state::RankStateName;
 use crate::record::Record;
 use eyrie_placement::placement::JobNode;
 use eyrie_wire::{Node, Rank};
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 /// Why a node cannot be drained, and the remedy.
 pub(super) const NO_OTHER_NODE: &str =
@@ -132,18 +133,26 @@ impl Machine {
         for rank in &ranks {
             let from = self.ranks[*rank as usize].node;
             // One that moves already does not stay.
-            self.moves.ranks.entry(*rank).or_insert(Move { from, to, since, stopped: None });
-            self.schedule.want(*rank, since);
+            let (stopped, still, live) = (None, None, None);
+            let moving = Move { from, to, since, stopped, still, live };
+            if !self.moves.ranks.contains_key(rank) {
+                self.moves.ranks.insert(*rank, moving);
+                self.begin_live(*rank);
+            }
         }
         self.moves.pending.push(Pending { request, ranks, drains, stayed: Vec::new() });
         self.watch_moves();
     }
 
-    /// An image of the rank counts that was asked for then: a rank that is to move goes with it.
-    pub(super) fn imaged_for_move(&mut self, rank: Rank, asked: Duration) {
+    /// An image of the rank counts. A rank that is to move goes with it, or it is one more that is
+    /// put in place where the rank is going.
+    pub(super) fn imaged_for_move(&mut self, rank: Rank, capture: &Capture) {
         let Some(moving) = self.moves.ranks.get(&rank) else { return };
-        if moving.stopped.is_some() || asked < moving.since || self.is_saving() {
+        if moving.stopped.is_some() || capture.asked < moving.since || self.is_saving() {
             return;
+        }
+        if moving.live.is_some() && !capture.hold {
+            return self.send_image(rank);
         }
         let (now, can_stop) = (self.now, self.ranks_can_stop());
         let Some(moving) = self.moves.ranks.get_mut(&rank) else { return };
@@ -151,8 +160,13 @@ impl Machine {
             moving.stopped = Some(now);
             self.stop_rank(rank);
         } else {
-            moving.since = now;
+            (moving.since, moving.still) = (now, None);
             self.schedule.retry(rank, now + RETRY);
+            if capture.hold {
+                let r = &self.ranks[rank as usize];
+                let (node, instance, image) = (r.node, r.instance(), capture.image);
+                self.commands.push(Command::GoOn { node, instance, image });
+            }
         }
     }
 
@@ -188,10 +202,15 @@ impl Machine {
 
     /// The rank has come to another node, has finished, or (`stayed`) does not move.
     pub(super) fn end_move(&mut self, rank: Rank, stayed: Option<&str>) {
-        let Some(Move { from, stopped, .. }) = self.moves.end(rank, stayed) else { return };
+        let Some(Move { from, stopped, still, live, .. }) = self.moves.end(rank, stayed) else {
+            return;
+        };
         let node = self.ranks[rank as usize].node;
+        if let Some(live) = live.filter(|live| live.node != node) {
+            self.unprepare(&live);
+        }
         if let (Some(stopped), None, true) = (stopped, stayed, node != from) {
-            let pause = self.now - stopped;
+            let pause = self.now - still.unwrap_or(stopped);
             self.record(Record::RankMoved { rank, from, node, pause });
         }
         self.watch_moves();

@@ -12,6 +12,7 @@ mod faults;
 mod fence;
 mod injection;
 mod io;
+mod live;
 mod migrate;
 mod moves;
 mod node;

@@ -1,7 +1,7 @@
 //! Ranks on their way to other nodes, and who waits for it. Decides nothing.
 
 use super::answer::RequestId;
-use eyrie_wire::{Node, Rank};
+use eyrie_wire::{ImageId, Node, Rank, RankInstance};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -15,6 +15,47 @@ pub struct Move {
     pub since: Duration,
     /// When it was stopped for that.
     pub stopped: Option<Duration>,
+    /// Since when it has stood still for its last image.
+    pub still: Option<Duration>,
+    /// How far its memory is on the way; `None` while nothing is: it goes by its image alone.
+    pub live: Option<Live>,
+}
+
+/// A rank whose memory is put in place where it is going while it computes.
+#[derive(Clone, Copy, Debug)]
+pub struct Live {
+    /// Where it most likely goes, and as which incarnation.
+    pub node: Node,
+    pub instance: RankInstance,
+    /// The image that is on its way there, and since when.
+    pub sent: Option<(ImageId, Duration)>,
+    /// Images that are in place.
+    pub rounds: u32,
+    /// When this round began, and how long the last one has taken.
+    pub begun: Duration,
+    pub took: Duration,
+    /// The next image is the last one: the rank stands still from then on.
+    pub last: bool,
+}
+
+/// Pause that a move aims at: when a round takes no longer, the next one is the last.
+const PAUSE_BUDGET: Duration = Duration::from_millis(50);
+/// Most rounds. With a rank that writes faster than its memory goes over the last one is long.
+const ROUNDS_MAX: u32 = 8;
+
+impl Live {
+    /// A round is over. Is the next one the last? The first may have put an old image in place. A
+    /// round that has not become a third shorter shows that more of them do not help.
+    pub fn end_round(&mut self, now: Duration) -> Duration {
+        let took = now.saturating_sub(self.begun);
+        let shrinks = self.rounds < 2 || took * 3 <= self.took * 2;
+        self.rounds += 1;
+        self.sent = None;
+        let enough = took <= PAUSE_BUDGET || !shrinks || self.rounds >= ROUNDS_MAX;
+        self.last = self.rounds >= 2 && enough;
+        (self.took, self.begun) = (took, now);
+        took
+    }
 }
 
 /// Moves that were asked for together.
@@ -37,6 +78,11 @@ pub struct Moves {
 }
 
 impl Moves {
+    /// Whether the next image of a rank is the last one of its move.
+    pub fn holds(&self, rank: Rank) -> bool {
+        self.ranks.get(&rank).and_then(|moving| moving.live).is_some_and(|live| live.last)
+    }
+
     /// The move is over; `stayed`: why it did not take place.
     pub fn end(&mut self, rank: Rank, stayed: Option<&str>) -> Option<Move> {
         let ended = self.ranks.remove(&rank)?;

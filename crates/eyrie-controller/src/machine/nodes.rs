@@ -148,6 +148,7 @@ impl Machine {
             return;
         }
         self.roles_of_lost_node(node);
+        self.live_on_lost_node(node);
         for rank in ranks {
             if self.ended {
                 return;

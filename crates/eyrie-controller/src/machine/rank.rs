@@ -50,6 +50,8 @@ pub struct Capture {
     pub copies: Copies,
     /// The agent has found all files that it needs.
     pub checked: bool,
+    /// The rank stands still from then on.
+    pub hold: bool,
 }
 
 /// A recovery under way.

@@ -258,6 +258,9 @@ impl Machine {
             Event::AgentWoke(node) => self.record(Record::NodeRefused { node }),
             Event::Heartbeat { node, n } => self.heartbeat(node, n),
             Event::Rank(instance, report) => self.rank_reported(instance, report),
+            Event::Prepared { node, instance, image, result } => {
+                self.prepared(node, instance, image, result)
+            }
             Event::Output { instance, stream, offset, bytes } => {
                 self.output_arrived(instance, stream, offset, bytes)
             }
@@ -419,6 +422,7 @@ impl Machine {
         self.watch_roles();
         if self.started && !self.ended {
             self.watch_captures();
+            self.watch_live();
             self.watch_moves();
         }
         let ranks = (self.ranks.iter())

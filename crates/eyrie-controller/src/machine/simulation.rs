@@ -755,6 +755,25 @@ impl Cluster {
                 self.check_store(store, &command);
                 self.capture(node, instance, image, store);
             }
+            Command::GoOn { node, .. } | Command::Unprepare { node, .. } => {
+                self.check_node(node, &command);
+            }
+            Command::Prepare { node, instance, from: Source { image, store } } => {
+                self.check_node(node, &command);
+                self.check_store(store, &command);
+                let r = &self.ranks[instance.rank as usize];
+                assert!(instance.incarnation > r.fenced, "it is not about to come: {command:?}");
+                let there = !self.stores.contains(&store) || r.stored.contains(&(store, image));
+                assert!(there, "the store does not have it: {command:?}");
+                let result = match self.random.gen_bool(0.1) {
+                    true => Err("simulated".into()),
+                    false => Ok(4096),
+                };
+                let prepared = Event::Prepared { node, instance, image, result };
+                if self.random.gen_bool(0.98) {
+                    self.after(5..500, Happening::FromNode(node, prepared));
+                }
+            }
             Command::CopyImage { store, from, instance, image } => {
                 self.check_store(store, &command);
                 self.check_store(from, &command);

@@ -115,7 +115,8 @@ mod tests {
         assert!(admission.admit(&Claim::Lost { node: 1 }).is_err());
         assert!(admission.admit(&agent(1)).unwrap_err().contains("declared dead"));
         let (rank, image) = (3, 1);
-        for claim in [Claim::ImageFetch { rank, image }, Claim::ImageCopy { rank, image }] {
+        for claim in [Claim::ImageFetch { rank, image, since: 0 }, Claim::ImageCopy { rank, image }]
+        {
             assert!(admission.admit(&claim).unwrap_err().contains("store"));
         }
         assert!(role(Role::Store { id: 0 }).is_ok() && role(Role::Store { id: 0 }).is_err());

@@ -37,10 +37,18 @@ impl Job {
             Command::StopRole { node, role } => self.send(node, &ToAgent::StopRole(role)),
             Command::Directory(directory) => self.publish(directory),
             Command::Kill { node, instance } => self.send(node, &ToAgent::Kill(instance)),
-            Command::Capture { node, instance, image, store, mode } => {
+            Command::Capture { node, instance, image, store, mode, hold } => {
                 let image = ImageAt { image, store: self.store_address(store) };
-                self.send(node, &ToAgent::Capture { instance, image, mode })
+                self.send(node, &ToAgent::Capture { instance, image, mode, hold })
             }
+            Command::GoOn { node, instance, image } => {
+                self.send(node, &ToAgent::GoOn { instance, image })
+            }
+            Command::Prepare { node, instance, from } => {
+                let start = self.start_rank(node, instance, Some(from));
+                self.send(node, &ToAgent::Prepare(Box::new(start)));
+            }
+            Command::Unprepare { node, instance } => self.send(node, &ToAgent::Unprepare(instance)),
             Command::Pmi { node: Some(node), entries, barriers } => {
                 self.send(node, &ToAgent::Pmi { entries, barriers });
             }
@@ -136,8 +144,13 @@ impl Job {
     }
 
     fn start(&mut self, node: Node, instance: RankInstance, from: Option<Source>) {
+        let start = self.start_rank(node, instance, from);
+        self.send(node, &ToAgent::Start(Box::new(start)));
+    }
+
+    fn start_rank(&self, node: Node, instance: RankInstance, from: Option<Source>) -> StartRank {
         let at = |Source { image, store }| ImageAt { image, store: self.store_address(store) };
-        let start = StartRank {
+        StartRank {
             instance,
             size: self.options.ranks,
             directory: self.directory_of(node),
@@ -146,8 +159,7 @@ impl Job {
             image: from.map(at),
             stdin: instance.rank == 0,
             leftovers: self.shared[instance.rank as usize].iter().cloned().collect(),
-        };
-        self.send(node, &ToAgent::Start(Box::new(start)));
+        }
     }
 
     /// Sends a piece of standard input to whoever waits for it, when there is one.

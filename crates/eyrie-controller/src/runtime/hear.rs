@@ -301,6 +301,9 @@ impl Job {
             FromAgent::Trace { request, instance, records } => {
                 self.hear_trace(request, instance, records)
             }
+            FromAgent::Prepared { instance, image, result } => {
+                self.tell(Event::Prepared { node, instance, image, result });
+            }
             FromAgent::Heartbeat { n } => self.tell(Event::Heartbeat { node, n }),
             FromAgent::Reachable { addr } => {
                 self.reached_at.extend(addr.parse().map(|addr: Addr| (node, addr)));

@@ -233,6 +233,9 @@ impl Engine<'_> {
             track.tracker.settle(engine.changes.marked.as_slice(), track.image);
         }
         let pause_ns = sys::clock_ns(1).saturating_sub(started_ns);
+        if let (Mode::Sync, Some(written)) = (request.mode, request.written) {
+            written(pause_ns);
+        }
         Ok(Outcome::Captured { child_pid, pause_ns, shared_bytes, image_bytes })
     }
 

@@ -61,6 +61,7 @@ pub fn take_image(mode: Mode) -> Outcome {
             meta: b"a test",
             starter_pid: STARTER_PID.load(Ordering::Relaxed),
             still: None,
+            written: None,
             hooks: Hooks { interrupted: None, clock_jumped: None },
             track: None,
         };

@@ -231,7 +231,7 @@ impl StoreRole {
     }
 
     /// Hands an image out; the stream ends early when a piece of it does not verify.
-    fn send(&self, rank: Rank, image: ImageId, mut stream: Stream) {
+    fn send(&self, rank: Rank, (image, since): (ImageId, ImageId), mut stream: Stream) {
         let images = self.store.images(rank);
         let meta = (images.iter().find(|i| i.image == image))
             .and_then(|i| postcard::from_bytes::<ImageMeta>(&i.info.meta).ok());
@@ -248,7 +248,11 @@ impl StoreRole {
             .map_err(|e| e.to_string())
             .and_then(|()| {
                 let mut out = BufWriter::with_capacity(1 << 20, &mut stream);
-                self.store.send(rank, image, &mut out).map_err(|e| e.to_string())?;
+                let sent = match since {
+                    0 => self.store.send(rank, image, &mut out),
+                    since => self.store.send_since(rank, image, since, &mut out),
+                };
+                sent.map_err(|e| e.to_string())?;
                 out.flush().map_err(|e| e.to_string())?;
                 drop(out);
                 stream.shutdown(Shutdown::Write).map_err(|e| e.to_string())
@@ -326,7 +330,7 @@ impl Service for StoreRole {
     fn serve(&self, claim: Claim, stream: Stream) {
         match claim {
             Claim::ImageUpload { instance, image } => self.receive(instance, image, stream),
-            Claim::ImageFetch { rank, image } => self.send(rank, image, stream),
+            Claim::ImageFetch { rank, image, since } => self.send(rank, (image, since), stream),
             Claim::ImageCopy { rank, image } => self.give(rank, image, stream),
             // Not admitted.
             _ => {}
@@ -387,7 +391,7 @@ mod tests {
         assert!(role.admit(&upload(1)).is_ok());
         role.command(StoreCommand::Present(RankInstance { rank: 3, incarnation: 2 })).unwrap();
         assert!(role.admit(&upload(1)).is_err() && role.admit(&upload(2)).is_ok());
-        assert!(role.admit(&Claim::ImageFetch { rank: 3, image: 1 }).is_ok());
+        assert!(role.admit(&Claim::ImageFetch { rank: 3, image: 1, since: 0 }).is_ok());
         assert!(role.admit(&Claim::User).is_err());
     }
 

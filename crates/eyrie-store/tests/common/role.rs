@@ -41,7 +41,7 @@ pub fn upload(
 
 /// What an agent fetches.
 pub fn fetch(store: &Addr, rank: u32, image: u64) -> io::Result<Vec<u8>> {
-    let claim = Claim::ImageFetch { rank, image };
+    let claim = Claim::ImageFetch { rank, image, since: 0 };
     let mut stream = role::connect(store, &SECRET, &claim).map_err(io::Error::other)?;
     match frame::read(&mut stream)? {
         ImageAnswer::Stream(_) => {}

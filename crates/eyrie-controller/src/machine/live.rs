@@ -1,0 +1,125 @@
+//! A rank that is to move computes on while one image after the other is put in place where it is
+//! going: each brings what was written since the one before, until the last one, for which it
+//! stands still. Each of them is a checkpoint that counts, so that the rank is recovered as ever
+//! when anything fails, and nothing of this must be needed for that.
+
+use super::io::{Command, Source};
+use super::moves::Live;
+use super::placement::place;
+use super::reactor::Machine;
+use super::timeouts::{RESTORE_TIMEOUT, SLOWEST_TRANSFER};
+use crate::record::Record;
+use eyrie_wire::{ImageId, Node, Rank, RankInstance};
+use std::time::Duration;
+
+impl Machine {
+    /// The rank is to move: what is stored of it goes ahead.
+    pub(super) fn begin_live(&mut self, rank: Rank) {
+        let r = &self.ranks[rank as usize];
+        let instance = RankInstance { rank, incarnation: r.incarnation + 1 };
+        let node = self.asked_node(rank).or_else(|| {
+            let placed = place(&*self.placement, &self.nodes_for(rank), rank, r.node);
+            placed.map(|(node, _)| node).filter(|node| *node != r.node)
+        });
+        let (begun, took) = (self.now, Duration::ZERO);
+        let live = |node| Live { node, instance, sent: None, rounds: 0, begun, took, last: false };
+        if let Some(moving) = self.moves.ranks.get_mut(&rank) {
+            moving.live = node.map(live);
+        }
+        self.send_image(rank);
+    }
+
+    /// The newest image of the rank is to be put in place. Where there is none, one is taken.
+    pub(super) fn send_image(&mut self, rank: Rank) {
+        let now = self.now;
+        let newest = self.ranks[rank as usize].images.last();
+        let from = newest.and_then(|kept| {
+            let store = kept.copies.source(rank, None)?;
+            Some(Source { image: kept.image.image, store })
+        });
+        let live = self.moves.ranks.get_mut(&rank).and_then(|moving| moving.live.as_mut());
+        match (live, from) {
+            (Some(Live { sent: Some(_), .. }), _) => {}
+            (Some(live), Some(from)) => {
+                live.sent = Some((from.image, now));
+                let (node, instance) = (live.node, live.instance);
+                self.commands.push(Command::Prepare { node, instance, from });
+            }
+            _ => self.schedule.want(rank, now),
+        }
+    }
+
+    /// An image is in place where the rank is going, or not: then the rank goes by its next image
+    /// alone.
+    pub(super) fn prepared(
+        &mut self,
+        node: Node,
+        instance: RankInstance,
+        image: ImageId,
+        result: Result<u64, String>,
+    ) {
+        let (rank, now) = (instance.rank, self.now);
+        let Some(moving) = self.moves.ranks.get_mut(&rank) else { return };
+        let is_it = |live: &Live| live.node == node && live.instance == instance;
+        let Some(live) = moving.live.as_mut().filter(|live| is_it(live)) else { return };
+        match result {
+            Ok(bytes) if live.sent.is_some_and(|(sent, _)| sent == image) => {
+                let took = live.end_round(now);
+                let round = live.rounds;
+                self.record(Record::MoveRound { rank, node, image, round, bytes, took });
+            }
+            Ok(_) => return,
+            Err(cause) => {
+                moving.live = None;
+                self.record(Record::MoveNotPrepared { rank, node, cause });
+            }
+        }
+        if self.moves.ranks.get(&rank).is_some_and(|moving| moving.stopped.is_none()) {
+            self.schedule.want(rank, now);
+        }
+    }
+
+    /// The rank stands still for its last image.
+    pub(super) fn stands_still(&mut self, rank: Rank, since: Duration) {
+        if let Some(moving) = self.moves.ranks.get_mut(&rank) {
+            moving.still = Some(since);
+        }
+    }
+
+    /// The rank does not come to where it was expected.
+    pub(super) fn unprepare(&mut self, live: &Live) {
+        let Live { node, instance, .. } = *live;
+        if self.nodes[node as usize].is_up() {
+            self.commands.push(Command::Unprepare { node, instance });
+        }
+    }
+
+    /// Ranks that were going to a node that is lost go elsewhere.
+    pub(super) fn live_on_lost_node(&mut self, node: Node) {
+        let going = |live: Option<Live>| live.is_some_and(|live| live.node == node);
+        let ranks: Vec<Rank> = (self.moves.ranks.iter())
+            .filter(|(_, moving)| going(moving.live) && moving.stopped.is_none())
+            .map(|(rank, _)| *rank)
+            .collect();
+        ranks.into_iter().for_each(|rank| self.begin_live(rank));
+    }
+
+    /// Gives up what takes too long to be put in place.
+    pub(super) fn watch_live(&mut self) {
+        let now = self.now;
+        let late: Vec<(Rank, Live, ImageId)> = (self.moves.ranks.iter())
+            .filter_map(|(rank, moving)| {
+                let live = moving.live?;
+                let (image, since) = live.sent?;
+                let bytes = self.ranks[*rank as usize].images.last().map_or(0, |k| k.image.bytes);
+                let time = RESTORE_TIMEOUT + Duration::from_secs(bytes / SLOWEST_TRANSFER);
+                (now >= since + time).then_some((*rank, live, image))
+            })
+            .collect();
+        for (_, live, image) in late {
+            self.unprepare(&live);
+            let cause = "it took too long".to_string();
+            self.prepared(live.node, live.instance, image, Err(cause));
+        }
+    }
+}
