@@ -2,6 +2,7 @@
 //! read back, since a machine that hears them again gives the same commands.
 
 use super::answer::{Answer, RequestId};
+use super::moves::Manner;
 use crate::inject::{Fault, Injection};
 use crate::record::Record;
 use eyrie_transport::{Addr, Directory, RouterId};
@@ -211,6 +212,7 @@ pub enum Event {
         request: Option<RequestId>,
         ranks: Vec<Rank>,
         to: Option<Node>,
+        manner: Manner,
     },
     /// All ranks and roles are to leave this node.
     Drain {

@@ -4,11 +4,12 @@
 //! when anything fails, and nothing of this must be needed for that.
 
 use super::io::{Command, Source};
-use super::moves::Live;
+use super::moves::{IfSlow, Live, Manner};
 use super::placement::place;
 use super::reactor::Machine;
 use super::timeouts::{RESTORE_TIMEOUT, SLOWEST_TRANSFER};
 use crate::record::Record;
+use eyrie_units::time;
 use eyrie_wire::{ImageId, Node, Rank, RankInstance};
 use std::time::Duration;
 
@@ -64,9 +65,19 @@ impl Machine {
         let Some(live) = moving.live.as_mut().filter(|live| is_it(live)) else { return };
         match result {
             Ok(bytes) if live.sent.is_some_and(|(sent, _)| sent == image) => {
-                let took = live.end_round(now);
-                let round = live.rounds;
+                let Manner { pause_budget, if_slow } = moving.manner;
+                let took = live.end_round(now, pause_budget);
+                let (round, is_slow) = (live.rounds, live.last && took > pause_budget);
                 self.record(Record::MoveRound { rank, node, image, round, bytes, took });
+                if is_slow && if_slow == IfSlow::GiveUp {
+                    let (took, budget) = (time(took), time(pause_budget));
+                    let (bytes, most) = (eyrie_units::bytes(bytes), "--pause-budget");
+                    let why = format!(
+                        "it writes faster than its memory goes over ({bytes} in {took}, {most} is \
+                         {budget}): give a longer one, or --if-slow accept"
+                    );
+                    return self.end_move(rank, Some(&why));
+                }
             }
             Ok(_) => return,
             Err(cause) => {

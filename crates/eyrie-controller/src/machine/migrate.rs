@@ -5,7 +5,7 @@
 use super::answer::{Answer, RequestId};
 use super::checkpoint::RETRY;
 use super::io::Command;
-use super::moves::{Move, Pending};
+use super::moves::{Manner, Move, Pending};
 use super::rank::Capture;
 use super::reactor::Machine;
 use super::state::RankStateName;
@@ -27,11 +27,12 @@ impl Machine {
         request: Option<RequestId>,
         ranks: &[Rank],
         to: Option<Node>,
+        manner: Manner,
     ) {
         if let Some(why) = self.cannot_migrate(ranks, to) {
             return self.refuse(request, why);
         }
-        self.begin_moves(request, ranks.iter().copied().collect(), to, None);
+        self.begin_moves(request, ranks.iter().copied().collect(), to, manner, None);
     }
 
     /// Why these ranks cannot go there.
@@ -103,7 +104,7 @@ impl Machine {
         let ranks: BTreeSet<Rank> =
             there.filter(|r| !r.is(RankStateName::Finished)).map(|r| r.rank).collect();
         self.record(Record::NodeDraining { node, ranks: ranks.iter().copied().collect() });
-        self.begin_moves(request, ranks, None, Some(node));
+        self.begin_moves(request, ranks, None, Manner::default(), Some(node));
     }
 
     /// Ranks may come to the node again; without any it is a spare.
@@ -127,6 +128,7 @@ impl Machine {
         request: Option<RequestId>,
         ranks: BTreeSet<Rank>,
         to: Option<Node>,
+        manner: Manner,
         drains: Option<Node>,
     ) {
         let since = self.now;
@@ -134,7 +136,7 @@ impl Machine {
             let from = self.ranks[*rank as usize].node;
             // One that moves already does not stay.
             let (stopped, still, live) = (None, None, None);
-            let moving = Move { from, to, since, stopped, still, live };
+            let moving = Move { from, to, since, stopped, still, manner, live };
             if !self.moves.ranks.contains_key(rank) {
                 self.moves.ranks.insert(*rank, moving);
                 self.begin_live(*rank);

@@ -2,8 +2,33 @@
 
 use super::answer::RequestId;
 use eyrie_wire::{ImageId, Node, Rank, RankInstance};
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
+
+/// How a rank is to move.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Manner {
+    /// The last round begins when one took no longer than this: the pause is shorter than a round.
+    pub pause_budget: Duration,
+    /// What becomes of a rank whose rounds do not get that short.
+    pub if_slow: IfSlow,
+}
+
+impl Default for Manner {
+    fn default() -> Manner {
+        Manner { pause_budget: Duration::from_millis(50), if_slow: IfSlow::Accept }
+    }
+}
+
+/// What becomes of a rank that writes faster than its memory goes over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum IfSlow {
+    /// It moves all the same, and stands still for longer.
+    Accept,
+    /// It stays.
+    GiveUp,
+}
 
 /// A rank that is to go to another node.
 #[derive(Clone, Copy, Debug)]
@@ -17,6 +42,7 @@ pub struct Move {
     pub stopped: Option<Duration>,
     /// Since when it has stood still for its last image.
     pub still: Option<Duration>,
+    pub manner: Manner,
     /// How far its memory is on the way; `None` while nothing is: it goes by its image alone.
     pub live: Option<Live>,
 }
@@ -38,20 +64,18 @@ pub struct Live {
     pub last: bool,
 }
 
-/// Pause that a move aims at: when a round takes no longer, the next one is the last.
-const PAUSE_BUDGET: Duration = Duration::from_millis(50);
 /// Most rounds. With a rank that writes faster than its memory goes over the last one is long.
 const ROUNDS_MAX: u32 = 8;
 
 impl Live {
     /// A round is over. Is the next one the last? The first may have put an old image in place. A
     /// round that has not become a third shorter shows that more of them do not help.
-    pub fn end_round(&mut self, now: Duration) -> Duration {
+    pub fn end_round(&mut self, now: Duration, pause_budget: Duration) -> Duration {
         let took = now.saturating_sub(self.begun);
         let shrinks = self.rounds < 2 || took * 3 <= self.took * 2;
         self.rounds += 1;
         self.sent = None;
-        let enough = took <= PAUSE_BUDGET || !shrinks || self.rounds >= ROUNDS_MAX;
+        let enough = took <= pause_budget || !shrinks || self.rounds >= ROUNDS_MAX;
         self.last = self.rounds >= 2 && enough;
         (self.took, self.begun) = (took, now);
         took

@@ -305,7 +305,9 @@ impl Machine {
             Event::Heard { role, instance } => self.heard(role, instance),
             Event::Exposed { rank, exposed } => self.exposed(rank, exposed),
             Event::Resumed => self.resumed(),
-            Event::Migrate { request, ranks, to } => self.migrate_asked(request, &ranks, to),
+            Event::Migrate { request, ranks, to, manner } => {
+                self.migrate_asked(request, &ranks, to, manner)
+            }
             Event::Drain { request, node } => self.drain_asked(request, node),
             Event::Notice { node, cause, leaves } => self.notice(node, cause, leaves),
             Event::Undrain { request, node } => self.undrain_asked(request, node),

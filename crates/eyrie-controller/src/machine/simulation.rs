@@ -2,6 +2,7 @@
 //! process or a socket, and what it must never do is checked after each of its commands. A failing
 //! schedule is named by its seed.
 
+use super::moves::{IfSlow, Manner};
 use super::saved::{self, Saved};
 use super::schedule::{Interval, Order};
 use super::timeouts::FENCE_TIMEOUT;
@@ -301,9 +302,12 @@ impl Cluster {
         for _ in 0..self.random.gen_range(0..4) {
             let rank = self.random.gen_range(0..self.ranks.len() as Rank);
             let node = self.random.gen_range(0..self.nodes.len() as Node);
+            let pause_budget = ms([0, 50, 100_000][self.random.gen_range(0..3)]);
+            let if_slow = [IfSlow::Accept, IfSlow::GiveUp][self.random.gen_range(0..2)];
+            let manner = Manner { pause_budget, if_slow };
             let event = match self.random.gen_range(0..3) {
-                0 => Event::Migrate { request: None, ranks: vec![rank], to: None },
-                1 => Event::Migrate { request: None, ranks: vec![rank], to: Some(node) },
+                0 => Event::Migrate { request: None, ranks: vec![rank], to: None, manner },
+                1 => Event::Migrate { request: None, ranks: vec![rank], to: Some(node), manner },
                 _ => Event::Drain { request: None, node },
             };
             self.after(600..15_000, Happening::Told(event));

@@ -414,8 +414,8 @@ impl Job {
                 .map_err(|e| users::error(&e)),
             Ok(Request::Join { host, allocation }) => return self.join(host, allocation),
             Ok(Request::Stop) => Ok(Event::Save { request: Some(id) }),
-            Ok(Request::Migrate { ranks, to }) => {
-                Ok(Event::Migrate { request: Some(id), ranks, to })
+            Ok(Request::Migrate { ranks, to, manner }) => {
+                Ok(Event::Migrate { request: Some(id), ranks, to, manner })
             }
             Ok(Request::Drain { node }) => Ok(Event::Drain { request: Some(id), node }),
             Ok(Request::Undrain { node }) => Ok(Event::Undrain { request: id, node }),

@@ -2,6 +2,7 @@
 
 use super::journal;
 use crate::machine::answer::Answer;
+use crate::machine::Manner;
 use crate::record::Summary;
 use anyhow::Context;
 use eyrie_transport::Addr;
@@ -36,6 +37,7 @@ pub enum Request {
     Migrate {
         ranks: Vec<Rank>,
         to: Option<Node>,
+        manner: Manner,
     },
     Drain {
         node: Node,

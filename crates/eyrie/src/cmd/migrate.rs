@@ -1,13 +1,17 @@
 //! `eyrie migrate`: moves ranks of a running job to another node.
 
 use super::{node_named, JobPlace};
+use eyrie_controller::machine::{IfSlow, Manner};
 use eyrie_controller::runtime::jobdir;
 use eyrie_controller::runtime::users::{ask, Request};
+use eyrie_units::duration;
+use std::time::Duration;
 
 /// Move ranks of a running job to another node, and wait until they run there.
 ///
-/// Each is imaged while it computes, stops, and goes on elsewhere from that image; all others
-/// compute on. A rank that cannot be imaged stays where it is.
+/// Its memory goes ahead while it computes, in rounds: each brings what was written since the one
+/// before. For the last one it stands still, and goes on elsewhere where it was; all others compute
+/// on. A rank that cannot be imaged stays where it is.
 #[derive(clap::Args)]
 pub struct MigrateArgs {
     /// Name of the job (see `eyrie status`)
@@ -19,13 +23,32 @@ pub struct MigrateArgs {
     /// fewest ranks]
     #[arg(long, value_name = "NODE")]
     to: Option<String>,
+    /// When a round takes no longer, the rank stands still for the next one, which is the last
+    #[arg(long, default_value = "50ms", value_parser = duration, value_name = "TIME")]
+    pause_budget: Duration,
+    /// What to do with a rank that writes so fast that its rounds do not get that short
+    #[arg(long, default_value = "accept", value_name = "WHAT")]
+    if_slow: IfSlowArg,
     #[command(flatten)]
     place: JobPlace,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum IfSlowArg {
+    /// It moves all the same, and stands still for longer
+    Accept,
+    /// It stays where it is
+    GiveUp,
 }
 
 pub fn run(args: MigrateArgs) -> anyhow::Result<i32> {
     let dir = jobdir::find(&args.place.base()?, &args.job)?;
     let to = args.to.map(|name| node_named(&dir, &name)).transpose()?;
-    ask(&dir, &Request::Migrate { ranks: args.ranks, to })?;
+    let if_slow = match args.if_slow {
+        IfSlowArg::Accept => IfSlow::Accept,
+        IfSlowArg::GiveUp => IfSlow::GiveUp,
+    };
+    let manner = Manner { pause_budget: args.pause_budget, if_slow };
+    ask(&dir, &Request::Migrate { ranks: args.ranks, to, manner })?;
     Ok(0)
 }
