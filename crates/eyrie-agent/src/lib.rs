@@ -4,6 +4,7 @@
 
 mod capture;
 mod channel;
+mod coming;
 mod connection;
 mod ending;
 mod family;

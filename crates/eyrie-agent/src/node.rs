@@ -1,6 +1,7 @@
 //! The agent's loop: one thread waits for the controller, the ranks, signals and finished
 //! transfers, and handles each in turn.
 
+use crate::coming::Coming;
 use crate::connection::{connect, knock, Connection};
 use crate::family::kill_children_but;
 use crate::files::{raise_limit, Holds};
@@ -8,7 +9,6 @@ use crate::host_dir::{self, HostDir};
 use crate::journal::Journal;
 use crate::launch::reserve_fixed_numbers;
 use crate::pmi::Kvs;
-use crate::prepare::Coming;
 use crate::process::{CapturePhase, Process};
 use crate::sweeper::Sweeper;
 use crate::transfer::Uploaded;

@@ -3,35 +3,14 @@
 //! and is gone when that does not come.
 
 use crate::capture::image_pipe;
+use crate::coming::{Coming, Restorer};
 use crate::launch::{From, Launched};
 use crate::node::{Agent, Done};
-use crate::process::kill_group;
 use crate::transfer;
 use eyrie_transport::Addr;
 use eyrie_wire::control::{FromAgent, ImageAt, ImageMeta, StartRank};
 use eyrie_wire::{ImageId, RankInstance};
 use std::os::fd::OwnedFd;
-
-/// A rank that is about to come.
-pub struct Coming {
-    restorer: Restorer,
-    launched: Launched,
-    /// The image that is in place; 0: none yet.
-    image: ImageId,
-    /// Where the restorer reads the next image; `None` while it gets one.
-    into: Option<OwnedFd>,
-    /// Its start was ordered meanwhile.
-    start: Option<Box<StartRank>>,
-}
-
-/// The id of a process that is killed when it is not wanted any more.
-struct Restorer(u32);
-
-impl Drop for Restorer {
-    fn drop(&mut self) {
-        kill_group(self.0);
-    }
-}
 
 /// What a rank that is to be started has in place.
 pub enum InPlace {

@@ -34,6 +34,7 @@ mod gone;
 mod image;
 mod link;
 mod locks;
+mod mapping;
 mod memory_functions;
 mod place;
 mod prepared;

@@ -3,10 +3,10 @@
 //! bring little. A page must never be taken as it was unless the image before has left it here, and
 //! what an image does not mention must be gone.
 
-use crate::address_space::{advise_early, map_own, open_own};
 use crate::fail::{self, malformed};
 use crate::format::{PAGES_GUARD, PAGES_OF_OBJECT, PAGES_SAME};
 use crate::image::{self, Arena, Image, Input, List};
+use crate::mapping::{advise_early, map_own, open_own};
 use crate::place::Node;
 use crate::stream::{Kind, RecordHeader, MAX_PAYLOAD};
 use crate::sys::{self, PAGE};

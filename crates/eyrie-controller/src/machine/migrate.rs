@@ -278,6 +278,14 @@ impl Machine {
         }
     }
 
+    /// Ranks that move: where to, as far as that is known, and how many rounds are over.
+    pub fn moves(&self) -> impl Iterator<Item = (Rank, Option<Node>, u32)> + '_ {
+        self.moves.ranks.iter().map(|(rank, moving)| {
+            let to = moving.live.map(|live| live.node).or(moving.to);
+            (*rank, to, moving.live.map_or(0, |live| live.rounds))
+        })
+    }
+
     /// Nodes that are drained, or being drained.
     pub fn drained(&self) -> impl Iterator<Item = Node> + '_ {
         (0..).zip(&self.nodes).filter(|(_, n)| n.drained).map(|(node, _)| node)

@@ -1,7 +1,7 @@
 //! What users see of a job: lines, events, the progress line, its status.
 
 use super::job::{Job, PROGRESS_EVERY};
-use super::users::{self, RankStatus, RoleStatus, Status};
+use super::users::{self, MoveStatus, RankStatus, RoleStatus, Status};
 use crate::machine::RankStateName;
 use crate::record::{LogLevel, Record};
 use eyrie_wire::control::Role;
@@ -59,6 +59,7 @@ impl Job {
             RankStatus { instance, node, state: format!("{state:?}").to_lowercase() }
         };
         let role_status = |(role, node): (Role, Node)| RoleStatus { role: role.to_string(), node };
+        let move_status = |(rank, to, rounds)| MoveStatus { rank, to, rounds };
         let argv = self.program.argv.iter().map(|a| a.to_string_lossy());
         Status {
             job: self.name.clone(),
@@ -67,6 +68,7 @@ impl Job {
             drained: self.machine.drained().collect(),
             hosts: self.machine.hosts().to_vec(),
             ranks: self.machine.rank_states().map(rank_status).collect(),
+            moves: self.machine.moves().map(move_status).collect(),
             roles: self.machine.roles().map(role_status).collect(),
             journal: self.journal.whole_copies().collect(),
             unprotected: self.machine.unprotected_ranks().collect(),

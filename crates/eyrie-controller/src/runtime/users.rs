@@ -86,6 +86,16 @@ pub struct RoleStatus {
     pub node: Node,
 }
 
+/// A rank on its way to another node.
+#[derive(Debug, Serialize)]
+pub struct MoveStatus {
+    pub rank: Rank,
+    /// Where it is going, as far as that is known.
+    pub to: Option<Node>,
+    /// How often its memory was put in place there.
+    pub rounds: u32,
+}
+
 /// The answer to [`Request::Status`].
 #[derive(Debug, Serialize)]
 pub struct Status {
@@ -97,6 +107,7 @@ pub struct Status {
     /// Names of the hosts that the nodes are; empty on one machine.
     pub hosts: Vec<String>,
     pub ranks: Vec<RankStatus>,
+    pub moves: Vec<MoveStatus>,
     /// Roles that run on nodes.
     pub roles: Vec<RoleStatus>,
     /// Nodes whose hosts have a whole copy of the journal: `eyrie resume` works there.
