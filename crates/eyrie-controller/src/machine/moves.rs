@@ -2,11 +2,12 @@
 
 use super::answer::RequestId;
 use eyrie_wire::{Node, Rank};
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// A rank that is to go to another node.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Move {
     pub from: Node,
     /// `None`: where the placement says.
@@ -18,7 +19,7 @@ pub struct Move {
 }
 
 /// Moves that were asked for together.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Pending {
     /// A user who waits for them.
     pub request: Option<RequestId>,
@@ -30,7 +31,7 @@ pub struct Pending {
 }
 
 /// All moves of a job.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Moves {
     pub ranks: BTreeMap<Rank, Move>,
     pub pending: Vec<Pending>,
