@@ -497,7 +497,7 @@ class Job:
         """Runs `eyrie COMMAND JOB ARGS`; returns the finished process."""
         argv = [str(EYRIE), command, "--dir", str(self.base), self.name, *map(str, args)]
         return subprocess.run(
-            self.launched(argv), capture_output=True, text=True, timeout=PATIENCE_S
+            self.launched(argv), capture_output=True, text=True, timeout=PATIENCE_S, env=self._env
         )
 
     def status(self):

@@ -8,9 +8,24 @@ use crate::shared;
 use eyrie_wire::agent::{FromRank, ToRank, MAX_MESSAGE};
 use eyrie_wire::control::{FromAgent, Library, RankReport};
 use eyrie_wire::{Rank, RankInstance};
+use rustix::io::Errno;
 use rustix::net::RecvFlags;
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::Duration;
+
+/// The next message on a channel, without waiting for it; of 0 bytes when the other end is closed
+/// and all has been read.
+fn receive(channel: &impl AsFd, bytes: &mut [u8; MAX_MESSAGE]) -> rustix::io::Result<usize> {
+    loop {
+        match rustix::net::recv(channel, &mut bytes[..], RecvFlags::DONTWAIT) {
+            // The other end was closed before it had read all: the kernel says so once, ahead of
+            // the last words that wait here.
+            Err(Errno::CONNRESET) => {}
+            received => return received.map(|(n, _)| n.min(MAX_MESSAGE)),
+        }
+    }
+}
 
 impl Agent {
     pub fn hear(&mut self, instance: RankInstance) {
@@ -18,12 +33,12 @@ impl Agent {
             let Some(p) = self.processes.get_mut(&instance) else { return };
             let Some(channel) = &p.channel else { return };
             let mut bytes = [0u8; MAX_MESSAGE];
-            let len = match rustix::net::recv(channel, &mut bytes[..], RecvFlags::DONTWAIT) {
-                Ok((0, _)) | Err(rustix::io::Errno::CONNRESET) => {
+            let len = match receive(channel, &mut bytes) {
+                Ok(0) => {
                     p.channel = None;
                     return;
                 }
-                Ok((n, _)) => n.min(MAX_MESSAGE),
+                Ok(n) => n,
                 Err(_) => return,
             };
             // What does not decode is dropped: the rank waits with a bound for what it asked.
@@ -142,5 +157,24 @@ impl Agent {
             let theirs = shared::common_memory(p.speaker?);
             Some((p.instance.rank, ours.intersection(&theirs).next()?.clone()))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{send, socketpair, AddressFamily, SendFlags, SocketFlags, SocketType};
+
+    #[test]
+    fn a_rank_that_ends_before_it_has_read_all_is_heard_to_its_last_word() {
+        let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+        let (ours, theirs) = socketpair(family, kind, SocketFlags::CLOEXEC, None).unwrap();
+        send(&theirs, b"it cannot go on", SendFlags::empty()).unwrap();
+        send(&ours, b"nobody reads this", SendFlags::empty()).unwrap();
+        drop(theirs);
+        let mut bytes = [0; MAX_MESSAGE];
+        let n = receive(&ours, &mut bytes).unwrap();
+        assert_eq!(&bytes[..n], b"it cannot go on");
+        assert_eq!(receive(&ours, &mut bytes), Ok(0));
     }
 }

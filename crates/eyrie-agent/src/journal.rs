@@ -11,17 +11,18 @@ use std::path::{Path, PathBuf};
 /// The copy.
 pub struct Journal {
     file: File,
-    bytes: u64,
+    /// Up to which position of the journal.
+    end: u64,
     partial: PathBuf,
     whole: PathBuf,
 }
 
 impl Journal {
-    /// Begins a copy in the job's directory.
+    /// Begins a copy in the job's directory, `at` a position of the journal.
     ///
     /// # Errors
     /// When it cannot be written.
-    pub fn begin(dir: &Path, node: Node, secret: &Secret) -> io::Result<Journal> {
+    pub fn begin(dir: &Path, node: Node, secret: &Secret, at: u64) -> io::Result<Journal> {
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(true).mode(0o600);
         match options.clone().create_new(true).open(dir.join("secret")) {
@@ -31,24 +32,24 @@ impl Journal {
         }
         let whole = dir.join(format!("journal-{node}"));
         let partial = whole.with_extension("partial");
-        Ok(Journal { file: options.open(&partial)?, bytes: 0, partial, whole })
+        Ok(Journal { file: options.open(&partial)?, end: at, partial, whole })
     }
 
-    /// Adds a piece at `at`; with it the copy is `whole`. Returns its length in bytes.
+    /// Adds a piece at `at`; with it the copy is `whole`. Returns its end.
     ///
     /// # Errors
     /// When it cannot be written, or begins elsewhere than at the end.
     pub fn add(&mut self, at: u64, bytes: &[u8], whole: bool) -> io::Result<u64> {
-        if at != self.bytes {
-            let text = format!("a piece at {at} of a journal of {} bytes", self.bytes);
+        if at != self.end {
+            let text = format!("a piece at {at} of a journal that ends at {}", self.end);
             return Err(io::Error::new(ErrorKind::InvalidData, text));
         }
         self.file.write_all(bytes)?;
-        self.bytes += bytes.len() as u64;
+        self.end += bytes.len() as u64;
         if whole {
             std::fs::rename(&self.partial, &self.whole)?;
         }
-        Ok(self.bytes)
+        Ok(self.end)
     }
 }
 
@@ -59,17 +60,17 @@ mod tests {
     #[test]
     fn a_copy_that_is_not_whole_does_not_replace_one_that_is() {
         let dir = tempfile::tempdir().unwrap();
-        let begin = || Journal::begin(dir.path(), 3, &Secret([7; 32])).unwrap();
+        let begin = |at| Journal::begin(dir.path(), 3, &Secret([7; 32]), at).unwrap();
         let path = dir.path().join("journal-3");
-        let mut first = begin();
+        let mut first = begin(0);
         assert_eq!(first.add(0, b"ab", false).unwrap(), 2);
         assert!(!path.exists());
         assert_eq!(first.add(2, b"c", true).unwrap(), 3);
         first.add(3, b"d", false).unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"abcd");
-        let mut second = begin();
-        second.add(0, b"x", false).unwrap();
-        assert!(second.add(0, b"x", false).is_err(), "not its end");
+        let mut second = begin(4);
+        second.add(4, b"x", false).unwrap();
+        assert!(second.add(4, b"x", false).is_err(), "not its end");
         assert_eq!(std::fs::read(&path).unwrap(), b"abcd");
         assert_eq!(std::fs::read(dir.path().join("secret")).unwrap(), [7; 32]);
     }

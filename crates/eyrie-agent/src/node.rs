@@ -444,7 +444,9 @@ impl Agent {
             ToAgent::Heartbeat { n } => {
                 self.connection.send_passing(&FromAgent::Heartbeat { n });
             }
-            ToAgent::Journal { at, bytes, whole } => self.keep_journal(at, &bytes, whole),
+            ToAgent::Journal { at, bytes, begins, whole } => {
+                self.keep_journal(at, &bytes, begins, whole);
+            }
             ToAgent::Trace { request, instance } => self.send_trace(Some(request), instance),
             ToAgent::Freeze => self.freeze(),
             ToAgent::Die => {

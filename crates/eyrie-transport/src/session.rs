@@ -91,6 +91,18 @@ pub struct Outbox {
 }
 
 impl Outbox {
+    /// One that has written letters up to `last`, of which the last ones are kept.
+    pub fn of(last: u64, kept: impl IntoIterator<Item = Frame>) -> Outbox {
+        let kept: VecDeque<Frame> = kept.into_iter().collect();
+        let bytes = kept.iter().map(|frame| frame.len()).sum();
+        Outbox { last, kept, bytes }
+    }
+
+    /// Number of the last letter that was ever written.
+    pub fn last(&self) -> u64 {
+        self.last
+    }
+
     /// Keeps a letter; returns its number.
     pub fn put(&mut self, frame: Frame) -> u64 {
         self.last += 1;
@@ -140,6 +152,16 @@ pub struct Inbox {
 }
 
 impl Inbox {
+    /// One that has heard letters up to this number, and has not confirmed them.
+    pub fn of(heard: u64) -> Inbox {
+        Inbox { heard, ..Inbox::default() }
+    }
+
+    /// Number of the last letter that was heard.
+    pub fn heard(&self) -> u64 {
+        self.heard
+    }
+
     /// A message of so many bytes has come: whether it is new.
     ///
     /// # Errors

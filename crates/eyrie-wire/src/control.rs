@@ -241,11 +241,13 @@ pub enum ToAgent {
         n: u64,
     },
     /// A piece of the controller's journal, to be kept on this host; answered by
-    /// [`FromAgent::JournalKept`]. `at` is its offset in bytes: a piece at 0 begins anew. With
-    /// `whole` the copy is one from then on: it is as long as the journal was then.
+    /// [`FromAgent::JournalKept`]. `at` is its position in bytes, which never goes back: a shorter
+    /// file that takes the journal's place begins where that had ended. `begins`: a copy begins
+    /// with it. With `whole` the copy is one from then on: it ends where the journal did then.
     Journal {
         at: u64,
         bytes: Vec<u8>,
+        begins: bool,
         whole: bool,
     },
     /// Asks for what a rank did last: [`FromAgent::Trace`] with the same number.
@@ -331,7 +333,7 @@ pub enum FromAgent {
     /// Where another controller reaches this agent when it has lost its own
     /// (`eyrie_transport::Addr`).
     Reachable { addr: String },
-    /// So many bytes of the journal are on this host; or why nothing more of it will be.
+    /// The journal is on this host up to this position; or why nothing more of it will be.
     JournalKept(Result<u64, String>),
     /// The process of a role has ended, or could not be started.
     RoleEnded { role: Role, cause: String },

@@ -2,10 +2,11 @@
 
 use super::io::StoreId;
 use eyrie_wire::Rank;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
 /// Where an image lies.
-#[derive(Clone, PartialEq, Eq, Default, Debug)]
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct Copies {
     /// Stores that have it whole.
     pub stores: BTreeSet<StoreId>,
@@ -42,7 +43,7 @@ impl Copies {
 }
 
 /// The stores of a job.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Stores {
     pub(super) up: BTreeSet<StoreId>,
     pub(super) lost: BTreeSet<StoreId>,

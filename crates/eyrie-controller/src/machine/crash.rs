@@ -3,6 +3,7 @@
 use super::io::Mark;
 use super::signal::is_own_fault;
 use eyrie_wire::ImageId;
+use serde::{Deserialize, Serialize};
 
 /// Own-fault crashes without progress that end the job.
 const OWN_FAULT_LIMIT: u32 = 3;
@@ -10,7 +11,7 @@ const OWN_FAULT_LIMIT: u32 = 3;
 const OUTSIDE_LIMIT: u32 = 50;
 
 /// Deaths of one rank in a row without progress between them.
-#[derive(Clone, Default, Debug)]
+#[derive(Clone, Default, Debug, Serialize, Deserialize)]
 pub struct Crashes {
     best: Mark,
     /// An image was taken since the last death, no earlier in the rank's life than `best`.

@@ -3,13 +3,14 @@
 use crate::inject::{Fault, Injection, When};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// Time between two random kills: evenly between these, in milliseconds.
 const RANDOM_GAP_MS: std::ops::Range<u64> = 100..1000;
 
 /// Injections that wait for their moment.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Faults {
     /// Given on the command line: their times count from the start of the ranks.
     given: Vec<Injection>,
@@ -18,14 +19,26 @@ pub struct Faults {
     pub moments: Vec<(Fault, When)>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum What {
     Fault(Fault),
     /// One of `left` random kills.
     Random {
         left: u32,
-        random: Box<SmallRng>,
+        seed: u64,
     },
+}
+
+/// What is random about one of `left` kills: nothing of it has to be kept from one to the next.
+fn random(left: u32, seed: u64) -> SmallRng {
+    SmallRng::seed_from_u64(seed.wrapping_add(u64::from(left) << 32))
+}
+
+/// Which of so many ranks dies by one of `left` random kills.
+pub fn victim(left: u32, seed: u64, ranks: usize) -> usize {
+    let mut random = random(left, seed);
+    random.gen_range(RANDOM_GAP_MS);
+    random.gen_range(0..ranks)
 }
 
 impl Faults {
@@ -46,8 +59,7 @@ impl Faults {
             }
             Injection::At { fault, when } => self.moments.push((fault, when)),
             Injection::RandomRanks { count, seed } => {
-                let random = Box::new(SmallRng::seed_from_u64(seed));
-                self.add_random(count, random, now);
+                self.add_random(count, seed, now);
             }
         }
     }
@@ -64,10 +76,10 @@ impl Faults {
         left
     }
 
-    pub fn add_random(&mut self, left: u32, mut random: Box<SmallRng>, now: Duration) {
+    pub fn add_random(&mut self, left: u32, seed: u64, now: Duration) {
         if left > 0 {
-            let at = now + Duration::from_millis(random.gen_range(RANDOM_GAP_MS));
-            self.timed.push((at, What::Random { left, random }));
+            let at = now + Duration::from_millis(random(left, seed).gen_range(RANDOM_GAP_MS));
+            self.timed.push((at, What::Random { left, seed }));
         }
     }
 

@@ -1,6 +1,6 @@
 //! Injects failures when their moment has come. They go through the same detection as real ones.
 
-use super::faults::What;
+use super::faults::{victim, What};
 use super::io::Command;
 use super::node::NodeEntry;
 use super::rank::RankEntry;
@@ -9,7 +9,6 @@ use super::state::RankStateName;
 use crate::inject::{Fault, When};
 use crate::record::Record;
 use eyrie_wire::Rank;
-use rand::Rng;
 
 impl Machine {
     /// The job is over: what was not injected never will be.
@@ -24,15 +23,16 @@ impl Machine {
         for what in self.faults.take_due(self.now) {
             match what {
                 What::Fault(fault) => self.inject(fault),
-                What::Random { left, mut random } => {
+                What::Random { left, seed } => {
                     let alive: Vec<Rank> = (self.ranks.iter())
                         .filter(|r| r.on_node().is_some())
                         .map(|r| r.rank)
                         .collect();
                     if !alive.is_empty() {
-                        self.inject(Fault::KillRank(alive[random.gen_range(0..alive.len())]));
+                        let victim = alive[victim(left, seed, alive.len())];
+                        self.inject(Fault::KillRank(victim));
                     }
-                    self.faults.add_random(left - 1, random, self.now);
+                    self.faults.add_random(left - 1, seed, self.now);
                 }
             }
         }

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 /// How far a rank is known to have come: to tell a program that crashes again and again at the same
 /// place from one that gets on.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct Mark {
     /// Last receive sequence number, by the determinants that the routers hold.
     pub rsn: u64,

@@ -32,6 +32,7 @@ pub mod saved;
 mod saving;
 pub mod schedule;
 pub mod signal;
+mod snapshot;
 pub mod state;
 mod store_nodes;
 mod stores;

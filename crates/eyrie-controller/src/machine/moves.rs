@@ -31,7 +31,7 @@ pub enum IfSlow {
 }
 
 /// A rank that is to go to another node.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Move {
     pub from: Node,
     /// `None`: where the placement says.
@@ -48,7 +48,7 @@ pub struct Move {
 }
 
 /// A rank whose memory is put in place where it is going while it computes.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Live {
     /// Where it most likely goes, and as which incarnation.
     pub node: Node,
@@ -83,7 +83,7 @@ impl Live {
 }
 
 /// Moves that were asked for together.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Pending {
     /// A user who waits for them.
     pub request: Option<RequestId>,
@@ -95,7 +95,7 @@ pub struct Pending {
 }
 
 /// All moves of a job.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Moves {
     pub ranks: BTreeMap<Rank, Move>,
     pub pending: Vec<Pending>,

@@ -3,10 +3,11 @@
 
 use super::state::{next, NodeEvent, NodeStateName, NODES};
 use eyrie_wire::Node;
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// The heartbeats of a node that is up: one is asked for when the last was answered.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Heartbeat {
     /// The last one that was asked for, and when the last answer came.
     pub asked: u64,
@@ -16,7 +17,7 @@ pub struct Heartbeat {
 }
 
 /// The state of a node with what is known in it ([`NodeStateName`] says what each means).
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub enum NodeState {
     Expected,
     Up(Heartbeat),
@@ -34,7 +35,7 @@ impl NodeState {
 }
 
 /// One node.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct NodeEntry {
     pub state: NodeState,
     /// Started without ranks and has had none.

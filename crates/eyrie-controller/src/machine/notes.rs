@@ -2,13 +2,14 @@
 //! somebody who tries again and again.
 
 use eyrie_wire::RankInstance;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
 /// Most different notes and refused instances that are remembered; later ones are said each time.
 const MAX_KNOWN: usize = 4096;
 
 /// What was said.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Notes {
     texts: BTreeSet<String>,
     refused: BTreeSet<Option<RankInstance>>,

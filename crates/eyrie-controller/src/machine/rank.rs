@@ -9,6 +9,7 @@ use super::state::{next, RankEvent, RankStateName, RANKS};
 use crate::record::Phases;
 use eyrie_transport::RouterId;
 use eyrie_wire::{ImageId, Incarnation, Node, Rank, RankInstance};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use std::time::Duration;
 const NEVER: Duration = Duration::from_secs(u32::MAX as u64);
 
 /// How a death is counted.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Death {
     Signal(i32),
     /// By no fault of the rank: its node, its restore.
@@ -24,7 +25,7 @@ pub enum Death {
 }
 
 /// An image that counts.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct KeptImage {
     pub image: Image,
     /// The incarnation that it shows.
@@ -36,7 +37,7 @@ pub struct KeptImage {
 }
 
 /// A checkpoint under way.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Capture {
     pub image: ImageId,
     pub asked: Duration,
@@ -55,7 +56,7 @@ pub struct Capture {
 }
 
 /// A recovery under way.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Recovery {
     pub death: Death,
     /// The image that the dead incarnation was started from, and the one that this one is.
@@ -71,7 +72,7 @@ pub struct Recovery {
 }
 
 /// The routers are told to refuse older incarnations; each of them has to confirm it.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Fence {
     /// Routers that have not confirmed.
     pub waiting: BTreeSet<RouterId>,
@@ -82,7 +83,7 @@ pub struct Fence {
 }
 
 /// What is known of an incarnation while a process of it may be on a node.
-#[derive(Clone, Default, Debug)]
+#[derive(Clone, Default, Debug, Serialize, Deserialize)]
 pub struct OnNode {
     /// Its MPI library has come through the provider.
     pub loaded: bool,
@@ -96,7 +97,7 @@ pub struct OnNode {
 }
 
 /// The state of a rank with what is known in it ([`RankStateName`] says what each means).
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub enum RankState {
     Waiting,
     /// `until`: when its agent must have started it.
@@ -311,7 +312,7 @@ impl RankState {
 }
 
 /// One rank.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct RankEntry {
     pub rank: Rank,
     pub incarnation: Incarnation,

@@ -13,7 +13,7 @@ use super::requests::Requests;
 use super::role::Roles;
 use super::saving::Saving;
 use super::schedule::{Interval, Order, Schedule};
-use super::state::RankStateName;
+use super::state::{NodeStateName, RankStateName};
 use super::timeouts::START_TIMEOUT;
 use crate::inject::Injection;
 use crate::record::{in_words, Record, Summary};
@@ -85,8 +85,10 @@ impl Config {
 }
 
 /// The machine.
+#[derive(Serialize, Deserialize)]
 pub struct Machine {
     pub(super) config: Config,
+    #[serde(skip, default = "without_network")]
     pub(super) placement: Box<dyn Placement>,
     pub(super) now: Duration,
     pub(super) nodes: Vec<NodeEntry>,
@@ -97,11 +99,15 @@ pub struct Machine {
     pub(super) stores: Stores,
     pub(super) schedule: Schedule,
     pub(super) faults: Faults,
+    /// Who waits is gone with the controller that had heard it.
+    #[serde(skip)]
     pub(super) requests: Requests,
     pub(super) moves: Moves,
     /// The job is being saved.
     pub(super) saving: Option<Saving>,
     pub(super) notes: Notes,
+    /// None between two events.
+    #[serde(skip)]
     pub(super) commands: Vec<Command>,
     pub(super) summary: Summary,
     pub(super) started: bool,
@@ -116,8 +122,12 @@ pub struct Machine {
     pub(super) asked: BTreeSet<Rank>,
 }
 
+fn without_network() -> Box<dyn Placement> {
+    Box::new(WithoutNetwork)
+}
+
 /// Ranks of a kind, so that nobody has to count them at every event.
-#[derive(Default)]
+#[derive(Default, Serialize, Deserialize)]
 pub struct Counts {
     pub finished: u32,
     /// In any incarnation.
@@ -157,7 +167,7 @@ impl Machine {
             summary: Summary { ranks: config.ranks, ..Summary::default() },
             started: false,
             ended: false,
-            placement: Box::new(WithoutNetwork),
+            placement: without_network(),
             config,
         }
     }
@@ -247,6 +257,13 @@ impl Machine {
     /// Whether each node is up, in order; spares included.
     pub fn nodes_up(&self) -> impl Iterator<Item = bool> + '_ {
         self.nodes.iter().map(NodeEntry::is_up)
+    }
+
+    /// The nodes that were declared dead.
+    pub fn dead_nodes(&self) -> impl Iterator<Item = Node> + '_ {
+        let all = self.nodes.iter().enumerate();
+        let dead = all.filter(|(_, node)| node.state.name() == NodeStateName::Dead);
+        dead.map(|(node, _)| node as Node)
     }
 
     fn dispatch(&mut self, event: Event) {

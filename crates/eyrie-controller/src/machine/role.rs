@@ -3,11 +3,12 @@
 use super::io::StoreId;
 use eyrie_transport::{Addr, RouterId};
 use eyrie_wire::{Node, Rank};
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// A router or a store on a node.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Entry {
     /// How many have had its number before.
     pub(super) generation: u32,
@@ -22,7 +23,7 @@ pub struct Entry {
 }
 
 /// Routers and stores on nodes; none where they run beside the controller.
-#[derive(Default, Debug)]
+#[derive(Default, Debug, Serialize, Deserialize)]
 pub struct Roles {
     pub(super) routers: Vec<Entry>,
     /// Those that are not lost.

@@ -3,11 +3,12 @@
 use super::answer::RequestId;
 use eyrie_transport::RouterId;
 use eyrie_wire::Rank;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// How far it has come.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub enum Phase {
     /// These ranks have had no image since it began.
     Images {
@@ -30,7 +31,7 @@ pub enum Phase {
 }
 
 /// A job that is being saved.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Saving {
     pub since: Duration,
     pub phase: Phase,

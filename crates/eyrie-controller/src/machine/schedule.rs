@@ -59,7 +59,7 @@ pub fn daly(cost: Duration, mtbf: Duration) -> Duration {
 }
 
 /// The log of a rank.
-#[derive(Clone, Copy, Default, Debug)]
+#[derive(Clone, Copy, Default, Debug, Serialize, Deserialize)]
 struct Logged {
     /// Bytes that were ever logged.
     bytes: u64,
@@ -70,7 +70,7 @@ struct Logged {
 }
 
 /// The clock of checkpoints.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Schedule {
     interval: Interval,
     order: Order,

@@ -1164,6 +1164,31 @@ fn a_journal_gives_the_same_commands() {
     }
 }
 
+/// Before every event or before few of them: another machine goes on from the state of the last.
+#[test]
+fn a_machine_goes_on_from_a_snapshot_as_if_nothing_had_been() {
+    for seed in 0..600 {
+        let mut cluster = Cluster::new(seed, true);
+        cluster.run();
+        let (journal, given) = cluster.journal.take().unwrap();
+        let mut machine = Machine::new(cluster.config.clone());
+        let mut again = Vec::new();
+        let every = 1 + seed as usize % 50;
+        for (n, bytes) in journal.iter().enumerate() {
+            if n % every == 0 {
+                let snapshot = machine.snapshot().unwrap();
+                machine = Machine::new(cluster.config.clone());
+                machine.restore(&snapshot).unwrap();
+            }
+            let (at, event) = postcard::from_bytes(bytes).unwrap();
+            again.extend(machine.handle(at, event));
+        }
+        let first = again.iter().zip(&given).find(|(a, b)| a != b);
+        assert!(first.is_none(), "schedule {seed}: {first:?}");
+        assert_eq!(again.len(), given.len(), "schedule {seed}");
+    }
+}
+
 #[test]
 fn a_router_that_never_answers_ends_the_job_with_its_name() {
     let mut late = 0;

@@ -28,13 +28,18 @@ impl Alike {
 
     /// All hosts are compared with that one.
     pub fn of(saved: Option<(String, String)>) -> Alike {
-        let first = saved.and_then(|(mut host, facts)| {
-            if !host.ends_with(EARLIER) {
-                host += EARLIER;
-            }
-            Some((host, serde_json::from_str(&facts).ok()?))
-        });
-        Alike { first }
+        Alike {
+            first: saved.and_then(|(host, facts)| Some((host, serde_json::from_str(&facts).ok()?))),
+        }
+    }
+
+    /// So they are with one of an earlier run of the job.
+    pub fn of_earlier(saved: Option<(String, String)>) -> Alike {
+        let named = |host: String| match host.ends_with(EARLIER) {
+            true => host,
+            false => host + EARLIER,
+        };
+        Alike::of(saved.map(|(host, facts)| (named(host), facts)))
     }
 
     /// Compares a host with the first one: why it cannot take part, if so, and what else users

@@ -17,6 +17,7 @@ use super::places::Places;
 use super::refusals::Refusals;
 use super::routers::Routers;
 use super::stdin::Stdin;
+use super::unwritten::Unwritten;
 use super::{parts, store};
 use crate::machine::{Config, Machine};
 use anyhow::Context;
@@ -109,7 +110,7 @@ pub fn assemble(
         None => Machine::new(config),
         Some(saved) => {
             stdin.go_on(&saved.stdin).context("cannot keep the job's input")?;
-            alike = Alike::of(saved.alike);
+            alike = Alike::of_earlier(saved.alike);
             needed_images = Some(saved.machine.images());
             Machine::go_on(config, saved.machine)
         }
@@ -130,6 +131,7 @@ pub fn assemble(
         events: VecDeque::new(),
         output: None,
         held_output: VecDeque::new(),
+        unwritten: Unwritten::new(printer.written(), [0; 2]),
         shared: vec![BTreeSet::new(); options.ranks as usize],
         stdin_wanted: None,
         users: Users::default(),

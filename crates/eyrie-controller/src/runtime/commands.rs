@@ -11,6 +11,7 @@ use eyrie_store::role::StoreCommand;
 use eyrie_transport::Addr;
 use eyrie_wire::control::{ImageAt, StartRank, Stream, ToAgent};
 use eyrie_wire::{Node, RankInstance};
+use std::sync::Arc;
 
 impl Job {
     pub fn obey(&mut self, command: Command) {
@@ -175,6 +176,10 @@ impl Job {
         bytes.drain(..(known as usize).min(bytes.len()));
         let shown = ToAgent::OutputShown { instance, stream, offset: end };
         let link = self.links.get(&node).and_then(Session::link).cloned();
+        let bytes: Arc<[u8]> = bytes.into();
+        if self.is_replaying || self.journal.is_kept() {
+            self.unwritten.add(stream, &bytes);
+        }
         let piece = Piece { stream, bytes, shown: link.map(|link| (link, shown)) };
         // Another controller must write the same in the same order.
         self.held_output.push_back((self.journal.gate().position, piece));

@@ -3,10 +3,11 @@
 
 use eyrie_wire::data::Determinant;
 use eyrie_wire::{Rank, RankInstance};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// Determinants of the ranks that are being fenced.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Gathered(BTreeMap<Rank, (RankInstance, Vec<Determinant>)>);
 
 impl Gathered {

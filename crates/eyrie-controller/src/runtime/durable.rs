@@ -16,7 +16,9 @@ impl Job {
             return;
         }
         self.keep_copies();
-        if let Err(e) = self.journal.flush().and_then(|()| self.send_pieces()) {
+        let flushed = self.journal.flush();
+        self.shorten_journal();
+        if let Err(e) = flushed.and_then(|()| self.send_pieces()) {
             self.lose_journal(&e);
         }
         self.let_out();

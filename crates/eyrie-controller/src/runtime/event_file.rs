@@ -58,6 +58,16 @@ impl EventFile {
         went_on().with_context(|| format!("cannot write events to {}", path.display()))
     }
 
+    /// How many events there were so far.
+    pub fn events(&self) -> u64 {
+        self.seq
+    }
+
+    /// So many events are not heard again: the next one has this number.
+    pub fn begin_at(&mut self, seq: u64) {
+        self.seq = seq;
+    }
+
     /// Writes an event; after a failure (which is returned once) nothing more.
     pub fn write(&mut self, now: Duration, record: &Record) -> std::io::Result<()> {
         let Some(file) = &mut self.file else { return Ok(()) };

@@ -17,6 +17,7 @@ use super::refusals::Refusals;
 use super::routers::Routers;
 use super::stdin::Stdin;
 use super::store::JobStore;
+use super::unwritten::Unwritten;
 use crate::machine::answer::RequestId;
 use crate::machine::{Event, Machine, StoreId};
 use crossbeam_channel::{select, Receiver, Sender};
@@ -86,6 +87,8 @@ pub struct Job {
     pub output: Option<(Node, Vec<u8>)>,
     /// Output that waits for the journal, with its position in it.
     pub held_output: VecDeque<(u64, Piece)>,
+    /// Output that may not have been written, where the journal must say it.
+    pub unwritten: Unwritten,
     pub stdin: Stdin,
     /// Who waits for input, and from which offset on.
     pub stdin_wanted: Option<(Node, RankInstance, u64)>,

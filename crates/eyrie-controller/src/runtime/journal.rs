@@ -1,12 +1,14 @@
 //! The journal of a job: what the job was made for, then everything that its controller has heard,
 //! with the time. Whoever hears the same again comes to the same state. It is a file in the job's
 //! directory, and copies on hosts of other nodes; what follows from an entry goes out when the
-//! entry can be lost no more.
+//! entry can be lost no more. A file that has become long makes room for one that begins with the
+//! state that it leads to; it goes only when that one is whole.
 
 use super::inbound::Heard;
 use super::link::Gate;
 use super::options::JobOptions;
 use super::program::Provided;
+use super::snapshot::Snapshot;
 use eyrie_wire::control::{Program, ToAgent};
 use eyrie_wire::Node;
 use serde::{de::DeserializeOwned, Deserialize, Serialize};
@@ -14,7 +16,7 @@ use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// The journal's name in the job's directory; copies have the number of their node behind it.
@@ -26,10 +28,14 @@ const PIECE: u64 = 1 << 20;
 const ON_THE_WAY: u64 = 4 << 20;
 /// Longest entry in bytes.
 const MAX_ENTRY: usize = 1 << 30;
+/// How long it becomes before it begins anew, in bytes: so much, and so many times what the one
+/// that takes its place begins with.
+const LONG: u64 = 8 << 20;
+const LONG_TIMES: u64 = 4;
 /// What goes before an entry: its length and the beginning of its hash.
 const PREFIX: usize = 8;
 
-/// What a job was made for: the first entry.
+/// What a job was made for.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Beginning {
     /// Of Eyrie: no other one can read what follows.
@@ -41,6 +47,17 @@ pub struct Beginning {
     pub provided: Vec<Provided>,
 }
 
+/// What a file begins with. Positions are counted in bytes from the journal's beginning and never
+/// go back: where a file takes the place of another it begins where that had ended.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Head {
+    pub beginning: Beginning,
+    /// The file's first byte has this position.
+    pub position: u64,
+    /// The state that all before it has led to, unless this is the beginning.
+    pub snapshot: Option<Snapshot>,
+}
+
 /// Something that the job has heard, and when (since its start).
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Entry {
@@ -49,18 +66,30 @@ pub struct Entry {
 }
 
 /// A copy on another host.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Copy {
-    /// Bytes that were sent to it, and that it has.
+    /// The positions up to which it was sent, and up to which it has come.
     sent: u64,
     kept: u64,
-    /// So many bytes were the journal when it was sent as far: with them the copy is whole.
+    /// The position at which the journal ended when it was sent as far: with that the copy is
+    /// whole.
     whole_with: Option<u64>,
+    /// Up to where there is a whole copy of the file before, until this one is whole.
+    before: Option<u64>,
 }
 
 impl Copy {
-    fn is_whole(&self) -> bool {
-        self.whole_with.is_some_and(|bytes| self.kept >= bytes)
+    /// One of a file that begins there.
+    fn new(position: u64, before: Option<u64>) -> Copy {
+        Copy { sent: position, kept: position, whole_with: None, before }
+    }
+
+    /// Up to where a whole copy is on its host.
+    fn durable(&self) -> Option<u64> {
+        match self.whole_with.is_some_and(|end| self.kept >= end) {
+            true => Some(self.kept),
+            false => self.before,
+        }
     }
 }
 
@@ -69,8 +98,12 @@ impl Copy {
 pub struct Journal {
     /// None: nobody can go on with this job.
     file: Option<File>,
-    /// Bytes in the file.
-    written: u64,
+    path: PathBuf,
+    /// The positions at which the file begins and ends.
+    begins: u64,
+    ends: u64,
+    /// The file may become so long, in bytes.
+    limit: u64,
     buffer: Vec<u8>,
     copies: BTreeMap<Node, Copy>,
 }
@@ -81,23 +114,27 @@ impl Journal {
     /// # Errors
     /// When it cannot be written.
     pub fn begin(dir: &Path, beginning: &Beginning) -> io::Result<Journal> {
+        let path = dir.join(FILE);
         let mut options = OpenOptions::new();
         options.read(true).write(true).create_new(true).mode(0o600);
-        let file = Some(options.open(dir.join(FILE))?);
-        let mut journal = Journal { file, ..Journal::default() };
-        put(&mut journal.buffer, beginning)?;
+        let file = Some(options.open(&path)?);
+        let mut journal = Journal { file, path, limit: LONG, ..Journal::default() };
+        let head = Head { beginning: beginning.clone(), position: 0, snapshot: None };
+        put(&mut journal.buffer, &head)?;
         journal.flush()?;
         Ok(journal)
     }
 
-    /// Goes on with a journal of which the first `bytes` are right.
+    /// Goes on with a journal that was read.
     ///
     /// # Errors
     /// When it cannot be written.
-    pub fn go_on(path: &Path, bytes: u64) -> io::Result<Journal> {
+    pub fn go_on(path: &Path, read: &Read) -> io::Result<Journal> {
         let file = OpenOptions::new().read(true).write(true).open(path)?;
-        file.set_len(bytes)?;
-        Ok(Journal { file: Some(file), written: bytes, ..Journal::default() })
+        let (begins, ends) = (read.head.position, read.end);
+        file.set_len(ends - begins)?;
+        let (file, path) = (Some(file), path.to_path_buf());
+        Ok(Journal { file, path, begins, ends, limit: LONG, ..Journal::default() })
     }
 
     /// Whether there is one.
@@ -125,8 +162,8 @@ impl Journal {
         if self.buffer.is_empty() {
             return Ok(());
         }
-        let result = file.write_all_at(&self.buffer, self.written);
-        self.written += self.buffer.len() as u64;
+        let result = file.write_all_at(&self.buffer, self.ends - self.begins);
+        self.ends += self.buffer.len() as u64;
         self.buffer.clear();
         if result.is_err() {
             *self = Journal::default();
@@ -134,19 +171,48 @@ impl Journal {
         result
     }
 
+    /// Whether it is time for [`Journal::begin_anew`].
+    pub fn is_long(&self) -> bool {
+        self.is_kept() && self.ends - self.begins > self.limit
+    }
+
+    /// A new file takes the place of this one, all of which was flushed; it begins with the state
+    /// that this one leads to. After an error this one goes on, and may become twice as long.
+    ///
+    /// # Errors
+    /// When the new one cannot be written.
+    pub fn begin_anew(&mut self, beginning: Beginning, snapshot: Snapshot) -> io::Result<()> {
+        self.limit = (self.ends - self.begins).saturating_mul(2);
+        let position = self.ends;
+        let mut bytes = Vec::new();
+        put(&mut bytes, &Head { beginning, position, snapshot: Some(snapshot) })?;
+        let partial = self.path.with_extension("partial");
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(true).mode(0o600);
+        let file = options.open(&partial)?;
+        file.write_all_at(&bytes, 0)?;
+        std::fs::rename(&partial, &self.path)?;
+        let len = bytes.len() as u64;
+        (self.file, self.begins, self.ends) = (Some(file), position, position + len);
+        self.limit = LONG.max(len * LONG_TIMES);
+        for copy in self.copies.values_mut() {
+            *copy = Copy::new(position, copy.durable());
+        }
+        Ok(())
+    }
+
     /// How far it has come. Without copies the file must do; else one of them has it, too.
     pub fn gate(&self) -> Gate {
         if self.file.is_none() {
             return Gate::OPEN;
         }
-        let whole = self.copies.values().filter(|copy| copy.is_whole());
-        let kept = whole.map(|copy| copy.kept).max().unwrap_or(u64::MAX);
-        Gate { position: self.written + self.buffer.len() as u64, durable: kept.min(self.written) }
+        let kept = self.copies.values().filter_map(Copy::durable).max().unwrap_or(u64::MAX);
+        Gate { position: self.ends + self.buffer.len() as u64, durable: kept.min(self.ends) }
     }
 
     /// The nodes that have a whole copy.
     pub fn whole_copies(&self) -> impl Iterator<Item = Node> + '_ {
-        self.copies.iter().filter(|(_, copy)| copy.is_whole()).map(|(node, _)| *node)
+        self.copies.iter().filter(|(_, copy)| copy.durable().is_some()).map(|(node, _)| *node)
     }
 
     /// Whether more copies are wanted.
@@ -160,7 +226,7 @@ impl Journal {
             if !self.wants_copies() {
                 return;
             }
-            self.copies.entry(node).or_default();
+            self.copies.entry(node).or_insert_with(|| Copy::new(self.begins, None));
         }
     }
 
@@ -169,10 +235,13 @@ impl Journal {
         self.copies.remove(&node);
     }
 
-    /// A copy has come so far.
-    pub fn kept(&mut self, node: Node, bytes: u64) {
-        if let Some(copy) = self.copies.get_mut(&node) {
-            copy.kept = bytes.min(copy.sent);
+    /// A copy has come to this position.
+    pub fn kept(&mut self, node: Node, position: u64) {
+        let Some(copy) = self.copies.get_mut(&node) else { return };
+        match position > self.begins {
+            true => copy.kept = position.min(copy.sent),
+            // A piece of the file before, which was on its way.
+            false => copy.before = copy.before.map(|before| before.max(position)),
         }
     }
 
@@ -184,14 +253,15 @@ impl Journal {
         let Some(file) = &self.file else { return Ok(Vec::new()) };
         let mut pieces = Vec::new();
         for (node, copy) in &mut self.copies {
-            while copy.sent < self.written && copy.sent - copy.kept < ON_THE_WAY {
+            while copy.sent < self.ends && copy.sent - copy.kept < ON_THE_WAY {
                 let at = copy.sent;
-                let mut bytes = vec![0; (self.written - at).min(PIECE) as usize];
-                file.read_exact_at(&mut bytes, at)?;
+                let mut bytes = vec![0; (self.ends - at).min(PIECE) as usize];
+                file.read_exact_at(&mut bytes, at - self.begins)?;
                 copy.sent += bytes.len() as u64;
-                let whole = copy.whole_with.is_none() && copy.sent == self.written;
+                let whole = copy.whole_with.is_none() && copy.sent == self.ends;
                 copy.whole_with = copy.whole_with.or(whole.then_some(copy.sent));
-                pieces.push((*node, ToAgent::Journal { at, bytes, whole }));
+                let begins = at == self.begins;
+                pieces.push((*node, ToAgent::Journal { at, bytes, begins, whole }));
             }
         }
         Ok(pieces)
@@ -238,21 +308,22 @@ pub fn take<T: DeserializeOwned>(bytes: &[u8]) -> Option<(T, &[u8])> {
 /// A journal that is read back.
 #[derive(Debug)]
 pub struct Read {
-    pub beginning: Beginning,
+    pub head: Head,
     pub entries: Vec<Entry>,
-    /// Bytes of all that; what follows them is torn.
-    pub bytes: u64,
+    /// The position at which all that ends; what follows is torn.
+    pub end: u64,
 }
 
 /// Reads a journal as far as it is whole; `None` when not even its beginning is.
 pub fn read(bytes: &[u8]) -> Option<Read> {
-    let (beginning, mut rest) = take::<Beginning>(bytes)?;
+    let (head, mut rest) = take::<Head>(bytes)?;
     let mut entries = Vec::new();
     while let Some((entry, behind)) = take::<Entry>(rest) {
         entries.push(entry);
         rest = behind;
     }
-    Some(Read { beginning, entries, bytes: (bytes.len() - rest.len()) as u64 })
+    let end = head.position.checked_add((bytes.len() - rest.len()) as u64)?;
+    Some(Read { head, entries, end })
 }
 
 #[cfg(test)]
@@ -287,7 +358,7 @@ pub mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(FILE);
         let mut journal = Journal::begin(dir.path(), &beginning()).unwrap();
-        let first = journal.written as usize;
+        let first = journal.ends as usize;
         (0..3).for_each(|n| journal.add(&entry(n)).unwrap());
         assert!(journal.gate().position > journal.gate().durable);
         journal.flush().unwrap();
@@ -295,31 +366,78 @@ pub mod tests {
         let bytes = std::fs::read(&path).unwrap();
         for cut in 0..bytes.len() {
             let mut torn = bytes[..cut].to_vec();
-            let whole = read(&torn).map(|r| (r.entries.len(), r.bytes as usize));
+            let whole = read(&torn).map(|r| (r.entries.len(), r.end as usize));
             assert_eq!(whole.is_some(), cut >= first);
             torn.extend([0xff; 100]);
-            assert_eq!(read(&torn).map(|r| (r.entries.len(), r.bytes as usize)), whole);
+            assert_eq!(read(&torn).map(|r| (r.entries.len(), r.end as usize)), whole);
         }
         let back = read(&bytes).unwrap();
         assert_eq!(back.entries, [entry(0), entry(1), entry(2)]);
-        assert_eq!(back.beginning.program, beginning().program);
+        assert_eq!(back.head.beginning.program, beginning().program);
         std::fs::write(&path, [&bytes[..], &[1; 9]].concat()).unwrap();
-        let mut journal = Journal::go_on(&path, back.bytes).unwrap();
+        let mut journal = Journal::go_on(&path, &back).unwrap();
         journal.add(&entry(3)).unwrap();
         journal.flush().unwrap();
         assert_eq!(read(&std::fs::read(&path).unwrap()).unwrap().entries.len(), 4);
     }
 
+    #[test]
+    fn a_journal_that_begins_anew_goes_on_where_the_last_one_ended() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(FILE);
+        let mut journal = Journal::begin(dir.path(), &beginning()).unwrap();
+        while !journal.is_long() {
+            (0..10_000).for_each(|n| journal.add(&entry(n)).unwrap());
+            journal.flush().unwrap();
+        }
+        let before = read(&std::fs::read(&path).unwrap()).unwrap().end;
+        journal.begin_anew(beginning(), Snapshot::default()).unwrap();
+        assert!(!journal.is_long());
+        journal.add(&entry(1)).unwrap();
+        journal.flush().unwrap();
+        let read = read(&std::fs::read(&path).unwrap()).unwrap();
+        assert_eq!(read.entries, [entry(1)]);
+        assert!(read.head.position == before && read.end > before && read.head.snapshot.is_some());
+        assert!(std::fs::metadata(&path).unwrap().len() < 10_000);
+        let again = Journal::go_on(&path, &read).unwrap();
+        assert_eq!(again.gate().position, journal.gate().position);
+    }
+
+    /// What is on another host.
+    #[derive(Default)]
+    struct Host {
+        coming: Vec<u8>,
+        is_whole: bool,
+        whole: Vec<u8>,
+    }
+
+    impl Host {
+        /// As agents do it; returns the position of its end.
+        fn hear(&mut self, piece: ToAgent) -> u64 {
+            let ToAgent::Journal { at, bytes, begins, whole } = piece else { unreachable!() };
+            if begins {
+                (self.coming, self.is_whole) = (Vec::new(), false);
+            }
+            let end = at + bytes.len() as u64;
+            self.coming.extend(bytes);
+            self.is_whole |= whole;
+            if self.is_whole {
+                self.whole.clone_from(&self.coming);
+            }
+            end
+        }
+    }
+
     proptest! {
-        /// Copies come and go; one that is said to be whole is a beginning of the journal, and what
-        /// may go out is in one of them.
+        /// Copies come and go, and the journal begins anew; one that is said to be whole can be
+        /// read, and what may go out is in one of them.
         #[test]
         fn what_may_go_out_is_in_a_copy(
-            steps in prop::collection::vec((0u32..4, 0u8..6), 1..200),
+            steps in prop::collection::vec((0u32..4, 0u8..8), 1..200),
         ) {
             let dir = tempfile::tempdir().unwrap();
             let mut journal = Journal::begin(dir.path(), &beginning()).unwrap();
-            let mut hosts: BTreeMap<Node, (Vec<u8>, bool)> = BTreeMap::new();
+            let mut hosts: BTreeMap<Node, Host> = BTreeMap::new();
             let mut wires: BTreeMap<Node, Vec<ToAgent>> = BTreeMap::new();
             for (node, what) in steps {
                 match what {
@@ -331,35 +449,31 @@ pub mod tests {
                         wires.remove(&node);
                         journal.keep_on((0..4).filter(|n| *n != node));
                     }
+                    4 => {
+                        journal.flush().unwrap();
+                        journal.begin_anew(beginning(), Snapshot::default()).unwrap();
+                    }
                     _ => {
                         // The wire of a node hands a piece over.
                         let wire = wires.entry(node).or_default();
                         if !wire.is_empty() {
-                            let ToAgent::Journal { at, bytes, whole } = wire.remove(0) else {
-                                unreachable!()
-                            };
-                            let (copy, is_whole) = hosts.entry(node).or_default();
-                            copy.truncate(at as usize);
-                            copy.extend(bytes);
-                            *is_whole |= whole;
-                            let kept = copy.len() as u64;
-                            journal.kept(node, kept);
+                            let end = hosts.entry(node).or_default().hear(wire.remove(0));
+                            journal.kept(node, end);
                         }
                     }
                 }
                 for (node, piece) in journal.pieces().unwrap() {
                     wires.entry(node).or_default().push(piece);
                 }
-                let bytes = std::fs::read(dir.path().join(FILE)).unwrap();
-                let durable = journal.gate().durable as usize;
-                prop_assert!(durable <= bytes.len());
-                let present = |n: &Node| journal.copies.get(n).is_some_and(Copy::is_whole);
-                let whole: Vec<_> = hosts.iter().filter(|(n, _)| present(n)).collect();
-                for (_, (copy, _)) in &whole {
-                    prop_assert!(bytes.starts_with(copy));
-                }
-                if !whole.is_empty() {
-                    prop_assert!(whole.iter().any(|(_, (copy, _))| copy.len() >= durable));
+                let end = read(&std::fs::read(dir.path().join(FILE)).unwrap()).unwrap().end;
+                let durable = journal.gate().durable;
+                prop_assert!(durable <= end);
+                let whole: Vec<Node> = journal.whole_copies().collect();
+                let ends: Vec<u64> = (whole.iter())
+                    .map(|node| read(&hosts[node].whole).unwrap().end)
+                    .collect();
+                if let Some(furthest) = ends.iter().max() {
+                    prop_assert!(*furthest >= durable, "{furthest} of {durable}");
                 }
             }
         }

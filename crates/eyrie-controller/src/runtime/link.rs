@@ -5,7 +5,7 @@ use crossbeam_channel::{unbounded, Sender};
 use eyrie_transport::session::{Frame, Header, Inbox, Kind, Outbox};
 use eyrie_transport::{frame, Stream};
 use eyrie_wire::control::ToAgent;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::io::Write;
 use std::net::{IpAddr, Shutdown};
@@ -126,7 +126,28 @@ pub struct Session {
     held: VecDeque<(u64, Header, Frame)>,
 }
 
+/// What of a [`Session`] outlives its connection and the controller.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct SavedSession {
+    written: u64,
+    kept: Vec<Vec<u8>>,
+    heard: u64,
+}
+
 impl Session {
+    /// What another controller needs to go on with it.
+    pub fn saved(&self) -> SavedSession {
+        let kept = self.outbox.kept().map(|(_, frame)| frame.to_vec()).collect();
+        SavedSession { written: self.outbox.last(), kept, heard: self.inbox.heard() }
+    }
+
+    /// Goes on with that of another controller.
+    pub fn of(saved: SavedSession) -> Session {
+        let SavedSession { written, kept, heard } = saved;
+        let outbox = Outbox::of(written, kept.into_iter().map(Frame::from));
+        Session { outbox, inbox: Inbox::of(heard), ..Session::default() }
+    }
+
     /// With a role that is told `config` first.
     pub fn with(gate: Gate, config: &impl Serialize) -> Session {
         let mut session = Session::default();

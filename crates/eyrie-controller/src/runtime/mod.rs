@@ -31,9 +31,12 @@ mod resume;
 mod roles;
 mod routers;
 mod saving;
+mod shorten;
 mod show;
+mod snapshot;
 mod stdin;
 mod store;
+mod unwritten;
 pub mod users;
 mod written;
 

@@ -43,7 +43,7 @@ impl OutputFailed {
 /// Output of a rank.
 pub struct Piece {
     pub stream: Stream,
-    pub bytes: Vec<u8>,
+    pub bytes: Arc<[u8]>,
     /// Whom to tell that it is written.
     pub shown: Option<(Link, ToAgent)>,
 }
@@ -57,11 +57,15 @@ enum Item {
     Progress(String),
 }
 
+/// How many bytes of standard output and standard error have been written.
+pub type WrittenBytes = [AtomicU64; 2];
+
 /// The writing thread.
 pub struct Printer {
     items: Option<Sender<Item>>,
     thread: Option<JoinHandle<()>>,
     failed: Arc<OnceLock<OutputFailed>>,
+    written: Arc<WrittenBytes>,
     terminal: bool,
     /// Lines that were left out since the last one.
     left_out: AtomicU64,
@@ -75,14 +79,22 @@ impl Printer {
         let terminal = io::stderr().is_terminal();
         let failed = Arc::new(OnceLock::new());
         let tell = failed.clone();
-        let thread = std::thread::spawn(move || write_all(&queue, written, wake, &tell));
+        let bytes = Arc::new(written.bytes().map(AtomicU64::new));
+        let count = Arc::clone(&bytes);
+        let thread = std::thread::spawn(move || write_all(&queue, written, &count, wake, &tell));
         Printer {
             items: Some(items),
             thread: Some(thread),
             failed,
+            written: bytes,
             terminal,
             left_out: AtomicU64::new(0),
         }
+    }
+
+    /// How much output of the ranks has been written; it goes on counting.
+    pub fn written(&self) -> Arc<WrittenBytes> {
+        Arc::clone(&self.written)
     }
 
     /// Whether a progress line makes sense.
@@ -150,6 +162,7 @@ impl Printer {
 fn write_all(
     queue: &Receiver<Item>,
     mut written: Written,
+    count: &WrittenBytes,
     wake: impl Fn(),
     failed: &OnceLock<OutputFailed>,
 ) {
@@ -169,6 +182,8 @@ fn write_all(
                         wake();
                     }
                 }
+                let bytes = written.bytes()[stream as usize];
+                count[stream as usize].store(bytes, Ordering::Relaxed);
                 if let Some((link, message)) = shown {
                     link.send_passing(&message);
                 }

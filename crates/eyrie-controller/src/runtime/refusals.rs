@@ -3,6 +3,7 @@
 
 use crate::record::list;
 use eyrie_wire::Rank;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// Reasons that are said at the end, and ranks that are named there.
@@ -10,11 +11,12 @@ const REASONS: usize = 4;
 const RANKS: usize = 8;
 
 /// Refusals of a job, by reason. Reasons that differ in numbers only (of a thread, say) are one.
-#[derive(Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Refusals {
     reasons: BTreeMap<String, Reason>,
 }
 
+#[derive(Clone, Debug, Serialize, Deserialize)]
 struct Reason {
     /// As it was given, or without its numbers when these differed.
     text: String,

@@ -6,10 +6,11 @@ use super::event_file::EventFile;
 use super::inbound::{Heard, Inbound, Peer};
 use super::job::Job;
 use super::jobdir::{self, JobDir};
-use super::journal::{self, Beginning, Entry, Journal};
+use super::journal::{self, Beginning, Entry, Head, Journal};
 use super::launcher::own_ip_to;
 use super::options::Reach;
 use super::output::Printer;
+use super::snapshot::Snapshot;
 use super::written::{self, Written};
 use anyhow::{bail, Context};
 use crossbeam_channel::Receiver;
@@ -62,19 +63,21 @@ pub fn resume(
         bail!(no_journal(&wanted));
     }
     let (dir, secret) = JobDir::take_over(&base, &resume.job)?;
-    let (path, journal::Read { mut beginning, entries, bytes }) = newest(dir.path())?;
-    if beginning.version != env!("CARGO_PKG_VERSION") {
-        let version = &beginning.version;
+    let (path, read) = newest(dir.path())?;
+    let version = &read.head.beginning.version;
+    if version != env!("CARGO_PKG_VERSION") {
         bail!("this is Eyrie {}, the job's is {version}", env!("CARGO_PKG_VERSION"));
     }
-    let placement = placement(&beginning)?;
-    let kept = Journal::go_on(&path, bytes);
+    let placement = placement(&read.head.beginning)?;
+    let kept = Journal::go_on(&path, &read);
     let kept = kept.with_context(|| format!("cannot write {}", path.display()))?;
+    let journal::Read { head: Head { mut beginning, snapshot, .. }, entries, .. } = read;
     let event_file = EventFile::go_on(beginning.options.events.as_deref())?;
     beginning.options.log.clone_from(&resume.log);
-    listen_here(&mut beginning.options.reach, &entries);
+    listen_here(&mut beginning.options.reach, snapshot.as_ref(), &entries);
     let channels = channels();
-    let (written, note) = Written::go_on(&dir.path().join(written::FILE))?;
+    let before = snapshot.as_ref().map_or([0; 2], Snapshot::written);
+    let (written, note) = Written::go_on(&dir.path().join(written::FILE), before)?;
     let printer = Printer::start(written, wake(channels.inbound_in.clone()));
     let parts = Parts {
         dir,
@@ -86,6 +89,7 @@ pub fn resume(
         saved: None,
     };
     let (mut job, sweeper, mut dir) = assemble(beginning, parts, &channels)?;
+    snapshot.map_or(Ok(()), |snapshot| job.go_on_from(snapshot))?;
     job.hear_all_again(entries);
     // A role that came before it was expected would take itself for lost.
     job.admission.open();
@@ -118,7 +122,7 @@ fn newest(dir: &Path) -> anyhow::Result<(PathBuf, journal::Read)> {
         }
         let read = std::fs::read(entry.path()).ok().and_then(|bytes| journal::read(&bytes));
         let Some(read) = read else { continue };
-        if found.as_ref().is_none_or(|(_, best)| best.bytes < read.bytes) {
+        if found.as_ref().is_none_or(|(_, best)| best.end < read.end) {
             found = Some((entry.path(), read));
         }
     }
@@ -133,12 +137,13 @@ fn newest(dir: &Path) -> anyhow::Result<(PathBuf, journal::Read)> {
 }
 
 /// On another host than the last controller's, the interface is the one towards the agents.
-fn listen_here(reach: &mut Reach, entries: &[Entry]) {
+fn listen_here(reach: &mut Reach, snapshot: Option<&Snapshot>, entries: &[Entry]) {
     let Reach::Tcp { interface, .. } = reach else { return };
     let agents = entries.iter().rev().filter_map(|entry| match &entry.heard {
         Heard::Agent { message: FromAgent::Reachable { addr }, .. } => addr.parse().ok(),
         _ => None,
     });
+    let agents = agents.chain(snapshot.into_iter().flat_map(Snapshot::agents).cloned());
     let mut own = agents.filter_map(|addr: Addr| match addr {
         // The way to this host itself says nothing.
         Addr::Tcp { at, .. } => own_ip_to(at).ok().filter(|own| *own != at.ip()),

@@ -103,19 +103,26 @@ impl Written {
     }
 
     /// What another controller has written, which is to be skipped: nothing, where no file says it.
-    /// Also what users must know of it.
+    /// Output comes again from `from` on, bytes of both streams. Also what users must know of it.
     ///
     /// # Errors
     /// When the file is there and cannot be read.
-    pub fn go_on(path: &Path) -> io::Result<(Written, Option<String>)> {
+    pub fn go_on(path: &Path, from: [u64; 2]) -> io::Result<(Written, Option<String>)> {
         let mut options = File::options();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
         let mut file = options.open(path)?;
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes)?;
         let Kept { bytes: mut skip, intent } = Kept::decode(&bytes);
-        let mut note = bytes.is_empty().then(|| {
-            "what the ranks have printed is printed again: it is not known here how much was".into()
+        let mut note = bytes.is_empty().then(|| match from.iter().sum() {
+            0 => "what the ranks have printed is printed again: it is not known here how much \
+                  was"
+            .into(),
+            known => format!(
+                "of what the ranks have printed the first {} were printed by an earlier \
+                 controller, and the rest is printed again",
+                eyrie_units::bytes(known)
+            ),
         });
         if let Some(intent) = intent {
             let outputs = (rustix::stdio::stdout(), rustix::stdio::stderr());
@@ -129,7 +136,12 @@ impl Written {
                 }
             }
         }
-        Ok((Written { file: Some(file), kept: Kept::default(), skip }, note))
+        Ok((Written { file: Some(file), kept: Kept { bytes: from, intent: None }, skip }, note))
+    }
+
+    /// Bytes of standard output and standard error that have been written so far.
+    pub fn bytes(&self) -> [u64; 2] {
+        self.kept.bytes
     }
 
     /// Writes a piece of a rank's output.

@@ -1,0 +1,124 @@
+//! Keeps the journal of a running job short, and goes on from what a short one begins with: the
+//! state of the job, taken between two things that are heard.
+
+use super::alike::Alike;
+use super::job::Job;
+use super::journal::Beginning;
+use super::link::Session;
+use super::output::Piece;
+use super::snapshot::Snapshot;
+use super::store::JobStore;
+use super::unwritten::{SavedOutput, Unwritten};
+use crate::machine::StoreId;
+use anyhow::Context;
+use eyrie_transport::RouterId;
+use eyrie_wire::Node;
+
+impl Job {
+    /// Has the journal begin anew when it has become long. Nothing may wait to be handled.
+    pub fn shorten_journal(&mut self) {
+        if !self.journal.is_long() || self.end.is_some() || !self.machine.has_started() {
+            return;
+        }
+        let beginning = self.beginning();
+        let snapshot = self.snapshot().map_err(std::io::Error::other);
+        let begun = snapshot.and_then(|s| self.journal.begin_anew(beginning, s));
+        match begun {
+            Ok(()) => tracing::info!("the journal has begun anew"),
+            // It goes on as it is, and what becomes of it is said when it can be written no more.
+            Err(e) => tracing::warn!("the journal cannot begin anew: {e}"),
+        }
+    }
+
+    /// What the job is made for, with the hosts that have joined.
+    fn beginning(&self) -> Beginning {
+        Beginning {
+            version: env!("CARGO_PKG_VERSION").into(),
+            name: self.name.clone(),
+            kvsname: self.kvsname.clone(),
+            options: self.options.clone(),
+            program: self.program.clone(),
+            provided: self.provided.clone(),
+        }
+    }
+
+    fn snapshot(&mut self) -> anyhow::Result<Snapshot> {
+        let machine = self.machine.snapshot()?;
+        let stdin = self.stdin.saved()?;
+        let apart = |(id, store): (&StoreId, &mut JobStore)| Some((*id, store.session()?.saved()));
+        Ok(Snapshot {
+            time: self.time,
+            machine,
+            links: self.links.iter().map(|(node, link)| (*node, link.saved())).collect(),
+            routers: self.routers.sessions().map(|session| session.saved()).collect(),
+            stores: self.stores.iter_mut().filter_map(apart).collect(),
+            store_bytes: self.store_bytes,
+            directory: self.directory.clone(),
+            came: self.came.clone(),
+            launcher_words: self.launcher_words.clone(),
+            peers: self.peers.clone(),
+            reached_at: self.reached_at.clone(),
+            alike: self.alike.saved(),
+            shared: self.shared.clone(),
+            determinants: self.determinants.clone(),
+            stdin,
+            stdin_wanted: self.stdin_wanted,
+            refusals: self.refusals.clone(),
+            last_request: self.users.last,
+            events: self.event_file.events(),
+            output: self.unwritten.saved(),
+        })
+    }
+
+    /// Goes on from a snapshot, in a job that was just put together.
+    ///
+    /// # Errors
+    /// When it is none, or what it has of the job's input cannot be kept.
+    pub fn go_on_from(&mut self, snapshot: Snapshot) -> anyhow::Result<()> {
+        let restored = self.machine.restore(&snapshot.machine);
+        restored.context("the journal's snapshot of the job cannot be read")?;
+        self.stdin.go_on(&snapshot.stdin).context("cannot keep the job's input")?;
+        self.time = snapshot.time;
+        self.admit_again();
+        let session = |(node, saved)| (node, Session::of(saved));
+        self.links = snapshot.links.into_iter().map(session).collect();
+        for (id, saved) in snapshot.routers.into_iter().enumerate() {
+            self.routers.replace(id as RouterId, Session::of(saved));
+        }
+        let store = |(id, saved)| (id, JobStore::Apart(Session::of(saved)));
+        self.stores = snapshot.stores.into_iter().map(store).collect();
+        self.store_bytes = snapshot.store_bytes;
+        self.directory = snapshot.directory;
+        self.came = snapshot.came;
+        self.launcher_words = snapshot.launcher_words;
+        self.peers = snapshot.peers;
+        self.reached_at = snapshot.reached_at;
+        self.alike = Alike::of(snapshot.alike);
+        self.shared = snapshot.shared;
+        self.determinants = snapshot.determinants;
+        self.stdin_wanted = snapshot.stdin_wanted;
+        self.refusals = snapshot.refusals;
+        self.users.last = snapshot.last_request;
+        self.event_file.begin_at(snapshot.events);
+        self.write_again(snapshot.output);
+        Ok(())
+    }
+
+    /// Who may connect: the nodes and roles that the machine knows.
+    fn admit_again(&mut self) {
+        let nodes = self.machine.nodes_up().count() as Node;
+        let known = self.options.nodes + self.options.spares;
+        (known..nodes).for_each(|_| self.admission.expect_node());
+        self.machine.dead_nodes().for_each(|node| self.admission.refuse_node(node));
+        self.machine.roles().for_each(|(role, _)| self.admission.expect_role(role));
+    }
+
+    fn write_again(&mut self, output: SavedOutput) {
+        self.unwritten = Unwritten::new(self.printer.written(), output.before);
+        for (stream, bytes) in output.pieces {
+            let bytes = bytes.into();
+            self.unwritten.add(stream, &bytes);
+            self.printer.output(Piece { stream, bytes, shown: None });
+        }
+    }
+}

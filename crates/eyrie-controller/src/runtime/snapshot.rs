@@ -1,0 +1,54 @@
+//! The state of a job as it stands in its journal: another controller goes on from it instead of
+//! hearing again all that led there. What ends with the controller is not in it: connections,
+//! processes that it started, users who wait.
+
+use super::determinants::Gathered;
+use super::link::SavedSession;
+use super::refusals::Refusals;
+use super::stdin::SavedInput;
+use super::unwritten::SavedOutput;
+use crate::machine::answer::RequestId;
+use crate::machine::StoreId;
+use eyrie_transport::{Addr, Directory};
+use eyrie_wire::{Node, RankInstance};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::time::Duration;
+
+/// The fields are those of the running job, as `shorten.rs` takes and gives them.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Snapshot {
+    pub time: Duration,
+    pub machine: Vec<u8>,
+    pub links: BTreeMap<Node, SavedSession>,
+    pub routers: Vec<SavedSession>,
+    pub stores: BTreeMap<StoreId, SavedSession>,
+    pub store_bytes: u64,
+    pub directory: Directory,
+    pub came: BTreeSet<Node>,
+    pub launcher_words: BTreeMap<Option<Node>, String>,
+    pub peers: BTreeMap<Node, IpAddr>,
+    pub reached_at: BTreeMap<Node, Addr>,
+    pub alike: Option<(String, String)>,
+    pub shared: Vec<BTreeSet<String>>,
+    pub determinants: Gathered,
+    pub stdin: SavedInput,
+    pub stdin_wanted: Option<(Node, RankInstance, u64)>,
+    pub refusals: Refusals,
+    pub last_request: RequestId,
+    pub events: u64,
+    pub output: SavedOutput,
+}
+
+impl Snapshot {
+    /// Bytes of each stream that need not be written again.
+    pub fn written(&self) -> [u64; 2] {
+        self.output.before
+    }
+
+    /// Where agents can be reached.
+    pub fn agents(&self) -> impl Iterator<Item = &Addr> {
+        self.reached_at.values()
+    }
+}
