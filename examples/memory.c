@@ -41,7 +41,8 @@ static uint64_t compute(uint64_t token, long spin) {
 
 int main(int argc, char **argv) {
     long megabytes = 100, big_rank = -1, percent = 10, steps = 1000, spin = 1000000, message = 64,
-         every = 0;
+         every = 0, gaps = 0;
+    double before = 0, longest = 0;
     const struct option options[] = {
         {"mb", "resident memory of a rank, in MiB", .number = &megabytes},
         {"rank", "only this rank is large, others have 1 MiB; -1: all are", .number = &big_rank},
@@ -51,6 +52,8 @@ int main(int argc, char **argv) {
         {"message", "bytes of the message each rank sends to the next in a step, a multiple of 8",
          .number = &message},
         {"every", "rank 0 prints the step every so many steps (0: never)", .number = &every},
+        {"gaps", "1: rank 0 prints the longest time between two messages that it received",
+         .number = &gaps},
         {0},
     };
     int rank, ranks;
@@ -78,6 +81,11 @@ int main(int argc, char **argv) {
                      MPI_UINT64_T, (rank + ranks - 1) % ranks, 0, MPI_COMM_WORLD,
                      MPI_STATUS_IGNORE);
         token = hash_bytes(token, in, (size_t)message);
+        if (gaps > 0) {
+            double now = MPI_Wtime();
+            if (step > 1 && now - before > longest) longest = now - before;
+            before = now;
+        }
         if (rank == 0 && every > 0 && step % every == 0) {
             printf("step %ld\n", step);
             fflush(stdout);
@@ -86,6 +94,7 @@ int main(int argc, char **argv) {
     hash = hash_word(hash_bytes(HASH_START, m.bytes, (size_t)m.pages * PAGE), token);
     MPI_Reduce(&hash, &all, 1, MPI_UINT64_T, MPI_SUM, 0, MPI_COMM_WORLD);
     if (rank == 0) printf("memory %016llx\n", (unsigned long long)all);
+    if (rank == 0 && gaps > 0) printf("{\"bench\": \"gaps\", \"longest_s\": %.6f}\n", longest);
     free(m.bytes), free(out), free(in);
     MPI_Finalize();
     return 0;

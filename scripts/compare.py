@@ -34,10 +34,10 @@ def messages(name, size, repetitions):
 PROGRAMS = {
     "ping-pong 8 B": (2, messages("pingpong", 8, 40000)),
     "ping-pong 1 KiB": (2, messages("pingpong", 1024, 40000)),
-    "ping-pong 64 KiB": (2, messages("pingpong", 65536, 8000)),
+    "ping-pong 64 KiB": (2, messages("pingpong", 65536, 20000)),
     "alltoall 8 B": (4, messages("alltoall", 8, 12000)),
     "alltoall 1 KiB": (4, messages("alltoall", 1024, 12000)),
-    "alltoall 64 KiB": (4, messages("alltoall", 65536, 600)),
+    "alltoall 64 KiB": (4, messages("alltoall", 65536, 4000)),
     "cg": (4, [EXAMPLES / "cg", "--n", 24, "--solves", 80]),
     "isort": (4, [EXAMPLES / "isort", "--keys", 65536, "--iterations", 500]),
     "heat2d": (4, [EXAMPLES / "heat2d", "--nx", 200, "--ny", 200, "--steps", 16000]),

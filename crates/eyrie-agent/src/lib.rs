@@ -29,6 +29,7 @@ mod refusal;
 mod requests;
 mod roles;
 mod shared;
+mod slow;
 mod start;
 mod streams;
 mod sweeper;

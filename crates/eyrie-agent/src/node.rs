@@ -409,6 +409,9 @@ impl Agent {
             ToAgent::Prepare(start) => self.prepare(start),
             ToAgent::Unprepare(instance) => self.unprepare(instance),
             ToAgent::GoOn { instance, image } => self.go_on(instance, image),
+            ToAgent::Slow { instance, share } => {
+                self.processes.get_mut(&instance).into_iter().for_each(|p| p.slow(share));
+            }
             ToAgent::Capture { instance, image: ImageAt { image, store }, mode, hold } => {
                 if let Err(refusal) = self.capture(instance, image, &store, (mode, hold)) {
                     self.refuse_capture(instance, image, refusal);

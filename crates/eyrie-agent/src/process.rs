@@ -6,6 +6,7 @@ use crate::family::{death_of, Death};
 use crate::launch::{self, said, Launched};
 use crate::page::{Directories, Page};
 use crate::pmi::Session;
+use crate::slow::Slowed;
 use crate::streams::{Input, Output};
 use crate::transfer::Line;
 use eyrie_image::format::exit;
@@ -95,6 +96,8 @@ pub struct Process {
     /// it.
     pub base: Option<(ImageId, Addr)>,
     pub restore: Option<Restore>,
+    /// While it writes too fast to be moved.
+    pub slowed: Option<Slowed>,
     pub shared: BTreeSet<String>,
     /// How it ended; the rest of its output may still be on the way.
     pub ending: Option<Ending>,
@@ -121,6 +124,7 @@ impl Process {
             capture: None,
             base: None,
             restore: None,
+            slowed: None,
             shared: meta.shared.iter().cloned().collect(),
             ending: None,
         }
@@ -142,6 +146,18 @@ impl Process {
         self.capture
             .as_ref()
             .is_some_and(|c| c.image == image && matches!(c.phase, CapturePhase::Asked { .. }))
+    }
+
+    /// It is to stand still for this share of time, in percent. One that cannot be watched runs on
+    /// as it is: its last round is longer.
+    pub fn slow(&mut self, share: u8) {
+        match (&self.slowed, share) {
+            (_, 0) => self.slowed = None,
+            (Some(slowed), _) => slowed.set(share),
+            (None, _) => {
+                self.slowed = self.speaker.and_then(|pid| Slowed::begin(pid, share).ok());
+            }
+        }
     }
 
     /// The provider has been loaded by this process.

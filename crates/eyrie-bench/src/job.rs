@@ -144,6 +144,15 @@ pub enum What {
         phases: Phases,
         total: f64,
     },
+    MoveRound {
+        rank: u32,
+        bytes: u64,
+        took: f64,
+    },
+    RankMoved {
+        rank: u32,
+        pause: f64,
+    },
     JobEnded,
     #[serde(other)]
     Other,

@@ -9,6 +9,7 @@ mod effort;
 mod job;
 mod kernel;
 mod machine;
+mod migration;
 pub mod monitor;
 mod pause;
 mod pingpong;
@@ -30,6 +31,7 @@ pub enum Question {
     Apps,
     Checkpoint,
     Recovery,
+    Migration,
 }
 
 impl Question {
@@ -40,6 +42,7 @@ impl Question {
             Question::Apps => "apps",
             Question::Checkpoint => "checkpoint",
             Question::Recovery => "recovery",
+            Question::Migration => "migration",
         }
     }
 
@@ -66,6 +69,7 @@ pub fn answer(question: Question, setup: &Setup, effort: Effort) -> anyhow::Resu
         Question::Apps => apps::measure(setup, effort)?,
         Question::Checkpoint => checkpoint::measure(setup, effort)?,
         Question::Recovery => recovery::measure(setup, effort)?,
+        Question::Migration => migration::measure(setup, effort)?,
     };
     Ok(Report::new(question.name(), effort, measured, watch.end()))
 }

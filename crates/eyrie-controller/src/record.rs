@@ -133,6 +133,12 @@ pub enum Record {
         #[serde(with = "seconds")]
         took: Duration,
     },
+    /// A rank that is to move writes faster than its memory goes over: it is made to stand still for
+    /// this share of time, in percent, until it has moved.
+    MoveSlowed {
+        rank: Rank,
+        share: u8,
+    },
     /// The memory of a rank cannot be put in place there: the rank moves all the same, and stands
     /// still for longer.
     MoveNotPrepared {
@@ -399,6 +405,9 @@ impl Record {
                 let (to, bytes, took) = (at(node), units::bytes(*bytes), time(*took));
                 (Detail, format!("rank {rank} moves to {to}, round {round}: {bytes} in {took}"))
             }
+            Record::MoveSlowed { rank, share } => {
+                (Normal, format!("rank {rank} is slowed: it stands still for {share} % of the time"))
+            }
             Record::MoveNotPrepared { rank, node, cause } => (
                 Normal,
                 format!("rank {rank} stands still for longer as it moves to {}: {cause}", at(node)),
@@ -555,6 +564,7 @@ mod tests {
             Record::Saved { dir: "/d".into(), bytes: 7 },
             Record::SpareUsed { spare: 2, node },
             Record::MoveRound { rank, node, image: 7, round: 2, bytes: 4096, took: time },
+            Record::MoveSlowed { rank, share: 20 },
             Record::MoveNotPrepared { rank, node, cause: cause() },
             Record::RankMoved { rank, from: 0, node, pause: time },
             Record::NodeNotice { node, cause: cause() },

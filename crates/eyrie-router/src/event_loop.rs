@@ -59,17 +59,26 @@ const SPIN_TIME: Duration = Duration::from_micros(20);
 const SPIN_MISSES: u32 = 8;
 
 /// Waiting for events: where one follows another within a few microseconds, asking again is faster
-/// than sleeping and being woken. Where asking did not help lately, it sleeps at once.
-#[derive(Default)]
+/// than sleeping and being woken. Where asking did not help lately, it sleeps at once; so it does
+/// on a single processor, which belongs to whoever has something to send.
 struct Spin {
     /// Times in a row that asking again did not help.
     misses: u32,
+    /// From so many on it sleeps at once.
+    most: u32,
+}
+
+impl Default for Spin {
+    fn default() -> Spin {
+        let processors = std::thread::available_parallelism().map_or(2, usize::from);
+        Spin { misses: 0, most: if processors > 1 { SPIN_MISSES } else { 0 } }
+    }
 }
 
 impl Spin {
     fn wait(&mut self, epoll: &OwnedFd, events: &mut Vec<epoll::Event>) -> Result<(), Errno> {
         let none = Timespec { tv_sec: 0, tv_nsec: 0 };
-        if self.misses < SPIN_MISSES {
+        if self.misses < self.most {
             let start = Instant::now();
             loop {
                 if epoll::wait(epoll, spare_capacity(events), Some(&none))? > 0 {

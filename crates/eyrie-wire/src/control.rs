@@ -208,6 +208,11 @@ pub enum ToAgent {
         instance: RankInstance,
         image: ImageId,
     },
+    /// Have a rank stand still for this share of time, in percent; 0: not any more.
+    Slow {
+        instance: RankInstance,
+        share: u8,
+    },
     /// A rank is about to come here as this incarnation: have its memory in place, as it is in this
     /// image, until [`ToAgent::Start`], or a later image. Answered by [`FromAgent::Prepared`].
     Prepare(Box<StartRank>),

@@ -35,6 +35,9 @@ impl Machine {
             let mode = self.config.checkpoint_mode;
             let store = self.store_for(rank, &Copies::default());
             let hold = self.moves.holds(rank);
+            if hold {
+                self.slow(rank, 0);
+            }
             let r = &mut self.ranks[rank as usize];
             let Some(store) = store.filter(|_| r.can_be_captured()) else {
                 if r.is(RankStateName::Finished) {
@@ -111,12 +114,8 @@ impl Machine {
     ) {
         let Some(capture) = self.capture_of(instance, image).cloned() else { return };
         self.discard(instance.rank, image, &capture.copies);
-        let r = &mut self.ranks[instance.rank as usize];
-        r.end_capture();
-        let node = r.node;
-        if capture.hold {
-            self.commands.push(Command::GoOn { node, instance, image });
-        }
+        self.ranks[instance.rank as usize].end_capture();
+        self.go_on_if_held(instance.rank, &capture);
         let exposed = self.ranks[instance.rank as usize].is_exposed();
         self.schedule.ended(instance.rank, self.now, None);
         if exposed {
@@ -224,7 +223,8 @@ impl Machine {
         let kept = if healed { 0 } else { 1 };
         let needless = r.images.len().saturating_sub(kept);
         let needless: Vec<KeptImage> = r.images.drain(..needless).collect();
-        r.images.push(KeptImage { image, instance, copies: capture.copies.clone(), saved: false });
+        let (asked, copies, saved) = (capture.asked, capture.copies.clone(), false);
+        r.images.push(KeptImage { image, instance, asked, copies, saved });
         // The log must still reach back to the older image, for the case that the newer is damaged.
         let older = (r.images.len() == 2).then(|| r.images[0].image);
         let needed = if healed { Some(image) } else { older };

@@ -291,6 +291,12 @@ pub enum Command {
         instance: RankInstance,
         image: ImageId,
     },
+    /// The rank is to stand still for this share of time, in percent; 0: it is not slowed any more.
+    Slow {
+        node: Node,
+        instance: RankInstance,
+        share: u8,
+    },
     /// The rank is about to come to the node as this incarnation: its memory is to be in place, as
     /// it is in this image. Answered by [`Event::Prepared`].
     Prepare {

@@ -4,7 +4,7 @@
 //! when anything fails, and nothing of this must be needed for that.
 
 use super::io::{Command, Source};
-use super::moves::{IfSlow, Live, Manner};
+use super::moves::{IfSlow, Live, Manner, Way};
 use super::placement::place;
 use super::reactor::Machine;
 use super::timeouts::{RESTORE_TIMEOUT, SLOWEST_TRANSFER};
@@ -13,20 +13,39 @@ use eyrie_units::time;
 use eyrie_wire::{ImageId, Node, Rank, RankInstance};
 use std::time::Duration;
 
+/// How soon a rank that waits for others of its node has its next round, so that its last one stays
+/// short.
+const WAITING_ROUND: Duration = Duration::from_millis(500);
+
+/// Why a rank stays that was to be given up if it is slow.
+fn too_slow(bytes: u64, took: Duration, pause_budget: Duration) -> String {
+    let (bytes, took, budget) = (eyrie_units::bytes(bytes), time(took), time(pause_budget));
+    format!(
+        "it writes faster than its memory goes over ({bytes} in {took}, --pause-budget is {budget}): \
+         give a longer one, or --if-slow slow-down or accept"
+    )
+}
+
 impl Machine {
     /// The rank is to move: what is stored of it goes ahead.
     pub(super) fn begin_live(&mut self, rank: Rank) {
+        if self.moves.ranks.get(&rank).is_some_and(|moving| moving.manner.way == Way::Stop) {
+            return self.schedule.want(rank, self.now);
+        }
         let r = &self.ranks[rank as usize];
         let instance = RankInstance { rank, incarnation: r.incarnation + 1 };
         let node = self.asked_node(rank).or_else(|| {
             let placed = place(&*self.placement, &self.nodes_for(rank), rank, r.node);
             placed.map(|(node, _)| node).filter(|node| *node != r.node)
         });
-        let (begun, took) = (self.now, Duration::ZERO);
-        let live = |node| Live { node, instance, sent: None, rounds: 0, begun, took, last: false };
+        let (begun, took, sent) = (self.now, Duration::ZERO, None);
+        let (rounds, bytes, ready, last) = (0, 0, None, false);
+        let live = |node| Live { node, instance, sent, rounds, begun, took, bytes, ready, last };
         if let Some(moving) = self.moves.ranks.get_mut(&rank) {
             moving.live = node.map(live);
+            moving.queued = false;
         }
+        self.slow(rank, 0);
         self.send_image(rank);
     }
 
@@ -65,28 +84,79 @@ impl Machine {
         let Some(live) = moving.live.as_mut().filter(|live| is_it(live)) else { return };
         match result {
             Ok(bytes) if live.sent.is_some_and(|(sent, _)| sent == image) => {
-                let Manner { pause_budget, if_slow } = moving.manner;
+                let Manner { pause_budget, if_slow, .. } = moving.manner;
                 let took = live.end_round(now, pause_budget);
-                let (round, is_slow) = (live.rounds, live.last && took > pause_budget);
+                live.bytes = bytes;
+                let (round, from) = (live.rounds, moving.from);
+                let is_slow = live.ready == Some(now) && took > pause_budget;
                 self.record(Record::MoveRound { rank, node, image, round, bytes, took });
-                if is_slow && if_slow == IfSlow::GiveUp {
-                    let (took, budget) = (time(took), time(pause_budget));
-                    let (bytes, most) = (eyrie_units::bytes(bytes), "--pause-budget");
-                    let why = format!(
-                        "it writes faster than its memory goes over ({bytes} in {took}, {most} is \
-                         {budget}): give a longer one, or --if-slow accept"
-                    );
-                    return self.end_move(rank, Some(&why));
+                match if_slow {
+                    IfSlow::GiveUp if is_slow => {
+                        let why = too_slow(bytes, took, pause_budget);
+                        return self.end_move(rank, Some(&why));
+                    }
+                    IfSlow::SlowDown if is_slow => self.slow_down(rank),
+                    _ => {}
                 }
+                self.next_round(rank, from);
             }
-            Ok(_) => return,
+            Ok(_) => {}
             Err(cause) => {
+                let from = moving.from;
                 moving.live = None;
+                self.slow(rank, 0);
                 self.record(Record::MoveNotPrepared { rank, node, cause });
+                self.next_round(rank, from);
+                self.depart(from);
             }
         }
-        if self.moves.ranks.get(&rank).is_some_and(|moving| moving.stopped.is_none()) {
-            self.schedule.want(rank, now);
+    }
+
+    /// The next image of the rank: at once, unless it is ready and waits for others of its node.
+    fn next_round(&mut self, rank: Rank, from: Node) {
+        let now = self.now;
+        let Some(moving) = self.moves.ranks.get(&rank) else { return };
+        let waits = moving.live.is_some_and(|live| live.ready.is_some() && !live.last);
+        match moving.stopped {
+            Some(_) => {}
+            None if waits => {
+                self.schedule.retry(rank, now + WAITING_ROUND);
+                self.depart(from);
+            }
+            None => self.schedule.want(rank, now),
+        }
+    }
+
+    /// Lets those go for their last round that need not wait for others of their node any more.
+    pub(super) fn depart(&mut self, from: Node) {
+        let now = self.now;
+        let ranks = self.moves.depart(from, now);
+        ranks.into_iter().for_each(|rank| self.schedule.want(rank, now));
+    }
+
+    /// The rank writes too fast: it is slowed one step more, and goes on with rounds; or it is as
+    /// slow as it can be made, and goes as it is.
+    fn slow_down(&mut self, rank: Rank) {
+        let Some(moving) = self.moves.ranks.get_mut(&rank) else { return };
+        let Some(share) = moving.slow_down() else { return };
+        moving.live.iter_mut().for_each(|live| live.ready = None);
+        self.command_slow(rank, share);
+        self.record(Record::MoveSlowed { rank, share });
+    }
+
+    /// The rank is to stand still for this share of time, in percent.
+    pub(super) fn slow(&mut self, rank: Rank, share: u8) {
+        let Some(moving) = self.moves.ranks.get_mut(&rank) else { return };
+        if std::mem::replace(&mut moving.slowed, share) != share {
+            self.command_slow(rank, share);
+        }
+    }
+
+    fn command_slow(&mut self, rank: Rank, share: u8) {
+        let r = &self.ranks[rank as usize];
+        if r.on_node().is_some() {
+            let (node, instance) = (r.node, r.instance());
+            self.commands.push(Command::Slow { node, instance, share });
         }
     }
 

@@ -13,6 +13,7 @@ use crate::record::Record;
 use eyrie_placement::placement::JobNode;
 use eyrie_wire::{Node, Rank};
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 /// Why a node cannot be drained, and the remedy.
 pub(super) const NO_OTHER_NODE: &str =
@@ -83,8 +84,9 @@ impl Machine {
         (0..).zip(&self.nodes).any(|(other, n)| other != node && n.is_up() && !n.drained)
     }
 
-    /// All ranks of a node are to go elsewhere, and nothing is to come there.
-    pub(super) fn drain_asked(&mut self, request: Option<RequestId>, node: Node) {
+    /// All ranks of a node are to go elsewhere, and nothing is to come there. `at_once`: so many of
+    /// them at a time.
+    pub(super) fn drain_asked(&mut self, request: Option<RequestId>, node: Node, at_once: usize) {
         let refused = match self.nodes.get(node as usize) {
             _ if !self.started || self.is_saving() => Some(NOT_NOW.to_string()),
             None => Some(format!("there is no node {node}")),
@@ -104,7 +106,7 @@ impl Machine {
         let ranks: BTreeSet<Rank> =
             there.filter(|r| !r.is(RankStateName::Finished)).map(|r| r.rank).collect();
         self.record(Record::NodeDraining { node, ranks: ranks.iter().copied().collect() });
-        self.begin_moves(request, ranks, None, Manner::default(), Some(node));
+        self.begin_moves(request, ranks, None, Manner::default(), Some((node, at_once)));
     }
 
     /// Ranks may come to the node again; without any it is a spare.
@@ -129,46 +131,80 @@ impl Machine {
         ranks: BTreeSet<Rank>,
         to: Option<Node>,
         manner: Manner,
-        drains: Option<Node>,
+        drains: Option<(Node, usize)>,
     ) {
-        let since = self.now;
-        for rank in &ranks {
-            let from = self.ranks[*rank as usize].node;
-            // One that moves already does not stay.
-            let (stopped, still, live) = (None, None, None);
-            let moving = Move { from, to, since, stopped, still, manner, live };
-            if !self.moves.ranks.contains_key(rank) {
-                self.moves.ranks.insert(*rank, moving);
-                self.begin_live(*rank);
+        let (now, at_once) = (self.now, drains.map_or(usize::MAX, |(_, at_once)| at_once));
+        // One that moves already does not stay.
+        let mut begin: Vec<Rank> =
+            ranks.iter().copied().filter(|rank| !self.moves.ranks.contains_key(rank)).collect();
+        begin.sort_by_key(|rank| self.preciousness(*rank));
+        for (n, rank) in begin.into_iter().enumerate() {
+            let from = self.ranks[rank as usize].node;
+            let queued = n >= at_once;
+            self.moves.ranks.insert(rank, Move { queued, ..Move::new(from, to, now, manner) });
+            match queued {
+                true => self.schedule.want(rank, now),
+                false => self.begin_live(rank),
             }
         }
+        let drains = drains.map(|(node, _)| node);
         self.moves.pending.push(Pending { request, ranks, drains, stayed: Vec::new() });
         self.watch_moves();
+    }
+
+    /// By what a rank would lose, the most precious first: one that could not come back at all, one
+    /// without an image, the one with the oldest.
+    fn preciousness(&self, rank: Rank) -> (bool, Duration, Rank) {
+        let r = &self.ranks[rank as usize];
+        let imaged = r.images.last().map_or(Duration::ZERO, |kept| kept.asked);
+        (!r.is_exposed(), imaged, rank)
+    }
+
+    /// A rank has left this node, or stays: the most precious of those that wait for it begins.
+    fn begin_next(&mut self, from: Node) {
+        let queued = |(_, moving): &(&Rank, &Move)| {
+            moving.from == from && moving.queued && moving.stopped.is_none()
+        };
+        let waiting = self.moves.ranks.iter().filter(queued).map(|(rank, _)| *rank);
+        if let Some(rank) = waiting.min_by_key(|rank| self.preciousness(*rank)) {
+            self.begin_live(rank);
+        }
     }
 
     /// An image of the rank counts. A rank that is to move goes with it, or it is one more that is
     /// put in place where the rank is going.
     pub(super) fn imaged_for_move(&mut self, rank: Rank, capture: &Capture) {
-        let Some(moving) = self.moves.ranks.get(&rank) else { return };
-        if moving.stopped.is_some() || capture.asked < moving.since || self.is_saving() {
+        let (now, can_stop, is_saving) = (self.now, self.ranks_can_stop(), self.is_saving());
+        let of_move = |moving: &&mut Move| {
+            moving.stopped.is_none() && capture.asked >= moving.since && !is_saving
+        };
+        let Some(moving) = self.moves.ranks.get_mut(&rank).filter(of_move) else {
+            // Its move has ended while it stood still, or was asked for again.
+            return self.go_on_if_held(rank, capture);
+        };
+        if moving.queued {
             return;
         }
         if moving.live.is_some() && !capture.hold {
             return self.send_image(rank);
         }
-        let (now, can_stop) = (self.now, self.ranks_can_stop());
-        let Some(moving) = self.moves.ranks.get_mut(&rank) else { return };
         if can_stop {
             moving.stopped = Some(now);
             self.stop_rank(rank);
         } else {
             (moving.since, moving.still) = (now, None);
             self.schedule.retry(rank, now + RETRY);
-            if capture.hold {
-                let r = &self.ranks[rank as usize];
-                let (node, instance, image) = (r.node, r.instance(), capture.image);
-                self.commands.push(Command::GoOn { node, instance, image });
-            }
+            self.go_on_if_held(rank, capture);
+        }
+    }
+
+    /// The rank stands still for this image, if it was the last one of a move: it is not stopped
+    /// now, and computes on.
+    pub(super) fn go_on_if_held(&mut self, rank: Rank, capture: &Capture) {
+        if capture.hold {
+            let r = &self.ranks[rank as usize];
+            let (node, instance, image) = (r.node, r.instance(), capture.image);
+            self.commands.push(Command::GoOn { node, instance, image });
         }
     }
 
@@ -188,6 +224,10 @@ impl Machine {
         let now = self.now;
         if let Some(moving) = self.moves.ranks.get_mut(&rank) {
             moving.stopped.get_or_insert(now);
+            // The new process is not slowed.
+            moving.slowed = 0;
+            let from = moving.from;
+            self.depart(from);
         }
     }
 
@@ -204,6 +244,7 @@ impl Machine {
 
     /// The rank has come to another node, has finished, or (`stayed`) does not move.
     pub(super) fn end_move(&mut self, rank: Rank, stayed: Option<&str>) {
+        self.slow(rank, 0);
         let Some(Move { from, stopped, still, live, .. }) = self.moves.end(rank, stayed) else {
             return;
         };
@@ -215,6 +256,8 @@ impl Machine {
             let pause = self.now - still.unwrap_or(stopped);
             self.record(Record::RankMoved { rank, from, node, pause });
         }
+        self.depart(from);
+        self.begin_next(from);
         self.watch_moves();
     }
 
@@ -278,12 +321,9 @@ impl Machine {
         }
     }
 
-    /// Ranks that move: where to, as far as that is known, and how many rounds are over.
-    pub fn moves(&self) -> impl Iterator<Item = (Rank, Option<Node>, u32)> + '_ {
-        self.moves.ranks.iter().map(|(rank, moving)| {
-            let to = moving.live.map(|live| live.node).or(moving.to);
-            (*rank, to, moving.live.map_or(0, |live| live.rounds))
-        })
+    /// Ranks that move.
+    pub fn moves(&self) -> impl Iterator<Item = (Rank, &Move)> + '_ {
+        self.moves.ranks.iter().map(|(rank, moving)| (*rank, moving))
     }
 
     /// Nodes that are drained, or being drained.

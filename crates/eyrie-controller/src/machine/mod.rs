@@ -43,7 +43,7 @@ mod users;
 mod simulation;
 
 pub use io::{Command, Event, Image, Mark, Source, StoreId};
-pub use moves::{IfSlow, Manner};
+pub use moves::{IfSlow, Manner, Move, Way};
 pub use reactor::{Config, Machine};
 pub use save::SAVED_CODE;
 pub use state::{NodeStateName, RankStateName};

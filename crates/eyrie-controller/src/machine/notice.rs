@@ -9,6 +9,11 @@ use super::reactor::Machine;
 use crate::record::Record;
 use eyrie_wire::{Node, Rank};
 
+/// Ranks of a node that move at the same time when it is about to be taken away: each of them gets
+/// so much more of the bandwidth, so that at least the most precious ones have left in time. All
+/// others have an image taken at once.
+const AT_ONCE: usize = 2;
+
 impl Machine {
     /// `leaves`: the agent ends when it is told to, at the latest after its grace.
     pub(super) fn notice(&mut self, node: Node, cause: String, leaves: bool) {
@@ -23,7 +28,9 @@ impl Machine {
             true if self.is_free(node) => self.let_go(node),
             // Its ranks are on their way.
             true => {}
-            false if self.is_saving() || self.has_other_than(node) => self.drain_asked(None, node),
+            false if self.is_saving() || self.has_other_than(node) => {
+                self.drain_asked(None, node, AT_ONCE);
+            }
             false => self.nowhere_to_go(node),
         }
     }

@@ -30,6 +30,8 @@ pub struct KeptImage {
     pub image: Image,
     /// The incarnation that it shows.
     pub instance: RankInstance,
+    /// When it was asked for; zero when the job went on from it.
+    pub asked: Duration,
     pub copies: Copies,
     /// The job was saved with it: it is not discarded for a newer one, or nobody could go on from
     /// there again.

@@ -325,7 +325,7 @@ impl Machine {
             Event::Migrate { request, ranks, to, manner } => {
                 self.migrate_asked(request, &ranks, to, manner)
             }
-            Event::Drain { request, node } => self.drain_asked(request, node),
+            Event::Drain { request, node } => self.drain_asked(request, node, usize::MAX),
             Event::Notice { node, cause, leaves } => self.notice(node, cause, leaves),
             Event::Undrain { request, node } => self.undrain_asked(request, node),
             Event::Save { request } => self.save_asked(request),

@@ -11,6 +11,7 @@ use crate::record::Summary;
 use eyrie_wire::{ImageId, Incarnation, Rank, RankInstance};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 /// The store that has the images of a saved job.
 pub const STORE: super::io::StoreId = 0;
@@ -92,6 +93,7 @@ fn take(r: &mut RankEntry, saved: &SavedRank) {
     let kept = |SavedImage { image, instance }: &SavedImage| KeptImage {
         image: *image,
         instance: *instance,
+        asked: Duration::ZERO,
         copies: Copies { stores: BTreeSet::from([STORE]), ..Copies::default() },
         saved: true,
     };

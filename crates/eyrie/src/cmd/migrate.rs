@@ -1,9 +1,10 @@
 //! `eyrie migrate`: moves ranks of a running job to another node.
 
+use super::moving::ask_and_show;
 use super::{node_named, JobPlace};
-use eyrie_controller::machine::{IfSlow, Manner};
+use eyrie_controller::machine::{IfSlow, Manner, Way};
 use eyrie_controller::runtime::jobdir;
-use eyrie_controller::runtime::users::{ask, Request};
+use eyrie_controller::runtime::users::Request;
 use eyrie_units::duration;
 use std::time::Duration;
 
@@ -29,14 +30,28 @@ pub struct MigrateArgs {
     /// What to do with a rank that writes so fast that its rounds do not get that short
     #[arg(long, default_value = "accept", value_name = "WHAT")]
     if_slow: IfSlowArg,
+    /// How its memory goes over: for measurements
+    #[arg(long, default_value = "live", hide = true)]
+    way: WayArg,
     #[command(flatten)]
     place: JobPlace,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum WayArg {
+    /// In rounds, while the rank computes
+    Live,
+    /// The rank stands still for all of it
+    Stop,
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum IfSlowArg {
     /// It moves all the same, and stands still for longer
     Accept,
+    /// It is slowed step by step, at most to a fifth of its speed, until they do; if they never do,
+    /// it moves all the same
+    SlowDown,
     /// It stays where it is
     GiveUp,
 }
@@ -46,9 +61,14 @@ pub fn run(args: MigrateArgs) -> anyhow::Result<i32> {
     let to = args.to.map(|name| node_named(&dir, &name)).transpose()?;
     let if_slow = match args.if_slow {
         IfSlowArg::Accept => IfSlow::Accept,
+        IfSlowArg::SlowDown => IfSlow::SlowDown,
         IfSlowArg::GiveUp => IfSlow::GiveUp,
     };
-    let manner = Manner { pause_budget: args.pause_budget, if_slow };
-    ask(&dir, &Request::Migrate { ranks: args.ranks, to, manner })?;
+    let way = match args.way {
+        WayArg::Live => Way::Live,
+        WayArg::Stop => Way::Stop,
+    };
+    let manner = Manner { pause_budget: args.pause_budget, if_slow, way };
+    ask_and_show(&dir, &Request::Migrate { ranks: args.ranks, to, manner })?;
     Ok(0)
 }

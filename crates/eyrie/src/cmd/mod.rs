@@ -12,6 +12,7 @@ pub mod join;
 pub mod man;
 pub mod migrate;
 pub mod monitor;
+pub mod moving;
 pub mod plan;
 pub mod resume;
 pub mod router;

@@ -127,9 +127,7 @@ fn in_full(status: &Value) -> Result<String, std::fmt::Error> {
         writeln!(out, "unprotected ranks {}", ranks.join(", "))?;
     }
     for moving in status["moves"].as_array().into_iter().flatten() {
-        let to = moving["to"].as_u64().map_or("another node".into(), |node| format!("node {node}"));
-        let (rank, rounds) = (&moving["rank"], &moving["rounds"]);
-        writeln!(out, "rank {rank:<6} moves to {to}, {rounds} rounds are over")?;
+        writeln!(out, "{}", super::moving::of_one(moving))?;
     }
     let journal = status["journal"].as_array().map(Vec::as_slice).unwrap_or_default();
     if !journal.is_empty() {

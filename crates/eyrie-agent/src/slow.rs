@@ -1,0 +1,121 @@
+//! A rank that writes faster than its memory goes over is made to stand still for a share of each
+//! twentieth of a second, as hypervisors do with virtual machines. It must never be left standing.
+
+use rustix::process::{pidfd_open, pidfd_send_signal, Pid, PidfdFlags, Signal};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+/// In each of these the rank stands still and computes once: short against what a person or a peer
+/// would notice, long against the kernel's time slices.
+const PERIOD: Duration = Duration::from_millis(50);
+
+/// A process that is slowed until this is dropped.
+pub struct Slowed {
+    /// In percent; 0: no longer.
+    share: Arc<AtomicU8>,
+    thread: JoinHandle<()>,
+}
+
+impl Slowed {
+    /// Slows this process by so much, in percent.
+    ///
+    /// # Errors
+    /// When it is gone or cannot be watched.
+    pub fn begin(pid: u32, share: u8) -> anyhow::Result<Slowed> {
+        let pid = Pid::from_raw(pid as i32).ok_or_else(|| anyhow::anyhow!("it has no process"))?;
+        let process = pidfd_open(pid, PidfdFlags::empty())?;
+        let share = Arc::new(AtomicU8::new(share));
+        let wanted = Arc::clone(&share);
+        let thread = thread::Builder::new().spawn(move || slow(&process, &wanted))?;
+        Ok(Slowed { share, thread })
+    }
+
+    /// By so much from now on, in percent.
+    pub fn set(&self, share: u8) {
+        self.share.store(share, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Slowed {
+    fn drop(&mut self) {
+        self.share.store(0, Ordering::Relaxed);
+        // It lets the process go at once.
+        self.thread.thread().unpark();
+    }
+}
+
+/// Stops the process and lets it go, time and again; it goes when this returns, if it still lives.
+fn slow(process: &OwnedFd, share: &AtomicU8) {
+    loop {
+        let stands = match share.load(Ordering::Relaxed) {
+            0 => return,
+            share => PERIOD * u32::from(share.min(100)) / 100,
+        };
+        if pidfd_send_signal(process, Signal::STOP).is_err() {
+            return;
+        }
+        thread::park_timeout(stands);
+        if pidfd_send_signal(process, Signal::CONT).is_err() {
+            return;
+        }
+        thread::park_timeout(PERIOD - stands);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Child, Command};
+
+    fn spinning() -> Child {
+        Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap()
+    }
+
+    /// Processor time of a process in ticks, and whether it is stopped.
+    fn used(child: &Child) -> (u64, bool) {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
+        let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+        (fields[11].parse::<u64>().unwrap(), fields[0] == "T")
+    }
+
+    #[test]
+    fn it_stands_still_now_and_then_and_goes_on_in_the_end() {
+        let mut child = spinning();
+        let slowed = Slowed::begin(child.id(), 80).unwrap();
+        let patience = std::time::Instant::now() + Duration::from_secs(30);
+        let (mut stopped, mut ran) = (0, 0);
+        while (stopped < 20 || ran < 2) && std::time::Instant::now() < patience {
+            match used(&child).1 {
+                true => stopped += 1,
+                false => ran += 1,
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert!(stopped >= 20 && ran >= 2, "stopped {stopped} times, ran {ran} times");
+        drop(slowed);
+        let (before, _) = used(&child);
+        while used(&child).0 < before + 5 {
+            assert!(std::time::Instant::now() < patience, "it was left standing");
+            thread::sleep(Duration::from_millis(1));
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn one_that_ends_is_let_go() {
+        let mut child = spinning();
+        let slowed = Slowed::begin(child.id(), 50).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let thread = &slowed.thread;
+        let patience = std::time::Instant::now() + Duration::from_secs(30);
+        while !thread.is_finished() {
+            assert!(std::time::Instant::now() < patience, "it signals nobody for ever");
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
