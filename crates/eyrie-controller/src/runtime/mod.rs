@@ -51,6 +51,7 @@ use assembly::{assemble, channels, finish, wake, Parts};
 use event_file::EventFile;
 use eyrie_placement::Placement;
 use eyrie_store::role::StoreCommand;
+use eyrie_wire::agent::ENV_RECORD;
 use images_dir::{ImagesDir, SavedJob};
 use inbound::Heard;
 use jobdir::JobDir;
@@ -185,6 +186,9 @@ fn provide(beginning: &mut Beginning, dir: &std::path::Path, known: bool) -> any
         program::link_provider(&mut told, dir)?,
         program::preload_calls(&mut told, dir, copied)?,
     ];
+    if !beginning.options.record {
+        told.env.push((ENV_RECORD.into(), "off".into()));
+    }
     if !known {
         beginning.program = told;
     }

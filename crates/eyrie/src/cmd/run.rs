@@ -105,6 +105,10 @@ pub struct RunArgs {
     /// Whether a rank computes on while its image is written
     #[arg(long, value_enum, default_value_t = ModeArg::Async, value_name = "MODE")]
     checkpoint_mode: ModeArg,
+    /// Whether what a rank observes besides messages (its clocks) is recorded, so that it observes
+    /// the same when it is executed again
+    #[arg(long, value_enum, default_value_t = RecordArg::On, value_name = "WHAT")]
+    record: RecordArg,
     /// Mean time between failures of the whole job, for `--checkpoint-every auto`
     #[arg(long, default_value = "24h", value_parser = duration, value_name = "TIME", hide_short_help = true)]
     mtbf: Duration,
@@ -318,6 +322,13 @@ enum ModeArg {
     Sync,
 }
 
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum RecordArg {
+    On,
+    /// A rank whose messages depend on its clocks may diverge
+    Off,
+}
+
 /// The nodes of the job, and its ranks.
 struct Nodes {
     ranks: u32,
@@ -478,6 +489,7 @@ pub fn run(mut args: RunArgs, log: Option<PathBuf>) -> anyhow::Result<i32> {
             ModeArg::Async => CheckpointMode::Async,
             ModeArg::Sync => CheckpointMode::Sync,
         },
+        record: args.record == RecordArg::On,
         injections: args.injections,
         events: args.events,
         json: args.json,
