@@ -54,6 +54,7 @@ impl Job {
             checkpoint_order: Order::Sequential,
             checkpoint_mode: CheckpointMode::Async,
             can_be_saved: false,
+            archive: false,
             drain_on_notice: true,
             heartbeat_timeout: Duration::from_secs(5),
             agents_timeout: Duration::from_secs(600),

@@ -22,6 +22,12 @@ pub enum Claim {
     ImageCopy { rank: Rank, image: ImageId },
     /// The control connection of a role in a process of its own.
     Role(Role),
+    /// To the controller: a connection on which a router hands over all that it holds, because the
+    /// job is being saved.
+    RouterSave { id: u32 },
+    /// To the controller: a connection on which a router gets what another one of its number held
+    /// when the job was saved.
+    RouterSaved { id: u32 },
     /// To the controller, of an agent that has lost its connection: whether its node was declared
     /// dead. Nothing follows.
     Lost { node: Node },

@@ -8,11 +8,12 @@ use super::pmi::Pmi;
 use super::rank::{KeptImage, RankEntry, RankState};
 use super::reactor::{Config, Machine};
 use crate::record::Summary;
+use eyrie_transport::RouterId;
 use eyrie_wire::{ImageId, Incarnation, Rank, RankInstance};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
-/// The store that has the images of a saved job.
+/// The store that has the images of a saved job: the only one, or the archive.
 pub const STORE: super::io::StoreId = 0;
 
 /// An image that counts, and the incarnation that it shows.
@@ -42,6 +43,8 @@ pub struct Saved {
     pub pmi: Pmi,
     pub output: Ledger,
     pub summary: Summary,
+    /// The home router of each rank, where routers are on nodes: it has the rank's log.
+    pub home: Vec<RouterId>,
 }
 
 impl Saved {
@@ -63,7 +66,8 @@ impl Machine {
             machine.counts.spoke_pmi += u32::from(saved.spoke_pmi);
             machine.counts.finished_silent += u32::from(silent);
         }
-        let Saved { pmi, output, summary, .. } = saved;
+        let Saved { pmi, output, summary, home, .. } = saved;
+        machine.roles.home = home;
         Machine { pmi, output, summary, ..machine }
     }
 
@@ -73,7 +77,7 @@ impl Machine {
             incarnation: r.incarnation,
             code: r.code(),
             spoke_pmi: r.spoke_pmi,
-            images: (r.images.iter())
+            images: (r.images.iter().filter(|_| r.code().is_none()))
                 .map(|kept| SavedImage { image: kept.image, instance: kept.instance })
                 .collect(),
             next_image: r.next_image,
@@ -84,6 +88,7 @@ impl Machine {
             pmi: self.pmi.clone(),
             output: self.output.clone(),
             summary: self.summary(),
+            home: self.roles.home.clone(),
         }
     }
 }

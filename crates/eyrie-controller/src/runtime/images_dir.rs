@@ -73,6 +73,17 @@ impl ImagesDir {
         Ok(ImagesDir { path, saved, _lock: lock })
     }
 
+    /// Opens the directory for a job that has its images there already, from whatever host.
+    ///
+    /// # Errors
+    /// When it is not there; as [`ImagesDir::open`].
+    pub fn open_again(path: &Path) -> anyhow::Result<ImagesDir> {
+        let shown = path.display();
+        std::fs::metadata(path.join(LOCK))
+            .with_context(|| format!("{shown} is not on this host"))?;
+        ImagesDir::open(path)
+    }
+
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -14,6 +14,7 @@ use super::output::{Piece, Printer};
 use super::places::Places;
 use super::program::Provided;
 use super::refusals::Refusals;
+use super::router_files::RouterFiles;
 use super::routers::Routers;
 use super::stdin::Stdin;
 use super::store::JobStore;
@@ -76,6 +77,8 @@ pub struct Job {
     pub alike: Alike,
     /// Where the images outlive the job.
     pub images: Option<ImagesDir>,
+    /// What routers on nodes save there, and go on with.
+    pub router_files: Arc<RouterFiles>,
     /// Those of a saved job, until the store has said what it has.
     pub needed_images: Option<BTreeSet<(Rank, ImageId)>>,
     /// The job's directory.

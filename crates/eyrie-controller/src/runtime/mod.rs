@@ -29,6 +29,7 @@ pub mod program;
 mod refusals;
 mod resume;
 mod roles;
+mod router_files;
 mod routers;
 mod saving;
 mod shorten;
@@ -142,9 +143,7 @@ pub fn run(
     }
     job.start_parts(&dir)?;
     job.stdin.start(channels.inbound_in.clone());
-    if job.images.is_some() {
-        deadline::watch(job.options.save_before, channels.inbound_in.clone());
-    }
+    job.watch_deadline();
     let code = job.run(&channels.inbound, &channels.router_events);
     Ok(finish(job, &channels.inbound, code, sweeper, dir))
 }

@@ -116,6 +116,12 @@ impl JobOptions {
         self.roles == RolesAt::Nodes
     }
 
+    /// Whether the images of a job that is saved are copied to a store beside the controller: the
+    /// others are on the nodes, and are gone with the job.
+    pub fn has_archive(&self) -> bool {
+        self.roles == RolesAt::Nodes && self.images.is_some()
+    }
+
     /// How long all agents may take to come up.
     pub fn agents_timeout(&self) -> Duration {
         match self.cluster.as_ref().map(|cluster| &cluster.launcher) {
@@ -145,9 +151,6 @@ pub fn check(options: &JobOptions) -> anyhow::Result<()> {
     let JobOptions { ranks, nodes, slots, routers, .. } = *options;
     if ranks == 0 || nodes == 0 || routers == 0 {
         bail!("a job needs at least one rank, one node and one router");
-    }
-    if options.images.is_some() && options.roles == RolesAt::Nodes {
-        bail!("--images is for roles beside the controller at present: leave --roles nodes out");
     }
     let placed = options.cluster.is_some();
     if !placed && u64::from(ranks) > u64::from(nodes) * u64::from(slots) {

@@ -3,6 +3,7 @@
 
 use super::assembly::{assemble, channels, finish, wake, Parts};
 use super::event_file::EventFile;
+use super::images_dir::ImagesDir;
 use super::inbound::{Heard, Inbound, Peer};
 use super::job::Job;
 use super::jobdir::{self, JobDir};
@@ -79,13 +80,15 @@ pub fn resume(
     let before = snapshot.as_ref().map_or([0; 2], Snapshot::written);
     let (written, note) = Written::go_on(&dir.path().join(written::FILE), before)?;
     let printer = Printer::start(written, wake(channels.inbound_in.clone()));
+    let images = beginning.options.images.as_deref().map(ImagesDir::open_again);
+    let no_images = images.as_ref().and_then(|images| Some(format!("{:#}", images.as_ref().err()?)));
     let parts = Parts {
         dir,
         secret: secret.clone(),
         event_file,
         printer,
         placement,
-        images: None,
+        images: images.and_then(Result::ok),
         saved: None,
     };
     let (mut job, sweeper, mut dir) = assemble(beginning, parts, &channels)?;
@@ -96,6 +99,8 @@ pub fn resume(
     job.journal = kept;
     note.into_iter().for_each(|text| job.take(Heard::Note(text)));
     job.wait_for_returns(&channels.inbound, &secret, resume.force)?;
+    no_images.map_or(Ok(()), |why| job.lose_archive(why))?;
+    job.watch_deadline();
     dir.own();
     job.stdin.start(channels.inbound_in.clone());
     let code = match job.end {
@@ -155,6 +160,17 @@ fn listen_here(reach: &mut Reach, snapshot: Option<&Snapshot>, entries: &[Entry]
 }
 
 impl Job {
+    /// The directory in which the job could be saved cannot be had.
+    fn lose_archive(&mut self, why: String) -> anyhow::Result<()> {
+        if !self.machine.has_started() {
+            bail!("the job was just going on with what was saved: {why}");
+        }
+        self.take(Heard::Note(format!("the job cannot be saved any more: {why}")));
+        self.take(Heard::ArchiveLost);
+        self.write_journal();
+        Ok(())
+    }
+
     /// Comes to the state of the controller that wrote the journal.
     fn hear_all_again(&mut self, entries: Vec<Entry>) {
         let heard = entries.len();

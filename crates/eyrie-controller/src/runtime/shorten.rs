@@ -86,7 +86,8 @@ impl Job {
             self.routers.replace(id as RouterId, Session::of(saved));
         }
         let store = |(id, saved)| (id, JobStore::Apart(Session::of(saved)));
-        self.stores = snapshot.stores.into_iter().map(store).collect();
+        // The one beside the controller is this controller's.
+        self.stores.extend(snapshot.stores.into_iter().map(store));
         self.store_bytes = snapshot.store_bytes;
         self.directory = snapshot.directory;
         self.came = snapshot.came;

@@ -439,14 +439,7 @@ pub fn run(mut args: RunArgs, log: Option<PathBuf>) -> anyhow::Result<i32> {
     let reach = reach(&args, nodes.cluster.as_ref())?;
     let usual_timeout = Duration::from_secs(if nodes.cluster.is_some() { 5 } else { 10 });
     let hosts = nodes.cluster.as_ref().map_or(1, |cluster| cluster.hosts.len());
-    let keeps_images = args.images.is_some() || resumption.is_some();
-    let roles = match args.roles {
-        Some(RolesArg::Here) => RolesAt::Here,
-        Some(RolesArg::Apart) => RolesAt::Apart,
-        Some(RolesArg::Nodes) => RolesAt::Nodes,
-        None if hosts > 1 && !keeps_images => RolesAt::Nodes,
-        None => RolesAt::Here,
-    };
+    let roles = roles(args.roles, hosts, resumption.as_ref().and_then(Resumption::options))?;
     // A host's ranks have their router on another host: one router is never enough.
     let least = if roles == RolesAt::Nodes { 2 } else { 1 };
     let routers = args.routers.max(least);
@@ -483,7 +476,7 @@ pub fn run(mut args: RunArgs, log: Option<PathBuf>) -> anyhow::Result<i32> {
         json: args.json,
         job: args.job,
         dir: args.dir,
-        images: args.images.or(args.resume_from),
+        images: args.images.or(args.resume_from).map(std::path::absolute).transpose()?,
         save_before: args.save_before,
         log_memory,
         log_disk: args.log_disk,
@@ -511,6 +504,29 @@ pub fn run(mut args: RunArgs, log: Option<PathBuf>) -> anyhow::Result<i32> {
         requeue()?;
     }
     Ok(code)
+}
+
+/// Where routers and stores run. Those of a job that was saved run where they did before: what its
+/// routers hold differs.
+fn roles(
+    asked: Option<RolesArg>,
+    hosts: usize,
+    saved: Option<&JobOptions>,
+) -> anyhow::Result<RolesAt> {
+    let asked = asked.map(|asked| match asked {
+        RolesArg::Here => RolesAt::Here,
+        RolesArg::Apart => RolesAt::Apart,
+        RolesArg::Nodes => RolesAt::Nodes,
+    });
+    match (asked, saved.map(|saved| saved.roles)) {
+        (Some(asked), Some(saved)) if (asked == RolesAt::Nodes) != (saved == RolesAt::Nodes) => {
+            anyhow::bail!("the job was saved with its roles elsewhere: leave --roles out")
+        }
+        (Some(asked), _) => Ok(asked),
+        (None, Some(saved)) => Ok(saved),
+        (None, None) if hosts > 1 => Ok(RolesAt::Nodes),
+        (None, None) => Ok(RolesAt::Here),
+    }
 }
 
 /// Has Slurm queue the batch job again that this process belongs to; that ends it.
