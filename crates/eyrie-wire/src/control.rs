@@ -181,6 +181,9 @@ pub struct Notices {
 pub struct Orphans {
     /// Without another controller it ends after this time.
     pub timeout: Duration,
+    /// The job can be saved: a host with a copy of the journal does that then, and the others wait
+    /// for it.
+    pub save: bool,
     /// A controller that has said nothing for so long, though it asks for heartbeats, may be
     /// replaced.
     pub heartbeat_timeout: Duration,

@@ -48,6 +48,11 @@ pub struct Saved {
 }
 
 impl Saved {
+    /// The job's exit code, when all of its ranks had finished.
+    pub fn code(&self) -> Option<i32> {
+        self.ranks.iter().try_fold(0, |code, rank| Some(code | rank.code?))
+    }
+
     /// The images that are needed.
     pub fn images(&self) -> BTreeSet<(Rank, ImageId)> {
         let all = self.ranks.iter().flat_map(|r| r.images.iter());

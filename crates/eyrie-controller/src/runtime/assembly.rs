@@ -80,7 +80,9 @@ pub fn assemble(
     // On one host the agents remove it. It ends when this function does.
     let sweeper = match (options.can_be_resumed(), &options.cluster) {
         (true, _) => {
-            dir.lock().map(|lock| Sweeper::start_for(dir.path(), options.orphan_timeout, lock))
+            let save = options.images.is_some();
+            let start = |lock| Sweeper::start_for(dir.path(), options.orphan_timeout, save, lock);
+            dir.lock().map(start)
         }
         (false, Some(_)) => Some(Sweeper::start(dir.path())),
         (false, None) => None,
@@ -138,6 +140,7 @@ pub fn assemble(
         determinants: Gathered::default(),
         events: VecDeque::new(),
         output: None,
+        kept_output: None,
         held_output: VecDeque::new(),
         unwritten: Unwritten::new(printer.written(), [0; 2]),
         shared: vec![BTreeSet::new(); options.ranks as usize],

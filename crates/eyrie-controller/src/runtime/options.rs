@@ -11,6 +11,7 @@ use eyrie_wire::control::{CheckpointMode, Notices};
 use eyrie_wire::Node;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -39,6 +40,21 @@ impl Reach {
             "--transport-security is not `encrypted`: what goes over the network at {interface} {what} \
              by others there"
         ))
+    }
+
+    /// On another host than the one that an address was named for, the hosts are asked again by which
+    /// they reach this one.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn find_anew(&mut self, cluster: Option<&Cluster>) -> anyhow::Result<()> {
+        if let (Reach::Tcp { interface, .. }, Some(cluster)) = (self, cluster) {
+            let Interface::Ip(ip) = interface else { return Ok(()) };
+            if TcpListener::bind((*ip, 0)).is_err() {
+                *interface = cluster.interface()?;
+            }
+        }
+        Ok(())
     }
 
     /// Where the role that is called `name` is asked to listen.

@@ -12,10 +12,12 @@ use super::launcher::own_ip_to;
 use super::options::Reach;
 use super::output::Printer;
 use super::snapshot::Snapshot;
+use super::unwritten::SavedOutput;
 use super::written::{self, Written};
 use anyhow::{bail, Context};
 use crossbeam_channel::Receiver;
 use eyrie_placement::Placement;
+use eyrie_store::role::StoreEvent;
 use eyrie_transport::handshake::HandshakeError;
 use eyrie_transport::{role, Addr, Interface};
 use eyrie_wire::auth::Secret;
@@ -46,6 +48,8 @@ pub struct Resume {
     pub force: bool,
     /// Where agents write what they do, absolute.
     pub log: Option<PathBuf>,
+    /// Save the job at once, and show nothing: who goes on with what is saved does.
+    pub save: bool,
 }
 
 /// Goes on with a job; returns its exit code. `placement` says where ranks of lost nodes go.
@@ -78,10 +82,17 @@ pub fn resume(
     listen_here(&mut beginning.options.reach, snapshot.as_ref(), &entries);
     let channels = channels();
     let before = snapshot.as_ref().map_or([0; 2], Snapshot::written);
-    let (written, note) = Written::go_on(&dir.path().join(written::FILE), before)?;
+    let (written, note) = match resume.save {
+        true => (Written::default(), None),
+        false => Written::go_on(&dir.path().join(written::FILE), before)?,
+    };
     let printer = Printer::start(written, wake(channels.inbound_in.clone()));
     let images = beginning.options.images.as_deref().map(ImagesDir::open_again);
-    let no_images = images.as_ref().and_then(|images| Some(format!("{:#}", images.as_ref().err()?)));
+    let no_images =
+        images.as_ref().and_then(|images| Some(format!("{:#}", images.as_ref().err()?)));
+    if let (true, Some(why)) = (resume.save, &no_images) {
+        bail!("the job cannot be saved: {why}");
+    }
     let parts = Parts {
         dir,
         secret: secret.clone(),
@@ -92,6 +103,7 @@ pub fn resume(
         saved: None,
     };
     let (mut job, sweeper, mut dir) = assemble(beginning, parts, &channels)?;
+    job.kept_output = resume.save.then(|| SavedOutput { before, pieces: vec![] });
     snapshot.map_or(Ok(()), |snapshot| job.go_on_from(snapshot))?;
     job.hear_all_again(entries);
     // A role that came before it was expected would take itself for lost.
@@ -102,11 +114,17 @@ pub fn resume(
     no_images.map_or(Ok(()), |why| job.lose_archive(why))?;
     job.watch_deadline();
     dir.own();
-    job.stdin.start(channels.inbound_in.clone());
+    match resume.save {
+        true => job.take(Heard::Save),
+        false => job.stdin.start(channels.inbound_in.clone()),
+    }
     let code = match job.end {
         Some(code) => code,
         None => job.run(&channels.inbound, &channels.router_events),
     };
+    if resume.save && job.machine.has_finished() {
+        job.keep_its_end()?;
+    }
     Ok(finish(job, &channels.inbound, code, sweeper, dir))
 }
 
@@ -205,7 +223,11 @@ impl Job {
         while !missing.iter().all(|peer| self.returned.contains(peer) || gone.contains(peer)) {
             let Some(left) = until.checked_duration_since(Instant::now()) else { break };
             let message = match inbound.recv_timeout(left) {
-                Ok(up @ (Inbound::AgentUp { .. } | Inbound::RoleUp { .. })) => {
+                Ok(
+                    up @ (Inbound::AgentUp { .. }
+                    | Inbound::RoleUp { .. }
+                    | Inbound::Heard(Heard::Store { event: StoreEvent::Listening(_), .. })),
+                ) => {
                     self.hear(up);
                     continue;
                 }

@@ -7,6 +7,7 @@ use super::job::Job;
 use super::journal::Beginning;
 use super::options::RolesAt;
 use super::store::THE_STORE;
+use super::written;
 use crate::machine::Event;
 use eyrie_router::{RouterCommand, SavedAt};
 use eyrie_store::role::{StoreCommand, Stored};
@@ -47,6 +48,16 @@ impl Job {
         }
     }
 
+    /// The job has come to its end while it was to be saved: what it has printed is kept.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn keep_its_end(&mut self) -> anyhow::Result<()> {
+        let Some(images) = &self.images else { return Ok(()) };
+        images.begin_to_save(0)?;
+        self.write_job().map(drop)
+    }
+
     /// Has the job saved before the allocation ends that it runs in.
     pub fn watch_deadline(&self) {
         if self.images.is_some() {
@@ -65,9 +76,13 @@ impl Job {
         };
         let (machine, stdin) = (self.machine.saved(), self.stdin.saved()?);
         let alike = self.alike.saved();
-        let job = SavedJob { beginning, machine, stdin, alike };
+        self.let_output_out(u64::MAX);
+        let unshown = self.kept_output.clone();
+        let written =
+            Some(self.dir.join(written::FILE)).filter(|file| unshown.is_some() && file.exists());
+        let job = SavedJob { beginning, machine, stdin, alike, unshown };
         let Some(images) = &mut self.images else { anyhow::bail!("there is no place for it") };
-        images.save(&job)?;
+        images.save(&job, written.as_deref())?;
         Ok(images.path().display().to_string())
     }
 

@@ -114,12 +114,12 @@ impl Job {
         self.machine.roles().for_each(|(role, _)| self.admission.expect_role(role));
     }
 
-    fn write_again(&mut self, output: SavedOutput) {
+    pub fn write_again(&mut self, output: SavedOutput) {
         self.unwritten = Unwritten::new(self.printer.written(), output.before);
         for (stream, bytes) in output.pieces {
             let bytes = bytes.into();
             self.unwritten.add(stream, &bytes);
-            self.printer.output(Piece { stream, bytes, shown: None });
+            self.let_piece_out(Piece { stream, bytes, shown: None });
         }
     }
 }

@@ -68,8 +68,8 @@ pub struct RunArgs {
     /// Number of routers, which log and deliver the messages; ranks are spread over them
     #[arg(long, default_value_t = 1, value_name = "K")]
     routers: u32,
-    /// Where routers and stores run [default: nodes with two hosts or more, but here with --images;
-    /// else here]
+    /// Where routers and stores run [default: nodes with two hosts or more, else here; with
+    /// --resume-from where they ran before]
     #[arg(long, value_enum, value_name = "WHERE", hide_short_help = true)]
     roles: Option<RolesArg>,
     /// How the roles of the job reach each other: Unix sockets, or TCP [default: Unix sockets; with
