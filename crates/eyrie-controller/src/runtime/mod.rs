@@ -42,7 +42,7 @@ pub mod users;
 mod written;
 
 pub use journal::Beginning;
-pub use launcher::{Cluster, Launcher, ENV_NO_KILL, ENV_SPARES, SLURM_NODE};
+pub use launcher::{lead, Cluster, Launcher, ENV_NO_KILL, ENV_SPARES, SLURM_NODE};
 pub use options::{JobOptions, Reach, RolesAt};
 pub use program::NotRunnable;
 pub use resume::{resume, Resume};

@@ -171,18 +171,18 @@ pub fn start_agents(
     let hear = |node| hear_launcher(inbound, node);
     match &cluster.launcher {
         Launcher::Ssh(ssh) => {
-            for node in nodes {
-                let host = &cluster.hosts[node as usize].name;
-                let started = match cluster.is_here(node) {
-                    true => children.spawn(Child::Agent(node)),
-                    false => {
-                        let target = Target::One(node, None);
-                        children.launch(cluster, target, &files, hear(Some(node)))
-                    }
-                };
+            let (here, elsewhere): (Vec<Node>, Vec<Node>) =
+                nodes.partition(|node| cluster.is_here(*node));
+            for node in here {
+                let started = children.spawn(Child::Agent(node));
+                started.with_context(|| format!("cannot start the agent of node {node}"))?;
+            }
+            for target in cluster.targets(&elsewhere) {
+                let node = target.node();
+                let started = children.launch(cluster, target, &files, hear(node));
                 started.with_context(|| {
                     let ssh = ssh.to_string_lossy();
-                    format!("cannot start an agent on {host} with {ssh}; see --launcher-exec")
+                    format!("cannot start agents on other hosts with {ssh}; see --launcher-exec")
                 })?;
             }
         }

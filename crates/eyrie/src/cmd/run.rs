@@ -52,6 +52,9 @@ pub struct RunArgs {
     /// The command that starts agents on other hosts; it takes ssh's arguments
     #[arg(long, default_value = "ssh", value_name = "COMMAND", hide_short_help = true)]
     launcher_exec: OsString,
+    /// With more hosts than this ssh is not started here for each: hosts start the agents of others
+    #[arg(long, default_value_t = 256, value_name = "HOSTS", hide_short_help = true)]
+    launch_fanout: u32,
     /// Send eyrie and its libraries to the hosts, which need not have them; they are removed at the
     /// end
     #[arg(long, conflicts_with = "agent_path")]
@@ -375,7 +378,8 @@ fn nodes(args: &RunArgs) -> anyhow::Result<Nodes> {
     if args.send_binaries && !matches!(launcher, Launcher::Ssh(_)) {
         anyhow::bail!("--send-binaries goes over ssh: add --launcher ssh");
     }
-    let cluster = Cluster { hosts, start, launcher, agent, send_binaries: args.send_binaries };
+    let RunArgs { send_binaries, launch_fanout: fanout, .. } = *args;
+    let cluster = Cluster { hosts, start, launcher, agent, send_binaries, fanout };
     Ok(Nodes { ranks, started, spares, cluster: Some(cluster) })
 }
 
