@@ -15,6 +15,8 @@ from jobs import PATIENCE_S, ROOT, Skipped, await_condition, check, kill, worksh
 
 # Slurm calls a node DOWN after so many seconds without an answer.
 NODE_TIMEOUT_S = 10
+# A job that has to make way for one of the partition `urgent` is told so, and ended so long after.
+GRACE_S = 40
 CONFIG = """
 ClusterName=eyrie
 SlurmctldHost={here}(10.77.0.254)
@@ -47,7 +49,10 @@ InactiveLimit=0
 SlurmdParameters=config_overrides
 TreeWidth=65533
 NodeName=h[0-{last}] CPUs={cpus} RealMemory=1000 State=UNKNOWN
-PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP GraceTime={grace}
+PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10
 """
 
 
@@ -85,7 +90,12 @@ class Slurm:
         here, last = socket.gethostname(), len(self.hosts.names) - 1
         self.config.write_text(
             CONFIG.format(
-                here=here, home=self.home, last=last, cpus=self.cpus, timeout=NODE_TIMEOUT_S
+                here=here,
+                home=self.home,
+                last=last,
+                cpus=self.cpus,
+                timeout=NODE_TIMEOUT_S,
+                grace=GRACE_S,
             )
         )
         self._start_munged()

@@ -28,6 +28,7 @@ mod process;
 mod refusal;
 mod requests;
 mod roles;
+mod saver;
 mod shared;
 mod slow;
 mod start;
@@ -39,7 +40,7 @@ mod waiting;
 pub use connection::{connect, read_secret, user_socket};
 pub use family::{kill_children_but, Reaped};
 pub use shared::remove as remove_segments;
-pub use sweeper::{has_controller, sweep, Sweeper, CONTROLLER};
+pub use sweeper::{has_controller, sweep, Sweeper, Wait, CONTROLLER};
 
 use eyrie_transport::Addr;
 use eyrie_wire::auth::Secret;

@@ -95,6 +95,8 @@ pub struct Agent {
     pub node: Node,
     /// What it does without a controller; `None`: it ends.
     pub waiting: Option<Waiting>,
+    /// The process that saves the job, which outlives this one.
+    pub saver: Option<Pid>,
     /// The copy of the controller's journal that is kept here.
     pub journal: Option<Journal>,
     pub secret: Secret,
@@ -184,6 +186,7 @@ pub fn run(config: &AgentConfig) -> anyhow::Result<()> {
         directory: None,
         node: config.node,
         waiting: None,
+        saver: None,
         journal: None,
         secret: config.secret.clone(),
         controller: config.controller.clone(),
@@ -222,7 +225,8 @@ pub fn run(config: &AgentConfig) -> anyhow::Result<()> {
         left.extend(process.shared.iter().cloned());
         left.extend(shared::segments(process.speaker.unwrap_or(process.pid)));
     }
-    kill_children_but(agent.sweeper.as_ref().and_then(Sweeper::pid), KILL_TIMEOUT);
+    let spared = agent.sweeper.as_ref().and_then(Sweeper::pid).into_iter().chain(agent.saver);
+    kill_children_but(&spared.collect::<Vec<_>>(), KILL_TIMEOUT);
     shared::remove(&left);
     // The controller's death is a signal, or a connection that ends: nobody but us clears its
     // directory then.
@@ -310,6 +314,7 @@ impl Agent {
         self.watch_captures();
         self.watch_files();
         self.report_ended();
+        self.save_when_due();
         let until = self.waiting.as_ref().and_then(|waiting| waiting.until);
         let over = |until: Option<Instant>| until.is_some_and(|until| Instant::now() >= until);
         if over(until) {
@@ -384,7 +389,10 @@ impl Agent {
             CapturePhase::Uploading(_) => None,
         };
         let watch = (!self.holds.is_empty()).then_some(self.watch_at);
-        let alone = self.waiting.as_ref().and_then(|waiting| waiting.until);
+        let alone = self
+            .waiting
+            .iter()
+            .flat_map(|waiting| waiting.until.into_iter().chain(waiting.save_at));
         let leaves = self.leaves_at;
         self.processes.values().filter_map(until).chain(watch).chain(alone).chain(leaves).min()
     }

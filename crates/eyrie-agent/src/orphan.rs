@@ -4,12 +4,14 @@
 
 use crate::connection::{connect, knock};
 use crate::node::{Agent, Done};
+use crate::saver;
 use crate::waiting::{Contact, Waiting};
 use eyrie_transport::handshake::HandshakeError;
 use eyrie_transport::server::{self, Service};
 use eyrie_transport::{Addr, Bind, Stream};
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::{Claim, FromAgent, Orphans};
+use rustix::process::Pid;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -71,7 +73,8 @@ impl Agent {
         let addr = server::listen(&Bind::decode(&orphans.listen)?, Arc::new(ear))
             .map_err(|e| format!("cannot listen for another controller: {e}"))?;
         self.connection.send(&FromAgent::Reachable { addr: addr.to_string() });
-        self.waiting = Some(Waiting { timeout: orphans.timeout, contact, until: None });
+        let Orphans { timeout, save, .. } = *orphans;
+        self.waiting = Some(Waiting { timeout, contact, until: None, save, save_at: None });
         self.show_controller();
         Ok(())
     }
@@ -82,7 +85,7 @@ impl Agent {
         tracing::info!("the controller is gone");
         self.connection.lose();
         if !waiting.contact.lost.swap(true, Ordering::SeqCst) {
-            waiting.until.get_or_insert(Instant::now() + waiting.timeout);
+            waiting.begin(self.node);
             let contact = Arc::clone(&waiting.contact);
             let (addr, secret) = (self.controller.clone(), self.secret.clone());
             let claim = Claim::Lost { node: self.node };
@@ -111,12 +114,27 @@ impl Agent {
                 tracing::info!(%addr, "another controller has come");
                 waiting.heard();
                 waiting.contact.lost.store(false, Ordering::SeqCst);
-                waiting.until = None;
+                waiting.end();
                 self.controller = addr;
                 self.show_controller();
             }
             // It may try again.
             Err(e) => tracing::warn!("another controller cannot be reached: {e:#}"),
+        }
+    }
+
+    /// Nobody has come in time: where there is a copy of the journal, the job is saved.
+    pub fn save_when_due(&mut self) {
+        let due = |waiting: &&mut Waiting| waiting.save_at.is_some_and(|at| at <= Instant::now());
+        let Some(waiting) = self.waiting.as_mut().filter(due) else { return };
+        waiting.save_at = None;
+        let Some(dir) = self.dir.as_ref().filter(|_| self.journal.is_some()) else { return };
+        match saver::start(dir.path(), self.log.as_deref()) {
+            Ok(child) => {
+                tracing::info!(pid = child.id(), "nobody has gone on with the job: it is saved");
+                self.saver = Pid::from_raw(child.id() as i32);
+            }
+            Err(e) => tracing::warn!("the job cannot be saved: {e}"),
         }
     }
 

@@ -38,8 +38,10 @@ impl Agent {
         // SAFETY: system calls only, no allocation.
         unsafe {
             command.pre_exec(|| {
-                // What ends the agent's group asks the agent first.
+                // What ends the agent's group asks the agent first; and Slurm, which makes way for
+                // another job, sends SIGTERM to all: without roles nothing could leave this host.
                 rustix::process::setsid()?;
+                libc::signal(libc::SIGTERM, libc::SIG_IGN);
                 Ok(rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?)
             })
         };

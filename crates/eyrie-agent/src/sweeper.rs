@@ -3,7 +3,7 @@
 //! segments of its ranks. Where both are killed at once, the next job here does it, or `eyrie
 //! clean`. The controller of a job on several hosts has one, too.
 
-use crate::{leftovers, shared};
+use crate::{leftovers, saver, shared};
 use rustix::fs::{flock, FlockOperation};
 use rustix::process::{getppid, setsid, Pid};
 use std::fs::File;
@@ -33,17 +33,19 @@ impl Sweeper {
     }
 
     /// Starts it for the directory of a job that another controller may go on with: it holds the
-    /// directory's lock, too, and waits so long for one.
+    /// directory's lock, too, and waits so long for one. With `save` it has the job saved then.
     ///
     /// # Errors
     /// As [`Sweeper::start`].
     pub fn start_for(
         dir: &Path,
         orphan_timeout: Duration,
+        save: bool,
         lock: &File,
     ) -> std::io::Result<Sweeper> {
         let mut command = Sweeper::command(dir);
         command.arg("--wait-ms").arg(orphan_timeout.as_millis().to_string());
+        command.args(save.then_some("--save"));
         Sweeper::spawn(command.stdout(lock.try_clone()?))
     }
 
@@ -90,15 +92,28 @@ fn wait_for_controllers(dir: &Path, timeout: Duration) {
     }
 }
 
+/// What the sweeper of a controller does before it sweeps.
+pub struct Wait<LetGo> {
+    /// How long another controller may take to come.
+    pub timeout: Duration,
+    /// When none has come, the job is saved.
+    pub save: bool,
+    /// Lets go of the directory.
+    pub let_go: LetGo,
+}
+
 /// Waits for the end of `input`, then removes what the agent that is our parent has left in `dir`.
-/// `wait`: how long another controller may take to come, and what then lets go of the directory.
-pub fn sweep(dir: &Path, mut input: impl Read, wait: Option<(Duration, impl FnOnce())>) {
+pub fn sweep(dir: &Path, mut input: impl Read, wait: Option<Wait<impl FnOnce()>>) {
     let agent = getppid();
     let mut nothing = Vec::new();
     // However it ends: nobody is there any more.
     let _ = input.read_to_end(&mut nothing);
-    if let Some((timeout, let_go)) = wait {
+    if let Some(Wait { timeout, save, let_go }) = wait {
         wait_for_controllers(dir, timeout);
+        if save && dir.exists() {
+            // What cannot be saved is lost with the job, as without a place for it.
+            let _ = saver::start(dir, None).and_then(|mut saver| saver.wait());
+        }
         let_go();
     }
     sweep_after(dir, || getppid() != agent);

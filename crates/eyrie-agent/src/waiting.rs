@@ -1,5 +1,7 @@
 //! What an agent knows of its contact with the controller, and how long it does without one.
 
+use crate::saver;
+use eyrie_wire::Node;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,6 +13,10 @@ pub struct Waiting {
     pub contact: Arc<Contact>,
     /// When it ends.
     pub until: Option<Instant>,
+    /// The job can be saved before that.
+    pub save: bool,
+    /// When this host does it.
+    pub save_at: Option<Instant>,
 }
 
 /// The agent's contact with its controller.
@@ -48,6 +54,21 @@ impl Contact {
 }
 
 impl Waiting {
+    /// Its time without a controller begins, unless it has.
+    pub fn begin(&mut self, node: Node) {
+        if self.until.is_none() {
+            let end = Instant::now() + self.timeout;
+            let patience = if self.save { saver::PATIENCE } else { Duration::ZERO };
+            self.until = Some(end + patience);
+            self.save_at = self.save.then(|| end + saver::turn(node));
+        }
+    }
+
+    /// Another controller has come.
+    pub fn end(&mut self) {
+        (self.until, self.save_at) = (None, None);
+    }
+
     /// The controller has said something.
     pub fn heard(&self) {
         self.contact.heard_ms.store(self.contact.now_ms(), Ordering::SeqCst);

@@ -1,5 +1,6 @@
 //! What a router is told at its start.
 
+use crate::protocol::SavedAt;
 use eyrie_transport::{Bind, RouterId};
 use eyrie_wire::Incarnation;
 use serde::{Deserialize, Serialize};
@@ -25,9 +26,9 @@ pub struct Config {
     /// It takes over from a router of the same number that was lost: it knows nothing of the ranks
     /// at home here until each says what it has.
     pub takes_over: bool,
-    /// A file with all that another router of the same number held ([`crate::RouterCommand::Save`]):
-    /// this one goes on with it.
-    pub saved: Option<PathBuf>,
+    /// Where all is that another router of the same number held
+    /// ([`crate::RouterCommand::Save`]): this one goes on with it.
+    pub saved: Option<SavedAt>,
     /// For each rank of the job the incarnation that may speak at the start.
     pub incarnations: Vec<Incarnation>,
 }

@@ -245,8 +245,8 @@ impl Loop {
         if config.takes_over {
             protocol = protocol.taking_over();
         }
-        if let Some(file) = &config.saved {
-            protocol = saved::read(protocol, file)?;
+        if let Some(at) = &config.saved {
+            protocol = saved::read(protocol, at, (config.id, &secret))?;
         }
         // Who started this router has the other end.
         let _ = events.send((config.id, listening));
@@ -507,9 +507,9 @@ impl Loop {
         for order in orders.unwrap_or_default() {
             match order {
                 Order::Stop => return true,
-                Order::Command(RouterCommand::Save(file)) => {
-                    let written = saved::write(&self.protocol, &file).map_err(|e| e.to_string());
-                    self.wires.event(RouterEvent::Saved(written));
+                Order::Command(RouterCommand::Save(at)) => {
+                    let written = saved::write(&self.protocol, &at, (self.wires.id, &self.secret));
+                    self.wires.event(RouterEvent::Saved(written.map_err(|e| e.to_string())));
                 }
                 Order::Command(command) => {
                     if let RouterCommand::Fence(instance) = command {

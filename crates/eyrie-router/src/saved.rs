@@ -1,12 +1,21 @@
-//! The file that a router is saved to: what the protocol writes, and its BLAKE3 hash behind it. A
-//! file that is not whole never takes the place of one that is, and is never gone on with.
+//! What a router is saved to, a file or a connection to the controller: what the protocol writes,
+//! and its BLAKE3 hash behind it. What is not whole never takes the place of what is, and is never
+//! gone on with.
 
-use crate::protocol::Protocol;
+use crate::protocol::{Protocol, SavedAt};
 use crate::space::Store;
 use blake3::{Hasher, OUT_LEN};
+use eyrie_transport::{frame, role, Addr, RouterId, Stream};
+use eyrie_wire::auth::Secret;
+use eyrie_wire::control::Claim;
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::net::Shutdown;
 use std::path::Path;
+use std::time::Duration;
+
+/// How long the controller may neither take nor give anything.
+const STALL: Duration = Duration::from_secs(60);
 
 /// Bytes that are written or read at a time.
 const PIECE: usize = 1 << 20;
@@ -49,47 +58,134 @@ impl<T: Read> Read for Hashed<T> {
     }
 }
 
-/// Writes all that a router holds to a file; returns its length in bytes.
+/// Writes all that a router holds, `who` of this job it is; returns its length in bytes.
 ///
 /// # Errors
-/// Those of the file, and of [`Protocol::save`].
-pub fn write<S: Store>(protocol: &Protocol<S>, path: &Path) -> io::Result<u64> {
+/// Those of the file or the connection, and of [`Protocol::save`].
+pub fn write<S: Store>(
+    protocol: &Protocol<S>,
+    at: &SavedAt,
+    who: (RouterId, &Secret),
+) -> io::Result<u64> {
+    match at {
+        SavedAt::File(path) => write_file(protocol, path),
+        SavedAt::Controller(addr) => hand_over(protocol, addr, who),
+    }
+}
+
+fn write_file<S: Store>(protocol: &Protocol<S>, path: &Path) -> io::Result<u64> {
     let partial = path.with_extension("partial");
     let file = File::create(&partial)?;
-    let mut to = Hashed::new(BufWriter::with_capacity(PIECE, &file));
+    let bytes = put(protocol, &file)?;
+    file.sync_all()?;
+    std::fs::rename(&partial, path)?;
+    Ok(bytes)
+}
+
+/// Hands all to the controller, and waits until it is on stable storage there.
+fn hand_over<S: Store>(
+    protocol: &Protocol<S>,
+    addr: &Addr,
+    (id, secret): (RouterId, &Secret),
+) -> io::Result<u64> {
+    let mut stream = connect(addr, secret, &Claim::RouterSave { id })?;
+    let bytes = put(protocol, &mut stream)?;
+    stream.shutdown(Shutdown::Write)?;
+    let kept: Result<u64, String> = frame::read(&mut stream)?;
+    match kept.map_err(io::Error::other)? {
+        kept if kept == bytes => Ok(bytes),
+        kept => Err(io::Error::other(format!("{kept} of {bytes} bytes have arrived"))),
+    }
+}
+
+fn connect(addr: &Addr, secret: &Secret, claim: &Claim) -> io::Result<Stream> {
+    let stream = role::connect(addr, secret, claim).map_err(io::Error::other)?;
+    stream.set_timeout(Some(STALL))?;
+    Ok(stream)
+}
+
+/// What is saved, and its hash behind it; returns the length of both.
+fn put<S: Store>(protocol: &Protocol<S>, to: impl Write) -> io::Result<u64> {
+    let mut to = Hashed::new(BufWriter::with_capacity(PIECE, to));
     protocol.save(&mut to)?;
     let (hash, bytes) = (to.hasher.finalize(), to.bytes);
     to.inner.write_all(hash.as_bytes())?;
     to.inner.flush()?;
-    drop(to);
-    file.sync_all()?;
-    std::fs::rename(&partial, path)?;
     Ok(bytes + OUT_LEN as u64)
 }
 
-/// A router with all that a file holds.
+/// A router with all that was saved there, `who` of this job it is.
 ///
 /// # Errors
-/// Those of the file, and of [`Protocol::restored`]; `InvalidData` when it is not as it was written.
-pub fn read<S: Store>(protocol: Protocol<S>, path: &Path) -> io::Result<Protocol<S>> {
-    let restore = || {
-        let file = File::open(path)?;
-        let all = file.metadata()?.len();
-        let content = all.checked_sub(OUT_LEN as u64).ok_or(io::ErrorKind::UnexpectedEof)?;
-        let reader = BufReader::with_capacity(PIECE, file);
-        let mut from = Hashed::new(reader.take(content));
-        let protocol = protocol.restored(&mut from)?;
-        let mut hash = [0; OUT_LEN];
-        let (whole, found) = (from.bytes == content, from.hasher.finalize());
-        from.inner.into_inner().read_exact(&mut hash)?;
-        match whole && found == hash {
-            true => Ok(protocol),
-            false => Err(io::Error::new(io::ErrorKind::InvalidData, "its hash is another one")),
-        }
+/// Those of the file or the connection, and of [`Protocol::restored`]; `InvalidData` when it is not
+/// as it was written.
+pub fn read<S: Store>(
+    protocol: Protocol<S>,
+    at: &SavedAt,
+    who: (RouterId, &Secret),
+) -> io::Result<Protocol<S>> {
+    let (restored, shown) = match at {
+        SavedAt::File(path) => (read_file(protocol, path), path.display().to_string()),
+        SavedAt::Controller(addr) => (fetch(protocol, addr, who), format!("router {}", who.0)),
     };
-    restore().map_err(|e: io::Error| {
-        let damaged = matches!(e.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof);
-        let what = if damaged { "is damaged" } else { "cannot be read" };
-        io::Error::new(e.kind(), format!("what was saved in {} {what}: {e}", path.display()))
-    })
+    restored.map_err(|e| no_good(&shown, &e))
+}
+
+fn no_good(place: &str, e: &io::Error) -> io::Error {
+    let damaged = matches!(e.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof);
+    let what = if damaged { "is damaged" } else { "cannot be read" };
+    io::Error::new(e.kind(), format!("what was saved in {place} {what}: {e}"))
+}
+
+/// Whether a file is as it was written.
+///
+/// # Errors
+/// That it is not, or cannot be read.
+pub fn verify(path: &Path) -> io::Result<()> {
+    let read = || {
+        let file = File::open(path)?;
+        let bytes = file.metadata()?.len();
+        checked(bytes, file, |from| io::copy(from, &mut io::sink()).map(drop))
+    };
+    read().map_err(|e: io::Error| no_good(&path.display().to_string(), &e))
+}
+
+fn read_file<S: Store>(protocol: Protocol<S>, path: &Path) -> io::Result<Protocol<S>> {
+    let file = File::open(path)?;
+    let bytes = file.metadata()?.len();
+    take(protocol, bytes, file)
+}
+
+fn fetch<S: Store>(
+    protocol: Protocol<S>,
+    addr: &Addr,
+    (id, secret): (RouterId, &Secret),
+) -> io::Result<Protocol<S>> {
+    let mut stream = connect(addr, secret, &Claim::RouterSaved { id })?;
+    let bytes: Result<u64, String> = frame::read(&mut stream)?;
+    take(protocol, bytes.map_err(io::Error::other)?, stream)
+}
+
+/// What was saved in so many bytes, if it is as it was written.
+fn take<S: Store>(protocol: Protocol<S>, bytes: u64, from: impl Read) -> io::Result<Protocol<S>> {
+    checked(bytes, from, |from| protocol.restored(from))
+}
+
+/// What `read` makes of so many bytes, if they are as they were written.
+fn checked<R: Read, T>(
+    bytes: u64,
+    from: R,
+    read: impl FnOnce(&mut &mut dyn Read) -> io::Result<T>,
+) -> io::Result<T> {
+    let content = bytes.checked_sub(OUT_LEN as u64).ok_or(io::ErrorKind::UnexpectedEof)?;
+    let reader = BufReader::with_capacity(PIECE, from);
+    let mut from = Hashed::new(reader.take(content));
+    let made = read(&mut (&mut from as &mut dyn Read))?;
+    let mut hash = [0; OUT_LEN];
+    let (whole, found) = (from.bytes == content, from.hasher.finalize());
+    from.inner.into_inner().read_exact(&mut hash)?;
+    match whole && found == hash {
+        true => Ok(made),
+        false => Err(io::Error::new(io::ErrorKind::InvalidData, "its hash is another one")),
+    }
 }

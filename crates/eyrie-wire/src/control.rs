@@ -22,6 +22,12 @@ pub enum Claim {
     ImageCopy { rank: Rank, image: ImageId },
     /// The control connection of a role in a process of its own.
     Role(Role),
+    /// To the controller: a connection on which a router hands over all that it holds, because the
+    /// job is being saved.
+    RouterSave { id: u32 },
+    /// To the controller: a connection on which a router gets what another one of its number held
+    /// when the job was saved.
+    RouterSaved { id: u32 },
     /// To the controller, of an agent that has lost its connection: whether its node was declared
     /// dead. Nothing follows.
     Lost { node: Node },
@@ -178,6 +184,9 @@ pub struct Notices {
 pub struct Orphans {
     /// Without another controller it ends after this time.
     pub timeout: Duration,
+    /// The job can be saved: a host with a copy of the journal does that then, and the others wait
+    /// for it.
+    pub save: bool,
     /// A controller that has said nothing for so long, though it asks for heartbeats, may be
     /// replaced.
     pub heartbeat_timeout: Duration,

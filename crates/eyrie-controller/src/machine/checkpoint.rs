@@ -5,6 +5,7 @@ use super::copies::Copies;
 use super::io::{Command, Image};
 use super::rank::{Capture, KeptImage, RankEntry};
 use super::reactor::Machine;
+use super::saved::STORE;
 use super::state::RankStateName;
 use crate::record::Record;
 use eyrie_wire::{ImageId, Rank, RankInstance};
@@ -31,6 +32,7 @@ impl Machine {
         }
         let waits = self.schedule.one_by_one() && !self.is_saving();
         let busy = waits && self.is_capturing();
+        let settled = self.images_are_settled();
         for rank in self.schedule.due(now, busy) {
             let mode = self.config.checkpoint_mode;
             let store = self.store_for(rank, &Copies::default());
@@ -39,7 +41,8 @@ impl Machine {
                 self.slow(rank, 0);
             }
             let r = &mut self.ranks[rank as usize];
-            let Some(store) = store.filter(|_| r.can_be_captured()) else {
+            let wanted = !settled || r.is_exposed();
+            let Some(store) = store.filter(|_| wanted && r.can_be_captured()) else {
                 if r.is(RankStateName::Finished) {
                     self.schedule.asked(rank, now);
                 } else {
@@ -244,7 +247,11 @@ impl Machine {
             self.record(Record::Protected { rank });
         }
         // Only now is it known why they are needless.
-        for KeptImage { image, copies, .. } in needless.into_iter().filter(|kept| !kept.saved) {
+        for KeptImage { image, mut copies, saved, .. } in needless {
+            if saved {
+                // Somebody may have to go on from there again.
+                copies.stores.remove(&STORE);
+            }
             self.discard(rank, image.image, &copies);
         }
         if let Some(Image { clock, rsn, stdin, .. }) = needed {

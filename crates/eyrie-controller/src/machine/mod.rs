@@ -3,6 +3,7 @@
 //! nor let the log be truncated beyond an image that is still needed.
 
 pub mod answer;
+mod archive;
 mod checkpoint;
 mod copies;
 mod crash;

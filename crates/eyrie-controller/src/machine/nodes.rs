@@ -62,6 +62,8 @@ impl Machine {
     pub(super) fn resumed(&mut self) {
         self.summary.resumes += 1;
         self.record(Record::Resumed);
+        self.give_up_saving("its controller has died meanwhile");
+        self.forget_copies_to_archive();
         for heartbeat in self.nodes.iter_mut().filter_map(NodeEntry::heartbeat_mut) {
             heartbeat.answered = true;
             heartbeat.heard_at = self.now;

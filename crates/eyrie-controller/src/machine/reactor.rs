@@ -48,6 +48,9 @@ pub struct Config {
     pub checkpoint_mode: CheckpointMode,
     /// The images outlive the job, so that it can be saved.
     pub can_be_saved: bool,
+    /// Stores on nodes have the images of the running job; when it is saved, they are copied to one
+    /// beside the controller ([`super::saved::STORE`]).
+    pub archive: bool,
     /// Nodes that are about to be taken away are drained.
     pub drain_on_notice: bool,
     /// A node that does not answer for so long is declared dead.
@@ -76,6 +79,7 @@ impl Config {
             checkpoint_order: Order::Sequential,
             checkpoint_mode: CheckpointMode::Async,
             can_be_saved: false,
+            archive: false,
             drain_on_notice: true,
             heartbeat_timeout: Duration::from_secs(1_000_000),
             agents_timeout: Duration::from_secs(30),
@@ -152,11 +156,14 @@ impl Machine {
             asked: BTreeSet::new(),
             nodes,
             ranks,
-            roles: Roles::default(),
+            roles: Roles::after(config.archive),
             pmi: Pmi::new(config.ranks),
             output: Ledger::new(config.ranks),
             // Those on nodes come later.
-            stores: Stores::new(if config.roles_on_nodes { 0 } else { config.stores }),
+            stores: Stores::new(match config.roles_on_nodes {
+                true => config.archive.into(),
+                false => config.stores,
+            }),
             schedule: Schedule::new(config.checkpoint_every, config.checkpoint_order, config.ranks),
             faults: Faults::new(&config.injections),
             requests: Requests::default(),

@@ -40,6 +40,11 @@ pub struct Roles {
 }
 
 impl Roles {
+    /// None yet. With an `archive` that has the first number.
+    pub(super) fn after(archive: bool) -> Roles {
+        Roles { next_store: archive.into(), ..Roles::default() }
+    }
+
     pub(super) fn all(&self) -> impl Iterator<Item = &Entry> {
         self.routers.iter().chain(self.stores.values())
     }

@@ -7,6 +7,7 @@ use super::io::{Command, StoreId};
 use super::rank::{RankEntry, RankState};
 use super::reactor::Machine;
 use super::role::Entry;
+use super::save::WRITE_TIMEOUT;
 use super::state::RankStateName;
 use crate::record::Record;
 use eyrie_transport::{Addr, Directory, RouterId};
@@ -32,11 +33,14 @@ impl Machine {
         if !self.config.roles_on_nodes {
             return true;
         }
-        if self.roles.home.is_empty() {
-            self.roles.home = homes(&self.config.start, self.config.routers);
+        if self.roles.routers.is_empty() {
+            if self.roles.home.is_empty() {
+                self.roles.home = homes(&self.config.start, self.config.routers);
+            }
+            let patience = self.router_patience();
             for id in 0..self.config.routers {
                 let Some(node) = self.node_for_router(id) else { return false };
-                let until = self.now + ROLE_TIMEOUT;
+                let until = self.now + patience;
                 let entry =
                     Entry { generation: 0, node, before: None, addr: None, until, failed: 0 };
                 self.roles.routers.push(entry);
@@ -45,6 +49,16 @@ impl Machine {
             (0..self.config.stores).for_each(|_| self.start_store());
         }
         self.roles.all().all(|role| role.addr.is_some())
+    }
+
+    /// How long a router may take to say where it listens. At the start of a job that was saved it
+    /// reads first what another one held.
+    fn router_patience(&self) -> Duration {
+        let saved = |r: &RankEntry| r.is(RankStateName::Lost);
+        match !self.started && self.ranks.iter().any(saved) {
+            true => WRITE_TIMEOUT,
+            false => ROLE_TIMEOUT,
+        }
     }
 
     /// The node that a router is to run on: one without its ranks, rather one without any, rather
@@ -236,7 +250,7 @@ impl Machine {
             return;
         }
         let Some(node) = self.node_for_router(id) else { return };
-        let until = self.now + ROLE_TIMEOUT;
+        let until = self.now + self.router_patience();
         let entry = &mut self.roles.routers[id as usize];
         (entry.generation, entry.node, entry.until) = (entry.generation + 1, node, until);
         entry.before = listened.then_some(old).or(entry.before);

@@ -1,6 +1,7 @@
 //! Saving a job, so that it can be gone on with when all of its hosts are gone: an image of each
-//! rank, then all ranks are fenced as if they had died, then the routers save what they hold. What
-//! cannot be saved goes on: its ranks come back as after a death. Nothing of a saved job may run on.
+//! rank, which is copied to the archive where stores are on nodes ([`super::archive`]); then all
+//! ranks are fenced as if they had died, then the routers save what they hold. What cannot be saved
+//! goes on: its ranks come back as after a death. Nothing of a saved job may run on.
 
 use super::answer::{Answer, RequestId};
 use super::checkpoint::RETRY;
@@ -20,7 +21,7 @@ pub const SAVED_CODE: i32 = 75;
 /// How long ranks may take that cannot be imaged just now: then an older image and the log must do.
 const IMAGES_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long routers, and who writes the rest, may take.
-const WRITE_TIMEOUT: Duration = Duration::from_secs(1800);
+pub(super) const WRITE_TIMEOUT: Duration = Duration::from_secs(1800);
 
 impl Machine {
     /// Whether the job is being saved.
@@ -30,12 +31,16 @@ impl Machine {
 
     /// Whether ranks that are fenced stay so, because the job is being saved.
     pub(super) fn ranks_stay_fenced(&self) -> bool {
-        self.saving.as_ref().is_some_and(|s| !matches!(s.phase, Phase::Images { .. }))
+        let runs = |phase: &Phase| matches!(phase, Phase::Images { .. } | Phase::Copies { .. });
+        self.saving.as_ref().is_some_and(|saving| !runs(&saving.phase))
     }
 
     /// The job is to be saved.
     pub(super) fn save_asked(&mut self, request: Option<RequestId>) {
         let refused = match (self.config.can_be_saved, self.started) {
+            (false, _) if self.config.archive => {
+                "it cannot be saved: the host of its controller does not have its --images directory"
+            }
             (false, _) => "it cannot be saved: it was not started with --images",
             (true, false) => "it is just starting: it can be saved when its ranks run",
             (true, true) => "",
@@ -93,10 +98,13 @@ impl Machine {
                     true => !open.any(|rank| here(rank).capture().is_some()),
                     false => open.next().is_none(),
                 };
-                if over {
+                if over && self.config.archive {
+                    self.begin_to_archive();
+                } else if over {
                     self.stop_ranks();
                 }
             }
+            Phase::Copies { .. } => self.go_on_archiving(),
             Phase::Fences { waiting } => {
                 if waiting.is_empty() {
                     let waiting = (0..self.config.routers).collect();
@@ -117,14 +125,14 @@ impl Machine {
         }
     }
 
-    fn set_phase(&mut self, phase: Phase) {
+    pub(super) fn set_phase(&mut self, phase: Phase) {
         if let Some(saving) = &mut self.saving {
             saving.phase = phase;
         }
     }
 
     /// No rank has to be imaged any more: they are fenced, as if they had died.
-    fn stop_ranks(&mut self) {
+    pub(super) fn stop_ranks(&mut self) {
         let lost = self.unfinished().find_map(|rank| {
             let why = self.ranks[rank as usize].way_back().err()?;
             Some(format!("rank {rank} could not come back: {why}"))
@@ -198,7 +206,7 @@ impl Machine {
     }
 
     /// The job cannot be saved, and goes on.
-    fn give_up_saving(&mut self, why: &str) {
+    pub(super) fn give_up_saving(&mut self, why: &str) {
         let Some(saving) = self.saving.take() else { return };
         let text = format!("the job could not be saved, and goes on: {why}");
         for request in saving.users {

@@ -8,12 +8,13 @@ use super::pmi::Pmi;
 use super::rank::{KeptImage, RankEntry, RankState};
 use super::reactor::{Config, Machine};
 use crate::record::Summary;
+use eyrie_transport::RouterId;
 use eyrie_wire::{ImageId, Incarnation, Rank, RankInstance};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// The store that has the images of a saved job.
+/// The store that has the images of a saved job: the only one, or the archive.
 pub const STORE: super::io::StoreId = 0;
 
 /// An image that counts, and the incarnation that it shows.
@@ -43,9 +44,16 @@ pub struct Saved {
     pub pmi: Pmi,
     pub output: Ledger,
     pub summary: Summary,
+    /// The home router of each rank, where routers are on nodes: it has the rank's log.
+    pub home: Vec<RouterId>,
 }
 
 impl Saved {
+    /// The job's exit code, when all of its ranks had finished.
+    pub fn code(&self) -> Option<i32> {
+        self.ranks.iter().try_fold(0, |code, rank| Some(code | rank.code?))
+    }
+
     /// The images that are needed.
     pub fn images(&self) -> BTreeSet<(Rank, ImageId)> {
         let all = self.ranks.iter().flat_map(|r| r.images.iter());
@@ -64,7 +72,8 @@ impl Machine {
             machine.counts.spoke_pmi += u32::from(saved.spoke_pmi);
             machine.counts.finished_silent += u32::from(silent);
         }
-        let Saved { pmi, output, summary, .. } = saved;
+        let Saved { pmi, output, summary, home, .. } = saved;
+        machine.roles.home = home;
         Machine { pmi, output, summary, ..machine }
     }
 
@@ -74,7 +83,7 @@ impl Machine {
             incarnation: r.incarnation,
             code: r.code(),
             spoke_pmi: r.spoke_pmi,
-            images: (r.images.iter())
+            images: (r.images.iter().filter(|_| r.code().is_none()))
                 .map(|kept| SavedImage { image: kept.image, instance: kept.instance })
                 .collect(),
             next_image: r.next_image,
@@ -85,6 +94,7 @@ impl Machine {
             pmi: self.pmi.clone(),
             output: self.output.clone(),
             summary: self.summary(),
+            home: self.roles.home.clone(),
         }
     }
 }

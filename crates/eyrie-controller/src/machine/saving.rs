@@ -2,7 +2,7 @@
 
 use super::answer::RequestId;
 use eyrie_transport::RouterId;
-use eyrie_wire::Rank;
+use eyrie_wire::{ImageId, Rank};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -13,6 +13,12 @@ pub enum Phase {
     /// These ranks have had no image since it began.
     Images {
         waiting: BTreeSet<Rank>,
+        until: Duration,
+    },
+    /// These images are not in the archive yet. `failures`: copies that could not be made.
+    Copies {
+        waiting: BTreeSet<(Rank, ImageId)>,
+        failures: u32,
         until: Duration,
     },
     /// These ranks can still speak.

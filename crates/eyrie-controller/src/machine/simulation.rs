@@ -232,6 +232,7 @@ impl Cluster {
             checkpoint_order: orders[random.gen_range(0..3)],
             checkpoint_mode: CheckpointMode::Async,
             can_be_saved: !roles_on_nodes,
+            archive: false,
             drain_on_notice: true,
             heartbeat_timeout: ms(2000),
             agents_timeout: Duration::from_secs(30),

@@ -14,7 +14,8 @@ impl Machine {
     /// The store for a further copy of an image of this rank: one that has its newest image, which
     /// shares most with this one; else ranks go round the stores.
     pub(super) fn store_for(&self, rank: Rank, copies: &Copies) -> Option<StoreId> {
-        let up: Vec<StoreId> = self.stores.up.iter().copied().collect();
+        let up = self.stores.up.iter().copied().filter(|store| !self.is_archive(*store));
+        let up: Vec<StoreId> = up.collect();
         let (before, after) = up.split_at(rank as usize % up.len().max(1));
         let free = || after.iter().chain(before).copied().filter(|s| !copies.concerns(*s));
         let newest = self.ranks[rank as usize].images.last();
@@ -35,6 +36,7 @@ impl Machine {
         if !self.stores.up.remove(&store) {
             return;
         }
+        self.config.can_be_saved &= !self.is_archive(store);
         let mut without = Vec::new();
         for rank in 0..self.ranks.len() as Rank {
             let r = &mut self.ranks[rank as usize];
@@ -108,7 +110,11 @@ impl Machine {
     }
 
     /// Where an image lies that is being taken, or counts.
-    fn copies_mut(&mut self, instance: RankInstance, image: ImageId) -> Option<&mut Copies> {
+    pub(super) fn copies_mut(
+        &mut self,
+        instance: RankInstance,
+        image: ImageId,
+    ) -> Option<&mut Copies> {
         let r = self.ranks.get_mut(instance.rank as usize)?;
         let present = r.instance() == instance;
         if r.capture().is_some_and(|c| c.image == image) {
@@ -150,6 +156,9 @@ impl Machine {
         image: ImageId,
         reason: String,
     ) {
+        if self.is_archive(store) {
+            return self.not_archived(instance, image, &reason);
+        }
         let uploaded = self.capture_of(instance, image).is_some_and(|c| c.store == store);
         let copies = self.copies_mut(instance, image);
         let copied = copies.is_some_and(|copies| {

@@ -1,6 +1,7 @@
 //! Who may connect to the controller: the agents and other roles that are expected, users.
 
 use super::inbound::Inbound;
+use super::router_files::RouterFiles;
 use crossbeam_channel::Sender;
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::{Claim, Role};
@@ -91,6 +92,7 @@ pub struct Services {
     pub secret: Secret,
     pub admission: Arc<Admission>,
     pub inbound: Sender<Inbound>,
+    pub router_files: Arc<RouterFiles>,
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ use super::options::{JobOptions, RolesAt};
 use super::output::Printer;
 use super::places::Places;
 use super::refusals::Refusals;
+use super::router_files::RouterFiles;
 use super::routers::Routers;
 use super::stdin::Stdin;
 use super::unwritten::Unwritten;
@@ -29,6 +30,7 @@ use eyrie_transport::{Directory, RouterId};
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::Role;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -78,7 +80,9 @@ pub fn assemble(
     // On one host the agents remove it. It ends when this function does.
     let sweeper = match (options.can_be_resumed(), &options.cluster) {
         (true, _) => {
-            dir.lock().map(|lock| Sweeper::start_for(dir.path(), options.orphan_timeout, lock))
+            let save = options.images.is_some();
+            let start = |lock| Sweeper::start_for(dir.path(), options.orphan_timeout, save, lock);
+            dir.lock().map(start)
         }
         (false, Some(_)) => Some(Sweeper::start(dir.path())),
         (false, None) => None,
@@ -88,9 +92,14 @@ pub fn assemble(
     // Before anything that must be ended: from here on a signal is a message.
     parts::watch_signals(inbound.clone())?;
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
-    let stores = parts::start_stores(&options, &kvsname, &dir, &secret, inbound.clone())?;
+    let archive = images.as_ref().map(|images| images.path());
+    let stores = parts::start_stores(&options, &kvsname, &dir, &secret, archive, &inbound)?;
     let places = Places::new(&options);
     let of_saved = images.as_ref().filter(|_| saved.is_some());
+    let router_files = Arc::new(RouterFiles::default());
+    if let Some(images) = of_saved {
+        router_files.go_on_with(saved_routers(images, &options)?);
+    }
     let router_in = &channels.router_in;
     let routers =
         parts::start_routers(&options, &places, dir.path(), &secret, of_saved, router_in)?;
@@ -99,6 +108,7 @@ pub fn assemble(
         secret: secret.clone(),
         admission: Arc::clone(&admission),
         inbound: inbound.clone(),
+        router_files: Arc::clone(&router_files),
     });
     let control = parts::listen(&options.reach, dir.path(), &services)?;
     let mut stdin = Stdin::new(dir.path())?;
@@ -130,6 +140,7 @@ pub fn assemble(
         determinants: Gathered::default(),
         events: VecDeque::new(),
         output: None,
+        kept_output: None,
         held_output: VecDeque::new(),
         unwritten: Unwritten::new(printer.written(), [0; 2]),
         shared: vec![BTreeSet::new(); options.ranks as usize],
@@ -162,6 +173,7 @@ pub fn assemble(
         inbound,
         alike,
         images,
+        router_files,
         needed_images,
         dir: dir.path().into(),
         admission,
@@ -170,6 +182,15 @@ pub fn assemble(
         machine,
     };
     Ok((job, sweeper, dir))
+}
+
+/// What routers go on with, looked at before anybody is started.
+fn saved_routers(images: &ImagesDir, options: &JobOptions) -> anyhow::Result<Vec<PathBuf>> {
+    let files: Vec<PathBuf> = (0..options.routers).filter_map(|id| images.router(id)).collect();
+    if options.roles == RolesAt::Nodes {
+        files.iter().try_for_each(|file| eyrie_router::verify(file))?;
+    }
+    Ok(files)
 }
 
 /// What the machine is told of the job.
@@ -188,6 +209,7 @@ fn config(options: &JobOptions, name: &str) -> Config {
         stores: copies,
         image_copies: copies,
         can_be_saved: options.images.is_some(),
+        archive: options.has_archive(),
         drain_on_notice: options.drain_on_notice,
         checkpoint_every: options.checkpoint_every,
         checkpoint_order: options.checkpoint_order,

@@ -89,12 +89,9 @@ impl Children {
         hear: impl Fn(Option<String>) + Send + 'static,
     ) -> std::io::Result<()> {
         let log = self.log.as_deref();
+        let node = target.node();
         let mut command = cluster.command(target, &self.controller, log, files);
         command.stderr(Stdio::piped());
-        let node = match target {
-            Target::All => None,
-            Target::One(node, _) => Some(node),
-        };
         let mut child = self.start(Child::Launcher(node), command, files.to_vec())?;
         if let Some(stderr) = child.stderr.take() {
             std::thread::spawn(move || said(stderr, hear));

@@ -1,12 +1,14 @@
 //! What the machine's commands do.
 
 use super::determinants::Told;
+use super::inbound::{Heard, Inbound};
 use super::job::Job;
 use super::link::{encode, Session};
 use super::output::Piece;
+use super::store::THE_STORE;
 use super::users;
 use crate::inject::Fault;
-use crate::machine::{Command, Event, Source, StoreId};
+use crate::machine::{Command, Source, StoreId};
 use eyrie_router::RouterCommand;
 use eyrie_store::role::StoreCommand;
 use eyrie_transport::Addr;
@@ -135,11 +137,28 @@ impl Job {
 
     /// Tells a store; one that is lost hears nothing.
     pub fn tell_store(&mut self, store: StoreId, command: StoreCommand) {
+        // What an earlier controller has had done here is done.
+        if self.is_replaying && self.is_archive(store) {
+            return;
+        }
         let gate = self.journal.gate();
         let told = self.stores.get_mut(&store).map(|store| store.command(gate, command));
         if let Some(Err(text)) = told {
-            self.events.push_back(Event::Note(text));
+            self.hear_later(Heard::Note(text));
         }
+    }
+
+    /// Whether it is the store beside the controller of a job whose other stores are on nodes.
+    pub fn is_archive(&self, store: StoreId) -> bool {
+        store == THE_STORE && self.options.has_archive()
+    }
+
+    /// Has something heard that comes of what this controller itself does: by way of the journal,
+    /// as all else.
+    pub fn hear_later(&self, heard: Heard) {
+        let inbound = self.inbound.clone();
+        // The main thread must not wait for itself. Nobody listens any more only while the job ends.
+        std::thread::spawn(move || drop(inbound.send(Inbound::Heard(heard))));
     }
 
     /// Where a store listens. The machine names none that has not said it.

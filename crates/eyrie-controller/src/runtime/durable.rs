@@ -5,6 +5,7 @@ use super::inbound::Heard;
 use super::job::Job;
 use super::journal::Journal;
 use super::link::{encode, Session};
+use super::output::Piece;
 use super::store::JobStore;
 use eyrie_wire::Node;
 use std::io;
@@ -90,8 +91,16 @@ impl Job {
     pub fn let_output_out(&mut self, durable: u64) {
         while self.held_output.front().is_some_and(|(position, _)| *position <= durable) {
             if let Some((_, piece)) = self.held_output.pop_front() {
-                self.printer.output(piece);
+                self.let_piece_out(piece);
             }
+        }
+    }
+
+    /// Hands a piece to the printer, unless somebody else is to show it.
+    pub fn let_piece_out(&mut self, piece: Piece) {
+        match &mut self.kept_output {
+            Some(kept) => kept.take(piece),
+            None => self.printer.output(piece),
         }
     }
 

@@ -59,15 +59,16 @@ impl Job {
                 break;
             }
         }
-        let spared = sweeper.and_then(Sweeper::pid);
-        if let Reaped::Left(n) = eyrie_agent::kill_children_but(spared, KILL_TIMEOUT) {
+        let spared: Vec<_> = sweeper.and_then(Sweeper::pid).into_iter().collect();
+        if let Reaped::Left(n) = eyrie_agent::kill_children_but(&spared, KILL_TIMEOUT) {
             self.printer.line(
                 LogLevel::Error,
                 &format!("{n} processes hang in the kernel and could not be ended"),
             );
         }
         eyrie_agent::remove_segments(self.shared.iter().flatten());
-        let finished = self.machine.has_finished();
+        // Who only saves it has shown nothing of its output.
+        let finished = self.machine.has_finished() && self.kept_output.is_none();
         self.images.take().into_iter().for_each(|images| images.end(finished));
         let within = self.quiet_end.then_some(Duration::from_secs(1));
         let now = self.now();

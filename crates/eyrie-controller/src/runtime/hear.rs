@@ -9,7 +9,7 @@ use super::link::{encode, Link, Session};
 use super::options::RolesAt;
 use super::output::OutputFailed;
 use super::places::Places;
-use super::store::JobStore;
+use super::store::{JobStore, THE_STORE};
 use super::users::{self, Request};
 use crate::machine::answer::RequestId;
 use crate::machine::signal::in_words;
@@ -214,6 +214,11 @@ impl Job {
             }
             Heard::Note(text) => self.tell(Event::Note(text)),
             Heard::Save => self.tell(Event::Save { request: None }),
+            Heard::RouterNotSaved { router, reason } => {
+                self.tell(Event::RouterSaved { router, saved: Err(reason) });
+            }
+            Heard::JobSaved(saved) => self.tell(Event::JobSaved(saved)),
+            Heard::ArchiveLost => self.tell(Event::StoreLost { store: THE_STORE }),
             Heard::LauncherSaid { node, line } => self.launcher_said(node, line),
             Heard::LauncherGone { node } => self.launcher_ended(node),
             Heard::Resumed => self.tell(Event::Resumed),
@@ -241,6 +246,7 @@ impl Job {
 
     fn hear_store(&mut self, store: StoreId, event: StoreEvent) {
         match event {
+            StoreEvent::Listening(addr) if self.is_archive(store) => self.store_addr = Some(addr),
             StoreEvent::Listening(addr) => {
                 if self.options.roles == RolesAt::Nodes {
                     return self.tell(Event::RoleUp { role: Role::Store { id: store }, addr });

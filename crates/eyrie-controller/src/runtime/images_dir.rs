@@ -4,6 +4,8 @@
 
 use super::journal::{put, take, Beginning};
 use super::stdin::SavedInput;
+use super::unwritten::SavedOutput;
+use super::written;
 use crate::machine::saved::Saved;
 use anyhow::{bail, Context};
 use eyrie_transport::RouterId;
@@ -30,6 +32,8 @@ pub struct SavedJob {
     pub stdin: SavedInput,
     /// The first host, which all were compared with: its name, and what it said of itself.
     pub alike: Option<(String, String)>,
+    /// Output of the ranks that who saved the job has not shown ([`ImagesDir::shown`]).
+    pub unshown: Option<SavedOutput>,
 }
 
 /// The directory, as long as a job has its images there.
@@ -71,6 +75,17 @@ impl ImagesDir {
         }
         let saved = numbers(&path, SAVED).into_iter().max();
         Ok(ImagesDir { path, saved, _lock: lock })
+    }
+
+    /// Opens the directory for a job that has its images there already, from whatever host.
+    ///
+    /// # Errors
+    /// When it is not there; as [`ImagesDir::open`].
+    pub fn open_again(path: &Path) -> anyhow::Result<ImagesDir> {
+        let shown = path.display();
+        std::fs::metadata(path.join(LOCK))
+            .with_context(|| format!("{shown} is not on this host"))?;
+        ImagesDir::open(path)
     }
 
     pub fn path(&self) -> &Path {
@@ -116,6 +131,11 @@ impl ImagesDir {
         }
     }
 
+    /// The file that says how much of the output was shown that came with what was saved last.
+    pub fn shown(&self) -> Option<PathBuf> {
+        Some(self.path.join(format!("{SAVED}{}", self.saved?)).join(written::FILE))
+    }
+
     fn next(&self) -> u64 {
         self.saved.map_or(1, |last| last + 1)
     }
@@ -137,11 +157,12 @@ impl ImagesDir {
         Ok((0..routers).map(|id| dir.join(router_file(id))).collect())
     }
 
-    /// Saves the rest: from now on this is what the job is gone on with.
+    /// Saves the rest: from now on this is what the job is gone on with. `written`: the file that
+    /// says how much output was shown, if some was not.
     ///
     /// # Errors
     /// When it cannot be written.
-    pub fn save(&mut self, job: &SavedJob) -> anyhow::Result<()> {
+    pub fn save(&mut self, job: &SavedJob, written: Option<&Path>) -> anyhow::Result<()> {
         let number = self.next();
         let dir = self.path.join(format!("{SAVING}{number}"));
         let file = dir.join(JOB);
@@ -152,6 +173,9 @@ impl ImagesDir {
             let mut out = options.write(true).create_new(true).mode(0o600).open(&file)?;
             out.write_all(&bytes)?;
             out.sync_all()?;
+            if let Some(written) = written {
+                std::fs::copy(written, dir.join(written::FILE))?;
+            }
             File::open(&dir)?.sync_all()?;
             std::fs::rename(&dir, self.path.join(format!("{SAVED}{number}")))?;
             File::open(&self.path)?.sync_all()
@@ -198,7 +222,7 @@ mod tests {
     fn job(name: &str) -> SavedJob {
         let machine = Machine::new(Config::of_one_rank()).saved();
         let beginning = Beginning { name: name.into(), ..beginning() };
-        SavedJob { beginning, machine, stdin: SavedInput::default(), alike: None }
+        SavedJob { beginning, machine, stdin: SavedInput::default(), alike: None, unshown: None }
     }
 
     #[test]
@@ -212,7 +236,7 @@ mod tests {
         for name in ["first", "second"] {
             let routers = images.begin_to_save(1).unwrap();
             std::fs::write(&routers[0], name).unwrap();
-            images.save(&job(name)).unwrap();
+            images.save(&job(name), None).unwrap();
         }
         // The next one is torn.
         images.begin_to_save(1).unwrap();
@@ -232,7 +256,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut images = ImagesDir::open(dir.path()).unwrap();
         images.begin_to_save(1).unwrap();
-        images.save(&job("j")).unwrap();
+        images.save(&job("j"), None).unwrap();
         let file = dir.path().join("saved-1/job");
         let bytes = std::fs::read(&file).unwrap();
         for changed in [&bytes[..bytes.len() - 1], &[&bytes[..], b"x"].concat()] {

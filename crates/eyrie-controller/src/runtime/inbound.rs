@@ -76,8 +76,17 @@ pub enum Heard {
     Note(String),
     /// The job is to be saved and to end.
     Save,
+    /// What a router is to save cannot be written.
+    RouterNotSaved {
+        router: u32,
+        reason: String,
+    },
+    /// What the job needs besides images and routers is saved, in this directory; or cannot be.
+    JobSaved(Result<String, String>),
     /// Another controller goes on with the job.
     Resumed,
+    /// It does not reach the directory in which the job could be saved.
+    ArchiveLost,
 }
 
 /// What came with a message over a connection.

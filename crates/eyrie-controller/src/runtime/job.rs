@@ -14,10 +14,11 @@ use super::output::{Piece, Printer};
 use super::places::Places;
 use super::program::Provided;
 use super::refusals::Refusals;
+use super::router_files::RouterFiles;
 use super::routers::Routers;
 use super::stdin::Stdin;
 use super::store::JobStore;
-use super::unwritten::Unwritten;
+use super::unwritten::{SavedOutput, Unwritten};
 use crate::machine::answer::RequestId;
 use crate::machine::{Event, Machine, StoreId};
 use crossbeam_channel::{select, Receiver, Sender};
@@ -76,6 +77,8 @@ pub struct Job {
     pub alike: Alike,
     /// Where the images outlive the job.
     pub images: Option<ImagesDir>,
+    /// What routers on nodes save there, and go on with.
+    pub router_files: Arc<RouterFiles>,
     /// Those of a saved job, until the store has said what it has.
     pub needed_images: Option<BTreeSet<(Rank, ImageId)>>,
     /// The job's directory.
@@ -85,6 +88,8 @@ pub struct Job {
     pub admission: Arc<Admission>,
     /// The output that the machine is being told of, and the node that it has come from.
     pub output: Option<(Node, Vec<u8>)>,
+    /// Output that this controller does not show: who goes on with the job it saves does.
+    pub kept_output: Option<SavedOutput>,
     /// Output that waits for the journal, with its position in it.
     pub held_output: VecDeque<(u64, Piece)>,
     /// Output that may not have been written, where the journal must say it.
@@ -163,11 +168,20 @@ impl Job {
             self.answer_status();
             self.say_waiting();
             self.tick_when_due();
+            self.end_unless_saving();
             self.write_journal();
             if let Some(code) = self.end {
                 return code;
             }
             self.draw_progress();
+        }
+    }
+
+    /// A controller that is there to save the job does nothing else with it.
+    fn end_unless_saving(&mut self) {
+        if self.kept_output.is_some() && self.end.is_none() && !self.machine.is_saving() {
+            let cause = "nobody has gone on with it, and it could not be saved".to_string();
+            self.take(Heard::Stop { code: 1, cause });
         }
     }
 

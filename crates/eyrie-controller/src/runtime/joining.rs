@@ -49,7 +49,8 @@ impl Job {
         let mut listen = self.options.reach.bind(&self.dir, &format!("agent-{node}"));
         self.listen_on(node, &mut listen);
         let JobOptions { orphan_timeout, heartbeat_timeout, .. } = self.options;
-        Orphans { timeout: orphan_timeout, heartbeat_timeout, listen: listen.encode() }
+        let save = self.options.images.is_some();
+        Orphans { timeout: orphan_timeout, save, heartbeat_timeout, listen: listen.encode() }
     }
 
     /// A host is ready for ranks, or cannot take part.

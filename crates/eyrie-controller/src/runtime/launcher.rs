@@ -7,13 +7,17 @@ use crate::hosts::Host;
 use anyhow::{bail, Context};
 use eyrie_host::bounded;
 use eyrie_host::shell::{self, quoted};
-use eyrie_transport::{Addr, Interface};
+use eyrie_transport::{role, Addr, Interface};
+use eyrie_wire::auth::Secret;
 use eyrie_wire::Node;
 use serde::{Deserialize, Serialize};
 use std::ffi::{OsStr, OsString};
+use std::io::Write;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::ops::Range;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 /// Where Slurm says which node a process runs on.
@@ -38,6 +42,8 @@ pub struct Cluster {
     pub agent: PathBuf,
     /// The command and its libraries are sent to the hosts, which do not have them.
     pub send_binaries: bool,
+    /// With more hosts than this ssh goes to some of them, which start the agents of others.
+    pub fanout: u32,
 }
 
 /// How agents are started.
@@ -52,12 +58,24 @@ pub enum Launcher {
 }
 
 /// Whose agents are to be started.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Target {
     /// Those of all nodes, at the start.
     All,
     /// That of one; within another allocation of Slurm than this process runs in, when it is named.
     One(Node, Option<u64>),
+    /// That of the first, which starts those of the others.
+    Led(Node, Vec<Node>),
+}
+
+impl Target {
+    /// The node of it that is reached from here; `None`: all are.
+    pub fn node(&self) -> Option<Node> {
+        match self {
+            Target::All => None,
+            Target::One(node, _) | Target::Led(node, _) => Some(*node),
+        }
+    }
 }
 
 impl Cluster {
@@ -71,10 +89,29 @@ impl Cluster {
     ) -> Command {
         match (&self.launcher, target) {
             (Launcher::Ssh(_) | Launcher::Manual, Target::One(node, None)) => {
-                self.ssh_command(node, controller, log, files)
+                self.ssh_command(node, &[], controller, log, files)
             }
-            (_, target) => self.srun_command(target, controller, log),
+            (_, Target::Led(first, others)) => {
+                self.ssh_command(first, &others, controller, log, files)
+            }
+            (_, Target::All) => self.srun_command(0..self.hosts.len(), None, controller, log),
+            (_, Target::One(node, allocation)) => {
+                let node = node as usize;
+                self.srun_command(node..node + 1, allocation, controller, log)
+            }
         }
+    }
+
+    /// Whom ssh goes to for these nodes: each of them, or, where they are many, as many as each of
+    /// those starts in turn. Files go to each host from here.
+    pub fn targets(&self, nodes: &[Node]) -> Vec<Target> {
+        let many = nodes.len() > self.fanout as usize && !self.send_binaries;
+        let group = if many { (nodes.len() as f64).sqrt().ceil() as usize } else { 1 };
+        let target = |group: &[Node]| match group {
+            [node] => Target::One(*node, None),
+            _ => Target::Led(group[0], group[1..].to_vec()),
+        };
+        nodes.chunks(group).map(target).collect()
     }
 
     /// What is sent to each host: the command first, then what ranks need.
@@ -105,10 +142,11 @@ impl Cluster {
         self.hosts.get(node as usize).is_some_and(|host| is_here(&host.name))
     }
 
-    /// What starts the agent of a node on its host, over ssh.
+    /// What starts the agent of a node on its host, over ssh, and has it start those of `others`.
     fn ssh_command(
         &self,
         node: Node,
+        others: &[Node],
         controller: &Addr,
         log: Option<&Path>,
         files: &[SentFile],
@@ -127,23 +165,32 @@ impl Cluster {
                 remote.push(" sh");
             }
         }
+        let name = |node: Node| &self.hosts[node as usize].name;
+        if !others.is_empty() {
+            let others: Vec<_> = others.iter().map(|n| format!("{n}={}", name(*n))).collect();
+            remote.push(" --ssh ");
+            remote.push(quoted(self.ssh()));
+            remote.push(" --lead ");
+            remote.push(quoted(others.join(",").as_ref()));
+        }
         if let Some(log) = log {
             remote.push(" --log ");
             remote.push(quoted(log.as_os_str()));
         }
-        let host = &self.hosts[node as usize].name;
-        let mut command = shell::ssh(self.ssh(), CONNECT_TIMEOUT_S, host);
+        let mut command = shell::ssh(self.ssh(), CONNECT_TIMEOUT_S, name(node));
         command.arg(remote);
         command
     }
 
     /// What starts the agents of all nodes within an allocation of Slurm: one step, which neither
     /// the end of a task nor that of a node ends. A task knows by its node's name which node it is.
-    fn srun_command(&self, target: Target, controller: &Addr, log: Option<&Path>) -> Command {
-        let (nodes, allocation) = match target {
-            Target::All => (0..self.hosts.len(), None),
-            Target::One(node, allocation) => (node as usize..node as usize + 1, allocation),
-        };
+    fn srun_command(
+        &self,
+        nodes: Range<usize>,
+        allocation: Option<u64>,
+        controller: &Addr,
+        log: Option<&Path>,
+    ) -> Command {
         let (first, count) = (nodes.start.to_string(), nodes.len());
         let names: Vec<&str> = self.hosts[nodes].iter().map(|host| host.name.as_str()).collect();
         let names = names.join(",");
@@ -230,6 +277,38 @@ impl Cluster {
     }
 }
 
+/// Starts the agent of a node on its host, from that of another node: what is said on the way there
+/// is said here. `job`: where its controller listens, and its secret.
+///
+/// # Errors
+/// When the process cannot be made, or does not take the secret.
+pub fn lead(
+    node: Node,
+    host: &str,
+    ssh: &OsStr,
+    (controller, secret): (&Addr, &Secret),
+    log: Option<&Path>,
+) -> anyhow::Result<()> {
+    let agent = std::env::current_exe().context("cannot find the eyrie command itself")?;
+    let mut remote = OsString::from("exec ");
+    remote.push(quoted(agent.as_os_str()));
+    remote.push(format!(" agent --node {node} --connect {controller}"));
+    if let Some(log) = log {
+        remote.push(" --log ");
+        remote.push(quoted(log.as_os_str()));
+    }
+    let mut command = shell::ssh(ssh, CONNECT_TIMEOUT_S, host);
+    command.arg(remote).stdin(Stdio::piped()).stdout(Stdio::null());
+    // SAFETY: one system call. What ends this process's group asks this process first.
+    unsafe { command.pre_exec(|| Ok(rustix::process::setsid().map(drop)?)) };
+    let mut child = command.spawn()?;
+    // A line that any pipe holds.
+    child
+        .stdin
+        .take()
+        .map_or(Ok(()), |mut stdin| Ok(stdin.write_all(role::secret_line(secret).as_bytes())?))
+}
+
 /// The address of this host by which it reaches another. Nothing is sent: the kernel says by which
 /// address it would be.
 ///
@@ -306,6 +385,7 @@ mod tests {
             launcher: Launcher::Ssh("ssh".into()),
             agent: agent.into(),
             send_binaries: false,
+            fanout: 256,
         }
     }
 
@@ -313,6 +393,7 @@ mod tests {
     fn a_command_line_of_ssh_survives_any_path() {
         let command = cluster("/it's here/eyrie").ssh_command(
             1,
+            &[],
             &"tcp:10.0.0.1:4000".parse().unwrap(),
             Some(Path::new("/a b.log")),
             &[],
@@ -326,6 +407,32 @@ mod tests {
         let words = args[6].replace("exec ", "printf '%s\\n' ");
         let said = Command::new("sh").args(["-c", &words]).output().unwrap();
         assert!(String::from_utf8_lossy(&said.stdout).starts_with("/it's here/eyrie\nagent\n"));
+    }
+
+    #[test]
+    fn many_hosts_are_reached_by_a_tree_in_which_each_is_once() {
+        let few = cluster("/eyrie");
+        assert_eq!(few.targets(&[1, 5]), [Target::One(1, None), Target::One(5, None)]);
+        let nodes: Vec<Node> = (0..10_000).collect();
+        let targets = few.targets(&nodes);
+        let reached: Vec<Node> = (targets.iter())
+            .flat_map(|target| match target {
+                Target::Led(first, others) => [&[*first], &others[..]].concat(),
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert_eq!((targets.len(), reached), (100, nodes));
+    }
+
+    #[test]
+    fn a_host_is_told_whose_agents_it_starts() {
+        let addr = "tcp:10.0.0.1:4000".parse().unwrap();
+        let command = cluster("/eyrie").ssh_command(0, &[1], &addr, None, &[]);
+        let words = command.get_args().last().unwrap().to_string_lossy().into_owned();
+        assert_eq!(
+            words,
+            "exec /eyrie agent --node 0 --connect tcp:10.0.0.1:4000 --ssh ssh --lead 1=far.example"
+        );
     }
 
     #[test]

@@ -29,6 +29,7 @@ pub mod program;
 mod refusals;
 mod resume;
 mod roles;
+mod router_files;
 mod routers;
 mod saving;
 mod shorten;
@@ -41,7 +42,7 @@ pub mod users;
 mod written;
 
 pub use journal::Beginning;
-pub use launcher::{Cluster, Launcher, ENV_NO_KILL, ENV_SPARES, SLURM_NODE};
+pub use launcher::{lead, Cluster, Launcher, ENV_NO_KILL, ENV_SPARES, SLURM_NODE};
 pub use options::{JobOptions, Reach, RolesAt};
 pub use program::NotRunnable;
 pub use resume::{resume, Resume};
@@ -58,6 +59,7 @@ use jobdir::JobDir;
 use journal::Journal;
 use output::Printer;
 use store::THE_STORE;
+use unwritten::SavedOutput;
 use written::Written;
 
 /// A directory of images, held for the job that is to go on with what was saved there.
@@ -107,8 +109,15 @@ pub fn run(
         Some(Resumption { images, saved }) => (Some(images), saved),
         None => (options.images.as_deref().map(without_saved_job).transpose()?, None),
     };
-    if let (Some(images), None) = (&images, &saved) {
-        images.begin_anew()?;
+    match (&images, &saved) {
+        (Some(images), None) => images.begin_anew()?,
+        (Some(images), Some(saved)) => show_the_rest(images, saved)?,
+        (None, _) => {}
+    }
+    if let Some(code) = saved.as_ref().and_then(|saved| saved.machine.code()) {
+        // It had come to its end, and all that it has printed was shown just now.
+        images.into_iter().for_each(|images| images.end(true));
+        return Ok(code);
     }
     let mut beginning = begin(options, saved.as_ref())?;
     let event_file = EventFile::create(beginning.options.events.as_deref())?;
@@ -143,11 +152,41 @@ pub fn run(
     }
     job.start_parts(&dir)?;
     job.stdin.start(channels.inbound_in.clone());
-    if job.images.is_some() {
-        deadline::watch(job.options.save_before, channels.inbound_in.clone());
-    }
+    job.watch_deadline();
     let code = job.run(&channels.inbound, &channels.router_events);
     Ok(finish(job, &channels.inbound, code, sweeper, dir))
+}
+
+/// Goes on with a job that was saved in a directory, as it was asked for and on the same hosts.
+///
+/// # Errors
+/// When nothing was saved there; as [`run`].
+pub fn go_on(
+    images: &std::path::Path,
+    placement: impl FnOnce(&JobOptions) -> anyhow::Result<Box<dyn Placement>>,
+) -> anyhow::Result<i32> {
+    let resumption = Resumption::open(images)?;
+    let Some(options) = resumption.options().cloned() else {
+        bail!("nothing was saved in {}", images.display());
+    };
+    // What was asked for by the clock has happened, and the events of that time stay.
+    let images = Some(resumption.images.path().into());
+    let mut options = JobOptions { injections: vec![], events: None, images, ..options };
+    options.reach.find_anew(options.cluster.as_ref())?;
+    let placement = placement(&options)?;
+    run(options, Some(resumption), placement)
+}
+
+/// Shows what the ranks of a saved job had printed and nobody has shown yet.
+fn show_the_rest(images: &ImagesDir, saved: &SavedJob) -> anyhow::Result<()> {
+    let (Some(SavedOutput { before, pieces }), Some(file)) = (&saved.unshown, images.shown())
+    else {
+        return Ok(());
+    };
+    let (mut written, note) = Written::go_on(&file, *before)?;
+    note.iter().for_each(|text| eprintln!("eyrie: {text}"));
+    let mut show = |(stream, bytes): &(_, Vec<u8>)| written.write(*stream, bytes);
+    pieces.iter().try_for_each(&mut show).context("cannot write what the ranks have printed")
 }
 
 /// The directory of images of a job that begins anew: what was saved must not be lost for it.

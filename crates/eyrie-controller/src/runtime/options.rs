@@ -11,6 +11,7 @@ use eyrie_wire::control::{CheckpointMode, Notices};
 use eyrie_wire::Node;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -39,6 +40,21 @@ impl Reach {
             "--transport-security is not `encrypted`: what goes over the network at {interface} {what} \
              by others there"
         ))
+    }
+
+    /// On another host than the one that an address was named for, the hosts are asked again by which
+    /// they reach this one.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn find_anew(&mut self, cluster: Option<&Cluster>) -> anyhow::Result<()> {
+        if let (Reach::Tcp { interface, .. }, Some(cluster)) = (self, cluster) {
+            let Interface::Ip(ip) = interface else { return Ok(()) };
+            if TcpListener::bind((*ip, 0)).is_err() {
+                *interface = cluster.interface()?;
+            }
+        }
+        Ok(())
     }
 
     /// Where the role that is called `name` is asked to listen.
@@ -118,6 +134,12 @@ impl JobOptions {
         self.roles == RolesAt::Nodes
     }
 
+    /// Whether the images of a job that is saved are copied to a store beside the controller: the
+    /// others are on the nodes, and are gone with the job.
+    pub fn has_archive(&self) -> bool {
+        self.roles == RolesAt::Nodes && self.images.is_some()
+    }
+
     /// How long all agents may take to come up.
     pub fn agents_timeout(&self) -> Duration {
         match self.cluster.as_ref().map(|cluster| &cluster.launcher) {
@@ -147,9 +169,6 @@ pub fn check(options: &JobOptions) -> anyhow::Result<()> {
     let JobOptions { ranks, nodes, slots, routers, .. } = *options;
     if ranks == 0 || nodes == 0 || routers == 0 {
         bail!("a job needs at least one rank, one node and one router");
-    }
-    if options.images.is_some() && options.roles == RolesAt::Nodes {
-        bail!("--images is for roles beside the controller at present: leave --roles nodes out");
     }
     let placed = options.cluster.is_some();
     if !placed && u64::from(ranks) > u64::from(nodes) * u64::from(slots) {

@@ -15,7 +15,7 @@ use super::store::{JobStore, THE_STORE};
 use crate::machine::StoreId;
 use anyhow::Context;
 use crossbeam_channel::Sender;
-use eyrie_router::{Router, RouterEvent};
+use eyrie_router::{Router, RouterEvent, SavedAt};
 use eyrie_store::role::{self, StoreRole};
 use eyrie_transport::{server, Addr, Bind, RouterId};
 use eyrie_wire::auth::Secret;
@@ -32,13 +32,16 @@ pub fn store_config(id: StoreId, options: &JobOptions, job: &str, dir: &Path) ->
     let listen = options.reach.bind(dir, &name);
     let (dir, sync) = match &options.images {
         // What was saved must be there after a power failure, too.
-        Some(images) => (ImagesDir::store(images), true),
-        None => (dir.join(name), false),
+        Some(images) if options.roles != RolesAt::Nodes || id == THE_STORE => {
+            (ImagesDir::store(images), true)
+        }
+        _ => (dir.join(name), false),
     };
     role::Config { job: job.into(), dir, sync, listen }
 }
 
-/// The store of a job's start, unless stores run on nodes.
+/// The store beside the controller: that of a job's start, or, where stores run on nodes, the one
+/// in which images are `archived`, if they are.
 ///
 /// # Errors
 /// When it cannot be started.
@@ -47,13 +50,19 @@ pub fn start_stores(
     job: &str,
     dir: &JobDir,
     secret: &Secret,
-    inbound: Sender<Inbound>,
+    archived: Option<&Path>,
+    inbound: &Sender<Inbound>,
 ) -> anyhow::Result<BTreeMap<StoreId, JobStore>> {
     let config = store_config(THE_STORE, options, job, dir.path());
     let store = match options.roles {
-        RolesAt::Nodes => return Ok(BTreeMap::new()),
+        RolesAt::Nodes if archived.is_none() => return Ok(BTreeMap::new()),
         RolesAt::Apart => JobStore::Apart(Session::with(Gate::OPEN, &config)),
-        RolesAt::Here => {
+        RolesAt::Here | RolesAt::Nodes => {
+            let inbound = inbound.clone();
+            if let Bind::Unix(socket) = &config.listen {
+                // That of an earlier controller, which is dead.
+                drop(std::fs::remove_file(socket));
+            }
             // Nobody listens any more only while the job ends.
             let tell = move |event| {
                 let (id, letter) = (THE_STORE, Letter::NONE);
@@ -113,7 +122,7 @@ pub fn start_routers(
     }
     let start = |id| {
         let mut config = router_config(id, 0, options, places.at_home(id), dir)?;
-        config.saved = images.and_then(|images| images.router(id));
+        config.saved = images.and_then(|images| images.router(id)).map(SavedAt::File);
         if options.roles == RolesAt::Apart {
             return Ok(JobRouter::Apart(Session::with(Gate::OPEN, &config)));
         }
@@ -162,18 +171,18 @@ pub fn start_agents(
     let hear = |node| hear_launcher(inbound, node);
     match &cluster.launcher {
         Launcher::Ssh(ssh) => {
-            for node in nodes {
-                let host = &cluster.hosts[node as usize].name;
-                let started = match cluster.is_here(node) {
-                    true => children.spawn(Child::Agent(node)),
-                    false => {
-                        let target = Target::One(node, None);
-                        children.launch(cluster, target, &files, hear(Some(node)))
-                    }
-                };
+            let (here, elsewhere): (Vec<Node>, Vec<Node>) =
+                nodes.partition(|node| cluster.is_here(*node));
+            for node in here {
+                let started = children.spawn(Child::Agent(node));
+                started.with_context(|| format!("cannot start the agent of node {node}"))?;
+            }
+            for target in cluster.targets(&elsewhere) {
+                let node = target.node();
+                let started = children.launch(cluster, target, &files, hear(node));
                 started.with_context(|| {
                     let ssh = ssh.to_string_lossy();
-                    format!("cannot start an agent on {host} with {ssh}; see --launcher-exec")
+                    format!("cannot start agents on other hosts with {ssh}; see --launcher-exec")
                 })?;
             }
         }

@@ -3,6 +3,7 @@
 
 use super::assembly::{assemble, channels, finish, wake, Parts};
 use super::event_file::EventFile;
+use super::images_dir::ImagesDir;
 use super::inbound::{Heard, Inbound, Peer};
 use super::job::Job;
 use super::jobdir::{self, JobDir};
@@ -11,10 +12,12 @@ use super::launcher::own_ip_to;
 use super::options::Reach;
 use super::output::Printer;
 use super::snapshot::Snapshot;
+use super::unwritten::SavedOutput;
 use super::written::{self, Written};
 use anyhow::{bail, Context};
 use crossbeam_channel::Receiver;
 use eyrie_placement::Placement;
+use eyrie_store::role::StoreEvent;
 use eyrie_transport::handshake::HandshakeError;
 use eyrie_transport::{role, Addr, Interface};
 use eyrie_wire::auth::Secret;
@@ -45,6 +48,8 @@ pub struct Resume {
     pub force: bool,
     /// Where agents write what they do, absolute.
     pub log: Option<PathBuf>,
+    /// Save the job at once, and show nothing: who goes on with what is saved does.
+    pub save: bool,
 }
 
 /// Goes on with a job; returns its exit code. `placement` says where ranks of lost nodes go.
@@ -77,18 +82,28 @@ pub fn resume(
     listen_here(&mut beginning.options.reach, snapshot.as_ref(), &entries);
     let channels = channels();
     let before = snapshot.as_ref().map_or([0; 2], Snapshot::written);
-    let (written, note) = Written::go_on(&dir.path().join(written::FILE), before)?;
+    let (written, note) = match resume.save {
+        true => (Written::default(), None),
+        false => Written::go_on(&dir.path().join(written::FILE), before)?,
+    };
     let printer = Printer::start(written, wake(channels.inbound_in.clone()));
+    let images = beginning.options.images.as_deref().map(ImagesDir::open_again);
+    let no_images =
+        images.as_ref().and_then(|images| Some(format!("{:#}", images.as_ref().err()?)));
+    if let (true, Some(why)) = (resume.save, &no_images) {
+        bail!("the job cannot be saved: {why}");
+    }
     let parts = Parts {
         dir,
         secret: secret.clone(),
         event_file,
         printer,
         placement,
-        images: None,
+        images: images.and_then(Result::ok),
         saved: None,
     };
     let (mut job, sweeper, mut dir) = assemble(beginning, parts, &channels)?;
+    job.kept_output = resume.save.then(|| SavedOutput { before, pieces: vec![] });
     snapshot.map_or(Ok(()), |snapshot| job.go_on_from(snapshot))?;
     job.hear_all_again(entries);
     // A role that came before it was expected would take itself for lost.
@@ -96,12 +111,20 @@ pub fn resume(
     job.journal = kept;
     note.into_iter().for_each(|text| job.take(Heard::Note(text)));
     job.wait_for_returns(&channels.inbound, &secret, resume.force)?;
+    no_images.map_or(Ok(()), |why| job.lose_archive(why))?;
+    job.watch_deadline();
     dir.own();
-    job.stdin.start(channels.inbound_in.clone());
+    match resume.save {
+        true => job.take(Heard::Save),
+        false => job.stdin.start(channels.inbound_in.clone()),
+    }
     let code = match job.end {
         Some(code) => code,
         None => job.run(&channels.inbound, &channels.router_events),
     };
+    if resume.save && job.machine.has_finished() {
+        job.keep_its_end()?;
+    }
     Ok(finish(job, &channels.inbound, code, sweeper, dir))
 }
 
@@ -155,6 +178,17 @@ fn listen_here(reach: &mut Reach, snapshot: Option<&Snapshot>, entries: &[Entry]
 }
 
 impl Job {
+    /// The directory in which the job could be saved cannot be had.
+    fn lose_archive(&mut self, why: String) -> anyhow::Result<()> {
+        if !self.machine.has_started() {
+            bail!("the job was just going on with what was saved: {why}");
+        }
+        self.take(Heard::Note(format!("the job cannot be saved any more: {why}")));
+        self.take(Heard::ArchiveLost);
+        self.write_journal();
+        Ok(())
+    }
+
     /// Comes to the state of the controller that wrote the journal.
     fn hear_all_again(&mut self, entries: Vec<Entry>) {
         let heard = entries.len();
@@ -189,7 +223,11 @@ impl Job {
         while !missing.iter().all(|peer| self.returned.contains(peer) || gone.contains(peer)) {
             let Some(left) = until.checked_duration_since(Instant::now()) else { break };
             let message = match inbound.recv_timeout(left) {
-                Ok(up @ (Inbound::AgentUp { .. } | Inbound::RoleUp { .. })) => {
+                Ok(
+                    up @ (Inbound::AgentUp { .. }
+                    | Inbound::RoleUp { .. }
+                    | Inbound::Heard(Heard::Store { event: StoreEvent::Listening(_), .. })),
+                ) => {
                     self.hear(up);
                     continue;
                 }

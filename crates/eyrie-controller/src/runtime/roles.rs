@@ -6,8 +6,9 @@ use super::link::{encode_long, Session};
 use super::parts;
 use super::store::JobStore;
 use crate::machine::{Event, StoreId};
+use eyrie_router::SavedAt;
 use eyrie_store::role::StoreCommand;
-use eyrie_transport::{Bind, Directory, Interface};
+use eyrie_transport::{Bind, Directory, Interface, RouterId};
 use eyrie_wire::control::{Role, ToAgent};
 use eyrie_wire::Node;
 
@@ -26,6 +27,7 @@ impl Job {
                 config.incarnations = self.machine.incarnations();
                 config.until_received = true;
                 config.takes_over = takes_over;
+                config.saved = self.saved_router(id);
                 self.listen_on(node, &mut config.listen);
                 self.routers.replace(id, Session::with(self.journal.gate(), &config));
                 self.admission.expect_role(role);
@@ -35,6 +37,13 @@ impl Job {
                 self.events.push_back(Event::RoleLost { role, cause: format!("{e:#}") });
             }
         }
+    }
+
+    /// What a router of a job that was saved begins with, until the job has started.
+    fn saved_router(&self, id: RouterId) -> Option<SavedAt> {
+        let images = self.images.as_ref().filter(|_| !self.machine.has_started())?;
+        images.router(id)?;
+        Some(SavedAt::Controller(self.children.controller().clone()))
     }
 
     fn start_store(&mut self, node: Node, id: StoreId) {

@@ -1,36 +1,68 @@
 //! What saving a job does: files in its `--images` directory, written when the machine says so.
 
+use super::deadline;
 use super::images_dir::SavedJob;
+use super::inbound::Heard;
 use super::job::Job;
 use super::journal::Beginning;
+use super::options::RolesAt;
 use super::store::THE_STORE;
+use super::written;
 use crate::machine::Event;
-use eyrie_router::RouterCommand;
+use eyrie_router::{RouterCommand, SavedAt};
 use eyrie_store::role::{StoreCommand, Stored};
 use eyrie_wire::RankInstance;
 
 impl Job {
-    /// All routers save what they hold.
+    /// All routers save what they hold: those on nodes hand it over to this controller.
     pub fn save_routers(&mut self) {
         let routers = self.options.routers;
-        let Some(images) = &self.images else { return };
-        match images.begin_to_save(routers) {
-            Ok(files) => {
-                for (router, file) in (0..).zip(files) {
-                    self.routers.command(self.journal.gate(), router, RouterCommand::Save(file));
+        let on_nodes = self.options.roles == RolesAt::Nodes;
+        let mut files = Vec::new();
+        // An earlier controller has saved nothing that is of use now.
+        if !self.is_replaying {
+            let Some(images) = &self.images else { return };
+            files = match images.begin_to_save(routers) {
+                Ok(files) => files,
+                Err(e) => {
+                    let reason = format!("{e:#}");
+                    return self.hear_later(Heard::RouterNotSaved { router: 0, reason });
                 }
-            }
-            Err(e) => {
-                let saved = Err(format!("{e:#}"));
-                self.events.push_back(Event::RouterSaved { router: 0, saved });
-            }
+            };
+            self.router_files.save_to(files.clone());
+        }
+        for router in 0..routers {
+            let at = match on_nodes {
+                true => SavedAt::Controller(self.children.controller().clone()),
+                false => SavedAt::File(files[router as usize].clone()),
+            };
+            self.routers.command(self.journal.gate(), router, RouterCommand::Save(at));
         }
     }
 
     /// Saves what is needed besides images and routers.
     pub fn save_job(&mut self) {
-        let saved = self.write_job().map_err(|e| format!("{e:#}"));
-        self.events.push_back(Event::JobSaved(saved));
+        if !self.is_replaying {
+            let saved = self.write_job().map_err(|e| format!("{e:#}"));
+            self.hear_later(Heard::JobSaved(saved));
+        }
+    }
+
+    /// The job has come to its end while it was to be saved: what it has printed is kept.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn keep_its_end(&mut self) -> anyhow::Result<()> {
+        let Some(images) = &self.images else { return Ok(()) };
+        images.begin_to_save(0)?;
+        self.write_job().map(drop)
+    }
+
+    /// Has the job saved before the allocation ends that it runs in.
+    pub fn watch_deadline(&self) {
+        if self.images.is_some() {
+            deadline::watch(self.options.save_before, self.inbound.clone());
+        }
     }
 
     fn write_job(&mut self) -> anyhow::Result<String> {
@@ -44,9 +76,13 @@ impl Job {
         };
         let (machine, stdin) = (self.machine.saved(), self.stdin.saved()?);
         let alike = self.alike.saved();
-        let job = SavedJob { beginning, machine, stdin, alike };
+        self.let_output_out(u64::MAX);
+        let unshown = self.kept_output.clone();
+        let written =
+            Some(self.dir.join(written::FILE)).filter(|file| unshown.is_some() && file.exists());
+        let job = SavedJob { beginning, machine, stdin, alike, unshown };
         let Some(images) = &mut self.images else { anyhow::bail!("there is no place for it") };
-        images.save(&job)?;
+        images.save(&job, written.as_deref())?;
         Ok(images.path().display().to_string())
     }
 

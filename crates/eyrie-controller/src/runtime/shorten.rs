@@ -86,7 +86,8 @@ impl Job {
             self.routers.replace(id as RouterId, Session::of(saved));
         }
         let store = |(id, saved)| (id, JobStore::Apart(Session::of(saved)));
-        self.stores = snapshot.stores.into_iter().map(store).collect();
+        // The one beside the controller is this controller's.
+        self.stores.extend(snapshot.stores.into_iter().map(store));
         self.store_bytes = snapshot.store_bytes;
         self.directory = snapshot.directory;
         self.came = snapshot.came;
@@ -113,12 +114,12 @@ impl Job {
         self.machine.roles().for_each(|(role, _)| self.admission.expect_role(role));
     }
 
-    fn write_again(&mut self, output: SavedOutput) {
+    pub fn write_again(&mut self, output: SavedOutput) {
         self.unwritten = Unwritten::new(self.printer.written(), output.before);
         for (stream, bytes) in output.pieces {
             let bytes = bytes.into();
             self.unwritten.add(stream, &bytes);
-            self.printer.output(Piece { stream, bytes, shown: None });
+            self.let_piece_out(Piece { stream, bytes, shown: None });
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Output of the ranks that may not have been written yet, kept until it is: whoever goes on from a
 //! snapshot of the job has to write it.
 
-use super::output::WrittenBytes;
+use super::output::{Piece, WrittenBytes};
 use eyrie_wire::control::Stream;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
@@ -24,6 +24,17 @@ pub struct SavedOutput {
     /// Bytes of each stream before the pieces.
     pub before: [u64; 2],
     pub pieces: Vec<(Stream, Vec<u8>)>,
+}
+
+impl SavedOutput {
+    /// Keeps a piece that is not written here. Its rank goes on as if it were.
+    pub fn take(&mut self, piece: Piece) {
+        let Piece { stream, bytes, shown } = piece;
+        self.pieces.push((stream, bytes.to_vec()));
+        if let Some((link, shown)) = shown {
+            link.send_passing(&shown);
+        }
+    }
 }
 
 impl Unwritten {

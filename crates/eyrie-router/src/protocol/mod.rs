@@ -30,7 +30,7 @@ use eyrie_wire::{Incarnation, Rank, RankInstance};
 use log::{Cursor, Log};
 use mutation::{active, Mutation};
 use observed::ObservedLog;
-pub use orders::{RouterCommand, RouterEvent, Stats};
+pub use orders::{RouterCommand, RouterEvent, SavedAt, Stats};
 pub use receipts::UNRECEIVED_BYTES;
 use receipts::{Receipts, Unreceived};
 use rustc_hash::FxHashMap;

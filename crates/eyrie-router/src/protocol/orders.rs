@@ -21,11 +21,19 @@ pub enum RouterCommand {
     Truncate { rank: Rank, clock: u64, rsn: u64 },
     /// Breaks the connections of a rank, as a network failure would.
     BreakConnections(Rank),
-    /// Writes all that the router holds to this file, from which another one goes on
+    /// Writes all that the router holds there, from where another one goes on
     /// ([`crate::Config::saved`]). No rank speaks any more. Answered by [`RouterEvent::Saved`].
-    Save(PathBuf),
+    Save(SavedAt),
     /// Asks for figures. Answered by [`RouterEvent::Stats`].
     Stats,
+}
+
+/// Where all that a router holds is saved.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum SavedAt {
+    File(PathBuf),
+    /// Where the controller is, which listens there.
+    Controller(Addr),
 }
 
 /// Figures of a router at one moment.

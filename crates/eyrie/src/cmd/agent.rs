@@ -1,8 +1,9 @@
 //! `eyrie agent`: a node; hidden, started by `eyrie run`.
 
 use anyhow::Context;
-use eyrie_controller::runtime::SLURM_NODE;
+use eyrie_controller::runtime::{self, SLURM_NODE};
 use eyrie_transport::{role, Addr};
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 #[derive(clap::Args)]
@@ -16,12 +17,23 @@ pub struct AgentArgs {
     /// Number of the first of them
     #[arg(long, default_value_t = 0)]
     first: u32,
+    /// Nodes whose agents this one starts on their hosts, as NODE=HOST
+    #[arg(long, value_delimiter = ',', value_parser = led, requires = "node")]
+    lead: Vec<(u32, String)>,
+    /// The command for that, which takes ssh's arguments
+    #[arg(long, default_value = "ssh")]
+    ssh: OsString,
     /// A directory with files that were sent along; it is removed at the end
     #[arg(long)]
     sent: Option<PathBuf>,
     /// Where the controller listens; the job's secret comes on standard input
     #[arg(long)]
     connect: Addr,
+}
+
+fn led(text: &str) -> Result<(u32, String), String> {
+    let (node, host) = text.split_once('=').ok_or("it is no NODE=HOST")?;
+    Ok((node.parse().map_err(|e| format!("{e}"))?, host.into()))
 }
 
 impl AgentArgs {
@@ -40,6 +52,10 @@ pub fn run(args: AgentArgs, log: Option<PathBuf>) -> anyhow::Result<i32> {
         format!("{SLURM_NODE} names none of the nodes {}: is this Slurm?", args.among.join(","))
     })?;
     let secret = role::read_secret(&mut std::io::stdin().lock())?;
+    for (node, host) in &args.lead {
+        runtime::lead(*node, host, &args.ssh, (&args.connect, &secret), log.as_deref())
+            .with_context(|| format!("cannot start an agent on {host}"))?;
+    }
     eyrie_agent::run(&eyrie_agent::AgentConfig {
         node,
         controller: args.connect,

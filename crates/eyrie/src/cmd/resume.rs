@@ -2,9 +2,9 @@
 
 use super::run::placement;
 use eyrie_controller::runtime::{self, Resume};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-/// Go on with a job whose `eyrie run` has died
+/// Go on with a job whose `eyrie run` has died, or that was saved
 ///
 /// The ranks of a job whose roles run on the nodes (`eyrie run --roles`) compute on without `eyrie run`, for as
 /// long as its --orphan-timeout. This command takes its place: on the same host, or on another one
@@ -12,7 +12,8 @@ use std::path::PathBuf;
 #[derive(clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub struct ResumeArgs {
-    /// Name of the job
+    /// Name of the job; or the directory in which it was saved, with a `/` in it: then the job starts
+    /// from there on the hosts that it had
     job: String,
     /// Where jobs have their directories, as given to `eyrie run`
     #[arg(long, value_name = "DIR")]
@@ -20,17 +21,28 @@ pub struct ResumeArgs {
     /// Go on though most of the nodes cannot be reached: they must not run any more
     #[arg(long)]
     force: bool,
+    /// Do not go on with it but save it in its --images directory, and end it. Its output from then
+    /// on is shown by who goes on with what was saved
+    #[arg(long)]
+    save: bool,
 }
 
 const EXAMPLES: &str = "Examples:
   The host of `eyrie run` still works:
       eyrie resume myjob
   It does not: on one of the hosts that had a copy of the journal (the last words of `eyrie status`):
-      ssh b eyrie resume myjob";
+      ssh b eyrie resume myjob
+  Nobody did so within --orphan-timeout, and the job had --images, where it was saved:
+      eyrie resume $HOME/images/solver";
 
 /// `log`: where agents write what they do.
 pub fn run(args: ResumeArgs, log: Option<PathBuf>) -> anyhow::Result<i32> {
+    if args.job.contains('/') {
+        anyhow::ensure!(!args.save, "{} is where it is saved already", args.job);
+        return runtime::go_on(Path::new(&args.job), placement);
+    }
     let log = log.map(std::path::absolute).transpose()?;
-    let resume = Resume { job: args.job, dir: args.dir, force: args.force, log };
+    let ResumeArgs { job, dir, force, save } = args;
+    let resume = Resume { job, dir, force, log, save };
     runtime::resume(&resume, |beginning| placement(&beginning.options))
 }

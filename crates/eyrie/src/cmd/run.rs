@@ -52,6 +52,9 @@ pub struct RunArgs {
     /// The command that starts agents on other hosts; it takes ssh's arguments
     #[arg(long, default_value = "ssh", value_name = "COMMAND", hide_short_help = true)]
     launcher_exec: OsString,
+    /// With more hosts than this ssh is not started here for each: hosts start the agents of others
+    #[arg(long, default_value_t = 256, value_name = "HOSTS", hide_short_help = true)]
+    launch_fanout: u32,
     /// Send eyrie and its libraries to the hosts, which need not have them; they are removed at the
     /// end
     #[arg(long, conflicts_with = "agent_path")]
@@ -68,8 +71,8 @@ pub struct RunArgs {
     /// Number of routers, which log and deliver the messages; ranks are spread over them
     #[arg(long, default_value_t = 1, value_name = "K")]
     routers: u32,
-    /// Where routers and stores run [default: nodes with two hosts or more, but here with --images;
-    /// else here]
+    /// Where routers and stores run [default: nodes with two hosts or more, else here; with
+    /// --resume-from where they ran before]
     #[arg(long, value_enum, value_name = "WHERE", hide_short_help = true)]
     roles: Option<RolesArg>,
     /// How the roles of the job reach each other: Unix sockets, or TCP [default: Unix sockets; with
@@ -386,7 +389,8 @@ fn nodes(args: &RunArgs) -> anyhow::Result<Nodes> {
     if args.send_binaries && !matches!(launcher, Launcher::Ssh(_)) {
         anyhow::bail!("--send-binaries goes over ssh: add --launcher ssh");
     }
-    let cluster = Cluster { hosts, start, launcher, agent, send_binaries: args.send_binaries };
+    let RunArgs { send_binaries, launch_fanout: fanout, .. } = *args;
+    let cluster = Cluster { hosts, start, launcher, agent, send_binaries, fanout };
     Ok(Nodes { ranks, started, spares, cluster: Some(cluster) })
 }
 
@@ -450,14 +454,7 @@ pub fn run(mut args: RunArgs, log: Option<PathBuf>) -> anyhow::Result<i32> {
     let reach = reach(&args, nodes.cluster.as_ref())?;
     let usual_timeout = Duration::from_secs(if nodes.cluster.is_some() { 5 } else { 10 });
     let hosts = nodes.cluster.as_ref().map_or(1, |cluster| cluster.hosts.len());
-    let keeps_images = args.images.is_some() || resumption.is_some();
-    let roles = match args.roles {
-        Some(RolesArg::Here) => RolesAt::Here,
-        Some(RolesArg::Apart) => RolesAt::Apart,
-        Some(RolesArg::Nodes) => RolesAt::Nodes,
-        None if hosts > 1 && !keeps_images => RolesAt::Nodes,
-        None => RolesAt::Here,
-    };
+    let roles = roles(args.roles, hosts, resumption.as_ref().and_then(Resumption::options))?;
     // A host's ranks have their router on another host: one router is never enough.
     let least = if roles == RolesAt::Nodes { 2 } else { 1 };
     let routers = args.routers.max(least);
@@ -495,7 +492,7 @@ pub fn run(mut args: RunArgs, log: Option<PathBuf>) -> anyhow::Result<i32> {
         json: args.json,
         job: args.job,
         dir: args.dir,
-        images: args.images.or(args.resume_from),
+        images: args.images.or(args.resume_from).map(std::path::absolute).transpose()?,
         save_before: args.save_before,
         log_memory,
         log_disk: args.log_disk,
@@ -523,6 +520,29 @@ pub fn run(mut args: RunArgs, log: Option<PathBuf>) -> anyhow::Result<i32> {
         requeue()?;
     }
     Ok(code)
+}
+
+/// Where routers and stores run. Those of a job that was saved run where they did before: what its
+/// routers hold differs.
+fn roles(
+    asked: Option<RolesArg>,
+    hosts: usize,
+    saved: Option<&JobOptions>,
+) -> anyhow::Result<RolesAt> {
+    let asked = asked.map(|asked| match asked {
+        RolesArg::Here => RolesAt::Here,
+        RolesArg::Apart => RolesAt::Apart,
+        RolesArg::Nodes => RolesAt::Nodes,
+    });
+    match (asked, saved.map(|saved| saved.roles)) {
+        (Some(asked), Some(saved)) if (asked == RolesAt::Nodes) != (saved == RolesAt::Nodes) => {
+            anyhow::bail!("the job was saved with its roles elsewhere: leave --roles out")
+        }
+        (Some(asked), _) => Ok(asked),
+        (None, Some(saved)) => Ok(saved),
+        (None, None) if hosts > 1 => Ok(RolesAt::Nodes),
+        (None, None) => Ok(RolesAt::Here),
+    }
 }
 
 /// Has Slurm queue the batch job again that this process belongs to; that ends it.

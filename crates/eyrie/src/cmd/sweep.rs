@@ -1,5 +1,6 @@
 //! `eyrie sweep`: what removes the rest of an agent that was killed; hidden, started by each agent.
 
+use eyrie_agent::Wait;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -10,10 +11,14 @@ pub struct SweepArgs {
     /// How long another controller may take to come; standard output is the directory's lock
     #[arg(long)]
     wait_ms: Option<u64>,
+    /// When none has come, save the job
+    #[arg(long, requires = "wait_ms")]
+    save: bool,
 }
 
 pub fn run(args: &SweepArgs) -> anyhow::Result<i32> {
-    let wait = args.wait_ms.map(|ms| (Duration::from_millis(ms), let_go));
+    let wait = |ms| Wait { timeout: Duration::from_millis(ms), save: args.save, let_go };
+    let wait = args.wait_ms.map(wait);
     eyrie_agent::sweep(&args.dir, std::io::stdin().lock(), wait);
     Ok(0)
 }

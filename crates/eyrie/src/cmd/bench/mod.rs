@@ -1,5 +1,7 @@
 //! `eyrie bench`: Eyrie measured against the same MPICH without it.
 
+mod scale;
+
 use crate::out;
 use anyhow::Context;
 use clap::{Args, Subcommand};
@@ -35,6 +37,8 @@ enum QuestionArg {
     Recovery,
     /// Ranks that move, live and stopped: pauses, rounds, run time
     Migration,
+    /// The controller alone, by number of ranks, up to a million: its agents are simulated
+    Scale,
 }
 
 #[derive(Args)]
@@ -76,6 +80,10 @@ pub fn run(args: BenchArgs) -> anyhow::Result<i32> {
         QuestionArg::Checkpoint => Question::Checkpoint,
         QuestionArg::Recovery => Question::Recovery,
         QuestionArg::Migration => Question::Migration,
+        QuestionArg::Scale => {
+            let Options { quick, json, plot, .. } = args.options;
+            return scale::run(quick, json, plot.as_deref()).map(|()| 0);
+        }
     };
     let Options { rounds, quick, json, plot, venv, examples, dir } = args.options;
     if plot.is_some() && !question.has_figure() {

@@ -1,14 +1,15 @@
-//! What the controller costs as a job grows: the real machine, driven through a job whose agents
-//! and routers are simulated by what they would say. Prints a table, and draws it where a file is
-//! named: `cargo run --release -p eyrie-controller --example scale -- [FILE.svg]`. Times are of the
-//! machine alone, without sockets; bytes are those of the messages that it causes.
+//! `eyrie bench scale`: what the controller costs as a job grows, by the real machine, driven through
+//! jobs whose agents and routers are simulated by what they would say. Times are of the machine
+//! alone, without sockets; bytes are those of the messages that it causes.
 
+use crate::out;
 use eyrie_bench::plot::{draw, Chart, Series};
 use eyrie_controller::machine::schedule::{Interval, Order};
 use eyrie_controller::machine::{Command, Config, Event, Image, Machine, RankStateName};
 use eyrie_transport::frame;
 use eyrie_wire::control::{CheckpointMode, ImageAt, RankReport, ToAgent};
-use eyrie_wire::{Node, Rank, RankInstance};
+use eyrie_wire::{Node, RankInstance};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Ranks of a node, and nodes of the jobs.
@@ -54,6 +55,7 @@ impl Job {
             checkpoint_order: Order::Sequential,
             checkpoint_mode: CheckpointMode::Async,
             can_be_saved: false,
+            archive: false,
             drain_on_notice: true,
             heartbeat_timeout: Duration::from_secs(5),
             agents_timeout: Duration::from_secs(600),
@@ -191,35 +193,59 @@ fn resident_bytes() -> u64 {
 
 const PHASES: [&str; 4] = ["start", "10 s idle", "an image of each rank", "a node lost"];
 
-fn main() -> anyhow::Result<()> {
+/// A job of so many nodes, through all phases; and what the process grew by, in bytes.
+fn measure(nodes: u32) -> ([Cost; 4], u64) {
+    let before = resident_bytes();
+    let mut job = Job::new(nodes);
+    let costs =
+        [job.cost(Job::start), job.cost(Job::idle), job.cost(Job::checkpoint), job.cost(Job::lose)];
+    (costs, resident_bytes().saturating_sub(before))
+}
+
+fn json_of(nodes: u32, costs: &[Cost; 4], memory_bytes: u64) -> serde_json::Value {
+    let phases: serde_json::Map<String, serde_json::Value> = (PHASES.iter().zip(costs))
+        .map(|(name, Cost { took, bytes, commands })| {
+            let seconds = took.as_secs_f64();
+            let cost =
+                serde_json::json!({ "seconds": seconds, "bytes": bytes, "commands": commands });
+            (name.to_string(), cost)
+        })
+        .collect();
+    let ranks = nodes * RANKS;
+    let sizes = serde_json::json!({ "nodes": nodes, "ranks": ranks, "memory_bytes": memory_bytes });
+    serde_json::json!({ "job": sizes, "phases": phases })
+}
+
+fn line_of(nodes: u32, costs: &[Cost; 4], memory_bytes: u64) -> String {
+    let cells = costs.map(|Cost { took, bytes, commands }| {
+        let (took, bytes) = (eyrie_units::time(took), eyrie_units::bytes(bytes));
+        format!("{took}, {commands} commands, {bytes}")
+    });
+    let (ranks, memory) = (nodes * RANKS, eyrie_units::bytes(memory_bytes));
+    format!("| {nodes} | {ranks} | {} | {memory} |", cells.join(" | "))
+}
+
+/// Measures jobs of all sizes, or only the smaller ones (`quick`); shows a table, or lines of JSON,
+/// and draws a figure.
+pub fn run(quick: bool, json: bool, plot: Option<&Path>) -> anyhow::Result<()> {
     let series = |name: &&str| Series { name: name.to_string(), points: vec![], paper: false };
     let mut series: Vec<Series> = PHASES.iter().map(series).collect();
-    println!("| nodes | ranks | {} | memory |", PHASES.join(" | "));
-    println!("|---|---|---|---|---|---|---|");
-    for nodes in NODES {
-        let before = resident_bytes();
-        let mut job = Job::new(nodes);
-        let costs = [
-            job.cost(Job::start),
-            job.cost(Job::idle),
-            job.cost(Job::checkpoint),
-            job.cost(Job::lose),
-        ];
-        let memory = eyrie_units::bytes(resident_bytes().saturating_sub(before));
-        let cells = costs.map(|Cost { took, bytes, commands }| {
-            let (took, bytes) = (eyrie_units::time(took), eyrie_units::bytes(bytes));
-            format!("{took}, {commands} commands, {bytes}")
-        });
-        let ranks: Rank = nodes * RANKS;
-        println!("| {nodes} | {ranks} | {} | {memory} |", cells.join(" | "));
+    if !json {
+        out::line(format!("| nodes | ranks | {} | memory |", PHASES.join(" | ")))?;
+        out::line("|---|---|---|---|---|---|---|")?;
+    }
+    let sizes = if quick { &NODES[..3] } else { &NODES[..] };
+    for nodes in sizes.iter().copied() {
+        let (costs, memory_bytes) = measure(nodes);
+        match json {
+            true => out::line(json_of(nodes, &costs, memory_bytes))?,
+            false => out::line(line_of(nodes, &costs, memory_bytes))?,
+        }
         for (series, cost) in series.iter_mut().zip(costs) {
-            series.points.push((f64::from(ranks), cost.took.as_secs_f64()));
+            series.points.push((f64::from(nodes * RANKS), cost.took.as_secs_f64()));
         }
     }
-    if let Some(file) = std::env::args_os().nth(1) {
-        let (title, x) = ("Time of the controller's machine".to_string(), "ranks".to_string());
-        let y = "seconds".to_string();
-        draw(&Chart::Growth { title, x, y, series }, file.as_ref())?;
-    }
-    Ok(())
+    let Some(file) = plot else { return Ok(()) };
+    let (title, x) = ("Time of the controller's machine".to_string(), "ranks".to_string());
+    draw(&Chart::Growth { title, x, y: "seconds".to_string(), series }, file)
 }

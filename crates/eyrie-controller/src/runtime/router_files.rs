@@ -1,0 +1,82 @@
+//! What routers on nodes save, and go on with, over connections of their own: files of the
+//! `--images` directory, which their hosts need not see. A file that is not whole never gets the
+//! name of one that is.
+
+use eyrie_transport::{frame, RouterId, Stream};
+use std::fs::File;
+use std::io;
+use std::net::Shutdown;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
+
+/// How long a router may neither take nor give anything.
+const STALL: Duration = Duration::from_secs(60);
+
+/// The files, by the numbers of the routers.
+#[derive(Debug, Default)]
+pub struct RouterFiles(Mutex<Files>);
+
+#[derive(Debug, Default)]
+struct Files {
+    /// Where they save what they hold.
+    saving: Vec<PathBuf>,
+    /// What they go on with.
+    saved: Vec<PathBuf>,
+}
+
+impl RouterFiles {
+    fn files(&self) -> MutexGuard<'_, Files> {
+        self.0.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// From now on routers save what they hold there.
+    pub fn save_to(&self, files: Vec<PathBuf>) {
+        self.files().saving = files;
+    }
+
+    /// Routers that are started go on with these.
+    pub fn go_on_with(&self, files: Vec<PathBuf>) {
+        self.files().saved = files;
+    }
+
+    /// Keeps what a router hands over, and tells it how many bytes are on stable storage.
+    pub fn keep(&self, id: RouterId, mut stream: Stream) {
+        let path = self.files().saving.get(id as usize).cloned();
+        let path = path.ok_or_else(|| "the job is not being saved".to_string());
+        let kept = path.and_then(|path| keep(&path, &mut stream).map_err(|e| e.to_string()));
+        // A router that is gone is not waited for.
+        let _ = frame::write(&mut stream, &kept);
+    }
+
+    /// Gives a router what another one of its number held: the number of bytes, and these.
+    pub fn give(&self, id: RouterId, mut stream: Stream) {
+        let path = self.files().saved.get(id as usize).cloned();
+        // One that is gone is not waited for; what is cut off is known by its length.
+        let _ = match path {
+            Some(path) => give(&path, &mut stream),
+            None => frame::write(&mut stream, &Err::<u64, _>("nothing was saved")),
+        };
+    }
+}
+
+fn keep(path: &Path, stream: &mut Stream) -> io::Result<u64> {
+    stream.set_timeout(Some(STALL))?;
+    let partial = path.with_extension("partial");
+    let mut file = File::create(&partial)?;
+    let bytes = stream.receive_all(&mut file)?;
+    file.sync_all()?;
+    std::fs::rename(&partial, path)?;
+    Ok(bytes)
+}
+
+fn give(path: &Path, stream: &mut Stream) -> io::Result<()> {
+    stream.set_timeout(Some(STALL))?;
+    let mut file = match File::open(path) {
+        Ok(file) => file,
+        Err(e) => return frame::write(stream, &Err::<u64, _>(e.to_string())),
+    };
+    frame::write(stream, &Ok::<_, String>(file.metadata()?.len()))?;
+    stream.send_all(&mut file)?;
+    stream.shutdown(Shutdown::Write)
+}
