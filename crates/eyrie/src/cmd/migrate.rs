@@ -23,14 +23,31 @@ pub struct MigrateArgs {
     /// fewest ranks]
     #[arg(long, value_name = "NODE")]
     to: Option<String>,
+    #[command(flatten)]
+    manner: MannerArgs,
+    #[command(flatten)]
+    place: JobPlace,
+}
+
+/// How ranks are to move.
+#[derive(clap::Args)]
+pub struct MannerArgs {
     /// When a round takes no longer, the rank stands still for the next one, which is the last
     #[arg(long, default_value = "50ms", value_parser = duration, value_name = "TIME")]
     pause_budget: Duration,
     /// What to do with a rank that writes so fast that its rounds do not get that short
     #[arg(long, default_value = "accept", value_name = "WHAT")]
     if_slow: IfSlowArg,
-    #[command(flatten)]
-    place: JobPlace,
+}
+
+impl MannerArgs {
+    pub fn manner(&self) -> Manner {
+        let if_slow = match self.if_slow {
+            IfSlowArg::Accept => IfSlow::Accept,
+            IfSlowArg::GiveUp => IfSlow::GiveUp,
+        };
+        Manner { pause_budget: self.pause_budget, if_slow }
+    }
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -44,11 +61,7 @@ enum IfSlowArg {
 pub fn run(args: MigrateArgs) -> anyhow::Result<i32> {
     let dir = jobdir::find(&args.place.base()?, &args.job)?;
     let to = args.to.map(|name| node_named(&dir, &name)).transpose()?;
-    let if_slow = match args.if_slow {
-        IfSlowArg::Accept => IfSlow::Accept,
-        IfSlowArg::GiveUp => IfSlow::GiveUp,
-    };
-    let manner = Manner { pause_budget: args.pause_budget, if_slow };
+    let manner = args.manner.manner();
     ask(&dir, &Request::Migrate { ranks: args.ranks, to, manner })?;
     Ok(0)
 }

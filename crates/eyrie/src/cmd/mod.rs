@@ -13,6 +13,7 @@ pub mod man;
 pub mod migrate;
 pub mod monitor;
 pub mod plan;
+pub mod rearrange;
 pub mod resume;
 pub mod router;
 pub mod run;
