@@ -80,6 +80,7 @@ run rma 3 rma --words 512 --rounds 10 --every 5 --out sums
 run crash-none 3 crash --rank -1
 run io 3 io --steps 100 --spin 1000
 run memory 3 memory --mb 8 --steps 50 --spin 1000
+run uneven 4 uneven --steps 60 --spin 1000 --grow 20
 run waits 2 waits --ms 20
 run hybrid 3 hybrid --steps 200
 run pool 2 pool --rounds 50 --every 10

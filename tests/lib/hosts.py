@@ -139,8 +139,11 @@ class Host:
 class Hosts:
     """`with Hosts(3) as hosts:` starts h0, h1 and h2; they are gone at its end."""
 
-    def __init__(self, number, disk_mib=DISK_MIB):
+    def __init__(self, number, disk_mib=DISK_MIB, bound=False, diskless=()):
+        """`bound`: each host has one processor, as far as there are some. `diskless`: hosts that
+        can write nowhere but to their /tmp, /dev/shm and /run, which are memory."""
         check(number <= 200, "that many hosts have no addresses")
+        self.bound, self.diskless = bound, set(diskless)
         self.hosts = [Host(i) for i in range(number)]
         self.names = [host.name for host in self.hosts]
         self.disk_mib = disk_mib
@@ -239,7 +242,8 @@ class Hosts:
         (self.home / "start").write_text(self._start_script())
 
     def _start_script(self):
-        """What a host's process 1 does before it becomes sshd. Its arguments: name, addresses."""
+        """What a host's process 1 does before it becomes sshd. Its arguments: name, addresses,
+        and "diskless"."""
         used = [ROOT, jobs.EYRIE.parent, pathlib.Path(sys.prefix), pathlib.Path(sys.base_prefix)]
         self.shared = [p for p in [workshop(), *used] if p.is_relative_to("/tmp")]
         keep = []
@@ -265,6 +269,15 @@ class Hosts:
                 "if [ -e /proc/sys/net/ipv6 ]; then",
                 f'{tool("ip")} addr add "$3/64" dev eth0 nodad',
                 "fi",
+                'if [ "$4" = diskless ]; then',
+                # Each mount by itself; some of the kernel's own cannot be had otherwise.
+                "cut -d ' ' -f 5 /proc/self/mountinfo | while read -r at; do",
+                'case "$at" in',
+                "/dev | /dev/* | /proc | /proc/* | /sys | /sys/* | /run | /tmp) ;;",
+                '*) mount -o remount,bind,ro "$at" ;;',
+                "esac",
+                "done",
+                "fi",
                 f"exec {tool('sshd')} -D -e -f '{self.home}/sshd_config'",
             ]
         )
@@ -285,9 +298,13 @@ class Hosts:
         def inside():
             libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
             libc.setns(host.network, CLONE_NEWNET)
+            if self.bound:
+                there = sorted(os.sched_getaffinity(0))
+                os.sched_setaffinity(0, {there[host.number % len(there)]})
 
         flags = "--uts --ipc --pid --mount --fork --kill-child --mount-proc".split()
         words = ["sh", str(self.home / "start"), host.name, host.address, host.address6]
+        words += ["diskless"] if host.number in self.diskless else []
         with open(self.home / f"log.{host.name}", "ab") as log:
             host.shell = subprocess.Popen(
                 [tool("unshare"), *flags, *words],

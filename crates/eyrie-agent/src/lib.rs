@@ -16,6 +16,8 @@ mod journal;
 mod keeping;
 mod launch;
 pub mod leftovers;
+mod measure;
+mod measuring;
 pub mod mpi;
 mod node;
 mod notice;

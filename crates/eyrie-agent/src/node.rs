@@ -8,6 +8,7 @@ use crate::files::{raise_limit, Holds};
 use crate::host_dir::{self, HostDir};
 use crate::journal::Journal;
 use crate::launch::reserve_fixed_numbers;
+use crate::measure::Measuring;
 use crate::pmi::Kvs;
 use crate::process::{CapturePhase, Process};
 use crate::sweeper::Sweeper;
@@ -115,6 +116,8 @@ pub struct Agent {
     pub kvs: Kvs,
     /// PMI barriers that the job has passed.
     pub barriers: u32,
+    /// What is being measured.
+    pub measuring: Vec<Measuring>,
     /// It was said that ranks cannot be tracked.
     pub untracked: bool,
     /// Files that images need, and when their names are looked at next.
@@ -198,6 +201,7 @@ pub fn run(config: &AgentConfig) -> anyhow::Result<()> {
         killed: BTreeSet::new(),
         kvs: Kvs::new(),
         barriers: 0,
+        measuring: Vec::new(),
         untracked: false,
         holds: Holds::default(),
         watch_at: Instant::now(),
@@ -313,6 +317,7 @@ impl Agent {
         }
         self.watch_captures();
         self.watch_files();
+        self.watch_measurements();
         self.report_ended();
         self.save_when_due();
         let until = self.waiting.as_ref().and_then(|waiting| waiting.until);
@@ -393,8 +398,9 @@ impl Agent {
             .waiting
             .iter()
             .flat_map(|waiting| waiting.until.into_iter().chain(waiting.save_at));
-        let leaves = self.leaves_at;
-        self.processes.values().filter_map(until).chain(watch).chain(alone).chain(leaves).min()
+        let (leaves, measured) = (self.leaves_at, self.measuring.iter().map(Measuring::until));
+        let captures = self.processes.values().filter_map(until).chain(measured);
+        captures.chain(watch).chain(alone).chain(leaves).min()
     }
 
     fn obey(&mut self, message: ToAgent) {
@@ -458,6 +464,7 @@ impl Agent {
             ToAgent::Journal { at, bytes, begins, whole } => {
                 self.keep_journal(at, &bytes, begins, whole);
             }
+            ToAgent::Measure { n, over } => self.measure(n, over),
             ToAgent::Trace { request, instance } => self.send_trace(Some(request), instance),
             ToAgent::Freeze => self.freeze(),
             ToAgent::Die => {

@@ -12,6 +12,7 @@ use rustix::time::{clock_gettime, ClockId};
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
+use std::time::Duration;
 
 /// The page of one incarnation of a rank.
 #[derive(Debug)]
@@ -58,6 +59,13 @@ impl Page {
     pub fn directory(&self) -> u64 {
         // SAFETY: as above.
         unsafe { (*self.memory).directory() }
+    }
+
+    /// For how long the rank has asked for messages and found none.
+    pub fn polled(&self) -> Duration {
+        let (tsc, now_ns) = moment();
+        // SAFETY: mapped while `self` lives; the rank uses this number as an atomic one.
+        Duration::from_nanos(unsafe { (*self.memory).polled_ns(tsc, now_ns) })
     }
 
     /// What the rank did last, oldest first. A record that is being written may be half of an older

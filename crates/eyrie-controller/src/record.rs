@@ -155,6 +155,13 @@ pub enum Record {
         #[serde(with = "seconds")]
         pause: Duration,
     },
+    /// These ranks move to these nodes, one by one of both lists, because a user has asked for all of
+    /// that at once; `drains`: nodes that become free by it.
+    Rearranging {
+        ranks: Vec<Rank>,
+        nodes: Vec<Node>,
+        drains: Vec<Node>,
+    },
     /// The node is about to be taken away, by what its agent was told.
     NodeNotice {
         node: Node,
@@ -416,6 +423,14 @@ impl Record {
                 let (from, to) = (at(from), at(node));
                 (Normal, format!("rank {rank} moved from {from} to {to}, and stood still {}", time(*pause)))
             }
+            Record::Rearranging { ranks, nodes, .. } => {
+                let moves: Vec<String> = ranks
+                    .iter()
+                    .zip(nodes)
+                    .map(|(rank, node)| format!("rank {rank} to {}", at(node)))
+                    .collect();
+                (Normal, format!("ranks move: {}", moves.join(", ")))
+            }
             Record::NodeNotice { node, cause } => {
                 (Normal, format!("{} is about to be taken away: {cause}", at(node)))
             }
@@ -567,6 +582,7 @@ mod tests {
             Record::MoveSlowed { rank, share: 20 },
             Record::MoveNotPrepared { rank, node, cause: cause() },
             Record::RankMoved { rank, from: 0, node, pause: time },
+            Record::Rearranging { ranks: vec![1], nodes: vec![0], drains: vec![2] },
             Record::NodeNotice { node, cause: cause() },
             Record::NodeLeft { node },
             Record::NodeDraining { node, ranks: vec![1, 2] },

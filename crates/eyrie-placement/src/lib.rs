@@ -10,6 +10,7 @@
 //! [`search`], [`squeeze`]); [`evaluate`] counts messages per link, [`fluid`] estimates the step
 //! time, [`plan`] compares.
 
+pub mod balance;
 mod bottleneck;
 mod case;
 pub mod cost;

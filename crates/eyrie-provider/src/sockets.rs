@@ -163,6 +163,11 @@ impl Host for Sockets {
     }
 
     #[inline]
+    fn polled(&mut self, ticks: u64) {
+        memory::page().add_polled(ticks);
+    }
+
+    #[inline]
     fn trace(&mut self, what: What, clock: u64, peer: u32, number: u64) {
         let time = self.last_ticks.get();
         memory::page().add(Record { time, clock, number, peer, what: what as u32 });

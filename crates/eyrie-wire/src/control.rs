@@ -267,6 +267,12 @@ pub enum ToAgent {
         begins: bool,
         whole: bool,
     },
+    /// Asks what the ranks here and others use of the processors in the time that comes:
+    /// [`FromAgent::Measured`] with the same number.
+    Measure {
+        n: u64,
+        over: Duration,
+    },
     /// Asks for what a rank did last: [`FromAgent::Trace`] with the same number.
     Trace {
         request: u64,
@@ -347,6 +353,8 @@ pub enum FromAgent {
     Prepared { instance: RankInstance, image: ImageId, result: Result<u64, String> },
     /// The answer to [`ToAgent::Heartbeat`].
     Heartbeat { n: u64 },
+    /// The answer to [`ToAgent::Measure`].
+    Measured { n: u64, used: NodeUsage },
     /// Where another controller reaches this agent when it has lost its own
     /// (`eyrie_transport::Addr`).
     Reachable { addr: String },
@@ -357,6 +365,33 @@ pub enum FromAgent {
     /// The host is about to be taken away. `leaves`: its agent ends as soon as nothing needs it
     /// any more, or is told to, at the latest after its grace.
     Notice { cause: String, leaves: bool },
+}
+
+/// What was used of a node's processors between two moments.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct NodeUsage {
+    /// How long that was.
+    pub over: Duration,
+    /// The running kernel: nodes with the same one may have processors in common.
+    pub kernel: String,
+    /// The processors that ranks here may run on, and how many of them at a time.
+    pub processors: Vec<u32>,
+    pub limit: u32,
+    /// Processor time that anybody has used of them.
+    pub busy: Duration,
+    pub ranks: Vec<RankUsage>,
+}
+
+/// What one incarnation of a rank has used.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct RankUsage {
+    pub instance: RankInstance,
+    /// Processor time of all its threads, and how much of that it has asked for messages and found
+    /// none.
+    pub used: Duration,
+    pub polled: Duration,
+    /// Bytes of memory that no file is behind.
+    pub memory: u64,
 }
 
 /// An MPI library as ranks have loaded it.

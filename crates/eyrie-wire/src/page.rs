@@ -65,7 +65,9 @@ pub struct RankPage {
     written: AtomicU64,
     /// Epoch of the newest directory in the rank's file of directories.
     directory: AtomicU64,
-    reserved: [u8; 4096 - SECRET_LEN - 32],
+    /// For how many ticks of the time stamp counter the rank has asked for messages and found none.
+    polled: AtomicU64,
+    reserved: [u8; 4096 - SECRET_LEN - 40],
     records: [Record; RECORDS],
 }
 const _: () = assert!(size_of::<RankPage>() == PAGE_BYTES && PAGE_BYTES % 4096 == 0);
@@ -92,6 +94,18 @@ impl RankPage {
         self.directory.store(epoch, Ordering::Release);
     }
 
+    /// The rank has asked for messages for so many ticks and found none. Only the rank says so.
+    #[inline]
+    pub fn add_polled(&self, ticks: u64) {
+        let polled = self.polled.load(Ordering::Relaxed);
+        self.polled.store(polled.wrapping_add(ticks), Ordering::Relaxed);
+    }
+
+    /// How long it has done that, in nanoseconds. `tsc` and `monotonic_ns` as of [`RankPage::read`].
+    pub fn polled_ns(&self, tsc: u64, monotonic_ns: u64) -> u64 {
+        (self.polled.load(Ordering::Relaxed) as f64 * self.ns_per_tick(tsc, monotonic_ns)) as u64
+    }
+
     /// Adds a record. Only the rank does. Inlined, so that a record is written where it belongs
     /// field by field: copied in larger pieces it would wait for its own fields.
     #[inline]
@@ -105,8 +119,7 @@ impl RankPage {
     /// `tsc` and `monotonic_ns`: the present moment on the same host.
     pub fn read(&self, tsc: u64, monotonic_ns: u64) -> Vec<(u64, Record)> {
         let written = self.written.load(Ordering::Acquire) as usize;
-        let per_tick = (monotonic_ns.saturating_sub(self.monotonic_ns)) as f64
-            / (tsc.saturating_sub(self.tsc).max(1)) as f64;
+        let per_tick = self.ns_per_tick(tsc, monotonic_ns);
         let at = |r: &Record| {
             self.monotonic_ns + (r.time.saturating_sub(self.tsc) as f64 * per_tick) as u64
         };
@@ -114,6 +127,11 @@ impl RankPage {
             .map(|n| self.records[n % RECORDS])
             .map(|r| (at(&r), r))
             .collect()
+    }
+
+    fn ns_per_tick(&self, tsc: u64, monotonic_ns: u64) -> f64 {
+        monotonic_ns.saturating_sub(self.monotonic_ns) as f64
+            / tsc.saturating_sub(self.tsc).max(1) as f64
     }
 }
 
@@ -182,5 +200,8 @@ mod tests {
         assert_eq!((records[0].1.number, records[0].0), (10, 50_005));
         assert_eq!(page.secret(), [7; SECRET_LEN]);
         assert_eq!(records[0].1.text(), "sent message 10 to rank 0");
+        page.add_polled(300);
+        page.add_polled(700);
+        assert_eq!(page.polled_ns(1000 + 4000, 50_000 + 2000), 500);
     }
 }

@@ -53,6 +53,8 @@ enum Command {
     Migrate(cmd::migrate::MigrateArgs),
     Drain(cmd::drain::DrainArgs),
     Undrain(cmd::drain::UndrainArgs),
+    Balance(cmd::rearrange::BalanceArgs),
+    Consolidate(cmd::rearrange::ConsolidateArgs),
     /// Show what a rank of a running job did last
     Trace(cmd::trace::TraceArgs),
     /// Say where a failed node's ranks should go, and what it costs
@@ -149,6 +151,8 @@ fn main() {
         Command::Stop(args) => cmd::stop::run(&args),
         Command::Migrate(args) => cmd::migrate::run(args),
         Command::Drain(args) => cmd::drain::drain(&args),
+        Command::Balance(args) => cmd::rearrange::balance(&args),
+        Command::Consolidate(args) => cmd::rearrange::consolidate(&args),
         Command::Undrain(args) => cmd::drain::undrain(&args),
         Command::Trace(args) => cmd::trace::run(&args),
         Command::Plan(args) => cmd::plan::run(*args),

@@ -1,5 +1,6 @@
 //! What users are answered.
 
+use super::proposal::Proposal;
 use eyrie_wire::{ImageId, Rank};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -37,6 +38,8 @@ pub enum Answer {
     /// The failure is going to be made.
     Accepted,
     Checkpoints(Vec<Outcome>),
+    /// What should move.
+    Proposal(Box<Proposal>),
     /// It cannot be done: a text for the user.
     Refused(String),
 }

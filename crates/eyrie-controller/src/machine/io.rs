@@ -3,12 +3,14 @@
 
 use super::answer::{Answer, RequestId};
 use super::moves::Manner;
+use super::proposal::Goal;
 use crate::inject::{Fault, Injection};
 use crate::record::Record;
 use eyrie_transport::{Addr, Directory, RouterId};
-use eyrie_wire::control::{CheckpointMode, RankReport, Role, Stream};
+use eyrie_wire::control::{CheckpointMode, NodeUsage, RankReport, Role, Stream};
 use eyrie_wire::{ImageId, Node, Rank, RankInstance};
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 
 /// How far a rank is known to have come: to tell a program that crashes again and again at the same
 /// place from one that gets on.
@@ -219,6 +221,25 @@ pub enum Event {
         request: Option<RequestId>,
         node: Node,
     },
+    /// A user asks which ranks should move, by what is measured over this time.
+    Measure {
+        request: RequestId,
+        over: Duration,
+        goal: Goal,
+    },
+    /// The answer to [`Command::Measure`].
+    Measured {
+        node: Node,
+        n: u64,
+        used: NodeUsage,
+    },
+    /// Ranks are to go to these nodes, all at once; and these nodes are to be drained.
+    Rearrange {
+        request: Option<RequestId>,
+        moves: Vec<(Rank, Node)>,
+        drains: Vec<Node>,
+        manner: Manner,
+    },
     /// The node is about to be taken away. `leaves`: its agent waits for [`Command::Release`], at
     /// most for its grace.
     Notice {
@@ -315,6 +336,12 @@ pub enum Command {
         node: Option<Node>,
         entries: Vec<(String, String)>,
         barriers: u32,
+    },
+    /// The agent is to measure what its ranks use; answered by [`Event::Measured`].
+    Measure {
+        node: Node,
+        n: u64,
+        over: Duration,
     },
     /// Asks the agent for a heartbeat; answered by [`Event::Heartbeat`].
     Heartbeat {

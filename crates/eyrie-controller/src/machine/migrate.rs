@@ -19,7 +19,7 @@ use std::time::Duration;
 pub(super) const NO_OTHER_NODE: &str =
     "no other node is up that could take its ranks; `eyrie join` adds one";
 /// Why nothing moves.
-const NOT_NOW: &str = "the job is starting, or being saved: nothing can move now";
+pub(super) const NOT_NOW: &str = "the job is starting, or being saved: nothing can move now";
 
 impl Machine {
     /// Ranks are to go to another node: `to`, or where the placement says.
@@ -37,7 +37,7 @@ impl Machine {
     }
 
     /// Why these ranks cannot go there.
-    fn cannot_migrate(&self, ranks: &[Rank], to: Option<Node>) -> Option<String> {
+    pub(super) fn cannot_migrate(&self, ranks: &[Rank], to: Option<Node>) -> Option<String> {
         let mut seen = BTreeSet::new();
         if !self.started || self.is_saving() {
             return Some(NOT_NOW.into());
@@ -87,7 +87,19 @@ impl Machine {
     /// All ranks of a node are to go elsewhere, and nothing is to come there. `at_once`: so many of
     /// them at a time.
     pub(super) fn drain_asked(&mut self, request: Option<RequestId>, node: Node, at_once: usize) {
-        let refused = match self.nodes.get(node as usize) {
+        if let Some(why) = self.cannot_drain(node) {
+            return self.refuse(request, why);
+        }
+        self.close_node(node);
+        let ranks = self.ranks_on(node);
+        self.record(Record::NodeDraining { node, ranks: ranks.clone() });
+        let ranks = ranks.into_iter().collect();
+        self.begin_moves(request, ranks, None, Manner::default(), Some((node, at_once)));
+    }
+
+    /// Why a node cannot be drained.
+    pub(super) fn cannot_drain(&self, node: Node) -> Option<String> {
+        match self.nodes.get(node as usize) {
             _ if !self.started || self.is_saving() => Some(NOT_NOW.to_string()),
             None => Some(format!("there is no node {node}")),
             Some(n) if !n.is_up() => Some(format!("node {node} is not up")),
@@ -96,17 +108,7 @@ impl Machine {
                 Some(format!("node {node} cannot be drained: {NO_OTHER_NODE}"))
             }
             Some(_) => None,
-        };
-        if let Some(why) = refused {
-            return self.refuse(request, why);
         }
-        self.nodes[node as usize].drained = true;
-        self.nodes[node as usize].free_spare = false;
-        let there = self.ranks.iter().filter(|r| r.node == node);
-        let ranks: BTreeSet<Rank> =
-            there.filter(|r| !r.is(RankStateName::Finished)).map(|r| r.rank).collect();
-        self.record(Record::NodeDraining { node, ranks: ranks.iter().copied().collect() });
-        self.begin_moves(request, ranks, None, Manner::default(), Some((node, at_once)));
     }
 
     /// Ranks may come to the node again; without any it is a spare.
@@ -115,7 +117,7 @@ impl Machine {
             Some(n) if n.drained => {
                 n.drained = false;
                 self.nodes[node as usize].free_spare = !self.has_ranks(node);
-                self.moves.pending.retain(|pending| pending.drains != Some(node));
+                self.moves.no_longer_drains(node);
                 self.record(Record::NodeUndrained { node });
                 Answer::Accepted
             }
@@ -133,21 +135,18 @@ impl Machine {
         manner: Manner,
         drains: Option<(Node, usize)>,
     ) {
-        let (now, at_once) = (self.now, drains.map_or(usize::MAX, |(_, at_once)| at_once));
+        let at_once = drains.map_or(usize::MAX, |(_, at_once)| at_once);
         // One that moves already does not stay.
         let mut begin: Vec<Rank> =
             ranks.iter().copied().filter(|rank| !self.moves.ranks.contains_key(rank)).collect();
         begin.sort_by_key(|rank| self.preciousness(*rank));
         for (n, rank) in begin.into_iter().enumerate() {
-            let from = self.ranks[rank as usize].node;
-            let queued = n >= at_once;
-            self.moves.ranks.insert(rank, Move { queued, ..Move::new(from, to, now, manner) });
-            match queued {
-                true => self.schedule.want(rank, now),
-                false => self.begin_live(rank),
+            match n < at_once {
+                true => self.begin_move(rank, to, manner),
+                false => self.queue_move(rank, to, manner),
             }
         }
-        let drains = drains.map(|(node, _)| node);
+        let drains = drains.into_iter().map(|(node, _)| node).collect();
         self.moves.pending.push(Pending { request, ranks, drains, stayed: Vec::new() });
         self.watch_moves();
     }
@@ -169,6 +168,24 @@ impl Machine {
         if let Some(rank) = waiting.min_by_key(|rank| self.preciousness(*rank)) {
             self.begin_live(rank);
         }
+    }
+
+    /// One that moves already does not stay.
+    pub(super) fn begin_move(&mut self, rank: Rank, to: Option<Node>, manner: Manner) {
+        if self.moves.ranks.contains_key(&rank) {
+            return;
+        }
+        let from = self.ranks[rank as usize].node;
+        self.moves.ranks.insert(rank, Move::new(from, to, self.now, manner));
+        self.begin_live(rank);
+    }
+
+    /// Others go first: the rank only has an image taken.
+    fn queue_move(&mut self, rank: Rank, to: Option<Node>, manner: Manner) {
+        let from = self.ranks[rank as usize].node;
+        let moving = Move { queued: true, ..Move::new(from, to, self.now, manner) };
+        self.moves.ranks.insert(rank, moving);
+        self.schedule.want(rank, self.now);
     }
 
     /// An image of the rank counts. A rank that is to move goes with it, or it is one more that is
@@ -297,7 +314,7 @@ impl Machine {
     /// Answers those whose moves are over.
     pub(super) fn watch_moves(&mut self) {
         let over = |machine: &Machine, pending: &Pending| {
-            let free = pending.drains.is_none_or(|node| machine.is_free(node));
+            let free = pending.drains.iter().all(|node| machine.is_free(*node));
             pending.ranks.is_empty() && (free || !pending.stayed.is_empty())
         };
         let mut at = 0;
@@ -311,7 +328,7 @@ impl Machine {
                 self.refuse(request, stayed.join("; "));
                 continue;
             }
-            if let Some(node) = drains {
+            for node in drains {
                 self.record(Record::NodeDrained { node });
                 self.let_go(node);
             }

@@ -143,8 +143,8 @@ pub struct Pending {
     /// A user who waits for them.
     pub request: Option<RequestId>,
     pub ranks: BTreeSet<Rank>,
-    /// The node that becomes free by them.
-    pub drains: Option<Node>,
+    /// The nodes that become free by them.
+    pub drains: BTreeSet<Node>,
     /// Ranks that could not move, and why.
     pub stayed: Vec<String>,
 }
@@ -188,6 +188,15 @@ impl Moves {
             moving.and_then(|m| m.live.as_mut()).into_iter().for_each(|live| live.last = true);
         }
         ranks
+    }
+
+    /// Ranks may come to the node again: who waits for it to be free does not any more.
+    pub fn no_longer_drains(&mut self, node: Node) {
+        for pending in self.pending.iter_mut().filter(|p| p.drains.contains(&node)) {
+            pending.drains.remove(&node);
+            let asked = pending.request.is_some();
+            pending.stayed.extend(asked.then(|| format!("node {node} was undrained meanwhile")));
+        }
     }
 
     /// The move is over; `stayed`: why it did not take place.

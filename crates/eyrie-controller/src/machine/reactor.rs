@@ -3,6 +3,7 @@
 use super::copies::Stores;
 use super::faults::Faults;
 use super::io::{Command, Event, Mark};
+use super::measurements::Measurements;
 use super::moves::Moves;
 use super::node::NodeEntry;
 use super::notes::Notes;
@@ -13,6 +14,7 @@ use super::requests::Requests;
 use super::role::Roles;
 use super::saving::Saving;
 use super::schedule::{Interval, Order, Schedule};
+use super::speed::Speed;
 use super::state::{NodeStateName, RankStateName};
 use super::timeouts::START_TIMEOUT;
 use crate::inject::Injection;
@@ -34,6 +36,8 @@ pub struct Config {
     pub spares: u32,
     /// For each rank the node that it starts on.
     pub start: Vec<Node>,
+    /// Most ranks that a node may have, by node, where that was said.
+    pub slots: Vec<Option<u32>>,
     /// Names of the nodes, where they have some.
     pub hosts: Vec<String>,
     pub routers: u32,
@@ -70,6 +74,7 @@ impl Config {
             nodes: 1,
             spares: 0,
             start: vec![0],
+            slots: vec![],
             hosts: vec![],
             routers: 1,
             roles_on_nodes: false,
@@ -107,6 +112,8 @@ pub struct Machine {
     #[serde(skip)]
     pub(super) requests: Requests,
     pub(super) moves: Moves,
+    pub(super) measurements: Measurements,
+    pub(super) speed: Speed,
     /// The job is being saved.
     pub(super) saving: Option<Saving>,
     pub(super) notes: Notes,
@@ -168,6 +175,8 @@ impl Machine {
             faults: Faults::new(&config.injections),
             requests: Requests::default(),
             moves: Moves::default(),
+            measurements: Measurements::default(),
+            speed: Speed::default(),
             saving: None,
             notes: Notes::default(),
             commands: Vec::new(),
@@ -333,6 +342,11 @@ impl Machine {
                 self.migrate_asked(request, &ranks, to, manner)
             }
             Event::Drain { request, node } => self.drain_asked(request, node, usize::MAX),
+            Event::Measure { request, over, goal } => self.measurement_asked(request, over, goal),
+            Event::Measured { node, n, used } => self.measured(node, n, used),
+            Event::Rearrange { request, moves, drains, manner } => {
+                self.rearrangement_asked(request, &moves, &drains, manner)
+            }
             Event::Notice { node, cause, leaves } => self.notice(node, cause, leaves),
             Event::Undrain { request, node } => self.undrain_asked(request, node),
             Event::Save { request } => self.save_asked(request),
@@ -450,6 +464,7 @@ impl Machine {
             self.watch_captures();
             self.watch_live();
             self.watch_moves();
+            self.watch_measurements();
         }
         let ranks = (self.ranks.iter())
             .flat_map(|r| [r.state.until(), r.capture().map(|c| c.until)].into_iter().flatten());
@@ -470,6 +485,7 @@ impl Machine {
 
     pub(super) fn record(&mut self, record: Record) {
         self.requests.hear(&record);
+        self.speed.hear(&record);
         self.commands.push(Command::Record(record));
         self.commands.extend(self.requests.take_answers());
     }

@@ -2,7 +2,9 @@
 //! process or a socket, and what it must never do is checked after each of its commands. A failing
 //! schedule is named by its seed.
 
+use super::answer::Answer;
 use super::moves::{IfSlow, Manner, Way};
+use super::proposal::Goal;
 use super::saved::{self, Saved};
 use super::schedule::{Interval, Order};
 use super::timeouts::FENCE_TIMEOUT;
@@ -10,7 +12,9 @@ use super::*;
 use crate::inject::{Fault, Injection};
 use crate::record::Record;
 use eyrie_transport::{Addr, RouterId};
-use eyrie_wire::control::{CheckpointMode, Ending, RankReport, Role, StartFault};
+use eyrie_wire::control::{
+    CheckpointMode, Ending, NodeUsage, RankReport, RankUsage, Role, StartFault,
+};
 use eyrie_wire::{ImageId, Incarnation};
 use eyrie_wire::{Node, Rank, RankInstance};
 use rand::rngs::SmallRng;
@@ -222,6 +226,7 @@ impl Cluster {
             nodes,
             spares,
             start,
+            slots: vec![Some(ranks); (nodes + spares) as usize],
             hosts: Vec::new(),
             routers,
             roles_on_nodes,
@@ -312,7 +317,14 @@ impl Cluster {
             let if_slow = if_slow[self.random.gen_range(0..3)];
             let way = if self.random.gen_bool(0.2) { Way::Stop } else { Way::Live };
             let manner = Manner { pause_budget, if_slow, way };
-            let event = match self.random.gen_range(0..3) {
+            let event = match self.random.gen_range(0..5) {
+                3 => {
+                    let goal = match self.random.gen() {
+                        true => Goal::Consolidate { nodes: self.random.gen_range(1..3) },
+                        false => Goal::Balance { payback: Duration::from_secs(600) },
+                    };
+                    Event::Measure { request: 0, over: ms(100), goal }
+                }
                 0 => Event::Migrate { request: None, ranks: vec![rank], to: None, manner },
                 1 => Event::Migrate { request: None, ranks: vec![rank], to: Some(node), manner },
                 _ => Event::Drain { request: None, node },
@@ -898,6 +910,20 @@ impl Cluster {
                 r.counted.retain(|(_, stores)| !stores.is_empty());
             }
             Command::TruncateStdin(_) | Command::SendStdin { .. } => {}
+            Command::Measure { node, n, .. } => {
+                self.check_node(node, &command);
+                let used = self.usage(node);
+                let measured = Event::Measured { node, n, used };
+                self.after(100..2000, Happening::FromNode(node, measured));
+            }
+            Command::Answer { answer: Answer::Proposal(found), .. } => {
+                let moves = found.ranks.iter().filter_map(|r| Some((r.rank, r.to?))).collect();
+                let (request, drains, manner) = (None, found.left, Manner::default());
+                let event = Event::Rearrange { request, moves, drains, manner };
+                self.after(0..500, Happening::Told(event));
+            }
+            // Who asked what should move may be told that nothing can.
+            Command::Answer { answer: Answer::Refused(_), .. } => {}
             Command::Show { .. } | Command::Answer { .. } | Command::Trace { .. } => {
                 panic!("nobody asked for {command:?}")
             }
@@ -937,6 +963,26 @@ impl Cluster {
                     self.states()
                 );
             }
+        }
+    }
+
+    /// What the ranks on a node are said to have used.
+    fn usage(&mut self, node: Node) -> NodeUsage {
+        let processes = self.nodes[node as usize].processes.clone();
+        let random = &mut self.random;
+        let rank = |(rank, incarnation)| RankUsage {
+            instance: RankInstance { rank, incarnation },
+            used: ms(random.gen_range(0..100)),
+            polled: Duration::ZERO,
+            memory: 1 << 20,
+        };
+        NodeUsage {
+            over: ms(100),
+            kernel: "k".into(),
+            processors: vec![node],
+            limit: 1,
+            busy: ms(100),
+            ranks: processes.into_iter().map(rank).collect(),
         }
     }
 

@@ -203,6 +203,7 @@ fn config(options: &JobOptions, name: &str) -> Config {
         nodes: options.nodes,
         spares: options.spares,
         start: options.start(),
+        slots: options.slots_of_nodes(),
         hosts: options.cluster.as_ref().map_or(Vec::new(), Cluster::names),
         routers: options.routers,
         roles_on_nodes: options.roles == RolesAt::Nodes,

@@ -69,6 +69,7 @@ impl Job {
                     session.send_passing(encode(&ToAgent::Heartbeat { n }));
                 }
             }
+            Command::Measure { node, n, over } => self.send(node, &ToAgent::Measure { n, over }),
             Command::Release(node) => self.send(node, &ToAgent::Shutdown),
             Command::Disconnect(node) => {
                 self.admission.refuse_node(node);

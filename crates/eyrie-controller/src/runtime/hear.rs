@@ -312,6 +312,7 @@ impl Job {
                 self.tell(Event::Prepared { node, instance, image, result });
             }
             FromAgent::Heartbeat { n } => self.tell(Event::Heartbeat { node, n }),
+            FromAgent::Measured { n, used } => self.tell(Event::Measured { node, n, used }),
             FromAgent::Reachable { addr } => {
                 self.reached_at.extend(addr.parse().map(|addr: Addr| (node, addr)));
             }
@@ -423,6 +424,10 @@ impl Job {
             Ok(Request::Stop) => Ok(Event::Save { request: Some(id) }),
             Ok(Request::Migrate { ranks, to, manner }) => {
                 Ok(Event::Migrate { request: Some(id), ranks, to, manner })
+            }
+            Ok(Request::Measure { over, goal }) => Ok(Event::Measure { request: id, over, goal }),
+            Ok(Request::Rearrange { moves, drains, manner }) => {
+                Ok(Event::Rearrange { request: Some(id), moves, drains, manner })
             }
             Ok(Request::Drain { node }) => Ok(Event::Drain { request: Some(id), node }),
             Ok(Request::Undrain { node }) => Ok(Event::Undrain { request: id, node }),

@@ -155,6 +155,14 @@ impl JobOptions {
             None => placement::initial(self.ranks, self.nodes).collect(),
         }
     }
+
+    /// Most ranks that each node may have, where that was said.
+    pub fn slots_of_nodes(&self) -> Vec<Option<u32>> {
+        match &self.cluster {
+            Some(cluster) => cluster.hosts.iter().map(|host| host.slots).collect(),
+            None => vec![Some(self.slots); (self.nodes + self.spares) as usize],
+        }
+    }
 }
 
 /// How long all agents may take to come up, and those that somebody starts by hand.

@@ -2,6 +2,7 @@
 
 use super::journal;
 use crate::machine::answer::Answer;
+use crate::machine::proposal::Goal;
 use crate::machine::Manner;
 use crate::record::Summary;
 use anyhow::Context;
@@ -45,6 +46,17 @@ pub enum Request {
     Undrain {
         node: Node,
     },
+    /// Which ranks should move, by what is measured over this time.
+    Measure {
+        over: Duration,
+        goal: Goal,
+    },
+    /// These ranks to these nodes, all at once; and these nodes are drained.
+    Rearrange {
+        moves: Vec<(Rank, Node)>,
+        drains: Vec<Node>,
+        manner: Manner,
+    },
     Trace {
         rank: Rank,
     },
@@ -62,7 +74,10 @@ impl Request {
             Request::Checkpoint { .. }
             | Request::Stop
             | Request::Migrate { .. }
-            | Request::Drain { .. } => IMAGE_PATIENCE,
+            | Request::Drain { .. }
+            | Request::Rearrange { .. } => IMAGE_PATIENCE,
+            // And its agents may take as long again.
+            Request::Measure { over, .. } => 2 * PATIENCE + *over,
             Request::Join { .. } => JOIN_PATIENCE,
             Request::Status
             | Request::Inject { .. }
@@ -170,6 +185,7 @@ pub fn in_json(answer: &Answer) -> String {
     match answer {
         Answer::Accepted => serde_json::json!({ "ok": true }).to_string(),
         Answer::Checkpoints(outcomes) => serde_json::json!({ "checkpoints": outcomes }).to_string(),
+        Answer::Proposal(proposal) => serde_json::json!({ "proposal": proposal }).to_string(),
         Answer::Refused(text) => error(text),
     }
 }

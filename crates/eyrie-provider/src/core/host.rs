@@ -126,6 +126,9 @@ pub trait Host: Sized {
     /// A count that goes up quickly and evenly, cheap to read.
     fn ticks(&self) -> u64;
 
+    /// The rank has asked for messages for so many ticks and found none.
+    fn polled(&mut self, ticks: u64);
+
     /// Keeps a record of what happens.
     fn trace(&mut self, what: eyrie_wire::page::What, clock: u64, peer: u32, number: u64);
 }

@@ -2,6 +2,7 @@
 //! message be seen outside a progress call, nor let anything out before the determinants it depends
 //! on. It waits here and nowhere below, with bounds; what it cannot go on after is an error.
 
+use super::asking::Asking;
 use super::delivery::{Delivery, Payload, Script};
 use super::error::RankError;
 use super::host::{ConnectError, Host, Interest};
@@ -33,11 +34,6 @@ const REPLAY_TIMEOUT: Duration = Duration::from_secs(120);
 const WAIT: Duration = Duration::from_millis(100);
 const FIRST_PAUSE: Duration = Duration::from_micros(200);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
-/// Progress calls that find nothing, one right after another, before the next one sleeps for a
-/// message.
-const SPINS: u32 = 300;
-/// Ticks between two progress calls up to which the program is taken to do nothing but wait.
-const WAITING_GAP: u64 = 30_000;
 /// Ticks between two looks at whether the send streams of a waiting rank still stand: about a
 /// millisecond.
 const LOOK_GAP: u64 = 3_000_000;
@@ -83,9 +79,7 @@ pub struct Rank<H: Host> {
     pub(super) progressing: bool,
     /// Whether the next progress call shows nothing, see [`Aside`].
     aside: Aside,
-    /// Progress calls in a row that found nothing, and when the last one ended.
-    idle_calls: u32,
-    last_call: u64,
+    asking: Asking,
     /// When the send streams were last looked after.
     last_look: u64,
 }
@@ -157,8 +151,7 @@ impl<H: ImagePoint> Rank<H> {
             ssn: vec![0; ranks as usize],
             progressing: false,
             aside: Aside::default(),
-            idle_calls: 0,
-            last_call: 0,
+            asking: Asking::default(),
             last_look: 0,
             host,
         }
@@ -518,7 +511,7 @@ impl<H: ImagePoint> Rank<H> {
             Turn::UpTo { rsn, last } => self.show_again(rsn, last, done),
             Turn::Free if idle => self.show_new(done),
             Turn::Free => {
-                self.idle_calls = 0;
+                self.asking.found();
                 Ok(())
             }
         }
@@ -526,7 +519,7 @@ impl<H: ImagePoint> Rank<H> {
 
     fn show_new(&mut self, done: &mut impl FnMut(Event)) -> Result<(), RankError> {
         let before = self.delivery.rsn();
-        let sleep = self.only_waits();
+        let sleep = self.asking.begin(self.host.ticks());
         let mut told = Ok(());
         if sleep {
             self.send_determinants()?;
@@ -545,7 +538,7 @@ impl<H: ImagePoint> Rank<H> {
         let rsn = self.delivery.rsn();
         if rsn > before {
             self.unstored.push(Determinant { clock: self.replay.clock(), rsn });
-            self.idle_calls = 0;
+            self.asking.found();
         }
         if self.until_received {
             self.seen = self.now();
@@ -553,21 +546,13 @@ impl<H: ImagePoint> Rank<H> {
         }
         self.answer(answer)?;
         self.send_much_observed()?;
-        self.last_call = self.host.ticks();
-        if nothing && self.last_call.wrapping_sub(self.last_look) > LOOK_GAP {
-            self.last_look = self.last_call;
+        let now = self.host.ticks();
+        self.host.polled(self.asking.end(now, nothing));
+        if nothing && now.wrapping_sub(self.last_look) > LOOK_GAP {
+            self.last_look = now;
             self.look_after_senders()?;
         }
         Ok(())
-    }
-
-    /// Whether the program has been doing nothing but asking for messages for some calls.
-    fn only_waits(&mut self) -> bool {
-        if self.host.ticks().wrapping_sub(self.last_call) > WAITING_GAP {
-            self.idle_calls = 0;
-        }
-        self.idle_calls += 1;
-        self.idle_calls > SPINS
     }
 
     /// Shows what was shown at this clock before; waits for it.
@@ -894,8 +879,7 @@ impl<H: Host> Rank<H> {
             ssn: ssn.clone(),
             progressing: false,
             aside,
-            idle_calls: 0,
-            last_call: 0,
+            asking: Asking::default(),
             last_look: 0,
         }
     }

@@ -524,6 +524,8 @@ impl Host for TestHost {
         world.ticks
     }
 
+    fn polled(&mut self, _: u64) {}
+
     fn trace(&mut self, _: eyrie_wire::page::What, _: u64, _: u32, _: u64) {}
 }
 

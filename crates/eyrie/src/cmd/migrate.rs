@@ -24,6 +24,15 @@ pub struct MigrateArgs {
     /// fewest ranks]
     #[arg(long, value_name = "NODE")]
     to: Option<String>,
+    #[command(flatten)]
+    manner: MannerArgs,
+    #[command(flatten)]
+    place: JobPlace,
+}
+
+/// How ranks are to move.
+#[derive(clap::Args)]
+pub struct MannerArgs {
     /// When a round takes no longer, the rank stands still for the next one, which is the last
     #[arg(long, default_value = "50ms", value_parser = duration, value_name = "TIME")]
     pause_budget: Duration,
@@ -33,8 +42,21 @@ pub struct MigrateArgs {
     /// How its memory goes over: for measurements
     #[arg(long, default_value = "live", hide = true)]
     way: WayArg,
-    #[command(flatten)]
-    place: JobPlace,
+}
+
+impl MannerArgs {
+    pub fn manner(&self) -> Manner {
+        let if_slow = match self.if_slow {
+            IfSlowArg::Accept => IfSlow::Accept,
+            IfSlowArg::SlowDown => IfSlow::SlowDown,
+            IfSlowArg::GiveUp => IfSlow::GiveUp,
+        };
+        let way = match self.way {
+            WayArg::Live => Way::Live,
+            WayArg::Stop => Way::Stop,
+        };
+        Manner { pause_budget: self.pause_budget, if_slow, way }
+    }
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -59,16 +81,7 @@ enum IfSlowArg {
 pub fn run(args: MigrateArgs) -> anyhow::Result<i32> {
     let dir = jobdir::find(&args.place.base()?, &args.job)?;
     let to = args.to.map(|name| node_named(&dir, &name)).transpose()?;
-    let if_slow = match args.if_slow {
-        IfSlowArg::Accept => IfSlow::Accept,
-        IfSlowArg::SlowDown => IfSlow::SlowDown,
-        IfSlowArg::GiveUp => IfSlow::GiveUp,
-    };
-    let way = match args.way {
-        WayArg::Live => Way::Live,
-        WayArg::Stop => Way::Stop,
-    };
-    let manner = Manner { pause_budget: args.pause_budget, if_slow, way };
+    let manner = args.manner.manner();
     ask_and_show(&dir, &Request::Migrate { ranks: args.ranks, to, manner })?;
     Ok(0)
 }

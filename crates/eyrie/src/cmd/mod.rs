@@ -14,6 +14,7 @@ pub mod migrate;
 pub mod monitor;
 pub mod moving;
 pub mod plan;
+pub mod rearrange;
 pub mod resume;
 pub mod router;
 pub mod run;

@@ -45,6 +45,7 @@ impl Job {
             nodes,
             spares: 1,
             start: (0..ranks).map(|rank| rank / RANKS).collect(),
+            slots: vec![],
             hosts: (0..=nodes).map(|node| format!("n{node}")).collect(),
             routers: 1,
             stores: 1,

@@ -1,0 +1,65 @@
+//! What a user is shown before anything moves: what was measured, what should move, what that
+//! brings, and why. Plain data.
+
+use eyrie_wire::{Node, Rank};
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// What is wanted of the nodes of a job.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Goal {
+    /// The busiest node has less to do. A move must have paid within this time.
+    Balance { payback: Duration },
+    /// No more nodes than this have ranks.
+    Consolidate { nodes: u32 },
+}
+
+/// A node as it was measured, in processors.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct NodeShare {
+    pub node: Node,
+    pub processors: f64,
+    /// Kept busy by others than ranks of the job.
+    pub others: f64,
+    /// Kept busy by what its ranks compute.
+    pub computing: f64,
+    /// How busy its processors are with ranks, of what others leave: now and after the moves.
+    pub busy: f64,
+    pub then: f64,
+    /// The first node that has the same processors.
+    pub same_as: Option<Node>,
+}
+
+/// A rank as it was measured.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct RankShare {
+    pub rank: Rank,
+    pub node: Node,
+    /// Processors that it keeps busy with computing, and with asking for messages in vain.
+    pub computing: f64,
+    pub polling: f64,
+    pub memory: u64,
+    pub to: Option<Node>,
+    /// Seconds that the job may lose by its move.
+    pub cost: f64,
+    /// By how much less busy the busiest node is then. The move of a rank that changes places with
+    /// another brings nothing by itself.
+    pub brings: Option<f64>,
+}
+
+/// The answer to a user who has asked what should move.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Proposal {
+    /// Seconds that were measured.
+    pub over: f64,
+    pub nodes: Vec<NodeShare>,
+    pub ranks: Vec<RankShare>,
+    /// Nodes that have no ranks afterwards.
+    pub left: Vec<Node>,
+    /// How busy the busiest node is, now and then.
+    pub busiest: f64,
+    pub then: f64,
+    /// Why this, or why nothing.
+    pub why: String,
+}

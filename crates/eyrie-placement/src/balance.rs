@@ -1,0 +1,550 @@
+//! Which ranks of a running job should change their nodes, by what each of them computes and what
+//! its node can: so that the busiest node has less to do, or so that fewer nodes have ranks. Moves
+//! nothing and measures nothing. It must never make the busiest node busier, nor name a move that
+//! costs more than it brings.
+
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
+
+use eyrie_topology::NodeId;
+
+use crate::plan::Move;
+use crate::traffic::Rank;
+
+/// Processors that ranks can use: a place. Nodes on one host may have the same ones.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Processors {
+    /// How many there are.
+    pub count: f64,
+    /// How many of them others keep busy: what is no rank of the job.
+    pub others: f64,
+}
+
+impl Processors {
+    /// What is left for ranks. Others never take all: the kernel shares.
+    pub fn free(&self) -> f64 {
+        (self.count - self.others).max(self.count / 20.0)
+    }
+}
+
+/// What a node has room for.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Room {
+    /// Ranks may come to it.
+    pub open: bool,
+    /// Its processors, by their place in a list of them.
+    pub place: usize,
+    /// How many ranks it may have.
+    pub slots: u32,
+}
+
+/// A rank and what it computes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RankLoad {
+    pub rank: Rank,
+    pub node: NodeId,
+    /// Processors that it keeps busy with computing, on average.
+    pub uses: f64,
+    /// Bytes that have to go over when it moves.
+    pub memory: u64,
+    /// Seconds that the job may lose when it moves.
+    pub cost: f64,
+}
+
+/// What was measured.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Measured {
+    pub places: Vec<Processors>,
+    pub nodes: Vec<Room>,
+    pub ranks: Vec<RankLoad>,
+}
+
+/// Moves that belong together: one, or two ranks that change places.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Change {
+    pub moves: Vec<Move>,
+    /// How busy the busiest place is after it.
+    pub then: f64,
+    /// Seconds that it costs.
+    pub cost: f64,
+}
+
+/// Where the load comes to lie by moves that pay.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Balance {
+    /// How busy the busiest place is: 1 when its ranks could use no more of it.
+    pub before: f64,
+    /// What is to be done, in this order.
+    pub steps: Vec<Change>,
+    /// What would lower the load further, and costs more than it brings.
+    pub too_dear: Vec<Change>,
+}
+
+impl Balance {
+    pub fn after(&self) -> f64 {
+        self.steps.last().map_or(self.before, |step| step.then)
+    }
+
+    pub fn moves(&self) -> impl Iterator<Item = Move> + '_ {
+        self.steps.iter().flat_map(|step| step.moves.iter().copied())
+    }
+}
+
+/// What brings less than this may as well be chance: two measurements of the same differ by more.
+pub const NOISE: f64 = 0.05;
+/// How unlike two loads must be to be different.
+const EPSILON: f64 = 1e-9;
+
+/// Moves that lower the load of the busiest place, as long as they have paid within `payback`
+/// seconds: in each of them the job gains by how much less busy it is.
+pub fn balance(measured: &Measured, payback: f64) -> Balance {
+    let mut state = State::new(measured);
+    let before = state.busiest();
+    let mut steps = Vec::new();
+    while let Some(step) = state.next() {
+        steps.push(step);
+    }
+    let worth = paying(before, &steps, payback);
+    let too_dear = steps.split_off(worth);
+    Balance { before, steps, too_dear }
+}
+
+/// How many of the steps are to be taken: so many that most is gained.
+fn paying(before: f64, steps: &[Change], payback: f64) -> usize {
+    let (mut best, mut most, mut load, mut cost) = (0, 0.0, before, 0.0);
+    for (taken, step) in (1..).zip(steps) {
+        cost += step.cost;
+        let gain = (before - step.then) * payback - cost;
+        if gain > most + EPSILON && load - step.then > NOISE {
+            (best, most, load) = (taken, gain, step.then);
+        }
+    }
+    best
+}
+
+/// Where ranks are while moves are looked for.
+struct State<'a> {
+    measured: &'a Measured,
+    /// By place: what its ranks use, over what it has for them.
+    loads: Vec<f64>,
+    /// By node.
+    counts: Vec<u32>,
+    node_of: Vec<NodeId>,
+    /// A rank moves once.
+    moved: Vec<bool>,
+    /// No move makes a rank that computes all the time faster.
+    least: f64,
+}
+
+/// A step that could be taken: ranks by their place in the list.
+struct Candidate {
+    rank: usize,
+    to: NodeId,
+    /// Goes the other way.
+    back: Option<usize>,
+    /// The higher one of the two places' loads after it.
+    then: f64,
+    cost: f64,
+}
+
+impl<'a> State<'a> {
+    fn new(measured: &'a Measured) -> State<'a> {
+        // One with several threads can use as many processors.
+        let alone = |load: &RankLoad| load.uses / load.uses.ceil().max(1.0);
+        let mut state = State {
+            measured,
+            loads: vec![0.0; measured.places.len()],
+            counts: vec![0; measured.nodes.len()],
+            node_of: measured.ranks.iter().map(|load| load.node).collect(),
+            moved: vec![false; measured.ranks.len()],
+            least: measured.ranks.iter().map(alone).fold(0.0, f64::max),
+        };
+        for load in &measured.ranks {
+            let place = state.place(load.node);
+            state.loads[place] += state.share(load.uses, place);
+            state.counts[load.node as usize] += 1;
+        }
+        state
+    }
+
+    fn place(&self, node: NodeId) -> usize {
+        self.measured.nodes[node as usize].place
+    }
+
+    fn share(&self, uses: f64, place: usize) -> f64 {
+        uses / self.measured.places[place].free()
+    }
+
+    fn busiest(&self) -> f64 {
+        self.loads.iter().copied().fold(self.least, f64::max)
+    }
+
+    /// The next step that lowers the load of the busiest place; `None` when there is none.
+    fn next(&mut self) -> Option<Change> {
+        let by_load =
+            |(a, x): &(usize, &f64), (b, y): &(usize, &f64)| x.total_cmp(y).then(b.cmp(a));
+        let (busiest, load) = self.loads.iter().enumerate().max_by(by_load)?;
+        let load = *load;
+        if load <= self.least + EPSILON {
+            return None;
+        }
+        let best = self.candidates(busiest).into_iter().min_by(better)?;
+        (best.then < load - EPSILON).then(|| self.take(best))
+    }
+
+    /// All that could be done with a rank of this place.
+    fn candidates(&self, from: usize) -> Vec<Candidate> {
+        let here = |rank: &usize| self.place(self.node_of[*rank]) == from;
+        let ranks: Vec<usize> =
+            (0..self.node_of.len()).filter(|r| here(r) && !self.moved[*r]).collect();
+        let others: Vec<usize> =
+            (0..self.node_of.len()).filter(|r| !here(r) && !self.moved[*r]).collect();
+        let targets: Vec<NodeId> =
+            (0..self.loads.len()).filter(|to| *to != from).filter_map(|to| self.room(to)).collect();
+        let mut all = Vec::new();
+        for rank in ranks {
+            all.extend(targets.iter().map(|to| self.candidate(rank, *to, None)));
+            let lighter = |back: &&usize| {
+                let (this, other) = (self.node_of[rank], self.node_of[**back]);
+                self.measured.ranks[**back].uses < self.measured.ranks[rank].uses
+                    && self.measured.nodes[this as usize].open
+                    && self.measured.nodes[other as usize].open
+            };
+            let swaps = others.iter().filter(lighter);
+            all.extend(swaps.map(|back| self.candidate(rank, self.node_of[*back], Some(*back))));
+        }
+        all
+    }
+
+    /// The node of a place that has room for most ranks more.
+    fn room(&self, place: usize) -> Option<NodeId> {
+        let room = |node: &NodeId| {
+            let Room { slots, .. } = self.measured.nodes[*node as usize];
+            slots.saturating_sub(self.counts[*node as usize])
+        };
+        let nodes = (0..self.measured.nodes.len() as NodeId).filter(|node| {
+            let n = &self.measured.nodes[*node as usize];
+            n.open && n.place == place && room(node) > 0
+        });
+        nodes.max_by_key(|node| (room(node), std::cmp::Reverse(*node)))
+    }
+
+    fn candidate(&self, rank: usize, to: NodeId, back: Option<usize>) -> Candidate {
+        let ranks = &self.measured.ranks;
+        let (from, into) = (self.place(self.node_of[rank]), self.place(to));
+        let comes = back.map_or(0.0, |back| ranks[back].uses);
+        let there = self.loads[into] + self.share(ranks[rank].uses - comes, into);
+        let here = self.loads[from] - self.share(ranks[rank].uses - comes, from);
+        let cost = ranks[rank].cost + back.map_or(0.0, |back| ranks[back].cost);
+        Candidate { rank, to, back, then: here.max(there), cost }
+    }
+
+    fn take(&mut self, step: Candidate) -> Change {
+        let Candidate { rank, to, back, cost, .. } = step;
+        let from = self.node_of[rank];
+        let mut moves = vec![self.go(rank, to)];
+        moves.extend(back.map(|back| self.go(back, from)));
+        Change { moves, then: self.busiest(), cost }
+    }
+
+    fn go(&mut self, rank: usize, to: NodeId) -> Move {
+        let from = std::mem::replace(&mut self.node_of[rank], to);
+        let RankLoad { rank: number, uses, .. } = self.measured.ranks[rank];
+        let (here, there) = (self.place(from), self.place(to));
+        self.loads[here] -= self.share(uses, here);
+        self.loads[there] += self.share(uses, there);
+        self.counts[from as usize] -= 1;
+        self.counts[to as usize] += 1;
+        self.moved[rank] = true;
+        Move { rank: number, from, to }
+    }
+}
+
+/// The lower load first, then the cheaper step.
+fn better(a: &Candidate, b: &Candidate) -> Ordering {
+    let alike = (a.then - b.then).abs() <= EPSILON;
+    let by_load = if alike { Ordering::Equal } else { a.then.total_cmp(&b.then) };
+    let key = |c: &Candidate| (c.back.is_some(), c.rank, c.to, c.back);
+    by_load.then(a.cost.total_cmp(&b.cost)).then(key(a).cmp(&key(b)))
+}
+
+/// Fewer nodes that have ranks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Consolidation {
+    /// Nodes that keep their ranks and take the others.
+    pub kept: BTreeSet<NodeId>,
+    /// Nodes whose ranks leave.
+    pub left: BTreeSet<NodeId>,
+    pub moves: Vec<Move>,
+}
+
+/// Why ranks do not fit on so few nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TooFew {
+    /// So many nodes have ranks, and they are no more than are asked for.
+    Already(usize),
+    /// Those with the most room have so many slots.
+    Slots(u64),
+}
+
+/// Which `number` nodes the ranks should go to, so that the fewest bytes move: those that have most
+/// of them already and room for all. Where a rank goes, its share of the load is the lowest.
+///
+/// # Errors
+/// When there is nothing to do, or no room.
+pub fn consolidate(measured: &Measured, number: usize) -> Result<Consolidation, TooFew> {
+    let used: BTreeSet<NodeId> = measured.ranks.iter().map(|load| load.node).collect();
+    if used.len() <= number {
+        return Err(TooFew::Already(used.len()));
+    }
+    let kept = keep(measured, &used, number)?;
+    let left: BTreeSet<NodeId> = used.difference(&kept).copied().collect();
+    let mut state = State::new(measured);
+    let mut leave: Vec<usize> =
+        (0..measured.ranks.len()).filter(|r| left.contains(&measured.ranks[*r].node)).collect();
+    // The heaviest first, as they are hardest to place.
+    leave.sort_by(|a, b| measured.ranks[*b].uses.total_cmp(&measured.ranks[*a].uses));
+    let mut moves = Vec::new();
+    for rank in leave {
+        let to = emptiest(&state, &kept, rank).ok_or(TooFew::Slots(slots(measured, &kept)))?;
+        moves.push(state.go(rank, to));
+    }
+    moves.sort_by_key(|m| m.rank);
+    Ok(Consolidation { kept, left, moves })
+}
+
+fn slots<'a>(measured: &Measured, nodes: impl IntoIterator<Item = &'a NodeId>) -> u64 {
+    nodes.into_iter().map(|node| u64::from(measured.nodes[*node as usize].slots)).sum()
+}
+
+/// The nodes with most bytes of ranks; where these have too little room, others with more of it
+/// take the places of those with the fewest bytes for each slot that is won.
+fn keep(
+    measured: &Measured,
+    used: &BTreeSet<NodeId>,
+    number: usize,
+) -> Result<BTreeSet<NodeId>, TooFew> {
+    let mut bytes: BTreeMap<NodeId, u64> = BTreeMap::new();
+    for load in &measured.ranks {
+        *bytes.entry(load.node).or_default() += load.memory;
+    }
+    let of = |node: NodeId| bytes.get(&node).copied().unwrap_or(0);
+    let open = |node: &NodeId| measured.nodes[*node as usize].open;
+    let mut rest: Vec<NodeId> = used.iter().copied().filter(open).collect();
+    rest.sort_by_key(|node| (std::cmp::Reverse(of(*node)), *node));
+    let mut kept: Vec<NodeId> = rest.drain(..number.min(rest.len())).collect();
+    let ranks = measured.ranks.len() as u64;
+    let room = |node: NodeId| i64::from(measured.nodes[node as usize].slots);
+    while slots(measured, &kept) < ranks {
+        let pairs = (0..kept.len()).flat_map(|k| (0..rest.len()).map(move |r| (k, r)));
+        let won = |(k, r): &(usize, usize)| room(rest[*r]) - room(kept[*k]);
+        let price = |(k, r): &(usize, usize)| {
+            (of(kept[*k]) as f64 - of(rest[*r]) as f64) / won(&(*k, *r)) as f64
+        };
+        let best = pairs.filter(|p| won(p) > 0).min_by(|a, b| price(a).total_cmp(&price(b)));
+        let Some((k, r)) = best else { return Err(TooFew::Slots(slots(measured, &kept))) };
+        std::mem::swap(&mut kept[k], &mut rest[r]);
+    }
+    Ok(kept.into_iter().collect())
+}
+
+/// The node with room where the rank makes the load the lowest.
+fn emptiest(state: &State<'_>, kept: &BTreeSet<NodeId>, rank: usize) -> Option<NodeId> {
+    let measured = state.measured;
+    let has_room =
+        |node: &&NodeId| state.counts[**node as usize] < measured.nodes[**node as usize].slots;
+    let then = |node: &NodeId| {
+        let place = state.place(*node);
+        state.loads[place] + state.share(measured.ranks[rank].uses, place)
+    };
+    let count = |node: &NodeId| (state.counts[*node as usize], *node);
+    kept.iter()
+        .filter(has_room)
+        .min_by(|a, b| then(a).total_cmp(&then(b)).then(count(a).cmp(&count(b))))
+        .copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const SECONDS: f64 = 60.0;
+
+    /// A node with one processor for each of these, and ranks (node, uses).
+    fn measured(nodes: usize, slots: u32, ranks: &[(NodeId, f64)]) -> Measured {
+        let load = |(rank, (node, uses)): (usize, &(NodeId, f64))| RankLoad {
+            rank: rank as Rank,
+            node: *node,
+            uses: *uses,
+            memory: 1 << 20,
+            cost: 0.1,
+        };
+        Measured {
+            places: vec![Processors { count: 1.0, others: 0.0 }; nodes],
+            nodes: (0..nodes).map(|place| Room { open: true, place, slots }).collect(),
+            ranks: ranks.iter().enumerate().map(load).collect(),
+        }
+    }
+
+    fn moved(balance: &Balance) -> Vec<(Rank, NodeId)> {
+        balance.moves().map(|m| (m.rank, m.to)).collect()
+    }
+
+    #[test]
+    fn a_heavy_rank_changes_places_with_a_light_one_where_there_is_no_slot() {
+        let found = balance(&measured(2, 2, &[(0, 0.17), (0, 0.17), (1, 0.5), (1, 0.5)]), SECONDS);
+        assert_eq!(found.steps.len(), 1);
+        assert_eq!(moved(&found), [(2, 0), (0, 1)]);
+        assert!((found.before - 1.0).abs() < 1e-6 && (found.after() - 0.67).abs() < 1e-6);
+    }
+
+    #[test]
+    fn an_empty_node_takes_a_rank_and_a_closed_one_does_not() {
+        let mut two = measured(2, 4, &[(0, 0.5), (0, 0.5)]);
+        assert_eq!(moved(&balance(&two, SECONDS)), [(0, 1)]);
+        two.nodes[1].open = false;
+        assert_eq!(moved(&balance(&two, SECONDS)), []);
+        two.nodes[1] = Room { open: true, place: 0, slots: 4 };
+        assert_eq!(moved(&balance(&two, SECONDS)), [], "the same processors");
+    }
+
+    #[test]
+    fn others_take_their_part_of_a_node() {
+        let mut two = measured(2, 4, &[(0, 0.3), (0, 0.2), (1, 0.5)]);
+        two.places[0].others = 0.5;
+        assert_eq!(moved(&balance(&two, SECONDS)), [(1, 1)]);
+    }
+
+    #[test]
+    fn nothing_makes_one_rank_that_computes_all_the_time_faster() {
+        let found = balance(&measured(2, 4, &[(0, 1.0), (0, 0.0), (1, 0.2)]), SECONDS);
+        assert_eq!((moved(&found), found.too_dear), (vec![], vec![]));
+    }
+
+    #[test]
+    fn chance_moves_nobody() {
+        let found =
+            balance(&measured(2, 2, &[(0, 0.18), (0, 0.52), (1, 0.17), (1, 0.50)]), SECONDS);
+        assert_eq!((moved(&found), found.too_dear.len()), (vec![], 1));
+    }
+
+    #[test]
+    fn what_costs_more_than_it_brings_is_told_and_not_done() {
+        let mut two = measured(2, 4, &[(0, 0.5), (0, 0.5)]);
+        two.ranks.iter_mut().for_each(|load| load.cost = 31.0);
+        let found = balance(&two, SECONDS);
+        assert_eq!((moved(&found), found.too_dear.len()), (vec![], 1));
+        assert_eq!(moved(&balance(&two, 2.0 * SECONDS)), [(0, 1)]);
+    }
+
+    #[test]
+    fn ranks_go_where_most_of_them_are_already() {
+        let mut three = measured(3, 4, &[(0, 0.1), (1, 0.1), (1, 0.1), (2, 0.1)]);
+        let found = consolidate(&three, 1).unwrap();
+        assert_eq!(found.kept, [1].into());
+        assert_eq!(found.left, [0, 2].into());
+        assert_eq!(
+            found.moves.iter().map(|m| (m.rank, m.to)).collect::<Vec<_>>(),
+            [(0, 1), (3, 1)]
+        );
+        assert_eq!(consolidate(&three, 3), Err(TooFew::Already(3)));
+        three.nodes[1].slots = 2;
+        assert_eq!(consolidate(&three, 1).unwrap().kept, [0].into());
+        three.nodes.iter_mut().for_each(|node| node.slots = 2);
+        assert_eq!(consolidate(&three, 1), Err(TooFew::Slots(2)));
+        assert_eq!(consolidate(&three, 2).unwrap().left, [2].into());
+    }
+
+    /// Any measurement of up to six nodes on up to four places.
+    fn any_measured() -> impl Strategy<Value = Measured> {
+        let place = (1u32..5, 0.0..1.0).prop_map(|(processors, share): (u32, f64)| {
+            let count = f64::from(processors);
+            Processors { count, others: count * share }
+        });
+        let node = (any::<bool>(), 0usize..4, 1u32..6);
+        let rank = (0u32..6, 0.0..1.5, 0u64..1 << 30, 0.0..5.0);
+        let places = prop::collection::vec(place, 4..5);
+        let nodes = prop::collection::vec(node, 6..7);
+        (places, nodes, prop::collection::vec(rank, 0..16)).prop_map(|(places, nodes, ranks)| {
+            let nodes = nodes.into_iter().map(|(open, place, slots)| Room { open, place, slots });
+            let ranks = (0..).zip(ranks).map(|(rank, (node, uses, memory, cost))| RankLoad {
+                rank,
+                node,
+                uses,
+                memory,
+                cost,
+            });
+            Measured { places, nodes: nodes.collect(), ranks: ranks.collect() }
+        })
+    }
+
+    /// The measurement after these moves.
+    fn after(measured: &Measured, moves: &[Move]) -> Measured {
+        let mut measured = measured.clone();
+        for m in moves {
+            let load = measured.ranks.iter_mut().find(|load| load.rank == m.rank).unwrap();
+            assert_eq!(load.node, m.from);
+            load.node = m.to;
+        }
+        measured
+    }
+
+    fn counts(measured: &Measured) -> Vec<u32> {
+        let of = |node| measured.ranks.iter().filter(|load| load.node == node).count() as u32;
+        (0..measured.nodes.len() as NodeId).map(of).collect()
+    }
+
+    /// Nobody comes to a closed node, nor to one without room; nobody moves twice.
+    fn are_allowed(measured: &Measured, moves: &[Move]) {
+        let ranks: BTreeSet<Rank> = moves.iter().map(|m| m.rank).collect();
+        assert_eq!(ranks.len(), moves.len(), "{moves:?}");
+        let (before, then) = (counts(measured), counts(&after(measured, moves)));
+        for m in moves {
+            let node = &measured.nodes[m.to as usize];
+            assert!(node.open && m.from != m.to, "{m:?}");
+            let most = node.slots.max(before[m.to as usize]);
+            assert!(then[m.to as usize] <= most, "{m:?} comes where no slot is");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_balance_makes_the_busiest_place_busier_nor_costs_more_than_it_brings(
+            measured in any_measured(), payback in 0.0..100.0
+        ) {
+            let found = balance(&measured, payback);
+            let moves: Vec<Move> = found.moves().collect();
+            are_allowed(&measured, &moves);
+            let then = State::new(&after(&measured, &moves)).busiest();
+            prop_assert!((then - found.after()).abs() < 1e-6);
+            prop_assert!(then <= found.before + EPSILON);
+            // Of each end of the plan that is left out: it has brought what it cost.
+            let cost = |steps: &[Change]| steps.iter().map(|step| step.cost).sum::<f64>();
+            for kept in 0..found.steps.len() {
+                let earlier = if kept == 0 { found.before } else { found.steps[kept - 1].then };
+                let gain = (earlier - then) * payback;
+                prop_assert!(gain > cost(&found.steps[kept..]));
+            }
+            for step in &found.steps {
+                for m in &step.moves {
+                    let place = |node: NodeId| measured.nodes[node as usize].place;
+                    prop_assert!(place(m.from) != place(m.to));
+                }
+            }
+        }
+
+        #[test]
+        fn what_is_consolidated_is_on_so_many_nodes_that_have_room(
+            measured in any_measured(), number in 1usize..6
+        ) {
+            if let Ok(found) = consolidate(&measured, number) {
+                are_allowed(&measured, &found.moves);
+                let then = after(&measured, &found.moves);
+                let used: BTreeSet<NodeId> = then.ranks.iter().map(|load| load.node).collect();
+                prop_assert!(found.kept.len() <= number && used.is_subset(&found.kept));
+                prop_assert!(found.left.is_disjoint(&found.kept));
+            }
+        }
+    }
+}
