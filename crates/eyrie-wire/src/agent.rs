@@ -19,6 +19,10 @@ pub const ENV_SIZE: &str = "EYRIE_SIZE";
 /// ever is. libeyrie-calls reads it.
 pub const ENV_RANDOM: &str = "EYRIE_RANDOM";
 
+/// Set when sockets of the program's own that lead out of a rank do not refuse its image: in a
+/// restored rank they are broken connections.
+pub const ENV_DROP_SOCKETS: &str = "EYRIE_DROP_SOCKETS";
+
 /// The signal that asks a rank for an image: sent once it is taken at the end of the rank's next
 /// call of its MPI library, sent again at once.
 pub fn capture_signal() -> i32 {
