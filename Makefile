@@ -16,6 +16,7 @@ build: setup ## compile Eyrie (release) and the example programs
 examples: setup ## compile the example programs only
 	@$(MAKE) --no-print-directory -C examples
 	@$(MAKE) --no-print-directory -C examples MPI=-intelmpi
+	@$(MAKE) --no-print-directory -C examples MPI=-openmpi
 
 install: ## install what was built: make install [PREFIX=/usr/local] [DESTDIR=...]
 	@PREFIX='$(PREFIX)' DESTDIR='$(DESTDIR)' ULFM='$(ULFM)' scripts/install.sh

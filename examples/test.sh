@@ -82,6 +82,7 @@ run io 3 io --steps 100 --spin 1000
 run memory 3 memory --mb 8 --steps 50 --spin 1000
 run uneven 4 uneven --steps 60 --spin 1000 --grow 20
 run waits 2 waits --ms 20
+run waiters 3 waiters --rounds 200 --every 50
 run hybrid 3 hybrid --steps 200
 run pool 2 pool --rounds 50 --every 10
 run flood 4 flood --mb 32 --hold-ms 100 --rounds 200

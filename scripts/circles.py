@@ -25,6 +25,7 @@ CLEAN = [
     "eyrie-monitor",
     "eyrie-placement",
     "eyrie-planner-c",
+    "eyrie-pmix",
     "eyrie-provider",
     "eyrie-restorer",
     "eyrie-router",

@@ -10,7 +10,7 @@ binaries=$(realpath -m "${BINARIES:-${CARGO_TARGET_DIR:-target}/release}")
 to=${DESTDIR:-}${PREFIX:-/usr/local}
 case ${PREFIX:-/usr/local} in /*) ;; *) fail "PREFIX=$PREFIX: must begin with a slash" ;; esac
 
-for file in eyrie libeyrie_fi.so libeyrie_calls.so; do
+for file in eyrie libeyrie_fi.so libeyrie_calls.so libeyrie_pmix.so; do
     [ -f "$binaries/$file" ] || fail "$binaries/$file is missing: run make build"
 done
 command -v strip >/dev/null || fail "strip is missing: install binutils"
@@ -26,6 +26,7 @@ install -m 755 "$binaries/eyrie" "$to/bin/eyrie"
 strip --strip-debug "$to/bin/eyrie"
 library libeyrie-fi.so libeyrie_fi.so
 library libeyrie-calls.so libeyrie_calls.so
+library libeyrie-pmix.so libeyrie_pmix.so
 
 share=$to/share
 install -d "$share/man/man1" "$share/bash-completion/completions" "$share/zsh/site-functions" "$share/fish/vendor_completions.d"

@@ -12,7 +12,7 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-SHIPPED = ("eyrie", "eyrie-provider", "eyrie-calls")
+SHIPPED = ("eyrie", "eyrie-provider", "eyrie-calls", "eyrie-pmix")
 TEXTS = ("LICENSE*", "LICENCE*", "COPYING*", "NOTICE*", "UNLICENSE*", "license*")
 
 

@@ -15,8 +15,8 @@ export CARGO_TARGET_DIR=$root/target/portable
 # The restorer is static and needs nothing of a C library: zig would not take its linker script.
 export EYRIE_RESTORER_LINKER=cc
 PATH=$build/venv-package/bin:$PATH cargo zigbuild --release --target "$target.$oldest" \
-    -p eyrie -p eyrie-provider -p eyrie-calls
+    -p eyrie -p eyrie-provider -p eyrie-calls -p eyrie-pmix
 export BINARIES=$CARGO_TARGET_DIR/$target/release
-scripts/glibc.py --at-most $oldest "$BINARIES"/eyrie "$BINARIES"/libeyrie_{fi,calls}.so >/dev/null
+scripts/glibc.py --at-most $oldest "$BINARIES"/eyrie "$BINARIES"/libeyrie_{fi,calls,pmix}.so >/dev/null
 scripts/package-wheel.py
 scripts/package-deb.sh

@@ -13,7 +13,7 @@ from jobs import BUILD, EXAMPLES, EYRIE, PATIENCE_S, ROOT, Job, Skipped, check, 
 
 # What is packed: the command under test, and the libraries beside it.
 BINARIES = EYRIE.parent
-LIBRARIES = ("libeyrie-fi.so", "libeyrie-calls.so")
+LIBRARIES = ("libeyrie-fi.so", "libeyrie-calls.so", "libeyrie-pmix.so")
 # Libraries of the C library, and of the compiler.
 EVERYWHERE = {f"lib{name}" for name in ("c.so.6", "m.so.6", "pthread.so.0", "dl.so.2", "rt.so.1")}
 EVERYWHERE |= {"ld-linux-x86-64.so.2", "libgcc_s.so.1"}

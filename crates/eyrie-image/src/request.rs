@@ -64,6 +64,8 @@ pub struct Request<'a> {
     pub exclude: &'a [(usize, usize)],
     /// Roles of the caller's own descriptors.
     pub fds: &'a [(i32, FdRole)],
+    /// Sockets that lead out of the process become dead ones, where they would refuse the image.
+    pub drop_sockets: bool,
     /// At most 4096 bytes for the header, as they are.
     pub meta: &'a [u8],
     /// Who started the process; 0: nobody knows. Processors, policy and priorities that are the
@@ -94,6 +96,7 @@ impl Request<'static> {
             rsn: 0,
             exclude: &[],
             fds: &[],
+            drop_sockets: false,
             meta: &[],
             starter_pid: 0,
             still: None,

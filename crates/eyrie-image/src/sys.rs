@@ -32,7 +32,12 @@ pub mod nr {
     pub const GETITIMER: usize = 36;
     pub const SETITIMER: usize = 38;
     pub const GETPID: usize = 39;
+    pub const SOCKET: usize = 41;
+    pub const SENDTO: usize = 44;
+    pub const RECVMSG: usize = 47;
+    pub const SHUTDOWN: usize = 48;
     pub const SOCKETPAIR: usize = 53;
+    pub const SETSOCKOPT: usize = 54;
     pub const GETSOCKOPT: usize = 55;
     pub const CLONE: usize = 56;
     pub const WAIT4: usize = 61;
@@ -73,6 +78,7 @@ pub mod nr {
     pub const SET_TID_ADDRESS: usize = 218;
     pub const CLOCK_GETTIME: usize = 228;
     pub const EXIT_GROUP: usize = 231;
+    pub const EPOLL_CTL: usize = 233;
     pub const TGKILL: usize = 234;
     pub const MBIND: usize = 237;
     pub const SET_MEMPOLICY: usize = 238;
@@ -85,9 +91,15 @@ pub mod nr {
     pub const LINKAT: usize = 265;
     pub const SET_ROBUST_LIST: usize = 273;
     pub const GET_ROBUST_LIST: usize = 274;
+    pub const TEE: usize = 276;
     pub const VMSPLICE: usize = 278;
+    pub const TIMERFD_CREATE: usize = 283;
+    pub const TIMERFD_SETTIME: usize = 286;
+    pub const SIGNALFD4: usize = 289;
+    pub const EPOLL_CREATE1: usize = 291;
     pub const RT_TGSIGQUEUEINFO: usize = 297;
     pub const DUP3: usize = 292;
+    pub const PIPE2: usize = 293;
     pub const PRLIMIT64: usize = 302;
     pub const PROCESS_VM_READV: usize = 310;
     pub const KCMP: usize = 312;

@@ -10,7 +10,7 @@ use crate::process::process_id;
 use crate::sockets::Sockets;
 use crate::{channel, entry, interrupted, memory, stack};
 use eyrie_image::{FdRole, Hooks, Mode, Outcome, Request, Track, Tracker};
-use eyrie_wire::agent::{capture_signal, FromRank, ToRank, MAX_MESSAGE};
+use eyrie_wire::agent::{capture_signal, FromRank, ToRank, ENV_DROP_SOCKETS, MAX_MESSAGE};
 use eyrie_wire::page::What;
 use libc::c_int;
 use std::io::Write;
@@ -33,12 +33,15 @@ const HOLD_TIMEOUT: Duration = Duration::from_secs(10);
 /// What the rank has written since its last image.
 static TRACKER: Tracker = Tracker::new();
 static PENDING: AtomicBool = AtomicBool::new(false);
+/// Sockets that lead out of the rank come back as broken connections.
+static DROP_SOCKETS: AtomicBool = AtomicBool::new(false);
 static PMI_FD: AtomicI32 = AtomicI32::new(-1);
 
 /// Installs the signal handler.
 pub fn install() {
     let pmi = std::env::var("PMI_FD").ok().and_then(|v| v.parse().ok());
     PMI_FD.store(pmi.unwrap_or(-1), Ordering::Relaxed);
+    DROP_SOCKETS.store(std::env::var_os(ENV_DROP_SOCKETS).is_some(), Ordering::Relaxed);
     stack::for_signals();
     // SAFETY: all zero is a valid sigaction; the handler has the type that its flags ask for.
     unsafe {
@@ -140,6 +143,7 @@ fn take_image(rank: &mut Rank<Sockets>, Order { image, sync, base, hold, out }: 
         rsn: position,
         exclude: &[memory::PAGE_STRETCH],
         fds: &fds[..n],
+        drop_sockets: DROP_SOCKETS.load(Ordering::Relaxed),
         meta: &[],
         starter_pid,
         still: Some(&still),

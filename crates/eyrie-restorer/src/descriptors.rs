@@ -1,14 +1,15 @@
 //! Objects and descriptors: opened before anything is decided, changed (cut, replaced, put in
 //! their places) only after the trailer has been read.
 
-use crate::fail::{self, Errno, ERROR_FD};
+use crate::fail::{self, malformed, Errno, ERROR_FD};
 use crate::files::{self, error as file_error, Finder, Missing, Name};
 use crate::fingerprint::build_id;
 use crate::format::*;
 use crate::gone;
-use crate::image::{Image, Input};
+use crate::image::{DescriptorEntry, Image, Input};
 use crate::link::Link;
 use crate::sys::{self, nr};
+use crate::within;
 use core::sync::atomic::Ordering;
 
 /// Everything opened, by working numbers above all numbers of the image.
@@ -51,8 +52,12 @@ impl Table {
         for i in 0..image.objects.len() {
             table.objects[i] = table.open_object(image, i);
         }
+        table.descriptors.fill(-1);
         for i in 0..image.descriptors.len() {
-            table.descriptors[i] = table.open_descriptor(image, i);
+            // One end of a socket pair comes with the other.
+            if table.descriptors[i] == -1 {
+                table.descriptors[i] = table.open_descriptor(image, i);
+            }
         }
         if image.context.cwd_gone == 0 {
             let flags = sys::O_PATH | sys::O_DIRECTORY | sys::O_CLOEXEC;
@@ -203,7 +208,7 @@ impl Table {
         }
     }
 
-    fn open_descriptor(&self, image: &Image, index: usize) -> i32 {
+    fn open_descriptor(&mut self, image: &Image, index: usize) -> i32 {
         let entry = &image.descriptors[index];
         let r = &entry.record;
         let fail_at = |e| -> ! { fail::kernel("making a descriptor", e) };
@@ -229,6 +234,11 @@ impl Table {
                 }
                 fd
             }
+            fd_kind::PIPE => self.open_pipe(image, index),
+            fd_kind::SOCKET => self.open_socket(image, index),
+            fd_kind::EPOLL | fd_kind::TIMER | fd_kind::SIGNALS => {
+                self.raise(within::waiter(entry)).unwrap_or_else(|e| fail_at(e))
+            }
             fd_kind::PATH => {
                 let found = match r.file_type {
                     sys::S_IFREG => self.finder.open(entry.path, &r.identity, flags),
@@ -246,6 +256,48 @@ impl Table {
                 .unwrap_or_else(|e| fail_at(e)),
             _ => -1, // DUP: put in place after the one it shares; GONE_DIRECTORY: made by `commit`
         }
+    }
+
+    /// Makes a pipe with what is in it when its first end comes; the other end comes with it.
+    fn open_pipe(&mut self, image: &Image, index: usize) -> i32 {
+        let fail_at = |e| -> ! { fail::kernel("making a pipe", e) };
+        let r = &image.descriptors[index].record;
+        let same =
+            |d: &DescriptorEntry| d.record.kind == fd_kind::PIPE && d.record.identity == r.identity;
+        if let Some(first) = image.descriptors[..index].iter().position(same) {
+            let opened = within::another_end(self.descriptors[first], r);
+            return self.raise(opened).unwrap_or_else(|e| fail_at(e));
+        }
+        let ends = image.descriptors.iter().filter(|d| same(d));
+        let content = ends.map(|d| d.content).find(|content| !content.is_empty());
+        let [here, there] =
+            within::pipe(r, content.unwrap_or_default()).unwrap_or_else(|e| fail_at(e));
+        let is_other = |d: &DescriptorEntry| same(d) && within::is_other_end(&d.record, r);
+        match image.descriptors.iter().position(is_other) {
+            Some(other) => {
+                let there = within::as_it_was(there, &image.descriptors[other].record);
+                self.descriptors[other] = self.raise(there).unwrap_or_else(|e| fail_at(e));
+            }
+            None => sys::close(there),
+        }
+        self.raise(within::as_it_was(here, r)).unwrap_or_else(|e| fail_at(e))
+    }
+
+    /// Makes a socket pair with what waits in it when its first end comes.
+    fn open_socket(&mut self, image: &Image, index: usize) -> i32 {
+        let fail_at = |e| -> ! { fail::kernel("making a socket pair", e) };
+        let entry = &image.descriptors[index];
+        let is_other = |d: &DescriptorEntry| {
+            d.record.kind == fd_kind::SOCKET && d.record.identity.ino == entry.record.offset
+        };
+        let other = image.descriptors.iter().position(is_other);
+        let Some(other) = other.filter(|other| *other > index) else {
+            malformed("a socket pair has one end only")
+        };
+        let [here, there] =
+            within::socket_pair(entry, &image.descriptors[other]).unwrap_or_else(|e| fail_at(e));
+        self.descriptors[other] = self.raise(Ok(there)).unwrap_or_else(|e| fail_at(e));
+        self.raise(Ok(here)).unwrap_or_else(|e| fail_at(e))
     }
 
     /// Opens a directory: that very one, or on another node the one of the same path.

@@ -20,11 +20,12 @@ pub struct ObjectEntry {
     pub path: &'static [u8],
 }
 
-/// A descriptor with its path, which ends in a NUL.
+/// A descriptor with its path, which ends in a NUL, or its content.
 #[derive(Clone, Copy)]
 pub struct DescriptorEntry {
     pub record: Descriptor,
     pub path: &'static [u8],
+    pub content: &'static [u8],
     locks: &'static [u8],
 }
 
@@ -294,9 +295,8 @@ impl Arena {
         let from = used.next_multiple_of(PAGE);
         if from < self.used {
             // SAFETY: our own memory, which is zero when it is handed out again.
-            let _ = unsafe {
-                sys::madvise(ARENA_START + from, self.used - from, sys::MADV_DONTNEED)
-            };
+            let _ =
+                unsafe { sys::madvise(ARENA_START + from, self.used - from, sys::MADV_DONTNEED) };
         }
         self.used = from;
     }
@@ -310,6 +310,12 @@ impl Arena {
         self.used = at + len;
         // SAFETY: within the arena, aligned, handed out once, zero-filled.
         unsafe { core::slice::from_raw_parts_mut((ARENA_START + at) as *mut T, count) }
+    }
+
+    fn keep(&mut self, bytes: &[u8]) -> &'static [u8] {
+        let copy = self.take::<u8>(bytes.len());
+        copy.copy_from_slice(bytes);
+        copy
     }
 
     /// A copy with a NUL behind it; must not hold one itself.
@@ -442,16 +448,19 @@ pub fn read_description(input: &mut Input, arena: &mut Arena) -> Image {
             (Kind::File, FILE_DESCRIPTOR) => {
                 let (record, rest) = fixed::<Descriptor>(payload);
                 let (path_len, locks) = (record.path_len as usize, record.locks as usize);
-                if path_len > PATH_LEN_MAX
+                let has_content = fd_kind::has_content(record.kind);
+                if path_len > PATH_LEN_MAX && !has_content
                     || locks > MAX_PAYLOAD
                     || rest.len() != path_len + locks * core::mem::size_of::<Lock>()
                 {
                     malformed("a descriptor record has another length");
                 }
                 let (locks, path) = rest.split_at(rest.len() - path_len);
-                let kept = arena.take::<u8>(locks.len());
-                kept.copy_from_slice(locks);
-                descriptors.push(DescriptorEntry { record, path: arena.path(path), locks: kept });
+                let (path, content) = if has_content { (&[][..], path) } else { (path, &[][..]) };
+                let locks = arena.keep(locks);
+                let content = arena.keep(content);
+                let path = arena.path(path);
+                descriptors.push(DescriptorEntry { record, path, content, locks });
             }
             (Kind::Mapping, _) => {
                 let (mapping, rest) = fixed::<Mapping>(payload);
@@ -526,7 +535,14 @@ fn validate(image: &Image) {
         let r = &d.record;
         let ok = match r.kind {
             fd_kind::SLOT => (r.arg as usize) < SLOTS_MAX,
-            fd_kind::DROPPED | fd_kind::EVENT => true,
+            fd_kind::DROPPED | fd_kind::EVENT | fd_kind::SIGNALS => true,
+            fd_kind::PIPE => d.content.len() <= CONTENT_MAX,
+            fd_kind::SOCKET => {
+                let size = core::mem::size_of::<Socket>();
+                (size..=size + CONTENT_MAX).contains(&d.content.len())
+            }
+            fd_kind::EPOLL => d.content.len() % core::mem::size_of::<Watch>() == 0,
+            fd_kind::TIMER => d.content.len() == core::mem::size_of::<TimerState>(),
             fd_kind::PATH | fd_kind::GONE_DIRECTORY => d.path.first() == Some(&b'/'),
             fd_kind::OBJECT => image.objects.get(r.arg as usize).is_some_and(|o| {
                 !matches!(o.record.kind, object_kind::FILE | object_kind::SHARED_FILE)

@@ -38,6 +38,7 @@ mod mapping;
 mod memory_functions;
 mod place;
 mod prepared;
+mod within;
 
 use core::arch::global_asm;
 use format::{exit, SLOTS_MAX};
@@ -81,8 +82,7 @@ fn restore(image_fd: i32, slots: &[i32; SLOTS_MAX]) -> ! {
     let image = image::read_description(&mut input, &mut arena);
     node.check(&image);
     let mut table = descriptors::Table::open(&image, &mut input, slots);
-    let mut memory =
-        address_space::Memory::build(&image, &table, &node, &mut prepared, &mut arena);
+    let mut memory = address_space::Memory::build(&image, &table, &node, &mut prepared, &mut arena);
     memory.read_pages(&image, &table, &mut prepared, &mut input);
     // The stream is whole. Only now may anything outside this process change.
     table.settle_names(&image);
@@ -91,6 +91,7 @@ fn restore(image_fd: i32, slots: &[i32; SLOTS_MAX]) -> ! {
     locks::take_all(&image);
     memory.commit(&image, &table, &node);
     table.cut_and_seek(&image);
+    within::go_on(&image);
     become_it::become_it(&image, &table, parent)
 }
 

@@ -25,6 +25,9 @@ pub const ENV_RECORD: &str = "EYRIE_RECORD";
 /// has run before: with a file of what it observed then. libeyrie-calls looks at it and leaves it
 /// there; it is none of [`ToRank`].
 pub const BEGINNING: u8 = 5;
+/// Set when sockets of the program's own that lead out of a rank do not refuse its image: in a
+/// restored rank they are broken connections.
+pub const ENV_DROP_SOCKETS: &str = "EYRIE_DROP_SOCKETS";
 
 /// The signal that asks a rank for an image: sent once it is taken at the end of the rank's next
 /// call of its MPI library, sent again at once.

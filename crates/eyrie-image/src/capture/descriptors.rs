@@ -6,10 +6,11 @@ use super::locks;
 use super::object::object_of;
 use super::proc::{for_each_number, read_link, PathBuf};
 use super::scratch::{List, Scratch};
+use super::within::{self, Info, No, UNIX};
 use crate::format::{
-    fd_kind, is_begun, lock_kind, object_kind, Descriptor, Identity, Lock, Object, PATH_LEN_MAX,
+    bytes_of, bytes_of_all, fd_kind, is_begun, lock_kind, object_kind, Descriptor, Identity, Lock,
+    Object, Watch, PATH_LEN_MAX,
 };
-use crate::maps;
 use crate::names::{self, DELETED};
 use crate::refusal::{Refusal, Text};
 use crate::request::FdRole;
@@ -21,16 +22,26 @@ pub const DELETED_LIMIT: u64 = 64 << 20;
 /// Most locks of all files together.
 const LOCKS_MAX: usize = 4096;
 
+/// Most descriptors that an epoll instance watches.
+const WATCHES_MAX: usize = 4096;
+
 /// Most entries of a directory that are looked at for a file that has another name now.
 const ENTRIES_MAX: usize = 1 << 16;
 
-/// A descriptor with its path.
+/// A descriptor with its path, or its content.
 #[derive(Clone, Copy)]
 pub struct Entry {
     pub record: Descriptor,
     pub path: &'static [u8],
     /// Where its locks are in [`Table::locks`].
     first_lock: usize,
+}
+
+impl Entry {
+    /// It comes back as a socket whose other end is gone.
+    fn become_dead(&mut self) {
+        (self.record.kind, self.record.path_len, self.path) = (fd_kind::DROPPED, 0, &[]);
+    }
 }
 
 /// A file without a path, whose content goes into the image.
@@ -50,6 +61,7 @@ pub struct Table {
     locks: List<Lock>,
     /// A lock is there that is lost when any descriptor of its file is closed.
     pub posix_locks: bool,
+    drop_sockets: bool,
 }
 
 struct Streams([Option<sys::Stat>; 3]);
@@ -89,6 +101,7 @@ impl Table {
         scratch: &mut Scratch,
         own: [i32; 2],
         roles: &[(i32, FdRole)],
+        drop_sockets: bool,
     ) -> Result<Table, Refusal> {
         // SAFETY: handed on to the caller.
         let (mut table, dirents, text, info) = unsafe {
@@ -97,6 +110,7 @@ impl Table {
                 nameless: scratch.list(1024)?,
                 locks: scratch.list(LOCKS_MAX)?,
                 posix_locks: false,
+                drop_sockets,
             };
             (
                 table,
@@ -112,13 +126,34 @@ impl Table {
                 return Ok(());
             }
             // SAFETY: handed on to the caller.
-            let mut entry = unsafe { table.describe(scratch, fd, roles, &streams, text)? };
+            let mut entry = unsafe { table.describe(scratch, fd, roles, &streams, text, info)? };
             if matches!(entry.record.kind, fd_kind::PATH | fd_kind::OBJECT) {
                 table.note_locks(&mut entry, info)?;
             }
             table.entries.push(entry)
         })?;
+        table.check_ends(text)?;
         Ok(table)
+    }
+
+    /// Refuses a pipe or a socket pair that leads out of the process.
+    fn check_ends(&mut self, text: &mut [u8]) -> Result<(), Refusal> {
+        for i in 0..self.entries.as_slice().len() {
+            let entry = self.entries.as_slice()[i];
+            let all = self.entries.as_slice().iter().map(|other| other.record);
+            if !within::is_within(&entry.record, all) {
+                if self.drop_sockets && entry.record.kind == fd_kind::SOCKET {
+                    self.entries.as_mut_slice()[i].become_dead();
+                    continue;
+                }
+                let fd = entry.record.fd;
+                let what = if entry.record.kind == fd_kind::PIPE { OUTER_PIPE } else { UNIX };
+                let link = PathBuf::new(b"/proc/self/fd/", fd as u64, b"");
+                let name = Text::new(read_link(link.as_c(), text).unwrap_or(b""));
+                return Err(Refusal::Descriptor { fd, what, name });
+            }
+        }
+        Ok(())
     }
 
     /// # Safety
@@ -130,6 +165,7 @@ impl Table {
         roles: &[(i32, FdRole)],
         streams: &Streams,
         text: &mut [u8],
+        info: &mut [u8],
     ) -> Result<Entry, Refusal> {
         let failed = |errno| Refusal::Kernel { step: "looking at a descriptor", errno };
         let st = sys::fstat(fd).map_err(failed)?;
@@ -177,22 +213,19 @@ impl Table {
         let refuse = |what| Err(Refusal::Descriptor { fd, what, name: Text::new(path) });
         match record.file_type {
             sys::S_IFREG | sys::S_IFDIR | sys::S_IFCHR => {}
-            sys::S_IFSOCK => return refuse(socket_kind(fd)),
-            sys::S_IFIFO => return refuse("a pipe to another process"),
             sys::S_IFBLK => return refuse("a block device"),
-            _ if path == b"anon_inode:[eventfd]" => {
-                entry.record = event_counter(record)?;
-                if let Some(earlier) = self.same_open_file(&entry) {
-                    entry.record.kind = fd_kind::DUP;
-                    entry.record.arg = earlier as u32;
-                }
-                return Ok(entry);
-            }
-            _ if path == b"anon_inode:[eventpoll]" => return refuse("an epoll instance"),
-            _ if path == b"anon_inode:[timerfd]" => return refuse("a timer"),
-            _ if path == b"anon_inode:[signalfd]" => return refuse("a signal descriptor"),
+            sys::S_IFIFO if path.starts_with(b"/") => return refuse("a named pipe"),
+            sys::S_IFSOCK if socket_kind(fd) != UNIX => return self.outer_socket(entry, path),
             _ if path == b"anon_inode:inotify" => return refuse("an inotify instance"),
-            _ => return refuse("a descriptor of a kind that cannot be restored"),
+            _ => {
+                // SAFETY: handed on to the caller.
+                return match unsafe { self.within(scratch, entry, path, info) } {
+                    Ok(entry) => entry,
+                    Err(No::What(UNIX)) => self.outer_socket(entry, path),
+                    Err(No::What(what)) => refuse(what),
+                    Err(No::Kernel(step, errno)) => Err(Refusal::Kernel { step, errno }),
+                };
+            }
         }
         if path.starts_with(b"/proc/") {
             return refuse("a file of /proc");
@@ -253,6 +286,69 @@ impl Table {
         Ok(entry)
     }
 
+    /// A socket that leads out of the process.
+    fn outer_socket(&self, mut entry: Entry, path: &[u8]) -> Result<Entry, Refusal> {
+        let fd = entry.record.fd;
+        if self.drop_sockets {
+            entry.become_dead();
+            return Ok(entry);
+        }
+        Err(Refusal::Descriptor { fd, what: socket_kind(fd), name: Text::new(path) })
+    }
+
+    /// Describes a descriptor that is no file.
+    ///
+    /// # Safety
+    /// As [`Table::take`].
+    unsafe fn within(
+        &mut self,
+        scratch: &mut Scratch,
+        mut entry: Entry,
+        path: &[u8],
+        info: &mut [u8],
+    ) -> Result<Result<Entry, Refusal>, No> {
+        if let Some(earlier) = self.same_open_file(&entry) {
+            entry.record.kind = fd_kind::DUP;
+            entry.record.arg = earlier as u32;
+            return Ok(Ok(entry));
+        }
+        let record = &mut entry.record;
+        // SAFETY: handed on to the caller.
+        let content = unsafe {
+            match (record.file_type, path) {
+                (sys::S_IFIFO, _) => within::pipe(record, scratch)?,
+                (sys::S_IFSOCK, _) => within::socket(record, scratch)?,
+                (_, b"anon_inode:[eventfd]") => {
+                    within::event_counter(record, &Info::read(record.fd, info)?);
+                    Ok(&[][..])
+                }
+                (_, b"anon_inode:[signalfd]") => {
+                    within::signals(record, &Info::read(record.fd, info)?)?;
+                    Ok(&[][..])
+                }
+                (_, b"anon_inode:[timerfd]") => {
+                    let state = within::timer(record, &Info::read(record.fd, info)?)?;
+                    scratch.keep(bytes_of(&state))
+                }
+                (_, b"anon_inode:[eventpoll]") => {
+                    let mut all = match scratch.list::<Watch>(WATCHES_MAX) {
+                        Ok(list) => list,
+                        Err(refusal) => return Ok(Err(refusal)),
+                    };
+                    let info = Info::read(record.fd, info)?;
+                    let watched = within::watches(record, &info, |watch| all.push(watch))?;
+                    watched.and_then(|()| scratch.keep(bytes_of_all(all.as_slice())))
+                }
+                _ => return Err(No::What("a descriptor of a kind that cannot be restored")),
+            }
+        };
+        Ok(content.map(|content| {
+            entry.path = content;
+            entry.record.path_len = content.len() as u32;
+            entry
+        }))
+    }
+
     /// Notes the locks of a descriptor; `info` is for what the kernel says of it.
     fn note_locks(&mut self, entry: &mut Entry, info: &mut [u8]) -> Result<(), Refusal> {
         let fd = entry.record.fd;
@@ -275,10 +371,12 @@ impl Table {
     fn same_open_file(&self, entry: &Entry) -> Option<i32> {
         let r = &entry.record;
         let me = sys::getpid() as usize;
+        let has_offset = matches!(r.file_type, sys::S_IFREG | sys::S_IFDIR | sys::S_IFCHR);
+        let no_two = matches!(r.file_type, sys::S_IFIFO | sys::S_IFSOCK);
         let candidates = self.entries.as_slice().iter().filter(|e| {
             !matches!(e.record.kind, fd_kind::SLOT | fd_kind::DROPPED | fd_kind::DUP)
                 && (e.record.identity, e.record.open_flags) == (r.identity, r.open_flags)
-                && e.record.offset == r.offset
+                && (e.record.offset == r.offset || !has_offset)
         });
         for e in candidates {
             const KCMP_FILE: usize = 0;
@@ -289,8 +387,9 @@ impl Table {
             match same {
                 Ok(0) => return Some(e.record.fd),
                 Ok(_) => {}
-                // A kernel without kcmp: same file, flags and an offset that is not the start's.
-                Err(_) if r.offset > 0 && r.kind != fd_kind::EVENT => return Some(e.record.fd),
+                // A kernel without kcmp: same file, flags and an offset that is not the start's; or
+                // what is hardly ever opened twice.
+                Err(_) if r.offset > 0 || no_two => return Some(e.record.fd),
                 Err(_) => {}
             }
         }
@@ -343,6 +442,8 @@ fn is_message_queue(fd: i32) -> bool {
     known.is_ok() && fs[0] == MQUEUE_MAGIC
 }
 
+const OUTER_PIPE: &str = "a pipe to another process";
+
 /// A socket in words.
 fn socket_kind(fd: i32) -> &'static str {
     let option = |name: usize| -> u32 {
@@ -364,30 +465,10 @@ fn socket_kind(fd: i32) -> &'static str {
     const SO_TYPE: usize = 3;
     const SO_DOMAIN: usize = 39;
     match (option(SO_DOMAIN), option(SO_TYPE)) {
-        (1, _) => "a Unix socket",
+        (1, _) => UNIX,
         (2 | 10, 1) => "a TCP socket",
         (2 | 10, 2) => "a UDP socket",
         (16, _) => "a netlink socket",
         _ => "a socket",
     }
-}
-
-/// An eventfd with its counter and flags, from /proc/self/fdinfo.
-fn event_counter(mut record: Descriptor) -> Result<Descriptor, Refusal> {
-    let mut text = [0u8; 512];
-    let path = PathBuf::new(b"/proc/self/fdinfo/", record.fd as u64, b"");
-    let len = super::proc::read_file(path.as_c(), &mut text)
-        .map_err(|errno| Refusal::Kernel { step: "looking at an eventfd", errno })?;
-    let field = |name: &[u8]| {
-        let line = text[..len].split(|c| *c == b'\n').find_map(|l| l.strip_prefix(name))?;
-        let start = line.iter().position(|c| *c != b' ' && *c != b'\t')?;
-        Some(&line[start..])
-    };
-    record.kind = fd_kind::EVENT;
-    // The counter is printed in hexadecimal.
-    record.offset = field(b"eventfd-count:").and_then(maps::hex).map_or(0, |(n, _)| n);
-    // EFD_SEMAPHORE is 1.
-    record.arg =
-        field(b"eventfd-semaphore:").and_then(maps::decimal).map_or(0, |(n, _)| (n == 1) as u32);
-    Ok(record)
 }

@@ -14,6 +14,7 @@ mod state;
 mod surroundings;
 mod thread;
 mod threads;
+mod within;
 
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -196,7 +197,8 @@ impl Engine<'_> {
         // SAFETY: as above.
         let (table, look, lifted) = unsafe {
             let tracking = tracker.map_or(-1, |t| t.descriptor());
-            let table = Table::take(scratch, [request.out_fd, tracking], request.fds)?;
+            let own = [request.out_fd, tracking];
+            let table = Table::take(scratch, own, request.fds, request.drop_sockets)?;
             (table, FirstLook::take(scratch, cuts.as_slice())?, scratch.list(BOARD_RANGES)?)
         };
         surroundings::check_keys(look.hidden_code as usize)?;

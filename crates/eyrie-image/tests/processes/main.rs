@@ -8,6 +8,7 @@ mod shapes;
 mod target;
 mod threads;
 mod tracked;
+mod within;
 
 use std::process::Command;
 

@@ -22,6 +22,7 @@ pub fn run(name: &str, dir: &Path, args: &[String]) {
         "state" => state(mode),
         "files" => files(dir, mode),
         "settings" => settings(mode),
+        "within" => super::within::of_every_kind(mode),
         "locks" => locks(dir, mode),
         "timers" => timers(mode),
         "inherits" => inherits(mode),
@@ -41,7 +42,7 @@ pub fn run(name: &str, dir: &Path, args: &[String]) {
     }
 }
 
-fn must_capture(mode: Mode) -> Outcome {
+pub fn must_capture(mode: Mode) -> Outcome {
     let outcome = take_image(mode);
     if let Outcome::Refused(_) = outcome {
         std::process::exit(3);
@@ -1017,14 +1018,7 @@ fn refused(what: &str, dir: &Path) {
             "unix" => {
                 keep.push(File::from_raw_fd(libc::socket(libc::AF_UNIX, libc::SOCK_STREAM, 0)))
             }
-            "pipe" => {
-                let (r, w) = super::harness::pipe();
-                keep.extend([r, w]);
-            }
-            "epoll" => keep.push(File::from_raw_fd(libc::epoll_create1(0))),
-            "timerfd" => {
-                keep.push(File::from_raw_fd(libc::timerfd_create(libc::CLOCK_MONOTONIC, 0)))
-            }
+            _ if super::within::refused(what, &mut keep) => {}
             "inotify" => keep.push(File::from_raw_fd(libc::inotify_init())),
             "proc" => keep.push(File::open("/proc/self/status").unwrap()),
             "deleted" => {

@@ -58,6 +58,7 @@ pub fn take_image(mode: Mode) -> Outcome {
             rsn: WRITTEN.load(Ordering::Relaxed),
             exclude: &[],
             fds: &fds,
+            drop_sockets: false,
             meta: b"a test",
             starter_pid: STARTER_PID.load(Ordering::Relaxed),
             still: None,

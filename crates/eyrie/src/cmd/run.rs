@@ -112,6 +112,10 @@ pub struct RunArgs {
     /// the same when it is executed again
     #[arg(long, value_enum, default_value_t = RecordArg::On, value_name = "WHAT")]
     record: RecordArg,
+    /// Take images of ranks with sockets that lead out of them: in a restored rank these are broken
+    /// connections, as when the other side has hung up
+    #[arg(long, hide_short_help = true)]
+    allow_broken_sockets: bool,
     /// Mean time between failures of the whole job, for `--checkpoint-every auto`
     #[arg(long, default_value = "24h", value_parser = duration, value_name = "TIME", hide_short_help = true)]
     mtbf: Duration,
@@ -499,6 +503,7 @@ pub fn run(mut args: RunArgs, log: Option<PathBuf>) -> anyhow::Result<i32> {
         log: log.map(std::path::absolute).transpose()?,
         heartbeat_timeout: args.heartbeat_timeout.unwrap_or(usual_timeout),
         orphan_timeout: args.orphan_timeout,
+        drop_sockets: args.allow_broken_sockets,
         notices: Notices {
             file: notice_file.map(Into::into),
             command: args.notice_command,

@@ -70,14 +70,13 @@ pub fn look(argv: &[OsString], base: Option<&Path>) -> Looked {
     };
     let dir = scratch.as_ref().map(|scratch| scratch.0.as_path());
     if let (Some(dir), false) = (dir, libraries.is_empty()) {
-        let made = program::link_provider(&mut program, dir)
-            .and_then(|provider| Ok([provider, program::preload_calls(&mut program, dir, false)?]))
-            .and_then(|files| {
-                for (name, target) in files {
-                    std::os::unix::fs::symlink(target, dir.join(name))?;
-                }
-                Ok(())
-            });
+        let made = program::link_provider(&mut program, dir).and_then(|provider| {
+            let preloaded = program::preload(&mut program, dir, false)?;
+            for (name, target) in preloaded.into_iter().chain([provider]) {
+                std::os::unix::fs::symlink(target, dir.join(name))?;
+            }
+            Ok(())
+        });
         findings.extend(made.err().map(|e| with_remedy("provider", &e.to_string())));
     }
     let facts = facts(Some(&program), &libraries);
@@ -85,7 +84,7 @@ pub fn look(argv: &[OsString], base: Option<&Path>) -> Looked {
     let library = library(&facts, &loaded);
     findings.push(match (&library, &libraries[..]) {
         (None, _) => no_library(&program.exe),
-        (Some(path), [provider, calls]) => {
+        (Some(path), [provider, calls, _]) => {
             let env = with_places_of(&facts, program.env);
             let asked = TRIALS.library(path, provider, calls, &env);
             judge(path, asked)
@@ -100,14 +99,15 @@ pub fn look(argv: &[OsString], base: Option<&Path>) -> Looked {
     Looked { findings, facts, loaded }
 }
 
-/// Our provider and libeyrie-calls, when both are there.
+/// Our provider, libeyrie-calls and libeyrie-pmix, when all are there.
 fn ours(findings: &mut Vec<Finding>) -> Vec<PathBuf> {
-    let both = program::provider_file().and_then(|p| Ok(vec![p, program::calls_file()?]));
-    match both {
-        Ok(both) => {
-            let shown: Vec<_> = both.iter().map(|path| path.display().to_string()).collect();
-            findings.push(Finding::ok("provider", shown.join(" and ")));
-            both
+    let all = program::provider_file()
+        .and_then(|p| Ok(vec![p, program::calls_file()?, program::pmix_file()?]));
+    match all {
+        Ok(all) => {
+            let shown: Vec<_> = all.iter().map(|path| path.display().to_string()).collect();
+            findings.push(Finding::ok("provider", shown.join(", ")));
+            all
         }
         Err(e) => {
             findings.push(with_remedy("provider", &e.to_string()));
@@ -230,8 +230,10 @@ fn judge(path: &Path, asked: Result<Library, String>) -> Finding {
     };
     let (version, device) = (says("MPICH Version:"), says("MPICH Device:"));
     let fail = |why: String| Finding::fail(SUBJECT, format!("{shown} {why}"), INSTALL);
-    if known.version.contains("Open MPI") {
-        return fail("is Open MPI, which starts through PMIx: Eyrie does not speak that".into());
+    let open_mpi = known.version.strip_prefix("Open MPI v");
+    let open_mpi = open_mpi.and_then(|rest| rest.split(',').next());
+    if let Some(old) = open_mpi.filter(|version| number(version) < Some((5, 0))) {
+        return fail(format!("is Open MPI {old}: the oldest that Eyrie starts is 5.0"));
     }
     if !version.is_empty() && !device.contains("ofi") {
         return fail(format!("is MPICH {version} without libfabric ({device})"));
@@ -245,9 +247,10 @@ fn judge(path: &Path, asked: Result<Library, String>) -> Finding {
             "has {fabric}, which does not load Eyrie's provider (FI_PROVIDER_PATH)"
         ));
     }
-    let name = match version {
-        "" => known.version.lines().next().unwrap_or("an unknown MPI").to_string(),
-        version => format!("MPICH {version} ({device})"),
+    let name = match (version, open_mpi) {
+        ("", Some(version)) => format!("Open MPI {version}"),
+        ("", None) => known.version.lines().next().unwrap_or("an unknown MPI").to_string(),
+        (version, _) => format!("MPICH {version} ({device})"),
     };
     let text = format!("{shown} is {name}; its {fabric} loads Eyrie's provider");
     if !known.has_calls {
@@ -258,6 +261,7 @@ fn judge(path: &Path, asked: Result<Library, String>) -> Finding {
         );
     }
     match number(version) {
+        _ if open_mpi.is_some() => Finding::ok(SUBJECT, text),
         Some(number) if number >= OLDEST => Finding::ok(SUBJECT, text),
         _ => Finding::warn(SUBJECT, text, "MPICH 4.3 or newer is what is tested"),
     }
@@ -313,7 +317,8 @@ mod tests {
             (Library { loads_provider: false, ..good.clone() }, Level::Fail, "does not load"),
             (Library { libfabric: None, ..good.clone() }, Level::Fail, "no libfabric"),
             (Library { has_calls: false, ..good }, Level::Fail, "not preloaded"),
-            (known("Open MPI v5.0.8, package: x"), Level::Fail, "PMIx"),
+            (known("Open MPI v5.0.8, package: x"), Level::Ok, "is Open MPI 5.0.8; its libfabric"),
+            (known("Open MPI v4.1.4, package: x"), Level::Fail, "oldest that Eyrie starts is 5.0"),
             (known("MPICH Version: 4.0.2\nMPICH Device: ch4:ucx\n"), Level::Fail, "(ch4:ucx)"),
             (known("MPICH Version: 4.1\nMPICH Device: ch4:ofi\n"), Level::Warn, "4.3 or newer"),
             (known("Another MPI 1.0\n"), Level::Warn, "is Another MPI 1.0"),
@@ -321,7 +326,7 @@ mod tests {
         for (library, level, words) in cases {
             let finding = judged(Ok(library));
             assert!(finding.level == level && finding.to_string().contains(words), "{finding}");
-            assert!(!finding.remedy.is_empty(), "{finding}");
+            assert_eq!(finding.remedy.is_empty(), level == Level::Ok, "{finding}");
         }
         let finding = judged(Err("no such symbol".into()));
         assert!(finding

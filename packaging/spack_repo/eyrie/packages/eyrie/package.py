@@ -35,7 +35,7 @@ class Eyrie(Package):
 
     def install(self, spec, prefix):
         cargo = which("cargo", required=True)
-        packages = ("eyrie", "eyrie-provider", "eyrie-calls")
+        packages = ("eyrie", "eyrie-provider", "eyrie-calls", "eyrie-pmix")
         words = [word for package in packages for word in ("-p", package)]
         cargo("build", "--release", "--locked", "-j", str(make_jobs), *words)
         make("install", f"PREFIX={prefix}", "ULFM=no")

@@ -1,0 +1,348 @@
+//! libeyrie-pmix.so, preloaded into ranks: it stands in front of those functions of the PMIx
+//! library that Open MPI calls to reach its launcher, and has the agent answer them over the PMI-1
+//! socket that every rank inherits. So a rank of Open MPI has neither PMIx's thread nor its
+//! connection, and an image of it nothing to connect again.
+//!
+//! In a process that is no rank every call goes to the real library. What a job cannot have (more
+//! ranks, ports, communicators made of groups) must be refused, and the user told.
+
+#![allow(non_snake_case)]
+
+pub mod abi;
+mod buffer;
+mod client;
+mod job;
+mod pmi;
+mod real;
+mod value;
+
+use abi::*;
+use buffer::pmix_data_buffer;
+use client::Client;
+use libc::{c_char, c_int, c_void, size_t};
+use pmi::Refused;
+use std::ffi::CStr;
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+/// This rank's side, from PMIx_Init on.
+static CLIENT: Mutex<Option<Client>> = Mutex::new(None);
+
+/// Whether this process is a rank of a job.
+fn is_rank() -> bool {
+    static KNOWN: OnceLock<bool> = OnceLock::new();
+    *KNOWN.get_or_init(|| std::env::var_os(eyrie_wire::agent::ENV_AGENT_FD).is_some())
+}
+
+/// Runs `f` with the client, when PMIx_Init has been called.
+fn with(f: impl FnOnce(&mut Client) -> c_int) -> c_int {
+    let mut client = CLIENT.lock().unwrap_or_else(PoisonError::into_inner);
+    client.as_mut().map_or(ERR_INIT, f)
+}
+
+/// # Safety
+/// `text` is null or a C string.
+unsafe fn text<'a>(text: *const c_char) -> &'a str {
+    match text.is_null() {
+        true => "",
+        // SAFETY: as above. A key that is no text is one that nobody has put.
+        false => unsafe { CStr::from_ptr(text) }.to_str().unwrap_or(""),
+    }
+}
+
+/// Declares functions of PMIx: what they do in a rank; elsewhere the real library does it.
+macro_rules! functions {
+    ($($(#[$about:meta])* fn $name:ident($($arg:ident: $type:ty),* $(,)?) $body:block)*) => {
+        $(
+            $(#[$about])*
+            ///
+            /// # Safety
+            /// As PMIx says of it.
+            #[no_mangle]
+            pub unsafe extern "C" fn $name($($arg: $type),*) -> c_int {
+                if is_rank() {
+                    return $body;
+                }
+                const NAME: &str = concat!(stringify!($name), "\0");
+                let name = CStr::from_bytes_with_nul(NAME.as_bytes()).unwrap_or_default();
+                let Some(found) = real::find(name) else { return ERR_NOT_SUPPORTED };
+                type Real = unsafe extern "C" fn($($type),*) -> c_int;
+                // SAFETY: PMIx's function of this name, with what it was called with.
+                unsafe { std::mem::transmute::<*mut c_void, Real>(found)($($arg),*) }
+            }
+        )*
+    };
+}
+
+type Infos = *const c_void;
+
+functions! {
+    /// Begins, or counts that somebody else begins, too.
+    fn PMIx_Init(proc: *mut pmix_proc, _infos: Infos, _count: size_t) {
+        let mut client = CLIENT.lock().unwrap_or_else(PoisonError::into_inner);
+        if client.is_none() {
+            *client = Client::of_environment();
+        }
+        let Some(client) = client.as_mut() else { return ERR_UNREACH };
+        // SAFETY: null, or room for the result.
+        if let Some(proc) = unsafe { proc.as_mut() } {
+            *proc = client.name();
+        }
+        client.begin()
+    }
+
+    /// Whether somebody has begun who has not ended.
+    fn PMIx_Initialized() {
+        let client = CLIENT.lock().unwrap_or_else(PoisonError::into_inner);
+        c_int::from(client.as_ref().is_some_and(Client::has_begun))
+    }
+
+    /// Ends what has begun; the last end is that of the rank's MPI.
+    fn PMIx_Finalize(_infos: Infos, _count: size_t) {
+        with(Client::end)
+    }
+
+    /// Ends the job.
+    fn PMIx_Abort(status: c_int, _message: *const c_char, _procs: *mut c_void, _count: size_t) {
+        with(|client| client.abort(status))
+    }
+
+    /// Lets the other ranks know a value.
+    fn PMIx_Put(_scope: u8, key: *const c_char, value: *const pmix_value) {
+        // SAFETY: a key and a value, as the library gives them.
+        let (key, value) = unsafe { (text(key), value::Value::copy(value)) };
+        with(|client| client.put(key, value))
+    }
+
+    /// What was put is with the agent already.
+    fn PMIx_Commit() {
+        with(|_| SUCCESS)
+    }
+
+    /// A value of a rank, in memory that the caller frees.
+    fn PMIx_Get(
+        proc: *const pmix_proc,
+        key: *const c_char,
+        _infos: Infos,
+        _count: size_t,
+        value: *mut *mut pmix_value,
+    ) {
+        // SAFETY: null or whole, as the library gives them, and a place for the result.
+        unsafe {
+            let (proc, key) = (proc.as_ref(), text(key));
+            with(|client| match client.get(proc, key) {
+                Ok(found) => {
+                    *value = found.give();
+                    if (*value).is_null() { ERR_NOMEM } else { SUCCESS }
+                }
+                Err(status) => status,
+            })
+        }
+    }
+
+    /// Keeps a value that this rank will ask for.
+    fn PMIx_Store_internal(
+        proc: *const pmix_proc,
+        key: *const c_char,
+        value: *const pmix_value,
+    ) {
+        // SAFETY: null or whole, as the library gives them.
+        let (proc, key, value) = unsafe { (proc.as_ref(), text(key), value::Value::copy(value)) };
+        with(|client| client.keep(proc, key, value))
+    }
+
+    /// Waits for all ranks.
+    fn PMIx_Fence(procs: *const pmix_proc, count: size_t, _infos: Infos, _info_count: size_t) {
+        // SAFETY: the library gives `count` of them.
+        with(|client| client.fence(unsafe { list(procs, count) }))
+    }
+
+    /// Waits for all ranks: `done` is called before this returns, so that nothing happens at a time
+    /// of its own.
+    fn PMIx_Fence_nb(
+        procs: *const pmix_proc,
+        count: size_t,
+        _infos: Infos,
+        _info_count: size_t,
+        done: op_done,
+        data: *mut c_void,
+    ) {
+        // SAFETY: the library gives `count` of them.
+        let status = with(|client| client.fence(unsafe { list(procs, count) }));
+        // SAFETY: the caller's function, with what it gave for it.
+        unsafe { tell(status, done, data) }
+    }
+
+    /// No event ever comes: failures are repaired, and a lost agent ends its ranks.
+    fn PMIx_Register_event_handler(
+        _codes: *mut c_int,
+        _count: size_t,
+        _infos: Infos,
+        _info_count: size_t,
+        _handler: *mut c_void,
+        done: registered,
+        data: *mut c_void,
+    ) {
+        let mut number = 0;
+        let status = with(|client| {
+            number = client.next_handler();
+            SUCCESS
+        });
+        match done {
+            // SAFETY: the caller's function, with what it gave for it.
+            Some(done) => unsafe { done(status, number, data) },
+            // Without one the number is what is returned.
+            None => return c_int::try_from(number).unwrap_or(c_int::MAX),
+        }
+        status
+    }
+
+    /// As none was registered.
+    fn PMIx_Deregister_event_handler(_handler: size_t, done: op_done, data: *mut c_void) {
+        // SAFETY: the caller's function, with what it gave for it.
+        unsafe { tell(with(|_| SUCCESS), done, data) }
+    }
+
+    /// Nobody waits for events.
+    fn PMIx_Notify_event(
+        _status: c_int,
+        _source: *const pmix_proc,
+        _range: u8,
+        _infos: Infos,
+        _count: size_t,
+        done: op_done,
+        data: *mut c_void,
+    ) {
+        // SAFETY: the caller's function, with what it gave for it.
+        unsafe { tell(SUCCESS, done, data) }
+    }
+
+    /// There is nothing to be asked.
+    fn PMIx_Query_info_nb(
+        _queries: *mut c_void,
+        _count: size_t,
+        _done: *mut c_void,
+        _data: *mut c_void,
+    ) {
+        ERR_NOT_FOUND
+    }
+
+    /// The library finds out by itself.
+    fn PMIx_Load_topology(_topology: *mut c_void) {
+        ERR_NOT_FOUND
+    }
+
+    /// The library finds out by itself.
+    fn PMIx_Get_cpuset(_set: *mut c_void, _of: c_int) {
+        ERR_NOT_FOUND
+    }
+
+    /// Appends values to a buffer.
+    fn PMIx_Data_pack(
+        _target: *const pmix_proc,
+        to: *mut pmix_data_buffer,
+        values: *mut c_void,
+        count: i32,
+        kind: u16,
+    ) {
+        // SAFETY: a constructed buffer and `count` values, as the library gives them.
+        unsafe {
+            match (to.as_mut(), usize::try_from(count)) {
+                (Some(to), Ok(count)) => buffer::pack(to, values, count, kind),
+                _ => ERR_BAD_PARAM,
+            }
+        }
+    }
+
+    /// Takes the next values of a buffer.
+    fn PMIx_Data_unpack(
+        _source: *const pmix_proc,
+        from: *mut pmix_data_buffer,
+        values: *mut c_void,
+        count: *mut i32,
+        kind: u16,
+    ) {
+        // SAFETY: a constructed buffer and room for `count` values, as the library gives them.
+        unsafe {
+            match (from.as_mut(), count.as_mut()) {
+                (Some(from), Some(count)) => buffer::unpack(from, values, count, kind),
+                _ => ERR_BAD_PARAM,
+            }
+        }
+    }
+
+    /// MPI_Comm_spawn.
+    fn PMIx_Spawn(
+        _infos: Infos,
+        _info_count: size_t,
+        _apps: *const c_void,
+        _count: size_t,
+        _nspace: *mut c_char,
+    ) {
+        with(|client| client.refuse(Refused::Spawn))
+    }
+
+    /// MPI_Comm_connect and accept, once they have found each other.
+    fn PMIx_Connect(
+        _procs: *const pmix_proc,
+        _count: size_t,
+        _infos: Infos,
+        _info_count: size_t,
+    ) {
+        with(|client| client.refuse(Refused::Ports))
+    }
+
+    /// MPI_Publish_name, MPI_Comm_accept.
+    fn PMIx_Publish(_infos: Infos, _count: size_t) {
+        with(|client| client.refuse(Refused::Ports))
+    }
+
+    /// MPI_Lookup_name, MPI_Comm_connect.
+    fn PMIx_Lookup(_data: *mut c_void, _count: size_t, _infos: Infos, _info_count: size_t) {
+        with(|client| client.refuse(Refused::Ports))
+    }
+
+    /// MPI_Unpublish_name.
+    fn PMIx_Unpublish(_keys: *mut *mut c_char, _infos: Infos, _count: size_t) {
+        with(|client| client.refuse(Refused::Ports))
+    }
+
+    /// MPI_Comm_create_from_group.
+    fn PMIx_Group_construct(
+        _name: *const c_char,
+        _procs: *const pmix_proc,
+        _count: size_t,
+        _infos: Infos,
+        _info_count: size_t,
+        _results: *mut *mut c_void,
+        _result_count: *mut size_t,
+    ) {
+        with(|client| client.refuse(Refused::Groups))
+    }
+
+    /// As none was made.
+    fn PMIx_Group_destruct(_name: *const c_char, _infos: Infos, _count: size_t) {
+        ERR_NOT_SUPPORTED
+    }
+}
+
+/// # Safety
+/// `first` is null or the first of `count`.
+unsafe fn list<'a>(first: *const pmix_proc, count: usize) -> &'a [pmix_proc] {
+    match first.is_null() {
+        true => &[],
+        // SAFETY: as above.
+        false => unsafe { std::slice::from_raw_parts(first, count) },
+    }
+}
+
+/// Calls who waits for a result; one that went well.
+///
+/// # Safety
+/// `done` may be called with `data`.
+unsafe fn tell(status: c_int, done: op_done, data: *mut c_void) -> c_int {
+    if let (SUCCESS, Some(done)) = (status, done) {
+        // SAFETY: as above.
+        unsafe { done(status, data) };
+    }
+    status
+}
