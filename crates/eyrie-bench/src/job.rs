@@ -25,6 +25,8 @@ const END_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long the last events may lag behind the end of a job.
 const EVENT_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// How often it is looked for what a job has printed.
+const OUTPUT_GLANCE: Duration = Duration::from_millis(20);
 /// How soon a signal that ends the measurement is noticed.
 const GLANCE: Duration = Duration::from_millis(200);
 /// A signal has come that ends the measurement.
@@ -277,6 +279,22 @@ impl Job {
             }
         }
         bail!("waited {} for {what}: {}", time(limit), self.stderr())
+    }
+
+    /// Waits until the job has printed this.
+    ///
+    /// # Errors
+    /// When it ends before, or has not within `limit`.
+    pub fn await_output(&mut self, text: &str, limit: Duration) -> anyhow::Result<()> {
+        let deadline = Instant::now() + limit;
+        let path = self.dir.path().join("stdout");
+        while !std::fs::read_to_string(&path)?.contains(text) {
+            check_interrupted()?;
+            if self.wait(OUTPUT_GLANCE)? || Instant::now() > deadline {
+                bail!("the job did not print {text:?}: {}", self.stderr());
+            }
+        }
+        Ok(())
     }
 
     /// Runs `eyrie WHAT JOB ARGS...` on this job.
