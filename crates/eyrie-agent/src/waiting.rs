@@ -74,3 +74,31 @@ impl Waiting {
         self.contact.heard_ms.store(self.contact.now_ms(), Ordering::SeqCst);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn waiting(save: bool) -> Waiting {
+        let contact = Arc::new(Contact::new(Duration::ZERO));
+        Waiting { timeout: Duration::from_secs(9), contact, until: None, save, save_at: None }
+    }
+
+    #[test]
+    fn a_job_that_can_be_saved_is_waited_for_and_hosts_take_turns() {
+        let mut without = waiting(false);
+        without.begin(1);
+        assert!(without.save_at.is_none());
+        let [mut first, mut second] = [waiting(true), waiting(true)];
+        first.begin(0);
+        second.begin(1);
+        assert!(without.until < first.save_at && first.save_at < second.save_at);
+        assert!(second.save_at < first.until);
+        // Its time does not begin anew with each look.
+        let until = first.until;
+        first.begin(0);
+        assert_eq!(first.until, until);
+        first.end();
+        assert_eq!((first.until, first.save_at), (None, None));
+    }
+}

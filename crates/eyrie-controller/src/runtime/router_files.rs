@@ -80,3 +80,45 @@ fn give(path: &Path, stream: &mut Stream) -> io::Result<()> {
     stream.send_all(&mut file)?;
     stream.shutdown(Shutdown::Write)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use eyrie_transport::{Bind, Listener};
+    use std::io::{Read, Write};
+
+    /// Two ends of a connection.
+    fn pair(dir: &Path) -> (Stream, Stream) {
+        let listener = Listener::bind(&Bind::Unix(dir.join("socket"))).unwrap();
+        let router = Stream::connect(&listener.addr().unwrap(), STALL).unwrap();
+        std::fs::remove_file(dir.join("socket")).unwrap();
+        (router, listener.accept().unwrap())
+    }
+
+    #[test]
+    fn what_a_router_hands_over_is_kept_and_given_to_the_next_of_its_number() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = RouterFiles::default();
+        let hand_over = |id| {
+            let (mut router, controller) = pair(dir.path());
+            router.write_all(b"all that it holds").unwrap();
+            router.shutdown(Shutdown::Write).unwrap();
+            files.keep(id, controller);
+            frame::read::<Result<u64, String>>(&mut router).unwrap()
+        };
+        assert!(hand_over(1).unwrap_err().contains("is not being saved"));
+        let paths = [dir.path().join("router-0"), dir.path().join("router-1")];
+        files.save_to(paths.to_vec());
+        assert_eq!(hand_over(1), Ok(17));
+        files.go_on_with(paths.to_vec());
+        let fetch = |id| {
+            let (mut router, controller) = pair(dir.path());
+            files.give(id, controller);
+            let (mut bytes, said) = (Vec::new(), frame::read::<Result<u64, String>>(&mut router));
+            router.read_to_end(&mut bytes).unwrap();
+            (said.unwrap(), bytes)
+        };
+        assert_eq!(fetch(1), (Ok(17), b"all that it holds".to_vec()));
+        assert!(fetch(0).0.is_err() && fetch(2).0.is_err());
+    }
+}
