@@ -183,9 +183,9 @@ mod tests {
         };
         assert_eq!(
             in_full(&proposal, &["a".into(), "b".into()]),
-            "rank   node  computes  polls   memory  may cost  brings\n\
-             0     0 (a)      50 %    0 %  1.0 MiB\n\
-             1     0 (a)      50 %    0 %  1.0 MiB    100 ms    25 %  moves to node 1 (b)\n\
+            "rank   node  computes  polls  memory  may cost  brings\n\
+             0     0 (a)      50 %    0 %   1 MiB\n\
+             1     0 (a)      50 %    0 %   1 MiB    100 ms    25 %  moves to node 1 (b)\n\
              \n\
              node   processors  computes  others  busy  then\n\
              0 (a)           1      50 %     0 %  50 %  25 %\n\
