@@ -270,11 +270,11 @@ class Hosts:
                 f'{tool("ip")} addr add "$3/64" dev eth0 nodad',
                 "fi",
                 'if [ "$4" = diskless ]; then',
-                # Each mount by itself; some of the kernel's own cannot be had otherwise.
+                # Each mount by itself: what cannot be had so stays as it is.
                 "cut -d ' ' -f 5 /proc/self/mountinfo | while read -r at; do",
                 'case "$at" in',
                 "/dev | /dev/* | /proc | /proc/* | /sys | /sys/* | /run | /tmp) ;;",
-                '*) mount -o remount,bind,ro "$at" ;;',
+                '*) mount -o remount,bind,ro "$at" || echo "$at can be written" ;;',
                 "esac",
                 "done",
                 "fi",
