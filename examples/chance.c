@@ -28,7 +28,9 @@ struct message {
     uint64_t chain, history, value;
 };
 
-static void observed(uint64_t word) { history = hash_word(history, word); }
+static void observed(uint64_t word) {
+    history = hash_word(history, word);
+}
 
 /* A value of a clock, which must not be lower than the one before. */
 static int64_t forward(int64_t *last, int64_t now, const char *clock) {
@@ -80,8 +82,9 @@ static void tell_round(uint64_t value) {
     MPI_Sendrecv(&out, 3, MPI_UINT64_T, (me + 1) % ranks, 1, &in, 3, MPI_UINT64_T,
                  (me + ranks - 1) % ranks, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
     if (in.chain != chain_in) {
-        fprintf(stderr, "rank %d: message %llu does not follow on the one before: its sender has "
-                        "diverged from what it did\n",
+        fprintf(stderr,
+                "rank %d: message %llu does not follow on the one before: its sender has "
+                "diverged from what it did\n",
                 me, (unsigned long long)checked);
         MPI_Abort(MPI_COMM_WORLD, 3);
     }
