@@ -11,7 +11,6 @@ mod identity;
 mod interrupted;
 mod library;
 mod memory;
-mod observing;
 mod ofi;
 mod process;
 mod sockets;

@@ -1,7 +1,6 @@
 //! What reaches the job from agents, routers, users and its own threads, as events of the machine.
 
 use super::children::Child;
-use super::determinants::Told;
 use super::inbound::{Heard, Inbound, Letter, Peer};
 use super::job::Job;
 use super::journal::Entry;
@@ -377,9 +376,9 @@ impl Job {
                 self.places.iter_mut().for_each(|places| places.router(router, addr.clone()));
                 return self.welcome_all();
             }
-            R::Fenced { instance, determinants, observed } => {
+            R::Fenced { instance, determinants } => {
                 let rsn = determinants.iter().map(|d| d.rsn).max().unwrap_or(0);
-                self.determinants.add(instance, Told { determinants, observed });
+                self.determinants.add(instance, determinants);
                 Event::Fenced { router, instance, rsn }
             }
             R::Connected(instance) => Event::Connected(instance),

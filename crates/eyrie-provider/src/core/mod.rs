@@ -7,7 +7,6 @@ pub mod error;
 pub mod host;
 pub mod matching;
 mod mutation;
-mod observed;
 pub mod rank;
 pub mod replaced;
 pub mod replay;

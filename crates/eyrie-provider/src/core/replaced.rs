@@ -76,14 +76,12 @@ impl<H: ImagePoint> Rank<H> {
         }
         let present = self.present();
         self.unstored.push_no_delivery(present);
-        self.cut_observed();
-        let observed = self.unstored.observed();
         let home = self.host.home(self.number) as usize;
-        while !self.unstored.are_stored(present.clock, observed) {
+        while !self.unstored.is_stored(present.clock) {
             self.ready_sender(home)?;
-            if !self.unstored.are_stored(present.clock, observed) {
+            if !self.unstored.is_stored(present.clock) {
                 self.senders[home].offer_word(&self.unstored);
-                self.await_sender(home, Want::Stored { clock: present.clock, observed })?;
+                self.await_sender(home, Want::Stored(present.clock))?;
             }
         }
         Ok(())

@@ -4,9 +4,7 @@ use super::mutation::{active, Mutation};
 use super::verify::Verifier;
 use super::{ConnId, Output, Protocol, RouterEvent};
 use crate::space::Store;
-use eyrie_wire::data::{
-    Ack, Frame, Header, Known, Message, Observed, ObservedPart, Piece, Ready, Repeat,
-};
+use eyrie_wire::data::{Ack, Frame, Header, Known, Message, Piece, Ready, Repeat};
 use eyrie_wire::{Rank, RankInstance};
 
 /// Unacknowledged frames and bytes after which a sender is told.
@@ -33,8 +31,8 @@ impl<S: Store> Protocol<S> {
         }
         let state = &mut self.ranks[rank as usize];
         state.verifier = Verifier::default();
-        let (up_to, observed) = state.holds();
-        out.frame(id, &Header::Ready(Ready { up_to, observed }), &[]);
+        let up_to = state.determinants.last().map_or(0, |d| d.clock);
+        out.frame(id, &Header::Ready(Ready { up_to }), &[]);
     }
 
     /// A frame on a send stream.
@@ -58,7 +56,6 @@ impl<S: Store> Protocol<S> {
         match &frame.header {
             Header::Message(m) => self.log_message(rank, m, frame, out)?,
             Header::Repeat(r) => self.verify(rank, r, out)?,
-            Header::Observed(o) => self.keep_observed(rank, *o, frame.payload),
             Header::Determinants | Header::Flush => {}
             Header::Piece(p) => self.take_piece(id, *p, frame.payload)?,
             Header::SegmentRequest(s) => self.request_segment(id, s.bytes, out),
@@ -104,11 +101,6 @@ impl<S: Store> Protocol<S> {
                 known.push(d);
             }
         }
-    }
-
-    fn keep_observed(&mut self, rank: Rank, Observed { clock, from }: Observed, bytes: &[u8]) {
-        let part = ObservedPart { from, clock, bytes: bytes.to_vec() };
-        self.ranks[rank as usize].observed.push(part);
     }
 
     fn is_home_of(&self, rank: Rank) -> bool {
@@ -228,8 +220,8 @@ impl<S: Store> Protocol<S> {
         conn.unacknowledged = 0;
         conn.unacknowledged_bytes = 0;
         let state = &self.ranks[conn.instance.rank as usize];
-        let (clock, observed) = state.holds();
-        out.frame(id, &Header::Ack(Ack { frames: conn.frames, clock, observed }), &[]);
+        let clock = state.determinants.last().map_or(0, |d| d.clock);
+        out.frame(id, &Header::Ack(Ack { frames: conn.frames, clock }), &[]);
     }
 
     /// Tells the controller how the log of a rank has grown, in steps.
