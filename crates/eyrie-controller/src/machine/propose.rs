@@ -141,7 +141,11 @@ impl Known {
     fn even(&self, before: f64) -> String {
         let measured = &self.measured;
         let alone = measured.ranks.iter().max_by(|a, b| a.uses.total_cmp(&b.uses));
-        match alone.filter(|load| load.uses >= before - 0.01) {
+        let of_place = |load: &RankLoad| {
+            let room = &measured.nodes[load.node as usize];
+            load.uses / measured.places[room.place].free()
+        };
+        match alone.filter(|load| load.uses.max(of_place(load)) >= before - 0.01) {
             _ if measured.places.len() < 2 => {
                 "no move brings anything: all nodes have the same processors".into()
             }
@@ -339,11 +343,12 @@ mod tests {
 
     #[test]
     fn moves_come_with_what_they_bring() {
-        let usages = [usage(0, &[(0, 400), (1, 400)]), usage(1, &[(2, 100)])];
+        let mut usages = [usage(0, &[(0, 400), (1, 400)]), usage(1, &[(2, 100)])];
+        usages[1].busy = Duration::from_millis(150);
         let found = proposed(PAYBACK, &usages).unwrap();
         let moved: Vec<_> = found.ranks.iter().filter_map(|r| Some((r.rank, r.to?))).collect();
         assert_eq!(moved, [(0, 1)]);
-        // Others have a tenth of the first node, and all but a tenth of the second one.
+        // Others have a tenth of the first node, and nothing of the second one.
         let brings = found.ranks[0].brings.unwrap_or(0.0);
         assert!((found.busiest - found.then - brings).abs() < 1e-9, "{found:?}");
         assert!(found.why.contains("after these moves"), "{}", found.why);
