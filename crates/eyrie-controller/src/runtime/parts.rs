@@ -181,8 +181,9 @@ pub fn start_agents(
                 let node = target.node();
                 let started = children.launch(cluster, target, &files, hear(node));
                 started.with_context(|| {
-                    let ssh = ssh.to_string_lossy();
-                    format!("cannot start agents on other hosts with {ssh}; see --launcher-exec")
+                    let host = node.map(|node| &cluster.hosts[node as usize].name);
+                    let (host, ssh) = (host.map_or("other hosts", |h| h), ssh.to_string_lossy());
+                    format!("cannot start an agent on {host} with {ssh}; see --launcher-exec")
                 })?;
             }
         }
