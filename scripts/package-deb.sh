@@ -42,7 +42,8 @@ binaries=("$tree/usr/bin/eyrie" "$tree"/usr/lib/eyrie/*.so)
 glibc=$(scripts/glibc.py "${binaries[@]}")
 depends="libc6 (>= $glibc)"
 # Unwinding: what zig links has its own. The second name is that of Debian 10 and before.
-! objdump -p "${binaries[@]}" | grep -q 'NEEDED *libgcc_s' || depends+=", libgcc-s1 | libgcc1"
+# Without -q: grep would end at the first line, and objdump fail as it writes the next.
+! objdump -p "${binaries[@]}" | grep 'NEEDED *libgcc_s' >/dev/null || depends+=", libgcc-s1 | libgcc1"
 install -d "$tree/DEBIAN"
 (cd "$tree" && find usr -type f -print0 | sort -z | xargs -0 md5sum) >"$tree/DEBIAN/md5sums"
 cat >"$tree/DEBIAN/control" <<EOF

@@ -30,7 +30,7 @@ check_packages() {
 optional_packages() {
     local missing=() without="eyrie monitor takes slower readers, tests in Fortran or on several hosts are skipped"
     command -v clang >/dev/null || missing+=(clang)
-    /sbin/ldconfig -p | grep -q 'libbpf\.so\.1 ' || missing+=(libbpf1)
+    /sbin/ldconfig -p | grep 'libbpf\.so\.1 ' >/dev/null || missing+=(libbpf1)
     command -v gfortran >/dev/null || missing+=(gfortran)
     command -v ip >/dev/null || missing+=(iproute2)
     [ -x /usr/sbin/sshd ] || [ -d /run/systemd/system ] || missing+=(openssh-server openssh-client)
