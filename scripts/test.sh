@@ -139,7 +139,8 @@ what_failed() {
     echo "$1 failed:"
     {
         with_details 'not ok' "$build/test-logs/$1.tally" || grep -B 12 '^not ok ' "$log" ||
-            grep -A 8 '^---- .* stdout ----' "$log" || tail -n 12 "$log"
+            grep -E -A 2 'panicked at|^test .* FAILED' "$log" | head -n 60 | grep . ||
+            tail -n 12 "$log"
     } | cut -c-240 | sed 's/^/    /'
 }
 

@@ -237,14 +237,15 @@ pub unsafe fn socket(
     scratch: &mut Scratch,
 ) -> Result<Result<&'static [u8], Refusal>, No> {
     const SOCK_STREAM: u32 = 1;
+    const BOTH_WAYS: u32 = 3;
     let unix = No::What(UNIX);
     let Some(known) = ask_of_socket(record.identity.ino as u32).filter(|known| !known.named) else {
         return Err(unix);
     };
     let len = unread(record.fd)?;
     match (known.kind, known.peer, len) {
-        // Its other end is closed.
-        (_, 0, 0) if polled(record.fd) & POLLHUP != 0 => {
+        // Its other end is closed. (poll(2) would say the same of one that was never connected.)
+        (_, 0, 0) if known.shutdown == BOTH_WAYS => {
             record.kind = fd_kind::DROPPED;
             return Ok(Ok(&[]));
         }
