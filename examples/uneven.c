@@ -1,9 +1,9 @@
 /* uneven: ranks whose work grows unequally while the program runs.
  *
- * For moving ranks so that nodes are equally busy (`eyrie balance`): all ranks meet after each step,
- * so that each step takes as long as the busiest node needs for it. From one rank on the work of a
- * step grows, step by step, to a multiple of what it was; that of the others stays. The hash at the
- * end is over what all ranks have computed in all steps, and the same in every run. */
+ * For moving ranks so that nodes are equally busy (`eyrie balance`): all ranks meet after each
+ * step, so that each step takes as long as the busiest node needs for it. From one rank on the work
+ * of a step grows, step by step, to a multiple of what it was; that of the others stays. The hash
+ * at the end is over what all ranks have computed in all steps, and the same in every run. */
 #include "common.h"
 
 static uint64_t compute(uint64_t token, long spin) {

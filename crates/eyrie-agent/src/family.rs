@@ -95,9 +95,9 @@ fn collected_status(pidfd: BorrowedFd<'_>) -> Option<i32> {
     (done == 0 && info.mask & PIDFD_INFO_EXIT != 0).then_some(info.exit_code)
 }
 
-/// Kills all children but those that are `spared` with SIGKILL (stopped ones die too) and reaps them, again and
-/// again, because a dying child hands its own children to a subreaper. Children cannot be confused
-/// with strangers: their numbers stay taken until they are reaped here.
+/// Kills all children but those that are `spared` with SIGKILL (stopped ones die too) and reaps
+/// them, again and again, because a dying child hands its own children to a subreaper. Children
+/// cannot be confused with strangers: their numbers stay taken until they are reaped here.
 pub fn kill_children_but(spared: &[Pid], within: Duration) -> Reaped {
     let others = || children().into_iter().filter(|child| !spared.contains(child));
     let until = Instant::now() + within;

@@ -105,7 +105,7 @@ fn busy(stat: &str, processors: &[u32]) -> Duration {
 }
 
 /// Processor time of all threads of a process, by its /proc/PID/stat.
-fn used(stat: &str) -> Option<Duration> {
+pub fn used(stat: &str) -> Option<Duration> {
     // The name of the program, in parentheses, may be anything.
     let words: Vec<&str> = stat.rsplit_once(')')?.1.split_ascii_whitespace().collect();
     let number = |at: usize| words.get(at)?.parse::<u64>().ok();

@@ -1,6 +1,6 @@
-//! What saves a job that nobody has gone on with: a controller of its own, `eyrie resume --save`, in
-//! a process that outlives who started it. Who has a copy of the journal starts one; agents let only
-//! one controller come.
+//! What saves a job that nobody has gone on with: a controller of its own, `eyrie resume --save`,
+//! in a process that outlives who started it. Who has a copy of the journal starts one; agents let
+//! only one controller come.
 
 use std::io;
 use std::os::unix::process::CommandExt;

@@ -68,17 +68,17 @@ fn slow(process: &OwnedFd, share: &AtomicU8) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::measure::used;
     use std::process::{Child, Command};
 
     fn spinning() -> Child {
         Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap()
     }
 
-    /// Processor time of a process in ticks, and whether it is stopped.
-    fn used(child: &Child) -> (u64, bool) {
+    /// Processor time of a process, and whether it is stopped.
+    fn state(child: &Child) -> (Duration, bool) {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
-        let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
-        (fields[11].parse::<u64>().unwrap(), fields[0] == "T")
+        (used(&stat).unwrap(), stat.contains(") T "))
     }
 
     #[test]
@@ -88,7 +88,7 @@ mod tests {
         let patience = std::time::Instant::now() + Duration::from_secs(30);
         let (mut stopped, mut ran) = (0, 0);
         while (stopped < 20 || ran < 2) && std::time::Instant::now() < patience {
-            match used(&child).1 {
+            match state(&child).1 {
                 true => stopped += 1,
                 false => ran += 1,
             }
@@ -96,8 +96,8 @@ mod tests {
         }
         assert!(stopped >= 20 && ran >= 2, "stopped {stopped} times, ran {ran} times");
         drop(slowed);
-        let (before, _) = used(&child);
-        while used(&child).0 < before + 5 {
+        let (before, _) = state(&child);
+        while state(&child).0 < before + Duration::from_millis(50) {
             assert!(std::time::Instant::now() < patience, "it was left standing");
             thread::sleep(Duration::from_millis(1));
         }

@@ -133,8 +133,8 @@ pub enum Record {
         #[serde(with = "seconds")]
         took: Duration,
     },
-    /// A rank that is to move writes faster than its memory goes over: it is made to stand still for
-    /// this share of time, in percent, until it has moved.
+    /// A rank that is to move writes faster than its memory goes over: it is made to stand still
+    /// for this share of time, in percent, until it has moved.
     MoveSlowed {
         rank: Rank,
         share: u8,
@@ -155,8 +155,8 @@ pub enum Record {
         #[serde(with = "seconds")]
         pause: Duration,
     },
-    /// These ranks move to these nodes, one by one of both lists, because a user has asked for all of
-    /// that at once; `drains`: nodes that become free by it.
+    /// These ranks move to these nodes, one by one of both lists, because a user has asked for all
+    /// of that at once; `drains`: nodes that become free by it.
     Rearranging {
         ranks: Vec<Rank>,
         nodes: Vec<Node>,

@@ -485,8 +485,8 @@ pub struct Socket {
 // SAFETY: integers only, no padding.
 unsafe impl Plain for Socket {}
 
-/// Payload of a File record with [`FILE_DESCRIPTOR`]; `locks` locks and `path_len` bytes follow: its
-/// path, or its content ([`fd_kind::has_content`]).
+/// Payload of a File record with [`FILE_DESCRIPTOR`]; `locks` locks and `path_len` bytes follow:
+/// its path, or its content ([`fd_kind::has_content`]).
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Descriptor {

@@ -59,6 +59,18 @@ pub struct Measured {
     pub ranks: Vec<RankLoad>,
 }
 
+impl Measured {
+    /// How busy each place is with the ranks on it: what they use, over what it has for them.
+    pub fn loads(&self) -> Vec<f64> {
+        let mut loads = vec![0.0; self.places.len()];
+        for load in &self.ranks {
+            let place = self.nodes[load.node as usize].place;
+            loads[place] += load.uses / self.places[place].free();
+        }
+        loads
+    }
+}
+
 /// Moves that belong together: one, or two ranks that change places.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Change {
@@ -153,15 +165,13 @@ impl<'a> State<'a> {
         let alone = |load: &RankLoad| load.uses / load.uses.ceil().max(1.0);
         let mut state = State {
             measured,
-            loads: vec![0.0; measured.places.len()],
+            loads: measured.loads(),
             counts: vec![0; measured.nodes.len()],
             node_of: measured.ranks.iter().map(|load| load.node).collect(),
             moved: vec![false; measured.ranks.len()],
             least: measured.ranks.iter().map(alone).fold(0.0, f64::max),
         };
         for load in &measured.ranks {
-            let place = state.place(load.node);
-            state.loads[place] += state.share(load.uses, place);
             state.counts[load.node as usize] += 1;
         }
         state

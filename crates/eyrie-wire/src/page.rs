@@ -101,7 +101,8 @@ impl RankPage {
         self.polled.store(polled.wrapping_add(ticks), Ordering::Relaxed);
     }
 
-    /// How long it has done that, in nanoseconds. `tsc` and `monotonic_ns` as of [`RankPage::read`].
+    /// How long it has done that, in nanoseconds. `tsc` and `monotonic_ns` as of
+    /// [`RankPage::read`].
     pub fn polled_ns(&self, tsc: u64, monotonic_ns: u64) -> u64 {
         (self.polled.load(Ordering::Relaxed) as f64 * self.ns_per_tick(tsc, monotonic_ns)) as u64
     }

@@ -43,6 +43,11 @@ impl Progress {
         Progress { doing, thread }
     }
 
+    /// Whether anybody sees it.
+    pub fn is_shown(&self) -> bool {
+        self.thread.is_some()
+    }
+
     pub fn now(&self, what: String) {
         lock(&self.doing.0).what = what;
     }

@@ -1,6 +1,6 @@
-//! Open MPI 5 with libfabric. Its ranks start through libeyrie-pmix (crates/eyrie-pmix), which tells
-//! each that it is alone on its node; the settings here take its messages to libfabric, all of them
-//! to one endpoint. Nothing here may let one of its ranks compute alone.
+//! Open MPI 5 with libfabric. Its ranks start through libeyrie-pmix (crates/eyrie-pmix), which
+//! tells each that it is alone on its node; the settings here take its messages to libfabric, all
+//! of them to one endpoint. Nothing here may let one of its ranks compute alone.
 
 use super::Library;
 

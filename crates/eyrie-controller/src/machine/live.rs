@@ -17,7 +17,7 @@ use std::time::Duration;
 /// short.
 const WAITING_ROUND: Duration = Duration::from_millis(500);
 
-/// Why a rank stays that was to be given up if it is slow.
+/// Why a rank stays that writes faster than its memory goes over.
 fn too_slow(bytes: u64, took: Duration, pause_budget: Duration) -> String {
     let (bytes, took, budget) = (eyrie_units::bytes(bytes), time(took), time(pause_budget));
     format!(
@@ -38,11 +38,9 @@ impl Machine {
             let placed = place(&*self.placement, &self.nodes_for(rank), rank, r.node);
             placed.map(|(node, _)| node).filter(|node| *node != r.node)
         });
-        let (begun, took, sent) = (self.now, Duration::ZERO, None);
-        let (rounds, bytes, ready, last) = (0, 0, None, false);
-        let live = |node| Live { node, instance, sent, rounds, begun, took, bytes, ready, last };
+        let now = self.now;
         if let Some(moving) = self.moves.ranks.get_mut(&rank) {
-            moving.live = node.map(live);
+            moving.live = node.map(|node| Live::new(node, instance, now));
             moving.queued = false;
         }
         self.slow(rank, 0);

@@ -31,7 +31,7 @@ impl Machine {
                 time(SHORTEST),
                 time(LONGEST)
             )),
-            _ => self.cannot_rearrange(),
+            _ => self.cannot_move_now(),
         };
         if let Some(why) = bad {
             return self.answer(request, Answer::Refused(why));

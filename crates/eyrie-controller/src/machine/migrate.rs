@@ -19,7 +19,7 @@ use std::time::Duration;
 pub(super) const NO_OTHER_NODE: &str =
     "no other node is up that could take its ranks; `eyrie join` adds one";
 /// Why nothing moves.
-pub(super) const NOT_NOW: &str = "the job is starting, or being saved: nothing can move now";
+const NOT_NOW: &str = "the job is starting, or being saved: nothing can move now";
 
 impl Machine {
     /// Ranks are to go to another node: `to`, or where the placement says.
@@ -39,8 +39,8 @@ impl Machine {
     /// Why these ranks cannot go there.
     pub(super) fn cannot_migrate(&self, ranks: &[Rank], to: Option<Node>) -> Option<String> {
         let mut seen = BTreeSet::new();
-        if !self.started || self.is_saving() {
-            return Some(NOT_NOW.into());
+        if let Some(why) = self.cannot_move_now() {
+            return Some(why);
         }
         if let Some(to) = to {
             match self.nodes.get(to as usize) {
@@ -66,7 +66,7 @@ impl Machine {
                     match to {
                         _ if self.moves.ranks.contains_key(rank) => "is moving already".into(),
                         Some(to) if to == r.node => format!("is on node {to} already"),
-                        None if !self.has_other_than(r.node) => {
+                        None if !self.has_other_than(&[r.node]) => {
                             "cannot go anywhere: no other node is up; `eyrie join` adds one".into()
                         }
                         _ => continue,
@@ -79,9 +79,14 @@ impl Machine {
         None
     }
 
-    /// Whether ranks of this node could go to another one.
-    pub(super) fn has_other_than(&self, node: Node) -> bool {
-        (0..).zip(&self.nodes).any(|(other, n)| other != node && n.is_up() && !n.drained)
+    /// Why nothing can move at present.
+    pub(super) fn cannot_move_now(&self) -> Option<String> {
+        (!self.started || self.is_saving()).then(|| NOT_NOW.into())
+    }
+
+    /// Whether ranks of these nodes could go to another one.
+    pub(super) fn has_other_than(&self, nodes: &[Node]) -> bool {
+        (0..).zip(&self.nodes).any(|(other, n)| !nodes.contains(&other) && n.is_up() && !n.drained)
     }
 
     /// All ranks of a node are to go elsewhere, and nothing is to come there. `at_once`: so many of
@@ -99,12 +104,14 @@ impl Machine {
 
     /// Why a node cannot be drained.
     pub(super) fn cannot_drain(&self, node: Node) -> Option<String> {
+        if let Some(why) = self.cannot_move_now() {
+            return Some(why);
+        }
         match self.nodes.get(node as usize) {
-            _ if !self.started || self.is_saving() => Some(NOT_NOW.to_string()),
             None => Some(format!("there is no node {node}")),
             Some(n) if !n.is_up() => Some(format!("node {node} is not up")),
             Some(n) if n.drained => Some(format!("node {node} is drained, or being drained")),
-            Some(_) if !self.has_other_than(node) => {
+            Some(_) if !self.has_other_than(&[node]) => {
                 Some(format!("node {node} cannot be drained: {NO_OTHER_NODE}"))
             }
             Some(_) => None,
@@ -116,7 +123,7 @@ impl Machine {
         let answer = match self.nodes.get_mut(node as usize) {
             Some(n) if n.drained => {
                 n.drained = false;
-                self.nodes[node as usize].free_spare = !self.has_ranks(node);
+                self.nodes[node as usize].free_spare = self.ranks_on(node).is_empty();
                 self.moves.no_longer_drains(node);
                 self.record(Record::NodeUndrained { node });
                 Answer::Accepted
@@ -303,12 +310,7 @@ impl Machine {
 
     /// Whether a node is drained and nothing is on it any more.
     pub(super) fn is_free(&self, node: Node) -> bool {
-        !self.has_ranks(node) && !self.roles().any(|(_, on)| on == node)
-    }
-
-    /// Whether ranks are on this node whose programs have not ended.
-    fn has_ranks(&self, node: Node) -> bool {
-        self.ranks.iter().any(|r| r.node == node && r.code().is_none())
+        self.ranks_on(node).is_empty() && !self.roles().any(|(_, on)| on == node)
     }
 
     /// Answers those whose moves are over.

@@ -121,6 +121,12 @@ const ROUNDS_MAX: u32 = 8;
 const TOGETHER: Duration = Duration::from_secs(5);
 
 impl Live {
+    /// Its first round begins.
+    pub fn new(node: Node, instance: RankInstance, begun: Duration) -> Live {
+        let (sent, took, ready) = (None, Duration::ZERO, None);
+        Live { node, instance, sent, rounds: 0, begun, took, bytes: 0, ready, last: false }
+    }
+
     /// A round is over. Should the next one be the last? The first may have put an old image in
     /// place. A round that has not become a third shorter shows that more of them do not help.
     pub fn end_round(&mut self, now: Duration, pause_budget: Duration) -> Duration {
@@ -219,11 +225,7 @@ mod tests {
     }
 
     fn leaving(moves: &mut Moves, rank: Rank, from: Node) -> &mut Live {
-        let instance = RankInstance { rank, incarnation: 2 };
-        let (begun, took) = (ms(0), ms(0));
-        let (sent, ready, last) = (None, None, false);
-        let (rounds, bytes) = (0, 0);
-        let live = Live { node: 9, instance, sent, rounds, begun, took, bytes, ready, last };
+        let live = Live::new(9, RankInstance { rank, incarnation: 2 }, ms(0));
         let moving = Move::new(from, None, ms(0), Manner::default());
         let moving = Move { live: Some(live), ..moving };
         moves.ranks.entry(rank).or_insert(moving).live.as_mut().unwrap()

@@ -28,7 +28,7 @@ impl Machine {
             true if self.is_free(node) => self.let_go(node),
             // Its ranks are on their way.
             true => {}
-            false if self.is_saving() || self.has_other_than(node) => {
+            false if self.is_saving() || self.has_other_than(&[node]) => {
                 self.drain_asked(None, node, AT_ONCE);
             }
             false => self.nowhere_to_go(node),

@@ -176,7 +176,7 @@ impl Known {
             let gone = moves.iter().find(|m| m.rank == load.rank);
             load.node = gone.map_or(load.node, |m| m.to);
         }
-        let (now, then) = (loads(&self.measured), loads(&after));
+        let (now, then) = (self.measured.loads(), after.loads());
         let busiest = |loads: &[f64]| loads.iter().copied().fold(0.0, f64::max);
         let over = seen.iter().map(|s| s.usage.over).max().unwrap_or_default();
         Proposal {
@@ -210,7 +210,7 @@ impl Known {
     }
 
     fn rank_shares(&self, seen: &[Seen<'_>], steps: &[Change], moves: &[Move]) -> Vec<RankShare> {
-        let mut before = loads(&self.measured).into_iter().fold(0.0, f64::max);
+        let mut before = self.measured.loads().into_iter().fold(0.0, f64::max);
         let mut brings = BTreeMap::new();
         for step in steps {
             brings.extend(step.moves.first().map(|m| (m.rank, before - step.then)));
@@ -270,16 +270,6 @@ fn processors(seen: &[Seen<'_>], place_of: &[usize], place: usize) -> Processors
         here.iter().flat_map(|s| s.usage.ranks.iter().map(|r| share(r.used, s.usage.over))).sum();
     let count = f64::from(limit.min(numbers.len() as u32).max(1));
     Processors { count, others: (busy - of_ranks).clamp(0.0, count) }
-}
-
-/// How busy each place is with the ranks on it.
-fn loads(measured: &Measured) -> Vec<f64> {
-    let mut loads = vec![0.0; measured.places.len()];
-    for load in &measured.ranks {
-        let place = measured.nodes[load.node as usize].place;
-        loads[place] += load.uses / measured.places[place].free();
-    }
-    loads
 }
 
 fn share(used: Duration, over: Duration) -> f64 {

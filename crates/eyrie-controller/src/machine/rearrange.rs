@@ -2,7 +2,7 @@
 //! is an ordinary one; what must not be asked for is refused before anything moves.
 
 use super::answer::RequestId;
-use super::migrate::{NOT_NOW, NO_OTHER_NODE};
+use super::migrate::NO_OTHER_NODE;
 use super::moves::{Manner, Pending};
 use super::reactor::Machine;
 use super::state::RankStateName;
@@ -42,11 +42,6 @@ impl Machine {
         self.watch_moves();
     }
 
-    /// Why nothing can be rearranged at present.
-    pub(super) fn cannot_rearrange(&self) -> Option<String> {
-        (!self.started || self.is_saving()).then(|| NOT_NOW.into())
-    }
-
     /// Nothing is to come to the node any more.
     pub(super) fn close_node(&mut self, node: Node) {
         let entry = &mut self.nodes[node as usize];
@@ -71,15 +66,9 @@ impl Machine {
             twice.or_else(|| self.cannot_migrate(&[*rank], Some(*to)))
         };
         let bad_node = |node: &Node| self.cannot_drain(*node);
-        let rest = |machine: &Machine| {
-            let open = |(node, n): (Node, &super::node::NodeEntry)| {
-                n.is_up() && !n.drained && !drained.contains(&node)
-            };
-            (0..).zip(&machine.nodes).any(open)
-        };
-        self.cannot_rearrange()
+        self.cannot_move_now()
             .or_else(|| drains.iter().find_map(bad_node))
-            .or_else(|| (!rest(self)).then(|| NO_OTHER_NODE.to_string()))
+            .or_else(|| (!self.has_other_than(drains)).then(|| NO_OTHER_NODE.to_string()))
             .or_else(|| moves.iter().find_map(bad_move))
     }
 }

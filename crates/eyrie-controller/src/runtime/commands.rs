@@ -157,7 +157,8 @@ impl Job {
     /// as all else.
     pub fn hear_later(&self, heard: Heard) {
         let inbound = self.inbound.clone();
-        // The main thread must not wait for itself. Nobody listens any more only while the job ends.
+        // The main thread must not wait for itself. Nobody listens any more only while the job
+        // ends.
         std::thread::spawn(move || drop(inbound.send(Inbound::Heard(heard))));
     }
 

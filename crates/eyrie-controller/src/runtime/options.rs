@@ -42,8 +42,8 @@ impl Reach {
         ))
     }
 
-    /// On another host than the one that an address was named for, the hosts are asked again by which
-    /// they reach this one.
+    /// On another host than the one that an address was named for, the hosts are asked again by
+    /// which they reach this one.
     ///
     /// # Errors
     /// When there is none.

@@ -17,6 +17,9 @@ const EVERY: Duration = Duration::from_millis(500);
 /// As [`ask`].
 pub fn ask_and_show(dir: &Path, request: &Request) -> anyhow::Result<()> {
     let progress = Progress::start(false, "waiting for the first round");
+    if !progress.is_shown() {
+        return ask(dir, request).map(drop);
+    }
     let (over, waits) = channel::<()>();
     std::thread::scope(|scope| {
         scope.spawn(move || {

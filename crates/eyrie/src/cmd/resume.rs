@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 #[derive(clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub struct ResumeArgs {
-    /// Name of the job; or the directory in which it was saved, with a `/` in it: then the job starts
-    /// from there on the hosts that it had
+    /// Name of the job; or the directory in which it was saved, with a `/` in it: then the job
+    /// starts from there on the hosts that it had
     job: String,
     /// Where jobs have their directories, as given to `eyrie run`
     #[arg(long, value_name = "DIR")]

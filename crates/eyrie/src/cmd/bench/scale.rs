@@ -1,6 +1,6 @@
-//! `eyrie bench scale`: what the controller costs as a job grows, by the real machine, driven through
-//! jobs whose agents and routers are simulated by what they would say. Times are of the machine
-//! alone, without sockets; bytes are those of the messages that it causes.
+//! `eyrie bench scale`: what the controller costs as a job grows, by the real machine, driven
+//! through jobs whose agents and routers are simulated by what they would say. Times are of the
+//! machine alone, without sockets; bytes are those of the messages that it causes.
 
 use crate::out;
 use eyrie_bench::plot::{draw, Chart, Series};
