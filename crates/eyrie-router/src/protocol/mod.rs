@@ -83,6 +83,8 @@ struct RankState {
     recovered: bool,
     /// In order.
     determinants: Vec<Determinant>,
+    /// Those up to this clock are in images that count, and were discarded.
+    discarded: u64,
     /// The clock of the last message that this router has of it.
     spoken: u64,
     delivery: Option<ConnId>,
@@ -100,6 +102,17 @@ struct RankState {
     heard: bool,
     /// What was last told of the growth of its log, in bytes.
     growth_told: u64,
+}
+
+impl RankState {
+    /// What was shown up to this clock is safe: here, or in an image.
+    fn held_up_to(&self) -> u64 {
+        let last = self.determinants.last().map_or(0, |d| d.clock);
+        match active(Mutation::ForgetWhatWasDiscarded) {
+            true => last,
+            false => last.max(self.discarded),
+        }
+    }
 }
 
 /// The protocol of one router.
@@ -140,6 +153,7 @@ impl<S: Store> Protocol<S> {
             incarnation: 1,
             recovered: true,
             determinants: Vec::new(),
+            discarded: 0,
             spoken: 0,
             delivery: None,
             send: None,
@@ -393,6 +407,7 @@ impl<S: Store> Protocol<S> {
             false => state.determinants.partition_point(|d| d.clock <= clock),
         };
         state.determinants.drain(..gone);
+        state.discarded = state.discarded.max(clock);
         state.needed_after = state.needed_after.max(rsn);
         let rsn = if active(Mutation::TruncateTooFar) { u64::MAX } else { rsn };
         self.truncate_log(rank, rsn, out);

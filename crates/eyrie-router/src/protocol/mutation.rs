@@ -64,10 +64,12 @@ pub enum Mutation {
     SaveNotTheLast,
     /// Nobody hears which ranks' messages no sender keeps any more.
     HideExposed,
+    /// A rank is told that what became visible up to an image is not safe any more.
+    ForgetWhatWasDiscarded,
 }
 
 #[cfg(test)]
-pub const ALL: [Mutation; 28] = {
+pub const ALL: [Mutation; 29] = {
     use Mutation::*;
     [
         SkipSequenceCheck,
@@ -98,6 +100,7 @@ pub const ALL: [Mutation; 28] = {
         SaveNoDeterminants,
         SaveNotTheLast,
         HideExposed,
+        ForgetWhatWasDiscarded,
     ]
 };
 

@@ -147,8 +147,7 @@ impl<S: Store> Protocol<S> {
         }
         (unreceived.told, unreceived.told_bytes) = (frames, bytes);
         unreceived.flush = unreceived.flush.filter(|(last, _)| *last > frames);
-        let state = &self.ranks[rank as usize];
-        let clock = state.determinants.last().map_or(0, |d| d.clock);
+        let clock = self.ranks[rank as usize].held_up_to();
         out.frame(id, &Header::Ack(Ack { frames, clock }), &[]);
     }
 

@@ -31,7 +31,7 @@ impl<S: Store> Protocol<S> {
         }
         let state = &mut self.ranks[rank as usize];
         state.verifier = Verifier::default();
-        let up_to = state.determinants.last().map_or(0, |d| d.clock);
+        let up_to = state.held_up_to();
         out.frame(id, &Header::Ready(Ready { up_to }), &[]);
     }
 
@@ -219,8 +219,7 @@ impl<S: Store> Protocol<S> {
         }
         conn.unacknowledged = 0;
         conn.unacknowledged_bytes = 0;
-        let state = &self.ranks[conn.instance.rank as usize];
-        let clock = state.determinants.last().map_or(0, |d| d.clock);
+        let clock = self.ranks[conn.instance.rank as usize].held_up_to();
         out.frame(id, &Header::Ack(Ack { frames: conn.frames, clock }), &[]);
     }
 

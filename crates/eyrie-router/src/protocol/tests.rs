@@ -997,6 +997,29 @@ fn what_was_said_before_the_fence_is_not_seen_later() {
     assert!(!say(&mut router, &mut said, 1, &message(2, 5, 10)), "it speaks behind its fence");
 }
 
+/// Its sender may wait until what it has seen is safe.
+fn what_an_image_holds_is_still_held() {
+    let (mut router, mut said) = one_router();
+    let word = |router: &mut Protocol<MemoryStore>, said: &mut Said, list: &[Determinant]| {
+        let mut bytes = Vec::new();
+        put(&mut bytes, &Header::Flush, list.iter().copied(), b"");
+        assert!(router.frame(1, &Frame::parse(&bytes).unwrap().unwrap(), said));
+        let (bytes, _) = said.frames.get_mut(&1).and_then(VecDeque::pop_back).expect("an answer");
+        match Frame::parse(&bytes).unwrap().unwrap().header {
+            Header::Ack(ack) => ack.clock,
+            other => panic!("{other:?}"),
+        }
+    };
+    router.connected(1, instance(0, 1), Stream::Send, true, &mut said);
+    assert_eq!(word(&mut router, &mut said, &[Determinant { clock: 7, rsn: 0 }]), 7);
+    router.command(RouterCommand::Truncate { rank: 0, clock: 7, rsn: 0 }, &mut said);
+    assert_eq!(word(&mut router, &mut said, &[]), 7);
+    router.connected(2, instance(0, 1), Stream::Send, true, &mut said);
+    let (greeting, _) = said.frames.get_mut(&2).and_then(VecDeque::pop_back).expect("a greeting");
+    let ready = eyrie_wire::data::Ready { up_to: 7 };
+    assert_eq!(Frame::parse(&greeting).unwrap().unwrap().header, Header::Ready(ready));
+}
+
 fn a_message_that_comes_twice_is_logged_once() {
     let (mut router, mut said) = one_router();
     router.connected(1, instance(0, 1), Stream::Send, true, &mut said);
@@ -1040,6 +1063,7 @@ fn single_rules() {
     a_sender_is_told_what_is_there();
     a_second_connection_takes_the_place_of_the_first();
     what_was_said_before_the_fence_is_not_seen_later();
+    what_an_image_holds_is_still_held();
 }
 
 #[test]

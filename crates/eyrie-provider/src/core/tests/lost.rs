@@ -3,7 +3,7 @@
 
 use super::super::mutation;
 use super::*;
-use eyrie_wire::data::Header;
+use eyrie_wire::data::{Determinant, Header};
 use std::collections::BTreeSet;
 
 /// Where routers may be lost.
@@ -223,9 +223,17 @@ impl Job {
 
 /// Two ranks that have found each other where routers may be lost.
 fn pair_that_may_lose() -> (Shared, Vec<Rank<TestHost>>) {
-    let world = World::new(SmallRng::seed_from_u64(1), 1, true, false);
+    pair_with(1, None)
+}
+
+/// The same with so many routers, which may be beside ranks.
+fn pair_with(routers: u32, beside: Option<bool>) -> (Shared, Vec<Rank<TestHost>>) {
+    let world = World::new(SmallRng::seed_from_u64(1), routers, true, false);
     let world = Rc::new(RefCell::new(world));
     world.borrow_mut().may_lose_routers();
+    if let (Some(beside), Some(loss)) = (beside, &mut world.borrow_mut().loss) {
+        loss.beside = beside;
+    }
     let rank = |rank| {
         let instance = RankInstance { rank, incarnation: 1 };
         Rank::new(TestHost { world: world.clone(), instance }, rank, RANKS)
@@ -301,7 +309,26 @@ fn a_rank_that_re_executes_goes_on_without_its_router() {
     assert!(world.borrow().is_adopted(1) && world.borrow().replayed.contains(&instance));
 }
 
+/// A rank that waits until what it has seen is safe is told so, also when an image of that moment
+/// counts already: its home router has discarded what it holds then.
+fn what_an_image_holds_is_safe() {
+    let (world, mut ranks) = pair_with(2, Some(true));
+    ranks[1].send(0, tagged(1), b"seen").unwrap();
+    assert_eq!(receive_all(&mut ranks, 0, 1).len(), 1);
+    // To its own home router, which hears of what it has seen, and answers later.
+    ranks[0].send(0, tagged(2), b"to itself").unwrap();
+    world.borrow_mut().pump();
+    let Determinant { clock, rsn } = ranks[0].now();
+    for Router { protocol, said, .. } in &mut world.borrow_mut().routers {
+        protocol.command(RouterCommand::Truncate { rank: 0, clock, rsn }, said);
+    }
+    // By the router beside it.
+    ranks[0].send(1, tagged(3), b"later").unwrap();
+    assert_eq!(receive_all(&mut ranks, 1, 1), [(3, b"later".to_vec())]);
+}
+
 fn single_rules() {
+    what_an_image_holds_is_safe();
     a_rank_that_re_executes_goes_on_without_its_router();
     a_message_that_a_lost_router_alone_had_logged_is_not_lost();
     what_was_seen_before_the_loss_is_known_after_it();
