@@ -59,8 +59,9 @@ const SPIN_TIME: Duration = Duration::from_micros(20);
 const SPIN_MISSES: u32 = 8;
 
 /// Waiting for events: where one follows another within a few microseconds, asking again is faster
-/// than sleeping and being woken. Where asking did not help lately, it sleeps at once; so it does
-/// on a single processor, which belongs to whoever has something to send.
+/// than sleeping and being woken. Where asking did not help lately, it sleeps at once. On a single
+/// processor, which belongs to whoever has something to send, it lets all others go first, asks
+/// once more for what they have sent, and sleeps.
 struct Spin {
     /// Times in a row that asking again did not help.
     misses: u32,
@@ -91,6 +92,12 @@ impl Spin {
                 std::thread::yield_now();
             }
             self.misses += 1;
+        }
+        if self.most == 0 {
+            std::thread::yield_now();
+            if epoll::wait(epoll, spare_capacity(events), Some(&none))? > 0 {
+                return Ok(());
+            }
         }
         let start = Instant::now();
         let timeout = TICK.try_into().expect("a short time");
