@@ -5,6 +5,7 @@
  * Every page holds other content, so that nothing is stored once for two pages. The hash over all
  * memory of all ranks, printed at the end, is the same in every run. */
 #include "common.h"
+#include "pace.h"
 
 enum { PAGE = 4096 };
 
@@ -43,6 +44,7 @@ int main(int argc, char **argv) {
     long megabytes = 100, big_rank = -1, percent = 10, steps = 1000, spin = 1000000, message = 64,
          every = 0, gaps = 0;
     double before = 0, longest = 0;
+    struct pace pace = {.slow_ms = 5};
     const struct option options[] = {
         {"mb", "resident memory of a rank, in MiB", .number = &megabytes},
         {"rank", "only this rank is large, others have 1 MiB; -1: all are", .number = &big_rank},
@@ -54,6 +56,7 @@ int main(int argc, char **argv) {
         {"every", "rank 0 prints the step every so many steps (0: never)", .number = &every},
         {"gaps", "1: rank 0 prints the longest time between two messages that it received",
          .number = &gaps},
+        PACE_OPTIONS(pace),
         {0},
     };
     int rank, ranks;
@@ -90,6 +93,7 @@ int main(int argc, char **argv) {
             printf("step %ld\n", step);
             fflush(stdout);
         }
+        keep_pace(&pace, rank);
     }
     hash = hash_word(hash_bytes(HASH_START, m.bytes, (size_t)m.pages * PAGE), token);
     MPI_Reduce(&hash, &all, 1, MPI_UINT64_T, MPI_SUM, 0, MPI_COMM_WORLD);

@@ -15,8 +15,6 @@ from jobs import (
 
 # Long enough for two hosts to die one after the other, however fast the machine is.
 LONG = slow_heat2d(2000, 40)
-# Between two looks at something that is not told.
-PAUSE_S = 0.02
 # Who does not answer for so long is declared dead, unless a test is about that.
 TIMEOUT_S = 4
 OFTEN = ("--heartbeat-timeout", f"{TIMEOUT_S}s", "--checkpoint-every", "200ms")
@@ -61,7 +59,6 @@ def await_whole(job):
 
     def whole():
         running(job)
-        time.sleep(PAUSE_S)
         status = job.status()
         ranks = status["ranks"] if status else []
         if not ranks or status["unprotected"]:
@@ -98,7 +95,6 @@ def await_nothing(hosts, number, within_s=PATIENCE_S):
     begin = time.monotonic()
 
     def left():
-        time.sleep(PAUSE_S)  # looking at all processes of the machine takes its time
         return hosts.processes(number) + hosts.leftovers(number)
 
     await_condition(lambda: not left(), lambda: f"h{number} to be empty: {left()}", within_s)
