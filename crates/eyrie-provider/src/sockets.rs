@@ -137,6 +137,13 @@ impl Host for Sockets {
         ticks
     }
 
+    fn processor_time_ns(&self) -> u64 {
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: the kernel writes the time.
+        unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+        time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+    }
+
     #[inline]
     fn polled(&mut self, ticks: u64) {
         memory::page().add_polled(ticks);

@@ -1,34 +1,62 @@
 //! Whether the program does nothing but ask for messages, and for how long it has asked in vain:
-//! by the ticks at which its progress calls begin and end. Reads no clock.
+//! by the ticks at which its progress calls begin and end, and, where there is much between two of
+//! them, by the processor time that the rank has used. Reads no clock.
 
 /// Progress calls that find nothing, one right after another, before the next one sleeps for a
 /// message.
 const SPINS: u32 = 300;
 /// Ticks between two progress calls up to which the program is taken to do nothing but wait.
 const WAITING_GAP: u64 = 30_000;
+/// Processor time between two progress calls, in ns, from which on the program has computed; and
+/// what a call in vain may take by itself. Where there are more ranks than processors a rank that
+/// waits lets others go first between its calls.
+const COMPUTED_NS: u64 = 10_000;
+const CALL_NS: u64 = 3_000;
+/// Ticks, and calls in vain, after which who waits like this sleeps, however few its calls are.
+const WAITED: u64 = 3_000_000;
+const FEW_SPINS: u32 = 30;
 
 /// The idle progress calls of a rank.
 #[derive(Clone, Copy, Default)]
 pub struct Asking {
     /// One right after another, without a message.
     calls: u32,
-    /// When the last one ended.
+    /// When the first one began, and the last one ended.
+    first: u64,
     last: u64,
+    /// Processor time at the last long pause, in ns, and calls since.
+    used: Option<u64>,
+    calls_since: u32,
     /// What was asked in vain up to here is counted, and whether the present call sleeps.
     since: u64,
     sleeps: bool,
 }
 
 impl Asking {
-    /// A call begins. Whether it may sleep for a message.
-    pub fn begin(&mut self, now: u64) -> bool {
-        if now.wrapping_sub(self.last) > WAITING_GAP {
+    /// A call begins. Whether it may sleep for a message. `used`: the processor time that the
+    /// rank's thread has used, in ns.
+    pub fn begin(&mut self, now: u64, used: impl FnOnce() -> u64) -> bool {
+        let paused = now.wrapping_sub(self.last) > WAITING_GAP;
+        if paused && self.calls > 0 && self.has_computed(used()) {
             self.calls = 0;
         }
-        self.since = if self.calls > 0 { self.last } else { now };
+        if self.calls == 0 {
+            self.first = now;
+        }
+        self.since = if self.calls > 0 && !paused { self.last } else { now };
         self.calls += 1;
-        self.sleeps = self.calls > SPINS;
+        self.calls_since += 1;
+        let long = self.calls > FEW_SPINS && now.wrapping_sub(self.first) > WAITED;
+        self.sleeps = long || self.calls > SPINS;
         self.sleeps
+    }
+
+    /// Whether the program did more since the last long pause than to ask. The first time nobody
+    /// knows.
+    fn has_computed(&mut self, used: u64) -> bool {
+        let calls = u64::from(std::mem::take(&mut self.calls_since));
+        let before = self.used.replace(used);
+        before.is_none_or(|before| used.saturating_sub(before) > COMPUTED_NS + CALL_NS * calls)
     }
 
     /// The call is over. For how many ticks the processor was kept busy in vain: one that sleeps
@@ -45,6 +73,7 @@ impl Asking {
     /// There was something: the program goes on.
     pub fn found(&mut self) {
         self.calls = 0;
+        self.used = None;
     }
 }
 
@@ -56,7 +85,7 @@ mod tests {
     fn polled(asking: &mut Asking, now: &mut u64, pauses: &[u64]) -> u64 {
         let mut call = |pause: &u64| {
             *now += pause;
-            asking.begin(*now);
+            asking.begin(*now, || *now);
             *now += 1000;
             asking.end(*now, true)
         };
@@ -67,10 +96,10 @@ mod tests {
     fn who_asks_all_the_time_has_polled_all_the_time_and_then_sleeps() {
         let (mut asking, mut now) = (Asking::default(), 1 << 40);
         assert_eq!(polled(&mut asking, &mut now, &[500; 100]), 100 * 1500 - 500);
-        assert!(!asking.begin(now));
+        assert!(!asking.begin(now, || 0));
         asking.end(now, true);
         polled(&mut asking, &mut now, &[500; SPINS as usize]);
-        assert!(asking.begin(now), "it spins for ever");
+        assert!(asking.begin(now, || 0), "it spins for ever");
         assert_eq!(asking.end(now + 3_000_000, true), 0, "it has slept");
     }
 
@@ -79,12 +108,34 @@ mod tests {
         let (mut asking, mut now) = (Asking::default(), 1 << 40);
         let computes = [10_000_000; 10];
         assert_eq!(polled(&mut asking, &mut now, &computes), 10 * 1000);
-        asking.begin(now);
+        asking.begin(now, || now);
         assert_eq!(asking.end(now + 10_000_000, true), 0);
-        asking.begin(now + 10_000_500);
+        asking.begin(now + 10_000_500, || now);
         assert_eq!(asking.end(now + 10_001_000, false), 0, "a message has come");
         asking.found();
         now += 10_002_000;
         assert_eq!(polled(&mut asking, &mut now, &[100]), 1000, "what came before was no asking");
+    }
+
+    /// Calls of 1000 ticks, each after `pause`, in which the rank uses so many ns. Whether the last
+    /// one sleeps.
+    fn sleeps_after(calls: u32, pause: u64, uses: u64) -> bool {
+        let (mut asking, mut now, mut used) = (Asking::default(), 1 << 40, 0);
+        let mut sleeps = false;
+        for _ in 0..calls {
+            (now, used) = (now + pause, used + uses);
+            sleeps = asking.begin(now, || used);
+            now += 1000;
+            asking.end(now, true);
+        }
+        sleeps
+    }
+
+    #[test]
+    fn who_lets_others_go_first_sleeps_and_who_computes_does_not() {
+        assert!(sleeps_after(100, 1_000_000, 2_000), "it asks for ever beside others");
+        assert!(!sleeps_after(FEW_SPINS, 1_000_000, 2_000), "it sleeps at once");
+        assert!(!sleeps_after(10_000, 1_000_000, 300_000), "it slept while it had to compute");
+        assert!(!sleeps_after(10_000, 50_000, 20_000), "it slept while it had to compute");
     }
 }

@@ -110,6 +110,9 @@ pub trait Host: Sized {
     /// A count that goes up quickly and evenly, cheap to read.
     fn ticks(&self) -> u64;
 
+    /// Processor time that the calling thread has used, in ns.
+    fn processor_time_ns(&self) -> u64;
+
     /// The rank has asked for messages for so many ticks and found none.
     fn polled(&mut self, ticks: u64);
 

@@ -505,7 +505,8 @@ impl<H: ImagePoint> Rank<H> {
 
     fn show_new(&mut self, done: &mut impl FnMut(Event)) -> Result<(), RankError> {
         let before = self.delivery.rsn();
-        let sleep = self.asking.begin(self.host.ticks());
+        let (ticks, host) = (self.host.ticks(), &self.host);
+        let sleep = self.asking.begin(ticks, || host.processor_time_ns());
         let mut told = Ok(());
         if sleep {
             self.send_determinants()?;

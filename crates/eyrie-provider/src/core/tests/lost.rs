@@ -347,7 +347,7 @@ fn every_error_of_a_rank_is_found() {
     let mut missed = Vec::new();
     for mutation in mutation::ALL {
         mutation::activate(Some(mutation));
-        if catch_unwind(single_rules).is_ok() && !(1..200).step_by(2).any(fails) {
+        if catch_unwind(single_rules).is_ok() && !(1..600).step_by(2).any(fails) {
             missed.push(mutation);
         }
         mutation::activate(None);
