@@ -157,6 +157,13 @@ impl Ep {
         }
     }
 
+    /// Whether the program has been told all that happened.
+    pub fn has_told_all(&self) -> bool {
+        // SAFETY: null or live queues.
+        let queues = unsafe { [self.receive_queue.as_ref(), self.send_queue.as_ref()] };
+        queues.into_iter().flatten().all(|cq| cq.queue.is_empty())
+    }
+
     /// A receive or a probe is over.
     pub fn received(&mut self, completion: &Completion) {
         // SAFETY: null or a live queue.

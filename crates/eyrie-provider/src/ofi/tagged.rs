@@ -1,8 +1,9 @@
 //! Tagged messages (`fi_tagged`): point-to-point messages and collectives go this way, and probes.
 
 use super::abi::*;
+use super::cq;
 use super::ep::{one_buffer, Ep, SendCall};
-use crate::core::matching::{Context, Probe};
+use crate::core::matching::{Context, Outcome, Probe};
 use crate::process;
 use eyrie_wire::data::Envelope;
 use libc::{c_void, iovec, size_t, ssize_t};
@@ -56,11 +57,14 @@ unsafe extern "C" fn recvv(
 }
 
 unsafe extern "C" fn recvmsg(ep: *mut fid_ep, msg: *const fi_msg_tagged, flags: u64) -> ssize_t {
-    // SAFETY: the endpoint is ours, the message whole.
-    let (ep, msg) = unsafe { (Ep::of(ep), &*msg) };
+    // SAFETY: the message is whole.
+    let msg = unsafe { &*msg };
     if flags & FI_PEEK != 0 {
-        return probe(ep, msg, flags);
+        // SAFETY: handed through.
+        return unsafe { probe(ep, msg, flags) };
     }
+    // SAFETY: the endpoint is ours.
+    let ep = unsafe { Ep::of(ep) };
     // SAFETY: the list has `iov_count` entries.
     let Some(buffer) = (unsafe { one_buffer(msg.msg_iov, msg.iov_count) }) else { return EINVAL };
     let posted = ep.posted(buffer, msg.addr, Some((msg.tag, msg.ignore)), msg.context, flags);
@@ -75,8 +79,18 @@ unsafe extern "C" fn recvmsg(ep: *mut fid_ep, msg: *const fi_msg_tagged, flags: 
     0
 }
 
-fn probe(ep: &mut Ep, msg: &fi_msg_tagged, flags: u64) -> ssize_t {
-    let source = ep.posted((std::ptr::null_mut(), 0), msg.addr, None, msg.context, 0).source;
+/// Looks for a message; where there is none, once more after a progress call: a library may read
+/// nothing but the answers of its probes, and with an answer to be read nothing new is shown.
+///
+/// # Safety
+/// The endpoint is ours, and nobody holds a reference to it.
+unsafe fn probe(ep: *mut fid_ep, msg: &fi_msg_tagged, flags: u64) -> ssize_t {
+    let none = (std::ptr::null_mut(), 0);
+    // SAFETY: as the caller says; the reference ends here.
+    let (source, idle) = unsafe {
+        let ep = Ep::of(ep);
+        (ep.posted(none, msg.addr, None, msg.context, 0).source, ep.has_told_all())
+    };
     let probe = Probe {
         context: msg.context as Context,
         source,
@@ -85,8 +99,14 @@ fn probe(ep: &mut Ep, msg: &fi_msg_tagged, flags: u64) -> ssize_t {
         claim: flags & FI_CLAIM != 0,
         discard: flags & FI_DISCARD != 0,
     };
-    let c = process::call(|rank| rank.probe(&probe));
-    ep.received(&c);
+    let look = || process::call(|rank| rank.probe(&probe));
+    let mut found = look();
+    if found.outcome == Outcome::NotFound {
+        cq::progress(idle);
+        found = look();
+    }
+    // SAFETY: as above.
+    unsafe { Ep::of(ep) }.received(&found);
     0
 }
 
