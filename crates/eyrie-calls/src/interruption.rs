@@ -33,6 +33,7 @@ thread_local! {
 pub extern "C" fn eyrie_calls_begin(capture_signal: libc::c_int) {
     CAPTURE_SIGNAL.store(capture_signal, Ordering::Relaxed);
     random::begin();
+    crate::observed::begin();
 }
 
 /// The provider tells that an image has interrupted a system call, and nothing else has;
@@ -55,6 +56,7 @@ pub extern "C" fn eyrie_calls_interrupted(stack_pointer: usize) -> libc::c_int {
 #[no_mangle]
 pub extern "C" fn eyrie_calls_clock_jumped(ns: i64) {
     CLOCK_JUMPED_NS.fetch_add(ns, Ordering::Relaxed);
+    crate::clocks::come_back();
 }
 
 /// Whether waits are to be looked after at all.
@@ -81,10 +83,7 @@ pub fn watched<R>(call: impl FnOnce() -> R) -> (R, bool) {
 
 /// Nanoseconds of a clock that stands still between an image and the process restored from it.
 fn now_ns() -> i64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the structure is ours.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
-    (now.tv_sec.saturating_mul(1_000_000_000).saturating_add(now.tv_nsec))
+    crate::clocks::kernels_ns(libc::CLOCK_MONOTONIC)
         .saturating_sub(CLOCK_JUMPED_NS.load(Ordering::Relaxed))
 }
 

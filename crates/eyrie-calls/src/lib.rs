@@ -1,23 +1,30 @@
 //! libeyrie-calls.so, preloaded into every rank: it stands in front of functions of the C library
 //! that an image would disturb, one file for each family of calls. A wait that an image has
 //! interrupted goes on for the rest of its time, in the process and in one restored from the image;
-//! what a rank draws at random it draws again when it is executed again.
+//! what a rank draws at random, and what its clocks say ([`observed`]), is the same when it is executed
+//! again.
 //!
 //! The provider tells it when an image was taken ([`interruption`]); until one has told it that the
 //! process is a rank, every call goes straight to the next library. It must never allocate, lock,
 //! or start anything.
 
+mod clocks;
 mod descriptors;
 mod devices;
 pub mod interruption;
 mod next;
+pub mod observed;
+mod process;
 mod random;
 mod signals;
 mod sleeps;
+pub mod stream;
 mod threads;
 
+pub use clocks::*;
 pub use descriptors::*;
 pub use devices::*;
+pub use process::*;
 pub use random::*;
 pub use signals::*;
 pub use sleeps::*;

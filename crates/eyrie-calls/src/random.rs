@@ -17,7 +17,7 @@ next! {
 /// Key of the job's streams: 64 hexadecimal digits. The same for each incarnation of each rank.
 const ENV_KEY: &CStr = c"EYRIE_RANDOM";
 const ENV_RANK: &CStr = c"EYRIE_RANK";
-const ENV_AGENT_FD: &CStr = c"EYRIE_AGENT_FD";
+pub const ENV_AGENT_FD: &CStr = c"EYRIE_AGENT_FD";
 
 /// Whether this process draws from the rank's stream.
 static DRAWS: AtomicBool = AtomicBool::new(false);
@@ -27,7 +27,7 @@ static KEY: OnceLock<[u8; 32]> = OnceLock::new();
 static DRAWN: AtomicU64 = AtomicU64::new(0);
 
 /// The value of a variable.
-fn variable(name: &CStr) -> Option<&'static CStr> {
+pub fn variable(name: &CStr) -> Option<&'static CStr> {
     // SAFETY: the name is a C string; the value is one, and the program leaves it where it is: it
     // is read at once.
     unsafe {
@@ -82,6 +82,7 @@ extern "C" fn look() {
     // SAFETY: asks only.
     if agent().is_some_and(|agent| agent == unsafe { libc::getppid() }) {
         begin();
+        crate::observed::begin();
     }
 }
 

@@ -7,6 +7,7 @@ pub mod error;
 pub mod host;
 pub mod matching;
 mod mutation;
+mod observed;
 pub mod rank;
 pub mod replaced;
 pub mod replay;

@@ -9,6 +9,7 @@ mod deliver;
 mod log;
 mod mutation;
 mod noted;
+mod observed;
 mod orders;
 mod receipts;
 mod received;
@@ -24,10 +25,11 @@ mod tests;
 use crate::space::{Bounds, Space, Store};
 use adoption::Adoption;
 use ahead::Ahead;
-use eyrie_wire::data::{Determinant, Frame, Header, Stream, MAX_INLINE};
+use eyrie_wire::data::{Determinant, Frame, Header, ObservedPart, Stream, MAX_INLINE};
 use eyrie_wire::{Incarnation, Rank, RankInstance};
 use log::{Cursor, Log};
 use mutation::{active, Mutation};
+use observed::ObservedLog;
 pub use orders::{RouterCommand, RouterEvent, SavedAt, Stats};
 pub use receipts::UNRECEIVED_BYTES;
 use receipts::{Receipts, Unreceived};
@@ -83,6 +85,7 @@ struct RankState {
     recovered: bool,
     /// In order.
     determinants: Vec<Determinant>,
+    observed: ObservedLog,
     /// The clock of the last message that this router has of it.
     spoken: u64,
     delivery: Option<ConnId>,
@@ -100,6 +103,13 @@ struct RankState {
     heard: bool,
     /// What was last told of the growth of its log, in bytes.
     growth_told: u64,
+}
+
+impl RankState {
+    /// Up to which clock determinants are held here, and up to which byte what was observed.
+    fn holds(&self) -> (u64, u64) {
+        (self.determinants.last().map_or(0, |d| d.clock), self.observed.end())
+    }
 }
 
 /// The protocol of one router.
@@ -140,6 +150,7 @@ impl<S: Store> Protocol<S> {
             incarnation: 1,
             recovered: true,
             determinants: Vec::new(),
+            observed: ObservedLog::default(),
             spoken: 0,
             delivery: None,
             send: None,
@@ -335,8 +346,8 @@ impl<S: Store> Protocol<S> {
     pub fn command(&mut self, command: RouterCommand, out: &mut impl Output<S::File>) {
         match command {
             RouterCommand::Fence(instance) => self.fence(instance, out),
-            RouterCommand::Recover { instance, determinants } => {
-                self.recover(instance, determinants)
+            RouterCommand::Recover { instance, determinants, observed } => {
+                self.recover(instance, determinants, observed)
             }
             RouterCommand::Truncate { rank, clock, rsn } => self.truncate(rank, clock, rsn, out),
             // The loop has the file.
@@ -374,14 +385,21 @@ impl<S: Store> Protocol<S> {
             // either. This is a no-delivery determinant.
             determinants.push(Determinant { clock: state.spoken, rsn: last.rsn });
         }
-        out.event(RouterEvent::Fenced { instance, determinants });
+        let observed = state.observed.all();
+        out.event(RouterEvent::Fenced { instance, determinants, observed });
     }
 
-    fn recover(&mut self, instance: RankInstance, mut determinants: Vec<Determinant>) {
+    fn recover(
+        &mut self,
+        instance: RankInstance,
+        mut determinants: Vec<Determinant>,
+        observed: Vec<ObservedPart>,
+    ) {
         let Some(state) = self.ranks.get_mut(instance.rank as usize) else { return };
         if state.incarnation == instance.incarnation {
             determinants.append(&mut state.determinants);
             state.determinants = merge(determinants);
+            state.observed.add(observed);
             state.recovered = true;
         }
     }
@@ -393,6 +411,7 @@ impl<S: Store> Protocol<S> {
             false => state.determinants.partition_point(|d| d.clock <= clock),
         };
         state.determinants.drain(..gone);
+        state.observed.truncate(clock);
         state.needed_after = state.needed_after.max(rsn);
         let rsn = if active(Mutation::TruncateTooFar) { u64::MAX } else { rsn };
         self.truncate_log(rank, rsn, out);

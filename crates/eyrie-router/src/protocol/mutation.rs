@@ -18,6 +18,14 @@ pub enum Mutation {
     AcknowledgeEarly,
     /// Determinants of a frame are dropped.
     DropDeterminants,
+    /// What ranks observe is dropped.
+    DropObserved,
+    /// What a rank observed after an image, before the next progress call, is truncated with it.
+    TruncateObserved,
+    /// A resumed rank is not given what it observed.
+    ReplayUnobserved,
+    /// What is saved has nothing that ranks observed.
+    SaveUnobserved,
     /// Older incarnations may go on speaking.
     ForgetTheFence,
     /// A rank is let in before its recovery is prepared.
@@ -67,7 +75,7 @@ pub enum Mutation {
 }
 
 #[cfg(test)]
-pub const ALL: [Mutation; 28] = {
+pub const ALL: [Mutation; 32] = {
     use Mutation::*;
     [
         SkipSequenceCheck,
@@ -75,6 +83,10 @@ pub const ALL: [Mutation; 28] = {
         DeliverBeforeLogging,
         AcknowledgeEarly,
         DropDeterminants,
+        DropObserved,
+        TruncateObserved,
+        ReplayUnobserved,
+        SaveUnobserved,
         ForgetTheFence,
         SkipRecovery,
         ResumeLate,

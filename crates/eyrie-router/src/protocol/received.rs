@@ -148,8 +148,8 @@ impl<S: Store> Protocol<S> {
         (unreceived.told, unreceived.told_bytes) = (frames, bytes);
         unreceived.flush = unreceived.flush.filter(|(last, _)| *last > frames);
         let state = &self.ranks[rank as usize];
-        let clock = state.determinants.last().map_or(0, |d| d.clock);
-        out.frame(id, &Header::Ack(Ack { frames, clock }), &[]);
+        let (clock, observed) = state.holds();
+        out.frame(id, &Header::Ack(Ack { frames, clock, observed }), &[]);
     }
 
     /// A sender is about to end: it waits for its receivers, but not for long.

@@ -13,15 +13,17 @@ mod determinant;
 mod envelope;
 mod header;
 mod kind;
+mod observed;
 
 use bytes::Writer;
 pub use determinant::{Determinant, DETERMINANT_LEN};
 pub use envelope::{AtomicOp, Envelope, ENVELOPE_LEN};
 pub use header::{
-    Ack, Deliver, Header, Known, Message, Piece, Place, Ready, Received, Repeat, Replayed, Resume,
-    Segment, SegmentDone, SegmentDrop, SegmentRequest, Shown,
+    Ack, Deliver, Header, Known, Message, Observed, Piece, Place, Ready, Received, Repeat,
+    Replayed, Resume, Segment, SegmentDone, SegmentDrop, SegmentRequest, Shown,
 };
 pub use kind::Kind;
+pub use observed::ObservedPart;
 
 /// Length of the part that every frame begins with, in bytes.
 pub const PREFIX_LEN: usize = 8;
@@ -168,8 +170,8 @@ mod tests {
                 let inline = rng.gen_range(0..100u64);
                 let headers = [
                     message(inline, None),
-                    Header::Ready(Ready { up_to: 1 }),
-                    Header::Ack(Ack { frames: 3, clock: 8 }),
+                    Header::Ready(Ready { up_to: 1, observed: 2 }),
+                    Header::Ack(Ack { frames: 3, clock: 8, observed: 5 }),
                 ];
                 let mut frame = Vec::new();
                 let payload = vec![7; inline as usize];
