@@ -8,9 +8,15 @@
 //! process is a rank, every call goes straight to the next library. It must never allocate, lock,
 //! or start anything.
 
+pub mod begin;
+pub mod beginning;
+mod clock_waits;
 mod clocks;
 mod descriptors;
 mod devices;
+mod environment;
+pub mod for_provider;
+pub mod host_clocks;
 pub mod interruption;
 mod next;
 pub mod observed;
@@ -21,6 +27,7 @@ mod sleeps;
 pub mod stream;
 mod threads;
 
+pub use clock_waits::*;
 pub use clocks::*;
 pub use descriptors::*;
 pub use devices::*;

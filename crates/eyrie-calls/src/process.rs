@@ -1,7 +1,7 @@
 //! getpid(2), kill(2), sigqueue(3). A rank keeps the number of its first process: it may have told
 //! others, or named a file by it. Signals for that number are for this process.
 
-use crate::clocks;
+use crate::host_clocks;
 use crate::next::next;
 use crate::observed::{is_on, Stream};
 use libc::{c_int, pid_t, sigval};
@@ -30,8 +30,8 @@ pub(crate) fn begin(stream: &mut Stream) {
         })
     };
     FIRST.store(first(kernels().into()) as pid_t, Ordering::Relaxed);
-    clocks::set_began(first(clocks::began_ns()));
-    clocks::come_back();
+    host_clocks::set_began(first(host_clocks::began_ns()));
+    host_clocks::come_back();
 }
 
 #[export_name = "getpid"]

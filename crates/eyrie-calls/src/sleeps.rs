@@ -1,6 +1,6 @@
 //! sleep(3), usleep(3), nanosleep(2), clock_nanosleep(2).
 
-use crate::clocks::for_the_kernel;
+use crate::host_clocks::for_the_kernel;
 use crate::interruption::{errno, in_a_rank, until_done, until_done_masked, watched, Deadline};
 use crate::next::next;
 use libc::{c_int, c_uint, clockid_t, nfds_t, pollfd, sigset_t, timespec, useconds_t};

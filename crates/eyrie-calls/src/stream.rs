@@ -136,16 +136,17 @@ impl Reader {
         Reader { equal: 0, then: None }
     }
 
-    /// What was read and not taken is gone.
-    pub fn clear(&mut self) {
-        *self = Reader::new();
+    /// Whether nothing was read that was not taken.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.equal == 0 && self.then.is_none()
     }
 
     /// What comes next. `bytes` are those behind the last ones that were used; their number is
     /// added to `used`. `None`: there is nothing more, or no whole item.
     #[inline]
     pub fn peek(&mut self, last: &Last, bytes: &[u8], used: &mut usize) -> Option<Item> {
-        if self.equal == 0 && self.then.is_none() {
+        if self.is_empty() {
             let mut rest = bytes;
             self.read(last, &mut rest)?;
             *used += bytes.len() - rest.len();

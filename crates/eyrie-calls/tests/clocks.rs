@@ -2,8 +2,11 @@
 //! threads, the provider and forked processes read is nobody's business. This program has our
 //! functions linked in instead of preloaded, and is the provider, too.
 
-use eyrie_calls::interruption::eyrie_calls_begin;
-use eyrie_calls::observed::*;
+use eyrie_calls::begin::eyrie_calls_begin;
+use eyrie_calls::beginning::BEGINNING;
+use eyrie_calls::for_provider::*;
+use eyrie_calls::host_clocks;
+use eyrie_calls::interruption::eyrie_calls_clock_jumped;
 use libc::{c_int, clockid_t, timespec};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
@@ -25,7 +28,8 @@ fn read_all() -> Vec<i128> {
     // SAFETY: the structures are ours.
     unsafe {
         let mut time = libc::timeval { tv_sec: 0, tv_usec: 0 };
-        assert_eq!(libc::gettimeofday(&mut time, std::ptr::null_mut()), 0);
+        let mut zone = [0i32; 2];
+        assert_eq!(libc::gettimeofday(&mut time, zone.as_mut_ptr().cast()), 0);
         values.push(i128::from(time.tv_sec) * 1_000_000 + i128::from(time.tv_usec));
         values.push(libc::time(std::ptr::null_mut()).into());
         values.push(eyrie_calls::our_clock().into());
@@ -238,29 +242,64 @@ fn a_loop_that_polls_a_clock_is_cheap() {
 
 /// An image that is asked for while another thread may be writing something down.
 fn nothing_is_written_down_while_an_image_is_taken() {
-    let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
-    let (ends, pid) = (stop.clone(), std::process::id());
+    const IMAGES: usize = 30;
+    let over = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let (ends, pid) = (over.clone(), std::process::id());
     let imager = std::thread::spawn(move || {
         let mut held = 0;
-        while !ends.load(std::sync::atomic::Ordering::Relaxed) {
-            if eyrie_calls_hold() == 1 {
+        while held < IMAGES {
+            if eyrie_calls_hold(libc::SIGUSR2) == 1 {
                 held += 1;
                 // SAFETY: the owner is held.
                 let passed = unsafe { (eyrie_calls_passed(), eyrie_calls_waiting()) };
                 std::thread::yield_now();
+                // SAFETY: as above.
                 assert_eq!(passed, unsafe { (eyrie_calls_passed(), eyrie_calls_waiting()) });
                 eyrie_calls_release();
             }
         }
-        held
+        ends.store(true, std::sync::atomic::Ordering::Relaxed);
     });
-    for _ in 0..300_000 {
+    while !over.load(std::sync::atomic::Ordering::Relaxed) && !imager.is_finished() {
         read(1);
     }
-    stop.store(true, std::sync::atomic::Ordering::Relaxed);
-    assert!(imager.join().unwrap() > 10);
+    imager.join().unwrap();
     assert_eq!(std::process::id(), pid);
     take();
+}
+
+/// The rank's clocks began an hour before those of this host.
+fn clocks_of_another_host_go_on_and_are_waited_for() {
+    const HOUR: i128 = 3_600_000_000_000;
+    let before = read(1);
+    host_clocks::set_began(host_clocks::began_ns() - HOUR as i64);
+    eyrie_calls_clock_jumped(0);
+    let after = read(1);
+    assert!((HOUR..2 * HOUR).contains(&(after - before)), "{before} {after}");
+    assert!(std::thread::spawn(|| read(1)).join().unwrap() >= after);
+    let day = read(0);
+    let soon = || {
+        let at = read(1) + 20_000_000;
+        timespec { tv_sec: (at / 1_000_000_000) as i64, tv_nsec: (at % 1_000_000_000) as i64 }
+    };
+    // SAFETY: all structures are ours, and live through the calls.
+    unsafe {
+        let at = soon();
+        let until = libc::TIMER_ABSTIME;
+        assert_eq!(libc::clock_nanosleep(1, until, &at, std::ptr::null_mut()), 0);
+        let mut attributes: libc::pthread_condattr_t = std::mem::zeroed();
+        libc::pthread_condattr_init(&mut attributes);
+        libc::pthread_condattr_setclock(&mut attributes, libc::CLOCK_MONOTONIC);
+        let mut condition: libc::pthread_cond_t = std::mem::zeroed();
+        libc::pthread_cond_init(&mut condition, &attributes);
+        let mut mutex = libc::PTHREAD_MUTEX_INITIALIZER;
+        libc::pthread_mutex_lock(&mut mutex);
+        let at = soon();
+        let waited = libc::pthread_cond_timedwait(&mut condition, &mut mutex, &at);
+        assert_eq!(waited, libc::ETIMEDOUT);
+    }
+    let waited = read(0) - day;
+    assert!((40_000_000..60_000_000_000).contains(&waited), "it has waited for {waited} ns");
 }
 
 extern "C" fn on_signal(_: c_int) {}
@@ -271,11 +310,15 @@ fn main() {
     }
     // SAFETY: a handler that does nothing, for the signal that would ask for an image.
     unsafe { libc::signal(libc::SIGUSR2, on_signal as extern "C" fn(c_int) as usize) };
+    // SAFETY: who waits by the wrong clock waits for an hour.
+    unsafe { libc::alarm(120) };
     eyrie_calls_begin(libc::SIGUSR2);
+    assert_eq!(BEGINNING, eyrie_wire::agent::BEGINNING);
     what_was_read_is_read_again_and_goes_on_from_there();
     what_is_asked_otherwise_does_not_harm_what_comes_later();
     only_the_owner_s_program_is_written_down();
     nothing_is_written_down_while_an_image_is_taken();
     a_loop_that_polls_a_clock_is_cheap();
+    clocks_of_another_host_go_on_and_are_waited_for();
     println!("ok");
 }

@@ -5,8 +5,8 @@
 use crate::core::host::Host;
 use crate::core::rank::{ImagePoint, Rank};
 use crate::ending::{fatal, or_end};
+use crate::identity::process_id;
 use crate::observing::Held;
-use crate::process::process_id;
 use crate::sockets::Sockets;
 use crate::{channel, entry, interrupted, memory, stack};
 use eyrie_image::{FdRole, Hooks, Mode, Outcome, Request, Track, Tracker};

@@ -2,6 +2,7 @@
 //! it is loaded (in a static program it is not, and nothing is observed again). What the provider
 //! itself observes is never written down.
 
+use eyrie_wire::agent::capture_signal;
 use libc::c_int;
 use std::ffi::{c_void, CStr};
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -11,7 +12,7 @@ struct Functions {
     enter: extern "C" fn() -> usize,
     enter_for_image: extern "C" fn() -> usize,
     leave: extern "C" fn(usize),
-    hold: extern "C" fn() -> c_int,
+    hold: extern "C" fn(c_int) -> c_int,
     release: extern "C" fn(),
     take: unsafe extern "C" fn(*mut *const u8, *mut u64) -> usize,
     passed: unsafe extern "C" fn() -> u64,
@@ -43,7 +44,9 @@ pub fn find() {
                 c"eyrie_calls_enter_for_image",
             )?),
             leave: std::mem::transmute::<P, extern "C" fn(usize)>(find(c"eyrie_calls_leave")?),
-            hold: std::mem::transmute::<P, extern "C" fn() -> c_int>(find(c"eyrie_calls_hold")?),
+            hold: std::mem::transmute::<P, extern "C" fn(c_int) -> c_int>(find(
+                c"eyrie_calls_hold",
+            )?),
             release: std::mem::transmute::<P, extern "C" fn()>(find(c"eyrie_calls_release")?),
             take: std::mem::transmute::<P, unsafe extern "C" fn(*mut *const u8, *mut u64) -> usize>(
                 find(c"eyrie_calls_take")?,
@@ -95,7 +98,7 @@ pub struct Held(bool);
 impl Held {
     /// `None`: something is; the signal that asks for an image comes again when it is over.
     pub fn new() -> Option<Held> {
-        match functions().map(|f| (f.hold)()) {
+        match functions().map(|f| (f.hold)(capture_signal())) {
             Some(0) => None,
             held => Some(Held(held == Some(1))),
         }

@@ -4,7 +4,7 @@
 use crate::core::error::RankError;
 use crate::core::rank::Rank;
 use crate::ending::or_end;
-use crate::identity::{self, Identity};
+use crate::identity::{self, process_id, Identity};
 use crate::observing::{self, Inside};
 use crate::sockets::Sockets;
 use crate::{capture, channel, entry, interrupted, memory, stack};
@@ -42,12 +42,6 @@ pub fn join() -> Result<(), String> {
     });
     capture::run_pending();
     admitted.unwrap_or(Ok(()))
-}
-
-/// The number that this process has now: getpid(2) tells the program that of the rank's first one.
-pub fn process_id() -> u32 {
-    // SAFETY: asks only.
-    unsafe { libc::syscall(libc::SYS_getpid) as u32 }
 }
 
 /// Runs a provider call; an image that was asked for meanwhile is taken when it is over.

@@ -1,6 +1,7 @@
 //! What the provider does, whoever calls it: matching, clock, replay, streams to the routers. It
 //! reaches the world through [`host::Host`] only and never ends the process: errors go up.
 
+mod again;
 mod asking;
 pub mod delivery;
 pub mod error;

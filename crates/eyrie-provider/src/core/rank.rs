@@ -2,13 +2,13 @@
 //! message be seen outside a progress call, nor let anything out before the determinants it depends
 //! on. It waits here and nowhere below, with bounds; what it cannot go on after is an error.
 
+use super::again::Again;
 use super::asking::Asking;
 use super::delivery::{Delivery, Payload, Script};
 use super::error::RankError;
 use super::host::{ConnectError, Host, Interest};
 use super::matching::{Completion, Context, Envelope as Matched, Matching, Posted, Probe};
 use super::mutation::{active, Mutation};
-use super::observed::Again;
 use super::replay::{Replay, Turn};
 use super::rma::{Answer, Applied, Done, Pending, Regions, Requests};
 use super::sender::{Offer, Outgoing, Sender, Unstored};

@@ -887,6 +887,9 @@ impl Job {
         let instance = RankInstance { rank: r as u32, incarnation: self.incarnations[r] };
         self.world.borrow_mut().recover(instance);
         self.processes[r] = self.start(r as u32);
+        // It must know what it observed before it observes anything: a restored rank connects at
+        // once, and one without an image is given what it needs when it is started.
+        self.processes[r].rank.attach().unwrap();
         if self.world.borrow_mut().random.gen_bool(0.5) {
             let rank = &mut self.processes[r].rank;
             rank.reconnect().unwrap();

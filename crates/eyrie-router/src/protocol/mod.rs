@@ -421,8 +421,12 @@ impl<S: Store> Protocol<S> {
 
     /// Figures of this moment.
     pub fn stats(&self) -> Stats {
+        let observed: u64 = self.ranks.iter().map(|state| state.observed.memory()).sum();
         Stats {
-            memory_bytes: self.block_memory + self.aside_bytes + self.space.segments.memory(),
+            memory_bytes: self.block_memory
+                + self.aside_bytes
+                + self.space.segments.memory()
+                + observed,
             disk_bytes: self.space.disk(),
             messages: self.messages,
             bytes: self.bytes,

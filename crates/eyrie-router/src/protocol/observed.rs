@@ -45,6 +45,11 @@ impl ObservedLog {
         self.0.iter().filter(move |part| part.clock >= clock)
     }
 
+    /// Bytes that it takes.
+    pub fn memory(&self) -> u64 {
+        self.0.iter().map(|part| (size_of::<ObservedPart>() + part.bytes.len()) as u64).sum()
+    }
+
     pub fn all(&self) -> Vec<ObservedPart> {
         self.0.iter().cloned().collect()
     }

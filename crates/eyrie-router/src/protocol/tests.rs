@@ -569,6 +569,10 @@ impl World {
                 process.model.rsn + take
             }
         };
+        // Before the clock ticks: perhaps after an image with the same clock.
+        if self.processes[p].model.state >> 41 & 1 == 0 {
+            self.observe(p);
+        }
         let process = &mut self.processes[p];
         process.model.clock = clock;
         let mut seen = false;

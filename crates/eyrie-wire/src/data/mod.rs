@@ -23,12 +23,13 @@ pub use header::{
     Replayed, Resume, Segment, SegmentDone, SegmentDrop, SegmentRequest, Shown,
 };
 pub use kind::Kind;
-pub use observed::ObservedPart;
+pub use observed::{ObservedPart, MAX_PART};
 
 /// Length of the part that every frame begins with, in bytes.
 pub const PREFIX_LEN: usize = 8;
 /// Longest payload that goes inside a frame, in bytes; longer messages go through a segment.
 pub const MAX_INLINE: usize = 16 * 1024;
+const _: () = assert!(MAX_PART <= MAX_INLINE);
 /// Most determinants on one frame.
 pub const MAX_DETERMINANTS: usize = 1024;
 /// Longest frame in bytes.

@@ -2,7 +2,8 @@
 //! are not to be made twice. For all but libeyrie-calls, which writes and reads it, a stream of
 //! bytes from the beginning of the rank on. It travels as determinants do.
 
-use crate::data::MAX_INLINE;
+/// Longest part in bytes.
+pub const MAX_PART: usize = 16 * 1024;
 
 /// A part of the stream, as a rank has cut it.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, serde::Serialize, serde::Deserialize)]
@@ -11,7 +12,7 @@ pub struct ObservedPart {
     pub from: u64,
     /// The rank's clock when it was cut: what is in it was observed before the next progress call.
     pub clock: u64,
-    /// At most [`MAX_INLINE`].
+    /// At most [`MAX_PART`].
     pub bytes: Vec<u8>,
 }
 
@@ -24,10 +25,10 @@ impl ObservedPart {
     /// Cuts what was observed up to this clock into parts.
     pub fn cut(clock: u64, from: u64, bytes: &[u8]) -> impl Iterator<Item = ObservedPart> + '_ {
         let part = move |(n, bytes): (usize, &[u8])| {
-            let from = from + (n * MAX_INLINE) as u64;
+            let from = from + (n * MAX_PART) as u64;
             ObservedPart { from, clock, bytes: bytes.to_vec() }
         };
-        bytes.chunks(MAX_INLINE).enumerate().map(part)
+        bytes.chunks(MAX_PART).enumerate().map(part)
     }
 
     /// One stream out of the parts of several routers, each whole one once and in order.
@@ -49,7 +50,7 @@ mod tests {
 
     #[test]
     fn what_is_cut_is_whole_when_it_is_merged() {
-        let bytes: Vec<u8> = (0..2 * MAX_INLINE + 5).map(|n| n as u8).collect();
+        let bytes: Vec<u8> = (0..2 * MAX_PART + 5).map(|n| n as u8).collect();
         let parts: Vec<_> = ObservedPart::cut(7, 100, &bytes).collect();
         assert_eq!(parts.len(), 3);
         let twice = parts.iter().rev().chain(&parts).cloned().collect();
