@@ -5,7 +5,7 @@
 
 use crate::host_clocks::{for_the_rank, kernels};
 use crate::next::next;
-use crate::observed::{is_on, Observing};
+use crate::observed::{is_on, stream, Observing};
 use crate::stream::SECONDS;
 use libc::{c_int, c_void, clockid_t, time_t, timespec, timeval};
 
@@ -23,14 +23,14 @@ fn is_observed(clock: clockid_t) -> bool {
     (0..8).contains(&clock) || clock == libc::CLOCK_TAI
 }
 
-/// Observes a clock that the kernel says to be at `now`, in its unit.
-#[inline]
-fn observe(mut observing: Observing, clock: usize, now: impl FnOnce() -> i64) -> i64 {
-    let stream = observing.stream();
+/// Observes a clock: what it says in microseconds, or in whole seconds ([`SECONDS`]).
+extern "C" fn observe(clock: usize) -> i64 {
+    // SAFETY: only in `Observing::run`.
+    let stream = unsafe { stream() };
     if let Some(value) = stream.clock_again(clock) {
         return value;
     }
-    let (mut value, last) = (now() + stream.ahead[clock], stream.last(clock));
+    let (mut value, last) = (now(clock) + stream.ahead[clock], stream.last(clock));
     if value < last {
         value = not_back(&mut stream.ahead[clock], clock, value, last);
     } else if clock != SECONDS {
@@ -39,6 +39,21 @@ fn observe(mut observing: Observing, clock: usize, now: impl FnOnce() -> i64) ->
     }
     stream.write_clock(clock, value);
     value
+}
+
+/// What a clock that is not observed says, in its unit.
+#[inline]
+fn now(clock: usize) -> i64 {
+    if clock == SECONDS {
+        return seconds();
+    }
+    let time = for_the_rank(clock as clockid_t, kernels(clock as clockid_t));
+    time.tv_sec * 1_000_000 + time.tv_nsec / 1000
+}
+
+/// What time(2) says.
+fn seconds() -> i64 {
+    kernels(libc::CLOCK_REALTIME_COARSE).tv_sec
 }
 
 #[cold]
@@ -57,13 +72,10 @@ fn not_back(ahead: &mut i64, clock: usize, value: i64, last: i64) -> i64 {
 /// What a clock says in the rank.
 #[inline]
 fn read(clock: clockid_t) -> timespec {
-    let Some(observing) = Observing::begin() else {
+    let Some(mut observing) = Observing::begin() else {
         return for_the_rank(clock, kernels(clock));
     };
-    let value = observe(observing, clock as usize, || {
-        let time = for_the_rank(clock, kernels(clock));
-        time.tv_sec * 1_000_000 + time.tv_nsec / 1000
-    });
+    let value = observing.run(observe, clock as usize);
     timespec { tv_sec: value.div_euclid(1_000_000), tv_nsec: value.rem_euclid(1_000_000) * 1000 }
 }
 
@@ -91,8 +103,8 @@ pub unsafe extern "C-unwind" fn our_gettimeofday(time: *mut timeval, zone: *mut 
             return gettimeofday.get()(time, zone);
         }
         if !zone.is_null() {
-            let mut now = timeval { tv_sec: 0, tv_usec: 0 };
-            gettimeofday.get()(&mut now, zone);
+            // As the C library does: nobody keeps a time zone in the kernel.
+            zone.cast::<[c_int; 2]>().write_unaligned([0; 2]);
         }
         let timespec { tv_sec, tv_nsec } = read(libc::CLOCK_REALTIME);
         *time = timeval { tv_sec, tv_usec: tv_nsec / 1000 };
@@ -104,9 +116,8 @@ pub unsafe extern "C-unwind" fn our_gettimeofday(time: *mut timeval, zone: *mut 
 /// As time(2).
 #[export_name = "time"]
 pub unsafe extern "C-unwind" fn our_time(to: *mut time_t) -> time_t {
-    let seconds = || kernels(libc::CLOCK_REALTIME_COARSE).tv_sec;
     let value = match Observing::begin() {
-        Some(observing) => observe(observing, SECONDS, seconds),
+        Some(mut observing) => observing.run(observe, SECONDS),
         None => seconds(),
     };
     if !to.is_null() {

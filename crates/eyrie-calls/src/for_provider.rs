@@ -3,7 +3,7 @@
 
 use crate::host_clocks;
 use crate::observed::{
-    is_on, this_thread, Stream, BUSY, HELD, INSIDE, OWNER, SEVERAL, SIGNAL, STREAM, WAITS,
+    is_on, stream, this_thread, BUSY, HELD, INSIDE, OWNER, SEVERAL, SIGNAL, WAITS,
 };
 use crate::stream::Writer;
 use libc::c_int;
@@ -101,15 +101,6 @@ fn see_it_everywhere() {
         libc::syscall(libc::SYS_membarrier, REGISTER_PRIVATE_EXPEDITED, 0, 0);
         libc::syscall(libc::SYS_membarrier, PRIVATE_EXPEDITED, 0, 0);
     }
-}
-
-/// The stream, for the provider.
-///
-/// # Safety
-/// In a call of the provider, or while the owner is held.
-unsafe fn stream<'a>() -> &'a mut Stream {
-    // SAFETY: handed on to the caller.
-    unsafe { &mut *STREAM.0.get() }
 }
 
 /// Gives what was written down since it was last called: the number of bytes, where they are until

@@ -20,6 +20,7 @@ pub mod host_clocks;
 pub mod interruption;
 mod next;
 pub mod observed;
+mod own_stack;
 mod process;
 mod random;
 mod signals;

@@ -5,6 +5,7 @@
 
 use crate::beginning::beginning;
 use crate::environment::{agent_channel, variable};
+use crate::own_stack;
 use crate::stream::{Item, Last, Reader, Sink, Writer, CLOCKS, MOST};
 use std::cell::UnsafeCell;
 use std::ffi::CStr;
@@ -224,11 +225,22 @@ impl Observing {
         Some(Observing(()))
     }
 
+    /// Runs `f`, which may use [`stream`], where it leaves nothing behind.
     #[inline]
-    pub fn stream(&mut self) -> &mut Stream {
-        // SAFETY: BUSY keeps everybody else out.
-        unsafe { &mut *STREAM.0.get() }
+    pub fn run(&mut self, f: extern "C" fn(usize) -> i64, argument: usize) -> i64 {
+        // SAFETY: the stack was there before anything was observed; BUSY keeps everybody else out.
+        unsafe { own_stack::run(f, argument) }
     }
+}
+
+/// The stream.
+///
+/// # Safety
+/// In [`Observing::run`], in a call of the provider, or while the owner is held.
+#[inline]
+pub unsafe fn stream<'a>() -> &'a mut Stream {
+    // SAFETY: handed on to the caller.
+    unsafe { &mut *STREAM.0.get() }
 }
 
 impl Drop for Observing {
@@ -243,13 +255,14 @@ impl Drop for Observing {
     }
 }
 
+/// As [`let_image`] it leaves nothing on the program's stack.
 #[cold]
 fn await_release() {
     loop {
         BUSY.store(false, Ordering::SeqCst);
         while HELD.load(Ordering::SeqCst) {
             // SAFETY: gives up the processor.
-            unsafe { libc::sched_yield() };
+            unsafe { own_stack::system_call(libc::SYS_sched_yield, [0; 3]) };
         }
         BUSY.store(true, Ordering::SeqCst);
         if !HELD.load(Ordering::SeqCst) {
@@ -262,18 +275,41 @@ fn await_release() {
 #[cold]
 fn let_image() {
     WAITS.store(false, Ordering::Relaxed);
-    // SAFETY: the handler is the provider's.
-    unsafe { libc::raise(SIGNAL.load(Ordering::Relaxed)) };
+    let signal = SIGNAL.load(Ordering::Relaxed) as usize;
+    // SAFETY: the handler is the provider's; it runs on a stack for signals.
+    unsafe {
+        let process = own_stack::system_call(libc::SYS_getpid, [0; 3]) as usize;
+        let thread = own_stack::system_call(libc::SYS_gettid, [0; 3]) as usize;
+        own_stack::system_call(libc::SYS_tgkill, [process, thread, signal]);
+    }
 }
 
-/// From now on what this thread observes counts. The first call begins it; `first` observes what
-/// every rank does.
-pub fn begin(first: impl FnOnce(&mut Stream)) {
+/// What every rank observes first: nobody observes anything else yet.
+type First = fn(&mut Stream);
+
+/// From now on what this thread observes counts. The first call begins it.
+pub fn begin(first: First) {
     OWNER.store(this_thread(), Ordering::Relaxed);
     let off = variable(ENV_RECORD).is_some_and(|value| value.to_bytes() == b"off");
-    if off || ON.load(Ordering::Relaxed) {
+    if off || ON.load(Ordering::Relaxed) || !own_stack::prepare() {
         return;
     }
+    // SAFETY: nobody observes anything yet.
+    unsafe { own_stack::run(begin_there, first as usize) };
+}
+
+extern "C" fn begin_there(first: usize) -> i64 {
+    // SAFETY: `begin` has it from a function of this type.
+    let first = unsafe { std::mem::transmute::<usize, First>(first) };
+    let Some(stream) = make_room() else { return 0 };
+    observe_beginning_again(stream);
+    ON.store(true, Ordering::Relaxed);
+    first(stream);
+    0
+}
+
+/// The stream with its buffer, if there is memory for it.
+fn make_room() -> Option<&'static mut Stream> {
     // SAFETY: a new mapping wherever there is room for it, whose pages come when they are used; the
     // function has the type that is asked for.
     let at = unsafe {
@@ -288,14 +324,12 @@ pub fn begin(first: impl FnOnce(&mut Stream)) {
         )
     };
     if at == libc::MAP_FAILED {
-        return;
+        return None;
     }
     // SAFETY: nobody observes anything yet.
-    let stream = unsafe { &mut *STREAM.0.get() };
+    let stream = unsafe { stream() };
     stream.buffer.at.store(at.cast(), Ordering::Relaxed);
-    observe_beginning_again(stream);
-    ON.store(true, Ordering::Relaxed);
-    first(stream);
+    Some(stream)
 }
 
 /// A forked process is not the rank.

@@ -515,8 +515,8 @@ impl<H: Host> Sender<H> {
         self.keep(&Header::Flush, unstored, &[]);
     }
 
-    /// Puts a frame behind the kept ones, with the determinants that have not gone out on this
-    /// stream, and before it what was observed and has not.
+    /// Puts a frame behind the kept ones, and with it or before it what has not gone out on this
+    /// stream: determinants, and what was observed.
     fn keep(&mut self, header: &Header, unstored: &Unstored, payload: &[u8]) {
         self.keep_behind(None, header, unstored, payload);
     }
@@ -529,34 +529,37 @@ impl<H: Host> Sender<H> {
         unstored: &Unstored,
         payload: &[u8],
     ) {
-        for part in unstored.observed_after(self.observed_sent) {
-            let header = Header::Observed(Observed { clock: part.clock, from: part.from });
-            let at = self.kept.bytes.len();
-            put_plain(&mut self.kept.bytes, &header, &part.bytes);
-            self.kept.lengths.push_back(self.kept.bytes.len() - at);
-            self.observed_sent = part.end();
-        }
-        loop {
+        while unstored.after(self.determinants_sent).len() > MAX_DETERMINANTS {
             // Too many for one frame: others go before it.
-            let mut sent = self.determinants_sent;
-            let waiting = unstored.after(sent);
-            let more = waiting.len() > MAX_DETERMINANTS;
-            let (header, payload) = match more {
-                true => (&Header::Determinants, &[][..]),
-                false => (header, payload),
-            };
-            let at = self.kept.bytes.len();
-            if let (false, Some((place, content))) = (more, pieces) {
-                put_pieces(&mut self.kept.bytes, place, content);
-            }
-            let list = waiting.inspect(|d| sent = d.clock);
-            put(&mut self.kept.bytes, header, list, payload);
-            self.determinants_sent = sent;
-            self.kept.lengths.push_back(self.kept.bytes.len() - at);
-            if !more {
-                return;
-            }
+            self.keep_one(None, &Header::Determinants, unstored, &[]);
         }
+        // What was observed must not be known without what had been shown before: with other
+        // messages the rank may ask for something else, and be told this.
+        for part in unstored.observed_after(self.observed_sent) {
+            self.observed_sent = part.end();
+            let header = Header::Observed(Observed { clock: part.clock, from: part.from });
+            self.keep_one(None, &header, unstored, &part.bytes);
+        }
+        self.keep_one(pieces, header, unstored, payload);
+    }
+
+    /// Puts one frame behind the kept ones, with as many determinants as it takes.
+    fn keep_one(
+        &mut self,
+        pieces: Option<(Place, &[u8])>,
+        header: &Header,
+        unstored: &Unstored,
+        payload: &[u8],
+    ) {
+        let at = self.kept.bytes.len();
+        if let Some((place, content)) = pieces {
+            put_pieces(&mut self.kept.bytes, place, content);
+        }
+        let mut sent = self.determinants_sent;
+        let list = unstored.after(sent).inspect(|d| sent = d.clock);
+        put(&mut self.kept.bytes, header, list, payload);
+        self.determinants_sent = sent;
+        self.kept.lengths.push_back(self.kept.bytes.len() - at);
     }
 
     /// Gives the stream what it takes of all that is kept. True: everything was taken.

@@ -86,7 +86,7 @@ struct RankState {
     /// In order.
     determinants: Vec<Determinant>,
     observed: ObservedLog,
-    /// The clock of the last message that this router has of it.
+    /// The clock of the last message that this router has of it, or of what it observed.
     spoken: u64,
     delivery: Option<ConnId>,
     send: Option<ConnId>,

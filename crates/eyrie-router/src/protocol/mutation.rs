@@ -22,6 +22,8 @@ pub enum Mutation {
     DropObserved,
     /// What a rank observed after an image, before the next progress call, is truncated with it.
     TruncateObserved,
+    /// It is not noted up to which clock a rank has observed.
+    ObserveUnspoken,
     /// A resumed rank is not given what it observed.
     ReplayUnobserved,
     /// What is saved has nothing that ranks observed.
@@ -75,7 +77,7 @@ pub enum Mutation {
 }
 
 #[cfg(test)]
-pub const ALL: [Mutation; 32] = {
+pub const ALL: [Mutation; 33] = {
     use Mutation::*;
     [
         SkipSequenceCheck,
@@ -85,6 +87,7 @@ pub const ALL: [Mutation; 32] = {
         DropDeterminants,
         DropObserved,
         TruncateObserved,
+        ObserveUnspoken,
         ReplayUnobserved,
         SaveUnobserved,
         ForgetTheFence,

@@ -108,7 +108,12 @@ impl<S: Store> Protocol<S> {
 
     fn keep_observed(&mut self, rank: Rank, Observed { clock, from }: Observed, bytes: &[u8]) {
         let part = ObservedPart { from, clock, bytes: bytes.to_vec() };
-        self.ranks[rank as usize].observed.push(part);
+        let state = &mut self.ranks[rank as usize];
+        state.observed.push(part);
+        // Nothing more was shown until then: shown more, it might observe something else.
+        if !active(Mutation::ObserveUnspoken) {
+            state.spoken = state.spoken.max(clock);
+        }
     }
 
     fn is_home_of(&self, rank: Rank) -> bool {

@@ -732,17 +732,20 @@ impl World {
         }
     }
 
-    /// Gives a router what it does not have of what was observed.
+    /// Gives a router what it does not have of what was observed, not without what had been seen.
     fn say_observed(&mut self, p: usize, k: usize) {
         let Process { model, links, .. } = &mut self.processes[p];
         let Some(conn) = links[k].conn else { return };
         let from = links[k].observed_sent;
         for part in model.unstored_observed.iter().filter(|part| part.end() > from) {
+            let seen = links[k].determinants_sent;
+            let list = model.unstored.iter().filter(|d| d.clock > seen).copied();
+            links[k].determinants_sent = model.unstored.back().map_or(seen, |d| d.clock.max(seen));
             links[k].observed_sent = part.end();
             links[k].unacknowledged.push_back(false);
             let header = Header::Observed(Observed { clock: part.clock, from: part.from });
             let mut bytes = Vec::new();
-            put_plain(&mut bytes, &header, &part.bytes);
+            put(&mut bytes, &header, list, &part.bytes);
             self.wires.entry((k, conn)).or_default().push_back(bytes);
         }
     }
@@ -985,7 +988,8 @@ fn message(ssn: u64, tag: u64, clock: u64) -> Header {
 }
 
 fn say(router: &mut Protocol<MemoryStore>, said: &mut Said, conn: ConnId, header: &Header) -> bool {
-    let with_payload = matches!(header, Header::Message(_) | Header::Piece(_));
+    let with_payload =
+        matches!(header, Header::Message(_) | Header::Piece(_) | Header::Observed(_));
     let payload: &[u8] = if with_payload { b"hi" } else { b"" };
     let mut bytes = Vec::new();
     put_plain(&mut bytes, header, payload);
@@ -1053,6 +1057,19 @@ fn what_was_said_before_the_fence_is_not_seen_later() {
     assert!(!say(&mut router, &mut said, 1, &message(2, 5, 10)), "it speaks behind its fence");
 }
 
+/// With more messages than it had seen it might observe something else, and be told this.
+fn what_was_observed_before_the_fence_comes_before_what_is_seen_later() {
+    let (mut router, mut said) = one_router();
+    router.connected(1, instance(0, 1), Stream::Send, true, &mut said);
+    say(&mut router, &mut said, 1, &message(1, 5, 9));
+    say(&mut router, &mut said, 1, &Header::Observed(Observed { clock: 12, from: 0 }));
+    router.command(RouterCommand::Fence(instance(0, 2)), &mut said);
+    let determinants = vec![Determinant { clock: 12, rsn: 0 }];
+    let observed = vec![ObservedPart { from: 0, clock: 12, bytes: b"hi".to_vec() }];
+    let fenced = RouterEvent::Fenced { instance: instance(0, 2), determinants, observed };
+    assert_eq!(said.events.last(), Some(&fenced));
+}
+
 fn a_message_that_comes_twice_is_logged_once() {
     let (mut router, mut said) = one_router();
     router.connected(1, instance(0, 1), Stream::Send, true, &mut said);
@@ -1096,6 +1113,7 @@ fn single_rules() {
     a_sender_is_told_what_is_there();
     a_second_connection_takes_the_place_of_the_first();
     what_was_said_before_the_fence_is_not_seen_later();
+    what_was_observed_before_the_fence_comes_before_what_is_seen_later();
 }
 
 #[test]
