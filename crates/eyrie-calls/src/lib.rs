@@ -20,18 +20,22 @@ pub mod host_clocks;
 pub mod interruption;
 mod next;
 pub mod observed;
+mod own_number;
 mod own_stack;
 mod process;
 mod random;
 mod signals;
 mod sleeps;
-pub mod stream;
+mod stream;
 mod threads;
 
 pub use clock_waits::*;
 pub use clocks::*;
 pub use descriptors::*;
 pub use devices::*;
+pub use own_number::{
+    our_access, our_opendir, our_readlink, our_sched_getaffinity, our_sched_setaffinity,
+};
 pub use process::*;
 pub use random::*;
 pub use signals::*;

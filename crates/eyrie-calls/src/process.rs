@@ -1,5 +1,6 @@
 //! getpid(2), kill(2), sigqueue(3). A rank keeps the number of its first process: it may have told
-//! others, or named a file by it. Signals for that number are for this process.
+//! others, or named a file by it. Signals for that number are for this process; what else names
+//! a process is [`crate::own_number`]'s.
 
 use crate::host_clocks;
 use crate::next::next;
@@ -42,13 +43,17 @@ pub extern "C-unwind" fn our_getpid() -> pid_t {
     }
 }
 
-/// The process that a number is for.
-fn meant(pid: pid_t) -> pid_t {
+/// Whether getpid(2) says this number here, and the kernel perhaps another.
+pub(crate) fn is_own(pid: pid_t) -> bool {
     let first = FIRST.load(Ordering::Relaxed);
-    if first != 0 && pid == first && is_on() {
-        kernels()
-    } else {
-        pid
+    first != 0 && pid == first && is_on()
+}
+
+/// The process that a number is for.
+pub(crate) fn meant(pid: pid_t) -> pid_t {
+    match is_own(pid) {
+        true => kernels(),
+        false => pid,
     }
 }
 

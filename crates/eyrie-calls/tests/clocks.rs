@@ -97,8 +97,28 @@ fn live(before: &[u8]) -> Life {
     Life { pid: first[0], values, bytes, from: first[1] as u64 }
 }
 
+/// The number that it has been told is this process's, whatever the kernel's is.
+fn look_at_oneself() {
+    let number = std::process::id();
+    // SAFETY: asks only.
+    let kernels = unsafe { libc::syscall(libc::SYS_getpid) };
+    let status = std::fs::read_to_string(format!("/proc/{number}/status")).unwrap();
+    assert!(status.contains(&format!("\nPid:\t{kernels}\n")), "{status}");
+    assert_eq!(std::fs::read_dir(format!("/proc/{number}/task")).unwrap().count(), 1);
+    let program = std::fs::read_link(format!("/proc/{number}/exe")).unwrap();
+    assert_eq!(program, std::env::current_exe().unwrap());
+    // SAFETY: the set is as long as said; the same processors are set again.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        let len = size_of_val(&set);
+        assert_eq!(libc::sched_getaffinity(number as i32, len, &mut set), 0);
+        assert_eq!(libc::sched_setaffinity(number as i32, len, &set), 0);
+    }
+}
+
 /// The rank.
 fn be_a_rank() {
+    look_at_oneself();
     let values: Vec<i128> = (0..ROUNDS).flat_map(|_| read_all()).collect();
     let (from, bytes) = take();
     let line = |numbers: &[i128]| {
