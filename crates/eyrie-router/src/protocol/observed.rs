@@ -8,25 +8,30 @@ use std::collections::VecDeque;
 
 /// The parts that a router holds of one rank, in order.
 #[derive(Default)]
-pub struct ObservedLog(VecDeque<ObservedPart>);
+pub struct ObservedLog {
+    parts: VecDeque<ObservedPart>,
+    /// Bytes up to this one were held here; an image holds them.
+    truncated: u64,
+}
 
 impl ObservedLog {
-    /// Where in the stream the last part ends.
+    /// Where in the stream the last part ends, also when an image has taken its place: its rank may
+    /// wait to hear that it is held.
     pub fn end(&self) -> u64 {
-        self.0.back().map_or(0, ObservedPart::end)
+        self.parts.back().map_or(self.truncated, ObservedPart::end)
     }
 
     /// A part has come, perhaps again.
     pub fn push(&mut self, part: ObservedPart) {
         if part.end() > self.end() && !active(Mutation::DropObserved) {
-            self.0.push_back(part);
+            self.parts.push_back(part);
         }
     }
 
     /// Takes in what other routers hold.
     pub fn add(&mut self, mut parts: Vec<ObservedPart>) {
-        parts.extend(self.0.drain(..));
-        self.0 = ObservedPart::merge(parts).into();
+        parts.extend(self.parts.drain(..));
+        self.parts = ObservedPart::merge(parts).into();
     }
 
     /// Parts that were cut before this clock are not needed any more.
@@ -35,22 +40,37 @@ impl ObservedLog {
             true => part.clock <= clock,
             false => part.clock < clock,
         };
-        while self.0.front().is_some_and(before) {
-            self.0.pop_front();
+        while self.parts.front().is_some_and(before) {
+            self.truncated = self.parts.pop_front().map_or(self.truncated, |part| part.end());
         }
     }
 
     /// The parts that a rank may need which goes on from this clock.
     pub fn since(&self, clock: u64) -> impl Iterator<Item = &ObservedPart> {
-        self.0.iter().filter(move |part| part.clock >= clock)
+        self.parts.iter().filter(move |part| part.clock >= clock)
     }
 
     /// Bytes that it takes.
     pub fn memory(&self) -> u64 {
-        self.0.iter().map(|part| (size_of::<ObservedPart>() + part.bytes.len()) as u64).sum()
+        self.parts.iter().map(|part| (size_of::<ObservedPart>() + part.bytes.len()) as u64).sum()
     }
 
     pub fn all(&self) -> Vec<ObservedPart> {
-        self.0.iter().cloned().collect()
+        self.parts.iter().cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_image_holds_is_still_held() {
+        let mut log = ObservedLog::default();
+        log.push(ObservedPart { from: 0, clock: 4, bytes: vec![1, 2, 3] });
+        log.truncate(7);
+        assert_eq!((log.end(), log.all()), (3, vec![]));
+        log.push(ObservedPart { from: 3, clock: 8, bytes: vec![4] });
+        assert_eq!(log.end(), 4);
     }
 }
