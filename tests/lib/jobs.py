@@ -225,6 +225,11 @@ PROGRAMS = {
         Program((str(PYTHON), str(ROOT / "examples/blas_threads.py"), "--iterations", "120"))
     ),
     "lammps_omp": on_threads(lammps("-sf", "omp", "-pk", "omp", "2", steps=1500)),
+    "times": example("chance", "--what", "times", "--steps", 1000),
+    "urandom": example("chance", "--what", "urandom", "--steps", 1000),
+    "balance": example("chance", "--what", "balance", "--steps", 150),
+    "limit": example("chance", "--what", "limit", "--limit-ms", 900),
+    "seeds": example("chance", "--what", "seeds", "--steps", 1000),
 }
 
 

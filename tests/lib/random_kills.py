@@ -14,6 +14,7 @@ from jobs import PROGRAMS, RANDOM, Job, check, counted, main
 
 NAMES = "heat2d cg isort farm rma io jacobi_numpy lammps addresses locked_list".split()
 NAMES += "hybrid pool blas_threads lammps_omp".split()
+NAMES += "times urandom balance limit seeds".split()
 RUNS = 2
 # What LAMMPS sends depends on its clock (it balances nothing by it, but it reports times).
 SENDS_TIMES = ["lammps", "lammps_omp"]

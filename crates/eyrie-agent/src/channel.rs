@@ -14,12 +14,20 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 pub fn tell(channel: &OwnedFd, message: ToRank, fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
     let mut bytes = [0; MAX_MESSAGE];
     let len = message.encode(&mut bytes);
+    tell_bytes(channel, &bytes[..len], fds)
+}
+
+/// Sends bytes over a rank's channel, with the descriptors that go along, at most two.
+///
+/// # Errors
+/// When the other end does not take them at once.
+pub fn tell_bytes(channel: &OwnedFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     if !fds.is_empty() {
         ancillary.push(SendAncillaryMessage::ScmRights(fds));
     }
-    let parts = [IoSlice::new(&bytes[..len])];
+    let parts = [IoSlice::new(bytes)];
     rustix::net::sendmsg(channel, &parts, &mut ancillary, SendFlags::NOSIGNAL)?;
     Ok(())
 }

@@ -2,7 +2,7 @@
 //! are the same in every incarnation of the rank, death with the agent. Must be called from the
 //! agent's main thread, whose end is what PR_SET_PDEATHSIG watches.
 
-use crate::channel::tell;
+use crate::channel::{tell, tell_bytes};
 use crate::guards;
 use crate::page::{Directories, Page};
 use crate::streams::{Input, Output};
@@ -10,12 +10,13 @@ use anyhow::Context;
 use eyrie_wire::agent::{self, ToRank};
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::{ImageMeta, StartRank};
-use rustix::fs::{fcntl_getfl, fcntl_setfl, OFlags};
+use rustix::fs::{fcntl_getfl, fcntl_setfl, memfd_create, MemfdFlags, OFlags};
 use rustix::io::Errno;
 use rustix::net::{socketpair, AddressFamily, SocketFlags, SocketType};
 use rustix::pipe::{pipe_with, PipeFlags};
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -158,6 +159,11 @@ pub fn launch(
     nonblocking(&stdout)?;
     nonblocking(&stderr)?;
 
+    if !start.beginning.is_empty() {
+        let file = File::from(memfd_create(c"eyrie-beginning", MemfdFlags::CLOEXEC)?);
+        file.write_all_at(&start.beginning, 0)?;
+        tell_bytes(&channel, &[agent::BEGINNING], &[file.as_fd()])?;
+    }
     let page = Page::create(secret, epoch)?;
     let directories = Directories::create(directory)?;
     let welcome = ToRank::Welcome { incarnation: start.instance.incarnation };

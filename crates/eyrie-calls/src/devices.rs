@@ -3,6 +3,7 @@
 //! library, which read without coming here, are ours.
 
 use crate::next::next;
+use crate::own_number;
 use crate::random::{draw, draws, fill};
 use libc::{c_char, c_int, c_void, mode_t, size_t, ssize_t, FILE};
 use std::ffi::CStr;
@@ -121,8 +122,12 @@ macro_rules! opening {
             /// As open(2). A mode that was not given is not looked at.
             #[export_name = $symbol]
             pub unsafe extern "C-unwind" fn $our($($arg: $kind),*) -> c_int {
+                let mut room = own_number::NO_PATH;
                 // SAFETY: handed on to the caller.
-                unsafe { opened($next.get()($($arg),*), $path) }
+                unsafe {
+                    let $path = own_number::path($path, &mut room);
+                    opened($next.get()($($arg),*), $path)
+                }
             }
         )*
     };
@@ -182,14 +187,22 @@ unsafe fn stream(path: Path, mode: Path) -> Option<*mut FILE> {
 /// As fopen(3).
 #[export_name = "fopen"]
 pub unsafe extern "C-unwind" fn our_fopen(path: Path, mode: Path) -> *mut FILE {
+    let mut room = own_number::NO_PATH;
     // SAFETY: handed on to the caller.
-    unsafe { stream(path, mode).unwrap_or_else(|| fopen.get()(path, mode)) }
+    unsafe {
+        let path = own_number::path(path, &mut room);
+        stream(path, mode).unwrap_or_else(|| fopen.get()(path, mode))
+    }
 }
 
 /// # Safety
 /// As fopen(3).
 #[export_name = "fopen64"]
 pub unsafe extern "C-unwind" fn our_fopen64(path: Path, mode: Path) -> *mut FILE {
+    let mut room = own_number::NO_PATH;
     // SAFETY: handed on to the caller.
-    unsafe { stream(path, mode).unwrap_or_else(|| fopen64.get()(path, mode)) }
+    unsafe {
+        let path = own_number::path(path, &mut room);
+        stream(path, mode).unwrap_or_else(|| fopen64.get()(path, mode))
+    }
 }

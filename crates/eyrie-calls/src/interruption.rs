@@ -2,7 +2,7 @@
 //! interrupted it, by how much the clock has jumped. The exported functions are called in the
 //! provider's signal handler.
 
-use crate::random;
+use crate::host_clocks;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicI32, AtomicI64, Ordering};
 
@@ -28,11 +28,9 @@ thread_local! {
     static WAIT: Wait = const { Wait { frame: Cell::new(0), images: Cell::new(0) } };
 }
 
-/// The provider tells that this process is a rank, and by which signal images are asked for.
-#[no_mangle]
-pub extern "C" fn eyrie_calls_begin(capture_signal: libc::c_int) {
+/// This process is a rank, and images are asked for by this signal.
+pub fn begin(capture_signal: libc::c_int) {
     CAPTURE_SIGNAL.store(capture_signal, Ordering::Relaxed);
-    random::begin();
 }
 
 /// The provider tells that an image has interrupted a system call, and nothing else has;
@@ -55,6 +53,7 @@ pub extern "C" fn eyrie_calls_interrupted(stack_pointer: usize) -> libc::c_int {
 #[no_mangle]
 pub extern "C" fn eyrie_calls_clock_jumped(ns: i64) {
     CLOCK_JUMPED_NS.fetch_add(ns, Ordering::Relaxed);
+    host_clocks::come_back();
 }
 
 /// Whether waits are to be looked after at all.
@@ -81,10 +80,7 @@ pub fn watched<R>(call: impl FnOnce() -> R) -> (R, bool) {
 
 /// Nanoseconds of a clock that stands still between an image and the process restored from it.
 fn now_ns() -> i64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the structure is ours.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
-    (now.tv_sec.saturating_mul(1_000_000_000).saturating_add(now.tv_nsec))
+    host_clocks::kernels_ns(libc::CLOCK_MONOTONIC)
         .saturating_sub(CLOCK_JUMPED_NS.load(Ordering::Relaxed))
 }
 

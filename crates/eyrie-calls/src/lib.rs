@@ -1,23 +1,42 @@
 //! libeyrie-calls.so, preloaded into every rank: it stands in front of functions of the C library
 //! that an image would disturb, one file for each family of calls. A wait that an image has
 //! interrupted goes on for the rest of its time, in the process and in one restored from the image;
-//! what a rank draws at random it draws again when it is executed again.
+//! what a rank draws at random, and what its clocks say ([`observed`]), is the same when it is executed
+//! again.
 //!
 //! The provider tells it when an image was taken ([`interruption`]); until one has told it that the
 //! process is a rank, every call goes straight to the next library. It must never allocate, lock,
 //! or start anything.
 
+pub mod begin;
+pub mod beginning;
+mod clock_waits;
+mod clocks;
 mod descriptors;
 mod devices;
+mod environment;
+pub mod for_provider;
+pub mod host_clocks;
 pub mod interruption;
 mod next;
+pub mod observed;
+mod own_number;
+mod own_stack;
+mod process;
 mod random;
 mod signals;
 mod sleeps;
+mod stream;
 mod threads;
 
+pub use clock_waits::*;
+pub use clocks::*;
 pub use descriptors::*;
 pub use devices::*;
+pub use own_number::{
+    our_access, our_opendir, our_readlink, our_sched_getaffinity, our_sched_setaffinity,
+};
+pub use process::*;
 pub use random::*;
 pub use signals::*;
 pub use sleeps::*;

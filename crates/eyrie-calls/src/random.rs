@@ -3,6 +3,7 @@
 //! files). So a rank draws from a stream that has a secret key of the job, and an image holds how
 //! far it has come. Only the rank itself does: what it starts draws from the kernel, as ever.
 
+use crate::environment::variable;
 use crate::next::next;
 use libc::{c_int, c_uint, c_void, size_t, ssize_t};
 use std::ffi::CStr;
@@ -17,7 +18,6 @@ next! {
 /// Key of the job's streams: 64 hexadecimal digits. The same for each incarnation of each rank.
 const ENV_KEY: &CStr = c"EYRIE_RANDOM";
 const ENV_RANK: &CStr = c"EYRIE_RANK";
-const ENV_AGENT_FD: &CStr = c"EYRIE_AGENT_FD";
 
 /// Whether this process draws from the rank's stream.
 static DRAWS: AtomicBool = AtomicBool::new(false);
@@ -25,16 +25,6 @@ static DRAWS: AtomicBool = AtomicBool::new(false);
 static KEY: OnceLock<[u8; 32]> = OnceLock::new();
 /// Bytes of the stream that were drawn.
 static DRAWN: AtomicU64 = AtomicU64::new(0);
-
-/// The value of a variable.
-fn variable(name: &CStr) -> Option<&'static CStr> {
-    // SAFETY: the name is a C string; the value is one, and the program leaves it where it is: it
-    // is read at once.
-    unsafe {
-        let value = libc::getenv(name.as_ptr());
-        (!value.is_null()).then(|| CStr::from_ptr(value))
-    }
-}
 
 /// The key of this rank's stream, from the job's.
 fn key() -> Option<[u8; 32]> {
@@ -64,30 +54,6 @@ pub fn begin() {
 extern "C" fn draw_from_the_kernel() {
     DRAWS.store(false, Ordering::Relaxed);
 }
-
-/// When the library is loaded: a process that the agent itself has started is the rank, as a rule.
-/// One that is started by a script becomes it when the provider says so.
-extern "C" fn look() {
-    let agent = || {
-        let fd: c_int = variable(ENV_AGENT_FD)?.to_str().ok()?.parse().ok()?;
-        let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
-        let mut len = size_of_val(&peer) as libc::socklen_t;
-        // SAFETY: structure and length live through the call.
-        let result = unsafe {
-            let at = (&raw mut peer).cast();
-            libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, at, &mut len)
-        };
-        (result == 0).then_some(peer.pid)
-    };
-    // SAFETY: asks only.
-    if agent().is_some_and(|agent| agent == unsafe { libc::getppid() }) {
-        begin();
-    }
-}
-
-#[used]
-#[link_section = ".init_array"]
-static LOOK: extern "C" fn() = look;
 
 /// Whether this process draws from the rank's stream.
 pub fn draws() -> bool {

@@ -1,5 +1,6 @@
 //! sleep(3), usleep(3), nanosleep(2), clock_nanosleep(2).
 
+use crate::host_clocks::for_the_kernel;
 use crate::interruption::{errno, in_a_rank, until_done, until_done_masked, watched, Deadline};
 use crate::next::next;
 use libc::{c_int, c_uint, clockid_t, nfds_t, pollfd, sigset_t, timespec, useconds_t};
@@ -91,7 +92,8 @@ pub unsafe extern "C-unwind" fn our_clock_nanosleep(
         }
         // It gives the error instead of setting errno.
         if flags & libc::TIMER_ABSTIME != 0 {
-            return until_done(|| next(clock, flags, time, rest), |r| *r == libc::EINTR);
+            let call = || next(clock, flags, &for_the_kernel(clock, *time), rest);
+            return until_done(call, |r| *r == libc::EINTR);
         }
         let left = if matches!(clock, libc::CLOCK_REALTIME | libc::CLOCK_MONOTONIC) {
             match sleep_for(&*time) {

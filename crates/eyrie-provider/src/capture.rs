@@ -5,6 +5,8 @@
 use crate::core::host::Host;
 use crate::core::rank::{ImagePoint, Rank};
 use crate::ending::{fatal, or_end};
+use crate::identity::process_id;
+use crate::observing::Held;
 use crate::sockets::Sockets;
 use crate::{channel, entry, interrupted, memory, stack};
 use eyrie_image::{FdRole, Hooks, Mode, Outcome, Request, Track, Tracker};
@@ -41,7 +43,6 @@ pub fn install() {
     PMI_FD.store(pmi.unwrap_or(-1), Ordering::Relaxed);
     DROP_SOCKETS.store(std::env::var_os(ENV_DROP_SOCKETS).is_some(), Ordering::Relaxed);
     stack::for_signals();
-    interrupted::install(capture_signal());
     // SAFETY: all zero is a valid sigaction; the handler has the type that its flags ask for.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
@@ -86,11 +87,13 @@ pub fn run_pending() {
 fn take() {
     // Before this process was a rank there was nobody to ask.
     let done = entry::enter_for_image(|rank| {
+        let _held = Held::new()?;
         if let Some(order) = order() {
             take_image(rank, order);
         }
+        Some(())
     });
-    if done.is_none() {
+    if done.flatten().is_none() {
         PENDING.store(true, Ordering::Relaxed);
     }
 }
@@ -237,7 +240,7 @@ fn come_back(rank: &mut Rank<Sockets>) {
     if let Err(e) = rank.host.identity.be_welcomed() {
         fatal(&e);
     }
-    channel::tell(&FromRank::Loaded { pid: std::process::id() });
+    channel::tell(&FromRank::Loaded { pid: process_id() });
     track();
     let incarnation = rank.host.identity.instance.incarnation;
     let (clock, rsn) = (rank.clock(), rank.rsn());
@@ -248,6 +251,7 @@ fn come_back(rank: &mut Rank<Sockets>) {
 impl ImagePoint for Sockets {
     fn image_point(rank: &mut Rank<Sockets>) {
         if PENDING.swap(false, Ordering::Relaxed) {
+            let Some(_held) = Held::new() else { return PENDING.store(true, Ordering::Relaxed) };
             if let Some(order) = order() {
                 take_image(rank, order);
             }

@@ -3,6 +3,7 @@
 
 use crate::core::rank::Rank;
 use crate::ending::fatal;
+use crate::observing::Inside;
 use crate::sockets::Sockets;
 use crate::stack;
 use std::sync::atomic::{compiler_fence, AtomicPtr, AtomicU32, Ordering};
@@ -44,22 +45,23 @@ pub fn enter<R>(f: impl FnOnce(&mut Rank<Sockets>) -> R) -> Option<R> {
         // The signal that asks for an image has come to another thread, which is soon done.
         std::thread::yield_now();
     }
-    inside_of(f)
+    inside_of(Inside::new, f)
 }
 
 /// Runs `f` with the rank, as [`enter`], for an image. `None` also when somebody has entered.
 pub fn enter_for_image<R>(f: impl FnOnce(&mut Rank<Sockets>) -> R) -> Option<R> {
     INSIDE.compare_exchange(NOBODY, IMAGE, Ordering::Acquire, Ordering::Relaxed).ok()?;
-    inside_of(f)
+    inside_of(Inside::for_image, f)
 }
 
 /// Runs `f`, for which this thread has entered, and leaves.
-fn inside_of<R>(f: impl FnOnce(&mut Rank<Sockets>) -> R) -> Option<R> {
+fn inside_of<R>(inside: fn() -> Inside, f: impl FnOnce(&mut Rank<Sockets>) -> R) -> Option<R> {
     let rank = RANK.load(Ordering::Relaxed);
     if rank.is_null() {
         INSIDE.store(NOBODY, Ordering::Release);
         return None;
     }
+    let inside = inside();
     compiler_fence(Ordering::SeqCst);
     // SAFETY: of `errno`: this thread's, which the program may read after a call that did not fail.
     let errno = unsafe { *libc::__errno_location() };
@@ -69,6 +71,7 @@ fn inside_of<R>(f: impl FnOnce(&mut Rank<Sockets>) -> R) -> Option<R> {
     // SAFETY: as above.
     unsafe { *libc::__errno_location() = errno };
     compiler_fence(Ordering::SeqCst);
+    drop(inside);
     INSIDE.store(NOBODY, Ordering::Release);
     Some(result)
 }

@@ -36,6 +36,12 @@ pub fn agent_fd() -> Result<i32, String> {
     Ok(number(ENV_AGENT_FD)? as i32)
 }
 
+/// The number that this process has now: getpid(2) tells the program that of the rank's first one.
+pub fn process_id() -> u32 {
+    // SAFETY: asks only.
+    unsafe { libc::syscall(libc::SYS_getpid) as u32 }
+}
+
 impl Identity {
     /// Reads environment and welcome.
     ///

@@ -11,6 +11,7 @@ mod identity;
 mod interrupted;
 mod library;
 mod memory;
+mod observing;
 mod ofi;
 mod process;
 mod sockets;

@@ -4,10 +4,11 @@
 use crate::core::error::RankError;
 use crate::core::rank::Rank;
 use crate::ending::or_end;
-use crate::identity::{self, Identity};
+use crate::identity::{self, process_id, Identity};
+use crate::observing::{self, Inside};
 use crate::sockets::Sockets;
-use crate::{capture, channel, entry, memory, stack};
-use eyrie_wire::agent::{FromRank, ToRank};
+use crate::{capture, channel, entry, interrupted, memory, stack};
+use eyrie_wire::agent::{capture_signal, FromRank, ToRank};
 
 /// Makes this process a rank, once.
 ///
@@ -17,6 +18,9 @@ pub fn join() -> Result<(), String> {
     if entry::is_rank() {
         return Ok(());
     }
+    observing::find();
+    interrupted::install(capture_signal());
+    let _inside = Inside::new();
     memory::reserve()?;
     stack::prepare();
     // The C library makes this library's thread-local memory, with the program's malloc, when it is
@@ -33,7 +37,7 @@ pub fn join() -> Result<(), String> {
     // computes. An image that is asked for in the same moment waits, or it would take the answer
     // off the channel.
     let admitted = entry::enter(|_| {
-        channel::tell(&FromRank::Loaded { pid: std::process::id() });
+        channel::tell(&FromRank::Loaded { pid: process_id() });
         channel::await_agent(|m, _| (m == ToRank::Admitted).then_some(()))
     });
     capture::run_pending();

@@ -5,6 +5,7 @@ use crate::core::host::{ConnectError, File, Host, Interest, Stream};
 use crate::descriptors::{for_each_descriptor, move_up};
 use crate::identity::Identity;
 use crate::memory;
+use crate::observing;
 use eyrie_transport::handshake::HandshakeError;
 use eyrie_transport::role;
 use eyrie_transport::seal::Sealed;
@@ -27,11 +28,13 @@ pub struct Sockets {
     begun: Instant,
     /// The time stamp counter as it was last read.
     last_ticks: std::cell::Cell<u64>,
+    /// What the program observes again: libeyrie-calls reads it here.
+    again: Vec<u8>,
 }
 
 impl Sockets {
     pub fn new(identity: Identity) -> Sockets {
-        Sockets { identity, begun: Instant::now(), last_ticks: 0.into() }
+        Sockets { identity, begun: Instant::now(), last_ticks: 0.into(), again: Vec::new() }
     }
 }
 
@@ -124,6 +127,28 @@ impl Host for Sockets {
 
     fn pause(&mut self, time: Duration) {
         std::thread::sleep(time);
+    }
+
+    fn take_observed(&mut self, take: &mut dyn FnMut(u64, &[u8])) {
+        observing::take(take);
+    }
+
+    fn observed(&self) -> u64 {
+        observing::passed()
+    }
+
+    fn observed_waiting(&self) -> usize {
+        observing::waiting()
+    }
+
+    fn observe_again(&mut self, bytes: Vec<u8>) {
+        // SAFETY: the bytes stay until others take their place there, too.
+        unsafe { observing::again(&bytes) };
+        self.again = bytes;
+    }
+
+    fn skip_observed(&mut self, to: u64) {
+        observing::skip(to);
     }
 
     fn now(&self) -> Duration {

@@ -19,6 +19,12 @@ pub const ENV_SIZE: &str = "EYRIE_SIZE";
 /// ever is. libeyrie-calls reads it.
 pub const ENV_RANDOM: &str = "EYRIE_RANDOM";
 
+/// "off": what a rank observes besides messages is not recorded.
+pub const ENV_RECORD: &str = "EYRIE_RECORD";
+/// The first byte of a message that comes before all others when a program is started anew which
+/// has run before: with a file of what it observed then. libeyrie-calls looks at it and leaves it
+/// there; it is none of [`ToRank`].
+pub const BEGINNING: u8 = 5;
 /// Set when sockets of the program's own that lead out of a rank do not refuse its image: in a
 /// restored rank they are broken connections.
 pub const ENV_DROP_SOCKETS: &str = "EYRIE_DROP_SOCKETS";

@@ -111,6 +111,9 @@ pub struct StartRank {
     pub program: Program,
     /// Continue from this image, or start the program anew.
     pub image: Option<ImageAt>,
+    /// What a program that is started anew observed before, from its beginning on
+    /// ([`crate::data::ObservedPart`]).
+    pub beginning: Vec<u8>,
     /// Whether the rank gets the job's standard input ([`ToAgent::Stdin`]); others read /dev/null.
     pub stdin: bool,
     /// Files in /dev/shm that earlier incarnations left: to be removed first.

@@ -1,5 +1,6 @@
 //! What the machine's commands do.
 
+use super::determinants::Told;
 use super::inbound::{Heard, Inbound};
 use super::job::Job;
 use super::link::{encode, Session};
@@ -84,9 +85,9 @@ impl Job {
                 self.routers.command_all(self.journal.gate(), &RouterCommand::Fence(instance));
             }
             Command::Recover(instance) => {
-                let determinants = self.determinants.take(instance);
+                let Told { determinants, observed } = self.determinants.take(instance);
                 let home = self.directory.home(instance.rank);
-                let recover = RouterCommand::Recover { instance, determinants };
+                let recover = RouterCommand::Recover { instance, determinants, observed };
                 self.routers.command(self.journal.gate(), home, recover);
             }
             Command::Truncate { rank, clock, rsn } => {
@@ -181,6 +182,10 @@ impl Job {
             directory: self.directory_of(node),
             kvsname: self.kvsname.clone(),
             program: self.program.clone(),
+            beginning: match from {
+                None => self.determinants.beginning(instance.rank),
+                Some(_) => Vec::new(),
+            },
             image: from.map(at),
             stdin: instance.rank == 0,
             leftovers: self.shared[instance.rank as usize].iter().cloned().collect(),

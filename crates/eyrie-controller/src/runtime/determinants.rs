@@ -1,33 +1,74 @@
 //! What routers tell of a rank when they fence it: its home router needs the determinants that all
-//! of them hold. They can be many, so that the machine is told of their number only.
+//! of them hold, and what the rank observed. They can be many, so that the machine is told of their
+//! number only.
 
-use eyrie_wire::data::Determinant;
+use eyrie_wire::data::{Determinant, ObservedPart};
 use eyrie_wire::{Rank, RankInstance};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Determinants of the ranks that are being fenced.
+/// All that a rank needs to replay besides messages.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Told {
+    pub determinants: Vec<Determinant>,
+    pub observed: Vec<ObservedPart>,
+}
+
+impl Told {
+    /// What the rank observed from its beginning on, as far as it is known: a rank that is started
+    /// anew needs it before it can ask its router.
+    fn beginning(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for part in ObservedPart::merge(self.observed.clone()) {
+            let known = (bytes.len() as u64).checked_sub(part.from);
+            let Some(rest) = known.and_then(|known| part.bytes.get(known as usize..)) else {
+                break;
+            };
+            bytes.extend_from_slice(rest);
+        }
+        bytes.truncate(MOST_BEGINNING);
+        bytes
+    }
+}
+
+/// Most bytes that a rank is given when it is started anew; the rest comes from its router.
+const MOST_BEGINNING: usize = 1 << 20;
+
+/// What was told of the ranks that are being fenced.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Gathered(BTreeMap<Rank, (RankInstance, Vec<Determinant>)>);
+pub struct Gathered {
+    ranks: BTreeMap<Rank, (RankInstance, Told)>,
+    /// What ranks observed at their beginning, as it was last known.
+    beginnings: BTreeMap<Rank, Vec<u8>>,
+}
 
 impl Gathered {
     /// All routers are told to fence. What belongs to an older incarnation is of no use any more.
     pub fn begin(&mut self, instance: RankInstance) {
-        self.0.insert(instance.rank, (instance, Vec::new()));
+        self.ranks.insert(instance.rank, (instance, Told::default()));
     }
 
     /// A router has told what it holds.
-    pub fn add(&mut self, instance: RankInstance, mut list: Vec<Determinant>) {
-        if let Some((_, all)) = self.0.get_mut(&instance.rank).filter(|(of, _)| *of == instance) {
-            all.append(&mut list);
+    pub fn add(&mut self, instance: RankInstance, mut told: Told) {
+        if let Some((_, all)) = self.ranks.get_mut(&instance.rank).filter(|(of, _)| *of == instance)
+        {
+            all.determinants.append(&mut told.determinants);
+            all.observed.append(&mut told.observed);
         }
     }
 
     /// Takes what was told for this incarnation.
-    pub fn take(&mut self, instance: RankInstance) -> Vec<Determinant> {
-        let of_it = self.0.get(&instance.rank).is_some_and(|(of, _)| *of == instance);
-        let taken = of_it.then(|| self.0.remove(&instance.rank)).flatten();
-        taken.map_or(Vec::new(), |(_, all)| all)
+    pub fn take(&mut self, instance: RankInstance) -> Told {
+        let of_it = self.ranks.get(&instance.rank).is_some_and(|(of, _)| *of == instance);
+        let taken = of_it.then(|| self.ranks.remove(&instance.rank)).flatten();
+        let told = taken.map_or_else(Told::default, |(_, all)| all);
+        self.beginnings.insert(instance.rank, told.beginning());
+        told
+    }
+
+    /// What a rank that is started anew observes first.
+    pub fn beginning(&self, rank: Rank) -> Vec<u8> {
+        self.beginnings.get(&rank).cloned().unwrap_or_default()
     }
 }
 
@@ -36,19 +77,34 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_beginning_is_what_is_known_without_a_gap() {
+        let part = |from, bytes: &[u8]| ObservedPart { from, clock: 1, bytes: bytes.to_vec() };
+        let observed = vec![part(3, b"de"), part(0, b"abc"), part(6, b"x"), part(3, b"de")];
+        let told = Told { observed, ..Told::default() };
+        assert_eq!(told.beginning(), b"abcde");
+        // An image has taken the place of the beginning.
+        let told = Told { observed: vec![part(3, b"de")], ..Told::default() };
+        assert!(told.beginning().is_empty());
+    }
+
+    #[test]
     fn only_what_was_told_for_the_newest_incarnation_is_gathered() {
         let instance = |incarnation| RankInstance { rank: 3, incarnation };
-        let d = |clock| Determinant { clock, rsn: clock };
+        let part = |from| ObservedPart { from, clock: 1, bytes: vec![1] };
+        let told = |clocks: &[u64]| Told {
+            determinants: clocks.iter().map(|c| Determinant { clock: *c, rsn: *c }).collect(),
+            observed: clocks.iter().map(|c| part(*c)).collect(),
+        };
         let mut gathered = Gathered::default();
         gathered.begin(instance(2));
-        gathered.add(instance(2), vec![d(1)]);
+        gathered.add(instance(2), told(&[1]));
         // It died again.
         gathered.begin(instance(3));
-        gathered.add(instance(2), vec![d(9)]);
-        gathered.add(instance(3), vec![d(2)]);
-        gathered.add(instance(3), vec![d(1)]);
-        assert_eq!(gathered.take(instance(2)), vec![]);
-        assert_eq!(gathered.take(instance(3)), vec![d(2), d(1)]);
-        assert_eq!(gathered.take(instance(3)), vec![]);
+        gathered.add(instance(2), told(&[9]));
+        gathered.add(instance(3), told(&[2]));
+        gathered.add(instance(3), told(&[1]));
+        assert_eq!(gathered.take(instance(2)), Told::default());
+        assert_eq!(gathered.take(instance(3)), told(&[2, 1]));
+        assert_eq!(gathered.take(instance(3)), Told::default());
     }
 }

@@ -1,6 +1,7 @@
 //! What reaches the job from agents, routers, users and its own threads, as events of the machine.
 
 use super::children::Child;
+use super::determinants::Told;
 use super::inbound::{Heard, Inbound, Letter, Peer};
 use super::job::Job;
 use super::journal::Entry;
@@ -376,9 +377,9 @@ impl Job {
                 self.places.iter_mut().for_each(|places| places.router(router, addr.clone()));
                 return self.welcome_all();
             }
-            R::Fenced { instance, determinants } => {
+            R::Fenced { instance, determinants, observed } => {
                 let rsn = determinants.iter().map(|d| d.rsn).max().unwrap_or(0);
-                self.determinants.add(instance, determinants);
+                self.determinants.add(instance, Told { determinants, observed });
                 Event::Fenced { router, instance, rsn }
             }
             R::Connected(instance) => Event::Connected(instance),

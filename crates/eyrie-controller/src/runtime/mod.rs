@@ -52,7 +52,7 @@ use assembly::{assemble, channels, finish, wake, Parts};
 use event_file::EventFile;
 use eyrie_placement::Placement;
 use eyrie_store::role::StoreCommand;
-use eyrie_wire::agent::ENV_DROP_SOCKETS;
+use eyrie_wire::agent::{ENV_DROP_SOCKETS, ENV_RECORD};
 use images_dir::{ImagesDir, SavedJob};
 use inbound::Heard;
 use jobdir::JobDir;
@@ -226,6 +226,9 @@ fn provide(beginning: &mut Beginning, dir: &std::path::Path, known: bool) -> any
     let mut told = beginning.program.clone();
     beginning.provided = vec![program::link_provider(&mut told, dir)?];
     beginning.provided.extend(program::preload(&mut told, dir, copied)?);
+    if !beginning.options.record {
+        told.env.push((ENV_RECORD.into(), "off".into()));
+    }
     if !known {
         beginning.program = told;
     }

@@ -92,6 +92,8 @@ pub struct JobOptions {
     pub cluster: Option<Cluster>,
     /// Most ranks that a node starts with.
     pub slots: u32,
+    /// What ranks observe besides messages is recorded, and told again to those that re-execute.
+    pub record: bool,
     pub checkpoint_every: Interval,
     pub checkpoint_order: Order,
     pub checkpoint_mode: CheckpointMode,
@@ -206,6 +208,7 @@ pub mod tests {
             reach: Reach::Unix,
             cluster: None,
             slots: 2,
+            record: true,
             checkpoint_every: Interval::Off,
             checkpoint_order: Order::Batch,
             checkpoint_mode: CheckpointMode::Async,

@@ -8,7 +8,7 @@ use super::matching::Content;
 use super::mutation::{active, Mutation};
 use super::sender::refusal;
 use eyrie_wire::data::{put_plain, Deliver, Determinant, Frame, Header, Piece, Place, MAX_FRAME};
-use eyrie_wire::data::{Received, Replayed, Resume, Shown};
+use eyrie_wire::data::{Observed, ObservedPart, Received, Replayed, Resume, Shown};
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
 
@@ -18,14 +18,21 @@ const _: () = assert!(INPUT_BYTES > 2 * MAX_FRAME);
 /// Most bytes that are read ahead of what a re-executing rank needs; tests are short.
 const MOST_AHEAD: usize = if cfg!(test) { 4 << 20 } else { 256 << 20 };
 
+/// What a rank needs to re-execute, besides messages.
+#[derive(Default)]
+pub struct Script {
+    pub determinants: Vec<Determinant>,
+    pub observed: Vec<ObservedPart>,
+}
+
 /// The stream.
 pub struct Delivery<H: Host> {
     stream: Option<H::Stream>,
     /// Whether files come with it, or came with the last one.
     files: bool,
-    /// The determinants to replay have all come.
+    /// What is to be replayed has all come.
     begun: bool,
-    script: Vec<Determinant>,
+    script: Script,
     input: Vec<u8>,
     start: usize,
     end: usize,
@@ -130,7 +137,7 @@ impl<H: Host> Delivery<H> {
             stream: None,
             files: false,
             begun: false,
-            script: Vec::new(),
+            script: Script::default(),
             input: vec![0; INPUT_BYTES],
             start: 0,
             end: 0,
@@ -194,7 +201,7 @@ impl<H: Host> Delivery<H> {
         self.stream = None;
         self.begun = false;
         self.told_replayed = false;
-        self.script.clear();
+        self.script = Script::default();
         (self.start, self.end) = (0, 0);
         (self.held, self.looked_at, self.alone) = (self.rsn, 0, false);
         self.out.clear();
@@ -219,20 +226,24 @@ impl<H: Host> Delivery<H> {
         put_plain(&mut self.out, &Header::Resume(Resume { rsn: self.rsn, clock }), &[]);
     }
 
-    /// The determinants to replay, once they have all come, and with them what was received before,
+    /// What is to be replayed, once it has all come, and with it what was received before,
     /// as far as there is room for it.
     ///
     /// # Errors
     /// The connection's, or the router's refusal.
-    pub fn take_script(&mut self) -> io::Result<Option<Vec<Determinant>>> {
+    pub fn take_script(&mut self) -> io::Result<Option<Script>> {
         self.write()?;
         while !self.begun {
             let bytes = &self.input[self.start..self.end];
             let Some(frame) = Frame::parse(bytes).map_err(broken)? else { break };
             match frame.header {
-                Header::Replay => self.script.extend(frame.determinants()),
+                Header::Replay => self.script.determinants.extend(frame.determinants()),
+                Header::Observed(Observed { clock, from }) => {
+                    let bytes = frame.payload.to_vec();
+                    self.script.observed.push(ObservedPart { from, clock, bytes });
+                }
                 Header::Ready(ready) => {
-                    let seen = self.script.last().map_or(0, |d| d.rsn);
+                    let seen = self.script.determinants.last().map_or(0, |d| d.rsn);
                     let counts = !self.shown.is_empty();
                     self.received_before = if counts { ready.up_to.max(seen) } else { 0 };
                     self.looked_at = self.start + frame.len;

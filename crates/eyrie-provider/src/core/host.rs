@@ -104,6 +104,22 @@ pub trait Host: Sized {
     /// Lets time pass between two attempts.
     fn pause(&mut self, time: Duration);
 
+    /// Gives what the rank has observed besides messages since this was last called: where in the
+    /// stream of all that it has observed that begins, and the bytes.
+    fn take_observed(&mut self, take: &mut dyn FnMut(u64, &[u8]));
+
+    /// Bytes of that stream that were taken, or observed again.
+    fn observed(&self) -> u64;
+
+    /// Bytes that wait to be taken.
+    fn observed_waiting(&self) -> usize;
+
+    /// From there on the rank observes these bytes again, before it observes anything new.
+    fn observe_again(&mut self, bytes: Vec<u8>);
+
+    /// Bytes up to this one are not observed again any more.
+    fn skip_observed(&mut self, to: u64);
+
     /// Time since some moment.
     fn now(&self) -> Duration;
 

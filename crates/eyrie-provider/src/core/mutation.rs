@@ -16,14 +16,16 @@ pub enum Mutation {
     ForgetWhatWasSeen,
     /// What each source has sent last is not counted.
     ForgetTheTable,
+    /// What was observed does not go before what may depend on it.
+    SendUnobserved,
     /// A rank that re-executes says that it does not.
     HideReplay,
 }
 
 #[cfg(test)]
-pub const ALL: [Mutation; 5] = {
+pub const ALL: [Mutation; 6] = {
     use Mutation::*;
-    [StoredAnywhere, DoNotStoreFirst, ForgetWhatWasSeen, ForgetTheTable, HideReplay]
+    [StoredAnywhere, DoNotStoreFirst, ForgetWhatWasSeen, ForgetTheTable, SendUnobserved, HideReplay]
 };
 
 #[cfg(test)]

@@ -2,8 +2,9 @@
 //! message be seen outside a progress call, nor let anything out before the determinants it depends
 //! on. It waits here and nowhere below, with bounds; what it cannot go on after is an error.
 
+use super::again::Again;
 use super::asking::Asking;
-use super::delivery::{Delivery, Payload};
+use super::delivery::{Delivery, Payload, Script};
 use super::error::RankError;
 use super::host::{ConnectError, Host, Interest};
 use super::matching::{Completion, Context, Envelope as Matched, Matching, Posted, Probe};
@@ -65,6 +66,7 @@ pub struct Rank<H: Host> {
     pub(super) delivery: Delivery<H>,
     pub(super) senders: Vec<Sender<H>>,
     pub(super) unstored: Unstored,
+    pub(super) again: Again,
     /// Routers may be lost and replaced.
     pub(super) until_received: bool,
     /// What this incarnation is to follow is known.
@@ -120,8 +122,11 @@ pub(super) enum Want {
     Room,
     Segment,
     AllAcknowledged,
-    /// What was shown up to this clock is safe.
-    Stored(u64),
+    /// What was shown up to this clock is safe, and what was observed up to this byte.
+    Stored {
+        clock: u64,
+        observed: u64,
+    },
 }
 
 impl<H: ImagePoint> Rank<H> {
@@ -139,6 +144,7 @@ impl<H: ImagePoint> Rank<H> {
             delivery: Delivery::new(if until_received { ranks } else { 0 }),
             senders: (0..host.routers()).map(sender).collect(),
             unstored: Unstored::default(),
+            again: Again::default(),
             until_received,
             followed: false,
             seen: Determinant { clock: 0, rsn: 0 },
@@ -200,6 +206,9 @@ impl<H: ImagePoint> Rank<H> {
         envelope: Envelope,
         content: &[u8],
     ) -> Result<(), RankError> {
+        if !active(Mutation::SendUnobserved) {
+            self.cut_observed();
+        }
         let ssn = self.ssn[destination as usize] + 1;
         let (clock, size) = (self.replay.clock(), content.len() as u64);
         let message = Message { destination, ssn, clock, envelope, size, place: None };
@@ -329,7 +338,7 @@ impl<H: ImagePoint> Rank<H> {
                 Want::Room => came,
                 Want::Segment => !sender.has_segment_request(),
                 Want::AllAcknowledged => !sender.is_busy(),
-                Want::Stored(clock) => self.unstored.is_stored(clock),
+                Want::Stored { clock, observed } => self.unstored.are_stored(clock, observed),
             };
             if has {
                 return Ok(());
@@ -425,8 +434,11 @@ impl<H: ImagePoint> Rank<H> {
         self.host.trace(What::DeliveryBegun, clock, router, self.delivery.rsn());
         if !self.followed {
             self.followed = true;
-            let (count, last) = (script.len() as u32, script.last().map_or(0, |d| d.clock));
-            self.replay.load(script, self.delivery.rsn()).map_err(RankError::Determinants)?;
+            let Script { determinants, observed } = script;
+            let count = determinants.len() as u32;
+            let last = determinants.last().map_or(0, |d| d.clock);
+            self.replay.load(determinants, self.delivery.rsn()).map_err(RankError::Determinants)?;
+            self.observe_again(observed);
             self.host.trace(What::Replay, clock, count, last);
         }
         Ok(Ok(()))
@@ -442,7 +454,7 @@ impl<H: ImagePoint> Rank<H> {
     }
 
     /// What is to be replayed; `None` when the stream was lost before it had come.
-    fn await_script(&mut self, router: u32) -> Result<Option<Vec<Determinant>>, RankError> {
+    fn await_script(&mut self, router: u32) -> Result<Option<Script>, RankError> {
         let mut begun = self.host.now();
         loop {
             let step = match self.delivery.take_script() {
@@ -491,7 +503,9 @@ impl<H: ImagePoint> Rank<H> {
         self.look_at_directory();
         self.attach()?;
         let steps_aside = self.aside.steps();
-        match self.replay.tick() {
+        let turn = self.replay.tick();
+        self.end_observed();
+        match turn {
             Turn::Nothing => Ok(()),
             Turn::Free if steps_aside => Ok(()),
             Turn::UpTo { rsn, last } => self.show_again(rsn, last, done),
@@ -532,6 +546,7 @@ impl<H: ImagePoint> Rank<H> {
             self.keep_home_informed()?;
         }
         self.answer(answer)?;
+        self.send_much_observed()?;
         let now = self.host.ticks();
         self.host.polled(self.asking.end(now, nothing));
         if nothing && now.wrapping_sub(self.last_look) > LOOK_GAP {
@@ -658,7 +673,8 @@ impl<H: ImagePoint> Rank<H> {
     }
 
     pub(super) fn send_determinants(&mut self) -> Result<(), RankError> {
-        if self.unstored.newest() == 0 {
+        self.cut_observed();
+        if self.unstored.is_empty() {
             return Ok(());
         }
         let k = self.host.home(self.number) as usize;
@@ -694,6 +710,7 @@ impl<H: ImagePoint> Rank<H> {
     pub fn settled(&mut self, timeout: Duration) -> bool {
         // What is lost with the stream is told again by the next one.
         let _ = self.delivery.tell_received();
+        self.cut_observed();
         let begun = self.host.now();
         for k in 0..self.senders.len() {
             while self.senders[k].names_segments() {
@@ -856,6 +873,7 @@ impl<H: Host> Rank<H> {
             delivery: delivery.clone(),
             senders: senders.clone(),
             unstored: unstored.clone(),
+            again: Again::default(),
             until_received,
             followed: false,
             seen: Determinant { clock: 0, rsn: 0 },

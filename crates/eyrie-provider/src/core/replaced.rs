@@ -76,12 +76,14 @@ impl<H: ImagePoint> Rank<H> {
         }
         let present = self.present();
         self.unstored.push_no_delivery(present);
+        self.cut_observed();
+        let observed = self.unstored.observed();
         let home = self.host.home(self.number) as usize;
-        while !self.unstored.is_stored(present.clock) {
+        while !self.unstored.are_stored(present.clock, observed) {
             self.ready_sender(home)?;
-            if !self.unstored.is_stored(present.clock) {
+            if !self.unstored.are_stored(present.clock, observed) {
                 self.senders[home].offer_word(&self.unstored);
-                self.await_sender(home, Want::Stored(present.clock))?;
+                self.await_sender(home, Want::Stored { clock: present.clock, observed })?;
             }
         }
         Ok(())

@@ -8,8 +8,8 @@ use super::error::RankError;
 use super::host::{File, Host, Stream};
 use super::mutation::{active, Mutation};
 use eyrie_wire::data::{
-    content_hash, put, put_plain, Determinant, Frame, Header, Message, Piece, Place, Repeat,
-    SegmentDone, SegmentRequest, MAX_DETERMINANTS, MAX_FRAME, MAX_INLINE,
+    content_hash, put, put_plain, Determinant, Frame, Header, Message, Observed, ObservedPart,
+    Piece, Place, Repeat, SegmentDone, SegmentRequest, MAX_DETERMINANTS, MAX_FRAME, MAX_INLINE,
 };
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
@@ -39,13 +39,16 @@ struct Segment<F> {
     used: u64,
 }
 
-/// Determinants that no router has acknowledged; where routers may be lost, that the home router
-/// has not.
+/// Determinants and what was observed besides messages, as far as no router has acknowledged it;
+/// where routers may be lost, the home router.
 #[derive(Clone, Default)]
 pub struct Unstored {
     list: VecDeque<Determinant>,
     /// What was shown up to this clock is safe.
     stored: u64,
+    observed: VecDeque<ObservedPart>,
+    /// What was observed up to this byte is safe.
+    observed_stored: u64,
 }
 
 impl Unstored {
@@ -62,8 +65,23 @@ impl Unstored {
         }
     }
 
-    pub fn is_stored(&self, clock: u64) -> bool {
-        self.stored >= clock
+    /// Something was observed.
+    pub fn push_observed(&mut self, parts: impl Iterator<Item = ObservedPart>) {
+        self.observed.extend(parts);
+    }
+
+    /// The last byte that was observed.
+    pub fn observed(&self) -> u64 {
+        self.observed.back().map_or(self.observed_stored, ObservedPart::end)
+    }
+
+    /// Whether what was shown up to this clock is safe, and what was observed up to this byte.
+    pub fn are_stored(&self, clock: u64, observed: u64) -> bool {
+        self.stored >= clock && self.observed_stored >= observed
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty() && self.observed.is_empty()
     }
 
     pub fn len(&self) -> usize {
@@ -76,6 +94,19 @@ impl Unstored {
         while self.list.front().is_some_and(|d| d.clock <= clock) {
             self.list.pop_front();
         }
+    }
+
+    /// A router has what was observed up to this byte.
+    pub fn observed_stored(&mut self, end: u64) {
+        self.observed_stored = self.observed_stored.max(end);
+        while self.observed.front().is_some_and(|part| part.end() <= end) {
+            self.observed.pop_front();
+        }
+    }
+
+    fn observed_after(&self, end: u64) -> impl Iterator<Item = &ObservedPart> {
+        let from = self.observed.partition_point(|part| part.end() <= end);
+        self.observed.range(from..)
     }
 
     pub fn newest(&self) -> u64 {
@@ -180,6 +211,8 @@ pub struct Sender<H: Host> {
     given: u64,
     /// Clock of the last determinant that went out on this connection.
     determinants_sent: u64,
+    /// The last observed byte that did.
+    observed_sent: u64,
     /// Send sequence number of the last message to each rank that the router has.
     known: Vec<u64>,
     segment: Option<Segment<H::File>>,
@@ -248,6 +281,7 @@ impl<H: Host> Sender<H> {
             acknowledged: 0,
             given: 0,
             determinants_sent: 0,
+            observed_sent: 0,
             known: vec![0; ranks as usize],
             segment: None,
             segment_asked: false,
@@ -336,7 +370,7 @@ impl<H: Host> Sender<H> {
         self.disconnect();
         self.stream = Some(stream);
         self.acknowledged = 0;
-        self.determinants_sent = 0;
+        (self.determinants_sent, self.observed_sent) = (0, 0);
     }
 
     /// Gives the next message of the backlog, unless the router has it.
@@ -466,7 +500,7 @@ impl<H: Host> Sender<H> {
 
     /// Keeps determinants that have not gone out, if there are any.
     pub fn offer_determinants(&mut self, unstored: &Unstored) {
-        if unstored.newest() > self.determinants_sent {
+        if unstored.newest() > self.determinants_sent || unstored.observed() > self.observed_sent {
             self.keep(&Header::Determinants, unstored, &[]);
         }
     }
@@ -481,8 +515,8 @@ impl<H: Host> Sender<H> {
         self.keep(&Header::Flush, unstored, &[]);
     }
 
-    /// Puts a frame behind the kept ones, with the determinants that have not gone out on this
-    /// stream.
+    /// Puts a frame behind the kept ones, and with it or before it what has not gone out on this
+    /// stream: determinants, and what was observed.
     fn keep(&mut self, header: &Header, unstored: &Unstored, payload: &[u8]) {
         self.keep_behind(None, header, unstored, payload);
     }
@@ -495,27 +529,37 @@ impl<H: Host> Sender<H> {
         unstored: &Unstored,
         payload: &[u8],
     ) {
-        loop {
+        while unstored.after(self.determinants_sent).len() > MAX_DETERMINANTS {
             // Too many for one frame: others go before it.
-            let mut sent = self.determinants_sent;
-            let waiting = unstored.after(sent);
-            let more = waiting.len() > MAX_DETERMINANTS;
-            let (header, payload) = match more {
-                true => (&Header::Determinants, &[][..]),
-                false => (header, payload),
-            };
-            let at = self.kept.bytes.len();
-            if let (false, Some((place, content))) = (more, pieces) {
-                put_pieces(&mut self.kept.bytes, place, content);
-            }
-            let list = waiting.inspect(|d| sent = d.clock);
-            put(&mut self.kept.bytes, header, list, payload);
-            self.determinants_sent = sent;
-            self.kept.lengths.push_back(self.kept.bytes.len() - at);
-            if !more {
-                return;
-            }
+            self.keep_one(None, &Header::Determinants, unstored, &[]);
         }
+        // What was observed must not be known without what had been shown before: with other
+        // messages the rank may ask for something else, and be told this.
+        for part in unstored.observed_after(self.observed_sent) {
+            self.observed_sent = part.end();
+            let header = Header::Observed(Observed { clock: part.clock, from: part.from });
+            self.keep_one(None, &header, unstored, &part.bytes);
+        }
+        self.keep_one(pieces, header, unstored, payload);
+    }
+
+    /// Puts one frame behind the kept ones, with as many determinants as it takes.
+    fn keep_one(
+        &mut self,
+        pieces: Option<(Place, &[u8])>,
+        header: &Header,
+        unstored: &Unstored,
+        payload: &[u8],
+    ) {
+        let at = self.kept.bytes.len();
+        if let Some((place, content)) = pieces {
+            put_pieces(&mut self.kept.bytes, place, content);
+        }
+        let mut sent = self.determinants_sent;
+        let list = unstored.after(sent).inspect(|d| sent = d.clock);
+        put(&mut self.kept.bytes, header, list, payload);
+        self.determinants_sent = sent;
+        self.kept.lengths.push_back(self.kept.bytes.len() - at);
     }
 
     /// Gives the stream what it takes of all that is kept. True: everything was taken.
@@ -555,10 +599,11 @@ impl<H: Host> Sender<H> {
         Ok(true)
     }
 
-    /// The router holds all determinants up to this clock.
-    fn stored(&self, clock: u64, unstored: &mut Unstored) {
+    /// The router holds all determinants up to this clock, and what was observed up to this byte.
+    fn stored(&self, clock: u64, observed: u64, unstored: &mut Unstored) {
         if self.stores {
             unstored.stored(clock);
+            unstored.observed_stored(observed);
         }
     }
 
@@ -572,8 +617,9 @@ impl<H: Host> Sender<H> {
                     *known.ok_or_else(|| broken("no such rank"))? = k.ssn;
                 }
                 Header::Ready(ready) if !self.greeted => {
-                    self.stored(ready.up_to, unstored);
+                    self.stored(ready.up_to, ready.observed, unstored);
                     self.determinants_sent = ready.up_to;
+                    self.observed_sent = ready.observed;
                     self.greeted = true;
                 }
                 Header::Ack(ack) if self.greeted => {
@@ -583,7 +629,7 @@ impl<H: Host> Sender<H> {
                     }
                     self.acknowledged = ack.frames;
                     self.kept.acknowledge(new);
-                    self.stored(ack.clock, unstored);
+                    self.stored(ack.clock, ack.observed, unstored);
                 }
                 Header::Segment(s) => {
                     let file = match self.passes_files() {

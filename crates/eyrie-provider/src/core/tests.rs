@@ -71,7 +71,7 @@ struct World {
     breaks: bool,
     /// All connections break when a rank waits next.
     breaks_at_wait: bool,
-    determinants: Vec<(RankInstance, Vec<data::Determinant>)>,
+    told: Vec<(RankInstance, Vec<data::Determinant>, Vec<data::ObservedPart>)>,
     /// Those of whom a router has said that they re-execute no more.
     replayed: Vec<RankInstance>,
     /// Where routers may be lost.
@@ -166,7 +166,7 @@ impl World {
             files,
             breaks: false,
             breaks_at_wait: false,
-            determinants: Vec::new(),
+            told: Vec::new(),
             replayed: Vec::new(),
             loss: None,
             random,
@@ -193,8 +193,8 @@ impl World {
                     continue;
                 }
                 match event {
-                    RouterEvent::Fenced { instance, determinants } => {
-                        self.determinants.push((instance, determinants));
+                    RouterEvent::Fenced { instance, determinants, observed } => {
+                        self.told.push((instance, determinants, observed));
                     }
                     RouterEvent::Connected(_)
                     | RouterEvent::Disconnected(_)
@@ -260,15 +260,35 @@ impl World {
             router.protocol.command(RouterCommand::Fence(instance), &mut router.said);
         }
         self.hear();
-        let mut determinants = Vec::new();
-        for (who, list) in self.determinants.drain(..) {
+        let (mut determinants, mut observed) = (Vec::new(), Vec::new());
+        for (who, list, parts) in self.told.drain(..) {
             assert_eq!(who, instance);
             determinants.extend(list);
+            observed.extend(parts);
         }
         let home = instance.rank as usize % self.routers.len();
         let router = &mut self.routers[home];
-        let recover = RouterCommand::Recover { instance, determinants };
+        let recover = RouterCommand::Recover { instance, determinants, observed };
         router.protocol.command(recover, &mut router.said);
+    }
+}
+
+/// What a rank observes besides messages: random bytes, and the same ones again.
+#[derive(Clone, Default)]
+struct Observing {
+    taken: u64,
+    recorded: Vec<u8>,
+    again: VecDeque<u8>,
+}
+
+impl Observing {
+    fn observe(&mut self, random: u8) -> u8 {
+        let Some(byte) = self.again.pop_front() else {
+            self.recorded.push(random);
+            return random;
+        };
+        self.taken += 1;
+        byte
     }
 }
 
@@ -276,9 +296,15 @@ impl World {
 struct TestHost {
     world: Shared,
     instance: RankInstance,
+    observing: Rc<RefCell<Observing>>,
 }
 
 impl TestHost {
+    /// Of a rank that observes nothing.
+    fn new(world: &Shared, instance: RankInstance) -> TestHost {
+        TestHost { world: world.clone(), instance, observing: Rc::default() }
+    }
+
     /// A kill may come now.
     fn survives(world: &Shared) {
         if !world.borrow_mut().lives() {
@@ -463,6 +489,31 @@ impl Host for TestHost {
         world.pump();
     }
 
+    fn take_observed(&mut self, take: &mut dyn FnMut(u64, &[u8])) {
+        let Observing { taken, recorded, .. } = &mut *self.observing.borrow_mut();
+        take(*taken, recorded);
+        *taken += recorded.len() as u64;
+        recorded.clear();
+    }
+
+    fn observed(&self) -> u64 {
+        self.observing.borrow().taken
+    }
+
+    fn observed_waiting(&self) -> usize {
+        self.observing.borrow().recorded.len()
+    }
+
+    fn observe_again(&mut self, bytes: Vec<u8>) {
+        let observing = &mut *self.observing.borrow_mut();
+        assert!(bytes.is_empty() || observing.recorded.is_empty(), "it observes something else");
+        observing.again = bytes.into();
+    }
+
+    fn skip_observed(&mut self, to: u64) {
+        assert!(self.observed() >= to, "it observes less than before");
+    }
+
     fn now(&self) -> Duration {
         self.world.borrow().now
     }
@@ -520,6 +571,7 @@ struct Program {
     received: u64,
     expected: u64,
     waiting: u64,
+    observing: Rc<RefCell<Observing>>,
 }
 
 fn mix(state: u64, word: u64) -> u64 {
@@ -556,7 +608,22 @@ impl Program {
         let expected = expected.filter(|w| is_message(*w) && destination(*w) == number).count();
         let expected = expected as u64;
         let state = mix(seed, number.into());
-        Program { number, seed, state, sum: 0, next: 0, total, received: 0, expected, waiting: 0 }
+        let (sum, next, received, waiting) = (0, 0, 0, 0);
+        let observing = Rc::default();
+        Program { number, seed, state, sum, next, total, received, expected, waiting, observing }
+    }
+
+    /// The program as it is now, which goes on by itself.
+    fn copy(&self) -> Program {
+        let observing = Rc::new(RefCell::new(self.observing.borrow().clone()));
+        Program { observing, ..self.clone() }
+    }
+
+    /// Observes something that no message has told.
+    fn observe(&mut self, rank: &Rank<TestHost>) {
+        let random = rank.host.world.borrow_mut().random.gen();
+        let byte = self.observing.borrow_mut().observe(random);
+        self.state = mix(self.state, byte.into());
     }
 
     fn is_done(&self) -> bool {
@@ -574,11 +641,17 @@ impl Program {
 
     /// The next call.
     fn step(&mut self, rank: &mut Rank<TestHost>, memory: *mut Memory) {
+        for _ in 0..self.state % 4 {
+            self.observe(rank);
+        }
         if self.next < self.total && self.state % 3 != 0 {
             let word = action(self.seed, self.number, self.next);
             self.next += 1;
             match is_message(word) {
-                true => self.send(rank, word),
+                true => {
+                    self.send(rank, word);
+                    self.observe(rank);
+                }
                 false => self.ask(rank, word, memory),
             }
         }
@@ -766,21 +839,20 @@ impl Job {
         job
     }
 
-    fn host(&self, rank: u32) -> TestHost {
+    fn host(&self, rank: u32, program: &Program) -> TestHost {
         let instance = RankInstance { rank, incarnation: self.incarnations[rank as usize] };
-        TestHost { world: self.world.clone(), instance }
+        TestHost { world: self.world.clone(), instance, observing: program.observing.clone() }
     }
 
     /// A rank from the start, or from the image that counts.
     fn start(&self, r: u32) -> Process {
         let memory = self.memories[r as usize];
-        let host = self.host(r);
         match self.images[r as usize].front() {
             None => {
                 // SAFETY: nobody else uses the memory now.
                 unsafe { memory.write_bytes(0, 1) };
-                let mut rank = Rank::new(host, r, RANKS);
                 let program = Program::new(r, self.seed, self.total);
+                let mut rank = Rank::new(self.host(r, &program), r, RANKS);
                 program.begin(&mut rank, memory);
                 Process { rank, program }
             }
@@ -793,7 +865,8 @@ impl Job {
                         image.memory.len(),
                     )
                 };
-                Process { rank: (image.rank)(host), program: image.program.clone() }
+                let program = image.program.copy();
+                Process { rank: (image.rank)(self.host(r, &program)), program }
             }
         }
     }
@@ -821,6 +894,9 @@ impl Job {
         let instance = RankInstance { rank: r as u32, incarnation: self.incarnations[r] };
         self.world.borrow_mut().recover(instance);
         self.processes[r] = self.start(r as u32);
+        // It must know what it observed before it observes anything: a restored rank connects at
+        // once, and one without an image is given what it needs when it is started.
+        self.processes[r].rank.attach().unwrap();
         if self.world.borrow_mut().random.gen_bool(0.5) {
             let rank = &mut self.processes[r].rank;
             rank.reconnect().unwrap();
@@ -837,7 +913,7 @@ impl Job {
         let memory = unsafe { std::slice::from_raw_parts(self.memories[r].cast::<u8>(), len) };
         let image = Image {
             rank: Box::new(rank.image()),
-            program: program.clone(),
+            program: program.copy(),
             memory: memory.to_vec(),
             clock: rank.clock(),
             rsn: rank.rsn(),
@@ -893,9 +969,7 @@ impl Job {
             .filter(|instance| instance.incarnation > 1)
             .collect();
         for _ in 0..1000 {
-            for p in &mut self.processes {
-                p.rank.progress(true, |_| {}).unwrap();
-            }
+            (0..RANKS as usize).for_each(|r| self.step(r));
             let world = &mut *self.world.borrow_mut();
             world.pump();
             if again.iter().all(|instance| world.replayed.contains(instance)) {
@@ -979,7 +1053,7 @@ fn pair(files: bool) -> (Shared, Vec<Rank<TestHost>>) {
     let world = Rc::new(RefCell::new(World::new(SmallRng::seed_from_u64(1), 1, true, files)));
     let rank = |rank| {
         let instance = RankInstance { rank, incarnation: 1 };
-        Rank::new(TestHost { world: world.clone(), instance }, rank, RANKS)
+        Rank::new(TestHost::new(&world, instance), rank, RANKS)
     };
     let mut ranks: Vec<_> = (0..RANKS).map(rank).collect();
     ranks.iter_mut().for_each(|r| r.attach().unwrap());

@@ -9,6 +9,7 @@ mod deliver;
 mod log;
 mod mutation;
 mod noted;
+mod observed;
 mod orders;
 mod receipts;
 mod received;
@@ -24,10 +25,11 @@ mod tests;
 use crate::space::{Bounds, Space, Store};
 use adoption::Adoption;
 use ahead::Ahead;
-use eyrie_wire::data::{Determinant, Frame, Header, Stream, MAX_INLINE};
+use eyrie_wire::data::{Determinant, Frame, Header, ObservedPart, Stream, MAX_INLINE};
 use eyrie_wire::{Incarnation, Rank, RankInstance};
 use log::{Cursor, Log};
 use mutation::{active, Mutation};
+use observed::ObservedLog;
 pub use orders::{RouterCommand, RouterEvent, SavedAt, Stats};
 pub use receipts::UNRECEIVED_BYTES;
 use receipts::{Receipts, Unreceived};
@@ -85,7 +87,8 @@ struct RankState {
     determinants: Vec<Determinant>,
     /// Those up to this clock are in images that count, and were discarded.
     discarded: u64,
-    /// The clock of the last message that this router has of it.
+    observed: ObservedLog,
+    /// The clock of the last message that this router has of it, or of what it observed.
     spoken: u64,
     delivery: Option<ConnId>,
     send: Option<ConnId>,
@@ -105,13 +108,15 @@ struct RankState {
 }
 
 impl RankState {
-    /// What was shown up to this clock is safe: here, or in an image.
-    fn held_up_to(&self) -> u64 {
+    /// Up to which clock what was shown is safe, here or in an image, and up to which byte what was
+    /// observed.
+    fn holds(&self) -> (u64, u64) {
         let last = self.determinants.last().map_or(0, |d| d.clock);
-        match active(Mutation::ForgetWhatWasDiscarded) {
-            true => last,
-            false => last.max(self.discarded),
-        }
+        let discarded = match active(Mutation::ForgetWhatWasDiscarded) {
+            true => 0,
+            false => self.discarded,
+        };
+        (last.max(discarded), self.observed.end())
     }
 }
 
@@ -154,6 +159,7 @@ impl<S: Store> Protocol<S> {
             recovered: true,
             determinants: Vec::new(),
             discarded: 0,
+            observed: ObservedLog::default(),
             spoken: 0,
             delivery: None,
             send: None,
@@ -349,8 +355,8 @@ impl<S: Store> Protocol<S> {
     pub fn command(&mut self, command: RouterCommand, out: &mut impl Output<S::File>) {
         match command {
             RouterCommand::Fence(instance) => self.fence(instance, out),
-            RouterCommand::Recover { instance, determinants } => {
-                self.recover(instance, determinants)
+            RouterCommand::Recover { instance, determinants, observed } => {
+                self.recover(instance, determinants, observed)
             }
             RouterCommand::Truncate { rank, clock, rsn } => self.truncate(rank, clock, rsn, out),
             // The loop has the file.
@@ -388,14 +394,21 @@ impl<S: Store> Protocol<S> {
             // either. This is a no-delivery determinant.
             determinants.push(Determinant { clock: state.spoken, rsn: last.rsn });
         }
-        out.event(RouterEvent::Fenced { instance, determinants });
+        let observed = state.observed.all();
+        out.event(RouterEvent::Fenced { instance, determinants, observed });
     }
 
-    fn recover(&mut self, instance: RankInstance, mut determinants: Vec<Determinant>) {
+    fn recover(
+        &mut self,
+        instance: RankInstance,
+        mut determinants: Vec<Determinant>,
+        observed: Vec<ObservedPart>,
+    ) {
         let Some(state) = self.ranks.get_mut(instance.rank as usize) else { return };
         if state.incarnation == instance.incarnation {
             determinants.append(&mut state.determinants);
             state.determinants = merge(determinants);
+            state.observed.add(observed);
             state.recovered = true;
         }
     }
@@ -408,6 +421,7 @@ impl<S: Store> Protocol<S> {
         };
         state.determinants.drain(..gone);
         state.discarded = state.discarded.max(clock);
+        state.observed.truncate(clock);
         state.needed_after = state.needed_after.max(rsn);
         let rsn = if active(Mutation::TruncateTooFar) { u64::MAX } else { rsn };
         self.truncate_log(rank, rsn, out);
@@ -417,8 +431,12 @@ impl<S: Store> Protocol<S> {
 
     /// Figures of this moment.
     pub fn stats(&self) -> Stats {
+        let observed: u64 = self.ranks.iter().map(|state| state.observed.memory()).sum();
         Stats {
-            memory_bytes: self.block_memory + self.aside_bytes + self.space.segments.memory(),
+            memory_bytes: self.block_memory
+                + self.aside_bytes
+                + self.space.segments.memory()
+                + observed,
             disk_bytes: self.space.disk(),
             messages: self.messages,
             bytes: self.bytes,

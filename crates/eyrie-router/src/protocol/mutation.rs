@@ -18,6 +18,16 @@ pub enum Mutation {
     AcknowledgeEarly,
     /// Determinants of a frame are dropped.
     DropDeterminants,
+    /// What ranks observe is dropped.
+    DropObserved,
+    /// What a rank observed after an image, before the next progress call, is truncated with it.
+    TruncateObserved,
+    /// It is not noted up to which clock a rank has observed.
+    ObserveUnspoken,
+    /// A resumed rank is not given what it observed.
+    ReplayUnobserved,
+    /// What is saved has nothing that ranks observed.
+    SaveUnobserved,
     /// Older incarnations may go on speaking.
     ForgetTheFence,
     /// A rank is let in before its recovery is prepared.
@@ -69,7 +79,7 @@ pub enum Mutation {
 }
 
 #[cfg(test)]
-pub const ALL: [Mutation; 29] = {
+pub const ALL: [Mutation; 34] = {
     use Mutation::*;
     [
         SkipSequenceCheck,
@@ -77,6 +87,11 @@ pub const ALL: [Mutation; 29] = {
         DeliverBeforeLogging,
         AcknowledgeEarly,
         DropDeterminants,
+        DropObserved,
+        TruncateObserved,
+        ObserveUnspoken,
+        ReplayUnobserved,
+        SaveUnobserved,
         ForgetTheFence,
         SkipRecovery,
         ResumeLate,

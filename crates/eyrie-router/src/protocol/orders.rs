@@ -1,7 +1,7 @@
 //! What the controller asks of a router, and what it hears from it.
 
 use eyrie_transport::Addr;
-use eyrie_wire::data::Determinant;
+use eyrie_wire::data::{Determinant, ObservedPart};
 use eyrie_wire::{Rank, RankInstance};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -13,8 +13,9 @@ pub enum RouterCommand {
     /// closed. Answered by [`RouterEvent::Fenced`].
     Fence(RankInstance),
     /// At the rank's home router, after all routers have fenced: lets the incarnation in, with the
-    /// determinants of all routers (any order, repeats allowed) to replay.
-    Recover { instance: RankInstance, determinants: Vec<Determinant> },
+    /// determinants of all routers and what the rank observed (any order, repeats allowed) to
+    /// replay.
+    Recover { instance: RankInstance, determinants: Vec<Determinant>, observed: Vec<ObservedPart> },
     /// An image of the rank counts: messages up to `rsn` and determinants up to `clock` are
     /// truncated.
     Truncate { rank: Rank, clock: u64, rsn: u64 },
@@ -53,8 +54,8 @@ pub enum RouterEvent {
     /// Ranks can connect here from now on: the first event of all.
     Listening(Addr),
     /// Only this incarnation may speak now; these are the rank's determinants that this router
-    /// holds.
-    Fenced { instance: RankInstance, determinants: Vec<Determinant> },
+    /// holds, and what the rank observed.
+    Fenced { instance: RankInstance, determinants: Vec<Determinant>, observed: Vec<ObservedPart> },
     /// A rank's incarnation has proven itself and is connected to its home router.
     Connected(RankInstance),
     /// The connection of a rank to its home router ended (it will come back, or it died).

@@ -147,8 +147,9 @@ impl<S: Store> Protocol<S> {
         }
         (unreceived.told, unreceived.told_bytes) = (frames, bytes);
         unreceived.flush = unreceived.flush.filter(|(last, _)| *last > frames);
-        let clock = self.ranks[rank as usize].held_up_to();
-        out.frame(id, &Header::Ack(Ack { frames, clock }), &[]);
+        let state = &self.ranks[rank as usize];
+        let (clock, observed) = state.holds();
+        out.frame(id, &Header::Ack(Ack { frames, clock, observed }), &[]);
     }
 
     /// A sender is about to end: it waits for its receivers, but not for long.

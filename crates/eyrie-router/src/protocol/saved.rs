@@ -9,7 +9,7 @@ use super::{ConnId, Output, Protocol, RouterEvent};
 use crate::space::Store;
 use eyrie_transport::frame;
 use eyrie_wire::data::{
-    Deliver, Determinant, Frame, Header, Message, Place, MAX_FRAME, MAX_INLINE,
+    Deliver, Determinant, Frame, Header, Message, ObservedPart, Place, MAX_FRAME, MAX_INLINE,
 };
 use eyrie_wire::{Incarnation, Rank};
 use serde::{Deserialize, Serialize};
@@ -28,6 +28,7 @@ struct Head {
 struct SavedRank {
     incarnation: Incarnation,
     determinants: Vec<Determinant>,
+    observed: Vec<ObservedPart>,
     spoken: u64,
     needed_after: u64,
     heard: bool,
@@ -86,6 +87,10 @@ impl<S: Store> Protocol<S> {
                 true => Vec::new(),
                 false => state.determinants.clone(),
             },
+            observed: match active(Mutation::SaveUnobserved) {
+                true => Vec::new(),
+                false => state.observed.all(),
+            },
             spoken: state.spoken,
             needed_after: state.needed_after,
             heard: state.heard,
@@ -137,6 +142,7 @@ impl<S: Store> Protocol<S> {
             let state = &mut self.ranks[rank];
             state.incarnation = saved.incarnation;
             state.determinants = saved.determinants;
+            state.observed.add(saved.observed);
             state.spoken = saved.spoken;
             state.needed_after = saved.needed_after;
             state.heard = saved.heard;

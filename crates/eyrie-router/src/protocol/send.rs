@@ -4,7 +4,9 @@ use super::mutation::{active, Mutation};
 use super::verify::Verifier;
 use super::{ConnId, Output, Protocol, RouterEvent};
 use crate::space::Store;
-use eyrie_wire::data::{Ack, Frame, Header, Known, Message, Piece, Ready, Repeat};
+use eyrie_wire::data::{
+    Ack, Frame, Header, Known, Message, Observed, ObservedPart, Piece, Ready, Repeat,
+};
 use eyrie_wire::{Rank, RankInstance};
 
 /// Unacknowledged frames and bytes after which a sender is told.
@@ -31,8 +33,8 @@ impl<S: Store> Protocol<S> {
         }
         let state = &mut self.ranks[rank as usize];
         state.verifier = Verifier::default();
-        let up_to = state.held_up_to();
-        out.frame(id, &Header::Ready(Ready { up_to }), &[]);
+        let (up_to, observed) = state.holds();
+        out.frame(id, &Header::Ready(Ready { up_to, observed }), &[]);
     }
 
     /// A frame on a send stream.
@@ -56,6 +58,7 @@ impl<S: Store> Protocol<S> {
         match &frame.header {
             Header::Message(m) => self.log_message(rank, m, frame, out)?,
             Header::Repeat(r) => self.verify(rank, r, out)?,
+            Header::Observed(o) => self.keep_observed(rank, *o, frame.payload),
             Header::Determinants | Header::Flush => {}
             Header::Piece(p) => self.take_piece(id, *p, frame.payload)?,
             Header::SegmentRequest(s) => self.request_segment(id, s.bytes, out),
@@ -100,6 +103,16 @@ impl<S: Store> Protocol<S> {
             if new && !active(Mutation::DropDeterminants) {
                 known.push(d);
             }
+        }
+    }
+
+    fn keep_observed(&mut self, rank: Rank, Observed { clock, from }: Observed, bytes: &[u8]) {
+        let part = ObservedPart { from, clock, bytes: bytes.to_vec() };
+        let state = &mut self.ranks[rank as usize];
+        state.observed.push(part);
+        // Nothing more was shown until then: shown more, it might observe something else.
+        if !active(Mutation::ObserveUnspoken) {
+            state.spoken = state.spoken.max(clock);
         }
     }
 
@@ -219,8 +232,9 @@ impl<S: Store> Protocol<S> {
         }
         conn.unacknowledged = 0;
         conn.unacknowledged_bytes = 0;
-        let clock = self.ranks[conn.instance.rank as usize].held_up_to();
-        out.frame(id, &Header::Ack(Ack { frames: conn.frames, clock }), &[]);
+        let state = &self.ranks[conn.instance.rank as usize];
+        let (clock, observed) = state.holds();
+        out.frame(id, &Header::Ack(Ack { frames: conn.frames, clock, observed }), &[]);
     }
 
     /// Tells the controller how the log of a rank has grown, in steps.

@@ -10,8 +10,8 @@ use super::noted::{forget_logged, is_logged};
 use super::*;
 use crate::testing::{on_all_processors, MemoryFile, MemoryStore, Said};
 use eyrie_wire::data::{
-    content_hash, put, put_plain, Deliver, Envelope, Message, Piece, Place, Repeat, Replayed,
-    Resume, SegmentRequest,
+    content_hash, put, put_plain, Deliver, Envelope, Message, Observed, Piece, Place, Repeat,
+    Replayed, Resume, SegmentRequest,
 };
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -52,6 +52,9 @@ struct Model {
     kept: Vec<VecDeque<Kept>>,
     /// Determinants that no router is known to hold.
     unstored: VecDeque<Determinant>,
+    /// Bytes that it has observed besides messages, and those that no router is known to hold.
+    observed: u64,
+    unstored_observed: VecDeque<ObservedPart>,
 }
 
 /// A connection of a model.
@@ -65,6 +68,7 @@ struct Link {
     unacknowledged: VecDeque<bool>,
     acknowledged: u64,
     determinants_sent: u64,
+    observed_sent: u64,
     segment: Option<Room>,
     asked: bool,
 }
@@ -87,6 +91,8 @@ struct Process {
     delivery_ready: bool,
     /// What is to be replayed: shown at these clocks.
     script: VecDeque<Determinant>,
+    /// What is to be observed again.
+    observed_script: Vec<ObservedPart>,
     replayed_told: bool,
     /// What was received before it was this process, too.
     received_before: u64,
@@ -152,6 +158,8 @@ impl World {
             shown: vec![0; ranks as usize],
             kept: vec![VecDeque::new(); routers as usize],
             unstored: VecDeque::new(),
+            observed: 0,
+            unstored_observed: VecDeque::new(),
         };
         let mut world = World {
             routers: (0..routers).map(protocol).collect(),
@@ -199,6 +207,7 @@ impl World {
             delivery: None,
             delivery_ready: false,
             script: VecDeque::new(),
+            observed_script: Vec::new(),
             replayed_told: false,
             received_before: 0,
             links,
@@ -278,6 +287,7 @@ impl World {
             process.files.clear();
             process.pieces = (None, Vec::new());
             process.script.clear();
+            process.observed_script.clear();
             let (rsn, clock) = (process.model.rsn, process.model.clock);
             self.say_what_it_has(p, k, conn);
             self.speak(k, conn, &Header::Resume(Resume { rsn, clock }), &[]);
@@ -438,12 +448,16 @@ impl World {
             }
             Header::Ready(ready) => {
                 link.ready = true;
-                link.determinants_sent = ready.up_to;
-                self.stored(p, k, ready.up_to);
+                (link.determinants_sent, link.observed_sent) = (ready.up_to, ready.observed);
+                self.stored(p, k, ready.up_to, ready.observed);
                 self.say_determinants(p, k);
                 self.send_kept_again(p, k);
             }
             Header::Replay => process.script.extend(frame.determinants()),
+            Header::Observed(Observed { clock, from }) => {
+                let bytes = frame.payload.to_vec();
+                process.observed_script.push(ObservedPart { from, clock, bytes });
+            }
             Header::Ack(ack) => {
                 let new = ack.frames - link.acknowledged;
                 link.acknowledged = ack.frames;
@@ -463,7 +477,7 @@ impl World {
                         }
                     }
                 }
-                self.stored(p, k, ack.clock);
+                self.stored(p, k, ack.clock, ack.observed);
             }
             Header::Segment(s) if delivery => {
                 process.files.insert(s.segment, file.expect("a file comes with it"));
@@ -555,6 +569,10 @@ impl World {
                 process.model.rsn + take
             }
         };
+        // Before the clock ticks: perhaps after an image with the same clock.
+        if self.processes[p].model.state >> 41 & 1 == 0 {
+            self.observe(p);
+        }
         let process = &mut self.processes[p];
         process.model.clock = clock;
         let mut seen = false;
@@ -599,8 +617,27 @@ impl World {
         self.speak(self.home(rank), conn, &Header::Replayed(Replayed { rsn }), &[]);
     }
 
+    /// Observes a byte that no message has told, the same one again when it is executed again.
+    fn observe(&mut self, p: usize) {
+        let random: u8 = self.random.gen();
+        let process = &mut self.processes[p];
+        let model = &mut process.model;
+        let at = model.observed;
+        let again = process.observed_script.iter().find(|o| (o.from..o.end()).contains(&at));
+        let byte = again.map_or(random, |part| part.bytes[(at - part.from) as usize]);
+        if again.is_none() {
+            let part = ObservedPart { from: at, clock: model.clock, bytes: vec![byte] };
+            model.unstored_observed.push_back(part);
+        }
+        model.observed += 1;
+        model.state = mix(model.state, byte.into());
+    }
+
     /// Sends what the state says: to whom, how much, what.
     fn send_some(&mut self, p: usize) {
+        if self.processes[p].model.state >> 40 & 1 == 0 {
+            self.observe(p);
+        }
         let state = self.processes[p].model.state;
         if state % 3 == 0 {
             return;
@@ -676,6 +713,7 @@ impl World {
                 frames.push((Header::Flush, vec![]));
             }
         }
+        self.say_observed(p, k);
         for (header, payload) in frames {
             let process = &mut self.processes[p];
             let link = &mut process.links[k];
@@ -690,6 +728,24 @@ impl World {
             link.determinants_sent = list.last().map_or(from, |d| d.clock);
             let mut bytes = Vec::new();
             put(&mut bytes, &header, list.into_iter(), &payload);
+            self.wires.entry((k, conn)).or_default().push_back(bytes);
+        }
+    }
+
+    /// Gives a router what it does not have of what was observed, not without what had been seen.
+    fn say_observed(&mut self, p: usize, k: usize) {
+        let Process { model, links, .. } = &mut self.processes[p];
+        let Some(conn) = links[k].conn else { return };
+        let from = links[k].observed_sent;
+        for part in model.unstored_observed.iter().filter(|part| part.end() > from) {
+            let seen = links[k].determinants_sent;
+            let list = model.unstored.iter().filter(|d| d.clock > seen).copied();
+            links[k].determinants_sent = model.unstored.back().map_or(seen, |d| d.clock.max(seen));
+            links[k].observed_sent = part.end();
+            links[k].unacknowledged.push_back(false);
+            let header = Header::Observed(Observed { clock: part.clock, from: part.from });
+            let mut bytes = Vec::new();
+            put(&mut bytes, &header, list, &part.bytes);
             self.wires.entry((k, conn)).or_default().push_back(bytes);
         }
     }
@@ -767,7 +823,7 @@ impl World {
         self.recoveries += 1;
         self.incarnations[rank as usize] += 1;
         let instance = RankInstance { rank, incarnation: self.incarnations[rank as usize] };
-        let mut determinants = Vec::new();
+        let (mut determinants, mut observed) = (Vec::new(), Vec::new());
         for k in 0..self.routers.len() {
             // What the kernel has of it is its history.
             if let Some(conn) = self.processes[p].links[k].conn {
@@ -778,12 +834,14 @@ impl World {
             }
             self.routers[k].command(RouterCommand::Fence(instance), &mut self.said[k]);
             let fenced = self.said[k].events.iter().rev().find_map(|e| match e {
-                RouterEvent::Fenced { instance: i, determinants } if *i == instance => {
-                    Some(determinants.clone())
+                RouterEvent::Fenced { instance: i, determinants, observed } if *i == instance => {
+                    Some((determinants.clone(), observed.clone()))
                 }
                 _ => None,
             });
-            determinants.extend(fenced.expect("a fence is answered"));
+            let (list, parts) = fenced.expect("a fence is answered");
+            determinants.extend(list);
+            observed.extend(parts);
             self.check(k);
         }
         let old = self.processes[p].delivery.take();
@@ -798,7 +856,7 @@ impl World {
             self.routers[home].resume_refusal(rank, 0).is_some(),
             "rank {rank} could be let in before its recovery is prepared"
         );
-        let recover = RouterCommand::Recover { instance, determinants };
+        let recover = RouterCommand::Recover { instance, determinants, observed };
         self.routers[home].command(recover, &mut self.said[home]);
         let images = &mut self.images[rank as usize];
         if images.len() == 2 && self.random.gen_bool(0.3) {
@@ -930,7 +988,8 @@ fn message(ssn: u64, tag: u64, clock: u64) -> Header {
 }
 
 fn say(router: &mut Protocol<MemoryStore>, said: &mut Said, conn: ConnId, header: &Header) -> bool {
-    let with_payload = matches!(header, Header::Message(_) | Header::Piece(_));
+    let with_payload =
+        matches!(header, Header::Message(_) | Header::Piece(_) | Header::Observed(_));
     let payload: &[u8] = if with_payload { b"hi" } else { b"" };
     let mut bytes = Vec::new();
     put_plain(&mut bytes, header, payload);
@@ -992,7 +1051,8 @@ fn what_was_said_before_the_fence_is_not_seen_later() {
     say(&mut router, &mut said, 1, &message(1, 5, 9));
     router.command(RouterCommand::Fence(instance(0, 2)), &mut said);
     let determinants = vec![Determinant { clock: 9, rsn: 0 }];
-    let fenced = RouterEvent::Fenced { instance: instance(0, 2), determinants };
+    let observed = Vec::new();
+    let fenced = RouterEvent::Fenced { instance: instance(0, 2), determinants, observed };
     assert_eq!(said.events.last(), Some(&fenced));
     assert!(!say(&mut router, &mut said, 1, &message(2, 5, 10)), "it speaks behind its fence");
 }
@@ -1016,8 +1076,21 @@ fn what_an_image_holds_is_still_held() {
     assert_eq!(word(&mut router, &mut said, &[]), 7);
     router.connected(2, instance(0, 1), Stream::Send, true, &mut said);
     let (greeting, _) = said.frames.get_mut(&2).and_then(VecDeque::pop_back).expect("a greeting");
-    let ready = eyrie_wire::data::Ready { up_to: 7 };
+    let ready = eyrie_wire::data::Ready { up_to: 7, observed: 0 };
     assert_eq!(Frame::parse(&greeting).unwrap().unwrap().header, Header::Ready(ready));
+}
+
+/// With more messages than it had seen it might observe something else, and be told this.
+fn what_was_observed_before_the_fence_comes_before_what_is_seen_later() {
+    let (mut router, mut said) = one_router();
+    router.connected(1, instance(0, 1), Stream::Send, true, &mut said);
+    say(&mut router, &mut said, 1, &message(1, 5, 9));
+    say(&mut router, &mut said, 1, &Header::Observed(Observed { clock: 12, from: 0 }));
+    router.command(RouterCommand::Fence(instance(0, 2)), &mut said);
+    let determinants = vec![Determinant { clock: 12, rsn: 0 }];
+    let observed = vec![ObservedPart { from: 0, clock: 12, bytes: b"hi".to_vec() }];
+    let fenced = RouterEvent::Fenced { instance: instance(0, 2), determinants, observed };
+    assert_eq!(said.events.last(), Some(&fenced));
 }
 
 fn a_message_that_comes_twice_is_logged_once() {
@@ -1064,6 +1137,7 @@ fn single_rules() {
     a_second_connection_takes_the_place_of_the_first();
     what_was_said_before_the_fence_is_not_seen_later();
     what_an_image_holds_is_still_held();
+    what_was_observed_before_the_fence_comes_before_what_is_seen_later();
 }
 
 #[test]

@@ -100,6 +100,16 @@ pub struct Ack {
     pub frames: u64,
     /// Determinants up to this clock are held.
     pub clock: u64,
+    /// So are the observed bytes up to this one.
+    pub observed: u64,
+}
+
+/// A part of what a rank has observed besides messages, which is the payload
+/// ([`super::ObservedPart`]).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Observed {
+    pub clock: u64,
+    pub from: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -138,6 +148,8 @@ pub struct Ready {
     /// may be lost: messages up to this receive sequence number were received, perhaps by an earlier
     /// incarnation, and nobody but this router keeps them.
     pub up_to: u64,
+    /// On a send stream: observed bytes up to this one are held.
+    pub observed: u64,
 }
 
 /// A frame's header.
@@ -153,6 +165,7 @@ pub enum Header {
     Replayed(Replayed),
     Shown(Shown),
     Received(Received),
+    Observed(Observed),
     Deliver(Deliver),
     Ack(Ack),
     Segment(Segment),
@@ -174,9 +187,10 @@ pub fn len_of(kind: Kind) -> usize {
     match kind {
         Kind::Message | Kind::Repeat | Kind::Deliver => MESSAGE_LEN,
         Kind::Determinants | Kind::Flush | Kind::Replay | Kind::Refused => 0,
-        Kind::SegmentRequest | Kind::Replayed | Kind::Received | Kind::Ready => 8,
+        Kind::SegmentRequest | Kind::Replayed | Kind::Received => 8,
         Kind::SegmentDone | Kind::SegmentDrop => 4,
-        Kind::Resume | Kind::Ack => 16,
+        Kind::Resume | Kind::Observed | Kind::Ready => 16,
+        Kind::Ack => 24,
         Kind::Shown | Kind::Segment | Kind::Known | Kind::Piece => 12,
     }
 }
@@ -194,6 +208,7 @@ impl Header {
             Header::Replayed(_) => Kind::Replayed,
             Header::Shown(_) => Kind::Shown,
             Header::Received(_) => Kind::Received,
+            Header::Observed(_) => Kind::Observed,
             Header::Deliver(_) => Kind::Deliver,
             Header::Ack(_) => Kind::Ack,
             Header::Segment(_) => Kind::Segment,
@@ -231,10 +246,11 @@ impl Header {
             Header::Replayed(r) => put_numbers(out, [], [r.rsn]),
             Header::Shown(s) => put_numbers(out, [s.source], [s.ssn]),
             Header::Received(r) => put_numbers(out, [], [r.rsn]),
-            Header::Ack(a) => put_numbers(out, [], [a.frames, a.clock]),
+            Header::Observed(o) => put_numbers(out, [], [o.clock, o.from]),
+            Header::Ack(a) => put_numbers(out, [], [a.frames, a.clock, a.observed]),
             Header::Segment(s) => put_numbers(out, [s.segment], [s.bytes]),
             Header::Known(k) => put_numbers(out, [k.destination], [k.ssn]),
-            Header::Ready(r) => put_numbers(out, [], [r.up_to]),
+            Header::Ready(r) => put_numbers(out, [], [r.up_to, r.observed]),
             Header::Piece(p) => put_numbers(out, [p.segment], [p.offset]),
         }
     }
@@ -279,12 +295,13 @@ impl Header {
             Kind::Replayed => Header::Replayed(Replayed { rsn: r.u64() }),
             Kind::Shown => Header::Shown(Shown { source: r.u32(), ssn: r.u64() }),
             Kind::Received => Header::Received(Received { rsn: r.u64() }),
-            Kind::Ack => Header::Ack(Ack { frames: r.u64(), clock: r.u64() }),
+            Kind::Observed => Header::Observed(Observed { clock: r.u64(), from: r.u64() }),
+            Kind::Ack => Header::Ack(Ack { frames: r.u64(), clock: r.u64(), observed: r.u64() }),
             Kind::Segment => Header::Segment(Segment { segment: r.u32(), bytes: r.u64() }),
             Kind::SegmentDrop => Header::SegmentDrop(SegmentDrop { segment: r.u32() }),
             Kind::Known => Header::Known(Known { destination: r.u32(), ssn: r.u64() }),
             Kind::Replay => Header::Replay,
-            Kind::Ready => Header::Ready(Ready { up_to: r.u64() }),
+            Kind::Ready => Header::Ready(Ready { up_to: r.u64(), observed: r.u64() }),
             Kind::Refused => Header::Refused,
             Kind::Piece => Header::Piece(Piece { segment: r.u32(), offset: r.u64() }),
         })

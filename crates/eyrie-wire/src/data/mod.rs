@@ -13,20 +13,23 @@ mod determinant;
 mod envelope;
 mod header;
 mod kind;
+mod observed;
 
 use bytes::Writer;
 pub use determinant::{Determinant, DETERMINANT_LEN};
 pub use envelope::{AtomicOp, Envelope, ENVELOPE_LEN};
 pub use header::{
-    Ack, Deliver, Header, Known, Message, Piece, Place, Ready, Received, Repeat, Replayed, Resume,
-    Segment, SegmentDone, SegmentDrop, SegmentRequest, Shown,
+    Ack, Deliver, Header, Known, Message, Observed, Piece, Place, Ready, Received, Repeat,
+    Replayed, Resume, Segment, SegmentDone, SegmentDrop, SegmentRequest, Shown,
 };
 pub use kind::Kind;
+pub use observed::{ObservedPart, MAX_PART};
 
 /// Length of the part that every frame begins with, in bytes.
 pub const PREFIX_LEN: usize = 8;
 /// Longest payload that goes inside a frame, in bytes; longer messages go through a segment.
 pub const MAX_INLINE: usize = 16 * 1024;
+const _: () = assert!(MAX_PART <= MAX_INLINE);
 /// Most determinants on one frame.
 pub const MAX_DETERMINANTS: usize = 1024;
 /// Longest frame in bytes.
@@ -168,8 +171,8 @@ mod tests {
                 let inline = rng.gen_range(0..100u64);
                 let headers = [
                     message(inline, None),
-                    Header::Ready(Ready { up_to: 1 }),
-                    Header::Ack(Ack { frames: 3, clock: 8 }),
+                    Header::Ready(Ready { up_to: 1, observed: 2 }),
+                    Header::Ack(Ack { frames: 3, clock: 8, observed: 5 }),
                 ];
                 let mut frame = Vec::new();
                 let payload = vec![7; inline as usize];

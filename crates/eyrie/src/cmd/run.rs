@@ -108,6 +108,10 @@ pub struct RunArgs {
     /// Whether a rank computes on while its image is written
     #[arg(long, value_enum, default_value_t = ModeArg::Async, value_name = "MODE")]
     checkpoint_mode: ModeArg,
+    /// Whether what a rank observes besides messages (its clocks) is recorded, so that it observes
+    /// the same when it is executed again
+    #[arg(long, value_enum, default_value_t = RecordArg::On, value_name = "WHAT")]
+    record: RecordArg,
     /// Take images of ranks with sockets that lead out of them: in a restored rank these are broken
     /// connections, as when the other side has hung up
     #[arg(long, hide_short_help = true)]
@@ -325,6 +329,13 @@ enum ModeArg {
     Sync,
 }
 
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum RecordArg {
+    On,
+    /// A rank whose messages depend on its clocks may diverge
+    Off,
+}
+
 /// The nodes of the job, and its ranks.
 struct Nodes {
     ranks: u32,
@@ -479,6 +490,7 @@ pub fn run(mut args: RunArgs, log: Option<PathBuf>) -> anyhow::Result<i32> {
             ModeArg::Async => CheckpointMode::Async,
             ModeArg::Sync => CheckpointMode::Sync,
         },
+        record: args.record == RecordArg::On,
         injections: args.injections,
         events: args.events,
         json: args.json,

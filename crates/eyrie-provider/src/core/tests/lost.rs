@@ -236,7 +236,7 @@ fn pair_with(routers: u32, beside: Option<bool>) -> (Shared, Vec<Rank<TestHost>>
     }
     let rank = |rank| {
         let instance = RankInstance { rank, incarnation: 1 };
-        Rank::new(TestHost { world: world.clone(), instance }, rank, RANKS)
+        Rank::new(TestHost::new(&world, instance), rank, RANKS)
     };
     let mut ranks: Vec<_> = (0..RANKS).map(rank).collect();
     ranks.iter_mut().for_each(|r| r.attach().unwrap());
@@ -297,7 +297,7 @@ fn a_rank_that_re_executes_goes_on_without_its_router() {
     [1, 0].into_iter().for_each(|r| ranks[r].flush().unwrap());
     let instance = RankInstance { rank: 1, incarnation: 2 };
     world.borrow_mut().recover(instance);
-    ranks[1] = Rank::new(TestHost { world: world.clone(), instance }, 1, RANKS);
+    ranks[1] = Rank::new(TestHost::new(&world, instance), 1, RANKS);
     ranks[1].attach().unwrap();
     assert!(!ranks[1].is_live() && ranks[1].can_lose_its_router());
     world.borrow_mut().lose(0, &[1, 2]);

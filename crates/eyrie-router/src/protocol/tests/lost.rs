@@ -163,6 +163,9 @@ impl World {
 
     /// Gives a router the determinants that it does not have.
     pub fn say_determinants(&mut self, p: usize, k: usize) {
+        if self.loss.is_some() {
+            self.say_observed(p, k);
+        }
         let Process { model, links, .. } = &mut self.processes[p];
         let (Some(conn), true) = (links[k].conn, self.loss.is_some()) else { return };
         links[k].unacknowledged.push_back(false);
@@ -175,10 +178,12 @@ impl World {
         self.wires.entry((k, conn)).or_default().push_back(bytes);
     }
 
-    /// A router holds determinants up to this clock.
-    pub fn stored(&mut self, p: usize, k: usize, clock: u64) {
+    /// A router holds determinants up to this clock, and what was observed up to this byte.
+    pub fn stored(&mut self, p: usize, k: usize, clock: u64, observed: u64) {
         if self.loss.is_none() || self.home(p as Rank) == k {
-            self.processes[p].model.unstored.retain(|d| d.clock > clock);
+            let model = &mut self.processes[p].model;
+            model.unstored.retain(|d| d.clock > clock);
+            model.unstored_observed.retain(|part| part.end() > observed);
         }
     }
 }
@@ -234,7 +239,11 @@ fn the_dead_are_not_adopted() {
     let (mut router, mut said) = successor();
     router.command(RouterCommand::Fence(instance(1, 2)), &mut said);
     assert_eq!(said.events[0], RouterEvent::Unheard { instance: instance(1, 2) });
-    let recover = RouterCommand::Recover { instance: instance(1, 2), determinants: Vec::new() };
+    let recover = RouterCommand::Recover {
+        instance: instance(1, 2),
+        determinants: Vec::new(),
+        observed: Vec::new(),
+    };
     router.command(recover, &mut said);
     assert!(!resume(&mut router, &mut said, 2, 3), "its log began without what it needs");
 }

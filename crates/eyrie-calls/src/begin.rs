@@ -1,0 +1,34 @@
+//! When this process becomes a rank: as a rule when the library is loaded, because the agent itself
+//! has started it; one that a script has started, when the provider says so.
+
+use crate::{environment, interruption, observed, own_stack, process, random};
+
+/// The provider tells that this process is a rank, and by which signal images are asked for.
+#[no_mangle]
+pub extern "C" fn eyrie_calls_begin(capture_signal: libc::c_int) {
+    interruption::begin(capture_signal);
+    begin();
+}
+
+fn begin() {
+    random::begin();
+    observed::begin(process::begin);
+}
+
+extern "C" fn look() {
+    if environment::agent_channel().is_none() || !own_stack::prepare() {
+        return;
+    }
+    // SAFETY: nobody observes anything yet. The agent may be another one in each incarnation.
+    if unsafe { own_stack::run(is_started_by_agent, 0) } != 0 {
+        begin();
+    }
+}
+
+extern "C" fn is_started_by_agent(_: usize) -> i64 {
+    environment::is_started_by_agent().into()
+}
+
+#[used]
+#[link_section = ".init_array"]
+static LOOK: extern "C" fn() = look;

@@ -1,0 +1,357 @@
+//! What the rank has observed besides messages, written down as it happens, and told again to a
+//! rank that is executed again: only what the thread observes that has called MPI_Init, and only
+//! in its program, never in the provider. The provider takes what was written down before anything leaves
+//! the rank. Nothing here allocates; a call that is being written down is never in an image.
+
+use crate::beginning::beginning;
+use crate::environment::{agent_channel, variable};
+use crate::own_stack;
+use crate::stream::{Item, Last, Reader, Sink, Writer, CLOCKS, MOST};
+use std::cell::UnsafeCell;
+use std::ffi::CStr;
+use std::sync::atomic::{compiler_fence, AtomicBool, AtomicI32, AtomicPtr, AtomicUsize, Ordering};
+
+/// "off": nothing is written down. The same in each incarnation of a rank.
+const ENV_RECORD: &CStr = c"EYRIE_RECORD";
+
+/// Room for what was not taken. Where values come so often that it gets full they are made coarser
+/// ([`coarser`]); what does not fit all the same is not written down.
+const ROOM: usize = 16 << 20;
+/// Room for what is observed again before the provider is there. It is there in every incarnation,
+/// so that no address differs.
+const MOST_BEGINNING: usize = 1 << 20;
+/// Bytes not taken after which the unit of clocks doubles.
+const COARSER: usize = 256 << 10;
+/// How often, at most: then it is a second.
+const MOST_COARSER: u32 = 20;
+
+/// Something is written down in this process.
+static ON: AtomicBool = AtomicBool::new(false);
+/// The thread whose observations count, by its [`this_thread`].
+pub(crate) static OWNER: AtomicUsize = AtomicUsize::new(0);
+/// It is in the provider so many times.
+pub(crate) static INSIDE: AtomicUsize = AtomicUsize::new(0);
+/// It is writing something down.
+pub(crate) static BUSY: AtomicBool = AtomicBool::new(false);
+/// Another thread takes an image or is in the provider: nothing must be begun.
+pub(crate) static HELD: AtomicBool = AtomicBool::new(false);
+/// Other threads than the owner call MPI, too.
+pub(crate) static SEVERAL: AtomicBool = AtomicBool::new(false);
+/// An image waits until what is being written down is over.
+pub(crate) static WAITS: AtomicBool = AtomicBool::new(false);
+
+/// The signal that asks for one.
+pub(crate) static SIGNAL: AtomicI32 = AtomicI32::new(0);
+
+/// A buffer of fixed length.
+pub(crate) struct Buffer {
+    pub(crate) at: AtomicPtr<u8>,
+    pub(crate) len: usize,
+}
+
+impl Sink for Buffer {
+    #[inline]
+    fn push(&mut self, byte: u8) {
+        // SAFETY: who writes has looked for room for a whole item.
+        unsafe { *self.at.load(Ordering::Relaxed).add(self.len) = byte };
+        self.len += 1;
+    }
+}
+
+/// The stream, at both its ends.
+pub struct Stream {
+    /// Bytes that were taken, or observed again.
+    pub(crate) passed: u64,
+    last: Last,
+    pub(crate) writer: Writer,
+    pub(crate) buffer: Buffer,
+    /// What is to be observed again, of which `again.1` bytes were.
+    pub(crate) again: (AtomicPtr<u8>, usize, usize),
+    reader: Reader,
+    /// By how much each clock is ahead of the kernel's, in microseconds: in a process that was
+    /// executed again it never goes back.
+    pub ahead: [i64; CLOCKS],
+}
+
+pub(crate) struct Shared(pub(crate) UnsafeCell<Stream>);
+
+// SAFETY: only the owner uses it, and the provider while the owner does not: in one of its calls,
+// or while [`HELD`].
+unsafe impl Sync for Shared {}
+
+pub(crate) static STREAM: Shared = Shared(UnsafeCell::new(Stream {
+    passed: 0,
+    last: Last::new(),
+    writer: Writer::new(),
+    buffer: Buffer { at: AtomicPtr::new(std::ptr::null_mut()), len: 0 },
+    again: (AtomicPtr::new(std::ptr::null_mut()), 0, 0),
+    reader: Reader::new(),
+    ahead: [0; CLOCKS],
+}));
+
+impl Stream {
+    /// What is to be observed next, when that is known from an earlier execution.
+    #[inline]
+    fn peek(&mut self) -> Option<Item> {
+        if !self.is_again() {
+            return None;
+        }
+        let (bytes, len, used) = (&self.again.0, self.again.1, &mut self.again.2);
+        let before = *used;
+        let rest = match len {
+            0 => &[],
+            // SAFETY: the provider keeps as many bytes there as it has said.
+            len => unsafe {
+                std::slice::from_raw_parts(bytes.load(Ordering::Relaxed).add(before), len - before)
+            },
+        };
+        let item = self.reader.peek(&self.last, rest, used);
+        self.passed += (*used - before) as u64;
+        if item.is_none() {
+            (self.again.1, self.again.2) = (0, 0);
+        }
+        item
+    }
+
+    /// What this clock said before, when it is known.
+    #[inline]
+    pub fn clock_again(&mut self, clock: usize) -> Option<i64> {
+        match self.peek()? {
+            Item::Clock { clock: asked, value } if asked == clock => {
+                self.reader.take(&mut self.last);
+                Some(value)
+            }
+            // It asks for something else than before: until the next part it is told what is.
+            _ => None,
+        }
+    }
+
+    /// What became of this call before, when it is known.
+    pub fn result_again(&mut self) -> Option<i64> {
+        match self.peek()? {
+            Item::Result(value) => {
+                self.reader.take(&mut self.last);
+                Some(value)
+            }
+            Item::Clock { .. } => None,
+        }
+    }
+
+    /// The last value of a clock that was observed.
+    #[inline]
+    pub fn last(&self, clock: usize) -> i64 {
+        self.last.values[clock]
+    }
+
+    /// Whether something is left that is to be observed again.
+    #[inline]
+    pub fn is_again(&self) -> bool {
+        self.again.1 > 0 || !self.reader.is_empty()
+    }
+
+    #[inline]
+    fn has_room(&self) -> bool {
+        self.buffer.len + MOST <= ROOM && !self.is_again()
+    }
+
+    /// By how many bits the unit of clocks is coarser than a microsecond.
+    #[inline]
+    pub fn coarser(&self) -> u32 {
+        ((self.buffer.len / COARSER) as u32).min(MOST_COARSER)
+    }
+
+    #[inline]
+    pub fn write_clock(&mut self, clock: usize, value: i64) {
+        if self.has_room() {
+            self.writer.clock(&mut self.last, clock, value, &mut self.buffer);
+        }
+    }
+
+    pub fn write_result(&mut self, value: i64) {
+        if self.has_room() {
+            self.writer.result(value, &mut self.buffer);
+        }
+    }
+
+    /// Observes again all up to this byte, which the program has not asked for.
+    pub(crate) fn skip(&mut self, to: u64) {
+        while self.passed < to && self.peek().is_some() {
+            self.reader.take(&mut self.last);
+        }
+        if self.passed == to {
+            while self.reader.peek(&self.last, &[], &mut 0).is_some() {
+                self.reader.take(&mut self.last);
+            }
+        }
+    }
+}
+
+/// What tells threads of a process apart, the same in a restored one: the address of their control
+/// block (x86-64 psABI, thread-local storage).
+#[inline(always)]
+pub fn this_thread() -> usize {
+    let at: usize;
+    // SAFETY: reads the first word of the control block, which is its own address.
+    unsafe {
+        std::arch::asm!("mov {}, fs:0", out(reg) at, options(nostack, preserves_flags, readonly))
+    };
+    at
+}
+
+/// The right to write something down. No image is taken meanwhile.
+pub struct Observing(());
+
+impl Observing {
+    /// For the thread whose observations count, in its program.
+    #[inline]
+    pub fn begin() -> Option<Observing> {
+        let counts = ON.load(Ordering::Relaxed)
+            && OWNER.load(Ordering::Relaxed) == this_thread()
+            && INSIDE.load(Ordering::Relaxed) == 0
+            && !BUSY.load(Ordering::Relaxed);
+        if !counts {
+            return None;
+        }
+        if SEVERAL.load(Ordering::Relaxed) {
+            BUSY.store(true, Ordering::SeqCst);
+        } else {
+            // Whoever takes an image says so and then makes this processor see it (`hold`).
+            BUSY.store(true, Ordering::Relaxed);
+            compiler_fence(Ordering::SeqCst);
+        }
+        if HELD.load(Ordering::Relaxed) {
+            await_release();
+        }
+        Some(Observing(()))
+    }
+
+    /// Runs `f`, which may use [`stream`], where it leaves nothing behind.
+    #[inline]
+    pub fn run(&mut self, f: extern "C" fn(usize) -> i64, argument: usize) -> i64 {
+        // SAFETY: the stack was there before anything was observed; BUSY keeps everybody else out.
+        unsafe { own_stack::run(f, argument) }
+    }
+}
+
+/// The stream.
+///
+/// # Safety
+/// In [`Observing::run`], in a call of the provider, or while the owner is held.
+#[inline]
+pub unsafe fn stream<'a>() -> &'a mut Stream {
+    // SAFETY: handed on to the caller.
+    unsafe { &mut *STREAM.0.get() }
+}
+
+impl Drop for Observing {
+    #[inline]
+    fn drop(&mut self) {
+        compiler_fence(Ordering::SeqCst);
+        BUSY.store(false, Ordering::Release);
+        compiler_fence(Ordering::SeqCst);
+        if WAITS.load(Ordering::Relaxed) {
+            let_image();
+        }
+    }
+}
+
+/// As [`let_image`] it leaves nothing on the program's stack.
+#[cold]
+fn await_release() {
+    loop {
+        BUSY.store(false, Ordering::SeqCst);
+        while HELD.load(Ordering::SeqCst) {
+            // SAFETY: gives up the processor.
+            unsafe { own_stack::system_call(libc::SYS_sched_yield, [0; 3]) };
+        }
+        BUSY.store(true, Ordering::SeqCst);
+        if !HELD.load(Ordering::SeqCst) {
+            return;
+        }
+    }
+}
+
+/// The image that was asked for meanwhile is taken now.
+#[cold]
+fn let_image() {
+    WAITS.store(false, Ordering::Relaxed);
+    let signal = SIGNAL.load(Ordering::Relaxed) as usize;
+    // SAFETY: the handler is the provider's; it runs on a stack for signals.
+    unsafe {
+        let process = own_stack::system_call(libc::SYS_getpid, [0; 3]) as usize;
+        let thread = own_stack::system_call(libc::SYS_gettid, [0; 3]) as usize;
+        own_stack::system_call(libc::SYS_tgkill, [process, thread, signal]);
+    }
+}
+
+/// What every rank observes first: nobody observes anything else yet.
+type First = fn(&mut Stream);
+
+/// From now on what this thread observes counts. The first call begins it.
+pub fn begin(first: First) {
+    OWNER.store(this_thread(), Ordering::Relaxed);
+    let off = variable(ENV_RECORD).is_some_and(|value| value.to_bytes() == b"off");
+    if off || ON.load(Ordering::Relaxed) || !own_stack::prepare() {
+        return;
+    }
+    // SAFETY: nobody observes anything yet.
+    unsafe { own_stack::run(begin_there, first as usize) };
+}
+
+extern "C" fn begin_there(first: usize) -> i64 {
+    // SAFETY: `begin` has it from a function of this type.
+    let first = unsafe { std::mem::transmute::<usize, First>(first) };
+    let Some(stream) = make_room() else { return 0 };
+    observe_beginning_again(stream);
+    ON.store(true, Ordering::Relaxed);
+    first(stream);
+    0
+}
+
+/// The stream with its buffer, if there is memory for it.
+fn make_room() -> Option<&'static mut Stream> {
+    // SAFETY: a new mapping wherever there is room for it, whose pages come when they are used; the
+    // function has the type that is asked for.
+    let at = unsafe {
+        libc::pthread_atfork(None, None, Some(observe_no_more));
+        libc::mmap(
+            std::ptr::null_mut(),
+            ROOM + MOST_BEGINNING,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+            -1,
+            0,
+        )
+    };
+    if at == libc::MAP_FAILED {
+        return None;
+    }
+    // SAFETY: nobody observes anything yet.
+    let stream = unsafe { stream() };
+    stream.buffer.at.store(at.cast(), Ordering::Relaxed);
+    Some(stream)
+}
+
+/// A forked process is not the rank.
+extern "C" fn observe_no_more() {
+    ON.store(false, Ordering::Relaxed);
+}
+
+/// Whether this process writes down what it observes.
+pub fn is_on() -> bool {
+    ON.load(Ordering::Relaxed)
+}
+
+/// A rank that starts again from its beginning observes what it observed then: the agent has put it
+/// into the channel, in front of all else ([`crate::beginning`]).
+fn observe_beginning_again(stream: &mut Stream) {
+    let Some((file, len)) = agent_channel().and_then(beginning) else { return };
+    // SAFETY: the mapping has room for it behind that of the buffer.
+    unsafe {
+        let at = stream.buffer.at.load(Ordering::Relaxed).add(ROOM);
+        if libc::pread(file, at.cast(), len.min(MOST_BEGINNING), 0) == len as isize {
+            stream.again = (AtomicPtr::new(at), len, 0);
+        }
+        libc::close(file);
+    }
+}

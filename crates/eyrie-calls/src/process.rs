@@ -1,0 +1,74 @@
+//! getpid(2), kill(2), sigqueue(3). A rank keeps the number of its first process: it may have told
+//! others, or named a file by it. Signals for that number are for this process; what else names
+//! a process is [`crate::own_number`]'s.
+
+use crate::host_clocks;
+use crate::next::next;
+use crate::observed::{is_on, Stream};
+use libc::{c_int, pid_t, sigval};
+use std::sync::atomic::{AtomicI32, Ordering};
+
+next! {
+    kill: fn(pid_t, c_int) -> c_int;
+    sigqueue: fn(pid_t, c_int, sigval) -> c_int;
+}
+
+/// The number of the rank's first process; 0: not known, or this is none of its processes.
+static FIRST: AtomicI32 = AtomicI32::new(0);
+
+fn kernels() -> pid_t {
+    // SAFETY: asks only.
+    unsafe { libc::syscall(libc::SYS_getpid) as pid_t }
+}
+
+/// What is observed begins: first of all the number, and when the clocks of the host began.
+pub(crate) fn begin(stream: &mut Stream) {
+    let mut first = |value: i64| {
+        let again = stream.result_again();
+        again.unwrap_or_else(|| {
+            stream.write_result(value);
+            value
+        })
+    };
+    FIRST.store(first(kernels().into()) as pid_t, Ordering::Relaxed);
+    host_clocks::set_began(first(host_clocks::began_ns()));
+    host_clocks::come_back();
+}
+
+#[export_name = "getpid"]
+pub extern "C-unwind" fn our_getpid() -> pid_t {
+    match FIRST.load(Ordering::Relaxed) {
+        first if first != 0 && is_on() => first,
+        _ => kernels(),
+    }
+}
+
+/// Whether getpid(2) says this number here, and the kernel perhaps another.
+pub(crate) fn is_own(pid: pid_t) -> bool {
+    let first = FIRST.load(Ordering::Relaxed);
+    first != 0 && pid == first && is_on()
+}
+
+/// The process that a number is for.
+pub(crate) fn meant(pid: pid_t) -> pid_t {
+    match is_own(pid) {
+        true => kernels(),
+        false => pid,
+    }
+}
+
+/// # Safety
+/// As kill(2).
+#[export_name = "kill"]
+pub unsafe extern "C-unwind" fn our_kill(pid: pid_t, signal: c_int) -> c_int {
+    // SAFETY: handed on to the caller.
+    unsafe { kill.get()(meant(pid), signal) }
+}
+
+/// # Safety
+/// As sigqueue(3).
+#[export_name = "sigqueue"]
+pub unsafe extern "C-unwind" fn our_sigqueue(pid: pid_t, signal: c_int, value: sigval) -> c_int {
+    // SAFETY: handed on to the caller.
+    unsafe { sigqueue.get()(meant(pid), signal, value) }
+}

@@ -1,0 +1,313 @@
+//! The stream of what a rank observes: clocks, and what became of calls. A clock that is asked again
+//! and again must cost a fraction of a byte. Pure: it never looks at a clock, nor allocates.
+
+/// Clocks, by the kernel's numbers; values are in microseconds.
+pub const CLOCKS: usize = 16;
+/// What time(2) says, in seconds.
+pub const SECONDS: usize = 12;
+
+/// What a byte means, the first one of an item. Below [`NEAR`]: up to 31 values of the same clock
+/// that are equal to the last one, then one that is 1 or 2 higher.
+const NEAR: u8 = 0x40;
+/// From there to [`CLOCK`]: one that is 3 or more higher.
+const FIRST_NEAR: i64 = 3;
+/// Another clock: 16 of them, and by how much it is higher than its last value.
+const CLOCK: u8 = 0xe0;
+/// So many values that are equal to the last one.
+const EQUAL: u8 = 0xf0;
+/// The same clock, and by how much it is higher.
+const FAR: u8 = 0xf1;
+/// What became of a call: a number.
+const RESULT: u8 = 0xf2;
+
+/// Most bytes that one value adds.
+pub const MOST: usize = 32;
+
+/// Something observed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Item {
+    Clock { clock: usize, value: i64 },
+    Result(i64),
+}
+
+/// Where bytes go.
+pub trait Sink {
+    fn push(&mut self, byte: u8);
+}
+
+fn put_number<S: Sink>(out: &mut S, n: u64) {
+    let mut rest = n;
+    while rest >= 0x80 {
+        out.push(rest as u8 | 0x80);
+        rest >>= 7;
+    }
+    out.push(rest as u8);
+}
+
+/// Small numbers of either sign as small numbers.
+fn folded(n: i64) -> u64 {
+    (n << 1 ^ n >> 63) as u64
+}
+
+fn unfolded(n: u64) -> i64 {
+    (n >> 1) as i64 ^ -((n & 1) as i64)
+}
+
+/// What both sides know: the last value of each clock, and which was the last.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Last {
+    pub values: [i64; CLOCKS],
+    clock: usize,
+}
+
+impl Last {
+    pub const fn new() -> Last {
+        Last { values: [0; CLOCKS], clock: 0 }
+    }
+}
+
+/// Writes a stream. Equal values are counted and written with what comes next.
+#[derive(Clone, Debug)]
+pub struct Writer {
+    equal: u64,
+}
+
+impl Writer {
+    pub const fn new() -> Writer {
+        Writer { equal: 0 }
+    }
+
+    #[inline]
+    pub fn clock<S: Sink>(&mut self, last: &mut Last, clock: usize, value: i64, out: &mut S) {
+        let higher = value.wrapping_sub(last.values[clock]);
+        if clock == last.clock && higher == 0 {
+            self.equal += 1;
+            return;
+        }
+        last.values[clock] = value;
+        if clock == last.clock && self.equal < 32 && (higher == 1 || higher == 2) {
+            out.push((self.equal as u8) << 1 | (higher - 1) as u8);
+            self.equal = 0;
+            return;
+        }
+        self.other(last, clock, higher, out);
+    }
+
+    fn other<S: Sink>(&mut self, last: &mut Last, clock: usize, higher: i64, out: &mut S) {
+        self.settle(out);
+        let near = FIRST_NEAR..FIRST_NEAR + i64::from(CLOCK - NEAR);
+        if clock != last.clock {
+            last.clock = clock;
+            out.push(CLOCK | clock as u8);
+            put_number(out, folded(higher));
+        } else if near.contains(&higher) {
+            out.push(NEAR + (higher - FIRST_NEAR) as u8);
+        } else {
+            out.push(FAR);
+            put_number(out, folded(higher));
+        }
+    }
+
+    pub fn result<S: Sink>(&mut self, value: i64, out: &mut S) {
+        self.settle(out);
+        out.push(RESULT);
+        put_number(out, folded(value));
+    }
+
+    /// Writes what was only counted.
+    pub fn settle<S: Sink>(&mut self, out: &mut S) {
+        if self.equal > 0 {
+            out.push(EQUAL);
+            put_number(out, std::mem::take(&mut self.equal));
+        }
+    }
+}
+
+/// Reads a stream.
+#[derive(Clone, Debug)]
+pub struct Reader {
+    /// Values equal to the last one that come next, and what comes behind them.
+    equal: u64,
+    then: Option<Item>,
+}
+
+impl Reader {
+    pub const fn new() -> Reader {
+        Reader { equal: 0, then: None }
+    }
+
+    /// Whether nothing was read that was not taken.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.equal == 0 && self.then.is_none()
+    }
+
+    /// What comes next. `bytes` are those behind the last ones that were used; their number is
+    /// added to `used`. `None`: there is nothing more, or no whole item.
+    #[inline]
+    pub fn peek(&mut self, last: &Last, bytes: &[u8], used: &mut usize) -> Option<Item> {
+        if self.is_empty() {
+            let mut rest = bytes;
+            self.read(last, &mut rest)?;
+            *used += bytes.len() - rest.len();
+        }
+        if self.equal > 0 {
+            return Some(Item::Clock { clock: last.clock, value: last.values[last.clock] });
+        }
+        self.then
+    }
+
+    /// It has been observed again.
+    #[inline]
+    pub fn take(&mut self, last: &mut Last) {
+        if self.equal > 0 {
+            self.equal -= 1;
+        } else if let Some(Item::Clock { clock, value }) = self.then.take() {
+            last.clock = clock;
+            last.values[clock] = value;
+        }
+    }
+
+    fn read(&mut self, last: &Last, bytes: &mut &[u8]) -> Option<()> {
+        let clock = last.clock;
+        let at = |clock: usize, higher: i64| {
+            let value = last.values[clock].wrapping_add(higher);
+            Some(Item::Clock { clock, value })
+        };
+        let mut equal = 0;
+        let then = match byte(bytes)? {
+            b if b < NEAR => {
+                equal = u64::from(b >> 1);
+                at(clock, i64::from(b & 1) + 1)
+            }
+            b if b < CLOCK => at(clock, i64::from(b - NEAR) + FIRST_NEAR),
+            b if b < EQUAL => at((b - CLOCK) as usize, unfolded(number(bytes)?)),
+            EQUAL => {
+                equal = number(bytes)?;
+                None
+            }
+            FAR => at(clock, unfolded(number(bytes)?)),
+            RESULT => Some(Item::Result(unfolded(number(bytes)?))),
+            _ => return None,
+        };
+        (self.equal, self.then) = (equal, then);
+        (equal > 0 || then.is_some()).then_some(())
+    }
+}
+
+fn byte(bytes: &mut &[u8]) -> Option<u8> {
+    let (first, rest) = bytes.split_first()?;
+    *bytes = rest;
+    Some(*first)
+}
+
+fn number(bytes: &mut &[u8]) -> Option<u64> {
+    let mut n = 0u64;
+    for shift in (0..64).step_by(7) {
+        let b = byte(bytes)?;
+        n |= u64::from(b & 0x7f) << shift;
+        if b < 0x80 {
+            return Some(n);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    impl Sink for Vec<u8> {
+        fn push(&mut self, byte: u8) {
+            Vec::push(self, byte);
+        }
+    }
+
+    fn written(items: &[Item], cuts: &[usize]) -> Vec<u8> {
+        let (mut writer, mut last, mut out) = (Writer::new(), Last::new(), Vec::new());
+        for (n, item) in items.iter().enumerate() {
+            let before = out.len();
+            match *item {
+                Item::Clock { clock, value } => writer.clock(&mut last, clock, value, &mut out),
+                Item::Result(value) => writer.result(value, &mut out),
+            }
+            assert!(out.len() - before <= MOST);
+            if cuts.contains(&n) {
+                writer.settle(&mut out);
+            }
+        }
+        writer.settle(&mut out);
+        out
+    }
+
+    fn read(bytes: &[u8]) -> Vec<Item> {
+        let (mut reader, mut last, mut used) = (Reader::new(), Last::new(), 0);
+        let mut items = Vec::new();
+        loop {
+            let from = used;
+            let Some(item) = reader.peek(&last, &bytes[from..], &mut used) else { break };
+            assert_eq!(reader.peek(&last, &bytes[used..], &mut used), Some(item));
+            items.push(item);
+            reader.take(&mut last);
+        }
+        assert_eq!(used, bytes.len());
+        items
+    }
+
+    /// A small generator of our own: this library has no other use for one.
+    fn random(state: &mut u64) -> u64 {
+        *state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        *state >> 33
+    }
+
+    #[test]
+    fn what_was_written_is_read() {
+        let mut state = 1;
+        for round in 0..2000 {
+            let (mut values, mut clock) = ([0i64; CLOCKS], 0);
+            let items: Vec<Item> = (0..random(&mut state) % 200)
+                .map(|_| {
+                    let r = random(&mut state);
+                    if r % 10 == 0 {
+                        clock = (r >> 8) as usize % CLOCKS;
+                    }
+                    let higher = match r >> 4 & 15 {
+                        0 => r as i64 - (1 << 30),
+                        1 => 1 << (r >> 9 & 62),
+                        2..=5 => (r >> 9 & 255) as i64,
+                        6..=8 => (r >> 9 & 3) as i64,
+                        9 => return Item::Result(r as i64 - (1 << 30)),
+                        _ => 0,
+                    };
+                    values[clock] = values[clock].wrapping_add(higher);
+                    Item::Clock { clock, value: values[clock] }
+                })
+                .collect();
+            let cuts: Vec<usize> = (0..3).map(|_| random(&mut state) as usize % 200).collect();
+            assert_eq!(read(&written(&items, &cuts)), items, "round {round}");
+        }
+    }
+
+    #[test]
+    fn a_loop_that_polls_a_clock_costs_less_than_a_byte_a_value() {
+        let poll = |every_ns: i64, n: i64| -> usize {
+            let items: Vec<Item> =
+                (0..n).map(|i| Item::Clock { clock: 1, value: i * every_ns / 1000 }).collect();
+            written(&items, &[]).len()
+        };
+        assert!(poll(40, 1_000_000) < 50_000);
+        assert!(poll(300, 100_000) < 40_000);
+        assert!(poll(1_700, 100_000) < 100_010);
+        assert!(poll(150_000, 100_000) < 100_010);
+    }
+
+    #[test]
+    fn nonsense_ends_a_stream() {
+        for bytes in [&[0xff][..], &[FAR, 0x80], &[EQUAL, 0], &[CLOCK]] {
+            let (mut reader, mut used) = (Reader::new(), 0);
+            assert_eq!(reader.peek(&Last::new(), bytes, &mut used), None);
+            assert_eq!(used, 0);
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! What the program observes besides messages is written down by libeyrie-calls: its functions, where
+//! it is loaded (in a static program it is not, and nothing is observed again). What the provider
+//! itself observes is never written down.
+
+use eyrie_wire::agent::capture_signal;
+use libc::c_int;
+use std::ffi::{c_void, CStr};
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// Functions of libeyrie-calls, which says what they do.
+struct Functions {
+    enter: extern "C" fn() -> usize,
+    enter_for_image: extern "C" fn() -> usize,
+    leave: extern "C" fn(usize),
+    hold: extern "C" fn(c_int) -> c_int,
+    release: extern "C" fn(),
+    take: unsafe extern "C" fn(*mut *const u8, *mut u64) -> usize,
+    passed: unsafe extern "C" fn() -> u64,
+    waiting: unsafe extern "C" fn() -> usize,
+    again: unsafe extern "C" fn(*const u8, usize),
+    skip: unsafe extern "C" fn(u64),
+}
+
+static FUNCTIONS: AtomicPtr<Functions> = AtomicPtr::new(std::ptr::null_mut());
+
+fn functions() -> Option<&'static Functions> {
+    // SAFETY: set once, to what is never freed.
+    unsafe { FUNCTIONS.load(Ordering::Relaxed).as_ref() }
+}
+
+/// Looks for them.
+pub fn find() {
+    let find = |name: &CStr| {
+        // SAFETY: the name is a C string.
+        let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+        (!found.is_null()).then_some(found)
+    };
+    // SAFETY: the functions of these names in eyrie-calls have these types.
+    let all = || unsafe {
+        type P = *mut c_void;
+        Some(Functions {
+            enter: std::mem::transmute::<P, extern "C" fn() -> usize>(find(c"eyrie_calls_enter")?),
+            enter_for_image: std::mem::transmute::<P, extern "C" fn() -> usize>(find(
+                c"eyrie_calls_enter_for_image",
+            )?),
+            leave: std::mem::transmute::<P, extern "C" fn(usize)>(find(c"eyrie_calls_leave")?),
+            hold: std::mem::transmute::<P, extern "C" fn(c_int) -> c_int>(find(
+                c"eyrie_calls_hold",
+            )?),
+            release: std::mem::transmute::<P, extern "C" fn()>(find(c"eyrie_calls_release")?),
+            take: std::mem::transmute::<P, unsafe extern "C" fn(*mut *const u8, *mut u64) -> usize>(
+                find(c"eyrie_calls_take")?,
+            ),
+            passed: std::mem::transmute::<P, unsafe extern "C" fn() -> u64>(find(
+                c"eyrie_calls_passed",
+            )?),
+            waiting: std::mem::transmute::<P, unsafe extern "C" fn() -> usize>(find(
+                c"eyrie_calls_waiting",
+            )?),
+            again: std::mem::transmute::<P, unsafe extern "C" fn(*const u8, usize)>(find(
+                c"eyrie_calls_again",
+            )?),
+            skip: std::mem::transmute::<P, unsafe extern "C" fn(u64)>(find(c"eyrie_calls_skip")?),
+        })
+    };
+    if let Some(all) = all() {
+        FUNCTIONS.store(Box::into_raw(Box::new(all)), Ordering::Relaxed);
+    }
+}
+
+/// What this thread observes as long as this lives is the provider's own.
+pub struct Inside(usize);
+
+impl Inside {
+    #[inline]
+    pub fn new() -> Inside {
+        Inside(functions().map_or(0, |f| (f.enter)()))
+    }
+
+    /// For an image.
+    pub fn for_image() -> Inside {
+        Inside(functions().map_or(0, |f| (f.enter_for_image)()))
+    }
+}
+
+impl Drop for Inside {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(f) = functions() {
+            (f.leave)(self.0);
+        }
+    }
+}
+
+/// As long as this lives nothing is being written down, so that an image can be taken.
+pub struct Held(bool);
+
+impl Held {
+    /// `None`: something is; the signal that asks for an image comes again when it is over.
+    pub fn new() -> Option<Held> {
+        match functions().map(|f| (f.hold)(capture_signal())) {
+            Some(0) => None,
+            held => Some(Held(held == Some(1))),
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Some(f) = functions().filter(|_| self.0) {
+            (f.release)();
+        }
+    }
+}
+
+/// What was written down since it was last asked for, and where in the stream that begins.
+pub fn take(take: &mut dyn FnMut(u64, &[u8])) {
+    let Some(f) = functions() else { return };
+    let (mut bytes, mut from) = (std::ptr::null(), 0);
+    // SAFETY: the rank is entered, so that its thread observes nothing else; the bytes stay until it
+    // does.
+    unsafe {
+        let len = (f.take)(&mut bytes, &mut from);
+        if len > 0 {
+            take(from, std::slice::from_raw_parts(bytes, len));
+        }
+    }
+}
+
+/// Bytes of the stream that were taken, or observed again.
+pub fn passed() -> u64 {
+    // SAFETY: the rank is entered; so in all below.
+    functions().map_or(0, |f| unsafe { (f.passed)() })
+}
+
+pub fn waiting() -> usize {
+    // SAFETY: as above.
+    functions().map_or(0, |f| unsafe { (f.waiting)() })
+}
+
+/// The bytes are observed again.
+///
+/// # Safety
+/// They must stay where they are until others are.
+pub unsafe fn again(bytes: &[u8]) {
+    if let Some(f) = functions() {
+        // SAFETY: handed on to the caller.
+        unsafe { (f.again)(bytes.as_ptr(), bytes.len()) };
+    }
+}
+
+pub fn skip(to: u64) {
+    if let Some(f) = functions() {
+        // SAFETY: as above.
+        unsafe { (f.skip)(to) };
+    }
+}
