@@ -9,7 +9,7 @@ use eyrie_bench::{plot, Effort};
 use std::path::PathBuf;
 
 /// Ranks of this many MiB each are moved.
-const MIB: [u64; 3] = [8, 32, 96];
+const MIB: [u64; 3] = [8, 32, 64];
 const QUICK_MIB: [u64; 1] = [4];
 
 #[derive(Clone, Args)]
@@ -23,7 +23,7 @@ pub struct PpmrArgs {
     /// Ranks that leave the node
     #[arg(long, value_name = "N", default_value_t = 8)]
     ranks: u32,
-    /// Memory of a rank in MiB, one or several sizes [default: 8,32,96, with --quick 4]
+    /// Memory of a rank in MiB, one or several sizes [default: 8,32,64, with --quick 4]
     #[arg(long, value_name = "N,...", value_delimiter = ',')]
     mib: Vec<u64>,
     /// Buffers of each node
