@@ -11,8 +11,8 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 class Page:
-    """docs/reproduction/NAME.md. `fill` measures with `eyrie COMMAND KIND`, one of `kinds`, of
-    which `figures` also draw one."""
+    """docs/reproduction/NAME.md. `fill` measures with `eyrie COMMAND KIND` (COMMAND: one word or
+    several), KIND one of `kinds`, of which `figures` also draw one."""
 
     def __init__(self, name, command=None, kinds=(), figures=()):
         self.path = ROOT / "docs" / "reproduction" / f"{name}.md"
@@ -49,7 +49,7 @@ class Page:
         )
 
     def _measure(self, kind, options):
-        command = [ROOT / "target/release/eyrie", self.command, kind, *options]
+        command = [ROOT / "target/release/eyrie", *self.command.split(), kind, *options]
         if kind in self.figures:
             command += ["--plot", self.path.with_name(f"{self.name}-{kind}.svg")]
         done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)

@@ -22,6 +22,7 @@ CLEAN = [
     "eyrie-calls",
     "eyrie-controller",
     "eyrie-image",
+    "eyrie-libfabric",
     "eyrie-monitor",
     "eyrie-placement",
     "eyrie-planner-c",

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Fetches libfabric's headers of the oldest and of the newest version that Debian has into
-# build/libfabric-headers/VERSION: eyrie-provider's test compares its own structures with them.
+# build/libfabric-headers/VERSION: eyrie-libfabric's test compares its own structures with them.
 # Installs nothing, and leaves the system's package lists alone. Does nothing when all is there.
 set -euo pipefail
 source "$(dirname "$0")/lib.sh"

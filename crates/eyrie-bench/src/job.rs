@@ -43,7 +43,7 @@ pub fn watch_signals() -> std::io::Result<()> {
     Ok(())
 }
 
-fn check_interrupted() -> anyhow::Result<()> {
+pub fn check_interrupted() -> anyhow::Result<()> {
     if INTERRUPTED.load(Ordering::Relaxed) {
         bail!("interrupted");
     }

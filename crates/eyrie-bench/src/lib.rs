@@ -14,6 +14,7 @@ pub mod monitor;
 mod pause;
 mod pingpong;
 pub mod plot;
+pub mod ppmr;
 mod recovery;
 pub mod report;
 mod setup;

@@ -186,7 +186,7 @@ fn stacked<'a>(
         .y_label_area_size(60)
         .build_cartesian_2d(
             (0..bars.len().saturating_sub(1)).into_segmented(),
-            0.0..highest.max(1e-9) * 1.15,
+            0.0..highest.max(1e-9) * 1.3,
         )?;
     let label = |at: &SegmentValue<usize>| match at {
         SegmentValue::CenterOf(i) => bars.get(*i).map_or(String::new(), |(label, _)| label.clone()),

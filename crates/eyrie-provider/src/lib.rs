@@ -22,6 +22,6 @@ mod stack;
 /// # Safety
 /// Called by libfabric, once, before anything else.
 #[no_mangle]
-pub unsafe extern "C" fn fi_prov_ini() -> *mut ofi::abi::fi_provider {
+pub unsafe extern "C" fn fi_prov_ini() -> *mut eyrie_libfabric::abi::fi_provider {
     ofi::info::PROVIDER.0.get()
 }

@@ -1,10 +1,10 @@
 //! Atomic operations on other ranks' memory (`fi_atomic`). The target applies them in its progress
 //! calls, one after another, so that each is one step for everybody.
 
-use super::abi::*;
 use super::ep::{Ep, RequestCall};
 use super::{absent, bytes};
 use crate::core::rma::{self, Kind};
+use eyrie_libfabric::abi::*;
 use eyrie_wire::data::{AtomicOp, Envelope};
 use libc::{c_int, c_void, size_t, ssize_t};
 

@@ -1,8 +1,8 @@
 //! The address vector: an address is a rank's number behind a mark; `fi_addr_t` is an index into
 //! the table.
 
-use super::abi::*;
 use super::{absent, base_ops, close_box};
+use eyrie_libfabric::abi::*;
 use eyrie_wire::Rank;
 use libc::{c_char, c_int, c_void, size_t};
 

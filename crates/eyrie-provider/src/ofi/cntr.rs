@@ -1,9 +1,9 @@
 //! Counters of one-sided operations that are done. Reading one and waiting for one are progress
 //! calls.
 
-use super::abi::*;
 use super::counter::Cntr;
 use super::{base_ops, cq, ep};
+use eyrie_libfabric::abi::*;
 use libc::{c_int, c_void};
 
 static BASE: fi_ops = base_ops(close);

@@ -1,6 +1,6 @@
 //! How many one-sided operations are done: the contents of a counter.
 
-use super::abi::*;
+use eyrie_libfabric::abi::*;
 
 /// A counter.
 #[repr(C)]

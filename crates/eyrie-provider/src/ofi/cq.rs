@@ -1,10 +1,10 @@
 //! The completion queue. Reading it is the progress call: in [`progress`] the clock ticks and messages
 //! become visible, and nowhere else.
 
-use super::abi::*;
 use super::queue::{Cq, Entry};
 use super::{absent, base_ops, ep};
 use crate::{library, process};
+use eyrie_libfabric::abi::*;
 use libc::{c_char, c_int, c_void, size_t, ssize_t};
 use std::collections::VecDeque;
 
@@ -14,7 +14,7 @@ static OPS: fi_ops_cq = fi_ops_cq {
     read,
     readfrom,
     readerr,
-    sread: absent,
+    sread: no_sread,
     sreadfrom: absent,
     signal: absent,
     strerror,
@@ -51,6 +51,16 @@ unsafe extern "C" fn close(f: *mut fid) -> c_int {
     // SAFETY: opened by `open`, not used any more.
     drop(unsafe { Box::from_raw(f.cast::<Cq>()) });
     0
+}
+
+unsafe extern "C" fn no_sread(
+    _: *mut fid_cq,
+    _: *mut c_void,
+    _: size_t,
+    _: *const c_void,
+    _: c_int,
+) -> ssize_t {
+    -(libc::ENOSYS as ssize_t)
 }
 
 /// A progress call. `idle`: there is nothing else to report, so it may sleep for a message.

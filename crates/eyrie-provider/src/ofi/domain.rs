@@ -1,7 +1,7 @@
 //! The domain object: opens endpoints, queues and address vectors.
 
-use super::abi::*;
 use super::{absent, atomic, av, base_ops, close_box, cntr, cq, endpoint, mr};
+use eyrie_libfabric::abi::*;
 use libc::{c_int, c_void};
 
 static DOMAIN_BASE: fi_ops = fi_ops { bind: Some(bind), ..base_ops(close_box::<fid_domain>) };

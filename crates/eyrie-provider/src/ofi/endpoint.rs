@@ -1,12 +1,12 @@
 //! The calls of the endpoint itself: it is opened, bound to queues, counters and address vector,
 //! and closed. Operations are posted by `msg.rs`, `tagged.rs`, `rma.rs` and `atomic.rs`.
 
-use super::abi::*;
 use super::ep::{Ep, OPEN};
 use super::{absent, atomic, av, base_ops, msg, rma, tagged};
 use crate::core::matching::Context;
 use crate::ending::say;
 use crate::process;
+use eyrie_libfabric::abi::*;
 use libc::{c_int, c_void, size_t, ssize_t};
 use std::sync::atomic::Ordering;
 

@@ -1,7 +1,6 @@
 //! The endpoint: what it is bound to, and what is posted to it and reported from it. A process has
 //! one at a time.
 
-use super::abi::*;
 use super::av::Av;
 use super::counter::Cntr;
 use super::queue::Cq;
@@ -9,6 +8,7 @@ use crate::core::matching::{Completion, Context, Posted};
 use crate::core::rank::Event;
 use crate::core::rma::{Done, Kind, Pending};
 use crate::process;
+use eyrie_libfabric::abi::*;
 use eyrie_wire::data::Envelope;
 use eyrie_wire::Rank;
 use libc::{c_int, c_void, ssize_t};

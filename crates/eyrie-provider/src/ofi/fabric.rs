@@ -1,8 +1,8 @@
 //! The fabric object: opens domains. Event queues exist because libraries open them; nothing comes
 //! of them.
 
-use super::abi::*;
 use super::{absent, base_ops, close_box, domain};
+use eyrie_libfabric::abi::*;
 use libc::{c_int, c_void, size_t, ssize_t};
 
 static FABRIC_BASE: fi_ops = base_ops(close_box::<fid_fabric>);

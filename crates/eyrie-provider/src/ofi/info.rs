@@ -1,10 +1,10 @@
 //! `fi_getinfo`: what this provider offers. It must refuse whatever would make libfabric layer
 //! another provider above it, and outside `eyrie run` everything.
 
-use super::abi::*;
 use super::NAME;
 use crate::ending::say;
 use crate::process;
+use eyrie_libfabric::abi::*;
 use libc::{c_char, c_int, c_void};
 use std::ffi::CStr;
 

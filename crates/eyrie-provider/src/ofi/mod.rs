@@ -1,7 +1,6 @@
 //! The libfabric interface: one file per object, as libfabric's own providers have it. Each
 //! function only translates; what happens is in `core`.
 
-pub mod abi;
 pub mod atomic;
 pub mod av;
 pub mod cntr;
@@ -18,7 +17,7 @@ pub mod queue;
 pub mod rma;
 pub mod tagged;
 
-use abi::{fi_ops, fid};
+use eyrie_libfabric::abi::{fi_ops, fid};
 use libc::{c_char, c_int, c_void, ssize_t};
 
 /// Our provider's name, as in FI_PROVIDER.

@@ -2,10 +2,10 @@
 //! and an offset. The key is the MPI library's own choice, so that it is the same in each
 //! incarnation.
 
-use super::abi::*;
 use super::{absent, base_ops};
 use crate::core::rma::Region;
 use crate::process;
+use eyrie_libfabric::abi::*;
 use libc::{c_int, c_void, iovec, size_t};
 
 pub static OPS: fi_ops_mr = fi_ops_mr { size: size_of::<fi_ops_mr>(), reg, regv: absent, regattr };

@@ -1,7 +1,7 @@
 //! Untagged messages (`fi_msg`): MPICH's active messages go this way.
 
-use super::abi::*;
 use super::ep::{one_buffer, Ep, SendCall};
+use eyrie_libfabric::abi::*;
 use eyrie_wire::data::Envelope;
 use libc::{c_void, iovec, size_t, ssize_t};
 use std::borrow::Cow;

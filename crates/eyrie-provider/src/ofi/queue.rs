@@ -1,7 +1,7 @@
 //! What has been done and not been reported yet: the contents of a completion queue.
 
-use super::abi::*;
 use crate::core::matching::{Completion, Outcome};
+use eyrie_libfabric::abi::*;
 use libc::{c_int, c_void, ssize_t};
 use std::collections::VecDeque;
 

@@ -1,10 +1,10 @@
 //! Reads and writes of other ranks' memory (`fi_rma`). They are messages like all others: the
 //! target does its part in its own progress calls.
 
-use super::abi::*;
 use super::absent;
 use super::ep::{one_buffer, Ep, RequestCall};
 use crate::core::rma::Kind;
+use eyrie_libfabric::abi::*;
 use eyrie_wire::data::Envelope;
 use libc::{c_void, iovec, size_t, ssize_t};
 

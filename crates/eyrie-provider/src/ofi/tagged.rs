@@ -1,10 +1,10 @@
 //! Tagged messages (`fi_tagged`): point-to-point messages and collectives go this way, and probes.
 
-use super::abi::*;
 use super::cq;
 use super::ep::{one_buffer, Ep, SendCall};
 use crate::core::matching::{Context, Outcome, Probe};
 use crate::process;
+use eyrie_libfabric::abi::*;
 use eyrie_wire::data::Envelope;
 use libc::{c_void, iovec, size_t, ssize_t};
 

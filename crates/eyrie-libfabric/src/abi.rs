@@ -1,7 +1,7 @@
 //! The part of libfabric's binary interface that Eyrie speaks: names, layouts and numbers as in
 //! `rdma/fabric.h` and its companions, version 1.17. Later versions only add at the end of the
-//! structures, so what we hand out is allocated zeroed and padded (`info.rs`). Nothing here may
-//! need a symbol of libfabric.
+//! structures, so what the provider hands out is allocated zeroed and padded. Nothing here may need
+//! a symbol of libfabric.
 
 #![allow(non_camel_case_types)]
 
@@ -22,6 +22,8 @@ pub const FI_MULTI_RECV: u64 = 1 << 16;
 pub const FI_REMOTE_CQ_DATA: u64 = 1 << 17;
 pub const FI_PEEK: u64 = 1 << 19;
 pub const FI_COMPLETION: u64 = 1 << 24;
+/// With `fi_getinfo`: the address that is named is this side's own.
+pub const FI_SOURCE: u64 = 1 << 57;
 pub const FI_LOCAL_COMM: u64 = 1 << 51;
 pub const FI_REMOTE_COMM: u64 = 1 << 52;
 pub const FI_DIRECTED_RECV: u64 = 1 << 59;
@@ -47,6 +49,13 @@ pub const FI_AV_TABLE: c_int = 2;
 pub const FI_PROGRESS_MANUAL: c_int = 2;
 pub const FI_THREAD_DOMAIN: c_int = 3;
 pub const FI_RM_ENABLED: c_int = 2;
+/// What a domain may ask of who registers memory: local buffers too, addresses of memory instead of
+/// offsets, memory that is there, keys that the provider chooses.
+pub const FI_MR_LOCAL: c_int = 1 << 2;
+pub const FI_MR_VIRT_ADDR: c_int = 1 << 4;
+pub const FI_MR_ALLOCATED: c_int = 1 << 5;
+pub const FI_MR_PROV_KEY: c_int = 1 << 6;
+pub const FI_WAIT_UNSPEC: c_int = 1;
 pub const FI_CQ_FORMAT_CONTEXT: c_int = 1;
 pub const FI_CQ_FORMAT_MSG: c_int = 2;
 pub const FI_CQ_FORMAT_DATA: c_int = 3;
@@ -417,7 +426,8 @@ pub struct fi_ops_cq {
     pub read: unsafe extern "C" fn(*mut fid_cq, *mut c_void, size_t) -> ssize_t,
     pub readfrom: unsafe extern "C" fn(*mut fid_cq, *mut c_void, size_t, *mut u64) -> ssize_t,
     pub readerr: unsafe extern "C" fn(*mut fid_cq, *mut fi_cq_err_entry, u64) -> ssize_t,
-    pub sread: absent,
+    pub sread:
+        unsafe extern "C" fn(*mut fid_cq, *mut c_void, size_t, *const c_void, c_int) -> ssize_t,
     pub sreadfrom: absent,
     pub signal: absent,
     pub strerror: unsafe extern "C" fn(

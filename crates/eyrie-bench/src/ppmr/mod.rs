@@ -1,0 +1,68 @@
+//! PPMR's experiments: ranks leave a node through files or through a pipeline of buffers. The ranks
+//! are real processes, their images real images, and each must go on to the right result; nothing
+//! of it is used by jobs, whose ranks move live.
+
+mod bandwidth;
+mod driver;
+mod network;
+mod node;
+mod options;
+mod pool;
+mod process;
+mod pull;
+mod rank;
+mod source;
+mod target;
+mod task;
+mod ways;
+mod wire;
+
+pub use options::{Experiment, Options};
+pub use task::{Rdma, Way};
+
+use crate::report::{Measured, Report};
+use crate::{job, machine, Effort};
+use anyhow::bail;
+use serde_json::{Map, Value};
+
+/// Measures, and says on standard error what it is doing.
+///
+/// # Errors
+/// When something that is needed is missing, or a part of it fails.
+pub fn measure(what: &[Experiment], options: &Options, effort: Effort) -> anyhow::Result<Report> {
+    options.check()?;
+    job::watch_signals()?;
+    let watch = machine::Watch::begin();
+    let mut all = Measured { tables: vec![], notes: vec![], data: Value::Null, chart: None };
+    let mut data = Map::new();
+    for experiment in what {
+        let measured = match experiment {
+            Experiment::Aggregation => bandwidth::aggregation(options, effort)?,
+            Experiment::Network => bandwidth::network(options, effort)?,
+            Experiment::Pipeline => bandwidth::pipeline(options, effort)?,
+            Experiment::Ways => ways::measure(options, effort)?,
+        };
+        all.tables.extend(measured.tables);
+        all.notes.extend(measured.notes);
+        data.insert(experiment.name().into(), measured.data);
+        all.chart = measured.chart;
+    }
+    all.data = data.into();
+    Ok(Report::new("ppmr", effort, all, watch.end()))
+}
+
+/// Runs as a part of a migration: what a process does that a measurement has started.
+///
+/// # Errors
+/// Whatever fails.
+pub fn be_part(words: &[String]) -> anyhow::Result<()> {
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    match words[..] {
+        ["rank", mib, rank, what] => {
+            rank::be_rank(mib.parse()?, rank.parse::<u64>()? + 1, what == "moves")
+        }
+        ["source", task] => source::be_source(&serde_json::from_str(task)?),
+        ["target", task] => target::be_target(&serde_json::from_str(task)?),
+        _ => bail!("there is no such part"),
+    }
+}

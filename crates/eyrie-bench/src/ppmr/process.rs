@@ -1,0 +1,164 @@
+//! Starts the processes of a migration: its two nodes, and the ranks of a node, each this very
+//! command once more. None outlives who started it.
+
+use anyhow::Context;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{channel, Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use crate::job::check_interrupted;
+use crate::ppmr::rank::IMAGE;
+
+/// In front of the words that say which process it is to be.
+const WORDS: [&str; 3] = ["bench", "ppmr", "--part"];
+/// How soon a signal that ends the measurement is noticed.
+const GLANCE: Duration = Duration::from_millis(200);
+
+/// This command, as a part of a migration.
+pub fn part(words: &[&str]) -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    command.args(WORDS).args(words);
+    dies_with_its_starter(&mut command);
+    command
+}
+
+/// The process is killed when the thread ends that starts it, which must be a main one.
+pub fn dies_with_its_starter(command: &mut Command) {
+    // SAFETY: one system call.
+    unsafe {
+        command.pre_exec(|| {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            Ok(())
+        })
+    };
+}
+
+/// Starts a rank that writes its image to `image`; standard input and output are pipes.
+///
+/// # Errors
+/// When it cannot be started.
+pub fn start_rank(mib: u64, rank: u32, image: OwnedFd) -> std::io::Result<Child> {
+    let mut command = part(&["rank", &mib.to_string(), &rank.to_string(), "moves"]);
+    as_a_rank(&mut command);
+    let raw = image.as_raw_fd();
+    // SAFETY: system calls only, between fork and exec. Where both numbers are the same there is
+    // nothing to copy. `image` stays open until the process is started.
+    unsafe {
+        command.pre_exec(move || {
+            let cloexec = libc::CLOSE_RANGE_CLOEXEC as libc::c_int;
+            libc::close_range(IMAGE as libc::c_uint, libc::c_uint::MAX, cloexec);
+            let done = match raw == IMAGE {
+                true => libc::fcntl(raw, libc::F_SETFD, 0),
+                false => libc::dup2(raw, IMAGE),
+            };
+            match done {
+                -1 => Err(std::io::Error::last_os_error()),
+                _ => Ok(()),
+            }
+        })
+    };
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()
+}
+
+/// Fixed addresses and large pages, as ranks of `eyrie run` have them.
+pub fn as_a_rank(command: &mut Command) {
+    command.env_clear().env("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1");
+    // SAFETY: one system call.
+    unsafe {
+        command.pre_exec(|| {
+            libc::personality(libc::ADDR_NO_RANDOMIZE as libc::c_ulong);
+            Ok(())
+        })
+    };
+}
+
+/// A pipe whose ends no other process gets: where it is read, and where it is written.
+///
+/// # Errors
+/// When the kernel refuses.
+pub fn pipe() -> std::io::Result<(File, File)> {
+    let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+    Ok((File::from(read), File::from(write)))
+}
+
+/// A process that the driver has started and that says lines.
+pub struct Part {
+    name: String,
+    child: Child,
+    lines: Receiver<String>,
+}
+
+impl Part {
+    /// # Errors
+    /// When it cannot be started.
+    pub fn start(name: &str, command: &mut Command) -> anyhow::Result<Part> {
+        let spawned = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let mut child = spawned.with_context(|| format!("cannot start {name}"))?;
+        let output = child.stdout.take().context("it has no output")?;
+        let (send, lines) = channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(output).lines().map_while(Result::ok) {
+                if send.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(Part { name: name.into(), child, lines })
+    }
+
+    /// The next line that it says.
+    ///
+    /// # Errors
+    /// When it ends before, or says nothing within `limit`.
+    pub fn line(&mut self, limit: Duration) -> anyhow::Result<String> {
+        let deadline = Instant::now() + limit;
+        loop {
+            check_interrupted()?;
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.lines.recv_timeout(left.min(GLANCE)) {
+                Ok(line) => return Ok(line),
+                Err(RecvTimeoutError::Timeout) if left > GLANCE => {}
+                Err(RecvTimeoutError::Timeout) => {
+                    let limit = eyrie_units::time(limit);
+                    anyhow::bail!("waited {limit} for what {} says", self.name)
+                }
+                Err(RecvTimeoutError::Disconnected) => {
+                    anyhow::bail!("{} has ended ({})", self.name, self.child.wait()?)
+                }
+            }
+        }
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Tells it to go on.
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub fn order(&mut self) -> anyhow::Result<()> {
+        self.tell("")
+    }
+
+    /// Tells it a line.
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub fn tell(&mut self, line: &str) -> anyhow::Result<()> {
+        let input = self.child.stdin.as_mut().context("it has no input")?;
+        let told = input.write_all(format!("{line}\n").as_bytes());
+        told.with_context(|| format!("{} has ended", self.name))
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

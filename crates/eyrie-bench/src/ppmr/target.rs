@@ -1,0 +1,253 @@
+//! The node that ranks come to: pulls what the source has, hands it to files or straight to the
+//! restorers, and lets the restored ranks go on to their results. Whatever fails ends the process.
+
+use anyhow::{bail, Context};
+use eyrie_image::restore;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::AsFd;
+use std::process::Child;
+use std::sync::mpsc::{channel, Receiver, Sender};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use crate::ppmr::node::{await_order, joined, line, must, say};
+use crate::ppmr::pool::Pool;
+use crate::ppmr::process::{dies_with_its_starter, pipe};
+use crate::ppmr::pull::{pull_over_rdma, pull_over_tcp, Pulled};
+use crate::ppmr::rank::RUNNING;
+use crate::ppmr::task::{most_memory_kib, now_ns, Sink, TargetReport, Task, Way};
+use crate::ppmr::wire::{Full, Hello, FULL_LEN};
+
+/// Runs as the target of the source whose port it is told.
+///
+/// # Errors
+/// Whatever fails.
+pub fn be_target(task: &Task) -> anyhow::Result<()> {
+    let source = (task.addresses[0].as_str(), line()?.parse::<u16>()?);
+    let mut control = TcpStream::connect(source).context("cannot reach the source")?;
+    control.set_nodelay(true)?;
+    let hello = Hello::read(&mut control)?;
+    let pool = Arc::new(Pool::new(task.pool, task.chunk));
+    let (mut ranks, outlets) = outlets(task)?;
+    let (fulls, full) = channel();
+    let (sinks, draining) = drain_all(outlets, task, &pool);
+    let pulling = match task.way.is_rdma() {
+        true => pull_over_rdma(task, &hello, full, control.try_clone()?, &pool, sinks.clone())?,
+        false => pull_over_tcp(source, task.streams, full, &pool, sinks.clone())?,
+    };
+    let hearing = std::thread::spawn({
+        let (control, sources) = (control.try_clone()?, task.sources());
+        move || must("hearing the source", hear(control, sources, fulls, sinks))
+    });
+    say("ready")?;
+    await_order()?;
+    joined(hearing);
+    pulling.into_iter().for_each(joined);
+    let mut report = TargetReport { pulled_ns: now_ns(), ..TargetReport::default() };
+    if task.way.has_files() {
+        report.pulled_bytes = draining.into_iter().map(joined).sum();
+        report.pulled_ns = now_ns();
+        if task.sink == Sink::Restore {
+            ranks = restore_from_files(task)?;
+        }
+        run(&mut ranks, &mut report)?;
+    } else {
+        run(&mut ranks, &mut report)?;
+        report.pulled_bytes = draining.into_iter().map(joined).sum();
+    }
+    drop(control);
+    report.most_chunks = pool.most_used();
+    report.memory_kib = most_memory_kib();
+    say(&serde_json::to_string(&report)?)
+}
+
+/// Waits until all ranks run, then lets them go on, and collects what they print.
+fn run(ranks: &mut [Rank], report: &mut TargetReport) -> anyhow::Result<()> {
+    for rank in ranks.iter_mut() {
+        let line = rank.line()?;
+        if line != RUNNING {
+            bail!("a restored rank has said {line:?} ({})", rank.child.wait()?);
+        }
+    }
+    report.running_ns = now_ns();
+    for rank in ranks.iter_mut() {
+        rank.orders.write_all(b"\n").context("a restored rank has ended")?;
+    }
+    for rank in ranks {
+        report.results.push(rank.line()?);
+        let status = rank.child.wait()?;
+        if !status.success() {
+            bail!("a restored rank has failed ({status})");
+        }
+    }
+    Ok(())
+}
+
+/// A rank that is restored.
+struct Rank {
+    child: Child,
+    orders: File,
+    said: BufReader<File>,
+}
+
+impl Rank {
+    /// From its image in a file or pipe.
+    fn restore(image: File) -> anyhow::Result<Rank> {
+        let (input, orders) = pipe()?;
+        let (said, output) = pipe()?;
+        let error = std::io::stderr();
+        let slots = [Some(input.as_fd()), Some(output.as_fd()), Some(error.as_fd())];
+        let mut command = restore::command(image.as_fd(), &slots, &[])?;
+        dies_with_its_starter(&mut command);
+        let child = command.spawn().context("cannot start the restorer")?;
+        Ok(Rank { child, orders, said: BufReader::new(said) })
+    }
+
+    fn line(&mut self) -> anyhow::Result<String> {
+        let mut line = String::new();
+        self.said.read_line(&mut line)?;
+        Ok(line.trim_end().to_string())
+    }
+}
+
+fn restore_from_files(task: &Task) -> anyhow::Result<Vec<Rank>> {
+    let restore = |rank| Rank::restore(File::open(task.file("target", rank))?);
+    (0..task.ranks).map(restore).collect()
+}
+
+/// Where a stream goes.
+enum Outlet {
+    /// Nowhere.
+    Drop,
+    /// To a file, or to a restorer.
+    To(File),
+}
+
+/// Where each stream goes, and the ranks whose restorers wait for theirs.
+fn outlets(task: &Task) -> anyhow::Result<(Vec<Rank>, Vec<Outlet>)> {
+    let (mut ranks, mut outlets) = (Vec::new(), Vec::new());
+    for stream in 0..task.sources() {
+        outlets.push(match (task.sink, task.way) {
+            (Sink::Restore, Way::Shared) | (Sink::Drop | Sink::Stay, _) => Outlet::Drop,
+            (Sink::Restore, Way::Local | Way::RdmaLocal) => {
+                Outlet::To(File::create(task.file("target", stream))?)
+            }
+            (Sink::Restore, Way::Pipeline | Way::RdmaPipeline) => {
+                let (image, to) = pipe()?;
+                ranks.push(Rank::restore(image)?);
+                Outlet::To(to)
+            }
+        });
+    }
+    Ok((ranks, outlets))
+}
+
+/// Takes what the source says to who pulls and, of streams that have ended, to their outlets.
+fn hear(
+    mut control: TcpStream,
+    sources: u32,
+    fulls: Sender<Full>,
+    sinks: Vec<Sender<Pulled>>,
+) -> anyhow::Result<()> {
+    let mut ended = 0;
+    let mut bytes = [0; FULL_LEN];
+    while ended < sources {
+        control.read_exact(&mut bytes).context("the source has ended")?;
+        let full = Full::decode(&bytes);
+        let sink = sinks.get(full.stream as usize).context("no such stream")?;
+        match full.len {
+            0 => {
+                ended += 1;
+                sink.send(full).context("an outlet has ended")?;
+            }
+            _ => fulls.send(full).context("nobody pulls any more")?,
+        }
+    }
+    Ok(())
+}
+
+/// A thread for each outlet; each returns the bytes that went there.
+fn drain_all(
+    outlets: Vec<Outlet>,
+    task: &Task,
+    pool: &Arc<Pool>,
+) -> (Vec<Sender<Pulled>>, Vec<JoinHandle<u64>>) {
+    let drain_one = |outlet| {
+        let (send, pulled) = channel();
+        let (pool, synced) = (Arc::clone(pool), task.synced && task.way.has_files());
+        let thread = std::thread::spawn(move || {
+            must("storing an image", drain(outlet, &pulled, synced, &pool))
+        });
+        (send, thread)
+    };
+    outlets.into_iter().map(drain_one).unzip()
+}
+
+/// Writes chunks in their order; each buffer is free when it is written.
+fn drain(
+    outlet: Outlet,
+    pulled: &Receiver<Pulled>,
+    synced: bool,
+    pool: &Pool,
+) -> anyhow::Result<u64> {
+    let mut order = Order::default();
+    let mut bytes = 0;
+    loop {
+        order.put(pulled.recv().context("a stream has broken off")?);
+        while let Some(next) = order.following() {
+            if next.len == 0 {
+                if let (Outlet::To(file), true) = (&outlet, synced) {
+                    file.sync_all()?;
+                }
+                return Ok(bytes);
+            }
+            if let Outlet::To(file) = &outlet {
+                let mut file: &File = file;
+                let content = pool.content(next.chunk);
+                file.write_all(content.get(..next.len as usize).context("a chunk is too long")?)?;
+            }
+            pool.give(next.chunk);
+            bytes += u64::from(next.len);
+        }
+    }
+}
+
+/// Chunks of a stream, which come in any order.
+#[derive(Default)]
+struct Order {
+    ahead: BTreeMap<u32, Pulled>,
+    next: u32,
+}
+
+impl Order {
+    fn put(&mut self, pulled: Pulled) {
+        self.ahead.insert(pulled.place, pulled);
+    }
+
+    /// The chunk that follows the last one, if it is there.
+    fn following(&mut self) -> Option<Pulled> {
+        let found = self.ahead.remove(&self.next)?;
+        self.next += 1;
+        Some(found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_come_out_in_their_order() {
+        let mut order = Order::default();
+        let chunk = |place| Full { stream: 0, place, chunk: place, len: 1 };
+        let mut out = Vec::new();
+        for place in [2, 0, 3, 1] {
+            order.put(chunk(place));
+            out.push(std::iter::from_fn(|| order.following()).map(|c| c.place).collect::<Vec<_>>());
+        }
+        assert_eq!(out, [vec![], vec![0], vec![], vec![1, 2, 3]]);
+    }
+}

@@ -1,0 +1,202 @@
+//! What the two nodes of a migration are asked to do and what they report, in the words that the
+//! commands, the driver and the nodes share. Pure but for the clock.
+
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// How the images of a node's ranks come to the other node.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Way {
+    /// Into files, files copied over TCP, restored from the files.
+    Local,
+    /// Into files in a directory that both nodes see, restored from there.
+    Shared,
+    /// As local, the files pulled by reads of remote memory.
+    RdmaLocal,
+    /// Through a pool of buffers into the restorers, pulled over TCP: no files.
+    Pipeline,
+    /// The same, pulled by reads of remote memory: PPMR.
+    RdmaPipeline,
+}
+
+impl Way {
+    pub const ALL: [Way; 5] =
+        [Way::Local, Way::Shared, Way::RdmaLocal, Way::Pipeline, Way::RdmaPipeline];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Way::Local => "local",
+            Way::Shared => "shared",
+            Way::RdmaLocal => "rdma-local",
+            Way::Pipeline => "pipeline",
+            Way::RdmaPipeline => "rdma-pipeline",
+        }
+    }
+
+    pub fn has_files(self) -> bool {
+        !matches!(self, Way::Pipeline | Way::RdmaPipeline)
+    }
+
+    pub fn is_rdma(self) -> bool {
+        matches!(self, Way::RdmaLocal | Way::RdmaPipeline)
+    }
+}
+
+impl std::str::FromStr for Way {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Way, String> {
+        let named = Way::ALL.into_iter().find(|way| way.name() == text);
+        let names = || Way::ALL.map(Way::name).join(", ");
+        named.ok_or_else(|| format!("no way is called {text:?}: there are {}", names()))
+    }
+}
+
+/// What fills the chunks at the source.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Feed {
+    /// Ranks, of which images are taken.
+    Ranks,
+    /// Nothing: the same memory goes over again and again, so many bytes.
+    Memory(u64),
+}
+
+/// What becomes of the chunks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Sink {
+    /// Ranks are restored at the target.
+    Restore,
+    /// They are dropped at the target.
+    Drop,
+    /// They are dropped at the source: there is no target.
+    Stay,
+}
+
+/// One migration, or a part of one; both nodes have the same.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Task {
+    pub way: Way,
+    pub feed: Feed,
+    pub sink: Sink,
+    pub ranks: u32,
+    /// Memory of a rank.
+    pub mib: u64,
+    /// Bytes of the pool of each node, and of a chunk in it.
+    pub pool: usize,
+    pub chunk: usize,
+    /// Connections, or reads under way for each, that pull at the same time.
+    pub streams: usize,
+    /// Files are on the disk before anybody goes on.
+    pub synced: bool,
+    /// Where files are; each node makes its own directory in it.
+    pub dir: PathBuf,
+    pub rdma: Rdma,
+    /// The addresses of source and target.
+    pub addresses: [String; 2],
+    /// The nodes have a network of their own between them, of this rate.
+    pub rate: Option<String>,
+}
+
+/// The site's libfabric.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Rdma {
+    pub library: PathBuf,
+    pub provider: String,
+}
+
+impl Task {
+    /// The file of a rank's image, on the node called so; all nodes see the same directory where
+    /// the way is shared.
+    pub fn file(&self, node: &str, rank: u32) -> PathBuf {
+        let node = if self.way == Way::Shared { "shared" } else { node };
+        self.dir.join(format!("{node}-{rank}"))
+    }
+
+    /// Streams of bytes that go over: one of each rank, or one.
+    pub fn sources(&self) -> u32 {
+        match self.feed {
+            Feed::Ranks => self.ranks,
+            Feed::Memory(_) => 1,
+        }
+    }
+}
+
+/// What the source reports; times of the machine's monotonic clock in nanoseconds.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct SourceReport {
+    pub ordered_ns: u64,
+    /// All ranks have written their images (and files are on the disk).
+    pub imaged_ns: u64,
+    /// All was taken by the target.
+    pub taken_ns: u64,
+    pub image_bytes: u64,
+    pub most_chunks: usize,
+    pub memory_kib: u64,
+}
+
+/// What the target reports, as the source.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct TargetReport {
+    /// The last byte was pulled (and files are on the disk).
+    pub pulled_ns: u64,
+    /// All ranks run.
+    pub running_ns: u64,
+    pub pulled_bytes: u64,
+    /// What each rank printed as its result.
+    pub results: Vec<String>,
+    pub most_chunks: usize,
+    pub memory_kib: u64,
+}
+
+/// The machine's monotonic clock, the same in all processes, in nanoseconds.
+pub fn now_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// The most memory that this process had, in KiB.
+pub fn most_memory_kib() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ways_are_known_by_their_names() {
+        for way in Way::ALL {
+            assert_eq!(way.name().parse(), Ok(way));
+        }
+        assert!("ftp".parse::<Way>().unwrap_err().contains("rdma-local"));
+    }
+
+    #[test]
+    fn only_a_shared_directory_has_the_same_file_on_both_nodes() {
+        let rdma = Rdma { library: "l".into(), provider: "tcp".into() };
+        let task = |way| Task {
+            way,
+            feed: Feed::Ranks,
+            sink: Sink::Restore,
+            ranks: 2,
+            mib: 1,
+            pool: 8,
+            chunk: 4,
+            streams: 1,
+            synced: false,
+            dir: "/d".into(),
+            rdma: rdma.clone(),
+            addresses: ["a", "b"].map(String::from),
+            rate: None,
+        };
+        let same = |way| task(way).file("source", 1) == task(way).file("target", 1);
+        assert_eq!(Way::ALL.map(same), [false, true, false, false, false]);
+        let text = serde_json::to_string(&task(Way::RdmaLocal)).unwrap();
+        assert_eq!(serde_json::from_str::<Task>(&text).unwrap(), task(Way::RdmaLocal));
+    }
+}
