@@ -129,9 +129,15 @@ INTEL_MPI = BUILD / "venv-intelmpi"
 
 
 def over_intel_mpi(program):
-    """The program of examples/ as it was built with Intel MPI; it is to do what the same program
-    does over MPICH."""
-    ours = [arg.replace(str(EXAMPLES), str(EXAMPLES) + "-intelmpi") for arg in program.argv]
+    """The program of examples/ as it was built with Intel MPI, or a program in Python; it is to do
+    what the same program does over MPICH. Other programs that are linked with MPICH take Intel MPI
+    as it is: both have one binary interface."""
+    ours = [
+        arg.replace(str(EXAMPLES) + "/", str(EXAMPLES) + "-intelmpi/").replace(
+            str(PYTHON), str(INTEL_MPI / "bin/python")
+        )
+        for arg in program.argv
+    ]
     argv = ("/usr/bin/env", f"LD_LIBRARY_PATH={INTEL_MPI / 'lib'}", *ours)
     return dataclasses.replace(program, argv=argv, reference=program)
 
