@@ -154,14 +154,17 @@ OPEN_MPI_ALONE = (
 
 
 def over_open_mpi(program):
-    """The program of examples/ as it was built with Open MPI, or a program in Python, that is to do
-    what it does over Open MPI's own transport."""
+    """The program of examples/ as it was built with Open MPI, that is to do what it does over Open
+    MPI's own transport; or a program in Python, that is to do what it does over MPICH: Open MPI's
+    matched probes, by which mpi4py receives, fail over its own tcp provider."""
     ours = [
         arg.replace(str(EXAMPLES) + "/", str(EXAMPLES) + "-openmpi/").replace(
             str(BUILD / "venv") + "/", str(OPEN_MPI) + "/"
         )
         for arg in program.argv
     ]
+    if str(PYTHON) in program.argv:
+        return dataclasses.replace(program, argv=tuple(ours), reference=program)
     return dataclasses.replace(program, argv=tuple(ours), launcher=OPEN_MPI_ALONE)
 
 

@@ -12,6 +12,9 @@ const WAITING_GAP: u64 = 30_000;
 /// waits lets others go first between its calls.
 const COMPUTED_NS: u64 = 10_000;
 const CALL_NS: u64 = 3_000;
+/// Long pauses without a message after which processor time is asked for, which takes longer than a
+/// call: where one processor does all there is one for each message.
+const FREE_PAUSES: u32 = 3;
 /// Ticks, and calls in vain, after which who waits like this sleeps, however few its calls are.
 const WAITED: u64 = 3_000_000;
 const FEW_SPINS: u32 = 30;
@@ -24,7 +27,8 @@ pub struct Asking {
     /// When the first one began, and the last one ended.
     first: u64,
     last: u64,
-    /// Processor time at the last long pause, in ns, and calls since.
+    /// Long pauses since the last message; processor time at the last one, in ns, and calls since.
+    pauses: u32,
     used: Option<u64>,
     calls_since: u32,
     /// What was asked in vain up to here is counted, and whether the present call sleeps.
@@ -37,8 +41,11 @@ impl Asking {
     /// rank's thread has used, in ns.
     pub fn begin(&mut self, now: u64, used: impl FnOnce() -> u64) -> bool {
         let paused = now.wrapping_sub(self.last) > WAITING_GAP;
-        if paused && self.calls > 0 && self.has_computed(used()) {
-            self.calls = 0;
+        if paused && self.calls > 0 {
+            self.pauses += 1;
+            if self.pauses <= FREE_PAUSES || self.has_computed(used()) {
+                self.calls = 0;
+            }
         }
         if self.calls == 0 {
             self.first = now;
@@ -73,6 +80,7 @@ impl Asking {
     /// There was something: the program goes on.
     pub fn found(&mut self) {
         self.calls = 0;
+        self.pauses = 0;
         self.used = None;
     }
 }
