@@ -66,9 +66,9 @@ def killed(program, kills):
             hit, usual_s = killed_once(program, usual_s)
         except Wrong as wrong:
             text = re.sub(r"\s+", " ", str(wrong)).replace("|", "/")
-            return f"after {died} kills: {text[:160]}"
+            return f"after {died} deaths: {text[:160]}"
         died += hit
-    return f"{died} kills, right"
+    return f"{died} kill{'' if died == 1 else 's'}, right"
 
 
 def arguments():
