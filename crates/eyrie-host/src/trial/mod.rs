@@ -11,7 +11,6 @@ pub use mpi::{ask_library, Library};
 pub use start::{show_start, Start};
 
 use std::ffi::OsStr;
-use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
 
@@ -29,13 +28,7 @@ impl Trials<'_> {
     fn command(&self, words: &[&OsStr]) -> Command {
         let mut command = Command::new("/proc/self/exe");
         command.args(self.words).args(words);
-        // SAFETY: one system call.
-        unsafe {
-            command.pre_exec(|| {
-                libc::personality(libc::ADDR_NO_RANDOMIZE as libc::c_ulong);
-                Ok(())
-            })
-        };
+        eyrie_image::start::at_fixed_addresses(&mut command);
         command
     }
 }
