@@ -28,6 +28,7 @@ mod signals;
 mod sleeps;
 mod stream;
 mod threads;
+mod writes;
 
 pub use clock_waits::*;
 pub use clocks::*;
@@ -41,3 +42,4 @@ pub use random::*;
 pub use signals::*;
 pub use sleeps::*;
 pub use threads::*;
+pub use writes::*;

@@ -64,7 +64,9 @@ pub unsafe fn go_on(context: *mut c_void) {
     let context = unsafe { &mut *context.cast::<libc::ucontext_t>() };
     let registers = &mut context.uc_mcontext.gregs;
     let next = registers[libc::REG_RIP as usize] as usize;
-    if registers[libc::REG_RAX as usize] != -i64::from(libc::EINTR) {
+    let result = registers[libc::REG_RAX as usize];
+    // Else it was not interrupted; a write may have been in its middle.
+    if result != -i64::from(libc::EINTR) && result <= 0 {
         return;
     }
     // SAFETY: what was just executed can be read: when it was a system call, these are its two
@@ -82,7 +84,9 @@ pub unsafe fn go_on(context: *mut c_void) {
             return;
         }
     }
-    make_again(registers);
+    if result < 0 {
+        make_again(registers);
+    }
 }
 
 /// Makes a raw system call again, where that is the same as to go on: one without an end, one until
