@@ -78,8 +78,10 @@ pub enum Done {
 
 /// Why the loop ended.
 enum End {
-    /// The controller said so, or a signal did.
+    /// The controller said so.
     Ordered,
+    /// A signal said so: the controller's death is one.
+    Signalled,
     /// The connection broke.
     Disconnected,
 }
@@ -220,7 +222,7 @@ pub fn run(config: &AgentConfig) -> anyhow::Result<()> {
         }
         let leaves = leaves.swap(false, Ordering::Relaxed) && !agent.leaves_later();
         if leaves || ended.load(Ordering::Relaxed) {
-            break End::Ordered;
+            break End::Signalled;
         }
     };
     let mut left: Vec<String> = Vec::new();
@@ -232,9 +234,12 @@ pub fn run(config: &AgentConfig) -> anyhow::Result<()> {
     let spared = agent.sweeper.as_ref().and_then(Sweeper::pid).into_iter().chain(agent.saver);
     kill_children_but(&spared.collect::<Vec<_>>(), KILL_TIMEOUT);
     shared::remove(&left);
+    // If the controller lives it hears of our end now.
+    drop(agent.connection);
     // The controller's death is a signal, or a connection that ends: nobody but us clears its
-    // directory then.
-    let dying = matches!(end, End::Disconnected);
+    // directory then. The signal comes with the end of one of its threads, others may still hold
+    // the directory's lock.
+    let dying = matches!(end, End::Signalled | End::Disconnected);
     agent.dir.take().into_iter().for_each(|dir| dir.leave(dying));
     if let End::Disconnected = end {
         // Perhaps this node was declared dead while it was frozen: the controller is to know that

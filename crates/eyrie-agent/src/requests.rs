@@ -89,7 +89,7 @@ impl Agent {
         let Some(p) = self.processes.get(&instance) else { return false };
         if p.speaker.is_none() {
             let library = shared::mpi_library(self.pmi_peer(p)).unwrap_or_default();
-            if barrier <= mpi::meets_before(Path::new(&library)) {
+            if barrier <= mpi::meets_before(Path::new(&library)) || shared::has_ended(p.pid) {
                 return true;
             }
         }
@@ -97,7 +97,8 @@ impl Agent {
     }
 
     /// Whether the rank's MPI library uses our provider. Where it has not told so by now, it never
-    /// will: then the controller is told what library that is.
+    /// will: then the controller is told what library that is. Of a process that has been killed
+    /// since it spoke nothing can be told; its end is about to be heard.
     pub fn came_through_us(&mut self, instance: RankInstance) -> bool {
         self.hear(instance);
         let Some(p) = self.processes.get(&instance) else { return false };
@@ -105,6 +106,9 @@ impl Agent {
             return true;
         }
         let library = shared::mpi_library(self.pmi_peer(p)).unwrap_or_default();
+        if shared::has_ended(p.pid) {
+            return false;
+        }
         let remedy = mpi::remedy(Path::new(&library));
         self.connection.report(instance, RankReport::NotOurs { library, remedy });
         false

@@ -2,6 +2,7 @@
 //! process leaves them behind, and the next one refuses to start over them), and which MPI library
 //! it is.
 
+use crate::family::descendants;
 use crate::mpi::is_segment;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -54,6 +55,13 @@ pub fn mpi_library(pid: u32) -> Option<String> {
     })
 }
 
+/// Whether a process that we have not collected, or one below it, has ended or is about to: it has no
+/// memory any more.
+pub fn has_ended(pid: u32) -> bool {
+    let mut family = descendants(pid).into_iter().chain([pid]);
+    family.any(|pid| mapped(pid).is_empty())
+}
+
 /// Removes segments that dead ranks left. Anything else is not touched, whoever asks for it.
 pub fn remove<'a>(paths: impl IntoIterator<Item = &'a String>) {
     for path in paths {
@@ -67,6 +75,27 @@ pub fn remove<'a>(paths: impl IntoIterator<Item = &'a String>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn a_process_that_was_killed_has_ended() {
+        let below = |script| {
+            let mut command = Command::new("sh");
+            command.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped());
+            command.spawn().unwrap()
+        };
+        let await_end = |pid| while !has_ended(pid) {};
+        let mut child = below("exec cat");
+        assert!(!has_ended(child.id()));
+        child.kill().unwrap();
+        await_end(child.id());
+        child.wait().unwrap();
+        // A wrapper that has not collected its program yet.
+        let mut wrapper = below("sh -c 'kill -9 $$' & exec cat");
+        await_end(wrapper.id());
+        drop(wrapper.stdin.take());
+        wrapper.wait().unwrap();
+    }
 
     #[test]
     fn the_name_is_that_of_mpich() {
