@@ -54,14 +54,17 @@ const WRITE_ROUNDS: u32 = 16;
 /// what they send to the same rank wakes it once. With so many bytes queued it is not put off.
 const PUT_OFF_BYTES: usize = 16 * 1024;
 
+/// Connections of two ranks that answer each other: one has nothing to send until the other's message
+/// has come.
+const ONE_AND_ANOTHER: usize = 2;
 /// How long the router asks again before it sleeps, and after how many failures it stops doing so.
 const SPIN_TIME: Duration = Duration::from_micros(20);
 const SPIN_MISSES: u32 = 8;
 
 /// Waiting for events: where one follows another within a few microseconds, asking again is faster
 /// than sleeping and being woken. Where asking did not help lately, it sleeps at once. On a single
-/// processor, which belongs to whoever has something to send, it lets all others go first, asks
-/// once more for what they have sent, and sleeps.
+/// processor, which belongs to whoever has something to send, it lets all others go first when there
+/// are several who may, asks once more for what they have sent, and sleeps.
 struct Spin {
     /// Times in a row that asking again did not help.
     misses: u32,
@@ -77,7 +80,13 @@ impl Default for Spin {
 }
 
 impl Spin {
-    fn wait(&mut self, epoll: &OwnedFd, events: &mut Vec<epoll::Event>) -> Result<(), Errno> {
+    /// Waits for something on the `connections`.
+    fn wait(
+        &mut self,
+        epoll: &OwnedFd,
+        events: &mut Vec<epoll::Event>,
+        connections: usize,
+    ) -> Result<(), Errno> {
         let none = Timespec { tv_sec: 0, tv_nsec: 0 };
         if self.misses < self.most {
             let start = Instant::now();
@@ -93,7 +102,7 @@ impl Spin {
             }
             self.misses += 1;
         }
-        if self.most == 0 {
+        if self.most == 0 && connections > ONE_AND_ANOTHER {
             std::thread::yield_now();
             if epoll::wait(epoll, spare_capacity(events), Some(&none))? > 0 {
                 return Ok(());
@@ -282,7 +291,7 @@ impl Loop {
         let mut spin = Spin::default();
         loop {
             events.clear();
-            match spin.wait(&self.wires.epoll, &mut events) {
+            match spin.wait(&self.wires.epoll, &mut events, self.wires.conns.len()) {
                 Ok(()) | Err(Errno::INTR) => {}
                 Err(e) => return self.wires.event(RouterEvent::Fatal { reason: e.to_string() }),
             }
