@@ -9,8 +9,9 @@ use crate::statistics::Spread;
 use crate::{Effort, Setup};
 use serde_json::json;
 
-/// Eagle's names, our options, and what Eagle's figure 6 says of each.
-const STRATEGIES: [(&str, &str, &str); 6] = [
+/// Eagle's names, our options, and what Eagle's figure 6 says of each; and those that cost it most and
+/// least, with images that have all of the memory each time, as its own had.
+const STRATEGIES: [(&str, &str, &str); 8] = [
     (
         "sync, sequential",
         "--checkpoint-mode sync --checkpoint-order sequential",
@@ -33,7 +34,19 @@ const STRATEGIES: [(&str, &str, &str); 6] = [
         "--checkpoint-mode async --checkpoint-order self-timed",
         "AC/ST: far below every SC",
     ),
+    (
+        "sync, batch, full",
+        "--checkpoint-mode sync --checkpoint-order batch",
+        "SC/BR: costs most",
+    ),
+    (
+        "async, batch, full",
+        "--checkpoint-mode async --checkpoint-order batch",
+        "AC/BR: costs least",
+    ),
 ];
+/// From there on images are full ones.
+const FULL: usize = 6;
 
 /// One line of the figure at one number of checkpoints.
 struct Turn {
@@ -78,11 +91,12 @@ fn strategies(setup: &Setup, effort: Effort) -> anyhow::Result<Measured> {
         for (i, (name, options, _)) in STRATEGIES.iter().enumerate() {
             let every_ms = length.as_secs_f64() * 1e3 / (f64::from(wanted) + 0.5);
             let options = format!("{options} --checkpoint-every {every_ms:.0}ms");
-            turns.push(Turn {
-                strategy: Some(i),
-                wanted,
-                contender: Contender::eyrie(name, &options),
-            });
+            let contender = Contender::eyrie(name, &options);
+            let contender = match i {
+                FULL.. => contender.with_env("EYRIE_IMAGES", "full"),
+                _ => contender,
+            };
+            turns.push(Turn { strategy: Some(i), wanted, contender });
         }
     }
     let runs = in_turn(
@@ -152,7 +166,8 @@ fn report(turns: &[Turn], runs: &[Vec<Taken>], mb: u64) -> Measured {
         tables: vec![table],
         notes: vec![
             "More than without: against Eyrie without checkpoints in the same round. The number of checkpoints is counted in the \
-             event stream; a slower run has more of them at the same interval."
+             event stream; a slower run has more of them at the same interval. Full: each image has all of the memory \
+             (EYRIE_IMAGES=full), else what was written since the last one."
                 .into(),
         ],
         data: json!({ "direct_s": Spread::of(direct), "strategies": rows }),

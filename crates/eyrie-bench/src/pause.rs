@@ -18,6 +18,7 @@ struct Turn {
     mib: u64,
     pages: &'static str,
     mode: &'static str,
+    images: &'static str,
     contender: Contender,
 }
 
@@ -30,41 +31,56 @@ pub fn measure(setup: &Setup, effort: Effort) -> anyhow::Result<(Table, String, 
             Contender::eyrie("Eyrie", &format!("--checkpoint-every off --checkpoint-mode {mode}"))
         };
         let small = eyrie("async").with_env("GLIBC_TUNABLES", "glibc.malloc.hugetlb=0");
-        turns.extend([
-            Turn { mib, pages: "large", mode: "async", contender: eyrie("async") },
-            Turn { mib, pages: "4 KiB", mode: "async", contender: small },
-            Turn { mib, pages: "large", mode: "sync", contender: eyrie("sync") },
-        ]);
+        let of = |pages, mode, contender: Contender| {
+            let full = contender.clone().with_env("EYRIE_IMAGES", "full");
+            [("incremental", contender), ("full", full)]
+                .map(|(images, contender)| Turn { mib, pages, mode, images, contender })
+        };
+        turns.extend(of("large", "async", eyrie("async")));
+        turns.extend(of("4 KiB", "async", small));
+        turns.extend(of("large", "sync", eyrie("sync")));
     }
-    let name = |t: &Turn| format!("pause at {} MiB, {}, {} pages", t.mib, t.mode, t.pages);
+    let name = |t: &Turn| {
+        format!("pause at {} MiB, {}, {} pages, {} images", t.mib, t.mode, t.pages, t.images)
+    };
     let runs = in_turn(effort, &turns, name, |t| checkpoints(setup, t))?;
     let mut table = Table::new(
         "How long a rank stands still for a checkpoint",
-        &["memory", "pages", "mode", "stands still, ms", "stored after, ms", "MB/s", "Eagle"],
+        &[
+            "memory",
+            "pages",
+            "mode",
+            "images",
+            "brought, MB",
+            "stands still, ms",
+            "stored after, ms",
+            "Eagle",
+        ],
     );
     let mut rows = Vec::new();
     for (turn, runs) in turns.iter().zip(&runs) {
         let all = || runs.iter().flatten();
         let pause = Spread::of(all().map(|t| t.pause * 1e3));
         let total = Spread::of(all().map(|t| t.total * 1e3));
-        let speed = Spread::of(all().map(|t| t.bytes as f64 / 1e6 / t.total));
+        let brought = Spread::of(all().map(|t| t.bytes as f64 / 1e6));
         table.rows.push(vec![
             eyrie_units::bytes(turn.mib << 20),
             turn.pages.into(),
             turn.mode.into(),
+            turn.images.into(),
+            cell(brought, digits),
             cell(pause, digits),
             cell(total, digits),
-            cell(speed, digits),
             "not reported".into(),
         ]);
         rows.push(json!({
-            "mib": turn.mib, "pages": turn.pages, "mode": turn.mode, "pause_ms": pause, "stored_ms": total,
-            "mb_per_s": speed,
+            "mib": turn.mib, "pages": turn.pages, "mode": turn.mode, "images": turn.images, "mb": brought,
+            "pause_ms": pause, "stored_ms": total,
         }));
     }
     let note = format!(
         "Stands still: from the agent's order to the rank's going on, as the rank measures it; {CHECKPOINTS} checkpoints in each \
-         round, a hundredth of the pages changed between two steps. Large pages are what `eyrie run` asks of malloc by default."
+         round, behind a first one, a twentieth of the pages changed in each step. Large pages are what `eyrie run` asks of malloc by default."
     );
     Ok((table, note, rows.into()))
 }
@@ -72,12 +88,14 @@ pub fn measure(setup: &Setup, effort: Effort) -> anyhow::Result<(Table, String, 
 /// Orders checkpoints of a rank that has all of its memory, one after another.
 fn checkpoints(setup: &Setup, turn: &Turn) -> anyhow::Result<Vec<Checkpoint>> {
     // More steps than are ever needed: the job is ended when enough is known.
-    let args = format!("--mb {} --rank 0 --percent 1 --spin 2000000 --steps 100000000", turn.mib);
+    let args = format!("--mb {} --rank 0 --percent 5 --spin 2000000 --steps 100000000", turn.mib);
     let program = Program::new(2, setup.example("memory"), &args);
     let mut job = Job::start(setup, &turn.contender, &program)?;
     job.await_event("rank 0", LIMIT, |e| {
         matches!(e.what, What::Connected { rank: 0 }).then_some(())
     })?;
+    // There is nothing yet that it could build on.
+    job.checkpoint(0, turn.mib, LIMIT)?;
     let taken = (0..CHECKPOINTS).map(|_| job.checkpoint(0, turn.mib, LIMIT));
     taken.collect::<anyhow::Result<_>>().context("measuring the pause")
 }

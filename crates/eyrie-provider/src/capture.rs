@@ -13,6 +13,7 @@ use eyrie_image::{FdRole, Hooks, Mode, Outcome, Request, Track, Tracker};
 use eyrie_wire::agent::{capture_signal, FromRank, ToRank, ENV_DROP_SOCKETS, MAX_MESSAGE};
 use eyrie_wire::page::What;
 use libc::c_int;
+use std::ffi::CStr;
 use std::io::Write;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
@@ -205,8 +206,19 @@ unsafe fn let_go_on(context: *mut libc::c_void) {
     }
 }
 
+/// "full": each image has all of the memory, so that what incremental ones save can be measured.
+const ENV_IMAGES: &CStr = c"EYRIE_IMAGES";
+
 /// Begins to track what this process writes. Where that cannot be, images are full ones.
 pub fn track() {
+    // SAFETY: the name is a C string, and so is what is found, which nobody changes meanwhile.
+    let asked = unsafe {
+        let value = libc::getenv(ENV_IMAGES.as_ptr());
+        (!value.is_null()).then(|| CStr::from_ptr(value))
+    };
+    if asked == Some(c"full") {
+        return;
+    }
     if let Err(refusal) = TRACKER.start() {
         channel::tell(&FromRank::Untracked { reason: &refusal.to_string() });
     }
