@@ -1,15 +1,21 @@
 #!/usr/bin/env python3
 """Writes docs/mpi-support.csv: for every function of the wheel's mpi.h, and for features that are
-not one function, whether it works under Eyrie, and what shows it.
+not one function, whether it works under Eyrie, what shows it, and what came of that on each MPI
+library.
 
 The functions come from the header, what is said of them from RULES: the first pattern that matches
 a whole name counts. A function without a rule, a rule without a function, or evidence that does not
-exist is an error, so that the table stays complete and true.
+exist is an error, so that the table stays complete and true. What came of it was run: the modules
+of mpi4py's suite by tests/mpi4py/run.sh (kept in docs/mpi4py.csv, from its log), the programs of
+examples/ by tests/matrix.py (kept in docs/programs.md).
 
-Usage: scripts/mpi_support.py [--check]     (--check: only say whether the table is as it would be
-written)
+Usage: scripts/mpi_support.py                      write the table
+       scripts/mpi_support.py --check              say whether it is as it would be written
+       scripts/mpi_support.py --log LIBRARY FILE   keep what a run of mpi4py's suite at 2 ranks came
+                                                   to, from its log; then write the table
 """
 
+import collections
 import csv
 import io
 import re
@@ -18,13 +24,17 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLE = ROOT / "docs" / "mpi-support.csv"
+MODULES = ROOT / "docs" / "mpi4py.csv"
+PROGRAMS = ROOT / "docs" / "programs.md"
+# By our names, and as docs/programs.md names them.
+LIBRARIES = {"mpich": "MPICH", "intelmpi": "Intel MPI", "openmpi": "Open MPI"}
+RANKS = 2
 WORKS, DIFFERENTLY, REFUSED = "works", "works differently", "refused"
 
 THREADS = (
     "MPI_THREAD_MULTIPLE is answered with MPI_THREAD_SERIALIZED, the rest granted as asked: replay assumes a single order "
     "of calls; two at the same time end the job, with that reason"
 )
-JUMPS = "a rank that goes on from an image on another node sees that node's clock: differences may jump, also backwards"
 SPAWN = "eyrie: rank R: MPI_Comm_spawn is not supported: a job has the ranks it was started with; start them all with -n (MPI: PMI_Spawn_multiple returned -1)"
 NAMES = "eyrie: rank R: MPI_Publish_name and MPI_Lookup_name are not supported: ports lead to ranks of the same job only (MPI: invalid service name)"
 PORTS = "between ranks of the same job; other jobs cannot be reached"
@@ -72,7 +82,13 @@ FEATURES = [
         "-",
     ),
     (
-        "random numbers, clocks, files that others change",
+        "random numbers and clocks",
+        WORKS,
+        "a rank that runs again draws and is told the same again",
+        "examples/times; examples/urandom; examples/seeds",
+    ),
+    (
+        "files that others change",
         DIFFERENTLY,
         "a rank that runs again reads them again: what it sends must not depend on them, or only in its content (reported once), never in destination, tag or length",
         "examples/crash",
@@ -85,7 +101,12 @@ RULES = [
     (r"(Publish|Unpublish|Lookup)_name", REFUSED, NAMES, "tests/jobs/070-bad-input"),
     (r"(Comm_(accept|connect|join)|(Open|Close)_port)", DIFFERENTLY, PORTS, "mpi4py test_dynproc"),
     (r"Comm_(get_parent|disconnect)", WORKS, "no rank has a parent", "mpi4py test_comm"),
-    (r"Wtime", DIFFERENTLY, JUMPS, "examples/pingpong"),
+    (
+        r"Wtime",
+        WORKS,
+        "a rank that runs again is told what it was told before, in whole microseconds; it never goes back, on any host",
+        "examples/times; examples/limit",
+    ),
     (r"Wtick", WORKS, "", "mpi4py test_environ"),
     (r"(Init_thread|Query_thread|Is_thread_main)", DIFFERENTLY, THREADS, "mpi4py test_threads"),
     (
@@ -315,10 +336,11 @@ def full_name(name):
     return "MPIX_" + name[2:] if name.startswith("X_") else "MPI_" + name
 
 
-def check_evidence(evidence, suite):
+def check_evidence(evidence, suite, programs):
     for item in evidence.split("; "):
         if item.startswith("examples/"):
-            there = any((ROOT / "examples").glob(item.removeprefix("examples/") + ".*"))
+            name = item.removeprefix("examples/")
+            there = name in programs or any((ROOT / "examples").glob(name + ".*"))
         elif item.startswith("mpi4py "):
             there = (suite / (item.removeprefix("mpi4py ") + ".py")).exists()
         elif item.startswith("tests/"):
@@ -329,31 +351,111 @@ def check_evidence(evidence, suite):
             sys.exit(f"mpi_support: no such evidence: {item}")
 
 
+def left_out(library):
+    """{module of mpi4py's suite: how many patterns of its tests are left out on this library}."""
+    name = "excluded.csv" if library == "mpich" else f"excluded-{library}.csv"
+    with open(ROOT / "tests" / "mpi4py" / name, encoding="utf-8") as table:
+        patterns = [
+            r["pattern"] for r in csv.DictReader(table) if r["ranks"] in ("any", str(RANKS))
+        ]
+    return collections.Counter(pattern.split(".")[0] for pattern in patterns)
+
+
+def came_to(library, log):
+    """{module: what it came to}, of the log of a run of the suite. Ranks write at the same time:
+    their lines may run into each other, so that only names are told apart."""
+    begun = collections.Counter(re.findall(r"\((test_\w+)\.\w+\.\w+\)", log))
+    wrong = collections.Counter(re.findall(r"^(?:FAIL|ERROR): .*\((test_\w+)\.", log, re.MULTILINE))
+    if len(re.findall(r"Ran \d+ tests in", log)) != RANKS:
+        sys.exit(f"mpi_support: not every rank of that run on {library} came to the end")
+    less = left_out(library)
+    for module in sorted(begun | less):
+        tests = (
+            (begun[module] - 2 * wrong[module]) // RANKS
+            if wrong[module]
+            else begun[module] // RANKS
+        )
+        words = [f"{tests} passed or skipped"] if tests else []
+        words += [f"{wrong[module]} failed"] if wrong[module] else []
+        words += [f"{less[module]} left out"] if less[module] else []
+        yield module, ", ".join(words)
+
+
+def modules():
+    """{module: {library: what it came to}}"""
+    if not MODULES.exists():
+        return {}
+    with open(MODULES, encoding="utf-8") as table:
+        return {row["module"]: row for row in csv.DictReader(table)}
+
+
+def keep(library, log):
+    kept = modules()
+    for row in kept.values():
+        row[library] = "not run"
+    for module, words in came_to(library, log):
+        row = kept.setdefault(module, dict.fromkeys(LIBRARIES, "not run") | {"module": module})
+        row[library] = words
+    with open(MODULES, "w", encoding="utf-8") as table:
+        writer = csv.DictWriter(table, ["module", *LIBRARIES], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(kept[module] for module in sorted(kept))
+
+
+def matrix():
+    """{program: {library: what it came to}} of docs/programs.md."""
+    lines = [line.strip("| \n") for line in PROGRAMS.read_text(encoding="utf-8").splitlines()]
+    table = [line.split(" | ") for line in lines if line.count(" | ") == len(LIBRARIES)]
+    at = next(n for n, row in enumerate(table) if row[0] == "program")
+    columns = [table[at].index(name) for name in LIBRARIES.values()]
+    return {row[0]: dict(zip(LIBRARIES, (row[c] for c in columns))) for row in table[at + 1 :]}
+
+
+def columns(evidence, suite, programs):
+    """What was run of this evidence came to so much, on each library."""
+    for library in LIBRARIES:
+        words = []
+        for item in evidence.split("; "):
+            kind, _, name = item.replace("examples/", "examples/ ").partition(" ")
+            of = {"mpi4py": suite, "examples/": programs}.get(kind, {}).get(name)
+            words += [f"{name}: {of[library]}"] if of else []
+        yield "; ".join(words) or "not run by itself"
+
+
 def rows(names):
-    yield ("function_or_feature", "status", "note", "evidence")
-    yield from FEATURES
+    yield ("function_or_feature", "status", "note", "evidence", *LIBRARIES)
+    suite, programs = modules(), matrix()
+    for feature in FEATURES:
+        yield (*feature, *columns(feature[3], suite, programs))
     used = set()
     for name in names:
         rule = next((r for r in RULES if re.fullmatch(r[0], name)), None)
         if rule is None:
             sys.exit(f"mpi_support: no rule for {full_name(name)}")
         used.add(rule)
-        yield (full_name(name), rule[1], rule[2].format(full_name(name)), rule[3])
+        note = rule[2].format(full_name(name))
+        yield (full_name(name), rule[1], note, rule[3], *columns(rule[3], suite, programs))
     for rule in RULES:
         if rule not in used:
             sys.exit(f"mpi_support: this rule matches no function: {rule[0]}")
 
 
 def main():
-    if sys.argv[1:] not in ([], ["--check"]):
-        sys.exit(__doc__)
+    match sys.argv[1:]:
+        case ["--log", library, path] if library in LIBRARIES:
+            keep(library, Path(path).read_text(encoding="utf-8", errors="replace"))
+        case [] | ["--check"]:
+            pass
+        case _:
+            sys.exit(__doc__)
     suites = list((ROOT / "build").glob("mpi4py-*/test"))
     header = ROOT / "build" / "venv" / "include" / "mpi_proto.h"
     if len(suites) != 1 or not header.exists():
         sys.exit("mpi_support: run scripts/setup.sh first")
     table = list(rows(functions(header.read_text(encoding="utf-8"))))
+    programs = matrix()
     for row in table[1:]:
-        check_evidence(row[3], suites[0])
+        check_evidence(row[3], suites[0], programs)
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(table)
     if sys.argv[1:] == ["--check"]:
