@@ -239,6 +239,12 @@ PROGRAMS = {
     "balance": example("chance", "--what", "balance", "--steps", 150),
     "limit": example("chance", "--what", "limit", "--limit-ms", 900),
     "seeds": example("chance", "--what", "seeds", "--steps", 1000),
+    "tempname": example("tempname", "--steps", 800),
+    "lockfile": example("lockfile", "--steps", 300),
+    "rotate": example("rotate", "--steps", 1500),
+    "appending": example("appending", "--steps", 1000),
+    "mpiiodelete": example("mpiiodelete", "--steps", 120),
+    "atomic_files": Program((str(PYTHON), str(ROOT / "examples/atomic_files.py"))),
 }
 
 

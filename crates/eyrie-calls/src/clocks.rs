@@ -3,6 +3,7 @@
 //! come back no clock goes back, nor does a monotonic one jump on a host that has run for longer or
 //! shorter. Other threads read the kernel's clocks, set by as much as those of the host were.
 
+use crate::files::standing_in;
 use crate::host_clocks::{for_the_rank, kernels};
 use crate::next::next;
 use crate::observed::{is_on, stream, Observing};
@@ -28,8 +29,10 @@ extern "C" fn observe(clock: usize) -> i64 {
     // SAFETY: only in `Observing::run`.
     let stream = unsafe { stream() };
     if let Some(value) = stream.clock_again(clock) {
+        standing_in::known();
         return value;
     }
+    standing_in::before_new_of(stream);
     let (mut value, last) = (now(clock) + stream.ahead[clock], stream.last(clock));
     if value < last {
         value = not_back(&mut stream.ahead[clock], clock, value, last);

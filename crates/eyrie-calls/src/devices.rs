@@ -1,23 +1,14 @@
 //! /dev/urandom and /dev/random: whoever reads them in a rank gets what the rank draws
 //! ([`crate::random`]). Descriptors are the device's own and are remembered; streams of the C
-//! library, which read without coming here, are ours.
+//! library, which read without coming here, are ours. [`crate::files`] opens.
 
 use crate::next::next;
-use crate::own_number;
 use crate::random::{draw, draws, fill};
-use libc::{c_char, c_int, c_void, mode_t, size_t, ssize_t, FILE};
+use libc::{c_char, c_int, c_void, size_t, ssize_t, FILE};
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 next! {
-    open: fn(*const c_char, c_int, mode_t) -> c_int;
-    open64: fn(*const c_char, c_int, mode_t) -> c_int;
-    __open_2: fn(*const c_char, c_int) -> c_int;
-    __open64_2: fn(*const c_char, c_int) -> c_int;
-    openat: fn(c_int, *const c_char, c_int, mode_t) -> c_int;
-    openat64: fn(c_int, *const c_char, c_int, mode_t) -> c_int;
-    fopen: fn(*const c_char, *const c_char) -> *mut FILE;
-    fopen64: fn(*const c_char, *const c_char) -> *mut FILE;
     read: fn(c_int, *mut c_void, size_t) -> ssize_t;
     __read_chk: fn(c_int, *mut c_void, size_t, size_t) -> ssize_t;
 }
@@ -49,7 +40,7 @@ unsafe fn is_random(path: *const c_char) -> bool {
 ///
 /// # Safety
 /// `path` must be null or a C string.
-unsafe fn opened(fd: c_int, path: *const c_char) -> c_int {
+pub unsafe fn opened(fd: c_int, path: *const c_char) -> c_int {
     // SAFETY: handed on to the caller.
     if fd >= 0 && draws() && unsafe { is_random(path) } {
         if let Some((word, mask)) = bit(fd) {
@@ -114,34 +105,6 @@ pub unsafe extern "C-unwind" fn our_read_chk(
     }
 }
 
-/// Functions that open by a path and remember the descriptor: ours, what is behind it, its name.
-macro_rules! opening {
-    ($($our:ident, $next:ident, $symbol:literal, ($($arg:ident: $kind:ty),*), $path:ident;)*) => {
-        $(
-            /// # Safety
-            /// As open(2). A mode that was not given is not looked at.
-            #[export_name = $symbol]
-            pub unsafe extern "C-unwind" fn $our($($arg: $kind),*) -> c_int {
-                let mut room = own_number::NO_PATH;
-                // SAFETY: handed on to the caller.
-                unsafe {
-                    let $path = own_number::path($path, &mut room);
-                    opened($next.get()($($arg),*), $path)
-                }
-            }
-        )*
-    };
-}
-type Path = *const c_char;
-opening! {
-    our_open, open, "open", (path: Path, flags: c_int, mode: mode_t), path;
-    our_open64, open64, "open64", (path: Path, flags: c_int, mode: mode_t), path;
-    our_open_2, __open_2, "__open_2", (path: Path, flags: c_int), path;
-    our_open64_2, __open64_2, "__open64_2", (path: Path, flags: c_int), path;
-    our_openat, openat, "openat", (at: c_int, path: Path, flags: c_int, mode: mode_t), path;
-    our_openat64, openat64, "openat64", (at: c_int, path: Path, flags: c_int, mode: mode_t), path;
-}
-
 /// What fopencookie(3) takes.
 #[repr(C)]
 struct Functions {
@@ -171,7 +134,7 @@ unsafe extern "C-unwind" fn read_stream(
 ///
 /// # Safety
 /// As fopen(3).
-unsafe fn stream(path: Path, mode: Path) -> Option<*mut FILE> {
+pub unsafe fn stream(path: *const c_char, mode: *const c_char) -> Option<*mut FILE> {
     // SAFETY: handed on to the caller; the functions live for ever.
     unsafe {
         if !draws() || !is_random(path) || mode.is_null() || *mode != b'r' as c_char {
@@ -180,29 +143,5 @@ unsafe fn stream(path: Path, mode: Path) -> Option<*mut FILE> {
         let none = std::ptr::null();
         let functions = Functions { read: Some(read_stream), write: none, seek: none, close: none };
         Some(fopencookie(std::ptr::null_mut(), c"r".as_ptr(), functions))
-    }
-}
-
-/// # Safety
-/// As fopen(3).
-#[export_name = "fopen"]
-pub unsafe extern "C-unwind" fn our_fopen(path: Path, mode: Path) -> *mut FILE {
-    let mut room = own_number::NO_PATH;
-    // SAFETY: handed on to the caller.
-    unsafe {
-        let path = own_number::path(path, &mut room);
-        stream(path, mode).unwrap_or_else(|| fopen.get()(path, mode))
-    }
-}
-
-/// # Safety
-/// As fopen(3).
-#[export_name = "fopen64"]
-pub unsafe extern "C-unwind" fn our_fopen64(path: Path, mode: Path) -> *mut FILE {
-    let mut room = own_number::NO_PATH;
-    // SAFETY: handed on to the caller.
-    unsafe {
-        let path = own_number::path(path, &mut room);
-        stream(path, mode).unwrap_or_else(|| fopen64.get()(path, mode))
     }
 }

@@ -1,13 +1,14 @@
 //! What the provider calls: it says when it is in a call or takes an image, takes what was written
 //! down, and gives what is to be observed again.
 
+use crate::files::{in_image, standing_in, storing};
 use crate::host_clocks;
 use crate::observed::{
-    is_on, stream, this_thread, BUSY, HELD, INSIDE, OWNER, SEVERAL, SIGNAL, WAITS,
+    is_on, stream, this_thread, BUSY, HELD, INSIDE, OWNER, SEVERAL, SIGNAL, UNDERWAY, WAITS,
 };
 use crate::stream::Writer;
 use libc::c_int;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::Ordering;
 
 /// A call of the provider begins in this thread: what it observes is its own, and what the owner
 /// observes waits. Returns what [`eyrie_calls_leave`] is to be told.
@@ -56,17 +57,20 @@ pub extern "C" fn eyrie_calls_enter_for_image() -> usize {
 }
 
 /// An image is to be taken: nothing is being written down when this returns 1, and nothing will be
-/// before [`eyrie_calls_release`]; or 2, when that was so already. 0: something is; the signal comes
-/// when it is over.
+/// before [`eyrie_calls_release`]; or 2, when that was so already. 0: something is, and the signal
+/// comes when it is over; or files have stand-ins, which no image can hold.
 #[no_mangle]
 pub extern "C" fn eyrie_calls_hold(signal: c_int) -> c_int {
     if !is_on() {
         return 1;
     }
     SIGNAL.store(signal, Ordering::Relaxed);
+    if standing_in::any() {
+        return 0;
+    }
     host_clocks::set_began(host_clocks::began_ns());
     if OWNER.load(Ordering::Relaxed) == this_thread() {
-        let busy = BUSY.load(Ordering::Relaxed);
+        let busy = BUSY.load(Ordering::Relaxed) || UNDERWAY.load(Ordering::Relaxed);
         WAITS.store(busy, Ordering::Relaxed);
         return (!busy).into();
     }
@@ -75,7 +79,12 @@ pub extern "C" fn eyrie_calls_hold(signal: c_int) -> c_int {
     }
     see_it_everywhere();
     for _ in 0..10_000 {
-        if !BUSY.load(Ordering::SeqCst) {
+        let busy = BUSY.load(Ordering::SeqCst) || UNDERWAY.load(Ordering::SeqCst);
+        if !busy && standing_in::any() {
+            HELD.store(false, Ordering::SeqCst);
+            return 0;
+        }
+        if !busy {
             return 1;
         }
         // SAFETY: gives up the processor.
@@ -129,7 +138,9 @@ pub unsafe extern "C" fn eyrie_calls_take(bytes: *mut *const u8, from: *mut u64)
 #[no_mangle]
 pub unsafe extern "C" fn eyrie_calls_passed() -> u64 {
     // SAFETY: handed on to the caller.
-    unsafe { stream() }.passed
+    let stream = unsafe { stream() };
+    stream.put_back_record();
+    stream.passed
 }
 
 /// Bytes that wait to be taken.
@@ -151,7 +162,7 @@ pub unsafe extern "C" fn eyrie_calls_waiting() -> usize {
 pub unsafe extern "C" fn eyrie_calls_again(bytes: *const u8, len: usize) {
     // SAFETY: handed on to the caller.
     let stream = unsafe { stream() };
-    stream.again = (AtomicPtr::new(bytes.cast_mut()), len, 0);
+    stream.set_again(bytes, len);
     if len > 0 && stream.buffer.len > 0 {
         stream.buffer.len = 0;
         stream.writer = Writer::new();
@@ -166,4 +177,61 @@ pub unsafe extern "C" fn eyrie_calls_again(bytes: *const u8, len: usize) {
 pub unsafe extern "C" fn eyrie_calls_skip(to: u64) {
     // SAFETY: handed on to the caller.
     unsafe { stream() }.skip(to);
+}
+
+/// `store` returns when the home router holds what was taken, and all that was written down until
+/// then.
+#[no_mangle]
+pub extern "C" fn eyrie_calls_store_by(store: extern "C" fn()) {
+    storing::store_by(store);
+}
+
+/// How many files have a stand-in: while there are none, nobody needs to call the next two.
+#[no_mangle]
+pub extern "C" fn eyrie_calls_standing_in() -> *const usize {
+    standing_in::count()
+}
+
+/// A rank that is executed again has come to where it is known to have been before.
+///
+/// # Safety
+/// As [`eyrie_calls_take`].
+#[no_mangle]
+pub unsafe extern "C" fn eyrie_calls_known() {
+    // SAFETY: handed on to the caller.
+    unsafe { standing_in::table() }.known();
+}
+
+/// What the rank does next it has never done before, as far as anybody knows.
+///
+/// # Safety
+/// As [`eyrie_calls_take`].
+#[no_mangle]
+pub unsafe extern "C" fn eyrie_calls_new() {
+    // SAFETY: handed on to the caller.
+    unsafe { standing_in::table() }.put_into_effect();
+}
+
+/// All threads stand still for an image. Async-signal-safe.
+///
+/// # Safety
+/// They must.
+#[no_mangle]
+pub unsafe extern "C" fn eyrie_calls_note_files() {
+    if is_on() {
+        // SAFETY: handed on to the caller.
+        unsafe { in_image::note() };
+    }
+}
+
+/// This process has come back from an image, and nothing has gone on yet but this thread.
+///
+/// # Safety
+/// As it says.
+#[no_mangle]
+pub unsafe extern "C" fn eyrie_calls_come_back() {
+    if is_on() {
+        // SAFETY: handed on to the caller.
+        unsafe { in_image::come_back() };
+    }
 }

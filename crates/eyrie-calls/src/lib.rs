@@ -15,6 +15,7 @@ mod clocks;
 mod descriptors;
 mod devices;
 mod environment;
+mod files;
 pub mod for_provider;
 pub mod host_clocks;
 pub mod interruption;
@@ -34,9 +35,8 @@ pub use clock_waits::*;
 pub use clocks::*;
 pub use descriptors::*;
 pub use devices::*;
-pub use own_number::{
-    our_access, our_opendir, our_readlink, our_sched_getaffinity, our_sched_setaffinity,
-};
+pub use files::*;
+pub use own_number::{our_opendir, our_readlink, our_sched_getaffinity, our_sched_setaffinity};
 pub use process::*;
 pub use random::*;
 pub use signals::*;

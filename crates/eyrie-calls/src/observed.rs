@@ -6,7 +6,7 @@
 use crate::beginning::beginning;
 use crate::environment::{agent_channel, variable};
 use crate::own_stack;
-use crate::stream::{Item, Last, Reader, Sink, Writer, CLOCKS, MOST};
+use crate::stream::{missing_of_record, Item, Last, Reader, Sink, Writer, CLOCKS, MOST, WHOLE};
 use std::cell::UnsafeCell;
 use std::ffi::CStr;
 use std::sync::atomic::{compiler_fence, AtomicBool, AtomicI32, AtomicPtr, AtomicUsize, Ordering};
@@ -37,6 +37,9 @@ pub(crate) static BUSY: AtomicBool = AtomicBool::new(false);
 pub(crate) static HELD: AtomicBool = AtomicBool::new(false);
 /// Other threads than the owner call MPI, too.
 pub(crate) static SEVERAL: AtomicBool = AtomicBool::new(false);
+/// The owner is in a call of the program that is written down, and waits until that is stored
+/// ([`pause`]): no image may be taken.
+pub(crate) static UNDERWAY: AtomicBool = AtomicBool::new(false);
 /// An image waits until what is being written down is over.
 pub(crate) static WAITS: AtomicBool = AtomicBool::new(false);
 
@@ -93,6 +96,26 @@ impl Stream {
     /// What is to be observed next, when that is known from an earlier execution.
     #[inline]
     fn peek(&mut self) -> Option<Item> {
+        loop {
+            match self.peek_any()? {
+                Item::Record { len } if self.record(len).last() != Some(&WHOLE) => {
+                    self.reader.take(&mut self.last);
+                }
+                item => return Some(item),
+            }
+        }
+    }
+
+    /// The bytes of a record that is the next item.
+    fn record(&self, len: usize) -> &'static [u8] {
+        let (bytes, used) = (self.again.0.load(Ordering::Relaxed), self.again.2);
+        // SAFETY: the record was the last that was read there, and the bytes stay until the provider
+        // gives others: not during a call that is being written down.
+        unsafe { std::slice::from_raw_parts(bytes.add(used - len), len) }
+    }
+
+    #[inline]
+    fn peek_any(&mut self) -> Option<Item> {
         if !self.is_again() {
             return None;
         }
@@ -106,11 +129,23 @@ impl Stream {
             },
         };
         let item = self.reader.peek(&self.last, rest, used);
+        let used = &self.again.2;
         self.passed += (*used - before) as u64;
         if item.is_none() {
+            self.fill_up(&rest[*used - before..]);
             (self.again.1, self.again.2) = (0, 0);
         }
         item
+    }
+
+    /// What is known ends within a record: it gets as many bytes as it has too few, so that what
+    /// comes behind it can be read, and nobody takes it for one that is whole.
+    fn fill_up(&mut self, rest: &[u8]) {
+        let missing = missing_of_record(rest).filter(|missing| self.buffer.len + missing <= ROOM);
+        if let Some(missing) = missing {
+            self.passed += rest.len() as u64;
+            (0..missing).for_each(|_| self.buffer.push(0));
+        }
     }
 
     /// What this clock said before, when it is known.
@@ -126,6 +161,16 @@ impl Stream {
         }
     }
 
+    /// What was written down for a call that is the same as this one, when it is known.
+    pub fn record_again(&mut self, is_same: impl FnOnce(&[u8]) -> bool) -> Option<&'static [u8]> {
+        let Item::Record { len } = self.peek()? else { return None };
+        let record = &self.record(len)[..len - 1];
+        is_same(record).then(|| {
+            self.reader.take(&mut self.last);
+            record
+        })
+    }
+
     /// What became of this call before, when it is known.
     pub fn result_again(&mut self) -> Option<i64> {
         match self.peek()? {
@@ -133,7 +178,7 @@ impl Stream {
                 self.reader.take(&mut self.last);
                 Some(value)
             }
-            Item::Clock { .. } => None,
+            Item::Clock { .. } | Item::Record { .. } => None,
         }
     }
 
@@ -143,7 +188,8 @@ impl Stream {
         self.last.values[clock]
     }
 
-    /// Whether something is left that is to be observed again.
+    /// Whether something is left that is to be observed again, or nobody has looked whether there
+    /// is.
     #[inline]
     pub fn is_again(&self) -> bool {
         self.again.1 > 0 || !self.reader.is_empty()
@@ -171,6 +217,34 @@ impl Stream {
         if self.has_room() {
             self.writer.result(value, &mut self.buffer);
         }
+    }
+
+    /// Writes a record. False: there is no room for it.
+    pub fn write_record(&mut self, head: &[u8], more: &[u8]) -> bool {
+        let fits = self.has_room() && self.buffer.len + MOST + head.len() + more.len() <= ROOM;
+        if fits {
+            self.writer.record([head, more], &mut self.buffer);
+        }
+        fits
+    }
+
+    /// Whether what the rank does now was never done before.
+    pub fn is_new(&mut self) -> bool {
+        self.peek().is_none()
+    }
+
+    /// A record that was read and that nobody has asked for yet is not observed again: its bytes are
+    /// given once more.
+    pub(crate) fn put_back_record(&mut self) {
+        if let Some(len) = self.reader.drop_record() {
+            self.passed -= len as u64;
+            self.again.2 = self.again.2.saturating_sub(len);
+        }
+    }
+
+    /// Others take the place of what was to be observed again.
+    pub(crate) fn set_again(&mut self, bytes: *const u8, len: usize) {
+        self.again = (AtomicPtr::new(bytes.cast_mut()), len, 0);
     }
 
     /// Observes again all up to this byte, which the program has not asked for.
@@ -253,6 +327,24 @@ impl Drop for Observing {
             let_image();
         }
     }
+}
+
+/// Lets the provider run `f` in the middle of a call that is being written down: others may use the
+/// provider meanwhile, but no image may be taken.
+///
+/// # Safety
+/// In [`Observing::run`].
+pub unsafe fn pause(f: impl FnOnce()) {
+    UNDERWAY.store(true, Ordering::SeqCst);
+    INSIDE.fetch_add(1, Ordering::Relaxed);
+    BUSY.store(false, Ordering::SeqCst);
+    f();
+    BUSY.store(true, Ordering::SeqCst);
+    if HELD.load(Ordering::SeqCst) {
+        await_release();
+    }
+    INSIDE.fetch_sub(1, Ordering::Relaxed);
+    UNDERWAY.store(false, Ordering::SeqCst);
 }
 
 /// As [`let_image`] it leaves nothing on the program's stack.

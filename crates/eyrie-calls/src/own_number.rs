@@ -8,7 +8,6 @@ use std::ffi::CStr;
 
 next! {
     opendir: fn(*const c_char) -> *mut c_void;
-    access: fn(*const c_char, c_int) -> c_int;
     readlink: fn(*const c_char, *mut c_char, size_t) -> ssize_t;
 }
 
@@ -63,7 +62,6 @@ macro_rules! naming {
 }
 naming! {
     our_opendir, opendir, "opendir", () -> *mut c_void;
-    our_access, access, "access", (mode: c_int) -> c_int;
     our_readlink, readlink, "readlink", (to: *mut c_char, len: size_t) -> ssize_t;
 }
 

@@ -19,15 +19,34 @@ const EQUAL: u8 = 0xf0;
 const FAR: u8 = 0xf1;
 /// What became of a call: a number.
 const RESULT: u8 = 0xf2;
+/// What a call found and did: so many bytes, which mean nothing here.
+const RECORD: u8 = 0xf3;
 
-/// Most bytes that one value adds.
+/// With which a record ends.
+pub const WHOLE: u8 = 0x5a;
+
+/// How many bytes are missing of a record that is cut off; `None`: it is none, or nobody knows.
+pub fn missing_of_record(bytes: &[u8]) -> Option<usize> {
+    let mut rest = bytes.strip_prefix(&[RECORD])?;
+    let len = usize::try_from(number(&mut rest)?).ok()?;
+    len.checked_sub(rest.len())
+}
+
+/// Most bytes that one value adds; a record adds as many as it has, too.
 pub const MOST: usize = 32;
 
 /// Something observed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Item {
-    Clock { clock: usize, value: i64 },
+    Clock {
+        clock: usize,
+        value: i64,
+    },
     Result(i64),
+    /// Its bytes are the last ones that were used.
+    Record {
+        len: usize,
+    },
 }
 
 /// Where bytes go.
@@ -35,7 +54,7 @@ pub trait Sink {
     fn push(&mut self, byte: u8);
 }
 
-fn put_number<S: Sink>(out: &mut S, n: u64) {
+pub fn put_number<S: Sink>(out: &mut S, n: u64) {
     let mut rest = n;
     while rest >= 0x80 {
         out.push(rest as u8 | 0x80);
@@ -114,6 +133,15 @@ impl Writer {
         put_number(out, folded(value));
     }
 
+    /// A record, whose parts are written one behind another.
+    pub fn record<S: Sink>(&mut self, parts: [&[u8]; 2], out: &mut S) {
+        self.settle(out);
+        out.push(RECORD);
+        put_number(out, (parts[0].len() + parts[1].len() + 1) as u64);
+        parts.iter().flat_map(|part| part.iter()).for_each(|byte| out.push(*byte));
+        out.push(WHOLE);
+    }
+
     /// Writes what was only counted.
     pub fn settle<S: Sink>(&mut self, out: &mut S) {
         if self.equal > 0 {
@@ -157,6 +185,17 @@ impl Reader {
         self.then
     }
 
+    /// Forgets a record that was read and not taken; how many bytes it has in the stream.
+    pub fn drop_record(&mut self) -> Option<usize> {
+        match self.then.take_if(|item| matches!(item, Item::Record { .. }))? {
+            Item::Record { len } => {
+                let digits = (usize::BITS - (len | 1).leading_zeros()).div_ceil(7) as usize;
+                Some(1 + digits + len)
+            }
+            _ => None,
+        }
+    }
+
     /// It has been observed again.
     #[inline]
     pub fn take(&mut self, last: &mut Last) {
@@ -188,6 +227,11 @@ impl Reader {
             }
             FAR => at(clock, unfolded(number(bytes)?)),
             RESULT => Some(Item::Result(unfolded(number(bytes)?))),
+            RECORD => {
+                let len = usize::try_from(number(bytes)?).ok()?;
+                *bytes = bytes.get(len..)?;
+                Some(Item::Record { len })
+            }
             _ => return None,
         };
         (self.equal, self.then) = (equal, then);
@@ -195,13 +239,13 @@ impl Reader {
     }
 }
 
-fn byte(bytes: &mut &[u8]) -> Option<u8> {
+pub fn byte(bytes: &mut &[u8]) -> Option<u8> {
     let (first, rest) = bytes.split_first()?;
     *bytes = rest;
     Some(*first)
 }
 
-fn number(bytes: &mut &[u8]) -> Option<u64> {
+pub fn number(bytes: &mut &[u8]) -> Option<u64> {
     let mut n = 0u64;
     for shift in (0..64).step_by(7) {
         let b = byte(bytes)?;
@@ -230,8 +274,10 @@ mod tests {
             match *item {
                 Item::Clock { clock, value } => writer.clock(&mut last, clock, value, &mut out),
                 Item::Result(value) => writer.result(value, &mut out),
+                Item::Record { len } => writer.record([&vec![7; len], b"more"], &mut out),
             }
-            assert!(out.len() - before <= MOST);
+            let len = if let Item::Record { len } = *item { len + 5 } else { 0 };
+            assert!(out.len() - before <= MOST + len);
             if cuts.contains(&n) {
                 writer.settle(&mut out);
             }
@@ -247,7 +293,14 @@ mod tests {
             let from = used;
             let Some(item) = reader.peek(&last, &bytes[from..], &mut used) else { break };
             assert_eq!(reader.peek(&last, &bytes[used..], &mut used), Some(item));
-            items.push(item);
+            items.push(match item {
+                Item::Record { len } => {
+                    let record = [&vec![7; len - 5][..], b"more", &[WHOLE]].concat();
+                    assert!(bytes[..used].ends_with(&record));
+                    Item::Record { len: len - 5 }
+                }
+                item => item,
+            });
             reader.take(&mut last);
         }
         assert_eq!(used, bytes.len());
@@ -278,6 +331,7 @@ mod tests {
                         2..=5 => (r >> 9 & 255) as i64,
                         6..=8 => (r >> 9 & 3) as i64,
                         9 => return Item::Result(r as i64 - (1 << 30)),
+                        10 => return Item::Record { len: (r >> 9 & 255) as usize },
                         _ => 0,
                     };
                     values[clock] = values[clock].wrapping_add(higher);
@@ -304,7 +358,7 @@ mod tests {
 
     #[test]
     fn nonsense_ends_a_stream() {
-        for bytes in [&[0xff][..], &[FAR, 0x80], &[EQUAL, 0], &[CLOCK]] {
+        for bytes in [&[0xff][..], &[FAR, 0x80], &[EQUAL, 0], &[CLOCK], &[RECORD, 2, 1]] {
             let (mut reader, mut used) = (Reader::new(), 0);
             assert_eq!(reader.peek(&Last::new(), bytes, &mut used), None);
             assert_eq!(used, 0);

@@ -152,7 +152,8 @@ pub struct Header {
     pub taken_unix_ns: u64,
     /// Process id in the original.
     pub pid: u32,
-    pub reserved: u32,
+    /// 1: files keep the names that they have by the time of the restore.
+    pub names_stay: u32,
     /// /proc/sys/kernel/random/boot_id: which node this was, and since when.
     pub boot_id: [u8; 40],
     pub fingerprint: Fingerprint,

@@ -66,6 +66,9 @@ pub struct Request<'a> {
     pub fds: &'a [(i32, FdRole)],
     /// Sockets that lead out of the process become dead ones, where they would refuse the image.
     pub drop_sockets: bool,
+    /// The process will not rename or remove files again that it has renamed or removed since: they
+    /// keep the names that they have by then.
+    pub names_stay: bool,
     /// At most 4096 bytes for the header, as they are.
     pub meta: &'a [u8],
     /// Who started the process; 0: nobody knows. Processors, policy and priorities that are the
@@ -97,6 +100,7 @@ impl Request<'static> {
             exclude: &[],
             fds: &[],
             drop_sockets: false,
+            names_stay: false,
             meta: &[],
             starter_pid: 0,
             still: None,

@@ -6,7 +6,7 @@ use crate::core::host::Host;
 use crate::core::rank::{ImagePoint, Rank};
 use crate::ending::{fatal, or_end};
 use crate::identity::process_id;
-use crate::observing::Held;
+use crate::observing::{self, Held};
 use crate::sockets::Sockets;
 use crate::{channel, entry, interrupted, memory, stack};
 use eyrie_image::{FdRole, Hooks, Mode, Outcome, Request, Track, Tracker};
@@ -79,13 +79,16 @@ pub fn run_pending() {
         && !entry::inside()
         && PENDING.swap(false, Ordering::Relaxed)
     {
-        take();
+        if !take() {
+            // At the end of another call.
+            return;
+        }
     }
 }
 
 /// Takes the image that the agent has asked for, if it has. It waits for the end of a call that
-/// another thread has begun in this moment.
-fn take() {
+/// another thread has begun in this moment; false: now there can be none.
+fn take() -> bool {
     // Before this process was a rank there was nobody to ask.
     let done = entry::enter_for_image(|rank| {
         let _held = Held::new()?;
@@ -94,9 +97,11 @@ fn take() {
         }
         Some(())
     });
-    if done.flatten().is_none() {
+    let done = done.flatten().is_some();
+    if !done {
         PENDING.store(true, Ordering::Relaxed);
     }
+    done
 }
 
 fn take_image(rank: &mut Rank<Sockets>, Order { image, sync, base, hold, out }: Order) {
@@ -112,6 +117,7 @@ fn take_image(rank: &mut Rank<Sockets>, Order { image, sync, base, hold, out }: 
     let (clock, position) = (rank.clock(), rank.rsn());
     // No other thread prints any more either.
     let still = || {
+        observing::note_files();
         channel::tell(&FromRank::Still { image, clock, rsn: position });
         await_go(image, GO_TIMEOUT)
             .then_some(())
@@ -145,6 +151,7 @@ fn take_image(rank: &mut Rank<Sockets>, Order { image, sync, base, hold, out }: 
         exclude: &[memory::PAGE_STRETCH],
         fds: &fds[..n],
         drop_sockets: DROP_SOCKETS.load(Ordering::Relaxed),
+        names_stay: observing::records_files(),
         meta: &[],
         starter_pid,
         still: Some(&still),
@@ -254,6 +261,7 @@ fn come_back(rank: &mut Rank<Sockets>) {
     }
     channel::tell(&FromRank::Loaded { pid: process_id() });
     track();
+    observing::come_back();
     let incarnation = rank.host.identity.instance.incarnation;
     let (clock, rsn) = (rank.clock(), rank.rsn());
     rank.host.trace(What::Restored, clock, incarnation, rsn);

@@ -7,6 +7,7 @@ use crate::observing::Inside;
 use crate::sockets::Sockets;
 use crate::stack;
 use std::sync::atomic::{compiler_fence, AtomicPtr, AtomicU32, Ordering};
+use std::time::Duration;
 
 static RANK: AtomicPtr<Rank<Sockets>> = AtomicPtr::new(std::ptr::null_mut());
 /// Who has entered: nobody, a provider call, an image.
@@ -14,6 +15,8 @@ static INSIDE: AtomicU32 = AtomicU32::new(NOBODY);
 const NOBODY: u32 = 0;
 const CALL: u32 = 1;
 const IMAGE: u32 = 2;
+/// How long a call on files waits for another thread's call: longer than any of these waits.
+const OTHERS_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Whether somebody has entered.
 pub fn inside() -> bool {
@@ -43,6 +46,20 @@ pub fn enter<R>(f: impl FnOnce(&mut Rank<Sockets>) -> R) -> Option<R> {
             );
         }
         // The signal that asks for an image has come to another thread, which is soon done.
+        std::thread::yield_now();
+    }
+    inside_of(Inside::new, f)
+}
+
+/// Runs `f` with the rank, as [`enter`], when no other thread is in a call: the program calls MPI in
+/// one thread at a time, but it may be another one than this.
+pub fn enter_after_others<R>(f: impl FnOnce(&mut Rank<Sockets>) -> R) -> Option<R> {
+    let begun = std::time::Instant::now();
+    let claim = || INSIDE.compare_exchange(NOBODY, CALL, Ordering::Acquire, Ordering::Relaxed);
+    while claim().is_err() {
+        if begun.elapsed() > OTHERS_TIMEOUT {
+            fatal("a call that changes files has waited for another thread's call of MPI for too long");
+        }
         std::thread::yield_now();
     }
     inside_of(Inside::new, f)

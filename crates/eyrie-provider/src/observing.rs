@@ -5,7 +5,7 @@
 use eyrie_wire::agent::capture_signal;
 use libc::c_int;
 use std::ffi::{c_void, CStr};
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 /// Functions of libeyrie-calls, which says what they do.
 struct Functions {
@@ -19,6 +19,13 @@ struct Functions {
     waiting: unsafe extern "C" fn() -> usize,
     again: unsafe extern "C" fn(*const u8, usize),
     skip: unsafe extern "C" fn(u64),
+    store_by: extern "C" fn(extern "C" fn()),
+    /// How many files have stand-ins.
+    standing_in: *const AtomicUsize,
+    known: unsafe extern "C" fn(),
+    new: unsafe extern "C" fn(),
+    note_files: unsafe extern "C" fn(),
+    come_back: unsafe extern "C" fn(),
 }
 
 static FUNCTIONS: AtomicPtr<Functions> = AtomicPtr::new(std::ptr::null_mut());
@@ -28,8 +35,8 @@ fn functions() -> Option<&'static Functions> {
     unsafe { FUNCTIONS.load(Ordering::Relaxed).as_ref() }
 }
 
-/// Looks for them.
-pub fn find() {
+/// Looks for them; `store` returns when what was observed is safe.
+pub fn find(store: extern "C" fn()) {
     let find = |name: &CStr| {
         // SAFETY: the name is a C string.
         let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
@@ -61,9 +68,24 @@ pub fn find() {
                 c"eyrie_calls_again",
             )?),
             skip: std::mem::transmute::<P, unsafe extern "C" fn(u64)>(find(c"eyrie_calls_skip")?),
+            store_by: std::mem::transmute::<P, extern "C" fn(extern "C" fn())>(find(
+                c"eyrie_calls_store_by",
+            )?),
+            standing_in: std::mem::transmute::<P, extern "C" fn() -> *const AtomicUsize>(find(
+                c"eyrie_calls_standing_in",
+            )?)(),
+            known: std::mem::transmute::<P, unsafe extern "C" fn()>(find(c"eyrie_calls_known")?),
+            new: std::mem::transmute::<P, unsafe extern "C" fn()>(find(c"eyrie_calls_new")?),
+            note_files: std::mem::transmute::<P, unsafe extern "C" fn()>(find(
+                c"eyrie_calls_note_files",
+            )?),
+            come_back: std::mem::transmute::<P, unsafe extern "C" fn()>(find(
+                c"eyrie_calls_come_back",
+            )?),
         })
     };
     if let Some(all) = all() {
+        (all.store_by)(store);
         FUNCTIONS.store(Box::into_raw(Box::new(all)), Ordering::Relaxed);
     }
 }
@@ -153,5 +175,52 @@ pub fn skip(to: u64) {
     if let Some(f) = functions() {
         // SAFETY: as above.
         unsafe { (f.skip)(to) };
+    }
+}
+
+/// The functions, when files of the program have stand-ins.
+#[inline]
+fn with_stand_ins() -> Option<&'static Functions> {
+    // SAFETY: it lives as long as the library.
+    functions().filter(|f| unsafe { &*f.standing_in }.load(Ordering::Relaxed) > 0)
+}
+
+/// The rank has come to where it is known to have been before.
+#[inline]
+pub fn known() {
+    if let Some(f) = with_stand_ins() {
+        // SAFETY: as above.
+        unsafe { (f.known)() };
+    }
+}
+
+/// What it does next it has never done before.
+#[inline]
+pub fn new() {
+    if let Some(f) = with_stand_ins() {
+        // SAFETY: as above.
+        unsafe { (f.new)() };
+    }
+}
+
+/// Whether what this process does to files is recorded.
+pub fn records_files() -> bool {
+    // SAFETY: as above.
+    functions().is_some_and(|f| unsafe { (f.passed)() } > 0)
+}
+
+/// Notes which files are open; for an image, when all threads stand still.
+pub fn note_files() {
+    if let Some(f) = functions() {
+        // SAFETY: they do.
+        unsafe { (f.note_files)() };
+    }
+}
+
+/// This process has come back from an image.
+pub fn come_back() {
+    if let Some(f) = functions() {
+        // SAFETY: the program goes on when this call of the provider is over.
+        unsafe { (f.come_back)() };
     }
 }

@@ -18,7 +18,7 @@ pub fn join() -> Result<(), String> {
     if entry::is_rank() {
         return Ok(());
     }
-    observing::find();
+    observing::find(store);
     interrupted::install(capture_signal());
     let _inside = Inside::new();
     memory::reserve()?;
@@ -54,4 +54,11 @@ pub fn call<R>(f: impl FnOnce(&mut Rank<Sockets>) -> R) -> R {
 /// Runs a provider call that may find out that the rank cannot go on.
 pub fn call_or_end<R>(f: impl FnOnce(&mut Rank<Sockets>) -> Result<R, RankError>) -> R {
     call(|rank| or_end(f(rank)))
+}
+
+/// What was observed is safe when this returns; for libeyrie-calls, in the program. An image that is
+/// asked for meanwhile waits: the call that this is for has not been made.
+extern "C" fn store() {
+    let stored = entry::enter_after_others(|rank| or_end(rank.store_observed()));
+    debug_assert!(stored.is_some() || !entry::is_rank());
 }

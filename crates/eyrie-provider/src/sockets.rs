@@ -151,6 +151,16 @@ impl Host for Sockets {
         observing::skip(to);
     }
 
+    #[inline]
+    fn known(&mut self) {
+        observing::known();
+    }
+
+    #[inline]
+    fn before_new(&mut self) {
+        observing::new();
+    }
+
     fn now(&self) -> Duration {
         self.begun.elapsed()
     }

@@ -248,7 +248,7 @@ impl Table {
                 let fd = self
                     .raise(found.map_err(|why| files::missing(entry.path, why)))
                     .unwrap_or_else(|e| fail_at(e));
-                self.check_descriptor(entry.path, fd, r);
+                self.check_descriptor(entry.path, fd, r, image.header.names_stay != 0);
                 fd
             }
             fd_kind::OBJECT => self
@@ -309,12 +309,13 @@ impl Table {
         found.unwrap_or_else(|why| files::missing(path, why))
     }
 
-    fn check_descriptor(&self, path: &[u8], fd: i32, r: &Descriptor) {
+    /// `changed`: the process may itself have emptied the file since, and will not do so again.
+    fn check_descriptor(&self, path: &[u8], fd: i32, r: &Descriptor, changed: bool) {
         let st = sys::fstat(fd).unwrap_or_else(|e| file_error(path, format_args!("{}", Errno(e))));
         if st.mode & sys::S_IFMT != r.file_type {
             file_error(path, format_args!("is a file of another kind than in the image"));
         }
-        if owns_tail(r) && (st.size as u64) < r.size {
+        if !changed && owns_tail(r) && (st.size as u64) < r.size {
             let (now, then) = (st.size, r.size);
             file_error(
                 path,
@@ -366,7 +367,10 @@ impl Table {
             if !matches!(r.kind, fd_kind::PATH | fd_kind::OBJECT) {
                 continue;
             }
-            if r.kind == fd_kind::PATH && (owns_tail(r) || r.alone == 1) {
+            // Where names stay, what was written since does, too, for as long as it is not known
+            // whether it is written again.
+            let cuts = image.header.names_stay == 0;
+            if cuts && r.kind == fd_kind::PATH && (owns_tail(r) || r.alone == 1) {
                 let now = sys::fstat(fd).map_or(0, |st| st.size as u64);
                 if now > r.size && (owns_tail(r) || comes_to_be_alone(fd)) {
                     self.resize(entry.path, fd, r.size);
@@ -398,6 +402,9 @@ impl Table {
 
     /// Gives files that the process was writing the names again that they had.
     fn give_back_names(&mut self, image: &Image) {
+        if image.header.names_stay != 0 {
+            return;
+        }
         for (i, object) in image.objects.iter().enumerate() {
             if object.record.kind == object_kind::SHARED_FILE {
                 // A copy would not be what is mapped: such a file without a name stays without.

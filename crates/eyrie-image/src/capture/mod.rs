@@ -534,7 +534,7 @@ impl Engine<'_> {
             rsn: r.rsn,
             taken_unix_ns: self.taken_unix_ns,
             pid: self.pid,
-            reserved: 0,
+            names_stay: self.request.names_stay.into(),
             boot_id: fingerprint::boot_id(),
             fingerprint,
         }

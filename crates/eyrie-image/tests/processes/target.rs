@@ -59,6 +59,7 @@ pub fn take_image(mode: Mode) -> Outcome {
             exclude: &[],
             fds: &fds,
             drop_sockets: false,
+            names_stay: false,
             meta: b"a test",
             starter_pid: STARTER_PID.load(Ordering::Relaxed),
             still: None,

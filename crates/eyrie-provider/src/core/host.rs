@@ -120,6 +120,12 @@ pub trait Host: Sized {
     /// Bytes up to this one are not observed again any more.
     fn skip_observed(&mut self, to: u64);
 
+    /// The rank has come to where it is known to have been before; cheap when it does not re-execute.
+    fn known(&mut self);
+
+    /// What it does next it has never done before, as far as anybody knows. As cheap.
+    fn before_new(&mut self);
+
     /// Time since some moment.
     fn now(&self) -> Duration;
 

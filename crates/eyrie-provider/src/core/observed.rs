@@ -5,7 +5,7 @@
 
 use super::again::behind;
 use super::error::RankError;
-use super::rank::{ImagePoint, Rank};
+use super::rank::{ImagePoint, Rank, Want};
 use eyrie_wire::data::ObservedPart;
 
 /// Bytes that are sent by themselves when nothing else is; tests are short.
@@ -18,6 +18,29 @@ impl<H: ImagePoint> Rank<H> {
         self.host.take_observed(&mut |from, bytes| {
             unstored.push_observed(ObservedPart::cut(clock, from, bytes));
         });
+    }
+
+    /// Waits until the home router holds what was observed until now: what the program does next
+    /// cannot be undone, and is seen by others than those that it sends messages to.
+    ///
+    /// # Errors
+    /// When the router cannot be reached or does not answer.
+    pub fn store_observed(&mut self) -> Result<(), RankError> {
+        self.cut_observed();
+        let observed = self.unstored.observed();
+        let home = self.host.home(self.number) as usize;
+        while !self.unstored.are_stored(0, observed) {
+            self.ready_sender(home)?;
+            if !self.unstored.are_stored(0, observed) {
+                // Where messages are acknowledged when they were received, a flush waits for that.
+                match self.until_received {
+                    true => self.senders[home].offer_word(&self.unstored),
+                    false => self.senders[home].offer_flush(&self.unstored),
+                }
+                self.await_sender(home, Want::Stored { clock: 0, observed })?;
+            }
+        }
+        Ok(())
     }
 
     /// These are to be observed again.

@@ -218,6 +218,10 @@ impl<H: ImagePoint> Rank<H> {
         }
         loop {
             self.ready_sender(k)?;
+            match self.senders[k].has(&message) {
+                true => self.host.known(),
+                false => self.host.before_new(),
+            }
             match self.senders[k].offer(&Outgoing { message, content }, &mut self.unstored) {
                 Ok(Offer::Kept) => break,
                 Ok(Offer::NoRoom) => self.await_sender(k, Want::Room)?,
@@ -504,6 +508,10 @@ impl<H: ImagePoint> Rank<H> {
         self.attach()?;
         let steps_aside = self.aside.steps();
         let turn = self.replay.tick();
+        match turn {
+            Turn::Free => self.host.before_new(),
+            Turn::Nothing | Turn::UpTo { .. } => self.host.known(),
+        }
         self.end_observed();
         match turn {
             Turn::Nothing => Ok(()),
@@ -688,6 +696,7 @@ impl<H: ImagePoint> Rank<H> {
     /// # Errors
     /// When a router cannot be reached or does not answer.
     pub fn flush(&mut self) -> Result<(), RankError> {
+        self.host.before_new();
         if let Err(e) = self.delivery.tell_received() {
             self.lose_delivery(&e)?;
         }

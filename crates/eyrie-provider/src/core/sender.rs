@@ -305,6 +305,11 @@ impl<H: Host> Sender<H> {
         self.greeted
     }
 
+    /// Whether the router has this message from an earlier incarnation.
+    pub fn has(&self, message: &Message) -> bool {
+        message.ssn <= self.known[message.destination as usize]
+    }
+
     /// Something is not acknowledged yet.
     pub fn is_busy(&self) -> bool {
         !self.kept.lengths.is_empty() || !self.backlog.is_empty() || self.wanted
@@ -385,7 +390,7 @@ impl<H: Host> Sender<H> {
         let Some((mut message, payload, pieces)) = message_of(&frame) else {
             return Ok(Ok(Offer::Kept));
         };
-        if message.ssn <= self.known[message.destination as usize] {
+        if self.has(&message) {
             return Ok(Ok(Offer::Kept));
         }
         let content;
@@ -446,7 +451,7 @@ impl<H: Host> Sender<H> {
         }
         self.kept.compact();
         let Outgoing { mut message, content } = *out;
-        if message.ssn <= self.known[message.destination as usize] {
+        if self.has(&message) {
             let Message { destination, ssn, clock, envelope, size, .. } = message;
             let hash = content_hash(&content[..content.len().min(MAX_INLINE)]);
             let repeat = Repeat { destination, ssn, clock, envelope, size, hash };

@@ -514,6 +514,10 @@ impl Host for TestHost {
         assert!(self.observed() >= to, "it observes less than before");
     }
 
+    fn known(&mut self) {}
+
+    fn before_new(&mut self) {}
+
     fn now(&self) -> Duration {
         self.world.borrow().now
     }

@@ -108,8 +108,8 @@ pub struct RunArgs {
     /// Whether a rank computes on while its image is written
     #[arg(long, value_enum, default_value_t = ModeArg::Async, value_name = "MODE")]
     checkpoint_mode: ModeArg,
-    /// Whether what a rank observes besides messages (its clocks) is recorded, so that it observes
-    /// the same when it is executed again
+    /// Whether what a rank observes besides messages (its clocks) and does to files is recorded, so
+    /// that it observes the same, and does nothing twice, when it is executed again
     #[arg(long, value_enum, default_value_t = RecordArg::On, value_name = "WHAT")]
     record: RecordArg,
     /// Take images of ranks with sockets that lead out of them: in a restored rank these are broken

@@ -1,0 +1,74 @@
+//! A call that changes names, or what is under them: made once in all processes of a rank.
+
+use super::calling::{outcome, written_down};
+use super::kernel::{look, Identity};
+use super::records::{is_new, Call, Part};
+use super::standing_in;
+use super::storing::store;
+use libc::{c_char, c_int};
+
+/// What a call does, apart from making it.
+pub struct Change<'a> {
+    pub call: Call,
+    /// What it will change; an error when it is bound to fail, so that nothing can be lost.
+    pub before: &'a dyn Fn() -> Result<Identity, i64>,
+    /// Whether that was changed.
+    pub is_done: &'a dyn Fn(Identity) -> bool,
+    /// The same for files that have stand-ins.
+    pub stand_ins: &'a dyn Fn(),
+}
+
+impl Change<'_> {
+    /// Makes the call, once in all processes of the rank.
+    fn make(&self, make: &dyn Fn() -> i64) -> i64 {
+        if let Some(mut intent) = self.call.again(Part::Intent) {
+            return self.end(intent.identity(), make);
+        }
+        if let Some(value) = self.call.result_again() {
+            return value;
+        }
+        if !is_new() {
+            // It does something else than before.
+            return make();
+        }
+        standing_in::before_new();
+        if let Ok(what) = (self.before)() {
+            self.call.write(Part::Intent, &[what.ino as i64, what.born_ns]);
+            // SAFETY: in a call that is being written down.
+            unsafe { store() };
+        }
+        self.call.write_result(make())
+    }
+
+    /// It was about to be made: what became of it.
+    fn end(&self, what: Identity, make: &dyn Fn() -> i64) -> i64 {
+        if let Some(value) = self.call.result_again() {
+            if value == 0 {
+                (self.stand_ins)();
+            }
+            return value;
+        }
+        if !is_new() {
+            return make();
+        }
+        standing_in::before_new();
+        let value = if (self.is_done)(what) { 0 } else { make() };
+        self.call.write_result(value)
+    }
+}
+
+/// What a call needs that makes a name: that nobody has it.
+pub fn free(dir: c_int, path: *const c_char) -> Result<Identity, i64> {
+    match look(dir, path, false) {
+        Ok(_) => Err(-i64::from(libc::EEXIST)),
+        Err(_) => Ok(Identity::default()),
+    }
+}
+
+/// Makes it, in a thread whose calls are written down or in another one.
+pub fn of_call(change: &Change, make: &dyn Fn() -> c_int) -> c_int {
+    match written_down(&mut || change.make(&|| outcome(make()))) {
+        Some(value) => value as c_int,
+        None => make(),
+    }
+}

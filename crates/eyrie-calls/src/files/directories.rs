@@ -1,0 +1,84 @@
+//! mkdir(2). A directory is made under a name that nobody else uses, so that its number is known
+//! before it gets its own name: who finds that name can tell whose it is.
+
+use super::change::{free, of_call, Change};
+use super::kernel::{self, look, Identity};
+use super::path::Path;
+use super::records::Call;
+use crate::random;
+use libc::{c_char, c_int, mode_t};
+
+const HERE: c_int = libc::AT_FDCWD;
+
+/// The name of a directory of this rank that has not got its own yet.
+fn nameless(dir: c_int, path: *const c_char) -> Option<Path> {
+    let mut name = *b".eyrie-0000000000000000";
+    let mut number = random::name();
+    for digit in name.iter_mut().rev().take(16) {
+        *digit = b"0123456789abcdef"[(number & 15) as usize];
+        number >>= 4;
+    }
+    // SAFETY: a C string, as the caller has looked.
+    unsafe { Path::of(dir, path) }?.parent().below(&name)
+}
+
+/// Makes it without its name.
+fn make_nameless(at: &Path, mode: mode_t) -> Result<Identity, i64> {
+    let mut made = kernel::make_directory(at.as_c(), mode);
+    if made == -i64::from(libc::EEXIST) {
+        // The rank has died before it could say that it had one.
+        kernel::remove_directory(at.as_c());
+        made = kernel::make_directory(at.as_c(), mode);
+    }
+    match made {
+        0 => look(HERE, at.as_c().as_ptr(), false).map(|found| found.id),
+        error => Err(error),
+    }
+}
+
+/// Gives it its name; `None`: not in this way.
+fn give_name(at: &Path, dir: c_int, path: *const c_char) -> Option<i64> {
+    look(HERE, at.as_c().as_ptr(), false).ok()?;
+    let named = kernel::rename_to_free(at.as_c(), dir, path);
+    if named < 0 {
+        kernel::remove_directory(at.as_c());
+    }
+    let taken = named == 0 || named == -i64::from(libc::EEXIST);
+    taken.then_some(named)
+}
+
+/// Makes a directory, once in all processes of the rank.
+pub fn made(
+    what: u8,
+    dir: c_int,
+    path: *const c_char,
+    mode: mode_t,
+    make: &dyn Fn() -> c_int,
+) -> c_int {
+    if path.is_null() {
+        return make();
+    }
+    let change = Change {
+        // SAFETY: a C string.
+        call: unsafe { Call::new(what, path) },
+        before: &|| {
+            free(dir, path)?;
+            let at = nameless(dir, path).ok_or(0)?;
+            make_nameless(&at, mode)
+        },
+        is_done: &|made| look(dir, path, false).is_ok_and(|found| found.id == made),
+        stand_ins: &|| (),
+    };
+    of_call(&change, &|| {
+        let named = nameless(dir, path).and_then(|at| give_name(&at, dir, path));
+        match named {
+            Some(0) => 0,
+            Some(error) => {
+                // SAFETY: this thread's own.
+                unsafe { *libc::__errno_location() = -error as c_int };
+                -1
+            }
+            None => make(),
+        }
+    })
+}

@@ -1,0 +1,334 @@
+//! What is asked of the kernel about files, past the C library's functions of which ours are in
+//! front. Results are numbers, or negative errnos.
+
+use libc::{c_char, c_int, c_long, c_uint, c_void};
+use std::ffi::CStr;
+
+/// Our descriptors have numbers from here on, out of the program's way.
+const FIRST_FD: usize = 600;
+
+pub fn errno() -> c_int {
+    // SAFETY: this thread's own.
+    unsafe { *libc::__errno_location() }
+}
+
+/// A system call that takes at most five numbers.
+fn call(number: c_long, [a, b, c, d, e]: [usize; 5]) -> i64 {
+    // SAFETY: each caller below hands over what its system call takes.
+    match unsafe { libc::syscall(number, a, b, c, d, e) } {
+        -1 => -i64::from(errno()),
+        value => value,
+    }
+}
+
+/// What tells a file from all others on its host; all zero: none.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Identity {
+    pub ino: u64,
+    pub born_ns: i64,
+}
+
+/// What is there.
+#[derive(Clone, Copy, Default)]
+pub struct Found {
+    pub id: Identity,
+    pub size: u64,
+    pub mode: u32,
+}
+
+impl Found {
+    pub fn is_regular(&self) -> bool {
+        self.mode & libc::S_IFMT == libc::S_IFREG
+    }
+}
+
+fn statx(dir: c_int, path: *const c_char, flags: c_int) -> Result<Found, i64> {
+    // SAFETY: all zero is a valid structure.
+    let mut st: libc::statx = unsafe { std::mem::zeroed() };
+    let mask = (libc::STATX_BASIC_STATS | libc::STATX_BTIME) as usize;
+    let to = &raw mut st as usize;
+    let result = call(libc::SYS_statx, [dir as usize, path as usize, flags as usize, mask, to]);
+    if result < 0 {
+        return Err(result);
+    }
+    let born_ns = st.stx_btime.tv_sec.wrapping_mul(1_000_000_000);
+    let born_ns = born_ns.wrapping_add(st.stx_btime.tv_nsec.into());
+    let id = Identity { ino: st.stx_ino, born_ns };
+    Ok(Found { id, size: st.stx_size, mode: st.stx_mode.into() })
+}
+
+/// The file that a path leads to; `follow`: through a last link.
+pub fn look(dir: c_int, path: *const c_char, follow: bool) -> Result<Found, i64> {
+    statx(dir, path, if follow { 0 } else { libc::AT_SYMLINK_NOFOLLOW })
+}
+
+/// An open file.
+pub fn look_at(fd: c_int) -> Result<Found, i64> {
+    statx(fd, c"".as_ptr(), libc::AT_EMPTY_PATH)
+}
+
+/// fstat(2).
+pub fn identify(fd: c_int, to: *mut c_void) -> i64 {
+    call(libc::SYS_fstat, [fd as usize, to as usize, 0, 0, 0])
+}
+
+/// statx(2) of an open file.
+pub fn identify_more(fd: c_int, mask: c_uint, to: *mut c_void) -> i64 {
+    let (path, flags) = (c"".as_ptr() as usize, libc::AT_EMPTY_PATH as usize);
+    call(libc::SYS_statx, [fd as usize, path, flags, mask as usize, to as usize])
+}
+
+fn stat_of(fd: c_int) -> Option<libc::stat> {
+    // SAFETY: all zero is a valid structure.
+    let mut st: libc::stat = unsafe { std::mem::zeroed() };
+    (identify(fd, (&raw mut st).cast()) == 0).then_some(st)
+}
+
+/// Number of an open file in the kernel, and its size; `None` for what is no regular file.
+pub fn number_of(fd: c_int) -> Option<((u64, u64), u64)> {
+    let st = stat_of(fd).filter(|st| st.st_mode & libc::S_IFMT == libc::S_IFREG)?;
+    Some(((st.st_dev, st.st_ino), st.st_size as u64))
+}
+
+/// How many names an open file has.
+pub fn names(fd: c_int) -> u64 {
+    stat_of(fd).map_or(0, |st| st.st_nlink)
+}
+
+/// Whether an open file has a lock, or nobody knows.
+pub fn is_locked(fd: c_int) -> bool {
+    let mut room = [0; 32];
+    let link = link_of(fd, &mut room).to_bytes();
+    let number = &link[b"/proc/self/fd/".len()..];
+    let mut path = [0u8; 48];
+    let front = b"/proc/self/fdinfo/";
+    path[..front.len()].copy_from_slice(front);
+    path[front.len()..front.len() + number.len()].copy_from_slice(number);
+    let path = CStr::from_bytes_until_nul(&path).unwrap_or(c"");
+    let Ok(info) = c_int::try_from(open(libc::AT_FDCWD, path, libc::O_RDONLY, 0)) else {
+        return true;
+    };
+    let mut text = [0u8; 2048];
+    let n = read_at(info, &mut text, 0);
+    close(info);
+    n == 0 || text[..n].windows(6).any(|window| window == b"\nlock:")
+}
+
+pub fn open(dir: c_int, path: &CStr, flags: c_int, mode: u32) -> i64 {
+    let path = path.as_ptr() as usize;
+    call(libc::SYS_openat, [dir as usize, path, flags as usize, mode as usize, 0])
+}
+
+/// Closes a descriptor, if there is one.
+pub fn close(fd: c_int) {
+    if fd < 0 {
+        return;
+    }
+    call(libc::SYS_close, [fd as usize, 0, 0, 0, 0]);
+}
+
+/// The numbers that descriptors of this process have, and some between them.
+pub fn descriptors() -> std::ops::RangeInclusive<c_int> {
+    const DIRECTORY: c_int = libc::O_RDONLY | libc::O_DIRECTORY;
+    let all = open(libc::AT_FDCWD, c"/proc/self/fd", DIRECTORY, 0);
+    let Some(all) = c_int::try_from(all).ok().filter(|all| *all >= 0) else { return 0..=4096 };
+    let (mut room, mut highest) = ([0u8; 4096], 0);
+    loop {
+        let place = [all as usize, room.as_mut_ptr() as usize, room.len()];
+        let n = call(libc::SYS_getdents64, [place[0], place[1], place[2], 0, 0]);
+        let Some(entries) = usize::try_from(n).ok().and_then(|n| room.get(..n)) else { break };
+        if entries.is_empty() {
+            break;
+        }
+        // struct linux_dirent64: ino u64, off i64, reclen u16, type u8, name.
+        let mut rest = entries;
+        while let Some(len) =
+            rest.get(16..18).map(|len| usize::from(len[0]) | usize::from(len[1]) << 8)
+        {
+            let name = rest.get(19..len).unwrap_or(&[]);
+            let digits = name.iter().take_while(|byte| byte.is_ascii_digit());
+            let number = digits.fold(0, |n, byte| n * 10 + c_int::from(byte - b'0'));
+            highest = highest.max(number);
+            rest = rest.get(len..).unwrap_or(&[]);
+        }
+    }
+    close(all);
+    0..=highest
+}
+
+/// Moves a descriptor out of the program's way.
+pub fn move_up(fd: c_int) -> c_int {
+    let high = duplicate(fd);
+    if high < 0 {
+        return fd;
+    }
+    close(fd);
+    high
+}
+
+/// Another descriptor of the same open file, out of the program's way.
+pub fn duplicate(fd: c_int) -> c_int {
+    fcntl(fd, libc::F_DUPFD_CLOEXEC, FIRST_FD) as c_int
+}
+
+pub fn fcntl(fd: c_int, what: c_int, argument: usize) -> i64 {
+    call(libc::SYS_fcntl, [fd as usize, what as usize, argument, 0, 0])
+}
+
+/// Puts an open file in the place of another one; what that is to exec(2) stays.
+pub fn put_in_place(from: c_int, to: c_int) {
+    let closes = fcntl(to, libc::F_GETFD, 0) & i64::from(libc::FD_CLOEXEC) != 0;
+    let flags = if closes { libc::O_CLOEXEC } else { 0 };
+    call(libc::SYS_dup3, [from as usize, to as usize, flags as usize, 0, 0]);
+}
+
+/// Whether two descriptors are of the same open file, so that they share its position.
+pub fn is_same(a: c_int, b: c_int) -> bool {
+    const FILE: usize = 0;
+    // SAFETY: asks only.
+    let process = unsafe { libc::syscall(libc::SYS_getpid) } as usize;
+    call(libc::SYS_kcmp, [process, process, FILE, a as usize, b as usize]) == 0
+}
+
+pub fn seek(fd: c_int, to: i64, whence: c_int) -> i64 {
+    call(libc::SYS_lseek, [fd as usize, to as usize, whence as usize, 0, 0])
+}
+
+pub fn set_size(fd: c_int, size: u64) -> i64 {
+    call(libc::SYS_ftruncate, [fd as usize, size as usize, 0, 0, 0])
+}
+
+/// Reads as much as there is, at most the length of `to`.
+pub fn read_at(fd: c_int, to: &mut [u8], at: u64) -> usize {
+    let mut done = 0;
+    while done < to.len() {
+        let rest = &mut to[done..];
+        let place = [fd as usize, rest.as_mut_ptr() as usize, rest.len()];
+        match call(libc::SYS_pread64, [place[0], place[1], place[2], at as usize + done, 0]) {
+            n @ 1.. => done += n as usize,
+            e if e == -i64::from(libc::EINTR) => {}
+            _ => break,
+        }
+    }
+    done
+}
+
+/// Writes all; false when that fails.
+pub fn write_at(fd: c_int, bytes: &[u8], at: u64) -> bool {
+    let mut done = 0;
+    while done < bytes.len() {
+        let rest = &bytes[done..];
+        let place = [fd as usize, rest.as_ptr() as usize, rest.len()];
+        match call(libc::SYS_pwrite64, [place[0], place[1], place[2], at as usize + done, 0]) {
+            n @ 1.. => done += n as usize,
+            e if e == -i64::from(libc::EINTR) => {}
+            _ => return false,
+        }
+    }
+    true
+}
+
+/// Gives an open file that has no name one; not in the place of another.
+pub fn give_name(fd: c_int, dir: c_int, path: *const c_char) -> i64 {
+    let mut room = [0; 32];
+    let of = link_of(fd, &mut room).as_ptr() as usize;
+    let here = libc::AT_FDCWD as usize;
+    let flags = libc::AT_SYMLINK_FOLLOW as usize;
+    call(libc::SYS_linkat, [here, of, dir as usize, path as usize, flags])
+}
+
+/// A new file that has no name, in this directory; or in memory, when that may be.
+pub fn nameless(directory: &CStr, flags: c_int, mode: u32) -> i64 {
+    open(libc::AT_FDCWD, directory, flags | libc::O_TMPFILE, mode)
+}
+
+pub fn in_memory() -> i64 {
+    let name = c"eyrie".as_ptr() as usize;
+    call(libc::SYS_memfd_create, [name, libc::MFD_CLOEXEC as usize, 0, 0, 0])
+}
+
+pub fn make_directory(path: &CStr, mode: u32) -> i64 {
+    call(libc::SYS_mkdir, [path.as_ptr() as usize, mode as usize, 0, 0, 0])
+}
+
+pub fn remove_directory(path: &CStr) {
+    call(libc::SYS_rmdir, [path.as_ptr() as usize, 0, 0, 0, 0]);
+}
+
+/// Renames, but not in the place of another file.
+pub fn rename_to_free(old: &CStr, dir: c_int, new: *const c_char) -> i64 {
+    let (here, old) = (libc::AT_FDCWD as usize, old.as_ptr() as usize);
+    let only_free = libc::RENAME_NOREPLACE as usize;
+    call(libc::SYS_renameat2, [here, old, dir as usize, new as usize, only_free])
+}
+
+/// A path that leads to an open file.
+pub fn link_of(fd: c_int, room: &mut [u8; 32]) -> &CStr {
+    const FRONT: &[u8] = b"/proc/self/fd/";
+    room[..FRONT.len()].copy_from_slice(FRONT);
+    let (mut digits, mut rest) = ([0u8; 10], fd.unsigned_abs());
+    let mut first = digits.len();
+    loop {
+        first -= 1;
+        digits[first] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    let digits = &digits[first..];
+    room[FRONT.len()..FRONT.len() + digits.len()].copy_from_slice(digits);
+    room[FRONT.len() + digits.len()] = 0;
+    CStr::from_bytes_until_nul(room).unwrap_or(c"")
+}
+
+pub fn read_link(dir: c_int, path: *const c_char, to: &mut [u8]) -> i64 {
+    let place = [to.as_mut_ptr() as usize, to.len()];
+    call(libc::SYS_readlinkat, [dir as usize, path as usize, place[0], place[1], 0])
+}
+
+/// The working directory with its NUL: how many bytes.
+pub fn working_directory(to: &mut [u8]) -> i64 {
+    call(libc::SYS_getcwd, [to.as_mut_ptr() as usize, to.len(), 0, 0, 0])
+}
+
+/// Whether nobody else has this file open: the kernel gives a write lease only then (fcntl(2)). It
+/// is given back at once. `None`: nobody knows, as on NFS.
+pub fn alone(fd: c_int) -> Option<bool> {
+    const SETSIG: c_int = 10;
+    const GETSIG: c_int = 11;
+    // Somebody who opens the file in this very moment has us signalled: with a signal that is
+    // ignored unless asked for.
+    let signal = fcntl(fd, GETSIG, 0);
+    fcntl(fd, SETSIG, libc::SIGURG as usize);
+    let alone = match fcntl(fd, libc::F_SETLEASE, libc::F_WRLCK as usize) {
+        0 => {
+            fcntl(fd, libc::F_SETLEASE, libc::F_UNLCK as usize);
+            Some(true)
+        }
+        e if e == -i64::from(libc::EAGAIN) => Some(false),
+        _ => None,
+    };
+    fcntl(fd, SETSIG, signal as usize);
+    alone
+}
+
+/// Lets a millisecond pass.
+pub fn pass_time() {
+    call(libc::SYS_poll, [0, 0, 1, 0, 0]);
+}
+
+const WRITER: &CStr = c"user.eyrie.rank";
+
+/// Which rank has last opened this file to append to it or to change it; 0: nobody knows.
+pub fn writer(fd: c_int) -> u64 {
+    let (mut who, name) = (0u64, WRITER.as_ptr() as usize);
+    let to = &raw mut who as usize;
+    call(libc::SYS_fgetxattr, [fd as usize, name, to, size_of::<u64>(), 0]);
+    who
+}
+
+pub fn set_writer(fd: c_int, who: u64) {
+    let (name, from) = (WRITER.as_ptr() as usize, &raw const who as usize);
+    call(libc::SYS_fsetxattr, [fd as usize, name, from, size_of::<u64>(), 0]);
+}

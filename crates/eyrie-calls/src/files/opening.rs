@@ -1,0 +1,548 @@
+//! open(2), creat(2), fopen(3), freopen(3) of files that are made, emptied, appended to or written. A
+//! rank that is executed again gets a stand-in ([`super::standing_in`]) where it had got a file, and
+//! the same error where it had got one.
+
+use super::calling::{outcome, written_down};
+use super::kernel::{self, errno, look, look_at, Identity};
+use super::path::Path;
+use super::records::{is_new, Call, Part, Record};
+use super::standing_in::{self, table, Entry, How};
+use super::storing::store;
+use crate::devices;
+use crate::next::next;
+use crate::own_number;
+use crate::random;
+use libc::{c_char, c_int, mode_t, FILE};
+use std::ffi::CStr;
+
+type Name = *const c_char;
+
+next! {
+    open: fn(Name, c_int, mode_t) -> c_int;
+    open64: fn(Name, c_int, mode_t) -> c_int;
+    __open_2: fn(Name, c_int) -> c_int;
+    __open64_2: fn(Name, c_int) -> c_int;
+    openat: fn(c_int, Name, c_int, mode_t) -> c_int;
+    openat64: fn(c_int, Name, c_int, mode_t) -> c_int;
+    __openat_2: fn(c_int, Name, c_int) -> c_int;
+    __openat64_2: fn(c_int, Name, c_int) -> c_int;
+    creat: fn(Name, mode_t) -> c_int;
+    creat64: fn(Name, mode_t) -> c_int;
+    fopen: fn(Name, Name) -> *mut FILE;
+    fopen64: fn(Name, Name) -> *mut FILE;
+    freopen: fn(Name, Name, *mut FILE) -> *mut FILE;
+    freopen64: fn(Name, Name, *mut FILE) -> *mut FILE;
+}
+
+extern "C" {
+    fn fdopen(fd: c_int, mode: Name) -> *mut FILE;
+}
+
+const HERE: c_int = libc::AT_FDCWD;
+/// Numbers of the functions, in what is written down.
+const OPEN: u8 = 40;
+const FOPEN: u8 = 41;
+/// Most bytes of a file that is changed in place that are noted when it is opened.
+const MOST_NOTED: usize = 64 << 10;
+/// Most bytes of a file that others may write, too, that are copied for its stand-in.
+const MOST_COPIED: u64 = 16 << 20;
+/// Why nothing has come of making a file: the process has ended before.
+const AGAIN: i64 = -(libc::EAGAIN as i64);
+
+/// A call that opens a file.
+pub(super) struct Opening<'a> {
+    pub call: Call,
+    pub dir: c_int,
+    pub path: Name,
+    pub flags: c_int,
+    pub mode: mode_t,
+    /// Opens a path with flags; what that gives, or a negative errno.
+    pub open: &'a dyn Fn(c_int, Name, c_int) -> i64,
+    /// The descriptor of what was opened.
+    pub fd: &'a dyn Fn(i64) -> c_int,
+    /// What is to be given for a descriptor.
+    pub adopt: &'a dyn Fn(c_int) -> i64,
+}
+
+impl Opening<'_> {
+    fn writes(&self) -> bool {
+        self.flags & libc::O_ACCMODE != libc::O_RDONLY
+    }
+
+    fn is_exclusive(&self) -> bool {
+        const BOTH: c_int = libc::O_CREAT | libc::O_EXCL;
+        self.flags & BOTH == BOTH
+    }
+
+    /// Opens the file itself with these flags less.
+    fn really(&self, less: c_int) -> i64 {
+        (self.open)(self.dir, self.path, self.flags & !less)
+    }
+
+    fn absolute(&self) -> Option<Path> {
+        // SAFETY: who made this has looked that it is a C string.
+        unsafe { Path::of(self.dir, self.path) }
+    }
+
+    /// Opens it, once in all processes of the rank.
+    pub fn run(&self) -> i64 {
+        if let Some(error) = self.call.result_again() {
+            return error;
+        }
+        if let Some(opened) = self.call.again(Part::Opened) {
+            return self.open_again(opened);
+        }
+        if let Some(making) = self.call.again(Part::Intent) {
+            return self.make_again(making);
+        }
+        if !self.writes() || !is_new() || standing_in::any() && self.is_no_file() {
+            return self.open_to_read();
+        }
+        standing_in::before_new();
+        match self.is_exclusive() {
+            true => self.make(),
+            false => self.open_first(0),
+        }
+    }
+
+    /// Whether it leads to a device or the like, of which nothing is written down.
+    fn is_no_file(&self) -> bool {
+        look(self.dir, self.path, true).is_ok_and(|found| !found.is_regular())
+    }
+
+    /// Opens what the rank has written, where it does not do that for the first time.
+    fn open_to_read(&self) -> i64 {
+        if standing_in::any() {
+            // SAFETY: in a call that is being written down.
+            let entry = self.absolute().and_then(|path| unsafe { table() }.find(&path));
+            if let Some(entry) = entry {
+                return self.open_stand_in(entry);
+            }
+        }
+        let value = self.really(0);
+        if value < 0 && is_new() {
+            self.call.write_result(value);
+        }
+        value
+    }
+
+    fn open_first(&self, less: c_int) -> i64 {
+        let value = self.really(less);
+        if value < 0 {
+            return self.call.write_result(value);
+        }
+        let fd = (self.fd)(value);
+        let Some(found) = look_at(fd).ok().filter(|found| found.is_regular()) else { return value };
+        let how = match self.flags & (libc::O_TRUNC | libc::O_APPEND) {
+            0 => How::Anywhere,
+            libc::O_APPEND => How::Append,
+            _ => How::Empty,
+        };
+        let mut room = [0u8; MOST_NOTED];
+        let content = match how {
+            How::Anywhere => self.content(fd, found.size, &mut room),
+            _ => &[],
+        };
+        let changes = self.changes_in_place(found.size);
+        if (changes || self.flags & libc::O_APPEND != 0) && kernel::writer(fd) != random::name() {
+            kernel::set_writer(fd, random::name());
+        }
+        let numbers = [how as i64, found.id.ino as i64, found.id.born_ns, found.size as i64];
+        self.call.write_with(Part::Opened, &numbers, content);
+        if how == How::Append || !content.is_empty() {
+            // SAFETY: in a call that is being written down.
+            unsafe { store() };
+        }
+        value
+    }
+
+    fn changes_in_place(&self, size: u64) -> bool {
+        self.flags & libc::O_ACCMODE == libc::O_RDWR && size <= MOST_NOTED as u64
+    }
+
+    /// What a small file has that is changed in place, unless others may change it, too. The process
+    /// that writes an image has all files open for a while.
+    fn content<'r>(&self, fd: c_int, size: u64, room: &'r mut [u8]) -> &'r [u8] {
+        let alone = || kernel::writer(fd) == random::name() || kernel::alone(fd) == Some(true);
+        if size == 0 || !self.changes_in_place(size) || !alone() {
+            return &[];
+        }
+        let n = kernel::read_at(fd, room, 0);
+        &room[..n]
+    }
+
+    /// It was opened before.
+    fn open_again(&self, mut opened: Record) -> i64 {
+        let how = match opened.number() {
+            0 => How::Empty,
+            1 => How::Append,
+            _ => How::Anywhere,
+        };
+        let (real, size) = (opened.identity(), opened.number() as u64);
+        match self.stand_in(how, real, size, opened.content()) {
+            Some(entry) => self.open_stand_in(entry),
+            None => self.really(libc::O_TRUNC | libc::O_EXCL),
+        }
+    }
+
+    /// The stand-in of a file, when it is to have one; `content`: what was in it, where that was noted.
+    fn stand_in(
+        &self,
+        how: How,
+        real: Identity,
+        size: u64,
+        content: &[u8],
+    ) -> Option<&'static mut Entry> {
+        let path = self.absolute()?;
+        // SAFETY: in a call that is being written down.
+        let table = unsafe { table() };
+        if !table.find(&path).is_some_and(|entry| entry.real == real) {
+            self.make_stand_in(&path, how, real, size, content)?;
+        }
+        let entry = table.find(&path)?;
+        let appends = self.flags & libc::O_APPEND != 0;
+        match how {
+            How::Empty => entry.begin_anew(if appends { How::Append } else { how }),
+            How::Append => entry.begin_to_append(size),
+            How::AtTheEnd | How::Anywhere => entry.goes_on_anywhere(),
+        }
+        Some(entry)
+    }
+
+    fn make_stand_in(
+        &self,
+        path: &Path,
+        how: How,
+        real: Identity,
+        size: u64,
+        content: &[u8],
+    ) -> Option<()> {
+        let found = look(self.dir, self.path, true).ok().filter(|found| found.id == real);
+        let now = found.map(|found| found.size);
+        if how == How::Anywhere && content.is_empty() && now > Some(MOST_COPIED) {
+            return None;
+        }
+        // SAFETY: in a call that is being written down.
+        let table = unsafe { table() };
+        match how {
+            How::Anywhere => {
+                let size = if content.is_empty() { now.unwrap_or(size) } else { size };
+                let entry = table.add(path, real, how, size)?;
+                match content {
+                    [] => entry.fill(size),
+                    content => entry.had(content),
+                }
+                entry.note_before().then_some(())
+            }
+            _ => {
+                let entry = table.add(path, real, how, size)?;
+                if how == How::Append && self.flags & libc::O_ACCMODE == libc::O_RDWR {
+                    entry.fill(size);
+                }
+                Some(())
+            }
+        }
+    }
+
+    fn open_stand_in(&self, entry: &mut Entry) -> i64 {
+        const MAKES: c_int = libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW;
+        let mut room = [0; 32];
+        let link = entry.link(&mut room);
+        let value = match self.is_exclusive() {
+            false => (self.open)(HERE, link.as_ptr(), self.flags & !MAKES),
+            true => match kernel::open(HERE, link, self.flags & !MAKES, 0) {
+                fd @ 0.. => (self.adopt)(fd as c_int),
+                error => error,
+            },
+        };
+        if value >= 0 && self.writes() {
+            entry.opened((self.fd)(value));
+        }
+        value
+    }
+
+    // Files that nobody may have made before.
+
+    /// Makes the file without a name first, so that whoever finds the name can tell whose it is.
+    fn make(&self) -> i64 {
+        if look(self.dir, self.path, false).is_ok() {
+            return self.call.write_result(-i64::from(libc::EEXIST));
+        }
+        let fd = self.absolute().map_or(-1, |path| self.make_nameless(&path));
+        let id = match c_int::try_from(fd) {
+            Ok(fd) if fd >= 0 => look_at(fd).map_or(Identity::default(), |found| found.id),
+            _ => Identity::default(),
+        };
+        self.call.write(Part::Intent, &[id.ino as i64, id.born_ns]);
+        // SAFETY: in a call that is being written down.
+        unsafe { store() };
+        if id == Identity::default() {
+            // Where there are no such files, it is made by its name.
+            let value = self.make_by_name();
+            self.call.write_result(value.min(0));
+            return value;
+        }
+        let named = kernel::give_name(fd as c_int, self.dir, self.path);
+        self.call.write_result(named.min(0));
+        if named < 0 {
+            kernel::close(fd as c_int);
+            return named;
+        }
+        self.open_by_name(fd as c_int);
+        (self.adopt)(fd as c_int)
+    }
+
+    fn make_nameless(&self, path: &Path) -> i64 {
+        let makes = libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC | libc::O_NOFOLLOW;
+        kernel::nameless(path.parent().as_c(), self.flags & !makes, self.mode)
+    }
+
+    fn make_by_name(&self) -> i64 {
+        // SAFETY: who made this has looked that it is a C string.
+        let path = unsafe { CStr::from_ptr(self.path) };
+        match kernel::open(self.dir, path, self.flags, self.mode) {
+            fd @ 0.. => (self.adopt)(fd as c_int),
+            error => error,
+        }
+    }
+
+    /// The kernel shows the name of a file by which it was opened.
+    fn open_by_name(&self, fd: c_int) {
+        let makes = libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC;
+        // SAFETY: who made this has looked that it is a C string.
+        let path = unsafe { CStr::from_ptr(self.path) };
+        let named = kernel::open(self.dir, path, self.flags & !makes, 0);
+        if let Some(named) = c_int::try_from(named).ok().filter(|named| *named >= 0) {
+            kernel::put_in_place(named, fd);
+            kernel::close(named);
+        }
+    }
+
+    /// It was about to be made.
+    fn make_again(&self, mut making: Record) -> i64 {
+        let real = making.identity();
+        match self.call.result_again() {
+            Some(AGAIN) => self.run(),
+            Some(0) => match self.stand_in(How::Empty, real, 0, &[]) {
+                Some(entry) => self.open_stand_in(entry),
+                None => self.open_made(),
+            },
+            Some(error) => error,
+            None if !is_new() => self.really(libc::O_EXCL),
+            None => {
+                standing_in::before_new();
+                let there = look(self.dir, self.path, false).map(|found| found.id);
+                let is_ours = there == Ok(real) || real == Identity::default() && there.is_ok();
+                self.call.write_result(if is_ours { 0 } else { AGAIN });
+                match is_ours {
+                    true => self.open_made(),
+                    false => self.make(),
+                }
+            }
+        }
+    }
+
+    /// Opens the file that was made, with nothing in it.
+    fn open_made(&self) -> i64 {
+        // SAFETY: who made this has looked that it is a C string.
+        let path = unsafe { CStr::from_ptr(self.path) };
+        let makes = libc::O_CREAT | libc::O_EXCL;
+        match kernel::open(self.dir, path, self.flags & !makes, 0) {
+            fd @ 0.. => {
+                if self.writes() {
+                    kernel::set_size(fd as c_int, 0);
+                }
+                (self.adopt)(fd as c_int)
+            }
+            error => error,
+        }
+    }
+}
+
+/// A number, or a negative errno.
+fn pointer(file: *mut FILE) -> i64 {
+    match file.is_null() {
+        true => -i64::from(errno()),
+        false => file as i64,
+    }
+}
+
+/// Whether a call may make, change or read a file as such.
+fn concerns_a_file(path: Name, flags: c_int) -> bool {
+    let other = flags & libc::O_PATH != 0 || flags & libc::O_DIRECTORY != 0;
+    // SAFETY: a C string, or nothing.
+    !other && !path.is_null() && !unsafe { CStr::from_ptr(path) }.to_bytes().starts_with(b"/proc/")
+}
+
+/// Opens a path for a descriptor; `None` in a thread whose calls are not written down.
+///
+/// # Safety
+/// As openat(2).
+pub(super) unsafe fn opened(dir: c_int, path: Name, flags: c_int, mode: mode_t) -> Option<i64> {
+    if !concerns_a_file(path, flags) {
+        return None;
+    }
+    let next = |dir: c_int, path: Name, flags: c_int| {
+        // SAFETY: handed on to the caller.
+        outcome(unsafe { openat64.get()(dir, path, flags, mode) })
+    };
+    // SAFETY: a C string.
+    let call = unsafe { Call::new(OPEN, path) };
+    let (fd, adopt) = (|value| value as c_int, |fd| i64::from(fd));
+    let opening = Opening { call, dir, path, flags, mode, open: &next, fd: &fd, adopt: &adopt };
+    written_down(&mut || opening.run())
+}
+
+/// What fopen(3) makes of a mode.
+fn flags_of(mode: &CStr) -> Option<c_int> {
+    let bytes = mode.to_bytes();
+    let both = bytes.iter().take_while(|byte| **byte != b',').any(|byte| *byte == b'+');
+    let exclusive = bytes.iter().take_while(|byte| **byte != b',').any(|byte| *byte == b'x');
+    let closes = bytes.iter().take_while(|byte| **byte != b',').any(|byte| *byte == b'e');
+    let (alone, more) = match bytes.first()? {
+        b'r' => (libc::O_RDONLY, 0),
+        b'w' => (libc::O_WRONLY, libc::O_CREAT | libc::O_TRUNC),
+        b'a' => (libc::O_WRONLY, libc::O_CREAT | libc::O_APPEND),
+        _ => return None,
+    };
+    let how = if both { libc::O_RDWR } else { alone };
+    let exclusive = if exclusive && more != 0 { libc::O_EXCL } else { 0 };
+    Some(how | more | exclusive | if closes { libc::O_CLOEXEC } else { 0 })
+}
+
+/// The same for a stream of the C library, which `next` opens.
+///
+/// # Safety
+/// As fopen(3).
+unsafe fn opened_stream(
+    path: Name,
+    mode: Name,
+    next: &dyn Fn(Name) -> *mut FILE,
+) -> Option<*mut FILE> {
+    // SAFETY: handed on to the caller.
+    let flags = flags_of(unsafe { mode.as_ref().map(|mode| CStr::from_ptr(mode)) }?)?;
+    if !concerns_a_file(path, flags) {
+        return None;
+    }
+    // SAFETY: a C string.
+    let call = unsafe { Call::new(FOPEN, path) };
+    let next = |_: c_int, path: Name, _: c_int| pointer(next(path));
+    // SAFETY: what `open` has given.
+    let fd = |value| unsafe { libc::fileno(value as *mut FILE) };
+    // SAFETY: `x` means nothing to it.
+    let adopt = |fd| pointer(unsafe { fdopen(fd, mode) });
+    let opening =
+        Opening { call, dir: HERE, path, flags, mode: 0o666, open: &next, fd: &fd, adopt: &adopt };
+    let value = written_down(&mut || opening.run())?;
+    Some(if value < 0 { std::ptr::null_mut() } else { value as *mut FILE })
+}
+
+/// Functions that open by a path: ours, what is behind it, its name, and the directory, the path,
+/// flags and mode.
+macro_rules! opening {
+    ($($our:ident, $next:ident, $symbol:literal, ($($arg:ident: $kind:ty),*),
+        $dir:expr, $path:ident, $flags:expr, $mode:expr;)*) => {
+        $(
+            /// # Safety
+            /// As open(2). A mode that was not given is not looked at.
+            #[export_name = $symbol]
+            pub unsafe extern "C-unwind" fn $our($($arg: $kind),*) -> c_int {
+                let mut room = own_number::NO_PATH;
+                // SAFETY: handed on to the caller.
+                unsafe {
+                    let $path = own_number::path($path, &mut room);
+                    let fd = match opened($dir, $path, $flags, $mode) {
+                        Some(fd) => fd as c_int,
+                        None => $next.get()($($arg),*),
+                    };
+                    devices::opened(fd, $path)
+                }
+            }
+        )*
+    };
+}
+const CREATES: c_int = libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC;
+opening! {
+    our_open, open, "open", (path: Name, flags: c_int, mode: mode_t), HERE, path, flags, mode;
+    our_open64, open64, "open64", (path: Name, flags: c_int, mode: mode_t),
+        HERE, path, flags, mode;
+    our_open_2, __open_2, "__open_2", (path: Name, flags: c_int), HERE, path, flags, 0;
+    our_open64_2, __open64_2, "__open64_2", (path: Name, flags: c_int), HERE, path, flags, 0;
+    our_openat, openat, "openat", (at: c_int, path: Name, flags: c_int, mode: mode_t),
+        at, path, flags, mode;
+    our_openat64, openat64, "openat64", (at: c_int, path: Name, flags: c_int, mode: mode_t),
+        at, path, flags, mode;
+    our_openat_2, __openat_2, "__openat_2", (at: c_int, path: Name, flags: c_int),
+        at, path, flags, 0;
+    our_openat64_2, __openat64_2, "__openat64_2", (at: c_int, path: Name, flags: c_int),
+        at, path, flags, 0;
+    our_creat, creat, "creat", (path: Name, mode: mode_t), HERE, path, CREATES, mode;
+    our_creat64, creat64, "creat64", (path: Name, mode: mode_t), HERE, path, CREATES, mode;
+}
+
+/// Functions that give a stream for a path: ours, what is behind it, its name.
+macro_rules! streaming {
+    ($($our:ident, $next:ident, $symbol:literal, ($($arg:ident: $kind:ty),*);)*) => {
+        $(
+            /// # Safety
+            /// As fopen(3).
+            #[export_name = $symbol]
+            pub unsafe extern "C-unwind" fn $our(path: Name, mode: Name, $($arg: $kind),*) -> *mut FILE {
+                let mut room = own_number::NO_PATH;
+                // SAFETY: handed on to the caller.
+                unsafe {
+                    let path = own_number::path(path, &mut room);
+                    let next = |path: Name| $next.get()(path, mode, $($arg),*);
+                    let ours = devices::stream(path, mode);
+                    ours.or_else(|| opened_stream(path, mode, &next)).unwrap_or_else(|| next(path))
+                }
+            }
+        )*
+    };
+}
+streaming! {
+    our_fopen, fopen, "fopen", ();
+    our_fopen64, fopen64, "fopen64", ();
+}
+
+/// # Safety
+/// As freopen(3).
+#[export_name = "freopen"]
+pub unsafe extern "C-unwind" fn our_freopen(path: Name, mode: Name, file: *mut FILE) -> *mut FILE {
+    // SAFETY: handed on to the caller.
+    let next = |path: Name| unsafe { freopen.get()(path, mode, file) };
+    // SAFETY: handed on to the caller.
+    unsafe { opened_stream(path, mode, &next) }.unwrap_or_else(|| next(path))
+}
+
+/// # Safety
+/// As freopen(3).
+#[export_name = "freopen64"]
+pub unsafe extern "C-unwind" fn our_freopen64(
+    path: Name,
+    mode: Name,
+    file: *mut FILE,
+) -> *mut FILE {
+    // SAFETY: handed on to the caller.
+    let next = |path: Name| unsafe { freopen64.get()(path, mode, file) };
+    // SAFETY: handed on to the caller.
+    unsafe { opened_stream(path, mode, &next) }.unwrap_or_else(|| next(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modes_of_streams_are_flags() {
+        assert_eq!(flags_of(c"rb"), Some(libc::O_RDONLY));
+        assert_eq!(flags_of(c"r+"), Some(libc::O_RDWR));
+        assert_eq!(flags_of(c"wx"), Some(CREATES | libc::O_EXCL));
+        assert_eq!(
+            flags_of(c"a+e"),
+            Some(libc::O_RDWR | libc::O_CREAT | libc::O_APPEND | libc::O_CLOEXEC)
+        );
+        assert_eq!(flags_of(c"w,ccs=x+"), Some(CREATES));
+        assert_eq!(flags_of(c""), None);
+    }
+}

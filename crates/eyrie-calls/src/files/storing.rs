@@ -1,0 +1,27 @@
+//! What was written down must be with the rank's home router before the call is made that it is
+//! about: the provider sends it and waits. Before this process is a rank nobody can hold it.
+
+use crate::observed::pause;
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// A function of the provider.
+static STORE: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+
+pub fn store_by(store: extern "C" fn()) {
+    STORE.store(store as *mut c_void, Ordering::Relaxed);
+}
+
+/// Returns when all that was written down is safe.
+///
+/// # Safety
+/// In a call that is being written down.
+pub unsafe fn store() {
+    let store = STORE.load(Ordering::Relaxed);
+    if !store.is_null() {
+        // SAFETY: `store_by` has it from a function of this type.
+        let store = unsafe { std::mem::transmute::<*mut c_void, extern "C" fn()>(store) };
+        // SAFETY: handed on to the caller.
+        unsafe { pause(|| store()) };
+    }
+}

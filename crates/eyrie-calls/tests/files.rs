@@ -1,0 +1,471 @@
+//! What a rank has done to files is not done again: this program has our functions linked in instead
+//! of preloaded, and is the provider, too. Each case runs in a directory of its own, once from its
+//! start and then again with all or a part of what was written down known.
+
+use eyrie_calls::begin::eyrie_calls_begin;
+use eyrie_calls::for_provider::*;
+use std::ffi::{CStr, CString};
+use std::fs;
+use std::path::Path;
+
+/// What was written down since the last time.
+fn take() -> Vec<u8> {
+    let entered = eyrie_calls_enter();
+    let (mut bytes, mut from) = (std::ptr::null(), 0);
+    // SAFETY: in a call of the provider; the bytes are copied at once.
+    let taken = unsafe {
+        match eyrie_calls_take(&mut bytes, &mut from) {
+            0 => Vec::new(),
+            len => std::slice::from_raw_parts(bytes, len).to_vec(),
+        }
+    };
+    eyrie_calls_leave(entered);
+    taken
+}
+
+fn again(bytes: &[u8]) {
+    // SAFETY: the bytes stay as long as the process.
+    unsafe { eyrie_calls_again(bytes.to_vec().leak().as_ptr(), bytes.len()) };
+}
+
+/// The rank is where it was before; and it does something new.
+fn known() {
+    // SAFETY: in a program that is no rank there is nobody else.
+    unsafe { eyrie_calls_known() };
+}
+
+fn new() {
+    // SAFETY: as above.
+    unsafe { eyrie_calls_new() };
+}
+
+fn stand_ins() -> usize {
+    // SAFETY: it lives as long as the library.
+    unsafe { *eyrie_calls_standing_in() }
+}
+
+fn c(path: &str) -> CString {
+    CString::new(path).unwrap()
+}
+
+fn open(path: &str, flags: i32) -> i32 {
+    // SAFETY: a C string.
+    unsafe { libc::open(c(path).as_ptr(), flags, 0o644) }
+}
+
+fn write(fd: i32, text: &str) {
+    // SAFETY: the text is as long as said.
+    let n = unsafe { libc::write(fd, text.as_ptr().cast(), text.len()) };
+    assert_eq!(n, text.len() as isize);
+}
+
+fn close(fd: i32) {
+    // SAFETY: only a descriptor.
+    assert_eq!(unsafe { libc::close(fd) }, 0);
+}
+
+fn rename(old: &str, new: &str) -> i32 {
+    // SAFETY: C strings.
+    unsafe { libc::rename(c(old).as_ptr(), c(new).as_ptr()) }
+}
+
+fn unlink(path: &str) -> i32 {
+    // SAFETY: a C string.
+    unsafe { libc::unlink(c(path).as_ptr()) }
+}
+
+fn mkdir(path: &str) -> i32 {
+    // SAFETY: a C string.
+    unsafe { libc::mkdir(c(path).as_ptr(), 0o755) }
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(path).unwrap()
+}
+
+/// A program writes a file with stdio.
+fn print(path: &str, mode: &CStr, text: &str) {
+    // SAFETY: C strings, and a stream that was opened.
+    unsafe {
+        let file = libc::fopen(c(path).as_ptr(), mode.as_ptr());
+        assert!(!file.is_null(), "{path}: {}", std::io::Error::last_os_error());
+        assert_eq!(libc::fwrite(text.as_ptr().cast(), 1, text.len(), file), text.len());
+        assert_eq!(libc::fclose(file), 0);
+    }
+}
+
+const MAKE: i32 = libc::O_CREAT | libc::O_EXCL | libc::O_RDWR;
+const APPEND: i32 = libc::O_CREAT | libc::O_APPEND | libc::O_WRONLY;
+const ANEW: i32 = libc::O_CREAT | libc::O_TRUNC | libc::O_WRONLY;
+
+/// Runs `program` in an empty directory, and again with all that is known of it: it gets the same
+/// results, and the files stay as they are.
+fn twice<R: PartialEq + std::fmt::Debug>(program: impl Fn() -> R) {
+    take();
+    let first = program();
+    let bytes = take();
+    let before = tree();
+    again(&bytes);
+    assert_eq!(program(), first);
+    assert_eq!(tree(), before, "something was done twice");
+    known();
+    new();
+    assert_eq!((tree(), stand_ins()), (before, 0));
+    assert_eq!(take(), []);
+}
+
+/// All files with their content.
+fn tree() -> Vec<(String, String)> {
+    let mut all: Vec<_> = fs::read_dir(".")
+        .unwrap()
+        .map(|entry| {
+            let path = entry.unwrap().path();
+            let content = if path.is_dir() { "/".into() } else { read(path.to_str().unwrap()) };
+            (path.to_string_lossy().into_owned(), content)
+        })
+        .collect();
+    all.sort();
+    all
+}
+
+fn names_are_changed_once() {
+    print("a", c"w", "first");
+    twice(|| {
+        let renamed = rename("a", "b");
+        print("a", c"w", "second");
+        let made = [mkdir("d"), mkdir("d")];
+        (renamed, made, rename("none", "x"), unlink("none"))
+    });
+    assert_eq!((read("a"), read("b")), ("second".into(), "first".into()));
+    twice(|| {
+        // SAFETY: C strings.
+        let linked = unsafe { libc::link(c"b".as_ptr(), c"c".as_ptr()) };
+        let gone = [unlink("b"), unlink("b")];
+        // SAFETY: as above.
+        let directory = unsafe { [libc::rmdir(c"d".as_ptr()), libc::rmdir(c"d".as_ptr())] };
+        (linked, gone, directory)
+    });
+    assert_eq!(read("c"), "first");
+}
+
+fn what_is_made_under_another_name_is_read_back() {
+    // More of them than there are stand-ins.
+    for _ in 0..70 {
+        twice(|| {
+            let file = open("new", MAKE);
+            write(file, "whole");
+            close(file);
+            assert_eq!((open("new", MAKE), read("new")), (-1, "whole".into()));
+            assert_eq!(fs::metadata("new").unwrap().len(), 5);
+            rename("new", "result")
+        });
+        assert_eq!(read("result"), "whole");
+    }
+}
+
+/// Every prefix of what is known, with what was done until then and a bit more.
+fn a_rank_that_died_goes_on_from_there() {
+    for done in 0..4 {
+        let step = |n: usize, file: &mut i32| match n {
+            0 => *file = open("lock", MAKE),
+            1 => write(*file, "mine"),
+            2 => close(*file),
+            _ => assert_eq!(rename("lock", "unlocked"), 0),
+        };
+        take();
+        let mut file = -1;
+        (0..=done).for_each(|n| step(n, &mut file));
+        again(&take());
+        if done < 2 {
+            close(file);
+        }
+        file = -1;
+        (0..4).for_each(|n| step(n, &mut file));
+        new();
+        assert_eq!((read("unlocked"), Path::new("lock").exists()), ("mine".into(), false));
+        assert_eq!(unlink("unlocked"), 0);
+    }
+}
+
+fn an_intent_that_nothing_came_of_is_carried_out() {
+    take();
+    print("x", c"w", "x");
+    assert_eq!(rename("x", "y"), 0);
+    let bytes = take();
+    // The result is the last record: two bytes in front of it, four, one number, and its end.
+    fs::rename("y", "x").unwrap();
+    again(&bytes[..bytes.len() - 8]);
+    print("x", c"w", "x");
+    assert_eq!(rename("x", "y"), 0);
+    assert_eq!((read("y"), Path::new("x").exists()), ("x".into(), false));
+}
+
+fn a_log_has_each_line_once() {
+    print("log", c"w", "0\n");
+    take();
+    print("log", c"a", "1\n");
+    let known_bytes = take();
+    // It died when it had written the next line, too, and another rank has.
+    print("log", c"a", "2\n");
+    let more = take();
+    again(&[known_bytes, more].concat());
+    print("log", c"a", "1\n");
+    known();
+    print("log", c"a", "2\n");
+    new();
+    assert_eq!(read("log"), "0\n1\n2\n");
+    // It died when it had opened the log and written a part.
+    take();
+    let file = open("log", APPEND);
+    let bytes = take();
+    write(file, "3");
+    close(file);
+    again(&bytes);
+    let file = open("log", APPEND);
+    write(file, "3\n");
+    new();
+    write(file, "4\n");
+    close(file);
+    assert_eq!(read("log"), "0\n1\n2\n3\n4\n");
+}
+
+fn others_may_append_meanwhile() {
+    // What other threads do is not written down.
+    let other = |text: &'static str| {
+        let append = move || fs::write("common", read("common") + text).unwrap();
+        std::thread::spawn(append).join().unwrap();
+    };
+    take();
+    let file = open("common", APPEND);
+    write(file, "a1\n");
+    other("b1\n");
+    write(file, "a2\n");
+    other("b2\n");
+    let bytes = take();
+    close(file);
+    again(&bytes);
+    let file = open("common", APPEND);
+    write(file, "a1\n");
+    write(file, "a2\n");
+    known();
+    new();
+    write(file, "a3\n");
+    close(file);
+    assert_eq!(read("common"), "a1\nb1\na2\nb2\na3\n");
+}
+
+fn a_file_that_is_written_anew_loses_the_lost_future() {
+    take();
+    let file = open("out", ANEW);
+    write(file, "one\n");
+    let bytes = take();
+    write(file, "lost future\n");
+    close(file);
+    again(&bytes);
+    let file = open("out", ANEW);
+    // SAFETY: only a descriptor.
+    let other = unsafe { libc::dup(file) };
+    write(file, "one\n");
+    known();
+    write(other, "two\n");
+    // As others see it.
+    let seen = std::thread::spawn(|| read("out")).join().unwrap();
+    assert_eq!((seen.as_str(), read("out").as_str()), ("one\nlost future\n", "one\ntwo\n"));
+    new();
+    assert_eq!(read("out"), "one\ntwo\n");
+    write(file, "three\n");
+    write(other, "four\n");
+    close(file);
+    close(other);
+    assert_eq!(read("out"), "one\ntwo\nthree\nfour\n");
+}
+
+/// The rank computes its second result from what it reads by then, but that it has the name is known.
+fn what_was_closed_before_something_known_is_in_its_file() {
+    let result = |text| {
+        print("new", c"w", text);
+        assert_eq!(rename("new", "result"), 0);
+    };
+    take();
+    result("2");
+    again(&take());
+    result("3");
+    new();
+    assert_eq!(read("result"), "2");
+}
+
+/// A counter is read and written in the same place.
+fn what_is_changed_in_place_is_changed_once() {
+    print("counter", c"w", "5");
+    let count = || {
+        let mut digit = [0u8; 1];
+        // SAFETY: a C string and one byte.
+        unsafe {
+            let file = libc::fopen(c"counter".as_ptr(), c"r+".as_ptr());
+            assert_eq!(libc::fread(digit.as_mut_ptr().cast(), 1, 1, file), 1);
+            digit[0] += 1;
+            libc::rewind(file);
+            assert_eq!(libc::fwrite(digit.as_ptr().cast(), 1, 1, file), 1);
+            assert_eq!(libc::fclose(file), 0);
+        }
+        digit[0]
+    };
+    twice(|| [count(), count()]);
+    assert_eq!(read("counter"), "7");
+    // It died when it had opened it: whether it had written is not known.
+    take();
+    assert_eq!(count(), b'8');
+    again(&take());
+    assert_eq!(count(), b'8');
+    new();
+    assert_eq!(read("counter"), "8");
+}
+
+fn a_file_of_several_ranks_keeps_what_others_write() {
+    let place = |at: usize, byte: u8| {
+        // SAFETY: one byte, and a descriptor that was opened.
+        unsafe {
+            let file = open("shared", libc::O_CREAT | libc::O_RDWR);
+            assert_eq!(libc::pwrite(file, (&raw const byte).cast(), 1, at as i64), 1);
+            file
+        }
+    };
+    take();
+    close(place(9, b'a'));
+    let kept = place(1, b'b');
+    let bytes = take();
+    close(kept);
+    std::thread::spawn(move || {
+        fs::write("shared", b"0123456789").unwrap();
+    })
+    .join()
+    .unwrap();
+    again(&bytes);
+    close(place(9, b'a'));
+    known();
+    let kept = place(1, b'b');
+    new();
+    assert_eq!(read("shared"), "0b23456789");
+    close(kept);
+}
+
+/// Two ranks want the same directory; this one has died when it was about to make it.
+fn a_directory_that_another_rank_has_made_is_not_ours() {
+    for another in [true, false] {
+        take();
+        assert_eq!(mkdir("lock"), 0);
+        let bytes = take();
+        if another {
+            fs::remove_dir("lock").unwrap();
+            fs::create_dir("lock").unwrap();
+        }
+        again(&bytes[..bytes.len() - 8]);
+        assert_eq!(mkdir("lock"), if another { -1 } else { 0 });
+        assert_eq!(tree().len(), 1, "{:?}", tree());
+        fs::remove_dir("lock").unwrap();
+    }
+}
+
+/// What is known ends in the middle of a record.
+fn half_a_record_is_none() {
+    take();
+    print("x", c"w", "x");
+    let bytes = take();
+    again(&bytes[..bytes.len() - 3]);
+    print("x", c"w", "x");
+    let rest = take();
+    again(&[&bytes[..bytes.len() - 3], &rest].concat());
+    print("x", c"w", "x");
+    assert_eq!(stand_ins(), 1);
+    new();
+    assert_eq!(take(), []);
+}
+
+/// What was noted for an image goes on from there.
+fn files_that_are_open_in_an_image_go_back() {
+    let file = open("log", APPEND);
+    write(file, "0\n");
+    take();
+    // SAFETY: there is one thread.
+    unsafe { eyrie_calls_note_files() };
+    let appended = |text| {
+        write(file, text);
+        close(file);
+        let file = open("log", APPEND);
+        write(file, "2\n");
+        file
+    };
+    let rest = appended("1\n");
+    let bytes = take();
+    close(rest);
+    // It comes back.
+    assert_eq!(open("log", libc::O_WRONLY | libc::O_APPEND), file);
+    take();
+    again(&bytes);
+    // SAFETY: there is one thread.
+    unsafe { eyrie_calls_come_back() };
+    assert_eq!(stand_ins(), 1);
+    let rest = appended("1\n");
+    known();
+    new();
+    write(rest, "3\n");
+    close(rest);
+    assert_eq!(read("log"), "0\n1\n2\n3\n");
+}
+
+/// An image was taken between reading and writing in place.
+fn a_small_file_that_is_open_in_an_image_has_what_it_had() {
+    print("count", c"w", "5");
+    let file = open("count", libc::O_RDWR);
+    take();
+    // SAFETY: there is one thread.
+    unsafe { eyrie_calls_note_files() };
+    let put = |byte: u8| {
+        // SAFETY: one byte.
+        assert_eq!(unsafe { libc::pwrite(file, (&raw const byte).cast(), 1, 0) }, 1);
+    };
+    put(b'6');
+    put(b'7');
+    // SAFETY: there is one thread.
+    unsafe { eyrie_calls_come_back() };
+    let mut byte = 0u8;
+    // SAFETY: one byte.
+    assert_eq!(unsafe { libc::pread(file, (&raw mut byte).cast(), 1, 0) }, 1);
+    assert_eq!(byte, b'5');
+    put(b'6');
+    new();
+    assert_eq!(read("count"), "6");
+    close(file);
+}
+
+fn main() {
+    let place = std::env::temp_dir().join(format!("eyrie-files-{}", std::process::id()));
+    eyrie_calls_begin(libc::SIGUSR2);
+    let cases: [(&str, fn()); 14] = [
+        ("names", names_are_changed_once),
+        ("temporary", what_is_made_under_another_name_is_read_back),
+        ("died", a_rank_that_died_goes_on_from_there),
+        ("intent", an_intent_that_nothing_came_of_is_carried_out),
+        ("log", a_log_has_each_line_once),
+        ("others", others_may_append_meanwhile),
+        ("anew", a_file_that_is_written_anew_loses_the_lost_future),
+        ("in place", what_is_changed_in_place_is_changed_once),
+        ("shared", a_file_of_several_ranks_keeps_what_others_write),
+        ("directory", a_directory_that_another_rank_has_made_is_not_ours),
+        ("half", half_a_record_is_none),
+        ("closed", what_was_closed_before_something_known_is_in_its_file),
+        ("small", a_small_file_that_is_open_in_an_image_has_what_it_had),
+        ("image", files_that_are_open_in_an_image_go_back),
+    ];
+    for (name, case) in cases {
+        println!("{name}");
+        let here = place.join(name);
+        fs::create_dir_all(&here).unwrap();
+        std::env::set_current_dir(&here).unwrap();
+        case();
+        assert_eq!(stand_ins(), 0);
+    }
+    std::env::set_current_dir("/").unwrap();
+    fs::remove_dir_all(&place).unwrap();
+    println!("ok");
+}
