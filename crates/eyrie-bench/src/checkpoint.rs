@@ -34,11 +34,7 @@ const STRATEGIES: [(&str, &str, &str); 8] = [
         "--checkpoint-mode async --checkpoint-order self-timed",
         "AC/ST: far below every SC",
     ),
-    (
-        "sync, batch, full",
-        "--checkpoint-mode sync --checkpoint-order batch",
-        "SC/BR: costs most",
-    ),
+    ("sync, batch, full", "--checkpoint-mode sync --checkpoint-order batch", "SC/BR: costs most"),
     (
         "async, batch, full",
         "--checkpoint-mode async --checkpoint-order batch",

@@ -33,8 +33,13 @@ pub fn measure(setup: &Setup, effort: Effort) -> anyhow::Result<(Table, String, 
         let small = eyrie("async").with_env("GLIBC_TUNABLES", "glibc.malloc.hugetlb=0");
         let of = |pages, mode, contender: Contender| {
             let full = contender.clone().with_env("EYRIE_IMAGES", "full");
-            [("incremental", contender), ("full", full)]
-                .map(|(images, contender)| Turn { mib, pages, mode, images, contender })
+            [("incremental", contender), ("full", full)].map(|(images, contender)| Turn {
+                mib,
+                pages,
+                mode,
+                images,
+                contender,
+            })
         };
         turns.extend(of("large", "async", eyrie("async")));
         turns.extend(of("4 KiB", "async", small));

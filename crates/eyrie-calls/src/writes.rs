@@ -30,11 +30,7 @@ fn whole(len: usize, mut call: impl FnMut(usize) -> ssize_t) -> ssize_t {
 /// # Safety
 /// As write(2).
 #[export_name = "write"]
-pub unsafe extern "C-unwind" fn our_write(
-    fd: c_int,
-    bytes: *const c_void,
-    len: size_t,
-) -> ssize_t {
+pub unsafe extern "C-unwind" fn our_write(fd: c_int, bytes: *const c_void, len: size_t) -> ssize_t {
     // SAFETY: handed on to the caller; no more than `len` bytes are behind it.
     unsafe {
         if !in_a_rank() {

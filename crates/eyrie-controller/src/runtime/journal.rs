@@ -229,7 +229,8 @@ impl Journal {
         if self.file.is_none() {
             return Gate::OPEN;
         }
-        let kept = self.copies.values().filter_map(Copy::state).map(|s| s.end).min().unwrap_or(u64::MAX);
+        let kept =
+            self.copies.values().filter_map(Copy::state).map(|s| s.end).min().unwrap_or(u64::MAX);
         Gate { position: self.ends + self.buffer.len() as u64, durable: kept.min(self.ends) }
     }
 
