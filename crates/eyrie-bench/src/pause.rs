@@ -56,7 +56,7 @@ pub fn measure(setup: &Setup, effort: Effort) -> anyhow::Result<(Table, String, 
             "pages",
             "mode",
             "images",
-            "brought, MB",
+            "image, MB",
             "stands still, ms",
             "stored after, ms",
             "Eagle",
@@ -67,19 +67,19 @@ pub fn measure(setup: &Setup, effort: Effort) -> anyhow::Result<(Table, String, 
         let all = || runs.iter().flatten();
         let pause = Spread::of(all().map(|t| t.pause * 1e3));
         let total = Spread::of(all().map(|t| t.total * 1e3));
-        let brought = Spread::of(all().map(|t| t.bytes as f64 / 1e6));
+        let length = Spread::of(all().map(|t| t.bytes as f64 / 1e6));
         table.rows.push(vec![
             eyrie_units::bytes(turn.mib << 20),
             turn.pages.into(),
             turn.mode.into(),
             turn.images.into(),
-            cell(brought, digits),
+            cell(length, digits),
             cell(pause, digits),
             cell(total, digits),
             "not reported".into(),
         ]);
         rows.push(json!({
-            "mib": turn.mib, "pages": turn.pages, "mode": turn.mode, "images": turn.images, "mb": brought,
+            "mib": turn.mib, "pages": turn.pages, "mode": turn.mode, "images": turn.images, "mb": length,
             "pause_ms": pause, "stored_ms": total,
         }));
     }
