@@ -80,12 +80,8 @@ int main(int argc, char **argv) {
             count(step);
         }
         if (step % 10 == 0) in_turn(kept, step, state);
-        volatile uint64_t word = state;
-        for (long i = 0; i < spin; i++) word = word * 6364136223846793005ULL + 1;
-        uint64_t in;
-        MPI_Sendrecv(&state, 1, MPI_UINT64_T, (me + 1) % ranks, 0, &in, 1, MPI_UINT64_T,
-                     (me + ranks - 1) % ranks, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
-        state = hash_word(state, in);
+        take_time(state, spin);
+        state = hash_word(state, word_from_left(state, me, ranks));
         /* Nobody appends for a step before all have. */
         if (step % 10 == 0) MPI_Barrier(MPI_COMM_WORLD);
     }

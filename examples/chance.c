@@ -71,11 +71,6 @@ static void draw(void) {
     history = hash_bytes(history, bytes, sizeof bytes);
 }
 
-static void compute(long steps_of_it) {
-    volatile uint64_t word = history;
-    for (long i = 0; i < steps_of_it; i++) word = word * 6364136223846793005ULL + 1;
-}
-
 /* Tells the next rank all that this one has observed, and hears it from the one before. */
 static void tell_round(uint64_t value) {
     struct message out = {chain_out, history, value}, in;
@@ -104,7 +99,7 @@ static void balance(void) {
     uint64_t all = 0;
     for (long step = 0; step < steps; step++) {
         double begun = MPI_Wtime(), speed;
-        compute(share * (spin / 1000) / 10);
+        take_time(history, share * (spin / 1000) / 10);
         speed = share / (MPI_Wtime() - begun + 1e-6);
         MPI_Allgather(&speed, 1, MPI_DOUBLE, speeds, 1, MPI_DOUBLE, MPI_COMM_WORLD);
         double sum = 0;
@@ -136,7 +131,7 @@ static void balance(void) {
 static void until_limit(void) {
     double begun = MPI_Wtime();
     for (int over = 0; !over;) {
-        compute(spin);
+        take_time(history, spin);
         if (me == 0) {
             int there = 0;
             double now = MPI_Wtime(), pause = now + 100e-6;
@@ -185,7 +180,7 @@ int main(int argc, char **argv) {
                 observed(random_word(seed, (uint64_t)step) ^ (uint64_t)getpid());
             else
                 die("--what %s: no such thing", what);
-            compute(spin);
+            take_time(history, spin);
             tell_round((uint64_t)step);
         }
         if (me == 0) printf("%s: %ld steps\n", what, steps);

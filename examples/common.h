@@ -125,6 +125,20 @@ __attribute__((unused)) static void *allocate(size_t count, size_t size) {
     return p;
 }
 
+/* Computes for some time. */
+__attribute__((unused)) static void take_time(uint64_t seed, long steps) {
+    volatile uint64_t word = seed;
+    for (long i = 0; i < steps; i++) word = word * 6364136223846793005ULL + 1;
+}
+
+/* Sends a word round the ring; what has come from the rank before. */
+__attribute__((unused)) static uint64_t word_from_left(uint64_t word, int me, int ranks) {
+    uint64_t in;
+    MPI_Sendrecv(&word, 1, MPI_UINT64_T, (me + 1) % ranks, 0, &in, 1, MPI_UINT64_T,
+                 (me + ranks - 1) % ranks, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    return in;
+}
+
 /* Where a block of a range of `total` things split over `parts` begins; begin(parts) is `total`. */
 __attribute__((unused)) static long block_begin(long total, long parts, long part) {
     return total * part / parts;

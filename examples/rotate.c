@@ -64,12 +64,8 @@ int main(int argc, char **argv) {
             log = fopen(open_log, "a");
         }
         if (step % lines == lines / 2) turn_over(other_log);
-        volatile uint64_t word = state;
-        for (long i = 0; i < spin; i++) word = word * 6364136223846793005ULL + 1;
-        uint64_t in;
-        MPI_Sendrecv(&state, 1, MPI_UINT64_T, (me + 1) % ranks, 0, &in, 1, MPI_UINT64_T,
-                     (me + ranks - 1) % ranks, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
-        state = hash_word(state, in);
+        take_time(state, spin);
+        state = hash_word(state, word_from_left(state, me, ranks));
     }
     if (fclose(log) != 0) die("%s: %s", open_log, strerror(errno));
     MPI_Reduce(&state, &sum, 1, MPI_UINT64_T, MPI_BXOR, 0, MPI_COMM_WORLD);

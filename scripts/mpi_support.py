@@ -370,11 +370,8 @@ def came_to(library, log):
         sys.exit(f"mpi_support: not every rank of that run on {library} came to the end")
     less = left_out(library)
     for module in sorted(begun | less):
-        tests = (
-            (begun[module] - 2 * wrong[module]) // RANKS
-            if wrong[module]
-            else begun[module] // RANKS
-        )
+        # A test that went wrong is named once more, in front of why.
+        tests = (begun[module] - 2 * wrong[module]) // RANKS
         words = [f"{tests} passed or skipped"] if tests else []
         words += [f"{wrong[module]} failed"] if wrong[module] else []
         words += [f"{less[module]} left out"] if less[module] else []

@@ -89,7 +89,7 @@ impl Agent {
         let Some(p) = self.processes.get(&instance) else { return false };
         if p.speaker.is_none() {
             let library = shared::mpi_library(self.pmi_peer(p)).unwrap_or_default();
-            if barrier <= mpi::meets_before(Path::new(&library)) || shared::has_ended(p.pid) {
+            if barrier <= mpi::meets_before(Path::new(&library)) {
                 return true;
             }
         }

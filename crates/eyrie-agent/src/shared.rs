@@ -55,8 +55,8 @@ pub fn mpi_library(pid: u32) -> Option<String> {
     })
 }
 
-/// Whether a process that we have not collected, or one below it, has ended or is about to: it has no
-/// memory any more.
+/// Whether a process that we have not collected, or one below it, has ended or is about to: it has
+/// no memory any more.
 pub fn has_ended(pid: u32) -> bool {
     let mut family = descendants(pid).into_iter().chain([pid]);
     family.any(|pid| mapped(pid).is_empty())

@@ -9,8 +9,8 @@ use crate::statistics::Spread;
 use crate::{Effort, Setup};
 use serde_json::json;
 
-/// Eagle's names, our options, and what Eagle's figure 6 says of each; and those that cost it most and
-/// least, with images that have all of the memory each time, as its own had.
+/// Eagle's names, our options, and what Eagle's figure 6 says of each; and those that cost it most
+/// and least, with images that have all of the memory each time, as its own had.
 const STRATEGIES: [(&str, &str, &str); 8] = [
     (
         "sync, sequential",
@@ -89,7 +89,7 @@ fn strategies(setup: &Setup, effort: Effort) -> anyhow::Result<Measured> {
             let options = format!("{options} --checkpoint-every {every_ms:.0}ms");
             let contender = Contender::eyrie(name, &options);
             let contender = match i {
-                FULL.. => contender.with_env("EYRIE_IMAGES", "full"),
+                FULL.. => contender.with_full_images(),
                 _ => contender,
             };
             turns.push(Turn { strategy: Some(i), wanted, contender });

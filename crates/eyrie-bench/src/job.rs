@@ -5,6 +5,7 @@ use crate::setup::Setup;
 use crate::Effort;
 use anyhow::{bail, Context};
 use eyrie_units::time;
+use eyrie_wire::agent::{ENV_IMAGES, IMAGES_FULL};
 use rustix::event::{poll, PollFd, PollFlags};
 use rustix::process::{kill_process, pidfd_open, Pid, PidfdFlags, Signal};
 use serde::Deserialize;
@@ -105,6 +106,11 @@ impl Contender {
     pub fn with_env(mut self, key: &'static str, value: &'static str) -> Contender {
         self.env.push((key, value));
         self
+    }
+
+    /// Images have all of the memory each time.
+    pub fn with_full_images(self) -> Contender {
+        self.with_env(ENV_IMAGES, IMAGES_FULL)
     }
 }
 

@@ -32,7 +32,7 @@ pub fn measure(setup: &Setup, effort: Effort) -> anyhow::Result<(Table, String, 
         };
         let small = eyrie("async").with_env("GLIBC_TUNABLES", "glibc.malloc.hugetlb=0");
         let of = |pages, mode, contender: Contender| {
-            let full = contender.clone().with_env("EYRIE_IMAGES", "full");
+            let full = contender.clone().with_full_images();
             [("incremental", contender), ("full", full)].map(|(images, contender)| Turn {
                 mib,
                 pages,

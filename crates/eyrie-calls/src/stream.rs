@@ -64,11 +64,11 @@ pub fn put_number<S: Sink>(out: &mut S, n: u64) {
 }
 
 /// Small numbers of either sign as small numbers.
-fn folded(n: i64) -> u64 {
+pub fn folded(n: i64) -> u64 {
     (n << 1 ^ n >> 63) as u64
 }
 
-fn unfolded(n: u64) -> i64 {
+pub fn unfolded(n: u64) -> i64 {
     (n >> 1) as i64 ^ -((n & 1) as i64)
 }
 

@@ -10,10 +10,11 @@ use crate::observing::{self, Held};
 use crate::sockets::Sockets;
 use crate::{channel, entry, interrupted, memory, stack};
 use eyrie_image::{FdRole, Hooks, Mode, Outcome, Request, Track, Tracker};
-use eyrie_wire::agent::{capture_signal, FromRank, ToRank, ENV_DROP_SOCKETS, MAX_MESSAGE};
+use eyrie_wire::agent::{
+    capture_signal, FromRank, ToRank, ENV_DROP_SOCKETS, ENV_IMAGES, IMAGES_FULL, MAX_MESSAGE,
+};
 use eyrie_wire::page::What;
 use libc::c_int;
-use std::ffi::CStr;
 use std::io::Write;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
@@ -36,13 +37,21 @@ static TRACKER: Tracker = Tracker::new();
 static PENDING: AtomicBool = AtomicBool::new(false);
 /// Sockets that lead out of the rank come back as broken connections.
 static DROP_SOCKETS: AtomicBool = AtomicBool::new(false);
+/// Nothing is tracked: each image has all of the memory.
+static FULL: AtomicBool = AtomicBool::new(false);
 static PMI_FD: AtomicI32 = AtomicI32::new(-1);
 
-/// Installs the signal handler.
-pub fn install() {
+/// Reads what the environment asks for.
+pub fn prepare() {
     let pmi = std::env::var("PMI_FD").ok().and_then(|v| v.parse().ok());
     PMI_FD.store(pmi.unwrap_or(-1), Ordering::Relaxed);
     DROP_SOCKETS.store(std::env::var_os(ENV_DROP_SOCKETS).is_some(), Ordering::Relaxed);
+    let full = std::env::var_os(ENV_IMAGES).is_some_and(|images| images == IMAGES_FULL);
+    FULL.store(full, Ordering::Relaxed);
+}
+
+/// Installs the signal handler.
+pub fn install() {
     stack::for_signals();
     // SAFETY: all zero is a valid sigaction; the handler has the type that its flags ask for.
     unsafe {
@@ -213,17 +222,9 @@ unsafe fn let_go_on(context: *mut libc::c_void) {
     }
 }
 
-/// "full": each image has all of the memory, so that what incremental ones save can be measured.
-const ENV_IMAGES: &CStr = c"EYRIE_IMAGES";
-
 /// Begins to track what this process writes. Where that cannot be, images are full ones.
 pub fn track() {
-    // SAFETY: the name is a C string, and so is what is found, which nobody changes meanwhile.
-    let asked = unsafe {
-        let value = libc::getenv(ENV_IMAGES.as_ptr());
-        (!value.is_null()).then(|| CStr::from_ptr(value))
-    };
-    if asked == Some(c"full") {
+    if FULL.load(Ordering::Relaxed) {
         return;
     }
     if let Err(refusal) = TRACKER.start() {

@@ -2,6 +2,7 @@
 //! it for the functions of the C library that it stands in front of; what comes here by another way
 //! is made again if its time is not lost. Runs in a signal handler: no allocation, no lock.
 
+use crate::symbol;
 use libc::{c_int, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -12,16 +13,17 @@ static CLOCK_JUMPED: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 /// Looks for libeyrie-calls and tells it that this is a rank, and by which signal images are asked
 /// for.
 pub fn install(capture_signal: c_int) {
-    let find = |name: &std::ffi::CStr| {
-        // SAFETY: the name is a C string.
-        unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }
+    let find = |name| {
+        // SAFETY: a pointer to whatever it is.
+        let found = unsafe { symbol::function(libc::RTLD_DEFAULT, name) };
+        found.unwrap_or(std::ptr::null_mut())
     };
     INTERRUPTED.store(find(c"eyrie_calls_interrupted"), Ordering::Relaxed);
     CLOCK_JUMPED.store(find(c"eyrie_calls_clock_jumped"), Ordering::Relaxed);
-    let begin = find(c"eyrie_calls_begin");
-    if !begin.is_null() {
-        // SAFETY: the function of that name in eyrie-calls has this type.
-        let begin: extern "C" fn(c_int) = unsafe { std::mem::transmute(begin) };
+    // SAFETY: the function of that name in eyrie-calls has this type.
+    let begin: Option<extern "C" fn(c_int)> =
+        unsafe { symbol::function(libc::RTLD_DEFAULT, c"eyrie_calls_begin") };
+    if let Some(begin) = begin {
         begin(capture_signal);
     }
 }

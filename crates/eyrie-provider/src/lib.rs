@@ -16,6 +16,7 @@ mod ofi;
 mod process;
 mod sockets;
 mod stack;
+mod symbol;
 
 /// What libfabric looks for in a provider's library.
 ///

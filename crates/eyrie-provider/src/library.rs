@@ -1,7 +1,7 @@
 //! Which MPI library this provider serves, asked of the library itself once MPI_Init is over. It
 //! must only ask what MPI answers at any time and from anywhere, and never load anything.
 
-use crate::channel;
+use crate::{channel, symbol};
 use eyrie_wire::agent::FromRank;
 use std::ffi::{CStr, CString};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -91,20 +91,13 @@ unsafe extern "C" fn note(
 }
 
 fn functions(handle: *mut libc::c_void) -> Option<Mpi> {
-    let symbol = |name: &CStr| {
-        // SAFETY: a handle of dlopen, or the default one; a C string.
-        let found = unsafe { libc::dlsym(handle, name.as_ptr()) };
-        (!found.is_null()).then_some(found)
-    };
-    let version = symbol(c"MPI_Get_library_version")?;
-    let initialized = symbol(c"MPI_Initialized")?;
-    let thread_level = symbol(c"MPI_Query_thread")?;
-    // SAFETY: MPI's standard says of which types these functions are.
+    // SAFETY: a handle of dlopen, or the default one; MPI's standard says of which types these
+    // functions are.
     unsafe {
         Some(Mpi {
-            version: std::mem::transmute::<*mut libc::c_void, Version>(version),
-            initialized: std::mem::transmute::<*mut libc::c_void, Number>(initialized),
-            thread_level: std::mem::transmute::<*mut libc::c_void, Number>(thread_level),
+            version: symbol::function::<Version>(handle, c"MPI_Get_library_version")?,
+            initialized: symbol::function::<Number>(handle, c"MPI_Initialized")?,
+            thread_level: symbol::function::<Number>(handle, c"MPI_Query_thread")?,
         })
     }
 }

@@ -2,9 +2,10 @@
 //! it is loaded (in a static program it is not, and nothing is observed again). What the provider
 //! itself observes is never written down.
 
+use crate::symbol;
 use eyrie_wire::agent::capture_signal;
 use libc::c_int;
-use std::ffi::{c_void, CStr};
+use std::ffi::CStr;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 /// Functions of libeyrie-calls, which says what they do.
@@ -35,53 +36,35 @@ fn functions() -> Option<&'static Functions> {
     unsafe { FUNCTIONS.load(Ordering::Relaxed).as_ref() }
 }
 
+/// # Safety
+/// As [`symbol::function`].
+unsafe fn of_calls<F: Copy>(name: &CStr) -> Option<F> {
+    // SAFETY: handed on to the caller.
+    unsafe { symbol::function(libc::RTLD_DEFAULT, name) }
+}
+
 /// Looks for them; `store` returns when what was observed is safe.
 pub fn find(store: extern "C" fn()) {
-    let find = |name: &CStr| {
-        // SAFETY: the name is a C string.
-        let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
-        (!found.is_null()).then_some(found)
-    };
-    // SAFETY: the functions of these names in eyrie-calls have these types.
+    // SAFETY: the functions of these names in eyrie-calls have the types of the fields.
     let all = || unsafe {
-        type P = *mut c_void;
+        let standing_in: extern "C" fn() -> _ = of_calls(c"eyrie_calls_standing_in")?;
         Some(Functions {
-            enter: std::mem::transmute::<P, extern "C" fn() -> usize>(find(c"eyrie_calls_enter")?),
-            enter_for_image: std::mem::transmute::<P, extern "C" fn() -> usize>(find(
-                c"eyrie_calls_enter_for_image",
-            )?),
-            leave: std::mem::transmute::<P, extern "C" fn(usize)>(find(c"eyrie_calls_leave")?),
-            hold: std::mem::transmute::<P, extern "C" fn(c_int) -> c_int>(find(
-                c"eyrie_calls_hold",
-            )?),
-            release: std::mem::transmute::<P, extern "C" fn()>(find(c"eyrie_calls_release")?),
-            take: std::mem::transmute::<P, unsafe extern "C" fn(*mut *const u8, *mut u64) -> usize>(
-                find(c"eyrie_calls_take")?,
-            ),
-            passed: std::mem::transmute::<P, unsafe extern "C" fn() -> u64>(find(
-                c"eyrie_calls_passed",
-            )?),
-            waiting: std::mem::transmute::<P, unsafe extern "C" fn() -> usize>(find(
-                c"eyrie_calls_waiting",
-            )?),
-            again: std::mem::transmute::<P, unsafe extern "C" fn(*const u8, usize)>(find(
-                c"eyrie_calls_again",
-            )?),
-            skip: std::mem::transmute::<P, unsafe extern "C" fn(u64)>(find(c"eyrie_calls_skip")?),
-            store_by: std::mem::transmute::<P, extern "C" fn(extern "C" fn())>(find(
-                c"eyrie_calls_store_by",
-            )?),
-            standing_in: std::mem::transmute::<P, extern "C" fn() -> *const AtomicUsize>(find(
-                c"eyrie_calls_standing_in",
-            )?)(),
-            known: std::mem::transmute::<P, unsafe extern "C" fn()>(find(c"eyrie_calls_known")?),
-            new: std::mem::transmute::<P, unsafe extern "C" fn()>(find(c"eyrie_calls_new")?),
-            note_files: std::mem::transmute::<P, unsafe extern "C" fn()>(find(
-                c"eyrie_calls_note_files",
-            )?),
-            come_back: std::mem::transmute::<P, unsafe extern "C" fn()>(find(
-                c"eyrie_calls_come_back",
-            )?),
+            enter: of_calls(c"eyrie_calls_enter")?,
+            enter_for_image: of_calls(c"eyrie_calls_enter_for_image")?,
+            leave: of_calls(c"eyrie_calls_leave")?,
+            hold: of_calls(c"eyrie_calls_hold")?,
+            release: of_calls(c"eyrie_calls_release")?,
+            take: of_calls(c"eyrie_calls_take")?,
+            passed: of_calls(c"eyrie_calls_passed")?,
+            waiting: of_calls(c"eyrie_calls_waiting")?,
+            again: of_calls(c"eyrie_calls_again")?,
+            skip: of_calls(c"eyrie_calls_skip")?,
+            store_by: of_calls(c"eyrie_calls_store_by")?,
+            standing_in: standing_in(),
+            known: of_calls(c"eyrie_calls_known")?,
+            new: of_calls(c"eyrie_calls_new")?,
+            note_files: of_calls(c"eyrie_calls_note_files")?,
+            come_back: of_calls(c"eyrie_calls_come_back")?,
         })
     };
     if let Some(all) = all() {

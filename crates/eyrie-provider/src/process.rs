@@ -30,6 +30,7 @@ pub fn join() -> Result<(), String> {
     let identity = Identity::of_this_process()?;
     let (rank, size) = (identity.instance.rank, identity.size);
     entry::begin(Rank::new(Sockets::new(identity), rank, size));
+    capture::prepare();
     capture::track();
     // From the next line on the agent may send the signal.
     capture::install();
@@ -56,8 +57,8 @@ pub fn call_or_end<R>(f: impl FnOnce(&mut Rank<Sockets>) -> Result<R, RankError>
     call(|rank| or_end(f(rank)))
 }
 
-/// What was observed is safe when this returns; for libeyrie-calls, in the program. An image that is
-/// asked for meanwhile waits: the call that this is for has not been made.
+/// What was observed is safe when this returns; for libeyrie-calls, in the program. An image that
+/// is asked for meanwhile waits: the call that this is for has not been made.
 extern "C" fn store() {
     let stored = entry::enter_after_others(|rank| or_end(rank.store_observed()));
     debug_assert!(stored.is_some() || !entry::is_rank());

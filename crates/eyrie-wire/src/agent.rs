@@ -28,6 +28,10 @@ pub const BEGINNING: u8 = 5;
 /// Set when sockets of the program's own that lead out of a rank do not refuse its image: in a
 /// restored rank they are broken connections.
 pub const ENV_DROP_SOCKETS: &str = "EYRIE_DROP_SOCKETS";
+/// [`IMAGES_FULL`]: each image of a rank has all of its memory, so that what incremental ones save
+/// can be measured. Users set it.
+pub const ENV_IMAGES: &str = "EYRIE_IMAGES";
+pub const IMAGES_FULL: &str = "full";
 
 /// The signal that asks a rank for an image: sent once it is taken at the end of the rank's next
 /// call of its MPI library, sent again at once.

@@ -2,13 +2,11 @@
 //! before it gets its own name: who finds that name can tell whose it is.
 
 use super::change::{free, of_call, Change};
-use super::kernel::{self, look, Identity};
+use super::kernel::{self, look, Identity, HERE};
 use super::path::Path;
 use super::records::Call;
 use crate::random;
 use libc::{c_char, c_int, mode_t};
-
-const HERE: c_int = libc::AT_FDCWD;
 
 /// The name of a directory of this rank that has not got its own yet.
 fn nameless(dir: c_int, path: *const c_char) -> Option<Path> {

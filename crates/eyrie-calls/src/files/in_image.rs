@@ -2,10 +2,10 @@
 //! again to stand-ins what it has written since. What they were is noted when all threads stand still
 //! for the image.
 
+use super::in_place;
 use super::kernel::{self, link_of, look_at, Identity};
 use super::path::Path;
 use super::standing_in::{replace, table, How};
-use crate::random;
 use std::cell::UnsafeCell;
 
 /// Most files that are noted.
@@ -13,8 +13,7 @@ const MOST: usize = 64;
 /// Most bytes of a file that is read as well that are copied.
 const MOST_COPIED: u64 = 64 << 20;
 
-/// Most bytes of a file, and of all, whose content is noted, since it may be changed in place.
-const MOST_NOTED: u64 = 64 << 10;
+/// Most bytes of all files that may be changed in place.
 const ROOM: usize = 1 << 20;
 
 /// A file that the program writes.
@@ -87,9 +86,8 @@ pub unsafe fn note() {
 
 /// Whether a file may be changed in place, and by nobody else.
 fn is_small(fd: i32, size: u64) -> bool {
-    let reads = kernel::fcntl(fd, libc::F_GETFL, 0) as i32 & libc::O_ACCMODE == libc::O_RDWR;
-    let alone = || kernel::writer(fd) == random::name() || kernel::alone(fd) == Some(true);
-    reads && size <= MOST_NOTED && alone()
+    let flags = kernel::fcntl(fd, libc::F_GETFL, 0) as i32;
+    in_place::may_change(flags, size) && in_place::is_ours_alone(fd)
 }
 
 /// The size of a file that is written, and whether it is at its end.
@@ -148,7 +146,7 @@ unsafe fn stand_in(note: &Note, contents: &[u8]) -> bool {
         entry.had(&contents[at..at + note.size as usize]);
     } else if reads {
         let mut room = [0; 32];
-        let real = kernel::open(libc::AT_FDCWD, link_of(note.fd, &mut room), libc::O_RDONLY, 0);
+        let real = kernel::open(kernel::HERE, link_of(note.fd, &mut room), libc::O_RDONLY, 0);
         if let Some(real) = i32::try_from(real).ok().filter(|real| *real >= 0) {
             entry.copy(real, note.size);
             kernel::close(real);

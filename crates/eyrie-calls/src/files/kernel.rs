@@ -6,6 +6,8 @@ use std::ffi::CStr;
 
 /// Our descriptors have numbers from here on, out of the program's way.
 const FIRST_FD: usize = 600;
+/// Where paths begin that are not of a directory.
+pub const HERE: c_int = libc::AT_FDCWD;
 
 pub fn errno() -> c_int {
     // SAFETY: this thread's own.
@@ -105,7 +107,7 @@ pub fn is_locked(fd: c_int) -> bool {
     path[..front.len()].copy_from_slice(front);
     path[front.len()..front.len() + number.len()].copy_from_slice(number);
     let path = CStr::from_bytes_until_nul(&path).unwrap_or(c"");
-    let Ok(info) = c_int::try_from(open(libc::AT_FDCWD, path, libc::O_RDONLY, 0)) else {
+    let Ok(info) = c_int::try_from(open(HERE, path, libc::O_RDONLY, 0)) else {
         return true;
     };
     let mut text = [0u8; 2048];
@@ -130,7 +132,7 @@ pub fn close(fd: c_int) {
 /// The numbers that descriptors of this process have, and some between them.
 pub fn descriptors() -> std::ops::RangeInclusive<c_int> {
     const DIRECTORY: c_int = libc::O_RDONLY | libc::O_DIRECTORY;
-    let all = open(libc::AT_FDCWD, c"/proc/self/fd", DIRECTORY, 0);
+    let all = open(HERE, c"/proc/self/fd", DIRECTORY, 0);
     let Some(all) = c_int::try_from(all).ok().filter(|all| *all >= 0) else { return 0..=4096 };
     let (mut room, mut highest) = ([0u8; 4096], 0);
     loop {
@@ -232,14 +234,14 @@ pub fn write_at(fd: c_int, bytes: &[u8], at: u64) -> bool {
 pub fn give_name(fd: c_int, dir: c_int, path: *const c_char) -> i64 {
     let mut room = [0; 32];
     let of = link_of(fd, &mut room).as_ptr() as usize;
-    let here = libc::AT_FDCWD as usize;
+    let here = HERE as usize;
     let flags = libc::AT_SYMLINK_FOLLOW as usize;
     call(libc::SYS_linkat, [here, of, dir as usize, path as usize, flags])
 }
 
 /// A new file that has no name, in this directory; or in memory, when that may be.
 pub fn nameless(directory: &CStr, flags: c_int, mode: u32) -> i64 {
-    open(libc::AT_FDCWD, directory, flags | libc::O_TMPFILE, mode)
+    open(HERE, directory, flags | libc::O_TMPFILE, mode)
 }
 
 pub fn in_memory() -> i64 {
@@ -257,7 +259,7 @@ pub fn remove_directory(path: &CStr) {
 
 /// Renames, but not in the place of another file.
 pub fn rename_to_free(old: &CStr, dir: c_int, new: *const c_char) -> i64 {
-    let (here, old) = (libc::AT_FDCWD as usize, old.as_ptr() as usize);
+    let (here, old) = (HERE as usize, old.as_ptr() as usize);
     let only_free = libc::RENAME_NOREPLACE as usize;
     call(libc::SYS_renameat2, [here, old, dir as usize, new as usize, only_free])
 }

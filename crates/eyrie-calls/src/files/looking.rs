@@ -2,7 +2,7 @@
 //! has written, whatever has become of the file itself.
 
 use super::calling::written_down;
-use super::kernel::{identify, identify_more};
+use super::kernel::{identify, identify_more, HERE};
 use super::path::Path;
 use super::standing_in::{self, table};
 use crate::next::next;
@@ -28,8 +28,6 @@ next! {
     access: fn(Name, c_int) -> c_int;
     faccessat: fn(c_int, Name, c_int, c_int) -> c_int;
 }
-
-const HERE: c_int = libc::AT_FDCWD;
 
 /// What `of` says of the stand-in of a file, if it has one.
 fn seen(dir: c_int, path: Name, of: &dyn Fn(c_int) -> i64) -> Option<c_int> {

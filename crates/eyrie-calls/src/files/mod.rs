@@ -8,6 +8,7 @@ mod calling;
 mod change;
 mod directories;
 pub(crate) mod in_image;
+mod in_place;
 mod kernel;
 mod locking;
 mod looking;

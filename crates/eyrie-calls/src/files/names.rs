@@ -4,7 +4,7 @@
 
 use super::change::{free, of_call, Change};
 use super::directories;
-use super::kernel::{look, read_link, Identity};
+use super::kernel::{look, read_link, Identity, HERE};
 use super::path::{Path, MOST};
 use super::records::Call;
 use super::standing_in::{self, table};
@@ -39,8 +39,6 @@ next! {
     utimes: fn(Name, *const timeval) -> c_int;
     utimensat: fn(c_int, Name, *const timespec, c_int) -> c_int;
 }
-
-const HERE: c_int = libc::AT_FDCWD;
 
 /// The file that a name leads to, without following a last link.
 fn named(dir: c_int, path: Name) -> Result<Identity, i64> {

@@ -3,7 +3,8 @@
 //! the same error where it had got one.
 
 use super::calling::{outcome, written_down};
-use super::kernel::{self, errno, look, look_at, Identity};
+use super::in_place;
+use super::kernel::{self, errno, look, look_at, Identity, HERE};
 use super::path::Path;
 use super::records::{is_new, Call, Part, Record};
 use super::standing_in::{self, table, Entry, How};
@@ -38,12 +39,9 @@ extern "C" {
     fn fdopen(fd: c_int, mode: Name) -> *mut FILE;
 }
 
-const HERE: c_int = libc::AT_FDCWD;
 /// Numbers of the functions, in what is written down.
 const OPEN: u8 = 40;
 const FOPEN: u8 = 41;
-/// Most bytes of a file that is changed in place that are noted when it is opened.
-const MOST_NOTED: usize = 64 << 10;
 /// Most bytes of a file that others may write, too, that are copied for its stand-in.
 const MOST_COPIED: u64 = 16 << 20;
 /// Why nothing has come of making a file: the process has ended before.
@@ -77,6 +75,11 @@ impl Opening<'_> {
     /// Opens the file itself with these flags less.
     fn really(&self, less: c_int) -> i64 {
         (self.open)(self.dir, self.path, self.flags & !less)
+    }
+
+    fn name(&self) -> &CStr {
+        // SAFETY: who made this has looked that it is a C string.
+        unsafe { CStr::from_ptr(self.path) }
     }
 
     fn absolute(&self) -> Option<Path> {
@@ -138,12 +141,14 @@ impl Opening<'_> {
             libc::O_APPEND => How::Append,
             _ => How::Empty,
         };
-        let mut room = [0u8; MOST_NOTED];
-        let content = match how {
-            How::Anywhere => self.content(fd, found.size, &mut room),
-            _ => &[],
-        };
-        let changes = self.changes_in_place(found.size);
+        let changes = in_place::may_change(self.flags, found.size);
+        let mut room: [u8; in_place::MOST_NOTED];
+        let mut content: &[u8] = &[];
+        if how == How::Anywhere && found.size > 0 && changes && in_place::is_ours_alone(fd) {
+            room = [0; in_place::MOST_NOTED];
+            let n = kernel::read_at(fd, &mut room, 0);
+            content = &room[..n];
+        }
         if (changes || self.flags & libc::O_APPEND != 0) && kernel::writer(fd) != random::name() {
             kernel::set_writer(fd, random::name());
         }
@@ -154,21 +159,6 @@ impl Opening<'_> {
             unsafe { store() };
         }
         value
-    }
-
-    fn changes_in_place(&self, size: u64) -> bool {
-        self.flags & libc::O_ACCMODE == libc::O_RDWR && size <= MOST_NOTED as u64
-    }
-
-    /// What a small file has that is changed in place, unless others may change it, too. The process
-    /// that writes an image has all files open for a while.
-    fn content<'r>(&self, fd: c_int, size: u64, room: &'r mut [u8]) -> &'r [u8] {
-        let alone = || kernel::writer(fd) == random::name() || kernel::alone(fd) == Some(true);
-        if size == 0 || !self.changes_in_place(size) || !alone() {
-            return &[];
-        }
-        let n = kernel::read_at(fd, room, 0);
-        &room[..n]
     }
 
     /// It was opened before.
@@ -298,9 +288,7 @@ impl Opening<'_> {
     }
 
     fn make_by_name(&self) -> i64 {
-        // SAFETY: who made this has looked that it is a C string.
-        let path = unsafe { CStr::from_ptr(self.path) };
-        match kernel::open(self.dir, path, self.flags, self.mode) {
+        match kernel::open(self.dir, self.name(), self.flags, self.mode) {
             fd @ 0.. => (self.adopt)(fd as c_int),
             error => error,
         }
@@ -309,9 +297,7 @@ impl Opening<'_> {
     /// The kernel shows the name of a file by which it was opened.
     fn open_by_name(&self, fd: c_int) {
         let makes = libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC;
-        // SAFETY: who made this has looked that it is a C string.
-        let path = unsafe { CStr::from_ptr(self.path) };
-        let named = kernel::open(self.dir, path, self.flags & !makes, 0);
+        let named = kernel::open(self.dir, self.name(), self.flags & !makes, 0);
         if let Some(named) = c_int::try_from(named).ok().filter(|named| *named >= 0) {
             kernel::put_in_place(named, fd);
             kernel::close(named);
@@ -344,10 +330,8 @@ impl Opening<'_> {
 
     /// Opens the file that was made, with nothing in it.
     fn open_made(&self) -> i64 {
-        // SAFETY: who made this has looked that it is a C string.
-        let path = unsafe { CStr::from_ptr(self.path) };
         let makes = libc::O_CREAT | libc::O_EXCL;
-        match kernel::open(self.dir, path, self.flags & !makes, 0) {
+        match kernel::open(self.dir, self.name(), self.flags & !makes, 0) {
             fd @ 0.. => {
                 if self.writes() {
                     kernel::set_size(fd as c_int, 0);
@@ -396,18 +380,16 @@ pub(super) unsafe fn opened(dir: c_int, path: Name, flags: c_int, mode: mode_t) 
 /// What fopen(3) makes of a mode.
 fn flags_of(mode: &CStr) -> Option<c_int> {
     let bytes = mode.to_bytes();
-    let both = bytes.iter().take_while(|byte| **byte != b',').any(|byte| *byte == b'+');
-    let exclusive = bytes.iter().take_while(|byte| **byte != b',').any(|byte| *byte == b'x');
-    let closes = bytes.iter().take_while(|byte| **byte != b',').any(|byte| *byte == b'e');
+    let has = |letter| bytes.iter().take_while(|byte| **byte != b',').any(|byte| *byte == letter);
     let (alone, more) = match bytes.first()? {
         b'r' => (libc::O_RDONLY, 0),
         b'w' => (libc::O_WRONLY, libc::O_CREAT | libc::O_TRUNC),
         b'a' => (libc::O_WRONLY, libc::O_CREAT | libc::O_APPEND),
         _ => return None,
     };
-    let how = if both { libc::O_RDWR } else { alone };
-    let exclusive = if exclusive && more != 0 { libc::O_EXCL } else { 0 };
-    Some(how | more | exclusive | if closes { libc::O_CLOEXEC } else { 0 })
+    let how = if has(b'+') { libc::O_RDWR } else { alone };
+    let exclusive = if has(b'x') && more != 0 { libc::O_EXCL } else { 0 };
+    Some(how | more | exclusive | if has(b'e') { libc::O_CLOEXEC } else { 0 })
 }
 
 /// The same for a stream of the C library, which `next` opens.

@@ -4,7 +4,7 @@
 use super::kernel::Identity;
 use super::standing_in::known;
 use crate::observed::{stream, Stream};
-use crate::stream::{number, put_number, Sink};
+use crate::stream::{folded, number, put_number, unfolded, Sink};
 use libc::c_char;
 use std::ffi::CStr;
 
@@ -31,8 +31,7 @@ pub struct Record(&'static [u8]);
 
 impl Record {
     pub fn number(&mut self) -> i64 {
-        let n = number(&mut self.0).unwrap_or(0);
-        (n >> 1) as i64 ^ -((n & 1) as i64)
+        unfolded(number(&mut self.0).unwrap_or(0))
     }
 
     /// What comes behind the numbers.
@@ -98,7 +97,7 @@ impl Call {
         let mut head = Head { bytes: [0; 64], len: 0 };
         self.front(part).iter().for_each(|byte| head.push(*byte));
         for n in numbers {
-            put_number(&mut head, (n << 1 ^ n >> 63) as u64);
+            put_number(&mut head, folded(*n));
         }
         stream_of_call().write_record(&head.bytes[..head.len], content);
     }
@@ -128,7 +127,7 @@ mod tests {
     fn numbers_of_a_record_are_read_as_they_were_written() {
         let mut head = Head { bytes: [0; 64], len: 0 };
         for n in [0, -1, i64::MAX, i64::MIN, 7] {
-            put_number(&mut head, (n << 1 ^ n >> 63) as u64);
+            put_number(&mut head, folded(n));
         }
         let bytes: &'static [u8] = Box::leak(head.bytes[..head.len].to_vec().into());
         let mut record = Record(bytes);

@@ -85,7 +85,7 @@ const NONE: Entry = Entry {
 /// All of them.
 pub struct Table {
     entries: [Entry; MOST],
-    /// The one that is given up next when there is no room.
+    /// The one that is taken next when there is no room.
     oldest: usize,
 }
 
@@ -395,16 +395,13 @@ impl Entry {
         if self.path.is_none() {
             return None;
         }
-        let open = |how| kernel::open(libc::AT_FDCWD, self.path.as_c(), how | libc::O_CLOEXEC, 0);
-        let found = [libc::O_RDWR, libc::O_WRONLY].map(|how| how | libc::O_NONBLOCK).map(open);
-        let [first, second] = found.map(|fd| i32::try_from(fd).unwrap_or(-1));
-        let fd = if first >= 0 {
-            kernel::close(second);
-            first
-        } else {
-            second
+        let open = |how| {
+            let flags = how | libc::O_NONBLOCK | libc::O_CLOEXEC;
+            let fd = kernel::open(kernel::HERE, self.path.as_c(), flags, 0);
+            i32::try_from(fd).ok().filter(|fd| *fd >= 0)
         };
-        let is = fd >= 0 && kernel::look_at(fd).is_ok_and(|found| found.id == self.real);
+        let fd = open(libc::O_RDWR).or_else(|| open(libc::O_WRONLY))?;
+        let is = kernel::look_at(fd).is_ok_and(|found| found.id == self.real);
         if !is {
             kernel::close(fd);
             return None;
@@ -565,7 +562,7 @@ impl Entry {
 pub fn replace(fd: i32, path: &CStr, may_be: impl Fn(i32) -> bool) {
     const MAKES: i32 = libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC | libc::O_TMPFILE;
     let flags = kernel::fcntl(fd, libc::F_GETFL, 0) as i32 & !MAKES;
-    let new = kernel::open(libc::AT_FDCWD, path, flags | libc::O_CLOEXEC, 0);
+    let new = kernel::open(kernel::HERE, path, flags | libc::O_CLOEXEC, 0);
     let Some(new) = i32::try_from(new).ok().filter(|new| *new >= 0).map(kernel::move_up) else {
         return;
     };
