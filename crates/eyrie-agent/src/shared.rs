@@ -59,7 +59,16 @@ pub fn mpi_library(pid: u32) -> Option<String> {
 /// no memory any more.
 pub fn has_ended(pid: u32) -> bool {
     let mut family = descendants(pid).into_iter().chain([pid]);
-    family.any(|pid| mapped(pid).is_empty())
+    family.any(|pid| memory(pid).is_none_or(|bytes| bytes == 0))
+}
+
+/// Bytes of a process's address space, at one moment: /proc/PID/maps is that of the program before,
+/// and empty, when the process replaces it meanwhile.
+fn memory(pid: u32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, fields) = stat.rsplit_once(") ")?;
+    // proc(5): the fields here begin with the third; field 23 is the size.
+    fields.split_whitespace().nth(20)?.parse().ok()
 }
 
 /// Removes segments that dead ranks left. Anything else is not touched, whoever asks for it.
@@ -75,6 +84,7 @@ pub fn remove<'a>(paths: impl IntoIterator<Item = &'a String>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{Read, Write};
     use std::process::{Command, Stdio};
 
     #[test]
@@ -95,6 +105,28 @@ mod tests {
         await_end(wrapper.id());
         drop(wrapper.stdin.take());
         wrapper.wait().unwrap();
+    }
+
+    #[test]
+    fn a_process_in_the_middle_of_an_exec_has_not_ended() {
+        let script = r#"[ "$1" = 0 ] && exec cat; exec sh -c "$0" "$0" $(($1 - 1))"#;
+        let mut chain = Command::new("sh")
+            .args(["-c", script, script, "1000"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // The line comes back from `cat` at the chain's end.
+        let mut input = chain.stdin.take().unwrap();
+        input.write_all(b"through").unwrap();
+        let mut output = chain.stdout.take().unwrap();
+        let through = std::thread::spawn(move || output.read_exact(&mut [0; 7]));
+        while !through.is_finished() {
+            assert!(!has_ended(chain.id()));
+        }
+        through.join().unwrap().unwrap();
+        drop(input);
+        chain.wait().unwrap();
     }
 
     #[test]
