@@ -47,13 +47,16 @@ impl<S: Store> Protocol<S> {
         Ok(())
     }
 
+    /// Whether what the rank needs to replay is here.
+    pub(super) fn is_prepared(&self, rank: Rank) -> bool {
+        self.ranks[rank as usize].recovered || active(Mutation::SkipRecovery)
+    }
+
     /// Why a delivery stream cannot begin there.
-    pub(super) fn resume_refusal(&self, rank: Rank, rsn: u64) -> Option<String> {
+    fn resume_refusal(&self, rank: Rank, rsn: u64) -> Option<String> {
         let log = &self.logs[rank as usize];
         if !self.at_home[rank as usize] {
             Some("this is not the rank's home router".to_string())
-        } else if !self.ranks[rank as usize].recovered && !active(Mutation::SkipRecovery) {
-            Some("the rank's recovery has not been prepared".to_string())
         } else if rsn < log.floor() || rsn > log.newest() {
             Some(format!(
                 "the log holds messages {} to {}, the rank resumes behind {rsn}",
@@ -65,13 +68,24 @@ impl<S: Store> Protocol<S> {
         }
     }
 
-    /// Starts a delivery stream behind what the rank has, with the determinants behind its clock.
-    fn resume(&mut self, id: ConnId, rank: Rank, resume: Resume, out: &mut impl Output<S::File>) {
+    /// Starts a delivery stream behind what the rank has, with the determinants behind its clock,
+    /// when its recovery is prepared.
+    pub(super) fn resume(
+        &mut self,
+        id: ConnId,
+        rank: Rank,
+        resume: Resume,
+        out: &mut impl Output<S::File>,
+    ) {
         let Resume { rsn, clock } = resume;
         let adopted = self.adopt(rank, rsn, out);
         if let Some(reason) = adopted.err().or_else(|| self.resume_refusal(rank, rsn)) {
             out.frame(id, &Header::Refused, reason.as_bytes());
             return self.refuse(id, &reason, out);
+        }
+        if !self.is_prepared(rank) {
+            self.ranks[rank as usize].early = Some(resume);
+            return;
         }
         self.received(rank, rsn, out);
         let from = if active(Mutation::ResumeLate) { rsn + 1 } else { rsn };

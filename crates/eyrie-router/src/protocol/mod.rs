@@ -25,7 +25,7 @@ mod tests;
 use crate::space::{Bounds, Space, Store};
 use adoption::Adoption;
 use ahead::Ahead;
-use eyrie_wire::data::{Determinant, Frame, Header, ObservedPart, Stream, MAX_INLINE};
+use eyrie_wire::data::{Determinant, Frame, Header, ObservedPart, Resume, Stream, MAX_INLINE};
 use eyrie_wire::{Incarnation, Rank, RankInstance};
 use log::{Cursor, Log};
 use mutation::{active, Mutation};
@@ -97,6 +97,9 @@ struct RankState {
     ahead: Ahead,
     /// Behind which message the delivery stream began; `None` until its rank has said so.
     resumed: Option<u64>,
+    /// Where its delivery stream is to begin once its recovery is prepared: nothing orders the
+    /// controller's word before the rank's.
+    early: Option<Resume>,
     verifier: Verifier,
     /// The last message before the images of the rank: what comes behind it is needed.
     needed_after: u64,
@@ -166,6 +169,7 @@ impl<S: Store> Protocol<S> {
             cursor: Cursor::default(),
             ahead: Ahead::default(),
             resumed: None,
+            early: None,
             verifier: Verifier::default(),
             needed_after: 0,
             heard: true,
@@ -244,7 +248,7 @@ impl<S: Store> Protocol<S> {
         let slot = match stream {
             Stream::Delivery => {
                 self.adoptions[instance.rank as usize].iter_mut().for_each(Adoption::begin);
-                state.resumed = None;
+                (state.resumed, state.early) = (None, None);
                 &mut state.delivery
             }
             Stream::Send => &mut state.send,
@@ -356,7 +360,7 @@ impl<S: Store> Protocol<S> {
         match command {
             RouterCommand::Fence(instance) => self.fence(instance, out),
             RouterCommand::Recover { instance, determinants, observed } => {
-                self.recover(instance, determinants, observed)
+                self.recover(instance, determinants, observed, out)
             }
             RouterCommand::Truncate { rank, clock, rsn } => self.truncate(rank, clock, rsn, out),
             // The loop has the file.
@@ -375,7 +379,7 @@ impl<S: Store> Protocol<S> {
     fn fence(&mut self, instance: RankInstance, out: &mut impl Output<S::File>) {
         let Some(state) = self.ranks.get_mut(instance.rank as usize) else { return };
         state.incarnation = state.incarnation.max(instance.incarnation);
-        state.recovered = false;
+        (state.recovered, state.early) = (false, None);
         for id in [state.delivery.take(), state.send.take()].into_iter().flatten() {
             if !active(Mutation::ForgetTheFence) {
                 self.remove(id);
@@ -403,13 +407,18 @@ impl<S: Store> Protocol<S> {
         instance: RankInstance,
         mut determinants: Vec<Determinant>,
         observed: Vec<ObservedPart>,
+        out: &mut impl Output<S::File>,
     ) {
         let Some(state) = self.ranks.get_mut(instance.rank as usize) else { return };
-        if state.incarnation == instance.incarnation {
-            determinants.append(&mut state.determinants);
-            state.determinants = merge(determinants);
-            state.observed.add(observed);
-            state.recovered = true;
+        if state.incarnation != instance.incarnation {
+            return;
+        }
+        determinants.append(&mut state.determinants);
+        state.determinants = merge(determinants);
+        state.observed.add(observed);
+        state.recovered = true;
+        if let (Some(id), Some(resume)) = (state.delivery, state.early.take()) {
+            self.resume(id, instance.rank, resume, out);
         }
     }
 

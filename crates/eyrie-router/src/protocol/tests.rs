@@ -251,7 +251,10 @@ impl World {
             70..=89 => self.move_wires(),
             90..=91 => self.break_connections(p),
             92..=93 => self.take_image(p),
-            94..=95 => self.die(p),
+            94..=95 => {
+                let comes_early = self.random.gen_bool(0.3);
+                self.die(p, comes_early);
+            }
             96 if self.random.gen_bool(0.5) => self.save_all(),
             96 => self.zombie(p),
             98 => self.lose_router(),
@@ -815,7 +818,8 @@ impl World {
         }
     }
 
-    fn die(&mut self, p: usize) {
+    /// `comes_early`: the next incarnation is faster than the controller's word to its router.
+    fn die(&mut self, p: usize, comes_early: bool) {
         let rank = self.processes[p].instance.rank;
         if self.unprotected.contains(&rank) || !self.may_die(rank) {
             return; // it could not come back
@@ -853,17 +857,25 @@ impl World {
         }
         let home = self.home(rank);
         assert!(
-            self.routers[home].resume_refusal(rank, 0).is_some(),
+            !self.routers[home].is_prepared(rank),
             "rank {rank} could be let in before its recovery is prepared"
         );
-        let recover = RouterCommand::Recover { instance, determinants, observed };
-        self.routers[home].command(recover, &mut self.said[home]);
         let images = &mut self.images[rank as usize];
         if images.len() == 2 && self.random.gen_bool(0.3) {
             images.pop(); // it was damaged
         }
         let model = images.last().expect("the start is one").clone();
         self.processes[p] = self.process(instance, model);
+        if comes_early {
+            self.connect(p);
+            let conn = self.processes[p].delivery.expect("it has connected");
+            self.arrive(home, conn);
+            let said = self.said[home].frames.get(&conn).map_or(0, VecDeque::len);
+            assert_eq!(said, 0, "rank {rank} is let in before its recovery is prepared");
+        }
+        let recover = RouterCommand::Recover { instance, determinants, observed };
+        self.routers[home].command(recover, &mut self.said[home]);
+        self.check(home);
     }
 
     /// All ranks die, and the routers with them: others go on with what was saved.
@@ -874,7 +886,7 @@ impl World {
         {
             return;
         }
-        (0..self.processes.len()).for_each(|p| self.die(p));
+        (0..self.processes.len()).for_each(|p| self.die(p, false));
         for k in 0..self.routers.len() {
             let router = &self.routers[k];
             let mut saved = Vec::new();
