@@ -85,6 +85,7 @@ impl Job {
         };
         self.sessions().for_each(|session| session.release(durable));
         self.let_output_out(durable);
+        self.let_events_out(durable);
     }
 
     /// Hands output of ranks to the printer.

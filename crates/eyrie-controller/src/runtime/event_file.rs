@@ -1,10 +1,12 @@
-//! The event file: one JSON object per line, written as it happens.
+//! The event file: one JSON object per line, written when the journal has what it follows from, and
+//! never before.
 
 use crate::record::Record;
 use anyhow::Context;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::path::Path;
 use std::time::Duration;
 
@@ -19,12 +21,33 @@ struct Line<'a> {
     record: &'a Record,
 }
 
+/// A line that is to be written.
+struct Held {
+    /// Where the journal has what it follows from.
+    position: u64,
+    seq: u64,
+    line: Vec<u8>,
+}
+
+/// What a snapshot of the job has of its events.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct SavedEvents {
+    /// Number of the first line that may not have been written.
+    first: u64,
+    /// It and those behind it.
+    lines: Vec<Vec<u8>>,
+}
+
 /// The event file of a job, or nothing when none is wanted.
 pub struct EventFile {
     file: Option<File>,
+    /// Number of the next line.
     seq: u64,
     /// Lines that another controller has written.
     skip: u64,
+    /// Lines that wait for the journal: whoever goes on without what they follow from comes to
+    /// others, and would take these for its own.
+    held: VecDeque<Held>,
 }
 
 impl EventFile {
@@ -36,7 +59,7 @@ impl EventFile {
                 File::create(p).with_context(|| format!("cannot write events to {}", p.display()))
             })
             .transpose()?;
-        Ok(EventFile { file, seq: 0, skip: 0 })
+        Ok(EventFile { file, seq: 0, skip: 0, held: VecDeque::new() })
     }
 
     /// Goes on with the file of another controller, which has handled the same records: its lines
@@ -46,43 +69,128 @@ impl EventFile {
     /// When the file cannot be read or written.
     pub fn go_on(path: Option<&Path>) -> anyhow::Result<EventFile> {
         let Some(path) = path else { return EventFile::create(None) };
-        let went_on = || -> std::io::Result<EventFile> {
+        let went_on = || -> io::Result<EventFile> {
             let mut file = File::options().read(true).append(true).create(true).open(path)?;
             let mut text = Vec::new();
             file.read_to_end(&mut text)?;
             let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
             file.set_len(whole as u64)?;
             let skip = text.iter().filter(|byte| **byte == b'\n').count() as u64;
-            Ok(EventFile { file: Some(file), seq: 0, skip })
+            Ok(EventFile { file: Some(file), seq: 0, skip, held: VecDeque::new() })
         };
         went_on().with_context(|| format!("cannot write events to {}", path.display()))
     }
 
-    /// How many events there were so far.
-    pub fn events(&self) -> u64 {
-        self.seq
+    /// The lines that a snapshot must have.
+    pub fn saved(&self) -> SavedEvents {
+        let lines: Vec<_> = self.held.iter().map(|held| held.line.clone()).collect();
+        SavedEvents { first: self.seq - lines.len() as u64, lines }
     }
 
-    /// So many events are not heard again: the next one has this number.
-    pub fn begin_at(&mut self, seq: u64) {
-        self.seq = seq;
+    /// Goes on from a snapshot: its lines are written, and the events before it are not heard
+    /// again.
+    ///
+    /// # Errors
+    /// As [`EventFile::let_out`].
+    pub fn go_on_from(&mut self, saved: SavedEvents) -> io::Result<()> {
+        self.seq = saved.first;
+        saved.lines.into_iter().for_each(|line| self.hold(0, line));
+        self.let_out(0)
     }
 
-    /// Writes an event; after a failure (which is returned once) nothing more.
-    pub fn write(&mut self, now: Duration, record: &Record) -> std::io::Result<()> {
-        let Some(file) = &mut self.file else { return Ok(()) };
-        if self.seq < self.skip {
-            self.seq += 1;
+    /// Has an event written once the journal is safe up to this position.
+    ///
+    /// # Errors
+    /// When it cannot be put into a line.
+    pub fn add(&mut self, now: Duration, record: &Record, position: u64) -> io::Result<()> {
+        if self.file.is_none() {
             return Ok(());
         }
         let time = now.as_micros() as f64 / 1e6;
         let mut line = serde_json::to_vec(&Line { seq: self.seq, time, record })?;
         line.push(b'\n');
+        self.hold(position, line);
+        Ok(())
+    }
+
+    fn hold(&mut self, position: u64, line: Vec<u8>) {
+        self.held.push_back(Held { position, seq: self.seq, line });
         self.seq += 1;
-        let written = file.write_all(&line);
-        if written.is_err() {
-            self.file = None;
+    }
+
+    /// Writes the lines that wait for no more than this position; after a failure (which is
+    /// returned once) nothing more.
+    ///
+    /// # Errors
+    /// The file's.
+    pub fn let_out(&mut self, durable: u64) -> io::Result<()> {
+        while self.held.front().is_some_and(|held| held.position <= durable) {
+            let Some(Held { seq, line, .. }) = self.held.pop_front() else { break };
+            let Some(file) = self.file.as_mut().filter(|_| seq >= self.skip) else { continue };
+            if let Err(e) = file.write_all(&line) {
+                self.file = None;
+                return Err(e);
+            }
         }
-        written
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn note(text: &str) -> Record {
+        Record::Note { text: text.into() }
+    }
+
+    fn texts(path: &Path) -> Vec<String> {
+        let text = std::fs::read_to_string(path).unwrap();
+        let lines = text.lines().map(|line| serde_json::from_str(line).unwrap());
+        let lines: Vec<serde_json::Value> = lines.collect();
+        for (seq, line) in lines.iter().enumerate() {
+            assert_eq!(line["seq"], seq);
+        }
+        lines.iter().map(|line| line["text"].as_str().unwrap().to_string()).collect()
+    }
+
+    /// The first controller was killed before the journal had all that it had heard.
+    #[test]
+    fn an_event_waits_for_the_journal() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("events");
+        let mut first = EventFile::create(Some(&path)).unwrap();
+        for (text, position) in [("started", 10), ("moved", 20), ("lost", 30)] {
+            first.add(Duration::ZERO, &note(text), position).unwrap();
+        }
+        first.let_out(20).unwrap();
+        assert_eq!(texts(&path), ["started", "moved"]);
+        let mut second = EventFile::go_on(Some(&path)).unwrap();
+        for text in ["started", "moved", "resumed"] {
+            second.add(Duration::ZERO, &note(text), 0).unwrap();
+        }
+        second.let_out(0).unwrap();
+        assert_eq!(texts(&path), ["started", "moved", "resumed"]);
+    }
+
+    /// Whether they were written after it was taken, or not.
+    #[test]
+    fn events_that_wait_are_in_a_snapshot() {
+        for durable in [10, 20, 30] {
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("events");
+            let mut first = EventFile::create(Some(&path)).unwrap();
+            for (text, position) in [("started", 10), ("moved", 20), ("lost", 30)] {
+                first.add(Duration::ZERO, &note(text), position).unwrap();
+            }
+            first.let_out(10).unwrap();
+            let saved = first.saved();
+            first.let_out(durable).unwrap();
+            let mut second = EventFile::go_on(Some(&path)).unwrap();
+            second.go_on_from(saved).unwrap();
+            second.add(Duration::ZERO, &note("resumed"), 0).unwrap();
+            second.let_out(0).unwrap();
+            assert_eq!(texts(&path), ["started", "moved", "lost", "resumed"]);
+        }
     }
 }

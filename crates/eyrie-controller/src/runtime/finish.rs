@@ -33,6 +33,7 @@ impl Job {
         self.journal = Journal::default();
         self.sessions().for_each(|session| session.release(u64::MAX));
         self.let_output_out(u64::MAX);
+        self.let_events_out(u64::MAX);
         for session in self.links.values_mut() {
             session.send(Gate::OPEN, encode(&ToAgent::Shutdown));
         }
@@ -79,7 +80,8 @@ impl Job {
                 lines.extend((!reader_left).then(|| format!("eyrie: {cause}\n")));
                 // The job is over: where its events cannot be written either, nothing is left to
                 // say it.
-                let _ = self.event_file.write(now, &Record::Note { text: cause });
+                let _ = self.event_file.add(now, &Record::Note { text: cause }, 0);
+                let _ = self.event_file.let_out(0);
                 failed
             }
             _ => code,

@@ -65,7 +65,7 @@ impl Job {
             stdin_wanted: self.stdin_wanted,
             refusals: self.refusals.clone(),
             last_request: self.users.last,
-            events: self.event_file.events(),
+            events: self.event_file.saved(),
             output: self.unwritten.saved(),
         })
     }
@@ -100,7 +100,8 @@ impl Job {
         self.stdin_wanted = snapshot.stdin_wanted;
         self.refusals = snapshot.refusals;
         self.users.last = snapshot.last_request;
-        self.event_file.begin_at(snapshot.events);
+        let events = self.event_file.go_on_from(snapshot.events);
+        events.context("cannot write the job's events")?;
         self.write_again(snapshot.output);
         Ok(())
     }

@@ -14,9 +14,11 @@ const WAITING_EVERY: Duration = Duration::from_secs(2);
 
 impl Job {
     pub fn record(&mut self, record: Record) {
-        let now = self.now();
-        if let Err(e) = self.event_file.write(now, &record) {
-            self.printer.line(LogLevel::Error, &format!("no more events are written: {e}"));
+        let (now, gate) = (self.now(), self.journal.gate());
+        let held = self.event_file.add(now, &record, gate.position);
+        self.events_failed(held.err());
+        if self.is_replaying || !self.journal.is_kept() {
+            self.let_events_out(u64::MAX);
         }
         match &record {
             Record::CheckpointFailed { rank, cause, passing: false, .. }
@@ -31,6 +33,18 @@ impl Job {
             _ => {}
         }
         record.line(self.machine.hosts()).into_iter().for_each(|line| self.show(line));
+    }
+
+    /// Writes events that wait for no more of the journal.
+    pub fn let_events_out(&mut self, durable: u64) {
+        let written = self.event_file.let_out(durable);
+        self.events_failed(written.err());
+    }
+
+    fn events_failed(&self, error: Option<std::io::Error>) {
+        if let Some(e) = error {
+            self.printer.line(LogLevel::Error, &format!("no more events are written: {e}"));
+        }
     }
 
     /// Shows a line, unless whoever read our output has left.

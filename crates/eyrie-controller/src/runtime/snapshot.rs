@@ -3,6 +3,7 @@
 //! processes that it started, users who wait.
 
 use super::determinants::Gathered;
+use super::event_file::SavedEvents;
 use super::link::SavedSession;
 use super::refusals::Refusals;
 use super::stdin::SavedInput;
@@ -37,7 +38,7 @@ pub struct Snapshot {
     pub stdin_wanted: Option<(Node, RankInstance, u64)>,
     pub refusals: Refusals,
     pub last_request: RequestId,
-    pub events: u64,
+    pub events: SavedEvents,
     pub output: SavedOutput,
 }
 
