@@ -52,8 +52,8 @@ on_each_library() {
 
 venv_of() {
     case $1 in
-        mpich) echo "$build/venv" ;;
-        *) echo "$build/venv-$1" ;;
+    mpich) echo "$build/venv" ;;
+    *) echo "$build/venv-$1" ;;
     esac
 }
 
@@ -117,10 +117,10 @@ all() {
     local name
     for name in "$@"; do
         case $name in
-            hpcc) on_each_library build_hpcc hpcc mpich intelmpi openmpi ;;
-            petsc) on_each_library build_petsc petsc mpich intelmpi openmpi ;;
-            lammps) on_each_library build_lammps lammps openmpi ;;
-            *) fail "no such program: $name (one of: hpcc petsc lammps)" ;;
+        hpcc) on_each_library build_hpcc hpcc mpich intelmpi openmpi ;;
+        petsc) on_each_library build_petsc petsc mpich intelmpi openmpi ;;
+        lammps) on_each_library build_lammps lammps openmpi ;;
+        *) fail "no such program: $name (one of: hpcc petsc lammps)" ;;
         esac
     done
 }
