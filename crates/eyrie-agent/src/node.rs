@@ -18,7 +18,8 @@ use crate::{shared, AgentConfig};
 use eyrie_transport::{Addr, Directory};
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::{
-    Claim, FromAgent, ImageAt, ImageMeta, JobOnHost, Role, StartFault, StartRank, Stream, ToAgent,
+    Claim, FromAgent, ImageAt, ImageMeta, JobOnHost, Role, StandardStream, StartFault, StartRank,
+    ToAgent,
 };
 use eyrie_wire::{ImageId, Node, RankInstance};
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
@@ -454,8 +455,8 @@ impl Agent {
             ToAgent::OutputShown { instance, stream, offset } => {
                 if let Some(p) = self.processes.get_mut(&instance) {
                     match stream {
-                        Stream::Stdout => p.stdout.shown(offset),
-                        Stream::Stderr => p.stderr.shown(offset),
+                        StandardStream::Stdout => p.stdout.shown(offset),
+                        StandardStream::Stderr => p.stderr.shown(offset),
                     }
                     if p.ending.is_some() {
                         self.pass_output(instance, false);

@@ -1,14 +1,16 @@
 //! Passes output of ranks to the controller, and standard input to a rank.
 
 use crate::node::Agent;
-use eyrie_wire::control::{FromAgent, RankReport, Stream};
+use eyrie_wire::control::{FromAgent, RankReport, StandardStream};
 use eyrie_wire::RankInstance;
 
 impl Agent {
     pub fn pass_output(&mut self, instance: RankInstance, beyond_window: bool) {
         let Some(p) = self.processes.get_mut(&instance) else { return };
         let dead = p.ending.is_some();
-        for (stream, output) in [(Stream::Stdout, &mut p.stdout), (Stream::Stderr, &mut p.stderr)] {
+        for (stream, output) in
+            [(StandardStream::Stdout, &mut p.stdout), (StandardStream::Stderr, &mut p.stderr)]
+        {
             for (offset, bytes) in output.take(beyond_window, dead) {
                 self.connection.send(&FromAgent::Output { instance, stream, offset, bytes });
             }

@@ -62,7 +62,7 @@ impl Sink for Buffer {
 }
 
 /// The stream, at both its ends.
-pub struct Stream {
+pub struct ObservedStream {
     /// Bytes that were taken, or observed again.
     pub(crate) passed: u64,
     last: Last,
@@ -76,13 +76,13 @@ pub struct Stream {
     pub ahead: [i64; CLOCKS],
 }
 
-pub(crate) struct Shared(pub(crate) UnsafeCell<Stream>);
+pub(crate) struct Shared(pub(crate) UnsafeCell<ObservedStream>);
 
 // SAFETY: only the owner uses it, and the provider while the owner does not: in one of its calls,
 // or while [`HELD`].
 unsafe impl Sync for Shared {}
 
-pub(crate) static STREAM: Shared = Shared(UnsafeCell::new(Stream {
+pub(crate) static STREAM: Shared = Shared(UnsafeCell::new(ObservedStream {
     passed: 0,
     last: Last::new(),
     writer: Writer::new(),
@@ -92,7 +92,7 @@ pub(crate) static STREAM: Shared = Shared(UnsafeCell::new(Stream {
     ahead: [0; CLOCKS],
 }));
 
-impl Stream {
+impl ObservedStream {
     /// What is to be observed next, when that is known from an earlier execution.
     #[inline]
     fn peek(&mut self) -> Option<Item> {
@@ -312,7 +312,7 @@ impl Observing {
 /// # Safety
 /// In [`Observing::run`], in a call of the provider, or while the owner is held.
 #[inline]
-pub unsafe fn stream<'a>() -> &'a mut Stream {
+pub unsafe fn stream<'a>() -> &'a mut ObservedStream {
     // SAFETY: handed on to the caller.
     unsafe { &mut *STREAM.0.get() }
 }
@@ -377,7 +377,7 @@ fn let_image() {
 }
 
 /// What every rank observes first: nobody observes anything else yet.
-type First = fn(&mut Stream);
+type First = fn(&mut ObservedStream);
 
 /// From now on what this thread observes counts. The first call begins it.
 pub fn begin(first: First) {
@@ -401,7 +401,7 @@ extern "C" fn begin_there(first: usize) -> i64 {
 }
 
 /// The stream with its buffer, if there is memory for it.
-fn make_room() -> Option<&'static mut Stream> {
+fn make_room() -> Option<&'static mut ObservedStream> {
     // SAFETY: a new mapping wherever there is room for it, whose pages come when they are used; the
     // function has the type that is asked for.
     let at = unsafe {
@@ -436,7 +436,7 @@ pub fn is_on() -> bool {
 
 /// A rank that starts again from its beginning observes what it observed then: the agent has put it
 /// into the channel, in front of all else ([`crate::beginning`]).
-fn observe_beginning_again(stream: &mut Stream) {
+fn observe_beginning_again(stream: &mut ObservedStream) {
     let Some((file, len)) = agent_channel().and_then(beginning) else { return };
     // SAFETY: the mapping has room for it behind that of the buffer.
     unsafe {

@@ -4,7 +4,7 @@
 
 use crate::host_clocks;
 use crate::next::next;
-use crate::observed::{is_on, Stream};
+use crate::observed::{is_on, ObservedStream};
 use libc::{c_int, pid_t, sigval};
 use std::sync::atomic::{AtomicI32, Ordering};
 
@@ -22,7 +22,7 @@ fn kernels() -> pid_t {
 }
 
 /// What is observed begins: first of all the number, and when the clocks of the host began.
-pub(crate) fn begin(stream: &mut Stream) {
+pub(crate) fn begin(stream: &mut ObservedStream) {
     let mut first = |value: i64| {
         let again = stream.result_again();
         again.unwrap_or_else(|| {

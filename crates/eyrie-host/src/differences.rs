@@ -146,7 +146,7 @@ fn obstacle_between((a, af): Host, (b, bf): Host, obstacle: Obstacle) -> Differe
             (What::Instructions, v, w, text)
         }
         Obstacle::RegisterState => {
-            let state = |n: &crate::Node| format!("{:#x}, {} bytes", n.xcr0, n.xsave_len);
+            let state = |n: &crate::Platform| format!("{:#x}, {} bytes", n.xcr0, n.xsave_len);
             let text = format!(
                 "{a}'s CPU has the register state {}, {b}'s {}: neither restores images of the \
                  other; use hosts with the same CPU (in Slurm: --constraint) and the same kernel \
@@ -157,7 +157,8 @@ fn obstacle_between((a, af): Host, (b, bf): Host, obstacle: Obstacle) -> Differe
             (What::RegisterState, state(af), state(bf), text)
         }
         Obstacle::KernelMappings => {
-            let layout = |n: &crate::Node| format!("{:?}, {:016x}", n.kernel_mappings, n.vdso_id);
+            let layout =
+                |n: &crate::Platform| format!("{:?}, {:016x}", n.kernel_mappings, n.vdso_id);
             let text = format!(
                 "{a} has another vDSO ({}) than {b} ({}) with a kernel of the same name: neither \
                  restores images of the other; boot the same build of the kernel on both",

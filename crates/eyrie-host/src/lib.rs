@@ -20,7 +20,7 @@ pub use differences::{differences, Difference, Severity, What};
 pub use file::{mapped_by, File, Role};
 pub use finding::{Finding, Level};
 pub use limits::Limits;
-pub use node::Node;
+pub use node::Platform;
 pub use program::Start;
 
 use serde::{Deserialize, Serialize};
@@ -38,7 +38,7 @@ pub struct Facts {
     /// Eyrie's version, and the file that runs.
     pub version: String,
     pub command: File,
-    pub node: Node,
+    pub node: Platform,
     pub limits: Limits,
     /// The program, what interprets it, and all that the loader loads with it: the C library, too.
     /// What a program loads while it runs (Python's modules) is not among them.
@@ -54,7 +54,7 @@ impl Facts {
         Facts {
             version: cut(version),
             command: File::look(Role::Program, Path::new("/proc/self/exe")),
-            node: Node::look(),
+            node: Platform::look(),
             limits: Limits::look(),
             files,
         }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// What images need of a host's kernel and processor. The size of pages and of user addresses is
 /// the same wherever Eyrie runs: 4 KiB, and 47 bits (images with mappings beyond are refused).
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Node {
+pub struct Platform {
     /// As uname(2) says.
     pub kernel: String,
     /// As cpuid says.
@@ -24,12 +24,12 @@ pub struct Node {
     pub vdso_id: u64,
 }
 
-impl Node {
+impl Platform {
     /// This host's.
-    pub fn look() -> Node {
+    pub fn look() -> Platform {
         let known = fingerprint::of_this_process();
         let f = known.map_or_else(|_| fingerprint::of_this_node(), |(f, _)| f);
-        Node {
+        Platform {
             kernel: text(&f.kernel),
             cpu_vendor: text(&f.cpu_vendor),
             features: f.features,
@@ -41,7 +41,7 @@ impl Node {
     }
 
     /// Why images of `there` are refused here.
-    pub fn obstacles(&self, there: &Node) -> Vec<Obstacle> {
+    pub fn obstacles(&self, there: &Platform) -> Vec<Obstacle> {
         let mut all = Vec::new();
         let (here, there) = (self.fingerprint(), there.fingerprint());
         fingerprint::obstacles(&here, &there, |obstacle| all.push(obstacle));

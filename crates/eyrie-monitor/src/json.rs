@@ -5,7 +5,7 @@ use crate::accuracy::Accuracy;
 use crate::names::{Directory, Names};
 use crate::reader::Kind;
 use crate::ring::Frame;
-use crate::sample::{Cost, Detail, Head, Node, Process, UNKNOWN};
+use crate::sample::{Cost, Detail, Head, NodeSample, Process, UNKNOWN};
 use serde::Serialize;
 
 pub const SCHEMA: &str = "eyrie-sample/1";
@@ -27,7 +27,7 @@ struct Line<'a> {
     cost: Cost,
     beyond: u32,
     failed: u32,
-    system: &'a Node,
+    system: &'a NodeSample,
     processes: Vec<Row<'a>>,
 }
 

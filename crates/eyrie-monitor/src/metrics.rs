@@ -469,7 +469,7 @@ impl Snapshot {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sample::{name_of, Cost, Head, Node, Process};
+    use crate::sample::{name_of, Cost, Head, NodeSample, Process};
 
     fn frame(number: u64, processes: &[(u32, &str, u64)]) -> Frame {
         let head = Head {
@@ -483,7 +483,7 @@ mod tests {
             cost: Cost::default(),
             beyond: 0,
             failed: 0,
-            node: Node::default(),
+            node: NodeSample::default(),
         };
         let process = |&(pid, command, cpu_ns): &(u32, &str, u64)| Process {
             pid,

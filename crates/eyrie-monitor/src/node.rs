@@ -4,7 +4,7 @@
 
 use crate::procfs::{after, again, keep, number, numbers, TICK_NS};
 use crate::sample::{
-    name_of, Ages, Cpu, Detail, Disk, Few, Interface, Memory, Node, Temperature, DEVICES,
+    name_of, Ages, Cpu, Detail, Disk, Few, Interface, Memory, NodeSample, Temperature, DEVICES,
     TEMPERATURES,
 };
 use rustix::fd::OwnedFd;
@@ -18,7 +18,7 @@ pub struct Reader {
     pressure: [Option<OwnedFd>; 3],
     temperatures: Vec<(Temperature, OwnedFd)>,
     buffer: Box<[u8; BUFFER]>,
-    now: Node,
+    now: NodeSample,
     turn: usize,
     /// Everything at every sample.
     all: bool,
@@ -45,7 +45,7 @@ impl Reader {
             pressure: ["cpu", "memory", "io"].map(|what| proc(&format!("pressure/{what}"))),
             temperatures: temperatures(root),
             buffer: Box::new([0; BUFFER]),
-            now: Node::default(),
+            now: NodeSample::default(),
             turn: 0,
             all: true,
         };
@@ -82,7 +82,7 @@ impl Reader {
         }
     }
 
-    pub fn node(&self) -> &Node {
+    pub fn node(&self) -> &NodeSample {
         &self.now
     }
 

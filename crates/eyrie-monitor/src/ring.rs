@@ -134,7 +134,7 @@ impl Inner {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sample::{Cost, Detail, Node};
+    use crate::sample::{Cost, Detail, NodeSample};
 
     fn head(number: u64) -> Head {
         Head {
@@ -148,7 +148,7 @@ mod tests {
             cost: Cost::default(),
             beyond: 0,
             failed: 0,
-            node: Node::default(),
+            node: NodeSample::default(),
         }
     }
 

@@ -167,7 +167,7 @@ impl<T: Serialize, const N: usize> Serialize for Few<T, N> {
 
 /// The node. `ages` says for each part how many samples ago it was read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Node {
+pub struct NodeSample {
     pub cpu: Cpu,
     pub load_1: f64,
     pub load_5: f64,
@@ -256,7 +256,7 @@ pub struct Head {
     pub beyond: u32,
     /// Reads that failed for another reason than that the process has gone.
     pub failed: u32,
-    pub node: Node,
+    pub node: NodeSample,
 }
 
 /// Serializes a name.

@@ -110,7 +110,7 @@ const EPSILON: f64 = 1e-9;
 /// Moves that lower the load of the busiest place, as long as they have paid within `payback`
 /// seconds: in each of them the job gains by how much less busy it is.
 pub fn balance(measured: &Measured, payback: f64) -> Balance {
-    let mut state = State::new(measured);
+    let mut state = Arrangement::new(measured);
     let before = state.busiest();
     let mut steps = Vec::new();
     while let Some(step) = state.next() {
@@ -138,7 +138,7 @@ fn paying(before: f64, steps: &[Change], payback: f64) -> usize {
 }
 
 /// Where ranks are while moves are looked for.
-struct State<'a> {
+struct Arrangement<'a> {
     measured: &'a Measured,
     /// By place: what its ranks use, over what it has for them.
     loads: Vec<f64>,
@@ -162,11 +162,11 @@ struct Candidate {
     cost: f64,
 }
 
-impl<'a> State<'a> {
-    fn new(measured: &'a Measured) -> State<'a> {
+impl<'a> Arrangement<'a> {
+    fn new(measured: &'a Measured) -> Arrangement<'a> {
         // One with several threads can use as many processors.
         let alone = |load: &RankLoad| load.uses / load.uses.ceil().max(1.0);
-        let mut state = State {
+        let mut state = Arrangement {
             measured,
             loads: measured.loads(),
             counts: vec![0; measured.nodes.len()],
@@ -312,7 +312,7 @@ pub fn consolidate(measured: &Measured, number: usize) -> Result<Consolidation, 
     }
     let kept = keep(measured, &used, number)?;
     let left: BTreeSet<NodeId> = used.difference(&kept).copied().collect();
-    let mut state = State::new(measured);
+    let mut state = Arrangement::new(measured);
     let mut leave: Vec<usize> =
         (0..measured.ranks.len()).filter(|r| left.contains(&measured.ranks[*r].node)).collect();
     // The heaviest first, as they are hardest to place.
@@ -362,7 +362,7 @@ fn keep(
 }
 
 /// The node with room where the rank makes the load the lowest.
-fn emptiest(state: &State<'_>, kept: &BTreeSet<NodeId>, rank: usize) -> Option<NodeId> {
+fn emptiest(state: &Arrangement<'_>, kept: &BTreeSet<NodeId>, rank: usize) -> Option<NodeId> {
     let measured = state.measured;
     let has_room =
         |node: &&NodeId| state.counts[**node as usize] < measured.nodes[**node as usize].slots;
@@ -529,7 +529,7 @@ mod tests {
             let found = balance(&measured, payback);
             let moves: Vec<Move> = found.moves().collect();
             are_allowed(&measured, &moves);
-            let then = State::new(&after(&measured, &moves)).busiest();
+            let then = Arrangement::new(&after(&measured, &moves)).busiest();
             prop_assert!((then - found.after()).abs() < 1e-6);
             prop_assert!(then <= found.before + EPSILON);
             // Of each end of the plan that is left out: it has brought what it cost.

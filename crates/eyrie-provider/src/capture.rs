@@ -3,7 +3,7 @@
 //! inside its allocator.
 
 use crate::core::host::Host;
-use crate::core::rank::{ImagePoint, Rank};
+use crate::core::rank::{ImagePoint, RankCore};
 use crate::ending::{fatal, or_end};
 use crate::identity::process_id;
 use crate::observing::{self, Held};
@@ -113,7 +113,7 @@ fn take() -> bool {
     done
 }
 
-fn take_image(rank: &mut Rank<Sockets>, Order { image, sync, base, hold, out }: Order) {
+fn take_image(rank: &mut RankCore<Sockets>, Order { image, sync, base, hold, out }: Order) {
     let start = Instant::now();
     let refuse = |reason: &str| channel::tell(&FromRank::Refused { image, reason });
     let starter_pid = channel::agent_pid();
@@ -255,7 +255,7 @@ fn without_pipe_signal<T>(work: impl FnOnce() -> T) -> T {
 }
 
 /// This is a restored process: a new incarnation whose connections are gone.
-fn come_back(rank: &mut Rank<Sockets>) {
+fn come_back(rank: &mut RankCore<Sockets>) {
     rank.forget_connections();
     if let Err(e) = rank.host.identity.be_welcomed() {
         fatal(&e);
@@ -270,7 +270,7 @@ fn come_back(rank: &mut Rank<Sockets>) {
 }
 
 impl ImagePoint for Sockets {
-    fn image_point(rank: &mut Rank<Sockets>) {
+    fn image_point(rank: &mut RankCore<Sockets>) {
         if PENDING.swap(false, Ordering::Relaxed) {
             let Some(_held) = Held::new() else { return PENDING.store(true, Ordering::Relaxed) };
             if let Some(order) = order() {

@@ -1,7 +1,7 @@
 //! The one rank of this process, entered by one call at a time, on the provider's own stack; an
 //! image enters like a call.
 
-use crate::core::rank::Rank;
+use crate::core::rank::RankCore;
 use crate::ending::fatal;
 use crate::observing::Inside;
 use crate::sockets::Sockets;
@@ -9,7 +9,7 @@ use crate::stack;
 use std::sync::atomic::{compiler_fence, AtomicPtr, AtomicU32, Ordering};
 use std::time::Duration;
 
-static RANK: AtomicPtr<Rank<Sockets>> = AtomicPtr::new(std::ptr::null_mut());
+static RANK: AtomicPtr<RankCore<Sockets>> = AtomicPtr::new(std::ptr::null_mut());
 /// Who has entered: nobody, a provider call, an image.
 static INSIDE: AtomicU32 = AtomicU32::new(NOBODY);
 const NOBODY: u32 = 0;
@@ -29,13 +29,13 @@ pub fn is_rank() -> bool {
 }
 
 /// This process is a rank from now on, for ever.
-pub fn begin(rank: Rank<Sockets>) {
+pub fn begin(rank: RankCore<Sockets>) {
     RANK.store(Box::into_raw(Box::new(rank)), Ordering::Release);
 }
 
 /// Runs `f` with the rank, if this process is one already, on the provider's stack. No image is
 /// taken meanwhile.
-pub fn enter<R>(f: impl FnOnce(&mut Rank<Sockets>) -> R) -> Option<R> {
+pub fn enter<R>(f: impl FnOnce(&mut RankCore<Sockets>) -> R) -> Option<R> {
     let claim = || INSIDE.compare_exchange(NOBODY, CALL, Ordering::Acquire, Ordering::Relaxed);
     while let Err(who) = claim() {
         if who == CALL {
@@ -53,7 +53,7 @@ pub fn enter<R>(f: impl FnOnce(&mut Rank<Sockets>) -> R) -> Option<R> {
 
 /// Runs `f` with the rank, as [`enter`], when no other thread is in a call: the program calls MPI in
 /// one thread at a time, but it may be another one than this.
-pub fn enter_after_others<R>(f: impl FnOnce(&mut Rank<Sockets>) -> R) -> Option<R> {
+pub fn enter_after_others<R>(f: impl FnOnce(&mut RankCore<Sockets>) -> R) -> Option<R> {
     let begun = std::time::Instant::now();
     let claim = || INSIDE.compare_exchange(NOBODY, CALL, Ordering::Acquire, Ordering::Relaxed);
     while claim().is_err() {
@@ -66,13 +66,13 @@ pub fn enter_after_others<R>(f: impl FnOnce(&mut Rank<Sockets>) -> R) -> Option<
 }
 
 /// Runs `f` with the rank, as [`enter`], for an image. `None` also when somebody has entered.
-pub fn enter_for_image<R>(f: impl FnOnce(&mut Rank<Sockets>) -> R) -> Option<R> {
+pub fn enter_for_image<R>(f: impl FnOnce(&mut RankCore<Sockets>) -> R) -> Option<R> {
     INSIDE.compare_exchange(NOBODY, IMAGE, Ordering::Acquire, Ordering::Relaxed).ok()?;
     inside_of(Inside::for_image, f)
 }
 
 /// Runs `f`, for which this thread has entered, and leaves.
-fn inside_of<R>(inside: fn() -> Inside, f: impl FnOnce(&mut Rank<Sockets>) -> R) -> Option<R> {
+fn inside_of<R>(inside: fn() -> Inside, f: impl FnOnce(&mut RankCore<Sockets>) -> R) -> Option<R> {
     let rank = RANK.load(Ordering::Relaxed);
     if rank.is_null() {
         INSIDE.store(NOBODY, Ordering::Release);

@@ -2,7 +2,7 @@
 //! that are asked for during a call are taken at its end.
 
 use crate::core::error::RankError;
-use crate::core::rank::Rank;
+use crate::core::rank::RankCore;
 use crate::ending::or_end;
 use crate::identity::{self, process_id, Identity};
 use crate::observing::{self, Inside};
@@ -29,7 +29,7 @@ pub fn join() -> Result<(), String> {
     channel::open(identity::agent_fd()?);
     let identity = Identity::of_this_process()?;
     let (rank, size) = (identity.instance.rank, identity.size);
-    entry::begin(Rank::new(Sockets::new(identity), rank, size));
+    entry::begin(RankCore::new(Sockets::new(identity), rank, size));
     capture::prepare();
     capture::track();
     // From the next line on the agent may send the signal.
@@ -46,14 +46,14 @@ pub fn join() -> Result<(), String> {
 }
 
 /// Runs a provider call; an image that was asked for meanwhile is taken when it is over.
-pub fn call<R>(f: impl FnOnce(&mut Rank<Sockets>) -> R) -> R {
+pub fn call<R>(f: impl FnOnce(&mut RankCore<Sockets>) -> R) -> R {
     let result = entry::enter(f).expect("no endpoint without getinfo");
     capture::run_pending();
     result
 }
 
 /// Runs a provider call that may find out that the rank cannot go on.
-pub fn call_or_end<R>(f: impl FnOnce(&mut Rank<Sockets>) -> Result<R, RankError>) -> R {
+pub fn call_or_end<R>(f: impl FnOnce(&mut RankCore<Sockets>) -> Result<R, RankError>) -> R {
     call(|rank| or_end(f(rank)))
 }
 

@@ -1,7 +1,7 @@
 //! The real world around the core: sockets to the routers, files that come over them, the
 //! processor's clock. Everything works on descriptors that a restored process finds dead.
 
-use crate::core::host::{ConnectError, File, Host, Interest, Stream};
+use crate::core::host::{ConnectError, File, Host, Interest, RouterStream};
 use crate::descriptors::{for_each_descriptor, move_up};
 use crate::identity::Identity;
 use crate::memory;
@@ -66,9 +66,13 @@ fn set_option<T>(fd: &OwnedFd, option: i32, value: &T) {
 
 impl Host for Sockets {
     type File = Passed;
-    type Stream = Socket;
+    type RouterStream = Socket;
 
-    fn connect(&mut self, router: RouterId, stream: data::Stream) -> Result<Socket, ConnectError> {
+    fn connect(
+        &mut self,
+        router: RouterId,
+        stream: data::StreamKind,
+    ) -> Result<Socket, ConnectError> {
         let Identity { instance, directory, .. } = &self.identity;
         let addr = directory.routers.get(router as usize);
         let addr = addr.ok_or_else(|| ConnectError::Refused(format!("no router {router}")))?;
@@ -191,7 +195,7 @@ impl Host for Sockets {
     }
 }
 
-impl Stream for Socket {
+impl RouterStream for Socket {
     type File = Passed;
 
     fn send(&mut self, bytes: &[u8]) -> io::Result<usize> {

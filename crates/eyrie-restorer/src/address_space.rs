@@ -6,7 +6,7 @@ use crate::format::*;
 use crate::holes::data_runs;
 use crate::image::{Arena, Image, Input, List};
 use crate::mapping::{advise, advise_early, mmap, not_mapped, optional, own_flags, working_prot};
-use crate::place::Node;
+use crate::place::Here;
 use crate::prepared::Prepared;
 use crate::stream::{Kind, MAX_PAYLOAD};
 use crate::sys::{self, nr};
@@ -42,7 +42,7 @@ impl Memory {
     pub fn build(
         image: &Image,
         table: &Table,
-        node: &Node,
+        node: &Here,
         prepared: &mut Prepared,
         arena: &mut Arena,
     ) -> Memory {
@@ -176,7 +176,7 @@ impl Memory {
     }
 
     /// Final contents of shared files, protections, advice; the kernel's mappings to their places.
-    pub fn commit(&self, image: &Image, table: &Table, node: &Node) {
+    pub fn commit(&self, image: &Image, table: &Table, node: &Here) {
         for m in image.mappings.iter().filter(|m| m.flags & map_flag::SPECIAL == 0) {
             if is_staged(image, m) {
                 self.copy_staged(image, table, m);

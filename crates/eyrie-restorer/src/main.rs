@@ -76,7 +76,7 @@ fn restore(image_fd: i32, slots: &[i32; SLOTS_MAX]) -> ! {
     let parent = become_it::parent();
     let mut input = image::Input::new(image_fd);
     let mut arena = image::Arena::new();
-    let node = place::Node::look();
+    let node = place::Here::look();
     let mut prepared = prepared::Prepared::new(&mut arena);
     prepared.read_all(&node, &mut input, &mut arena);
     let image = image::read_description(&mut input, &mut arena);

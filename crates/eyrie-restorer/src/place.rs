@@ -11,16 +11,16 @@ use crate::sys::{self, nr};
 const PARKING: u64 = WINDOW_START + (1 << 36);
 
 /// This node and this process as they are.
-pub struct Node {
+pub struct Here {
     pub fingerprint: Fingerprint,
     pub specials: [Special; 3],
 }
 
-impl Node {
-    pub fn look() -> Node {
+impl Here {
+    pub fn look() -> Here {
         let (fingerprint, specials) =
             fingerprint::of_this_process().unwrap_or_else(|(step, e)| fail::kernel(step, e));
-        Node { fingerprint, specials }
+        Here { fingerprint, specials }
     }
 
     /// Refuses an image from a node that differs in what a program may rely on.

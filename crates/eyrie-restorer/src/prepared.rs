@@ -7,7 +7,7 @@ use crate::fail::{self, malformed};
 use crate::format::{PAGES_GUARD, PAGES_OF_OBJECT, PAGES_SAME};
 use crate::image::{self, Arena, Image, Input, List};
 use crate::mapping::{advise_early, map_own, open_own};
-use crate::place::Node;
+use crate::place::Here;
 use crate::stream::{Kind, RecordHeader, MAX_PAYLOAD};
 use crate::sys::{self, PAGE};
 
@@ -50,7 +50,7 @@ impl Prepared {
     }
 
     /// Reads images that others follow, until the one comes that the process goes on from.
-    pub fn read_all(&mut self, node: &Node, input: &mut Input, arena: &mut Arena) {
+    pub fn read_all(&mut self, node: &Here, input: &mut Input, arena: &mut Arena) {
         let room: &'static mut [u8] = arena.take(MAX_PAYLOAD);
         let used = arena.used();
         while let Some(number) = input.next_is_prepared() {
@@ -64,7 +64,7 @@ impl Prepared {
     }
 
     /// Lays the memory of an image; what others of its mappings need is free then.
-    pub fn lay(&mut self, image: &Image, node: &Node) {
+    pub fn lay(&mut self, image: &Image, node: &Here) {
         if image.base != 0 && image.base != self.image {
             malformed("it builds on another image than the one that is in place");
         }

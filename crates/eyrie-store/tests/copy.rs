@@ -11,7 +11,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 mod common;
-use common::{fill, Process, Stream, PAGES_PER_WINDOW};
+use common::{fill, ImageStream, Process, PAGES_PER_WINDOW};
 
 fn info(incarnation: u64) -> ImageInfo {
     ImageInfo { incarnation, clock: 3, rsn: 4, meta: b"what the agent said".to_vec() }
@@ -89,12 +89,12 @@ fn a_copy_is_the_image_byte_for_byte_also_after_opening_again() {
     let (a, b) = two(&dir);
     let mut zeros = Process::new(2, 5 * PAGES_PER_WINDOW);
     zeros.pages.iter_mut().step_by(3).for_each(|page| *page = 0);
-    let mut twice = Stream::default();
+    let mut twice = ImageStream::default();
     twice.push(Kind::Header, 0, b"header");
     let mut window = vec![0; MAX_PAYLOAD];
     fill(&mut window, 7);
     (0..9).for_each(|_| twice.push(Kind::Mapping, 0, &window));
-    let mut nothing = Stream::default();
+    let mut nothing = ImageStream::default();
     nothing.push(Kind::Header, 0, &[]);
     let streams = [
         nothing.finish(),

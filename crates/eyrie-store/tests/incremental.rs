@@ -13,7 +13,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 mod common;
-use common::{short_or_full, Process, Stream, PAGES_PER_WINDOW};
+use common::{short_or_full, ImageStream, Process, PAGES_PER_WINDOW};
 
 fn store(dir: &Path) -> Store {
     Store::create(dir, Options { keep: 2, sync: false, ..Options::default() }).unwrap()
@@ -226,8 +226,8 @@ fn what_cannot_be_joined_is_refused_and_leaves_nothing() {
     let of_a_restored_rank = here.receive(0, 3, info(2), changes.as_slice());
     assert_eq!(reason(of_a_restored_rank), StreamError::NoBase { base: 1 });
 
-    let broken = |make: &dyn Fn(&mut Stream)| {
-        let mut stream = Stream::default();
+    let broken = |make: &dyn Fn(&mut ImageStream)| {
+        let mut stream = ImageStream::default();
         stream.push(Kind::Header, 0, b"header");
         make(&mut stream);
         reason(take(&here, 3, &stream.finish()))
@@ -238,7 +238,7 @@ fn what_cannot_be_joined_is_refused_and_leaves_nothing() {
     misplaced(broken(&|s| s.push_same(window, 1)));
     misplaced(broken(&|s| s.push(Kind::Base, 3, &[])));
     misplaced(broken(&|s| s.push(Kind::Base, 1, &[0; 8])));
-    let based = |make: &dyn Fn(&mut Stream)| {
+    let based = |make: &dyn Fn(&mut ImageStream)| {
         broken(&|s| {
             s.push(Kind::Base, 1, &[]);
             make(s);

@@ -11,7 +11,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 mod common;
-use common::{Process, Stream, PAGES_PER_WINDOW};
+use common::{ImageStream, Process, PAGES_PER_WINDOW};
 
 /// A store in a directory that goes away with it.
 struct Place {
@@ -154,7 +154,7 @@ fn small_records_gather_and_spoil_no_pages() {
     let place = Place::new();
     let store = place.create();
     let stream = |clock: u8| {
-        let mut stream = Stream::default();
+        let mut stream = ImageStream::default();
         stream.push(Kind::Header, 0, &[clock; 50]);
         for n in 0..10_000 {
             stream.push(Kind::Mapping, n, &[1; 64]);
@@ -199,7 +199,7 @@ fn the_number_of_packs_stays_bounded_when_every_image_leaves_something_for_ever(
     let place = Place::new();
     let store = place.create();
     let stream = |image: u64| {
-        let mut stream = Stream::default();
+        let mut stream = ImageStream::default();
         stream.push(Kind::Header, 0, b"always the same");
         for window in 0..image {
             let page = [window.to_le_bytes(); 512].concat();
@@ -313,7 +313,7 @@ fn bad_streams_are_refused_by_name_and_leave_nothing() {
             .encode(),
     );
     assert!(matches!(refuse(&long), StreamError::BadRecord { record: 1, bytes: 132 }));
-    let mut crumbs = Stream::default();
+    let mut crumbs = ImageStream::default();
     crumbs.push(Kind::Header, 0, &[]);
     for n in 0..100_000 {
         crumbs.push(Kind::Pages, n * MAX_PAYLOAD as u64, &[]);

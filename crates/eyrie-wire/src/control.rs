@@ -35,7 +35,7 @@ pub enum Claim {
     /// there (`eyrie_transport::Addr`).
     Controller { addr: String },
     /// A stream of a rank to a router.
-    Rank { instance: RankInstance, stream: data::Stream },
+    Rank { instance: RankInstance, stream: data::StreamKind },
     /// `eyrie status`, `inject`, `checkpoint`: one JSON request line, one JSON answer line.
     User,
 }
@@ -245,7 +245,7 @@ pub enum ToAgent {
     /// Output of the rank up to this offset was written to where it goes: room for more.
     OutputShown {
         instance: RankInstance,
-        stream: Stream,
+        stream: StandardStream,
         offset: u64,
     },
     /// Who is where has changed (`eyrie_transport::Directory`): handed to all ranks on this node,
@@ -309,7 +309,7 @@ pub enum StartFault {
 /// Standard output or standard error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Stream {
+pub enum StandardStream {
     Stdout,
     Stderr,
 }
@@ -340,7 +340,7 @@ pub enum FromAgent {
     /// What has become of a rank on this node.
     Rank(RankInstance, RankReport),
     /// What the rank wrote, from `offset` of that stream on, in order.
-    Output { instance: RankInstance, stream: Stream, offset: u64, bytes: Vec<u8> },
+    Output { instance: RankInstance, stream: StandardStream, offset: u64, bytes: Vec<u8> },
     /// A file in /dev/shm that the rank's MPI library made and that its death would leave behind.
     Shared { rank: Rank, path: String },
     /// Something that the user should know.

@@ -6,11 +6,11 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 /// Fixed buffers, known by their numbers.
 pub struct Pool {
     chunks: Vec<Mutex<Box<[u8]>>>,
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
     changed: Condvar,
 }
 
-struct State {
+struct PoolState {
     free: Vec<u32>,
     /// The fewest that were ever free.
     least: usize,
@@ -27,7 +27,7 @@ impl Pool {
         let count = (bytes / chunk).max(1);
         let chunks = (0..count).map(|_| Mutex::new(vec![1; chunk].into_boxed_slice())).collect();
         let free = (0..count as u32).rev().collect();
-        let state = State { free, least: count };
+        let state = PoolState { free, least: count };
         Pool { chunks, state: Mutex::new(state), changed: Condvar::new() }
     }
 
@@ -68,7 +68,7 @@ impl Pool {
     }
 }
 
-impl State {
+impl PoolState {
     fn pop(&mut self) -> Option<u32> {
         let chunk = self.free.pop();
         self.least = self.least.min(self.free.len());

@@ -28,12 +28,12 @@ const SERVE: Duration = Duration::from_millis(20);
 /// # Errors
 /// Whatever fails.
 pub fn be_source(task: &Task) -> anyhow::Result<()> {
-    let ranks: anyhow::Result<Vec<Rank>> = match task.feed {
-        Feed::Ranks => (0..task.ranks).map(|rank| Rank::start(task, rank)).collect(),
+    let ranks: anyhow::Result<Vec<FilledRank>> = match task.feed {
+        Feed::Ranks => (0..task.ranks).map(|rank| FilledRank::start(task, rank)).collect(),
         Feed::Memory(_) => Ok(Vec::new()),
     };
     let mut ranks = ranks.context("a rank cannot be started")?;
-    ranks.iter_mut().try_for_each(Rank::ready)?;
+    ranks.iter_mut().try_for_each(FilledRank::ready)?;
     line()?;
     let pool = Arc::new(Pool::new(task.pool, task.chunk));
     let listener = TcpListener::bind((task.addresses[0].as_str(), 0))?;
@@ -44,7 +44,7 @@ pub fn be_source(task: &Task) -> anyhow::Result<()> {
     };
     await_order()?;
     let mut report = SourceReport { ordered_ns: now_ns(), ..SourceReport::default() };
-    ranks.iter_mut().try_for_each(Rank::order)?;
+    ranks.iter_mut().try_for_each(FilledRank::order)?;
     let full = Arc::new(Fulls(
         serving.as_ref().map(|s| s.control.try_clone()).transpose()?.map(Mutex::new),
     ));
@@ -53,12 +53,12 @@ pub fn be_source(task: &Task) -> anyhow::Result<()> {
         (Feed::Ranks, false) => {
             let images = ranks.iter_mut().map(|rank| rank.image.take().context("no image"));
             let bytes = gather_all(images.collect::<anyhow::Result<_>>()?, &pool, &full)?;
-            ranks.iter_mut().try_for_each(Rank::ended)?;
+            ranks.iter_mut().try_for_each(FilledRank::ended)?;
             report.imaged_ns = now_ns();
             bytes
         }
         (Feed::Ranks, true) => {
-            ranks.iter_mut().try_for_each(Rank::ended)?;
+            ranks.iter_mut().try_for_each(FilledRank::ended)?;
             let files = settle_files(task)?;
             report.imaged_ns = now_ns();
             send_files(task, files, &pool, &full)?
@@ -74,15 +74,15 @@ pub fn be_source(task: &Task) -> anyhow::Result<()> {
 }
 
 /// A rank that has filled its memory and waits.
-struct Rank {
+struct FilledRank {
     child: Child,
     orders: Option<ChildStdin>,
     /// The stream of its image; `None` where it writes a file.
     image: Option<File>,
 }
 
-impl Rank {
-    fn start(task: &Task, rank: u32) -> anyhow::Result<Rank> {
+impl FilledRank {
+    fn start(task: &Task, rank: u32) -> anyhow::Result<FilledRank> {
         let (image, write): (_, OwnedFd) = match task.way.has_files() {
             true => (None, File::create(task.file("source", rank))?.into()),
             false => {
@@ -92,7 +92,7 @@ impl Rank {
         };
         let mut child = start_rank(task.mib, rank, write)?;
         let orders = child.stdin.take();
-        Ok(Rank { child, orders, image })
+        Ok(FilledRank { child, orders, image })
     }
 
     /// Waits until its memory is full.

@@ -65,7 +65,7 @@ pub fn be_target(task: &Task) -> anyhow::Result<()> {
 }
 
 /// Waits until all ranks run, then lets them go on, and collects what they print.
-fn run(ranks: &mut [Rank], report: &mut TargetReport) -> anyhow::Result<()> {
+fn run(ranks: &mut [RestoredRank], report: &mut TargetReport) -> anyhow::Result<()> {
     for rank in ranks.iter_mut() {
         let line = rank.line()?;
         if line != RUNNING {
@@ -87,15 +87,15 @@ fn run(ranks: &mut [Rank], report: &mut TargetReport) -> anyhow::Result<()> {
 }
 
 /// A rank that is restored.
-struct Rank {
+struct RestoredRank {
     child: Child,
     orders: File,
     said: BufReader<File>,
 }
 
-impl Rank {
+impl RestoredRank {
     /// From its image in a file or pipe.
-    fn restore(image: File) -> anyhow::Result<Rank> {
+    fn restore(image: File) -> anyhow::Result<RestoredRank> {
         let (input, orders) = pipe()?;
         let (said, output) = pipe()?;
         let error = std::io::stderr();
@@ -103,7 +103,7 @@ impl Rank {
         let mut command = restore::command(image.as_fd(), &slots, &[])?;
         dies_with_its_starter(&mut command);
         let child = command.spawn().context("cannot start the restorer")?;
-        Ok(Rank { child, orders, said: BufReader::new(said) })
+        Ok(RestoredRank { child, orders, said: BufReader::new(said) })
     }
 
     fn line(&mut self) -> anyhow::Result<String> {
@@ -113,8 +113,8 @@ impl Rank {
     }
 }
 
-fn restore_from_files(task: &Task) -> anyhow::Result<Vec<Rank>> {
-    let restore = |rank| Rank::restore(File::open(task.file("target", rank))?);
+fn restore_from_files(task: &Task) -> anyhow::Result<Vec<RestoredRank>> {
+    let restore = |rank| RestoredRank::restore(File::open(task.file("target", rank))?);
     (0..task.ranks).map(restore).collect()
 }
 
@@ -127,7 +127,7 @@ enum Outlet {
 }
 
 /// Where each stream goes, and the ranks whose restorers wait for theirs.
-fn outlets(task: &Task) -> anyhow::Result<(Vec<Rank>, Vec<Outlet>)> {
+fn outlets(task: &Task) -> anyhow::Result<(Vec<RestoredRank>, Vec<Outlet>)> {
     let (mut ranks, mut outlets) = (Vec::new(), Vec::new());
     for stream in 0..task.sources() {
         outlets.push(match (task.sink, task.way) {
@@ -137,7 +137,7 @@ fn outlets(task: &Task) -> anyhow::Result<(Vec<Rank>, Vec<Outlet>)> {
             }
             (Sink::Restore, Way::Pipeline | Way::RdmaPipeline) => {
                 let (image, to) = pipe()?;
-                ranks.push(Rank::restore(image)?);
+                ranks.push(RestoredRank::restore(image)?);
                 Outlet::To(to)
             }
         });

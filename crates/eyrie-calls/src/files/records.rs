@@ -3,7 +3,7 @@
 
 use super::kernel::Identity;
 use super::standing_in::known;
-use crate::observed::{stream, Stream};
+use crate::observed::{stream, ObservedStream};
 use crate::stream::{folded, number, put_number, unfolded, Sink};
 use libc::c_char;
 use std::ffi::CStr;
@@ -109,7 +109,7 @@ impl Call {
 }
 
 /// The stream, for a short while.
-fn stream_of_call() -> &'static mut Stream {
+fn stream_of_call() -> &'static mut ObservedStream {
     // SAFETY: all of this module runs in calls that are written down.
     unsafe { stream() }
 }

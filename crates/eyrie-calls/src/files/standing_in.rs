@@ -6,7 +6,7 @@
 
 use super::kernel::{self, Identity};
 use super::path::Path;
-use crate::observed::{stream, Stream};
+use crate::observed::{stream, ObservedStream};
 use std::cell::UnsafeCell;
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -106,7 +106,7 @@ pub unsafe fn table() -> &'static mut Table {
 }
 
 /// Something is about to be observed: if it is new, files take their places before.
-pub fn before_new_of(stream: &mut Stream) {
+pub fn before_new_of(stream: &mut ObservedStream) {
     if any() && stream.is_new() {
         // SAFETY: who has the stream may use the table.
         unsafe { table() }.put_into_effect();

@@ -7,7 +7,7 @@ use super::proposal::Goal;
 use crate::inject::{Fault, Injection};
 use crate::record::Record;
 use eyrie_transport::{Addr, Directory, RouterId};
-use eyrie_wire::control::{CheckpointMode, NodeUsage, RankReport, Role, Stream};
+use eyrie_wire::control::{CheckpointMode, NodeUsage, RankReport, Role, StandardStream};
 use eyrie_wire::{ImageId, Node, Rank, RankInstance};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -78,7 +78,7 @@ pub enum Event {
     /// event; [`Command::Show`] says what becomes of them.
     Output {
         instance: RankInstance,
-        stream: Stream,
+        stream: StandardStream,
         offset: u64,
         bytes: u64,
     },
@@ -389,7 +389,7 @@ pub enum Command {
     /// the agent is told that all up to offset `end` is.
     Show {
         instance: RankInstance,
-        stream: Stream,
+        stream: StandardStream,
         known: u64,
         end: u64,
     },

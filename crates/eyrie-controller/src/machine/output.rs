@@ -1,7 +1,7 @@
 //! How far the output of each rank has been shown. What a re-executing rank writes again is not
 //! shown again, and an image counts only when all that was written before it has arrived.
 
-use eyrie_wire::control::Stream;
+use eyrie_wire::control::StandardStream;
 use eyrie_wire::Rank;
 use serde::{Deserialize, Serialize};
 
@@ -17,7 +17,7 @@ impl Ledger {
     }
 
     /// Takes so many bytes from `offset` of the stream on; returns how many of them were known.
-    pub fn take(&mut self, rank: Rank, stream: Stream, offset: u64, bytes: u64) -> u64 {
+    pub fn take(&mut self, rank: Rank, stream: StandardStream, offset: u64, bytes: u64) -> u64 {
         let Some(taken) = self.taken.get_mut(rank as usize) else { return bytes };
         let taken = &mut taken[stream as usize];
         let known = taken.saturating_sub(offset).min(bytes);
@@ -43,12 +43,12 @@ mod tests {
     #[test]
     fn what_was_shown_is_not_shown_again() {
         let mut l = Ledger::new(2);
-        assert_eq!(l.take(1, Stream::Stdout, 0, 6), 0);
+        assert_eq!(l.take(1, StandardStream::Stdout, 0, 6), 0);
         // The next incarnation writes it again, in other pieces.
-        assert_eq!(l.take(1, Stream::Stdout, 0, 3), 3);
-        assert_eq!(l.take(1, Stream::Stdout, 3, 8), 3);
-        assert_eq!(l.take(1, Stream::Stderr, 0, 1), 0);
+        assert_eq!(l.take(1, StandardStream::Stdout, 0, 3), 3);
+        assert_eq!(l.take(1, StandardStream::Stdout, 3, 8), 3);
+        assert_eq!(l.take(1, StandardStream::Stderr, 0, 1), 0);
         assert_eq!(l.taken(1), [11, 1]);
-        assert_eq!(l.take(9, Stream::Stdout, 0, 12), 12, "no such rank");
+        assert_eq!(l.take(9, StandardStream::Stdout, 0, 12), 12, "no such rank");
     }
 }

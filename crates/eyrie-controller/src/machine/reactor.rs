@@ -20,7 +20,7 @@ use super::timeouts::START_TIMEOUT;
 use crate::inject::Injection;
 use crate::record::{in_words, Record, Summary};
 use eyrie_placement::{Placement, WithoutNetwork};
-use eyrie_wire::control::{CheckpointMode, Library, RankReport, Stream};
+use eyrie_wire::control::{CheckpointMode, Library, RankReport, StandardStream};
 use eyrie_wire::{Node, Rank, RankInstance};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -412,7 +412,13 @@ impl Machine {
 
     /// Output of a rank: only of its present incarnation, and only what was not shown before. Also
     /// when the job has ended: what its ranks wrote until then is on the way.
-    fn output_arrived(&mut self, instance: RankInstance, stream: Stream, offset: u64, bytes: u64) {
+    fn output_arrived(
+        &mut self,
+        instance: RankInstance,
+        stream: StandardStream,
+        offset: u64,
+        bytes: u64,
+    ) {
         let Some(r) = self.ranks.get(instance.rank as usize) else { return };
         if r.instance() != instance {
             return;

@@ -12,7 +12,7 @@ use crate::machine::{Command, Source, StoreId};
 use eyrie_router::RouterCommand;
 use eyrie_store::role::StoreCommand;
 use eyrie_transport::Addr;
-use eyrie_wire::control::{ImageAt, StartRank, Stream, ToAgent};
+use eyrie_wire::control::{ImageAt, StandardStream, StartRank, ToAgent};
 use eyrie_wire::{Node, RankInstance};
 use std::sync::Arc;
 
@@ -61,8 +61,8 @@ impl Job {
             }
             Command::Pmi { node: None, entries, barriers } => {
                 let frame = encode(&ToAgent::Pmi { entries, barriers });
-                let gate = self.journal.gate();
-                self.links.values_mut().for_each(|session| session.send(gate, frame.clone()));
+                let progress = self.journal.progress();
+                self.links.values_mut().for_each(|session| session.send(progress, frame.clone()));
             }
             Command::Heartbeat { node, n } => {
                 if let Some(session) = self.links.get(&node) {
@@ -82,17 +82,17 @@ impl Job {
                     self.tell_store(store, StoreCommand::Present(instance));
                 }
                 self.determinants.begin(instance);
-                self.routers.command_all(self.journal.gate(), &RouterCommand::Fence(instance));
+                self.routers.command_all(self.journal.progress(), &RouterCommand::Fence(instance));
             }
             Command::Recover(instance) => {
                 let Told { determinants, observed } = self.determinants.take(instance);
                 let home = self.directory.home(instance.rank);
                 let recover = RouterCommand::Recover { instance, determinants, observed };
-                self.routers.command(self.journal.gate(), home, recover);
+                self.routers.command(self.journal.progress(), home, recover);
             }
             Command::Truncate { rank, clock, rsn } => {
                 self.routers.command_all(
-                    self.journal.gate(),
+                    self.journal.progress(),
                     &RouterCommand::Truncate { rank, clock, rsn },
                 );
             }
@@ -132,7 +132,7 @@ impl Job {
 
     pub fn send(&mut self, node: Node, message: &ToAgent) {
         if let Some(session) = self.links.get_mut(&node) {
-            session.send(self.journal.gate(), encode(message));
+            session.send(self.journal.progress(), encode(message));
         }
     }
 
@@ -142,8 +142,8 @@ impl Job {
         if self.is_replaying && self.is_archive(store) {
             return;
         }
-        let gate = self.journal.gate();
-        let told = self.stores.get_mut(&store).map(|store| store.command(gate, command));
+        let progress = self.journal.progress();
+        let told = self.stores.get_mut(&store).map(|store| store.command(progress, command));
         if let Some(Err(text)) = told {
             self.hear_later(Heard::Note(text));
         }
@@ -200,7 +200,13 @@ impl Job {
         self.stdin_wanted = None;
     }
 
-    fn show_output(&mut self, instance: RankInstance, stream: Stream, known: u64, end: u64) {
+    fn show_output(
+        &mut self,
+        instance: RankInstance,
+        stream: StandardStream,
+        known: u64,
+        end: u64,
+    ) {
         let Some((node, mut bytes)) = self.output.take() else { return };
         bytes.drain(..(known as usize).min(bytes.len()));
         let shown = ToAgent::OutputShown { instance, stream, offset: end };
@@ -211,7 +217,7 @@ impl Job {
         }
         let piece = Piece { stream, bytes, shown: link.map(|link| (link, shown)) };
         // Another controller must write the same in the same order.
-        self.held_output.push_back((self.journal.gate().position, piece));
+        self.held_output.push_back((self.journal.progress().position, piece));
         if self.is_replaying || !self.journal.is_kept() {
             self.let_output_out(u64::MAX);
         }
@@ -234,7 +240,7 @@ impl Job {
             Fault::FreezeNode(node) => self.send(node, &ToAgent::Freeze),
             Fault::DropConnection(rank) => {
                 let breaking = RouterCommand::BreakConnections(rank);
-                self.routers.command_all(self.journal.gate(), &breaking);
+                self.routers.command_all(self.journal.progress(), &breaking);
             }
         }
     }

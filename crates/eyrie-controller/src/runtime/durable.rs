@@ -80,7 +80,7 @@ impl Job {
 
     fn let_out(&mut self) {
         let durable = match self.journal.is_kept() {
-            true => self.journal.gate().durable,
+            true => self.journal.progress().durable,
             false => u64::MAX,
         };
         self.sessions().for_each(|session| session.release(durable));

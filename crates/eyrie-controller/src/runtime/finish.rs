@@ -3,7 +3,7 @@
 use super::inbound::{Heard, Inbound};
 use super::job::Job;
 use super::journal::Journal;
-use super::link::{encode, Gate};
+use super::link::{encode, JournalProgress};
 use super::output::OutputFailed;
 use super::users;
 use crate::machine::Machine;
@@ -35,7 +35,7 @@ impl Job {
         self.let_output_out(u64::MAX);
         self.let_events_out(u64::MAX);
         for session in self.links.values_mut() {
-            session.send(Gate::OPEN, encode(&ToAgent::Shutdown));
+            session.send(JournalProgress::NO_JOURNAL, encode(&ToAgent::Shutdown));
         }
         let until = Instant::now() + SHUTDOWN_TIMEOUT;
         // Those on other hosts are not our children.

@@ -17,7 +17,7 @@ use crate::machine::{Event, Image, StoreId};
 use eyrie_router::RouterEvent;
 use eyrie_store::role::{StoreCommand, StoreEvent, Stored};
 use eyrie_transport::{Addr, RouterId};
-use eyrie_wire::control::{FromAgent, Role, Stream, ToAgent, TraceRecord};
+use eyrie_wire::control::{FromAgent, Role, StandardStream, ToAgent, TraceRecord};
 use eyrie_wire::{Node, RankInstance};
 use signal_hook::consts::{SIGCHLD, SIGTERM, SIGUSR1};
 
@@ -85,9 +85,9 @@ impl Job {
             self.lose_journal(&e);
         }
         // What is confirmed is not said again: it must be in the journal.
-        let gate = self.journal.gate();
+        let progress = self.journal.progress();
         let session = sender(&entry.heard).and_then(|(by, _)| self.session(by));
-        session.into_iter().for_each(|session| session.answer(gate));
+        session.into_iter().for_each(|session| session.answer(progress));
         self.handle(entry.heard);
     }
 
@@ -137,9 +137,9 @@ impl Job {
         if !returns {
             self.take(Heard::AgentUp { node, peer: link.peer() });
         }
-        let gate = self.journal.gate();
+        let progress = self.journal.progress();
         let session = self.links.entry(node).or_default();
-        let connected = session.connect(gate, link, heard);
+        let connected = session.connect(progress, link, heard);
         self.has_returned(Peer::Agent(node), connected);
         if returns {
             self.open_windows(node);
@@ -151,7 +151,9 @@ impl Job {
         let Some(session) = self.links.get(&node) else { return };
         for (instance, _, _) in self.machine.rank_states().filter(|(_, on, _)| *on == node) {
             let taken = self.machine.output_taken(instance.rank);
-            for (stream, offset) in [Stream::Stdout, Stream::Stderr].into_iter().zip(taken) {
+            for (stream, offset) in
+                [StandardStream::Stdout, StandardStream::Stderr].into_iter().zip(taken)
+            {
                 let shown = ToAgent::OutputShown { instance, stream, offset };
                 session.send_passing(encode(&shown));
             }
@@ -159,9 +161,9 @@ impl Job {
     }
 
     fn role_connected(&mut self, role: Role, link: Link, heard: u64) {
-        let gate = self.journal.gate();
+        let progress = self.journal.progress();
         if let Some(session) = self.session(Peer::Role(role)) {
-            let connected = session.connect(gate, link, heard);
+            let connected = session.connect(progress, link, heard);
             self.has_returned(Peer::Role(role), connected);
         }
     }
@@ -357,7 +359,7 @@ impl Job {
         &mut self,
         node: Node,
         instance: RankInstance,
-        stream: Stream,
+        stream: StandardStream,
         offset: u64,
         bytes: Vec<u8>,
     ) {

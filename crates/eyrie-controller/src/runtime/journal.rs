@@ -5,7 +5,7 @@
 //! state that it leads to; it goes only when that one is whole.
 
 use super::inbound::Heard;
-use super::link::Gate;
+use super::link::JournalProgress;
 use super::options::JobOptions;
 use super::program::Provided;
 use super::snapshot::Snapshot;
@@ -225,13 +225,16 @@ impl Journal {
 
     /// How far it has come. Without copies the file must do; else each that is whole, or becomes so by
     /// what is on its way, has it, too: whoever goes on does so from any one of them.
-    pub fn gate(&self) -> Gate {
+    pub fn progress(&self) -> JournalProgress {
         if self.file.is_none() {
-            return Gate::OPEN;
+            return JournalProgress::NO_JOURNAL;
         }
         let kept =
             self.copies.values().filter_map(Copy::state).map(|s| s.end).min().unwrap_or(u64::MAX);
-        Gate { position: self.ends + self.buffer.len() as u64, durable: kept.min(self.ends) }
+        JournalProgress {
+            position: self.ends + self.buffer.len() as u64,
+            durable: kept.min(self.ends),
+        }
     }
 
     /// The nodes that have a whole copy.
@@ -383,9 +386,9 @@ pub mod tests {
         let mut journal = Journal::begin(dir.path(), &beginning()).unwrap();
         let first = journal.ends as usize;
         (0..3).for_each(|n| journal.add(&entry(n)).unwrap());
-        assert!(journal.gate().position > journal.gate().durable);
+        assert!(journal.progress().position > journal.progress().durable);
         journal.flush().unwrap();
-        assert_eq!(journal.gate().position, journal.gate().durable);
+        assert_eq!(journal.progress().position, journal.progress().durable);
         let bytes = std::fs::read(&path).unwrap();
         for cut in 0..bytes.len() {
             let mut torn = bytes[..cut].to_vec();
@@ -423,7 +426,7 @@ pub mod tests {
         assert!(read.head.position == before && read.end > before && read.head.snapshot.is_some());
         assert!(std::fs::metadata(&path).unwrap().len() < 10_000);
         let again = Journal::go_on(&path, &read).unwrap();
-        assert_eq!(again.gate().position, journal.gate().position);
+        assert_eq!(again.progress().position, journal.progress().position);
     }
 
     /// What is on another host.
@@ -489,7 +492,7 @@ pub mod tests {
                     wires.entry(node).or_default().push(piece);
                 }
                 let end = read(&std::fs::read(dir.path().join(FILE)).unwrap()).unwrap().end;
-                let durable = journal.gate().durable;
+                let durable = journal.progress().durable;
                 prop_assert!(durable <= end);
                 for node in journal.whole_copies() {
                     prop_assert!(!hosts[&node].whole.is_empty(), "that of {node} is not whole");

@@ -104,16 +104,16 @@ impl Link {
 /// How far the journal has come, in bytes: what follows from an event goes out when the event
 /// cannot be lost any more.
 #[derive(Clone, Copy, Debug)]
-pub struct Gate {
+pub struct JournalProgress {
     /// Where the present event ends.
     pub position: u64,
     /// Up to where it is safe.
     pub durable: u64,
 }
 
-impl Gate {
+impl JournalProgress {
     /// Without a journal.
-    pub const OPEN: Gate = Gate { position: 0, durable: 0 };
+    pub const NO_JOURNAL: JournalProgress = JournalProgress { position: 0, durable: 0 };
 }
 
 /// What goes between the controller and an agent or a role, over one connection after another.
@@ -149,16 +149,16 @@ impl Session {
     }
 
     /// With a role that is told `config` first.
-    pub fn with(gate: Gate, config: &impl Serialize) -> Session {
+    pub fn with(progress: JournalProgress, config: &impl Serialize) -> Session {
         let mut session = Session::default();
-        session.send(gate, encode_long(config));
+        session.send(progress, encode_long(config));
         session
     }
 
     /// Sends a letter: it is written when the other side is there, and the journal is.
-    pub fn send(&mut self, gate: Gate, frame: Frame) {
+    pub fn send(&mut self, progress: JournalProgress, frame: Frame) {
         let number = self.outbox.put(Arc::clone(&frame));
-        self.write(gate, Kind::Letter(number), frame);
+        self.write(progress, Kind::Letter(number), frame);
     }
 
     /// Sends a message that ends with the connection, and waits for nothing: so it says nothing of
@@ -169,12 +169,12 @@ impl Session {
         }
     }
 
-    fn write(&mut self, gate: Gate, kind: Kind, frame: Frame) {
+    fn write(&mut self, progress: JournalProgress, kind: Kind, frame: Frame) {
         let Some(link) = &self.link else { return };
         let header = Header { kind, heard: self.inbox.confirm() };
-        match self.held.is_empty() && gate.position <= gate.durable {
+        match self.held.is_empty() && progress.position <= progress.durable {
             true => link.put(header, frame),
-            false => self.held.push_back((gate.position, header, frame)),
+            false => self.held.push_back((progress.position, header, frame)),
         }
     }
 
@@ -191,7 +191,12 @@ impl Session {
     ///
     /// # Errors
     /// When it has heard more than were ever written here.
-    pub fn connect(&mut self, gate: Gate, link: Link, heard: u64) -> std::io::Result<()> {
+    pub fn connect(
+        &mut self,
+        progress: JournalProgress,
+        link: Link,
+        heard: u64,
+    ) -> std::io::Result<()> {
         self.outbox.confirm(heard)?;
         self.held.clear();
         // What was heard before the first word on a connection was heard by an earlier controller,
@@ -200,7 +205,7 @@ impl Session {
         self.link = Some(link);
         let kept: Vec<_> = self.outbox.kept().map(|(n, frame)| (n, Arc::clone(frame))).collect();
         for (number, frame) in kept {
-            self.write(gate, Kind::Letter(number), frame);
+            self.write(progress, Kind::Letter(number), frame);
         }
         Ok(())
     }
@@ -228,9 +233,9 @@ impl Session {
     }
 
     /// Lets the other side know what was heard, when it keeps much.
-    pub fn answer(&mut self, gate: Gate) {
+    pub fn answer(&mut self, progress: JournalProgress) {
         if self.inbox.is_due() {
-            self.write(gate, Kind::Nothing, Frame::default());
+            self.write(progress, Kind::Nothing, Frame::default());
         }
     }
 

@@ -5,7 +5,7 @@ use super::link::Link;
 use super::written::Written;
 use crate::record::LogLevel;
 use crossbeam_channel::{unbounded, Receiver, Sender};
-use eyrie_wire::control::{Stream, ToAgent};
+use eyrie_wire::control::{StandardStream, ToAgent};
 use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -28,11 +28,11 @@ pub struct OutputFailed {
 }
 
 impl OutputFailed {
-    fn new(stream: Stream, e: &io::Error) -> OutputFailed {
+    fn new(stream: StandardStream, e: &io::Error) -> OutputFailed {
         let reader_left = e.kind() == io::ErrorKind::BrokenPipe;
         let name = match stream {
-            Stream::Stdout => "standard output",
-            Stream::Stderr => "standard error",
+            StandardStream::Stdout => "standard output",
+            StandardStream::Stderr => "standard error",
         };
         // As a shell says of a program that SIGPIPE has ended.
         let code = if reader_left { 128 + signal_hook::consts::SIGPIPE } else { 1 };
@@ -42,7 +42,7 @@ impl OutputFailed {
 
 /// Output of a rank.
 pub struct Piece {
-    pub stream: Stream,
+    pub stream: StandardStream,
     pub bytes: Arc<[u8]>,
     /// Whom to tell that it is written.
     pub shown: Option<(Link, ToAgent)>,

@@ -6,7 +6,7 @@ use super::images_dir::ImagesDir;
 use super::inbound::{Heard, Inbound, Letter};
 use super::jobdir::JobDir;
 use super::launcher::{Launcher, Target};
-use super::link::{Gate, Session};
+use super::link::{JournalProgress, Session};
 use super::options::{JobOptions, Reach, RolesAt};
 use super::places::Places;
 use super::program::Provided;
@@ -56,7 +56,7 @@ pub fn start_stores(
     let config = store_config(THE_STORE, options, job, dir.path());
     let store = match options.roles {
         RolesAt::Nodes if archived.is_none() => return Ok(BTreeMap::new()),
-        RolesAt::Apart => JobStore::Apart(Session::with(Gate::OPEN, &config)),
+        RolesAt::Apart => JobStore::Apart(Session::with(JournalProgress::NO_JOURNAL, &config)),
         RolesAt::Here | RolesAt::Nodes => {
             let inbound = inbound.clone();
             if let Bind::Unix(socket) = &config.listen {
@@ -124,7 +124,7 @@ pub fn start_routers(
         let mut config = router_config(id, 0, options, places.at_home(id), dir)?;
         config.saved = images.and_then(|images| images.router(id)).map(SavedAt::File);
         if options.roles == RolesAt::Apart {
-            return Ok(JobRouter::Apart(Session::with(Gate::OPEN, &config)));
+            return Ok(JobRouter::Apart(Session::with(JournalProgress::NO_JOURNAL, &config)));
         }
         let shown = config.spill_dir.display();
         let made = std::fs::DirBuilder::new().mode(0o700).create(&config.spill_dir);

@@ -29,7 +29,7 @@ impl Job {
                 config.takes_over = takes_over;
                 config.saved = self.saved_router(id);
                 self.listen_on(node, &mut config.listen);
-                self.routers.replace(id, Session::with(self.journal.gate(), &config));
+                self.routers.replace(id, Session::with(self.journal.progress(), &config));
                 self.admission.expect_role(role);
                 self.send(node, &ToAgent::StartRole(role));
             }
@@ -50,11 +50,11 @@ impl Job {
         let role = Role::Store { id };
         let mut config = parts::store_config(id, &self.options, &self.kvsname, &self.dir);
         self.listen_on(node, &mut config.listen);
-        let gate = self.journal.gate();
-        let mut session = Session::with(gate, &config);
+        let progress = self.journal.progress();
+        let mut session = Session::with(progress, &config);
         // Images of earlier incarnations are refused there, too.
         for (instance, _, _) in self.machine.rank_states() {
-            session.send(gate, encode_long(&StoreCommand::Present(instance)));
+            session.send(progress, encode_long(&StoreCommand::Present(instance)));
         }
         self.stores.insert(id, JobStore::Apart(session));
         self.admission.expect_role(role);

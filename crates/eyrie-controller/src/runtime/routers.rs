@@ -1,7 +1,7 @@
 //! The job's routers: threads of this process, or processes of their own; and what they have told of
 //! themselves. Nothing here waits for one.
 
-use super::link::{encode_long, Gate, Session};
+use super::link::{encode_long, JournalProgress, Session};
 use crossbeam_channel::Sender;
 use eyrie_router::{Router, RouterCommand, Stats};
 use eyrie_transport::RouterId;
@@ -39,18 +39,18 @@ impl Routers {
     }
 
     /// Asks one router to do something; what comes of it is an event.
-    pub fn command(&mut self, gate: Gate, id: RouterId, command: RouterCommand) {
+    pub fn command(&mut self, progress: JournalProgress, id: RouterId, command: RouterCommand) {
         match self.routers.get_mut(id as usize) {
             None => {}
             Some(JobRouter::Here(router)) => router.command(command),
-            Some(JobRouter::Apart(session)) => session.send(gate, encode_long(&command)),
+            Some(JobRouter::Apart(session)) => session.send(progress, encode_long(&command)),
         }
     }
 
     /// Asks all of them.
-    pub fn command_all(&mut self, gate: Gate, command: &RouterCommand) {
+    pub fn command_all(&mut self, progress: JournalProgress, command: &RouterCommand) {
         for id in 0..self.routers.len() {
-            self.command(gate, id as RouterId, command.clone());
+            self.command(progress, id as RouterId, command.clone());
         }
     }
 

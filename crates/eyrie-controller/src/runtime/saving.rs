@@ -36,7 +36,7 @@ impl Job {
                 true => SavedAt::Controller(self.children.controller().clone()),
                 false => SavedAt::File(files[router as usize].clone()),
             };
-            self.routers.command(self.journal.gate(), router, RouterCommand::Save(at));
+            self.routers.command(self.journal.progress(), router, RouterCommand::Save(at));
         }
     }
 

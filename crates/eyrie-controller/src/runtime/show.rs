@@ -14,8 +14,8 @@ const WAITING_EVERY: Duration = Duration::from_secs(2);
 
 impl Job {
     pub fn record(&mut self, record: Record) {
-        let (now, gate) = (self.now(), self.journal.gate());
-        let held = self.event_file.add(now, &record, gate.position);
+        let (now, progress) = (self.now(), self.journal.progress());
+        let held = self.event_file.add(now, &record, progress.position);
         self.events_failed(held.err());
         if self.is_replaying || !self.journal.is_kept() {
             self.let_events_out(u64::MAX);

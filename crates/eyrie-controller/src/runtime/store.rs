@@ -1,6 +1,6 @@
 //! The job's stores: threads of this process, or processes of their own.
 
-use super::link::{encode_long, Gate, Session};
+use super::link::{encode_long, JournalProgress, Session};
 use crate::machine::StoreId;
 use eyrie_store::role::{StoreCommand, StoreRole};
 use std::sync::Arc;
@@ -21,11 +21,15 @@ impl JobStore {
     ///
     /// # Errors
     /// What could not be done, for users, where it is known at once.
-    pub fn command(&mut self, gate: Gate, command: StoreCommand) -> Result<(), String> {
+    pub fn command(
+        &mut self,
+        progress: JournalProgress,
+        command: StoreCommand,
+    ) -> Result<(), String> {
         match self {
             JobStore::Here(role) => role.command(command),
             JobStore::Apart(session) => {
-                session.send(gate, encode_long(&command));
+                session.send(progress, encode_long(&command));
                 Ok(())
             }
         }

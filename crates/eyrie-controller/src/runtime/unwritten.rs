@@ -2,7 +2,7 @@
 //! snapshot of the job has to write it.
 
 use super::output::{Piece, WrittenBytes};
-use eyrie_wire::control::Stream;
+use eyrie_wire::control::StandardStream;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -15,7 +15,7 @@ pub struct Unwritten {
     /// Bytes of each stream that were ever added.
     added: [u64; 2],
     /// In order, each with the bytes of its stream up to its end.
-    pieces: VecDeque<(Stream, u64, Arc<[u8]>)>,
+    pieces: VecDeque<(StandardStream, u64, Arc<[u8]>)>,
 }
 
 /// What is kept of it in a snapshot.
@@ -23,7 +23,7 @@ pub struct Unwritten {
 pub struct SavedOutput {
     /// Bytes of each stream before the pieces.
     pub before: [u64; 2],
-    pub pieces: Vec<(Stream, Vec<u8>)>,
+    pub pieces: Vec<(StandardStream, Vec<u8>)>,
 }
 
 impl SavedOutput {
@@ -44,7 +44,7 @@ impl Unwritten {
     }
 
     /// These bytes are going to be written.
-    pub fn add(&mut self, stream: Stream, bytes: &Arc<[u8]>) {
+    pub fn add(&mut self, stream: StandardStream, bytes: &Arc<[u8]>) {
         self.leave_written_out();
         self.added[stream as usize] += bytes.len() as u64;
         self.pieces.push_back((stream, self.added[stream as usize], Arc::clone(bytes)));
@@ -81,17 +81,24 @@ mod tests {
     fn what_was_written_is_left_out_and_the_rest_is_kept_in_order() {
         let written: Arc<WrittenBytes> = Arc::default();
         let mut unwritten = Unwritten::new(Arc::clone(&written), [0; 2]);
-        let pieces = [(Stream::Stdout, "ab"), (Stream::Stderr, "c"), (Stream::Stdout, "def")];
+        let pieces = [
+            (StandardStream::Stdout, "ab"),
+            (StandardStream::Stderr, "c"),
+            (StandardStream::Stdout, "def"),
+        ];
         for (stream, text) in pieces {
             unwritten.add(stream, &text.as_bytes().into());
         }
         written[0].store(2, Ordering::Relaxed);
-        let left = vec![(Stream::Stderr, b"c".to_vec()), (Stream::Stdout, b"def".to_vec())];
+        let left = vec![
+            (StandardStream::Stderr, b"c".to_vec()),
+            (StandardStream::Stdout, b"def".to_vec()),
+        ];
         assert_eq!(unwritten.saved(), SavedOutput { before: [2, 0], pieces: left });
         // A piece of which a part is written is kept as a whole.
         written[1].store(1, Ordering::Relaxed);
         written[0].store(4, Ordering::Relaxed);
-        let left = vec![(Stream::Stdout, b"def".to_vec())];
+        let left = vec![(StandardStream::Stdout, b"def".to_vec())];
         assert_eq!(unwritten.saved(), SavedOutput { before: [2, 1], pieces: left });
         written[0].store(5, Ordering::Relaxed);
         assert_eq!(unwritten.saved(), SavedOutput { before: [5, 1], pieces: vec![] });

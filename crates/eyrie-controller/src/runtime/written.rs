@@ -1,7 +1,7 @@
 //! How much of what the ranks print has been written, kept in a file of the job: a controller that
 //! goes on with the job writes the rest, and nothing twice, unless nobody can know.
 
-use eyrie_wire::control::Stream;
+use eyrie_wire::control::StandardStream;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -148,15 +148,15 @@ impl Written {
     ///
     /// # Errors
     /// The output's.
-    pub fn write(&mut self, stream: Stream, mut bytes: &[u8]) -> io::Result<()> {
+    pub fn write(&mut self, stream: StandardStream, mut bytes: &[u8]) -> io::Result<()> {
         let at = stream as usize;
         let skipped = self.skip[at].saturating_sub(self.kept.bytes[at]).min(bytes.len() as u64);
         bytes = &bytes[skipped as usize..];
         self.kept.bytes[at] += skipped;
         let outputs = (rustix::stdio::stdout(), rustix::stdio::stderr());
         let fd = match stream {
-            Stream::Stdout => outputs.0.as_fd(),
-            Stream::Stderr => outputs.1.as_fd(),
+            StandardStream::Stdout => outputs.0.as_fd(),
+            StandardStream::Stderr => outputs.1.as_fd(),
         };
         while !bytes.is_empty() {
             if self.file.is_some() {

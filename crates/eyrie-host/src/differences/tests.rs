@@ -1,5 +1,5 @@
 use super::*;
-use crate::Node;
+use crate::Platform;
 use proptest::prelude::*;
 
 fn file(role: Role, path: &str) -> File {
@@ -10,7 +10,7 @@ fn facts() -> Facts {
     Facts {
         version: "1.0".into(),
         command: file(Role::Program, "/usr/bin/eyrie"),
-        node: Node {
+        node: Platform {
             kernel: "6.1.0-21".into(),
             cpu_vendor: "GenuineIntel".into(),
             features: [1 << 28, 1, 1 << 5, 0, 0, 0, 0, 0],
@@ -159,7 +159,7 @@ prop_compose! {
         Facts {
             version: version.to_string(),
             command,
-            node: Node {
+            node: Platform {
                 kernel: kernel.to_string(),
                 cpu_vendor: vendor.to_string(),
                 features,

@@ -33,7 +33,7 @@ use enter::{eyrie_image_enter, eyrie_image_resume};
 use memory::{AddressSpace, Changes, Contents, FirstLook, Lifted, Range, Scan};
 use output::Output;
 use scratch::{List, Scratch};
-use state::State;
+use state::CapturedState;
 use threads::{Own, Threads};
 
 /// A capture under way; lives on the stack of [`capture`].
@@ -155,7 +155,7 @@ const START_LIMIT_NS: u64 = 10_000_000_000;
 struct Engine<'a> {
     request: &'a Request<'a>,
     table: Table,
-    state: State,
+    state: CapturedState,
     look: FirstLook,
     contents: Contents,
     changes: Changes,
@@ -192,7 +192,8 @@ impl Engine<'_> {
             cuts.push(((start & !(sys::PAGE - 1)) as u64, last as u64))?;
         }
         // SAFETY: as above.
-        let state = unsafe { State::take(scratch, status, request.starter_pid, threads.leader())? };
+        let state =
+            unsafe { CapturedState::take(scratch, status, request.starter_pid, threads.leader())? };
         state.context.rip = eyrie_image_resume as *const () as u64;
         // SAFETY: as above.
         let (table, look, lifted) = unsafe {

@@ -16,7 +16,7 @@ use crate::sys;
 use crate::sys::nr;
 
 /// The state with the path that follows it in its record.
-pub struct State {
+pub struct CapturedState {
     pub context: &'static mut Context,
     pub cwd: &'static [u8],
     pub pending: &'static [SigInfo],
@@ -29,7 +29,7 @@ fn refused(step: &'static str) -> impl Fn(i32) -> Refusal {
     move |errno| Refusal::Kernel { step, errno }
 }
 
-impl State {
+impl CapturedState {
     /// Takes the state of this process, all of whose signals are blocked and whose first thread is
     /// `leader`; `starter` is as [`crate::Request::starter_pid`].
     ///
@@ -40,7 +40,7 @@ impl State {
         status: &Status,
         starter: i32,
         leader: &Thread,
-    ) -> Result<State, Refusal> {
+    ) -> Result<CapturedState, Refusal> {
         // SAFETY: handed on to the caller.
         let (context, buf, room) = unsafe {
             let buf = scratch.take::<u8>(2 * PATH_LEN_MAX)?;
@@ -64,7 +64,7 @@ impl State {
         // SAFETY: handed on to the caller.
         let cwd = unsafe { scratch.keep(here)? };
         context.cwd_len = cwd.len() as u32;
-        Ok(State { context, cwd, pending })
+        Ok(CapturedState { context, cwd, pending })
     }
 }
 

@@ -5,28 +5,28 @@ use std::path::Path;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-struct Node {
+struct FakeNode {
     root: tempfile::TempDir,
     world: World,
     health: Health,
     now: Duration,
 }
 
-impl Node {
+impl FakeNode {
     /// A node under these rules with nothing in it.
-    fn new(rules: Rules) -> Node {
+    fn new(rules: Rules) -> FakeNode {
         let root = tempfile::tempdir().unwrap();
         let world = World { clock: || (true, SECOND), ..World::new(root.path()) };
-        Node { world, health: Health::new(rules, "n1"), now: SECOND, root }
+        FakeNode { world, health: Health::new(rules, "n1"), now: SECOND, root }
     }
 
     /// A node under one of the default rules, read every second.
-    fn with(rule: &str) -> Node {
+    fn with(rule: &str) -> FakeNode {
         let mut rules = Rules::default();
         rules.rule.retain(|r| r.name == rule);
         assert_eq!(rules.rule.len(), 1, "there is a rule {rule}");
         rules.rule[0].every = time::Time(SECOND);
-        Node::new(rules)
+        FakeNode::new(rules)
     }
 
     fn put(&self, path: &str, text: impl ToString) {
@@ -63,7 +63,7 @@ fn program(dir: &Path, text: &str) -> String {
 
 #[test]
 fn the_default_rules_have_sources_and_an_empty_node_is_ok() {
-    let mut node = Node::new(Rules::default());
+    let mut node = FakeNode::new(Rules::default());
     node.put("proc/meminfo", "MemTotal: 1000 kB\nMemAvailable: 900 kB\n");
     let mut rules = Rules::default();
     // Drives and file systems are those of the machine that tests.
@@ -76,7 +76,7 @@ fn the_default_rules_have_sources_and_an_empty_node_is_ok() {
 
 #[test]
 fn corrected_errors_fill_a_bucket_that_leaks() {
-    let mut node = Node::with("memory-corrected-errors");
+    let mut node = FakeNode::with("memory-corrected-errors");
     let dimm = "sys/devices/system/edac/mc/mc0/dimm3/";
     node.put(&format!("{dimm}dimm_label"), "DIMM_A1\n");
     node.put(&format!("{dimm}dimm_ce_count"), "1000\n");
@@ -101,7 +101,7 @@ fn corrected_errors_fill_a_bucket_that_leaks() {
 
 #[test]
 fn nine_errors_a_day_for_a_month_are_no_reason() {
-    let mut node = Node::with("memory-corrected-errors");
+    let mut node = FakeNode::with("memory-corrected-errors");
     for day in 0..30 {
         node.put("sys/devices/system/edac/mc/mc0/ce_count", 9 * day);
         assert_eq!(node.check_after(Duration::from_secs(86_400)), []);
@@ -110,7 +110,7 @@ fn nine_errors_a_day_for_a_month_are_no_reason() {
 
 #[test]
 fn one_uncorrected_error_is_enough() {
-    let mut node = Node::with("memory-uncorrected-errors");
+    let mut node = FakeNode::with("memory-uncorrected-errors");
     node.put("sys/devices/system/edac/mc/mc1/ue_count", 0);
     assert_eq!(node.check(), []);
     node.put("sys/devices/system/edac/mc/mc1/ue_count", 1);
@@ -123,8 +123,8 @@ fn one_uncorrected_error_is_enough() {
 
 #[test]
 fn a_hot_sensor_must_stay_hot_and_cool_down_well() {
-    let mut node = Node::with("temperature");
-    let sensor = |node: &Node, now: i32| {
+    let mut node = FakeNode::with("temperature");
+    let sensor = |node: &FakeNode, now: i32| {
         node.put("sys/class/hwmon/hwmon2/name", "k10temp");
         node.put("sys/class/hwmon/hwmon2/temp1_crit", 95_000);
         node.put("sys/class/hwmon/hwmon2/temp1_input", now);
@@ -179,7 +179,7 @@ fn throttling_network_and_infiniband_are_counted() {
         ),
     ];
     for (rule, file, count, state) in cases {
-        let mut node = Node::with(rule);
+        let mut node = FakeNode::with(rule);
         node.put("sys/class/net/eth0/statistics/tx_errors", 0);
         node.put("sys/class/net/lo/statistics/rx_errors", 1_000_000);
         node.put("sys/class/net/lo/statistics/tx_errors", 0);
@@ -196,7 +196,7 @@ fn throttling_network_and_infiniband_are_counted() {
 
 #[test]
 fn a_counter_that_was_reset_counts_from_nothing() {
-    let mut node = Node::with("throttling");
+    let mut node = FakeNode::with("throttling");
     let file = "sys/devices/system/cpu/cpu0/thermal_throttle/core_throttle_count";
     node.put(file, 1_000_000);
     assert_eq!(node.check(), []);
@@ -227,7 +227,7 @@ esac"#,
             }
             _ => unreachable!(),
         }
-        Node::new(rules)
+        FakeNode::new(rules)
     };
     let event = with("disk-sectors").event();
     assert_eq!(
@@ -244,14 +244,14 @@ fn space_and_memory_run_out() {
     rules.rule.retain(|r| r.name == "disk-full");
     // What this machine's disk has used is above nothing.
     (rules.rule[0].suspect, rules.rule[0].failing) = (Some(0.0), None);
-    let mut node = Node::new(rules);
+    let mut node = FakeNode::new(rules);
     let event = node.event();
     assert_eq!(
         (event.what.as_str(), event.to),
         ("/", HealthState::Suspect),
         "/tmp and /var are not there"
     );
-    let mut node = Node::with("memory-exhausted");
+    let mut node = FakeNode::with("memory-exhausted");
     node.put("proc/meminfo", "MemTotal: 1000 kB\nMemAvailable: 45 kB\n");
     assert!(node.check().is_empty() && node.check().is_empty());
     let event = node.event();
@@ -263,7 +263,7 @@ fn space_and_memory_run_out() {
 
 #[test]
 fn a_clock_that_nobody_sets() {
-    let mut node = Node::with("clock");
+    let mut node = FakeNode::with("clock");
     node.world.clock = || (false, SECOND);
     assert!((0..3).all(|_| node.check().is_empty()));
     assert_eq!(node.event().to, HealthState::Suspect);
@@ -280,7 +280,7 @@ fn a_check_of_the_site_has_a_time_limit() {
         let rules = Rules::parse(&format!(
             "[[rule]]\nname = 'site'\nsource = 'ours'\nfailing = 1\nread = {{ probe = 'check', program = '{check}', limit = '200ms' }}\n"
         ));
-        Node::new(rules.unwrap()).check()
+        FakeNode::new(rules.unwrap()).check()
     };
     assert_eq!(judge("exit 0"), []);
     let events = judge("echo 'the scratch file system is gone'; exit 3");
@@ -300,7 +300,7 @@ fn a_check_of_the_site_has_a_time_limit() {
 
 #[test]
 fn a_rule_is_raised_by_hand() {
-    let mut node = Node::with("clock");
+    let mut node = FakeNode::with("clock");
     let event = node.health.inject("clock", HealthState::Failing, 5).unwrap();
     assert!(event.evidence.injected && event.node_state == HealthState::Failing);
     assert_eq!(node.health.states(), [("clock".to_string(), HealthState::Failing)]);

@@ -3,7 +3,7 @@
 //! reconnection. Where routers may be lost a rank that re-executes reads all that it needs ahead,
 //! and can go on without its router. Nothing here waits, but for a moment when asked to.
 
-use super::host::{File, Host, Stream};
+use super::host::{File, Host, RouterStream};
 use super::matching::Content;
 use super::mutation::{active, Mutation};
 use super::sender::refusal;
@@ -27,7 +27,7 @@ pub struct Script {
 
 /// The stream.
 pub struct Delivery<H: Host> {
-    stream: Option<H::Stream>,
+    stream: Option<H::RouterStream>,
     /// Whether files come with it, or came with the last one.
     files: bool,
     /// What is to be replayed has all come.
@@ -193,7 +193,7 @@ impl<H: Host> Delivery<H> {
     pub fn descriptors(&self) -> impl Iterator<Item = i32> + '_ {
         let files = self.arrived.iter().chain(self.segments.iter().map(|(_, file)| file));
         let files = files.filter_map(File::descriptor);
-        self.stream.iter().filter_map(Stream::descriptor).chain(files)
+        self.stream.iter().filter_map(RouterStream::descriptor).chain(files)
     }
 
     /// Drops the connection and all that was read ahead.
@@ -212,7 +212,7 @@ impl<H: Host> Delivery<H> {
 
     /// Goes on with a new connection behind what has been shown. `live`: the rank does not
     /// re-execute; a router that has taken over can learn from it what the rank has.
-    pub fn begin(&mut self, stream: H::Stream, clock: u64, live: bool) {
+    pub fn begin(&mut self, stream: H::RouterStream, clock: u64, live: bool) {
         self.disconnect();
         self.files = stream.passes_files();
         self.stream = Some(stream);

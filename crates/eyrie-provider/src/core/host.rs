@@ -41,8 +41,8 @@ pub trait File {
     fn descriptor(&self) -> Option<i32>;
 }
 
-/// A connection to a router. Nothing here blocks but [`Stream::receive`] when asked to.
-pub trait Stream {
+/// A connection to a router. Nothing here blocks but [`RouterStream::receive`] when asked to.
+pub trait RouterStream {
     type File: File;
 
     /// Gives bytes; returns how many were taken.
@@ -72,7 +72,7 @@ pub trait Stream {
 /// The world around a rank.
 pub trait Host: Sized {
     type File: File;
-    type Stream: Stream<File = Self::File>;
+    type RouterStream: RouterStream<File = Self::File>;
 
     /// Connects to a router, proves who this rank is, and is let in.
     ///
@@ -81,8 +81,8 @@ pub trait Host: Sized {
     fn connect(
         &mut self,
         router: RouterId,
-        stream: data::Stream,
-    ) -> Result<Self::Stream, ConnectError>;
+        stream: data::StreamKind,
+    ) -> Result<Self::RouterStream, ConnectError>;
 
     /// The home router of a rank, and how many routers there are.
     fn home(&self, rank: eyrie_wire::Rank) -> RouterId;
@@ -99,7 +99,7 @@ pub trait Host: Sized {
     fn changed_routers(&mut self) -> Vec<RouterId>;
 
     /// Waits until the stream can be read or written, at most `timeout`. It may come back earlier.
-    fn wait(&mut self, stream: &Self::Stream, interest: Interest, timeout: Duration);
+    fn wait(&mut self, stream: &Self::RouterStream, interest: Interest, timeout: Duration);
 
     /// Lets time pass between two attempts.
     fn pause(&mut self, time: Duration);

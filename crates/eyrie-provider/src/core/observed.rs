@@ -5,13 +5,13 @@
 
 use super::again::behind;
 use super::error::RankError;
-use super::rank::{ImagePoint, Rank, Want};
+use super::rank::{ImagePoint, RankCore, Want};
 use eyrie_wire::data::ObservedPart;
 
 /// Bytes that are sent by themselves when nothing else is; tests are short.
 const MOST_WAITING: usize = if cfg!(test) { 8 } else { 16 << 10 };
 
-impl<H: ImagePoint> Rank<H> {
+impl<H: ImagePoint> RankCore<H> {
     /// What was observed until now goes before whatever is sent next.
     pub(super) fn cut_observed(&mut self) {
         let (clock, unstored) = (self.replay.clock(), &mut self.unstored);

@@ -14,7 +14,7 @@ use super::rma::{Answer, Applied, Done, Pending, Regions, Requests};
 use super::sender::{Offer, Outgoing, Sender, Unstored};
 use eyrie_wire::data::{self, Deliver, Determinant, Envelope, Message};
 use eyrie_wire::page::What;
-use eyrie_wire::Rank as RankNumber;
+use eyrie_wire::Rank;
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::time::Duration;
@@ -50,18 +50,18 @@ pub enum Event {
 pub trait ImagePoint: Host {
     /// An image may be taken here, in a call that waits: the state of the rank bears being
     /// continued elsewhere.
-    fn image_point(rank: &mut Rank<Self>);
+    fn image_point(rank: &mut RankCore<Self>);
 }
 
 /// The rank.
-pub struct Rank<H: Host> {
+pub struct RankCore<H: Host> {
     pub host: H,
-    pub(super) number: RankNumber,
+    pub(super) number: Rank,
     matching: Matching,
     pub regions: Regions,
     requests: Requests,
     /// Requests of others that are applied and not answered: the newest of each.
-    owed: BTreeMap<RankNumber, u64>,
+    owed: BTreeMap<Rank, u64>,
     pub(super) replay: Replay,
     pub(super) delivery: Delivery<H>,
     pub(super) senders: Vec<Sender<H>>,
@@ -129,12 +129,12 @@ pub(super) enum Want {
     },
 }
 
-impl<H: ImagePoint> Rank<H> {
+impl<H: ImagePoint> RankCore<H> {
     /// Rank `number` of `ranks`, without any connection.
-    pub fn new(host: H, number: RankNumber, ranks: u32) -> Rank<H> {
+    pub fn new(host: H, number: Rank, ranks: u32) -> RankCore<H> {
         let (home, until_received) = (host.home(number), host.until_received());
         let sender = |k| Sender::new(ranks, until_received, k == home);
-        Rank {
+        RankCore {
             number,
             matching: Matching::default(),
             regions: Regions::default(),
@@ -157,7 +157,7 @@ impl<H: ImagePoint> Rank<H> {
         }
     }
 
-    pub fn number(&self) -> RankNumber {
+    pub fn number(&self) -> Rank {
         self.number
     }
 
@@ -202,7 +202,7 @@ impl<H: ImagePoint> Rank<H> {
     /// When its router cannot be reached or does not answer.
     pub fn send(
         &mut self,
-        destination: RankNumber,
+        destination: Rank,
         envelope: Envelope,
         content: &[u8],
     ) -> Result<(), RankError> {
@@ -242,10 +242,10 @@ impl<H: ImagePoint> Rank<H> {
     /// they have just changed this way, and what these do to it then must come after.
     ///
     /// # Errors
-    /// As [`Rank::send`].
+    /// As [`RankCore::send`].
     pub fn request(
         &mut self,
-        target: RankNumber,
+        target: Rank,
         pending: Pending,
         envelope: impl FnOnce(u64) -> Envelope,
         content: &[u8],
@@ -293,7 +293,7 @@ impl<H: ImagePoint> Rank<H> {
                 if self.dies_with(k) {
                     self.store_determinants()?;
                 }
-                match self.host.connect(k as u32, data::Stream::Send) {
+                match self.host.connect(k as u32, data::StreamKind::Send) {
                     Ok(stream) => self.senders[k].begin(stream),
                     Err(e) => {
                         attempts.failed(&mut self.host, k as u32, e)?;
@@ -428,7 +428,7 @@ impl<H: ImagePoint> Rank<H> {
 
     fn try_delivery(&mut self, live: bool) -> Result<Result<(), ConnectError>, RankError> {
         let (router, clock) = (self.host.home(self.number), self.replay.clock());
-        match self.host.connect(router, data::Stream::Delivery) {
+        match self.host.connect(router, data::StreamKind::Delivery) {
             Ok(stream) => self.delivery.begin(stream, clock, live),
             Err(e) => return Ok(Err(e)),
         }
@@ -760,7 +760,7 @@ impl<H: ImagePoint> Rank<H> {
 
 /// An answer with content.
 struct ToAnswer {
-    source: RankNumber,
+    source: Rank,
     request: u64,
     error: u32,
     content: Answer,
@@ -772,7 +772,7 @@ struct View<'a, H: Host> {
     matching: &'a mut Matching,
     regions: &'a Regions,
     requests: &'a mut Requests,
-    owed: &'a mut BTreeMap<RankNumber, u64>,
+    owed: &'a mut BTreeMap<Rank, u64>,
     clock: u64,
 }
 
@@ -862,8 +862,8 @@ impl Attempts {
 
 /// What an image of this rank would hold, to be continued with another host: for tests.
 #[cfg(test)]
-impl<H: Host> Rank<H> {
-    pub fn image(&self) -> impl Fn(H) -> Rank<H> {
+impl<H: Host> RankCore<H> {
+    pub fn image(&self) -> impl Fn(H) -> RankCore<H> {
         let (number, matching, regions) =
             (self.number, self.matching.clone(), self.regions.clone());
         let (requests, owed, replay) =
@@ -871,7 +871,7 @@ impl<H: Host> Rank<H> {
         let (delivery, senders) = (self.delivery.clone(), self.senders.clone());
         let (unstored, ssn, aside) = (self.unstored.clone(), self.ssn.clone(), self.aside);
         let until_received = self.until_received;
-        move |host| Rank {
+        move |host| RankCore {
             host,
             number,
             matching: matching.clone(),

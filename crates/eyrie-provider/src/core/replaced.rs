@@ -4,11 +4,11 @@
 
 use super::error::RankError;
 use super::mutation::{active, Mutation};
-use super::rank::{ImagePoint, Rank, Want, MAX_UNSTORED};
+use super::rank::{ImagePoint, RankCore, Want, MAX_UNSTORED};
 use eyrie_wire::data::Determinant;
 use eyrie_wire::page::What;
 
-impl<H: ImagePoint> Rank<H> {
+impl<H: ImagePoint> RankCore<H> {
     /// Leaves routers in whose place others listen by now, also those that are silently dead. Their
     /// successors hear at once what this rank had seen when it spoke with them last.
     pub(super) fn look_at_directory(&mut self) {

@@ -5,7 +5,7 @@
 //! [`super::rank`] does.
 
 use super::error::RankError;
-use super::host::{File, Host, Stream};
+use super::host::{File, Host, RouterStream};
 use super::mutation::{active, Mutation};
 use eyrie_wire::data::{
     content_hash, put, put_plain, Determinant, Frame, Header, Message, Observed, ObservedPart,
@@ -197,7 +197,7 @@ pub struct Sender<H: Host> {
     wanted: bool,
     /// Messages since acknowledgements were looked for.
     unlooked: u32,
-    stream: Option<H::Stream>,
+    stream: Option<H::RouterStream>,
     /// The router's greeting has been read to its end.
     greeted: bool,
     kept: Kept,
@@ -297,7 +297,7 @@ impl<H: Host> Sender<H> {
         self.stream.is_some() && self.greeted && self.backlog.is_empty()
     }
 
-    pub fn stream(&self) -> Option<&H::Stream> {
+    pub fn stream(&self) -> Option<&H::RouterStream> {
         self.stream.as_ref()
     }
 
@@ -344,7 +344,7 @@ impl<H: Host> Sender<H> {
         let segments = self.segment.iter().chain(&self.retired).chain(&self.old_segments);
         let files = segments.filter_map(|s| s.file.as_ref()).chain(&self.arrived);
         let files = files.filter_map(File::descriptor);
-        self.stream.iter().filter_map(Stream::descriptor).chain(files)
+        self.stream.iter().filter_map(RouterStream::descriptor).chain(files)
     }
 
     /// Drops the connection; what is not acknowledged stays, to be given to the next one.
@@ -371,7 +371,7 @@ impl<H: Host> Sender<H> {
     }
 
     /// Goes on with a new connection; the router's greeting comes first.
-    pub fn begin(&mut self, stream: H::Stream) {
+    pub fn begin(&mut self, stream: H::RouterStream) {
         self.disconnect();
         self.stream = Some(stream);
         self.acknowledged = 0;
@@ -472,7 +472,7 @@ impl<H: Host> Sender<H> {
     }
 
     fn passes_files(&self) -> bool {
-        !self.until_received && self.stream.as_ref().is_some_and(Stream::passes_files)
+        !self.until_received && self.stream.as_ref().is_some_and(RouterStream::passes_files)
     }
 
     /// Finds a place for a payload, and puts it there when the segment's file is here; `None` when

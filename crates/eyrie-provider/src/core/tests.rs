@@ -5,9 +5,9 @@
 
 mod lost;
 
-use super::host::{ConnectError, File, Host, Interest, Stream};
+use super::host::{ConnectError, File, Host, Interest, RouterStream};
 use super::matching::{Completion, Context, Outcome, Posted};
-use super::rank::{Event, ImagePoint, Rank};
+use super::rank::{Event, ImagePoint, RankCore};
 use super::rma::{Done, Kind, Pending, Region};
 use eyrie_router::protocol::{ConnId, Protocol};
 use eyrie_router::space::Bounds;
@@ -349,7 +349,7 @@ impl File for MemoryFile {
     }
 }
 
-impl Stream for TestStream {
+impl RouterStream for TestStream {
     type File = MemoryFile;
 
     fn send(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -422,17 +422,17 @@ impl Stream for TestStream {
 }
 
 impl ImagePoint for TestHost {
-    fn image_point(_: &mut Rank<TestHost>) {}
+    fn image_point(_: &mut RankCore<TestHost>) {}
 }
 
 impl Host for TestHost {
     type File = MemoryFile;
-    type Stream = TestStream;
+    type RouterStream = TestStream;
 
     fn connect(
         &mut self,
         router: RouterId,
-        stream: data::Stream,
+        stream: data::StreamKind,
     ) -> Result<TestStream, ConnectError> {
         TestHost::survives(&self.world);
         let (conn, files) = {
@@ -624,7 +624,7 @@ impl Program {
     }
 
     /// Observes something that no message has told.
-    fn observe(&mut self, rank: &Rank<TestHost>) {
+    fn observe(&mut self, rank: &RankCore<TestHost>) {
         let random = rank.host.world.borrow_mut().random.gen();
         let byte = self.observing.borrow_mut().observe(random);
         self.state = mix(self.state, byte.into());
@@ -634,7 +634,7 @@ impl Program {
         (self.next, self.received, self.waiting) == (self.total, self.expected, 0)
     }
 
-    fn begin(&self, rank: &mut Rank<TestHost>, memory: *mut Memory) {
+    fn begin(&self, rank: &mut RankCore<TestHost>, memory: *mut Memory) {
         // SAFETY: the memory lives until the end of the test; so in all below.
         let base = unsafe { (&raw mut (*memory).window) } as usize;
         rank.regions.add(WINDOW_KEY, Region { base, len: WINDOW_BYTES });
@@ -644,7 +644,7 @@ impl Program {
     }
 
     /// The next call.
-    fn step(&mut self, rank: &mut Rank<TestHost>, memory: *mut Memory) {
+    fn step(&mut self, rank: &mut RankCore<TestHost>, memory: *mut Memory) {
         for _ in 0..self.state % 4 {
             self.observe(rank);
         }
@@ -670,7 +670,7 @@ impl Program {
         self.state = mix(self.state, rank.clock());
     }
 
-    fn send(&mut self, rank: &mut Rank<TestHost>, word: u64) {
+    fn send(&mut self, rank: &mut RankCore<TestHost>, word: u64) {
         let mut content = self.state.to_le_bytes().to_vec();
         content.extend(word.to_le_bytes());
         content.resize(16 + content_len(self.seed, word), word as u8);
@@ -681,7 +681,7 @@ impl Program {
         rank.send(destination(word), envelope, &content).unwrap();
     }
 
-    fn receive(&mut self, rank: &mut Rank<TestHost>, c: &Completion, memory: *mut Memory) {
+    fn receive(&mut self, rank: &mut RankCore<TestHost>, c: &Completion, memory: *mut Memory) {
         assert_eq!(c.outcome, Outcome::Received);
         // SAFETY: see `begin`.
         let content = unsafe { &(&(*memory).slots)[c.context][..c.len] };
@@ -702,7 +702,7 @@ impl Program {
 
     /// A one-sided request: a write to a place that only this rank writes, a read of one, a sum
     /// with or without the value before it.
-    fn ask(&mut self, rank: &mut Rank<TestHost>, word: u64, memory: *mut Memory) {
+    fn ask(&mut self, rank: &mut RankCore<TestHost>, word: u64, memory: *mut Memory) {
         let target = destination(word);
         let answer = (word >> 40) as usize % ANSWERS;
         // SAFETY: see `begin`.
@@ -783,12 +783,12 @@ fn receive(memory: *mut Memory, slot: Context) -> Posted {
 // Processes and their images.
 
 struct Process {
-    rank: Rank<TestHost>,
+    rank: RankCore<TestHost>,
     program: Program,
 }
 
 struct Image {
-    rank: Box<dyn Fn(TestHost) -> Rank<TestHost>>,
+    rank: Box<dyn Fn(TestHost) -> RankCore<TestHost>>,
     program: Program,
     memory: Vec<u8>,
     clock: u64,
@@ -856,7 +856,7 @@ impl Job {
                 // SAFETY: nobody else uses the memory now.
                 unsafe { memory.write_bytes(0, 1) };
                 let program = Program::new(r, self.seed, self.total);
-                let mut rank = Rank::new(self.host(r, &program), r, RANKS);
+                let mut rank = RankCore::new(self.host(r, &program), r, RANKS);
                 program.begin(&mut rank, memory);
                 Process { rank, program }
             }
@@ -1053,11 +1053,11 @@ fn killed_ranks_compute_what_undisturbed_ones_do() {
 }
 
 /// Two ranks that have found each other, on connections that pass `files` or not.
-fn pair(files: bool) -> (Shared, Vec<Rank<TestHost>>) {
+fn pair(files: bool) -> (Shared, Vec<RankCore<TestHost>>) {
     let world = Rc::new(RefCell::new(World::new(SmallRng::seed_from_u64(1), 1, true, files)));
     let rank = |rank| {
         let instance = RankInstance { rank, incarnation: 1 };
-        Rank::new(TestHost::new(&world, instance), rank, RANKS)
+        RankCore::new(TestHost::new(&world, instance), rank, RANKS)
     };
     let mut ranks: Vec<_> = (0..RANKS).map(rank).collect();
     ranks.iter_mut().for_each(|r| r.attach().unwrap());
@@ -1069,7 +1069,7 @@ fn tagged(tag: u64) -> Envelope {
 }
 
 /// The tags and contents that a rank receives, while both make progress calls.
-fn receive_all(ranks: &mut [Rank<TestHost>], at: usize, count: usize) -> Vec<(u64, Vec<u8>)> {
+fn receive_all(ranks: &mut [RankCore<TestHost>], at: usize, count: usize) -> Vec<(u64, Vec<u8>)> {
     let mut buffer = vec![0u8; 1 << 20];
     let mut received = Vec::new();
     for _ in 0..200 {

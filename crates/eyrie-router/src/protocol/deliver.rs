@@ -10,7 +10,7 @@ use super::{ConnId, Output, Protocol, RouterEvent};
 use crate::space::Store;
 use eyrie_wire::data::{
     Deliver, Determinant, Frame, Header, Message, Observed, Piece, Place, Ready, Replayed, Resume,
-    Segment, SegmentDrop, Stream, MAX_DETERMINANTS,
+    Segment, SegmentDrop, StreamKind, MAX_DETERMINANTS,
 };
 use eyrie_wire::Rank;
 
@@ -125,7 +125,7 @@ impl<S: Store> Protocol<S> {
     /// The connection takes more: true when there was more for it.
     pub fn writable(&mut self, id: ConnId, out: &mut impl Output<S::File>) -> bool {
         match self.conns.get(&id) {
-            Some(c) if c.stream == Stream::Delivery => {
+            Some(c) if c.stream == StreamKind::Delivery => {
                 let rank = c.instance.rank;
                 self.deliver(rank, out)
             }
@@ -200,7 +200,7 @@ impl<S: Store> Protocol<S> {
                 continue;
             }
             for (id, conn) in &mut self.conns {
-                if conn.stream == Stream::Delivery && conn.segments.contains(&segment) {
+                if conn.stream == StreamKind::Delivery && conn.segments.contains(&segment) {
                     conn.segments.retain(|s| *s != segment);
                     out.frame(*id, &Header::SegmentDrop(SegmentDrop { segment }), &[]);
                 }

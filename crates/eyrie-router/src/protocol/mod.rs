@@ -25,7 +25,7 @@ mod tests;
 use crate::space::{Bounds, Space, Store};
 use adoption::Adoption;
 use ahead::Ahead;
-use eyrie_wire::data::{Determinant, Frame, Header, ObservedPart, Resume, Stream, MAX_INLINE};
+use eyrie_wire::data::{Determinant, Frame, Header, ObservedPart, Resume, StreamKind, MAX_INLINE};
 use eyrie_wire::{Incarnation, Rank, RankInstance};
 use log::{Cursor, Log};
 use mutation::{active, Mutation};
@@ -63,7 +63,7 @@ pub trait Output<F> {
 /// A proven connection.
 struct Conn {
     instance: RankInstance,
-    stream: Stream,
+    stream: StreamKind,
     /// Frames of this connection that are logged, and what of them its rank does not know of yet.
     frames: u64,
     unacknowledged: u64,
@@ -85,8 +85,8 @@ struct RankState {
     recovered: bool,
     /// In order.
     determinants: Vec<Determinant>,
-    /// Those up to this clock are in images that count, and were discarded.
-    discarded: u64,
+    /// Those up to this clock are in images that count, and were truncated.
+    truncated: u64,
     observed: ObservedLog,
     /// The clock of the last message that this router has of it, or of what it observed.
     spoken: u64,
@@ -115,11 +115,11 @@ impl RankState {
     /// observed.
     fn holds(&self) -> (u64, u64) {
         let last = self.determinants.last().map_or(0, |d| d.clock);
-        let discarded = match active(Mutation::ForgetWhatWasDiscarded) {
+        let truncated = match active(Mutation::ForgetWhatWasTruncated) {
             true => 0,
-            false => self.discarded,
+            false => self.truncated,
         };
-        (last.max(discarded), self.observed.end())
+        (last.max(truncated), self.observed.end())
     }
 }
 
@@ -161,7 +161,7 @@ impl<S: Store> Protocol<S> {
             incarnation: 1,
             recovered: true,
             determinants: Vec::new(),
-            discarded: 0,
+            truncated: 0,
             observed: ObservedLog::default(),
             spoken: 0,
             delivery: None,
@@ -237,21 +237,21 @@ impl<S: Store> Protocol<S> {
         &mut self,
         id: ConnId,
         instance: RankInstance,
-        stream: Stream,
+        stream: StreamKind,
         passes_files: bool,
         out: &mut impl Output<S::File>,
     ) {
         // Until a message is received its sender keeps the content: in a file of a router that may
         // be lost, or in an image, it would not have it.
-        let passes_files = passes_files && !(self.until_received && stream == Stream::Send);
+        let passes_files = passes_files && !(self.until_received && stream == StreamKind::Send);
         let state = &mut self.ranks[instance.rank as usize];
         let slot = match stream {
-            Stream::Delivery => {
+            StreamKind::Delivery => {
                 self.adoptions[instance.rank as usize].iter_mut().for_each(Adoption::begin);
                 (state.resumed, state.early) = (None, None);
                 &mut state.delivery
             }
-            Stream::Send => &mut state.send,
+            StreamKind::Send => &mut state.send,
         };
         let old = slot.replace(id).filter(|_| !active(Mutation::KeepOldConnection));
         let conn = Conn {
@@ -269,7 +269,7 @@ impl<S: Store> Protocol<S> {
             self.remove(old);
             out.close(old);
         }
-        if stream == Stream::Send {
+        if stream == StreamKind::Send {
             self.greet_sender(id, instance.rank, out);
             if self.room.holds() {
                 out.hold(id, true);
@@ -282,8 +282,8 @@ impl<S: Store> Protocol<S> {
         let Some(conn) = self.conns.get(&id) else { return false };
         let (rank, stream) = (conn.instance.rank, conn.stream);
         let result = match stream {
-            Stream::Send => self.sent(id, rank, frame, out),
-            Stream::Delivery => self.asked(id, rank, frame, out),
+            StreamKind::Send => self.sent(id, rank, frame, out),
+            StreamKind::Delivery => self.asked(id, rank, frame, out),
         };
         match result {
             Ok(()) => self.conns.contains_key(&id),
@@ -316,22 +316,22 @@ impl<S: Store> Protocol<S> {
         let Some((instance, stream)) = self.remove(id) else { return };
         let state = &mut self.ranks[instance.rank as usize];
         let slot = match stream {
-            Stream::Delivery => &mut state.delivery,
-            Stream::Send => &mut state.send,
+            StreamKind::Delivery => &mut state.delivery,
+            StreamKind::Send => &mut state.send,
         };
         if *slot == Some(id) {
             *slot = None;
-            if stream == Stream::Delivery {
+            if stream == StreamKind::Delivery {
                 out.event(RouterEvent::Disconnected(instance));
             }
         }
     }
 
     /// Takes a connection away; its sender's segments take no more writes.
-    fn remove(&mut self, id: ConnId) -> Option<(RankInstance, Stream)> {
+    fn remove(&mut self, id: ConnId) -> Option<(RankInstance, StreamKind)> {
         let conn = self.conns.remove(&id)?;
         self.room.forget(id);
-        if conn.stream == Stream::Send {
+        if conn.stream == StreamKind::Send {
             for segment in conn.segments {
                 match conn.passes_files {
                     true => self.space.segments.abandon(segment),
@@ -429,7 +429,7 @@ impl<S: Store> Protocol<S> {
             false => state.determinants.partition_point(|d| d.clock <= clock),
         };
         state.determinants.drain(..gone);
-        state.discarded = state.discarded.max(clock);
+        state.truncated = state.truncated.max(clock);
         state.observed.truncate(clock);
         state.needed_after = state.needed_after.max(rsn);
         let rsn = if active(Mutation::TruncateTooFar) { u64::MAX } else { rsn };

@@ -75,7 +75,7 @@ pub enum Mutation {
     /// Nobody hears which ranks' messages no sender keeps any more.
     HideExposed,
     /// A rank is told that what became visible up to an image is not safe any more.
-    ForgetWhatWasDiscarded,
+    ForgetWhatWasTruncated,
 }
 
 #[cfg(test)]
@@ -115,7 +115,7 @@ pub const ALL: [Mutation; 34] = {
         SaveNoDeterminants,
         SaveNotTheLast,
         HideExposed,
-        ForgetWhatWasDiscarded,
+        ForgetWhatWasTruncated,
     ]
 };
 

@@ -10,7 +10,7 @@ use super::send::{ACK_BYTES, ACK_FRAMES};
 use super::unreadable::unreadable;
 use super::{ConnId, Output, Protocol, RouterEvent};
 use crate::space::Store;
-use eyrie_wire::data::{Ack, Header, Message, Stream};
+use eyrie_wire::data::{Ack, Header, Message, StreamKind};
 use eyrie_wire::Rank;
 use std::time::Duration;
 
@@ -166,7 +166,7 @@ impl<S: Store> Protocol<S> {
         let now = self.room.now;
         let over =
             |c: &super::Conn| c.unreceived.flush.is_some_and(|(_, since)| now > since + FLUSH);
-        let late = self.conns.iter().filter(|(_, c)| c.stream == Stream::Send && over(c));
+        let late = self.conns.iter().filter(|(_, c)| c.stream == StreamKind::Send && over(c));
         for id in late.map(|(id, _)| *id).collect::<Vec<ConnId>>() {
             while let Some(first) = self.first_flushed(id) {
                 self.give_up(id, first, out);

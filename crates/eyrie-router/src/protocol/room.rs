@@ -4,7 +4,7 @@
 
 use super::{ConnId, Log, Output, Protocol, RankState, RouterEvent};
 use crate::space::{Bounds, Fill, Store};
-use eyrie_wire::data::{Header, Segment, Stream};
+use eyrie_wire::data::{Header, Segment, StreamKind};
 use eyrie_wire::Rank;
 use std::time::Duration;
 
@@ -169,7 +169,7 @@ impl<S: Store> Protocol<S> {
 
     fn set_hold(&self, held: bool, out: &mut impl Output<S::File>) {
         for (id, conn) in &self.conns {
-            if conn.stream == Stream::Send {
+            if conn.stream == StreamKind::Send {
                 out.hold(*id, held);
             }
         }

@@ -280,7 +280,7 @@ impl World {
             self.routers[k].connected(
                 conn,
                 instance,
-                Stream::Delivery,
+                StreamKind::Delivery,
                 self.files,
                 &mut self.said[k],
             );
@@ -303,7 +303,7 @@ impl World {
                 self.routers[k].connected(
                     conn,
                     instance,
-                    Stream::Send,
+                    StreamKind::Send,
                     self.files,
                     &mut self.said[k],
                 );
@@ -1010,7 +1010,7 @@ fn say(router: &mut Protocol<MemoryStore>, said: &mut Said, conn: ConnId, header
 
 fn a_gap_in_the_sequence_is_refused() {
     let (mut router, mut said) = one_router();
-    router.connected(1, instance(0, 1), Stream::Send, true, &mut said);
+    router.connected(1, instance(0, 1), StreamKind::Send, true, &mut said);
     assert!(say(&mut router, &mut said, 1, &message(1, 5, 1)));
     assert!(!say(&mut router, &mut said, 1, &message(3, 5, 1)), "message 2 was skipped");
     assert!(matches!(said.events.last(), Some(RouterEvent::Refused { .. })));
@@ -1019,7 +1019,7 @@ fn a_gap_in_the_sequence_is_refused() {
 
 fn another_envelope_is_a_divergence_and_other_content_is_told_once() {
     let (mut router, mut said) = one_router();
-    router.connected(1, instance(0, 1), Stream::Send, true, &mut said);
+    router.connected(1, instance(0, 1), StreamKind::Send, true, &mut said);
     for ssn in 1..=4 {
         assert!(say(&mut router, &mut said, 1, &message(ssn, 5, ssn)));
     }
@@ -1039,9 +1039,9 @@ fn another_envelope_is_a_divergence_and_other_content_is_told_once() {
 
 fn a_sender_is_told_what_is_there() {
     let (mut router, mut said) = one_router();
-    router.connected(1, instance(0, 1), Stream::Send, true, &mut said);
+    router.connected(1, instance(0, 1), StreamKind::Send, true, &mut said);
     say(&mut router, &mut said, 1, &message(1, 5, 1));
-    router.connected(2, instance(0, 1), Stream::Send, true, &mut said);
+    router.connected(2, instance(0, 1), StreamKind::Send, true, &mut said);
     let (first, _) = &said.frames[&2][0];
     let known = Frame::parse(first).unwrap().unwrap().header;
     let expected = eyrie_wire::data::Known { destination: 1, ssn: 1 };
@@ -1050,8 +1050,8 @@ fn a_sender_is_told_what_is_there() {
 
 fn a_second_connection_takes_the_place_of_the_first() {
     let (mut router, mut said) = one_router();
-    router.connected(1, instance(0, 1), Stream::Send, true, &mut said);
-    router.connected(2, instance(0, 1), Stream::Send, true, &mut said);
+    router.connected(1, instance(0, 1), StreamKind::Send, true, &mut said);
+    router.connected(2, instance(0, 1), StreamKind::Send, true, &mut said);
     assert_eq!(said.closed, [1]);
     assert!(!say(&mut router, &mut said, 1, &message(1, 5, 1)), "the old one still speaks");
     assert_eq!(router.logs[1].newest(), 0);
@@ -1059,7 +1059,7 @@ fn a_second_connection_takes_the_place_of_the_first() {
 
 fn what_was_said_before_the_fence_is_not_seen_later() {
     let (mut router, mut said) = one_router();
-    router.connected(1, instance(0, 1), Stream::Send, true, &mut said);
+    router.connected(1, instance(0, 1), StreamKind::Send, true, &mut said);
     say(&mut router, &mut said, 1, &message(1, 5, 9));
     router.command(RouterCommand::Fence(instance(0, 2)), &mut said);
     let determinants = vec![Determinant { clock: 9, rsn: 0 }];
@@ -1082,11 +1082,11 @@ fn what_an_image_holds_is_still_held() {
             other => panic!("{other:?}"),
         }
     };
-    router.connected(1, instance(0, 1), Stream::Send, true, &mut said);
+    router.connected(1, instance(0, 1), StreamKind::Send, true, &mut said);
     assert_eq!(word(&mut router, &mut said, &[Determinant { clock: 7, rsn: 0 }]), 7);
     router.command(RouterCommand::Truncate { rank: 0, clock: 7, rsn: 0 }, &mut said);
     assert_eq!(word(&mut router, &mut said, &[]), 7);
-    router.connected(2, instance(0, 1), Stream::Send, true, &mut said);
+    router.connected(2, instance(0, 1), StreamKind::Send, true, &mut said);
     let (greeting, _) = said.frames.get_mut(&2).and_then(VecDeque::pop_back).expect("a greeting");
     let ready = eyrie_wire::data::Ready { up_to: 7, observed: 0 };
     assert_eq!(Frame::parse(&greeting).unwrap().unwrap().header, Header::Ready(ready));
@@ -1095,7 +1095,7 @@ fn what_an_image_holds_is_still_held() {
 /// With more messages than it had seen it might observe something else, and be told this.
 fn what_was_observed_before_the_fence_comes_before_what_is_seen_later() {
     let (mut router, mut said) = one_router();
-    router.connected(1, instance(0, 1), Stream::Send, true, &mut said);
+    router.connected(1, instance(0, 1), StreamKind::Send, true, &mut said);
     say(&mut router, &mut said, 1, &message(1, 5, 9));
     say(&mut router, &mut said, 1, &Header::Observed(Observed { clock: 12, from: 0 }));
     router.command(RouterCommand::Fence(instance(0, 2)), &mut said);
@@ -1107,7 +1107,7 @@ fn what_was_observed_before_the_fence_comes_before_what_is_seen_later() {
 
 fn a_message_that_comes_twice_is_logged_once() {
     let (mut router, mut said) = one_router();
-    router.connected(1, instance(0, 1), Stream::Send, true, &mut said);
+    router.connected(1, instance(0, 1), StreamKind::Send, true, &mut said);
     assert!(say(&mut router, &mut said, 1, &message(1, 5, 1)));
     assert!(say(&mut router, &mut said, 1, &message(1, 5, 1)));
     assert_eq!((router.logs[1].newest(), router.logs[1].last_ssn(0)), (1, 1));
@@ -1123,7 +1123,7 @@ fn a_piece_outside_of_what_its_sender_was_given_is_refused() {
     };
     let mut given = Vec::new();
     for (conn, rank) in [(1, 0), (2, 1)] {
-        router.connected(conn, instance(rank, 1), Stream::Send, false, &mut said);
+        router.connected(conn, instance(rank, 1), StreamKind::Send, false, &mut said);
         let request = Header::SegmentRequest(SegmentRequest { bytes: 100_000 });
         assert!(say(&mut router, &mut said, conn, &request));
         given.push(segment(&mut said, conn));
@@ -1134,7 +1134,7 @@ fn a_piece_outside_of_what_its_sender_was_given_is_refused() {
     assert!(put(1, given[0].segment, given[0].bytes - 2));
     assert!(!put(1, given[1].segment, 0), "another sender's segment");
     assert!(!put(2, given[1].segment, given[1].bytes - 1), "beyond the end");
-    router.connected(3, instance(0, 1), Stream::Send, false, &mut said);
+    router.connected(3, instance(0, 1), StreamKind::Send, false, &mut said);
     let wrapping = Header::Piece(Piece { segment: given[0].segment, offset: u64::MAX });
     assert!(!say(&mut router, &mut said, 3, &wrapping), "a segment of an earlier connection");
 }

@@ -44,14 +44,14 @@ pub struct StoreRole {
     store: Store,
     secret: Secret,
     orders: Orders,
-    state: Mutex<State>,
+    state: Mutex<RoleState>,
     /// The controller has heard of an image.
     heard: Condvar,
     tell: Tell,
 }
 
 #[derive(Default)]
-struct State {
+struct RoleState {
     newest: BTreeMap<Rank, Incarnation>,
     unheard: BTreeSet<(RankInstance, ImageId)>,
 }
@@ -120,7 +120,7 @@ impl StoreRole {
         Ok(())
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, RoleState> {
         self.state.lock().unwrap_or_else(|e| e.into_inner())
     }
 
@@ -174,7 +174,7 @@ impl StoreRole {
         let key = (instance, stored.image);
         self.state().unheard.insert(key);
         self.tell_stored(instance, stored);
-        let waiting = |state: &mut State| state.unheard.contains(&key);
+        let waiting = |state: &mut RoleState| state.unheard.contains(&key);
         let waited = self.heard.wait_timeout_while(self.state(), STALL, waiting);
         let (mut state, _) = waited.unwrap_or_else(|e| e.into_inner());
         match state.unheard.remove(&key) {

@@ -44,7 +44,7 @@ impl Process {
 
     /// The same with another one's memory in its description.
     pub fn stream_described_as(&self, image: u64, described: &Process) -> Vec<u8> {
-        let mut stream = Stream::default();
+        let mut stream = ImageStream::default();
         let mut start = [0; 100];
         start[..8].copy_from_slice(&image.to_le_bytes());
         stream.push(Kind::Header, 0, &start);
@@ -91,7 +91,7 @@ impl Process {
     /// The stream that an incremental capture writes, which builds on image `base` of `older`.
     pub fn changes(&self, image: u64, older: &Process, base: u64) -> Vec<u8> {
         let full = self.stream(image);
-        let (mut changes, mut at) = (Stream::default(), 0);
+        let (mut changes, mut at) = (ImageStream::default(), 0);
         while at < full.len() {
             let header: &[u8; RECORD_HEADER_LEN] =
                 full[at..at + RECORD_HEADER_LEN].try_into().unwrap();
@@ -110,7 +110,13 @@ impl Process {
         unreachable!("a stream has a trailer")
     }
 
-    fn push_changes(&self, full: &RecordHeader, pages: &[u8], older: &Process, to: &mut Stream) {
+    fn push_changes(
+        &self,
+        full: &RecordHeader,
+        pages: &[u8],
+        older: &Process,
+        to: &mut ImageStream,
+    ) {
         let first = (full.a - (1 << 40)) as usize / PAGE;
         let is_same = |n: &usize| older.pages.get(first + n) == self.pages.get(first + n);
         let count = pages.len() / PAGE;
@@ -129,12 +135,12 @@ impl Process {
 
 /// A stream being written.
 #[derive(Default)]
-pub struct Stream {
+pub struct ImageStream {
     pub bytes: Vec<u8>,
     pub records: u64,
 }
 
-impl Stream {
+impl ImageStream {
     pub fn push(&mut self, kind: Kind, a: u64, payload: &[u8]) {
         let len = payload.len() as u64;
         let header = RecordHeader { kind, flags: 0, a, b: 0, len };

@@ -114,7 +114,7 @@ impl<'a> Frame<'a> {
 
 /// What a connection to a router is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
-pub enum Stream {
+pub enum StreamKind {
     Delivery,
     Send,
 }

@@ -222,12 +222,12 @@ impl Job {
 }
 
 /// Two ranks that have found each other where routers may be lost.
-fn pair_that_may_lose() -> (Shared, Vec<Rank<TestHost>>) {
+fn pair_that_may_lose() -> (Shared, Vec<RankCore<TestHost>>) {
     pair_with(1, None)
 }
 
 /// The same with so many routers, which may be beside ranks.
-fn pair_with(routers: u32, beside: Option<bool>) -> (Shared, Vec<Rank<TestHost>>) {
+fn pair_with(routers: u32, beside: Option<bool>) -> (Shared, Vec<RankCore<TestHost>>) {
     let world = World::new(SmallRng::seed_from_u64(1), routers, true, false);
     let world = Rc::new(RefCell::new(world));
     world.borrow_mut().may_lose_routers();
@@ -236,7 +236,7 @@ fn pair_with(routers: u32, beside: Option<bool>) -> (Shared, Vec<Rank<TestHost>>
     }
     let rank = |rank| {
         let instance = RankInstance { rank, incarnation: 1 };
-        Rank::new(TestHost::new(&world, instance), rank, RANKS)
+        RankCore::new(TestHost::new(&world, instance), rank, RANKS)
     };
     let mut ranks: Vec<_> = (0..RANKS).map(rank).collect();
     ranks.iter_mut().for_each(|r| r.attach().unwrap());
@@ -297,7 +297,7 @@ fn a_rank_that_re_executes_goes_on_without_its_router() {
     [1, 0].into_iter().for_each(|r| ranks[r].flush().unwrap());
     let instance = RankInstance { rank: 1, incarnation: 2 };
     world.borrow_mut().recover(instance);
-    ranks[1] = Rank::new(TestHost::new(&world, instance), 1, RANKS);
+    ranks[1] = RankCore::new(TestHost::new(&world, instance), 1, RANKS);
     ranks[1].attach().unwrap();
     assert!(!ranks[1].is_live() && ranks[1].can_lose_its_router());
     world.borrow_mut().lose(0, &[1, 2]);
@@ -310,7 +310,7 @@ fn a_rank_that_re_executes_goes_on_without_its_router() {
 }
 
 /// A rank that waits until what it has seen is safe is told so, also when an image of that moment
-/// counts already: its home router has discarded what it holds then.
+/// counts already: its home router has truncated what it holds then.
 fn what_an_image_holds_is_safe() {
     let (world, mut ranks) = pair_with(2, Some(true));
     ranks[1].send(0, tagged(1), b"seen").unwrap();

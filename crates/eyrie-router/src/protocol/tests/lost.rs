@@ -194,14 +194,14 @@ impl World {
 fn successor() -> (Protocol<MemoryStore>, Said) {
     let (router, mut said) = one_router();
     let mut router = router.until_received(1 << 20).taking_over();
-    router.connected(1, instance(0, 1), Stream::Send, true, &mut said);
+    router.connected(1, instance(0, 1), StreamKind::Send, true, &mut said);
     (router, said)
 }
 
 /// Rank 1 connects and says what it has: `rsn` messages, all of rank 0.
 fn resume(router: &mut Protocol<MemoryStore>, said: &mut Said, incarnation: u32, rsn: u64) -> bool {
     let conn = 10 + rsn;
-    router.connected(conn, instance(1, incarnation), Stream::Delivery, true, said);
+    router.connected(conn, instance(1, incarnation), StreamKind::Delivery, true, said);
     say(router, said, conn, &Header::Shown(Shown { source: 0, ssn: rsn }));
     say(router, said, conn, &Header::Received(Received { rsn }));
     say(router, said, conn, &Header::Resume(Resume { rsn, clock: 9 }))
@@ -250,7 +250,7 @@ fn the_dead_are_not_adopted() {
 
 fn who_re_executes_is_not_adopted() {
     let (mut router, mut said) = successor();
-    router.connected(2, instance(1, 1), Stream::Delivery, true, &mut said);
+    router.connected(2, instance(1, 1), StreamKind::Delivery, true, &mut said);
     assert!(!say(&mut router, &mut said, 2, &Header::Resume(Resume { rsn: 3, clock: 9 })));
 }
 
@@ -269,8 +269,8 @@ fn what_is_lost_is_said() {
 fn a_sender_is_told_when_its_message_was_received_or_who_is_exposed() {
     let (router, mut said) = one_router();
     let mut router = router.until_received(1000);
-    router.connected(1, instance(0, 1), Stream::Send, true, &mut said);
-    router.connected(2, instance(1, 1), Stream::Delivery, true, &mut said);
+    router.connected(1, instance(0, 1), StreamKind::Send, true, &mut said);
+    router.connected(2, instance(1, 1), StreamKind::Delivery, true, &mut said);
     assert!(say(&mut router, &mut said, 2, &Header::Resume(Resume { rsn: 0, clock: 0 })));
     for ssn in 1..=3 {
         say(&mut router, &mut said, 1, &message(ssn, 5, ssn));
