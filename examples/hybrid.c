@@ -2,8 +2,8 @@
  *
  * Every step the threads of a rank compute its rows, then its first thread, which alone calls MPI
  * (MPI_THREAD_FUNNELED), exchanges the rim with the neighbours. Rank 0 prints the change now and
- * then, and the hash of the bar at the end. Sums are made in a fixed order, whoever has computed the
- * parts, so the output is the same with every number of threads: OMP_NUM_THREADS decides. With
+ * then, and the hash of the bar at the end. Sums are made in a fixed order, whoever has computed
+ * the parts, so the output is the same with every number of threads: OMP_NUM_THREADS decides. With
  * --slow-until rank 0, and so everybody, takes its time until a file exists. */
 #include "common.h"
 #include "pace.h"

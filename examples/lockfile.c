@@ -45,7 +45,8 @@ static long entries_of(const char *book) {
     return entries;
 }
 
-/* Adds one to it; whoever has the lock. Two ranks that were there at the same time would lose one. */
+/* Adds one to it; whoever has the lock. Two ranks that were there at the same time would lose
+ * one. */
 static void enter(const char *book) {
     char next[64];
     long entries = entries_of(book);

@@ -1,5 +1,5 @@
-/* For tests that do something to a job while it runs: rank 0, and so everybody, takes its time until
- * a file exists. It must never change what is computed. */
+/* For tests that do something to a job while it runs: rank 0, and so everybody, takes its time
+ * until a file exists. It must never change what is computed. */
 #ifndef EYRIE_EXAMPLES_PACE_H
 #define EYRIE_EXAMPLES_PACE_H
 

@@ -3,8 +3,8 @@
 //
 // Each round rank 0 says how hard the round is; the threads of each rank do its jobs, in whatever
 // order they get them, and the one that does a rank's last job exchanges the round's result with
-// the next rank. What is sent and printed does not depend on who did what, so the output is the same
-// in every run of the same options and number of ranks.
+// the next rank. What is sent and printed does not depend on who did what, so the output is the
+// same in every run of the same options and number of ranks.
 #include "common.h"
 #include <atomic>
 #include <condition_variable>

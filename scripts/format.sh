@@ -27,4 +27,8 @@ cargo fmt --all --check || wrong=1
 "$tools/ruff" check || wrong=1
 "$tools/shfmt" -d "${shell[@]}" || wrong=1
 "$tools/shellcheck" -x "${shell[@]}" || wrong=1
+# What formatters leave alone: comments that are wider than the lines.
+wide=$(git ls-files '*.rs' '*.py' '*.f90' | LC_ALL=C.UTF-8 xargs grep -nE '^.{101,}' -- "${c[@]}" "${shell[@]}" |
+    grep -E '^[^:]+:[0-9]+: *(//|# |/?\* )')
+[ -z "$wide" ] || { echo "comments of more than 100 columns:" && echo "$wide" && wrong=1; }
 exit $wrong

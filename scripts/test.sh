@@ -54,8 +54,8 @@ part_docs() { scripts/mpi_support.py --check; }
 # Eyrie are compared with.
 part_examples() { examples/test.sh; }
 
-# All whole jobs that follow, beside each other: each of these parts by itself leaves processors idle.
-# What is named last is begun first: tests of hosts wait longest.
+# All whole jobs that follow, beside each other: each of these parts by itself leaves processors
+# idle. What is named last is begun first: tests of hosts wait longest.
 part_whole() {
     ulfm examples && whole_jobs tests/install/0* tests/mpi4py "${short_ulfm[@]}" tests/monitor tests/jobs \
         "${short_hosts[@]}"

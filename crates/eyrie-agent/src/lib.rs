@@ -62,8 +62,8 @@ pub struct AgentConfig {
     pub log: Option<PathBuf>,
 }
 
-/// Runs a node until the controller ends it, or is gone and no other one comes. On return no process
-/// of a rank is left on this node.
+/// Runs a node until the controller ends it, or is gone and no other one comes. On return no
+/// process of a rank is left on this node.
 ///
 /// # Errors
 /// When the agent cannot start: no controller, refused.

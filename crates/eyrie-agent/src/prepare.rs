@@ -1,6 +1,6 @@
-//! Ranks that are about to come from another node: a restorer has their memory in place, as it is in
-//! one image after the other, and waits. It must never become the rank before its start is ordered,
-//! and is gone when that does not come.
+//! Ranks that are about to come from another node: a restorer has their memory in place, as it is
+//! in one image after the other, and waits. It must never become the rank before its start is
+//! ordered, and is gone when that does not come.
 
 use crate::capture::image_pipe;
 use crate::coming::{Coming, Restorer};

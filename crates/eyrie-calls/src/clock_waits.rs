@@ -1,5 +1,5 @@
-//! Waits of the C library for a point in time that a clock of the rank has said: the kernel is given
-//! the same point of its own clock.
+//! Waits of the C library for a point in time that a clock of the rank has said: the kernel is
+//! given the same point of its own clock.
 
 use crate::host_clocks::{ahead_ns, for_the_kernel};
 use crate::next::next;

@@ -15,8 +15,8 @@ next! {
     gettimeofday: fn(*mut timeval, *mut c_void) -> c_int;
 }
 
-/// CLOCK_REALTIME, its coarse one, CLOCK_TAI and [`SECONDS`]: the time of day. It never goes back by
-/// less than this, in microseconds; where it goes back by more somebody has set it.
+/// CLOCK_REALTIME, its coarse one, CLOCK_TAI and [`SECONDS`]: the time of day. It never goes back
+/// by less than this, in microseconds; where it goes back by more somebody has set it.
 const OF_DAY: [usize; 4] = [0, 5, 11, SECONDS];
 const SET_BACK: i64 = 10_000_000;
 

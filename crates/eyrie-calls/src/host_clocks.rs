@@ -55,8 +55,8 @@ pub fn set_began(ns: i64) {
     BEGAN_NS.store(ns, Ordering::Relaxed);
 }
 
-/// This process goes on where an earlier one was. On another host its clocks go on by as much as the
-/// time of day has.
+/// This process goes on where an earlier one was. On another host its clocks go on by as much as
+/// the time of day has.
 pub fn come_back() {
     let differ = began_ns() - BEGAN_NS.load(Ordering::Relaxed);
     if BEGAN_NS.load(Ordering::Relaxed) != 0 && differ.abs() > SAME_NS {

@@ -1,8 +1,8 @@
 //! libeyrie-calls.so, preloaded into every rank: it stands in front of functions of the C library
 //! that an image would disturb, one file for each family of calls. A wait that an image has
 //! interrupted goes on for the rest of its time, in the process and in one restored from the image;
-//! what a rank draws at random, and what its clocks say ([`observed`]), is the same when it is executed
-//! again.
+//! what a rank draws at random, and what its clocks say ([`observed`]), is the same when it is
+//! executed again.
 //!
 //! The provider tells it when an image was taken ([`interruption`]); until one has told it that the
 //! process is a rank, every call goes straight to the next library. It must never allocate, lock,

@@ -1,7 +1,7 @@
 //! What the rank has observed besides messages, written down as it happens, and told again to a
 //! rank that is executed again: only what the thread observes that has called MPI_Init, and only
-//! in its program, never in the provider. The provider takes what was written down before anything leaves
-//! the rank. Nothing here allocates; a call that is being written down is never in an image.
+//! in its program, never in the provider. The provider takes what was written down before anything
+//! leaves the rank. Nothing here allocates; a call that is being written down is never in an image.
 
 use crate::beginning::beginning;
 use crate::environment::{agent_channel, variable};
@@ -109,8 +109,8 @@ impl ObservedStream {
     /// The bytes of a record that is the next item.
     fn record(&self, len: usize) -> &'static [u8] {
         let (bytes, used) = (self.again.0.load(Ordering::Relaxed), self.again.2);
-        // SAFETY: the record was the last that was read there, and the bytes stay until the provider
-        // gives others: not during a call that is being written down.
+        // SAFETY: the record was the last that was read there, and the bytes stay until the
+        // provider gives others: not during a call that is being written down.
         unsafe { std::slice::from_raw_parts(bytes.add(used - len), len) }
     }
 
@@ -233,8 +233,8 @@ impl ObservedStream {
         self.peek().is_none()
     }
 
-    /// A record that was read and that nobody has asked for yet is not observed again: its bytes are
-    /// given once more.
+    /// A record that was read and that nobody has asked for yet is not observed again: its bytes
+    /// are given once more.
     pub(crate) fn put_back_record(&mut self) {
         if let Some(len) = self.reader.drop_record() {
             self.passed -= len as u64;

@@ -1,6 +1,6 @@
-//! A stack of this library's own. What is observed must leave nothing behind on the program's stack,
-//! nor in registers: a rank that is executed again does not look at the kernel's clocks, and MPI
-//! libraries send structures with uninitialised padding, which it must send with the same bytes
+//! A stack of this library's own. What is observed must leave nothing behind on the program's
+//! stack, nor in registers: a rank that is executed again does not look at the kernel's clocks, and
+//! MPI libraries send structures with uninitialised padding, which it must send with the same bytes
 //! again. (What is left in a register gets to the stack when the dynamic linker binds a function.)
 //! One call at a time may use it.
 
@@ -94,8 +94,8 @@ pub fn prepare() -> bool {
 /// [`prepare`] has succeeded, and nothing else runs there.
 #[inline]
 pub unsafe fn run(f: extern "C" fn(usize) -> i64, argument: usize) -> i64 {
-    // SAFETY: the stack is there and free, as the caller vouches; a panic in `f` ends the process at
-    // its C interface.
+    // SAFETY: the stack is there and free, as the caller vouches; a panic in `f` ends the process
+    // at its C interface.
     unsafe { eyrie_calls_on_stack(TOP.load(Ordering::Relaxed), f, argument) }
 }
 

@@ -1,5 +1,5 @@
-//! The stream of what a rank observes: clocks, and what became of calls. A clock that is asked again
-//! and again must cost a fraction of a byte. Pure: it never looks at a clock, nor allocates.
+//! The stream of what a rank observes: clocks, and what became of calls. A clock that is asked
+//! again and again must cost a fraction of a byte. Pure: it never looks at a clock, nor allocates.
 
 /// Clocks, by the kernel's numbers; values are in microseconds.
 pub const CLOCKS: usize = 16;

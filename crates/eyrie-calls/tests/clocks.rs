@@ -160,7 +160,8 @@ fn what_was_read_is_read_again_and_goes_on_from_there() {
     let second = live(&first.bytes);
     assert_eq!((second.pid, &second.values), (first.pid, &first.values));
     assert_eq!((second.from, second.bytes.len()), (first.bytes.len() as u64, 0));
-    // It died in the middle: what is new goes on from what is known, a value that is cut off is not.
+    // It died in the middle: what is new goes on from what is known, a value that is cut off is
+    // not.
     let third = live(&first.bytes[..first.bytes.len() / 2]);
     let width = first.values.len() / ROUNDS;
     let known = first.values.iter().zip(&third.values).take_while(|(a, b)| a == b).count();

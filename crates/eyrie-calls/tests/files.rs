@@ -1,6 +1,6 @@
-//! What a rank has done to files is not done again: this program has our functions linked in instead
-//! of preloaded, and is the provider, too. Each case runs in a directory of its own, once from its
-//! start and then again with all or a part of what was written down known.
+//! What a rank has done to files is not done again: this program has our functions linked in
+//! instead of preloaded, and is the provider, too. Each case runs in a directory of its own, once
+//! from its start and then again with all or a part of what was written down known.
 
 use eyrie_calls::begin::eyrie_calls_begin;
 use eyrie_calls::for_provider::*;
@@ -291,7 +291,8 @@ fn a_file_that_is_written_anew_loses_the_lost_future() {
     assert_eq!(read("out"), "one\ntwo\nthree\nfour\n");
 }
 
-/// The rank computes its second result from what it reads by then, but that it has the name is known.
+/// The rank computes its second result from what it reads by then, but that it has the name is
+/// known.
 fn what_was_closed_before_something_known_is_in_its_file() {
     let result = |text| {
         print("new", c"w", text);

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 const KEPT: usize = 4 << 20;
 /// How often it is looked whether a command has ended or written something.
 const LOOK: Duration = Duration::from_millis(2);
-/// Reads of a stream between two looks: more than a pipe holds, and no end for one that never stops.
+/// Reads of a stream between two looks: more than a pipe holds, and no end for one that never
+/// stops.
 const READS: u32 = 64;
 
 /// What a command left.

@@ -1,12 +1,12 @@
-//! Commands for other hosts: ssh that asks nothing, and words that come through a shell as they are.
-//! Nothing is started here.
+//! Commands for other hosts: ssh that asks nothing, and words that come through a shell as they
+//! are. Nothing is started here.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::process::Command;
 
-/// `ssh`, or what takes its arguments, to a host; what that is to do comes behind. Nobody is there to
-/// type a password.
+/// `ssh`, or what takes its arguments, to a host; what that is to do comes behind. Nobody is there
+/// to type a password.
 pub fn ssh(program: &OsStr, connect_timeout_s: u32, host: &str) -> Command {
     let mut command = Command::new(program);
     command.args(["-T", "-o", "BatchMode=yes", "-o"]);

@@ -1,8 +1,8 @@
 //! Measures images: the pause of the captured process, the bandwidth of its stream and of a restore
 //! from a pipe; the pause with a large shared mapping of which little is used, beside that without
 //! one; the pause of several threads; and what an incremental image costs beside a full one.
-//! `cargo run --release -p eyrie-image --example pause -- [MIB... | incremental]`, medians of several
-//! turns, the variants in turn about. Never a test: figures depend on the machine.
+//! `cargo run --release -p eyrie-image --example pause -- [MIB... | incremental]`, medians of
+//! several turns, the variants in turn about. Never a test: figures depend on the machine.
 
 use eyrie_image::{capture, Mode, Outcome, Request, Track, Tracker};
 use std::fs::File;

@@ -218,8 +218,8 @@ pub const SIGCHLD: usize = 17;
 pub const CLONE_VM: usize = 0x100;
 pub const CLONE_VFORK: usize = 0x4000;
 pub const CLONE_PARENT: usize = 0x8000;
-/// CLONE_VM, FS, FILES, SIGHAND, THREAD, SYSVSEM, SETTLS and CHILD_CLEARTID: a thread as C libraries
-/// make it.
+/// CLONE_VM, FS, FILES, SIGHAND, THREAD, SYSVSEM, SETTLS and CHILD_CLEARTID: a thread as C
+/// libraries make it.
 pub const CLONE_AS_THREAD: usize =
     CLONE_VM | 0x200 | 0x400 | 0x800 | 0x10000 | 0x40000 | 0x80000 | 0x20_0000;
 

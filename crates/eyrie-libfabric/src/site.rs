@@ -335,8 +335,8 @@ impl Functions {
         let text = |words: &str| CString::new(words).map_err(|_| "a name holds a NUL".to_string());
         let (name, node) = (text(provider)?, text(address)?);
         let mut info = null_mut();
-        // SAFETY: asked for a copy of nothing the library gives empty hints of its own length, whose
-        // parts are there; it frees the name with them.
+        // SAFETY: asked for a copy of nothing the library gives empty hints of its own length,
+        // whose parts are there; it frees the name with them.
         let done = unsafe {
             let hints = (self.dupinfo)(null());
             if hints.is_null() {

@@ -121,8 +121,8 @@ pub fn balance(measured: &Measured, payback: f64) -> Balance {
     Balance { before, steps, too_dear }
 }
 
-/// How many of the steps are to be taken: so many that most is gained, and that no end of them costs
-/// more than it brings, also when it begins after a step that by itself may be chance.
+/// How many of the steps are to be taken: so many that most is gained, and that no end of them
+/// costs more than it brings, also when it begins after a step that by itself may be chance.
 fn paying(before: f64, steps: &[Change], payback: f64) -> usize {
     let (mut best, mut most, mut load, mut cost) = (0, 0.0, before, 0.0);
     for (taken, step) in (1..).zip(steps) {

@@ -51,8 +51,8 @@ pub fn enter<R>(f: impl FnOnce(&mut RankCore<Sockets>) -> R) -> Option<R> {
     inside_of(Inside::new, f)
 }
 
-/// Runs `f` with the rank, as [`enter`], when no other thread is in a call: the program calls MPI in
-/// one thread at a time, but it may be another one than this.
+/// Runs `f` with the rank, as [`enter`], when no other thread is in a call: the program calls MPI
+/// in one thread at a time, but it may be another one than this.
 pub fn enter_after_others<R>(f: impl FnOnce(&mut RankCore<Sockets>) -> R) -> Option<R> {
     let begun = std::time::Instant::now();
     let claim = || INSIDE.compare_exchange(NOBODY, CALL, Ordering::Acquire, Ordering::Relaxed);

@@ -1,6 +1,6 @@
-//! What the program observes besides messages is written down by libeyrie-calls: its functions, where
-//! it is loaded (in a static program it is not, and nothing is observed again). What the provider
-//! itself observes is never written down.
+//! What the program observes besides messages is written down by libeyrie-calls: its functions,
+//! where it is loaded (in a static program it is not, and nothing is observed again). What the
+//! provider itself observes is never written down.
 
 use crate::symbol;
 use eyrie_wire::agent::capture_signal;
@@ -122,8 +122,8 @@ impl Drop for Held {
 pub fn take(take: &mut dyn FnMut(u64, &[u8])) {
     let Some(f) = functions() else { return };
     let (mut bytes, mut from) = (std::ptr::null(), 0);
-    // SAFETY: the rank is entered, so that its thread observes nothing else; the bytes stay until it
-    // does.
+    // SAFETY: the rank is entered, so that its thread observes nothing else; the bytes stay until
+    // it does.
     unsafe {
         let len = (f.take)(&mut bytes, &mut from);
         if len > 0 {

@@ -1,5 +1,5 @@
-//! One mapping: how it is made, opened for its pages to be read in, and advised. Never looks at what
-//! lies around it.
+//! One mapping: how it is made, opened for its pages to be read in, and advised. Never looks at
+//! what lies around it.
 
 use crate::fail;
 use crate::format::{advice, exit, map_flag, Mapping};

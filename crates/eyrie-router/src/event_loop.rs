@@ -54,8 +54,8 @@ const WRITE_ROUNDS: u32 = 16;
 /// what they send to the same rank wakes it once. With so many bytes queued it is not put off.
 const PUT_OFF_BYTES: usize = 16 * 1024;
 
-/// Connections of two ranks that answer each other: one has nothing to send until the other's message
-/// has come.
+/// Connections of two ranks that answer each other: one has nothing to send until the other's
+/// message has come.
 const ONE_AND_ANOTHER: usize = 2;
 /// How long the router asks again before it sleeps, and after how many failures it stops doing so.
 const SPIN_TIME: Duration = Duration::from_micros(20);
@@ -63,8 +63,8 @@ const SPIN_MISSES: u32 = 8;
 
 /// Waiting for events: where one follows another within a few microseconds, asking again is faster
 /// than sleeping and being woken. Where asking did not help lately, it sleeps at once. On a single
-/// processor, which belongs to whoever has something to send, it lets all others go first when there
-/// are several who may, asks once more for what they have sent, and sleeps.
+/// processor, which belongs to whoever has something to send, it lets all others go first when
+/// there are several who may, asks once more for what they have sent, and sleeps.
 struct Spin {
     /// Times in a row that asking again did not help.
     misses: u32,

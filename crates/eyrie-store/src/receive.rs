@@ -31,9 +31,10 @@ pub struct Committed {
 
 impl Store {
     /// Reads an image stream to its trailer, stores what is not yet there and commits it. One that
-    /// builds on an earlier image is joined with that, and needs it no more. Nothing counts before this returns `Ok`; from then on images of the rank beyond the kept ones are
-    /// gone. Not a byte beyond the trailer is read. `stream` bounds its own waits: a reader that
-    /// can block must have a timeout.
+    /// builds on an earlier image is joined with that, and needs it no more. Nothing counts before
+    /// this returns `Ok`; from then on images of the rank beyond the kept ones are gone. Not a byte
+    /// beyond the trailer is read. `stream` bounds its own waits: a reader that can block must have
+    /// a timeout.
     pub fn receive(
         &self,
         rank: u32,

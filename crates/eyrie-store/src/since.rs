@@ -158,8 +158,8 @@ impl<'a> Older<'a> {
     }
 }
 
-/// The private anonymous memory that an image describes: stretches, ascending. `Err`: which chunk is
-/// damaged, and how.
+/// The private anonymous memory that an image describes: stretches, ascending. `Err`: which chunk
+/// is damaged, and how.
 fn own_memory(
     reader: &mut Reader,
     manifest: &Manifest,

@@ -5,7 +5,7 @@
 //! node a            # compute nodes, numbered in this order
 //! node b
 //! switch s
-//! link a s          # two directed links; `oneway` for one; `bandwidth=2` for twice the link bandwidth
+//! link a s          # two directed links; `oneway` for one; `bandwidth=2` for twice that of others
 //! link s b bandwidth=2
 //! route a b via s   # every ordered pair of nodes needs a route …
 //! routes shortest   # … or this line, which fills the missing ones with shortest paths

@@ -1,6 +1,6 @@
 //! What outlives a connection between two roles: letters are numbered and kept until the other side
-//! has confirmed them, so that a new connection goes on where the last one ended. No letter is heard
-//! twice, none is left out. Here is no socket.
+//! has confirmed them, so that a new connection goes on where the last one ended. No letter is
+//! heard twice, none is left out. Here is no socket.
 
 use std::collections::VecDeque;
 use std::io::{self, Read};

@@ -349,7 +349,8 @@ pub enum FromAgent {
     /// for it with [`ToAgent::Trace`]; `None`: the rank ends by an error of its own.
     Trace { request: Option<u64>, instance: RankInstance, records: Vec<TraceRecord> },
     /// The memory of a rank that is to come as this incarnation is in place, as it is in this
-    /// image, of which so many bytes had to come; or why not. Another [`ToAgent::Prepare`] of it begins anew then.
+    /// image, of which so many bytes had to come; or why not. Another [`ToAgent::Prepare`] of it
+    /// begins anew then.
     Prepared { instance: RankInstance, image: ImageId, result: Result<u64, String> },
     /// The answer to [`ToAgent::Heartbeat`].
     Heartbeat { n: u64 },

@@ -91,8 +91,8 @@ pub fn pull_over_rdma(
     for chunk in 0..pool.chunks() {
         let mut content = pool.content(chunk);
         let begin = content.as_mut_ptr();
-        // SAFETY: buffers stay where they are as long as the pool, which `Reads` holds together with
-        // the endpoint; what a read goes to was taken for it.
+        // SAFETY: buffers stay where they are as long as the pool, which `Reads` holds together
+        // with the endpoint; what a read goes to was taken for it.
         let registered = unsafe { endpoint.register(begin, content.len()) };
         buffers.push((Place(begin), registered.map_err(anyhow::Error::msg)?));
     }
@@ -176,8 +176,8 @@ impl Reads {
         let len = next.len as usize;
         anyhow::ensure!(len <= self.pool.content(chunk).len(), "a chunk is too long");
         let (begin, registered) = self.buffers[chunk as usize];
-        // SAFETY: the buffer was taken for this read, is long enough, and goes on to its stream when
-        // the read is over.
+        // SAFETY: the buffer was taken for this read, is long enough, and goes on to its stream
+        // when the read is over.
         let begun = unsafe {
             let from = (self.peer, remote);
             self.endpoint.read((begin.0, registered), len, from, chunk as usize)

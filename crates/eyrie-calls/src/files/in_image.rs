@@ -1,6 +1,6 @@
-//! Files that are open in an image, and written at their end or small: the rank goes back, and writes
-//! again to stand-ins what it has written since. What they were is noted when all threads stand still
-//! for the image.
+//! Files that are open in an image, and written at their end or small: the rank goes back, and
+//! writes again to stand-ins what it has written since. What they were is noted when all threads
+//! stand still for the image.
 
 use super::in_place;
 use super::kernel::{self, link_of, look_at, Identity};

@@ -1,4 +1,5 @@
-//! Small files that are changed in place: what they had is noted when they are opened and in images.
+//! Small files that are changed in place: what they had is noted when they are opened and in
+//! images.
 
 use super::kernel;
 use crate::random;

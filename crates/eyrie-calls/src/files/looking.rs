@@ -1,5 +1,5 @@
-//! stat(2), access(2) and their kin of a file that has a stand-in: it is there, and as long as the rank
-//! has written, whatever has become of the file itself.
+//! stat(2), access(2) and their kin of a file that has a stand-in: it is there, and as long as the
+//! rank has written, whatever has become of the file itself.
 
 use super::calling::written_down;
 use super::kernel::{identify, identify_more, HERE};

@@ -1,6 +1,6 @@
 //! What a rank does to files is done once: calls that change names, make files or cut them are
-//! written down with what became of them ([`crate::observed`]), and a rank that is executed again is
-//! told so instead of making them again. Files that it opens again to write have stand-ins
+//! written down with what became of them ([`crate::observed`]), and a rank that is executed again
+//! is told so instead of making them again. Files that it opens again to write have stand-ins
 //! ([`standing_in`]) until it is where it had come to. Only calls of the thread that has called
 //! MPI_Init count, and only in its program; nothing here allocates.
 

@@ -1,6 +1,6 @@
-//! open(2), creat(2), fopen(3), freopen(3) of files that are made, emptied, appended to or written. A
-//! rank that is executed again gets a stand-in ([`super::standing_in`]) where it had got a file, and
-//! the same error where it had got one.
+//! open(2), creat(2), fopen(3), freopen(3) of files that are made, emptied, appended to or written.
+//! A rank that is executed again gets a stand-in ([`super::standing_in`]) where it had got a file,
+//! and the same error where it had got one.
 
 use super::calling::{outcome, written_down};
 use super::in_place;
@@ -175,7 +175,8 @@ impl Opening<'_> {
         }
     }
 
-    /// The stand-in of a file, when it is to have one; `content`: what was in it, where that was noted.
+    /// The stand-in of a file, when it is to have one; `content`: what was in it, where that was
+    /// noted.
     fn stand_in(
         &self,
         how: How,

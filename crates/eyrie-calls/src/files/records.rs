@@ -1,5 +1,5 @@
-//! What is written down of a call on files: which call it is, and numbers. A record is for one call:
-//! the same function with the same path.
+//! What is written down of a call on files: which call it is, and numbers. A record is for one
+//! call: the same function with the same path.
 
 use super::kernel::Identity;
 use super::standing_in::known;

@@ -1,6 +1,6 @@
 //! Stand-ins: a rank that is executed again writes to files that it had opened before into others
-//! without a name, since what it writes was written, and others may have gone on from there. When it
-//! does what it has never done before as far as anybody knows, its files take their places, with
+//! without a name, since what it writes was written, and others may have gone on from there. When
+//! it does what it has never done before as far as anybody knows, its files take their places, with
 //! what is missing. What was written and closed before a moment of which is known that the rank had
 //! come to it is in its file.
 
@@ -167,7 +167,8 @@ impl Table {
         None
     }
 
-    /// Whether a descriptor is one of those by which stand-ins are kept: several may be of one file.
+    /// Whether a descriptor is one of those by which stand-ins are kept: several may be of one
+    /// file.
     fn is_ours(&self, fd: i32) -> bool {
         self.entries.iter().any(|e| e.kept == fd || e.before == fd)
     }

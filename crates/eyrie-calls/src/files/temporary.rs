@@ -1,5 +1,5 @@
-//! mkstemp(3), mkdtemp(3) and their kin: the C library draws their names past its own functions, and
-//! a rank that is executed again must get the same ones.
+//! mkstemp(3), mkdtemp(3) and their kin: the C library draws their names past its own functions,
+//! and a rank that is executed again must get the same ones.
 
 use super::kernel::errno;
 use super::names::our_mkdir;
@@ -74,8 +74,8 @@ unsafe fn make(template: *mut c_char, behind: c_int, flags: c_int) -> Option<c_i
     Some(-1)
 }
 
-/// Functions like mkstemp(3): ours, the one behind it, its name, its other arguments, how many bytes
-/// come behind the places, flags.
+/// Functions like mkstemp(3): ours, the one behind it, its name, its other arguments, how many
+/// bytes come behind the places, flags.
 macro_rules! making {
     ($($our:ident, $next:ident, $symbol:literal, ($($arg:ident: $kind:ty),*), $behind:expr, $flags:expr;)*) => {
         $(

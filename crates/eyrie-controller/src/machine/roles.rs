@@ -1,7 +1,8 @@
 //! Roles on nodes: which node has which router, and what becomes of the ranks of a router that is
-//! lost (where the stores are: [`super::store_nodes`]). A router never runs on the host of ranks that it serves while another host
-//! is left: one failure would take a rank and its log. What a lost router held is gone: its ranks
-//! are imaged at once, and until then their deaths cannot be recovered from.
+//! lost (where the stores are: [`super::store_nodes`]). A router never runs on the host of ranks
+//! that it serves while another host is left: one failure would take a rank and its log. What a
+//! lost router held is gone: its ranks are imaged at once, and until then their deaths cannot be
+//! recovered from.
 
 use super::io::{Command, StoreId};
 use super::rank::{RankEntry, RankState};

@@ -1,5 +1,5 @@
-//! The end of the allocation that a job runs in: the job is saved before. Slurm is asked for it, and
-//! asked again before anything is done, because the limit may have been changed.
+//! The end of the allocation that a job runs in: the job is saved before. Slurm is asked for it,
+//! and asked again before anything is done, because the limit may have been changed.
 
 use super::inbound::{Heard, Inbound};
 use crossbeam_channel::Sender;

@@ -1,6 +1,6 @@
 //! The directory in which the images of a job outlive it (`--images`), and all else that is needed
-//! to go on with it once it was saved. What is saved takes the place of what was saved before in one
-//! step; until then the older one can be gone on with.
+//! to go on with it once it was saved. What is saved takes the place of what was saved before in
+//! one step; until then the older one can be gone on with.
 
 use super::journal::{put, take, Beginning};
 use super::stdin::SavedInput;

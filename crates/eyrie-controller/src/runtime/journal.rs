@@ -223,8 +223,8 @@ impl Journal {
         Ok(())
     }
 
-    /// How far it has come. Without copies the file must do; else each that is whole, or becomes so by
-    /// what is on its way, has it, too: whoever goes on does so from any one of them.
+    /// How far it has come. Without copies the file must do; else each that is whole, or becomes so
+    /// by what is on its way, has it, too: whoever goes on does so from any one of them.
     pub fn progress(&self) -> JournalProgress {
         if self.file.is_none() {
             return JournalProgress::NO_JOURNAL;

@@ -1,5 +1,5 @@
-//! The job's routers: threads of this process, or processes of their own; and what they have told of
-//! themselves. Nothing here waits for one.
+//! The job's routers: threads of this process, or processes of their own; and what they have told
+//! of themselves. Nothing here waits for one.
 
 use super::link::{encode_long, JournalProgress, Session};
 use crossbeam_channel::Sender;

@@ -1,6 +1,6 @@
 //! The kernel's state of the calling process and its first thread: everything of the Context record
-//! but the registers, which the entry code keeps on the stack. Only looks; pending signals are taken
-//! and put back.
+//! but the registers, which the entry code keeps on the stack. Only looks; pending signals are
+//! taken and put back.
 
 use super::proc::{read_file, read_link, PathBuf, Status};
 use super::scratch::Scratch;

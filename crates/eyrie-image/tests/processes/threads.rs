@@ -1,5 +1,5 @@
-//! Targets with threads in every state: they are captured there, and what they do and see afterwards
-//! must be the same in the restored process.
+//! Targets with threads in every state: they are captured there, and what they do and see
+//! afterwards must be the same in the restored process.
 
 use super::target::{print, take_image, Random};
 use eyrie_image::{capture, Hooks, Mode, Outcome, Request};

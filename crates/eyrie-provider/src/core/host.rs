@@ -120,7 +120,8 @@ pub trait Host: Sized {
     /// Bytes up to this one are not observed again any more.
     fn skip_observed(&mut self, to: u64);
 
-    /// The rank has come to where it is known to have been before; cheap when it does not re-execute.
+    /// The rank has come to where it is known to have been before; cheap when it does not
+    /// re-execute.
     fn known(&mut self);
 
     /// What it does next it has never done before, as far as anybody knows. As cheap.

@@ -1,5 +1,5 @@
-//! The completion queue. Reading it is the progress call: in [`progress`] the clock ticks and messages
-//! become visible, and nowhere else.
+//! The completion queue. Reading it is the progress call: in [`progress`] the clock ticks and
+//! messages become visible, and nowhere else.
 
 use super::queue::{Cq, Entry};
 use super::{absent, base_ops, ep};

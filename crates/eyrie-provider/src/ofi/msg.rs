@@ -83,7 +83,8 @@ unsafe extern "C" fn sendv(
     destination: u64,
     context: *mut c_void,
 ) -> ssize_t {
-    // SAFETY: `iov` has `count` entries; the rest is handed through. A send is over when it returns.
+    // SAFETY: `iov` has `count` entries; the rest is handed through. A send is over when it
+    // returns.
     unsafe {
         let together = pieces(iov, count);
         let (buf, len) = content(&together);

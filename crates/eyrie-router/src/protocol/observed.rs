@@ -1,5 +1,5 @@
-//! What ranks have observed besides messages: parts of a stream of bytes that only the rank reads. A
-//! router holds those that came with what the rank has sent here; at its home router it must hold
+//! What ranks have observed besides messages: parts of a stream of bytes that only the rank reads.
+//! A router holds those that came with what the rank has sent here; at its home router it must hold
 //! all, like determinants, before a new incarnation is let in.
 
 use super::mutation::{active, Mutation};

@@ -77,8 +77,8 @@ pub enum RouterEvent {
     /// The log cannot be kept: this rank cannot be recovered until its next image.
     Unprotected { rank: Rank, reason: String },
     /// This router has taken over from a lost one, and has learnt from the rank what it has: its
-    /// log goes on behind `rsn`. What comes before is only in the rank: it cannot be recovered until
-    /// its next image.
+    /// log goes on behind `rsn`. What comes before is only in the rank: it cannot be recovered
+    /// until its next image.
     Adopted { instance: RankInstance, rsn: u64 },
     /// This router has taken over from a lost one and has not heard the fenced rank before it died:
     /// what it told the lost router, and when, is known to nobody but perhaps its home router. Told

@@ -27,8 +27,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// Images of a rank that a store keeps by itself: two that count, two that the job was saved with,
-/// one that does not count yet, and one more, since what names the needless ones and what brings new
-/// ones come by different ways.
+/// one that does not count yet, and one more, since what names the needless ones and what brings
+/// new ones come by different ways.
 const KEPT: usize = 6;
 /// How long either end of an image's stream may send nothing, and the controller may take to hear
 /// of an image.

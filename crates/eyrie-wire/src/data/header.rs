@@ -144,9 +144,9 @@ pub struct Known {
 /// A stream has begun.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ready {
-    /// On a send stream: determinants up to this clock are held. On a delivery stream, where routers
-    /// may be lost: messages up to this receive sequence number were received, perhaps by an earlier
-    /// incarnation, and nobody but this router keeps them.
+    /// On a send stream: determinants up to this clock are held. On a delivery stream, where
+    /// routers may be lost: messages up to this receive sequence number were received, perhaps by
+    /// an earlier incarnation, and nobody but this router keeps them.
     pub up_to: u64,
     /// On a send stream: observed bytes up to this one are held.
     pub observed: u64,

@@ -30,8 +30,8 @@ pub enum Kind {
     /// the rank does not re-execute.
     Received = 10,
     // Both ways.
-    /// A part of what the rank has observed besides messages ([`super::Observed`]): on a send stream
-    /// before the frame that may depend on it, on a delivery stream to be observed again.
+    /// A part of what the rank has observed besides messages ([`super::Observed`]): on a send
+    /// stream before the frame that may depend on it, on a delivery stream to be observed again.
     Observed = 11,
     // Router to rank.
     /// A message ([`super::Deliver`]).

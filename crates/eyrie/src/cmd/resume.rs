@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 
 /// Go on with a job whose `eyrie run` has died, or that was saved
 ///
-/// The ranks of a job whose roles run on the nodes (`eyrie run --roles`) compute on without `eyrie run`, for as
-/// long as its --orphan-timeout. This command takes its place: on the same host, or on another one
-/// that has a copy of the job's journal. Output, options and exit code are as they would have been.
+/// The ranks of a job whose roles run on the nodes (`eyrie run --roles`) compute on without `eyrie
+/// run`, for as long as its --orphan-timeout. This command takes its place: on the same host, or on
+/// another one that has a copy of the job's journal. Output, options and exit code are as they
+/// would have been.
 #[derive(clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub struct ResumeArgs {
