@@ -1,7 +1,8 @@
 /* waiters: queues that only the kernel holds (a pipe, a socket pair, counted events, signals read
- * by descriptor) and what waits for them (epoll, a timer). Each round every rank puts a word into
- * each queue, takes the oldest out of each, and exchanges what it has got with its neighbour: a
- * byte or a wake-up that is lost or comes twice changes all that follows, or ends in a wait.
+ * by descriptor) and what waits for them (epoll, a timer, inotify). Each round every rank puts a
+ * word into each queue, takes the oldest out of each, and exchanges what it has got with its
+ * neighbour: a byte or a wake-up that is lost or comes twice changes all that follows, or ends in a
+ * wait.
  *
  * What is printed depends on the options and the number of ranks alone. */
 #include "common.h"
@@ -9,6 +10,7 @@
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/inotify.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/timerfd.h>
@@ -17,10 +19,13 @@
 /* How many words wait in the pipe and in each direction of the socket pair. */
 enum { WAITING = 100 };
 
+/* The number of the watch that stays. */
+enum { ROOT = 3 };
+
 enum source { PIPE, NEAR, FAR, EVENTS, SIGNALS, SOURCES };
 
 struct queues {
-    int pipe[2], sockets[2], events, signals, timer, epoll, outer_epoll;
+    int pipe[2], sockets[2], events, signals, timer, epoll, outer_epoll, notices;
 };
 
 static void check(int ok, const char *what) {
@@ -53,6 +58,15 @@ static uint64_t get_signal(int fd) {
     return (uint64_t)info.ssi_int;
 }
 
+/* The number of the watch of a directory that does not change. */
+static int watch_root(struct queues *q) {
+    return inotify_add_watch(q->notices, "/", IN_DELETE_SELF);
+}
+
+static void unwatch(struct queues *q, int number) {
+    check(inotify_rm_watch(q->notices, number) == 0, "inotify_rm_watch");
+}
+
 static void make(struct queues *q) {
     sigset_t set;
     sigemptyset(&set);
@@ -72,6 +86,12 @@ static void make(struct queues *q) {
     watch(q->epoll, q->signals, SIGNALS);
     watch(q->outer_epoll, q->epoll, 0);
     watch(q->outer_epoll, q->timer, 1);
+    q->notices = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
+    watch(q->outer_epoll, q->notices, 2);
+    for (int i = 1; i <= 2; i++) check(watch_root(q) == i, "inotify_add_watch"), unwatch(q, i);
+    check(watch_root(q) == ROOT, "inotify_add_watch");
+    uint64_t told[16];
+    check(read(q->notices, told, sizeof told) > 0, "read of notices");
 }
 
 static void put_all(struct queues *q, uint64_t word) {
@@ -137,6 +157,7 @@ int main(int argc, char **argv) {
         put_all(&q, hash >> 1);
         put_signal(hash);
         if (round % 10 == 0) await_timer(&q, pause_us);
+        if (watch_root(&q) != ROOT) die("the directory is watched by another number");
         hash = take_all(&q, hash);
         MPI_Sendrecv(&hash, 1, MPI_UINT64_T, (rank + 1) % ranks, 0, &theirs, 1, MPI_UINT64_T,
                      (rank + ranks - 1) % ranks, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);

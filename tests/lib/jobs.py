@@ -102,8 +102,15 @@ class Program:
     make: str | None = None  # a file that it waits for: made before it runs undisturbed
     reference: "Program | None" = None  # what runs undisturbed, where that is another program
     launcher: tuple = (str(ROOT / "scripts/mpiexec-tcp.sh"),)  # what runs it undisturbed
+    inputs: tuple = ()  # files that it reads: (name in its directory, where it comes from)
+
+    def prepare(self, directory):
+        """Puts what it reads into the directory that it is to run in."""
+        for name, source in self.inputs:
+            shutil.copyfile(source, directory / name)
 
     def comparable(self, output):
+        """What two undisturbed runs have in common of standard output, or of a file."""
         if self.unlike is None:
             return output
         lines = output.splitlines(keepends=True)
@@ -314,6 +321,7 @@ def try_over_mpich_alone(program, patience_s):
     with tempfile.TemporaryDirectory(prefix="eyrie-reference-") as directory:
         cwd = pathlib.Path(directory) / "cwd"
         cwd.mkdir()
+        program.prepare(cwd)
         if program.make:
             (cwd / program.make).touch()
         launcher = [*program.launcher, "-n", str(program.ranks)]
@@ -341,7 +349,7 @@ def try_over_mpich_alone(program, patience_s):
             ran.returncode == 0,
             f"{program.argv} over MPICH alone: code {ran.returncode}, {ran.stderr.decode()}",
         )
-        files = {name: digest(data) for name, data in files_in(cwd).items()}
+        files = {name: digest(program.comparable(data)) for name, data in files_in(cwd).items()}
         return digest(program.comparable(ran.stdout)), files
 
 
@@ -365,6 +373,7 @@ class Job:
         self.home = workshop() / f"run{Job.count}"
         self.cwd = self.home / "cwd"
         self.cwd.mkdir(parents=True)
+        program.prepare(self.cwd)
         self.base = base or workshop() / "jobs"
         self.name = f"t{Job.count}"
         self.dir = self.base / self.name
@@ -591,7 +600,8 @@ class Job:
             f"files {sorted(got.files)}, undisturbed {sorted(files)}",
         )
         for name, data in got.files.items():
-            check(digest(data) == files[name], f"file {name} differs from the undisturbed run's")
+            same = digest(self.program.comparable(data)) == files[name]
+            check(same, f"file {name} differs from the undisturbed run's")
         return got
 
     def digest_of(self, result):

@@ -437,10 +437,12 @@ pub mod fd_kind {
     pub const TIMER: u32 = 11;
     /// `size` is the set of signals.
     pub const SIGNALS: u32 = 12;
+    /// Its content are [`super::WatchedPath`](super::WatchedPath)s, each with its path.
+    pub const INOTIFY: u32 = 13;
 
     /// Whether what follows a descriptor of this kind is its content, and no path.
     pub fn has_content(kind: u32) -> bool {
-        matches!(kind, PIPE | SOCKET | EPOLL | TIMER)
+        matches!(kind, PIPE | SOCKET | EPOLL | TIMER | INOTIFY)
     }
 }
 
@@ -457,6 +459,18 @@ pub struct Watch {
 }
 // SAFETY: integers only, no padding.
 unsafe impl Plain for Watch {}
+
+/// What an inotify instance watches: the number of the watch, what it waits for, and the length of
+/// the path that follows, with its NUL.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WatchedPath {
+    pub watch: u32,
+    pub events: u32,
+    pub path_len: u32,
+}
+// SAFETY: integers only, no padding.
+unsafe impl Plain for WatchedPath {}
 
 /// A timerfd: its clock, how often it has expired unread, and the time that is left.
 #[repr(C)]

@@ -2,7 +2,7 @@
 
 use crate::refusal::Refusal;
 use crate::tracker::Tracker;
-use core::ffi::c_void;
+use core::ffi::{c_void, CStr};
 
 /// Who writes the image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -69,6 +69,9 @@ pub struct Request<'a> {
     /// The process will not rename or remove files again that it has renamed or removed since: they
     /// keep the names that they have by then.
     pub names_stay: bool,
+    /// The n-th path that the process has watched by inotify(7), `None` where there are no more: by
+    /// these an image finds what its instances watch. As for [`Hooks`], any lock may be held.
+    pub watched: Option<fn(usize) -> Option<&'static CStr>>,
     /// At most 4096 bytes for the header, as they are.
     pub meta: &'a [u8],
     /// Who started the process; 0: nobody knows. Processors, policy and priorities that are the
@@ -101,6 +104,7 @@ impl Request<'static> {
             fds: &[],
             drop_sockets: false,
             names_stay: false,
+            watched: None,
             meta: &[],
             starter_pid: 0,
             still: None,

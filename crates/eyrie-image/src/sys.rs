@@ -79,6 +79,9 @@ pub mod nr {
     pub const CLOCK_GETTIME: usize = 228;
     pub const EXIT_GROUP: usize = 231;
     pub const EPOLL_CTL: usize = 233;
+    pub const INOTIFY_ADD_WATCH: usize = 254;
+    pub const INOTIFY_RM_WATCH: usize = 255;
+    pub const INOTIFY_INIT1: usize = 294;
     pub const TGKILL: usize = 234;
     pub const MBIND: usize = 237;
     pub const SET_MEMPOLICY: usize = 238;

@@ -161,6 +161,7 @@ fn take_image(rank: &mut RankCore<Sockets>, Order { image, sync, base, hold, out
         fds: &fds[..n],
         drop_sockets: DROP_SOCKETS.load(Ordering::Relaxed),
         names_stay: observing::records_files(),
+        watched: Some(observing::watched),
         meta: &[],
         starter_pid,
         still: Some(&still),

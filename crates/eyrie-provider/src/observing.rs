@@ -5,7 +5,7 @@
 use crate::symbol;
 use eyrie_wire::agent::capture_signal;
 use libc::c_int;
-use std::ffi::CStr;
+use std::ffi::{c_char, CStr};
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 /// Functions of libeyrie-calls, which says what they do.
@@ -27,6 +27,7 @@ struct Functions {
     new: unsafe extern "C" fn(),
     note_files: unsafe extern "C" fn(),
     come_back: unsafe extern "C" fn(),
+    watched: extern "C" fn(usize) -> *const c_char,
 }
 
 static FUNCTIONS: AtomicPtr<Functions> = AtomicPtr::new(std::ptr::null_mut());
@@ -65,6 +66,7 @@ pub fn find(store: extern "C" fn()) {
             new: of_calls(c"eyrie_calls_new")?,
             note_files: of_calls(c"eyrie_calls_note_files")?,
             come_back: of_calls(c"eyrie_calls_come_back")?,
+            watched: of_calls(c"eyrie_calls_watched")?,
         })
     };
     if let Some(all) = all() {
@@ -198,6 +200,13 @@ pub fn note_files() {
         // SAFETY: they do.
         unsafe { (f.note_files)() };
     }
+}
+
+/// The `number`th path that the process has watched by inotify(7); `None`: there are no more.
+pub fn watched(number: usize) -> Option<&'static CStr> {
+    let path = (functions()?.watched)(number);
+    // SAFETY: a C string, which stays as long as all threads stand still.
+    (!path.is_null()).then(|| unsafe { CStr::from_ptr(path) })
 }
 
 /// This process has come back from an image.

@@ -236,7 +236,7 @@ impl Table {
             }
             fd_kind::PIPE => self.open_pipe(image, index),
             fd_kind::SOCKET => self.open_socket(image, index),
-            fd_kind::EPOLL | fd_kind::TIMER | fd_kind::SIGNALS => {
+            fd_kind::EPOLL | fd_kind::TIMER | fd_kind::SIGNALS | fd_kind::INOTIFY => {
                 self.raise(within::waiter(entry)).unwrap_or_else(|e| fail_at(e))
             }
             fd_kind::PATH => {

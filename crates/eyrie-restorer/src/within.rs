@@ -112,6 +112,7 @@ pub fn waiter(entry: &DescriptorEntry) -> Result<i32, i32> {
                 let (state, _) = take::<TimerState>(entry.content).ok_or(sys::EINVAL)?;
                 sys::call3(nr::TIMERFD_CREATE, state.clock as usize, flags, 0)
             }
+            fd_kind::INOTIFY => sys::call3(nr::INOTIFY_INIT1, flags, 0, 0),
             _ => {
                 let set = &raw const r.size as usize;
                 sys::call6(nr::SIGNALFD4, usize::MAX, set, 8, flags, 0, 0)
@@ -121,12 +122,13 @@ pub fn waiter(entry: &DescriptorEntry) -> Result<i32, i32> {
     made.map(|fd| fd as i32)
 }
 
-/// All descriptors are in their places: epoll instances watch them again, and timers run.
+/// All descriptors are in their places: epoll and inotify instances watch again, and timers run.
 pub fn go_on(image: &Image) {
     for entry in image.descriptors {
         let went = match entry.record.kind {
             fd_kind::EPOLL => watch_all(entry),
             fd_kind::TIMER => start(entry),
+            fd_kind::INOTIFY => watch_paths(entry),
             _ => Ok(()),
         };
         if let Err(errno) = went {
@@ -146,6 +148,67 @@ fn watch_all(entry: &DescriptorEntry) -> Result<(), i32> {
         unsafe { sys::call6(nr::EPOLL_CTL, epoll, EPOLL_CTL_ADD, fd as usize, at, 0, 0)? };
     }
     Ok(())
+}
+
+/// What an inotify instance watches, with each path; `None` where the content ends in the middle.
+pub fn watched_paths(content: &[u8]) -> impl Iterator<Item = Option<(WatchedPath, &[u8])>> {
+    let mut rest = Some(content);
+    core::iter::from_fn(move || {
+        let left = rest.take().filter(|left| !left.is_empty())?;
+        let read = || {
+            let (watched, behind) = take::<WatchedPath>(left)?;
+            let (path, behind) = behind.split_at_checked(watched.path_len as usize)?;
+            (path.first() == Some(&b'/') && path.last() == Some(&0)).then_some((watched, path, behind))
+        };
+        let Some((watched, path, behind)) = read() else { return Some(None) };
+        rest = Some(behind);
+        Some(Some((watched, path)))
+    })
+}
+
+/// Watches the same paths by the same numbers. The kernel counts watches up, so each number below
+/// is taken and given back, which it tells by an event that nobody is to see.
+fn watch_paths(entry: &DescriptorEntry) -> Result<(), i32> {
+    let fd = entry.record.fd as usize;
+    let mut last = 0;
+    let next = |after: u32| {
+        let all = watched_paths(entry.content).flatten();
+        all.filter(|(watched, _)| watched.watch > after).min_by_key(|(watched, _)| watched.watch)
+    };
+    while let Some((WatchedPath { watch, events, .. }, path)) = next(last) {
+        loop {
+            // SAFETY: a path with its NUL, and numbers.
+            let given = unsafe {
+                sys::call3(nr::INOTIFY_ADD_WATCH, fd, path.as_ptr() as usize, events as usize)?
+            };
+            if given == watch as usize {
+                break;
+            }
+            // SAFETY: only numbers.
+            unsafe { sys::call3(nr::INOTIFY_RM_WATCH, fd, given, 0)? };
+            if given > watch as usize {
+                return Err(sys::EINVAL);
+            }
+            drain(entry.record.fd)?;
+        }
+        last = watch;
+    }
+    drain(entry.record.fd)
+}
+
+/// Takes out of an inotify instance what happened while it was made.
+fn drain(fd: i32) -> Result<(), i32> {
+    const FIONREAD: usize = 0x541b;
+    let mut room = [0u8; 8192];
+    loop {
+        let mut waits = 0u32;
+        // SAFETY: the word is ours.
+        unsafe { sys::call3(nr::IOCTL, fd as usize, FIONREAD, &raw mut waits as usize)? };
+        if waits == 0 {
+            return Ok(());
+        }
+        sys::read(fd, &mut room)?;
+    }
 }
 
 fn start(entry: &DescriptorEntry) -> Result<(), i32> {

@@ -14,7 +14,7 @@ mod locking;
 mod looking;
 mod names;
 mod opening;
-mod path;
+pub(crate) mod path;
 mod records;
 pub(crate) mod standing_in;
 pub(crate) mod storing;

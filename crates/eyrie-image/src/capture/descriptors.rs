@@ -13,7 +13,7 @@ use crate::format::{
 };
 use crate::names::{self, DELETED};
 use crate::refusal::{Refusal, Text};
-use crate::request::FdRole;
+use crate::request::{FdRole, Request};
 use crate::sys;
 
 /// Most bytes that deleted files which are not mapped may hold together.
@@ -62,6 +62,7 @@ pub struct Table {
     /// A lock is there that is lost when any descriptor of its file is closed.
     pub posix_locks: bool,
     drop_sockets: bool,
+    watched: Option<within::WatchedPaths>,
 }
 
 struct Streams([Option<sys::Stat>; 3]);
@@ -100,8 +101,7 @@ impl Table {
     pub unsafe fn take(
         scratch: &mut Scratch,
         own: [i32; 2],
-        roles: &[(i32, FdRole)],
-        drop_sockets: bool,
+        request: &Request,
     ) -> Result<Table, Refusal> {
         // SAFETY: handed on to the caller.
         let (mut table, dirents, text, info) = unsafe {
@@ -110,7 +110,8 @@ impl Table {
                 nameless: scratch.list(1024)?,
                 locks: scratch.list(LOCKS_MAX)?,
                 posix_locks: false,
-                drop_sockets,
+                drop_sockets: request.drop_sockets,
+                watched: request.watched,
             };
             (
                 table,
@@ -126,7 +127,8 @@ impl Table {
                 return Ok(());
             }
             // SAFETY: handed on to the caller.
-            let mut entry = unsafe { table.describe(scratch, fd, roles, &streams, text, info)? };
+            let mut entry =
+                unsafe { table.describe(scratch, fd, request.fds, &streams, text, info)? };
             if matches!(entry.record.kind, fd_kind::PATH | fd_kind::OBJECT) {
                 table.note_locks(&mut entry, info)?;
             }
@@ -216,7 +218,6 @@ impl Table {
             sys::S_IFBLK => return refuse("a block device"),
             sys::S_IFIFO if path.starts_with(b"/") => return refuse("a named pipe"),
             sys::S_IFSOCK if socket_kind(fd) != UNIX => return self.outer_socket(entry, path),
-            _ if path == b"anon_inode:inotify" => return refuse("an inotify instance"),
             _ => {
                 // SAFETY: handed on to the caller.
                 return match unsafe { self.within(scratch, entry, path, info) } {
@@ -338,6 +339,10 @@ impl Table {
                     let info = Info::read(record.fd, info)?;
                     let watched = within::watches(record, &info, |watch| all.push(watch))?;
                     watched.and_then(|()| scratch.keep(bytes_of_all(all.as_slice())))
+                }
+                (_, b"anon_inode:inotify") => {
+                    let info = Info::read(record.fd, info)?;
+                    within::notices(record, &info, self.watched, scratch)?
                 }
                 _ => return Err(No::What("a descriptor of a kind that cannot be restored")),
             }

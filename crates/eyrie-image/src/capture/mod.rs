@@ -199,7 +199,7 @@ impl Engine<'_> {
         let (table, look, lifted) = unsafe {
             let tracking = tracker.map_or(-1, |t| t.descriptor());
             let own = [request.out_fd, tracking];
-            let table = Table::take(scratch, own, request.fds, request.drop_sockets)?;
+            let table = Table::take(scratch, own, request)?;
             (table, FirstLook::take(scratch, cuts.as_slice())?, scratch.list(BOARD_RANGES)?)
         };
         surroundings::check_keys(look.hidden_code as usize)?;

@@ -1,13 +1,16 @@
 //! Descriptors that are no files: pipes and socket pairs within the process, with the bytes that
-//! wait in them, and what waits for events (epoll, timerfd, signalfd, eventfd). Only looks: bytes
-//! are copied, never taken.
+//! wait in them, and what waits for events (epoll, timerfd, signalfd, eventfd, inotify). Only looks:
+//! bytes are copied, never taken.
 
 use super::proc::{read_file, PathBuf};
 use super::scratch::Scratch;
-use crate::format::{fd_kind, Descriptor, Socket, TimerState, Watch, CONTENT_MAX};
+use crate::format::{
+    bytes_of, fd_kind, Descriptor, Socket, TimerState, Watch, WatchedPath, CONTENT_MAX,
+};
 use crate::maps;
 use crate::refusal::Refusal;
 use crate::sys::{self, nr};
+use core::ffi::CStr;
 
 /// A Unix socket that is no end of a pair within the process.
 pub const UNIX: &str = "a Unix socket";
@@ -134,6 +137,103 @@ fn watches_open_file(epoll: i32, fd: i32, turn: usize) -> bool {
         // Not to be had here: then what is open must do.
         Err(_) => sys::fcntl(fd, sys::F_GETFD, 0).is_ok(),
     }
+}
+
+/// Gives the n-th path that the process has watched.
+pub type WatchedPaths = fn(usize) -> Option<&'static CStr>;
+
+/// An inotify instance with what it watches, by paths that the process has watched.
+///
+/// # Safety
+/// The result must not outlive the scratch.
+pub unsafe fn notices(
+    record: &mut Descriptor,
+    info: &Info,
+    paths: Option<WatchedPaths>,
+    scratch: &mut Scratch,
+) -> Result<Result<&'static [u8], Refusal>, No> {
+    if unread(record.fd)? > 0 {
+        return Err(No::What("an inotify instance with unread events"));
+    }
+    record.kind = fd_kind::INOTIFY;
+    let found = || {
+        info.lines().filter_map(|line| line.strip_prefix(b"inotify wd:")).map(|line| {
+            let watched = parse_inotify(line).ok_or(UNKNOWN)?;
+            let path = watched.path(paths).ok_or(NAMELESS)?;
+            let path_len = path.to_bytes_with_nul().len() as u32;
+            Ok((WatchedPath { watch: watched.watch, events: watched.events, path_len }, path))
+        })
+    };
+    let len = |watched: &WatchedPath| size_of::<WatchedPath>() + watched.path_len as usize;
+    let mut all = 0;
+    for watched in found() {
+        all += len(&watched?.0);
+    }
+    if all > CONTENT_MAX {
+        return Err(No::What("an inotify instance that watches very many files"));
+    }
+    // SAFETY: handed on to the caller.
+    let room = match unsafe { scratch.take::<u8>(all) } {
+        Ok(room) => room,
+        Err(refusal) => return Ok(Err(refusal)),
+    };
+    let mut at = 0;
+    for (watched, path) in found().flatten() {
+        let (front, rest) = room[at..][..len(&watched)].split_at_mut(size_of::<WatchedPath>());
+        front.copy_from_slice(bytes_of(&watched));
+        rest.copy_from_slice(path.to_bytes_with_nul());
+        at += len(&watched);
+    }
+    Ok(Ok(room))
+}
+
+const NAMELESS: No = No::What(
+    "an inotify instance that watches a file of which no path is known (renamed since, or watched \
+     past the C library)",
+);
+
+/// What the kernel says of something that an inotify instance watches.
+#[derive(Debug, PartialEq, Eq)]
+struct Watched {
+    watch: u32,
+    ino: u64,
+    /// As stat(2) gives it.
+    dev: u64,
+    events: u32,
+}
+
+impl Watched {
+    /// The path that leads to it, of those that were watched.
+    fn path(&self, paths: Option<WatchedPaths>) -> Option<&'static CStr> {
+        let paths = paths?;
+        let mut all = (0..).map_while(paths);
+        all.find(|path| {
+            sys::stat(path.to_bytes_with_nul()).is_ok_and(|st| {
+                // File systems without a device of their own give out several numbers.
+                let same_device = st.dev == self.dev || major(st.dev) == 0 && major(self.dev) == 0;
+                st.ino == self.ino && same_device
+            })
+        })
+    }
+}
+
+/// The major number of a device as stat(2) gives it.
+fn major(dev: u64) -> u64 {
+    dev >> 8 & 0xfff
+}
+
+/// Reads `1 ino:2c01 sdev:fe00001 mask:3c0 ignored_mask:0 fhandle-bytes:8 ...`.
+fn parse_inotify(line: &[u8]) -> Option<Watched> {
+    // What a program can ask for: the events, IN_EXCL_UNLINK, IN_ONESHOT.
+    const ASKED: u32 = 0xfff | 1 << 26 | 1 << 31;
+    let mut words = line.split(u8::is_ascii_whitespace);
+    let (watch, _) = maps::hex(words.next()?)?;
+    let mut number = |name: &[u8]| Some(maps::hex(words.next()?.strip_prefix(name)?)?.0);
+    let (ino, sdev, mask) = (number(b"ino:")?, number(b"sdev:")?, number(b"mask:")?);
+    // The kernel's own form has 20 bits for the minor number.
+    let (major, minor) = (sdev >> 20, sdev & 0xf_ffff);
+    let dev = minor & 0xff | major << 8 | (minor & !0xff) << 12;
+    Some(Watched { watch: watch as u32, ino, dev, events: mask as u32 & ASKED })
 }
 
 /// Events of poll(2) that a descriptor has now.
@@ -409,6 +509,10 @@ mod tests {
         let watch = parse_watch(line).unwrap();
         assert_eq!((watch.fd, watch.events, watch.data), (5, 0x19, 0xffff_ffff));
         assert!(parse_watch(b" x events: 19").is_none() && parse_watch(b"").is_none());
+        let line = b"1f ino:2c01 sdev:fe00101 mask:800003c0 ignored_mask:0 fhandle-bytes:8";
+        let watched = Watched { watch: 0x1f, ino: 0x2c01, dev: 0x10fe01, events: 0x8000_03c0 };
+        assert_eq!(parse_inotify(line), Some(watched));
+        assert!(parse_inotify(b"1 ino:2c01 mask:1").is_none());
         let text = b"clockid: 1\nticks: 3\nsettime flags: 01\n\
                      it_value: (7, 49406829)\nit_interval: (1, 0)\n";
         let info = Info(text);

@@ -22,7 +22,7 @@ pub fn run(name: &str, dir: &Path, args: &[String]) {
         "state" => state(mode),
         "files" => files(dir, mode),
         "settings" => settings(mode),
-        "within" => super::within::of_every_kind(mode),
+        "within" => super::within::of_every_kind(mode, dir),
         "locks" => locks(dir, mode),
         "timers" => timers(mode),
         "inherits" => inherits(mode),
@@ -1018,8 +1018,7 @@ fn refused(what: &str, dir: &Path) {
             "unix" => {
                 keep.push(File::from_raw_fd(libc::socket(libc::AF_UNIX, libc::SOCK_STREAM, 0)))
             }
-            _ if super::within::refused(what, &mut keep) => {}
-            "inotify" => keep.push(File::from_raw_fd(libc::inotify_init())),
+            _ if super::within::refused(what, dir, &mut keep) => {}
             "proc" => keep.push(File::open("/proc/self/status").unwrap()),
             "deleted" => {
                 let file = File::create(dir.join("large")).unwrap();

@@ -60,6 +60,7 @@ pub fn take_image(mode: Mode) -> Outcome {
             fds: &fds,
             drop_sockets: false,
             names_stay: false,
+            watched: Some(super::within::watched),
             meta: b"a test",
             starter_pid: STARTER_PID.load(Ordering::Relaxed),
             still: None,

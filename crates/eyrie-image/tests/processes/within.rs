@@ -3,10 +3,14 @@
 
 use super::shapes::must_capture;
 use eyrie_image::Mode;
+use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 /// What can be read from a descriptor now.
 fn there(fd: RawFd) -> String {
@@ -99,7 +103,56 @@ fn signals_of(signal: i32) -> File {
     }
 }
 
-pub fn of_every_kind(mode: Mode) {
+/// The paths that were watched, in any order; a capture asks for them.
+static WATCHED: OnceLock<Vec<CString>> = OnceLock::new();
+
+pub fn watched(number: usize) -> Option<&'static CStr> {
+    WATCHED.get()?.get(number).map(CString::as_c_str)
+}
+
+fn watch_path(notices: &File, path: &Path, events: u32) -> i32 {
+    let path = CString::new(path.as_os_str().as_bytes()).unwrap();
+    // SAFETY: a C string.
+    unsafe { libc::inotify_add_watch(notices.as_raw_fd(), path.as_ptr(), events) }
+}
+
+/// Three directories, of which an instance watches two, by other numbers than the lowest.
+fn notices(dir: &Path) -> (File, [PathBuf; 3]) {
+    let dirs = ["first", "second", "third"].map(|name| dir.join(name));
+    dirs.iter().for_each(|dir| std::fs::create_dir(dir).unwrap());
+    // SAFETY: a new descriptor; then only numbers.
+    let notices = file(unsafe { libc::inotify_init1(libc::IN_NONBLOCK) });
+    let numbers = dirs.each_ref().map(|dir| watch_path(&notices, dir, libc::IN_CREATE));
+    let events = libc::IN_DELETE | libc::IN_CREATE | libc::IN_ONLYDIR;
+    assert_eq!(watch_path(&notices, &dirs[2], events), numbers[2]);
+    // SAFETY: only numbers.
+    unsafe { libc::inotify_rm_watch(notices.as_raw_fd(), numbers[0]) };
+    let told = there(notices.as_raw_fd());
+    assert!(told.starts_with("16 bytes"), "{told}");
+    let c_string = |dir: &PathBuf| CString::new(dir.as_os_str().as_bytes()).unwrap();
+    WATCHED.set(dirs.iter().rev().map(c_string).collect()).unwrap();
+    (notices, dirs)
+}
+
+/// What an instance tells when a file comes and goes in each of the directories: (number, events).
+fn noticed(notices: &File, dirs: &[PathBuf]) -> Vec<(i32, u32)> {
+    for dir in dirs {
+        File::create(dir.join("file")).unwrap();
+        std::fs::remove_file(dir.join("file")).unwrap();
+    }
+    let mut room = [0u8; 4096];
+    let len = (&*notices).read(&mut room).unwrap_or(0);
+    let word = |at: usize| u32::from_ne_bytes(room[at..at + 4].try_into().unwrap());
+    let (mut all, mut at) = (Vec::new(), 0);
+    while at < len {
+        all.push((word(at) as i32, word(at + 4)));
+        at += 16 + word(at + 12) as usize;
+    }
+    all
+}
+
+pub fn of_every_kind(mode: Mode, dir: &Path) {
+    let (notices, dirs) = notices(dir);
     let (read, mut write) = pipe(libc::O_CLOEXEC);
     let write_twin = write.try_clone().unwrap();
     // SAFETY: only numbers.
@@ -141,8 +194,12 @@ pub fn of_every_kind(mode: Mode) {
     // SAFETY: one entry.
     assert_eq!(unsafe { libc::poll(&mut poll, 1, 20_000) }, 1);
 
+    watch(&outer, notices.as_raw_fd(), libc::EPOLLIN, 9);
+
     must_capture(mode);
 
+    println!("notices {:x?}", noticed(&notices, &dirs));
+    println!("number {}", watch_path(&notices, &dirs[0], libc::IN_CREATE));
     println!("outer {:x?}", reported(&outer, 0));
     println!("inner {:x?}", reported(&inner, 0));
     write.write_all(b", and more").unwrap();
@@ -176,7 +233,7 @@ pub fn of_every_kind(mode: Mode) {
 }
 
 /// Puts the process into a state that cannot be captured; false: it is not one of these.
-pub fn refused(what: &str, keep: &mut Vec<File>) -> bool {
+pub fn refused(what: &str, dir: &Path, keep: &mut Vec<File>) -> bool {
     // SAFETY: new descriptors, messages that are whole.
     unsafe {
         match what {
@@ -206,6 +263,14 @@ pub fn refused(what: &str, keep: &mut Vec<File>) -> bool {
                 // Another name of it stays, so that it is still watched.
                 keep.extend([watched.try_clone().unwrap(), epoll]);
                 drop(watched);
+            }
+            "notices" | "unread notices" => {
+                let notices = file(libc::inotify_init1(libc::IN_NONBLOCK));
+                assert!(watch_path(&notices, dir, libc::IN_CREATE) > 0);
+                if what == "unread notices" {
+                    File::create(dir.join("file")).unwrap();
+                }
+                keep.push(notices);
             }
             "datagrams" => {
                 let (one, other) = UnixDatagram::pair().unwrap();
