@@ -1,6 +1,6 @@
 //! Descriptors that are no files: pipes and socket pairs within the process, with the bytes that
-//! wait in them, and what waits for events (epoll, timerfd, signalfd, eventfd, inotify). Only looks:
-//! bytes are copied, never taken.
+//! wait in them, and what waits for events (epoll, timerfd, signalfd, eventfd, inotify). Only
+//! looks: bytes are copied, never taken.
 
 use super::proc::{read_file, PathBuf};
 use super::scratch::Scratch;
