@@ -91,7 +91,8 @@ mod tests {
             assert_eq!(our_inotify_add_watch(fd, none.as_ptr(), libc::IN_CREATE), -1);
             libc::close(fd);
         }
-        let all = (0..).map(|number| eyrie_calls_watched(number)).take_while(|path| !path.is_null());
+        let all =
+            (0..).map(|number| eyrie_calls_watched(number)).take_while(|path| !path.is_null());
         // SAFETY: paths that stay.
         let all: Vec<_> = all.map(|path| unsafe { CStr::from_ptr(path) }).collect();
         assert_eq!(all, [path.as_c_str(), c"/"]);

@@ -1,6 +1,7 @@
 //! Whether the program does nothing but ask for messages, and for how long it has asked in vain:
-//! by the ticks at which its progress calls begin and end, and, where there is much between two of
-//! them, by the processor time that the rank has used. Reads no clock.
+//! by the ticks at which its progress calls begin and end, by the processor time that the rank has
+//! used where that says more, and by what the program does after it has slept in vain: one that
+//! then sends had something to do. Reads no clock.
 
 /// Progress calls that find nothing, one right after another, before the next one sleeps for a
 /// message.
@@ -18,6 +19,13 @@ const FREE_PAUSES: u32 = 3;
 /// Ticks, and calls in vain, after which who waits like this sleeps, however few its calls are.
 const WAITED: u64 = 3_000_000;
 const FEW_SPINS: u32 = 30;
+/// Calls after one that has slept in vain, before the next one sleeps: a program that computes
+/// between its calls, less than can be seen, is slowed only so much.
+const AGAIN: u32 = 60;
+/// How often all of that doubles for a program that had something to do while it slept: by so much
+/// each time, at most up to the second; it halves when a message ends a long wait.
+const DOUBLED: u32 = 4;
+const DOUBLED_MOST: u32 = 8;
 
 /// The idle progress calls of a rank.
 #[derive(Clone, Copy, Default)]
@@ -34,12 +42,20 @@ pub struct Asking {
     /// What was asked in vain up to here is counted, and whether the present call sleeps.
     since: u64,
     sleeps: bool,
+    /// It has slept in vain since the last message; and how often its patience has doubled.
+    in_vain: bool,
+    doubled: u32,
+    /// Processor time at its first calls, in ns; whether it does nothing but wait since; and the
+    /// call from which on it may sleep then.
+    early: u64,
+    waits: bool,
+    next: u32,
 }
 
 impl Asking {
     /// A call begins. Whether it may sleep for a message. `used`: the processor time that the
     /// rank's thread has used, in ns.
-    pub fn begin(&mut self, now: u64, used: impl FnOnce() -> u64) -> bool {
+    pub fn begin(&mut self, now: u64, used: impl Fn() -> u64) -> bool {
         let paused = now.wrapping_sub(self.last) > WAITING_GAP;
         if paused && self.calls > 0 {
             self.pauses += 1;
@@ -53,9 +69,38 @@ impl Asking {
         self.since = if self.calls > 0 && !paused { self.last } else { now };
         self.calls += 1;
         self.calls_since += 1;
-        let long = self.calls > FEW_SPINS && now.wrapping_sub(self.first) > WAITED;
-        self.sleeps = long || self.calls > SPINS;
+        if self.calls == FEW_SPINS {
+            (self.early, self.waits, self.next) = (used(), false, 0);
+        }
+        self.waits = self.waits || self.has_waited_long(now) && self.only_asks(&used);
+        self.sleeps = self.waits && self.calls > FEW_SPINS && self.calls >= self.next;
         self.sleeps
+    }
+
+    fn has_waited_long(&self, now: u64) -> bool {
+        let waited = now.wrapping_sub(self.first) > WAITED << self.doubled;
+        let calls = self.calls >> self.doubled;
+        calls > FEW_SPINS && waited || calls > SPINS
+    }
+
+    /// Whether the processor time since the first calls went by asking; else the program computes a
+    /// little between its calls, and has as much patience again.
+    fn only_asks(&mut self, used: impl Fn() -> u64) -> bool {
+        let calls = u64::from(self.calls - FEW_SPINS);
+        let asks = used().saturating_sub(self.early) <= COMPUTED_NS + CALL_NS * calls;
+        if !asks {
+            self.calls = 0;
+        }
+        asks
+    }
+
+    /// The program does something else than to ask. When it has asked so often before that, it was
+    /// by itself that it came to this, and no message.
+    pub fn acted(&mut self) {
+        if std::mem::take(&mut self.in_vain) || self.calls > SPINS {
+            self.doubled = (self.doubled + DOUBLED).min(DOUBLED_MOST);
+        }
+        self.calls = 0;
     }
 
     /// Whether the program did more since the last long pause than to ask. The first time nobody
@@ -70,6 +115,10 @@ impl Asking {
     /// needs none, and one that took long was interrupted, so that others had it.
     pub fn end(&mut self, now: u64, nothing: bool) -> u64 {
         self.last = now;
+        if nothing && self.sleeps {
+            self.in_vain = true;
+            self.next = self.calls + (AGAIN << self.doubled);
+        }
         let ticks = now.wrapping_sub(self.since);
         match nothing && !self.sleeps && ticks <= 2 * WAITING_GAP {
             true => ticks,
@@ -79,6 +128,10 @@ impl Asking {
 
     /// There was something: the program goes on.
     pub fn found(&mut self) {
+        if self.calls > SPINS {
+            self.doubled /= 2;
+        }
+        self.in_vain = false;
         self.calls = 0;
         self.pauses = 0;
         self.used = None;
@@ -106,9 +159,23 @@ mod tests {
         assert_eq!(polled(&mut asking, &mut now, &[500; 100]), 100 * 1500 - 500);
         assert!(!asking.begin(now, || 0));
         asking.end(now, true);
-        polled(&mut asking, &mut now, &[500; SPINS as usize]);
-        assert!(asking.begin(now, || 0), "it spins for ever");
+        assert!(calls_to_sleep(&mut asking, &mut now) > SPINS - 102);
         assert_eq!(asking.end(now + 3_000_000, true), 0, "it has slept");
+        now += 3_000_000;
+        assert_eq!(calls_to_sleep(&mut asking, &mut now), AGAIN - 1, "what if it has computed?");
+    }
+
+    /// How many calls it makes before one that sleeps, which is not over yet.
+    fn calls_to_sleep(asking: &mut Asking, now: &mut u64) -> u32 {
+        for calls in 0..1_000_000 {
+            *now += 500;
+            if asking.begin(*now, || *now / 5) {
+                return calls;
+            }
+            *now += 1000;
+            asking.end(*now, true);
+        }
+        panic!("it spins for ever");
     }
 
     #[test]
@@ -125,18 +192,59 @@ mod tests {
         assert_eq!(polled(&mut asking, &mut now, &[100]), 1000, "what came before was no asking");
     }
 
-    /// Calls of 1000 ticks, each after `pause`, in which the rank uses so many ns. Whether the last
-    /// one sleeps.
+    /// Calls of 1000 ticks, each after `pause`, in which the rank uses so many ns. Whether one of
+    /// them sleeps.
     fn sleeps_after(calls: u32, pause: u64, uses: u64) -> bool {
         let (mut asking, mut now, mut used) = (Asking::default(), 1 << 40, 0);
         let mut sleeps = false;
         for _ in 0..calls {
             (now, used) = (now + pause, used + uses);
-            sleeps = asking.begin(now, || used);
+            sleeps |= asking.begin(now, || used);
             now += 1000;
             asking.end(now, true);
         }
         sleeps
+    }
+
+    #[test]
+    fn who_computes_a_little_between_calls_does_not_sleep() {
+        assert!(sleeps_after(10_000, 2_000, 1_000), "it asks for ever");
+        assert!(!sleeps_after(10 * SPINS + 1, 15_000, 5_000), "it slept while it had to compute");
+    }
+
+    /// How many of so many rounds sleep in which a program asks `calls` times, which takes it 300
+    /// ns, and then sends, or gets a message.
+    fn rounds_that_sleep(rounds: u32, calls: u32, acts: bool) -> u32 {
+        let (mut asking, mut now) = (Asking::default(), 1 << 40);
+        let mut sleep = 0;
+        for _ in 0..rounds {
+            let mut sleeps = false;
+            for _ in 0..calls {
+                now += 500;
+                sleeps |= asking.begin(now, || now / 5);
+                now += 1000;
+                asking.end(now, true);
+            }
+            sleep += u32::from(sleeps);
+            match acts {
+                true => asking.acted(),
+                false => asking.found(),
+            }
+        }
+        sleep
+    }
+
+    #[test]
+    fn who_sends_after_it_has_slept_in_vain_is_not_put_to_sleep_again() {
+        assert_eq!(rounds_that_sleep(100, 2000, true), 1);
+        assert!(rounds_that_sleep(100, 50_000, true) <= 3);
+        assert_eq!(rounds_that_sleep(100, 2000, false), 100, "who waits for others sleeps");
+        let (mut asking, mut now) = (Asking { doubled: 3, ..Asking::default() }, 1 << 40);
+        for _ in 0..3 {
+            polled(&mut asking, &mut now, &[500; SPINS as usize + 1]);
+            asking.found();
+        }
+        assert_eq!(asking.doubled, 0, "it never sleeps again");
     }
 
     #[test]

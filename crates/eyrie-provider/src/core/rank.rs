@@ -53,6 +53,17 @@ pub trait ImagePoint: Host {
     fn image_point(rank: &mut RankCore<Self>);
 }
 
+/// What the program has not been told yet when it makes a progress call.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Untold {
+    /// Nothing: the call may sleep for a message.
+    Nothing,
+    /// Only that a probe has found nothing.
+    Misses,
+    /// That something is done: it goes on with that.
+    Completions,
+}
+
 /// The rank.
 pub struct RankCore<H: Host> {
     pub host: H,
@@ -175,6 +186,7 @@ impl<H: ImagePoint> RankCore<H> {
 
     /// Posts a receive; messages that are visible already may complete it at once.
     pub fn post(&mut self, p: Posted, done: impl FnMut(Completion)) {
+        self.asking.acted();
         self.matching.post(p, done);
     }
 
@@ -230,8 +242,11 @@ impl<H: ImagePoint> RankCore<H> {
             }
         }
         self.ssn[destination as usize] = ssn;
-        if !self.progressing && !matches!(envelope, Envelope::Tagged { .. }) {
-            self.aside.sent();
+        if !self.progressing {
+            self.asking.acted();
+            if !matches!(envelope, Envelope::Tagged { .. }) {
+                self.aside.sent();
+            }
         }
         self.host.trace(What::Sent, clock, destination, ssn);
         self.write_sender(k)
@@ -491,18 +506,21 @@ impl<H: ImagePoint> RankCore<H> {
     }
 
     /// A progress call: the clock ticks, messages become visible as far as this clock allows.
-    /// `idle`: there is nothing else to report, so it may sleep for a message.
     ///
     /// # Errors
     /// When a router cannot be reached or does not answer, or the log cannot be read.
-    pub fn progress(&mut self, idle: bool, mut done: impl FnMut(Event)) -> Result<(), RankError> {
+    pub fn progress(
+        &mut self,
+        untold: Untold,
+        mut done: impl FnMut(Event),
+    ) -> Result<(), RankError> {
         self.progressing = true;
-        let result = self.advance(idle, &mut done);
+        let result = self.advance(untold, &mut done);
         self.progressing = false;
         result
     }
 
-    fn advance(&mut self, idle: bool, done: &mut impl FnMut(Event)) -> Result<(), RankError> {
+    fn advance(&mut self, untold: Untold, done: &mut impl FnMut(Event)) -> Result<(), RankError> {
         self.seen = self.now();
         self.look_at_directory();
         self.attach()?;
@@ -517,11 +535,14 @@ impl<H: ImagePoint> RankCore<H> {
             Turn::Nothing => Ok(()),
             Turn::Free if steps_aside => Ok(()),
             Turn::UpTo { rsn, last } => self.show_again(rsn, last, done),
-            Turn::Free if idle => self.show_new(done),
-            Turn::Free => {
-                self.asking.found();
-                Ok(())
-            }
+            Turn::Free => match untold {
+                Untold::Nothing => self.show_new(done),
+                Untold::Misses => Ok(()),
+                Untold::Completions => {
+                    self.asking.found();
+                    Ok(())
+                }
+            },
         }
     }
 

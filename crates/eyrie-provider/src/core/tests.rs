@@ -7,7 +7,7 @@ mod lost;
 
 use super::host::{ConnectError, File, Host, Interest, RouterStream};
 use super::matching::{Completion, Context, Outcome, Posted};
-use super::rank::{Event, ImagePoint, RankCore};
+use super::rank::{Event, ImagePoint, RankCore, Untold};
 use super::rma::{Done, Kind, Pending, Region};
 use eyrie_router::protocol::{ConnId, Protocol};
 use eyrie_router::space::Bounds;
@@ -660,7 +660,7 @@ impl Program {
             }
         }
         let mut events = Vec::new();
-        rank.progress(true, |event| events.push(event)).unwrap();
+        rank.progress(Untold::Nothing, |event| events.push(event)).unwrap();
         for event in events {
             match event {
                 Event::Received(c) => self.receive(rank, &c, memory),
@@ -1090,7 +1090,7 @@ fn receive_all(ranks: &mut [RankCore<TestHost>], at: usize, count: usize) -> Vec
             if let Some(p) = post {
                 rank.post(p, |c| came = Some(c));
             }
-            rank.progress(true, |event| {
+            rank.progress(Untold::Nothing, |event| {
                 if let Event::Received(c) = event {
                     came = Some(c);
                 }

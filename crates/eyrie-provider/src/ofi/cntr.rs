@@ -3,6 +3,7 @@
 
 use super::counter::Cntr;
 use super::{base_ops, cq, ep};
+use crate::core::rank::Untold;
 use eyrie_libfabric::abi::*;
 use libc::{c_int, c_void};
 
@@ -41,7 +42,7 @@ unsafe fn ours<'a>(cntr: *mut fid_cntr) -> &'a mut Cntr {
 }
 
 unsafe extern "C" fn read(cntr: *mut fid_cntr) -> u64 {
-    cq::progress(true);
+    cq::progress(Untold::Nothing);
     // SAFETY: the library gives back what we opened; so in all functions below.
     unsafe { ours(cntr).value }
 }
@@ -57,7 +58,7 @@ unsafe extern "C" fn readerr(cntr: *mut fid_cntr) -> u64 {
 unsafe extern "C" fn wait(cntr: *mut fid_cntr, threshold: u64, timeout_ms: c_int) -> c_int {
     let mut calls_left = u64::try_from(timeout_ms).map_or(u64::MAX, |ms| ms.saturating_add(1));
     loop {
-        cq::progress(true);
+        cq::progress(Untold::Nothing);
         // SAFETY: as in `read`.
         let (value, errors) = unsafe { (ours(cntr).value, ours(cntr).errors) };
         if value >= threshold {

@@ -3,6 +3,7 @@
 
 use super::queue::{Cq, Entry};
 use super::{absent, base_ops, ep};
+use crate::core::rank::Untold;
 use crate::{library, process};
 use eyrie_libfabric::abi::*;
 use libc::{c_char, c_int, c_void, size_t, ssize_t};
@@ -63,13 +64,13 @@ unsafe extern "C" fn no_sread(
     -(libc::ENOSYS as ssize_t)
 }
 
-/// A progress call. `idle`: there is nothing else to report, so it may sleep for a message.
-pub fn progress(idle: bool) {
+/// A progress call.
+pub fn progress(untold: Untold) {
     process::call_or_end(|rank| {
         // SAFETY: calls do not overlap, and nobody who calls this holds a reference to the
         // endpoint.
         match unsafe { ep::open_one() } {
-            Some(ep) => rank.progress(idle, |event| ep.report(event)),
+            Some(ep) => rank.progress(untold, |event| ep.report(event)),
             None => Ok(()),
         }
     });
@@ -81,7 +82,7 @@ unsafe extern "C" fn read(cq: *mut fid_cq, buf: *mut c_void, count: size_t) -> s
     // SAFETY: the queue is ours. What a progress call finds may be put into this very queue, so no
     // reference to it is held meanwhile.
     unsafe {
-        progress((*cq).queue.is_empty());
+        progress((*cq).untold());
         (*cq).take(buf, count)
     }
 }

@@ -5,7 +5,7 @@ use super::av::Av;
 use super::counter::Cntr;
 use super::queue::Cq;
 use crate::core::matching::{Completion, Context, Posted};
-use crate::core::rank::Event;
+use crate::core::rank::{Event, Untold};
 use crate::core::rma::{Done, Kind, Pending};
 use crate::process;
 use eyrie_libfabric::abi::*;
@@ -157,11 +157,11 @@ impl Ep {
         }
     }
 
-    /// Whether the program has been told all that happened.
-    pub fn has_told_all(&self) -> bool {
+    /// What the program has not been told.
+    pub fn untold(&self) -> Untold {
         // SAFETY: null or live queues.
         let queues = unsafe { [self.receive_queue.as_ref(), self.send_queue.as_ref()] };
-        queues.into_iter().flatten().all(|cq| cq.queue.is_empty())
+        queues.into_iter().flatten().map(Cq::untold).max().unwrap_or(Untold::Nothing)
     }
 
     /// A receive or a probe is over.

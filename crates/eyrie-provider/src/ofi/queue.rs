@@ -1,6 +1,7 @@
 //! What has been done and not been reported yet: the contents of a completion queue.
 
 use crate::core::matching::{Completion, Outcome};
+use crate::core::rank::Untold;
 use eyrie_libfabric::abi::*;
 use libc::{c_int, c_void, ssize_t};
 use std::collections::VecDeque;
@@ -56,6 +57,14 @@ impl Cq {
             tag: c.tag,
         };
         self.queue.push_back(Entry { entry, error, over });
+    }
+
+    pub fn untold(&self) -> Untold {
+        let of = |e: &Entry| match e.error {
+            libc::ENOMSG => Untold::Misses,
+            _ => Untold::Completions,
+        };
+        self.queue.iter().map(of).max().unwrap_or(Untold::Nothing)
     }
 
     /// # Safety

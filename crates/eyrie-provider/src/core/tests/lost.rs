@@ -261,7 +261,7 @@ fn a_message_that_a_lost_router_alone_had_logged_is_not_lost() {
 fn what_was_seen_before_the_loss_is_known_after_it() {
     let (world, mut ranks) = pair_that_may_lose();
     for _ in 0..10 {
-        ranks[0].progress(true, |_| {}).unwrap();
+        ranks[0].progress(Untold::Nothing, |_| {}).unwrap();
     }
     ranks[0].send(1, tagged(5), b"hello").unwrap();
     assert_eq!(receive_all(&mut ranks, 1, 1).len(), 1);
@@ -271,7 +271,7 @@ fn what_was_seen_before_the_loss_is_known_after_it() {
     world.borrow_mut().lose(0, &[1, 1]);
     world.borrow_mut().now += Duration::from_secs(1);
     for _ in 0..2000 {
-        ranks[0].progress(true, |_| {}).unwrap();
+        ranks[0].progress(Untold::Nothing, |_| {}).unwrap();
     }
     let mut world = world.borrow_mut();
     world.pump();
