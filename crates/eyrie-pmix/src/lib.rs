@@ -325,6 +325,28 @@ functions! {
     }
 }
 
+/// How Open MPI 4 starts: with a connection to a daemon of its launcher, which it also needs later.
+/// A rank would start as the only one; its job is refused.
+///
+/// # Safety
+/// As Open MPI calls it.
+#[no_mangle]
+pub unsafe extern "C" fn orte_init(argc: *mut c_int, argv: *mut c_void, flags: u32) -> c_int {
+    const ERR_SILENT: c_int = -43;
+    if is_rank() {
+        if let Some(mut client) = Client::of_environment() {
+            client.begin();
+            client.refuse(Refused::Orte);
+            client.abort(1);
+        }
+        return ERR_SILENT;
+    }
+    let Some(found) = real::find(c"orte_init") else { return ERR_SILENT };
+    type Real = unsafe extern "C" fn(*mut c_int, *mut c_void, u32) -> c_int;
+    // SAFETY: the function of this name, with what it was called with.
+    unsafe { std::mem::transmute::<*mut c_void, Real>(found)(argc, argv, flags) }
+}
+
 /// # Safety
 /// `first` is null or the first of `count`.
 unsafe fn list<'a>(first: *const pmix_proc, count: usize) -> &'a [pmix_proc] {

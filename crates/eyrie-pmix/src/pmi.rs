@@ -126,6 +126,7 @@ impl<L: Line> Pmi<L> {
             Refused::Ports => "ports",
             Refused::Groups => "groups",
             Refused::Windows => "windows",
+            Refused::Orte => "orte",
         };
         self.granted(&format!("cmd=in_vain what={what}"))
     }
@@ -142,6 +143,8 @@ pub enum Refused {
     Groups,
     /// One-sided communication.
     Windows,
+    /// The launcher of Open MPI 4.
+    Orte,
 }
 
 /// Whether a text can be a key or a value of a line.

@@ -98,7 +98,7 @@ impl Machine {
             )
         } else if self.counts.finished == self.config.ranks {
             "the program ended without speaking PMI: it is no MPI program, or its MPI does not speak PMI-1 \
-             (Open MPI does not; use MPICH 5, for instance from PyPI)"
+             (MPICH 4.3 or newer, Intel MPI and Open MPI 5 start under Eyrie)"
                 .into()
         } else {
             return false;
