@@ -70,11 +70,11 @@ part_more_jobs() {
 }
 
 # Jobs on several hosts, which are namespaces of this machine: each executable file of tests/hosts/
-# is one test, skipped when we are not root. Those under a real Slurm (02*) are longer.
-short_hosts=(tests/hosts/0[!2]* tests/hosts/1*)
+# is one test, skipped when we are not root. Most under a real Slurm (02*) are longer.
+short_hosts=(tests/hosts/0[!2]* tests/hosts/021* tests/hosts/1*)
 part_hosts() { whole_jobs "${short_hosts[@]}"; }
 
-# All of them, also under Slurm; an hour of load; 100 runs whose hosts fail at random.
+# All of them, more under Slurm; an hour of load; 100 runs whose hosts fail at random.
 part_more_hosts() {
     EYRIE_TEST_MORE=1 EYRIE_TEST_LOAD_S=3600 EYRIE_TEST_RUNS=100 EYRIE_TEST_LIMIT_S=7200 \
         whole_jobs tests/hosts

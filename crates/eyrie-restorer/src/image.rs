@@ -5,7 +5,7 @@ use crate::fail::{self, malformed};
 use crate::format::*;
 use crate::stream::{Kind, RecordHeader, MAX_PAYLOAD, RECORD_HEADER_LEN};
 use crate::sys::{self, nr, IoVec, PAGE};
-use crate::within;
+use crate::watched::watched_paths;
 
 /// Where the description is kept, behind our program in our stretch of addresses.
 const ARENA_START: usize = WINDOW_START as usize + (1 << 37);
@@ -544,7 +544,7 @@ fn validate(image: &Image) {
             }
             fd_kind::EPOLL => d.content.len() % core::mem::size_of::<Watch>() == 0,
             fd_kind::TIMER => d.content.len() == core::mem::size_of::<TimerState>(),
-            fd_kind::INOTIFY => within::watched_paths(d.content).all(|watched| watched.is_some()),
+            fd_kind::INOTIFY => watched_paths(d.content).all(|watched| watched.is_some()),
             fd_kind::PATH | fd_kind::GONE_DIRECTORY => d.path.first() == Some(&b'/'),
             fd_kind::OBJECT => image.objects.get(r.arg as usize).is_some_and(|o| {
                 !matches!(o.record.kind, object_kind::FILE | object_kind::SHARED_FILE)

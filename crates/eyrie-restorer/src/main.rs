@@ -38,6 +38,7 @@ mod mapping;
 mod memory_functions;
 mod place;
 mod prepared;
+mod watched;
 mod within;
 
 use core::arch::global_asm;

@@ -6,6 +6,7 @@ use crate::format::*;
 use crate::image::{DescriptorEntry, Image};
 use crate::link::Link;
 use crate::sys::{self, nr};
+use crate::watched::watched_paths;
 use core::mem::size_of;
 
 /// Makes a pipe with this in it: the end that is wanted, and the other one.
@@ -148,22 +149,6 @@ fn watch_all(entry: &DescriptorEntry) -> Result<(), i32> {
         unsafe { sys::call6(nr::EPOLL_CTL, epoll, EPOLL_CTL_ADD, fd as usize, at, 0, 0)? };
     }
     Ok(())
-}
-
-/// What an inotify instance watches, with each path; `None` where the content ends in the middle.
-pub fn watched_paths(content: &[u8]) -> impl Iterator<Item = Option<(WatchedPath, &[u8])>> {
-    let mut rest = Some(content);
-    core::iter::from_fn(move || {
-        let left = rest.take().filter(|left| !left.is_empty())?;
-        let read = || {
-            let (watched, behind) = take::<WatchedPath>(left)?;
-            let (path, behind) = behind.split_at_checked(watched.path_len as usize)?;
-            (path.first() == Some(&b'/') && path.last() == Some(&0)).then_some((watched, path, behind))
-        };
-        let Some((watched, path, behind)) = read() else { return Some(None) };
-        rest = Some(behind);
-        Some(Some((watched, path)))
-    })
 }
 
 /// Watches the same paths by the same numbers. The kernel counts watches up, so each number below

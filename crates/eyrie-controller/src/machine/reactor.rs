@@ -9,7 +9,7 @@ use super::node::NodeEntry;
 use super::notes::Notes;
 use super::output::Ledger;
 use super::pmi::Pmi;
-use super::rank::{RankEntry, Step};
+use super::rank::{KeptImage, RankEntry, Step};
 use super::requests::Requests;
 use super::role::Roles;
 use super::saving::Saving;
@@ -21,7 +21,7 @@ use crate::inject::Injection;
 use crate::record::{in_words, Record, Summary};
 use eyrie_placement::{Placement, WithoutNetwork};
 use eyrie_wire::control::{CheckpointMode, Library, RankReport, StandardStream};
-use eyrie_wire::{Node, Rank, RankInstance};
+use eyrie_wire::{ImageId, Node, Rank, RankInstance};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -268,6 +268,12 @@ impl Machine {
     /// For the progress line and `eyrie status`.
     pub fn rank_states(&self) -> impl Iterator<Item = (RankInstance, Node, RankStateName)> + '_ {
         self.ranks.iter().map(|r| (r.instance(), r.node, r.state.name()))
+    }
+
+    /// The newest image of each rank, and in how many stores it is.
+    pub fn newest_images(&self) -> impl Iterator<Item = Option<(ImageId, usize)>> + '_ {
+        let of = |kept: &KeptImage| (kept.image.image, kept.copies.stores.len());
+        self.ranks.iter().map(move |r| r.images.last().map(of))
     }
 
     /// Whether each node is up, in order; spares included.

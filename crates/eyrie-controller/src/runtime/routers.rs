@@ -2,6 +2,7 @@
 //! of themselves. Nothing here waits for one.
 
 use super::link::{encode_long, JournalProgress, Session};
+use super::users::LogStatus;
 use crossbeam_channel::Sender;
 use eyrie_router::{Router, RouterCommand, Stats};
 use eyrie_transport::RouterId;
@@ -123,6 +124,15 @@ impl Routers {
             true => std::mem::take(&mut self.waiting),
             false => Vec::new(),
         }
+    }
+
+    /// What each router holds, as it was told last.
+    pub fn logs(&self) -> impl Iterator<Item = LogStatus> + '_ {
+        (0..).zip(&self.stats).map(|(router, stats)| LogStatus {
+            router,
+            memory_bytes: stats.memory_bytes,
+            disk_bytes: stats.disk_bytes,
+        })
     }
 
     /// Figures of all routers together, as they were told last; those of single ranks are left out.

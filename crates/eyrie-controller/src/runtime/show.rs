@@ -1,11 +1,11 @@
 //! What users see of a job: lines, events, the progress line, its status.
 
 use super::job::{Job, PROGRESS_EVERY};
-use super::users::{self, MoveStatus, RankStatus, RoleStatus, Status};
+use super::users::{self, ImageStatus, MoveStatus, RankStatus, RoleStatus, Status};
 use crate::machine::{Move, RankStateName};
 use crate::record::{LogLevel, Record};
 use eyrie_wire::control::Role;
-use eyrie_wire::{Node, Rank, RankInstance};
+use eyrie_wire::{ImageId, Node, Rank, RankInstance};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -69,8 +69,13 @@ impl Job {
 
     fn status_now(&self) -> Status {
         let log = self.routers.stats();
-        let rank_status = |(instance, node, state): (RankInstance, Node, RankStateName)| {
-            RankStatus { instance, node, state: format!("{state:?}").to_lowercase() }
+        let image_status = |(number, copies): (ImageId, usize)| ImageStatus { number, copies };
+        let rank_status = |((instance, node, state), image): (
+            (RankInstance, Node, RankStateName),
+            Option<(ImageId, usize)>,
+        )| {
+            let state = format!("{state:?}").to_lowercase();
+            RankStatus { instance, node, state, image: image.map(image_status) }
         };
         let role_status = |(role, node): (Role, Node)| RoleStatus { role: role.to_string(), node };
         let move_status = |(rank, moving): (Rank, &Move)| {
@@ -79,17 +84,19 @@ impl Job {
             MoveStatus { rank, to: moving.goes_to(), rounds, bytes, took, slowed: moving.slowed }
         };
         let argv = self.program.argv.iter().map(|a| a.to_string_lossy());
+        let ranks = self.machine.rank_states().zip(self.machine.newest_images());
         Status {
             job: self.name.clone(),
             program: argv.collect::<Vec<_>>().join(" "),
             nodes_up: self.machine.nodes_up().collect(),
             drained: self.machine.drained().collect(),
             hosts: self.machine.hosts().to_vec(),
-            ranks: self.machine.rank_states().map(rank_status).collect(),
+            ranks: ranks.map(rank_status).collect(),
             moves: self.machine.moves().map(move_status).collect(),
             roles: self.machine.roles().map(role_status).collect(),
             journal: self.journal.whole_copies().collect(),
             unprotected: self.machine.unprotected_ranks().collect(),
+            logs: self.routers.logs().collect(),
             log_memory_bytes: log.memory_bytes,
             log_disk_bytes: log.disk_bytes,
             messages: log.messages,

@@ -6,9 +6,9 @@ use crate::machine::proposal::Goal;
 use crate::machine::Manner;
 use crate::record::Summary;
 use anyhow::Context;
-use eyrie_transport::Addr;
+use eyrie_transport::{Addr, RouterId};
 use eyrie_wire::control::Claim;
-use eyrie_wire::{Node, Rank, RankInstance};
+use eyrie_wire::{ImageId, Node, Rank, RankInstance};
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
@@ -93,6 +93,23 @@ pub struct RankStatus {
     pub instance: RankInstance,
     pub node: Node,
     pub state: String,
+    /// Its newest image that counts.
+    pub image: Option<ImageStatus>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct ImageStatus {
+    pub number: ImageId,
+    /// How many stores have it.
+    pub copies: usize,
+}
+
+/// What a router holds.
+#[derive(Debug, Serialize)]
+pub struct LogStatus {
+    pub router: RouterId,
+    pub memory_bytes: u64,
+    pub disk_bytes: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -135,6 +152,7 @@ pub struct Status {
     pub journal: Vec<Node>,
     /// Ranks that cannot be recovered at present.
     pub unprotected: Vec<Rank>,
+    pub logs: Vec<LogStatus>,
     pub log_memory_bytes: u64,
     pub log_disk_bytes: u64,
     pub messages: u64,

@@ -96,6 +96,35 @@ fn row(status: &Value) -> Vec<String> {
     ]
 }
 
+/// How much a router has logged, in parentheses; nothing for other roles.
+fn log_of(status: &Value, role: &str) -> String {
+    let router = role.strip_prefix("router ").and_then(|number| number.parse::<u64>().ok());
+    let logs = status["logs"].as_array().into_iter().flatten();
+    let Some(log) = router.and_then(|r| logs.clone().find(|l| l["router"].as_u64() == Some(r)))
+    else {
+        return String::new();
+    };
+    let held = ["memory_bytes", "disk_bytes"].map(|part| log[part].as_u64().unwrap_or(0));
+    format!(" (log {})", eyrie_units::bytes(held.iter().sum()))
+}
+
+/// In how many stores the newest images of the ranks are: "of 3 ranks in 2 stores, of 1 in none".
+fn images(status: &Value) -> String {
+    let mut ranks_by_copies = std::collections::BTreeMap::<u64, usize>::new();
+    for rank in status["ranks"].as_array().into_iter().flatten() {
+        *ranks_by_copies.entry(rank["image"]["copies"].as_u64().unwrap_or(0)).or_default() += 1;
+    }
+    let plural = |count: u64| if count == 1 { "" } else { "s" };
+    let words = ranks_by_copies.into_iter().rev().map(|(copies, ranks)| {
+        let ranks = format!("of {ranks} rank{}", plural(ranks as u64));
+        match copies {
+            0 => format!("{ranks} none yet"),
+            _ => format!("{ranks} in {copies} store{}", plural(copies)),
+        }
+    });
+    words.collect::<Vec<_>>().join(", ")
+}
+
 fn in_full(status: &Value) -> Result<String, std::fmt::Error> {
     let size = |v: &Value| eyrie_units::bytes(v.as_u64().unwrap_or(0));
     let (summary, mut out) = (&status["summary"], String::new());
@@ -110,6 +139,7 @@ fn in_full(status: &Value) -> Result<String, std::fmt::Error> {
         size(&status["log_disk_bytes"])
     )?;
     writeln!(out, "store       {}", size(&status["store_bytes"]))?;
+    writeln!(out, "images      {}", images(status))?;
     writeln!(
         out,
         "failures    {} of ranks, {} of nodes",
@@ -146,7 +176,7 @@ fn in_full(status: &Value) -> Result<String, std::fmt::Error> {
             .map(|r| format!("{} ({})", r["rank"], text(&r["state"])));
         let roles = (status["roles"].as_array().into_iter().flatten())
             .filter(|r| r["node"].as_u64() == Some(node as u64))
-            .map(|r| text(&r["role"]).to_string());
+            .map(|r| format!("{}{}", text(&r["role"]), log_of(status, text(&r["role"]))));
         let there: Vec<String> = ranks.chain(roles).collect();
         let drained = status["drained"].as_array().into_iter().flatten();
         let up = match up.as_bool() == Some(true) {
