@@ -10,7 +10,8 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// How often it is said for whom a start waits.
-const WAITING_EVERY: Duration = Duration::from_secs(2);
+const WAITING_EVERY: Duration = Duration::from_secs(5);
+const WAITING_FIRST: Duration = Duration::from_secs(1);
 
 impl Job {
     pub fn record(&mut self, record: Record) {
@@ -108,7 +109,11 @@ impl Job {
     /// While a start takes long: for whom it waits.
     pub fn say_waiting(&mut self) {
         self.time = self.begun.elapsed();
-        if self.machine.has_started() || self.now() < self.waiting_said + WAITING_EVERY {
+        let next = match self.waiting_said {
+            Duration::ZERO => WAITING_FIRST,
+            said => said + WAITING_EVERY,
+        };
+        if self.machine.has_started() || self.now() < next {
             return;
         }
         self.waiting_said = self.now();
