@@ -161,14 +161,25 @@ impl ObservedStream {
         }
     }
 
-    /// What was written down for a call that is the same as this one, when it is known.
+    /// What was written down for a call that is the same as this one, when it is known. What clocks
+    /// said before that is passed over: a library may look at them more or less often, by a clock
+    /// that nobody writes down (Open MPI does), and what is done to files still comes in the same
+    /// order.
     pub fn record_again(&mut self, is_same: impl FnOnce(&[u8]) -> bool) -> Option<&'static [u8]> {
-        let Item::Record { len } = self.peek()? else { return None };
-        let record = &self.record(len)[..len - 1];
-        is_same(record).then(|| {
-            self.reader.take(&mut self.last);
-            record
-        })
+        let before = (self.reader.clone(), self.last.clone(), self.again.2, self.passed);
+        let len = loop {
+            match self.peek()? {
+                Item::Record { len } => break Some(len),
+                Item::Clock { .. } => self.reader.take(&mut self.last),
+                Item::Result(_) => break None,
+            }
+        };
+        let record = len.map(|len| &self.record(len)[..len - 1]).filter(|record| is_same(record));
+        match record {
+            Some(_) => self.reader.take(&mut self.last),
+            None => (self.reader, self.last, self.again.2, self.passed) = before,
+        }
+        record
     }
 
     /// What became of this call before, when it is known.
@@ -445,5 +456,58 @@ fn observe_beginning_again(stream: &mut ObservedStream) {
             stream.again = (AtomicPtr::new(at), len, 0);
         }
         libc::close(file);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A stream that is observed again, with room for what comes behind it.
+    fn again(write: impl FnOnce(&mut ObservedStream)) -> ObservedStream {
+        let fresh = || ObservedStream {
+            passed: 0,
+            last: Last::new(),
+            writer: Writer::new(),
+            buffer: Buffer { at: AtomicPtr::new(vec![0; ROOM].leak().as_mut_ptr()), len: 0 },
+            again: (AtomicPtr::new(std::ptr::null_mut()), 0, 0),
+            reader: Reader::new(),
+            ahead: [0; CLOCKS],
+        };
+        let mut first = fresh();
+        write(&mut first);
+        first.writer.settle(&mut first.buffer);
+        let mut second = fresh();
+        second.set_again(first.buffer.at.load(Ordering::Relaxed), first.buffer.len);
+        second
+    }
+
+    #[test]
+    fn what_was_done_to_files_is_found_however_often_clocks_are_looked_at() {
+        let write = |stream: &mut ObservedStream| {
+            [5, 5, 9].iter().for_each(|value| stream.write_clock(1, *value));
+            stream.write_record(b"made", b"");
+            stream.write_clock(1, 12);
+            stream.write_record(b"removed", b"");
+            stream.write_clock(1, 20);
+        };
+        let mut less = again(write);
+        assert_eq!(less.clock_again(1), Some(5));
+        assert_eq!(less.record_again(|r| r == b"made"), Some(&b"made"[..]));
+        assert_eq!(less.record_again(|r| r == b"removed"), Some(&b"removed"[..]));
+        assert!(!less.is_new());
+        assert_eq!(less.record_again(|r| r == b"made"), None);
+        assert!(less.is_new(), "only what clocks said was left");
+
+        let mut more = again(write);
+        let said: Vec<_> = (0..5).map(|_| more.clock_again(1)).collect();
+        assert_eq!(said, [Some(5), Some(5), Some(9), None, None]);
+        assert!(more.record_again(|r| r == b"made").is_some());
+
+        let mut other = again(write);
+        assert_eq!(other.record_again(|r| r == b"removed"), None, "it comes too early");
+        assert!(!other.is_new());
+        assert_eq!(other.clock_again(1), Some(5), "nothing was passed over");
+        assert_eq!(other.record_again(|r| r == b"made"), Some(&b"made"[..]));
     }
 }

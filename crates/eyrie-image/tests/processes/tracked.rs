@@ -476,8 +476,8 @@ fn ask(running: &mut Running, number: u64) -> Vec<u8> {
     let asked = running.input.as_mut().unwrap().write_all(order.as_bytes());
     let child = asked.map_or(String::new(), |()| running.next_report_or_end());
     let Ok(child) = child.parse::<i32>() else {
-        let ended = running.wait();
-        panic!("{child}, {:?} {:?}", ended.status, ended.reports)
+        running.signal(libc::SIGKILL);
+        panic!("{child}")
     };
     let stream = reader.join().unwrap();
     // SAFETY: a child of this process; it marks what is new before it ends.
