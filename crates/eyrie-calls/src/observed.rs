@@ -71,10 +71,16 @@ pub struct ObservedStream {
     /// What is to be observed again, of which `again.1` bytes were.
     pub(crate) again: (AtomicPtr<u8>, usize, usize),
     reader: Reader,
+    /// Up to this byte only one record is to be observed again, if any, which begins like this:
+    /// whoever asks for another one need not look through what comes before it.
+    coming: (u64, Option<[u8; 4]>),
     /// By how much each clock is ahead of the kernel's, in microseconds: in a process that was
     /// executed again it never goes back.
     pub ahead: [i64; CLOCKS],
 }
+
+/// A place in what is observed again.
+type Place = ((Reader, Last), (usize, usize, u64, usize));
 
 pub(crate) struct Shared(pub(crate) UnsafeCell<ObservedStream>);
 
@@ -89,6 +95,7 @@ pub(crate) static STREAM: Shared = Shared(UnsafeCell::new(ObservedStream {
     buffer: Buffer { at: AtomicPtr::new(std::ptr::null_mut()), len: 0 },
     again: (AtomicPtr::new(std::ptr::null_mut()), 0, 0),
     reader: Reader::new(),
+    coming: (0, None),
     ahead: [0; CLOCKS],
 }));
 
@@ -161,25 +168,56 @@ impl ObservedStream {
         }
     }
 
-    /// What was written down for a call that is the same as this one, when it is known. What clocks
-    /// said before that is passed over: a library may look at them more or less often, by a clock
-    /// that nobody writes down (Open MPI does), and what is done to files still comes in the same
-    /// order.
-    pub fn record_again(&mut self, is_same: impl FnOnce(&[u8]) -> bool) -> Option<&'static [u8]> {
-        let before = (self.reader.clone(), self.last.clone(), self.again.2, self.passed);
-        let len = loop {
-            match self.peek()? {
-                Item::Record { len } => break Some(len),
-                Item::Clock { .. } => self.reader.take(&mut self.last),
-                Item::Result(_) => break None,
-            }
-        };
-        let record = len.map(|len| &self.record(len)[..len - 1]).filter(|record| is_same(record));
+    /// What was written down for a call whose record begins like this, when it is known. What
+    /// clocks said before that is passed over: a library may look at them more or less often, by a
+    /// clock that nobody writes down (Open MPI does), and what is done to files still comes in the
+    /// same order.
+    pub fn record_again(&mut self, front: [u8; 4]) -> Option<&'static [u8]> {
+        if self.passed < self.coming.0 && self.coming.1 != Some(front) {
+            return None;
+        }
+        let before = self.place();
+        let record = self.pass_over_clocks().filter(|record| record.starts_with(&front));
         match record {
             Some(_) => self.reader.take(&mut self.last),
-            None => (self.reader, self.last, self.again.2, self.passed) = before,
+            None => self.go_back_to(before),
         }
         record
+    }
+
+    /// Whether what the rank does now was never done before, as far as it is done to files: no
+    /// record is left. What clocks said that is left is then not told any more.
+    pub fn ends_without_record(&mut self) -> bool {
+        let before = self.place();
+        let over = self.pass_over_clocks().is_none() && self.is_new();
+        if !over {
+            self.go_back_to(before);
+        }
+        over
+    }
+
+    /// The record that comes next behind what clocks said; it is not taken yet.
+    fn pass_over_clocks(&mut self) -> Option<&'static [u8]> {
+        let len = loop {
+            match self.peek() {
+                Some(Item::Record { len }) => break Some(len),
+                Some(Item::Clock { .. }) => self.reader.take(&mut self.last),
+                Some(Item::Result(_)) | None => break None,
+            }
+        };
+        let record = len.map(|len| &self.record(len)[..len - 1]);
+        self.coming = (self.passed, record.and_then(|record| record.first_chunk().copied()));
+        record
+    }
+
+    fn place(&self) -> Place {
+        let reading = (self.reader.clone(), self.last.clone());
+        (reading, (self.again.1, self.again.2, self.passed, self.buffer.len))
+    }
+
+    fn go_back_to(&mut self, place: Place) {
+        (self.reader, self.last) = place.0;
+        (self.again.1, self.again.2, self.passed, self.buffer.len) = place.1;
     }
 
     /// What became of this call before, when it is known.
@@ -256,6 +294,7 @@ impl ObservedStream {
     /// Others take the place of what was to be observed again.
     pub(crate) fn set_again(&mut self, bytes: *const u8, len: usize) {
         self.again = (AtomicPtr::new(bytes.cast_mut()), len, 0);
+        self.coming = (0, None);
     }
 
     /// Observes again all up to this byte, which the program has not asked for.
@@ -472,6 +511,7 @@ mod tests {
             buffer: Buffer { at: AtomicPtr::new(vec![0; ROOM].leak().as_mut_ptr()), len: 0 },
             again: (AtomicPtr::new(std::ptr::null_mut()), 0, 0),
             reader: Reader::new(),
+            coming: (0, None),
             ahead: [0; CLOCKS],
         };
         let mut first = fresh();
@@ -488,26 +528,33 @@ mod tests {
             [5, 5, 9].iter().for_each(|value| stream.write_clock(1, *value));
             stream.write_record(b"made", b"");
             stream.write_clock(1, 12);
-            stream.write_record(b"removed", b"");
+            stream.write_record(b"gone", b"");
             stream.write_clock(1, 20);
         };
         let mut less = again(write);
         assert_eq!(less.clock_again(1), Some(5));
-        assert_eq!(less.record_again(|r| r == b"made"), Some(&b"made"[..]));
-        assert_eq!(less.record_again(|r| r == b"removed"), Some(&b"removed"[..]));
+        assert_eq!(less.record_again(*b"made"), Some(&b"made"[..]));
+        assert_eq!(less.record_again(*b"gone"), Some(&b"gone"[..]));
         assert!(!less.is_new());
-        assert_eq!(less.record_again(|r| r == b"made"), None);
-        assert!(less.is_new(), "only what clocks said was left");
+        assert_eq!(less.record_again(*b"made"), None);
+        assert!(!less.is_new(), "nothing was passed over");
+        assert!(less.ends_without_record() && less.is_new(), "only what clocks said was left");
 
         let mut more = again(write);
         let said: Vec<_> = (0..5).map(|_| more.clock_again(1)).collect();
         assert_eq!(said, [Some(5), Some(5), Some(9), None, None]);
-        assert!(more.record_again(|r| r == b"made").is_some());
+        assert!(more.record_again(*b"made").is_some());
 
         let mut other = again(write);
-        assert_eq!(other.record_again(|r| r == b"removed"), None, "it comes too early");
+        assert_eq!(other.record_again(*b"gone"), None, "it comes too early");
         assert!(!other.is_new());
         assert_eq!(other.clock_again(1), Some(5), "nothing was passed over");
-        assert_eq!(other.record_again(|r| r == b"made"), Some(&b"made"[..]));
+        assert_eq!(other.record_again(*b"made"), Some(&b"made"[..]));
+
+        assert!(!again(write).ends_without_record());
+        let mut none = again(|stream| [5, 9].iter().for_each(|v| stream.write_clock(1, *v)));
+        assert_eq!(none.record_again(*b"made"), None);
+        assert!(!none.is_new(), "what was looked through to its end is still there");
+        assert_eq!((none.clock_again(1), none.clock_again(1)), (Some(5), Some(9)));
     }
 }

@@ -9,6 +9,7 @@ use std::ffi::{CStr, CString};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What was written down since the last time.
 fn take() -> Vec<u8> {
@@ -378,6 +379,36 @@ fn a_directory_that_another_rank_has_made_is_not_ours() {
     }
 }
 
+/// Who finds a lock taken has not taken it, even if it is given up at that moment: nobody would
+/// know of it.
+fn a_lock_that_is_given_up_meanwhile_is_not_taken_in_secret() {
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        // What other threads do is not written down.
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                let _ = fs::create_dir("lock").and_then(|()| fs::remove_dir("lock"));
+            }
+        });
+        for _ in 0..300 {
+            take();
+            let mut found_taken = 0;
+            while mkdir("lock") != 0 {
+                found_taken += 1;
+            }
+            let bytes = take();
+            again(&bytes[..bytes.len() - 8]);
+            let tries: Vec<_> = (0..=found_taken).map(|_| mkdir("lock")).collect();
+            if tries.last() != Some(&0) {
+                over.store(true, Ordering::Relaxed);
+                panic!("its own lock keeps it out");
+            }
+            fs::remove_dir("lock").unwrap();
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+}
+
 /// What is known ends in the middle of a record.
 fn half_a_record_is_none() {
     take();
@@ -453,7 +484,7 @@ fn a_small_file_that_is_open_in_an_image_has_what_it_had() {
 fn main() {
     let place = std::env::temp_dir().join(format!("eyrie-files-{}", std::process::id()));
     eyrie_calls_begin(libc::SIGUSR2);
-    let cases: [(&str, fn()); 14] = [
+    let cases: [(&str, fn()); 15] = [
         ("names", names_are_changed_once),
         ("temporary", what_is_made_under_another_name_is_read_back),
         ("died", a_rank_that_died_goes_on_from_there),
@@ -464,6 +495,7 @@ fn main() {
         ("in place", what_is_changed_in_place_is_changed_once),
         ("shared", a_file_of_several_ranks_keeps_what_others_write),
         ("directory", a_directory_that_another_rank_has_made_is_not_ours),
+        ("taken", a_lock_that_is_given_up_meanwhile_is_not_taken_in_secret),
         ("half", half_a_record_is_none),
         ("closed", what_was_closed_before_something_known_is_in_its_file),
         ("small", a_small_file_that_is_open_in_an_image_has_what_it_had),

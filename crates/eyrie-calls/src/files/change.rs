@@ -2,7 +2,7 @@
 
 use super::calling::{outcome, written_down};
 use super::kernel::{look, Identity};
-use super::records::{is_new, Call, Part};
+use super::records::{is_new_change, Call, Part};
 use super::standing_in;
 use super::storing::store;
 use libc::{c_char, c_int};
@@ -10,13 +10,17 @@ use libc::{c_char, c_int};
 /// What a call does, apart from making it.
 pub struct Change<'a> {
     pub call: Call,
-    /// What it will change; an error when it is bound to fail, so that nothing can be lost.
+    /// What it will change, or the error that it fails with: then it is not made, or it might
+    /// change by then what nobody knows of. [`UNKNOWN`]: nobody can tell before.
     pub before: &'a dyn Fn() -> Result<Identity, i64>,
     /// Whether that was changed.
     pub is_done: &'a dyn Fn(Identity) -> bool,
     /// The same for files that have stand-ins.
     pub stand_ins: &'a dyn Fn(),
 }
+
+/// It is made all the same, and perhaps again.
+pub const UNKNOWN: i64 = 0;
 
 impl Change<'_> {
     /// Makes the call, once in all processes of the rank.
@@ -27,15 +31,19 @@ impl Change<'_> {
         if let Some(value) = self.call.result_again() {
             return value;
         }
-        if !is_new() {
+        if !is_new_change() {
             // It does something else than before.
             return make();
         }
         standing_in::before_new();
-        if let Ok(what) = (self.before)() {
-            self.call.write(Part::Intent, &[what.ino as i64, what.born_ns]);
-            // SAFETY: in a call that is being written down.
-            unsafe { store() };
+        match (self.before)() {
+            Ok(what) => {
+                self.call.write(Part::Intent, &[what.ino as i64, what.born_ns]);
+                // SAFETY: in a call that is being written down.
+                unsafe { store() };
+            }
+            Err(UNKNOWN) => (),
+            Err(error) => return self.call.write_result(error),
         }
         self.call.write_result(make())
     }
@@ -48,7 +56,7 @@ impl Change<'_> {
             }
             return value;
         }
-        if !is_new() {
+        if !is_new_change() {
             return make();
         }
         standing_in::before_new();
@@ -67,7 +75,17 @@ pub fn free(dir: c_int, path: *const c_char) -> Result<Identity, i64> {
 
 /// Makes it, in a thread whose calls are written down or in another one.
 pub fn of_call(change: &Change, make: &dyn Fn() -> c_int) -> c_int {
-    match written_down(&mut || change.make(&|| outcome(make()))) {
+    of_call_by(change, make, make)
+}
+
+/// The same where what is written down is made in a way of its own, by what no other thread must
+/// touch.
+pub fn of_call_by(
+    change: &Change,
+    make_once: &dyn Fn() -> c_int,
+    make: &dyn Fn() -> c_int,
+) -> c_int {
+    match written_down(&mut || change.make(&|| outcome(make_once()))) {
         Some(value) => value as c_int,
         None => make(),
     }

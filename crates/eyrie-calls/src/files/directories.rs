@@ -1,7 +1,7 @@
 //! mkdir(2). A directory is made under a name that nobody else uses, so that its number is known
 //! before it gets its own name: who finds that name can tell whose it is.
 
-use super::change::{free, of_call, Change};
+use super::change::{free, of_call_by, Change, UNKNOWN};
 use super::kernel::{self, look, Identity, HERE};
 use super::path::Path;
 use super::records::Call;
@@ -61,13 +61,13 @@ pub fn made(
         call: unsafe { Call::new(what, path) },
         before: &|| {
             free(dir, path)?;
-            let at = nameless(dir, path).ok_or(0)?;
+            let at = nameless(dir, path).ok_or(UNKNOWN)?;
             make_nameless(&at, mode)
         },
         is_done: &|made| look(dir, path, false).is_ok_and(|found| found.id == made),
         stand_ins: &|| (),
     };
-    of_call(&change, &|| {
+    let make_once = || {
         let named = nameless(dir, path).and_then(|at| give_name(&at, dir, path));
         match named {
             Some(0) => 0,
@@ -78,5 +78,6 @@ pub fn made(
             }
             None => make(),
         }
-    })
+    };
+    of_call_by(&change, &make_once, make)
 }

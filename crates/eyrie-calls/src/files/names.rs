@@ -2,7 +2,7 @@
 //! kin. What such a call is about to do is with a router before it is made: a rank that is executed
 //! again is told what became of it, or finds out whether it was made.
 
-use super::change::{free, of_call, Change};
+use super::change::{free, of_call, Change, UNKNOWN};
 use super::directories;
 use super::kernel::{look, read_link, Identity, HERE};
 use super::path::{Path, MOST};
@@ -76,7 +76,10 @@ fn linked(what: u8, old: (c_int, Name), new: (c_int, Name), make: &dyn Fn() -> c
     let change = Change {
         // SAFETY: a C string.
         call: unsafe { Call::new(what, new.1) },
-        before: &|| free(new.0, new.1).and_then(|_| named(old.0, old.1)),
+        before: &|| {
+            let file = named(old.0, old.1)?;
+            free(new.0, new.1).map(|_| file)
+        },
         is_done: &|file| named(new.0, new.1) == Ok(file),
         // SAFETY: in a call that is being written down.
         stand_ins: &|| with_paths(old, new, |old, new| unsafe { table() }.link(old, new)),
@@ -149,7 +152,7 @@ fn marked(what: u8, path: Name, make: &dyn Fn() -> c_int) -> c_int {
     let change = Change {
         // SAFETY: a C string.
         call: unsafe { Call::new(what, path) },
-        before: &|| Err(0),
+        before: &|| Err(UNKNOWN),
         is_done: &|_| false,
         stand_ins: &|| (),
     };

@@ -6,7 +6,7 @@ use super::calling::{outcome, written_down};
 use super::in_place;
 use super::kernel::{self, errno, look, look_at, Identity, HERE};
 use super::path::Path;
-use super::records::{is_new, Call, Part, Record};
+use super::records::{is_new, is_new_change, Call, Part, Record};
 use super::standing_in::{self, table, Entry, How};
 use super::storing::store;
 use crate::devices;
@@ -98,7 +98,7 @@ impl Opening<'_> {
         if let Some(making) = self.call.again(Part::Intent) {
             return self.make_again(making);
         }
-        if !self.writes() || !is_new() || standing_in::any() && self.is_no_file() {
+        if !self.writes() || !is_new_change() || standing_in::any() && self.is_no_file() {
             return self.open_to_read();
         }
         standing_in::before_new();
@@ -315,7 +315,7 @@ impl Opening<'_> {
                 None => self.open_made(),
             },
             Some(error) => error,
-            None if !is_new() => self.really(libc::O_EXCL),
+            None if !is_new_change() => self.really(libc::O_EXCL),
             None => {
                 standing_in::before_new();
                 let there = look(self.dir, self.path, false).map(|found| found.id);

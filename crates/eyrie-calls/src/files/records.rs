@@ -77,7 +77,7 @@ impl Call {
     /// The record of this call that comes next, when it is known.
     pub fn again(self, part: Part) -> Option<Record> {
         let front = self.front(part);
-        let record = stream_of_call().record_again(|record| record.starts_with(&front))?;
+        let record = stream_of_call().record_again(front)?;
         known();
         Some(Record(&record[front.len()..]))
     }
@@ -117,6 +117,11 @@ fn stream_of_call() -> &'static mut ObservedStream {
 /// Whether what the rank does now was never done before.
 pub fn is_new() -> bool {
     stream_of_call().is_new()
+}
+
+/// The same of a call that changes files.
+pub fn is_new_change() -> bool {
+    stream_of_call().ends_without_record()
 }
 
 #[cfg(test)]
