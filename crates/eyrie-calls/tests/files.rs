@@ -160,6 +160,24 @@ fn names_are_changed_once() {
     assert_eq!(read("c"), "first");
 }
 
+fn a_file_without_a_name_gets_one_once() {
+    twice(|| {
+        let file = open(".", libc::O_TMPFILE | libc::O_RDWR);
+        write(file, "whole");
+        let (old, here) = (c(&format!("/proc/self/fd/{file}")), libc::AT_FDCWD);
+        let name = |new: &CStr| {
+            // SAFETY: C strings.
+            unsafe {
+                libc::linkat(here, old.as_ptr(), here, new.as_ptr(), libc::AT_SYMLINK_FOLLOW)
+            }
+        };
+        let named = [name(c"named"), name(c"named"), name(c"again")];
+        close(file);
+        named
+    });
+    assert_eq!([read("named"), read("again")], ["whole", "whole"]);
+}
+
 fn what_is_made_under_another_name_is_read_back() {
     // More of them than there are stand-ins.
     for _ in 0..70 {
@@ -484,8 +502,9 @@ fn a_small_file_that_is_open_in_an_image_has_what_it_had() {
 fn main() {
     let place = std::env::temp_dir().join(format!("eyrie-files-{}", std::process::id()));
     eyrie_calls_begin(libc::SIGUSR2);
-    let cases: [(&str, fn()); 15] = [
+    let cases: [(&str, fn()); 16] = [
         ("names", names_are_changed_once),
+        ("nameless", a_file_without_a_name_gets_one_once),
         ("temporary", what_is_made_under_another_name_is_read_back),
         ("died", a_rank_that_died_goes_on_from_there),
         ("intent", an_intent_that_nothing_came_of_is_carried_out),

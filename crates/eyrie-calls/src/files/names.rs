@@ -4,7 +4,7 @@
 
 use super::change::{free, of_call, Change, UNKNOWN};
 use super::directories;
-use super::kernel::{look, read_link, Identity, HERE};
+use super::kernel::{look, look_at, read_link, Identity, HERE};
 use super::path::{Path, MOST};
 use super::records::Call;
 use super::standing_in::{self, table};
@@ -69,7 +69,24 @@ fn renamed(what: u8, old: (c_int, Name), new: (c_int, Name), make: &dyn Fn() -> 
     of_call(&change, make)
 }
 
-fn linked(what: u8, old: (c_int, Name), new: (c_int, Name), make: &dyn Fn() -> c_int) -> c_int {
+/// The file that link(2) with these flags gives another name.
+fn source((dir, path): (c_int, Name), flags: c_int) -> Result<Identity, i64> {
+    // SAFETY: a C string.
+    let is_open = flags & libc::AT_EMPTY_PATH != 0 && unsafe { *path } == 0;
+    let found = match is_open {
+        true => look_at(dir),
+        false => look(dir, path, flags & libc::AT_SYMLINK_FOLLOW != 0),
+    };
+    found.map(|found| found.id)
+}
+
+fn linked(
+    what: u8,
+    old: (c_int, Name),
+    new: (c_int, Name),
+    flags: c_int,
+    make: &dyn Fn() -> c_int,
+) -> c_int {
     if old.1.is_null() || new.1.is_null() {
         return make();
     }
@@ -77,7 +94,7 @@ fn linked(what: u8, old: (c_int, Name), new: (c_int, Name), make: &dyn Fn() -> c
         // SAFETY: a C string.
         call: unsafe { Call::new(what, new.1) },
         before: &|| {
-            let file = named(old.0, old.1)?;
+            let file = source(old, flags)?;
             free(new.0, new.1).map(|_| file)
         },
         is_done: &|file| named(new.0, new.1) == Ok(file),
@@ -185,9 +202,9 @@ changing! {
         (at: c_int, old: Name, to: c_int, new: Name, flags: c_uint),
         |make| renamed(3, (at, old), (to, new), make);
     our_link, link, "link", (old: Name, new: Name),
-        |make| linked(4, (HERE, old), (HERE, new), make);
+        |make| linked(4, (HERE, old), (HERE, new), 0, make);
     our_linkat, linkat, "linkat", (at: c_int, old: Name, to: c_int, new: Name, flags: c_int),
-        |make| linked(5, (at, old), (to, new), make);
+        |make| linked(5, (at, old), (to, new), flags, make);
     our_symlink, symlink, "symlink", (target: Name, path: Name),
         |make| symlinked(6, target, HERE, path, make);
     our_symlinkat, symlinkat, "symlinkat", (target: Name, at: c_int, path: Name),
