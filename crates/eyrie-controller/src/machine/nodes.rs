@@ -160,6 +160,31 @@ impl Machine {
         }
     }
 
+    /// Nodes that have missed two heartbeats or more, in words that may follow on why the job ends:
+    /// then it is this host that may be cut off.
+    pub(super) fn silent_nodes(&self) -> String {
+        let (now, long) = (self.now, self.heartbeat_interval() * 2);
+        let silent_for = |node: &NodeEntry| match &node.state {
+            NodeState::Up(heartbeat) if !heartbeat.answered => {
+                Some(now.saturating_sub(heartbeat.heard_at)).filter(|silent| *silent > long)
+            }
+            _ => None,
+        };
+        let silent: Vec<(usize, Duration)> = (0..)
+            .zip(&self.nodes)
+            .filter_map(|(node, entry)| Some((node, silent_for(entry)?)))
+            .collect();
+        let Some(least) = silent.iter().map(|(_, silent)| *silent).min() else {
+            return String::new();
+        };
+        let (nodes, have) = match silent.len() {
+            1 => (format!("node {}", silent[0].0), "has"),
+            many => (format!("{many} other nodes"), "have"),
+        };
+        let least = time(least);
+        format!("; {nodes} {have} not answered for {least} either: is this host cut off from them?")
+    }
+
     /// What placement knows of the nodes.
     pub(super) fn job_nodes(&self) -> Vec<JobNode> {
         let known = |n: &NodeEntry| JobNode {
@@ -217,6 +242,19 @@ mod tests {
             assert!(now < Duration::from_secs(1), "silent nodes are never lost");
         }
         assert!(on_time > Duration::from_millis(30), "lost after {on_time:?} of {now:?}");
+    }
+
+    #[test]
+    fn a_job_that_ends_says_which_nodes_are_silent() {
+        let mut machine = machine_of_two_nodes();
+        machine.handle(Duration::ZERO, Event::AgentUp(0));
+        machine.handle(Duration::ZERO, Event::AgentUp(1));
+        machine.handle(Duration::from_millis(11), Event::Tick);
+        machine.handle(Duration::from_millis(12), Event::Heartbeat { node: 0, n: 1 });
+        assert_eq!(machine.silent_nodes(), "");
+        machine.now = Duration::from_millis(25);
+        let silent = "; node 1 has not answered for 25 ms either: is this host cut off from them?";
+        assert_eq!(machine.silent_nodes(), silent);
     }
 
     #[test]
