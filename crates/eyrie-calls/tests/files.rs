@@ -167,9 +167,7 @@ fn a_file_without_a_name_gets_one_once() {
         let (old, here) = (c(&format!("/proc/self/fd/{file}")), libc::AT_FDCWD);
         let name = |new: &CStr| {
             // SAFETY: C strings.
-            unsafe {
-                libc::linkat(here, old.as_ptr(), here, new.as_ptr(), libc::AT_SYMLINK_FOLLOW)
-            }
+            unsafe { libc::linkat(here, old.as_ptr(), here, new.as_ptr(), libc::AT_SYMLINK_FOLLOW) }
         };
         let named = [name(c"named"), name(c"named"), name(c"again")];
         close(file);

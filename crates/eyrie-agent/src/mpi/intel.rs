@@ -13,6 +13,7 @@ pub const INTEL_MPI: Library = Library {
         ("I_MPI_OFI_PROVIDER", "eyrie"),
         ("I_MPI_COLL_INTRANODE", "pt2pt"),
     ],
+    defaults: &[("I_MPI_THREAD_YIELD", "2"), ("I_MPI_SPIN_COUNT", "1")],
     // It finds out who is on which node before it opens its network.
     meets_before: 1,
     remedy:

@@ -18,6 +18,9 @@ pub struct Library {
     tested: &'static [&'static str],
     /// Set for every rank; a user who has set another value is told so.
     settings: &'static [(&'static str, &'static str)],
+    /// Set for every rank unless the user has set it: a rank that waits for a message lets others
+    /// have the processor, of which the router may be one.
+    defaults: &'static [(&'static str, &'static str)],
     /// How often its ranks meet in a barrier before it loads the provider.
     meets_before: u32,
     /// What to do when its ranks do not come through the provider.
@@ -63,6 +66,11 @@ pub fn settings() -> impl Iterator<Item = (&'static Library, &'static str, &'sta
     ALL.into_iter().flat_map(|library| {
         library.settings.iter().map(move |(name, value)| (library, *name, *value))
     })
+}
+
+/// What ranks get in their environment unless the user has set it.
+pub fn defaults() -> impl Iterator<Item = (&'static str, &'static str)> {
+    ALL.into_iter().flat_map(|library| library.defaults.iter().copied())
 }
 
 /// Whether a path is a segment that a library makes for one rank.

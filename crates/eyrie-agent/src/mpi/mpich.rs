@@ -9,6 +9,8 @@ pub const MPICH: Library = Library {
     tested: &["5.0.2"],
     // No rank shares a node with another: none of its messages goes through shared memory.
     settings: &[("MPIR_CVAR_CH4_NETMOD", "ofi"), ("MPIR_CVAR_NOLOCAL", "1")],
+    // It gives way by itself.
+    defaults: &[],
     meets_before: 0,
     remedy:
         "it is probably built without libfabric (Debian's mpich is: ch4:ucx only); use an MPICH \

@@ -18,6 +18,7 @@ pub const OPEN_MPI: Library = Library {
         // The first of these ends in a fault where it has no network of its own.
         ("OMPI_MCA_osc", "^rdma,ucx,portals4"),
     ],
+    defaults: &[("OMPI_MCA_mpi_yield_when_idle", "1")],
     meets_before: 0,
     remedy:
         "it must be Open MPI 5 with libfabric (its `ompi_info` lists an mtl `ofi`), for instance \

@@ -17,7 +17,7 @@ const FIXED: [(&str, &str); 1] = [("FI_PROVIDER", "eyrie")];
 
 /// Set for every rank unless the user has set it: a re-executed rank must take the same way, so
 /// threads get the same parts and add up in the same order, where the library lets that be asked
-/// for; and large pages make the pause of a checkpoint short.
+/// for; and large pages make the pause of a checkpoint short. With what the MPI libraries want.
 const DEFAULTS: [(&str, &str); 5] = [
     ("OMP_DYNAMIC", "false"),
     ("OMP_SCHEDULE", "static"),
@@ -173,13 +173,18 @@ pub fn prepare(argv: &[OsString]) -> anyhow::Result<Program> {
     let ours = |key: &OsString| fixed.iter().any(|(name, _)| key == name);
     let mut env: Vec<(OsString, OsString)> =
         all.into_iter().filter(|(key, _)| !ours(key) && key != "FI_PROVIDER_PATH").collect();
-    for (key, value) in DEFAULTS {
+    add_defaults(&mut env);
+    env.extend(fixed.into_iter().map(|(k, v)| (k.into(), v.into())));
+    Ok(Program { exe: exe.into(), argv: argv.to_vec(), env, cwd: cwd.into() })
+}
+
+/// Sets what the user has not set.
+fn add_defaults(env: &mut Vec<(OsString, OsString)>) {
+    for (key, value) in DEFAULTS.into_iter().chain(mpi::defaults()) {
         if !env.iter().any(|(k, _)| k == key) {
             env.push((key.into(), value.into()));
         }
     }
-    env.extend(fixed.into_iter().map(|(k, v)| (k.into(), v.into())));
-    Ok(Program { exe: exe.into(), argv: argv.to_vec(), env, cwd: cwd.into() })
 }
 
 /// Refuses what the user has set for an MPI library and what would lead its messages round the
@@ -267,6 +272,19 @@ mod tests {
             assert!(refused.contains(&format!("unset {name}")), "{refused}");
         }
         assert!(set("I_MPI_DEBUG", "5").is_ok());
+    }
+
+    #[test]
+    fn what_the_user_has_set_stays() {
+        let mut env = vec![("I_MPI_SPIN_COUNT".into(), "7".into())];
+        add_defaults(&mut env);
+        let of = |name: &str| {
+            let all: Vec<_> = env.iter().filter(|(key, _)| key == name).collect();
+            assert_eq!(all.len(), 1, "{name}");
+            all[0].1.to_str().unwrap()
+        };
+        assert_eq!((of("I_MPI_SPIN_COUNT"), of("I_MPI_THREAD_YIELD")), ("7", "2"));
+        assert_eq!((of("OMPI_MCA_mpi_yield_when_idle"), of("OMP_DYNAMIC")), ("1", "false"));
     }
 
     #[test]
