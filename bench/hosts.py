@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures jobs on several hosts, which are namespaces of this machine with a network and an ssh of
-their own: the same MPICH over its tcp provider, and Eyrie with its messages sealed and not, in
-turns; then what the loss of a host costs, by phase. Fills docs/reproduction/hosts.md. Root only.
+their own: the same MPICH over its tcp provider, and Eyrie with its messages sealed and not, and
+without a spare host, in turns; then what the loss of a host costs, by phase. Fills docs/reproduction/hosts.md. Root only.
 
 Usage: bench/hosts.py [--rounds=N] [KIND]...     (default: messages apps recovery)
 """
@@ -24,7 +24,9 @@ from page import Page
 
 PAGE = Page("hosts", kinds=("messages", "apps", "recovery"))
 QUIET = ("--checkpoint-every", "off", "--log-memory", "256MiB")
-WAYS = ("MPICH over tcp", "Eyrie", "Eyrie, not sealed")
+WAYS = ("MPICH over tcp", "Eyrie", "Eyrie, not sealed", "Eyrie, no spare")
+# Room for two copies of all images of the largest ranks.
+DISK_MIB = 6144
 MESSAGES = {
     "ping-pong": (2, "pingpong", (8, 1024, 65536, 1048576)),
     "alltoall": (4, "alltoall", (8, 1024, 65536)),
@@ -38,14 +40,16 @@ APPS = {
 
 
 def command(way, ranks, argv):
-    """The command line of a program on two hosts; every message takes the network."""
+    """The command line of a program on two hosts; a third one is spare, and has the routers."""
     each = ranks // 2
     if way == WAYS[0]:
         where = ["-launcher", "ssh", "-hosts", f"h0:{each},h1:{each}"]
         return [ROOT / "scripts/mpiexec-tcp.sh", *where, "-n", str(ranks), *argv]
-    sealed = "encrypted" if way == WAYS[1] else "off"
-    run = [EYRIE, "run", "-q", "-n", ranks, "--hosts", f"h0:{each},h1:{each}", *QUIET]
-    return [*run, "--transport-security", sealed, "--", *argv]
+    sealed = "off" if way == WAYS[2] else "encrypted"
+    hosts = f"h0:{each},h1:{each}"
+    spare = [] if way == WAYS[3] else ["--spares", 1]
+    run = [EYRIE, "run", "-q", "-n", ranks, "--hosts", f"{hosts},h2:{each}" if spare else hosts]
+    return [*run, *spare, *QUIET, "--transport-security", sealed, "--", *argv]
 
 
 def measured(way, hosts, ranks, argv):
@@ -84,7 +88,8 @@ def figures(value):
 
 def table(head, cases, values, unit):
     """Medians, and the medians of ratios to the first way within a round, with their quartiles."""
-    lines = [f"| {head} | {WAYS[0]} | {WAYS[1]} | ratio | {WAYS[2]} | ratio |", "|---" * 6 + "|"]
+    ours = "".join(f" {way} | ratio |" for way in WAYS[1:])
+    lines = [f"| {head} | {WAYS[0]} |{ours}", "|---" * (2 * len(WAYS)) + "|"]
     for case in cases:
         alone = values[case, WAYS[0]]
         cells = [case, f"{figures(statistics.median(alone))} {unit}"]
@@ -150,7 +155,7 @@ def recovery(hosts, rounds):
 def test():
     options, kinds = PAGE.chosen(__doc__, "--rounds=[0-9]+")
     rounds = int(options[-1].partition("=")[2]) if options else 9
-    with Hosts(3) as hosts:
+    with Hosts(3, disk_mib=DISK_MIB) as hosts:
         for kind in kinds:
             PAGE.insert(
                 kind,
