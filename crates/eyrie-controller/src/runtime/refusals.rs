@@ -66,13 +66,16 @@ impl Refusals {
     }
 }
 
+/// The text with one letter for each number, which may go on in hexadecimal digits.
 fn without_numbers(text: &str) -> String {
-    let mut out = String::new();
+    let (mut out, mut in_number) = (String::new(), false);
     for c in text.chars() {
-        match (c.is_ascii_digit(), out.ends_with('N')) {
-            (true, true) => {}
-            (true, false) => out.push('N'),
-            (false, _) => out.push(c),
+        let begins = c.is_ascii_digit() && !in_number;
+        in_number = begins || in_number && matches!(c, '0'..='9' | 'a'..='f');
+        match in_number {
+            false => out.push(c),
+            true if begins => out.push('N'),
+            true => {}
         }
     }
     out
@@ -93,6 +96,13 @@ mod tests {
             refusals.in_words().unwrap(),
             "4 images were refused: 3 of ranks 1, 3: thread N runs; 1 of rank 1: no space"
         );
+    }
+
+    #[test]
+    fn a_file_with_another_number_is_no_other_reason() {
+        let full = |file: &str| without_numbers(&format!("store-1/packs/{file}: no space"));
+        assert_eq!(full("000000000000000a"), full("0000000000000019"));
+        assert_eq!(without_numbers("NN 12, 3 of 4"), "NN N, N of N");
     }
 
     #[test]
