@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Measures jobs on several hosts, which are namespaces of this machine with a network and an ssh of
 their own: the same MPICH over its tcp provider, and Eyrie with its messages sealed and not, and
-without a spare host, in turns; then what the loss of a host costs, by phase. Fills docs/reproduction/hosts.md. Root only.
+without a spare host, in turns; then what the loss of a host costs, by phase. Fills
+docs/reproduction/hosts.md. Root only.
 
 Usage: bench/hosts.py [--rounds=N] [KIND]...     (default: messages apps recovery)
 """
