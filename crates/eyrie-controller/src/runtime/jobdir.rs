@@ -228,6 +228,13 @@ fn make_way(path: &Path) -> anyhow::Result<()> {
             left.remove()
                 .with_context(|| format!("cannot remove what a dead job left in {shown}"))?;
         } else if Instant::now() > until {
+            if is_alive(path) && !is_locked(&path.join(CONTROLLER)) {
+                bail!(
+                    "the controller of job {name} has died and its nodes wait for another one: \
+                     `eyrie resume {name}` goes on with it, or they end after --orphan-timeout; or \
+                     choose another name with --job"
+                );
+            }
             if is_alive(path) {
                 bail!("a job named {name} is running already; choose another name with --job");
             }
@@ -303,7 +310,12 @@ pub fn living_jobs(base: &Path) -> Vec<String> {
 
 /// Whether the job of this directory runs.
 fn is_alive(dir: &Path) -> bool {
-    let Ok(lock) = File::open(dir.join(LOCK)) else { return false };
+    is_locked(&dir.join(LOCK))
+}
+
+/// Whether a process holds the lock of this file.
+fn is_locked(file: &Path) -> bool {
+    let Ok(lock) = File::open(file) else { return false };
     matches!(
         flock(&lock, FlockOperation::NonBlockingLockShared),
         Err(rustix::io::Errno::WOULDBLOCK)
@@ -349,8 +361,19 @@ mod tests {
         let error = JobDir::create(&base, "a", 1, "k", 1).unwrap_err().to_string();
         assert!(error.contains("is running already"), "{error}");
         assert!(find(&base, "b").unwrap_err().to_string().contains("running are: a"));
+        let (dir, controller) = without_controller(dir);
+        drop(controller);
+        let error = JobDir::create(&base, "a", 1, "k", 1).unwrap_err().to_string();
+        assert!(error.contains("`eyrie resume a`"), "{error}");
         drop(dir);
         assert!(!base.join("a").exists());
+    }
+
+    /// A job whose controller's lock is not part of it any more.
+    fn without_controller(mut dir: JobDir) -> (JobDir, File) {
+        let other = File::open(dir.path().join("secret")).unwrap();
+        let controller = std::mem::replace(&mut dir._controller, other);
+        (dir, controller)
     }
 
     /// What a job leaves that is killed.
