@@ -395,9 +395,9 @@ fn a_directory_that_another_rank_has_made_is_not_ours() {
     }
 }
 
-/// Who finds a lock taken has not taken it, even if it is given up at that moment: nobody would
+/// Who finds a lock taken has not taken it, even if it is released at that moment: nobody would
 /// know of it.
-fn a_lock_that_is_given_up_meanwhile_is_not_taken_in_secret() {
+fn a_lock_that_is_released_meanwhile_is_not_taken_in_secret() {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         // What other threads do is not written down.
@@ -512,7 +512,7 @@ fn main() {
         ("in place", what_is_changed_in_place_is_changed_once),
         ("shared", a_file_of_several_ranks_keeps_what_others_write),
         ("directory", a_directory_that_another_rank_has_made_is_not_ours),
-        ("taken", a_lock_that_is_given_up_meanwhile_is_not_taken_in_secret),
+        ("taken", a_lock_that_is_released_meanwhile_is_not_taken_in_secret),
         ("half", half_a_record_is_none),
         ("closed", what_was_closed_before_something_known_is_in_its_file),
         ("small", a_small_file_that_is_open_in_an_image_has_what_it_had),

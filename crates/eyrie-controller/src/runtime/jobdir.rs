@@ -228,15 +228,15 @@ fn make_way(path: &Path) -> anyhow::Result<()> {
             left.remove()
                 .with_context(|| format!("cannot remove what a dead job left in {shown}"))?;
         } else if Instant::now() > until {
-            if is_alive(path) && !is_locked(&path.join(CONTROLLER)) {
+            if is_alive(path) && is_locked(&path.join(CONTROLLER)) {
+                bail!("a job named {name} is running already; choose another name with --job");
+            }
+            if is_alive(path) {
                 bail!(
                     "the controller of job {name} has died and its nodes wait for another one: \
                      `eyrie resume {name}` goes on with it, or they end after --orphan-timeout; or \
                      choose another name with --job"
                 );
-            }
-            if is_alive(path) {
-                bail!("a job named {name} is running already; choose another name with --job");
             }
             bail!(
                 "{shown} is in the way and is no directory of a job of yours; choose another name \
@@ -361,19 +361,12 @@ mod tests {
         let error = JobDir::create(&base, "a", 1, "k", 1).unwrap_err().to_string();
         assert!(error.contains("is running already"), "{error}");
         assert!(find(&base, "b").unwrap_err().to_string().contains("running are: a"));
-        let (dir, controller) = without_controller(dir);
-        drop(controller);
+        // Its controller has died, and an agent has the other lock.
+        flock(&dir._controller, FlockOperation::Unlock).unwrap();
         let error = JobDir::create(&base, "a", 1, "k", 1).unwrap_err().to_string();
         assert!(error.contains("`eyrie resume a`"), "{error}");
         drop(dir);
         assert!(!base.join("a").exists());
-    }
-
-    /// A job whose controller's lock is not part of it any more.
-    fn without_controller(mut dir: JobDir) -> (JobDir, File) {
-        let other = File::open(dir.path().join("secret")).unwrap();
-        let controller = std::mem::replace(&mut dir._controller, other);
-        (dir, controller)
     }
 
     /// What a job leaves that is killed.
