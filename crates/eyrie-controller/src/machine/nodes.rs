@@ -11,6 +11,24 @@ use eyrie_units::time;
 use eyrie_wire::{Node, Rank};
 use std::time::Duration;
 
+/// A node that is to be declared dead, and for how long nothing was heard of it.
+struct LostNode {
+    node: Node,
+    event: NodeEvent,
+    cause: String,
+    unheard: Duration,
+}
+
+impl LostNode {
+    fn by_silence(node: Node, unheard: Duration, timeout: Duration) -> LostNode {
+        let (unheard_for, limit) = (time(unheard), time(timeout));
+        let cause = format!(
+            "it has not answered for {unheard_for} (--heartbeat-timeout is {limit}: give more if it was only slow)"
+        );
+        LostNode { node, event: NodeEvent::HeartbeatMissed, cause, unheard }
+    }
+}
+
 impl Machine {
     pub(super) fn heartbeat_interval(&self) -> Duration {
         self.config.heartbeat_timeout / 4
@@ -55,7 +73,8 @@ impl Machine {
 
     pub(super) fn agent_gone(&mut self, node: Node) {
         let cause = "its agent is gone".into();
-        self.declare_dead(node, NodeEvent::AgentGone, cause, Duration::ZERO);
+        let (event, unheard) = (NodeEvent::AgentGone, Duration::ZERO);
+        self.declare_dead(vec![LostNode { node, event, cause, unheard }]);
     }
 
     /// Another controller goes on: what nodes were asked, and have answered, may be lost.
@@ -96,51 +115,40 @@ impl Machine {
 
     /// Asks the nodes for a heartbeat; declares those dead that do not answer.
     pub(super) fn watch_nodes(&mut self) {
-        let (interval, timeout) = (self.heartbeat_interval(), self.config.heartbeat_timeout);
-        for node in 0..self.nodes.len() {
-            if self.ended {
-                return;
-            }
-            let now = self.now;
-            let Some(heartbeat) = self.nodes[node].heartbeat_mut() else { continue };
+        let timeout = self.config.heartbeat_timeout;
+        self.ask_nodes();
+        let silent = self.silent_nodes();
+        let overdue: Vec<LostNode> = silent
+            .iter()
+            .filter(|(_, unheard)| *unheard >= timeout)
+            .map(|(node, unheard)| LostNode::by_silence(*node, *unheard, timeout))
+            .collect();
+        // When nobody answers, it may be this host that is cut off. Whether any node is left is
+        // known when each has had its time, and only then can be said what that means.
+        let all_silent = silent.len() == self.nodes.iter().filter(|n| n.is_up()).count();
+        if !all_silent || overdue.len() == silent.len() {
+            self.declare_dead(overdue);
+        }
+    }
+
+    fn ask_nodes(&mut self) {
+        let (now, interval) = (self.now, self.heartbeat_interval());
+        for (node, entry) in (0..).zip(&mut self.nodes) {
+            let Some(heartbeat) = entry.heartbeat_mut() else { continue };
             if heartbeat.answered && now >= heartbeat.asked_at + interval {
                 heartbeat.asked += 1;
                 heartbeat.asked_at = now;
                 heartbeat.answered = false;
-                let n = heartbeat.asked;
-                self.commands.push(Command::Heartbeat { node: node as Node, n });
-            } else if !heartbeat.answered && now >= heartbeat.heard_at + timeout {
-                let unheard = now - heartbeat.heard_at;
-                let (unheard_for, limit) = (time(unheard), time(timeout));
-                let cause = format!(
-                    "it has not answered for {unheard_for} (--heartbeat-timeout is {limit}: give more if \
-                     it was only slow)"
-                );
-                self.declare_dead(node as Node, NodeEvent::HeartbeatMissed, cause, unheard);
+                self.commands.push(Command::Heartbeat { node, n: heartbeat.asked });
             }
         }
     }
 
-    /// Declares a node dead. `unheard`: for how long nothing was heard of it.
-    fn declare_dead(&mut self, node: Node, event: NodeEvent, cause: String, unheard: Duration) {
-        let now = self.now;
-        let Some(entry) = self.nodes.get_mut(node as usize) else { return };
-        let was_up = entry.is_up();
-        if !entry.advance(event, now) {
-            return;
-        }
-        self.missing_nodes -= usize::from(!was_up);
-        self.commands.push(Command::Disconnect(node));
-        let gone = |r: &&RankEntry| {
-            r.node == node && !r.is(RankStateName::Finished) && !r.is(RankStateName::Lost)
-        };
-        let ranks: Vec<Rank> = self.ranks.iter().filter(gone).map(|r| r.rank).collect();
-        if self.nodes[node as usize].leaves && ranks.is_empty() {
-            self.record(Record::NodeLeft { node });
-        } else {
-            self.summary.nodes_lost += 1;
-            self.record(Record::NodeLost { node, cause: cause.clone(), ranks: ranks.clone() });
-        }
+    /// Declares nodes dead. All of them are known to be before anything is decided for one of them.
+    fn declare_dead(&mut self, lost: Vec<LostNode>) {
+        let lost: Vec<(LostNode, Vec<Rank>)> =
+            lost.into_iter().filter_map(|lost| self.record_dead(lost)).collect();
+        let Some((LostNode { node, cause, .. }, _)) = lost.first() else { return };
         if !self.started {
             self.end(1, Some(format!("node {node} was lost before the job started: {cause}")));
             return;
@@ -149,20 +157,46 @@ impl Machine {
             self.end(1, Some("no node is left".into()));
             return;
         }
-        self.roles_of_lost_node(node);
-        self.live_on_lost_node(node);
-        for rank in ranks {
-            if self.ended {
-                return;
+        for (LostNode { node, unheard, .. }, ranks) in lost {
+            self.roles_of_lost_node(node);
+            self.live_on_lost_node(node);
+            for rank in ranks {
+                if self.ended {
+                    return;
+                }
+                let cause = format!("node {node} is lost");
+                self.fail(rank, Death::Outside, cause, Some(unheard));
             }
-            let cause = format!("node {node} is lost");
-            self.fail(rank, Death::Outside, cause, Some(unheard));
         }
     }
 
-    /// Nodes that have missed two heartbeats or more, in words that may follow on why the job ends:
-    /// then it is this host that may be cut off.
-    pub(super) fn silent_nodes(&self) -> String {
+    /// Notes that a node is dead. The ranks that it had; `None` when that was known before.
+    fn record_dead(&mut self, lost: LostNode) -> Option<(LostNode, Vec<Rank>)> {
+        let (now, node) = (self.now, lost.node);
+        let entry = self.nodes.get_mut(node as usize)?;
+        let was_up = entry.is_up();
+        if !entry.advance(lost.event, now) {
+            return None;
+        }
+        let leaves = entry.leaves;
+        self.missing_nodes -= usize::from(!was_up);
+        self.commands.push(Command::Disconnect(node));
+        let gone = |r: &&RankEntry| {
+            r.node == node && !r.is(RankStateName::Finished) && !r.is(RankStateName::Lost)
+        };
+        let ranks: Vec<Rank> = self.ranks.iter().filter(gone).map(|r| r.rank).collect();
+        if leaves && ranks.is_empty() {
+            self.record(Record::NodeLeft { node });
+        } else {
+            self.summary.nodes_lost += 1;
+            let cause = lost.cause.clone();
+            self.record(Record::NodeLost { node, cause, ranks: ranks.clone() });
+        }
+        Some((lost, ranks))
+    }
+
+    /// Nodes that have missed two heartbeats or more, and for how long nothing was heard of each.
+    fn silent_nodes(&self) -> Vec<(Node, Duration)> {
         let (now, long) = (self.now, self.heartbeat_interval() * 2);
         let silent_for = |node: &NodeEntry| match &node.state {
             NodeState::Up(heartbeat) if !heartbeat.answered => {
@@ -170,10 +204,13 @@ impl Machine {
             }
             _ => None,
         };
-        let silent: Vec<(usize, Duration)> = (0..)
-            .zip(&self.nodes)
-            .filter_map(|(node, entry)| Some((node, silent_for(entry)?)))
-            .collect();
+        (0..).zip(&self.nodes).filter_map(|(n, entry)| Some((n, silent_for(entry)?))).collect()
+    }
+
+    /// The silent nodes in words that may follow on why the job ends: then it is this host that may
+    /// be cut off.
+    pub(super) fn silence(&self) -> String {
+        let silent = self.silent_nodes();
         let Some(least) = silent.iter().map(|(_, silent)| *silent).min() else {
             return String::new();
         };
@@ -251,10 +288,44 @@ mod tests {
         machine.handle(Duration::ZERO, Event::AgentUp(1));
         machine.handle(Duration::from_millis(11), Event::Tick);
         machine.handle(Duration::from_millis(12), Event::Heartbeat { node: 0, n: 1 });
-        assert_eq!(machine.silent_nodes(), "");
+        assert_eq!(machine.silence(), "");
         machine.now = Duration::from_millis(25);
         let silent = "; node 1 has not answered for 25 ms either: is this host cut off from them?";
-        assert_eq!(machine.silent_nodes(), silent);
+        assert_eq!(machine.silence(), silent);
+    }
+
+    #[test]
+    fn who_hears_of_nobody_loses_no_node_before_all_have_had_their_time() {
+        let mut machine = machine_of_two_nodes();
+        machine.handle(Duration::ZERO, Event::AgentUp(0));
+        machine.handle(Duration::ZERO, Event::AgentUp(1));
+        machine.handle(Duration::from_millis(11), Event::Tick);
+        let answer = Event::Heartbeat { node: 1, n: 1 };
+        machine.handle(Duration::from_millis(19), answer.clone());
+        let mut up_at = |machine: &mut Machine, ms| {
+            // On time, since a controller that comes late blames nobody.
+            while machine.next_tick().is_some_and(|due| due < Duration::from_millis(ms)) {
+                machine.handle(machine.next_tick().unwrap(), Event::Tick);
+            }
+            machine.nodes_up().filter(|up| *up).count()
+        };
+        assert_eq!(up_at(&mut machine, 58), 2, "one was lost before it is known of the other");
+        assert_eq!(up_at(&mut machine, 70), 0);
+    }
+
+    #[test]
+    fn a_silent_node_is_lost_as_soon_as_another_one_has_answered() {
+        let mut machine = machine_of_two_nodes();
+        machine.handle(Duration::ZERO, Event::AgentUp(0));
+        machine.handle(Duration::ZERO, Event::AgentUp(1));
+        for at in 1..=44 {
+            let now = Duration::from_millis(at);
+            machine.handle(now, Event::Tick);
+            if at % 11 == 0 {
+                machine.handle(now, Event::Heartbeat { node: 1, n: at / 11 });
+            }
+        }
+        assert_eq!(machine.nodes_up().collect::<Vec<_>>(), [false, true]);
     }
 
     #[test]
