@@ -302,7 +302,7 @@ mod tests {
         machine.handle(Duration::from_millis(11), Event::Tick);
         let answer = Event::Heartbeat { node: 1, n: 1 };
         machine.handle(Duration::from_millis(19), answer.clone());
-        let mut up_at = |machine: &mut Machine, ms| {
+        let up_at = |machine: &mut Machine, ms| {
             // On time, since a controller that comes late blames nobody.
             while machine.next_tick().is_some_and(|due| due < Duration::from_millis(ms)) {
                 machine.handle(machine.next_tick().unwrap(), Event::Tick);
