@@ -407,15 +407,16 @@ fn temporary_name() {
     succeeded(&original);
     let expected = contents(dir.path());
     // The file of the image was replaced twice: nothing has it but who held it.
-    let restored = |held: &[File]| {
-        let mut running = restore_held(dir.path(), &image, None, held, |_| {});
-        running.input.take().unwrap().write_all(b"\n").unwrap();
-        running.wait()
-    };
-    let refused = restored(&[]);
+    let restored = |held: &[File]| restore_held(dir.path(), &image, None, held, |_| {});
+    // One that is refused reads no line: it may be gone before one is written.
+    let mut running = restored(&[]);
+    drop(running.input.take());
+    let refused = running.wait();
     assert_eq!(refused.status.code(), Some(exit::FILE), "{:?}", refused.reports);
     assert!(contents(dir.path()) == expected, "a refused image has changed files");
-    let ended = restored(&held);
+    let mut running = restored(&held);
+    running.input.take().unwrap().write_all(b"\n").unwrap();
+    let ended = running.wait();
     succeeded(&ended);
     assert!(ended.reports[0].contains("was gone, and has its name"), "{:?}", ended.reports);
     same_output(&original, &ended);
