@@ -12,9 +12,10 @@ use eyrie_transport::RouterId;
 use rustix::fs::{flock, FlockOperation};
 use serde::{Deserialize, Serialize};
 use std::fs::{DirBuilder, File, OpenOptions};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// Held locked by the job that has its images there.
 const LOCK: &str = "lock";
@@ -23,6 +24,8 @@ const STORE: &str = "store";
 const SAVED: &str = "saved-";
 const SAVING: &str = "saving-";
 const JOB: &str = "job";
+/// How long a store may go on to write after the last rank has ended.
+const STILL_WRITTEN: Duration = Duration::from_secs(3);
 
 /// All that goes on with a job besides its images and what its routers held.
 #[derive(Debug, Serialize, Deserialize)]
@@ -124,7 +127,7 @@ impl ImagesDir {
     pub fn begin_anew(&self) -> anyhow::Result<()> {
         let store = ImagesDir::store(&self.path);
         match std::fs::remove_dir_all(&store) {
-            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+            Err(e) if e.kind() != ErrorKind::NotFound => {
                 Err(e).with_context(|| format!("cannot remove {}", store.display()))
             }
             _ => Ok(()),
@@ -197,7 +200,25 @@ impl ImagesDir {
         }
         if finished || self.saved.is_none() {
             // What cannot be removed stays, for whoever looks there.
-            let _ = std::fs::remove_dir_all(&self.path);
+            let _ = remove_while_written(&self.path);
+        }
+    }
+}
+
+/// Removes a directory in which the store's threads may still write, or remove, a file: they had
+/// begun when the ranks ended. Nothing comes into a directory that is gone.
+fn remove_while_written(path: &Path) -> std::io::Result<()> {
+    let until = Instant::now() + STILL_WRITTEN;
+    loop {
+        match std::fs::remove_dir_all(path) {
+            Err(e) if e.kind() == ErrorKind::NotFound && !path.exists() => return Ok(()),
+            Err(e)
+                if [ErrorKind::DirectoryNotEmpty, ErrorKind::NotFound].contains(&e.kind())
+                    && Instant::now() < until =>
+            {
+                std::thread::yield_now();
+            }
+            done => return done,
         }
     }
 }
@@ -249,6 +270,30 @@ mod tests {
         assert_eq!((numbers(&path, SAVED), numbers(&path, SAVING)), (vec![2], vec![]));
         ImagesDir::open(&path).unwrap().end(true);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn what_a_store_still_writes_at_the_end_does_not_keep_the_rest() {
+        for _ in 0..20 {
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("images");
+            let images = ImagesDir::open(&path).unwrap();
+            let packs = ImagesDir::store(&path).join("packs");
+            std::fs::create_dir_all(&packs).unwrap();
+            let (begun, begins) = std::sync::mpsc::channel();
+            let writer = std::thread::spawn(move || {
+                for n in 0..2000 {
+                    if std::fs::write(packs.join(n.to_string()), "").is_err() {
+                        break;
+                    }
+                    let _ = begun.send(());
+                }
+            });
+            begins.recv().unwrap();
+            images.end(true);
+            assert!(!path.exists());
+            writer.join().unwrap();
+        }
     }
 
     #[test]
