@@ -15,7 +15,7 @@ impl Machine {
             return;
         }
         self.ended = true;
-        let cause = cause.map(|cause| cause + &self.silence());
+        let cause = cause.map(|cause| cause + &self.who_is_silent());
         self.miss_all_faults();
         let summary = self.summary();
         self.record(Record::JobEnded { code, cause, summary });

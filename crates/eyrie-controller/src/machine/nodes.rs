@@ -23,7 +23,8 @@ impl LostNode {
     fn by_silence(node: Node, unheard: Duration, timeout: Duration) -> LostNode {
         let (unheard_for, limit) = (time(unheard), time(timeout));
         let cause = format!(
-            "it has not answered for {unheard_for} (--heartbeat-timeout is {limit}: give more if it was only slow)"
+            "it has not answered for {unheard_for} (--heartbeat-timeout is {limit}: give more if \
+             it was only slow)"
         );
         LostNode { node, event: NodeEvent::HeartbeatMissed, cause, unheard }
     }
@@ -209,7 +210,7 @@ impl Machine {
 
     /// The silent nodes in words that may follow on why the job ends: then it is this host that may
     /// be cut off.
-    pub(super) fn silence(&self) -> String {
+    pub(super) fn who_is_silent(&self) -> String {
         let silent = self.silent_nodes();
         let Some(least) = silent.iter().map(|(_, silent)| *silent).min() else {
             return String::new();
@@ -288,10 +289,10 @@ mod tests {
         machine.handle(Duration::ZERO, Event::AgentUp(1));
         machine.handle(Duration::from_millis(11), Event::Tick);
         machine.handle(Duration::from_millis(12), Event::Heartbeat { node: 0, n: 1 });
-        assert_eq!(machine.silence(), "");
+        assert_eq!(machine.who_is_silent(), "");
         machine.now = Duration::from_millis(25);
         let silent = "; node 1 has not answered for 25 ms either: is this host cut off from them?";
-        assert_eq!(machine.silence(), silent);
+        assert_eq!(machine.who_is_silent(), silent);
     }
 
     #[test]
@@ -300,8 +301,7 @@ mod tests {
         machine.handle(Duration::ZERO, Event::AgentUp(0));
         machine.handle(Duration::ZERO, Event::AgentUp(1));
         machine.handle(Duration::from_millis(11), Event::Tick);
-        let answer = Event::Heartbeat { node: 1, n: 1 };
-        machine.handle(Duration::from_millis(19), answer.clone());
+        machine.handle(Duration::from_millis(19), Event::Heartbeat { node: 1, n: 1 });
         let up_at = |machine: &mut Machine, ms| {
             // On time, since a controller that comes late blames nobody.
             while machine.next_tick().is_some_and(|due| due < Duration::from_millis(ms)) {
