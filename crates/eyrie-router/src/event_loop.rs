@@ -54,9 +54,9 @@ const WRITE_ROUNDS: u32 = 16;
 /// what they send to the same rank wakes it once. With so many bytes queued it is not put off.
 const PUT_OFF_BYTES: usize = 16 * 1024;
 
-/// Connections of two ranks that answer each other: one has nothing to send until the other's
-/// message has come.
-const ONE_AND_ANOTHER: usize = 2;
+/// Connections of two ranks that answer each other, each with one on which it sends and one on
+/// which it is delivered to: one has nothing to send until the other's message has come.
+const ONE_AND_ANOTHER: usize = 4;
 /// How long the router asks again before it sleeps, and after how many failures it stops doing so.
 const SPIN_TIME: Duration = Duration::from_micros(20);
 const SPIN_MISSES: u32 = 8;
