@@ -104,7 +104,7 @@ def real(name, library):
 
 
 def killed_once(program, usual_s):
-    """One run with one kill. Returns how many ranks died, and how long it took."""
+    """One run with one kill. Returns how many ranks died, and how long they ran once connected."""
     every = RANDOM.choice(["off", "100ms", "300ms"])
     with Job(program, "--checkpoint-every", every) as job:
         try:
@@ -121,7 +121,8 @@ def killed_once(program, usual_s):
             said = [line for line in job.stderr().splitlines() if "refuse" in line or "not" in line]
             raise Wrong(said[-1] if said else str(error)) from None
         end = job.events("job_ended")[0]
-        return end["summary"]["rank_failures"], end["time"]
+        connected = job.events("connected")[program.ranks - 1]["time"]
+        return end["summary"]["rank_failures"], end["time"] - connected
 
 
 def killed(program, kills):
