@@ -27,6 +27,8 @@ LAMMPS += ["-var", "out", "thermo"]
 
 def messages(name, size, repetitions):
     sizes = ["--min", size, "--max", size, "--repetitions", repetitions]
+    # As many under both builds, however long the first ones take.
+    sizes += ["--budget-ms", 10**6]
     return [EXAMPLES / name, *sizes]
 
 

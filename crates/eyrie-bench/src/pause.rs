@@ -85,7 +85,8 @@ pub fn measure(setup: &Setup, effort: Effort) -> anyhow::Result<(Table, String, 
     }
     let note = format!(
         "Stands still: from the agent's order to the rank's going on, as the rank measures it; {CHECKPOINTS} checkpoints in each \
-         round, behind a first one, a twentieth of the pages changed in each step. Large pages are what `eyrie run` asks of malloc by default."
+         round, behind a first one, a twentieth of the pages changed in each step. Large pages are what `eyrie run` asks of malloc by default. \
+         Image: what it restores, of which an incremental one takes what has not changed from the one before."
     );
     Ok((table, note, rows.into()))
 }

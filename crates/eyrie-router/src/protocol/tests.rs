@@ -21,8 +21,8 @@ use std::rc::Rc;
 
 /// Random interleavings in one run of the tests; as many more as EYRIE_TEST_MORE (`make test-more`)
 /// or EYRIE_SCHEDULES asks for.
-const SCHEDULES: u64 = 2_500;
-const ALL_SCHEDULES: u64 = 10_000;
+const SCHEDULES: u64 = 10_000;
+const ALL_SCHEDULES: u64 = 100_000;
 /// Things that happen in one of them.
 const STEPS: usize = 300;
 
