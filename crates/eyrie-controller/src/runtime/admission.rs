@@ -2,6 +2,7 @@
 
 use super::inbound::Inbound;
 use super::router_files::RouterFiles;
+use super::users::Unanswered;
 use crossbeam_channel::Sender;
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::{Claim, Role};
@@ -93,6 +94,7 @@ pub struct Services {
     pub admission: Arc<Admission>,
     pub inbound: Sender<Inbound>,
     pub router_files: Arc<RouterFiles>,
+    pub unanswered: Unanswered,
 }
 
 #[cfg(test)]

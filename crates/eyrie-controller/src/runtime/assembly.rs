@@ -19,6 +19,7 @@ use super::router_files::RouterFiles;
 use super::routers::Routers;
 use super::stdin::Stdin;
 use super::unwritten::Unwritten;
+use super::users::Unanswered;
 use super::{parts, store};
 use crate::machine::{Config, Machine};
 use anyhow::Context;
@@ -38,6 +39,8 @@ use std::time::{Duration, Instant};
 const MAX_INBOUND: usize = 1024;
 /// Most events of routers that do.
 const MAX_ROUTER_EVENTS: usize = 65536;
+/// How long writing the last answers to users may take.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The channels to the main thread. Who sends more than they hold waits until the main thread has
 /// handled some: it waits for nobody.
@@ -104,11 +107,13 @@ pub fn assemble(
     let routers =
         parts::start_routers(&options, &places, dir.path(), &secret, of_saved, router_in)?;
     let admission = Arc::new(Admission::new(options.nodes + options.spares));
+    let unanswered = Unanswered::default();
     let services = Arc::new(Services {
         secret: secret.clone(),
         admission: Arc::clone(&admission),
         inbound: inbound.clone(),
         router_files: Arc::clone(&router_files),
+        unanswered: unanswered.clone(),
     });
     let control = parts::listen(&options.reach, dir.path(), &services)?;
     let mut stdin = Stdin::new(dir.path())?;
@@ -147,6 +152,7 @@ pub fn assemble(
         stdin_wanted: None,
         users: Users::default(),
         asking: None,
+        unanswered,
         end: None,
         quiet_end: false,
         reader_left: false,
@@ -245,12 +251,16 @@ impl Job {
 /// Ends a job, and removes what is left of it; returns its exit code.
 pub fn finish(
     job: Job,
-    inbound: &Receiver<Inbound>,
+    channels: Channels,
     code: i32,
     sweeper: Option<Sweeper>,
     dir: JobDir,
 ) -> i32 {
-    let code = job.finish(inbound, code, sweeper.as_ref());
+    let unanswered = job.unanswered.clone();
+    let code = job.finish(&channels.inbound, code, sweeper.as_ref());
+    // Whoever waits for an answer still, or asks now, hears by this that there is none.
+    drop(channels);
+    unanswered.wait(ANSWER_TIMEOUT);
     drop(dir);
     drop(sweeper);
     code

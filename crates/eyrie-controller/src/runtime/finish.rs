@@ -5,7 +5,6 @@ use super::job::Job;
 use super::journal::Journal;
 use super::link::{encode, JournalProgress};
 use super::output::OutputFailed;
-use super::users;
 use crate::machine::Machine;
 use crate::record::{LogLevel, Record};
 use crossbeam_channel::Receiver;
@@ -49,9 +48,6 @@ impl Job {
                 Ok(Inbound::Heard(
                     heard @ Heard::Agent { message: FromAgent::Output { .. }, .. },
                 )) => self.take(heard),
-                Ok(Inbound::User { answer, .. }) => {
-                    let _ = answer.send(users::error("the job has just ended"));
-                }
                 _ => {}
             }
             self.children.reap();

@@ -19,6 +19,7 @@ use super::routers::Routers;
 use super::stdin::Stdin;
 use super::store::JobStore;
 use super::unwritten::{SavedOutput, Unwritten};
+use super::users::Unanswered;
 use crate::machine::answer::RequestId;
 use crate::machine::{Event, Machine, StoreId};
 use crossbeam_channel::{select, Receiver, Sender};
@@ -118,6 +119,8 @@ pub struct Job {
     pub users: Users,
     /// The user whose request is being handled.
     pub asking: Option<Sender<String>>,
+    /// Users whose answers are not written yet.
+    pub unanswered: Unanswered,
     pub begun: Instant,
     /// When what is being handled was heard, since the job's start.
     pub time: Duration,

@@ -4,7 +4,7 @@ use super::admission::Services;
 use super::inbound::{Heard, Inbound, Letter, Peer};
 use super::link::Link;
 use super::users;
-use crossbeam_channel::{bounded, Sender};
+use crossbeam_channel::{bounded, RecvTimeoutError, Sender};
 use eyrie_transport::handshake::{HandshakeError, STEP_TIMEOUT};
 use eyrie_transport::server::Service;
 use eyrie_transport::session::{Header, Kind};
@@ -130,13 +130,18 @@ fn serve_role<Message: DeserializeOwned>(
 }
 
 fn serve_user(mut stream: Stream, services: &Services) -> std::io::Result<()> {
+    let _asking = services.unanswered.begin();
     let mut request = String::new();
     BufReader::new(&mut stream).take(MAX_REQUEST).read_line(&mut request)?;
     let (answer, answered) = bounded(1);
     let patience = users::parse(&request).map_or(STEP_TIMEOUT, |request| request.patience());
     let _ = services.inbound.send(Inbound::User { request, answer });
-    if let Ok(text) = answered.recv_timeout(patience) {
-        writeln!(stream, "{text}")?;
+    match answered.recv_timeout(patience) {
+        Ok(text) => writeln!(stream, "{text}"),
+        // Nobody is there any more who could answer.
+        Err(RecvTimeoutError::Disconnected) => {
+            writeln!(stream, "{}", users::error("the job has just ended"))
+        }
+        Err(RecvTimeoutError::Timeout) => Ok(()),
     }
-    Ok(())
 }

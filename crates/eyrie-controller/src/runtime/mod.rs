@@ -154,7 +154,7 @@ pub fn run(
     job.stdin.start(channels.inbound_in.clone());
     job.watch_deadline();
     let code = job.run(&channels.inbound, &channels.router_events);
-    Ok(finish(job, &channels.inbound, code, sweeper, dir))
+    Ok(finish(job, channels, code, sweeper, dir))
 }
 
 /// Goes on with a job that was saved in a directory, as it was asked for and on the same hosts.

@@ -125,7 +125,7 @@ pub fn resume(
     if resume.save && job.machine.has_finished() {
         job.keep_its_end()?;
     }
-    Ok(finish(job, &channels.inbound, code, sweeper, dir))
+    Ok(finish(job, channels, code, sweeper, dir))
 }
 
 fn no_journal(dir: &Path) -> String {

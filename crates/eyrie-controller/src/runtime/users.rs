@@ -12,6 +12,7 @@ use eyrie_wire::{ImageId, Node, Rank, RankInstance};
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 /// Longest answer in bytes.
@@ -21,6 +22,41 @@ const MAX_ANSWER: u64 = 16 << 20;
 const PATIENCE: Duration = Duration::from_secs(10);
 const IMAGE_PATIENCE: Duration = Duration::from_secs(3600);
 const JOIN_PATIENCE: Duration = Duration::from_secs(60);
+
+/// How many users have asked whose answers are not written yet.
+#[derive(Clone, Debug, Default)]
+pub struct Unanswered(Arc<(Mutex<usize>, Condvar)>);
+
+/// A user who has asked, until this is dropped.
+pub struct Asking(Unanswered);
+
+impl Unanswered {
+    /// A user asks.
+    pub fn begin(&self) -> Asking {
+        self.count(1);
+        Asking(self.clone())
+    }
+
+    /// Waits until there are none, but not longer than `within`.
+    pub fn wait(&self, within: Duration) {
+        let (number, changed) = &*self.0;
+        let number = number.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(changed.wait_timeout_while(number, within, |number| *number > 0));
+    }
+
+    fn count(&self, change: isize) {
+        let (number, changed) = &*self.0;
+        let mut number = number.lock().unwrap_or_else(PoisonError::into_inner);
+        *number = number.saturating_add_signed(change);
+        changed.notify_all();
+    }
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        self.0.count(-1);
+    }
+}
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case")]
