@@ -21,6 +21,8 @@ import time
 
 import jobs
 from jobs import (
+    MNT_DETACH,
+    MS_BIND,
     PATIENCE_S,
     ROOT,
     Job,
@@ -35,7 +37,6 @@ from jobs import (
 )
 
 CLONE_NEWNET, PR_SET_PDEATHSIG = 0x40000000, 1
-MS_BIND, MNT_DETACH = 0x1000, 2
 # The machine itself, for `partition`; its number in addresses.
 HERE, HERE_NUMBER = "here", 254
 PREFIX4, PREFIX6 = "10.77.0.", "fd65:7972:6965::"
@@ -173,7 +174,7 @@ class Hosts:
 
     def _prepare(self):
         self.home = workshop() / "hosts"
-        shutil.rmtree(self.home, ignore_errors=True)
+        jobs.remove(self.home)
         (self.home / "bin").mkdir(parents=True)
         for key in ("key", "hostkey"):
             subprocess.run(
@@ -349,7 +350,7 @@ class Hosts:
             self._outside = None
         if self._files:
             libc.umount2(b"/etc/hosts", MNT_DETACH)
-            shutil.rmtree(self.base, ignore_errors=True)
+            jobs.remove(self.base)
             self._files = False
 
     def _close_network(self, host):

@@ -48,7 +48,8 @@ LIMIT_S = int(os.environ.get("EYRIE_TEST_LIMIT_S", 600))
 MORE = bool(os.environ.get("EYRIE_TEST_MORE"))
 
 PR_SET_CHILD_SUBREAPER = 36
-CLONE_NEWNS, MS_REC, MS_PRIVATE = 0x20000, 0x4000, 0x40000
+CLONE_NEWNS, MNT_DETACH = 0x20000, 2
+MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 0x40000
 
 
 def each(*axes):
@@ -863,6 +864,32 @@ def mount(source, target, kind, flags, data=None):
         raise OSError(ctypes.get_errno(), f"cannot mount {target}")
 
 
+def bind(place, inside, flags=0):
+    """What is at one place is at another one, too, for this test and what it starts."""
+    if not OWN_MOUNTS:
+        raise Skipped("mounts of its own need root")
+    mount(place, inside, "none", MS_BIND | flags)
+
+
+def mounted_below(directory):
+    """Where something is mounted below a directory, as far as this process sees."""
+    with open("/proc/self/mountinfo") as lines:
+        places = [line.split()[4].encode().decode("unicode_escape") for line in lines]
+    return [place for place in places if place.startswith(f"{directory}/")]
+
+
+def remove(directory):
+    """Removes a directory of this test, but nothing that is mounted there: that may be anything,
+    and is unmounted before. Where that cannot be done the directory stays."""
+    libc = ctypes.CDLL(None)
+    for place in reversed(mounted_below(directory)):
+        libc.umount2(place.encode(), MNT_DETACH)
+    if left := mounted_below(directory):
+        print(f"kept: {directory}, where {left[0]} is still mounted", flush=True)
+        return
+    shutil.rmtree(directory, ignore_errors=True)
+
+
 def _own_mounts():
     """As root: mounts of our own, which end with us, and an empty /dev/shm. Returns whether that
     was possible."""
@@ -916,7 +943,7 @@ def main(test):
     for pid in family():  # only what this test has started
         kill(pid, signal.SIGKILL)
     if code == 0 or not os.environ.get("EYRIE_TEST_KEEP"):
-        shutil.rmtree(workshop(), ignore_errors=True)
+        remove(workshop())
     else:
         print(f"kept: {workshop()}")
     sys.exit(code)

@@ -4,7 +4,6 @@ never touches a Slurm that the machine may have.
 """
 
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -82,7 +81,7 @@ class Slurm:
 
     def _start(self):
         self.home = workshop() / "slurm"
-        shutil.rmtree(self.home, ignore_errors=True)
+        jobs.remove(self.home)
         (self.home / "state").mkdir(parents=True)
         for name in self.hosts.names:
             (self.home / f"spool-{name}").mkdir()

