@@ -1,8 +1,8 @@
 /* pingpong: half the round-trip time of a message between ranks 0 and 1, by size.
  *
- * One line of JSON for each size on standard output: median, tenth and ninetieth percentile over
- * the repetitions, in microseconds, warm-up excluded. Other ranks, if any, wait in a barrier. The
- * kernel of `eyrie bench pingpong`. */
+ * One line of JSON for each size on standard output: quantiles and a mean over the repetitions, in
+ * microseconds, warm-up excluded. Other ranks, if any, wait in a barrier. The kernel of
+ * `eyrie bench pingpong`. */
 #include "bench.h"
 
 static int rank;

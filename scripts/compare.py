@@ -2,9 +2,10 @@
 """Compares what jobs take under two builds of eyrie: the same programs, interleaved, in one table.
 
 The ratio is that of the medians; its interval holds nine of ten ratios of samples drawn again from
-the same runs. It must not be believed where anything else ran on the machine meanwhile. Where ranks
-and routers are more than there are processors, the times of messages depend on who gets which: on
-one processor (--processors 1) they show the work alone.
+the same runs. What a run of messages took is the mean of the middle eight tenths of its messages.
+Nothing must be believed where anything else ran on the machine meanwhile. Where ranks and routers
+are more than there are processors, the times of messages depend on who gets which: on one processor
+(--processors 1) they show the work alone.
 """
 
 import argparse
@@ -60,7 +61,7 @@ def run(eyrie, ranks, program):
     if done.returncode:
         sys.exit(f"compare: {' '.join(command)} ended with {done.returncode}:\n{done.stderr}")
     said = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"bench')]
-    return said[-1]["median_us"] if said else seconds
+    return said[-1]["trimmed_mean_us"] if said else seconds
 
 
 def interval(before, after, samples=4000):

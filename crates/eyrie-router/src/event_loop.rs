@@ -53,6 +53,8 @@ const WRITE_ROUNDS: u32 = 16;
 /// Of several connections that have something to be read all are read before anything is written:
 /// what they send to the same rank wakes it once. With so many bytes queued it is not put off.
 const PUT_OFF_BYTES: usize = 16 * 1024;
+/// How often, at most, what has come meanwhile is read, too, before anything is written.
+const READ_ROUNDS: u32 = 4;
 
 /// Connections of two ranks that answer each other, each with one on which it sends and one on
 /// which it is delivered to: one has nothing to send until the other's message has come.
@@ -60,6 +62,7 @@ const ONE_AND_ANOTHER: usize = 4;
 /// How long the router asks again before it sleeps, and after how many failures it stops doing so.
 const SPIN_TIME: Duration = Duration::from_micros(20);
 const SPIN_MISSES: u32 = 8;
+const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
 /// Waiting for events: where one follows another within a few microseconds, asking again is faster
 /// than sleeping and being woken. Where asking did not help lately, it sleeps at once. On a single
@@ -87,11 +90,10 @@ impl Spin {
         events: &mut Vec<epoll::Event>,
         connections: usize,
     ) -> Result<(), Errno> {
-        let none = Timespec { tv_sec: 0, tv_nsec: 0 };
         if self.misses < self.most {
             let start = Instant::now();
             loop {
-                if epoll::wait(epoll, spare_capacity(events), Some(&none))? > 0 {
+                if epoll::wait(epoll, spare_capacity(events), Some(&AT_ONCE))? > 0 {
                     self.misses = 0;
                     return Ok(());
                 }
@@ -104,7 +106,7 @@ impl Spin {
         }
         if self.most == 0 && connections > ONE_AND_ANOTHER {
             std::thread::yield_now();
-            if epoll::wait(epoll, spare_capacity(events), Some(&none))? > 0 {
+            if epoll::wait(epoll, spare_capacity(events), Some(&AT_ONCE))? > 0 {
                 return Ok(());
             }
         }
@@ -295,18 +297,12 @@ impl Loop {
                 Ok(()) | Err(Errno::INTR) => {}
                 Err(e) => return self.wires.event(RouterEvent::Fatal { reason: e.to_string() }),
             }
-            for event in &events {
-                match event.data.u64() {
-                    LISTENER => self.accept(),
-                    WAKE => {
-                        if self.obey() {
-                            return;
-                        }
-                    }
-                    id => self.serve(id, event.flags),
+            for _ in 0..READ_ROUNDS {
+                if self.serve_all(&events) {
+                    return;
                 }
-                if self.wires.queued_bytes >= PUT_OFF_BYTES {
-                    self.write_touched();
+                if !self.has_more(&mut events) {
+                    break;
                 }
             }
             self.write_touched();
@@ -315,6 +311,35 @@ impl Loop {
                 self.tick();
             }
         }
+    }
+
+    /// Serves whoever there is something from. True: stop.
+    fn serve_all(&mut self, events: &[epoll::Event]) -> bool {
+        for event in events {
+            match event.data.u64() {
+                LISTENER => self.accept(),
+                WAKE => {
+                    if self.obey() {
+                        return true;
+                    }
+                }
+                id => self.serve(id, event.flags),
+            }
+            if self.wires.queued_bytes >= PUT_OFF_BYTES {
+                self.write_touched();
+            }
+        }
+        false
+    }
+
+    /// Whether there is more to be read by now, where several may send to the same rank and
+    /// something for it is put off.
+    fn has_more(&self, events: &mut Vec<epoll::Event>) -> bool {
+        events.clear();
+        self.wires.queued_bytes > 0
+            && self.wires.conns.len() > ONE_AND_ANOTHER
+            && epoll::wait(&self.wires.epoll, spare_capacity(events), Some(&AT_ONCE))
+                .is_ok_and(|n| n > 0)
     }
 
     fn tick(&mut self) {

@@ -105,8 +105,9 @@ impl Unstored {
     }
 
     fn observed_after(&self, end: u64) -> impl Iterator<Item = &ObservedPart> {
-        let from = self.observed.partition_point(|part| part.end() <= end);
-        self.observed.range(from..)
+        // Few are new, at the back; so below.
+        let new = self.observed.iter().rev().take_while(|part| part.end() > end).count();
+        self.observed.range(self.observed.len() - new..)
     }
 
     pub fn newest(&self) -> u64 {
@@ -114,8 +115,8 @@ impl Unstored {
     }
 
     fn after(&self, clock: u64) -> impl ExactSizeIterator<Item = Determinant> + '_ {
-        let from = self.list.partition_point(|d| d.clock <= clock);
-        self.list.range(from..).copied()
+        let new = self.list.iter().rev().take_while(|d| d.clock > clock).count();
+        self.list.range(self.list.len() - new..).copied()
     }
 }
 
