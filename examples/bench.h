@@ -53,10 +53,9 @@ static void bench_print(const char *name, int ranks, long bytes, double *us, lon
     long low = count / 10, high = count * 9 / 10;
     double sum = 0;
     for (long i = low; i < high; i++) sum += us[i];
-    printf(
-        "{\"bench\":\"%s\",\"ranks\":%d,\"bytes\":%ld,\"repetitions\":%ld,\"median_us\":%.3f,"
-        "\"trimmed_mean_us\":%.3f,\"p10_us\":%.3f,\"p90_us\":%.3f}\n",
-        name, ranks, bytes, count, us[count / 2], sum / (double)(high - low), us[low], us[high]);
+    printf("{\"bench\":\"%s\",\"ranks\":%d,\"bytes\":%ld,\"repetitions\":%ld,\"median_us\":%.3f,"
+           "\"trimmed_mean_us\":%.3f,\"p10_us\":%.3f,\"p90_us\":%.3f}\n",
+           name, ranks, bytes, count, us[count / 2], sum / (double)(high - low), us[low], us[high]);
     fflush(stdout);
 }
 
