@@ -3,14 +3,14 @@
 //! truncated, and must hold only whole frames.
 
 use super::noted::note_logged;
-use crate::space::{Space, Store};
-use eyrie_wire::data::{put_plain, Deliver, Frame, Header, Message, Place, MAX_FRAME};
+use crate::space::{Buffer, Space, Store};
+use eyrie_wire::data::{head, Deliver, Frame, Header, Message, Place, MAX_FRAME};
 use eyrie_wire::Rank;
 use std::collections::VecDeque;
 use std::io;
 
 /// A block is sealed when the next frame would take it beyond this, in bytes.
-const BLOCK_BYTES: usize = 256 * 1024;
+const BLOCK_BYTES: usize = Buffer::BLOCK_BYTES;
 // A frame always fits a block.
 const _: () = assert!(MAX_FRAME <= BLOCK_BYTES);
 
@@ -19,7 +19,7 @@ const _: () = assert!(MAX_FRAME <= BLOCK_BYTES);
 const BLOCK_PAYLOAD_BYTES: u64 = 1 << 20;
 
 enum Where {
-    Memory(Vec<u8>),
+    Memory(Buffer),
     Disk { offset: u64, len: usize },
 }
 
@@ -138,7 +138,8 @@ impl Log {
         let len = eyrie_wire::data::plain_len(&header, payload);
         let block = self.writable_block(len);
         let Where::Memory(bytes) = &mut block.place else { unreachable!("a sealed block") };
-        put_plain(bytes, &header, payload);
+        bytes.put(head(&header, payload).written());
+        bytes.put(payload);
         block.last = rsn;
         if let Some(Place { segment, .. }) = place {
             block.payload += size;
@@ -162,7 +163,12 @@ impl Log {
             _ => true,
         };
         if full {
-            let (place, segments) = (Where::Memory(Vec::new()), Vec::new());
+            // Who has filled a block with frames fills more.
+            let bytes = match self.blocks.back().is_some_and(|b| b.len() > BLOCK_BYTES / 2) {
+                true => Buffer::for_block(),
+                false => Buffer::default(),
+            };
+            let (place, segments) = (Where::Memory(bytes), Vec::new());
             self.blocks.push_back(Block { last: self.newest, place, payload: 0, segments });
         }
         self.blocks.back_mut().expect("there is one now")

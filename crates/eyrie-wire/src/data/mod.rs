@@ -36,6 +36,9 @@ pub const MAX_DETERMINANTS: usize = 1024;
 pub const MAX_FRAME: usize =
     PREFIX_LEN + header::MAX_LEN + MAX_DETERMINANTS * DETERMINANT_LEN + MAX_INLINE;
 
+/// The prefix and the header of a frame.
+pub type Head = Writer<{ PREFIX_LEN + header::MAX_LEN }>;
+
 /// Puts a frame behind what is in `out`; returns how many determinants it took. At most
 /// [`MAX_DETERMINANTS`] are taken; the payload must not be longer than [`MAX_INLINE`].
 pub fn put(
@@ -44,13 +47,8 @@ pub fn put(
     determinants: impl Iterator<Item = Determinant>,
     payload: &[u8],
 ) -> usize {
-    debug_assert!(payload.len() <= MAX_INLINE);
     let at = out.len();
-    let mut head = Writer::<{ PREFIX_LEN + header::MAX_LEN }>::new();
-    head.put(&[header.kind() as u8, 0, 0, 0]);
-    head.put(&(payload.len() as u32).to_le_bytes());
-    header.put(&mut head);
-    out.extend_from_slice(head.written());
+    out.extend_from_slice(head(header, payload).written());
     let mut count = 0;
     for determinant in determinants.take(MAX_DETERMINANTS) {
         out.extend_from_slice(&determinant.encode());
@@ -64,6 +62,16 @@ pub fn put(
 /// A frame without determinants.
 pub fn put_plain(out: &mut Vec<u8>, header: &Header, payload: &[u8]) {
     put(out, header, std::iter::empty(), payload);
+}
+
+/// What stands in front of the payload of a frame that has no determinants.
+pub fn head(header: &Header, payload: &[u8]) -> Head {
+    debug_assert!(payload.len() <= MAX_INLINE);
+    let mut head = Head::new();
+    head.put(&[header.kind() as u8, 0, 0, 0]);
+    head.put(&(payload.len() as u32).to_le_bytes());
+    header.put(&mut head);
+    head
 }
 
 /// Length in bytes of a frame with this header and payload, and no determinants.
