@@ -53,12 +53,14 @@ impl FakeNode {
     }
 }
 
+/// A script that can be run. Another process writes it: a child that some other test makes while this
+/// one has it open for writing would keep it open, and the kernel runs no such file.
 fn program(dir: &Path, text: &str) -> String {
-    use std::os::unix::fs::PermissionsExt;
-    let path = dir.join("program");
-    std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
-    path.display().to_string()
+    let path = dir.join("program").to_str().unwrap().to_string();
+    let write = r#"printf '#!/bin/sh\n%s\n' "$1" > "$2" && chmod 755 "$2""#;
+    let mut shell = std::process::Command::new("sh");
+    assert!(shell.args(["-c", write, "sh", text, &path]).status().unwrap().success());
+    path
 }
 
 #[test]
