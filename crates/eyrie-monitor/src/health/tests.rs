@@ -53,8 +53,8 @@ impl FakeNode {
     }
 }
 
-/// A script that can be run. Another process writes it: a child that some other test makes while this
-/// one has it open for writing would keep it open, and the kernel runs no such file.
+/// A script that can be run. Another process writes it: a child that some other test makes while
+/// this one has it open for writing would keep it open, and the kernel runs no such file.
 fn program(dir: &Path, text: &str) -> String {
     let path = dir.join("program").to_str().unwrap().to_string();
     let write = r#"printf '#!/bin/sh\n%s\n' "$1" > "$2" && chmod 755 "$2""#;
