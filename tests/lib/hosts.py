@@ -22,7 +22,6 @@ import time
 import jobs
 from jobs import (
     MNT_DETACH,
-    MS_BIND,
     PATIENCE_S,
     ROOT,
     Job,
@@ -184,7 +183,7 @@ class Hosts:
         # Where jobs keep their directories: on the machine it is this test's, on each host its own.
         self.base = pathlib.Path(f"/tmp/eyrie-hosts-{os.getpid()}")
         self.base.mkdir(mode=0o700)
-        jobs.mount(self.home / "etc-hosts", "/etc/hosts", None, MS_BIND)
+        jobs.bind(self.home / "etc-hosts", "/etc/hosts")
         self._files = True
         self._outside = own_network()
         lines = [

@@ -135,10 +135,11 @@ impl Log {
         let rsn = self.newest;
         let Message { ssn, envelope, size, place, .. } = *message;
         let header = Header::Deliver(Deliver { source, ssn, rsn, envelope, size, place });
-        let len = eyrie_wire::data::plain_len(&header, payload);
+        let head = head(&header, payload);
+        let len = head.written().len() + payload.len();
         let block = self.writable_block(len);
         let Where::Memory(bytes) = &mut block.place else { unreachable!("a sealed block") };
-        bytes.put(head(&header, payload).written());
+        bytes.put(head.written());
         bytes.put(payload);
         block.last = rsn;
         if let Some(Place { segment, .. }) = place {

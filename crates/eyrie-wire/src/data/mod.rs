@@ -74,11 +74,6 @@ pub fn head(header: &Header, payload: &[u8]) -> Head {
     head
 }
 
-/// Length in bytes of a frame with this header and payload, and no determinants.
-pub fn plain_len(header: &Header, payload: &[u8]) -> usize {
-    PREFIX_LEN + header::len_of(header.kind()) + payload.len()
-}
-
 /// A whole frame at the start of a buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Frame<'a> {
