@@ -303,6 +303,11 @@ impl Job {
         Ok(())
     }
 
+    /// The folder it runs in.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
     /// Runs `eyrie WHAT JOB ARGS...` on this job.
     ///
     /// # Errors

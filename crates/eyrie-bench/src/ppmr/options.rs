@@ -1,10 +1,18 @@
 //! What can be asked of PPMR's experiments, and the tasks that follow from it.
 
 use anyhow::{bail, Context};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use crate::ppmr::kinds::Kind;
 use crate::ppmr::network::ADDRESSES;
-use crate::ppmr::task::{Feed, Rdma, Sink, Task, Way};
+use crate::ppmr::task::{Feed, Rdma, Sink, Task, Way, Work};
+use crate::{Effort, Setup};
+
+/// Seconds of a run, of a quick one, and its steps at least and at most.
+const RUN_S: f64 = 6.0;
+const QUICK_RUN_S: f64 = 0.5;
+const STEPS_LEAST: u32 = 8;
+const STEPS_MOST: u32 = 100_000;
 
 /// What can be measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -15,13 +23,20 @@ pub enum Experiment {
     Network,
     /// Images gathered and pulled, by size of the pool.
     Pipeline,
-    /// All ranks of a node moved, by way and memory.
+    /// All ranks of a node moved, by way, kind of program and memory.
     Ways,
+    /// Programs whose ranks move never, once and three times, by way.
+    Runs,
 }
 
 impl Experiment {
-    pub const ALL: [Experiment; 4] =
-        [Experiment::Aggregation, Experiment::Network, Experiment::Pipeline, Experiment::Ways];
+    pub const ALL: [Experiment; 5] = [
+        Experiment::Aggregation,
+        Experiment::Network,
+        Experiment::Pipeline,
+        Experiment::Ways,
+        Experiment::Runs,
+    ];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -29,6 +44,7 @@ impl Experiment {
             Experiment::Network => "network",
             Experiment::Pipeline => "pipeline",
             Experiment::Ways => "ways",
+            Experiment::Runs => "runs",
         }
     }
 }
@@ -37,14 +53,16 @@ impl Experiment {
 #[derive(Clone, Debug)]
 pub struct Options {
     pub ways: Vec<Way>,
+    pub kinds: Vec<Kind>,
     pub ranks: u32,
     /// Memory of a rank.
     pub mib: Vec<u64>,
     pub pool: usize,
     pub chunk: usize,
     pub streams: usize,
-    /// Where files are; `None`: where temporary files are.
-    pub dir: Option<PathBuf>,
+    /// Of the jobs whose ranks move live; its `dir` is where files are, too (`None`: where temporary
+    /// files are).
+    pub setup: Setup,
     pub rdma: Rdma,
     /// Where both nodes are reached, if not over a network of their own with a `rate`.
     pub address: String,
@@ -54,12 +72,24 @@ pub struct Options {
 impl Options {
     /// # Errors
     /// What cannot be, in words for the user.
-    pub fn check(&self) -> anyhow::Result<()> {
+    pub fn check(&self, what: &[Experiment]) -> anyhow::Result<()> {
+        if self.rate.is_some() && what.contains(&Experiment::Runs) {
+            bail!(
+                "runs go over more than two nodes: leave --rate out, or ask for other experiments"
+            );
+        }
         if self.chunk == 0 || self.pool < self.chunk || self.pool > 1 << 30 {
             bail!("a pool holds at least one chunk and at most 1 GiB: choose another --pool or --chunk");
         }
         if self.ranks == 0 || self.streams == 0 || self.mib.contains(&0) {
             bail!("--ranks, --streams and --mib are at least 1");
+        }
+        let mpi = self.setup.libmpi();
+        if self.ways.contains(&Way::Live) && !mpi.is_file() {
+            bail!(
+                "{} is missing: run `make setup` in the source folder, say where MPICH is with --venv, or leave the live way out (--way)",
+                mpi.display()
+            );
         }
         if self.ways.iter().any(|way| way.is_rdma()) && !self.rdma.library.is_file() {
             bail!(
@@ -71,13 +101,13 @@ impl Options {
     }
 
     /// A task of these options whose files are in `dir`.
-    pub fn task(&self, way: Way, mib: u64, dir: &Path) -> Task {
+    pub fn task(&self, way: Way, work: Work, dir: &Path) -> Task {
         Task {
             way,
             feed: Feed::Ranks,
             sink: Sink::Restore,
             ranks: self.ranks,
-            mib,
+            work,
             pool: self.pool,
             chunk: self.chunk,
             streams: self.streams,
@@ -92,37 +122,53 @@ impl Options {
         }
     }
 
+    /// Steps of a run of some seconds, so that there is time for live moves, on 2 processors.
+    pub fn steps(&self, kind: Kind, mib: u64, effort: Effort) -> u32 {
+        let run_s = if effort.quick { QUICK_RUN_S } else { RUN_S };
+        let step_s = kind.step_s() * (mib * u64::from(self.ranks)) as f64 / 2.0;
+        ((run_s / step_s) as u32).clamp(STEPS_LEAST, STEPS_MOST)
+    }
+
     /// An empty directory for files, gone with the value.
     pub fn place(&self) -> anyhow::Result<tempfile::TempDir> {
-        let dir = self.dir.clone().unwrap_or_else(std::env::temp_dir);
+        let dir = self.setup.dir.clone().unwrap_or_else(std::env::temp_dir);
         let made = tempfile::Builder::new().prefix("eyrie-ppmr-").tempdir_in(&dir);
         made.with_context(|| format!("cannot make a directory in {}", dir.display()))
     }
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
 
-    #[test]
-    fn what_cannot_be_is_refused_in_words() {
+    /// Some that are good.
+    pub fn some() -> Options {
         let rdma = Rdma { library: "/nowhere.so".into(), provider: "tcp".into() };
-        let good = Options {
+        let [eyrie, venv, examples] = ["/nowhere/eyrie", "/nowhere", "/nowhere"].map(Into::into);
+        Options {
             ways: vec![Way::Local],
+            kinds: vec![Kind::Lu],
             ranks: 1,
             mib: vec![1],
             pool: 8 << 20,
             chunk: 128 << 10,
             streams: 4,
-            dir: None,
+            setup: Setup { eyrie, venv, examples, dir: None },
             rdma,
             address: "127.0.0.1".into(),
             rate: None,
-        };
-        assert!(good.check().is_ok());
-        let why = |options: Options| options.check().unwrap_err().to_string();
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_in_words() {
+        let good = some();
+        assert!(good.check(&Experiment::ALL).is_ok());
+        let why = |options: Options| options.check(&Experiment::ALL).unwrap_err().to_string();
         assert!(why(Options { chunk: 16 << 20, ..good.clone() }).contains("--pool"));
         assert!(why(Options { mib: vec![1, 0], ..good.clone() }).contains("--mib"));
-        assert!(why(Options { ways: Way::ALL.to_vec(), ..good }).contains("/nowhere.so"));
+        assert!(why(Options { rate: Some("1gbit".into()), ..good.clone() }).contains("--rate"));
+        assert!(why(Options { ways: vec![Way::Live], ..good.clone() }).contains("--venv"));
+        assert!(why(Options { ways: vec![Way::RdmaLocal], ..good }).contains("/nowhere.so"));
     }
 }

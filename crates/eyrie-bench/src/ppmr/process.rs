@@ -5,14 +5,13 @@ use anyhow::Context;
 use eyrie_image::start;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
-use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{channel, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use crate::job::check_interrupted;
-use crate::ppmr::rank::IMAGE;
+use crate::ppmr::task::Work;
 
 /// In front of the words that say which process it is to be.
 const WORDS: [&str; 3] = ["bench", "ppmr", "--part"];
@@ -38,19 +37,24 @@ pub fn dies_with_its_starter(command: &mut Command) {
     };
 }
 
-/// Starts a rank that writes its image to `image`; standard input and output are pipes.
-///
-/// # Errors
-/// When it cannot be started.
-pub fn start_rank(mib: u64, rank: u32, image: OwnedFd) -> std::io::Result<Child> {
-    let mut command = part(&["rank", &mib.to_string(), &rank.to_string(), "moves"]);
+/// A rank, which has nothing open but standard input, output and error.
+pub fn rank(work: &Work, number: u32) -> Command {
+    let work = serde_json::to_string(work).unwrap_or_default();
+    let mut command = part(&["rank", &work, &number.to_string()]);
     as_a_rank(&mut command);
-    start::with_stream(&mut command, &image, IMAGE);
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()
+    // SAFETY: one system call.
+    unsafe {
+        command.pre_exec(|| {
+            let cloexec = libc::CLOSE_RANGE_CLOEXEC as libc::c_int;
+            libc::close_range(3, libc::c_uint::MAX, cloexec);
+            Ok(())
+        })
+    };
+    command
 }
 
 /// Fixed addresses and large pages, as ranks of `eyrie run` have them.
-pub fn as_a_rank(command: &mut Command) {
+fn as_a_rank(command: &mut Command) {
     command.env_clear().env("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1");
     start::at_fixed_addresses(command);
 }

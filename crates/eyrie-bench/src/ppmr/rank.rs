@@ -1,42 +1,53 @@
-//! The process that is moved: it fills its memory, computes on all of it, stands still for its
-//! image, and prints a result that depends on every word of it. One thread, no files.
+//! The process that is moved: it fills its memory, computes steps on all of it, stands still for
+//! its images between two of them, and prints a result that depends on every cell. One thread, no
+//! files but where it is told to write its image.
 
 use eyrie_image::{capture, FdRole, Mode, Outcome, Request};
+use std::fs::OpenOptions;
 use std::io::Write;
-use std::os::fd::RawFd;
+use std::os::fd::IntoRawFd;
 
-/// Where it writes its image to.
-pub const IMAGE: RawFd = 3;
-/// What it says when its memory is full, and when it runs again.
+use crate::ppmr::kinds::Solver;
+use crate::ppmr::task::Work;
+
+/// What it says when its memory is full, and when it stands still for a move;
 pub const READY: &str = "ready";
+/// when it has opened what takes its image;
+pub const WRITING: &str = "writing";
+/// and when it runs again.
 pub const RUNNING: &str = "running";
 
-/// Runs as a rank of `mib` MiB. `moves`: it waits for a line on its standard input, takes an image
-/// of itself and ends; the restored one waits for another line and goes on to the result.
+/// Runs as a rank. It goes on at a line on its standard input, or takes an image of itself into
+/// what that line names, and ends; the restored one waits for a line too.
 ///
 /// # Errors
 /// Why there is no image, or that nobody is there any more.
-pub fn be_rank(mib: u64, seed: u64, moves: bool) -> anyhow::Result<()> {
-    let mut words = filled(mib << 17, seed);
-    step(&mut words);
+pub fn be_rank(work: &Work, rank: u32) -> anyhow::Result<()> {
+    let mut solver = Solver::new(work.kind, work.mib, u64::from(rank) + 1);
     say(READY)?;
-    if moves {
-        await_order()?;
-        if !take_image()? {
-            return Ok(());
+    await_order()?;
+    for step in 0..work.steps {
+        if work.moves_before(step) {
+            say(READY)?;
+            if !take_image(&await_order()?)? {
+                return Ok(());
+            }
+            say(RUNNING)?;
+            await_order()?;
         }
-        say(RUNNING)?;
-        await_order()?;
+        solver.step(|_| Ok(()))?;
     }
-    step(&mut words);
-    say(&format!("{:016x}", sum(&words)))
+    say(&format!("{:016x}", solver.sum()))
 }
 
 /// Whether this is the restored process.
-fn take_image() -> anyhow::Result<bool> {
+fn take_image(to: &str) -> anyhow::Result<bool> {
+    let out = OpenOptions::new().write(true).create(true).truncate(true).open(to)?;
+    say(WRITING)?;
     let starter_pid = std::os::unix::process::parent_id() as i32;
     let fds = [0, 1, 2].map(|fd| (fd, FdRole::Slot(fd as u32)));
-    let request = Request { starter_pid, fds: &fds, ..Request::plain(IMAGE, Mode::Sync) };
+    let request =
+        Request { starter_pid, fds: &fds, ..Request::plain(out.into_raw_fd(), Mode::Sync) };
     // SAFETY: this process has one thread, and holds nothing that a restored one may not have.
     match unsafe { capture(&request) } {
         Outcome::Captured { .. } => Ok(false),
@@ -51,56 +62,15 @@ fn say(words: &str) -> anyhow::Result<()> {
     Ok(out.flush()?)
 }
 
-/// A byte on standard input, without reading ahead.
-fn await_order() -> anyhow::Result<()> {
-    match rustix::io::retry_on_intr(|| rustix::io::read(rustix::stdio::stdin(), &mut [0; 1]))? {
-        // Who has started it is gone, and has said why.
-        0 => std::process::exit(1),
-        _ => Ok(()),
-    }
-}
-
-/// Words of which no two pages are alike, as a solver's arrays.
-fn filled(count: u64, seed: u64) -> Vec<u64> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state
-    };
-    (0..count).map(|_| next()).collect()
-}
-
-/// A sweep in which each word depends on the ones before it.
-fn step(words: &mut [u64]) {
-    let mut before = 1u64;
-    for word in words {
-        before = word.wrapping_mul(31).wrapping_add(before.rotate_left(7));
-        *word = before;
-    }
-}
-
-fn sum(words: &[u64]) -> u64 {
-    words.iter().fold(0, |sum, word| sum.rotate_left(5) ^ word)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_result_depends_on_every_word_and_on_the_rank() {
-        let result = |seed, change: Option<usize>| {
-            let mut words = filled(1000, seed);
-            if let Some(at) = change {
-                words[at] ^= 1;
-            }
-            step(&mut words);
-            sum(&words)
-        };
-        assert_eq!(result(1, None), result(1, None));
-        assert_ne!(result(1, None), result(2, None));
-        assert!((0..1000).all(|at| result(1, Some(at)) != result(1, None)));
+/// A line on standard input, without reading ahead.
+fn await_order() -> anyhow::Result<String> {
+    let (mut line, mut byte) = (Vec::new(), [0]);
+    loop {
+        match rustix::io::retry_on_intr(|| rustix::io::read(rustix::stdio::stdin(), &mut byte))? {
+            // Who has started it is gone, and has said why.
+            0 => std::process::exit(1),
+            _ if byte == *b"\n" => return Ok(String::from_utf8(line)?),
+            _ => line.push(byte[0]),
+        }
     }
 }

@@ -4,61 +4,65 @@
 
 use anyhow::{bail, Context};
 use eyrie_libfabric::site::Endpoint;
+use rustix::fs::{fcntl_setfl, mknodat, FileType, Mode, OFlags, CWD};
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::OwnedFd;
-use std::process::{Child, ChildStdin};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::ppmr::node::{await_order, joined, line, must, say};
+use crate::ppmr::held::HeldRank;
+use crate::ppmr::node::{joined, must, Driver};
 use crate::ppmr::pool::Pool;
-use crate::ppmr::process::{pipe, start_rank};
-use crate::ppmr::rank::READY;
+use crate::ppmr::rank::WRITING;
 use crate::ppmr::task::{most_memory_kib, now_ns, Feed, Sink, SourceReport, Task, Way};
 use crate::ppmr::wire::{Full, Hello};
 
 /// How long reads of the target are served before it is looked whether there will be more.
 const SERVE: Duration = Duration::from_millis(20);
 
-/// Runs as the source: says its port and awaits the order to go.
+/// Lets ranks that stand still leave for the node that will ask for them: says the port at which it
+/// can, and begins when it is told to. The ranks of this node end.
 ///
 /// # Errors
 /// Whatever fails.
-pub fn be_source(task: &Task) -> anyhow::Result<()> {
-    let ranks: anyhow::Result<Vec<FilledRank>> = match task.feed {
-        Feed::Ranks => (0..task.ranks).map(|rank| FilledRank::start(task, rank)).collect(),
-        Feed::Memory(_) => Ok(Vec::new()),
-    };
-    let mut ranks = ranks.context("a rank cannot be started")?;
-    ranks.iter_mut().try_for_each(FilledRank::ready)?;
-    line()?;
+pub fn leave(driver: &Driver, task: &Task, mut ranks: Vec<HeldRank>) -> anyhow::Result<()> {
     let pool = Arc::new(Pool::new(task.pool, task.chunk));
     let listener = TcpListener::bind((task.addresses[0].as_str(), 0))?;
-    say(&listener.local_addr()?.port().to_string())?;
+    driver.say(&listener.local_addr()?.port().to_string())?;
     let serving = match task.sink {
         Sink::Stay => None,
         Sink::Restore | Sink::Drop => Some(Serving::begin(task, &listener, &pool)?),
     };
-    await_order()?;
+    let mut streams = match task.way.has_files() {
+        true => Vec::new(),
+        false => (0..ranks.len() as u32)
+            .map(|rank| Stream::open(task, rank))
+            .collect::<Result<_, _>>()?,
+    };
+    driver.line()?;
     let mut report = SourceReport { ordered_ns: now_ns(), ..SourceReport::default() };
-    ranks.iter_mut().try_for_each(FilledRank::order)?;
+    for (rank, number) in ranks.iter_mut().zip(0..) {
+        let path = task.file("source", number);
+        rank.tell(path.to_str().context("the directory's name is no text")?)?;
+    }
+    ranks.iter_mut().try_for_each(|rank| rank.says(WRITING))?;
+    streams.iter_mut().try_for_each(Stream::begun)?;
     let full = Arc::new(Fulls(
         serving.as_ref().map(|s| s.control.try_clone()).transpose()?.map(Mutex::new),
     ));
     report.image_bytes = match (task.feed, task.way.has_files()) {
         (Feed::Memory(bytes), _) => repeat(bytes, &pool, &full)?,
         (Feed::Ranks, false) => {
-            let images = ranks.iter_mut().map(|rank| rank.image.take().context("no image"));
-            let bytes = gather_all(images.collect::<anyhow::Result<_>>()?, &pool, &full)?;
-            ranks.iter_mut().try_for_each(FilledRank::ended)?;
+            let bytes = gather_all(streams.into_iter().map(|s| s.read).collect(), &pool, &full)?;
+            ranks.iter_mut().try_for_each(HeldRank::ended)?;
             report.imaged_ns = now_ns();
             bytes
         }
         (Feed::Ranks, true) => {
-            ranks.iter_mut().try_for_each(FilledRank::ended)?;
+            ranks.iter_mut().try_for_each(HeldRank::ended)?;
             let files = settle_files(task)?;
             report.imaged_ns = now_ns();
             send_files(task, files, &pool, &full)?
@@ -70,53 +74,29 @@ pub fn be_source(task: &Task) -> anyhow::Result<()> {
     report.taken_ns = now_ns();
     report.most_chunks = pool.most_used();
     report.memory_kib = most_memory_kib();
-    say(&serde_json::to_string(&report)?)
+    driver.say(&serde_json::to_string(&report)?)
 }
 
-/// A rank that has filled its memory and waits.
-struct FilledRank {
-    child: Child,
-    orders: Option<ChildStdin>,
-    /// The stream of its image; `None` where it writes a file.
-    image: Option<File>,
+/// The stream of a rank's image: a named pipe, which the rank opens.
+struct Stream {
+    path: PathBuf,
+    read: File,
 }
 
-impl FilledRank {
-    fn start(task: &Task, rank: u32) -> anyhow::Result<FilledRank> {
-        let (image, write): (_, OwnedFd) = match task.way.has_files() {
-            true => (None, File::create(task.file("source", rank))?.into()),
-            false => {
-                let (read, write) = pipe()?;
-                (Some(read), write.into())
-            }
-        };
-        let mut child = start_rank(task.mib, rank, write)?;
-        let orders = child.stdin.take();
-        Ok(FilledRank { child, orders, image })
+impl Stream {
+    fn open(task: &Task, rank: u32) -> anyhow::Result<Stream> {
+        let path = task.file("source", rank);
+        mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)?;
+        // Does not wait for the rank, which may end before.
+        let read = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let read = rustix::fs::open(&path, read, Mode::empty())?.into();
+        Ok(Stream { path, read })
     }
 
-    /// Waits until its memory is full.
-    fn ready(&mut self) -> anyhow::Result<()> {
-        let output = self.child.stdout.take().context("it has no output")?;
-        let mut line = String::new();
-        BufReader::new(output).read_line(&mut line)?;
-        match line.trim_end() {
-            READY => Ok(()),
-            _ => bail!("a rank has said {line:?} ({})", self.child.wait()?),
-        }
-    }
-
-    fn order(&mut self) -> anyhow::Result<()> {
-        let orders = self.orders.as_mut().context("it has no input")?;
-        orders.write_all(b"\n").context("a rank has ended")
-    }
-
-    /// Waits for its end, which comes when its image is written.
-    fn ended(&mut self) -> anyhow::Result<()> {
-        match self.child.wait()? {
-            status if status.success() => Ok(()),
-            status => bail!("a rank has failed ({status})"),
-        }
+    /// The rank has opened it.
+    fn begun(&mut self) -> anyhow::Result<()> {
+        fcntl_setfl(&self.read, OFlags::RDONLY)?;
+        Ok(std::fs::remove_file(&self.path)?)
     }
 }
 

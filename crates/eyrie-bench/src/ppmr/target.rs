@@ -1,32 +1,30 @@
 //! The node that ranks come to: pulls what the source has, hands it to files or straight to the
 //! restorers, and lets the restored ranks go on to their results. Whatever fails ends the process.
 
-use anyhow::{bail, Context};
-use eyrie_image::restore;
+use anyhow::Context;
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::os::fd::AsFd;
-use std::process::Child;
 use std::sync::mpsc::{channel, Receiver, Sender};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use crate::ppmr::node::{await_order, joined, line, must, say};
+use crate::ppmr::held::HeldRank;
+use crate::ppmr::node::{joined, must, Driver};
 use crate::ppmr::pool::Pool;
-use crate::ppmr::process::{dies_with_its_starter, pipe};
+use crate::ppmr::process::pipe;
 use crate::ppmr::pull::{pull_over_rdma, pull_over_tcp, Pulled};
-use crate::ppmr::rank::RUNNING;
+use crate::ppmr::rank::{READY, RUNNING};
 use crate::ppmr::task::{most_memory_kib, now_ns, Sink, TargetReport, Task, Way};
 use crate::ppmr::wire::{Full, Hello, FULL_LEN};
 
-/// Runs as the target of the source whose port it is told.
+/// Takes in the ranks that leave the node whose port it is told; they run, and stand still.
 ///
 /// # Errors
 /// Whatever fails.
-pub fn be_target(task: &Task) -> anyhow::Result<()> {
-    let source = (task.addresses[0].as_str(), line()?.parse::<u16>()?);
+pub fn arrive(driver: &Driver, task: &Task) -> anyhow::Result<Vec<HeldRank>> {
+    let source = (task.addresses[0].as_str(), driver.line()?.parse::<u16>()?);
     let mut control = TcpStream::connect(source).context("cannot reach the source")?;
     control.set_nodelay(true)?;
     let hello = Hello::read(&mut control)?;
@@ -42,79 +40,29 @@ pub fn be_target(task: &Task) -> anyhow::Result<()> {
         let (control, sources) = (control.try_clone()?, task.sources());
         move || must("hearing the source", hear(control, sources, fulls, sinks))
     });
-    say("ready")?;
-    await_order()?;
+    driver.say(READY)?;
+    driver.line()?;
     joined(hearing);
     pulling.into_iter().for_each(joined);
     let mut report = TargetReport { pulled_ns: now_ns(), ..TargetReport::default() };
+    report.pulled_bytes = draining.into_iter().map(joined).sum();
     if task.way.has_files() {
-        report.pulled_bytes = draining.into_iter().map(joined).sum();
         report.pulled_ns = now_ns();
         if task.sink == Sink::Restore {
             ranks = restore_from_files(task)?;
         }
-        run(&mut ranks, &mut report)?;
-    } else {
-        run(&mut ranks, &mut report)?;
-        report.pulled_bytes = draining.into_iter().map(joined).sum();
     }
+    ranks.iter_mut().try_for_each(|rank| rank.says(RUNNING))?;
+    report.running_ns = now_ns();
     drop(control);
     report.most_chunks = pool.most_used();
     report.memory_kib = most_memory_kib();
-    say(&serde_json::to_string(&report)?)
+    driver.say(&serde_json::to_string(&report)?)?;
+    Ok(ranks)
 }
 
-/// Waits until all ranks run, then lets them go on, and collects what they print.
-fn run(ranks: &mut [RestoredRank], report: &mut TargetReport) -> anyhow::Result<()> {
-    for rank in ranks.iter_mut() {
-        let line = rank.line()?;
-        if line != RUNNING {
-            bail!("a restored rank has said {line:?} ({})", rank.child.wait()?);
-        }
-    }
-    report.running_ns = now_ns();
-    for rank in ranks.iter_mut() {
-        rank.orders.write_all(b"\n").context("a restored rank has ended")?;
-    }
-    for rank in ranks {
-        report.results.push(rank.line()?);
-        let status = rank.child.wait()?;
-        if !status.success() {
-            bail!("a restored rank has failed ({status})");
-        }
-    }
-    Ok(())
-}
-
-/// A rank that is restored.
-struct RestoredRank {
-    child: Child,
-    orders: File,
-    said: BufReader<File>,
-}
-
-impl RestoredRank {
-    /// From its image in a file or pipe.
-    fn restore(image: File) -> anyhow::Result<RestoredRank> {
-        let (input, orders) = pipe()?;
-        let (said, output) = pipe()?;
-        let error = std::io::stderr();
-        let slots = [Some(input.as_fd()), Some(output.as_fd()), Some(error.as_fd())];
-        let mut command = restore::command(image.as_fd(), &slots, &[])?;
-        dies_with_its_starter(&mut command);
-        let child = command.spawn().context("cannot start the restorer")?;
-        Ok(RestoredRank { child, orders, said: BufReader::new(said) })
-    }
-
-    fn line(&mut self) -> anyhow::Result<String> {
-        let mut line = String::new();
-        self.said.read_line(&mut line)?;
-        Ok(line.trim_end().to_string())
-    }
-}
-
-fn restore_from_files(task: &Task) -> anyhow::Result<Vec<RestoredRank>> {
-    let restore = |rank| RestoredRank::restore(File::open(task.file("target", rank))?);
+fn restore_from_files(task: &Task) -> anyhow::Result<Vec<HeldRank>> {
+    let restore = |rank| HeldRank::restore(File::open(task.file("target", rank))?);
     (0..task.ranks).map(restore).collect()
 }
 
@@ -127,7 +75,7 @@ enum Outlet {
 }
 
 /// Where each stream goes, and the ranks whose restorers wait for theirs.
-fn outlets(task: &Task) -> anyhow::Result<(Vec<RestoredRank>, Vec<Outlet>)> {
+fn outlets(task: &Task) -> anyhow::Result<(Vec<HeldRank>, Vec<Outlet>)> {
     let (mut ranks, mut outlets) = (Vec::new(), Vec::new());
     for stream in 0..task.sources() {
         outlets.push(match (task.sink, task.way) {
@@ -135,9 +83,9 @@ fn outlets(task: &Task) -> anyhow::Result<(Vec<RestoredRank>, Vec<Outlet>)> {
             (Sink::Restore, Way::Local | Way::RdmaLocal) => {
                 Outlet::To(File::create(task.file("target", stream))?)
             }
-            (Sink::Restore, Way::Pipeline | Way::RdmaPipeline) => {
+            (Sink::Restore, Way::Pipeline | Way::RdmaPipeline | Way::Live) => {
                 let (image, to) = pipe()?;
-                ranks.push(RestoredRank::restore(image)?);
+                ranks.push(HeldRank::restore(image)?);
                 Outlet::To(to)
             }
         });

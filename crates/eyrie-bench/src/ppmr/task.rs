@@ -4,6 +4,8 @@
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
+use crate::ppmr::kinds::Kind;
+
 /// How the images of a node's ranks come to the other node.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -18,11 +20,13 @@ pub enum Way {
     Pipeline,
     /// The same, pulled by reads of remote memory: PPMR.
     RdmaPipeline,
+    /// As ranks of a job of Eyrie, which compute meanwhile: no way of these nodes.
+    Live,
 }
 
 impl Way {
-    pub const ALL: [Way; 5] =
-        [Way::Local, Way::Shared, Way::RdmaLocal, Way::Pipeline, Way::RdmaPipeline];
+    pub const ALL: [Way; 6] =
+        [Way::Local, Way::Shared, Way::RdmaLocal, Way::Pipeline, Way::RdmaPipeline, Way::Live];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -31,11 +35,12 @@ impl Way {
             Way::RdmaLocal => "rdma-local",
             Way::Pipeline => "pipeline",
             Way::RdmaPipeline => "rdma-pipeline",
+            Way::Live => "live",
         }
     }
 
     pub fn has_files(self) -> bool {
-        !matches!(self, Way::Pipeline | Way::RdmaPipeline)
+        matches!(self, Way::Local | Way::Shared | Way::RdmaLocal)
     }
 
     pub fn is_rdma(self) -> bool {
@@ -75,15 +80,32 @@ pub enum Sink {
     Stay,
 }
 
-/// One migration, or a part of one; both nodes have the same.
+/// What each rank does.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct Work {
+    pub kind: Kind,
+    /// Memory of a rank.
+    pub mib: u64,
+    pub steps: u32,
+    /// How often it moves, in equal parts of its run; less than `steps`.
+    pub moves: u32,
+}
+
+impl Work {
+    /// Whether a rank moves when so many steps are done.
+    pub fn moves_before(&self, step: u32) -> bool {
+        (1..=self.moves).any(|i| step == self.steps * i / (self.moves + 1))
+    }
+}
+
+/// One migration or several of the same way, or a part of one; all nodes have the same.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Task {
     pub way: Way,
     pub feed: Feed,
     pub sink: Sink,
     pub ranks: u32,
-    /// Memory of a rank.
-    pub mib: u64,
+    pub work: Work,
     /// Bytes of the pool of each node, and of a chunk in it.
     pub pool: usize,
     pub chunk: usize,
@@ -137,7 +159,7 @@ pub struct SourceReport {
     pub memory_kib: u64,
 }
 
-/// What the target reports, as the source.
+/// What the target reports, as the source; without a target: nothing.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct TargetReport {
     /// The last byte was pulled (and files are on the disk).
@@ -145,8 +167,6 @@ pub struct TargetReport {
     /// All ranks run.
     pub running_ns: u64,
     pub pulled_bytes: u64,
-    /// What each rank printed as its result.
-    pub results: Vec<String>,
     pub most_chunks: usize,
     pub memory_kib: u64,
 }
@@ -177,6 +197,18 @@ mod tests {
     }
 
     #[test]
+    fn ranks_move_in_equal_parts_of_their_run() {
+        let moves = |steps, moves| {
+            let work = Work { kind: Kind::Lu, mib: 1, steps, moves };
+            (0..steps).filter(|step| work.moves_before(*step)).collect::<Vec<_>>()
+        };
+        assert_eq!(moves(8, 3), [2, 4, 6]);
+        assert_eq!(moves(2, 1), [1]);
+        assert_eq!(moves(5, 3), [1, 2, 3]);
+        assert!(moves(8, 0).is_empty());
+    }
+
+    #[test]
     fn only_a_shared_directory_has_the_same_file_on_both_nodes() {
         let rdma = Rdma { library: "l".into(), provider: "tcp".into() };
         let task = |way| Task {
@@ -184,7 +216,7 @@ mod tests {
             feed: Feed::Ranks,
             sink: Sink::Restore,
             ranks: 2,
-            mib: 1,
+            work: Work { kind: Kind::Lu, mib: 1, steps: 2, moves: 1 },
             pool: 8,
             chunk: 4,
             streams: 1,
@@ -195,7 +227,7 @@ mod tests {
             rate: None,
         };
         let same = |way| task(way).file("source", 1) == task(way).file("target", 1);
-        assert_eq!(Way::ALL.map(same), [false, true, false, false, false]);
+        assert_eq!(Way::ALL.map(same), [false, true, false, false, false, false]);
         let text = serde_json::to_string(&task(Way::RdmaLocal)).unwrap();
         assert_eq!(serde_json::from_str::<Task>(&text).unwrap(), task(Way::RdmaLocal));
     }

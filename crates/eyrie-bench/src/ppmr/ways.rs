@@ -1,26 +1,29 @@
 //! How long it takes to bring all ranks of a node to another one, phase by phase, by each way, and
-//! what memory and bytes that needs. All ranks stand still for all of it.
+//! what memory and bytes that needs. All ranks stand still for all of it, but by the live way.
 
+use anyhow::Context;
 use serde_json::{json, Value};
 
 use crate::job::in_turn;
 use crate::plot::Chart;
 use crate::ppmr::driver::{carry_out, Done, Undisturbed};
+use crate::ppmr::kinds::Kind;
+use crate::ppmr::live::{LiveMove, LiveRuns};
 use crate::ppmr::options::Options;
-use crate::ppmr::task::{Task, Way};
+use crate::ppmr::task::{Task, Way, Work};
 use crate::report::{cell, digits, times, Measured, Table};
 use crate::statistics::Spread;
 use crate::Effort;
 
 /// A way, and whether its files must be on the disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct How {
-    way: Way,
-    synced: bool,
+pub struct How {
+    pub way: Way,
+    pub synced: bool,
 }
 
 impl How {
-    fn name(self) -> String {
+    pub fn name(self) -> String {
         match (self.way.has_files(), self.synced) {
             (true, true) => format!("{}, synced", self.way.name()),
             _ => self.way.name().into(),
@@ -38,6 +41,7 @@ impl How {
             (Way::RdmaLocal, true) => "rdma-l.+sync",
             (Way::Pipeline, _) => "pipeline",
             (Way::RdmaPipeline, _) => "rdma-pipel.",
+            (Way::Live, _) => "live",
         }
     }
 
@@ -54,14 +58,17 @@ impl How {
 #[derive(Clone, Copy, Debug)]
 struct Taken {
     /// From the order until all images were written, until all had been pulled, until all ranks
-    /// ran: one after the other for files, at the same time in a pipeline.
+    /// ran: one after the other for files, at the same time in a pipeline. All of it the last for
+    /// the live way.
     imaged: f64,
     pulled: f64,
     running: f64,
+    /// The longest time that a rank stood still.
+    still: f64,
     moved_bytes: u64,
     file_bytes: u64,
-    /// The most of both nodes, without ranks.
-    memory_kib: u64,
+    /// The most of both nodes, without ranks; not known of a job's.
+    memory_kib: Option<u64>,
 }
 
 impl Taken {
@@ -70,15 +77,30 @@ impl Taken {
         let copies = match task.way {
             Way::Local | Way::RdmaLocal => 2,
             Way::Shared => 1,
-            Way::Pipeline | Way::RdmaPipeline => 0,
+            Way::Pipeline | Way::RdmaPipeline | Way::Live => 0,
         };
         Taken {
             imaged: since(source.imaged_ns),
             pulled: since(target.pulled_ns.max(source.imaged_ns)),
             running: since(target.running_ns),
+            still: since(target.running_ns),
             moved_bytes: target.pulled_bytes,
             file_bytes: copies * source.image_bytes,
-            memory_kib: source.memory_kib + target.memory_kib,
+            memory_kib: Some(source.memory_kib + target.memory_kib),
+        }
+    }
+
+    fn of_live(moved: &LiveMove) -> Taken {
+        let LiveMove { total, still, bytes } = *moved;
+        let (imaged, pulled, running) = (total, total, total);
+        Taken {
+            imaged,
+            pulled,
+            running,
+            still,
+            moved_bytes: bytes,
+            file_bytes: 0,
+            memory_kib: None,
         }
     }
 
@@ -88,26 +110,60 @@ impl Taken {
     }
 }
 
-/// Moves all ranks by each way, for each size of memory, in turn about.
-pub fn measure(options: &Options, effort: Effort) -> anyhow::Result<Measured> {
-    let hows = How::all(&options.ways);
-    let turns: Vec<(u64, How)> =
-        options.mib.iter().flat_map(|mib| hows.iter().map(|how| (*mib, *how))).collect();
-    let label = |(mib, how): &(u64, How)| format!("{} × {mib} MiB, {}", options.ranks, how.name());
-    let mut undisturbed = Undisturbed::default();
-    let runs = in_turn(effort, &turns, label, |(mib, how)| {
-        let place = options.place()?;
-        let task = Task { synced: how.synced, ..options.task(how.way, *mib, place.path()) };
-        let done = carry_out(&task)?;
-        undisturbed.check(&task, &done)?;
-        Ok(Taken::of(&task, &done))
-    })?;
-    Ok(describe(options, &turns, &runs))
+/// One kind of program with so much memory, moved in one way.
+#[derive(Clone, Copy, PartialEq, Debug)]
+struct Turn {
+    kind: Kind,
+    mib: u64,
+    how: How,
 }
 
-fn describe(options: &Options, turns: &[(u64, How)], runs: &[Vec<Taken>]) -> Measured {
+/// Moves all ranks by each way, for each kind and each size of memory, in turn about.
+pub fn measure(options: &Options, effort: Effort) -> anyhow::Result<Measured> {
+    let hows = How::all(&options.ways);
+    let sizes = options.kinds.iter().flat_map(|kind| options.mib.iter().map(|mib| (*kind, *mib)));
+    let turns: Vec<Turn> = sizes
+        .flat_map(|(kind, mib)| hows.iter().map(move |how| Turn { kind, mib, how: *how }))
+        .collect();
+    let label = |Turn { kind, mib, how }: &Turn| {
+        format!("{} × {mib} MiB of {}, {}", options.ranks, kind.name(), how.name())
+    };
+    let (mut undisturbed, mut live) = (Undisturbed::default(), LiveRuns::default());
+    let runs = in_turn(effort, &turns, label, |turn| {
+        let work = Work { kind: turn.kind, mib: turn.mib, steps: 2, moves: 1 };
+        if turn.how.way == Way::Live {
+            // A live move takes longer, and so does its run.
+            let steps = options.steps(turn.kind, turn.mib, effort);
+            let ran = live.run(options, Work { steps, ..work })?;
+            return Ok(Taken::of_live(ran.moves.first().context("nothing moved")?));
+        }
+        let place = options.place()?;
+        let synced = turn.how.synced;
+        let task = Task { synced, ..options.task(turn.how.way, work, place.path()) };
+        let ran = carry_out(&task)?;
+        undisturbed.check(&task, &ran)?;
+        Ok(Taken::of(&task, ran.moves.first().context("nothing moved")?))
+    })?;
+    let of_kind = |kind: Kind| {
+        let of_kind = turns.iter().zip(&runs).filter(move |(turn, _)| turn.kind == kind);
+        of_kind.map(|(turn, taken)| (*turn, &taken[..])).collect::<Vec<_>>()
+    };
+    let mut rows = Vec::new();
+    let tables = options.kinds.iter().map(|kind| table(options, *kind, &of_kind(*kind), &mut rows));
+    let tables = tables.collect();
+    let chart = options.kinds.first().and_then(|kind| chart(options, *kind, &of_kind(*kind)));
+    Ok(Measured { tables, notes: notes(), data: Value::from(rows), chart })
+}
+
+/// The rows of one kind, and those for programs.
+fn table(
+    options: &Options,
+    kind: Kind,
+    turns: &[(Turn, &[Taken])],
+    rows: &mut Vec<Value>,
+) -> Table {
     let mut table = Table::new(
-        &format!("{} ranks leave a node", options.ranks),
+        &format!("{} ranks of kind {} leave a node", options.ranks, kind.name().to_uppercase()),
         &[
             "memory of a rank",
             "way",
@@ -115,39 +171,43 @@ fn describe(options: &Options, turns: &[(u64, How)], runs: &[Vec<Taken>]) -> Mea
             "transfer, s",
             "restore, s",
             "in all, s",
+            "a rank stood still, s",
             "to the pipeline",
             "sent, MiB",
             "files, MiB",
             "memory of the nodes, MiB",
         ],
     );
-    let mut rows = Vec::new();
-    for ((mib, how), taken) in turns.iter().zip(runs) {
-        let in_pipeline = turns.iter().position(|t| t.0 == *mib && t.1.way == Way::Pipeline);
-        let pipeline = in_pipeline.map(|at| &runs[at][..]).unwrap_or_default();
-        rows.push(row(*mib, *how, taken, pipeline, &mut table));
+    for (turn, taken) in turns {
+        let same = |t: &&(Turn, &[Taken])| t.0.mib == turn.mib && t.0.how.way == Way::Pipeline;
+        let pipeline = turns.iter().find(same).map(|t| t.1).unwrap_or_default();
+        rows.push(row(turn, taken, pipeline, &mut table));
     }
-    Measured {
-        tables: vec![table],
-        notes: notes(),
-        data: Value::from(rows),
-        chart: chart(options, turns, runs),
-    }
+    table
 }
 
 /// A row for people, and one for programs.
-fn row(mib: u64, how: How, taken: &[Taken], pipeline: &[Taken], table: &mut Table) -> Value {
+fn row(turn: &Turn, taken: &[Taken], pipeline: &[Taken], table: &mut Table) -> Value {
+    let Turn { kind, mib, how } = turn;
     let all = |of: &[Taken]| -> Vec<f64> { of.iter().map(|t| t.running).collect() };
-    let phase = |i: usize| Spread::of(taken.iter().map(|t| t.phases()[i]));
+    let phase = |i: usize| {
+        let parts = taken.iter().map(|t| t.phases()[i]);
+        if how.way == Way::Live {
+            None
+        } else {
+            Spread::of(parts)
+        }
+    };
     let [image, transfer, restore] = [phase(0), phase(1), phase(2)];
     let total = Spread::of(all(taken));
+    let still = Spread::of(taken.iter().map(|t| t.still));
     let ratio = Spread::of_ratios(&all(taken), &all(pipeline));
-    let of_mib = |bytes: fn(&Taken) -> u64| {
-        Spread::of(taken.iter().map(|t| bytes(t) as f64 / f64::from(1 << 20)))
+    let of_mib = |bytes: fn(&Taken) -> Option<u64>| {
+        Spread::of(taken.iter().filter_map(bytes).map(|bytes| bytes as f64 / f64::from(1 << 20)))
     };
-    let sent = of_mib(|t| t.moved_bytes);
-    let files = of_mib(|t| t.file_bytes);
-    let memory = of_mib(|t| t.memory_kib << 10);
+    let sent = of_mib(|t| Some(t.moved_bytes));
+    let files = of_mib(|t| Some(t.file_bytes));
+    let memory = of_mib(|t| Some(t.memory_kib? << 10));
     let median = |s: Option<Spread>| s.map_or("-".into(), |s| format!("{:.0}", s.median));
     table.rows.push(vec![
         format!("{mib} MiB"),
@@ -156,15 +216,16 @@ fn row(mib: u64, how: How, taken: &[Taken], pipeline: &[Taken], table: &mut Tabl
         cell(transfer, digits),
         cell(restore, digits),
         cell(total, digits),
+        cell(still, digits),
         cell(ratio, times),
         median(sent),
         median(files),
         median(memory),
     ]);
     json!({
-        "mib": mib, "way": how.way.name(), "synced": how.synced, "image_s": image, "transfer_s": transfer,
-        "restore_s": restore, "total_s": total, "to_pipeline": ratio, "sent_mib": sent, "files_mib": files,
-        "memory_mib": memory,
+        "kind": kind.name(), "mib": mib, "way": how.way.name(), "synced": how.synced, "image_s": image,
+        "transfer_s": transfer, "restore_s": restore, "total_s": total, "still_s": still, "to_pipeline": ratio,
+        "sent_mib": sent, "files_mib": files, "memory_mib": memory,
     })
 }
 
@@ -178,6 +239,9 @@ fn notes() -> Vec<String> {
          one machine, and all directories are on its one disk. Memory of the nodes: the most that both needed besides the ranks; \
          files in the page cache come on top."
             .into(),
+        "live: `eyrie migrate` of all ranks of a job to another node, which compute and exchange messages meanwhile; what is sent \
+         is sent in rounds. A rank stood still: the longest of them; for all other ways all ranks stand still all the time."
+            .into(),
         "PPMR (8 ranks of a node, NPB LU, BT and SP, 16 Gbps InfiniBand, disks): 10.7 times faster than the slowest way \
          with files, 4.3 and 2.3 times faster than the others."
             .into(),
@@ -185,18 +249,25 @@ fn notes() -> Vec<String> {
 }
 
 /// The phases of each way, of the largest memory.
-fn chart(options: &Options, turns: &[(u64, How)], runs: &[Vec<Taken>]) -> Option<Chart> {
+fn chart(options: &Options, kind: Kind, turns: &[(Turn, &[Taken])]) -> Option<Chart> {
     let largest = *options.mib.iter().max()?;
-    let of_largest = turns.iter().zip(runs).filter(|((mib, _), _)| *mib == largest);
-    let bars = of_largest.map(|((_, how), taken)| {
-        let median = |i: usize| Spread::of(taken.iter().map(|t| t.phases()[i]));
-        let heights = (0..3).filter_map(|i| Some(median(i)?.median)).collect();
+    let of_largest = turns.iter().filter(|(turn, _)| turn.mib == largest);
+    let bars = of_largest.map(|(Turn { how, .. }, taken)| {
+        let parts = |t: &Taken| match (how.way, t.phases()) {
+            (Way::Live, _) => [t.running - t.still, t.still, 0.0, 0.0],
+            (_, [image, transfer, restore]) => [0.0, image, transfer, restore],
+        };
+        let median = |i: usize| Spread::of(taken.iter().map(|t| parts(t)[i]));
+        let heights = (0..4).filter_map(|i| Some(median(i)?.median)).collect();
         (how.short().to_string(), heights)
     });
+    let name = kind.name().to_uppercase();
     Some(Chart::Bars {
-        title: format!("{} ranks of {largest} MiB leave a node", options.ranks),
+        title: format!("{} ranks of kind {name} of {largest} MiB leave a node", options.ranks),
         y: "seconds".into(),
-        parts: ["image", "transfer", "restore"].map(String::from).to_vec(),
+        parts: ["rounds, computing", "image (live: still)", "transfer", "restore"]
+            .map(String::from)
+            .to_vec(),
         bars: bars.collect(),
     })
 }
@@ -215,20 +286,8 @@ mod tests {
             running_ns: 3_500_000_010,
             ..Default::default()
         };
-        let rdma = crate::ppmr::task::Rdma { library: "".into(), provider: "".into() };
-        let options = Options {
-            ways: vec![],
-            ranks: 1,
-            mib: vec![],
-            pool: 1,
-            chunk: 1,
-            streams: 1,
-            dir: None,
-            rdma,
-            address: String::new(),
-            rate: None,
-        };
-        let task = options.task(Way::Local, 1, std::path::Path::new("/"));
+        let work = Work { kind: Kind::Lu, mib: 1, steps: 2, moves: 1 };
+        let task = crate::ppmr::options::tests::some().task(Way::Local, work, "/".as_ref());
         let taken = Taken::of(&task, &Done { source, target });
         assert_eq!((taken.phases(), taken.running), ([1.0, 2.0, 0.5], 3.5));
     }

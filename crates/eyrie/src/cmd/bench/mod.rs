@@ -5,9 +5,8 @@ mod ppmr;
 mod scale;
 
 use crate::out;
-use anyhow::Context;
 use clap::{Args, Subcommand};
-use eyrie_bench::{answer, plot, Effort, Question, Setup};
+use eyrie_bench::{answer, plot, Effort, Question};
 use options::Options;
 
 /// Measure Eyrie against the same MPICH over its own tcp provider.
@@ -66,17 +65,11 @@ pub fn run(args: BenchArgs) -> anyhow::Result<i32> {
             return scale::run(quick, json, plot.as_deref()).map(|()| 0);
         }
     };
-    let Options { rounds, quick, json, plot, venv, examples, dir } = args.options;
+    let setup = args.options.setup()?;
+    let Options { rounds, quick, json, plot, .. } = args.options;
     if plot.is_some() && !question.has_figure() {
         anyhow::bail!("this measurement has no figure: leave --plot out");
     }
-    let setup = Setup {
-        eyrie: std::env::current_exe().context("cannot find the eyrie command itself")?,
-        // Jobs run in folders of their own.
-        venv: std::path::absolute(venv)?,
-        examples: std::path::absolute(examples)?,
-        dir: dir.map(std::path::absolute).transpose()?,
-    };
     let effort = Effort { rounds: rounds.unwrap_or(if quick { 2 } else { 5 }), quick };
     let report = answer(question, &setup, effort)?;
     if json {

@@ -1,6 +1,8 @@
 //! What all kinds of `eyrie bench` can be asked.
 
+use anyhow::Context;
 use clap::Args;
+use eyrie_bench::Setup;
 use std::path::PathBuf;
 
 #[derive(Args)]
@@ -26,4 +28,17 @@ pub struct Options {
     /// Where jobs put their images and logs, as for `eyrie run`
     #[arg(long, global = true, value_name = "DIR")]
     pub dir: Option<PathBuf>,
+}
+
+impl Options {
+    /// Where everything is that is measured.
+    pub fn setup(&self) -> anyhow::Result<Setup> {
+        Ok(Setup {
+            eyrie: std::env::current_exe().context("cannot find the eyrie command itself")?,
+            // Jobs run in folders of their own.
+            venv: std::path::absolute(&self.venv)?,
+            examples: std::path::absolute(&self.examples)?,
+            dir: self.dir.as_ref().map(std::path::absolute).transpose()?,
+        })
+    }
 }

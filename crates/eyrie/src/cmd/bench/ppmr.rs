@@ -4,11 +4,11 @@ use super::options::Options as Common;
 use crate::out;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::Args;
-use eyrie_bench::ppmr::{be_part, measure, Experiment, Options, Rdma, Way};
+use eyrie_bench::ppmr::{be_part, measure, Experiment, Kind, Options, Rdma, Way};
 use eyrie_bench::{plot, Effort};
 use std::path::PathBuf;
 
-/// Ranks of this many MiB each are moved.
+/// Ranks of this many MiB each are moved; runs take the one in the middle.
 const MIB: [u64; 3] = [8, 32, 64];
 const QUICK_MIB: [u64; 1] = [4];
 
@@ -20,10 +20,14 @@ pub struct PpmrArgs {
     /// Only these ways
     #[arg(long = "way", value_name = "WAY,...", value_delimiter = ',', value_parser = ways())]
     ways: Vec<Way>,
+    /// Only programs of these kinds: like NPB's LU, BT, SP
+    #[arg(long = "kind", value_name = "KIND,...", value_delimiter = ',', value_parser = kinds())]
+    kinds: Vec<Kind>,
     /// Ranks that leave the node
     #[arg(long, value_name = "N", default_value_t = 8)]
     ranks: u32,
-    /// Memory of a rank in MiB, one or several sizes [default: 8,32,64, with --quick 4]
+    /// Memory of a rank in MiB, one or several sizes, the middle one for runs [default: 8,32,64, with
+    /// --quick 4]
     #[arg(long, value_name = "N,...", value_delimiter = ',')]
     mib: Vec<u64>,
     /// Buffers of each node
@@ -62,32 +66,37 @@ fn ways() -> impl TypedValueParser<Value = Way> {
     PossibleValuesParser::new(Way::ALL.map(Way::name)).try_map(|name| name.parse::<Way>())
 }
 
+fn kinds() -> impl TypedValueParser<Value = Kind> {
+    PossibleValuesParser::new(Kind::ALL.map(Kind::name)).try_map(|name| name.parse::<Kind>())
+}
+
 pub fn run(asked: PpmrArgs, common: Common) -> anyhow::Result<i32> {
     if !asked.part.is_empty() {
         return be_part(&asked.part).map(|()| 0);
     }
-    let Common { rounds, quick, json, plot, venv, dir, .. } = common;
-    let library = asked.libfabric.unwrap_or_else(|| venv.join("lib/mpich/libfabric.so.1"));
+    let setup = common.setup()?;
+    let Common { rounds, quick, json, plot, .. } = common;
+    let library = asked.libfabric.unwrap_or_else(|| setup.venv.join("lib/mpich/libfabric.so.1"));
     let mib = match (asked.mib.is_empty(), quick) {
         (false, _) => asked.mib,
         (true, true) => QUICK_MIB.to_vec(),
         (true, false) => MIB.to_vec(),
     };
     let options = Options {
-        ways: if asked.ways.is_empty() { Way::ALL.to_vec() } else { asked.ways },
+        ways: all_or(&Way::ALL, asked.ways),
+        kinds: all_or(if quick { &Kind::ALL[..1] } else { &Kind::ALL }, asked.kinds),
         ranks: asked.ranks,
         mib,
         pool: usize::try_from(asked.pool)?,
         chunk: usize::try_from(asked.chunk)?,
         streams: asked.streams,
-        dir,
+        setup,
         rdma: Rdma { library: std::path::absolute(library)?, provider: asked.provider },
         address: asked.address,
         rate: asked.rate,
     };
     let effort = Effort { rounds: rounds.unwrap_or(if quick { 2 } else { 5 }), quick };
-    let all = Experiment::ALL.to_vec();
-    let experiments = if asked.experiments.is_empty() { all } else { asked.experiments };
+    let experiments = all_or(&Experiment::ALL, asked.experiments);
     let report = measure(&experiments, &options, effort)?;
     match json {
         true => out::line(report.json())?,
@@ -100,4 +109,12 @@ pub fn run(asked: PpmrArgs, common: Common) -> anyhow::Result<i32> {
         out::say(format!("eyrie bench: {warning}"));
     }
     Ok(0)
+}
+
+/// What is asked for, or all that there is.
+fn all_or<T: Clone>(all: &[T], asked: Vec<T>) -> Vec<T> {
+    if asked.is_empty() {
+        return all.to_vec();
+    }
+    asked
 }

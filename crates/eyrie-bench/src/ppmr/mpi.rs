@@ -1,0 +1,117 @@
+//! The few functions of MPICH's library that a rank of a job calls. It is loaded by its path, so
+//! that the command itself needs no MPI; its numbers are those of MPICH's binary interface.
+
+use anyhow::{bail, ensure, Context};
+use std::ffi::{c_char, c_int, c_void, CStr, CString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// MPI_COMM_WORLD, MPI_DOUBLE and MPI_STATUS_IGNORE there.
+const WORLD: c_int = 0x4400_0000;
+const DOUBLE: c_int = 0x4c00_080b;
+const IGNORED: *mut c_void = 1 as *mut c_void;
+
+type Init = unsafe extern "C" fn(*mut c_int, *mut *mut *mut c_char) -> c_int;
+type Number = unsafe extern "C" fn(c_int, *mut c_int) -> c_int;
+type Replace = unsafe extern "C" fn(
+    *mut c_void,
+    c_int,
+    c_int,
+    c_int,
+    c_int,
+    c_int,
+    c_int,
+    c_int,
+    *mut c_void,
+) -> c_int;
+type Barrier = unsafe extern "C" fn(c_int) -> c_int;
+type Finalize = unsafe extern "C" fn() -> c_int;
+
+/// MPI, which is initialized.
+pub struct Mpi {
+    pub rank: u32,
+    ranks: u32,
+    replace: Replace,
+    barrier: Barrier,
+    finalize: Finalize,
+}
+
+impl Mpi {
+    /// Loads the library and initializes it.
+    ///
+    /// # Errors
+    /// When it cannot be loaded, or is none.
+    pub fn init(library: &Path) -> anyhow::Result<Mpi> {
+        let path = CString::new(library.as_os_str().as_bytes())?;
+        // SAFETY: runs what the library does when it is loaded, as a program's loader would.
+        let loaded = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
+        ensure!(!loaded.is_null(), "{} cannot be loaded", library.display());
+        // SAFETY: MPI's standard says of which types these functions are; MPICH says what an int
+        // stands for. The numbers lie on the stack for the calls.
+        unsafe {
+            let init: Init = function(loaded, c"MPI_Init")?;
+            let (rank, size): (Number, Number) =
+                (function(loaded, c"MPI_Comm_rank")?, function(loaded, c"MPI_Comm_size")?);
+            let (mut own, mut all) = (0, 0);
+            let done = init(std::ptr::null_mut(), std::ptr::null_mut());
+            if done | rank(WORLD, &mut own) | size(WORLD, &mut all) != 0 {
+                bail!("MPI cannot be initialized");
+            }
+            Ok(Mpi {
+                rank: own as u32,
+                ranks: all as u32,
+                replace: function(loaded, c"MPI_Sendrecv_replace")?,
+                barrier: function(loaded, c"MPI_Barrier")?,
+                finalize: function(loaded, c"MPI_Finalize")?,
+            })
+        }
+    }
+
+    /// Sends these numbers to the next rank of a ring, and gets as many of the one before.
+    ///
+    /// # Errors
+    /// When MPI says so.
+    pub fn pass_on(&self, numbers: &mut [f64]) -> anyhow::Result<()> {
+        let len = c_int::try_from(numbers.len())?;
+        let next = (self.rank + 1) % self.ranks;
+        let before = (self.rank + self.ranks - 1) % self.ranks;
+        let (next, before) = (next as c_int, before as c_int);
+        let at = numbers.as_mut_ptr().cast();
+        // SAFETY: so many numbers lie there.
+        let done = unsafe { (self.replace)(at, len, DOUBLE, next, 0, before, 0, WORLD, IGNORED) };
+        ensure!(done == 0, "MPI_Sendrecv_replace failed with {done}");
+        Ok(())
+    }
+
+    /// Waits for all ranks.
+    ///
+    /// # Errors
+    /// When MPI says so.
+    pub fn barrier(&self) -> anyhow::Result<()> {
+        // SAFETY: a call of MPI between MPI_Init and MPI_Finalize.
+        let done = unsafe { (self.barrier)(WORLD) };
+        ensure!(done == 0, "MPI_Barrier failed with {done}");
+        Ok(())
+    }
+
+    /// # Errors
+    /// When MPI says so.
+    pub fn finalize(self) -> anyhow::Result<()> {
+        // SAFETY: once, at the end.
+        let done = unsafe { (self.finalize)() };
+        ensure!(done == 0, "MPI_Finalize failed with {done}");
+        Ok(())
+    }
+}
+
+/// # Safety
+/// `F` is the type of a pointer to the function of this name.
+unsafe fn function<F: Copy>(library: *mut c_void, name: &CStr) -> anyhow::Result<F> {
+    const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
+    // SAFETY: a handle of dlopen and a C string; the rest is handed on to the caller.
+    unsafe {
+        let found = libc::dlsym(library, name.as_ptr());
+        let found = (!found.is_null()).then(|| std::mem::transmute_copy(&found));
+        found.with_context(|| format!("the library has no {}", name.to_string_lossy()))
+    }
+}
