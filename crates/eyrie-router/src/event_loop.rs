@@ -11,7 +11,7 @@ use eyrie_transport::handshake::{verdict, HandshakeError, Step};
 use eyrie_transport::{Listener, RouterId};
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::Claim;
-use eyrie_wire::data::{put, put_plain, Determinant, Frame, Header};
+use eyrie_wire::data::{put, put_plain, Determinant, Frame, Header, ObservedPart};
 use rustc_hash::FxHashMap;
 use rustix::buffer::spare_capacity;
 use rustix::event::{epoll, Timespec};
@@ -173,9 +173,9 @@ impl Output<Arc<OwnedFd>> for Wires {
         self.queue(id, |conn| put_plain(&mut conn.out, header, payload));
     }
 
-    fn determinants(&mut self, id: ConnId, header: &Header, list: &[Determinant]) {
+    fn replay(&mut self, id: ConnId, list: &[Determinant], observed: Option<&ObservedPart>) {
         self.queue(id, |conn| {
-            put(&mut conn.out, header, list.iter().copied(), &[]);
+            put(&mut conn.out, &Header::Replay, list.iter().copied(), observed, &[]);
         });
     }
 

@@ -3,7 +3,7 @@
 
 use crate::protocol::{ConnId, Output, RouterEvent};
 use crate::space::Store;
-use eyrie_wire::data::{put, put_plain, Determinant, Header};
+use eyrie_wire::data::{put, put_plain, Determinant, Header, ObservedPart};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
@@ -114,9 +114,9 @@ impl Output<MemoryFile> for Said {
         self.put(conn, bytes, None);
     }
 
-    fn determinants(&mut self, conn: ConnId, header: &Header, list: &[Determinant]) {
+    fn replay(&mut self, conn: ConnId, list: &[Determinant], observed: Option<&ObservedPart>) {
         let mut bytes = Vec::new();
-        put(&mut bytes, header, list.iter().copied(), &[]);
+        put(&mut bytes, &Header::Replay, list.iter().copied(), observed, &[]);
         self.put(conn, bytes, None);
     }
 

@@ -9,7 +9,7 @@ pub mod data;
 pub mod page;
 
 /// Version of everything in this crate. Two processes with different versions do not talk.
-pub const VERSION: u16 = 13;
+pub const VERSION: u16 = 14;
 
 /// A process of the MPI job, numbered as in MPI_COMM_WORLD.
 pub type Rank = u32;

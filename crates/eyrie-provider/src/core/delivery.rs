@@ -8,7 +8,7 @@ use super::matching::Content;
 use super::mutation::{active, Mutation};
 use super::sender::refusal;
 use eyrie_wire::data::{put_plain, Deliver, Determinant, Frame, Header, Piece, Place, MAX_FRAME};
-use eyrie_wire::data::{Observed, ObservedPart, Received, Replayed, Resume, Shown};
+use eyrie_wire::data::{ObservedPart, Received, Replayed, Resume, Shown};
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
 
@@ -237,10 +237,9 @@ impl<H: Host> Delivery<H> {
             let bytes = &self.input[self.start..self.end];
             let Some(frame) = Frame::parse(bytes).map_err(broken)? else { break };
             match frame.header {
-                Header::Replay => self.script.determinants.extend(frame.determinants()),
-                Header::Observed(Observed { clock, from }) => {
-                    let bytes = frame.payload.to_vec();
-                    self.script.observed.push(ObservedPart { from, clock, bytes });
+                Header::Replay => {
+                    self.script.determinants.extend(frame.determinants());
+                    self.script.observed.extend(frame.observed());
                 }
                 Header::Ready(ready) => {
                     let seen = self.script.determinants.last().map_or(0, |d| d.rsn);

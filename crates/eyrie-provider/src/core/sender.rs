@@ -8,8 +8,8 @@ use super::error::RankError;
 use super::host::{File, Host, RouterStream};
 use super::mutation::{active, Mutation};
 use eyrie_wire::data::{
-    content_hash, put, put_plain, Determinant, Frame, Header, Message, Observed, ObservedPart,
-    Piece, Place, Repeat, SegmentDone, SegmentRequest, MAX_DETERMINANTS, MAX_FRAME, MAX_INLINE,
+    content_hash, put, put_plain, Determinant, Frame, Header, Message, ObservedPart, Piece, Place,
+    Repeat, SegmentDone, SegmentRequest, MAX_DETERMINANTS, MAX_FRAME, MAX_INLINE,
 };
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
@@ -521,8 +521,8 @@ impl<H: Host> Sender<H> {
         self.keep(&Header::Flush, unstored, &[]);
     }
 
-    /// Puts a frame behind the kept ones, and with it or before it what has not gone out on this
-    /// stream: determinants, and what was observed.
+    /// Puts a frame behind the kept ones, and with it (what is too much, before it) what has not gone
+    /// out on this stream: determinants, and what was observed.
     fn keep(&mut self, header: &Header, unstored: &Unstored, payload: &[u8]) {
         self.keep_behind(None, header, unstored, payload);
     }
@@ -537,16 +537,19 @@ impl<H: Host> Sender<H> {
     ) {
         while unstored.after(self.determinants_sent).len() > MAX_DETERMINANTS {
             // Too many for one frame: others go before it.
-            self.keep_one(None, &Header::Determinants, unstored, &[]);
+            self.keep_one(None, &Header::Determinants, unstored, None, &[]);
         }
         // What was observed must not be known without what had been shown before: with other
         // messages the rank may ask for something else, and be told this.
-        for part in unstored.observed_after(self.observed_sent) {
+        let mut parts = unstored.observed_after(self.observed_sent).peekable();
+        while let Some(part) = parts.next() {
             self.observed_sent = part.end();
-            let header = Header::Observed(Observed { clock: part.clock, from: part.from });
-            self.keep_one(None, &header, unstored, &part.bytes);
+            match parts.peek() {
+                Some(_) => self.keep_one(None, &Header::Determinants, unstored, Some(part), &[]),
+                None => return self.keep_one(pieces, header, unstored, Some(part), payload),
+            }
         }
-        self.keep_one(pieces, header, unstored, payload);
+        self.keep_one(pieces, header, unstored, None, payload);
     }
 
     /// Puts one frame behind the kept ones, with as many determinants as it takes.
@@ -555,6 +558,7 @@ impl<H: Host> Sender<H> {
         pieces: Option<(Place, &[u8])>,
         header: &Header,
         unstored: &Unstored,
+        observed: Option<&ObservedPart>,
         payload: &[u8],
     ) {
         let at = self.kept.bytes.len();
@@ -563,7 +567,7 @@ impl<H: Host> Sender<H> {
         }
         let mut sent = self.determinants_sent;
         let list = unstored.after(sent).inspect(|d| sent = d.clock);
-        put(&mut self.kept.bytes, header, list, payload);
+        put(&mut self.kept.bytes, header, list, observed, payload);
         self.determinants_sent = sent;
         self.kept.lengths.push_back(self.kept.bytes.len() - at);
     }

@@ -9,8 +9,8 @@ use super::unreadable::unreadable;
 use super::{ConnId, Output, Protocol, RouterEvent};
 use crate::space::Store;
 use eyrie_wire::data::{
-    Deliver, Determinant, Frame, Header, Message, Observed, Piece, Place, Ready, Replayed, Resume,
-    Segment, SegmentDrop, StreamKind, MAX_DETERMINANTS,
+    Deliver, Determinant, Frame, Header, Message, Piece, Place, Ready, Replayed, Resume, Segment,
+    SegmentDrop, StreamKind, MAX_DETERMINANTS,
 };
 use eyrie_wire::Rank;
 
@@ -110,11 +110,10 @@ impl<S: Store> Protocol<S> {
         let held = |d: &Determinant| Determinant { rsn: d.rsn.max(rsn), ..*d };
         let list: Vec<Determinant> = state.determinants[after..].iter().map(held).collect();
         for part in list.chunks(MAX_DETERMINANTS) {
-            out.determinants(id, &Header::Replay, part);
+            out.replay(id, part, None);
         }
         for part in state.observed.since(clock).filter(|_| !active(Mutation::ReplayUnobserved)) {
-            let header = Header::Observed(Observed { clock: part.clock, from: part.from });
-            out.frame(id, &header, &part.bytes);
+            out.replay(id, &[], Some(part));
         }
         let up_to = self.receipts.get(rank as usize).map_or(0, Receipts::rsn);
         out.frame(id, &Header::Ready(Ready { up_to, observed: 0 }), &[]);

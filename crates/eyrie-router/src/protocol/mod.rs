@@ -45,8 +45,8 @@ pub type ConnId = u64;
 pub trait Output<F> {
     /// Queues a frame.
     fn frame(&mut self, conn: ConnId, header: &Header, payload: &[u8]);
-    /// Queues a frame with determinants only.
-    fn determinants(&mut self, conn: ConnId, header: &Header, list: &[Determinant]);
+    /// Queues a frame with what is to be replayed: determinants, and a part of what was observed.
+    fn replay(&mut self, conn: ConnId, list: &[Determinant], observed: Option<&ObservedPart>);
     /// Queues a frame as it lies in the log.
     fn logged(&mut self, conn: ConnId, frame: &[u8]);
     /// Queues a frame that a file goes with.

@@ -4,9 +4,7 @@ use super::mutation::{active, Mutation};
 use super::verify::Verifier;
 use super::{ConnId, Output, Protocol, RouterEvent};
 use crate::space::Store;
-use eyrie_wire::data::{
-    Ack, Frame, Header, Known, Message, Observed, ObservedPart, Piece, Ready, Repeat,
-};
+use eyrie_wire::data::{Ack, Frame, Header, Known, Message, ObservedPart, Piece, Ready, Repeat};
 use eyrie_wire::{Rank, RankInstance};
 
 /// Unacknowledged frames and bytes after which a sender is told.
@@ -51,6 +49,9 @@ impl<S: Store> Protocol<S> {
             out.event(RouterEvent::Heard { instance });
         }
         self.keep_determinants(rank, frame);
+        if let Some(part) = frame.observed() {
+            self.keep_observed(rank, part);
+        }
         if active(Mutation::AcknowledgeEarly) {
             self.count(id, frame.len, true);
             self.acknowledge(id, true, out);
@@ -58,7 +59,6 @@ impl<S: Store> Protocol<S> {
         match &frame.header {
             Header::Message(m) => self.log_message(rank, m, frame, out)?,
             Header::Repeat(r) => self.verify(rank, r, out)?,
-            Header::Observed(o) => self.keep_observed(rank, *o, frame.payload),
             Header::Determinants | Header::Flush => {}
             Header::Piece(p) => self.take_piece(id, *p, frame.payload)?,
             Header::SegmentRequest(s) => self.request_segment(id, s.bytes, out),
@@ -106,8 +106,8 @@ impl<S: Store> Protocol<S> {
         }
     }
 
-    fn keep_observed(&mut self, rank: Rank, Observed { clock, from }: Observed, bytes: &[u8]) {
-        let part = ObservedPart { from, clock, bytes: bytes.to_vec() };
+    fn keep_observed(&mut self, rank: Rank, part: ObservedPart) {
+        let clock = part.clock;
         let state = &mut self.ranks[rank as usize];
         state.observed.push(part);
         // Nothing more was shown until then: shown more, it might observe something else.

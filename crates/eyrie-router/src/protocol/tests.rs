@@ -10,8 +10,8 @@ use super::noted::{forget_logged, is_logged};
 use super::*;
 use crate::testing::{on_all_processors, MemoryFile, MemoryStore, Said};
 use eyrie_wire::data::{
-    content_hash, put, put_plain, Deliver, Envelope, Message, Observed, Piece, Place, Repeat,
-    Replayed, Resume, SegmentRequest,
+    content_hash, put, put_plain, Deliver, Envelope, Message, Piece, Place, Repeat, Replayed,
+    Resume, SegmentRequest,
 };
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -456,10 +456,9 @@ impl World {
                 self.say_determinants(p, k);
                 self.send_kept_again(p, k);
             }
-            Header::Replay => process.script.extend(frame.determinants()),
-            Header::Observed(Observed { clock, from }) => {
-                let bytes = frame.payload.to_vec();
-                process.observed_script.push(ObservedPart { from, clock, bytes });
+            Header::Replay => {
+                process.script.extend(frame.determinants());
+                process.observed_script.extend(frame.observed());
             }
             Header::Ack(ack) => {
                 let new = ack.frames - link.acknowledged;
@@ -716,7 +715,7 @@ impl World {
                 frames.push((Header::Flush, vec![]));
             }
         }
-        self.say_observed(p, k);
+        let mut observed = self.say_observed(p, k);
         for (header, payload) in frames {
             let process = &mut self.processes[p];
             let link = &mut process.links[k];
@@ -730,27 +729,31 @@ impl World {
                 process.model.unstored.iter().filter(|d| d.clock > from).copied().collect();
             link.determinants_sent = list.last().map_or(from, |d| d.clock);
             let mut bytes = Vec::new();
-            put(&mut bytes, &header, list.into_iter(), &payload);
+            put(&mut bytes, &header, list.into_iter(), observed.take().as_ref(), &payload);
             self.wires.entry((k, conn)).or_default().push_back(bytes);
         }
     }
 
-    /// Gives a router what it does not have of what was observed, not without what had been seen.
-    fn say_observed(&mut self, p: usize, k: usize) {
+    /// Gives a router what it does not have of what was observed, not without what had been seen:
+    /// all but the last part, which goes with the next frame.
+    fn say_observed(&mut self, p: usize, k: usize) -> Option<ObservedPart> {
         let Process { model, links, .. } = &mut self.processes[p];
-        let Some(conn) = links[k].conn else { return };
+        let conn = links[k].conn?;
         let from = links[k].observed_sent;
-        for part in model.unstored_observed.iter().filter(|part| part.end() > from) {
+        let last = model.unstored_observed.back().filter(|part| part.end() > from).cloned();
+        let end = last.as_ref().map_or(from, ObservedPart::end);
+        links[k].observed_sent = end;
+        let between = |part: &&ObservedPart| part.end() > from && part.end() < end;
+        for part in model.unstored_observed.iter().filter(between) {
             let seen = links[k].determinants_sent;
             let list = model.unstored.iter().filter(|d| d.clock > seen).copied();
             links[k].determinants_sent = model.unstored.back().map_or(seen, |d| d.clock.max(seen));
-            links[k].observed_sent = part.end();
             links[k].unacknowledged.push_back(false);
-            let header = Header::Observed(Observed { clock: part.clock, from: part.from });
             let mut bytes = Vec::new();
-            put(&mut bytes, &header, list, &part.bytes);
+            put(&mut bytes, &Header::Determinants, list, Some(part), &[]);
             self.wires.entry((k, conn)).or_default().push_back(bytes);
         }
+        last
     }
 
     fn send_kept_again(&mut self, p: usize, k: usize) {
@@ -1000,8 +1003,7 @@ fn message(ssn: u64, tag: u64, clock: u64) -> Header {
 }
 
 fn say(router: &mut Protocol<MemoryStore>, said: &mut Said, conn: ConnId, header: &Header) -> bool {
-    let with_payload =
-        matches!(header, Header::Message(_) | Header::Piece(_) | Header::Observed(_));
+    let with_payload = matches!(header, Header::Message(_) | Header::Piece(_));
     let payload: &[u8] = if with_payload { b"hi" } else { b"" };
     let mut bytes = Vec::new();
     put_plain(&mut bytes, header, payload);
@@ -1074,7 +1076,7 @@ fn what_an_image_holds_is_still_held() {
     let (mut router, mut said) = one_router();
     let word = |router: &mut Protocol<MemoryStore>, said: &mut Said, list: &[Determinant]| {
         let mut bytes = Vec::new();
-        put(&mut bytes, &Header::Flush, list.iter().copied(), b"");
+        put(&mut bytes, &Header::Flush, list.iter().copied(), None, b"");
         assert!(router.frame(1, &Frame::parse(&bytes).unwrap().unwrap(), said));
         let (bytes, _) = said.frames.get_mut(&1).and_then(VecDeque::pop_back).expect("an answer");
         match Frame::parse(&bytes).unwrap().unwrap().header {
@@ -1097,10 +1099,12 @@ fn what_was_observed_before_the_fence_comes_before_what_is_seen_later() {
     let (mut router, mut said) = one_router();
     router.connected(1, instance(0, 1), StreamKind::Send, true, &mut said);
     say(&mut router, &mut said, 1, &message(1, 5, 9));
-    say(&mut router, &mut said, 1, &Header::Observed(Observed { clock: 12, from: 0 }));
+    let observed = vec![ObservedPart { from: 0, clock: 12, bytes: b"hi".to_vec() }];
+    let mut bytes = Vec::new();
+    put(&mut bytes, &Header::Determinants, std::iter::empty(), Some(&observed[0]), &[]);
+    assert!(router.frame(1, &Frame::parse(&bytes).unwrap().unwrap(), &mut said));
     router.command(RouterCommand::Fence(instance(0, 2)), &mut said);
     let determinants = vec![Determinant { clock: 12, rsn: 0 }];
-    let observed = vec![ObservedPart { from: 0, clock: 12, bytes: b"hi".to_vec() }];
     let fenced = RouterEvent::Fenced { instance: instance(0, 2), determinants, observed };
     assert_eq!(said.events.last(), Some(&fenced));
 }

@@ -104,14 +104,6 @@ pub struct Ack {
     pub observed: u64,
 }
 
-/// A part of what a rank has observed besides messages, which is the payload
-/// ([`super::ObservedPart`]).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Observed {
-    pub clock: u64,
-    pub from: u64,
-}
-
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Segment {
     pub segment: u32,
@@ -165,7 +157,6 @@ pub enum Header {
     Replayed(Replayed),
     Shown(Shown),
     Received(Received),
-    Observed(Observed),
     Deliver(Deliver),
     Ack(Ack),
     Segment(Segment),
@@ -189,7 +180,7 @@ pub fn len_of(kind: Kind) -> usize {
         Kind::Determinants | Kind::Flush | Kind::Replay | Kind::Refused => 0,
         Kind::SegmentRequest | Kind::Replayed | Kind::Received => 8,
         Kind::SegmentDone | Kind::SegmentDrop => 4,
-        Kind::Resume | Kind::Observed | Kind::Ready => 16,
+        Kind::Resume | Kind::Ready => 16,
         Kind::Ack => 24,
         Kind::Shown | Kind::Segment | Kind::Known | Kind::Piece => 12,
     }
@@ -208,7 +199,6 @@ impl Header {
             Header::Replayed(_) => Kind::Replayed,
             Header::Shown(_) => Kind::Shown,
             Header::Received(_) => Kind::Received,
-            Header::Observed(_) => Kind::Observed,
             Header::Deliver(_) => Kind::Deliver,
             Header::Ack(_) => Kind::Ack,
             Header::Segment(_) => Kind::Segment,
@@ -246,7 +236,6 @@ impl Header {
             Header::Replayed(r) => put_numbers(out, [], [r.rsn]),
             Header::Shown(s) => put_numbers(out, [s.source], [s.ssn]),
             Header::Received(r) => put_numbers(out, [], [r.rsn]),
-            Header::Observed(o) => put_numbers(out, [], [o.clock, o.from]),
             Header::Ack(a) => put_numbers(out, [], [a.frames, a.clock, a.observed]),
             Header::Segment(s) => put_numbers(out, [s.segment], [s.bytes]),
             Header::Known(k) => put_numbers(out, [k.destination], [k.ssn]),
@@ -295,7 +284,6 @@ impl Header {
             Kind::Replayed => Header::Replayed(Replayed { rsn: r.u64() }),
             Kind::Shown => Header::Shown(Shown { source: r.u32(), ssn: r.u64() }),
             Kind::Received => Header::Received(Received { rsn: r.u64() }),
-            Kind::Observed => Header::Observed(Observed { clock: r.u64(), from: r.u64() }),
             Kind::Ack => Header::Ack(Ack { frames: r.u64(), clock: r.u64(), observed: r.u64() }),
             Kind::Segment => Header::Segment(Segment { segment: r.u32(), bytes: r.u64() }),
             Kind::SegmentDrop => Header::SegmentDrop(SegmentDrop { segment: r.u32() }),

@@ -10,7 +10,7 @@ pub enum Kind {
     /// A message that the router has already, sent again by a re-executing rank: its envelope and
     /// the hash of its content, for comparison with the log ([`super::Repeat`]).
     Repeat = 2,
-    /// Nothing but determinants.
+    /// Nothing but determinants, and what was observed.
     Determinants = 3,
     /// Asks for a segment ([`super::SegmentRequest`]).
     SegmentRequest = 4,
@@ -29,10 +29,6 @@ pub enum Kind {
     /// What the rank has received ([`super::Received`]); before [`Kind::Resume`] it also says that
     /// the rank does not re-execute.
     Received = 10,
-    // Both ways.
-    /// A part of what the rank has observed besides messages ([`super::Observed`]): on a send
-    /// stream before the frame that may depend on it, on a delivery stream to be observed again.
-    Observed = 11,
     // Router to rank.
     /// A message ([`super::Deliver`]).
     Deliver = 16,
@@ -45,7 +41,7 @@ pub enum Kind {
     SegmentDrop = 19,
     /// What the router has from this rank for one destination ([`super::Known`]).
     Known = 20,
-    /// Determinants to replay.
+    /// Determinants to replay, or a part of what is to be observed again.
     Replay = 21,
     /// The stream has begun ([`super::Ready`]).
     Ready = 22,
@@ -56,7 +52,7 @@ pub enum Kind {
     Piece = 32,
 }
 
-const KINDS: [Kind; 20] = [
+const KINDS: [Kind; 19] = [
     Kind::Message,
     Kind::Repeat,
     Kind::Determinants,
@@ -67,7 +63,6 @@ const KINDS: [Kind; 20] = [
     Kind::Replayed,
     Kind::Shown,
     Kind::Received,
-    Kind::Observed,
     Kind::Deliver,
     Kind::Ack,
     Kind::Segment,

@@ -1,5 +1,5 @@
 //! Frames of the data path between a rank and a router. A frame is a prefix of eight bytes, a
-//! header of its kind's own type, determinants, and a payload. Large payloads do not go through the
+//! header of its kind's own type, determinants, what was observed, and a payload. Large payloads do not go through the
 //! stream: they lie in a *segment*, a file that belongs to the router, written by the sender and
 //! read by the receiver; the header names segment and offset. Where no descriptors can be passed,
 //! between hosts, the payload comes in pieces on the stream, ahead of the frame that names its
@@ -19,8 +19,8 @@ use bytes::Writer;
 pub use determinant::{Determinant, DETERMINANT_LEN};
 pub use envelope::{AtomicOp, Envelope, ENVELOPE_LEN};
 pub use header::{
-    Ack, Deliver, Header, Known, Message, Observed, Piece, Place, Ready, Received, Repeat,
-    Replayed, Resume, Segment, SegmentDone, SegmentDrop, SegmentRequest, Shown,
+    Ack, Deliver, Header, Known, Message, Piece, Place, Ready, Received, Repeat, Replayed, Resume,
+    Segment, SegmentDone, SegmentDrop, SegmentRequest, Shown,
 };
 pub use kind::Kind;
 pub use observed::{ObservedPart, MAX_PART};
@@ -33,18 +33,24 @@ const _: () = assert!(MAX_PART <= MAX_INLINE);
 /// Most determinants on one frame.
 pub const MAX_DETERMINANTS: usize = 1024;
 /// Longest frame in bytes.
-pub const MAX_FRAME: usize =
-    PREFIX_LEN + header::MAX_LEN + MAX_DETERMINANTS * DETERMINANT_LEN + MAX_INLINE;
+pub const MAX_FRAME: usize = PREFIX_LEN
+    + header::MAX_LEN
+    + MAX_DETERMINANTS * DETERMINANT_LEN
+    + observed::HEAD_LEN
+    + MAX_PART
+    + MAX_INLINE;
 
 /// The prefix and the header of a frame.
 pub type Head = Writer<{ PREFIX_LEN + header::MAX_LEN }>;
 
 /// Puts a frame behind what is in `out`; returns how many determinants it took. At most
-/// [`MAX_DETERMINANTS`] are taken; the payload must not be longer than [`MAX_INLINE`].
+/// [`MAX_DETERMINANTS`] are taken; the payload must not be longer than [`MAX_INLINE`]. `observed`:
+/// a part that goes with it.
 pub fn put(
     out: &mut Vec<u8>,
     header: &Header,
     determinants: impl Iterator<Item = Determinant>,
+    observed: Option<&ObservedPart>,
     payload: &[u8],
 ) -> usize {
     let at = out.len();
@@ -55,21 +61,27 @@ pub fn put(
         count += 1;
     }
     out[at + 2..at + 4].copy_from_slice(&(count as u16).to_le_bytes());
+    if let Some(part) = observed {
+        out[at + 6..at + 8].copy_from_slice(&(part.bytes.len() as u16).to_le_bytes());
+        out.extend_from_slice(&part.head());
+        out.extend_from_slice(&part.bytes);
+    }
     out.extend_from_slice(payload);
     count
 }
 
-/// A frame without determinants.
+/// A frame with nothing but its payload.
 pub fn put_plain(out: &mut Vec<u8>, header: &Header, payload: &[u8]) {
-    put(out, header, std::iter::empty(), payload);
+    put(out, header, std::iter::empty(), None, payload);
 }
 
-/// What stands in front of the payload of a frame that has no determinants.
+/// What stands in front of the payload of a frame that has nothing else.
 pub fn head(header: &Header, payload: &[u8]) -> Head {
     debug_assert!(payload.len() <= MAX_INLINE);
     let mut head = Head::new();
     head.put(&[header.kind() as u8, 0, 0, 0]);
-    head.put(&(payload.len() as u32).to_le_bytes());
+    head.put(&(payload.len() as u16).to_le_bytes());
+    head.put(&[0, 0]);
     header.put(&mut head);
     head
 }
@@ -79,6 +91,7 @@ pub fn head(header: &Header, payload: &[u8]) -> Head {
 pub struct Frame<'a> {
     pub header: Header,
     determinants: &'a [u8],
+    observed: &'a [u8],
     pub payload: &'a [u8],
     /// Bytes of the buffer that the frame takes.
     pub len: usize,
@@ -93,25 +106,36 @@ impl<'a> Frame<'a> {
         let Some(prefix) = bytes.first_chunk::<PREFIX_LEN>() else { return Ok(None) };
         let kind = Kind::from_u8(prefix[0]).ok_or("unknown kind of frame")?;
         let determinants = usize::from(u16::from_le_bytes([prefix[2], prefix[3]]));
-        let inline = u32::from_le_bytes([prefix[4], prefix[5], prefix[6], prefix[7]]) as usize;
-        if inline > MAX_INLINE || determinants > MAX_DETERMINANTS {
+        let inline = usize::from(u16::from_le_bytes([prefix[4], prefix[5]]));
+        let observed = match u16::from_le_bytes([prefix[6], prefix[7]]) {
+            0 => 0,
+            len => observed::HEAD_LEN + usize::from(len),
+        };
+        let too_long = inline > MAX_INLINE || observed > observed::HEAD_LEN + MAX_PART;
+        if too_long || determinants > MAX_DETERMINANTS {
             return Err("frame too long");
         }
         let head_end = PREFIX_LEN + header::len_of(kind);
         let list_end = head_end + determinants * DETERMINANT_LEN;
-        let len = list_end + inline;
+        let observed_end = list_end + observed;
+        let len = observed_end + inline;
         let Some(head) = bytes.get(PREFIX_LEN..head_end) else { return Ok(None) };
         let header = Header::decode(kind, head, inline)?;
         if bytes.len() < len {
             return Ok(None);
         }
-        let (determinants, payload) = (&bytes[head_end..list_end], &bytes[list_end..len]);
-        Ok(Some(Frame { header, determinants, payload, len }))
+        let (determinants, observed) = (&bytes[head_end..list_end], &bytes[list_end..observed_end]);
+        Ok(Some(Frame { header, determinants, observed, payload: &bytes[observed_end..len], len }))
     }
 
     /// The determinants on the frame.
     pub fn determinants(&self) -> impl Iterator<Item = Determinant> + 'a {
         Determinant::decode_all(self.determinants)
+    }
+
+    /// What was observed that goes with the frame.
+    pub fn observed(&self) -> Option<ObservedPart> {
+        ObservedPart::decode(self.observed)
     }
 }
 
@@ -140,18 +164,23 @@ mod tests {
     proptest! {
         #[test]
         fn frames_survive_the_wire(ssn: u64, clock: u64, tag: u64, data: Option<u64>, payload in
-            prop::collection::vec(any::<u8>(), 0..300), clocks in prop::collection::vec(any::<u64>(), 0..9)) {
+            prop::collection::vec(any::<u8>(), 0..300), clocks in prop::collection::vec(any::<u64>(), 0..9),
+            seen in prop::collection::vec(any::<u8>(), 0..40)) {
             let envelope = Envelope::Tagged { tag, data };
             let size = payload.len() as u64;
             let header = Header::Message(Message { destination: 7, ssn, clock, envelope, size, place: None });
             let list: Vec<_> = clocks.iter().map(|c| Determinant { clock: *c, rsn: c / 2 }).collect();
+            let part = ObservedPart { from: ssn, clock, bytes: seen };
+            let part = (!part.bytes.is_empty()).then_some(part);
             let mut bytes = b"before".to_vec();
-            prop_assert_eq!(put(&mut bytes, &header, list.iter().copied(), &payload), list.len());
+            let put = put(&mut bytes, &header, list.iter().copied(), part.as_ref(), &payload);
+            prop_assert_eq!(put, list.len());
             let frame = Frame::parse(&bytes[6..]).unwrap().unwrap();
             prop_assert_eq!(frame.header, header);
             prop_assert_eq!(frame.payload, &payload[..]);
             prop_assert_eq!(frame.len, bytes.len() - 6);
             prop_assert_eq!(frame.determinants().collect::<Vec<_>>(), list);
+            prop_assert_eq!(frame.observed(), part);
         }
     }
 
@@ -199,14 +228,19 @@ mod tests {
     #[test]
     fn a_truncated_frame_waits_and_an_oversized_one_is_refused() {
         let mut bytes = Vec::new();
-        put_plain(&mut bytes, &message(5, None), b"hello");
+        let part = ObservedPart { from: 7, clock: 2, bytes: b"seen".to_vec() };
+        put(&mut bytes, &message(5, None), std::iter::empty(), Some(&part), b"hello");
         for cut in 0..bytes.len() {
             assert_eq!(Frame::parse(&bytes[..cut]), Ok(None));
         }
         assert_eq!(Frame::parse(&bytes).unwrap().unwrap().payload, b"hello");
-        let long = (MAX_INLINE as u32 + 1).to_le_bytes();
-        bytes[4..8].copy_from_slice(&long);
-        assert!(Frame::parse(&bytes).is_err());
+        let parse_with = |at: usize, len: usize| {
+            let mut bytes = bytes.clone();
+            bytes[at..at + 2].copy_from_slice(&(len as u16).to_le_bytes());
+            Frame::parse(&bytes).is_err()
+        };
+        assert!(parse_with(4, MAX_INLINE + 1) && parse_with(6, MAX_PART + 1));
+        assert!(parse_with(2, MAX_DETERMINANTS + 1));
     }
 
     #[test]

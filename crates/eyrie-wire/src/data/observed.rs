@@ -4,6 +4,8 @@
 
 /// Longest part in bytes.
 pub const MAX_PART: usize = 16 * 1024;
+/// Bytes in front of a part that goes with a frame: its clock, and where it begins.
+pub(super) const HEAD_LEN: usize = 16;
 
 /// A part of the stream, as a rank has cut it.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, serde::Serialize, serde::Deserialize)]
@@ -20,6 +22,21 @@ impl ObservedPart {
     /// Where in the stream it ends.
     pub fn end(&self) -> u64 {
         self.from + self.bytes.len() as u64
+    }
+
+    /// What stands in front of it where it goes with a frame.
+    pub(super) fn head(&self) -> [u8; HEAD_LEN] {
+        let mut out = [0; HEAD_LEN];
+        out[..8].copy_from_slice(&self.clock.to_le_bytes());
+        out[8..].copy_from_slice(&self.from.to_le_bytes());
+        out
+    }
+
+    /// The part with its head in front; `None` where there is none.
+    pub(super) fn decode(bytes: &[u8]) -> Option<ObservedPart> {
+        let (head, bytes) = bytes.split_first_chunk::<HEAD_LEN>()?;
+        let mut r = super::bytes::Reader(head);
+        Some(ObservedPart { clock: r.u64(), from: r.u64(), bytes: bytes.to_vec() })
     }
 
     /// Cuts what was observed up to this clock into parts.

@@ -163,18 +163,19 @@ impl World {
 
     /// Gives a router the determinants that it does not have.
     pub fn say_determinants(&mut self, p: usize, k: usize) {
-        if self.loss.is_some() {
-            self.say_observed(p, k);
+        if self.loss.is_none() {
+            return;
         }
+        let observed = self.say_observed(p, k);
         let Process { model, links, .. } = &mut self.processes[p];
-        let (Some(conn), true) = (links[k].conn, self.loss.is_some()) else { return };
+        let Some(conn) = links[k].conn else { return };
         links[k].unacknowledged.push_back(false);
         let from = links[k].determinants_sent;
         let list: Vec<Determinant> =
             model.unstored.iter().filter(|d| d.clock > from).copied().collect();
         links[k].determinants_sent = list.last().map_or(from, |d| d.clock);
         let mut bytes = Vec::new();
-        put(&mut bytes, &Header::Determinants, list.into_iter(), &[]);
+        put(&mut bytes, &Header::Determinants, list.into_iter(), observed.as_ref(), &[]);
         self.wires.entry((k, conn)).or_default().push_back(bytes);
     }
 
