@@ -4,12 +4,12 @@ jobs. Each puts its table into the page, between the marks that name it, and its
 The text around the marks is written by people and stays.
 
 Usage: bench/migration.py [--quick] [--rounds=N] [--dir=DIR] [KIND]...     (default: aggregation
-network pipeline ways migration; after `make build`)
+network pipeline ways runs migration; after `make build`)
 """
 
 from page import Page
 
-PPMR = ("aggregation", "network", "pipeline", "ways")
+PPMR = ("aggregation", "network", "pipeline", "ways", "runs")
 KINDS = (*PPMR, "migration")
 EXPERIMENTS = Page("migration", "bench ppmr", kinds=KINDS, figures=PPMR)
 MOVES = Page("migration", "bench", kinds=KINDS, figures=("migration",))

@@ -373,7 +373,11 @@ mod tests {
     #[test]
     fn a_neighbours_face_is_part_of_the_result() {
         let mut solver = Solver::new(Kind::Lu, 1, 1);
-        solver.step(|face| Ok(face.iter_mut().for_each(|cell| cell[0] += 1.0))).unwrap();
+        let exchange = |face: &mut [Cell]| {
+            face[0][0] += 1.0;
+            Ok(())
+        };
+        solver.step(exchange).unwrap();
         assert_ne!(solver.sum(), after(Kind::Lu, 1, 1, None).sum());
     }
 

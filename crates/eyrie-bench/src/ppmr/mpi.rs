@@ -9,7 +9,7 @@ use std::path::Path;
 /// MPI_COMM_WORLD, MPI_DOUBLE and MPI_STATUS_IGNORE there.
 const WORLD: c_int = 0x4400_0000;
 const DOUBLE: c_int = 0x4c00_080b;
-const IGNORED: *mut c_void = 1 as *mut c_void;
+const IGNORED: *mut c_void = std::ptr::without_provenance_mut(1);
 
 type Init = unsafe extern "C" fn(*mut c_int, *mut *mut *mut c_char) -> c_int;
 type Number = unsafe extern "C" fn(c_int, *mut c_int) -> c_int;
