@@ -11,6 +11,7 @@ mod mpi;
 mod network;
 mod node;
 mod options;
+mod orders;
 mod pool;
 mod process;
 mod pull;

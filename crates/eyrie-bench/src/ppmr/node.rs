@@ -1,13 +1,8 @@
 //! A node of a migration: ranks begin on it or come from the node before it, and end on it or leave
-//! for the next one. It talks to the driver by lines, and ends as soon as something fails or the
-//! driver is gone.
-
-use anyhow::Context;
-use std::io::Write;
-use std::sync::mpsc::{channel, Receiver};
-use std::thread::JoinHandle;
+//! for the next one. Whatever fails ends the process, and its ranks with it.
 
 use crate::ppmr::held::HeldRank;
+use crate::ppmr::orders::Driver;
 use crate::ppmr::rank::READY;
 use crate::ppmr::source::leave;
 use crate::ppmr::target::arrive;
@@ -52,56 +47,4 @@ fn filled(task: &Task) -> anyhow::Result<Vec<HeldRank>> {
     let mut ranks = ranks?;
     ranks.iter_mut().try_for_each(|rank| rank.says(READY))?;
     Ok(ranks)
-}
-
-/// Who has started this node.
-pub struct Driver {
-    orders: Receiver<String>,
-}
-
-impl Driver {
-    /// From here on the end of standard input ends the process.
-    fn listen() -> Driver {
-        let (send, orders) = channel();
-        std::thread::spawn(move || {
-            for line in std::io::stdin().lines().map_while(Result::ok) {
-                if send.send(line).is_err() {
-                    break;
-                }
-            }
-            std::process::exit(1);
-        });
-        Driver { orders }
-    }
-
-    /// # Errors
-    /// When it is gone.
-    pub fn say(&self, line: &str) -> anyhow::Result<()> {
-        let mut out = std::io::stdout().lock();
-        out.write_all(format!("{line}\n").as_bytes())?;
-        Ok(out.flush()?)
-    }
-
-    /// Its next line: to go on, or the port of the node before.
-    ///
-    /// # Errors
-    /// When it is gone.
-    pub fn line(&self) -> anyhow::Result<String> {
-        self.orders.recv().context("nobody orders anything any more")
-    }
-}
-
-/// The value, or the end of the process: nobody waits for a thread that has failed.
-pub fn must<T>(what: &str, result: anyhow::Result<T>) -> T {
-    result.unwrap_or_else(|e| {
-        let words = format!("eyrie bench ppmr: {what}: {e:#}\n");
-        let _ = std::io::stderr().write_all(words.as_bytes());
-        std::process::exit(1)
-    })
-}
-
-/// What a thread returned.
-pub fn joined<T>(thread: JoinHandle<T>) -> T {
-    // A panic has ended the process.
-    thread.join().unwrap_or_else(|_| std::process::abort())
 }

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::ppmr::node::must;
+use crate::ppmr::orders::must;
 use crate::ppmr::pool::Pool;
 use crate::ppmr::task::Task;
 use crate::ppmr::wire::{Full, Hello};

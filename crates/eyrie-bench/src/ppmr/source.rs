@@ -14,7 +14,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::ppmr::held::HeldRank;
-use crate::ppmr::node::{joined, must, Driver};
+use crate::ppmr::orders::{joined, must, Driver};
 use crate::ppmr::pool::Pool;
 use crate::ppmr::rank::WRITING;
 use crate::ppmr::task::{most_memory_kib, now_ns, Feed, Sink, SourceReport, Task, Way};

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use crate::ppmr::held::HeldRank;
-use crate::ppmr::node::{joined, must, Driver};
+use crate::ppmr::orders::{joined, must, Driver};
 use crate::ppmr::pool::Pool;
 use crate::ppmr::process::pipe;
 use crate::ppmr::pull::{pull_over_rdma, pull_over_tcp, Pulled};
