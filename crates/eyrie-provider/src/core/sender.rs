@@ -21,7 +21,7 @@ const MAX_UNRECEIVED: usize = 64 << 20;
 /// There, messages from one look for acknowledgements to the next.
 const LOOK_EVERY: u32 = 32;
 /// Frames, and a share of [`MAX_KEPT`], after which acknowledgements are looked for without need.
-const LOOK_FRAMES: usize = 512;
+const LOOK_FRAMES: usize = 256;
 const LOOK_BYTES: usize = MAX_KEPT / 4;
 /// Room for kept frames at the start, in bytes.
 const KEPT_BYTES: usize = 256 * 1024;

@@ -8,7 +8,7 @@ use eyrie_wire::data::{Ack, Frame, Header, Known, Message, ObservedPart, Piece, 
 use eyrie_wire::{Rank, RankInstance};
 
 /// Unacknowledged frames and bytes after which a sender is told.
-pub(super) const ACK_FRAMES: u64 = 256;
+pub(super) const ACK_FRAMES: u64 = 128;
 pub(super) const ACK_BYTES: usize = 64 * 1024;
 
 const NOT_HERE: &str = "message for a rank that is not at home at this router";
