@@ -3,14 +3,14 @@
 //! truncated, and must hold only whole frames.
 
 use super::noted::note_logged;
-use crate::space::{Buffer, Space, Store};
+use crate::space::{Space, Store};
 use eyrie_wire::data::{head, Deliver, Frame, Header, Message, Place, MAX_FRAME};
 use eyrie_wire::Rank;
 use std::collections::VecDeque;
 use std::io;
 
 /// A block is sealed when the next frame would take it beyond this, in bytes.
-const BLOCK_BYTES: usize = Buffer::BLOCK_BYTES;
+const BLOCK_BYTES: usize = 256 * 1024;
 // A frame always fits a block.
 const _: () = assert!(MAX_FRAME <= BLOCK_BYTES);
 
@@ -19,7 +19,7 @@ const _: () = assert!(MAX_FRAME <= BLOCK_BYTES);
 const BLOCK_PAYLOAD_BYTES: u64 = 1 << 20;
 
 enum Where {
-    Memory(Buffer),
+    Memory(Vec<u8>),
     Disk { offset: u64, len: usize },
 }
 
@@ -139,8 +139,8 @@ impl Log {
         let len = head.written().len() + payload.len();
         let block = self.writable_block(len);
         let Where::Memory(bytes) = &mut block.place else { unreachable!("a sealed block") };
-        bytes.put(head.written());
-        bytes.put(payload);
+        bytes.extend_from_slice(head.written());
+        bytes.extend_from_slice(payload);
         block.last = rsn;
         if let Some(Place { segment, .. }) = place {
             block.payload += size;
@@ -164,12 +164,7 @@ impl Log {
             _ => true,
         };
         if full {
-            // Who has filled a block with frames fills more.
-            let bytes = match self.blocks.back().is_some_and(|b| b.len() > BLOCK_BYTES / 2) {
-                true => Buffer::for_block(),
-                false => Buffer::default(),
-            };
-            let (place, segments) = (Where::Memory(bytes), Vec::new());
+            let (place, segments) = (Where::Memory(Vec::new()), Vec::new());
             self.blocks.push_back(Block { last: self.newest, place, payload: 0, segments });
         }
         self.blocks.back_mut().expect("there is one now")

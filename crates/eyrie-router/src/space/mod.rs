@@ -1,12 +1,10 @@
 //! Where the log lies: how much of it in memory, how much on disk, and what is to be done when both
 //! come to an end.
 
-mod buffer;
 mod files;
 mod segments;
 mod store;
 
-pub use buffer::Buffer;
 pub use files::Files;
 pub use segments::Segments;
 pub use store::Store;
