@@ -60,8 +60,8 @@ pub struct Options {
     pub pool: usize,
     pub chunk: usize,
     pub streams: usize,
-    /// Of the jobs whose ranks move live; its `dir` is where files are, too (`None`: where temporary
-    /// files are).
+    /// Of the jobs whose ranks move live; its `dir` is where files are, too (`None`: where
+    /// temporary files are).
     pub setup: Setup,
     pub rdma: Rdma,
     /// Where both nodes are reached, if not over a network of their own with a `rate`.

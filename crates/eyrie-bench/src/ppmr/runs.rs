@@ -84,9 +84,11 @@ fn describe(options: &Options, mib: u64, turns: &[Turn], runs: &[Vec<f64>]) -> M
     for (turn, took) in turns.iter().zip(runs) {
         let Some(none) = base(turn, turns).map(|at| &runs[at]) else { continue };
         let run = Spread::of(took.iter().copied());
-        let ratio = Spread::of_ratios(took, none);
         let each = took.iter().zip(none).map(|(t, none)| (t - none) / f64::from(turn.moves));
-        let cost = if turn.moves == 0 { None } else { Spread::of(each) };
+        let (ratio, cost) = match turn.moves {
+            0 => (None, None),
+            _ => (Spread::of_ratios(took, none), Spread::of(each)),
+        };
         let way = match (turn.moves, turn.how.way) {
             (0, Way::Live) => "none, as a job".into(),
             (0, _) => "none".into(),

@@ -73,7 +73,9 @@ struct Taken {
 
 impl Taken {
     fn of(task: &Task, Done { source, target }: &Done) -> Taken {
-        let since = |ns: u64| ns.saturating_sub(source.ordered_ns) as f64 / 1e9;
+        // Ranks may run before it was seen that the ones that they were have ended.
+        let since =
+            |ns: u64| ns.min(target.running_ns).saturating_sub(source.ordered_ns) as f64 / 1e9;
         let copies = match task.way {
             Way::Local | Way::RdmaLocal => 2,
             Way::Shared => 1,

@@ -521,8 +521,8 @@ impl<H: Host> Sender<H> {
         self.keep(&Header::Flush, unstored, &[]);
     }
 
-    /// Puts a frame behind the kept ones, and with it (what is too much, before it) what has not gone
-    /// out on this stream: determinants, and what was observed.
+    /// Puts a frame behind the kept ones, and with it (what is too much, before it) what has not
+    /// gone out on this stream: determinants, and what was observed.
     fn keep(&mut self, header: &Header, unstored: &Unstored, payload: &[u8]) {
         self.keep_behind(None, header, unstored, payload);
     }

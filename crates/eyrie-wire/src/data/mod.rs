@@ -1,9 +1,9 @@
 //! Frames of the data path between a rank and a router. A frame is a prefix of eight bytes, a
-//! header of its kind's own type, determinants, what was observed, and a payload. Large payloads do not go through the
-//! stream: they lie in a *segment*, a file that belongs to the router, written by the sender and
-//! read by the receiver; the header names segment and offset. Where no descriptors can be passed,
-//! between hosts, the payload comes in pieces on the stream, ahead of the frame that names its
-//! place.
+//! header of its kind's own type, determinants, what was observed, and a payload. Large payloads do
+//! not go through the stream: they lie in a *segment*, a file that belongs to the router, written
+//! by the sender and read by the receiver; the header names segment and offset. Where no
+//! descriptors can be passed, between hosts, the payload comes in pieces on the stream, ahead of
+//! the frame that names its place.
 //!
 //! A rank has one *delivery* stream from its home router and one *send* stream to each router it
 //! sends to, so that an acknowledgement never waits behind messages that nobody has taken yet.

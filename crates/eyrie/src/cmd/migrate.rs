@@ -39,8 +39,8 @@ pub struct MannerArgs {
     /// What to do with a rank that writes so fast that its rounds do not get that short
     #[arg(long, default_value = "accept", value_name = "WHAT")]
     if_slow: IfSlowArg,
-    /// How its memory goes over: for measurements
-    #[arg(long, default_value = "live", hide = true)]
+    /// How its memory goes over
+    #[arg(long, default_value = "live", value_name = "WAY")]
     way: WayArg,
 }
 
@@ -63,7 +63,8 @@ impl MannerArgs {
 enum WayArg {
     /// In rounds, while the rank computes
     Live,
-    /// The rank stands still for all of it
+    /// The rank stands still for all of it: for one that writes nearly all of its memory in each
+    /// step, whose rounds would bring all of it again and again
     Stop,
 }
 

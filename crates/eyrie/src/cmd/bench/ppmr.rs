@@ -26,8 +26,8 @@ pub struct PpmrArgs {
     /// Ranks that leave the node
     #[arg(long, value_name = "N", default_value_t = 8)]
     ranks: u32,
-    /// Memory of a rank in MiB, one or several sizes, the middle one for runs [default: 8,32,64, with
-    /// --quick 4]
+    /// Memory of a rank in MiB, one or several sizes, the middle one for runs [default: 8,32,64,
+    /// with --quick 4]
     #[arg(long, value_name = "N,...", value_delimiter = ',')]
     mib: Vec<u64>,
     /// Buffers of each node
