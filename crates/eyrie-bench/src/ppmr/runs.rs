@@ -80,7 +80,7 @@ fn describe(options: &Options, mib: u64, turns: &[Turn], runs: &[Vec<f64>]) -> M
         &format!("Run time of {} ranks of {mib} MiB", options.ranks),
         &["kind", "way", "moves", "run time, s", "to no move", "a move costs, s"],
     );
-    let (mut rows, mut bars) = (Vec::new(), Vec::new());
+    let (mut rows, mut bars, kind) = (Vec::new(), Vec::new(), options.kinds.first());
     for (turn, took) in turns.iter().zip(runs) {
         let Some(none) = base(turn, turns).map(|at| &runs[at]) else { continue };
         let run = Spread::of(took.iter().copied());
@@ -94,8 +94,9 @@ fn describe(options: &Options, mib: u64, turns: &[Turn], runs: &[Vec<f64>]) -> M
             (0, _) => "none".into(),
             _ => turn.how.name(),
         };
-        if let (Some(cost), true) = (cost, turn.moves == MOVES[MOVES.len() - 1]) {
-            bars.push((format!("{} {}", turn.kind.name(), turn.how.way.name()), vec![cost.median]));
+        let drawn = turn.moves == MOVES[MOVES.len() - 1] && Some(&turn.kind) == kind;
+        if let (Some(cost), true) = (cost, drawn) {
+            bars.push((turn.how.short().to_string(), vec![cost.median]));
         }
         table.rows.push(vec![
             turn.kind.name().to_uppercase(),
@@ -115,9 +116,13 @@ fn describe(options: &Options, mib: u64, turns: &[Turn], runs: &[Vec<f64>]) -> M
         notes: notes(),
         data: Value::from(rows),
         chart: Some(Chart::Bars {
-            title: "What one of three moves costs of the run time".into(),
+            title: format!(
+                "What each of three moves costs: {} ranks of kind {} of {mib} MiB",
+                options.ranks,
+                kind.map_or("", |kind| kind.name()).to_uppercase()
+            ),
             y: "seconds".into(),
-            parts: vec!["cost of a move".into()],
+            parts: vec!["run time".into()],
             bars,
         }),
     }

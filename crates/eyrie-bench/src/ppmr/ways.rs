@@ -31,7 +31,7 @@ impl How {
     }
 
     /// For below a bar.
-    fn short(self) -> &'static str {
+    pub fn short(self) -> &'static str {
         match (self.way, self.synced) {
             (Way::Local, false) => "local",
             (Way::Local, true) => "local+sync",
