@@ -63,7 +63,8 @@ impl std::str::FromStr for Kind {
 
     fn from_str(text: &str) -> Result<Kind, String> {
         let named = Kind::ALL.into_iter().find(|kind| kind.name() == text);
-        named.ok_or_else(|| format!("no kind of program is called {text:?}: there are lu, bt, sp"))
+        let names = || Kind::ALL.map(Kind::name).join(", ");
+        named.ok_or_else(|| format!("no kind of program is called {text:?}: there are {}", names()))
     }
 }
 

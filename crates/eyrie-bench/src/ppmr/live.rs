@@ -49,7 +49,8 @@ pub fn be_rank(work: &Work, library: &Path) -> anyhow::Result<()> {
         }
         solver.step(|face| mpi.pass_on(face.as_flattened_mut()))?;
     }
-    // Whoever has nothing more to do can still be moved.
+    // Whoever has nothing more to do can still be moved. It looks at times, and does not wait at a
+    // pipe: that would have to move with the rank.
     while mpi.rank == 0 && work.moves > 0 && !Path::new(MOVED).exists() {
         std::thread::sleep(GLANCE);
     }

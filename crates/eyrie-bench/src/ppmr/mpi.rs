@@ -1,9 +1,9 @@
 //! The few functions of MPICH's library that a rank of a job calls. It is loaded by its path, so
 //! that the command itself needs no MPI; its numbers are those of MPICH's binary interface.
 
-use anyhow::{bail, ensure, Context};
-use std::ffi::{c_char, c_int, c_void, CStr, CString};
-use std::os::unix::ffi::OsStrExt;
+use anyhow::{anyhow, bail, ensure};
+use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
+use std::ffi::{c_char, c_int, c_void};
 use std::path::Path;
 
 /// MPI_COMM_WORLD, MPI_DOUBLE and MPI_STATUS_IGNORE there.
@@ -34,6 +34,8 @@ pub struct Mpi {
     replace: Replace,
     barrier: Barrier,
     finalize: Finalize,
+    /// As long as its functions are called.
+    _library: Library,
 }
 
 impl Mpi {
@@ -42,16 +44,15 @@ impl Mpi {
     /// # Errors
     /// When it cannot be loaded, or is none.
     pub fn init(library: &Path) -> anyhow::Result<Mpi> {
-        let path = CString::new(library.as_os_str().as_bytes())?;
-        // SAFETY: runs what the library does when it is loaded, as a program's loader would.
-        let loaded = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
-        ensure!(!loaded.is_null(), "{} cannot be loaded", library.display());
-        // SAFETY: MPI's standard says of which types these functions are; MPICH says what an int
-        // stands for. The numbers lie on the stack for the calls.
+        let failed = |e| anyhow!("{} cannot be loaded: {e}", library.display());
+        // SAFETY: runs what the library does when it is loaded, as a program's loader would. MPI's
+        // standard says of which types these functions are; MPICH says what an int stands for. The
+        // numbers lie on the stack for the calls.
         unsafe {
-            let init: Init = function(loaded, c"MPI_Init")?;
-            let (rank, size): (Number, Number) =
-                (function(loaded, c"MPI_Comm_rank")?, function(loaded, c"MPI_Comm_size")?);
+            let loaded = Library::open(Some(library), RTLD_NOW | RTLD_GLOBAL).map_err(failed)?;
+            let init = loaded.get::<Init>(b"MPI_Init\0").map_err(failed)?;
+            let rank = loaded.get::<Number>(b"MPI_Comm_rank\0").map_err(failed)?;
+            let size = loaded.get::<Number>(b"MPI_Comm_size\0").map_err(failed)?;
             let (mut own, mut all) = (0, 0);
             let done = init(std::ptr::null_mut(), std::ptr::null_mut());
             if done | rank(WORLD, &mut own) | size(WORLD, &mut all) != 0 {
@@ -60,9 +61,10 @@ impl Mpi {
             Ok(Mpi {
                 rank: own as u32,
                 ranks: all as u32,
-                replace: function(loaded, c"MPI_Sendrecv_replace")?,
-                barrier: function(loaded, c"MPI_Barrier")?,
-                finalize: function(loaded, c"MPI_Finalize")?,
+                replace: *loaded.get::<Replace>(b"MPI_Sendrecv_replace\0").map_err(failed)?,
+                barrier: *loaded.get::<Barrier>(b"MPI_Barrier\0").map_err(failed)?,
+                finalize: *loaded.get::<Finalize>(b"MPI_Finalize\0").map_err(failed)?,
+                _library: loaded,
             })
         }
     }
@@ -101,17 +103,5 @@ impl Mpi {
         let done = unsafe { (self.finalize)() };
         ensure!(done == 0, "MPI_Finalize failed with {done}");
         Ok(())
-    }
-}
-
-/// # Safety
-/// `F` is the type of a pointer to the function of this name.
-unsafe fn function<F: Copy>(library: *mut c_void, name: &CStr) -> anyhow::Result<F> {
-    const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
-    // SAFETY: a handle of dlopen and a C string; the rest is handed on to the caller.
-    unsafe {
-        let found = libc::dlsym(library, name.as_ptr());
-        let found = (!found.is_null()).then(|| std::mem::transmute_copy(&found));
-        found.with_context(|| format!("the library has no {}", name.to_string_lossy()))
     }
 }

@@ -2,7 +2,7 @@
 //! for the next one. Whatever fails ends the process, and its ranks with it.
 
 use crate::ppmr::held::HeldRank;
-use crate::ppmr::orders::Driver;
+use crate::ppmr::orders::{say, Driver};
 use crate::ppmr::rank::READY;
 use crate::ppmr::source::leave;
 use crate::ppmr::target::arrive;
@@ -20,24 +20,20 @@ pub const END: &str = "end";
 pub fn be_node(task: &Task, begin: bool, end: bool) -> anyhow::Result<()> {
     let driver = Driver::listen();
     let mut ranks = match begin {
-        true => filled(task)?,
+        true => filled(&driver, task)?,
         false => arrive(&driver, task)?,
     };
-    if begin {
-        driver.say(READY)?;
-        driver.line()?;
-    }
     ranks.iter_mut().try_for_each(|rank| rank.tell(""))?;
     if end {
         let results = ranks.iter_mut().map(HeldRank::result).collect::<anyhow::Result<Vec<_>>>()?;
-        return driver.say(&serde_json::to_string(&results)?);
+        return say(&serde_json::to_string(&results)?);
     }
     ranks.iter_mut().try_for_each(|rank| rank.says(READY))?;
     leave(&driver, task, ranks)
 }
 
-/// Ranks that have filled their memory.
-fn filled(task: &Task) -> anyhow::Result<Vec<HeldRank>> {
+/// Ranks that have filled their memory, once the driver says that they may go on.
+fn filled(driver: &Driver, task: &Task) -> anyhow::Result<Vec<HeldRank>> {
     let numbers = match task.feed {
         Feed::Ranks => 0..task.ranks,
         Feed::Memory(_) => 0..0,
@@ -46,5 +42,7 @@ fn filled(task: &Task) -> anyhow::Result<Vec<HeldRank>> {
         numbers.map(|number| HeldRank::start(&task.work, number)).collect();
     let mut ranks = ranks?;
     ranks.iter_mut().try_for_each(|rank| rank.says(READY))?;
+    say(READY)?;
+    driver.line()?;
     Ok(ranks)
 }

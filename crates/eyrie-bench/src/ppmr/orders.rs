@@ -1,5 +1,5 @@
-//! What the parts of a node share: they talk to the driver by lines, and end as soon as something
-//! fails or the driver is gone.
+//! How processes of an experiment talk to who has started them, by lines; nodes end as soon as
+//! something fails or the driver is gone.
 
 use anyhow::Context;
 use std::io::Write;
@@ -26,14 +26,6 @@ impl Driver {
         Driver { orders }
     }
 
-    /// # Errors
-    /// When it is gone.
-    pub fn say(&self, line: &str) -> anyhow::Result<()> {
-        let mut out = std::io::stdout().lock();
-        out.write_all(format!("{line}\n").as_bytes())?;
-        Ok(out.flush()?)
-    }
-
     /// Its next line: to go on, or the port of the node before.
     ///
     /// # Errors
@@ -41,6 +33,16 @@ impl Driver {
     pub fn line(&self) -> anyhow::Result<String> {
         self.orders.recv().context("nobody orders anything any more")
     }
+}
+
+/// Says a line to who has started this process.
+///
+/// # Errors
+/// When it is gone.
+pub fn say(line: &str) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(format!("{line}\n").as_bytes())?;
+    Ok(out.flush()?)
 }
 
 /// The value, or the end of the process: nobody waits for a thread that has failed.

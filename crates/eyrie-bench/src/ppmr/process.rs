@@ -42,14 +42,7 @@ pub fn rank(work: &Work, number: u32) -> Command {
     let work = serde_json::to_string(work).unwrap_or_default();
     let mut command = part(&["rank", &work, &number.to_string()]);
     as_a_rank(&mut command);
-    // SAFETY: one system call.
-    unsafe {
-        command.pre_exec(|| {
-            let cloexec = libc::CLOSE_RANGE_CLOEXEC as libc::c_int;
-            libc::close_range(3, libc::c_uint::MAX, cloexec);
-            Ok(())
-        })
-    };
+    start::with_nothing_open_from(&mut command, 3);
     command
 }
 

@@ -4,10 +4,10 @@
 
 use eyrie_image::{capture, FdRole, Mode, Outcome, Request};
 use std::fs::OpenOptions;
-use std::io::Write;
 use std::os::fd::IntoRawFd;
 
 use crate::ppmr::kinds::Solver;
+use crate::ppmr::orders::say;
 use crate::ppmr::task::Work;
 
 /// What it says when its memory is full, and when it stands still for a move;
@@ -54,12 +54,6 @@ fn take_image(to: &str) -> anyhow::Result<bool> {
         Outcome::Restored => Ok(true),
         Outcome::Refused(refusal) => anyhow::bail!("no image could be taken: {refusal}"),
     }
-}
-
-fn say(words: &str) -> anyhow::Result<()> {
-    let mut out = std::io::stdout().lock();
-    out.write_all(format!("{words}\n").as_bytes())?;
-    Ok(out.flush()?)
 }
 
 /// A line on standard input, without reading ahead.

@@ -14,7 +14,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::ppmr::held::HeldRank;
-use crate::ppmr::orders::{joined, must, Driver};
+use crate::ppmr::orders::{joined, must, say, Driver};
 use crate::ppmr::pool::Pool;
 use crate::ppmr::rank::WRITING;
 use crate::ppmr::task::{most_memory_kib, now_ns, Feed, Sink, SourceReport, Task, Way};
@@ -31,7 +31,7 @@ const SERVE: Duration = Duration::from_millis(20);
 pub fn leave(driver: &Driver, task: &Task, mut ranks: Vec<HeldRank>) -> anyhow::Result<()> {
     let pool = Arc::new(Pool::new(task.pool, task.chunk));
     let listener = TcpListener::bind((task.addresses[0].as_str(), 0))?;
-    driver.say(&listener.local_addr()?.port().to_string())?;
+    say(&listener.local_addr()?.port().to_string())?;
     let serving = match task.sink {
         Sink::Stay => None,
         Sink::Restore | Sink::Drop => Some(Serving::begin(task, &listener, &pool)?),
@@ -74,7 +74,7 @@ pub fn leave(driver: &Driver, task: &Task, mut ranks: Vec<HeldRank>) -> anyhow::
     report.taken_ns = now_ns();
     report.most_chunks = pool.most_used();
     report.memory_kib = most_memory_kib();
-    driver.say(&serde_json::to_string(&report)?)
+    say(&serde_json::to_string(&report)?)
 }
 
 /// The stream of a rank's image: a named pipe, which the rank opens.

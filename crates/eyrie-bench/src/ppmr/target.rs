@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use crate::ppmr::held::HeldRank;
-use crate::ppmr::orders::{joined, must, Driver};
+use crate::ppmr::orders::{joined, must, say, Driver};
 use crate::ppmr::pool::Pool;
 use crate::ppmr::process::pipe;
 use crate::ppmr::pull::{pull_over_rdma, pull_over_tcp, Pulled};
@@ -40,7 +40,7 @@ pub fn arrive(driver: &Driver, task: &Task) -> anyhow::Result<Vec<HeldRank>> {
         let (control, sources) = (control.try_clone()?, task.sources());
         move || must("hearing the source", hear(control, sources, fulls, sinks))
     });
-    driver.say(READY)?;
+    say(READY)?;
     driver.line()?;
     joined(hearing);
     pulling.into_iter().for_each(joined);
@@ -57,7 +57,7 @@ pub fn arrive(driver: &Driver, task: &Task) -> anyhow::Result<Vec<HeldRank>> {
     drop(control);
     report.most_chunks = pool.most_used();
     report.memory_kib = most_memory_kib();
-    driver.say(&serde_json::to_string(&report)?)?;
+    say(&serde_json::to_string(&report)?)?;
     Ok(ranks)
 }
 

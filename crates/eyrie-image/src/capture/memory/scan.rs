@@ -259,15 +259,18 @@ impl Scan {
 mod tests {
     use super::*;
 
-    /// More runs than the kernel finds in one step, and fewer than there is room for.
-    #[test]
-    fn every_page_is_found_once() {
-        const PAGES: usize = 1400;
-        let at = sys::map_anonymous(PAGES * PAGE, sys::MAP_PRIVATE).unwrap();
+    /// Hands a scan to `look`, with the first address and the end of a mapping of so many pages,
+    /// and those pages in it that hold something.
+    fn with_pages(
+        pages: usize,
+        holds: impl Fn(usize) -> bool,
+        look: impl FnOnce(&mut Scan, u64, u64, Vec<u64>),
+    ) {
+        let at = sys::map_anonymous(pages * PAGE, sys::MAP_PRIVATE).unwrap();
         // SAFETY: our mapping.
-        unsafe { sys::madvise(at, PAGES * PAGE, sys::MADV_NOHUGEPAGE) }.unwrap();
-        let mut expected: Vec<u64> = Vec::new();
-        for page in (0..PAGES).step_by(2) {
+        unsafe { sys::madvise(at, pages * PAGE, sys::MADV_NOHUGEPAGE) }.unwrap();
+        let mut expected = Vec::new();
+        for page in (0..pages).filter(|page| holds(*page)) {
             // SAFETY: within the mapping.
             unsafe { ((at + page * PAGE) as *mut u64).write(page as u64 + 1) };
             expected.push((at + page * PAGE) as u64);
@@ -275,54 +278,46 @@ mod tests {
         let mut scratch = Scratch::new().unwrap();
         // SAFETY: used before the scratch goes.
         let mut scan = unsafe { Scan::new(&mut scratch) }.unwrap();
-        let mut found: Vec<u64> = Vec::new();
-        scan.runs(at as u64, (at + PAGES * PAGE) as u64, |start, end| {
-            found.extend((start..end).step_by(PAGE));
-            Ok(true)
-        })
-        .unwrap();
-        assert_eq!(found, expected);
+        look(&mut scan, at as u64, (at + pages * PAGE) as u64, expected);
         scan.close();
         // SAFETY: neither is used any more.
         unsafe {
             scratch.release();
-            sys::munmap(at, PAGES * PAGE).unwrap();
+            sys::munmap(at, pages * PAGE).unwrap();
         }
+    }
+
+    fn found(scan: &mut Scan, start: u64, end: u64) -> Vec<u64> {
+        let mut pages: Vec<u64> = Vec::new();
+        scan.runs(start, end, |start, end| {
+            pages.extend((start..end).step_by(PAGE));
+            Ok(true)
+        })
+        .unwrap();
+        pages
+    }
+
+    /// More runs than the kernel finds in one step, and fewer than there is room for.
+    #[test]
+    fn every_page_is_found_once() {
+        with_pages(
+            1400,
+            |page| page % 2 == 0,
+            |scan, start, end, expected| assert_eq!(found(scan, start, end), expected),
+        );
     }
 
     /// Kernels before 6.7 have no PAGEMAP_SCAN; both ways must find the same pages.
     #[test]
     fn both_ways_of_finding_pages_agree() {
-        const PAGES: usize = 3000;
-        let at = sys::map_anonymous(PAGES * PAGE, sys::MAP_PRIVATE).unwrap();
-        // SAFETY: our mapping.
-        unsafe { sys::madvise(at, PAGES * PAGE, sys::MADV_NOHUGEPAGE) }.unwrap();
-        let mut expected: Vec<u64> = Vec::new();
-        for page in (0..PAGES).filter(|p| p % 7 < 3 || (1000..2500).contains(p)) {
-            // SAFETY: within the mapping.
-            unsafe { ((at + page * PAGE) as *mut u64).write(page as u64 + 1) };
-            expected.push((at + page * PAGE) as u64);
-        }
-        let mut scratch = Scratch::new().unwrap();
-        // SAFETY: used before the scratch goes.
-        let mut scan = unsafe { Scan::new(&mut scratch) }.unwrap();
-        let found = |scan: &mut Scan| {
-            let mut pages: Vec<u64> = Vec::new();
-            scan.runs(at as u64, (at + PAGES * PAGE) as u64, |start, end| {
-                pages.extend((start..end).step_by(PAGE));
-                Ok(true)
-            })
-            .unwrap();
-            pages
-        };
-        assert_eq!(found(&mut scan), expected);
-        scan.without = 0;
-        assert_eq!(found(&mut scan), expected);
-        scan.close();
-        // SAFETY: neither is used any more.
-        unsafe {
-            scratch.release();
-            sys::munmap(at, PAGES * PAGE).unwrap();
-        }
+        with_pages(
+            3000,
+            |page| page % 7 < 3 || (1000..2500).contains(&page),
+            |scan, start, end, expected| {
+                assert_eq!(found(scan, start, end), expected);
+                scan.without = 0;
+                assert_eq!(found(scan, start, end), expected);
+            },
+        );
     }
 }
