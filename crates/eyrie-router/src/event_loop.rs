@@ -173,7 +173,7 @@ impl Output<Arc<OwnedFd>> for Wires {
         self.queue(id, |conn| put_plain(&mut conn.out, header, payload));
     }
 
-    fn replay(&mut self, id: ConnId, list: &[Determinant], observed: Option<&ObservedPart>) {
+    fn replay(&mut self, id: ConnId, list: &[Determinant], observed: Option<ObservedPart<&[u8]>>) {
         self.queue(id, |conn| {
             put(&mut conn.out, &Header::Replay, list.iter().copied(), observed, &[]);
         });

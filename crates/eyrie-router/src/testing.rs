@@ -114,7 +114,12 @@ impl Output<MemoryFile> for Said {
         self.put(conn, bytes, None);
     }
 
-    fn replay(&mut self, conn: ConnId, list: &[Determinant], observed: Option<&ObservedPart>) {
+    fn replay(
+        &mut self,
+        conn: ConnId,
+        list: &[Determinant],
+        observed: Option<ObservedPart<&[u8]>>,
+    ) {
         let mut bytes = Vec::new();
         put(&mut bytes, &Header::Replay, list.iter().copied(), observed, &[]);
         self.put(conn, bytes, None);

@@ -42,15 +42,6 @@ impl Kind {
         }
     }
 
-    /// Seconds of one processor for a step, for each MiB of a rank, about: 2 GHz and more.
-    pub fn step_s(self) -> f64 {
-        match self {
-            Kind::Lu => 0.003,
-            Kind::Bt => 0.0065,
-            Kind::Sp => 0.0011,
-        }
-    }
-
     /// Cells along an edge of the cube that `mib` MiB hold.
     fn edge(self, mib: u64) -> usize {
         let cells = (mib << 17) as f64 / (3 * 5 + self.others()) as f64;

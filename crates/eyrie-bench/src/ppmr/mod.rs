@@ -12,6 +12,7 @@ mod network;
 mod node;
 mod options;
 mod orders;
+mod pace;
 mod pool;
 mod process;
 mod pull;

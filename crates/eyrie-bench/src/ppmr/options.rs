@@ -6,13 +6,7 @@ use std::path::Path;
 use crate::ppmr::kinds::Kind;
 use crate::ppmr::network::ADDRESSES;
 use crate::ppmr::task::{Feed, Rdma, Sink, Task, Way, Work};
-use crate::{Effort, Setup};
-
-/// Seconds of a run, of a quick one, and its steps at least and at most.
-const RUN_S: f64 = 6.0;
-const QUICK_RUN_S: f64 = 0.5;
-const STEPS_LEAST: u32 = 8;
-const STEPS_MOST: u32 = 100_000;
+use crate::Setup;
 
 /// What can be measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -120,13 +114,6 @@ impl Options {
             },
             rate: self.rate.clone(),
         }
-    }
-
-    /// Steps of a run of some seconds, so that there is time for live moves, on 2 processors.
-    pub fn steps(&self, kind: Kind, mib: u64, effort: Effort) -> u32 {
-        let run_s = if effort.quick { QUICK_RUN_S } else { RUN_S };
-        let step_s = kind.step_s() * (mib * u64::from(self.ranks)) as f64 / 2.0;
-        ((run_s / step_s) as u32).clamp(STEPS_LEAST, STEPS_MOST)
     }
 
     /// An empty directory for files, gone with the value.

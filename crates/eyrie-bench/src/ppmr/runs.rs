@@ -9,6 +9,7 @@ use crate::ppmr::driver::{carry_out, Undisturbed};
 use crate::ppmr::kinds::Kind;
 use crate::ppmr::live::LiveRuns;
 use crate::ppmr::options::Options;
+use crate::ppmr::pace::Pace;
 use crate::ppmr::task::{Task, Way, Work};
 use crate::ppmr::ways::How;
 use crate::report::{cell, digits, percent, Measured, Table};
@@ -17,10 +18,6 @@ use crate::Effort;
 
 /// How often ranks move.
 const MOVES: [u32; 2] = [1, 3];
-
-/// So many times as long is a run whose ranks move live: each of its moves takes some seconds in
-/// which they compute, and should be over before the next one, or the end.
-const LIVE_TIMES: u32 = 4;
 
 /// A run. `how`: processes that move in this way, or would; ranks of a job for the live one.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -38,13 +35,15 @@ pub fn measure(options: &Options, effort: Effort) -> anyhow::Result<Measured> {
     let label =
         |turn: &Turn| format!("{}, {}, {} moves", turn.kind.name(), turn.how.name(), turn.moves);
     let (mut undisturbed, mut live) = (Undisturbed::default(), LiveRuns::default());
-    let runs = in_turn(effort, &turns, label, |Turn { kind, how, moves }| {
-        let work =
-            Work { kind: *kind, mib, steps: options.steps(*kind, mib, effort), moves: *moves };
+    let mut pace = Pace::new(options.ranks, effort);
+    let runs = in_turn(effort, &turns, label, |turn| {
+        let Turn { kind, how, moves } = *turn;
+        let work = |steps| Work { kind, mib, steps, moves };
         if how.way == Way::Live {
-            let work = Work { steps: work.steps * LIVE_TIMES, ..work };
+            let work = work(pace.live_steps(kind, mib));
             return Ok(live.run(options, work)?.took.as_secs_f64());
         }
+        let work = work(pace.steps(kind, mib));
         let place = options.place()?;
         let task = Task { synced: how.synced, ..options.task(how.way, work, place.path()) };
         let ran = carry_out(&task)?;

@@ -10,6 +10,7 @@ use crate::ppmr::driver::{carry_out, Done, Undisturbed};
 use crate::ppmr::kinds::Kind;
 use crate::ppmr::live::{LiveMove, LiveRuns};
 use crate::ppmr::options::Options;
+use crate::ppmr::pace::Pace;
 use crate::ppmr::task::{Task, Way, Work};
 use crate::report::{cell, digits, times, Measured, Table};
 use crate::statistics::Spread;
@@ -131,11 +132,12 @@ pub fn measure(options: &Options, effort: Effort) -> anyhow::Result<Measured> {
         format!("{} × {mib} MiB of {}, {}", options.ranks, kind.name(), how.name())
     };
     let (mut undisturbed, mut live) = (Undisturbed::default(), LiveRuns::default());
+    let mut pace = Pace::new(options.ranks, effort);
     let runs = in_turn(effort, &turns, label, |turn| {
         let work = Work { kind: turn.kind, mib: turn.mib, steps: 2, moves: 1 };
         if turn.how.way == Way::Live {
             // A live move takes longer, and so does its run.
-            let steps = options.steps(turn.kind, turn.mib, effort);
+            let steps = pace.live_steps(turn.kind, turn.mib);
             let ran = live.run(options, Work { steps, ..work })?;
             return Ok(Taken::of_live(ran.moves.first().context("nothing moved")?));
         }

@@ -239,7 +239,7 @@ impl<H: Host> Delivery<H> {
             match frame.header {
                 Header::Replay => {
                     self.script.determinants.extend(frame.determinants());
-                    self.script.observed.extend(frame.observed());
+                    self.script.observed.extend(frame.observed().map(|part| part.to_owned()));
                 }
                 Header::Ready(ready) => {
                     let seen = self.script.determinants.last().map_or(0, |d| d.rsn);

@@ -16,7 +16,7 @@ impl<H: ImagePoint> RankCore<H> {
     pub(super) fn cut_observed(&mut self) {
         let (clock, unstored) = (self.replay.clock(), &mut self.unstored);
         self.host.take_observed(&mut |from, bytes| {
-            unstored.push_observed(ObservedPart::cut(clock, from, bytes));
+            ObservedPart::cut(clock, from, bytes).for_each(|part| unstored.push_observed(part));
         });
     }
 

@@ -8,8 +8,8 @@ use super::error::RankError;
 use super::host::{File, Host, RouterStream};
 use super::mutation::{active, Mutation};
 use eyrie_wire::data::{
-    content_hash, put, put_plain, Determinant, Frame, Header, Message, ObservedPart, Piece, Place,
-    Repeat, SegmentDone, SegmentRequest, MAX_DETERMINANTS, MAX_FRAME, MAX_INLINE,
+    content_hash, put, put_plain, Determinant, Frame, Header, Message, ObservedPart, ObservedParts,
+    Piece, Place, Repeat, SegmentDone, SegmentRequest, MAX_DETERMINANTS, MAX_FRAME, MAX_INLINE,
 };
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
@@ -46,7 +46,7 @@ pub struct Unstored {
     list: VecDeque<Determinant>,
     /// What was shown up to this clock is safe.
     stored: u64,
-    observed: VecDeque<ObservedPart>,
+    observed: ObservedParts,
     /// What was observed up to this byte is safe.
     observed_stored: u64,
 }
@@ -66,13 +66,13 @@ impl Unstored {
     }
 
     /// Something was observed.
-    pub fn push_observed(&mut self, parts: impl Iterator<Item = ObservedPart>) {
-        self.observed.extend(parts);
+    pub fn push_observed(&mut self, part: ObservedPart<&[u8]>) {
+        self.observed.push(part);
     }
 
     /// The last byte that was observed.
     pub fn observed(&self) -> u64 {
-        self.observed.back().map_or(self.observed_stored, ObservedPart::end)
+        self.observed.end().unwrap_or(self.observed_stored)
     }
 
     /// Whether what was shown up to this clock is safe, and what was observed up to this byte.
@@ -99,15 +99,7 @@ impl Unstored {
     /// A router has what was observed up to this byte.
     pub fn observed_stored(&mut self, end: u64) {
         self.observed_stored = self.observed_stored.max(end);
-        while self.observed.front().is_some_and(|part| part.end() <= end) {
-            self.observed.pop_front();
-        }
-    }
-
-    fn observed_after(&self, end: u64) -> impl Iterator<Item = &ObservedPart> {
-        // Few are new, at the back; so below.
-        let new = self.observed.iter().rev().take_while(|part| part.end() > end).count();
-        self.observed.range(self.observed.len() - new..)
+        self.observed.drop_while(|part| part.end() <= end);
     }
 
     pub fn newest(&self) -> u64 {
@@ -115,6 +107,7 @@ impl Unstored {
     }
 
     fn after(&self, clock: u64) -> impl ExactSizeIterator<Item = Determinant> + '_ {
+        // Few are new, at the back.
         let new = self.list.iter().rev().take_while(|d| d.clock > clock).count();
         self.list.range(self.list.len() - new..).copied()
     }
@@ -541,7 +534,7 @@ impl<H: Host> Sender<H> {
         }
         // What was observed must not be known without what had been shown before: with other
         // messages the rank may ask for something else, and be told this.
-        let mut parts = unstored.observed_after(self.observed_sent).peekable();
+        let mut parts = unstored.observed.after(self.observed_sent).peekable();
         while let Some(part) = parts.next() {
             self.observed_sent = part.end();
             match parts.peek() {
@@ -558,7 +551,7 @@ impl<H: Host> Sender<H> {
         pieces: Option<(Place, &[u8])>,
         header: &Header,
         unstored: &Unstored,
-        observed: Option<&ObservedPart>,
+        observed: Option<ObservedPart<&[u8]>>,
         payload: &[u8],
     ) {
         let at = self.kept.bytes.len();

@@ -46,7 +46,7 @@ pub trait Output<F> {
     /// Queues a frame.
     fn frame(&mut self, conn: ConnId, header: &Header, payload: &[u8]);
     /// Queues a frame with what is to be replayed: determinants, and a part of what was observed.
-    fn replay(&mut self, conn: ConnId, list: &[Determinant], observed: Option<&ObservedPart>);
+    fn replay(&mut self, conn: ConnId, list: &[Determinant], observed: Option<ObservedPart<&[u8]>>);
     /// Queues a frame as it lies in the log.
     fn logged(&mut self, conn: ConnId, frame: &[u8]);
     /// Queues a frame that a file goes with.

@@ -235,7 +235,7 @@ struct Nobody;
 
 impl<F> Output<F> for Nobody {
     fn frame(&mut self, _: ConnId, _: &Header, _: &[u8]) {}
-    fn replay(&mut self, _: ConnId, _: &[Determinant], _: Option<&ObservedPart>) {}
+    fn replay(&mut self, _: ConnId, _: &[Determinant], _: Option<ObservedPart<&[u8]>>) {}
     fn logged(&mut self, _: ConnId, _: &[u8]) {}
     fn frame_with_file(&mut self, _: ConnId, _: &Header, _: F) {}
     fn has_room(&self, _: ConnId) -> bool {

@@ -106,7 +106,7 @@ impl<S: Store> Protocol<S> {
         }
     }
 
-    fn keep_observed(&mut self, rank: Rank, part: ObservedPart) {
+    fn keep_observed(&mut self, rank: Rank, part: ObservedPart<&[u8]>) {
         let clock = part.clock;
         let state = &mut self.ranks[rank as usize];
         state.observed.push(part);

@@ -458,7 +458,7 @@ impl World {
             }
             Header::Replay => {
                 process.script.extend(frame.determinants());
-                process.observed_script.extend(frame.observed());
+                process.observed_script.extend(frame.observed().map(|part| part.to_owned()));
             }
             Header::Ack(ack) => {
                 let new = ack.frames - link.acknowledged;
@@ -729,7 +729,9 @@ impl World {
                 process.model.unstored.iter().filter(|d| d.clock > from).copied().collect();
             link.determinants_sent = list.last().map_or(from, |d| d.clock);
             let mut bytes = Vec::new();
-            put(&mut bytes, &header, list.into_iter(), observed.take().as_ref(), &payload);
+            let part = observed.take();
+            let part = part.as_ref().map(ObservedPart::borrowed);
+            put(&mut bytes, &header, list.into_iter(), part, &payload);
             self.wires.entry((k, conn)).or_default().push_back(bytes);
         }
     }
@@ -750,7 +752,7 @@ impl World {
             links[k].determinants_sent = model.unstored.back().map_or(seen, |d| d.clock.max(seen));
             links[k].unacknowledged.push_back(false);
             let mut bytes = Vec::new();
-            put(&mut bytes, &Header::Determinants, list, Some(part), &[]);
+            put(&mut bytes, &Header::Determinants, list, Some(part.borrowed()), &[]);
             self.wires.entry((k, conn)).or_default().push_back(bytes);
         }
         last
@@ -1101,7 +1103,7 @@ fn what_was_observed_before_the_fence_comes_before_what_is_seen_later() {
     say(&mut router, &mut said, 1, &message(1, 5, 9));
     let observed = vec![ObservedPart { from: 0, clock: 12, bytes: b"hi".to_vec() }];
     let mut bytes = Vec::new();
-    put(&mut bytes, &Header::Determinants, std::iter::empty(), Some(&observed[0]), &[]);
+    put(&mut bytes, &Header::Determinants, std::iter::empty(), Some(observed[0].borrowed()), &[]);
     assert!(router.frame(1, &Frame::parse(&bytes).unwrap().unwrap(), &mut said));
     router.command(RouterCommand::Fence(instance(0, 2)), &mut said);
     let determinants = vec![Determinant { clock: 12, rsn: 0 }];

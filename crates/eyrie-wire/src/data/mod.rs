@@ -23,7 +23,7 @@ pub use header::{
     Segment, SegmentDone, SegmentDrop, SegmentRequest, Shown,
 };
 pub use kind::Kind;
-pub use observed::{ObservedPart, MAX_PART};
+pub use observed::{ObservedPart, ObservedParts, MAX_PART};
 
 /// Length of the part that every frame begins with, in bytes.
 pub const PREFIX_LEN: usize = 8;
@@ -50,7 +50,7 @@ pub fn put(
     out: &mut Vec<u8>,
     header: &Header,
     determinants: impl Iterator<Item = Determinant>,
-    observed: Option<&ObservedPart>,
+    observed: Option<ObservedPart<&[u8]>>,
     payload: &[u8],
 ) -> usize {
     let at = out.len();
@@ -64,7 +64,7 @@ pub fn put(
     if let Some(part) = observed {
         out[at + 6..at + 8].copy_from_slice(&(part.bytes.len() as u16).to_le_bytes());
         out.extend_from_slice(&part.head());
-        out.extend_from_slice(&part.bytes);
+        out.extend_from_slice(part.bytes);
     }
     out.extend_from_slice(payload);
     count
@@ -134,7 +134,7 @@ impl<'a> Frame<'a> {
     }
 
     /// What was observed that goes with the frame.
-    pub fn observed(&self) -> Option<ObservedPart> {
+    pub fn observed(&self) -> Option<ObservedPart<&'a [u8]>> {
         ObservedPart::decode(self.observed)
     }
 }
@@ -170,10 +170,10 @@ mod tests {
             let size = payload.len() as u64;
             let header = Header::Message(Message { destination: 7, ssn, clock, envelope, size, place: None });
             let list: Vec<_> = clocks.iter().map(|c| Determinant { clock: *c, rsn: c / 2 }).collect();
-            let part = ObservedPart { from: ssn, clock, bytes: seen };
+            let part = ObservedPart { from: ssn, clock, bytes: &seen[..] };
             let part = (!part.bytes.is_empty()).then_some(part);
             let mut bytes = b"before".to_vec();
-            let put = put(&mut bytes, &header, list.iter().copied(), part.as_ref(), &payload);
+            let put = put(&mut bytes, &header, list.iter().copied(), part, &payload);
             prop_assert_eq!(put, list.len());
             let frame = Frame::parse(&bytes[6..]).unwrap().unwrap();
             prop_assert_eq!(frame.header, header);
@@ -228,8 +228,8 @@ mod tests {
     #[test]
     fn a_truncated_frame_waits_and_an_oversized_one_is_refused() {
         let mut bytes = Vec::new();
-        let part = ObservedPart { from: 7, clock: 2, bytes: b"seen".to_vec() };
-        put(&mut bytes, &message(5, None), std::iter::empty(), Some(&part), b"hello");
+        let part = ObservedPart { from: 7, clock: 2, bytes: &b"seen"[..] };
+        put(&mut bytes, &message(5, None), std::iter::empty(), Some(part), b"hello");
         for cut in 0..bytes.len() {
             assert_eq!(Frame::parse(&bytes[..cut]), Ok(None));
         }

@@ -175,7 +175,8 @@ impl World {
             model.unstored.iter().filter(|d| d.clock > from).copied().collect();
         links[k].determinants_sent = list.last().map_or(from, |d| d.clock);
         let mut bytes = Vec::new();
-        put(&mut bytes, &Header::Determinants, list.into_iter(), observed.as_ref(), &[]);
+        let observed = observed.as_ref().map(ObservedPart::borrowed);
+        put(&mut bytes, &Header::Determinants, list.into_iter(), observed, &[]);
         self.wires.entry((k, conn)).or_default().push_back(bytes);
     }
 
