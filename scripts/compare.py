@@ -48,11 +48,12 @@ PROGRAMS = {
 }
 
 
-def run(eyrie, ranks, program):
+def run(eyrie, options, ranks, program):
     """What one job took: the microseconds of a message, where the program says it, else the
     seconds of the whole job."""
     # All that is logged stays in memory: a disk's speed is not what is compared.
     command = [eyrie, "run", "-n", ranks, "--checkpoint-every", "off", "--log-memory", "4GiB"]
+    command += options
     with tempfile.TemporaryDirectory() as directory:
         start = time.monotonic()
         command = [str(word) for word in command + program]
@@ -78,16 +79,27 @@ def main():
     parser.add_argument("--rounds", type=int, default=20, help="runs of each program and build")
     parser.add_argument("--only", nargs="*", default=list(PROGRAMS), choices=list(PROGRAMS))
     parser.add_argument("--processors", type=int, help="run the jobs on so many processors")
+    parser.add_argument(
+        "--after-options",
+        default="",
+        metavar="WORDS",
+        help="options of eyrie run for the second build only, to leave out what the first one does "
+        'not have: --after-options="--record off"',
+    )
     options = parser.parse_args()
     if options.processors:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-options.processors :])
-    builds = {"before": options.before, "after": options.after}
-    builds = {name: pathlib.Path(folder).resolve() / "eyrie" for name, folder in builds.items()}
+    folders = {"before": options.before, "after": options.after}
+    words = {"before": [], "after": options.after_options.split()}
+    builds = {
+        name: (pathlib.Path(folder).resolve() / "eyrie", words[name])
+        for name, folder in folders.items()
+    }
     took = {name: {build: [] for build in builds} for name in options.only}
     for _ in range(options.rounds):
         for name in options.only:
             for build in random.sample(list(builds), 2):
-                took[name][build].append(run(builds[build], *PROGRAMS[name]))
+                took[name][build].append(run(*builds[build], *PROGRAMS[name]))
     print(f"{'':18}{'before':>10}{'after':>10}{'ratio':>8}   nine of ten")
     for name, runs in took.items():
         before, after = (statistics.median(runs[build]) for build in ("before", "after"))
