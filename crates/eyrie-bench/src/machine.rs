@@ -79,7 +79,8 @@ impl Watch {
     }
 }
 
-fn cores() -> usize {
+/// Processors that this process may use.
+pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 

@@ -7,6 +7,7 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::Instant;
 
+use crate::machine::cores;
 use crate::ppmr::kinds::{Kind, Solver};
 use crate::Effort;
 
@@ -56,7 +57,7 @@ fn steps_within(run_s: f64, step_s: f64) -> u32 {
 
 /// Seconds of a step of all ranks: each processor has computed its share of them.
 fn measure(kind: Kind, mib: u64, ranks: u32) -> f64 {
-    let at_once = thread::available_parallelism().map_or(1, |n| n.get() as u32).min(ranks);
+    let at_once = (cores() as u32).min(ranks);
     let together = Barrier::new(at_once as usize);
     let alone = |solver: &mut Solver| solver.step(|_| Ok(())).expect("nobody is asked");
     let timed = |seed: u32| {
