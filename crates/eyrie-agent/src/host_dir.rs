@@ -106,7 +106,8 @@ pub fn check(program: &Program) -> Result<(), String> {
 const MAX_FACTS: usize = 2 << 20;
 
 /// What this host is, as JSON; empty when it takes too much to say.
-pub fn facts(program: &Program, job: &JobOnHost) -> String {
+pub fn facts(job: &JobOnHost) -> String {
+    let program = &job.program;
     let start = Start {
         exe: Path::new(&program.exe),
         argv: &program.argv,
@@ -189,7 +190,8 @@ mod tests {
             copied: false,
             kvsname: "k".into(),
             ranks: 2,
-            compared: None,
+            program: Default::default(),
+            compared: false,
             orphans: None,
             notices: Notices::default(),
         }

@@ -5,11 +5,13 @@
 use crate::channel::{tell, tell_bytes};
 use crate::guards;
 use crate::page::{Directories, Page};
+use crate::pmi::Session;
 use crate::streams::{Input, Output};
 use anyhow::Context;
 use eyrie_wire::agent::{self, ToRank};
 use eyrie_wire::auth::Secret;
-use eyrie_wire::control::{ImageMeta, StartRank};
+use eyrie_wire::control::{ImageMeta, JobOnHost, Program, StartRank};
+use eyrie_wire::Rank;
 use rustix::fs::{fcntl_getfl, fcntl_setfl, memfd_create, MemfdFlags, OFlags};
 use rustix::io::Errno;
 use rustix::net::{socketpair, AddressFamily, SocketFlags, SocketType};
@@ -54,6 +56,7 @@ pub struct Launched {
     pub directories: Directories,
     pub channel: OwnedFd,
     pub pmi: OwnedFd,
+    pub session: Session,
     pub stdout: Output,
     pub stderr: Output,
     pub stdin: Option<Input>,
@@ -145,6 +148,7 @@ fn pair(kind: SocketType) -> std::io::Result<(OwnedFd, OwnedFd)> {
 /// # Errors
 /// When a resource is lacking or the program cannot be executed.
 pub fn launch(
+    job: &JobOnHost,
     start: &StartRank,
     meta: &ImageMeta,
     from: From,
@@ -183,7 +187,7 @@ pub fn launch(
         From::Program => {
             moves.push((their_channel.as_raw_fd(), agent::AGENT_FD));
             moves.push((their_pmi.as_raw_fd(), agent::PMI_FD));
-            let mut command = program(start);
+            let mut command = program(job, start.instance.rank);
             command
                 .stdin(Stdio::from(their_stdin))
                 .stdout(Stdio::from(their_stdout))
@@ -205,20 +209,21 @@ pub fn launch(
     let agent_pid = std::process::id();
     // SAFETY: the closure only makes system calls and allocates nothing.
     unsafe { command.pre_exec(move || prepare(agent_pid, &moves, &open_files)) };
-    let child = match (&from, random_key(start)) {
+    let child = match (&from, random_key(&job.program)) {
         (From::Program, Some(key)) => {
             guards::spawn(&mut command, guards::bytes_of(key, start.instance.rank))
         }
         _ => command.spawn(),
     };
     let child =
-        child.with_context(|| format!("cannot start {}", start.program.exe.to_string_lossy()))?;
+        child.with_context(|| format!("cannot start {}", job.program.exe.to_string_lossy()))?;
     Ok(Launched {
         pid: child.id(),
         page,
         directories,
         channel,
         pmi,
+        session: Session::new(start.instance.rank, job.ranks, job.kvsname.clone(), meta.barriers),
         stdout: Output::new(stdout, meta.stream_offsets[1]),
         stderr: Output::new(stderr, meta.stream_offsets[2]),
         stdin,
@@ -227,34 +232,35 @@ pub fn launch(
 }
 
 /// The key of what the job's ranks draw at random.
-fn random_key(start: &StartRank) -> Option<&[u8]> {
-    let mut env = start.program.env.iter();
+fn random_key(program: &Program) -> Option<&[u8]> {
+    let mut env = program.env.iter();
     let (_, key) = env.find(|(name, _)| name == agent::ENV_RANDOM)?;
     Some(key.as_encoded_bytes())
 }
 
-fn program(start: &StartRank) -> Command {
-    let mut command = Command::new(&start.program.exe);
-    if let Some((name, rest)) = start.program.argv.split_first() {
+fn program(job: &JobOnHost, rank: Rank) -> Command {
+    let Program { exe, argv, env, cwd } = &job.program;
+    let mut command = Command::new(exe);
+    if let Some((name, rest)) = argv.split_first() {
         command.arg0(name).args(rest);
     }
     command
         .env_clear()
-        .envs(start.program.env.iter().map(|(k, v)| (k, v)))
-        .envs(rank_environment(start))
-        .current_dir(&start.program.cwd);
+        .envs(env.iter().map(|(k, v)| (k, v)))
+        .envs(rank_environment(rank, job.ranks))
+        .current_dir(cwd);
     command
 }
 
 /// What differs from rank to rank, and what the agent alone knows.
-fn rank_environment(start: &StartRank) -> [(&'static str, std::ffi::OsString); 6] {
+fn rank_environment(rank: Rank, ranks: u32) -> [(&'static str, std::ffi::OsString); 6] {
     [
         ("PMI_FD", agent::PMI_FD.to_string().into()),
-        ("PMI_RANK", start.instance.rank.to_string().into()),
-        ("PMI_SIZE", start.size.to_string().into()),
+        ("PMI_RANK", rank.to_string().into()),
+        ("PMI_SIZE", ranks.to_string().into()),
         (agent::ENV_AGENT_FD, agent::AGENT_FD.to_string().into()),
-        (agent::ENV_RANK, start.instance.rank.to_string().into()),
-        (agent::ENV_SIZE, start.size.to_string().into()),
+        (agent::ENV_RANK, rank.to_string().into()),
+        (agent::ENV_SIZE, ranks.to_string().into()),
     ]
 }
 

@@ -9,7 +9,6 @@ use crate::host_dir::{self, HostDir};
 use crate::journal::Journal;
 use crate::launch::reserve_fixed_numbers;
 use crate::measure::Measuring;
-use crate::pmi::Kvs;
 use crate::process::{CapturePhase, Process};
 use crate::sweeper::Sweeper;
 use crate::transfer::Uploaded;
@@ -21,6 +20,7 @@ use eyrie_wire::control::{
     Claim, FromAgent, ImageAt, ImageMeta, JobOnHost, Role, StandardStream, StartFault, StartRank,
     ToAgent,
 };
+use eyrie_wire::entries::Entries;
 use eyrie_wire::{ImageId, Node, RankInstance};
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, Signal};
@@ -90,11 +90,13 @@ enum End {
 pub struct Agent {
     /// Files that were sent along with this process.
     pub sent: Sent,
-    /// The job's directory on this host, likewise.
+    /// What the controller has said of the job.
+    pub job: Option<Box<JobOnHost>>,
+    /// The job's directory on this host, which is removed with this process, too.
     pub dir: Option<HostDir>,
     /// Removes that directory when this process is killed.
     pub sweeper: Option<Sweeper>,
-    /// The newest directory that came by itself, with its epoch.
+    /// The newest directory, with its epoch.
     pub directory: Option<(u64, Vec<u8>)>,
     pub node: Node,
     /// What it does without a controller; `None`: it ends.
@@ -116,7 +118,7 @@ pub struct Agent {
     pub coming: BTreeMap<RankInstance, Coming>,
     /// Ranks to be killed as soon as they are started.
     pub killed: BTreeSet<RankInstance>,
-    pub kvs: Kvs,
+    pub kvs: Entries,
     /// PMI barriers that the job has passed.
     pub barriers: u32,
     /// What is being measured.
@@ -187,6 +189,7 @@ pub fn run(config: &AgentConfig) -> anyhow::Result<()> {
     woken.set_nonblocking(true)?;
     let mut agent = Agent {
         sent: Sent(config.sent.clone()),
+        job: None,
         dir: None,
         sweeper: None,
         directory: None,
@@ -202,7 +205,7 @@ pub fn run(config: &AgentConfig) -> anyhow::Result<()> {
         processes: BTreeMap::new(),
         coming: BTreeMap::new(),
         killed: BTreeSet::new(),
-        kvs: Kvs::new(),
+        kvs: Entries::default(),
         barriers: 0,
         measuring: Vec::new(),
         untracked: false,
@@ -412,9 +415,10 @@ impl Agent {
     fn obey(&mut self, message: ToAgent) {
         match message {
             ToAgent::Join(job) => {
-                let facts = || Some(host_dir::facts(job.compared.as_ref()?, &job));
+                let facts = || job.compared.then(|| host_dir::facts(&job));
                 let joined = self.join(&job).map(|()| facts());
                 self.connection.send(&FromAgent::Joined(joined));
+                self.job = Some(job);
             }
             ToAgent::Start(start) => self.start(start),
             ToAgent::StartRole(role) => self.start_role(role),
@@ -438,7 +442,8 @@ impl Agent {
                 }
             }
             ToAgent::Pmi { entries, barriers } => {
-                self.kvs.extend(entries);
+                tracing::debug!(entries = entries.len(), barriers, "PMI");
+                entries.into_iter().for_each(|entry| self.kvs.add(entry));
                 self.barriers = self.barriers.max(barriers);
                 let keys: Vec<RankInstance> = self.processes.keys().copied().collect();
                 for instance in keys {
@@ -501,8 +506,8 @@ impl Agent {
 
     /// Makes this host ready for ranks of the job.
     fn join(&mut self, job: &JobOnHost) -> Result<(), String> {
-        if let Some(program) = &job.compared {
-            host_dir::check(program)?;
+        if job.compared {
+            host_dir::check(&job.program)?;
         }
         let dir = self.dir.insert(HostDir::enter(job, self.sent.path())?);
         if let Some(made) = dir.made_at() {

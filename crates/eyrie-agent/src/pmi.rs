@@ -1,13 +1,10 @@
 //! The PMI-1 server's side of one rank: lines in, replies out, as MPICH's simple PMI speaks it.
 //! Pure: it reads and writes no socket, and a rank's nonsense must never harm more than this rank.
 
-use std::collections::BTreeMap;
+use eyrie_wire::entries::Entries;
 
 /// Longest request line in bytes: a put with the longest key and value fits.
 const MAX_LINE: usize = 4096;
-
-/// What the ranks of the job have put, as far as this node knows.
-pub type Kvs = BTreeMap<String, String>;
 
 /// What one request means for the world outside the rank.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -94,6 +91,11 @@ impl Session {
         }
     }
 
+    /// The name of the job's key-value space.
+    pub fn kvsname(&self) -> &str {
+        &self.kvsname
+    }
+
     /// Whether the rank has ever asked anything.
     pub fn spoke(&self) -> bool {
         self.spoke
@@ -127,7 +129,7 @@ impl Session {
     }
 
     /// The next request that is there: its reply (empty when there is none yet) and its effect.
-    pub fn next(&mut self, kvs: &Kvs) -> Option<(String, Effect)> {
+    pub fn next(&mut self, kvs: &Entries) -> Option<(String, Effect)> {
         loop {
             let end = self.inbox.iter().position(|b| *b == b'\n')?;
             let line: Vec<u8> = self.inbox.drain(..=end).collect();
@@ -152,7 +154,7 @@ impl Session {
         Some("cmd=barrier_out rc=0\n".into())
     }
 
-    fn answer(&mut self, line: &str, kvs: &Kvs) -> Option<(String, Effect)> {
+    fn answer(&mut self, line: &str, kvs: &Entries) -> Option<(String, Effect)> {
         self.spoke = true;
         if self.multi_line {
             self.multi_line = line != "endcmd";
@@ -235,14 +237,14 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn ask(session: &mut Session, kvs: &Kvs, line: &str) -> (String, Effect) {
+    fn ask(session: &mut Session, kvs: &Entries, line: &str) -> (String, Effect) {
         session.receive(line.as_bytes()).unwrap();
         session.next(kvs).unwrap()
     }
 
     #[test]
     fn a_start_as_mpich_does_it() {
-        let mut kvs = Kvs::new();
+        let mut kvs = Entries::default();
         let mut s = Session::new(0, 2, "kvs_job".into(), 0);
         assert!(!s.spoke());
         let (reply, _) = ask(&mut s, &kvs, "cmd=init pmi_version=1 pmi_subversion=1\n");
@@ -253,7 +255,7 @@ mod tests {
             ask(&mut s, &kvs, "cmd=put kvsname=kvs_job key=-allgather-1-0 value=0200[8]\n");
         assert_eq!(reply, "cmd=put_result rc=0\n");
         let Effect::Put { key, value } = effect else { panic!() };
-        kvs.insert(key, value);
+        kvs.put(0, key, value);
         assert_eq!(ask(&mut s, &kvs, "cmd=barrier_in\n"), (String::new(), Effect::Barrier(1)));
         assert_eq!(s.release(0), None);
         assert_eq!(s.release(1).as_deref(), Some("cmd=barrier_out rc=0\n"));
@@ -267,27 +269,30 @@ mod tests {
     fn a_restarted_rank_passes_the_barriers_of_the_job() {
         let mut s = Session::new(0, 2, "k".into(), 0);
         for barrier in 1..=2 {
-            assert_eq!(ask(&mut s, &Kvs::new(), "cmd=barrier_in\n").1, Effect::Barrier(barrier));
+            assert_eq!(
+                ask(&mut s, &Entries::default(), "cmd=barrier_in\n").1,
+                Effect::Barrier(barrier)
+            );
             assert!(s.release(2).is_some());
         }
-        assert_eq!(ask(&mut s, &Kvs::new(), "cmd=barrier_in\n").1, Effect::Barrier(3));
+        assert_eq!(ask(&mut s, &Entries::default(), "cmd=barrier_in\n").1, Effect::Barrier(3));
         assert!(s.release(2).is_none());
         // A restored one counts on from where it was captured.
         let mut s = Session::new(0, 2, "k".into(), 2);
-        assert_eq!(ask(&mut s, &Kvs::new(), "cmd=barrier_in\n").1, Effect::Barrier(3));
+        assert_eq!(ask(&mut s, &Entries::default(), "cmd=barrier_in\n").1, Effect::Barrier(3));
     }
 
     #[test]
     fn abort_and_spawn() {
         let mut s = Session::new(0, 2, "k".into(), 0);
-        let (_, effect) = ask(&mut s, &Kvs::new(), "cmd=abort exitcode=42 message=abort\n");
+        let (_, effect) = ask(&mut s, &Entries::default(), "cmd=abort exitcode=42 message=abort\n");
         assert_eq!(effect, Effect::Abort { code: 42 });
         s.receive(b"mcmd=spawn\nnprocs=1\nexecname=./a\nendcmd\n").unwrap();
-        let (reply, effect) = s.next(&Kvs::new()).unwrap();
+        let (reply, effect) = s.next(&Entries::default()).unwrap();
         assert!(reply.starts_with("cmd=spawn_result rc=1") && effect == NO_SPAWN);
         for (what, refused) in [("ports", NO_PORTS), ("windows", NO_WINDOWS), ("x", Effect::None)] {
             let line = format!("cmd=in_vain what={what}\n");
-            let (reply, effect) = ask(&mut s, &Kvs::new(), &line);
+            let (reply, effect) = ask(&mut s, &Entries::default(), &line);
             assert!(reply.ends_with(" rc=0\n") && effect == refused);
         }
     }
@@ -299,7 +304,7 @@ mod tests {
             let mut s = Session::new(0, 2, "k".into(), 0);
             for part in parts {
                 if s.receive(&part).is_err() { break }
-                while s.next(&Kvs::new()).is_some() {}
+                while s.next(&Entries::default()).is_some() {}
             }
             prop_assert!(s.inbox.len() <= MAX_LINE);
         }

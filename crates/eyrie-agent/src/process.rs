@@ -12,7 +12,7 @@ use crate::transfer::Line;
 use eyrie_image::format::exit;
 use eyrie_transport::Addr;
 use eyrie_wire::agent::ToRank;
-use eyrie_wire::control::{Ending, ImageMeta, StartFault, StartRank};
+use eyrie_wire::control::{Ending, ImageMeta, StartFault};
 use eyrie_wire::{ImageId, RankInstance};
 use rustix::io::Errno;
 use rustix::process::{pidfd_open, Pid, PidfdFlags};
@@ -104,11 +104,9 @@ pub struct Process {
 }
 
 impl Process {
-    pub fn new(start: &StartRank, launched: Launched, meta: &ImageMeta) -> Process {
-        let session =
-            Session::new(start.instance.rank, start.size, start.kvsname.clone(), meta.barriers);
+    pub fn new(instance: RankInstance, launched: Launched, meta: &ImageMeta) -> Process {
         Process {
-            instance: start.instance,
+            instance,
             page: launched.page,
             directories: launched.directories,
             pid: launched.pid,
@@ -117,7 +115,7 @@ impl Process {
             death: Death::Unknown,
             channel: Some(launched.channel),
             pmi: Some(launched.pmi),
-            session,
+            session: launched.session,
             stdout: launched.stdout,
             stderr: launched.stderr,
             stdin: launched.stdin,

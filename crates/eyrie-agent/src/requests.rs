@@ -49,7 +49,7 @@ impl Agent {
         match effect {
             Effect::None => {}
             Effect::Put { key, value } => {
-                self.kvs.insert(key.clone(), value.clone());
+                self.kvs.put(instance.rank, key.clone(), value.clone());
                 self.connection.report(instance, RankReport::PmiPut { key, value });
             }
             Effect::Barrier(barrier) => {

@@ -8,7 +8,8 @@ use crate::process::{Process, Restore};
 use crate::refusal::Refusal;
 use crate::transfer::Uploaded;
 use crate::{guards, shared, transfer};
-use eyrie_transport::{Addr, Directory};
+use anyhow::Context;
+use eyrie_transport::Addr;
 use eyrie_wire::control::{FromAgent, ImageAt, ImageMeta, RankReport, StartFault, StartRank};
 use eyrie_wire::{ImageId, RankInstance};
 use std::io::Write;
@@ -59,12 +60,11 @@ impl Agent {
         }
         match launched {
             Ok((launched, restore)) => {
-                let mut process = Process::new(&start, launched, &meta);
+                let mut process = Process::new(instance, launched, &meta);
                 process.restore = restore;
-                let segment = shared::predicted_segment(&start.kvsname, start.instance.rank);
-                if process.shared.insert(segment.clone()) {
-                    self.connection
-                        .send(&FromAgent::Shared { rank: start.instance.rank, path: segment });
+                let path = shared::predicted_segment(process.session.kvsname(), instance.rank);
+                if process.shared.insert(path.clone()) {
+                    self.connection.send(&FromAgent::Shared { rank: instance.rank, path });
                 }
                 if process.restore.is_none() {
                     self.connection.report(
@@ -92,7 +92,7 @@ impl Agent {
         let image = start.image.as_ref().map_or(0, |at| at.image);
         let (mut launched, image_in) = match self.take_coming(start, meta) {
             Some((launched, into)) => {
-                let (epoch, directory) = self.newest_directory(start)?;
+                let (epoch, directory) = self.newest_directory()?;
                 launched.hand_directory(epoch, directory)?;
                 (launched, into)
             }
@@ -119,17 +119,15 @@ impl Agent {
         meta: &ImageMeta,
         from: From,
     ) -> anyhow::Result<Launched> {
-        let directory = self.newest_directory(start)?;
-        launch(start, meta, from, directory, &self.secret, self.open_files)
+        let job = self.job.as_ref().context("the controller has not said what the job is")?;
+        let directory = self.newest_directory()?;
+        launch(job, start, meta, from, directory, &self.secret, self.open_files)
     }
 
-    /// The newest directory that is here, and its epoch.
-    fn newest_directory<'a>(&'a self, start: &'a StartRank) -> anyhow::Result<(u64, &'a [u8])> {
-        let epoch = Directory::decode(&start.directory).map_err(anyhow::Error::msg)?.epoch;
-        Ok(match &self.directory {
-            Some((newer, directory)) if *newer > epoch => (*newer, &directory[..]),
-            _ => (epoch, &start.directory[..]),
-        })
+    /// The newest directory, and its epoch.
+    fn newest_directory(&self) -> anyhow::Result<(u64, &[u8])> {
+        let newest = self.directory.as_ref().map(|(epoch, directory)| (*epoch, &directory[..]));
+        newest.context("the controller has not said where the routers are")
     }
 
     pub fn start_failed(&mut self, instance: RankInstance, reason: String, fault: StartFault) {

@@ -156,7 +156,8 @@ mod tests {
             copied: false,
             kvsname: kvsname.clone(),
             ranks: 2,
-            compared: None,
+            program: Default::default(),
+            compared: false,
             orphans: None,
             notices: Notices::default(),
         };

@@ -17,6 +17,11 @@ pub const ERR_NOT_SUPPORTED: c_int = -47;
 /// What stands for a rank: all ranks of the job.
 pub const RANK_WILDCARD: u32 = u32::MAX - 1;
 
+/// For whom a value is put (`pmix_scope_t`): ranks of the same host only, or all.
+pub const LOCAL: u8 = 1;
+#[cfg(test)]
+pub const GLOBAL: u8 = 3;
+
 /// Room for the name of a job, and for a key, with the NUL.
 pub const NSPACE_ROOM: usize = 256;
 pub const KEY_ROOM: usize = 512;

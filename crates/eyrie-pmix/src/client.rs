@@ -87,7 +87,12 @@ impl<L: Line> Client<L> {
         status(self.pmi.abort(code).map(|()| true))
     }
 
-    pub fn put(&mut self, key: &str, value: Option<Value>) -> c_int {
+    /// Each rank is alone on its host: what is for the ranks of a host only stays with it, and is
+    /// not told to every node of the job.
+    pub fn put(&mut self, scope: u8, key: &str, value: Option<Value>) -> c_int {
+        if scope == LOCAL {
+            return self.keep(None, key, value);
+        }
         let Some(value) = value else { return ERR_NOT_SUPPORTED };
         status(self.pmi.put(&put_key(self.job.rank, key), &value.encode()))
     }
@@ -196,8 +201,13 @@ mod tests {
         let mut client = client();
         let mut name = client.name();
         let address = Value::Bytes(vec![0, 255, 32]);
-        assert_eq!(client.put("mtl.ofi.5.0", Some(address.clone())), SUCCESS);
-        assert_eq!(client.put("a.list", None), ERR_NOT_SUPPORTED);
+        assert_eq!(client.put(GLOBAL, "mtl.ofi.5.0", Some(address.clone())), SUCCESS);
+        assert_eq!(client.put(GLOBAL, "a.list", None), ERR_NOT_SUPPORTED);
+        let heard = client.pmi.0.heard.len();
+        let process = Value::Number(UINT32, 4711);
+        assert_eq!(client.put(LOCAL, "smsc.cma.5.0", Some(process.clone())), SUCCESS);
+        assert_eq!(client.get(Some(&name), "smsc.cma.5.0"), Ok(process));
+        assert_eq!(client.pmi.0.heard.len(), heard, "what is for its host only was told");
         assert_eq!(client.get(Some(&name), "mtl.ofi.5.0"), Ok(address));
         name.rank = 2;
         assert_eq!(client.get(Some(&name), "mtl.ofi.5.0"), Err(ERR_NOT_FOUND));

@@ -107,10 +107,10 @@ functions! {
     }
 
     /// Lets the other ranks know a value.
-    fn PMIx_Put(_scope: u8, key: *const c_char, value: *const pmix_value) {
+    fn PMIx_Put(scope: u8, key: *const c_char, value: *const pmix_value) {
         // SAFETY: a key and a value, as the library gives them.
         let (key, value) = unsafe { (text(key), value::Value::copy(value)) };
-        with(|client| client.put(key, value))
+        with(|client| client.put(scope, key, value))
     }
 
     /// What was put is with the agent already.

@@ -3,7 +3,7 @@
 
 use crate::addr::Addr;
 use eyrie_wire::Rank;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// A router's number.
 pub type RouterId = u32;
@@ -13,6 +13,7 @@ pub type RouterId = u32;
 pub struct Directory {
     pub epoch: u64,
     /// The home router of each rank.
+    #[serde(with = "runs")]
     pub home: Vec<RouterId>,
     /// Where each router listens.
     pub routers: Vec<Addr>,
@@ -67,6 +68,32 @@ impl Directory {
     }
 }
 
+/// Homes as they are written: how many ranks in a row have which. Each node of a large job is told
+/// them, and ranks of one node have one home.
+mod runs {
+    use super::*;
+    use serde::de::Error;
+
+    /// Most ranks of a directory: what is read must not make its reader run out of memory.
+    const MAX_RANKS: usize = 1 << 24;
+
+    pub fn serialize<S: Serializer>(home: &[RouterId], to: S) -> Result<S::Ok, S::Error> {
+        let runs = home.chunk_by(|a, b| a == b).map(|run| (run.len() as u32, run[0]));
+        runs.collect::<Vec<_>>().serialize(to)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<RouterId>, D::Error> {
+        let mut home = Vec::new();
+        for (ranks, router) in Vec::<(u32, RouterId)>::deserialize(from)? {
+            if ranks as usize > MAX_RANKS - home.len() {
+                return Err(Error::custom("it has too many ranks"));
+            }
+            home.resize(home.len() + ranks as usize, router);
+        }
+        Ok(home)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -89,5 +116,17 @@ mod tests {
         for cut in 0..bytes.len() {
             assert!(Directory::decode(&bytes[..cut]).is_err());
         }
+    }
+
+    #[test]
+    fn a_directory_of_many_ranks_is_short_and_one_of_too_many_is_refused() {
+        let routers = vec![Addr::Unix("/a".into()), Addr::Unix("/b".into())];
+        let home = [vec![0; 1_000_000], vec![1; 1_000_000]].concat();
+        let whole = Directory { home, routers, ..Directory::default() };
+        let bytes = whole.encode();
+        assert!(bytes.len() < 100, "{} bytes", bytes.len());
+        assert_eq!(Directory::decode(&bytes), Ok(whole));
+        let (epoch, runs) = (1_u64, vec![(u32::MAX, 0_u32); 3]);
+        assert!(Directory::decode(&postcard::to_stdvec(&(epoch, runs)).unwrap()).is_err());
     }
 }

@@ -1,6 +1,7 @@
 //! Messages between the controller and its agents: plain data. How they are framed is
 //! `eyrie-transport`'s.
 
+use crate::entries::Entry;
 use crate::{data, ImageId, Incarnation, Node, Rank, RankInstance};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
@@ -80,7 +81,7 @@ pub enum CheckpointMode {
 }
 
 /// What a rank runs.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Program {
     /// The file to execute; `argv[0]` is what the user wrote.
     pub exe: OsString,
@@ -98,17 +99,11 @@ pub struct ImageAt {
     pub store: String,
 }
 
-/// A rank to start on a node, anew or from an image.
+/// A rank to start on a node, anew or from an image. What all ranks have in common is in
+/// [`JobOnHost`].
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct StartRank {
     pub instance: RankInstance,
-    /// Number of ranks of the job.
-    pub size: u32,
-    /// Where the parts of the job are (`eyrie_transport::Directory`): handed to the rank as it is.
-    pub directory: Vec<u8>,
-    /// Name of the PMI key value space: of this job only, the same for each incarnation.
-    pub kvsname: String,
-    pub program: Program,
     /// Continue from this image, or start the program anew.
     pub image: Option<ImageAt>,
     /// What a program that is started anew observed before, from its beginning on
@@ -157,12 +152,12 @@ pub struct JobOnHost {
     pub provided: Vec<(String, OsString)>,
     /// They are copied there, not linked: the hosts do not share them.
     pub copied: bool,
-    /// Name of the PMI key value space, and number of ranks: by these is known what dead ranks have
-    /// left in /dev/shm.
+    /// Name of the PMI key value space: of this job only, the same for each incarnation of a rank.
     pub kvsname: String,
     pub ranks: u32,
-    /// What the ranks run; `None` where there is one host, which need not be compared with others.
-    pub compared: Option<Program>,
+    pub program: Program,
+    /// The host is to be compared with others: there is more than one.
+    pub compared: bool,
     /// How long the host waits for another controller when it has lost this one.
     pub orphans: Option<Orphans>,
     pub notices: Notices,
@@ -232,7 +227,7 @@ pub enum ToAgent {
     Unprepare(RankInstance),
     /// New entries of the PMI key value space, and how many barriers the job has passed.
     Pmi {
-        entries: Vec<(String, String)>,
+        entries: Vec<Entry>,
         barriers: u32,
     },
     /// Standard input for a rank from `offset` on.
@@ -248,8 +243,9 @@ pub enum ToAgent {
         stream: StandardStream,
         offset: u64,
     },
-    /// Who is where has changed (`eyrie_transport::Directory`): handed to all ranks on this node,
-    /// those that are started later included. One with a lower epoch than the last is ignored.
+    /// Who is where (`eyrie_transport::Directory`), before the first rank starts here and when it
+    /// has changed: handed to all ranks on this node, those that are started later included. One
+    /// with a lower epoch than the last is ignored.
     Directory {
         directory: Vec<u8>,
     },

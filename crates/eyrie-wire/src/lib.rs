@@ -2,14 +2,16 @@
 //! authentication. Pure encoding and decoding: nothing here opens, reads or waits for anything,
 //! and nothing here allocates by a length that somebody else named.
 
+pub mod address;
 pub mod agent;
 pub mod auth;
 pub mod control;
 pub mod data;
+pub mod entries;
 pub mod page;
 
 /// Version of everything in this crate. Two processes with different versions do not talk.
-pub const VERSION: u16 = 14;
+pub const VERSION: u16 = 15;
 
 /// A process of the MPI job, numbered as in MPI_COMM_WORLD.
 pub type Rank = u32;

@@ -8,6 +8,7 @@ use crate::inject::{Fault, Injection};
 use crate::record::Record;
 use eyrie_transport::{Addr, Directory, RouterId};
 use eyrie_wire::control::{CheckpointMode, NodeUsage, RankReport, Role, StandardStream};
+use eyrie_wire::entries::Entry;
 use eyrie_wire::{ImageId, Node, Rank, RankInstance};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -334,7 +335,7 @@ pub enum Command {
     /// passed.
     Pmi {
         node: Option<Node>,
-        entries: Vec<(String, String)>,
+        entries: Vec<Entry>,
         barriers: u32,
     },
     /// The agent is to measure what its ranks use; answered by [`Event::Measured`].

@@ -1,17 +1,13 @@
 //! The job-wide part of PMI: what the ranks have put, and which barriers the job has passed.
 
 use super::io::Command;
+use eyrie_wire::entries::{Entries, Entry};
 use eyrie_wire::{Node, Rank};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// Most bytes of entries in one message to the agents: a job of many ranks sends several.
 const PIECE_BYTES: usize = 1 << 20;
-/// What an entry takes besides its texts at most: two lengths.
-const ENTRY_OVERHEAD: usize = 20;
-
-/// Entries of one message.
-type Piece = Vec<(String, String)>;
 
 /// Keys and barriers of all ranks.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -21,19 +17,18 @@ pub struct Pmi {
     /// How many ranks have arrived at each number, and at none beyond it.
     at: BTreeMap<u32, u32>,
     passed: u32,
-    /// Put since the last release, in pieces.
-    fresh: Vec<Piece>,
-    /// Released, for nodes that come later.
-    released: Vec<Piece>,
-    /// Bytes of the last piece.
-    last_bytes: usize,
+    /// All that was put, for nodes that come later.
+    entries: Entries,
+    /// Put since the last release.
+    fresh: Entries,
 }
 
 impl Pmi {
     pub fn new(ranks: u32) -> Pmi {
         let at = BTreeMap::from([(0, ranks)]);
         let arrived = vec![0; ranks as usize];
-        Pmi { arrived, at, passed: 0, fresh: Vec::new(), released: Vec::new(), last_bytes: 0 }
+        let (entries, fresh) = Default::default();
+        Pmi { arrived, at, passed: 0, entries, fresh }
     }
 
     /// Barriers that the job has passed.
@@ -41,17 +36,9 @@ impl Pmi {
         self.passed
     }
 
-    pub fn put(&mut self, key: String, value: String) {
-        let bytes = key.len() + value.len() + ENTRY_OVERHEAD;
-        match self.fresh.last_mut().filter(|_| self.last_bytes + bytes <= PIECE_BYTES) {
-            Some(piece) => {
-                piece.push((key, value));
-                self.last_bytes += bytes;
-            }
-            None => {
-                self.fresh.push(vec![(key, value)]);
-                self.last_bytes = bytes;
-            }
+    pub fn put(&mut self, rank: Rank, key: String, value: String) {
+        if let Some(entry) = self.entries.put(rank, key, value) {
+            self.fresh.add(entry);
         }
     }
 
@@ -75,23 +62,38 @@ impl Pmi {
             return Vec::new();
         }
         let before = std::mem::replace(&mut self.passed, all);
-        let pieces = std::mem::take(&mut self.fresh);
-        self.last_bytes = 0;
-        self.released.extend(pieces.iter().cloned());
-        told(None, pieces, before, all)
+        told(None, &std::mem::take(&mut self.fresh), before, all)
     }
 
     /// What a node, or all of them, must know of what was before they came.
     pub fn so_far(&self, node: Option<Node>) -> Vec<Command> {
         match self.passed {
             0 => Vec::new(),
-            passed => told(node, self.released.clone(), 0, passed),
+            passed => told(node, &self.entries, 0, passed),
         }
     }
 }
 
+/// Entries in pieces that one message has room for.
+fn pieces(entries: &Entries) -> Vec<Vec<Entry>> {
+    let (mut pieces, mut room) = (Vec::<Vec<Entry>>::new(), 0);
+    for entry in entries.iter() {
+        let bytes = entry.most_bytes();
+        match pieces.last_mut().filter(|_| bytes <= room) {
+            Some(piece) => piece.push(entry),
+            None => {
+                pieces.push(vec![entry]);
+                room = PIECE_BYTES;
+            }
+        }
+        room = room.saturating_sub(bytes);
+    }
+    pieces
+}
+
 /// The number of barriers goes with the last piece.
-fn told(node: Option<Node>, mut pieces: Vec<Piece>, before: u32, passed: u32) -> Vec<Command> {
+fn told(node: Option<Node>, entries: &Entries, before: u32, passed: u32) -> Vec<Command> {
+    let mut pieces = pieces(entries);
     let last = pieces.pop().unwrap_or_default();
     let early = pieces.into_iter();
     let early = early.map(|entries| Command::Pmi { node, entries, barriers: before });
@@ -113,11 +115,11 @@ mod tests {
                 other => panic!("{other:?}"),
             })
         };
-        pmi.put("a".into(), "1".into());
+        pmi.put(0, "a".into(), "1".into());
         assert_eq!(opened(pmi.arrive(0, 1)), None);
         // Rank 0 dies at the barrier and arrives again.
         assert_eq!(opened(pmi.arrive(0, 1)), None);
-        pmi.put("b".into(), "2".into());
+        pmi.put(1, "b".into(), "2".into());
         assert_eq!(opened(pmi.arrive(1, 1)), Some((2, 1)));
         assert_eq!(opened(pmi.arrive(0, 1)), None);
         assert_eq!(opened(pmi.arrive(7, 1)), None);
@@ -140,7 +142,7 @@ mod tests {
         let mut commands = Vec::new();
         for rank in 0..RANKS {
             // As long as MPICH may make them.
-            pmi.put(format!("-bc-{rank}-{}", "k".repeat(50)), "v".repeat(1024));
+            pmi.put(rank, format!("-bc-{rank}-{}", "k".repeat(50)), "v".repeat(1024));
             commands.extend(pmi.arrive(rank, 1));
         }
         assert!(commands.len() > 10, "{} pieces", commands.len());

@@ -385,7 +385,7 @@ impl Machine {
                     self.commands.push(Command::SendStdin { node, instance, offset });
                 }
             }
-            R::PmiPut { key, value } => self.pmi.put(key, value),
+            R::PmiPut { key, value } => self.pmi.put(instance.rank, key, value),
             R::PmiBarrier { barrier } => {
                 self.spoke_pmi(instance.rank);
                 self.end_if_somebody_never_joined();

@@ -22,9 +22,11 @@ pub(super) const ROLE_TIMEOUT: Duration = Duration::from_secs(25);
 pub(super) const ATTEMPTS: u32 = 3;
 
 /// For each rank the router that is its home. Ranks of one node have one home, so that there is
-/// always another node for it.
+/// always another node for it; so have those of nodes in a row, so that the directory is short.
 fn homes(start: &[Node], routers: u32) -> Vec<RouterId> {
-    start.iter().map(|node| node % routers).collect()
+    let nodes = start.iter().max().map_or(1, |last| u64::from(*last) + 1);
+    let home = |node: &Node| u64::from(*node) * u64::from(routers) / nodes;
+    start.iter().map(|node| home(node) as RouterId).collect()
 }
 
 impl Machine {

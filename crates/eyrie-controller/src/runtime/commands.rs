@@ -52,7 +52,7 @@ impl Job {
                 self.send(node, &ToAgent::Slow { instance, share })
             }
             Command::Prepare { node, instance, from } => {
-                let start = self.start_rank(node, instance, Some(from));
+                let start = self.start_rank(instance, Some(from));
                 self.send(node, &ToAgent::Prepare(Box::new(start)));
             }
             Command::Unprepare { node, instance } => self.send(node, &ToAgent::Unprepare(instance)),
@@ -170,18 +170,14 @@ impl Job {
     }
 
     fn start(&mut self, node: Node, instance: RankInstance, from: Option<Source>) {
-        let start = self.start_rank(node, instance, from);
+        let start = self.start_rank(instance, from);
         self.send(node, &ToAgent::Start(Box::new(start)));
     }
 
-    fn start_rank(&self, node: Node, instance: RankInstance, from: Option<Source>) -> StartRank {
+    fn start_rank(&self, instance: RankInstance, from: Option<Source>) -> StartRank {
         let at = |Source { image, store }| ImageAt { image, store: self.store_address(store) };
         StartRank {
             instance,
-            size: self.options.ranks,
-            directory: self.directory_of(node),
-            kvsname: self.kvsname.clone(),
-            program: self.program.clone(),
             beginning: match from {
                 None => self.determinants.beginning(instance.rank),
                 Some(_) => Vec::new(),

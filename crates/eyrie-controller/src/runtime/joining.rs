@@ -37,7 +37,8 @@ impl Job {
             copied: self.options.cluster.as_ref().is_some_and(|cluster| cluster.send_binaries),
             kvsname: self.kvsname.clone(),
             ranks: self.options.ranks,
-            compared: (!self.machine.hosts().is_empty()).then(|| self.program.clone()),
+            program: self.program.clone(),
+            compared: !self.machine.hosts().is_empty(),
             orphans: self.options.can_be_resumed().then(|| self.orphans(node)),
             notices: self.options.notices.clone(),
         };
@@ -64,6 +65,7 @@ impl Job {
         notes.into_iter().for_each(|text| self.tell(Event::Note(text)));
         match refused {
             None => {
+                self.tell_where(node);
                 self.tell(Event::AgentUp(node));
                 if let Some(user) = self.joining.remove(&node) {
                     let _ = user.send(serde_json::json!({ "node": node }).to_string());

@@ -249,6 +249,7 @@ impl Session {
 mod tests {
     use super::*;
     use eyrie_transport::{Bind, Listener};
+    use eyrie_wire::entries::Entry;
     use std::io::Read;
     use std::time::Duration;
 
@@ -260,7 +261,8 @@ mod tests {
         let mut agent = Stream::connect(&addr, Duration::from_secs(10)).unwrap();
         let ours = listener.accept().unwrap();
         let link = Link::bounded(&ours, 1 << 20).unwrap();
-        let message = ToAgent::Pmi { entries: vec![("k".into(), "v".repeat(1000))], barriers: 1 };
+        let entry = Entry::Text { key: "k".into(), value: "v".repeat(1000) };
+        let message = ToAgent::Pmi { entries: vec![entry], barriers: 1 };
         // More than the bound and what a socket holds.
         for _ in 0..20_000 {
             link.send_passing(&message);

@@ -74,15 +74,17 @@ impl Job {
     /// All ranks are told where the roles are now.
     pub fn publish(&mut self, directory: Directory) {
         self.directory = directory;
-        for node in self.links.keys().copied().collect::<Vec<_>>() {
-            let directory = self.directory_of(node);
-            self.send(node, &ToAgent::Directory { directory });
-        }
+        let nodes: Vec<Node> = self.links.keys().copied().collect();
+        nodes.into_iter().for_each(|node| self.tell_where(node));
     }
 
-    /// The directory as ranks on this node get it.
-    pub fn directory_of(&self, node: Node) -> Vec<u8> {
+    /// Tells the ranks of this node where the roles are, if all of them have been there.
+    pub fn tell_where(&mut self, node: Node) {
+        if self.directory.epoch == 0 {
+            return;
+        }
         let beside = self.machine.routers_on(node);
-        Directory { beside, ..self.directory.clone() }.encode()
+        let directory = Directory { beside, ..self.directory.clone() }.encode();
+        self.send(node, &ToAgent::Directory { directory });
     }
 }

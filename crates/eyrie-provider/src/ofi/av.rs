@@ -3,24 +3,9 @@
 
 use super::{absent, base_ops, close_box};
 use eyrie_libfabric::abi::*;
+use eyrie_wire::address::{address, rank_of, ADDRESS_LEN};
 use eyrie_wire::Rank;
 use libc::{c_char, c_int, c_void, size_t};
-
-/// Length of an address in bytes.
-pub const ADDRESS_LEN: usize = 16;
-const MARK: [u8; 12] = *b"eyrie rank\0\0";
-
-/// The address of a rank. It is the same in each life of the rank.
-pub fn address(rank: Rank) -> [u8; ADDRESS_LEN] {
-    let mut out = [0; ADDRESS_LEN];
-    out[..12].copy_from_slice(&MARK);
-    out[12..].copy_from_slice(&rank.to_le_bytes());
-    out
-}
-
-fn rank_of(address: &[u8; ADDRESS_LEN]) -> Option<Rank> {
-    (address[..12] == MARK).then(|| Rank::from_le_bytes(address[12..].try_into().unwrap()))
-}
 
 /// The table.
 #[repr(C)]
@@ -155,15 +140,4 @@ unsafe extern "C" fn straddr(
         *len = text.len();
     }
     buf
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_address_names_its_rank_and_nothing_else_is_one() {
-        assert_eq!(rank_of(&address(77)), Some(77));
-        assert_eq!(rank_of(&[0; ADDRESS_LEN]), None);
-    }
 }
