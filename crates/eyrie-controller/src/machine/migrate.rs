@@ -198,7 +198,9 @@ impl Machine {
     /// An image of the rank counts. A rank that is to move goes with it, or it is one more that is
     /// put in place where the rank is going.
     pub(super) fn imaged_for_move(&mut self, rank: Rank, capture: &Capture) {
-        let (now, can_stop, is_saving) = (self.now, self.ranks_can_stop(), self.is_saving());
+        // Only for a rank that is to move are all ranks looked at.
+        let can_stop = self.moves.ranks.contains_key(&rank) && self.ranks_can_stop();
+        let (now, is_saving) = (self.now, self.is_saving());
         let of_move = |moving: &&mut Move| {
             moving.stopped.is_none() && capture.asked >= moving.since && !is_saving
         };

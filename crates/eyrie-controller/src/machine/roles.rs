@@ -67,6 +67,7 @@ impl Machine {
     /// The node that a router is to run on: one without its ranks, rather one without any, rather
     /// one with few routers. None when no node is up.
     fn node_for_router(&self, id: RouterId) -> Option<Node> {
+        let served = self.nodes_served(id);
         self.nodes_up_with_ranks()
             .min_by_key(|(node, ranks)| {
                 let routers = self.roles.routers.iter().enumerate();
@@ -76,7 +77,7 @@ impl Machine {
                     .clone()
                     .any(|(of, r)| of as u32 == id && r.failed > 0 && r.node == *node);
                 let drained = self.nodes[*node as usize].drained;
-                (drained, failed, self.serves_there(id, *node), *ranks > 0, others.count(), *node)
+                (drained, failed, served[*node as usize], *ranks > 0, others.count(), *node)
             })
             .map(|(node, _)| node)
     }
@@ -91,12 +92,14 @@ impl Machine {
         (0..).zip(nodes).filter(|(_, (up, _))| *up).map(|(node, (_, ranks))| (node, ranks))
     }
 
-    /// Whether ranks of this router are on that node, or are to come back there.
-    fn serves_there(&self, id: RouterId, node: Node) -> bool {
-        self.ranks_at(id).any(|rank| {
-            let r = &self.ranks[rank as usize];
-            r.node == node && !r.is(RankStateName::Finished)
-        })
+    /// For each node whether ranks of this router are there, or are to come back there.
+    fn nodes_served(&self, id: RouterId) -> Vec<bool> {
+        let mut served = vec![false; self.nodes.len()];
+        let ranks = self.ranks_at(id).map(|rank| &self.ranks[rank as usize]);
+        for r in ranks.filter(|r| !r.is(RankStateName::Finished)) {
+            served[r.node as usize] = true;
+        }
+        served
     }
 
     /// The ranks that are at home at this router.
@@ -416,18 +419,22 @@ impl Machine {
     /// new router themselves what they told the old one.
     fn should_move(&self, id: RouterId) -> bool {
         let node = self.roles.routers[id as usize].node;
+        let (served, drained) =
+            (self.nodes_served(id), |node: Node| self.nodes[node as usize].drained);
+        if !drained(node) && !served[node as usize] {
+            return false;
+        }
         let whole = |rank: Rank| {
             let r = &self.ranks[rank as usize];
             let runs = r.is(RankStateName::Running) && r.can_be_captured() && !r.exposed;
             r.is(RankStateName::Finished) || runs && r.unprotected.is_none() && !r.log_lost
         };
-        let drained = |node: Node| self.nodes[node as usize].drained;
         let runs = |r: &RankEntry| r.is(RankStateName::Running) || r.is(RankStateName::Finished);
         let can = self.ranks.iter().all(runs) && self.ranks_at(id).all(whole);
         let better = self.node_for_router(id).filter(|_| can);
         better.is_some_and(|better| match drained(node) {
             true => !drained(better),
-            false => self.serves_there(id, node) && !self.serves_there(id, better),
+            false => !served[better as usize],
         })
     }
 }

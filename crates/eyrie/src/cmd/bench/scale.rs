@@ -5,18 +5,26 @@
 use crate::out;
 use eyrie_bench::plot::{draw, Chart, Series};
 use eyrie_controller::machine::schedule::{Interval, Order};
-use eyrie_controller::machine::{Command, Config, Event, Image, Machine, RankStateName};
+use eyrie_controller::machine::{Command, Config, Event, Image, Machine, RankStateName, StoreId};
 use eyrie_transport::frame;
-use eyrie_wire::control::{CheckpointMode, ImageAt, RankReport, ToAgent};
-use eyrie_wire::{Node, RankInstance};
+use eyrie_wire::address::address;
+use eyrie_wire::control::{
+    CheckpointMode, ImageAt, JobOnHost, Notices, Program, RankReport, StartRank, ToAgent,
+};
+use eyrie_wire::{ImageId, Node, Rank, RankInstance};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Ranks of a node, and nodes of the jobs.
 const RANKS: u32 = 100;
 const NODES: [u32; 5] = [1, 10, 100, 1_000, 10_000];
-/// What a rank puts into the key-value space: MPICH's addresses.
-const ENTRY_BYTES: usize = 100;
+/// Routers, and stores, of each job: the default of jobs on several hosts.
+const ROLES: u32 = 2;
+/// What a program and its environment take.
+const PROGRAM_BYTES: usize = 4096;
+
+/// Where each role listens.
+const PLACE: &str = "tcp:10.0.0.1:40000";
 
 /// A job of simulated agents.
 struct Job {
@@ -47,10 +55,10 @@ impl Job {
             start: (0..ranks).map(|rank| rank / RANKS).collect(),
             slots: vec![],
             hosts: (0..=nodes).map(|node| format!("n{node}")).collect(),
-            routers: 1,
-            stores: 1,
-            image_copies: 1,
-            roles_on_nodes: false,
+            routers: ROLES,
+            stores: ROLES,
+            image_copies: ROLES,
+            roles_on_nodes: true,
             // By order only.
             checkpoint_every: Interval::Off,
             checkpoint_order: Order::Sequential,
@@ -67,16 +75,16 @@ impl Job {
     }
 
     /// Tells the machine something, a microsecond later; returns what it answers. Agents answer
-    /// their heartbeats.
+    /// their heartbeats, and roles that are started listen.
     fn tell(&mut self, event: Event) -> Vec<Command> {
         self.now += Duration::from_micros(1);
         let mut commands = self.machine.handle(self.now, event);
-        let heartbeat = |command: &Command| match command {
-            Command::Heartbeat { node, n } => Some(Event::Heartbeat { node: *node, n: *n }),
-            _ => None,
-        };
-        for answer in commands.iter().filter_map(heartbeat).collect::<Vec<_>>() {
-            commands.extend(self.machine.handle(self.now, answer));
+        let mut next = 0;
+        while let Some(command) = commands.get(next) {
+            if let Some(answer) = answer_to(command) {
+                commands.extend(self.machine.handle(self.now, answer));
+            }
+            next += 1;
         }
         self.bytes += commands.iter().map(|command| bytes_of(command, self.nodes)).sum::<u64>();
         self.commands += commands.len() as u64;
@@ -95,12 +103,17 @@ impl Job {
         Cost { took, bytes: self.bytes - bytes, commands: self.commands - commands }
     }
 
+    fn ranks(&self) -> u32 {
+        self.machine.rank_states().count() as u32
+    }
+
     fn instances(&self) -> Vec<RankInstance> {
         self.machine.rank_states().map(|(instance, _, _)| instance).collect()
     }
 
     /// All agents come, all ranks start and meet at two barriers.
     fn start(&mut self) {
+        self.bytes += self.nodes * bytes_in(&ToAgent::Join(Box::new(common(self.ranks()))));
         (0..self.nodes as Node).for_each(|node| drop(self.tell(Event::AgentUp(node))));
         assert!(self.machine.has_started());
         let none = Duration::ZERO;
@@ -108,8 +121,7 @@ impl Job {
             self.report(instance, RankReport::Started { fetched: none, restored: none });
             self.tell(Event::Connected(instance));
             self.report(instance, RankReport::ProviderLoaded);
-            let (key, value) = (format!("k{}", instance.rank), "v".repeat(ENTRY_BYTES));
-            self.report(instance, RankReport::PmiPut { key, value });
+            self.report(instance, address_of(instance.rank));
         }
         for barrier in 1..=2 {
             for instance in self.instances() {
@@ -132,10 +144,9 @@ impl Job {
         let mut due = self.tell(Event::Checkpoint { request: 1, rank: None });
         let mut taken = 0;
         while let Some(command) = due.pop() {
-            let Command::Capture { instance, image, .. } = command else { continue };
+            let Command::Capture { instance, image, store, .. } = command else { continue };
             due.extend(self.tell(Event::ImageBegun { instance, image }));
-            let stored = Image { image, clock: 1, rsn: 1, stdin: 0, bytes: 1 << 20 };
-            due.extend(self.tell(Event::ImageStored { store: 0, instance, image: stored }));
+            due.extend(self.tell(stored(store, instance, image)));
             let usable = RankReport::ImageUsable { image, output: [0; 2] };
             due.extend(self.report(instance, usable));
             taken += 1;
@@ -149,7 +160,8 @@ impl Job {
         while let Some(command) = due.pop() {
             match command {
                 Command::Fence(instance) => {
-                    due.extend(self.tell(Event::Fenced { router: 0, instance, rsn: 1 }));
+                    let fenced = |router| Event::Fenced { router, instance, rsn: 1 };
+                    due.extend((0..ROLES).flat_map(|router| self.tell(fenced(router))));
                 }
                 Command::Start { instance, .. } => {
                     let none = Duration::ZERO;
@@ -164,22 +176,78 @@ impl Job {
     }
 }
 
+/// What a node, or a role, says to a command at once.
+fn answer_to(command: &Command) -> Option<Event> {
+    match command {
+        Command::Heartbeat { node, n } => Some(Event::Heartbeat { node: *node, n: *n }),
+        Command::StartRole { role, .. } => {
+            Some(Event::RoleUp { role: *role, addr: PLACE.parse().expect("it is an address") })
+        }
+        Command::CopyImage { store, instance, image, .. } => {
+            Some(stored(*store, *instance, *image))
+        }
+        _ => None,
+    }
+}
+
+/// A store has an image.
+fn stored(store: StoreId, instance: RankInstance, image: ImageId) -> Event {
+    let image = Image { image, clock: 1, rsn: 1, stdin: 0, bytes: 1 << 20 };
+    Event::ImageStored { store, instance, image }
+}
+
+/// What MPICH lets other ranks know of one.
+fn address_of(rank: Rank) -> RankReport {
+    let hex = address(rank).map(|byte| format!("{byte:02X}"));
+    RankReport::PmiPut { key: format!("-allgather-1-{rank}"), value: hex.concat() }
+}
+
+/// What an agent is told of its job.
+fn common(ranks: u32) -> JobOnHost {
+    let argument = std::ffi::OsString::from("x".repeat(PROGRAM_BYTES));
+    JobOnHost {
+        dir: "/tmp/eyrie/scale".into(),
+        provided: vec![],
+        copied: false,
+        kvsname: "scale".into(),
+        ranks,
+        program: Program { argv: vec![argument], ..Program::default() },
+        compared: true,
+        orphans: None,
+        notices: Notices::default(),
+    }
+}
+
+/// Bytes of a message to an agent.
+fn bytes_in(message: &ToAgent) -> u64 {
+    let mut bytes = Vec::new();
+    frame::write(&mut bytes, message).expect("it is bounded");
+    bytes.len() as u64
+}
+
 /// Bytes of the messages that a command becomes, at so many nodes.
 fn bytes_of(command: &Command, nodes: u64) -> u64 {
-    let len = |message: &ToAgent| {
-        let mut bytes = Vec::new();
-        frame::write(&mut bytes, message).expect("it is bounded");
-        bytes.len() as u64
-    };
+    let at = |image: ImageId| ImageAt { image, store: PLACE.into() };
     match command {
-        Command::Heartbeat { n, .. } => len(&ToAgent::Heartbeat { n: *n }),
-        Command::Kill { instance, .. } => len(&ToAgent::Kill(*instance)),
-        Command::Capture { instance, image, mode, hold, .. } => {
-            let image = ImageAt { image: *image, store: "tcp:10.0.0.1:40000".into() };
-            len(&ToAgent::Capture { instance: *instance, image, mode: *mode, hold: *hold })
+        Command::Start { instance, from, .. } => {
+            let image = from.map(|from| at(from.image));
+            let (beginning, stdin, leftovers) = (vec![], instance.rank == 0, vec![]);
+            let start = StartRank { instance: *instance, image, beginning, stdin, leftovers };
+            bytes_in(&ToAgent::Start(Box::new(start)))
         }
-        Command::Pmi { entries, barriers, .. } => {
-            nodes * len(&ToAgent::Pmi { entries: entries.clone(), barriers: *barriers })
+        Command::StartRole { role, .. } => bytes_in(&ToAgent::StartRole(*role)),
+        Command::Directory(directory) => {
+            nodes * bytes_in(&ToAgent::Directory { directory: directory.encode() })
+        }
+        Command::Heartbeat { n, .. } => bytes_in(&ToAgent::Heartbeat { n: *n }),
+        Command::Kill { instance, .. } => bytes_in(&ToAgent::Kill(*instance)),
+        Command::Capture { instance, image, mode, hold, .. } => {
+            let (instance, image, mode, hold) = (*instance, at(*image), *mode, *hold);
+            bytes_in(&ToAgent::Capture { instance, image, mode, hold })
+        }
+        Command::Pmi { node, entries, barriers } => {
+            let message = ToAgent::Pmi { entries: entries.clone(), barriers: *barriers };
+            node.map_or(nodes, |_| 1) * bytes_in(&message)
         }
         _ => 0,
     }
