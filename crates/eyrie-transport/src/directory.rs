@@ -3,6 +3,7 @@
 
 use crate::addr::Addr;
 use eyrie_wire::Rank;
+use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// A router's number.
@@ -13,7 +14,7 @@ pub type RouterId = u32;
 pub struct Directory {
     pub epoch: u64,
     /// The home router of each rank.
-    #[serde(with = "runs")]
+    #[serde(serialize_with = "write_homes", deserialize_with = "read_homes")]
     pub home: Vec<RouterId>,
     /// Where each router listens.
     pub routers: Vec<Addr>,
@@ -68,30 +69,25 @@ impl Directory {
     }
 }
 
-/// Homes as they are written: how many ranks in a row have which. Each node of a large job is told
-/// them, and ranks of one node have one home.
-mod runs {
-    use super::*;
-    use serde::de::Error;
+/// Most ranks of a directory: what is read must not make its reader run out of memory.
+const MAX_RANKS: usize = 1 << 24;
 
-    /// Most ranks of a directory: what is read must not make its reader run out of memory.
-    const MAX_RANKS: usize = 1 << 24;
+/// Homes are written as how many ranks in a row have which: each node of a large job is told them,
+/// and ranks of one node have one home.
+fn write_homes<S: Serializer>(home: &[RouterId], to: S) -> Result<S::Ok, S::Error> {
+    let runs = home.chunk_by(|a, b| a == b).map(|run| (run.len() as u32, run[0]));
+    runs.collect::<Vec<_>>().serialize(to)
+}
 
-    pub fn serialize<S: Serializer>(home: &[RouterId], to: S) -> Result<S::Ok, S::Error> {
-        let runs = home.chunk_by(|a, b| a == b).map(|run| (run.len() as u32, run[0]));
-        runs.collect::<Vec<_>>().serialize(to)
-    }
-
-    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<RouterId>, D::Error> {
-        let mut home = Vec::new();
-        for (ranks, router) in Vec::<(u32, RouterId)>::deserialize(from)? {
-            if ranks as usize > MAX_RANKS - home.len() {
-                return Err(Error::custom("it has too many ranks"));
-            }
-            home.resize(home.len() + ranks as usize, router);
+fn read_homes<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<RouterId>, D::Error> {
+    let mut home = Vec::new();
+    for (ranks, router) in Vec::<(u32, RouterId)>::deserialize(from)? {
+        if ranks as usize > MAX_RANKS - home.len() {
+            return Err(D::Error::custom("it has too many ranks"));
         }
-        Ok(home)
+        home.resize(home.len() + ranks as usize, router);
     }
+    Ok(home)
 }
 
 #[cfg(test)]
