@@ -17,8 +17,8 @@ pub fn address(rank: Rank) -> [u8; ADDRESS_LEN] {
 
 /// The rank with this address.
 pub fn rank_of(address: &[u8; ADDRESS_LEN]) -> Option<Rank> {
-    let (mark, rank) = address.split_first_chunk()?;
-    (*mark == MARK).then(|| rank.try_into().ok().map(Rank::from_le_bytes))?
+    let (mark, rank) = address.split_last_chunk()?;
+    (mark == MARK).then(|| Rank::from_le_bytes(*rank))
 }
 
 #[cfg(test)]

@@ -419,8 +419,8 @@ impl Machine {
     /// new router themselves what they told the old one.
     fn should_move(&self, id: RouterId) -> bool {
         let node = self.roles.routers[id as usize].node;
-        let (served, drained) =
-            (self.nodes_served(id), |node: Node| self.nodes[node as usize].drained);
+        let served = self.nodes_served(id);
+        let drained = |node: Node| self.nodes[node as usize].drained;
         if !drained(node) && !served[node as usize] {
             return false;
         }

@@ -103,17 +103,14 @@ impl Job {
         Cost { took, bytes: self.bytes - bytes, commands: self.commands - commands }
     }
 
-    fn ranks(&self) -> u32 {
-        self.machine.rank_states().count() as u32
-    }
-
     fn instances(&self) -> Vec<RankInstance> {
         self.machine.rank_states().map(|(instance, _, _)| instance).collect()
     }
 
     /// All agents come, all ranks start and meet at two barriers.
     fn start(&mut self) {
-        self.bytes += self.nodes * bytes_in(&ToAgent::Join(Box::new(common(self.ranks()))));
+        let join = ToAgent::Join(Box::new(common(self.instances().len() as u32)));
+        self.bytes += self.nodes * bytes_in(&join);
         (0..self.nodes as Node).for_each(|node| drop(self.tell(Event::AgentUp(node))));
         assert!(self.machine.has_started());
         let none = Duration::ZERO;
@@ -196,7 +193,7 @@ fn stored(store: StoreId, instance: RankInstance, image: ImageId) -> Event {
     Event::ImageStored { store, instance, image }
 }
 
-/// What MPICH lets other ranks know of one.
+/// What MPICH 4 lets other ranks know of one.
 fn address_of(rank: Rank) -> RankReport {
     let hex = address(rank).map(|byte| format!("{byte:02X}"));
     RankReport::PmiPut { key: format!("-allgather-1-{rank}"), value: hex.concat() }
