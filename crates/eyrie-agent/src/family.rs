@@ -15,21 +15,23 @@ pub enum Reaped {
 
 /// The children of this process, zombies included, by every thread that may have got them.
 pub fn children() -> Vec<Pid> {
-    children_of("self").into_iter().filter_map(|pid| Pid::from_raw(pid as i32)).collect()
+    let children = children_of(std::process::id()).into_iter();
+    children.filter_map(|pid| Pid::from_raw(pid as i32)).collect()
 }
 
 /// All processes below `pid`.
 pub fn descendants(pid: u32) -> Vec<u32> {
-    let mut found = children_of(&pid.to_string());
+    let mut found = children_of(pid);
     let mut at = 0;
     while at < found.len() {
-        found.extend(children_of(&found[at].to_string()));
+        found.extend(children_of(found[at]));
         at += 1;
     }
     found
 }
 
-fn children_of(pid: &str) -> Vec<u32> {
+/// The children of process `pid`, by every thread of it; none when there is no such process.
+pub fn children_of(pid: u32) -> Vec<u32> {
     let mut found = Vec::new();
     for task in std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
         let list = std::fs::read_to_string(task.path().join("children")).unwrap_or_default();

@@ -40,7 +40,7 @@ mod transfer;
 mod waiting;
 
 pub use connection::{connect, read_secret, user_socket};
-pub use family::{kill_children_but, Reaped};
+pub use family::{children_of, descendants, kill_children_but, Reaped};
 pub use shared::remove as remove_segments;
 pub use sweeper::{has_controller, sweep, Sweeper, Wait, CONTROLLER};
 

@@ -7,6 +7,7 @@ use eyrie_transport::Addr;
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::Role;
 use eyrie_wire::Node;
+use rustix::process::Pid;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -130,6 +131,18 @@ impl Children {
         Ok(child)
     }
 
+    /// Lets go of what has started the agent of a node, or those of all nodes: its end means nothing
+    /// from now on. srun has a helper, a process forked from it, that has Slurm kill all that srun
+    /// has started when srun dies without having ended it (`_shepherd_spawn` of Slurm's
+    /// srun_job.c); the helper is killed.
+    pub fn let_go(&self, node: Option<Node>) {
+        let launchers = self.pids.iter().filter(|(_, role)| **role == Child::Launcher(node));
+        for helper in launchers.flat_map(|(pid, _)| helpers_of_srun(*pid)) {
+            // It was there a moment ago; its number is not given to another process so soon.
+            let _ = rustix::process::kill_process(helper, rustix::process::Signal::KILL);
+        }
+    }
+
     /// Reaps children that have ended, adopted ones included; returns the roles among them.
     pub fn reap(&mut self) -> Vec<Child> {
         let mut roles = Vec::new();
@@ -144,7 +157,7 @@ impl Children {
     pub fn kill(&self, node: Node) -> bool {
         let agent = Child::Agent(node);
         let pid = self.pids.iter().find(|(_, role)| **role == agent).map(|(pid, _)| *pid as i32);
-        let Some(pid) = pid.and_then(rustix::process::Pid::from_raw) else { return false };
+        let Some(pid) = pid.and_then(Pid::from_raw) else { return false };
         // It was not reaped yet, so that the number is still its own.
         let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
         true
@@ -169,6 +182,18 @@ impl Children {
     pub fn is_empty(&self) -> bool {
         self.pids.is_empty()
     }
+}
+
+/// The processes at and below `launcher` that a process of srun has forked, and that run srun
+/// themselves. (A site's srun may be a script that runs the real one.)
+fn helpers_of_srun(launcher: u32) -> Vec<Pid> {
+    let is_srun = |pid: &u32| {
+        let runs = std::fs::read_link(format!("/proc/{pid}/exe")).ok();
+        runs.and_then(|path| Some(path.file_name()? == "srun")).unwrap_or(false)
+    };
+    let processes = std::iter::once(launcher).chain(eyrie_agent::descendants(launcher));
+    let forked = processes.filter(is_srun).flat_map(eyrie_agent::children_of).filter(is_srun);
+    forked.filter_map(|pid| Pid::from_raw(pid as i32)).collect()
 }
 
 /// Hands on what somebody says, by line, and then that it has ended; long lines are cut.

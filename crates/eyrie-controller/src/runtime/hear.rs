@@ -184,6 +184,7 @@ impl Job {
                 self.links.insert(node, Session::default());
                 self.peers.extend(peer.map(|peer| (node, peer)));
                 self.came.insert(node);
+                self.let_go_of_launchers(node);
                 self.welcome(node);
             }
             Heard::Agent { node, message, .. } => {

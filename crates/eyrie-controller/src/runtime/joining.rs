@@ -87,6 +87,17 @@ impl Job {
         }
     }
 
+    /// The agent of `node` has come: who has started it is not needed any more, nor who starts
+    /// those of all nodes after the last of them.
+    pub fn let_go_of_launchers(&self, node: Node) {
+        self.children.let_go(Some(node));
+        // Few agents have so many before them, so that nodes are not counted with each.
+        let all = self.options.nodes + self.options.spares;
+        if self.came.len() >= all as usize && self.unstarted(None).is_empty() {
+            self.children.let_go(None);
+        }
+    }
+
     /// The nodes of a launcher whose agents have not come.
     fn unstarted(&self, node: Option<Node>) -> Vec<Node> {
         // Those that joined later have somebody of their own who starts them.
