@@ -59,7 +59,12 @@ const READ_ROUNDS: u32 = 4;
 /// Connections of two ranks that answer each other, each with one on which it sends and one on
 /// which it is delivered to: one has nothing to send until the other's message has come.
 const ONE_AND_ANOTHER: usize = 4;
+/// Of so many times that the router asks whether something has come it asks once for all
+/// connections, and else only the one whose turn it is.
+const GLANCES: u32 = 16;
 /// How long the router asks again before it sleeps, and after how many failures it stops doing so.
+/// Asking for 40 or 80 µs, alltoall of a few bytes takes 5 to 10 % less, but that of 64 KiB 10 to 30 %
+/// and LAMMPS 3 to 10 % more, where there are more ranks than processors.
 const SPIN_TIME: Duration = Duration::from_micros(20);
 const SPIN_MISSES: u32 = 8;
 const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -73,27 +78,36 @@ struct Spin {
     misses: u32,
     /// From so many on it sleeps at once.
     most: u32,
+    /// How often it has asked since it asked last for all connections.
+    glances: u32,
 }
 
 impl Default for Spin {
     fn default() -> Spin {
         let processors = std::thread::available_parallelism().map_or(2, usize::from);
-        Spin { misses: 0, most: if processors > 1 { SPIN_MISSES } else { 0 } }
+        Spin { misses: 0, glances: 0, most: if processors > 1 { SPIN_MISSES } else { 0 } }
     }
 }
 
 impl Spin {
-    /// Waits for something on the `connections`.
+    /// Waits for something on the `connections`, or until `glance`, which looks at the one whose
+    /// turn it is, has served it: that takes one system call less for a message.
     fn wait(
         &mut self,
         epoll: &OwnedFd,
         events: &mut Vec<epoll::Event>,
         connections: usize,
+        mut glance: Option<impl FnMut() -> bool>,
     ) -> Result<(), Errno> {
         if self.misses < self.most {
             let start = Instant::now();
             loop {
-                if epoll::wait(epoll, spare_capacity(events), Some(&AT_ONCE))? > 0 {
+                self.glances = (self.glances + 1) % GLANCES;
+                let found = match &mut glance {
+                    Some(glance) if self.glances > 0 => glance(),
+                    _ => epoll::wait(epoll, spare_capacity(events), Some(&AT_ONCE))? > 0,
+                };
+                if found {
                     self.misses = 0;
                     return Ok(());
                 }
@@ -122,7 +136,7 @@ impl Spin {
 
 /// The sockets: where the protocol's output goes.
 struct Wires {
-    epoll: OwnedFd,
+    epoll: Arc<OwnedFd>,
     conns: FxHashMap<ConnId, Conn>,
     /// Connections with something to write.
     touched: Vec<ConnId>,
@@ -232,6 +246,8 @@ pub struct Loop {
     secret: Secret,
     mailbox: Arc<Mailbox>,
     next_conn: ConnId,
+    /// The connections that were read last, the newest first.
+    read_last: [ConnId; 3],
     begun: Instant,
 }
 
@@ -271,7 +287,7 @@ impl Loop {
         Ok(Loop {
             protocol,
             wires: Wires {
-                epoll,
+                epoll: Arc::new(epoll),
                 conns: FxHashMap::default(),
                 touched: Vec::new(),
                 queued_bytes: 0,
@@ -282,6 +298,7 @@ impl Loop {
             secret,
             mailbox,
             next_conn: FIRST_CONN,
+            read_last: [WAKE; 3],
             begun: Instant::now(),
         })
     }
@@ -291,9 +308,13 @@ impl Loop {
         let mut events = Vec::with_capacity(256);
         let mut last_tick = Instant::now();
         let mut spin = Spin::default();
+        let epoll = Arc::clone(&self.wires.epoll);
         loop {
             events.clear();
-            match spin.wait(&self.wires.epoll, &mut events, self.wires.conns.len()) {
+            let connections = self.wires.conns.len();
+            let (turn, own) = (self.whose_turn(), &mut self);
+            let glance = turn.map(|id| move || own.comes_from(id));
+            match spin.wait(&epoll, &mut events, connections, glance) {
                 Ok(()) | Err(Errno::INTR) => {}
                 Err(e) => return self.wires.event(RouterEvent::Fatal { reason: e.to_string() }),
             }
@@ -311,6 +332,27 @@ impl Loop {
                 self.tick();
             }
         }
+    }
+
+    /// Where two ranks answer each other: the connection on which the answer comes.
+    fn whose_turn(&self) -> Option<ConnId> {
+        let [newest, before, first] = self.read_last;
+        let take_turns = newest == first && newest != before;
+        let conns = Some(&self.wires.conns).filter(|c| take_turns && c.len() <= ONE_AND_ANOTHER)?;
+        let is_open = |conn: &&Conn| matches!(conn.stage, Stage::Open) && !conn.held;
+        conns.get(&before).filter(is_open).map(|_| before)
+    }
+
+    /// Serves a connection if something has come. True: it has, or the connection has ended.
+    fn comes_from(&mut self, id: ConnId) -> bool {
+        let before = self.received(id);
+        self.serve(id, epoll::EventFlags::IN);
+        self.received(id) != before
+    }
+
+    /// Bytes that have come over a connection; `None`: there is no such one any more.
+    fn received(&self, id: ConnId) -> Option<u64> {
+        self.wires.conns.get(&id).map(|conn| conn.received)
     }
 
     /// Serves whoever there is something from. True: stop.
@@ -388,8 +430,13 @@ impl Loop {
             self.write(id);
         }
         if flags.intersects(F::IN | F::HUP | F::ERR) {
+            let before = self.received(id);
             // What has been received with the rest wakes nobody.
             while self.read(id) && self.wires.conns.get(&id).is_some_and(Conn::has_more) {}
+            if self.received(id) != before {
+                self.read_last.rotate_right(1);
+                self.read_last[0] = id;
+            }
         }
     }
 
@@ -401,7 +448,9 @@ impl Loop {
             self.write(id);
             return false;
         }
+        let before = conn.received;
         let alive = match conn.read() {
+            Ok(true) if conn.received == before => return true,
             Ok(alive) => self.understand(id) && alive,
             Err(e) => {
                 tracing::info!(conn = id, error = %e, "a connection broke");
@@ -569,11 +618,31 @@ impl Loop {
     fn drain(&mut self, rank: eyrie_wire::Rank) {
         let Some(id) = self.protocol.send_stream(rank) else { return };
         for _ in 0..DRAIN_READS {
-            let received = |wires: &Wires| wires.conns.get(&id).map(|c| c.received);
-            let before = received(&self.wires);
-            if !self.read(id) || received(&self.wires) == before {
+            let before = self.received(id);
+            if !self.read(id) || self.received(id) == before {
                 break;
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::event::{eventfd, EventfdFlags};
+
+    #[test]
+    fn others_are_heard_while_two_answer_each_other() {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+        let other = eventfd(1, EventfdFlags::CLOEXEC).unwrap();
+        let data = epoll::EventData::new_u64(FIRST_CONN);
+        epoll::add(&epoll, &other, data, epoll::EventFlags::IN).unwrap();
+        let mut spin = Spin { misses: 0, most: SPIN_MISSES, glances: 0 };
+        let (mut events, mut rounds) = (Vec::with_capacity(4), 0);
+        while events.is_empty() {
+            rounds += 1;
+            assert!(rounds <= GLANCES, "only the two were served");
+            spin.wait(&epoll, &mut events, ONE_AND_ANOTHER, Some(|| true)).unwrap();
         }
     }
 }
