@@ -131,9 +131,9 @@ impl Children {
         Ok(child)
     }
 
-    /// Lets go of what has started the agent of a node, or those of all nodes: its end means nothing
-    /// from now on. srun has a helper, a process forked from it, that has Slurm kill all that srun
-    /// has started when srun dies without having ended it (`_shepherd_spawn` of Slurm's
+    /// Lets go of what has started the agent of a node, or those of all nodes: from now on its end
+    /// means nothing. srun has a helper, a process forked from it, that has Slurm kill all that
+    /// srun has started when srun dies without having ended it (`_shepherd_spawn` of Slurm's
     /// srun_job.c); the helper is killed.
     pub fn let_go(&self, node: Option<Node>) {
         let launchers = self.pids.iter().filter(|(_, role)| **role == Child::Launcher(node));
