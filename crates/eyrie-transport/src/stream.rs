@@ -3,7 +3,9 @@
 
 use crate::addr::{Addr, Bind};
 use crate::seal::{Opening, Sealed, Sealing, Security, MAX_RECORD};
+use rustix::io::Errno;
 use rustix::net::sockopt;
+use rustix::pipe::{splice, SpliceFlags};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Shutdown, TcpListener, TcpStream};
@@ -20,6 +22,9 @@ const USER_TIMEOUT: Duration = Duration::from_secs(20);
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(5);
 const KEEPALIVE_PROBES: u32 = 3;
+
+/// Bytes asked for at once of what is moved within the kernel; a pipe holds less.
+const SPLICED_BYTES: usize = 1 << 30;
 
 /// A connection.
 #[derive(Debug)]
@@ -99,6 +104,23 @@ fn copy(from: &mut impl Read, to: &mut impl Write) -> io::Result<u64> {
             }
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
             Err(e) => return Err(e),
+        }
+    }
+}
+
+/// Moves everything within the kernel, where one of the two is a pipe. `io::copy` would do it, too,
+/// but ends when a signal comes: on a socket with a timeout the kernel says so whatever the handler
+/// asks for.
+fn copy_within(from: &mut (impl Read + AsFd), to: &mut (impl Write + AsFd)) -> io::Result<u64> {
+    let mut moved = 0;
+    loop {
+        match splice(&*from, None, &*to, None, SPLICED_BYTES, SpliceFlags::empty()) {
+            Ok(0) => return Ok(moved),
+            Ok(n) => moved += n as u64,
+            Err(Errno::INTR) => {}
+            // Neither is a pipe.
+            Err(Errno::INVAL) if moved == 0 => return copy(from, to),
+            Err(e) => return Err(e.into()),
         }
     }
 }
@@ -246,8 +268,8 @@ impl Stream {
     /// When either end breaks.
     pub fn send_all(&mut self, from: &mut File) -> io::Result<u64> {
         match self {
-            Stream::Unix(s) => io::copy(from, s),
-            Stream::Tcp(s) if s.sealed.is_none() => io::copy(from, &mut s.socket),
+            Stream::Unix(s) => copy_within(from, s),
+            Stream::Tcp(s) if s.sealed.is_none() => copy_within(from, &mut s.socket),
             Stream::Tcp(_) => copy(from, self),
         }
     }
@@ -258,8 +280,8 @@ impl Stream {
     /// When either end breaks.
     pub fn receive_all(&mut self, to: &mut File) -> io::Result<u64> {
         match self {
-            Stream::Unix(s) => io::copy(s, to),
-            Stream::Tcp(s) if s.sealed.is_none() => io::copy(&mut s.socket, to),
+            Stream::Unix(s) => copy_within(s, to),
+            Stream::Tcp(s) if s.sealed.is_none() => copy_within(&mut s.socket, to),
             Stream::Tcp(_) => copy(self, to),
         }
     }
@@ -375,6 +397,40 @@ mod tests {
 
     fn any(interface: Interface) -> Bind {
         Bind::Tcp { interface, ports: Ports::ANY, security: Security::Off }
+    }
+
+    /// Most signals come while the thread waits in the kernel for the next byte.
+    #[test]
+    fn signals_do_not_end_what_is_moved_within_the_kernel() {
+        use std::os::unix::thread::JoinHandleExt;
+        extern "C" fn nothing(_: libc::c_int) {}
+        // SAFETY: all zero is a valid sigaction; the handler does nothing.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = nothing as *const () as usize;
+            action.sa_flags = libc::SA_RESTART;
+            libc::sigaction(libc::SIGUSR2, &action, std::ptr::null_mut());
+        }
+        let (mut ours, theirs) = UnixStream::pair().unwrap();
+        let (out, into) = rustix::pipe::pipe().unwrap();
+        let mut theirs = Stream::Unix(theirs);
+        theirs.set_timeout(Some(TIMEOUT)).unwrap();
+        let receiver = std::thread::spawn(move || theirs.receive_all(&mut File::from(into)));
+        let moved = std::thread::spawn(move || {
+            let mut bytes = Vec::new();
+            File::from(out).read_to_end(&mut bytes).map(|_| bytes)
+        });
+        let sent: Vec<u8> = (0..2000).map(|n| n as u8).collect();
+        for byte in &sent {
+            // SAFETY: the thread is not joined yet, so that it is there.
+            unsafe { libc::pthread_kill(receiver.as_pthread_t(), libc::SIGUSR2) };
+            // One that has ended takes no more.
+            let _ = ours.write_all(std::slice::from_ref(byte));
+            std::thread::yield_now();
+        }
+        drop(ours);
+        assert_eq!(receiver.join().unwrap().unwrap(), sent.len() as u64);
+        assert_eq!(moved.join().unwrap().unwrap(), sent);
     }
 
     #[test]
