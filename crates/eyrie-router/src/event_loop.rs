@@ -313,7 +313,7 @@ impl Loop {
             events.clear();
             let connections = self.wires.conns.len();
             let (turn, own) = (self.whose_turn(), &mut self);
-            let glance = turn.map(|id| move || own.comes_from(id));
+            let glance = turn.map(|id| move || own.serve(id, epoll::EventFlags::IN));
             match spin.wait(&epoll, &mut events, connections, glance) {
                 Ok(()) | Err(Errno::INTR) => {}
                 Err(e) => return self.wires.event(RouterEvent::Fatal { reason: e.to_string() }),
@@ -343,13 +343,6 @@ impl Loop {
         conns.get(&before).filter(is_open).map(|_| before)
     }
 
-    /// Serves a connection if something has come. True: it has, or the connection has ended.
-    fn comes_from(&mut self, id: ConnId) -> bool {
-        let before = self.received(id);
-        self.serve(id, epoll::EventFlags::IN);
-        self.received(id) != before
-    }
-
     /// Bytes that have come over a connection; `None`: there is no such one any more.
     fn received(&self, id: ConnId) -> Option<u64> {
         self.wires.conns.get(&id).map(|conn| conn.received)
@@ -365,7 +358,7 @@ impl Loop {
                         return true;
                     }
                 }
-                id => self.serve(id, event.flags),
+                id => drop(self.serve(id, event.flags)),
             }
             if self.wires.queued_bytes >= PUT_OFF_BYTES {
                 self.write_touched();
@@ -424,20 +417,23 @@ impl Loop {
         }
     }
 
-    fn serve(&mut self, id: ConnId, flags: epoll::EventFlags) {
+    /// Serves a connection. True: something has come over it, or it has ended.
+    fn serve(&mut self, id: ConnId, flags: epoll::EventFlags) -> bool {
         use epoll::EventFlags as F;
         if flags.contains(F::OUT) {
             self.write(id);
         }
+        let before = self.received(id);
         if flags.intersects(F::IN | F::HUP | F::ERR) {
-            let before = self.received(id);
             // What has been received with the rest wakes nobody.
             while self.read(id) && self.wires.conns.get(&id).is_some_and(Conn::has_more) {}
-            if self.received(id) != before {
-                self.read_last.rotate_right(1);
-                self.read_last[0] = id;
-            }
         }
+        let came = self.received(id) != before;
+        if came {
+            self.read_last.rotate_right(1);
+            self.read_last[0] = id;
+        }
+        came
     }
 
     /// Reads what is there and hands it on. True: more may come.
