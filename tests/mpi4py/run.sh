@@ -71,9 +71,14 @@ if [ $status = 124 ]; then
     tail -n "$((2 * ranks))" "$log"
 fi
 # Every rank must have come to the end and found nothing wrong (the suite's exit code says so).
+# Which test failed is said with the reason, behind the tests' lines: in those, one rank's result
+# may stand behind another rank's test. The next run leaves the log of a failure alone.
 if [ $status != 0 ] || [ "$ended" != "$ranks" ]; then
-    grep -E '\.\.\. .*(FAIL|ERROR)$' "$log" | sort | uniq -c
-    echo "failed: exit code $status, $ended of $ranks ranks came to the end"
+    kept=${log%.log}-failed.log
+    mv "$log" "$kept"
+    reasons=$(grep -E '^(FAIL|ERROR): |^[A-Za-z_.]*(Error|Exception|Timeout)\b' "$kept" | head -n 8)
+    echo "failed: exit code $status, $ended of $ranks ranks came to the end, log $kept"
+    [ -z "$reasons" ] || printf '%s\n' "$reasons"
     exit 1
 fi
 echo "$(grep -oE 'Ran [0-9]+ tests' "$log" | sort -u | paste -sd,) on each of $ranks ranks, all passed or skipped"
