@@ -37,8 +37,8 @@ use std::time::{Duration, Instant};
 
 /// Most messages of agents, users and others that wait for the main thread.
 const MAX_INBOUND: usize = 1024;
-/// Most events of routers that do.
-const MAX_ROUTER_EVENTS: usize = 65536;
+/// Most events of routers that do. Their memory is taken when the job starts.
+const MAX_ROUTER_EVENTS: usize = 4096;
 /// How long writing the last answers to users may take.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 

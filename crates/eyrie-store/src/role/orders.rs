@@ -1,6 +1,6 @@
 //! Copies that are ordered and wait to be made: a bounded queue, and nothing else.
 
-use crossbeam_channel::{bounded, Receiver, Sender};
+use crossbeam_channel::{unbounded, Receiver, Sender};
 use eyrie_transport::Addr;
 use eyrie_wire::{ImageId, RankInstance};
 
@@ -23,15 +23,16 @@ pub struct Orders {
 
 impl Orders {
     pub fn new() -> Orders {
-        let (into, out) = bounded(MAX_WAITING);
+        // A bounded one would take its memory, megabytes, before the first order.
+        let (into, out) = unbounded();
         Orders { into, out }
     }
 
     /// # Errors
     /// A sentence when too many wait.
     pub fn add(&self, order: Order) -> Result<(), String> {
-        let added = self.into.try_send(order);
-        added.map_err(|_| format!("{MAX_WAITING} images wait to be copied already"))
+        let added = self.into.len() < MAX_WAITING && self.into.send(order).is_ok();
+        added.then_some(()).ok_or_else(|| format!("{MAX_WAITING} images wait to be copied already"))
     }
 
     /// Waits for the next one.
