@@ -210,17 +210,17 @@ impl RouterStream for Socket {
         into: &mut [u8],
         wait: bool,
         files: &mut dyn FnMut(Passed),
-    ) -> io::Result<usize> {
-        let n = match &mut self.sealed {
-            None => receive(&self.fd, into, wait, files)?,
-            Some(sealed) => {
-                sealed.opening.read(into, |into| receive(&self.fd, into, wait, &mut *files))?
-            }
+    ) -> io::Result<Option<usize>> {
+        let Some(sealed) = &mut self.sealed else { return receive(&self.fd, into, wait, files) };
+        let receive = |into: &mut [u8]| {
+            let received = receive(&self.fd, into, wait, &mut *files)?;
+            received.ok_or_else(|| ErrorKind::WouldBlock.into())
         };
-        if n == 0 {
-            return Err(ErrorKind::UnexpectedEof.into());
+        match sealed.opening.read(into, receive) {
+            Ok(0) => Err(ErrorKind::UnexpectedEof.into()),
+            Err(e) if e.kind() == ErrorKind::WouldBlock => Ok(None),
+            read => read.map(Some),
         }
-        Ok(n)
     }
 
     fn passes_files(&self) -> bool {
@@ -243,13 +243,13 @@ fn send(fd: &OwnedFd, bytes: &[u8]) -> io::Result<usize> {
     Ok(n as usize)
 }
 
-/// Takes what the kernel has, and the files that came with it; 0 at the end.
+/// Takes what the kernel has, and the files that came with it. `None`: it has nothing.
 fn receive(
     fd: &OwnedFd,
     into: &mut [u8],
     wait: bool,
     files: &mut dyn FnMut(Passed),
-) -> io::Result<usize> {
+) -> io::Result<Option<usize>> {
     let mut iov = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
     let mut control = [0u64; 32];
     // SAFETY: all zero is a valid msghdr.
@@ -263,15 +263,18 @@ fn receive(
     let n = unsafe { libc::recvmsg(fd.as_raw_fd(), &mut message, flags) };
     if n < 0 {
         let e = io::Error::last_os_error();
-        return Err(match e.kind() {
-            ErrorKind::Interrupted => ErrorKind::WouldBlock.into(),
-            _ => e,
-        });
+        return match e.raw_os_error() {
+            Some(libc::EAGAIN | libc::EINTR) => Ok(None),
+            _ => Err(e),
+        };
+    }
+    if n == 0 {
+        return Err(ErrorKind::UnexpectedEof.into());
     }
     if message.msg_controllen > 0 {
         for_each_descriptor(&message, &mut |fd| files(Passed(move_up(fd))));
     }
-    Ok(n as usize)
+    Ok(Some(n as usize))
 }
 
 impl File for Passed {

@@ -343,17 +343,12 @@ impl<H: Host> Delivery<H> {
         let stream = self.stream.as_mut().ok_or(ErrorKind::NotConnected)?;
         let arrived = &mut self.arrived;
         let room = &mut self.input[self.end..];
-        match stream.receive(room, wait, &mut |file| arrived.push_back(file)) {
-            Ok(n) => {
-                self.end += n;
-                self.look_ahead()?;
-                Ok(true)
-            }
-            Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
-                Ok(false)
-            }
-            Err(e) => Err(e),
+        let came = stream.receive(room, wait, &mut |file| arrived.push_back(file))?;
+        if let Some(n) = came {
+            self.end += n;
+            self.look_ahead()?;
         }
+        Ok(came.is_some())
     }
 
     /// Makes room for a frame in `input`, or for more while the rank depends on it.
@@ -373,6 +368,11 @@ impl<H: Host> Delivery<H> {
         if self.input.len() - self.end < MAX_FRAME && self.reads_ahead() {
             self.input.resize(2 * self.input.len(), 0);
         }
+    }
+
+    /// Whether nothing is left of what was read.
+    pub fn is_all_shown(&self) -> bool {
+        self.start == self.end
     }
 
     /// Shows messages that have been read, up to `up_to`, until `show` says false; each counts as

@@ -52,15 +52,16 @@ pub trait RouterStream {
     fn send(&mut self, bytes: &[u8]) -> io::Result<usize>;
 
     /// Takes bytes, and the files that came with them. With `wait` it waits shortly for some.
+    /// `None`: there are none.
     ///
     /// # Errors
-    /// `WouldBlock` when there are none; `UnexpectedEof` at the end; else the connection is gone.
+    /// `UnexpectedEof` at the end; else the connection is gone.
     fn receive(
         &mut self,
         into: &mut [u8],
         wait: bool,
         files: &mut dyn FnMut(Self::File),
-    ) -> io::Result<usize>;
+    ) -> io::Result<Option<usize>>;
 
     /// Whether files come over it; else payloads go through it in pieces.
     fn passes_files(&self) -> bool;

@@ -559,6 +559,7 @@ impl<H: ImagePoint> RankCore<H> {
         let nothing = !matches!(came, Ok(true));
         let mut answer = None;
         let shown = match came {
+            Ok(_) if self.delivery.is_all_shown() => Ok(()),
             Ok(_) => self.show(u64::MAX, &mut answer, done)?,
             Err(e) => Err(e),
         };
@@ -575,11 +576,13 @@ impl<H: ImagePoint> RankCore<H> {
             self.keep_home_informed()?;
         }
         self.answer(answer)?;
-        self.send_much_observed()?;
         let now = self.host.ticks();
         self.host.polled(self.asking.end(now, nothing));
-        if nothing && now.wrapping_sub(self.last_look) > LOOK_GAP {
+        if !nothing {
+            self.send_much_observed()?;
+        } else if now.wrapping_sub(self.last_look) > LOOK_GAP {
             self.last_look = now;
+            self.send_much_observed()?;
             self.look_after_senders()?;
         }
         Ok(())

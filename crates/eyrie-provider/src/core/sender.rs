@@ -593,13 +593,12 @@ impl<H: Host> Sender<H> {
         let stream = self.stream.as_mut().ok_or(ErrorKind::NotConnected)?;
         let arrived = &mut self.arrived;
         let room = &mut self.input[self.filled..];
-        match stream.receive(room, false, &mut |file| arrived.push_back(file)) {
-            Ok(n) => self.filled += n,
-            Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(false),
-            Err(e) => return Err(e),
+        let came = stream.receive(room, false, &mut |file| arrived.push_back(file))?;
+        if let Some(n) = came {
+            self.filled += n;
+            self.absorb(unstored)?;
         }
-        self.absorb(unstored)?;
-        Ok(true)
+        Ok(came.is_some())
     }
 
     /// The router holds all determinants up to this clock, and what was observed up to this byte.

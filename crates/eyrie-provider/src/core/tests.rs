@@ -379,7 +379,7 @@ impl RouterStream for TestStream {
         into: &mut [u8],
         wait: bool,
         files: &mut dyn FnMut(MemoryFile),
-    ) -> io::Result<usize> {
+    ) -> io::Result<Option<usize>> {
         TestHost::survives(&self.world);
         let world = &mut *self.world.borrow_mut();
         if wait {
@@ -391,16 +391,16 @@ impl RouterStream for TestStream {
         let part = world.random.gen_range(1..=into.len());
         let calm = world.calm;
         if world.is_silent(self.conn) {
-            return Err(ErrorKind::WouldBlock.into());
+            return Ok(None);
         }
         let wire = world.routers[self.router].wires.get_mut(&self.conn);
         let wire = wire.ok_or(ErrorKind::ConnectionReset)?;
         let n = if calm { into.len() } else { part }.min(wire.to_rank.len());
         if n == 0 {
-            return Err(match wire.router_closed {
-                true => ErrorKind::UnexpectedEof.into(),
-                false => ErrorKind::WouldBlock.into(),
-            });
+            return match wire.router_closed {
+                true => Err(ErrorKind::UnexpectedEof.into()),
+                false => Ok(None),
+            };
         }
         for (place, byte) in into.iter_mut().zip(wire.to_rank.drain(..n)) {
             *place = byte;
@@ -409,7 +409,7 @@ impl RouterStream for TestStream {
         while wire.files.front().is_some_and(|(at, _)| *at < wire.taken) {
             files(wire.files.pop_front().expect("just seen").1);
         }
-        Ok(n)
+        Ok(Some(n))
     }
 
     fn passes_files(&self) -> bool {
