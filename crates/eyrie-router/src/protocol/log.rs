@@ -164,7 +164,10 @@ impl Log {
             _ => true,
         };
         if full {
-            let (place, segments) = (Where::Memory(Vec::new()), Vec::new());
+            // A log that has filled one fills the next: it need not grow step by step.
+            let filled = self.blocks.back().is_some_and(|block| block.len() > BLOCK_BYTES / 2);
+            let bytes = Vec::with_capacity(if filled { BLOCK_BYTES } else { 0 });
+            let (place, segments) = (Where::Memory(bytes), Vec::new());
             self.blocks.push_back(Block { last: self.newest, place, payload: 0, segments });
         }
         self.blocks.back_mut().expect("there is one now")
