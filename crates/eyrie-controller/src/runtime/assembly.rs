@@ -257,9 +257,11 @@ pub fn finish(
     dir: JobDir,
 ) -> i32 {
     let unanswered = job.unanswered.clone();
+    // A router that waits until its events are heard would not end.
+    drop(channels.router_events);
     let code = job.finish(&channels.inbound, code, sweeper.as_ref());
     // Whoever waits for an answer still, or asks now, hears by this that there is none.
-    drop(channels);
+    drop(channels.inbound);
     unanswered.wait(ANSWER_TIMEOUT);
     drop(dir);
     drop(sweeper);
