@@ -8,6 +8,11 @@ use std::collections::VecDeque;
 pub struct Again(VecDeque<(u64, u64)>);
 
 impl Again {
+    /// Whether nothing is left to observe again, when so many bytes were observed.
+    pub fn is_over(&self, observed: u64) -> bool {
+        self.0.back().is_none_or(|(_, end)| *end <= observed)
+    }
+
     /// The end of the last part that was observed before this clock, if there is a new one.
     pub fn end_before(&mut self, clock: u64) -> Option<u64> {
         let mut end = None;
@@ -51,6 +56,7 @@ mod tests {
         let parts = vec![part(0, 1, b"abc"), part(3, 4, b"de"), part(5, 4, b"f"), part(7, 9, b"x")];
         let (bytes, mut again) = behind(2, parts);
         assert_eq!(bytes, b"cdef");
+        assert!(!again.is_over(5) && again.is_over(6));
         assert_eq!((again.end_before(1), again.end_before(2)), (None, Some(3)));
         assert_eq!((again.end_before(4), again.end_before(5)), (None, Some(6)));
     }

@@ -18,14 +18,24 @@ pub enum Mutation {
     ForgetTheTable,
     /// What was observed does not go before what may depend on it.
     SendUnobserved,
+    /// A rank that has to observe something again counts as one that does not re-execute.
+    ForgetWhatToObserve,
     /// A rank that re-executes says that it does not.
     HideReplay,
 }
 
 #[cfg(test)]
-pub const ALL: [Mutation; 6] = {
+pub const ALL: [Mutation; 7] = {
     use Mutation::*;
-    [StoredAnywhere, DoNotStoreFirst, ForgetWhatWasSeen, ForgetTheTable, SendUnobserved, HideReplay]
+    [
+        StoredAnywhere,
+        DoNotStoreFirst,
+        ForgetWhatWasSeen,
+        ForgetTheTable,
+        SendUnobserved,
+        ForgetWhatToObserve,
+        HideReplay,
+    ]
 };
 
 #[cfg(test)]

@@ -407,10 +407,13 @@ impl<H: ImagePoint> RankCore<H> {
         Determinant { clock: self.replay.clock(), rsn: self.delivery.rsn() }
     }
 
-    /// Whether this rank does not re-execute and has all that it ever received, between two
-    /// progress calls.
+    /// Whether this rank does not re-execute, has all that it ever received and has observed again
+    /// all that it ever observed, between two progress calls. An image of it then needs no router
+    /// for any of that.
     pub(super) fn is_live(&self) -> bool {
-        let over = self.replay.is_over() && self.delivery.has_all();
+        let observed =
+            active(Mutation::ForgetWhatToObserve) || self.again.is_over(self.host.observed());
+        let over = self.replay.is_over() && self.delivery.has_all() && observed;
         self.followed && (over || active(Mutation::HideReplay))
     }
 

@@ -530,7 +530,7 @@ impl<H: Host> Sender<H> {
     ) {
         while unstored.after(self.determinants_sent).len() > MAX_DETERMINANTS {
             // Too many for one frame: others go before it.
-            self.keep_one(None, &Header::Determinants, unstored, None, &[]);
+            self.keep_one(None, &Header::DeterminantsPart, unstored, None, &[]);
         }
         // What was observed must not be known without what had been shown before: with other
         // messages the rank may ask for something else, and be told this.
@@ -538,7 +538,9 @@ impl<H: Host> Sender<H> {
         while let Some(part) = parts.next() {
             self.observed_sent = part.end();
             match parts.peek() {
-                Some(_) => self.keep_one(None, &Header::Determinants, unstored, Some(part), &[]),
+                Some(_) => {
+                    self.keep_one(None, &Header::DeterminantsPart, unstored, Some(part), &[]);
+                }
                 None => return self.keep_one(pieces, header, unstored, Some(part), payload),
             }
         }

@@ -74,12 +74,14 @@ pub enum Mutation {
     SaveNotTheLast,
     /// Nobody hears which ranks' messages no sender keeps any more.
     HideExposed,
+    /// A rank that has said a part of what it has to say counts as heard.
+    HearAPart,
     /// A rank is told that what became visible up to an image is not safe any more.
     ForgetWhatWasTruncated,
 }
 
 #[cfg(test)]
-pub const ALL: [Mutation; 34] = {
+pub const ALL: [Mutation; 35] = {
     use Mutation::*;
     [
         SkipSequenceCheck,
@@ -115,6 +117,7 @@ pub const ALL: [Mutation; 34] = {
         SaveNoDeterminants,
         SaveNotTheLast,
         HideExposed,
+        HearAPart,
         ForgetWhatWasTruncated,
     ]
 };

@@ -44,7 +44,10 @@ impl<S: Store> Protocol<S> {
         out: &mut impl Output<S::File>,
     ) -> Result<(), &'static str> {
         let state = &mut self.ranks[rank as usize];
-        if !std::mem::replace(&mut state.heard, true) {
+        // Pieces go before the frame that ends what the rank has to say.
+        let part = matches!(frame.header, Header::DeterminantsPart | Header::Piece(_));
+        let ends = !part || active(Mutation::HearAPart);
+        if ends && !std::mem::replace(&mut state.heard, true) {
             let instance = RankInstance { rank, incarnation: state.incarnation };
             out.event(RouterEvent::Heard { instance });
         }
@@ -59,7 +62,7 @@ impl<S: Store> Protocol<S> {
         match &frame.header {
             Header::Message(m) => self.log_message(rank, m, frame, out)?,
             Header::Repeat(r) => self.verify(rank, r, out)?,
-            Header::Determinants | Header::Flush => {}
+            Header::Determinants | Header::DeterminantsPart | Header::Flush => {}
             Header::Piece(p) => self.take_piece(id, *p, frame.payload)?,
             Header::SegmentRequest(s) => self.request_segment(id, s.bytes, out),
             Header::SegmentDone(s) => {

@@ -25,6 +25,9 @@ const SCHEDULES: u64 = 10_000;
 const ALL_SCHEDULES: u64 = 100_000;
 /// Things that happen in one of them.
 const STEPS: usize = 300;
+/// Rounds in which everything comes to rest, at least, and of those the last that must be quiet.
+const ROUNDS: usize = 60;
+const QUIET_ROUNDS: usize = 5;
 
 /// What a rank computes from all that it has seen: the next word depends on every one before it.
 fn mix(state: u64, word: u64) -> u64 {
@@ -223,7 +226,8 @@ impl World {
         }
         // Everything comes to rest: nobody dies any more, and all that was sent arrives.
         self.disk.set(false);
-        for round in 0..60 {
+        let (mut round, mut quiet) = (0, 0);
+        while round < ROUNDS || quiet < QUIET_ROUNDS && round < 10 * ROUNDS {
             self.now += Duration::from_secs(1);
             // Images make room again, where logs have filled it.
             let rank = round % self.processes.len();
@@ -237,9 +241,17 @@ impl World {
                 self.move_wires();
                 self.progress(p, true);
             }
+            (round, quiet) = (round + 1, if self.is_quiet() { quiet + 1 } else { 0 });
         }
         self.check_end();
         self.recoveries
+    }
+
+    /// Whether every rank that can be recovered has followed its determinants and seen what came.
+    fn is_quiet(&self) -> bool {
+        let quiet = |p: &Process| p.script.is_empty() && p.inbox.is_empty();
+        let protected = |p: &&Process| !self.unprotected.contains(&p.instance.rank);
+        self.processes.iter().filter(protected).all(quiet)
     }
 
     fn step(&mut self) {
@@ -752,7 +764,7 @@ impl World {
             links[k].determinants_sent = model.unstored.back().map_or(seen, |d| d.clock.max(seen));
             links[k].unacknowledged.push_back(false);
             let mut bytes = Vec::new();
-            put(&mut bytes, &Header::Determinants, list, Some(part.borrowed()), &[]);
+            put(&mut bytes, &Header::DeterminantsPart, list, Some(part.borrowed()), &[]);
             self.wires.entry((k, conn)).or_default().push_back(bytes);
         }
         last

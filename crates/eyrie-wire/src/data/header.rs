@@ -157,6 +157,7 @@ pub enum Header {
     Replayed(Replayed),
     Shown(Shown),
     Received(Received),
+    DeterminantsPart,
     Deliver(Deliver),
     Ack(Ack),
     Segment(Segment),
@@ -177,7 +178,8 @@ pub const MAX_LEN: usize = MESSAGE_LEN;
 pub fn len_of(kind: Kind) -> usize {
     match kind {
         Kind::Message | Kind::Repeat | Kind::Deliver => MESSAGE_LEN,
-        Kind::Determinants | Kind::Flush | Kind::Replay | Kind::Refused => 0,
+        Kind::Determinants | Kind::DeterminantsPart => 0,
+        Kind::Flush | Kind::Replay | Kind::Refused => 0,
         Kind::SegmentRequest | Kind::Replayed | Kind::Received => 8,
         Kind::SegmentDone | Kind::SegmentDrop => 4,
         Kind::Resume | Kind::Ready => 16,
@@ -199,6 +201,7 @@ impl Header {
             Header::Replayed(_) => Kind::Replayed,
             Header::Shown(_) => Kind::Shown,
             Header::Received(_) => Kind::Received,
+            Header::DeterminantsPart => Kind::DeterminantsPart,
             Header::Deliver(_) => Kind::Deliver,
             Header::Ack(_) => Kind::Ack,
             Header::Segment(_) => Kind::Segment,
@@ -228,7 +231,8 @@ impl Header {
                 let numbers = [d.ssn, d.rsn];
                 put_message(out, [d.source, segment], numbers, &d.envelope, [d.size, offset]);
             }
-            Header::Determinants | Header::Flush | Header::Replay | Header::Refused => {}
+            Header::Determinants | Header::DeterminantsPart => {}
+            Header::Flush | Header::Replay | Header::Refused => {}
             Header::SegmentRequest(s) => put_numbers(out, [], [s.bytes]),
             Header::SegmentDone(s) => put_numbers(out, [s.segment], []),
             Header::SegmentDrop(s) => put_numbers(out, [s.segment], []),
@@ -277,6 +281,7 @@ impl Header {
                 Header::Deliver(Deliver { source, ssn, rsn, envelope, size, place })
             }
             Kind::Determinants => Header::Determinants,
+            Kind::DeterminantsPart => Header::DeterminantsPart,
             Kind::SegmentRequest => Header::SegmentRequest(SegmentRequest { bytes: r.u64() }),
             Kind::SegmentDone => Header::SegmentDone(SegmentDone { segment: r.u32() }),
             Kind::Flush => Header::Flush,

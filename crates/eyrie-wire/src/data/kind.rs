@@ -29,6 +29,10 @@ pub enum Kind {
     /// What the rank has received ([`super::Received`]); before [`Kind::Resume`] it also says that
     /// the rank does not re-execute.
     Received = 10,
+    // On a send stream again.
+    /// As [`Kind::Determinants`], where one frame does not take all that is to be said: the rest
+    /// comes behind it, before anything else.
+    DeterminantsPart = 11,
     // Router to rank.
     /// A message ([`super::Deliver`]).
     Deliver = 16,
@@ -52,7 +56,7 @@ pub enum Kind {
     Piece = 32,
 }
 
-const KINDS: [Kind; 19] = [
+const KINDS: [Kind; 20] = [
     Kind::Message,
     Kind::Repeat,
     Kind::Determinants,
@@ -63,6 +67,7 @@ const KINDS: [Kind; 19] = [
     Kind::Replayed,
     Kind::Shown,
     Kind::Received,
+    Kind::DeterminantsPart,
     Kind::Deliver,
     Kind::Ack,
     Kind::Segment,

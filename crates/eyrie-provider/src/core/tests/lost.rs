@@ -309,6 +309,35 @@ fn a_rank_that_re_executes_goes_on_without_its_router() {
     assert!(world.borrow().is_adopted(1) && world.borrow().replayed.contains(&instance));
 }
 
+/// A rank that has followed all determinants, but has something to observe again, needs no router
+/// for that, and is not taken for one that does not re-execute: an image of it would not hold what
+/// only the lost router had.
+fn who_observes_again_re_executes() {
+    let (world, mut ranks) = pair_that_may_lose();
+    ranks[0].progress(Untold::Nothing, |_| {}).unwrap();
+    let observed = ranks[0].host.observing.borrow_mut().observe(7);
+    ranks[0].send(1, tagged(1), &[observed]).unwrap();
+    assert_eq!(receive_all(&mut ranks[..], 1, 1), [(1, vec![7])]);
+    ranks[0].flush().unwrap();
+    let instance = RankInstance { rank: 0, incarnation: 2 };
+    world.borrow_mut().recover(instance);
+    ranks[0] = RankCore::new(TestHost::new(&world, instance), 0, RANKS);
+    ranks[0].attach().unwrap();
+    while !ranks[0].replay.is_over() {
+        ranks[0].progress(Untold::Nothing, |_| {}).unwrap();
+    }
+    assert!(!ranks[0].is_live() && ranks[0].can_lose_its_router());
+    world.borrow_mut().lose(0, &[2, 1]);
+    world.borrow_mut().now += Duration::from_secs(1);
+    ranks[0].attach().unwrap();
+    assert!(!world.borrow().is_adopted(0));
+    assert_eq!(ranks[0].host.observing.borrow_mut().observe(8), 7);
+    ranks[0].progress(Untold::Nothing, |_| {}).unwrap();
+    ranks[0].progress(Untold::Nothing, |_| {}).unwrap();
+    world.borrow_mut().pump();
+    assert!(world.borrow().is_adopted(0));
+}
+
 /// A rank that waits until what it has seen is safe is told so, also when an image of that moment
 /// counts already: its home router has truncated what it holds then.
 fn what_an_image_holds_is_safe() {
@@ -329,6 +358,7 @@ fn what_an_image_holds_is_safe() {
 
 fn single_rules() {
     what_an_image_holds_is_safe();
+    who_observes_again_re_executes();
     a_rank_that_re_executes_goes_on_without_its_router();
     a_message_that_a_lost_router_alone_had_logged_is_not_lost();
     what_was_seen_before_the_loss_is_known_after_it();

@@ -51,9 +51,11 @@ impl Loss {
 }
 
 impl Process {
-    /// It has all that it ever received.
+    /// It has all that it ever received, and has observed again all that it ever observed.
     fn is_live(&self) -> bool {
-        self.replayed_told && self.model.rsn >= self.received_before
+        let Model { rsn, observed, clock, .. } = self.model;
+        let again = |part: &ObservedPart| part.end() > observed && part.clock >= clock;
+        self.replayed_told && rsn >= self.received_before && !self.observed_script.iter().any(again)
     }
 }
 
@@ -250,6 +252,14 @@ fn the_dead_are_not_adopted() {
     assert!(!resume(&mut router, &mut said, 2, 3), "its log began without what it needs");
 }
 
+fn who_has_said_a_part_only_is_not_heard() {
+    let (mut router, mut said) = successor();
+    say(&mut router, &mut said, 1, &Header::DeterminantsPart);
+    assert!(!router.has_heard(0), "the connection may break before the rest has come");
+    say(&mut router, &mut said, 1, &message(1, 5, 1));
+    assert!(router.has_heard(0));
+}
+
 fn who_re_executes_is_not_adopted() {
     let (mut router, mut said) = successor();
     router.connected(2, instance(1, 1), StreamKind::Delivery, true, &mut said);
@@ -298,6 +308,7 @@ fn a_sender_is_told_when_its_message_was_received_or_who_is_exposed() {
 pub fn single_rules() {
     a_log_goes_on_behind_what_its_rank_has();
     the_dead_are_not_adopted();
+    who_has_said_a_part_only_is_not_heard();
     who_re_executes_is_not_adopted();
     what_is_lost_is_said();
     a_sender_is_told_when_its_message_was_received_or_who_is_exposed();
