@@ -103,7 +103,7 @@ struct RankState {
     verifier: Verifier,
     /// The last message before the images of the rank: what comes behind it is needed.
     needed_after: u64,
-    /// It has told this router all that it could have told the one before, or there was none before.
+    /// It has told this router all that it could have told the one before, if there was one.
     heard: bool,
     /// What was last told of the growth of its log, in bytes.
     growth_told: u64,
