@@ -12,9 +12,13 @@ mod within;
 
 use std::process::Command;
 
-/// Tests that wait for seconds for what is slow on purpose: beside the others, each in a process of
-/// its own.
-const WAITING: [&str; 2] = ["locks_that_others_have_got", "blocked_in_nanosleep"];
+/// Tests that wait for seconds for what is slow on purpose, and the one that computes longest:
+/// beside the others, each in a process of its own.
+const LONG: [&str; 3] = [
+    "locks_that_others_have_got",
+    "blocked_in_nanosleep",
+    "incremental_images_are_full_ones_with_less_in_them",
+];
 
 fn main() {
     let args: Vec<String> = std::env::args().collect();
@@ -32,8 +36,8 @@ fn main() {
     }
     let all = filter.is_empty();
     let beside = |name: &&'static str| (*name, Command::new(&args[0]).arg(name).spawn().unwrap());
-    let waiting: Vec<_> = WAITING.iter().filter(|_| all).map(beside).collect();
-    let wanted = |name: &str| name.contains(&filter) && !(all && WAITING.contains(&name));
+    let long: Vec<_> = LONG.iter().filter(|_| all).map(beside).collect();
+    let wanted = |name: &str| name.contains(&filter) && !(all && LONG.contains(&name));
     let mut failed = Vec::new();
     for (name, test) in cases::TESTS.iter().filter(|(name, _)| wanted(name)) {
         let started = std::time::Instant::now();
@@ -44,7 +48,7 @@ fn main() {
             failed.push(*name);
         }
     }
-    for (name, mut process) in waiting {
+    for (name, mut process) in long {
         if !process.wait().unwrap().success() {
             failed.push(name);
         }
