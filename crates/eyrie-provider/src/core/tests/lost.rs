@@ -317,7 +317,7 @@ fn who_observes_again_re_executes() {
     ranks[0].progress(Untold::Nothing, |_| {}).unwrap();
     let observed = ranks[0].host.observing.borrow_mut().observe(7);
     ranks[0].send(1, tagged(1), &[observed]).unwrap();
-    assert_eq!(receive_all(&mut ranks[..], 1, 1), [(1, vec![7])]);
+    assert_eq!(receive_all(&mut ranks, 1, 1), [(1, vec![7])]);
     ranks[0].flush().unwrap();
     let instance = RankInstance { rank: 0, incarnation: 2 };
     world.borrow_mut().recover(instance);
