@@ -25,8 +25,8 @@ int main(int argc, char **argv) {
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
     if (bench.smallest < 1 || bench.largest > 1 << 28) die("sizes go from 1 byte to 256 MiB");
-    buffers.out = allocate((size_t)bench.largest * (size_t)ranks, 1);
-    buffers.in = allocate((size_t)bench.largest * (size_t)ranks, 1);
+    buffers.out = bench_buffer((size_t)bench.largest * (size_t)ranks);
+    buffers.in = bench_buffer((size_t)bench.largest * (size_t)ranks);
     for (long bytes = bench.smallest; bytes <= bench.largest; bytes *= 2) {
         long count;
         double *us = bench_measure(&bench, exchange, &buffers, bytes, &count);

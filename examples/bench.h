@@ -5,6 +5,7 @@
 #define EYRIE_EXAMPLES_BENCH_H
 
 #include "common.h"
+#include <unistd.h>
 
 struct bench {
     long smallest, largest, repetitions, warm_up, budget_ms;
@@ -21,6 +22,17 @@ struct bench {
         "budget-ms", "fewer repetitions, at least 10, where they would take longer than this",     \
             .number = &(b).budget_ms                                                               \
     }
+
+/* A buffer of messages, on pages of its own that have been written to: where malloc would put it
+ * depends on what the MPI library has allocated before, and copies of it take more or less time by
+ * that. */
+static void *bench_buffer(size_t bytes) {
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    size_t whole = (bytes + page - 1) / page * page;
+    void *buffer = aligned_alloc(page, whole);
+    if (!buffer) die("out of memory: %zu bytes", whole);
+    return memset(buffer, 1, whole);
+}
 
 /* Repeats `once(buffers, bytes)` and returns the microseconds of each repetition, `*count` of them.
  * The mean of the warm-up repetitions decides, the same on all ranks, how many fit into the budget.

@@ -35,7 +35,7 @@ int main(int argc, char **argv) {
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
     if (ranks < 2 || bench.smallest < 1 || bench.largest > 1 << 30)
         die("needs 2 ranks, and sizes from 1 byte to 1 GiB");
-    void *buffer = allocate((size_t)bench.largest, 1);
+    void *buffer = bench_buffer((size_t)bench.largest);
     for (long sent = 0; sent < before << 20; sent += 2 * bench.largest)
         round_trip(buffer, bench.largest);
     for (long bytes = bench.smallest; bytes <= bench.largest; bytes *= 2) {
