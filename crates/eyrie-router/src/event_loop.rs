@@ -11,7 +11,7 @@ use eyrie_transport::handshake::{verdict, HandshakeError, Step};
 use eyrie_transport::{Listener, RouterId};
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::Claim;
-use eyrie_wire::data::{put, put_plain, Determinant, Frame, Header, ObservedPart};
+use eyrie_wire::data::{put, put_plain, Determinant, Frame, Header, ObservedPart, MAX_INLINE};
 use rustc_hash::FxHashMap;
 use rustix::buffer::spare_capacity;
 use rustix::event::{epoll, Timespec};
@@ -390,10 +390,12 @@ impl Loop {
     }
 
     /// Whether there is more to be read by now, where several may send to the same rank and
-    /// something for it is put off.
+    /// something for it is put off. While payloads lie in segments nothing more has come as a rule:
+    /// writing one takes a rank longer than delivering the one before.
     fn has_more(&self, events: &mut Vec<epoll::Event>) -> bool {
         events.clear();
         self.wires.queued_bytes > 0
+            && self.largest <= MAX_INLINE as u64
             && self.wires.conns.len() > ONE_AND_ANOTHER
             && epoll::wait(&self.wires.epoll, spare_capacity(events), Some(&AT_ONCE))
                 .is_ok_and(|n| n > 0)

@@ -747,16 +747,22 @@ impl<H: ImagePoint> RankCore<H> {
         // What is lost with the stream is told again by the next one.
         let _ = self.delivery.tell_received();
         self.cut_observed();
-        let begun = self.host.now();
+        let end = self.host.now() + timeout;
         for k in 0..self.senders.len() {
+            self.senders[k].ask_about_segments(&self.unstored);
             while self.senders[k].names_segments() {
-                let step = self.senders[k].write();
-                if step.and_then(|_| self.senders[k].receive(&mut self.unstored)).is_err()
-                    || self.host.now().saturating_sub(begun) > timeout
-                {
-                    return false;
+                let step = self.senders[k].write().and_then(|written| {
+                    self.senders[k].receive(&mut self.unstored).map(|came| (written, came))
+                });
+                let left = end.saturating_sub(self.host.now());
+                match (step, self.senders[k].stream()) {
+                    (Ok((_, true)), _) => {}
+                    (Ok((written, false)), Some(stream)) if !left.is_zero() => {
+                        let interest = if written { Interest::Read } else { Interest::Write };
+                        self.host.wait(stream, interest, left);
+                    }
+                    _ => return false,
                 }
-                std::hint::spin_loop();
             }
         }
         true

@@ -25,6 +25,9 @@ const LOOK_FRAMES: usize = 256;
 const LOOK_BYTES: usize = MAX_KEPT / 4;
 /// Room for kept frames at the start, in bytes.
 const KEPT_BYTES: usize = 256 * 1024;
+/// Bytes of payloads in segments after which the router is asked whether their messages are safe:
+/// as long as one of them is not, its segment is kept open.
+const ASK_BYTES: u64 = 512 * 1024;
 /// A payload in a segment starts at a multiple of this.
 const ALIGN: u64 = 64;
 const INPUT_BYTES: usize = 64 * 1024;
@@ -211,8 +214,11 @@ pub struct Sender<H: Host> {
     known: Vec<u64>,
     segment: Option<Segment<H::File>>,
     segment_asked: bool,
-    /// Older segments of this connection that unacknowledged frames name.
-    retired: Vec<Segment<H::File>>,
+    /// Bytes of payloads in segments since the router was last asked whether messages are safe.
+    unasked: u64,
+    /// Older segments of this connection, each with the number of frames after whose
+    /// acknowledgement nothing names it.
+    retired: VecDeque<(u64, Segment<H::File>)>,
     /// Files that have come, whose frames have not been looked at.
     arrived: VecDeque<H::File>,
     input: Vec<u8>,
@@ -279,7 +285,8 @@ impl<H: Host> Sender<H> {
             known: vec![0; ranks as usize],
             segment: None,
             segment_asked: false,
-            retired: Vec::new(),
+            unasked: 0,
+            retired: VecDeque::new(),
             arrived: VecDeque::new(),
             input: vec![0; INPUT_BYTES],
             filled: 0,
@@ -328,14 +335,14 @@ impl<H: Host> Sender<H> {
         let names = |frame: &[u8]| {
             message_of(frame).is_some_and(|(m, _, pieces)| m.place.is_some() && pieces.is_empty())
         };
-        // Only messages whose content is in a segment are followed by a request to flush.
         (!self.retired.is_empty() || self.segment.is_some() || !self.old_segments.is_empty())
             && (self.kept.frames().any(names) || self.backlog.iter().any(|f| names(f)))
     }
 
     /// The descriptors of this stream, for the capture of an image.
     pub fn descriptors(&self) -> impl Iterator<Item = i32> + '_ {
-        let segments = self.segment.iter().chain(&self.retired).chain(&self.old_segments);
+        let retired = self.retired.iter().map(|(_, segment)| segment);
+        let segments = self.segment.iter().chain(retired).chain(&self.old_segments);
         let files = segments.filter_map(|s| s.file.as_ref()).chain(&self.arrived);
         let files = files.filter_map(File::descriptor);
         self.stream.iter().filter_map(RouterStream::descriptor).chain(files)
@@ -348,12 +355,13 @@ impl<H: Host> Sender<H> {
         self.filled = 0;
         self.arrived.clear();
         self.segment_asked = false;
+        self.unasked = 0;
         let mut again: VecDeque<Vec<u8>> =
             self.kept.frames().filter(|f| message_of(f).is_some()).map(<[u8]>::to_vec).collect();
         again.append(&mut self.backlog);
         self.backlog = again;
         self.kept.acknowledge(self.kept.lengths.len());
-        self.old_segments.append(&mut self.retired);
+        self.old_segments.extend(self.retired.drain(..).map(|(_, segment)| segment));
         self.old_segments.extend(self.segment.take());
     }
 
@@ -457,9 +465,10 @@ impl<H: Host> Sender<H> {
             message.place = Some(place);
             let pieces = if self.passes_files() { &[] } else { content };
             self.keep_behind(Some((place, pieces)), &Header::Message(message), unstored, &[]);
-            // The payload must stay reachable until the frame is logged: ask to hear of it soon.
-            if !self.until_received {
-                self.keep(&Header::Flush, unstored, &[]);
+            // The payload must stay reachable until the frame is logged.
+            self.unasked += message.size;
+            if !self.until_received && self.unasked >= ASK_BYTES {
+                self.offer_flush(unstored);
             }
         }
         Ok(Offer::Kept)
@@ -479,7 +488,8 @@ impl<H: Host> Sender<H> {
             if let Some(old) = self.segment.take() {
                 let done = SegmentDone { segment: old.id };
                 self.keep(&Header::SegmentDone(done), unstored, &[]);
-                self.retired.push(old);
+                let frames = self.acknowledged + self.kept.lengths.len() as u64;
+                self.retired.push_back((frames, old));
             }
             if !self.segment_asked {
                 self.segment_asked = true;
@@ -509,8 +519,16 @@ impl<H: Host> Sender<H> {
         self.keep(&Header::Determinants, unstored, &[]);
     }
 
+    /// Asks for an acknowledgement of the messages that name segments, if nobody has.
+    pub fn ask_about_segments(&mut self, unstored: &Unstored) {
+        if self.unasked > 0 && self.names_segments() {
+            self.offer_flush(unstored);
+        }
+    }
+
     /// Asks for an acknowledgement of all that is kept.
     pub fn offer_flush(&mut self, unstored: &Unstored) {
+        self.unasked = 0;
         self.keep(&Header::Flush, unstored, &[]);
     }
 
@@ -654,8 +672,9 @@ impl<H: Host> Sender<H> {
         }
         self.input.copy_within(used..self.filled, 0);
         self.filled -= used;
-        if self.kept.lengths.is_empty() {
-            self.retired.clear();
+        let acknowledged = self.acknowledged;
+        while self.retired.front().is_some_and(|(frames, _)| *frames <= acknowledged) {
+            self.retired.pop_front();
         }
         Ok(())
     }

@@ -345,7 +345,7 @@ impl File for MemoryFile {
     }
 
     fn descriptor(&self) -> Option<i32> {
-        None
+        Some(0)
     }
 }
 
@@ -1130,6 +1130,30 @@ fn large_messages_of_a_full_segment_are_sent_again_from_it() {
     let expected: Vec<_> = (0..4).map(|n| (n, content(n))).collect();
     assert!(receive_all(&mut ranks, 1, 4) == expected);
     assert!(!world.borrow().breaks_at_wait);
+}
+
+#[test]
+fn segments_that_no_unacknowledged_message_names_are_closed() {
+    let (_world, mut ranks) = pair(true);
+    for n in 0..100 {
+        ranks[0].send(1, tagged(n), &[7; 300_000]).unwrap();
+        assert!(ranks[0].descriptors().count() <= 4, "after {n} messages");
+    }
+}
+
+#[test]
+fn an_image_asks_whether_large_messages_are_safe() {
+    let (world, mut ranks) = pair(true);
+    for n in 0..3 {
+        ranks[0].send(1, tagged(n), &[7; 20_000]).unwrap();
+        // Everything that is on its way arrives.
+        world.borrow_mut().pump();
+    }
+    assert!(ranks[0].settled(Duration::from_millis(50)));
+    // Nobody waits for a router that does not answer for longer than that.
+    ranks[0].send(1, tagged(3), &[7; 20_000]).unwrap();
+    world.borrow_mut().break_all();
+    assert!(!ranks[0].settled(Duration::from_millis(50)));
 }
 
 #[test]
