@@ -21,6 +21,7 @@ impl Agent {
                 // What the rank started dies with it. Its number is still taken, so that nobody
                 // else is hit.
                 kill_group(number);
+                self.sweeper.iter_mut().for_each(|sweeper| sweeper.ended(number));
             }
             let Ok(Some((_, status))) = waitpid(Some(pid), WaitOptions::NOHANG) else { continue };
             self.role_ended(number, status);

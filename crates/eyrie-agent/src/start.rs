@@ -60,6 +60,7 @@ impl Agent {
         }
         match launched {
             Ok((launched, restore)) => {
+                self.sweeper.iter_mut().for_each(|sweeper| sweeper.started(launched.pid));
                 let mut process = Process::new(instance, launched, &meta);
                 process.restore = restore;
                 let path = shared::predicted_segment(process.session.kvsname(), instance.rank);

@@ -1,13 +1,15 @@
 //! What an agent leaves that is killed with SIGKILL: a process beside it waits for its end, which
-//! is the end of its own standard input, and removes the job's directory on this host and the
-//! segments of its ranks. Where both are killed at once, the next job here does it, or `eyrie
-//! clean`. The controller of a job on several hosts has one, too.
+//! is the end of its own standard input, kills what its programs have started, and removes the
+//! job's directory on this host and the segments of its ranks. Where both are killed at once, the
+//! next job here does it, or `eyrie clean`. The controller of a job on several hosts has one, too.
 
+use crate::process::kill_group;
 use crate::{leftovers, saver, shared};
 use rustix::fs::{flock, FlockOperation};
 use rustix::process::{getppid, setsid, Pid};
+use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -63,6 +65,22 @@ impl Sweeper {
         Ok(Sweeper(command.spawn()?))
     }
 
+    /// Tells it of a program that has been started: the leader of a process group. The kernel kills
+    /// the leader with the agent, but not what it has started: a rank behind a wrapper.
+    pub fn started(&mut self, leader: u32) {
+        self.tell(format_args!("+{leader}\n"));
+    }
+
+    /// Tells it that the program has ended, with its group, before its number is free.
+    pub fn ended(&mut self, leader: u32) {
+        self.tell(format_args!("-{leader}\n"));
+    }
+
+    fn tell(&mut self, line: std::fmt::Arguments) {
+        // Without it a killed agent leaves more; that is no reason to end the job.
+        let _ = self.0.stdin.as_mut().map(|input| input.write_all(line.to_string().as_bytes()));
+    }
+
     /// Its number, for whoever ends all other children.
     pub fn pid(&self) -> Option<Pid> {
         Pid::from_raw(self.0.id() as i32)
@@ -102,12 +120,11 @@ pub struct Wait<LetGo> {
     pub let_go: LetGo,
 }
 
-/// Waits for the end of `input`, then removes what the agent that is our parent has left in `dir`.
-pub fn sweep(dir: &Path, mut input: impl Read, wait: Option<Wait<impl FnOnce()>>) {
+/// Waits for the end of `input`, which says what programs run, then kills these and removes what
+/// the agent that is our parent has left in `dir`.
+pub fn sweep(dir: &Path, input: impl Read, wait: Option<Wait<impl FnOnce()>>) {
     let agent = getppid();
-    let mut nothing = Vec::new();
-    // However it ends: nobody is there any more.
-    let _ = input.read_to_end(&mut nothing);
+    let running = running_at_end(input);
     if let Some(Wait { timeout, save, let_go }) = wait {
         wait_for_controllers(dir, timeout);
         if save && dir.exists() {
@@ -116,15 +133,32 @@ pub fn sweep(dir: &Path, mut input: impl Read, wait: Option<Wait<impl FnOnce()>>
         }
         let_go();
     }
-    sweep_after(dir, || getppid() != agent);
+    sweep_after(dir, &running, || getppid() != agent);
+}
+
+/// The leaders of the groups that had not ended when the input did, however it ends: nobody is
+/// there any more then.
+fn running_at_end(input: impl Read) -> BTreeSet<u32> {
+    let mut running = BTreeSet::new();
+    for line in BufReader::new(input).lines().map_while(Result::ok) {
+        match (line.get(..1), line.get(1..).and_then(|number| number.parse().ok())) {
+            (Some("+"), Some(leader)) => drop(running.insert(leader)),
+            (Some("-"), Some(leader)) => drop(running.remove(&leader)),
+            _ => {}
+        }
+    }
+    running
 }
 
 /// `gone`: whether the agent is.
-fn sweep_after(dir: &Path, gone: impl Fn() -> bool) {
+fn sweep_after(dir: &Path, running: &BTreeSet<u32>, gone: impl Fn() -> bool) {
     let until = Instant::now() + PATIENCE;
-    // Its ranks are killed when its children get another parent, after its files are closed.
+    // Its children are killed when they get another parent, after its files are closed.
     while !gone() && Instant::now() < until {
         std::thread::sleep(PAUSE);
+    }
+    if gone() {
+        running.iter().copied().for_each(kill_group);
     }
     let Some(left) = leftovers::find_until(dir, until) else { return };
     let segments = left.possible_segments();
@@ -165,7 +199,7 @@ mod tests {
         let entered = HostDir::enter(&job, None).unwrap();
         std::fs::write(&segment, b"x").unwrap();
         std::thread::scope(|scope| {
-            let sweeping = scope.spawn(|| sweep_after(&dir, || true));
+            let sweeping = scope.spawn(|| sweep_after(&dir, &BTreeSet::new(), || true));
             std::thread::sleep(10 * PAUSE);
             assert!(dir.exists() && Path::new(&segment).exists(), "the agent has not ended");
             // As a process that is killed: its lock goes.
@@ -174,6 +208,30 @@ mod tests {
         });
         assert!(!dir.exists() && !Path::new(&segment).exists());
         // Nothing is there: it ends at once.
-        sweep_after(&dir, || true);
+        sweep_after(&dir, &BTreeSet::new(), || true);
+    }
+
+    #[test]
+    fn what_programs_have_started_is_killed_unless_they_have_ended() {
+        // The shell is the wrapper, which has died with its agent.
+        let program = || {
+            let mut command = Command::new("sh");
+            command.args(["-c", "sleep 1000 <&- & echo; kill -9 $$"]).process_group(0);
+            let mut shell = command.stdout(Stdio::piped()).spawn().unwrap();
+            let (leader, output) = (shell.id(), shell.stdout.take().unwrap());
+            shell.wait().unwrap();
+            (leader, output)
+        };
+        let ((running, mut its_output), (ended, _output)) = (program(), program());
+        let told = format!("+{running}\n+{ended}\nrubbish\n-{ended}\n+");
+        let left = running_at_end(told.as_bytes());
+        assert_eq!(left, BTreeSet::from([running]));
+        let dir = tempfile::tempdir().unwrap();
+        sweep_after(&dir.path().join("none"), &left, || true);
+        // All that write to it are gone.
+        its_output.read_to_end(&mut Vec::new()).unwrap();
+        let ended = Pid::from_raw(ended as i32).unwrap();
+        rustix::process::test_kill_process_group(ended).unwrap();
+        kill_group(ended.as_raw_nonzero().get() as u32);
     }
 }
