@@ -68,17 +68,17 @@ impl Sweeper {
     /// Tells it of a program that has been started: the leader of a process group. The kernel kills
     /// the leader with the agent, but not what it has started: a rank behind a wrapper.
     pub fn started(&mut self, leader: u32) {
-        self.tell(format_args!("+{leader}\n"));
+        self.tell(&format!("+{leader}\n"));
     }
 
     /// Tells it that the program has ended, with its group, before its number is free.
     pub fn ended(&mut self, leader: u32) {
-        self.tell(format_args!("-{leader}\n"));
+        self.tell(&format!("-{leader}\n"));
     }
 
-    fn tell(&mut self, line: std::fmt::Arguments) {
+    fn tell(&mut self, line: &str) {
         // Without it a killed agent leaves more; that is no reason to end the job.
-        let _ = self.0.stdin.as_mut().map(|input| input.write_all(line.to_string().as_bytes()));
+        let _ = self.0.stdin.as_mut().map(|input| input.write_all(line.as_bytes()));
     }
 
     /// Its number, for whoever ends all other children.

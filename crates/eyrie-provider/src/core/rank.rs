@@ -343,10 +343,7 @@ impl<H: ImagePoint> RankCore<H> {
         let mut begun = self.host.now();
         let mut given = self.senders[k].given();
         loop {
-            let step = self.senders[k].write().and_then(|written| {
-                self.senders[k].receive(&mut self.unstored).map(|came| (written, came))
-            });
-            let (written, came) = match step {
+            let (written, came) = match self.exchange(k) {
                 Ok(step) => step,
                 Err(e) => return self.lose_sender(k, &e),
             };
@@ -375,16 +372,29 @@ impl<H: ImagePoint> RankCore<H> {
             }
             let unacknowledged = self.senders[k].unacknowledged() as u64;
             self.host.trace(What::Waits, self.replay.clock(), k as u32, unacknowledged);
-            let interest = if written { Interest::Read } else { Interest::Write };
-            if let Some(stream) = self.senders[k].stream() {
-                self.host.wait(stream, interest, WAIT);
-            }
+            self.wait_for_sender(k, written, WAIT);
             self.look_at_directory();
             self.attach_meanwhile()?;
             if !self.progressing {
                 // Whoever holds this sender back may wait for an image of this very rank.
                 H::image_point(self);
             }
+        }
+    }
+
+    /// Gives a stream what it takes, and takes what has come over it: whether everything was given,
+    /// and whether something came.
+    fn exchange(&mut self, k: usize) -> io::Result<(bool, bool)> {
+        let written = self.senders[k].write()?;
+        Ok((written, self.senders[k].receive(&mut self.unstored)?))
+    }
+
+    /// Waits until something may have come over a stream, or, where not everything is `written`, it
+    /// takes more.
+    fn wait_for_sender(&mut self, k: usize, written: bool, timeout: Duration) {
+        let interest = if written { Interest::Read } else { Interest::Write };
+        if let Some(stream) = self.senders[k].stream() {
+            self.host.wait(stream, interest, timeout);
         }
     }
 
@@ -749,17 +759,13 @@ impl<H: ImagePoint> RankCore<H> {
         self.cut_observed();
         let end = self.host.now() + timeout;
         for k in 0..self.senders.len() {
-            self.senders[k].ask_about_segments(&self.unstored);
             while self.senders[k].names_segments() {
-                let step = self.senders[k].write().and_then(|written| {
-                    self.senders[k].receive(&mut self.unstored).map(|came| (written, came))
-                });
+                self.senders[k].ask_about_segments(&self.unstored);
                 let left = end.saturating_sub(self.host.now());
-                match (step, self.senders[k].stream()) {
-                    (Ok((_, true)), _) => {}
-                    (Ok((written, false)), Some(stream)) if !left.is_zero() => {
-                        let interest = if written { Interest::Read } else { Interest::Write };
-                        self.host.wait(stream, interest, left);
+                match self.exchange(k) {
+                    Ok((_, true)) => {}
+                    Ok((written, false)) if !left.is_zero() => {
+                        self.wait_for_sender(k, written, left);
                     }
                     _ => return false,
                 }

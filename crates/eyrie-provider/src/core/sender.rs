@@ -521,7 +521,7 @@ impl<H: Host> Sender<H> {
 
     /// Asks for an acknowledgement of the messages that name segments, if nobody has.
     pub fn ask_about_segments(&mut self, unstored: &Unstored) {
-        if self.unasked > 0 && self.names_segments() {
+        if self.unasked > 0 {
             self.offer_flush(unstored);
         }
     }
