@@ -6,16 +6,17 @@ use std::path::PathBuf;
 use std::process::Command;
 
 fn main() {
-    let here = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").expect("set by cargo"));
     let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("set by cargo"));
     let target = std::env::var("TARGET").expect("set by cargo");
     let rustc = std::env::var_os("RUSTC").expect("set by cargo");
-    let source = here.join("../eyrie-restorer/src");
+    // Cargo starts this in the crate's folder. Paths from there stay right in a checkout that moves
+    // with its target folder.
+    let source = PathBuf::from("../eyrie-restorer/src");
     println!("cargo::rerun-if-changed={}", source.display());
     for shared in
         ["format.rs", "holes.rs", "names.rs", "stream.rs", "sys.rs", "maps.rs", "fingerprint.rs"]
     {
-        println!("cargo::rerun-if-changed={}", here.join("src").join(shared).display());
+        println!("cargo::rerun-if-changed={}", PathBuf::from("src").join(shared).display());
     }
     println!("cargo::rerun-if-changed={}", source.join("../link.ld").display());
     let mut script = std::ffi::OsString::from("link-arg=-Wl,-T,");
