@@ -3,7 +3,7 @@
 //! still lead there. It never changes a file.
 
 use eyrie_wire::{ImageId, Rank};
-use rustix::fs::{fstat, open, stat, FileType, Mode, OFlags, Stat};
+use rustix::fs::{fstat, open, stat, statfs, FileType, Mode, OFlags, Stat};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -29,6 +29,9 @@ const DELETED: &str = " (deleted)";
 /// A file by its numbers: they stay its own as long as it is held.
 type Number = (u64, u64);
 
+/// The files that are held already, by their numbers and by those that /proc/PID/maps lists them by.
+type Known = BTreeMap<Number, (Number, Arc<OwnedFd>)>;
+
 fn number(st: &Stat) -> Number {
     (st.st_dev, st.st_ino)
 }
@@ -39,6 +42,8 @@ struct Held {
     /// Its name when the image was taken.
     path: PathBuf,
     number: Number,
+    /// By which number /proc/PID/maps lists it, if it was found there.
+    listed: Option<Number>,
     /// Open in the rank, not only mapped.
     is_open: bool,
     fd: Arc<OwnedFd>,
@@ -73,7 +78,7 @@ impl Files {
     /// The files that a process which stands still has open or mapped; those in `known` are held
     /// already. What has no name is in the image itself, and so are the files in /dev/shm that are
     /// mapped.
-    fn of(pid: u32, known: &BTreeMap<Number, Arc<OwnedFd>>) -> Files {
+    fn of(pid: u32, known: &Known) -> Files {
         let mut files = Files::default();
         let mut seen = BTreeSet::new();
         let proc = PathBuf::from(format!("/proc/{pid}"));
@@ -83,24 +88,26 @@ impl Files {
         for link in links {
             let Ok(path) = std::fs::read_link(&link) else { continue };
             let shared = mapped.iter().any(|(p, _)| *p == path && p.starts_with("/dev/shm"));
-            let Some(st) = stat(&link).ok().filter(|_| path.is_absolute() && !shared) else {
-                continue;
-            };
+            let on_disk = path.is_absolute() && !is_made_up(&link);
+            let Some(st) = stat(&link).ok().filter(|_| on_disk && !shared) else { continue };
             let kind = FileType::from_raw_mode(st.st_mode);
             let kept = matches!(kind, FileType::RegularFile | FileType::Directory);
             if kept && st.st_nlink > 0 && !seen.contains(&number(&st)) {
-                let fd = known.get(&number(&st)).cloned().or_else(|| hold(&link, number(&st)));
-                let path = without_mark(path);
-                let held = fd.map(|fd| Held { path, number: number(&st), is_open: true, fd });
+                let (path, number) = (without_mark(path), number(&st));
+                let fd = known.get(&number).map(|(_, fd)| Arc::clone(fd));
+                let fd = fd.or_else(|| hold(&link, number));
+                let held = fd.map(|fd| Held { path, number, listed: None, is_open: true, fd });
                 files.add(held, &mut seen);
             }
         }
-        for (path, wanted) in mapped {
-            if path.starts_with("/dev/shm") || seen.contains(&wanted) {
+        for (path, listed) in mapped {
+            if path.starts_with("/dev/shm") || seen.contains(&listed) {
                 continue;
             }
-            let fd = known.get(&wanted).cloned().or_else(|| hold(&path, wanted));
-            let held = fd.map(|fd| Held { path, number: wanted, is_open: false, fd });
+            let known = known.get(&listed).cloned().or_else(|| hold_mapped(&path, listed));
+            let held = known.filter(|(number, _)| !seen.contains(number)).map(|(number, fd)| {
+                Held { path, number, listed: Some(listed), is_open: false, fd }
+            });
             files.add(held, &mut seen);
         }
         files
@@ -130,10 +137,29 @@ impl Files {
     }
 }
 
+/// Whether the kernel makes up the file: each node has one of its own at that path.
+fn is_made_up(path: &Path) -> bool {
+    statfs(path).is_ok_and(|fs| eyrie_image::is_made_up(fs.f_type as u64))
+}
+
 /// Holds the file that a path leads to, if it is this one.
 fn hold(path: &Path, wanted: Number) -> Option<Arc<OwnedFd>> {
     let fd = open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
     fstat(&fd).is_ok_and(|st| number(&st) == wanted).then(|| Arc::new(fd))
+}
+
+/// Holds the file that a path leads to, if it is the one that /proc/PID/maps lists as `listed`: on
+/// btrfs and overlayfs it has another number there than its own.
+fn hold_mapped(path: &Path, listed: Number) -> Option<(Number, Arc<OwnedFd>)> {
+    let st = stat(path).ok()?;
+    let number = number(&st);
+    let is_file = FileType::from_raw_mode(st.st_mode) == FileType::RegularFile;
+    if number != listed && is_file {
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let fd = open(path, flags, Mode::empty()).ok()?;
+        eyrie_image::number_in_maps(fd.as_raw_fd()).ok().filter(|found| *found == listed)?;
+    }
+    Some((number, hold(path, number)?))
 }
 
 fn without_mark(path: PathBuf) -> PathBuf {
@@ -174,7 +200,9 @@ impl Holds {
     pub fn take(&mut self, rank: Rank, image: ImageId, pid: u32) {
         let images = self.ranks.entry(rank).or_default();
         let held = images.values().flat_map(|files| &files.held);
-        let known = held.map(|h| (h.number, Arc::clone(&h.fd))).collect();
+        let names = |h: &Held| [Some(h.number), h.listed].into_iter().flatten();
+        let known: Known =
+            held.flat_map(|h| names(h).map(|name| (name, (h.number, Arc::clone(&h.fd))))).collect();
         let counts = images.get(&image).is_some_and(|files| files.counts);
         images.insert(image, Files { counts, ..Files::of(pid, &known) });
     }

@@ -7,7 +7,7 @@ use core::mem::size_of;
 /// First bytes of a Header record.
 pub const MAGIC: [u8; 8] = *b"EYRIEIMG";
 /// Version of the payloads below; another one is refused.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 /// Longest opaque `meta` in a Header record, bytes.
 pub const META_MAX: usize = 4096;
 /// Longest path in a record, bytes, without the NUL.
@@ -439,6 +439,9 @@ pub mod fd_kind {
     pub const SIGNALS: u32 = 12;
     /// Its content are [`super::WatchedPath`](super::WatchedPath)s, each with its path.
     pub const INOTIFY: u32 = 13;
+    /// A file that the kernel makes up (/proc, /sys, control groups): opened again by path, at its
+    /// offset, whatever number it has there.
+    pub const KERNEL: u32 = 14;
 
     /// Whether what follows a descriptor of this kind is its content, and no path.
     pub fn has_content(kind: u32) -> bool {

@@ -12,6 +12,7 @@ pub mod fingerprint;
 pub mod format;
 mod holes;
 pub mod inspect;
+mod mapped;
 mod maps;
 mod names;
 mod refusal;
@@ -23,6 +24,8 @@ pub mod stream;
 mod sys;
 mod tracker;
 
+pub use capture::is_made_up;
+pub use mapped::number_in_maps;
 pub use refusal::{Refusal, Text};
 pub use request::{FdRole, Hooks, Mode, Outcome, Request, Track};
 pub use tracker::Tracker;

@@ -442,6 +442,14 @@ pub fn fcntl(fd: i32, op: usize, arg: usize) -> SysResult {
     unsafe { call3(nr::FCNTL, fd as usize, op, arg) }
 }
 
+/// The file system of an open file, by its magic number (statfs(2)); 0 when it is not known.
+pub fn file_system_of(fd: i32) -> u64 {
+    let mut fs = [0u64; 16];
+    // SAFETY: struct statfs is 120 bytes.
+    let known = unsafe { call3(nr::FSTATFS, fd as usize, fs.as_mut_ptr() as usize, 0) };
+    known.map_or(0, |_| fs[0])
+}
+
 /// Whether nobody else has this file open, as far as can be told: see [`alone`].
 pub fn is_alone(fd: i32) -> bool {
     alone(fd) == Some(true)
@@ -519,6 +527,12 @@ pub fn map_anonymous(len: usize, flags: u32) -> SysResult {
             0,
         )
     }
+}
+
+/// Maps the first page of an open file, so that nothing can be read there.
+pub fn map_unreadable(fd: i32) -> SysResult {
+    // SAFETY: a fresh mapping chosen by the kernel disturbs nothing.
+    unsafe { call6(nr::MMAP, 0, PAGE, 0, MAP_PRIVATE as usize, fd as usize, 0) }
 }
 
 /// # Safety

@@ -251,6 +251,9 @@ impl Table {
                 self.check_descriptor(entry.path, fd, r, image.header.names_stay != 0);
                 fd
             }
+            fd_kind::KERNEL => self
+                .raise(sys::open(entry.path, flags, 0))
+                .unwrap_or_else(|e| files::missing(entry.path, Missing::Errno(e))),
             fd_kind::OBJECT => self
                 .raise(Link::new(self.objects[r.arg as usize]).open(flags))
                 .unwrap_or_else(|e| fail_at(e)),
@@ -364,7 +367,7 @@ impl Table {
     pub fn cut_and_seek(&self, image: &Image) {
         for entry in image.descriptors {
             let (fd, r) = (entry.record.fd, &entry.record);
-            if !matches!(r.kind, fd_kind::PATH | fd_kind::OBJECT) {
+            if !matches!(r.kind, fd_kind::PATH | fd_kind::OBJECT | fd_kind::KERNEL) {
                 continue;
             }
             // Where names stay, what was written since does, too, for as long as it is not known
@@ -376,8 +379,9 @@ impl Table {
                     self.resize(entry.path, fd, r.size);
                 }
             }
-            // Also to the start: content may have been looked for through this descriptor.
-            let seeks = r.file_type == sys::S_IFREG || r.offset > 0;
+            // Also to the start: content may have been looked for through this descriptor. What the
+            // kernel makes up is at its start, and need not be able to seek.
+            let seeks = r.file_type == sys::S_IFREG && r.kind != fd_kind::KERNEL || r.offset > 0;
             if seeks && r.open_flags & sys::O_PATH == 0 {
                 if let Err(e) = sys::lseek(fd, r.offset as i64, 0) {
                     file_error(entry.path, format_args!("cannot seek in it: {}", Errno(e)));

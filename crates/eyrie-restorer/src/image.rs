@@ -545,7 +545,9 @@ fn validate(image: &Image) {
             fd_kind::EPOLL => d.content.len() % core::mem::size_of::<Watch>() == 0,
             fd_kind::TIMER => d.content.len() == core::mem::size_of::<TimerState>(),
             fd_kind::INOTIFY => watched_paths(d.content).all(|watched| watched.is_some()),
-            fd_kind::PATH | fd_kind::GONE_DIRECTORY => d.path.first() == Some(&b'/'),
+            fd_kind::PATH | fd_kind::GONE_DIRECTORY | fd_kind::KERNEL => {
+                d.path.first() == Some(&b'/')
+            }
             fd_kind::OBJECT => image.objects.get(r.arg as usize).is_some_and(|o| {
                 !matches!(o.record.kind, object_kind::FILE | object_kind::SHARED_FILE)
             }),

@@ -2,6 +2,7 @@
 //! Taken in the process itself, not in the image-writing child: both would share file offsets.
 //! Only looks; nothing is changed when a descriptor is refused.
 
+use super::kernel_files;
 use super::locks;
 use super::object::object_of;
 use super::proc::{for_each_number, read_link, PathBuf};
@@ -228,8 +229,14 @@ impl Table {
                 };
             }
         }
-        if path.starts_with(b"/proc/") {
-            return refuse("a file of /proc");
+        let file_system = sys::file_system_of(fd);
+        if kernel_files::is_made_up(file_system) && record.file_type != sys::S_IFCHR {
+            let again = kernel_files::path_again(file_system, path, record.open_flags);
+            return match again {
+                // SAFETY: handed on to the caller.
+                Ok(again) => unsafe { self.of_the_kernel(scratch, entry, again.as_bytes()) },
+                Err(what) => refuse(what),
+            };
         }
         if path.starts_with(b"/secretmem") {
             return refuse("secret memory (memfd_secret)");
@@ -261,7 +268,7 @@ impl Table {
         } else if record.file_type == sys::S_IFDIR && path.ends_with(DELETED) {
             entry.record.kind = fd_kind::GONE_DIRECTORY;
             names::without_mark(path)
-        } else if is_message_queue(fd) {
+        } else if file_system == MQUEUE_MAGIC {
             return refuse("a POSIX message queue");
         } else if record.file_type == sys::S_IFREG && st.nlink == 0 {
             // SAFETY: handed on to the caller.
@@ -284,6 +291,31 @@ impl Table {
             entry.record.kind = fd_kind::PATH;
             entry.record.alone = u32::from(is_begun(&record) && sys::is_alone(fd));
         }
+        Ok(entry)
+    }
+
+    /// A file that the kernel makes up, by the path that a restored process has for it.
+    ///
+    /// # Safety
+    /// As [`Table::take`].
+    unsafe fn of_the_kernel(
+        &mut self,
+        scratch: &mut Scratch,
+        mut entry: Entry,
+        path: &[u8],
+    ) -> Result<Entry, Refusal> {
+        let record = &mut entry.record;
+        record.offset = sys::lseek(record.fd, 0, 1).unwrap_or(0) as u64;
+        record.size = 0; // it has none that means anything
+        if let Some(earlier) = self.same_open_file(&entry) {
+            entry.record.kind = fd_kind::DUP;
+            entry.record.arg = earlier as u32;
+            return Ok(entry);
+        }
+        // SAFETY: handed on to the caller.
+        entry.path = unsafe { scratch.keep(path)? };
+        entry.record.path_len = path.len() as u32;
+        entry.record.kind = fd_kind::KERNEL;
         Ok(entry)
     }
 
@@ -439,13 +471,8 @@ impl Table {
     }
 }
 
-fn is_message_queue(fd: i32) -> bool {
-    const MQUEUE_MAGIC: u64 = 0x1980_0202;
-    let mut fs = [0u64; 16];
-    // SAFETY: struct statfs is 120 bytes.
-    let known = unsafe { sys::call3(sys::nr::FSTATFS, fd as usize, fs.as_mut_ptr() as usize, 0) };
-    known.is_ok() && fs[0] == MQUEUE_MAGIC
-}
+/// The file system of POSIX message queues, by the magic number of statfs(2).
+const MQUEUE_MAGIC: u64 = 0x1980_0202;
 
 const OUTER_PIPE: &str = "a pipe to another process";
 

@@ -4,6 +4,7 @@
 mod descriptors;
 mod enter;
 mod helper;
+mod kernel_files;
 mod locks;
 mod memory;
 mod object;
@@ -18,6 +19,8 @@ mod within;
 
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, Ordering};
+
+pub use kernel_files::is_made_up;
 
 use crate::fingerprint;
 use crate::format::{

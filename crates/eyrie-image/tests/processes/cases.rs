@@ -9,6 +9,7 @@ use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::process::Command;
 
 type Test = (&'static str, fn());
 
@@ -28,6 +29,8 @@ pub const TESTS: &[Test] = &[
     ("files_and_descriptors_sync", || files("sync")),
     ("pipes_and_waiters_async", || same_sight("within", &["async"])),
     ("pipes_and_waiters_sync", || same_sight("within", &["sync"])),
+    ("files_of_the_kernel_async", || same_sight("kernel files", &["async"])),
+    ("files_of_the_kernel_sync", || same_sight("kernel files", &["sync"])),
     ("settings_async", || same_sight("settings", &["async"])),
     ("settings_sync", || same_sight("settings", &["sync"])),
     ("locks_async", || same_sight("locks", &["async"])),
@@ -45,6 +48,8 @@ pub const TESTS: &[Test] = &[
     ("shared_file_deleted_meanwhile_async", || shared_file("async")),
     ("shared_file_deleted_meanwhile_sync", || shared_file("sync")),
     ("shared_file_on_a_disk", shared_disk_file),
+    ("mapped_files_are_named", mapped_files),
+    ("on_an_overlay_of_two_file_systems", on_an_overlay),
     ("blocked_in_read", || blocked("read")),
     ("blocked_in_poll", || blocked("poll")),
     ("blocked_in_nanosleep", || blocked("sleep")),
@@ -484,6 +489,51 @@ fn shared_disk_file() {
     assert_eq!(restored.status.code(), Some(exit::FILE), "{:?}", restored.reports);
 }
 
+/// The program and its libraries are named in an image, and not in it.
+fn mapped_files() {
+    let dir = make_dir();
+    let (image, _) = capture_itself(dir.path(), "settings", &["async"]);
+    let what = summary(&image[..]).unwrap();
+    let named = |path: &Path| what.objects.iter().any(|(_, found)| found == path);
+    let program = std::env::current_exe().unwrap();
+    assert!(named(&program), "{} is none of {:?}", program.display(), what.objects);
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let library = maps.lines().find_map(|line| line.find("/").map(|at| &line[at..]));
+    let libc = maps.lines().find(|line| line.contains("/libc.")).or(library).unwrap();
+    let libc = Path::new(&libc[libc.find('/').unwrap()..]);
+    assert!(named(libc), "{} is none of {:?}", libc.display(), what.objects);
+}
+
+/// Where maps and stat(2) have different numbers of a file, all is as elsewhere: an overlay whose
+/// layers are on two file systems, with this program in the lower one. What it takes needs root.
+fn on_an_overlay() {
+    const MOUNT: &str = "mount -t tmpfs none \"$0/upper\" && mkdir \"$0/upper/u\" \"$0/upper/w\" && \
+        mount -t overlay -o \"lowerdir=$0/lower,upperdir=$0/upper/u,workdir=$0/upper/w\" none \"$0/merged\" && \
+        mkdir \"$0/merged/tmp\" && TMPDIR=\"$0/merged/tmp\" exec \"$0/merged/processes\" \"$1\"";
+    // SAFETY: only asks.
+    if unsafe { libc::geteuid() } != 0 {
+        println!("not here: only root mounts an overlay");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["upper", "lower", "merged"] {
+        std::fs::create_dir(dir.path().join(name)).unwrap();
+    }
+    std::fs::copy(std::env::current_exe().unwrap(), dir.path().join("lower/processes")).unwrap();
+    for name in [
+        "mapped_files",
+        "shared_file_on_a_disk",
+        "files_and_descriptors_async",
+        "memory_of_every_shape_async",
+        "changed_files",
+    ] {
+        let mut inside = Command::new("unshare");
+        inside.args(["--mount", "sh", "-c", MOUNT]).arg(dir.path()).arg(name);
+        let status = inside.status().unwrap();
+        assert!(status.success(), "{name} on an overlay: {status}");
+    }
+}
+
 fn blocked(call: &str) {
     let dir = make_dir();
     let running = start(dir.path(), &["blocked", call]);
@@ -668,7 +718,8 @@ fn refusals() {
         ("passing", "a socket pair with descriptors on their way"),
         ("unread notices", "is an inotify instance with unread events"),
         ("notices", "is an inotify instance that watches a file of which no path is known"),
-        ("proc", "is a file of /proc"),
+        ("proc", "is a file of /proc about another process (/proc/1/status)"),
+        ("proc writable", "is a file of /proc that is open to be written (/proc/"),
         ("deleted", "is a deleted file of 68157440 bytes"),
         ("replaced", "a file whose path no longer leads to it"),
         ("timer", "has a POSIX timer"),

@@ -21,6 +21,7 @@ pub fn run(name: &str, dir: &Path, args: &[String]) {
         "sparse" => sparse(dir, mode, Path::new(&args[1])),
         "state" => state(mode),
         "files" => files(dir, mode),
+        "kernel files" => kernel_files(mode),
         "settings" => settings(mode),
         "within" => super::within::of_every_kind(mode, dir),
         "locks" => locks(dir, mode),
@@ -645,6 +646,46 @@ fn files(dir: &Path, mode: Mode) {
     }
 }
 
+/// Has files open that the kernel makes up, as libraries leave them (MPICH one of Yama's, hwloc
+/// those of /sys), reads on where it was, and looks what they are of.
+fn kernel_files(mode: Mode) {
+    let pid = std::process::id();
+    let mut begun: Vec<File> = [
+        "/proc/sys/kernel/yama/ptrace_scope",
+        "/proc/sys/kernel/osrelease",
+        "/proc/version",
+        "/proc/self/limits",
+        "/proc/thread-self/cgroup",
+        "/sys/kernel/mm/transparent_hugepage/enabled",
+        "/sys/fs/cgroup/cgroup.controllers",
+    ]
+    .into_iter()
+    .filter_map(|path| File::open(path).ok())
+    .collect();
+    begun.iter_mut().for_each(|file| file.read_exact(&mut [0; 1]).unwrap());
+    let twin = begun[0].try_clone().unwrap();
+    let directories = ["/proc/self/task", "/proc/self/fd", "/sys/devices/system/cpu", "/proc"];
+    let directories = directories.map(|path| File::open(path).unwrap());
+
+    must_capture(mode);
+
+    let name = |file: &File| {
+        let link = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let path = std::fs::read_link(link).unwrap().to_string_lossy().into_owned();
+        path.replace(&std::process::id().to_string(), "PID").replace(&pid.to_string(), "OLD")
+    };
+    let mut rest = String::new();
+    (&twin).read_to_string(&mut rest).unwrap();
+    println!("through another descriptor: {rest:?}");
+    for mut file in begun {
+        rest.clear();
+        let path = name(&file);
+        file.read_to_string(&mut rest).unwrap();
+        println!("{path}: {rest:?}");
+    }
+    directories.iter().for_each(|file| println!("{}", name(file)));
+}
+
 /// Has settings of every kind that a process may change of itself, and says what they are. What
 /// this kernel or processor does not know, or this user may not do, is as it was in both processes.
 fn settings(mode: Mode) {
@@ -1019,7 +1060,10 @@ fn refused(what: &str, dir: &Path) {
                 keep.push(File::from_raw_fd(libc::socket(libc::AF_UNIX, libc::SOCK_STREAM, 0)))
             }
             _ if super::within::refused(what, dir, &mut keep) => {}
-            "proc" => keep.push(File::open("/proc/self/status").unwrap()),
+            "proc" => keep.push(File::open("/proc/1/status").unwrap()),
+            "proc writable" => {
+                keep.push(OpenOptions::new().write(true).open("/proc/self/comm").unwrap())
+            }
             "deleted" => {
                 let file = File::create(dir.join("large")).unwrap();
                 (&file).write_all(&vec![1; 65 << 20]).unwrap();

@@ -13,6 +13,7 @@ use crate::fingerprint::build_id;
 use crate::format::{
     map_flag, object_kind, Fingerprint, Identity, Mapping, Object, NO_OBJECT, PATH_LEN_MAX, UNKNOWN,
 };
+use crate::mapped::{is_listed_as, Number};
 use crate::maps::{self, Line};
 use crate::refusal::{Refusal, Text};
 use crate::sys::{self, nr};
@@ -22,6 +23,8 @@ use crate::sys::{self, nr};
 pub struct ObjectEntry {
     pub record: Object,
     pub path: &'static [u8],
+    /// By which number its mappings are listed.
+    listed: Number,
 }
 
 /// A mapping with where its content is.
@@ -96,7 +99,8 @@ impl AddressSpace {
         cuts.iter().try_for_each(|cut| space.cuts.push(*cut))?;
         lifted.iter().try_for_each(|l| space.lifted.push(*l))?;
         for file in contents.files.as_slice() {
-            space.objects.push(ObjectEntry { record: file.object, path: file.path })?;
+            let (record, path, listed) = (file.object, file.path, file.listed);
+            space.objects.push(ObjectEntry { record, path, listed })?;
         }
         space.whole = space.objects.as_slice().len();
         Ok(space)
@@ -276,8 +280,8 @@ impl AddressSpace {
             region.record.flags |= map_flag::WHOLE;
         }
         let writable = line.prot() & sys::PROT_WRITE != 0;
-        let known = self.objects.as_slice().iter().map(|o| o.record.identity);
-        let known = known.into_iter().position(|o| (o.dev, o.ino) == (line.dev, line.ino));
+        let listed = (line.dev, line.ino);
+        let known = self.objects.as_slice().iter().position(|o| o.listed == listed);
         let index = match known {
             Some(index) => index,
             None => match self.identify(line) {
@@ -288,7 +292,7 @@ impl AddressSpace {
                         // SAFETY: handed on to the caller.
                         _ => unsafe { scratch.keep(line.name)? },
                     };
-                    self.objects.push(ObjectEntry { record, path })?;
+                    self.objects.push(ObjectEntry { record, path, listed })?;
                     index
                 }
                 None => {
@@ -315,10 +319,10 @@ impl AddressSpace {
         path[..line.name.len()].copy_from_slice(line.name);
         path[line.name.len()] = 0;
         let opened = sys::open(path, sys::O_RDONLY | sys::O_CLOEXEC, 0).ok();
-        let st = opened.and_then(|fd| sys::fstat(fd).ok());
-        let same = st.filter(|st| (st.dev, st.ino) == (line.dev, line.ino));
+        let st = opened.and_then(|fd| sys::fstat(fd).ok().map(|st| (fd, st)));
+        let same = st.filter(|(fd, st)| is_listed_as(*fd, st, (line.dev, line.ino)));
         let mut object = None;
-        if let (Some(fd), Some(st)) = (opened, same) {
+        if let Some((fd, st)) = same {
             let mut file = object_of(object_kind::FILE, (fd, &st), line.name.len());
             if let Ok(n) = sys::pread(fd, self.text, 0) {
                 file.build_id = build_id(&self.text[..n]);

@@ -9,8 +9,9 @@ use super::super::proc::PathBuf;
 use super::super::scratch::{List, Scratch};
 use super::first_look::{FirstLook, SharedMapping};
 use super::own::{is_zero, protect, read_own};
-use crate::format::{object_kind, Object};
+use crate::format::{object_kind, Identity, Object};
 use crate::holes::data_runs;
+use crate::mapped::{is_listed_as, number_in_maps, Number};
 use crate::refusal::{Refusal, Text};
 use crate::sys::{self, nr, PAGE};
 
@@ -60,6 +61,8 @@ pub struct FileContent {
     /// Of a file without a name that of its directory; empty for memory.
     pub path: &'static [u8],
     pub copied: Copied,
+    /// By which number its mappings are listed.
+    pub listed: Number,
 }
 
 /// All copies of a capture.
@@ -122,13 +125,14 @@ impl Contents {
         for nameless in table.nameless.as_slice() {
             let object = nameless.object;
             let path = nameless.directory;
-            self.files.push(FileContent { object, path, copied: Copied::default() })?;
-            let file = self.files.as_mut_slice().last_mut().unwrap_or_else(|| unreachable!());
             // Another description of the same file: the program's has its offset.
             let link = PathBuf::new(b"/proc/self/fd/", nameless.fd as u64, b"");
             let again = sys::open(link.as_c(), sys::O_RDONLY | sys::O_CLOEXEC, 0);
-            let key = (object.identity.dev, object.identity.ino);
-            let mapped = look.shared.as_slice().iter().any(|m| (m.dev, m.ino) == key);
+            let listed = look.number_of_nameless(&object.identity, again);
+            let copied = Copied::default();
+            self.files.push(FileContent { object, path, copied, listed })?;
+            let file = self.files.as_mut_slice().last_mut().unwrap_or_else(|| unreachable!());
+            let mapped = look.shared.as_slice().iter().any(|m| m.listed() == listed);
             if !mapped {
                 unmapped_bytes += again.map_or(object.size, |fd| content_len(fd, object.size));
             }
@@ -164,8 +168,8 @@ impl Contents {
         let failed = |errno| Refusal::Kernel { step: COPYING, errno };
         for (i, m) in look.shared.as_slice().iter().enumerate() {
             self.shared.push(Copied::default())?;
-            let mut whole = self.files.as_slice().iter().map(|f| f.object.identity);
-            let mut covered = whole.any(|file| (file.dev, file.ino) == (m.dev, m.ino));
+            let mut whole = self.files.as_slice().iter();
+            let mut covered = whole.any(|file| file.listed == m.listed());
             covered |= look.shared.as_slice()[..i].iter().any(|earlier| earlier.covers(m));
             if covered {
                 continue;
@@ -203,7 +207,7 @@ impl Contents {
         let path = &m.path[..m.path.len() - 1];
         let object = object_of(object_kind::SHM_FILE, (fd, st), path.len());
         let copied = Copied::new(object.size as usize).map_err(failed)?;
-        self.files.push(FileContent { object, path, copied })?;
+        self.files.push(FileContent { object, path, copied, listed: m.listed() })?;
         let last = self.files.as_slice().len() - 1;
         let room = &mut self.files.as_mut_slice()[last].copied;
         copier.file(fd, 0, object.size, room).map_err(failed)
@@ -427,10 +431,28 @@ impl Copier {
     }
 }
 
+impl FirstLook {
+    /// By which number mappings of a file without a name are listed; `again` is a descriptor of it
+    /// that can be read.
+    fn number_of_nameless(&self, identity: &Identity, again: Result<i32, i32>) -> Number {
+        let number = (identity.dev, identity.ino);
+        let without_name = |m: &SharedMapping| m.path.is_empty() && m.listed() != number;
+        if !self.shared.as_slice().iter().any(without_name) {
+            return number;
+        }
+        again.and_then(number_in_maps).unwrap_or(number)
+    }
+}
+
 impl SharedMapping {
+    /// Device and inode, as /proc/PID/maps has them.
+    fn listed(&self) -> Number {
+        (self.dev, self.ino)
+    }
+
     /// Whether all that another mapping shows is copied through this one.
     fn covers(&self, other: &SharedMapping) -> bool {
-        (self.dev, self.ino) == (other.dev, other.ino)
+        self.listed() == other.listed()
             && self.offset <= other.offset
             && other.offset + (other.end - other.start) <= self.offset + (self.end - self.start)
     }
@@ -450,7 +472,7 @@ impl SharedMapping {
     fn if_same(&self, opened: Option<i32>) -> Option<(i32, sys::Stat)> {
         let fd = opened?;
         match sys::fstat(fd) {
-            Ok(st) if (st.dev, st.ino) == (self.dev, self.ino) => Some((fd, st)),
+            Ok(st) if is_listed_as(fd, &st, self.listed()) => Some((fd, st)),
             _ => {
                 sys::close(fd);
                 None

@@ -1,0 +1,70 @@
+#!/usr/bin/env python3
+"""What is done in a guest, one MPI library after the other (its arguments): `eyrie check` says that
+all is well; a job loses a rank and a node, comes back from images each time, is saved, and goes on;
+what it printed and wrote is as undisturbed. Never run beside something else that is measured."""
+
+import pathlib
+import signal
+import sys
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
+
+from guests import PROGRAMS
+from jobs import EYRIE, Job, check, kill, main, run, take_image, workshop
+
+# As many seconds as a node may be silent where all is slow.
+HEARTBEAT = ("--heartbeat-timeout", "120s")
+
+
+def say(text):
+    print(f"[{time.monotonic():.0f} s] {text}", flush=True)
+
+
+def checked(program):
+    ran = run([EYRIE, "check", "--dir", workshop() / "jobs", *program.argv])
+    say(ran.stdout + ran.stderr)
+    check(ran.returncode == 0, f"eyrie check: exit code {ran.returncode}")
+    lines = [line.split(":")[0].split() for line in ran.stdout.splitlines()]
+    check(["ok", "image"] in lines and ["ok", "rank"] in lines, "eyrie check took no image")
+
+
+def recovered(job, times):
+    """Waits for a rank to have come back; it must have come from an image."""
+    event = job.await_event("recovered", times)
+    say(f"rank {event['rank']} recovered on node {event['node']} from image {event['image']}")
+    check(event["image"], "a rank started from the beginning")
+
+
+def disturbed(program):
+    images = workshop() / f"images{Job.count}"
+    nodes = ("--nodes", 2, "--spares", 1, *HEARTBEAT)
+    with Job(program, "--images", images, "--checkpoint-every", "off", *nodes) as job:
+        job.await_event("connected", program.ranks)
+        take_image(job)
+        say("images are taken")
+        check(job.kill_rank(1), "rank 1 was not there")
+        recovered(job, 1)
+        take_image(job)
+        kill(job.agent_pids()[0], signal.SIGKILL)
+        recovered(job, 2)
+        ran = job.eyrie("stop")
+        check(ran.returncode == 0 and job.wait() == 75, f"eyrie stop: {ran.stderr}")
+        say("saved")
+        job.go_on(images, "--nodes", 1, "--checkpoint-every", "off", *HEARTBEAT)
+        for times in range(program.ranks):
+            recovered(job, times + 1)
+        job.same_as_undisturbed()
+        say("as undisturbed")
+        print("\n".join(job.stderr().splitlines()[-40:]), flush=True)
+
+
+def test():
+    for name in sys.argv[1:]:
+        say(f"== {name}")
+        checked(PROGRAMS[name])
+        disturbed(PROGRAMS[name])
+
+
+if __name__ == "__main__":
+    main(test)

@@ -1,0 +1,120 @@
+"""Guests: this machine once more with another kernel, by QEMU's software emulation. A guest sees
+the machine's files through an overlay in its own memory, so that nothing of the machine changes. It
+has one folder in common with the test, /out.
+
+A guest takes about 5 s of processor time to start and is several times slower than the machine, so
+nothing in it may depend on time.
+"""
+
+import pathlib
+import re
+import shlex
+import shutil
+import subprocess
+
+from jobs import (
+    LIMIT_S,
+    ROOT,
+    Skipped,
+    check,
+    over_intel_mpi,
+    over_open_mpi,
+    slow,
+    undisturbed,
+    workshop,
+)
+
+# What runs in a guest: small, since floating point is slow where it is emulated, and paced, so that
+# it still runs when the last thing is done to it.
+SIZE = ("--nx", 40, "--ny", 40, "--steps", 3000, "--every", 500, "--out", "plate")
+HEAT = slow("heat2d", *SIZE, ms=400, ranks=2)
+PROGRAMS = {"mpich": HEAT, "intelmpi": over_intel_mpi(HEAT), "openmpi": over_open_mpi(HEAT)}
+
+# The security modules are those that Debian's kernels have by default: Yama is one of them.
+KERNEL = "console=ttyS0 quiet loglevel=3 panic=-1 no_timer_check mitigations=off nokaslr"
+
+
+def kernel_of(release):
+    """The folder with the kernel of a release of Debian, which is fetched where it is missing."""
+    ran = subprocess.run(
+        [ROOT / "scripts/guest-kernel.sh", release],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    if ran.returncode != 0:
+        last = (ran.stderr.strip().splitlines() or [f"exit code {ran.returncode}"])[-1]
+        raise Skipped(f"there is no guest: {last}")
+    return pathlib.Path(ran.stdout.strip().splitlines()[-1])
+
+
+class Guest:
+    """A machine with the kernel of a release of Debian."""
+
+    def __init__(self, release, processors=2, memory_mib=3072, cpu="max"):
+        self.kernel = kernel_of(release)
+        self.version = (self.kernel / "version").read_text().strip()
+        self.machine = ("-smp", processors, "-m", memory_mib, "-cpu", cpu)
+        self.out = workshop() / f"guest-{release}"
+        self.out.mkdir(exist_ok=True)
+
+    def run(self, *command, limit_s=LIMIT_S - 60, disks=(), **environment):
+        """Starts the guest, runs a command in it and powers it off. Returns the exit code and what
+        the command printed. `disks`: files that it has as /dev/vda and so on."""
+        if not shutil.which("qemu-system-x86_64"):
+            raise Skipped("there is no qemu-system-x86_64")
+        variables = [f"{name}={value}" for name, value in environment.items()]
+        line = shlex.join(["env", *variables, *map(str, command)])
+        (self.out / "command").write_text(f"{line} >/out/said 2>&1\n")
+        for name in ("said", "status"):
+            (self.out / name).unlink(missing_ok=True)
+        console = subprocess.run(
+            [str(word) for word in self.arguments(disks)],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=limit_s,
+            check=False,
+        )
+        shown = console.stdout.decode(errors="replace")[-2000:]
+        check(
+            (self.out / "status").exists(),
+            f"the guest ended with {console.returncode}: {shown}{console.stderr.decode()[-500:]}",
+        )
+        said = (self.out / "said").read_text(errors="replace")
+        return int((self.out / "status").read_text()), said + of_the_kernel(shown)
+
+    def arguments(self, disks):
+        share = "local,security_model=none"
+        yield from ("qemu-system-x86_64", "-accel", "tcg,thread=multi,tb-size=512")
+        yield from ("-machine", "q35", *self.machine, "-nodefaults", "-no-user-config")
+        yield from ("-display", "none", "-serial", "stdio", "-no-reboot")
+        yield from ("-kernel", self.kernel / "vmlinux", "-initrd", self.kernel / "initramfs.gz")
+        yield from ("-append", f"{KERNEL} modules={self.kernel}/lib/modules")
+        yield from ("-fsdev", f"{share},id=root,path=/,readonly=on,multidevs=remap")
+        yield from ("-device", "virtio-9p-pci,fsdev=root,mount_tag=root")
+        yield from ("-fsdev", f"{share},id=out,path={self.out}")
+        yield from ("-device", "virtio-9p-pci,fsdev=out,mount_tag=out")
+        yield from ("-object", "rng-random,id=rng,filename=/dev/urandom")
+        yield from ("-device", "virtio-rng-pci,rng=rng")
+        for disk in disks:
+            yield from ("-drive", f"file={disk},if=virtio,format=raw")
+
+
+def of_the_kernel(console):
+    """What a kernel says of a program, or of itself, that went wrong."""
+    lines = re.findall(r".*(?:segfault|BUG:|WARNING:|traps:|Oops).*", console)
+    return "".join(f"kernel: {line}\n" for line in lines[:10])
+
+
+def everything_in(release, mpis=("mpich", "openmpi", "intelmpi")):
+    """What tests/guests/inside.py does, in a guest with the kernel of that release."""
+    inside = ROOT / "tests/guests/inside.py"
+    for name in mpis:
+        undisturbed(PROGRAMS[name].reference or PROGRAMS[name])  # faster here than there
+    guest = Guest(release)
+    limits = {"EYRIE_TEST_PATIENCE": 600, "EYRIE_TEST_LIMIT_S": LIMIT_S}
+    code, said = guest.run(inside, *mpis, **limits)
+    print(f"Linux {guest.version}\n{said}", flush=True)
+    check(code == 0, f"in the guest with Linux {guest.version}: exit code {code}")
