@@ -82,9 +82,9 @@ pack_initramfs() {
         local name
         name=$(basename "${module%%.ko*}").ko
         case $module in
-            *.xz) xz -dc "$module" ;;
-            *.zst) zstd -dqc "$module" ;;
-            *) cat "$module" ;;
+        *.xz) xz -dc "$module" ;;
+        *.zst) zstd -dqc "$module" ;;
+        *) cat "$module" ;;
         esac >"$tree/mod/$name"
         echo "/mod/$name" >>"$tree/mod/order"
     done

@@ -4,10 +4,12 @@
 
 mod image;
 mod mpi;
+mod rank;
 mod start;
 
 pub use image::{be_captured, Taken};
 pub use mpi::{ask_library, Library};
+pub use rank::{be_a_rank, CONNECTED};
 pub use start::{show_start, Start};
 
 use std::ffi::OsStr;

@@ -2,7 +2,7 @@
 
 use super::report::HostReport;
 use super::trials::{with_remedy, TRIALS};
-use super::{mpi, CheckArgs};
+use super::{mpi, rank, CheckArgs};
 use crate::cmd::run::usual_log_memory;
 use crate::memory::allowed_bytes;
 use eyrie_agent::guards;
@@ -23,6 +23,9 @@ pub fn look(args: &CheckArgs) -> HostReport {
     findings.extend(mpi.findings);
     findings.push(image());
     findings.extend(start());
+    if let (Some(found), Some(base), Some(scratch)) = (&mpi.library, &base, &mpi.scratch) {
+        findings.push(rank::look(found, base, scratch.path()));
+    }
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let yama = read("/proc/sys/kernel/yama/ptrace_scope");
     findings.push(checks::sandbox(&read("/proc/self/status"), &yama));

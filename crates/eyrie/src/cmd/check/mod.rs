@@ -1,8 +1,9 @@
-//! `eyrie check`: what works on this host or on several, and what does not. It starts no job and
-//! leaves nothing behind.
+//! `eyrie check`: what works on this host or on several, and what does not. It never runs the
+//! program, and leaves nothing behind.
 
 mod here;
 mod mpi;
+mod rank;
 mod remote;
 mod report;
 mod trials;
@@ -10,7 +11,7 @@ mod trials;
 use crate::out;
 use clap::Args;
 use eyrie_controller::hosts;
-use eyrie_host::trial::{ask_library, be_captured, show_start};
+use eyrie_host::trial::{ask_library, be_a_rank, be_captured, show_start};
 use eyrie_transport::{Interface, Ports};
 use report::HostReport;
 use std::ffi::OsString;
@@ -19,8 +20,9 @@ use std::path::{Path, PathBuf};
 /// Say what works on this host, or on several, and what does not.
 ///
 /// Each line begins with ok, warn or fail; what is not ok comes with what to do. What `eyrie run`
-/// needs is tried for real: an image of a process is taken and restored, the program's MPI library
-/// is asked to load Eyrie's provider, a port is opened. No job is started, and nothing stays.
+/// needs is tried for real: two ranks of the program's MPI library exchange messages; one is
+/// captured, killed and restored from its image; a port is opened. The program itself does not run,
+/// and nothing stays.
 ///
 /// With --hosts or --hostfile all of them are checked at once over ssh, which must ask for no
 /// password, and compared: what must be the same for a rank to move from one to another is the
@@ -104,6 +106,7 @@ fn try_one(words: &[OsString]) -> anyhow::Result<i32> {
             let known = ask_library(path(1), path(2), path(3)).map_err(anyhow::Error::msg)?;
             out::line(serde_json::to_string(&known)?)?;
         }
+        Some("rank") => be_a_rank(path(1), path(2)).map_err(anyhow::Error::msg)?,
         _ => anyhow::bail!("there is no such trial"),
     }
     Ok(0)

@@ -1,11 +1,12 @@
 //! The program, its MPI library, and whether that comes through our provider. The program does not
 //! run; a Python that would run it is asked which MPI it loads.
 
+use super::rank::Found;
 use super::trials::{with_remedy, TRIALS};
 use anyhow::Context;
 use eyrie_controller::runtime::program;
 use eyrie_host::trial::Library;
-use eyrie_host::{bounded, Facts, Finding, Role, Start};
+use eyrie_host::{bounded, Facts, Finding, Level, Role, Start};
 use eyrie_wire::control::Program;
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -40,6 +41,10 @@ pub struct Looked {
     pub facts: Facts,
     /// Files that the program loads while it runs.
     pub loaded: Vec<String>,
+    /// The library, where ranks can be tried with it.
+    pub library: Option<Found>,
+    /// Where the trial of a rank may have its files.
+    pub scratch: Option<Scratch>,
 }
 
 /// Looks at a program, or at the one that is usual here; `base` is where jobs have theirs.
@@ -66,7 +71,8 @@ pub fn look(argv: &[OsString], base: Option<&Path>) -> Looked {
         if findings.iter().all(|finding| finding.subject != "program") {
             findings.push(none_named());
         }
-        return Looked { findings, facts: facts(None, &libraries), loaded: Vec::new() };
+        let facts = facts(None, &libraries);
+        return Looked { findings, facts, loaded: Vec::new(), library: None, scratch };
     };
     let dir = scratch.as_ref().map(|scratch| scratch.0.as_path());
     if let (Some(dir), false) = (dir, libraries.is_empty()) {
@@ -82,12 +88,12 @@ pub fn look(argv: &[OsString], base: Option<&Path>) -> Looked {
     let facts = facts(Some(&program), &libraries);
     let loaded = python_loads(&program);
     let library = library(&facts, &loaded);
-    findings.push(match (&library, &libraries[..]) {
+    let (library_path, mut env) = with_places_of(&facts, program.env);
+    env.push((LIBRARY_PATH.into(), library_path.clone()));
+    let judged = match (&library, &libraries[..]) {
         (None, _) => no_library(&program.exe),
         (Some(path), [provider, calls, _]) => {
-            let env = with_places_of(&facts, program.env);
-            let asked = TRIALS.library(path, provider, calls, &env);
-            judge(path, asked)
+            judge(path, TRIALS.library(path, provider, calls, &env))
         }
         // That it could not be asked is said already.
         (Some(path), _) => Finding::warn(
@@ -95,8 +101,11 @@ pub fn look(argv: &[OsString], base: Option<&Path>) -> Looked {
             format!("{} was found, and cannot be tried without the provider", path.display()),
             "install the provider first",
         ),
-    });
-    Looked { findings, facts, loaded }
+    };
+    let can_be_tried = judged.level != Level::Fail && libraries.len() == 3;
+    let library = library.filter(|_| can_be_tried).map(|library| Found { library, library_path });
+    findings.push(judged);
+    Looked { findings, facts, loaded, library, scratch }
 }
 
 /// Our provider, libeyrie-calls and libeyrie-pmix, when all are there.
@@ -199,11 +208,15 @@ fn library(facts: &Facts, loaded: &[String]) -> Option<PathBuf> {
     beside.into_iter().find(named)
 }
 
-/// The environment in which a library finds the others as it does in the program, which may say by
-/// itself (RPATH) where they are.
-fn with_places_of(facts: &Facts, env: Vec<(OsString, OsString)>) -> Vec<(OsString, OsString)> {
-    const NAME: &str = "LD_LIBRARY_PATH";
-    let (before, mut env): (Vec<_>, Vec<_>) = env.into_iter().partition(|(key, _)| key == NAME);
+const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
+
+/// LD_LIBRARY_PATH with which a library finds the others as it does in the program, which may say by
+/// itself (RPATH) where they are; and the rest of the environment.
+fn with_places_of(
+    facts: &Facts,
+    env: Vec<(OsString, OsString)>,
+) -> (OsString, Vec<(OsString, OsString)>) {
+    let (before, env): (Vec<_>, Vec<_>) = env.into_iter().partition(|(key, _)| key == LIBRARY_PATH);
     let mut value = before.into_iter().next().map(|(_, value)| value).unwrap_or_default();
     let found = facts.files.iter().filter(|f| f.role == Role::Library && f.problem.is_empty());
     let places: BTreeSet<&Path> = found.filter_map(|f| Path::new(&f.path).parent()).collect();
@@ -211,8 +224,7 @@ fn with_places_of(facts: &Facts, env: Vec<(OsString, OsString)>) -> Vec<(OsStrin
         value.push(":");
         value.push(place);
     }
-    env.push((NAME.into(), value));
-    env
+    (value, env)
 }
 
 /// What the library says of itself, judged.
@@ -240,6 +252,14 @@ fn judge(path: &Path, asked: Result<Library, String>) -> Finding {
     }
     let fabric = match known.libfabric {
         Some((major, minor)) => format!("libfabric {major}.{minor}"),
+        // It opens the one that it brings in MPI_Init: a rank is tried after this.
+        None if known.version.starts_with("Intel(R) MPI") && known.has_calls => {
+            let name = known.version.lines().next().unwrap_or_default();
+            return Finding::ok(
+                SUBJECT,
+                format!("{shown} is {name}; it loads libfabric in MPI_Init"),
+            );
+        }
         None => return fail("brings no libfabric that can be seen".into()),
     };
     if !known.loads_provider {
@@ -273,10 +293,14 @@ fn number(version: &str) -> Option<(u32, u32)> {
     Some((parts.next()?.ok()?, parts.next()?.ok()?))
 }
 
-/// A directory for the provider's link, removed with this value.
-struct Scratch(PathBuf);
+/// A directory for the provider's link and for the files of a trial, removed with this value.
+pub struct Scratch(PathBuf);
 
 impl Scratch {
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
     fn make(base: &Path) -> anyhow::Result<Scratch> {
         let dir = base.join(format!(".check-{}", std::process::id()));
         std::fs::DirBuilder::new()
@@ -296,7 +320,6 @@ impl Drop for Scratch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use eyrie_host::Level;
 
     fn known(version: &str) -> Library {
         let version = version.to_string();
@@ -322,6 +345,15 @@ mod tests {
             (known("MPICH Version: 4.0.2\nMPICH Device: ch4:ucx\n"), Level::Fail, "(ch4:ucx)"),
             (known("MPICH Version: 4.1\nMPICH Device: ch4:ofi\n"), Level::Warn, "4.3 or newer"),
             (known("Another MPI 1.0\n"), Level::Warn, "is Another MPI 1.0"),
+            (
+                Library {
+                    libfabric: None,
+                    loads_provider: false,
+                    ..known("Intel(R) MPI Library\n")
+                },
+                Level::Ok,
+                "is Intel(R) MPI Library; it loads libfabric in MPI_Init",
+            ),
         ];
         for (library, level, words) in cases {
             let finding = judged(Ok(library));
