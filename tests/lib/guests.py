@@ -6,6 +6,7 @@ A guest takes about 5 s of processor time to start and is several times slower t
 nothing in it may depend on time.
 """
 
+import os
 import pathlib
 import re
 import shlex
@@ -13,12 +14,14 @@ import shutil
 import subprocess
 
 from jobs import (
+    EYRIE,
     LIMIT_S,
     ROOT,
     Skipped,
     check,
     over_intel_mpi,
     over_open_mpi,
+    run,
     slow,
     undisturbed,
     workshop,
@@ -118,3 +121,15 @@ def everything_in(release, mpis=("mpich", "openmpi", "intelmpi")):
     code, said = guest.run(inside, *mpis, **limits)
     print(f"Linux {guest.version}\n{said}", flush=True)
     check(code == 0, f"in the guest with Linux {guest.version}: exit code {code}")
+    refused_here(guest.out / "saved", guest.version)
+
+
+def refused_here(saved, version):
+    """A job that was saved on another kernel is refused before ranks start, with both names, and
+    what was saved stays."""
+    ran = run([EYRIE, "run", "--resume-from", saved, "--events", workshop() / "refused"])
+    check(ran.returncode == 1, f"exit code {ran.returncode}: {ran.stderr}")
+    for words in (version, os.uname().release, "cannot go on here", "as it was when the job was"):
+        check(words in ran.stderr, f"{words!r} is not in {ran.stderr!r}")
+    check(len(ran.stderr.splitlines()) == 1, f"it says more: {ran.stderr!r}")
+    check(list(saved.glob("saved-*")), "what was saved is gone")

@@ -1,6 +1,7 @@
 //! Captures of ranks: asked for, waited for, handed to the store, and whether the image can count.
 
 use crate::files::WATCH_EVERY;
+use crate::late;
 use crate::node::{Agent, Done};
 use crate::process::{Capture, CapturePhase, Process};
 use crate::refusal::Refusal;
@@ -17,8 +18,11 @@ use std::time::{Duration, Instant};
 /// How long a rank has to come to the end of a call of its MPI library, where an image is best
 /// taken: in between a program may have closed a file that it is about to rename.
 const CALL_GRACE: Duration = Duration::from_millis(20);
-/// How long a rank may take to stand still for a capture.
-const CAPTURE_TIMEOUT: Duration = Duration::from_secs(30);
+/// After this time, and again and again, it is looked whether a rank will ever stand still.
+const LOOK_AFTER: Duration = Duration::from_secs(30);
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// How long a rank that may only be slow has to stand still for a capture.
+const CAPTURE_TIMEOUT: Duration = Duration::from_secs(600);
 /// Wanted size of the pipe that an image goes through, in bytes; the kernel may allow less.
 const IMAGE_PIPE: usize = 1 << 20;
 
@@ -53,9 +57,10 @@ impl Agent {
         p.tell(order, &[theirs.as_fd()]).map_err(Refusal::lasting)?;
         ask_for_image(p).map_err(Refusal::lasting)?;
         let now = Instant::now();
-        let (again, until) = (Some(now + CALL_GRACE), now + CAPTURE_TIMEOUT);
-        p.capture =
-            Some(Capture { image, phase: CapturePhase::Asked { stream, store, again, until } });
+        let (again, look) = (Some(now + CALL_GRACE), now + LOOK_AFTER);
+        let (until, used) = (now + CAPTURE_TIMEOUT, p.speaker.map(late::used).unwrap_or_default());
+        let phase = CapturePhase::Asked { stream, store, again, look, until, used };
+        p.capture = Some(Capture { image, phase });
         Ok(())
     }
 
@@ -74,7 +79,8 @@ impl Agent {
         self.connection.report(instance, refused);
     }
 
-    /// Asks ranks for the second time that compute on, and gives those up that never stand still.
+    /// Asks ranks for the second time that compute on, and refuses images of those that never stand
+    /// still.
     pub fn watch_captures(&mut self) {
         let now = Instant::now();
         for p in self.processes.values_mut() {
@@ -86,22 +92,37 @@ impl Agent {
                 }
             }
         }
-        let late: Vec<(RankInstance, ImageId)> = (self.processes.iter())
-            .filter_map(|(instance, p)| match p.capture.as_ref()? {
-                Capture { image, phase: CapturePhase::Asked { until, .. } } if *until <= now => {
-                    Some((*instance, *image))
-                }
-                _ => None,
-            })
-            .collect();
-        for (instance, image) in late {
+        for (instance, image, reason) in self.refusing(now) {
             if let Some(p) = self.processes.get_mut(&instance) {
                 p.capture = None;
             }
-            let reason =
-                format!("it did not stand still within {}", eyrie_units::time(CAPTURE_TIMEOUT));
             self.refuse_capture(instance, image, Refusal::lasting(reason));
         }
+    }
+
+    /// The ranks that will not stand still, or have not for too long, with the reasons.
+    fn refusing(&mut self, now: Instant) -> Vec<(RankInstance, ImageId, String)> {
+        let mut refusing = Vec::new();
+        for (instance, p) in &mut self.processes {
+            let (Some(pid), Some(capture)) = (p.speaker, &mut p.capture) else { continue };
+            let CapturePhase::Asked { look, until, used, .. } = &mut capture.phase else {
+                continue;
+            };
+            if *look > now {
+                continue;
+            }
+            *look = now + LOOK_EVERY;
+            let late = *until <= now;
+            let waited = if late { CAPTURE_TIMEOUT } else { LOOK_AFTER };
+            let obstacle = late::obstacle(pid, *used);
+            if late || obstacle.is_some() {
+                let why = obstacle.map(|why| format!(": {why}")).unwrap_or_default();
+                let waited = eyrie_units::time(waited);
+                let reason = format!("it did not stand still within {waited}{why}");
+                refusing.push((*instance, capture.image, reason));
+            }
+        }
+        refusing
     }
 
     /// The rank stands still: fix the position of its streams, let it go, take the image.

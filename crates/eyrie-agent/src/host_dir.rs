@@ -107,26 +107,30 @@ const MAX_FACTS: usize = 2 << 20;
 
 /// What this host is, as JSON; empty when it takes too much to say.
 pub fn facts(job: &JobOnHost) -> String {
-    let program = &job.program;
-    let start = Start {
-        exe: Path::new(&program.exe),
-        argv: &program.argv,
-        env: &program.env,
-        cwd: Path::new(&program.cwd),
-    };
     let loaded = |(name, at): &(String, OsString)| match job.copied {
         true => Path::new(&job.dir).join(name),
         false => at.into(),
     };
-    let also: Vec<PathBuf> = job.provided.iter().map(loaded).collect();
-    let also: Vec<&Path> = also.iter().map(PathBuf::as_path).collect();
-    let facts = Facts::gather(env!("CARGO_PKG_VERSION"), Some(&start), &also);
+    let loaded: Vec<PathBuf> = job.provided.iter().map(loaded).collect();
+    let facts = facts_of(&job.program, &loaded);
     let text = serde_json::to_string(&facts).expect("facts are plain data");
     if text.len() > MAX_FACTS {
         String::new()
     } else {
         text
     }
+}
+
+/// What this host is for the ranks of a program, which load the files `loaded` besides its own.
+pub fn facts_of(program: &Program, loaded: &[PathBuf]) -> Facts {
+    let start = Start {
+        exe: Path::new(&program.exe),
+        argv: &program.argv,
+        env: &program.env,
+        cwd: Path::new(&program.cwd),
+    };
+    let loaded: Vec<&Path> = loaded.iter().map(PathBuf::as_path).collect();
+    Facts::gather(env!("CARGO_PKG_VERSION"), Some(&start), &loaded)
 }
 
 /// Where a file is on this host.

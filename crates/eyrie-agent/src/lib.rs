@@ -14,6 +14,7 @@ mod hear;
 mod host_dir;
 mod journal;
 mod keeping;
+mod late;
 mod launch;
 pub mod leftovers;
 mod measure;
@@ -41,6 +42,7 @@ mod waiting;
 
 pub use connection::{connect, read_secret, user_socket};
 pub use family::{children_of, descendants, kill_children_but, Reaped};
+pub use host_dir::facts_of;
 pub use shared::remove as remove_segments;
 pub use sweeper::{has_controller, sweep, Sweeper, Wait, CONTROLLER};
 

@@ -399,7 +399,7 @@ impl Agent {
 
     fn next_deadline(&self) -> Option<Instant> {
         let until = |p: &Process| match &p.capture.as_ref()?.phase {
-            CapturePhase::Asked { again, until, .. } => Some(again.unwrap_or(*until)),
+            CapturePhase::Asked { again, look, .. } => Some(again.unwrap_or(*look)),
             CapturePhase::Uploading(_) => None,
         };
         let watch = (!self.holds.is_empty()).then_some(self.watch_at);

@@ -30,8 +30,16 @@ pub struct Capture {
 #[derive(Debug)]
 pub enum CapturePhase {
     /// The rank was asked; the stream will come out of `stream`, and goes to `store`. Unless the
-    /// rank stands still until `again`, it is asked for the second time.
-    Asked { stream: OwnedFd, store: Addr, again: Option<Instant>, until: Instant },
+    /// rank stands still until `again`, it is asked for the second time; at `look` it is looked
+    /// whether it ever will, by the processor time that it had `used`; at `until` it is refused.
+    Asked {
+        stream: OwnedFd,
+        store: Addr,
+        again: Option<Instant>,
+        look: Instant,
+        until: Instant,
+        used: Duration,
+    },
     /// The rank stood still and was let go; the upload runs on its own thread.
     Uploading(Line),
 }

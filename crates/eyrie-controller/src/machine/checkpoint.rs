@@ -11,8 +11,10 @@ use crate::record::Record;
 use eyrie_wire::{ImageId, Rank, RankInstance};
 use std::time::Duration;
 
-/// How long a checkpoint may take until its image begins to arrive; the agent ends it sooner.
-const BEGIN_TIMEOUT: Duration = Duration::from_secs(45);
+/// How long a checkpoint may take until its image begins to arrive. Its agent, which sees what the
+/// rank does, refuses it sooner: after half a minute when the rank will not stand still, after ten
+/// minutes when it may only be slow.
+const BEGIN_TIMEOUT: Duration = Duration::from_secs(660);
 /// How long one may take in all.
 const STORE_TIMEOUT: Duration = Duration::from_secs(1800);
 /// How soon a checkpoint that somebody waits for is tried again, when the rank could not be

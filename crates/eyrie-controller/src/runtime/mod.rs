@@ -47,6 +47,7 @@ pub use options::{JobOptions, Reach, RolesAt};
 pub use program::NotRunnable;
 pub use resume::{resume, Resume};
 
+use alike::Alike;
 use anyhow::{bail, Context};
 use assembly::{assemble, channels, finish, wake, Parts};
 use event_file::EventFile;
@@ -126,6 +127,7 @@ pub fn run(
     let (dir, secret) = JobDir::create(&base, name, options.routers, kvsname, options.ranks)?;
     let cleaned = clean(&base);
     provide(&mut beginning, dir.path(), saved.is_some())?;
+    can_go_on_here(&beginning, saved.as_ref())?;
     // Wherever the job is gone on with, it must be there: the ranks know it.
     beginning.options.dir = Some(base);
     let (journal, written) = match beginning.options.can_be_resumed() {
@@ -233,6 +235,17 @@ fn provide(beginning: &mut Beginning, dir: &std::path::Path, known: bool) -> any
         beginning.program = told;
     }
     Ok(())
+}
+
+/// Refuses to go on with a saved job on a host that does not restore its images. Other hosts are
+/// compared when they join.
+fn can_go_on_here(beginning: &Beginning, saved: Option<&SavedJob>) -> anyhow::Result<()> {
+    let Some(saved) = saved.filter(|_| beginning.options.cluster.is_none()) else { return Ok(()) };
+    let (name, facts) = alike::this_host(beginning);
+    match Alike::of_earlier(saved.alike.clone()).obstacle(&name, &facts) {
+        Some(why) => bail!("the saved job cannot go on here: {why}. What was saved stays"),
+        None => Ok(()),
+    }
 }
 
 /// Removes what dead jobs left below `base`; says how much.

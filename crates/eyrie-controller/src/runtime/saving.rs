@@ -1,5 +1,6 @@
 //! What saving a job does: files in its `--images` directory, written when the machine says so.
 
+use super::alike::{this_host, Alike};
 use super::deadline;
 use super::images_dir::SavedJob;
 use super::inbound::Heard;
@@ -75,7 +76,7 @@ impl Job {
             provided: self.provided.clone(),
         };
         let (machine, stdin) = (self.machine.saved(), self.stdin.saved()?);
-        let alike = self.alike.saved();
+        let alike = self.alike.saved().or_else(|| Alike::first(this_host(&beginning)).saved());
         self.let_output_out(u64::MAX);
         let unshown = self.kept_output.clone();
         let written =

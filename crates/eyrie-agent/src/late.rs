@@ -1,0 +1,92 @@
+//! Whether a rank that was asked for an image, and has not stood still for long, ever will. On a slow
+//! or busy machine it may take minutes and is only slow; one that blocks the signal, or waits for a
+//! device, will not. Only looks; never waits.
+
+use crate::measure;
+use eyrie_wire::agent::capture_signal;
+use std::fs::read_to_string;
+use std::time::Duration;
+
+/// Processor time after which a process has had occasion to take a signal.
+const OCCASION: Duration = Duration::from_millis(50);
+
+/// Processor time of a process so far; zero when it is gone.
+pub fn used(pid: u32) -> Duration {
+    let stat = read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    measure::used(&stat).unwrap_or_default()
+}
+
+/// Why a rank will not stand still. `used_before`: its processor time when it was asked.
+pub fn obstacle(pid: u32, used_before: Duration) -> Option<&'static str> {
+    let status = read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    judge(&status, used(pid).saturating_sub(used_before))
+}
+
+/// The same, from /proc/PID/status and the processor time that it has had since.
+fn judge(status: &str, used: Duration) -> Option<&'static str> {
+    let line = |name| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    let bit = 1u64 << (capture_signal() - 1);
+    let set = |name| line(name).and_then(|mask| u64::from_str_radix(mask, 16).ok()).unwrap_or(0);
+    if (set("ShdPnd:") | set("SigPnd:")) & bit == 0 {
+        return None; // it has taken the signal, and is at it
+    }
+    match line("State:")?.chars().next()? {
+        'D' => Some("it waits in the kernel for a device or a file server"),
+        'T' | 't' => Some("it is stopped"),
+        'R' if used < OCCASION => None, // it waits for a processor
+        _ => Some("all of its threads block the signal for images"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(state: &str, pending: bool) -> String {
+        let mask = if pending { 1u64 << (capture_signal() - 1) } else { 0 };
+        format!("Name:\tx\nState:\t{state}\nSigPnd:\t0000000000000000\nShdPnd:\t{mask:016x}\n")
+    }
+
+    #[test]
+    fn a_rank_that_is_only_slow_is_waited_for() {
+        let (none, some) = (Duration::from_millis(1), Duration::from_secs(1));
+        assert_eq!(judge(&status("R (running)", false), some), None, "it is at it");
+        assert_eq!(judge(&status("S (sleeping)", false), none), None, "it is at it");
+        assert_eq!(judge(&status("R (running)", true), none), None, "it gets no processor");
+        assert!(judge(&status("R (running)", true), some).unwrap().contains("block"));
+        assert!(judge(&status("S (sleeping)", true), none).unwrap().contains("block"));
+        assert!(judge(&status("D (disk sleep)", true), none).unwrap().contains("device"));
+        assert!(judge(&status("T (stopped)", true), none).unwrap().contains("stopped"));
+        assert_eq!(judge("", some), None, "it is gone");
+    }
+
+    #[test]
+    fn a_process_that_blocks_the_signal_is_told_from_one_that_does_not() {
+        use std::os::unix::process::CommandExt;
+        let mut command = std::process::Command::new("sleep");
+        command.arg("60");
+        // SAFETY: only sets the mask, which the program inherits.
+        unsafe {
+            command.pre_exec(|| {
+                let mut set = std::mem::zeroed();
+                libc::sigemptyset(&mut set);
+                libc::sigaddset(&mut set, capture_signal());
+                libc::sigprocmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
+                Ok(())
+            });
+        }
+        let mut child = command.spawn().unwrap();
+        let before = used(child.id());
+        assert_eq!(obstacle(child.id(), before), None, "it was not asked yet");
+        // SAFETY: a child of ours.
+        unsafe { libc::kill(child.id() as i32, capture_signal()) };
+        let until = std::time::Instant::now() + Duration::from_secs(60);
+        // It sleeps once it has started.
+        while obstacle(child.id(), before).is_none() {
+            assert!(std::time::Instant::now() < until, "it is not found to block the signal");
+            std::thread::yield_now();
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}
