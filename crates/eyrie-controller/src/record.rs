@@ -2,7 +2,7 @@
 //! is its schema), and one line for people. Nothing here decides anything.
 
 use crate::machine::placement::Choice;
-use eyrie_units::{self as units, time};
+use eyrie_units::{self as units, counted, time};
 use eyrie_wire::control::Library;
 use eyrie_wire::{ImageId, Incarnation, Node, Rank, RankInstance};
 use serde::{Deserialize, Serialize};
@@ -346,6 +346,12 @@ pub fn list(ranks: &[Rank]) -> String {
     }
 }
 
+/// Ranks in words with a verb: for one, or none, and for several.
+fn list_with(ranks: &[Rank], one: &str, several: &str) -> String {
+    let verb = if ranks.len() > 1 { several } else { one };
+    format!("{} {verb}", list(ranks))
+}
+
 /// A node for people, with the name of its host if it has one.
 pub fn in_words(node: Node, hosts: &[String]) -> String {
     match hosts.get(node as usize) {
@@ -363,7 +369,13 @@ impl Record {
         Some(match self {
             Record::JobStarted { job, ranks, nodes, spares, routers, .. } => (
                 Detail,
-                format!("job {job}: {ranks} ranks on {nodes} nodes, {spares} spares, {routers} routers"),
+                format!(
+                    "job {job}: {} on {}, {}, {}",
+                    counted(*ranks, "rank"),
+                    counted(*nodes, "node"),
+                    counted(*spares, "spare"),
+                    counted(*routers, "router")
+                ),
             ),
             Record::NodeUp { node } => (Detail, format!("{} is up", at(node))),
             Record::RankStarted { instance: RankInstance { rank, incarnation }, node, image } => (
@@ -389,7 +401,10 @@ impl Record {
             Record::RoleLost { role, node, cause, ranks } => {
                 let next = match ranks.is_empty() {
                     true => "another takes its place".to_string(),
-                    false => format!("another takes its place, {} are imaged at once", list(ranks)),
+                    false => format!(
+                        "another takes its place, {} imaged at once",
+                        list_with(ranks, "is", "are")
+                    ),
                 };
                 (Normal, format!("{role} on {} is lost: {cause}; {next}", at(node)))
             }
@@ -436,7 +451,8 @@ impl Record {
             }
             Record::NodeLeft { node } => (Normal, format!("{} is gone; nothing was there", at(node))),
             Record::NodeDraining { node, ranks } => {
-                (Normal, format!("{} is being drained: {} leave it", at(node), list(ranks)))
+                let ranks = list_with(ranks, "leaves", "leave");
+                (Normal, format!("{} is being drained: {ranks} it", at(node)))
             }
             Record::NodeDrained { node } => (Normal, format!("{} is free", at(node))),
             Record::NodeUndrained { node } => (Normal, format!("{} takes ranks again", at(node))),
@@ -458,7 +474,7 @@ impl Record {
                 Normal,
                 format!(
                     "rank {rank} recovered on {} {} in {}: detected {}, placed {}, fetched {}, restored \
-                     {}, replayed {} ({messages} messages)",
+                     {}, replayed {} ({})",
                     at(node),
                     from(image),
                     time(*total),
@@ -466,7 +482,8 @@ impl Record {
                     time(phases.placed),
                     time(phases.fetched),
                     time(phases.restored),
-                    time(phases.replayed)
+                    time(phases.replayed),
+                    counted(*messages, "message")
                 ),
             ),
             Record::CheckpointStarted { .. } => return None,

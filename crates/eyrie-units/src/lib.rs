@@ -112,6 +112,14 @@ pub fn written(time: Duration) -> String {
     format!("{time:?}")
 }
 
+/// So many of something, in words: 1 rank, 2 ranks.
+pub fn counted(n: impl Into<u64>, one: &str) -> String {
+    match n.into() {
+        1 => format!("1 {one}"),
+        n => format!("{n} {one}s"),
+    }
+}
+
 /// A time for people: 6.02 ms, 14.2 s; as it is where it is whole: 40 ms, 30 min, 24 h.
 pub fn time(time: Duration) -> String {
     match time.as_secs() {
@@ -159,6 +167,12 @@ pub fn bytes(bytes: u64) -> String {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn one_is_no_plural() {
+        let words = [0u64, 1, 2].map(|n| counted(n, "rank"));
+        assert_eq!(words, ["0 ranks", "1 rank", "2 ranks"]);
+    }
 
     #[test]
     fn times_carry_units() {

@@ -7,7 +7,7 @@ use eyrie_placement::balance::{
     balance, consolidate, Balance, Change, Measured, Processors, RankLoad, Room, TooFew, NOISE,
 };
 use eyrie_placement::Move;
-use eyrie_units::time;
+use eyrie_units::{counted, time};
 use eyrie_wire::control::{NodeUsage, RankUsage};
 use eyrie_wire::Node;
 use std::collections::BTreeMap;
@@ -40,8 +40,8 @@ pub fn propose(goal: Goal, seen: &[Seen<'_>], speed: &Speed) -> Result<Proposal,
                 .map_err(|why| too_few(why, nodes, known.measured.ranks.len()))?;
             let left = found.left.iter().map(|at| known.nodes[*at as usize]).collect();
             let why = format!(
-                "{} ranks move, {} in all",
-                found.moves.len(),
+                "{}, {} in all",
+                counted(found.moves.len() as u64, "move"),
                 eyrie_units::bytes(known.bytes(&found.moves))
             );
             Ok(known.shown(seen, &[], &found.moves, left, why))
@@ -52,7 +52,9 @@ pub fn propose(goal: Goal, seen: &[Seen<'_>], speed: &Speed) -> Result<Proposal,
 fn too_few(why: TooFew, nodes: u32, ranks: usize) -> String {
     match why {
         TooFew::Already(used) => {
-            format!("{used} nodes have ranks, which is no more than {nodes}: nothing is to be done")
+            let have = if used == 1 { "has" } else { "have" };
+            let used = counted(used as u64, "node");
+            format!("{used} {have} ranks, which is no more than {nodes}: nothing is to be done")
         }
         TooFew::Slots(slots) => format!(
             "{ranks} ranks do not fit into the {slots} slots of {nodes} nodes: give more --nodes"

@@ -7,7 +7,7 @@ use super::io::{Command, Image, StoreId};
 use super::rank::KeptImage;
 use super::reactor::Machine;
 use super::state::RankStateName;
-use crate::record::Record;
+use crate::record::{list, Record};
 use eyrie_wire::{ImageId, Rank, RankInstance};
 
 impl Machine {
@@ -60,9 +60,7 @@ impl Machine {
             }
         }
         if !without.is_empty() {
-            let ranks: Vec<String> = without.iter().map(Rank::to_string).collect();
-            let ranks = ranks.join(", ");
-            let text = format!("with store {store} all images of these ranks are lost: {ranks}");
+            let text = format!("with store {store} all images of {} are lost", list(&without));
             self.record(Record::Note { text });
         }
         without.into_iter().for_each(|rank| self.schedule.want(rank, self.now));

@@ -118,12 +118,7 @@ impl Job {
         }
         self.waiting_said = self.now();
         let (missing, all) = (self.machine.missing(), self.machine.nodes_up().count());
-        let (waited, shown) = (eyrie_units::time(Duration::from_secs(self.now().as_secs())), 4);
-        let more = if missing.len() > shown { ", ..." } else { "" };
-        let names = missing.iter().take(shown).cloned().collect::<Vec<_>>().join(", ");
-        let text =
-            format!("for {waited} {} of {all} nodes have not come: {names}{more}", missing.len());
-        self.show((LogLevel::Normal, text));
+        self.show((LogLevel::Normal, waiting_for(self.now(), &missing, all)));
     }
 
     pub fn draw_progress(&mut self) {
@@ -149,5 +144,38 @@ impl Job {
             eyrie_units::bytes(log.memory_bytes + log.disk_bytes),
             s.recoveries
         ));
+    }
+}
+
+/// For whom the start of a job with so many nodes waits: for agents of nodes, or for routers and
+/// stores when these have come.
+fn waiting_for(waited: Duration, missing: &[String], all: usize) -> String {
+    const SHOWN: usize = 4;
+    let waited = eyrie_units::time(Duration::from_secs(waited.as_secs()));
+    if missing.is_empty() {
+        return format!("the start waits for routers and stores, after {waited}");
+    }
+    let more = if missing.len() > SHOWN { ", ..." } else { "" };
+    let names = missing.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", ");
+    let have = if missing.len() > 1 { "have" } else { "has" };
+    format!("after {waited} {} of {all} nodes {have} not come: {names}{more}", missing.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_start_that_waits_says_for_whom() {
+        let of = |missing: &[&str]| {
+            let missing: Vec<String> = missing.iter().map(ToString::to_string).collect();
+            waiting_for(Duration::from_millis(1234), &missing, 6)
+        };
+        assert_eq!(of(&["node 0 (a)"]), "after 1 s 1 of 6 nodes has not come: node 0 (a)");
+        assert_eq!(
+            of(&["1", "2", "3", "4", "5"]),
+            "after 1 s 5 of 6 nodes have not come: 1, 2, 3, 4, ..."
+        );
+        assert_eq!(of(&[]), "the start waits for routers and stores, after 1 s");
     }
 }
