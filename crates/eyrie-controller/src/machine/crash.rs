@@ -62,6 +62,13 @@ impl Crashes {
     }
 }
 
+impl Crashes {
+    /// Whether another death by its own fault would be one too many.
+    pub fn next_is_last(&self) -> bool {
+        self.own.len() as u32 + 1 >= OWN_FAULT_LIMIT
+    }
+}
+
 impl Again {
     /// How often, where, and what follows from it: `for the 3rd time at the same place, …`. That
     /// the program is at fault is said only when it died so without having been restored from an

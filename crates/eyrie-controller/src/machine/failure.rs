@@ -2,7 +2,7 @@
 
 use super::io::{Command, Mark, Source};
 use super::placement::{place, Choice};
-use super::rank::{Capture, Death, RankState, Step};
+use super::rank::{Capture, Death, RankState, Step, RESTORE_ATTEMPTS};
 use super::reactor::Machine;
 use super::signal::{self, is_own_fault};
 use super::state::RankStateName;
@@ -11,10 +11,6 @@ use crate::record::Record;
 use eyrie_wire::control::StartFault;
 use eyrie_wire::{Rank, RankInstance};
 use std::time::Duration;
-
-/// Restores of one image in a row that may fail, by no fault that is known to be the image's,
-/// before it is discarded.
-const RESTORE_ATTEMPTS: u32 = 3;
 
 impl Machine {
     /// The rank's present incarnation is dead: the routers are told to refuse it. `unheard`: how
@@ -277,5 +273,61 @@ impl Machine {
             // An image makes it whole again.
             self.schedule.want(rank, now);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::{Config, Event, Image};
+    use eyrie_wire::control::{Ending, RankReport};
+    use eyrie_wire::Node;
+
+    fn start_of(commands: &[Command]) -> (Node, RankInstance) {
+        let start = |c: &Command| match c {
+            Command::Start { node, instance, .. } => Some((*node, *instance)),
+            _ => None,
+        };
+        commands.iter().find_map(start).unwrap_or_else(|| panic!("no start: {commands:?}"))
+    }
+
+    /// A rank on a node with two spares, which has an image or not, and then loses its node. `fails`
+    /// is how an attempt to bring it back fails. Returns the nodes of three attempts.
+    fn nodes_of_attempts(with_image: bool, fails: &RankReport) -> [Node; 3] {
+        let mut machine = Machine::new(Config { spares: 2, ..Config::of_one_rank() });
+        let mut tell = |event| machine.handle(Duration::ZERO, event);
+        let up = [0, 1, 2].map(|node| tell(Event::AgentUp(node)));
+        let (_, first) = start_of(&up[2]);
+        let (fetched, restored) = (Duration::ZERO, Duration::ZERO);
+        tell(Event::Rank(first, RankReport::Started { fetched, restored }));
+        tell(Event::Rank(first, RankReport::ProviderLoaded));
+        if with_image {
+            tell(Event::Checkpoint { request: 1, rank: Some(0) });
+            let image = Image { image: 1, clock: 5, rsn: 5, stdin: 0, bytes: 1000 };
+            tell(Event::ImageStored { store: 0, instance: first, image });
+            let (image, output) = (1, [0; 2]);
+            tell(Event::Rank(first, RankReport::ImageUsable { image, output }));
+        }
+        tell(Event::AgentGone(0));
+        let mut incarnation = 2;
+        [(); 3].map(|()| {
+            let instance = RankInstance { incarnation, ..first };
+            let (node, _) = start_of(&tell(Event::Fenced { router: 0, instance, rsn: 0 }));
+            if !with_image {
+                tell(Event::Rank(instance, RankReport::Started { fetched, restored }));
+            }
+            tell(Event::Rank(instance, fails.clone()));
+            incarnation += 1;
+            node
+        })
+    }
+
+    #[test]
+    fn the_last_attempt_is_made_on_another_node() {
+        let (reason, fault) = ("no space is left in /dev/shm".into(), StartFault::Attempt);
+        assert_eq!(nodes_of_attempts(true, &RankReport::StartFailed { reason, fault }), [1, 1, 2]);
+        let ending = Ending::Signal(libc::SIGBUS);
+        let killed = RankReport::Exited { ending, spoke_pmi: false };
+        assert_eq!(nodes_of_attempts(false, &killed), [1, 1, 2]);
     }
 }

@@ -297,6 +297,11 @@ impl Machine {
         if let Some(Move { from, to: None, .. }) = self.moves.ranks.get(&rank) {
             nodes[*from as usize].up = false;
         }
+        let r = &self.ranks[rank as usize];
+        let is_other = |(node, at): (usize, &JobNode)| node != r.node as usize && at.up;
+        if r.node_may_be_at_fault() && nodes.iter().enumerate().any(is_other) {
+            nodes[r.node as usize].up = false;
+        }
         match nodes.iter().any(|node| node.up) {
             true => nodes,
             false => self.job_nodes(),

@@ -179,16 +179,18 @@ impl Machine {
         if !entry.advance(lost.event, now) {
             return None;
         }
-        let leaves = entry.leaves;
+        let (leaves, drained) = (entry.leaves, entry.drained);
         self.missing_nodes -= usize::from(!was_up);
         self.commands.push(Command::Disconnect(node));
         let gone = |r: &&RankEntry| {
             r.node == node && !r.is(RankStateName::Finished) && !r.is(RankStateName::Lost)
         };
         let ranks: Vec<Rank> = self.ranks.iter().filter(gone).map(|r| r.rank).collect();
-        if leaves && ranks.is_empty() {
+        let was_free = drained && self.is_free(node);
+        if was_free || (leaves && ranks.is_empty()) {
             self.record(Record::NodeLeft { node });
-        } else {
+        } else if was_up || !self.started {
+            // One that was to join, and never came, is no loss; why it did not come is said.
             self.summary.nodes_lost += 1;
             let cause = lost.cause.clone();
             self.record(Record::NodeLost { node, cause, ranks: ranks.clone() });
@@ -347,5 +349,36 @@ mod tests {
             "it has not answered for 40 ms (--heartbeat-timeout is 40 ms: give more if it was only \
              slow)"
         );
+    }
+
+    /// The job with a rank on the first of two nodes runs.
+    fn running() -> Machine {
+        let mut machine = machine_of_two_nodes();
+        for node in [0, 1] {
+            machine.handle(Duration::ZERO, Event::AgentUp(node));
+        }
+        assert!(machine.has_started());
+        machine
+    }
+
+    fn records(machine: &mut Machine, event: Event) -> Vec<Record> {
+        let commands = machine.handle(Duration::ZERO, event);
+        let record = |c| if let Command::Record(record) = c { Some(record) } else { None };
+        commands.into_iter().filter_map(record).collect()
+    }
+
+    #[test]
+    fn a_node_that_was_drained_and_one_that_never_came_are_no_losses() {
+        let mut machine = running();
+        machine.handle(Duration::ZERO, Event::Drain { request: Some(1), node: 1 });
+        let told = records(&mut machine, Event::AgentGone(1));
+        assert!(matches!(told[..], [Record::NodeLeft { node: 1 }]), "{told:?}");
+        machine.handle(Duration::ZERO, Event::Joining { host: "c".into() });
+        let told = records(&mut machine, Event::AgentGone(2));
+        assert!(told.is_empty(), "{told:?}");
+        assert_eq!(machine.summary().nodes_lost, 0);
+        let told = records(&mut machine, Event::AgentGone(0));
+        assert!(matches!(told[0], Record::NodeLost { node: 0, .. }), "{told:?}");
+        assert_eq!(machine.summary().nodes_lost, 1);
     }
 }

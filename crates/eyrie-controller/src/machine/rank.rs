@@ -16,6 +16,10 @@ use std::time::Duration;
 /// Later than any job ends.
 const NEVER: Duration = Duration::from_secs(u32::MAX as u64);
 
+/// Restores of one image in a row that may fail, by no fault that is known to be the image's,
+/// before it is discarded.
+pub const RESTORE_ATTEMPTS: u32 = 3;
+
 /// How a death is counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Death {
@@ -441,6 +445,13 @@ impl RankEntry {
             }
             None => Ok(None),
         }
+    }
+
+    /// Whether all but the last of the attempts to bring it up on its node have failed. That one is
+    /// made on another node, as the node may be at fault: one with too little memory, say.
+    pub fn node_may_be_at_fault(&self) -> bool {
+        let restores = self.state.recovery().map_or(0, |v| v.failed_attempts);
+        restores + 1 >= RESTORE_ATTEMPTS || self.crashes.next_is_last()
     }
 
     /// Whether only an image to come can bring it back, should it die.
