@@ -21,6 +21,8 @@ pub enum Severity {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum What {
+    /// They are one host.
+    SameHost,
     Version,
     Build,
     Kernel,
@@ -71,6 +73,19 @@ pub fn differences(of: Host, than: Host) -> Vec<Difference> {
     limits(of, than, &mut all);
     files(of, than, &mut all);
     all
+}
+
+/// Why two names with what their kernels say ([`Facts::identity`]) are no two hosts: they are names
+/// of one.
+pub fn same_host((a, of_a): (&str, &str), (b, of_b): (&str, &str)) -> Option<Difference> {
+    let identity = || of_a.to_string();
+    (!of_a.is_empty() && of_a == of_b).then(|| {
+        let text = format!(
+            "{a} and {b} are one host: what is kept on both is lost with it; name it once, with \
+             more slots"
+        );
+        one((Severity::Refuse, What::SameHost), (a, identity()), (b, identity()), text)
+    })
 }
 
 /// What is said of two hosts: `what` with both values, and the meaning behind a colon.

@@ -9,6 +9,7 @@ mod differences;
 mod elf;
 mod file;
 pub mod finding;
+mod identity;
 mod limits;
 mod node;
 mod old_libc;
@@ -16,7 +17,7 @@ pub mod program;
 pub mod shell;
 pub mod trial;
 
-pub use differences::{differences, Difference, Severity, What};
+pub use differences::{differences, same_host, Difference, Severity, What};
 pub use file::{mapped_by, File, Role};
 pub use finding::{Finding, Level};
 pub use limits::Limits;
@@ -38,6 +39,9 @@ pub struct Facts {
     /// Eyrie's version, and the file that runs.
     pub version: String,
     pub command: File,
+    /// Which host it is: equal texts are one host, unless they are empty.
+    #[serde(default)]
+    pub identity: String,
     pub node: Platform,
     pub limits: Limits,
     /// The program, what interprets it, and all that the loader loads with it: the C library, too.
@@ -54,6 +58,7 @@ impl Facts {
         Facts {
             version: cut(version),
             command: File::look(Role::Program, Path::new("/proc/self/exe")),
+            identity: identity::look(),
             node: Platform::look(),
             limits: Limits::look(),
             files,

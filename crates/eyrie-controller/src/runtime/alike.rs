@@ -1,9 +1,11 @@
 //! Whether the hosts of a job are alike enough for ranks to go from one to another: each is
-//! compared with the first that has come. Nothing that a host says of itself takes unbounded
-//! memory.
+//! compared with the first that has come; and whether they are hosts of their own. Nothing that a
+//! host says of itself takes unbounded memory.
 
 use super::journal::Beginning;
-use eyrie_host::{differences, Difference, Facts, Severity, What};
+use eyrie_host::{differences, same_host, Difference, Facts, Severity, What};
+use eyrie_wire::Node;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// Longest text by which a host says what it is, in bytes.
@@ -15,10 +17,20 @@ const MAX_SHOWN: usize = 2;
 /// Of a host that a saved job was on.
 const EARLIER: &str = " as it was when the job was saved";
 
-/// The host that all are compared with.
+/// The host that all are compared with, and who is which host.
 #[derive(Default)]
 pub struct Alike {
     first: Option<(String, Facts)>,
+    /// For each node that has come what its kernel says.
+    identities: BTreeMap<Node, String>,
+}
+
+/// A host that is to take part.
+pub struct Candidate<'a> {
+    pub node: Node,
+    pub name: &'a str,
+    /// What it says of itself.
+    pub facts: &'a str,
 }
 
 /// This host's name, and what it is for the ranks of a job.
@@ -31,7 +43,7 @@ pub fn this_host(beginning: &Beginning) -> (String, Facts) {
 impl Alike {
     /// All hosts are compared with this one.
     pub fn first(host: (String, Facts)) -> Alike {
-        Alike { first: Some(host) }
+        Alike { first: Some(host), ..Alike::default() }
     }
 
     /// What goes on with a job on other hosts: the first host's name, and what it said of itself.
@@ -40,11 +52,16 @@ impl Alike {
         Some((host.clone(), serde_json::to_string(facts).ok()?))
     }
 
+    /// Who is which host.
+    pub fn identities(&self) -> &BTreeMap<Node, String> {
+        &self.identities
+    }
+
     /// All hosts are compared with that one.
-    pub fn of(saved: Option<(String, String)>) -> Alike {
-        Alike {
-            first: saved.and_then(|(host, facts)| Some((host, serde_json::from_str(&facts).ok()?))),
-        }
+    pub fn of(saved: Option<(String, String)>, identities: BTreeMap<Node, String>) -> Alike {
+        let read =
+            |(host, facts): (String, String)| Some((host, serde_json::from_str(&facts).ok()?));
+        Alike { first: saved.and_then(read), identities }
     }
 
     /// So they are with one of an earlier run of the job.
@@ -53,7 +70,7 @@ impl Alike {
             let host = host.strip_suffix(EARLIER).unwrap_or(&host);
             format!("{host}{EARLIER}")
         };
-        Alike::of(saved.map(|(host, facts)| (named(host), facts)))
+        Alike::of(saved.map(|(host, facts)| (named(host), facts)), BTreeMap::new())
     }
 
     /// Why ranks that were saved elsewhere cannot go on at a host; nothing when they can.
@@ -71,9 +88,14 @@ impl Alike {
         all.filter(|d| !(is_earlier && d.what == What::Instructions && d.host == first.0)).collect()
     }
 
-    /// Compares a host with the first one: why it cannot take part, if so, and what else users
-    /// should know of it.
-    pub fn compare(&mut self, host: &str, facts: &str) -> (Option<String>, Vec<String>) {
+    /// Compares a host with the first one, and with those of all nodes that are up, by name: why it
+    /// cannot take part, if so, and what else users should know of it.
+    pub fn compare(
+        &mut self,
+        candidate: &Candidate,
+        up: &[(Node, String)],
+    ) -> (Option<String>, Vec<String>) {
+        let Candidate { node, name: host, facts } = *candidate;
         let read = match facts.len() <= MAX_FACTS {
             true => serde_json::from_str::<Facts>(facts).map_err(|e| e.to_string()),
             false => Err("it is too long".into()),
@@ -84,6 +106,13 @@ impl Alike {
                 return (Some(format!("what it says of itself is not understood: {e}")), vec![])
             }
         };
+        let same = up.iter().filter(|(other, _)| *other != node).find_map(|(other, name)| {
+            same_host((host, &facts.identity), (name, self.identities.get(other)?))
+        });
+        if let Some(same) = same {
+            return (Some(same.text), vec![]);
+        }
+        self.identities.insert(node, facts.identity.clone());
         let Some((first, known)) = &self.first else {
             self.first = Some((host.into(), facts));
             return (None, vec![]);
@@ -108,20 +137,55 @@ fn in_words(differences: impl Iterator<Item = Difference>) -> Option<String> {
 mod tests {
     use super::*;
 
+    fn compare(alike: &mut Alike, node: Node, name: &str, facts: &Facts) -> Option<String> {
+        let facts = serde_json::to_string(facts).unwrap();
+        told(alike, Candidate { node, name, facts: &facts }, &[])
+    }
+
+    fn told(alike: &mut Alike, candidate: Candidate, up: &[(Node, String)]) -> Option<String> {
+        let (refused, notes) = alike.compare(&candidate, up);
+        assert_eq!(notes, Vec::<String>::new());
+        refused
+    }
+
     #[test]
     fn a_host_that_differs_is_refused_with_its_difference() {
         let mut alike = Alike::default();
         let mut facts = Facts::gather("1.0", None, &[]);
-        let json = |facts: &Facts| serde_json::to_string(facts).unwrap();
-        assert_eq!(alike.compare("a", &json(&facts)), (None, vec![]));
-        assert_eq!(alike.compare("b", &json(&facts)), (None, vec![]));
+        assert_eq!(compare(&mut alike, 0, "a", &facts), None);
+        assert_eq!(compare(&mut alike, 1, "b", &facts), None);
         facts.version = "2.0".into();
-        let (refused, _) = alike.compare("c", &json(&facts));
-        let refused = refused.unwrap();
+        let refused = compare(&mut alike, 2, "c", &facts).unwrap();
         assert!(refused.contains("2.0") && refused.contains('c'), "{refused}");
-        assert!(alike.compare("d", "{}").0.unwrap().contains("not understood"));
-        assert!(alike.compare("e", &"x".repeat(MAX_FACTS + 1)).0.unwrap().contains("too long"));
+        let (node, long) = (3, "x".repeat(MAX_FACTS + 1));
+        for (facts, words) in [("{}", "not understood"), (&*long, "too long")] {
+            let refused = told(&mut alike, Candidate { node, name: "d", facts }, &[]);
+            assert!(refused.unwrap().contains(words));
+        }
     }
+
+    #[test]
+    fn two_names_of_one_host_are_refused_while_both_would_be_up() {
+        let mut alike = Alike::default();
+        let mut facts = Facts::gather("1.0", None, &[]);
+        assert_eq!(compare(&mut alike, 0, "a", &facts), None);
+        let json = serde_json::to_string(&facts).unwrap();
+        let up = [(0, "a".to_string())];
+        let again = || Candidate { node: 1, name: "10.0.0.1", facts: &json };
+        let refused = told(&mut alike, again(), &up).unwrap();
+        assert!(refused.starts_with("10.0.0.1 and a are one host"), "{refused}");
+        // Another controller knows it, too.
+        let mut alike = Alike::of(alike.saved(), alike.identities().clone());
+        assert!(told(&mut alike, again(), &up).is_some());
+        // It comes back, or its kernel does not say which host it is.
+        assert_eq!(told(&mut alike, again(), &[]), None);
+        facts.identity.clear();
+        assert_eq!(compare(&mut alike, 2, "b", &facts), None);
+        let json = serde_json::to_string(&facts).unwrap();
+        let other = Candidate { node: 3, name: "c", facts: &json };
+        assert_eq!(told(&mut alike, other, &[(2, "b".into())]), None);
+    }
+
     #[test]
     fn a_saved_job_goes_on_where_its_images_can_be_restored() {
         let mut saved = Facts::gather("1.0", None, &[]);

@@ -2,6 +2,7 @@
 //! their job; at the start, and later by order of a user. A node that the machine hears of is ready
 //! for ranks.
 
+use super::alike::Candidate;
 use super::inbound::Heard;
 use super::job::Job;
 use super::launcher::{Launcher, Target};
@@ -58,7 +59,12 @@ impl Job {
     pub fn joined(&mut self, node: Node, joined: Result<Option<String>, String>) {
         let host = in_words(node, self.machine.hosts());
         let (refused, notes) = match joined {
-            Ok(Some(facts)) => self.alike.compare(&host, &facts),
+            Ok(Some(facts)) => {
+                let up = (0..).zip(self.machine.nodes_up()).filter(|(_, up)| *up);
+                let named = |(other, _)| (other, in_words(other, self.machine.hosts()));
+                let up: Vec<(Node, String)> = up.map(named).collect();
+                self.alike.compare(&Candidate { node, name: &host, facts: &facts }, &up)
+            }
             Ok(None) => (None, vec![]),
             Err(why) => (Some(why), vec![]),
         };

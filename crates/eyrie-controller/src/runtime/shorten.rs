@@ -59,6 +59,7 @@ impl Job {
             peers: self.peers.clone(),
             reached_at: self.reached_at.clone(),
             alike: self.alike.saved(),
+            identities: self.alike.identities().clone(),
             shared: self.shared.clone(),
             determinants: self.determinants.clone(),
             stdin,
@@ -94,7 +95,7 @@ impl Job {
         self.launcher_words = snapshot.launcher_words;
         self.peers = snapshot.peers;
         self.reached_at = snapshot.reached_at;
-        self.alike = Alike::of(snapshot.alike);
+        self.alike = Alike::of(snapshot.alike, snapshot.identities);
         self.shared = snapshot.shared;
         self.determinants = snapshot.determinants;
         self.stdin_wanted = snapshot.stdin_wanted;

@@ -32,6 +32,7 @@ pub struct Snapshot {
     pub peers: BTreeMap<Node, IpAddr>,
     pub reached_at: BTreeMap<Node, Addr>,
     pub alike: Option<(String, String)>,
+    pub identities: BTreeMap<Node, String>,
     pub shared: Vec<BTreeSet<String>>,
     pub determinants: Gathered,
     pub stdin: SavedInput,

@@ -10,6 +10,7 @@ fn facts() -> Facts {
     Facts {
         version: "1.0".into(),
         command: file(Role::Program, "/usr/bin/eyrie"),
+        identity: String::new(),
         node: Platform {
             kernel: "6.1.0-21".into(),
             cpu_vendor: "GenuineIntel".into(),
@@ -159,6 +160,7 @@ prop_compose! {
         Facts {
             version: version.to_string(),
             command,
+            identity: String::new(),
             node: Platform {
                 kernel: kernel.to_string(),
                 cpu_vendor: vendor.to_string(),
@@ -207,4 +209,13 @@ proptest! {
         let obstacles = a.node.obstacles(&b.node).len() + b.node.obstacles(&a.node).len();
         prop_assert_eq!(refused, obstacles > 0);
     }
+}
+
+#[test]
+fn two_names_of_one_host_are_told_and_unknown_ones_are_not() {
+    let said = same_host(("a", "boot net:[1]"), ("10.0.0.1", "boot net:[1]")).unwrap();
+    assert!(said.severity == Severity::Refuse && said.what == What::SameHost);
+    assert!(said.text.starts_with("a and 10.0.0.1 are one host"), "{said}");
+    assert_eq!(same_host(("a", "boot net:[1]"), ("b", "boot net:[2]")), None);
+    assert_eq!(same_host(("a", ""), ("b", "")), None);
 }

@@ -1,6 +1,6 @@
 //! What was found, on one host or on several, for people and for programs. No I/O.
 
-use eyrie_host::{differences, Difference, Facts, Finding, Level, Role, Severity, What};
+use eyrie_host::{differences, same_host, Difference, Facts, Finding, Level, Role, Severity, What};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::Duration;
@@ -70,6 +70,14 @@ impl Several {
                 let found = differences(other, first).into_iter();
                 all.extend(found.filter(|d| both || !of_files(d)));
             }
+        }
+        let identity =
+            |a: &Answer| Some((a.host.clone(), a.report.as_ref()?.facts.identity.clone()));
+        let answered: Vec<_> = hosts.iter().filter_map(identity).collect();
+        for (n, other) in answered.iter().enumerate() {
+            all.extend(
+                answered[..n].iter().find_map(|b| same_host((&b.0, &b.1), (&other.0, &other.1))),
+            );
         }
         Several { here, hosts, differences: all }
     }
