@@ -637,6 +637,18 @@ class HostsJob(Job):
                 found.setdefault(int(words[3]), pid)
         return found
 
+    def find_dir(self):
+        """It has the same path on each host that has it."""
+        found = super().find_dir()
+        for number in self.hosts.living():
+            found = found or self.dir_on(number)
+        return found and self.base / found.name
+
+    def dir_on(self, number):
+        """Its directory on a host, as this process can open it; None when it has none there."""
+        base = self.hosts.hosts[number].root() / str(self.base).lstrip("/")
+        return jobs.job_dir(base, self.name)
+
     def host_of_rank(self, rank):
         """The number of the host that a rank runs on; None when it runs on none."""
         pids = self.rank_pids().get(rank)

@@ -373,7 +373,14 @@ class Job:
     count = 0
 
     def __init__(
-        self, program, *options, stdin=subprocess.DEVNULL, base=None, env=None, stdout=None
+        self,
+        program,
+        *options,
+        stdin=subprocess.DEVNULL,
+        base=None,
+        env=None,
+        stdout=None,
+        name=None,
     ):
         Job.count += 1
         self.program = program
@@ -382,8 +389,8 @@ class Job:
         self.cwd.mkdir(parents=True)
         program.prepare(self.cwd)
         self.base = base or workshop() / "jobs"
-        self.name = f"t{Job.count}"
-        self.dir = self.base / self.name
+        self.name = name or f"t{Job.count}"
+        self._dir = None
         self.event_file = self.home / "events"
         self._stderr = open(self.home / "stderr", "wb")
         self.stdout_path = self.home / "stdout"
@@ -451,6 +458,16 @@ class Job:
             self.nothing_left()
 
     # Where it runs: hosts.py has jobs on other hosts.
+
+    @property
+    def dir(self):
+        """Its directory, as soon as there is one."""
+        self._dir = self._dir or self.find_dir()
+        return self._dir or self.base / "not there yet"
+
+    def find_dir(self):
+        """The path of its directory, by the mark in it; None when there is none."""
+        return job_dir(self.base, self.name)
 
     def launched(self, command):
         """The command that runs `command` where the job is launched: here."""
@@ -621,8 +638,21 @@ class Job:
             lambda: not family(),
             lambda: f"processes to end: {[(p, command_line(p)) for p in family()]}",
         )
-        check(not self.dir.exists(), f"{self.dir} was left")
+        left = [path.name for path in self.base.glob("eyrie_*")]
+        check(not self.find_dir(), f"{self.find_dir()} was left, of {left}")
         check(not new_shared_memory(), f"left in /dev/shm: {new_shared_memory()}")
+
+
+def job_dir(base, name):
+    """The path of the directory of the job that is called so, in `base`; None when there is none.
+    (On a host `base` may be below /proc/PID/root.)"""
+    for lock in pathlib.Path(base).glob("eyrie_*/lock"):
+        try:
+            if f"name {name}" in lock.read_text().splitlines():
+                return lock.parent
+        except OSError:
+            pass  # it has ended meanwhile
+    return None
 
 
 # Processes.

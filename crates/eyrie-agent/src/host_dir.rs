@@ -1,8 +1,9 @@
 //! The job's directory on this host, at the same path on each: where ranks find the provider. It is
-//! made where there is none, and removed by who made it; the controller's own, or one that hosts
-//! share, is only used.
+//! made where there is none, unless this host has a job of the same name; whoever leaves it last
+//! removes it. That of another run is never used.
 
 use crate::leftovers;
+use crate::place::{self, Mark, Rival, Use};
 use eyrie_host::{Facts, Start};
 use eyrie_wire::control::{JobOnHost, Program};
 use std::ffi::{OsStr, OsString};
@@ -14,25 +15,33 @@ use std::time::{Duration, Instant};
 
 /// How long a controller that has died may hold its directory.
 const LET_GO: Duration = Duration::from_secs(5);
+/// How long another agent that leaves at the same moment may hold it.
+const OTHERS_LEAVE: Duration = Duration::from_millis(100);
+/// How long a directory may take to say whose it is, and one that is being removed to be gone.
+const PATIENCE: Duration = Duration::from_secs(5);
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// The directory while the agent lives.
 pub struct HostDir {
     path: PathBuf,
     /// Its lock, when it was made here.
     made: Option<File>,
+    used: Use,
 }
 
 impl HostDir {
-    /// Makes the directory with what ranks find in it, unless it is there. `sent`: where files are
-    /// that came with the agent.
+    /// Makes the directory with what ranks find in it, unless it is there. `run`: the job's, see
+    /// `Secret::run`. `sent`: where files are that came with the agent.
     ///
     /// # Errors
     /// Why ranks could not run here: a text for the user, without the host's name.
-    pub fn enter(job: &JobOnHost, sent: Option<&Path>) -> Result<HostDir, String> {
+    pub fn enter(job: &JobOnHost, run: &str, sent: Option<&Path>) -> Result<HostDir, String> {
         let path = PathBuf::from(&job.dir);
-        let shown = path.display();
-        let provided: Vec<(&str, PathBuf)> =
-            job.provided.iter().map(|(name, at)| (name.as_str(), place(name, at, sent))).collect();
+        let provided: Vec<(&str, PathBuf)> = job
+            .provided
+            .iter()
+            .map(|(name, at)| (name.as_str(), at_host(name, at, sent)))
+            .collect();
         for (name, target) in &provided {
             if let Err(e) = std::fs::metadata(target) {
                 let target = target.display();
@@ -41,9 +50,11 @@ impl HostDir {
                 ));
             }
         }
-        let made = make(&path, job)
-            .map_err(|e| format!("cannot make the directory {shown}: {e}; see --dir"))?;
-        let dir = HostDir { path, made };
+        let dir = open(path, job, run)?;
+        if let Some(text) = dir.name_is_taken(&job.name) {
+            dir.leave(false);
+            return Err(text);
+        }
         for (name, target) in &provided {
             let to = dir.path.join(name);
             let put = match job.copied {
@@ -71,16 +82,38 @@ impl HostDir {
         self.made.as_ref().map(|_| self.path.as_path())
     }
 
-    /// The agent ends: nobody else removes what it has made, or what a dead controller has left.
+    /// What other jobs see: whether the agent has a controller.
+    pub fn attached(&self, attached: bool) {
+        if attached {
+            self.used.attach();
+        } else {
+            self.used.detach();
+        }
+    }
+
+    /// Why a job of this name cannot run here.
+    fn name_is_taken(&self, name: &str) -> Option<String> {
+        let rival = place::lasting_rival(&place::look(self.path.clone())?)?;
+        let where_it_is = match rival {
+            Rival::Runs | Rival::Waits => "runs there",
+            Rival::HasNode => "that was launched on another host has a node there",
+        };
+        Some(format!("another job named {name} {where_it_is}: choose another name with --job"))
+    }
+
+    /// The agent ends: whoever leaves last removes the directory, also that of a dead controller.
     ///
     /// `dying`: the controller has just died, and may not have let go of its directory.
     pub fn leave(self, dying: bool) {
+        let HostDir { path, made, used } = self;
+        drop((made, used));
+        let patience = match dying {
+            true => LET_GO,
+            false if place::is_locked(&path, place::CONTROLLER) => Duration::ZERO,
+            false => OTHERS_LEAVE,
+        };
         // What cannot be removed is found by `eyrie clean`.
-        if self.made.is_some() {
-            return drop(leftovers::remove_job_dir(&self.path));
-        }
-        let until = Instant::now() + if dying { LET_GO } else { Duration::ZERO };
-        if let Some(left) = leftovers::find_until(&self.path, until) {
+        if let Some(left) = leftovers::find_until(&path, Instant::now() + patience) {
             let _ = left.remove();
         }
     }
@@ -134,7 +167,7 @@ pub fn facts_of(program: &Program, loaded: &[PathBuf]) -> Facts {
 }
 
 /// Where a file is on this host.
-fn place(name: &str, at: &OsStr, sent: Option<&Path>) -> PathBuf {
+fn at_host(name: &str, at: &OsStr, sent: Option<&Path>) -> PathBuf {
     sent.map_or(at.into(), |dir| dir.join(name))
 }
 
@@ -145,36 +178,69 @@ fn copy(from: &Path, to: &Path) -> io::Result<()> {
     std::fs::rename(&partial, to)
 }
 
-/// Makes the directory and locks it; `None` when a job that lives has it.
-fn make(path: &Path, job: &JobOnHost) -> io::Result<Option<File>> {
-    if let Some(base) = path.parent() {
-        DirBuilder::new().recursive(true).mode(0o700).create(base)?;
-        check_ours(base)?;
+/// Makes the directory, or uses that of this run.
+fn open(path: PathBuf, job: &JobOnHost, run: &str) -> Result<HostDir, String> {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let failed = |e| format!("cannot make the directory {}: {e}; see --dir", path.display());
+        let made = make(&path, job, run).map_err(failed)?;
+        match join(&path, job, run).map_err(failed)? {
+            Some(used) => return Ok(HostDir { path, made, used }),
+            // Of a job that is just starting, or being removed.
+            None if Instant::now() < until => std::thread::sleep(PAUSE),
+            None => return Err(failed(io::Error::from(ErrorKind::ResourceBusy))),
+        }
     }
-    // A dead job's of the same name on this host.
+}
+
+/// Makes the directory and locks it; `None` when there is one.
+fn make(path: &Path, job: &JobOnHost, run: &str) -> io::Result<Option<File>> {
+    match path.parent() {
+        Some(home) if home != Path::new(place::HOME) => {
+            DirBuilder::new().recursive(true).mode(0o700).create(home)?;
+            check_ours(home)?;
+        }
+        _ => {}
+    }
+    // A dead one of an earlier run on this host.
     if let Some(left) = leftovers::find(path) {
         left.remove()?;
     }
     match DirBuilder::new().mode(0o700).create(path) {
-        Err(e) if e.kind() == ErrorKind::AlreadyExists => {
-            check_ours(path)?;
-            return Ok(None);
-        }
+        Err(e) if e.kind() == ErrorKind::AlreadyExists => return Ok(None),
         made => made?,
     }
-    // Without its mark nobody would know it for a job's.
-    lock_and_mark(path, job).map(Some).inspect_err(|_| drop(leftovers::remove_job_dir(path)))
+    let mark = Mark {
+        name: job.name.clone(),
+        run: run.into(),
+        kvsname: job.kvsname.clone(),
+        ranks: job.ranks,
+        launched: false,
+    };
+    // Without its mark nothing tells that it is a job's.
+    place::mark(path, &mark).map(Some).inspect_err(|_| drop(leftovers::remove_job_dir(path)))
 }
 
-fn lock_and_mark(path: &Path, job: &JobOnHost) -> io::Result<File> {
-    let lock = leftovers::lock(path)?;
-    leftovers::mark(&lock, &job.kvsname, job.ranks)?;
-    Ok(lock)
+/// Begins to use the directory, which is there; `None` when it does not say whose it is, or is just
+/// being removed.
+fn join(path: &Path, job: &JobOnHost, run: &str) -> io::Result<Option<Use>> {
+    match path.symlink_metadata() {
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+        _ => check_ours(path)?,
+    }
+    match place::look(path.into()) {
+        None => Ok(None),
+        Some(there) if there.mark.run == run => Use::begin(path),
+        Some(_) => Err(io::Error::other(format!(
+            "an earlier run of job {} has it, whose agents end after its --orphan-timeout",
+            job.name
+        ))),
+    }
 }
 
 /// Others must not be able to put anything into it.
 fn check_ours(path: &Path) -> io::Result<()> {
-    if !leftovers::is_private(&path.symlink_metadata()?) {
+    if !place::is_private(&path.symlink_metadata()?) {
         let text = format!("{} is no directory of yours with mode 0700", path.display());
         return Err(io::Error::new(ErrorKind::PermissionDenied, text));
     }
@@ -189,6 +255,7 @@ mod tests {
 
     fn job(dir: &Path, target: &str) -> JobOnHost {
         JobOnHost {
+            name: "melt".into(),
             dir: dir.into(),
             provided: vec![("libeyrie-fi.so".into(), target.into())],
             copied: false,
@@ -201,35 +268,63 @@ mod tests {
         }
     }
 
+    fn enter(dir: &Path) -> HostDir {
+        HostDir::enter(&job(dir, "/bin/sh"), "r", None).unwrap()
+    }
+
+    fn refused(dir: &Path, run: &str) -> String {
+        HostDir::enter(&job(dir, "/bin/sh"), run, None).err().unwrap()
+    }
+
     #[test]
-    fn it_is_made_with_its_links_and_removed() {
+    fn it_is_made_with_its_links_and_removed_by_whoever_leaves_last() {
         let base = tempfile::tempdir().unwrap();
-        let path = base.path().join("eyrie/job");
-        let dir = HostDir::enter(&job(&path, "/bin/sh"), None).unwrap();
+        let path = base.path().join("eyrie/eyrie_1");
+        let first = enter(&path);
         assert_eq!(std::fs::read_link(path.join("libeyrie-fi.so")).unwrap(), Path::new("/bin/sh"));
         assert!(leftovers::find(&path).is_none(), "it lives");
-        // A second agent that sees the same directory uses it, and leaves it there.
-        HostDir::enter(&job(&path, "/bin/sh"), None).unwrap().leave(false);
+        // Agents of hosts that share it.
+        let (second, third) = (enter(&path), enter(&path));
+        second.leave(false);
         assert!(path.exists());
-        dir.leave(false);
+        first.leave(false);
+        assert!(path.exists(), "it is used still");
+        third.leave(false);
         assert!(!path.exists());
     }
 
     #[test]
     fn a_dead_jobs_is_replaced_and_what_others_may_enter_is_refused() {
         let base = tempfile::tempdir().unwrap();
-        let path = base.path().join("eyrie/job");
-        drop(HostDir::enter(&job(&path, "/bin/sh"), None).unwrap());
+        let path = base.path().join("eyrie/eyrie_1");
+        drop(enter(&path));
         std::fs::write(path.join("old"), b"").unwrap();
-        let dir = HostDir::enter(&job(&path, "/bin/sh"), None).unwrap();
+        let dir = enter(&path);
         assert!(!path.join("old").exists());
         dir.leave(false);
-        let error = HostDir::enter(&job(&path, "/no/such/file"), None).err().unwrap();
+        let error = HostDir::enter(&job(&path, "/no/such/file"), "r", None).err().unwrap();
         assert!(error.contains("libeyrie-fi.so cannot be reached at /no/such/file"), "{error}");
         let open = base.path().join("open");
         std::fs::create_dir(&open).unwrap();
         std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o755)).unwrap();
-        let error = HostDir::enter(&job(&open.join("job"), "/bin/sh"), None).err().unwrap();
+        let error = refused(&open.join("job"), "r");
         assert!(error.contains("mode 0700"), "{error}");
+    }
+
+    #[test]
+    fn another_run_and_another_job_of_the_name_are_refused_unless_that_is_cut_off() {
+        let base = tempfile::tempdir().unwrap();
+        let home = base.path().join("eyrie");
+        let (path, other) = (home.join("eyrie_1"), home.join("eyrie_2"));
+        let dir = enter(&path);
+        let error = refused(&path, "another");
+        assert!(error.contains("an earlier run of job melt has it"), "{error}");
+        let error = refused(&other, "another");
+        assert!(error.contains("another job named melt that was launched on another"), "{error}");
+        assert!(!other.exists());
+        dir.attached(false);
+        enter(&other).leave(false);
+        assert!(path.exists() && !other.exists());
+        dir.leave(false);
     }
 }

@@ -1,58 +1,23 @@
 //! What a job leaves when everything of it is killed: its directory, and the segments of its ranks
 //! in /dev/shm. Never takes a directory for one that is not marked as a job's of this user, nor
-//! that of a job that runs or is just starting.
+//! that of a job that runs or is just starting, or that an agent uses.
 
+use crate::place::{self, is_still, open_lock, Mark, LOCK};
 use crate::shared;
-use rustix::fs::{flock, FlockOperation, OFlags};
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use rustix::fs::{flock, FlockOperation};
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-
-/// The file in a job's directory that its controller holds locked while it runs.
-pub const LOCK: &str = "lock";
-/// What the lock file begins with: nobody else's directory has such a file.
-const MARK: &str = "eyrie job\n";
-/// Longest lock file in bytes.
-const MAX_MARK: u64 = 4096;
-/// Most ranks that are believed of a mark.
-const MAX_RANKS: u32 = 1 << 20;
-
-/// Whether something is this user's directory, which nobody else may enter.
-pub fn is_private(meta: &fs::Metadata) -> bool {
-    let ours = meta.uid() == rustix::process::getuid().as_raw();
-    meta.is_dir() && ours && meta.mode() & 0o077 == 0
-}
-
-/// Makes and takes the lock of a directory that is not yet known as a job's: who else takes it lets
-/// go at once.
-///
-/// # Errors
-/// When it is there already, or cannot be made.
-pub fn lock(dir: &Path) -> io::Result<File> {
-    let lock = OpenOptions::new().write(true).create_new(true).mode(0o600).open(dir.join(LOCK))?;
-    flock(&lock, FlockOperation::LockExclusive)?;
-    Ok(lock)
-}
-
-/// Writes into a job's lock file, which its maker holds locked, what whoever cleans up after it
-/// must know.
-///
-/// # Errors
-/// When it cannot be written.
-pub fn mark(mut lock: &File, kvsname: &str, ranks: u32) -> io::Result<()> {
-    lock.write_all(format!("{MARK}kvsname {kvsname}\nranks {ranks}\n").as_bytes())
-}
 
 /// What a dead job has left.
 #[derive(Debug)]
 pub struct Leftovers {
     dir: PathBuf,
-    kvsname: String,
-    ranks: u32,
-    /// Held until all is gone: nobody else does the same at the same time.
-    _lock: File,
+    mark: Mark,
+    /// Held until all is gone: nobody else does the same at the same time, or begins to use it.
+    _locks: [File; 2],
 }
 
 /// How much was left.
@@ -66,33 +31,15 @@ pub struct Amount {
 
 /// What is left in `dir`; `None` when it is no dead job's of this user.
 pub fn find(dir: &Path) -> Option<Leftovers> {
-    let uid = rustix::process::getuid().as_raw();
-    let meta = dir.symlink_metadata().ok()?;
-    if !is_private(&meta) {
-        return None;
-    }
-    let path = dir.join(LOCK);
-    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    // Writable, because NFS locks nothing else.
-    let mut options = OpenOptions::new();
-    let lock = options.read(true).write(true).custom_flags(flags.bits() as i32).open(&path).ok()?;
-    let held = lock.metadata().ok()?;
-    if !held.is_file() || held.uid() != uid {
-        return None;
-    }
+    let lock = open_lock(dir)?;
     flock(&lock, FlockOperation::NonBlockingLockExclusive).ok()?;
-    // Somebody may have removed the directory, and made it anew, before the lock was ours.
-    let there = path.symlink_metadata().ok()?;
-    if (there.dev(), there.ino()) != (held.dev(), held.ino()) {
+    // The directory may have been removed, and made anew, before the lock was ours.
+    if !is_still(&lock, &dir.join(LOCK)) {
         return None;
     }
-    let mut text = String::new();
-    (&lock).take(MAX_MARK).read_to_string(&mut text).ok()?;
-    let fields = text.strip_prefix(MARK)?;
-    let field = |name: &str| fields.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(' '));
-    let kvsname = field("kvsname").unwrap_or_default().to_string();
-    let ranks = field("ranks").and_then(|r| r.parse().ok()).unwrap_or(0).min(MAX_RANKS);
-    Some(Leftovers { dir: dir.into(), kvsname, ranks, _lock: lock })
+    let mark = Mark::read(&lock)?;
+    let users = place::refuse_users(dir)?;
+    Some(Leftovers { dir: dir.into(), mark, _locks: [lock, users] })
 }
 
 /// How often a directory is looked at whose job is just dying.
@@ -113,12 +60,16 @@ pub fn find_until(dir: &Path, until: Instant) -> Option<Leftovers> {
 impl Leftovers {
     /// Name of the job.
     pub fn name(&self) -> String {
-        self.dir.file_name().unwrap_or_default().to_string_lossy().into_owned()
+        match self.mark.name.is_empty() {
+            true => self.dir.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+            false => self.mark.name.clone(),
+        }
     }
 
     /// Segments that ranks of the job may have.
     pub fn possible_segments(&self) -> Vec<String> {
-        (0..self.ranks).map(|rank| shared::predicted_segment(&self.kvsname, rank)).collect()
+        let Mark { kvsname, ranks, .. } = &self.mark;
+        (0..*ranks).map(|rank| shared::predicted_segment(kvsname, rank)).collect()
     }
 
     /// Segments that MPICH has made for the job: they are named by its random key value space.
@@ -145,15 +96,7 @@ impl Leftovers {
     pub fn remove(self) -> io::Result<()> {
         let segments: Vec<String> = self.segments().into_iter().map(|s| s.0).collect();
         shared::remove(&segments);
-        // Out of the way of a new job of that name. Where that fails the name stays taken a little
-        // longer.
-        let aside =
-            self.dir.with_file_name(format!(".dead-{}-{}", self.name(), std::process::id()));
-        let dir = match fs::rename(&self.dir, &aside) {
-            Ok(()) => &aside,
-            Err(_) => &self.dir,
-        };
-        remove_job_dir(dir)
+        remove_job_dir(&self.dir)
     }
 }
 
@@ -197,13 +140,17 @@ mod tests {
     use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 
     /// A job's directory, and its lock as its controller holds it.
-    fn job(base: &Path, name: &str) -> (PathBuf, File) {
+    fn job(base: &Path, name: &str, kvsname: &str) -> (PathBuf, File) {
         let dir = base.join(name);
         fs::DirBuilder::new().mode(0o700).create(&dir).unwrap();
-        let lock = File::create_new(dir.join(LOCK)).unwrap();
-        flock(&lock, FlockOperation::LockExclusive).unwrap();
         fs::create_dir(dir.join("store")).unwrap();
         fs::write(dir.join("store/image"), vec![1; 100_000]).unwrap();
+        // It has not yet said whose it is: it is just starting, or no job's.
+        assert!(find(&dir).is_none());
+        let (name, kvsname) = (name.into(), kvsname.into());
+        let mark = Mark { name, kvsname, ranks: 2, ..Mark::default() };
+        let lock = place::mark(&dir, &mark).unwrap();
+        assert!(find(&dir).is_none(), "it runs");
         (dir, lock)
     }
 
@@ -217,12 +164,8 @@ mod tests {
     #[test]
     fn a_dead_job_is_removed_with_its_segments_and_a_living_one_is_not() {
         let base = tempfile::tempdir().unwrap();
-        let (dir, lock) = job(base.path(), "a");
         let kvsname = format!("eyrie_test_{}", std::process::id());
-        // It has not yet said whose it is: it is just starting, or somebody else's.
-        assert!(find(&dir).is_none());
-        mark(&lock, &kvsname, 2).unwrap();
-        assert!(find(&dir).is_none(), "it runs");
+        let (dir, lock) = job(base.path(), "a", &kvsname);
         drop(lock);
         let segment = shared::predicted_segment(&kvsname, 1);
         fs::write(&segment, vec![1; 10_000]).unwrap();
@@ -237,17 +180,26 @@ mod tests {
     }
 
     #[test]
+    fn what_agents_use_stays_when_its_maker_is_gone() {
+        let base = tempfile::tempdir().unwrap();
+        let (dir, lock) = job(base.path(), "a", "k");
+        let used = place::Use::begin(&dir).unwrap().unwrap();
+        drop(lock);
+        let soon = Instant::now() + Duration::from_millis(100);
+        assert!(find_until(&dir, soon).is_none(), "an agent uses it");
+        drop(used);
+        found(&dir);
+    }
+
+    #[test]
     fn what_is_not_recognisably_a_jobs_stays() {
         let base = tempfile::tempdir().unwrap();
-        // No mark, the mark of something else, a link to a marked file, a directory that others may
-        // enter.
-        let (dir, lock) = job(base.path(), "unmarked");
+        // The mark of something else, a link to a marked file, a directory that others may enter.
+        let (dir, lock) = job(base.path(), "unmarked", "k");
         drop(lock);
-        assert!(find(&dir).is_none());
         fs::write(dir.join(LOCK), "pid 1\n").unwrap();
         assert!(find(&dir).is_none());
-        let (marked, lock) = job(base.path(), "marked");
-        mark(&lock, "x", 1).unwrap();
+        let (marked, lock) = job(base.path(), "marked", "k");
         drop(lock);
         fs::remove_file(dir.join(LOCK)).unwrap();
         std::os::unix::fs::symlink(marked.join(LOCK), dir.join(LOCK)).unwrap();

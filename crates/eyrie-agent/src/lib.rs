@@ -25,6 +25,7 @@ mod notice;
 mod orphan;
 mod page;
 mod passing;
+pub mod place;
 mod pmi;
 mod prepare;
 mod process;
@@ -43,8 +44,9 @@ mod waiting;
 pub use connection::{connect, read_secret, user_socket};
 pub use family::{children_of, descendants, kill_children_but, Reaped};
 pub use host_dir::facts_of;
+pub use orphan::HAS_CONTROLLER;
 pub use shared::remove as remove_segments;
-pub use sweeper::{has_controller, sweep, Sweeper, Wait, CONTROLLER};
+pub use sweeper::{sweep, Sweeper, Wait};
 
 use eyrie_transport::Addr;
 use eyrie_wire::auth::Secret;

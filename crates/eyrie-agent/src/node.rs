@@ -509,7 +509,7 @@ impl Agent {
         if job.compared {
             host_dir::check(&job.program)?;
         }
-        let dir = self.dir.insert(HostDir::enter(job, self.sent.path())?);
+        let dir = self.dir.insert(HostDir::enter(job, &self.secret.run(), self.sent.path())?);
         if let Some(made) = dir.made_at() {
             let started = Sweeper::start(made);
             self.sweeper = Some(started.map_err(|e| format!("cannot start a process: {e}"))?);

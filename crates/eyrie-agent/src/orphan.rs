@@ -23,6 +23,9 @@ use std::time::{Duration, Instant};
 /// How often an orphan looks whether its controller can be reached after all.
 const KNOCK_EVERY: Duration = Duration::from_secs(1);
 
+/// What an agent refuses another controller by, before the address of its own.
+pub const HAS_CONTROLLER: &str = "it has a controller at ";
+
 /// Who listens for another controller.
 struct Ear {
     secret: Secret,
@@ -39,7 +42,9 @@ impl Service for Ear {
     fn admit(&self, claim: &Claim) -> Result<(), String> {
         match claim {
             Claim::Controller { .. } if self.contact.is_open() => Ok(()),
-            Claim::Controller { .. } => Err("it has a controller".into()),
+            Claim::Controller { .. } => Err(format!("{HAS_CONTROLLER}{}", self.contact.addr())),
+            Claim::Attached if self.contact.is_open() => Err("it has no controller".into()),
+            Claim::Attached => Ok(()),
             _ => Err("this is an agent".into()),
         }
     }
@@ -63,7 +68,8 @@ fn tell(done: &Sender<Done>, mut waker: &UnixStream, what: Done) {
 impl Agent {
     /// Listens for another controller, from now on.
     pub fn prepare_to_wait(&mut self, orphans: &Orphans) -> Result<(), String> {
-        let contact = Arc::new(Contact::new(orphans.heartbeat_timeout));
+        let contact = Contact::new(orphans.heartbeat_timeout, self.controller.to_string());
+        let contact = Arc::new(contact);
         let ear = Ear {
             secret: self.secret.clone(),
             contact: Arc::clone(&contact),
@@ -86,6 +92,7 @@ impl Agent {
         self.connection.lose();
         if !waiting.contact.lost.swap(true, Ordering::SeqCst) {
             waiting.begin(self.node);
+            self.dir.iter().for_each(|dir| dir.attached(false));
             let contact = Arc::clone(&waiting.contact);
             let (addr, secret) = (self.controller.clone(), self.secret.clone());
             let claim = Claim::Lost { node: self.node };
@@ -113,8 +120,9 @@ impl Agent {
             Ok(((), addr)) => {
                 tracing::info!(%addr, "another controller has come");
                 waiting.heard();
-                waiting.contact.lost.store(false, Ordering::SeqCst);
+                waiting.contact.found(addr.to_string());
                 waiting.end();
+                self.dir.iter().for_each(|dir| dir.attached(true));
                 self.controller = addr;
                 self.show_controller();
             }

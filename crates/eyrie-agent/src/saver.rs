@@ -22,11 +22,8 @@ pub fn turn(node: eyrie_wire::Node) -> Duration {
 /// # Errors
 /// When the process cannot be made.
 pub fn start(dir: &Path, log: Option<&Path>) -> io::Result<Child> {
-    let (Some(base), Some(name)) = (dir.parent(), dir.file_name()) else {
-        return Err(io::ErrorKind::NotFound.into());
-    };
     let mut command = Command::new("/proc/self/exe");
-    command.arg0("eyrie").args(["resume", "--save", "--dir"]).arg(base).arg(name);
+    command.arg0("eyrie").args(["resume", "--save", "--at"]).arg(dir);
     command.args(log.iter().flat_map(|file| ["--log".as_ref(), file.as_os_str()]));
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     // SAFETY: one system call. What ends the agent's process group spares it.

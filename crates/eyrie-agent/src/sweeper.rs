@@ -3,9 +3,9 @@
 //! job's directory on this host and the segments of its ranks. Where both are killed at once, the
 //! next job here does it, or `eyrie clean`. The controller of a job on several hosts has one, too.
 
+use crate::place::{is_locked, CONTROLLER};
 use crate::process::kill_group;
 use crate::{leftovers, saver, shared};
-use rustix::fs::{flock, FlockOperation};
 use rustix::process::{getppid, setsid, Pid};
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -87,47 +87,46 @@ impl Sweeper {
     }
 }
 
-/// The file in the directory of a job that its controller holds locked.
-pub const CONTROLLER: &str = "controller";
-
-/// Whether the job's controller runs on this host.
-pub fn has_controller(dir: &Path) -> bool {
-    let Ok(file) = File::open(dir.join(CONTROLLER)) else { return false };
-    matches!(
-        flock(&file, FlockOperation::NonBlockingLockShared),
-        Err(rustix::io::Errno::WOULDBLOCK)
-    )
-}
-
-/// Waits until the job's directory is gone, or no controller has been there for so long.
-fn wait_for_controllers(dir: &Path, timeout: Duration) {
+/// Waits until the job's directory is gone, or no controller has been there for so long, or the job
+/// `goes_on` with one on another host; returns whether it does.
+fn wait_for_controllers(dir: &Path, timeout: Duration, mut goes_on: impl FnMut() -> bool) -> bool {
     let mut until = Instant::now() + timeout;
     while dir.exists() && Instant::now() < until {
         std::thread::sleep(10 * PAUSE);
-        if has_controller(dir) {
+        if goes_on() {
+            return true;
+        }
+        if is_locked(dir, CONTROLLER) {
             until = Instant::now() + timeout;
         }
     }
+    false
 }
 
 /// What the sweeper of a controller does before it sweeps.
-pub struct Wait<LetGo> {
+pub struct Wait<GoesOn, LetGo> {
     /// How long another controller may take to come.
     pub timeout: Duration,
     /// When none has come, the job is saved.
     pub save: bool,
+    /// Whether the job goes on with a controller on another host.
+    pub goes_on: GoesOn,
     /// Lets go of the directory.
     pub let_go: LetGo,
 }
 
 /// Waits for the end of `input`, which says what programs run, then kills these and removes what
 /// the agent that is our parent has left in `dir`.
-pub fn sweep(dir: &Path, input: impl Read, wait: Option<Wait<impl FnOnce()>>) {
+pub fn sweep(
+    dir: &Path,
+    input: impl Read,
+    wait: Option<Wait<impl FnMut() -> bool, impl FnOnce()>>,
+) {
     let agent = getppid();
     let running = running_at_end(input);
-    if let Some(Wait { timeout, save, let_go }) = wait {
-        wait_for_controllers(dir, timeout);
-        if save && dir.exists() {
+    if let Some(Wait { timeout, save, goes_on, let_go }) = wait {
+        let goes_on = wait_for_controllers(dir, timeout, goes_on);
+        if save && !goes_on && dir.exists() {
             // What cannot be saved is lost with the job, as without a place for it.
             let _ = saver::start(dir, None).and_then(|mut saver| saver.wait());
         }
@@ -185,6 +184,7 @@ mod tests {
         let dir = base.path().join("job");
         let kvsname = format!("sweeper_{}", std::process::id());
         let job = JobOnHost {
+            name: "j".into(),
             dir: dir.clone().into(),
             provided: vec![],
             copied: false,
@@ -196,7 +196,7 @@ mod tests {
             notices: Notices::default(),
         };
         let segment = shared::predicted_segment(&kvsname, 1);
-        let entered = HostDir::enter(&job, None).unwrap();
+        let entered = HostDir::enter(&job, "r", None).unwrap();
         std::fs::write(&segment, b"x").unwrap();
         std::thread::scope(|scope| {
             let sweeping = scope.spawn(|| sweep_after(&dir, &BTreeSet::new(), || true));

@@ -3,7 +3,7 @@
 use crate::saver;
 use eyrie_wire::Node;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// What an agent needs to do without its controller.
@@ -28,17 +28,31 @@ pub struct Contact {
     since: Instant,
     /// After so long without a word another controller may come.
     heartbeat_timeout: Duration,
+    /// Where the controller listens.
+    addr: Mutex<String>,
 }
 
 impl Contact {
-    /// There is one. When it has said nothing for so long, it may be replaced.
-    pub fn new(heartbeat_timeout: Duration) -> Contact {
+    /// There is one, at that address. When it has said nothing for so long, it may be replaced.
+    pub fn new(heartbeat_timeout: Duration, addr: String) -> Contact {
         Contact {
             lost: AtomicBool::new(false),
             heard_ms: AtomicU64::new(0),
             since: Instant::now(),
             heartbeat_timeout,
+            addr: Mutex::new(addr),
         }
+    }
+
+    /// Another one has come, which listens there.
+    pub fn found(&self, addr: String) {
+        *self.addr.lock().unwrap_or_else(|e| e.into_inner()) = addr;
+        self.lost.store(false, Ordering::SeqCst);
+    }
+
+    /// Where the last controller listens.
+    pub fn addr(&self) -> String {
+        self.addr.lock().unwrap_or_else(|e| e.into_inner()).clone()
     }
 
     fn now_ms(&self) -> u64 {
@@ -80,7 +94,7 @@ mod tests {
     use super::*;
 
     fn waiting(save: bool) -> Waiting {
-        let contact = Arc::new(Contact::new(Duration::ZERO));
+        let contact = Arc::new(Contact::new(Duration::ZERO, "x".into()));
         Waiting { timeout: Duration::from_secs(9), contact, until: None, save, save_at: None }
     }
 

@@ -33,6 +33,8 @@ pub enum Purpose {
     Refusal,
     /// Keys of the connection.
     Keys,
+    /// What tells this run of a job from all others.
+    Run,
 }
 
 impl Secret {
@@ -44,6 +46,7 @@ impl Secret {
             Purpose::Connecting => b"eyrie connecting",
             Purpose::Refusal => b"eyrie refusal   ",
             Purpose::Keys => b"eyrie keys      ",
+            Purpose::Run => b"eyrie run       ",
         });
         for part in said {
             hasher.update(&(part.len() as u64).to_le_bytes());
@@ -61,6 +64,11 @@ impl Secret {
     pub fn verify(&self, purpose: Purpose, said: &[&[u8]], proof: &[u8; PROOF_LEN]) -> bool {
         let expected = self.proof(purpose, said);
         blake3::Hash::from_bytes(expected) == blake3::Hash::from_bytes(*proof)
+    }
+
+    /// What tells this run of a job from all others; it tells nothing of the secret.
+    pub fn run(&self) -> String {
+        self.proof(Purpose::Run, &[])[..8].iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
     /// Two keys out of what was agreed and said: for what the connecting side sends, and for what

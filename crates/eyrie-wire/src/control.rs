@@ -35,6 +35,9 @@ pub enum Claim {
     /// To an agent that has lost its controller: another one goes on with the job, and listens
     /// there (`eyrie_transport::Addr`).
     Controller { addr: String },
+    /// To an agent: whether it has a controller. It is refused by one that has none; nothing
+    /// follows.
+    Attached,
     /// A stream of a rank to a router.
     Rank { instance: RankInstance, stream: data::StreamKind },
     /// `eyrie status`, `inject`, `checkpoint`: one JSON request line, one JSON answer line.
@@ -146,6 +149,8 @@ pub enum ImageAnswer {
 /// What an agent is told first of all of its job.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct JobOnHost {
+    /// The job's name.
+    pub name: String,
     /// The job's directory, the same on each host: it is made where there is none.
     pub dir: OsString,
     /// Files that ranks find in it, by name, and where they are.

@@ -82,7 +82,7 @@ impl Admission {
                 Err(format!("{role} is not expected"))
             }
             Claim::Rank { .. } => Err("ranks connect to routers".into()),
-            Claim::Controller { .. } => Err("this is the controller".into()),
+            Claim::Controller { .. } | Claim::Attached => Err("this is the controller".into()),
             _ => Ok(()),
         }
     }

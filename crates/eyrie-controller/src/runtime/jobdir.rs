@@ -2,13 +2,13 @@
 //! stays. Everything in it is for its owner only.
 
 use anyhow::{bail, Context};
-use eyrie_agent::leftovers::{self, Amount, Leftovers, LOCK};
-use eyrie_agent::CONTROLLER;
+use eyrie_agent::leftovers::{self, Amount, Leftovers};
+use eyrie_agent::place::{self, is_locked, Mark, Rival, CONTROLLER, LOCK};
 use eyrie_transport::role::secret_line;
 use eyrie_wire::auth::{random, Secret};
-use rustix::fs::{flock, FlockOperation};
+use rustix::fs::{access, flock, Access, FlockOperation};
 use std::fs::{DirBuilder, File, OpenOptions};
-use std::io::{ErrorKind, Write};
+use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 const MAX_SOCKET_PATH: usize = 107;
 /// Longest name of a job in bytes.
 const MAX_NAME: usize = 64;
-/// How long a name may stay taken by somebody who only looks whether its job runs, or moves
-/// a dead one out of the way.
+/// How long the lock of a controller that has just died, or the directory of a dead job that is
+/// just being removed, may be there.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// The directory of a job that lasts as long as this value; removed when dropped.
@@ -30,6 +30,8 @@ pub struct JobDir {
     lock: Option<File>,
     /// Held by the job's controller.
     _controller: File,
+    /// Keeps others from removing what is old.
+    _kept: Option<File>,
     /// It goes with this value.
     removed: bool,
 }
@@ -44,36 +46,49 @@ pub fn free_bytes(dir: &Path) -> anyhow::Result<u64> {
     Ok(disk.f_bavail.saturating_mul(disk.f_frsize))
 }
 
-/// The directory below which jobs have theirs: `wanted`, else `$XDG_RUNTIME_DIR/eyrie`,
-/// else `/tmp/eyrie-UID`.
-/// Created when it is not there.
+/// The directory in which jobs have theirs: `wanted`, which is created when it is not there, else
+/// the same one on each host.
+///
+/// # Errors
+/// When it cannot be created or written, or is not ours alone.
+pub fn base(wanted: Option<&Path>) -> anyhow::Result<PathBuf> {
+    let Some(wanted) = wanted.filter(|dir| *dir != Path::new(place::HOME)) else {
+        let home = PathBuf::from(place::HOME);
+        if let Err(e) = access(&home, Access::WRITE_OK | Access::EXEC_OK) {
+            bail!("cannot write in {}: {e}; choose another directory with --dir", home.display());
+        }
+        return Ok(home);
+    };
+    let base = std::path::absolute(wanted)?;
+    match private(&base) {
+        Ok(()) => Ok(base),
+        Err(e) => bail!("{e:#}; choose another directory with --dir"),
+    }
+}
+
+/// Creates a directory of this user's own, unless it is there.
 ///
 /// # Errors
 /// When it cannot be created, or is not ours alone.
-pub fn base(wanted: Option<&Path>) -> anyhow::Result<PathBuf> {
+pub fn private(dir: &Path) -> anyhow::Result<()> {
     let uid = rustix::process::getuid().as_raw();
-    let base = match (wanted, std::env::var_os("XDG_RUNTIME_DIR")) {
-        (Some(dir), _) => std::path::absolute(dir)?,
-        (None, Some(dir)) if Path::new(&dir).is_dir() => Path::new(&dir).join("eyrie"),
-        _ => PathBuf::from(format!("/tmp/eyrie-{uid}")),
-    };
-    let shown = base.display();
+    let shown = dir.display();
     DirBuilder::new()
         .recursive(true)
         .mode(0o700)
-        .create(&base)
-        .with_context(|| format!("cannot create {shown}; choose another directory with --dir"))?;
-    let meta = base.symlink_metadata()?;
+        .create(dir)
+        .with_context(|| format!("cannot create {shown}"))?;
+    let meta = dir.symlink_metadata()?;
     if !meta.is_dir() {
-        bail!("{shown} is no directory; choose another one with --dir");
+        bail!("{shown} is no directory");
     }
     if meta.uid() != uid {
-        bail!("{shown} belongs to another user; choose another directory with --dir");
+        bail!("{shown} belongs to another user");
     }
     if meta.mode() & 0o077 != 0 {
-        bail!("{shown} is accessible by other users; choose a directory of your own with mode 0700 with --dir");
+        bail!("{shown} is accessible by other users: it must be your own, with mode 0700");
     }
-    Ok(base)
+    Ok(())
 }
 
 fn check_name(name: &str) -> anyhow::Result<()> {
@@ -88,7 +103,7 @@ fn check_name(name: &str) -> anyhow::Result<()> {
 }
 
 impl JobDir {
-    /// Makes the directory of a new job with its secret. What a dead job of that name left is
+    /// Makes the directory of a new job with its secret. What a dead run of the same job left is
     /// removed. `kvsname` and `ranks` tell whoever cleans up after the job what it had in /dev/shm.
     ///
     /// # Errors
@@ -101,7 +116,7 @@ impl JobDir {
         ranks: u32,
     ) -> anyhow::Result<(JobDir, Secret)> {
         check_name(name)?;
-        let path = base.join(name);
+        let path = base.join(kvsname);
         let longest = path.join(format!("router-{routers}.sock"));
         if longest.as_os_str().len() > MAX_SOCKET_PATH {
             bail!(
@@ -109,54 +124,49 @@ impl JobDir {
                 longest.display()
             );
         }
-        let shown = path.display();
-        let failed = || format!("cannot create {shown}; choose another directory with --dir");
-        // Under another name until it is locked and marked: nobody ever sees a job that is half
-        // there.
-        let starting = base.join(format!(".starting-{name}-{}", std::process::id()));
-        if let Some(left) = leftovers::find(&starting) {
-            left.remove().with_context(failed)?;
-        }
-        DirBuilder::new().mode(0o700).create(&starting).with_context(failed)?;
-        let lock = leftovers::lock(&starting).with_context(failed)?;
-        let controller = new_file(&starting.join(CONTROLLER)).with_context(failed)?;
-        flock(&controller, FlockOperation::LockExclusive)?;
-        let marked = leftovers::mark(&lock, kvsname, ranks);
-        let mut dir =
-            JobDir { lock: Some(lock), _controller: controller, path: starting, removed: true };
+        let failed = {
+            let path = path.clone();
+            move || format!("cannot create {}; choose another with --dir", path.display())
+        };
+        make_way(&path, name)?;
+        DirBuilder::new().mode(0o700).create(&path).with_context(&failed)?;
         let secret = Secret(random());
-        marked
-            .and_then(|()| new_file(&dir.path.join("secret")))
+        let (kvsname, run) = (kvsname.into(), secret.run());
+        let mark = Mark { name: name.into(), run, kvsname, ranks, launched: true };
+        let controller = new_file(&path.join(CONTROLLER)).with_context(&failed)?;
+        flock(&controller, FlockOperation::LockExclusive)?;
+        let lock = place::mark(&path, &mark).with_context(&failed)?;
+        let kept = place::keep(&path);
+        let dir =
+            JobDir { lock: Some(lock), _controller: controller, _kept: kept, path, removed: true };
+        new_file(&dir.path.join("secret"))
             .and_then(|mut f| f.write_all(&secret.0))
-            .with_context(|| format!("cannot write in {}", base.display()))?;
-        make_way(&path)?;
-        std::fs::rename(&dir.path, &path).map_err(|e| match e.kind() {
-            ErrorKind::DirectoryNotEmpty | ErrorKind::AlreadyExists => {
-                anyhow::anyhow!("a job named {name} is starting at the same moment")
+            .with_context(|| format!("cannot write in {}", dir.path.display()))?;
+        let own = place::look(dir.path.clone()).with_context(&failed)?;
+        match place::lasting_rival(&own) {
+            None => Ok((dir, secret)),
+            Some(Rival::Runs) => {
+                bail!("a job named {name} is running already; choose another name with --job")
             }
-            _ => anyhow::Error::new(e).context(failed()),
-        })?;
-        dir.path = path;
-        Ok((dir, secret))
+            Some(Rival::HasNode) => bail!(
+                "a job named {name} has a node on this host, and its controller is on another one; \
+                 choose another name with --job"
+            ),
+            Some(Rival::Waits) => bail!(
+                "the controller of job {name} has died and its nodes wait for another one: `eyrie \
+                 resume {name}` goes on with it, or they end after --orphan-timeout; or choose \
+                 another name with --job"
+            ),
+        }
     }
 
     /// Takes over the directory of a job whose controller has died.
     ///
     /// # Errors
-    /// When there is no such job here, or its controller lives.
-    pub fn take_over(base: &Path, name: &str) -> anyhow::Result<(JobDir, Secret)> {
-        check_name(name)?;
-        let path = base.join(name);
-        let shown = path.display();
-        let none = || {
-            format!(
-                "{shown} is no job's: go on with a job on the host where it was started, or on one \
-                 that its `eyrie status` names as having its journal"
-            )
-        };
-        if !leftovers::is_private(&path.symlink_metadata().with_context(none)?) {
-            bail!(none());
-        }
+    /// When it is no job's, or the job's controller runs on this host.
+    pub fn take_over(path: &Path) -> anyhow::Result<(JobDir, Secret)> {
+        let none = || format!("{} is no job's; {WHERE_TO_RESUME}", path.display());
+        let place::Marked { mark, path, .. } = place::look(path.into()).with_context(none)?;
         let secret = eyrie_agent::read_secret(&path).with_context(none)?;
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(false).mode(0o600);
@@ -164,6 +174,7 @@ impl JobDir {
         let until = Instant::now() + PATIENCE;
         while flock(&controller, FlockOperation::NonBlockingLockExclusive).is_err() {
             if Instant::now() > until {
+                let name = mark.name;
                 bail!("the controller of job {name} runs: see `eyrie status {name}`");
             }
             std::thread::sleep(Duration::from_millis(10));
@@ -175,7 +186,8 @@ impl JobDir {
         // Nobody listens there any more.
         drop(std::fs::remove_file(eyrie_agent::user_socket(&path)));
         let lock = ours.then_some(lock);
-        Ok((JobDir { lock, _controller: controller, path, removed: false }, secret))
+        let kept = place::keep(&path);
+        Ok((JobDir { lock, _controller: controller, _kept: kept, path, removed: false }, secret))
     }
 
     /// The job goes on: its directory goes with this value from now on.
@@ -209,8 +221,11 @@ impl JobDir {
 impl Drop for JobDir {
     fn drop(&mut self) {
         if self.removed {
-            // Somebody who removed it first has done no harm.
+            // Who removed it first has done no harm.
             let _ = leftovers::remove_job_dir(&self.path);
+        } else {
+            // No controller listens there after all.
+            let _ = std::fs::remove_file(eyrie_agent::user_socket(&self.path));
         }
     }
 }
@@ -219,28 +234,18 @@ fn new_file(path: &Path) -> std::io::Result<File> {
     OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
 }
 
-/// Removes what a dead job left at `path`.
-fn make_way(path: &Path) -> anyhow::Result<()> {
-    let (shown, name) = (path.display(), path.file_name().unwrap_or_default().to_string_lossy());
+/// Removes what a dead run of the job left at `path`.
+fn make_way(path: &Path, name: &str) -> anyhow::Result<()> {
+    let shown = path.display();
     let until = Instant::now() + PATIENCE;
     while path.symlink_metadata().is_ok() {
         if let Some(left) = leftovers::find(path) {
             left.remove()
                 .with_context(|| format!("cannot remove what a dead job left in {shown}"))?;
         } else if Instant::now() > until {
-            if is_alive(path) && is_locked(&path.join(CONTROLLER)) {
-                bail!("a job named {name} is running already; choose another name with --job");
-            }
-            if is_alive(path) {
-                bail!(
-                    "the controller of job {name} has died and its nodes wait for another one: \
-                     `eyrie resume {name}` goes on with it, or they end after --orphan-timeout; or \
-                     choose another name with --job"
-                );
-            }
             bail!(
-                "{shown} is in the way and is no directory of a job of yours; choose another name \
-                 with --job"
+                "an earlier run of job {name} still has {shown}: it runs, or its agents wait for a \
+                 controller until their --orphan-timeout is over"
             );
         } else {
             std::thread::sleep(Duration::from_millis(10));
@@ -248,6 +253,10 @@ fn make_way(path: &Path) -> anyhow::Result<()> {
     }
     Ok(())
 }
+
+/// Where a job can be gone on with.
+const WHERE_TO_RESUME: &str = "go on with a job on the host where it was started, or on one that \
+                               its `eyrie status` names as having its journal";
 
 /// A dead job whose leftovers were found, and how much they are.
 #[derive(Debug)]
@@ -267,12 +276,15 @@ impl DeadJob {
     }
 }
 
-/// What jobs that live no more have left below `base`, by name.
+/// What jobs that live no more have left in `base`, by name.
 pub fn dead_jobs(base: &Path) -> Vec<DeadJob> {
+    // Where all users have their files, only what is called as a job's directory is looked at.
+    let all = base != Path::new(place::HOME);
     let mut found: Vec<DeadJob> = std::fs::read_dir(base)
         .into_iter()
         .flatten()
         .flatten()
+        .filter(|entry| all || place::is_name(&entry.file_name()))
         .filter_map(|entry| leftovers::find(&entry.path()))
         .map(|left| DeadJob { name: left.name(), amount: left.amount(), left })
         .collect();
@@ -294,32 +306,22 @@ pub fn in_words(jobs: &[(String, Amount)]) -> String {
     format!("{directories}{shared}, {}", eyrie_units::bytes(bytes))
 }
 
-/// The names of the living jobs below `base`.
-pub fn living_jobs(base: &Path) -> Vec<String> {
-    let mut names: Vec<String> = std::fs::read_dir(base)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .filter(|entry| is_alive(&entry.path()))
-        .filter_map(|entry| entry.file_name().into_string().ok())
-        .filter(|name| check_name(name).is_ok())
-        .collect();
-    names.sort();
-    names
+/// The directories of the jobs in `base` that live, with their names. Of several that have one name
+/// the one whose controller runs on this host comes first, then the newest.
+fn living(base: &Path) -> Vec<(String, PathBuf)> {
+    let all = place::jobs(base).into_iter().rev();
+    let living = all.filter(|job| is_locked(&job.path, LOCK));
+    let named = living.filter(|job| check_name(&job.mark.name).is_ok());
+    let mut found: Vec<_> = named.map(|job| (job.mark.name, job.path)).collect();
+    found.sort_by_key(|(name, path)| (name.clone(), !is_locked(path, CONTROLLER)));
+    found
 }
 
-/// Whether the job of this directory runs.
-fn is_alive(dir: &Path) -> bool {
-    is_locked(&dir.join(LOCK))
-}
-
-/// Whether a process holds the lock of this file.
-fn is_locked(file: &Path) -> bool {
-    let Ok(lock) = File::open(file) else { return false };
-    matches!(
-        flock(&lock, FlockOperation::NonBlockingLockShared),
-        Err(rustix::io::Errno::WOULDBLOCK)
-    )
+/// The living jobs in `base`: names and directories.
+pub fn living_jobs(base: &Path) -> Vec<(String, PathBuf)> {
+    let mut found = living(base);
+    found.dedup_by(|a, b| a.0 == b.0);
+    found
 }
 
 /// The directory of the living job `name`.
@@ -328,14 +330,29 @@ fn is_locked(file: &Path) -> bool {
 /// When there is none; names those that there are.
 pub fn find(base: &Path, name: &str) -> anyhow::Result<PathBuf> {
     check_name(name)?;
-    let path = base.join(name);
-    if is_alive(&path) {
-        return Ok(path);
+    let living = living_jobs(base);
+    if let Some((_, path)) = living.iter().find(|(known, _)| known == name) {
+        return Ok(path.clone());
     }
-    match living_jobs(base).as_slice() {
-        [] => bail!("no job is running in {}; --dir names another place to look", base.display()),
-        names => bail!("no job named {name} is running; running are: {}", names.join(", ")),
+    if living.is_empty() {
+        bail!("no job is running in {}; --dir names another place to look", base.display());
     }
+    let names: Vec<_> = living.into_iter().map(|(name, _)| name).collect();
+    bail!("no job named {name} is running; running are: {}", names.join(", "))
+}
+
+/// The directory of the job `name` that another controller may go on with: of several that have
+/// this name, one whose agents here have no controller.
+///
+/// # Errors
+/// When there is none.
+pub fn find_to_resume(base: &Path, name: &str) -> anyhow::Result<PathBuf> {
+    check_name(name)?;
+    let named = place::jobs(base).into_iter().filter(|job| job.mark.name == name);
+    let waits = |job: &place::Marked| !place::is_attached(&job.path);
+    let found = named.max_by_key(waits).map(|job| job.path);
+    let none = || format!("no job named {name} is in {}; {WHERE_TO_RESUME}", base.display());
+    found.with_context(none)
 }
 
 #[cfg(test)]
@@ -349,29 +366,41 @@ mod tests {
         dir
     }
 
+    /// Makes a job's directory, each one of its own.
+    fn create(base: &Path, name: &str) -> anyhow::Result<JobDir> {
+        JobDir::create(base, name, 1, &place::new_name(), 1).map(|(dir, _)| dir)
+    }
+
+    fn names(base: &Path) -> Vec<String> {
+        living_jobs(base).into_iter().map(|(name, _)| name).collect()
+    }
+
     #[test]
     fn a_job_dir_is_private_and_goes_with_its_job() {
         let base_dir = private();
         let base = base(Some(base_dir.path())).unwrap();
-        let (dir, _) = JobDir::create(&base, "a", 1, "k", 1).unwrap();
+        let dir = create(&base, "a").unwrap();
         let mode = |p: &Path| p.metadata().unwrap().mode() & 0o777;
         assert_eq!((mode(dir.path()), mode(&dir.path().join("secret"))), (0o700, 0o600));
-        assert_eq!(living_jobs(&base), ["a"]);
-        assert!(find(&base, "a").is_ok());
-        let error = JobDir::create(&base, "a", 1, "k", 1).unwrap_err().to_string();
+        assert_eq!(
+            (names(&base), find(&base, "a").unwrap()),
+            (vec!["a".into()], dir.path().into())
+        );
+        let error = create(&base, "a").unwrap_err().to_string();
         assert!(error.contains("is running already"), "{error}");
         assert!(find(&base, "b").unwrap_err().to_string().contains("running are: a"));
-        // Its controller has died, and an agent has the other lock.
+        // Its controller has died, and its sweeper has the other lock.
         flock(&dir._controller, FlockOperation::Unlock).unwrap();
-        let error = JobDir::create(&base, "a", 1, "k", 1).unwrap_err().to_string();
+        let error = create(&base, "a").unwrap_err().to_string();
         assert!(error.contains("`eyrie resume a`"), "{error}");
+        assert_eq!(find_to_resume(&base, "a").unwrap(), dir.path());
         drop(dir);
-        assert!(!base.join("a").exists());
+        assert_eq!(std::fs::read_dir(&base).unwrap().count(), 0);
     }
 
     /// What a job leaves that is killed.
-    fn killed(base: &Path, name: &str) {
-        let (mut dir, _) = JobDir::create(base, name, 1, "k", 1).unwrap();
+    fn killed(base: &Path, name: &str, kvsname: &str) {
+        let (mut dir, _) = JobDir::create(base, name, 1, kvsname, 1).unwrap();
         std::fs::write(dir.path().join("control.sock"), b"").unwrap();
         dir.lock = None;
         dir._controller = File::open("/dev/null").unwrap();
@@ -381,22 +410,24 @@ mod tests {
     #[test]
     fn what_a_dead_job_left_is_replaced() {
         let base = private();
-        killed(base.path(), "a");
+        killed(base.path(), "a", "eyrie_k");
         assert!(living_jobs(base.path()).is_empty());
-        let (dir, _) = JobDir::create(base.path(), "a", 1, "k", 1).unwrap();
+        let (dir, _) = JobDir::create(base.path(), "a", 1, "eyrie_k", 1).unwrap();
         assert!(!dir.path().join("control.sock").exists());
-        assert_eq!(living_jobs(base.path()), ["a"]);
+        assert_eq!(names(base.path()), ["a"]);
+        let error = JobDir::create(base.path(), "b", 1, "eyrie_k", 1).unwrap_err().to_string();
+        assert!(error.contains("an earlier run of job b still has"), "{error}");
     }
 
     #[test]
     fn what_is_no_jobs_is_neither_replaced_nor_cleaned() {
         let base = private();
-        std::fs::create_dir(base.path().join("a")).unwrap();
-        std::fs::write(base.path().join("a/thesis.tex"), b"years of work").unwrap();
-        let error = JobDir::create(base.path(), "a", 1, "k", 1).unwrap_err().to_string();
-        assert!(error.contains("is in the way"), "{error}");
+        std::fs::create_dir(base.path().join("eyrie_k")).unwrap();
+        std::fs::write(base.path().join("eyrie_k/thesis.tex"), b"years of work").unwrap();
+        let error = JobDir::create(base.path(), "a", 1, "eyrie_k", 1).unwrap_err().to_string();
+        assert!(error.contains("still has"), "{error}");
         assert!(dead_jobs(base.path()).is_empty());
-        assert!(base.path().join("a/thesis.tex").exists());
+        assert!(base.path().join("eyrie_k/thesis.tex").exists());
         assert_eq!(std::fs::read_dir(base.path()).unwrap().count(), 1);
     }
 
@@ -404,7 +435,7 @@ mod tests {
     fn cleaners_at_once_and_jobs_that_start_meanwhile_do_no_harm() {
         let base = private();
         let base = base.path();
-        (0..20).for_each(|i| killed(base, &format!("dead{i}")));
+        (0..20).for_each(|i| killed(base, &format!("dead{i}"), &place::new_name()));
         let removed = std::sync::atomic::AtomicUsize::new(0);
         std::thread::scope(|scope| {
             for _ in 0..3 {
@@ -418,7 +449,7 @@ mod tests {
                 });
             }
             for i in 0..20 {
-                let (dir, _) = JobDir::create(base, &format!("new{i}"), 1, "k", 1).unwrap();
+                let dir = create(base, &format!("new{i}")).unwrap();
                 assert!(dir.path().join("secret").exists());
                 if i % 2 == 0 {
                     std::mem::forget(dir);
@@ -433,13 +464,13 @@ mod tests {
     fn bad_places_and_names_are_refused_in_one_line() {
         let open = private();
         std::fs::set_permissions(open.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
-        assert!(base(Some(open.path())).unwrap_err().to_string().contains("mode 0700"));
+        assert!(format!("{:#}", base(Some(open.path())).unwrap_err()).contains("mode 0700"));
         let dir = private();
         for name in ["", "../x", ".x", "a b", &"x".repeat(65)] {
-            assert!(JobDir::create(dir.path(), name, 1, "k", 1).is_err(), "{name}");
+            assert!(create(dir.path(), name).is_err(), "{name}");
         }
         let deep = dir.path().join("d".repeat(90));
-        let error = JobDir::create(&deep, "a", 1, "k", 1).unwrap_err().to_string();
+        let error = create(&deep, "a").unwrap_err().to_string();
         assert!(error.contains("too long for a socket"), "{error}");
     }
 }

@@ -33,6 +33,7 @@ impl Job {
             return;
         }
         let job = JobOnHost {
+            name: self.name.clone(),
             dir: self.dir.clone().into(),
             provided: self.provided.clone(),
             copied: self.options.cluster.as_ref().is_some_and(|cluster| cluster.send_binaries),

@@ -84,6 +84,7 @@ fn serve(claim: Claim, stream: Stream, services: &Services) {
         | Claim::ImageFetch { .. }
         | Claim::ImageCopy { .. }
         | Claim::Controller { .. }
+        | Claim::Attached
         | Claim::Rank { .. } => {}
         Claim::RouterSave { id } => services.router_files.keep(id, stream),
         Claim::RouterSaved { id } => services.router_files.give(id, stream),

@@ -9,6 +9,7 @@ mod commands;
 mod deadline;
 mod determinants;
 mod durable;
+mod elsewhere;
 mod event_file;
 mod finish;
 mod hear;
@@ -41,6 +42,7 @@ mod unwritten;
 pub mod users;
 mod written;
 
+pub use elsewhere::Elsewhere;
 pub use journal::Beginning;
 pub use launcher::{lead, Cluster, Launcher, ENV_NO_KILL, ENV_SPARES, SLURM_NODE};
 pub use options::{JobOptions, Reach, RolesAt};
@@ -129,7 +131,7 @@ pub fn run(
     provide(&mut beginning, dir.path(), saved.is_some())?;
     can_go_on_here(&beginning, saved.as_ref())?;
     // Wherever the job is gone on with, it must be there: the ranks know it.
-    beginning.options.dir = Some(base);
+    beginning.options.dir = beginning.options.dir.is_some().then_some(base);
     let (journal, written) = match beginning.options.can_be_resumed() {
         true => (
             Journal::begin(dir.path(), &beginning).context("cannot write the journal")?,
@@ -210,14 +212,15 @@ fn begin(options: JobOptions, saved: Option<&SavedJob>) -> anyhow::Result<Beginn
     if let Some(SavedJob { beginning: before, .. }) = saved {
         let JobOptions { ranks, routers, dir, argv, .. } = before.options.clone();
         let options = JobOptions { ranks, routers, dir, argv, ..options };
-        return Ok(Beginning { version, options, provided: vec![], ..before.clone() });
+        let name = options.job.clone().unwrap_or_else(|| before.name.clone());
+        return Ok(Beginning { version, name, options, provided: vec![], ..before.clone() });
     }
     let mut program = program::prepare(&options.argv)?;
     if options.drop_sockets {
         program.env.push((ENV_DROP_SOCKETS.into(), "1".into()));
     }
     let name = options.job.clone().unwrap_or_else(|| format!("job-{}", std::process::id()));
-    let kvsname = format!("eyrie_{:016x}", u64::from_le_bytes(eyrie_wire::auth::random()));
+    let kvsname = eyrie_agent::place::new_name();
     Ok(Beginning { version, name, kvsname, options, program, provided: vec![] })
 }
 

@@ -16,6 +16,7 @@ use super::unwritten::SavedOutput;
 use super::written::{self, Written};
 use anyhow::{bail, Context};
 use crossbeam_channel::Receiver;
+use eyrie_agent::HAS_CONTROLLER;
 use eyrie_placement::Placement;
 use eyrie_store::role::StoreEvent;
 use eyrie_transport::handshake::HandshakeError;
@@ -23,10 +24,10 @@ use eyrie_transport::{role, Addr, Interface};
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::{Claim, FromAgent};
 use eyrie_wire::Node;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// How long agents and roles may take to come back, besides the time after which a silent node is
@@ -44,6 +45,8 @@ const MAX_REFUSALS: u32 = 5;
 pub struct Resume {
     pub job: String,
     pub dir: Option<PathBuf>,
+    /// The job's directory, where its name would not do.
+    pub at: Option<PathBuf>,
     /// Go on with the nodes that can be reached, though most of them cannot.
     pub force: bool,
     /// Where agents write what they do, absolute.
@@ -61,13 +64,15 @@ pub fn resume(
     resume: &Resume,
     placement: impl FnOnce(&Beginning) -> anyhow::Result<Box<dyn Placement>>,
 ) -> anyhow::Result<i32> {
-    let base = jobdir::base(resume.dir.as_deref())?;
-    let wanted = base.join(&resume.job);
+    let wanted = match &resume.at {
+        Some(dir) => dir.clone(),
+        None => jobdir::find_to_resume(&jobdir::base(resume.dir.as_deref())?, &resume.job)?,
+    };
     if wanted.is_dir() && !journal::is_in(&wanted) {
         // It may just be cleared up: it is not touched.
         bail!(no_journal(&wanted));
     }
-    let (dir, secret) = JobDir::take_over(&base, &resume.job)?;
+    let (dir, secret) = JobDir::take_over(&wanted)?;
     let (path, read) = newest(dir.path())?;
     let version = &read.head.beginning.version;
     if version != env!("CARGO_PKG_VERSION") {
@@ -136,8 +141,21 @@ fn no_journal(dir: &Path) -> String {
     )
 }
 
-/// The journal that goes furthest, of those in the job's directory: the controller's, or a copy.
+/// The journal that goes furthest, of those in the job's directory: the controller's, or a copy;
+/// under the name that a controller's has.
 fn newest(dir: &Path) -> anyhow::Result<(PathBuf, journal::Read)> {
+    let (path, read) = furthest(dir)?;
+    // Its name may be that of a copy, which an agent on this host goes on to write.
+    let own = dir.join(journal::FILE);
+    if path != own {
+        let partial = own.with_extension("partial");
+        std::fs::copy(&path, &partial).and_then(|_| std::fs::rename(&partial, &own))?;
+    }
+    Ok((own, read))
+}
+
+/// As [`newest`], and nothing is changed.
+pub fn furthest(dir: &Path) -> anyhow::Result<(PathBuf, journal::Read)> {
     let mut found: Option<(PathBuf, journal::Read)> = None;
     for entry in std::fs::read_dir(dir)?.flatten() {
         if !journal::is_journal(&entry.file_name().to_string_lossy()) {
@@ -149,14 +167,19 @@ fn newest(dir: &Path) -> anyhow::Result<(PathBuf, journal::Read)> {
             found = Some((entry.path(), read));
         }
     }
-    let (path, read) = found.with_context(|| no_journal(dir))?;
-    // Its name may be that of a copy, which an agent on this host goes on to write.
-    let own = dir.join(journal::FILE);
-    if path != own {
-        let partial = own.with_extension("partial");
-        std::fs::copy(&path, &partial).and_then(|_| std::fs::rename(&partial, &own))?;
+    found.with_context(|| no_journal(dir))
+}
+
+/// Where the agents listened for another controller, when the journal ended.
+pub fn agents_of(read: &journal::Read) -> Vec<Addr> {
+    let mut agents: BTreeMap<Node, Addr> = BTreeMap::new();
+    agents.extend(read.head.snapshot.iter().flat_map(|snapshot| snapshot.reached_at.clone()));
+    for entry in &read.entries {
+        if let Heard::Agent { node, message: FromAgent::Reachable { addr }, .. } = &entry.heard {
+            agents.extend(addr.parse().map(|addr: Addr| (*node, addr)));
+        }
     }
-    Ok((own, read))
+    agents.into_values().collect()
 }
 
 /// On another host than the last controller's, the interface is the one towards the agents.
@@ -174,6 +197,32 @@ fn listen_here(reach: &mut Reach, snapshot: Option<&Snapshot>, entries: &[Entry]
     });
     if let Some(ip) = own.next() {
         *interface = Interface::Ip(ip);
+    }
+}
+
+/// What is known of agents that are called.
+#[derive(Default)]
+struct Calls {
+    /// None is called any more.
+    over: AtomicBool,
+    /// Where another controller listens that the last one has which had one.
+    other: Mutex<BTreeMap<Node, String>>,
+}
+
+impl Calls {
+    /// An agent has said that another controller listens there, or nothing of one.
+    fn has_controller(&self, node: Node, addr: Option<String>) {
+        let mut other = self.other.lock().unwrap_or_else(|e| e.into_inner());
+        match addr {
+            Some(addr) => drop(other.insert(node, addr)),
+            None => drop(other.remove(&node)),
+        }
+    }
+
+    /// How many agents have another controller, and where that listens.
+    fn other_controller(&self) -> Option<(usize, String)> {
+        let other = self.other.lock().unwrap_or_else(|e| e.into_inner());
+        Some((other.len(), other.values().next()?.clone()))
     }
 }
 
@@ -209,9 +258,9 @@ impl Job {
         let nodes: Vec<Node> = self.links.keys().copied().collect();
         let mut missing: BTreeSet<Peer> = nodes.iter().map(|node| Peer::Agent(*node)).collect();
         missing.extend(self.machine.roles_up().map(Peer::Role));
-        let over = Arc::new(AtomicBool::new(false));
+        let calls = Arc::new(Calls::default());
         for node in &nodes {
-            self.call(*node, secret, &over);
+            self.call(*node, secret, &calls);
         }
         // Some have been told of a job's end.
         let patience = match self.end {
@@ -247,7 +296,7 @@ impl Job {
             }
             early.push(message);
         }
-        over.store(true, Ordering::SeqCst);
+        calls.over.store(true, Ordering::SeqCst);
         if self.is_behind {
             bail!(
                 "the journal on this host ends before what some nodes have heard since: go on where \
@@ -259,7 +308,17 @@ impl Job {
         }
         missing.retain(|peer| !self.returned.contains(peer));
         let back = nodes.iter().filter(|node| !missing.contains(&Peer::Agent(**node))).count();
-        if back * 2 <= nodes.len() && !force && back < nodes.len() {
+        let are_few = back * 2 <= nodes.len() && back < nodes.len();
+        if let (true, Some((with, addr))) = (are_few, calls.other_controller()) {
+            bail!(
+                "job {} runs, and {with} of its {} nodes have a controller, at {addr}: see `eyrie \
+                 status {}` there",
+                self.name,
+                nodes.len(),
+                self.name
+            );
+        }
+        if are_few && !force {
             bail!(
                 "{back} of {} nodes can be reached: the others may go on without this host. Where \
                  they are lost, go on with `eyrie resume --force {}`",
@@ -287,14 +346,16 @@ impl Job {
     }
 
     /// Tells the agent of a node, again and again, that this controller is there.
-    fn call(&self, node: Node, secret: &Secret, over: &Arc<AtomicBool>) {
+    fn call(&self, node: Node, secret: &Secret, calls: &Arc<Calls>) {
         let Some(agent) = self.reached_at.get(&node).cloned() else { return };
         let claim = Claim::Controller { addr: self.children.controller().to_string() };
-        let (secret, over, inbound) = (secret.clone(), Arc::clone(over), self.inbound.clone());
+        let (secret, calls, inbound) = (secret.clone(), Arc::clone(calls), self.inbound.clone());
         std::thread::spawn(move || {
             let mut refusals = 0;
-            while !over.load(Ordering::SeqCst) && refusals < MAX_REFUSALS {
-                match role::connect(&agent, &secret, &claim) {
+            while !calls.over.load(Ordering::SeqCst) && refusals < MAX_REFUSALS {
+                let called = role::connect(&agent, &secret, &claim);
+                calls.has_controller(node, called.as_ref().err().and_then(other_controller));
+                match called {
                     Ok(_) => return,
                     Err(e) => {
                         tracing::info!(node, %agent, "not reached: {e}");
@@ -311,7 +372,14 @@ impl Job {
     }
 }
 
-fn nobody_listens(error: &HandshakeError) -> bool {
+/// Where the controller listens that the agent has.
+fn other_controller(refusal: &HandshakeError) -> Option<String> {
+    let HandshakeError::Refused(text) = refusal else { return None };
+    text.strip_prefix(HAS_CONTROLLER).map(str::to_string)
+}
+
+/// Whether the host says that nobody listens there.
+pub fn nobody_listens(error: &HandshakeError) -> bool {
     use std::io::ErrorKind::{ConnectionRefused, NotFound};
     let HandshakeError::Io(e) = error else { return false };
     matches!(e.kind(), ConnectionRefused | NotFound)

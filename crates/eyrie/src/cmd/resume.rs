@@ -15,7 +15,11 @@ use std::path::{Path, PathBuf};
 pub struct ResumeArgs {
     /// Name of the job; or the directory in which it was saved, with a `/` in it: then the job
     /// starts from there on the hosts that it had
-    job: String,
+    #[arg(required_unless_present = "at")]
+    job: Option<String>,
+    /// The job's directory; given by the process that has the job saved
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["job", "dir"], hide = true)]
+    at: Option<PathBuf>,
     /// Where jobs have their directories, as given to `eyrie run`
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
@@ -38,12 +42,14 @@ const EXAMPLES: &str = "Examples:
 
 /// `log`: where agents write what they do.
 pub fn run(args: ResumeArgs, log: Option<PathBuf>) -> anyhow::Result<i32> {
-    if args.job.contains('/') {
-        anyhow::ensure!(!args.save, "{} is where it is saved already", args.job);
-        return runtime::go_on(Path::new(&args.job), placement);
+    let images = args.job.as_ref().filter(|job| job.contains('/'));
+    if let Some(images) = images {
+        anyhow::ensure!(!args.save, "{images} is where it is saved already");
+        return runtime::go_on(Path::new(images), placement);
     }
     let log = log.map(std::path::absolute).transpose()?;
-    let ResumeArgs { job, dir, force, save } = args;
-    let resume = Resume { job, dir, force, log, save };
+    let ResumeArgs { job, at, dir, force, save } = args;
+    let job = job.unwrap_or_default();
+    let resume = Resume { job, dir, at, force, log, save };
     runtime::resume(&resume, |beginning| placement(&beginning.options))
 }

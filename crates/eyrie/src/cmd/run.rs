@@ -137,7 +137,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "NAME")]
     job: Option<String>,
     /// Where the job has its directory: sockets, images, and what of the log does not fit into
-    /// memory [default: $XDG_RUNTIME_DIR/eyrie, else /tmp/eyrie-UID]
+    /// memory; the same path on each host [default: one of its own in /tmp]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
     /// Keep the images in this directory, which must be the job's own and is there after a power
@@ -147,7 +147,7 @@ pub struct RunArgs {
     images: Option<PathBuf>,
     /// Go on with the job that was saved in this directory, on any hosts; if none was, start the
     /// program, keeping the images there
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["images", "job", "dir", "routers"])]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["images", "dir", "routers"])]
     resume_from: Option<PathBuf>,
     /// In an allocation of Slurm: save the job so long before it ends [default: a tenth of what is
     /// left at the start, at most 5m]

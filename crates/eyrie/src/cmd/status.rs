@@ -36,16 +36,15 @@ pub fn run(args: &StatusArgs) -> anyhow::Result<i32> {
 
 /// All jobs. One that does not answer is said, and holds up no other.
 fn all(base: &Path, json: bool) -> anyhow::Result<i32> {
-    let names = jobdir::living_jobs(base);
+    let living = jobdir::living_jobs(base);
     let answers: Vec<anyhow::Result<Value>> = std::thread::scope(|scope| {
-        let asked =
-            names.iter().map(|name| scope.spawn(move || ask(&base.join(name), &Request::Status)));
+        let asked = living.iter().map(|(_, dir)| scope.spawn(move || ask(dir, &Request::Status)));
         let asked: Vec<_> = asked.collect();
         let answer = |a: std::thread::ScopedJoinHandle<_>| a.join().expect("a panic ends us");
         asked.into_iter().map(answer).collect()
     });
     let (mut jobs, mut code) = (Vec::new(), 0);
-    for (name, answer) in names.iter().zip(answers) {
+    for ((name, _), answer) in living.iter().zip(answers) {
         match answer {
             Ok(status) => jobs.push(status),
             // It has ended meanwhile.

@@ -1,6 +1,7 @@
 //! `eyrie sweep`: what removes the rest of an agent that was killed; hidden, started by each agent.
 
 use eyrie_agent::Wait;
+use eyrie_controller::runtime::Elsewhere;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -17,7 +18,13 @@ pub struct SweepArgs {
 }
 
 pub fn run(args: &SweepArgs) -> anyhow::Result<i32> {
-    let wait = |ms| Wait { timeout: Duration::from_millis(ms), save: args.save, let_go };
+    // Its controller lives still, and says where agents are until its end.
+    let mut elsewhere = None;
+    let goes_on = || {
+        let known = elsewhere.get_or_insert_with(|| Elsewhere::new(&args.dir));
+        known.as_mut().is_some_and(Elsewhere::goes_on)
+    };
+    let wait = |ms| Wait { timeout: Duration::from_millis(ms), save: args.save, goes_on, let_go };
     let wait = args.wait_ms.map(wait);
     eyrie_agent::sweep(&args.dir, std::io::stdin().lock(), wait);
     Ok(0)

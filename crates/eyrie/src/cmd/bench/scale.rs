@@ -203,6 +203,7 @@ fn address_of(rank: Rank) -> RankReport {
 fn common(ranks: u32) -> JobOnHost {
     let argument = std::ffi::OsString::from("x".repeat(PROGRAM_BYTES));
     JobOnHost {
+        name: "scale".into(),
         dir: "/tmp/eyrie/scale".into(),
         provided: vec![],
         copied: false,

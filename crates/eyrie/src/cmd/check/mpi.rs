@@ -50,7 +50,14 @@ pub struct Looked {
 /// Looks at a program, or at the one that is usual here; `base` is where jobs have theirs.
 pub fn look(argv: &[OsString], base: Option<&Path>) -> Looked {
     let mut findings = Vec::new();
-    let scratch = base.and_then(|base| Scratch::make(base).ok());
+    let scratch = base.and_then(|base| match Scratch::make(base) {
+        Ok(scratch) => Some(scratch),
+        Err(e) => {
+            let text = format!("{e:#}; choose another directory with --dir");
+            findings.push(with_remedy("directory", &text));
+            None
+        }
+    });
     let usual = usual_program();
     let argv = if argv.is_empty() { &usual[..] } else { argv };
     let prepared = match argv.is_empty() {
@@ -92,15 +99,19 @@ pub fn look(argv: &[OsString], base: Option<&Path>) -> Looked {
     env.push((LIBRARY_PATH.into(), library_path.clone()));
     let judged = match (&library, &libraries[..]) {
         (None, _) => no_library(&program.exe),
-        (Some(path), [provider, calls, _]) => {
+        (Some(path), [provider, calls, _]) if dir.is_some() => {
             judge(path, TRIALS.library(path, provider, calls, &env))
         }
         // That it could not be asked is said already.
-        (Some(path), _) => Finding::warn(
-            SUBJECT,
-            format!("{} was found, and cannot be tried without the provider", path.display()),
-            "install the provider first",
-        ),
+        (Some(path), libraries) => {
+            let (lacking, remedy) = match libraries {
+                [] => ("the provider", "install the provider first"),
+                _ => ("a directory of a job", "choose a directory for jobs with --dir"),
+            };
+            let text =
+                format!("{} was found, and cannot be tried without {lacking}", path.display());
+            Finding::warn(SUBJECT, text, remedy)
+        }
     };
     let can_be_tried = judged.level != Level::Fail && libraries.len() == 3;
     let library = library.filter(|_| can_be_tried).map(|library| Found { library, library_path });
@@ -302,7 +313,7 @@ impl Scratch {
     }
 
     fn make(base: &Path) -> anyhow::Result<Scratch> {
-        let dir = base.join(format!(".check-{}", std::process::id()));
+        let dir = base.join(format!(".eyrie-check-{}", std::process::id()));
         std::fs::DirBuilder::new()
             .mode(0o700)
             .create(&dir)

@@ -13,7 +13,7 @@ mod view;
 mod watch;
 
 use clap::{Args, Subcommand};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Watch nodes and processes without slowing the job.
 ///
@@ -67,9 +67,15 @@ enum MonitorCommand {
     CrowdMember(measure::CrowdMemberArgs),
 }
 
-/// Where monitors of this user have their sockets.
+/// Where monitors of this user have their sockets: `$XDG_RUNTIME_DIR/eyrie`, else `/tmp/eyrie-UID`.
 fn sockets() -> anyhow::Result<PathBuf> {
-    eyrie_controller::runtime::jobdir::base(None)
+    let uid = rustix::process::getuid().as_raw();
+    let dir = match std::env::var_os("XDG_RUNTIME_DIR") {
+        Some(dir) if Path::new(&dir).is_dir() => Path::new(&dir).join("eyrie"),
+        _ => PathBuf::from(format!("/tmp/eyrie-{uid}")),
+    };
+    eyrie_controller::runtime::jobdir::private(&dir)?;
+    Ok(dir)
 }
 
 pub fn run(args: MonitorArgs) -> anyhow::Result<i32> {
