@@ -53,7 +53,11 @@ pub fn step_time(
         .into_par_iter()
         .map(|phase| phase_time(evaluator, counted, phase, machine))
         .collect::<Result<_, _>>()?;
-    Ok(phases.iter().zip(times).map(|(phase, time)| f64::from(phase.repeat) * time).sum())
+    // From 0 on: the sum of no numbers is -0.
+    Ok(phases
+        .iter()
+        .zip(times)
+        .fold(0.0, |sum, (phase, time)| sum + f64::from(phase.repeat) * time))
 }
 
 /// What [`step_time`] is at least: in every phase the bytes of the busiest link have to get through

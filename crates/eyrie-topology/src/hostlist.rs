@@ -1,4 +1,5 @@
-//! Slurm host lists: `tux[0-3,12],login1` expands to names in order, leading zeros kept.
+//! Slurm host lists: `tux[0-3,12],login1` expands to names in order, leading zeros kept. Commas and
+//! blanks separate names, however many of them.
 
 use crate::error::TopologyError;
 use crate::names::Names;
@@ -62,42 +63,42 @@ pub fn for_each(
     Ok(())
 }
 
-/// The parts of a list between commas that stand outside brackets.
+/// The parts of a list between commas and blanks that stand outside brackets.
 fn items(text: &str) -> impl Iterator<Item = Result<&str, TopologyError>> {
-    let mut rest = Some(text);
+    let separates = |c: u8| c == b',' || c.is_ascii_whitespace();
+    let mut rest = text;
     std::iter::from_fn(move || {
-        let here = rest.take()?;
+        rest = rest.trim_start_matches(|c: char| c.is_ascii() && separates(c as u8));
+        if rest.is_empty() {
+            return None;
+        }
         let mut inside = false;
-        for (i, c) in here.bytes().enumerate() {
+        for (i, c) in rest.bytes().enumerate() {
             match c {
                 b'[' if !inside => inside = true,
                 b']' if inside => inside = false,
                 b'[' | b']' => {
                     let c = char::from(c);
+                    rest = "";
                     return Some(crate::refuse!(
                         "unbalanced `{c}` in host list `{}`",
                         shorten(text)
                     ));
                 }
-                b',' if !inside => {
-                    rest = Some(&here[i + 1..]);
-                    return Some(named(&here[..i], text));
+                c if separates(c) && !inside => {
+                    let item = &rest[..i];
+                    rest = &rest[i..];
+                    return Some(Ok(item));
                 }
                 _ => {}
             }
         }
-        Some(match inside {
-            true => crate::refuse!("`[` without `]` in host list `{}`", shorten(text)),
-            false => named(here, text),
-        })
+        let item = std::mem::take(&mut rest);
+        if inside {
+            return Some(crate::refuse!("`[` without `]` in host list `{}`", shorten(text)));
+        }
+        Some(Ok(item))
     })
-}
-
-fn named<'t>(item: &'t str, text: &str) -> Result<&'t str, TopologyError> {
-    match item.trim() {
-        "" => crate::refuse!("empty name in host list `{}`", shorten(text)),
-        item => Ok(item),
-    }
 }
 
 /// The text before the first bracket, what is in it and what follows; `None` without brackets.
@@ -216,20 +217,25 @@ pub(crate) fn shorten(text: &str) -> String {
     }
 }
 
-/// Names from a file with one host (or host list) a line; `#` starts a comment.
+/// Names from a file with one host (or host list) a line; `#` starts a comment. A file of hosts for
+/// mpiexec will do: what it says of a host's slots is left out.
 pub fn read_file(text: &str) -> Result<Vec<String>, TopologyError> {
-    let words = || {
+    let lines = || {
         text.lines().enumerate().filter_map(|(i, line)| {
-            let word = line.split('#').next()?.split_whitespace().next()?;
-            Some((i + 1, word))
+            let mut words = line.split('#').next()?.split_whitespace();
+            Some((i + 1, words.next()?, words))
         })
     };
     let mut size = Size::default();
-    for (line, word) in words() {
+    for (line, word, mut more) in lines() {
+        if let Some(word) = more.find(|word| !word.contains('=')) {
+            let why = format!("`{}`: one host or host list a line", shorten(word));
+            return Err(TopologyError::new(why).at_line(line));
+        }
         size = check(word).and_then(|more| size.plus(more)).map_err(|e| e.at_line(line))?;
     }
     let (mut names, mut seen) = (Vec::with_capacity(size.names), Names::default());
-    for (line, word) in words() {
+    for (line, word, _) in lines() {
         for_each(word, &mut |name| {
             if !seen.add(name) {
                 return crate::refuse!("host `{}` is listed twice", shorten(name));
@@ -254,6 +260,8 @@ mod tests {
         );
         assert_eq!(expand("n[08-10]").unwrap(), ["n08", "n09", "n10"]);
         assert_eq!(expand("r[0-1]n[0-1]x").unwrap(), ["r0n0x", "r0n1x", "r1n0x", "r1n1x"]);
+        assert_eq!(expand(" a,,b c[1,2],\td, ").unwrap(), ["a", "b", "c1", "c2", "d"]);
+        assert!(expand("").unwrap().is_empty());
     }
 
     #[test]
@@ -263,7 +271,6 @@ mod tests {
             ("n[3-1]", "backwards"),
             ("n[a]", "not a number"),
             ("n]0[", "unbalanced"),
-            ("a,,b", "empty name"),
             ("n[0-99999999999]", "more than"),
             ("a[0-3999999],b[0-3999999]", "more than"),
             ("n[000000000000000000000000000000]", "digits"),
@@ -276,7 +283,11 @@ mod tests {
     #[test]
     fn a_node_file_has_one_name_a_line() {
         assert_eq!(read_file("# nodes\nn1 slots=2\n\nn[2-3]\n").unwrap(), ["n1", "n2", "n3"]);
-        assert!(read_file("a\na\n").unwrap_err().0.contains("line 2: host `a` is listed twice"));
+        for (text, fault) in
+            [("a\na\n", "line 2: host `a` is listed twice"), ("a\nb c\n", "line 2: `c`: one host")]
+        {
+            assert!(read_file(text).unwrap_err().0.contains(fault), "{text}");
+        }
     }
 
     #[test]

@@ -4,7 +4,8 @@
 //! controller can plan inside a running job. This crate must never do I/O.
 //!
 //! One network per file: [`cartesian`] (mesh and torus), [`tofu`], [`fat_tree`], [`dragonfly`],
-//! [`graph`] (any graph with routes), [`slurm`] (topology.conf and topology.yaml). [`spec`] turns
+//! [`graph`] (any graph with routes), [`switch_tree`], which [`slurm`] reads from topology.conf and
+//! topology.yaml. [`spec`] turns
 //! `torus:12x12` into one of them, [`layout`] lays a logical grid of ranks over one, [`detour`]
 //! routes round dead routers, [`deadlock`] says whether a set of routes can deadlock, [`load`]
 //! counts messages.
@@ -24,6 +25,7 @@ mod names;
 pub mod network;
 pub mod slurm;
 pub mod spec;
+pub mod switch_tree;
 pub mod tofu;
 
 pub use error::TopologyError;

@@ -51,7 +51,14 @@ fn slurm_file(path: &str, content: &str, files: &Files) -> Result<Parsed, Topolo
     let topology = if path.ends_with(".yaml") || path.ends_with(".yml") {
         slurm::parse_yaml(content, files.slurm_topology, files.taper)?
     } else {
-        SlurmTopology::Tree(slurm::parse_conf(content, files.taper)?)
+        let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
+        let include = |name: &str| {
+            if name.starts_with('/') || !path.contains('/') {
+                return (files.text)(name);
+            }
+            (files.text)(&format!("{folder}/{name}"))
+        };
+        SlurmTopology::Tree(slurm::parse_conf(content, &include, files.taper)?)
     };
     match topology {
         SlurmTopology::Tree(tree) => free(tree),

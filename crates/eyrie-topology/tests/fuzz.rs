@@ -2,7 +2,8 @@
 //! hangs.
 
 use eyrie_topology::graph::Graph;
-use eyrie_topology::{coords, hostlist, slurm, spec};
+use eyrie_topology::switch_tree::SwitchTree;
+use eyrie_topology::{coords, hostlist, slurm, spec, Network};
 use proptest::prelude::*;
 
 /// An error is one line that a terminal can show.
@@ -33,6 +34,13 @@ fn words() -> impl Strategy<Value = String> {
         " Switches=",
         "s[0-1]",
         "\n",
+        " ",
+        "\"",
+        "\\",
+        "\\\n",
+        "include f\n",
+        "Include g\n",
+        " LinkSpeed=9",
         "BlockSizes=4\n",
         "- topology: t\n",
         "  tree:\n",
@@ -45,6 +53,12 @@ fn words() -> impl Strategy<Value = String> {
         "    dims: {x: 2, y: 1, z: 1}\n",
         "    nodes: a[0-1]\n",
         "    regions:\n",
+        "    toruses:\n    - name: p\n      dims: {x: 2, y: 1, z: 1}\n      nodes: [a, b]\n",
+        "    toruses: {name: q, dims: {x: 1, y: 1, z: 1}, nodes: c}\n",
+        "      nodes: [n1, n2]\n",
+        "      children: [s0]\n",
+        "  cluster_default: yes\n",
+        "  flat: true\n",
         "#",
         "=",
         ",",
@@ -71,10 +85,38 @@ fn words() -> impl Strategy<Value = String> {
     prop::collection::vec(word, 0..14).prop_map(|w| w.concat())
 }
 
+/// What was read can be used: each pair has a walk over its links, or one line of error.
+fn routes_end(tree: &SwitchTree) {
+    let nodes = tree.nodes().min(9) as u32;
+    for (from, to) in (0..nodes).flat_map(|from| (0..nodes).map(move |to| (from, to))) {
+        let mut route = Vec::new();
+        match tree.route(from, to, &mut route) {
+            Ok(()) => {
+                let end = route.iter().fold(from, |here, &link| {
+                    assert_eq!(tree.link_ends(link).0, here);
+                    tree.link_ends(link).1
+                });
+                assert_eq!(end, to);
+            }
+            Err(e) => assert!(!e.to_string().contains('\n') && route.is_empty()),
+        }
+    }
+}
+
 fn read_all(text: &str) {
     one_line(Graph::parse(text));
-    one_line(slurm::parse_conf(text, 1.0));
-    one_line(slurm::parse_yaml(text, None, 1.0));
+    let include = |name: &str| match name {
+        "f" => Ok("SwitchName=s1 Nodes=n[4-5]\n".to_string()),
+        _ => Ok(text.to_string()),
+    };
+    let tree = slurm::parse_conf(text, &include, 1.0);
+    tree.iter().for_each(routes_end);
+    one_line(tree);
+    let topology = slurm::parse_yaml(text, None, 1.0);
+    if let Ok(slurm::SlurmTopology::Tree(tree)) = &topology {
+        routes_end(tree);
+    }
+    one_line(topology);
     one_line(slurm::parse_yaml(text, Some("t"), 2.0));
     one_line(hostlist::expand(text));
     one_line(hostlist::read_file(text));

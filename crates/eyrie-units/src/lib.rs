@@ -136,7 +136,8 @@ pub fn nanoseconds(ns: f64) -> String {
         a if a >= 999.5e6 => format!("{} s", digits(ns / 1e9)),
         a if a >= 999.5e3 => format!("{} ms", digits(ns / 1e6)),
         a if a >= 999.5 => format!("{} µs", digits(ns / 1e3)),
-        _ => format!("{ns:.0} ns"),
+        // Nothing is not shown as -0.
+        _ => format!("{:.0} ns", ns.round() + 0.0),
     }
 }
 
@@ -213,8 +214,8 @@ mod tests {
     #[test]
     fn times_are_shown_with_three_digits() {
         assert_eq!(
-            [0.0, 999.0, 1234.0, 25_600.0, 3.1e9].map(nanoseconds),
-            ["0 ns", "999 ns", "1.23 µs", "25.6 µs", "3.10 s"]
+            [0.0, -0.0, -0.3, 999.0, 1234.0, 25_600.0, 3.1e9].map(nanoseconds),
+            ["0 ns", "0 ns", "0 ns", "999 ns", "1.23 µs", "25.6 µs", "3.10 s"]
         );
         assert_eq!([4e7, -1.5e6, 999_999.0].map(nanoseconds), ["40 ms", "-1.50 ms", "1.00 ms"]);
         assert_eq!(time(Duration::from_millis(14_249)), "14.2 s");

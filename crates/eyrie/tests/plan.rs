@@ -267,7 +267,7 @@ fn a_wrong_topology_file_of_millions_of_lines_is_refused_by_the_line() {
     let file = |last: &str| written(directory.path(), "topology.conf", &format!("{conf}{last}"));
     for (last, fault) in [
         ("Foo\n", "line 200001: `Foo` is not Key=Value"),
-        ("SwitchName=x Nodes=n7\n", "line 200001: node `n7` hangs on two switches"),
+        ("SwitchName=s7 Nodes=m7\n", "line 200001: switch `s7` is defined twice"),
         ("SwitchName=x Nodes=m[0-2999999]\n", "line 200001: more than 4000000 host names"),
     ] {
         let path = file(last);
