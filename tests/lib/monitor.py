@@ -5,9 +5,11 @@ judged by tests."""
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
+import sys
 import urllib.request
 
 from jobs import EYRIE, PATIENCE_S, ROOT, Skipped, await_condition, check, workshop
@@ -105,14 +107,73 @@ def get(port, path, host="127.0.0.1", timeout_s=PATIENCE_S):
         return answer.read().decode()
 
 
+LABEL = r'[a-zA-Z_][a-zA-Z0-9_]*="(?:[^"\\\n]|\\["\\n])*"'
+SERIES = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*(?:\{%s(?:,%s)*\})?) (\S+)" % (LABEL, LABEL))
+ABOUT = re.compile(r"# (HELP|TYPE|UNIT) [a-zA-Z_:][a-zA-Z0-9_:]* .+")
+
+
 def metrics(port):
-    """Of the endpoint: {name with labels: value}."""
+    """Of the endpoint: {name with labels: value}. Each line is valid OpenMetrics."""
     text = get(port, "/metrics")
-    check(text.endswith("# EOF\n"), "OpenMetrics ends with EOF")
-    lines = [line for line in text.splitlines() if not line.startswith("#")]
-    pairs = dict(line.rsplit(" ", 1) for line in lines)
-    check(len(pairs) == len(lines), "no series comes twice")
-    return {name: float(value) for name, value in pairs.items()}
+    check(text.endswith("\n# EOF\n"), "OpenMetrics ends with EOF")
+    values = {}
+    # Only this ends a line, whatever names hold.
+    for line in text.removesuffix("# EOF\n").split("\n")[:-1]:
+        if line.startswith("#"):
+            check(ABOUT.fullmatch(line), f"{line!r} is no line of OpenMetrics")
+            continue
+        series = SERIES.fullmatch(line)
+        check(series, f"{line!r} is no line of OpenMetrics")
+        check(series[1] not in values, f"{series[1]} comes twice")
+        check(line.isprintable(), f"{line!r} may disturb a terminal")
+        values[series[1]] = float(series[2])
+    return values
+
+
+# What any user may call a process.
+ODD_NAMES = [
+    b"a) R 1 (b",
+    b"new\nline",
+    b"\xff\xfe bytes",
+    b'quo"te\\',
+    b"  lead",
+    b"({[<>]})",
+    b"",
+    b"# HELP x",
+    b"tab\there",
+    b"\x1b[31mred",
+    b'le="1"}',
+    "\U0001f600\U0001f600\U0001f600".encode() + b"\xf0\x9f",
+    b"kworker/0:1",
+    b"NaN",
+    b"{{.Comm}}",
+    b"other",
+]
+
+
+@contextlib.contextmanager
+def odd_processes():
+    """A sleeping process of each odd name; gives their numbers."""
+    program = (
+        "import ctypes, os, sys, signal\n"
+        "name = os.fsencode(sys.argv[1])\n"
+        "ctypes.CDLL(None).prctl(15, name, 0, 0, 0)\n"
+        "print(flush=True)\n"
+        "signal.pause()\n"
+    )
+    processes = [
+        subprocess.Popen([sys.executable, "-c", program, name], stdout=subprocess.PIPE)
+        for name in ODD_NAMES
+    ]
+    try:
+        for process in processes:
+            check(process.stdout.readline() == b"\n", "an odd name cannot be taken")
+        yield [process.pid for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+            process.stdout.close()
 
 
 def valid(value, schema, where="sample", root=None):

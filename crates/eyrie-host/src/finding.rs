@@ -1,5 +1,6 @@
 //! What a check has found, as one line for people and as a record for programs.
 
+use eyrie_units::plain;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -54,11 +55,11 @@ impl Finding {
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         // What comes from files and other programs may hold anything.
-        let plain = |text: &str| text.replace(|c: char| c.is_control(), " ");
-        write!(f, "{:<4}  {}: {}", self.level, plain(&self.subject), plain(&self.text))?;
+        let (subject, text) = (plain::line(&self.subject), plain::line(&self.text));
+        write!(f, "{:<4}  {subject}: {text}", self.level)?;
         match self.remedy.as_str() {
             "" => Ok(()),
-            remedy => write!(f, "; {}", plain(remedy)),
+            remedy => write!(f, "; {}", plain::line(remedy)),
         }
     }
 }

@@ -8,6 +8,8 @@ mod ages;
 mod bpf;
 pub mod budget;
 pub mod clock;
+#[cfg(feature = "server")]
+mod commands;
 pub mod health;
 pub mod json;
 #[cfg(feature = "server")]

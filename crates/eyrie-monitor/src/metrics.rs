@@ -1,7 +1,7 @@
-//! The newest sample as OpenMetrics. Processes are grouped by their command's name, and groups are
-//! bounded: what finds no room is summed as "other", so that a node that starts a million programs
-//! has as many series as one that starts ten.
+//! The newest sample as OpenMetrics. Whatever a process or a device is called, the text is valid:
+//! any user of a node may choose names.
 
+use crate::commands::{Commands, Group};
 use crate::health::HealthState;
 use crate::reader::Kind;
 use crate::ring::Frame;
@@ -12,30 +12,11 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
-use std::collections::HashMap;
 use std::fmt;
-
-/// Of the processes of one command.
-#[derive(Clone, Debug, Default, PartialEq)]
-struct Group {
-    cpu_ns: u64,
-    rss_bytes: u64,
-    processes: u64,
-    threads: u64,
-    /// Samples since a process of it lived.
-    idle: u64,
-}
-
-/// A group without processes for so many samples makes room for another.
-const IDLE: u64 = 1200;
 
 /// What is counted over all samples, so that scrapes may come as they like.
 pub struct Exporter {
-    most: usize,
-    groups: HashMap<[u8; 16], Group>,
-    other: Group,
-    /// CPU time of each process when it was seen last.
-    seen: HashMap<(u32, u64), (u64, bool)>,
+    commands: Commands,
     skew: Histogram,
     samples: u64,
     missed: u64,
@@ -44,13 +25,10 @@ pub struct Exporter {
 }
 
 impl Exporter {
-    /// At most `most` groups beside "other".
+    /// At most `most` groups of processes beside kernel threads and "other".
     pub fn new(most: usize) -> Exporter {
         Exporter {
-            most,
-            groups: HashMap::new(),
-            other: Group::default(),
-            seen: HashMap::new(),
+            commands: Commands::new(most),
             skew: Histogram::default(),
             samples: 0,
             missed: 0,
@@ -65,34 +43,8 @@ impl Exporter {
         self.missed += u64::from(frame.head.step.saturating_sub(1));
         self.failed += u64::from(frame.head.failed);
         self.skew.add(frame.head.skew_ns);
-        for group in self.groups.values_mut().chain([&mut self.other]) {
-            *group = Group { cpu_ns: group.cpu_ns, idle: group.idle + 1, ..Group::default() };
-        }
-        self.seen.values_mut().for_each(|(_, present)| *present = false);
-        for p in &frame.processes {
-            // What a process used before we came counts with it: counters are since its start.
-            let before =
-                self.seen.insert((p.pid, p.start_ns), (p.cpu_ns, true)).map_or(0, |(cpu, _)| cpu);
-            let group = self.group(p.command);
-            group.cpu_ns += p.cpu_ns.saturating_sub(before);
-            group.rss_bytes += p.rss_bytes;
-            group.processes += 1;
-            group.threads += u64::from(p.threads);
-            group.idle = 0;
-        }
-        self.seen.retain(|_, (_, present)| *present);
+        self.commands.observe(&frame.processes);
         self.newest = Some(frame);
-    }
-
-    fn group(&mut self, command: [u8; 16]) -> &mut Group {
-        if !self.groups.contains_key(&command) && self.groups.len() >= self.most {
-            let stale = self.groups.iter().find(|(_, g)| g.idle > IDLE).map(|(name, _)| *name);
-            match stale {
-                Some(name) => drop(self.groups.remove(&name)),
-                None => return &mut self.other,
-            }
-        }
-        self.groups.entry(command).or_default()
     }
 
     /// How far samples were from their moments.
@@ -107,12 +59,7 @@ impl Exporter {
     pub fn encode(&self, shared: &Shared) -> Result<String, fmt::Error> {
         let snapshot = Snapshot {
             frame: self.newest.clone(),
-            groups: self
-                .groups
-                .iter()
-                .map(|(name, g)| (text_of(name).into_owned(), g.clone()))
-                .collect(),
-            other: self.other.clone(),
+            groups: self.commands.series(),
             skew: self.skew.summary(),
             counts: [self.samples, self.missed, self.failed],
             reader: shared.started.reader,
@@ -134,7 +81,6 @@ impl Exporter {
 struct Snapshot {
     frame: Option<Frame>,
     groups: Vec<(String, Group)>,
-    other: Group,
     skew: crate::skew::Summary,
     counts: [u64; 3],
     reader: Kind,
@@ -209,11 +155,27 @@ type Label = [(&'static str, String); 1];
 type Labels = [(&'static str, String); 2];
 
 fn label(name: &'static str, value: &str) -> Label {
-    [(name, value.into())]
+    [(name, label_value(value))]
 }
 
 fn labels(first: (&'static str, &str), second: (&'static str, &str)) -> Labels {
-    [(first.0, first.1.into()), (second.0, second.1.into())]
+    [(first.0, label_value(first.1)), (second.0, label_value(second.1))]
+}
+
+/// A value between quotes, which prometheus_client writes as it is. Other control characters than
+/// the end of a line are valid, but they have no place on a terminal.
+fn label_value(text: &str) -> String {
+    let mut value = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\\' => value += "\\\\",
+            '"' => value += "\\\"",
+            '\n' => value += "\\n",
+            c if c.is_control() => value.push('?'),
+            c => value.push(c),
+        }
+    }
+    value
 }
 
 impl Collector for Snapshot {
@@ -269,29 +231,8 @@ impl Snapshot {
     }
 
     fn commands(&self, out: &mut Out) -> fmt::Result {
-        let mut all: Vec<(&str, &Group)> =
-            self.groups.iter().map(|(name, g)| (name.as_str(), g)).collect();
-        // A command may itself be called "other", or two may look alike as text: a series must not
-        // come twice.
-        all.sort_by(|a, b| a.0.cmp(b.0));
-        let mut rest = self.other.clone();
-        let mut kept: Vec<(&str, Group)> = Vec::new();
-        for (name, g) in all {
-            let same = kept.last_mut().filter(|(last, _)| *last == name).map(|(_, g)| g);
-            let into = if name == "other" { Some(&mut rest) } else { same };
-            match into {
-                Some(sum) => {
-                    sum.cpu_ns += g.cpu_ns;
-                    sum.rss_bytes += g.rss_bytes;
-                    sum.processes += g.processes;
-                    sum.threads += g.threads;
-                }
-                None => kept.push((name, g.clone())),
-            }
-        }
-        kept.push(("other", rest));
         let each = |value: fn(&Group) -> f64| {
-            kept.iter().map(move |(name, g)| (label("command", name), value(g)))
+            self.groups.iter().map(move |(name, g)| (label("command", name), value(g)))
         };
         out.counters(
             "eyrie_command_cpu",
@@ -469,64 +410,16 @@ impl Snapshot {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sample::{name_of, Cost, Head, NodeSample, Process};
-
-    fn frame(number: u64, processes: &[(u32, &str, u64)]) -> Frame {
-        let head = Head {
-            number,
-            intended_ns: number,
-            skew_ns: 1000,
-            step: 1,
-            interval_ns: 10,
-            reader: Kind::Proc,
-            detail: Detail::Full,
-            cost: Cost::default(),
-            beyond: 0,
-            failed: 0,
-            node: NodeSample::default(),
-        };
-        let process = |&(pid, command, cpu_ns): &(u32, &str, u64)| Process {
-            pid,
-            command: name_of(command.as_bytes()),
-            cpu_ns,
-            rss_bytes: 100,
-            threads: 2,
-            ..Process::NONE
-        };
-        Frame { head, processes: processes.iter().map(process).collect() }
-    }
 
     #[test]
-    fn groups_are_bounded_and_counters_never_go_back() {
-        let mut exporter = Exporter::new(3);
-        let mut last = 0;
-        for number in 0..50u64 {
-            let names: Vec<String> = (0..20).map(|i| format!("job{}", number * 20 + i)).collect();
-            let mut all: Vec<(u32, &str, u64)> = names
-                .iter()
-                .enumerate()
-                .map(|(i, n)| ((number * 20) as u32 + i as u32 + 10, n.as_str(), 5))
-                .collect();
-            all.push((1, "steady", number * 100));
-            exporter.observe(frame(number, &all));
-            assert!(exporter.groups.len() <= 3);
-            let total: u64 =
-                exporter.groups.values().map(|g| g.cpu_ns).sum::<u64>() + exporter.other.cpu_ns;
-            assert!(total >= last, "counters must not go back");
-            last = total;
-            assert_eq!(total, (number + 1) * 20 * 5 + number * 100, "and nothing is lost");
+    fn a_label_ends_where_it_should() {
+        for (text, value) in [
+            ("solver é", "solver é"),
+            ("quo\"te\\", "quo\\\"te\\\\"),
+            ("new\nline", "new\\nline"),
+            ("\u{1b}[31m\t\r", "?[31m??"),
+        ] {
+            assert_eq!(label_value(text), value);
         }
-        assert!(exporter.seen.len() <= 21);
-    }
-
-    #[test]
-    fn a_group_that_is_gone_for_long_makes_room() {
-        let mut exporter = Exporter::new(1);
-        exporter.observe(frame(0, &[(1, "old", 5)]));
-        for number in 0..IDLE + 2 {
-            exporter.observe(frame(number, &[]));
-        }
-        exporter.observe(frame(9999, &[(2, "new", 7)]));
-        assert!(exporter.groups.contains_key(&name_of(b"new")) && exporter.groups.len() == 1);
     }
 }

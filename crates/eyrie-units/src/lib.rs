@@ -2,7 +2,10 @@
 //! option, file and message. Pure; must never depend on anything of Eyrie's.
 //!
 //! Read: [`duration`], [`positive_duration`], [`size`], [`share`]. Shown: [`time`] (with
-//! [`nanoseconds`]) and [`bytes`]; [`written`] is a value as an option takes it.
+//! [`nanoseconds`]) and [`bytes`]; [`written`] is a value as an option takes it. [`plain`] shows
+//! names that others have chosen.
+
+pub mod plain;
 
 use std::time::Duration;
 

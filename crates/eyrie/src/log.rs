@@ -107,8 +107,8 @@ impl Fields {
                 value => write!(text, " {name}={value}"),
             };
         }
-        // A line is one line.
-        text.replace('\n', "\\n")
+        // A line is one line, and names in it may be anything.
+        eyrie_units::plain::line(&text).into_owned()
     }
 
     fn in_json(mut self, time: &str, role: &str, level: Level, target: &str) -> String {

@@ -1,6 +1,7 @@
 //! The `eyrie` command: argument parsing and output, nothing else of weight.
 
 use clap::{CommandFactory, Parser, Subcommand};
+use eyrie_units::plain;
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -101,7 +102,8 @@ fn refuse(error: &clap::Error) -> ! {
     if error.kind() == clap::error::ErrorKind::ValueValidation {
         let text = error.to_string();
         let line = text.lines().next().unwrap_or_default();
-        out::say(format!("eyrie: {}", line.strip_prefix("error: ").unwrap_or(line)));
+        let line = line.strip_prefix("error: ").unwrap_or(line);
+        out::say(format!("eyrie: {}", plain::line(line)));
         std::process::exit(error.exit_code());
     }
     // Help is output like any other.
@@ -117,7 +119,7 @@ fn end_badly(e: &anyhow::Error) -> ! {
     if out::failure_in(e).is_some_and(out::OutputFailed::reader_left) {
         std::process::exit(out::READER_LEFT);
     }
-    out::say(format!("eyrie: {e:#}"));
+    out::say(format!("eyrie: {}", plain::line(&format!("{e:#}"))));
     let not_runnable = e.downcast_ref::<eyrie_controller::runtime::NotRunnable>();
     std::process::exit(not_runnable.map_or(1, |e| e.code));
 }

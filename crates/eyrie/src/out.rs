@@ -2,6 +2,7 @@
 //! place that decides what a write that fails means; nothing in a command may print by other means,
 //! because `println!` panics then.
 
+use eyrie_units::plain;
 use std::fmt::Display;
 use std::io::{self, ErrorKind, Write};
 
@@ -42,12 +43,12 @@ pub fn failed(e: io::Error) -> io::Error {
     }
 }
 
-/// Writes text as it is.
+/// Writes text, in which nothing can disturb a terminal.
 ///
 /// # Errors
 /// When standard output does not take it all.
 pub fn text(text: &str) -> anyhow::Result<()> {
-    Output.write_all(text.as_bytes()).and_then(|()| Output.flush())?;
+    Output.write_all(plain::lines(text).as_bytes()).and_then(|()| Output.flush())?;
     Ok(())
 }
 
@@ -61,7 +62,8 @@ pub fn line(line: impl Display) -> anyhow::Result<()> {
 
 /// Tells the user something. When that fails nobody is left to be told.
 pub fn say(words: impl Display) {
-    let _ = io::stderr().write_all(format!("{words}\n").as_bytes());
+    let words = format!("{words}\n");
+    let _ = io::stderr().write_all(plain::lines(&words).as_bytes());
 }
 
 /// What of an error is a failure of standard output.

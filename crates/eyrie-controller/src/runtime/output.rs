@@ -5,6 +5,7 @@ use super::link::Link;
 use super::written::Written;
 use crate::record::LogLevel;
 use crossbeam_channel::{unbounded, Receiver, Sender};
+use eyrie_units::plain;
 use eyrie_wire::control::{StandardStream, ToAgent};
 use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -126,7 +127,7 @@ impl Printer {
                 self.put(Item::Line(format!("eyrie: {n} lines were left out: nobody read them\n")))
             }
         }
-        self.put(Item::Line(format!("eyrie: {text}\n")));
+        self.put(Item::Line(format!("eyrie: {}\n", plain::line(text))));
     }
 
     pub fn progress(&self, text: String) {

@@ -3,6 +3,7 @@
 
 use crate::names::Directory;
 use crate::ring::Frame;
+use eyrie_units::plain;
 use serde_json::Value;
 use std::collections::HashMap;
 
@@ -80,7 +81,7 @@ impl Seen {
             rss_bytes: p.rss_bytes,
         };
         Seen {
-            node: node.into(),
+            node: plain::line(node).into_owned(),
             time_ns: head.intended_ns,
             reader: head.reader.name().into(),
             cost_ns: head.cost.processes_ns + head.cost.node_ns,
@@ -114,7 +115,7 @@ impl Seen {
             names.iter().map(|name| n(&system["cpu"][format!("{name}_ns")])).sum::<u64>()
         };
         let busy_ns = cpu(&["user", "nice", "system", "irq", "softirq", "steal"]);
-        let text = |v: &Value| v.as_str().unwrap_or_default().to_string();
+        let text = |v: &Value| plain::line(v.as_str().unwrap_or_default()).into_owned();
         let process = |p: &Value| Process {
             pid: n(&p["pid"]) as u32,
             start_ns: n(&p["start_ns"]),
@@ -150,12 +151,9 @@ impl Seen {
     }
 }
 
-/// The whole command line where it is known, else the name.
+/// The whole command line where it is known, else the name, as a terminal may have it.
 fn command(name: &str, line: Option<&str>) -> String {
-    match line {
-        Some(line) if !line.is_empty() => line.into(),
-        _ => name.into(),
-    }
+    plain::line(line.filter(|line| !line.is_empty()).unwrap_or(name)).into_owned()
 }
 
 /// Turns samples of several nodes into rates.

@@ -28,6 +28,7 @@ pub mod trace;
 use eyrie_controller::runtime::users::{ask, Request};
 use eyrie_placement::words::WordError;
 use eyrie_topology::TopologyError;
+use eyrie_units::plain;
 use eyrie_wire::Node;
 use std::path::{Path, PathBuf};
 
@@ -86,11 +87,14 @@ pub fn as_option(error: WordError) -> anyhow::Error {
 
 /// Columns aligned by their widest cell, the first to the left, the others to the right.
 pub fn align(rows: &[Vec<String>]) -> String {
+    // What is in a cell ends no line.
+    let plain = |row: &Vec<String>| row.iter().map(|cell| plain::line(cell).into_owned()).collect();
+    let rows: Vec<Vec<String>> = rows.iter().map(plain).collect();
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |c: usize| rows.iter().filter_map(|r| r.get(c)).map(|s| s.chars().count()).max();
     let widths: Vec<usize> = (0..columns).map(|c| width(c).unwrap_or(0)).collect();
     let mut out = String::new();
-    for row in rows {
+    for row in &rows {
         let cells = row.iter().enumerate().map(|(c, s)| match c {
             0 => format!("{s:<w$}", w = widths[c]),
             _ if c + 1 == columns => s.clone(),

@@ -4,6 +4,7 @@ use super::{align, JobPlace};
 use crate::out;
 use eyrie_controller::runtime::jobdir;
 use eyrie_controller::runtime::users::{ask, Request};
+use eyrie_units::plain;
 use serde_json::Value;
 use std::fmt::Write;
 use std::path::Path;
@@ -91,7 +92,7 @@ fn row(status: &Value) -> Vec<String> {
         seconds(&summary["elapsed"]),
         format!("{}{lost}", summary["rank_failures"]),
         summary["recoveries"].to_string(),
-        text(&status["program"]).chars().map(|c| if c.is_control() { ' ' } else { c }).collect(),
+        text(&status["program"]).into(),
     ]
 }
 
@@ -128,7 +129,7 @@ fn in_full(status: &Value) -> Result<String, std::fmt::Error> {
     let size = |v: &Value| eyrie_units::bytes(v.as_u64().unwrap_or(0));
     let (summary, mut out) = (&status["summary"], String::new());
     writeln!(out, "job         {}", text(&status["job"]))?;
-    writeln!(out, "program     {}", text(&status["program"]))?;
+    writeln!(out, "program     {}", plain::line(text(&status["program"])))?;
     writeln!(out, "elapsed     {}", seconds(&summary["elapsed"]))?;
     writeln!(out, "checkpoints {}", summary["checkpoints"])?;
     writeln!(
