@@ -30,24 +30,17 @@ pub fn parse_list(text: &str) -> Result<Vec<Host>, String> {
     hosts.finish("--hosts")
 }
 
-/// Reads a file of hosts: a host or host list a line, with slots as `host:4` (hydra), `host
-/// slots=4` (Open MPI), or by a line for each slot (PBS). `#` begins a comment.
+/// Reads a file of hosts: a host or host list a line, with slots as `host:4` (Hydra, Intel MPI),
+/// `host slots=4` (Open MPI), or by a line for each slot (PBS). `#` begins a comment. What else may
+/// follow is a user's name; any other word is refused, because it would change what is meant.
 ///
 /// # Errors
-/// Names the line and what is wrong with it.
+/// Names the line, what is wrong with it and what to write.
 pub fn parse_file(text: &str) -> Result<Vec<Host>, String> {
     let mut hosts = Hosts::default();
     for (number, line) in text.lines().enumerate() {
-        let mut words = line.split('#').next().unwrap_or_default().split_whitespace();
-        let Some(name) = words.next() else { continue };
-        let at_line = |e: String| format!("line {}: {e}", number + 1);
-        let slots = words.find_map(|word| word.strip_prefix("slots="));
-        match slots.map(slots_of).transpose().map_err(at_line)? {
-            Some(slots) => hosts.add_names(name, Some(slots)).map_err(at_line)?,
-            None => {
-                outside_brackets(name).try_for_each(|item| hosts.add_item(item)).map_err(at_line)?
-            }
-        }
+        let line = line.split('#').next().unwrap_or_default();
+        hosts.add_line(line).map_err(|e| format!("line {}: {e}", number + 1))?;
     }
     hosts.finish("the file of hosts")
 }
@@ -108,6 +101,46 @@ fn outside_brackets(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
+/// Whether this is an address of IPv6, maybe with its interface.
+fn is_address(text: &str) -> bool {
+    let address = text.split('%').next().unwrap_or_default();
+    address.parse::<std::net::Ipv6Addr>().is_ok()
+}
+
+/// The hosts of `NAME`, `LIST`, `[ADDRESS]` or one of them with `:SLOTS`, and these.
+fn item_of(item: &str) -> Result<(String, Option<u32>), String> {
+    if let Some((before, (address, after))) =
+        item.split_once('[').and_then(|(before, rest)| Some((before, rest.split_once(']')?)))
+    {
+        if is_address(address) && (before.is_empty() || before.ends_with('@')) {
+            let slots = match after.strip_prefix(':') {
+                Some(slots) => Some(slots_of(slots)?),
+                None if after.is_empty() => None,
+                None => {
+                    return Err(format!("{after:?} after [{address}]: write [{address}]:SLOTS"))
+                }
+            };
+            return Ok((format!("{before}{address}"), slots));
+        }
+    }
+    // The colons of an IPv6 address come more than once.
+    match item.rsplit_once(':') {
+        Some((names, slots)) if !names.contains(':') => {
+            Ok((names.to_string(), Some(slots_of(slots)?)))
+        }
+        _ => Ok((item.to_string(), None)),
+    }
+}
+
+/// Why a word after the hosts of a line is none that may stand there.
+fn no_key(names: &str, word: &str) -> String {
+    let slots = word.trim_start_matches(':');
+    if slots.is_empty() || slots.parse::<u32>().is_ok() {
+        return format!("{word:?} after {names}: write {names}:SLOTS or {names} slots=N");
+    }
+    format!("{word:?} after {names}: write one host or host list a line, slots as slots=N")
+}
+
 fn slots_of(text: &str) -> Result<u32, String> {
     match text.parse() {
         Ok(slots) if (1..=MAX_SLOTS).contains(&slots) => Ok(slots),
@@ -123,24 +156,81 @@ struct Hosts {
 }
 
 impl Hosts {
-    /// Adds `NAME`, `LIST` or either with `:SLOTS`.
-    fn add_item(&mut self, item: &str) -> Result<(), String> {
-        // The colons of an IPv6 address stand within brackets of their own or more than once.
-        match item.rsplit_once(':') {
-            Some((names, slots)) if !names.contains(':') => {
-                self.add_names(names, Some(slots_of(slots)?))
+    /// Adds the hosts of a line of a file.
+    fn add_line(&mut self, line: &str) -> Result<(), String> {
+        // `slots = 4` is what Open MPI takes, too.
+        let spaced = line.replace('=', " = ");
+        let mut words = spaced.split_whitespace();
+        let Some(names) = words.next() else { return Ok(()) };
+        let (mut slots, mut most, mut user) = (None, None, None);
+        while let Some(key) = words.next() {
+            let value = match words.next() {
+                Some("=") => words.next().ok_or_else(|| format!("{key}= has no value"))?,
+                _ => return Err(no_key(names, key)),
+            };
+            let place = match key.to_ascii_lowercase().replace('-', "_").as_str() {
+                "slots" | "count" | "cpu" => &mut slots,
+                "max_slots" | "slots_max" | "max_count" | "count_max" | "max_cpu" | "cpu_max" => {
+                    &mut most
+                }
+                "user" | "username" | "user_name" => &mut user,
+                _ => {
+                    return Err(format!(
+                        "Eyrie does not know {key}={value}: what may follow a host is slots=N and \
+                         user=NAME; remove it"
+                    ))
+                }
+            };
+            if place.replace(value).is_some() {
+                return Err(format!("{key} comes twice"));
             }
-            _ => self.add_names(item, None),
         }
+        // The most that a host may have is what it may start with, unless that is said.
+        let most = most.map(slots_of).transpose()?;
+        let slots = slots.map(slots_of).transpose()?.or(most);
+        for item in outside_brackets(names) {
+            let (names, of_item) = item_of(item)?;
+            if slots.is_some() && of_item.is_some() {
+                return Err(format!("{item} has its slots twice: write one of both"));
+            }
+            match user {
+                Some(user) if names.contains('@') => {
+                    return Err(format!("user={user} beside {names}: write one of both"))
+                }
+                Some(user) => self.add_names(&names, user, of_item.or(slots))?,
+                None => self.add_names(&names, "", of_item.or(slots))?,
+            }
+        }
+        Ok(())
     }
 
-    fn add_names(&mut self, names: &str, slots: Option<u32>) -> Result<(), String> {
-        if names.starts_with('-') {
-            return Err(format!("{names:?} is no host: names do not begin with -"));
+    /// Adds `NAME`, `LIST` or either with `:SLOTS`.
+    fn add_item(&mut self, item: &str) -> Result<(), String> {
+        let (names, slots) = item_of(item)?;
+        self.add_names(&names, "", slots)
+    }
+
+    /// Adds the hosts of a list, as those of a user unless that is empty.
+    fn add_names(&mut self, names: &str, user: &str, slots: Option<u32>) -> Result<(), String> {
+        if names.is_empty() {
+            return Err("a name of a host is empty".into());
         }
         for name in hostlist::expand(names).map_err(|e| e.to_string())? {
+            let name = match user {
+                "" => name,
+                user => format!("{user}@{name}"),
+            };
+            if name.starts_with('-') {
+                return Err(format!("{name:?} is no host: names do not begin with -"));
+            }
             if !name.chars().all(|c| c.is_ascii_alphanumeric() || "._-:@%".contains(c)) {
                 return Err(format!("{name:?} is no name of a host"));
+            }
+            let place = name.rsplit('@').next().unwrap_or_default();
+            if place.is_empty() || place.contains(':') && !is_address(place) {
+                return Err(format!(
+                    "{name:?} is no host: write HOST, HOST:SLOTS or [ADDRESS]:SLOTS"
+                ));
             }
             self.add(name, slots);
         }
@@ -234,6 +324,7 @@ mod tests {
             ("-oProxyCommand=x", "begin with -"),
             ("a;b", "no name"),
             ("a,,b", "empty"),
+            ("a:2:3", "[ADDRESS]:SLOTS"),
             ("n[0-", "n[0-"),
         ] {
             assert!(parse_list(text).unwrap_err().contains(fault), "{text}");
@@ -243,11 +334,51 @@ mod tests {
     #[test]
     fn files_of_hydra_open_mpi_and_pbs() {
         let two = hosts(&[("a", Some(2)), ("b", Some(3))]);
-        assert_eq!(parse_file("a:2\n# none\nb:3 # three\n"), Ok(two.clone()));
-        assert_eq!(parse_file("a slots=2\nb slots=3 max_slots=5\n"), Ok(two.clone()));
-        assert_eq!(parse_file("a\na\nb\nb\nb\n"), Ok(two));
+        for text in [
+            "a:2\n# none\nb:3 # three\n",
+            "a slots=2\nb slots=3 max_slots=5\n",
+            "a slots = 2\r\n\tb slots= 3 max-slots =5\n",
+            "a SLOTS=2\nb count=3\n",
+            "a max_slots=2\nb cpu=3\n",
+            "a\na\nb\nb\nb\n",
+        ] {
+            assert_eq!(parse_file(text), Ok(two.clone()), "{text}");
+        }
         assert_eq!(parse_file("n[1-2]\n"), Ok(hosts(&[("n1", None), ("n2", None)])));
-        assert!(parse_file("a\nb slots=-1\n").unwrap_err().starts_with("line 2: "));
+        let joe = hosts(&[("joe@n1", Some(2)), ("joe@n2", Some(2)), ("ann@b", None)]);
+        assert_eq!(parse_file("n[1-2]:2 user=joe\nann@b\n"), Ok(joe));
+        let addresses =
+            hosts(&[("::1", Some(2)), ("fe80::2%eth0", Some(3)), ("joe@::4", None), ("::5", None)]);
+        let text = "[::1]:2\n[fe80::2%eth0] slots=3\njoe@[::4]\n::5\n";
+        assert_eq!(parse_file(text), Ok(addresses.clone()));
+        assert_eq!(parse_list("[::1]:2,[fe80::2%eth0]:3,joe@[::4],::5"), Ok(addresses));
+    }
+
+    #[test]
+    fn a_line_that_is_not_understood_is_refused_with_the_remedy() {
+        for (line, fault) in [
+            ("b slots=-1", "\"-1\" is no number of slots"),
+            ("b slots=", "slots= has no value"),
+            ("b slots=2 slots=3", "slots comes twice"),
+            ("b:2 slots=3", "b:2 has its slots twice"),
+            ("b 4", "\"4\" after b: write b:SLOTS or b slots=N"),
+            ("b : 2", "\":\" after b: write b:SLOTS or b slots=N"),
+            ("b :2", "\":2\" after b: write b:SLOTS"),
+            ("b c", "\"c\" after b: write one host or host list a line"),
+            ("b slots", "\"slots\" after b: write one host"),
+            ("b binding=user:1", "does not know binding=user:1"),
+            ("b port=2222", "does not know port=2222"),
+            ("ann@b user=joe", "write one of both"),
+            ("b:2:ib0", "\"b:2:ib0\" is no host: write HOST, HOST:SLOTS"),
+            ("[::1]2", "write [::1]:SLOTS"),
+            ("[::1]:x", "\"x\" is no number of slots"),
+            ("^b", "no name of a host"),
+            ("b user=-x", "names do not begin with -"),
+            ("b,,c", "is empty"),
+        ] {
+            let error = parse_file(&format!("a\n{line}\n")).unwrap_err();
+            assert!(error.starts_with("line 2: ") && error.contains(fault), "{line}: {error}");
+        }
         assert!(parse_file("\n").unwrap_err().contains("names no host"));
     }
 
