@@ -10,7 +10,7 @@ use crate::streams::{Input, Output};
 use anyhow::Context;
 use eyrie_wire::agent::{self, ToRank};
 use eyrie_wire::auth::Secret;
-use eyrie_wire::control::{ImageMeta, JobOnHost, Program, StartRank};
+use eyrie_wire::control::{JobOnHost, Program, StartRank};
 use eyrie_wire::Rank;
 use rustix::fs::{fcntl_getfl, fcntl_setfl, memfd_create, MemfdFlags, OFlags};
 use rustix::io::Errno;
@@ -49,7 +49,8 @@ pub fn reserve_fixed_numbers() -> anyhow::Result<Reserved> {
     Ok(Reserved(held))
 }
 
-/// The agent's ends of a new process.
+/// The agent's ends of a new process, of which nothing is known yet: only
+/// [`crate::process::Process::new`] takes over what an image says of its rank.
 pub struct Launched {
     pub pid: u32,
     pub page: Page,
@@ -65,15 +66,6 @@ pub struct Launched {
 }
 
 impl Launched {
-    /// What the rank has behind it, once that is known; nothing was read or written yet.
-    pub fn begins_at(&mut self, meta: &ImageMeta) {
-        if let Some(input) = &mut self.stdin {
-            input.begins_at(meta.stream_offsets[0]);
-        }
-        self.stdout.begins_at(meta.stream_offsets[1]);
-        self.stderr.begins_at(meta.stream_offsets[2]);
-    }
-
     /// Hands over a directory, unless it has one with that epoch or a higher one.
     ///
     /// # Errors
@@ -142,15 +134,13 @@ fn pair(kind: SocketType) -> std::io::Result<(OwnedFd, OwnedFd)> {
     Ok((ours, beyond(theirs)?))
 }
 
-/// Starts a process for a rank; `meta` is what is known of its image, all zero for a program's
-/// beginning; `directory` is the newest one; `open_files` is the limit that it gets.
+/// Starts a process for a rank; `directory` is the newest one, `open_files` the limit that it gets.
 ///
 /// # Errors
 /// When a resource is lacking or the program cannot be executed.
 pub fn launch(
     job: &JobOnHost,
     start: &StartRank,
-    meta: &ImageMeta,
     from: From,
     (epoch, directory): (u64, &[u8]),
     secret: &Secret,
@@ -177,7 +167,7 @@ pub fn launch(
         let (theirs, ours) = pipe_with(PipeFlags::CLOEXEC)?;
         nonblocking(&ours)?;
         let peek = rustix::io::fcntl_dupfd_cloexec(&theirs, 0)?;
-        (Some(Input::new(ours, peek, meta.stream_offsets[0])), theirs)
+        (Some(Input::new(ours, peek)), theirs)
     } else {
         (None, File::open("/dev/null")?.into())
     };
@@ -223,9 +213,9 @@ pub fn launch(
         directories,
         channel,
         pmi,
-        session: Session::new(start.instance.rank, job.ranks, job.kvsname.clone(), meta.barriers),
-        stdout: Output::new(stdout, meta.stream_offsets[1]),
-        stderr: Output::new(stderr, meta.stream_offsets[2]),
+        session: Session::new(start.instance.rank, job.ranks, job.kvsname.clone()),
+        stdout: Output::new(stdout),
+        stderr: Output::new(stderr),
         stdin,
         restorer_stderr,
     })

@@ -75,9 +75,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// `barriers_passed`: 0 for a program that starts, else what it had passed when it was
-    /// captured.
-    pub fn new(rank: u32, size: u32, kvsname: String, barriers_passed: u32) -> Session {
+    pub fn new(rank: u32, size: u32, kvsname: String) -> Session {
         Session {
             rank,
             size,
@@ -86,9 +84,14 @@ impl Session {
             multi_line: false,
             spoke: false,
             finalized: false,
-            barriers_passed,
+            barriers_passed: 0,
             waiting: false,
         }
+    }
+
+    /// The rank, which has not asked anything yet, had passed so many when it was captured.
+    pub fn begins_at(&mut self, barriers_passed: u32) {
+        self.barriers_passed = barriers_passed;
     }
 
     /// The name of the job's key-value space.
@@ -245,7 +248,7 @@ mod tests {
     #[test]
     fn a_start_as_mpich_does_it() {
         let mut kvs = Entries::default();
-        let mut s = Session::new(0, 2, "kvs_job".into(), 0);
+        let mut s = Session::new(0, 2, "kvs_job".into());
         assert!(!s.spoke());
         let (reply, _) = ask(&mut s, &kvs, "cmd=init pmi_version=1 pmi_subversion=1\n");
         assert_eq!(reply, "cmd=response_to_init rc=0 pmi_version=1 pmi_subversion=1\n");
@@ -267,7 +270,7 @@ mod tests {
 
     #[test]
     fn a_restarted_rank_passes_the_barriers_of_the_job() {
-        let mut s = Session::new(0, 2, "k".into(), 0);
+        let mut s = Session::new(0, 2, "k".into());
         for barrier in 1..=2 {
             assert_eq!(
                 ask(&mut s, &Entries::default(), "cmd=barrier_in\n").1,
@@ -278,13 +281,14 @@ mod tests {
         assert_eq!(ask(&mut s, &Entries::default(), "cmd=barrier_in\n").1, Effect::Barrier(3));
         assert!(s.release(2).is_none());
         // A restored one counts on from where it was captured.
-        let mut s = Session::new(0, 2, "k".into(), 2);
+        let mut s = Session::new(0, 2, "k".into());
+        s.begins_at(2);
         assert_eq!(ask(&mut s, &Entries::default(), "cmd=barrier_in\n").1, Effect::Barrier(3));
     }
 
     #[test]
     fn abort_and_spawn() {
-        let mut s = Session::new(0, 2, "k".into(), 0);
+        let mut s = Session::new(0, 2, "k".into());
         let (_, effect) = ask(&mut s, &Entries::default(), "cmd=abort exitcode=42 message=abort\n");
         assert_eq!(effect, Effect::Abort { code: 42 });
         s.receive(b"mcmd=spawn\nnprocs=1\nexecname=./a\nendcmd\n").unwrap();
@@ -301,7 +305,7 @@ mod tests {
         #[test]
         fn nonsense_does_no_harm(parts in prop::collection::vec(
             prop::collection::vec(any::<u8>(), 0..300), 0..20)) {
-            let mut s = Session::new(0, 2, "k".into(), 0);
+            let mut s = Session::new(0, 2, "k".into());
             for part in parts {
                 if s.receive(&part).is_err() { break }
                 while s.next(&Entries::default()).is_some() {}

@@ -8,7 +8,7 @@ use crate::launch::{From, Launched};
 use crate::node::{Agent, Done};
 use crate::transfer;
 use eyrie_transport::Addr;
-use eyrie_wire::control::{FromAgent, ImageAt, ImageMeta, StartRank};
+use eyrie_wire::control::{FromAgent, ImageAt, StartRank};
 use eyrie_wire::{ImageId, RankInstance};
 use std::os::fd::OwnedFd;
 
@@ -44,7 +44,7 @@ impl Agent {
         if !self.coming.contains_key(&instance) {
             let (stream, into) = image_pipe()?;
             let from = From::Image { stream, held: Vec::new() };
-            let launched = self.launch_from(start, &ImageMeta::default(), from)?;
+            let launched = self.launch_from(start, from)?;
             let restorer = Restorer(launched.pid);
             let coming = Coming { restorer, launched, image: 0, into: Some(into), start: None };
             self.coming.insert(instance, coming);
@@ -128,16 +128,11 @@ impl Agent {
     }
 
     /// The process that a rank becomes which was about to come, and where it reads its last image.
-    pub fn take_coming(
-        &mut self,
-        start: &StartRank,
-        meta: &ImageMeta,
-    ) -> Option<(Launched, OwnedFd)> {
+    pub fn take_coming(&mut self, start: &StartRank) -> Option<(Launched, OwnedFd)> {
         let coming = self.coming.remove(&start.instance)?;
-        let Coming { restorer, mut launched, into, .. } = coming;
+        let Coming { restorer, launched, into, .. } = coming;
         let into = into?;
         std::mem::forget(restorer);
-        launched.begins_at(meta);
         Some((launched, into))
     }
 }

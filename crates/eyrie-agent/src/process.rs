@@ -112,7 +112,18 @@ pub struct Process {
 }
 
 impl Process {
+    /// The one place where what an image says of its rank is taken over, whichever way the process
+    /// was started: anew (nothing is said), from an image, or before its image was known. All that
+    /// it says stands here ([`Process::meta`] is the way back).
     pub fn new(instance: RankInstance, launched: Launched, meta: &ImageMeta) -> Process {
+        // What the rank itself carries: its incarnation is a new one, clock and rsn are in it.
+        let ImageMeta { incarnation: _, clock: _, rsn: _, stream_offsets, barriers, shared } = meta;
+        let Launched { mut session, mut stdout, mut stderr, mut stdin, .. } = launched;
+        session.begins_at(*barriers);
+        let [stdin_offset, stdout_offset, stderr_offset] = *stream_offsets;
+        stdin.iter_mut().for_each(|stdin| stdin.begins_at(stdin_offset));
+        stdout.begins_at(stdout_offset);
+        stderr.begins_at(stderr_offset);
         Process {
             instance,
             page: launched.page,
@@ -123,15 +134,15 @@ impl Process {
             death: Death::Unknown,
             channel: Some(launched.channel),
             pmi: Some(launched.pmi),
-            session: launched.session,
-            stdout: launched.stdout,
-            stderr: launched.stderr,
-            stdin: launched.stdin,
+            session,
+            stdout,
+            stderr,
+            stdin,
             capture: None,
             base: None,
             restore: None,
             slowed: None,
-            shared: meta.shared.iter().cloned().collect(),
+            shared: shared.iter().cloned().collect(),
             ending: None,
         }
     }
@@ -247,5 +258,46 @@ pub fn kill_group(leader: u32) {
     if let Some(pid) = rustix::process::Pid::from_raw(leader as i32) {
         // It may just have ended.
         let _ = rustix::process::kill_process_group(pid, rustix::process::Signal::KILL);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use eyrie_wire::auth::Secret;
+    use rustix::pipe::{pipe_with, PipeFlags};
+
+    fn launched() -> Launched {
+        let pipe = || pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC).unwrap();
+        let (peek, stdin) = pipe();
+        Launched {
+            pid: 1,
+            page: Page::create(&Secret([7; 32]), 1).unwrap(),
+            directories: Directories::create(&[]).unwrap(),
+            channel: pipe().0,
+            pmi: pipe().0,
+            session: Session::new(3, 4, "k".into()),
+            stdout: Output::new(pipe().0),
+            stderr: Output::new(pipe().0),
+            stdin: Some(Input::new(stdin, peek)),
+            restorer_stderr: None,
+        }
+    }
+
+    #[test]
+    fn all_that_an_image_says_is_said_by_the_next_one_as_well() {
+        let said = ImageMeta {
+            incarnation: 2,
+            clock: 11,
+            rsn: 12,
+            stream_offsets: [13, 14, 15],
+            barriers: 16,
+            shared: vec!["/dev/shm/a".into(), "/dev/shm/b".into()],
+        };
+        for meta in [ImageMeta::default(), said] {
+            let instance = RankInstance { rank: 3, incarnation: meta.incarnation };
+            let process = Process::new(instance, launched(), &meta);
+            assert_eq!(process.meta(meta.clock, meta.rsn), meta);
+        }
     }
 }

@@ -39,7 +39,7 @@ impl Agent {
         });
     }
 
-    /// Starts the process; from an image when its stream is given.
+    /// Starts the process; from an image when its stream is given. `meta`: what that says of it.
     pub fn launch(
         &mut self,
         start: Box<StartRank>,
@@ -52,8 +52,8 @@ impl Agent {
             return self.start_failed(instance, reason, StartFault::Killed(libc::SIGKILL));
         }
         let launched = match image {
-            None => self.launch_from(&start, &meta, From::Program).map(|l| (l, None)),
-            Some((stream, since)) => self.launch_image(&start, &meta, stream, since),
+            None => self.launch_from(&start, From::Program).map(|l| (l, None)),
+            Some((stream, since)) => self.launch_image(&start, stream, since),
         };
         if let Some(text) = guards::note() {
             self.connection.send(&FromAgent::Note { text });
@@ -86,12 +86,11 @@ impl Agent {
     pub fn launch_image(
         &mut self,
         start: &StartRank,
-        meta: &ImageMeta,
         stream: eyrie_transport::Stream,
         since: Instant,
     ) -> anyhow::Result<(Launched, Option<Restore>)> {
         let image = start.image.as_ref().map_or(0, |at| at.image);
-        let (mut launched, image_in) = match self.take_coming(start, meta) {
+        let (mut launched, image_in) = match self.take_coming(start) {
             Some((launched, into)) => {
                 let (epoch, directory) = self.newest_directory()?;
                 launched.hand_directory(epoch, directory)?;
@@ -101,7 +100,7 @@ impl Agent {
                 let (image_out, image_in) = image_pipe()?;
                 let held = self.holds.displaced(start.instance.rank, image);
                 let from = From::Image { stream: image_out, held };
-                (self.launch_from(start, meta, from)?, image_in)
+                (self.launch_from(start, from)?, image_in)
             }
         };
         let instance = start.instance;
@@ -114,15 +113,10 @@ impl Agent {
     }
 
     /// Starts the process, with the newest directory that is here.
-    pub fn launch_from(
-        &self,
-        start: &StartRank,
-        meta: &ImageMeta,
-        from: From,
-    ) -> anyhow::Result<Launched> {
+    pub fn launch_from(&self, start: &StartRank, from: From) -> anyhow::Result<Launched> {
         let job = self.job.as_ref().context("the controller has not said what the job is")?;
         let directory = self.newest_directory()?;
-        launch(job, start, meta, from, directory, &self.secret, self.open_files)
+        launch(job, start, from, directory, &self.secret, self.open_files)
     }
 
     /// The newest directory, and its epoch.

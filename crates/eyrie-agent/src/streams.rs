@@ -26,12 +26,11 @@ pub struct Output {
 }
 
 impl Output {
-    /// `offset`: what the rank has behind it.
-    pub fn new(fd: OwnedFd, offset: u64) -> Output {
-        Output { fd: Some(fd), read: offset, shown: offset, tail: Vec::new() }
+    pub fn new(fd: OwnedFd) -> Output {
+        Output { fd: Some(fd), read: 0, shown: 0, tail: Vec::new() }
     }
 
-    /// The same stream, of which nothing was read yet, with what the rank has behind it.
+    /// Of this stream, of which nothing was read yet, the rank has so much behind it.
     pub fn begins_at(&mut self, offset: u64) {
         (self.read, self.shown) = (offset, offset);
     }
@@ -108,11 +107,11 @@ pub struct Input {
 }
 
 impl Input {
-    pub fn new(fd: OwnedFd, peek: OwnedFd, offset: u64) -> Input {
-        Input { fd: Some(fd), peek, written: offset, pending: VecDeque::new(), eof: false }
+    pub fn new(fd: OwnedFd, peek: OwnedFd) -> Input {
+        Input { fd: Some(fd), peek, written: 0, pending: VecDeque::new(), eof: false }
     }
 
-    /// The same stream, of which nothing was written yet, with what the rank has behind it.
+    /// Of this stream, of which nothing was written yet, the rank has so much behind it.
     pub fn begins_at(&mut self, offset: u64) {
         self.written = offset;
     }
@@ -172,7 +171,8 @@ mod tests {
     fn output_stops_at_the_window_and_ends_with_the_rank() {
         let (r, w) = pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC).unwrap();
         rustix::pipe::fcntl_setpipe_size(&w, 1 << 20).unwrap();
-        let mut out = Output::new(r, 100);
+        let mut out = Output::new(r);
+        out.begins_at(100);
         let mut written = 0;
         while written < 600_000 {
             written += write(&w, &vec![7; 600_000 - written]).unwrap();
@@ -193,7 +193,7 @@ mod tests {
     #[test]
     fn what_was_said_last_is_known() {
         let (r, w) = pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC).unwrap();
-        let mut out = Output::new(r, 0);
+        let mut out = Output::new(r);
         assert_eq!(out.last_line(), None);
         write(&w, b"first\nfree(): invalid pointer\n \n").unwrap();
         out.take(false, false);
@@ -203,7 +203,8 @@ mod tests {
     #[test]
     fn input_counts_what_the_rank_has_read() {
         let (r, w) = pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC).unwrap();
-        let mut input = Input::new(w, rustix::io::fcntl_dupfd_cloexec(&r, 0).unwrap(), 10);
+        let mut input = Input::new(w, rustix::io::fcntl_dupfd_cloexec(&r, 0).unwrap());
+        input.begins_at(10);
         input.receive(3, b"not mine", false);
         input.receive(10, b"abcdef", false);
         assert!(input.push());
