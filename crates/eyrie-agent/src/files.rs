@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 const KEPT: usize = 2;
 /// Most files that are held for one image.
 const HELD_MAX: usize = 4096;
-/// Most files of a rank that are looked after between images.
+/// Most files of a rank that are looked after between images; those that are open come first.
 const WATCHED_MAX: usize = 256;
 /// How soon an image that was asked for because of a file is asked for again.
 const ASK_AGAIN: Duration = Duration::from_secs(10);
@@ -44,14 +44,12 @@ struct Held {
     number: Number,
     /// By which number /proc/PID/maps lists it, if it was found there.
     listed: Option<Number>,
-    /// Open in the rank, not only mapped.
-    is_open: bool,
     fd: Arc<OwnedFd>,
 }
 
 impl Held {
     fn is_at(&self, path: &Path) -> bool {
-        stat(path).is_ok_and(|st| number(&st) == self.number)
+        leads_to(path, self.number)
     }
 
     /// Its name by now, if it has one.
@@ -77,7 +75,7 @@ struct Files {
 impl Files {
     /// The files that a process which stands still has open or mapped; those in `known` are held
     /// already. What has no name is in the image itself, and so are the files in /dev/shm that are
-    /// mapped.
+    /// mapped, and mapped files that have lost their names: to a library that was upgraded, say.
     fn of(pid: u32, known: &Known) -> Files {
         let mut files = Files::default();
         let mut seen = BTreeSet::new();
@@ -96,7 +94,7 @@ impl Files {
                 let (path, number) = (without_mark(path), number(&st));
                 let fd = known.get(&number).map(|(_, fd)| Arc::clone(fd));
                 let fd = fd.or_else(|| hold(&link, number));
-                let held = fd.map(|fd| Held { path, number, listed: None, is_open: true, fd });
+                let held = fd.map(|fd| Held { path, number, listed: None, fd });
                 files.add(held, &mut seen);
             }
         }
@@ -104,10 +102,11 @@ impl Files {
             if path.starts_with("/dev/shm") || seen.contains(&listed) {
                 continue;
             }
-            let known = known.get(&listed).cloned().or_else(|| hold_mapped(&path, listed));
-            let held = known.filter(|(number, _)| !seen.contains(number)).map(|(number, fd)| {
-                Held { path, number, listed: Some(listed), is_open: false, fd }
-            });
+            let known = known.get(&listed).filter(|(number, _)| leads_to(&path, *number)).cloned();
+            let known = known.or_else(|| hold_mapped(&path, listed));
+            let held = known
+                .filter(|(number, _)| !seen.contains(number))
+                .map(|(number, fd)| Held { path, number, listed: Some(listed), fd });
             files.add(held, &mut seen);
         }
         files
@@ -130,16 +129,20 @@ impl Files {
         })
     }
 
-    /// The first file that is open and whose name leads elsewhere by now.
+    /// The first file whose name leads elsewhere by now.
     fn moved(&self) -> Option<&Path> {
-        let mut open = self.held.iter().filter(|h| h.is_open).take(WATCHED_MAX);
-        open.find(|h| !h.is_at(&h.path)).map(|h| h.path.as_path())
+        let mut watched = self.held.iter().take(WATCHED_MAX);
+        watched.find(|h| !h.is_at(&h.path)).map(|h| h.path.as_path())
     }
 }
 
 /// Whether the kernel makes up the file: each node has one of its own at that path.
 fn is_made_up(path: &Path) -> bool {
     statfs(path).is_ok_and(|fs| eyrie_image::is_made_up(fs.f_type as u64))
+}
+
+fn leads_to(path: &Path, wanted: Number) -> bool {
+    stat(path).is_ok_and(|st| number(&st) == wanted)
 }
 
 /// Holds the file that a path leads to, if it is this one.
@@ -292,9 +295,12 @@ pub fn raise_limit() -> std::io::Result<libc::rlimit> {
 mod tests {
     use super::*;
 
-    /// The files that this test has open in `dir`, as if it were a rank.
-    fn taken(holds: &mut Holds, image: ImageId) {
+    /// The files that this test has open or mapped in `dir`, as if it were a rank. Other tests of
+    /// this process have files, too.
+    fn taken(holds: &mut Holds, image: ImageId, dir: &tempfile::TempDir) {
         holds.take(0, image, std::process::id());
+        let files = holds.ranks.get_mut(&0).unwrap().get_mut(&image).unwrap();
+        files.held.retain(|h| h.path.starts_with(dir.path()));
     }
 
     #[test]
@@ -303,7 +309,7 @@ mod tests {
         let path = |name: &str| dir.path().join(name);
         let _log = std::fs::File::create(path("log")).unwrap();
         let mut holds = Holds::default();
-        taken(&mut holds, 1);
+        taken(&mut holds, 1, &dir);
         assert_eq!(holds.check(0, 1), Ok(()));
         holds.counts(0, 1);
         assert_eq!(holds.moved(0, Instant::now()), None);
@@ -324,13 +330,53 @@ mod tests {
         assert!(lost.ends_with("/log, which it needs, was replaced or removed"), "{lost}");
     }
 
+    /// As a linker maps a library, after which the file is not open any more.
+    fn mapped_privately(file: &std::fs::File) -> *mut std::ffi::c_void {
+        use rustix::mm::{mmap, MapFlags, ProtFlags};
+        // SAFETY: a new mapping wherever there is room for it, which nothing reads.
+        unsafe { mmap(std::ptr::null_mut(), 1, ProtFlags::READ, MapFlags::PRIVATE, file, 0).unwrap() }
+    }
+
+    #[test]
+    fn a_mapped_file_that_lost_its_name_is_in_the_image_and_hinders_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let library = dir.path().join("library");
+        std::fs::write(&library, b"text").unwrap();
+        let mapping = mapped_privately(&std::fs::File::open(&library).unwrap());
+        let mut holds = Holds::default();
+        taken(&mut holds, 1, &dir);
+        holds.counts(0, 1);
+        let held = |holds: &Holds, image| holds.ranks[&0][&image].held.len();
+        assert_eq!(held(&holds, 1), 1);
+        assert_eq!(holds.moved(0, Instant::now()), None);
+        // Replaced by an equal copy: the image that has only its name is to be followed by another.
+        std::fs::copy(&library, dir.path().join("new")).unwrap();
+        std::fs::rename(dir.path().join("new"), &library).unwrap();
+        assert_eq!(holds.moved(0, Instant::now()), Some(library.clone()));
+        taken(&mut holds, 2, &dir);
+        assert_eq!(held(&holds, 2), 0);
+        assert_eq!(holds.check(0, 2), Ok(()));
+        // One during which it is replaced has neither name nor content.
+        std::fs::write(dir.path().join("third"), b"text").unwrap();
+        let third = mapped_privately(&std::fs::File::open(dir.path().join("third")).unwrap());
+        taken(&mut holds, 3, &dir);
+        std::fs::remove_file(dir.path().join("third")).unwrap();
+        assert!(holds.check(0, 3).unwrap_err().ends_with("was replaced or removed"));
+        taken(&mut holds, 4, &dir);
+        assert_eq!(holds.check(0, 4), Ok(()));
+        for at in [mapping, third] {
+            // SAFETY: mapped above, and not used by anything.
+            unsafe { rustix::mm::munmap(at, 1).unwrap() };
+        }
+    }
+
     #[test]
     fn the_last_two_images_that_count_are_kept() {
         let dir = tempfile::tempdir().unwrap();
         let file = std::fs::File::create(dir.path().join("file")).unwrap();
         let mut holds = Holds::default();
         for image in 1..=5 {
-            taken(&mut holds, image);
+            taken(&mut holds, image, &dir);
             if image != 4 {
                 holds.counts(0, image);
             }
