@@ -49,7 +49,10 @@ impl Agent {
             return Err(not_now("another capture of it is under way")());
         }
         let yet = "the rank has not come through the provider yet";
-        p.speaker.ok_or_else(not_now(yet))?;
+        let speaker = p.speaker.ok_or_else(not_now(yet))?;
+        if !takes_signal(speaker) {
+            return Err(not_now("the rank executes another program by now")());
+        }
         let (stream, theirs) = image_pipe().map_err(Refusal::lasting)?;
         let sync = hold || mode == CheckpointMode::Sync;
         let base = p.base.as_ref().filter(|(_, at)| *at == store).map_or(0, |(image, _)| *image);
@@ -228,6 +231,16 @@ fn ask_for_image(p: &Process) -> Result<(), rustix::io::Errno> {
     // SAFETY: the signal is a valid real-time signal number, used by nothing else in the rank.
     let signal = unsafe { Signal::from_raw_unchecked(capture_signal()) };
     rustix::process::kill_process(speaker, signal)
+}
+
+/// Whether a process takes the signal that asks for an image: one that has executed another program
+/// since the provider spoke would die of it.
+fn takes_signal(pid: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    let caught = caught.and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
+    // Where the kernel does not say it, the signal is sent as ever.
+    caught.is_none_or(|set| set >> (capture_signal() - 1) & 1 == 1)
 }
 
 /// A pipe for an image: the reading and the writing end.

@@ -71,8 +71,8 @@ impl Agent {
             if matches!(ending, Ending::Code(_)) {
                 self.holds.drop_rank(instance.rank);
             }
-            let spoke_pmi = p.session.spoke() || p.session.barriers_passed() > 0;
-            self.connection.report(instance, RankReport::Exited { ending, spoke_pmi });
+            let stage = p.stage();
+            self.connection.report(instance, RankReport::Exited { ending, stage });
         }
     }
 }

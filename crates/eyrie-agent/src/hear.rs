@@ -123,10 +123,15 @@ impl Agent {
             // A rank that is gone is found out by its end.
             return p.tell(ToRank::Admitted, &[]).is_ok();
         }
+        self.computes_alone(instance, pid);
+        false
+    }
+
+    /// Each rank computes by itself with the MPI library of this process.
+    fn computes_alone(&mut self, instance: RankInstance, pid: u32) {
         let library = shared::mpi_library(pid).unwrap_or_default();
         let remedy = mpi::remedy(Path::new(&library));
         self.connection.report(instance, RankReport::Alone { library, remedy });
-        false
     }
 
     /// A rank is through MPI_Init. Memory that it shares with another rank by now is a way round
@@ -142,6 +147,11 @@ impl Agent {
             );
             self.connection.report(instance, RankReport::Fatal { reason });
             return;
+        }
+        let Some(p) = self.processes.get(&instance) else { return };
+        if p.session.barriers_passed() == 0 && self.job.as_ref().is_some_and(|job| job.ranks > 1) {
+            // It asked who it is and has met no other rank in MPI_Init all the same.
+            return self.computes_alone(instance, self.pmi_peer(p));
         }
         let threads = ["SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE"].get(threads as usize);
         let threads = threads.map_or("of unknown level".into(), |l| format!("MPI_THREAD_{l}"));

@@ -5,7 +5,7 @@
 use eyrie_transport::Directory;
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::TraceRecord;
-use eyrie_wire::page::{RankPage, Record, PAGE_BYTES};
+use eyrie_wire::page::{Endpoint, RankPage, Record, PAGE_BYTES};
 use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
 use rustix::mm::{mmap, munmap, MapFlags, ProtFlags};
 use rustix::time::{clock_gettime, ClockId};
@@ -66,6 +66,12 @@ impl Page {
         let (tsc, now_ns) = moment();
         // SAFETY: mapped while `self` lives; the rank uses this number as an atomic one.
         Duration::from_nanos(unsafe { (*self.memory).polled_ns(tsc, now_ns) })
+    }
+
+    /// What became of the rank's endpoint; also when the rank has ended.
+    pub fn endpoint(&self) -> Endpoint {
+        // SAFETY: mapped while `self` lives; the rank uses this number as an atomic one.
+        unsafe { (*self.memory).endpoint() }
     }
 
     /// What the rank did last, oldest first. A record that is being written may be half of an older

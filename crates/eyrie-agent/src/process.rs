@@ -12,7 +12,8 @@ use crate::transfer::Line;
 use eyrie_image::format::exit;
 use eyrie_transport::Addr;
 use eyrie_wire::agent::ToRank;
-use eyrie_wire::control::{Ending, ImageMeta, StartFault};
+use eyrie_wire::control::{Ending, ImageMeta, MpiStage, StartFault};
+use eyrie_wire::page::Endpoint;
 use eyrie_wire::{ImageId, RankInstance};
 use rustix::io::Errno;
 use rustix::process::{pidfd_open, Pid, PidfdFlags};
@@ -210,6 +211,21 @@ impl Process {
             // of SIGKILL.
             (Ending::Code(137 | 247), _) if self.speaker.is_none() => Ending::Signal(libc::SIGKILL),
             _ => ending,
+        }
+    }
+
+    /// How far it has come with MPI. Some libraries say by PMI that they are through only when the
+    /// program calls exit(3), which one that ends by _exit(2) or executes another program never
+    /// does: the end of the endpoint says it, too.
+    pub fn stage(&self) -> MpiStage {
+        match self.page.endpoint() {
+            _ if self.session.finalized() => MpiStage::After,
+            Endpoint::Closed => MpiStage::After,
+            Endpoint::Open => MpiStage::Within,
+            Endpoint::None if self.session.spoke() || self.session.barriers_passed() > 0 => {
+                MpiStage::Within
+            }
+            Endpoint::None => MpiStage::Before,
         }
     }
 

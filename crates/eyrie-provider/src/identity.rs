@@ -7,6 +7,7 @@ use crate::descriptors::move_up;
 use crate::memory;
 use eyrie_transport::{Directory, RouterId};
 use eyrie_wire::agent::{ToRank, ENV_AGENT_FD, ENV_RANK, ENV_SIZE};
+use eyrie_wire::page::Endpoint;
 use eyrie_wire::RankInstance;
 use std::fs::File;
 use std::os::fd::{AsRawFd, RawFd};
@@ -18,6 +19,7 @@ pub struct Identity {
     /// Ranks of the job.
     pub size: u32,
     pub directory: Directory,
+    endpoint: Endpoint,
     /// Where newer directories come.
     file: Option<File>,
 }
@@ -51,7 +53,8 @@ impl Identity {
         let (rank, size) = (number(ENV_RANK)?, number(ENV_SIZE)?);
         let instance = RankInstance { rank, incarnation: 0 };
         let directory = Directory::default();
-        let mut identity = Identity { instance, size, directory, file: None };
+        let endpoint = Endpoint::None;
+        let mut identity = Identity { instance, size, directory, endpoint, file: None };
         identity.be_welcomed()?;
         Ok(identity)
     }
@@ -72,11 +75,19 @@ impl Identity {
             return Err("the agent's welcome came without the rank's page and the directory".into());
         };
         memory::map_page(&page)?;
+        memory::page().set_endpoint(self.endpoint);
         let directory = File::from(move_up(directory));
         self.instance.incarnation = incarnation;
         self.directory = self.read(&directory)?;
         self.file = Some(directory);
         Ok(())
+    }
+
+    /// What became of the rank's endpoint. The agent can read it when this process is gone, and in
+    /// each incarnation.
+    pub fn set_endpoint(&mut self, endpoint: Endpoint) {
+        self.endpoint = endpoint;
+        memory::page().set_endpoint(endpoint);
     }
 
     fn read(&self, file: &File) -> Result<Directory, String> {

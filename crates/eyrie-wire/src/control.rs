@@ -491,10 +491,21 @@ pub enum RankReport {
     Fatal {
         reason: String,
     },
-    /// All output of the rank has been sent, then it ended like this. `spoke_pmi`: whether it ever
-    /// spoke PMI (in an image: before the capture).
+    /// All output of the rank has been sent, then it ended like this.
     Exited {
         ending: Ending,
-        spoke_pmi: bool,
+        stage: MpiStage,
     },
+}
+
+/// How far a rank had come with MPI when it ended.
+#[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MpiStage {
+    /// It never spoke PMI.
+    Before,
+    /// It had begun with MPI and was not through with it.
+    Within,
+    /// It was through with MPI (MPI_Finalize, or MPI_Session_finalize of its last session), whatever
+    /// it did then: end by itself or execute another program.
+    After,
 }

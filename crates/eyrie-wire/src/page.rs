@@ -54,6 +54,18 @@ pub struct Record {
     pub what: u32,
 }
 
+/// What became of a rank's endpoint, by which its MPI library sends and receives. The library opens
+/// one when MPI begins, and closes it in MPI_Finalize or with the last session; sessions may begin
+/// anew.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u64)]
+pub enum Endpoint {
+    /// The rank has had none yet.
+    None = 0,
+    Open = 1,
+    Closed = 2,
+}
+
 /// The shared memory.
 #[repr(C)]
 pub struct RankPage {
@@ -67,7 +79,9 @@ pub struct RankPage {
     directory: AtomicU64,
     /// For how many ticks of the time stamp counter the rank has asked for messages and found none.
     polled: AtomicU64,
-    reserved: [u8; 4096 - SECRET_LEN - 40],
+    /// What became of the rank's endpoint: an [`Endpoint`].
+    endpoint: AtomicU64,
+    reserved: [u8; 4096 - SECRET_LEN - 48],
     records: [Record; RECORDS],
 }
 const _: () = assert!(size_of::<RankPage>() == PAGE_BYTES && PAGE_BYTES % 4096 == 0);
@@ -92,6 +106,19 @@ impl RankPage {
     /// The file has a directory with this epoch. Only the agent says so.
     pub fn set_directory(&self, epoch: u64) {
         self.directory.store(epoch, Ordering::Release);
+    }
+
+    /// What became of the rank's endpoint. Only the rank says so.
+    pub fn set_endpoint(&self, endpoint: Endpoint) {
+        self.endpoint.store(endpoint as u64, Ordering::Release);
+    }
+
+    pub fn endpoint(&self) -> Endpoint {
+        match self.endpoint.load(Ordering::Acquire) {
+            1 => Endpoint::Open,
+            2 => Endpoint::Closed,
+            _ => Endpoint::None,
+        }
     }
 
     /// The rank has asked for messages for so many ticks and found none. Only the rank says so.
@@ -204,5 +231,8 @@ mod tests {
         page.add_polled(300);
         page.add_polled(700);
         assert_eq!(page.polled_ns(1000 + 4000, 50_000 + 2000), 500);
+        assert_eq!(page.endpoint(), Endpoint::None);
+        page.set_endpoint(Endpoint::Closed);
+        assert_eq!(page.endpoint(), Endpoint::Closed);
     }
 }

@@ -5,8 +5,12 @@ use super::rank::{Death, Step};
 use super::reactor::Machine;
 use super::signal;
 use crate::record::Record;
-use eyrie_wire::control::Ending;
+use eyrie_wire::control::{Ending, MpiStage};
 use eyrie_wire::{Rank, RankInstance};
+
+/// What is told of a program that has ended without a word of PMI.
+const WITHOUT_MPI: &str = "the program ended without MPI_Init: nothing of it was protected. If it has \
+     computed, its MPI library does not start under Eyrie: use MPICH 4.3 or newer, Intel MPI or Open MPI 5";
 
 impl Machine {
     /// The job is over, for this cause if it is no good end.
@@ -22,11 +26,12 @@ impl Machine {
         self.commands.push(Command::End { code });
     }
 
-    pub(super) fn exited(&mut self, instance: RankInstance, ending: Ending, spoke_pmi: bool) {
-        let Some(r) = self.current(instance) else { return };
+    pub(super) fn exited(&mut self, instance: RankInstance, ending: Ending, stage: MpiStage) {
+        if self.current(instance).is_none() {
+            return;
+        }
         let rank = instance.rank;
-        let finalized = r.on_node().is_some_and(|on_node| on_node.finalized);
-        if spoke_pmi {
+        if stage != MpiStage::Before {
             self.spoke_pmi(rank);
         }
         let spoke_pmi = self.ranks[rank as usize].spoke_pmi;
@@ -35,15 +40,8 @@ impl Machine {
                 let cause = format!("killed by {}", signal::in_words(signal));
                 self.fail(rank, Death::Signal(signal), cause, None);
             }
-            Ending::Code(code) if !spoke_pmi => self.finished(rank, code),
-            Ending::Code(code) if finalized => {
-                if self.config.ranks > 1 && self.pmi.passed() == 0 {
-                    let text = format!(
-                        "rank {rank} ended without having met the other ranks: each computed by itself"
-                    );
-                    return self.end(code.max(1), Some(text));
-                }
-                self.finished(rank, code)
+            Ending::Code(code) if !spoke_pmi || stage == MpiStage::After => {
+                self.finished(rank, code);
             }
             Ending::Code(code) => {
                 let text = format!(
@@ -98,9 +96,10 @@ impl Machine {
                 "rank {rank} ended with code {code} without MPI_Init, and the others would wait for it: the job ends"
             )
         } else if self.counts.finished == self.config.ranks {
-            "the program ended without speaking PMI: it is no MPI program, or its MPI does not speak PMI-1 \
-             (MPICH 4.3 or newer, Intel MPI and Open MPI 5 start under Eyrie)"
-                .into()
+            // As with mpiexec: `./solver --version` is no failure.
+            self.note(WITHOUT_MPI.into());
+            self.end(self.code(), None);
+            return true;
         } else {
             return false;
         };

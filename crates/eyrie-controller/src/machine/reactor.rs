@@ -412,7 +412,7 @@ impl Machine {
             R::Fatal { reason } => {
                 self.end(1, Some(format!("rank {} cannot go on: {reason}", instance.rank)))
             }
-            R::Exited { ending, spoke_pmi } => self.exited(instance, ending, spoke_pmi),
+            R::Exited { ending, stage } => self.exited(instance, ending, stage),
         }
     }
 

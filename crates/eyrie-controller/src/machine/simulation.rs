@@ -13,7 +13,7 @@ use crate::inject::{Fault, Injection};
 use crate::record::Record;
 use eyrie_transport::{Addr, RouterId};
 use eyrie_wire::control::{
-    CheckpointMode, Ending, NodeUsage, RankReport, RankUsage, Role, StartFault,
+    CheckpointMode, Ending, MpiStage, NodeUsage, RankReport, RankUsage, Role, StartFault,
 };
 use eyrie_wire::{ImageId, Incarnation};
 use eyrie_wire::{Node, Rank, RankInstance};
@@ -549,13 +549,14 @@ impl Cluster {
         let Some((node, incarnation)) = self.process(rank) else { return };
         self.nodes[node as usize].processes.remove(&rank);
         let instance = RankInstance { rank, incarnation };
+        let stage = MpiStage::Within;
         let event = if self.ranks[rank as usize].restoring == Some(incarnation) {
             let (reason, fault) = ("killed".into(), StartFault::Killed(libc::SIGKILL));
             Event::Rank(instance, RankReport::StartFailed { reason, fault })
         } else {
             Event::Rank(
                 instance,
-                RankReport::Exited { ending: Ending::Signal(libc::SIGKILL), spoke_pmi: true },
+                RankReport::Exited { ending: Ending::Signal(libc::SIGKILL), stage },
             )
         };
         self.after(0..20, Happening::FromNode(node, event));
@@ -664,7 +665,7 @@ impl Cluster {
             0..30,
             Happening::FromNode(
                 node,
-                Event::Rank(instance, RankReport::Exited { ending, spoke_pmi: true }),
+                Event::Rank(instance, RankReport::Exited { ending, stage: MpiStage::After }),
             ),
         );
     }

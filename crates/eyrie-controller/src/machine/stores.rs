@@ -207,7 +207,7 @@ mod tests {
     use super::*;
     use crate::machine::schedule::Order;
     use crate::machine::{Config, Event, Source};
-    use eyrie_wire::control::{Ending, RankReport, StartFault};
+    use eyrie_wire::control::{Ending, MpiStage, RankReport, StartFault};
     use std::time::Duration;
 
     /// A machine whose ranks run, and the time.
@@ -286,7 +286,10 @@ mod tests {
         /// The rank dies; returns where its next incarnation comes from.
         fn dies(&mut self, instance: RankInstance) -> (RankInstance, Option<Source>) {
             let ending = Ending::Signal(libc::SIGKILL);
-            self.tell(Event::Rank(instance, RankReport::Exited { ending, spoke_pmi: true }));
+            self.tell(Event::Rank(
+                instance,
+                RankReport::Exited { ending, stage: MpiStage::Within },
+            ));
             self.fenced(RankInstance { incarnation: instance.incarnation + 1, ..instance })
         }
 

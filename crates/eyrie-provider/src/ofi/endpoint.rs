@@ -7,6 +7,7 @@ use crate::core::matching::Context;
 use crate::ending::say;
 use crate::process;
 use eyrie_libfabric::abi::*;
+use eyrie_wire::page::Endpoint;
 use libc::{c_int, c_void, size_t, ssize_t};
 use std::sync::atomic::Ordering;
 
@@ -78,6 +79,7 @@ pub unsafe extern "C" fn open(
         OPEN.store(ep, Ordering::Relaxed);
         *out = ep.cast();
     }
+    process::call(|rank| rank.host.identity.set_endpoint(Endpoint::Open));
     0
 }
 
@@ -100,7 +102,10 @@ unsafe extern "C" fn close(f: *mut fid) -> c_int {
     process::call_or_end(|rank| {
         rank.forget_posted();
         // Others may still wait for what this rank has sent.
-        rank.flush()
+        rank.flush()?;
+        // From here on it needs no other rank, and no other needs it: it may end in any way.
+        rank.host.identity.set_endpoint(Endpoint::Closed);
+        Ok(())
     });
     OPEN.store(std::ptr::null_mut(), Ordering::Relaxed);
     // SAFETY: opened by `open`, not used any more.
