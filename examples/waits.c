@@ -5,7 +5,8 @@
  * it. Those that never end by themselves are ended by a timer's signal, and by that only. Waits
  * that do not come through the C library are made as programs without one make them. After each, an
  * Allreduce tells whether it was whole on all ranks. With --in-thread 1 a second thread makes them,
- * and the first one waits for it. */
+ * and the first one waits for it; with --in-thread 2 a second thread is in a call of MPI meanwhile,
+ * on one rank after the other. */
 #include "common.h"
 #include <poll.h>
 #include <pthread.h>
@@ -217,27 +218,60 @@ static int wait_in_thread(int (*wait)(void)) {
     return (int)(intptr_t)right;
 }
 
+/* Makes a wait; how long it took in seconds. */
+static int timed(int (*wait)(void), double *took) {
+    double begun = now();
+    int right = wait();
+    *took = now() - begun;
+    return right;
+}
+
+static void *receive(void *from) {
+    MPI_Recv(NULL, 0, MPI_INT, *(int *)from, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    return NULL;
+}
+
+/* Makes a wait while another thread is in a call of MPI on this rank; the last rank ends that call
+ * when its own wait is over. */
+static int wait_beside_mpi(int (*wait)(void), int receives, int rank, int ranks, double *took) {
+    int right, from = (rank + ranks - 1) % ranks;
+    pthread_t thread;
+    if (receives) {
+        let_alarms(SIG_BLOCK);
+        if (pthread_create(&thread, NULL, receive, &from) != 0) die("no thread can be started");
+        let_alarms(SIG_UNBLOCK);
+    }
+    right = timed(wait, took);
+    if (receives)
+        pthread_join(thread, NULL);
+    else
+        MPI_Send(NULL, 0, MPI_INT, (rank + 1) % ranks, 0, MPI_COMM_WORLD);
+    return right;
+}
+
 int main(int argc, char **argv) {
     long rounds = 1, in_thread = 0;
     const char *only = NULL;
     const struct option options[] = {
         {"ms", "length of each wait", .number = &ms},
         {"rounds", "how often all of them are made", .number = &rounds},
-        {"in-thread", "1: a second thread makes them", .number = &in_thread},
+        {"in-thread", "1: a second thread makes them; 2: one is in MPI, with two ranks",
+         .number = &in_thread},
         {"only", "the name of the one to make", .text = &only},
         {0},
     };
-    int rank;
-    MPI_Init(&argc, &argv);
+    int rank, ranks, level;
+    MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &level);
     parse_options(argc, argv, "Waits in every way, and says when a wait was too short.", options);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
     signal(SIGALRM, on_alarm);
     event = eventfd(0, 0);
     if (event < 0) die("eventfd: %s", strerror(errno));
     for (long round = 0; round < rounds; round++)
         for (size_t i = 0; i < sizeof waits / sizeof *waits; i++) {
+            int right, all, receives = (int)i % 2 == rank;
             double begun, took;
-            int right, all;
             if (only && strcmp(only, waits[i].name) != 0) continue;
             if (rank == 0) {
                 printf("%s:", waits[i].name);
@@ -245,8 +279,12 @@ int main(int argc, char **argv) {
             }
             alarms = 0;
             begun = now();
-            right = in_thread ? wait_in_thread(waits[i].wait) : waits[i].wait();
-            took = now() - begun;
+            if (in_thread == 2)
+                right = wait_beside_mpi(waits[i].wait, receives, rank, ranks, &took);
+            else if (in_thread)
+                right = wait_in_thread(waits[i].wait), took = now() - begun;
+            else
+                right = timed(waits[i].wait, &took);
             if (!right || alarms != waits[i].alarms || took < ms / 1000.0)
                 fprintf(stderr, "rank %d: %s took %.3f s of %.3f s, %s, %d alarms\n", rank,
                         waits[i].name, took, ms / 1000.0,

@@ -65,12 +65,15 @@ pub fn install() {
 
 extern "C" fn on_signal(_: c_int, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
     let asked_before = PENDING.swap(true, Ordering::Relaxed);
-    if entry::inside() {
+    // SAFETY: the context is the kernel's.
+    if entry::inside() && stack::is_on_it(unsafe { interrupted::stack_pointer(context) }) {
         return;
     }
     // SAFETY: the thread's errno, which the interrupted code may be about to read.
     let errno = unsafe { *libc::__errno_location() };
-    if asked_before {
+    // Another thread may be in a call: then the image is taken at its end, and this thread waits
+    // on.
+    if asked_before && !entry::inside() {
         PENDING.store(false, Ordering::Relaxed);
         take();
     }

@@ -56,6 +56,16 @@ fn another_signal_waits(blocked: &libc::sigset_t) -> bool {
     }
 }
 
+/// Where the stack of the interrupted thread ends.
+///
+/// # Safety
+/// `context` must be the one that the kernel has given to the handler.
+pub unsafe fn stack_pointer(context: *mut c_void) -> usize {
+    // SAFETY: handed on to the caller.
+    let context = unsafe { &*context.cast::<libc::ucontext_t>() };
+    context.uc_mcontext.gregs[libc::REG_RSP as usize] as usize
+}
+
 /// To be called in the handler of a signal that asks for an image or stops a thread for one, with
 /// all signals blocked.
 ///

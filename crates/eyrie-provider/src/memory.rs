@@ -31,7 +31,7 @@ const KEPT_BYTES: usize = 16 << 20;
 /// The stretch begins with a guard that is never mapped, then the stack of provider calls, another
 /// guard, and the stack of signal handlers.
 const GUARD: usize = GRANULE;
-const STACK_BYTES: usize = 1 << 20;
+pub const STACK_BYTES: usize = 1 << 20;
 /// Where the stack of provider calls begins; it grows down.
 pub const STACK_TOP: usize = START + GUARD + STACK_BYTES;
 pub const SIGNAL_STACK: usize = STACK_TOP + GUARD;

@@ -131,6 +131,11 @@ pub unsafe fn run<R>(f: impl FnOnce() -> R) -> R {
     item.result.expect("the work has run")
 }
 
+/// Whether a thread with this stack pointer is in a call.
+pub fn is_on_it(stack_pointer: usize) -> bool {
+    (memory::STACK_TOP - memory::STACK_BYTES..memory::STACK_TOP).contains(&stack_pointer)
+}
+
 /// Gives this thread a stack for signal handlers, if it has none: the frame of a capture's signal
 /// must not lie on the program's stack either.
 pub fn for_signals() {
