@@ -540,7 +540,7 @@ class Job:
         found = {}
         for pid in self.pids():
             try:
-                environment = pathlib.Path(f"/proc/{pid}/environ").read_bytes()
+                environment = (directory_of(pid) / "environ").read_bytes()
             except OSError:
                 continue
             rank = re.search(rb"(?:^|\0)PMI_RANK=(\d+)\0", environment)
@@ -682,12 +682,25 @@ def command_line(pid):
         return []
 
 
-def process_state(pid):
-    """The letter of /proc/PID/stat: R, S, T (stopped), Z (ended) ...; None when it is gone."""
+def state_in(directory):
     try:
-        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return (directory / "stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
         return None
+
+
+def directory_of(pid):
+    """Where the kernel tells of a process: of its first thread, or of one that has not ended."""
+    first = pathlib.Path(f"/proc/{pid}")
+    if state_in(first) != "Z":
+        return first
+    others = (task for task in first.glob("task/*") if state_in(task) not in (None, "Z"))
+    return next(others, first)
+
+
+def process_state(pid):
+    """The letter of /proc/PID/stat: R, S, T (stopped), Z (ended) ...; None when it is gone."""
+    return state_in(directory_of(pid))
 
 
 def kill(pid, number):

@@ -1,5 +1,6 @@
 //! Captures of ranks: asked for, waited for, handed to the store, and whether the image can count.
 
+use crate::family::directory_of;
 use crate::files::WATCH_EVERY;
 use crate::late;
 use crate::node::{Agent, Done};
@@ -236,7 +237,7 @@ fn ask_for_image(p: &Process) -> Result<(), rustix::io::Errno> {
 /// Whether a process takes the signal that asks for an image: one that has executed another program
 /// since the provider spoke would die of it.
 fn takes_signal(pid: u32) -> bool {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let status = std::fs::read_to_string(directory_of(pid).join("status")).unwrap_or_default();
     let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
     let caught = caught.and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
     // Where the kernel does not say it, the signal is sent as ever.

@@ -3,6 +3,7 @@
 
 use rustix::process::{kill_process, wait, Pid, Signal, WaitOptions};
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// Whether all children are gone.
@@ -38,6 +39,22 @@ pub fn children_of(pid: u32) -> Vec<u32> {
         found.extend(list.split_whitespace().filter_map(|p| p.parse::<u32>().ok()));
     }
     found
+}
+
+/// Where the kernel tells what a process has: the directory of its first thread, or of another one
+/// where the first has ended and others go on. Of a thread that has ended it tells next to nothing.
+pub fn directory_of(pid: u32) -> PathBuf {
+    let lives = |path: &PathBuf| {
+        let stat = std::fs::read_to_string(path.join("stat")).unwrap_or_default();
+        let state = stat.rsplit_once(") ").and_then(|(_, fields)| fields.chars().next());
+        state.is_some_and(|state| !matches!(state, 'Z' | 'X'))
+    };
+    let first = PathBuf::from(format!("/proc/{pid}"));
+    if lives(&first) {
+        return first;
+    }
+    let tasks = std::fs::read_dir(first.join("task")).into_iter().flatten().flatten();
+    tasks.map(|task| task.path()).find(lives).unwrap_or(first)
 }
 
 /// How a process has ended.

@@ -2,6 +2,7 @@
 //! offset), so that a restore finds it whatever has become of its name, and looks whether the names
 //! still lead there. It never changes a file.
 
+use crate::family::directory_of;
 use eyrie_wire::{ImageId, Rank};
 use rustix::fs::{fstat, open, stat, statfs, FileType, Mode, OFlags, Stat};
 use std::collections::{BTreeMap, BTreeSet};
@@ -79,7 +80,7 @@ impl Files {
     fn of(pid: u32, known: &Known) -> Files {
         let mut files = Files::default();
         let mut seen = BTreeSet::new();
-        let proc = PathBuf::from(format!("/proc/{pid}"));
+        let proc = directory_of(pid);
         let mapped = mapped(&proc);
         let fds = std::fs::read_dir(proc.join("fd")).into_iter().flatten().flatten();
         let links = fds.map(|entry| entry.path()).chain([proc.join("cwd")]);

@@ -1,6 +1,7 @@
 //! What the ranks of this node and others use of its processors between two moments. It must never
 //! slow a rank: it reads what the kernel and the rank's page have counted anyway.
 
+use crate::family::directory_of;
 use crate::process::Process;
 use eyrie_wire::control::{NodeUsage, RankUsage};
 use eyrie_wire::RankInstance;
@@ -43,7 +44,7 @@ pub fn counts<'a>(processes: impl Iterator<Item = &'a Process>) -> Counts {
     let ranks = processes.filter(|p| p.ending.is_none()).filter_map(|p| {
         let pid = p.speaker?;
         let stat = read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        let status = read_to_string(format!("/proc/{pid}/status")).ok()?;
+        let status = read_to_string(directory_of(pid).join("status")).ok()?;
         let (used, memory) = (used(&stat)?, memory(&status)?);
         Some((p.instance, Count { used, polled: p.page.polled(), memory }))
     });

@@ -2,7 +2,7 @@
 //! process leaves them behind, and the next one refuses to start over them), and which MPI library
 //! it is.
 
-use crate::family::descendants;
+use crate::family::{descendants, directory_of};
 use crate::mpi::is_segment;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -17,7 +17,7 @@ pub fn predicted_segment(kvsname: &str, rank: u32) -> String {
 
 /// The paths mapped by a process.
 fn mapped(pid: u32) -> Vec<String> {
-    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let maps = std::fs::read_to_string(directory_of(pid).join("maps")).unwrap_or_default();
     let mut paths: Vec<String> =
         maps.lines().filter_map(|line| Some(line[line.find('/')?..].to_string())).collect();
     paths.sort();
@@ -33,7 +33,7 @@ pub fn segments(pid: u32) -> Vec<String> {
 /// Memory that a process may share with another of this host: what it has mapped shared and
 /// writable of /dev/shm and of System V's segments, as paths with the number of the file.
 pub fn common_memory(pid: u32) -> BTreeSet<String> {
-    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let maps = std::fs::read_to_string(directory_of(pid).join("maps")).unwrap_or_default();
     let lines = maps.lines().map(|line| line.split_ascii_whitespace().collect::<Vec<_>>());
     lines
         .filter_map(|fields| match &fields[..] {
@@ -65,7 +65,7 @@ pub fn has_ended(pid: u32) -> bool {
 /// Bytes of a process's address space, at one moment: /proc/PID/maps is that of the program before,
 /// and empty, when the process replaces it meanwhile.
 fn memory(pid: u32) -> Option<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let stat = std::fs::read_to_string(directory_of(pid).join("stat")).ok()?;
     let (_, fields) = stat.rsplit_once(") ")?;
     // proc(5): the fields here begin with the third; field 23 is the size.
     fields.split_whitespace().nth(20)?.parse().ok()

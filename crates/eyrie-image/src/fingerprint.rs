@@ -136,7 +136,7 @@ pub struct Special {
 pub fn of_this_process() -> Result<(Fingerprint, [Special; 3]), (&'static str, i32)> {
     let mut fp = of_this_node();
     let mut specials = [Special::default(); 3];
-    let fd = sys::open(b"/proc/self/maps\0", sys::O_CLOEXEC, 0)
+    let fd = sys::open(b"/proc/thread-self/maps\0", sys::O_CLOEXEC, 0)
         .map_err(|e| ("opening /proc/self/maps", e))?;
     let mut buf = [0u8; 8192];
     let read = maps::for_each_line(fd, &mut buf, |line| {

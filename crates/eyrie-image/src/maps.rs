@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn the_lines_of_this_process_are_all_read_through_a_small_buffer() {
-        let fd = sys::open(b"/proc/self/maps\0", 0, 0).unwrap();
+        let fd = sys::open(b"/proc/thread-self/maps\0", 0, 0).unwrap();
         let mut count = 0;
         for_each_line(fd, &mut [0; 512], |line| {
             assert!(parse(line).is_some(), "{}", String::from_utf8_lossy(line));

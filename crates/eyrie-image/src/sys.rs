@@ -567,12 +567,14 @@ pub fn block_all_signals() -> u64 {
     old
 }
 
-/// Queues a signal for this process, as its `siginfo_t` says it.
+/// Queues a signal for this process, as its `siginfo_t` says it. The process is named by the
+/// calling thread: what looks like a signal of kill(2) or of the kernel a thread may only send to
+/// its own number, and the signal is the whole process's all the same.
 pub fn queue_signal(info: &[u8; super::format::SIGINFO_LEN]) -> Result<(), i32> {
     let signal = i32::from_ne_bytes([info[0], info[1], info[2], info[3]]);
-    let (pid, at) = (getpid() as usize, info.as_ptr() as usize);
+    let (tid, at) = (gettid() as usize, info.as_ptr() as usize);
     // SAFETY: the kernel reads a siginfo_t.
-    unsafe { call3(nr::RT_SIGQUEUEINFO, pid, signal as usize, at).map(|_| ()) }
+    unsafe { call3(nr::RT_SIGQUEUEINFO, tid, signal as usize, at).map(|_| ()) }
 }
 
 pub fn set_signal_mask(mask: u64) {

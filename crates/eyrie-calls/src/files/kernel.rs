@@ -6,6 +6,9 @@ use std::ffi::CStr;
 
 /// Our descriptors have numbers from here on, out of the program's way.
 const FIRST_FD: usize = 600;
+/// Where the open files of this process are. Not /proc/self: of a process whose first thread has
+/// ended, while others go on, that tells of none.
+const FD: &[u8] = b"/proc/thread-self/fd/";
 /// Where paths begin that are not of a directory.
 pub const HERE: c_int = libc::AT_FDCWD;
 
@@ -101,9 +104,9 @@ pub fn names(fd: c_int) -> u64 {
 pub fn is_locked(fd: c_int) -> bool {
     let mut room = [0; 32];
     let link = link_of(fd, &mut room).to_bytes();
-    let number = &link[b"/proc/self/fd/".len()..];
+    let number = &link[FD.len()..];
     let mut path = [0u8; 48];
-    let front = b"/proc/self/fdinfo/";
+    let front = b"/proc/thread-self/fdinfo/";
     path[..front.len()].copy_from_slice(front);
     path[front.len()..front.len() + number.len()].copy_from_slice(number);
     let path = CStr::from_bytes_until_nul(&path).unwrap_or(c"");
@@ -132,7 +135,7 @@ pub fn close(fd: c_int) {
 /// The numbers that descriptors of this process have, and some between them.
 pub fn descriptors() -> std::ops::RangeInclusive<c_int> {
     const DIRECTORY: c_int = libc::O_RDONLY | libc::O_DIRECTORY;
-    let all = open(HERE, c"/proc/self/fd", DIRECTORY, 0);
+    let all = open(HERE, c"/proc/thread-self/fd", DIRECTORY, 0);
     let Some(all) = c_int::try_from(all).ok().filter(|all| *all >= 0) else { return 0..=4096 };
     let (mut room, mut highest) = ([0u8; 4096], 0);
     loop {
@@ -266,8 +269,7 @@ pub fn rename_to_free(old: &CStr, dir: c_int, new: *const c_char) -> i64 {
 
 /// A path that leads to an open file.
 pub fn link_of(fd: c_int, room: &mut [u8; 32]) -> &CStr {
-    const FRONT: &[u8] = b"/proc/self/fd/";
-    room[..FRONT.len()].copy_from_slice(FRONT);
+    room[..FD.len()].copy_from_slice(FD);
     let (mut digits, mut rest) = ([0u8; 10], fd.unsigned_abs());
     let mut first = digits.len();
     loop {
@@ -279,8 +281,8 @@ pub fn link_of(fd: c_int, room: &mut [u8; 32]) -> &CStr {
         }
     }
     let digits = &digits[first..];
-    room[FRONT.len()..FRONT.len() + digits.len()].copy_from_slice(digits);
-    room[FRONT.len() + digits.len()] = 0;
+    room[FD.len()..FD.len() + digits.len()].copy_from_slice(digits);
+    room[FD.len() + digits.len()] = 0;
     CStr::from_bytes_until_nul(room).unwrap_or(c"")
 }
 

@@ -122,7 +122,7 @@ impl Table {
             )
         };
         let streams = Streams::look();
-        for_each_number(b"/proc/self/fd\0", dirents, |fd, dir| {
+        for_each_number(b"/proc/thread-self/fd\0", dirents, |fd, dir| {
             let fd = fd as i32;
             if fd == dir || own.contains(&fd) {
                 return Ok(());
@@ -151,7 +151,7 @@ impl Table {
                 }
                 let fd = entry.record.fd;
                 let what = if entry.record.kind == fd_kind::PIPE { OUTER_PIPE } else { UNIX };
-                let link = PathBuf::new(b"/proc/self/fd/", fd as u64, b"");
+                let link = PathBuf::new(b"/proc/thread-self/fd/", fd as u64, b"");
                 let name = Text::new(read_link(link.as_c(), text).unwrap_or(b""));
                 return Err(Refusal::Descriptor { fd, what, name });
             }
@@ -199,7 +199,7 @@ impl Table {
         };
         // A regular file has it for a lease, which is refused by its own name.
         if record.open_flags & sys::O_ASYNC != 0 && record.file_type != sys::S_IFREG {
-            let link = PathBuf::new(b"/proc/self/fd/", fd as u64, b"");
+            let link = PathBuf::new(b"/proc/thread-self/fd/", fd as u64, b"");
             let name = Text::new(read_link(link.as_c(), text).unwrap_or(b""));
             let what = "a descriptor that sends signals (O_ASYNC)";
             return Err(Refusal::Descriptor { fd, what, name });
@@ -209,7 +209,7 @@ impl Table {
             entry.record.arg = slot;
             return Ok(entry);
         }
-        let link = PathBuf::new(b"/proc/self/fd/", fd as u64, b"");
+        let link = PathBuf::new(b"/proc/thread-self/fd/", fd as u64, b"");
         let len = read_link(link.as_c(), &mut text[..PATH_LEN_MAX]).map_err(failed)?.len();
         text[len] = 0;
         let path = &text[..len];
@@ -407,7 +407,7 @@ impl Table {
     /// The earlier descriptor that shares this one's open file (and so its offset).
     fn same_open_file(&self, entry: &Entry) -> Option<i32> {
         let r = &entry.record;
-        let me = sys::getpid() as usize;
+        let me = sys::gettid() as usize;
         let has_offset = matches!(r.file_type, sys::S_IFREG | sys::S_IFDIR | sys::S_IFCHR);
         let no_two = matches!(r.file_type, sys::S_IFIFO | sys::S_IFSOCK);
         let candidates = self.entries.as_slice().iter().filter(|e| {

@@ -13,7 +13,7 @@ pub fn for_each(
     buf: &mut [u8],
     mut each: impl FnMut(Result<Lock, &'static str>) -> Result<(), Refusal>,
 ) -> Result<(), Refusal> {
-    let path = PathBuf::new(b"/proc/self/fdinfo/", fd as u64, b"");
+    let path = PathBuf::new(b"/proc/thread-self/fdinfo/", fd as u64, b"");
     let len = read_file(path.as_c(), buf)
         .map_err(|errno| Refusal::Kernel { step: "looking for locks", errno })?;
     if len == buf.len() {

@@ -113,8 +113,7 @@ fn capture_stopped(job: &mut Job, rsp: u64) -> Result<Outcome, Refusal> {
     // SAFETY: both are used within this function only, before the scratch goes; one capture at a
     // time is under way, as the caller of `capture` vouches.
     let (status, threads) = unsafe {
-        let status = proc::Status::read(&mut job.scratch, b"/proc/self/status\0")?;
-        check_leader(&status)?;
+        let status = proc::Status::read(&mut job.scratch, b"/proc/thread-self/status\0")?;
         (status, Threads::stop(&mut job.scratch, job.own, rsp)?)
     };
     let still = job.request.still.map_or(Ok(()), |tell| tell());
@@ -125,16 +124,6 @@ fn capture_stopped(job: &mut Job, rsp: u64) -> Result<Outcome, Refusal> {
     });
     threads.let_go();
     result
-}
-
-/// Refuses a process whose first thread has ended: the kernel tells no more what it has.
-fn check_leader(status: &proc::Status) -> Result<(), Refusal> {
-    match status.line(b"State:") {
-        Some([b'Z' | b'X', ..]) => {
-            Err(Refusal::State { what: "its first thread has ended", detail: Text::EMPTY })
-        }
-        _ => Ok(()),
-    }
 }
 
 /// What parent and child share while an asynchronous capture starts.
@@ -168,6 +157,8 @@ struct Engine<'a> {
     unwiped: bool,
     taken_unix_ns: u64,
     pid: u32,
+    /// The thread that takes the image: by it the kernel tells of the memory of this process.
+    tid: u64,
 }
 
 impl Engine<'_> {
@@ -186,7 +177,9 @@ impl Engine<'_> {
         };
         proc::check_alone(status, buf)?;
         surroundings::check(scratch, status, request.starter_pid)?;
-        surroundings::check_threads(scratch, status, threads.others())?;
+        // What is pending for the calling thread alone is taken with what is for all.
+        let first = Some(threads.leader()).filter(|first| first.tid != sys::gettid());
+        surroundings::check_threads(scratch, status, threads.others().chain(first))?;
         let (start, end) = scratch.range();
         cuts.push((start, end))?;
         let tracker = request.track.as_ref().map(|t| t.tracker);
@@ -226,6 +219,7 @@ impl Engine<'_> {
             unwiped: false,
             taken_unix_ns: sys::clock_ns(0),
             pid: sys::getpid() as u32,
+            tid: sys::gettid() as u64,
         };
         // SAFETY: as above.
         let written = unsafe { engine.take_image(scratch) };
@@ -396,7 +390,7 @@ impl Engine<'_> {
         if unmarked.is_empty() {
             return Ok(());
         }
-        let path = proc::PathBuf::new(b"/proc/", self.pid.into(), b"/pagemap");
+        let path = proc::PathBuf::new(b"/proc/", self.tid, b"/pagemap");
         // SAFETY: handed on to the caller.
         let mut scan = unsafe { Scan::of(scratch, path.as_c())? };
         let failed = |errno| Refusal::Kernel { step: "tracking new memory", errno };

@@ -144,7 +144,7 @@ impl Status {
     /// # Safety
     /// Must not outlive the scratch.
     pub unsafe fn read(scratch: &mut Scratch, path: &[u8]) -> Result<Status, Refusal> {
-        let failed = |errno| Refusal::Kernel { step: "reading /proc/self/status", errno };
+        let failed = |errno| Refusal::Kernel { step: "reading /proc/thread-self/status", errno };
         // SAFETY: handed on to the caller.
         let room = unsafe { scratch.take::<u8>(8192)? };
         let len = read_file(path, room).map_err(failed)?;
@@ -208,7 +208,10 @@ mod tests {
 
     #[test]
     fn paths_are_put_together_with_their_nul() {
-        assert_eq!(PathBuf::new(b"/proc/self/fd/", 0, b"").as_c(), b"/proc/self/fd/0\0");
+        assert_eq!(
+            PathBuf::new(b"/proc/thread-self/fd/", 0, b"").as_c(),
+            b"/proc/thread-self/fd/0\0"
+        );
         assert_eq!(PathBuf::new(b"/t/", 1234, b"/comm").as_c(), b"/t/1234/comm\0");
         let mapping = PathBuf::of_mapping(0x7fff_1234_0000, 0xffff_ffff_ffff_f000);
         assert_eq!(mapping.as_c(), b"/proc/self/map_files/7fff12340000-fffffffffffff000\0");

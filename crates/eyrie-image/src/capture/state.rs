@@ -58,7 +58,7 @@ impl CapturedState {
             take_settings(context, status, buf, starter);
         }
         take_memory_layout(context, buf)?;
-        let cwd = read_link(b"/proc/self/cwd\0", buf)
+        let cwd = read_link(b"/proc/thread-self/cwd\0", buf)
             .map_err(refused("looking up the working directory"))?;
         let here = directory(context, cwd)?;
         // SAFETY: handed on to the caller.
@@ -131,7 +131,7 @@ unsafe fn take_settings(c: &mut Context, status: &Status, buf: &mut [u8], starte
     let own = score(b"/proc/self/oom_score_adj\0");
     let path = PathBuf::new(b"/proc/", starter.max(0) as u64, b"/oom_score_adj");
     c.oom_score = own.unwrap_or(0);
-    if starter == 0 || own != score(path.as_c()) {
+    if own.is_some() && (starter == 0 || own != score(path.as_c())) {
         c.scheduling |= scheduling::OOM_SCORE;
     }
 }
@@ -145,7 +145,7 @@ fn locks_future(status: &Status, buf: &mut [u8]) -> u32 {
         return 0; // the capture's own memory would be locked
     }
     let mut locked = || -> Option<u64> {
-        let len = read_file(b"/proc/self/status\0", buf).ok()?;
+        let len = read_file(b"/proc/thread-self/status\0", buf).ok()?;
         let mut lines = buf[..len].split(|b| *b == b'\n');
         let line = lines.find_map(|l| l.strip_prefix(b"VmLck:"))?;
         Some(maps::decimal(line.trim_ascii_start())?.0)
@@ -265,12 +265,12 @@ unsafe fn take_process(c: &mut Context) -> Result<(), Refusal> {
 /// Where the kernel thinks code, data, heap, stack, arguments and environment lie.
 fn take_memory_layout(c: &mut Context, buf: &mut [u8]) -> Result<(), Refusal> {
     let step = "reading the memory layout";
-    let len = read_file(b"/proc/self/auxv\0", buf).map_err(refused(step))?;
+    let len = read_file(b"/proc/thread-self/auxv\0", buf).map_err(refused(step))?;
     c.auxv_words = (len / 8).min(AUXV_WORDS) as u32;
     for (word, bytes) in c.auxv.iter_mut().zip(buf[..len].chunks_exact(8)) {
         *word = u64::from_le_bytes(bytes.try_into().unwrap_or([0; 8]));
     }
-    let len = read_file(b"/proc/self/stat\0", buf).map_err(refused(step))?;
+    let len = read_file(b"/proc/thread-self/stat\0", buf).map_err(refused(step))?;
     // The command name may hold anything; the fields count from the last parenthesis, which ends
     // field 2. Numbers are those of proc(5).
     let wrong = Refusal::Kernel { step, errno: sys::EINVAL };

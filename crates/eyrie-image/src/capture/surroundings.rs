@@ -53,14 +53,14 @@ pub fn check(scratch: &mut Scratch, status: &Status, starter: i32) -> Result<(),
     Ok(())
 }
 
-/// Refuses threads that differ from the first one in what the process is taken to have as a whole,
-/// and what is for one of them alone.
+/// Refuses threads that differ from the calling one, of which `status` is, in what the process is
+/// taken to have as a whole, and what is for one of them alone.
 pub fn check_threads<'a>(
     scratch: &mut Scratch,
     status: &Status,
-    others: impl Iterator<Item = &'a Thread>,
+    threads: impl Iterator<Item = &'a Thread>,
 ) -> Result<(), Refusal> {
-    for thread in others {
+    for thread in threads {
         let refuse =
             |what| Err(Refusal::Thread { tid: thread.tid, name: Text::new(&thread.comm), what });
         let path = PathBuf::new(b"/proc/self/task/", thread.tid as u64, b"/status");
@@ -68,7 +68,7 @@ pub fn check_threads<'a>(
         let its = unsafe { Status::read(scratch, path.as_c())? };
         let same = |(name, _): &(&[u8], _)| status.line(name) == its.line(name);
         if !SAME.iter().all(same) || status.line(b"NoNewPrivs:") != its.line(b"NoNewPrivs:") {
-            return refuse("has other rights than the process's first thread");
+            return refuse("has other rights than the thread that takes the image");
         }
         if its.line(b"SigPnd:").is_some_and(|set| set.iter().any(|digit| *digit != b'0')) {
             return refuse("has signals pending that are for it alone");
@@ -83,14 +83,14 @@ pub fn check_threads<'a>(
     Ok(())
 }
 
-/// Whether a thread shares descriptors and directories with the first one. Kernels built without
+/// Whether a thread shares descriptors and directories with the calling one. Kernels built without
 /// kcmp(2) do not tell.
 fn shares_files(tid: i32) -> bool {
     const KCMP_FILES: usize = 2;
     const KCMP_FS: usize = 3;
-    let (first, tid) = (sys::getpid() as usize, tid as usize);
+    let (own, tid) = (sys::gettid() as usize, tid as usize);
     // SAFETY: only numbers.
-    let compare = |what| unsafe { sys::call6(nr::KCMP, first, tid, what, 0, 0, 0) };
+    let compare = |what| unsafe { sys::call6(nr::KCMP, own, tid, what, 0, 0, 0) };
     [KCMP_FILES, KCMP_FS].into_iter().all(|what| matches!(compare(what), Ok(0) | Err(_)))
 }
 
@@ -204,7 +204,7 @@ fn check_status(mine: &Status, theirs: &Status) -> Result<(), Refusal> {
 
 fn check_places(mine: &mut [u8], theirs: &mut [u8], starter: u64) -> Result<(), Refusal> {
     for name in NAMESPACES {
-        let own = PathBuf::join(&[b"/proc/self/ns/", name]);
+        let own = PathBuf::join(&[b"/proc/thread-self/ns/", name]);
         let other = PathBuf::of(b"/proc/", starter, &[b"/ns/", name]);
         // A kernel without that kind has no link; another's may be closed to this process.
         if let (Ok(a), Ok(b)) = (read_link(own.as_c(), mine), read_link(other.as_c(), theirs)) {
@@ -221,7 +221,7 @@ fn check_places(mine: &mut [u8], theirs: &mut [u8], starter: u64) -> Result<(), 
         }
     }
     let other = PathBuf::new(b"/proc/", starter, b"/attr/current");
-    let label = read_file(b"/proc/self/attr/current\0", mine);
+    let label = read_file(b"/proc/thread-self/attr/current\0", mine);
     if let (Ok(a), Ok(b)) = (label, read_file(other.as_c(), theirs)) {
         if mine[..a] != theirs[..b] {
             let what = "it has another security label than who started it";

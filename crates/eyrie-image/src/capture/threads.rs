@@ -1,7 +1,9 @@
 //! All threads of the process: stopped for an image by a signal, let go again, and made anew in a
 //! restored process. Whatever a thread needs for that lies in static memory, so that it comes with
 //! the image, and nothing of it on a stack that may be small. A stopped thread may hold any lock of
-//! the program or the C library: until all go on, nothing that could want one may be called.
+//! the program or the C library: until all go on, nothing that could want one may be called. The
+//! first thread of a process may have ended before the others: then /proc/self tells next to
+//! nothing of the process, and /proc/thread-self, of the calling thread, tells it.
 
 use super::enter::{eyrie_image_clone, eyrie_image_enter};
 use super::proc::{for_each_number, read_file, PathBuf};
@@ -303,7 +305,7 @@ impl Threads {
         if !threads.asked.as_slice().is_empty() {
             give_signal_back(stopped.is_ok());
         }
-        match stopped.and_then(|()| threads.look_at_answers()) {
+        match stopped.and_then(|()| threads.look_at_answers(own)) {
             Ok(()) => Ok(threads),
             Err(refusal) => {
                 threads.let_go();
@@ -320,12 +322,13 @@ impl Threads {
         }
     }
 
-    /// The first thread of the process.
+    /// The first thread of the process; where it has ended the calling one, with which a restored
+    /// process begins then.
     pub fn leader(&self) -> &Thread {
         Slot(BOARD.leader.load(Ordering::Relaxed)).thread()
     }
 
-    /// All threads but the first one.
+    /// All threads but that one.
     pub fn others(&self) -> impl Iterator<Item = &Thread> {
         let first = Slot(BOARD.leader.load(Ordering::Relaxed));
         Slot::all_in(self.stop)
@@ -347,7 +350,7 @@ impl Threads {
     }
 
     fn ask(&mut self, tid: i32) -> Result<(), Refusal> {
-        if tid == self.own || self.asked.as_slice().contains(&tid) {
+        if tid == self.own || self.asked.as_slice().contains(&tid) || is_ended_leader(tid) {
             return Ok(());
         }
         if self.asked.as_slice().len() + 1 >= THREADS_MAX {
@@ -410,8 +413,9 @@ impl Threads {
     }
 
     /// Refuses what cannot be made anew, and finds the first thread.
-    fn look_at_answers(&self) -> Result<(), Refusal> {
+    fn look_at_answers(&self, own: &Own) -> Result<(), Refusal> {
         let pid = sys::getpid();
+        BOARD.leader.store(own.0 .0, Ordering::Relaxed);
         for slot in Slot::all_in(self.stop) {
             // SAFETY: written by its thread before it stood still.
             unsafe { *slot.body().result.get() }?;
@@ -451,7 +455,19 @@ fn has_not_heard(tid: i32) -> bool {
 fn is_there(tid: i32) -> bool {
     // SAFETY: signal 0 only asks.
     let asked = unsafe { sys::call3(nr::TGKILL, sys::getpid() as usize, tid as usize, 0) };
-    asked != Err(sys::ESRCH)
+    asked != Err(sys::ESRCH) && !is_ended_leader(tid)
+}
+
+/// Whether this is the first thread of the process and it has ended: the kernel keeps it until all
+/// have, and takes signals for it that it never gets.
+fn is_ended_leader(tid: i32) -> bool {
+    if tid != sys::getpid() {
+        return false;
+    }
+    let mut text = [0u8; 4096];
+    let len = read_file(b"/proc/self/status\0", &mut text).unwrap_or(0);
+    let state = text[..len].split(|b| *b == b'\n').find_map(|line| line.strip_prefix(b"State:\t"));
+    matches!(state, Some([b'Z' | b'X', ..]))
 }
 
 fn futex(word: &AtomicU32, operation: usize, value: u32, limit_ns: Option<i64>) -> sys::SysResult {

@@ -26,7 +26,7 @@ pub struct Info<'a>(&'a [u8]);
 
 impl<'a> Info<'a> {
     pub fn read(fd: i32, room: &'a mut [u8]) -> Result<Info<'a>, No> {
-        let path = PathBuf::new(b"/proc/self/fdinfo/", fd as u64, b"");
+        let path = PathBuf::new(b"/proc/thread-self/fdinfo/", fd as u64, b"");
         let step = "looking at a descriptor";
         let len = read_file(path.as_c(), room).map_err(|errno| No::Kernel(step, errno))?;
         if len == room.len() {
@@ -128,7 +128,7 @@ fn parse_watch(line: &[u8]) -> Option<Watch> {
 fn watches_open_file(epoll: i32, fd: i32, turn: usize) -> bool {
     const KCMP_EPOLL_TFD: usize = 7;
     let slot = [epoll as u32, fd as u32, turn as u32];
-    let (me, at) = (sys::getpid() as usize, slot.as_ptr() as usize);
+    let (me, at) = (sys::gettid() as usize, slot.as_ptr() as usize);
     // SAFETY: struct kcmp_epoll_slot is three words.
     let same = unsafe { sys::call6(nr::KCMP, me, me, KCMP_EPOLL_TFD, fd as usize, at, 0) };
     match same {

@@ -60,7 +60,8 @@ pub const TESTS: &[Test] = &[
     ("threads_unprivileged", || threads("async", "other", true)),
     ("threads_of_three_generations", pool),
     ("interrupted_calls_go_on_when_their_threads_do", hooks),
-    ("first_thread_that_has_ended", without_the_first),
+    ("first_thread_that_has_ended_async", || without_the_first("async")),
+    ("first_thread_that_has_ended_sync", || without_the_first("sync")),
     ("thread_that_does_not_stop_is_waited_for_once", deaf),
     ("incremental_images_are_full_ones_with_less_in_them", super::tracked::compare),
     ("python", python),
@@ -651,15 +652,26 @@ fn hooks() {
     assert!(!reader.join().unwrap().is_empty());
 }
 
-fn without_the_first() {
+/// A process whose first thread has ended begins with another one when it is restored.
+fn without_the_first(mode: &str) {
     let dir = make_dir();
-    let running = start(dir.path(), &["first thread"]);
+    let running = start(dir.path(), &["first thread", mode]);
     let reader = running.read_image();
     let report = running.next_report();
-    assert!(report.contains("its first thread has ended"), "{report}");
-    assert_eq!(reader.join().unwrap(), b"");
-    let mut running = running;
-    assert_eq!(running.wait().output, b"goes on\n");
+    assert!(report.starts_with("captured"), "{report}");
+    let image = reader.join().unwrap();
+    let finish = |mut running: Running| {
+        running.input.take().unwrap().write_all(b"sixteen letters!").unwrap();
+        let ended = running.wait();
+        succeeded(&ended);
+        ended
+    };
+    let original = finish(running);
+    let said = String::from_utf8_lossy(&original.output).into_owned();
+    assert!(said.starts_with("pending: 1 with code 0\n") && said.lines().count() == 3, "{said}");
+    for _ in 0..2 {
+        same_output(&original, &finish(restore(dir.path(), &image)));
+    }
 }
 
 fn python() {
@@ -705,7 +717,7 @@ fn refusals() {
     for (what, words) in [
         ("deaf thread", "(helper) has not stopped within a second: it is in system call 34"),
         ("raw thread", ") was not made by the C library"),
-        ("thread with rights", "(helper) has other rights than the process's first thread"),
+        ("thread with rights", "(helper) has other rights than the thread that takes the image"),
         ("thread with files", "(helper) has descriptors or a working directory of its own"),
         ("thread with signals", "(helper) has signals pending that are for it alone"),
         ("child", "has a child process"),

@@ -30,7 +30,7 @@ pub fn run(name: &str, dir: &Path, args: &[String]) {
         "threads" => super::threads::of_every_kind(mode, &args[1]),
         "deaf" => super::threads::deaf(dir),
         "hooks" => super::threads::hooks(dir),
-        "first thread" => super::threads::without_the_first(),
+        "first thread" => super::threads::without_the_first(mode),
         "rotates" => rotates(dir, mode),
         "renames" => renames(dir, mode),
         "nowhere" => nowhere(dir, mode),

@@ -388,16 +388,36 @@ pub fn hooks(dir: &Path) {
     }
 }
 
-/// The first thread ends; another one tries to capture.
-pub fn without_the_first() {
-    // SAFETY: no arguments.
-    let first = unsafe { libc::getpid() };
+/// The first thread ends; another one takes the image, with a third one that waits and a signal of
+/// kill(2) that is pending for the process.
+pub fn without_the_first(mode: Mode) {
+    // SAFETY: no arguments; all zero is a signal set.
+    let (first, mut hangup) = unsafe { (libc::getpid(), std::mem::zeroed::<libc::sigset_t>()) };
+    // SAFETY: the set is ours; the signal is blocked, in the threads below as well.
+    unsafe {
+        libc::sigemptyset(&mut hangup);
+        libc::sigaddset(&mut hangup, libc::SIGHUP);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &hangup, std::ptr::null_mut());
+        libc::kill(first, libc::SIGHUP);
+    }
     std::thread::spawn(move || {
         while state_of(first) != 'Z' {
             std::thread::yield_now();
         }
-        take_image(Mode::Async);
-        println!("goes on");
+        let (_, waits) = thread("read", read_input);
+        while THERE.load(Ordering::SeqCst) < 1 {
+            std::thread::yield_now();
+        }
+        take_image(mode);
+        // SAFETY: set, time and room are ours; all zero is a valid siginfo_t.
+        let (signal, info) = unsafe {
+            let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+            let mut info: libc::siginfo_t = std::mem::zeroed();
+            (libc::sigtimedwait(&hangup, &mut info, &at_once), info)
+        };
+        println!("pending: {signal} with code {}", info.si_code);
+        println!("another thread: {}", waits.join().unwrap());
+        println!("a new thread: {}", std::thread::spawn(|| 5).join().unwrap());
         // SAFETY: ends the process.
         unsafe { libc::_exit(0) };
     });

@@ -126,7 +126,7 @@ impl AddressSpace {
         let mut open: Option<(Line<'static>, usize)> = None;
         let mut details = Details::default();
         let name_at = name_room.as_mut_ptr();
-        for_each_line(b"/proc/self/smaps\0", buf, |text| {
+        for_each_line(b"/proc/thread-self/smaps\0", buf, |text| {
             if let Some(line) = maps::parse(text) {
                 let len = line.name.len().min(PATH_LEN_MAX + 16);
                 // SAFETY: the room is that long and nothing else refers to it now.

@@ -126,7 +126,7 @@ impl Contents {
             let object = nameless.object;
             let path = nameless.directory;
             // Another description of the same file: the program's has its offset.
-            let link = PathBuf::new(b"/proc/self/fd/", nameless.fd as u64, b"");
+            let link = PathBuf::new(b"/proc/thread-self/fd/", nameless.fd as u64, b"");
             let again = sys::open(link.as_c(), sys::O_RDONLY | sys::O_CLOEXEC, 0);
             let listed = look.number_of_nameless(&object.identity, again);
             let copied = Copied::default();

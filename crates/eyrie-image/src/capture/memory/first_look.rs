@@ -56,7 +56,7 @@ impl FirstLook {
             };
             (look, scratch.take::<u8>(65536)?, Scan::new(scratch)?)
         };
-        let looked = for_each_line(b"/proc/self/maps\0", buf, |line| {
+        let looked = for_each_line(b"/proc/thread-self/maps\0", buf, |line| {
             let Some(line) = maps::parse(line) else { return Ok(()) };
             add_range(&mut look.mapped, line.start, line.end)?;
             if within((line.start, line.end), cuts) {
@@ -95,7 +95,7 @@ impl FirstLook {
         here: &mut List<Range>,
         missing: &mut List<Range>,
     ) -> Result<(), Refusal> {
-        for_each_line(b"/proc/self/maps\0", buf, |line| match maps::parse(line) {
+        for_each_line(b"/proc/thread-self/maps\0", buf, |line| match maps::parse(line) {
             Some(line) => add_range(here, line.start, line.end),
             None => Ok(()),
         })?;
@@ -122,7 +122,7 @@ impl FirstLook {
             return Ok(false);
         }
         let mut range = (0, 0);
-        for_each_line(b"/proc/self/smaps\0", buf, |text| {
+        for_each_line(b"/proc/thread-self/smaps\0", buf, |text| {
             if let Some(line) = maps::parse(text) {
                 range = (line.start, line.end);
             } else if let Some(flags) = text.strip_prefix(b"VmFlags:") {

@@ -35,7 +35,7 @@ pub fn read_own(from: usize, to: usize, len: usize) -> Result<usize, i32> {
         let got = unsafe {
             sys::call6(
                 nr::PROCESS_VM_READV,
-                sys::getpid() as usize,
+                sys::gettid() as usize,
                 &raw const local as usize,
                 1,
                 &raw const remote as usize,

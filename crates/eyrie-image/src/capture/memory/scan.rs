@@ -57,7 +57,7 @@ impl Scan {
     /// Must not outlive the scratch.
     pub unsafe fn new(scratch: &mut Scratch) -> Result<Scan, Refusal> {
         // SAFETY: handed on to the caller.
-        unsafe { Scan::of(scratch, b"/proc/self/pagemap\0") }
+        unsafe { Scan::of(scratch, b"/proc/thread-self/pagemap\0") }
     }
 
     /// Of the process with this file.
