@@ -2,6 +2,7 @@
 //! is its schema), and one line for people. Nothing here decides anything.
 
 use crate::machine::placement::Choice;
+use crate::machine::redundancy::Kept;
 use eyrie_units::{self as units, counted, time};
 use eyrie_wire::control::Library;
 use eyrie_wire::{ImageId, Incarnation, Node, Rank, RankInstance};
@@ -113,6 +114,15 @@ pub enum Record {
         node: Node,
         cause: Cause,
         ranks: Vec<Rank>,
+    },
+    /// What was promised to be kept twice is kept once: no host can have it, or it takes long.
+    CopiesMissing {
+        what: Kept,
+        cause: Cause,
+    },
+    /// It is kept twice again.
+    CopiesRestored {
+        what: Kept,
     },
     /// A node that was declared dead wants to come back: it was refused.
     NodeRefused {
@@ -408,6 +418,17 @@ impl Record {
                 };
                 (Normal, format!("{role} on {} is lost: {cause}; {next}", at(node)))
             }
+            Record::CopiesMissing { cause, .. } => {
+                (Normal, format!("not everything is kept twice: {cause}"))
+            }
+            Record::CopiesRestored { what } => {
+                let what = match what {
+                    Kept::Images => "images are in two stores again",
+                    Kept::Logs => "routers are on other hosts than their ranks again",
+                    Kept::Journal => "the journal has its copies on other hosts again",
+                };
+                (Normal, what.into())
+            }
             Record::Saving => (Normal, "the job is being saved: its ranks are imaged and stop".into()),
             Record::Saved { dir, bytes } => {
                 let bytes = units::bytes(*bytes);
@@ -590,6 +611,8 @@ mod tests {
             Record::NodeLost { node, cause: cause(), ranks: vec![1, 2] },
             Record::RoleStarted { role: "router 0".into(), node },
             Record::RoleLost { role: "router 0".into(), node, cause: cause(), ranks: vec![1] },
+            Record::CopiesMissing { what: Kept::Images, cause: cause() },
+            Record::CopiesRestored { what: Kept::Journal },
             Record::NodeRefused { node },
             Record::Resumed,
             Record::Saving,

@@ -4,6 +4,7 @@
 use super::answer::{Answer, RequestId};
 use super::moves::Manner;
 use super::proposal::Goal;
+use super::redundancy::JournalCopies;
 use crate::inject::{Fault, Injection};
 use crate::record::Record;
 use eyrie_transport::{Addr, Directory, RouterId};
@@ -209,6 +210,8 @@ pub enum Event {
     },
     /// The controller has died, and another one goes on: time has stood still meanwhile.
     Resumed,
+    /// Other hosts have so many copies of the journal now.
+    JournalCopies(JournalCopies),
     /// Ranks are to go to this node, or to where the placement says; a user who waits for it is
     /// answered.
     Migrate {

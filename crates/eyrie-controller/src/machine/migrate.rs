@@ -125,6 +125,8 @@ impl Machine {
                 n.drained = false;
                 self.nodes[node as usize].free_spare = self.ranks_on(node).is_empty();
                 self.moves.no_longer_drains(node);
+                // It may have what is missing.
+                self.look_at = self.now;
                 self.record(Record::NodeUndrained { node });
                 Answer::Accepted
             }

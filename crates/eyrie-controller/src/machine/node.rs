@@ -43,8 +43,8 @@ pub struct NodeEntry {
     pub stands_for: Option<Node>,
     /// Nothing is to be there: ranks leave it, and none comes.
     pub drained: bool,
-    /// A store could not work there: its disk is full.
-    pub full: bool,
+    /// Since when a store could not work there: its disk is full.
+    pub full: Option<Duration>,
     /// Its agent ends as soon as it is told to.
     pub leaves: bool,
 }
@@ -56,7 +56,7 @@ impl NodeEntry {
             free_spare: spare,
             stands_for: None,
             drained: false,
-            full: false,
+            full: None,
             leaves: false,
         }
     }

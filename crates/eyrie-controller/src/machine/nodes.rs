@@ -59,6 +59,8 @@ impl Machine {
             if self.started {
                 let before = self.pmi.so_far(Some(node));
                 self.commands.extend(before);
+                // It may have what is missing.
+                self.look_at = now;
             }
             self.record(Record::NodeUp { node });
         }

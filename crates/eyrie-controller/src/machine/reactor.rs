@@ -10,6 +10,7 @@ use super::notes::Notes;
 use super::output::Ledger;
 use super::pmi::Pmi;
 use super::rank::{KeptImage, RankEntry, Step};
+use super::redundancy::Redundancy;
 use super::requests::Requests;
 use super::role::Roles;
 use super::saving::Saving;
@@ -117,6 +118,7 @@ pub struct Machine {
     /// The job is being saved.
     pub(super) saving: Option<Saving>,
     pub(super) notes: Notes,
+    pub(super) redundancy: Redundancy,
     /// None between two events.
     #[serde(skip)]
     pub(super) commands: Vec<Command>,
@@ -179,6 +181,7 @@ impl Machine {
             speed: Speed::default(),
             saving: None,
             notes: Notes::default(),
+            redundancy: Redundancy::default(),
             commands: Vec::new(),
             summary: Summary { ranks: config.ranks, ..Summary::default() },
             started: false,
@@ -344,6 +347,7 @@ impl Machine {
             Event::Heard { role, instance } => self.heard(role, instance),
             Event::Exposed { rank, exposed } => self.exposed(rank, exposed),
             Event::Resumed => self.resumed(),
+            Event::JournalCopies(copies) => self.journal_copies(copies),
             Event::Migrate { request, ranks, to, manner } => {
                 self.migrate_asked(request, &ranks, to, manner)
             }
@@ -477,6 +481,7 @@ impl Machine {
             self.watch_live();
             self.watch_moves();
             self.watch_measurements();
+            self.watch_redundancy();
         }
         let ranks = (self.ranks.iter())
             .flat_map(|r| [r.state.until(), r.capture().map(|c| c.until)].into_iter().flatten());

@@ -35,7 +35,7 @@ pub struct Roles {
     /// The home router of each rank.
     pub(super) home: Vec<RouterId>,
     pub(super) epoch: u64,
-    /// Starts of stores that have failed.
+    /// Starts of stores in a row that have failed.
     pub(super) failed_stores: u32,
 }
 

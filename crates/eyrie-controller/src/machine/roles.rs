@@ -49,7 +49,7 @@ impl Machine {
                 self.roles.routers.push(entry);
                 self.order_router(id, false);
             }
-            (0..self.config.stores).for_each(|_| self.start_store());
+            self.start_missing_stores();
         }
         self.roles.all().all(|role| role.addr.is_some())
     }
@@ -66,7 +66,7 @@ impl Machine {
 
     /// The node that a router is to run on: one without its ranks, rather one without any, rather
     /// one with few routers. None when no node is up.
-    fn node_for_router(&self, id: RouterId) -> Option<Node> {
+    pub(super) fn node_for_router(&self, id: RouterId) -> Option<Node> {
         let served = self.nodes_served(id);
         self.nodes_up_with_ranks()
             .min_by_key(|(node, ranks)| {
@@ -93,7 +93,7 @@ impl Machine {
     }
 
     /// For each node whether ranks of this router are there, or are to come back there.
-    fn nodes_served(&self, id: RouterId) -> Vec<bool> {
+    pub(super) fn nodes_served(&self, id: RouterId) -> Vec<bool> {
         let mut served = vec![false; self.nodes.len()];
         let ranks = self.ranks_at(id).map(|rank| &self.ranks[rank as usize]);
         for r in ranks.filter(|r| !r.is(RankStateName::Finished)) {
@@ -155,7 +155,7 @@ impl Machine {
         living
             .filter(|r| {
                 let lost = r.log_lost || r.unprotected.is_some();
-                lost || self.is_beside(r) || self.is_unheard(r)
+                lost || self.is_beside(r) || self.is_unheard(r) || self.is_imaged_beside(r)
             })
             .map(|r| r.rank)
     }
@@ -165,6 +165,14 @@ impl Machine {
         let home = self.roles.home.get(r.rank as usize);
         let router = home.and_then(|home| self.roles.routers.get(*home as usize));
         router.is_some_and(|router| router.node == r.node)
+    }
+
+    /// Whether all images that could bring a rank back are on its own host.
+    fn is_imaged_beside(&self, r: &RankEntry) -> bool {
+        let elsewhere =
+            |store: &StoreId| self.roles.stores.get(store).is_none_or(|store| store.node != r.node);
+        let mut stores = r.images.iter().flat_map(|kept| &kept.copies.stores);
+        r.truncated && !stores.any(elsewhere)
     }
 
     /// For each rank whether it is at home at this router.
@@ -370,7 +378,13 @@ impl Machine {
         for id in late_stores.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.store_on_node_lost(id, late.clone(), true);
         }
+        if self.ended {
+            return;
+        }
         self.move_stores();
+        if self.started && self.config.roles_on_nodes {
+            self.start_missing_stores();
+        }
         for id in 0..self.roles.routers.len() as RouterId {
             if self.ended {
                 return;

@@ -87,6 +87,7 @@ struct SimNode {
     joining: bool,
     held: Vec<Event>,
     processes: BTreeMap<Rank, Incarnation>,
+    store: Option<StoreId>,
 }
 
 impl SimNode {
@@ -97,6 +98,7 @@ impl SimNode {
             joining: false,
             held: Vec::new(),
             processes: BTreeMap::new(),
+            store: None,
         }
     }
 }
@@ -160,6 +162,11 @@ struct Cluster {
     stores: BTreeSet<StoreId>,
     lost_stores: BTreeSet<StoreId>,
     next_store: StoreId,
+    /// They run on nodes.
+    stores_on_nodes: bool,
+    started_on: BTreeMap<StoreId, Node>,
+    /// Since when a store is missing that a node could have.
+    store_missing: Option<Duration>,
     copies: usize,
     copied: u64,
     /// Kept when it is asked for: the events with their times as they are written down, and the
@@ -217,8 +224,9 @@ impl Cluster {
         let roles_on_nodes = nodes + spares > 1 && random.gen_bool(0.5);
         let hung = random.gen_bool(0.02) && !roles_on_nodes;
         let hung = hung.then(|| (random.gen_range(0..routers), None));
-        let stores = random.gen_range(1..4);
-        let copies = random.gen_range(1..=stores.min(2));
+        let stores_on_nodes = roles_on_nodes && random.gen();
+        let stores = if stores_on_nodes { 2 } else { random.gen_range(1..4) };
+        let copies = if stores_on_nodes { 2 } else { random.gen_range(1..=stores.min(2)) };
         let start = placement::initial(ranks, nodes).collect();
         let config = Config {
             job: "simulated".into(),
@@ -230,8 +238,8 @@ impl Cluster {
             hosts: Vec::new(),
             routers,
             roles_on_nodes,
-            // Those of simulated jobs run elsewhere.
-            stores: if roles_on_nodes { 0 } else { stores },
+            // Else those of simulated jobs run elsewhere.
+            stores: if roles_on_nodes && !stores_on_nodes { 0 } else { stores },
             image_copies: copies,
             checkpoint_every: interval,
             checkpoint_order: orders[random.gen_range(0..3)],
@@ -247,9 +255,12 @@ impl Cluster {
         Cluster {
             config: config.clone(),
             was_saved: false,
-            stores: (0..stores).collect(),
+            stores: (0..stores).filter(|_| !stores_on_nodes).collect(),
             lost_stores: BTreeSet::new(),
-            next_store: stores,
+            next_store: if stores_on_nodes { 0 } else { stores },
+            stores_on_nodes,
+            started_on: BTreeMap::new(),
+            store_missing: None,
             copies: copies as usize,
             copied: 0,
             journal: journaled.then(Default::default),
@@ -308,6 +319,10 @@ impl Cluster {
         }
         if self.random.gen_bool(0.1) {
             self.after(600..15_000, Happening::Told(Event::Save { request: None }));
+        }
+        for _ in 0..self.random.gen_range(0..3) {
+            let node = self.random.gen_range(0..self.nodes.len() as Node);
+            self.after(600..20_000, Happening::Told(Event::Undrain { request: 0, node }));
         }
         for _ in 0..self.random.gen_range(0..4) {
             let rank = self.random.gen_range(0..self.ranks.len() as Rank);
@@ -421,6 +436,11 @@ impl Cluster {
             }
             Happening::WakeNode(node) => self.wake(node),
             Happening::KillStore(store) => self.kill_store(store),
+            Happening::Uploaded(store, ..) | Happening::Copied(store, ..)
+                if self.is_frozen(store) =>
+            {
+                self.after(50..500, happening);
+            }
             Happening::Uploaded(store, instance, image) => {
                 if self.stores.contains(&store) {
                     self.store(store, instance, image, 0.1);
@@ -432,8 +452,82 @@ impl Cluster {
         }
     }
 
+    fn node_of_store(&self, store: StoreId) -> Option<Node> {
+        let on = self.nodes.iter().position(|n| n.store == Some(store));
+        on.map(|node| node as Node)
+    }
+
+    fn is_frozen(&self, store: StoreId) -> bool {
+        let node = self.node_of_store(store);
+        node.is_some_and(|node| self.nodes[node as usize].health == Health::Frozen)
+    }
+
+    fn start_store(&mut self, node: Node, id: StoreId) {
+        let n = &mut self.nodes[node as usize];
+        assert_eq!(n.store, None, "two stores on node {node}");
+        assert!(id >= self.next_store, "store {id} is started again");
+        assert!(!self.machine.nodes[node as usize].drained, "a store on drained node {node}");
+        self.next_store = id + 1;
+        self.started_on.insert(id, node);
+        if n.health == Health::Dead {
+            return;
+        }
+        let role = Role::Store { id };
+        if self.random.gen_bool(0.05) {
+            let cause = "no space".into();
+            return self.after(5..200, Happening::FromNode(node, Event::RoleLost { role, cause }));
+        }
+        self.nodes[node as usize].store = Some(id);
+        self.stores.insert(id);
+        let addr = Addr::Unix(format!("/{role}").into());
+        self.after(5..200, Happening::FromNode(node, Event::RoleUp { role, addr }));
+    }
+
+    /// A store leaves a node that is drained, say: each image must be elsewhere, too.
+    fn stop_role(&mut self, node: Node, role: Role) {
+        let Role::Store { id } = role else { return };
+        for r in self.ranks.iter().filter(|r| !r.counted.is_empty()) {
+            let elsewhere = |(_, stores): &(_, BTreeSet<_>)| stores.iter().any(|s| *s != id);
+            assert!(r.counted.iter().all(elsewhere), "{role} has the only copy: {:?}", r.counted);
+        }
+        self.nodes[node as usize].store = None;
+        self.stores.remove(&id);
+    }
+
+    /// The machine knows that a store on a node is lost, and what was there with it.
+    fn store_is_lost(&mut self, store: StoreId) {
+        self.lost_stores.insert(store);
+        for r in &mut self.ranks {
+            r.counted.iter_mut().for_each(|(_, stores)| stores.retain(|s| *s != store));
+            r.counted.retain(|(_, stores)| !stores.is_empty());
+            r.capture.iter_mut().for_each(|c| c.stores.retain(|s| *s != store));
+        }
+    }
+
+    /// A store that is missing is started as soon as a node can have it.
+    fn watch_stores(&mut self) {
+        let stores: Vec<Node> = self.machine.roles.stores.values().map(|s| s.node).collect();
+        let can = |(node, n): (usize, &super::node::NodeEntry)| {
+            let has = stores.contains(&(node as Node));
+            n.is_up() && !n.drained && n.full.is_none() && !has
+        };
+        let free = self.machine.nodes.iter().enumerate().any(can);
+        let runs = self.machine.has_started() && !self.machine.has_ended();
+        if !self.stores_on_nodes || stores.len() >= 2 || !free || !runs {
+            return self.store_missing = None;
+        }
+        let since = *self.store_missing.get_or_insert(self.now);
+        assert!(self.now < since + ms(2000), "one store, and nodes: {stores:?} since {since:?}");
+    }
+
     /// A store dies; mostly another takes its place.
     fn kill_store(&mut self, store: StoreId) {
+        if let Some(node) = self.node_of_store(store) {
+            self.nodes[node as usize].store = None;
+            self.stores.remove(&store);
+            let (role, cause) = (Role::Store { id: store }, "killed".into());
+            return self.after(0..5, Happening::FromNode(node, Event::RoleLost { role, cause }));
+        }
         if !self.stores.remove(&store) {
             return;
         }
@@ -567,6 +661,8 @@ impl Cluster {
         if n.health != Health::Dead {
             n.health = Health::Dead;
             n.processes.clear();
+            let store = n.store.take();
+            self.stores.retain(|id| Some(*id) != store);
             self.after(0..50, Happening::Told(Event::AgentGone(node)));
         }
     }
@@ -689,6 +785,7 @@ impl Cluster {
             assert!(self.ended.is_none(), "a command after the end: {command:?}");
             self.obey(command);
         }
+        self.watch_stores();
     }
 
     /// What the machine should make of what it hears of images and stores.
@@ -712,12 +809,8 @@ impl Cluster {
                     self.count_image(instance, image);
                 }
             }
-            Event::StoreLost { store } if self.lost_stores.insert(store) => {
-                for r in &mut self.ranks {
-                    r.counted.iter_mut().for_each(|(_, stores)| stores.retain(|s| *s != store));
-                    r.counted.retain(|(_, stores)| !stores.is_empty());
-                    r.capture.iter_mut().for_each(|c| c.stores.retain(|s| *s != store));
-                }
+            Event::StoreLost { store } if !self.lost_stores.contains(&store) => {
+                self.store_is_lost(store);
             }
             _ => {}
         }
@@ -730,9 +823,15 @@ impl Cluster {
         r.capture.as_mut().filter(|c| present && c.is(of, image))
     }
 
-    /// A capture counts when its image was checked, and is in as many stores as promised.
+    /// A capture counts when its image was checked, and is in as many stores as promised. Where
+    /// stores are on nodes, so many may not be there: then the machine says when it counts.
     fn count_image(&mut self, instance: RankInstance, image: ImageId) {
-        let copies = self.copies;
+        if !self.stores_on_nodes {
+            self.count_if(instance, image, self.copies);
+        }
+    }
+
+    fn count_if(&mut self, instance: RankInstance, image: ImageId, copies: usize) {
         let r = &mut self.ranks[instance.rank as usize];
         let whole = |c: &SimCapture| c.is(instance, image) && c.checked && c.stores.len() >= copies;
         if !r.capture.as_ref().is_some_and(whole) {
@@ -763,11 +862,18 @@ impl Cluster {
                 self.check_node(node, &command);
                 self.start(node, instance, from);
             }
+            Command::StartRole { node, role: Role::Store { id }, .. } => {
+                self.check_node(node, &command);
+                self.start_store(node, id);
+            }
             Command::StartRole { node, role, takes_over } => {
                 self.check_node(node, &command);
                 self.start_router(node, role, takes_over);
             }
-            Command::StopRole { node, .. } => self.check_node(node, &command),
+            Command::StopRole { node, role } => {
+                self.check_node(node, &command);
+                self.stop_role(node, role);
+            }
             Command::Directory(directory) => {
                 assert_eq!(directory.routers.len() as u32, self.routers);
                 self.publish();
@@ -882,10 +988,8 @@ impl Cluster {
                 let r = &mut self.ranks[rank as usize];
                 let oldest = r.counted.first().map(|(image, _)| 100 * image);
                 let newest = r.counted.last().map_or(0, |(_, stores)| stores.len());
-                assert!(
-                    newest >= self.copies,
-                    "rank {rank}: truncates before all copies are there"
-                );
+                let copies = if self.stores_on_nodes { 1 } else { self.copies };
+                assert!(newest >= copies, "rank {rank}: truncates before all copies are there");
                 assert!(
                     oldest.is_some_and(|p| position <= p),
                     "rank {rank}: truncates to {position}, but {:?} may be needed",
@@ -925,6 +1029,7 @@ impl Cluster {
             }
             // Who asked what should move may be told that nothing can.
             Command::Answer { answer: Answer::Refused(_), .. } => {}
+            Command::Answer { request: 0, answer: Answer::Accepted } => {}
             Command::Show { .. } | Command::Answer { .. } | Command::Trace { .. } => {
                 panic!("nobody asked for {command:?}")
             }
@@ -1052,6 +1157,25 @@ impl Cluster {
                 self.two_lost = unheard || both || lost && cause.contains(NEEDS_ITS_LOG);
             }
             Record::CheckpointFailed { rank, .. } => self.ranks[*rank as usize].capture = None,
+            Record::Checkpoint { rank, image, .. } if self.stores_on_nodes => {
+                let incarnation = self.ranks[*rank as usize].fenced;
+                let instance = RankInstance { rank: *rank, incarnation };
+                self.count_if(instance, *image, self.stores.len().clamp(1, 2));
+                let counts = self.ranks[*rank as usize].counted.last();
+                assert!(counts.is_some_and(|(i, _)| i == image), "{record:?}: {counts:?}");
+            }
+            Record::NodeLost { node, .. } | Record::NodeLeft { node } => {
+                let on_it = self.started_on.iter().filter(|(_, on)| *on == node);
+                let gone: Vec<StoreId> = on_it.map(|(store, _)| *store).collect();
+                // The node may only be frozen: nobody talks to its store any more.
+                self.nodes[*node as usize].store = None;
+                self.stores.retain(|store| !gone.contains(store));
+                gone.into_iter().for_each(|store| self.store_is_lost(store));
+            }
+            Record::RoleLost { role, .. } => {
+                let store = role.strip_prefix("store ").and_then(|id| id.parse().ok());
+                store.into_iter().for_each(|store| self.store_is_lost(store));
+            }
             _ => {}
         }
         if std::env::var_os("EYRIE_TRACE_SCHEDULE").is_some() {
@@ -1217,7 +1341,7 @@ fn jobs_survive_random_failures() {
     println!(
         "{done} jobs done, {ended} ended for good reason, {recoveries} recoveries, {copies} copies"
     );
-    assert!(schedules < 1000 || (done > schedules * 3 / 4 && recoveries > schedules));
+    assert!(schedules < 1000 || (done > schedules * 7 / 10 && recoveries > schedules));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Which nodes have the stores. Two are never on one node, and none on a node that is drained or
 //! whose disk is full while there is another. A store never leaves a node before each image has a
-//! copy elsewhere.
+//! copy elsewhere. Where there are fewer stores than promised, another is started as soon as a host
+//! can have it.
 
 use super::io::{Command, StoreId};
 use super::rank::RankEntry;
@@ -11,11 +12,21 @@ use crate::record::{in_words, Record};
 use eyrie_transport::Addr;
 use eyrie_wire::control::Role;
 use eyrie_wire::Node;
+use std::time::Duration;
+
+/// After so long a host may have room again: a store that is missing is tried there once more.
+const ROOM_AGAIN: Duration = Duration::from_secs(60);
 
 impl Machine {
-    /// Starts a store more, where one can be.
-    pub(super) fn start_store(&mut self) {
-        let Some(node) = self.node_for_store() else { return };
+    /// Starts the stores that are missing, where they can be.
+    pub(super) fn start_missing_stores(&mut self) {
+        while self.roles.stores.len() < self.config.stores as usize {
+            let Some(node) = self.node_for_missing_store() else { return };
+            self.start_store(node);
+        }
+    }
+
+    fn start_store(&mut self, node: Node) {
         let (id, until) = (self.roles.next_store, self.now + ROLE_TIMEOUT);
         self.roles.next_store += 1;
         let entry = Entry { generation: 0, node, before: None, addr: None, until, failed: 0 };
@@ -33,22 +44,33 @@ impl Machine {
         }
     }
 
-    /// The node for a store more: one that has none, and room.
+    /// The node that a store may move to: one that has none, and room.
     fn node_for_store(&self) -> Option<Node> {
+        self.node_with_room(|full| full.is_none())
+    }
+
+    /// The node for a store more, also one that had no room some time ago.
+    pub(super) fn node_for_missing_store(&self) -> Option<Node> {
+        // Where all are full, one that may fail is better than none.
+        let none_left = self.roles.stores.is_empty();
+        let again = |full: Duration| none_left || self.now >= full + ROOM_AGAIN;
+        self.node_for_store().or_else(|| self.node_with_room(|full| full.is_none_or(again)))
+    }
+
+    fn node_with_room(&self, has_room: impl Fn(Option<Duration>) -> bool) -> Option<Node> {
         let has_store = |node| self.roles.stores.values().any(|store| store.node == node);
         let can = |node: Node| {
             let entry = &self.nodes[node as usize];
-            // Where all are full, one that may fail is better than none.
-            !entry.drained && (!entry.full || self.roles.stores.is_empty())
+            !entry.drained && has_room(entry.full) && !has_store(node)
         };
-        let free = self.nodes_up_with_ranks().filter(|(node, _)| can(*node) && !has_store(*node));
+        let free = self.nodes_up_with_ranks().filter(|(node, _)| can(*node));
         free.min_by_key(|(node, ranks)| (*ranks, *node)).map(|(node, _)| node)
     }
 
     /// The disk of a store is full: it moves to another host, if there is one.
     pub(super) fn store_full(&mut self, id: StoreId, reason: &str) {
         let Some(node) = self.roles.stores.get(&id).map(|store| store.node) else { return };
-        if std::mem::replace(&mut self.nodes[node as usize].full, true) {
+        if self.nodes[node as usize].full.replace(self.now).is_some() {
             return;
         }
         let what = match self.node_for_store() {
@@ -64,7 +86,9 @@ impl Machine {
     pub(super) fn store_listens(&mut self, id: StoreId, addr: Addr) {
         let Some(entry) = self.roles.stores.get_mut(&id) else { return };
         entry.addr = Some(addr);
-        let (role, node) = (Role::Store { id }.to_string(), entry.node);
+        self.roles.failed_stores = 0;
+        let node = entry.node;
+        let role = Role::Store { id }.to_string();
         self.record(Record::RoleStarted { role, node });
         self.store_up(id);
     }
@@ -74,7 +98,7 @@ impl Machine {
         let Some(entry) = self.roles.stores.remove(&id) else { return };
         if entry.addr.is_none() && by_itself {
             // Another node may do; and where one has the images, the job goes on with that.
-            self.nodes[entry.node as usize].full = true;
+            self.nodes[entry.node as usize].full = Some(self.now);
             self.roles.failed_stores += 1;
             let text = format!("a store cannot be started: {cause}");
             if self.roles.failed_stores >= ATTEMPTS && self.roles.stores.is_empty() {
@@ -87,7 +111,7 @@ impl Machine {
             self.summary.roles_lost += 1;
             self.record(Record::RoleLost { role, node, cause, ranks: vec![] });
         }
-        self.start_store();
+        self.start_missing_stores();
         self.store_lost(id);
         // Fewer copies may be all that can be had now.
         self.count_images();
@@ -100,7 +124,7 @@ impl Machine {
         let has_room = all_are_up && self.node_for_store().is_some();
         let leaves = |(id, store): (&StoreId, &Entry)| {
             let entry = &self.nodes[store.node as usize];
-            let cause = match (entry.drained, entry.full && has_room) {
+            let cause = match (entry.drained, entry.full.is_some() && has_room) {
                 (true, _) => "is drained",
                 (false, true) => "has no room for images",
                 (false, false) => return None,

@@ -21,6 +21,7 @@ use super::stdin::Stdin;
 use super::unwritten::Unwritten;
 use super::users::Unanswered;
 use super::{parts, store};
+use crate::machine::redundancy::JournalCopies;
 use crate::machine::{Config, Machine};
 use anyhow::Context;
 use crossbeam_channel::{bounded, Receiver, Sender};
@@ -140,7 +141,8 @@ pub fn assemble(
         returned: BTreeSet::new(),
         is_behind: false,
         journal: Journal::default(),
-        no_journal: BTreeSet::new(),
+        no_journal: BTreeMap::new(),
+        journal_copies: JournalCopies::default(),
         is_replaying: false,
         determinants: Gathered::default(),
         events: VecDeque::new(),

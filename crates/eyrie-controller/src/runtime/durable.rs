@@ -3,12 +3,17 @@
 
 use super::inbound::Heard;
 use super::job::Job;
-use super::journal::Journal;
+use super::journal::{Journal, COPIES};
 use super::link::{encode, Session};
 use super::output::Piece;
 use super::store::JobStore;
+use crate::machine::redundancy::JournalCopies;
 use eyrie_wire::Node;
 use std::io;
+use std::time::{Duration, Instant};
+
+/// After so long a host that could not keep a copy may have room again.
+const ROOM_AGAIN: Duration = Duration::from_secs(60);
 
 impl Job {
     /// Writes what was heard, and lets out what follows from it.
@@ -31,10 +36,29 @@ impl Job {
         if !self.journal.wants_copies() {
             return;
         }
+        self.no_journal.retain(|_, since| since.elapsed() < ROOM_AGAIN);
         let mut nodes: Vec<(Node, u32)> = self.machine.nodes_up_with_ranks().collect();
-        nodes.retain(|(node, _)| !cluster.is_here(*node) && !self.no_journal.contains(node));
-        nodes.sort_by_key(|(_, ranks)| *ranks > 0);
+        nodes.retain(|(node, _)| !cluster.is_here(*node) && !self.no_journal.contains_key(node));
+        // A host that is drained may soon be switched off.
+        let drained: Vec<Node> = self.machine.drained().collect();
+        nodes.sort_by_key(|(node, ranks)| (drained.contains(node), *ranks > 0));
         self.journal.keep_on(nodes.into_iter().map(|(node, _)| node));
+    }
+
+    /// The machine hears when the number of copies changes.
+    pub fn tell_of_copies(&mut self) {
+        let Some(cluster) = self.options.cluster.as_ref().filter(|_| self.journal.is_kept()) else {
+            return;
+        };
+        let others = (0..cluster.hosts.len() as Node).filter(|node| !cluster.is_here(*node));
+        let nodes: Vec<Node> = self.journal.whole_copies().collect();
+        let promised = others.count().min(COPIES);
+        let coming = self.journal.copies() - nodes.len();
+        let copies = JournalCopies { promised, nodes, coming };
+        if copies != self.journal_copies {
+            self.journal_copies = copies.clone();
+            self.take(Heard::JournalCopies(copies));
+        }
     }
 
     fn send_pieces(&mut self) -> io::Result<()> {
@@ -57,7 +81,7 @@ impl Job {
             }
             Err(why) => {
                 self.journal.lose(node);
-                if !self.no_journal.insert(node) {
+                if self.no_journal.insert(node, Instant::now()).is_some() {
                     // Pieces that were on their way there.
                     return self.let_out();
                 }

@@ -225,6 +225,7 @@ impl Job {
             Heard::LauncherSaid { node, line } => self.launcher_said(node, line),
             Heard::LauncherGone { node } => self.launcher_ended(node),
             Heard::Resumed => self.tell(Event::Resumed),
+            Heard::JournalCopies(copies) => self.tell(Event::JournalCopies(copies)),
         }
     }
 

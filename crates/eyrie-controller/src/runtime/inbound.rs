@@ -3,6 +3,7 @@
 
 use super::children::Child;
 use super::link::Link;
+use crate::machine::redundancy::JournalCopies;
 use crossbeam_channel::Sender;
 use eyrie_router::RouterEvent;
 use eyrie_store::role::StoreEvent;
@@ -87,6 +88,8 @@ pub enum Heard {
     Resumed,
     /// It does not reach the directory in which the job could be saved.
     ArchiveLost,
+    /// Other hosts have so many copies of the journal now.
+    JournalCopies(JournalCopies),
 }
 
 /// What came with a message over a connection.

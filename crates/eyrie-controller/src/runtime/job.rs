@@ -21,6 +21,7 @@ use super::store::JobStore;
 use super::unwritten::{SavedOutput, Unwritten};
 use super::users::Unanswered;
 use crate::machine::answer::RequestId;
+use crate::machine::redundancy::JournalCopies;
 use crate::machine::{Event, Machine, StoreId};
 use crossbeam_channel::{select, Receiver, Sender};
 use eyrie_router::RouterEvent;
@@ -110,8 +111,10 @@ pub struct Job {
     /// Some of them have heard more than the journal says.
     pub is_behind: bool,
     pub journal: Journal,
-    /// Nodes that cannot keep a copy of it.
-    pub no_journal: BTreeSet<Node>,
+    /// Nodes that cannot keep a copy of it, and since when.
+    pub no_journal: BTreeMap<Node, Instant>,
+    /// What the machine was told of its copies.
+    pub journal_copies: JournalCopies,
     /// What an earlier controller has heard is heard again: nothing is done.
     pub is_replaying: bool,
     /// Files in /dev/shm, per rank.
@@ -172,6 +175,7 @@ impl Job {
             self.say_waiting();
             self.tick_when_due();
             self.end_unless_saving();
+            self.tell_of_copies();
             self.write_journal();
             if let Some(code) = self.end {
                 return code;

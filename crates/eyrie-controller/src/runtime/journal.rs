@@ -22,7 +22,7 @@ use std::time::Duration;
 /// The journal's name in the job's directory; copies have the number of their node behind it.
 pub const FILE: &str = "journal";
 /// How many hosts have a copy.
-const COPIES: usize = 2;
+pub const COPIES: usize = 2;
 /// Longest piece that is sent to a copy, and most that is on the way to one, in bytes.
 const PIECE: u64 = 1 << 20;
 const ON_THE_WAY: u64 = 4 << 20;
@@ -240,6 +240,11 @@ impl Journal {
     /// The nodes that have a whole copy.
     pub fn whole_copies(&self) -> impl Iterator<Item = Node> + '_ {
         self.copies.iter().filter(|(_, copy)| copy.is_whole()).map(|(node, _)| *node)
+    }
+
+    /// How many copies there are, those that are on their way to be whole included.
+    pub fn copies(&self) -> usize {
+        self.copies.len()
     }
 
     /// Whether more copies are wanted.

@@ -97,6 +97,7 @@ impl Job {
             roles: self.machine.roles().map(role_status).collect(),
             journal: self.journal.whole_copies().collect(),
             unprotected: self.machine.unprotected_ranks().collect(),
+            copies_missing: self.machine.missing_copies(),
             logs: self.routers.logs().collect(),
             log_memory_bytes: log.memory_bytes,
             log_disk_bytes: log.disk_bytes,

@@ -3,6 +3,7 @@
 use super::journal;
 use crate::machine::answer::Answer;
 use crate::machine::proposal::Goal;
+use crate::machine::redundancy::Missing;
 use crate::machine::Manner;
 use crate::record::Summary;
 use anyhow::Context;
@@ -188,6 +189,8 @@ pub struct Status {
     pub journal: Vec<Node>,
     /// Ranks that cannot be recovered at present.
     pub unprotected: Vec<Rank>,
+    /// What was promised to be kept twice, and is not at present.
+    pub copies_missing: Vec<Missing>,
     pub logs: Vec<LogStatus>,
     pub log_memory_bytes: u64,
     pub log_disk_bytes: u64,

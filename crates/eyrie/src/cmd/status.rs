@@ -156,6 +156,9 @@ fn in_full(status: &Value) -> Result<String, std::fmt::Error> {
         let ranks: Vec<String> = unprotected.iter().map(Value::to_string).collect();
         writeln!(out, "unprotected ranks {}", ranks.join(", "))?;
     }
+    for missing in status["copies_missing"].as_array().into_iter().flatten() {
+        writeln!(out, "kept once   {}", text(&missing["cause"]))?;
+    }
     for moving in status["moves"].as_array().into_iter().flatten() {
         writeln!(out, "{}", super::moving::of_one(moving))?;
     }

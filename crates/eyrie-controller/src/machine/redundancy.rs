@@ -1,0 +1,43 @@
+//! What is kept twice, and what is known of it. Decides nothing.
+
+use eyrie_wire::Node;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// What is kept twice.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kept {
+    Images,
+    Logs,
+    Journal,
+}
+
+/// The copies of the journal on other hosts than the controller's.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct JournalCopies {
+    pub promised: usize,
+    /// The nodes that have a whole one.
+    pub nodes: Vec<Node>,
+    /// Those that are being made.
+    pub coming: usize,
+}
+
+/// Something that is kept only once.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Missing {
+    pub what: Kept,
+    pub cause: String,
+    /// It comes back by itself, as things are.
+    #[serde(skip)]
+    pub(super) comes: bool,
+}
+
+/// What was said of it.
+#[derive(Default, Debug, Serialize, Deserialize)]
+pub struct Redundancy {
+    pub(super) journal: JournalCopies,
+    /// What is missing: since when, and whether it was said.
+    pub(super) missing: BTreeMap<Kept, (Duration, bool)>,
+}
