@@ -3,7 +3,7 @@
 # installing it: the kernel itself, its modules, and an initramfs that hands over to
 # tests/guests/init.sh. Prints the folder.
 # Usage: scripts/guest-kernel.sh RELEASE     e.g. bullseye, bookworm, trixie, trixie-backports
-# Needs: qemu-system-x86 busybox-static cpio kmod xz-utils zstd (installed when you are root)
+# Needs: qemu-system-x86 busybox-static cpio kmod xz-utils zstd btrfs-progs (installed when you are root)
 set -euo pipefail
 source "$(dirname "$0")/lib.sh"
 
@@ -13,7 +13,7 @@ init=$root/tests/guests/init.sh
 
 install_tools() {
     local missing=() tool
-    for tool in qemu-system-x86_64:qemu-system-x86 cpio:cpio depmod:kmod xz:xz-utils zstd:zstd; do
+    for tool in qemu-system-x86_64:qemu-system-x86 cpio:cpio depmod:kmod xz:xz-utils zstd:zstd mkfs.btrfs:btrfs-progs; do
         command -v "${tool%%:*}" >/dev/null || missing+=("${tool##*:}")
     done
     [ -x /bin/busybox ] && ! ldd /bin/busybox >/dev/null 2>&1 || missing+=(busybox-static)

@@ -11,7 +11,7 @@ cd "$root" || exit 1
 
 parts=(setup format build lint unit c_unit referee docs examples whole)
 # What `whole` consists of.
-of_whole=(jobs hosts monitor ulfm mpi4py install)
+of_whole=(jobs hosts guests monitor ulfm mpi4py install)
 
 part_setup() { scripts/setup.sh; }
 
@@ -58,7 +58,7 @@ part_examples() { examples/test.sh; }
 # idle. What is named last is begun first: tests of hosts wait longest.
 part_whole() {
     ulfm examples && whole_jobs tests/install/0* tests/mpi4py "${short_ulfm[@]}" tests/monitor tests/jobs \
-        "${short_hosts[@]}"
+        "${short_guests[@]}" "${short_hosts[@]}"
 }
 
 # Whole jobs under `eyrie run`: each executable file of tests/jobs/ is one test and counts as one.
@@ -79,6 +79,12 @@ part_more_hosts() {
     EYRIE_TEST_MORE=1 EYRIE_TEST_LOAD_S=3600 EYRIE_TEST_RUNS=100 EYRIE_TEST_LIMIT_S=7200 \
         whole_jobs tests/hosts
 }
+
+# Jobs in guests with other kernels, emulated by QEMU: one of them here, all of them in more_guests.
+short_guests=(tests/guests/010*)
+part_guests() { whole_jobs "${short_guests[@]}"; }
+
+part_more_guests() { EYRIE_TEST_MORE=1 EYRIE_TEST_LIMIT_S=3600 whole_jobs tests/guests; }
 
 # `eyrie monitor` as a whole: each executable file of tests/monitor/ is one test and counts as one.
 part_monitor() { whole_jobs tests/monitor; }

@@ -335,7 +335,9 @@ mod tests {
     fn mapped_privately(file: &std::fs::File) -> *mut std::ffi::c_void {
         use rustix::mm::{mmap, MapFlags, ProtFlags};
         // SAFETY: a new mapping wherever there is room for it, which nothing reads.
-        unsafe { mmap(std::ptr::null_mut(), 1, ProtFlags::READ, MapFlags::PRIVATE, file, 0).unwrap() }
+        unsafe {
+            mmap(std::ptr::null_mut(), 1, ProtFlags::READ, MapFlags::PRIVATE, file, 0).unwrap()
+        }
     }
 
     #[test]

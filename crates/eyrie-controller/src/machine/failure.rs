@@ -280,7 +280,7 @@ impl Machine {
 mod tests {
     use super::*;
     use crate::machine::{Config, Event, Image};
-    use eyrie_wire::control::{Ending, RankReport};
+    use eyrie_wire::control::{Ending, MpiStage, RankReport};
     use eyrie_wire::Node;
 
     fn start_of(commands: &[Command]) -> (Node, RankInstance) {
@@ -327,7 +327,7 @@ mod tests {
         let (reason, fault) = ("no space is left in /dev/shm".into(), StartFault::Attempt);
         assert_eq!(nodes_of_attempts(true, &RankReport::StartFailed { reason, fault }), [1, 1, 2]);
         let ending = Ending::Signal(libc::SIGBUS);
-        let killed = RankReport::Exited { ending, spoke_pmi: false };
+        let killed = RankReport::Exited { ending, stage: MpiStage::Before };
         assert_eq!(nodes_of_attempts(false, &killed), [1, 1, 2]);
     }
 }
