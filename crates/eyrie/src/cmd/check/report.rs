@@ -162,7 +162,9 @@ mod tests {
         HostReport { host: "x".into(), findings: vec![finding], facts, clock_unix_ns: 0 }
     }
 
-    fn answer(host: &str, report: Option<HostReport>) -> Answer {
+    /// Each is a host of its own.
+    fn answer(host: &str, mut report: Option<HostReport>) -> Answer {
+        report.iter_mut().for_each(|report| report.facts.identity = host.into());
         let error =
             report.is_none().then(|| Finding::fail(host, "cannot be reached: no", "log in"));
         Answer { host: host.into(), report, error, clock_skew_s: 0.0 }
