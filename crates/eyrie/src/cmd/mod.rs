@@ -56,12 +56,21 @@ pub fn node_named(dir: &Path, name: &str) -> anyhow::Result<Node> {
         return Ok(number);
     }
     let status = ask(dir, &Request::Status)?;
-    let hosts = status["hosts"].as_array().map(Vec::as_slice).unwrap_or_default();
-    // A host that was lost and has joined again is its last node.
-    match hosts.iter().rposition(|host| host.as_str() == Some(name)) {
-        Some(node) => Ok(node as Node),
-        None => anyhow::bail!("no node of the job is {name}: see `eyrie status JOB`"),
-    }
+    let Some(node) = last_named(&status, name) else {
+        anyhow::bail!("no node of the job is {name}: see `eyrie status JOB`");
+    };
+    Ok(node)
+}
+
+/// The node of a host: a host that was lost and has joined again is its last one, and one that was
+/// refused when it was to join again is none.
+fn last_named(status: &serde_json::Value, name: &str) -> Option<Node> {
+    let list = |key: &str| status[key].as_array().map(Vec::as_slice).unwrap_or_default();
+    let hosts = (0..).zip(list("hosts")).filter(|(_, host)| host.as_str() == Some(name));
+    let named: Vec<usize> = hosts.map(|(node, _)| node).collect();
+    let is_up = |node: &&usize| list("nodes_up").get(**node).is_some_and(|up| up == true);
+    let up = named.iter().rev().find(is_up);
+    up.or(named.last()).map(|node| *node as Node)
 }
 
 /// The text of a file that an option names.
@@ -108,7 +117,16 @@ pub fn align(rows: &[Vec<String>]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::align;
+    use super::{align, last_named};
+    use serde_json::json;
+
+    #[test]
+    fn a_host_is_its_last_node_that_is_up() {
+        let status = |up: [bool; 4]| json!({ "hosts": ["a", "b", "a", "a"], "nodes_up": up });
+        assert_eq!(last_named(&status([true, true, true, false]), "a"), Some(2));
+        assert_eq!(last_named(&status([false; 4]), "a"), Some(3));
+        assert_eq!(last_named(&status([true; 4]), "c"), None);
+    }
 
     #[test]
     fn columns_line_up() {

@@ -162,7 +162,7 @@ mod tests {
         HostReport { host: "x".into(), findings: vec![finding], facts, clock_unix_ns: 0 }
     }
 
-    /// Each is a host of its own.
+    /// Each name is a host of its own.
     fn answer(host: &str, mut report: Option<HostReport>) -> Answer {
         report.iter_mut().for_each(|report| report.facts.identity = host.into());
         let error =
@@ -181,6 +181,13 @@ mod tests {
              ok    n2: 1 of 1 checks are well\nok    hosts: ranks can move between these 2 hosts\n"
         );
         assert!(!several.fails());
+        let mut again = answer("n3", Some(well()));
+        again.report.iter_mut().for_each(|report| report.facts.identity = "n1".into());
+        let hosts = vec![answer("n1", Some(well())), answer("n2", Some(well())), again];
+        let several = Several::new(well(), hosts);
+        assert!(several.fails());
+        let last = several.to_string().lines().last().unwrap_or_default().to_string();
+        assert!(last.starts_with("fail  n1 and n3: n1 and n3 are one host: "), "{last}");
     }
 
     #[test]
