@@ -83,12 +83,8 @@ impl HostDir {
     }
 
     /// What other jobs see: whether the agent has a controller.
-    pub fn attached(&self, attached: bool) {
-        if attached {
-            self.used.attach();
-        } else {
-            self.used.detach();
-        }
+    pub fn set_attached(&mut self, attached: bool) {
+        self.used.set_attached(attached);
     }
 
     /// Why a job of this name cannot run here.
@@ -316,13 +312,13 @@ mod tests {
         let base = tempfile::tempdir().unwrap();
         let home = base.path().join("eyrie");
         let (path, other) = (home.join("eyrie_1"), home.join("eyrie_2"));
-        let dir = enter(&path);
+        let mut dir = enter(&path);
         let error = refused(&path, "another");
         assert!(error.contains("an earlier run of job melt has it"), "{error}");
         let error = refused(&other, "another");
         assert!(error.contains("another job named melt that was launched on another"), "{error}");
         assert!(!other.exists());
-        dir.attached(false);
+        dir.set_attached(false);
         enter(&other).leave(false);
         assert!(path.exists() && !other.exists());
         dir.leave(false);

@@ -44,9 +44,9 @@ mod waiting;
 pub use connection::{connect, read_secret, user_socket};
 pub use family::{children_of, descendants, kill_children_but, Reaped};
 pub use host_dir::facts_of;
-pub use orphan::HAS_CONTROLLER;
 pub use shared::remove as remove_segments;
 pub use sweeper::{sweep, Sweeper, Wait};
+pub use waiting::HAS_CONTROLLER;
 
 use eyrie_transport::Addr;
 use eyrie_wire::auth::Secret;

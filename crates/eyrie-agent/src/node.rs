@@ -328,6 +328,7 @@ impl Agent {
         self.watch_files();
         self.watch_measurements();
         self.report_ended();
+        self.show_contact();
         self.save_when_due();
         let until = self.waiting.as_ref().and_then(|waiting| waiting.until);
         let over = |until: Option<Instant>| until.is_some_and(|until| Instant::now() >= until);
@@ -406,7 +407,8 @@ impl Agent {
         let alone = self
             .waiting
             .iter()
-            .flat_map(|waiting| waiting.until.into_iter().chain(waiting.save_at));
+            .flat_map(|waiting| waiting.until.into_iter().chain(waiting.save_at))
+            .chain(self.waiting.iter().filter_map(|waiting| waiting.contact.opens_at()));
         let (leaves, measured) = (self.leaves_at, self.measuring.iter().map(Measuring::until));
         let captures = self.processes.values().filter_map(until).chain(measured);
         captures.chain(watch).chain(alone).chain(leaves).min()

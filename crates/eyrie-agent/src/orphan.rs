@@ -5,7 +5,7 @@
 use crate::connection::{connect, knock};
 use crate::node::{Agent, Done};
 use crate::saver;
-use crate::waiting::{Contact, Waiting};
+use crate::waiting::{Contact, Waiting, HAS_CONTROLLER};
 use eyrie_transport::handshake::HandshakeError;
 use eyrie_transport::server::{self, Service};
 use eyrie_transport::{Addr, Bind, Stream};
@@ -22,9 +22,6 @@ use std::time::{Duration, Instant};
 
 /// How often an orphan looks whether its controller can be reached after all.
 const KNOCK_EVERY: Duration = Duration::from_secs(1);
-
-/// What an agent refuses another controller by, before the address of its own.
-pub const HAS_CONTROLLER: &str = "it has a controller at ";
 
 /// Who listens for another controller.
 struct Ear {
@@ -92,7 +89,6 @@ impl Agent {
         self.connection.lose();
         if !waiting.contact.lost.swap(true, Ordering::SeqCst) {
             waiting.begin(self.node);
-            self.dir.iter().for_each(|dir| dir.attached(false));
             let contact = Arc::clone(&waiting.contact);
             let (addr, secret) = (self.controller.clone(), self.secret.clone());
             let claim = Claim::Lost { node: self.node };
@@ -122,13 +118,19 @@ impl Agent {
                 waiting.heard();
                 waiting.contact.found(addr.to_string());
                 waiting.end();
-                self.dir.iter().for_each(|dir| dir.attached(true));
                 self.controller = addr;
                 self.show_controller();
             }
             // It may try again.
             Err(e) => tracing::warn!("another controller cannot be reached: {e:#}"),
         }
+    }
+
+    /// Other jobs on this host see whether there is a controller. One that is silent may be gone.
+    pub fn show_contact(&mut self) {
+        let Some(waiting) = &self.waiting else { return };
+        let attached = !waiting.contact.is_open();
+        self.dir.iter_mut().for_each(|dir| dir.set_attached(attached));
     }
 
     /// Nobody has come in time: where there is a copy of the journal, the job is saved.

@@ -137,6 +137,7 @@ pub fn keep(dir: &Path) -> Option<File> {
 pub struct Use {
     _users: File,
     attached: File,
+    is_attached: bool,
     _kept: Option<File>,
 }
 
@@ -157,21 +158,22 @@ impl Use {
         if !is_still(&users, &dir.join(USERS)) {
             return Ok(None);
         }
-        let used = Use { _users: users, attached, _kept: keep(dir) };
-        used.attach();
+        let kept = keep(dir);
+        let mut used = Use { _users: users, attached, is_attached: false, _kept: kept };
+        used.set_attached(true);
         Ok(Some(used))
     }
 
-    /// The agent has a controller.
-    pub fn attach(&self) {
+    /// Whether the agent has a controller.
+    pub fn set_attached(&mut self, attached: bool) {
+        if attached == self.is_attached {
+            return;
+        }
+        self.is_attached = attached;
+        let how = if attached { FlockOperation::LockShared } else { FlockOperation::Unlock };
         // Others only look at it. Without it another job of this name may start here, which harms
         // nothing.
-        let _ = flock(&self.attached, FlockOperation::LockShared);
-    }
-
-    /// It has none any more.
-    pub fn detach(&self) {
-        let _ = flock(&self.attached, FlockOperation::Unlock);
+        let _ = flock(&self.attached, how);
     }
 }
 
@@ -300,12 +302,12 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let (first, lock) = job(home.path(), "1", false);
         let (second, _lock) = job(home.path(), "2", false);
-        let used = Use::begin(&first.path).unwrap().unwrap();
+        let mut used = Use::begin(&first.path).unwrap().unwrap();
         let _also = Use::begin(&second.path).unwrap().unwrap();
         assert_eq!((rival(&first), rival(&second)), (None, Some(Rival::HasNode)));
-        used.detach();
+        used.set_attached(false);
         assert_eq!(rival(&second), None, "its controller is gone");
-        used.attach();
+        used.set_attached(true);
         assert_eq!(rival(&second), Some(Rival::HasNode));
         drop(used);
         drop(lock);

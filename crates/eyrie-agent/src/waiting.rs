@@ -6,6 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+/// What an agent refuses another controller by, before the address of its own.
+pub const HAS_CONTROLLER: &str = "it has a controller at ";
+
 /// What an agent needs to do without its controller.
 pub struct Waiting {
     pub timeout: Duration,
@@ -57,6 +60,13 @@ impl Contact {
 
     fn now_ms(&self) -> u64 {
         self.since.elapsed().as_millis() as u64
+    }
+
+    /// When another controller may come unless this one says something; `None`: it may already.
+    pub fn opens_at(&self) -> Option<Instant> {
+        let heard = Duration::from_millis(self.heard_ms.load(Ordering::SeqCst));
+        let silent = self.heartbeat_timeout + Duration::from_millis(1);
+        (!self.is_open()).then(|| self.since + heard + silent)
     }
 
     /// Whether another controller may come.
@@ -114,5 +124,17 @@ mod tests {
         assert_eq!(first.until, until);
         first.end();
         assert_eq!((first.until, first.save_at), (None, None));
+    }
+
+    #[test]
+    fn a_controller_may_be_replaced_when_it_has_been_silent_for_so_long_or_is_lost() {
+        let before = Instant::now();
+        let contact = Contact::new(Duration::from_secs(1000), "x".into());
+        let opens_at = contact.opens_at().unwrap();
+        assert!(!contact.is_open() && opens_at >= before + Duration::from_secs(1000));
+        contact.lost.store(true, Ordering::SeqCst);
+        assert!(contact.is_open() && contact.opens_at().is_none());
+        contact.found("y".into());
+        assert_eq!((contact.is_open(), contact.addr().as_str()), (false, "y"));
     }
 }
