@@ -35,11 +35,15 @@ def main():
         found = recoveries(lines)
     if not found:
         sys.exit(f"recoveries: no rank was recovered in {sys.argv[1]}")
-    print("\nrecovery of      " + "".join(f"{phase:>10}" for phase in PHASES) + "     in all, ms")
+    print(
+        "\nrecovery of             "
+        + "".join(f"{phase:>10}" for phase in PHASES)
+        + "     in all, ms"
+    )
     for rank, incarnation, phases in found:
         times = [phases.get(phase, 0.0) for phase in PHASES]
         print(
-            f"rank {rank} (life {incarnation})  "
+            f"rank {rank} (incarnation {incarnation})  "
             + "".join(f"{time:10.1f}" for time in times)
             + f"{sum(times):15.1f}"
         )

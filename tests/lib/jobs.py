@@ -366,6 +366,10 @@ def python_program(text, *args, ranks=4, make=None):
     return Program((str(PYTHON), "-c", text, *map(str, args)), ranks, make=make)
 
 
+# What the death of a rank brings about within Eyrie, and no user can act on.
+RIDDLES = ("the stream is refused", "not its newest any more", "EOF while parsing")
+
+
 class Job:
     """A running `eyrie run`, in a directory of its own. Use it in `with`: at the end nothing of it
     may be left."""
@@ -614,6 +618,8 @@ class Job:
             (self.cwd / self.program.make).touch()
         got = self.result()
         check(got.code == 0, f"exit code {got.code}")
+        for riddle in RIDDLES:
+            check(riddle not in got.stderr, f"users are told {riddle!r}: {got.stderr}")
         output, files = undisturbed(self.program.reference or self.program)
         check(
             self.digest_of(got) == output,

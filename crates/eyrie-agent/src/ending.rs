@@ -4,8 +4,9 @@ use crate::family::{children, Death};
 use crate::node::Agent;
 use crate::process::kill_group;
 use crate::shared;
-use eyrie_wire::control::{Ending, RankReport};
-use eyrie_wire::RankInstance;
+use eyrie_host::finding::{Finding, Level};
+use eyrie_wire::control::{Ending, FromAgent, RankReport};
+use eyrie_wire::{Rank, RankInstance};
 use rustix::process::{waitid, waitpid, WaitId, WaitIdOptions, WaitOptions};
 
 impl Agent {
@@ -62,6 +63,9 @@ impl Agent {
         for instance in ended {
             let Some(p) = self.processes.remove(&instance) else { continue };
             let Some(ending) = p.ending else { continue };
+            if ending == Ending::Signal(libc::SIGBUS) {
+                self.explain_bus_error(instance.rank);
+            }
             shared::remove(&p.shared);
             if let Some(restore) = &p.restore {
                 let (reason, fault) = restore.failure(ending, p.stderr.last_line());
@@ -74,5 +78,16 @@ impl Agent {
             let stage = p.stage();
             self.connection.report(instance, RankReport::Exited { ending, stage });
         }
+    }
+
+    /// A rank that touches memory for which /dev/shm has no room dies of a bus error: what to do
+    /// about it is said once.
+    fn explain_bus_error(&mut self, rank: Rank) {
+        let Finding { level, subject, text, remedy } = eyrie_host::checks::shared_memory();
+        if level == Level::Ok || std::mem::replace(&mut self.bus_error_explained, true) {
+            return;
+        }
+        let text = format!("rank {rank} died of a bus error, and {subject} has {text}: {remedy}");
+        self.connection.send(&FromAgent::Note { text });
     }
 }

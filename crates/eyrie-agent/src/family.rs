@@ -82,6 +82,17 @@ pub fn death_of(pid: u32, pidfd: BorrowedFd<'_>) -> Death {
     }
 }
 
+/// Whether a process has ended or is about to: its descriptors may be closed by now.
+pub fn is_ending(pid: u32) -> bool {
+    /// Set before a process closes what it has open (PF_EXITING of the kernel).
+    const EXITING: u64 = 0x4;
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let fields = stat.rsplit_once(") ").map(|(_, fields)| fields.split_whitespace());
+    // proc(5): the fields here begin with the third; the ninth is the flags.
+    let flags = fields.and_then(|mut fields| fields.nth(6)?.parse::<u64>().ok());
+    flags.is_none_or(|flags| flags & EXITING != 0)
+}
+
 /// The wait status of a process that has ended and is not collected.
 fn zombie_status(pid: u32) -> Option<i32> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -145,6 +156,20 @@ pub fn kill_children_but(spared: &[Pid], within: Duration) -> Reaped {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_that_ends_is_known_before_it_is_collected() {
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        assert!(!is_ending(child.id()) && !is_ending(std::process::id()));
+        child.kill().unwrap();
+        let begin = Instant::now();
+        while !is_ending(child.id()) {
+            assert!(begin.elapsed() < Duration::from_secs(60), "it does not end");
+            std::thread::yield_now();
+        }
+        child.wait().unwrap();
+        assert!(is_ending(child.id()));
+    }
     use rustix::process::{pidfd_open, PidfdFlags};
     use std::os::fd::AsFd;
     use std::process::Command;

@@ -125,6 +125,8 @@ pub struct Agent {
     pub measuring: Vec<Measuring>,
     /// It was said that ranks cannot be tracked.
     pub untracked: bool,
+    /// It was said what to do when a rank died of a bus error.
+    pub bus_error_explained: bool,
     /// Files that images need, and when their names are looked at next.
     pub holds: Holds,
     pub watch_at: Instant,
@@ -209,6 +211,7 @@ pub fn run(config: &AgentConfig) -> anyhow::Result<()> {
         barriers: 0,
         measuring: Vec::new(),
         untracked: false,
+        bus_error_explained: false,
         holds: Holds::default(),
         watch_at: Instant::now(),
         open_files,

@@ -1,6 +1,7 @@
 //! Starts ranks: programs anew, and processes from images that come from the store.
 
 use crate::capture::image_pipe;
+use crate::family::is_ending;
 use crate::launch::{launch, From, Launched};
 use crate::node::{Agent, Done, Opened};
 use crate::prepare::InPlace;
@@ -185,6 +186,11 @@ impl Agent {
         match result {
             Ok(Uploaded::Stored) => self.check_image(instance, (image, store), output),
             Ok(Uploaded::FullWanted(reason)) => self.want_full_image(instance, image, reason),
+            // Its stream ended with it, which says nothing about images.
+            Err(_) if is_ending(p.speaker.unwrap_or(p.pid)) => {
+                let reason = "the rank died meanwhile".to_string();
+                self.refuse_capture(instance, image, Refusal { reason, passing: true });
+            }
             Err(e) => self.refuse_capture(instance, image, Refusal::lasting(format!("{e:#}"))),
         }
     }

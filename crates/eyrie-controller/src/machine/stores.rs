@@ -165,7 +165,9 @@ impl Machine {
         });
         if self.capture_of(instance, image).is_some() {
             if uploaded || copied {
-                self.capture_failed(instance, image, reason, false);
+                // A store says this itself when no agent was left to hear it: one that is there
+                // tells, with the rank's own reason. What is left is a rank that has died.
+                self.capture_failed(instance, image, reason, uploaded);
             }
         } else if copied {
             self.note(reason);

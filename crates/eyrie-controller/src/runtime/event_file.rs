@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -27,6 +28,14 @@ struct Held {
     position: u64,
     seq: u64,
     line: Vec<u8>,
+}
+
+/// A new file, or an old one that is emptied, for lines that are always put at its end: what turns
+/// logs over by copying and emptying them (copytruncate) must not leave a hole.
+pub fn appended(path: &Path) -> io::Result<File> {
+    // Not `truncate`, which the standard library refuses beside `append`.
+    let emptied = rustix::fs::OFlags::TRUNC.bits() as i32;
+    File::options().append(true).create(true).custom_flags(emptied).open(path)
 }
 
 /// What a snapshot of the job has of its events.
@@ -55,9 +64,7 @@ impl EventFile {
     /// When the file cannot be made.
     pub fn create(path: Option<&Path>) -> anyhow::Result<EventFile> {
         let file = path
-            .map(|p| {
-                File::create(p).with_context(|| format!("cannot write events to {}", p.display()))
-            })
+            .map(|p| appended(p).with_context(|| format!("cannot write events to {}", p.display())))
             .transpose()?;
         Ok(EventFile { file, seq: 0, skip: 0, held: VecDeque::new() })
     }
@@ -75,7 +82,7 @@ impl EventFile {
             file.read_to_end(&mut text)?;
             let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
             file.set_len(whole as u64)?;
-            let skip = text.iter().filter(|byte| **byte == b'\n').count() as u64;
+            let skip = next_seq(&text[..whole]);
             Ok(EventFile { file: Some(file), seq: 0, skip, held: VecDeque::new() })
         };
         went_on().with_context(|| format!("cannot write events to {}", path.display()))
@@ -136,6 +143,16 @@ impl EventFile {
     }
 }
 
+/// The number of the line that follows these, of which the first ones may have been taken away.
+fn next_seq(text: &[u8]) -> u64 {
+    #[derive(Deserialize)]
+    struct Seq {
+        seq: u64,
+    }
+    let lines = text.split_inclusive(|byte| *byte == b'\n');
+    lines.last().and_then(|line| serde_json::from_slice(line).ok()).map_or(0, |Seq { seq }| seq + 1)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -192,5 +209,29 @@ mod tests {
             second.let_out(0).unwrap();
             assert_eq!(texts(&path), ["started", "moved", "lost", "resumed"]);
         }
+    }
+
+    /// As logrotate does with copytruncate.
+    #[test]
+    fn a_file_that_was_emptied_has_no_hole() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("events");
+        std::fs::write(&path, "of an earlier job\n").unwrap();
+        let mut first = EventFile::create(Some(&path)).unwrap();
+        let say = |file: &mut EventFile, text| {
+            file.add(Duration::ZERO, &note(text), 0).unwrap();
+            file.let_out(0).unwrap();
+        };
+        ["one", "two"].into_iter().for_each(|text| say(&mut first, text));
+        assert_eq!(texts(&path), ["one", "two"]);
+        File::options().write(true).open(&path).unwrap().set_len(0).unwrap();
+        say(&mut first, "three");
+        let left = std::fs::read(&path).unwrap();
+        assert!(left.starts_with(b"{\"seq\":2,"), "{left:?}");
+        // Another controller writes only what is missing.
+        let mut second = EventFile::go_on(Some(&path)).unwrap();
+        ["one", "two", "three", "resumed"].into_iter().for_each(|text| say(&mut second, text));
+        let all = std::fs::read_to_string(&path).unwrap();
+        assert_eq!((all.lines().count(), all.contains("\"seq\":3,")), (2, true), "{all}");
     }
 }

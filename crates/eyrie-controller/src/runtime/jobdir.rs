@@ -60,6 +60,11 @@ pub fn base(wanted: Option<&Path>) -> anyhow::Result<PathBuf> {
         return Ok(home);
     };
     let base = std::path::absolute(wanted)?;
+    if base.to_str().is_none() {
+        // It is part of addresses, which are text.
+        let shown = base.display();
+        bail!("{shown} is not valid UTF-8; choose another directory with --dir");
+    }
     match private(&base) {
         Ok(()) => Ok(base),
         Err(e) => bail!("{e:#}; choose another directory with --dir"),
@@ -373,6 +378,14 @@ mod tests {
 
     fn names(base: &Path) -> Vec<String> {
         living_jobs(base).into_iter().map(|(name, _)| name).collect()
+    }
+
+    #[test]
+    fn a_base_that_is_no_text_is_refused() {
+        use std::os::unix::ffi::OsStrExt;
+        let name = std::ffi::OsStr::from_bytes(b"/nowhere/\xff");
+        let error = base(Some(Path::new(name))).unwrap_err().to_string();
+        assert!(error.contains("not valid UTF-8; choose another directory with --dir"), "{error}");
     }
 
     #[test]

@@ -43,6 +43,7 @@ pub mod users;
 mod written;
 
 pub use elsewhere::Elsewhere;
+pub use event_file::appended;
 pub use journal::Beginning;
 pub use launcher::{lead, Cluster, Launcher, ENV_NO_KILL, ENV_SPARES, SLURM_NODE};
 pub use options::{JobOptions, Reach, RolesAt};

@@ -15,6 +15,20 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+/// A path as it is: the journal takes names that are no text, too.
+mod as_bytes {
+    use super::{OsString, PathBuf};
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub fn serialize<S: Serializer>(path: &Option<PathBuf>, to: S) -> Result<S::Ok, S::Error> {
+        path.as_ref().map(|path| path.as_os_str()).serialize(to)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<PathBuf>, D::Error> {
+        Ok(Option::<OsString>::deserialize(from)?.map(PathBuf::from))
+    }
+}
+
 /// How the roles of a job reach each other.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Reach {
@@ -98,11 +112,14 @@ pub struct JobOptions {
     pub checkpoint_order: Order,
     pub checkpoint_mode: CheckpointMode,
     pub injections: Vec<Injection>,
+    #[serde(with = "as_bytes")]
     pub events: Option<PathBuf>,
     pub json: bool,
     pub job: Option<String>,
+    #[serde(with = "as_bytes")]
     pub dir: Option<PathBuf>,
     /// Where the images outlive the job, so that it can be saved.
+    #[serde(with = "as_bytes")]
     pub images: Option<PathBuf>,
     /// How long before the end of its allocation the job is saved.
     pub save_before: Option<Duration>,
@@ -111,6 +128,7 @@ pub struct JobOptions {
     /// Bytes of log that each router may write to disk; else half of what is free, for all of them.
     pub log_disk: Option<u64>,
     /// Where agents write what they do, absolute.
+    #[serde(with = "as_bytes")]
     pub log: Option<PathBuf>,
     pub heartbeat_timeout: Duration,
     /// How long ranks wait for another controller when this one has died.

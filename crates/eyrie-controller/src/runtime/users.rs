@@ -11,7 +11,7 @@ use eyrie_transport::{Addr, RouterId};
 use eyrie_wire::control::Claim;
 use eyrie_wire::{ImageId, Node, Rank, RankInstance};
 use serde::{Deserialize, Serialize};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
@@ -202,27 +202,51 @@ pub struct Status {
 /// Asks a living job and returns its answer.
 ///
 /// # Errors
-/// When the job cannot be reached, or refuses: with its reason.
+/// When the job cannot be reached, has ended meanwhile, or refuses: with its reason.
 pub fn ask(dir: &Path, request: &Request) -> anyhow::Result<serde_json::Value> {
-    let secret = eyrie_agent::read_secret(dir)?;
+    let name = dir.file_name().unwrap_or_default().to_string_lossy();
+    let asked = try_to_ask(dir, request, &name);
+    // Whatever else failed: its directory goes with the job.
+    if asked.is_err() && !dir.exists() {
+        anyhow::bail!("job {name} has ended");
+    }
+    asked
+}
+
+fn try_to_ask(dir: &Path, request: &Request, name: &str) -> anyhow::Result<serde_json::Value> {
+    let secret = match eyrie_agent::read_secret(dir) {
+        // It goes first, the directory last.
+        Err(_) if !dir.join("secret").exists() => anyhow::bail!("job {name} is ending"),
+        secret => secret?,
+    };
     let socket = Addr::Unix(eyrie_agent::user_socket(dir));
     let connected = eyrie_agent::connect(&socket, &secret, &Claim::User);
-    let mut stream = connected.map_err(|e| match journal::is_in(dir) {
-        false => e,
-        true => {
-            let name = dir.file_name().unwrap_or_default().to_string_lossy();
-            e.context(format!(
-                "no controller of job {name} is on this host; if it has died, go on with \
-                 `eyrie resume {name}`"
-            ))
+    let mut stream = connected.map_err(|e| {
+        if !journal::is_in(dir) {
+            return e.context(format!("job {name} is ending, or its controller has died"));
         }
+        e.context(format!(
+            "no controller of job {name} is on this host; if it has died, go on with \
+             `eyrie resume {name}`"
+        ))
     })?;
     stream.set_timeout(Some(request.patience()))?;
     writeln!(stream, "{}", serde_json::to_string(request)?)?;
     let mut line = String::new();
-    BufReader::new(stream).take(MAX_ANSWER).read_line(&mut line)?;
+    let read = BufReader::new(stream).take(MAX_ANSWER).read_line(&mut line);
+    match read.as_ref().map_err(std::io::Error::kind) {
+        Err(ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+            let patience = eyrie_units::time(request.patience());
+            anyhow::bail!("job {name} has not answered within {patience}")
+        }
+        Ok(0) | Err(ErrorKind::ConnectionReset | ErrorKind::BrokenPipe) => {
+            anyhow::bail!("job {name} has ended before it answered")
+        }
+        _ => {}
+    }
+    read?;
     let answer: serde_json::Value =
-        serde_json::from_str(&line).context("the job has ended, or does not answer")?;
+        serde_json::from_str(&line).context("the answer of the job is cut off")?;
     if let Some(error) = answer.get("error").and_then(|e| e.as_str()) {
         anyhow::bail!("{error}");
     }
@@ -250,4 +274,19 @@ pub fn in_json(answer: &Answer) -> String {
 /// An answer that is an error.
 pub fn error(text: &str) -> String {
     serde_json::json!({ "error": text }).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_that_ends_just_now_is_said_to() {
+        let base = tempfile::tempdir().unwrap();
+        let dir = base.path().join("j");
+        let said = || ask(&dir, &Request::Status).unwrap_err().to_string();
+        assert_eq!(said(), "job j has ended");
+        std::fs::create_dir(&dir).unwrap();
+        assert_eq!(said(), "job j is ending");
+    }
 }

@@ -337,9 +337,14 @@ impl Service for StoreRole {
         }
     }
 
-    fn refused(&self, _: Option<Claim>, error: HandshakeError) {
-        // Somebody who looked whether the socket is there is no news.
-        if !matches!(error, HandshakeError::Io(_)) {
+    fn refused(&self, claim: Option<Claim>, error: HandshakeError) {
+        // An image of a rank that has died meanwhile comes to nothing, as it should.
+        let of_dead = |claim| match claim {
+            Some(Claim::ImageUpload { instance, .. }) => !self.is_present(instance),
+            _ => false,
+        };
+        // Nor is it news that a user has looked whether the socket is there.
+        if !matches!(error, HandshakeError::Io(_)) && !of_dead(claim) {
             (self.tell)(StoreEvent::Note(format!("the store refused a connection: {error}")));
         }
     }
@@ -393,6 +398,21 @@ mod tests {
         assert!(role.admit(&upload(1)).is_err() && role.admit(&upload(2)).is_ok());
         assert!(role.admit(&Claim::ImageFetch { rank: 3, image: 1, since: 0 }).is_ok());
         assert!(role.admit(&Claim::User).is_err());
+    }
+
+    #[test]
+    fn an_image_of_a_rank_that_has_died_is_no_news() {
+        let dir = tempfile::tempdir().unwrap();
+        let (role, told) = role(dir.path());
+        assert!(matches!(told.recv().unwrap(), StoreEvent::Listening(_)));
+        role.command(StoreCommand::Present(RankInstance { rank: 3, incarnation: 2 })).unwrap();
+        let instance = RankInstance { rank: 3, incarnation: 1 };
+        let upload = Claim::ImageUpload { instance, image: 1 };
+        let refusal = || HandshakeError::Refused("because".into());
+        role.refused(Some(upload), refusal());
+        assert!(told.try_recv().is_err());
+        role.refused(None, refusal());
+        assert!(matches!(told.try_recv(), Ok(StoreEvent::Note(_))));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use super::{args, plain, sockets, table};
 use crate::out::{self, Output};
 use anyhow::Context;
 use clap::Args;
+use eyrie_controller::runtime::appended;
 use eyrie_monitor::health::{Event, HealthState, Rules};
 use eyrie_monitor::json;
 use eyrie_monitor::names::CommandLines;
@@ -224,7 +225,7 @@ fn say_event(event: &Event) {
 }
 
 fn create(path: &Path) -> anyhow::Result<File> {
-    File::create(path).with_context(|| format!("cannot write to {}", path.display()))
+    appended(path).with_context(|| format!("cannot write to {}", path.display()))
 }
 
 /// Says which reader was taken, and why no better one.
