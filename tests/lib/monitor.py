@@ -217,6 +217,16 @@ def valid(value, schema, where="sample", root=None):
     return True
 
 
+def needs_open_proc():
+    """Other users see this user's processes: where /proc hides them, there is nothing to show."""
+    mounts = [line.split() for line in open("/proc/self/mountinfo")]
+    options = next(m[-1] for m in reversed(mounts) if m[4] == "/proc").split(",")
+    shows = ("hidepid=0", "hidepid=off")
+    hides = [o for o in options if o.startswith("hidepid=") and o not in shows]
+    if hides:
+        raise Skipped(f"/proc is mounted with {hides[0]}: it hides processes from other users")
+
+
 def needs_root():
     if os.geteuid() != 0:
         raise Skipped("needs root")
