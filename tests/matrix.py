@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """What survives on which MPI library: every example, and LAMMPS, is killed again and again at
-random moments on MPICH, Intel MPI and Open MPI; each run's results are compared with an undisturbed
-run, byte for byte. Prints one table; it is no test, and says what went wrong instead of failing.
+random moments on MPICH, Intel MPI and Open MPI, or moved while it runs; each run's results are
+compared with an undisturbed run, byte for byte. Prints one table; it is no test, and says what went
+wrong instead of failing.
 
     tests/matrix.py --kills 20                    all of it, as on docs/programs.md (half an hour)
     tests/matrix.py --kills 3 --only heat2d cg    some of it
+    tests/matrix.py --moves 4                     so many moves, and as many drains, instead of kills
     tests/matrix.py --real                        the large programs of scripts/programs.sh instead
     tests/matrix.py --page docs/programs.md       puts the table there, too
 """
@@ -14,6 +16,7 @@ import dataclasses
 import os
 import pathlib
 import re
+import subprocess
 import sys
 import time
 
@@ -103,10 +106,46 @@ def real(name, library):
     return dataclasses.replace(program, argv=argv, launcher=launcher)
 
 
-def killed_once(program, usual_s):
-    """One run with one kill. Returns how many ranks died, and how long they ran once connected."""
+def kill(job, rank):
+    """Kills a rank; what it does is counted when it is over, since the rank may just have ended."""
+    job.kill_rank(rank, any_process=True)
+
+
+def move(job, rank):
+    """Has a rank go to another node while it computes. The job may just end."""
+    job.eyrie("migrate", rank)
+
+
+def drain(job, rank):
+    """Makes the node of a rank free."""
+    status = job.status()
+    if status:
+        job.eyrie("drain", status["ranks"][rank]["node"])
+
+
+@dataclasses.dataclass(frozen=True)
+class Disturbance:
+    """What is done to a job, and how it is seen that it took place."""
+
+    name: str
+    do: object
+    event: str
+    options: tuple = ()
+
+
+TWO_NODES = ("--nodes", 2, "--spares", 1)
+KILLS = (Disturbance("kill", kill, "rank_failed"),)
+MOVES = (
+    Disturbance("move", move, "rank_moved", options=TWO_NODES),
+    Disturbance("drain", drain, "node_drained", options=TWO_NODES),
+)
+
+
+def disturbed_once(program, disturbance, usual_s):
+    """One run that is disturbed once. Returns whether that took place, and how long the ranks ran
+    once connected."""
     every = RANDOM.choice(["off", "100ms", "300ms"])
-    with Job(program, "--checkpoint-every", every) as job:
+    with Job(program, "--checkpoint-every", every, *disturbance.options) as job:
         try:
             await_condition(
                 lambda: len(job.events("connected")) >= program.ranks or job.has_ended(),
@@ -114,34 +153,46 @@ def killed_once(program, usual_s):
                 PATIENCE_S,
             )
             time.sleep(RANDOM.uniform(0, usual_s))  # the moment itself is what is random
-            job.kill_rank(RANDOM.randrange(program.ranks), any_process=True)
+            disturbance.do(job, RANDOM.randrange(program.ranks))
             job.wait(PATIENCE_S)
             job.same_as_undisturbed()
-        except AssertionError as error:
+        except (AssertionError, subprocess.TimeoutExpired) as error:
             said = [line for line in job.stderr().splitlines() if "refuse" in line or "not" in line]
             raise Wrong(said[-1] if said else str(error)) from None
         end = job.events("job_ended")[0]
         connected = job.events("connected")[program.ranks - 1]["time"]
-        return end["summary"]["rank_failures"], end["time"] - connected
+        return bool(job.events(disturbance.event)), end["time"] - connected
 
 
-def killed(program, kills):
-    """So many kills that hit; returns a few words for the table."""
-    died, runs, usual_s = 0, 0, 1.0
-    while died < kills and runs < 4 * kills:
+def disturbed(program, disturbances, times):
+    """So many of each disturbance that took place; returns a few words for the table."""
+    done, runs, usual_s = [0] * len(disturbances), 0, 1.0
+    while min(done) < times and runs < 4 * times * len(done):
+        turn = runs % len(done)
         runs += 1
+        if done[turn] >= times:
+            continue
         try:
-            hit, usual_s = killed_once(program, usual_s)
+            hit, usual_s = disturbed_once(program, disturbances[turn], usual_s)
         except Wrong as wrong:
             text = re.sub(r"\s+", " ", str(wrong)).replace("|", "/")
-            return f"after {died} deaths: {text[:160]}"
-        died += hit
-    return f"{died} kill{'' if died == 1 else 's'}, right"
+            return f"after {counted(disturbances, done)}: {text[:160]}"
+        done[turn] += hit
+    return f"{counted(disturbances, done)}, right"
+
+
+def counted(disturbances, done):
+    words = [
+        f"{count} {disturbance.name}{'' if count == 1 else 's'}"
+        for disturbance, count in zip(disturbances, done)
+    ]
+    return ", ".join(words)
 
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--kills", type=int, default=20, help="of each program on each library")
+    parser.add_argument("--moves", type=int, help="and as many drains, instead of kills")
     parser.add_argument("--real", action="store_true", help="the programs of scripts/programs.sh")
     parser.add_argument("--only", nargs="*", choices={**PROGRAMS, **REAL})
     parser.add_argument("--libraries", nargs="*", choices=LIBRARIES, default=list(LIBRARIES))
@@ -159,6 +210,7 @@ def on_library(name, library):
 
 
 def test():
+    disturbances, times = (MOVES, ASKED.moves) if ASKED.moves else (KILLS, ASKED.kills)
     lines = [
         f"| program | {' | '.join(ASKED.libraries)} |",
         "|---" * (1 + len(ASKED.libraries)) + "|",
@@ -170,13 +222,14 @@ def test():
             if program is None:
                 cells.append("not linked with it")
                 continue
-            cells.append(killed(program, ASKED.kills))
+            cells.append(disturbed(program, disturbances, times))
             print(f"{name} on {library}: {cells[-1]}", flush=True)
         lines.append(f"| {name} | {' | '.join(cells)} |")
     table = "\n".join(lines)
     print(table)
     if ASKED.page:
-        page.insert(PAGE, "real" if ASKED.real else "matrix", table + "\n")
+        kills, moves = ("real", "large-moves") if ASKED.real else ("matrix", "moves")
+        page.insert(PAGE, moves if ASKED.moves else kills, table + "\n")
 
 
 if __name__ == "__main__":
