@@ -7,7 +7,6 @@ use crate::guards;
 use crate::page::{Directories, Page};
 use crate::pmi::Session;
 use crate::streams::{Input, Output};
-use anyhow::Context;
 use eyrie_wire::agent::{self, ToRank};
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::{JobOnHost, Program, StartRank};
@@ -205,8 +204,15 @@ pub fn launch(
         }
         _ => command.spawn(),
     };
-    let child =
-        child.with_context(|| format!("cannot start {}", job.program.exe.to_string_lossy()))?;
+    let child = child.map_err(|e| {
+        let hint = match e.raw_os_error() {
+            Some(libc::EAGAIN) => {
+                ": raise the limit on processes (`ulimit -u`), or that of the control group (pids.max)"
+            }
+            _ => "",
+        };
+        anyhow::anyhow!("cannot start {}: {e}{hint}", job.program.exe.to_string_lossy())
+    })?;
     Ok(Launched {
         pid: child.id(),
         page,
@@ -283,6 +289,8 @@ fn prepare(
             check(libc::dup2(*fd, *to))?;
         }
         check(libc::setrlimit(libc::RLIMIT_NOFILE, open_files))?;
+        // Eyrie's own processes get an error instead, as from a full disk.
+        libc::signal(libc::SIGXFSZ, libc::SIG_DFL);
         Ok(())
     }
 }

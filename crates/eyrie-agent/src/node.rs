@@ -172,8 +172,8 @@ enum Token {
 }
 
 pub fn run(config: &AgentConfig) -> anyhow::Result<()> {
-    let _reserved = reserve_fixed_numbers()?;
     let open_files = raise_limit()?;
+    let _reserved = reserve_fixed_numbers()?;
     let (mut signals, signals_in) = UnixStream::pair()?;
     signals.set_nonblocking(true)?;
     for signal in [SIGCHLD, SIGTERM, SIGINT, SIGHUP] {

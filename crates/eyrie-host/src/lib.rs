@@ -7,6 +7,7 @@ pub mod bounded;
 pub mod checks;
 mod differences;
 mod elf;
+pub mod enough;
 mod file;
 pub mod finding;
 mod identity;

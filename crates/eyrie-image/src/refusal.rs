@@ -112,7 +112,12 @@ impl fmt::Display for Refusal {
             Refusal::ShadowStack => write!(f, "the process uses a shadow stack"),
             Refusal::Request(what) => write!(f, "the request is wrong: {what}"),
             Refusal::Kernel { step, errno } => {
-                write!(f, "{step} failed: {}", std::io::Error::from_raw_os_error(*errno))
+                write!(f, "{step} failed: {}", std::io::Error::from_raw_os_error(*errno))?;
+                f.write_str(match *errno {
+                    libc::ENOMEM => " (`ulimit -v` or `ulimit -d` may be too low)",
+                    libc::EAGAIN => " (`ulimit -u` may be too low)",
+                    _ => "",
+                })
             }
             Refusal::Output { errno } => write!(
                 f,

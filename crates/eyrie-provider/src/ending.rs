@@ -4,6 +4,8 @@
 use crate::channel;
 use crate::core::error::RankError;
 use eyrie_wire::agent::FromRank;
+use std::fmt;
+use std::io::Write;
 
 /// Ends this process when the rank cannot go on.
 pub fn or_end<R>(result: Result<R, RankError>) -> R {
@@ -15,6 +17,17 @@ pub fn say(text: &str) {
     let line = format!("eyrie: {text}\n");
     // SAFETY: the line is as long as said. Nobody can be told that nobody is there.
     unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
+}
+
+/// As [`say`], where nothing can be allocated; what is longer than a line is cut.
+pub fn say_without_memory(text: fmt::Arguments<'_>) {
+    let mut line = [0u8; 512];
+    let mut rest = &mut line[..];
+    // A text that does not fit is cut.
+    let _ = rest.write_fmt(format_args!("eyrie: {text}\n"));
+    let len = 512 - rest.len();
+    // SAFETY: the line is as long as said. Standard error may be closed.
+    unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), len) };
 }
 
 /// Ends this rank: it cannot go on. The agent hears why.

@@ -3,10 +3,12 @@
 //! moments at which messages come, because programs send addresses; so nothing of the provider's
 //! may come from there.
 
+use crate::ending::fatal;
 use dlmalloc::{Allocator, Dlmalloc};
 use eyrie_wire::page::{RankPage, PAGE_BYTES};
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::UnsafeCell;
+use std::fmt;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -15,9 +17,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 /// Where the stretch begins: above programs and their heaps, below the restorer's stretch
 /// (`eyrie_image::format::WINDOW_START`) and far below what the kernel gives to mmap.
 const START: usize = 0x6400_0000_0000;
-/// Lengths in bytes that are tried in turn: a limit on address space (`ulimit -v`) may forbid the
-/// first.
-const LENGTHS: [usize; 3] = [64 << 30, 16 << 30, 4 << 30];
+/// Lengths in bytes that are tried in turn. Where address space is limited (`ulimit -v`) the program
+/// needs some, too: then it is the first that is at most half of what is left, or else the last.
+const LENGTHS: [usize; 6] = [64 << 30, 16 << 30, 4 << 30, 1 << 30, 256 << 20, LEAST];
+const LEAST: usize = 64 << 20;
 /// The allocator asks for multiples of this, in bytes.
 const GRANULE: usize = 64 << 10;
 const MAX_GRANULES: usize = LENGTHS[0] / GRANULE;
@@ -51,15 +54,69 @@ static HEAP: Heap = Heap {
     inner: UnsafeCell::new(Dlmalloc::new_with_allocator(Granules)),
 };
 
-/// Reserves the stretch. Memory in it counts only when it is used.
+/// Why there is no stretch. It is said without memory: there is none but that of the stretch.
+#[derive(Clone, Copy, Debug)]
+pub enum Shortage {
+    /// The addresses are taken, or not allowed.
+    Addresses,
+    /// The memory for the stacks is not allowed.
+    Stacks,
+}
+
+impl fmt::Display for Shortage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Shortage::Addresses => write!(
+                f,
+                "Eyrie's provider needs {} MiB of addresses at {START:#x} above what the program uses, \
+                 and they are taken or not allowed: raise the limit on address space (`ulimit -v`)",
+                LEAST >> 20
+            ),
+            Shortage::Stacks => write!(
+                f,
+                "there is no memory for the stacks of Eyrie's provider: raise the limit on data \
+                 (`ulimit -d`)"
+            ),
+        }
+    }
+}
+
+/// Bytes of addresses that this process may still get.
+fn left() -> usize {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the structure is ours.
+    let asked = unsafe { libc::getrlimit(libc::RLIMIT_AS, &mut limit) };
+    if asked != 0 || limit.rlim_cur == libc::RLIM_INFINITY {
+        return usize::MAX;
+    }
+    (limit.rlim_cur as usize).saturating_sub(in_use().unwrap_or(0))
+}
+
+/// Bytes of addresses that this process has.
+fn in_use() -> Option<usize> {
+    let mut text = [0u8; 64];
+    // SAFETY: the path is a C string, the room is as long as said, the descriptor is ours.
+    let len = unsafe {
+        let file =
+            libc::open(c"/proc/thread-self/statm".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
+        let len = libc::read(file, text.as_mut_ptr().cast(), text.len());
+        libc::close(file);
+        usize::try_from(len).ok()?
+    };
+    let pages = std::str::from_utf8(&text[..len]).ok()?.split(' ').next()?;
+    Some(pages.parse::<usize>().ok()? * 4096)
+}
+
+/// Reserves the stretch. Memory in it counts only when it is used. Allocates nothing.
 ///
 /// # Errors
-/// When the addresses are taken or not to be had, in words for the user.
-pub fn reserve() -> Result<(), String> {
+/// When the addresses are taken or not to be had.
+pub fn reserve() -> Result<(), Shortage> {
     if LENGTH.load(Ordering::Relaxed) != 0 {
         return Ok(());
     }
-    for len in LENGTHS {
+    let most = (left() / 2).max(LEAST);
+    for len in LENGTHS.into_iter().filter(|len| *len <= most) {
         let flags = libc::MAP_PRIVATE
             | libc::MAP_ANONYMOUS
             | libc::MAP_NORESERVE
@@ -70,7 +127,7 @@ pub fn reserve() -> Result<(), String> {
             let calls = open(GUARD / GRANULE, STACK_BYTES / GRANULE);
             let signals = open((SIGNAL_STACK - START) / GRANULE, SIGNAL_STACK_BYTES / GRANULE);
             if !calls || !signals {
-                return Err("there is no memory for the provider's stacks".into());
+                return Err(Shortage::Stacks);
             }
             LENGTH.store(len, Ordering::Relaxed);
             return Ok(());
@@ -80,11 +137,15 @@ pub fn reserve() -> Result<(), String> {
             unsafe { libc::munmap(got, len) };
         }
     }
-    Err(format!(
-        "the provider needs {} GiB of addresses at {START:#x}, which are taken or not allowed \
-         (`ulimit -v` must be at least that much above what the program uses)",
-        LENGTHS[LENGTHS.len() - 1] >> 30
-    ))
+    Err(Shortage::Addresses)
+}
+
+/// Ends the rank: the provider has no more memory. Nothing here may allocate.
+fn exhausted() -> ! {
+    fatal(
+        "Eyrie's provider has used up the memory that it may have: raise the limits on address space \
+         and data (`ulimit -v`, `ulimit -d`)",
+    )
 }
 
 /// The stretch of the rank's page (address, length in bytes): it is not part of an image.
@@ -282,12 +343,16 @@ fn is_large(size: usize) -> bool {
 // from.
 unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        self.with(|heap| match is_large(layout.size()) {
+        let at = self.with(|heap| match is_large(layout.size()) {
             true if layout.align() > GRANULE => std::ptr::null_mut(),
             true => Granules.alloc(layout.size()).0,
             // SAFETY: as above.
             false => unsafe { heap.malloc(layout.size(), layout.align()) },
-        })
+        });
+        if at.is_null() {
+            exhausted();
+        }
+        at
     }
 
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
@@ -304,8 +369,12 @@ unsafe impl GlobalAlloc for Heap {
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         if !is_large(layout.size()) && !is_large(size) {
             // SAFETY: as above.
-            return self
-                .with(|heap| unsafe { heap.realloc(ptr, layout.size(), layout.align(), size) });
+            let at =
+                self.with(|heap| unsafe { heap.realloc(ptr, layout.size(), layout.align(), size) });
+            if at.is_null() {
+                exhausted();
+            }
+            return at;
         }
         let fits = layout.size().next_multiple_of(GRANULE) == size.next_multiple_of(GRANULE);
         if is_large(layout.size()) && is_large(size) && fits {
@@ -314,10 +383,8 @@ unsafe impl GlobalAlloc for Heap {
         // SAFETY: as above; the new piece is another one.
         unsafe {
             let new = self.alloc(Layout::from_size_align_unchecked(size, layout.align()));
-            if !new.is_null() {
-                std::ptr::copy_nonoverlapping(ptr, new, layout.size().min(size));
-                self.dealloc(ptr, layout);
-            }
+            std::ptr::copy_nonoverlapping(ptr, new, layout.size().min(size));
+            self.dealloc(ptr, layout);
             new
         }
     }

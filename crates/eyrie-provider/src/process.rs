@@ -7,10 +7,10 @@ use crate::ending::or_end;
 use crate::identity::{self, process_id, Identity};
 use crate::observing::{self, Inside};
 use crate::sockets::Sockets;
-use crate::{capture, channel, entry, interrupted, memory, stack};
+use crate::{capture, channel, entry, interrupted, stack};
 use eyrie_wire::agent::{capture_signal, FromRank, ToRank};
 
-/// Makes this process a rank, once.
+/// Makes this process a rank, once; [`memory::reserve`] has succeeded.
 ///
 /// # Errors
 /// What is missing, in words for the user.
@@ -21,7 +21,6 @@ pub fn join() -> Result<(), String> {
     observing::find(store);
     interrupted::install(capture_signal());
     let _inside = Inside::new();
-    memory::reserve()?;
     stack::prepare();
     // The C library makes this library's thread-local memory, with the program's malloc, when it is
     // first used: that must be now, and not when a message comes.

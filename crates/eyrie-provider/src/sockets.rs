@@ -3,6 +3,7 @@
 
 use crate::core::host::{ConnectError, File, Host, Interest, RouterStream};
 use crate::descriptors::{for_each_descriptor, move_up};
+use crate::ending::fatal;
 use crate::identity::Identity;
 use crate::memory;
 use crate::observing;
@@ -294,6 +295,7 @@ impl File for Passed {
     }
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let _lifted = AnySize::up_to(offset + bytes.len() as u64);
         let mut done = 0;
         while done < bytes.len() {
             let (rest, at) = (&bytes[done..], (offset as usize + done) as libc::off_t);
@@ -310,6 +312,41 @@ impl File for Passed {
 
     fn descriptor(&self) -> Option<RawFd> {
         Some(self.0.as_raw_fd())
+    }
+}
+
+/// As long as this lives this process may write a file up to some end: the limit on the size of the
+/// program's files is none on what Eyrie keeps of its messages.
+struct AnySize(Option<libc::rlimit>);
+
+impl AnySize {
+    fn up_to(end: u64) -> AnySize {
+        let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: 0 };
+        // SAFETY: the structure is ours.
+        unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) };
+        if limit.rlim_cur >= end {
+            return AnySize(None);
+        }
+        let lifted = libc::rlimit { rlim_cur: limit.rlim_max, ..limit };
+        // SAFETY: as above.
+        if limit.rlim_max < end || unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &lifted) } != 0 {
+            fatal(&format!(
+                "the limit on the size of files is {} KiB, and Eyrie keeps {} KiB of messages in one: \
+                 raise it (`ulimit -f`)",
+                limit.rlim_max >> 10,
+                end.div_ceil(1024)
+            ));
+        }
+        AnySize(Some(limit))
+    }
+}
+
+impl Drop for AnySize {
+    fn drop(&mut self) {
+        if let Some(limit) = &self.0 {
+            // SAFETY: the structure is ours.
+            unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, limit) };
+        }
     }
 }
 

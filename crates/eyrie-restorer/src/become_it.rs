@@ -290,6 +290,25 @@ fn set_thread(c: &Context) {
     }
 }
 
+/// As much memory as is allowed: the image and this program are there side by side for a while.
+/// [`set_limits`] sets the limits of the process.
+pub fn lift_limits() {
+    const RLIMIT_DATA: usize = 2;
+    const RLIMIT_AS: usize = 9;
+    for which in [RLIMIT_DATA, RLIMIT_AS] {
+        let (mut here, none) = ([0u64; 2], [u64::MAX; 2]);
+        // SAFETY: struct rlimit64 is two words. Who may not raise the hard limit raises the other.
+        unsafe {
+            let _ = sys::call6(nr::PRLIMIT64, 0, which, 0, here.as_mut_ptr() as usize, 0, 0);
+            let lifted = sys::call6(nr::PRLIMIT64, 0, which, none.as_ptr() as usize, 0, 0, 0);
+            if lifted.is_err() {
+                let highest = [here[1]; 2];
+                let _ = sys::call6(nr::PRLIMIT64, 0, which, highest.as_ptr() as usize, 0, 0, 0);
+            }
+        }
+    }
+}
+
 /// Limits as they were, as far as the hard limits here allow.
 fn set_limits(c: &Context) {
     for (i, limit) in c.rlimits.iter().enumerate() {

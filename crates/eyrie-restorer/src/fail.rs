@@ -63,7 +63,7 @@ impl core::fmt::Display for Errno {
             2 => "no such file or directory",
             5 => "input/output error",
             9 => "bad file descriptor",
-            12 => "out of memory",
+            12 => "out of memory, or of addresses that are allowed (`ulimit -v`)",
             13 => "permission denied",
             14 => "bad address",
             20 => "not a directory",

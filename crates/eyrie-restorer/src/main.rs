@@ -75,6 +75,7 @@ unsafe extern "C" fn eyrie_restorer_main(start: *const usize) -> ! {
 
 fn restore(image_fd: i32, slots: &[i32; SLOTS_MAX]) -> ! {
     let parent = become_it::parent();
+    become_it::lift_limits();
     let mut input = image::Input::new(image_fd);
     let mut arena = image::Arena::new();
     let node = place::Here::look();

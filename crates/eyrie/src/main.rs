@@ -1,6 +1,7 @@
 //! The `eyrie` command: argument parsing and output, nothing else of weight.
 
 use clap::{CommandFactory, Parser, Subcommand};
+use eyrie_host::enough;
 use eyrie_units::plain;
 use std::io::Write;
 use std::path::PathBuf;
@@ -136,6 +137,10 @@ fn die_of_any_panic() {
 
 fn main() {
     die_of_any_panic();
+    if let Err(lacking) = enough::for_a_command() {
+        end_badly(&anyhow::Error::msg(lacking));
+    }
+    enough::prepare();
     let Cli { log, command } = Cli::try_parse().unwrap_or_else(|e| refuse(&e));
     if let Err(e) = log::begin(command.role(), log.as_deref()) {
         end_badly(&e);

@@ -24,6 +24,8 @@ fn name(signal: i32) -> &'static str {
         libc::SIGSEGV => "segmentation fault",
         libc::SIGPIPE => "broken pipe",
         libc::SIGTERM => "terminated",
+        libc::SIGXCPU => "limit of processor time, `ulimit -t`",
+        libc::SIGXFSZ => "limit of the size of files, `ulimit -f`",
         libc::SIGSYS => "bad system call",
         _ => "signal",
     }

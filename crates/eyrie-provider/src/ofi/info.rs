@@ -2,8 +2,8 @@
 //! another provider above it, and outside `eyrie run` everything.
 
 use super::NAME;
-use crate::ending::say;
-use crate::process;
+use crate::ending::{say, say_without_memory};
+use crate::{memory, process};
 use eyrie_libfabric::abi::*;
 use libc::{c_char, c_int, c_void};
 use std::ffi::CStr;
@@ -89,6 +89,10 @@ pub unsafe extern "C" fn getinfo(
 ) -> c_int {
     // SAFETY: libfabric gives null or whole hints.
     if unsafe { refused(hints) } {
+        return -libc::ENODATA;
+    }
+    if let Err(shortage) = memory::reserve() {
+        say_without_memory(format_args!("{shortage}"));
         return -libc::ENODATA;
     }
     if let Err(e) = process::join() {

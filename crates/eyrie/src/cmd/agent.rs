@@ -2,6 +2,7 @@
 
 use anyhow::Context;
 use eyrie_controller::runtime::{self, SLURM_NODE};
+use eyrie_host::enough;
 use eyrie_transport::{role, Addr};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -51,6 +52,8 @@ pub fn run(args: AgentArgs, log: Option<PathBuf>) -> anyhow::Result<i32> {
     let node = args.node().with_context(|| {
         format!("{SLURM_NODE} names none of the nodes {}: is this Slurm?", args.among.join(","))
     })?;
+    // How many ranks it will have is not known yet.
+    enough::for_a_job(1).map_err(anyhow::Error::msg)?;
     let secret = role::read_secret(&mut std::io::stdin().lock())?;
     for (node, host) in &args.lead {
         runtime::lead(*node, host, &args.ssh, (&args.connect, &secret), log.as_deref())

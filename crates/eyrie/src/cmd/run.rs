@@ -10,6 +10,7 @@ use eyrie_controller::record::LogLevel;
 use eyrie_controller::runtime::{
     self, Cluster, JobOptions, Launcher, Reach, Resumption, RolesAt, ENV_SPARES,
 };
+use eyrie_host::enough;
 use eyrie_placement::placement::OnNetwork;
 use eyrie_placement::spares::Arrangement;
 use eyrie_placement::{Placement, WithoutNetwork, Words};
@@ -455,6 +456,8 @@ pub fn usual_log_memory(routers: u32) -> u64 {
 pub fn run(mut args: RunArgs, log: Option<PathBuf>) -> anyhow::Result<i32> {
     let resumption = resumption(&mut args)?;
     let nodes = nodes(&args)?;
+    let on_each = nodes.ranks.div_ceil(nodes.started.max(1));
+    enough::for_a_job(on_each).map_err(anyhow::Error::msg)?;
     let reach = reach(&args, nodes.cluster.as_ref())?;
     let usual_timeout = Duration::from_secs(if nodes.cluster.is_some() { 5 } else { 10 });
     let hosts = nodes.cluster.as_ref().map_or(1, |cluster| cluster.hosts.len());
