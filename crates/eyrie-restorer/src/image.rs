@@ -149,6 +149,14 @@ impl Input {
                     // SAFETY: struct pollfd is one word.
                     let _ = unsafe { sys::call3(nr::POLL, &raw mut poll as usize, 1, usize::MAX) };
                 }
+                // All of the ranges are mapped: there is no page for a file in /dev/shm.
+                Err(sys::EFAULT) => fail::now(
+                    exit::KERNEL,
+                    format_args!(
+                        "there is no room for what the rank has in /dev/shm: make it larger (mount \
+                         -o remount,size=1G /dev/shm)"
+                    ),
+                ),
                 Err(errno) => fail::kernel("reading the image", errno),
             }
         }
