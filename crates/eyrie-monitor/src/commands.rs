@@ -143,7 +143,9 @@ impl Commands {
             changes.push((Some(old), new));
         }
         for (old, new) in changes {
-            old.iter().for_each(|old| drop(self.groups.remove(old)));
+            if let Some(old) = old {
+                self.groups.remove(&old);
+            }
             // Its counter begins with what its processes have used before.
             let Now { grown, whole_cpu_ns } = &now[&new];
             let cpu_ns = whole_cpu_ns.saturating_sub(grown.cpu_ns);

@@ -149,8 +149,8 @@ fn next_seq(text: &[u8]) -> u64 {
     struct Seq {
         seq: u64,
     }
-    let lines = text.split_inclusive(|byte| *byte == b'\n');
-    lines.last().and_then(|line| serde_json::from_slice(line).ok()).map_or(0, |Seq { seq }| seq + 1)
+    let last = text.split_inclusive(|byte| *byte == b'\n').next_back();
+    last.and_then(|line| serde_json::from_slice(line).ok()).map_or(0, |Seq { seq }| seq + 1)
 }
 
 #[cfg(test)]
