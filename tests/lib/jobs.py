@@ -114,7 +114,7 @@ class Program:
     def prepare(self, directory):
         """Puts what it reads into the directory that it is to run in."""
         for name, source in self.inputs:
-            shutil.copyfile(source, directory / name)
+            shutil.copy(source, directory / name)
 
     def comparable(self, output):
         """What two undisturbed runs have in common of standard output, or of a file."""
