@@ -255,6 +255,17 @@ pub enum Record {
         rank: Rank,
         cause: Cause,
     },
+    /// These ranks have had no new image for longer than three intervals, which is `limit`.
+    ImagesOverdue {
+        ranks: Vec<Rank>,
+        #[serde(with = "seconds")]
+        limit: Duration,
+        cause: Cause,
+    },
+    /// They have one again.
+    ImagesAgain {
+        ranks: Vec<Rank>,
+    },
     Connected {
         #[serde(flatten)]
         instance: RankInstance,
@@ -360,6 +371,15 @@ pub fn list(ranks: &[Rank]) -> String {
 fn list_with(ranks: &[Rank], one: &str, several: &str) -> String {
     let verb = if ranks.len() > 1 { several } else { one };
     format!("{} {verb}", list(ranks))
+}
+
+/// As [`list`], of which a line has room for only some.
+fn few(ranks: &[Rank]) -> String {
+    const SHOWN: usize = 8;
+    match ranks.get(..SHOWN).filter(|shown| shown.len() < ranks.len()) {
+        Some(shown) => format!("{} ({}, ...)", ranks.len(), list(shown)),
+        None => list(ranks),
+    }
 }
 
 /// A node for people, with the name of its host if it has one.
@@ -524,6 +544,20 @@ impl Record {
             Record::CheckpointWanted { rank, cause } => {
                 (Detail, format!("rank {rank} is checkpointed before its time: {cause}"))
             }
+            Record::ImagesOverdue { ranks, limit, cause } => {
+                let have = if ranks.len() == 1 { "has" } else { "have" };
+                let text = format!(
+                    "{} {have} had no new image for more than {}: {cause}; after a failure all since \
+                     the last one is done again",
+                    few(ranks),
+                    time(*limit)
+                );
+                (Normal, text)
+            }
+            Record::ImagesAgain { ranks } => {
+                let have = if ranks.len() == 1 { "has" } else { "have" };
+                (Normal, format!("{} {have} a new image again", few(ranks)))
+            }
             Record::Connected { instance: RankInstance { rank, incarnation } } => {
                 (Detail, format!("rank {rank} is connected to its router (incarnation {incarnation})"))
             }
@@ -644,6 +678,8 @@ mod tests {
             Record::Checkpoint { rank, image: 4, bytes: 1 << 20, pause: time, total: time },
             Record::CheckpointFailed { rank, image: 4, cause: cause(), passing: false },
             Record::CheckpointWanted { rank, cause: cause() },
+            Record::ImagesOverdue { ranks: vec![1, 2], limit: time, cause: cause() },
+            Record::ImagesAgain { ranks: vec![1] },
             Record::Connected { instance },
             Record::ConnectionLost { instance },
             Record::Refused { rank: None, incarnation, cause: cause() },

@@ -35,6 +35,8 @@ impl Machine {
         let waits = self.schedule.one_by_one() && !self.is_saving();
         let busy = waits && self.is_capturing();
         let settled = self.images_are_settled();
+        // One after the other might keep the job from being saved for ever.
+        let over = self.imaging_is_over();
         for rank in self.schedule.due(now, busy) {
             let mode = self.config.checkpoint_mode;
             let store = self.store_for(rank, &Copies::default());
@@ -44,7 +46,8 @@ impl Machine {
             }
             let r = &mut self.ranks[rank as usize];
             let wanted = !settled || r.is_exposed();
-            let Some(store) = store.filter(|_| wanted && r.can_be_captured()) else {
+            let can = wanted && !over && r.can_be_captured();
+            let Some(store) = store.filter(|_| can) else {
                 if r.is(RankStateName::Finished) {
                     self.schedule.asked(rank, now);
                 } else {
@@ -119,7 +122,9 @@ impl Machine {
     ) {
         let Some(capture) = self.capture_of(instance, image).cloned() else { return };
         self.discard(instance.rank, image, &capture.copies);
-        self.ranks[instance.rank as usize].end_capture();
+        let r = &mut self.ranks[instance.rank as usize];
+        r.end_capture();
+        r.refused = Some(cause.clone());
         self.go_on_if_held(instance.rank, &capture);
         let exposed = self.ranks[instance.rank as usize].is_exposed();
         self.schedule.ended(instance.rank, self.now, None);
@@ -137,15 +142,10 @@ impl Machine {
         let late: Vec<(RankInstance, Capture)> = (self.ranks.iter())
             .filter_map(|r| Some((r.instance(), r.capture().filter(|c| c.until <= now)?.clone())))
             .collect();
-        for (instance, Capture { image, begun, stored, checked, .. }) in late {
-            let (what, waited) = match (begun, stored) {
-                (false, _) => ("its image did not arrive", BEGIN_TIMEOUT),
-                (true, None) => ("the whole image did not arrive", STORE_TIMEOUT),
-                (true, Some(_)) if checked => ("not all stores had the image", STORE_TIMEOUT),
-                (true, Some(_)) => ("its agent has not checked the image", STORE_TIMEOUT),
-            };
-            let cause = format!("{what} within {}", eyrie_units::time(waited));
-            self.capture_failed(instance, image, cause, false);
+        for (instance, capture) in late {
+            let waited = if capture.begun { STORE_TIMEOUT } else { BEGIN_TIMEOUT };
+            let cause = format!("{} within {}", capture.lacks(), eyrie_units::time(waited));
+            self.capture_failed(instance, capture.image, cause, false);
         }
     }
 
@@ -218,7 +218,7 @@ impl Machine {
         let rank = instance.rank;
         let r = &mut self.ranks[rank as usize];
         r.end_capture();
-        r.unusable = 0;
+        (r.unusable, r.imaged, r.refused) = (0, now, None);
         r.crashes.imaged(image.rsn);
         let healed = r.unprotected.is_some_and(|since| since <= capture.asked);
         if healed {

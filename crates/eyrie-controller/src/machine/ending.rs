@@ -63,6 +63,7 @@ impl Machine {
         if !self.ranks[rank as usize].advance(Step::Exited { code }) {
             return;
         }
+        self.notes.overdue.remove(&rank);
         self.counts.finished += 1;
         self.counts.finished_silent += u32::from(!self.ranks[rank as usize].spoke_pmi);
         self.record(Record::RankFinished { rank, code });

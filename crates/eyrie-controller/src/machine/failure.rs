@@ -47,6 +47,7 @@ impl Machine {
             return None;
         }
         r.incarnation += 1;
+        self.notes.overdue.remove(&rank);
         Some((ended, capture))
     }
 
@@ -142,7 +143,11 @@ impl Machine {
             RankState::Restoring { replayed_early, .. } => *replayed_early,
             _ => None,
         };
-        if !r.advance(Step::Started) || !r.is(RankStateName::Replaying) {
+        let starts = r.advance(Step::Started);
+        if starts {
+            (r.imaged, r.refused) = (now, None);
+        }
+        if !starts || !r.is(RankStateName::Replaying) {
             return;
         }
         if let Some(v) = r.state.recovery_mut() {

@@ -41,7 +41,7 @@ impl Machine {
         let now = self.now;
         if let Some(moving) = self.moves.ranks.get_mut(&rank) {
             moving.live = node.map(|node| Live::new(node, instance, now));
-            moving.queued = false;
+            (moving.queued, moving.progress) = (false, now);
         }
         self.slow(rank, 0);
         self.send_image(rank);
@@ -85,6 +85,7 @@ impl Machine {
                 let Manner { pause_budget, if_slow, .. } = moving.manner;
                 let took = live.end_round(now, pause_budget);
                 live.bytes = bytes;
+                moving.progress = now;
                 let (round, from) = (live.rounds, moving.from);
                 let is_slow = live.ready == Some(now) && took > pause_budget;
                 self.record(Record::MoveRound { rank, node, image, round, bytes, took });

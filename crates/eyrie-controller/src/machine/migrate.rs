@@ -9,6 +9,7 @@ use super::moves::{Manner, Move, Pending};
 use super::rank::Capture;
 use super::reactor::Machine;
 use super::state::RankStateName;
+use super::timeouts::IMAGE_TIMEOUT;
 use crate::record::Record;
 use eyrie_placement::placement::JobNode;
 use eyrie_wire::{Node, Rank};
@@ -110,7 +111,9 @@ impl Machine {
         match self.nodes.get(node as usize) {
             None => Some(format!("there is no node {node}")),
             Some(n) if !n.is_up() => Some(format!("node {node} is not up")),
-            Some(n) if n.drained => Some(format!("node {node} is drained, or being drained")),
+            Some(n) if n.drained && (self.is_free(node) || self.moves.is_draining(node)) => {
+                Some(format!("node {node} is drained, or being drained"))
+            }
             Some(_) if !self.has_other_than(&[node]) => {
                 Some(format!("node {node} cannot be drained: {NO_OTHER_NODE}"))
             }
@@ -156,7 +159,7 @@ impl Machine {
             }
         }
         let drains = drains.into_iter().map(|(node, _)| node).collect();
-        self.moves.pending.push(Pending { request, ranks, drains, stayed: Vec::new() });
+        self.moves.pending.push(Pending::new(request, ranks, drains));
         self.watch_moves();
     }
 
@@ -219,10 +222,36 @@ impl Machine {
         if can_stop {
             moving.stopped = Some(now);
             self.stop_rank(rank);
-        } else {
-            (moving.since, moving.still) = (now, None);
-            self.schedule.retry(rank, now + RETRY);
-            self.go_on_if_held(rank, capture);
+            return;
+        }
+        (moving.since, moving.still) = (now, None);
+        let is_late = moving.is_late(now);
+        self.schedule.retry(rank, now + RETRY);
+        self.go_on_if_held(rank, capture);
+        if is_late {
+            let why = self.why_ranks_cannot_stop();
+            self.end_late_move(rank, &why);
+        }
+    }
+
+    /// A rank does not move that could not for too long.
+    fn end_late_move(&mut self, rank: Rank, why: &str) {
+        let waited = eyrie_units::time(IMAGE_TIMEOUT);
+        self.end_move(rank, Some(&format!("it was tried for {waited}: {why}")));
+    }
+
+    /// Ends moves of ranks of which no image can be begun.
+    pub(super) fn watch_stuck_moves(&mut self) {
+        let now = self.now;
+        let waits = |(rank, moving): &(&Rank, &Move)| {
+            let is_sent = moving.live.is_some_and(|live| live.sent.is_some());
+            let is_captured = self.ranks[**rank as usize].capture().is_some();
+            moving.is_late(now) && !is_sent && !is_captured
+        };
+        let stuck = self.moves.ranks.iter().filter(waits);
+        for rank in stuck.map(|(rank, _)| *rank).collect::<Vec<_>>() {
+            let why = self.why_no_image(rank);
+            self.end_late_move(rank, &why);
         }
     }
 
@@ -236,9 +265,10 @@ impl Machine {
         }
     }
 
-    /// The rank could not be imaged. `passing`: for a reason that passes; else it stays.
+    /// The rank could not be imaged. `passing`: for a reason that passes soon; else it stays.
     pub(super) fn not_imaged_for_move(&mut self, rank: Rank, why: &str, passing: bool) {
         match self.moves.ranks.get(&rank) {
+            Some(moving) if passing && moving.is_late(self.now) => self.end_late_move(rank, why),
             Some(Move { stopped: None, .. }) if passing => {
                 self.schedule.retry(rank, self.now + RETRY);
             }
@@ -322,8 +352,25 @@ impl Machine {
         self.ranks_on(node).is_empty() && !self.roles().any(|(_, on)| on == node)
     }
 
+    /// Looks whether drained nodes without ranks are being left by their roles, too.
+    fn watch_roles_left(&mut self) {
+        let (now, mut pending) = (self.now, std::mem::take(&mut self.moves.pending));
+        for waiting in pending.iter_mut().filter(|p| p.ranks.is_empty() && p.stayed.is_empty()) {
+            let there = |node: &Node| self.roles_that_stay(*node).count();
+            let left = waiting.drains.iter().map(there).sum::<usize>();
+            let before = waiting.roles_left.filter(|(before, _)| *before == left);
+            let (_, since) = *waiting.roles_left.insert(before.unwrap_or((left, now)));
+            if left > 0 && now >= since + self.patience_with_roles() {
+                let stay = waiting.drains.iter().flat_map(|node| self.roles_that_stay(*node));
+                waiting.stayed.extend(stay.map(|role| self.why_role_stays(role)));
+            }
+        }
+        self.moves.pending = pending;
+    }
+
     /// Answers those whose moves are over.
     pub(super) fn watch_moves(&mut self) {
+        self.watch_roles_left();
         let over = |machine: &Machine, pending: &Pending| {
             let free = pending.drains.iter().all(|node| machine.is_free(*node));
             pending.ranks.is_empty() && (free || !pending.stayed.is_empty())

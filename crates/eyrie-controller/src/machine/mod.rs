@@ -24,6 +24,7 @@ mod nodes;
 mod notes;
 mod notice;
 mod output;
+mod overdue;
 pub mod placement;
 mod pmi;
 pub mod proposal;

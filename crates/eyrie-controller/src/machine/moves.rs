@@ -1,6 +1,7 @@
 //! Ranks on their way to other nodes, and who waits for it. Decides nothing.
 
 use super::answer::RequestId;
+use super::timeouts::IMAGE_TIMEOUT;
 use eyrie_wire::{ImageId, Node, Rank, RankInstance};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -58,6 +59,8 @@ pub struct Move {
     pub to: Option<Node>,
     /// An image that was asked for since then is the one that it goes with.
     pub since: Duration,
+    /// When it last came nearer: it was begun, or a round was over.
+    pub progress: Duration,
     /// When it was stopped for that.
     pub stopped: Option<Duration>,
     /// Since when it has stood still for its last image.
@@ -75,12 +78,28 @@ impl Move {
     /// One that was asked for now.
     pub fn new(from: Node, to: Option<Node>, since: Duration, manner: Manner) -> Move {
         let (stopped, still, live) = (None, None, None);
-        Move { from, to, since, stopped, still, manner, live, queued: false, slowed: 0 }
+        Move {
+            from,
+            to,
+            since,
+            progress: since,
+            stopped,
+            still,
+            manner,
+            live,
+            queued: false,
+            slowed: 0,
+        }
     }
 
     /// Where it is going, as far as that is known.
     pub fn goes_to(&self) -> Option<Node> {
         self.live.map(|live| live.node).or(self.to)
+    }
+
+    /// Whether it has not come nearer for too long, and is not about to.
+    pub fn is_late(&self, now: Duration) -> bool {
+        self.stopped.is_none() && !self.queued && now >= self.progress + IMAGE_TIMEOUT
     }
 
     /// One step more; `None` when it is slowed as much as can be.
@@ -153,6 +172,18 @@ pub struct Pending {
     pub drains: BTreeSet<Node>,
     /// Ranks that could not move, and why.
     pub stayed: Vec<String>,
+    /// Since when only roles are left on the nodes, and how many.
+    pub roles_left: Option<(usize, Duration)>,
+}
+
+impl Pending {
+    pub fn new(
+        request: Option<RequestId>,
+        ranks: BTreeSet<Rank>,
+        drains: BTreeSet<Node>,
+    ) -> Pending {
+        Pending { request, ranks, drains, stayed: Vec::new(), roles_left: None }
+    }
 }
 
 /// All moves of a job.
@@ -163,12 +194,24 @@ pub struct Moves {
 }
 
 impl Moves {
+    /// The controller itself stood still for so long.
+    pub fn extend(&mut self, gap: Duration) {
+        self.ranks.values_mut().for_each(|moving| moving.progress += gap);
+        let left = self.pending.iter_mut().filter_map(|pending| pending.roles_left.as_mut());
+        left.for_each(|(_, since)| *since += gap);
+    }
+
     /// Whether the next image of a rank is the last one of its move.
     pub fn holds(&self, rank: Rank) -> bool {
         self.ranks.get(&rank).is_some_and(|moving| match moving.manner.way {
             Way::Live => moving.live.is_some_and(|live| live.last),
             Way::Stop => moving.stopped.is_none(),
         })
+    }
+
+    /// Whether somebody waits for this node to be free.
+    pub fn is_draining(&self, node: Node) -> bool {
+        self.pending.iter().any(|pending| pending.drains.contains(&node))
     }
 
     /// Ranks that leave this node live, and have not been stopped yet.

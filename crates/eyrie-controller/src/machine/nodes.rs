@@ -46,7 +46,11 @@ impl Machine {
                 heartbeat.asked_at += late;
                 heartbeat.heard_at += late;
             }
-            self.ranks.iter_mut().for_each(|r| r.state.extend(late));
+            for r in &mut self.ranks {
+                r.state.extend(late);
+                r.imaged += late;
+            }
+            self.moves.extend(late);
             self.extend_roles(late);
         }
     }

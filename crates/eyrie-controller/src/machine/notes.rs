@@ -1,9 +1,10 @@
-//! What is said once however often it is told: notes that hold for every node, and refusals of
-//! somebody who tries again and again.
+//! What is said once however often it is told: notes that hold for every node, refusals of
+//! somebody who tries again and again, and ranks that have had no new image for too long.
 
-use eyrie_wire::RankInstance;
+use eyrie_wire::{Rank, RankInstance};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 /// Most different notes and refused instances that are remembered; later ones are said each time.
 const MAX_KNOWN: usize = 4096;
@@ -13,6 +14,10 @@ const MAX_KNOWN: usize = 4096;
 pub struct Notes {
     texts: BTreeSet<String>,
     refused: BTreeSet<Option<RankInstance>>,
+    /// Ranks that have had no new image for too long.
+    pub overdue: BTreeSet<Rank>,
+    /// When others may be told of: those that come one shortly after another are told of together.
+    pub overdue_next: Duration,
 }
 
 /// Whether it is the first of its kind.

@@ -6,7 +6,7 @@ use super::copies::Copies;
 use super::crash::{Again, Crashes};
 use super::io::{Image, Mark, Source, StoreId};
 use super::state::{next, RankEvent, RankStateName, RANKS};
-use crate::record::Phases;
+use crate::record::{Cause, Phases};
 use eyrie_transport::RouterId;
 use eyrie_wire::{ImageId, Incarnation, Node, Rank, RankInstance};
 use serde::{Deserialize, Serialize};
@@ -59,6 +59,18 @@ pub struct Capture {
     pub checked: bool,
     /// The rank stands still from then on.
     pub hold: bool,
+}
+
+impl Capture {
+    /// What has to come before it counts, in words.
+    pub fn lacks(&self) -> &'static str {
+        match (self.begun, &self.stored) {
+            (false, _) => "its image has not arrived",
+            (true, None) => "the whole image has not arrived",
+            (true, Some(_)) if self.checked => "not all stores have the image",
+            (true, Some(_)) => "its agent has not checked the image",
+        }
+    }
 }
 
 /// A recovery under way.
@@ -339,6 +351,10 @@ pub struct RankEntry {
     pub exposed: bool,
     /// Images in a row that could not count because a file of theirs was gone.
     pub unusable: u32,
+    /// Since when there is no newer image: one counted then, or its process began.
+    pub imaged: Duration,
+    /// Why the last image since then failed.
+    pub refused: Option<Cause>,
     pub crashes: Crashes,
 }
 
@@ -357,6 +373,8 @@ impl RankEntry {
             log_lost: false,
             exposed: false,
             unusable: 0,
+            imaged: Duration::ZERO,
+            refused: None,
             crashes: Crashes::default(),
         }
     }

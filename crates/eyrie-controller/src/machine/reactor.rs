@@ -478,7 +478,10 @@ impl Machine {
         self.watch_roles();
         if self.started && !self.ended {
             self.watch_captures();
+            self.watch_overdue();
+            self.watch_requests();
             self.watch_live();
+            self.watch_stuck_moves();
             self.watch_moves();
             self.watch_measurements();
             self.watch_redundancy();
@@ -487,6 +490,7 @@ impl Machine {
             .flat_map(|r| [r.state.until(), r.capture().map(|c| c.until)].into_iter().flatten());
         let begin = (!self.started).then_some(self.config.agents_timeout);
         let due = ranks.chain(begin).chain(self.next_heartbeat()).chain(self.next_role());
+        let due = due.chain(self.next_overdue().filter(|_| self.started));
         // Whoever is asked for something after this is looked at in time all the same. Nodes that
         // are due one shortly after another are looked at together.
         let interval = self.heartbeat_interval();

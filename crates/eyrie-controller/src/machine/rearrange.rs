@@ -38,7 +38,7 @@ impl Machine {
             self.begin_move(*rank, *node, manner);
         }
         let (ranks, drains) = (to.into_keys().collect(), drains.iter().copied().collect());
-        self.moves.pending.push(Pending { request, ranks, drains, stayed: Vec::new() });
+        self.moves.pending.push(Pending::new(request, ranks, drains));
         self.watch_moves();
     }
 

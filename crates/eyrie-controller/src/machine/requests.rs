@@ -6,7 +6,7 @@ use super::answer::{Answer, Outcome, RequestId};
 use super::io::Command;
 use crate::record::Record;
 use eyrie_wire::{ImageId, Rank};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// Most requests that wait at a time.
@@ -16,6 +16,8 @@ const MAX_PENDING: usize = 1024;
 #[derive(Debug)]
 struct Pending {
     request: RequestId,
+    /// When it was asked for.
+    since: Duration,
     /// Ranks still awaited, with the image that was begun since.
     awaited: BTreeMap<Rank, Option<ImageId>>,
     outcomes: Vec<Outcome>,
@@ -28,7 +30,7 @@ pub struct Requests {
 }
 
 impl Requests {
-    /// Takes a request for checkpoints of `ranks`; before any of them is begun for it.
+    /// Takes a request for checkpoints of `ranks`, at `now`; before any of them is begun for it.
     ///
     /// # Errors
     /// A text for the user, when too many wait already.
@@ -36,18 +38,37 @@ impl Requests {
         &mut self,
         request: RequestId,
         ranks: impl IntoIterator<Item = Rank>,
+        now: Duration,
     ) -> Result<(), String> {
         if self.pending.len() >= MAX_PENDING {
             return Err(format!("{MAX_PENDING} requests wait for checkpoints already"));
         }
         let awaited = ranks.into_iter().map(|rank| (rank, None)).collect();
-        self.pending.push(Pending { request, awaited, outcomes: vec![] });
+        self.pending.push(Pending { request, since: now, awaited, outcomes: vec![] });
         Ok(())
     }
 
     /// Hears what happens in the job.
     pub fn hear(&mut self, record: &Record) {
         self.pending.iter_mut().for_each(|pending| pending.hear(record));
+    }
+
+    /// Ranks of which no image was begun for who has waited for so long.
+    pub fn not_begun(&self, now: Duration, patience: Duration) -> BTreeSet<Rank> {
+        let late = self.pending.iter().filter(|pending| now >= pending.since + patience);
+        let not_begun = |pending: &Pending| {
+            let ranks = pending.awaited.iter().filter(|(_, begun)| begun.is_none());
+            ranks.map(|(rank, _)| *rank).collect::<Vec<_>>()
+        };
+        late.flat_map(not_begun).collect()
+    }
+
+    /// Who has waited for so long for an image of the rank that was not begun does not any more.
+    pub fn give_up(&mut self, rank: Rank, why: &str, now: Duration, patience: Duration) {
+        let late = self.pending.iter_mut().filter(|pending| now >= pending.since + patience);
+        for pending in late.filter(|pending| pending.awaited.get(&rank) == Some(&None)) {
+            pending.over(Outcome::Failed { rank, failed: why.into() }, rank);
+        }
     }
 
     /// The answers to those whose wait is over.
@@ -119,7 +140,7 @@ mod tests {
     #[test]
     fn an_answer_waits_for_images_begun_since_and_for_every_rank() {
         let mut requests = Requests::default();
-        requests.add(7, [0, 1]).unwrap();
+        requests.add(7, [0, 1], Duration::ZERO).unwrap();
         let stored = |rank, image| Record::Checkpoint {
             rank,
             image,
@@ -138,7 +159,8 @@ mod tests {
         let text = serde_json::to_string(answer).unwrap();
         assert!(text.contains("\"image\":4") && text.contains("it has finished"), "{text}");
         assert!(requests.pending.is_empty());
-        (0..MAX_PENDING as u64).for_each(|n| requests.add(n, [0]).unwrap());
-        assert!(requests.add(9, [0]).is_err(), "there is a bound");
+        let at = Duration::ZERO;
+        (0..MAX_PENDING as u64).for_each(|n| requests.add(n, [0], at).unwrap());
+        assert!(requests.add(9, [0], at).is_err(), "there is a bound");
     }
 }

@@ -10,6 +10,7 @@ use super::reactor::Machine;
 use super::role::Entry;
 use super::save::WRITE_TIMEOUT;
 use super::state::RankStateName;
+use super::timeouts::LEAVE_TIMEOUT;
 use crate::record::Record;
 use eyrie_transport::{Addr, Directory, RouterId};
 use eyrie_wire::control::Role;
@@ -426,6 +427,67 @@ impl Machine {
         !self.config.roles_on_nodes
             || (self.roles.routers.iter().all(|router| router.addr.is_some())
                 && all().all(|r| !r.log_lost && r.unprotected.is_none() && !self.is_unheard(r)))
+    }
+
+    /// Why ranks cannot be stopped without need.
+    pub(super) fn why_ranks_cannot_stop(&self) -> String {
+        let mut routers = self.roles.routers.iter();
+        if let Some(id) = routers.position(|router| router.addr.is_none()) {
+            return format!("router {id} is being started");
+        }
+        let broken = |r: &&RankEntry| {
+            !r.is(RankStateName::Finished)
+                && (r.log_lost || r.unprotected.is_some() || self.is_unheard(r))
+        };
+        match self.ranks.iter().find(broken) {
+            Some(r) => format!(
+                "no rank is stopped while a router is new to rank {}: {}",
+                r.rank,
+                self.why_no_image(r.rank)
+            ),
+            None => "a router was new to a rank".into(),
+        }
+    }
+
+    /// The roles on a drained node.
+    pub(super) fn roles_that_stay(&self, node: Node) -> impl Iterator<Item = Role> + '_ {
+        self.roles().filter(move |(_, on)| *on == node).map(|(role, _)| role)
+    }
+
+    /// How long a drained node may have roles: while images are copied, as long as one may take.
+    pub(super) fn patience_with_roles(&self) -> Duration {
+        let mut kept = self.ranks.iter().flat_map(|r| &r.images);
+        match kept.any(|kept| !kept.copies.coming.is_empty()) {
+            true => WRITE_TIMEOUT,
+            false => LEAVE_TIMEOUT,
+        }
+    }
+
+    /// Why a role does not leave a drained node.
+    pub(super) fn why_role_stays(&self, role: Role) -> String {
+        let living = || self.ranks.iter().filter(|r| !r.is(RankStateName::Finished));
+        let why = match role {
+            Role::Router { id, .. } => {
+                let runs = |r: &&RankEntry| r.is(RankStateName::Running) && r.can_be_captured();
+                let at_home = self.at_home(id);
+                let broken = |r: &&RankEntry| {
+                    let is_whole = r.unprotected.is_none() && !r.log_lost && !r.exposed;
+                    !runs(r) || at_home[r.rank as usize] && !is_whole
+                };
+                living().find(broken).map(|r| (r.rank, self.why_no_image(r.rank)))
+            }
+            Role::Store { id } => {
+                let has_only = |r: &&RankEntry| {
+                    r.images.iter().any(|kept| !kept.copies.stores.iter().any(|s| *s != id))
+                };
+                let why = "no other store has its images";
+                living().find(has_only).map(|r| (r.rank, why.to_string()))
+            }
+        };
+        match why {
+            Some((rank, why)) => format!("{role} did not leave it, because of rank {rank}: {why}"),
+            None => format!("{role} did not leave it: no other node can have it"),
+        }
     }
 
     /// Whether a router shares its host with ranks that it serves, there is a better one, and all

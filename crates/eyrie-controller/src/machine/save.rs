@@ -59,6 +59,12 @@ impl Machine {
         self.record(Record::Saving);
     }
 
+    /// Whether no more images are begun for saving the job.
+    pub(super) fn imaging_is_over(&self) -> bool {
+        let phase = self.saving.as_ref().map(|saving| &saving.phase);
+        matches!(phase, Some(Phase::Images { until, .. }) if self.now >= *until)
+    }
+
     pub(super) fn unfinished(&self) -> impl Iterator<Item = Rank> + '_ {
         self.ranks.iter().filter(|r| !r.is(RankStateName::Finished)).map(|r| r.rank)
     }
@@ -134,8 +140,10 @@ impl Machine {
     /// No rank has to be imaged any more: they are fenced, as if they had died.
     pub(super) fn stop_ranks(&mut self) {
         let lost = self.unfinished().find_map(|rank| {
-            let why = self.ranks[rank as usize].way_back().err()?;
-            Some(format!("rank {rank} could not come back: {why}"))
+            let r = &self.ranks[rank as usize];
+            let why = r.way_back().err()?;
+            let refused = r.refused.as_ref().map_or(String::new(), |cause| format!(": {cause}"));
+            Some(format!("rank {rank} could not come back: {why}{refused}"))
         });
         if let Some(why) = lost {
             return self.give_up_saving(&why);

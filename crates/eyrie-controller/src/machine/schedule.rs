@@ -108,6 +108,14 @@ impl Schedule {
         }
     }
 
+    /// The longest that a rank is to be without a new image; that of `auto` may be shorter by now
+    /// than when a rank that has had none (`first`) was told when it is due.
+    pub fn longest_interval(&self, first: bool) -> Option<Duration> {
+        let interval = self.interval()?;
+        let began_longer = first && matches!(self.interval, Interval::Auto { .. });
+        Some(if began_longer { interval.max(FIRST_AUTO) } else { interval })
+    }
+
     /// The ranks run from `now` on.
     pub fn begin(&mut self, now: Duration) {
         let Some(interval) = self.interval() else { return };

@@ -2,7 +2,7 @@
 //! process or a socket, and what it must never do is checked after each of its commands. A failing
 //! schedule is named by its seed.
 
-use super::answer::Answer;
+use super::answer::{Answer, RequestId};
 use super::moves::{IfSlow, Manner, Way};
 use super::proposal::Goal;
 use super::saved::{self, Saved};
@@ -26,6 +26,9 @@ use std::time::Duration;
 const SCHEDULES: u64 = 10_000;
 /// A job that has not ended by then hangs.
 const TOO_LONG: Duration = Duration::from_secs(6 * 3600);
+
+/// Whoever has asked for something that an image is needed for has an answer by then.
+const LONGEST_ANSWER: Duration = Duration::from_secs(300);
 
 /// What a rank says that had not read its whole log when its router was lost.
 const NEEDS_ITS_LOG: &str = "the messages that it needs are lost";
@@ -179,6 +182,12 @@ struct Cluster {
     start_failed: bool,
     /// The job has ended because a router was lost with a rank that needed it.
     two_lost: bool,
+    /// No image of this rank is ever taken, for a reason that passes: it computes for long.
+    stubborn: Option<Rank>,
+    /// What users wait for, and since when.
+    asked: BTreeMap<RequestId, Duration>,
+    /// Ranks that were told of as overdue, until they have an image again.
+    overdue: BTreeSet<Rank>,
     /// A router that does not answer any more, and since when somebody waits for it.
     hung: Option<(RouterId, Option<Duration>)>,
     random: SmallRng,
@@ -268,6 +277,9 @@ impl Cluster {
             on_nodes: Vec::new(),
             start_failed: false,
             two_lost: false,
+            stubborn: random.gen_bool(0.05).then(|| random.gen_range(0..ranks)),
+            asked: BTreeMap::new(),
+            overdue: BTreeSet::new(),
             hung,
             now: Duration::ZERO,
             queue: BinaryHeap::new(),
@@ -324,7 +336,8 @@ impl Cluster {
             let node = self.random.gen_range(0..self.nodes.len() as Node);
             self.after(600..20_000, Happening::Told(Event::Undrain { request: 0, node }));
         }
-        for _ in 0..self.random.gen_range(0..4) {
+        for number in 1..self.random.gen_range(1..5) {
+            let request = Some(number);
             let rank = self.random.gen_range(0..self.ranks.len() as Rank);
             let node = self.random.gen_range(0..self.nodes.len() as Node);
             let pause_budget = ms([0, 50, 100_000][self.random.gen_range(0..3)]);
@@ -340,9 +353,10 @@ impl Cluster {
                     };
                     Event::Measure { request: 0, over: ms(100), goal }
                 }
-                0 => Event::Migrate { request: None, ranks: vec![rank], to: None, manner },
-                1 => Event::Migrate { request: None, ranks: vec![rank], to: Some(node), manner },
-                _ => Event::Drain { request: None, node },
+                0 => Event::Migrate { request, ranks: vec![rank], to: None, manner },
+                1 => Event::Migrate { request, ranks: vec![rank], to: Some(node), manner },
+                2 => Event::Checkpoint { request: number, rank: Some(rank) },
+                _ => Event::Drain { request, node },
             };
             self.after(600..15_000, Happening::Told(event));
         }
@@ -372,6 +386,11 @@ impl Cluster {
         }
         while self.ended.is_none() {
             assert!(self.now < TOO_LONG, "the job hangs: {:?}", self.states());
+            // Where a store is missing for good an image is under way for as long as one may be.
+            let can_count = self.stores.len() >= self.copies;
+            let is_late = |since: Duration| can_count && self.now > since + LONGEST_ANSWER;
+            let late = self.asked.iter().find(|(_, since)| is_late(**since));
+            assert_eq!(late, None, "a user is not answered: {:?}", self.states());
             let tick = self.machine.next_tick().map(|t| t.max(self.now));
             let next = self.queue.peek().map(|due| due.0);
             match (tick, next) {
@@ -402,6 +421,11 @@ impl Cluster {
         match happening {
             Happening::Told(event) => {
                 match &event {
+                    Event::Migrate { request: Some(request), .. }
+                    | Event::Drain { request: Some(request), .. }
+                    | Event::Checkpoint { request, .. } => {
+                        self.asked.entry(*request).or_insert(self.now);
+                    }
                     Event::Joining { .. } => self.join(),
                     Event::Unprotected { rank, .. } => {
                         self.ranks[*rank as usize].unprotected = true;
@@ -937,8 +961,7 @@ impl Cluster {
                 if barriers == 1 {
                     let waiting = std::mem::take(&mut self.barriers);
                     for (rank, _, incarnation) in waiting {
-                        let done = Happening::WorkDone(RankInstance { rank, incarnation });
-                        self.after(500..20_000, done);
+                        self.work(RankInstance { rank, incarnation });
                     }
                 }
             }
@@ -967,6 +990,7 @@ impl Cluster {
                 r.capture = None;
                 r.slowed = None;
                 r.confirmed.clear();
+                self.overdue.remove(&instance.rank);
                 for router in 0..self.routers {
                     match &mut self.hung {
                         Some((hung, since)) if *hung == router => {
@@ -1020,6 +1044,11 @@ impl Cluster {
                 let used = self.usage(node);
                 let measured = Event::Measured { node, n, used };
                 self.after(100..2000, Happening::FromNode(node, measured));
+            }
+            // What is heard twice is answered twice.
+            Command::Answer { request: request @ 1.., answer } => {
+                assert!(!matches!(answer, Answer::Proposal(_)), "nobody asked for that");
+                self.asked.remove(&request);
             }
             Command::Answer { answer: Answer::Proposal(found), .. } => {
                 let moves = found.ranks.iter().filter_map(|r| Some((r.rank, r.to?))).collect();
@@ -1176,6 +1205,17 @@ impl Cluster {
                 let store = role.strip_prefix("store ").and_then(|id| id.parse().ok());
                 store.into_iter().for_each(|store| self.store_is_lost(store));
             }
+            Record::ImagesOverdue { ranks, .. } => {
+                let again = ranks.iter().find(|rank| !self.overdue.insert(**rank));
+                assert_eq!(again, None, "it was told of already");
+            }
+            Record::ImagesAgain { ranks } => {
+                let other = ranks.iter().find(|rank| !self.overdue.remove(rank));
+                assert_eq!(other, None, "it was not told of");
+            }
+            Record::RankFinished { rank, .. } => {
+                self.overdue.remove(rank);
+            }
             _ => {}
         }
         if std::env::var_os("EYRIE_TRACE_SCHEDULE").is_some() {
@@ -1231,7 +1271,7 @@ impl Cluster {
             self.after(61..400, Happening::Told(Event::Replayed { instance, messages: 1 }));
         }
         if self.machine_passed_barrier() {
-            self.after(500..20_000, Happening::WorkDone(instance));
+            self.work(instance);
         } else {
             self.barriers.retain(|(r, _, _)| *r != rank);
             self.barriers.push((rank, node, incarnation));
@@ -1243,6 +1283,15 @@ impl Cluster {
                 ),
             );
         }
+    }
+
+    /// The rank computes to its end.
+    fn work(&mut self, instance: RankInstance) {
+        let took = match self.stubborn == Some(instance.rank) {
+            true => 400_000..500_000,
+            false => 500..20_000,
+        };
+        self.after(took, Happening::WorkDone(instance));
     }
 
     fn machine_passed_barrier(&self) -> bool {
@@ -1258,6 +1307,11 @@ impl Cluster {
         let (stores, checked) = (BTreeSet::new(), false);
         r.capture = Some(SimCapture { instance, image, stores, checked });
         r.adopted_before = r.adopted;
+        if self.stubborn == Some(instance.rank) {
+            let (reason, passing) = ("it is stubborn".to_string(), true);
+            let refused = RankReport::CaptureFailed { image, reason, passing };
+            return self.refused(Event::Rank(instance, refused), node, instance, image);
+        }
         match self.random.gen_range(0..10) {
             // Nobody ever answers.
             0 => {}
@@ -1378,6 +1432,11 @@ fn a_machine_goes_on_from_a_snapshot_as_if_nothing_had_been() {
             let (at, event) = postcard::from_bytes(bytes).unwrap();
             again.extend(machine.handle(at, event));
         }
+        // Users who ask for checkpoints wait for the controller that they have asked.
+        let of_one =
+            |c: &Command| matches!(c, Command::Answer { answer: Answer::Checkpoints(_), .. });
+        let given: Vec<Command> = given.into_iter().filter(|c| !of_one(c)).collect();
+        again.retain(|c| !of_one(c));
         let first = again.iter().zip(&given).find(|(a, b)| a != b);
         assert!(first.is_none(), "schedule {seed}: {first:?}");
         assert_eq!(again.len(), given.len(), "schedule {seed}");

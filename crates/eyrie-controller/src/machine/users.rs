@@ -5,6 +5,7 @@ use super::io::Command;
 use super::rank::RankEntry;
 use super::reactor::Machine;
 use super::state::RankStateName;
+use super::timeouts::IMAGE_TIMEOUT;
 use crate::inject::Injection;
 use eyrie_wire::{Node, Rank};
 
@@ -77,8 +78,18 @@ impl Machine {
             .filter(|r| !finished(r) && rank.is_none_or(|one| one == r.rank))
             .map(|r| r.rank)
             .collect();
-        self.requests.add(request, wanted.iter().copied())?;
+        self.requests.add(request, wanted.iter().copied(), self.now)?;
         wanted.iter().for_each(|rank| self.schedule.want(*rank, self.now));
         Ok(())
+    }
+
+    /// Answers users who wait for images that cannot be begun.
+    pub(super) fn watch_requests(&mut self) {
+        let (now, waited) = (self.now, eyrie_units::time(IMAGE_TIMEOUT));
+        for rank in self.requests.not_begun(now, IMAGE_TIMEOUT) {
+            let why = format!("none could be begun for {waited}: {}", self.why_no_image(rank));
+            self.requests.give_up(rank, &why, now, IMAGE_TIMEOUT);
+        }
+        self.commands.extend(self.requests.take_answers());
     }
 }

@@ -1,7 +1,7 @@
 //! What users see of a job: lines, events, the progress line, its status.
 
 use super::job::{Job, PROGRESS_EVERY};
-use super::users::{self, ImageStatus, MoveStatus, RankStatus, RoleStatus, Status};
+use super::users::{self, ImageStatus, MoveStatus, OverdueStatus, RankStatus, RoleStatus, Status};
 use crate::machine::{Move, RankStateName};
 use crate::record::{LogLevel, Record};
 use eyrie_wire::control::Role;
@@ -71,12 +71,16 @@ impl Job {
     fn status_now(&self) -> Status {
         let log = self.routers.stats();
         let image_status = |(number, copies): (ImageId, usize)| ImageStatus { number, copies };
-        let rank_status = |((instance, node, state), image): (
-            (RankInstance, Node, RankStateName),
-            Option<(ImageId, usize)>,
-        )| {
+        let overdue_status = |(age, cause): (Duration, String)| {
+            let seconds = (age.as_secs_f64() * 10.0).round() / 10.0;
+            OverdueStatus { seconds, cause }
+        };
+        let mut images = self.machine.newest_images().zip(self.machine.overdue());
+        let rank_status = |(instance, node, state): (RankInstance, Node, RankStateName)| {
             let state = format!("{state:?}").to_lowercase();
-            RankStatus { instance, node, state, image: image.map(image_status) }
+            let (image, overdue) = images.next().unwrap_or_default();
+            let (image, overdue) = (image.map(image_status), overdue.map(overdue_status));
+            RankStatus { instance, node, state, image, overdue }
         };
         let role_status = |(role, node): (Role, Node)| RoleStatus { role: role.to_string(), node };
         let move_status = |(rank, moving): (Rank, &Move)| {
@@ -85,14 +89,13 @@ impl Job {
             MoveStatus { rank, to: moving.goes_to(), rounds, bytes, took, slowed: moving.slowed }
         };
         let argv = self.program.argv.iter().map(|a| a.to_string_lossy());
-        let ranks = self.machine.rank_states().zip(self.machine.newest_images());
         Status {
             job: self.name.clone(),
             program: argv.collect::<Vec<_>>().join(" "),
             nodes_up: self.machine.nodes_up().collect(),
             drained: self.machine.drained().collect(),
             hosts: self.machine.hosts().to_vec(),
-            ranks: ranks.map(rank_status).collect(),
+            ranks: self.machine.rank_states().map(rank_status).collect(),
             moves: self.machine.moves().map(move_status).collect(),
             roles: self.machine.roles().map(role_status).collect(),
             journal: self.journal.whole_copies().collect(),

@@ -132,6 +132,15 @@ pub struct RankStatus {
     pub state: String,
     /// Its newest image that counts.
     pub image: Option<ImageStatus>,
+    /// It has had no newer one for longer than three intervals.
+    pub overdue: Option<OverdueStatus>,
+}
+
+/// For how many seconds a rank has had no new image, and why.
+#[derive(Debug, Serialize)]
+pub struct OverdueStatus {
+    pub seconds: f64,
+    pub cause: String,
 }
 
 #[derive(Debug, Serialize)]

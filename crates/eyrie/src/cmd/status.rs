@@ -125,6 +125,24 @@ fn images(status: &Value) -> String {
     words.collect::<Vec<_>>().join(", ")
 }
 
+/// Ranks that have had no new image for too long, and for how long, by the reason.
+fn overdue(status: &Value) -> std::collections::BTreeMap<&str, String> {
+    let mut by_cause = std::collections::BTreeMap::<&str, Vec<(String, f64)>>::new();
+    for rank in status["ranks"].as_array().into_iter().flatten() {
+        if let Some(seconds) = rank["overdue"]["seconds"].as_f64() {
+            let ranks = by_cause.entry(text(&rank["overdue"]["cause"])).or_default();
+            ranks.push((rank["rank"].to_string(), seconds));
+        }
+    }
+    let words = by_cause.into_iter().map(|(cause, ranks)| {
+        let longest = ranks.iter().map(|(_, seconds)| *seconds).fold(0.0, f64::max);
+        let plural = if ranks.len() == 1 { "" } else { "s" };
+        let ranks = ranks.into_iter().map(|(rank, _)| rank).collect::<Vec<_>>().join(", ");
+        (cause, format!("of rank{plural} {ranks} for {longest:.0} s"))
+    });
+    words.collect()
+}
+
 fn in_full(status: &Value) -> Result<String, std::fmt::Error> {
     let size = |v: &Value| eyrie_units::bytes(v.as_u64().unwrap_or(0));
     let (summary, mut out) = (&status["summary"], String::new());
@@ -140,6 +158,9 @@ fn in_full(status: &Value) -> Result<String, std::fmt::Error> {
     )?;
     writeln!(out, "store       {}", size(&status["store_bytes"]))?;
     writeln!(out, "images      {}", images(status))?;
+    for (cause, ranks) in overdue(status) {
+        writeln!(out, "no image    {ranks}: {cause}")?;
+    }
     writeln!(
         out,
         "failures    {} of ranks, {} of nodes",
