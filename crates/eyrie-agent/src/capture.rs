@@ -51,7 +51,7 @@ impl Agent {
         }
         let yet = "the rank has not come through the provider yet";
         let speaker = p.speaker.ok_or_else(not_now(yet))?;
-        if !takes_signal(speaker) {
+        if !catches(speaker, capture_signal()) {
             return Err(not_now("the rank executes another program by now")());
         }
         let (stream, theirs) = image_pipe().map_err(Refusal::lasting)?;
@@ -234,14 +234,14 @@ fn ask_for_image(p: &Process) -> Result<(), rustix::io::Errno> {
     rustix::process::kill_process(speaker, signal)
 }
 
-/// Whether a process takes the signal that asks for an image: one that has executed another program
-/// since the provider spoke would die of it.
-fn takes_signal(pid: u32) -> bool {
+/// Whether a process handles a signal. One that has executed another program since the provider
+/// spoke does not handle the one that asks for an image, and would die of it.
+pub fn catches(pid: u32, signal: i32) -> bool {
     let status = std::fs::read_to_string(directory_of(pid).join("status")).unwrap_or_default();
     let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
     let caught = caught.and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
-    // Where the kernel does not say it, the signal is sent as ever.
-    caught.is_none_or(|set| set >> (capture_signal() - 1) & 1 == 1)
+    // Where the kernel does not say it, it is taken for one that does.
+    caught.is_none_or(|set| set >> (signal - 1) & 1 == 1)
 }
 
 /// A pipe for an image: the reading and the writing end.

@@ -158,6 +158,7 @@ pub fn launch(
         tell_bytes(&channel, &[agent::BEGINNING], &[file.as_fd()])?;
     }
     let page = Page::create(secret, epoch)?;
+    page.set_signals(&start.signals);
     let directories = Directories::create(directory)?;
     let welcome = ToRank::Welcome { incarnation: start.instance.incarnation };
     tell(&channel, welcome, &[page.as_fd(), directories.as_fd()])?;

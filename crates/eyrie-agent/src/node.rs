@@ -9,6 +9,7 @@ use crate::host_dir::{self, HostDir};
 use crate::journal::Journal;
 use crate::launch::reserve_fixed_numbers;
 use crate::measure::Measuring;
+use crate::outlive::outlive_signals;
 use crate::process::{CapturePhase, Process};
 use crate::sweeper::Sweeper;
 use crate::transfer::Uploaded;
@@ -173,6 +174,7 @@ enum Token {
 
 pub fn run(config: &AgentConfig) -> anyhow::Result<()> {
     let open_files = raise_limit()?;
+    outlive_signals()?;
     let _reserved = reserve_fixed_numbers()?;
     let (mut signals, signals_in) = UnixStream::pair()?;
     signals.set_nonblocking(true)?;
@@ -328,6 +330,7 @@ impl Agent {
             }
         }
         self.watch_captures();
+        self.watch_signals();
         self.watch_files();
         self.watch_measurements();
         self.report_ended();
@@ -413,7 +416,8 @@ impl Agent {
             .flat_map(|waiting| waiting.until.into_iter().chain(waiting.save_at))
             .chain(self.waiting.iter().filter_map(|waiting| waiting.contact.opens_at()));
         let (leaves, measured) = (self.leaves_at, self.measuring.iter().map(Measuring::until));
-        let captures = self.processes.values().filter_map(until).chain(measured);
+        let signals = self.processes.values().filter_map(|p| p.signals_until);
+        let captures = self.processes.values().filter_map(until).chain(measured).chain(signals);
         captures.chain(watch).chain(alone).chain(leaves).min()
     }
 
@@ -438,6 +442,7 @@ impl Agent {
             ToAgent::Prepare(start) => self.prepare(start),
             ToAgent::Unprepare(instance) => self.unprepare(instance),
             ToAgent::GoOn { instance, image } => self.go_on(instance, image),
+            ToAgent::Signal { n, signal } => self.signal(n, signal),
             ToAgent::Slow { instance, share } => {
                 self.processes.get_mut(&instance).into_iter().for_each(|p| p.slow(share));
             }

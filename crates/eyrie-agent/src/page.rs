@@ -68,6 +68,46 @@ impl Page {
         Duration::from_nanos(unsafe { (*self.memory).polled_ns(tsc, now_ns) })
     }
 
+    /// The signals that were sent to all ranks of the job before this one came.
+    pub fn set_signals(&self, all: &[u8]) {
+        // SAFETY: mapped while `self` lives; both sides use these numbers as atomic ones.
+        unsafe { (*self.memory).set_signals(all) };
+    }
+
+    /// The `n`th signal of the job (from 0), unless it is there. False: there is no room.
+    pub fn add_signal(&self, n: u64, signal: u8) -> bool {
+        // SAFETY: as above.
+        unsafe { (*self.memory).signals() != n || (*self.memory).add_signal(signal) }
+    }
+
+    /// Whether the rank has not got all signals.
+    pub fn lacks_signals(&self) -> bool {
+        // SAFETY: as above.
+        unsafe { (*self.memory).signals_got() < (*self.memory).signals() }
+    }
+
+    /// The next signal that the rank has not got.
+    pub fn next_signal(&self) -> Option<(u64, u8)> {
+        // SAFETY: as above.
+        let next = unsafe {
+            let n = (*self.memory).signals_got();
+            (n, (*self.memory).signal_number(n))
+        };
+        self.lacks_signals().then_some(next)
+    }
+
+    /// Whether the rank does what it has never done before.
+    pub fn is_new(&self) -> bool {
+        // SAFETY: as above.
+        unsafe { (*self.memory).is_new() }
+    }
+
+    /// Whoever gets true gives it that signal.
+    pub fn claim_signal(&self, n: u64) -> bool {
+        // SAFETY: as above.
+        unsafe { (*self.memory).claim_signal(n) }
+    }
+
     /// What became of the rank's endpoint; also when the rank has ended.
     pub fn endpoint(&self) -> Endpoint {
         // SAFETY: mapped while `self` lives; the rank uses this number as an atomic one.

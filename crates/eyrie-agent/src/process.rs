@@ -107,6 +107,8 @@ pub struct Process {
     pub restore: Option<Restore>,
     /// While it writes too fast to be moved.
     pub slowed: Option<Slowed>,
+    /// How long it has to take signals by itself.
+    pub signals_until: Option<Instant>,
     pub shared: BTreeSet<String>,
     /// How it ended; the rest of its output may still be on the way.
     pub ending: Option<Ending>,
@@ -143,6 +145,7 @@ impl Process {
             base: None,
             restore: None,
             slowed: None,
+            signals_until: None,
             shared: shared.iter().cloned().collect(),
             ending: None,
         }

@@ -63,6 +63,7 @@ impl Agent {
             Ok((launched, restore)) => {
                 self.sweeper.iter_mut().for_each(|sweeper| sweeper.started(launched.pid));
                 let mut process = Process::new(instance, launched, &meta);
+                process.signals_until = (!start.signals.is_empty()).then(Instant::now);
                 process.restore = restore;
                 let path = shared::predicted_segment(process.session.kvsname(), instance.rank);
                 if process.shared.insert(path.clone()) {
@@ -95,6 +96,7 @@ impl Agent {
             Some((launched, into)) => {
                 let (epoch, directory) = self.newest_directory()?;
                 launched.hand_directory(epoch, directory)?;
+                launched.page.set_signals(&start.signals);
                 (launched, into)
             }
             None => {

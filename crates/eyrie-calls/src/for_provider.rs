@@ -179,6 +179,41 @@ pub unsafe extern "C" fn eyrie_calls_skip(to: u64) {
     unsafe { stream() }.skip(to);
 }
 
+/// The signal that the rank got at this clock before, if that is known; 0: none. -1: none, and there
+/// is nothing more that it did before. `n` gets which of the job's it is.
+///
+/// # Safety
+/// As [`eyrie_calls_take`]; `n` must be valid.
+#[no_mangle]
+pub unsafe extern "C" fn eyrie_calls_signal_again(clock: u64, n: *mut u64) -> c_int {
+    if !is_on() {
+        return -1;
+    }
+    // SAFETY: handed on to the caller.
+    unsafe {
+        match stream().signal_again(clock) {
+            Some((number, signal)) => {
+                *n = number;
+                signal.into()
+            }
+            None if stream().is_new() => -1,
+            None => 0,
+        }
+    }
+}
+
+/// The rank gets a signal at this clock, the `n`th of the job.
+///
+/// # Safety
+/// As [`eyrie_calls_take`].
+#[no_mangle]
+pub unsafe extern "C" fn eyrie_calls_signal(clock: u64, n: u64, signal: u8) {
+    if is_on() {
+        // SAFETY: handed on to the caller.
+        unsafe { stream() }.write_signal(clock, n, signal);
+    }
+}
+
 /// `store` returns when the home router holds what was taken, and all that was written down until
 /// then.
 #[no_mangle]

@@ -25,6 +25,9 @@ const COARSER: usize = 256 << 10;
 /// How often, at most: then it is a second.
 const MOST_COARSER: u32 = 20;
 
+/// What the record of a signal begins with.
+const SIGNAL_FRONT: &[u8; 4] = b"sgnl";
+
 /// Something is written down in this process.
 static ON: AtomicBool = AtomicBool::new(false);
 /// The thread whose observations count, by its [`this_thread`].
@@ -183,6 +186,37 @@ impl ObservedStream {
             None => self.go_back_to(before),
         }
         record
+    }
+
+    /// The signal that the rank got at this clock of its progress calls before, and its number among
+    /// those of the job. One that it has missed comes now.
+    pub fn signal_again(&mut self, clock: u64) -> Option<(u64, u8)> {
+        if self.passed < self.coming.0 && self.coming.1 != Some(*SIGNAL_FRONT) {
+            return None;
+        }
+        let before = self.place();
+        let due = self.pass_over_clocks().and_then(|record| {
+            let (at, rest) = record.strip_prefix(SIGNAL_FRONT)?.split_first_chunk::<8>()?;
+            let (n, rest) = rest.split_first_chunk::<8>()?;
+            let due = u64::from_le_bytes(*at) <= clock;
+            due.then(|| (u64::from_le_bytes(*n), rest.first().copied().unwrap_or(0)))
+        });
+        match due {
+            Some(_) => self.reader.take(&mut self.last),
+            None => self.go_back_to(before),
+        }
+        due
+    }
+
+    /// The rank gets a signal at this clock, the `n`th of the job.
+    pub fn write_signal(&mut self, clock: u64, n: u64, signal: u8) {
+        let mut record = [0; 21];
+        record[..4].copy_from_slice(SIGNAL_FRONT);
+        record[4..12].copy_from_slice(&clock.to_le_bytes());
+        record[12..20].copy_from_slice(&n.to_le_bytes());
+        record[20] = signal;
+        // Where there is no room it is lost to a rank that is executed again, as all else is.
+        self.write_record(&record, &[WHOLE]);
     }
 
     /// Whether what the rank does now was never done before, as far as it is done to files: no
@@ -520,6 +554,20 @@ mod tests {
         let mut second = fresh();
         second.set_again(first.buffer.at.load(Ordering::Relaxed), first.buffer.len);
         second
+    }
+
+    #[test]
+    fn a_signal_comes_again_at_its_clock() {
+        let mut same = again(|stream| {
+            stream.write_clock(1, 5);
+            stream.write_signal(40, 2, 10);
+            stream.write_clock(1, 9);
+        });
+        assert_eq!(same.signal_again(7), None);
+        assert_eq!(same.clock_again(1), Some(5));
+        assert_eq!((same.signal_again(39), same.signal_again(40)), (None, Some((2, 10))));
+        assert_eq!((same.signal_again(40), same.clock_again(1)), (None, Some(9)));
+        assert!(same.is_new());
     }
 
     #[test]

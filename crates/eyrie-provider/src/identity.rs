@@ -5,13 +5,17 @@
 use crate::channel;
 use crate::descriptors::move_up;
 use crate::memory;
+use crate::signals::Signals;
 use eyrie_transport::{Directory, RouterId};
 use eyrie_wire::agent::{ToRank, ENV_AGENT_FD, ENV_RANK, ENV_SIZE};
 use eyrie_wire::page::Endpoint;
-use eyrie_wire::RankInstance;
+use eyrie_wire::{Incarnation, RankInstance};
 use std::fs::File;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::FileExt;
+
+/// The first incarnation of a rank.
+const FIRST: Incarnation = 1;
 
 /// This process in its job.
 pub struct Identity {
@@ -20,6 +24,7 @@ pub struct Identity {
     pub size: u32,
     pub directory: Directory,
     endpoint: Endpoint,
+    pub signals: Signals,
     /// Where newer directories come.
     file: Option<File>,
 }
@@ -54,8 +59,10 @@ impl Identity {
         let instance = RankInstance { rank, incarnation: 0 };
         let directory = Directory::default();
         let endpoint = Endpoint::None;
-        let mut identity = Identity { instance, size, directory, endpoint, file: None };
+        let signals = Signals::default();
+        let mut identity = Identity { instance, size, directory, endpoint, signals, file: None };
         identity.be_welcomed()?;
+        identity.signals.begin(identity.instance.incarnation == FIRST);
         Ok(identity)
     }
 
@@ -76,6 +83,7 @@ impl Identity {
         };
         memory::map_page(&page)?;
         memory::page().set_endpoint(self.endpoint);
+        self.signals.begin(false);
         let directory = File::from(move_up(directory));
         self.instance.incarnation = incarnation;
         self.directory = self.read(&directory)?;

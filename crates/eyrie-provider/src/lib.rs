@@ -14,6 +14,7 @@ mod memory;
 mod observing;
 mod ofi;
 mod process;
+mod signals;
 mod sockets;
 mod stack;
 mod symbol;

@@ -28,6 +28,8 @@ struct Functions {
     note_files: unsafe extern "C" fn(),
     come_back: unsafe extern "C" fn(),
     watched: extern "C" fn(usize) -> *const c_char,
+    signal_again: unsafe extern "C" fn(u64, *mut u64) -> c_int,
+    signal: unsafe extern "C" fn(u64, u64, u8),
 }
 
 static FUNCTIONS: AtomicPtr<Functions> = AtomicPtr::new(std::ptr::null_mut());
@@ -67,6 +69,8 @@ pub fn find(store: extern "C" fn()) {
             note_files: of_calls(c"eyrie_calls_note_files")?,
             come_back: of_calls(c"eyrie_calls_come_back")?,
             watched: of_calls(c"eyrie_calls_watched")?,
+            signal_again: of_calls(c"eyrie_calls_signal_again")?,
+            signal: of_calls(c"eyrie_calls_signal")?,
         })
     };
     if let Some(all) = all() {
@@ -185,6 +189,36 @@ pub fn new() {
     if let Some(f) = with_stand_ins() {
         // SAFETY: as above.
         unsafe { (f.new)() };
+    }
+}
+
+/// What is known of the end of a progress call.
+pub enum Before {
+    /// The rank got this signal, the `n`th of the job, there.
+    Signal { n: u64, signal: u8 },
+    /// It got none.
+    None,
+    /// There is nothing that it is known to have observed behind this.
+    Unknown,
+}
+
+/// What is known of the end of the progress call at this clock.
+pub fn signal_before(clock: u64) -> Before {
+    let Some(f) = functions() else { return Before::Unknown };
+    let mut n = 0;
+    // SAFETY: the rank is entered, and the number is ours.
+    match unsafe { (f.signal_again)(clock, &mut n) } {
+        -1 => Before::Unknown,
+        0 => Before::None,
+        signal => Before::Signal { n, signal: signal as u8 },
+    }
+}
+
+/// The rank gets a signal at the end of the progress call at this clock, the `n`th of the job.
+pub fn note_signal(clock: u64, n: u64, signal: u8) {
+    if let Some(f) = functions() {
+        // SAFETY: the rank is entered.
+        unsafe { (f.signal)(clock, n, signal) };
     }
 }
 

@@ -134,6 +134,11 @@ impl Host for Sockets {
         std::thread::sleep(time);
     }
 
+    #[inline]
+    fn signal(&mut self, clock: u64, is_over: bool) -> Option<i32> {
+        self.identity.signals.at(clock, is_over)
+    }
+
     fn take_observed(&mut self, take: &mut dyn FnMut(u64, &[u8])) {
         observing::take(take);
     }

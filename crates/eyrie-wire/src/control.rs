@@ -116,6 +116,8 @@ pub struct StartRank {
     pub stdin: bool,
     /// Files in /dev/shm that earlier incarnations left: to be removed first.
     pub leftovers: Vec<String>,
+    /// The signals that were sent to all ranks of the job until now.
+    pub signals: Vec<u8>,
 }
 
 /// What an agent says of an image: before the stream on an upload, kept by the store, and before
@@ -214,6 +216,11 @@ pub enum ToAgent {
         image: ImageAt,
         mode: CheckpointMode,
         hold: bool,
+    },
+    /// All ranks get this signal, the `n`th of the job (from 0).
+    Signal {
+        n: u64,
+        signal: u8,
     },
     /// A rank that stands still for its move stays where it is.
     GoOn {
@@ -496,6 +503,11 @@ pub enum RankReport {
         ending: Ending,
         stage: MpiStage,
     },
+}
+
+/// Whether who sends this signal wants a program to end, unless it handles the signal.
+pub fn is_to_end(signal: i32) -> bool {
+    matches!(signal, libc::SIGHUP | libc::SIGINT | libc::SIGQUIT | libc::SIGTERM)
 }
 
 /// How far a rank had come with MPI when it ended.

@@ -4,12 +4,15 @@
 //! sides.
 
 use crate::auth::SECRET_LEN;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicU8, Ordering};
 
 /// Length of the shared memory in bytes.
 pub const PAGE_BYTES: usize = 4096 + RECORDS * size_of::<Record>();
 /// Records that the trace holds: the newest ones.
 pub const RECORDS: usize = 1024;
+
+/// Signals that a rank may not have got yet.
+pub const SIGNALS: usize = 1024;
 
 /// What a record is about. `peer` and `number` are said for each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -81,7 +84,14 @@ pub struct RankPage {
     polled: AtomicU64,
     /// What became of the rank's endpoint: an [`Endpoint`].
     endpoint: AtomicU64,
-    reserved: [u8; 4096 - SECRET_LEN - 48],
+    /// How many signals were sent to the job's ranks, and how many of them this one has got.
+    signals: AtomicU64,
+    signals_got: AtomicU64,
+    /// The rank does what it has never done before.
+    is_new: AtomicU64,
+    /// The numbers of the newest signals.
+    signal_numbers: [AtomicU8; SIGNALS],
+    reserved: [u8; 4096 - SECRET_LEN - 72 - SIGNALS],
     records: [Record; RECORDS],
 }
 const _: () = assert!(size_of::<RankPage>() == PAGE_BYTES && PAGE_BYTES % 4096 == 0);
@@ -106,6 +116,62 @@ impl RankPage {
     /// The file has a directory with this epoch. Only the agent says so.
     pub fn set_directory(&self, epoch: u64) {
         self.directory.store(epoch, Ordering::Release);
+    }
+
+    /// Another signal was sent to the job's ranks. Only the agent says so. False: the rank has not
+    /// got as many as there is room for.
+    pub fn add_signal(&self, signal: u8) -> bool {
+        let n = self.signals.load(Ordering::Relaxed);
+        if n >= self.signals_got() + SIGNALS as u64 {
+            return false;
+        }
+        self.signal_numbers[n as usize % SIGNALS].store(signal, Ordering::Relaxed);
+        self.signals.store(n + 1, Ordering::Release);
+        true
+    }
+
+    /// All signals that were sent before the rank had this page. Only the agent says so.
+    pub fn set_signals(&self, all: &[u8]) {
+        let from = all.len().saturating_sub(SIGNALS);
+        for (n, signal) in all.iter().enumerate().skip(from) {
+            self.signal_numbers[n % SIGNALS].store(*signal, Ordering::Relaxed);
+        }
+        self.signals.store(all.len() as u64, Ordering::Release);
+    }
+
+    /// How many signals were sent.
+    #[inline]
+    pub fn signals(&self) -> u64 {
+        self.signals.load(Ordering::Acquire)
+    }
+
+    /// How many of them the rank has got.
+    pub fn signals_got(&self) -> u64 {
+        self.signals_got.load(Ordering::Acquire)
+    }
+
+    /// The rank has got so many before it had this page, or again. Only the rank says so.
+    pub fn set_signals_got(&self, got: u64) {
+        self.signals_got.store(got, Ordering::Release);
+    }
+
+    /// Whoever gets true gives the rank its `n`th signal (from 0), and nobody else does.
+    pub fn claim_signal(&self, n: u64) -> bool {
+        let (success, failure) = (Ordering::AcqRel, Ordering::Relaxed);
+        self.signals_got.compare_exchange(n, n + 1, success, failure).is_ok()
+    }
+
+    pub fn signal_number(&self, n: u64) -> u8 {
+        self.signal_numbers[n as usize % SIGNALS].load(Ordering::Relaxed)
+    }
+
+    /// Whether the rank does what it has never done before. Only the rank says so.
+    pub fn set_new(&self, new: bool) {
+        self.is_new.store(new.into(), Ordering::Release);
+    }
+
+    pub fn is_new(&self) -> bool {
+        self.is_new.load(Ordering::Acquire) != 0
     }
 
     /// What became of the rank's endpoint. Only the rank says so.
@@ -231,6 +297,12 @@ mod tests {
         page.add_polled(300);
         page.add_polled(700);
         assert_eq!(page.polled_ns(1000 + 4000, 50_000 + 2000), 500);
+        let sent = SIGNALS as u64 + 3;
+        page.set_signals(&[2; SIGNALS + 3]);
+        page.set_signals_got(sent - 1);
+        assert!(page.add_signal(10) && page.signals() == sent + 1);
+        assert!(!page.claim_signal(7) && page.claim_signal(sent - 1) && page.claim_signal(sent));
+        assert_eq!((page.signal_number(sent - 1), page.signal_number(sent)), (2, 10));
         assert_eq!(page.endpoint(), Endpoint::None);
         page.set_endpoint(Endpoint::Closed);
         assert_eq!(page.endpoint(), Endpoint::Closed);

@@ -145,6 +145,10 @@ fn main() {
     if let Err(e) = log::begin(command.role(), log.as_deref()) {
         end_badly(&e);
     }
+    if let Command::Router(_) | Command::Store(_) | Command::Sweep(_) = &command {
+        // Without them it does less, and says nothing of it.
+        let _ = eyrie_agent::outlive_signals();
+    }
     let result = match command {
         Command::Run(args) => cmd::run::run(*args, log),
         Command::Resume(args) => cmd::resume::run(args, log),

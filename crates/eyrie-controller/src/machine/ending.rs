@@ -5,7 +5,7 @@ use super::rank::{Death, Step};
 use super::reactor::Machine;
 use super::signal;
 use crate::record::Record;
-use eyrie_wire::control::{Ending, MpiStage};
+use eyrie_wire::control::{is_to_end, Ending, MpiStage};
 use eyrie_wire::{Rank, RankInstance};
 
 /// What is told of a program that has ended without a word of PMI.
@@ -36,6 +36,7 @@ impl Machine {
         }
         let spoke_pmi = self.ranks[rank as usize].spoke_pmi;
         match ending {
+            Ending::Signal(signal) if self.was_sent(signal) => self.end_by_signal(signal),
             Ending::Signal(signal) => {
                 let cause = format!("killed by {}", signal::in_words(signal));
                 self.fail(rank, Death::Signal(signal), cause, None);
@@ -50,6 +51,41 @@ impl Machine {
                 self.end(code.max(1), Some(text));
             }
         }
+    }
+
+    /// All ranks get a signal that `eyrie run` was sent, those that come back as well.
+    pub(super) fn send_signal(&mut self, signal: u8) {
+        if self.ended {
+            return;
+        }
+        let n = self.signals.len() as u64;
+        self.signals.push(signal);
+        if is_to_end(signal.into()) {
+            let words = signal::in_words(signal.into());
+            self.note(format!(
+                "all ranks get {words}; the job ends when they do, and by another one at once"
+            ));
+        }
+        self.commands.push(Command::Signal { n, signal });
+    }
+
+    /// The signals that were sent to all ranks.
+    pub fn signals(&self) -> &[u8] {
+        &self.signals
+    }
+
+    /// Whether ranks were sent a signal that is to end them.
+    pub fn is_told_to_end(&self) -> bool {
+        self.signals.iter().any(|signal| is_to_end((*signal).into()))
+    }
+
+    pub(super) fn was_sent(&self, signal: i32) -> bool {
+        self.signals.iter().any(|sent| i32::from(*sent) == signal)
+    }
+
+    /// A rank has died of a signal that all were sent: that is no failure.
+    pub(super) fn end_by_signal(&mut self, signal: i32) {
+        self.end(128 + signal, Some(format!("ended by {}", signal::in_words(signal))));
     }
 
     /// Some incarnation of the rank has spoken PMI.

@@ -267,6 +267,8 @@ pub enum Event {
     },
     /// What the job needs besides images and routers is saved, in this directory; or cannot be.
     JobSaved(Result<String, String>),
+    /// All ranks are to get this signal.
+    Signal(u8),
     /// Something outside the job ends it: a signal to `eyrie run`, output that nobody takes.
     Stop {
         code: i32,
@@ -309,6 +311,11 @@ pub enum Command {
         mode: CheckpointMode,
         /// It is to stand still from then on, until it is killed or [`Command::GoOn`].
         hold: bool,
+    },
+    /// On every node that is up: all ranks get this signal, the `n`th of the job (from 0).
+    Signal {
+        n: u64,
+        signal: u8,
     },
     /// The rank stands still for its move, and stays.
     GoOn {

@@ -133,6 +133,8 @@ pub struct Machine {
     pub(super) counts: Counts,
     /// Ranks that were asked for a checkpoint; some have come to its end.
     pub(super) asked: BTreeSet<Rank>,
+    /// Signals that were sent to all ranks.
+    pub(super) signals: Vec<u8>,
 }
 
 fn without_network() -> Box<dyn Placement> {
@@ -163,6 +165,7 @@ impl Machine {
             missing_nodes: nodes.len(),
             counts: Counts::default(),
             asked: BTreeSet::new(),
+            signals: Vec::new(),
             nodes,
             ranks,
             roles: Roles::after(config.archive),
@@ -362,6 +365,7 @@ impl Machine {
             Event::Save { request } => self.save_asked(request),
             Event::RouterSaved { router, saved } => self.router_saved(router, saved),
             Event::JobSaved(saved) => self.job_saved(saved),
+            Event::Signal(signal) => self.send_signal(signal),
             Event::Stop { code, cause } => self.end(code, Some(cause)),
         }
     }

@@ -46,6 +46,8 @@ pub struct Saved {
     pub summary: Summary,
     /// The home router of each rank, where routers are on nodes: it has the rank's log.
     pub home: Vec<RouterId>,
+    /// Signals that were sent to all ranks.
+    pub signals: Vec<u8>,
 }
 
 impl Saved {
@@ -72,9 +74,9 @@ impl Machine {
             machine.counts.spoke_pmi += u32::from(saved.spoke_pmi);
             machine.counts.finished_silent += u32::from(silent);
         }
-        let Saved { pmi, output, summary, home, .. } = saved;
+        let Saved { pmi, output, summary, home, signals, .. } = saved;
         machine.roles.home = home;
-        Machine { pmi, output, summary, ..machine }
+        Machine { pmi, output, summary, signals, ..machine }
     }
 
     /// What is needed to go on with the job as it is now.
@@ -95,6 +97,7 @@ impl Machine {
             output: self.output.clone(),
             summary: self.summary(),
             home: self.roles.home.clone(),
+            signals: self.signals.clone(),
         }
     }
 }

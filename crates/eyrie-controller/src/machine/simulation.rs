@@ -1059,7 +1059,10 @@ impl Cluster {
             // Who asked what should move may be told that nothing can.
             Command::Answer { answer: Answer::Refused(_), .. } => {}
             Command::Answer { request: 0, answer: Answer::Accepted } => {}
-            Command::Show { .. } | Command::Answer { .. } | Command::Trace { .. } => {
+            Command::Show { .. }
+            | Command::Answer { .. }
+            | Command::Trace { .. }
+            | Command::Signal { .. } => {
                 panic!("nobody asked for {command:?}")
             }
             Command::SaveRouters => {

@@ -64,6 +64,11 @@ impl Job {
                 let progress = self.journal.progress();
                 self.links.values_mut().for_each(|session| session.send(progress, frame.clone()));
             }
+            Command::Signal { n, signal } => {
+                let frame = encode(&ToAgent::Signal { n, signal });
+                let progress = self.journal.progress();
+                self.links.values_mut().for_each(|session| session.send(progress, frame.clone()));
+            }
             Command::Heartbeat { node, n } => {
                 if let Some(session) = self.links.get(&node) {
                     session.send_passing(encode(&ToAgent::Heartbeat { n }));
@@ -185,6 +190,7 @@ impl Job {
             image: from.map(at),
             stdin: instance.rank == 0,
             leftovers: self.shared[instance.rank as usize].iter().cloned().collect(),
+            signals: self.machine.signals().to_vec(),
         }
     }
 

@@ -17,9 +17,9 @@ use crate::machine::{Event, Image, StoreId};
 use eyrie_router::RouterEvent;
 use eyrie_store::role::{StoreCommand, StoreEvent, Stored};
 use eyrie_transport::{Addr, RouterId};
-use eyrie_wire::control::{FromAgent, Role, StandardStream, ToAgent, TraceRecord};
+use eyrie_wire::control::{is_to_end, FromAgent, Role, StandardStream, ToAgent, TraceRecord};
 use eyrie_wire::{Node, RankInstance};
-use signal_hook::consts::{SIGCHLD, SIGTERM, SIGUSR1};
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGTERM, SIGUSR1};
 
 /// Why a role is lost whose connection or process has ended.
 const ENDED: &str = "its process has ended";
@@ -63,15 +63,26 @@ impl Job {
                 let ended = self.children.reap();
                 ended.into_iter().for_each(|child| self.take(Heard::ChildGone(child)));
             }
-            Inbound::Signal(SIGUSR1) => self.take(Heard::Save),
-            Inbound::Signal(SIGTERM) if self.images.is_some() && !self.machine.is_saving() => {
-                self.take(Heard::Save);
-            }
-            Inbound::Signal(signal) => {
-                let cause = format!("ended by {}", in_words(signal));
-                self.take(Heard::Stop { code: 128 + signal, cause });
-            }
+            Inbound::Signal(signal) => self.signalled(signal),
         }
+    }
+
+    /// This process was sent a signal: by some the job is saved, if it can be; its ranks get all
+    /// others, as with mpiexec, but that of a terminal that is gone (UCX, within MPICH, takes it for
+    /// a request to debug). A second one that is to end them ends the job at once.
+    fn signalled(&mut self, signal: i32) {
+        let saves = self.images.is_some() && matches!(signal, SIGUSR1 | SIGTERM);
+        let is_saving = self.machine.is_saving();
+        if saves && !(is_saving && is_to_end(signal)) {
+            return self.take(Heard::Save);
+        }
+        let begun = self.machine.has_started() && !is_saving && signal != SIGHUP;
+        let at_once = !begun || self.machine.is_told_to_end();
+        if is_to_end(signal) && at_once {
+            let cause = format!("ended by {}", in_words(signal));
+            return self.take(Heard::Stop { code: 128 + signal, cause });
+        }
+        self.take(Heard::Signal(signal as u8));
     }
 
     /// Hears something, once it is in the journal.
@@ -216,6 +227,7 @@ impl Job {
                 self.tell(Event::Stop { code, cause });
             }
             Heard::Note(text) => self.tell(Event::Note(text)),
+            Heard::Signal(signal) => self.tell(Event::Signal(signal)),
             Heard::Save => self.tell(Event::Save { request: None }),
             Heard::RouterNotSaved { router, reason } => {
                 self.tell(Event::RouterSaved { router, saved: Err(reason) });

@@ -75,6 +75,8 @@ pub enum Heard {
         cause: String,
     },
     Note(String),
+    /// All ranks are to get this signal.
+    Signal(u8),
     /// The job is to be saved and to end.
     Save,
     /// What a router is to save cannot be written.

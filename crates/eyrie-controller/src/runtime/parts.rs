@@ -20,7 +20,9 @@ use eyrie_store::role::{self, StoreRole};
 use eyrie_transport::{server, Addr, Bind, RouterId};
 use eyrie_wire::auth::Secret;
 use eyrie_wire::Node;
-use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::consts::{
+    SIGALRM, SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGURG, SIGUSR1, SIGUSR2, SIGXCPU,
+};
 use std::collections::BTreeMap;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
@@ -215,13 +217,27 @@ pub fn hear_launcher(
     }
 }
 
+/// Those of children, and what users and batch systems send to programs.
+const HEARD: [i32; 10] =
+    [SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGALRM, SIGURG, SIGXCPU];
+
+/// Whether this process was started so that it does not notice a signal, as nohup(1) does.
+fn is_ignored(signal: i32) -> bool {
+    // SAFETY: all zero is a valid sigaction, which the kernel fills.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(signal, std::ptr::null(), &mut action) == 0
+            && action.sa_sigaction == libc::SIG_IGN
+    }
+}
+
 /// Turns signals into messages.
 pub fn watch_signals(inbound: Sender<Inbound>) -> anyhow::Result<()> {
     // SAFETY: ignoring a signal; reading a terminal that belongs to others then fails instead of
     // stopping us.
     unsafe { libc::signal(libc::SIGTTIN, libc::SIG_IGN) };
-    let mut signals =
-        signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGCHLD])?;
+    let heard = HEARD.into_iter().filter(|signal| *signal != SIGHUP || !is_ignored(SIGHUP));
+    let mut signals = signal_hook::iterator::Signals::new(heard)?;
     std::thread::spawn(move || {
         for signal in signals.forever() {
             if inbound.send(Inbound::Signal(signal)).is_err() {

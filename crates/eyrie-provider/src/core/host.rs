@@ -121,6 +121,10 @@ pub trait Host: Sized {
     /// Bytes up to this one are not observed again any more.
     fn skip_observed(&mut self, to: u64);
 
+    /// The signal that the program gets at the end of the progress call at this clock. `is_over`:
+    /// there are no determinants to follow any more.
+    fn signal(&mut self, clock: u64, is_over: bool) -> Option<i32>;
+
     /// The rank has come to where it is known to have been before; cheap when it does not
     /// re-execute.
     fn known(&mut self);

@@ -533,6 +533,13 @@ impl<H: ImagePoint> RankCore<H> {
         result
     }
 
+    /// The signal that the program gets at the end of this progress call: when it re-executes, what
+    /// it got there before.
+    #[inline]
+    pub fn signal(&mut self) -> Option<i32> {
+        self.host.signal(self.replay.clock(), self.replay.is_over())
+    }
+
     fn advance(&mut self, untold: Untold, done: &mut impl FnMut(Event)) -> Result<(), RankError> {
         self.seen = self.now();
         self.look_at_directory();

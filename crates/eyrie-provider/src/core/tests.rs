@@ -514,6 +514,10 @@ impl Host for TestHost {
         assert!(self.observed() >= to, "it observes less than before");
     }
 
+    fn signal(&mut self, _: u64, _: bool) -> Option<i32> {
+        None
+    }
+
     fn known(&mut self) {}
 
     fn before_new(&mut self) {}

@@ -4,7 +4,7 @@
 use super::queue::{Cq, Entry};
 use super::{absent, base_ops, ep};
 use crate::core::rank::Untold;
-use crate::{library, process};
+use crate::{library, process, signals};
 use eyrie_libfabric::abi::*;
 use libc::{c_char, c_int, c_void, size_t, ssize_t};
 use std::collections::VecDeque;
@@ -66,14 +66,14 @@ unsafe extern "C" fn no_sread(
 
 /// A progress call.
 pub fn progress(untold: Untold) {
-    process::call_or_end(|rank| {
+    let signal = process::call_or_end(|rank| {
         // SAFETY: calls do not overlap, and nobody who calls this holds a reference to the
         // endpoint.
-        match unsafe { ep::open_one() } {
-            Some(ep) => rank.progress(untold, |event| ep.report(event)),
-            None => Ok(()),
-        }
+        let Some(ep) = (unsafe { ep::open_one() }) else { return Ok(None) };
+        rank.progress(untold, |event| ep.report(event))?;
+        Ok(rank.signal())
     });
+    signal.into_iter().for_each(signals::raise);
 }
 
 unsafe extern "C" fn read(cq: *mut fid_cq, buf: *mut c_void, count: size_t) -> ssize_t {

@@ -244,6 +244,8 @@ const EXAMPLES: &str = "Examples:
   See it survive: kill rank 2 after 5 seconds, then node 0 in the middle of that recovery:
       eyrie run -n 4 --nodes 2 --spares 1 --inject kill-rank=2@5s --inject kill-node=0@recovery ./solver
 
+Signals to eyrie reach the ranks, as with mpiexec; a second Ctrl-C (or SIGTERM) ends the job at once.
+
 Exit code: the program's, as mpiexec gives it; 75 when the job was saved (--images), 1 when the job
 cannot go on, 126 and 127 when the program cannot be executed or found, 128 and the signal's number
 when a signal to eyrie ends the job.";

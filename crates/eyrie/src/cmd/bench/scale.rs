@@ -230,7 +230,9 @@ fn bytes_of(command: &Command, nodes: u64) -> u64 {
         Command::Start { instance, from, .. } => {
             let image = from.map(|from| at(from.image));
             let (beginning, stdin, leftovers) = (vec![], instance.rank == 0, vec![]);
-            let start = StartRank { instance: *instance, image, beginning, stdin, leftovers };
+            let signals = Vec::new();
+            let start =
+                StartRank { instance: *instance, image, beginning, stdin, leftovers, signals };
             bytes_in(&ToAgent::Start(Box::new(start)))
         }
         Command::StartRole { role, .. } => bytes_in(&ToAgent::StartRole(*role)),

@@ -1,0 +1,17 @@
+//! Signals that must not end a process of Eyrie's.
+
+use signal_hook::consts::{SIGALRM, SIGURG, SIGUSR1, SIGUSR2, SIGXCPU};
+use std::sync::atomic::AtomicBool;
+use std::sync::Arc;
+
+/// Signals that batch systems send to all processes of a job, and that are for its ranks, do not
+/// end this process. The programs that it starts have them as ever.
+///
+/// # Errors
+/// Those of the system.
+pub fn outlive_signals() -> std::io::Result<()> {
+    for signal in [SIGUSR1, SIGUSR2, SIGALRM, SIGURG, SIGXCPU] {
+        signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,82 @@
+//! Signals that the job's ranks are sent: the program gets them at the end of a progress call, where
+//! it gets them again when it is re-executed. One that does not handle a signal, or makes no
+//! progress call for a while, gets it from the agent.
+
+use crate::memory;
+use crate::observing::{note_signal, signal_before, Before};
+use libc::c_int;
+
+/// What the program has got.
+#[derive(Default)]
+pub struct Signals {
+    /// So many of the job's.
+    got: u64,
+    /// It does what it has never done before.
+    is_new: bool,
+}
+
+impl Signals {
+    /// Another incarnation of the rank begins, with a page of its own. `first`: no other was before;
+    /// until now its process got signals as any other does.
+    pub fn begin(&mut self, first: bool) {
+        if first {
+            self.got = memory::page().signals();
+        }
+        self.is_new = false;
+        memory::page().set_signals_got(self.got);
+    }
+
+    /// The signal that the program gets at the end of the progress call at this clock. `is_over`:
+    /// there are no determinants to follow any more.
+    #[inline]
+    pub fn at(&mut self, clock: u64, is_over: bool) -> Option<c_int> {
+        match self.is_new && memory::page().signals() == self.got {
+            true => None,
+            false => self.look(clock, is_over),
+        }
+    }
+
+    #[cold]
+    fn look(&mut self, clock: u64, is_over: bool) -> Option<c_int> {
+        let page = memory::page();
+        if !self.is_new {
+            match signal_before(clock) {
+                Before::Signal { n, signal } => {
+                    self.got = n + 1;
+                    page.set_signals_got(self.got);
+                    return Some(signal.into());
+                }
+                Before::Unknown if is_over => {
+                    self.is_new = true;
+                    page.set_new(true);
+                }
+                Before::Unknown | Before::None => return None,
+            }
+        }
+        while self.got < page.signals() {
+            let n = self.got;
+            let (signal, claimed) = (page.signal_number(n), page.claim_signal(n));
+            note_signal(clock, n, signal);
+            self.got = n + 1;
+            if claimed {
+                return Some(signal.into());
+            }
+            // The agent has given it, in the middle of something.
+        }
+        None
+    }
+}
+
+/// Has the program get a signal now, in this thread if it takes it.
+pub fn raise(signal: c_int) {
+    // SAFETY: the set is ours; a handler of the program runs as it would have at any other moment.
+    unsafe {
+        let mut blocked: libc::sigset_t = std::mem::zeroed();
+        libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), &mut blocked);
+        let process = libc::syscall(libc::SYS_getpid);
+        match libc::sigismember(&blocked, signal) {
+            0 => libc::syscall(libc::SYS_tgkill, process, libc::syscall(libc::SYS_gettid), signal),
+            _ => libc::syscall(libc::SYS_kill, process, signal),
+        };
+    }
+}
