@@ -107,7 +107,9 @@ fn threads() -> Result<(), String> {
     let mut refused = None;
     while started.len() < THREADS && refused.is_none() {
         let barrier = Arc::clone(&all);
-        match std::thread::Builder::new().spawn(move || drop(barrier.wait())) {
+        match std::thread::Builder::new().spawn(move || {
+            barrier.wait();
+        }) {
             Ok(thread) => started.push(thread),
             Err(e) => refused = Some(e),
         }
