@@ -266,7 +266,8 @@ mod tests {
             let overdue = job.overdue();
             assert!(overdue[0].is_some() && overdue[1].is_none(), "{overdue:?}");
             job.fate = usable;
-            job.pass(Duration::from_secs(60));
+            // One that never arrives is waited for.
+            job.pass(Duration::from_secs(700));
             assert!(job.lines[1].ends_with("rank 0 has a new image again"), "{:?}", job.lines);
             assert_eq!((job.lines.len(), job.overdue()), (2, vec![None, None]));
         }

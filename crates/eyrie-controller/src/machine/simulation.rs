@@ -27,8 +27,9 @@ const SCHEDULES: u64 = 10_000;
 /// A job that has not ended by then hangs.
 const TOO_LONG: Duration = Duration::from_secs(6 * 3600);
 
-/// Whoever has asked for something that an image is needed for has an answer by then.
-const LONGEST_ANSWER: Duration = Duration::from_secs(300);
+/// Whoever has asked for something that an image is needed for has an answer by then: also when a
+/// rank never says whether it stands still.
+const LONGEST_ANSWER: Duration = Duration::from_secs(900);
 
 /// What a rank says that had not read its whole log when its router was lost.
 const NEEDS_ITS_LOG: &str = "the messages that it needs are lost";
@@ -1291,7 +1292,7 @@ impl Cluster {
     /// The rank computes to its end.
     fn work(&mut self, instance: RankInstance) {
         let took = match self.stubborn == Some(instance.rank) {
-            true => 400_000..500_000,
+            true => 1_000_000..1_100_000,
             false => 500..20_000,
         };
         self.after(took, Happening::WorkDone(instance));
