@@ -6,7 +6,7 @@ wrong instead of failing.
 
     tests/matrix.py --kills 20                    all of it, as on docs/programs.md (half an hour)
     tests/matrix.py --kills 3 --only heat2d cg    some of it
-    tests/matrix.py --moves 4                     so many moves, and as many drains, instead of kills
+    tests/matrix.py --moves 4                     so many moves and drains instead of kills
     tests/matrix.py --real                        the large programs of scripts/programs.sh instead
     tests/matrix.py --page docs/programs.md       puts the table there, too
 """
