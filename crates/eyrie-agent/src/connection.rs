@@ -5,7 +5,7 @@ use anyhow::Context;
 use eyrie_transport::handshake::HandshakeError;
 use eyrie_transport::session::{Frame, Header, Inbox, Kind, Outbox};
 use eyrie_transport::{frame, handshake, role, Addr, Stream};
-use eyrie_wire::auth::{Secret, SECRET_LEN};
+use eyrie_wire::auth::Secret;
 use eyrie_wire::control::{Claim, FromAgent, RankReport, ToAgent};
 use eyrie_wire::RankInstance;
 use std::collections::VecDeque;
@@ -23,14 +23,14 @@ const KNOCK_TIMEOUT: Duration = Duration::from_secs(2);
 /// Reads the job's secret.
 ///
 /// # Errors
-/// When the file cannot be read or has another length.
+/// When the file cannot be read, or is damaged.
 pub fn read_secret(dir: &Path) -> anyhow::Result<Secret> {
     let path = dir.join("secret");
     let bytes = std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
-    let secret: [u8; SECRET_LEN] = bytes
-        .try_into()
-        .map_err(|_| anyhow::anyhow!("{} is no secret of a job", path.display()))?;
-    Ok(Secret(secret))
+    Secret::of_kept(&bytes).with_context(|| {
+        let shown = path.display();
+        format!("{shown} is damaged, or no secret of a job: each host with a copy of the job's journal has one, too")
+    })
 }
 
 /// Connects to the job's controller as `claim`; to its store with an image. The stream blocks, with
@@ -253,6 +253,7 @@ fn encode(message: &FromAgent) -> Frame {
 mod tests {
     use super::*;
     use eyrie_transport::{Bind, Listener};
+    use eyrie_wire::auth::SECRET_LEN;
 
     #[test]
     fn what_comes_right_behind_the_handshake_is_not_slept_over() {

@@ -26,7 +26,7 @@ impl Journal {
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(true).mode(0o600);
         match options.clone().create_new(true).open(dir.join("secret")) {
-            Ok(mut file) => file.write_all(&secret.0)?,
+            Ok(mut file) => file.write_all(&secret.kept())?,
             Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
             Err(e) => return Err(e),
         }
@@ -72,6 +72,6 @@ mod tests {
         second.add(4, b"x", false).unwrap();
         assert!(second.add(4, b"x", false).is_err(), "not its end");
         assert_eq!(std::fs::read(&path).unwrap(), b"abcd");
-        assert_eq!(std::fs::read(dir.path().join("secret")).unwrap(), [7; 32]);
+        assert_eq!(crate::read_secret(dir.path()).unwrap(), Secret([7; 32]));
     }
 }

@@ -63,14 +63,19 @@ pub struct Follow {
 
 impl Follow {
     fn addr(&self) -> Option<Addr> {
-        std::fs::read_to_string(&self.file).ok()?.parse().ok()
+        std::fs::read(&self.file).ok().and_then(|text| String::from_utf8(text).ok()?.parse().ok())
     }
 
     /// A connection to the controller that is there now; `None` when it does not want the role any
     /// more.
     fn connect(&self) -> Option<(Stream, Addr)> {
         loop {
-            let addr = self.addr()?;
+            let Some(addr) = self.addr() else {
+                // The agent has ended; or the file is damaged, and written again with the next
+                // controller.
+                self.file.exists().then(|| std::thread::sleep(LOOK_EVERY))?;
+                continue;
+            };
             match connect(&addr, &self.secret, &self.claim) {
                 Ok(stream) => return Some((stream, addr)),
                 Err(HandshakeError::Refused(_)) => return None,

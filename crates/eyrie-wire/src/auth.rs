@@ -37,7 +37,26 @@ pub enum Purpose {
     Run,
 }
 
+/// Length of what a file has of a secret: it, and the beginning of its hash.
+pub const KEPT_LEN: usize = SECRET_LEN + 8;
+
 impl Secret {
+    /// The secret as it is kept in a file, so that damage is found before anybody is refused for
+    /// it. The hash tells nobody a secret that was drawn at random.
+    pub fn kept(&self) -> [u8; KEPT_LEN] {
+        let hash = blake3::hash(&self.0);
+        let mut kept = [0; KEPT_LEN];
+        kept[..SECRET_LEN].copy_from_slice(&self.0);
+        kept[SECRET_LEN..].copy_from_slice(&hash.as_bytes()[..KEPT_LEN - SECRET_LEN]);
+        kept
+    }
+
+    /// What was kept; `None` for other bytes.
+    pub fn of_kept(kept: &[u8]) -> Option<Secret> {
+        let secret = Secret(*kept.first_chunk()?);
+        (secret.kept() == *kept).then_some(secret)
+    }
+
     fn hasher(&self, purpose: Purpose, said: &[&[u8]]) -> blake3::Hasher {
         let mut hasher = blake3::Hasher::new_keyed(&self.0);
         hasher.update(match purpose {
@@ -100,6 +119,18 @@ pub fn random<const N: usize>() -> [u8; N] {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_damaged_file_has_no_secret() {
+        let kept = Secret([7; SECRET_LEN]).kept();
+        assert_eq!(Secret::of_kept(&kept), Some(Secret([7; SECRET_LEN])));
+        for changed in 0..KEPT_LEN {
+            let mut damaged = kept;
+            damaged[changed] ^= 1 << (changed % 8);
+            assert_eq!(Secret::of_kept(&damaged), None);
+            assert_eq!(Secret::of_kept(&kept[..changed]), None);
+        }
+    }
 
     #[test]
     fn a_proof_holds_for_its_secret_its_purpose_and_what_was_said_only() {

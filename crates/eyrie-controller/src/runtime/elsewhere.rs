@@ -27,7 +27,7 @@ pub struct Elsewhere {
 impl Elsewhere {
     /// Of the job in this directory; `None` when nothing in it says where its agents are.
     pub fn new(dir: &Path) -> Option<Elsewhere> {
-        let (_, read) = furthest(dir).ok()?;
+        let (_, read, _) = furthest(dir).ok()?;
         let silence = read.head.beginning.options.heartbeat_timeout + NOTICE;
         Some(Elsewhere {
             dir: dir.into(),

@@ -143,14 +143,19 @@ impl EventFile {
     }
 }
 
-/// The number of the line that follows these, of which the first ones may have been taken away.
+/// The number of the line that follows these, of which the first ones may have been taken away, and
+/// the last ones be damaged.
 fn next_seq(text: &[u8]) -> u64 {
     #[derive(Deserialize)]
     struct Seq {
         seq: u64,
     }
-    let last = text.split_inclusive(|byte| *byte == b'\n').next_back();
-    last.and_then(|line| serde_json::from_slice(line).ok()).map_or(0, |Seq { seq }| seq + 1)
+    let lines = text.split_inclusive(|byte| *byte == b'\n').rev();
+    let known = lines.enumerate().find_map(|(behind, line)| {
+        let Seq { seq } = serde_json::from_slice(line).ok()?;
+        Some(seq + 1 + behind as u64)
+    });
+    known.unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -233,5 +238,14 @@ mod tests {
         ["one", "two", "three", "resumed"].into_iter().for_each(|text| say(&mut second, text));
         let all = std::fs::read_to_string(&path).unwrap();
         assert_eq!((all.lines().count(), all.contains("\"seq\":3,")), (2, true), "{all}");
+    }
+
+    #[test]
+    fn a_damaged_line_counts() {
+        let lines = b"{\"seq\":7,\"event\":\"note\"}\n{\"seq\":8}\n";
+        assert_eq!((next_seq(b""), next_seq(lines)), (0, 9));
+        let mut damaged = lines.to_vec();
+        damaged[28] ^= 1;
+        assert_eq!(next_seq(&damaged), 9);
     }
 }

@@ -115,7 +115,7 @@ impl ImagesDir {
         let bytes =
             std::fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?;
         match take::<SavedJob>(&bytes) {
-            Some((saved, [])) => Ok(Some(saved)),
+            Ok((saved, [])) => Ok(Some(saved)),
             _ => bail!("{} is damaged, or of another version of Eyrie", file.display()),
         }
     }

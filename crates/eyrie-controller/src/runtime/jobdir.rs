@@ -145,7 +145,7 @@ impl JobDir {
         let dir =
             JobDir { lock: Some(lock), _controller: controller, _kept: kept, path, removed: true };
         new_file(&dir.path.join("secret"))
-            .and_then(|mut f| f.write_all(&secret.0))
+            .and_then(|mut f| f.write_all(&secret.kept()))
             .with_context(|| format!("cannot write in {}", dir.path.display()))?;
         let own = place::look(dir.path.clone()).with_context(&failed)?;
         match place::lasting_rival(&own) {
@@ -172,7 +172,7 @@ impl JobDir {
     pub fn take_over(path: &Path) -> anyhow::Result<(JobDir, Secret)> {
         let none = || format!("{} is no job's; {WHERE_TO_RESUME}", path.display());
         let place::Marked { mark, path, .. } = place::look(path.into()).with_context(none)?;
-        let secret = eyrie_agent::read_secret(&path).with_context(none)?;
+        let secret = eyrie_agent::read_secret(&path)?;
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(false).mode(0o600);
         let controller = options.open(path.join(CONTROLLER)).with_context(none)?;

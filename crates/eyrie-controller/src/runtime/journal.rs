@@ -32,8 +32,8 @@ const MAX_ENTRY: usize = 1 << 30;
 /// that takes its place begins with.
 const LONG: u64 = 8 << 20;
 const LONG_TIMES: u64 = 4;
-/// What goes before an entry: its length and the beginning of its hash.
-const PREFIX: usize = 8;
+/// What goes before an entry: its length, and the beginnings of the hashes of that and of it.
+const PREFIX: usize = 16;
 
 /// What a job was made for.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -318,22 +318,42 @@ pub fn put(buffer: &mut Vec<u8>, value: &impl Serialize) -> io::Result<()> {
     if bytes.len() > MAX_ENTRY {
         return Err(io::Error::new(ErrorKind::InvalidData, "an entry too long for the journal"));
     }
-    buffer.extend((bytes.len() as u32).to_le_bytes());
-    buffer.extend(&blake3::hash(&bytes).as_bytes()[..4]);
+    buffer.extend(prefix(&bytes));
     buffer.extend(bytes);
     Ok(())
 }
 
-/// The value at the start of `bytes`, and what follows it; `None` when it is torn.
-pub fn take<T: DeserializeOwned>(bytes: &[u8]) -> Option<(T, &[u8])> {
-    let (len, rest) = bytes.split_first_chunk::<4>()?;
-    let (hash, rest) = rest.split_first_chunk::<{ PREFIX - 4 }>()?;
-    let len = u32::from_le_bytes(*len) as usize;
-    let payload = rest.get(..len)?;
-    if blake3::hash(payload).as_bytes()[..4] != *hash {
-        return None;
+fn prefix(entry: &[u8]) -> [u8; PREFIX] {
+    let len = (entry.len() as u32).to_le_bytes();
+    let mut prefix = [0; PREFIX];
+    prefix[..4].copy_from_slice(&len);
+    prefix[4..8].copy_from_slice(&blake3::hash(&len).as_bytes()[..4]);
+    prefix[8..].copy_from_slice(&blake3::hash(entry).as_bytes()[..8]);
+    prefix
+}
+
+/// Why a value cannot be taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unreadable {
+    /// The file ends before it: whoever wrote it was killed.
+    Torn,
+    /// These are not the bytes that were written.
+    Damaged,
+}
+
+/// The value at the start of `bytes`, and what follows it.
+///
+/// # Errors
+/// When it is not whole.
+pub fn take<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, &[u8]), Unreadable> {
+    let (found, rest) = bytes.split_first_chunk::<PREFIX>().ok_or(Unreadable::Torn)?;
+    let len = [found[0], found[1], found[2], found[3]];
+    if found[4..8] != blake3::hash(&len).as_bytes()[..4] {
+        return Err(Unreadable::Damaged);
     }
-    Some((postcard::from_bytes(payload).ok()?, &rest[len..]))
+    let payload = rest.get(..u32::from_le_bytes(len) as usize).ok_or(Unreadable::Torn)?;
+    let value = postcard::from_bytes(payload).ok().filter(|_| prefix(payload) == *found);
+    Ok((value.ok_or(Unreadable::Damaged)?, &rest[payload.len()..]))
 }
 
 /// A journal that is read back.
@@ -345,16 +365,31 @@ pub struct Read {
     pub end: u64,
 }
 
-/// Reads a journal as far as it is whole; `None` when not even its beginning is.
-pub fn read(bytes: &[u8]) -> Option<Read> {
-    let (head, mut rest) = take::<Head>(bytes)?;
+/// Reads a journal, but for a last entry that is torn.
+///
+/// # Errors
+/// Where it is damaged, in bytes; 0 also when it is torn in its head.
+pub fn read(bytes: &[u8]) -> Result<Read, usize> {
+    let (head, mut rest) = take::<Head>(bytes).map_err(|_| 0usize)?;
     let mut entries = Vec::new();
-    while let Some((entry, behind)) = take::<Entry>(rest) {
-        entries.push(entry);
-        rest = behind;
+    loop {
+        match take::<Entry>(rest) {
+            Ok((entry, behind)) => {
+                entries.push(entry);
+                rest = behind;
+            }
+            Err(Unreadable::Torn) => break,
+            Err(Unreadable::Damaged) => return Err(bytes.len() - rest.len()),
+        }
     }
-    let end = head.position.checked_add((bytes.len() - rest.len()) as u64)?;
-    Some(Read { head, entries, end })
+    let end = head.position.checked_add((bytes.len() - rest.len()) as u64).ok_or(0usize)?;
+    Ok(Read { head, entries, end })
+}
+
+/// Up to which position a file may go that cannot be read.
+pub fn end_of_damaged(bytes: &[u8]) -> u64 {
+    let begins = take::<Head>(bytes).map_or(u64::MAX, |(head, _)| head.position);
+    begins.saturating_add(bytes.len() as u64)
 }
 
 #[cfg(test)]
@@ -396,11 +431,15 @@ pub mod tests {
         assert_eq!(journal.progress().position, journal.progress().durable);
         let bytes = std::fs::read(&path).unwrap();
         for cut in 0..bytes.len() {
-            let mut torn = bytes[..cut].to_vec();
-            let whole = read(&torn).map(|r| (r.entries.len(), r.end as usize));
-            assert_eq!(whole.is_some(), cut >= first);
-            torn.extend([0xff; 100]);
-            assert_eq!(read(&torn).map(|r| (r.entries.len(), r.end as usize)), whole);
+            let torn = read(&bytes[..cut]).map(|r| (r.entries.len(), r.end as usize));
+            assert_eq!(torn.is_ok(), cut >= first);
+            assert!(torn.is_err() || torn.is_ok_and(|(_, end)| end <= cut));
+        }
+        for changed in 0..bytes.len() {
+            let mut damaged = bytes.clone();
+            damaged[changed] ^= 1 << (changed % 8);
+            let at = read(&damaged).expect_err("a changed byte is not found");
+            assert!(at <= changed && (at == 0) == (changed < first), "{at} for {changed}");
         }
         let back = read(&bytes).unwrap();
         assert_eq!(back.entries, [entry(0), entry(1), entry(2)]);

@@ -73,7 +73,7 @@ pub fn resume(
         bail!(no_journal(&wanted));
     }
     let (dir, secret) = JobDir::take_over(&wanted)?;
-    let (path, read) = newest(dir.path())?;
+    let (path, read, damaged) = newest(dir.path())?;
     let version = &read.head.beginning.version;
     if version != env!("CARGO_PKG_VERSION") {
         bail!("this is Eyrie {}, the job's is {version}", env!("CARGO_PKG_VERSION"));
@@ -114,7 +114,7 @@ pub fn resume(
     // A role that came before it was expected would take itself for lost.
     job.admission.open();
     job.journal = kept;
-    note.into_iter().for_each(|text| job.take(Heard::Note(text)));
+    damaged.into_iter().chain(note).for_each(|text| job.take(Heard::Note(text)));
     job.wait_for_returns(&channels.inbound, &secret, resume.force)?;
     no_images.map_or(Ok(()), |why| job.lose_archive(why))?;
     job.watch_deadline();
@@ -142,32 +142,49 @@ fn no_journal(dir: &Path) -> String {
 }
 
 /// The journal that goes furthest, of those in the job's directory: the controller's, or a copy;
-/// under the name that a controller's has.
-fn newest(dir: &Path) -> anyhow::Result<(PathBuf, journal::Read)> {
-    let (path, read) = furthest(dir)?;
+/// under the name that a controller's has. And what is said of one that is damaged.
+fn newest(dir: &Path) -> anyhow::Result<(PathBuf, journal::Read, Option<String>)> {
+    let (path, read, note) = furthest(dir)?;
     // Its name may be that of a copy, which an agent on this host goes on to write.
     let own = dir.join(journal::FILE);
     if path != own {
         let partial = own.with_extension("partial");
         std::fs::copy(&path, &partial).and_then(|_| std::fs::rename(&partial, &own))?;
     }
-    Ok((own, read))
+    Ok((own, read, note))
 }
 
-/// As [`newest`], and nothing is changed.
-pub fn furthest(dir: &Path) -> anyhow::Result<(PathBuf, journal::Read)> {
+/// As [`newest`], and nothing is changed. A journal that is damaged is left out where a copy goes as
+/// far.
+pub fn furthest(dir: &Path) -> anyhow::Result<(PathBuf, journal::Read, Option<String>)> {
     let mut found: Option<(PathBuf, journal::Read)> = None;
+    let mut damaged: Option<(u64, String)> = None;
     for entry in std::fs::read_dir(dir)?.flatten() {
         if !journal::is_journal(&entry.file_name().to_string_lossy()) {
             continue;
         }
-        let read = std::fs::read(entry.path()).ok().and_then(|bytes| journal::read(&bytes));
-        let Some(read) = read else { continue };
-        if found.as_ref().is_none_or(|(_, best)| best.end < read.end) {
-            found = Some((entry.path(), read));
+        let shown = entry.path().display().to_string();
+        let bytes = std::fs::read(entry.path()).with_context(|| format!("cannot read {shown}"))?;
+        match journal::read(&bytes) {
+            Ok(read) if found.as_ref().is_none_or(|(_, best)| best.end < read.end) => {
+                found = Some((entry.path(), read));
+            }
+            Ok(_) => {}
+            Err(at) => {
+                let text = format!("{shown} is damaged at byte {at} of {}", bytes.len());
+                damaged = damaged.max(Some((journal::end_of_damaged(&bytes), text)));
+            }
         }
     }
-    found.with_context(|| no_journal(dir))
+    let as_far = |end: u64| found.as_ref().is_some_and(|(_, best)| best.end >= end);
+    let note = match damaged {
+        Some((end, text)) if !as_far(end) => {
+            bail!("{text}: go on with the job on another host that has a copy of the journal")
+        }
+        damaged => damaged.map(|(_, text)| format!("{text}: a copy of it is used")),
+    };
+    let (path, read) = found.with_context(|| no_journal(dir))?;
+    Ok((path, read, note))
 }
 
 /// Where the agents listened for another controller, when the journal ended.

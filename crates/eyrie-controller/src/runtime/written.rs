@@ -1,5 +1,6 @@
 //! How much of what the ranks print has been written, kept in a file of the job: a controller that
-//! goes on with the job writes the rest, and nothing twice, unless nobody can know.
+//! goes on with the job writes the rest, and nothing twice, unless nobody can know. Output is never
+//! left out for a file that is damaged: it is written again.
 
 use eyrie_wire::control::StandardStream;
 use std::fs::File;
@@ -41,26 +42,39 @@ struct Intent {
 }
 
 const FIELDS: usize = 7;
+/// They are followed by the beginning of their hash.
+const LEN: usize = (FIELDS + 1) * 8;
 
 impl Kept {
     fn encode(&self) -> Vec<u8> {
         let [out, err] = self.bytes;
         let intent = self.intent.map(|i| [i.stream as u64 + 1, i.bytes, i.dev, i.ino, i.at]);
         let fields = [out, err].into_iter().chain(intent.unwrap_or_default());
-        fields.flat_map(u64::to_le_bytes).collect()
+        let mut bytes: Vec<u8> = fields.flat_map(u64::to_le_bytes).collect();
+        bytes.extend(check(&bytes));
+        bytes
     }
 
-    fn decode(bytes: &[u8]) -> Kept {
+    /// What was encoded; `None` for other bytes.
+    fn decode(bytes: &[u8]) -> Option<Kept> {
+        let (known, sum) = bytes.split_last_chunk::<8>()?;
+        if bytes.len() != LEN || *sum != check(known) {
+            return None;
+        }
         let mut fields = [0; FIELDS];
-        for (field, bytes) in fields.iter_mut().zip(bytes.chunks_exact(8)) {
+        for (field, bytes) in fields.iter_mut().zip(known.chunks_exact(8)) {
             *field = bytes.try_into().map_or(0, u64::from_le_bytes);
         }
         let [out, err, stream, bytes, dev, ino, at] = fields;
         let stream = usize::try_from(stream).ok().and_then(|s| s.checked_sub(1));
         let intent = stream.filter(|stream| *stream < 2);
         let intent = intent.map(|stream| Intent { stream, bytes, dev, ino, at });
-        Kept { bytes: [out, err], intent }
+        Some(Kept { bytes: [out, err], intent })
     }
+}
+
+fn check(fields: &[u8]) -> [u8; 8] {
+    std::array::from_fn(|i| blake3::hash(fields).as_bytes()[i])
 }
 
 impl Intent {
@@ -113,17 +127,20 @@ impl Written {
         let mut file = options.open(path)?;
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes)?;
-        let Kept { bytes: mut skip, intent } = Kept::decode(&bytes);
-        let mut note = bytes.is_empty().then(|| match from.iter().sum() {
-            0 => "what the ranks have printed is printed again: it is not known here how much \
-                  was"
-            .into(),
+        let kept = Kept::decode(&bytes);
+        let why = match bytes.is_empty() {
+            true => "it is not known here how much was".into(),
+            false => format!("{} is damaged, which says how much was", path.display()),
+        };
+        let mut note = kept.is_none().then(|| match from.iter().sum() {
+            0 => format!("what the ranks have printed is printed again: {why}"),
             known => format!(
                 "of what the ranks have printed the first {} were printed by an earlier \
-                 controller, and the rest is printed again",
+                 controller, and the rest is printed again: {why}",
                 eyrie_units::bytes(known)
             ),
         });
+        let Kept { bytes: mut skip, intent } = kept.unwrap_or_default();
         if let Some(intent) = intent {
             let outputs = (rustix::stdio::stdout(), rustix::stdio::stderr());
             let fd = if intent.stream == 0 { &outputs.0 } else { &outputs.1 };
@@ -202,9 +219,32 @@ mod tests {
     fn what_is_kept_comes_back() {
         let intent = Some(Intent { stream: 1, bytes: 3, dev: 4, ino: 5, at: 6 });
         for kept in [Kept { bytes: [1, 2], intent }, Kept { bytes: [7, 8], intent: None }] {
-            assert_eq!(Kept::decode(&kept.encode()), kept);
+            let bytes = kept.encode();
+            assert_eq!(Kept::decode(&bytes), Some(kept));
+            for changed in 0..bytes.len() {
+                let mut damaged = bytes.clone();
+                damaged[changed] ^= 1 << (changed % 8);
+                assert_eq!(Kept::decode(&damaged), None);
+                assert_eq!(Kept::decode(&bytes[..changed]), None);
+            }
         }
-        assert_eq!(Kept::decode(&[]), Kept::default());
+    }
+
+    #[test]
+    fn a_damaged_file_is_named_and_nothing_is_skipped() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(FILE);
+        let kept = Kept { bytes: [100, 7], intent: None };
+        std::fs::write(&path, kept.encode()).unwrap();
+        let (written, note) = Written::go_on(&path, [40, 0]).unwrap();
+        assert_eq!((written.skip, note), ([100, 7], None));
+        let mut bytes = kept.encode();
+        bytes[0] ^= 1;
+        std::fs::write(&path, bytes).unwrap();
+        let (written, note) = Written::go_on(&path, [40, 0]).unwrap();
+        let note = note.unwrap();
+        assert!(note.contains("written is damaged") && note.contains("first 40 B"), "{note}");
+        assert_eq!((written.skip, written.bytes()), ([0; 2], [40, 0]));
     }
 
     #[test]
