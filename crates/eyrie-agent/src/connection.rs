@@ -47,12 +47,24 @@ pub fn connect(addr: &Addr, secret: &Secret, claim: &Claim) -> anyhow::Result<St
     connected.with_context(|| format!("cannot connect to the {whom} at {addr}"))
 }
 
-/// Lets the controller know that this agent is still there, if it can be reached soon. Returns
-/// whether it lives, and has refused it.
-pub fn knock(addr: &Addr, secret: &Secret, claim: &Claim) -> bool {
-    let Ok(mut stream) = Stream::connect(addr, KNOCK_TIMEOUT) else { return false };
-    let met = handshake::connect(&mut stream, secret, claim);
-    matches!(met, Err(HandshakeError::Refused(_)))
+/// What comes of [`knock`].
+pub enum Knocked {
+    /// The controller lives, and has refused the agent.
+    Refused,
+    /// It lives, and the agent is one of its own.
+    Known,
+    /// It cannot be reached.
+    InVain,
+}
+
+/// Lets the controller know that this agent is still there, if it can be reached soon.
+pub fn knock(addr: &Addr, secret: &Secret, claim: &Claim) -> Knocked {
+    let Ok(mut stream) = Stream::connect(addr, KNOCK_TIMEOUT) else { return Knocked::InVain };
+    match handshake::connect(&mut stream, secret, claim) {
+        Ok(_) => Knocked::Known,
+        Err(HandshakeError::Refused(_)) => Knocked::Refused,
+        Err(_) => Knocked::InVain,
+    }
 }
 
 /// Where users reach the controller of the job in this directory.
@@ -65,6 +77,9 @@ pub fn user_socket(dir: &Path) -> PathBuf {
 pub struct Connection {
     /// While there is one.
     stream: Option<Stream>,
+    /// The one before, until the controller has said something on this one: its end would be taken
+    /// for that of the agent.
+    before: Option<Stream>,
     inbox: Inbox,
     outbox: Outbox,
     /// The controller has said what it has heard: what it has not can be written.
@@ -79,6 +94,7 @@ impl Connection {
     pub fn new(stream: Stream) -> io::Result<Connection> {
         let mut connection = Connection {
             stream: None,
+            before: None,
             inbox: Inbox::default(),
             outbox: Outbox::default(),
             greeted: false,
@@ -95,7 +111,9 @@ impl Connection {
     /// When the stream cannot be made non-blocking.
     pub fn go_on(&mut self, stream: Stream) -> io::Result<()> {
         stream.set_nonblocking(true)?;
+        let before = self.stream.take();
         self.lose();
+        self.before = before;
         self.stream = Some(stream);
         self.write(Kind::Nothing, &[]);
         Ok(())
@@ -104,6 +122,7 @@ impl Connection {
     /// The connection is over. What is sent waits for another one.
     pub fn lose(&mut self) {
         self.stream = None;
+        self.before = None;
         self.greeted = false;
         self.received.clear();
         self.written.clear();
@@ -235,6 +254,7 @@ impl Connection {
         self.outbox.confirm(heard)?;
         if !self.greeted {
             self.greeted = true;
+            self.before = None;
             let kept: Vec<_> =
                 self.outbox.kept().map(|(number, frame)| (number, Arc::clone(frame))).collect();
             kept.iter().for_each(|(number, frame)| self.write(Kind::Letter(*number), frame));

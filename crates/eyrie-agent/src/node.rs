@@ -11,6 +11,7 @@ use crate::launch::reserve_fixed_numbers;
 use crate::measure::Measuring;
 use crate::outlive::outlive_signals;
 use crate::process::{CapturePhase, Process};
+use crate::reach::Target;
 use crate::sweeper::Sweeper;
 use crate::transfer::Uploaded;
 use crate::waiting::Waiting;
@@ -76,6 +77,11 @@ pub enum Done {
     DeclaredDead,
     /// This host is about to be taken away: why we think so.
     Notice(String),
+    /// Another host is reached again, or not any more.
+    Reached {
+        node: Node,
+        reached: bool,
+    },
 }
 
 /// Why the loop ended.
@@ -124,6 +130,8 @@ pub struct Agent {
     pub barriers: u32,
     /// What is being measured.
     pub measuring: Vec<Measuring>,
+    /// Other hosts that are connected to, to see whether they are reached.
+    pub watched: BTreeMap<Node, Target>,
     /// It was said that ranks cannot be tracked.
     pub untracked: bool,
     /// It was said what to do when a rank died of a bus error.
@@ -212,6 +220,7 @@ pub fn run(config: &AgentConfig) -> anyhow::Result<()> {
         kvs: Entries::default(),
         barriers: 0,
         measuring: Vec::new(),
+        watched: BTreeMap::new(),
         untracked: false,
         bus_error_explained: false,
         holds: Holds::default(),
@@ -319,6 +328,7 @@ impl Agent {
                             Done::DeclaredDead => return Some(End::Ordered),
                             Done::Controller(addr) => self.follow(&addr),
                             Done::Notice(cause) => self.noticed(cause),
+                            Done::Reached { node, reached } => self.host_reached(node, reached),
                         }
                     }
                 }
@@ -486,6 +496,7 @@ impl Agent {
                 self.keep_journal(at, &bytes, begins, whole);
             }
             ToAgent::Measure { n, over } => self.measure(n, over),
+            ToAgent::Watch { hosts, within } => self.watch_hosts(hosts, within),
             ToAgent::Trace { request, instance } => self.send_trace(Some(request), instance),
             ToAgent::Freeze => self.freeze(),
             ToAgent::Die => {

@@ -2,7 +2,7 @@
 //! waits for another controller, which reaches it where it listens. It ends when its own controller
 //! lives and has declared it dead, or when nobody comes in time.
 
-use crate::connection::{connect, knock};
+use crate::connection::{connect, knock, Knocked};
 use crate::node::{Agent, Done};
 use crate::saver;
 use crate::waiting::{Contact, Waiting, HAS_CONTROLLER};
@@ -56,7 +56,7 @@ impl Service for Ear {
     fn refused(&self, _: Option<Claim>, _: HandshakeError) {}
 }
 
-fn tell(done: &Sender<Done>, mut waker: &UnixStream, what: Done) {
+pub fn tell(done: &Sender<Done>, mut waker: &UnixStream, what: Done) {
     // Both fail only when the agent ends.
     let _ = done.send(what);
     let _ = waker.write_all(&[1]);
@@ -95,8 +95,11 @@ impl Agent {
             let (done, waker) = (self.done.0.clone(), Arc::clone(&self.waker));
             std::thread::spawn(move || {
                 while contact.lost.load(Ordering::SeqCst) {
-                    if knock(&addr, &secret, &claim) {
-                        return tell(&done, &waker, Done::DeclaredDead);
+                    match knock(&addr, &secret, &claim) {
+                        Knocked::Refused => return tell(&done, &waker, Done::DeclaredDead),
+                        // Only the connection was lost.
+                        Knocked::Known => tell(&done, &waker, Done::Controller(addr.to_string())),
+                        Knocked::InVain => {}
                     }
                     std::thread::sleep(KNOCK_EVERY);
                 }

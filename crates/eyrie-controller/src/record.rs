@@ -115,6 +115,23 @@ pub enum Record {
         cause: Cause,
         ranks: Vec<Rank>,
     },
+    /// No node on another host answers: they are lost, or this host is cut off from them. The
+    /// controller stands aside until it reaches half of the nodes, at most `alone_for`. `journal`:
+    /// where another one could go on.
+    CutOff {
+        job: String,
+        #[serde(with = "seconds")]
+        silent: Duration,
+        #[serde(with = "seconds")]
+        alone_for: Duration,
+        journal: Vec<String>,
+    },
+    /// The controller, which had stood aside, goes on; these nodes it does not reach yet.
+    Reconnected {
+        #[serde(with = "seconds")]
+        after: Duration,
+        missing: Vec<Node>,
+    },
     /// What was promised to be kept twice is kept once: no host can have it, or it takes long.
     CopiesMissing {
         what: Kept,
@@ -438,6 +455,30 @@ impl Record {
                 };
                 (Normal, format!("{role} on {} is lost: {cause}; {next}", at(node)))
             }
+            Record::CutOff { job, silent, alone_for, journal } => {
+                let elsewhere = match journal[..] {
+                    [] => String::new(),
+                    _ => format!(
+                        " To go on elsewhere, run `eyrie resume {job}` on {}.",
+                        journal.join(" or ")
+                    ),
+                };
+                let (silent, alone_for) = (time(*silent), time(*alone_for));
+                let text = format!(
+                    "no node on another host has answered for {silent}: they are lost, or this host is cut off. The \
+                     ranks compute on without this controller, for at most {alone_for}. It goes on by itself when it \
+                     reaches half of the nodes.{elsewhere}"
+                );
+                (Normal, text)
+            }
+            Record::Reconnected { after, missing } => {
+                let missing: Vec<String> = missing.iter().map(at).collect();
+                let missing = match missing[..] {
+                    [] => String::new(),
+                    _ => format!("; {} not yet", missing.join(", ")),
+                };
+                (Normal, format!("other hosts are reached again after {}{missing}", time(*after)))
+            }
             Record::CopiesMissing { cause, .. } => {
                 (Normal, format!("not everything is kept twice: {cause}"))
             }
@@ -645,6 +686,13 @@ mod tests {
             Record::NodeLost { node, cause: cause(), ranks: vec![1, 2] },
             Record::RoleStarted { role: "router 0".into(), node },
             Record::RoleLost { role: "router 0".into(), node, cause: cause(), ranks: vec![1] },
+            Record::CutOff {
+                job: "j".into(),
+                silent: time,
+                alone_for: time,
+                journal: vec!["node 1".into()],
+            },
+            Record::Reconnected { after: time, missing: vec![1] },
             Record::CopiesMissing { what: Kept::Images, cause: cause() },
             Record::CopiesRestored { what: Kept::Journal },
             Record::NodeRefused { node },

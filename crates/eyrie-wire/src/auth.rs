@@ -42,7 +42,7 @@ pub const KEPT_LEN: usize = SECRET_LEN + 8;
 
 impl Secret {
     /// The secret as it is kept in a file, so that damage is found before anybody is refused for
-    /// it. The hash tells nobody a secret that was drawn at random.
+    /// it. The hash does not give away a secret that was drawn at random.
     pub fn kept(&self) -> [u8; KEPT_LEN] {
         let hash = blake3::hash(&self.0);
         let mut kept = [0; KEPT_LEN];

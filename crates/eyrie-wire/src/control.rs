@@ -281,6 +281,12 @@ pub enum ToAgent {
         n: u64,
         over: Duration,
     },
+    /// These hosts, by their nodes and addresses, are connected to again and again from now on:
+    /// [`FromAgent::Reached`] tells of one that is not reached for `within`.
+    Watch {
+        hosts: Vec<(Node, String)>,
+        within: Duration,
+    },
     /// Asks for what a rank did last: [`FromAgent::Trace`] with the same number.
     Trace {
         request: u64,
@@ -360,6 +366,8 @@ pub enum FromAgent {
     /// image, of which so many bytes had to come; or why not. Another [`ToAgent::Prepare`] of it
     /// begins anew then.
     Prepared { instance: RankInstance, image: ImageId, result: Result<u64, String> },
+    /// A host that was reached before is not any more; or is again.
+    Reached { node: Node, reached: bool },
     /// The answer to [`ToAgent::Heartbeat`].
     Heartbeat { n: u64 },
     /// The answer to [`ToAgent::Measure`].

@@ -58,8 +58,22 @@ pub enum Event {
     Joining {
         host: String,
     },
-    /// The connection of a node's agent has ended.
+    /// The connection of a node's agent has ended, from its side.
     AgentGone(Node),
+    /// The agent of a node has another connection to this controller.
+    AgentBack(Node),
+    /// A node reaches another one again, or not any more.
+    Reached {
+        from: Node,
+        to: Node,
+        reached: bool,
+    },
+    /// These nodes are on the controller's own host.
+    Home(Vec<Node>),
+    /// Nodes have another controller.
+    Replaced {
+        by: String,
+    },
     /// The agent of a node that was declared dead wants to come back; it was refused.
     AgentWoke(Node),
     /// The answer to [`Command::Heartbeat`].
@@ -361,6 +375,9 @@ pub enum Command {
     },
     /// Nothing needs the node any more, or can be done for it: its agent may end.
     Release(Node),
+    /// The agents of these nodes, and no others, are looked for where they listen: one that waits
+    /// for a controller comes back, and one that has another says so ([`Event::Replaced`]).
+    Seek(Vec<Node>),
     /// The node was declared dead: close its connection, and refuse it from now on.
     Disconnect(Node),
     /// At all routers: only this incarnation may speak. Each answers with [`Event::Fenced`].

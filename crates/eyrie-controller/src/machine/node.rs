@@ -4,6 +4,7 @@
 use super::state::{next, NodeEvent, NodeStateName, NODES};
 use eyrie_wire::Node;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// The heartbeats of a node that is up: one is asked for when the last was answered.
@@ -14,6 +15,13 @@ pub struct Heartbeat {
     pub asked_at: Duration,
     pub heard_at: Duration,
     pub answered: bool,
+}
+
+/// Since when the controller stands aside, and which nodes it has heard of since.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct CutOff {
+    pub since: Duration,
+    pub heard: BTreeSet<Node>,
 }
 
 /// The state of a node with what is known in it ([`NodeStateName`] says what each means).

@@ -12,11 +12,11 @@ use eyrie_wire::{Node, Rank};
 use std::time::Duration;
 
 /// A node that is to be declared dead, and for how long nothing was heard of it.
-struct LostNode {
-    node: Node,
-    event: NodeEvent,
-    cause: String,
-    unheard: Duration,
+pub struct LostNode {
+    pub node: Node,
+    pub event: NodeEvent,
+    pub cause: String,
+    pub unheard: Duration,
 }
 
 impl LostNode {
@@ -36,12 +36,16 @@ impl Machine {
     }
 
     /// Time goes on. When this comes later than it should have, the controller itself was stopped,
-    /// or had no processor: for so long nobody else is to blame.
+    /// or had no processor: all deadlines move by as much. So they do while it stands aside.
     pub(super) fn pass_time(&mut self, now: Duration) {
         let due = self.next_tick().unwrap_or(now).max(self.now);
+        let passed = now.saturating_sub(self.now);
         self.now = now;
-        let late = now.saturating_sub(due);
-        if late > self.heartbeat_interval() / 8 {
+        let late = match self.cut_off.is_some() {
+            true => passed,
+            false => now.saturating_sub(due),
+        };
+        if late > self.heartbeat_interval() / 8 || self.cut_off.is_some() {
             for heartbeat in self.nodes.iter_mut().filter_map(NodeEntry::heartbeat_mut) {
                 heartbeat.asked_at += late;
                 heartbeat.heard_at += late;
@@ -52,6 +56,7 @@ impl Machine {
             }
             self.moves.extend(late);
             self.extend_roles(late);
+            self.unreached.values_mut().for_each(|since| *since += late);
         }
     }
 
@@ -79,6 +84,11 @@ impl Machine {
     }
 
     pub(super) fn agent_gone(&mut self, node: Node) {
+        // The connection that it had before may be the one that ends.
+        let returns = self.is_cut_off() && !self.home.contains(&node);
+        if self.config.agents_come_back && returns || self.returning.contains(&node) {
+            return;
+        }
         let cause = "its agent is gone".into();
         let (event, unheard) = (NodeEvent::AgentGone, Duration::ZERO);
         self.declare_dead(vec![LostNode { node, event, cause, unheard }]);
@@ -88,6 +98,7 @@ impl Machine {
     pub(super) fn resumed(&mut self) {
         self.summary.resumes += 1;
         self.record(Record::Resumed);
+        self.cut_off = None;
         self.give_up_saving("its controller has died meanwhile");
         self.forget_copies_to_archive();
         for heartbeat in self.nodes.iter_mut().filter_map(NodeEntry::heartbeat_mut) {
@@ -103,6 +114,18 @@ impl Machine {
         if let Some(heartbeat) = heartbeat.filter(|h| h.asked == n) {
             heartbeat.answered = true;
             heartbeat.heard_at = now;
+            self.hear_again(node);
+        }
+    }
+
+    /// An agent has another connection: what it was asked over the last one is lost.
+    pub(super) fn agent_back(&mut self, node: Node) {
+        let now = self.now;
+        let heartbeat = self.nodes.get_mut(node as usize).and_then(NodeEntry::heartbeat_mut);
+        if let Some(heartbeat) = heartbeat {
+            heartbeat.answered = true;
+            heartbeat.heard_at = now;
+            self.hear_again(node);
         }
     }
 
@@ -130,11 +153,33 @@ impl Machine {
             .filter(|(_, unheard)| *unheard >= timeout)
             .map(|(node, unheard)| LostNode::by_silence(*node, *unheard, timeout))
             .collect();
-        // When nobody answers, it may be this host that is cut off. Whether any node is left is
-        // known when each has had its time, and only then can be said what that means.
-        let all_silent = silent.len() == self.nodes.iter().filter(|n| n.is_up()).count();
-        if !all_silent || overdue.len() == silent.len() {
-            self.declare_dead(overdue);
+        let all: Vec<Node> = silent.iter().map(|(node, _)| *node).collect();
+        let late: Vec<Node> = overdue.iter().map(|lost| lost.node).collect();
+        if self.is_cut_off() {
+            if self.ends_waiting() {
+                self.declare_dead(overdue);
+            }
+            return;
+        }
+        // When no other host answers, it may be this one that is cut off. That is known when each
+        // has had its time.
+        let all_silent = all.len() == self.nodes.iter().filter(|n| n.is_up()).count();
+        if (all_silent || self.may_be_cut_off(&all)) && late.len() < all.len() {
+            return;
+        }
+        if self.may_be_cut_off(&late) {
+            return self.step_aside();
+        }
+        self.seek_silent(&late);
+        self.declare_dead(overdue);
+    }
+
+    /// They may only be cut off, and have another controller.
+    fn seek_silent(&mut self, lost: &[Node]) {
+        let sought: Vec<Node> =
+            lost.iter().copied().filter(|node| !self.home.contains(node)).collect();
+        if self.config.agents_come_back && self.started && !sought.is_empty() {
+            self.commands.push(Command::Seek(sought));
         }
     }
 
@@ -152,7 +197,7 @@ impl Machine {
     }
 
     /// Declares nodes dead. All of them are known to be before anything is decided for one of them.
-    fn declare_dead(&mut self, lost: Vec<LostNode>) {
+    pub(super) fn declare_dead(&mut self, lost: Vec<LostNode>) {
         let lost: Vec<(LostNode, Vec<Rank>)> =
             lost.into_iter().filter_map(|lost| self.record_dead(lost)).collect();
         let Some((LostNode { node, cause, .. }, _)) = lost.first() else { return };
@@ -186,6 +231,8 @@ impl Machine {
             return None;
         }
         let (leaves, drained) = (entry.leaves, entry.drained);
+        self.returning.remove(&node);
+        self.forget_reach(node);
         self.missing_nodes -= usize::from(!was_up);
         self.commands.push(Command::Disconnect(node));
         let gone = |r: &&RankEntry| {
@@ -205,7 +252,7 @@ impl Machine {
     }
 
     /// Nodes that have missed two heartbeats or more, and for how long nothing was heard of each.
-    fn silent_nodes(&self) -> Vec<(Node, Duration)> {
+    pub(super) fn silent_nodes(&self) -> Vec<(Node, Duration)> {
         let (now, long) = (self.now, self.heartbeat_interval() * 2);
         let silent_for = |node: &NodeEntry| match &node.state {
             NodeState::Up(heartbeat) if !heartbeat.answered => {
@@ -254,7 +301,10 @@ mod tests {
 
     fn machine_of_two_nodes() -> Machine {
         let heartbeat_timeout = Duration::from_millis(40);
-        Machine::new(Config { nodes: 2, heartbeat_timeout, ..Config::of_one_rank() })
+        let config = Config { nodes: 2, heartbeat_timeout, ..Config::of_one_rank() };
+        let mut machine = Machine::new(config);
+        machine.handle(Duration::ZERO, Event::Home(vec![0, 1]));
+        machine
     }
 
     #[test]

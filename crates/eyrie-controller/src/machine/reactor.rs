@@ -5,7 +5,7 @@ use super::faults::Faults;
 use super::io::{Command, Event, Mark};
 use super::measurements::Measurements;
 use super::moves::Moves;
-use super::node::NodeEntry;
+use super::node::{CutOff, NodeEntry};
 use super::notes::Notes;
 use super::output::Ledger;
 use super::pmi::Pmi;
@@ -24,7 +24,7 @@ use eyrie_placement::{Placement, WithoutNetwork};
 use eyrie_wire::control::{CheckpointMode, Library, RankReport, StandardStream};
 use eyrie_wire::{ImageId, Node, Rank, RankInstance};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// What a job is to be.
@@ -62,6 +62,10 @@ pub struct Config {
     pub heartbeat_timeout: Duration,
     /// How long all agents may take to come up.
     pub agents_timeout: Duration,
+    /// After so long agents that have lost their controller have ended.
+    pub alone_for: Duration,
+    /// Until then they may come back to it.
+    pub agents_come_back: bool,
     pub injections: Vec<Injection>,
 }
 
@@ -89,6 +93,8 @@ impl Config {
             drain_on_notice: true,
             heartbeat_timeout: Duration::from_secs(1_000_000),
             agents_timeout: Duration::from_secs(30),
+            alone_for: Duration::from_secs(60),
+            agents_come_back: true,
             injections: vec![],
         }
     }
@@ -102,6 +108,14 @@ pub struct Machine {
     pub(super) placement: Box<dyn Placement>,
     pub(super) now: Duration,
     pub(super) nodes: Vec<NodeEntry>,
+    /// Those on the controller's host.
+    pub(super) home: BTreeSet<Node>,
+    /// The controller stands aside.
+    pub(super) cut_off: Option<CutOff>,
+    /// Nodes that were not heard when it went on: they have a heartbeat timeout to come back.
+    pub(super) returning: BTreeSet<Node>,
+    /// Pairs of nodes of which the first does not reach the second, and since when that is known.
+    pub(super) unreached: BTreeMap<(Node, Node), Duration>,
     pub(super) ranks: Vec<RankEntry>,
     pub(super) roles: Roles,
     pub(super) pmi: Pmi,
@@ -167,6 +181,10 @@ impl Machine {
             asked: BTreeSet::new(),
             signals: Vec::new(),
             nodes,
+            home: BTreeSet::new(),
+            cut_off: None,
+            returning: BTreeSet::new(),
+            unreached: BTreeMap::new(),
             ranks,
             roles: Roles::after(config.archive),
             pmi: Pmi::new(config.ranks),
@@ -215,7 +233,7 @@ impl Machine {
         if tick || self.now >= self.look_at {
             self.look();
         }
-        if self.started && !self.ended {
+        if self.started && !self.ended && !self.is_cut_off() {
             self.inject_due();
             self.go_on_saving();
             self.capture_due();
@@ -300,6 +318,10 @@ impl Machine {
             Event::AgentUp(node) => self.agent_up(node),
             Event::Joining { host } => self.joining(host),
             Event::AgentGone(node) => self.agent_gone(node),
+            Event::AgentBack(node) => self.agent_back(node),
+            Event::Home(nodes) => self.are_here(nodes),
+            Event::Reached { from, to, reached } => self.reached(from, to, reached),
+            Event::Replaced { by } => self.replaced(&by),
             Event::AgentWoke(node) => self.record(Record::NodeRefused { node }),
             Event::Heartbeat { node, n } => self.heartbeat(node, n),
             Event::Rank(instance, report) => self.rank_reported(instance, report),
@@ -478,6 +500,11 @@ impl Machine {
             return;
         }
         self.watch_nodes();
+        if self.is_cut_off() {
+            self.look_at = self.now + self.heartbeat_interval();
+            return;
+        }
+        self.watch_reach();
         self.watch_ranks();
         self.watch_roles();
         if self.started && !self.ended {

@@ -78,7 +78,9 @@ impl Machine {
                     .clone()
                     .any(|(of, r)| of as u32 == id && r.failed > 0 && r.node == *node);
                 let drained = self.nodes[*node as usize].drained;
-                (drained, failed, served[*node as usize], *ranks > 0, others.count(), *node)
+                let far = self.rank_that_cannot_meet(*node).is_some();
+                let served = served[*node as usize];
+                (drained, failed, far, served, *ranks > 0, others.count(), *node)
             })
             .map(|(node, _)| node)
     }
@@ -104,7 +106,7 @@ impl Machine {
     }
 
     /// The ranks that are at home at this router.
-    fn ranks_at(&self, id: RouterId) -> impl Iterator<Item = Rank> + '_ {
+    pub(super) fn ranks_at(&self, id: RouterId) -> impl Iterator<Item = Rank> + '_ {
         let home = self.roles.home.iter().enumerate();
         home.filter(move |(_, home)| **home == id).map(|(rank, _)| rank as Rank)
     }
@@ -243,7 +245,7 @@ impl Machine {
 
     /// A router is gone with all that it held: another one begins with nothing. `by_itself`: its
     /// node is still there.
-    fn router_lost(&mut self, id: RouterId, cause: String, by_itself: bool) {
+    pub(super) fn router_lost(&mut self, id: RouterId, cause: String, by_itself: bool) {
         let entry = &mut self.roles.routers[id as usize];
         let listened = entry.addr.take().is_some();
         entry.failed += u32::from(!listened && by_itself);
@@ -508,6 +510,7 @@ impl Machine {
         let runs = |r: &RankEntry| r.is(RankStateName::Running) || r.is(RankStateName::Finished);
         let can = self.ranks.iter().all(runs) && self.ranks_at(id).all(whole);
         let better = self.node_for_router(id).filter(|_| can);
+        let better = better.filter(|better| self.rank_that_cannot_meet(*better).is_none());
         better.is_some_and(|better| match drained(node) {
             true => !drained(better),
             false => !served[better as usize],

@@ -49,6 +49,9 @@ enum Happening {
     FreezeNode(Node),
     WakeNode(Node),
     KillStore(StoreId),
+    /// No packet goes between the controller and any node, for so long.
+    CutOff(Duration),
+    Plug,
     /// The image of a capture is whole in the store that it was sent to.
     Uploaded(StoreId, RankInstance, ImageId),
     /// A store has tried to copy an image from another.
@@ -169,6 +172,13 @@ struct Cluster {
     /// They run on nodes.
     stores_on_nodes: bool,
     started_on: BTreeMap<StoreId, Node>,
+    /// Since when a rank cannot reach a router.
+    apart: Option<Duration>,
+    /// Since when the controller is cut off from all nodes, and what waits for it there.
+    cut: Option<Duration>,
+    letters: Vec<Happening>,
+    /// When it went on after it had stood aside.
+    reconnected: Option<Duration>,
     /// Since when a store is missing that a node could have.
     store_missing: Option<Duration>,
     copies: usize,
@@ -259,6 +269,8 @@ impl Cluster {
             drain_on_notice: true,
             heartbeat_timeout: ms(2000),
             agents_timeout: Duration::from_secs(30),
+            alone_for: Duration::from_secs(60),
+            agents_come_back: true,
             injections,
         };
         let machine = Machine::new(config.clone());
@@ -270,6 +282,10 @@ impl Cluster {
             next_store: if stores_on_nodes { 0 } else { stores },
             stores_on_nodes,
             started_on: BTreeMap::new(),
+            apart: None,
+            cut: None,
+            letters: Vec::new(),
+            reconnected: None,
             store_missing: None,
             copies: copies as usize,
             copied: 0,
@@ -332,6 +348,17 @@ impl Cluster {
         }
         if self.random.gen_bool(0.1) {
             self.after(600..15_000, Happening::Told(Event::Save { request: None }));
+        }
+        for _ in 0..self.random.gen_range(0..3) {
+            let [from, to] = [(); 2].map(|()| self.random.gen_range(0..self.nodes.len() as Node));
+            let part = |reached| Happening::FromNode(from, Event::Reached { from, to, reached });
+            let (parted, met) = (part(false), part(true));
+            self.after(1000..10_000, parted);
+            self.after(10_000..20_000, met);
+        }
+        if self.random.gen_bool(0.2) {
+            let long = ms(self.random.gen_range(300..12_000));
+            self.after(1000..15_000, Happening::CutOff(long));
         }
         for _ in 0..self.random.gen_range(0..3) {
             let node = self.random.gen_range(0..self.nodes.len() as Node);
@@ -418,8 +445,60 @@ impl Cluster {
         self.tell(event);
     }
 
-    fn happen(&mut self, happening: Happening) {
+    /// Whether something comes from a node, or of a connection to one.
+    fn is_from_elsewhere(&self, happening: &Happening) -> bool {
+        use Event as E;
         match happening {
+            Happening::FromNode(..) | Happening::Told(E::AgentGone(_)) => true,
+            Happening::Told(
+                E::Fenced { .. }
+                | E::Connected(_)
+                | E::Replayed { .. }
+                | E::Adopted { .. }
+                | E::Heard { .. }
+                | E::ImageBegun { .. },
+            ) => self.config.roles_on_nodes,
+            Happening::Uploaded(..) | Happening::Copied(..) => self.stores_on_nodes,
+            _ => false,
+        }
+    }
+
+    /// What waited for the controller comes, to where the nodes have connected once more when it
+    /// took long.
+    fn plug(&mut self) {
+        let Some(since) = self.cut.take() else { return };
+        let again = self.now > since + ms(1500);
+        let letters = std::mem::take(&mut self.letters);
+        if again {
+            for node in 0..self.nodes.len() as Node {
+                let n = &self.nodes[node as usize];
+                if n.health != Health::Dead && !n.refused && !n.joining {
+                    self.after(0..300, Happening::FromNode(node, Event::AgentBack(node)));
+                }
+            }
+        }
+        for letter in letters {
+            match letter {
+                // A host that is off says nothing.
+                Happening::Told(Event::AgentGone(_)) if again => {}
+                Happening::FromNode(_, Event::Heartbeat { .. }) if again => {}
+                letter => self.after(300..301, letter),
+            }
+        }
+    }
+
+    fn happen(&mut self, happening: Happening) {
+        if self.cut.is_some() && self.is_from_elsewhere(&happening) {
+            return self.letters.push(happening);
+        }
+        match happening {
+            Happening::CutOff(long) if self.machine.has_started() => {
+                self.cut = Some(self.now);
+                let long = long.as_millis() as u64;
+                self.after(long..long + 1, Happening::Plug);
+            }
+            Happening::CutOff(_) => {}
+            Happening::Plug => self.plug(),
             Happening::Told(event) => {
                 match &event {
                     Event::Migrate { request: Some(request), .. }
@@ -517,6 +596,31 @@ impl Cluster {
         }
         self.nodes[node as usize].store = None;
         self.stores.remove(&id);
+    }
+
+    /// The machine declares a node dead. It may only be frozen: its store is used no more.
+    fn lose_stores_on(&mut self, node: Node) {
+        let on_it = self.started_on.iter().filter(|(_, on)| **on == node);
+        let gone: Vec<StoreId> = on_it.map(|(store, _)| *store).collect();
+        self.nodes[node as usize].store = None;
+        self.stores.retain(|store| !gone.contains(store));
+        gone.into_iter().for_each(|store| self.store_is_lost(store));
+    }
+
+    /// No router stays where a rank cannot reach it, unless one of both does not answer.
+    fn watch_reach(&mut self) {
+        let machine = &self.machine;
+        let silent: Vec<Node> = machine.silent_nodes().into_iter().map(|(node, _)| node).collect();
+        let apart = machine.roles.routers.iter().find_map(|router| {
+            let far = machine.rank_that_cannot_meet(router.node).filter(|_| router.addr.is_some());
+            far.filter(|far| !silent.contains(far) && !silent.contains(&router.node))
+        });
+        let runs = machine.has_started() && !machine.has_ended() && !machine.is_cut_off();
+        if apart.is_none() || !runs {
+            return self.apart = None;
+        }
+        let since = *self.apart.get_or_insert(self.now);
+        assert!(self.now < since + ms(4000), "{apart:?} cannot reach a router since {since:?}");
     }
 
     /// The machine knows that a store on a node is lost, and what was there with it.
@@ -811,6 +915,7 @@ impl Cluster {
             self.obey(command);
         }
         self.watch_stores();
+        self.watch_reach();
     }
 
     /// What the machine should make of what it hears of images and stores.
@@ -966,6 +1071,7 @@ impl Cluster {
                     }
                 }
             }
+            Command::Seek(_) => {}
             Command::Disconnect(node) => self.nodes[node as usize].refused = true,
             Command::Release(node) => {
                 let all_go = self.machine.nodes.iter().filter(|n| n.is_up()).all(|n| n.leaves);
@@ -1197,13 +1303,18 @@ impl Cluster {
                 let counts = self.ranks[*rank as usize].counted.last();
                 assert!(counts.is_some_and(|(i, _)| i == image), "{record:?}: {counts:?}");
             }
+            Record::Reconnected { .. } => self.reconnected = Some(self.now),
+            Record::NodeLost { node, cause, .. } if cause.contains("do not reach each other") => {
+                self.lose_stores_on(*node);
+            }
             Record::NodeLost { node, .. } | Record::NodeLeft { node } => {
-                let on_it = self.started_on.iter().filter(|(_, on)| *on == node);
-                let gone: Vec<StoreId> = on_it.map(|(store, _)| *store).collect();
-                // The node may only be frozen: nobody talks to its store any more.
-                self.nodes[*node as usize].store = None;
-                self.stores.retain(|store| !gone.contains(store));
-                gone.into_iter().for_each(|store| self.store_is_lost(store));
+                let n = &self.nodes[*node as usize];
+                let lives = n.health == Health::Up && !n.joining;
+                let back = self.reconnected.is_some_and(|at| self.now < at + ms(1900));
+                let aside = self.cut.is_some_and(|since| self.now > since + ms(2600));
+                assert!(!aside, "node {node} is declared dead by one that is cut off");
+                assert!(!(lives && back), "node {node} is declared dead though it comes back");
+                self.lose_stores_on(*node);
             }
             Record::RoleLost { role, .. } => {
                 let store = role.strip_prefix("store ").and_then(|id| id.parse().ok());

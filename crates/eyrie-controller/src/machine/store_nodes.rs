@@ -64,7 +64,8 @@ impl Machine {
             !entry.drained && has_room(entry.full) && !has_store(node)
         };
         let free = self.nodes_up_with_ranks().filter(|(node, _)| can(*node));
-        free.min_by_key(|(node, ranks)| (*ranks, *node)).map(|(node, _)| node)
+        let far = |node| self.cannot_meet_store(StoreId::MAX, node).is_some();
+        free.min_by_key(|(node, ranks)| (far(*node), *ranks, *node)).map(|(node, _)| node)
     }
 
     /// The disk of a store is full: it moves to another host, if there is one.
@@ -122,12 +123,22 @@ impl Machine {
     pub(super) fn move_stores(&mut self) {
         let all_are_up = self.roles.stores.values().all(|store| store.addr.is_some());
         let has_room = all_are_up && self.node_for_store().is_some();
+        let hosts = &self.config.hosts;
+        // A store that others do not reach moves to where they do.
+        let meets = |id: StoreId| {
+            let node = self.node_for_store().filter(|_| all_are_up);
+            node.is_some_and(|node| self.cannot_meet_store(id, node).is_none())
+        };
         let leaves = |(id, store): (&StoreId, &Entry)| {
             let entry = &self.nodes[store.node as usize];
-            let cause = match (entry.drained, entry.full.is_some() && has_room) {
-                (true, _) => "is drained",
-                (false, true) => "has no room for images",
-                (false, false) => return None,
+            let full = entry.full.is_some() && has_room;
+            let far = self.cannot_meet_store(*id, store.node);
+            let far = far.filter(|far| self.lasts(*far, store.node) && meets(*id));
+            let cause = match far {
+                _ if entry.drained => "is drained".to_string(),
+                _ if full => "has no room for images".to_string(),
+                Some(far) => format!("and {} do not reach each other", in_words(far, hosts)),
+                None => return None,
             };
             let elsewhere = |r: &RankEntry| {
                 r.images.iter().all(|kept| kept.copies.stores.iter().any(|other| other != id))

@@ -16,6 +16,12 @@ impl Machine {
     pub(super) fn store_for(&self, rank: Rank, copies: &Copies) -> Option<StoreId> {
         let up = self.stores.up.iter().copied().filter(|store| !self.is_archive(*store));
         let up: Vec<StoreId> = up.collect();
+        let on = self.ranks[rank as usize].node;
+        let far = |id: &StoreId| {
+            self.roles.stores.get(id).is_some_and(|store| self.cannot_meet(on, store.node))
+        };
+        let near: Vec<StoreId> = up.iter().copied().filter(|id| !far(id)).collect();
+        let up = if near.is_empty() { up } else { near };
         let (before, after) = up.split_at(rank as usize % up.len().max(1));
         let free = || after.iter().chain(before).copied().filter(|s| !copies.concerns(*s));
         let newest = self.ranks[rank as usize].images.last();

@@ -7,7 +7,7 @@ use crossbeam_channel::Sender;
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::{Claim, Role};
 use eyrie_wire::Node;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -26,8 +26,9 @@ struct Inner {
     /// It is known who is expected: until then whoever comes waits.
     open: bool,
     nodes: u32,
-    connected: BTreeSet<Node>,
-    /// Roles in processes of their own that have not connected yet.
+    /// Those that have connected, with the processes of their agents, which may do so again.
+    connected: BTreeMap<Node, u32>,
+    /// Roles in processes of their own.
     roles: BTreeSet<Role>,
     lost: BTreeSet<Node>,
 }
@@ -59,6 +60,11 @@ impl Admission {
         self.inner().roles.insert(role);
     }
 
+    /// From now on the process of this role is refused.
+    pub fn refuse_role(&self, role: Role) {
+        self.inner().roles.remove(&role);
+    }
+
     /// From now on the node's agent is refused.
     pub fn refuse_node(&self, node: Node) {
         self.inner().lost.insert(node);
@@ -72,13 +78,15 @@ impl Admission {
             Claim::Agent { node, .. } | Claim::Lost { node } if inner.lost.contains(&node) => {
                 Err(format!("node {node} was declared dead"))
             }
-            Claim::Agent { node, .. } if node >= inner.nodes || !inner.connected.insert(node) => {
+            Claim::Agent { node, pid }
+                if node >= inner.nodes || *inner.connected.entry(node).or_insert(pid) != pid =>
+            {
                 Err(format!("node {node} is not expected"))
             }
             Claim::ImageUpload { .. } | Claim::ImageFetch { .. } | Claim::ImageCopy { .. } => {
                 Err("images go to the store".into())
             }
-            Claim::Role(role) if !inner.roles.remove(&role) => {
+            Claim::Role(role) if !inner.roles.contains(&role) => {
                 Err(format!("{role} is not expected"))
             }
             Claim::Rank { .. } => Err("ranks connect to routers".into()),
@@ -109,11 +117,14 @@ mod tests {
         [router(1), Role::Store { id: 0 }].into_iter().for_each(|role| admission.expect_role(role));
         let agent = |node| Claim::Agent { node, pid: 1 };
         assert!(admission.admit(&agent(0)).is_ok());
-        assert!(admission.admit(&agent(0)).is_err(), "twice");
+        assert!(admission.admit(&agent(0)).is_ok(), "it comes back");
+        assert!(admission.admit(&Claim::Agent { node: 0, pid: 2 }).is_err(), "another one");
         assert!(admission.admit(&agent(2)).is_err(), "no such node");
         let role = |role| admission.admit(&Claim::Role(role));
         assert!(role(router(0)).is_err(), "an older one");
-        assert!(role(router(1)).is_ok() && role(router(1)).is_err(), "twice");
+        assert!(role(router(1)).is_ok() && role(router(1)).is_ok(), "it comes back");
+        admission.refuse_role(router(1));
+        assert!(role(router(1)).is_err(), "it was replaced");
         assert!(admission.admit(&Claim::Lost { node: 1 }).is_ok());
         admission.refuse_node(1);
         assert!(admission.admit(&Claim::Lost { node: 1 }).is_err());
@@ -123,6 +134,6 @@ mod tests {
         {
             assert!(admission.admit(&claim).unwrap_err().contains("store"));
         }
-        assert!(role(Role::Store { id: 0 }).is_ok() && role(Role::Store { id: 0 }).is_err());
+        assert!(role(Role::Store { id: 0 }).is_ok());
     }
 }

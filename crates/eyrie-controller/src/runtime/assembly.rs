@@ -119,7 +119,7 @@ pub fn assemble(
     let control = parts::listen(&options.reach, dir.path(), &services)?;
     let mut stdin = Stdin::new(dir.path())?;
     let outlived = options.can_be_resumed();
-    let children = Children::new(control, secret, options.log.clone(), outlived);
+    let children = Children::new(control, secret.clone(), options.log.clone(), outlived);
     let config = config(&options, &name);
     let (mut alike, mut needed_images) = (Alike::default(), None);
     let machine = match saved {
@@ -187,6 +187,12 @@ pub fn assemble(
         admission,
         stdin,
         children,
+        secret,
+        sought: Arc::default(),
+        home: None,
+        watching: BTreeMap::new(),
+        watched: None,
+        is_replaced: false,
         machine,
     };
     Ok((job, sweeper, dir))
@@ -225,6 +231,8 @@ fn config(options: &JobOptions, name: &str) -> Config {
         checkpoint_mode: options.checkpoint_mode,
         heartbeat_timeout: options.heartbeat_timeout,
         agents_timeout: options.agents_timeout(),
+        alone_for: options.alone_for(),
+        agents_come_back: options.can_be_resumed(),
         injections: options.injections.clone(),
     }
 }

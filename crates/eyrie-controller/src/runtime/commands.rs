@@ -75,6 +75,7 @@ impl Job {
                 }
             }
             Command::Measure { node, n, over } => self.send(node, &ToAgent::Measure { n, over }),
+            Command::Seek(nodes) => self.seek(nodes),
             Command::Release(node) => self.send(node, &ToAgent::Shutdown),
             Command::Disconnect(node) => {
                 self.admission.refuse_node(node);

@@ -50,9 +50,9 @@ impl Job {
         let Some(cluster) = self.options.cluster.as_ref().filter(|_| self.journal.is_kept()) else {
             return;
         };
-        let others = (0..cluster.hosts.len() as Node).filter(|node| !cluster.is_here(*node));
+        let here = self.home.map_or(0, |(_, here)| here);
         let nodes: Vec<Node> = self.journal.whole_copies().collect();
-        let promised = others.count().min(COPIES);
+        let promised = cluster.hosts.len().saturating_sub(here).min(COPIES);
         let coming = self.journal.copies() - nodes.len();
         let copies = JournalCopies { promised, nodes, coming };
         if copies != self.journal_copies {

@@ -88,6 +88,11 @@ impl EventFile {
         went_on().with_context(|| format!("cannot write events to {}", path.display()))
     }
 
+    /// Nothing more is written.
+    pub fn close(&mut self) {
+        self.file = None;
+    }
+
     /// The lines that a snapshot must have.
     pub fn saved(&self) -> SavedEvents {
         let lines: Vec<_> = self.held.iter().map(|held| held.line.clone()).collect();

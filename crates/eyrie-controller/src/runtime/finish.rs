@@ -1,6 +1,6 @@
 //! The end of a job: agents, ranks and files are gone when it returns.
 
-use super::inbound::{Heard, Inbound};
+use super::inbound::{Heard, Inbound, Peer};
 use super::job::Job;
 use super::journal::Journal;
 use super::link::{encode, JournalProgress};
@@ -31,7 +31,11 @@ impl Job {
         // Nobody goes on with what is over.
         self.journal = Journal::default();
         self.sessions().for_each(|session| session.release(u64::MAX));
-        self.let_output_out(u64::MAX);
+        match self.is_replaced {
+            // The other controller shows what comes of the job.
+            true => self.event_file.close(),
+            false => self.let_output_out(u64::MAX),
+        }
         self.let_events_out(u64::MAX);
         for session in self.links.values_mut() {
             session.send(JournalProgress::NO_JOURNAL, encode(&ToAgent::Shutdown));
@@ -44,7 +48,10 @@ impl Job {
             // Children that end wake us; agents of nodes that were declared dead will not end by
             // themselves.
             match inbound.recv_timeout(left.min(Duration::from_millis(20))) {
-                Ok(Inbound::Heard(Heard::AgentGone { node })) => drop(connected.remove(&node)),
+                Ok(
+                    Inbound::Gone { by: Peer::Agent(node), .. }
+                    | Inbound::Heard(Heard::AgentGone { node }),
+                ) => drop(connected.remove(&node)),
                 Ok(Inbound::Heard(
                     heard @ Heard::Agent { message: FromAgent::Output { .. }, .. },
                 )) => self.take(heard),

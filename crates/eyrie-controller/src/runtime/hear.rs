@@ -43,6 +43,7 @@ impl Job {
             Inbound::Heard(heard) => self.take(heard),
             Inbound::AgentUp { node, link, heard } => self.agent_connected(node, link, heard),
             Inbound::RoleUp { role, link, heard } => self.role_connected(role, link, heard),
+            Inbound::Gone { by, link, silent } => self.link_ended(by, link, silent),
             Inbound::Confirmed { by, heard } => {
                 let confirmed = self.session(by).map_or(Ok(()), |session| session.confirm(heard));
                 self.must_fit(by, confirmed);
@@ -129,6 +130,10 @@ impl Job {
             .map_err(|e| {
                 self.session(by).into_iter().for_each(Session::disconnect);
                 self.take(Heard::Note(format!("a connection is broken off: {e}")));
+                self.hear_later(match by {
+                    Peer::Agent(node) => Heard::AgentGone { node },
+                    Peer::Role(role) => Heard::RoleGone { role },
+                });
             })
             .ok()
     }
@@ -143,8 +148,34 @@ impl Job {
         }
     }
 
+    /// Whether this is the connection that there is at present.
+    pub fn is_present(&mut self, by: Peer, link: u64) -> bool {
+        let present = self.session(by).and_then(|session| session.link().map(Link::id));
+        present == Some(link)
+    }
+
+    /// A connection has ended. Of an agent that means its end, unless the other host is only
+    /// silent: heartbeats tell. That a role on a node has ended its agent says.
+    fn link_ended(&mut self, by: Peer, link: u64, silent: bool) {
+        if !self.is_present(by, link) {
+            return;
+        }
+        self.session(by).into_iter().for_each(Session::disconnect);
+        match by {
+            Peer::Agent(_) if silent => {}
+            Peer::Agent(node) => self.take(Heard::AgentGone { node }),
+            Peer::Role(_) if self.options.roles == RolesAt::Nodes => {}
+            Peer::Role(role) => self.take(Heard::RoleGone { role }),
+        }
+    }
+
     fn agent_connected(&mut self, node: Node, link: Link, heard: u64) {
         let returns = self.links.contains_key(&node);
+        if !returns && self.came.contains(&node) {
+            // It was declared dead while it connected: dropping the link ends the connection.
+            return;
+        }
+        let again = self.returned.contains(&Peer::Agent(node));
         if !returns {
             self.take(Heard::AgentUp { node, peer: link.peer() });
         }
@@ -154,6 +185,12 @@ impl Job {
         self.has_returned(Peer::Agent(node), connected);
         if returns {
             self.open_windows(node);
+        }
+        self.watching.remove(&node);
+        self.watched = None;
+        if again {
+            self.journal.send_anew(node);
+            self.take(Heard::AgentBack { node });
         }
     }
 
@@ -173,9 +210,13 @@ impl Job {
 
     fn role_connected(&mut self, role: Role, link: Link, heard: u64) {
         let progress = self.journal.progress();
-        if let Some(session) = self.session(Peer::Role(role)) {
-            let connected = session.connect(progress, link, heard);
-            self.has_returned(Peer::Role(role), connected);
+        match self.session(Peer::Role(role)) {
+            Some(session) => {
+                let connected = session.connect(progress, link, heard);
+                self.has_returned(Peer::Role(role), connected);
+            }
+            // Another one has its place.
+            None => self.admission.refuse_role(role),
         }
     }
 
@@ -237,6 +278,12 @@ impl Job {
             Heard::LauncherSaid { node, line } => self.launcher_said(node, line),
             Heard::LauncherGone { node } => self.launcher_ended(node),
             Heard::Resumed => self.tell(Event::Resumed),
+            Heard::AgentBack { node } => self.tell(Event::AgentBack(node)),
+            Heard::Home(nodes) => self.tell(Event::Home(nodes)),
+            Heard::Replaced { by } => {
+                self.is_replaced = true;
+                self.tell(Event::Replaced { by });
+            }
             Heard::JournalCopies(copies) => self.tell(Event::JournalCopies(copies)),
         }
     }
@@ -328,6 +375,9 @@ impl Job {
                 self.tell(Event::Prepared { node, instance, image, result });
             }
             FromAgent::Heartbeat { n } => self.tell(Event::Heartbeat { node, n }),
+            FromAgent::Reached { node: to, reached } => {
+                self.tell(Event::Reached { from: node, to, reached });
+            }
             FromAgent::Measured { n, used } => self.tell(Event::Measured { node, n, used }),
             FromAgent::Reachable { addr } => {
                 self.reached_at.extend(addr.parse().map(|addr: Addr| (node, addr)));

@@ -31,6 +31,16 @@ pub enum Heard {
     AgentGone {
         node: Node,
     },
+    /// An agent has connected to this controller once more.
+    AgentBack {
+        node: Node,
+    },
+    /// These nodes are on the controller's own host.
+    Home(Vec<Node>),
+    /// Nodes have another controller, there.
+    Replaced {
+        by: String,
+    },
     /// An agent that was declared dead wants to come back; it was refused.
     AgentWoke {
         node: Node,
@@ -137,6 +147,13 @@ pub enum Inbound {
         role: Role,
         link: Link,
         heard: u64,
+    },
+    /// A connection to an agent or a role has ended; `silent`: because the other host did not
+    /// answer.
+    Gone {
+        by: Peer,
+        link: u64,
+        silent: bool,
     },
     /// An agent or a role has heard so many letters of the controller.
     Confirmed {

@@ -26,11 +26,13 @@ use crate::machine::{Event, Machine, StoreId};
 use crossbeam_channel::{select, Receiver, Sender};
 use eyrie_router::RouterEvent;
 use eyrie_transport::{Addr, Directory, RouterId};
+use eyrie_wire::auth::Secret;
 use eyrie_wire::control::Program;
 use eyrie_wire::{ImageId, Node, Rank, RankInstance};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -100,6 +102,16 @@ pub struct Job {
     /// Who waits for input, and from which offset on.
     pub stdin_wanted: Option<(Node, RankInstance, u64)>,
     pub children: Children,
+    pub secret: Secret,
+    /// Threads that look for agents go on until this is set.
+    pub sought: Arc<AtomicBool>,
+    /// Of how many nodes the machine was told whether they are on this host, and how many are.
+    pub home: Option<(Node, usize)>,
+    /// The hosts that agents were told to connect to, and what that follows from.
+    pub watching: BTreeMap<Node, Vec<Node>>,
+    pub watched: Option<(BTreeSet<Node>, Vec<(Node, Node)>)>,
+    /// Another controller goes on with the job.
+    pub is_replaced: bool,
     /// What goes between the controller and the agents of nodes that are up.
     pub links: BTreeMap<Node, Session>,
     /// By which addresses agents reach the controller, where they have any.
@@ -175,6 +187,8 @@ impl Job {
             self.say_waiting();
             self.tick_when_due();
             self.end_unless_saving();
+            self.tell_home();
+            self.tell_whom_to_watch();
             self.tell_of_copies();
             self.write_journal();
             if let Some(code) = self.end {

@@ -267,6 +267,13 @@ impl Journal {
         self.copies.remove(&node);
     }
 
+    /// What was on its way to a copy may be lost with a connection: all of it is sent once more.
+    pub fn send_anew(&mut self, node: Node) {
+        if let Some(copy) = self.copies.get_mut(&node) {
+            *copy = Copy::new(self.begins, copy.state());
+        }
+    }
+
     /// A copy has come to this position.
     pub fn kept(&mut self, node: Node, position: u64) {
         let Some(copy) = self.copies.get_mut(&node) else { return };
@@ -335,7 +342,7 @@ fn prefix(entry: &[u8]) -> [u8; PREFIX] {
 /// Why a value cannot be taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unreadable {
-    /// The file ends before it: whoever wrote it was killed.
+    /// The file ends before it: its writer was killed.
     Torn,
     /// These are not the bytes that were written.
     Damaged,

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::io::Write;
 use std::net::{IpAddr, Shutdown};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::Arc;
 
 /// Most bytes that wait for an agent that does not read. One that lets more wait is as good as
@@ -17,6 +17,9 @@ use std::sync::Arc;
 const MAX_BACKLOG: usize = 256 << 20;
 /// What a message takes while it waits, besides its bytes.
 const OVERHEAD: usize = 64;
+
+/// How many links there have been.
+static LINKS: AtomicU64 = AtomicU64::new(0);
 
 /// Encodes a message, once for all who get it.
 pub fn encode(message: &ToAgent) -> Frame {
@@ -34,10 +37,20 @@ pub fn encode_long(message: &impl Serialize) -> Frame {
 /// not read, as far as [`MAX_BACKLOG`].
 #[derive(Clone, Debug)]
 pub struct Link {
+    id: u64,
     queue: Sender<(Header, Frame)>,
     backlog: Arc<AtomicUsize>,
     max_backlog: usize,
     stream: Arc<Stream>,
+    /// It has ended because the other host did not answer.
+    silent: Arc<AtomicBool>,
+}
+
+/// Whether a connection has ended because nothing comes from the other host: it may be that one
+/// which is gone, or the way to it.
+pub fn is_silence(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{HostUnreachable, NetworkUnreachable, TimedOut};
+    matches!(error.kind(), HostUnreachable | NetworkUnreachable | TimedOut)
 }
 
 impl Link {
@@ -55,11 +68,14 @@ impl Link {
         // Bounded by the bytes in it.
         let (queue, letters) = unbounded::<(Header, Frame)>();
         let backlog = Arc::new(AtomicUsize::new(0));
+        let silent = Arc::new(AtomicBool::new(false));
+        let noted = Arc::clone(&silent);
         let waiting = Arc::clone(&backlog);
         std::thread::spawn(move || {
             for (header, frame) in letters {
                 let bytes = [&header.encode()[..], &frame].concat();
-                if out.write_all(&bytes).is_err() {
+                if let Err(e) = out.write_all(&bytes) {
+                    noted.store(is_silence(&e), Ordering::SeqCst);
                     break;
                 }
                 waiting.fetch_sub(frame.len() + OVERHEAD, Ordering::Relaxed);
@@ -67,7 +83,18 @@ impl Link {
             // Wakes the reader too: the connection is over for both.
             let _ = out.shutdown(Shutdown::Both);
         });
-        Ok(Link { queue, backlog, max_backlog, stream })
+        let id = LINKS.fetch_add(1, Ordering::Relaxed);
+        Ok(Link { id, queue, backlog, max_backlog, stream, silent })
+    }
+
+    /// No other one has this number.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Says, also when it has ended, whether that was because the other host did not answer.
+    pub fn silence(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.silent)
     }
 
     /// The IP address of the other side, where it has one.

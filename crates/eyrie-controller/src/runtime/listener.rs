@@ -2,7 +2,7 @@
 
 use super::admission::Services;
 use super::inbound::{Heard, Inbound, Letter, Peer};
-use super::link::Link;
+use super::link::{is_silence, Link};
 use super::users;
 use crossbeam_channel::{bounded, RecvTimeoutError, Sender};
 use eyrie_transport::handshake::{HandshakeError, STEP_TIMEOUT};
@@ -13,6 +13,7 @@ use eyrie_wire::auth::Secret;
 use eyrie_wire::control::{Claim, FromAgent, Role};
 use serde::de::DeserializeOwned;
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::sync::atomic::Ordering;
 
 /// Longest request of a user in bytes.
 const MAX_REQUEST: u64 = 64 * 1024;
@@ -59,7 +60,6 @@ fn serve(claim: Claim, stream: Stream, services: &Services) {
                 })
             };
             serve_role(stream, Peer::Agent(node), inbound, frame::read_payload, up, hear);
-            send(Inbound::Heard(Heard::AgentGone { node }));
         }
         Claim::Role(role) => {
             let up = |link, heard| send(Inbound::RoleUp { role, link, heard });
@@ -77,7 +77,6 @@ fn serve(claim: Claim, stream: Stream, services: &Services) {
                     serve_role(stream, Peer::Role(role), inbound, read, up, hear);
                 }
             }
-            send(Inbound::Heard(Heard::RoleGone { role }));
         }
         // Admission refuses them.
         Claim::ImageUpload { .. }
@@ -97,7 +96,8 @@ fn serve(claim: Claim, stream: Stream, services: &Services) {
     }
 }
 
-/// Hands on what an agent or a role says until its connection ends, or `up` or `hear` want no more.
+/// Hands on what an agent or a role says until its connection ends, which is told, too, or `up` or
+/// `hear` want no more.
 fn serve_role<Message: DeserializeOwned>(
     stream: Stream,
     by: Peer,
@@ -124,10 +124,20 @@ fn serve_role<Message: DeserializeOwned>(
         let letter = Letter { number, heard, bytes: payload.len() };
         Ok(hear(letter, frame::decode(&payload)?))
     };
-    let mut more = up(link, heard);
-    while more {
-        more = next().unwrap_or(false);
+    // Dropping the link ends the connection: it must not be kept here.
+    let (id, was_silent) = (link.id(), link.silence());
+    if !up(link, heard) {
+        return;
     }
+    let silent = loop {
+        match next() {
+            Ok(true) => {}
+            Ok(false) => break false,
+            Err(e) => break is_silence(&e),
+        }
+    };
+    let silent = silent || was_silent.load(Ordering::SeqCst);
+    let _ = inbound.send(Inbound::Gone { by, link: id, silent });
 }
 
 fn serve_user(mut stream: Stream, services: &Services) -> std::io::Result<()> {

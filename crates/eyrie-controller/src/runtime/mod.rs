@@ -33,6 +33,7 @@ mod roles;
 mod router_files;
 mod routers;
 mod saving;
+mod seek;
 mod shorten;
 mod show;
 mod snapshot;
@@ -40,6 +41,7 @@ mod stdin;
 mod store;
 mod unwritten;
 pub mod users;
+mod watching;
 mod written;
 
 pub use elsewhere::Elsewhere;

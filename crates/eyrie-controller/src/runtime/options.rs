@@ -169,6 +169,16 @@ impl JobOptions {
         }
     }
 
+    /// After so long agents that have lost their controller have ended: they find that out, and
+    /// wait for another one, where they can.
+    pub fn alone_for(&self) -> Duration {
+        let saved = self.images.as_ref().map_or(Duration::ZERO, |_| eyrie_agent::SAVER_PATIENCE);
+        match self.can_be_resumed() {
+            true => CONNECTION_TIMEOUT + self.orphan_timeout + saved,
+            false => CONNECTION_TIMEOUT,
+        }
+    }
+
     /// For each rank the node that it starts on.
     pub fn start(&self) -> Vec<Node> {
         match &self.cluster {
@@ -186,6 +196,8 @@ impl JobOptions {
     }
 }
 
+/// How long it takes at most until the end of a connection is found out ([`eyrie_transport`]).
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long all agents may take to come up, and those that somebody starts by hand.
 const AGENTS_TIMEOUT: Duration = Duration::from_secs(30);
 const BY_HAND_TIMEOUT: Duration = Duration::from_secs(600);

@@ -301,10 +301,11 @@ impl Job {
                 Err(_) => break,
             };
             match &message {
-                Inbound::Heard(Heard::AgentGone { node }) => {
-                    let on_it = self.machine.roles().filter(|(_, on)| on == node);
-                    gone.extend(on_it.map(|(role, _)| Peer::Role(role)));
-                    gone.insert(Peer::Agent(*node));
+                Inbound::Heard(Heard::AgentGone { node }) => gone.extend(self.with_roles(*node)),
+                Inbound::Gone { by: by @ Peer::Agent(node), link, .. }
+                    if self.is_present(*by, *link) =>
+                {
+                    gone.extend(self.with_roles(*node));
                 }
                 Inbound::Heard(Heard::Agent {
                     message: FromAgent::RoleEnded { role, .. }, ..
@@ -354,6 +355,12 @@ impl Job {
         early.into_iter().for_each(|message| self.hear(message));
         self.write_journal();
         Ok(())
+    }
+
+    /// A node and the roles on it.
+    fn with_roles(&self, node: Node) -> Vec<Peer> {
+        let on_it = self.machine.roles().filter(|(_, on)| *on == node);
+        on_it.map(|(role, _)| Peer::Role(role)).chain([Peer::Agent(node)]).collect()
     }
 
     /// Time goes on from when something was heard last.

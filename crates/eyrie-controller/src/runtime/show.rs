@@ -99,6 +99,7 @@ impl Job {
             moves: self.machine.moves().map(move_status).collect(),
             roles: self.machine.roles().map(role_status).collect(),
             journal: self.journal.whole_copies().collect(),
+            cut_off: self.machine.cut_off_for().map(|time| time.as_secs_f64()),
             unprotected: self.machine.unprotected_ranks().collect(),
             copies_missing: self.machine.missing_copies(),
             logs: self.routers.logs().collect(),

@@ -196,6 +196,9 @@ pub struct Status {
     pub roles: Vec<RoleStatus>,
     /// Nodes whose hosts have a whole copy of the journal: `eyrie resume` works there.
     pub journal: Vec<Node>,
+    /// For how many seconds the controller has stood aside, because no node on another host
+    /// answers.
+    pub cut_off: Option<f64>,
     /// Ranks that cannot be recovered at present.
     pub unprotected: Vec<Rank>,
     /// What was promised to be kept twice, and is not at present.

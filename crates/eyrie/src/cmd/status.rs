@@ -172,6 +172,10 @@ fn in_full(status: &Value) -> Result<String, std::fmt::Error> {
         summary["recoveries"],
         seconds(&summary["longest_recovery"])
     )?;
+    if status["cut_off"].is_number() {
+        let time = seconds(&status["cut_off"]);
+        writeln!(out, "cut off     for {time}: no node on another host answers")?;
+    }
     let unprotected = status["unprotected"].as_array().map(Vec::as_slice).unwrap_or_default();
     if !unprotected.is_empty() {
         let ranks: Vec<String> = unprotected.iter().map(Value::to_string).collect();

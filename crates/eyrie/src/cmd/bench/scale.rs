@@ -68,6 +68,8 @@ impl Job {
             drain_on_notice: true,
             heartbeat_timeout: Duration::from_secs(5),
             agents_timeout: Duration::from_secs(600),
+            alone_for: Duration::from_secs(600),
+            agents_come_back: true,
             injections: vec![],
         };
         let (machine, now) = (Machine::new(config), Duration::ZERO);
