@@ -103,9 +103,9 @@ mod tests {
         assert!(is_reached(&addr), "its host refuses");
         let (told, tells) = channel();
         let over = AtomicBool::new(false);
+        // Nothing can be sent to this address: the connection fails at once.
+        let nowhere = "0.0.0.0:0".parse().unwrap();
         let nothing_told = std::thread::scope(|scope| {
-            // Nothing can be sent to this address: the connection fails at once.
-            let nowhere = "0.0.0.0:0".parse().unwrap();
             scope.spawn(|| watch(nowhere, Duration::ZERO, &over, |at| drop(told.send(at))));
             let waited = tells.recv_timeout(Duration::from_millis(500));
             over.store(true, Ordering::SeqCst);
