@@ -17,8 +17,9 @@ use std::time::Duration;
 
 /// A path as it is: the journal takes names that are no text, too.
 mod as_bytes {
-    use super::{OsString, PathBuf};
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
+    use std::ffi::OsString;
+    use std::path::PathBuf;
 
     pub fn serialize<S: Serializer>(path: &Option<PathBuf>, to: S) -> Result<S::Ok, S::Error> {
         path.as_ref().map(|path| path.as_os_str()).serialize(to)
