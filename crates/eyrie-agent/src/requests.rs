@@ -67,6 +67,11 @@ impl Agent {
                 // What it said before is to be seen before the job ends.
                 self.pass_output(instance, true);
                 self.connection.report(instance, RankReport::PmiAbort { code });
+                // MPICH takes it for granted that its launcher ends it now: its MPI_Abort returns,
+                // and the program would go on until the job has ended.
+                if let Some(p) = self.processes.get(&instance) {
+                    p.kill();
+                }
             }
             Effect::Refused(what) => {
                 self.connection
