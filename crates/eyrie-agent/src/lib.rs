@@ -43,6 +43,7 @@ mod streams;
 mod sweeper;
 mod transfer;
 mod waiting;
+mod watching;
 
 pub use connection::{connect, read_secret, user_socket};
 pub use family::{children_of, descendants, kill_children_but, Reaped};

@@ -1,11 +1,6 @@
-//! Which other hosts this one reaches: those that have roles are connected to, again and again. The
-//! controller hears when one that was reached is not any more, and when it is again; it decides
-//! what that means. A host that was never reached is never told of: a firewall may be in between.
+//! Whether another host is reached: it is connected to, again and again. A host that was never
+//! reached is never told of: a firewall may be in between.
 
-use crate::node::{Agent, Done};
-use eyrie_transport::Addr;
-use eyrie_wire::control::FromAgent;
-use eyrie_wire::Node;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,8 +14,19 @@ const AGAIN: Duration = Duration::from_millis(100);
 
 /// A host that is connected to, until this is dropped.
 pub struct Target {
-    addr: SocketAddr,
+    pub addr: SocketAddr,
     over: Arc<AtomicBool>,
+}
+
+impl Target {
+    /// Connects to it from now on; `tell` is called when it was reached and has not been for
+    /// `within`, and when it is again.
+    pub fn new(addr: SocketAddr, within: Duration, tell: impl Fn(bool) + Send + 'static) -> Target {
+        let over = Arc::new(AtomicBool::new(false));
+        let watched = Arc::clone(&over);
+        std::thread::spawn(move || watch(addr, within, &watched, tell));
+        Target { addr, over }
+    }
 }
 
 impl Drop for Target {
@@ -37,8 +43,6 @@ fn is_reached(addr: &SocketAddr) -> bool {
     }
 }
 
-/// Connects again and again; `tell` is called when a host that was reached has not been for
-/// `within`, and when it is again.
 fn watch(addr: SocketAddr, within: Duration, over: &AtomicBool, tell: impl Fn(bool)) {
     let (mut last, mut reached) = (None::<Instant>, true);
     while !over.load(Ordering::SeqCst) {
@@ -55,36 +59,6 @@ fn watch(addr: SocketAddr, within: Duration, over: &AtomicBool, tell: impl Fn(bo
             tell(false);
         }
         std::thread::sleep(AGAIN);
-    }
-}
-
-impl Agent {
-    /// These hosts are connected to from now on, and no others.
-    pub fn watch_hosts(&mut self, hosts: Vec<(Node, String)>, within: Duration) {
-        let tcp = |(node, addr): (Node, String)| match addr.parse() {
-            Ok(Addr::Tcp { at, .. }) => Some((node, at)),
-            _ => None,
-        };
-        let hosts: Vec<(Node, SocketAddr)> = hosts.into_iter().filter_map(tcp).collect();
-        self.watched.retain(|node, target| hosts.contains(&(*node, target.addr)));
-        for (node, addr) in hosts {
-            if self.watched.contains_key(&node) {
-                continue;
-            }
-            let over = Arc::new(AtomicBool::new(false));
-            self.watched.insert(node, Target { addr, over: Arc::clone(&over) });
-            let (done, waker) = (self.done.0.clone(), Arc::clone(&self.waker));
-            std::thread::spawn(move || {
-                watch(addr, within, &over, |reached| {
-                    crate::orphan::tell(&done, &waker, Done::Reached { node, reached });
-                });
-            });
-        }
-    }
-
-    /// Another host is reached again, or not any more.
-    pub fn host_reached(&mut self, node: Node, reached: bool) {
-        self.connection.send(&FromAgent::Reached { node, reached });
     }
 }
 
@@ -106,7 +80,9 @@ mod tests {
         // Nothing can be sent to this address: the connection fails at once.
         let nowhere = "0.0.0.0:0".parse().unwrap();
         let nothing_told = std::thread::scope(|scope| {
-            scope.spawn(|| watch(nowhere, Duration::ZERO, &over, |at| drop(told.send(at))));
+            scope.spawn(|| {
+                watch(nowhere, Duration::ZERO, &over, |at| told.send(at).unwrap_or_default())
+            });
             let waited = tells.recv_timeout(Duration::from_millis(500));
             over.store(true, Ordering::SeqCst);
             waited.is_err()

@@ -126,16 +126,21 @@ mod tests {
     use eyrie_wire::control::RankReport;
     use eyrie_wire::RankInstance;
 
-    /// A machine of so many nodes whose only rank, on node 0, runs; and the time.
+    /// A machine of so many nodes whose ranks run; and the time.
     struct Job {
         machine: Machine,
         now: Duration,
     }
 
     impl Job {
-        fn new(nodes: u32) -> Job {
+        /// The ranks are on these nodes; each node with ranks has a router of its own.
+        fn new(nodes: u32, start: &[Node]) -> Job {
+            let ranks = start.len() as u32;
             let config = Config {
                 nodes,
+                ranks,
+                routers: ranks,
+                start: start.to_vec(),
                 roles_on_nodes: true,
                 stores: 2,
                 image_copies: 2,
@@ -144,10 +149,12 @@ mod tests {
             };
             let mut job = Job { machine: Machine::new(config), now: Duration::ZERO };
             (0..nodes).for_each(|node| drop(job.tell(Event::AgentUp(node))));
-            let instance = RankInstance { rank: 0, incarnation: 1 };
-            let (fetched, restored) = (Duration::ZERO, Duration::ZERO);
-            job.tell(Event::Rank(instance, RankReport::Started { fetched, restored }));
-            job.tell(Event::Rank(instance, RankReport::ProviderLoaded));
+            for rank in 0..ranks {
+                let instance = RankInstance { rank, incarnation: 1 };
+                let (fetched, restored) = (Duration::ZERO, Duration::ZERO);
+                job.tell(Event::Rank(instance, RankReport::Started { fetched, restored }));
+                job.tell(Event::Rank(instance, RankReport::ProviderLoaded));
+            }
             job
         }
 
@@ -197,7 +204,7 @@ mod tests {
 
     #[test]
     fn routers_and_stores_move_to_where_ranks_reach_them() {
-        let mut job = Job::new(4);
+        let mut job = Job::new(4, &[0]);
         assert_eq!((job.on("router"), job.on("store")), (vec![1], vec![1, 2]));
         assert!(job.parted(1, 0).is_empty(), "it may last for a moment only");
         assert_eq!(job.pass(3), ["router 0 on 1", "store 0 on 1"]);
@@ -209,7 +216,7 @@ mod tests {
 
     #[test]
     fn a_moment_of_silence_moves_nothing() {
-        let mut job = Job::new(4);
+        let mut job = Job::new(4, &[0]);
         job.parted(1, 0);
         job.pass(1);
         job.tell(Event::Reached { from: 1, to: 0, reached: true });
@@ -217,12 +224,12 @@ mod tests {
     }
 
     #[test]
-    fn where_no_other_node_is_left_the_one_with_fewer_ranks_counts_as_lost() {
-        let mut job = Job::new(2);
+    fn where_no_other_node_is_left_one_of_both_counts_as_lost() {
+        let mut job = Job::new(2, &[0, 1]);
         job.parted(0, 1);
         assert_eq!(job.pass(3)[0], "node 1");
         // The router has what only it has: then its node must stay, and the rank goes there.
-        let mut job = Job::new(2);
+        let mut job = Job::new(2, &[0, 1]);
         job.tell(Event::Exposed { rank: 0, exposed: true });
         job.parted(0, 1);
         assert_eq!(job.pass(3)[0], "node 0");

@@ -1,0 +1,34 @@
+//! Which other hosts this one reaches, of those that have roles. The controller hears when one that
+//! was reached is not any more, and when it is again; it decides what that means.
+
+use crate::node::{Agent, Done};
+use crate::orphan::tell;
+use crate::reach::Target;
+use eyrie_transport::Addr;
+use eyrie_wire::control::FromAgent;
+use eyrie_wire::Node;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+impl Agent {
+    /// These hosts are connected to from now on, and no others.
+    pub fn watch_hosts(&mut self, hosts: Vec<(Node, String)>, within: Duration) {
+        let tcp = |(node, addr): (Node, String)| match addr.parse() {
+            Ok(Addr::Tcp { at, .. }) => Some((node, at)),
+            _ => None,
+        };
+        let hosts: Vec<(Node, SocketAddr)> = hosts.into_iter().filter_map(tcp).collect();
+        self.watched.retain(|node, target| hosts.contains(&(*node, target.addr)));
+        for (node, addr) in hosts {
+            let (done, waker) = (self.done.0.clone(), Arc::clone(&self.waker));
+            let said = move |reached| tell(&done, &waker, Done::Reached { node, reached });
+            self.watched.entry(node).or_insert_with(|| Target::new(addr, within, said));
+        }
+    }
+
+    /// Another host is reached again, or not any more.
+    pub fn host_reached(&mut self, node: Node, reached: bool) {
+        self.connection.send(&FromAgent::Reached { node, reached });
+    }
+}
