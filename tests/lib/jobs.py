@@ -296,7 +296,7 @@ def undisturbed(program):
         repr((program, (ROOT / "scripts/requirements.txt").read_bytes())).encode()
     )
     for argument in program.argv:
-        if os.path.isfile(argument):
+        if os.path.isabs(argument) and os.path.isfile(argument):
             key.update(pathlib.Path(argument).read_bytes())
     kept = BUILD / "test-references" / key.hexdigest()[:32]
     kept.parent.mkdir(parents=True, exist_ok=True)

@@ -82,7 +82,8 @@ pub fn death_of(pid: u32, pidfd: BorrowedFd<'_>) -> Death {
     }
 }
 
-/// Whether a process has ended or is about to: its descriptors may be closed by now.
+/// Whether a process has ended or is about to: its descriptors may be closed by now, or SIGKILL
+/// waits for it to get a processor, while a child that was killed with it is gone already.
 pub fn is_ending(pid: u32) -> bool {
     /// Set before a process closes what it has open (PF_EXITING of the kernel).
     const EXITING: u64 = 0x4;
@@ -90,7 +91,16 @@ pub fn is_ending(pid: u32) -> bool {
     let fields = stat.rsplit_once(") ").map(|(_, fields)| fields.split_whitespace());
     // proc(5): the fields here begin with the third; the ninth is the flags.
     let flags = fields.and_then(|mut fields| fields.nth(6)?.parse::<u64>().ok());
-    flags.is_none_or(|flags| flags & EXITING != 0)
+    flags.is_none_or(|flags| flags & EXITING != 0) || is_killed(pid)
+}
+
+/// Whether SIGKILL is pending for a process: the kernel gives it to each of its threads.
+fn is_killed(pid: u32) -> bool {
+    const SIGKILL: u64 = 1 << (libc::SIGKILL - 1);
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let pending = status.lines().find_map(|line| line.strip_prefix("SigPnd:"));
+    let pending = pending.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    pending.is_some_and(|mask| mask & SIGKILL != 0)
 }
 
 /// The wait status of a process that has ended and is not collected.

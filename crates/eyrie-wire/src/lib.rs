@@ -11,7 +11,7 @@ pub mod entries;
 pub mod page;
 
 /// Version of everything in this crate. Two processes with different versions do not talk.
-pub const VERSION: u16 = 16;
+pub const VERSION: u16 = 17;
 
 /// A process of the MPI job, numbered as in MPI_COMM_WORLD.
 pub type Rank = u32;

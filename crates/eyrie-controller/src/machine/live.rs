@@ -47,9 +47,14 @@ impl Machine {
         self.send_image(rank);
     }
 
-    /// The newest image of the rank is to be put in place. Where there is none, one is taken.
+    /// The newest image of the rank is to be put in place. Where there is none, one is taken. While
+    /// a node is declared dead, its stores are before the moves to it: those begin anew soon.
     pub(super) fn send_image(&mut self, rank: Rank) {
         let now = self.now;
+        let to = self.moves.ranks.get(&rank).and_then(|moving| moving.live);
+        if to.is_some_and(|live| !self.nodes[live.node as usize].is_up()) {
+            return;
+        }
         let newest = self.ranks[rank as usize].images.last();
         let from = newest.and_then(|kept| {
             let store = kept.copies.source(rank, None)?;
@@ -136,6 +141,10 @@ impl Machine {
     /// The rank writes too fast: it is slowed one step more, and goes on with rounds; or it is as
     /// slow as it can be made, and goes as it is.
     fn slow_down(&mut self, rank: Rank) {
+        // Its next process is not slowed.
+        if self.ranks[rank as usize].on_node().is_none() {
+            return;
+        }
         let Some(moving) = self.moves.ranks.get_mut(&rank) else { return };
         let Some(share) = moving.slow_down() else { return };
         moving.live.iter_mut().for_each(|live| live.ready = None);

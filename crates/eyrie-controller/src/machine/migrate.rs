@@ -256,10 +256,11 @@ impl Machine {
     }
 
     /// The rank stands still for this image, if it was the last one of a move: it is not stopped
-    /// now, and computes on.
+    /// now, and computes on. On a node that is lost, perhaps together with the store of the image,
+    /// it does not.
     pub(super) fn go_on_if_held(&mut self, rank: Rank, capture: &Capture) {
-        if capture.hold {
-            let r = &self.ranks[rank as usize];
+        let r = &self.ranks[rank as usize];
+        if capture.hold && self.nodes[r.node as usize].is_up() {
             let (node, instance, image) = (r.node, r.instance(), capture.image);
             self.commands.push(Command::GoOn { node, instance, image });
         }

@@ -137,15 +137,19 @@ impl Machine {
         }
     }
 
-    /// No rank has to be imaged any more: they are fenced, as if they had died.
-    pub(super) fn stop_ranks(&mut self) {
-        let lost = self.unfinished().find_map(|rank| {
+    /// A rank that could not come back from what is kept of it, and why.
+    fn no_way_back(&self) -> Option<String> {
+        self.unfinished().find_map(|rank| {
             let r = &self.ranks[rank as usize];
             let why = r.way_back().err()?;
             let refused = r.refused.as_ref().map_or(String::new(), |cause| format!(": {cause}"));
             Some(format!("rank {rank} could not come back: {why}{refused}"))
-        });
-        if let Some(why) = lost {
+        })
+    }
+
+    /// No rank has to be imaged any more: they are fenced, as if they had died.
+    pub(super) fn stop_ranks(&mut self) {
+        if let Some(why) = self.no_way_back() {
             return self.give_up_saving(&why);
         }
         let all: Vec<Rank> = self.unfinished().collect();
@@ -189,6 +193,10 @@ impl Machine {
                 *bytes += more;
                 let (whole, bytes) = (waiting.is_empty(), *bytes);
                 if whole {
+                    // Images may have been lost with their store meanwhile.
+                    if let Some(why) = self.no_way_back() {
+                        return self.give_up_saving(&why);
+                    }
                     self.set_phase(Phase::Rest { bytes, until });
                     self.commands.push(Command::SaveJob);
                 }

@@ -100,10 +100,12 @@ impl Machine {
         if entry.addr.is_none() && by_itself {
             // Another node may do; and where one has the images, the job goes on with that.
             self.nodes[entry.node as usize].full = Some(self.now);
-            self.roles.failed_stores += 1;
             let text = format!("a store cannot be started: {cause}");
-            if self.roles.failed_stores >= ATTEMPTS && self.roles.stores.is_empty() {
-                return self.end(1, Some(text));
+            if self.roles.stores.is_empty() {
+                self.roles.failed_stores += 1;
+                if self.roles.failed_stores >= ATTEMPTS {
+                    return self.end(1, Some(text));
+                }
             }
             self.note(text);
         }

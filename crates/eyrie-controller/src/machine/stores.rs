@@ -11,22 +11,21 @@ use crate::record::{list, Record};
 use eyrie_wire::{ImageId, Rank, RankInstance};
 
 impl Machine {
-    /// The store for a further copy of an image of this rank: one that has its newest image, which
-    /// shares most with this one; else ranks go round the stores.
+    /// The store for a further copy of an image of this rank: one that the rank's host reaches, as
+    /// the first copy needs; then one that has its newest image, which shares most with this one;
+    /// else ranks go round the stores.
     pub(super) fn store_for(&self, rank: Rank, copies: &Copies) -> Option<StoreId> {
         let up = self.stores.up.iter().copied().filter(|store| !self.is_archive(*store));
         let up: Vec<StoreId> = up.collect();
-        let on = self.ranks[rank as usize].node;
+        let r = &self.ranks[rank as usize];
         let far = |id: &StoreId| {
-            self.roles.stores.get(id).is_some_and(|store| self.cannot_meet(on, store.node))
+            self.roles.stores.get(id).is_some_and(|store| self.cannot_meet(r.node, store.node))
         };
-        let near: Vec<StoreId> = up.iter().copied().filter(|id| !far(id)).collect();
-        let up = if near.is_empty() { up } else { near };
-        let (before, after) = up.split_at(rank as usize % up.len().max(1));
-        let free = || after.iter().chain(before).copied().filter(|s| !copies.concerns(*s));
-        let newest = self.ranks[rank as usize].images.last();
+        let newest = r.images.last();
         let knows = |store: &StoreId| newest.is_some_and(|i| i.copies.stores.contains(store));
-        free().find(knows).or_else(|| free().next())
+        let (before, after) = up.split_at(rank as usize % up.len().max(1));
+        let free = after.iter().chain(before).copied().filter(|s| !copies.concerns(*s));
+        free.min_by_key(|store| (far(store), !knows(store)))
     }
 
     /// A store more can be used: images of which copies are missing are copied to it.

@@ -20,6 +20,7 @@ use super::stdin::Stdin;
 use super::store::JobStore;
 use super::unwritten::{SavedOutput, Unwritten};
 use super::users::Unanswered;
+use super::watching::WhoMeets;
 use crate::machine::answer::RequestId;
 use crate::machine::redundancy::JournalCopies;
 use crate::machine::{Event, Machine, StoreId};
@@ -109,7 +110,7 @@ pub struct Job {
     pub home: Option<(Node, usize)>,
     /// The hosts that agents were told to connect to, and what that follows from.
     pub watching: BTreeMap<Node, Vec<Node>>,
-    pub watched: Option<(BTreeSet<Node>, Vec<(Node, Node)>)>,
+    pub watched: Option<WhoMeets>,
     /// Another controller goes on with the job.
     pub is_replaced: bool,
     /// What goes between the controller and the agents of nodes that are up.

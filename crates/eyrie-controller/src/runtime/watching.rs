@@ -7,6 +7,13 @@ use eyrie_wire::control::ToAgent;
 use eyrie_wire::Node;
 use std::collections::BTreeSet;
 
+/// What it follows from: the nodes with roles, and pairs of which one does not reach the other.
+#[derive(Clone, PartialEq, Eq)]
+pub struct WhoMeets {
+    roles: BTreeSet<Node>,
+    unreached: Vec<(Node, Node)>,
+}
+
 impl Job {
     /// Agents hear which hosts these are when that changes. Where nothing listens for a controller
     /// none is.
@@ -14,15 +21,14 @@ impl Job {
         if self.reached_at.is_empty() || !self.machine.has_started() {
             return;
         }
-        let roles: BTreeSet<Node> = self.machine.roles().map(|(_, node)| node).collect();
-        let unreached: Vec<(Node, Node)> = self.machine.unreached().collect();
+        let roles = self.machine.roles().map(|(_, node)| node).collect();
+        let known = WhoMeets { roles, unreached: self.machine.unreached().collect() };
         // Mostly nothing has changed.
-        let known = Some((roles, unreached));
-        if known == self.watched {
+        if self.watched.as_ref() == Some(&known) {
             return;
         }
-        self.watched.clone_from(&known);
-        let Some((roles, unreached)) = known else { return };
+        self.watched = Some(known.clone());
+        let WhoMeets { roles, unreached } = known;
         let nodes: Vec<Node> = self.links.keys().copied().collect();
         for node in nodes {
             let lost = unreached.iter().filter(|(from, _)| *from == node).map(|(_, to)| *to);
