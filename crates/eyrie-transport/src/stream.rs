@@ -9,7 +9,7 @@ use rustix::pipe::{splice, SpliceFlags};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Shutdown, TcpListener, TcpStream};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -22,6 +22,11 @@ const USER_TIMEOUT: Duration = Duration::from_secs(20);
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(5);
 const KEEPALIVE_PROBES: u32 = 3;
+/// What was not acknowledged is sent again after at most so long, in milliseconds: the kernel's own
+/// two minutes let a link that was away for seconds look like a dead host.
+const RETRANSMIT_MAX_MS: libc::c_int = 1000;
+/// linux/tcp.h, since Linux 6.15.
+const TCP_RTO_MAX_MS: libc::c_int = 44;
 
 /// Bytes asked for at once of what is moved within the kernel; a pipe holds less.
 const SPLICED_BYTES: usize = 1 << 30;
@@ -133,7 +138,22 @@ fn prepared(socket: TcpStream) -> io::Result<TcpStream> {
     sockopt::set_tcp_keepintvl(&socket, KEEPALIVE_EVERY)?;
     sockopt::set_tcp_keepcnt(&socket, KEEPALIVE_PROBES)?;
     sockopt::set_tcp_user_timeout(&socket, USER_TIMEOUT.as_millis() as u32)?;
+    // A link that comes and goes loses several tries in a row: the next ones come soon, where the
+    // kernel knows how.
+    set_tcp(&socket, libc::TCP_THIN_LINEAR_TIMEOUTS, 1);
+    set_tcp(&socket, TCP_RTO_MAX_MS, RETRANSMIT_MAX_MS);
     Ok(socket)
+}
+
+/// Sets what rustix has no name for. A kernel that does not know it goes on without.
+fn set_tcp(socket: &TcpStream, option: libc::c_int, value: libc::c_int) {
+    let bytes = size_of_val(&value) as libc::socklen_t;
+    // SAFETY: the kernel reads so many bytes of `value`, which lives until it has; the descriptor
+    // is the socket's, which is borrowed.
+    unsafe {
+        let fd = socket.as_raw_fd();
+        libc::setsockopt(fd, libc::IPPROTO_TCP, option, (&raw const value).cast(), bytes);
+    }
 }
 
 fn connect_tcp(at: std::net::SocketAddr, timeout: Duration) -> io::Result<TcpStream> {
