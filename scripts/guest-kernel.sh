@@ -3,7 +3,8 @@
 # installing it: the kernel itself, its modules, and an initramfs that hands over to
 # tests/guests/init.sh. Prints the folder.
 # Usage: scripts/guest-kernel.sh RELEASE     e.g. bullseye, bookworm, trixie, trixie-backports
-# Needs: qemu-system-x86 busybox-static cpio kmod xz-utils zstd btrfs-progs (installed when you are root)
+# Needs: qemu-system-x86 busybox-static cpio kmod xz-utils zstd btrfs-progs (root has them
+# installed).
 set -euo pipefail
 source "$(dirname "$0")/lib.sh"
 
@@ -36,7 +37,7 @@ fetch() {
     package=$(package_name)
     [ -n "$package" ] || fail "Debian $release has no linux-image-amd64"
     # From 7.0 on a kernel is three packages.
-    also=$(apt-cache show "$package" | sed -n 's/^Depends: //p' | tr ',|' '\n\n' |
+    also=$(apt-cache show "$package" | sed -n 's/^Depends: //p' | sed 's/[,|]/\n/g' |
         sed -nE 's/^ *(linux-(binary|modules|base)-[0-9][^ ]*).*/\1/p' | sort -u)
     # shellcheck disable=SC2086
     unpack_packages "$folder.new" "$package" $also >&2

@@ -8,7 +8,8 @@ mount -t proc proc /proc
 mount -t sysfs sys /sys
 mount -t devtmpfs dev /dev
 while read -r module; do insmod "$module" || echo "insmod $module failed"; done </mod/order
-for word in $(cat /proc/cmdline); do
+read -r line </proc/cmdline
+for word in $line; do
     case $word in modules=*) modules=${word#modules=} ;; esac
 done
 options=trans=virtio,version=9p2000.L,msize=512000

@@ -30,7 +30,8 @@ const DELETED: &str = " (deleted)";
 /// A file by its numbers: they stay its own as long as it is held.
 type Number = (u64, u64);
 
-/// The files that are held already, by their numbers and by those that /proc/PID/maps lists them by.
+/// The files that are held already, by their numbers and by those that /proc/PID/maps lists them
+/// by.
 type Known = BTreeMap<Number, (Number, Arc<OwnedFd>)>;
 
 fn number(st: &Stat) -> Number {

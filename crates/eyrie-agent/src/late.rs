@@ -1,6 +1,6 @@
-//! Whether a rank that was asked for an image, and has not stood still for long, ever will. On a slow
-//! or busy machine it may take minutes and is only slow; one that blocks the signal, or waits for a
-//! device, will not. Only looks; never waits.
+//! Whether a rank that was asked for an image, and has not stood still for long, ever will. On a
+//! slow or busy machine it may take minutes and is only slow; one that blocks the signal, or waits
+//! for a device, will not. Only looks; never waits.
 
 use crate::measure;
 use eyrie_wire::agent::capture_signal;

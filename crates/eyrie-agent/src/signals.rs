@@ -1,6 +1,6 @@
-//! Signals that are sent to all ranks of a job. A rank that handles one gets it from its provider at
-//! the end of a call of MPI, and at the same place again when it is re-executed; one that does not
-//! handle it, or makes no such call for a while, gets it from here. No rank may get one twice.
+//! Signals that are sent to all ranks of a job. A rank that handles one gets it from its provider
+//! at the end of a call of MPI, and at the same place again when it is re-executed; one that does
+//! not handle it, or makes no such call for a while, gets it from here. No rank may get one twice.
 
 use crate::capture::catches;
 use crate::node::Agent;
@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 /// How long a rank may make no call of MPI until it gets a signal in the middle of what it does.
 const CALL_GRACE: Duration = Duration::from_secs(1);
 
-/// The first incarnation of a rank: a later one gets from its provider what the first has got before
-/// MPI began.
+/// The first incarnation of a rank: a later one gets from its provider what the first has got
+/// before MPI began.
 const FIRST: u32 = 1;
 
 impl Agent {

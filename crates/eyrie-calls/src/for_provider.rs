@@ -179,8 +179,8 @@ pub unsafe extern "C" fn eyrie_calls_skip(to: u64) {
     unsafe { stream() }.skip(to);
 }
 
-/// The signal that the rank got at this clock before, if that is known; 0: none. -1: none, and there
-/// is nothing more that it did before. `n` gets which of the job's it is.
+/// The signal that the rank got at this clock before, if that is known; 0: none. -1: none, and
+/// there is nothing more that it did before. `n` gets which of the job's it is.
 ///
 /// # Safety
 /// As [`eyrie_calls_take`]; `n` must be valid.

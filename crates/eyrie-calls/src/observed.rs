@@ -188,8 +188,8 @@ impl ObservedStream {
         record
     }
 
-    /// The signal that the rank got at this clock of its progress calls before, and its number among
-    /// those of the job. One that it has missed comes now.
+    /// The signal that the rank got at this clock of its progress calls before, and its number
+    /// among those of the job. One that it has missed comes now.
     pub fn signal_again(&mut self, clock: u64) -> Option<(u64, u8)> {
         if self.passed < self.coming.0 && self.coming.1 != Some(*SIGNAL_FRONT) {
             return None;

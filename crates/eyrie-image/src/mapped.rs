@@ -1,7 +1,7 @@
 //! By which numbers the kernel lists a mapped file. /proc/PID/maps has device and inode of the file
 //! that holds the pages; stat(2) has those of the subvolume on btrfs, and on overlayfs those of the
-//! overlay. So a file is compared with a mapping by mapping it once more. Must not allocate; changes
-//! nothing that stays.
+//! overlay. So a file is compared with a mapping by mapping it once more. Must not allocate;
+//! changes nothing that stays.
 
 use crate::maps;
 use crate::sys::{self, PAGE};

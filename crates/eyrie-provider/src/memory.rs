@@ -17,8 +17,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 /// Where the stretch begins: above programs and their heaps, below the restorer's stretch
 /// (`eyrie_image::format::WINDOW_START`) and far below what the kernel gives to mmap.
 const START: usize = 0x6400_0000_0000;
-/// Lengths in bytes that are tried in turn. Where address space is limited (`ulimit -v`) the program
-/// needs some, too: then it is the first that is at most half of what is left, or else the last.
+/// Lengths in bytes that are tried in turn. Where address space is limited (`ulimit -v`) the
+/// program needs some, too: then it is the first that is at most half of what is left, or else the
+/// last.
 const LENGTHS: [usize; 6] = [64 << 30, 16 << 30, 4 << 30, 1 << 30, 256 << 20, LEAST];
 const LEAST: usize = 64 << 20;
 /// The allocator asks for multiples of this, in bytes.

@@ -1,5 +1,5 @@
-//! Signals that the job's ranks are sent: the program gets them at the end of a progress call, where
-//! it gets them again when it is re-executed. One that does not handle a signal, or makes no
+//! Signals that the job's ranks are sent: the program gets them at the end of a progress call,
+//! where it gets them again when it is re-executed. One that does not handle a signal, or makes no
 //! progress call for a while, gets it from the agent.
 
 use crate::memory;
@@ -16,8 +16,8 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Another incarnation of the rank begins, with a page of its own. `first`: no other was before;
-    /// until now its process got signals as any other does.
+    /// Another incarnation of the rank begins, with a page of its own. `first`: no other was
+    /// before; until now its process got signals as any other does.
     pub fn begin(&mut self, first: bool) {
         if first {
             self.got = memory::page().signals();

@@ -525,7 +525,7 @@ pub enum MpiStage {
     Before,
     /// It had begun with MPI and was not through with it.
     Within,
-    /// It was through with MPI (MPI_Finalize, or MPI_Session_finalize of its last session), whatever
-    /// it did then: end by itself or execute another program.
+    /// It was through with MPI (MPI_Finalize, or MPI_Session_finalize of its last session),
+    /// whatever it did then: end by itself or execute another program.
     After,
 }

@@ -296,8 +296,8 @@ mod tests {
         commands.iter().find_map(start).unwrap_or_else(|| panic!("no start: {commands:?}"))
     }
 
-    /// A rank on a node with two spares, which has an image or not, and then loses its node. `fails`
-    /// is how an attempt to bring it back fails. Returns the nodes of three attempts.
+    /// A rank on a node with two spares, which has an image or not, and then loses its node.
+    /// `fails` is how an attempt to bring it back fails. Returns the nodes of three attempts.
     fn nodes_of_attempts(with_image: bool, fails: &RankReport) -> [Node; 3] {
         let mut machine = Machine::new(Config { spares: 2, ..Config::of_one_rank() });
         let mut tell = |event| machine.handle(Duration::ZERO, event);

@@ -209,7 +209,8 @@ impl Machine {
             self.end(1, Some("no node is left".into()));
             return;
         }
-        // What is lost with any of them is known before ranks are brought back, or moves begin anew.
+        // What is lost with any of them is known before ranks are brought back, or moves begin
+        // anew.
         lost.iter().for_each(|(lost, _)| self.roles_of_lost_node(lost.node));
         if !self.ended {
             lost.iter().for_each(|(lost, _)| self.live_on_lost_node(lost.node));

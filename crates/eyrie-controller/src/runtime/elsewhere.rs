@@ -1,5 +1,5 @@
-//! Whether a job whose controller has died on this host goes on with one on another host, or is over:
-//! then nothing of it is needed here. Asks agents; changes nothing.
+//! Whether a job whose controller has died on this host goes on with one on another host, or is
+//! over: then nothing of it is needed here. Asks agents; changes nothing.
 
 use super::resume::{agents_of, furthest, nobody_listens};
 use eyrie_agent::place::{is_locked, CONTROLLER};

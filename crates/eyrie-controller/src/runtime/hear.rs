@@ -69,8 +69,8 @@ impl Job {
     }
 
     /// This process was sent a signal: by some the job is saved, if it can be; its ranks get all
-    /// others, as with mpiexec, but that of a terminal that is gone (UCX, within MPICH, takes it for
-    /// a request to debug). A second one that is to end them ends the job at once.
+    /// others, as with mpiexec, but that of a terminal that is gone (UCX, within MPICH, takes it
+    /// for a request to debug). A second one that is to end them ends the job at once.
     fn signalled(&mut self, signal: i32) {
         let saves = self.images.is_some() && matches!(signal, SIGUSR1 | SIGTERM);
         let is_saving = self.machine.is_saving();

@@ -20,7 +20,6 @@ use super::stdin::Stdin;
 use super::store::JobStore;
 use super::unwritten::{SavedOutput, Unwritten};
 use super::users::Unanswered;
-use super::watching::WhoMeets;
 use crate::machine::answer::RequestId;
 use crate::machine::redundancy::JournalCopies;
 use crate::machine::{Event, Machine, StoreId};
@@ -47,6 +46,14 @@ const BATCH: usize = 256;
 pub struct Users {
     pub last: RequestId,
     pub waiting: BTreeMap<RequestId, Sender<String>>,
+}
+
+/// What follows from which hosts meet: the nodes with roles, and pairs of nodes of which one does
+/// not reach the other.
+#[derive(Clone, PartialEq, Eq)]
+pub struct WhoMeets {
+    pub roles: BTreeSet<Node>,
+    pub unreached: Vec<(Node, Node)>,
 }
 
 /// A running job.

@@ -154,8 +154,8 @@ fn newest(dir: &Path) -> anyhow::Result<(PathBuf, journal::Read, Option<String>)
     Ok((own, read, note))
 }
 
-/// As [`newest`], and nothing is changed. A journal that is damaged is left out where a copy goes as
-/// far.
+/// As [`newest`], and nothing is changed. A journal that is damaged is left out where a copy goes
+/// as far.
 pub fn furthest(dir: &Path) -> anyhow::Result<(PathBuf, journal::Read, Option<String>)> {
     let mut found: Option<(PathBuf, journal::Read)> = None;
     let mut damaged: Option<(u64, String)> = None;

@@ -1,18 +1,11 @@
-//! Which hosts the agents are to connect to, so that it is known who does not reach whom: those with
-//! roles, and those that they have not reached.
+//! Which hosts the agents are to connect to, so that it is known who does not reach whom: those
+//! with roles, and those that they have not reached.
 
-use super::job::Job;
+use super::job::{Job, WhoMeets};
 use super::link::encode;
 use eyrie_wire::control::ToAgent;
 use eyrie_wire::Node;
 use std::collections::BTreeSet;
-
-/// What it follows from: the nodes with roles, and pairs of which one does not reach the other.
-#[derive(Clone, PartialEq, Eq)]
-pub struct WhoMeets {
-    roles: BTreeSet<Node>,
-    unreached: Vec<(Node, Node)>,
-}
 
 impl Job {
     /// Agents hear which hosts these are when that changes. Where nothing listens for a controller

@@ -221,8 +221,8 @@ fn library(facts: &Facts, loaded: &[String]) -> Option<PathBuf> {
 
 const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
 
-/// LD_LIBRARY_PATH with which a library finds the others as it does in the program, which may say by
-/// itself (RPATH) where they are; and the rest of the environment.
+/// LD_LIBRARY_PATH with which a library finds the others as it does in the program, which may say
+/// by itself (RPATH) where they are; and the rest of the environment.
 fn with_places_of(
     facts: &Facts,
     env: Vec<(OsString, OsString)>,

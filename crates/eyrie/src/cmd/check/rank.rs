@@ -1,7 +1,7 @@
 //! A small job on this host, of the MPI library that was found: its ranks reach the end of MPI_Init
 //! and exchange messages; one is captured, killed and restored from its image. What an MPI library
-//! does in a rank (files that it leaves open, threads that it starts) shows nowhere else. Nothing of
-//! it stays.
+//! does in a rank (files that it leaves open, threads that it starts) shows nowhere else. Nothing
+//! of it stays.
 
 use super::trials::TRIALS;
 use eyrie_controller::machine::answer::Outcome;
