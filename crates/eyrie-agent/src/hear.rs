@@ -75,7 +75,10 @@ impl Agent {
                 self.connection.report(instance, RankReport::ProviderLoaded);
             }
             FromRank::Still { image, clock, rsn } => self.stands_still(instance, image, clock, rsn),
-            FromRank::Captured { image, child_pid: _, pause_ns } => {
+            FromRank::Captured { image, child_pid, pause_ns } => {
+                if let Some(capture) = p.capture.as_mut().filter(|c| c.image == image) {
+                    capture.writer = Some(child_pid).filter(|pid| *pid > 0);
+                }
                 self.connection.report(
                     instance,
                     RankReport::Captured { image, pause: Duration::from_nanos(pause_ns) },

@@ -26,6 +26,8 @@ use std::time::{Duration, Instant};
 pub struct Capture {
     pub image: ImageId,
     pub phase: CapturePhase,
+    /// The process that writes the image, a child of the agent, while the rank computes on.
+    pub writer: Option<u32>,
 }
 
 #[derive(Debug)]

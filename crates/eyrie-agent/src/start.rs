@@ -184,7 +184,7 @@ impl Agent {
         if p.capture.as_ref().is_none_or(|c| c.image != image) {
             return;
         }
-        p.capture = None;
+        let writer = p.capture.take().and_then(|capture| capture.writer);
         match result {
             Ok(Uploaded::Stored) => self.check_image(instance, (image, store), output),
             Ok(Uploaded::FullWanted(reason)) => self.want_full_image(instance, image, reason),
@@ -192,6 +192,12 @@ impl Agent {
             Err(_) if is_ending(p.speaker.unwrap_or(p.pid)) => {
                 let reason = "the rank died meanwhile".to_string();
                 self.refuse_capture(instance, image, Refusal { reason, passing: true });
+            }
+            // Its number stays its own until it is collected, as this agent's child.
+            Err(_) if writer.is_some_and(is_ending) => {
+                let reason = "the process that wrote the image ended before it was whole: it was \
+                              killed (for want of memory, perhaps: the kernel's log tells)";
+                self.refuse_capture(instance, image, Refusal::lasting(reason));
             }
             Err(e) => self.refuse_capture(instance, image, Refusal::lasting(format!("{e:#}"))),
         }
