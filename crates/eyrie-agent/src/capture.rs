@@ -151,9 +151,11 @@ impl Agent {
             p.kill();
         }
         match p.capture.take() {
-            Some(Capture { image: asked, phase: CapturePhase::Asked { stream, store, .. }, .. })
-                if asked == image =>
-            {
+            Some(Capture {
+                image: asked,
+                phase: CapturePhase::Asked { stream, store, .. },
+                ..
+            }) if asked == image => {
                 let line = transfer::Line::default();
                 let phase = CapturePhase::Uploading(line.clone());
                 p.capture = Some(Capture { image, phase, writer: None });
