@@ -64,7 +64,7 @@ impl Agent {
         let (again, look) = (Some(now + CALL_GRACE), now + LOOK_AFTER);
         let (until, used) = (now + CAPTURE_TIMEOUT, p.speaker.map(late::used).unwrap_or_default());
         let phase = CapturePhase::Asked { stream, store, again, look, until, used };
-        p.capture = Some(Capture { image, phase, writer: None });
+        p.capture = Some(Capture { image, phase, writer: None, writer_killed: None });
         Ok(())
     }
 
@@ -158,7 +158,7 @@ impl Agent {
             }) if asked == image => {
                 let line = transfer::Line::default();
                 let phase = CapturePhase::Uploading(line.clone());
-                p.capture = Some(Capture { image, phase, writer: None });
+                p.capture = Some(Capture { image, phase, writer: None, writer_killed: None });
                 let secret = self.secret.clone();
                 let output = [meta.stream_offsets[1], meta.stream_offsets[2]];
                 self.in_background(move || {

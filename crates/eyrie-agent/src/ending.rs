@@ -25,6 +25,7 @@ impl Agent {
                 self.sweeper.iter_mut().for_each(|sweeper| sweeper.ended(number));
             }
             let Ok(Some((_, status))) = waitpid(Some(pid), WaitOptions::NOHANG) else { continue };
+            self.writer_ended(number, status.terminating_signal());
             self.role_ended(number, status);
             self.coming_ended(number);
             let ended = self.processes.values_mut().find(|p| p.pid == number);
@@ -38,6 +39,14 @@ impl Agent {
                 self.serve_pmi(instance);
                 self.pass_output(instance, false);
             }
+        }
+    }
+
+    /// A process that writes an image may have been killed.
+    fn writer_ended(&mut self, number: u32, signal: Option<i32>) {
+        let captures = self.processes.values_mut().filter_map(|p| p.capture.as_mut());
+        for capture in captures.filter(|capture| capture.writer == Some(number)) {
+            capture.writer_killed = signal;
         }
     }
 
@@ -66,7 +75,7 @@ impl Agent {
             if ending == Ending::Signal(libc::SIGBUS) {
                 self.explain_bus_error(instance.rank);
             }
-            shared::remove(&p.shared);
+            shared::remove(&shared::left_behind(&p.shared));
             if let Some(restore) = &p.restore {
                 let (reason, fault) = restore.failure(ending, p.stderr.last_line());
                 self.start_failed(instance, reason, fault);

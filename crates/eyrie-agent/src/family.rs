@@ -94,6 +94,11 @@ pub fn is_ending(pid: u32) -> bool {
     flags.is_none_or(|flags| flags & EXITING != 0) || is_killed(pid)
 }
 
+/// Whether it has ended: it can be collected, or was.
+pub fn has_ended(pid: u32) -> bool {
+    !directory_of(pid).exists() || zombie_status(pid).is_some()
+}
+
 /// Whether SIGKILL is pending for a process: the kernel gives it to each of its threads.
 fn is_killed(pid: u32) -> bool {
     const SIGKILL: u64 = 1 << (libc::SIGKILL - 1);

@@ -28,6 +28,8 @@ pub struct Capture {
     pub phase: CapturePhase,
     /// The process that writes the image, a child of the agent, while the rank computes on.
     pub writer: Option<u32>,
+    /// By which signal that was killed, if it was.
+    pub writer_killed: Option<i32>,
 }
 
 #[derive(Debug)]

@@ -71,6 +71,24 @@ fn memory(pid: u32) -> Option<u64> {
     fields.split_whitespace().nth(20)?.parse().ok()
 }
 
+/// Those of a dead rank's segments that no living process has mapped: where the rank goes on on the
+/// same host, as another node's, its next process has made a file of the same name.
+pub fn left_behind(paths: &BTreeSet<String>) -> Vec<String> {
+    let mut left: Vec<String> =
+        paths.iter().filter(|path| Path::new(path).exists()).cloned().collect();
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    for pid in pids {
+        if left.is_empty() {
+            break;
+        }
+        // The name of a file that was removed is followed by a word: it is another path.
+        let mapped: Vec<String> = mapped(pid);
+        left.retain(|path| !mapped.contains(path));
+    }
+    left
+}
+
 /// Removes segments that dead ranks left. Anything else is not touched, whoever asks for it.
 pub fn remove<'a>(paths: impl IntoIterator<Item = &'a String>) {
     for path in paths {
@@ -105,6 +123,30 @@ mod tests {
         await_end(wrapper.id());
         drop(wrapper.stdin.take());
         wrapper.wait().unwrap();
+    }
+
+    #[test]
+    fn a_segment_that_a_living_process_has_mapped_is_not_left_behind() {
+        let path = format!("/dev/shm/mpich_shm_{:x}_0", std::process::id());
+        std::fs::write(&path, [1; 4096]).unwrap();
+        let paths = BTreeSet::from([path.clone()]);
+        assert_eq!(left_behind(&paths), std::slice::from_ref(&path));
+        let script =
+            "import mmap, sys; f = open(sys.argv[1], 'r+b'); m = mmap.mmap(f.fileno(), 0); \
+                      f.close(); print('mapped', flush=True); sys.stdin.read()";
+        let mut other = Command::new("python3")
+            .args(["-c", script, &path])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = [0; 6];
+        other.stdout.take().unwrap().read_exact(&mut said).unwrap();
+        assert_eq!(left_behind(&paths), [""; 0]);
+        drop(other.stdin.take());
+        other.wait().unwrap();
+        remove(&left_behind(&paths));
+        assert!(!Path::new(&path).exists());
     }
 
     #[test]

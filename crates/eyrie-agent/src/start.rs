@@ -1,7 +1,7 @@
 //! Starts ranks: programs anew, and processes from images that come from the store.
 
 use crate::capture::image_pipe;
-use crate::family::is_ending;
+use crate::family::{has_ended, is_ending};
 use crate::launch::{launch, From, Launched};
 use crate::node::{Agent, Done, Opened};
 use crate::prepare::InPlace;
@@ -16,6 +16,9 @@ use eyrie_wire::{ImageId, RankInstance};
 use std::io::Write;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+/// How long a process may take to end that has closed what it has open.
+const WRITER_ENDS: Duration = Duration::from_millis(500);
 
 impl Agent {
     pub fn start(&mut self, start: Box<StartRank>) {
@@ -167,6 +170,17 @@ impl Agent {
         }
     }
 
+    /// The stream of an image has ended. If the process that writes it is about to end, it is known
+    /// soon how.
+    fn await_writer(&self, instance: RankInstance) {
+        let capture = self.processes.get(&instance).and_then(|p| p.capture.as_ref());
+        let Some(writer) = capture.and_then(|capture| capture.writer) else { return };
+        let until = Instant::now() + WRITER_ENDS;
+        while is_ending(writer) && !has_ended(writer) && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     /// An image was handed to a store, or not. `output`: bytes of (stdout, stderr) that the rank
     /// had behind it.
     pub fn uploaded(
@@ -178,13 +192,17 @@ impl Agent {
         result: anyhow::Result<Uploaded>,
     ) {
         // Whether the rank has refused: it says why before its stream ends, and knows better than
-        // the store.
+        // the store. So does how the process ended that wrote it.
         self.hear(instance);
+        if result.is_err() {
+            self.await_writer(instance);
+            self.reap();
+        }
         let Some(p) = self.processes.get_mut(&instance) else { return };
         if p.capture.as_ref().is_none_or(|c| c.image != image) {
             return;
         }
-        let writer = p.capture.take().and_then(|capture| capture.writer);
+        let killed = p.capture.take().and_then(|capture| capture.writer_killed);
         match result {
             Ok(Uploaded::Stored) => self.check_image(instance, (image, store), output),
             Ok(Uploaded::FullWanted(reason)) => self.want_full_image(instance, image, reason),
@@ -193,10 +211,12 @@ impl Agent {
                 let reason = "the rank died meanwhile".to_string();
                 self.refuse_capture(instance, image, Refusal { reason, passing: true });
             }
-            // Its number stays its own until it is collected, as this agent's child.
-            Err(_) if writer.is_some_and(is_ending) => {
-                let reason = "the process that wrote the image ended before it was whole: it was \
-                              killed (for want of memory, perhaps: the kernel's log tells)";
+            Err(_) if killed.is_some() => {
+                let signal = killed.unwrap_or_default();
+                let reason = format!(
+                    "the process that wrote the image was killed by signal {signal} (for want of \
+                     memory, perhaps: the kernel's log tells)"
+                );
                 self.refuse_capture(instance, image, Refusal::lasting(reason));
             }
             Err(e) => self.refuse_capture(instance, image, Refusal::lasting(format!("{e:#}"))),
