@@ -94,8 +94,8 @@ pub fn is_ending(pid: u32) -> bool {
     flags.is_none_or(|flags| flags & EXITING != 0) || is_killed(pid)
 }
 
-/// Whether it has ended: it can be collected, or was.
-pub fn has_ended(pid: u32) -> bool {
+/// Whether a child has ended: it can be collected, or was.
+pub fn can_be_collected(pid: u32) -> bool {
     !directory_of(pid).exists() || zombie_status(pid).is_some()
 }
 

@@ -1,7 +1,7 @@
 //! Starts ranks: programs anew, and processes from images that come from the store.
 
 use crate::capture::image_pipe;
-use crate::family::{has_ended, is_ending};
+use crate::family::{can_be_collected, is_ending};
 use crate::launch::{launch, From, Launched};
 use crate::node::{Agent, Done, Opened};
 use crate::prepare::InPlace;
@@ -176,7 +176,7 @@ impl Agent {
         let capture = self.processes.get(&instance).and_then(|p| p.capture.as_ref());
         let Some(writer) = capture.and_then(|capture| capture.writer) else { return };
         let until = Instant::now() + WRITER_ENDS;
-        while is_ending(writer) && !has_ended(writer) && Instant::now() < until {
+        while is_ending(writer) && !can_be_collected(writer) && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -203,23 +203,24 @@ impl Agent {
             return;
         }
         let killed = p.capture.take().and_then(|capture| capture.writer_killed);
-        match result {
-            Ok(Uploaded::Stored) => self.check_image(instance, (image, store), output),
-            Ok(Uploaded::FullWanted(reason)) => self.want_full_image(instance, image, reason),
+        match (result, killed) {
+            (Ok(Uploaded::Stored), _) => self.check_image(instance, (image, store), output),
+            (Ok(Uploaded::FullWanted(reason)), _) => self.want_full_image(instance, image, reason),
             // Its stream ended with it, which says nothing about images.
-            Err(_) if is_ending(p.speaker.unwrap_or(p.pid)) => {
+            (Err(_), _) if is_ending(p.speaker.unwrap_or(p.pid)) => {
                 let reason = "the rank died meanwhile".to_string();
                 self.refuse_capture(instance, image, Refusal { reason, passing: true });
             }
-            Err(_) if killed.is_some() => {
-                let signal = killed.unwrap_or_default();
+            (Err(_), Some(signal)) => {
                 let reason = format!(
                     "the process that wrote the image was killed by signal {signal} (for want of \
                      memory, perhaps: the kernel's log tells)"
                 );
                 self.refuse_capture(instance, image, Refusal::lasting(reason));
             }
-            Err(e) => self.refuse_capture(instance, image, Refusal::lasting(format!("{e:#}"))),
+            (Err(e), None) => {
+                self.refuse_capture(instance, image, Refusal::lasting(format!("{e:#}")));
+            }
         }
     }
 }

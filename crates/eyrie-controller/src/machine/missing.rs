@@ -122,14 +122,8 @@ mod tests {
 
     impl Job {
         fn new(nodes: u32) -> Job {
-            let config = Config {
-                nodes,
-                roles_on_nodes: true,
-                stores: 2,
-                image_copies: 2,
-                ..Config::of_one_rank()
-            };
-            let mut job = Job { machine: Machine::new(config), now: Duration::ZERO };
+            let machine = Machine::new(Config::with_roles_on(nodes));
+            let mut job = Job { machine, now: Duration::ZERO };
             (0..nodes).for_each(|node| drop(job.tell(Event::AgentUp(node), true)));
             let instance = RankInstance { rank: 0, incarnation: 1 };
             let (fetched, restored) = (Duration::ZERO, Duration::ZERO);

@@ -13,13 +13,18 @@ use std::time::Duration;
 
 /// A node that is to be declared dead, and for how long nothing was heard of it.
 pub struct LostNode {
-    pub node: Node,
-    pub event: NodeEvent,
-    pub cause: String,
-    pub unheard: Duration,
+    node: Node,
+    event: NodeEvent,
+    cause: String,
+    unheard: Duration,
 }
 
 impl LostNode {
+    /// One whose agent is gone, or counts as gone.
+    pub(super) fn gone(node: Node, cause: String) -> LostNode {
+        LostNode { node, event: NodeEvent::AgentGone, cause, unheard: Duration::ZERO }
+    }
+
     fn by_silence(node: Node, unheard: Duration, timeout: Duration) -> LostNode {
         let (unheard_for, limit) = (time(unheard), time(timeout));
         let cause = format!(
@@ -89,9 +94,7 @@ impl Machine {
         if self.config.agents_come_back && returns || self.returning.contains(&node) {
             return;
         }
-        let cause = "its agent is gone".into();
-        let (event, unheard) = (NodeEvent::AgentGone, Duration::ZERO);
-        self.declare_dead(vec![LostNode { node, event, cause, unheard }]);
+        self.declare_dead(vec![LostNode::gone(node, "its agent is gone".into())]);
     }
 
     /// Another controller goes on: what nodes were asked, and have answered, may be lost.
@@ -109,17 +112,19 @@ impl Machine {
 
     /// The answer to a heartbeat.
     pub(super) fn heartbeat(&mut self, node: Node, n: u64) {
-        let now = self.now;
         let heartbeat = self.nodes.get_mut(node as usize).and_then(NodeEntry::heartbeat_mut);
-        if let Some(heartbeat) = heartbeat.filter(|h| h.asked == n) {
-            heartbeat.answered = true;
-            heartbeat.heard_at = now;
-            self.hear_again(node);
+        if heartbeat.is_some_and(|heartbeat| heartbeat.asked == n) {
+            self.node_heard(node);
         }
     }
 
     /// An agent has another connection: what it was asked over the last one is lost.
     pub(super) fn agent_back(&mut self, node: Node) {
+        self.node_heard(node);
+    }
+
+    /// A node that is up is there: the next heartbeat may be asked for.
+    fn node_heard(&mut self, node: Node) {
         let now = self.now;
         let heartbeat = self.nodes.get_mut(node as usize).and_then(NodeEntry::heartbeat_mut);
         if let Some(heartbeat) = heartbeat {

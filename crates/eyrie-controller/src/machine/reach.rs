@@ -7,12 +7,11 @@ use super::io::{Command, StoreId};
 use super::nodes::LostNode;
 use super::reactor::Machine;
 use super::role::Entry;
-use super::state::{NodeEvent, RankStateName};
+use super::state::RankStateName;
 use crate::record::in_words;
 use eyrie_transport::RouterId;
 use eyrie_wire::control::Role;
 use eyrie_wire::Node;
-use std::time::Duration;
 
 impl Machine {
     /// A node reaches another one again, or not any more.
@@ -112,8 +111,7 @@ impl Machine {
         let needed = self.routers_on(near).into_iter().any(|id| !self.can_lose_log(id));
         let node = if needed || ranks(far) < ranks(near) { far } else { near };
         let cause = format!("{cause}, and no other node can do what one of them does");
-        let (event, unheard) = (NodeEvent::AgentGone, Duration::ZERO);
-        self.declare_dead(vec![LostNode { node, event, cause, unheard }]);
+        self.declare_dead(vec![LostNode::gone(node, cause)]);
     }
 }
 
@@ -125,6 +123,7 @@ mod tests {
     use eyrie_transport::Addr;
     use eyrie_wire::control::RankReport;
     use eyrie_wire::RankInstance;
+    use std::time::Duration;
 
     /// A machine of so many nodes whose ranks run; and the time.
     struct Job {
@@ -137,15 +136,11 @@ mod tests {
         fn new(nodes: u32, start: &[Node]) -> Job {
             let ranks = start.len() as u32;
             let config = Config {
-                nodes,
                 ranks,
                 routers: ranks,
                 start: start.to_vec(),
-                roles_on_nodes: true,
-                stores: 2,
-                image_copies: 2,
                 heartbeat_timeout: Duration::from_secs(4),
-                ..Config::of_one_rank()
+                ..Config::with_roles_on(nodes)
             };
             let mut job = Job { machine: Machine::new(config), now: Duration::ZERO };
             (0..nodes).for_each(|node| drop(job.tell(Event::AgentUp(node))));

@@ -71,6 +71,12 @@ pub struct Config {
 
 #[cfg(test)]
 impl Config {
+    /// A job of one rank on so many nodes, which have its roles: two stores, each image in both.
+    pub fn with_roles_on(nodes: u32) -> Config {
+        let (roles_on_nodes, stores, image_copies) = (true, 2, 2);
+        Config { nodes, roles_on_nodes, stores, image_copies, ..Config::of_one_rank() }
+    }
+
     /// A job of one rank on one node.
     pub fn of_one_rank() -> Config {
         Config {

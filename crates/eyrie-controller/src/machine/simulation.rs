@@ -27,8 +27,8 @@ const SCHEDULES: u64 = 10_000;
 /// A job that has not ended by then hangs.
 const TOO_LONG: Duration = Duration::from_secs(6 * 3600);
 
-/// Whoever has asked for something that an image is needed for has an answer by then: also when a
-/// rank never says whether it stands still.
+/// A user who has asked for something that an image is needed for has an answer by then: also when
+/// a rank never says whether it stands still.
 const LONGEST_ANSWER: Duration = Duration::from_secs(900);
 
 /// What a rank says that had not read its whole log when its router was lost.

@@ -169,14 +169,7 @@ mod tests {
 
     impl Job {
         fn new(nodes: u32) -> Job {
-            let config = Config {
-                nodes,
-                routers: 2,
-                roles_on_nodes: true,
-                stores: 2,
-                image_copies: 2,
-                ..Config::of_one_rank()
-            };
+            let config = Config { routers: 2, ..Config::with_roles_on(nodes) };
             let mut job = Job { machine: Machine::new(config), now: Duration::ZERO };
             (0..nodes).for_each(|node| drop(job.tell(Event::AgentUp(node))));
             assert!(job.machine.has_started());

@@ -1,5 +1,5 @@
 //! How much of what the ranks print has been written, kept in a file of the job: a controller that
-//! goes on with the job writes the rest, and nothing twice, unless nobody can know. Output is never
+//! goes on with the job writes the rest, and nothing twice where that can be known. Output is never
 //! left out for a file that is damaged: it is written again.
 
 use eyrie_wire::control::StandardStream;
