@@ -57,12 +57,14 @@ part_examples() { examples/test.sh; }
 # All whole jobs that follow, beside each other: each of these parts by itself leaves processors
 # idle. What is named last is begun first: tests of hosts wait longest.
 part_whole() {
-    ulfm examples && whole_jobs tests/install/0* tests/mpi4py "${short_ulfm[@]}" tests/monitor tests/jobs \
-        "${short_guests[@]}" "${short_hosts[@]}"
+    ulfm examples && whole_jobs tests/install/0* tests/mpi4py "${short_ulfm[@]}" tests/monitor \
+        "${short_jobs[@]}" "${short_guests[@]}" "${short_hosts[@]}"
 }
 
 # Whole jobs under `eyrie run`: each executable file of tests/jobs/ is one test and counts as one.
-part_jobs() { whole_jobs tests/jobs; }
+# Random kills of six programs are longer: tests beside them disturb their like, or the same ones.
+short_jobs=(tests/jobs/0* tests/jobs/10[24-9]* tests/jobs/11[13-9]* tests/jobs/12[1-9]*)
+part_jobs() { whole_jobs "${short_jobs[@]}"; }
 
 # Every combination, and 200 runs that are disturbed at random, over ten programs.
 part_more_jobs() {

@@ -16,6 +16,7 @@ import subprocess
 from jobs import (
     EYRIE,
     LIMIT_S,
+    MORE,
     ROOT,
     Skipped,
     check,
@@ -111,7 +112,7 @@ def of_the_kernel(console):
     return "".join(f"kernel: {line}\n" for line in lines[:10])
 
 
-def everything_in(release, mpis=("mpich", "openmpi", "intelmpi")):
+def everything_in(release, mpis=tuple(PROGRAMS) if MORE else ("mpich",)):
     """What tests/guests/inside.py does, in a guest with the kernel of that release."""
     inside = ROOT / "tests/guests/inside.py"
     for name in mpis:
