@@ -33,9 +33,10 @@ mount -t securityfs security /new/sys/kernel/security 2>/dev/null
 mkdir -p /new/lib/modules
 mount --bind "/new$modules" /new/lib/modules
 ip link set lo up
-# Process 1 itself changes its root: the kernel's helpers share it, and find modprobe there.
-exec chroot /new /usr/bin/env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
-    HOME=/root TERM=dumb bash -c '
+# Process 1 itself changes its root: the kernel's helpers share it, and find modprobe there. The
+# mounts' root changes, too: a process that enters a namespace comes there.
+exec switch_root /new /usr/bin/env -i \
+    PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TERM=dumb bash -c '
     bash /out/command
     echo $? >/out/status
     sync
