@@ -258,6 +258,8 @@ PROGRAMS = {
     "rotate": example("rotate", "--steps", 1500),
     "appending": example("appending", "--steps", 1000),
     "mpiiodelete": example("mpiiodelete", "--steps", 120),
+    "helpers": Program((str(PYTHON), str(ROOT / "examples/helpers.py"), "--steps", "40")),
+    "rereads": example("rereads", "--steps", 500),
     "atomic_files": Program(
         (str(PYTHON), str(ROOT / "examples/atomic_files.py"), "--steps", "200")
     ),

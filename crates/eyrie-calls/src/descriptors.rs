@@ -1,6 +1,7 @@
 //! poll(2), ppoll(2), select(2), pselect(2), epoll_wait(2) and their like: waits for descriptors.
 //! Those that take no mask are made by those that do.
 
+use crate::files::pipes::polls;
 use crate::interruption::{in_a_rank, until_done_masked, Deadline};
 use crate::next::next;
 use libc::{c_int, epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
@@ -62,10 +63,13 @@ unsafe fn deadline_of(time: *const timespec) -> Option<Deadline> {
 pub unsafe extern "C-unwind" fn our_poll(fds: *mut pollfd, n: nfds_t, ms: c_int) -> c_int {
     // SAFETY: handed on to the caller.
     unsafe {
-        if ms == 0 || !in_a_rank() {
-            return poll.get()(fds, n, ms);
-        }
-        wait(after_ms(ms), None, |time, mask| ppoll.get()(fds, n, time, mask))
+        let next = || {
+            if ms == 0 || !in_a_rank() {
+                return poll.get()(fds, n, ms);
+            }
+            wait(after_ms(ms), None, |time, mask| ppoll.get()(fds, n, time, mask))
+        };
+        polls(fds, n, &next).unwrap_or_else(next)
     }
 }
 
@@ -82,10 +86,13 @@ pub unsafe extern "C-unwind" fn our_poll_chk(
 ) -> c_int {
     // SAFETY: handed on to the caller.
     unsafe {
-        if ms == 0 || !in_a_rank() {
-            return __poll_chk.get()(fds, n, ms, room);
-        }
-        wait(after_ms(ms), None, |time, mask| __ppoll_chk.get()(fds, n, time, mask, room))
+        let next = || {
+            if ms == 0 || !in_a_rank() {
+                return __poll_chk.get()(fds, n, ms, room);
+            }
+            wait(after_ms(ms), None, |time, mask| __ppoll_chk.get()(fds, n, time, mask, room))
+        };
+        polls(fds, n, &next).unwrap_or_else(next)
     }
 }
 

@@ -1,17 +1,11 @@
 //! /dev/urandom and /dev/random: whoever reads them in a rank gets what the rank draws
 //! ([`crate::random`]). Descriptors are the device's own and are remembered; streams of the C
-//! library, which read without coming here, are ours. [`crate::files`] opens.
+//! library, which read without coming here, are ours. [`crate::files`] opens and reads.
 
-use crate::next::next;
 use crate::random::{draw, draws, fill};
 use libc::{c_char, c_int, c_void, size_t, ssize_t, FILE};
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicU64, Ordering};
-
-next! {
-    read: fn(c_int, *mut c_void, size_t) -> ssize_t;
-    __read_chk: fn(c_int, *mut c_void, size_t, size_t) -> ssize_t;
-}
 
 /// Numbers of the two devices (mem(4)): both give the same.
 const RANDOM: u64 = libc::makedev(1, 8);
@@ -70,39 +64,17 @@ fn is_device(fd: c_int) -> bool {
     device
 }
 
+/// What a descriptor of one of the devices gives; `None`: it is another.
+///
 /// # Safety
 /// As read(2).
-unsafe fn drawn(fd: c_int, buffer: *mut c_void, len: size_t) -> Option<ssize_t> {
+pub unsafe fn drawn(fd: c_int, buffer: *mut c_void, len: size_t) -> Option<ssize_t> {
     if !is_device(fd) || buffer.is_null() || len > isize::MAX as usize {
         return None;
     }
     // SAFETY: handed on to the caller.
     let bytes = unsafe { std::slice::from_raw_parts_mut(buffer.cast(), len) };
     draw(bytes).then_some(len as ssize_t)
-}
-
-/// # Safety
-/// As read(2).
-#[export_name = "read"]
-pub unsafe extern "C-unwind" fn our_read(fd: c_int, buffer: *mut c_void, len: size_t) -> ssize_t {
-    // SAFETY: handed on to the caller.
-    unsafe { drawn(fd, buffer, len).unwrap_or_else(|| read.get()(fd, buffer, len)) }
-}
-
-/// # Safety
-/// As read(2); `room` is the length of the buffer, which the C library checks.
-#[export_name = "__read_chk"]
-pub unsafe extern "C-unwind" fn our_read_chk(
-    fd: c_int,
-    buffer: *mut c_void,
-    len: size_t,
-    room: size_t,
-) -> ssize_t {
-    // SAFETY: handed on to the caller.
-    unsafe {
-        (if len <= room { drawn(fd, buffer, len) } else { None })
-            .unwrap_or_else(|| __read_chk.get()(fd, buffer, len, room))
-    }
 }
 
 /// What fopencookie(3) takes.

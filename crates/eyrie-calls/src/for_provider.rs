@@ -1,7 +1,7 @@
 //! What the provider calls: it says when it is in a call or takes an image, takes what was written
 //! down, and gives what is to be observed again.
 
-use crate::files::{in_image, standing_in, storing};
+use crate::files::{in_image, locks, pending, standing_in, storing};
 use crate::host_clocks;
 use crate::observed::{
     is_on, stream, this_thread, BUSY, HELD, INSIDE, OWNER, SEVERAL, SIGNAL, UNDERWAY, WAITS,
@@ -58,21 +58,24 @@ pub extern "C" fn eyrie_calls_enter_for_image() -> usize {
 
 /// An image is to be taken: nothing is being written down when this returns 1, and nothing will be
 /// before [`eyrie_calls_release`]; or 2, when that was so already. 0: something is, and the signal
-/// comes when it is over; or files have stand-ins, which no image can hold.
+/// comes when it is over; or files have stand-ins, which no image can hold; or the rank has just
+/// locked a file, and has perhaps read what it will write back.
 #[no_mangle]
 pub extern "C" fn eyrie_calls_hold(signal: c_int) -> c_int {
     if !is_on() {
         return 1;
     }
     SIGNAL.store(signal, Ordering::Relaxed);
-    if standing_in::any() {
+    if locks::is_short() {
+        WAITS.store(true, Ordering::SeqCst);
         return 0;
     }
     host_clocks::set_began(host_clocks::began_ns());
     if OWNER.load(Ordering::Relaxed) == this_thread() {
         let busy = BUSY.load(Ordering::Relaxed) || UNDERWAY.load(Ordering::Relaxed);
         WAITS.store(busy, Ordering::Relaxed);
-        return (!busy).into();
+        // SAFETY: the owner is here, and in no call.
+        return (!busy && unsafe { !standing_in::keep_images_away() }).into();
     }
     if HELD.swap(true, Ordering::SeqCst) {
         return 2;
@@ -80,7 +83,8 @@ pub extern "C" fn eyrie_calls_hold(signal: c_int) -> c_int {
     see_it_everywhere();
     for _ in 0..10_000 {
         let busy = BUSY.load(Ordering::SeqCst) || UNDERWAY.load(Ordering::SeqCst);
-        if !busy && standing_in::any() {
+        // SAFETY: the owner is held, and in no call.
+        if !busy && unsafe { standing_in::keep_images_away() } {
             HELD.store(false, Ordering::SeqCst);
             return 0;
         }
@@ -221,20 +225,11 @@ pub extern "C" fn eyrie_calls_store_by(store: extern "C" fn()) {
     storing::store_by(store);
 }
 
-/// How many files have a stand-in: while there are none, nobody needs to call the next two.
+/// How much is to be done when the rank does something new: while that is nothing, nobody needs to
+/// call the next one.
 #[no_mangle]
 pub extern "C" fn eyrie_calls_standing_in() -> *const usize {
-    standing_in::count()
-}
-
-/// A rank that is executed again has come to where it is known to have been before.
-///
-/// # Safety
-/// As [`eyrie_calls_take`].
-#[no_mangle]
-pub unsafe extern "C" fn eyrie_calls_known() {
-    // SAFETY: handed on to the caller.
-    unsafe { standing_in::table() }.known();
+    pending::count()
 }
 
 /// What the rank does next it has never done before, as far as anybody knows.

@@ -19,7 +19,7 @@ const ENV_RECORD: &CStr = c"EYRIE_RECORD";
 const ROOM: usize = 16 << 20;
 /// Room for what is observed again before the provider is there. It is there in every incarnation,
 /// so that no address differs.
-const MOST_BEGINNING: usize = 1 << 20;
+const MOST_BEGINNING: usize = ROOM;
 /// Bytes not taken after which the unit of clocks doubles.
 const COARSER: usize = 256 << 10;
 /// How often, at most: then it is a second.
@@ -62,6 +62,15 @@ impl Sink for Buffer {
         unsafe { *self.at.load(Ordering::Relaxed).add(self.len) = byte };
         self.len += 1;
     }
+
+    fn extend(&mut self, bytes: &[u8]) {
+        // SAFETY: as above.
+        unsafe {
+            let to = self.at.load(Ordering::Relaxed).add(self.len);
+            to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+        }
+        self.len += bytes.len();
+    }
 }
 
 /// The stream, at both its ends.
@@ -80,6 +89,17 @@ pub struct ObservedStream {
     /// By how much each clock is ahead of the kernel's, in microseconds: in a process that was
     /// executed again it never goes back.
     pub ahead: [i64; CLOCKS],
+}
+
+/// A call that is to be observed again.
+enum Recorded {
+    Record(&'static [u8]),
+    Done(u8),
+}
+
+/// How what [`ObservedStream::coming`] begins with is said of such a call: no record begins so.
+fn front_of_done(kind: u8) -> [u8; 4] {
+    [0, 0xff, 0xff, kind]
 }
 
 /// A place in what is observed again.
@@ -180,12 +200,37 @@ impl ObservedStream {
             return None;
         }
         let before = self.place();
-        let record = self.pass_over_clocks().filter(|record| record.starts_with(&front));
+        let record = self.pass_over_clocks().and_then(|call| match call {
+            Recorded::Record(record) => record.starts_with(&front).then_some(record),
+            Recorded::Done(_) => None,
+        });
         match record {
             Some(_) => self.reader.take(&mut self.last),
             None => self.go_back_to(before),
         }
         record
+    }
+
+    /// Whether a call of this kind comes next that came out as it was asked for; it is taken. What
+    /// clocks said before that is passed over.
+    pub fn done_again(&mut self, kind: u8) -> bool {
+        if self.passed < self.coming.0 && self.coming.1 != Some(front_of_done(kind)) {
+            return false;
+        }
+        let before = self.place();
+        let is_next = matches!(self.pass_over_clocks(), Some(Recorded::Done(it)) if it == kind);
+        match is_next {
+            true => self.reader.take(&mut self.last),
+            false => self.go_back_to(before),
+        }
+        is_next
+    }
+
+    /// Writes that a call of this kind came out as it was asked for.
+    pub fn write_done(&mut self, kind: u8) {
+        if self.has_room() {
+            self.writer.done(kind, &mut self.buffer);
+        }
     }
 
     /// The signal that the rank got at this clock of its progress calls before, and its number
@@ -195,7 +240,8 @@ impl ObservedStream {
             return None;
         }
         let before = self.place();
-        let due = self.pass_over_clocks().and_then(|record| {
+        let due = self.pass_over_clocks().and_then(|call| {
+            let Recorded::Record(record) = call else { return None };
             let (at, rest) = record.strip_prefix(SIGNAL_FRONT)?.split_first_chunk::<8>()?;
             let (n, rest) = rest.split_first_chunk::<8>()?;
             let due = u64::from_le_bytes(*at) <= clock;
@@ -230,18 +276,46 @@ impl ObservedStream {
         over
     }
 
-    /// The record that comes next behind what clocks said; it is not taken yet.
-    fn pass_over_clocks(&mut self) -> Option<&'static [u8]> {
-        let len = loop {
+    /// The call that comes next behind what clocks said; it is not taken yet.
+    fn pass_over_clocks(&mut self) -> Option<Recorded> {
+        let call = loop {
             match self.peek() {
-                Some(Item::Record { len }) => break Some(len),
+                Some(Item::Record { len }) => {
+                    break Some(Recorded::Record(&self.record(len)[..len - 1]));
+                }
+                Some(Item::Done(kind)) => break Some(Recorded::Done(kind)),
                 Some(Item::Clock { .. }) => self.reader.take(&mut self.last),
                 Some(Item::Result(_)) | None => break None,
             }
         };
-        let record = len.map(|len| &self.record(len)[..len - 1]);
-        self.coming = (self.passed, record.and_then(|record| record.first_chunk().copied()));
-        record
+        let front = call.as_ref().and_then(|call| match call {
+            Recorded::Record(record) => record.first_chunk().copied(),
+            Recorded::Done(kind) => Some(front_of_done(*kind)),
+        });
+        self.coming = (self.passed, front);
+        call
+    }
+
+    /// Whether no call is known that comes later; what clocks said may be.
+    pub fn knows_no_call(&mut self) -> bool {
+        let before = self.place();
+        let is_over = self.pass_over_clocks().is_none() && self.is_new();
+        self.go_back_to(before);
+        is_over
+    }
+
+    /// Whether a record is known that comes later and of which `is_it` says so.
+    pub fn is_ahead(&mut self, is_it: &dyn Fn(&'static [u8]) -> bool) -> bool {
+        let before = self.place();
+        let found = loop {
+            match self.peek() {
+                Some(Item::Record { len }) if is_it(&self.record(len)[..len - 1]) => break true,
+                Some(_) => self.reader.take(&mut self.last),
+                None => break false,
+            }
+        };
+        self.go_back_to(before);
+        found
     }
 
     fn place(&self) -> Place {
@@ -261,7 +335,7 @@ impl ObservedStream {
                 self.reader.take(&mut self.last);
                 Some(value)
             }
-            Item::Clock { .. } | Item::Record { .. } => None,
+            Item::Clock { .. } | Item::Done(_) | Item::Record { .. } => None,
         }
     }
 
@@ -302,9 +376,14 @@ impl ObservedStream {
         }
     }
 
+    /// Whether a record with so many bytes fits.
+    pub fn has_room_for(&self, len: usize) -> bool {
+        self.buffer.len + 2 * MOST + len <= ROOM
+    }
+
     /// Writes a record. False: there is no room for it.
     pub fn write_record(&mut self, head: &[u8], more: &[u8]) -> bool {
-        let fits = self.has_room() && self.buffer.len + MOST + head.len() + more.len() <= ROOM;
+        let fits = self.has_room() && self.has_room_for(head.len() + more.len());
         if fits {
             self.writer.record([head, more], &mut self.buffer);
         }

@@ -1,15 +1,9 @@
 //! Paths and calls that name this process by the number that getpid(2) gives: that of the rank's
 //! first process, which the kernel knows no more, or knows another process by.
 
-use crate::next::next;
 use crate::process::{is_own, meant};
-use libc::{c_char, c_int, c_void, pid_t, size_t, ssize_t};
+use libc::{c_char, c_int, c_void, pid_t, size_t};
 use std::ffi::CStr;
-
-next! {
-    opendir: fn(*const c_char) -> *mut c_void;
-    readlink: fn(*const c_char, *mut c_char, size_t) -> ssize_t;
-}
 
 /// Room for a path.
 pub type Room = [u8; 128];
@@ -43,26 +37,6 @@ pub unsafe fn path(path: *const c_char, room: &mut Room) -> *const c_char {
     room[..SELF.len()].copy_from_slice(SELF);
     room[SELF.len()..len].copy_from_slice(rest);
     room.as_ptr().cast()
-}
-
-/// Functions that take a path first: ours, the one behind it, its name.
-macro_rules! naming {
-    ($($our:ident, $next:ident, $symbol:literal, ($($arg:ident: $kind:ty),*) -> $result:ty;)*) => {
-        $(
-            /// # Safety
-            /// As the function of the C library.
-            #[export_name = $symbol]
-            pub unsafe extern "C-unwind" fn $our(name: *const c_char, $($arg: $kind),*) -> $result {
-                let mut room = NO_PATH;
-                // SAFETY: handed on to the caller.
-                unsafe { $next.get()(path(name, &mut room), $($arg),*) }
-            }
-        )*
-    };
-}
-naming! {
-    our_opendir, opendir, "opendir", () -> *mut c_void;
-    our_readlink, readlink, "readlink", (to: *mut c_char, len: size_t) -> ssize_t;
 }
 
 /// # Safety

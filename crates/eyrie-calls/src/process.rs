@@ -6,15 +6,18 @@ use crate::host_clocks;
 use crate::next::next;
 use crate::observed::{is_on, ObservedStream};
 use libc::{c_int, pid_t, sigval};
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicI64, Ordering};
 
 next! {
-    kill: fn(pid_t, c_int) -> c_int;
     sigqueue: fn(pid_t, c_int, sigval) -> c_int;
 }
 
 /// The number of the rank's first process; 0: not known, or this is none of its processes.
 static FIRST: AtomicI32 = AtomicI32::new(0);
+/// When it began, in seconds of CLOCK_REALTIME.
+static BEGAN_S: AtomicI64 = AtomicI64::new(i64::MAX);
+/// Seconds by which the clocks of hosts and file servers may differ, or a rank begin after another.
+const MARGIN_S: i64 = 2;
 
 fn kernels() -> pid_t {
     // SAFETY: asks only.
@@ -32,7 +35,14 @@ pub(crate) fn begin(stream: &mut ObservedStream) {
     };
     FIRST.store(first(kernels().into()) as pid_t, Ordering::Relaxed);
     host_clocks::set_began(first(host_clocks::began_ns()));
+    let now_s = host_clocks::kernels_ns(libc::CLOCK_REALTIME) / 1_000_000_000;
+    BEGAN_S.store(first(now_s), Ordering::Relaxed);
     host_clocks::come_back();
+}
+
+/// Whether a file that was changed at this second (its ctime) may have been changed by the job.
+pub(crate) fn changed_in_job(changed_s: i64) -> bool {
+    changed_s >= BEGAN_S.load(Ordering::Relaxed).saturating_sub(MARGIN_S)
 }
 
 #[export_name = "getpid"]
@@ -55,14 +65,6 @@ pub(crate) fn meant(pid: pid_t) -> pid_t {
         true => kernels(),
         false => pid,
     }
-}
-
-/// # Safety
-/// As kill(2).
-#[export_name = "kill"]
-pub unsafe extern "C-unwind" fn our_kill(pid: pid_t, signal: c_int) -> c_int {
-    // SAFETY: handed on to the caller.
-    unsafe { kill.get()(meant(pid), signal) }
 }
 
 /// # Safety

@@ -23,6 +23,8 @@ const ENV_RANK: &CStr = c"EYRIE_RANK";
 static DRAWS: AtomicBool = AtomicBool::new(false);
 
 static KEY: OnceLock<[u8; 32]> = OnceLock::new();
+/// What tells its job from others.
+static JOB: AtomicU64 = AtomicU64::new(0);
 /// Bytes of the stream that were drawn.
 static DRAWN: AtomicU64 = AtomicU64::new(0);
 
@@ -36,6 +38,7 @@ fn key() -> Option<[u8; 32]> {
     for (byte, pair) in job.iter_mut().zip(digits.chunks(2)) {
         *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
     }
+    JOB.store(first_bytes(blake3::keyed_hash(&job, b"job")), Ordering::Relaxed);
     let rank = variable(ENV_RANK)?.to_bytes();
     Some(*blake3::keyed_hash(&job, rank).as_bytes())
 }
@@ -57,10 +60,16 @@ extern "C" fn draw_from_the_kernel() {
 
 /// A number that no other rank has, of any job; 0: none.
 pub fn name() -> u64 {
-    KEY.get().map_or(0, |key| {
-        let hash = blake3::keyed_hash(key, b"name");
-        hash.as_bytes().iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte))
-    })
+    KEY.get().map_or(0, |key| first_bytes(blake3::keyed_hash(key, b"name")))
+}
+
+/// A number that no other job has; 0: none.
+pub fn job() -> u64 {
+    JOB.load(Ordering::Relaxed)
+}
+
+fn first_bytes(hash: blake3::Hash) -> u64 {
+    hash.as_bytes().iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
 /// Whether this process draws from the rank's stream.

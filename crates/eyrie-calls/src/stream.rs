@@ -22,6 +22,11 @@ const RESULT: u8 = 0xf2;
 /// What a call found and did: so many bytes, which mean nothing here.
 const RECORD: u8 = 0xf3;
 
+/// A call was made, and came out as it was asked for: its kind. What it gave can be had again.
+const DONE: u8 = 0xf4;
+/// So many more of the last kind.
+const DONE_AGAIN: u8 = 0xf5;
+
 /// With which a record ends.
 pub const WHOLE: u8 = 0x5a;
 
@@ -43,6 +48,8 @@ pub enum Item {
         value: i64,
     },
     Result(i64),
+    /// A call of this kind came out as it was asked for.
+    Done(u8),
     /// Its bytes are the last ones that were used.
     Record {
         len: usize,
@@ -52,6 +59,10 @@ pub enum Item {
 /// Where bytes go.
 pub trait Sink {
     fn push(&mut self, byte: u8);
+
+    fn extend(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.push(*byte));
+    }
 }
 
 pub fn put_number<S: Sink>(out: &mut S, n: u64) {
@@ -85,20 +96,26 @@ impl Last {
     }
 }
 
-/// Writes a stream. Equal values are counted and written with what comes next.
+/// Writes a stream. Equal values are counted and written with what comes next, and so are calls of
+/// one kind that came out as they were asked for.
 #[derive(Clone, Debug)]
 pub struct Writer {
     equal: u64,
+    done: u64,
+    kind: u8,
 }
 
 impl Writer {
     pub const fn new() -> Writer {
-        Writer { equal: 0 }
+        Writer { equal: 0, done: 0, kind: 0 }
     }
 
     #[inline]
     pub fn clock<S: Sink>(&mut self, last: &mut Last, clock: usize, value: i64, out: &mut S) {
         let higher = value.wrapping_sub(last.values[clock]);
+        if self.done > 0 {
+            self.settle(out);
+        }
         if clock == last.clock && higher == 0 {
             self.equal += 1;
             return;
@@ -138,8 +155,17 @@ impl Writer {
         self.settle(out);
         out.push(RECORD);
         put_number(out, (parts[0].len() + parts[1].len() + 1) as u64);
-        parts.iter().flat_map(|part| part.iter()).for_each(|byte| out.push(*byte));
+        parts.iter().for_each(|part| out.extend(part));
         out.push(WHOLE);
+    }
+
+    /// A call of this kind came out as it was asked for.
+    pub fn done<S: Sink>(&mut self, kind: u8, out: &mut S) {
+        if self.equal > 0 || self.kind != kind {
+            self.settle(out);
+        }
+        self.kind = kind;
+        self.done += 1;
     }
 
     /// Writes what was only counted.
@@ -147,6 +173,15 @@ impl Writer {
         if self.equal > 0 {
             out.push(EQUAL);
             put_number(out, std::mem::take(&mut self.equal));
+        }
+        let done = std::mem::take(&mut self.done);
+        if done > 0 {
+            out.push(DONE);
+            out.push(self.kind);
+        }
+        if done > 1 {
+            out.push(DONE_AGAIN);
+            put_number(out, done - 1);
         }
     }
 }
@@ -157,17 +192,20 @@ pub struct Reader {
     /// Values equal to the last one that come next, and what comes behind them.
     equal: u64,
     then: Option<Item>,
+    /// So many calls of the last kind come first.
+    done: u64,
+    kind: u8,
 }
 
 impl Reader {
     pub const fn new() -> Reader {
-        Reader { equal: 0, then: None }
+        Reader { equal: 0, then: None, done: 0, kind: 0 }
     }
 
     /// Whether nothing was read that was not taken.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.equal == 0 && self.then.is_none()
+        self.equal == 0 && self.then.is_none() && self.done == 0
     }
 
     /// What comes next. `bytes` are those behind the last ones that were used; their number is
@@ -181,6 +219,9 @@ impl Reader {
         }
         if self.equal > 0 {
             return Some(Item::Clock { clock: last.clock, value: last.values[last.clock] });
+        }
+        if self.done > 0 {
+            return Some(Item::Done(self.kind));
         }
         self.then
     }
@@ -201,6 +242,8 @@ impl Reader {
     pub fn take(&mut self, last: &mut Last) {
         if self.equal > 0 {
             self.equal -= 1;
+        } else if self.done > 0 {
+            self.done -= 1;
         } else if let Some(Item::Clock { clock, value }) = self.then.take() {
             last.clock = clock;
             last.values[clock] = value;
@@ -232,10 +275,18 @@ impl Reader {
                 *bytes = bytes.get(len..)?;
                 Some(Item::Record { len })
             }
+            DONE => {
+                (self.done, self.kind) = (1, byte(bytes)?);
+                None
+            }
+            DONE_AGAIN => {
+                self.done = number(bytes)?;
+                None
+            }
             _ => return None,
         };
         (self.equal, self.then) = (equal, then);
-        (equal > 0 || then.is_some()).then_some(())
+        (!self.is_empty()).then_some(())
     }
 }
 
@@ -274,6 +325,7 @@ mod tests {
             match *item {
                 Item::Clock { clock, value } => writer.clock(&mut last, clock, value, &mut out),
                 Item::Result(value) => writer.result(value, &mut out),
+                Item::Done(kind) => writer.done(kind, &mut out),
                 Item::Record { len } => writer.record([&vec![7; len], b"more"], &mut out),
             }
             let len = if let Item::Record { len } = *item { len + 5 } else { 0 };
@@ -332,6 +384,7 @@ mod tests {
                         6..=8 => (r >> 9 & 3) as i64,
                         9 => return Item::Result(r as i64 - (1 << 30)),
                         10 => return Item::Record { len: (r >> 9 & 255) as usize },
+                        11..=13 => return Item::Done((r >> 13 & 1) as u8),
                         _ => 0,
                     };
                     values[clock] = values[clock].wrapping_add(higher);
@@ -357,8 +410,14 @@ mod tests {
     }
 
     #[test]
+    fn calls_of_one_kind_cost_less_than_a_byte() {
+        assert!(written(&vec![Item::Done(7); 1000], &[]).len() < 8);
+    }
+
+    #[test]
     fn nonsense_ends_a_stream() {
-        for bytes in [&[0xff][..], &[FAR, 0x80], &[EQUAL, 0], &[CLOCK], &[RECORD, 2, 1]] {
+        let cut = [&[0xff][..], &[FAR, 0x80], &[EQUAL, 0], &[CLOCK], &[RECORD, 2, 1]];
+        for bytes in cut.into_iter().chain([&[DONE][..], &[DONE_AGAIN], &[DONE_AGAIN, 0]]) {
             let (mut reader, mut used) = (Reader::new(), 0);
             assert_eq!(reader.peek(&Last::new(), bytes, &mut used), None);
             assert_eq!(used, 0);

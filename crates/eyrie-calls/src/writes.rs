@@ -1,7 +1,10 @@
-//! write(2) and writev(2): a write to a full pipe that an image has interrupted goes on for its
-//! rest. Many programs take a short write to a pipe for a whole one. A write that anything else
-//! has cut short stays short.
+//! write(2) and writev(2): what is written to files is done once ([`crate::files`]). A write to a
+//! full pipe that an image has interrupted goes on for its rest: many programs take a short write
+//! to a pipe for a whole one. A write that anything else has cut short stays short.
 
+use crate::files::buffers::{one, Buffers};
+use crate::files::pipes::writes_pipe;
+use crate::files::writing::writes;
 use crate::interruption::{in_a_rank, watched};
 use crate::next::next;
 use libc::{c_int, c_void, iovec, size_t, ssize_t};
@@ -33,8 +36,13 @@ fn whole(len: usize, mut call: impl FnMut(usize) -> ssize_t) -> ssize_t {
 pub unsafe extern "C-unwind" fn our_write(fd: c_int, bytes: *const c_void, len: size_t) -> ssize_t {
     // SAFETY: handed on to the caller; no more than `len` bytes are behind it.
     unsafe {
+        let next = || write.get()(fd, bytes, len);
+        let file = writes(fd, Buffers::new(&one(bytes, len)), None, &next);
+        if let Some(n) = file.or_else(|| writes_pipe(fd, &next)) {
+            return n;
+        }
         if !in_a_rank() {
-            return write.get()(fd, bytes, len);
+            return next();
         }
         whole(len, |done| write.get()(fd, bytes.byte_add(done), len - done))
     }
@@ -48,6 +56,11 @@ pub unsafe extern "C-unwind" fn our_writev(fd: c_int, parts: *const iovec, n: c_
     // the first, and what it has written bytes of can be read.
     unsafe {
         let first = writev.get();
+        let next = || first(fd, parts, n);
+        let file = writes(fd, Buffers::of(parts, n), None, &next);
+        if let Some(n) = file.or_else(|| writes_pipe(fd, &next)) {
+            return n;
+        }
         if !in_a_rank() {
             return first(fd, parts, n);
         }

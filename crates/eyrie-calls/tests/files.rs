@@ -31,14 +31,9 @@ fn again(bytes: &[u8]) {
     unsafe { eyrie_calls_again(bytes.to_vec().leak().as_ptr(), bytes.len()) };
 }
 
-/// The rank is where it was before; and it does something new.
-fn known() {
-    // SAFETY: in a program that is no rank there is nobody else.
-    unsafe { eyrie_calls_known() };
-}
-
+/// The rank does something new.
 fn new() {
-    // SAFETY: as above.
+    // SAFETY: in a program that is no rank there is nobody else.
     unsafe { eyrie_calls_new() };
 }
 
@@ -120,14 +115,14 @@ fn twice<R: PartialEq + std::fmt::Debug>(program: impl Fn() -> R) {
     again(&bytes);
     assert_eq!(program(), first);
     assert_eq!(tree(), before, "something was done twice");
-    known();
     new();
     assert_eq!((tree(), stand_ins()), (before, 0));
-    assert_eq!(take(), []);
+    assert!(take().is_empty());
 }
 
-/// All files with their content.
+/// All files with their content, which the program does not look at.
 fn tree() -> Vec<(String, String)> {
+    let entered = eyrie_calls_enter();
     let mut all: Vec<_> = fs::read_dir(".")
         .unwrap()
         .map(|entry| {
@@ -137,6 +132,7 @@ fn tree() -> Vec<(String, String)> {
         })
         .collect();
     all.sort();
+    eyrie_calls_leave(entered);
     all
 }
 
@@ -238,7 +234,6 @@ fn a_log_has_each_line_once() {
     let more = take();
     again(&[known_bytes, more].concat());
     print("log", c"a", "1\n");
-    known();
     print("log", c"a", "2\n");
     new();
     assert_eq!(read("log"), "0\n1\n2\n");
@@ -275,7 +270,6 @@ fn others_may_append_meanwhile() {
     let file = open("common", APPEND);
     write(file, "a1\n");
     write(file, "a2\n");
-    known();
     new();
     write(file, "a3\n");
     close(file);
@@ -294,11 +288,10 @@ fn a_file_that_is_written_anew_loses_the_lost_future() {
     // SAFETY: only a descriptor.
     let other = unsafe { libc::dup(file) };
     write(file, "one\n");
-    known();
     write(other, "two\n");
     // As others see it.
     let seen = std::thread::spawn(|| read("out")).join().unwrap();
-    assert_eq!((seen.as_str(), read("out").as_str()), ("one\nlost future\n", "one\ntwo\n"));
+    assert_eq!((seen.as_str(), read("out").as_str()), ("one\ntwo\n", "one\ntwo\n"));
     new();
     assert_eq!(read("out"), "one\ntwo\n");
     write(file, "three\n");
@@ -361,9 +354,8 @@ fn a_file_of_several_ranks_keeps_what_others_write() {
     };
     take();
     close(place(9, b'a'));
-    let kept = place(1, b'b');
     let bytes = take();
-    close(kept);
+    close(place(1, b'b'));
     std::thread::spawn(move || {
         fs::write("shared", b"0123456789").unwrap();
     })
@@ -371,7 +363,6 @@ fn a_file_of_several_ranks_keeps_what_others_write() {
     .unwrap();
     again(&bytes);
     close(place(9, b'a'));
-    known();
     let kept = place(1, b'b');
     new();
     assert_eq!(read("shared"), "0b23456789");
@@ -437,7 +428,7 @@ fn half_a_record_is_none() {
     print("x", c"w", "x");
     assert_eq!(stand_ins(), 1);
     new();
-    assert_eq!(take(), []);
+    assert!(take().is_empty());
 }
 
 /// What was noted for an image goes on from there.
@@ -465,7 +456,6 @@ fn files_that_are_open_in_an_image_go_back() {
     unsafe { eyrie_calls_come_back() };
     assert_eq!(stand_ins(), 1 + inherited());
     let rest = appended("1\n");
-    known();
     new();
     write(rest, "3\n");
     close(rest);
@@ -483,24 +473,241 @@ fn a_small_file_that_is_open_in_an_image_has_what_it_had() {
         // SAFETY: one byte.
         assert_eq!(unsafe { libc::pwrite(file, (&raw const byte).cast(), 1, 0) }, 1);
     };
+    let has = || {
+        let mut byte = 0u8;
+        // SAFETY: one byte.
+        assert_eq!(unsafe { libc::pread(file, (&raw mut byte).cast(), 1, 0) }, 1);
+        byte
+    };
+    assert_eq!(has(), b'5');
+    // What it has read is with a router before it changes it.
+    let bytes = take();
     put(b'6');
     put(b'7');
+    again(&bytes);
     // SAFETY: there is one thread.
     unsafe { eyrie_calls_come_back() };
-    let mut byte = 0u8;
-    // SAFETY: one byte.
-    assert_eq!(unsafe { libc::pread(file, (&raw mut byte).cast(), 1, 0) }, 1);
-    assert_eq!(byte, b'5');
+    assert_eq!(has(), b'5');
     put(b'6');
     new();
     assert_eq!(read("count"), "6");
     close(file);
 }
 
+/// What other threads do is not written down.
+fn another(does: impl FnOnce() + Send) {
+    std::thread::scope(|scope| scope.spawn(does).join().unwrap());
+}
+
+/// A line by the C library's stream, which reads its file by a table of its own.
+fn line(path: &str) -> String {
+    let mut room = [0u8; 64];
+    // SAFETY: C strings, and a stream that was opened.
+    unsafe {
+        let file = libc::fopen(c(path).as_ptr(), c"r".as_ptr());
+        assert!(!file.is_null(), "{path}: {}", std::io::Error::last_os_error());
+        libc::fgets(room.as_mut_ptr().cast(), 64, file);
+        libc::fclose(file);
+    }
+    CStr::from_bytes_until_nul(&room).unwrap().to_str().unwrap().to_owned()
+}
+
+fn names(path: &str) -> Vec<String> {
+    let mut names: Vec<_> = fs::read_dir(path)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+/// Everything that a program can find out about files, in every way that it has.
+fn what_was_observed_is_observed_again() {
+    print("a", c"w", "before\n");
+    print("gone", c"w", "was here");
+    let look = || {
+        let file = open("a", libc::O_RDONLY);
+        // SAFETY: only a descriptor.
+        let end = unsafe { libc::lseek(file, 0, libc::SEEK_END) };
+        close(file);
+        let gone = fs::metadata("gone").map(|about| (about.len(), about.ino()));
+        let there = [c"gone", c"new"].map(|path| {
+            // SAFETY: a C string.
+            unsafe { libc::access(path.as_ptr(), libc::F_OK) }
+        });
+        (line("a"), read("a"), end, gone.ok(), there, names("."), Path::new("new").exists())
+    };
+    take();
+    let first = look();
+    let bytes = take();
+    another(|| {
+        fs::write("a", "changed since, and longer\n").unwrap();
+        fs::remove_file("gone").unwrap();
+        fs::write("new", "new").unwrap();
+    });
+    again(&bytes);
+    assert_eq!(look(), first);
+    new();
+    let now = look();
+    assert_eq!((now.0.as_str(), now.4, now.6), ("changed since, and longer\n", [-1, 0], true));
+}
+
+/// What others write in the place of what a rank has written stays.
+fn what_is_known_to_be_written_is_not_written_again() {
+    let program = || {
+        let file = open("shared", libc::O_CREAT | libc::O_RDWR);
+        write(file, "aaaa");
+        // SAFETY: bytes that are there.
+        let placed = unsafe { libc::pwrite(file, b"bbbb".as_ptr().cast(), 4, 8) };
+        // SAFETY: only a descriptor.
+        let cut = unsafe { libc::ftruncate(file, 10) };
+        write(file, "cc");
+        close(file);
+        print("log", c"a", "line\n");
+        (placed, cut)
+    };
+    take();
+    let first = program();
+    let bytes = take();
+    another(|| {
+        fs::write("shared", "others have this").unwrap();
+        fs::write("log", "turned over\n").unwrap();
+    });
+    again(&bytes);
+    assert_eq!(program(), first);
+    new();
+    assert_eq!([read("shared"), read("log")], ["others have this", "turned over\n"]);
+}
+
+/// It was released, and another process has it by now.
+fn a_lock_that_was_released_is_not_taken_again() {
+    let lock = |file, how| {
+        // SAFETY: only a descriptor.
+        assert_eq!(unsafe { libc::flock(file, how) }, 0);
+    };
+    take();
+    let file = open("lock", libc::O_CREAT | libc::O_RDWR);
+    lock(file, libc::LOCK_EX);
+    lock(file, libc::LOCK_UN);
+    let bytes = take();
+    close(file);
+    let others = std::thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            let file = open("lock", libc::O_RDWR);
+            lock(file, libc::LOCK_EX);
+            file
+        });
+        other.join().unwrap()
+    });
+    again(&bytes);
+    let file = open("lock", libc::O_CREAT | libc::O_RDWR);
+    lock(file, libc::LOCK_EX);
+    lock(file, libc::LOCK_UN);
+    new();
+    // SAFETY: only a descriptor.
+    let tried = unsafe { libc::flock(file, libc::LOCK_EX | libc::LOCK_NB) };
+    assert_eq!(tried, -1, "another has it");
+    another(|| close(others));
+    close(file);
+    // It dies while it has it.
+    take();
+    let file = open("lock", libc::O_RDWR);
+    lock(file, libc::LOCK_EX);
+    let bytes = take();
+    close(file);
+    again(&bytes);
+    let file = open("lock", libc::O_RDWR);
+    lock(file, libc::LOCK_EX);
+    new();
+    let is_locked = std::thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            let file = open("lock", libc::O_RDWR);
+            // SAFETY: only a descriptor.
+            let tried = unsafe { libc::flock(file, libc::LOCK_EX | libc::LOCK_NB) };
+            close(file);
+            tried == -1
+        });
+        other.join().unwrap()
+    });
+    assert!(is_locked, "it was not taken again");
+    close(file);
+}
+
+/// Two ranks change parts of one block, which each reads and writes back under a lock.
+fn only_what_was_changed_is_written_back() {
+    print("block", c"w", "................");
+    let change = |at: usize| {
+        let mut block = [0u8; 16];
+        // SAFETY: a descriptor, and as many bytes as said.
+        unsafe {
+            let file = open("block", libc::O_RDWR);
+            assert_eq!(libc::lockf(file, libc::F_LOCK, 16), 0);
+            assert_eq!(libc::pread(file, block.as_mut_ptr().cast(), 16, 0), 16);
+            let bytes = take();
+            block[at] = b'a';
+            assert_eq!(libc::pwrite(file, block.as_ptr().cast(), 16, 0), 16);
+            assert_eq!(libc::lockf(file, libc::F_ULOCK, 16), 0);
+            close(file);
+            bytes
+        }
+    };
+    take();
+    let bytes = change(3);
+    another(|| fs::write("block", ".......b........").unwrap());
+    again(&bytes);
+    change(3);
+    assert_eq!(read("block"), "...a...b........");
+}
+
+/// A helper counts how often it is run.
+fn what_has_ended_is_not_started_again() {
+    // What a handler of this C library does with a signal of its own is no part of this.
+    let program = || {
+        // SAFETY: C strings.
+        unsafe {
+            let status = libc::system(c"echo run >> runs; exit 3".as_ptr());
+            let pipe = libc::popen(c"echo piped >> runs; cat runs | wc -l".as_ptr(), c"r".as_ptr());
+            let mut said = [0u8; 32];
+            libc::fgets(said.as_mut_ptr().cast(), 32, pipe);
+            let closed = libc::pclose(pipe);
+            let child = libc::fork();
+            if child == 0 {
+                libc::execl(
+                    c"/bin/sh".as_ptr(),
+                    c"sh".as_ptr(),
+                    c"-c".as_ptr(),
+                    c"echo child >> runs; exit 5".as_ptr(),
+                    std::ptr::null::<libc::c_char>(),
+                );
+                libc::_exit(1);
+            }
+            let mut ended = 0;
+            let waited = libc::waitpid(child, &mut ended, 0);
+            (status, said, closed, child == waited, ended)
+        }
+    };
+    take();
+    let first = program();
+    let bytes = take();
+    assert_eq!(first.1[..1], *b"2");
+    again(&bytes);
+    assert_eq!(program(), first);
+    new();
+    assert_eq!(read("runs"), "run\npiped\nchild\n");
+    // The end of the last one is not known: it runs again.
+    take();
+    let first = program();
+    let bytes = take();
+    let last = bytes.len() - 16;
+    again(&bytes[..last]);
+    assert_eq!(program().4, first.4);
+    assert_eq!(read("runs").lines().filter(|line| *line == "child").count(), 3);
+}
+
 fn main() {
     let place = std::env::temp_dir().join(format!("eyrie-files-{}", std::process::id()));
     eyrie_calls_begin(libc::SIGUSR2);
-    let cases: [(&str, fn()); 16] = [
+    let cases: [(&str, fn()); 21] = [
         ("names", names_are_changed_once),
         ("nameless", a_file_without_a_name_gets_one_once),
         ("temporary", what_is_made_under_another_name_is_read_back),
@@ -516,6 +723,11 @@ fn main() {
         ("half", half_a_record_is_none),
         ("closed", what_was_closed_before_something_known_is_in_its_file),
         ("small", a_small_file_that_is_open_in_an_image_has_what_it_had),
+        ("observed", what_was_observed_is_observed_again),
+        ("written", what_is_known_to_be_written_is_not_written_again),
+        ("locked", a_lock_that_was_released_is_not_taken_again),
+        ("block", only_what_was_changed_is_written_back),
+        ("helpers", what_has_ended_is_not_started_again),
         ("image", files_that_are_open_in_an_image_go_back),
     ];
     for (name, case) in cases {

@@ -119,9 +119,25 @@ fn take() -> bool {
 fn take_image(rank: &mut RankCore<Sockets>, Order { image, sync, base, hold, out }: Order) {
     let start = Instant::now();
     let refuse = |reason: &str| channel::tell(&FromRank::Refused { image, reason });
+    let refuse_with = |reason: &dyn std::fmt::Display| {
+        let mut text = [0u8; MAX_MESSAGE];
+        let mut rest = &mut text[..];
+        // A text that does not fit is cut.
+        let _ = write!(rest, "{reason}");
+        let len = MAX_MESSAGE - rest.len();
+        refuse(std::str::from_utf8(&text[..len]).unwrap_or("the process cannot be captured"));
+    };
     let starter_pid = channel::agent_pid();
     if starter_pid == 0 {
         return refuse("it is in another namespace of process ids than its agent");
+    }
+    if let Some(path) = observing::shared_file() {
+        return refuse_with(&format_args!(
+            "it has {} mapped to be written (mmap, numpy.memmap), and so has another rank: what \
+             they write there is lost when one goes back to an image; let one rank map it, or \
+             write to it by write or MPI-IO",
+            path.to_str().unwrap_or("a file")
+        ));
     }
     if !rank.settled(SETTLE_TIMEOUT) {
         return refuse("large messages are still on their way to a router");
@@ -195,12 +211,7 @@ fn take_image(rank: &mut RankCore<Sockets>, Order { image, sync, base, hold, out
             drop(out);
         }
         Outcome::Refused(refusal) => {
-            let mut text = [0u8; MAX_MESSAGE];
-            let mut rest = &mut text[..];
-            // A text that does not fit is cut.
-            let _ = write!(rest, "{refusal}");
-            let len = MAX_MESSAGE - rest.len();
-            refuse(std::str::from_utf8(&text[..len]).unwrap_or("the process cannot be captured"));
+            refuse_with(&refusal);
             // After the reason: whoever sees the stream end can know it.
             drop(out);
         }

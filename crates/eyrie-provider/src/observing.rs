@@ -21,13 +21,13 @@ struct Functions {
     again: unsafe extern "C" fn(*const u8, usize),
     skip: unsafe extern "C" fn(u64),
     store_by: extern "C" fn(extern "C" fn()),
-    /// How many files have stand-ins.
+    /// How much is to be done when the rank does something new.
     standing_in: *const AtomicUsize,
-    known: unsafe extern "C" fn(),
     new: unsafe extern "C" fn(),
     note_files: unsafe extern "C" fn(),
     come_back: unsafe extern "C" fn(),
     watched: extern "C" fn(usize) -> *const c_char,
+    shares: extern "C" fn() -> *const c_char,
     signal_again: unsafe extern "C" fn(u64, *mut u64) -> c_int,
     signal: unsafe extern "C" fn(u64, u64, u8),
 }
@@ -64,11 +64,11 @@ pub fn find(store: extern "C" fn()) {
             skip: of_calls(c"eyrie_calls_skip")?,
             store_by: of_calls(c"eyrie_calls_store_by")?,
             standing_in: standing_in(),
-            known: of_calls(c"eyrie_calls_known")?,
             new: of_calls(c"eyrie_calls_new")?,
             note_files: of_calls(c"eyrie_calls_note_files")?,
             come_back: of_calls(c"eyrie_calls_come_back")?,
             watched: of_calls(c"eyrie_calls_watched")?,
+            shares: of_calls(c"eyrie_calls_shares")?,
             signal_again: of_calls(c"eyrie_calls_signal_again")?,
             signal: of_calls(c"eyrie_calls_signal")?,
         })
@@ -167,26 +167,12 @@ pub fn skip(to: u64) {
     }
 }
 
-/// The functions, when files of the program have stand-ins.
-#[inline]
-fn with_stand_ins() -> Option<&'static Functions> {
-    // SAFETY: it lives as long as the library.
-    functions().filter(|f| unsafe { &*f.standing_in }.load(Ordering::Relaxed) > 0)
-}
-
-/// The rank has come to where it is known to have been before.
-#[inline]
-pub fn known() {
-    if let Some(f) = with_stand_ins() {
-        // SAFETY: as above.
-        unsafe { (f.known)() };
-    }
-}
-
-/// What it does next it has never done before.
+/// What the rank does next it has never done before.
 #[inline]
 pub fn new() {
-    if let Some(f) = with_stand_ins() {
+    // SAFETY: the number lives as long as the library.
+    let waits = |f: &&Functions| unsafe { &*f.standing_in }.load(Ordering::Relaxed) > 0;
+    if let Some(f) = functions().filter(waits) {
         // SAFETY: as above.
         unsafe { (f.new)() };
     }
@@ -220,6 +206,13 @@ pub fn note_signal(clock: u64, n: u64, signal: u8) {
         // SAFETY: the rank is entered.
         unsafe { (f.signal)(clock, n, signal) };
     }
+}
+
+/// The path of a file that this rank and another one have mapped to write it.
+pub fn shared_file() -> Option<&'static CStr> {
+    let path = functions().map(|f| (f.shares)()).filter(|path| !path.is_null())?;
+    // SAFETY: a C string, which stays until it is asked for again.
+    Some(unsafe { CStr::from_ptr(path) })
 }
 
 /// Whether what this process does to files is recorded.

@@ -162,11 +162,6 @@ impl Host for Sockets {
     }
 
     #[inline]
-    fn known(&mut self) {
-        observing::known();
-    }
-
-    #[inline]
     fn before_new(&mut self) {
         observing::new();
     }

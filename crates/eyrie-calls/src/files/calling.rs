@@ -1,7 +1,11 @@
 //! Runs a call that is written down where it leaves nothing behind.
 
-use super::kernel::errno;
+use super::kernel::{errno, file_at, File};
+use super::memory;
+use super::pending;
+use super::standing_in;
 use crate::observed::Observing;
+use libc::c_int;
 
 /// What a call does on the stack on which nothing is left behind.
 type Body<'a> = &'a mut dyn FnMut() -> i64;
@@ -24,10 +28,37 @@ extern "C" fn on_own_stack(body: usize) -> i64 {
     value.max(-1)
 }
 
+/// Runs `body` for a regular file that is open, as a call that is written down. `None`: it is none,
+/// or a file without a name, which is in images and so nobody else's; or in a thread whose calls
+/// are not written down.
+pub fn of_file(fd: c_int, body: &mut dyn FnMut(&File) -> i64) -> Option<i64> {
+    let mut counts = false;
+    let value = written_down(&mut || {
+        // SAFETY: in a call that is being written down.
+        let stands_in = || pending::any() && unsafe { standing_in::table() }.stands_in(fd);
+        let counts_as = |file: &File| !memory::is_memory(file.number);
+        let is_named = |file: &File| !file.nameless || stands_in();
+        let Some(file) = file_at(fd).filter(is_named).filter(counts_as) else { return 0 };
+        counts = true;
+        body(&file)
+    });
+    value.filter(|_| counts)
+}
+
+/// What a function of the C library returns for what a [`Body`] says: -1 with errno.
+pub fn or_errno(value: i64) -> isize {
+    if value < 0 {
+        // SAFETY: this thread's own.
+        unsafe { *libc::__errno_location() = -value as c_int };
+        return -1;
+    }
+    value as isize
+}
+
 /// What a function of the C library has returned, as a [`Body`] says it.
-pub fn outcome(value: libc::c_int) -> i64 {
-    match value {
-        0.. => value.into(),
+pub fn outcome(value: impl Into<i64>) -> i64 {
+    match value.into() {
+        value @ 0.. => value,
         _ => -i64::from(errno()),
     }
 }

@@ -1,6 +1,7 @@
 //! A call that changes names, or what is under them: made once in all processes of a rank.
 
 use super::calling::{outcome, written_down};
+use super::freshness;
 use super::kernel::{look, Identity};
 use super::records::{is_new_change, Call, Part};
 use super::standing_in;
@@ -17,6 +18,15 @@ pub struct Change<'a> {
     pub is_done: &'a dyn Fn(Identity) -> bool,
     /// The same for files that have stand-ins.
     pub stand_ins: &'a dyn Fn(),
+    /// Keeps the old state of what it will change, or finds what an earlier process has kept.
+    pub keep: &'a dyn Fn(When),
+}
+
+/// Whether a call is about to be made, or was made by an earlier process.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum When {
+    Before,
+    Again,
 }
 
 /// It is made all the same, and perhaps again.
@@ -26,6 +36,7 @@ impl Change<'_> {
     /// Makes the call, once in all processes of the rank.
     fn make(&self, make: &dyn Fn() -> i64) -> i64 {
         if let Some(mut intent) = self.call.again(Part::Intent) {
+            (self.keep)(When::Again);
             return self.end(intent.identity(), make);
         }
         if let Some(value) = self.call.result_again() {
@@ -36,14 +47,18 @@ impl Change<'_> {
             return make();
         }
         standing_in::before_new();
+        (self.keep)(When::Before);
         match (self.before)() {
             Ok(what) => {
                 self.call.write(Part::Intent, &[what.ino as i64, what.born_ns]);
                 // SAFETY: in a call that is being written down.
                 unsafe { store() };
             }
-            Err(UNKNOWN) => (),
-            Err(error) => return self.call.write_result(error),
+            Err(UNKNOWN) => freshness::before_any_change(),
+            Err(error) => {
+                freshness::looked_around();
+                return self.call.write_result(error);
+            }
         }
         self.call.write_result(make())
     }

@@ -66,6 +66,7 @@ pub fn made(
         },
         is_done: &|made| look(dir, path, false).is_ok_and(|found| found.id == made),
         stand_ins: &|| (),
+        keep: &|_| (),
     };
     let make_once = || {
         let named = nameless(dir, path).and_then(|at| give_name(&at, dir, path));

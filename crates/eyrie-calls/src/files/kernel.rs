@@ -1,7 +1,7 @@
 //! What is asked of the kernel about files, past the C library's functions of which ours are in
 //! front. Results are numbers, or negative errnos.
 
-use libc::{c_char, c_int, c_long, c_uint, c_void};
+use libc::{c_char, c_int, c_long, c_void};
 use std::ffi::CStr;
 
 /// Our descriptors have numbers from here on, out of the program's way.
@@ -39,6 +39,8 @@ pub struct Found {
     pub id: Identity,
     pub size: u64,
     pub mode: u32,
+    /// When it was changed last, in seconds of CLOCK_REALTIME.
+    pub changed_s: i64,
 }
 
 impl Found {
@@ -59,7 +61,8 @@ fn statx(dir: c_int, path: *const c_char, flags: c_int) -> Result<Found, i64> {
     let born_ns = st.stx_btime.tv_sec.wrapping_mul(1_000_000_000);
     let born_ns = born_ns.wrapping_add(st.stx_btime.tv_nsec.into());
     let id = Identity { ino: st.stx_ino, born_ns };
-    Ok(Found { id, size: st.stx_size, mode: st.stx_mode.into() })
+    let changed_s = st.stx_ctime.tv_sec;
+    Ok(Found { id, size: st.stx_size, mode: st.stx_mode.into(), changed_s })
 }
 
 /// The file that a path leads to; `follow`: through a last link.
@@ -72,15 +75,15 @@ pub fn look_at(fd: c_int) -> Result<Found, i64> {
     statx(fd, c"".as_ptr(), libc::AT_EMPTY_PATH)
 }
 
+/// stat(2).
+pub fn stat(path: &CStr, to: *mut c_void) -> i64 {
+    let path = path.as_ptr() as usize;
+    call(libc::SYS_newfstatat, [HERE as usize, path, to as usize, 0, 0])
+}
+
 /// fstat(2).
 pub fn identify(fd: c_int, to: *mut c_void) -> i64 {
     call(libc::SYS_fstat, [fd as usize, to as usize, 0, 0, 0])
-}
-
-/// statx(2) of an open file.
-pub fn identify_more(fd: c_int, mask: c_uint, to: *mut c_void) -> i64 {
-    let (path, flags) = (c"".as_ptr() as usize, libc::AT_EMPTY_PATH as usize);
-    call(libc::SYS_statx, [fd as usize, path, flags, mask as usize, to as usize])
 }
 
 fn stat_of(fd: c_int) -> Option<libc::stat> {
@@ -95,28 +98,104 @@ pub fn number_of(fd: c_int) -> Option<((u64, u64), u64)> {
     Some(((st.st_dev, st.st_ino), st.st_size as u64))
 }
 
-/// How many names an open file has.
-pub fn names(fd: c_int) -> u64 {
-    stat_of(fd).map_or(0, |st| st.st_nlink)
+/// A regular file that is open.
+#[derive(Clone, Copy)]
+pub struct File {
+    /// Device and number.
+    pub number: (u64, u64),
+    pub size: u64,
+    /// When it was changed last, in seconds of CLOCK_REALTIME.
+    pub changed_s: i64,
+    /// It has no name (any more).
+    pub nameless: bool,
 }
 
-/// Whether an open file has a lock, or nobody knows.
-pub fn is_locked(fd: c_int) -> bool {
-    let mut room = [0; 32];
-    let link = link_of(fd, &mut room).to_bytes();
-    let number = &link[FD.len()..];
-    let mut path = [0u8; 48];
-    let front = b"/proc/thread-self/fdinfo/";
-    path[..front.len()].copy_from_slice(front);
-    path[front.len()..front.len() + number.len()].copy_from_slice(number);
-    let path = CStr::from_bytes_until_nul(&path).unwrap_or(c"");
-    let Ok(info) = c_int::try_from(open(HERE, path, libc::O_RDONLY, 0)) else {
-        return true;
-    };
-    let mut text = [0u8; 2048];
-    let n = read_at(info, &mut text, 0);
-    close(info);
-    n == 0 || text[..n].windows(6).any(|window| window == b"\nlock:")
+/// The regular file that is open there; `None`: a pipe, a socket, a device, a directory, or a file
+/// of which the kernel makes the content when it is read (/proc, /sys).
+pub fn file_at(fd: c_int) -> Option<File> {
+    let st = stat_of(fd).filter(|st| st.st_mode & libc::S_IFMT == libc::S_IFREG)?;
+    let made_when_read = st.st_blocks == 0 && matches!(st.st_size, 0 | 4096);
+    (!made_when_read || !is_of_the_kernel(fd)).then_some(File {
+        number: (st.st_dev, st.st_ino),
+        size: st.st_size as u64,
+        changed_s: st.st_ctime,
+        nameless: st.st_nlink == 0,
+    })
+}
+
+/// The content of an open file, to be read; given back by [`unmap`].
+pub fn map<'a>(fd: c_int, len: usize) -> Option<&'a [u8]> {
+    if len == 0 {
+        return None;
+    }
+    let (access, flags) = (libc::PROT_READ, libc::MAP_PRIVATE);
+    // SAFETY: a new mapping, wherever there is room.
+    let at = unsafe { libc::syscall(libc::SYS_mmap, 0usize, len, access, flags, fd, 0usize) };
+    // SAFETY: so many bytes are mapped there. Whoever cuts the file meanwhile ends this process, as
+    // it would while the dynamic linker maps it.
+    (at > 0).then(|| unsafe { std::slice::from_raw_parts(at as *const u8, len) })
+}
+
+/// Gives back what [`map`] has given.
+pub fn unmap(bytes: &[u8]) {
+    call(libc::SYS_munmap, [bytes.as_ptr() as usize, bytes.len(), 0, 0, 0]);
+}
+
+/// Whether a path leads to a file with the same content as an open one.
+pub fn has_same(path: *const c_char, other: c_int) -> bool {
+    // SAFETY: a C string, as the caller has looked.
+    let fd = open(HERE, unsafe { CStr::from_ptr(path) }, libc::O_RDONLY | libc::O_CLOEXEC, 0);
+    let Some(fd) = c_int::try_from(fd).ok().filter(|fd| *fd >= 0) else { return false };
+    let size = |fd| stat_of(fd).map_or(0, |st| st.st_size as usize);
+    let mapped = (size(fd) == size(other)).then(|| (map(fd, size(fd)), map(other, size(other))));
+    close(fd);
+    match mapped {
+        Some((Some(a), Some(b))) => {
+            let same = a == b;
+            unmap(a);
+            unmap(b);
+            same
+        }
+        _ => false,
+    }
+}
+
+/// The number of a pipe that is open there.
+pub fn pipe_at(fd: c_int) -> Option<(u64, u64)> {
+    let st = stat_of(fd).filter(|st| st.st_mode & libc::S_IFMT == libc::S_IFIFO)?;
+    Some((st.st_dev, st.st_ino))
+}
+
+/// Reads so many bytes and forgets them: those that are there, or also those that will be.
+pub fn discard(fd: c_int, n: i64, wait: bool) {
+    let (mut bytes, mut left) = ([0u8; 4096], usize::try_from(n).unwrap_or(0));
+    while left > 0 {
+        let mut one = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        let ms = if wait { usize::MAX } else { 0 };
+        let ready = call(libc::SYS_poll, [&raw mut one as usize, 1, ms, 0, 0]);
+        if ready == -i64::from(libc::EINTR) {
+            continue;
+        }
+        let room = [bytes.as_mut_ptr() as usize, left.min(bytes.len())];
+        match call(
+            libc::SYS_read,
+            [fd as usize, room[0], if ready == 1 { room[1] } else { 0 }, 0, 0],
+        ) {
+            n @ 1.. => left -= n as usize,
+            _ => return,
+        }
+    }
+}
+
+/// Whether an open file is of a file system that shows the kernel's state: proc, sysfs, cgroup,
+/// cgroup2, debugfs, tracefs (linux/magic.h).
+fn is_of_the_kernel(fd: c_int) -> bool {
+    const KERNELS: [i64; 6] =
+        [0x9fa0, 0x6265_6572, 0x0027_e0eb, 0x6367_7270, 0x6462_6720, 0x7472_6163];
+    // SAFETY: all zero is a valid structure.
+    let mut fs: libc::statfs = unsafe { std::mem::zeroed() };
+    let result = call(libc::SYS_fstatfs, [fd as usize, &raw mut fs as usize, 0, 0, 0]);
+    result == 0 && KERNELS.contains(&fs.f_type)
 }
 
 pub fn open(dir: c_int, path: &CStr, flags: c_int, mode: u32) -> i64 {
@@ -180,6 +259,10 @@ pub fn fcntl(fd: c_int, what: c_int, argument: usize) -> i64 {
     call(libc::SYS_fcntl, [fd as usize, what as usize, argument, 0, 0])
 }
 
+pub fn flock(fd: c_int, how: c_int) -> i64 {
+    call(libc::SYS_flock, [fd as usize, how as usize, 0, 0, 0])
+}
+
 /// Puts an open file in the place of another one; what that is to exec(2) stays.
 pub fn put_in_place(from: c_int, to: c_int) {
     let closes = fcntl(to, libc::F_GETFD, 0) & i64::from(libc::FD_CLOEXEC) != 0;
@@ -218,6 +301,11 @@ pub fn read_at(fd: c_int, to: &mut [u8], at: u64) -> usize {
     done
 }
 
+/// Writes what can be written.
+pub fn write(fd: c_int, bytes: &[u8]) {
+    call(libc::SYS_write, [fd as usize, bytes.as_ptr() as usize, bytes.len(), 0, 0]);
+}
+
 /// Writes all; false when that fails.
 pub fn write_at(fd: c_int, bytes: &[u8], at: u64) -> bool {
     let mut done = 0;
@@ -240,6 +328,29 @@ pub fn give_name(fd: c_int, dir: c_int, path: *const c_char) -> i64 {
     let here = HERE as usize;
     let flags = libc::AT_SYMLINK_FOLLOW as usize;
     call(libc::SYS_linkat, [here, of, dir as usize, path as usize, flags])
+}
+
+/// Gives a file another name.
+pub fn link(old: &CStr, new: &CStr) -> i64 {
+    call(libc::SYS_link, [old.as_ptr() as usize, new.as_ptr() as usize, 0, 0, 0])
+}
+
+pub fn unlink(path: &CStr) {
+    call(libc::SYS_unlink, [path.as_ptr() as usize, 0, 0, 0, 0]);
+}
+
+/// Lets a file share the content of another one, where the file system can (ioctl_ficlone(2)).
+pub fn share_content(from: c_int, to: c_int) -> bool {
+    const FICLONE: usize = 0x4004_9409;
+    call(libc::SYS_ioctl, [to as usize, FICLONE, from as usize, 0, 0]) == 0
+}
+
+/// Gives a file the time at which the content of another one was changed.
+pub fn copy_time(from: c_int, to: c_int) {
+    let Some(st) = stat_of(from) else { return };
+    let keep = libc::timespec { tv_sec: 0, tv_nsec: libc::UTIME_OMIT };
+    let times = [keep, libc::timespec { tv_sec: st.st_mtime, tv_nsec: st.st_mtime_nsec }];
+    call(libc::SYS_utimensat, [to as usize, 0, times.as_ptr() as usize, 0, 0]);
 }
 
 /// A new file that has no name, in this directory; or in memory, when that may be.
@@ -320,6 +431,80 @@ pub fn alone(fd: c_int) -> Option<bool> {
 /// Lets a millisecond pass.
 pub fn pass_time() {
     call(libc::SYS_poll, [0, 0, 1, 0, 0]);
+}
+
+/// Who maps a file to write it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct Mark {
+    pub job: u64,
+    pub who: u64,
+}
+
+const MAPPED: &CStr = c"user.eyrie.mapped";
+
+/// The mark of an open file; `None`: it has none.
+///
+/// # Errors
+/// A negative errno, where files cannot have any.
+pub fn mark(fd: c_int) -> Result<Option<Mark>, i64> {
+    let mut mark = Mark { job: 0, who: 0 };
+    let (name, to) = (MAPPED.as_ptr() as usize, &raw mut mark as usize);
+    match call(libc::SYS_fgetxattr, [fd as usize, name, to, size_of::<Mark>(), 0]) {
+        0.. => Ok(Some(mark)),
+        e if e == -i64::from(libc::ENODATA) => Ok(None),
+        e => Err(e),
+    }
+}
+
+/// The same of a path.
+pub fn mark_of(path: &CStr) -> Option<Mark> {
+    let mut mark = Mark { job: 0, who: 0 };
+    let (path, name, to) =
+        (path.as_ptr() as usize, MAPPED.as_ptr() as usize, &raw mut mark as usize);
+    let n = call(libc::SYS_getxattr, [path, name, to, size_of::<Mark>(), 0]);
+    (n == size_of::<Mark>() as i64).then_some(mark)
+}
+
+/// Gives an open file a mark: its first one, or another one, by the flags of setxattr(2).
+pub fn set_mark(fd: c_int, mark: Mark, flags: c_int) -> i64 {
+    let (name, from) = (MAPPED.as_ptr() as usize, &raw const mark as usize);
+    call(libc::SYS_fsetxattr, [fd as usize, name, from, size_of::<Mark>(), flags as usize])
+}
+
+/// Looks through the files that this process has mapped to write them, with others; `room` gets the
+/// path of one of which `is_it` says so. False: there is none.
+pub fn written_mapping(room: &mut [u8; 4096], is_it: &dyn Fn(&CStr) -> bool) -> bool {
+    let maps = open(HERE, c"/proc/thread-self/maps", libc::O_RDONLY | libc::O_CLOEXEC, 0);
+    let Some(maps) = c_int::try_from(maps).ok().filter(|maps| *maps >= 0) else { return false };
+    let (mut bytes, mut len, mut found) = ([0u8; 8192], 0, false);
+    while !found {
+        let place = [maps as usize, bytes[len..].as_mut_ptr() as usize, bytes.len() - len];
+        let n = call(libc::SYS_read, [place[0], place[1], place[2], 0, 0]);
+        let Some(n) = usize::try_from(n).ok().filter(|n| *n > 0) else { break };
+        len += n;
+        let mut from = 0;
+        while let Some(end) = bytes[from..len].iter().position(|byte| *byte == b'\n') {
+            let line = &bytes[from..from + end];
+            from += end + 1;
+            // 7f..-7f.. rw-s 00000000 fe:00 1234     /path
+            let path = line.iter().position(|byte| *byte == b'/').map(|at| &line[at..]);
+            let access = line.split(|byte| *byte == b' ').nth(1).unwrap_or(&[]);
+            let Some(path) = path.filter(|_| access.get(1) == Some(&b'w')) else { continue };
+            if access.get(3) == Some(&b's') && path.len() < room.len() {
+                room[..path.len()].copy_from_slice(path);
+                room[path.len()] = 0;
+                found |= CStr::from_bytes_until_nul(room).is_ok_and(is_it);
+                if found {
+                    break;
+                }
+            }
+        }
+        bytes.copy_within(from..len, 0);
+        len -= from;
+    }
+    close(maps);
+    found
 }
 
 const WRITER: &CStr = c"user.eyrie.rank";

@@ -1,82 +1,206 @@
-//! flock(2), lockf(3) and mmap(2) of a file that has a stand-in: what others are to see of it they
-//! would not see, so the file takes its place before.
+//! flock(2), lockf(3) and fcntl(2)'s locks. A rank that is executed again does not take again a
+//! lock that it is known to have released, since another may have it by now; one that it still had
+//! it takes when it does something new.
 
-use super::calling::written_down;
-use super::standing_in::{self, table};
+use super::calling::{of_file, outcome};
+use super::kernel;
+use super::locks::{self, Kind, Lock, NONE};
+use super::recent;
+use super::records::{is_new_change, Call};
+use super::standing_in;
 use crate::next::next;
-use libc::{c_int, c_void, off_t, size_t};
+use libc::{c_int, c_short, off_t, FILE};
 
 next! {
     flock: fn(c_int, c_int) -> c_int;
     lockf: fn(c_int, c_int, off_t) -> c_int;
     lockf64: fn(c_int, c_int, off_t) -> c_int;
-    mmap: fn(*mut c_void, size_t, c_int, c_int, c_int, off_t) -> *mut c_void;
-    mmap64: fn(*mut c_void, size_t, c_int, c_int, c_int, off_t) -> *mut c_void;
+    fcntl: fn(c_int, c_int, usize) -> c_int;
+    fcntl64: fn(c_int, c_int, usize) -> c_int;
+    close: fn(c_int) -> c_int;
+    fclose: fn(*mut FILE) -> c_int;
 }
 
-/// The file takes its place, if it has a stand-in.
-fn take_place(fd: c_int) {
-    if standing_in::any() && fd >= 0 {
-        written_down(&mut || {
-            // SAFETY: in a call that is being written down.
-            unsafe { table() }.give_back(fd);
+/// Number of the functions, in what is written down.
+const LOCK: u8 = 86;
+/// A descriptor is about to be closed: its locks are gone.
+fn closed(fd: c_int) {
+    if locks::any() {
+        of_file(fd, &mut |file| {
+            locks::closed(fd, file.number);
+            recent::forget(file.number);
             0
         });
     }
+}
+
+/// A call on a lock has succeeded.
+fn note(lock: Lock, again: bool) {
+    lock.noted(again);
+    if lock.how == libc::F_UNLCK as c_short {
+        recent::forget(lock.number);
+    }
+}
+
+/// A call on a lock, which may wait: so it is made outside of what is written down.
+fn locked(fd: c_int, of: &dyn Fn(u64) -> Option<Lock>, make: &dyn Fn() -> c_int) -> c_int {
+    let mut told = false;
+    let before = of_file(fd, &mut |file| {
+        let call = Call::on_open(LOCK);
+        let Some(lock) = of(file.size) else { return 0 };
+        let lock = Lock { number: file.number, fd, ..lock };
+        let is_release = lock.how == libc::F_UNLCK as c_short;
+        if is_release && !lock.releases_nothing_real() {
+            // It is released in any case; what became of that is told below.
+            return 0;
+        }
+        let Some(value) = call.result_again() else {
+            if is_new_change() {
+                standing_in::before_new();
+            }
+            return 0;
+        };
+        told = true;
+        if value == 0 {
+            // One that an image has given back is there.
+            note(lock, !lock.is_had());
+        }
+        value
+    });
+    if let Some(value) = before.filter(|_| told) {
+        return value as c_int;
+    }
+    let value = make();
+    let result = outcome(value);
+    of_file(fd, &mut |file| {
+        let call = Call::on_open(LOCK);
+        let Some(lock) = of(file.size) else { return 0 };
+        if call.result_again().is_none() && is_new_change() {
+            call.write_result(result);
+        }
+        if result == 0 {
+            note(Lock { number: file.number, fd, ..lock }, false);
+        }
+        result
+    });
+    value
+}
+
+fn of_flock(how: c_int) -> Option<Lock> {
+    let how = match how & !libc::LOCK_NB {
+        libc::LOCK_SH => libc::F_RDLCK,
+        libc::LOCK_EX => libc::F_WRLCK,
+        libc::LOCK_UN => libc::F_UNLCK,
+        _ => return None,
+    };
+    Some(Lock { how: how as c_short, to: i64::MAX, ..NONE })
+}
+
+fn range(kind: Kind, how: c_short, from: i64, len: i64) -> Lock {
+    let (from, to) = match len {
+        0 => (from, i64::MAX),
+        1.. => (from, from.saturating_add(len)),
+        _ => (from + len, from),
+    };
+    Lock { kind, how, from, to, ..NONE }
+}
+
+fn of_lockf(fd: c_int, how: c_int, len: off_t) -> Option<Lock> {
+    let how = match how {
+        libc::F_LOCK | libc::F_TLOCK => libc::F_WRLCK,
+        libc::F_ULOCK => libc::F_UNLCK,
+        _ => return None,
+    };
+    let at = kernel::seek(fd, 0, libc::SEEK_CUR);
+    Some(range(Kind::Posix, how as c_short, at, len))
+}
+
+/// # Safety
+/// With these commands the argument must point to a `struct flock`, as fcntl(2) wants it.
+unsafe fn of_fcntl(fd: c_int, size: u64, what: c_int, argument: usize) -> Option<Lock> {
+    let kind = match what {
+        libc::F_SETLK | libc::F_SETLKW => Kind::Posix,
+        _ => Kind::OpenFile,
+    };
+    // SAFETY: handed on to the caller.
+    let wanted = unsafe { std::ptr::with_exposed_provenance::<libc::flock>(argument).as_ref() }?;
+    let from = match c_int::from(wanted.l_whence) {
+        libc::SEEK_CUR => kernel::seek(fd, 0, libc::SEEK_CUR),
+        libc::SEEK_END => size as i64,
+        _ => 0,
+    };
+    Some(range(kind, wanted.l_type, from + wanted.l_start, wanted.l_len))
 }
 
 /// # Safety
 /// As flock(2).
 #[export_name = "flock"]
 pub unsafe extern "C-unwind" fn our_flock(fd: c_int, how: c_int) -> c_int {
-    take_place(fd);
     // SAFETY: handed on to the caller.
-    unsafe { flock.get()(fd, how) }
+    locked(fd, &|_| of_flock(how), &|| unsafe { flock.get()(fd, how) })
 }
 
 /// # Safety
 /// As lockf(3).
 #[export_name = "lockf"]
 pub unsafe extern "C-unwind" fn our_lockf(fd: c_int, how: c_int, len: off_t) -> c_int {
-    take_place(fd);
     // SAFETY: handed on to the caller.
-    unsafe { lockf.get()(fd, how, len) }
+    locked(fd, &|_| of_lockf(fd, how, len), &|| unsafe { lockf.get()(fd, how, len) })
 }
 
 /// # Safety
 /// As lockf(3).
 #[export_name = "lockf64"]
 pub unsafe extern "C-unwind" fn our_lockf64(fd: c_int, how: c_int, len: off_t) -> c_int {
-    take_place(fd);
     // SAFETY: handed on to the caller.
-    unsafe { lockf64.get()(fd, how, len) }
+    locked(fd, &|_| of_lockf(fd, how, len), &|| unsafe { lockf64.get()(fd, how, len) })
 }
 
-/// Functions like mmap(2): ours, the one behind it, its name.
-macro_rules! mapping {
+/// Functions like fcntl(2), which takes one number or address more at most: ours, the one behind
+/// it, its name.
+macro_rules! controlling {
     ($($our:ident, $next:ident, $symbol:literal;)*) => {
         $(
             /// # Safety
-            /// As mmap(2).
+            /// As fcntl(2).
             #[export_name = $symbol]
-            pub unsafe extern "C-unwind" fn $our(
-                at: *mut c_void,
-                len: size_t,
-                access: c_int,
-                flags: c_int,
-                fd: c_int,
-                from: off_t,
-            ) -> *mut c_void {
-                if flags & libc::MAP_SHARED != 0 && flags & libc::MAP_ANONYMOUS == 0 {
-                    take_place(fd);
-                }
+            pub unsafe extern "C-unwind" fn $our(fd: c_int, what: c_int, argument: usize) -> c_int {
                 // SAFETY: handed on to the caller.
-                unsafe { $next.get()(at, len, access, flags, fd, from) }
+                let make = || unsafe { $next.get()(fd, what, argument) };
+                match what {
+                    libc::F_SETLK | libc::F_SETLKW | libc::F_OFD_SETLK | libc::F_OFD_SETLKW => {
+                        // SAFETY: handed on to the caller.
+                        locked(fd, &|size| unsafe { of_fcntl(fd, size, what, argument) }, &make)
+                    }
+                    _ => make(),
+                }
             }
         )*
     };
 }
-mapping! {
-    our_mmap, mmap, "mmap";
-    our_mmap64, mmap64, "mmap64";
+controlling! {
+    our_fcntl, fcntl, "fcntl";
+    our_fcntl64, fcntl64, "fcntl64";
+}
+
+/// # Safety
+/// As close(2).
+#[export_name = "close"]
+pub unsafe extern "C-unwind" fn our_close(fd: c_int) -> c_int {
+    closed(fd);
+    // SAFETY: handed on to the caller.
+    unsafe { close.get()(fd) }
+}
+
+/// # Safety
+/// As fclose(3).
+#[export_name = "fclose"]
+pub unsafe extern "C-unwind" fn our_fclose(file: *mut FILE) -> c_int {
+    // SAFETY: handed on to the caller.
+    unsafe {
+        if locks::any() && !file.is_null() {
+            closed(libc::fileno(file));
+        }
+        fclose.get()(file)
+    }
 }

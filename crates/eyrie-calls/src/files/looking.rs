@@ -1,13 +1,19 @@
-//! stat(2), access(2) and their kin of a file that has a stand-in: it is there, and as long as the
-//! rank has written, whatever has become of the file itself.
+//! stat(2), access(2), readlink(2) and their kin. A rank that is executed again is told what they
+//! said of files that have changed since the job began, and that there was none; of others they say
+//! the same again.
 
-use super::calling::written_down;
-use super::kernel::{identify, identify_more, HERE};
+use super::calling::{outcome, written_down};
+use super::freshness;
+use super::keeping;
+use super::kernel::{self, HERE};
 use super::path::Path;
-use super::standing_in::{self, table};
+use super::records::{is_new_change, Call};
+use super::standing_in;
 use crate::next::next;
 use crate::own_number;
-use libc::{c_char, c_int, c_uint, c_void};
+use crate::process::changed_in_job;
+use libc::{c_char, c_int, c_uint, c_void, size_t, ssize_t};
+use std::ffi::CStr;
 
 type Name = *const c_char;
 
@@ -18,74 +24,342 @@ next! {
     lstat64: fn(Name, *mut c_void) -> c_int;
     fstatat: fn(c_int, Name, *mut c_void, c_int) -> c_int;
     fstatat64: fn(c_int, Name, *mut c_void, c_int) -> c_int;
+    fstat: fn(c_int, *mut c_void) -> c_int;
+    fstat64: fn(c_int, *mut c_void) -> c_int;
     __xstat: fn(c_int, Name, *mut c_void) -> c_int;
     __xstat64: fn(c_int, Name, *mut c_void) -> c_int;
     __lxstat: fn(c_int, Name, *mut c_void) -> c_int;
     __lxstat64: fn(c_int, Name, *mut c_void) -> c_int;
+    __fxstat: fn(c_int, c_int, *mut c_void) -> c_int;
+    __fxstat64: fn(c_int, c_int, *mut c_void) -> c_int;
     __fxstatat: fn(c_int, c_int, Name, *mut c_void, c_int) -> c_int;
     __fxstatat64: fn(c_int, c_int, Name, *mut c_void, c_int) -> c_int;
     statx: fn(c_int, Name, c_int, c_uint, *mut c_void) -> c_int;
     access: fn(Name, c_int) -> c_int;
     faccessat: fn(c_int, Name, c_int, c_int) -> c_int;
+    euidaccess: fn(Name, c_int) -> c_int;
+    readlink: fn(Name, *mut c_char, size_t) -> ssize_t;
+    readlinkat: fn(c_int, Name, *mut c_char, size_t) -> ssize_t;
 }
 
-/// What `of` says of the stand-in of a file, if it has one.
-fn seen(dir: c_int, path: Name, of: &dyn Fn(c_int) -> i64) -> Option<c_int> {
-    if !standing_in::any() || path.is_null() {
-        return None;
+/// Numbers of the functions, in what is written down.
+const STAT: u8 = 87;
+const STATX: u8 = 88;
+const ACCESS: u8 = 89;
+const READLINK: u8 = 90;
+
+/// What is said of a file: where it is put, and what of it depends on.
+#[derive(Clone, Copy)]
+enum Said {
+    Stat(*mut libc::stat),
+    Statx(*mut libc::statx),
+}
+
+impl Said {
+    fn what(self) -> u8 {
+        match self {
+            Said::Stat(_) => STAT,
+            Said::Statx(_) => STATX,
+        }
     }
-    let mut found = false;
-    let value = written_down(&mut || {
-        // SAFETY: a C string; in a call that is being written down.
-        let entry = unsafe { Path::of(dir, path).and_then(|path| table().find(&path)) };
-        found = entry.is_some();
-        entry.map_or(0, |entry| of(entry.descriptor()))
-    });
-    value.filter(|_| found).map(|value| value as c_int)
+
+    /// When it was changed, in seconds, its number, and whether it is a file or a directory.
+    ///
+    /// # Safety
+    /// It has been put there.
+    unsafe fn of(self) -> (i64, (u64, u64), bool) {
+        // SAFETY: handed on to the caller.
+        let (changed_s, number, mode) = unsafe {
+            match self {
+                Said::Stat(st) => ((*st).st_ctime, ((*st).st_dev, (*st).st_ino), (*st).st_mode),
+                Said::Statx(st) => {
+                    let device = libc::makedev((*st).stx_dev_major, (*st).stx_dev_minor);
+                    ((*st).stx_ctime.tv_sec, (device, (*st).stx_ino), (*st).stx_mode.into())
+                }
+            }
+        };
+        let kind = mode & libc::S_IFMT;
+        let is_kept = [libc::S_IFREG, libc::S_IFDIR, libc::S_IFLNK].contains(&kind);
+        (changed_s, number, is_kept)
+    }
+
+    /// Its bytes.
+    ///
+    /// # Safety
+    /// The program has room for it there.
+    unsafe fn bytes(self) -> &'static mut [u8] {
+        // SAFETY: handed on to the caller.
+        unsafe {
+            match self {
+                Said::Stat(st) => {
+                    std::slice::from_raw_parts_mut(st.cast(), size_of::<libc::stat>())
+                }
+                Said::Statx(st) => {
+                    std::slice::from_raw_parts_mut(st.cast(), size_of::<libc::statx>())
+                }
+            }
+        }
+    }
 }
 
-/// Functions that look at a path: ours, the one behind it, its name, its arguments, the directory,
-/// and what is said of a descriptor.
+/// Whether what a path leads to is the kernel's own, of which nothing is written down.
+pub(super) fn is_of_the_kernel(path: &CStr) -> bool {
+    [&b"/proc/"[..], b"/sys/", b"/dev/"].iter().any(|front| path.to_bytes().starts_with(front))
+}
+
+/// What is looked at.
+#[derive(Clone, Copy)]
+enum Where {
+    /// What a path leads to, from a directory.
+    Path(c_int, Name),
+    Open(c_int),
+}
+
+impl Where {
+    fn path(self) -> Option<Path> {
+        match self {
+            // SAFETY: a C string, as who made this has looked.
+            Where::Path(dir, path) => unsafe { Path::of(dir, path) },
+            Where::Open(fd) => Path::of_link(kernel::link_of(fd, &mut [0; 32])),
+        }
+    }
+}
+
+/// Looks at a file; `make` is given another path than its own where that is meant.
+fn looks(
+    call: Call,
+    file: Where,
+    said: Said,
+    make: &dyn Fn(Option<&CStr>) -> c_int,
+) -> Option<c_int> {
+    // SAFETY: the program has room for it there, or the call fails.
+    let bytes = || unsafe { said.bytes() };
+    let value = written_down(&mut || {
+        if call.done_again() {
+            return said_again(file, said, make);
+        }
+        let told = call.content_again(&mut |at, part| {
+            bytes()[at..at + part.len()].copy_from_slice(part);
+        });
+        if let Some(n) = told {
+            // What was zero at its end was left out.
+            usize::try_from(n).into_iter().for_each(|n| bytes()[n..].fill(0));
+            return n.min(0);
+        }
+        if !is_new_change() {
+            return outcome(make(None));
+        }
+        standing_in::before_new();
+        let value = outcome(make(None));
+        if value < 0 {
+            freshness::looked_around();
+            call.write_content(value, &mut |_, _| &[]);
+            return value;
+        }
+        // SAFETY: the call has succeeded.
+        let (changed_s, number, is_kept) = unsafe { said.of() };
+        freshness::looked(number);
+        match is_kept && changed_in_job(changed_s) {
+            true => {
+                let len = bytes().iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+                call.write_content(len as i64, &mut |at, most| &bytes()[at..at + most]);
+            }
+            false => call.write_done(),
+        }
+        value
+    });
+    value.map(|value| value as c_int)
+}
+
+/// It was said of a file that the job had not changed then.
+fn said_again(file: Where, said: Said, make: &dyn Fn(Option<&CStr>) -> c_int) -> i64 {
+    let value = outcome(make(None));
+    // SAFETY: the call has succeeded.
+    let is_same = value >= 0
+        && unsafe {
+            let (changed_s, _, is_kept) = said.of();
+            !is_kept || !changed_in_job(changed_s)
+        };
+    if is_same {
+        return value;
+    }
+    match file.path().and_then(|path| keeping::of(&path)) {
+        Some(old) => outcome(make(Some(old.as_c()))),
+        None => value,
+    }
+}
+
+/// The same of a path.
+fn looks_at((dir, path): (c_int, Name), said: Said, make: &dyn Fn(c_int, Name) -> c_int) -> c_int {
+    let plain = |other: Option<&CStr>| match other {
+        Some(other) => make(HERE, other.as_ptr()),
+        None => make(dir, path),
+    };
+    let is_null = match said {
+        Said::Stat(st) => st.is_null(),
+        Said::Statx(st) => st.is_null(),
+    };
+    // SAFETY: a C string, or nothing.
+    let counts = !path.is_null() && !is_null && !is_of_the_kernel(unsafe { CStr::from_ptr(path) });
+    if !counts {
+        return plain(None);
+    }
+    // SAFETY: a C string; without a name it is an open file.
+    let (call, file) = unsafe {
+        match *path {
+            0 => (Call::on_open(said.what()), Where::Open(dir)),
+            _ => (Call::new(said.what(), path), Where::Path(dir, path)),
+        }
+    };
+    looks(call, file, said, &plain).unwrap_or_else(|| plain(None))
+}
+
+/// The same of an open file.
+///
+/// # Safety
+/// `to` must be null or have room for a `struct stat`.
+pub(super) unsafe fn looks_at_stream(
+    fd: c_int,
+    to: *mut c_void,
+    make: &dyn Fn() -> c_int,
+) -> c_int {
+    looks_at_open(fd, to, make)
+}
+
+fn looks_at_open(fd: c_int, to: *mut c_void, make: &dyn Fn() -> c_int) -> c_int {
+    let plain = |other: Option<&CStr>| match other {
+        Some(other) => kernel::stat(other, to) as c_int,
+        None => make(),
+    };
+    if to.is_null() {
+        return make();
+    }
+    let (call, said) = (Call::on_open(STAT), Said::Stat(to.cast()));
+    looks(call, Where::Open(fd), said, &plain).unwrap_or_else(make)
+}
+
+/// Whether a file can be read, or whatever is asked: a number.
+fn asks(path: Name, make: &dyn Fn() -> c_int) -> c_int {
+    // SAFETY: a C string, or nothing.
+    if path.is_null() || is_of_the_kernel(unsafe { CStr::from_ptr(path) }) {
+        return make();
+    }
+    // SAFETY: a C string.
+    let call = unsafe { Call::new(ACCESS, path) };
+    let value = written_down(&mut || {
+        if let Some(value) = call.result_again() {
+            return value;
+        }
+        if !is_new_change() {
+            return outcome(make());
+        }
+        standing_in::before_new();
+        freshness::looked_around();
+        call.write_result(outcome(make()))
+    });
+    value.map_or_else(make, |value| value as c_int)
+}
+
+/// Where a link leads.
+fn reads_link(path: Name, to: *mut c_char, len: size_t, make: &dyn Fn() -> ssize_t) -> ssize_t {
+    // SAFETY: a C string, or nothing.
+    if path.is_null() || to.is_null() || is_of_the_kernel(unsafe { CStr::from_ptr(path) }) {
+        return make();
+    }
+    // SAFETY: a C string, and as much room as the program says.
+    let (call, room) = unsafe {
+        (Call::new(READLINK, path), std::slice::from_raw_parts_mut(to.cast::<u8>(), len))
+    };
+    let value = written_down(&mut || {
+        let told = call.content_again(&mut |at, part| {
+            if let Some(room) = room.get_mut(at..at + part.len()) {
+                room.copy_from_slice(part);
+            }
+        });
+        if let Some(n) = told {
+            return n;
+        }
+        let value = outcome(make() as i64);
+        if is_new_change() {
+            standing_in::before_new();
+            freshness::looked_around();
+            // SAFETY: so many bytes were put there.
+            call.write_content(value, &mut |at, most| unsafe {
+                std::slice::from_raw_parts(to.cast::<u8>().add(at), most)
+            });
+        }
+        value
+    });
+    value.map_or_else(make, |value| value as ssize_t)
+}
+
+/// Functions that look at a path: ours, the one behind it, its name, its arguments before the path
+/// and behind it, the directory, where it is put.
 macro_rules! looking {
-    ($($our:ident, $next:ident, $symbol:literal, ($($arg:ident: $kind:ty),*), $dir:expr, $path:ident, $of:expr;)*) => {
+    ($($our:ident, $next:ident, $symbol:literal, ($($arg:ident: $kind:ty),*),
+        ($dir:expr, $path:ident), $said:expr, |$at:ident, $name:ident| ($($again:expr),*);)*) => {
         $(
             /// # Safety
             /// As the function of the C library.
             #[export_name = $symbol]
             pub unsafe extern "C-unwind" fn $our($($arg: $kind),*) -> c_int {
                 // SAFETY: handed on to the caller.
-                seen($dir, $path, &$of).unwrap_or_else(|| unsafe { $next.get()($($arg),*) })
+                let make = |$at: c_int, $name: Name| unsafe { $next.get()($($again),*) };
+                looks_at(($dir, $path), $said, &make)
             }
         )*
     };
 }
 looking! {
-    our_stat, stat, "stat", (path: Name, to: *mut c_void), HERE, path, |fd| identify(fd, to);
-    our_stat64, stat64, "stat64", (path: Name, to: *mut c_void), HERE, path, |fd| identify(fd, to);
-    our_lstat, lstat, "lstat", (path: Name, to: *mut c_void), HERE, path, |fd| identify(fd, to);
-    our_lstat64, lstat64, "lstat64", (path: Name, to: *mut c_void), HERE, path, |fd| identify(fd, to);
-    our_fstatat, fstatat, "fstatat", (at: c_int, path: Name, to: *mut c_void, how: c_int),
-        at, path, |fd| identify(fd, to);
-    our_fstatat64, fstatat64, "fstatat64", (at: c_int, path: Name, to: *mut c_void, how: c_int),
-        at, path, |fd| identify(fd, to);
+    our_stat, stat, "stat", (path: Name, to: *mut c_void),
+        (HERE, path), Said::Stat(to.cast()), |_at, name| (name, to);
+    our_stat64, stat64, "stat64", (path: Name, to: *mut c_void),
+        (HERE, path), Said::Stat(to.cast()), |_at, name| (name, to);
+    our_lstat, lstat, "lstat", (path: Name, to: *mut c_void),
+        (HERE, path), Said::Stat(to.cast()), |_at, name| (name, to);
+    our_lstat64, lstat64, "lstat64", (path: Name, to: *mut c_void),
+        (HERE, path), Said::Stat(to.cast()), |_at, name| (name, to);
+    our_fstatat, fstatat, "fstatat", (dir: c_int, path: Name, to: *mut c_void, how: c_int),
+        (dir, path), Said::Stat(to.cast()), |at, name| (at, name, to, how);
+    our_fstatat64, fstatat64, "fstatat64", (dir: c_int, path: Name, to: *mut c_void, how: c_int),
+        (dir, path), Said::Stat(to.cast()), |at, name| (at, name, to, how);
     our_xstat, __xstat, "__xstat", (version: c_int, path: Name, to: *mut c_void),
-        HERE, path, |fd| identify(fd, to);
+        (HERE, path), Said::Stat(to.cast()), |_at, name| (version, name, to);
     our_xstat64, __xstat64, "__xstat64", (version: c_int, path: Name, to: *mut c_void),
-        HERE, path, |fd| identify(fd, to);
+        (HERE, path), Said::Stat(to.cast()), |_at, name| (version, name, to);
     our_lxstat, __lxstat, "__lxstat", (version: c_int, path: Name, to: *mut c_void),
-        HERE, path, |fd| identify(fd, to);
+        (HERE, path), Said::Stat(to.cast()), |_at, name| (version, name, to);
     our_lxstat64, __lxstat64, "__lxstat64", (version: c_int, path: Name, to: *mut c_void),
-        HERE, path, |fd| identify(fd, to);
+        (HERE, path), Said::Stat(to.cast()), |_at, name| (version, name, to);
     our_fxstatat, __fxstatat, "__fxstatat",
-        (version: c_int, at: c_int, path: Name, to: *mut c_void, how: c_int),
-        at, path, |fd| identify(fd, to);
+        (version: c_int, dir: c_int, path: Name, to: *mut c_void, how: c_int),
+        (dir, path), Said::Stat(to.cast()), |at, name| (version, at, name, to, how);
     our_fxstatat64, __fxstatat64, "__fxstatat64",
-        (version: c_int, at: c_int, path: Name, to: *mut c_void, how: c_int),
-        at, path, |fd| identify(fd, to);
-    our_statx, statx, "statx", (at: c_int, path: Name, how: c_int, mask: c_uint, to: *mut c_void),
-        at, path, |fd| identify_more(fd, mask, to);
-    our_faccessat, faccessat, "faccessat", (at: c_int, path: Name, how: c_int, flags: c_int),
-        at, path, |_| 0;
+        (version: c_int, dir: c_int, path: Name, to: *mut c_void, how: c_int),
+        (dir, path), Said::Stat(to.cast()), |at, name| (version, at, name, to, how);
+    our_statx, statx, "statx", (dir: c_int, path: Name, how: c_int, mask: c_uint, to: *mut c_void),
+        (dir, path), Said::Statx(to.cast()), |at, name| (at, name, how, mask, to);
+}
+
+/// Functions that look at an open file: ours, the one behind it, its name, its arguments.
+macro_rules! looking_at_open {
+    ($($our:ident, $next:ident, $symbol:literal, ($($arg:ident: $kind:ty),*);)*) => {
+        $(
+            /// # Safety
+            /// As the function of the C library.
+            #[export_name = $symbol]
+            pub unsafe extern "C-unwind" fn $our($($arg: $kind,)* fd: c_int, to: *mut c_void) -> c_int {
+                // SAFETY: handed on to the caller.
+                looks_at_open(fd, to, &|| unsafe { $next.get()($($arg,)* fd, to) })
+            }
+        )*
+    };
+}
+looking_at_open! {
+    our_fstat, fstat, "fstat", ();
+    our_fstat64, fstat64, "fstat64", ();
+    our_fxstat, __fxstat, "__fxstat", (version: c_int);
+    our_fxstat64, __fxstat64, "__fxstat64", (version: c_int);
 }
 
 /// # Safety
@@ -94,8 +368,52 @@ looking! {
 pub unsafe extern "C-unwind" fn our_access(path: Name, how: c_int) -> c_int {
     let mut room = own_number::NO_PATH;
     // SAFETY: handed on to the caller.
-    unsafe {
-        let path = own_number::path(path, &mut room);
-        seen(HERE, path, &|_| 0).unwrap_or_else(|| access.get()(path, how))
-    }
+    let path = unsafe { own_number::path(path, &mut room) };
+    // SAFETY: as above.
+    asks(path, &|| unsafe { access.get()(path, how) })
+}
+
+/// # Safety
+/// As faccessat(2).
+#[export_name = "faccessat"]
+pub unsafe extern "C-unwind" fn our_faccessat(
+    dir: c_int,
+    path: Name,
+    how: c_int,
+    flags: c_int,
+) -> c_int {
+    // SAFETY: handed on to the caller.
+    asks(path, &|| unsafe { faccessat.get()(dir, path, how, flags) })
+}
+
+/// # Safety
+/// As euidaccess(3).
+#[export_name = "euidaccess"]
+pub unsafe extern "C-unwind" fn our_euidaccess(path: Name, how: c_int) -> c_int {
+    // SAFETY: handed on to the caller.
+    asks(path, &|| unsafe { euidaccess.get()(path, how) })
+}
+
+/// # Safety
+/// As readlink(2).
+#[export_name = "readlink"]
+pub unsafe extern "C-unwind" fn our_readlink(path: Name, to: *mut c_char, len: size_t) -> ssize_t {
+    let mut room = own_number::NO_PATH;
+    // SAFETY: handed on to the caller.
+    let path = unsafe { own_number::path(path, &mut room) };
+    // SAFETY: as above.
+    reads_link(path, to, len, &|| unsafe { readlink.get()(path, to, len) })
+}
+
+/// # Safety
+/// As readlinkat(2).
+#[export_name = "readlinkat"]
+pub unsafe extern "C-unwind" fn our_readlinkat(
+    dir: c_int,
+    path: Name,
+    to: *mut c_char,
+    len: size_t,
+) -> ssize_t {
+    // SAFETY: handed on to the caller.
+    reads_link(path, to, len, &|| unsafe { readlinkat.get()(dir, path, to, len) })
 }

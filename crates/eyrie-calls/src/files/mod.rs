@@ -1,39 +1,70 @@
-//! What a rank does to files is done once: calls that change names, make files or cut them are
-//! written down with what became of them ([`crate::observed`]), and a rank that is executed again
-//! is told so instead of making them again. Files that it opens again to write have stand-ins
-//! ([`standing_in`]) until it is where it had come to. Only calls of the thread that has called
-//! MPI_Init count, and only in its program; nothing here allocates.
+//! What a rank does to files is done once, and what it observes of them it observes again: calls
+//! are written down with what became of them ([`crate::observed`]), and a rank that is executed
+//! again is told so instead of making them again. Only calls of the thread that has called MPI_Init
+//! count, and only in its program; nothing here allocates.
 
+pub(crate) mod buffers;
 mod calling;
 mod change;
+mod children;
 mod directories;
+mod freshness;
 pub(crate) mod in_image;
-mod in_place;
+mod keeping;
 mod kernel;
+mod listing;
+#[cfg(naked_functions)]
+mod loading;
 mod locking;
+pub(crate) mod locks;
 mod looking;
+mod mapping;
+mod memory;
 mod names;
 mod opening;
 pub(crate) mod path;
+pub(crate) mod pending;
+pub(crate) mod pipes;
+mod reading;
+mod recent;
 mod records;
+mod saying;
 pub(crate) mod standing_in;
+mod stdio;
 pub(crate) mod storing;
 mod temporary;
+pub(crate) mod writing;
 
+pub use children::*;
+pub use listing::*;
+#[cfg(naked_functions)]
+pub use loading::*;
 pub use locking::*;
 pub use looking::*;
+pub use mapping::*;
 pub use names::*;
 pub use opening::*;
+pub use reading::*;
 pub use temporary::*;
+pub use writing::*;
 
 use crate::observed::is_on;
 
+/// What a rank does by streams of the C library counts, too.
+pub(crate) fn begin() {
+    stdio::begin();
+}
+
 /// The process ends: what the C library still has in its buffers goes to the files themselves.
 extern "C" fn end() {
-    if standing_in::any() && is_on() {
+    if !is_on() {
+        return;
+    }
+    if pending::any() {
         // SAFETY: nothing is written down any more.
         unsafe { standing_in::table() }.put_into_effect();
     }
+    keeping::end();
 }
 
 #[used]

@@ -2,12 +2,14 @@
 //! kin. What such a call is about to do is with a router before it is made: a rank that is executed
 //! again is told what became of it, or finds out whether it was made.
 
-use super::change::{free, of_call, Change, UNKNOWN};
+use super::change::{free, of_call, Change, When, UNKNOWN};
 use super::directories;
+use super::keeping::{self, Change as Kept};
 use super::kernel::{look, look_at, read_link, Identity, HERE};
 use super::path::{Path, MOST};
+use super::pending;
 use super::records::Call;
-use super::standing_in::{self, table};
+use super::standing_in::table;
 use crate::next::next;
 use libc::{c_char, c_int, c_uint, c_void, gid_t, mode_t, off_t, timespec, timeval, uid_t};
 use std::ffi::CStr;
@@ -45,11 +47,21 @@ fn named(dir: c_int, path: Name) -> Result<Identity, i64> {
     look(dir, path, false).map(|found| found.id)
 }
 
+/// The old state of a file that is about to be changed is kept.
+fn kept((dir, path): (c_int, Name), how: Kept, when: When) {
+    // SAFETY: who calls this has looked that it is a C string.
+    match unsafe { Path::of(dir, path) } {
+        Some(path) if when == When::Before => keeping::before(&path, how),
+        Some(path) => keeping::again(&path),
+        None => {}
+    }
+}
+
 /// Does something with the files of two paths that stand in for others.
 fn with_paths(old: (c_int, Name), new: (c_int, Name), f: impl Fn(&Path, &Path)) {
     // SAFETY: both are C strings, since the call has not failed.
     let paths = unsafe { Path::of(old.0, old.1).zip(Path::of(new.0, new.1)) };
-    if let (true, Some((old, new))) = (standing_in::any(), paths) {
+    if let (true, Some((old, new))) = (pending::any(), paths) {
         f(&old, &new);
     }
 }
@@ -65,6 +77,10 @@ fn renamed(what: u8, old: (c_int, Name), new: (c_int, Name), make: &dyn Fn() -> 
         is_done: &|file| named(old.0, old.1) != Ok(file),
         // SAFETY: in a call that is being written down.
         stand_ins: &|| with_paths(old, new, |old, new| unsafe { table() }.rename(old, new)),
+        keep: &|when| {
+            kept(old, Kept::Name, when);
+            kept(new, Kept::Name, when);
+        },
     };
     of_call(&change, make)
 }
@@ -100,6 +116,7 @@ fn linked(
         is_done: &|file| named(new.0, new.1) == Ok(file),
         // SAFETY: in a call that is being written down.
         stand_ins: &|| with_paths(old, new, |old, new| unsafe { table() }.link(old, new)),
+        keep: &|_| (),
     };
     of_call(&change, make)
 }
@@ -121,6 +138,7 @@ fn symlinked(what: u8, target: Name, dir: c_int, path: Name, make: &dyn Fn() -> 
         before: &|| free(dir, path),
         is_done: &leads_there,
         stand_ins: &|| (),
+        keep: &|_| (),
     };
     of_call(&change, make)
 }
@@ -138,6 +156,7 @@ fn unlinked(what: u8, dir: c_int, path: Name, make: &dyn Fn() -> c_int) -> c_int
             // SAFETY: in a call that is being written down.
             with_paths((dir, path), (dir, path), |path, _| unsafe { table() }.unlink(path));
         },
+        keep: &|when| kept((dir, path), Kept::Name, when),
     };
     of_call(&change, make)
 }
@@ -157,6 +176,7 @@ fn cut(what: u8, path: Name, size: off_t, make: &dyn Fn() -> c_int) -> c_int {
                 unsafe { table() }.cut(path, size as u64);
             });
         },
+        keep: &|when| kept((HERE, path), Kept::Content, when),
     };
     of_call(&change, make)
 }
@@ -172,6 +192,7 @@ fn marked(what: u8, path: Name, make: &dyn Fn() -> c_int) -> c_int {
         before: &|| Err(UNKNOWN),
         is_done: &|_| false,
         stand_ins: &|| (),
+        keep: &|_| (),
     };
     of_call(&change, make)
 }

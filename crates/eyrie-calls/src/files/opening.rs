@@ -3,15 +3,20 @@
 //! and the same error where it had got one.
 
 use super::calling::{outcome, written_down};
-use super::in_place;
+use super::freshness;
+use super::keeping;
 use super::kernel::{self, errno, look, look_at, Identity, HERE};
+use super::memory;
 use super::path::Path;
-use super::records::{is_new, is_new_change, Call, Part, Record};
+use super::pending;
+use super::records::{is_new_change, Call, Part, Record};
+use super::saying;
 use super::standing_in::{self, table, Entry, How};
 use super::storing::store;
 use crate::devices;
 use crate::next::next;
 use crate::own_number;
+use crate::process::changed_in_job;
 use crate::random;
 use libc::{c_char, c_int, mode_t, FILE};
 use std::ffi::CStr;
@@ -33,6 +38,7 @@ next! {
     fopen64: fn(Name, Name) -> *mut FILE;
     freopen: fn(Name, Name, *mut FILE) -> *mut FILE;
     freopen64: fn(Name, Name, *mut FILE) -> *mut FILE;
+    shm_open: fn(Name, c_int, mode_t) -> c_int;
 }
 
 extern "C" {
@@ -42,8 +48,8 @@ extern "C" {
 /// Numbers of the functions, in what is written down.
 const OPEN: u8 = 40;
 const FOPEN: u8 = 41;
-/// Most bytes of a file that others may write, too, that are copied for its stand-in.
-const MOST_COPIED: u64 = 16 << 20;
+/// Flags by which a file is made or emptied.
+const MAKES: c_int = libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC;
 /// Why nothing has come of making a file: the process has ended before.
 const AGAIN: i64 = -(libc::EAGAIN as i64);
 
@@ -54,6 +60,8 @@ pub(super) struct Opening<'a> {
     pub path: Name,
     pub flags: c_int,
     pub mode: mode_t,
+    /// It is a stream of the C library's.
+    pub is_stream: bool,
     /// Opens a path with flags; what that gives, or a negative errno.
     pub open: &'a dyn Fn(c_int, Name, c_int) -> i64,
     /// The descriptor of what was opened.
@@ -72,9 +80,32 @@ impl Opening<'_> {
         self.flags & BOTH == BOTH
     }
 
-    /// Opens the file itself with these flags less.
-    fn really(&self, less: c_int) -> i64 {
-        (self.open)(self.dir, self.path, self.flags & !less)
+    /// Opens the file itself.
+    fn really(&self) -> i64 {
+        (self.open)(self.dir, self.path, self.flags)
+    }
+
+    /// Opens the file itself as it is, whether it was made or emptied then.
+    fn as_it_is(&self) -> i64 {
+        if self.flags & MAKES == 0 {
+            return self.really();
+        }
+        if !self.is_stream {
+            return (self.open)(self.dir, self.path, self.flags & !MAKES);
+        }
+        // A mode that writes to a stream cannot be told from one that empties its file.
+        let value = (self.open)(HERE, c"/dev/null".as_ptr(), 0);
+        if value < 0 {
+            return value;
+        }
+        match kernel::open(self.dir, self.name(), self.flags & !MAKES, 0) {
+            fd @ 0.. => {
+                kernel::put_in_place(fd as c_int, (self.fd)(value));
+                kernel::close(fd as c_int);
+            }
+            _ => saying::lost_its_name(self.name().to_bytes()),
+        }
+        value
     }
 
     fn name(&self) -> &CStr {
@@ -89,6 +120,9 @@ impl Opening<'_> {
 
     /// Opens it, once in all processes of the rank.
     pub fn run(&self) -> i64 {
+        if self.call.done_again() {
+            return self.read_again();
+        }
         if let Some(error) = self.call.result_again() {
             return error;
         }
@@ -98,13 +132,17 @@ impl Opening<'_> {
         if let Some(making) = self.call.again(Part::Intent) {
             return self.make_again(making);
         }
-        if !self.writes() || !is_new_change() || standing_in::any() && self.is_no_file() {
-            return self.open_to_read();
+        if !is_new_change() {
+            // It does something else than before.
+            return self.really();
+        }
+        if pending::any() && self.is_no_file() {
+            return self.really();
         }
         standing_in::before_new();
         match self.is_exclusive() {
             true => self.make(),
-            false => self.open_first(0),
+            false => self.open_first(),
         }
     }
 
@@ -113,143 +151,99 @@ impl Opening<'_> {
         look(self.dir, self.path, true).is_ok_and(|found| !found.is_regular())
     }
 
-    /// Opens what the rank has written, where it does not do that for the first time.
-    fn open_to_read(&self) -> i64 {
-        if standing_in::any() {
-            // SAFETY: in a call that is being written down.
-            let entry = self.absolute().and_then(|path| unsafe { table() }.find(&path));
-            if let Some(entry) = entry {
-                return self.open_stand_in(entry);
-            }
+    fn open_first(&self) -> i64 {
+        let changes = self.writes() || self.flags & (libc::O_CREAT | libc::O_TRUNC) != 0;
+        if changes {
+            freshness::before_any_change();
+            self.keep();
         }
-        let value = self.really(0);
-        if value < 0 && is_new() {
-            self.call.write_result(value);
-        }
-        value
-    }
-
-    fn open_first(&self, less: c_int) -> i64 {
-        let value = self.really(less);
+        let value = self.really();
         if value < 0 {
+            freshness::looked_around();
             return self.call.write_result(value);
         }
         let fd = (self.fd)(value);
         let Some(found) = look_at(fd).ok().filter(|found| found.is_regular()) else { return value };
+        if !changes && !changed_in_job(found.changed_s) {
+            self.call.write_done();
+            return value;
+        }
         let how = match self.flags & (libc::O_TRUNC | libc::O_APPEND) {
+            _ if !self.writes() => How::Read,
             0 => How::Anywhere,
             libc::O_APPEND => How::Append,
             _ => How::Empty,
         };
-        let changes = in_place::may_change(self.flags, found.size);
-        let mut room: [u8; in_place::MOST_NOTED];
-        let mut content: &[u8] = &[];
-        if how == How::Anywhere && found.size > 0 && changes && in_place::is_ours_alone(fd) {
-            room = [0; in_place::MOST_NOTED];
-            let n = kernel::read_at(fd, &mut room, 0);
-            content = &room[..n];
-        }
-        if (changes || self.flags & libc::O_APPEND != 0) && kernel::writer(fd) != random::name() {
+        let numbers = [how as i64, found.id.ino as i64, found.id.born_ns, found.size as i64];
+        if how == How::Append && kernel::writer(fd) != random::name() {
             kernel::set_writer(fd, random::name());
         }
-        let numbers = [how as i64, found.id.ino as i64, found.id.born_ns, found.size as i64];
-        self.call.write_with(Part::Opened, &numbers, content);
-        if how == How::Append || !content.is_empty() {
+        self.call.write(Part::Opened, &numbers);
+        if how == How::Append {
             // SAFETY: in a call that is being written down.
             unsafe { store() };
         }
         value
     }
 
+    /// What a file from before the job has is kept before it may be changed.
+    fn keep(&self) {
+        if self.flags & libc::O_APPEND == 0 {
+            if let Some(path) = self.absolute() {
+                keeping::before(&path, keeping::Change::Content);
+            }
+        }
+    }
+
+    /// A file from before the job was opened to be read.
+    fn read_again(&self) -> i64 {
+        let now = look(self.dir, self.path, true);
+        if now.is_ok_and(|found| !changed_in_job(found.changed_s)) {
+            return self.really();
+        }
+        let old = self.absolute().and_then(|path| keeping::of(&path));
+        match old {
+            Some(old) => (self.open)(HERE, old.as_c().as_ptr(), self.flags & !libc::O_NOFOLLOW),
+            None => self.really(),
+        }
+    }
+
     /// It was opened before.
     fn open_again(&self, mut opened: Record) -> i64 {
-        let how = match opened.number() {
-            0 => How::Empty,
-            1 => How::Append,
-            _ => How::Anywhere,
-        };
+        let how = How::of(opened.number());
         let (real, size) = (opened.identity(), opened.number() as u64);
-        match self.stand_in(how, real, size, opened.content()) {
+        let path = self.absolute();
+        if let Some(path) = path.as_ref().filter(|_| how != How::Read) {
+            keeping::again(path);
+        }
+        let is_there = look(self.dir, self.path, true).is_ok_and(|found| found.id == real);
+        if is_there {
+            let value = self.as_it_is();
+            if let (0.., Some(path), true) = (value, &path, how != How::Read) {
+                // SAFETY: in a call that is being written down.
+                unsafe { table() }.add(path, real, how, size, (self.fd)(value));
+            }
+            return value;
+        }
+        // SAFETY: as above.
+        let entry = path.and_then(|path| unsafe { table() }.add_stand_in(&path, real, how, size));
+        match entry {
             Some(entry) => self.open_stand_in(entry),
-            None => self.really(libc::O_TRUNC | libc::O_EXCL),
+            None => self.as_it_is(),
         }
     }
 
-    /// The stand-in of a file, when it is to have one; `content`: what was in it, where that was
-    /// noted.
-    fn stand_in(
-        &self,
-        how: How,
-        real: Identity,
-        size: u64,
-        content: &[u8],
-    ) -> Option<&'static mut Entry> {
-        let path = self.absolute()?;
-        // SAFETY: in a call that is being written down.
-        let table = unsafe { table() };
-        if !table.find(&path).is_some_and(|entry| entry.real == real) {
-            self.make_stand_in(&path, how, real, size, content)?;
-        }
-        let entry = table.find(&path)?;
-        let appends = self.flags & libc::O_APPEND != 0;
-        match how {
-            How::Empty => entry.begin_anew(if appends { How::Append } else { how }),
-            How::Append => entry.begin_to_append(size),
-            How::AtTheEnd | How::Anywhere => entry.goes_on_anywhere(),
-        }
-        Some(entry)
-    }
-
-    fn make_stand_in(
-        &self,
-        path: &Path,
-        how: How,
-        real: Identity,
-        size: u64,
-        content: &[u8],
-    ) -> Option<()> {
-        let found = look(self.dir, self.path, true).ok().filter(|found| found.id == real);
-        let now = found.map(|found| found.size);
-        if how == How::Anywhere && content.is_empty() && now > Some(MOST_COPIED) {
-            return None;
-        }
-        // SAFETY: in a call that is being written down.
-        let table = unsafe { table() };
-        match how {
-            How::Anywhere => {
-                let size = if content.is_empty() { now.unwrap_or(size) } else { size };
-                let entry = table.add(path, real, how, size)?;
-                match content {
-                    [] => entry.fill(size),
-                    content => entry.had(content),
-                }
-                entry.note_before().then_some(())
-            }
-            _ => {
-                let entry = table.add(path, real, how, size)?;
-                if how == How::Append && self.flags & libc::O_ACCMODE == libc::O_RDWR {
-                    entry.fill(size);
-                }
-                Some(())
-            }
-        }
-    }
-
-    fn open_stand_in(&self, entry: &mut Entry) -> i64 {
-        const MAKES: c_int = libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW;
+    fn open_stand_in(&self, entry: &Entry) -> i64 {
         let mut room = [0; 32];
-        let link = entry.link(&mut room);
-        let value = match self.is_exclusive() {
-            false => (self.open)(HERE, link.as_ptr(), self.flags & !MAKES),
-            true => match kernel::open(HERE, link, self.flags & !MAKES, 0) {
+        let Some(link) = entry.link(&mut room) else { return self.as_it_is() };
+        let less = MAKES | libc::O_NOFOLLOW;
+        match self.is_exclusive() {
+            false => (self.open)(HERE, link.as_ptr(), self.flags & !less),
+            true => match kernel::open(HERE, link, self.flags & !less, 0) {
                 fd @ 0.. => (self.adopt)(fd as c_int),
                 error => error,
             },
-        };
-        if value >= 0 && self.writes() {
-            entry.opened((self.fd)(value));
         }
-        value
     }
 
     // Files that nobody may have made before.
@@ -310,12 +304,9 @@ impl Opening<'_> {
         let real = making.identity();
         match self.call.result_again() {
             Some(AGAIN) => self.run(),
-            Some(0) => match self.stand_in(How::Empty, real, 0, &[]) {
-                Some(entry) => self.open_stand_in(entry),
-                None => self.open_made(),
-            },
+            Some(0) => self.open_made_before(real),
             Some(error) => error,
-            None if !is_new_change() => self.really(libc::O_EXCL),
+            None if !is_new_change() => self.as_it_is(),
             None => {
                 standing_in::before_new();
                 let there = look(self.dir, self.path, false).map(|found| found.id);
@@ -329,10 +320,32 @@ impl Opening<'_> {
         }
     }
 
+    /// It was made: what the rank wrote to it is there, wherever it is by now.
+    fn open_made_before(&self, real: Identity) -> i64 {
+        let Some(path) = self.absolute() else { return self.open_made() };
+        // SAFETY: in a call that is being written down.
+        let table = unsafe { table() };
+        let there = look(self.dir, self.path, false).map(|found| found.id);
+        if there == Ok(real) || real == Identity::default() && there.is_ok() {
+            return match kernel::open(self.dir, self.name(), self.flags & !MAKES, 0) {
+                fd @ 0.. => {
+                    if let Ok(found) = look_at(fd as c_int) {
+                        table.add(&path, found.id, How::Empty, 0, fd as c_int);
+                    }
+                    (self.adopt)(fd as c_int)
+                }
+                error => error,
+            };
+        }
+        match table.add_stand_in(&path, real, How::Empty, 0) {
+            Some(entry) => self.open_stand_in(entry),
+            None => self.open_made(),
+        }
+    }
+
     /// Opens the file that was made, with nothing in it.
     fn open_made(&self) -> i64 {
-        let makes = libc::O_CREAT | libc::O_EXCL;
-        match kernel::open(self.dir, self.name(), self.flags & !makes, 0) {
+        match kernel::open(self.dir, self.name(), self.flags & !MAKES, 0) {
             fd @ 0.. => {
                 if self.writes() {
                     kernel::set_size(fd as c_int, 0);
@@ -374,7 +387,17 @@ pub(super) unsafe fn opened(dir: c_int, path: Name, flags: c_int, mode: mode_t) 
     // SAFETY: a C string.
     let call = unsafe { Call::new(OPEN, path) };
     let (fd, adopt) = (|value| value as c_int, |fd| i64::from(fd));
-    let opening = Opening { call, dir, path, flags, mode, open: &next, fd: &fd, adopt: &adopt };
+    let opening = Opening {
+        call,
+        dir,
+        path,
+        flags,
+        mode,
+        is_stream: false,
+        open: &next,
+        fd: &fd,
+        adopt: &adopt,
+    };
     written_down(&mut || opening.run())
 }
 
@@ -414,8 +437,17 @@ unsafe fn opened_stream(
     let fd = |value| unsafe { libc::fileno(value as *mut FILE) };
     // SAFETY: `x` means nothing to it.
     let adopt = |fd| pointer(unsafe { fdopen(fd, mode) });
-    let opening =
-        Opening { call, dir: HERE, path, flags, mode: 0o666, open: &next, fd: &fd, adopt: &adopt };
+    let opening = Opening {
+        call,
+        dir: HERE,
+        path,
+        flags,
+        mode: 0o666,
+        is_stream: true,
+        open: &next,
+        fd: &fd,
+        adopt: &adopt,
+    };
     let value = written_down(&mut || opening.run())?;
     Some(if value < 0 { std::ptr::null_mut() } else { value as *mut FILE })
 }
@@ -510,6 +542,23 @@ pub unsafe extern "C-unwind" fn our_freopen64(
     let next = |path: Name| unsafe { freopen64.get()(path, mode, file) };
     // SAFETY: handed on to the caller.
     unsafe { opened_stream(path, mode, &next) }.unwrap_or_else(|| next(path))
+}
+
+/// # Safety
+/// As shm_open(3).
+#[export_name = "shm_open"]
+pub unsafe extern "C-unwind" fn our_shm_open(name: Name, flags: c_int, mode: mode_t) -> c_int {
+    // SAFETY: handed on to the caller.
+    let fd = unsafe { shm_open.get()(name, flags, mode) };
+    if fd >= 0 {
+        written_down(&mut || {
+            if let Some(file) = kernel::file_at(fd) {
+                memory::note(file.number);
+            }
+            0
+        });
+    }
+    fd
 }
 
 #[cfg(test)]

@@ -70,6 +70,11 @@ impl Path {
         &self.bytes[..last.unwrap_or(0)]
     }
 
+    /// The last name; empty: it is the root.
+    pub fn name(&self) -> &[u8] {
+        self.as_bytes().rsplit(|byte| *byte == b'/').next().unwrap_or(&[])
+    }
+
     /// The directory that it is in.
     pub fn parent(&self) -> Path {
         let mut parent = Path::NONE;

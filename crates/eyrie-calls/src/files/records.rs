@@ -2,11 +2,17 @@
 //! call: the same function with the same path.
 
 use super::kernel::Identity;
-use super::standing_in::known;
+use super::saying;
+use super::storing::store;
 use crate::observed::{stream, ObservedStream};
 use crate::stream::{folded, number, put_number, unfolded, Sink};
 use libc::c_char;
 use std::ffi::CStr;
+
+/// Most bytes of a record but for its content.
+const HEAD: usize = 64;
+/// Most bytes of content in one record.
+const MOST_PIECE: usize = 1 << 20;
 
 /// What a record says.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -17,6 +23,12 @@ pub enum Part {
     Result,
     /// A file was opened: how, which one, and its size.
     Opened,
+    /// What a call gave: a number, and as many bytes or fewer.
+    Content,
+    /// More of them.
+    More,
+    /// Bytes were appended: how many, and where the file ended then.
+    Appended,
 }
 
 /// A call.
@@ -46,7 +58,7 @@ impl Record {
 
 /// A record that is being made.
 struct Head {
-    bytes: [u8; 64],
+    bytes: [u8; HEAD],
     len: usize,
 }
 
@@ -69,6 +81,26 @@ impl Call {
         Call { what, path: (hash >> 32) as u16 }
     }
 
+    /// A call on an open file. Its descriptor may have another number in each process of a rank.
+    pub fn on_open(what: u8) -> Call {
+        Call { what, path: 0 }
+    }
+
+    /// Whether it comes next and came out as it was asked for ([`Call::write_done`]).
+    pub fn done_again(self) -> bool {
+        stream_of_call().done_again(self.kind())
+    }
+
+    /// It came out as it was asked for; a rank that is executed again gets the same from the file.
+    pub fn write_done(self) {
+        stream_of_call().write_done(self.kind());
+    }
+
+    /// Its function, and a part of its path.
+    fn kind(self) -> u8 {
+        self.what << 3 ^ self.what >> 5 ^ self.path as u8
+    }
+
     fn front(self, part: Part) -> [u8; 4] {
         let [low, high] = self.path.to_le_bytes();
         [self.what, part as u8, low, high]
@@ -78,13 +110,53 @@ impl Call {
     pub fn again(self, part: Part) -> Option<Record> {
         let front = self.front(part);
         let record = stream_of_call().record_again(front)?;
-        known();
         Some(Record(&record[front.len()..]))
     }
 
     /// What became of it, when that comes next.
     pub fn result_again(self) -> Option<i64> {
         self.again(Part::Result).map(|mut record| record.number())
+    }
+
+    /// Writes what a call gave, in pieces: `piece` is asked for the bytes from a place on, of which
+    /// it may give fewer, up to a number.
+    pub fn write_content<'a>(self, n: i64, piece: &mut dyn FnMut(usize, usize) -> &'a [u8]) {
+        let (len, mut done) = (usize::try_from(n).unwrap_or(0), 0);
+        loop {
+            let bytes = if done < len { piece(done, MOST_PIECE.min(len - done)) } else { &[] };
+            if !stream_of_call().has_room_for(bytes.len() + HEAD) {
+                // SAFETY: in a call that is being written down.
+                unsafe { store() };
+            }
+            match done {
+                0 => self.write_with(Part::Content, &[n], bytes),
+                _ => self.write_with(Part::More, &[], bytes),
+            }
+            done += bytes.len();
+            if done >= len {
+                return;
+            }
+        }
+    }
+
+    /// What it gave before, when that is known: `to` gets the bytes, piece by piece.
+    pub fn content_again(self, to: &mut dyn FnMut(usize, &[u8])) -> Option<i64> {
+        'whole: loop {
+            let mut record = self.again(Part::Content)?;
+            let n = record.number();
+            let (len, mut done) = (usize::try_from(n).unwrap_or(0), 0);
+            let mut bytes = record.content();
+            loop {
+                to(done, &bytes[..bytes.len().min(len - done)]);
+                done += bytes.len();
+                if done >= len {
+                    return Some(n);
+                }
+                // The rank has died in the middle of writing it down, and has made the call again.
+                let Some(more) = self.again(Part::More) else { continue 'whole };
+                bytes = more.content();
+            }
+        }
     }
 
     /// At most five numbers.
@@ -94,12 +166,14 @@ impl Call {
 
     /// The same with some content.
     pub fn write_with(self, part: Part, numbers: &[i64], content: &[u8]) {
-        let mut head = Head { bytes: [0; 64], len: 0 };
+        let mut head = Head { bytes: [0; HEAD], len: 0 };
         self.front(part).iter().for_each(|byte| head.push(*byte));
         for n in numbers {
             put_number(&mut head, folded(*n));
         }
-        stream_of_call().write_record(&head.bytes[..head.len], content);
+        if !stream_of_call().write_record(&head.bytes[..head.len], content) {
+            saying::not_recorded();
+        }
     }
 
     pub fn write_result(self, value: i64) -> i64 {
@@ -108,18 +182,22 @@ impl Call {
     }
 }
 
+/// Whether the result of such a call is known that comes later, and of which `is_it` says so.
+pub fn is_ahead(call: Call, is_it: &dyn Fn(&mut Record) -> bool) -> bool {
+    let front = call.front(Part::Result);
+    stream_of_call().is_ahead(&|record| {
+        record.strip_prefix(&front).is_some_and(|rest| is_it(&mut Record(rest)))
+    })
+}
+
 /// The stream, for a short while.
 fn stream_of_call() -> &'static mut ObservedStream {
     // SAFETY: all of this module runs in calls that are written down.
     unsafe { stream() }
 }
 
-/// Whether what the rank does now was never done before.
-pub fn is_new() -> bool {
-    stream_of_call().is_new()
-}
-
-/// The same of a call that changes files.
+/// Whether what the rank does now was never done before: no call is left that it made. What clocks
+/// said that is left is then not told any more.
 pub fn is_new_change() -> bool {
     stream_of_call().ends_without_record()
 }
@@ -130,7 +208,7 @@ mod tests {
 
     #[test]
     fn numbers_of_a_record_are_read_as_they_were_written() {
-        let mut head = Head { bytes: [0; 64], len: 0 };
+        let mut head = Head { bytes: [0; HEAD], len: 0 };
         for n in [0, -1, i64::MAX, i64::MIN, 7] {
             put_number(&mut head, folded(n));
         }

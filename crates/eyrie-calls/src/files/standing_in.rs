@@ -1,35 +1,51 @@
-//! Stand-ins: a rank that is executed again writes to files that it had opened before into others
-//! without a name, since what it writes was written, and others may have gone on from there. When
-//! it does what it has never done before as far as anybody knows, its files take their places, with
-//! what is missing. What was written and closed before a moment of which is known that the rank had
-//! come to it is in its file.
+//! Files that a rank which is executed again has open: their ends, as far as it is known to have
+//! written, and stand-ins for those that its names do not lead to any more. What it is known to
+//! have written is in the file itself and is not written again; a stand-in, which has no name, gets
+//! it once more. When the rank does what it has never done before as far as anybody knows, files
+//! lose what it wrote in the future that is lost, and stand-ins give way to files that are found.
 
+use super::buffers::Buffers;
 use super::kernel::{self, Identity};
+use super::locks;
 use super::path::Path;
+use super::pending;
+use super::saying;
 use crate::observed::{stream, ObservedStream};
 use std::cell::UnsafeCell;
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Files that have stand-ins at a time, also when they are closed.
+/// Files that are remembered at a time.
 const MOST: usize = 64;
-/// Bytes that are compared and copied at a time.
+/// Bytes that are compared at a time.
 const STEP: usize = 16 << 10;
-/// Bytes at the end of what others have appended that are looked through.
-const LOOKED_THROUGH: usize = 64 << 10;
 /// Milliseconds in which the rank's last process, or a child of it that writes an image, ends.
 const PATIENCE_MS: usize = 250;
+/// Files to which others have appended, too, that are looked through at a time.
+const MOST_APPENDED: usize = 16;
 
-/// How many there are.
-static COUNT: AtomicUsize = AtomicUsize::new(0);
+/// How many of them are stand-ins.
+static STAND_INS: AtomicUsize = AtomicUsize::new(0);
+/// Files of which the end is to be looked through before something is appended.
+static LOOKED_THROUGH: AtomicUsize = AtomicUsize::new(0);
 
-#[inline]
-pub fn any() -> bool {
-    COUNT.load(Ordering::Relaxed) > 0
+/// Whether an image would have to hold a stand-in. A rank of which nothing more is known, and that
+/// only computes, does nothing new by which files would take their places: they do now.
+///
+/// # Safety
+/// As [`crate::observed::stream`].
+pub unsafe fn keep_images_away() -> bool {
+    // SAFETY: handed on to the caller.
+    unsafe {
+        if stand_ins() && stream().knows_no_call() {
+            table().put_into_effect();
+        }
+    }
+    stand_ins()
 }
 
-pub fn count() -> *const usize {
-    COUNT.as_ptr()
+fn stand_ins() -> bool {
+    STAND_INS.load(Ordering::Relaxed) > 0
 }
 
 /// How a file was opened.
@@ -43,50 +59,68 @@ pub enum How {
     AtTheEnd,
     /// To write anywhere in what was there.
     Anywhere,
+    /// To read it.
+    Read,
 }
 
-/// A file that has a stand-in.
+impl How {
+    /// As a record says it.
+    pub fn of(number: i64) -> How {
+        match number {
+            0 => How::Empty,
+            1 => How::Append,
+            2 => How::AtTheEnd,
+            3 => How::Anywhere,
+            _ => How::Read,
+        }
+    }
+}
+
+/// A file that was opened.
 #[derive(Clone, Copy)]
 pub struct Entry {
     /// The file itself, and its path; none when it has lost its name.
     pub real: Identity,
     path: Path,
-    pub how: How,
-    /// From there on the stand-in has what the rank has written.
-    base: u64,
-    /// The rank had certainly written as much.
-    known: u64,
-    /// It was closed when something was known: what was written is in the file.
-    settled: bool,
-    /// The program's last descriptor of the stand-in, our own, and the kernel's number.
-    fd: i32,
+    how: How,
+    /// The rank is known to have written as far as there.
+    end: u64,
+    /// Others have appended to it, too.
+    shared: bool,
+    /// The stand-in has all that the file had: it is a copy, or was empty when it was opened.
+    whole: bool,
+    /// Our descriptor of the stand-in; -1: the program has the file itself.
     kept: i32,
+    /// The kernel's number of what the program has open.
     number: (u64, u64),
-    /// What it had before the program wrote to it; -1: nothing.
-    before: i32,
-    /// The program has it open: found out when it takes its file's place.
-    is_open: bool,
+    is_used: bool,
 }
 
 const NONE: Entry = Entry {
     real: Identity { ino: 0, born_ns: 0 },
     path: Path::NONE,
     how: How::Empty,
-    base: 0,
-    known: 0,
-    settled: true,
-    fd: -1,
+    end: 0,
+    shared: false,
+    whole: false,
     kept: -1,
     number: (0, 0),
-    before: -1,
-    is_open: false,
+    is_used: false,
 };
+
+/// A file to which others may have appended behind what this rank is known to have.
+#[derive(Clone, Copy)]
+struct Appended {
+    number: (u64, u64),
+    from: u64,
+}
 
 /// All of them.
 pub struct Table {
     entries: [Entry; MOST],
     /// The one that is taken next when there is no room.
     oldest: usize,
+    appended: [Appended; MOST_APPENDED],
 }
 
 struct Shared(UnsafeCell<Table>);
@@ -94,7 +128,11 @@ struct Shared(UnsafeCell<Table>);
 // SAFETY: used as the stream is ([`crate::observed`]).
 unsafe impl Sync for Shared {}
 
-static TABLE: Shared = Shared(UnsafeCell::new(Table { entries: [NONE; MOST], oldest: 0 }));
+static TABLE: Shared = Shared(UnsafeCell::new(Table {
+    entries: [NONE; MOST],
+    oldest: 0,
+    appended: [Appended { number: (0, 0), from: 0 }; MOST_APPENDED],
+}));
 
 /// The table.
 ///
@@ -107,7 +145,7 @@ pub unsafe fn table() -> &'static mut Table {
 
 /// Something is about to be observed: if it is new, files take their places before.
 pub fn before_new_of(stream: &mut ObservedStream) {
-    if any() && stream.is_new() {
+    if pending::any() && stream.is_new() {
         // SAFETY: who has the stream may use the table.
         unsafe { table() }.put_into_effect();
     }
@@ -119,65 +157,209 @@ pub fn before_new() {
     before_new_of(unsafe { stream() });
 }
 
-/// Something was observed again: all that the rank had done before was done.
-#[inline]
-pub fn known() {
-    if any() {
-        // SAFETY: who observes may use the table.
-        unsafe { table() }.known();
+/// What is known of a file of this number, by each way it was opened.
+fn of_number(number: (u64, u64)) -> impl Iterator<Item = &'static mut Entry> {
+    // SAFETY: in a call that is being written down.
+    let entries = pending::any().then(|| unsafe { table() }.entries.iter_mut());
+    entries.into_iter().flatten().filter(move |e| e.is_used && e.number == number)
+}
+
+/// The file of this number is known to have been written as far as there.
+pub fn written(number: (u64, u64), end: u64) {
+    of_number(number).for_each(|e| e.end = e.end.max(end));
+}
+
+/// So many bytes are known to have been appended to it, and it ended there then.
+pub fn appended(number: (u64, u64), n: u64, end: u64) {
+    for entry in of_number(number) {
+        entry.shared |= end - n > entry.end;
+        entry.end = end;
     }
+}
+
+/// The file of this number is known to have been cut there.
+pub fn cut(number: (u64, u64), size: u64) {
+    of_number(number).for_each(|e| e.end = size);
+}
+
+/// Whether what is about to be appended is there already, of the rank's last process; the next one
+/// is looked for behind it. What of it was begun is completed by the caller, who is told `false`.
+pub fn is_there(fd: i32, number: (u64, u64), bytes: &Buffers) -> bool {
+    if LOOKED_THROUGH.load(Ordering::Relaxed) == 0 {
+        return false;
+    }
+    // SAFETY: in a call that is being written down.
+    let table = unsafe { table() };
+    let count = LOOKED_THROUGH.load(Ordering::Relaxed);
+    let Some(place) = table.appended[..count].iter().position(|a| a.number == number) else {
+        return false;
+    };
+    let mut room = [0; 32];
+    let link = kernel::link_of(fd, &mut room);
+    let real = kernel::open(kernel::HERE, link, libc::O_RDONLY | libc::O_CLOEXEC, 0);
+    let found = i32::try_from(real).ok().filter(|real| *real >= 0).and_then(|real| {
+        let found = find(real, table.appended[place].from, bytes);
+        kernel::close(real);
+        found
+    });
+    match found {
+        Some(end) => table.appended[place].from = end,
+        None => {
+            table.appended[place] = table.appended[count - 1];
+            LOOKED_THROUGH.store(count - 1, Ordering::Relaxed);
+        }
+    }
+    found.is_some()
+}
+
+/// Where these bytes end, if a file has them from this place on.
+fn find(real: i32, from: u64, bytes: &Buffers) -> Option<u64> {
+    // SAFETY: the program gives them to be written.
+    let first = unsafe { bytes.bytes(0, STEP) };
+    let mut room = [0u8; 2 * STEP];
+    let mut at = from;
+    while !first.is_empty() {
+        let n = kernel::read_at(real, &mut room, at);
+        let there = &room[..n];
+        let mut begun = there.windows(first.len()).enumerate().filter(|(_, it)| *it == first);
+        if let Some(end) = begun.find_map(|(i, _)| ends(real, at + i as u64, bytes)) {
+            return Some(end);
+        }
+        if n < room.len() {
+            return None;
+        }
+        at += (n - STEP) as u64;
+    }
+    None
+}
+
+/// Where these bytes end, if a file has them at this place.
+fn ends(real: i32, at: u64, bytes: &Buffers) -> Option<u64> {
+    let mut there = [0u8; STEP];
+    let mut done = 0;
+    while done < bytes.len() {
+        // SAFETY: the program gives them to be written.
+        let ours = unsafe { bytes.bytes(done, STEP) };
+        let n = kernel::read_at(real, &mut there[..ours.len()], at + done as u64);
+        if there[..n] != *ours {
+            return None;
+        }
+        done += n;
+    }
+    Some(at + done as u64)
 }
 
 impl Table {
     pub fn find(&mut self, path: &Path) -> Option<&mut Entry> {
-        self.entries.iter_mut().find(|e| e.kept >= 0 && !path.is_none() && e.path == *path)
+        self.entries.iter_mut().find(|e| e.is_used && !path.is_none() && e.path == *path)
     }
 
-    /// A new stand-in of a file that had this size. `None`: there can be none.
-    pub fn add(&mut self, path: &Path, real: Identity, how: How, size: u64) -> Option<&mut Entry> {
-        if let Some(old) = self.find(path) {
-            old.path = Path::NONE;
+    /// The rank has opened this file, and has the file itself.
+    pub fn add(&mut self, path: &Path, real: Identity, how: How, end: u64, fd: i32) {
+        let Some(file) = kernel::file_at(fd) else { return };
+        let Some(place) = self.place_of(path, real) else { return };
+        self.put(place, Entry { real, path: *path, how, end, number: file.number, ..NONE });
+    }
+
+    /// The rank has opened a file that its name does not lead to. `None`: there can be no stand-in.
+    pub fn add_stand_in(
+        &mut self,
+        path: &Path,
+        real: Identity,
+        how: How,
+        end: u64,
+    ) -> Option<&mut Entry> {
+        let place = self.place_of(path, real)?;
+        let old = &self.entries[place];
+        if how == How::Read && old.is_used && old.kept >= 0 && old.real == real {
+            return Some(&mut self.entries[place]);
         }
-        let place = self.room()?;
-        let kept = nameless(path)?;
-        kernel::set_size(kept, size);
-        let number = kernel::number_of(kept)?.0;
-        let (base, known) = (size, size);
-        let entry = Entry { real, path: *path, how, base, known, kept, number, ..NONE };
-        self.entries[place] = entry;
-        COUNT.fetch_add(1, Ordering::Relaxed);
+        let kept = match old.is_used && old.kept >= 0 && old.real == real {
+            true => kernel::duplicate(old.kept),
+            false => nameless(path)?,
+        };
+        match how {
+            How::Empty => kernel::set_size(kept, 0),
+            _ if kernel::file_at(kept).is_some_and(|file| file.size < end) => {
+                kernel::set_size(kept, end)
+            }
+            _ => 0,
+        };
+        let number = kernel::file_at(kept).map_or((0, 0), |file| file.number);
+        let whole = how == How::Empty;
+        self.put(place, Entry { real, path: *path, how, end, whole, kept, number, ..NONE });
         Some(&mut self.entries[place])
     }
 
-    /// A free place, or that of a file that was closed.
-    fn room(&mut self) -> Option<usize> {
-        if let Some(free) = self.entries.iter().position(|e| e.kept < 0) {
+    /// What an image has given back at this descriptor is not the file that was open there, but a
+    /// copy of it: it stands in for it.
+    pub fn adopt(&mut self, path: &Path, real: Identity, how: How, end: u64, fd: i32) {
+        let Some(file) = kernel::file_at(fd) else { return };
+        let Some(place) = self.place_of(path, real) else { return };
+        let (kept, number) = (kernel::duplicate(fd), file.number);
+        let whole = true;
+        self.put(place, Entry { real, path: *path, how, end, whole, kept, number, ..NONE });
+    }
+
+    fn put(&mut self, place: usize, entry: Entry) {
+        self.forget(place);
+        STAND_INS.fetch_add(usize::from(entry.kept >= 0), Ordering::Relaxed);
+        pending::add();
+        self.entries[place] = Entry { is_used: true, ..entry };
+    }
+
+    fn forget(&mut self, place: usize) {
+        let entry = std::mem::replace(&mut self.entries[place], NONE);
+        if entry.is_used {
+            kernel::close(entry.kept);
+            STAND_INS.fetch_sub(usize::from(entry.kept >= 0), Ordering::Relaxed);
+            pending::remove();
+        }
+    }
+
+    /// The place of this file, a free one, or that of a file that is closed. Another file that had
+    /// this path has lost it.
+    fn place_of(&mut self, path: &Path, real: Identity) -> Option<usize> {
+        let known = |e: &Entry| e.is_used && e.path == *path && e.real == real;
+        if let Some(place) = self.entries.iter().position(known) {
+            return Some(place);
+        }
+        if let Some(old) = self.find(path) {
+            old.path = Path::NONE;
+        }
+        if let Some(free) = self.entries.iter().position(|e| !e.is_used) {
             return Some(free);
         }
         for _ in 0..MOST {
             let place = self.oldest;
             self.oldest = (place + 1) % MOST;
-            let entry = &self.entries[place];
-            let is_open = || kernel::descriptors().any(|fd| !self.is_ours(fd) && entry.is_at(fd));
-            if entry.settled && !is_open() {
-                self.entries[place].give_up();
+            if !self.is_open(place) {
                 return Some(place);
             }
         }
         None
     }
 
+    fn is_open(&self, place: usize) -> bool {
+        kernel::descriptors().any(|fd| !self.is_ours(fd) && is_at(&self.entries[place], fd))
+    }
+
     /// Whether a descriptor is one of those by which stand-ins are kept: several may be of one
     /// file.
     fn is_ours(&self, fd: i32) -> bool {
-        self.entries.iter().any(|e| e.kept == fd || e.before == fd)
+        self.entries.iter().any(|e| e.is_used && e.kept == fd)
+    }
+
+    /// Whether the program has a stand-in open there.
+    pub fn stands_in(&self, fd: i32) -> bool {
+        stand_ins() && self.entries.iter().any(|e| e.kept >= 0 && e.is_used && is_at(e, fd))
     }
 
     pub fn rename(&mut self, old: &Path, new: &Path) {
         if let Some(replaced) = self.find(new).filter(|_| old != new) {
             replaced.path = Path::NONE;
         }
-        for entry in self.entries.iter_mut().filter(|e| e.kept >= 0) {
+        for entry in self.entries.iter_mut().filter(|e| e.is_used) {
             if let Some(path) = entry.path.renamed(old, new) {
                 entry.path = path;
             }
@@ -186,14 +368,10 @@ impl Table {
 
     pub fn link(&mut self, old: &Path, new: &Path) {
         let Some(entry) = self.find(old) else { return };
-        let mut another = *entry;
-        let Some(place) = self.room() else { return };
+        let (mut another, real) = (*entry, entry.real);
+        let Some(place) = self.place_of(new, real) else { return };
         (another.path, another.kept) = (*new, kernel::duplicate(another.kept));
-        another.before = kernel::duplicate(another.before);
-        if another.kept >= 0 {
-            self.entries[place] = another;
-            COUNT.fetch_add(1, Ordering::Relaxed);
-        }
+        self.put(place, another);
     }
 
     pub fn unlink(&mut self, path: &Path) {
@@ -205,75 +383,85 @@ impl Table {
     pub fn cut(&mut self, path: &Path, size: u64) {
         if let Some(entry) = self.find(path) {
             kernel::set_size(entry.kept, size);
-            entry.base = entry.base.min(size);
+            entry.end = size;
         }
     }
 
-    /// The rank is where it is known to have been before.
-    pub fn known(&mut self) {
-        for entry in self.entries.iter_mut().filter(|e| e.kept >= 0 && !e.settled) {
-            entry.settled = !entry.is_at(entry.fd);
-            entry.known = entry.size();
-        }
-    }
-
-    /// All files take their places.
+    /// All files take their places, and locks are taken again.
     pub fn put_into_effect(&mut self) {
-        for fd in kernel::descriptors() {
-            if let Some(entry) = self.of_descriptor(fd) {
-                entry.is_open = true;
-            }
-        }
+        let highest = *kernel::descriptors().end();
         for place in 0..MOST {
-            if self.entries[place].kept >= 0 {
-                self.take_place(place);
+            if self.entries[place].is_used {
+                self.take_place(place, highest);
+                self.forget(place);
             }
         }
+        locks::take_again();
     }
 
-    /// The file whose stand-in the program has open so, rather one that has a name.
-    pub fn of_descriptor(&mut self, fd: i32) -> Option<&mut Entry> {
-        let (number, _) = kernel::number_of(fd)?;
-        let is = |e: &Entry| e.kept >= 0 && e.number == number;
-        if self.is_ours(fd) {
-            return None;
-        }
-        let named = self.entries.iter().position(|e| is(e) && !e.path.is_none());
-        let place = named.or_else(|| self.entries.iter().position(is))?;
-        Some(&mut self.entries[place])
-    }
-
-    /// A file takes its place now, whatever is known.
+    /// A file takes its place now, whatever is known, if it has a stand-in.
     pub fn give_back(&mut self, fd: i32) {
-        let Some(entry) = self.of_descriptor(fd) else { return };
-        entry.is_open = true;
-        let kept = entry.kept;
-        if let Some(place) = self.entries.iter().position(|e| e.kept == kept) {
-            self.take_place(place);
+        let of = |e: &Entry| e.is_used && e.kept >= 0 && is_at(e, fd);
+        if let Some(place) = self.entries.iter().position(of) {
+            self.take_place(place, *kernel::descriptors().end());
+            self.forget(place);
         }
     }
 
-    fn take_place(&mut self, place: usize) {
-        let entry = &self.entries[place];
-        if let Some(real) = entry.open_real() {
-            if entry.is_open || !entry.settled {
-                entry.bring_up_to_date(real);
-            }
+    fn take_place(&mut self, place: usize, highest: i32) {
+        let entry = self.entries[place];
+        let mut open = (0..=highest).filter(|fd| is_at(&entry, *fd) && !self.is_ours(*fd));
+        let Some(fd) = open.next() else { return };
+        if entry.kept >= 0 {
+            let Some(real) = entry.open_real() else {
+                if !entry.path.is_none() && !entry.whole {
+                    saying::lost_its_name(entry.path.as_bytes());
+                }
+                return;
+            };
             kernel::close(real);
-            self.replace_descriptors(entry);
+            replace(fd, entry.path.as_c(), |fd| !self.is_ours(fd) && is_at(&entry, fd));
+            open.for_each(|fd| {
+                if is_at(&entry, fd) {
+                    replace(fd, entry.path.as_c(), |fd| !self.is_ours(fd) && is_at(&entry, fd));
+                }
+            });
         }
-        self.entries[place].give_up();
+        self.lose_future(&entry, fd);
     }
 
-    /// Every descriptor of a stand-in becomes one of its file, at the same place.
-    fn replace_descriptors(&self, entry: &Entry) {
-        let is = |fd| !self.is_ours(fd) && entry.is_at(fd);
-        for fd in kernel::descriptors() {
-            if is(fd) {
-                replace(fd, entry.path.as_c(), is);
+    /// The file loses what the rank has written behind its end in a future that is lost, as far as
+    /// that can be told.
+    fn lose_future(&mut self, entry: &Entry, fd: i32) {
+        let Some(file) = kernel::file_at(fd).filter(|_| entry.how != How::Read) else { return };
+        if file.size < entry.end && entry.how != How::Anywhere {
+            saying::not_there(entry.path.as_bytes());
+        }
+        if file.size <= entry.end {
+            return;
+        }
+        let flags = kernel::fcntl(fd, libc::F_GETFL, 0);
+        let appends = entry.how == How::Append || flags & i64::from(libc::O_APPEND) != 0;
+        let at_its_end = || kernel::seek(fd, 0, libc::SEEK_CUR) == entry.end as i64;
+        if !appends && (entry.how == How::Anywhere || !at_its_end()) {
+            return;
+        }
+        let writer = kernel::writer(fd);
+        let ours = !appends || !entry.shared && (writer == 0 || writer == crate::random::name());
+        if ours && comes_to_be_alone(fd) {
+            kernel::set_size(fd, entry.end);
+        } else if appends {
+            let count = LOOKED_THROUGH.load(Ordering::Relaxed);
+            if let Some(place) = self.appended.get_mut(count) {
+                *place = Appended { number: file.number, from: entry.end };
+                LOOKED_THROUGH.store(count + 1, Ordering::Relaxed);
             }
         }
     }
+}
+
+fn is_at(entry: &Entry, fd: i32) -> bool {
+    kernel::number_of(fd).is_some_and(|(number, _)| number == entry.number)
 }
 
 /// A file without a name, where this one is or in memory.
@@ -286,109 +474,10 @@ fn nameless(path: &Path) -> Option<i32> {
     Some(kernel::move_up(i32::try_from(made).ok().filter(|fd| *fd >= 0)?))
 }
 
-/// Copies the front of a file.
-fn copy(from: i32, to: i32, size: u64) {
-    let mut bytes = [0u8; STEP];
-    let mut at = 0;
-    while at < size {
-        let step = STEP.min((size - at) as usize);
-        let n = kernel::read_at(from, &mut bytes[..step], at);
-        if n == 0 || !kernel::write_at(to, &bytes[..n], at) {
-            break;
-        }
-        at += n as u64;
-    }
-}
-
 impl Entry {
-    /// A path that leads to it.
-    pub fn link<'a>(&self, room: &'a mut [u8; 32]) -> &'a CStr {
-        kernel::link_of(self.kept, room)
-    }
-
-    pub fn descriptor(&self) -> i32 {
-        self.kept
-    }
-
-    /// The program has opened it.
-    pub fn opened(&mut self, fd: i32) {
-        (self.fd, self.settled) = (fd, false);
-    }
-
-    /// It is emptied when it is opened.
-    pub fn begin_anew(&mut self, how: How) {
-        kernel::set_size(self.kept, 0);
-        kernel::close(std::mem::replace(&mut self.before, -1));
-        (self.how, self.base, self.known) = (how, 0, 0);
-    }
-
-    /// The file had this size when it was opened to append to it. Others may have appended to it
-    /// since the rank did.
-    pub fn begin_to_append(&mut self, size: u64) {
-        if self.size() != size {
-            kernel::set_size(self.kept, size);
-            self.base = size;
-        }
-        (self.how, self.known) = (How::Append, size);
-    }
-
-    /// What was in it when an image was taken.
-    pub fn goes_on(&mut self, fd: i32, ends: bool, appends: bool) {
-        if ends {
-            self.how = if appends { How::Append } else { How::AtTheEnd };
-        }
-        self.opened(fd);
-    }
-
-    /// What is in a file that is read as well.
-    pub fn fill(&self, size: u64) {
-        if let Some(real) = self.open_real() {
-            self.copy(real, size);
-            kernel::close(real);
-        }
-    }
-
-    /// The same from an open file.
-    pub fn copy(&self, real: i32, size: u64) {
-        copy(real, self.kept, size);
-    }
-
-    /// What it has now is not the program's, which may write anywhere. False: that cannot be noted.
-    pub fn note_before(&mut self) -> bool {
-        kernel::close(self.before);
-        let before = nameless(&self.path);
-        self.before = before.unwrap_or(-1);
-        kernel::set_size(self.before, self.size());
-        copy(self.kept, self.before, self.size());
-        self.base = 0;
-        before.is_some()
-    }
-
-    /// It is opened again: what was written before it was closed is in the file.
-    pub fn goes_on_anywhere(&mut self) {
-        if self.settled && self.how == How::Anywhere && self.before >= 0 {
-            self.note_before();
-        }
-    }
-
-    /// It had this content.
-    pub fn had(&mut self, content: &[u8]) {
-        kernel::write_at(self.kept, content, 0);
-    }
-
-    fn size(&self) -> u64 {
-        kernel::number_of(self.kept).map_or(0, |(_, size)| size)
-    }
-
-    fn is_at(&self, fd: i32) -> bool {
-        kernel::number_of(fd).is_some_and(|(number, _)| number == self.number)
-    }
-
-    fn give_up(&mut self) {
-        kernel::close(self.kept);
-        kernel::close(self.before);
-        *self = NONE;
-        COUNT.fetch_sub(1, Ordering::Relaxed);
+    /// A path that leads to the stand-in; `None`: it has none.
+    pub fn link<'a>(&self, room: &'a mut [u8; 32]) -> Option<&'a CStr> {
+        (self.kept >= 0).then(|| kernel::link_of(self.kept, room))
     }
 
     /// The file itself, out of the program's way, when its path leads to it.
@@ -401,160 +490,13 @@ impl Entry {
             let fd = kernel::open(kernel::HERE, self.path.as_c(), flags, 0);
             i32::try_from(fd).ok().filter(|fd| *fd >= 0)
         };
-        let fd = open(libc::O_RDWR).or_else(|| open(libc::O_WRONLY))?;
+        let fd = open(libc::O_RDONLY).or_else(|| open(libc::O_WRONLY))?;
         let is = kernel::look_at(fd).is_ok_and(|found| found.id == self.real);
         if !is {
             kernel::close(fd);
             return None;
         }
         Some(kernel::move_up(fd))
-    }
-
-    /// The file gets what the stand-in has and it has not, and loses what the rank has written in a
-    /// future that is lost, as far as that can be told.
-    fn bring_up_to_date(&self, real: i32) {
-        match self.how {
-            How::Append => self.append_what_is_missing(real),
-            How::Empty | How::AtTheEnd => {
-                self.copy_what_differs(real);
-                if self.writes_at_the_end() {
-                    self.cut_real(real, self.size());
-                }
-            }
-            How::Anywhere => self.copy_what_was_written(real),
-        }
-    }
-
-    /// What the program has written anywhere in it; the rest may be newer by now.
-    fn copy_what_was_written(&self, real: i32) {
-        let [mut ours, mut before, mut theirs] = [[0u8; STEP]; 3];
-        let size = self.size();
-        let mut at = 0;
-        while at < size {
-            let n = kernel::read_at(self.kept, &mut ours, at);
-            let m = kernel::read_at(self.before, &mut before[..n], at);
-            before[m..n].fill(0);
-            if n == 0 {
-                break;
-            }
-            if ours[..n] != before[..n] || m < n {
-                let there = kernel::read_at(real, &mut theirs[..n], at);
-                let mut first = 0;
-                // One piece that was written after the other.
-                while let Some(from) = (first..n).find(|i| *i >= m || ours[*i] != before[*i]) {
-                    let to = (from..n).find(|i| *i < m && ours[*i] == before[*i]).unwrap_or(n);
-                    if to > there || ours[from..to] != theirs[from..to] {
-                        kernel::write_at(real, &ours[from..to], at + from as u64);
-                    }
-                    first = to;
-                }
-            }
-            at += n as u64;
-        }
-    }
-
-    fn cut_real(&self, real: i32, size: u64) {
-        let now = kernel::number_of(real).map_or(0, |(_, size)| size);
-        if now > size && comes_to_be_alone(real) {
-            kernel::set_size(real, size);
-        }
-    }
-
-    /// Whether the program writes one thing behind another: its descriptor is at the end.
-    fn writes_at_the_end(&self) -> bool {
-        let flags = kernel::fcntl(self.fd, libc::F_GETFL, 0);
-        let at = kernel::seek(self.fd, 0, libc::SEEK_CUR);
-        self.is_at(self.fd) && (flags & i64::from(libc::O_APPEND) != 0 || at == self.size() as i64)
-    }
-
-    /// Where others write to the file, too, and below `base`, zeros are theirs.
-    fn copy_what_differs(&self, real: i32) {
-        let (mut ours, mut theirs) = ([0u8; STEP], [0u8; STEP]);
-        let mut at = kernel::seek(self.kept, 0, libc::SEEK_DATA);
-        let all = at >= 0 && comes_to_be_alone(real);
-        while at >= 0 {
-            let n = kernel::read_at(self.kept, &mut ours, at as u64);
-            let m = kernel::read_at(real, &mut theirs[..n], at as u64);
-            theirs[m..n].fill(0);
-            let below = match all {
-                true => self.base.saturating_sub(at as u64).min(n as u64) as usize,
-                false => n,
-            };
-            let zeros = ours[..below].iter_mut().zip(&theirs).filter(|(byte, _)| **byte == 0);
-            zeros.for_each(|(byte, other)| *byte = *other);
-            if n == 0 || ours[..n] != theirs[..n] && !kernel::write_at(real, &ours[..n], at as u64)
-            {
-                break;
-            }
-            if m < n && (at as u64 + n as u64) > kernel::number_of(real).map_or(0, |(_, len)| len) {
-                kernel::write_at(real, &ours[..n], at as u64);
-            }
-            at = kernel::seek(self.kept, at + n as i64, libc::SEEK_DATA);
-        }
-    }
-
-    /// Of a file to which others may append, too: what the rank is known to have written is there.
-    fn append_what_is_missing(&self, real: i32) {
-        let (size, len) = (self.size(), kernel::number_of(real).map_or(0, |(_, len)| len));
-        let who = kernel::writer(real);
-        let ours = who == 0 || who == crate::random::name();
-        if ours && len > self.known && self.is_same(real, self.base, self.known) {
-            let differs = len < size || !self.is_same(real, self.known, size);
-            if differs && comes_to_be_alone(real) {
-                kernel::set_size(real, self.known);
-            } else if !differs {
-                return self.cut_real(real, size);
-            }
-        }
-        self.append_unless_there(real, size);
-    }
-
-    /// Whether file and stand-in have the same from one place to another.
-    fn is_same(&self, real: i32, mut from: u64, to: u64) -> bool {
-        let (mut ours, mut theirs) = ([0u8; STEP], [0u8; STEP]);
-        while from < to {
-            let step = STEP.min((to - from) as usize);
-            let n = kernel::read_at(self.kept, &mut ours[..step], from);
-            if n == 0
-                || kernel::read_at(real, &mut theirs[..n], from) != n
-                || ours[..n] != theirs[..n]
-            {
-                return false;
-            }
-            from += n as u64;
-        }
-        true
-    }
-
-    /// Appends what comes behind what is known, as far as it is not at the end of the file.
-    fn append_unless_there(&self, real: i32, size: u64) {
-        let mut end = [0u8; LOOKED_THROUGH];
-        let len = kernel::number_of(real).map_or(0, |(_, len)| len);
-        // The same lines may have been there before.
-        let before = match self.is_same(real, self.base, self.known) {
-            true => self.known,
-            false => self.base,
-        };
-        let from = len.saturating_sub(end.len() as u64).max(before.min(len));
-        let n = kernel::read_at(real, &mut end, from);
-        let mut ours = [0u8; STEP];
-        let n_ours = kernel::read_at(self.kept, &mut ours, self.known);
-        let (end, first) = (&end[..n], &ours[..n_ours]);
-        let is_there = (size - self.known) as usize == n_ours
-            && (first.is_empty() || end.windows(n_ours).any(|window| window == first));
-        if is_there {
-            return;
-        }
-        let is_begun = |n: &usize| end.ends_with(&first[..*n]);
-        let mut from = self.known + (0..=n_ours).rev().find(is_begun).unwrap_or(0) as u64;
-        let mut to = len;
-        while from < size {
-            let n = kernel::read_at(self.kept, &mut ours, from);
-            if n == 0 || !kernel::write_at(real, &ours[..n], to) {
-                break;
-            }
-            (from, to) = (from + n as u64, to + n as u64);
-        }
     }
 }
 

@@ -3,10 +3,18 @@
 
 use crate::observed::pause;
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 /// A function of the provider.
 static STORE: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+
+/// How many times something was.
+static TIMES: AtomicU64 = AtomicU64::new(0);
+
+/// How many times something was stored.
+pub fn times() -> u64 {
+    TIMES.load(Ordering::Relaxed)
+}
 
 pub fn store_by(store: extern "C" fn()) {
     STORE.store(store as *mut c_void, Ordering::Relaxed);
@@ -23,5 +31,6 @@ pub unsafe fn store() {
         let store = unsafe { std::mem::transmute::<*mut c_void, extern "C" fn()>(store) };
         // SAFETY: handed on to the caller.
         unsafe { pause(|| store()) };
+        TIMES.fetch_add(1, Ordering::Relaxed);
     }
 }

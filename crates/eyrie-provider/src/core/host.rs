@@ -125,11 +125,8 @@ pub trait Host: Sized {
     /// there are no determinants to follow any more.
     fn signal(&mut self, clock: u64, is_over: bool) -> Option<i32>;
 
-    /// The rank has come to where it is known to have been before; cheap when it does not
-    /// re-execute.
-    fn known(&mut self);
-
-    /// What it does next it has never done before, as far as anybody knows. As cheap.
+    /// What the rank does next it has never done before, as far as anybody knows; cheap when it
+    /// does not re-execute.
     fn before_new(&mut self);
 
     /// Time since some moment.

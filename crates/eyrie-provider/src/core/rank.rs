@@ -230,9 +230,8 @@ impl<H: ImagePoint> RankCore<H> {
         }
         loop {
             self.ready_sender(k)?;
-            match self.senders[k].has(&message) {
-                true => self.host.known(),
-                false => self.host.before_new(),
+            if !self.senders[k].has(&message) {
+                self.host.before_new();
             }
             match self.senders[k].offer(&Outgoing { message, content }, &mut self.unstored) {
                 Ok(Offer::Kept) => break,
@@ -546,9 +545,8 @@ impl<H: ImagePoint> RankCore<H> {
         self.attach()?;
         let steps_aside = self.aside.steps();
         let turn = self.replay.tick();
-        match turn {
-            Turn::Free => self.host.before_new(),
-            Turn::Nothing | Turn::UpTo { .. } => self.host.known(),
+        if let Turn::Free = turn {
+            self.host.before_new();
         }
         self.end_observed();
         match turn {

@@ -518,8 +518,6 @@ impl Host for TestHost {
         None
     }
 
-    fn known(&mut self) {}
-
     fn before_new(&mut self) {}
 
     fn now(&self) -> Duration {

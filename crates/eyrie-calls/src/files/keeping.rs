@@ -1,0 +1,175 @@
+//! The old state of files that were there before the job and that a rank is about to change: a rank
+//! that has read them is told by a reference only that it did, and reads them again when it is
+//! executed again. It is kept beside the file under a name of its own, by a link or a copy, until
+//! the rank that kept it ends.
+
+use super::buffers::Buffers;
+use super::kernel::{self, link_of, HERE};
+use super::path::Path;
+use super::saying;
+use crate::process::changed_in_job;
+use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// What the name of an old state begins with.
+const FRONT: &[u8] = b".eyrie-was-";
+/// Most bytes that are copied where the file system cannot share them.
+const MOST_COPIED: u64 = 16 << 20;
+/// Bytes that are copied at a time.
+const STEP: usize = 64 << 10;
+/// Most old states that a rank removes when it ends.
+const MOST: usize = 64;
+
+struct Kept(UnsafeCell<[Path; MOST]>);
+
+// SAFETY: used in calls that are being written down, of which there is one at a time, and when the
+// process ends.
+unsafe impl Sync for Kept {}
+
+static KEPT: Kept = Kept(UnsafeCell::new([Path::NONE; MOST]));
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// How a file is about to be changed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    /// It loses this name.
+    Name,
+    /// Its content is changed.
+    Content,
+}
+
+/// Where the old state of a file is kept.
+fn place(path: &Path) -> Option<Path> {
+    let mut name = [0u8; 256];
+    let own = path.name();
+    let room = name.get_mut(..FRONT.len() + own.len())?;
+    room[..FRONT.len()].copy_from_slice(FRONT);
+    room[FRONT.len()..].copy_from_slice(own);
+    path.parent().below(&name[..FRONT.len() + own.len()])
+}
+
+fn is_of_this_job(place: &Path) -> bool {
+    let found = kernel::look(HERE, place.as_c().as_ptr(), false);
+    found.is_ok_and(|found| changed_in_job(found.changed_s))
+}
+
+/// The file that has this path is about to be changed.
+pub fn before(path: &Path, change: Change) {
+    let Ok(found) = kernel::look(HERE, path.as_c().as_ptr(), change == Change::Content) else {
+        return;
+    };
+    if !found.is_regular() || found.size == 0 || changed_in_job(found.changed_s) {
+        return;
+    }
+    let Some(place) = place(path) else { return };
+    if is_of_this_job(&place) {
+        return;
+    }
+    // One of an earlier job.
+    kernel::unlink(place.as_c());
+    let kept = match change {
+        Change::Name => kernel::link(path.as_c(), place.as_c()) == 0,
+        Change::Content => copy(path, &place, found.size),
+    };
+    if kept {
+        note(&place);
+    }
+}
+
+/// The rank has changed this file before, in a process that has ended.
+pub fn again(path: &Path) {
+    if let Some(place) = place(path).filter(is_of_this_job) {
+        note(&place);
+    }
+}
+
+fn note(place: &Path) {
+    // SAFETY: in a call that is being written down.
+    let kept = unsafe { &mut *KEPT.0.get() };
+    let count = COUNT.load(Ordering::Relaxed);
+    if count < MOST && !kept[..count].contains(place) {
+        kept[count] = *place;
+        COUNT.store(count + 1, Ordering::Relaxed);
+    }
+}
+
+/// The process ends.
+pub fn end() {
+    // SAFETY: nothing is written down any more.
+    let kept = unsafe { &*KEPT.0.get() };
+    kept[..COUNT.swap(0, Ordering::Relaxed)].iter().for_each(|place| kernel::unlink(place.as_c()));
+}
+
+/// Makes a copy and gives it its name when it is whole.
+fn copy(path: &Path, place: &Path, size: u64) -> bool {
+    let open = |fd: i64| i32::try_from(fd).ok().filter(|fd| *fd >= 0);
+    let flags = libc::O_RDONLY | libc::O_CLOEXEC;
+    let Some(from) = open(kernel::open(HERE, path.as_c(), flags, 0)) else { return false };
+    let to = kernel::nameless(place.parent().as_c(), libc::O_RDWR | libc::O_CLOEXEC, 0o600);
+    let done = open(to).is_some_and(|to| {
+        let shared = kernel::share_content(from, to);
+        let whole = shared || size <= MOST_COPIED && copy_content(from, to);
+        kernel::copy_time(from, to);
+        let named = whole && kernel::give_name(to, HERE, place.as_c().as_ptr()) == 0;
+        kernel::close(to);
+        named
+    });
+    kernel::close(from);
+    done
+}
+
+fn copy_content(from: i32, to: i32) -> bool {
+    let mut bytes = [0u8; STEP];
+    let mut at = 0;
+    loop {
+        match kernel::read_at(from, &mut bytes, at) {
+            0 => return true,
+            n if !kernel::write_at(to, &bytes[..n], at) => return false,
+            n => at += n as u64,
+        }
+    }
+}
+
+/// Reads what an open file had before it was changed; `None`: there is nothing of it any more,
+/// which is said, or this is the old state.
+pub fn read(fd: i32, to: Buffers, at: Option<i64>) -> Option<i64> {
+    let mut room = [0; 32];
+    let path = Path::of_link(link_of(fd, &mut room))?;
+    if path.name().starts_with(FRONT) {
+        return None;
+    }
+    let Some(old) = opened(&path, libc::O_RDONLY) else {
+        saying::changed_since(path.as_bytes());
+        return None;
+    };
+    let stands = at.is_none().then(|| kernel::seek(fd, 0, libc::SEEK_CUR));
+    let (from, mut done) = (stands.or(at).unwrap_or(0) as u64, 0);
+    let mut bytes = [0u8; STEP];
+    while done < to.len() {
+        let most = STEP.min(to.len() - done);
+        let n = kernel::read_at(old, &mut bytes[..most], from + done as u64);
+        // SAFETY: the buffers are to be read into.
+        unsafe { to.put(done, &bytes[..n]) };
+        done += n;
+        if n < most {
+            break;
+        }
+    }
+    kernel::close(old);
+    if stands.is_some() {
+        kernel::seek(fd, done as i64, libc::SEEK_CUR);
+    }
+    Some(done as i64)
+}
+
+/// Opens the old state of a file.
+fn opened(path: &Path, flags: i32) -> Option<i32> {
+    let place = place(path)?;
+    let fd = kernel::open(HERE, place.as_c(), flags | libc::O_CLOEXEC, 0);
+    i32::try_from(fd).ok().filter(|fd| *fd >= 0)
+}
+
+/// Where the old state of a file is, if there is one.
+pub fn of(path: &Path) -> Option<Path> {
+    place(path).filter(is_of_this_job)
+}

@@ -1,0 +1,236 @@
+//! opendir(3), readdir(3) and their kin: a rank that is executed again finds the same names, in the
+//! same order, in directories that have changed since the job began.
+
+use super::calling::written_down;
+use super::freshness;
+use super::kernel;
+use super::records::{is_new_change, Call};
+use super::standing_in;
+use crate::next::next;
+use crate::own_number;
+use crate::process::changed_in_job;
+use libc::{c_char, c_int, c_void, dirent64};
+use std::cell::UnsafeCell;
+
+type Name = *const c_char;
+/// DIR of the C library.
+type Dir = *mut c_void;
+
+next! {
+    opendir: fn(Name) -> Dir;
+    fdopendir: fn(c_int) -> Dir;
+    readdir: fn(Dir) -> *mut dirent64;
+    readdir64: fn(Dir) -> *mut dirent64;
+    closedir: fn(Dir) -> c_int;
+}
+
+extern "C" {
+    fn dirfd(dir: Dir) -> c_int;
+}
+
+/// Numbers of the functions, in what is written down.
+const OPEN: u8 = 91;
+const NEXT: u8 = 92;
+/// Directories that can be listed at a time; more of them are not recorded.
+const MOST: usize = 16;
+
+/// What was read of a directory that is open.
+#[derive(Clone, Copy)]
+struct Listing {
+    dir: Dir,
+    entry: dirent64,
+}
+
+struct Listings(UnsafeCell<[Listing; MOST]>);
+
+// SAFETY: used in calls that are being written down, of which there is one at a time.
+unsafe impl Sync for Listings {}
+
+static LISTINGS: Listings = Listings(UnsafeCell::new(
+    [Listing {
+        dir: std::ptr::null_mut(),
+        // SAFETY: all zero is a valid structure.
+        entry: unsafe { std::mem::zeroed() },
+    }; MOST],
+));
+
+fn listings() -> &'static mut [Listing; MOST] {
+    // SAFETY: all of this module that uses it runs in calls that are written down.
+    unsafe { &mut *LISTINGS.0.get() }
+}
+
+fn note(dir: Dir) {
+    if let Some(free) = listings().iter_mut().find(|listing| listing.dir.is_null()) {
+        free.dir = dir;
+    }
+}
+
+/// A DIR, or a negative errno.
+fn pointer(dir: Dir) -> i64 {
+    match dir.is_null() {
+        true => -i64::from(kernel::errno()),
+        false => dir as i64,
+    }
+}
+
+/// Opens a directory.
+fn opens(path: Name, make: &dyn Fn() -> Dir) -> Dir {
+    if path.is_null() {
+        return make();
+    }
+    // SAFETY: a C string.
+    let call = unsafe { Call::new(OPEN, path) };
+    let value = written_down(&mut || {
+        let told = call.result_again();
+        if let Some(error) = told.filter(|error| *error < 0) {
+            return error;
+        }
+        let mut value = pointer(make());
+        if told.is_none() {
+            if is_new_change() {
+                standing_in::before_new();
+                freshness::looked_around();
+                call.write_result(value.min(0));
+            }
+        } else if value < 0 {
+            // It is not there any more: its names are told all the same.
+            // SAFETY: a C string.
+            value = pointer(unsafe { opendir.get()(c"/".as_ptr()) });
+        }
+        if value > 0 {
+            note(value as Dir);
+        }
+        value
+    });
+    match value {
+        Some(value) if value < 0 => std::ptr::null_mut(),
+        Some(value) => value as Dir,
+        None => make(),
+    }
+}
+
+/// The next name in a directory.
+fn lists(dir: Dir, make: &dyn Fn() -> *mut dirent64) -> *mut dirent64 {
+    let mut counts = false;
+    let value = written_down(&mut || {
+        let Some(listing) = listings().iter_mut().find(|listing| listing.dir == dir) else {
+            return 0;
+        };
+        counts = true;
+        let call = Call::on_open(NEXT);
+        next_of(call, listing, make)
+    });
+    match value.filter(|_| counts) {
+        Some(value) if value <= 0 => std::ptr::null_mut(),
+        Some(value) => value as *mut dirent64,
+        None => make(),
+    }
+}
+
+fn next_of(call: Call, listing: &mut Listing, make: &dyn Fn() -> *mut dirent64) -> i64 {
+    let entry = &raw mut listing.entry;
+    // SAFETY: as long as said.
+    let bytes =
+        || unsafe { std::slice::from_raw_parts_mut(entry.cast::<u8>(), size_of::<dirent64>()) };
+    let is_done = call.done_again();
+    let told = match is_done {
+        true => None,
+        false => call.content_again(&mut |at, part| {
+            if let Some(to) = bytes().get_mut(at..at + part.len()) {
+                to.copy_from_slice(part);
+            }
+        }),
+    };
+    // The directory itself goes on, too, for what is new behind what is told.
+    // SAFETY: this thread's own; the end is told from an error by it.
+    unsafe { *libc::__errno_location() = 0 };
+    let found = make();
+    if let Some(n) = told {
+        return if n > 0 { entry as i64 } else { n };
+    }
+    let value = match found.is_null() {
+        true => -i64::from(kernel::errno()),
+        // SAFETY: what readdir(3) has given; a record is as long as it says, at most.
+        false => unsafe {
+            let len = usize::from((*found).d_reclen).min(size_of::<dirent64>());
+            bytes()[..len].copy_from_slice(std::slice::from_raw_parts(found.cast::<u8>(), len));
+            len as i64
+        },
+    };
+    if !is_done && is_new_change() {
+        standing_in::before_new();
+        freshness::looked_around();
+        // SAFETY: it was opened and is not closed.
+        let fd = unsafe { dirfd(listing.dir) };
+        let changed = kernel::look_at(fd).map_or(true, |found| changed_in_job(found.changed_s));
+        match value >= 0 && !changed {
+            true => call.write_done(),
+            false => call.write_content(value, &mut |at, most| &bytes()[at..at + most]),
+        }
+    }
+    if value > 0 {
+        entry as i64
+    } else {
+        value
+    }
+}
+
+/// # Safety
+/// As opendir(3).
+#[export_name = "opendir"]
+pub unsafe extern "C-unwind" fn our_opendir(path: Name) -> Dir {
+    let mut room = own_number::NO_PATH;
+    // SAFETY: handed on to the caller.
+    unsafe {
+        let path = own_number::path(path, &mut room);
+        if path.is_null() || super::looking::is_of_the_kernel(std::ffi::CStr::from_ptr(path)) {
+            return opendir.get()(path);
+        }
+        opens(path, &|| opendir.get()(path))
+    }
+}
+
+/// # Safety
+/// As fdopendir(3).
+#[export_name = "fdopendir"]
+pub unsafe extern "C-unwind" fn our_fdopendir(fd: c_int) -> Dir {
+    // SAFETY: handed on to the caller.
+    let dir = unsafe { fdopendir.get()(fd) };
+    if !dir.is_null() {
+        written_down(&mut || {
+            note(dir);
+            0
+        });
+    }
+    dir
+}
+
+/// # Safety
+/// As readdir(3).
+#[export_name = "readdir"]
+pub unsafe extern "C-unwind" fn our_readdir(dir: Dir) -> *mut dirent64 {
+    // SAFETY: handed on to the caller.
+    lists(dir, &|| unsafe { readdir.get()(dir) })
+}
+
+/// # Safety
+/// As readdir(3).
+#[export_name = "readdir64"]
+pub unsafe extern "C-unwind" fn our_readdir64(dir: Dir) -> *mut dirent64 {
+    // SAFETY: handed on to the caller.
+    lists(dir, &|| unsafe { readdir64.get()(dir) })
+}
+
+/// # Safety
+/// As closedir(3).
+#[export_name = "closedir"]
+pub unsafe extern "C-unwind" fn our_closedir(dir: Dir) -> c_int {
+    written_down(&mut || {
+        if let Some(listing) = listings().iter_mut().find(|listing| listing.dir == dir) {
+            listing.dir = std::ptr::null_mut();
+        }
+        0
+    });
+    // SAFETY: handed on to the caller.
+    unsafe { closedir.get()(dir) }
+}

@@ -1,0 +1,132 @@
+//! dlopen(3) of libraries that were made or changed since the job began: a rank that is executed
+//! again loads what it had loaded, whatever has become of the file.
+
+use super::calling::written_down;
+use super::kernel::{self, HERE};
+use super::records::{is_new_change, Call};
+use super::standing_in;
+use crate::next::next;
+use crate::process::changed_in_job;
+use libc::{c_char, c_int, c_void};
+use std::cell::UnsafeCell;
+use std::ffi::CStr;
+
+next! {
+    dlopen: fn(*const c_char, c_int) -> *mut c_void;
+}
+
+/// Number of the function, in what is written down.
+const LOAD: u8 = 102;
+/// Most bytes of a library that are written down.
+const MOST: u64 = 64 << 20;
+/// Libraries that are loaded from what was written down, at a time.
+const PLACES: usize = 16;
+
+/// Paths to libraries in memory: they stay, because a library has the path it was loaded by.
+struct Paths(UnsafeCell<[[u8; 32]; PLACES]>);
+
+// SAFETY: used in calls that are being written down, of which there is one at a time.
+unsafe impl Sync for Paths {}
+
+static PATHS: Paths = Paths(UnsafeCell::new([[0; 32]; PLACES]));
+
+/// Where a library is loaded from, and the function behind ours.
+#[repr(C)]
+struct Load {
+    path: *const c_char,
+    next: *mut c_void,
+}
+
+/// The C library looks for a name without a directory where its caller does, and so it must be
+/// called as from there: this is its caller's call, with another path perhaps.
+///
+/// # Safety
+/// As dlopen(3).
+#[export_name = "dlopen"]
+#[unsafe(naked)]
+pub unsafe extern "C" fn our_dlopen(path: *const c_char, flags: c_int) -> *mut c_void {
+    core::arch::naked_asm!(
+        ".cfi_startproc",
+        "push rsi",
+        ".cfi_adjust_cfa_offset 8",
+        "call {library}",
+        "pop rsi",
+        ".cfi_adjust_cfa_offset -8",
+        "mov rdi, rax",
+        "jmp rdx",
+        ".cfi_endproc",
+        library = sym library,
+    )
+}
+
+/// # Safety
+/// As dlopen(3).
+unsafe extern "C" fn library(path: *const c_char) -> Load {
+    // SAFETY: handed on to the caller.
+    let other = unsafe { loaded_from(path) };
+    Load { path: other.unwrap_or(path), next: dlopen.get() as *const () as *mut c_void }
+}
+
+/// Another path than this one, if it is to be loaded from there.
+///
+/// # Safety
+/// As dlopen(3).
+unsafe fn loaded_from(path: *const c_char) -> Option<*const c_char> {
+    // SAFETY: handed on to the caller.
+    if path.is_null() || !unsafe { CStr::from_ptr(path) }.to_bytes().contains(&b'/') {
+        return None;
+    }
+    // SAFETY: as above.
+    let call = unsafe { Call::new(LOAD, path) };
+    let mut other = None;
+    written_down(&mut || {
+        let memory = kernel::in_memory() as c_int;
+        let told = call.content_again(&mut |at, bytes| {
+            kernel::write_at(memory, bytes, at as u64);
+        });
+        match told {
+            Some(_) => other = keep(path, memory),
+            None => kernel::close(memory),
+        }
+        if told.is_none() && is_new_change() {
+            standing_in::before_new();
+            note(call, path);
+        }
+        0
+    });
+    other
+}
+
+/// Writes down what a library has, if it may change.
+fn note(call: Call, path: *const c_char) {
+    let flags = libc::O_RDONLY | libc::O_CLOEXEC;
+    // SAFETY: a C string, as the caller has looked.
+    let fd = kernel::open(HERE, unsafe { CStr::from_ptr(path) }, flags, 0);
+    let Some(fd) = c_int::try_from(fd).ok().filter(|fd| *fd >= 0) else { return };
+    let file = kernel::file_at(fd);
+    if let Some(file) = file.filter(|f| changed_in_job(f.changed_s) && f.size <= MOST) {
+        let bytes = kernel::map(fd, file.size as usize);
+        if let Some(bytes) = bytes {
+            call.write_content(bytes.len() as i64, &mut |at, most| &bytes[at..at + most]);
+            kernel::unmap(bytes);
+        }
+    }
+    kernel::close(fd);
+}
+
+/// Where it is loaded from: the file, if it still is the same, or what was written down.
+fn keep(path: *const c_char, memory: c_int) -> Option<*const c_char> {
+    if kernel::has_same(path, memory) {
+        kernel::close(memory);
+        return None;
+    }
+    let high = kernel::move_up(memory);
+    // SAFETY: in a call that is being written down.
+    let paths = unsafe { &mut *PATHS.0.get() };
+    let (mut room, free) = ([0; 32], paths.iter_mut().find(|path| path[0] == 0)?);
+    free.copy_from_slice({
+        kernel::link_of(high, &mut room);
+        &room
+    });
+    Some(free.as_ptr().cast())
+}

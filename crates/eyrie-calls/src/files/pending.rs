@@ -1,0 +1,27 @@
+//! How much is to be done when a rank that is executed again does something new: files that it has
+//! open, locks that it had. While that is nothing, which is nearly always, it costs one load.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether there is anything.
+#[inline]
+pub fn any() -> bool {
+    COUNT.load(Ordering::Relaxed) > 0
+}
+
+/// Where the number is.
+pub fn count() -> *const usize {
+    COUNT.as_ptr()
+}
+
+/// One thing more.
+pub fn add() {
+    COUNT.fetch_add(1, Ordering::Relaxed);
+}
+
+/// One was done, or need not be done any more.
+pub fn remove() {
+    COUNT.fetch_sub(1, Ordering::Relaxed);
+}

@@ -1,0 +1,215 @@
+//! read(2), pread(2), readv(2) and their kin of regular files, and where a file ends (lseek(2)). A
+//! rank that is executed again reads the same: what was read of a file that has changed since the
+//! job began is written down, all else is read again.
+
+use super::buffers::{one, Buffers};
+use super::calling::{of_file, outcome};
+use super::freshness;
+use super::keeping;
+use super::kernel::{self, File};
+use super::pipes::reads_pipe;
+use super::records::{is_new_change, Call};
+use super::standing_in;
+use crate::devices;
+use crate::next::next;
+use crate::process::changed_in_job;
+use libc::{c_int, c_void, iovec, off_t, size_t, ssize_t};
+
+next! {
+    read: fn(c_int, *mut c_void, size_t) -> ssize_t;
+    __read_chk: fn(c_int, *mut c_void, size_t, size_t) -> ssize_t;
+    pread: fn(c_int, *mut c_void, size_t, off_t) -> ssize_t;
+    pread64: fn(c_int, *mut c_void, size_t, off_t) -> ssize_t;
+    __pread_chk: fn(c_int, *mut c_void, size_t, off_t, size_t) -> ssize_t;
+    __pread64_chk: fn(c_int, *mut c_void, size_t, off_t, size_t) -> ssize_t;
+    readv: fn(c_int, *const iovec, c_int) -> ssize_t;
+    preadv: fn(c_int, *const iovec, c_int, off_t) -> ssize_t;
+    preadv64: fn(c_int, *const iovec, c_int, off_t) -> ssize_t;
+    preadv2: fn(c_int, *const iovec, c_int, off_t, c_int) -> ssize_t;
+    preadv64v2: fn(c_int, *const iovec, c_int, off_t, c_int) -> ssize_t;
+    lseek: fn(c_int, off_t, c_int) -> off_t;
+    lseek64: fn(c_int, off_t, c_int) -> off_t;
+}
+
+/// Numbers of the functions, in what is written down.
+const READ: u8 = 80;
+const SEEK: u8 = 81;
+
+/// Reads from an open file into these buffers, at a place in it or where it stands; `None`: it is
+/// no file of which that is written down.
+pub(super) fn reads(
+    fd: c_int,
+    to: Buffers,
+    at: Option<off_t>,
+    make: &dyn Fn() -> ssize_t,
+) -> Option<ssize_t> {
+    let value = of_file(fd, &mut |file| {
+        let call = Call::on_open(READ);
+        if let Some(n) = read_again(call, fd, file, to, at, make) {
+            return n;
+        }
+        if !is_new_change() {
+            // It does something else than before.
+            return outcome(make() as i64);
+        }
+        standing_in::before_new();
+        let n = outcome(make() as i64);
+        freshness::looked(file.number);
+        match n {
+            0.. if !changed_in_job(file.changed_s) => call.write_done(),
+            // SAFETY: so many bytes have been read.
+            _ => call.write_content(n, &mut |at, most| unsafe { to.bytes(at, most) }),
+        }
+        n
+    });
+    value.map(|n| n as ssize_t)
+}
+
+fn read_again(
+    call: Call,
+    fd: c_int,
+    file: &File,
+    to: Buffers,
+    at: Option<off_t>,
+    make: &dyn Fn() -> ssize_t,
+) -> Option<i64> {
+    if call.done_again() {
+        let kept = changed_in_job(file.changed_s).then(|| keeping::read(fd, to, at)).flatten();
+        return Some(kept.unwrap_or_else(|| outcome(make() as i64)));
+    }
+    // SAFETY: the buffers are to be read into.
+    let n = call.content_again(&mut |at, bytes| unsafe { to.put(at, bytes) })?;
+    if n > 0 && at.is_none_or(|at| at == -1) {
+        kernel::seek(fd, n, libc::SEEK_CUR);
+    }
+    if n > 0 {
+        super::recent::told(file.number, fd, n, to, at);
+    }
+    Some(n)
+}
+
+/// Where an open file ends, or has something: `None` where that is not written down.
+pub(super) fn seeks(fd: c_int, how: c_int, make: &dyn Fn() -> off_t) -> Option<off_t> {
+    if how == libc::SEEK_SET || how == libc::SEEK_CUR {
+        return None;
+    }
+    of_file(fd, &mut |file| {
+        let call = Call::on_open(SEEK);
+        if let Some(to) = call.result_again() {
+            if to >= 0 {
+                kernel::seek(fd, to, libc::SEEK_SET);
+            }
+            return to;
+        }
+        if !is_new_change() {
+            return outcome(make());
+        }
+        standing_in::before_new();
+        freshness::looked(file.number);
+        call.write_result(outcome(make()))
+    })
+}
+
+/// Functions that read: ours, the one behind it, its name, its arguments, the buffers, the place.
+macro_rules! reading {
+    ($($our:ident, $next:ident, $symbol:literal, ($($arg:ident: $kind:ty),*), $to:expr, $at:expr;)*) => {
+        $(
+            /// # Safety
+            /// As the function of the C library.
+            #[export_name = $symbol]
+            pub unsafe extern "C-unwind" fn $our(fd: c_int, $($arg: $kind),*) -> ssize_t {
+                // SAFETY: handed on to the caller.
+                unsafe {
+                    let next = || $next.get()(fd, $($arg),*);
+                    reads(fd, $to, $at, &next).unwrap_or_else(next)
+                }
+            }
+        )*
+    };
+}
+reading! {
+    our_pread, pread, "pread", (to: *mut c_void, len: size_t, at: off_t),
+        Buffers::new(&one(to, len)), Some(at);
+    our_pread64, pread64, "pread64", (to: *mut c_void, len: size_t, at: off_t),
+        Buffers::new(&one(to, len)), Some(at);
+    our_pread_chk, __pread_chk, "__pread_chk",
+        (to: *mut c_void, len: size_t, at: off_t, room: size_t),
+        Buffers::new(&one(to, len)), Some(at);
+    our_pread64_chk, __pread64_chk, "__pread64_chk",
+        (to: *mut c_void, len: size_t, at: off_t, room: size_t),
+        Buffers::new(&one(to, len)), Some(at);
+    our_readv, readv, "readv", (parts: *const iovec, n: c_int), Buffers::of(parts, n), None;
+    our_preadv, preadv, "preadv", (parts: *const iovec, n: c_int, at: off_t),
+        Buffers::of(parts, n), Some(at);
+    our_preadv64, preadv64, "preadv64", (parts: *const iovec, n: c_int, at: off_t),
+        Buffers::of(parts, n), Some(at);
+    our_preadv2, preadv2, "preadv2", (parts: *const iovec, n: c_int, at: off_t, how: c_int),
+        Buffers::of(parts, n), Some(at);
+    our_preadv64v2, preadv64v2, "preadv64v2",
+        (parts: *const iovec, n: c_int, at: off_t, how: c_int), Buffers::of(parts, n), Some(at);
+}
+
+/// Reads from whatever is open there.
+///
+/// # Safety
+/// As read(2).
+unsafe fn reads_any(
+    fd: c_int,
+    to: *mut c_void,
+    len: size_t,
+    next: &dyn Fn() -> ssize_t,
+) -> ssize_t {
+    let buffers = one(to, len);
+    // SAFETY: handed on to the caller.
+    let (device, buffers) = unsafe { (devices::drawn(fd, to, len), Buffers::new(&buffers)) };
+    let file = || reads(fd, buffers, None, next);
+    device.or_else(file).or_else(|| reads_pipe(fd, buffers, next)).unwrap_or_else(next)
+}
+
+/// # Safety
+/// As read(2).
+#[export_name = "read"]
+pub unsafe extern "C-unwind" fn our_read(fd: c_int, to: *mut c_void, len: size_t) -> ssize_t {
+    // SAFETY: handed on to the caller.
+    unsafe {
+        let next = || read.get()(fd, to, len);
+        reads_any(fd, to, len, &next)
+    }
+}
+
+/// # Safety
+/// As read(2); `room` is the length of the buffer, which the C library checks.
+#[export_name = "__read_chk"]
+pub unsafe extern "C-unwind" fn our_read_chk(
+    fd: c_int,
+    to: *mut c_void,
+    len: size_t,
+    room: size_t,
+) -> ssize_t {
+    // SAFETY: handed on to the caller.
+    unsafe {
+        let next = || __read_chk.get()(fd, to, len, room);
+        if len > room {
+            return next();
+        }
+        reads_any(fd, to, len, &next)
+    }
+}
+
+/// # Safety
+/// As lseek(2).
+#[export_name = "lseek"]
+pub unsafe extern "C-unwind" fn our_lseek(fd: c_int, to: off_t, how: c_int) -> off_t {
+    // SAFETY: handed on to the caller.
+    let next = || unsafe { lseek.get()(fd, to, how) };
+    seeks(fd, how, &next).unwrap_or_else(next)
+}
+
+/// # Safety
+/// As lseek(2).
+#[export_name = "lseek64"]
+pub unsafe extern "C-unwind" fn our_lseek64(fd: c_int, to: off_t, how: c_int) -> off_t {
+    // SAFETY: handed on to the caller.
+    let next = || unsafe { lseek64.get()(fd, to, how) };
+    seeks(fd, how, &next).unwrap_or_else(next)
+}

@@ -1,0 +1,108 @@
+//! What a rank has read under a lock to change a part of it and write it back (as MPI-IO does with
+//! data that has gaps): when it is executed again, others may have changed other parts since, so
+//! only what it has changed is written.
+
+use super::buffers::Buffers;
+use super::kernel;
+use super::locks;
+use std::cell::UnsafeCell;
+
+/// Most bytes that are remembered, and in how many pieces.
+const ROOM: usize = 8 << 20;
+const MOST: usize = 16;
+
+#[derive(Clone, Copy)]
+struct Read {
+    number: (u64, u64),
+    at: u64,
+    len: usize,
+    from: usize,
+}
+
+struct Reads {
+    reads: [Read; MOST],
+    count: usize,
+    bytes: [u8; ROOM],
+}
+
+struct Shared(UnsafeCell<Reads>);
+
+// SAFETY: used in calls that are being written down, of which there is one at a time.
+unsafe impl Sync for Shared {}
+
+static READS: Shared = Shared(UnsafeCell::new(Reads {
+    reads: [Read { number: (0, 0), at: 0, len: 0, from: 0 }; MOST],
+    count: 0,
+    bytes: [0; ROOM],
+}));
+
+fn reads() -> &'static mut Reads {
+    // SAFETY: all of this module runs in calls that are written down.
+    unsafe { &mut *READS.0.get() }
+}
+
+/// So many bytes were told again that had been read at a place, or where the file stood.
+pub fn told(number: (u64, u64), fd: i32, n: i64, to: Buffers, at: Option<i64>) {
+    let all = reads();
+    if !locks::is_locked(number) {
+        return forget(number);
+    }
+    let at = at.filter(|at| *at != -1);
+    let at = at.unwrap_or_else(|| kernel::seek(fd, 0, libc::SEEK_CUR) - n) as u64;
+    let used = all.reads[..all.count].last().map_or(0, |read| read.from + read.len);
+    let len = n as usize;
+    if all.count == MOST || used + len > ROOM {
+        return;
+    }
+    let mut done = 0;
+    while done < len {
+        // SAFETY: so many bytes were put there.
+        let piece = unsafe { to.bytes(done, len - done) };
+        all.bytes[used + done..used + done + piece.len()].copy_from_slice(piece);
+        done += piece.len();
+    }
+    all.reads[all.count] = Read { number, at, len, from: used };
+    all.count += 1;
+}
+
+/// It was known to be written, or its lock is released.
+pub fn forget(number: (u64, u64)) {
+    let all = reads();
+    if all.reads[..all.count].iter().any(|read| read.number == number) {
+        all.count = 0;
+    }
+}
+
+/// Writes what differs from what was told that had been read there; false: that is not known.
+pub fn write_changed(fd: i32, number: (u64, u64), from: &Buffers, at: Option<i64>) -> bool {
+    let all = reads();
+    if all.count == 0 {
+        return false;
+    }
+    let at = at.unwrap_or_else(|| kernel::seek(fd, 0, libc::SEEK_CUR)) as u64;
+    let covers = |read: &&Read| {
+        read.number == number && read.at <= at && at < read.at + (read.len as u64).max(1)
+    };
+    let Some(read) = all.reads[..all.count].iter().rfind(covers) else { return false };
+    let (skipped, len) = ((at - read.at) as usize, from.len());
+    let old = &all.bytes[read.from + skipped..read.from + read.len];
+    let mut done = 0;
+    while done < len {
+        // SAFETY: the program gives them to be written.
+        let new = unsafe { from.bytes(done, len - done) };
+        // Behind what there was nothing was read: zeros are not the rank's.
+        let before = |i: usize| old.get(done + i).copied().unwrap_or(0);
+        let mut first = 0;
+        while let Some(start) = (first..new.len()).find(|i| new[*i] != before(*i)) {
+            let end = (start..new.len()).find(|i| new[*i] == before(*i)).unwrap_or(new.len());
+            kernel::write_at(fd, &new[start..end], at + (done + start) as u64);
+            first = end;
+        }
+        done += new.len();
+    }
+    let size = kernel::file_at(fd).map_or(0, |file| file.size);
+    if size < at + len as u64 {
+        kernel::set_size(fd, at + len as u64);
+    }
+    true
+}

@@ -1,0 +1,76 @@
+//! What cannot be recorded or kept is said on the rank's standard error, once for each reason:
+//! never in silence, and never a second time.
+
+use super::kernel;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Reasons that were given.
+static SAID: AtomicU32 = AtomicU32::new(0);
+
+/// Says a sentence, of which `what` may be a path, unless one with this number was said.
+fn say(number: u32, parts: [&[u8]; 3]) {
+    if SAID.fetch_or(1 << number, Ordering::Relaxed) & 1 << number != 0 {
+        return;
+    }
+    let mut line = [0u8; 1024];
+    let mut len = 0;
+    for part in [&b"eyrie: "[..], parts[0], parts[1], parts[2], b"\n"] {
+        let n = part.len().min(line.len() - 1 - len);
+        line[len..len + n].copy_from_slice(&part[..n]);
+        len += n;
+    }
+    line[len.min(line.len()) - 1] = b'\n';
+    kernel::write(libc::STDERR_FILENO, &line[..len]);
+}
+
+/// There is no room to record what was observed.
+pub fn not_recorded() {
+    let why =
+        b"what this rank reads from files that have changed since the job began is more than \
+        can be recorded here: if it fails before its next image, it may read something else";
+    say(0, [why, b"", b""]);
+}
+
+/// A file was read, and was changed later; its old state is not there any more.
+pub fn changed_since(path: &[u8]) {
+    let why = b" was changed after this rank had read it, and what it was is not there any more: \
+        the rank, which is executed again, reads what is there now";
+    say(1, [path, why, b""]);
+}
+
+/// What is known to have been written is not there.
+pub fn not_there(path: &[u8]) {
+    let why =
+        b" is shorter than this rank had written it: what its node had not written back when \
+        it failed is lost";
+    say(2, [path, why, b""]);
+}
+
+/// The file that a rank had open cannot be found by its name.
+pub fn lost_its_name(path: &[u8]) {
+    let why = b" was renamed or removed by another process: this rank, which was executed again, \
+        goes on with a file of its own instead";
+    say(3, [path, why, b""]);
+}
+
+/// A lock that the rank had is another process's now.
+pub fn not_locked() {
+    let why = b"another process has had a lock for a minute that this rank, which was executed \
+        again, still needs: it goes on without it";
+    say(4, [why, b"", b""]);
+}
+
+/// Whether others map a file to write it, too, cannot be known.
+pub fn not_marked() {
+    let why =
+        b"a file is mapped to be written on a file system without extended attributes: where \
+        another rank maps it, too, images lose what that rank writes there";
+    say(6, [why, b"", b""]);
+}
+
+/// The C library is not one whose streams are known.
+pub fn no_streams() {
+    let why = b"the C library's streams (fopen) are not as they are known here: what this rank \
+        does by them is not recorded";
+    say(5, [why, b"", b""]);
+}

@@ -1,0 +1,341 @@
+//! write(2), pwrite(2), writev(2), ftruncate(2), fallocate(2), copy_file_range(2), sendfile(2) and
+//! their kin on regular files. What a rank is known to have written it does not write again; what
+//! it may not have written yet it writes to the file itself, at its place.
+
+use super::buffers::{one, Buffers};
+use super::calling::{of_file, outcome};
+use super::freshness;
+use super::kernel::{self, File};
+use super::pending;
+use super::recent;
+use super::records::{is_new_change, Call, Part};
+use super::standing_in::{self, table};
+use crate::next::next;
+use libc::{c_int, c_uint, c_void, iovec, off_t, size_t, ssize_t};
+
+next! {
+    pwrite: fn(c_int, *const c_void, size_t, off_t) -> ssize_t;
+    pwrite64: fn(c_int, *const c_void, size_t, off_t) -> ssize_t;
+    pwritev: fn(c_int, *const iovec, c_int, off_t) -> ssize_t;
+    pwritev64: fn(c_int, *const iovec, c_int, off_t) -> ssize_t;
+    pwritev2: fn(c_int, *const iovec, c_int, off_t, c_int) -> ssize_t;
+    pwritev64v2: fn(c_int, *const iovec, c_int, off_t, c_int) -> ssize_t;
+    ftruncate: fn(c_int, off_t) -> c_int;
+    ftruncate64: fn(c_int, off_t) -> c_int;
+    fallocate: fn(c_int, c_int, off_t, off_t) -> c_int;
+    fallocate64: fn(c_int, c_int, off_t, off_t) -> c_int;
+    posix_fallocate: fn(c_int, off_t, off_t) -> c_int;
+    posix_fallocate64: fn(c_int, off_t, off_t) -> c_int;
+    copy_file_range: fn(c_int, *mut off_t, c_int, *mut off_t, size_t, c_uint) -> ssize_t;
+    sendfile: fn(c_int, c_int, *mut off_t, size_t) -> ssize_t;
+    sendfile64: fn(c_int, c_int, *mut off_t, size_t) -> ssize_t;
+}
+
+/// Numbers of the functions, in what is written down.
+const WRITE: u8 = 82;
+const CUT: u8 = 83;
+const ALLOCATE: u8 = 84;
+const COPY: u8 = 85;
+
+/// Writes these bytes to an open file, at a place in it or where it stands; `None`: it is no file
+/// of which that is written down.
+pub(crate) fn writes(
+    fd: c_int,
+    from: Buffers,
+    at: Option<off_t>,
+    make: &dyn Fn() -> ssize_t,
+) -> Option<ssize_t> {
+    let at = at.filter(|at| *at != -1);
+    let value = of_file(fd, &mut |file| {
+        let writing = Writing { fd, file, from, at, call: Call::on_open(WRITE) };
+        writing.run(&|| outcome(make() as i64))
+    });
+    value.map(|n| n as ssize_t)
+}
+
+struct Writing<'a> {
+    fd: c_int,
+    file: &'a File,
+    from: Buffers<'a>,
+    at: Option<off_t>,
+    call: Call,
+}
+
+impl Writing<'_> {
+    fn run(&self, make: &dyn Fn() -> i64) -> i64 {
+        if self.call.done_again() {
+            return self.made_before(self.from.len() as i64, None, make);
+        }
+        if let Some(mut appended) = self.call.again(Part::Appended) {
+            let (n, end) = (appended.number(), appended.number());
+            return self.made_before(n, Some(end), make);
+        }
+        if let Some(n) = self.call.result_again() {
+            return if n > 0 { self.made_before(n, None, make) } else { n };
+        }
+        if !is_new_change() {
+            // It does something else than before.
+            return make();
+        }
+        standing_in::before_new();
+        freshness::before_change(self.file.number);
+        let appends = self.appends();
+        let n = self.write_now(appends, make);
+        let end = match appends && n > 0 {
+            true => kernel::seek(self.fd, 0, libc::SEEK_CUR),
+            false => -1,
+        };
+        match n {
+            0.. if end >= 0 => self.call.write(Part::Appended, &[n, end]),
+            0.. if n == self.from.len() as i64 => self.call.write_done(),
+            _ => {
+                self.call.write_result(n);
+            }
+        }
+        n
+    }
+
+    fn appends(&self) -> bool {
+        let flags = kernel::fcntl(self.fd, libc::F_GETFL, 0);
+        self.at.is_none() && flags & i64::from(libc::O_APPEND) != 0
+    }
+
+    /// It is not known to have been written: but what is appended may be there, and of what was
+    /// read to change a part of it others may have changed another.
+    fn write_now(&self, appends: bool, make: &dyn Fn() -> i64) -> i64 {
+        let n = self.from.len();
+        if appends && standing_in::is_there(self.fd, self.file.number, &self.from) {
+            kernel::seek(self.fd, 0, libc::SEEK_END);
+            return n as i64;
+        }
+        if !appends && recent::write_changed(self.fd, self.file.number, &self.from, self.at) {
+            if self.at.is_none() {
+                kernel::seek(self.fd, n as i64, libc::SEEK_CUR);
+            }
+            return n as i64;
+        }
+        make()
+    }
+
+    /// So many bytes were written before; `end`: they were appended, and it ended there.
+    fn made_before(&self, n: i64, end: Option<i64>, make: &dyn Fn() -> i64) -> i64 {
+        // SAFETY: in a call that is being written down.
+        if pending::any() && unsafe { table() }.stands_in(self.fd) {
+            make();
+            return n;
+        }
+        match (end, self.at) {
+            (Some(end), _) => {
+                kernel::seek(self.fd, end, libc::SEEK_SET);
+                standing_in::appended(self.file.number, n as u64, end as u64);
+            }
+            (None, Some(at)) => standing_in::written(self.file.number, (at + n) as u64),
+            (None, None) => {
+                let end = kernel::seek(self.fd, n, libc::SEEK_CUR);
+                standing_in::written(self.file.number, end as u64);
+            }
+        }
+        recent::forget(self.file.number);
+        n
+    }
+}
+
+/// A call that changes an open file, and of which nothing but a number comes back. `again`: what
+/// else it did, when it was made before; `size`: as long it makes the file.
+fn changes(
+    what: u8,
+    fd: c_int,
+    size: off_t,
+    again: &dyn Fn(&File, i64),
+    make: &dyn Fn() -> i64,
+) -> Option<i64> {
+    of_file(fd, &mut |file| {
+        let call = Call::on_open(what);
+        if let Some(value) = call.result_again() {
+            // SAFETY: in a call that is being written down.
+            let stands_in = pending::any() && unsafe { table() }.stands_in(fd);
+            // What was mapped there must be there.
+            if stands_in || value == 0 && file.size < size as u64 {
+                make();
+            } else {
+                again(file, value);
+            }
+            return value;
+        }
+        if !is_new_change() {
+            return make();
+        }
+        standing_in::before_new();
+        freshness::before_change(file.number);
+        call.write_result(make())
+    })
+}
+
+/// Sets a file's size.
+fn cuts(fd: c_int, size: off_t, make: &dyn Fn() -> c_int) -> Option<c_int> {
+    let again = |file: &File, value| {
+        if value == 0 {
+            standing_in::cut(file.number, size as u64);
+        }
+    };
+    changes(CUT, fd, size, &again, &|| outcome(make())).map(|value| value as c_int)
+}
+
+/// Makes room in a file, which is this long then.
+fn allocates(fd: c_int, size: off_t, make: &dyn Fn() -> i64) -> Option<i64> {
+    changes(ALLOCATE, fd, size, &|_, _| (), make)
+}
+
+/// Copies from one file to another, from a place or from where it stands.
+///
+/// # Safety
+/// `from` and `to` must be null or point to a place.
+unsafe fn copies(
+    (from, from_at): (c_int, *mut off_t),
+    (to, to_at): (c_int, *mut off_t),
+    make: &dyn Fn() -> ssize_t,
+) -> Option<ssize_t> {
+    let moved = |fd: c_int, at: *mut off_t, n: i64| {
+        // SAFETY: handed on to the caller.
+        match unsafe { at.as_mut() } {
+            Some(at) => *at += n,
+            None => {
+                kernel::seek(fd, n, libc::SEEK_CUR);
+            }
+        }
+    };
+    let again = |file: &File, n: i64| {
+        if n > 0 {
+            moved(from, from_at, n);
+            moved(to, to_at, n);
+            // SAFETY: handed on to the caller.
+            let end = unsafe { to_at.as_ref() }.copied();
+            let end = end.unwrap_or_else(|| kernel::seek(to, 0, libc::SEEK_CUR));
+            standing_in::written(file.number, end as u64);
+        }
+    };
+    changes(COPY, to, 0, &again, &|| outcome(make() as i64)).map(|n| n as ssize_t)
+}
+
+/// Functions that write: ours, the one behind it, its name, its arguments, the buffers, the place.
+macro_rules! writing {
+    ($($our:ident, $next:ident, $symbol:literal, ($($arg:ident: $kind:ty),*), $from:expr, $at:expr;)*) => {
+        $(
+            /// # Safety
+            /// As the function of the C library.
+            #[export_name = $symbol]
+            pub unsafe extern "C-unwind" fn $our(fd: c_int, $($arg: $kind),*) -> ssize_t {
+                // SAFETY: handed on to the caller.
+                unsafe {
+                    let next = || $next.get()(fd, $($arg),*);
+                    writes(fd, $from, Some($at), &next).unwrap_or_else(next)
+                }
+            }
+        )*
+    };
+}
+writing! {
+    our_pwrite, pwrite, "pwrite", (from: *const c_void, len: size_t, at: off_t),
+        Buffers::new(&one(from, len)), at;
+    our_pwrite64, pwrite64, "pwrite64", (from: *const c_void, len: size_t, at: off_t),
+        Buffers::new(&one(from, len)), at;
+    our_pwritev, pwritev, "pwritev", (parts: *const iovec, n: c_int, at: off_t),
+        Buffers::of(parts, n), at;
+    our_pwritev64, pwritev64, "pwritev64", (parts: *const iovec, n: c_int, at: off_t),
+        Buffers::of(parts, n), at;
+    our_pwritev2, pwritev2, "pwritev2", (parts: *const iovec, n: c_int, at: off_t, how: c_int),
+        Buffers::of(parts, n), at;
+    our_pwritev64v2, pwritev64v2, "pwritev64v2",
+        (parts: *const iovec, n: c_int, at: off_t, how: c_int), Buffers::of(parts, n), at;
+}
+
+/// Functions that change an open file: ours, the one behind it, its name, its arguments, the
+/// function that is given the call.
+macro_rules! changing {
+    ($($our:ident, $next:ident, $symbol:literal, ($($arg:ident: $kind:ty),*), $how:expr;)*) => {
+        $(
+            /// # Safety
+            /// As the function of the C library.
+            #[export_name = $symbol]
+            pub unsafe extern "C-unwind" fn $our(fd: c_int, $($arg: $kind),*) -> c_int {
+                // SAFETY: handed on to the caller.
+                let next = || unsafe { $next.get()(fd, $($arg),*) };
+                let how: &dyn Fn(&dyn Fn() -> c_int) -> Option<c_int> = &|make| $how(fd, make);
+                how(&next).unwrap_or_else(next)
+            }
+        )*
+    };
+}
+/// A number of an error, as posix_fallocate(3) returns it.
+fn allocates_or_says(fd: c_int, size: off_t, make: &dyn Fn() -> c_int) -> Option<c_int> {
+    allocates(fd, size, &|| i64::from(make())).map(|value| value as c_int)
+}
+
+/// The same as fallocate(2) says it.
+fn allocates_by(fd: c_int, how: c_int, size: off_t, make: &dyn Fn() -> c_int) -> Option<c_int> {
+    let size = if how & libc::FALLOC_FL_KEEP_SIZE != 0 { 0 } else { size };
+    allocates(fd, size, &|| outcome(make())).map(|value| value as c_int)
+}
+
+changing! {
+    our_ftruncate, ftruncate, "ftruncate", (size: off_t), |fd, make| cuts(fd, size, make);
+    our_ftruncate64, ftruncate64, "ftruncate64", (size: off_t), |fd, make| cuts(fd, size, make);
+    our_fallocate, fallocate, "fallocate", (how: c_int, at: off_t, len: off_t),
+        |fd, make| allocates_by(fd, how, at + len, make);
+    our_fallocate64, fallocate64, "fallocate64", (how: c_int, at: off_t, len: off_t),
+        |fd, make| allocates_by(fd, how, at + len, make);
+    our_posix_fallocate, posix_fallocate, "posix_fallocate", (at: off_t, len: off_t),
+        |fd, make| allocates_or_says(fd, at + len, make);
+    our_posix_fallocate64, posix_fallocate64, "posix_fallocate64", (at: off_t, len: off_t),
+        |fd, make| allocates_or_says(fd, at + len, make);
+}
+
+/// # Safety
+/// As copy_file_range(2).
+#[export_name = "copy_file_range"]
+pub unsafe extern "C-unwind" fn our_copy_file_range(
+    from: c_int,
+    from_at: *mut off_t,
+    to: c_int,
+    to_at: *mut off_t,
+    len: size_t,
+    flags: c_uint,
+) -> ssize_t {
+    // SAFETY: handed on to the caller.
+    unsafe {
+        let next = || copy_file_range.get()(from, from_at, to, to_at, len, flags);
+        copies((from, from_at), (to, to_at), &next).unwrap_or_else(next)
+    }
+}
+
+/// # Safety
+/// As sendfile(2).
+#[export_name = "sendfile"]
+pub unsafe extern "C-unwind" fn our_sendfile(
+    to: c_int,
+    from: c_int,
+    at: *mut off_t,
+    len: size_t,
+) -> ssize_t {
+    // SAFETY: handed on to the caller.
+    unsafe {
+        let next = || sendfile.get()(to, from, at, len);
+        copies((from, at), (to, std::ptr::null_mut()), &next).unwrap_or_else(next)
+    }
+}
+
+/// # Safety
+/// As sendfile(2).
+#[export_name = "sendfile64"]
+pub unsafe extern "C-unwind" fn our_sendfile64(
+    to: c_int,
+    from: c_int,
+    at: *mut off_t,
+    len: size_t,
+) -> ssize_t {
+    // SAFETY: handed on to the caller.
+    unsafe {
+        let next = || sendfile64.get()(to, from, at, len);
+        copies((from, at), (to, std::ptr::null_mut()), &next).unwrap_or_else(next)
+    }
+}
