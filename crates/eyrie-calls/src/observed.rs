@@ -6,7 +6,7 @@
 use crate::beginning::beginning;
 use crate::environment::{agent_channel, variable};
 use crate::own_stack;
-use crate::stream::{missing_of_record, Item, Last, Reader, Sink, Writer, CLOCKS, MOST, WHOLE};
+use crate::stream::{missing, Item, Last, Reader, Sink, Writer, CLOCKS, MOST, WHOLE};
 use std::cell::UnsafeCell;
 use std::ffi::CStr;
 use std::sync::atomic::{compiler_fence, AtomicBool, AtomicI32, AtomicPtr, AtomicUsize, Ordering};
@@ -168,10 +168,10 @@ impl ObservedStream {
         item
     }
 
-    /// What is known ends within a record: it gets as many bytes as it has too few, so that what
+    /// What is known ends within an item: it gets as many bytes as it has too few, so that what
     /// comes behind it can be read, and nobody takes it for one that is whole.
     fn fill_up(&mut self, rest: &[u8]) {
-        let missing = missing_of_record(rest).filter(|missing| self.buffer.len + missing <= ROOM);
+        let missing = missing(rest).filter(|missing| self.buffer.len + missing <= ROOM);
         if let Some(missing) = missing {
             self.passed += rest.len() as u64;
             (0..missing).for_each(|_| self.buffer.push(0));

@@ -30,11 +30,28 @@ const DONE_AGAIN: u8 = 0xf5;
 /// With which a record ends.
 pub const WHOLE: u8 = 0x5a;
 
-/// How many bytes are missing of a record that is cut off; `None`: it is none, or nobody knows.
-pub fn missing_of_record(bytes: &[u8]) -> Option<usize> {
-    let mut rest = bytes.strip_prefix(&[RECORD])?;
-    let len = usize::try_from(number(&mut rest)?).ok()?;
-    len.checked_sub(rest.len())
+/// The kind of a call that a reader passes over: what is known has ended in the middle of it.
+const NO_CALL: u8 = 0;
+
+/// How many bytes are missing of an item of which these are known: with as many zeros it is one
+/// that a reader passes over, or that tells of fewer values than there were. `None`: it is none.
+pub fn missing(bytes: &[u8]) -> Option<usize> {
+    let (first, rest) = bytes.split_first()?;
+    let mut behind = rest;
+    let whole = number(&mut behind);
+    match *first {
+        RECORD => match whole {
+            Some(len) => usize::try_from(len).ok()?.checked_sub(behind.len()),
+            // Its length ends with the zero.
+            None => {
+                let known = rest.iter().rev().fold(0, |n, byte| n << 7 | usize::from(byte & 0x7f));
+                Some(1 + known)
+            }
+        },
+        DONE => rest.is_empty().then_some(1),
+        CLOCK..EQUAL | EQUAL | FAR | RESULT | DONE_AGAIN => whole.is_none().then_some(1),
+        _ => None,
+    }
 }
 
 /// Most bytes that one value adds; a record adds as many as it has, too.
@@ -250,7 +267,20 @@ impl Reader {
         }
     }
 
+    /// Reads an item; one that tells of nothing is passed over.
     fn read(&mut self, last: &Last, bytes: &mut &[u8]) -> Option<()> {
+        loop {
+            self.read_any(last, bytes)?;
+            if self.done > 0 && self.kind == NO_CALL {
+                self.done = 0;
+            }
+            if !self.is_empty() {
+                return Some(());
+            }
+        }
+    }
+
+    fn read_any(&mut self, last: &Last, bytes: &mut &[u8]) -> Option<()> {
         let clock = last.clock;
         let at = |clock: usize, higher: i64| {
             let value = last.values[clock].wrapping_add(higher);
@@ -286,7 +316,7 @@ impl Reader {
             _ => return None,
         };
         (self.equal, self.then) = (equal, then);
-        (!self.is_empty()).then_some(())
+        Some(())
     }
 }
 
@@ -384,7 +414,7 @@ mod tests {
                         6..=8 => (r >> 9 & 3) as i64,
                         9 => return Item::Result(r as i64 - (1 << 30)),
                         10 => return Item::Record { len: (r >> 9 & 255) as usize },
-                        11..=13 => return Item::Done((r >> 13 & 1) as u8),
+                        11..=13 => return Item::Done((r >> 13 & 1) as u8 + 1),
                         _ => 0,
                     };
                     values[clock] = values[clock].wrapping_add(higher);
@@ -414,10 +444,49 @@ mod tests {
         assert!(written(&vec![Item::Done(7); 1000], &[]).len() < 8);
     }
 
+    /// Wherever what is known ends: what is written behind it is read.
+    #[test]
+    fn an_item_of_which_a_part_is_known_is_passed_over() {
+        let items = [
+            Item::Clock { clock: 3, value: 70_000 },
+            Item::Clock { clock: 3, value: 70_000 },
+            Item::Clock { clock: 5, value: -9 },
+            Item::Done(7),
+            Item::Record { len: 300 },
+            Item::Result(100_000),
+        ];
+        let many = [vec![Item::Done(9); 500], vec![Item::Clock { clock: 1, value: 3 }; 700]];
+        let all = [&items[..], &many.concat(), &items].concat();
+        let bytes = written(&all, &[]);
+        for known in 0..bytes.len() {
+            let mut again = bytes[..known].to_vec();
+            let (mut reader, mut last, mut used) = (Reader::new(), Last::new(), 0);
+            loop {
+                let from = used;
+                let Some(_) = reader.peek(&last, &again[from..], &mut used) else { break };
+                reader.take(&mut last);
+            }
+            let rest = again[used..].to_vec();
+            assert_eq!(rest.is_empty(), missing(&rest).is_none(), "{rest:x?}");
+            again.resize(again.len() + missing(&rest).unwrap_or(0), 0);
+            Writer::new().result(77, &mut again);
+            let (mut reader, mut last, mut used, mut read) =
+                (Reader::new(), Last::new(), 0, Vec::new());
+            loop {
+                let from = used;
+                let Some(item) = reader.peek(&last, &again[from..], &mut used) else { break };
+                read.push(item);
+                reader.take(&mut last);
+            }
+            assert_eq!(read.last(), Some(&Item::Result(77)), "{known} of {}", bytes.len());
+            assert_eq!(used, again.len());
+        }
+    }
+
     #[test]
     fn nonsense_ends_a_stream() {
-        let cut = [&[0xff][..], &[FAR, 0x80], &[EQUAL, 0], &[CLOCK], &[RECORD, 2, 1]];
-        for bytes in cut.into_iter().chain([&[DONE][..], &[DONE_AGAIN], &[DONE_AGAIN, 0]]) {
+        for bytes in [&[0xff][..], &[FAR, 0x80], &[CLOCK], &[RECORD, 2, 1], &[DONE], &[DONE_AGAIN]]
+        {
             let (mut reader, mut used) = (Reader::new(), 0);
             assert_eq!(reader.peek(&Last::new(), bytes, &mut used), None);
             assert_eq!(used, 0);

@@ -47,6 +47,10 @@ impl Found {
     pub fn is_regular(&self) -> bool {
         self.mode & libc::S_IFMT == libc::S_IFREG
     }
+
+    pub fn is_directory(&self) -> bool {
+        self.mode & libc::S_IFMT == libc::S_IFDIR
+    }
 }
 
 fn statx(dir: c_int, path: *const c_char, flags: c_int) -> Result<Found, i64> {

@@ -80,6 +80,9 @@ unsafe fn loaded_from(path: *const c_char) -> Option<*const c_char> {
     let call = unsafe { Call::new(LOAD, path) };
     let mut other = None;
     written_down(&mut || {
+        if call.done_again() {
+            return 0;
+        }
         let memory = kernel::in_memory() as c_int;
         let told = call.content_again(&mut |at, bytes| {
             kernel::write_at(memory, bytes, at as u64);
@@ -101,15 +104,14 @@ unsafe fn loaded_from(path: *const c_char) -> Option<*const c_char> {
 fn note(call: Call, path: *const c_char) {
     let flags = libc::O_RDONLY | libc::O_CLOEXEC;
     // SAFETY: a C string, as the caller has looked.
-    let fd = kernel::open(HERE, unsafe { CStr::from_ptr(path) }, flags, 0);
-    let Some(fd) = c_int::try_from(fd).ok().filter(|fd| *fd >= 0) else { return };
-    let file = kernel::file_at(fd);
-    if let Some(file) = file.filter(|f| changed_in_job(f.changed_s) && f.size <= MOST) {
-        let bytes = kernel::map(fd, file.size as usize);
-        if let Some(bytes) = bytes {
+    let fd = kernel::open(HERE, unsafe { CStr::from_ptr(path) }, flags, 0) as c_int;
+    let file = kernel::file_at(fd).filter(|f| changed_in_job(f.changed_s) && f.size <= MOST);
+    match file.and_then(|file| kernel::map(fd, file.size as usize)) {
+        Some(bytes) => {
             call.write_content(bytes.len() as i64, &mut |at, most| &bytes[at..at + most]);
             kernel::unmap(bytes);
         }
+        None => call.write_done(),
     }
     kernel::close(fd);
 }

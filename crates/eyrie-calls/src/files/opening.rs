@@ -5,10 +5,9 @@
 use super::calling::{outcome, written_down};
 use super::freshness;
 use super::keeping;
-use super::kernel::{self, errno, look, look_at, Identity, HERE};
+use super::kernel::{self, errno, look, look_at, Found, Identity, HERE};
 use super::memory;
 use super::path::Path;
-use super::pending;
 use super::records::{is_new_change, Call, Part, Record};
 use super::saying;
 use super::standing_in::{self, table, Entry, How};
@@ -136,19 +135,11 @@ impl Opening<'_> {
             // It does something else than before.
             return self.really();
         }
-        if pending::any() && self.is_no_file() {
-            return self.really();
-        }
         standing_in::before_new();
         match self.is_exclusive() {
             true => self.make(),
             false => self.open_first(),
         }
-    }
-
-    /// Whether it leads to a device or the like, of which nothing is written down.
-    fn is_no_file(&self) -> bool {
-        look(self.dir, self.path, true).is_ok_and(|found| !found.is_regular())
     }
 
     fn open_first(&self) -> i64 {
@@ -163,12 +154,18 @@ impl Opening<'_> {
             return self.call.write_result(value);
         }
         let fd = (self.fd)(value);
-        let Some(found) = look_at(fd).ok().filter(|found| found.is_regular()) else { return value };
+        let is_kept = |found: &Found| found.is_regular() || found.is_directory();
+        let Some(found) = look_at(fd).ok().filter(is_kept) else {
+            // A device: it is opened again.
+            self.call.write_done();
+            return value;
+        };
         if !changes && !changed_in_job(found.changed_s) {
             self.call.write_done();
             return value;
         }
         let how = match self.flags & (libc::O_TRUNC | libc::O_APPEND) {
+            _ if found.is_directory() => How::Directory,
             _ if !self.writes() => How::Read,
             0 => How::Anywhere,
             libc::O_APPEND => How::Append,
@@ -195,10 +192,11 @@ impl Opening<'_> {
         }
     }
 
-    /// A file from before the job was opened to be read.
+    /// A file from before the job was opened to be read, or a device.
     fn read_again(&self) -> i64 {
-        let now = look(self.dir, self.path, true);
-        if now.is_ok_and(|found| !changed_in_job(found.changed_s)) {
+        let is_same =
+            |now: Found| !now.is_regular() && !now.is_directory() || !changed_in_job(now.changed_s);
+        if look(self.dir, self.path, true).is_ok_and(is_same) {
             return self.really();
         }
         let old = self.absolute().and_then(|path| keeping::of(&path));
@@ -213,23 +211,36 @@ impl Opening<'_> {
         let how = How::of(opened.number());
         let (real, size) = (opened.identity(), opened.number() as u64);
         let path = self.absolute();
-        if let Some(path) = path.as_ref().filter(|_| how != How::Read) {
+        let writes = !matches!(how, How::Read | How::Directory);
+        if let Some(path) = path.as_ref().filter(|_| writes) {
             keeping::again(path);
         }
         let is_there = look(self.dir, self.path, true).is_ok_and(|found| found.id == real);
         if is_there {
             let value = self.as_it_is();
-            if let (0.., Some(path), true) = (value, &path, how != How::Read) {
+            if let (0.., Some(path), true) = (value, &path, writes) {
                 // SAFETY: in a call that is being written down.
                 unsafe { table() }.add(path, real, how, size, (self.fd)(value));
             }
             return value;
+        }
+        if how == How::Directory {
+            return self.open_no_directory();
         }
         // SAFETY: as above.
         let entry = path.and_then(|path| unsafe { table() }.add_stand_in(&path, real, how, size));
         match entry {
             Some(entry) => self.open_stand_in(entry),
             None => self.as_it_is(),
+        }
+    }
+
+    /// What it had is told again; of what is done in it nothing may come about anywhere else.
+    fn open_no_directory(&self) -> i64 {
+        let flags = libc::O_RDONLY | libc::O_DIRECTORY | self.flags & libc::O_CLOEXEC;
+        match kernel::open(HERE, c"/proc/thread-self/attr", flags, 0) {
+            fd @ 0.. => (self.adopt)(fd as c_int),
+            error => error,
         }
     }
 
@@ -367,9 +378,12 @@ fn pointer(file: *mut FILE) -> i64 {
 
 /// Whether a call may make, change or read a file as such.
 fn concerns_a_file(path: Name, flags: c_int) -> bool {
-    let other = flags & libc::O_PATH != 0 || flags & libc::O_DIRECTORY != 0;
-    // SAFETY: a C string, or nothing.
-    !other && !path.is_null() && !unsafe { CStr::from_ptr(path) }.to_bytes().starts_with(b"/proc/")
+    let other = flags & libc::O_PATH != 0 || flags & libc::O_TMPFILE == libc::O_TMPFILE;
+    let is_of_the_kernel = |front: &&[u8]| {
+        // SAFETY: a C string, as is looked below.
+        unsafe { CStr::from_ptr(path) }.to_bytes().starts_with(front)
+    };
+    !other && !path.is_null() && ![&b"/proc/"[..], b"/sys/"].iter().any(is_of_the_kernel)
 }
 
 /// Opens a path for a descriptor; `None` in a thread whose calls are not written down.

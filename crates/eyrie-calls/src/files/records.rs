@@ -98,7 +98,7 @@ impl Call {
 
     /// Its function, and a part of its path.
     fn kind(self) -> u8 {
-        self.what << 3 ^ self.what >> 5 ^ self.path as u8
+        (self.what << 3 ^ self.what >> 5 ^ self.path as u8).max(1)
     }
 
     fn front(self, part: Part) -> [u8; 4] {

@@ -61,6 +61,8 @@ pub enum How {
     Anywhere,
     /// To read it.
     Read,
+    /// It is a directory.
+    Directory,
 }
 
 impl How {
@@ -71,6 +73,7 @@ impl How {
             1 => How::Append,
             2 => How::AtTheEnd,
             3 => How::Anywhere,
+            5 => How::Directory,
             _ => How::Read,
         }
     }
