@@ -33,6 +33,7 @@ mount -t securityfs security /new/sys/kernel/security 2>/dev/null
 mkdir -p /new/lib/modules
 mount --bind "/new$modules" /new/lib/modules
 ip link set lo up
+hostname guest
 # Process 1 itself changes its root: the kernel's helpers share it, and find modprobe there. The
 # mounts' root changes, too: a process that enters a namespace comes there.
 exec switch_root /new /usr/bin/env -i \

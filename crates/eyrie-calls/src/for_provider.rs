@@ -128,6 +128,7 @@ pub unsafe extern "C" fn eyrie_calls_take(bytes: *mut *const u8, from: *mut u64)
         let stream = stream();
         stream.writer.settle(&mut stream.buffer);
         let len = std::mem::take(&mut stream.buffer.len);
+        stream.of_records = 0;
         *bytes = stream.buffer.at.load(Ordering::Relaxed);
         *from = stream.passed;
         stream.passed += len as u64;
@@ -168,7 +169,7 @@ pub unsafe extern "C" fn eyrie_calls_again(bytes: *const u8, len: usize) {
     let stream = unsafe { stream() };
     stream.set_again(bytes, len);
     if len > 0 && stream.buffer.len > 0 {
-        stream.buffer.len = 0;
+        (stream.buffer.len, stream.of_records) = (0, 0);
         stream.writer = Writer::new();
     }
 }

@@ -80,6 +80,8 @@ pub struct ObservedStream {
     last: Last,
     pub(crate) writer: Writer,
     pub(crate) buffer: Buffer,
+    /// Bytes of records in the buffer: the rest is of clocks.
+    pub(crate) of_records: usize,
     /// What is to be observed again, of which `again.1` bytes were.
     pub(crate) again: (AtomicPtr<u8>, usize, usize),
     reader: Reader,
@@ -116,6 +118,7 @@ pub(crate) static STREAM: Shared = Shared(UnsafeCell::new(ObservedStream {
     last: Last::new(),
     writer: Writer::new(),
     buffer: Buffer { at: AtomicPtr::new(std::ptr::null_mut()), len: 0 },
+    of_records: 0,
     again: (AtomicPtr::new(std::ptr::null_mut()), 0, 0),
     reader: Reader::new(),
     coming: (0, None),
@@ -196,7 +199,7 @@ impl ObservedStream {
     /// clock that nobody writes down (Open MPI does), and what is done to files still comes in the
     /// same order.
     pub fn record_again(&mut self, front: [u8; 4]) -> Option<&'static [u8]> {
-        if self.passed < self.coming.0 && self.coming.1 != Some(front) {
+        if !self.is_again() || self.passed < self.coming.0 && self.coming.1 != Some(front) {
             return None;
         }
         let before = self.place();
@@ -214,7 +217,8 @@ impl ObservedStream {
     /// Whether a call of this kind comes next that came out as it was asked for; it is taken. What
     /// clocks said before that is passed over.
     pub fn done_again(&mut self, kind: u8) -> bool {
-        if self.passed < self.coming.0 && self.coming.1 != Some(front_of_done(kind)) {
+        let other = self.coming.1 != Some(front_of_done(kind));
+        if !self.is_again() || self.passed < self.coming.0 && other {
             return false;
         }
         let before = self.place();
@@ -268,6 +272,9 @@ impl ObservedStream {
     /// Whether what the rank does now was never done before, as far as it is done to files: no
     /// record is left. What clocks said that is left is then not told any more.
     pub fn ends_without_record(&mut self) -> bool {
+        if !self.is_again() {
+            return true;
+        }
         let before = self.place();
         let over = self.pass_over_clocks().is_none() && self.is_new();
         if !over {
@@ -360,7 +367,8 @@ impl ObservedStream {
     /// By how many bits the unit of clocks is coarser than a microsecond.
     #[inline]
     pub fn coarser(&self) -> u32 {
-        ((self.buffer.len / COARSER) as u32).min(MOST_COARSER)
+        let of_clocks = self.buffer.len.saturating_sub(self.of_records);
+        ((of_clocks / COARSER) as u32).min(MOST_COARSER)
     }
 
     #[inline]
@@ -385,7 +393,9 @@ impl ObservedStream {
     pub fn write_record(&mut self, head: &[u8], more: &[u8]) -> bool {
         let fits = self.has_room() && self.has_room_for(head.len() + more.len());
         if fits {
+            let before = self.buffer.len;
             self.writer.record([head, more], &mut self.buffer);
+            self.of_records += self.buffer.len - before;
         }
         fits
     }
@@ -622,6 +632,7 @@ mod tests {
             last: Last::new(),
             writer: Writer::new(),
             buffer: Buffer { at: AtomicPtr::new(vec![0; ROOM].leak().as_mut_ptr()), len: 0 },
+            of_records: 0,
             again: (AtomicPtr::new(std::ptr::null_mut()), 0, 0),
             reader: Reader::new(),
             coming: (0, None),
@@ -633,6 +644,18 @@ mod tests {
         let mut second = fresh();
         second.set_again(first.buffer.at.load(Ordering::Relaxed), first.buffer.len);
         second
+    }
+
+    /// What is read of files makes clocks no coarser.
+    #[test]
+    fn clocks_are_coarser_only_where_they_are_many() {
+        let stream = again(|stream| {
+            assert!(stream.write_record(&vec![7; 8 << 20], b""));
+            assert_eq!(stream.coarser(), 0);
+            (0..2 * COARSER as i64).for_each(|value| stream.write_clock(1, value * 1000));
+            assert!(stream.coarser() > 0);
+        });
+        assert!(stream.is_again());
     }
 
     #[test]
