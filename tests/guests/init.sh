@@ -28,7 +28,8 @@ mount -t devpts pts /new/dev/pts
 mount -t tmpfs shm /new/dev/shm
 mount -t tmpfs run /new/run
 mkdir -p /new/run/lock
-mount -t cgroup2 cgroup /new/sys/fs/cgroup 2>/dev/null
+# With the group of services that systemd would have made.
+mount -t cgroup2 cgroup /new/sys/fs/cgroup 2>/dev/null && mkdir -p /new/sys/fs/cgroup/system.slice
 mount -t securityfs security /new/sys/kernel/security 2>/dev/null
 mkdir -p /new/lib/modules
 mount --bind "/new$modules" /new/lib/modules
