@@ -36,6 +36,15 @@ __attribute__((noreturn, format(printf, 1, 2), unused)) static void die(const ch
     exit(1);
 }
 
+/* Ends the job when a call of MPI has not succeeded, as calls on files may: they return errors. */
+__attribute__((unused)) static void check_mpi(int error, const char *what) {
+    char text[MPI_MAX_ERROR_STRING];
+    int len = 0;
+    if (error == MPI_SUCCESS) return;
+    MPI_Error_string(error, text, &len);
+    die("%s: %s", what, text);
+}
+
 static void print_usage(const char *program, const char *summary, const struct option *options) {
     printf("%s\n\nUsage: %s [OPTIONS]\n\nOptions:\n", summary, program);
     for (const struct option *o = options; o->name; o++) {

@@ -7,14 +7,6 @@
 
 static int me, ranks;
 
-static void check(int error, const char *what) {
-    char text[MPI_MAX_ERROR_STRING];
-    int len = 0;
-    if (error == MPI_SUCCESS) return;
-    MPI_Error_string(error, text, &len);
-    die("%s: %s", what, text);
-}
-
 int main(int argc, char **argv) {
     long steps = 150, words = 512, spin = 500000;
     uint64_t state, sum;
@@ -36,21 +28,21 @@ int main(int argc, char **argv) {
         MPI_Offset at = (MPI_Offset)me * words * 8;
         snprintf(name, sizeof name, "part.%ld", step);
         take_time(state, spin);
-        check(MPI_File_open(MPI_COMM_WORLD, name, MPI_MODE_CREATE | MPI_MODE_RDWR, MPI_INFO_NULL,
-                            &file),
-              "open");
+        check_mpi(MPI_File_open(MPI_COMM_WORLD, name, MPI_MODE_CREATE | MPI_MODE_RDWR,
+                                MPI_INFO_NULL, &file),
+                  "open");
         if (step % 4 == 0)
-            check(MPI_File_set_size(file, (MPI_Offset)(ranks + 1) * words * 8), "set size");
+            check_mpi(MPI_File_set_size(file, (MPI_Offset)(ranks + 1) * words * 8), "set size");
         for (long i = 0; i < words; i++) block[i] = random_word(state, (uint64_t)i);
-        check(MPI_File_write_at(file, at, block, (int)words, MPI_UINT64_T, MPI_STATUS_IGNORE),
-              "write");
-        check(MPI_File_read_at(file, at, back, (int)words, MPI_UINT64_T, MPI_STATUS_IGNORE),
-              "read");
+        check_mpi(MPI_File_write_at(file, at, block, (int)words, MPI_UINT64_T, MPI_STATUS_IGNORE),
+                  "write");
+        check_mpi(MPI_File_read_at(file, at, back, (int)words, MPI_UINT64_T, MPI_STATUS_IGNORE),
+                  "read");
         if (memcmp(block, back, (size_t)words * 8) != 0)
             die("step %ld: read back something else than was written", step);
-        check(MPI_File_close(&file), "close");
+        check_mpi(MPI_File_close(&file), "close");
         state = hash_word(state, word_from_left(block[words - 1], me, ranks));
-        if (step % 4 != 0 && me == 0) check(MPI_File_delete(name, MPI_INFO_NULL), "delete");
+        if (step % 4 != 0 && me == 0) check_mpi(MPI_File_delete(name, MPI_INFO_NULL), "delete");
     }
     MPI_Reduce(&state, &sum, 1, MPI_UINT64_T, MPI_BXOR, 0, MPI_COMM_WORLD);
     if (me == 0) printf("%ld steps: sum %016llx\n", steps, (unsigned long long)sum);

@@ -13,14 +13,6 @@
 
 static int me, ranks;
 
-static void check(int error, const char *what) {
-    char text[MPI_MAX_ERROR_STRING];
-    int len = 0;
-    if (error == MPI_SUCCESS) return;
-    MPI_Error_string(error, text, &len);
-    die("%s: %s", what, text);
-}
-
 /* A file of one line that is written anew in each step. */
 static uint64_t write_anew_and_read(long step, uint64_t state) {
     char name[64], line[96] = "";
@@ -101,8 +93,8 @@ static void between(MPI_File file, MPI_Datatype view, long words, long step, uin
     uint64_t own[64];
     MPI_Offset at = (MPI_Offset)(step % 20) * words * ranks * 8 + me * 8;
     for (long i = 0; i < words; i++) own[i] = random_word(state, (uint64_t)i);
-    check(MPI_File_set_view(file, at, MPI_UINT64_T, view, "native", MPI_INFO_NULL), "view");
-    check(MPI_File_write(file, own, (int)words, MPI_UINT64_T, MPI_STATUS_IGNORE), "write");
+    check_mpi(MPI_File_set_view(file, at, MPI_UINT64_T, view, "native", MPI_INFO_NULL), "view");
+    check_mpi(MPI_File_write(file, own, (int)words, MPI_UINT64_T, MPI_STATUS_IGNORE), "write");
 }
 
 int main(int argc, char **argv) {
@@ -125,8 +117,9 @@ int main(int argc, char **argv) {
     if (file < 0) die("records: %s", strerror(errno));
     MPI_Info_create(&hints);
     MPI_Info_set(hints, "romio_ds_write", "enable");
-    check(MPI_File_open(MPI_COMM_WORLD, "between", MPI_MODE_CREATE | MPI_MODE_RDWR, hints, &common),
-          "open");
+    check_mpi(
+        MPI_File_open(MPI_COMM_WORLD, "between", MPI_MODE_CREATE | MPI_MODE_RDWR, hints, &common),
+        "open");
     MPI_Info_free(&hints);
     MPI_Type_vector((int)words, 1, ranks, MPI_UINT64_T, &strided);
     MPI_Type_create_resized(strided, 0, words * ranks * 8, &view);
@@ -139,7 +132,7 @@ int main(int argc, char **argv) {
         between(common, view, words, step, state);
         state = hash_word(state, word_from_left(state, me, ranks));
     }
-    check(MPI_File_close(&common), "close");
+    check_mpi(MPI_File_close(&common), "close");
     MPI_Barrier(MPI_COMM_WORLD);
     if (me == 0) {
         int whole = open("between", O_RDONLY);

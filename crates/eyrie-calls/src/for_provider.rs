@@ -226,8 +226,8 @@ pub extern "C" fn eyrie_calls_store_by(store: extern "C" fn()) {
     storing::store_by(store);
 }
 
-/// How much is to be done when the rank does something new: while that is nothing, nobody needs to
-/// call the next one.
+/// How much is to be done when the rank does something new: while that is nothing, the next one
+/// need not be called.
 #[no_mangle]
 pub extern "C" fn eyrie_calls_standing_in() -> *const usize {
     pending::count()

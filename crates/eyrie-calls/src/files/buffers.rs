@@ -82,7 +82,7 @@ mod tests {
     fn buffers_lie_one_behind_another() {
         let (mut a, mut b) = ([0u8; 3], [0u8; 4]);
         let parts = [one(a.as_mut_ptr().cast(), 3)[0], one(b.as_mut_ptr().cast(), 4)[0]];
-        // SAFETY: both are there, and nobody else uses them.
+        // SAFETY: both are there, and only this test uses them.
         unsafe {
             let both = Buffers::new(&parts);
             assert_eq!(both.len(), 7);

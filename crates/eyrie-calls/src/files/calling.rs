@@ -29,7 +29,7 @@ extern "C" fn on_own_stack(body: usize) -> i64 {
 }
 
 /// Runs `body` for a regular file that is open, as a call that is written down. `None`: it is none,
-/// or a file without a name, which is in images and so nobody else's; or in a thread whose calls
+/// or a file without a name, which images hold and no other process has; or in a thread whose calls
 /// are not written down.
 pub fn of_file(fd: c_int, body: &mut dyn FnMut(&File) -> i64) -> Option<i64> {
     let mut counts = false;

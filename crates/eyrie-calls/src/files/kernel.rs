@@ -135,8 +135,8 @@ pub fn map<'a>(fd: c_int, len: usize) -> Option<&'a [u8]> {
     let (access, flags) = (libc::PROT_READ, libc::MAP_PRIVATE);
     // SAFETY: a new mapping, wherever there is room.
     let at = unsafe { libc::syscall(libc::SYS_mmap, 0usize, len, access, flags, fd, 0usize) };
-    // SAFETY: so many bytes are mapped there. Whoever cuts the file meanwhile ends this process, as
-    // it would while the dynamic linker maps it.
+    // SAFETY: so many bytes are mapped there. A process that cuts the file meanwhile ends this one,
+    // as it would while the dynamic linker maps it.
     (at > 0).then(|| unsafe { std::slice::from_raw_parts(at as *const u8, len) })
 }
 

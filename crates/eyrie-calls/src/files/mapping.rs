@@ -187,7 +187,7 @@ pub extern "C" fn eyrie_calls_shares() -> *const c_char {
     if !MARKS.load(Ordering::Relaxed) {
         return std::ptr::null();
     }
-    // SAFETY: nobody else takes an image.
+    // SAFETY: one thread takes images.
     let room = unsafe { &mut *REFUSED.0.get() };
     let is_shared = |path: &std::ffi::CStr| {
         kernel::mark_of(path).is_some_and(|it| it.job == random::job() && it.who == SEVERAL)
