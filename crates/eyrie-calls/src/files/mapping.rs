@@ -5,6 +5,7 @@
 use super::calling::{of_file, outcome, written_down};
 use super::freshness;
 use super::kernel::{self, File, Mark};
+use super::memory;
 use super::pending;
 use super::records::{is_new_change, Call};
 use super::saying;
@@ -28,7 +29,7 @@ const MOST: usize = 64 << 20;
 /// Who maps a file, when several do.
 const SEVERAL: u64 = u64::MAX;
 
-/// A file was mapped to be written by several: so images look.
+/// A file was mapped to be written: images look whether another rank has it mapped so, too.
 static MARKS: AtomicBool = AtomicBool::new(false);
 
 /// A call of mmap(2).
@@ -147,7 +148,7 @@ fn address(at: *mut c_void) -> i64 {
 /// Notes at a file that this rank maps it to write it.
 fn mark(fd: c_int) {
     let Some(file) = kernel::file_at(fd).filter(|file| !file.nameless) else { return };
-    if super::memory::is_memory(file.number) || random::name() == 0 {
+    if memory::is_memory(file.number) || random::name() == 0 {
         return;
     }
     MARKS.store(true, Ordering::Relaxed);

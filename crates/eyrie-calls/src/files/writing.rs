@@ -308,34 +308,29 @@ pub unsafe extern "C-unwind" fn our_copy_file_range(
     }
 }
 
-/// # Safety
-/// As sendfile(2).
-#[export_name = "sendfile"]
-pub unsafe extern "C-unwind" fn our_sendfile(
-    to: c_int,
-    from: c_int,
-    at: *mut off_t,
-    len: size_t,
-) -> ssize_t {
-    // SAFETY: handed on to the caller.
-    unsafe {
-        let next = || sendfile.get()(to, from, at, len);
-        copies((from, at), (to, std::ptr::null_mut()), &next).unwrap_or_else(next)
-    }
+/// Functions like sendfile(2): ours, the one behind it, its name.
+macro_rules! sending {
+    ($($our:ident, $next:ident, $symbol:literal;)*) => {
+        $(
+            /// # Safety
+            /// As sendfile(2).
+            #[export_name = $symbol]
+            pub unsafe extern "C-unwind" fn $our(
+                to: c_int,
+                from: c_int,
+                at: *mut off_t,
+                len: size_t,
+            ) -> ssize_t {
+                // SAFETY: handed on to the caller.
+                unsafe {
+                    let next = || $next.get()(to, from, at, len);
+                    copies((from, at), (to, std::ptr::null_mut()), &next).unwrap_or_else(next)
+                }
+            }
+        )*
+    };
 }
-
-/// # Safety
-/// As sendfile(2).
-#[export_name = "sendfile64"]
-pub unsafe extern "C-unwind" fn our_sendfile64(
-    to: c_int,
-    from: c_int,
-    at: *mut off_t,
-    len: size_t,
-) -> ssize_t {
-    // SAFETY: handed on to the caller.
-    unsafe {
-        let next = || sendfile64.get()(to, from, at, len);
-        copies((from, at), (to, std::ptr::null_mut()), &next).unwrap_or_else(next)
-    }
+sending! {
+    our_sendfile, sendfile, "sendfile";
+    our_sendfile64, sendfile64, "sendfile64";
 }
