@@ -7,6 +7,7 @@ use crate::node::{Agent, Done};
 use crate::process::{Capture, CapturePhase, Process};
 use crate::refusal::Refusal;
 use crate::transfer;
+use crate::writer::Writer;
 use eyrie_transport::Addr;
 use eyrie_wire::agent::{capture_signal, ToRank};
 use eyrie_wire::control::{CheckpointMode, RankReport};
@@ -64,7 +65,7 @@ impl Agent {
         let (again, look) = (Some(now + CALL_GRACE), now + LOOK_AFTER);
         let (until, used) = (now + CAPTURE_TIMEOUT, p.speaker.map(late::used).unwrap_or_default());
         let phase = CapturePhase::Asked { stream, store, again, look, until, used };
-        p.capture = Some(Capture { image, phase, writer: None, writer_killed: None });
+        p.capture = Some(Capture { image, phase, writer: Writer::default() });
         Ok(())
     }
 
@@ -158,7 +159,7 @@ impl Agent {
             }) if asked == image => {
                 let line = transfer::Line::default();
                 let phase = CapturePhase::Uploading(line.clone());
-                p.capture = Some(Capture { image, phase, writer: None, writer_killed: None });
+                p.capture = Some(Capture { image, phase, writer: Writer::default() });
                 let secret = self.secret.clone();
                 let output = [meta.stream_offsets[1], meta.stream_offsets[2]];
                 self.in_background(move || {

@@ -25,7 +25,9 @@ impl Agent {
                 self.sweeper.iter_mut().for_each(|sweeper| sweeper.ended(number));
             }
             let Ok(Some((_, status))) = waitpid(Some(pid), WaitOptions::NOHANG) else { continue };
-            self.writer_ended(number, status.terminating_signal());
+            if let Some(signal) = status.terminating_signal() {
+                self.child_killed(number, signal);
+            }
             self.role_ended(number, status);
             self.coming_ended(number);
             let ended = self.processes.values_mut().find(|p| p.pid == number);
@@ -43,11 +45,9 @@ impl Agent {
     }
 
     /// A process that writes an image may have been killed.
-    fn writer_ended(&mut self, number: u32, signal: Option<i32>) {
+    fn child_killed(&mut self, number: u32, signal: i32) {
         let captures = self.processes.values_mut().filter_map(|p| p.capture.as_mut());
-        for capture in captures.filter(|capture| capture.writer == Some(number)) {
-            capture.writer_killed = signal;
-        }
+        captures.for_each(|capture| capture.writer.child_killed(number, signal));
     }
 
     /// The process behind a wrapper has ended. When a signal has killed it, the wrapper, which

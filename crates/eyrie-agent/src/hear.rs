@@ -77,7 +77,7 @@ impl Agent {
             FromRank::Still { image, clock, rsn } => self.stands_still(instance, image, clock, rsn),
             FromRank::Captured { image, child_pid, pause_ns } => {
                 if let Some(capture) = p.capture.as_mut().filter(|c| c.image == image) {
-                    capture.writer = Some(child_pid).filter(|pid| *pid > 0);
+                    capture.writer.named(child_pid);
                 }
                 self.connection.report(
                     instance,

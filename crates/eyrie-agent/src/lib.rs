@@ -44,6 +44,7 @@ mod sweeper;
 mod transfer;
 mod waiting;
 mod watching;
+mod writer;
 
 pub use connection::{connect, read_secret, user_socket};
 pub use family::{children_of, descendants, kill_children_but, Reaped};

@@ -9,6 +9,7 @@ use crate::pmi::Session;
 use crate::slow::Slowed;
 use crate::streams::{Input, Output};
 use crate::transfer::Line;
+use crate::writer::Writer;
 use eyrie_image::format::exit;
 use eyrie_transport::Addr;
 use eyrie_wire::agent::ToRank;
@@ -26,10 +27,7 @@ use std::time::{Duration, Instant};
 pub struct Capture {
     pub image: ImageId,
     pub phase: CapturePhase,
-    /// The process that writes the image, a child of the agent, while the rank computes on.
-    pub writer: Option<u32>,
-    /// By which signal that was killed, if it was.
-    pub writer_killed: Option<i32>,
+    pub writer: Writer,
 }
 
 #[derive(Debug)]

@@ -174,7 +174,7 @@ impl Agent {
     /// soon how.
     fn await_writer(&self, instance: RankInstance) {
         let capture = self.processes.get(&instance).and_then(|p| p.capture.as_ref());
-        let Some(writer) = capture.and_then(|capture| capture.writer) else { return };
+        let Some(writer) = capture.and_then(|capture| capture.writer.pid()) else { return };
         let until = Instant::now() + WRITER_ENDS;
         while is_ending(writer) && !can_be_collected(writer) && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(1));
@@ -202,7 +202,7 @@ impl Agent {
         if p.capture.as_ref().is_none_or(|c| c.image != image) {
             return;
         }
-        let killed = p.capture.take().and_then(|capture| capture.writer_killed);
+        let killed = p.capture.take().and_then(|capture| capture.writer.killed());
         match (result, killed) {
             (Ok(Uploaded::Stored), _) => self.check_image(instance, (image, store), output),
             (Ok(Uploaded::FullWanted(reason)), _) => self.want_full_image(instance, image, reason),
