@@ -40,6 +40,8 @@ RANDOM = random.Random(SEED)
 # The longest that anything may take; generous, because the machine may be busy. A test that hangs
 # fails by this.
 PATIENCE_S = float(os.environ.get("EYRIE_TEST_PATIENCE", 120))
+# With it Python writes a line in pieces, and those of two ranks come in turns.
+os.environ.pop("PYTHONUNBUFFERED", None)
 # The longest that a whole test may take, by tests/conftest.py; a test of its own accord ends a bit
 # earlier and says more.
 LIMIT_S = int(os.environ.get("EYRIE_TEST_LIMIT_S", 600))

@@ -4,7 +4,7 @@ use crate::family::directory_of;
 use crate::files::WATCH_EVERY;
 use crate::late;
 use crate::node::{Agent, Done};
-use crate::process::{Capture, CapturePhase, Process};
+use crate::process::{Capture, CapturePhase, Position, Process};
 use crate::refusal::Refusal;
 use crate::transfer;
 use crate::writer::Writer;
@@ -131,11 +131,11 @@ impl Agent {
     }
 
     /// The rank stands still: fix the position of its streams, let it go, take the image.
-    pub fn stands_still(&mut self, instance: RankInstance, image: ImageId, clock: u64, rsn: u64) {
+    pub fn stands_still(&mut self, instance: RankInstance, image: ImageId, at: Position) {
         self.serve_pmi(instance);
         self.pass_output(instance, true);
         let Some(p) = self.processes.get_mut(&instance) else { return };
-        let meta = p.meta(clock, rsn);
+        let meta = p.meta(at);
         if let (Some(pid), true) = (p.speaker, p.is_asked_for(image)) {
             self.holds.take(instance.rank, image, pid);
         }

@@ -2,7 +2,7 @@
 
 use crate::mpi;
 use crate::node::Agent;
-use crate::process::CapturePhase;
+use crate::process::{CapturePhase, Position};
 use crate::refusal::Refusal;
 use crate::shared;
 use eyrie_wire::agent::{FromRank, ToRank, MAX_MESSAGE};
@@ -74,7 +74,9 @@ impl Agent {
                 }
                 self.connection.report(instance, RankReport::ProviderLoaded);
             }
-            FromRank::Still { image, clock, rsn } => self.stands_still(instance, image, clock, rsn),
+            FromRank::Still { image, clock, rsn, observed } => {
+                self.stands_still(instance, image, Position { clock, rsn, observed });
+            }
             FromRank::Captured { image, child_pid, pause_ns } => {
                 if let Some(capture) = p.capture.as_mut().filter(|c| c.image == image) {
                     capture.writer.named(child_pid);

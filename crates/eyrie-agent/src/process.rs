@@ -22,6 +22,17 @@ use std::collections::BTreeSet;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+/// How far a rank has come, as it says itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Position {
+    /// Of its progress calls.
+    pub clock: u64,
+    /// Receive sequence number of the last message.
+    pub rsn: u64,
+    /// Bytes that it has observed besides messages.
+    pub observed: u64,
+}
+
 /// A capture under way.
 #[derive(Debug)]
 pub struct Capture {
@@ -122,7 +133,7 @@ impl Process {
     /// it says stands here ([`Process::meta`] is the way back).
     pub fn new(instance: RankInstance, launched: Launched, meta: &ImageMeta) -> Process {
         // What the rank itself carries: its incarnation is a new one, clock and rsn are in it.
-        let ImageMeta { incarnation: _, clock: _, rsn: _, stream_offsets, barriers, shared } = meta;
+        let ImageMeta { stream_offsets, barriers, shared, .. } = meta;
         let Launched { mut session, mut stdout, mut stderr, mut stdin, .. } = launched;
         session.begins_at(*barriers);
         let [stdin_offset, stdout_offset, stderr_offset] = *stream_offsets;
@@ -235,11 +246,12 @@ impl Process {
     }
 
     /// What an image of this moment must be accompanied by.
-    pub fn meta(&self, clock: u64, rsn: u64) -> ImageMeta {
+    pub fn meta(&self, Position { clock, rsn, observed }: Position) -> ImageMeta {
         ImageMeta {
             incarnation: self.instance.incarnation,
             clock,
             rsn,
+            observed,
             stream_offsets: [
                 self.stdin.as_ref().map_or(0, Input::consumed),
                 self.stdout.offset(),
@@ -311,6 +323,7 @@ mod tests {
             incarnation: 2,
             clock: 11,
             rsn: 12,
+            observed: 17,
             stream_offsets: [13, 14, 15],
             barriers: 16,
             shared: vec!["/dev/shm/a".into(), "/dev/shm/b".into()],
@@ -318,7 +331,8 @@ mod tests {
         for meta in [ImageMeta::default(), said] {
             let instance = RankInstance { rank: 3, incarnation: meta.incarnation };
             let process = Process::new(instance, launched(), &meta);
-            assert_eq!(process.meta(meta.clock, meta.rsn), meta);
+            let ImageMeta { clock, rsn, observed, .. } = meta;
+            assert_eq!(process.meta(Position { clock, rsn, observed }), meta);
         }
     }
 }

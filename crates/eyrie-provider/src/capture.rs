@@ -143,10 +143,11 @@ fn take_image(rank: &mut RankCore<Sockets>, Order { image, sync, base, hold, out
         return refuse("large messages are still on their way to a router");
     }
     let (clock, position) = (rank.clock(), rank.rsn());
+    let observed = rank.host.observed();
     // No other thread prints any more either.
     let still = || {
         observing::note_files();
-        channel::tell(&FromRank::Still { image, clock, rsn: position });
+        channel::tell(&FromRank::Still { image, clock, rsn: position, observed });
         await_go(image, GO_TIMEOUT)
             .then_some(())
             .ok_or("the agent has not read the rank's output in time")

@@ -16,7 +16,7 @@ use crossbeam_channel::Sender;
 use event_loop::{Loop, Mailbox, Order};
 use eyrie_transport::RouterId;
 use eyrie_wire::auth::Secret;
-pub use protocol::{RouterCommand, RouterEvent, SavedAt, Stats};
+pub use protocol::{RouterCommand, RouterEvent, SavedAt, Stats, BEGINNING};
 pub use saved::verify;
 use std::io;
 use std::sync::{Arc, Mutex};

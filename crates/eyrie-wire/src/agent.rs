@@ -74,6 +74,8 @@ pub enum FromRank<'a> {
         image: u64,
         clock: u64,
         rsn: u64,
+        /// Bytes that it has observed besides messages.
+        observed: u64,
     },
     /// The image is under way (async) or written (sync); the rank computes on.
     Captured {
@@ -164,7 +166,9 @@ impl<'a> FromRank<'a> {
     pub fn encode(&self, buf: &mut [u8; MAX_MESSAGE]) -> usize {
         match *self {
             FromRank::Loaded { pid } => put(buf, 1, &[pid.into()], ""),
-            FromRank::Still { image, clock, rsn } => put(buf, 2, &[image, clock, rsn], ""),
+            FromRank::Still { image, clock, rsn, observed } => {
+                put(buf, 2, &[image, clock, rsn, observed], "")
+            }
             FromRank::Captured { image, child_pid, pause_ns } => {
                 put(buf, 3, &[image, child_pid.into(), pause_ns], "")
             }
@@ -180,7 +184,7 @@ impl<'a> FromRank<'a> {
         let n = |i| number(bytes, i);
         Some(match *bytes.first()? {
             1 => FromRank::Loaded { pid: n(0)?.try_into().ok()? },
-            2 => FromRank::Still { image: n(0)?, clock: n(1)?, rsn: n(2)? },
+            2 => FromRank::Still { image: n(0)?, clock: n(1)?, rsn: n(2)?, observed: n(3)? },
             3 => FromRank::Captured {
                 image: n(0)?,
                 child_pid: n(1)?.try_into().ok()?,
@@ -214,7 +218,7 @@ mod tests {
         let long = "é".repeat(MAX_MESSAGE);
         for m in [
             FromRank::Loaded { pid: 1 },
-            FromRank::Still { image: 1, clock: 2, rsn: 3 },
+            FromRank::Still { image: 1, clock: 2, rsn: 3, observed: 4 },
             FromRank::Captured { image: 1, child_pid: 2, pause_ns: 3 },
             FromRank::Refused { image: 9, reason: "fd 7 is a UDP socket" },
             FromRank::Untracked { reason: "no userfaultfd" },

@@ -128,6 +128,8 @@ pub struct ImageMeta {
     /// The provider's clock at the capture, and the receive sequence number of the last message.
     pub clock: u64,
     pub rsn: u64,
+    /// Bytes that the rank had observed besides messages.
+    pub observed: u64,
     /// Bytes of (stdin, stdout, stderr) that the rank had behind it.
     pub stream_offsets: [u64; 3],
     /// PMI barriers the rank had passed.

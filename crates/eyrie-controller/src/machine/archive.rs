@@ -157,7 +157,8 @@ mod tests {
         }
 
         fn stored(&mut self, store: StoreId, image: ImageId) -> Vec<Command> {
-            let image = Image { image, clock: image, rsn: image, stdin: 0, bytes: 1000 };
+            let image =
+                Image { image, clock: image, rsn: image, observed: 0, stdin: 0, bytes: 1000 };
             self.tell(Event::ImageStored { store, instance: RANK, image })
         }
 

@@ -256,9 +256,9 @@ impl Machine {
             }
             self.discard(rank, image.image, &copies);
         }
-        if let Some(Image { clock, rsn, stdin, .. }) = needed {
+        if let Some(Image { clock, rsn, observed, stdin, .. }) = needed {
             self.ranks[rank as usize].truncated = true;
-            self.commands.push(Command::Truncate { rank, clock, rsn });
+            self.commands.push(Command::Truncate { rank, clock, rsn, observed });
             if rank == 0 {
                 self.commands.push(Command::TruncateStdin(stdin));
             }

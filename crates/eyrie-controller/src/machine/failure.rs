@@ -308,7 +308,7 @@ mod tests {
         tell(Event::Rank(first, RankReport::ProviderLoaded));
         if with_image {
             tell(Event::Checkpoint { request: 1, rank: Some(0) });
-            let image = Image { image: 1, clock: 5, rsn: 5, stdin: 0, bytes: 1000 };
+            let image = Image { image: 1, clock: 5, rsn: 5, observed: 0, stdin: 0, bytes: 1000 };
             tell(Event::ImageStored { store: 0, instance: first, image });
             let (image, output) = (1, [0; 2]);
             tell(Event::Rank(first, RankReport::ImageUsable { image, output }));

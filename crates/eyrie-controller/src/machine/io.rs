@@ -41,6 +41,8 @@ pub struct Image {
     pub clock: u64,
     /// Receive sequence number of the last message in it.
     pub rsn: u64,
+    /// Bytes that the rank had observed besides messages.
+    pub observed: u64,
     /// Bytes of standard input that the rank had read.
     pub stdin: u64,
     /// Size of the stream in bytes.
@@ -390,6 +392,7 @@ pub enum Command {
         rank: Rank,
         clock: u64,
         rsn: u64,
+        observed: u64,
     },
     /// In this store: copy an image from another. Answered by [`Event::ImageStored`] or
     /// [`Event::ImageFailed`] of the store that copies.

@@ -228,7 +228,8 @@ mod tests {
                     let Some(report) = fate(image) else { continue };
                     if !matches!(report, RankReport::CaptureFailed { .. }) {
                         self.tell(Event::ImageBegun { instance, image });
-                        let image = Image { image, clock: 1, rsn: 1, stdin: 0, bytes: 1 };
+                        let image =
+                            Image { image, clock: 1, rsn: 1, observed: 0, stdin: 0, bytes: 1 };
                         self.tell(Event::ImageStored { store: 0, instance, image });
                     }
                     self.tell(Event::Rank(instance, report));

@@ -680,7 +680,8 @@ impl Cluster {
             r.damaged.insert((store, image));
         }
         let position = 100 * image;
-        let image = Image { image, clock: position, rsn: position, stdin: 0, bytes: 1 << 20 };
+        let image =
+            Image { image, clock: position, rsn: position, observed: 0, stdin: 0, bytes: 1 << 20 };
         self.tell(Event::ImageStored { store, instance, image });
     }
 

@@ -267,7 +267,7 @@ mod tests {
 
         fn stored(&mut self, store: StoreId, rank: Rank, image: ImageId) -> Vec<Command> {
             let rsn = 10 * image;
-            let image = Image { image, clock: rsn, rsn, stdin: 0, bytes: 1000 };
+            let image = Image { image, clock: rsn, rsn, observed: 0, stdin: 0, bytes: 1000 };
             self.tell(Event::ImageStored { store, instance: first(rank), image })
         }
 
@@ -341,7 +341,7 @@ mod tests {
         assert!(job.checked(0, third).is_empty());
         let discard = |store| Command::DiscardImage { store, rank: 0, image: images[0] };
         let (clock, rsn) = (10 * images[1], 10 * images[1]);
-        let truncate = Command::Truncate { rank: 0, clock, rsn };
+        let truncate = Command::Truncate { rank: 0, clock, rsn, observed: 0 };
         let told = job.stored(1, 0, third);
         assert_eq!(told[..3], [discard(0), discard(1), truncate]);
     }

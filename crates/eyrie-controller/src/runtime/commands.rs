@@ -96,10 +96,10 @@ impl Job {
                 let recover = RouterCommand::Recover { instance, determinants, observed };
                 self.routers.command(self.journal.progress(), home, recover);
             }
-            Command::Truncate { rank, clock, rsn } => {
+            Command::Truncate { rank, clock, rsn, observed } => {
                 self.routers.command_all(
                     self.journal.progress(),
-                    &RouterCommand::Truncate { rank, clock, rsn },
+                    &RouterCommand::Truncate { rank, clock, rsn, observed },
                 );
             }
             Command::CopyImage { store, from, instance, image } => {

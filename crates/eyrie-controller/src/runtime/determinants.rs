@@ -2,6 +2,7 @@
 //! of them hold, and what the rank observed. They can be many, so that the machine is told of their
 //! number only.
 
+use eyrie_router::BEGINNING;
 use eyrie_wire::data::{Determinant, ObservedPart};
 use eyrie_wire::{Rank, RankInstance};
 use serde::{Deserialize, Serialize};
@@ -26,13 +27,10 @@ impl Told {
             };
             bytes.extend_from_slice(rest);
         }
-        bytes.truncate(MOST_BEGINNING);
+        bytes.truncate(BEGINNING as usize);
         bytes
     }
 }
-
-/// Most bytes that a rank is given when it is started anew; the rest comes from its router.
-const MOST_BEGINNING: usize = 1 << 20;
 
 /// What was told of the ranks that are being fenced.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]

@@ -321,9 +321,9 @@ impl Job {
                 self.tell(Event::ImageBegun { instance, image })
             }
             StoreEvent::Stored { instance, stored, live_bytes } => {
-                let Stored { image, clock, rsn, stdin, bytes } = stored;
+                let Stored { image, clock, rsn, observed, stdin, bytes } = stored;
                 self.store_bytes = live_bytes;
-                let stored = Image { image, clock, rsn, stdin, bytes };
+                let stored = Image { image, clock, rsn, observed, stdin, bytes };
                 self.tell(Event::ImageStored { store, instance, image: stored });
                 self.tell_store(store, StoreCommand::Heard { instance, image });
             }

@@ -795,6 +795,7 @@ struct Image {
     memory: Vec<u8>,
     clock: u64,
     rsn: u64,
+    observed: u64,
     /// It counts for a home router that has taken over.
     adopted: bool,
 }
@@ -923,6 +924,7 @@ impl Job {
             memory: memory.to_vec(),
             clock: rank.clock(),
             rsn: rank.rsn(),
+            observed: rank.host.observed(),
             adopted: self.world.borrow().is_adopted(r),
         };
         self.images[r].push_back(image);
@@ -934,8 +936,8 @@ impl Job {
         if !self.may_count(r, &image) {
             return;
         }
-        let truncate =
-            RouterCommand::Truncate { rank: r as u32, clock: image.clock, rsn: image.rsn };
+        let Image { clock, rsn, observed, .. } = image;
+        let truncate = RouterCommand::Truncate { rank: r as u32, clock, rsn, observed };
         self.images[r].clear();
         self.images[r].push_back(image);
         for router in &mut self.world.borrow_mut().routers {

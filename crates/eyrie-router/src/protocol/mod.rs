@@ -38,6 +38,9 @@ use std::collections::VecDeque;
 use std::time::Duration;
 use verify::Verifier;
 
+/// Most bytes of what a rank observed at its beginning that whoever starts it anew gives it.
+pub const BEGINNING: u64 = 1 << 20;
+
 /// A connection, as the loop numbers it. Numbers are not used again.
 pub type ConnId = u64;
 
@@ -144,8 +147,9 @@ pub struct Protocol<S: Store> {
     room: room::Room,
     /// Ranks with new messages.
     dirty: Vec<Rank>,
-    /// Bytes of frames in memory.
+    /// Bytes of frames in memory, and of what was observed.
     block_memory: u64,
+    observed_memory: u64,
     messages: u64,
     bytes: u64,
     /// A piece of a payload on its way.
@@ -188,6 +192,7 @@ impl<S: Store> Protocol<S> {
             room: room::Room::new(bounds, count),
             dirty: Vec::new(),
             block_memory: 0,
+            observed_memory: 0,
             messages: 0,
             bytes: 0,
             piece: vec![0; MAX_INLINE],
@@ -361,7 +366,9 @@ impl<S: Store> Protocol<S> {
             RouterCommand::Recover { instance, determinants, observed } => {
                 self.recover(instance, determinants, observed, out)
             }
-            RouterCommand::Truncate { rank, clock, rsn } => self.truncate(rank, clock, rsn, out),
+            RouterCommand::Truncate { rank, clock, rsn, observed } => {
+                self.truncate(rank, (clock, rsn, observed), out);
+            }
             // The loop has the file.
             RouterCommand::Save(_) => {}
             RouterCommand::Stats => out.event(RouterEvent::Stats(self.stats())),
@@ -397,7 +404,12 @@ impl<S: Store> Protocol<S> {
             // either. This is a no-delivery determinant.
             determinants.push(Determinant { clock: state.spoken, rsn: last.rsn });
         }
-        let observed = state.observed.all();
+        // What this router holds of a rank that is at home here it keeps; but who starts the rank
+        // anew gives it the beginning.
+        let observed = match self.at_home[instance.rank as usize] {
+            true => state.observed.first(BEGINNING),
+            false => state.observed.all(),
+        };
         out.event(RouterEvent::Fenced { instance, determinants, observed });
     }
 
@@ -414,14 +426,20 @@ impl<S: Store> Protocol<S> {
         }
         determinants.append(&mut state.determinants);
         state.determinants = merge(determinants);
-        state.observed.add(observed);
         state.recovered = true;
+        self.change_observed(instance.rank, |log| log.add(observed));
+        let state = &mut self.ranks[instance.rank as usize];
         if let (Some(id), Some(resume)) = (state.delivery, state.early.take()) {
             self.resume(id, instance.rank, resume, out);
         }
     }
 
-    fn truncate(&mut self, rank: Rank, clock: u64, rsn: u64, out: &mut impl Output<S::File>) {
+    fn truncate(
+        &mut self,
+        rank: Rank,
+        (clock, rsn, observed): (u64, u64, u64),
+        out: &mut impl Output<S::File>,
+    ) {
         let Some(state) = self.ranks.get_mut(rank as usize) else { return };
         let gone = match active(Mutation::TruncateDeterminants) {
             true => state.determinants.len(),
@@ -429,22 +447,29 @@ impl<S: Store> Protocol<S> {
         };
         state.determinants.drain(..gone);
         state.truncated = state.truncated.max(clock);
-        state.observed.truncate(clock);
         state.needed_after = state.needed_after.max(rsn);
+        self.change_observed(rank, |log| log.truncate(clock, observed));
         let rsn = if active(Mutation::TruncateTooFar) { u64::MAX } else { rsn };
         self.truncate_log(rank, rsn, out);
         self.serve_waiting(out);
         self.keep_room(out);
     }
 
+    /// Changes what is held of what a rank has observed.
+    fn change_observed(&mut self, rank: Rank, change: impl FnOnce(&mut ObservedLog)) {
+        let log = &mut self.ranks[rank as usize].observed;
+        let before = log.memory();
+        change(log);
+        self.observed_memory = self.observed_memory + log.memory() - before;
+    }
+
     /// Figures of this moment.
     pub fn stats(&self) -> Stats {
-        let observed: u64 = self.ranks.iter().map(|state| state.observed.memory()).sum();
         Stats {
             memory_bytes: self.block_memory
                 + self.aside_bytes
                 + self.space.segments.memory()
-                + observed,
+                + self.observed_memory,
             disk_bytes: self.space.disk(),
             messages: self.messages,
             bytes: self.bytes,

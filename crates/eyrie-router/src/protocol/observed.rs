@@ -9,8 +9,10 @@ use eyrie_wire::data::{ObservedPart, ObservedParts};
 #[derive(Default)]
 pub struct ObservedLog {
     parts: ObservedParts,
-    /// Bytes up to this one were held here; an image holds them.
+    /// Bytes up to this one were held here; an image holds them, or they are lost.
     truncated: u64,
+    /// Bytes that ever came.
+    appended: u64,
 }
 
 impl ObservedLog {
@@ -23,8 +25,20 @@ impl ObservedLog {
     /// A part has come, perhaps again.
     pub fn push(&mut self, part: ObservedPart<&[u8]>) {
         if part.end() > self.end() && !active(Mutation::DropObserved) {
+            self.appended += part.bytes.len() as u64;
             self.parts.push(part);
         }
+    }
+
+    /// Bytes that ever came.
+    pub fn appended(&self) -> u64 {
+        self.appended
+    }
+
+    /// Loses all parts: its rank cannot go on from an image that it has now.
+    pub fn lose(&mut self) {
+        self.truncated = self.end();
+        self.parts = ObservedParts::default();
     }
 
     /// Takes in what other routers hold.
@@ -33,11 +47,13 @@ impl ObservedLog {
         self.parts = ObservedPart::merge(parts).iter().map(ObservedPart::borrowed).collect();
     }
 
-    /// Parts that were cut before this clock are not needed any more.
-    pub fn truncate(&mut self, clock: u64) {
+    /// An image holds what was observed up to the byte `end`: parts that were cut before its clock,
+    /// or end before that byte, are not needed any more. Of one that ends with it something may be
+    /// left to observe.
+    pub fn truncate(&mut self, clock: u64, end: u64) {
         let before = |part: ObservedPart<&[u8]>| match active(Mutation::TruncateObserved) {
             true => part.clock <= clock,
-            false => part.clock < clock,
+            false => part.clock < clock || part.end() < end,
         };
         self.truncated = self.parts.drop_while(before).unwrap_or(self.truncated);
     }
@@ -55,6 +71,13 @@ impl ObservedLog {
     pub fn all(&self) -> Vec<ObservedPart> {
         self.parts.iter().map(|part| part.to_owned()).collect()
     }
+
+    /// The first parts, of so many bytes at least.
+    pub fn first(&self, bytes: u64) -> Vec<ObservedPart> {
+        let from = self.parts.iter().next().map_or(0, |part| part.from);
+        let parts = self.parts.iter().take_while(|part| part.from - from < bytes);
+        parts.map(|part| part.to_owned()).collect()
+    }
 }
 
 #[cfg(test)]
@@ -65,9 +88,35 @@ mod tests {
     fn what_an_image_holds_is_still_held() {
         let mut log = ObservedLog::default();
         log.push(ObservedPart { from: 0, clock: 4, bytes: &[1, 2, 3] });
-        log.truncate(7);
+        log.truncate(7, 3);
         assert_eq!((log.end(), log.all()), (3, vec![]));
         log.push(ObservedPart { from: 3, clock: 8, bytes: &[4] });
         assert_eq!(log.end(), 4);
+    }
+
+    #[test]
+    fn what_comes_behind_what_was_lost_is_held() {
+        let mut log = ObservedLog::default();
+        log.push(ObservedPart { from: 0, clock: 4, bytes: &[1, 2, 3] });
+        log.lose();
+        assert_eq!((log.end(), log.memory()), (3, 0));
+        log.push(ObservedPart { from: 3, clock: 4, bytes: &[4] });
+        assert_eq!((log.all().len(), log.end(), log.appended()), (1, 4, 4));
+    }
+
+    #[test]
+    fn an_image_within_a_long_calculation_holds_what_comes_before_it() {
+        let mut log = ObservedLog::default();
+        (0..9).for_each(|n| log.push(ObservedPart { from: 3 * n, clock: 5, bytes: &[1, 2, 3] }));
+        log.truncate(5, 6);
+        assert_eq!(log.all().first().map(|part| part.from), Some(3));
+    }
+
+    #[test]
+    fn the_first_parts_are_given_by_themselves() {
+        let mut log = ObservedLog::default();
+        (0..9).for_each(|n| log.push(ObservedPart { from: 3 * n, clock: n, bytes: &[1, 2, 3] }));
+        assert_eq!(log.first(4).len(), 2);
+        assert_eq!(log.first(1 << 20).len(), 9);
     }
 }

@@ -16,9 +16,9 @@ pub enum RouterCommand {
     /// determinants of all routers and what the rank observed (any order, repeats allowed) to
     /// replay.
     Recover { instance: RankInstance, determinants: Vec<Determinant>, observed: Vec<ObservedPart> },
-    /// An image of the rank counts: messages up to `rsn` and determinants up to `clock` are
-    /// truncated.
-    Truncate { rank: Rank, clock: u64, rsn: u64 },
+    /// An image of the rank counts: messages up to `rsn`, determinants up to `clock`, and
+    /// what was observed before that or before the byte `observed`, are truncated.
+    Truncate { rank: Rank, clock: u64, rsn: u64, observed: u64 },
     /// Breaks the connections of a rank, as a network failure would.
     BreakConnections(Rank),
     /// Writes all that the router holds there, from where another one goes on

@@ -1,7 +1,11 @@
 //! Keeping the log within its bounds. Frames beyond the memory's bound go to disk. Before the
 //! disk's share is used up, images are asked for; when it is, senders are held back; and when that
 //! does not help in time, the largest log is cut by what its rank has taken already, which is said.
+//! What ranks have observed stays in memory, and has a bound of its own: images are asked for long
+//! before it, and beyond it what is held of the rank that has most is lost, which is said. No rank
+//! is held back for it: one that waits in the middle of a call on files gets no image.
 
+use super::observed::ObservedLog;
 use super::{ConnId, Log, Output, Protocol, RankState, RouterEvent};
 use crate::space::{Bounds, Fill, Store};
 use eyrie_wire::data::{Header, Segment, StreamKind};
@@ -16,6 +20,9 @@ const DISK_REST: Duration = Duration::from_secs(1);
 /// bytes.
 const GROWTH_SHARE: u64 = 64;
 const MIN_GROWTH: u64 = 1 << 20;
+/// Images are asked for when what was observed takes this share of its memory: an image takes a
+/// while, and the one before it must count, too.
+const SCARCE_SHARE: u64 = 8;
 
 /// What is known of the space besides what is in it.
 pub struct Room {
@@ -63,6 +70,9 @@ impl Room {
 impl<S: Store> Protocol<S> {
     /// Brings the frames in memory below their bound; holds senders back while that is impossible.
     pub(super) fn keep_room(&mut self, out: &mut impl Output<S::File>) {
+        while self.observed_memory > self.room.bounds.observed_memory() {
+            self.lose_observed(out);
+        }
         let bound = self.room.bounds.block_memory();
         for also_last in [false, true] {
             if self.block_memory > bound && self.disk_is_rested() {
@@ -94,6 +104,11 @@ impl<S: Store> Protocol<S> {
     /// place.
     fn is_full(&self) -> bool {
         self.block_memory + self.aside_bytes > self.room.bounds.block_memory() * 2
+    }
+
+    /// What was observed takes so much that images are to take its place.
+    pub(super) fn observed_is_scarce(&self) -> bool {
+        self.observed_memory > self.room.bounds.observed_memory() / SCARCE_SHARE
     }
 
     /// Senders wait for space.
@@ -187,17 +202,33 @@ impl<S: Store> Protocol<S> {
 
     /// The rank whose log takes most space.
     fn largest(&self) -> Option<Rank> {
-        let held = |r: &usize| self.logs[*r].held();
+        let held = |r: &usize| self.logs[*r].held() + self.ranks[*r].observed.memory();
         let largest = (0..self.logs.len()).filter(|r| held(r) > 0).max_by_key(held);
         largest.map(|r| r as Rank)
     }
 
     /// Asks for images while space is scarce.
     pub(super) fn tell_scarcity(&mut self, out: &mut impl Output<S::File>) {
-        let scarce = self.space.fill() >= Fill::Scarce || self.room.pressed.is_some();
+        let scarce = self.space.fill() >= Fill::Scarce
+            || self.room.pressed.is_some()
+            || self.observed_is_scarce();
         if let Some(rank) = self.largest().filter(|_| scarce) {
             out.event(RouterEvent::LogScarce { rank });
         }
+    }
+
+    /// Loses what is held of the rank that has observed most: it cannot be recovered until its next
+    /// image.
+    fn lose_observed(&mut self, out: &mut impl Output<S::File>) {
+        let held = |r: &usize| self.ranks[*r].observed.memory();
+        let Some(r) = (0..self.ranks.len()).max_by_key(held) else { return };
+        let mib = held(&r) >> 20;
+        self.change_observed(r as Rank, ObservedLog::lose);
+        let reason = format!(
+            "{mib} MiB of what it has read of files are recorded no longer: it reads more of files \
+             that have changed than the memory for logs holds until the next image"
+        );
+        out.event(RouterEvent::Unprotected { rank: r as Rank, reason });
     }
 
     /// Of the logs that `may` be cut the largest is cut by what its rank has taken already. That

@@ -142,10 +142,10 @@ impl<S: Store> Protocol<S> {
             let state = &mut self.ranks[rank];
             state.incarnation = saved.incarnation;
             state.determinants = saved.determinants;
-            state.observed.add(saved.observed);
             state.spoken = saved.spoken;
             state.needed_after = saved.needed_after;
             state.heard = saved.heard;
+            self.change_observed(rank as Rank, |log| log.add(saved.observed));
             if !self.at_home[rank] {
                 continue;
             }

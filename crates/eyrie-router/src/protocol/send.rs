@@ -54,6 +54,7 @@ impl<S: Store> Protocol<S> {
         self.keep_determinants(rank, frame);
         if let Some(part) = frame.observed() {
             self.keep_observed(rank, part);
+            self.tell_growth(rank, out);
         }
         if active(Mutation::AcknowledgeEarly) {
             self.count(id, frame.len, true);
@@ -111,8 +112,8 @@ impl<S: Store> Protocol<S> {
 
     fn keep_observed(&mut self, rank: Rank, part: ObservedPart<&[u8]>) {
         let clock = part.clock;
+        self.change_observed(rank, |log| log.push(part));
         let state = &mut self.ranks[rank as usize];
-        state.observed.push(part);
         // Nothing more was shown until then: shown more, it might observe something else.
         if !active(Mutation::ObserveUnspoken) {
             state.spoken = state.spoken.max(clock);
@@ -242,11 +243,15 @@ impl<S: Store> Protocol<S> {
 
     /// Tells the controller how the log of a rank has grown, in steps.
     fn tell_growth(&mut self, rank: Rank, out: &mut impl Output<S::File>) {
-        let (bytes, step) = (self.logs[rank as usize].appended(), self.room.growth_step());
+        let step = self.room.growth_step();
         let state = &mut self.ranks[rank as usize];
+        let bytes = self.logs[rank as usize].appended() + state.observed.appended();
         if bytes - state.growth_told >= step {
             state.growth_told = bytes;
             out.event(RouterEvent::LogGrown { rank, bytes });
+            if self.observed_is_scarce() {
+                self.tell_scarcity(out);
+            }
         }
     }
 }

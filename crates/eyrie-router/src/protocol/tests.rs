@@ -824,13 +824,13 @@ impl World {
             images.remove(0);
         }
         let older = &images[0];
-        let (clock, rsn) = (older.clock, older.rsn);
+        let (clock, rsn, observed) = (older.clock, older.rsn, older.observed);
         if rsn > 0 {
             self.truncated.insert(rank);
         }
         for k in 0..self.routers.len() {
             self.routers[k]
-                .command(RouterCommand::Truncate { rank, clock, rsn }, &mut self.said[k]);
+                .command(RouterCommand::Truncate { rank, clock, rsn, observed }, &mut self.said[k]);
             self.check(k);
         }
     }
@@ -1100,7 +1100,7 @@ fn what_an_image_holds_is_still_held() {
     };
     router.connected(1, instance(0, 1), StreamKind::Send, true, &mut said);
     assert_eq!(word(&mut router, &mut said, &[Determinant { clock: 7, rsn: 0 }]), 7);
-    router.command(RouterCommand::Truncate { rank: 0, clock: 7, rsn: 0 }, &mut said);
+    router.command(RouterCommand::Truncate { rank: 0, clock: 7, rsn: 0, observed: 0 }, &mut said);
     assert_eq!(word(&mut router, &mut said, &[]), 7);
     router.connected(2, instance(0, 1), StreamKind::Send, true, &mut said);
     let (greeting, _) = said.frames.get_mut(&2).and_then(VecDeque::pop_back).expect("a greeting");
@@ -1121,6 +1121,31 @@ fn what_was_observed_before_the_fence_comes_before_what_is_seen_later() {
     let determinants = vec![Determinant { clock: 12, rsn: 0 }];
     let fenced = RouterEvent::Fenced { instance: instance(0, 2), determinants, observed };
     assert_eq!(said.events.last(), Some(&fenced));
+}
+
+/// Images are asked for before it takes all of the memory, and then it is lost, which is said.
+fn what_is_observed_has_a_bound() {
+    let (mut router, mut said) = one_router();
+    router.connected(1, instance(0, 1), StreamKind::Send, true, &mut said);
+    let asks = |event: &RouterEvent| matches!(event, RouterEvent::LogScarce { rank: 0 });
+    let loses = |event: &RouterEvent| matches!(event, RouterEvent::Unprotected { rank: 0, .. });
+    let part = vec![7; 1 << 14];
+    let (mut from, mut asked_at) = (0, None);
+    while !said.events.iter().any(loses) {
+        let part = ObservedPart { from, clock: 3, bytes: &part[..] };
+        let mut bytes = Vec::new();
+        put(&mut bytes, &Header::Determinants, std::iter::empty(), Some(part), &[]);
+        assert!(router.frame(1, &Frame::parse(&bytes).unwrap().unwrap(), &mut said));
+        router.settle(1, &mut said);
+        from = part.end();
+        asked_at = asked_at.or(said.events.iter().any(asks).then_some(from));
+        assert!(router.stats().memory_bytes <= 64 << 20);
+    }
+    assert!(asked_at.unwrap() < 16 << 20 && from > 48 << 20, "{asked_at:?} {from}");
+    // An image in the same long calculation holds all that came before it.
+    let truncate = RouterCommand::Truncate { rank: 0, clock: 3, rsn: 0, observed: from };
+    router.command(truncate, &mut said);
+    assert_eq!(router.stats().memory_bytes, 0);
 }
 
 fn a_message_that_comes_twice_is_logged_once() {
@@ -1168,6 +1193,7 @@ fn single_rules() {
     what_was_said_before_the_fence_is_not_seen_later();
     what_an_image_holds_is_still_held();
     what_was_observed_before_the_fence_comes_before_what_is_seen_later();
+    what_is_observed_has_a_bound();
 }
 
 #[test]

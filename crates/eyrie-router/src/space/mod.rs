@@ -24,6 +24,11 @@ impl Bounds {
         self.memory / 4
     }
 
+    /// What may be held of what ranks have observed besides messages: as much again.
+    pub fn observed_memory(&self) -> u64 {
+        self.memory
+    }
+
     fn segment_memory(&self) -> u64 {
         self.memory / 4 * 3
     }

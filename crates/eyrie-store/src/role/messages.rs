@@ -49,6 +49,8 @@ pub struct Stored {
     pub clock: u64,
     /// Receive sequence number of the last message in it.
     pub rsn: u64,
+    /// Bytes that the rank had observed besides messages.
+    pub observed: u64,
     /// Bytes of standard input that the rank had read.
     pub stdin: u64,
     /// Size of the stream in bytes.

@@ -159,8 +159,8 @@ impl StoreRole {
         let meta: ImageMeta = postcard::from_bytes(&info.meta)
             .map_err(|e| format!("image {image} of rank {rank}, what its agent said: {e}"))?;
         let instance = RankInstance { rank, incarnation: meta.incarnation };
-        let (clock, rsn, stdin) = (meta.clock, meta.rsn, meta.stream_offsets[0]);
-        Ok((instance, Stored { image, clock, rsn, stdin, bytes }))
+        let ImageMeta { clock, rsn, observed, stream_offsets: [stdin, ..], .. } = meta;
+        Ok((instance, Stored { image, clock, rsn, observed, stdin, bytes }))
     }
 
     fn tell_stored(&self, instance: RankInstance, stored: Stored) {
@@ -218,6 +218,7 @@ impl StoreRole {
             image,
             clock: meta.clock,
             rsn: meta.rsn,
+            observed: meta.observed,
             stdin: meta.stream_offsets[0],
             bytes: stored.bytes,
         })
@@ -421,7 +422,7 @@ mod tests {
         let (role, told) = role(dir.path());
         let instance = RankInstance { rank: 0, incarnation: 1 };
         let image = 5;
-        let stored = Stored { image, clock: 1, rsn: 2, stdin: 0, bytes: 9 };
+        let stored = Stored { image, clock: 1, rsn: 2, observed: 3, stdin: 0, bytes: 9 };
         assert!(matches!(told.recv().unwrap(), StoreEvent::Listening(_)));
         let waiting = {
             let role = Arc::clone(&role);

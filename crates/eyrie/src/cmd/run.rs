@@ -158,8 +158,9 @@ pub struct RunArgs {
     /// goes on with it
     #[arg(long, requires = "resume_from")]
     requeue: bool,
-    /// How much of its log a router holds in memory; the rest goes to disk [default: a sixteenth of
-    /// this machine's memory, 256 MiB to 4 GiB, for all routers]
+    /// How much of its log a router holds in memory; the rest goes to disk. Of what ranks read of
+    /// files that have changed it holds at most as much again [default: a sixteenth of this
+    /// machine's memory, 256 MiB to 4 GiB, for all routers]
     #[arg(long, value_parser = size, value_name = "BYTES", hide_short_help = true)]
     log_memory: Option<u64>,
     /// How much of its log a router may write to disk. Before that comes to an end images are taken

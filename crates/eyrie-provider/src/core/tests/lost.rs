@@ -348,8 +348,9 @@ fn what_an_image_holds_is_safe() {
     ranks[0].send(0, tagged(2), b"to itself").unwrap();
     world.borrow_mut().pump();
     let Determinant { clock, rsn } = ranks[0].now();
+    let observed = ranks[0].host.observed();
     for Router { protocol, said, .. } in &mut world.borrow_mut().routers {
-        protocol.command(RouterCommand::Truncate { rank: 0, clock, rsn }, said);
+        protocol.command(RouterCommand::Truncate { rank: 0, clock, rsn, observed }, said);
     }
     // By the router beside it.
     ranks[0].send(1, tagged(3), b"later").unwrap();

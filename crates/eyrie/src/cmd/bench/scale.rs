@@ -191,7 +191,7 @@ fn answer_to(command: &Command) -> Option<Event> {
 
 /// A store has an image.
 fn stored(store: StoreId, instance: RankInstance, image: ImageId) -> Event {
-    let image = Image { image, clock: 1, rsn: 1, stdin: 0, bytes: 1 << 20 };
+    let image = Image { image, clock: 1, rsn: 1, observed: 0, stdin: 0, bytes: 1 << 20 };
     Event::ImageStored { store, instance, image }
 }
 
