@@ -7,9 +7,10 @@ use crate::node::{Agent, Done};
 use crate::process::{Capture, CapturePhase, Position, Process};
 use crate::refusal::Refusal;
 use crate::transfer;
+use crate::write_back::FileSystems;
 use crate::writer::Writer;
 use eyrie_transport::Addr;
-use eyrie_wire::agent::{capture_signal, ToRank};
+use eyrie_wire::agent::{capture_signal, ToRank, FAR};
 use eyrie_wire::control::{CheckpointMode, RankReport};
 use eyrie_wire::{ImageId, RankInstance};
 use rustix::pipe::{pipe_with, PipeFlags};
@@ -130,8 +131,15 @@ impl Agent {
         refusing
     }
 
-    /// The rank stands still: fix the position of its streams, let it go, take the image.
-    pub fn stands_still(&mut self, instance: RankInstance, image: ImageId, at: Position) {
+    /// The rank stands still: fix the position of its streams, let it go, take the image. `far`: file
+    /// systems of servers to which it has written.
+    pub fn stands_still(
+        &mut self,
+        instance: RankInstance,
+        image: ImageId,
+        at: Position,
+        far: [u64; FAR],
+    ) {
         self.serve_pmi(instance);
         self.pass_output(instance, true);
         let Some(p) = self.processes.get_mut(&instance) else { return };
@@ -162,9 +170,12 @@ impl Agent {
                 p.capture = Some(Capture { image, phase, writer: Writer::default() });
                 let secret = self.secret.clone();
                 let output = [meta.stream_offsets[1], meta.stream_offsets[2]];
+                let pid = p.speaker.unwrap_or(p.pid);
                 self.in_background(move || {
                     let id = (instance, image);
-                    let result = transfer::upload(&store, &secret, id, &meta, stream, &line);
+                    let servers = FileSystems::open(pid, &far);
+                    let result = transfer::upload(&store, &secret, id, &meta, stream, &line)
+                        .and_then(|uploaded| servers?.write_back().map(|()| uploaded));
                     Done::Uploaded { instance, image, output, store, result }
                 });
             }

@@ -74,8 +74,8 @@ impl Agent {
                 }
                 self.connection.report(instance, RankReport::ProviderLoaded);
             }
-            FromRank::Still { image, clock, rsn, observed } => {
-                self.stands_still(instance, image, Position { clock, rsn, observed });
+            FromRank::Still { image, clock, rsn, observed, far } => {
+                self.stands_still(instance, image, Position { clock, rsn, observed }, far);
             }
             FromRank::Captured { image, child_pid, pause_ns } => {
                 if let Some(capture) = p.capture.as_mut().filter(|c| c.image == image) {

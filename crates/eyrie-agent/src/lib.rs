@@ -44,6 +44,7 @@ mod sweeper;
 mod transfer;
 mod waiting;
 mod watching;
+mod write_back;
 mod writer;
 
 pub use connection::{connect, read_secret, user_socket};

@@ -1,7 +1,7 @@
 //! What the provider calls: it says when it is in a call or takes an image, takes what was written
 //! down, and gives what is to be observed again.
 
-use crate::files::{in_image, locks, pending, standing_in, storing};
+use crate::files::{far, in_image, locks, pending, standing_in, storing};
 use crate::host_clocks;
 use crate::observed::{
     is_on, stream, this_thread, BUSY, HELD, INSIDE, OWNER, SEVERAL, SIGNAL, UNDERWAY, WAITS,
@@ -255,6 +255,18 @@ pub unsafe extern "C" fn eyrie_calls_note_files() {
     }
 }
 
+/// File systems of servers to which the rank has written, as stat(2) numbers their devices: an image
+/// counts when that is written back. How many, at most as there is room for.
+///
+/// # Safety
+/// All threads must stand still; `to` has room for so many.
+#[no_mangle]
+pub unsafe extern "C" fn eyrie_calls_far(to: *mut u64, room: usize) -> usize {
+    let devices = far::devices().into_iter().filter(|device| *device != 0).take(room);
+    // SAFETY: handed on to the caller.
+    devices.enumerate().map(|(n, device)| unsafe { to.add(n).write(device) }).count()
+}
+
 /// This process has come back from an image, and nothing has gone on yet but this thread.
 ///
 /// # Safety
@@ -264,5 +276,6 @@ pub unsafe extern "C" fn eyrie_calls_come_back() {
     if is_on() {
         // SAFETY: handed on to the caller.
         unsafe { in_image::come_back() };
+        far::come_back();
     }
 }

@@ -147,7 +147,8 @@ fn take_image(rank: &mut RankCore<Sockets>, Order { image, sync, base, hold, out
     // No other thread prints any more either.
     let still = || {
         observing::note_files();
-        channel::tell(&FromRank::Still { image, clock, rsn: position, observed });
+        let far = observing::far_devices();
+        channel::tell(&FromRank::Still { image, clock, rsn: position, observed, far });
         await_go(image, GO_TIMEOUT)
             .then_some(())
             .ok_or("the agent has not read the rank's output in time")

@@ -3,7 +3,7 @@
 //! provider itself observes is never written down.
 
 use crate::symbol;
-use eyrie_wire::agent::capture_signal;
+use eyrie_wire::agent::{capture_signal, FAR};
 use libc::c_int;
 use std::ffi::{c_char, CStr};
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
@@ -25,6 +25,7 @@ struct Functions {
     standing_in: *const AtomicUsize,
     new: unsafe extern "C" fn(),
     note_files: unsafe extern "C" fn(),
+    far: unsafe extern "C" fn(*mut u64, usize) -> usize,
     come_back: unsafe extern "C" fn(),
     watched: extern "C" fn(usize) -> *const c_char,
     shares: extern "C" fn() -> *const c_char,
@@ -66,6 +67,7 @@ pub fn find(store: extern "C" fn()) {
             standing_in: standing_in(),
             new: of_calls(c"eyrie_calls_new")?,
             note_files: of_calls(c"eyrie_calls_note_files")?,
+            far: of_calls(c"eyrie_calls_far")?,
             come_back: of_calls(c"eyrie_calls_come_back")?,
             watched: of_calls(c"eyrie_calls_watched")?,
             shares: of_calls(c"eyrie_calls_shares")?,
@@ -227,6 +229,17 @@ pub fn note_files() {
         // SAFETY: they do.
         unsafe { (f.note_files)() };
     }
+}
+
+/// Devices of file systems on servers to which the rank has written; 0: none. For an image, when
+/// all threads stand still.
+pub fn far_devices() -> [u64; FAR] {
+    let mut devices = [0; FAR];
+    if let Some(f) = functions() {
+        // SAFETY: they do; and so many have room.
+        unsafe { (f.far)(devices.as_mut_ptr(), FAR) };
+    }
+    devices
 }
 
 /// The `number`th path that the process has watched by inotify(7); `None`: there are no more.

@@ -41,6 +41,8 @@ pub fn capture_signal() -> i32 {
 
 /// Longest message on the channel in bytes.
 pub const MAX_MESSAGE: usize = 512;
+/// Most file systems on servers that a rank names ([`FromRank::Still`]).
+pub const FAR: usize = 4;
 
 /// Agent to rank.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -76,6 +78,9 @@ pub enum FromRank<'a> {
         rsn: u64,
         /// Bytes that it has observed besides messages.
         observed: u64,
+        /// Devices of file systems on servers to which it has written, as stat(2) numbers them; 0:
+        /// none.
+        far: [u64; FAR],
     },
     /// The image is under way (async) or written (sync); the rank computes on.
     Captured {
@@ -166,8 +171,8 @@ impl<'a> FromRank<'a> {
     pub fn encode(&self, buf: &mut [u8; MAX_MESSAGE]) -> usize {
         match *self {
             FromRank::Loaded { pid } => put(buf, 1, &[pid.into()], ""),
-            FromRank::Still { image, clock, rsn, observed } => {
-                put(buf, 2, &[image, clock, rsn, observed], "")
+            FromRank::Still { image, clock, rsn, observed, far: [a, b, c, d] } => {
+                put(buf, 2, &[image, clock, rsn, observed, a, b, c, d], "")
             }
             FromRank::Captured { image, child_pid, pause_ns } => {
                 put(buf, 3, &[image, child_pid.into(), pause_ns], "")
@@ -184,7 +189,13 @@ impl<'a> FromRank<'a> {
         let n = |i| number(bytes, i);
         Some(match *bytes.first()? {
             1 => FromRank::Loaded { pid: n(0)?.try_into().ok()? },
-            2 => FromRank::Still { image: n(0)?, clock: n(1)?, rsn: n(2)?, observed: n(3)? },
+            2 => FromRank::Still {
+                image: n(0)?,
+                clock: n(1)?,
+                rsn: n(2)?,
+                observed: n(3)?,
+                far: [n(4)?, n(5)?, n(6)?, n(7)?],
+            },
             3 => FromRank::Captured {
                 image: n(0)?,
                 child_pid: n(1)?.try_into().ok()?,
@@ -218,7 +229,7 @@ mod tests {
         let long = "é".repeat(MAX_MESSAGE);
         for m in [
             FromRank::Loaded { pid: 1 },
-            FromRank::Still { image: 1, clock: 2, rsn: 3, observed: 4 },
+            FromRank::Still { image: 1, clock: 2, rsn: 3, observed: 4, far: [5, 6, 0, 0] },
             FromRank::Captured { image: 1, child_pid: 2, pause_ns: 3 },
             FromRank::Refused { image: 9, reason: "fd 7 is a UDP socket" },
             FromRank::Untracked { reason: "no userfaultfd" },

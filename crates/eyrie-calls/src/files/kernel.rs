@@ -191,15 +191,34 @@ pub fn discard(fd: c_int, n: i64, wait: bool) {
     }
 }
 
+/// The kind of an open file's file system (linux/magic.h).
+pub fn file_system(fd: c_int) -> Option<i64> {
+    // SAFETY: all zero is a valid structure.
+    let mut fs: libc::statfs = unsafe { std::mem::zeroed() };
+    let result = call(libc::SYS_fstatfs, [fd as usize, &raw mut fs as usize, 0, 0, 0]);
+    (result == 0).then_some(fs.f_type)
+}
+
+/// What a short file has: how many bytes.
+pub fn content(path: &CStr, to: &mut [u8]) -> usize {
+    let fd = open(HERE, path, libc::O_RDONLY | libc::O_CLOEXEC, 0);
+    let Some(fd) = c_int::try_from(fd).ok().filter(|fd| *fd >= 0) else { return 0 };
+    let n = read_at(fd, to, 0);
+    close(fd);
+    n
+}
+
+/// Returns when the content of a file is where a failure of this node does not take it.
+pub fn write_back(fd: c_int) {
+    call(libc::SYS_fdatasync, [fd as usize, 0, 0, 0, 0]);
+}
+
 /// Whether an open file is of a file system that shows the kernel's state: proc, sysfs, cgroup,
 /// cgroup2, debugfs, tracefs (linux/magic.h).
 fn is_of_the_kernel(fd: c_int) -> bool {
     const KERNELS: [i64; 6] =
         [0x9fa0, 0x6265_6572, 0x0027_e0eb, 0x6367_7270, 0x6462_6720, 0x7472_6163];
-    // SAFETY: all zero is a valid structure.
-    let mut fs: libc::statfs = unsafe { std::mem::zeroed() };
-    let result = call(libc::SYS_fstatfs, [fd as usize, &raw mut fs as usize, 0, 0, 0]);
-    result == 0 && KERNELS.contains(&fs.f_type)
+    file_system(fd).is_some_and(|kind| KERNELS.contains(&kind))
 }
 
 pub fn open(dir: c_int, path: &CStr, flags: c_int, mode: u32) -> i64 {

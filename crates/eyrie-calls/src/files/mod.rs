@@ -8,6 +8,7 @@ mod calling;
 mod change;
 mod children;
 mod directories;
+pub(crate) mod far;
 mod freshness;
 pub(crate) mod in_image;
 mod keeping;

@@ -52,6 +52,13 @@ const MAKES: c_int = libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC;
 /// Why nothing has come of making a file: the process has ended before.
 const AGAIN: i64 = -(libc::EAGAIN as i64);
 
+/// The number of the file that was emptied when it was opened, and where it ended then, as a record
+/// says; `None`: none was.
+pub(super) fn empties(what: u8, opened: &mut Record) -> Option<(u64, u64)> {
+    let is_empty = [OPEN, FOPEN].contains(&what) && How::of(opened.number()) == How::Empty;
+    is_empty.then(|| (opened.identity().ino, 0))
+}
+
 /// A call that opens a file.
 pub(super) struct Opening<'a> {
     pub call: Call,

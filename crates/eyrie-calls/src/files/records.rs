@@ -29,6 +29,8 @@ pub enum Part {
     More,
     /// Bytes were appended: how many, and where the file ended then.
     Appended,
+    /// Bytes were written over others: how many, the file's size, and numbers of what was there.
+    Over,
 }
 
 /// A call.
@@ -187,6 +189,20 @@ pub fn is_ahead(call: Call, is_it: &dyn Fn(&mut Record) -> bool) -> bool {
     let front = call.front(Part::Result);
     stream_of_call().is_ahead(&|record| {
         record.strip_prefix(&front).is_some_and(|rest| is_it(&mut Record(rest)))
+    })
+}
+
+/// Whether a record is known that comes later and of which `is_it` says so: it is given the number
+/// of its function.
+pub fn is_any_ahead(is_it: &dyn Fn(u8, Part, &mut Record) -> bool) -> bool {
+    stream_of_call().is_ahead(&|record| {
+        let Some(([what, part, ..], rest)) = record.split_first_chunk::<4>() else { return false };
+        let part = match *part {
+            part if part == Part::Opened as u8 => Part::Opened,
+            part if part == Part::Result as u8 => Part::Result,
+            _ => return false,
+        };
+        is_it(*what, part, &mut Record(rest))
     })
 }
 

@@ -46,6 +46,13 @@ pub fn not_there(path: &[u8]) {
     say(2, [path, why, b""]);
 }
 
+/// What is known to have been written was lost with a node, and is written again.
+pub fn written_again() {
+    let why = b"what this rank had written to a file server, and its node had not written back \
+        when it failed, is written again";
+    say(7, [why, b"", b""]);
+}
+
 /// The file that a rank had open cannot be found by its name.
 pub fn lost_its_name(path: &[u8]) {
     let why = b" was renamed or removed by another process: this rank, which was executed again, \

@@ -4,11 +4,12 @@
 
 use super::buffers::{one, Buffers};
 use super::calling::{of_file, outcome};
+use super::far::{self, Far, Old, Room};
 use super::freshness;
 use super::kernel::{self, File};
 use super::pending;
 use super::recent;
-use super::records::{is_new_change, Call, Part};
+use super::records::{is_new_change, Call, Part, Record};
 use super::standing_in::{self, table};
 use crate::next::next;
 use libc::{c_int, c_uint, c_void, iovec, off_t, size_t, ssize_t};
@@ -47,7 +48,8 @@ pub(crate) fn writes(
 ) -> Option<ssize_t> {
     let at = at.filter(|at| *at != -1);
     let value = of_file(fd, &mut |file| {
-        let writing = Writing { fd, file, from, at, call: Call::on_open(WRITE) };
+        let far = far::at(fd, file);
+        let writing = Writing { fd, file, far, from, at, call: Call::on_open(WRITE) };
         writing.run(&|| outcome(make() as i64))
     });
     value.map(|n| n as ssize_t)
@@ -56,6 +58,7 @@ pub(crate) fn writes(
 struct Writing<'a> {
     fd: c_int,
     file: &'a File,
+    far: Option<Far<'a>>,
     from: Buffers<'a>,
     at: Option<off_t>,
     call: Call,
@@ -64,14 +67,18 @@ struct Writing<'a> {
 impl Writing<'_> {
     fn run(&self, make: &dyn Fn() -> i64) -> i64 {
         if self.call.done_again() {
-            return self.made_before(self.from.len() as i64, None, make);
+            return self.made_before(self.from.len() as i64, None, Old::NOTHING, make);
+        }
+        if let (Some(far), Some(mut over)) = (&self.far, self.call.again(Part::Over)) {
+            let (n, size) = (over.number(), over.number());
+            return self.made_before(n, None, far.old(size, over.content()), make);
         }
         if let Some(mut appended) = self.call.again(Part::Appended) {
             let (n, end) = (appended.number(), appended.number());
-            return self.made_before(n, Some(end), make);
+            return self.made_before(n, Some(end), Old::NOTHING, make);
         }
         if let Some(n) = self.call.result_again() {
-            return if n > 0 { self.made_before(n, None, make) } else { n };
+            return if n > 0 { self.made_before(n, None, Old::NOTHING, make) } else { n };
         }
         if !is_new_change() {
             // It does something else than before.
@@ -80,6 +87,13 @@ impl Writing<'_> {
         standing_in::before_new();
         freshness::before_change(self.file.number);
         let appends = self.appends();
+        if let Some(far) = &self.far {
+            far::begin_to_write(self.file);
+            let place = self.at.unwrap_or_else(|| kernel::seek(self.fd, 0, libc::SEEK_CUR));
+            if let (false, 0..) = (appends, place) {
+                return self.write_far(far, place as u64, make);
+            }
+        }
         let n = self.write_now(appends, make);
         let end = match appends && n > 0 {
             true => kernel::seek(self.fd, 0, libc::SEEK_CUR),
@@ -87,6 +101,27 @@ impl Writing<'_> {
         };
         match n {
             0.. if end >= 0 => self.call.write(Part::Appended, &[n, end]),
+            0.. if n == self.from.len() as i64 => self.call.write_done(),
+            _ => {
+                self.call.write_result(n);
+            }
+        }
+        n
+    }
+
+    /// Writes to a file on a server, and writes down what was there before.
+    fn write_far(&self, far: &Far, place: u64, make: &dyn Fn() -> i64) -> i64 {
+        let mut room = Room::new();
+        let over = far.look(place, self.from.len(), &mut room);
+        let n = self.write_now(false, make);
+        if n > 0 {
+            far.write_back_if_long(place, n as usize);
+        }
+        match n {
+            1.. if over > 0 => {
+                let numbers = [n, self.file.size as i64];
+                self.call.write_with(Part::Over, &numbers, room.numbers(over));
+            }
             0.. if n == self.from.len() as i64 => self.call.write_done(),
             _ => {
                 self.call.write_result(n);
@@ -117,12 +152,18 @@ impl Writing<'_> {
         make()
     }
 
-    /// So many bytes were written before; `end`: they were appended, and it ended there.
-    fn made_before(&self, n: i64, end: Option<i64>, make: &dyn Fn() -> i64) -> i64 {
+    /// So many bytes were written before; `end`: they were appended, and it ended there; `old`: what
+    /// was there.
+    fn made_before(&self, n: i64, end: Option<i64>, old: Old, make: &dyn Fn() -> i64) -> i64 {
         // SAFETY: in a call that is being written down.
         if pending::any() && unsafe { table() }.stands_in(self.fd) {
             make();
             return n;
+        }
+        if let Some(far) = &self.far {
+            let here = || kernel::seek(self.fd, 0, libc::SEEK_CUR);
+            let place = end.map(|end| end - n).or(self.at).unwrap_or_else(here);
+            far.again(&self.from, place.max(0) as u64, n as usize, old);
         }
         match (end, self.at) {
             (Some(end), _) => {
@@ -167,8 +208,16 @@ fn changes(
         }
         standing_in::before_new();
         freshness::before_change(file.number);
-        call.write_result(make())
+        let value = make();
+        call.write(Part::Result, &[value, file.number.1 as i64, size]);
+        value
     })
+}
+
+/// The number of the file that was cut, and where, as a record says; `None`: none was.
+pub(super) fn cuts_file(what: u8, result: &mut Record) -> Option<(u64, u64)> {
+    let is_cut = what == CUT && result.number() == 0;
+    is_cut.then(|| (result.number() as u64, result.number() as u64))
 }
 
 /// Sets a file's size.

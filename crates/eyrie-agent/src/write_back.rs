@@ -1,0 +1,104 @@
+//! What a rank has written to file systems of servers (NFS, Lustre, FUSE): a node that fails takes
+//! what its kernel had not written back, so an image counts only when that is done. Never in the
+//! agent's own thread: a server may not answer.
+
+use anyhow::{bail, Context};
+use rustix::fs::{major, minor, syncfs};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{channel, RecvTimeoutError};
+use std::time::Duration;
+
+/// How long a server may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// File systems, opened where a process has them mounted.
+#[derive(Debug, Default)]
+pub struct FileSystems(Vec<(PathBuf, File)>);
+
+impl FileSystems {
+    /// Those of these devices, as stat(2) numbers them in the process `pid`; 0: none.
+    ///
+    /// # Errors
+    /// When the process has none of a number mounted, or the place cannot be opened.
+    pub fn open(pid: u32, devices: &[u64]) -> anyhow::Result<FileSystems> {
+        let devices: Vec<u64> = devices.iter().copied().filter(|device| *device != 0).collect();
+        if devices.is_empty() {
+            return Ok(FileSystems::default());
+        }
+        let mounts = std::fs::read_to_string(format!("/proc/{pid}/mountinfo"))
+            .context("what the rank has mounted cannot be known")?;
+        let open = |device: &u64| {
+            let (high, low) = (major(*device), minor(*device));
+            let place = place_of(&mounts, high, low)
+                .with_context(|| format!("the file system {high}:{low} is not mounted any more"))?;
+            let below = place.strip_prefix("/").unwrap_or(&place);
+            let path = Path::new(&format!("/proc/{pid}/root")).join(below);
+            let file = File::open(&path).with_context(|| format!("{}", place.display()))?;
+            Ok((place, file))
+        };
+        devices.iter().map(open).collect::<anyhow::Result<_>>().map(FileSystems)
+    }
+
+    /// Returns when all that was written to them before is where a failure of this node does not
+    /// take it.
+    ///
+    /// # Errors
+    /// When a server refuses it, or takes too long.
+    pub fn write_back(self) -> anyhow::Result<()> {
+        for (place, file) in self.0 {
+            let (done, end) = channel();
+            // The kernel may wait for a server for ever: only this thread does, then.
+            std::thread::spawn(move || done.send(syncfs(&file)));
+            let what = || format!("what the rank has written to {}", place.display());
+            match end.recv_timeout(PATIENCE) {
+                Ok(result) => result.with_context(|| format!("{} is not kept", what()))?,
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+                    bail!("{} was not written back within {PATIENCE:?}", what())
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Where a file system is mounted, by proc_pid_mountinfo(5): the third field is its number, the
+/// fifth the place, in which odd characters are octal.
+fn place_of(mounts: &str, high: u32, low: u32) -> Option<PathBuf> {
+    let number = format!("{high}:{low}");
+    mounts.lines().find_map(|line| {
+        let mut fields = line.split(' ');
+        let place = (fields.nth(2)? == number).then(|| fields.nth(1))??;
+        Some(PathBuf::from(unescaped(place)))
+    })
+}
+
+fn unescaped(place: &str) -> String {
+    let escapes = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")];
+    escapes.iter().fold(place.to_string(), |place, (escape, is)| place.replace(escape, is))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOUNTS: &str = "21 1 254:0 / / rw - ext4 /dev/vda rw\n\
+                          30 21 0:40 / /far\\040away rw,relatime shared:9 - nfs4 srv:/x rw\n";
+
+    #[test]
+    fn a_file_system_is_found_by_its_number() {
+        assert_eq!(place_of(MOUNTS, 254, 0), Some("/".into()));
+        assert_eq!(place_of(MOUNTS, 0, 40), Some("/far away".into()));
+        assert_eq!(place_of(MOUNTS, 0, 4), None);
+    }
+
+    #[test]
+    fn what_was_written_is_written_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let device = rustix::fs::stat(dir.path()).unwrap().st_dev;
+        let own = FileSystems::open(std::process::id(), &[0, device]).unwrap();
+        assert_eq!(own.0.len(), 1);
+        own.write_back().unwrap();
+        assert!(FileSystems::open(std::process::id(), &[u64::MAX >> 33]).is_err());
+    }
+}

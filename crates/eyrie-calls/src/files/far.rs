@@ -1,0 +1,349 @@
+//! Files on a server (NFS, Lustre, FUSE and their like). A node that fails takes what its kernel had
+//! not written back, so that a write which is known to have been made may not be there. Images
+//! count only when what was written before them was written back; a rank that is executed again on
+//! another node compares what it is known to have written since then with what is there, and writes
+//! again what is as it was before. What has changed later must not be touched.
+
+use super::buffers::Buffers;
+use super::kernel::{self, File};
+use super::opening;
+use super::records::{is_any_ahead, Call, Part, Record};
+use super::saying;
+use super::writing;
+use std::cell::UnsafeCell;
+
+/// What was there before a write is known by blocks of so many bytes, as pages are written back.
+const BLOCK: usize = 4096;
+/// Most blocks of one write of which that is known; longer ones are written back at once.
+const MOST_BLOCKS: usize = 4096;
+/// File systems that are told apart.
+pub const MOST: usize = 4;
+/// Files of which it is known that nothing cuts them later.
+const MOST_WHOLE: usize = 16;
+
+/// Number of the record of a node, in what is written down.
+const NODE: u8 = 104;
+
+/// File systems of servers, as statfs(2) numbers them: NFS, Lustre, FUSE, SMB (two), Ceph, 9P, AFS,
+/// GFS2, OCFS2, GPFS, BeeGFS, OrangeFS, PanFS.
+const FAR: [i64; 14] = [
+    0x6969,
+    0x0bd0_0bd0,
+    0x6573_5546,
+    0xff53_4d42,
+    0xfe53_4d42,
+    0x00c3_6400,
+    0x0102_1997,
+    0x5346_414f,
+    0x0116_1970,
+    0x7461_636f,
+    0x4750_4653,
+    0x1983_0326,
+    0x2003_0528,
+    0xaad7_aaea,
+];
+
+struct Known {
+    /// File systems that were looked at: their devices, and whether they are far.
+    devices: [(u64, bool); MOST],
+    looked_at: usize,
+    /// Far ones to which this rank has written.
+    written: [u64; MOST],
+    /// The node on which what is known was done; 0: none yet.
+    node: u64,
+    /// This one; 0: it was not looked at.
+    here: u64,
+    /// Files that are not cut by anything that is known; only of a rank that is executed again.
+    whole: [u64; MOST_WHOLE],
+    next_whole: usize,
+}
+
+struct Shared(UnsafeCell<Known>);
+
+// SAFETY: used in calls that are being written down, of which there is one at a time, and for an
+// image, while all threads stand still.
+unsafe impl Sync for Shared {}
+
+static KNOWN: Shared = Shared(UnsafeCell::new(Known {
+    devices: [(0, false); MOST],
+    looked_at: 0,
+    written: [0; MOST],
+    node: 0,
+    here: 0,
+    whole: [0; MOST_WHOLE],
+    next_whole: 0,
+}));
+
+fn known() -> &'static mut Known {
+    // SAFETY: as above.
+    unsafe { &mut *KNOWN.0.get() }
+}
+
+/// Devices of such file systems to which this rank has written, as stat(2) numbers them; 0: none.
+pub fn devices() -> [u64; MOST] {
+    known().written
+}
+
+/// This node, as far as its memory goes: another one, or the same one after a reboot, has another
+/// number.
+fn this_node() -> u64 {
+    if known().here == 0 {
+        known().here = look_for_node();
+    }
+    known().here
+}
+
+/// This process has come back from an image, perhaps on another node.
+pub fn come_back() {
+    known().here = 0;
+}
+
+fn look_for_node() -> u64 {
+    let mut text = [0u8; 256];
+    let n = kernel::content(c"/proc/sys/kernel/random/boot_id", &mut text[..128]);
+    let n = n + kernel::content(c"/proc/sys/kernel/hostname", &mut text[n..]);
+    hash(&text[..n]) | 1
+}
+
+/// A number for bytes; others have another one but for one in 2^64.
+fn hash(bytes: &[u8]) -> u64 {
+    let word = |part: &[u8]| {
+        let mut word = [0; 8];
+        word[..part.len()].copy_from_slice(part);
+        u64::from_le_bytes(word)
+    };
+    let mixed = bytes.chunks(8).fold(bytes.len() as u64, |hash, part| {
+        (hash.rotate_left(29) ^ word(part)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    });
+    mixed ^ mixed >> 32
+}
+
+/// A file on a server that is about to be written.
+#[derive(Clone, Copy)]
+pub struct Far<'a> {
+    fd: i32,
+    file: &'a File,
+}
+
+/// What was in a file where something was written.
+#[derive(Clone, Copy)]
+pub struct Old<'a> {
+    /// The file's size, as far as it was less than the end of what was written.
+    size: u64,
+    /// Numbers of the blocks up to there.
+    blocks: &'a [u8],
+}
+
+impl Old<'_> {
+    /// It ended before.
+    pub const NOTHING: Old<'static> = Old { size: 0, blocks: &[] };
+}
+
+/// The file, if it is on a server; what is known of the node on which that was written is read.
+pub fn at(fd: i32, file: &File) -> Option<Far<'_>> {
+    is_far(fd, file.number.0).then(|| {
+        while let Some(node) = Call::on_open(NODE).result_again() {
+            known().node = node as u64;
+        }
+        Far { fd, file }
+    })
+}
+
+fn is_far(fd: i32, device: u64) -> bool {
+    let known = known();
+    if let Some((_, far)) = known.devices.iter().find(|(of, _)| *of == device && device != 0) {
+        return *far;
+    }
+    let far = kernel::file_system(fd).is_some_and(|kind| FAR.contains(&kind));
+    known.devices[known.looked_at % MOST] = (device, far);
+    known.looked_at += 1;
+    far
+}
+
+/// Something is about to be written to a file on a server that was never written before.
+pub fn begin_to_write(file: &File) {
+    let known = known();
+    let device = file.number.0;
+    if !known.written.contains(&device) {
+        let free = known.written.iter().position(|of| *of == 0);
+        known.written[free.unwrap_or(0)] = device;
+    }
+    let node = this_node();
+    if known.node != node {
+        known.node = node;
+        Call::on_open(NODE).write(Part::Result, &[node as i64]);
+    }
+}
+
+/// The parts of a write that lie in one block each: where they begin in it, and their length.
+fn blocks(at: u64, len: usize) -> impl Iterator<Item = (usize, usize)> {
+    let mut done = 0;
+    std::iter::from_fn(move || {
+        let within = (at + done as u64) as usize % BLOCK;
+        let n = (BLOCK - within).min(len - done);
+        let part = (done, n);
+        done += n;
+        (n > 0).then_some(part)
+    })
+}
+
+impl Far<'_> {
+    /// Something is about to be written there that was never written before: looks at what is there;
+    /// how many blocks that are.
+    pub fn look(&self, at: u64, len: usize, room: &mut Room) -> usize {
+        let len = (self.file.size.saturating_sub(at) as usize).min(len);
+        if len == 0 || len > MOST_BLOCKS * BLOCK - BLOCK {
+            return 0;
+        }
+        let Some(reader) = self.reader() else { return 0 };
+        let mut count = 0;
+        for (done, n) in blocks(at, len) {
+            let mut bytes = [0; BLOCK];
+            let there = kernel::read_at(reader, &mut bytes[..n], at + done as u64);
+            room.0[count * 8..][..8].copy_from_slice(&hash(&bytes[..there]).to_le_bytes());
+            count += 1;
+        }
+        kernel::close(reader);
+        count
+    }
+
+    /// What was written there, over something that was there, is longer than what is looked at: it
+    /// is on the server before anything is said of it.
+    pub fn write_back_if_long(&self, at: u64, len: usize) {
+        let over = (self.file.size.saturating_sub(at) as usize).min(len);
+        if over > MOST_BLOCKS * BLOCK - BLOCK {
+            kernel::write_back(self.fd);
+        }
+    }
+
+    /// Another descriptor by which it can be read.
+    fn reader(&self) -> Option<i32> {
+        let mut room = [0; 32];
+        let link = kernel::link_of(self.fd, &mut room);
+        let reader = kernel::open(kernel::HERE, link, libc::O_RDONLY | libc::O_CLOEXEC, 0);
+        i32::try_from(reader).ok().filter(|reader| *reader >= 0)
+    }
+
+    /// What was in the file, as [`Far::look`] has found it.
+    pub fn old<'a>(&self, size: i64, blocks: &'a [u8]) -> Old<'a> {
+        Old { size: size as u64, blocks }
+    }
+
+    /// This is known to have been written there. Where the node on which it was is another one, and
+    /// what is there is what was before, it is written again.
+    pub fn again(&self, from: &Buffers, at: u64, len: usize, old: Old) {
+        if [0, this_node()].contains(&known().node) || self.is_cut_later(at + len as u64) {
+            return;
+        }
+        let Some(reader) = self.reader() else { return };
+        let mut missing = 0;
+        for (n, (done, len)) in blocks(at, len).enumerate() {
+            let (mut new, mut there) = ([0; BLOCK], [0; BLOCK]);
+            gather(from, done, &mut new[..len]);
+            let found = kernel::read_at(reader, &mut there[..len], at + done as u64);
+            if found == len && there[..len] == new[..len] {
+                continue;
+            }
+            let before = (old.size.saturating_sub(at + done as u64) as usize).min(len);
+            let number = old.blocks.get(n * 8..n * 8 + 8).filter(|_| before > 0);
+            let is_old = match number {
+                Some(number) => {
+                    hash(&there[..before.min(found)]).to_le_bytes() == *number
+                        && there[before..].iter().all(|byte| *byte == 0)
+                }
+                None => before == 0 && there.iter().all(|byte| *byte == 0),
+            };
+            if is_old {
+                self.write(&new[..len], at + done as u64);
+                missing += len;
+            }
+        }
+        kernel::close(reader);
+        if missing > 0 {
+            saying::written_again();
+        }
+    }
+
+    /// Writes at this place, also where the program writes at the end.
+    fn write(&self, bytes: &[u8], at: u64) {
+        let flags = kernel::fcntl(self.fd, libc::F_GETFL, 0);
+        let appends = flags & i64::from(libc::O_APPEND) != 0;
+        let set = |flags: i64| kernel::fcntl(self.fd, libc::F_SETFL, flags as usize);
+        if appends {
+            set(flags & !i64::from(libc::O_APPEND));
+        }
+        kernel::write_at(self.fd, bytes, at);
+        if appends {
+            set(flags);
+        }
+    }
+
+    /// Whether it is known to be cut before this place later, or emptied: then what was written there
+    /// is of no use.
+    fn is_cut_later(&self, end: u64) -> bool {
+        let (known, number) = (known(), self.file.number.1);
+        if known.whole.contains(&number) {
+            return false;
+        }
+        let cut = |what: u8, part: Part, record: &mut Record| {
+            let cut = match part {
+                Part::Opened => opening::empties(what, record),
+                _ => writing::cuts_file(what, record),
+            };
+            cut.filter(|(of, _)| *of == number).map(|(_, size)| size)
+        };
+        if !is_any_ahead(&|what, part, record| cut(what, part, record).is_some()) {
+            known.whole[known.next_whole % MOST_WHOLE] = number;
+            known.next_whole += 1;
+            return false;
+        }
+        is_any_ahead(&|what, part, record| cut(what, part, record).is_some_and(|to| to < end))
+    }
+}
+
+/// Room for the numbers of blocks.
+pub struct Room([u8; MOST_BLOCKS * 8]);
+
+impl Room {
+    pub const fn new() -> Room {
+        Room([0; MOST_BLOCKS * 8])
+    }
+
+    pub fn numbers(&self, blocks: usize) -> &[u8] {
+        &self.0[..blocks * 8]
+    }
+}
+
+/// Copies bytes of a write, which may lie in several buffers.
+fn gather(from: &Buffers, at: usize, to: &mut [u8]) {
+    let mut done = 0;
+    while done < to.len() {
+        // SAFETY: the program gives them to be written.
+        let part = unsafe { from.bytes(at + done, to.len() - done) };
+        if part.is_empty() {
+            return;
+        }
+        to[done..done + part.len()].copy_from_slice(part);
+        done += part.len();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_write_is_cut_where_pages_are() {
+        let parts: Vec<_> = blocks(4000, 5000).collect();
+        assert_eq!(parts, [(0, 96), (96, 4096), (4192, 808)]);
+        assert_eq!(blocks(8192, 4096).collect::<Vec<_>>(), [(0, 4096)]);
+        assert_eq!(blocks(5, 0).count(), 0);
+    }
+
+    #[test]
+    fn other_bytes_have_another_number() {
+        let numbers = [&b""[..], b"\0", b"\0\0", b"a", b"b", b"abcdefgh", b"abcdefgha"];
+        let all: std::collections::BTreeSet<u64> = numbers.map(hash).into();
+        assert_eq!(all.len(), numbers.len());
+    }
+}
