@@ -151,6 +151,8 @@ class Hosts:
         # What is no job's: programs that run on the hosts, sockets that listen.
         self.services = {"sshd"}
         self.sockets = {f"tcp port {SSH_PORT}", f"tcp6 port {SSH_PORT}"}
+        # Told its number before a host loses its power: what then is lost with it.
+        self.when_power_goes = []
         self._outside = None
         self._files = False
 
@@ -365,6 +367,8 @@ class Hosts:
         """All processes end at once, and nobody hears of it: no packet leaves the host any more."""
         host = self.hosts[number]
         self.cut(number)
+        for lose in self.when_power_goes:
+            lose(number)
         self._end(host)
         self._close_network(host)
 

@@ -3,8 +3,9 @@
 //! agent's own thread: a server may not answer.
 
 use anyhow::{bail, Context};
-use rustix::fs::{major, minor, syncfs};
+use rustix::fs::{fdatasync, major, minor, syncfs};
 use std::fs::File;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{channel, RecvTimeoutError};
 use std::time::Duration;
@@ -12,9 +13,12 @@ use std::time::Duration;
 /// How long a server may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// File systems, opened where a process has them mounted.
+/// File systems, opened where a process has them mounted, and the files that it has open there.
 #[derive(Debug, Default)]
-pub struct FileSystems(Vec<(PathBuf, File)>);
+pub struct FileSystems {
+    whole: Vec<(PathBuf, File)>,
+    files: Vec<(PathBuf, File)>,
+}
 
 impl FileSystems {
     /// Those of these devices, as stat(2) numbers them in the process `pid`; 0: none.
@@ -37,7 +41,8 @@ impl FileSystems {
             let file = File::open(&path).with_context(|| format!("{}", place.display()))?;
             Ok((place, file))
         };
-        devices.iter().map(open).collect::<anyhow::Result<_>>().map(FileSystems)
+        let whole = devices.iter().map(open).collect::<anyhow::Result<_>>()?;
+        Ok(FileSystems { whole, files: files_of(pid, &devices) })
     }
 
     /// Returns when all that was written to them before is where a failure of this node does not
@@ -46,10 +51,18 @@ impl FileSystems {
     /// # Errors
     /// When a server refuses it, or takes too long.
     pub fn write_back(self) -> anyhow::Result<()> {
-        for (place, file) in self.0 {
+        // Of FUSE, syncfs(2) only begins with it: what is open is waited for by itself.
+        let all = self.files.into_iter().map(|(place, file)| (place, file, Of::File));
+        let all = all.chain(self.whole.into_iter().map(|(place, file)| (place, file, Of::All)));
+        for (place, file, of) in all {
             let (done, end) = channel();
             // The kernel may wait for a server for ever: only this thread does, then.
-            std::thread::spawn(move || done.send(syncfs(&file)));
+            std::thread::spawn(move || {
+                done.send(match of {
+                    Of::File => fdatasync(&file),
+                    Of::All => syncfs(&file),
+                })
+            });
             let what = || format!("what the rank has written to {}", place.display());
             match end.recv_timeout(PATIENCE) {
                 Ok(result) => result.with_context(|| format!("{} is not kept", what()))?,
@@ -60,6 +73,28 @@ impl FileSystems {
         }
         Ok(())
     }
+}
+
+/// What is written back.
+enum Of {
+    File,
+    /// Its whole file system.
+    All,
+}
+
+/// The files of these devices that a process has open. One that it closes meanwhile is left out:
+/// its file system is written back.
+fn files_of(pid: u32, devices: &[u64]) -> Vec<(PathBuf, File)> {
+    let entries = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    let links = entries.map(|entry| entry.path());
+    let is_there = |link: &PathBuf| {
+        std::fs::metadata(link).is_ok_and(|st| st.is_file() && devices.contains(&st.dev()))
+    };
+    let open = |link: PathBuf| {
+        let place = std::fs::read_link(&link).unwrap_or_else(|_| link.clone());
+        File::open(&link).ok().map(|file| (place, file))
+    };
+    links.filter(is_there).filter_map(open).collect()
 }
 
 /// Where a file system is mounted, by proc_pid_mountinfo(5): the third field is its number, the
@@ -96,8 +131,11 @@ mod tests {
     fn what_was_written_is_written_back() {
         let dir = tempfile::tempdir().unwrap();
         let device = rustix::fs::stat(dir.path()).unwrap().st_dev;
+        let open = File::create(dir.path().join("open")).unwrap();
         let own = FileSystems::open(std::process::id(), &[0, device]).unwrap();
-        assert_eq!(own.0.len(), 1);
+        assert_eq!(own.whole.len(), 1);
+        assert!(own.files.iter().any(|(place, _)| *place == dir.path().join("open")));
+        drop(open);
         own.write_back().unwrap();
         assert!(FileSystems::open(std::process::id(), &[u64::MAX >> 33]).is_err());
     }

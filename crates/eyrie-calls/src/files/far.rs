@@ -95,7 +95,9 @@ fn this_node() -> u64 {
 
 /// This process has come back from an image, perhaps on another node.
 pub fn come_back() {
-    known().here = 0;
+    let known = known();
+    // Devices have other numbers there; what was written before the image was written back.
+    (known.here, known.written, known.devices) = (0, [0; MOST], [(0, false); MOST]);
 }
 
 fn look_for_node() -> u64 {
@@ -232,16 +234,21 @@ impl Far<'_> {
     /// This is known to have been written there. Where the node on which it was is another one, and
     /// what is there is what was before, it is written again.
     pub fn again(&self, from: &Buffers, at: u64, len: usize, old: Old) {
+        self.again_from(&|done, to| gather(from, done, to), at, len, old);
+    }
+
+    /// The same; `new` gives what was written, from a place in it on.
+    fn again_from(&self, new: &dyn Fn(usize, &mut [u8]), at: u64, len: usize, old: Old) {
         if [0, this_node()].contains(&known().node) || self.is_cut_later(at + len as u64) {
             return;
         }
         let Some(reader) = self.reader() else { return };
         let mut missing = 0;
         for (n, (done, len)) in blocks(at, len).enumerate() {
-            let (mut new, mut there) = ([0; BLOCK], [0; BLOCK]);
-            gather(from, done, &mut new[..len]);
+            let (mut ours, mut there) = ([0; BLOCK], [0; BLOCK]);
+            new(done, &mut ours[..len]);
             let found = kernel::read_at(reader, &mut there[..len], at + done as u64);
-            if found == len && there[..len] == new[..len] {
+            if found == len && there[..len] == ours[..len] {
                 continue;
             }
             let before = (old.size.saturating_sub(at + done as u64) as usize).min(len);
@@ -254,7 +261,7 @@ impl Far<'_> {
                 None => before == 0 && there.iter().all(|byte| *byte == 0),
             };
             if is_old {
-                self.write(&new[..len], at + done as u64);
+                self.write(&ours[..len], at + done as u64);
                 missing += len;
             }
         }
@@ -299,6 +306,18 @@ impl Far<'_> {
         }
         is_any_ahead(&|what, part, record| cut(what, part, record).is_some_and(|to| to < end))
     }
+}
+
+/// A file that was new when the rank opened it has got another name since, and is open at `real`; a
+/// stand-in has got all that is known to have been written to it.
+pub fn renamed(real: i32, stand_in: i32) {
+    let Some(file) = kernel::file_at(real) else { return };
+    let Some(far) = at(real, &file) else { return };
+    let Some(whole) = kernel::file_at(stand_in) else { return };
+    let new = |from: usize, to: &mut [u8]| {
+        kernel::read_at(stand_in, to, from as u64);
+    };
+    far.again_from(&new, 0, whole.size as usize, Old::NOTHING);
 }
 
 /// Room for the numbers of blocks.

@@ -5,6 +5,7 @@
 //! lose what it wrote in the future that is lost, and stand-ins give way to files that are found.
 
 use super::buffers::Buffers;
+use super::far;
 use super::kernel::{self, Identity};
 use super::locks;
 use super::path::Path;
@@ -365,6 +366,7 @@ impl Table {
         for entry in self.entries.iter_mut().filter(|e| e.is_used) {
             if let Some(path) = entry.path.renamed(old, new) {
                 entry.path = path;
+                entry.complete();
             }
         }
     }
@@ -484,16 +486,32 @@ impl Entry {
     }
 
     /// The file itself, out of the program's way, when its path leads to it.
+    /// What a node had not written back of the file is written again.
+    fn complete(&self) {
+        if self.kept < 0 || !self.whole {
+            return;
+        }
+        if let Some(real) = self.open_by(&[libc::O_RDWR]) {
+            far::renamed(real, self.kept);
+            kernel::close(real);
+        }
+    }
+
     fn open_real(&self) -> Option<i32> {
+        self.open_by(&[libc::O_RDONLY, libc::O_WRONLY])
+    }
+
+    /// The file itself, if its path leads to it, opened in the first of these ways that it may be.
+    fn open_by(&self, ways: &[i32]) -> Option<i32> {
         if self.path.is_none() {
             return None;
         }
-        let open = |how| {
-            let flags = how | libc::O_NONBLOCK | libc::O_CLOEXEC;
+        let open = |how: &i32| {
+            let flags = *how | libc::O_NONBLOCK | libc::O_CLOEXEC;
             let fd = kernel::open(kernel::HERE, self.path.as_c(), flags, 0);
             i32::try_from(fd).ok().filter(|fd| *fd >= 0)
         };
-        let fd = open(libc::O_RDONLY).or_else(|| open(libc::O_WRONLY))?;
+        let fd = ways.iter().find_map(open)?;
         let is = kernel::look_at(fd).is_ok_and(|found| found.id == self.real);
         if !is {
             kernel::close(fd);
