@@ -260,6 +260,7 @@ PROGRAMS = {
     "rotate": example("rotate", "--steps", 1500),
     "appending": example("appending", "--steps", 1000),
     "mpiiodelete": example("mpiiodelete", "--steps", 120),
+    "sharedpointer": example("sharedpointer", "--steps", 200),
     "helpers": Program((str(PYTHON), str(ROOT / "examples/helpers.py"), "--steps", "40")),
     "rereads": example("rereads", "--steps", 500),
     "atomic_files": Program(

@@ -94,7 +94,7 @@ pub struct ObservedStream {
 }
 
 /// A call that is to be observed again.
-enum Recorded {
+pub(crate) enum Recorded {
     Record(&'static [u8]),
     Done(u8),
 }
@@ -311,18 +311,41 @@ impl ObservedStream {
         is_over
     }
 
-    /// Whether a record is known that comes later and of which `is_it` says so.
-    pub fn is_ahead(&mut self, is_it: &dyn Fn(&'static [u8]) -> bool) -> bool {
+    /// Shows the calls that are known to come, until `is_enough` says so of one; returns whether it
+    /// has. None of them is taken.
+    pub(crate) fn look_ahead(&mut self, is_enough: &mut dyn FnMut(&Recorded) -> bool) -> bool {
         let before = self.place();
         let found = loop {
-            match self.peek() {
-                Some(Item::Record { len }) if is_it(&self.record(len)[..len - 1]) => break true,
-                Some(_) => self.reader.take(&mut self.last),
+            let call = match self.peek() {
+                Some(Item::Record { len }) => Recorded::Record(&self.record(len)[..len - 1]),
+                Some(Item::Done(kind)) => Recorded::Done(kind),
+                Some(_) => {
+                    self.reader.take(&mut self.last);
+                    continue;
+                }
                 None => break false,
+            };
+            if is_enough(&call) {
+                break true;
             }
+            self.reader.take(&mut self.last);
         };
         self.go_back_to(before);
         found
+    }
+
+    /// So many calls that are known are not told.
+    pub fn pass_over(&mut self, calls: usize) {
+        for _ in 0..calls {
+            if self.pass_over_clocks().is_some() {
+                self.reader.take(&mut self.last);
+            }
+        }
+    }
+
+    /// Bytes that were written down so far, or observed again.
+    pub fn written(&self) -> u64 {
+        self.passed + self.buffer.len as u64
     }
 
     fn place(&self) -> Place {

@@ -530,6 +530,19 @@ pub fn written_mapping(room: &mut [u8; 4096], is_it: &dyn Fn(&CStr) -> bool) -> 
     found
 }
 
+/// An attribute of an open file.
+pub fn attribute<'a>(fd: c_int, name: &CStr, room: &'a mut [u8]) -> Option<&'a [u8]> {
+    let to = [name.as_ptr() as usize, room.as_mut_ptr() as usize, room.len()];
+    let n = call(libc::SYS_fgetxattr, [fd as usize, to[0], to[1], to[2], 0]);
+    usize::try_from(n).ok().and_then(|n| room.get(..n))
+}
+
+/// Gives an open file an attribute; false: it cannot have it.
+pub fn set_attribute(fd: c_int, name: &CStr, value: &[u8]) -> bool {
+    let from = [name.as_ptr() as usize, value.as_ptr() as usize, value.len()];
+    call(libc::SYS_fsetxattr, [fd as usize, from[0], from[1], from[2], 0]) == 0
+}
+
 const WRITER: &CStr = c"user.eyrie.rank";
 
 /// Which rank has last opened this file to append to it or to change it; 0: nobody knows.

@@ -5,9 +5,13 @@
 use super::calling::{of_file, outcome};
 use super::kernel;
 use super::locks::{self, Kind, Lock, NONE};
+use super::looking::{STAT, STATX};
+use super::reading::{READ, SEEK};
 use super::recent;
 use super::records::{is_new_change, Call};
 use super::standing_in;
+use super::under_lock;
+use super::writing::WRITE;
 use crate::next::next;
 use libc::{c_int, c_short, off_t, FILE};
 
@@ -42,6 +46,12 @@ fn note(lock: Lock, again: bool) {
     }
 }
 
+/// Whether a lock that the rank is known to have had is to be taken anew.
+fn is_to_lock_again(lock: &Lock) -> bool {
+    let reads = [READ, SEEK, STAT, STATX].map(Call::on_open);
+    under_lock::is_to_lock_again(lock, Call::on_open(WRITE), &reads)
+}
+
 /// A call on a lock, which may wait: so it is made outside of what is written down.
 fn locked(fd: c_int, of: &dyn Fn(u64) -> Option<Lock>, make: &dyn Fn() -> c_int) -> c_int {
     let mut told = false;
@@ -54,11 +64,16 @@ fn locked(fd: c_int, of: &dyn Fn(u64) -> Option<Lock>, make: &dyn Fn() -> c_int)
             // It is released in any case; what became of that is told below.
             return 0;
         }
-        let Some(value) = call.result_again() else {
-            if is_new_change() {
-                standing_in::before_new();
+        let value = loop {
+            let Some(value) = call.result_again() else {
+                if is_new_change() {
+                    standing_in::before_new();
+                }
+                return 0;
+            };
+            if value != 0 || !is_to_lock_again(&lock) {
+                break value;
             }
-            return 0;
         };
         told = true;
         if value == 0 {
@@ -75,11 +90,15 @@ fn locked(fd: c_int, of: &dyn Fn(u64) -> Option<Lock>, make: &dyn Fn() -> c_int)
     of_file(fd, &mut |file| {
         let call = Call::on_open(LOCK);
         let Some(lock) = of(file.size) else { return 0 };
+        let mut since = 0;
         if call.result_again().is_none() && is_new_change() {
+            since = locks::now();
             call.write_result(result);
         }
         if result == 0 {
-            note(Lock { number: file.number, fd, ..lock }, false);
+            let lock = Lock { number: file.number, fd, since, ..lock };
+            note(lock, false);
+            lock.is_taken();
         }
         result
     });

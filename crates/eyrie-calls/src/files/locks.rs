@@ -1,10 +1,12 @@
 //! Locks that a rank has: those that it took, and those that it is known to have had when it is
 //! executed again, which it takes when it does something new.
 
+use super::commit::Commit;
 use super::kernel;
 use super::pending;
 use super::saying;
 use crate::host_clocks::kernels_ns;
+use crate::observed::stream;
 use libc::{c_int, c_short};
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
@@ -37,11 +39,24 @@ pub struct Lock {
     pub to: i64,
     /// It is to be taken again.
     pub again: bool,
+    /// The file was read since it was taken.
+    pub read: bool,
+    /// How much was written down when it was taken ([`now`]); 0: by an earlier process.
+    pub since: u64,
 }
 
 /// None yet.
-pub const NONE: Lock =
-    Lock { fd: -1, number: (0, 0), kind: Kind::Flock, how: 0, from: 0, to: 0, again: false };
+pub const NONE: Lock = Lock {
+    fd: -1,
+    number: (0, 0),
+    kind: Kind::Flock,
+    how: 0,
+    from: 0,
+    to: 0,
+    again: false,
+    read: false,
+    since: 0,
+};
 
 struct Locks(UnsafeCell<[Lock; MOST]>);
 
@@ -68,6 +83,37 @@ pub fn is_short() -> bool {
 /// Whether the rank has this file locked.
 pub fn is_locked(number: (u64, u64)) -> bool {
     locks().iter().any(|lock| lock.number == number)
+}
+
+/// How much was written down by now.
+pub fn now() -> u64 {
+    // SAFETY: in a call that is being written down.
+    unsafe { stream() }.written()
+}
+
+/// The rank has read a file.
+pub fn read(number: (u64, u64)) {
+    if any() {
+        locks().iter_mut().filter(|lock| lock.number == number).for_each(|lock| lock.read = true);
+    }
+}
+
+/// The lock on all of a file that the rank has, if it has read the file since.
+fn of_what_was_read(number: (u64, u64)) -> Option<&'static Lock> {
+    let is_it = |lock: &&Lock| lock.number == number && lock.read && !lock.again;
+    locks().iter().filter(is_it).find(|lock| lock.is_of_all())
+}
+
+/// Whether the rank has read this file since it has all of it locked.
+pub fn was_read(number: (u64, u64)) -> bool {
+    any() && of_what_was_read(number).is_some()
+}
+
+/// Whether something that was observed under that lock has left the rank.
+pub fn has_told(number: (u64, u64)) -> bool {
+    // SAFETY: in a call that is being written down.
+    let passed = unsafe { stream() }.passed;
+    of_what_was_read(number).is_none_or(|lock| passed > lock.since)
 }
 
 fn remove(at: usize) {
@@ -109,7 +155,20 @@ impl Lock {
             remove(at);
         }
         if self.how != libc::F_UNLCK as c_short {
-            add(Lock { again, ..self });
+            add(Lock { again, read: false, ..self });
+        }
+    }
+
+    /// Whether no other process can have all of the file locked, or what its first byte is for:
+    /// a counter, by convention.
+    pub fn is_of_all(&self) -> bool {
+        self.how == libc::F_WRLCK as c_short && self.from == 0
+    }
+
+    /// It has just been taken: what another rank was about to write when it died is written.
+    pub fn is_taken(&self) {
+        if self.is_of_all() {
+            Commit::of(self.fd).complete(self.fd);
         }
     }
 
@@ -122,6 +181,17 @@ impl Lock {
     /// Whether the rank has a lock of this kind there already, which is no one to be taken again.
     pub fn is_had(&self) -> bool {
         locks().iter().any(|it| it.is_released_by(self) && !it.again)
+    }
+
+    /// Takes it as soon as others let go of it; false: they have not.
+    pub fn take_in_time(&self) -> bool {
+        (0..PATIENCE_MS).any(|_| {
+            let taken = self.take();
+            if !taken {
+                kernel::pass_time();
+            }
+            taken
+        })
     }
 
     /// Tries to take it.
@@ -155,15 +225,9 @@ pub fn take_again() {
         }
         // Its file may be another one by now.
         lock.number = kernel::file_at(lock.fd).map_or(lock.number, |file| file.number);
-        let taken = (0..PATIENCE_MS).any(|_| {
-            let taken = lock.take();
-            if !taken {
-                kernel::pass_time();
-            }
-            taken
-        });
-        if !taken {
-            saying::not_locked();
+        match lock.take_in_time() {
+            true => lock.is_taken(),
+            false => saying::not_locked(),
         }
         locks()[at] = Lock { again: false, ..lock };
         pending::remove();

@@ -43,8 +43,8 @@ next! {
 }
 
 /// Numbers of the functions, in what is written down.
-const STAT: u8 = 87;
-const STATX: u8 = 88;
+pub(super) const STAT: u8 = 87;
+pub(super) const STATX: u8 = 88;
 const ACCESS: u8 = 89;
 const READLINK: u8 = 90;
 

@@ -7,6 +7,7 @@ pub(crate) mod buffers;
 mod calling;
 mod change;
 mod children;
+mod commit;
 mod directories;
 pub(crate) mod far;
 mod freshness;
@@ -34,6 +35,7 @@ pub(crate) mod standing_in;
 mod stdio;
 pub(crate) mod storing;
 mod temporary;
+mod under_lock;
 pub(crate) mod writing;
 
 pub use children::*;

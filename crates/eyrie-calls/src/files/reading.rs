@@ -7,6 +7,7 @@ use super::calling::{of_file, outcome};
 use super::freshness;
 use super::keeping;
 use super::kernel::{self, File};
+use super::locks;
 use super::pipes::reads_pipe;
 use super::records::{is_new_change, Call};
 use super::standing_in;
@@ -32,8 +33,8 @@ next! {
 }
 
 /// Numbers of the functions, in what is written down.
-const READ: u8 = 80;
-const SEEK: u8 = 81;
+pub(super) const READ: u8 = 80;
+pub(super) const SEEK: u8 = 81;
 
 /// Reads from an open file into these buffers, at a place in it or where it stands; `None`: it is
 /// no file of which that is written down.
@@ -45,6 +46,7 @@ pub(super) fn reads(
 ) -> Option<ssize_t> {
     let value = of_file(fd, &mut |file| {
         let call = Call::on_open(READ);
+        locks::read(file.number);
         if let Some(n) = read_again(call, fd, file, to, at, make) {
             return n;
         }

@@ -5,6 +5,7 @@
 use super::buffers::Buffers;
 use super::kernel;
 use super::locks;
+use super::saying;
 use std::cell::UnsafeCell;
 
 /// Most bytes that are remembered, and in how many pieces.
@@ -73,19 +74,56 @@ pub fn forget(number: (u64, u64)) {
     }
 }
 
-/// Writes what differs from what was told that had been read there; false: that is not known.
-pub fn write_changed(fd: i32, number: (u64, u64), from: &Buffers, at: Option<i64>) -> bool {
+/// Whether something of this file was told that is perhaps not there any more.
+pub fn any(number: (u64, u64)) -> bool {
     let all = reads();
-    if all.count == 0 {
-        return false;
-    }
-    let at = at.unwrap_or_else(|| kernel::seek(fd, 0, libc::SEEK_CUR)) as u64;
+    all.reads[..all.count].iter().any(|read| read.number == number)
+}
+
+/// The newest of what was told that covers a place.
+fn covering(number: (u64, u64), at: u64) -> Option<&'static Read> {
+    let all = reads();
     let covers = |read: &&Read| {
         read.number == number && read.at <= at && at < read.at + (read.len as u64).max(1)
     };
-    let Some(read) = all.reads[..all.count].iter().rfind(covers) else { return false };
+    all.reads[..all.count].iter().rfind(covers)
+}
+
+/// Writes what differs from what was told that had been read there; false: that is not known.
+pub fn write_changed(fd: i32, number: (u64, u64), from: &Buffers, at: Option<i64>) -> bool {
+    if reads().count == 0 {
+        return false;
+    }
+    let at = at.unwrap_or_else(|| kernel::seek(fd, 0, libc::SEEK_CUR));
+    let is_known = each_changed(number, from, at as u64, &mut |new, old, at| {
+        say_if_others_changed(fd, new, old, at);
+        kernel::write_at(fd, new, at);
+    });
+    let (size, end) =
+        (kernel::file_at(fd).map_or(0, |file| file.size), at as u64 + from.len() as u64);
+    if is_known && size < end {
+        kernel::set_size(fd, end);
+    }
+    is_known
+}
+
+/// Says if others have changed what is about to be written, since it was read.
+pub fn look_for_others(fd: i32, number: (u64, u64), from: &Buffers, at: Option<i64>) {
+    let at = at.unwrap_or_else(|| kernel::seek(fd, 0, libc::SEEK_CUR));
+    let look =
+        &mut |new: &[u8], old: &dyn Fn(usize) -> u8, at| say_if_others_changed(fd, new, old, at);
+    each_changed(number, from, at as u64, look);
+}
+
+/// Is given bytes that are written, what was read in the place of each, and that place.
+type Run<'a> = &'a mut dyn FnMut(&[u8], &dyn Fn(usize) -> u8, u64);
+
+/// Calls `f` with each run of bytes that differ from what was told that had been read there, with
+/// that and their place; false: that is not known.
+fn each_changed(number: (u64, u64), from: &Buffers, at: u64, f: Run) -> bool {
+    let Some(read) = covering(number, at) else { return false };
     let (skipped, len) = ((at - read.at) as usize, from.len());
-    let old = &all.bytes[read.from + skipped..read.from + read.len];
+    let old = &reads().bytes[read.from + skipped..read.from + read.len];
     let mut done = 0;
     while done < len {
         // SAFETY: the program gives them to be written.
@@ -95,14 +133,24 @@ pub fn write_changed(fd: i32, number: (u64, u64), from: &Buffers, at: Option<i64
         let mut first = 0;
         while let Some(start) = (first..new.len()).find(|i| new[*i] != before(*i)) {
             let end = (start..new.len()).find(|i| new[*i] == before(*i)).unwrap_or(new.len());
-            kernel::write_at(fd, &new[start..end], at + (done + start) as u64);
+            f(&new[start..end], &|i| before(start + i), at + (done + start) as u64);
             first = end;
         }
         done += new.len();
     }
-    let size = kernel::file_at(fd).map_or(0, |file| file.size);
-    if size < at + len as u64 {
-        kernel::set_size(fd, at + len as u64);
-    }
     true
+}
+
+/// Bytes that are compared at a time.
+const STEP: usize = 4096;
+
+fn say_if_others_changed(fd: i32, new: &[u8], old: &dyn Fn(usize) -> u8, at: u64) {
+    let mut now = [0; STEP];
+    for (step, new) in new.chunks(STEP).enumerate() {
+        let first = step * STEP;
+        let n = kernel::read_at(fd, &mut now[..new.len()], at + first as u64);
+        if (0..n).any(|i| now[i] != new[i] && now[i] != old(first + i)) {
+            return saying::changed_under_lock();
+        }
+    }
 }

@@ -4,7 +4,7 @@
 use super::kernel::Identity;
 use super::saying;
 use super::storing::store;
-use crate::observed::{stream, ObservedStream};
+use crate::observed::{stream, ObservedStream, Recorded};
 use crate::stream::{folded, number, put_number, unfolded, Sink};
 use libc::c_char;
 use std::ffi::CStr;
@@ -186,16 +186,16 @@ impl Call {
 
 /// Whether the result of such a call is known that comes later, and of which `is_it` says so.
 pub fn is_ahead(call: Call, is_it: &dyn Fn(&mut Record) -> bool) -> bool {
-    let front = call.front(Part::Result);
-    stream_of_call().is_ahead(&|record| {
-        record.strip_prefix(&front).is_some_and(|rest| is_it(&mut Record(rest)))
+    look_ahead(&mut |seen| {
+        seen.part_of(call, Part::Result).is_some_and(|mut record| is_it(&mut record))
     })
 }
 
 /// Whether a record is known that comes later and of which `is_it` says so: it is given the number
 /// of its function.
 pub fn is_any_ahead(is_it: &dyn Fn(u8, Part, &mut Record) -> bool) -> bool {
-    stream_of_call().is_ahead(&|record| {
+    look_ahead(&mut |seen| {
+        let Recorded::Record(record) = seen else { return false };
         let Some(([what, part, ..], rest)) = record.split_first_chunk::<4>() else { return false };
         let part = match *part {
             part if part == Part::Opened as u8 => Part::Opened,
@@ -204,6 +204,42 @@ pub fn is_any_ahead(is_it: &dyn Fn(u8, Part, &mut Record) -> bool) -> bool {
         };
         is_it(*what, part, &mut Record(rest))
     })
+}
+
+/// Shows the calls that are known to come, until `is_enough` says so of one; whether it has.
+pub fn look_ahead(is_enough: &mut dyn FnMut(&Recorded) -> bool) -> bool {
+    stream_of_call().look_ahead(is_enough)
+}
+
+/// So many calls that are known are not told.
+pub fn pass_over(calls: usize) {
+    stream_of_call().pass_over(calls);
+}
+
+impl Recorded {
+    /// This part of a call.
+    pub fn part_of(&self, call: Call, part: Part) -> Option<Record> {
+        match self {
+            Recorded::Record(record) => record.strip_prefix(&call.front(part)).map(Record),
+            Recorded::Done(_) => None,
+        }
+    }
+
+    /// What became of a call.
+    pub fn result_of(&self, call: Call) -> Option<i64> {
+        self.part_of(call, Part::Result).map(|mut record| record.number())
+    }
+
+    /// Whether it is any part of a call.
+    pub fn is_of(&self, call: Call) -> bool {
+        match self {
+            Recorded::Record(record) => {
+                let [what, _, low, high] = call.front(Part::Result);
+                record.first() == Some(&what) && record.get(2..4) == Some(&[low, high])
+            }
+            Recorded::Done(kind) => *kind == call.kind(),
+        }
+    }
 }
 
 /// The stream, for a short while.

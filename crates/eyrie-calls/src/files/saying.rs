@@ -81,3 +81,17 @@ pub fn no_streams() {
         does by them is not recorded";
     say(5, [why, b"", b""]);
 }
+
+/// What a rank writes under a lock cannot be noted.
+pub fn no_commit() {
+    let why = b"a file that ranks read and change under a lock is on a file system without \
+        extended attributes: a rank that fails in the middle of that may change it twice";
+    say(7, [why, b"", b""]);
+}
+
+/// Of a file that was read under a lock others have changed the same bytes.
+pub fn changed_under_lock() {
+    let why = b"this rank failed while it had a lock, and others have changed what it had read \
+        under it: what it writes there now may be wrong";
+    say(8, [why, b"", b""]);
+}

@@ -11,6 +11,8 @@ use super::pending;
 use super::recent;
 use super::records::{is_new_change, Call, Part, Record};
 use super::standing_in::{self, table};
+use super::storing::store;
+use super::under_lock;
 use crate::next::next;
 use libc::{c_int, c_uint, c_void, iovec, off_t, size_t, ssize_t};
 
@@ -33,7 +35,7 @@ next! {
 }
 
 /// Numbers of the functions, in what is written down.
-const WRITE: u8 = 82;
+pub(super) const WRITE: u8 = 82;
 const CUT: u8 = 83;
 const ALLOCATE: u8 = 84;
 const COPY: u8 = 85;
@@ -77,6 +79,9 @@ impl Writing<'_> {
             let (n, end) = (appended.number(), appended.number());
             return self.made_before(n, Some(end), Old::NOTHING, make);
         }
+        if let Some(intent) = self.call.again(Part::Intent) {
+            return self.commit_again(intent, make);
+        }
         if let Some(n) = self.call.result_again() {
             return if n > 0 { self.made_before(n, None, Old::NOTHING, make) } else { n };
         }
@@ -85,8 +90,15 @@ impl Writing<'_> {
             return make();
         }
         standing_in::before_new();
-        freshness::before_change(self.file.number);
         let appends = self.appends();
+        if !appends && under_lock::applies(self.file, &self.from) {
+            let intent = under_lock::next(self.file.number);
+            self.call.write(Part::Intent, &intent);
+            // SAFETY: in a call that is being written down.
+            unsafe { store() };
+            return self.commit(intent[0] as u64, make);
+        }
+        freshness::before_change(self.file.number);
         if let Some(far) = &self.far {
             far::begin_to_write(self.file);
             let place = self.at.unwrap_or_else(|| kernel::seek(self.fd, 0, libc::SEEK_CUR));
@@ -128,6 +140,30 @@ impl Writing<'_> {
             }
         }
         n
+    }
+
+    fn commit(&self, number: u64, make: &dyn Fn() -> i64) -> i64 {
+        let n = under_lock::write(self.fd, number, &self.from, self.at, make);
+        self.call.write_result(n)
+    }
+
+    /// It was about to be made once.
+    fn commit_again(&self, mut intent: Record, make: &dyn Fn() -> i64) -> i64 {
+        let number = intent.number() as u64;
+        under_lock::seen(number);
+        if let Some(n) = self.call.result_again() {
+            return if n > 0 { self.made_before(n, None, Old::NOTHING, make) } else { n };
+        }
+        if !is_new_change() {
+            return make();
+        }
+        standing_in::before_new();
+        if under_lock::is_made(self.fd, number) {
+            let n = self.from.len() as i64;
+            return self.call.write_result(self.made_before(n, None, Old::NOTHING, make));
+        }
+        recent::look_for_others(self.fd, self.file.number, &self.from, self.at);
+        self.commit(number, make)
     }
 
     fn appends(&self) -> bool {
