@@ -18,9 +18,9 @@ static void fill(uint64_t *record, long step, int rank) {
 
 static MPI_File opened(const char *name) {
     MPI_File file;
-    check_mpi(MPI_File_open(MPI_COMM_WORLD, name, MPI_MODE_CREATE | MPI_MODE_RDWR, MPI_INFO_NULL,
-                            &file),
-              "open");
+    check_mpi(
+        MPI_File_open(MPI_COMM_WORLD, name, MPI_MODE_CREATE | MPI_MODE_RDWR, MPI_INFO_NULL, &file),
+        "open");
     return file;
 }
 
@@ -65,9 +65,8 @@ int main(int argc, char **argv) {
         check_mpi(MPI_File_write_shared(chance, record, WORDS, MPI_UINT64_T, MPI_STATUS_IGNORE),
                   "write");
         if (step % 4 == 0)
-            check_mpi(
-                MPI_File_write_ordered(order, record, WORDS, MPI_UINT64_T, MPI_STATUS_IGNORE),
-                "write in order");
+            check_mpi(MPI_File_write_ordered(order, record, WORDS, MPI_UINT64_T, MPI_STATUS_IGNORE),
+                      "write in order");
         if (step % 8 == 0) state = hash_word(state, word_from_left(record[1], me, ranks));
     }
 

@@ -1,7 +1,7 @@
 //! When this process becomes a rank: as a rule when the library is loaded, because the agent itself
 //! has started it; one that a script has started, when the provider says so.
 
-use crate::{environment, files, interruption, observed, own_stack, process, random};
+use crate::{environment, files, interruption, observed, own_stack, process, program, random};
 
 /// The provider tells that this process is a rank, and by which signal images are asked for.
 #[no_mangle]
@@ -12,7 +12,10 @@ pub extern "C" fn eyrie_calls_begin(capture_signal: libc::c_int) {
 
 fn begin() {
     random::begin();
-    observed::begin(process::begin);
+    observed::begin(|stream| {
+        process::begin(stream);
+        program::begin(stream);
+    });
     if observed::is_on() {
         files::begin();
     }

@@ -25,6 +25,7 @@ pub mod observed;
 mod own_number;
 mod own_stack;
 mod process;
+mod program;
 mod random;
 mod signals;
 mod sleeps;

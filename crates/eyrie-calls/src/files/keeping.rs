@@ -48,6 +48,11 @@ fn place(path: &Path) -> Option<Path> {
     path.parent().below(&name[..FRONT.len() + own.len()])
 }
 
+/// Whether this is one.
+pub fn is_old_state(path: &Path) -> bool {
+    path.name().starts_with(FRONT)
+}
+
 fn is_of_this_job(place: &Path) -> bool {
     let found = kernel::look(HERE, place.as_c().as_ptr(), false);
     found.is_ok_and(|found| changed_in_job(found.changed_s))
@@ -135,7 +140,7 @@ fn copy_content(from: i32, to: i32) -> bool {
 pub fn read(fd: i32, to: Buffers, at: Option<i64>) -> Option<i64> {
     let mut room = [0; 32];
     let path = Path::of_link(link_of(fd, &mut room))?;
-    if path.name().starts_with(FRONT) {
+    if is_old_state(&path) {
         return None;
     }
     let Some(old) = opened(&path, libc::O_RDONLY) else {

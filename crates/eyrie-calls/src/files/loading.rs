@@ -2,8 +2,11 @@
 //! again loads what it had loaded, whatever has become of the file.
 
 use super::calling::written_down;
+use super::keeping;
 use super::kernel::{self, HERE};
+use super::path::Path;
 use super::records::{is_new_change, Call};
+use super::saying;
 use super::standing_in;
 use crate::next::next;
 use crate::process::changed_in_job;
@@ -81,6 +84,7 @@ unsafe fn loaded_from(path: *const c_char) -> Option<*const c_char> {
     let mut other = None;
     written_down(&mut || {
         if call.done_again() {
+            other = unchanged(path);
             return 0;
         }
         let memory = kernel::in_memory() as c_int;
@@ -98,6 +102,24 @@ unsafe fn loaded_from(path: *const c_char) -> Option<*const c_char> {
         0
     });
     other
+}
+
+/// Where a library is that was there before the job: at another place when it was replaced since.
+fn unchanged(path: *const c_char) -> Option<*const c_char> {
+    let now = kernel::look(HERE, path, true).ok();
+    let is_same = now.is_some_and(|now| !changed_in_job(now.changed_s));
+    // SAFETY: a C string, as the caller has looked.
+    let path = unsafe { Path::of(HERE, path) }.filter(|_| !is_same)?;
+    let Some(old) = keeping::of(&path) else {
+        // Where there is none, there may never have been one.
+        if now.is_some_and(|now| now.is_regular() && now.size <= MOST) {
+            saying::changed_since(path.as_bytes());
+        }
+        return None;
+    };
+    let flags = libc::O_RDONLY | libc::O_CLOEXEC;
+    let fd = kernel::open(HERE, old.as_c(), flags, 0);
+    c_int::try_from(fd).ok().filter(|fd| *fd >= 0).and_then(kept)
 }
 
 /// Writes down what a library has, if it may change.
@@ -122,7 +144,12 @@ fn keep(path: *const c_char, memory: c_int) -> Option<*const c_char> {
         kernel::close(memory);
         return None;
     }
-    let high = kernel::move_up(memory);
+    kept(memory)
+}
+
+/// A path that leads to an open file, as long as the process.
+fn kept(fd: c_int) -> Option<*const c_char> {
+    let high = kernel::move_up(fd);
     // SAFETY: in a call that is being written down.
     let paths = unsafe { &mut *PATHS.0.get() };
     let (mut room, free) = ([0; 32], paths.iter_mut().find(|path| path[0] == 0)?);

@@ -8,6 +8,7 @@ use super::keeping;
 use super::kernel::{self, HERE};
 use super::path::Path;
 use super::records::{is_new_change, Call};
+use super::saying;
 use super::standing_in;
 use crate::next::next;
 use crate::own_number;
@@ -63,11 +64,11 @@ impl Said {
         }
     }
 
-    /// When it was changed, in seconds, its number, and whether it is a file or a directory.
+    /// When it was changed, in seconds, its number, and its kind.
     ///
     /// # Safety
     /// It has been put there.
-    unsafe fn of(self) -> (i64, (u64, u64), bool) {
+    unsafe fn of(self) -> (i64, (u64, u64), u32) {
         // SAFETY: handed on to the caller.
         let (changed_s, number, mode) = unsafe {
             match self {
@@ -78,9 +79,7 @@ impl Said {
                 }
             }
         };
-        let kind = mode & libc::S_IFMT;
-        let is_kept = [libc::S_IFREG, libc::S_IFDIR, libc::S_IFLNK].contains(&kind);
-        (changed_s, number, is_kept)
+        (changed_s, number, mode & libc::S_IFMT)
     }
 
     /// Its bytes.
@@ -100,6 +99,11 @@ impl Said {
             }
         }
     }
+}
+
+/// Whether something of this kind is looked after: a file, a directory, a link.
+fn is_kept(kind: u32) -> bool {
+    [libc::S_IFREG, libc::S_IFDIR, libc::S_IFLNK].contains(&kind)
 }
 
 /// Whether what a path leads to is the kernel's own, of which nothing is written down.
@@ -157,9 +161,9 @@ fn looks(
             return value;
         }
         // SAFETY: the call has succeeded.
-        let (changed_s, number, is_kept) = unsafe { said.of() };
+        let (changed_s, number, kind) = unsafe { said.of() };
         freshness::looked(number);
-        match is_kept && changed_in_job(changed_s) {
+        match is_kept(kind) && changed_in_job(changed_s) {
             true => {
                 let len = bytes().iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
                 call.write_content(len as i64, &mut |at, most| &bytes()[at..at + most]);
@@ -175,17 +179,22 @@ fn looks(
 fn said_again(file: Where, said: Said, make: &dyn Fn(Option<&CStr>) -> c_int) -> i64 {
     let value = outcome(make(None));
     // SAFETY: the call has succeeded.
-    let is_same = value >= 0
-        && unsafe {
-            let (changed_s, _, is_kept) = said.of();
-            !is_kept || !changed_in_job(changed_s)
-        };
+    let (changed_s, _, kind) = unsafe { said.of() };
+    let is_same = value >= 0 && (!is_kept(kind) || !changed_in_job(changed_s));
     if is_same {
         return value;
     }
-    match file.path().and_then(|path| keeping::of(&path)) {
+    let path = file.path();
+    match path.and_then(|path| keeping::of(&path)) {
         Some(old) => outcome(make(Some(old.as_c()))),
-        None => value,
+        None => {
+            let is_file =
+                |path: &Path| (value < 0 || kind == libc::S_IFREG) && !keeping::is_old_state(path);
+            if let Some(path) = path.filter(is_file) {
+                saying::changed_since(path.as_bytes());
+            }
+            value
+        }
     }
 }
 

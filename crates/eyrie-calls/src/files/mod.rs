@@ -13,7 +13,7 @@ pub(crate) mod far;
 mod freshness;
 pub(crate) mod in_image;
 mod keeping;
-mod kernel;
+pub(crate) mod kernel;
 mod listing;
 #[cfg(naked_functions)]
 mod loading;
@@ -30,7 +30,7 @@ pub(crate) mod pipes;
 mod reading;
 mod recent;
 mod records;
-mod saying;
+pub(crate) mod saying;
 pub(crate) mod standing_in;
 mod stdio;
 pub(crate) mod storing;

@@ -2,7 +2,7 @@
 //! never in silence, and never a second time.
 
 use super::kernel;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// Reasons that were given.
 static SAID: AtomicU32 = AtomicU32::new(0);
@@ -31,8 +31,39 @@ pub fn not_recorded() {
     say(0, [why, b"", b""]);
 }
 
+/// Ends of the names of files that are executed, or that interpreters execute.
+const PROGRAMS: [&[u8]; 8] = [b".py", b".pyc", b".so", b".sh", b".jl", b".R", b".pl", b".lua"];
+
+/// Whether a file is a part of the program, by its name.
+fn is_program(path: &[u8]) -> bool {
+    PROGRAMS.iter().any(|end| path.ends_with(end)) || path.windows(4).any(|part| part == b".so.")
+}
+
+/// The program, a library or a script was replaced since the rank began: it ends.
+pub fn program_changed(path: &[u8]) -> ! {
+    let why = b" was replaced or changed after this rank had started with it: the rank cannot be \
+        executed again with another one, and ends; put back what it was, or have images taken \
+        (--checkpoint-every), which need it no more";
+    say(9, [path, why, b""]);
+    kernel::end(1)
+}
+
+/// Whether this process runs the program that has observed what it is told.
+static IS_IT: AtomicBool = AtomicBool::new(true);
+
+/// It does, or it is one that starts that program.
+pub fn know_program(is_it: bool) {
+    IS_IT.store(is_it, Ordering::Relaxed);
+}
+
 /// A file was read, and was changed later; its old state is not there any more.
 pub fn changed_since(path: &[u8]) {
+    if !IS_IT.load(Ordering::Relaxed) {
+        return;
+    }
+    if is_program(path) {
+        program_changed(path);
+    }
     let why = b" was changed after this rank had read it, and what it was is not there any more: \
         the rank, which is executed again, reads what is there now";
     say(1, [path, why, b""]);
