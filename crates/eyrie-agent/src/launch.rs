@@ -245,6 +245,7 @@ fn program(job: &JobOnHost, rank: Rank) -> Command {
         .env_clear()
         .envs(env.iter().map(|(k, v)| (k, v)))
         .envs(rank_environment(rank, job.ranks))
+        .env(agent::ENV_DIR, &job.dir)
         .current_dir(cwd);
     command
 }

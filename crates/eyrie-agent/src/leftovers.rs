@@ -1,12 +1,16 @@
-//! What a job leaves when everything of it is killed: its directory, and the segments of its ranks
-//! in /dev/shm. Never takes a directory for one that is not marked as a job's of this user, nor
-//! that of a job that runs or is just starting, or that an agent uses.
+//! What a job leaves when everything of it is killed: its directory, the segments of its ranks in
+//! /dev/shm, and the old states of files that they have changed. Never takes a directory for one
+//! that is not marked as a job's of this user, nor that of a job that runs or is just starting, or
+//! that an agent uses.
 
 use crate::place::{self, is_still, open_lock, Mark, LOCK};
 use crate::shared;
+use eyrie_wire::agent::{OLD_STATE, OLD_STATES};
 use rustix::fs::{flock, FlockOperation};
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -96,8 +100,26 @@ impl Leftovers {
     pub fn remove(self) -> io::Result<()> {
         let segments: Vec<String> = self.segments().into_iter().map(|s| s.0).collect();
         shared::remove(&segments);
+        if self.mark.launched {
+            // On another host the job may go on that needs them.
+            remove_old_states(&self.dir);
+        }
         remove_job_dir(&self.dir)
     }
+}
+
+/// Removes what ranks of a job have kept of files that they changed, and have not removed
+/// themselves; the caller holds the lock of its directory.
+pub fn remove_old_states(dir: &Path) {
+    let uid = rustix::process::getuid().as_raw();
+    let is_ours = |path: &&Path| {
+        let name = path.file_name().is_some_and(|n| n.as_bytes().starts_with(OLD_STATE.as_bytes()));
+        name && fs::symlink_metadata(path).is_ok_and(|meta| meta.is_file() && meta.uid() == uid)
+    };
+    let listed = fs::read(dir.join(OLD_STATES)).unwrap_or_default();
+    let paths = listed.split(|byte| *byte == 0).map(|path| Path::new(OsStr::from_bytes(path)));
+    // One that cannot be removed is in the way of nobody.
+    paths.filter(is_ours).for_each(|path| drop(fs::remove_file(path)));
 }
 
 /// Removes a job's directory, whose lock the caller holds: the lock at the end, so that what an

@@ -1,7 +1,7 @@
-//! Which program and libraries the rank runs: known from its start, so that a rank that starts again
-//! from its beginning on the same host runs the same ones, or says which was replaced meanwhile and
-//! ends. They are told apart by what their files say of them (the build ID is among it), as it lies
-//! in memory: no file is read.
+//! Which program and libraries the rank runs: known from its start, so that a rank that starts
+//! again from its beginning on the same host runs the same ones, or says which was replaced
+//! meanwhile and ends. They are told apart by what their files say of them (the build ID is among
+//! it), as it lies in memory: no file is read.
 
 use crate::files::{kernel, saying};
 use crate::observed::ObservedStream;

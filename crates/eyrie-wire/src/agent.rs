@@ -19,6 +19,13 @@ pub const ENV_SIZE: &str = "EYRIE_SIZE";
 /// ever is. libeyrie-calls reads it.
 pub const ENV_RANDOM: &str = "EYRIE_RANDOM";
 
+/// The job's directory on this host. libeyrie-calls lists in it, in [`OLD_STATES`], what it keeps
+/// beside files that ranks change.
+pub const ENV_DIR: &str = "EYRIE_JOB_DIR";
+/// Paths, each with a NUL behind it; the last name of each begins with [`OLD_STATE`].
+pub const OLD_STATES: &str = "old-states";
+pub const OLD_STATE: &str = ".eyrie-was-";
+
 /// "off": what a rank observes besides messages is not recorded.
 pub const ENV_RECORD: &str = "EYRIE_RECORD";
 /// The first byte of a message that comes before all others when a program is started anew which

@@ -7,12 +7,17 @@ use super::buffers::Buffers;
 use super::kernel::{self, link_of, HERE};
 use super::path::Path;
 use super::saying;
+use crate::environment::variable;
 use crate::process::changed_in_job;
 use std::cell::UnsafeCell;
+use std::ffi::CStr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// What the name of an old state begins with.
 const FRONT: &[u8] = b".eyrie-was-";
+/// As in `eyrie_wire::agent`, like the front above.
+const ENV_DIR: &CStr = c"EYRIE_JOB_DIR";
+const LIST: &[u8] = b"old-states";
 /// Most bytes that are copied where the file system cannot share them.
 const MOST_COPIED: u64 = 16 << 20;
 /// Bytes that are copied at a time.
@@ -72,6 +77,7 @@ pub fn before(path: &Path, change: Change) {
     }
     // One of an earlier job.
     kernel::unlink(place.as_c());
+    list(&place);
     let kept = match change {
         Change::Name => kernel::link(path.as_c(), place.as_c()) == 0,
         Change::Content => copy(path, &place, found.size),
@@ -85,6 +91,20 @@ pub fn before(path: &Path, change: Change) {
 pub fn again(path: &Path) {
     if let Some(place) = place(path).filter(is_of_this_job) {
         note(&place);
+    }
+}
+
+/// Lists it for who cleans up behind the job, should the rank not come to that.
+fn list(place: &Path) {
+    let Some(dir) = variable(ENV_DIR) else { return };
+    // SAFETY: a C string.
+    let list = unsafe { Path::of(HERE, dir.as_ptr()) }.and_then(|dir| dir.below(LIST));
+    let Some(list) = list else { return };
+    let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT | libc::O_CLOEXEC;
+    let fd = kernel::open(HERE, list.as_c(), flags, 0o600);
+    if let Some(fd) = i32::try_from(fd).ok().filter(|fd| *fd >= 0) {
+        kernel::write(fd, place.as_c().to_bytes_with_nul());
+        kernel::close(fd);
     }
 }
 

@@ -22,6 +22,7 @@ use super::unwritten::Unwritten;
 use super::users::Unanswered;
 use super::{parts, store};
 use crate::machine::redundancy::JournalCopies;
+use crate::machine::SAVED_CODE;
 use crate::machine::{Config, Machine};
 use anyhow::Context;
 use crossbeam_channel::{bounded, Receiver, Sender};
@@ -273,6 +274,9 @@ pub fn finish(
     // Whoever waits for an answer still, or asks now, hears by this that there is none.
     drop(channels.inbound);
     unanswered.wait(ANSWER_TIMEOUT);
+    if code == SAVED_CODE {
+        dir.leave_old_states();
+    }
     drop(dir);
     drop(sweeper);
     code

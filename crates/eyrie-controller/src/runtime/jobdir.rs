@@ -5,6 +5,7 @@ use anyhow::{bail, Context};
 use eyrie_agent::leftovers::{self, Amount, Leftovers};
 use eyrie_agent::place::{self, is_locked, Mark, Rival, CONTROLLER, LOCK};
 use eyrie_transport::role::secret_line;
+use eyrie_wire::agent::OLD_STATES;
 use eyrie_wire::auth::{random, Secret};
 use rustix::fs::{access, flock, Access, FlockOperation};
 use std::fs::{DirBuilder, File, OpenOptions};
@@ -200,6 +201,12 @@ impl JobDir {
         self.removed = true;
     }
 
+    /// The job is saved: who goes on with it needs what its ranks have kept.
+    pub fn leave_old_states(&self) {
+        // Where there is no list they have kept nothing.
+        let _ = std::fs::remove_file(self.path.join(OLD_STATES));
+    }
+
     /// The directory's lock, when it is held here.
     pub fn lock(&self) -> Option<&File> {
         self.lock.as_ref()
@@ -226,6 +233,7 @@ impl JobDir {
 impl Drop for JobDir {
     fn drop(&mut self) {
         if self.removed {
+            leftovers::remove_old_states(&self.path);
             // Who removed it first has done no harm.
             let _ = leftovers::remove_job_dir(&self.path);
         } else {
