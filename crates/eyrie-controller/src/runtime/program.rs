@@ -6,6 +6,7 @@ use eyrie_agent::mpi;
 use eyrie_wire::agent::ENV_RANDOM;
 use eyrie_wire::control::Program;
 use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -44,6 +45,8 @@ const CALLS_FILES: Names = [CALLS, "libeyrie_calls.so"];
 /// program has is known only when it loads it.
 const PMIX: &str = "libeyrie-pmix.so";
 const PMIX_FILES: Names = [PMIX, "libeyrie_pmix.so"];
+/// The variable that names libraries to be loaded in front of all others.
+const PRELOAD: &str = "LD_PRELOAD";
 
 /// The file of one of our libraries.
 ///
@@ -108,29 +111,47 @@ pub fn link_provider(program: &mut Program, dir: &Path) -> anyhow::Result<Provid
     Ok((PROVIDER.into(), provider_file()?.into()))
 }
 
-/// Has libeyrie-calls and libeyrie-pmix loaded into the ranks, in front of what the user has loaded
-/// there. `copied`: they are in the job's directory only.
+/// What the user has loaded in front of all others: what goes in front of our libraries, so that it
+/// sees each call of the program as that makes it, and what goes behind them: MPI libraries, in
+/// front of which ours stand.
+fn of_user(program: &mut Program) -> [Vec<OsString>; 2] {
+    let before = program.env.iter().position(|(name, _)| name == PRELOAD);
+    let value = before.map(|at| program.env.remove(at).1).unwrap_or_default();
+    let names = value.as_bytes().split(|byte| *byte == b':' || byte.is_ascii_whitespace());
+    let file = |name: &OsString| Path::new(name).file_name().unwrap_or_default().to_os_string();
+    // Those of the job that was saved, where this one goes on with it.
+    let ours =
+        |name: &OsString| [CALLS_FILES, PMIX_FILES].concat().iter().any(|n| file(name) == *n);
+    let all = names.filter(|name| !name.is_empty()).map(|name| OsStr::from_bytes(name).into());
+    let is_mpi = |name: &OsString| file(name).as_bytes().starts_with(b"libmpi");
+    let (behind, front) = all.filter(|name| !ours(name)).partition(is_mpi);
+    [front, behind]
+}
+
+/// Has libeyrie-calls and libeyrie-pmix loaded into the ranks, in front of all but what the user
+/// has loaded there ([`of_user`]). `copied`: they are in the job's directory only.
 ///
 /// # Errors
 /// When there is no such library, or no name of it that the loader can read.
 pub fn preload(program: &mut Program, dir: &Path, copied: bool) -> anyhow::Result<[Provided; 2]> {
-    let pmix = preload_one(program, (PMIX, PMIX_FILES), dir, copied)?;
-    let calls = preload_one(program, (CALLS, CALLS_FILES), dir, copied)?;
+    let [mut all, behind] = of_user(program);
+    let calls = file_to_preload((CALLS, CALLS_FILES), dir, copied)?;
+    let pmix = file_to_preload((PMIX, PMIX_FILES), dir, copied)?;
+    all.extend([calls.1.into(), pmix.1.into()].into_iter().chain(behind));
+    program.env.push((PRELOAD.into(), all.join(OsStr::new(":"))));
     program.env.retain(|(name, _)| name != ENV_RANDOM);
     let key: [u8; 32] = eyrie_wire::auth::random();
     let digits: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
     program.env.push((ENV_RANDOM.into(), digits.into()));
-    Ok([calls, pmix])
+    Ok([calls.0, pmix.0])
 }
 
-/// Has a library loaded in front of all others.
-fn preload_one(
-    program: &mut Program,
+/// A library of ours, and the file that the loader is to take.
+fn file_to_preload(
     (called, names): (&str, Names),
     dir: &Path,
     copied: bool,
-) -> anyhow::Result<Provided> {
-    const NAME: &str = "LD_PRELOAD";
+) -> anyhow::Result<(Provided, PathBuf)> {
     let target = library_file(names)?;
     let mut file = target.clone();
     // The loader takes both for the end of a name.
@@ -147,14 +168,7 @@ fn preload_one(
             file.display()
         );
     }
-    let before = program.env.iter().position(|(name, _)| name == NAME);
-    let mut value = OsString::from(&file);
-    if let Some((_, theirs)) = before.map(|i| program.env.remove(i)) {
-        value.push(":");
-        value.push(theirs);
-    }
-    program.env.push((NAME.into(), value));
-    Ok((called.into(), target.into()))
+    Ok(((called.into(), target.into()), file))
 }
 
 /// Looks the program up and fixes what every rank gets.
@@ -240,7 +254,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn our_libraries_stand_in_front_of_the_users() {
+    fn our_libraries_stand_behind_the_users_and_in_front_of_mpi() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join(CALLS), b"").unwrap();
         std::fs::write(dir.path().join(PMIX), b"").unwrap();
@@ -260,7 +274,11 @@ mod tests {
         program.env.retain(|(name, _)| name != "LD_PRELOAD");
         program.env.push(("LD_PRELOAD".into(), "/their/lib.so".into()));
         preload(&mut program, dir.path(), false).unwrap();
-        assert_eq!(preloaded(&program), format!("{ours}:/their/lib.so"));
+        assert_eq!(preloaded(&program), format!("/their/lib.so:{ours}"));
+        program.env.retain(|(name, _)| name != "LD_PRELOAD");
+        program.env.push(("LD_PRELOAD".into(), "/their/libmpi.so.12 a.so:b.so".into()));
+        preload(&mut program, dir.path(), false).unwrap();
+        assert_eq!(preloaded(&program), format!("a.so:b.so:{ours}:/their/libmpi.so.12"));
     }
 
     #[test]
