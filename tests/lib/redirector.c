@@ -32,43 +32,43 @@ static int mode_of(int flags, va_list more) {
     return flags & (O_CREAT | __O_TMPFILE) ? va_arg(more, int) : 0;
 }
 
-#define OPENS(name)                                                                               \
-    int name(const char *path, int flags, ...) {                                                  \
-        char room[4096];                                                                          \
-        va_list more;                                                                             \
-        va_start(more, flags);                                                                    \
-        int mode = mode_of(flags, more);                                                          \
-        va_end(more);                                                                             \
-            return NEXT(#name, int (*)(const char *, int, ...))(there(path, room), flags, mode);      \
+#define OPENS(name)                                                                                \
+    int name(const char *path, int flags, ...) {                                                   \
+        char room[4096];                                                                           \
+        va_list more;                                                                              \
+        va_start(more, flags);                                                                     \
+        int mode = mode_of(flags, more);                                                           \
+        va_end(more);                                                                              \
+        return NEXT(#name, int (*)(const char *, int, ...))(there(path, room), flags, mode);       \
     }
 OPENS(open)
 OPENS(open64)
 
-#define OPENS_AT(name)                                                                            \
-    int name(int at, const char *path, int flags, ...) {                                          \
-        char room[4096];                                                                          \
-        va_list more;                                                                             \
-        va_start(more, flags);                                                                    \
-        int mode = mode_of(flags, more);                                                          \
-        va_end(more);                                                                             \
-            return NEXT(#name, int (*)(int, const char *, int, ...))(at, there(path, room), flags,    \
-                                                                 mode);                           \
+#define OPENS_AT(name)                                                                             \
+    int name(int at, const char *path, int flags, ...) {                                           \
+        char room[4096];                                                                           \
+        va_list more;                                                                              \
+        va_start(more, flags);                                                                     \
+        int mode = mode_of(flags, more);                                                           \
+        va_end(more);                                                                              \
+        return NEXT(#name, int (*)(int, const char *, int, ...))(at, there(path, room), flags,     \
+                                                                 mode);                            \
     }
 OPENS_AT(openat)
 OPENS_AT(openat64)
 
-#define OPENS_STREAM(name)                                                                        \
-    FILE *name(const char *path, const char *mode) {                                              \
-        char room[4096];                                                                          \
-            return NEXT(#name, FILE * (*)(const char *, const char *))(there(path, room), mode);      \
+#define OPENS_STREAM(name)                                                                         \
+    FILE *name(const char *path, const char *mode) {                                               \
+        char room[4096];                                                                           \
+        return NEXT(#name, FILE * (*)(const char *, const char *))(there(path, room), mode);       \
     }
 OPENS_STREAM(fopen)
 OPENS_STREAM(fopen64)
 
-#define LOOKS(name)                                                                               \
-    int name(const char *path, struct stat *to) {                                                 \
-        char room[4096];                                                                          \
-            return NEXT(#name, int (*)(const char *, struct stat *))(there(path, room), to);          \
+#define LOOKS(name)                                                                                \
+    int name(const char *path, struct stat *to) {                                                  \
+        char room[4096];                                                                           \
+        return NEXT(#name, int (*)(const char *, struct stat *))(there(path, room), to);           \
     }
 LOOKS(stat)
 LOOKS(lstat)
@@ -84,10 +84,10 @@ int rename(const char *old, const char *new) {
                                                                there(new, room[1]));
 }
 
-#define CHANGES(name)                                                                             \
-    int name(const char *path) {                                                                  \
-        char room[4096];                                                                          \
-            return NEXT(#name, int (*)(const char *))(there(path, room));                             \
+#define CHANGES(name)                                                                              \
+    int name(const char *path) {                                                                   \
+        char room[4096];                                                                           \
+        return NEXT(#name, int (*)(const char *))(there(path, room));                              \
     }
 CHANGES(unlink)
 CHANGES(remove)

@@ -30,6 +30,8 @@ const SIGNAL_FRONT: &[u8; 4] = b"sgnl";
 
 /// Something is written down in this process.
 static ON: AtomicBool = AtomicBool::new(false);
+/// An earlier process of the rank has come further than where this one began.
+static AGAIN: AtomicBool = AtomicBool::new(false);
 /// The thread whose observations count, by its [`this_thread`].
 pub(crate) static OWNER: AtomicUsize = AtomicUsize::new(0);
 /// It is in the provider so many times.
@@ -590,7 +592,9 @@ extern "C" fn begin_there(first: usize) -> i64 {
     // SAFETY: `begin` has it from a function of this type.
     let first = unsafe { std::mem::transmute::<usize, First>(first) };
     let Some(stream) = make_room() else { return 0 };
-    observe_beginning_again(stream);
+    if observe_beginning_again(stream) {
+        executed_again();
+    }
     ON.store(true, Ordering::Relaxed);
     first(stream);
     0
@@ -625,15 +629,29 @@ extern "C" fn observe_no_more() {
     ON.store(false, Ordering::Relaxed);
 }
 
+/// This process is executed again, from its beginning or from an image.
+pub fn executed_again() {
+    AGAIN.store(true, Ordering::Relaxed);
+}
+
+pub fn is_executed_again() -> bool {
+    AGAIN.load(Ordering::Relaxed)
+}
+
+/// Whether what this thread observes does not count, in a process of which something does.
+pub fn is_other_thread() -> bool {
+    ON.load(Ordering::Relaxed) && OWNER.load(Ordering::Relaxed) != this_thread()
+}
+
 /// Whether this process writes down what it observes.
 pub fn is_on() -> bool {
     ON.load(Ordering::Relaxed)
 }
 
 /// A rank that starts again from its beginning observes what it observed then: the agent has put it
-/// into the channel, in front of all else ([`crate::beginning`]).
-fn observe_beginning_again(stream: &mut ObservedStream) {
-    let Some((file, len)) = agent_channel().and_then(beginning) else { return };
+/// into the channel, in front of all else ([`crate::beginning`]). False: there is nothing.
+fn observe_beginning_again(stream: &mut ObservedStream) -> bool {
+    let Some((file, len)) = agent_channel().and_then(beginning) else { return false };
     // SAFETY: the mapping has room for it behind that of the buffer.
     unsafe {
         let at = stream.buffer.at.load(Ordering::Relaxed).add(ROOM);
@@ -642,6 +660,7 @@ fn observe_beginning_again(stream: &mut ObservedStream) {
         }
         libc::close(file);
     }
+    true
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use super::calling::{outcome, written_down};
 use super::freshness;
 use super::kernel::{look, Identity};
+use super::others;
 use super::records::{is_new_change, Call, Part};
 use super::standing_in;
 use super::storing::store;
@@ -102,6 +103,9 @@ pub fn of_call_by(
 ) -> c_int {
     match written_down(&mut || change.make(&|| outcome(make_once()))) {
         Some(value) => value as c_int,
-        None => make(),
+        None => {
+            others::changed_names();
+            make()
+        }
     }
 }

@@ -6,6 +6,7 @@ use super::kernel::{self, link_of, look_at, Identity};
 use super::memory;
 use super::path::Path;
 use super::standing_in::{table, How};
+use crate::observed::executed_again;
 use std::cell::UnsafeCell;
 
 /// Most files that are noted.
@@ -86,6 +87,7 @@ fn opened(fd: i32) -> Option<(u64, How)> {
 /// # Safety
 /// As [`note`].
 pub unsafe fn come_back() {
+    executed_again();
     // SAFETY: nobody else refers to them.
     let notes = unsafe { &mut *NOTES.0.get() };
     let count = std::mem::take(&mut notes.count);

@@ -24,6 +24,7 @@ mod mapping;
 mod memory;
 mod names;
 mod opening;
+mod others;
 pub(crate) mod path;
 pub(crate) mod pending;
 pub(crate) mod pipes;

@@ -126,3 +126,11 @@ pub fn changed_under_lock() {
         under it: what it writes there now may be wrong";
     say(8, [why, b"", b""]);
 }
+
+/// What another thread does to files is not recorded.
+pub fn changed_by_other_thread(path: &[u8]) {
+    let what = b"another thread of this rank than the one that has called MPI_Init changes ";
+    let why = b", which is not recorded: the rank was executed again, and may have done it twice; \
+        let the thread that calls MPI_Init do it";
+    say(10, [what, path, why]);
+}

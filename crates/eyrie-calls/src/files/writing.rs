@@ -7,6 +7,7 @@ use super::calling::{of_file, outcome};
 use super::far::{self, Far, Old, Room};
 use super::freshness;
 use super::kernel::{self, File};
+use super::others;
 use super::pending;
 use super::recent;
 use super::records::{is_new_change, Call, Part, Record};
@@ -54,6 +55,9 @@ pub(crate) fn writes(
         let writing = Writing { fd, file, far, from, at, call: Call::on_open(WRITE) };
         writing.run(&|| outcome(make() as i64))
     });
+    if value.is_none() {
+        others::changed(fd);
+    }
     value.map(|n| n as ssize_t)
 }
 
@@ -226,7 +230,7 @@ fn changes(
     again: &dyn Fn(&File, i64),
     make: &dyn Fn() -> i64,
 ) -> Option<i64> {
-    of_file(fd, &mut |file| {
+    let value = of_file(fd, &mut |file| {
         let call = Call::on_open(what);
         if let Some(value) = call.result_again() {
             // SAFETY: in a call that is being written down.
@@ -247,7 +251,11 @@ fn changes(
         let value = make();
         call.write(Part::Result, &[value, file.number.1 as i64, size]);
         value
-    })
+    });
+    if value.is_none() {
+        others::changed(fd);
+    }
+    value
 }
 
 /// The number of the file that was cut, and where, as a record says; `None`: none was.
