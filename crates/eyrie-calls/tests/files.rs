@@ -704,10 +704,153 @@ fn what_has_ended_is_not_started_again() {
     assert_eq!(read("runs").lines().filter(|line| *line == "child").count(), 3);
 }
 
+/// A file gets longer, and shorter, and longer than that: told again, it keeps its last length.
+fn a_file_keeps_its_length() {
+    let program = || {
+        let file = open("resized", libc::O_CREAT | libc::O_RDWR);
+        // SAFETY: only a descriptor.
+        let set = |size| unsafe { libc::ftruncate(file, size) };
+        assert_eq!([set(500), set(10), set(70)], [0; 3]);
+        close(file);
+    };
+    twice(program);
+    assert_eq!(fs::metadata("resized").unwrap().len(), 70);
+    take();
+    program();
+    let bytes = take();
+    fs::write("resized", "shorter").unwrap();
+    again(&bytes);
+    program();
+    new();
+    assert_eq!(read("resized"), "shorter", "a size was given again");
+}
+
+/// What is mapped to be read, shared as numpy does it, is there again when it was changed since.
+fn a_shared_mapping_has_what_it_had() {
+    let program = || {
+        let file = open("mapped", libc::O_RDONLY);
+        // SAFETY: a new mapping of as many bytes as the file has.
+        let bytes = unsafe {
+            let (access, flags) = (libc::PROT_READ, libc::MAP_SHARED);
+            let at = libc::mmap(std::ptr::null_mut(), 5, access, flags, file, 0);
+            assert_ne!(at, libc::MAP_FAILED);
+            let bytes = std::slice::from_raw_parts(at.cast::<u8>(), 5).to_vec();
+            libc::munmap(at, 5);
+            bytes
+        };
+        close(file);
+        String::from_utf8(bytes).unwrap()
+    };
+    print("mapped", c"w", "first");
+    take();
+    assert_eq!(program(), "first");
+    let bytes = take();
+    print("mapped", c"w", "");
+    take();
+    again(&bytes);
+    assert_eq!(program(), "first");
+    new();
+}
+
+/// What is asked for extended attributes is told again, without our own.
+fn attributes_are_observed_again() {
+    if set_attribute("coloured", "red") != 0 {
+        return;
+    }
+    let colour = || {
+        let mut room = [0u8; 16];
+        let (path, name) = (c("coloured"), c"user.colour");
+        // SAFETY: C strings, and as much room as said.
+        let n = unsafe {
+            libc::getxattr(path.as_ptr(), name.as_ptr(), room.as_mut_ptr().cast(), room.len())
+        };
+        String::from_utf8(room[..n as usize].to_vec()).unwrap()
+    };
+    let names = || {
+        let mut room = [0u8; 256];
+        // SAFETY: a C string, and as much room as said.
+        let n = unsafe {
+            libc::listxattr(c("coloured").as_ptr(), room.as_mut_ptr().cast(), room.len())
+        };
+        String::from_utf8(room[..n as usize].to_vec()).unwrap()
+    };
+    let program = || {
+        let first = (colour(), names());
+        set_attribute("coloured", "green");
+        (first, (colour(), names()))
+    };
+    take();
+    let listed = "user.colour\0".to_owned();
+    let first = program();
+    assert_eq!(first, (("red".into(), listed.clone()), ("green".into(), listed)));
+    let bytes = take();
+    again(&bytes);
+    assert_eq!(program(), first);
+    new();
+    assert_eq!(colour(), "green");
+}
+
+/// Makes a file, if there is none, and sets an attribute of it.
+fn set_attribute(path: &str, value: &str) -> i32 {
+    let file = open(path, APPEND);
+    close(file);
+    let (path, value) = (c(path), value.as_bytes());
+    let name = c"user.colour".as_ptr();
+    // SAFETY: C strings, and a value as long as said.
+    unsafe { libc::setxattr(path.as_ptr(), name, value.as_ptr().cast(), value.len(), 0) }
+}
+
+/// A directory that got other names since is listed as it was; what is kept beside files is not.
+fn names_are_listed_again() {
+    let list = || {
+        // SAFETY: a C string, and a directory that was opened.
+        unsafe {
+            let dir = libc::opendir(c"listed".as_ptr());
+            let mut names = Vec::new();
+            loop {
+                let entry = libc::readdir64(dir);
+                if entry.is_null() {
+                    break;
+                }
+                names.push(CStr::from_ptr((*entry).d_name.as_ptr()).to_str().unwrap().to_owned());
+            }
+            libc::closedir(dir);
+            names.sort();
+            names
+        }
+    };
+    mkdir("listed");
+    print("listed/.eyrie-was-old", c"w", "old");
+    print("listed/first", c"w", "first");
+    take();
+    assert_eq!(list(), [".", "..", "first"]);
+    let bytes = take();
+    print("listed/second", c"w", "second");
+    take();
+    again(&bytes);
+    assert_eq!(list(), [".", "..", "first"]);
+    new();
+    assert_eq!(list(), [".", "..", "first", "second"]);
+}
+
+/// A file without a name is made again, in memory when its directory is gone.
+fn a_file_that_never_has_a_name() {
+    let program = || {
+        mkdir("passing");
+        let file = open("passing", libc::O_TMPFILE | libc::O_RDWR | libc::O_CLOEXEC);
+        assert!(file >= 0, "{}", std::io::Error::last_os_error());
+        write(file, "its own");
+        close(file);
+        // SAFETY: a C string.
+        assert_eq!(unsafe { libc::rmdir(c"passing".as_ptr()) }, 0);
+    };
+    twice(program);
+}
+
 fn main() {
     let place = std::env::temp_dir().join(format!("eyrie-files-{}", std::process::id()));
     eyrie_calls_begin(libc::SIGUSR2);
-    let cases: [(&str, fn()); 21] = [
+    let cases: [(&str, fn()); 26] = [
         ("names", names_are_changed_once),
         ("nameless", a_file_without_a_name_gets_one_once),
         ("temporary", what_is_made_under_another_name_is_read_back),
@@ -728,6 +871,11 @@ fn main() {
         ("locked", a_lock_that_was_released_is_not_taken_again),
         ("block", only_what_was_changed_is_written_back),
         ("helpers", what_has_ended_is_not_started_again),
+        ("length", a_file_keeps_its_length),
+        ("mapped", a_shared_mapping_has_what_it_had),
+        ("attributes", attributes_are_observed_again),
+        ("listed", names_are_listed_again),
+        ("never named", a_file_that_never_has_a_name),
         ("image", files_that_are_open_in_an_image_go_back),
     ];
     for (name, case) in cases {

@@ -8,11 +8,22 @@ use super::records::Call;
 use crate::random;
 use libc::{c_char, c_int, mode_t};
 
+/// What the name of such a directory is: this, and so many digits.
+const FRONT: &[u8] = b".eyrie-";
+const DIGITS: usize = 16;
+
+/// Whether a directory has this name that has not got its own yet.
+pub fn is_nameless(name: &[u8]) -> bool {
+    let digits = name.strip_prefix(FRONT);
+    digits.is_some_and(|it| it.len() == DIGITS && it.iter().all(u8::is_ascii_hexdigit))
+}
+
 /// The name of a directory of this rank that has not got its own yet.
 fn nameless(dir: c_int, path: *const c_char) -> Option<Path> {
-    let mut name = *b".eyrie-0000000000000000";
+    let mut name = [0; FRONT.len() + DIGITS];
+    name[..FRONT.len()].copy_from_slice(FRONT);
     let mut number = random::name();
-    for digit in name.iter_mut().rev().take(16) {
+    for digit in name.iter_mut().rev().take(DIGITS) {
         *digit = b"0123456789abcdef"[(number & 15) as usize];
         number >>= 4;
     }

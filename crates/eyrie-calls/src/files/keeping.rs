@@ -1,7 +1,8 @@
 //! The old state of files that were there before the job and that a rank is about to change: a rank
 //! that has read them is told by a reference only that it did, and reads them again when it is
 //! executed again. It is kept beside the file under a name of its own, by a link or a copy, until
-//! the rank that kept it ends.
+//! the rank that kept it ends. A directory that is removed while it has nothing but old states is
+//! kept like that itself.
 
 use super::buffers::Buffers;
 use super::kernel::{self, link_of, HERE};
@@ -22,17 +23,20 @@ const LIST: &[u8] = b"old-states";
 const MOST_COPIED: u64 = 16 << 20;
 /// Bytes that are copied at a time.
 const STEP: usize = 64 << 10;
-/// Most old states that a rank removes when it ends.
-const MOST: usize = 64;
+/// Bytes of the names of old states that a rank removes when it ends.
+const MOST: usize = 4 << 20;
+/// How deep a directory may lie below one that was removed.
+const DEEPEST: usize = 64;
 
-struct Kept(UnsafeCell<[Path; MOST]>);
+/// Paths, each with its NUL.
+struct Kept(UnsafeCell<[u8; MOST]>);
 
 // SAFETY: used in calls that are being written down, of which there is one at a time, and when the
 // process ends.
 unsafe impl Sync for Kept {}
 
-static KEPT: Kept = Kept(UnsafeCell::new([Path::NONE; MOST]));
-static COUNT: AtomicUsize = AtomicUsize::new(0);
+static KEPT: Kept = Kept(UnsafeCell::new([0; MOST]));
+static LEN: AtomicUsize = AtomicUsize::new(0);
 
 /// How a file is about to be changed.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -53,9 +57,9 @@ fn place(path: &Path) -> Option<Path> {
     path.parent().below(&name[..FRONT.len() + own.len()])
 }
 
-/// Whether this is one.
-pub fn is_old_state(path: &Path) -> bool {
-    path.name().starts_with(FRONT)
+/// Whether an old state has this name.
+pub fn is_old_state(name: &[u8]) -> bool {
+    name.starts_with(FRONT)
 }
 
 fn is_of_this_job(place: &Path) -> bool {
@@ -111,10 +115,13 @@ fn list(place: &Path) {
 fn note(place: &Path) {
     // SAFETY: in a call that is being written down.
     let kept = unsafe { &mut *KEPT.0.get() };
-    let count = COUNT.load(Ordering::Relaxed);
-    if count < MOST && !kept[..count].contains(place) {
-        kept[count] = *place;
-        COUNT.store(count + 1, Ordering::Relaxed);
+    let (len, path) = (LEN.load(Ordering::Relaxed), place.as_c().to_bytes_with_nul());
+    match kept.get_mut(len..len + path.len()) {
+        Some(room) => {
+            room.copy_from_slice(path);
+            LEN.store(len + path.len(), Ordering::Relaxed);
+        }
+        None => saying::left(place.as_bytes()),
     }
 }
 
@@ -122,7 +129,46 @@ fn note(place: &Path) {
 pub fn end() {
     // SAFETY: nothing is written down any more.
     let kept = unsafe { &*KEPT.0.get() };
-    kept[..COUNT.swap(0, Ordering::Relaxed)].iter().for_each(|place| kernel::unlink(place.as_c()));
+    let mut rest = &kept[..LEN.swap(0, Ordering::Relaxed)];
+    while let Ok(place) = CStr::from_bytes_until_nul(rest) {
+        rest = &rest[place.count_bytes() + 1..];
+        if kernel::unlink(place) == -i64::from(libc::EISDIR) {
+            remove_all(place, 0);
+        }
+    }
+}
+
+/// Removes a directory of old states.
+fn remove_all(directory: &CStr, depth: usize) {
+    if depth < DEEPEST {
+        kernel::for_each_name(directory, &mut |name| {
+            // SAFETY: a C string.
+            let at = unsafe { Path::of(HERE, directory.as_ptr()) };
+            let Some(at) = at.and_then(|at| at.below(name)).filter(|_| is_old_state(name)) else {
+                return;
+            };
+            if kernel::unlink(at.as_c()) == -i64::from(libc::EISDIR) {
+                remove_all(at.as_c(), depth + 1);
+            }
+        });
+    }
+    kernel::remove_directory(directory);
+}
+
+/// A directory could not be removed because it is not empty: if all that it has are old states, it
+/// loses its name. Whether it has.
+pub fn put_away(path: &Path) -> bool {
+    let mut only_ours = true;
+    let listed = kernel::for_each_name(path.as_c(), &mut |name| only_ours &= is_old_state(name));
+    let Some(place) = place(path).filter(|_| listed && only_ours) else { return false };
+    if !is_of_this_job(&place) {
+        remove_all(place.as_c(), 0);
+    }
+    let done = kernel::rename_to_free(path.as_c(), HERE, place.as_c().as_ptr()) == 0;
+    if done {
+        note(&place);
+    }
+    done
 }
 
 /// Makes a copy and gives it its name when it is whole.
@@ -160,7 +206,7 @@ fn copy_content(from: i32, to: i32) -> bool {
 pub fn read(fd: i32, to: Buffers, at: Option<i64>) -> Option<i64> {
     let mut room = [0; 32];
     let path = Path::of_link(link_of(fd, &mut room))?;
-    if is_old_state(&path) {
+    if is_old_state(path.name()) {
         return None;
     }
     let Some(old) = opened(&path, libc::O_RDONLY) else {
@@ -189,12 +235,33 @@ pub fn read(fd: i32, to: Buffers, at: Option<i64>) -> Option<i64> {
 
 /// Opens the old state of a file.
 fn opened(path: &Path, flags: i32) -> Option<i32> {
-    let place = place(path)?;
+    let place = of(path)?;
     let fd = kernel::open(HERE, place.as_c(), flags | libc::O_CLOEXEC, 0);
     i32::try_from(fd).ok().filter(|fd| *fd >= 0)
 }
 
-/// Where the old state of a file is, if there is one.
+/// Where the old state of a file is, if there is one: beside where it was, or in what is kept of a
+/// directory that was removed.
 pub fn of(path: &Path) -> Option<Path> {
-    place(path).filter(is_of_this_job)
+    let mut at = place(path)?;
+    for depth in 1..DEEPEST {
+        if is_of_this_job(&at) {
+            return Some(at);
+        }
+        at = put_away_at(&at, depth)?;
+    }
+    None
+}
+
+/// Where a path leads when the directory that it has at this depth from its end was put away.
+fn put_away_at(path: &Path, depth: usize) -> Option<Path> {
+    let mut directory = path.parent();
+    for _ in 1..depth {
+        directory = directory.parent();
+    }
+    let rest = path.as_bytes().get(directory.as_bytes().len() + 1..)?;
+    if directory.name().is_empty() {
+        return None;
+    }
+    place(&directory)?.below(rest)
 }

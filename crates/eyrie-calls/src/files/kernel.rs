@@ -236,10 +236,22 @@ pub fn close(fd: c_int) {
 
 /// The numbers that descriptors of this process have, and some between them.
 pub fn descriptors() -> std::ops::RangeInclusive<c_int> {
-    const DIRECTORY: c_int = libc::O_RDONLY | libc::O_DIRECTORY;
-    let all = open(HERE, c"/proc/thread-self/fd", DIRECTORY, 0);
-    let Some(all) = c_int::try_from(all).ok().filter(|all| *all >= 0) else { return 0..=4096 };
-    let (mut room, mut highest) = ([0u8; 4096], 0);
+    let mut highest = 0;
+    let listed = for_each_name(c"/proc/thread-self/fd", &mut |name| {
+        let digits = name.iter().take_while(|byte| byte.is_ascii_digit());
+        let number = digits.fold(0, |n, byte| n * 10 + c_int::from(byte - b'0'));
+        highest = highest.max(number);
+    });
+    0..=if listed { highest } else { 4096 }
+}
+
+/// Tells the names in a directory, without those of itself and of its parent; false: it cannot be
+/// opened.
+pub fn for_each_name(directory: &CStr, tell: &mut dyn FnMut(&[u8])) -> bool {
+    const DIRECTORY: c_int = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
+    let all = open(HERE, directory, DIRECTORY | libc::O_NOFOLLOW, 0);
+    let Some(all) = c_int::try_from(all).ok().filter(|all| *all >= 0) else { return false };
+    let mut room = [0u8; 4096];
     loop {
         let place = [all as usize, room.as_mut_ptr() as usize, room.len()];
         let n = call(libc::SYS_getdents64, [place[0], place[1], place[2], 0, 0]);
@@ -252,15 +264,13 @@ pub fn descriptors() -> std::ops::RangeInclusive<c_int> {
         while let Some(len) =
             rest.get(16..18).map(|len| usize::from(len[0]) | usize::from(len[1]) << 8)
         {
-            let name = rest.get(19..len).unwrap_or(&[]);
-            let digits = name.iter().take_while(|byte| byte.is_ascii_digit());
-            let number = digits.fold(0, |n, byte| n * 10 + c_int::from(byte - b'0'));
-            highest = highest.max(number);
+            let name = rest.get(19..len).unwrap_or(&[]).split(|byte| *byte == 0).next();
+            name.into_iter().filter(|name| ![&b"."[..], b".."].contains(name)).for_each(&mut *tell);
             rest = rest.get(len..).unwrap_or(&[]);
         }
     }
     close(all);
-    0..=highest
+    true
 }
 
 /// Moves a descriptor out of the program's way.
@@ -358,8 +368,8 @@ pub fn link(old: &CStr, new: &CStr) -> i64 {
     call(libc::SYS_link, [old.as_ptr() as usize, new.as_ptr() as usize, 0, 0, 0])
 }
 
-pub fn unlink(path: &CStr) {
-    call(libc::SYS_unlink, [path.as_ptr() as usize, 0, 0, 0, 0]);
+pub fn unlink(path: &CStr) -> i64 {
+    call(libc::SYS_unlink, [path.as_ptr() as usize, 0, 0, 0, 0])
 }
 
 /// Lets a file share the content of another one, where the file system can (ioctl_ficlone(2)).

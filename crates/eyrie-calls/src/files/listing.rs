@@ -1,16 +1,19 @@
 //! opendir(3), readdir(3) and their kin: a rank that is executed again finds the same names, in the
-//! same order, in directories that have changed since the job began.
+//! same order. All are recorded: a directory may get others while the job runs. What Eyrie keeps
+//! beside files is never among them.
 
 use super::calling::written_down;
+use super::directories;
 use super::freshness;
+use super::keeping;
 use super::kernel;
 use super::records::{is_new_change, Call};
 use super::standing_in;
 use crate::next::next;
 use crate::own_number;
-use crate::process::changed_in_job;
 use libc::{c_char, c_int, c_void, dirent64};
 use std::cell::UnsafeCell;
+use std::ffi::CStr;
 
 type Name = *const c_char;
 /// DIR of the C library.
@@ -22,10 +25,6 @@ next! {
     readdir: fn(Dir) -> *mut dirent64;
     readdir64: fn(Dir) -> *mut dirent64;
     closedir: fn(Dir) -> c_int;
-}
-
-extern "C" {
-    fn dirfd(dir: Dir) -> c_int;
 }
 
 /// Numbers of the functions, in what is written down.
@@ -132,15 +131,11 @@ fn next_of(call: Call, listing: &mut Listing, make: &dyn Fn() -> *mut dirent64) 
     // SAFETY: as long as said.
     let bytes =
         || unsafe { std::slice::from_raw_parts_mut(entry.cast::<u8>(), size_of::<dirent64>()) };
-    let is_done = call.done_again();
-    let told = match is_done {
-        true => None,
-        false => call.content_again(&mut |at, part| {
-            if let Some(to) = bytes().get_mut(at..at + part.len()) {
-                to.copy_from_slice(part);
-            }
-        }),
-    };
+    let told = call.content_again(&mut |at, part| {
+        if let Some(to) = bytes().get_mut(at..at + part.len()) {
+            to.copy_from_slice(part);
+        }
+    });
     // The directory itself goes on, too, for what is new behind what is told.
     // SAFETY: this thread's own; the end is told from an error by it.
     unsafe { *libc::__errno_location() = 0 };
@@ -157,22 +152,34 @@ fn next_of(call: Call, listing: &mut Listing, make: &dyn Fn() -> *mut dirent64) 
             len as i64
         },
     };
-    if !is_done && is_new_change() {
+    if is_new_change() {
         standing_in::before_new();
         freshness::looked_around();
-        // SAFETY: it was opened and is not closed.
-        let fd = unsafe { dirfd(listing.dir) };
-        let changed = kernel::look_at(fd).map_or(true, |found| changed_in_job(found.changed_s));
-        match value >= 0 && !changed {
-            true => call.write_done(),
-            false => call.write_content(value, &mut |at, most| &bytes()[at..at + most]),
-        }
+        // A directory that is as it was before the job may get other names yet.
+        call.write_content(value, &mut |at, most| &bytes()[at..at + most]);
     }
     if value > 0 {
         entry as i64
     } else {
         value
     }
+}
+
+/// The next name that is none of ours, which no program is to find.
+fn without_ours(next: &dyn Fn() -> *mut dirent64) -> *mut dirent64 {
+    loop {
+        let entry = next();
+        // SAFETY: what readdir(3) has given.
+        let is_ours = !entry.is_null()
+            && names_of_ours(unsafe { CStr::from_ptr((*entry).d_name.as_ptr()) }.to_bytes());
+        if !is_ours {
+            return entry;
+        }
+    }
+}
+
+fn names_of_ours(name: &[u8]) -> bool {
+    keeping::is_old_state(name) || directories::is_nameless(name)
 }
 
 /// # Safety
@@ -210,7 +217,7 @@ pub unsafe extern "C-unwind" fn our_fdopendir(fd: c_int) -> Dir {
 #[export_name = "readdir"]
 pub unsafe extern "C-unwind" fn our_readdir(dir: Dir) -> *mut dirent64 {
     // SAFETY: handed on to the caller.
-    lists(dir, &|| unsafe { readdir.get()(dir) })
+    lists(dir, &|| without_ours(&|| unsafe { readdir.get()(dir) }))
 }
 
 /// # Safety
@@ -218,7 +225,7 @@ pub unsafe extern "C-unwind" fn our_readdir(dir: Dir) -> *mut dirent64 {
 #[export_name = "readdir64"]
 pub unsafe extern "C-unwind" fn our_readdir64(dir: Dir) -> *mut dirent64 {
     // SAFETY: handed on to the caller.
-    lists(dir, &|| unsafe { readdir64.get()(dir) })
+    lists(dir, &|| without_ours(&|| unsafe { readdir64.get()(dir) }))
 }
 
 /// # Safety

@@ -189,7 +189,7 @@ fn said_again(file: Where, said: Said, make: &dyn Fn(Option<&CStr>) -> c_int) ->
         Some(old) => outcome(make(Some(old.as_c()))),
         None => {
             let is_file =
-                |path: &Path| (value < 0 || kind == libc::S_IFREG) && !keeping::is_old_state(path);
+                |path: &Path| (value < 0 || kind == libc::S_IFREG) && !keeping::is_old_state(path.name());
             if let Some(path) = path.filter(is_file) {
                 saying::changed_since(path.as_bytes());
             }

@@ -1,16 +1,20 @@
 //! mmap(2) of files. What is mapped to be read is content like any other: of a file that has
-//! changed since the job began it is written down. A file that several ranks map to be written is
-//! memory that messages do not protect: it is marked, so that images of such ranks are refused.
+//! changed since the job began it is written down, and a rank that is executed again has a copy. A
+//! file that several ranks map to be written is memory that messages do not protect: it is marked,
+//! so that images of such ranks are refused. What one rank alone has stored by a mapping is in the
+//! file already when it is executed again: that is said.
 
 use super::calling::{of_file, outcome, written_down};
 use super::freshness;
 use super::kernel::{self, File, Mark};
 use super::memory;
+use super::path::Path;
 use super::pending;
 use super::records::{is_new_change, Call};
 use super::saying;
 use super::standing_in::{self, table};
 use crate::next::next;
+use crate::observed::stream;
 use crate::process::changed_in_job;
 use crate::random;
 use libc::{c_char, c_int, c_void, off_t, size_t};
@@ -52,7 +56,8 @@ impl Mapping<'_> {
         if self.flags & libc::MAP_ANONYMOUS != 0 || self.fd < 0 {
             return self.make();
         }
-        if self.flags & libc::MAP_SHARED != 0 {
+        let is_shared = self.flags & libc::MAP_SHARED != 0;
+        if is_shared && (self.access & libc::PROT_WRITE != 0 || others_map(self.fd)) {
             self.share();
             return self.make();
         }
@@ -74,9 +79,22 @@ impl Mapping<'_> {
             }
             if self.access & libc::PROT_WRITE != 0 {
                 mark(self.fd);
+                self.say_what_is_lost();
             }
             0
         });
+    }
+
+    /// A rank that is executed again maps a file that it alone had mapped to write it: what it has
+    /// stored there since is there already.
+    fn say_what_is_lost(&self) {
+        // SAFETY: in a call that is being written down.
+        let is_again = !unsafe { stream() }.knows_no_call();
+        let own = Some(Mark { job: random::job(), who: random::name() });
+        if is_again && kernel::mark(self.fd).is_ok_and(|mark| mark == own) {
+            let path = Path::of_link(kernel::link_of(self.fd, &mut [0; 32]));
+            saying::mapped_before(path.as_ref().map_or(b"a file", |path| path.as_bytes()));
+        }
     }
 
     /// Maps a file to read it, or to have a copy.
@@ -143,6 +161,14 @@ fn address(at: *mut c_void) -> i64 {
         true => outcome(-1),
         false => at.expose_provenance() as i64,
     }
+}
+
+/// Whether another rank maps a file to write it: then what it writes there is to be seen, by a rank
+/// that is executed again, too.
+fn others_map(fd: c_int) -> bool {
+    let own = random::name();
+    kernel::mark(fd)
+        .is_ok_and(|mark| mark.is_some_and(|it| it.job == random::job() && it.who != own))
 }
 
 /// Notes at a file that this rank maps it to write it.

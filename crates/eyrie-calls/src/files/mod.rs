@@ -3,6 +3,7 @@
 //! again is told so instead of making them again. Only calls of the thread that has called MPI_Init
 //! count, and only in its program; nothing here allocates.
 
+mod attributes;
 pub(crate) mod buffers;
 mod calling;
 mod change;
@@ -39,6 +40,7 @@ mod temporary;
 mod under_lock;
 pub(crate) mod writing;
 
+pub use attributes::*;
 pub use children::*;
 pub use listing::*;
 #[cfg(naked_functions)]

@@ -2,10 +2,10 @@
 //! kin. What such a call is about to do is with a router before it is made: a rank that is executed
 //! again is told what became of it, or finds out whether it was made.
 
-use super::change::{free, of_call, Change, When, UNKNOWN};
+use super::change::{free, of_call, of_call_by, Change, When, UNKNOWN};
 use super::directories;
 use super::keeping::{self, Change as Kept};
-use super::kernel::{look, look_at, read_link, Identity, HERE};
+use super::kernel::{errno, look, look_at, read_link, Identity, HERE};
 use super::path::{Path, MOST};
 use super::pending;
 use super::records::Call;
@@ -82,7 +82,16 @@ fn renamed(what: u8, old: (c_int, Name), new: (c_int, Name), make: &dyn Fn() -> 
             kept(new, Kept::Name, when);
         },
     };
-    of_call(&change, make)
+    let make_once = || {
+        let value = make();
+        let is_free_now = value < 0 && put_away_if_full(new.0, new.1, value) == 0;
+        if is_free_now {
+            make()
+        } else {
+            value
+        }
+    };
+    of_call_by(&change, &make_once, make)
 }
 
 /// The file that link(2) with these flags gives another name.
@@ -158,7 +167,21 @@ fn unlinked(what: u8, dir: c_int, path: Name, make: &dyn Fn() -> c_int) -> c_int
         },
         keep: &|when| kept((dir, path), Kept::Name, when),
     };
-    of_call(&change, make)
+    of_call_by(&change, &|| put_away_if_full(dir, path, make()), make)
+}
+
+/// What a call gives that removes a directory: one that has old states only is put away instead.
+fn put_away_if_full(dir: c_int, path: Name, value: c_int) -> c_int {
+    let is_full = value < 0 && [libc::ENOTEMPTY, libc::EEXIST].contains(&errno());
+    // SAFETY: a C string, as who calls this has looked.
+    let path = is_full.then(|| unsafe { Path::of(dir, path) }).flatten();
+    let before = errno();
+    if path.is_some_and(|path| keeping::put_away(&path)) {
+        return 0;
+    }
+    // SAFETY: this thread's own.
+    unsafe { *libc::__errno_location() = before };
+    value
 }
 
 fn cut(what: u8, path: Name, size: off_t, make: &dyn Fn() -> c_int) -> c_int {
@@ -182,7 +205,7 @@ fn cut(what: u8, path: Name, size: off_t, make: &dyn Fn() -> c_int) -> c_int {
 }
 
 /// A call that may be made again, but not on another file that has got the name, or on none.
-fn marked(what: u8, path: Name, make: &dyn Fn() -> c_int) -> c_int {
+pub(super) fn marked(what: u8, path: Name, make: &dyn Fn() -> c_int) -> c_int {
     if path.is_null() {
         return make();
     }

@@ -385,12 +385,42 @@ fn pointer(file: *mut FILE) -> i64 {
 
 /// Whether a call may make, change or read a file as such.
 fn concerns_a_file(path: Name, flags: c_int) -> bool {
-    let other = flags & libc::O_PATH != 0 || flags & libc::O_TMPFILE == libc::O_TMPFILE;
+    let other = flags & libc::O_PATH != 0;
     let is_of_the_kernel = |front: &&[u8]| {
         // SAFETY: a C string, as is looked below.
         unsafe { CStr::from_ptr(path) }.to_bytes().starts_with(front)
     };
     !other && !path.is_null() && ![&b"/proc/"[..], b"/sys/"].iter().any(is_of_the_kernel)
+}
+
+/// Whether a file is made that has no name.
+fn is_nameless(flags: c_int) -> bool {
+    flags & libc::O_TMPFILE == libc::O_TMPFILE
+}
+
+/// Makes a file without a name in a directory: what is in it is the rank's own, so it is made
+/// again. The directory may be gone by then: memory does as well.
+fn opened_nameless(call: Call, make: &dyn Fn() -> i64) -> i64 {
+    if call.done_again() {
+        return match make() {
+            fd @ 0.. => fd,
+            _ => kernel::in_memory(),
+        };
+    }
+    if let Some(error) = call.result_again() {
+        return error;
+    }
+    let value = make();
+    if is_new_change() {
+        standing_in::before_new();
+        match value {
+            0.. => call.write_done(),
+            error => {
+                call.write_result(error);
+            }
+        }
+    }
+    value
 }
 
 /// Opens a path for a descriptor; `None` in a thread whose calls are not written down.
@@ -407,6 +437,9 @@ pub(super) unsafe fn opened(dir: c_int, path: Name, flags: c_int, mode: mode_t) 
     };
     // SAFETY: a C string.
     let call = unsafe { Call::new(OPEN, path) };
+    if is_nameless(flags) {
+        return written_down(&mut || opened_nameless(call, &|| next(dir, path, flags)));
+    }
     let (fd, adopt) = (|value| value as c_int, |fd| i64::from(fd));
     let opening = Opening {
         call,

@@ -98,6 +98,21 @@ pub fn not_locked() {
     say(4, [why, b"", b""]);
 }
 
+/// An old state stays when the rank ends.
+pub fn left(path: &[u8]) {
+    let why = b" and other old states of files stay there when this rank ends: it has changed too \
+        many; remove them";
+    say(7, [path, why, b""]);
+}
+
+/// A file that was mapped to be written has what the rank has stored there since.
+pub fn mapped_before(path: &[u8]) {
+    let why = b" is mapped to be written (SQLite's WAL mode and numpy.memmap do that), and has what this \
+        rank, which is executed again, has stored there since: if it reads that back, its results may be \
+        wrong; write such files by write() instead";
+    say(8, [path, why, b""]);
+}
+
 /// Whether others map a file to write it, too, cannot be known.
 pub fn not_marked() {
     let why =

@@ -40,6 +40,7 @@ pub(super) const WRITE: u8 = 82;
 const CUT: u8 = 83;
 const ALLOCATE: u8 = 84;
 const COPY: u8 = 85;
+const SET: u8 = 107;
 
 /// Writes these bytes to an open file, at a place in it or where it stands; `None`: it is no file
 /// of which that is written down.
@@ -222,11 +223,11 @@ impl Writing<'_> {
 }
 
 /// A call that changes an open file, and of which nothing but a number comes back. `again`: what
-/// else it did, when it was made before; `size`: as long it makes the file.
+/// else it did, when it was made before. A size that it gave the file is not given again: the file
+/// may have got another one since.
 fn changes(
-    what: u8,
+    (what, size): (u8, Option<off_t>),
     fd: c_int,
-    size: off_t,
     again: &dyn Fn(&File, i64),
     make: &dyn Fn() -> i64,
 ) -> Option<i64> {
@@ -234,12 +235,9 @@ fn changes(
         let call = Call::on_open(what);
         if let Some(value) = call.result_again() {
             // SAFETY: in a call that is being written down.
-            let stands_in = pending::any() && unsafe { table() }.stands_in(fd);
-            // What was mapped there must be there.
-            if stands_in || value == 0 && file.size < size as u64 {
-                make();
-            } else {
-                again(file, value);
+            match pending::any() && unsafe { table() }.stands_in(fd) {
+                true => _ = make(),
+                false => again(file, value),
             }
             return value;
         }
@@ -249,7 +247,10 @@ fn changes(
         standing_in::before_new();
         freshness::before_change(file.number);
         let value = make();
-        call.write(Part::Result, &[value, file.number.1 as i64, size]);
+        match size {
+            Some(size) => call.write(Part::Result, &[value, file.number.1 as i64, size]),
+            None => _ = call.write_result(value),
+        }
         value
     });
     if value.is_none() {
@@ -271,12 +272,18 @@ fn cuts(fd: c_int, size: off_t, make: &dyn Fn() -> c_int) -> Option<c_int> {
             standing_in::cut(file.number, size as u64);
         }
     };
-    changes(CUT, fd, size, &again, &|| outcome(make())).map(|value| value as c_int)
+    changes((CUT, Some(size)), fd, &again, &|| outcome(make())).map(|value| value as c_int)
 }
 
-/// Makes room in a file, which is this long then.
-fn allocates(fd: c_int, size: off_t, make: &dyn Fn() -> i64) -> Option<i64> {
-    changes(ALLOCATE, fd, size, &|_, _| (), make)
+/// Sets something of an open file that is none of its content.
+pub(super) fn sets(fd: c_int, make: &dyn Fn() -> c_int) -> c_int {
+    let value = changes((SET, None), fd, &|_, _| (), &|| outcome(make()));
+    value.map_or_else(make, |value| value as c_int)
+}
+
+/// Makes room in a file.
+fn allocates(fd: c_int, make: &dyn Fn() -> i64) -> Option<i64> {
+    changes((ALLOCATE, None), fd, &|_, _| (), make)
 }
 
 /// Copies from one file to another, from a place or from where it stands.
@@ -307,7 +314,7 @@ unsafe fn copies(
             standing_in::written(file.number, end as u64);
         }
     };
-    changes(COPY, to, 0, &again, &|| outcome(make() as i64)).map(|n| n as ssize_t)
+    changes((COPY, None), to, &again, &|| outcome(make() as i64)).map(|n| n as ssize_t)
 }
 
 /// Functions that write: ours, the one behind it, its name, its arguments, the buffers, the place.
@@ -360,27 +367,26 @@ macro_rules! changing {
     };
 }
 /// A number of an error, as posix_fallocate(3) returns it.
-fn allocates_or_says(fd: c_int, size: off_t, make: &dyn Fn() -> c_int) -> Option<c_int> {
-    allocates(fd, size, &|| i64::from(make())).map(|value| value as c_int)
+fn allocates_or_says(fd: c_int, make: &dyn Fn() -> c_int) -> Option<c_int> {
+    allocates(fd, &|| i64::from(make())).map(|value| value as c_int)
 }
 
 /// The same as fallocate(2) says it.
-fn allocates_by(fd: c_int, how: c_int, size: off_t, make: &dyn Fn() -> c_int) -> Option<c_int> {
-    let size = if how & libc::FALLOC_FL_KEEP_SIZE != 0 { 0 } else { size };
-    allocates(fd, size, &|| outcome(make())).map(|value| value as c_int)
+fn allocates_by(fd: c_int, make: &dyn Fn() -> c_int) -> Option<c_int> {
+    allocates(fd, &|| outcome(make())).map(|value| value as c_int)
 }
 
 changing! {
     our_ftruncate, ftruncate, "ftruncate", (size: off_t), |fd, make| cuts(fd, size, make);
     our_ftruncate64, ftruncate64, "ftruncate64", (size: off_t), |fd, make| cuts(fd, size, make);
     our_fallocate, fallocate, "fallocate", (how: c_int, at: off_t, len: off_t),
-        |fd, make| allocates_by(fd, how, at + len, make);
+        allocates_by;
     our_fallocate64, fallocate64, "fallocate64", (how: c_int, at: off_t, len: off_t),
-        |fd, make| allocates_by(fd, how, at + len, make);
+        allocates_by;
     our_posix_fallocate, posix_fallocate, "posix_fallocate", (at: off_t, len: off_t),
-        |fd, make| allocates_or_says(fd, at + len, make);
+        allocates_or_says;
     our_posix_fallocate64, posix_fallocate64, "posix_fallocate64", (at: off_t, len: off_t),
-        |fd, make| allocates_or_says(fd, at + len, make);
+        allocates_or_says;
 }
 
 /// # Safety
