@@ -263,6 +263,7 @@ PROGRAMS = {
     "sharedpointer": example("sharedpointer", "--steps", 200),
     "helpers": Program((str(PYTHON), str(ROOT / "examples/helpers.py"), "--steps", "40")),
     "rereads": example("rereads", "--steps", 500),
+    "file_users": Program((str(PYTHON), str(ROOT / "examples/file_users.py"), "--steps", "12"), 3),
     "atomic_files": Program(
         (str(PYTHON), str(ROOT / "examples/atomic_files.py"), "--steps", "200")
     ),

@@ -16,7 +16,7 @@ RUNS = 1
 # What LAMMPS sends depends on its clock (it balances nothing by it, but it reports times).
 SENDS_TIMES = ["lammps", "lammps_omp"]
 # What they start is theirs to look after: under mpiexec, too, they end when it is killed.
-STARTS_OTHERS = ["helpers"]
+STARTS_OTHERS = ["helpers", "file_users"]
 
 
 def random_options():
