@@ -1,7 +1,7 @@
 //! poll(2), ppoll(2), select(2), pselect(2), epoll_wait(2) and their like: waits for descriptors.
 //! Those that take no mask are made by those that do.
 
-use crate::files::pipes::polls;
+use crate::files::pipes::{polls, selects, waits_for_events};
 use crate::interruption::{in_a_rank, until_done_masked, Deadline};
 use crate::next::next;
 use libc::{c_int, epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
@@ -107,10 +107,11 @@ pub unsafe extern "C-unwind" fn our_ppoll(
 ) -> c_int {
     // SAFETY: handed on to the caller.
     unsafe {
-        match deadline_of(time) {
+        let next = || match deadline_of(time) {
             None => ppoll.get()(fds, n, time, mask),
             Some(end) => wait(end, mask.as_ref(), |time, mask| ppoll.get()(fds, n, time, mask)),
-        }
+        };
+        polls(fds, n, &next).unwrap_or_else(next)
     }
 }
 
@@ -128,11 +129,12 @@ pub unsafe extern "C-unwind" fn our_ppoll_chk(
 ) -> c_int {
     // SAFETY: handed on to the caller.
     unsafe {
-        let next = __ppoll_chk.get();
-        match deadline_of(time) {
-            None => next(fds, n, time, mask, room),
-            Some(end) => wait(end, mask.as_ref(), |time, mask| next(fds, n, time, mask, room)),
-        }
+        let make = __ppoll_chk.get();
+        let next = || match deadline_of(time) {
+            None => make(fds, n, time, mask, room),
+            Some(end) => wait(end, mask.as_ref(), |time, mask| make(fds, n, time, mask, room)),
+        };
+        polls(fds, n, &next).unwrap_or_else(next)
     }
 }
 
@@ -144,6 +146,20 @@ pub unsafe extern "C-unwind" fn our_select(
     read: *mut fd_set,
     write: *mut fd_set,
     except: *mut fd_set,
+    time: *mut timeval,
+) -> c_int {
+    // SAFETY: handed on to the caller.
+    unsafe {
+        let next = || selects_any(n, [read, write, except], time);
+        selects(n, [read, write, except], &next).unwrap_or_else(next)
+    }
+}
+
+/// # Safety
+/// As select(2).
+unsafe fn selects_any(
+    n: c_int,
+    [read, write, except]: [*mut fd_set; 3],
     time: *mut timeval,
 ) -> c_int {
     // SAFETY: handed on to the caller.
@@ -179,13 +195,14 @@ pub unsafe extern "C-unwind" fn our_pselect(
 ) -> c_int {
     // SAFETY: handed on to the caller.
     unsafe {
-        let next = pselect.get();
-        match deadline_of(time) {
-            None => next(n, read, write, except, time, mask),
+        let make = pselect.get();
+        let next = || match deadline_of(time) {
+            None => make(n, read, write, except, time, mask),
             Some(end) => {
-                wait(end, mask.as_ref(), |time, mask| next(n, read, write, except, time, mask))
+                wait(end, mask.as_ref(), |time, mask| make(n, read, write, except, time, mask))
             }
-        }
+        };
+        selects(n, [read, write, except], &next).unwrap_or_else(next)
     }
 }
 
@@ -200,10 +217,11 @@ pub unsafe extern "C-unwind" fn our_epoll_wait(
 ) -> c_int {
     // SAFETY: handed on to the caller.
     unsafe {
-        if ms == 0 || !in_a_rank() {
-            return epoll_wait.get()(fd, events, n, ms);
-        }
-        epoll(fd, events, n, ms, None)
+        let next = || match ms == 0 || !in_a_rank() {
+            true => epoll_wait.get()(fd, events, n, ms),
+            false => epoll(fd, events, n, ms, None),
+        };
+        waits_for_events(fd, events, n, &next).unwrap_or_else(next)
     }
 }
 
@@ -219,10 +237,11 @@ pub unsafe extern "C-unwind" fn our_epoll_pwait(
 ) -> c_int {
     // SAFETY: handed on to the caller.
     unsafe {
-        if ms == 0 || !in_a_rank() {
-            return epoll_pwait.get()(fd, events, n, ms, mask);
-        }
-        epoll(fd, events, n, ms, mask.as_ref())
+        let next = || match ms == 0 || !in_a_rank() {
+            true => epoll_pwait.get()(fd, events, n, ms, mask),
+            false => epoll(fd, events, n, ms, mask.as_ref()),
+        };
+        waits_for_events(fd, events, n, &next).unwrap_or_else(next)
     }
 }
 
@@ -254,10 +273,11 @@ pub unsafe extern "C-unwind" fn our_epoll_pwait2(
 ) -> c_int {
     // SAFETY: handed on to the caller.
     unsafe {
-        let next = epoll_pwait2.get();
-        match deadline_of(time) {
-            None => next(fd, events, n, time, mask),
-            Some(end) => wait(end, mask.as_ref(), |time, mask| next(fd, events, n, time, mask)),
-        }
+        let make = epoll_pwait2.get();
+        let next = || match deadline_of(time) {
+            None => make(fd, events, n, time, mask),
+            Some(end) => wait(end, mask.as_ref(), |time, mask| make(fd, events, n, time, mask)),
+        };
+        waits_for_events(fd, events, n, &next).unwrap_or_else(next)
     }
 }

@@ -86,7 +86,7 @@ fn a_write_that_was_not_made_is_not_made_for_a_number_that_another_has() {
     // It was not made, and others have drawn since.
     set(9);
     // SAFETY: C strings.
-    unsafe { libc::removexattr(NAME.as_ptr(), ATTRIBUTE.as_ptr()) };
+    outside(|| unsafe { libc::removexattr(NAME.as_ptr(), ATTRIBUTE.as_ptr()) });
     again(&known);
     assert_eq!((draw(), get()), (9, 10), "it draws anew");
     // And once more, with all that is known by now.
@@ -141,7 +141,7 @@ fn what_has_left_the_rank_is_not_read_again() {
     take();
     let known = std::mem::take(&mut *STORED.lock().unwrap());
     // SAFETY: C strings.
-    unsafe { libc::removexattr(NAME.as_ptr(), ATTRIBUTE.as_ptr()) };
+    outside(|| unsafe { libc::removexattr(NAME.as_ptr(), ATTRIBUTE.as_ptr()) });
     set(50);
     again(&known);
     run(&mut number, &mut || ());

@@ -2,6 +2,8 @@
 //! instead of preloaded, and is the provider, too. Each case runs in a directory of its own, once
 //! from its start and then again with all or a part of what was written down known.
 
+mod kinds;
+
 use eyrie_calls::begin::eyrie_calls_begin;
 use eyrie_calls::for_provider::*;
 use std::collections::BTreeSet;
@@ -878,7 +880,7 @@ fn main() {
         ("never named", a_file_that_never_has_a_name),
         ("image", files_that_are_open_in_an_image_go_back),
     ];
-    for (name, case) in cases {
+    for (name, case) in cases.into_iter().chain(kinds::CASES) {
         println!("{name}");
         let here = place.join(name);
         fs::create_dir_all(&here).unwrap();

@@ -2,11 +2,16 @@
 //! rank starts draws from the kernel. This program runs itself as such a process: it has our
 //! functions linked in instead of preloaded.
 
+use std::ffi::CStr;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
+use std::ptr::null_mut;
 
 extern "C" {
+    fn mktemp(template: *mut libc::c_char) -> *mut libc::c_char;
+    fn tmpnam(to: *mut libc::c_char) -> *mut libc::c_char;
+    fn tempnam(dir: *const libc::c_char, front: *const libc::c_char) -> *mut libc::c_char;
     fn arc4random() -> u32;
     fn arc4random_uniform(bound: u32) -> u32;
 }
@@ -33,7 +38,25 @@ fn draw() -> String {
         let stream = libc::fopen(c"/dev/random".as_ptr(), c"rb".as_ptr());
         assert_eq!(libc::fread(more[8..].as_mut_ptr().cast(), 1, 8, stream), 8);
         libc::fclose(stream);
-        format!("{bytes:02x?} {more:02x?} {:x} {ten}", arc4random())
+        format!("{bytes:02x?} {more:02x?} {:x} {ten} {}", arc4random(), names())
+    }
+}
+
+/// Names that nobody has.
+fn names() -> String {
+    let mut template = *b"name-XXXXXX\0";
+    // SAFETY: C strings, of which one is freed.
+    unsafe {
+        let name = |at: *mut libc::c_char| {
+            assert!(!at.is_null());
+            CStr::from_ptr(at).to_str().unwrap().to_owned()
+        };
+        let in_dir = tempnam(c"/tmp".as_ptr(), c"a long front".as_ptr());
+        let all =
+            [name(mktemp(template.as_mut_ptr().cast())), name(tmpnam(null_mut())), name(in_dir)];
+        libc::free(in_dir.cast());
+        assert!(all[1].starts_with("/tmp/file") && all[2].contains("/a lon"), "{all:?}");
+        all.join(" ")
     }
 }
 

@@ -1,100 +1,79 @@
-//! Extended attributes: getxattr(2), listxattr(2), setxattr(2), removexattr(2) and their kin, and
-//! fchmod(2), fchown(2), futimens(3). A rank that is executed again is told what it was told of
-//! attributes, and sets none a second time. Our own marks are hidden from it: copied to another
-//! file, as shutil.copystat does with all that is listed, they would say something wrong of that.
+//! Extended attributes (getxattr(2), setxattr(2) and their kin), and what is set of an open file:
+//! fchmod(2), fchown(2), futimens(3). What a rank was told of attributes it is told again; what it
+//! has set it does not set again, because another may have set something else since. Our own marks
+//! are hidden from it: copied to another file, as shutil.copystat does with all that is listed, they
+//! would say something wrong of that.
 
-use super::calling::{outcome, written_down};
-use super::freshness;
-use super::looking::is_of_the_kernel;
-use super::names::marked;
-use super::records::{is_new_change, Call};
-use super::standing_in;
-use super::writing::sets;
+use super::asking::asked;
+use super::calling::outcome;
+use super::change::{of_call, Change, UNKNOWN};
+use super::kernel::{errno, Identity};
+use super::records::Call;
+use super::writing::changes;
 use crate::next::next;
-use libc::{c_char, c_int, c_void, gid_t, mode_t, size_t, ssize_t, timespec, uid_t};
-use std::ffi::CStr;
+use libc::{c_char, c_int, c_void, gid_t, mode_t, size_t, ssize_t, timespec, timeval, uid_t};
 
 type Name = *const c_char;
+type Bytes = *const c_void;
+type Times = *const timeval;
 
 next! {
     getxattr: fn(Name, Name, *mut c_void, size_t) -> ssize_t;
     lgetxattr: fn(Name, Name, *mut c_void, size_t) -> ssize_t;
     fgetxattr: fn(c_int, Name, *mut c_void, size_t) -> ssize_t;
-    listxattr: fn(Name, *mut c_char, size_t) -> ssize_t;
-    llistxattr: fn(Name, *mut c_char, size_t) -> ssize_t;
-    flistxattr: fn(c_int, *mut c_char, size_t) -> ssize_t;
-    setxattr: fn(Name, Name, *const c_void, size_t, c_int) -> c_int;
-    lsetxattr: fn(Name, Name, *const c_void, size_t, c_int) -> c_int;
-    fsetxattr: fn(c_int, Name, *const c_void, size_t, c_int) -> c_int;
+    listxattr: fn(Name, *mut c_void, size_t) -> ssize_t;
+    llistxattr: fn(Name, *mut c_void, size_t) -> ssize_t;
+    flistxattr: fn(c_int, *mut c_void, size_t) -> ssize_t;
+    setxattr: fn(Name, Name, Bytes, size_t, c_int) -> c_int;
+    lsetxattr: fn(Name, Name, Bytes, size_t, c_int) -> c_int;
+    fsetxattr: fn(c_int, Name, Bytes, size_t, c_int) -> c_int;
     removexattr: fn(Name, Name) -> c_int;
     lremovexattr: fn(Name, Name) -> c_int;
     fremovexattr: fn(c_int, Name) -> c_int;
     fchmod: fn(c_int, mode_t) -> c_int;
     fchown: fn(c_int, uid_t, gid_t) -> c_int;
     futimens: fn(c_int, *const timespec) -> c_int;
+    futimes: fn(c_int, Times) -> c_int;
 }
 
 /// Numbers of the functions, in what is written down.
 const GET: u8 = 105;
 const LIST: u8 = 106;
+const SET: u8 = 107;
+const REMOVE: u8 = 108;
+const MODE: u8 = 109;
+const OWNER: u8 = 110;
+const TIMES: u8 = 111;
+
+/// Asks for an attribute or for the names of all: how many bytes, of which none is put where there
+/// is no room at all.
+///
+/// # Safety
+/// `to` must have so much room.
+unsafe fn tells(
+    call: Call,
+    what: u8,
+    (to, room): (*mut c_void, size_t),
+    make: &dyn Fn() -> ssize_t,
+) -> ssize_t {
+    let made = || {
+        let value = outcome(make() as i64);
+        match usize::try_from(value) {
+            Ok(n) if what == LIST && n > 0 && room > 0 => {
+                // SAFETY: so many bytes have been put there.
+                let list = unsafe { std::slice::from_raw_parts_mut(to.cast::<u8>(), n) };
+                let n = without_ours(list);
+                (n as i64, n)
+            }
+            n => (value, n.unwrap_or(0).min(room)),
+        }
+    };
+    // SAFETY: handed on to the caller.
+    unsafe { asked(call, (to, room), &made) }.map_or_else(make, |value| value as ssize_t)
+}
+
 /// What the names of our own begin with.
 const OURS: &[u8] = b"user.eyrie.";
-
-/// What is asked for an attribute, or for the names of all.
-fn reads(what: u8, path: Name, to: *mut u8, len: size_t, make: &dyn Fn() -> ssize_t) -> ssize_t {
-    // SAFETY: a C string, or nothing.
-    if !path.is_null() && is_of_the_kernel(unsafe { CStr::from_ptr(path) }) {
-        return make();
-    }
-    let call = match path.is_null() {
-        true => Call::on_open(what),
-        // SAFETY: a C string.
-        false => unsafe { Call::new(what, path) },
-    };
-    let room = || match len {
-        0 => &mut [][..],
-        // SAFETY: as much room as the program says.
-        _ => unsafe { std::slice::from_raw_parts_mut(to, len) },
-    };
-    let ask = || {
-        let n = outcome(make() as i64);
-        match usize::try_from(n) {
-            Ok(n) if what == LIST && len > 0 => without_ours(&mut room()[..n]) as i64,
-            _ => n,
-        }
-    };
-    let value = written_down(&mut || {
-        if let Some(value) = call.result_again() {
-            return value;
-        }
-        let told = call.content_again(&mut |at, part| {
-            if let Some(room) = room().get_mut(at..at + part.len()) {
-                room.copy_from_slice(part);
-            }
-        });
-        if let Some(n) = told {
-            return n;
-        }
-        let new = is_new_change();
-        if new {
-            standing_in::before_new();
-        }
-        let n = ask();
-        if new {
-            freshness::looked_around();
-            match n {
-                1.. if len > 0 => {
-                    call.write_content(n, &mut |at, most| &room()[at..at + most]);
-                }
-                _ => {
-                    call.write_result(n);
-                }
-            }
-        }
-        n
-    });
-    value.map_or_else(make, |value| value as ssize_t)
-}
 
 /// Takes our own names out of a list of them, each of which ends with a NUL; how long it is then.
 fn without_ours(list: &mut [u8]) -> usize {
@@ -111,74 +90,152 @@ fn without_ours(list: &mut [u8]) -> usize {
     len
 }
 
-/// Functions that ask: ours, the one behind it, its name, its arguments, what it is, the path,
-/// where it is put and how much room there is.
-macro_rules! asking {
+/// Whether an attribute is there, of which `get` puts the value; with `value`, also whether it is
+/// that.
+fn has(get: &dyn Fn(*mut c_void, size_t) -> ssize_t, value: Option<(Bytes, size_t)>) -> bool {
+    let mut room = [0u8; 4096];
+    let len = get(room.as_mut_ptr().cast(), room.len());
+    let there = len >= 0 || errno() == libc::ERANGE;
+    there
+        && value.is_none_or(|(bytes, n)| {
+            // SAFETY: the program gives so many bytes to be set.
+            let wanted = || unsafe { std::slice::from_raw_parts(bytes.cast::<u8>(), n) };
+            len == n as ssize_t && (n == 0 || room.get(..n).is_some_and(|has| has == wanted()))
+        })
+}
+
+/// Sets an attribute, or removes it (`value`: none).
+///
+/// # Safety
+/// The value must have as many bytes as it says.
+unsafe fn sets(
+    call: Call,
+    get: &dyn Fn(*mut c_void, size_t) -> ssize_t,
+    value: Option<(Bytes, size_t)>,
+    flags: c_int,
+    make: &dyn Fn() -> c_int,
+) -> c_int {
+    let change = Change {
+        call,
+        before: &|| match has(get, None) {
+            true if flags == libc::XATTR_CREATE => Err(-i64::from(libc::EEXIST)),
+            // If it is made twice something else comes of it.
+            is_there if is_there == value.is_none() && flags != libc::XATTR_REPLACE => {
+                Ok(Identity::default())
+            }
+            _ => Err(UNKNOWN),
+        },
+        is_done: &|_| match value {
+            Some(value) => has(get, Some(value)),
+            None => !has(get, None),
+        },
+        stand_ins: &|| (),
+        keep: &|_| (),
+    };
+    of_call(&change, make)
+}
+
+/// Functions that tell of attributes: ours, the one behind it, its name, its arguments, the call,
+/// where it is put.
+macro_rules! telling {
     ($($our:ident, $next:ident, $symbol:literal, ($($arg:ident: $kind:ty),*), $what:ident,
-        $path:expr, $to:ident, $len:ident;)*) => {
+        $call:expr;)*) => {
         $(
             /// # Safety
             /// As the function of the C library.
             #[export_name = $symbol]
-            pub unsafe extern "C-unwind" fn $our($($arg: $kind),*) -> ssize_t {
+            pub unsafe extern "C-unwind" fn $our(
+                $($arg: $kind,)*
+                to: *mut c_void,
+                room: size_t,
+            ) -> ssize_t {
                 // SAFETY: handed on to the caller.
-                reads($what, $path, $to.cast(), $len, &|| unsafe { $next.get()($($arg),*) })
+                unsafe { tells($call, $what, (to, room), &|| $next.get()($($arg,)* to, room)) }
             }
         )*
     };
 }
-asking! {
-    our_getxattr, getxattr, "getxattr", (path: Name, name: Name, to: *mut c_void, len: size_t),
-        GET, path, to, len;
-    our_lgetxattr, lgetxattr, "lgetxattr", (path: Name, name: Name, to: *mut c_void, len: size_t),
-        GET, path, to, len;
-    our_fgetxattr, fgetxattr, "fgetxattr", (fd: c_int, name: Name, to: *mut c_void, len: size_t),
-        GET, std::ptr::null(), to, len;
-    our_listxattr, listxattr, "listxattr", (path: Name, to: *mut c_char, len: size_t),
-        LIST, path, to, len;
-    our_llistxattr, llistxattr, "llistxattr", (path: Name, to: *mut c_char, len: size_t),
-        LIST, path, to, len;
-    our_flistxattr, flistxattr, "flistxattr", (fd: c_int, to: *mut c_char, len: size_t),
-        LIST, std::ptr::null(), to, len;
+telling! {
+    our_getxattr, getxattr, "getxattr", (path: Name, name: Name), GET,
+        Call::of(GET, path);
+    our_lgetxattr, lgetxattr, "lgetxattr", (path: Name, name: Name), GET,
+        Call::of(GET, path);
+    our_fgetxattr, fgetxattr, "fgetxattr", (fd: c_int, name: Name), GET,
+        Call::on_open(GET);
+    our_listxattr, listxattr, "listxattr", (path: Name), LIST, Call::of(LIST, path);
+    our_llistxattr, llistxattr, "llistxattr", (path: Name), LIST, Call::of(LIST, path);
+    our_flistxattr, flistxattr, "flistxattr", (fd: c_int), LIST, Call::on_open(LIST);
 }
 
-/// Functions that set something: ours, the one behind it, its name, its arguments, what is done
-/// with the call.
+/// Functions that set an attribute and that remove it: ours, the one behind it, its name, and the
+/// one that tells of it; of what.
 macro_rules! setting {
-    ($($our:ident, $next:ident, $symbol:literal, ($($arg:ident: $kind:ty),*), $how:expr;)*) => {
+    ($($set:ident, $next_set:ident, $symbol_set:literal,
+        $remove:ident, $next_remove:ident, $symbol_remove:literal,
+        $get:ident, ($of:ident: $kind:ty), $set_call:expr, $remove_call:expr;)*) => {
         $(
             /// # Safety
             /// As the function of the C library.
-            #[export_name = $symbol]
-            pub unsafe extern "C-unwind" fn $our($($arg: $kind),*) -> c_int {
+            #[export_name = $symbol_set]
+            pub unsafe extern "C-unwind" fn $set(
+                $of: $kind,
+                name: Name,
+                value: Bytes,
+                len: size_t,
+                flags: c_int,
+            ) -> c_int {
                 // SAFETY: handed on to the caller.
-                let make = || unsafe { $next.get()($($arg),*) };
-                let how: &dyn Fn(&dyn Fn() -> c_int) -> c_int = &$how;
-                how(&make)
+                unsafe {
+                    let get = |to, room| $get.get()($of, name, to, room);
+                    let make = || $next_set.get()($of, name, value, len, flags);
+                    sets($set_call, &get, Some((value, len)), flags, &make)
+                }
+            }
+
+            /// # Safety
+            /// As the function of the C library.
+            #[export_name = $symbol_remove]
+            pub unsafe extern "C-unwind" fn $remove($of: $kind, name: Name) -> c_int {
+                // SAFETY: handed on to the caller.
+                unsafe {
+                    let get = |to, room| $get.get()($of, name, to, room);
+                    sets($remove_call, &get, None, 0, &|| $next_remove.get()($of, name))
+                }
             }
         )*
     };
 }
 setting! {
-    our_setxattr, setxattr, "setxattr",
-        (path: Name, name: Name, from: *const c_void, len: size_t, flags: c_int),
-        |make| marked(24, path, make);
-    our_lsetxattr, lsetxattr, "lsetxattr",
-        (path: Name, name: Name, from: *const c_void, len: size_t, flags: c_int),
-        |make| marked(25, path, make);
-    our_removexattr, removexattr, "removexattr", (path: Name, name: Name),
-        |make| marked(26, path, make);
-    our_lremovexattr, lremovexattr, "lremovexattr", (path: Name, name: Name),
-        |make| marked(27, path, make);
-    our_fsetxattr, fsetxattr, "fsetxattr",
-        (fd: c_int, name: Name, from: *const c_void, len: size_t, flags: c_int),
-        |make| sets(fd, make);
-    our_fremovexattr, fremovexattr, "fremovexattr", (fd: c_int, name: Name),
-        |make| sets(fd, make);
-    our_fchmod, fchmod, "fchmod", (fd: c_int, mode: mode_t), |make| sets(fd, make);
-    our_fchown, fchown, "fchown", (fd: c_int, user: uid_t, group: gid_t), |make| sets(fd, make);
-    our_futimens, futimens, "futimens", (fd: c_int, times: *const timespec),
-        |make| sets(fd, make);
+    our_setxattr, setxattr, "setxattr", our_removexattr, removexattr, "removexattr",
+        getxattr, (path: Name), Call::of(SET, path), Call::of(REMOVE, path);
+    our_lsetxattr, lsetxattr, "lsetxattr", our_lremovexattr, lremovexattr, "lremovexattr",
+        lgetxattr, (path: Name), Call::of(SET, path), Call::of(REMOVE, path);
+    our_fsetxattr, fsetxattr, "fsetxattr", our_fremovexattr, fremovexattr, "fremovexattr",
+        fgetxattr, (fd: c_int), Call::on_open(SET), Call::on_open(REMOVE);
+}
+
+/// Functions that set something of an open file: ours, the one behind it, its name, its number in
+/// what is written down, its arguments.
+macro_rules! setting_of_open {
+    ($($our:ident, $next:ident, $symbol:literal, $what:ident, ($($arg:ident: $kind:ty),*);)*) => {
+        $(
+            /// # Safety
+            /// As the function of the C library.
+            #[export_name = $symbol]
+            pub unsafe extern "C-unwind" fn $our(fd: c_int, $($arg: $kind),*) -> c_int {
+                // SAFETY: handed on to the caller.
+                let make = || unsafe { $next.get()(fd, $($arg),*) };
+                let made_once = changes(($what, None), fd, &|_, _| (), &|| outcome(make()));
+                made_once.map_or_else(make, |value| value as c_int)
+            }
+        )*
+    };
+}
+setting_of_open! {
+    our_fchmod, fchmod, "fchmod", MODE, (mode: mode_t);
+    our_fchown, fchown, "fchown", OWNER, (user: uid_t, group: gid_t);
+    our_futimens, futimens, "futimens", TIMES, (times: *const timespec);
+    our_futimes, futimes, "futimes", TIMES, (times: Times);
 }
 
 #[cfg(test)]

@@ -1,12 +1,13 @@
-//! mkdir(2). A directory is made under a name that nobody else uses, so that its number is known
-//! before it gets its own name: who finds that name can tell whose it is.
+//! mkdir(2), mkfifo(3), mknod(2). A directory or a pipe is made under a name that nobody else uses,
+//! so that its number is known before it gets its own name: who finds that name can tell whose it
+//! is.
 
 use super::change::{free, of_call_by, Change, UNKNOWN};
 use super::kernel::{self, look, Identity, HERE};
 use super::path::Path;
 use super::records::Call;
 use crate::random;
-use libc::{c_char, c_int, mode_t};
+use libc::{c_char, c_int, dev_t, mode_t};
 
 /// What the name of such a directory is: this, and so many digits.
 const FRONT: &[u8] = b".eyrie-";
@@ -31,13 +32,16 @@ fn nameless(dir: c_int, path: *const c_char) -> Option<Path> {
     unsafe { Path::of(dir, path) }?.parent().below(&name)
 }
 
+/// What is made: its kind and its rights, and the device, if it is one.
+pub type Kind = (mode_t, dev_t);
+
 /// Makes it without its name.
-fn make_nameless(at: &Path, mode: mode_t) -> Result<Identity, i64> {
-    let mut made = kernel::make_directory(at.as_c(), mode);
+fn make_nameless(at: &Path, (mode, device): Kind) -> Result<Identity, i64> {
+    let mut made = kernel::make_node(at.as_c(), mode, device);
     if made == -i64::from(libc::EEXIST) {
         // The rank has died before it could say that it had one.
-        kernel::remove_directory(at.as_c());
-        made = kernel::make_directory(at.as_c(), mode);
+        kernel::remove_node(at.as_c(), mode);
+        made = kernel::make_node(at.as_c(), mode, device);
     }
     match made {
         0 => look(HERE, at.as_c().as_ptr(), false).map(|found| found.id),
@@ -46,22 +50,22 @@ fn make_nameless(at: &Path, mode: mode_t) -> Result<Identity, i64> {
 }
 
 /// Gives it its name; `None`: not in this way.
-fn give_name(at: &Path, dir: c_int, path: *const c_char) -> Option<i64> {
+fn give_name(at: &Path, dir: c_int, path: *const c_char, mode: mode_t) -> Option<i64> {
     look(HERE, at.as_c().as_ptr(), false).ok()?;
     let named = kernel::rename_to_free(at.as_c(), dir, path);
     if named < 0 {
-        kernel::remove_directory(at.as_c());
+        kernel::remove_node(at.as_c(), mode);
     }
     let taken = named == 0 || named == -i64::from(libc::EEXIST);
     taken.then_some(named)
 }
 
-/// Makes a directory, once in all processes of the rank.
+/// Makes it, once in all processes of the rank.
 pub fn made(
     what: u8,
     dir: c_int,
     path: *const c_char,
-    mode: mode_t,
+    kind: Kind,
     make: &dyn Fn() -> c_int,
 ) -> c_int {
     if path.is_null() {
@@ -73,14 +77,14 @@ pub fn made(
         before: &|| {
             free(dir, path)?;
             let at = nameless(dir, path).ok_or(UNKNOWN)?;
-            make_nameless(&at, mode)
+            make_nameless(&at, kind)
         },
         is_done: &|made| look(dir, path, false).is_ok_and(|found| found.id == made),
         stand_ins: &|| (),
         keep: &|_| (),
     };
     let make_once = || {
-        let named = nameless(dir, path).and_then(|at| give_name(&at, dir, path));
+        let named = nameless(dir, path).and_then(|at| give_name(&at, dir, path, kind.0));
         match named {
             Some(0) => 0,
             Some(error) => {

@@ -22,7 +22,7 @@ pub const MOST: usize = 4;
 const MOST_WHOLE: usize = 16;
 
 /// Number of the record of a node, in what is written down.
-const NODE: u8 = 104;
+const NODE: u8 = 118;
 
 /// File systems of servers, as statfs(2) numbers them: NFS, Lustre, FUSE, SMB (two), Ceph, 9P, AFS,
 /// GFS2, OCFS2, GPFS, BeeGFS, OrangeFS, PanFS.

@@ -17,13 +17,32 @@ pub fn errno() -> c_int {
     unsafe { *libc::__errno_location() }
 }
 
-/// A system call that takes at most five numbers.
-fn call(number: c_long, [a, b, c, d, e]: [usize; 5]) -> i64 {
+/// A system call that takes at most six numbers. Not by syscall(2) of the C library, in front of
+/// which ours stands.
+fn call_with_six(number: c_long, [a, b, c, d, e, f]: [usize; 6]) -> i64 {
+    let result;
     // SAFETY: each caller below hands over what its system call takes.
-    match unsafe { libc::syscall(number, a, b, c, d, e) } {
-        -1 => -i64::from(errno()),
-        value => value,
+    unsafe {
+        std::arch::asm!(
+            "syscall",
+            inlateout("rax") number => result,
+            in("rdi") a,
+            in("rsi") b,
+            in("rdx") c,
+            in("r10") d,
+            in("r8") e,
+            in("r9") f,
+            lateout("rcx") _,
+            lateout("r11") _,
+            options(nostack),
+        );
     }
+    result
+}
+
+/// The same with five.
+fn call(number: c_long, [a, b, c, d, e]: [usize; 5]) -> i64 {
+    call_with_six(number, [a, b, c, d, e, 0])
 }
 
 /// What tells a file from all others on its host; all zero: none.
@@ -132,9 +151,8 @@ pub fn map<'a>(fd: c_int, len: usize) -> Option<&'a [u8]> {
     if len == 0 {
         return None;
     }
-    let (access, flags) = (libc::PROT_READ, libc::MAP_PRIVATE);
-    // SAFETY: a new mapping, wherever there is room.
-    let at = unsafe { libc::syscall(libc::SYS_mmap, 0usize, len, access, flags, fd, 0usize) };
+    let (access, flags) = (libc::PROT_READ as usize, libc::MAP_PRIVATE as usize);
+    let at = call_with_six(libc::SYS_mmap, [0, len, access, flags, fd as usize, 0]);
     // SAFETY: so many bytes are mapped there. A process that cuts the file meanwhile ends this one,
     // as it would while the dynamic linker maps it.
     (at > 0).then(|| unsafe { std::slice::from_raw_parts(at as *const u8, len) })
@@ -273,6 +291,31 @@ pub fn for_each_name(directory: &CStr, tell: &mut dyn FnMut(&[u8])) -> bool {
     true
 }
 
+/// Whether an epoll instance waits for a descriptor of which `is_it` says so.
+pub fn watches(epoll: c_int, is_it: &dyn Fn(c_int) -> bool) -> bool {
+    const FRONT: &[u8] = b"/proc/thread-self/fdinfo/";
+    let (mut path, mut room) = ([0u8; 64], [0u8; 32]);
+    let number = link_of(epoll, &mut room).to_bytes().strip_prefix(FD).unwrap_or(&[]);
+    path[..FRONT.len()].copy_from_slice(FRONT);
+    path[FRONT.len()..FRONT.len() + number.len()].copy_from_slice(number);
+    let path = CStr::from_bytes_until_nul(&path).unwrap_or(c"");
+    let file = open(HERE, path, libc::O_RDONLY | libc::O_CLOEXEC, 0);
+    let Some(file) = c_int::try_from(file).ok().filter(|file| *file >= 0) else { return false };
+    let mut bytes = [0u8; 16 << 10];
+    let place = [file as usize, bytes.as_mut_ptr() as usize, bytes.len()];
+    let n = call(libc::SYS_read, [place[0], place[1], place[2], 0, 0]);
+    close(file);
+    // tfd:        5 events:       19 data: ...
+    let text = bytes.get(..usize::try_from(n).unwrap_or(0)).unwrap_or(&[]);
+    let watched = text.split(|byte| *byte == b'\n').filter_map(|line| line.strip_prefix(b"tfd:"));
+    let mut numbers = watched.map(|rest| {
+        let digits = rest.iter().skip_while(|byte| **byte == b' ');
+        let digits = digits.take_while(|byte| byte.is_ascii_digit());
+        digits.fold(0, |n: c_int, byte| n.wrapping_mul(10).wrapping_add((byte - b'0').into()))
+    });
+    numbers.any(is_it)
+}
+
 /// Moves a descriptor out of the program's way.
 pub fn move_up(fd: c_int) -> c_int {
     let high = duplicate(fd);
@@ -306,8 +349,7 @@ pub fn put_in_place(from: c_int, to: c_int) {
 /// Whether two descriptors are of the same open file, so that they share its position.
 pub fn is_same(a: c_int, b: c_int) -> bool {
     const FILE: usize = 0;
-    // SAFETY: asks only.
-    let process = unsafe { libc::syscall(libc::SYS_getpid) } as usize;
+    let process = call(libc::SYS_getpid, [0; 5]) as usize;
     call(libc::SYS_kcmp, [process, process, FILE, a as usize, b as usize]) == 0
 }
 
@@ -396,12 +438,33 @@ pub fn in_memory() -> i64 {
     call(libc::SYS_memfd_create, [name, libc::MFD_CLOEXEC as usize, 0, 0, 0])
 }
 
-pub fn make_directory(path: &CStr, mode: u32) -> i64 {
+fn make_directory(path: &CStr, mode: u32) -> i64 {
     call(libc::SYS_mkdir, [path.as_ptr() as usize, mode as usize, 0, 0, 0])
 }
 
 pub fn remove_directory(path: &CStr) {
     call(libc::SYS_rmdir, [path.as_ptr() as usize, 0, 0, 0, 0]);
+}
+
+/// Makes what has a name but no content: a directory, a pipe, a device.
+pub fn make_node(path: &CStr, mode: u32, device: u64) -> i64 {
+    if mode & libc::S_IFMT == libc::S_IFDIR {
+        return make_directory(path, mode & !libc::S_IFMT);
+    }
+    call(libc::SYS_mknod, [path.as_ptr() as usize, mode as usize, device as usize, 0, 0])
+}
+
+/// Removes what [`make_node`] has made.
+pub fn remove_node(path: &CStr, mode: u32) {
+    match mode & libc::S_IFMT {
+        libc::S_IFDIR => remove_directory(path),
+        _ => _ = unlink(path),
+    }
+}
+
+/// Makes a directory the one in which relative paths begin.
+pub fn go_to(path: &CStr) -> i64 {
+    call(libc::SYS_chdir, [path.as_ptr() as usize, 0, 0, 0, 0])
 }
 
 /// Renames, but not in the place of another file.
@@ -466,6 +529,18 @@ pub fn end(code: c_int) -> ! {
     loop {
         call(libc::SYS_exit_group, [code as usize, 0, 0, 0, 0]);
     }
+}
+
+/// Sends this process the signal of an aio call that is over, with a value.
+pub fn signal_self(signal: c_int, value: libc::sigval) {
+    // siginfo_t: si_signo, si_errno, si_code; then pid, uid and value.
+    let mut info = [0u64; 16];
+    let code = libc::SI_ASYNCIO as u32 as u64;
+    let (process, user) = (call(libc::SYS_getpid, [0; 5]), call(libc::SYS_getuid, [0; 5]));
+    (info[0], info[1]) = (signal as u64, code);
+    (info[2], info[3]) = (process as u64 | (user as u64) << 32, value.sival_ptr as u64);
+    let to = info.as_ptr() as usize;
+    call(libc::SYS_rt_sigqueueinfo, [process as usize, signal as usize, to, 0, 0]);
 }
 
 /// Lets a millisecond pass.

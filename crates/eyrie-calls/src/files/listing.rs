@@ -1,8 +1,9 @@
-//! opendir(3), readdir(3) and their kin: a rank that is executed again finds the same names, in the
+//! opendir(3), readdir(3), getdents64(2) and their kin: a rank that is executed again finds the same names, in the
 //! same order. All are recorded: a directory may get others while the job runs. What Eyrie keeps
 //! beside files is never among them.
 
-use super::calling::written_down;
+use super::asking::{asked_beside, counts};
+use super::calling::{outcome, written_down};
 use super::directories;
 use super::freshness;
 use super::keeping;
@@ -11,7 +12,7 @@ use super::records::{is_new_change, Call};
 use super::standing_in;
 use crate::next::next;
 use crate::own_number;
-use libc::{c_char, c_int, c_void, dirent64};
+use libc::{c_char, c_int, c_void, dirent64, size_t, ssize_t};
 use std::cell::UnsafeCell;
 use std::ffi::CStr;
 
@@ -25,11 +26,15 @@ next! {
     readdir: fn(Dir) -> *mut dirent64;
     readdir64: fn(Dir) -> *mut dirent64;
     closedir: fn(Dir) -> c_int;
+    readdir_r: fn(Dir, *mut dirent64, *mut *mut dirent64) -> c_int;
+    readdir64_r: fn(Dir, *mut dirent64, *mut *mut dirent64) -> c_int;
+    getdents64: fn(c_int, *mut c_void, size_t) -> ssize_t;
 }
 
 /// Numbers of the functions, in what is written down.
 const OPEN: u8 = 91;
 const NEXT: u8 = 92;
+const SEVERAL: u8 = 115;
 /// Directories that can be listed at a time; more of them are not recorded.
 const MOST: usize = 16;
 
@@ -240,4 +245,76 @@ pub unsafe extern "C-unwind" fn our_closedir(dir: Dir) -> c_int {
     });
     // SAFETY: handed on to the caller.
     unsafe { closedir.get()(dir) }
+}
+
+/// Functions like readdir_r(3): ours, the one behind it, its name.
+macro_rules! listing_to {
+    ($($our:ident, $next:ident, $symbol:literal;)*) => {
+        $(
+            /// # Safety
+            /// As readdir_r(3).
+            #[export_name = $symbol]
+            pub unsafe extern "C-unwind" fn $our(
+                dir: Dir,
+                to: *mut dirent64,
+                found: *mut *mut dirent64,
+            ) -> c_int {
+                // SAFETY: handed on to the caller.
+                unsafe {
+                    match counts() {
+                        true => lists_to(dir, to, found),
+                        false => $next.get()(dir, to, found),
+                    }
+                }
+            }
+        )*
+    };
+}
+listing_to! {
+    our_readdir_r, readdir_r, "readdir_r";
+    our_readdir64_r, readdir64_r, "readdir64_r";
+}
+
+/// # Safety
+/// As readdir_r(3).
+unsafe fn lists_to(dir: Dir, to: *mut dirent64, found: *mut *mut dirent64) -> c_int {
+    let before = kernel::errno();
+    // SAFETY: handed on to the caller; an entry is as long as it says. The end is told from an
+    // error by errno, which is this thread's own.
+    unsafe {
+        *libc::__errno_location() = 0;
+        let entry = our_readdir64(dir);
+        let error = kernel::errno();
+        *libc::__errno_location() = before;
+        *found = if entry.is_null() { entry } else { to };
+        if let Some(entry) = entry.as_ref() {
+            let len = usize::from(entry.d_reclen).min(size_of::<dirent64>());
+            to.cast::<u8>().copy_from_nonoverlapping((&raw const *entry).cast(), len);
+            return 0;
+        }
+        error
+    }
+}
+
+/// # Safety
+/// As getdents64(2).
+#[export_name = "getdents64"]
+pub unsafe extern "C-unwind" fn our_getdents64(
+    fd: c_int,
+    to: *mut c_void,
+    room: size_t,
+) -> ssize_t {
+    // SAFETY: handed on to the caller.
+    let next = || unsafe { getdents64.get()(fd, to, room) };
+    let made = || {
+        let n = outcome(next() as i64);
+        (n, usize::try_from(n).unwrap_or(0))
+    };
+    // The directory goes on, too, for what is new behind what is told.
+    let goes_on = || {
+        made();
+    };
+    // SAFETY: handed on to the caller.
+    let told = unsafe { asked_beside(Call::on_open(SEVERAL), (to, room), &made, &goes_on) };
+    told.map_or_else(next, |n| n as ssize_t)
 }

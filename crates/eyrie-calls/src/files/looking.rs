@@ -39,6 +39,7 @@ next! {
     access: fn(Name, c_int) -> c_int;
     faccessat: fn(c_int, Name, c_int, c_int) -> c_int;
     euidaccess: fn(Name, c_int) -> c_int;
+    eaccess: fn(Name, c_int) -> c_int;
     readlink: fn(Name, *mut c_char, size_t) -> ssize_t;
     readlinkat: fn(c_int, Name, *mut c_char, size_t) -> ssize_t;
 }
@@ -401,6 +402,14 @@ pub unsafe extern "C-unwind" fn our_faccessat(
 pub unsafe extern "C-unwind" fn our_euidaccess(path: Name, how: c_int) -> c_int {
     // SAFETY: handed on to the caller.
     asks(path, &|| unsafe { euidaccess.get()(path, how) })
+}
+
+/// # Safety
+/// As eaccess(3).
+#[export_name = "eaccess"]
+pub unsafe extern "C-unwind" fn our_eaccess(path: Name, how: c_int) -> c_int {
+    // SAFETY: handed on to the caller.
+    asks(path, &|| unsafe { eaccess.get()(path, how) })
 }
 
 /// # Safety

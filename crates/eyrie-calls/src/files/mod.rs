@@ -3,12 +3,17 @@
 //! again is told so instead of making them again. Only calls of the thread that has called MPI_Init
 //! count, and only in its program; nothing here allocates.
 
+mod asking;
+mod asynchronous;
 mod attributes;
 pub(crate) mod buffers;
+#[cfg(naked_functions)]
+mod by_number;
 mod calling;
 mod change;
 mod children;
 mod commit;
+mod copying;
 mod directories;
 pub(crate) mod far;
 mod freshness;
@@ -29,6 +34,7 @@ mod others;
 pub(crate) mod path;
 pub(crate) mod pending;
 pub(crate) mod pipes;
+mod places;
 mod reading;
 mod recent;
 mod records;
@@ -38,10 +44,16 @@ mod stdio;
 pub(crate) mod storing;
 mod temporary;
 mod under_lock;
+mod walking;
 pub(crate) mod writing;
 
+pub use asking::*;
+pub use asynchronous::*;
 pub use attributes::*;
+#[cfg(naked_functions)]
+pub use by_number::our_syscall;
 pub use children::*;
+pub use copying::*;
 pub use listing::*;
 #[cfg(naked_functions)]
 pub use loading::*;
@@ -50,8 +62,10 @@ pub use looking::*;
 pub use mapping::*;
 pub use names::*;
 pub use opening::*;
+pub use places::*;
 pub use reading::*;
 pub use temporary::*;
+pub use walking::*;
 pub use writing::*;
 
 use crate::observed::is_on;

@@ -1,6 +1,6 @@
-//! rename(2), link(2), symlink(2), unlink(2), mkdir(2), rmdir(2), truncate(2), chmod(2) and their
-//! kin. What such a call is about to do is with a router before it is made: a rank that is executed
-//! again is told what became of it, or finds out whether it was made.
+//! rename(2), link(2), symlink(2), unlink(2), mkdir(2), mkfifo(3), rmdir(2), truncate(2),
+//! chmod(2) and their kin. What such a call is about to do is with a router before it is made: a
+//! rank that is executed again is told what became of it, or finds out whether it was made.
 
 use super::change::{free, of_call, of_call_by, Change, When, UNKNOWN};
 use super::directories;
@@ -11,7 +11,7 @@ use super::pending;
 use super::records::Call;
 use super::standing_in::table;
 use crate::next::next;
-use libc::{c_char, c_int, c_uint, c_void, gid_t, mode_t, off_t, timespec, timeval, uid_t};
+use libc::{c_char, c_int, c_uint, c_void, dev_t, gid_t, mode_t, off_t, timespec, timeval, uid_t};
 use std::ffi::CStr;
 
 type Name = *const c_char;
@@ -30,6 +30,10 @@ next! {
     rmdir: fn(Name) -> c_int;
     mkdir: fn(Name, mode_t) -> c_int;
     mkdirat: fn(c_int, Name, mode_t) -> c_int;
+    mkfifo: fn(Name, mode_t) -> c_int;
+    mkfifoat: fn(c_int, Name, mode_t) -> c_int;
+    mknod: fn(Name, mode_t, dev_t) -> c_int;
+    mknodat: fn(c_int, Name, mode_t, dev_t) -> c_int;
     truncate: fn(Name, off_t) -> c_int;
     truncate64: fn(Name, off_t) -> c_int;
     chmod: fn(Name, mode_t) -> c_int;
@@ -40,6 +44,8 @@ next! {
     utime: fn(Name, *const c_void) -> c_int;
     utimes: fn(Name, *const timeval) -> c_int;
     utimensat: fn(c_int, Name, *const timespec, c_int) -> c_int;
+    futimesat: fn(c_int, Name, *const timeval) -> c_int;
+    lutimes: fn(Name, *const timeval) -> c_int;
 }
 
 /// The file that a name leads to, without following a last link.
@@ -205,7 +211,7 @@ fn cut(what: u8, path: Name, size: off_t, make: &dyn Fn() -> c_int) -> c_int {
 }
 
 /// A call that may be made again, but not on another file that has got the name, or on none.
-pub(super) fn marked(what: u8, path: Name, make: &dyn Fn() -> c_int) -> c_int {
+fn marked(what: u8, path: Name, make: &dyn Fn() -> c_int) -> c_int {
     if path.is_null() {
         return make();
     }
@@ -218,6 +224,11 @@ pub(super) fn marked(what: u8, path: Name, make: &dyn Fn() -> c_int) -> c_int {
         keep: &|_| (),
     };
     of_call(&change, make)
+}
+
+/// What mkfifo(3) makes.
+fn pipe(mode: mode_t) -> directories::Kind {
+    (mode & !libc::S_IFMT | libc::S_IFIFO, 0)
 }
 
 /// Functions that are like the C library's, each with what it does: ours, the one behind it, its
@@ -259,9 +270,9 @@ changing! {
     our_remove, remove, "remove", (path: Name), |make| unlinked(10, HERE, path, make);
     our_rmdir, rmdir, "rmdir", (path: Name), |make| unlinked(11, HERE, path, make);
     our_mkdir, mkdir, "mkdir", (path: Name, mode: mode_t),
-        |make| directories::made(12, HERE, path, mode, make);
+        |make| directories::made(12, HERE, path, (mode | libc::S_IFDIR, 0), make);
     our_mkdirat, mkdirat, "mkdirat", (at: c_int, path: Name, mode: mode_t),
-        |make| directories::made(13, at, path, mode, make);
+        |make| directories::made(13, at, path, (mode | libc::S_IFDIR, 0), make);
     our_truncate, truncate, "truncate", (path: Name, size: off_t),
         |make| cut(14, path, size, make);
     our_truncate64, truncate64, "truncate64", (path: Name, size: off_t),
@@ -282,4 +293,16 @@ changing! {
     our_utimensat, utimensat, "utimensat",
         (at: c_int, path: Name, times: *const timespec, flags: c_int),
         |make| marked(23, path, make);
+    our_futimesat, futimesat, "futimesat", (at: c_int, path: Name, times: *const timeval),
+        |make| marked(24, path, make);
+    our_lutimes, lutimes, "lutimes", (path: Name, times: *const timeval),
+        |make| marked(25, path, make);
+    our_mkfifo, mkfifo, "mkfifo", (path: Name, mode: mode_t),
+        |make| directories::made(26, HERE, path, pipe(mode), make);
+    our_mkfifoat, mkfifoat, "mkfifoat", (at: c_int, path: Name, mode: mode_t),
+        |make| directories::made(27, at, path, pipe(mode), make);
+    our_mknod, mknod, "mknod", (path: Name, mode: mode_t, device: dev_t),
+        |make| directories::made(28, HERE, path, (mode, device), make);
+    our_mknodat, mknodat, "mknodat", (at: c_int, path: Name, mode: mode_t, device: dev_t),
+        |make| directories::made(29, at, path, (mode, device), make);
 }

@@ -8,6 +8,7 @@ use super::keeping;
 use super::kernel::{self, errno, look, look_at, Found, Identity, HERE};
 use super::memory;
 use super::path::Path;
+use super::places::NOWHERE;
 use super::records::{is_new_change, Call, Part, Record};
 use super::saying;
 use super::standing_in::{self, table, Entry, How};
@@ -245,7 +246,7 @@ impl Opening<'_> {
     /// What it had is told again; of what is done in it nothing may come about anywhere else.
     fn open_no_directory(&self) -> i64 {
         let flags = libc::O_RDONLY | libc::O_DIRECTORY | self.flags & libc::O_CLOEXEC;
-        match kernel::open(HERE, c"/proc/thread-self/attr", flags, 0) {
+        match kernel::open(HERE, NOWHERE, flags, 0) {
             fd @ 0.. => (self.adopt)(fd as c_int),
             error => error,
         }
@@ -428,13 +429,27 @@ fn opened_nameless(call: Call, make: &dyn Fn() -> i64) -> i64 {
 /// # Safety
 /// As openat(2).
 pub(super) unsafe fn opened(dir: c_int, path: Name, flags: c_int, mode: mode_t) -> Option<i64> {
+    // SAFETY: handed on to the caller.
+    let next =
+        |dir: c_int, path: Name, flags: c_int| unsafe { openat64.get()(dir, path, flags, mode) };
+    // SAFETY: as above.
+    unsafe { opened_by(dir, path, (flags, mode), &next) }
+}
+
+/// The same by another function, which is given a directory, a path and flags.
+///
+/// # Safety
+/// As openat(2).
+pub(super) unsafe fn opened_by(
+    dir: c_int,
+    path: Name,
+    (flags, mode): (c_int, mode_t),
+    make: &dyn Fn(c_int, Name, c_int) -> c_int,
+) -> Option<i64> {
     if !concerns_a_file(path, flags) {
         return None;
     }
-    let next = |dir: c_int, path: Name, flags: c_int| {
-        // SAFETY: handed on to the caller.
-        outcome(unsafe { openat64.get()(dir, path, flags, mode) })
-    };
+    let next = |dir: c_int, path: Name, flags: c_int| outcome(make(dir, path, flags));
     // SAFETY: a C string.
     let call = unsafe { Call::new(OPEN, path) };
     if is_nameless(flags) {

@@ -3,7 +3,9 @@
 
 use super::kernel::{link_of, read_link, working_directory};
 use libc::{c_char, c_int};
+use std::cell::UnsafeCell;
 use std::ffi::CStr;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 pub const MOST: usize = 4096;
 
@@ -12,6 +14,30 @@ pub const MOST: usize = 4096;
 pub struct Path {
     bytes: [u8; MOST],
     len: usize,
+}
+
+/// The directory in which relative paths begin, while it is gone.
+struct Gone(UnsafeCell<Path>);
+
+// SAFETY: used in calls that are being written down, of which there is one at a time.
+unsafe impl Sync for Gone {}
+
+static GONE: Gone = Gone(UnsafeCell::new(Path::NONE));
+static IS_GONE: AtomicBool = AtomicBool::new(false);
+
+/// It, if it is.
+pub fn gone() -> Option<&'static Path> {
+    // SAFETY: it is said that there is one, and it changes in calls only that are written down.
+    IS_GONE.load(Ordering::Relaxed).then(|| unsafe { &*GONE.0.get() })
+}
+
+/// Relative paths begin there, where nothing is any more; `None`: where the kernel says.
+pub fn set_gone(there: Option<Path>) {
+    IS_GONE.store(there.is_some(), Ordering::Relaxed);
+    if let Some(there) = there {
+        // SAFETY: in a call that is being written down.
+        unsafe { *GONE.0.get() = there };
+    }
 }
 
 impl Path {
@@ -25,7 +51,10 @@ impl Path {
         let mut whole = Path::NONE;
         // SAFETY: handed on to the caller.
         let given = unsafe { CStr::from_ptr(path) }.to_bytes();
-        if given.first() != Some(&b'/') {
+        let gone = gone().filter(|_| dir == libc::AT_FDCWD && given.first() != Some(&b'/'));
+        if let Some(here) = gone {
+            whole = *here;
+        } else if given.first() != Some(&b'/') {
             let mut room = [0u8; MOST];
             let mut link = [0; 32];
             let len = match dir {

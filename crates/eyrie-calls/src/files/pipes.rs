@@ -7,8 +7,8 @@ use super::calling::{or_errno, outcome, written_down};
 use super::kernel;
 use super::records::{is_new_change, Call};
 use super::standing_in;
-use libc::{c_int, pollfd};
-use std::cell::UnsafeCell;
+use libc::{c_int, epoll_event, fd_set, pollfd};
+use std::cell::{Cell, UnsafeCell};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Numbers of the functions, in what is written down.
@@ -65,6 +65,11 @@ pub fn note() {
 
 fn is_known(number: (u64, u64)) -> bool {
     pipes().all.contains(&number)
+}
+
+/// So many bytes of a pipe were read before, past the program's memory.
+pub fn passed(fd: c_int, n: i64) {
+    kernel::discard(fd, n, RUNS_AGAIN.load(Ordering::Relaxed));
 }
 
 /// Whether a descriptor is a pipe that may lead to a child.
@@ -147,52 +152,45 @@ pub fn writes_pipe(fd: c_int, make: &dyn Fn() -> isize) -> Option<isize> {
     Some(or_errno(value))
 }
 
-/// Waits for descriptors, of which some are pipes to children; or `None`.
-///
-/// # Safety
-/// As poll(2).
-pub unsafe fn polls(fds: *mut pollfd, n: libc::nfds_t, make: &dyn Fn() -> c_int) -> Option<c_int> {
-    if !any_started() || fds.is_null() || n == 0 || n > 1024 {
+/// Most bytes of what a wait has found.
+const MOST_FOUND: usize = 3 * 1024;
+
+/// Waits for descriptors by `make`, if some are pipes to children: `counts` says so. `tell` gets
+/// what was found before; `found` puts what there is and says how many bytes that is.
+fn waits(
+    counts: &dyn Fn() -> bool,
+    tell: &mut dyn FnMut(&[u8]),
+    make: &dyn Fn() -> c_int,
+    found: &dyn Fn(&mut [u8; MOST_FOUND]) -> usize,
+) -> Option<c_int> {
+    if !any_started() {
         return None;
     }
-    // SAFETY: handed on to the caller.
-    let all = unsafe { std::slice::from_raw_parts_mut(fds, n as usize) };
     let call = Call::on_open(POLL);
-    let (mut counts, mut told) = (false, None);
+    let (mut concerns, mut told) = (false, None);
     written_down(&mut || {
-        counts = all.iter().any(|one| is_pipe(one.fd));
-        if !counts {
+        concerns = counts();
+        if !concerns {
             return 0;
         }
-        let mut at = 0;
-        told = call.content_again(&mut |_, bytes| {
-            for pair in bytes.chunks_exact(2) {
-                if let Some(one) = all.get_mut(at) {
-                    one.revents = i16::from_le_bytes([pair[0], pair[1]]);
-                }
-                at += 1;
-            }
-        });
-        if let Some(len) = told {
-            told = Some(if len < 0 { len } else { ready(all) });
+        if let Some((value, bytes)) = call.answer_again() {
+            tell(bytes);
+            told = Some(value);
         } else if is_new_change() {
             standing_in::before_new();
         }
         0
     });
-    if !counts {
+    if !concerns {
         return None;
     }
     let value = told.unwrap_or_else(|| outcome(make()));
     if told.is_none() {
         written_down(&mut || {
-            if call.content_again(&mut |_, _| ()).is_none() && is_new_change() {
-                let mut bytes = [0u8; 2 * 1024];
-                for (pair, one) in bytes.chunks_exact_mut(2).zip(all.iter()) {
-                    pair.copy_from_slice(&one.revents.to_le_bytes());
-                }
-                let len = if value < 0 { value } else { 2 * all.len() as i64 };
-                call.write_content(len, &mut |at, most| &bytes[at..at + most]);
+            if call.answer_again().is_none() && is_new_change() {
+                let mut bytes = [0; MOST_FOUND];
+                let len = if value < 0 { 0 } else { found(&mut bytes) };
+                call.write_answer(value, &bytes[..len]);
             }
             0
         });
@@ -200,6 +198,88 @@ pub unsafe fn polls(fds: *mut pollfd, n: libc::nfds_t, make: &dyn Fn() -> c_int)
     Some(or_errno(value) as c_int)
 }
 
-fn ready(all: &[pollfd]) -> i64 {
-    all.iter().filter(|one| one.revents != 0).count() as i64
+/// Waits for descriptors, of which some are pipes to children; or `None`.
+///
+/// # Safety
+/// As poll(2).
+pub unsafe fn polls(fds: *mut pollfd, n: libc::nfds_t, make: &dyn Fn() -> c_int) -> Option<c_int> {
+    if fds.is_null() || n == 0 || n > 1024 {
+        return None;
+    }
+    let at = |i: usize| fds.wrapping_add(i);
+    // SAFETY: handed on to the caller.
+    let all = || (0..n as usize).map(|i| unsafe { &mut *at(i) });
+    let mut tell = |bytes: &[u8]| {
+        for (one, pair) in all().zip(bytes.chunks_exact(2)) {
+            one.revents = i16::from_le_bytes([pair[0], pair[1]]);
+        }
+    };
+    waits(&|| all().any(|one| is_pipe(one.fd)), &mut tell, make, &|bytes| {
+        for (pair, one) in bytes.chunks_exact_mut(2).zip(all()) {
+            pair.copy_from_slice(&one.revents.to_le_bytes());
+        }
+        2 * n as usize
+    })
+}
+
+/// The same by select(2). What is found is written down in the order of the descriptors, which may
+/// have other numbers in another process.
+///
+/// # Safety
+/// As select(2).
+pub unsafe fn selects(n: c_int, sets: [*mut fd_set; 3], make: &dyn Fn() -> c_int) -> Option<c_int> {
+    if !any_started() || !(1..=1024).contains(&n) {
+        return None;
+    }
+    // SAFETY: handed on to the caller.
+    let has = |set: *mut fd_set, fd| unsafe { !set.is_null() && libc::FD_ISSET(fd, set) };
+    // SAFETY: all zero is a valid structure; handed on to the caller.
+    let mut asked = sets.map(|set| unsafe { set.as_ref().copied().unwrap_or(std::mem::zeroed()) });
+    let [a, b, c] = &mut asked;
+    let asked = [&raw mut *a, &raw mut *b, &raw mut *c];
+    let all = || {
+        let of_set =
+            move |i: usize| (0..n).filter(move |fd| has(asked[i], *fd)).map(move |fd| (i, fd));
+        (0..3).flat_map(of_set)
+    };
+    let mut tell = |bytes: &[u8]| {
+        for ((i, fd), _) in all().zip(bytes).filter(|(_, is_ready)| **is_ready == 0) {
+            // SAFETY: it was asked for there.
+            unsafe { libc::FD_CLR(fd, sets[i]) };
+        }
+    };
+    waits(&|| all().any(|(_, fd)| is_pipe(fd)), &mut tell, make, &|bytes| {
+        let each = all().zip(bytes.iter_mut()).map(|((i, fd), to)| *to = has(sets[i], fd).into());
+        each.count()
+    })
+}
+
+/// The same by epoll_wait(2). What the program has put beside a descriptor is its own.
+///
+/// # Safety
+/// As epoll_wait(2).
+pub unsafe fn waits_for_events(
+    fd: c_int,
+    events: *mut epoll_event,
+    n: c_int,
+    make: &dyn Fn() -> c_int,
+) -> Option<c_int> {
+    const SIZE: usize = size_of::<epoll_event>();
+    let most = usize::try_from(n).ok().filter(|n| *n > 0 && !events.is_null())?;
+    let made = Cell::new(0);
+    let mut tell = |bytes: &[u8]| {
+        let len = bytes.len().min(most * SIZE);
+        // SAFETY: handed on to the caller.
+        unsafe { events.cast::<u8>().copy_from_nonoverlapping(bytes.as_ptr(), len) };
+    };
+    let make_few = || {
+        made.set(make());
+        made.get()
+    };
+    waits(&|| kernel::watches(fd, &is_pipe), &mut tell, &make_few, &|bytes| {
+        let len = (made.get().max(0) as usize * SIZE).min(bytes.len() / SIZE * SIZE);
+        // SAFETY: so many were put there.
+        bytes[..len].copy_from_slice(unsafe { std::slice::from_raw_parts(events.cast(), len) });
+        len
+    })
 }

@@ -83,6 +83,18 @@ impl Call {
         Call { what, path: (hash >> 32) as u16 }
     }
 
+    /// The same of a path that may be none.
+    ///
+    /// # Safety
+    /// `path` must be null or a C string.
+    pub unsafe fn of(what: u8, path: *const c_char) -> Call {
+        match path.is_null() {
+            true => Call::on_open(what),
+            // SAFETY: handed on to the caller.
+            false => unsafe { Call::new(what, path) },
+        }
+    }
+
     /// A call on an open file. Its descriptor may have another number in each process of a rank.
     pub fn on_open(what: u8) -> Call {
         Call { what, path: 0 }
@@ -159,6 +171,21 @@ impl Call {
                 bytes = more.content();
             }
         }
+    }
+
+    /// Writes what a call gave that says a number and puts some bytes.
+    pub fn write_answer(self, value: i64, bytes: &[u8]) {
+        if !stream_of_call().has_room_for(bytes.len() + HEAD) {
+            // SAFETY: in a call that is being written down.
+            unsafe { store() };
+        }
+        self.write_with(Part::Result, &[value], bytes);
+    }
+
+    /// What it gave before, when that is known: the number, and the bytes.
+    pub fn answer_again(self) -> Option<(i64, &'static [u8])> {
+        let mut record = self.again(Part::Result)?;
+        Some((record.number(), record.content()))
     }
 
     /// At most five numbers.

@@ -121,6 +121,30 @@ pub fn not_marked() {
     say(6, [why, b"", b""]);
 }
 
+/// A read or write is not made at once.
+pub fn not_at_once() {
+    let why = b"this rank reads or writes a file by aio with a thread that is told of the end \
+        (SIGEV_THREAD), which is not recorded: if it fails before its next image, that is done \
+        again; ask by aio_error or aio_suspend instead";
+    say(8, [why, b"", b""]);
+}
+
+/// The kernel is asked past all functions.
+pub fn no_ring() {
+    let why = b"this rank uses io_uring, by which files are read and written past all that is \
+        recorded: if it fails before its next image, that is done again; switch it off where the \
+        program can do without";
+    say(9, [why, b"", b""]);
+}
+
+/// Directories are walked through past what is written down.
+pub fn not_walked() {
+    let why = b"this rank walks through directories by fts_open or by nftw with FTW_CHDIR, which \
+        is not recorded: if it fails before its next image, it finds what is there by then; use \
+        nftw without FTW_CHDIR, scandir or readdir";
+    say(7, [why, b"", b""]);
+}
+
 /// The C library is not one whose streams are known.
 pub fn no_streams() {
     let why = b"the C library's streams (fopen) are not as they are known here: what this rank \

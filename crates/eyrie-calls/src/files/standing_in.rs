@@ -8,7 +8,7 @@ use super::buffers::Buffers;
 use super::far;
 use super::kernel::{self, Identity};
 use super::locks;
-use super::path::Path;
+use super::path::{self, Path};
 use super::pending;
 use super::saying;
 use crate::observed::{stream, ObservedStream};
@@ -42,7 +42,7 @@ pub unsafe fn keep_images_away() -> bool {
             table().put_into_effect();
         }
     }
-    stand_ins()
+    stand_ins() || path::gone().is_some()
 }
 
 fn stand_ins() -> bool {

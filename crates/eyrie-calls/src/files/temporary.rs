@@ -1,5 +1,5 @@
-//! mkstemp(3), mkdtemp(3) and their kin: the C library draws their names past its own functions,
-//! and a rank that is executed again must get the same ones.
+//! mkstemp(3), mkdtemp(3), mktemp(3), tmpnam(3) and their kin: the C library draws their names past
+//! its own functions, and a rank that is executed again must get the same ones.
 
 use super::kernel::errno;
 use super::names::our_mkdir;
@@ -7,6 +7,7 @@ use super::opening::opened;
 use crate::next::next;
 use crate::random;
 use libc::{c_char, c_int};
+use std::cell::UnsafeCell;
 use std::ffi::CStr;
 
 next! {
@@ -19,6 +20,14 @@ next! {
     mkostemps: fn(*mut c_char, c_int, c_int) -> c_int;
     mkostemps64: fn(*mut c_char, c_int, c_int) -> c_int;
     mkdtemp: fn(*mut c_char) -> *mut c_char;
+    mktemp: fn(*mut c_char) -> *mut c_char;
+    tmpnam: fn(*mut c_char) -> *mut c_char;
+    tmpnam_r: fn(*mut c_char) -> *mut c_char;
+    tempnam: fn(*const c_char, *const c_char) -> *mut c_char;
+}
+
+extern "C-unwind" {
+    fn secure_getenv(name: *const c_char) -> *mut c_char;
 }
 
 /// How many names are tried.
@@ -120,5 +129,112 @@ pub unsafe extern "C-unwind" fn our_mkdtemp(template: *mut c_char) -> *mut c_cha
             }
         }
         std::ptr::null_mut()
+    }
+}
+
+/// A name that nobody has, in the place of the template; `None`: the C library is to draw it.
+///
+/// # Safety
+/// `template` must be null or a C string of the caller's.
+unsafe fn free_name(template: *mut c_char) -> Option<*mut c_char> {
+    // SAFETY: handed on to the caller.
+    let places = unsafe { places(template, 0) }?;
+    for _ in 0..TRIES {
+        draw(places);
+        // SAFETY: as above.
+        if unsafe { libc::access(template, libc::F_OK) } != 0 {
+            return Some(template);
+        }
+    }
+    // SAFETY: a C string of the caller's, which is longer.
+    unsafe { *template = 0 };
+    Some(template)
+}
+
+/// # Safety
+/// As mktemp(3).
+#[export_name = "mktemp"]
+pub unsafe extern "C-unwind" fn our_mktemp(template: *mut c_char) -> *mut c_char {
+    // SAFETY: handed on to the caller.
+    unsafe { free_name(template).unwrap_or_else(|| mktemp.get()(template)) }
+}
+
+/// Room for what tmpnam(3) gives (L_tmpnam).
+type Name = [u8; 20];
+const NAME: &Name = b"/tmp/fileXXXXXX\0\0\0\0\0";
+
+/// The room that tmpnam(3) has for a program that gives none.
+struct Own(UnsafeCell<Name>);
+
+// SAFETY: the program must not call tmpnam(3) in several threads without giving room.
+unsafe impl Sync for Own {}
+
+static OWN: Own = Own(UnsafeCell::new([0; 20]));
+
+/// # Safety
+/// `to` must have room as tmpnam(3) wants it.
+unsafe fn names_anew(to: *mut c_char, make: &dyn Fn() -> *mut c_char) -> *mut c_char {
+    if !random::draws() {
+        return make();
+    }
+    // SAFETY: handed on to the caller.
+    unsafe {
+        to.cast::<u8>().copy_from_nonoverlapping(NAME.as_ptr(), NAME.len());
+        free_name(to).filter(|name| **name != 0).unwrap_or(std::ptr::null_mut())
+    }
+}
+
+/// # Safety
+/// As tmpnam(3).
+#[export_name = "tmpnam"]
+pub unsafe extern "C-unwind" fn our_tmpnam(to: *mut c_char) -> *mut c_char {
+    let room = if to.is_null() { OWN.0.get().cast() } else { to };
+    // SAFETY: handed on to the caller.
+    unsafe { names_anew(room, &|| tmpnam.get()(to)) }
+}
+
+/// # Safety
+/// As tmpnam_r(3).
+#[export_name = "tmpnam_r"]
+pub unsafe extern "C-unwind" fn our_tmpnam_r(to: *mut c_char) -> *mut c_char {
+    if to.is_null() {
+        return to;
+    }
+    // SAFETY: handed on to the caller.
+    unsafe { names_anew(to, &|| tmpnam_r.get()(to)) }
+}
+
+/// # Safety
+/// As tempnam(3).
+#[export_name = "tempnam"]
+pub unsafe extern "C-unwind" fn our_tempnam(
+    dir: *const c_char,
+    front: *const c_char,
+) -> *mut c_char {
+    // SAFETY: handed on to the caller; memory of malloc(3) as long as what is put there.
+    unsafe {
+        if !random::draws() {
+            return tempnam.get()(dir, front);
+        }
+        let asked = secure_getenv(c"TMPDIR".as_ptr()).cast_const();
+        let is_usable = |dir: &*const c_char| !dir.is_null() && libc::access(*dir, libc::W_OK) == 0;
+        let dir = [asked, dir].into_iter().find(is_usable).unwrap_or(c"/tmp".as_ptr());
+        let front = if front.is_null() { c"file".as_ptr() } else { front };
+        let (dir, front) = (CStr::from_ptr(dir).to_bytes(), CStr::from_ptr(front).to_bytes());
+        let parts = [dir, b"/", &front[..front.len().min(5)], b"XXXXXX\0"];
+        let len = parts.iter().map(|part| part.len()).sum();
+        let name = libc::malloc(len).cast::<u8>();
+        let mut at = 0;
+        for part in parts.iter().filter(|_| !name.is_null()) {
+            name.add(at).copy_from_nonoverlapping(part.as_ptr(), part.len());
+            at += part.len();
+        }
+        match free_name(name.cast()) {
+            Some(name) if *name == 0 => {
+                libc::free(name.cast());
+                std::ptr::null_mut()
+            }
+            name => name.unwrap_or(std::ptr::null_mut()),
+        }
     }
 }

@@ -1,6 +1,6 @@
-//! write(2), pwrite(2), writev(2), ftruncate(2), fallocate(2), copy_file_range(2), sendfile(2) and
-//! their kin on regular files. What a rank is known to have written it does not write again; what
-//! it may not have written yet it writes to the file itself, at its place.
+//! write(2), pwrite(2), writev(2), ftruncate(2), fallocate(2) and their kin on regular files.
+//! What a rank is known to have written it does not write again; what it may not have written yet
+//! it writes to the file itself, at its place.
 
 use super::buffers::{one, Buffers};
 use super::calling::{of_file, outcome};
@@ -15,7 +15,7 @@ use super::standing_in::{self, table};
 use super::storing::store;
 use super::under_lock;
 use crate::next::next;
-use libc::{c_int, c_uint, c_void, iovec, off_t, size_t, ssize_t};
+use libc::{c_int, c_void, iovec, off_t, size_t, ssize_t};
 
 next! {
     pwrite: fn(c_int, *const c_void, size_t, off_t) -> ssize_t;
@@ -30,17 +30,12 @@ next! {
     fallocate64: fn(c_int, c_int, off_t, off_t) -> c_int;
     posix_fallocate: fn(c_int, off_t, off_t) -> c_int;
     posix_fallocate64: fn(c_int, off_t, off_t) -> c_int;
-    copy_file_range: fn(c_int, *mut off_t, c_int, *mut off_t, size_t, c_uint) -> ssize_t;
-    sendfile: fn(c_int, c_int, *mut off_t, size_t) -> ssize_t;
-    sendfile64: fn(c_int, c_int, *mut off_t, size_t) -> ssize_t;
 }
 
 /// Numbers of the functions, in what is written down.
 pub(super) const WRITE: u8 = 82;
 const CUT: u8 = 83;
 const ALLOCATE: u8 = 84;
-const COPY: u8 = 85;
-const SET: u8 = 107;
 
 /// Writes these bytes to an open file, at a place in it or where it stands; `None`: it is no file
 /// of which that is written down.
@@ -225,7 +220,7 @@ impl Writing<'_> {
 /// A call that changes an open file, and of which nothing but a number comes back. `again`: what
 /// else it did, when it was made before. A size that it gave the file is not given again: the file
 /// may have got another one since.
-fn changes(
+pub(super) fn changes(
     (what, size): (u8, Option<off_t>),
     fd: c_int,
     again: &dyn Fn(&File, i64),
@@ -275,46 +270,9 @@ fn cuts(fd: c_int, size: off_t, make: &dyn Fn() -> c_int) -> Option<c_int> {
     changes((CUT, Some(size)), fd, &again, &|| outcome(make())).map(|value| value as c_int)
 }
 
-/// Sets something of an open file that is none of its content.
-pub(super) fn sets(fd: c_int, make: &dyn Fn() -> c_int) -> c_int {
-    let value = changes((SET, None), fd, &|_, _| (), &|| outcome(make()));
-    value.map_or_else(make, |value| value as c_int)
-}
-
 /// Makes room in a file.
 fn allocates(fd: c_int, make: &dyn Fn() -> i64) -> Option<i64> {
     changes((ALLOCATE, None), fd, &|_, _| (), make)
-}
-
-/// Copies from one file to another, from a place or from where it stands.
-///
-/// # Safety
-/// `from` and `to` must be null or point to a place.
-unsafe fn copies(
-    (from, from_at): (c_int, *mut off_t),
-    (to, to_at): (c_int, *mut off_t),
-    make: &dyn Fn() -> ssize_t,
-) -> Option<ssize_t> {
-    let moved = |fd: c_int, at: *mut off_t, n: i64| {
-        // SAFETY: handed on to the caller.
-        match unsafe { at.as_mut() } {
-            Some(at) => *at += n,
-            None => {
-                kernel::seek(fd, n, libc::SEEK_CUR);
-            }
-        }
-    };
-    let again = |file: &File, n: i64| {
-        if n > 0 {
-            moved(from, from_at, n);
-            moved(to, to_at, n);
-            // SAFETY: handed on to the caller.
-            let end = unsafe { to_at.as_ref() }.copied();
-            let end = end.unwrap_or_else(|| kernel::seek(to, 0, libc::SEEK_CUR));
-            standing_in::written(file.number, end as u64);
-        }
-    };
-    changes((COPY, None), to, &again, &|| outcome(make() as i64)).map(|n| n as ssize_t)
 }
 
 /// Functions that write: ours, the one behind it, its name, its arguments, the buffers, the place.
@@ -387,49 +345,4 @@ changing! {
         allocates_or_says;
     our_posix_fallocate64, posix_fallocate64, "posix_fallocate64", (at: off_t, len: off_t),
         allocates_or_says;
-}
-
-/// # Safety
-/// As copy_file_range(2).
-#[export_name = "copy_file_range"]
-pub unsafe extern "C-unwind" fn our_copy_file_range(
-    from: c_int,
-    from_at: *mut off_t,
-    to: c_int,
-    to_at: *mut off_t,
-    len: size_t,
-    flags: c_uint,
-) -> ssize_t {
-    // SAFETY: handed on to the caller.
-    unsafe {
-        let next = || copy_file_range.get()(from, from_at, to, to_at, len, flags);
-        copies((from, from_at), (to, to_at), &next).unwrap_or_else(next)
-    }
-}
-
-/// Functions like sendfile(2): ours, the one behind it, its name.
-macro_rules! sending {
-    ($($our:ident, $next:ident, $symbol:literal;)*) => {
-        $(
-            /// # Safety
-            /// As sendfile(2).
-            #[export_name = $symbol]
-            pub unsafe extern "C-unwind" fn $our(
-                to: c_int,
-                from: c_int,
-                at: *mut off_t,
-                len: size_t,
-            ) -> ssize_t {
-                // SAFETY: handed on to the caller.
-                unsafe {
-                    let next = || $next.get()(to, from, at, len);
-                    copies((from, at), (to, std::ptr::null_mut()), &next).unwrap_or_else(next)
-                }
-            }
-        )*
-    };
-}
-sending! {
-    our_sendfile, sendfile, "sendfile";
-    our_sendfile64, sendfile64, "sendfile64";
 }
