@@ -16,7 +16,7 @@ const ENV_RECORD: &CStr = c"EYRIE_RECORD";
 
 /// Room for what was not taken. Where values come so often that it gets full they are made coarser
 /// ([`coarser`]); what does not fit all the same is not written down.
-const ROOM: usize = 16 << 20;
+pub(crate) const ROOM: usize = 16 << 20;
 /// Room for what is observed again before the provider is there. It is there in every incarnation,
 /// so that no address differs.
 const MOST_BEGINNING: usize = ROOM;
@@ -439,6 +439,30 @@ impl ObservedStream {
         }
     }
 
+    /// One that has observed nothing, with room for what it observes.
+    #[cfg(test)]
+    pub(crate) fn with_room(room: *mut u8) -> ObservedStream {
+        ObservedStream {
+            passed: 0,
+            last: Last::new(),
+            writer: Writer::new(),
+            buffer: Buffer { at: AtomicPtr::new(room), len: 0 },
+            of_records: 0,
+            again: (AtomicPtr::new(std::ptr::null_mut()), 0, 0),
+            reader: Reader::new(),
+            coming: (0, None),
+            ahead: [0; CLOCKS],
+        }
+    }
+
+    /// The same as an image has it, when nothing is to be taken or observed again.
+    #[cfg(test)]
+    pub(crate) fn copy(&self) -> ObservedStream {
+        let mut copy = ObservedStream::with_room(self.buffer.at.load(Ordering::Relaxed));
+        (copy.passed, copy.last, copy.ahead) = (self.passed, self.last.clone(), self.ahead);
+        copy
+    }
+
     /// Others take the place of what was to be observed again.
     pub(crate) fn set_again(&mut self, bytes: *const u8, len: usize) {
         self.again = (AtomicPtr::new(bytes.cast_mut()), len, 0);
@@ -669,17 +693,7 @@ mod tests {
 
     /// A stream that is observed again, with room for what comes behind it.
     fn again(write: impl FnOnce(&mut ObservedStream)) -> ObservedStream {
-        let fresh = || ObservedStream {
-            passed: 0,
-            last: Last::new(),
-            writer: Writer::new(),
-            buffer: Buffer { at: AtomicPtr::new(vec![0; ROOM].leak().as_mut_ptr()), len: 0 },
-            of_records: 0,
-            again: (AtomicPtr::new(std::ptr::null_mut()), 0, 0),
-            reader: Reader::new(),
-            coming: (0, None),
-            ahead: [0; CLOCKS],
-        };
+        let fresh = || ObservedStream::with_room(vec![0; ROOM].leak().as_mut_ptr());
         let mut first = fresh();
         write(&mut first);
         first.writer.settle(&mut first.buffer);

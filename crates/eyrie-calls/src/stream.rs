@@ -231,8 +231,9 @@ impl Reader {
     pub fn peek(&mut self, last: &Last, bytes: &[u8], used: &mut usize) -> Option<Item> {
         if self.is_empty() {
             let mut rest = bytes;
-            self.read(last, &mut rest)?;
+            let read = self.read(last, &mut rest);
             *used += bytes.len() - rest.len();
+            read?;
         }
         if self.equal > 0 {
             return Some(Item::Clock { clock: last.clock, value: last.values[last.clock] });
@@ -267,10 +268,12 @@ impl Reader {
         }
     }
 
-    /// Reads an item; one that tells of nothing is passed over.
+    /// Reads an item; one that tells of nothing is passed over, and used, too, when it is the last.
     fn read(&mut self, last: &Last, bytes: &mut &[u8]) -> Option<()> {
         loop {
-            self.read_any(last, bytes)?;
+            let mut rest = *bytes;
+            self.read_any(last, &mut rest)?;
+            *bytes = rest;
             if self.done > 0 && self.kind == NO_CALL {
                 self.done = 0;
             }
@@ -469,17 +472,22 @@ mod tests {
             let rest = again[used..].to_vec();
             assert_eq!(rest.is_empty(), missing(&rest).is_none(), "{rest:x?}");
             again.resize(again.len() + missing(&rest).unwrap_or(0), 0);
-            Writer::new().result(77, &mut again);
-            let (mut reader, mut last, mut used, mut read) =
-                (Reader::new(), Last::new(), 0, Vec::new());
-            loop {
-                let from = used;
-                let Some(item) = reader.peek(&last, &again[from..], &mut used) else { break };
-                read.push(item);
-                reader.take(&mut last);
+            for is_more in [false, true] {
+                if is_more {
+                    Writer::new().result(77, &mut again);
+                }
+                let (mut reader, mut last, mut used, mut read) =
+                    (Reader::new(), Last::new(), 0, Vec::new());
+                loop {
+                    let from = used;
+                    let Some(item) = reader.peek(&last, &again[from..], &mut used) else { break };
+                    read.push(item);
+                    reader.take(&mut last);
+                }
+                let is_read = read.last() == Some(&Item::Result(77));
+                assert!(!is_more || is_read, "{known} of {}", bytes.len());
+                assert_eq!(used, again.len());
             }
-            assert_eq!(read.last(), Some(&Item::Result(77)), "{known} of {}", bytes.len());
-            assert_eq!(used, again.len());
         }
     }
 

@@ -4,8 +4,8 @@
 
 use super::calling::{outcome, written_down};
 use super::freshness;
-use super::records::{is_new_change, Call};
-use super::standing_in;
+use super::once;
+use super::records::Call;
 use crate::next::next;
 use crate::observed::Observing;
 use libc::{c_char, c_int, c_void};
@@ -56,37 +56,46 @@ pub(super) unsafe fn asked_beside(
     make: &dyn Fn() -> (i64, usize),
     beside: &dyn Fn(),
 ) -> Option<i64> {
-    written_down(&mut || {
-        if let Some((value, bytes)) = call.answer_again() {
-            beside();
-            // SAFETY: handed on to the caller.
-            unsafe {
-                to.cast::<u8>().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len().min(room))
-            };
-            return value;
-        }
-        if !is_new_change() {
-            // It does something else than before.
-            return make().0;
-        }
-        standing_in::before_new();
-        freshness::looked_around();
-        let (value, len) = make();
-        let bytes: &[u8] = match len.min(room) {
-            0 => &[],
-            // SAFETY: so many bytes were put there.
-            len => unsafe { std::slice::from_raw_parts(to.cast(), len) },
-        };
-        call.write_answer(value, bytes);
-        value
-    })
+    let mut asking = Asking { to, room, given: 0, make, beside };
+    written_down(&mut || once::ask(call, &mut asking))
 }
 
-/// The same for one that puts a structure of this size, or nothing when it fails.
+struct Asking<'a> {
+    to: *mut c_void,
+    room: usize,
+    given: usize,
+    make: &'a dyn Fn() -> (i64, usize),
+    beside: &'a dyn Fn(),
+}
+
+impl once::Asking for Asking<'_> {
+    fn make(&mut self) -> i64 {
+        let (value, len) = (self.make)();
+        self.given = len.min(self.room);
+        value
+    }
+
+    fn tell(&mut self, bytes: &[u8]) {
+        (self.beside)();
+        let len = bytes.len().min(self.room);
+        // SAFETY: who asks has said that there is so much room.
+        unsafe { self.to.cast::<u8>().copy_from_nonoverlapping(bytes.as_ptr(), len) };
+    }
+
+    fn given(&self) -> &[u8] {
+        match self.given {
+            0 => &[],
+            // SAFETY: so many bytes were put there.
+            len => unsafe { std::slice::from_raw_parts(self.to.cast(), len) },
+        }
+    }
+}
+
+/// Asks how much space there is, which is put in a structure of this size.
 ///
 /// # Safety
 /// As [`asked`].
-pub(super) unsafe fn asked_for(
+pub(super) unsafe fn asks_for_space(
     call: Call,
     (to, size): (*mut c_void, usize),
     make: &dyn Fn() -> c_int,
@@ -96,6 +105,7 @@ pub(super) unsafe fn asked_for(
     }
     let made = || {
         let value = outcome(make());
+        freshness::looked_everywhere();
         (value, if value < 0 { 0 } else { size })
     };
     // SAFETY: handed on to the caller.
@@ -112,7 +122,7 @@ macro_rules! asking {
             #[export_name = $symbol]
             pub unsafe extern "C-unwind" fn $our($about: $kind, to: *mut c_void) -> c_int {
                 // SAFETY: handed on to the caller.
-                unsafe { asked_for($call, (to, size_of::<$to>()), &|| $next.get()($about, to)) }
+                unsafe { asks_for_space($call, (to, size_of::<$to>()), &|| $next.get()($about, to)) }
             }
         )*
     };

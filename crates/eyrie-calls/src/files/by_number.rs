@@ -45,8 +45,8 @@ fn next(number: c_long, [a, b, c, d, e, f]: Arguments) -> c_long {
 /// Calls by their numbers and the functions that are the same: their names, what they return.
 macro_rules! functions {
     ($($number:ident, $function:ident -> $result:ty;)*) => {
-        /// By their names: a library of the user's that stands in front of ours sees them, too. Each
-        /// is given as many arguments as a call can have, and uses those that it takes.
+        /// By their names: a library of the user's that stands in front of ours sees them, too.
+        /// Each is given as many arguments as a call can have, and uses those that it takes.
         #[allow(clashing_extern_declarations)]
         mod named {
             extern "C-unwind" {

@@ -34,8 +34,9 @@ pub enum When {
 pub const UNKNOWN: i64 = 0;
 
 impl Change<'_> {
-    /// Makes the call, once in all processes of the rank.
-    fn make(&self, make: &dyn Fn() -> i64) -> i64 {
+    /// Makes the call, once in all processes of the rank. As what [`super::once`] decides it is
+    /// run on files of a test's own, too.
+    pub(super) fn make(&self, make: &dyn Fn() -> i64) -> i64 {
         if let Some(mut intent) = self.call.again(Part::Intent) {
             (self.keep)(When::Again);
             return self.end(intent.identity(), make);

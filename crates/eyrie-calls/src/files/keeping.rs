@@ -72,7 +72,7 @@ pub fn before(path: &Path, change: Change) {
     let Ok(found) = kernel::look(HERE, path.as_c().as_ptr(), change == Change::Content) else {
         return;
     };
-    if !found.is_regular() || found.size == 0 || changed_in_job(found.changed_s) {
+    if !found.is_regular() || changed_in_job(found.changed_s) {
         return;
     }
     let Some(place) = place(path) else { return };

@@ -102,10 +102,6 @@ impl Said {
     }
 }
 
-/// Whether something of this kind is looked after: a file, a directory, a link.
-fn is_kept(kind: u32) -> bool {
-    [libc::S_IFREG, libc::S_IFDIR, libc::S_IFLNK].contains(&kind)
-}
 
 /// Whether what a path leads to is the kernel's own, of which nothing is written down.
 pub(super) fn is_of_the_kernel(path: &CStr) -> bool {
@@ -121,6 +117,14 @@ enum Where {
 }
 
 impl Where {
+    /// Whether something of this kind is looked after: a file, a directory, a link; or what a path
+    /// has led to and is no device.
+    fn is_kept(self, kind: u32) -> bool {
+        let is_file = [libc::S_IFREG, libc::S_IFDIR, libc::S_IFLNK].contains(&kind);
+        let is_named = matches!(self, Where::Path(..));
+        is_file || is_named && [libc::S_IFIFO, libc::S_IFSOCK].contains(&kind)
+    }
+
     fn path(self) -> Option<Path> {
         match self {
             // SAFETY: a C string, as who made this has looked.
@@ -164,7 +168,7 @@ fn looks(
         // SAFETY: the call has succeeded.
         let (changed_s, number, kind) = unsafe { said.of() };
         freshness::looked(number);
-        match is_kept(kind) && changed_in_job(changed_s) {
+        match file.is_kept(kind) && changed_in_job(changed_s) {
             true => {
                 let len = bytes().iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
                 call.write_content(len as i64, &mut |at, most| &bytes()[at..at + most]);
@@ -181,7 +185,7 @@ fn said_again(file: Where, said: Said, make: &dyn Fn(Option<&CStr>) -> c_int) ->
     let value = outcome(make(None));
     // SAFETY: the call has succeeded.
     let (changed_s, _, kind) = unsafe { said.of() };
-    let is_same = value >= 0 && (!is_kept(kind) || !changed_in_job(changed_s));
+    let is_same = value >= 0 && (!file.is_kept(kind) || !changed_in_job(changed_s));
     if is_same {
         return value;
     }

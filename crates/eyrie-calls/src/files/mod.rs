@@ -29,6 +29,7 @@ mod looking;
 mod mapping;
 mod memory;
 mod names;
+mod once;
 mod opening;
 mod others;
 pub(crate) mod path;

@@ -8,6 +8,7 @@ use super::freshness;
 use super::keeping;
 use super::kernel::{self, File};
 use super::locks;
+use super::once;
 use super::pipes::reads_pipe;
 use super::records::{is_new_change, Call};
 use super::standing_in;
@@ -45,49 +46,57 @@ pub(super) fn reads(
     make: &dyn Fn() -> ssize_t,
 ) -> Option<ssize_t> {
     let value = of_file(fd, &mut |file| {
-        let call = Call::on_open(READ);
         locks::read(file.number);
-        if let Some(n) = read_again(call, fd, file, to, at, make) {
-            return n;
-        }
-        if !is_new_change() {
-            // It does something else than before.
-            return outcome(make() as i64);
-        }
-        standing_in::before_new();
-        let n = outcome(make() as i64);
-        freshness::looked(file.number);
-        match n {
-            0.. if !changed_in_job(file.changed_s) => call.write_done(),
-            // SAFETY: so many bytes have been read.
-            _ => call.write_content(n, &mut |at, most| unsafe { to.bytes(at, most) }),
-        }
-        n
+        once::read(Call::on_open(READ), &mut Reading { fd, file, to, at, make })
     });
     value.map(|n| n as ssize_t)
 }
 
-fn read_again(
-    call: Call,
+struct Reading<'a> {
     fd: c_int,
-    file: &File,
-    to: Buffers,
+    file: &'a File,
+    to: Buffers<'a>,
     at: Option<off_t>,
-    make: &dyn Fn() -> ssize_t,
-) -> Option<i64> {
-    if call.done_again() {
-        let kept = changed_in_job(file.changed_s).then(|| keeping::read(fd, to, at)).flatten();
-        return Some(kept.unwrap_or_else(|| outcome(make() as i64)));
+    make: &'a dyn Fn() -> ssize_t,
+}
+
+impl once::Reading for Reading<'_> {
+    fn make(&mut self) -> i64 {
+        outcome((self.make)() as i64)
     }
-    // SAFETY: the buffers are to be read into.
-    let n = call.content_again(&mut |at, bytes| unsafe { to.put(at, bytes) })?;
-    if n > 0 && at.is_none_or(|at| at == -1) {
-        kernel::seek(fd, n, libc::SEEK_CUR);
+
+    fn make_again(&mut self) -> i64 {
+        let kept = || keeping::read(self.fd, self.to, self.at);
+        let kept = self.is_changed().then(kept).flatten();
+        kept.unwrap_or_else(|| self.make())
     }
-    if n > 0 {
-        super::recent::told(file.number, fd, n, to, at);
+
+    fn tell(&mut self, at: usize, bytes: &[u8]) {
+        // SAFETY: the buffers are to be read into.
+        unsafe { self.to.put(at, bytes) };
     }
-    Some(n)
+
+    fn told(&mut self, n: i64) {
+        if n > 0 && self.at.is_none_or(|at| at == -1) {
+            kernel::seek(self.fd, n, libc::SEEK_CUR);
+        }
+        if n > 0 {
+            super::recent::told(self.file.number, self.fd, n, self.to, self.at);
+        }
+    }
+
+    fn number(&self) -> (u64, u64) {
+        self.file.number
+    }
+
+    fn is_changed(&self) -> bool {
+        changed_in_job(self.file.changed_s)
+    }
+
+    fn given(&self, at: usize, most: usize) -> &[u8] {
+        // SAFETY: so many bytes have been read.
+        unsafe { self.to.bytes(at, most) }
+    }
 }
 
 /// Where an open file ends, or has something: `None` where that is not written down.

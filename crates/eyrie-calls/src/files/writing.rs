@@ -8,6 +8,7 @@ use super::far::{self, Far, Old, Room};
 use super::freshness;
 use super::kernel::{self, File};
 use super::others;
+use super::once::{self, Wrote};
 use super::pending;
 use super::recent;
 use super::records::{is_new_change, Call, Part, Record};
@@ -48,8 +49,7 @@ pub(crate) fn writes(
     let at = at.filter(|at| *at != -1);
     let value = of_file(fd, &mut |file| {
         let far = far::at(fd, file);
-        let writing = Writing { fd, file, far, from, at, call: Call::on_open(WRITE) };
-        writing.run(&|| outcome(make() as i64))
+        once::write(Call::on_open(WRITE), &mut Writing { fd, file, far, from, at, make })
     });
     if value.is_none() {
         others::changed(fd);
@@ -63,107 +63,48 @@ struct Writing<'a> {
     far: Option<Far<'a>>,
     from: Buffers<'a>,
     at: Option<off_t>,
-    call: Call,
+    make: &'a dyn Fn() -> ssize_t,
 }
 
 impl Writing<'_> {
-    fn run(&self, make: &dyn Fn() -> i64) -> i64 {
-        if self.call.done_again() {
-            return self.made_before(self.from.len() as i64, None, Old::NOTHING, make);
-        }
-        if let (Some(far), Some(mut over)) = (&self.far, self.call.again(Part::Over)) {
-            let (n, size) = (over.number(), over.number());
-            return self.made_before(n, None, far.old(size, over.content()), make);
-        }
-        if let Some(mut appended) = self.call.again(Part::Appended) {
-            let (n, end) = (appended.number(), appended.number());
-            return self.made_before(n, Some(end), Old::NOTHING, make);
-        }
-        if let Some(intent) = self.call.again(Part::Intent) {
-            return self.commit_again(intent, make);
-        }
-        if let Some(n) = self.call.result_again() {
-            return if n > 0 { self.made_before(n, None, Old::NOTHING, make) } else { n };
-        }
-        if !is_new_change() {
-            // It does something else than before.
-            return make();
-        }
-        standing_in::before_new();
-        let appends = self.appends();
-        if !appends && under_lock::applies(self.file, &self.from) {
-            let intent = under_lock::next(self.file.number);
-            self.call.write(Part::Intent, &intent);
-            // SAFETY: in a call that is being written down.
-            unsafe { store() };
-            return self.commit(intent[0] as u64, make);
-        }
-        freshness::before_change(self.file.number);
-        if let Some(far) = &self.far {
-            far::begin_to_write(self.file);
-            let place = self.at.unwrap_or_else(|| kernel::seek(self.fd, 0, libc::SEEK_CUR));
-            if let (false, 0..) = (appends, place) {
-                return self.write_far(far, place as u64, make);
-            }
-        }
-        let n = self.write_now(appends, make);
-        let end = match appends && n > 0 {
-            true => kernel::seek(self.fd, 0, libc::SEEK_CUR),
-            false => -1,
-        };
-        match n {
-            0.. if end >= 0 => self.call.write(Part::Appended, &[n, end]),
-            0.. if n == self.from.len() as i64 => self.call.write_done(),
-            _ => {
-                self.call.write_result(n);
-            }
-        }
-        n
-    }
-
     /// Writes to a file on a server, and writes down what was there before.
-    fn write_far(&self, far: &Far, place: u64, make: &dyn Fn() -> i64) -> i64 {
+    fn write_far(&self, far: &Far, call: Call, place: u64) -> (i64, Wrote) {
         let mut room = Room::new();
         let over = far.look(place, self.from.len(), &mut room);
-        let n = self.write_now(false, make);
+        let n = self.write_now(false);
         if n > 0 {
             far.write_back_if_long(place, n as usize);
         }
-        match n {
-            1.. if over > 0 => {
-                let numbers = [n, self.file.size as i64];
-                self.call.write_with(Part::Over, &numbers, room.numbers(over));
-            }
-            0.. if n == self.from.len() as i64 => self.call.write_done(),
-            _ => {
-                self.call.write_result(n);
-            }
+        if n <= 0 || over == 0 {
+            return (n, Wrote::Somewhere);
         }
-        n
+        let numbers = [n, self.file.size as i64];
+        call.write_with(Part::Over, &numbers, room.numbers(over));
+        (n, Wrote::Noted)
     }
 
-    fn commit(&self, number: u64, make: &dyn Fn() -> i64) -> i64 {
-        let n = under_lock::write(self.fd, number, &self.from, self.at, make);
-        self.call.write_result(n)
+    fn commit(&self, call: Call, number: u64) -> i64 {
+        let n = under_lock::write(self.fd, number, &self.from, self.at, &|| self.call());
+        call.write_result(n)
     }
 
     /// It was about to be made once.
-    fn commit_again(&self, mut intent: Record, make: &dyn Fn() -> i64) -> i64 {
+    fn commit_again(&self, call: Call, mut intent: Record) -> i64 {
         let number = intent.number() as u64;
         under_lock::seen(number);
-        if let Some(n) = self.call.result_again() {
-            return if n > 0 { self.made_before(n, None, Old::NOTHING, make) } else { n };
+        if let Some(n) = call.result_again() {
+            return if n > 0 { self.written_before(n, None, Old::NOTHING) } else { n };
         }
         if !is_new_change() {
-            return make();
+            return self.call();
         }
         standing_in::before_new();
         if under_lock::is_made(self.fd, number) {
             let n = self.from.len() as i64;
-            return self.call.write_result(self.made_before(n, None, Old::NOTHING, make));
+            return call.write_result(self.written_before(n, None, Old::NOTHING));
         }
         recent::look_for_others(self.fd, self.file.number, &self.from, self.at);
-        self.commit(number, make)
+        self.commit(call, number)
     }
 
     fn appends(&self) -> bool {
@@ -173,7 +114,7 @@ impl Writing<'_> {
 
     /// It is not known to have been written: but what is appended may be there, and of what was
     /// read to change a part of it others may have changed another.
-    fn write_now(&self, appends: bool, make: &dyn Fn() -> i64) -> i64 {
+    fn write_now(&self, appends: bool) -> i64 {
         let n = self.from.len();
         if appends && standing_in::is_there(self.fd, self.file.number, &self.from) {
             kernel::seek(self.fd, 0, libc::SEEK_END);
@@ -185,15 +126,15 @@ impl Writing<'_> {
             }
             return n as i64;
         }
-        make()
+        self.call()
     }
 
-    /// So many bytes were written before; `end`: they were appended, and it ended there; `old`: what
-    /// was there.
-    fn made_before(&self, n: i64, end: Option<i64>, old: Old, make: &dyn Fn() -> i64) -> i64 {
+    /// So many bytes were written before; `end`: they were appended, and it ended there; `old`:
+    /// what was there.
+    fn written_before(&self, n: i64, end: Option<i64>, old: Old) -> i64 {
         // SAFETY: in a call that is being written down.
         if pending::any() && unsafe { table() }.stands_in(self.fd) {
-            make();
+            self.call();
             return n;
         }
         if let Some(far) = &self.far {
@@ -214,6 +155,62 @@ impl Writing<'_> {
         }
         recent::forget(self.file.number);
         n
+    }
+
+    fn call(&self) -> i64 {
+        outcome((self.make)() as i64)
+    }
+}
+
+impl once::Writing for Writing<'_> {
+    fn make(&mut self) -> i64 {
+        self.call()
+    }
+
+    fn make_first(&mut self, call: Call) -> (i64, Wrote) {
+        let appends = self.appends();
+        if let Some(far) = &self.far {
+            far::begin_to_write(self.file);
+            let place = self.at.unwrap_or_else(|| kernel::seek(self.fd, 0, libc::SEEK_CUR));
+            if let (false, 0..) = (appends, place) {
+                return self.write_far(far, call, place as u64);
+            }
+        }
+        let n = self.write_now(appends);
+        let end = (appends && n > 0).then(|| kernel::seek(self.fd, 0, libc::SEEK_CUR));
+        (n, end.filter(|end| *end >= 0).map_or(Wrote::Somewhere, Wrote::AtTheEnd))
+    }
+
+    fn make_otherwise(&mut self, call: Call) -> Option<i64> {
+        if !under_lock::applies(self.file, &self.from) || self.appends() {
+            return None;
+        }
+        let intent = under_lock::next(self.file.number);
+        call.write(Part::Intent, &intent);
+        // SAFETY: in a call that is being written down.
+        unsafe { store() };
+        Some(self.commit(call, intent[0] as u64))
+    }
+
+    fn made_otherwise(&mut self, call: Call) -> Option<i64> {
+        if let (Some(far), Some(mut over)) = (&self.far, call.again(Part::Over)) {
+            let (n, size) = (over.number(), over.number());
+            return Some(self.written_before(n, None, far.old(size, over.content())));
+        }
+        let intent = call.again(Part::Intent)?;
+        Some(self.commit_again(call, intent))
+    }
+
+    fn made_before(&mut self, n: i64, end: Option<i64>) -> i64 {
+        self.written_before(n, end, Old::NOTHING)
+    }
+
+    fn len(&self) -> i64 {
+        self.from.len() as i64
+    }
+
+    fn number(&self) -> (u64, u64) {
+        self.file.number
     }
 }
 

@@ -381,6 +381,8 @@ fn attributes_are_told_again_and_set_once() {
 }
 
 fn pipes_with_names_are_made_once() {
+    // SAFETY: a C string.
+    assert_eq!(unsafe { libc::mkfifo(c"named".as_ptr(), 0o600) }, 0);
     // SAFETY: C strings.
     let make =
         || unsafe { [libc::mkfifo(c"pipe".as_ptr(), 0o600), libc::mkfifo(c"pipe".as_ptr(), 0)] };
