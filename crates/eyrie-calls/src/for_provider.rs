@@ -255,8 +255,8 @@ pub unsafe extern "C" fn eyrie_calls_note_files() {
     }
 }
 
-/// File systems of servers to which the rank has written, as stat(2) numbers their devices: an image
-/// counts when that is written back. How many, at most as there is room for.
+/// File systems of servers to which the rank has written, as stat(2) numbers their devices: an
+/// image counts when that is written back. How many, at most as there is room for.
 ///
 /// # Safety
 /// All threads must stand still; `to` has room for so many.

@@ -56,7 +56,8 @@ unsafe fn copies(
         made.set(true);
         make()
     };
-    let copied = changes((COPY, None), to, &again, &|| outcome(make() as i64)).map(|n| n as ssize_t);
+    let copied =
+        changes((COPY, None), to, &again, &|| outcome(make() as i64)).map(|n| n as ssize_t);
     copied.or_else(|| {
         let n = writes_pipe(to, &make)?;
         if !made.get() && n > 0 {

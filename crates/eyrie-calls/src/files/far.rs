@@ -1,15 +1,14 @@
-//! Files on a server (NFS, Lustre, FUSE and their like). A node that fails takes what its kernel had
-//! not written back, so that a write which is known to have been made may not be there. Images
+//! Files on a server (NFS, Lustre, FUSE and their like). A node that fails takes what its kernel
+//! had not written back, so a write that is known to have been made may not be there. Images
 //! count only when what was written before them was written back; a rank that is executed again on
 //! another node compares what it is known to have written since then with what is there, and writes
 //! again what is as it was before. What has changed later must not be touched.
 
 use super::buffers::Buffers;
 use super::kernel::{self, File};
-use super::opening;
+use super::opened::cut_by;
 use super::records::{is_any_ahead, Call, Part, Record};
 use super::saying;
-use super::writing;
 use std::cell::UnsafeCell;
 
 /// What was there before a write is known by blocks of so many bytes, as pages are written back.
@@ -190,8 +189,8 @@ fn blocks(at: u64, len: usize) -> impl Iterator<Item = (usize, usize)> {
 }
 
 impl Far<'_> {
-    /// Something is about to be written there that was never written before: looks at what is there;
-    /// how many blocks that are.
+    /// Something is about to be written there that was never written before: looks at what is
+    /// there; how many blocks that are.
     pub fn look(&self, at: u64, len: usize, room: &mut Room) -> usize {
         let len = (self.file.size.saturating_sub(at) as usize).min(len);
         if len == 0 || len > MOST_BLOCKS * BLOCK - BLOCK {
@@ -285,19 +284,15 @@ impl Far<'_> {
         }
     }
 
-    /// Whether it is known to be cut before this place later, or emptied: then what was written there
-    /// is of no use.
+    /// Whether it is known to be cut before this place later, or emptied: then what was written
+    /// there is of no use.
     fn is_cut_later(&self, end: u64) -> bool {
         let (known, number) = (known(), self.file.number.1);
         if known.whole.contains(&number) {
             return false;
         }
         let cut = |what: u8, part: Part, record: &mut Record| {
-            let cut = match part {
-                Part::Opened => opening::empties(what, record),
-                _ => writing::cuts_file(what, record),
-            };
-            cut.filter(|(of, _)| *of == number).map(|(_, size)| size)
+            cut_by(what, part, record).filter(|(of, _)| *of == number).map(|(_, size)| size)
         };
         if !is_any_ahead(&|what, part, record| cut(what, part, record).is_some()) {
             known.whole[known.next_whole % MOST_WHOLE] = number;

@@ -4,8 +4,9 @@
 
 use super::kernel::{self, link_of, look_at, Identity};
 use super::memory;
+use super::opened::How;
 use super::path::Path;
-use super::standing_in::{table, How};
+use super::standing_in::table;
 use crate::observed::executed_again;
 use std::cell::UnsafeCell;
 

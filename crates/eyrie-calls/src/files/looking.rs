@@ -102,7 +102,6 @@ impl Said {
     }
 }
 
-
 /// Whether what a path leads to is the kernel's own, of which nothing is written down.
 pub(super) fn is_of_the_kernel(path: &CStr) -> bool {
     [&b"/proc/"[..], b"/sys/", b"/dev/"].iter().any(|front| path.to_bytes().starts_with(front))
@@ -193,8 +192,9 @@ fn said_again(file: Where, said: Said, make: &dyn Fn(Option<&CStr>) -> c_int) ->
     match path.and_then(|path| keeping::of(&path)) {
         Some(old) => outcome(make(Some(old.as_c()))),
         None => {
-            let is_file =
-                |path: &Path| (value < 0 || kind == libc::S_IFREG) && !keeping::is_old_state(path.name());
+            let is_file = |path: &Path| {
+                (value < 0 || kind == libc::S_IFREG) && !keeping::is_old_state(path.name())
+            };
             if let Some(path) = path.filter(is_file) {
                 saying::changed_since(path.as_bytes());
             }

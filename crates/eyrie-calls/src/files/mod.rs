@@ -30,6 +30,7 @@ mod mapping;
 mod memory;
 mod names;
 mod once;
+mod opened;
 mod opening;
 mod others;
 pub(crate) mod path;

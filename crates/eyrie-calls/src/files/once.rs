@@ -97,8 +97,8 @@ pub trait Writing {
     fn make(&mut self) -> i64;
     /// Makes it for the first time, as far as anybody knows.
     fn make_first(&mut self, call: Call) -> (i64, Wrote);
-    /// Makes it for the first time in a way of its own, and notes by itself what it gave; `None`: it
-    /// has none.
+    /// Makes it for the first time in a way of its own, and notes by itself what it gave; `None`:
+    /// it has none.
     fn make_otherwise(&mut self, _call: Call) -> Option<i64> {
         None
     }

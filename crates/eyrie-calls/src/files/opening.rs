@@ -7,11 +7,12 @@ use super::freshness;
 use super::keeping;
 use super::kernel::{self, errno, look, look_at, Found, Identity, HERE};
 use super::memory;
+use super::opened::{How, FOPEN, OPEN};
 use super::path::Path;
 use super::places::NOWHERE;
 use super::records::{is_new_change, Call, Part, Record};
 use super::saying;
-use super::standing_in::{self, table, Entry, How};
+use super::standing_in::{self, table, Entry};
 use super::storing::store;
 use crate::devices;
 use crate::next::next;
@@ -45,20 +46,10 @@ extern "C" {
     fn fdopen(fd: c_int, mode: Name) -> *mut FILE;
 }
 
-/// Numbers of the functions, in what is written down.
-const OPEN: u8 = 40;
-const FOPEN: u8 = 41;
 /// Flags by which a file is made or emptied.
 const MAKES: c_int = libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC;
 /// Why nothing has come of making a file: the process has ended before.
 const AGAIN: i64 = -(libc::EAGAIN as i64);
-
-/// The number of the file that was emptied when it was opened, and where it ended then, as a record
-/// says; `None`: none was.
-pub(super) fn empties(what: u8, opened: &mut Record) -> Option<(u64, u64)> {
-    let is_empty = [OPEN, FOPEN].contains(&what) && How::of(opened.number()) == How::Empty;
-    is_empty.then(|| (opened.identity().ino, 0))
-}
 
 /// A call that opens a file.
 pub(super) struct Opening<'a> {

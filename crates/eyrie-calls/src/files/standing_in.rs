@@ -8,6 +8,7 @@ use super::buffers::Buffers;
 use super::far;
 use super::kernel::{self, Identity};
 use super::locks;
+use super::opened::How;
 use super::path::{self, Path};
 use super::pending;
 use super::saying;
@@ -47,37 +48,6 @@ pub unsafe fn keep_images_away() -> bool {
 
 fn stand_ins() -> bool {
     STAND_INS.load(Ordering::Relaxed) > 0
-}
-
-/// How a file was opened.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum How {
-    /// It was empty.
-    Empty,
-    /// To append to what was there.
-    Append,
-    /// It was open in an image, and written at its end.
-    AtTheEnd,
-    /// To write anywhere in what was there.
-    Anywhere,
-    /// To read it.
-    Read,
-    /// It is a directory.
-    Directory,
-}
-
-impl How {
-    /// As a record says it.
-    pub fn of(number: i64) -> How {
-        match number {
-            0 => How::Empty,
-            1 => How::Append,
-            2 => How::AtTheEnd,
-            3 => How::Anywhere,
-            5 => How::Directory,
-            _ => How::Read,
-        }
-    }
 }
 
 /// A file that was opened.

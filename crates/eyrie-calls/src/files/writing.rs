@@ -7,8 +7,9 @@ use super::calling::{of_file, outcome};
 use super::far::{self, Far, Old, Room};
 use super::freshness;
 use super::kernel::{self, File};
-use super::others;
 use super::once::{self, Wrote};
+use super::opened::CUT;
+use super::others;
 use super::pending;
 use super::recent;
 use super::records::{is_new_change, Call, Part, Record};
@@ -35,7 +36,6 @@ next! {
 
 /// Numbers of the functions, in what is written down.
 pub(super) const WRITE: u8 = 82;
-const CUT: u8 = 83;
 const ALLOCATE: u8 = 84;
 
 /// Writes these bytes to an open file, at a place in it or where it stands; `None`: it is no file
@@ -249,12 +249,6 @@ pub(super) fn changes(
         others::changed(fd);
     }
     value
-}
-
-/// The number of the file that was cut, and where, as a record says; `None`: none was.
-pub(super) fn cuts_file(what: u8, result: &mut Record) -> Option<(u64, u64)> {
-    let is_cut = what == CUT && result.number() == 0;
-    is_cut.then(|| (result.number() as u64, result.number() as u64))
 }
 
 /// Sets a file's size.
