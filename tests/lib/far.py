@@ -8,8 +8,8 @@ machine: the server's disk. There are two kinds, by what writes back:
   closing of the file, also in a child that was forked, and half a minute. The cache is the
   kernel's. NFS does not write back when the file is closed by a process that could only read it;
   FUSE does.
-- as with Lustre: fsync and fdatasync only. The cache is in the process that serves, which the
-  kernel does not tell of sync_file_range and syncfs. Hosts do not see what others hold.
+- as with Lustre: fsync, fdatasync and syncfs (which waits). The cache is in the process that
+  serves, which the kernel does not tell of sync_file_range. Hosts do not see what others hold.
 
 A file is looked at anew when it is opened: close-to-open, as NFS has it. Three things are worse
 than NFS: who has a file open does not see that others change it; hosts that write one file at a
@@ -22,6 +22,7 @@ A process that serves must never touch what it serves: it would wait for itself.
 import contextlib
 import ctypes
 import errno
+import fcntl
 import os
 import pathlib
 import signal
@@ -38,7 +39,8 @@ from jobs import CLONE_NEWNS, PATIENCE_S, Skipped, check, kill, workshop
 
 PR_SET_PDEATHSIG = 1
 MS_NOSUID, MS_NODEV = 2, 4
-FUSE, BOOT_ID = "/dev/fuse", "/proc/sys/kernel/random/boot_id"
+FUSE, LOOP_CONTROL = "/dev/fuse", "/dev/loop-control"
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 # What follows is of linux/fuse.h. This version is spoken, whatever newer one the kernel has.
 MAJOR, MINOR = 7, 31
@@ -69,6 +71,10 @@ WRITE_OUT = struct.Struct("<I4x")
 STATFS_OUT = struct.Struct("<5Q3I28x")
 DIRENT = struct.Struct("<2Q2I")
 FORGET_ONE, FORGET_COUNT = struct.Struct("<2Q"), struct.Struct("<I4x")
+
+# Of linux/loop.h; of the configuration only the descriptor and the flags.
+LOOP_FREE, LOOP_CONFIGURE, LOOP_AUTOCLEAR = 0x4C82, 0x4C0A, 4
+LOOP_CONFIG = struct.Struct("<I56xI240x")  # flags are at 52 of what begins at 8
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -343,6 +349,9 @@ class Server:
         """The kernel has written back what it had. This server's power is not cut."""
         node.write_back()
 
+    def syncfs(self, *_):
+        self.write_back()
+
     def release(self, _, body):
         fd = NUMBER.unpack_from(body)[0]
         node, writes = self.open.pop(fd)
@@ -454,7 +463,28 @@ OPERATIONS = {
     35: Server.create,
     38: Server.nothing,  # destroy
     45: Server.rename2,
+    50: Server.syncfs,
 }
+
+
+@contextlib.contextmanager
+def block_device():
+    """The path of a block device, which is of no use but that the kernel tells of syncfs where
+    there is one. It is gone when it is mounted no more."""
+    with open(LOOP_CONTROL) as control, tempfile.TemporaryFile(dir="/dev/shm") as content:
+        content.truncate(1 << 20)
+        wanted = LOOP_CONFIG.pack(content.fileno(), LOOP_AUTOCLEAR)
+        while True:
+            path = f"/dev/loop{fcntl.ioctl(control, LOOP_FREE)}"
+            with open(path, "r+b", buffering=0) as device:
+                try:
+                    fcntl.ioctl(device, LOOP_CONFIGURE, wanted)
+                except OSError as error:
+                    if error.errno != errno.EBUSY:
+                        raise
+                    continue  # somebody else has taken it meanwhile
+                yield path
+                return
 
 
 def serve(directory, at, pid, boot_id, by_close):
@@ -466,7 +496,11 @@ def serve(directory, at, pid, boot_id, by_close):
     here, there = (os.open(f"/proc/{who}/ns/mnt", os.O_RDONLY) for who in ("self", pid))
     check(libc.setns(there, CLONE_NEWNS) == 0, f"cannot enter the mounts of process {pid}")
     options = f"fd={device},rootmode=40000,user_id=0,group_id=0,default_permissions,allow_other"
-    jobs.mount("far", at, "fuse.far", MS_NOSUID | MS_NODEV, options)
+    if server.by_close:
+        jobs.mount("far", at, "fuse.far", MS_NOSUID | MS_NODEV, options)
+    else:
+        with block_device() as source:
+            jobs.mount(source, at, "fuseblk.far", MS_NOSUID | MS_NODEV, options)
     jobs.mount(boot_id, BOOT_ID, None, jobs.MS_BIND)
     # This process must not keep the mounts of a host that has ended.
     check(libc.setns(here, CLONE_NEWNS) == 0, "cannot leave the mounts of a host")
@@ -484,8 +518,9 @@ class FarFiles:
     again `far.mount(number)` mounts them there."""
 
     def __init__(self, hosts, by_close=True):
-        if not os.path.exists(FUSE):
-            raise Skipped(f"{FUSE} missing: this kernel has no FUSE")
+        for path in [FUSE] if by_close else [FUSE, LOOP_CONTROL]:
+            if not os.path.exists(path):
+                raise Skipped(f"{path} missing: this kernel does not have what is needed")
         self.hosts, self.by_close, self.serving = hosts, by_close, {}
         self.path, self.server = (
             pathlib.Path(tempfile.mkdtemp(prefix=name, dir=workshop()))

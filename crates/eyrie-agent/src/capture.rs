@@ -131,8 +131,8 @@ impl Agent {
         refusing
     }
 
-    /// The rank stands still: fix the position of its streams, let it go, take the image. `far`: file
-    /// systems of servers to which it has written.
+    /// The rank stands still: fix the position of its streams, let it go, take the image. `far`:
+    /// file systems of servers to which it has written.
     pub fn stands_still(
         &mut self,
         instance: RankInstance,

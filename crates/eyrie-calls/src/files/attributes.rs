@@ -1,8 +1,8 @@
 //! Extended attributes (getxattr(2), setxattr(2) and their kin), and what is set of an open file:
 //! fchmod(2), fchown(2), futimens(3). What a rank was told of attributes it is told again; what it
 //! has set it does not set again, because another may have set something else since. Our own marks
-//! are hidden from it: copied to another file, as shutil.copystat does with all that is listed, they
-//! would say something wrong of that.
+//! are hidden from it: copied to another file, as shutil.copystat does with all that is listed,
+//! they would say something wrong of that.
 
 use super::asking::asked;
 use super::calling::outcome;
