@@ -233,14 +233,20 @@ pub extern "C" fn eyrie_calls_standing_in() -> *const usize {
     pending::count()
 }
 
-/// What the rank does next it has never done before, as far as anybody knows.
+/// The rank sends what it has never sent before, as far as anybody knows. What it did to files
+/// behind that may be known all the same: the message can have been lost with the node of its
+/// receiver.
 ///
 /// # Safety
 /// As [`eyrie_calls_take`].
 #[no_mangle]
 pub unsafe extern "C" fn eyrie_calls_new() {
     // SAFETY: handed on to the caller.
-    unsafe { standing_in::table() }.put_into_effect();
+    unsafe {
+        if stream().knows_no_call() {
+            standing_in::table().put_into_effect();
+        }
+    }
 }
 
 /// All threads stand still for an image. Async-signal-safe.

@@ -464,6 +464,33 @@ fn files_that_are_open_in_an_image_go_back() {
     assert_eq!(read("log"), "0\n1\n2\n3\n");
 }
 
+/// A message that a rank sends is new to its router, but what it wrote behind that is known: nothing
+/// of it is cut off.
+fn a_new_message_may_come_before_what_is_known_to_be_written() {
+    let file = open("steps", libc::O_RDWR | libc::O_CREAT);
+    write(file, "0\n");
+    take();
+    // SAFETY: there is one thread.
+    unsafe { eyrie_calls_note_files() };
+    write(file, "1\n");
+    write(file, "2\n");
+    let bytes = take();
+    // It comes back, with the place in the file that it had then.
+    // SAFETY: an open file.
+    assert_eq!(unsafe { libc::lseek(file, 2, libc::SEEK_SET) }, 2);
+    take();
+    again(&bytes);
+    // SAFETY: there is one thread.
+    unsafe { eyrie_calls_come_back() };
+    write(file, "1\n");
+    new();
+    write(file, "2\n");
+    new();
+    write(file, "3\n");
+    close(file);
+    assert_eq!(read("steps"), "0\n1\n2\n3\n");
+}
+
 /// An image was taken between reading and writing in place.
 fn a_small_file_that_is_open_in_an_image_has_what_it_had() {
     print("count", c"w", "5");
@@ -852,7 +879,7 @@ fn a_file_that_never_has_a_name() {
 fn main() {
     let place = std::env::temp_dir().join(format!("eyrie-files-{}", std::process::id()));
     eyrie_calls_begin(libc::SIGUSR2);
-    let cases: [(&str, fn()); 26] = [
+    let cases: [(&str, fn()); 27] = [
         ("names", names_are_changed_once),
         ("nameless", a_file_without_a_name_gets_one_once),
         ("temporary", what_is_made_under_another_name_is_read_back),
@@ -879,6 +906,7 @@ fn main() {
         ("listed", names_are_listed_again),
         ("never named", a_file_that_never_has_a_name),
         ("image", files_that_are_open_in_an_image_go_back),
+        ("new message", a_new_message_may_come_before_what_is_known_to_be_written),
     ];
     for (name, case) in cases.into_iter().chain(kinds::CASES) {
         println!("{name}");
