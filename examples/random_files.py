@@ -139,6 +139,41 @@ class Program:
                 file.write(self.text(100))
             self.saw(sorted(os.walk(place)))
 
+    def from_within(self, name):
+        """The directory is the working directory for a while, and gets another name then."""
+        place, end = f"{name}.e", f"{name}.f"
+        os.makedirs(place, exist_ok=True)
+        os.chdir(place)
+        with open("inside", "ab") as file:
+            file.write(self.text(100))
+        self.saw(sorted(os.listdir()), os.path.basename(os.getcwd()), os.path.exists("inside"))
+        self.saw(os.path.basename(os.path.realpath("inside")))
+        os.chdir("..")
+        if not os.path.exists(end) and self.draw.random() < 0.5:
+            os.rename(place, end)
+
+    def send(self, name):
+        """Past the program's memory."""
+        if os.path.exists(name) and os.stat(name).st_size:
+            with open(name, "rb") as source, open(f"{name}.sent", "wb") as target:
+                self.saw(os.sendfile(target.fileno(), source.fileno(), 0, 700))
+
+    def describe(self, name):
+        if os.path.exists(name):
+            attribute = b"%d %08x" % (self.calls, self.state)
+            try:
+                os.setxattr(name, "user.note", attribute)
+                self.saw(os.getxattr(name, "user.note"))
+            except OSError as error:
+                self.saw(error.errno)
+            os.chmod(name, self.draw.choice([0o600, 0o640, 0o644]))
+
+    def pipe(self, name):
+        """A pipe that has a name, for a while."""
+        os.mkfifo(f"{name}.pipe")
+        self.saw(os.stat(f"{name}.pipe").st_mode)
+        os.unlink(f"{name}.pipe")
+
     # What is read of any file.
 
     def read(self, name):
@@ -166,7 +201,7 @@ class Program:
 
     WRITES = (
         write_anew, append, write_within, change_a_part, cut, replace, remove, make_exclusively,
-        copy, link, keep_open, without_a_name, directory,
+        copy, link, keep_open, without_a_name, directory, from_within, send, describe, pipe,
     )  # fmt: skip
     READS = (read, read_within, look, map, list)
 
