@@ -464,8 +464,8 @@ fn files_that_are_open_in_an_image_go_back() {
     assert_eq!(read("log"), "0\n1\n2\n3\n");
 }
 
-/// A message that a rank sends is new to its router, but what it wrote behind that is known: nothing
-/// of it is cut off.
+/// A message that a rank sends is new to its router, but what it wrote behind that is known:
+/// nothing of it is cut off.
 fn a_new_message_may_come_before_what_is_known_to_be_written() {
     let file = open("steps", libc::O_RDWR | libc::O_CREAT);
     write(file, "0\n");
