@@ -12,14 +12,25 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+/* Opens a file past the C library and its syscall(2), so that no launcher knows of it: a rank that
+ * is run again would be told what it was told before. A fault of the hardware does not follow from
+ * that either. A negative errno when it fails. */
+static long open_unseen(const char *path, long flags, long mode) {
+    long result;
+    register long mode_in_r10 __asm__("r10") = mode;
+    __asm__ volatile("syscall"
+                     : "=a"(result)
+                     : "a"(SYS_openat), "D"((long)AT_FDCWD), "S"(path), "d"(flags), "r"(mode_in_r10)
+                     : "rcx", "r11", "memory");
+    return result;
+}
+
 /* Whether this life is to end: always without `once`, else for whoever creates the file. */
 static int due(const char *once) {
     int file;
     if (!once) return 1;
-    /* Past the C library, so that no launcher knows of it: a rank that is run again would be told
-     * what it was told before. A fault of the hardware does not follow from that either. */
-    file = (int)syscall(SYS_openat, AT_FDCWD, once, O_CREAT | O_EXCL | O_WRONLY, 0600);
-    if (file < 0 && errno != EEXIST) die("cannot create %s: %s", once, strerror(errno));
+    file = (int)open_unseen(once, O_CREAT | O_EXCL | O_WRONLY, 0600);
+    if (file < 0 && file != -EEXIST) die("cannot create %s: %s", once, strerror(-file));
     return file >= 0 && close(file) == 0;
 }
 
