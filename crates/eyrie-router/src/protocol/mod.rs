@@ -38,7 +38,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 use verify::Verifier;
 
-/// Most bytes of what a rank observed at its beginning that whoever starts it anew gives it.
+/// Most bytes of what a rank observed at its beginning that it is given when it is started anew.
 pub const BEGINNING: u64 = 1 << 20;
 
 /// A connection, as the loop numbers it. Numbers are not used again.
