@@ -118,7 +118,7 @@ pub fn remove_old_states(dir: &Path) {
     };
     let listed = fs::read(dir.join(OLD_STATES)).unwrap_or_default();
     let paths = listed.split(|byte| *byte == 0).map(|path| Path::new(OsStr::from_bytes(path)));
-    // One that cannot be removed is in the way of nobody.
+    // One that cannot be removed does no harm.
     paths.filter(is_ours).for_each(|path| drop(fs::remove_file(path)));
 }
 

@@ -2,8 +2,11 @@
 //! once, wherever a rank dies. This program has our functions linked in instead of preloaded, and
 //! is the provider and the other ranks, too.
 
+mod provider;
+
 use eyrie_calls::begin::eyrie_calls_begin;
 use eyrie_calls::for_provider::*;
+use provider::{again, take};
 use std::ffi::CStr;
 use std::fs;
 use std::sync::Mutex;
@@ -18,27 +21,6 @@ static STORED: Mutex<Vec<u8>> = Mutex::new(Vec::new());
 
 extern "C" fn store() {
     STORED.lock().unwrap().extend(take());
-}
-
-/// What was written down since the last time.
-fn take() -> Vec<u8> {
-    let entered = eyrie_calls_enter();
-    let (mut bytes, mut from) = (std::ptr::null(), 0);
-    // SAFETY: in a call of the provider; the bytes are copied at once.
-    let taken = unsafe {
-        match eyrie_calls_take(&mut bytes, &mut from) {
-            0 => Vec::new(),
-            len => std::slice::from_raw_parts(bytes, len).to_vec(),
-        }
-    };
-    eyrie_calls_leave(entered);
-    taken
-}
-
-/// The rank has died, and is executed again with what is known.
-fn again(known: &[u8]) {
-    // SAFETY: the bytes stay as long as the process.
-    unsafe { eyrie_calls_again(known.to_vec().leak().as_ptr(), known.len()) };
 }
 
 /// Draws the next number: what the rank does.

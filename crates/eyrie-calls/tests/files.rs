@@ -3,35 +3,17 @@
 //! from its start and then again with all or a part of what was written down known.
 
 mod kinds;
+mod provider;
 
 use eyrie_calls::begin::eyrie_calls_begin;
 use eyrie_calls::for_provider::*;
+use provider::{again, take};
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-
-/// What was written down since the last time.
-fn take() -> Vec<u8> {
-    let entered = eyrie_calls_enter();
-    let (mut bytes, mut from) = (std::ptr::null(), 0);
-    // SAFETY: in a call of the provider; the bytes are copied at once.
-    let taken = unsafe {
-        match eyrie_calls_take(&mut bytes, &mut from) {
-            0 => Vec::new(),
-            len => std::slice::from_raw_parts(bytes, len).to_vec(),
-        }
-    };
-    eyrie_calls_leave(entered);
-    taken
-}
-
-fn again(bytes: &[u8]) {
-    // SAFETY: the bytes stay as long as the process.
-    unsafe { eyrie_calls_again(bytes.to_vec().leak().as_ptr(), bytes.len()) };
-}
 
 /// The rank does something new.
 fn new() {

@@ -97,6 +97,8 @@ pub fn come_back() {
     let known = known();
     // Devices have other numbers there; what was written before the image was written back.
     (known.here, known.written, known.devices) = (0, [0; MOST], [(0, false); MOST]);
+    // More is known by now than when the process that the image is of was executed again itself.
+    known.whole = [0; MOST_WHOLE];
 }
 
 fn look_for_node() -> u64 {
@@ -352,6 +354,14 @@ mod tests {
         assert_eq!(parts, [(0, 96), (96, 4096), (4192, 808)]);
         assert_eq!(blocks(8192, 4096).collect::<Vec<_>>(), [(0, 4096)]);
         assert_eq!(blocks(5, 0).count(), 0);
+    }
+
+    #[test]
+    fn what_is_known_of_files_does_not_come_back_with_an_image() {
+        known().whole[0] = 7;
+        known().written[0] = 8;
+        come_back();
+        assert_eq!((known().whole, known().written), ([0; MOST_WHOLE], [0; MOST]));
     }
 
     #[test]
