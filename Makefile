@@ -40,7 +40,7 @@ referee: setup ## compare placement plans with SimGrid
 	@referee/run.sh
 
 bench: build ## measure Eyrie against the same MPICH over its own tcp provider
-	@for kind in pingpong alltoall apps checkpoint recovery migration; do target/release/eyrie bench $$kind || exit 1; done
+	@for kind in pingpong alltoall apps checkpoint recovery migration; do target/release/eyrie-bench $$kind || exit 1; done
 
 clean: ## remove everything that was built or fetched
 	cargo clean

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Repeats the measurements of docs/reproduction/eagle.md: runs every `eyrie bench` command and puts
+"""Repeats the measurements of docs/reproduction/eagle.md: runs every `eyrie-bench` command and puts
 its table into the page, between the marks that name the command, and its figure beside the page.
 The text around the marks is written by people and stays.
 
@@ -11,7 +11,6 @@ from page import Page
 
 PAGE = Page(
     "eagle",
-    "bench",
     kinds=("pingpong", "alltoall", "apps", "checkpoint", "recovery"),
     figures=("pingpong", "alltoall", "checkpoint", "recovery"),
 )

@@ -11,8 +11,8 @@ from page import Page
 
 PPMR = ("aggregation", "network", "pipeline", "ways", "runs")
 KINDS = (*PPMR, "migration")
-EXPERIMENTS = Page("migration", "bench ppmr", kinds=KINDS, figures=PPMR)
-MOVES = Page("migration", "bench", kinds=KINDS, figures=("migration",))
+EXPERIMENTS = Page("migration", "ppmr", kinds=KINDS, figures=PPMR)
+MOVES = Page("migration", kinds=KINDS, figures=("migration",))
 
 
 def main():

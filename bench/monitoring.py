@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Repeats the measurements of docs/reproduction/monitoring.md: runs the commands of `eyrie monitor`
-that measure and puts what each prints into the page, between the marks that name the command, and
+"""Repeats the measurements of docs/reproduction/monitoring.md: runs the commands of `eyrie-bench
+monitor` and puts what each prints into the page, between the marks that name the command, and
 its figure beside the page. The text around the marks is written by people and stays.
 
 Usage: bench/monitoring.py [--quick] [bench|papers|slowdown|noise]...     (default: all; after `make

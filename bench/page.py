@@ -25,10 +25,10 @@ def insert(path, kind, text):
 
 
 class Page:
-    """docs/reproduction/NAME.md. `fill` measures with `eyrie COMMAND KIND` (COMMAND: one word or
-    several), KIND one of `kinds`, of which `figures` also draw one."""
+    """docs/reproduction/NAME.md. `fill` measures with `eyrie-bench COMMAND KIND` (COMMAND: no
+    word, or several), KIND one of `kinds`, of which `figures` also draw one."""
 
-    def __init__(self, name, command=None, kinds=(), figures=()):
+    def __init__(self, name, command="", kinds=(), figures=()):
         self.path = ROOT / "docs" / "reproduction" / f"{name}.md"
         self.name, self.command, self.kinds, self.figures = name, command, kinds, figures
 
@@ -54,10 +54,12 @@ class Page:
         insert(self.path, kind, text)
 
     def _measure(self, kind, options):
-        command = [ROOT / "target/release/eyrie", *self.command.split(), kind, *options]
+        command = [ROOT / "target/release/eyrie-bench", *self.command.split(), kind, *options]
         if kind in self.figures:
             command += ["--plot", self.path.with_name(f"{self.name}-{kind}.svg")]
         done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
         if done.returncode != 0:
-            sys.exit(f"{self.name}: eyrie {self.command} {kind} failed with code {done.returncode}")
+            sys.exit(
+                f"{self.name}: {' '.join(map(str, command[1:]))} failed with code {done.returncode}"
+            )
         return done.stdout

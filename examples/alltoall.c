@@ -1,7 +1,7 @@
 /* alltoall: the time of MPI_Alltoall over all ranks, by the bytes each rank sends to each other.
  *
  * One line of JSON for each size on standard output: quantiles and a mean over the repetitions of
- * the slowest rank's time, in microseconds, warm-up excluded. The kernel of `eyrie bench alltoall`.
+ * the slowest rank's time, in microseconds, warm-up excluded. The kernel of `eyrie-bench alltoall`.
  */
 #include "bench.h"
 

@@ -1,5 +1,5 @@
 /* What the two benchmark kernels share: sizes to go through, repetitions for a size, and one line
- * of JSON for each. It must never print anything else on standard output: `eyrie bench` reads it
+ * of JSON for each. It must never print anything else on standard output: `eyrie-bench` reads it
  * line by line. */
 #ifndef EYRIE_EXAMPLES_BENCH_H
 #define EYRIE_EXAMPLES_BENCH_H

@@ -2,7 +2,7 @@
  *
  * One line of JSON for each size on standard output: quantiles and a mean over the repetitions, in
  * microseconds, warm-up excluded. Other ranks, if any, wait in a barrier. The kernel of
- * `eyrie bench pingpong`. */
+ * `eyrie-bench pingpong`. */
 #include "bench.h"
 
 static int rank;

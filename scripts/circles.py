@@ -20,6 +20,7 @@ CLEAN = [
     "eyrie-agent",
     "eyrie-bench",
     "eyrie-calls",
+    "eyrie-cli",
     "eyrie-controller",
     "eyrie-image",
     "eyrie-libfabric",

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Gets Debian's Prometheus, process-exporter and collectl into build/tools, without installing them
 # (so that no service is started): what `eyrie monitor` is scraped by in a test and compared with in
-# `eyrie monitor bench`. Prints the folder.
+# `eyrie-bench monitor bench`. Prints the folder.
 set -euo pipefail
 source "$(dirname "$0")/lib.sh"
 

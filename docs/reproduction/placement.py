@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Runs the Spare and Sliding papers' placement experiments with `eyrie plan sweep` and prints
+"""Runs the Spare and Sliding papers' placement experiments with `eyrie-bench sweep` and prints
 placement.md; plots go beside it.
 Each sweep's result is kept in CACHE under the binary that made it, so that a run that was cut off
 goes on where it was.
-Standard library only.  placement.py EYRIE OUT_DIR CACHE MANY FEWER: placements in the second
+Standard library only.  placement.py BENCH OUT_DIR CACHE MANY FEWER: placements in the second
 Sliding table, and in its rows that take longest: Barrier
 and Allreduce at 5³ and 7³, the dragonfly at 7³."""
 
@@ -25,9 +25,9 @@ FAILURES = 6
 
 
 class Sweeps:
-    def __init__(self, eyrie, out, cache):
-        self.eyrie, self.out = eyrie, out
-        with open(eyrie, "rb") as file:
+    def __init__(self, bench, out, cache):
+        self.bench, self.out = bench, out
+        with open(bench, "rb") as file:
             self.cache = os.path.join(cache, hashlib.sha256(file.read()).hexdigest()[:16])
 
     def rows(self, args, keep=None):
@@ -37,15 +37,15 @@ class Sweeps:
         )
         table = os.path.join(directory, "sweep.csv")
         if not os.path.exists(table):
-            print("eyrie plan sweep", *args, file=sys.stderr, flush=True)
+            print("eyrie-bench sweep", *args, file=sys.stderr, flush=True)
             run = subprocess.run(
-                [self.eyrie, "plan", "sweep", *args, "--out", directory + ".new"],
+                [self.bench, "sweep", *args, "--out", directory + ".new"],
                 capture_output=True,
                 text=True,
                 check=False,
             )
             if run.returncode:
-                sys.exit(f"eyrie plan sweep {' '.join(args)}: {run.stderr}")
+                sys.exit(f"eyrie-bench sweep {' '.join(args)}: {run.stderr}")
             os.rename(directory + ".new", directory)
         if keep:
             name = next(n for n in os.listdir(directory) if n.endswith(".svg"))
@@ -202,9 +202,9 @@ def sliding(sweeps, most, fewer):
 
 
 def main():
-    eyrie, out, cache = sys.argv[1:4]
+    bench, out, cache = sys.argv[1:4]
     many, fewer = int(sys.argv[4]), int(sys.argv[5])
-    sweeps = Sweeps(eyrie, out, cache)
+    sweeps = Sweeps(bench, out, cache)
     print("# Placement: the papers' experiments\n")
     print(
         "Made by `docs/reproduction/placement.sh`; every figure is the planner's, theirs are named. Slowdown is communication time of one step over the "

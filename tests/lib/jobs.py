@@ -33,6 +33,8 @@ BUILD = ROOT / "build"
 EXAMPLES = BUILD / "examples"
 PYTHON = BUILD / "venv/bin/python"
 EYRIE = pathlib.Path(os.environ.get("EYRIE_BIN", ROOT / "target/release/eyrie"))
+# Measures Eyrie; it is built but not installed.
+BENCH = EYRIE.with_name("eyrie-bench")
 
 SEED = int(os.environ.get("EYRIE_TEST_SEED", int.from_bytes(os.urandom(4), "little")))
 RANDOM = random.Random(SEED)

@@ -1,4 +1,4 @@
-//! What `eyrie bench` measures: always Eyrie and the same MPICH over its own tcp provider, in turn
+//! What `eyrie-bench` measures: always Eyrie and the same MPICH over its own tcp provider, in turn
 //! about within one run, and always as a ratio with its spread. A figure must never come without
 //! what it is compared with and what else the machine was doing.
 
@@ -62,7 +62,7 @@ pub fn answer(question: Question, setup: &Setup, effort: Effort) -> anyhow::Resu
     job::watch_signals()?;
     let watch = machine::Watch::begin();
     if let Some(warning) = watch.warning() {
-        say(&format!("eyrie bench: {warning}"));
+        say(&format!("eyrie-bench: {warning}"));
     }
     let measured = match question {
         Question::Pingpong => pingpong::measure(setup, effort)?,

@@ -65,7 +65,7 @@ impl<S: Subscriber> Layer<S> for Lines {
         event.record(&mut fields);
         let (level, target) = (*event.metadata().level(), event.metadata().target());
         match &self.place {
-            Place::Stderr => crate::out::say(format!("eyrie: {}", fields.in_words())),
+            Place::Stderr => eyrie_cli::out::say(format!("eyrie: {}", fields.in_words())),
             Place::File { file, json } => {
                 let mut time = String::new();
                 let _ = SystemTime.format_time(&mut Writer::new(&mut time));

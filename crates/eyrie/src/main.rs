@@ -1,16 +1,13 @@
 //! The `eyrie` command: argument parsing and output, nothing else of weight.
 
 use clap::{CommandFactory, Parser, Subcommand};
+use eyrie_cli::ending;
 use eyrie_host::enough;
-use eyrie_units::plain;
-use std::io::Write;
 use std::path::PathBuf;
 
 mod cmd;
 mod log;
 mod memory;
-mod out;
-mod progress;
 
 /// Keeps MPI jobs running through node failures and node departures.
 ///
@@ -63,8 +60,6 @@ enum Command {
     Plan(Box<cmd::plan::PlanArgs>),
     /// Watch nodes and processes without slowing the job
     Monitor(Box<cmd::monitor::MonitorArgs>),
-    /// Measure Eyrie against the same MPICH without it
-    Bench(cmd::bench::BenchArgs),
     /// Print the completions of a shell
     Completions(cmd::completions::CompletionsArgs),
     /// Write the manual pages into a directory
@@ -98,52 +93,20 @@ impl Command {
     }
 }
 
-/// Ends with clap's message; of a value that is wrong, with the one line that says why.
-fn refuse(error: &clap::Error) -> ! {
-    if error.kind() == clap::error::ErrorKind::ValueValidation {
-        let text = error.to_string();
-        let line = text.lines().next().unwrap_or_default();
-        let line = line.strip_prefix("error: ").unwrap_or(line);
-        out::say(format!("eyrie: {}", plain::line(line)));
-        std::process::exit(error.exit_code());
-    }
-    // Help is output like any other.
-    let printed = error.print().and_then(|()| std::io::stdout().flush());
-    if let (Err(e), false) = (printed, error.use_stderr()) {
-        end_badly(&out::failed(e).into());
-    }
-    std::process::exit(error.exit_code());
-}
-
-/// Says why, unless whoever read the output has left, and ends.
-fn end_badly(e: &anyhow::Error) -> ! {
-    if out::failure_in(e).is_some_and(out::OutputFailed::reader_left) {
-        std::process::exit(out::READER_LEFT);
-    }
-    out::say(format!("eyrie: {}", plain::line(&format!("{e:#}"))));
-    let not_runnable = e.downcast_ref::<eyrie_controller::runtime::NotRunnable>();
-    std::process::exit(not_runnable.map_or(1, |e| e.code));
-}
-
-/// A thread's panic is the whole process's: a role that lives on in part would be the worst kind of
-/// failure, one that nobody detects.
-fn die_of_any_panic() {
-    let report = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |panic| {
-        report(panic);
-        std::process::abort();
-    }));
+/// The exit code of a command that has failed.
+fn code_of(e: &anyhow::Error) -> i32 {
+    e.downcast_ref::<eyrie_controller::runtime::NotRunnable>().map_or(1, |e| e.code)
 }
 
 fn main() {
-    die_of_any_panic();
+    ending::abort_on_panic();
     if let Err(lacking) = enough::for_a_command() {
-        end_badly(&anyhow::Error::msg(lacking));
+        ending::fail(&anyhow::Error::msg(lacking), 1);
     }
     enough::prepare();
-    let Cli { log, command } = Cli::try_parse().unwrap_or_else(|e| refuse(&e));
+    let Cli { log, command } = Cli::try_parse().unwrap_or_else(|e| ending::refuse(&e));
     if let Err(e) = log::begin(command.role(), log.as_deref()) {
-        end_badly(&e);
+        ending::fail(&e, code_of(&e));
     }
     if let Command::Router(_) | Command::Store(_) | Command::Sweep(_) = &command {
         // Without them it does less, and says nothing of it.
@@ -166,9 +129,8 @@ fn main() {
         Command::Consolidate(args) => cmd::rearrange::consolidate(&args),
         Command::Undrain(args) => cmd::drain::undrain(&args),
         Command::Trace(args) => cmd::trace::run(&args),
-        Command::Plan(args) => cmd::plan::run(*args),
+        Command::Plan(args) => cmd::plan::run(&args),
         Command::Monitor(args) => cmd::monitor::run(*args),
-        Command::Bench(args) => cmd::bench::run(args),
         Command::Completions(args) => cmd::completions::run(&args, Cli::command()),
         Command::Man(args) => cmd::man::run(&args, Cli::command()),
         Command::Agent(args) => cmd::agent::run(args, log),
@@ -178,6 +140,6 @@ fn main() {
     };
     match result {
         Ok(code) => std::process::exit(code),
-        Err(e) => end_badly(&e),
+        Err(e) => ending::fail(&e, code_of(&e)),
     }
 }

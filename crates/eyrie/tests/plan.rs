@@ -228,24 +228,6 @@ fn a_picture_shows_nodes_links_and_a_legend() {
 }
 
 #[test]
-fn a_sweep_writes_a_table_and_a_plot_that_repeat() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let sweep = |to: &str, more: &str| {
-        let out = directory.path().join(to);
-        printed(&format!("sweep --network mesh:6x6 --out {} {more}", out.display()));
-        read(out.join("sweep.csv"))
-    };
-    let pairs = sweep("pairs", "");
-    assert_eq!(pairs.lines().count(), 1 + 25 * 11);
-    assert!(directory.path().join("pairs/pairs.svg").exists());
-    let more = "--sequences 4 --failures 2 --method 0d,search --seed 5";
-    let sequences = sweep("a", more);
-    assert_eq!(sequences.lines().count(), 1 + 4 * 2 * 2);
-    assert_eq!(sequences, sweep("b", more));
-    assert!(directory.path().join("a/sequences.svg").exists());
-}
-
-#[test]
 fn a_plan_has_a_bound_and_says_what_it_does_only_when_asked() {
     // No machine reads the network and finds a placement in a thousandth of a second.
     let silent = plan("--network mesh:200000 --failed 5 --limit 1ms");

@@ -44,8 +44,8 @@ pub fn measure(
         })
         .collect();
     for &(processes, threads) in crowds {
-        crate::say(&format!("eyrie monitor: {processes} processes with {threads} threads"));
-        let crowd = Crowd::start(&setup.eyrie, processes, threads)?;
+        crate::say(&format!("eyrie-bench: {processes} processes with {threads} threads"));
+        let crowd = Crowd::start(processes, threads)?;
         let (table, values) = one_crowd(setup, effort, (processes, threads), &missing, &mut notes)?;
         drop(crowd);
         tables.push(table);
@@ -93,7 +93,7 @@ fn one_crowd(
                         reader.cold.push(reader.sampler.read_once());
                     }
                 }
-                crate::say(&format!("eyrie monitor: round {} of {}", round + 1, effort.rounds));
+                crate::say(&format!("eyrie-bench: round {} of {}", round + 1, effort.rounds));
                 if !missing.contains(&"process-exporter") {
                     exporter.extend(tools::process_exporter(&setup.tools, 2)?);
                 }

@@ -3,7 +3,6 @@
 
 use anyhow::Context;
 use std::io::Read;
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 pub struct Crowd {
@@ -12,10 +11,10 @@ pub struct Crowd {
 
 impl Crowd {
     /// Starts processes with so many threads each, and waits until all have them.
-    pub fn start(eyrie: &Path, processes: usize, threads: usize) -> anyhow::Result<Crowd> {
+    pub fn start(processes: usize, threads: usize) -> anyhow::Result<Crowd> {
         let mut crowd = Crowd { members: Vec::new() };
         for _ in 0..processes {
-            let child = Command::new(eyrie)
+            let child = Command::new("/proc/self/exe")
                 .args(["monitor", "crowd-member", &threads.to_string()])
                 .stdin(Stdio::piped())
                 .stdout(Stdio::piped())

@@ -42,7 +42,7 @@ pub enum Question {
 pub fn answer(question: &Question, setup: &Setup, effort: Effort) -> anyhow::Result<Report> {
     let watch = Watch::begin();
     if let Some(warning) = watch.warning() {
-        crate::say(&format!("eyrie monitor: {warning}"));
+        crate::say(&format!("eyrie-bench: {warning}"));
     }
     let (name, measured): (_, Measured) = match question {
         Question::Cost { crowds } => ("monitor-bench", cost::measure(setup, effort, crowds)?),

@@ -85,7 +85,7 @@ pub fn measure(setup: &Setup, effort: Effort, interval: Duration) -> anyhow::Res
     // By processor and by what runs beside it.
     let mut seen: Vec<Vec<Vec<Seen>>> = vec![vec![Vec::new(); kinds.len()]; cpus];
     for round in 0..effort.rounds {
-        crate::say(&format!("eyrie monitor: round {} of {}", round + 1, effort.rounds));
+        crate::say(&format!("eyrie-bench: round {} of {}", round + 1, effort.rounds));
         for (kind, (_, options)) in kinds.iter().enumerate() {
             let file = folder.path().join("samples");
             let monitor =

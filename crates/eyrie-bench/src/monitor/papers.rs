@@ -95,11 +95,11 @@ struct Found {
 pub fn measure(setup: &Setup, effort: Effort, processes: usize) -> anyhow::Result<Measured> {
     let length = if effort.quick { 0.5 } else { 2.0 };
     let program = Allreduce::calibrate(setup, GRAIN, (length / GRAIN.as_secs_f64()) as u64)?;
-    let _crowd = Crowd::start(&setup.eyrie, processes, 1)?;
+    let _crowd = Crowd::start(processes, 1)?;
     let mut alone = Vec::new();
     let mut found: Vec<Found> = EXPERIMENTS.iter().map(|_| Found::default()).collect();
     for round in 0..effort.rounds {
-        crate::say(&format!("eyrie monitor: round {} of {}", round + 1, effort.rounds));
+        crate::say(&format!("eyrie-bench: round {} of {}", round + 1, effort.rounds));
         alone.push(program.run()?);
         for (experiment, found) in EXPERIMENTS.iter().zip(&mut found) {
             run(setup, experiment, &program, found)?;

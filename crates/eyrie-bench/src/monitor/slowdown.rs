@@ -91,13 +91,13 @@ fn real_loops(
     let length = if effort.quick { 1.0 } else { 3.0 };
     let loops = ((length / grain.as_secs_f64()) as u64).max(10);
     let program = Allreduce::calibrate(setup, grain, loops)?;
-    let _crowd = Crowd::start(&setup.eyrie, processes, 1)?;
+    let _crowd = Crowd::start(processes, 1)?;
     let folder = tempfile::tempdir()?;
     let mut alone = Vec::new();
     let mut beside: Vec<Vec<f64>> = vec![Vec::new(); WAYS.len()];
     let mut said: Vec<Said> = vec![Said::default(); WAYS.len()];
     for round in 0..effort.rounds {
-        crate::say(&format!("eyrie monitor: round {} of {}", round + 1, effort.rounds));
+        crate::say(&format!("eyrie-bench: round {} of {}", round + 1, effort.rounds));
         alone.push(program.run()?);
         for (at, way) in WAYS.iter().enumerate() {
             let mut options = vec!["--interval".to_string(), format!("{}us", interval.as_micros())];

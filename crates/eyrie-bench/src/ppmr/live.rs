@@ -1,7 +1,7 @@
 //! The same programs as ranks of a job of Eyrie, all on one node, which leave it together and
 //! compute meanwhile: what the other ways are compared with.
 
-use anyhow::ensure;
+use anyhow::{ensure, Context};
 use std::collections::HashMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -10,6 +10,7 @@ use crate::job::{Contender, Event, Job, Program, What};
 use crate::ppmr::kinds::Solver;
 use crate::ppmr::mpi::Mpi;
 use crate::ppmr::options::Options;
+use crate::ppmr::process::WORDS;
 use crate::ppmr::task::Work;
 
 /// How long a move, or what comes before it, may take.
@@ -91,11 +92,11 @@ impl LiveRuns {
 fn run(options: &Options, work: &Work) -> anyhow::Result<(LiveRun, Vec<String>)> {
     let (setup, words) = (&options.setup, serde_json::to_string(work)?);
     let library = setup.libmpi();
-    let part = ["bench", "ppmr", "--part", "rank-of-a-job", &words, &library.to_string_lossy()];
+    let part = ["rank-of-a-job", &words, &library.to_string_lossy()];
     let program = Program {
         ranks: options.ranks,
-        exe: setup.eyrie.clone(),
-        args: part.map(String::from).to_vec(),
+        exe: std::env::current_exe().context("cannot find the command itself")?,
+        args: WORDS.into_iter().chain(part).map(String::from).collect(),
     };
     let mut job = Job::start(setup, &Contender::eyrie("Eyrie", JOB), &program)?;
     let times = (0..work.steps).filter(|step| work.moves_before(*step));

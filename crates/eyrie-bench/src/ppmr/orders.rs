@@ -48,7 +48,7 @@ pub fn say(line: &str) -> anyhow::Result<()> {
 /// The value, or the end of the process: nobody waits for a thread that has failed.
 pub fn must<T>(what: &str, result: anyhow::Result<T>) -> T {
     result.unwrap_or_else(|e| {
-        let words = format!("eyrie bench ppmr: {what}: {e:#}\n");
+        let words = format!("eyrie-bench ppmr: {what}: {e:#}\n");
         let _ = std::io::stderr().write_all(words.as_bytes());
         std::process::exit(1)
     })

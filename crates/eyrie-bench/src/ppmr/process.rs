@@ -14,7 +14,7 @@ use crate::job::check_interrupted;
 use crate::ppmr::task::Work;
 
 /// In front of the words that say which process it is to be.
-const WORDS: [&str; 3] = ["bench", "ppmr", "--part"];
+pub const WORDS: [&str; 2] = ["ppmr", "--part"];
 /// How soon a signal that ends the measurement is noticed.
 const GLANCE: Duration = Duration::from_millis(200);
 

@@ -1,7 +1,7 @@
 //! `eyrie checkpoint`: a checkpoint now.
 
 use super::JobPlace;
-use crate::out;
+use eyrie_cli::out;
 use eyrie_controller::machine::answer::Outcome;
 use eyrie_controller::runtime::jobdir;
 use eyrie_controller::runtime::users::{ask, Request};

@@ -1,7 +1,7 @@
 //! `eyrie clean`: what jobs left whose launcher was killed.
 
 use super::JobPlace;
-use crate::out;
+use eyrie_cli::out;
 use eyrie_controller::runtime::jobdir;
 
 /// Remove what jobs left whose launcher was killed: their directories with images and logs, and

@@ -1,7 +1,7 @@
 //! `eyrie completions`: for shells.
 
-use crate::out;
 use clap_complete::Shell;
+use eyrie_cli::out;
 
 /// Print the completions of a shell.
 #[derive(clap::Args)]

@@ -1,8 +1,8 @@
 //! `eyrie join`: more hosts for a running job.
 
 use super::JobPlace;
-use crate::out;
 use anyhow::Context;
+use eyrie_cli::out;
 use eyrie_controller::hosts;
 use eyrie_controller::runtime::jobdir;
 use eyrie_controller::runtime::users::{ask, Request};

@@ -1,7 +1,6 @@
 //! One file per subcommand. Argument parsing and output only; the work is in the other crates.
 
 pub mod agent;
-pub mod bench;
 pub mod check;
 pub mod checkpoint;
 pub mod clean;
@@ -26,9 +25,6 @@ pub mod sweep;
 pub mod trace;
 
 use eyrie_controller::runtime::users::{ask, Request};
-use eyrie_placement::words::WordError;
-use eyrie_topology::TopologyError;
-use eyrie_units::plain;
 use eyrie_wire::Node;
 use std::path::{Path, PathBuf};
 
@@ -73,51 +69,9 @@ fn last_named(status: &serde_json::Value, name: &str) -> Option<Node> {
     up.or(named.last()).map(|node| *node as Node)
 }
 
-/// The text of a file that an option names.
-///
-/// # Errors
-/// When it cannot be read, or is not text.
-pub fn read_text(path: &str) -> Result<String, TopologyError> {
-    let refuse = |why: String| Err(TopologyError::new(why));
-    match std::fs::read(path).map(String::from_utf8) {
-        Ok(Ok(text)) => Ok(text),
-        Ok(Err(_)) => refuse(format!("{path} is not text")),
-        Err(e) => refuse(format!("reading {path}: {e}")),
-    }
-}
-
-/// What is wrong with a word of a plan, named as the option that it is.
-pub fn as_option(error: WordError) -> anyhow::Error {
-    match error {
-        WordError::In { .. } => anyhow::anyhow!("--{error}"),
-        WordError::Together(_) => error.into(),
-    }
-}
-
-/// Columns aligned by their widest cell, the first to the left, the others to the right.
-pub fn align(rows: &[Vec<String>]) -> String {
-    // What is in a cell ends no line.
-    let plain = |row: &Vec<String>| row.iter().map(|cell| plain::line(cell).into_owned()).collect();
-    let rows: Vec<Vec<String>> = rows.iter().map(plain).collect();
-    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let width = |c: usize| rows.iter().filter_map(|r| r.get(c)).map(|s| s.chars().count()).max();
-    let widths: Vec<usize> = (0..columns).map(|c| width(c).unwrap_or(0)).collect();
-    let mut out = String::new();
-    for row in &rows {
-        let cells = row.iter().enumerate().map(|(c, s)| match c {
-            0 => format!("{s:<w$}", w = widths[c]),
-            _ if c + 1 == columns => s.clone(),
-            _ => format!("{s:>w$}", w = widths[c]),
-        });
-        out += cells.collect::<Vec<_>>().join("  ").trim_end();
-        out += "\n";
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{align, last_named};
+    use super::last_named;
     use serde_json::json;
 
     #[test]
@@ -126,14 +80,5 @@ mod tests {
         assert_eq!(last_named(&status([true, true, true, false]), "a"), Some(2));
         assert_eq!(last_named(&status([false; 4]), "a"), Some(3));
         assert_eq!(last_named(&status([true; 4]), "c"), None);
-    }
-
-    #[test]
-    fn columns_line_up() {
-        let row = |a: &str, b: &str, c: &str| [a, b, c].map(String::from).to_vec();
-        assert_eq!(
-            align(&[row("m", "load", ""), row("search", "1", "x")]),
-            "m       load\nsearch     1  x\n"
-        );
     }
 }

@@ -1,7 +1,7 @@
 //! Waiting until ranks have moved, and how far they are meanwhile. Never decides anything: who does
 //! not look at it loses nothing.
 
-use crate::progress::Progress;
+use eyrie_cli::progress::Progress;
 use eyrie_controller::runtime::users::{ask, Request};
 use serde_json::Value;
 use std::path::Path;

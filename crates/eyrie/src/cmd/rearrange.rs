@@ -2,9 +2,10 @@
 //! moves. The job decides; here it is shown, and asked to be done.
 
 use super::migrate::MannerArgs;
-use super::{align, JobPlace};
-use crate::out;
+use super::JobPlace;
 use anyhow::Context;
+use eyrie_cli::out;
+use eyrie_cli::table::align;
 use eyrie_controller::machine::proposal::{Goal, NodeShare, Proposal, RankShare};
 use eyrie_controller::runtime::jobdir;
 use eyrie_controller::runtime::users::{ask, Request};

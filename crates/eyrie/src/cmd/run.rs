@@ -443,10 +443,10 @@ pub fn placement(options: &JobOptions) -> anyhow::Result<Box<dyn Placement>> {
         arrangement: Arrangement::Contiguous,
         traffic: options.traffic.as_deref(),
         bytes: MESSAGE_BYTES,
-        files: Files { text: &super::read_text, slurm_topology: None, taper: 1.0 },
+        files: Files { text: &eyrie_cli::instance::read_text, slurm_topology: None, taper: 1.0 },
     };
     let placement = OnNetwork::read(&words, options.nodes as usize);
-    Ok(Box::new(placement.map_err(super::as_option)?))
+    Ok(Box::new(placement.map_err(eyrie_cli::instance::as_option)?))
 }
 
 /// What a router's log may take of the memory when nobody says it.

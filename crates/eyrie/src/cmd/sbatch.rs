@@ -46,7 +46,7 @@ pub fn run(args: &SbatchArgs) -> anyhow::Result<i32> {
     let words = with_spares(&args.rest, &text, args.spares).map_err(anyhow::Error::msg)?;
     if args.dry_run {
         let shown: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
-        crate::out::line(format_args!(
+        eyrie_cli::out::line(format_args!(
             "{ENV_SPARES}={} {ENV_NO_KILL}=1 sbatch {}",
             args.spares,
             shown.join(" ")

@@ -1,7 +1,8 @@
 //! `eyrie status`: the running jobs, or one of them.
 
-use super::{align, JobPlace};
-use crate::out;
+use super::JobPlace;
+use eyrie_cli::out;
+use eyrie_cli::table::align;
 use eyrie_controller::runtime::jobdir;
 use eyrie_controller::runtime::users::{ask, Request};
 use eyrie_units::plain;

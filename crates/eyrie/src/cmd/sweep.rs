@@ -35,6 +35,6 @@ fn let_go() {
     let nothing = std::fs::File::open("/dev/null");
     let closed = nothing.and_then(|nothing| Ok(rustix::stdio::dup2_stdout(nothing)?));
     if let Err(e) = closed {
-        crate::out::say(format_args!("eyrie: {e}"));
+        eyrie_cli::out::say(format_args!("eyrie: {e}"));
     }
 }

@@ -1,7 +1,7 @@
 //! `eyrie trace`: what a rank did last.
 
 use super::JobPlace;
-use crate::out;
+use eyrie_cli::out;
 use eyrie_controller::runtime::jobdir;
 use eyrie_controller::runtime::users::{ask, Request};
 use eyrie_wire::control::TraceRecord;

@@ -8,8 +8,8 @@ mod remote;
 mod report;
 mod trials;
 
-use crate::out;
 use clap::Args;
+use eyrie_cli::out;
 use eyrie_controller::hosts;
 use eyrie_host::trial::{ask_library, be_a_rank, be_captured, show_start};
 use eyrie_transport::{Interface, Ports};

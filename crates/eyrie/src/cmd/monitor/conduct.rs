@@ -1,8 +1,8 @@
 //! `eyrie monitor conduct`: what --sync once and always agree with.
 
 use super::args;
-use crate::out;
 use clap::Args;
+use eyrie_cli::out;
 use eyrie_monitor::sync::Conductor;
 use eyrie_monitor::watch::client::address;
 use eyrie_units::positive_duration;

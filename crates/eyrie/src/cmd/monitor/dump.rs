@@ -1,9 +1,9 @@
 //! `eyrie monitor dump`: the ring of a running monitor.
 
 use super::sockets;
-use crate::out::Output;
 use anyhow::bail;
 use clap::Args;
+use eyrie_cli::out::Output;
 use eyrie_monitor::watch::client::{get, living, socket, Place};
 use std::io::Write;
 

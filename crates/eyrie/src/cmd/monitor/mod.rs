@@ -1,10 +1,9 @@
 //! `eyrie monitor`: watch nodes and processes without slowing the job. Arguments and output; the
-//! work is in eyrie-monitor, what is measured of it in eyrie-bench.
+//! work is in eyrie-monitor.
 
 mod args;
 mod conduct;
 mod dump;
-mod measure;
 mod plain;
 mod rules;
 mod skew;
@@ -41,7 +40,7 @@ const EXAMPLES: &str = "Examples:
   Several nodes in one table:
       eyrie monitor --from node1:9464,node2:9464
   Will it disturb a job on 4096 nodes?
-      eyrie monitor slowdown --plot slowdown.svg";
+      eyrie-bench monitor slowdown --plot slowdown.svg";
 
 #[derive(Subcommand)]
 enum MonitorCommand {
@@ -53,18 +52,6 @@ enum MonitorCommand {
     Skew(skew::SkewArgs),
     /// Print the health rules, or check a file of rules
     Rules(rules::RulesArgs),
-    /// Measure how a loop of fixed work is interrupted, with and without the monitor
-    Noise(measure::NoiseArgs),
-    /// Measure what a sample costs, by reader, against process-exporter and collectl
-    Bench(measure::BenchArgs),
-    /// Model the slowdown of a parallel job from 2 to 65,536 nodes, and check the model
-    Slowdown(measure::SlowdownArgs),
-    /// Measure and model the experiments of Kamoshida and Taura's paper
-    #[command(hide = true)]
-    Papers(measure::PapersArgs),
-    /// One of a crowd of idle processes; started by `eyrie monitor bench`
-    #[command(hide = true)]
-    CrowdMember(measure::CrowdMemberArgs),
 }
 
 /// Where monitors of this user have their sockets: `$XDG_RUNTIME_DIR/eyrie`, else `/tmp/eyrie-UID`.
@@ -85,10 +72,5 @@ pub fn run(args: MonitorArgs) -> anyhow::Result<i32> {
         Some(MonitorCommand::Conduct(args)) => conduct::run(&args),
         Some(MonitorCommand::Skew(args)) => skew::run(&args),
         Some(MonitorCommand::Rules(args)) => rules::run(&args),
-        Some(MonitorCommand::Noise(args)) => measure::noise(&args),
-        Some(MonitorCommand::Bench(args)) => measure::bench(&args),
-        Some(MonitorCommand::Slowdown(args)) => measure::slowdown(&args),
-        Some(MonitorCommand::Papers(args)) => measure::papers(&args),
-        Some(MonitorCommand::CrowdMember(args)) => measure::crowd_member(&args),
     }
 }

@@ -1,7 +1,7 @@
 //! `eyrie monitor rules`: the health rules.
 
-use crate::out;
 use clap::Args;
+use eyrie_cli::out;
 use eyrie_monitor::health::{rules::DEFAULT, Rules};
 use std::path::PathBuf;
 

@@ -1,8 +1,8 @@
 //! `eyrie monitor skew`: how well nodes kept together.
 
-use crate::out;
 use anyhow::{bail, Context};
 use clap::Args;
+use eyrie_cli::out;
 use eyrie_monitor::skew::{between_nodes, Histogram, Taken};
 use eyrie_units::nanoseconds;
 use serde_json::{json, Value};

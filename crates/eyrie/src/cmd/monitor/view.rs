@@ -1,8 +1,8 @@
 //! Who is shown the samples of this node: a table, lines, or a file of JSON.
 
 use super::{plain, table};
-use crate::out;
 use anyhow::Context;
+use eyrie_cli::out;
 use eyrie_monitor::json;
 use eyrie_monitor::ring::Frame;
 use eyrie_monitor::shared::{lock, Shared};

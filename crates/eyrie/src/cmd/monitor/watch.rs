@@ -3,9 +3,9 @@
 
 use super::view::View;
 use super::{args, plain, sockets, table};
-use crate::out::{self, Output};
 use anyhow::Context;
 use clap::Args;
+use eyrie_cli::out::{self, Output};
 use eyrie_controller::runtime::appended;
 use eyrie_monitor::health::{Event, HealthState, Rules};
 use eyrie_monitor::json;

@@ -6,22 +6,20 @@ use std::sync::mpsc::{channel, RecvTimeoutError};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use crate::out;
-use crate::progress::Progress;
 use anyhow::{anyhow, bail, Context};
-use clap::{Args, Subcommand};
+use clap::Args;
+use eyrie_cli::ending;
+use eyrie_cli::instance::{methods, InstanceArgs};
+use eyrie_cli::out;
+use eyrie_cli::progress::Progress;
 use eyrie_placement::emit::{self, Format};
-use eyrie_placement::{method, Instance, Method, Outcome, Planner, Stuck};
+use eyrie_placement::{Instance, Method, Outcome, Planner, Stuck};
 use eyrie_topology::NodeId;
 use eyrie_units::{duration, written};
 
-mod instance;
 mod json;
 mod picture;
-mod sweep;
 mod table;
-
-use instance::InstanceArgs;
 
 /// Say where a failed node's ranks should go, and what it costs.
 ///
@@ -29,8 +27,6 @@ use instance::InstanceArgs;
 /// methods and a search that is never worse than the best of them.
 #[derive(Args)]
 #[command(
-    args_conflicts_with_subcommands = true,
-    subcommand_negates_reqs = true,
     allow_negative_numbers = true,
     after_help = "Examples:\n  \
     eyrie plan --network torus:12x12 --spares '2d(2,1)' --failed 5,5\n  \
@@ -38,11 +34,8 @@ use instance::InstanceArgs;
     eyrie plan --network slurm:topology.conf --job 4x4 --failed tux7 --method search --emit hostfile hosts"
 )]
 pub struct PlanArgs {
-    #[command(subcommand)]
-    command: Option<PlanCommand>,
-
     #[command(flatten)]
-    instance: Option<InstanceArgs>,
+    instance: InstanceArgs,
 
     /// A node that fails: coordinates (5,5), a node number or a node name; repeat for several
     /// failures
@@ -75,20 +68,8 @@ pub struct PlanArgs {
     limit: Duration,
 }
 
-#[derive(Subcommand)]
-enum PlanCommand {
-    /// Run all failed x spare pairs, or N random failure sequences, and write a table and plots
-    #[command(hide = true)]
-    Sweep(sweep::SweepArgs),
-}
-
-pub fn run(mut args: PlanArgs) -> anyhow::Result<i32> {
-    if let Some(PlanCommand::Sweep(args)) = args.command {
-        return sweep::run(args);
-    }
-    let Some(instance_args) = args.instance.take() else {
-        bail!("--network is needed: see eyrie plan --help")
-    };
+pub fn run(args: &PlanArgs) -> anyhow::Result<i32> {
+    let instance_args = &args.instance;
     let formats =
         args.emit.chunks(2).map(|pair| format(&pair[0])).collect::<Result<Vec<_>, _>>()?;
     let progress = Progress::start(instance_args.progress, "planning: reading the network");
@@ -189,7 +170,7 @@ fn within(
         };
         match (late, concluded) {
             (true, Ok(code)) => std::process::exit(code),
-            (true, Err(e)) => crate::end_badly(&e),
+            (true, Err(e)) => ending::fail(&e, 1),
             (false, concluded) => concluded,
         }
     })
@@ -256,26 +237,6 @@ fn format(text: &str) -> anyhow::Result<Format> {
         "rankmap" => Format::Rankmap,
         _ => bail!("--emit `{text}`: permutation, hostfile, rankfile or rankmap"),
     })
-}
-
-/// The methods named on the command line, comma-separated.
-fn methods(text: &str, instance: &Instance) -> anyhow::Result<Vec<Method>> {
-    let axes = instance.laid.layout.dims().len();
-    if text == "all" {
-        let mut methods = vec![Method::Squeeze];
-        methods.extend(Method::published(axes));
-        methods.push(Method::Search);
-        return Ok(methods);
-    }
-    text.split(',')
-        .map(|name| match Method::parse(name.trim()) {
-            Some(Method::Slide(k)) if k > axes => {
-                bail!("--method {k}d: the grid has {axes} axes, so at most {axes}d")
-            }
-            Some(method) => Ok(method),
-            None => bail!("--method `{name}`: {}", method::FORMS),
-        })
-        .collect()
 }
 
 /// Seconds as a person reads them.

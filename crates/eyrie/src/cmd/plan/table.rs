@@ -6,7 +6,7 @@ use eyrie_placement::{Instance, Outcome, Planner};
 use eyrie_topology::{coords, NodeId};
 
 use super::{chosen, detour_lines, seconds};
-use crate::cmd::align;
+use eyrie_cli::table::align;
 
 pub fn text(
     instance: &Instance,

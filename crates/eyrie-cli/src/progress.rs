@@ -94,7 +94,7 @@ fn list(doing: &(Mutex<Doing>, Condvar)) {
     let (mut said, mut last) = (String::new(), begun);
     while let Some(what) = after(doing, PATIENCE) {
         if what != said || last.elapsed() >= LINE_EVERY {
-            super::out::say(format!("eyrie: {what} [{}]", whole_seconds(begun)));
+            crate::out::say(format!("eyrie: {what} [{}]", whole_seconds(begun)));
             (said, last) = (what, Instant::now());
         }
     }

@@ -1,14 +1,24 @@
-//! `eyrie monitor noise`, `bench`, `slowdown` and `papers`: arguments and output of what
-//! eyrie-bench measures.
+//! `eyrie-bench monitor`: arguments and output of what is measured of the monitor.
 
-use crate::out;
-use anyhow::Context;
-use clap::Args;
+use super::options::{effort, eyrie};
+use clap::{Args, Subcommand};
 use eyrie_bench::monitor::{answer, member, Question, Setup, Source};
-use eyrie_bench::{plot, Effort};
+use eyrie_bench::plot;
+use eyrie_cli::out;
 use eyrie_units::positive_duration;
 use std::path::PathBuf;
 use std::time::Duration;
+
+#[derive(Subcommand)]
+pub enum MonitorCommand {
+    Noise(NoiseArgs),
+    Bench(BenchArgs),
+    Slowdown(SlowdownArgs),
+    Papers(PapersArgs),
+    /// One of a crowd of idle processes; started by `eyrie-bench monitor bench`
+    #[command(hide = true)]
+    CrowdMember(CrowdMemberArgs),
+}
 
 /// What all measurements take.
 #[derive(Args)]
@@ -116,13 +126,12 @@ fn crowd(text: &str) -> Result<(usize, usize), String> {
 
 fn report(question: &Question, common: &Common, figure: Option<&PathBuf>) -> anyhow::Result<i32> {
     let setup = Setup {
-        eyrie: std::env::current_exe().context("cannot find the eyrie command itself")?,
+        eyrie: eyrie()?,
         venv: std::path::absolute(&common.venv)?,
         examples: std::path::absolute(&common.examples)?,
         tools: std::path::absolute(&common.tools)?,
     };
-    let rounds = common.rounds.unwrap_or(if common.quick { 2 } else { 5 });
-    let report = answer(question, &setup, Effort { rounds, quick: common.quick })?;
+    let report = answer(question, &setup, effort(common.rounds, common.quick))?;
     if common.json {
         out::line(report.json())?;
     } else {
@@ -132,20 +141,30 @@ fn report(question: &Question, common: &Common, figure: Option<&PathBuf>) -> any
         plot::draw(chart, path)?;
     }
     if let Some(warning) = report.warning() {
-        out::say(format!("eyrie monitor: {warning}"));
+        out::say(format!("eyrie-bench: {warning}"));
     }
     Ok(0)
 }
 
-pub fn noise(args: &NoiseArgs) -> anyhow::Result<i32> {
+pub fn run(command: &MonitorCommand) -> anyhow::Result<i32> {
+    match command {
+        MonitorCommand::Noise(args) => noise(args),
+        MonitorCommand::Bench(args) => bench(args),
+        MonitorCommand::Slowdown(args) => slowdown(args),
+        MonitorCommand::Papers(args) => papers(args),
+        MonitorCommand::CrowdMember(args) => crowd_member(args),
+    }
+}
+
+fn noise(args: &NoiseArgs) -> anyhow::Result<i32> {
     report(&Question::Noise { interval: args.interval }, &args.common, None)
 }
 
-pub fn bench(args: &BenchArgs) -> anyhow::Result<i32> {
+fn bench(args: &BenchArgs) -> anyhow::Result<i32> {
     report(&Question::Cost { crowds: args.processes.clone() }, &args.common, None)
 }
 
-pub fn slowdown(args: &SlowdownArgs) -> anyhow::Result<i32> {
+fn slowdown(args: &SlowdownArgs) -> anyhow::Result<i32> {
     let source = match (args.cost, args.skew) {
         (Some(cost), Some(skew)) => Source::Given { cost, skew },
         _ => Source::Measured { processes: args.processes },
@@ -154,11 +173,11 @@ pub fn slowdown(args: &SlowdownArgs) -> anyhow::Result<i32> {
     report(&question, &args.common, args.plot.as_ref())
 }
 
-pub fn papers(args: &PapersArgs) -> anyhow::Result<i32> {
+fn papers(args: &PapersArgs) -> anyhow::Result<i32> {
     report(&Question::Papers { processes: args.processes }, &args.common, args.plot.as_ref())
 }
 
-pub fn crowd_member(args: &CrowdMemberArgs) -> anyhow::Result<i32> {
+fn crowd_member(args: &CrowdMemberArgs) -> anyhow::Result<i32> {
     member(args.threads)?;
     Ok(0)
 }

@@ -1,9 +1,10 @@
-//! `eyrie bench scale`: what the controller costs as a job grows, by the real machine, driven
+//! `eyrie-bench scale`: what the controller costs as a job grows, by the real machine, driven
 //! through jobs whose agents and routers are simulated by what they would say. Times are of the
 //! machine alone, without sockets; bytes are those of the messages that it causes.
 
-use crate::out;
+use clap::Args;
 use eyrie_bench::plot::{draw, Chart, Series};
+use eyrie_cli::out;
 use eyrie_controller::machine::schedule::{Interval, Order};
 use eyrie_controller::machine::{Command, Config, Event, Image, Machine, RankStateName, StoreId};
 use eyrie_transport::frame;
@@ -12,7 +13,7 @@ use eyrie_wire::control::{
     CheckpointMode, ImageAt, JobOnHost, Notices, Program, RankReport, StartRank, ToAgent,
 };
 use eyrie_wire::{ImageId, Node, Rank, RankInstance};
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// Ranks of a node, and nodes of the jobs.
@@ -296,27 +297,42 @@ fn line_of(nodes: u32, costs: &[Cost; 4], memory_bytes: u64) -> String {
     format!("| {nodes} | {ranks} | {} | {memory} |", cells.join(" | "))
 }
 
-/// Measures jobs of all sizes, or only the smaller ones (`quick`); shows a table, or lines of JSON,
-/// and draws a figure.
-pub fn run(quick: bool, json: bool, plot: Option<&Path>) -> anyhow::Result<()> {
+#[derive(Args)]
+pub struct ScaleArgs {
+    /// Only the smaller jobs
+    #[arg(long)]
+    quick: bool,
+    /// Print a line of JSON for each job instead of a table
+    #[arg(long)]
+    json: bool,
+    /// Draw a figure as well
+    #[arg(long, value_name = "FILE.svg")]
+    plot: Option<PathBuf>,
+}
+
+/// Measures jobs of all sizes, shows a table or lines of JSON, and draws a figure.
+pub fn run(args: &ScaleArgs) -> anyhow::Result<i32> {
     let series = |name: &&str| Series { name: name.to_string(), points: vec![], paper: false };
     let mut series: Vec<Series> = PHASES.iter().map(series).collect();
-    if !json {
+    if !args.json {
         out::line(format!("| nodes | ranks | {} | memory |", PHASES.join(" | ")))?;
         out::line("|---|---|---|---|---|---|---|")?;
     }
-    let sizes = if quick { &NODES[..3] } else { &NODES[..] };
+    let sizes = if args.quick { &NODES[..3] } else { &NODES[..] };
     for nodes in sizes.iter().copied() {
         let (costs, memory_bytes) = measure(nodes);
-        match json {
-            true => out::line(json_of(nodes, &costs, memory_bytes))?,
-            false => out::line(line_of(nodes, &costs, memory_bytes))?,
+        if args.json {
+            out::line(json_of(nodes, &costs, memory_bytes))?;
+        } else {
+            out::line(line_of(nodes, &costs, memory_bytes))?;
         }
         for (series, cost) in series.iter_mut().zip(costs) {
             series.points.push((f64::from(nodes * RANKS), cost.took.as_secs_f64()));
         }
     }
-    let Some(file) = plot else { return Ok(()) };
-    let (title, x) = ("Time of the controller's machine".to_string(), "ranks".to_string());
-    draw(&Chart::Growth { title, x, y: "seconds".to_string(), series }, file)
+    if let Some(file) = &args.plot {
+        let (title, x) = ("Time of the controller's machine".to_string(), "ranks".to_string());
+        draw(&Chart::Growth { title, x, y: "seconds".to_string(), series }, file)?;
+    }
+    Ok(0)
 }

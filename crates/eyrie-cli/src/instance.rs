@@ -6,11 +6,13 @@ use std::path::PathBuf;
 use anyhow::{anyhow, bail};
 use clap::Args;
 use eyrie_placement::spares::Arrangement;
-use eyrie_placement::{CostModel, Instance, Objective, Planner, Sharing, Weights, Words};
+use eyrie_placement::words::WordError;
+use eyrie_placement::{
+    method, CostModel, Instance, Method, Objective, Planner, Sharing, Weights, Words,
+};
 use eyrie_topology::spec::Files;
+use eyrie_topology::TopologyError;
 use eyrie_units::{duration, size};
-
-use crate::cmd::{as_option, read_text};
 
 #[derive(Args, Clone)]
 pub struct InstanceArgs {
@@ -214,4 +216,45 @@ fn weighted(text: &str) -> anyhow::Result<Objective> {
 /// The seconds of an option that is a time.
 fn seconds(option: &str, text: &str) -> anyhow::Result<f64> {
     Ok(duration(text).map_err(|why| anyhow!("{option} {why}"))?.as_secs_f64())
+}
+
+/// The methods named on the command line, comma-separated.
+pub fn methods(text: &str, instance: &Instance) -> anyhow::Result<Vec<Method>> {
+    let axes = instance.laid.layout.dims().len();
+    if text == "all" {
+        let mut methods = vec![Method::Squeeze];
+        methods.extend(Method::published(axes));
+        methods.push(Method::Search);
+        return Ok(methods);
+    }
+    text.split(',')
+        .map(|name| match Method::parse(name.trim()) {
+            Some(Method::Slide(k)) if k > axes => {
+                bail!("--method {k}d: the grid has {axes} axes, so at most {axes}d")
+            }
+            Some(method) => Ok(method),
+            None => bail!("--method `{name}`: {}", method::FORMS),
+        })
+        .collect()
+}
+
+/// The text of a file that an option names.
+///
+/// # Errors
+/// When it cannot be read, or is not text.
+pub fn read_text(path: &str) -> Result<String, TopologyError> {
+    let refuse = |why: String| Err(TopologyError::new(why));
+    match std::fs::read(path).map(String::from_utf8) {
+        Ok(Ok(text)) => Ok(text),
+        Ok(Err(_)) => refuse(format!("{path} is not text")),
+        Err(e) => refuse(format!("reading {path}: {e}")),
+    }
+}
+
+/// What is wrong with a word of a plan, named as the option that it is.
+pub fn as_option(error: WordError) -> anyhow::Error {
+    match error {
+        WordError::In { .. } => anyhow::anyhow!("--{error}"),
+        WordError::Together(_) => error.into(),
+    }
 }

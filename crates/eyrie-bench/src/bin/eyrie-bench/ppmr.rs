@@ -1,11 +1,11 @@
-//! `eyrie bench ppmr`: the words of PPMR's experiments, and the processes that they start.
+//! `eyrie-bench ppmr`: the words of PPMR's experiments, and the processes that they start.
 
 use super::options::Options as Common;
-use crate::out;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::Args;
+use eyrie_bench::plot;
 use eyrie_bench::ppmr::{be_part, measure, Experiment, Kind, Options, Rdma, Way};
-use eyrie_bench::{plot, Effort};
+use eyrie_cli::out;
 use std::path::PathBuf;
 
 /// Ranks of this many MiB each are moved; runs take the one in the middle.
@@ -54,6 +54,8 @@ pub struct PpmrArgs {
     /// Be a process of an experiment, which has started it
     #[arg(long, hide = true, exclusive = true, num_args = 1.., value_name = "WORD")]
     part: Vec<String>,
+    #[command(flatten)]
+    common: Common,
 }
 
 fn experiments() -> impl TypedValueParser<Value = Experiment> {
@@ -70,12 +72,13 @@ fn kinds() -> impl TypedValueParser<Value = Kind> {
     PossibleValuesParser::new(Kind::ALL.map(Kind::name)).try_map(|name| name.parse::<Kind>())
 }
 
-pub fn run(asked: PpmrArgs, common: Common) -> anyhow::Result<i32> {
+pub fn run(asked: PpmrArgs) -> anyhow::Result<i32> {
     if !asked.part.is_empty() {
         return be_part(&asked.part).map(|()| 0);
     }
-    let setup = common.setup()?;
-    let Common { rounds, quick, json, plot, .. } = common;
+    let setup = asked.common.setup()?;
+    let effort = asked.common.effort();
+    let Common { quick, json, plot, .. } = asked.common;
     let library = asked.libfabric.unwrap_or_else(|| setup.venv.join("lib/mpich/libfabric.so.1"));
     let mib = match (asked.mib.is_empty(), quick) {
         (false, _) => asked.mib,
@@ -95,18 +98,18 @@ pub fn run(asked: PpmrArgs, common: Common) -> anyhow::Result<i32> {
         address: asked.address,
         rate: asked.rate,
     };
-    let effort = Effort { rounds: rounds.unwrap_or(if quick { 2 } else { 5 }), quick };
     let experiments = all_or(&Experiment::ALL, asked.experiments);
     let report = measure(&experiments, &options, effort)?;
-    match json {
-        true => out::line(report.json())?,
-        false => out::text(&report.to_string())?,
+    if json {
+        out::line(report.json())?;
+    } else {
+        out::text(&report.to_string())?;
     }
     if let (Some(path), Some(chart)) = (plot, report.chart()) {
         plot::draw(chart, &path)?;
     }
     if let Some(warning) = report.warning() {
-        out::say(format!("eyrie bench: {warning}"));
+        out::say(format!("eyrie-bench: {warning}"));
     }
     Ok(0)
 }

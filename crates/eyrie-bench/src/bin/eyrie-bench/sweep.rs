@@ -1,13 +1,15 @@
-//! `eyrie plan sweep`: all failed × spare pairs, or random failure sequences; a table and plots.
+//! `eyrie-bench sweep`: all failed × spare pairs, or random failure sequences; a table and plots.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::out;
-use crate::progress::Progress;
 use anyhow::{anyhow, bail, Context};
 use clap::Args;
+use eyrie_cli::instance::{methods, InstanceArgs};
+use eyrie_cli::out;
+use eyrie_cli::progress::Progress;
+use eyrie_cli::table::align;
 use eyrie_placement::evaluate::Evaluator;
 use eyrie_placement::{fluid, CostModel, Instance, Method};
 use eyrie_topology::NodeId;
@@ -16,9 +18,6 @@ use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 use rand::SeedableRng;
 use rayon::prelude::*;
-
-use super::instance::InstanceArgs;
-use crate::cmd::align;
 
 /// Run all failed x spare pairs, or N random failure sequences, and write a table and plots.
 #[derive(Args)]
@@ -218,7 +217,7 @@ fn sequences(
     }
     let by_rank = args.fails == "rank";
     let planner = args.instance.planner(instance)?;
-    let mut methods = super::methods(&args.method, instance)?;
+    let mut methods = methods(&args.method, instance)?;
     methods.retain(|m| *m != Method::Squeeze || args.method != "all");
     let mut csv = String::from("method,seed,failures,busiest_link,slowdown,ranks_moved\n");
     let mut table: Vec<Vec<String>> = vec![[
