@@ -36,9 +36,10 @@ install -d "$share/man/man1" "$share/bash-completion/completions" "$share/zsh/si
 "$binaries/eyrie" completions fish >"$share/fish/vendor_completions.d/eyrie.fish"
 
 doc=$share/doc/eyrie
-install -d "$doc/docs/reproduction"
+install -d "$doc/docs/internals" "$doc/docs/reproduction"
 install -m 644 README.md ARCHITECTURE.md CHANGELOG.md LICENSE "$doc"
 install -m 644 docs/*.* "$doc/docs"
+install -m 644 docs/internals/*.md "$doc/docs/internals"
 install -m 644 docs/reproduction/*.md docs/reproduction/*.svg "$doc/docs/reproduction"
 
 # With the planner that is in it already: cargo has nothing to do here.

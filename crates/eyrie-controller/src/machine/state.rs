@@ -113,7 +113,7 @@ pub const NODES: &[Row<NodeStateName, NodeEvent>] = {
     ]
 };
 
-/// A table as Markdown, for ARCHITECTURE.md.
+/// A table as Markdown, for docs/internals/control.md.
 pub fn markdown<S: Debug, E: Debug>(table: &[Row<S, E>]) -> String {
     let lower = |name: &dyn Debug| format!("{name:?}").to_lowercase();
     let mut text = "| state | event | next state |\n|---|---|---|\n".to_string();
@@ -129,8 +129,8 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn the_architecture_shows_the_tables_that_the_machine_runs_by() {
-        let page = include_str!("../../../../ARCHITECTURE.md");
+    fn the_page_shows_the_tables_that_the_machine_runs_by() {
+        let page = include_str!("../../../../docs/internals/control.md");
         for (name, table) in [("ranks", markdown(RANKS)), ("nodes", markdown(NODES))] {
             let (begin, end) = (format!("<!-- states of {name} -->\n"), "<!-- end -->");
             let shown = page.split(&begin).nth(1).and_then(|rest| rest.split(end).next());
