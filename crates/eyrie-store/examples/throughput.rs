@@ -1,10 +1,10 @@
-//! How fast a store takes in and gives out images, beside what the steps alone cost on the same
+//! How fast a store receives and sends images, beside the cost of each step alone on the same
 //! machine.
 //!
 //! `cargo run --release -p eyrie-store --example throughput [DIR [MIB]]`; DIR defaults to /dev/shm.
-//! Each row is the median of the rounds, with the slowest and fastest; rounds of all rows are
-//! interleaved. The last column counts the time on the processor instead of the clock's: what an
-//! idle core would reach.
+//! Each row is the median of the rounds, with the slowest and fastest. The rounds of all rows are
+//! interleaved. The last column counts processor time instead of elapsed time: what an idle core
+//! would reach.
 
 use std::hint::black_box;
 use std::io::{self, Write};
@@ -29,10 +29,12 @@ fn main() {
     let mib: usize = args.next().map_or(1024, |n| n.parse().expect("MIB is a number"));
     let mut process = Process::new(0, mib * (1 << 20) / PAGE);
     let first = process.stream(1);
-    // Whole windows change, a tenth of them: memory that is worked on lies together.
+    // A tenth of the windows changes, each as a whole: a program's writes lie together.
     for window in (0..process.pages.len()).step_by(64 * 10) {
         let end = (window + 64).min(process.pages.len());
-        process.pages[window..end].iter_mut().for_each(|seed| *seed |= 1 << 60);
+        for seed in &mut process.pages[window..end] {
+            *seed |= 1 << 60;
+        }
     }
     let changed = process.stream(3);
 
@@ -44,9 +46,10 @@ fn main() {
         steps(&first, place.path(), &mut rows);
         let mut receive = |name, image, bytes: &[u8], socket| {
             let started = Start::now();
-            let done = match socket {
-                true => through_socket(bytes, |r| store.receive(0, image, ImageInfo::default(), r)),
-                false => store.receive(0, image, ImageInfo::default(), bytes),
+            let done = if socket {
+                through_socket(bytes, |r| store.receive(0, image, ImageInfo::default(), r))
+            } else {
+                store.receive(0, image, ImageInfo::default(), bytes)
             };
             rows.add(name, bytes.len(), &started);
             let done = done.expect("receive");
@@ -111,7 +114,8 @@ fn steps(stream: &[u8], dir: &std::path::Path, rows: &mut Rows) {
 
 /// Copies an image over the loopback interface; both stores are threads of this process.
 fn copy(from: &Store, to: &Store, image: u64, security: Security) {
-    let (interface, ports) = (Interface::LOOPBACK, Ports::ANY);
+    let interface = Interface::LOOPBACK;
+    let ports = Ports::ANY;
     let listener = Listener::bind(&Bind::Tcp { interface, ports, security }).expect("listen");
     let addr = listener.addr().expect("an address");
     let secret = Secret([1; SECRET_LEN]);
@@ -135,7 +139,7 @@ fn through_socket<T>(bytes: &[u8], take: impl FnOnce(UnixStream) -> T) -> T {
     })
 }
 
-/// The clock and this thread's time on the processor, at the start of a measurement.
+/// The time and this thread's processor time at the start of a measurement.
 struct Start(Instant, f64);
 
 impl Start {
@@ -149,7 +153,7 @@ fn cpu_seconds() -> f64 {
     now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
 }
 
-/// By name: GB per second and GB per second on the processor, of each round.
+/// By name, for each round: GB per second of elapsed time and of processor time.
 #[derive(Default)]
 struct Rows(Vec<(&'static str, Vec<f64>, Vec<f64>)>);
 
@@ -175,8 +179,10 @@ impl Rows {
         for (name, rates, busys) in &mut self.0 {
             rates.sort_by(f64::total_cmp);
             busys.sort_by(f64::total_cmp);
-            let (slowest, fastest) = (rates[0], rates[rates.len() - 1]);
-            let (median, busy) = (rates[rates.len() / 2], busys[busys.len() / 2]);
+            let slowest = rates[0];
+            let fastest = rates[rates.len() - 1];
+            let median = rates[rates.len() / 2];
+            let busy = busys[busys.len() / 2];
             println!("{name:36} {median:8.2} {slowest:8.2} {fastest:8.2} {busy:8.2}");
         }
     }

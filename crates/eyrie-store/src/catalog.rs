@@ -1,6 +1,6 @@
-//! What a store holds, in memory: images, where each chunk lies, how often it is used, and what of
-//! the packs is dead. Decisions only, no I/O. A place in a pack must never be given up while
-//! anything refers to it.
+//! What a store holds, in memory: images, the place and use count of each chunk, and the dead parts
+//! of packs. It decides and does no I/O. It must never free a place in a pack while anything refers
+//! to it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::File;
@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use crate::manifest::{ChunkKey, ChunkRef, ImageId, Manifest, Place};
 
-/// A pack is rewritten, chunk by chunk as images come, when less than this part of it is alive.
+/// A pack is emptied when less than this part of it is live: later images store its chunks again.
 const SPARSE: u64 = 4;
-/// Packs that a store may have besides four for each image, before the smallest are gathered.
+/// Packs that a store may have besides four for each image, before it empties the smallest.
 const SPARE_PACKS: usize = 64;
 
 /// A chunk on disk.
@@ -34,7 +34,7 @@ pub struct Pack {
     pub synced: u64,
     /// Open while a receive appends to it.
     pub writer: Option<Arc<File>>,
-    /// A sync failed, so what it holds is uncertain.
+    /// A sync failed, so the pack's content on stable storage is uncertain.
     pub broken: bool,
 }
 
@@ -73,12 +73,12 @@ impl Catalog {
         self.images_of(rank).skip(keep).cloned().collect()
     }
 
-    /// The image counts from now on; it takes over the references that its receive held.
+    /// Makes an image count. It takes over the references that its receive held.
     pub fn commit(&mut self, manifest: Arc<Manifest>) {
         self.images.insert((manifest.rank, manifest.image), manifest);
     }
 
-    /// Forgets an image, and says what space that frees.
+    /// Removes an image and returns the space that this frees.
     pub fn remove(&mut self, rank: u32, image: ImageId) -> BTreeSet<Reclaim> {
         match self.images.remove(&(rank, image)) {
             Some(manifest) => self.release(&manifest.chunks),
@@ -86,7 +86,7 @@ impl Catalog {
         }
     }
 
-    /// A new pack to write; numbers are never used twice.
+    /// Returns the number of a new pack. No number is used twice.
     pub fn begin_pack(&mut self) -> u64 {
         let pack = self.next_pack;
         self.next_pack += 1;
@@ -97,7 +97,7 @@ impl Catalog {
         self.packs.insert(pack, Pack { writer: Some(writer), ..Pack::default() });
     }
 
-    /// Nothing is appended any more: what died in the pack meanwhile is freed.
+    /// Ends the writing of a pack and returns the space of chunks that died in it meanwhile.
     pub fn end_pack(&mut self, pack: u64, len: u64) -> BTreeSet<Reclaim> {
         let Some(state) = self.packs.get_mut(&pack) else { return BTreeSet::new() };
         state.writer = None;
@@ -113,8 +113,8 @@ impl Catalog {
         self.packs.get_mut(&pack)
     }
 
-    /// Packs whose chunks a new image stores again, so that they run empty: those mostly dead, and
-    /// the smallest when there are too many.
+    /// Packs to empty: a new image stores their chunks again. These are the packs that are mostly
+    /// dead, and the smallest ones when there are too many.
     pub fn packs_to_empty(&self) -> HashSet<u64> {
         let done = || self.packs.iter().filter(|(_, pack)| pack.writer.is_none());
         let sparse = done().filter(|(_, pack)| pack.live * SPARSE < pack.len);
@@ -128,7 +128,7 @@ impl Catalog {
         chosen
     }
 
-    /// Refers to a stored chunk if there is a sound one outside the packs being emptied.
+    /// Refers to a stored chunk, if there is an undamaged one outside the packs to empty.
     pub fn find(&mut self, key: &ChunkKey, emptying: &HashSet<u64>) -> Option<ChunkRef> {
         let place = *self.index.get(key)?;
         let extent = self.extents.get_mut(&place)?;
@@ -140,8 +140,8 @@ impl Catalog {
         Some(ChunkRef { key: *key, place, stored_len: extent.stored_len })
     }
 
-    /// Enters a chunk just written, with one reference. When another receive was faster, its chunk
-    /// is referred to and returned instead, and the place given stays free.
+    /// Adds a chunk just written, with one reference. If another receive stored the same chunk
+    /// first, returns that one, and the given place stays free.
     pub fn add(&mut self, chunk: ChunkRef, emptying: &HashSet<u64>) -> ChunkRef {
         if let Some(present) = self.find(&chunk.key, emptying) {
             return present;
@@ -159,8 +159,8 @@ impl Catalog {
         pack.len = pack.len.max(chunk.end());
     }
 
-    /// One more reference to each of these chunks of an image that is held; false when one of them
-    /// is known to be damaged: then nothing is changed.
+    /// Adds a reference to each of these chunks, which belong to a pinned image. Returns false and
+    /// changes nothing when one of them is known to be damaged.
     pub fn share(&mut self, chunks: &[ChunkRef]) -> bool {
         let sound = |chunk: &ChunkRef| {
             let broken = self.packs.get(&chunk.place.pack).is_none_or(|pack| pack.broken);
@@ -173,7 +173,7 @@ impl Catalog {
         all
     }
 
-    /// One more reference to each chunk, for the time of a send.
+    /// Adds a reference to each chunk, for the time of a send.
     pub fn hold(&mut self, chunks: &[ChunkRef]) {
         for chunk in chunks {
             if let Some(extent) = self.extents.get_mut(&chunk.place) {
@@ -182,7 +182,7 @@ impl Catalog {
         }
     }
 
-    /// One reference less to each chunk; says what space that frees.
+    /// Removes a reference to each chunk and returns the space that this frees.
     pub fn release(&mut self, chunks: &[ChunkRef]) -> BTreeSet<Reclaim> {
         let mut dead = Vec::new();
         for chunk in chunks {
@@ -190,13 +190,13 @@ impl Catalog {
             extent.refs -= 1;
             if extent.refs == 0 {
                 dead.push(*chunk);
-                self.bury(chunk);
+                self.remove_extent(chunk);
             }
         }
         dead.iter().filter_map(|chunk| self.reclaim(chunk)).collect()
     }
 
-    fn bury(&mut self, chunk: &ChunkRef) {
+    fn remove_extent(&mut self, chunk: &ChunkRef) {
         self.extents.remove(&chunk.place);
         if self.index.get(&chunk.key) == Some(&chunk.place) {
             self.index.remove(&chunk.key);
@@ -206,9 +206,9 @@ impl Catalog {
         }
     }
 
-    /// What to do about a dead chunk: delete an empty pack, else punch out the whole gap around it,
-    /// so that neighbours which died at different times leave no half blocks. A pack being written
-    /// is left alone.
+    /// What to do about a dead chunk. An empty pack is deleted. Otherwise the whole gap around the
+    /// chunk is punched out, so that neighbours that died earlier leave no half blocks. A pack that
+    /// is still written is left alone.
     fn reclaim(&mut self, chunk: &ChunkRef) -> Option<Reclaim> {
         let id = chunk.place.pack;
         let pack = self.packs.get(&id)?;
@@ -226,7 +226,7 @@ impl Catalog {
         Some(Reclaim::Punch { pack: id, offset: start, len: end - start })
     }
 
-    /// Everything in a pack that is not a live chunk.
+    /// All parts of a pack that are not live chunks.
     pub fn gaps(&self, id: u64) -> BTreeSet<Reclaim> {
         let Some(pack) = self.packs.get(&id) else { return BTreeSet::new() };
         let all = Place { pack: id, offset: 0 }..=Place { pack: id, offset: u64::MAX };
@@ -242,15 +242,15 @@ impl Catalog {
         gaps
     }
 
-    /// No new image builds on this chunk; a later one with the same content stores it again.
+    /// Keeps new images from using this chunk; an image with the same content stores it again.
     pub fn mark_damaged(&mut self, place: Place) {
         if let Some(extent) = self.extents.get_mut(&place) {
             extent.damaged = true;
         }
     }
 
-    /// Takes in an image found on disk. `Err` says why it cannot be whole; then nothing is changed.
-    /// `pack_len` gives the length of each pack file there is.
+    /// Adds an image found on disk. `Err` says why it cannot be whole; then nothing is changed.
+    /// `pack_len` is the length of each pack file on disk.
     pub fn adopt(
         &mut self,
         manifest: Manifest,
@@ -379,8 +379,7 @@ mod tests {
         ]
     }
 
-    /// Plays the part of the store, and keeps the files' contents as a list of (pack, offset) that
-    /// are readable.
+    /// Does what a store does. Keeps the readable places in place of the files' contents.
     #[derive(Default)]
     struct World {
         catalog: Catalog,
@@ -472,7 +471,7 @@ mod tests {
             }
         }
 
-        /// Every chunk that something refers to, once.
+        /// All chunks that something refers to, each once.
         fn needed(&self) -> BTreeSet<Place> {
             let images = self.catalog.images().flat_map(|m| m.chunks.iter());
             let receives = self.receives.iter().flatten().flat_map(|(_, _, chunks)| chunks);
@@ -485,7 +484,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(3_000))]
 
         #[test]
-        fn what_is_referred_to_stays_and_nothing_else(
+        fn only_places_that_are_referred_to_stay(
             steps in prop::collection::vec(step(), 1..120),
         ) {
             let mut world = World::default();
@@ -495,7 +494,9 @@ mod tests {
                 prop_assert!(needed.is_subset(&world.readable));
                 prop_assert_eq!(world.catalog.live_bytes(), 100 * needed.len() as u64);
             }
-            (0..3).for_each(|receive| world.end(receive, true));
+            for receive in 0..3 {
+                world.end(receive, true);
+            }
             prop_assert_eq!(world.needed(), world.readable.clone(), "no space is lost");
         }
     }

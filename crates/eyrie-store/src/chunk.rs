@@ -1,6 +1,6 @@
-//! How a stream falls into chunks, and how zero pages are left out of a stored chunk. Pure, no I/O.
-//! Equal memory must give equal chunks in the next image: the borders depend on records alone,
-//! never on the past.
+//! How a stream is cut into chunks, and how a stored chunk omits zero pages. Pure, no I/O. Equal
+//! memory must give equal chunks in the next image: the borders depend on the records alone, never
+//! on earlier images.
 
 use crate::window::pages_of;
 use eyrie_image::stream::{Kind, RecordHeader, MAX_PAYLOAD, RECORD_HEADER_LEN};
@@ -8,16 +8,16 @@ use eyrie_image::stream::{Kind, RecordHeader, MAX_PAYLOAD, RECORD_HEADER_LEN};
 /// Longest chunk in the stream: one record of the longest kind.
 pub const MAX_CHUNK: usize = RECORD_HEADER_LEN + MAX_PAYLOAD;
 
-/// Records of whole pages and the records between them never give more chunks than this many bytes
-/// each.
+/// A stream of whole pages, with the records between them, has at most one chunk for this many
+/// bytes.
 const MIN_BYTES_PER_CHUNK: u64 = 2048;
-/// Chunks that any stream may have, however short.
+/// Chunks that a stream may have besides, however short it is.
 const FREE_CHUNKS: u64 = 1024;
 
 const PAGE: usize = 4096;
 
-/// Whether this many bytes can have no further chunk after so many: no capture cuts so fine, and
-/// whoever keeps chunks must not be made to keep any number of them.
+/// Whether so many chunks are too many for a stream of this length. No capture cuts so finely, and
+/// a peer must not be able to make a store keep any number of chunks.
 pub fn is_fragmented(chunks: usize, bytes: u64) -> bool {
     chunks as u64 > FREE_CHUNKS + bytes / MIN_BYTES_PER_CHUNK
 }
@@ -25,7 +25,7 @@ pub fn is_fragmented(chunks: usize, bytes: u64) -> bool {
 /// Decides before which records a chunk ends.
 #[derive(Default)]
 pub struct Cutter {
-    /// Bytes gathered in the open chunk.
+    /// Length of the open chunk.
     len: usize,
     /// The 256 KiB window of addresses that the open chunk's pages lie in, and the flags of their
     /// records; `None` for other kinds.
@@ -33,12 +33,12 @@ pub struct Cutter {
 }
 
 impl Cutter {
-    /// True when the open chunk ends before this record. Page records of one aligned window of
-    /// [`MAX_PAYLOAD`] bytes gather in one chunk, and the records of other kinds between them in
-    /// another, so that a header which changes in every image spoils no pages.
+    /// True when the open chunk ends before this record. Records of pages in one aligned window of
+    /// [`MAX_PAYLOAD`] bytes share a chunk, and the records of other kinds between them share
+    /// another. So a header that changes in every image does not change the chunks of pages.
     pub fn cut_before(&mut self, header: &RecordHeader) -> bool {
         let window = (header.kind == Kind::Pages).then(|| match header.flags {
-            // What is not whole pages has a chunk of its own.
+            // A record that does not hold whole pages has a chunk of its own.
             0 => pages_of(header).map_or((u32::MAX, header.a), |(window, _)| (0, window)),
             flags => (flags, header.a / MAX_PAYLOAD as u64),
         });
@@ -49,13 +49,13 @@ impl Cutter {
         cut
     }
 
-    /// The open chunk ends here in any case.
+    /// Ends the open chunk here.
     pub fn cut(&mut self) {
         *self = Cutter::default();
     }
 }
 
-/// Where zero pages lie in a chunk, as (first byte, length), ascending and never touching.
+/// Runs of zero pages in a chunk, as (first byte, length): ascending, with a gap between two.
 #[derive(Default)]
 pub struct ZeroRuns(Vec<(u32, u32)>);
 
@@ -78,8 +78,8 @@ impl ZeroRuns {
         }
     }
 
-    /// The stored form: the chunk itself, or, when it has zero pages, `count u32, (first u32,
-    /// length u32)...` and then the bytes outside those runs, put together in `scratch`.
+    /// The stored form. A chunk without zero pages is stored as it is. Otherwise `scratch` gets
+    /// `count u32, (first u32, length u32)...` and then the bytes outside those runs.
     pub fn strip<'a>(&self, chunk: &'a [u8], scratch: &'a mut Vec<u8>) -> &'a [u8] {
         if self.0.is_empty() {
             return chunk;
@@ -114,7 +114,8 @@ pub fn restore<'a>(stored: &'a [u8], raw_len: usize, raw: &'a mut Vec<u8>) -> Op
     let mut rest = stored.get(4 + runs.checked_mul(8)?..)?;
     raw.clear();
     for run in 0..runs {
-        let (first, len) = (number(4 + run * 8)?, number(8 + run * 8)?);
+        let first = number(4 + run * 8)?;
+        let len = number(8 + run * 8)?;
         let (bytes, after) = rest.split_at_checked(first.checked_sub(raw.len())?)?;
         if first + len > raw_len {
             return None;
@@ -130,7 +131,7 @@ pub fn restore<'a>(stored: &'a [u8], raw_len: usize, raw: &'a mut Vec<u8>) -> Op
     Some(raw)
 }
 
-/// Looks at 64 bytes at a time: most pages with content end the search in the first ones.
+/// Looks at 64 bytes at a time. Most pages with content end the search at once.
 fn is_zero(page: &[u8]) -> bool {
     page.chunks_exact(64).all(|part| part.iter().fold(0, |all, byte| all | byte) == 0)
 }
@@ -178,7 +179,8 @@ mod tests {
             chunk.resize(chunk.len() + tail, 0);
             let mut runs = ZeroRuns::default();
             runs.scan(&chunk, start);
-            let (mut scratch, mut raw) = (Vec::new(), Vec::new());
+            let mut scratch = Vec::new();
+            let mut raw = Vec::new();
             let stored = runs.strip(&chunk, &mut scratch);
             let zeros = pages.iter().filter(|p| **p == 0).count();
             prop_assert!(stored.len() <= chunk.len() - zeros * (PAGE - 8) + 4 * zeros.min(1));
@@ -189,7 +191,8 @@ mod tests {
         fn a_cutter_never_lets_a_chunk_outgrow_its_bound(
             records in prop::collection::vec((2u32..6, 0u64..4, 0..=MAX_PAYLOAD), 1..50),
         ) {
-            let (mut cutter, mut open) = (Cutter::default(), 0);
+            let mut cutter = Cutter::default();
+            let mut open = 0;
             for (kind, window, len) in records {
                 let kind = Kind::from_u32(kind).unwrap();
                 let record = header(kind, window * MAX_PAYLOAD as u64, len);
@@ -209,7 +212,9 @@ mod tests {
             rest in 0usize..100, raw_len in 0usize..30_000,
         ) {
             let mut stored = runs.to_le_bytes().to_vec();
-            numbers.iter().for_each(|n| stored.extend_from_slice(&n.to_le_bytes()));
+            for n in &numbers {
+                stored.extend_from_slice(&n.to_le_bytes());
+            }
             stored.resize(stored.len() + rest, 1);
             let mut raw = Vec::new();
             if let Some(bytes) = restore(&stored, raw_len, &mut raw) {

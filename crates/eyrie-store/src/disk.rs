@@ -21,7 +21,7 @@ const UNFINISHED: &str = ".new";
 pub struct Disk {
     root: PathBuf,
     sync: bool,
-    /// Holds the lock on the store for as long as it is open.
+    /// Holds the lock on the store while it is open.
     _lock: File,
 }
 
@@ -45,16 +45,17 @@ impl Disk {
         }
         let Options { job, keep, sync } = options;
         let text = format!("eyrie-store 2\njob {job}\nkeep {keep}\nsync {sync}\n");
-        let (temp, path) = (root.join("store.new"), root.join("store"));
+        let temp = root.join("store.new");
+        let path = root.join("store");
         write_whole(&temp, text.as_bytes(), true)?;
         rename(&temp, &path)?;
         sync_dir(root)?;
-        // The directory's own name lives in its parent.
+        // The parent directory has the name of this one.
         let real = root.canonicalize().map_err(IoError::at("look at", root))?;
         Ok(real.parent().map_or(Ok(()), sync_dir)?)
     }
 
-    /// Whether a store was made here.
+    /// Whether there is a store here.
     pub fn is_store(root: &Path) -> bool {
         root.join("store").is_file()
     }
@@ -106,11 +107,12 @@ impl Disk {
         File::open(&path).map_err(IoError::at("open", &path))
     }
 
-    /// Brings a pack's contents to stable storage, if the store was asked to.
+    /// Writes a pack's contents to stable storage, if the store has the option `sync`.
     pub fn sync_pack(&self, pack: u64, file: &File) -> Result<(), IoError> {
-        match self.sync {
-            true => file.sync_data().map_err(IoError::at("sync", &self.pack_path(pack))),
-            false => Ok(()),
+        if self.sync {
+            file.sync_data().map_err(IoError::at("sync", &self.pack_path(pack)))
+        } else {
+            Ok(())
         }
     }
 
@@ -119,14 +121,15 @@ impl Disk {
     }
 
     fn sync_names(&self, dir: &str) -> Result<(), IoError> {
-        match self.sync {
-            true => sync_dir(&self.root.join(dir)),
-            false => Ok(()),
+        if self.sync {
+            sync_dir(&self.root.join(dir))
+        } else {
+            Ok(())
         }
     }
 
-    /// Writes a manifest under a name that does not count; `attempt` tells concurrent writers
-    /// apart.
+    /// Writes a manifest under a name that does not count. `attempt` makes the names of concurrent
+    /// writers differ.
     pub fn write_manifest(
         &self,
         rank: u32,
@@ -139,8 +142,8 @@ impl Disk {
         Ok(temp)
     }
 
-    /// Gives a written manifest its final name: the moment from which the image counts. `Err` means
-    /// that it does not count, and was taken back.
+    /// Gives a written manifest its final name; from then on the image counts. On `Err` the image
+    /// does not count, and both names are gone.
     pub fn publish(&self, temp: &Path, rank: u32, image: ImageId) -> Result<(), IoError> {
         let path = self.image_path(rank, image);
         let done = rename(temp, &path).and_then(|()| self.sync_names("images"));
@@ -150,7 +153,7 @@ impl Disk {
         })
     }
 
-    /// Removes manifests for good; their chunks may be given up once this returns.
+    /// Removes manifests for good. Their chunks may be freed once this returns.
     pub fn unpublish(&self, images: &[(u32, ImageId)]) -> Result<(), IoError> {
         for &(rank, image) in images {
             remove_if_there(&self.image_path(rank, image))?;
@@ -158,7 +161,7 @@ impl Disk {
         self.sync_names("images")
     }
 
-    /// Gives space back. A failure costs space only and is logged; the next open tries again.
+    /// Frees space. A failure is logged and only costs space; the next open tries again.
     pub fn reclaim<'a>(&self, work: impl IntoIterator<Item = &'a Reclaim>) {
         for item in work {
             let done = match *item {
@@ -166,7 +169,7 @@ impl Disk {
                 Reclaim::Punch { pack, offset, len } => self.punch(pack, offset, len),
             };
             if let Err(error) = done {
-                tracing::warn!(%error, "dead chunks keep their space for now");
+                tracing::warn!(%error, "cannot free the space of dead chunks for now");
             }
         }
     }
@@ -179,7 +182,7 @@ impl Disk {
         };
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         match rustix::fs::fallocate(&file, flags, offset, len) {
-            // This file system cannot: the space comes back when the pack has run empty.
+            // Not supported by this file system: the space is freed when the pack is empty.
             Err(rustix::io::Errno::OPNOTSUPP) => Ok(()),
             other => other.map_err(|errno| IoError::at("free a part of", &path)(errno.into())),
         }
@@ -199,8 +202,8 @@ impl Disk {
         Ok(packs)
     }
 
-    /// Rank and number of every published manifest, by rank and then newest first; removes
-    /// unfinished ones.
+    /// Rank and number of every published manifest, by rank and then newest first. Removes
+    /// unfinished manifests.
     pub fn manifests(&self) -> Result<Vec<(u32, ImageId)>, IoError> {
         let mut found = Vec::new();
         for (path, name, meta) in list(&self.root.join("images"))? {
@@ -231,7 +234,7 @@ impl Disk {
         Ok((bytes.len() as u64 != limit).then_some(bytes))
     }
 
-    /// Bytes that the file system has given to the store's files.
+    /// Bytes that the file system has allocated for the store's files.
     pub fn allocated(&self) -> Result<u64, IoError> {
         let mut blocks = 0;
         for dir in ["packs", "images"] {
@@ -250,7 +253,7 @@ fn parse_options(text: &[u8]) -> Option<Options> {
     Some(Options { job, keep: keep.parse().ok().filter(|n| *n > 0)?, sync: sync.parse().ok()? })
 }
 
-/// The files of a folder. One that is removed while we look is left out.
+/// The files of a folder. A file that is removed meanwhile is left out.
 fn list(dir: &Path) -> Result<Vec<(PathBuf, String, fs::Metadata)>, IoError> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir).map_err(IoError::at("read", dir))? {

@@ -1,5 +1,5 @@
-//! What can go wrong in a store, by operation. A message must name the file and say what still
-//! holds.
+//! What can fail in a store, by operation. A message must name the file and say what is still
+//! valid.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -28,11 +28,12 @@ impl IoError {
         matches!(self.source.kind(), StorageFull | QuotaExceeded | FileTooLarge)
     }
 
-    /// What users can do about it, to stand behind the error.
+    /// What the user can do about it; follows the error.
     pub(crate) fn remedy(&self) -> &'static str {
-        match self.is_full() {
-            true => " (free space under the store or give it another directory)",
-            false => "",
+        if self.is_full() {
+            " (free space under the store or give it another directory)"
+        } else {
+            ""
         }
     }
 }
@@ -48,9 +49,15 @@ pub enum StoreError {
     NotAStore { path: PathBuf, reason: String },
     #[error("{}: in use by another process", .0.display())]
     InUse(PathBuf),
-    #[error("{}: other users can enter it; images hold all memory of a rank: chmod 700 it", .0.display())]
+    #[error(
+        "{}: other users have access; images hold all memory of a rank, so run chmod 700 on it",
+        .0.display()
+    )]
     Exposed(PathBuf),
-    #[error("{}: it holds the images of another job, {job}; give this one a directory of its own", path.display())]
+    #[error(
+        "{}: it holds the images of another job, {job}; give this one a directory of its own",
+        path.display()
+    )]
     OtherJob { path: PathBuf, job: String },
     #[error("the name of a job is one line of at most {} bytes", crate::options::MAX_JOB)]
     JobName,
@@ -69,13 +76,18 @@ pub enum StreamError {
     NoHeader,
     #[error("record {record} is a second header record")]
     SecondHeader { record: u64 },
-    #[error("its trailer counts {said_bytes} bytes in {said_records} records, but {bytes} bytes in {records} records came")]
+    #[error(
+        "its trailer counts {said_bytes} bytes in {said_records} records, but {bytes} bytes in \
+         {records} records were received"
+    )]
     BadTrailer { said_bytes: u64, said_records: u64, bytes: u64, records: u64 },
-    #[error("it falls into {chunks} chunks within {bytes} bytes, more than whole pages can give")]
+    #[error("it has {chunks} chunks in {bytes} bytes, more than whole pages can have")]
     Fragmented { chunks: usize, bytes: u64 },
     #[error("it is longer than {} chunks", crate::manifest::MAX_CHUNKS)]
     TooLong,
-    #[error("record {record} at byte {bytes} stands where it may not in an image that builds on another")]
+    #[error(
+        "record {record} at byte {bytes} is not allowed at this place of an incremental image"
+    )]
     Misplaced { record: u64, bytes: u64 },
     #[error("record {record} at byte {bytes} holds pages before those of an earlier record")]
     Descending { record: u64, bytes: u64 },
@@ -93,7 +105,10 @@ pub enum ReceiveError {
     Stream { rank: u32, image: ImageId, source: StreamError },
     #[error("rank {rank}, image {image}: the stream broke off: {source}")]
     Read { rank: u32, image: ImageId, source: io::Error },
-    #[error("rank {rank}, image {image}, incarnation {incarnation}: the store already has image {newest} of incarnation {newest_incarnation}")]
+    #[error(
+        "rank {rank}, image {image}, incarnation {incarnation}: the store already has image \
+         {newest} of incarnation {newest_incarnation}"
+    )]
     Superseded {
         rank: u32,
         image: ImageId,
@@ -111,20 +126,20 @@ pub enum ReceiveError {
 }
 
 impl ReceiveError {
-    /// True when the image cannot be joined with the one that it builds on.
+    /// True when the image cannot be joined with the image that it builds on.
     pub fn is_of_base(&self) -> bool {
         use StreamError::{DamagedBase, NoBase};
         let ReceiveError::Stream { source, .. } = self else { return false };
         matches!(source, NoBase { .. } | DamagedBase { .. })
     }
 
-    /// True when the image failed for want of space: the job goes on with its earlier images.
+    /// True when the image failed for lack of space: the job continues with its earlier images.
     pub fn is_full(&self) -> bool {
         matches!(self, ReceiveError::Storage { source, .. } if source.is_full())
     }
 }
 
-/// A failure before it is known whose image it is.
+/// A failure where it is not yet known to which image it belongs.
 pub(crate) enum Fault {
     Stream(StreamError),
     Read(io::Error),
@@ -141,12 +156,12 @@ impl Fault {
     }
 }
 
-/// Why an image could not be sent whole. Every byte written before the error is right.
+/// Why an image could not be sent whole. All bytes written before the error are correct.
 #[derive(Debug, thiserror::Error)]
 pub enum SendError {
     #[error("there is no image {image} of rank {rank}")]
     NoImage { rank: u32, image: ImageId },
-    /// The image is damaged on disk: the caller falls back to the one before it.
+    /// The image is damaged on disk: the caller falls back to the image before it.
     #[error(
         "rank {rank}, image {image}: chunk {chunk} ({hash}) at byte {offset} of {} is damaged: {reason}",
         file.display()
@@ -160,7 +175,7 @@ pub enum SendError {
         offset: u64,
         reason: String,
     },
-    /// The receiver went away; the image is not at fault.
-    #[error("rank {rank}, image {image}: cannot send on: {source}")]
+    /// The receiver closed the connection; the image is not at fault.
+    #[error("rank {rank}, image {image}: the receiver does not accept it: {source}")]
     Write { rank: u32, image: ImageId, source: io::Error },
 }

@@ -1,6 +1,6 @@
-//! An image on its way in, from a rank or from another store: the chunks that it has so far, the
-//! pack that new ones are written to, and the commit. Dropped before its commit, it gives back all
-//! that it holds.
+//! An image that is being stored, from a rank or from another store: its chunks so far, the pack
+//! for new chunks, and the commit. An intake that is dropped before its commit frees all that it
+//! holds.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
@@ -14,13 +14,13 @@ use crate::error::IoError;
 use crate::manifest::{ChunkKey, ChunkRef, Manifest, Place};
 use crate::store::{lock, Store};
 
-/// An image on its way in.
+/// An image that is being stored.
 pub struct Intake<'a> {
     store: &'a Store,
     emptying: HashSet<u64>,
     /// Chunks so far, each with a reference in the catalog that this intake owns.
     chunks: Vec<ChunkRef>,
-    /// The pack file for new chunks, made when the first one comes.
+    /// The pack file for new chunks, created with the first one.
     pack: Option<OwnPack>,
     pub new_bytes: u64,
     pub new_chunks: u64,
@@ -43,7 +43,7 @@ impl<'a> Intake<'a> {
         self.chunks.len()
     }
 
-    /// Refers to those of these chunks that are there; says which.
+    /// Refers to those of these chunks that the store has, and returns where they are.
     pub fn find(&mut self, keys: &[ChunkKey]) -> Vec<Option<ChunkRef>> {
         let mut catalog = self.store.catalog();
         let found: Vec<_> = keys.iter().map(|key| catalog.find(key, &self.emptying)).collect();
@@ -60,15 +60,15 @@ impl<'a> Intake<'a> {
         shared
     }
 
-    /// The last chunks are not needed after all.
+    /// Releases the last `count` chunks, which are not needed after all.
     pub fn give_back(&mut self, count: usize) {
         let gone = self.chunks.split_off(self.chunks.len() - count);
         let work = self.store.catalog().release(&gone);
         self.store.disk.reclaim(&work);
     }
 
-    /// Whether a chunk lies in a pack that is to run empty.
-    pub fn is_to_move(&self, chunk: &ChunkRef) -> bool {
+    /// Whether a chunk is in a pack that is to be emptied.
+    pub fn must_move(&self, chunk: &ChunkRef) -> bool {
         self.emptying.contains(&chunk.place.pack)
     }
 
@@ -81,7 +81,7 @@ impl<'a> Intake<'a> {
         &self.chunks
     }
 
-    /// Writes a chunk that was not found, with this stored form, and refers to it.
+    /// Writes a chunk that was not found, in its stored form, and refers to it.
     pub fn append(&mut self, key: ChunkKey, stored: &[u8]) -> Result<ChunkRef, IoError> {
         let disk = &self.store.disk;
         let pack = match &mut self.pack {
@@ -102,7 +102,7 @@ impl<'a> Intake<'a> {
         Ok(entered)
     }
 
-    /// The image consists of these chunks, each of which was found or appended once.
+    /// Sets the chunks of the image. Each of them was found or appended once.
     pub fn arrange(&mut self, chunks: Vec<ChunkRef>) {
         self.store.catalog().hold(&chunks);
         let once = std::mem::replace(&mut self.chunks, chunks);
@@ -110,9 +110,9 @@ impl<'a> Intake<'a> {
         self.store.disk.reclaim(&work);
     }
 
-    /// Makes the image count: its packs first, then its manifest under a temporary name, then the
-    /// rename. The chunks of `manifest` are filled in here; `admit` is asked at the last moment
-    /// whether the image may count.
+    /// Makes the image count: syncs its packs, writes its manifest under a temporary name, renames
+    /// it. This fills in the chunks of `manifest`. `admit` decides at the last moment whether the
+    /// image may count.
     pub fn commit<E>(
         mut self,
         mut manifest: Manifest,
@@ -136,15 +136,14 @@ impl<'a> Intake<'a> {
         Ok(())
     }
 
-    /// Cuts off what a chunk left that another receive stored at the same time.
+    /// Cuts off the end of the pack: a chunk that another receive stored at the same time.
     fn trim(&self) -> Result<(), IoError> {
         let Some(pack) = &self.pack else { return Ok(()) };
         let path = self.store.disk.pack_path(pack.id);
         pack.file.set_len(pack.len).map_err(IoError::at("cut the end of", &path))
     }
 
-    /// Brings every pack that the image needs to stable storage, also those that other receives
-    /// write.
+    /// Syncs every pack that the image needs, also packs that other receives write.
     fn sync_packs(&self) -> Result<(), IoError> {
         let mut needed = BTreeMap::new();
         for chunk in &self.chunks {
@@ -155,14 +154,15 @@ impl<'a> Intake<'a> {
         for (pack, end) in needed {
             names_changed |= self.sync_pack(pack, end)?;
         }
-        match names_changed {
-            true => self.store.disk.sync_pack_names(),
-            false => Ok(()),
+        if names_changed {
+            self.store.disk.sync_pack_names()
+        } else {
+            Ok(())
         }
     }
 
-    /// Syncs a pack up to `end`; false when it was already. A failed sync is told to the kernel's
-    /// caller once only, so it is remembered for everybody who relies on the pack.
+    /// Syncs a pack up to `end`; false when it already was. The kernel reports a failed sync only
+    /// once, so the catalog remembers it for all images that rely on the pack.
     fn sync_pack(&self, id: u64, end: u64) -> Result<bool, IoError> {
         let disk = &self.store.disk;
         let uncertain = || {
@@ -197,7 +197,7 @@ impl Drop for Intake<'_> {
         let mut work = self.store.catalog().release(&self.chunks);
         if let Some(pack) = &self.pack {
             if let Err(error) = self.trim() {
-                tracing::warn!(%error, "a pack keeps a useless end");
+                tracing::warn!(%error, "cannot cut off the unused end of a pack");
             }
             work.extend(self.store.catalog().end_pack(pack.id, pack.len));
         }

@@ -1,6 +1,6 @@
-//! Joins an incremental image with the one that it builds on: what has not changed is taken from
-//! that one's chunks, so that the image is whole by itself as soon as it counts. A page that is to
-//! be as it was must never come from a chunk that is known to be damaged.
+//! Joins an incremental image with the image that it builds on (its base). It takes unchanged pages
+//! from the base's chunks, so that the image is whole by itself as soon as it counts. An unchanged
+//! page must never come from a chunk that is known to be damaged.
 
 use std::ops::Range;
 
@@ -13,63 +13,63 @@ use crate::send::Reader;
 use crate::store::{Pin, Store};
 use crate::window::{groups, Pages, Window};
 
-/// Chunks that a window may consist of before they are put together; up to so many more for some
-/// windows, so that not all reach the bound with the same image.
+/// Chunks that a window may have before it is rewritten as one. Some windows may have up to
+/// `SPREAD` more, so that not all windows reach the bound with the same image.
 const CHUNKS_MAX: usize = 5;
 const SPREAD: u64 = 4;
-/// Pages that the chunks of a window may hold beyond twice those that are used.
+/// Pages that the chunks of a window may hold beyond twice the pages that are used.
 const WASTE_MAX: u32 = 32;
-/// One in so many windows is read and verified, others with the next image.
+/// One in so many windows is read and verified with each image, and other windows with the next.
 const VERIFIED: u64 = 32;
 
-/// A window of addresses whose records come.
+/// The window of addresses whose records are arriving.
 pub struct Open {
     pub window: u64,
     /// Its first chunk in the intake.
     pub first: usize,
-    /// Pages that have come, and pages that are as they were.
-    brought: u64,
+    /// Pages that have arrived, and pages that are unchanged.
+    arrived: u64,
     kept: u64,
 }
 
 impl Open {
     pub fn new(window: u64, first: usize) -> Open {
-        Open { window, first, brought: 0, kept: 0 }
+        Open { window, first, arrived: 0, kept: 0 }
     }
 
-    /// False when one of these pages has come already.
-    pub fn bring(&mut self, pages: u64) -> bool {
-        let fresh = (self.brought | self.kept) & pages == 0;
-        self.brought |= pages;
+    /// Adds pages that have arrived; false when the window already has one of them.
+    pub fn add_new(&mut self, pages: u64) -> bool {
+        let fresh = (self.arrived | self.kept) & pages == 0;
+        self.arrived |= pages;
         fresh
     }
 
-    /// False when one of these pages has come already.
+    /// Adds pages that are unchanged; false when the window already has one of them.
     pub fn keep(&mut self, pages: u64) -> bool {
-        let fresh = (self.brought | self.kept) & pages == 0;
+        let fresh = (self.arrived | self.kept) & pages == 0;
         self.kept |= pages;
         fresh
     }
 }
 
-/// The window and pages that a record says are as they were; `None` when it says nonsense.
+/// The window and the pages that a record declares unchanged; `None` when the record is invalid.
 pub fn same_pages(header: &RecordHeader) -> Option<(u64, u64)> {
     let sound = header.a % MAX_PAYLOAD as u64 == 0 && header.len == 0 && header.b != 0;
     let window = header.a / MAX_PAYLOAD as u64;
     (sound && header.a <= u64::MAX >> 1).then_some((window, header.b))
 }
 
-/// The image that another builds on, held until that one is whole.
+/// The image that another one builds on, pinned until that one is whole.
 pub struct Base<'a> {
     store: &'a Store,
     pin: Pin<'a>,
     reader: Reader<'a>,
-    /// Where the chunks of each window are in its manifest; ascending.
+    /// Where the chunks of each window are in its manifest, ascending.
     windows: Vec<(u64, Range<usize>)>,
 }
 
 impl<'a> Base<'a> {
-    /// Only of the same incarnation: the process that says what has changed must be the same.
+    /// Finds a base of the same incarnation: only the process itself knows what it has changed.
     pub fn find(store: &'a Store, rank: u32, image: ImageId, incarnation: u64) -> Option<Base<'a>> {
         let pin = store.pin(rank, image)?;
         if pin.manifest.info.incarnation != incarnation {
@@ -81,7 +81,7 @@ impl<'a> Base<'a> {
         Some(Base { store, pin, reader: Reader::new(store), windows })
     }
 
-    /// Completes a window of the intake with what it keeps of this image.
+    /// Completes a window of the intake with the pages that it keeps from this image.
     pub fn join(
         &mut self,
         open: &Open,
@@ -93,8 +93,8 @@ impl<'a> Base<'a> {
         if older.is_empty() {
             return Ok(());
         }
-        if is_to_be_put_together(open, &older, intake, pages) {
-            return self.put_together(open, &older, intake, pages);
+        if needs_rewrite(open, &older, intake, pages) {
+            return self.rewrite(open, &older, intake, pages);
         }
         if (open.window + image) % VERIFIED == 0 {
             for (chunk, _) in &older {
@@ -109,7 +109,7 @@ impl<'a> Base<'a> {
         Ok(())
     }
 
-    /// The chunks of which a window keeps pages. What is as it was and is in none was zero.
+    /// The chunks whose pages a window keeps. An unchanged page that is in no chunk is zero.
     fn kept(&self, open: &Open) -> Vec<(ChunkRef, Pages)> {
         let manifest = &self.pin.manifest;
         let first = self.windows.partition_point(|(window, _)| *window < open.window);
@@ -121,7 +121,7 @@ impl<'a> Base<'a> {
     }
 
     /// Writes a window as one chunk.
-    fn put_together(
+    fn rewrite(
         &mut self,
         open: &Open,
         older: &[(ChunkRef, Pages)],
@@ -141,7 +141,8 @@ impl<'a> Base<'a> {
         pages.truncate(open.first);
         let mut records = Vec::new();
         window.write(&mut records);
-        let (hash, raw_len) = (blake3::hash(&records).into(), records.len() as u32);
+        let hash = blake3::hash(&records).into();
+        let raw_len = records.len() as u32;
         let key = ChunkKey { hash, raw_len };
         if intake.find(&[key]) == [None] {
             intake.append(key, &records).map_err(Fault::Storage)?;
@@ -167,9 +168,9 @@ impl<'a> Base<'a> {
     }
 }
 
-/// Whether a window has become too many chunks, or too much of them is not used, or one lies in a
-/// pack that is to run empty.
-fn is_to_be_put_together(
+/// Whether a window has too many chunks, or too many unused pages in them, or a chunk in a pack
+/// that is to be emptied.
+fn needs_rewrite(
     open: &Open,
     older: &[(ChunkRef, Pages)],
     intake: &Intake,
@@ -181,5 +182,5 @@ fn is_to_be_put_together(
     let used: u32 = all().map(|p| p.used.count_ones()).sum();
     newer.len() + older.len() > CHUNKS_MAX + (open.window % SPREAD) as usize
         || held > 2 * used + WASTE_MAX
-        || older.iter().any(|(chunk, _)| intake.is_to_move(chunk))
+        || older.iter().any(|(chunk, _)| intake.must_move(chunk))
 }

@@ -1,7 +1,7 @@
-//! The checkpoint store of one job: receives process images, stores unchanged chunks once, commits
-//! each image atomically, serves it verified. It must never hand out a byte that it has not
-//! verified, and never let an image count before it is whole on disk. The format and the guarantees
-//! are written down in docs/store.md.
+//! The checkpoint store of one job. It receives process images, stores unchanged chunks once,
+//! commits each image atomically and sends it verified. It must never send a byte that it has not
+//! verified, and never let an image count before it is whole on disk. docs/store.md has the format
+//! and the guarantees.
 
 mod catalog;
 mod chunk;

@@ -1,5 +1,6 @@
-//! The manifest of an image: which chunks, in which order, lying where. A pure codec without I/O.
-//! Decoding takes any bytes: it must never panic, and never allocate beyond the input's own length.
+//! The manifest of an image: its chunks in order, and where they are. A pure codec without I/O.
+//! Decoding accepts any bytes: it must never panic, and never allocate more than the input's own
+//! length.
 
 use crate::chunk::MAX_CHUNK;
 use crate::window::{groups, length, used, Pages};
@@ -24,7 +25,7 @@ const CHECKSUM: usize = 32;
 /// Longest manifest in bytes.
 pub const MAX_MANIFEST: usize = FIXED + MAX_META + MAX_CHUNKS * ENTRY + CHECKSUM;
 
-/// What the agent says about an image; the store keeps it and gives it back.
+/// What the agent says about an image. The store keeps it and returns it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ImageInfo {
     pub incarnation: u64,
@@ -36,15 +37,15 @@ pub struct ImageInfo {
     pub meta: Vec<u8>,
 }
 
-/// What a chunk is known by: BLAKE3 of its stored form, and its length in the stream.
+/// What identifies a chunk: the BLAKE3 hash of its stored form, and its length in the stream.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ChunkKey {
     pub hash: [u8; 32],
-    /// Length in the stream, in bytes; longer than the stored form when zero pages are left out.
+    /// Length in the stream in bytes; longer than the stored form when zero pages are omitted.
     pub raw_len: u32,
 }
 
-/// Where a chunk lies: the pack file's number and the byte in it.
+/// Where a chunk is: the number of the pack file and the first byte in it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Place {
     pub pack: u64,
@@ -76,7 +77,7 @@ pub struct Manifest {
     /// Records of the stream, trailer included.
     pub records: u64,
     pub chunks: Vec<ChunkRef>,
-    /// Which pages each of the chunks gives.
+    /// Which pages come from each of the chunks.
     pub pages: Vec<Pages>,
 }
 
@@ -96,7 +97,7 @@ pub enum ManifestError {
 }
 
 impl Manifest {
-    /// The manifest as it stands on disk; ends with the BLAKE3 hash of all before.
+    /// The manifest as it is on disk. It ends with the BLAKE3 hash of all before.
     pub fn encode(&self) -> Vec<u8> {
         let len = FIXED + self.info.meta.len() + self.chunks.len() * ENTRY + CHECKSUM;
         let mut out = Vec::with_capacity(len);
@@ -137,7 +138,8 @@ impl Manifest {
         if version != VERSION {
             return Err(ManifestError::Version(version));
         }
-        let (meta_len, count) = (u32_at(bytes, 64) as usize, u32_at(bytes, 68) as usize);
+        let meta_len = u32_at(bytes, 64) as usize;
+        let count = u32_at(bytes, 68) as usize;
         if meta_len > MAX_META
             || count > MAX_CHUNKS
             || bytes.len() != FIXED + meta_len + count * ENTRY + CHECKSUM
@@ -173,9 +175,10 @@ impl Manifest {
     }
 }
 
-/// Length of the stream that these chunks give.
+/// Length of the stream that these chunks make.
 fn stream_len(chunks: &[ChunkRef], pages: &[Pages]) -> Result<u64, ManifestError> {
-    let (mut sum, mut next) = (0, 0);
+    let mut sum = 0;
+    let mut next = 0;
     for group in groups(pages) {
         let first = pages[group.start];
         if !first.is_none() && first.window < next || used(&pages[group.clone()]).is_none() {
@@ -196,7 +199,8 @@ fn decode_entry(index: usize, e: &[u8]) -> Result<(ChunkRef, Pages), ManifestErr
         place: Place { pack: u64_at(e, 32), offset: u64_at(e, 40) },
         stored_len: u32_at(e, 52),
     };
-    let (raw, stored) = (chunk.key.raw_len, chunk.stored_len);
+    let raw = chunk.key.raw_len;
+    let stored = chunk.stored_len;
     let bounded = stored > 0 && stored <= raw && raw as usize <= MAX_CHUNK;
     let fits = chunk.place.offset <= i64::MAX as u64 - MAX_CHUNK as u64;
     let pages = Pages { window: u64_at(e, 56), held: u64_at(e, 64), used: u64_at(e, 72) };
@@ -244,7 +248,7 @@ mod tests {
         }
     }
 
-    /// Puts a right checksum under changed contents, as a malicious writer would.
+    /// Writes a correct checksum under changed contents, as a malicious writer would.
     fn seal(bytes: &mut [u8]) {
         let end = bytes.len() - CHECKSUM;
         let hash = blake3::hash(&bytes[..end]);

@@ -1,17 +1,17 @@
-//! What a store is created with.
+//! The options that a store is created with.
 
 /// Longest name of a job in bytes.
 pub const MAX_JOB: usize = 128;
 
-/// What a store is created with; it remembers this.
+/// The options that a store is created with. The store keeps them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// The job whose images these are, one line: no other job may go on with them.
+    /// The name of the job, one line. Only this job can use the images.
     pub job: String,
-    /// Images kept of each rank, at least 1. With 2, a damaged image leaves one to fall back to.
+    /// Images kept of each rank, at least 1. With 2, there is one left when an image is damaged.
     pub keep: usize,
-    /// Whether an image reaches stable storage before it counts. Without, images survive the death
-    /// of every process, but not that of the machine; right for a store in memory (tmpfs).
+    /// Whether an image is on stable storage before it counts. Without this, images survive the
+    /// death of every process, but not of the machine. That is right for a store in memory (tmpfs).
     pub sync: bool,
 }
 

@@ -1,5 +1,5 @@
-//! Taking in an image: reads records up to the trailer, stores the chunks that are new, commits. It
-//! must never read beyond the trailer, and leaves nothing behind when it fails.
+//! Receiving an image: reads records up to the trailer, stores the new chunks and commits. It must
+//! never read beyond the trailer, and leaves nothing behind when it fails.
 
 use std::io::{self, ErrorKind, Read};
 use std::time::{Duration, Instant};
@@ -21,20 +21,20 @@ use crate::window::{length, pages_of, Pages};
 pub struct Committed {
     /// Length of the stream.
     pub bytes: u64,
-    /// Bytes of it that had to be written; zero pages and known chunks need none.
+    /// Bytes that had to be written. Zero pages and known chunks need none.
     pub new_bytes: u64,
     pub chunks: u64,
     pub new_chunks: u64,
-    /// From the call to the commit, the wait for the sender included.
+    /// From the call to the commit, including the wait for the sender.
     pub elapsed: Duration,
 }
 
 impl Store {
-    /// Reads an image stream to its trailer, stores what is not yet there and commits it. One that
-    /// builds on an earlier image is joined with that, and needs it no more. Nothing counts before
-    /// this returns `Ok`; from then on images of the rank beyond the kept ones are gone. Not a byte
-    /// beyond the trailer is read. `stream` bounds its own waits: a reader that can block must have
-    /// a timeout.
+    /// Reads an image stream to its trailer, stores the chunks that are not here yet, and commits.
+    /// An incremental image is joined with its base and then no longer needs it. The image does not
+    /// count before this returns `Ok`; from then on the oldest images of the rank, beyond the
+    /// number kept, are gone. Never reads a byte beyond the trailer. `stream` bounds its own waits:
+    /// a reader that can block must have a timeout.
     pub fn receive(
         &self,
         rank: u32,
@@ -53,9 +53,9 @@ impl Store {
         }
         refuse_superseded(&self.catalog(), rank, image, info.incarnation)?;
         let of = (rank, image, info.incarnation);
-        let mut taking = Taking::new(Intake::new(self), of);
-        taking.read(stream).map_err(|fault| fault.of(rank, image))?;
-        let Taking { intake, pages, sent: Length { bytes, records }, .. } = taking;
+        let mut receiving = Receiving::new(Intake::new(self), of);
+        receiving.read(stream).map_err(|fault| fault.of(rank, image))?;
+        let Receiving { intake, pages, sent: Length { bytes, records }, .. } = receiving;
         let (new_bytes, new_chunks) = (intake.new_bytes, intake.new_chunks);
         let chunks = intake.count() as u64;
         let incarnation = info.incarnation;
@@ -73,8 +73,8 @@ impl Store {
     }
 }
 
-/// An image and an incarnation must be newer than what the store has: a rank that was replaced, and
-/// only slow, must not overwrite the images of its successor.
+/// Refuses an image or incarnation that is not newer than what the store has. A slow rank that was
+/// replaced must not overwrite the images of its successor.
 fn refuse_superseded(
     catalog: &Catalog,
     rank: u32,
@@ -108,35 +108,35 @@ impl Length {
     }
 }
 
-/// An image that is being taken in.
-struct Taking<'a> {
+/// An image that is being received.
+struct Receiving<'a> {
     intake: Intake<'a>,
-    /// What each chunk of the intake gives.
+    /// The pages that come from each chunk of the intake.
     pages: Vec<Pages>,
     base: Option<Base<'a>>,
     /// Rank, image and incarnation.
     of: (u32, ImageId, u64),
-    /// What has come, and what it will be when it is sent: that is more where it builds on another.
+    /// What has arrived, and what will be sent: an incremental image becomes longer.
     came: Length,
     sent: Length,
-    /// The open chunk, with room for the next record's header, and the records in it.
+    /// The open chunk, with room for the header of the next record; its length and its records.
     buffer: Vec<u8>,
     filled: usize,
     records: u64,
     held: u64,
     cutter: Cutter,
     zeros: ZeroRuns,
-    /// Where stored forms are put together.
+    /// Room for the stored form of a chunk.
     scratch: Vec<u8>,
-    /// The window whose chunks come.
+    /// The window whose chunks are arriving.
     open: Option<Open>,
-    /// Behind the last page.
+    /// End of the last page.
     behind: u64,
 }
 
-impl<'a> Taking<'a> {
+impl<'a> Receiving<'a> {
     fn new(intake: Intake<'a>, of: (u32, ImageId, u64)) -> Self {
-        Taking {
+        Receiving {
             intake,
             pages: Vec::new(),
             base: None,
@@ -164,7 +164,7 @@ impl<'a> Taking<'a> {
             match (header.kind, header.flags) {
                 (Kind::Base, _) => self.build_on(&header)?,
                 (Kind::Pages, PAGES_SAME) => self.keep(&header)?,
-                _ => self.take(&header, &mut stream)?,
+                _ => self.read_record(&header, &mut stream)?,
             }
             self.came.add(record);
             if header.kind == Kind::Trailer {
@@ -173,8 +173,8 @@ impl<'a> Taking<'a> {
         }
     }
 
-    /// A record of the image itself.
-    fn take(&mut self, header: &RecordHeader, stream: &mut impl Read) -> Result<(), Fault> {
+    /// Reads a record of the image itself.
+    fn read_record(&mut self, header: &RecordHeader, stream: &mut impl Read) -> Result<(), Fault> {
         let pages = pages_of(header);
         if header.kind == Kind::Pages && header.flags == 0 {
             self.ascend(header.a, header.a.saturating_add(header.len))?;
@@ -183,7 +183,8 @@ impl<'a> Taking<'a> {
         let payload = self.filled + RECORD_HEADER_LEN;
         let end = payload + header.len as usize;
         if header.kind == Kind::Trailer {
-            let (bytes, records) = (self.filled as u64 + self.sent.bytes, self.records);
+            let bytes = self.filled as u64 + self.sent.bytes;
+            let records = self.records;
             let a = bytes;
             let header = RecordHeader { a, b: self.sent.records + records, ..*header };
             self.buffer[self.filled..payload].copy_from_slice(&header.encode());
@@ -199,7 +200,7 @@ impl<'a> Taking<'a> {
         Ok(())
     }
 
-    /// The next record is of this window, or of none; `header` is that of one to store.
+    /// Prepares for a record of this window, or of none. `header` is that of a record to store.
     fn enter(&mut self, window: Option<u64>, header: Option<&RecordHeader>) -> Result<(), Fault> {
         let changes = self.open.as_ref().map(|open| open.window) != window;
         let cut = header.is_some_and(|header| self.cutter.cut_before(header));
@@ -221,7 +222,7 @@ impl<'a> Taking<'a> {
         Ok(())
     }
 
-    /// Pages ascend, so that each has one place: these begin `from` here.
+    /// Checks that pages ascend, so that each has one place. The next ones begin at `from`.
     fn ascend(&mut self, from: u64, behind: u64) -> Result<(), Fault> {
         if from < self.behind {
             let Length { bytes, records } = self.came;
@@ -236,7 +237,7 @@ impl<'a> Taking<'a> {
         Fault::Stream(StreamError::Misplaced { record: records, bytes })
     }
 
-    /// The stream builds on an earlier image.
+    /// Handles the record that says on which image this one builds.
     fn build_on(&mut self, header: &RecordHeader) -> Result<(), Fault> {
         let (rank, image, incarnation) = self.of;
         if self.came.records != 1 || header.len != 0 || header.a >= image {
@@ -247,19 +248,19 @@ impl<'a> Taking<'a> {
         Ok(())
     }
 
-    /// Pages are as they were.
+    /// Handles a record that declares pages unchanged.
     fn keep(&mut self, header: &RecordHeader) -> Result<(), Fault> {
         let Some((window, pages)) = same_pages(header).filter(|_| self.base.is_some()) else {
             return Err(self.misplaced());
         };
         self.enter(Some(window), None)?;
-        // It may stand behind pages of its own window.
+        // This record may follow pages of its own window.
         self.ascend(header.a + MAX_PAYLOAD as u64, self.behind.max(header.a))?;
         let kept = self.open.as_mut().is_some_and(|open| open.keep(pages));
         kept.then_some(()).ok_or_else(|| self.misplaced())
     }
 
-    /// Stores the open chunk, or refers to it where it already is.
+    /// Stores the open chunk, or refers to it if the store already has it.
     fn close_chunk(&mut self) -> Result<(), Fault> {
         if self.filled == 0 {
             return Ok(());
@@ -276,7 +277,7 @@ impl<'a> Taking<'a> {
         match &mut self.open {
             Some(open) => {
                 self.pages.push(Pages { window: open.window, held, used: held });
-                if !open.bring(held) {
+                if !open.add_new(held) {
                     return Err(self.misplaced());
                 }
             }
@@ -291,7 +292,8 @@ impl<'a> Taking<'a> {
     }
 
     fn check_length(&self) -> Result<(), Fault> {
-        let (count, bytes) = (self.intake.count(), self.sent.bytes + self.filled as u64);
+        let count = self.intake.count();
+        let bytes = self.sent.bytes + self.filled as u64;
         if count >= MAX_CHUNKS {
             return Err(Fault::Stream(StreamError::TooLong));
         }
@@ -301,7 +303,7 @@ impl<'a> Taking<'a> {
         Ok(())
     }
 
-    /// All of the open window has come: what is as it was is taken from the earlier image.
+    /// Completes the open window: its unchanged pages are taken from the base.
     fn close_window(&mut self) -> Result<(), Fault> {
         let Some(open) = self.open.take() else { return Ok(()) };
         if let Some(base) = &mut self.base {
@@ -313,7 +315,7 @@ impl<'a> Taking<'a> {
     }
 }
 
-/// Reads a record header to the beginning of `room` and checks that it may stand at this place.
+/// Reads a record header into the beginning of `room` and checks that it may be at this place.
 fn read_header(
     stream: &mut impl Read,
     room: &mut [u8],

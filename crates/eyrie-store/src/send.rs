@@ -1,5 +1,4 @@
-//! Giving images out again, and looking for damage. It must never write a byte that it has not
-//! verified.
+//! Sending images, and looking for damage. It must never write a byte that it has not verified.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -22,7 +21,7 @@ pub struct VerifyReport {
     pub damaged: Vec<Damage>,
 }
 
-/// A manifest or chunk that is not what was stored.
+/// A manifest or chunk that differs from what was stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
     pub file: PathBuf,
@@ -35,8 +34,8 @@ pub struct Damage {
 
 impl Store {
     /// Writes an image's stream to `out` and returns its length in bytes. Every chunk is verified
-    /// before it is written; at the first damaged one this ends with [`SendError::Damaged`], and
-    /// the caller starts again with the image before.
+    /// before it is written. At the first damaged one this ends with [`SendError::Damaged`], and
+    /// the caller tries again with the image before.
     pub fn send(&self, rank: u32, image: ImageId, mut out: impl Write) -> Result<u64, SendError> {
         let pin = self.pin(rank, image).ok_or(SendError::NoImage { rank, image })?;
         let mut reader = Reader::new(self);
@@ -65,7 +64,7 @@ impl Store {
         Ok(pin.manifest.bytes)
     }
 
-    /// A chunk of an image turned out to be damaged.
+    /// Marks a chunk of an image as damaged and returns the error that says so.
     pub(crate) fn damaged(&self, of: &Manifest, number: usize, reason: String) -> SendError {
         let chunk = &of.chunks[number];
         self.catalog().mark_damaged(chunk.place);
@@ -81,7 +80,7 @@ impl Store {
     }
 
     /// Reads all manifests and chunks from disk and checks them. Damaged chunks are stored anew
-    /// when a later image brings them again.
+    /// when a later image has them again.
     pub fn verify(&self) -> Result<VerifyReport, StoreError> {
         let names: Vec<_> = self.catalog().images().map(|m| (m.rank, m.image)).collect();
         let pins: Vec<_> = names.iter().filter_map(|&(rank, n)| self.pin(rank, n)).collect();
@@ -109,7 +108,7 @@ impl Store {
         Ok(report)
     }
 
-    /// Compares a manifest on disk with the one in memory. One discarded meanwhile is not damaged.
+    /// Compares a manifest on disk with the one in memory. A discarded image is not damaged.
     fn check_manifest(&self, manifest: &Manifest) -> Option<Damage> {
         let (rank, image) = (manifest.rank, manifest.image);
         let _publishing = lock(&self.publishing);
@@ -128,7 +127,7 @@ impl Store {
     }
 }
 
-/// Reads chunks, with the last pack's file kept open: an image lies in few packs.
+/// Reads chunks and keeps the file of the last pack open, because an image is in few packs.
 pub(crate) struct Reader<'a> {
     store: &'a Store,
     open: Option<(u64, File)>,
@@ -141,7 +140,7 @@ impl<'a> Reader<'a> {
         Reader { store, open: None, stored: vec![0; MAX_CHUNK], raw: Vec::new() }
     }
 
-    /// Reads the stored form of a chunk, verified; `Err` says what is wrong with it.
+    /// Reads and verifies the stored form of a chunk. `Err` says what is wrong with it.
     pub fn read_stored(&mut self, chunk: &ChunkRef, stored: &mut [u8]) -> Result<(), String> {
         let pack = chunk.place.pack;
         if self.open.as_ref().is_none_or(|(open, _)| *open != pack) {
@@ -150,19 +149,20 @@ impl<'a> Reader<'a> {
         }
         let (_, file) = self.open.as_ref().expect("just opened");
         file.read_exact_at(stored, chunk.place.offset).map_err(|error| error.to_string())?;
-        match blake3::hash(stored) == blake3::Hash::from_bytes(chunk.key.hash) {
-            true => Ok(()),
-            false => Err("its contents do not match its hash".into()),
+        if blake3::hash(stored) == blake3::Hash::from_bytes(chunk.key.hash) {
+            Ok(())
+        } else {
+            Err("its contents do not match its hash".into())
         }
     }
 
     /// Adds pages of a chunk to a window.
     pub fn add(&mut self, window: &mut Window, chunk: &ChunkRef, used: u64) -> Result<(), String> {
         let added = window.add(self.read(chunk)?, used);
-        added.ok_or_else(|| "it lacks pages that it is to hold".into())
+        added.ok_or_else(|| "it lacks pages that the manifest says it has".into())
     }
 
-    /// The chunk as it stood in the stream, verified; `Err` says what is wrong with it.
+    /// The chunk as it was in the stream, verified. `Err` says what is wrong with it.
     pub fn read(&mut self, chunk: &ChunkRef) -> Result<&[u8], String> {
         let mut stored = std::mem::take(&mut self.stored);
         let read = self.read_stored(chunk, &mut stored[..chunk.stored_len as usize]);
@@ -170,6 +170,6 @@ impl<'a> Reader<'a> {
         read?;
         let stored = &self.stored[..chunk.stored_len as usize];
         restore(stored, chunk.key.raw_len as usize, &mut self.raw)
-            .ok_or_else(|| "its table of zero pages is nonsense".into())
+            .ok_or_else(|| "its table of zero pages is invalid".into())
     }
 }

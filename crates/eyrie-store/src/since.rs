@@ -1,7 +1,6 @@
-//! Giving out what an image has beyond an earlier one, in the form of an incremental image: for who
-//! has the earlier one in place already. It must never say of a page that it is as it was unless
-//! both images use the same verified content for it, in memory that both describe as a process's
-//! own.
+//! Sending what is new in an image since an earlier one, in the form of an incremental image, to a
+//! receiver that has the earlier one. It must never declare a page unchanged unless both images use
+//! the same verified content for it, in memory that both describe as private to the process.
 
 use std::io::Write;
 
@@ -14,15 +13,15 @@ use crate::send::Reader;
 use crate::store::Store;
 use crate::window::{groups, Pages, Window, PAGE};
 
-/// What is in the way of an image: a chunk that is damaged, or who takes the stream.
+/// Why an image could not be sent: a chunk is damaged, or the receiver closed the connection.
 enum Fault {
     Chunk(usize, String),
     Gone(std::io::Error),
 }
 
 impl Store {
-    /// Writes to `out` what an image has beyond image `since` of its rank, or the whole image when
-    /// that is not here; returns the bytes written. Fails as [`Store::send`].
+    /// Writes to `out` what is new in an image since image `since` of its rank, or the whole image
+    /// when the store does not have `since`. Returns the bytes written. Fails as [`Store::send`].
     pub fn send_since(
         &self,
         rank: u32,
@@ -33,7 +32,7 @@ impl Store {
         let pin = self.pin(rank, image).ok_or(SendError::NoImage { rank, image })?;
         let Some(base) = self.pin(rank, since) else { return self.send(rank, image, out) };
         let mut reader = Reader::new(self);
-        // Damage in the earlier image is no fault of this one.
+        // Damage in the earlier image does not affect this one.
         let Ok(before) = own_memory(&mut reader, &base.manifest) else {
             return self.send(rank, image, out);
         };
@@ -50,7 +49,7 @@ impl Store {
     }
 }
 
-/// The stream of a difference while it is written.
+/// The stream of a difference that is being written.
 struct Difference<'a, W> {
     out: &'a mut W,
     bytes: u64,
@@ -97,8 +96,8 @@ impl<W: Write> Difference<'_, W> {
         self.out.flush().map_err(Fault::Gone)
     }
 
-    /// Passes whole records on. The image says second on which one it builds, and last what was
-    /// before.
+    /// Passes whole records on. Adds, as the second record, the one that names the base, and
+    /// corrects the counts in the trailer.
     fn pass(&mut self, mut raw: &[u8], base: ImageId) -> std::io::Result<()> {
         while let Some((mut header, payload, rest)) = next_record(raw) {
             if header.kind == Kind::Trailer {
@@ -123,7 +122,7 @@ impl<W: Write> Difference<'_, W> {
     }
 }
 
-/// The first record of a chunk, its payload, and what is behind it.
+/// The first record of a chunk, its payload, and the bytes after it.
 fn next_record(raw: &[u8]) -> Option<(RecordHeader, &[u8], &[u8])> {
     let (header, rest) = raw.split_first_chunk::<RECORD_HEADER_LEN>()?;
     let header = RecordHeader::decode(header)?;
@@ -131,7 +130,7 @@ fn next_record(raw: &[u8]) -> Option<(RecordHeader, &[u8], &[u8])> {
     Some((header, payload, rest))
 }
 
-/// Looks through the windows of an earlier image, in order.
+/// Goes through the windows of an earlier image, in order.
 struct Older<'a> {
     manifest: &'a Manifest,
     at: usize,
@@ -142,7 +141,7 @@ impl<'a> Older<'a> {
         Older { manifest, at: 0 }
     }
 
-    /// Pages of a window that come out of the same chunks there.
+    /// Pages of a window that come from the same chunks in the earlier image.
     fn same(&mut self, window: u64, chunks: impl Iterator<Item = (ChunkKey, Pages)>) -> u64 {
         let pages = &self.manifest.pages;
         while pages.get(self.at).is_some_and(|p| p.is_none() || p.window < window) {
@@ -158,8 +157,8 @@ impl<'a> Older<'a> {
     }
 }
 
-/// The private anonymous memory that an image describes: stretches, ascending. `Err`: which chunk
-/// is damaged, and how.
+/// The private anonymous memory that an image describes: ranges, ascending. `Err`: which chunk is
+/// damaged, and how.
 fn own_memory(
     reader: &mut Reader,
     manifest: &Manifest,
@@ -180,31 +179,36 @@ fn own_memory(
     Ok(own)
 }
 
-/// What lies in both of two ascending lists of stretches.
+/// What is in both of two ascending lists of ranges.
 fn common(one: &[(u64, u64)], other: &[(u64, u64)]) -> Vec<(u64, u64)> {
     let mut both = Vec::new();
-    let (mut i, mut j) = (0, 0);
+    let mut i = 0;
+    let mut j = 0;
     while let (Some(a), Some(b)) = (one.get(i), other.get(j)) {
-        let (start, end) = (a.0.max(b.0), a.1.min(b.1));
+        let start = a.0.max(b.0);
+        let end = a.1.min(b.1);
         if start < end {
             both.push((start, end));
         }
-        match a.1 < b.1 {
-            true => i += 1,
-            false => j += 1,
+        if a.1 < b.1 {
+            i += 1
+        } else {
+            j += 1
         }
     }
     both
 }
 
-/// The pages of a window that lie in one of these stretches.
-fn mask(stretches: &[(u64, u64)], window: u64) -> u64 {
-    let (from, to) = (window * MAX_PAYLOAD as u64, (window + 1) * MAX_PAYLOAD as u64);
-    let first = stretches.partition_point(|s| s.1 <= from);
-    let within = stretches[first..].iter().take_while(|s| s.0 < to);
+/// The pages of a window that are in one of these ranges.
+fn mask(ranges: &[(u64, u64)], window: u64) -> u64 {
+    let from = window * MAX_PAYLOAD as u64;
+    let to = (window + 1) * MAX_PAYLOAD as u64;
+    let first = ranges.partition_point(|s| s.1 <= from);
+    let within = ranges[first..].iter().take_while(|s| s.0 < to);
     within.fold(0, |pages, &(start, end)| {
         let page = PAGE as u64;
-        let (first, last) = ((start.max(from) - from) / page, (end.min(to) - from) / page);
+        let first = (start.max(from) - from) / page;
+        let last = (end.min(to) - from) / page;
         pages | (u64::MAX >> (64 - (last - first))) << first
     })
 }
@@ -214,10 +218,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stretches_meet_and_become_pages() {
-        let (one, other) = ([(0, 10), (20, 30)], [(5, 25), (29, 40)]);
+    fn ranges_meet_and_become_pages() {
+        let one = [(0, 10), (20, 30)];
+        let other = [(5, 25), (29, 40)];
         assert_eq!(common(&one, &other), [(5, 10), (20, 25), (29, 30)]);
-        let (window, page) = (MAX_PAYLOAD as u64, PAGE as u64);
+        let window = MAX_PAYLOAD as u64;
+        let page = PAGE as u64;
         assert_eq!(mask(&[(0, 3 * window)], 1), u64::MAX);
         assert_eq!(mask(&[(window - page, window + page)], 0), 1 << 63);
         assert_eq!(mask(&[(window - page, window + page)], 1), 1);

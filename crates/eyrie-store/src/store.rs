@@ -1,6 +1,6 @@
-//! The store itself: creating, opening with recovery, listing, discarding. Manifests are the only
-//! truth on disk; whatever no manifest refers to is free space. It must never give up a chunk
-//! before the manifests that need it are gone for good.
+//! The store itself: creating, opening with recovery, listing, discarding. The manifests alone say
+//! what is on disk; space that no manifest refers to is free. It must never free a chunk before the
+//! manifests that need it are gone for good.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -35,7 +35,7 @@ pub struct Recovery {
 pub struct Usage {
     /// What the file system has allocated.
     pub on_disk: u64,
-    /// What the chunks of live images take, each counted once.
+    /// What the chunks of live images take, each chunk counted once.
     pub live: u64,
 }
 
@@ -51,8 +51,8 @@ pub struct Store {
 }
 
 impl Store {
-    /// Makes a store in `dir`, which becomes accessible to its owner only; it must be empty or not
-    /// exist.
+    /// Creates a store in `dir`, which must be empty or not exist. Only its owner gets access to
+    /// it.
     pub fn create(dir: impl AsRef<Path>, options: Options) -> Result<Store, StoreError> {
         if options.keep == 0 {
             return Err(StoreError::KeepNothing);
@@ -64,8 +64,8 @@ impl Store {
         Store::open(dir)
     }
 
-    /// Goes on with the store in `dir`, which must be of the same job, or makes it where there is
-    /// none. A store that is there keeps the options that it was created with.
+    /// Opens the store in `dir`, which must be of the same job, or creates one where there is none.
+    /// A store that exists keeps the options that it was created with.
     pub fn open_or_create(dir: impl AsRef<Path>, options: Options) -> Result<Store, StoreError> {
         if !Disk::is_store(dir.as_ref()) {
             return Store::create(dir, options);
@@ -78,8 +78,8 @@ impl Store {
         Store::load(disk, found.keep)
     }
 
-    /// Opens a store, also one whose process was killed: images that were not committed are dropped
-    /// and their space is freed, damaged manifests are dropped with a reason (see
+    /// Opens a store, also after its process was killed. Images that were not committed are dropped
+    /// and their space is freed. Damaged manifests are dropped with a reason (see
     /// [`Store::recovery`]).
     pub fn open(dir: impl AsRef<Path>) -> Result<Store, StoreError> {
         let (disk, Options { keep, .. }) = Disk::open(dir.as_ref())?;
@@ -114,23 +114,23 @@ impl Store {
         self.catalog().images().map(|manifest| summary(manifest)).collect()
     }
 
-    /// Drops all images of a rank. A receive that runs meanwhile may still commit.
+    /// Drops all images of a rank. A receive that is still running may commit afterwards.
     pub fn discard_rank(&self, rank: u32) -> Result<(), StoreError> {
         Ok(self.prune(rank, 0)?)
     }
 
-    /// Space taken. What a running receive has written is part of both figures.
+    /// Space taken. Both figures include what a running receive has written.
     pub fn usage(&self) -> Result<Usage, StoreError> {
         Ok(Usage { on_disk: self.disk.allocated()?, live: self.live_bytes() })
     }
 
-    /// Bytes that the images which are kept take.
+    /// Bytes that the chunks of the kept images take.
     pub fn live_bytes(&self) -> u64 {
         self.catalog().live_bytes()
     }
 
-    /// Drops one image of a rank, if the store has it: one that turned out to be damaged must not
-    /// count among those that are kept.
+    /// Drops one image of a rank, if the store has it. A damaged image must not count among those
+    /// that are kept.
     pub fn discard(&self, rank: u32, image: ImageId) -> Result<(), StoreError> {
         Ok(self.drop_images(|catalog| catalog.image(rank, image).into_iter().cloned().collect())?)
     }
@@ -163,7 +163,8 @@ impl Store {
         lock(&self.catalog)
     }
 
-    /// An image that stays readable until the pin is dropped, even when it is discarded meanwhile.
+    /// Pins an image: it stays readable until the pin is dropped, even if it is discarded
+    /// meanwhile.
     pub(crate) fn pin(&self, rank: u32, image: ImageId) -> Option<Pin<'_>> {
         let mut catalog = self.catalog();
         let manifest = Arc::clone(catalog.image(rank, image)?);
@@ -185,8 +186,8 @@ impl Drop for Pin<'_> {
     }
 }
 
-/// A panic elsewhere leaves these locks' data whole: every change under them is complete or has not
-/// begun.
+/// A panic in another thread leaves the data of these locks whole: every change under them is
+/// complete or has not begun.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
@@ -208,7 +209,8 @@ fn load(
     keep: usize,
 ) -> Result<Vec<(u32, ImageId, String)>, StoreError> {
     let packs = disk.packs()?;
-    let (mut lost, mut drop) = (Vec::new(), Vec::new());
+    let mut lost = Vec::new();
+    let mut drop = Vec::new();
     for (rank, image) in disk.manifests()? {
         if catalog.images_of(rank).count() >= keep {
             drop.push((rank, image));
@@ -236,8 +238,9 @@ fn load(
 fn decode_named(bytes: Option<Vec<u8>>, rank: u32, image: ImageId) -> Result<Manifest, String> {
     let bytes = bytes.ok_or("it is longer than a manifest can be")?;
     let manifest = Manifest::decode(&bytes).map_err(|error| error.to_string())?;
-    match (manifest.rank, manifest.image) == (rank, image) {
-        true => Ok(manifest),
-        false => Err("it belongs to another rank or image".into()),
+    if (manifest.rank, manifest.image) == (rank, image) {
+        Ok(manifest)
+    } else {
+        Err("it belongs to another rank or image".into())
     }
 }

@@ -1,6 +1,6 @@
-//! Pages of a process by windows of its addresses: which of them a chunk holds, and which of those
-//! an image uses. An incremental image shares chunks with the one that it builds on, and uses what
-//! is left of them. Pure, no I/O; takes any bytes.
+//! Pages of a process, by windows of its addresses: which pages a chunk holds, and which of those
+//! an image uses. An incremental image shares chunks with its base and uses the pages that it has
+//! not replaced. Pure, no I/O; accepts any bytes.
 
 use std::ops::Range;
 
@@ -10,15 +10,15 @@ pub const PAGE: usize = 4096;
 /// Pages of a window: one bit each, lowest address first.
 const _: () = assert!(MAX_PAYLOAD / PAGE == 64);
 
-/// What a chunk of an image is good for.
+/// Which pages an image takes from a chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Pages {
-    /// First address divided by the window's length; [`Pages::NONE`] for chunks of other records,
-    /// which are sent as they are.
+    /// First address divided by the window's length. [`Pages::NONE`] for chunks of other records,
+    /// which are sent unchanged.
     pub window: u64,
-    /// Pages that are in the chunk.
+    /// Pages in the chunk.
     pub held: u64,
-    /// Those of them that are the image's.
+    /// Pages of the chunk that the image uses.
     pub used: u64,
 }
 
@@ -46,7 +46,7 @@ fn pages_len(pages: u64) -> u64 {
     u64::from(pages.count_ones()) * PAGE as u64
 }
 
-/// Chunks that follow each other and are of one window, or one of another kind.
+/// Groups of chunks: consecutive chunks of one window, or a single chunk of another kind.
 pub fn groups(pages: &[Pages]) -> impl Iterator<Item = Range<usize>> + '_ {
     let mut at = 0;
     std::iter::from_fn(move || {
@@ -58,18 +58,18 @@ pub fn groups(pages: &[Pages]) -> impl Iterator<Item = Range<usize>> + '_ {
     })
 }
 
-/// Whether the chunks of a group go to the stream as they are.
+/// Whether the chunks of a group are sent unchanged.
 pub fn is_verbatim(group: &[Pages]) -> bool {
     group.iter().all(|p| p.held == p.used)
 }
 
-/// All pages that a group uses; `None` when two chunks give the same page.
+/// All pages that a group uses; `None` when two chunks have the same page.
 pub fn used(group: &[Pages]) -> Option<u64> {
     group.iter().try_fold(0, |all, p| (all & p.used == 0).then_some(all | p.used))
 }
 
-/// Bytes and records of a group in the stream, from its chunks' lengths. The records of a chunk of
-/// another kind are not known.
+/// Bytes and records of a group in the stream, from the lengths of its chunks. For a chunk of
+/// another kind the number of records is meaningless.
 pub fn length(pages: &[Pages], raw_lens: impl Iterator<Item = u32>) -> (u64, u64) {
     if is_verbatim(pages) {
         let bytes: u64 = raw_lens.map(u64::from).sum();
@@ -81,7 +81,7 @@ pub fn length(pages: &[Pages], raw_lens: impl Iterator<Item = u32>) -> (u64, u64
     (records * RECORD_HEADER_LEN as u64 + pages_len(all), records)
 }
 
-/// Runs of pages: first page and behind the last.
+/// Runs of pages, as ranges of page numbers.
 fn runs(pages: u64) -> impl Iterator<Item = Range<usize>> {
     let mut at = 0;
     std::iter::from_fn(move || {
@@ -95,9 +95,11 @@ fn runs(pages: u64) -> impl Iterator<Item = Range<usize>> {
     })
 }
 
-/// Which pages a record of process pages holds; `None` when they are not whole pages of one window.
+/// The window and the pages of a record of pages; `None` unless these are whole pages of one
+/// window.
 pub fn pages_of(header: &RecordHeader) -> Option<(u64, u64)> {
-    let (first, len) = (header.a % MAX_PAYLOAD as u64, header.len);
+    let first = header.a % MAX_PAYLOAD as u64;
+    let len = header.len;
     let whole = (first | len) % PAGE as u64 == 0;
     if header.kind != Kind::Pages || header.flags != 0 || !whole {
         return None;
@@ -109,7 +111,7 @@ pub fn pages_of(header: &RecordHeader) -> Option<(u64, u64)> {
     Some((header.a / MAX_PAYLOAD as u64, mask))
 }
 
-/// A window that is put together from pages of several chunks.
+/// A window that is assembled from pages of several chunks.
 pub struct Window {
     number: u64,
     pages: u64,
@@ -121,9 +123,10 @@ impl Window {
         Window { number, pages: 0, content: vec![0; MAX_PAYLOAD] }
     }
 
-    /// Takes these pages out of a chunk; `None` when it does not hold them.
+    /// Copies these pages from a chunk; `None` when the chunk does not hold them.
     pub fn add(&mut self, chunk: &[u8], wanted: u64) -> Option<()> {
-        let (mut at, mut found) = (0, 0);
+        let mut at = 0;
+        let mut found = 0;
         while at < chunk.len() {
             let header = chunk.get(at..at + RECORD_HEADER_LEN)?;
             let header = RecordHeader::decode(header.try_into().ok()?)?;
@@ -149,7 +152,7 @@ impl Window {
         self.pages
     }
 
-    /// The records of all pages, put into `out`.
+    /// Writes the records of all pages to `out`.
     pub fn write(&self, out: &mut Vec<u8>) {
         out.clear();
         for run in runs(self.pages) {

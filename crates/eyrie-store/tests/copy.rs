@@ -1,4 +1,4 @@
-//! Copies from store to store: what goes over the wire, what is refused, what a failure leaves.
+//! Copies from store to store: what is sent, what is refused, what a failure leaves behind.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -50,7 +50,7 @@ impl Write for Counted {
 struct Outcome {
     given: Result<u64, SendError>,
     taken: Result<Copied, CopyError>,
-    /// Bytes that went from the one store to the other.
+    /// Bytes that were sent from the one store to the other.
     wire: u64,
 }
 
@@ -88,12 +88,16 @@ fn a_copy_is_the_image_byte_for_byte_also_after_opening_again() {
     let dir = tempfile::tempdir().unwrap();
     let (a, b) = two(&dir);
     let mut zeros = Process::new(2, 5 * PAGES_PER_WINDOW);
-    zeros.pages.iter_mut().step_by(3).for_each(|page| *page = 0);
+    for page in zeros.pages.iter_mut().step_by(3) {
+        *page = 0;
+    }
     let mut twice = ImageStream::default();
     twice.push(Kind::Header, 0, b"header");
     let mut window = vec![0; MAX_PAYLOAD];
     fill(&mut window, 7);
-    (0..9).for_each(|_| twice.push(Kind::Mapping, 0, &window));
+    for _ in 0..9 {
+        twice.push(Kind::Mapping, 0, &window);
+    }
     let mut nothing = ImageStream::default();
     nothing.push(Kind::Header, 0, &[]);
     let streams = [
@@ -108,7 +112,7 @@ fn a_copy_is_the_image_byte_for_byte_also_after_opening_again() {
         let Outcome { given, taken, .. } = copy(&a, &b, rank, 1, 2);
         let taken = taken.unwrap();
         assert_eq!(given.unwrap(), taken.bytes);
-        // The same chunk goes over once.
+        // The same chunk is sent once.
         assert!(rank != 3 || taken.chunks == 3, "{taken:?}");
         assert_eq!(taken.image, a.images(rank)[0]);
         assert_eq!(&sent(&b, rank, 1), stream, "rank {rank}");
@@ -136,14 +140,15 @@ fn only_missing_chunks_go_over_the_wire() {
     let second = process.stream(2);
     a.receive(0, 2, info(0), second.as_slice()).unwrap();
     let Outcome { given, taken, wire } = copy(&a, &b, 0, 2, 0);
-    let (given, taken) = (given.unwrap(), taken.unwrap());
+    let given = given.unwrap();
+    let taken = taken.unwrap();
     let half = windows as u64 / 2 * MAX_PAYLOAD as u64;
     assert!((half..half + 40_000).contains(&given), "{given} of {}", second.len());
     assert_eq!(given, taken.bytes);
-    // Manifest and heads of pieces.
+    // The manifest and the lengths of pieces.
     assert!(wire < given + 60_000, "{wire} for {given}");
     assert_eq!(sent(&b, 0, 2), second);
-    // What is there but for its number costs the manifest.
+    // An image that differs only in its number costs its manifest.
     a.receive(0, 3, info(0), second.as_slice()).unwrap();
     let Outcome { taken, wire, .. } = copy(&a, &b, 0, 3, 0);
     assert_eq!((taken.unwrap().chunks, numbers(&b, 0)), (0, vec![3, 2, 1]));
@@ -151,7 +156,7 @@ fn only_missing_chunks_go_over_the_wire() {
 }
 
 #[test]
-fn copies_may_be_older_than_what_is_there_but_would_have_to_stay() {
+fn a_copy_may_be_older_than_images_that_are_there_but_not_too_old_to_be_kept() {
     let dir = tempfile::tempdir().unwrap();
     let (a, b) = two(&dir);
     let stream = |image: u64| Process::new(0, 70 + image as usize).stream(image);
@@ -164,20 +169,20 @@ fn copies_may_be_older_than_what_is_there_but_would_have_to_stay() {
         assert_eq!(sent(&b, 0, image), stream(image));
     }
     assert_eq!(numbers(&b, 0), [8, 3, 1]);
-    // A newer one takes the place of the oldest.
+    // A newer image replaces the oldest.
     copy(&a, &b, 0, 2, 2).taken.unwrap();
     assert_eq!(numbers(&b, 0), [8, 3, 2]);
     let Outcome { taken, wire, .. } = copy(&a, &b, 0, 1, 1);
     assert!(matches!(taken, Err(CopyError::Superseded { newer: 3 })), "{taken:?}");
     assert_eq!(wire, 0);
     assert!(matches!(copy(&a, &b, 0, 3, 3).taken, Err(CopyError::Present)));
-    // Agents still cannot bring older ones.
+    // Agents still cannot send older images.
     b.receive(0, 5, info(4), stream(5).as_slice()).unwrap_err();
     assert!(b.verify().unwrap().damaged.is_empty());
 }
 
 #[test]
-fn what_the_source_does_not_have_as_it_is_wanted_is_named() {
+fn an_image_that_the_source_lacks_or_has_of_another_incarnation_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let (a, b) = two(&dir);
     let Outcome { given, taken, .. } = copy(&a, &b, 3, 7, 1);
@@ -185,7 +190,7 @@ fn what_the_source_does_not_have_as_it_is_wanted_is_named() {
     assert_eq!(taken.unwrap_err().to_string(), "there is no image 7 of rank 3");
     a.receive(3, 7, info(2), Process::new(3, 300).stream(7).as_slice()).unwrap();
     let said = copy(&a, &b, 3, 7, 1).taken.unwrap_err().to_string();
-    assert_eq!(said, "the manifest of image 7 of rank 3 (incarnation 2) came");
+    assert_eq!(said, "the other store sent image 7 of rank 3 (incarnation 2) instead");
     assert_empty(&b);
 }
 
@@ -200,14 +205,15 @@ fn a_damaged_chunk_at_the_source_is_named_by_both_and_leaves_nothing() {
     bytes[at] ^= 4;
     std::fs::write(pack.path(), &bytes).unwrap();
     let Outcome { given, taken, .. } = copy(&a, &b, 0, 1, 0);
-    let (given, taken) = (given.unwrap_err(), taken.unwrap_err());
+    let given = given.unwrap_err();
+    let taken = taken.unwrap_err();
     assert!(matches!(given, SendError::Damaged { .. }));
     assert_eq!(taken.to_string(), given.to_string());
     assert!(taken.to_string().contains("do not match its hash"), "{taken}");
     assert_empty(&b);
 }
 
-/// What a source sends, taken down; what is written to it is thrown away.
+/// Records what a source sends, and drops what is written to it.
 struct Recorded<'a>(&'a [u8]);
 
 impl Read for Recorded<'_> {
@@ -225,7 +231,7 @@ impl Write for Recorded<'_> {
     }
 }
 
-/// Asks for all chunks, and takes down what comes.
+/// Asks for all chunks, and records what arrives.
 struct AsksForAll(Vec<u8>);
 
 impl Read for AsksForAll {
@@ -246,7 +252,7 @@ impl Write for AsksForAll {
 }
 
 #[test]
-fn whatever_else_comes_than_the_image_is_refused_and_leaves_nothing() {
+fn anything_other_than_the_image_is_refused_and_leaves_nothing() {
     let seed: u64 = match std::env::var("EYRIE_STORE_SEED") {
         Ok(seed) => seed.parse().expect("EYRIE_STORE_SEED is a number"),
         Err(_) => rand::thread_rng().gen(),
@@ -292,7 +298,7 @@ fn whatever_else_comes_than_the_image_is_refused_and_leaves_nothing() {
 }
 
 #[test]
-fn a_store_that_only_asks_for_a_copy_harms_nobody() {
+fn a_receiver_that_stops_or_sends_nonsense_harms_no_store() {
     let dir = tempfile::tempdir().unwrap();
     let (a, _) = two(&dir);
     a.receive(0, 1, info(0), Process::new(0, 2000).stream(1).as_slice()).unwrap();
@@ -312,7 +318,8 @@ fn images_are_copied_received_sent_and_discarded_at_the_same_time() {
     let (a, b) = two(&dir);
     std::thread::scope(|scope| {
         for rank in 0..6 {
-            let (a, b) = (&a, &b);
+            let a = &a;
+            let b = &b;
             scope.spawn(move || {
                 let mut process = Process::new(rank, 12 * PAGES_PER_WINDOW);
                 let shared = Process::new(1000, 6 * PAGES_PER_WINDOW);
@@ -320,7 +327,7 @@ fn images_are_copied_received_sent_and_discarded_at_the_same_time() {
                 for image in 1..=15 {
                     process.touch(image, 9 * PAGES_PER_WINDOW, 100);
                     let stream = process.stream(image);
-                    // Both ways, so that either store takes and gives.
+                    // Both directions, so that either store sends and receives.
                     let (from, to) =
                         if (u64::from(rank) + image) % 2 == 0 { (a, b) } else { (b, a) };
                     from.receive(rank, image, info(0), stream.as_slice()).unwrap();
@@ -347,7 +354,9 @@ fn images_are_copied_received_sent_and_discarded_at_the_same_time() {
         drop(store);
         let store = Store::open(dir.path().join(name)).unwrap();
         assert_eq!(store.usage().unwrap().live, live, "counted the same from disk");
-        (0..6).for_each(|rank| store.discard_rank(rank).unwrap());
+        for rank in 0..6 {
+            store.discard_rank(rank).unwrap();
+        }
         assert_empty(&store);
     }
 }

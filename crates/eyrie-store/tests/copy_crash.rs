@@ -1,6 +1,6 @@
 //! Two stores in processes of their own, one of which copies the images of the other. Either is
-//! killed at random moments. What the one that copies has reported must be there, nothing else may
-//! be left, and the source must be as it was.
+//! killed at random moments. The store that copies must have all images that it reported and
+//! nothing else, and the source must be unchanged.
 
 use crossbeam_channel::unbounded;
 use eyrie_store::role::{StoreCommand, StoreEvent, StoreRole};
@@ -38,14 +38,14 @@ fn stream(rank: u32, image: u64) -> &'static [u8] {
 
 fn make_stream(rank: u32, image: u64) -> Vec<u8> {
     let mut process = Process::new(rank, (1 + 6 * rank as usize) * PAGES_PER_WINDOW);
-    // Some memory is common to all ranks.
+    // Part of the memory is the same in all ranks.
     let shared = Process::new(1000, PAGES_PER_WINDOW);
     process.pages[..PAGES_PER_WINDOW].copy_from_slice(&shared.pages);
     process.touch(image, 0, 5 * PAGES_PER_WINDOW);
     process.stream(image)
 }
 
-/// Both images of all ranks; of some, the older one only.
+/// Both images of all ranks; of some ranks only the older one.
 fn fill(dir: &Path, all: bool) {
     let options = Options { job: "the job".into(), keep: 4, sync: false };
     let store = Store::create(dir, options).unwrap();
@@ -61,17 +61,17 @@ fn fill(dir: &Path, all: bool) {
     }
 }
 
-/// A store in a process, and what it says.
+/// A store in a process, and what it prints.
 struct Running {
     process: Child,
     lines: Lines<BufReader<ChildStdout>>,
-    /// What it has said and `next` has not yet returned.
+    /// Lines that `next` has not yet returned.
     heard: VecDeque<String>,
     addr: Addr,
 }
 
 impl Running {
-    /// With `from`, it copies all images from there.
+    /// With `from`, the store copies all images from there.
     fn start(dir: &Path, socket: Option<PathBuf>, from: Option<&Addr>, sync: bool) -> Running {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command
@@ -90,20 +90,20 @@ impl Running {
         running
     }
 
-    /// The next thing it says; `None` when it is dead.
+    /// The next line; `None` when the store is dead.
     fn next(&mut self) -> Option<String> {
-        self.heard.pop_front().or_else(|| self.hear())
+        self.heard.pop_front().or_else(|| self.read_line())
     }
 
-    /// Waits until it has said so many things, for `next` to return.
+    /// Waits until `count` lines are ready for `next` to return.
     fn await_said(&mut self, count: usize) {
         while self.heard.len() < count {
-            let Some(said) = self.hear() else { return };
+            let Some(said) = self.read_line() else { return };
             self.heard.push_back(said);
         }
     }
 
-    fn hear(&mut self) -> Option<String> {
+    fn read_line(&mut self) -> Option<String> {
         self.lines
             .by_ref()
             .map(Result::unwrap)
@@ -117,14 +117,14 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may be dead.
+        // The process may be dead.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
 #[test]
-fn whoever_is_killed_in_the_middle_of_copies_nothing_but_whole_images_is_left() {
+fn after_a_kill_in_the_middle_of_copies_only_whole_images_are_left() {
     let seed: u64 = match std::env::var("EYRIE_STORE_SEED") {
         Ok(seed) => seed.parse().expect("EYRIE_STORE_SEED is a number"),
         Err(_) => rand::thread_rng().gen(),
@@ -135,7 +135,8 @@ fn whoever_is_killed_in_the_middle_of_copies_nothing_but_whole_images_is_left() 
     let dir = tempfile::tempdir().unwrap();
     let a = dir.path().join("a");
     fill(&a, true);
-    let (mut hit, mut whole) = (0, 0);
+    let mut hit = 0;
+    let mut whole = 0;
     for kill in 0..kills {
         let b = dir.path().join(format!("b-{kill}"));
         fill(&b, false);
@@ -144,7 +145,7 @@ fn whoever_is_killed_in_the_middle_of_copies_nothing_but_whole_images_is_left() 
         let mut source = Running::start(&a, socket("a"), None, false);
         let sync: bool = rng.gen();
         let mut taker = Running::start(&b, socket("b"), Some(&source.addr), sync);
-        // However fast the machine is, some of the copies are still to come.
+        // On any machine, some of the copies are still to be made.
         taker.await_said(rng.gen_range(0..total()));
         std::thread::sleep(Duration::from_micros(rng.gen_range(0..3000)));
         let kill_source: bool = rng.gen();
@@ -152,7 +153,7 @@ fn whoever_is_killed_in_the_middle_of_copies_nothing_but_whole_images_is_left() 
         victim.kill();
         let (stored, failed) = outcome(&mut taker, kill_source, kill);
         if kill_source {
-            // The other store goes on: what it has not got whole takes no space there.
+            // The other store continues: it has no space for images that it does not have whole.
             let space = allocated(&b);
             taker.kill();
             drop(taker);
@@ -176,10 +177,11 @@ fn total() -> usize {
     (RANKS as u64 * IMAGES) as usize
 }
 
-/// What the copying store reports until it is dead, or through with all copies: images that are
+/// What the copying store reports until it is dead or has tried all copies: the images that are
 /// stored, and whether some failed.
 fn outcome(taker: &mut Running, to_the_end: bool, kill: usize) -> (BTreeSet<(u32, u64)>, bool) {
-    let (mut stored, mut failed) = (BTreeSet::new(), 0);
+    let mut stored = BTreeSet::new();
+    let mut failed = 0;
     while stored.len() + failed < total() || !to_the_end {
         let Some(said) = taker.next() else { break };
         let words: Vec<_> = said.split(' ').collect();
@@ -206,8 +208,8 @@ fn allocated(dir: &Path) -> u64 {
     blocks.sum::<u64>() * 512
 }
 
-/// The store holds what it has reported, and perhaps, when it was killed itself, what it had no
-/// time to report; and wastes nothing.
+/// Checks that the store holds what it has reported and wastes nothing. If it was killed itself, it
+/// may hold more, which it had no time to report.
 fn check(dir: &Path, stored: &BTreeSet<(u32, u64)>, reports_all: bool, kill: usize) {
     let store = Store::open(dir).unwrap();
     assert!(store.recovery().lost.is_empty(), "kill {kill}: {:?}", store.recovery());
@@ -216,7 +218,7 @@ fn check(dir: &Path, stored: &BTreeSet<(u32, u64)>, reports_all: bool, kill: usi
     let from_before = |(rank, image): &(u32, u64)| *image == 1 && rank % 2 == 0;
     if reports_all {
         let more: Vec<_> = there.difference(stored).filter(|i| !from_before(i)).collect();
-        assert!(more.is_empty(), "kill {kill}: {more:?} nobody knows of");
+        assert!(more.is_empty(), "kill {kill}: {more:?} were not reported");
     }
     for &(rank, image) in &there {
         let mut out = Vec::new();
@@ -280,14 +282,14 @@ fn child() {
             StoreEvent::Failed { instance, image, reason } => {
                 say(&format!("failed {} {image}: {reason}", instance.rank));
             }
-            // The other store or the parent has left.
+            // The other store or the parent has ended.
             StoreEvent::Note(_) => {}
             other => panic!("{other:?}"),
         }
     }
 }
 
-/// One line in one write, so that the parent has all of it or nothing.
+/// Writes a line in one write, so that the parent gets all of it or nothing.
 fn say(what: &str) {
     let line = format!("store-child {what}\n");
     std::io::stdout().lock().write_all(line.as_bytes()).unwrap();

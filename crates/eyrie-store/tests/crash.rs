@@ -1,5 +1,5 @@
-//! A process that uses a store is killed at random moments, in the middle of receiving, committing,
-//! freeing space or opening. The store must then open, hold exactly what was committed, and waste
+//! A process that uses a store is killed at random moments: while it receives, commits, frees space
+//! or opens the store. The store must then open, hold exactly what was committed, and waste
 //! nothing.
 
 use std::collections::BTreeMap;
@@ -16,11 +16,11 @@ mod common;
 use common::{short_or_full, Process, PAGES_PER_WINDOW};
 
 const RANKS: u32 = 3;
-/// Memory of a rank in pages, in turn: large images are hit while they come in, small ones while
-/// they are committed and older ones are freed.
+/// Memory of a rank in pages, in turn. Kills hit large images while they arrive, and small ones
+/// while they are committed and older ones are freed.
 const PAGES: [usize; 2] = [8 * PAGES_PER_WINDOW, 40];
 
-/// The memory of a rank at an image: each part changes at its own pace, some is common to all
+/// The memory of a rank at an image. Each part changes at its own pace, and some is the same in all
 /// ranks.
 fn process(rank: u32, image: u64, pages: usize) -> Process {
     let mut process = Process::new(rank, pages);
@@ -40,13 +40,13 @@ struct Known {
     done: Vec<u64>,
     /// Begun, and perhaps committed.
     begun: Option<u64>,
-    /// A discard has begun and perhaps happened.
+    /// A discard has begun, and perhaps happened.
     discarding: bool,
     next: u64,
 }
 
 impl Known {
-    fn hear(&mut self, verb: &str, image: u64) {
+    fn record(&mut self, verb: &str, image: u64) {
         match verb {
             "begin" => (self.begun, self.next) = (Some(image), image + 1),
             "done" => {
@@ -59,7 +59,7 @@ impl Known {
         }
     }
 
-    /// Every list of images, newest first, that the store may show now.
+    /// Every list of images, newest first, that the store may have now.
     fn allowed(&self) -> Vec<Vec<u64>> {
         let last_two = |images: &[u64]| images.iter().rev().take(2).copied().collect::<Vec<_>>();
         let mut allowed = vec![last_two(&self.done)];
@@ -67,7 +67,7 @@ impl Known {
             allowed.push(last_two(&[self.done.as_slice(), &[begun]].concat()));
         }
         if self.discarding {
-            // Manifests go one after the other.
+            // Manifests are removed one after the other.
             allowed.extend([vec![], allowed[0].iter().take(1).copied().collect()]);
             allowed.push(allowed[0].iter().skip(1).copied().collect());
         }
@@ -87,7 +87,8 @@ fn killed_at_any_moment_a_store_keeps_what_was_committed_and_nothing_else() {
     let dir = tempfile::tempdir().unwrap();
     let mut moments = BTreeMap::new();
     let mut known = vec![Known { next: 1, ..Known::default() }; RANKS as usize];
-    let (mut path, mut pages) = (PathBuf::new(), 0);
+    let mut path = PathBuf::new();
+    let mut pages = 0;
     for kill in 0..kills {
         if kill % 25 == 0 {
             path = dir.path().join(format!("store-{kill}"));
@@ -111,7 +112,7 @@ fn killed_at_any_moment_a_store_keeps_what_was_committed_and_nothing_else() {
     assert!(moments["receiving"] > kills, "the kills hit the work: {moments:?}");
 }
 
-/// Runs a child for a random time and takes down what it says until it is dead.
+/// Runs a child for a random time and records its lines until it is dead.
 fn run_and_kill(path: &Path, pages: usize, known: &mut [Known], rng: &mut SmallRng) {
     let next: Vec<_> = known.iter().map(|k| k.next.to_string()).collect();
     let mut child = Command::new(std::env::current_exe().unwrap())
@@ -125,7 +126,7 @@ fn run_and_kill(path: &Path, pages: usize, known: &mut [Known], rng: &mut SmallR
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let early = rng.gen_bool(0.2);
     if !early {
-        // Wait until it is at work, so that the random time falls into the work.
+        // Wait until it works, so that the random time falls into the work.
         let opened = |line: &String| line.ends_with("store-child open");
         assert!(
             lines.by_ref().map(Result::unwrap).any(|l| opened(&l)),
@@ -139,7 +140,7 @@ fn run_and_kill(path: &Path, pages: usize, known: &mut [Known], rng: &mut SmallR
         let Some((_, said)) = line.split_once("store-child ") else { continue };
         let words: Vec<_> = said.split(' ').collect();
         if let [verb, rank, image] = words[..] {
-            known[rank.parse::<usize>().unwrap()].hear(verb, image.parse().unwrap());
+            known[rank.parse::<usize>().unwrap()].record(verb, image.parse().unwrap());
         }
     }
     let status = child.wait().unwrap();
@@ -148,7 +149,7 @@ fn run_and_kill(path: &Path, pages: usize, known: &mut [Known], rng: &mut SmallR
     assert_eq!(status.signal(), Some(9), "the child failed by itself");
 }
 
-/// Opens the store, compares it with what is known, and makes that certain.
+/// Opens the store, compares it with what is known, and updates what is known.
 fn check(path: &Path, pages: usize, known: &mut [Known], kill: usize) {
     let store = Store::open(path).unwrap();
     assert!(store.recovery().lost.is_empty(), "kill {kill}: {:?}", store.recovery());
@@ -214,7 +215,7 @@ fn child() {
     });
 }
 
-/// One line in one write, so that the parent has all of it or nothing.
+/// Writes a line in one write, so that the parent gets all of it or nothing.
 fn say(what: &str) {
     let line = format!("store-child {what}\n");
     std::io::stdout().lock().write_all(line.as_bytes()).unwrap();

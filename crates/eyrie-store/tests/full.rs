@@ -1,5 +1,5 @@
-//! A full disk: the image that does not fit fails and says so, the earlier ones stay, its space
-//! comes back.
+//! A full disk: the image that does not fit fails and says so, the earlier images stay, and its
+//! space is freed.
 
 use std::fs;
 use std::path::Path;
@@ -77,9 +77,10 @@ fn on_a_full_disk_earlier_images_stay_and_space_comes_back() {
     assert_eq!(store.usage().unwrap(), before);
     assert_holds(&store, 0, &[(2, 8), (1, 8)]);
 
-    // Whatever is left, down to nothing: every step of the way meets the full disk once.
+    // Whatever space is left, down to none: every step of a receive meets the full disk once.
     let mut newest = vec![(2, 8), (1, 8)];
-    let (mut stored, mut failed) = (0, 0);
+    let mut stored = 0;
+    let mut failed = 0;
     for image in 3..60 {
         let filler = small.0.path().join("filler");
         leave_free(&filler, (image as usize - 3) * 24 * 1024);
@@ -131,11 +132,13 @@ fn ranks_that_fill_the_disk_together_fail_cleanly() {
         good.truncate(2);
         assert_holds(&store, rank, &good);
     }
-    (0..4).for_each(|rank| store.discard_rank(rank).unwrap());
+    for rank in 0..4 {
+        store.discard_rank(rank).unwrap();
+    }
     assert_eq!(store.usage().unwrap(), eyrie_store::Usage { on_disk: 0, live: 0 });
 }
 
-/// Fills the file system but for about `free` bytes.
+/// Fills the file system and leaves about `free` bytes.
 fn leave_free(filler: &Path, free: usize) {
     let block = vec![1; 4096];
     let mut file = fs::File::create(filler).unwrap();
@@ -150,7 +153,7 @@ fn leave_free(filler: &Path, free: usize) {
 fn beyond_the_file_size_limit_the_image_fails_and_smaller_ones_are_stored() {
     let dir = tempfile::tempdir().unwrap();
     let exe = std::env::current_exe().unwrap();
-    // A shell sets the limit and has the signal ignored, both of which the child inherits.
+    // A shell sets the limit and ignores the signal; the child inherits both.
     let status = Command::new("sh")
         .args(["-c", "trap '' XFSZ; ulimit -f 4096; exec \"$0\" --exact limited --ignored"])
         .arg(exe)

@@ -1,5 +1,5 @@
-//! Incremental images: joined with what they build on, each holds what the full image does; what
-//! they cannot be joined with is refused, and a full image makes it good.
+//! Incremental images: joined with its base, each holds what the full image does. A base that
+//! cannot be used is refused, and a full image then helps.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::FileExt;
@@ -38,7 +38,8 @@ type Records = Vec<(Kind, Vec<u8>)>;
 type Pages<'a> = BTreeMap<u64, &'a [u8]>;
 
 fn for_each_record<'a>(stream: &'a [u8], mut each: impl FnMut(&RecordHeader, &'a [u8])) {
-    let (mut at, mut records) = (0, 0);
+    let mut at = 0;
+    let mut records = 0;
     while at < stream.len() {
         let payload = at + RECORD_HEADER_LEN;
         let header = RecordHeader::decode(stream[at..payload].try_into().unwrap()).unwrap();
@@ -57,10 +58,11 @@ fn add_pages<'a>(header: &RecordHeader, payload: &'a [u8], pages: &mut Pages<'a>
     }
 }
 
-/// What a stream says: records of other kinds, and pages by address. A run of pages may stand in
-/// one record or in several; the trailer counts what is there.
+/// The content of a stream: records of other kinds, and pages by address. A run of pages may be in
+/// one record or in several; the trailer counts them.
 fn content(stream: &[u8]) -> (Records, Pages<'_>) {
-    let (mut others, mut pages) = (Vec::new(), BTreeMap::new());
+    let mut others = Vec::new();
+    let mut pages = BTreeMap::new();
     for_each_record(stream, |header, payload| match header.kind {
         Kind::Pages => add_pages(header, payload, &mut pages),
         kind => others.push((kind, payload.to_vec())),
@@ -79,15 +81,16 @@ fn difference(store: &Store, image: u64, since: u64) -> Vec<u8> {
     out
 }
 
-/// What somebody has who had one image in place, and got what another has beyond it.
+/// What a receiver has that had one image and applied what another has beyond it.
 fn applied<'a>(difference: &'a [u8], before: &'a [u8], since: u64) -> (Records, Pages<'a>) {
-    let (mut others, mut pages) = (Vec::new(), BTreeMap::new());
+    let mut others = Vec::new();
+    let mut pages = BTreeMap::new();
     let (_, older) = content(before);
     for_each_record(difference, |header, payload| match header.kind {
         Kind::Pages if header.flags == PAGES_SAME => {
             for n in (0..64).filter(|n| header.b >> n & 1 != 0) {
                 let page = header.a + n * 4096;
-                // What is as it was and was not there is zero.
+                // A page that is unchanged and was not there is zero.
                 if let Some(content) = older.get(&page) {
                     assert!(pages.insert(page, *content).is_none());
                 }
@@ -101,16 +104,17 @@ fn applied<'a>(difference: &'a [u8], before: &'a [u8], since: u64) -> (Records, 
 }
 
 #[test]
-fn who_has_an_older_image_gets_what_is_new_and_only_of_memory_that_is_the_process_s_own() {
+fn a_difference_has_what_is_new_and_declares_only_private_memory_unchanged() {
     let dir = tempfile::tempdir().unwrap();
     let here = store(&dir.path().join("a"));
     let mut process = Process::new(0, 10 * PAGES_PER_WINDOW);
     take(&here, 1, &process.stream(1)).unwrap();
     process.touch(2, 3, 200);
     take(&here, 2, &process.stream(2)).unwrap();
-    let (all, new) = (sent(&here, 2), difference(&here, 2, 1));
+    let all = sent(&here, 2);
+    let new = difference(&here, 2, 1);
     assert!(new.len() < all.len(), "a window of which one page is new");
-    // Nothing is known of what lies behind its mapping: it may be shared with others.
+    // Memory outside of the mappings described may be shared, so no page of it is known.
     let mut beyond = process.clone();
     beyond.pages.truncate(2 * PAGES_PER_WINDOW);
     let short = process.stream_described_as(3, &beyond);
@@ -119,7 +123,7 @@ fn who_has_an_older_image_gets_what_is_new_and_only_of_memory_that_is_the_proces
     let new = difference(&here, 3, 2);
     assert!(applied(&new, &before, 2) == content(&short));
     assert_eq!(content(&new).1.len(), 8 * PAGES_PER_WINDOW, "two windows are known");
-    // Whoever has an image that is gone, or was never here, gets all.
+    // For a base that is gone or was never here, the receiver gets the whole image.
     assert_eq!(difference(&here, 3, 1), sent(&here, 3));
     assert!(here.send_since(0, 9, 3, Vec::new()).is_err());
 }
@@ -140,7 +144,9 @@ fn change(process: &mut Process, image: u64, rng: &mut SmallRng) {
     if rng.gen_bool(0.3) {
         let window = rng.gen_range(0..process.pages.len() / PAGES_PER_WINDOW);
         let pages = &mut process.pages[window * PAGES_PER_WINDOW..][..PAGES_PER_WINDOW];
-        pages.iter_mut().enumerate().for_each(|(n, page)| *page = (image << 40) | (n as u64 + 1));
+        for (n, page) in pages.iter_mut().enumerate() {
+            *page = (image << 40) | (n as u64 + 1);
+        }
     }
     if rng.gen_bool(0.2) {
         let len = process.pages.len().saturating_sub(rng.gen_range(0..100)).max(64);
@@ -192,7 +198,8 @@ fn a_long_chain_gives_each_image_page_for_page() {
 #[test]
 fn a_copy_of_a_joined_image_is_byte_for_byte_the_image() {
     let dir = tempfile::tempdir().unwrap();
-    let (a, b) = (store(&dir.path().join("a")), store(&dir.path().join("b")));
+    let a = store(&dir.path().join("a"));
+    let b = store(&dir.path().join("b"));
     let mut process = Process::new(0, 10 * PAGES_PER_WINDOW);
     take(&a, 1, &process.stream(1)).unwrap();
     for image in 2..5 {
@@ -206,7 +213,7 @@ fn a_copy_of_a_joined_image_is_byte_for_byte_the_image() {
         b.copy_from(0, 4, 1, &mut ours).unwrap();
     });
     assert!(sent(&b, 4) == process.stream(4));
-    // And goes on from there.
+    // Later images build on it.
     let older = process.clone();
     process.touch(5, 3, 70);
     take(&b, 5, &process.changes(5, &older, 4)).unwrap();
@@ -214,7 +221,7 @@ fn a_copy_of_a_joined_image_is_byte_for_byte_the_image() {
 }
 
 #[test]
-fn what_cannot_be_joined_is_refused_and_leaves_nothing() {
+fn images_that_cannot_be_joined_are_refused_and_leave_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let here = store(&dir.path().join("a"));
     let older = Process::new(0, 3 * PAGES_PER_WINDOW);
@@ -247,7 +254,7 @@ fn what_cannot_be_joined_is_refused_and_leaves_nothing() {
     misplaced(based(&|s| s.push(Kind::Base, 1, &[])));
     misplaced(based(&|s| s.push_same(window + 4096, 1)));
     misplaced(based(&|s| s.push_same(window, 0)));
-    // One page from two places.
+    // One page from two records.
     misplaced(based(&|s| {
         s.push_same(window, 2);
         s.push(Kind::Pages, window + 4096, &[1; 4096]);
@@ -270,8 +277,8 @@ fn what_cannot_be_joined_is_refused_and_leaves_nothing() {
     assert!(sent(&here, 3) == process.stream(3));
 }
 
-/// Damage in what images share is found while the process still lives, and is gone after the next
-/// full image.
+/// Damage in shared chunks is found while the process still lives, and is gone after the next full
+/// image.
 #[test]
 fn a_damaged_link_is_found_before_it_is_needed() {
     let dir = tempfile::tempdir().unwrap();
@@ -284,7 +291,7 @@ fn a_damaged_link_is_found_before_it_is_needed() {
     let mut image = 1;
     let error = loop {
         image += 1;
-        assert!(image < 40, "nobody has looked");
+        assert!(image < 40, "the damage was not found");
         let older = process.clone();
         process.pages[3] = image << 40;
         let changes = process.changes(image, &older, image - 1);
@@ -294,7 +301,7 @@ fn a_damaged_link_is_found_before_it_is_needed() {
         }
     };
     assert_eq!(error, StreamError::DamagedBase { base: image - 1 });
-    // It is known now: no image builds on it any more, and a full one does not share it.
+    // Now it is known: no image builds on it any more, and a full image does not share it.
     let older = process.clone();
     let again = process.changes(image, &older, image - 1);
     assert_eq!(reason(take(&here, image, &again)), StreamError::DamagedBase { base: image - 1 });
@@ -305,7 +312,7 @@ fn a_damaged_link_is_found_before_it_is_needed() {
     assert!(sent(&here, image + 1) == process.stream(image + 1));
 }
 
-/// Pages that are scattered over all windows cost what they are, not their windows.
+/// Changed pages that are scattered over all windows cost their own size, not that of the windows.
 #[test]
 fn scattered_pages_are_stored_alone() {
     let dir = tempfile::tempdir().unwrap();

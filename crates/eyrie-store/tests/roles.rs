@@ -1,5 +1,5 @@
-//! Two stores of a job, as roles: images come from agents to one and are copied to the other. What
-//! the controller hears of it.
+//! Two stores of a job, as roles. Agents send images to one, and the other copies them. Checks what
+//! the controller receives.
 
 use crossbeam_channel::{unbounded, Receiver};
 use eyrie_store::role::{StoreCommand, StoreEvent, StoreRole, Stored};
@@ -21,7 +21,7 @@ use shared::{config, fetch, sealed, upload, SECRET};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A store, and what the controller hears of it.
+/// A store, and the events that the controller receives from it.
 struct Running {
     role: Arc<StoreRole>,
     addr: Addr,
@@ -38,30 +38,30 @@ impl Running {
         Running { role, addr, dir, events }
     }
 
-    fn tell(&self, command: StoreCommand) {
+    fn send(&self, command: StoreCommand) {
         self.role.command(command).unwrap();
     }
 
-    fn hear(&self) -> StoreEvent {
+    fn next_event(&self) -> StoreEvent {
         self.events.recv_timeout(PATIENCE).unwrap()
     }
 
-    /// Takes an image from an agent, as the controller sees it.
+    /// Receives an image from an agent, as the controller sees it.
     fn take(&self, instance: RankInstance, image: ImageId, bytes: &[u8]) -> Stored {
         std::thread::scope(|scope| {
             let agent = scope.spawn(|| upload(&self.addr, instance, image, bytes).unwrap());
-            assert_eq!(self.hear(), StoreEvent::Begun { instance, image });
-            let heard = self.hear();
+            assert_eq!(self.next_event(), StoreEvent::Begun { instance, image });
+            let heard = self.next_event();
             let StoreEvent::Stored { stored, .. } = heard else { panic!("{heard:?}") };
-            self.tell(StoreCommand::Heard { instance, image });
+            self.send(StoreCommand::Heard { instance, image });
             assert_eq!(agent.join().unwrap(), ImageAnswer::Stored);
             stored
         })
     }
 
     fn copy(&self, instance: RankInstance, image: ImageId, from: &Addr) -> Result<Stored, String> {
-        self.tell(StoreCommand::Copy { instance, image, from: from.clone() });
-        match self.hear() {
+        self.send(StoreCommand::Copy { instance, image, from: from.clone() });
+        match self.next_event() {
             StoreEvent::Stored { instance: of, stored, .. } if of == instance => Ok(stored),
             StoreEvent::Failed { instance: of, image: failed, reason }
                 if (of, failed) == (instance, image) =>
@@ -73,8 +73,8 @@ impl Running {
     }
 
     fn inventory(&self) -> Vec<(RankInstance, Stored)> {
-        self.tell(StoreCommand::Inventory);
-        match self.hear() {
+        self.send(StoreCommand::Inventory);
+        match self.next_event() {
             StoreEvent::Inventory { images } => images,
             other => panic!("{other:?}"),
         }
@@ -99,7 +99,7 @@ fn rank(rank: u32, incarnation: u32) -> RankInstance {
 }
 
 #[test]
-fn an_image_is_copied_and_the_controller_hears_it_as_of_any_other() {
+fn the_controller_learns_of_a_copied_image_as_of_any_other() {
     for tcp in [false, true] {
         let dir = tempfile::tempdir().unwrap();
         let (a, b) = two(dir.path(), tcp);
@@ -109,7 +109,7 @@ fn an_image_is_copied_and_the_controller_hears_it_as_of_any_other() {
             let bytes = process.stream(image);
             let stored = a.take(rank(1, 3), image, &bytes);
             assert_eq!((stored.clock, stored.rsn, stored.stdin), (10 * image, 100 * image, image));
-            // Nobody says that it was heard, and the next copy is made all the same.
+            // No acknowledgement is sent, and the next copy is made all the same.
             assert_eq!(b.copy(rank(1, 3), image, &a.addr), Ok(stored));
             assert_eq!(fetch(&b.addr, 1, image).unwrap(), bytes);
         }
@@ -119,12 +119,12 @@ fn an_image_is_copied_and_the_controller_hears_it_as_of_any_other() {
             [(rank(1, 3), 1), (rank(1, 3), 2)]
         );
         assert_eq!(b.inventory(), all);
-        // It is there already, wherever it is to come from.
-        let nobody = Addr::Unix("/nobody".into());
-        assert_eq!(b.copy(rank(1, 3), 2, &nobody), Ok(all[1].1));
+        // The store already has it, so it does not matter where it is to come from.
+        let missing = Addr::Unix("/missing".into());
+        assert_eq!(b.copy(rank(1, 3), 2, &missing), Ok(all[1].1));
         for image in [1, 2, 7] {
-            b.tell(StoreCommand::Discard { rank: 1, image });
-            b.tell(StoreCommand::Discard { rank: 1, image });
+            b.send(StoreCommand::Discard { rank: 1, image });
+            b.send(StoreCommand::Discard { rank: 1, image });
         }
         assert_eq!((b.inventory(), a.inventory()), (vec![], all));
         assert!(b.events.is_empty());
@@ -139,17 +139,17 @@ fn many_copies_at_once_are_all_made() {
         a.take(rank(r, 1), 1, &Process::new(r, 100).stream(1));
     }
     for r in 0..40 {
-        b.tell(StoreCommand::Copy { instance: rank(r, 1), image: 1, from: a.addr.clone() });
+        b.send(StoreCommand::Copy { instance: rank(r, 1), image: 1, from: a.addr.clone() });
     }
     for _ in 0..40 {
-        let heard = b.hear();
+        let heard = b.next_event();
         assert!(matches!(heard, StoreEvent::Stored { .. }), "{heard:?}");
     }
     assert_eq!(b.inventory(), a.inventory());
 }
 
 #[test]
-fn what_keeps_a_copy_from_being_made_is_said() {
+fn a_copy_that_fails_says_why() {
     let dir = tempfile::tempdir().unwrap();
     let (a, b) = two(dir.path(), true);
     a.take(rank(0, 1), 1, &Process::new(0, 3000).stream(1));
@@ -158,17 +158,20 @@ fn what_keeps_a_copy_from_being_made_is_said() {
     let named = format!("image 2 of rank 0, from {}: there is no image 2 of rank 0", a.addr);
     assert_eq!(text, named);
     let text = said(rank(0, 2), 1, &a.addr);
-    assert!(text.ends_with("the manifest of image 1 of rank 0 (incarnation 1) came"), "{text}");
-    let text = said(rank(0, 1), 1, &Addr::Unix(dir.path().join("nobody")));
-    assert!(text.contains("nobody: No such file"), "{text}");
-    // One that accepts, and says nothing of use.
+    assert!(
+        text.ends_with("the other store sent image 1 of rank 0 (incarnation 1) instead"),
+        "{text}"
+    );
+    let text = said(rank(0, 1), 1, &Addr::Unix(dir.path().join("missing")));
+    assert!(text.contains("missing: No such file"), "{text}");
+    // A listener that accepts and closes.
     let listener = Listener::bind(&sealed()).unwrap();
     let addr = listener.addr().unwrap();
     let stranger = std::thread::spawn(move || drop(listener.accept().unwrap()));
     let text = said(rank(0, 1), 1, &addr);
     assert!(text.starts_with(&format!("image 1 of rank 0, from {addr}: ")), "{text}");
     stranger.join().unwrap();
-    // A chunk was damaged: both say so.
+    // A chunk is damaged: both stores say so.
     let pack = std::fs::read_dir(a.dir.join("packs")).unwrap().next().unwrap().unwrap().path();
     let mut bytes = std::fs::read(&pack).unwrap();
     let at = bytes.len() / 2;
@@ -176,34 +179,34 @@ fn what_keeps_a_copy_from_being_made_is_said() {
     std::fs::write(&pack, &bytes).unwrap();
     let text = said(rank(0, 1), 1, &a.addr);
     assert!(text.contains("do not match its hash"), "{text}");
-    let StoreEvent::Note(noted) = a.hear() else { panic!() };
+    let StoreEvent::Note(noted) = a.next_event() else { panic!() };
     assert!(text.ends_with(&noted), "{text} {noted}");
     assert!(b.inventory().is_empty());
-    // It has another image of that number.
+    // The store has another image of that number.
     b.take(rank(0, 2), 1, &Process::new(0, 30).stream(1));
     let text = said(rank(0, 1), 1, &a.addr);
     assert!(text.contains("is of incarnation 2 of rank 0, not of incarnation 1"), "{text}");
 }
 
 #[test]
-fn those_who_do_not_know_the_secret_get_no_copy() {
+fn a_peer_without_the_secret_gets_no_copy() {
     let dir = tempfile::tempdir().unwrap();
     let (a, _b) = two(dir.path(), true);
     a.take(rank(0, 1), 1, &Process::new(0, 30).stream(1));
     let claim = Claim::ImageCopy { rank: 0, image: 1 };
     assert!(role::connect(&a.addr, &Secret([8; SECRET_LEN]), &claim).is_err());
-    let noted = a.hear();
+    let noted = a.next_event();
     assert!(matches!(&noted, StoreEvent::Note(text) if text.contains("secret")), "{noted:?}");
 }
 
 #[test]
-fn a_directory_is_gone_on_with_by_one_store_of_the_same_job() {
+fn a_directory_is_reopened_by_one_store_of_the_same_job() {
     let dir = tempfile::tempdir().unwrap();
     let images = dir.path().join("images");
     let a = Running::start(dir.path().join("a"), unix(dir.path(), "a"));
     let streams: Vec<_> = (0..3).map(|r| Process::new(r, 500).stream(1)).collect();
     {
-        // As a store that was killed has left it; a role never ends by itself.
+        // As a killed store leaves it. A role never ends by itself.
         let options = eyrie_store::Options { job: "the job".into(), keep: 4, sync: true };
         let store = eyrie_store::Store::create(&images, options).unwrap();
         for (r, stream) in (0..).zip(&streams) {
@@ -225,13 +228,13 @@ fn a_directory_is_gone_on_with_by_one_store_of_the_same_job() {
         images.display()
     );
     assert_eq!(refused.to_string(), named);
-    // The manifest of one is torn, and a copy was under way.
+    // The manifest of one image is torn, and a copy was under way.
     let torn = std::fs::OpenOptions::new().write(true).open(images.join("images/1-1")).unwrap();
     torn.set_len(100).unwrap();
     std::fs::write(images.join("images/2-2-0.new"), b"half").unwrap();
     std::fs::write(images.join("packs/00000000000000ff"), b"half").unwrap();
     let b = Running::start(images.clone(), unix(dir.path(), "b"));
-    let StoreEvent::Note(text) = b.hear() else { panic!() };
+    let StoreEvent::Note(text) = b.next_event() else { panic!() };
     assert!(text.starts_with("image 1 of rank 1 in ") && text.contains("is lost: "), "{text}");
     let there: Vec<_> = b.inventory().iter().map(|(of, _)| of.rank).collect();
     assert_eq!(there, [0, 2]);
@@ -240,10 +243,10 @@ fn a_directory_is_gone_on_with_by_one_store_of_the_same_job() {
     }
     let left = std::fs::read_dir(images.join("images")).unwrap().count();
     assert_eq!((left, images.join("packs/00000000000000ff").exists()), (2, false));
-    // What was lost is copied again, and older incarnations are still refused.
+    // The lost image is copied again, and older incarnations are still refused.
     b.copy(rank(1, 1), 1, &a.addr).unwrap();
     assert_eq!(b.inventory(), a.inventory());
-    // A directory that is none.
+    // A path that is not a directory.
     let file = dir.path().join("file");
     std::fs::write(&file, b"").unwrap();
     let none = StoreRole::start(&config(&file, unix(dir.path(), "z")), SECRET, |_| ()).err();

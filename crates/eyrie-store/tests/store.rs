@@ -1,4 +1,5 @@
-//! What a store promises while nothing kills it: dedup, order, bounds, damage found, concurrency.
+//! What a store promises while it is not killed: deduplication, order, bounds, detection of damage,
+//! concurrency.
 
 use std::fs;
 use std::io::{self, Read};
@@ -13,7 +14,7 @@ use rand::{Rng, SeedableRng};
 mod common;
 use common::{ImageStream, Process, PAGES_PER_WINDOW};
 
-/// A store in a directory that goes away with it.
+/// A store in a directory that is removed with it.
 struct Place {
     dir: tempfile::TempDir,
 }
@@ -96,7 +97,7 @@ fn an_image_with_one_percent_changed_stores_one_percent() {
     }
     let second = process.stream(2);
     let done = store.receive(0, 2, info(0), second.as_slice()).unwrap();
-    // The two windows touched, the records before the pages, and the trailer never more than once.
+    // At most the two changed windows, the records before the pages, and the trailer.
     assert_eq!(done.new_chunks, 3);
     let share = done.new_bytes as f64 / done.bytes as f64;
     assert!((0.0099..0.0102).contains(&share), "{share}");
@@ -139,7 +140,9 @@ fn zero_pages_need_no_storage_and_come_back() {
     let place = Place::new();
     let store = place.create();
     let mut process = Process::new(0, 64 * PAGES_PER_WINDOW + 5);
-    process.pages.iter_mut().skip(64).for_each(|seed| *seed = 0);
+    for seed in process.pages.iter_mut().skip(64) {
+        *seed = 0;
+    }
     process.pages[64 * 20 + 3] = 9;
     process.pages[64 * 20 + 5] = 9;
     let stream = process.stream(1);
@@ -228,7 +231,7 @@ fn older_images_and_older_incarnations_are_refused() {
     store.receive(0, 8, info(3), stream.as_slice()).unwrap();
 }
 
-/// Hands out half of a stream, then lets the test act, then the rest.
+/// Returns half of a stream, then lets the test act, then returns the rest.
 struct Interrupted<'a, F: FnMut()> {
     bytes: &'a [u8],
     half: usize,
@@ -251,7 +254,8 @@ fn a_slow_incarnation_does_not_commit_after_its_successor() {
     let place = Place::new();
     let store = place.create();
     let process = Process::new(0, 500);
-    let (old, new) = (process.stream(1), process.stream(2));
+    let old = process.stream(1);
+    let new = process.stream(2);
     let act = || {
         store.receive(0, 2, info(2), new.as_slice()).unwrap();
     };
@@ -259,7 +263,7 @@ fn a_slow_incarnation_does_not_commit_after_its_successor() {
     let refused = store.receive(0, 3, info(1), slow);
     assert!(matches!(refused, Err(ReceiveError::Superseded { newest: 2, .. })), "{refused:?}");
     assert_eq!(numbers(&store, 0), [2]);
-    // It built on chunks of the refused one, which stay.
+    // This image builds on chunks of the refused one, which stay.
     assert_eq!(sent(&store, 0, 2), new);
     drop(store);
     assert_eq!(sent(&place.open(), 0, 2), new);

@@ -1,4 +1,4 @@
-//! The store that gives a copy of an image to another.
+//! The store that sends a copy of an image to another store.
 
 use super::piece::{write_piece, write_refusal, HEAD, MAX_PIECE};
 use crate::error::SendError;
@@ -8,13 +8,13 @@ use crate::store::Store;
 use std::io::{Read, Write};
 
 impl Store {
-    /// Gives the store at the other end of `stream` its copy of an image; returns how many bytes of
-    /// chunks it wanted. The image stays readable until then, even when it is discarded meanwhile.
-    /// `stream` bounds its own waits.
+    /// Sends a copy of an image to the store at the other end of `stream`. Returns how many bytes
+    /// of chunks that store asked for. The image stays readable until then, even when it is
+    /// discarded meanwhile. `stream` bounds its own waits.
     ///
     /// # Errors
     /// When there is no such image, a chunk of it is damaged (the other store has been told), or
-    /// the other store went away.
+    /// the connection broke.
     pub fn copy_to(
         &self,
         rank: u32,
@@ -26,7 +26,7 @@ impl Store {
             None => Err(SendError::NoImage { rank, image }),
         };
         if let Err(error @ (SendError::NoImage { .. } | SendError::Damaged { .. })) = &given {
-            // It may be gone, and learns from the end of the stream as well.
+            // The other store may be gone. It also learns from the end of the stream.
             let _ = write_refusal(stream, &error.to_string());
         }
         given
@@ -46,7 +46,8 @@ impl Store {
         stream.read_exact(&mut wanted).map_err(gone)?;
         let mut reader = Reader::new(self);
         let mut piece = vec![0; HEAD + MAX_PIECE];
-        let (mut filled, mut given) = (HEAD, 0);
+        let mut filled = HEAD;
+        let mut given = 0;
         for (number, chunk) in manifest.chunks.iter().enumerate() {
             if wanted[number / 8] & 1 << (number % 8) == 0 {
                 continue;

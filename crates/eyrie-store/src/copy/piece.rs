@@ -1,9 +1,9 @@
-//! The pieces in which a copy goes over: a length, then so many bytes; or why no more comes.
+//! The pieces of a copy: a length and that many bytes, or the reason why no more pieces follow.
 
 use eyrie_transport::frame;
 use std::io::{self, Read, Write};
 
-/// Longest piece of chunks in bytes; any chunk fits in.
+/// Longest piece of chunks in bytes. Any chunk fits into it.
 pub const MAX_PIECE: usize = 1 << 20;
 const _: () = assert!(MAX_PIECE >= crate::chunk::MAX_CHUNK);
 /// Bytes of a piece's length.
@@ -16,13 +16,13 @@ pub fn write_piece(out: &mut impl Write, piece: &mut [u8]) -> io::Result<()> {
     out.write_all(piece)
 }
 
-/// Says instead of a piece why no more comes.
+/// Writes the reason why no more pieces follow.
 pub fn write_refusal(out: &mut impl Write, reason: &str) -> io::Result<()> {
     out.write_all(&[0; HEAD])?;
     frame::write(out, &reason)
 }
 
-/// Reads the length of a piece; `Err` within is why no more comes.
+/// Reads the length of a piece. The inner `Err` is the reason why no more pieces follow.
 pub fn read_head(input: &mut impl Read) -> io::Result<Result<usize, String>> {
     let mut head = [0; HEAD];
     input.read_exact(&mut head)?;

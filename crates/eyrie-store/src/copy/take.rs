@@ -1,6 +1,6 @@
-//! The store that takes a copy of an image from another. Of what comes nothing is believed: the
-//! manifest has a checksum and bounds, each chunk must match the hash by which it is known. What
-//! fails leaves nothing behind.
+//! The store that receives a copy of an image from another store. It trusts nothing that arrives:
+//! the manifest has a checksum and bounds, and each chunk must match its hash. A copy that fails
+//! leaves nothing behind.
 
 use super::piece::{read_head, MAX_PIECE};
 use crate::catalog::Catalog;
@@ -15,14 +15,14 @@ use std::collections::hash_map::Entry;
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
 
-/// Chunks that are looked up at a time, so that others get at the catalog meanwhile.
+/// Chunks that are looked up at a time, so that other threads can use the catalog in between.
 const LOOKED_UP: usize = 1024;
 
-/// A copy that was taken, in figures.
+/// A copy that was received, in figures.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Copied {
     pub image: ImageSummary,
-    /// Bytes and number of the chunks that came.
+    /// Bytes and number of the chunks that were received.
     pub bytes: u64,
     pub chunks: u64,
 }
@@ -31,35 +31,37 @@ pub struct Copied {
 /// freed.
 #[derive(Debug, thiserror::Error)]
 pub enum CopyError {
-    /// The other store says why.
+    /// The other store gave this reason.
     #[error("{0}")]
     Refused(String),
-    #[error("the other store went away: {0}")]
+    #[error("the connection to the other store broke: {0}")]
     Gone(io::Error),
-    #[error("what came is no manifest: {0}")]
+    #[error("the other store sent no valid manifest: {0}")]
     Manifest(ManifestError),
-    #[error("the manifest of image {image} of rank {rank} (incarnation {incarnation}) came")]
+    #[error(
+        "the other store sent image {image} of rank {rank} (incarnation {incarnation}) instead"
+    )]
     Other { rank: u32, image: ImageId, incarnation: u64 },
-    #[error("the manifest has {chunks} chunks within {bytes} bytes, which no image has")]
+    #[error("the manifest has {chunks} chunks in {bytes} bytes, more than an image can have")]
     Fragmented { chunks: usize, bytes: u64 },
-    #[error("a piece of {len} bytes came where chunks of at most {MAX_PIECE} bytes are due")]
+    #[error("a piece of {len} bytes does not match the chunks that were asked for")]
     Piece { len: usize },
-    #[error("chunk {chunk} came damaged: {reason}")]
+    #[error("chunk {chunk} arrived damaged: {reason}")]
     Damaged { chunk: usize, reason: &'static str },
-    /// The copy would not have stayed.
-    #[error("{newer} newer images of the rank are there, and no more are kept")]
+    /// The store would have discarded the copy at once.
+    #[error("the store already has {newer} newer images of the rank and keeps no more")]
     Superseded { newer: usize },
-    /// Another receive or copy of it was faster.
-    #[error("it is there already")]
+    /// Another receive or copy of this image was faster.
+    #[error("the store already has it")]
     Present,
     #[error("{source}{}", source.remedy())]
     Storage { source: IoError },
 }
 
 impl Store {
-    /// Takes an image from the store at the other end of `stream`, which must have it of this
+    /// Receives an image from the store at the other end of `stream`, which must have it of this
     /// incarnation, and commits it as [`Store::receive`] does. It may be older than images that are
-    /// there. `stream` bounds its own waits.
+    /// already here. `stream` bounds its own waits.
     ///
     /// # Errors
     /// See [`CopyError`].
@@ -86,7 +88,7 @@ impl Store {
             ours.insert(key, Some(intake.append(key, stored)?));
             Ok(())
         })?;
-        // All have come: each key leads to a chunk.
+        // All chunks have arrived, so each key leads to a chunk.
         intake.arrange(theirs.iter().filter_map(|chunk| *ours.get(&chunk.key)?).collect());
         let copied = Copied {
             image: summary(&manifest),
@@ -100,15 +102,16 @@ impl Store {
         Ok(copied)
     }
 
-    /// Whether a copy of this image is wanted, and would stay.
+    /// Whether the store lacks this image and would keep a copy of it.
     fn admit_copy(&self, catalog: &Catalog, rank: u32, image: ImageId) -> Result<(), CopyError> {
         if catalog.image(rank, image).is_some() {
             return Err(CopyError::Present);
         }
         let newer = catalog.images_of(rank).take_while(|m| m.image > image).count();
-        match newer < self.keep {
-            true => Ok(()),
-            false => Err(CopyError::Superseded { newer }),
+        if newer < self.keep {
+            Ok(())
+        } else {
+            Err(CopyError::Superseded { newer })
         }
     }
 }
@@ -118,21 +121,22 @@ fn read_manifest(stream: &mut impl Read) -> Result<Manifest, CopyError> {
     if len > MAX_MANIFEST {
         return Err(CopyError::Manifest(ManifestError::Length));
     }
-    // Grows with what really arrives, not with what the length promises.
+    // Grows with what arrives, not with what the length promises.
     let mut bytes = Vec::new();
     stream.take(len as u64).read_to_end(&mut bytes).map_err(CopyError::Gone)?;
     if bytes.len() < len {
         return Err(CopyError::Gone(io::ErrorKind::UnexpectedEof.into()));
     }
     let manifest = Manifest::decode(&bytes).map_err(CopyError::Manifest)?;
-    let (chunks, bytes) = (manifest.chunks.len(), manifest.bytes);
+    let chunks = manifest.chunks.len();
+    let bytes = manifest.bytes;
     if chunks == 0 || is_fragmented(chunks - 1, bytes) {
         return Err(CopyError::Fragmented { chunks, bytes });
     }
     Ok(manifest)
 }
 
-/// The chunks that an image needs, by key: where they lie here, or `None` as long as they do not;
+/// The chunks that an image needs, by key: where they are here, or `None` while they are not here;
 /// and the numbers of those that are wanted, each chunk once.
 type Ours = HashMap<ChunkKey, Option<ChunkRef>>;
 fn look_up(intake: &mut Intake, theirs: &[ChunkRef]) -> (Ours, Vec<usize>) {
@@ -157,15 +161,17 @@ fn look_up(intake: &mut Intake, theirs: &[ChunkRef]) -> (Ours, Vec<usize>) {
     (ours, wanted)
 }
 
-/// Says which of so many chunks are wanted.
+/// Tells the other store which of `count` chunks are wanted.
 fn ask_for(stream: &mut impl Write, wanted: &[usize], count: usize) -> Result<(), CopyError> {
     debug_assert!(count <= MAX_CHUNKS);
     let mut bits = vec![0; count.div_ceil(8)];
-    wanted.iter().for_each(|number| bits[number / 8] |= 1u8 << (number % 8));
+    for number in wanted {
+        bits[number / 8] |= 1u8 << (number % 8);
+    }
     stream.write_all(&bits).map_err(CopyError::Gone)
 }
 
-/// Reads the wanted chunks and hands them on, each verified, in their stored form.
+/// Reads the wanted chunks, verifies each and passes its stored form to `store`.
 fn read_chunks(
     stream: &mut impl Read,
     theirs: &[ChunkRef],
@@ -190,7 +196,7 @@ fn read_chunks(
                 return Err(damaged("its contents do not match its hash"));
             }
             restore(stored, key.raw_len as usize, &mut scratch)
-                .ok_or_else(|| damaged("its table of zero pages is nonsense"))?;
+                .ok_or_else(|| damaged("its table of zero pages is invalid"))?;
             store(key, stored).map_err(|source| CopyError::Storage { source })?;
             rest = after;
         }

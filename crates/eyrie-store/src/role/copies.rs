@@ -1,5 +1,5 @@
-//! Copies between stores: the controller orders them, a few are made at a time, the others wait.
-//! What becomes of each is told to the controller, which is all that waits for it.
+//! Copies between stores. The controller orders them; a few are made at a time, and the others
+//! wait. The store reports the outcome of each to the controller, which alone waits for it.
 
 use super::orders::Order;
 use super::{StoreEvent, StoreRole, Stored, STALL};
@@ -22,19 +22,21 @@ impl StoreRole {
                 while let Some(order) = role.orders.next() {
                     let Order { instance, image, .. } = order;
                     match role.copy(&order) {
-                        Ok(stored) => role.tell_stored(instance, stored),
-                        Err(reason) => (role.tell)(StoreEvent::Failed { instance, image, reason }),
+                        Ok(stored) => role.report_stored(instance, stored),
+                        Err(reason) => {
+                            (role.report)(StoreEvent::Failed { instance, image, reason })
+                        }
                     }
                 }
             });
         }
     }
 
-    /// Takes an order; what comes of it is an event.
+    /// Accepts an order. The outcome is an event.
     pub(super) fn order_copy(&self, order: Order) {
         let Order { instance, image, .. } = order;
         if let Err(reason) = self.orders.add(order) {
-            (self.tell)(StoreEvent::Failed { instance, image, reason });
+            (self.report)(StoreEvent::Failed { instance, image, reason });
         }
     }
 
@@ -51,11 +53,11 @@ impl StoreRole {
         stream.set_timeout(Some(STALL)).map_err(|e| failed(e.to_string()))?;
         match self.store.copy_from(rank, *image, incarnation.into(), &mut stream) {
             Ok(copied) => tracing::debug!(rank, image, bytes = copied.bytes, "copied"),
-            // Looked at below.
+            // The image is looked up below.
             Err(CopyError::Present) => {}
             Err(e) => {
                 if let CopyError::Storage { source } = &e {
-                    self.tell_if_full(source);
+                    self.report_if_full(source);
                 }
                 return Err(failed(e.to_string()));
             }
@@ -64,10 +66,10 @@ impl StoreRole {
         there.ok_or_else(|| failed("it was discarded as soon as it was there".into()))
     }
 
-    /// The image, if it is there.
+    /// The image, if the store has it.
     ///
     /// # Errors
-    /// When it is there of another incarnation.
+    /// When the store has it of another incarnation.
     fn there(&self, instance: RankInstance, image: ImageId) -> Result<Option<Stored>, String> {
         let images = self.store.images(instance.rank);
         let Some(there) = images.iter().find(|i| i.image == image) else { return Ok(None) };
@@ -77,7 +79,7 @@ impl StoreRole {
         }
     }
 
-    /// Hands a copy of an image to another store.
+    /// Sends a copy of an image to another store.
     pub(super) fn give(&self, rank: Rank, image: ImageId, mut stream: Stream) {
         let given = match stream.set_timeout(Some(STALL)) {
             Ok(()) => self.store.copy_to(rank, image, &mut stream),
@@ -85,9 +87,9 @@ impl StoreRole {
         };
         // The other store may be gone.
         let _ = stream.shutdown(Shutdown::Write);
-        // It tells the controller itself what it was told, or what went wrong there.
+        // The other store reports to the controller what it was told, or what failed there.
         if let Err(error @ SendError::Damaged { .. }) = given {
-            (self.tell)(StoreEvent::Note(error.to_string()));
+            (self.report)(StoreEvent::Note(error.to_string()));
         }
     }
 }

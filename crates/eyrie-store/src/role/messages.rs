@@ -1,42 +1,43 @@
-//! What the controller and a store say to each other.
+//! The messages between the controller and a store.
 
 use eyrie_transport::{Addr, Bind};
 use eyrie_wire::{ImageId, Rank, RankInstance};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// What the controller asks of the store.
+/// What the controller asks of a store.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum StoreCommand {
     /// From now on images of older incarnations are refused.
     Present(RankInstance),
-    /// [`StoreEvent::Stored`] of this image has been heard.
+    /// The controller has received [`StoreEvent::Stored`] of this image.
     Heard { instance: RankInstance, image: ImageId },
-    /// Copy an image from the store that listens there; [`StoreEvent::Stored`] or
-    /// [`StoreEvent::Failed`] is the answer. One that is there already is stored at once.
+    /// Copy an image from the store at this address. [`StoreEvent::Stored`] or
+    /// [`StoreEvent::Failed`] is the answer. If the store already has the image, it answers at
+    /// once.
     Copy { instance: RankInstance, image: ImageId, from: Addr },
-    /// An image is needed no more. Nothing is wrong when the store does not have it.
+    /// An image is no longer needed. It is no error when the store does not have it.
     Discard { rank: Rank, image: ImageId },
-    /// What does the store hold? Answered by [`StoreEvent::Inventory`].
+    /// What does the store hold? [`StoreEvent::Inventory`] is the answer.
     Inventory,
 }
 
-/// What the controller hears from the store.
+/// What a store reports to the controller.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum StoreEvent {
-    /// Agents can connect here from now on: the first event of all.
+    /// Agents can connect to this address from now on. This is the first event.
     Listening(Addr),
-    /// An image comes in from an agent.
+    /// An agent has begun to send an image.
     Begun { instance: RankInstance, image: ImageId },
-    /// An image is whole. Where it came from an agent, that hears of it after the store has got
-    /// [`StoreCommand::Heard`]; where it was copied from another store, nobody waits.
-    /// `live_bytes` are what all images in the store take now.
+    /// An image is whole. If an agent sent it, the store answers that agent only after it has
+    /// received [`StoreCommand::Heard`]. If it was copied from another store, the store does not
+    /// wait. `live_bytes` is what all images in the store take now.
     Stored { instance: RankInstance, stored: Stored, live_bytes: u64 },
-    /// An image did not come in: its agent cannot be told, or it could not be copied.
+    /// An image was not stored: it could not be copied, or its agent could not be told.
     Failed { instance: RankInstance, image: ImageId, reason: String },
-    /// An image did not come in because the disk is full: others will not, either.
+    /// An image was not stored because the disk is full. Others will fail as well.
     Full { reason: String },
-    /// All images that are whole, by rank and then oldest first.
+    /// All whole images, by rank and then oldest first.
     Inventory { images: Vec<(RankInstance, Stored)> },
     /// Something that users should know.
     Note(String),
@@ -57,15 +58,15 @@ pub struct Stored {
     pub bytes: u64,
 }
 
-/// What a store is started with; as a process it is told this first.
+/// What a store is started with. A store in a process of its own receives this first.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Config {
-    /// The job, by a name that no other job has.
+    /// The name of the job. No other job has it.
     pub job: String,
-    /// Where images lie: a directory that is made, or that holds images of this job already.
+    /// Directory of the images. It is created, or already holds images of this job.
     pub dir: PathBuf,
-    /// Images must outlive the host, not only all processes: they are brought to stable storage
-    /// before they count.
+    /// Images must survive the host, not only all processes: they are on stable storage before they
+    /// count.
     pub sync: bool,
     /// Where agents and other stores connect.
     pub listen: Bind,

@@ -1,7 +1,7 @@
-//! The store as a role of a job: agents hand images in and fetch them over connections of their
-//! own, other stores copy them; the controller says what it wants and hears what came of it. It
-//! runs as threads of the controller, or as a process. An agent must never hear that its image is
-//! stored before the controller has.
+//! The store as a role of a job. Agents send and fetch images over connections of their own; other
+//! stores copy images; the controller sends commands and receives events. It runs as threads of the
+//! controller, or as a process. An agent must never learn that its image is stored before the
+//! controller has.
 
 mod copies;
 mod messages;
@@ -26,18 +26,18 @@ use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// Images of a rank that a store keeps by itself: two that count, two that the job was saved with,
-/// one that does not count yet, and one more, since what names the needless ones and what brings
-/// new ones come by different ways.
+/// Images of a rank that a store keeps: two checkpoints, two of a saved job, one that does not
+/// count yet, and one more. The last is needed because discards and new images arrive over
+/// different connections.
 const KEPT: usize = 6;
-/// How long either end of an image's stream may send nothing, and the controller may take to hear
-/// of an image.
+/// How long either end of an image's stream may send nothing, and how long the controller may take
+/// to acknowledge an image.
 const STALL: Duration = Duration::from_secs(60);
-/// How long the rest of a refused image is taken.
+/// How long the rest of a refused image is read.
 const LINGER: Duration = Duration::from_secs(10);
 
-/// Hears events; called from many threads.
-type Tell = Box<dyn Fn(StoreEvent) + Send + Sync>;
+/// Receives events; called from many threads.
+type Report = Box<dyn Fn(StoreEvent) + Send + Sync>;
 
 /// A running store.
 pub struct StoreRole {
@@ -45,26 +45,26 @@ pub struct StoreRole {
     secret: Secret,
     orders: Orders,
     state: Mutex<RoleState>,
-    /// The controller has heard of an image.
-    heard: Condvar,
-    tell: Tell,
+    /// Notified when the controller has acknowledged an image.
+    acknowledged: Condvar,
+    report: Report,
 }
 
 #[derive(Default)]
 struct RoleState {
     newest: BTreeMap<Rank, Incarnation>,
-    unheard: BTreeSet<(RankInstance, ImageId)>,
+    unacknowledged: BTreeSet<(RankInstance, ImageId)>,
 }
 
 impl StoreRole {
-    /// Makes the store, or goes on with the one that is there, and listens.
+    /// Creates the store, or opens the one that is there, and listens.
     ///
     /// # Errors
-    /// When the directory or the address cannot be had, or the images there are another job's.
+    /// When the directory or the address cannot be used, or the images there are another job's.
     pub fn start(
         config: &Config,
         secret: Secret,
-        tell: impl Fn(StoreEvent) + Send + Sync + 'static,
+        report: impl Fn(StoreEvent) + Send + Sync + 'static,
     ) -> Result<Arc<StoreRole>, StoreError> {
         let options = Options { job: config.job.clone(), keep: KEPT, sync: config.sync };
         let role = Arc::new(StoreRole {
@@ -72,34 +72,34 @@ impl StoreRole {
             secret,
             orders: Orders::new(),
             state: Mutex::default(),
-            heard: Condvar::new(),
-            tell: Box::new(tell),
+            acknowledged: Condvar::new(),
+            report: Box::new(report),
         });
         let place = config.listen.to_string();
         let addr = server::listen(&config.listen, Arc::clone(&role))
             .map_err(IoError::at("listen at", Path::new(&place)))?;
         role.make_copies();
-        (role.tell)(StoreEvent::Listening(addr));
+        (role.report)(StoreEvent::Listening(addr));
         for (rank, image, reason) in &role.store.recovery().lost {
             let dir = config.dir.display();
             let text = format!("image {image} of rank {rank} in {dir} is lost: {reason}");
-            (role.tell)(StoreEvent::Note(text));
+            (role.report)(StoreEvent::Note(text));
         }
         Ok(role)
     }
 
-    /// Does what the controller asks for.
+    /// Carries out a command of the controller.
     ///
     /// # Errors
-    /// What could not be done, for users.
+    /// A sentence for users, when it could not be done.
     pub fn command(&self, command: StoreCommand) -> Result<(), String> {
         match command {
             StoreCommand::Present(RankInstance { rank, incarnation }) => {
                 self.state().newest.insert(rank, incarnation);
             }
             StoreCommand::Heard { instance, image } => {
-                self.state().unheard.remove(&(instance, image));
-                self.heard.notify_all();
+                self.state().unacknowledged.remove(&(instance, image));
+                self.acknowledged.notify_all();
             }
             StoreCommand::Copy { instance, image, from } => {
                 self.order_copy(Order { instance, image, from });
@@ -107,9 +107,9 @@ impl StoreRole {
             StoreCommand::Inventory => {
                 let images = self.store.all_images();
                 let images = images.iter().filter_map(|image| self.stored(image).ok()).collect();
-                (self.tell)(StoreEvent::Inventory { images });
+                (self.report)(StoreEvent::Inventory { images });
             }
-            // It is not asked for again, and the store gives it up for later ones.
+            // The controller does not ask again. The store later discards the image by itself.
             StoreCommand::Discard { rank, image } => {
                 return self
                     .store
@@ -125,16 +125,16 @@ impl StoreRole {
     }
 
     fn is_present(&self, instance: RankInstance) -> bool {
-        // A store that was started late was not told of earlier deaths.
+        // A store that started late does not know of earlier deaths.
         let newest = self.state().newest.get(&instance.rank).copied();
         newest.is_none_or(|newest| newest == instance.incarnation)
     }
 
-    /// Takes an image in.
+    /// Receives an image from an agent.
     fn receive(&self, instance: RankInstance, image: ImageId, mut stream: Stream) {
-        let taken = self.take_in(instance, image, &mut stream);
-        let heard = taken.and_then(|stored| self.tell_and_wait(instance, stored));
-        match heard {
+        let taken = self.store_image(instance, image, &mut stream);
+        let acknowledged = taken.and_then(|stored| self.report_and_wait(instance, stored));
+        match acknowledged {
             Ok(()) => {
                 // The agent may be gone.
                 let _ = frame::write(&mut stream, &ImageAnswer::Stored);
@@ -144,46 +144,48 @@ impl StoreRole {
                 let answer = ImageAnswer::Refused { reason: reason.clone(), full_wanted };
                 match frame::write(&mut stream, &answer) {
                     Ok(()) => linger(stream),
-                    Err(_) => (self.tell)(StoreEvent::Failed { instance, image, reason }),
+                    Err(_) => (self.report)(StoreEvent::Failed { instance, image, reason }),
                 }
             }
         }
     }
 
-    /// What the controller is to know of an image.
+    /// What the controller must know of an image.
     ///
     /// # Errors
-    /// When what its agent said cannot be read: then it cannot be restored, either.
+    /// When the agent's metadata cannot be read. Then the image cannot be restored, either.
     fn stored(&self, image: &ImageSummary) -> Result<(RankInstance, Stored), String> {
         let ImageSummary { rank, image, ref info, bytes } = *image;
-        let meta: ImageMeta = postcard::from_bytes(&info.meta)
-            .map_err(|e| format!("image {image} of rank {rank}, what its agent said: {e}"))?;
+        let meta: ImageMeta = postcard::from_bytes(&info.meta).map_err(|e| {
+            format!("image {image} of rank {rank}: cannot read the metadata of its agent: {e}")
+        })?;
         let instance = RankInstance { rank, incarnation: meta.incarnation };
         let ImageMeta { clock, rsn, observed, stream_offsets: [stdin, ..], .. } = meta;
         Ok((instance, Stored { image, clock, rsn, observed, stdin, bytes }))
     }
 
-    fn tell_stored(&self, instance: RankInstance, stored: Stored) {
+    fn report_stored(&self, instance: RankInstance, stored: Stored) {
         let live_bytes = self.store.live_bytes();
-        (self.tell)(StoreEvent::Stored { instance, stored, live_bytes });
+        (self.report)(StoreEvent::Stored { instance, stored, live_bytes });
     }
 
-    /// Tells the controller, and waits until it has heard: what the agent says of the image must
-    /// come after this.
-    fn tell_and_wait(&self, instance: RankInstance, stored: Stored) -> Result<(), Refusal> {
+    /// Reports an image to the controller and waits for its acknowledgement: the agent must report
+    /// the image after this.
+    fn report_and_wait(&self, instance: RankInstance, stored: Stored) -> Result<(), Refusal> {
         let key = (instance, stored.image);
-        self.state().unheard.insert(key);
-        self.tell_stored(instance, stored);
-        let waiting = |state: &mut RoleState| state.unheard.contains(&key);
-        let waited = self.heard.wait_timeout_while(self.state(), STALL, waiting);
+        self.state().unacknowledged.insert(key);
+        self.report_stored(instance, stored);
+        let waiting = |state: &mut RoleState| state.unacknowledged.contains(&key);
+        let waited = self.acknowledged.wait_timeout_while(self.state(), STALL, waiting);
         let (mut state, _) = waited.unwrap_or_else(|e| e.into_inner());
-        match state.unheard.remove(&key) {
-            false => Ok(()),
-            true => Err(format!("the controller has not heard of it within {STALL:?}").into()),
+        if state.unacknowledged.remove(&key) {
+            Err(format!("the controller did not acknowledge it within {STALL:?}").into())
+        } else {
+            Ok(())
         }
     }
 
-    fn take_in(
+    fn store_image(
         &self,
         instance: RankInstance,
         image: ImageId,
@@ -197,7 +199,7 @@ impl StoreRole {
             let found = meta.incarnation;
             return Err(format!("it is of incarnation {found}, not {incarnation}").into());
         }
-        (self.tell)(StoreEvent::Begun { instance, image });
+        (self.report)(StoreEvent::Begun { instance, image });
         let info = ImageInfo {
             incarnation: incarnation.into(),
             clock: meta.clock,
@@ -208,11 +210,11 @@ impl StoreRole {
         let source = Present { stream: stream_of_it, role: self, instance };
         let stored = self.store.receive(rank, image, info, source);
         if let Err(ReceiveError::Storage { source, .. }) = &stored {
-            self.tell_if_full(source);
+            self.report_if_full(source);
         }
         let stored = stored?;
-        // The agent ends its stream when the rank has: by then it has told the pause as well.
-        // Nothing depends on it.
+        // The agent ends its stream when the rank has ended its own; by then it knows the pause. A
+        // failure to read this end has no effect.
         let _ = stream.read(&mut [0]);
         Ok(Stored {
             image,
@@ -224,14 +226,14 @@ impl StoreRole {
         })
     }
 
-    /// The controller hears it when the disk is full, before what comes of the image.
-    fn tell_if_full(&self, error: &IoError) {
+    /// Tells the controller that the disk is full, before the outcome of the image.
+    fn report_if_full(&self, error: &IoError) {
         if error.is_full() {
-            (self.tell)(StoreEvent::Full { reason: error.to_string() });
+            (self.report)(StoreEvent::Full { reason: error.to_string() });
         }
     }
 
-    /// Hands an image out; the stream ends early when a piece of it does not verify.
+    /// Sends an image. The stream ends early when a chunk is damaged.
     fn send(&self, rank: Rank, (image, since): (ImageId, ImageId), mut stream: Stream) {
         let images = self.store.images(rank);
         let meta = (images.iter().find(|i| i.image == image))
@@ -259,12 +261,12 @@ impl StoreRole {
                 stream.shutdown(Shutdown::Write).map_err(|e| e.to_string())
             });
         if let Err(reason) = sent {
-            (self.tell)(StoreEvent::Note(format!("image {image} of rank {rank}: {reason}")));
+            (self.report)(StoreEvent::Note(format!("image {image} of rank {rank}: {reason}")));
         }
     }
 }
 
-/// Why an image was not taken in, and whether a full one instead would be.
+/// Why an image was not stored, and whether a full image would be accepted instead.
 #[derive(Debug, PartialEq, Eq)]
 struct Refusal {
     reason: String,
@@ -283,7 +285,7 @@ impl From<ReceiveError> for Refusal {
     }
 }
 
-/// Ends the stream of a rank that has got a later incarnation meanwhile.
+/// Ends the stream of an image when its rank has a later incarnation.
 struct Present<'a> {
     stream: Stream,
     role: &'a StoreRole,
@@ -300,8 +302,8 @@ impl Read for Present<'_> {
     }
 }
 
-/// Takes what still comes of a refused image and throws it away, until the agent has heard: over
-/// TCP a connection that is closed before everything was read takes the answer back.
+/// Reads and drops the rest of a refused image until the agent has the answer. Over TCP, closing a
+/// connection with unread bytes can destroy the answer.
 fn linger(mut stream: Stream) {
     if stream.passes_files() || stream.shutdown(Shutdown::Write).is_err() {
         return;
@@ -324,7 +326,7 @@ impl Service for StoreRole {
             Claim::ImageUpload { .. } | Claim::ImageFetch { .. } | Claim::ImageCopy { .. } => {
                 Ok(())
             }
-            _ => Err("this is the store: images only".into()),
+            _ => Err("this is a store, which serves images only".into()),
         }
     }
 
@@ -333,41 +335,41 @@ impl Service for StoreRole {
             Claim::ImageUpload { instance, image } => self.receive(instance, image, stream),
             Claim::ImageFetch { rank, image, since } => self.send(rank, (image, since), stream),
             Claim::ImageCopy { rank, image } => self.give(rank, image, stream),
-            // Not admitted.
+            // `admit` refuses these.
             _ => {}
         }
     }
 
     fn refused(&self, claim: Option<Claim>, error: HandshakeError) {
-        // An image of a rank that has died meanwhile comes to nothing, as it should.
+        // It is no news that an image of a dead rank is refused.
         let of_dead = |claim| match claim {
             Some(Claim::ImageUpload { instance, .. }) => !self.is_present(instance),
             _ => false,
         };
-        // Nor is it news that a user has looked whether the socket is there.
+        // Nor that a user checked whether the socket exists.
         if !matches!(error, HandshakeError::Io(_)) && !of_dead(claim) {
-            (self.tell)(StoreEvent::Note(format!("the store refused a connection: {error}")));
+            (self.report)(StoreEvent::Note(format!("the store refused a connection: {error}")));
         }
     }
 }
 
-/// A store in a process of its own: serves until the connection to the controller ends and
-/// there is no other to `follow`; the first message is the store's [`Config`].
+/// A store in a process of its own. It serves until the connection to the controller ends and there
+/// is no other to `follow`. The first message is the store's [`Config`].
 ///
 /// # Errors
-/// When the store cannot be made, or the controller says what cannot be.
+/// When the store cannot be created, or the controller sends an invalid message.
 pub fn serve(first: (Stream, Addr), follow: Option<Follow>, secret: Secret) -> io::Result<()> {
     role::serve(first, follow, |config: Config| {
-        let (events, told) = bounded::<StoreEvent>(role::MAX_EVENTS);
-        // Nobody listens any more only while the job ends.
-        let tell = move |event| drop(events.send(event));
-        let store = StoreRole::start(&config, secret, tell).map_err(io::Error::other)?;
+        let (events, receiver) = bounded::<StoreEvent>(role::MAX_EVENTS);
+        // The receiver is gone only while the job ends.
+        let report = move |event| drop(events.send(event));
+        let store = StoreRole::start(&config, secret, report).map_err(io::Error::other)?;
         let command = move |command| {
             if let Err(text) = store.command(command) {
-                (store.tell)(StoreEvent::Note(text));
+                (store.report)(StoreEvent::Note(text));
             }
         };
-        Ok((command, told.into_iter()))
+        Ok((command, receiver.into_iter()))
     })
 }
 
@@ -380,14 +382,14 @@ mod tests {
     fn role(dir: &Path) -> (Arc<StoreRole>, Receiver<StoreEvent>) {
         let listen = Bind::Unix(dir.join("store.sock"));
         let config = Config { job: "j".into(), dir: dir.join("store"), sync: false, listen };
-        let (events, told) = unbounded();
-        let tell = move |event| events.send(event).unwrap();
+        let (events, receiver) = unbounded();
+        let report = move |event| events.send(event).unwrap();
         let secret = Secret([7; eyrie_wire::auth::SECRET_LEN]);
-        (StoreRole::start(&config, secret, tell).unwrap(), told)
+        (StoreRole::start(&config, secret, report).unwrap(), receiver)
     }
 
     #[test]
-    fn images_of_older_incarnations_and_everybody_else_are_refused() {
+    fn images_of_older_incarnations_and_other_claims_are_refused() {
         let dir = tempfile::tempdir().unwrap();
         let (role, _told) = role(dir.path());
         let upload = |incarnation| Claim::ImageUpload {
@@ -402,37 +404,40 @@ mod tests {
     }
 
     #[test]
-    fn an_image_of_a_rank_that_has_died_is_no_news() {
+    fn a_refused_image_of_a_dead_rank_is_not_reported() {
         let dir = tempfile::tempdir().unwrap();
-        let (role, told) = role(dir.path());
-        assert!(matches!(told.recv().unwrap(), StoreEvent::Listening(_)));
+        let (role, received) = role(dir.path());
+        assert!(matches!(received.recv().unwrap(), StoreEvent::Listening(_)));
         role.command(StoreCommand::Present(RankInstance { rank: 3, incarnation: 2 })).unwrap();
         let instance = RankInstance { rank: 3, incarnation: 1 };
         let upload = Claim::ImageUpload { instance, image: 1 };
         let refusal = || HandshakeError::Refused("because".into());
         role.refused(Some(upload), refusal());
-        assert!(told.try_recv().is_err());
+        assert!(received.try_recv().is_err());
         role.refused(None, refusal());
-        assert!(matches!(told.try_recv(), Ok(StoreEvent::Note(_))));
+        assert!(matches!(received.try_recv(), Ok(StoreEvent::Note(_))));
     }
 
     #[test]
-    fn no_agent_hears_of_an_image_before_the_controller_has() {
+    fn no_agent_learns_of_an_image_before_the_controller_does() {
         let dir = tempfile::tempdir().unwrap();
-        let (role, told) = role(dir.path());
+        let (role, received) = role(dir.path());
         let instance = RankInstance { rank: 0, incarnation: 1 };
         let image = 5;
         let stored = Stored { image, clock: 1, rsn: 2, observed: 3, stdin: 0, bytes: 9 };
-        assert!(matches!(told.recv().unwrap(), StoreEvent::Listening(_)));
+        assert!(matches!(received.recv().unwrap(), StoreEvent::Listening(_)));
         let waiting = {
             let role = Arc::clone(&role);
-            std::thread::spawn(move || role.tell_and_wait(instance, stored))
+            std::thread::spawn(move || role.report_and_wait(instance, stored))
         };
-        assert_eq!(told.recv().unwrap(), StoreEvent::Stored { instance, stored, live_bytes: 0 });
+        assert_eq!(
+            received.recv().unwrap(),
+            StoreEvent::Stored { instance, stored, live_bytes: 0 }
+        );
         assert!(!waiting.is_finished());
-        // Another image is not meant.
+        // The acknowledgement of another image has no effect.
         role.command(StoreCommand::Heard { instance, image: 4 }).unwrap();
-        assert!(role.state().unheard.contains(&(instance, image)));
+        assert!(role.state().unacknowledged.contains(&(instance, image)));
         role.command(StoreCommand::Heard { instance, image }).unwrap();
         assert_eq!(waiting.join().unwrap(), Ok(()));
     }

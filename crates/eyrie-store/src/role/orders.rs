@@ -1,10 +1,10 @@
-//! Copies that are ordered and wait to be made: a bounded queue, and nothing else.
+//! Copies that are ordered and not yet begun: a bounded queue.
 
 use crossbeam_channel::{unbounded, Receiver, Sender};
 use eyrie_transport::Addr;
 use eyrie_wire::{ImageId, RankInstance};
 
-/// Most copies that wait.
+/// Most copies that can be pending.
 const MAX_WAITING: usize = 1 << 16;
 
 /// A copy that the controller wants.
@@ -15,7 +15,7 @@ pub struct Order {
     pub from: Addr,
 }
 
-/// The copies that wait.
+/// The pending copies.
 pub struct Orders {
     into: Sender<Order>,
     out: Receiver<Order>,
@@ -23,19 +23,21 @@ pub struct Orders {
 
 impl Orders {
     pub fn new() -> Orders {
-        // A bounded one would take its memory, megabytes, before the first order.
+        // A bounded channel would allocate megabytes before the first order.
         let (into, out) = unbounded();
         Orders { into, out }
     }
 
     /// # Errors
-    /// A sentence when too many wait.
+    /// When too many copies are pending.
     pub fn add(&self, order: Order) -> Result<(), String> {
         let added = self.into.len() < MAX_WAITING && self.into.send(order).is_ok();
-        added.then_some(()).ok_or_else(|| format!("{MAX_WAITING} images wait to be copied already"))
+        added
+            .then_some(())
+            .ok_or_else(|| format!("{MAX_WAITING} copies of images are pending already"))
     }
 
-    /// Waits for the next one.
+    /// Waits for the next order.
     pub fn next(&self) -> Option<Order> {
         self.out.recv().ok()
     }

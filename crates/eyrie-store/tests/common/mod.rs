@@ -1,5 +1,5 @@
-//! Image streams for the tests and the benchmark: the memory of a made-up process, one seed per
-//! page, so that any image can be made again from a few numbers and compared byte for byte.
+//! Image streams for the tests and the benchmark: the memory of an invented process, with one seed
+//! for each page. So any image can be made again from a few numbers and compared byte for byte.
 #![allow(dead_code)]
 
 use eyrie_image::format::{bytes_of, Mapping, NO_OBJECT, PAGES_SAME};
@@ -24,13 +24,13 @@ pub struct Process {
 }
 
 impl Process {
-    /// `pages` pages of contents that no other rank has.
+    /// `pages` pages with contents that no other rank has.
     pub fn new(rank: u32, pages: usize) -> Process {
         let first = (u64::from(rank) + 1) << 32;
         Process { rank, pages: (0..pages as u64).map(|n| first + n).collect() }
     }
 
-    /// Gives every page from `first` on, `every` apart, new contents.
+    /// Gives new contents to every page from `first` on, `every` apart.
     pub fn touch(&mut self, generation: u64, first: usize, every: usize) {
         for page in self.pages.iter_mut().skip(first).step_by(every) {
             *page = (*page & 0xffff_ffff_ffff) | generation << 48;
@@ -42,7 +42,7 @@ impl Process {
         self.stream_described_as(image, self)
     }
 
-    /// The same with another one's memory in its description.
+    /// The same, but it describes the memory of another process.
     pub fn stream_described_as(&self, image: u64, described: &Process) -> Vec<u8> {
         let mut stream = ImageStream::default();
         let mut start = [0; 100];
@@ -72,8 +72,13 @@ impl Process {
         let start = 1 << 40;
         let end = start + (self.pages.len() * PAGE) as u64;
         let object = NO_OBJECT;
-        let (offset, prot, flags, advice) = (0, 3, 0, 0);
-        let (memory_policy, reserved, memory_nodes) = (0, 0, 0);
+        let offset = 0;
+        let prot = 3;
+        let flags = 0;
+        let advice = 0;
+        let memory_policy = 0;
+        let reserved = 0;
+        let memory_nodes = 0;
         Mapping {
             start,
             end,
@@ -88,10 +93,11 @@ impl Process {
         }
     }
 
-    /// The stream that an incremental capture writes, which builds on image `base` of `older`.
+    /// The stream of an incremental capture that builds on image `base` of `older`.
     pub fn changes(&self, image: u64, older: &Process, base: u64) -> Vec<u8> {
         let full = self.stream(image);
-        let (mut changes, mut at) = (ImageStream::default(), 0);
+        let mut changes = ImageStream::default();
+        let mut at = 0;
         while at < full.len() {
             let header: &[u8; RECORD_HEADER_LEN] =
                 full[at..at + RECORD_HEADER_LEN].try_into().unwrap();
@@ -133,7 +139,7 @@ impl Process {
     }
 }
 
-/// A stream being written.
+/// A stream that is being written.
 #[derive(Default)]
 pub struct ImageStream {
     pub bytes: Vec<u8>,
@@ -149,7 +155,7 @@ impl ImageStream {
         self.records += 1;
     }
 
-    /// Pages of the window at this address are as they were.
+    /// Declares pages of the window at this address unchanged.
     pub fn push_same(&mut self, a: u64, pages: u64) {
         let flags = PAGES_SAME;
         let header = RecordHeader { kind: Kind::Pages, flags, a, b: pages, len: 0 };
@@ -158,14 +164,15 @@ impl ImageStream {
     }
 
     pub fn finish(mut self) -> Vec<u8> {
-        let (a, b) = (self.bytes.len() as u64, self.records);
+        let a = self.bytes.len() as u64;
+        let b = self.records;
         let trailer = RecordHeader { kind: Kind::Trailer, flags: 0, a, b, len: 0 };
         self.bytes.extend_from_slice(&trailer.encode());
         self.bytes
     }
 }
 
-/// Contents that do not repeat, from a seed; zeros from 0.
+/// Fills a page with contents that do not repeat, from a seed; with zeros from seed 0.
 pub fn fill(page: &mut [u8], seed: u64) {
     if seed == 0 {
         return page.fill(0);

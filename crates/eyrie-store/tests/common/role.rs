@@ -1,4 +1,4 @@
-//! What the tests of stores as roles share: an agent's side of a connection, addresses.
+//! Shared by the tests of stores as roles: an agent's side of a connection, addresses.
 #![allow(dead_code)]
 
 use eyrie_store::role::Config;
@@ -13,7 +13,8 @@ use std::path::Path;
 pub const SECRET: Secret = Secret([7; SECRET_LEN]);
 
 pub fn sealed() -> Bind {
-    let (interface, ports) = (Interface::LOOPBACK, Ports::ANY);
+    let interface = Interface::LOOPBACK;
+    let ports = Ports::ANY;
     Bind::Tcp { interface, ports, security: Security::Encrypted }
 }
 
@@ -21,7 +22,7 @@ pub fn config(dir: &Path, listen: Bind) -> Config {
     Config { job: "the job".into(), dir: dir.into(), sync: false, listen }
 }
 
-/// What an agent does with an image; returns when the store has answered.
+/// Sends an image as an agent does, and returns the store's answer.
 pub fn upload(
     store: &Addr,
     instance: RankInstance,
@@ -31,7 +32,9 @@ pub fn upload(
     let claim = Claim::ImageUpload { instance, image };
     let mut stream = role::connect(store, &SECRET, &claim).map_err(io::Error::other)?;
     let stream_offsets = [image, 0, 0];
-    let (incarnation, clock, rsn) = (instance.incarnation, 10 * image, 100 * image);
+    let incarnation = instance.incarnation;
+    let clock = 10 * image;
+    let rsn = 100 * image;
     let meta = ImageMeta { incarnation, clock, rsn, stream_offsets, ..ImageMeta::default() };
     frame::write(&mut stream, &meta)?;
     stream.write_all(bytes)?;
@@ -39,7 +42,7 @@ pub fn upload(
     frame::read(&mut stream)
 }
 
-/// What an agent fetches.
+/// Fetches an image as an agent does.
 pub fn fetch(store: &Addr, rank: u32, image: u64) -> io::Result<Vec<u8>> {
     let claim = Claim::ImageFetch { rank, image, since: 0 };
     let mut stream = role::connect(store, &SECRET, &claim).map_err(io::Error::other)?;
