@@ -1,5 +1,5 @@
 //! Where a role is reached, and where it is asked to listen. An address is data: the role that
-//! listens says it, others are told it, and nobody makes one up.
+//! listens reports it, and the others receive it. No part of the code constructs one.
 
 use crate::interface::Interface;
 use crate::seal::Security;
@@ -20,7 +20,7 @@ pub enum Addr {
     },
 }
 
-/// What addresses of TCP begin with.
+/// The beginnings of TCP addresses.
 const TCP: [(&str, Security); 3] = [
     ("tcp", Security::Encrypted),
     ("tcp-authenticated", Security::Authenticated),
@@ -54,7 +54,7 @@ impl std::str::FromStr for Addr {
     }
 }
 
-/// Where a role is asked to listen; [`crate::Listener::addr`] is where it then does.
+/// Where a role is asked to listen. [`crate::Listener::addr`] is where it then listens.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Bind {
     Unix(PathBuf),
@@ -70,7 +70,7 @@ impl Bind {
     /// Reads [`Bind::encode`].
     ///
     /// # Errors
-    /// When it is none.
+    /// When the bytes are not an encoded `Bind`.
     pub fn decode(bytes: &[u8]) -> Result<Bind, String> {
         postcard::from_bytes(bytes).map_err(|e| format!("no place to listen at: {e}"))
     }
@@ -94,7 +94,7 @@ pub struct Ports {
 }
 
 impl Ports {
-    /// Whichever the kernel gives.
+    /// Any port that the kernel chooses.
     pub const ANY: Ports = Ports { first: 0, last: 0 };
 
     /// The ports, in the order in which they are tried.
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_survive_as_text_and_what_is_none_is_refused() {
+    fn addresses_survive_as_text_and_other_texts_are_refused() {
         for text in ["unix:/a:b.sock", "tcp:127.0.0.1:4000", "tcp-off:[fe80::1]:65535"] {
             assert_eq!(text.parse::<Addr>().unwrap().to_string(), text);
         }

@@ -1,5 +1,6 @@
-//! Who is where: data that the controller makes and hands out, never a formula, and never part of
-//! an image. A directory with a higher epoch replaces one with a lower.
+//! Where the parts of a job are. The controller makes this data and distributes it; it is never
+//! computed from a formula, and never part of an image. A directory with a higher epoch replaces
+//! one with a lower epoch.
 
 use crate::addr::Addr;
 use eyrie_wire::Rank;
@@ -18,10 +19,11 @@ pub struct Directory {
     pub home: Vec<RouterId>,
     /// Where each router listens.
     pub routers: Vec<Addr>,
-    /// Routers on the host of whoever is given this directory: they die with it.
+    /// Routers on the host of the receiver of this directory: they are lost together with it.
     pub beside: Vec<RouterId>,
-    /// Routers may be lost and replaced: they acknowledge a message when it was received
-    /// (`until_received` of a router's configuration), so ranks must say what they have received.
+    /// Routers may be lost and replaced. They acknowledge a message only when it was received
+    /// (`until_received` of a router's configuration), so ranks must report what they have
+    /// received.
     pub until_received: bool,
 }
 
@@ -36,7 +38,7 @@ impl Directory {
         postcard::to_stdvec(self).expect("a directory is plain data")
     }
 
-    /// An encoded directory as a record of a file that newer ones are added to.
+    /// An encoded directory as a record for a file to which newer ones are appended.
     pub fn record(encoded: &[u8]) -> Vec<u8> {
         [&(encoded.len() as u64).to_le_bytes(), encoded].concat()
     }
@@ -44,7 +46,7 @@ impl Directory {
     /// The last directory in such a file.
     ///
     /// # Errors
-    /// When it is none.
+    /// When there is none.
     pub fn last(mut records: &[u8]) -> Result<Directory, String> {
         let mut last: &[u8] = &[];
         while let Some((len, rest)) = records.split_first_chunk() {
@@ -58,7 +60,7 @@ impl Directory {
     /// Reads a directory.
     ///
     /// # Errors
-    /// When it is none, or names routers that it does not have.
+    /// When the bytes are not a directory, or it names routers that it does not have.
     pub fn decode(bytes: &[u8]) -> Result<Directory, String> {
         let directory: Directory =
             postcard::from_bytes(bytes).map_err(|e| format!("not a directory: {e}"))?;
@@ -69,11 +71,11 @@ impl Directory {
     }
 }
 
-/// Most ranks of a directory: what is read must not make its reader run out of memory.
+/// Most ranks of a directory. A malformed directory must not exhaust the reader's memory.
 const MAX_RANKS: usize = 1 << 24;
 
-/// Homes are written as how many ranks in a row have which: each node of a large job is told them,
-/// and ranks of one node have one home.
+/// Writes the home routers as runs: how many consecutive ranks have which. Each node of a large job
+/// receives them, and the ranks of a node have the same home router.
 fn write_homes<S: Serializer>(home: &[RouterId], to: S) -> Result<S::Ok, S::Error> {
     let runs = home.chunk_by(|a, b| a == b).map(|run| (run.len() as u32, run[0]));
     runs.collect::<Vec<_>>().serialize(to)
@@ -97,7 +99,8 @@ mod tests {
     #[test]
     fn directories_survive_and_must_be_whole() {
         let routers = vec![Addr::Unix("/a".into()), Addr::Unix("/b".into())];
-        let (home, beside) = (vec![0, 1, 0], vec![1]);
+        let home = vec![0, 1, 0];
+        let beside = vec![1];
         let whole = Directory { epoch: 3, home, routers, beside, until_received: true };
         assert_eq!(Directory::decode(&whole.encode()), Ok(whole.clone()));
         assert_eq!(whole.home(1), 1);
@@ -122,7 +125,8 @@ mod tests {
         let bytes = whole.encode();
         assert!(bytes.len() < 100, "{} bytes", bytes.len());
         assert_eq!(Directory::decode(&bytes), Ok(whole));
-        let (epoch, runs) = (1_u64, vec![(u32::MAX, 0_u32); 3]);
+        let epoch = 1_u64;
+        let runs = vec![(u32::MAX, 0_u32); 3];
         assert!(Directory::decode(&postcard::to_stdvec(&(epoch, runs)).unwrap()).is_err());
     }
 }

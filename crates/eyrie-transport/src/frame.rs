@@ -51,7 +51,7 @@ fn read_piece(input: &mut impl Read, bytes: &mut Vec<u8>) -> io::Result<usize> {
     if len > MAX_FRAME {
         return Err(invalid("control frame too long"));
     }
-    // Grows with what really arrives, not with what the length promises.
+    // Grows with what arrives, not with what the length promises.
     let read = input.take(len as u64).read_to_end(bytes)?;
     if read < len {
         return Err(io::ErrorKind::UnexpectedEof.into());
@@ -59,11 +59,11 @@ fn read_piece(input: &mut impl Read, bytes: &mut Vec<u8>) -> io::Result<usize> {
     Ok(len)
 }
 
-/// Longest message that goes in pieces, in bytes.
+/// Longest message that is sent in pieces, in bytes.
 pub const MAX_LONG: usize = 1 << 30;
 
-/// A message as frames of at most [`MAX_FRAME`] bytes each: for those that may be longer, between
-/// roles that trust each other.
+/// Encodes a message as frames of at most [`MAX_FRAME`] bytes each, for messages that may be
+/// longer, between roles that trust each other.
 ///
 /// # Errors
 /// `InvalidData` when the message is longer than [`MAX_LONG`].
@@ -78,14 +78,14 @@ pub fn encode_long<T: Serialize>(message: &T) -> io::Result<Vec<u8>> {
         let piece = pieces.next().unwrap_or(&[]);
         out.extend((piece.len() as u32).to_le_bytes());
         out.extend(piece);
-        // A piece that is not full is the last.
+        // A piece that is not full is the last one.
         if piece.len() < MAX_FRAME {
             return Ok(out);
         }
     }
 }
 
-/// Reads a message of [`encode_long`].
+/// Reads a message that [`encode_long`] encoded.
 ///
 /// # Errors
 /// As [`read`].
@@ -93,7 +93,7 @@ pub fn read_long<T: DeserializeOwned>(input: &mut impl Read) -> io::Result<T> {
     decode(&read_long_payload(input)?)
 }
 
-/// Reads the payload of a message of [`encode_long`].
+/// Reads the payload of a message that [`encode_long`] encoded.
 ///
 /// # Errors
 /// The reader's; `InvalidData` for a length beyond the bound.
@@ -107,16 +107,15 @@ pub fn read_long_payload(input: &mut impl Read) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The message of a payload.
+/// Decodes the message of a payload.
 ///
 /// # Errors
-/// `InvalidData` when it is none.
+/// `InvalidData` when the payload is not such a message.
 pub fn decode<T: DeserializeOwned>(payload: &[u8]) -> io::Result<T> {
     postcard::from_bytes(payload).map_err(invalid)
 }
 
-/// The message at the start of `bytes` and the length of its frame; `None` when it is not whole
-/// yet.
+/// The message at the start of `bytes` and the length of its frame; `None` while it is incomplete.
 ///
 /// # Errors
 /// As [`read`].
@@ -135,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_messages_go_in_pieces() {
+    fn long_messages_are_sent_in_pieces() {
         for len in [0, 1, MAX_FRAME - 4, MAX_FRAME, 2 * MAX_FRAME + 1] {
             let message: Vec<u8> = (0..len).map(|i| i as u8).collect();
             let bytes = encode_long(&message).unwrap();
@@ -150,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_come_back_and_what_is_none_is_refused() {
+    fn messages_come_back_and_other_bytes_are_refused() {
         let message = ("text".to_string(), vec![1u64, 2, 3]);
         let mut bytes = Vec::new();
         write(&mut bytes, &message).unwrap();

@@ -1,16 +1,17 @@
 //! The first exchange on every connection: version, claim, mutual proof ([`eyrie_wire::auth`]), and
 //! between hosts an agreement on keys ([`crate::seal`]). The two sides are state machines without
-//! I/O, with functions around them for streams that block. Nothing of a peer is believed, and
-//! nothing at all is said to it, before its first message has shown that it knows the secret; who
-//! repeats somebody else's first message gets no further than the answer to it.
+//! I/O, with functions around them for streams that block. The accepting side trusts nothing of a
+//! peer, and sends nothing to it, before the peer's first message has shown that it knows the
+//! secret. A peer that repeats the first message of another one gets the answer to it and no
+//! further.
 //!
-//! connecting: `EYRI`, version u16, length u16, nonce 16, proof 32, then as many bytes as said:
-//! security u8, ciphers u8, public key 32, claim
-//! accepting: `1`, nonce 16, cipher u8, public key 32, proof 32
-//! or: `0`, length u16, reason, proof 32
-//! connecting: proof 32
-//! From here on everything is sealed, unless security is off.
-//! accepting: `1`, or `0`, length u16, reason
+//! - connecting: `EYRI`, version u16, length u16, nonce 16, proof 32, then `length` bytes: security
+//!   u8, ciphers u8, public key 32, claim
+//! - accepting: `1`, nonce 16, cipher u8, public key 32, proof 32
+//! - or: `0`, length u16, reason, proof 32
+//! - connecting: proof 32
+//! - from here on everything is sealed, unless security is off
+//! - accepting: `1`, or `0`, length u16, reason
 
 use crate::seal::{Cipher, Keys, Security};
 use crate::Stream;
@@ -24,7 +25,7 @@ use x25519_dalek::{x25519, X25519_BASEPOINT_BYTES};
 const MAGIC: &[u8; 4] = b"EYRI";
 /// How long connecting, and each step of a handshake, may take on either side.
 pub const STEP_TIMEOUT: Duration = Duration::from_secs(10);
-/// Magic, version, length; then nonce and proof. What a version changes comes behind that.
+/// Magic, version, length; nonce and proof follow. A new version may change only what comes later.
 const HEAD_LEN: usize = 8;
 const HELLO_LEN: usize = HEAD_LEN + NONCE_LEN + PROOF_LEN;
 const KEY_LEN: usize = 32;
@@ -33,7 +34,7 @@ const TERMS_LEN: usize = 2 + KEY_LEN;
 /// Longest encoded claim in bytes.
 pub const MAX_CLAIM: usize = 64;
 const MAX_BODY: usize = TERMS_LEN + MAX_CLAIM;
-/// Most that the accepting side asks for at a time, in bytes.
+/// Most bytes that the accepting side asks for at a time.
 pub const MAX_WANTED: usize = MAX_BODY;
 /// Nonce, cipher, public key.
 const ANSWER_LEN: usize = NONCE_LEN + 1 + KEY_LEN;
@@ -51,9 +52,9 @@ pub enum HandshakeError {
     Version(u16),
     #[error("the peer does not know the job's secret")]
     Secret,
-    #[error("the peer ended the connection without a word, as one does that knows another secret")]
+    #[error("the peer closed the connection without an answer; it may have another secret")]
     Silent,
-    #[error("the peer does not protect the connection as it is asked for here")]
+    #[error("the peer does not protect the connection as this side requires")]
     Terms,
     #[error("{0}")]
     Refused(String),
@@ -66,7 +67,7 @@ struct Pair {
 }
 
 impl Pair {
-    /// None is made where nothing is sealed.
+    /// Makes a new pair, or an empty one where nothing is sealed.
     fn new(security: Security) -> Pair {
         if security == Security::Off {
             return Pair { private: [0; KEY_LEN], public: [0; KEY_LEN] };
@@ -75,8 +76,7 @@ impl Pair {
         Pair { private, public: x25519(private, X25519_BASEPOINT_BYTES) }
     }
 
-    /// The keys of the connection, out of what both sides have said; `None` where nothing is
-    /// sealed.
+    /// The keys of the connection, from the messages of both sides; `None` where nothing is sealed.
     fn agree(
         &self,
         theirs: [u8; KEY_LEN],
@@ -89,7 +89,7 @@ impl Pair {
             return Ok(None);
         }
         let shared = x25519(self.private, theirs);
-        // Some points have nothing in common with any key.
+        // Some public keys give the same result with every private key.
         if shared == [0; KEY_LEN] {
             return Err(HandshakeError::Foreign);
         }
@@ -113,7 +113,7 @@ enum Stage {
     Proven,
 }
 
-/// What the connecting side was answered.
+/// The connecting side's messages, and the answer to them.
 struct Answered {
     hello: [u8; HELLO_LEN],
     body: Vec<u8>,
@@ -122,16 +122,16 @@ struct Answered {
     keys: Option<Keys>,
 }
 
-/// What came of a step.
+/// The result of a step.
 pub enum Step {
-    /// More bytes are wanted.
+    /// The next step needs more bytes.
     More,
-    /// The peer has proven to be this. It waits for a [`verdict`], which is sealed with the keys,
+    /// The peer has proven this claim. It waits for a [`verdict`], which is sealed with the keys,
     /// as is all that follows.
     Proven(Claim, Option<Keys>),
 }
 
-/// The last bytes of the accepting side: the peer is let in, or refused for a reason.
+/// The last bytes of the accepting side: the peer is admitted, or refused for a reason.
 pub fn verdict(admitted: Result<(), &str>) -> Vec<u8> {
     let Err(reason) = admitted else { return vec![1] };
     let mut take = reason.len().min(MAX_REASON);
@@ -149,7 +149,7 @@ fn array<const N: usize>(bytes: &[u8]) -> Result<[u8; N], HandshakeError> {
 }
 
 impl Accepting {
-    /// For a connection that is to be protected like this.
+    /// The accepting side of a connection that must be protected like this.
     pub fn new(security: Security) -> Accepting {
         Accepting { security, stage: Stage::Hello }
     }
@@ -164,11 +164,11 @@ impl Accepting {
         }
     }
 
-    /// The next step with exactly as many bytes as were wanted; what is to be sent goes behind
-    /// `out`, also when the peer is refused.
+    /// Takes the next step, with exactly as many bytes as were wanted. Appends to `out` what must
+    /// be sent, also when the peer is refused.
     ///
     /// # Errors
-    /// Why the peer is refused. One that has not shown that it knows the secret is not told.
+    /// Why the peer is refused. A peer that has not shown that it knows the secret is not told.
     pub fn step(
         &mut self,
         bytes: &[u8],
@@ -214,7 +214,7 @@ impl Accepting {
         }
     }
 
-    /// The answer to a first message that somebody has made who knows the secret.
+    /// The answer to a first message from a peer that knows the secret.
     fn answer(
         &self,
         hello: [u8; HELLO_LEN],
@@ -256,7 +256,7 @@ fn read_reason(stream: &mut impl Read) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&reason).into_owned())
 }
 
-/// The first message of the connecting side: what comes before the body, and the body.
+/// The first message of the connecting side: the part before the body, and the body.
 fn hello(secret: &Secret, claim: &Claim, terms: (Security, &Pair)) -> ([u8; HELLO_LEN], Vec<u8>) {
     let (security, pair) = terms;
     let mut body = vec![security as u8, Cipher::offered()];
@@ -282,7 +282,7 @@ fn prove(
     let ours = Pair::new(security);
     let (hello, body) = hello(secret, claim, (security, &ours));
     stream.write_all(&[&hello[..], &body].concat())?;
-    match read_array::<1>(stream).map_err(silent)?[0] {
+    match read_array::<1>(stream).map_err(no_answer)?[0] {
         1 => {}
         0 => {
             let reason = read_reason(stream)?;
@@ -308,16 +308,16 @@ fn prove(
     Ok(keys)
 }
 
-/// Where an answer was expected.
-fn silent(e: io::Error) -> HandshakeError {
+/// The error of a read that expected an answer.
+fn no_answer(e: io::Error) -> HandshakeError {
     match e.kind() {
         io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => HandshakeError::Silent,
         _ => e.into(),
     }
 }
 
-/// The connecting side, on a stream that blocks with a timeout. From then on the stream seals what
-/// goes over it, as its kind asks for.
+/// The connecting side, on a stream that blocks with a timeout. Afterwards the stream seals its
+/// content, as its kind requires.
 ///
 /// # Errors
 /// When the stream fails, the peer refuses, or it does not know the secret.
@@ -333,7 +333,7 @@ pub fn connect(stream: &mut Stream, secret: &Secret, claim: &Claim) -> Result<()
 }
 
 /// The accepting side up to the proof of the connecting one.
-fn hear(
+fn accept_proof(
     stream: &mut (impl Read + Write),
     secret: &Secret,
     security: Security,
@@ -352,9 +352,9 @@ fn hear(
     }
 }
 
-/// The accepting side, on a stream that blocks with a timeout: returns what the peer has proven to
-/// be. `admit` may still refuse it with a reason. From then on the stream seals what goes over it,
-/// as its kind asks for.
+/// The accepting side, on a stream that blocks with a timeout. Returns the claim that the peer has
+/// proven. `admit` may still refuse it with a reason. Afterwards the stream seals its content, as
+/// its kind requires.
 ///
 /// # Errors
 /// When the stream fails, or the peer is refused (it was told why if it knows the secret).
@@ -363,7 +363,7 @@ pub fn accept(
     secret: &Secret,
     admit: impl FnOnce(&Claim) -> Result<(), String>,
 ) -> Result<Claim, HandshakeError> {
-    let (claim, keys) = hear(stream, secret, stream.security())?;
+    let (claim, keys) = accept_proof(stream, secret, stream.security())?;
     if let Some(keys) = keys {
         stream.seal(crate::seal::Sealed::accepting(&keys));
     }
@@ -386,11 +386,12 @@ mod tests {
     const ALL: [Security; 3] = [Security::Encrypted, Security::Authenticated, Security::Off];
 
     fn listener(security: Security) -> Listener {
-        let (interface, ports) = (Interface::LOOPBACK, Ports::ANY);
+        let interface = Interface::LOOPBACK;
+        let ports = Ports::ANY;
         Listener::bind(&Bind::Tcp { interface, ports, security }).unwrap()
     }
 
-    fn meet(
+    fn handshake(
         (ours, theirs): (Security, Security),
         secret: Secret,
         admit: Result<(), String>,
@@ -403,9 +404,9 @@ mod tests {
         let accepting = std::thread::spawn(move || {
             let mut stream = listener.accept().unwrap();
             stream.set_timeout(Some(Duration::from_secs(5))).unwrap();
-            let met = accept(&mut stream, &SECRET, |_| admit).is_ok_and(|c| c == CLAIM);
-            // What was sealed on one side is opened on the other.
-            met && {
+            let accepted = accept(&mut stream, &SECRET, |_| admit).is_ok_and(|c| c == CLAIM);
+            // What one side seals, the other side can open.
+            accepted && {
                 let mut word = [0; 4];
                 stream.read_exact(&mut word).unwrap();
                 stream.write_all(&word).unwrap();
@@ -424,27 +425,28 @@ mod tests {
     }
 
     #[test]
-    fn both_sides_prove_themselves_or_nobody_goes_on() {
+    fn without_proof_of_both_sides_neither_continues() {
         for security in ALL {
             let both = (security, security);
-            let (connected, accepted) = meet(both, SECRET, Ok(()));
+            let (connected, accepted) = handshake(both, SECRET, Ok(()));
             assert!(connected.is_ok() && accepted, "{security:?}");
-            let (connected, accepted) = meet(both, Secret([8; SECRET_LEN]), Ok(()));
+            let (connected, accepted) = handshake(both, Secret([8; SECRET_LEN]), Ok(()));
             assert!(matches!(connected, Err(HandshakeError::Silent)) && !accepted);
-            let (connected, accepted) = meet(both, SECRET, Err("node 3 was lost".into()));
+            let (connected, accepted) = handshake(both, SECRET, Err("node 3 was lost".into()));
             assert!(
                 matches!(connected, Err(HandshakeError::Refused(r)) if r == "node 3 was lost")
                     && !accepted
             );
         }
-        let (connected, accepted) = meet((Security::Off, Security::Encrypted), SECRET, Ok(()));
+        let (connected, accepted) = handshake((Security::Off, Security::Encrypted), SECRET, Ok(()));
         assert!(matches!(connected, Err(HandshakeError::Refused(_))) && !accepted);
     }
 
-    /// A conversation with the accepting side: what it says to these bytes, and whether it let
-    /// somebody in.
-    fn said_to(mut bytes: &[u8], secret: &Secret, security: Security) -> (Vec<u8>, bool) {
-        let (mut accepting, mut out) = (Accepting::new(security), Vec::new());
+    /// A conversation with the accepting side: its answers to these bytes, and whether it accepted
+    /// the proof.
+    fn answers_to(mut bytes: &[u8], secret: &Secret, security: Security) -> (Vec<u8>, bool) {
+        let mut accepting = Accepting::new(security);
+        let mut out = Vec::new();
         while let Some((wanted, rest)) = bytes.split_at_checked(accepting.wanted()) {
             match accepting.step(wanted, secret, &mut out) {
                 Ok(Step::More) => bytes = rest,
@@ -455,20 +457,20 @@ mod tests {
         (out, false)
     }
 
-    fn proper(security: Security) -> Vec<u8> {
+    fn first_message(security: Security) -> Vec<u8> {
         let (hello, body) = hello(&SECRET, &CLAIM, (security, &Pair::new(security)));
         [&hello[..], &body].concat()
     }
 
-    /// A million first messages: random bytes, proper messages with changes, truncated, with
-    /// another secret's proof. None is answered, none is let in.
+    /// A million first messages: random bytes, valid messages with changes, truncated ones, and
+    /// ones with another secret's proof. None is answered, and none is admitted.
     #[test]
-    fn nobody_is_told_anything_without_the_secret() {
+    fn a_peer_without_the_secret_gets_no_answer() {
         let asked = std::env::var("EYRIE_TEST_SEED").ok().and_then(|s| s.parse().ok());
         let seed: u64 = asked.unwrap_or_else(|| u64::from_le_bytes(random()));
         println!("EYRIE_TEST_SEED={seed}");
         let mut rng = SmallRng::seed_from_u64(seed);
-        let whole = ALL.map(proper);
+        let whole = ALL.map(first_message);
         let mut bytes = [0u8; 256];
         for round in 0..1_000_000 {
             let security = ALL[round % 3];
@@ -487,21 +489,23 @@ mod tests {
                     continue; // changed back
                 }
             }
-            let (said, admitted) = said_to(&bytes[..len], &SECRET, security);
+            let (said, admitted) = answers_to(&bytes[..len], &SECRET, security);
             assert!(said.is_empty() && !admitted, "round {round}: {:?}", &bytes[..len]);
         }
         for security in ALL {
-            let (said, admitted) = said_to(&proper(security), &Secret([8; SECRET_LEN]), security);
+            let (said, admitted) =
+                answers_to(&first_message(security), &Secret([8; SECRET_LEN]), security);
             assert!(said.is_empty() && !admitted);
         }
     }
 
     #[test]
-    fn a_repeated_conversation_lets_nobody_in() {
+    fn a_repeated_conversation_is_not_admitted() {
         for security in ALL {
-            // What an onlooker has seen of the connecting side.
-            let mut seen = proper(security);
-            let (mut accepting, mut out) = (Accepting::new(security), Vec::new());
+            // What an eavesdropper has seen of the connecting side.
+            let mut seen = first_message(security);
+            let mut accepting = Accepting::new(security);
+            let mut out = Vec::new();
             let (first, body) = seen.split_at(HELLO_LEN);
             assert!(accepting.step(first, &SECRET, &mut out).is_ok());
             assert!(accepting.step(body, &SECRET, &mut out).is_ok());
@@ -511,16 +515,16 @@ mod tests {
             assert!(matches!(step, Ok(Step::Proven(CLAIM, _))));
             seen.extend(proof);
             for _ in 0..1000 {
-                assert!(!said_to(&seen, &SECRET, security).1);
+                assert!(!answers_to(&seen, &SECRET, security).1);
             }
         }
     }
 
     #[test]
-    fn another_version_and_other_terms_are_told_to_those_who_know_the_secret() {
+    fn a_peer_with_the_secret_learns_of_another_version_and_other_terms() {
         let (mut hello, body) = hello(&SECRET, &CLAIM, (Security::Off, &Pair::new(Security::Off)));
         let refused = |hello: &[u8], security| {
-            let (said, admitted) = said_to(&[hello, &body[..]].concat(), &SECRET, security);
+            let (said, admitted) = answers_to(&[hello, &body[..]].concat(), &SECRET, security);
             assert!(said[0] == 0 && !admitted);
             String::from_utf8_lossy(&said[3..said.len() - PROOF_LEN]).into_owned()
         };
@@ -532,14 +536,14 @@ mod tests {
     }
 
     #[test]
-    fn a_public_key_that_has_nothing_in_common_with_any_is_refused() {
+    fn a_public_key_that_gives_every_peer_the_same_result_is_refused() {
         let weak = Pair { private: [1; KEY_LEN], public: [0; KEY_LEN] };
         let (hello, body) = hello(&SECRET, &CLAIM, (Security::Encrypted, &weak));
-        let (said, _) = said_to(&[&hello[..], &body].concat(), &SECRET, Security::Encrypted);
+        let (said, _) = answers_to(&[&hello[..], &body].concat(), &SECRET, Security::Encrypted);
         assert_eq!(said[0], 0);
     }
 
-    /// A stream that gives these bytes and takes everything.
+    /// A stream that returns these bytes and accepts everything.
     struct Canned<'a>(&'a [u8]);
     impl Read for Canned<'_> {
         fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
@@ -556,7 +560,7 @@ mod tests {
     }
 
     #[test]
-    fn the_connecting_side_believes_no_answer_without_the_secret() {
+    fn the_connecting_side_accepts_no_answer_without_the_secret() {
         let mut rng = SmallRng::seed_from_u64(1);
         for round in 0..20_000 {
             let mut bytes: Vec<u8> = (0..rng.gen_range(0..200)).map(|_| rng.gen()).collect();

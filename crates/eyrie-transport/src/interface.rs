@@ -9,15 +9,15 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Interface {
     Ip(IpAddr),
-    /// As `ip link` shows it; it may be another address on each host.
+    /// As `ip link` shows it; the name may have another address on each host.
     Name(String),
 }
 
 impl Interface {
-    /// The interface that no other host reaches.
+    /// The interface that other hosts cannot reach.
     pub const LOOPBACK: Interface = Interface::Ip(IpAddr::V4(Ipv4Addr::LOCALHOST));
 
-    /// Its address on this host: the first of IPv4, else of IPv6 beyond the link.
+    /// Its address on this host: the first one of IPv4, else of IPv6 that is not link-local.
     ///
     /// # Errors
     /// When there is no such interface here, or it has no address.
@@ -55,19 +55,20 @@ impl std::str::FromStr for Interface {
     }
 }
 
-/// The addresses of this host's interfaces with their names; those that mean something on one link
-/// only are left out.
+/// The addresses of this host's interfaces, with their names. Link-local addresses are left out.
 fn addresses() -> io::Result<Vec<(String, IpAddr)>> {
     let mut list: *mut libc::ifaddrs = std::ptr::null_mut();
-    // SAFETY: the pointer is written to, and freed below.
+    // SAFETY: getifaddrs only writes the pointer `list`, which lives on this stack. The list is
+    // freed below.
     if unsafe { libc::getifaddrs(&mut list) } != 0 {
         return Err(io::Error::last_os_error());
     }
     let mut found = Vec::new();
     let mut at = list;
-    // SAFETY: the list that the C library has made, each entry of which is whole.
+    // SAFETY: `at` is null or an entry of the list that getifaddrs made, which is freed only below.
     while let Some(entry) = unsafe { at.as_ref() } {
-        // SAFETY: the name is a C string, the address null or a socket address of its family.
+        // SAFETY: getifaddrs fills in every entry: the name is a C string, and the address is null
+        // or as long as its family says.
         let (name, ip) = unsafe {
             let name = std::ffi::CStr::from_ptr(entry.ifa_name).to_string_lossy().into_owned();
             (name, ip_of(entry.ifa_addr))
@@ -75,7 +76,8 @@ fn addresses() -> io::Result<Vec<(String, IpAddr)>> {
         found.extend(ip.map(|ip| (name, ip)));
         at = entry.ifa_next;
     }
-    // SAFETY: the list from above, once.
+    // SAFETY: `list` is from getifaddrs and freed once. `found` has copies, so nothing refers to
+    // it.
     unsafe { libc::freeifaddrs(list) };
     Ok(found)
 }
@@ -86,7 +88,8 @@ unsafe fn ip_of(address: *const libc::sockaddr) -> Option<IpAddr> {
     if address.is_null() {
         return None;
     }
-    // SAFETY: as the caller vouches.
+    // SAFETY: the caller promises that the address is as long as its family says, so each cast
+    // reads within it. `read_unaligned` needs no alignment.
     unsafe {
         match i32::from((*address).sa_family) {
             libc::AF_INET => {

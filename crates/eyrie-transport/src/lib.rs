@@ -1,7 +1,7 @@
-//! How roles reach each other: addresses, connecting and accepting with time-outs, the handshake by
-//! which both sides prove that they know the job's secret, sealing between hosts, and the framing
-//! of control messages. No message knows what carries it, and nothing of a peer is believed before
-//! its proof.
+//! How roles connect: addresses, connecting and accepting with timeouts, the handshake by which
+//! both sides prove that they know the job's secret, sealing between hosts, and the framing of
+//! control messages. A message does not depend on the kind of connection, and nothing that a peer
+//! sends is trusted before its proof.
 
 mod addr;
 mod directory;

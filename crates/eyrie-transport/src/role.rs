@@ -1,6 +1,6 @@
-//! A role in a process of its own: its configuration and its commands come from the controller over
-//! one connection, its events go back over the same. Without the controller it ends, unless another
-//! one may come: then nothing of what was said is lost.
+//! A role in a process of its own. Its configuration and its commands come from the controller over
+//! one connection, and its events go back over the same. When the controller is gone the role ends,
+//! unless another controller may follow: then no message is lost.
 
 use crate::handshake::{self, HandshakeError, STEP_TIMEOUT};
 use crate::session::{Frame, Header, Inbox, Kind, Outbox};
@@ -15,13 +15,13 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 /// How often a role that has lost its controller looks for another one.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Most events that wait for a controller that does not read; then the role waits for it.
+/// Most events that wait for a controller that does not read. With more, the role itself waits.
 pub const MAX_EVENTS: usize = 65536;
 
-/// The line by which whoever starts a role tells it the job's secret, on its standard input:
-/// command lines and environments can be read by others.
+/// The line that gives a new role the job's secret, on its standard input. Other users can read
+/// command lines and environments.
 pub fn secret_line(secret: &Secret) -> String {
     secret.0.iter().map(|byte| format!("{byte:02x}")).chain(["\n".into()]).collect()
 }
@@ -31,7 +31,7 @@ pub fn secret_line(secret: &Secret) -> String {
 /// # Errors
 /// The reader's; `InvalidData` for another line.
 pub fn read_secret(input: &mut impl Read) -> io::Result<Secret> {
-    let none = || io::Error::new(io::ErrorKind::InvalidData, "that is no secret of a job");
+    let none = || io::Error::new(io::ErrorKind::InvalidData, "not the secret of a job");
     let mut line = [0; 2 * SECRET_LEN + 1];
     input.read_exact(&mut line)?;
     let digits = line.strip_suffix(b"\n").ok_or_else(none)?;
@@ -43,18 +43,18 @@ pub fn read_secret(input: &mut impl Read) -> io::Result<Secret> {
     Ok(Secret(secret))
 }
 
-/// Connects to another role as `claim`. The stream blocks, with a timeout on each step.
+/// Connects to another role and proves `claim`. The stream blocks, with a timeout on each step.
 ///
 /// # Errors
-/// When nobody listens there, or one side refuses the other.
+/// When no role listens there, or one side refuses the other.
 pub fn connect(addr: &Addr, secret: &Secret, claim: &Claim) -> Result<Stream, HandshakeError> {
     let mut stream = Stream::connect(addr, STEP_TIMEOUT)?;
     handshake::connect(&mut stream, secret, claim)?;
     Ok(stream)
 }
 
-/// Where a role finds another controller, which writes its address into a file. Whoever started the
-/// role ends it when nobody comes.
+/// Where a role finds another controller, which writes its address into a file. If none follows,
+/// the process that started the role ends it.
 pub struct Follow {
     pub file: PathBuf,
     pub secret: Secret,
@@ -66,32 +66,31 @@ impl Follow {
         std::fs::read(&self.file).ok().and_then(|text| String::from_utf8(text).ok()?.parse().ok())
     }
 
-    /// A connection to the controller that is there now; `None` when it does not want the role any
-    /// more.
+    /// A connection to the present controller; `None` when it no longer wants the role.
     fn connect(&self) -> Option<(Stream, Addr)> {
         loop {
             let Some(addr) = self.addr() else {
-                // The agent has ended; or the file is damaged, and written again with the next
-                // controller.
-                self.file.exists().then(|| std::thread::sleep(LOOK_EVERY))?;
+                // If the file is gone, the agent has ended. If it is damaged, the next controller
+                // writes it again.
+                self.file.exists().then(|| std::thread::sleep(LOOK_INTERVAL))?;
                 continue;
             };
             match connect(&addr, &self.secret, &self.claim) {
                 Ok(stream) => return Some((stream, addr)),
                 Err(HandshakeError::Refused(_)) => return None,
-                Err(_) => std::thread::sleep(LOOK_EVERY),
+                Err(_) => std::thread::sleep(LOOK_INTERVAL),
             }
         }
     }
 
-    /// Ends the connection to a controller that another one has replaced: of a host that is lost
-    /// nobody hears that it is.
-    fn watch(&self, line: &Line) {
+    /// Ends the connection to a controller that another one has replaced. If the old controller's
+    /// host is lost, the connection itself does not show it.
+    fn watch(&self, session: &Session) {
         loop {
-            std::thread::sleep(LOOK_EVERY);
+            std::thread::sleep(LOOK_INTERVAL);
             let Some(addr) = self.addr() else { continue };
-            let ends = line.ends();
-            if let Some((out, _)) = ends.out.as_ref().filter(|(_, at)| *at != addr) {
+            let state = session.state();
+            if let Some((out, _)) = state.out.as_ref().filter(|(_, at)| *at != addr) {
                 // It may have ended meanwhile.
                 let _ = out.shutdown(Shutdown::Both);
             }
@@ -99,13 +98,13 @@ impl Follow {
     }
 }
 
-/// Serves until the connection to the controller ends and there is no other one to `follow`.
-/// `first`, with its address, is what the role has been admitted on. The first message is the
-/// configuration that `start` is called with; it returns what does a command, and where the events
-/// come from.
+/// Serves until the connection to the controller ends and there is no other controller to `follow`.
+/// `first` is the connection on which the role was admitted, with its address. The first message is
+/// the configuration, which is passed to `start`. That returns the function that carries out a
+/// command, and the source of events.
 ///
 /// # Errors
-/// When the role cannot be started, or the controller says what cannot be.
+/// When the role cannot be started, or the controller sends an invalid message.
 pub fn serve<Config, Command, Event, Events, Do>(
     first: (Stream, Addr),
     follow: Option<Follow>,
@@ -118,41 +117,45 @@ where
     Events: Iterator<Item = Event> + Send + 'static,
     Do: FnMut(Command),
 {
-    let line = Arc::new(Line::default());
+    let session = Arc::new(Session::default());
     let follow = follow.map(Arc::new);
     if let Some(follow) = &follow {
-        let (follow, line) = (Arc::clone(follow), Arc::clone(&line));
-        std::thread::spawn(move || follow.watch(&line));
+        let follow = Arc::clone(follow);
+        let session = Arc::clone(&session);
+        std::thread::spawn(move || follow.watch(&session));
     }
-    let mut letters = Letters { line: Arc::clone(&line), input: None, first: Some(first), follow };
-    let Some(config) = letters.next()? else { return Ok(()) };
+    let mut messages =
+        Messages { session: Arc::clone(&session), input: None, first: Some(first), follow };
+    let Some(config) = messages.next()? else { return Ok(()) };
     let (mut command, events) = start(config)?;
     std::thread::spawn(move || {
         for event in events {
-            // None is that long.
-            frame::encode_long(&event).iter().for_each(|frame| line.write(frame[..].into()));
+            // No event is longer than a long message may be.
+            if let Ok(frame) = frame::encode_long(&event) {
+                session.write(frame.into());
+            }
         }
     });
-    while let Some(message) = letters.next()? {
+    while let Some(message) = messages.next()? {
         command(message);
     }
     Ok(())
 }
 
-/// A role's side of what goes between it and the controller, over one connection after another.
+/// A role's side of the session with the controller, over one connection after another.
 #[derive(Default)]
-struct Line(Mutex<Ends>);
+struct Session(Mutex<SessionState>);
 
 #[derive(Default)]
-struct Ends {
+struct SessionState {
     outbox: Outbox,
     inbox: Inbox,
-    /// While there is a connection, and to where.
+    /// The connection and its address, while there is one.
     out: Option<(Stream, Addr)>,
 }
 
-impl Ends {
-    /// Writes to the connection, if there is one. Where it breaks, the reader finds out, too.
+impl SessionState {
+    /// Writes to the connection, if there is one. If it breaks, the reader notices as well.
     fn write(&mut self, kind: Kind, frame: &[u8]) {
         let header = Header { kind, heard: self.inbox.confirm() }.encode();
         let Some((out, _)) = &mut self.out else { return };
@@ -162,54 +165,56 @@ impl Ends {
     }
 }
 
-impl Line {
-    fn ends(&self) -> MutexGuard<'_, Ends> {
+impl Session {
+    fn state(&self) -> MutexGuard<'_, SessionState> {
         self.0.lock().unwrap_or_else(|e| e.into_inner())
     }
 
     fn write(&self, frame: Frame) {
-        let mut ends = self.ends();
-        let number = ends.outbox.put(Arc::clone(&frame));
-        ends.write(Kind::Letter(number), &frame);
+        let mut state = self.state();
+        let number = state.outbox.put(Arc::clone(&frame));
+        state.write(Kind::Letter(number), &frame);
     }
 
-    /// Both sides say what they have heard; what the other one has not is written again.
+    /// Both sides say what they have received. This side writes again what the other one has not.
     fn greet(&self, stream: &Stream, addr: Addr) -> io::Result<BufReader<Stream>> {
-        let mut ends = self.ends();
+        let mut state = self.state();
         stream.set_timeout(Some(STEP_TIMEOUT))?;
-        ends.out = Some((stream.try_clone()?, addr));
-        ends.write(Kind::Nothing, &[]);
+        state.out = Some((stream.try_clone()?, addr));
+        state.write(Kind::Nothing, &[]);
         let mut input = BufReader::new(stream.try_clone()?);
         let heard = Header::read_first(&mut input)?;
-        ends.outbox.confirm(heard)?;
-        // The controller may have nothing to say for long.
+        state.outbox.confirm(heard)?;
+        // The controller may send nothing for a long time.
         stream.set_timeout(None)?;
-        let kept: Vec<_> = ends.outbox.kept().map(|(n, frame)| (n, Arc::clone(frame))).collect();
-        kept.iter().for_each(|(number, frame)| ends.write(Kind::Letter(*number), frame));
+        let kept: Vec<_> = state.outbox.kept().map(|(n, frame)| (n, Arc::clone(frame))).collect();
+        for (number, frame) in &kept {
+            state.write(Kind::Letter(*number), frame);
+        }
         Ok(input)
     }
 
-    /// Whether a message is new; the other side hears of many that it still keeps.
-    fn hear(&self, header: Header, bytes: usize) -> io::Result<bool> {
-        let mut ends = self.ends();
-        ends.outbox.confirm(header.heard)?;
-        let new = ends.inbox.hear(header.kind, bytes)?;
-        if ends.inbox.is_due() {
-            ends.write(Kind::Nothing, &[]);
+    /// Records a message and returns whether it is new. Confirms when the other side keeps many.
+    fn receive(&self, header: Header, bytes: usize) -> io::Result<bool> {
+        let mut state = self.state();
+        state.outbox.confirm(header.heard)?;
+        let new = state.inbox.hear(header.kind, bytes)?;
+        if state.inbox.is_due() {
+            state.write(Kind::Nothing, &[]);
         }
         Ok(new)
     }
 }
 
-/// What the controller says, over one connection after another.
-struct Letters {
-    line: Arc<Line>,
+/// The messages of the controller, over one connection after another.
+struct Messages {
+    session: Arc<Session>,
     input: Option<BufReader<Stream>>,
     first: Option<(Stream, Addr)>,
     follow: Option<Arc<Follow>>,
 }
 
-impl Letters {
+impl Messages {
     /// The next message; `None` when the last connection has ended.
     fn next<Message: DeserializeOwned>(&mut self) -> io::Result<Option<Message>> {
         loop {
@@ -218,37 +223,38 @@ impl Letters {
                 let Some((stream, addr)) = self.first.take().or_else(another) else {
                     return Ok(None);
                 };
-                self.input = self.line.greet(&stream, addr).ok();
+                self.input = self.session.greet(&stream, addr).ok();
                 if self.input.is_none() {
-                    self.line.ends().out = None;
+                    self.session.state().out = None;
                 }
                 continue;
             };
-            match Letters::read(&self.line, input) {
+            match Messages::read(&self.session, input) {
                 Ok(None) => {}
                 Ok(message) => return Ok(message),
                 Err(e) if e.kind() == io::ErrorKind::InvalidData => return Err(e),
                 Err(_) => {
                     self.input = None;
-                    self.line.ends().out = None;
+                    self.session.state().out = None;
                 }
             }
         }
     }
 
-    /// A message that is new.
+    /// Reads a message; `None` when it is not new.
     fn read<Message: DeserializeOwned>(
-        line: &Line,
+        session: &Session,
         input: &mut BufReader<Stream>,
     ) -> io::Result<Option<Message>> {
         let header = Header::read(input)?;
         if header.kind == Kind::Nothing {
-            return line.hear(header, 0).map(|_| None);
+            return session.receive(header, 0).map(|_| None);
         }
         let payload = frame::read_long_payload(input)?;
-        match line.hear(header, payload.len())? {
-            true => frame::decode(&payload).map(Some),
-            false => Ok(None),
+        if session.receive(header, payload.len())? {
+            frame::decode(&payload).map(Some)
+        } else {
+            Ok(None)
         }
     }
 }
@@ -258,7 +264,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_secret_goes_over_as_a_line_and_nothing_else_is_one() {
+    fn a_secret_is_read_from_its_line_and_other_lines_are_refused() {
         let secret = Secret(std::array::from_fn(|i| (i * 37) as u8));
         let line = secret_line(&secret);
         let mut input = line.as_bytes();

@@ -1,11 +1,11 @@
-//! Sealing: what goes over a connection between hosts, as records that nobody can read, change,
-//! repeat or cut off unnoticed. A record is its length (4 bytes, little-endian), at most 64 KiB,
-//! and a tag of 16 bytes. Each direction of each connection has a key of its own, and numbers its
-//! records from 0; an empty record ends it. Nothing of a record is used before it has been
-//! verified, and no length that somebody else names makes anything grow.
+//! Sealing: the content of a connection between hosts becomes records that an attacker cannot read,
+//! or change, repeat or cut off unnoticed. A record is its length (4 bytes, little-endian), at most
+//! 64 KiB of content, and a tag of 16 bytes. Each direction of each connection has a key of its own
+//! and numbers its records from 0. An empty record ends it. Nothing of a record is used before it
+//! is verified, and no buffer grows by a length that a peer names.
 //!
-//! Halves work for streams that block and for those that do not: the caller says how raw bytes are
-//! sent and received.
+//! The two halves work for streams that block and for those that do not: the caller passes the
+//! functions that send and receive raw bytes.
 
 use ring::aead::{Aad, LessSafeKey, Nonce, UnboundKey, AES_128_GCM, CHACHA20_POLY1305};
 use serde::{Deserialize, Serialize};
@@ -15,11 +15,11 @@ use std::ops::Range;
 /// How a connection between hosts is protected.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub enum Security {
-    /// Nobody can read or change what goes over it.
+    /// An attacker can neither read nor change the content.
     Encrypted = 0,
-    /// Everybody can read it, nobody can change it.
+    /// An attacker can read the content, but not change it.
     Authenticated = 1,
-    /// Both sides have proven themselves at the start, and no more.
+    /// Both sides prove themselves at the start. The content is not protected.
     Off = 2,
 }
 
@@ -31,19 +31,19 @@ pub enum Cipher {
 }
 
 impl Cipher {
-    /// Those that this processor is good at, as bits.
+    /// The ciphers that are fast on this processor, as bits.
     pub fn offered() -> u8 {
         let aes = std::arch::is_x86_feature_detected!("aes");
         Cipher::ChaCha20Poly1305 as u8 | if aes { Cipher::Aes128Gcm as u8 } else { 0 }
     }
 
-    /// The one to use of those that both sides offer.
+    /// The cipher to use, of those that both sides offer.
     pub fn choose(offered: u8) -> Option<Cipher> {
         let both = offered & Cipher::offered();
         [Cipher::Aes128Gcm, Cipher::ChaCha20Poly1305].into_iter().find(|c| both & *c as u8 != 0)
     }
 
-    /// The one with this number.
+    /// The cipher with this number.
     pub fn from_u8(n: u8) -> Option<Cipher> {
         [Cipher::Aes128Gcm, Cipher::ChaCha20Poly1305].into_iter().find(|c| *c as u8 == n)
     }
@@ -53,14 +53,15 @@ impl Cipher {
 pub const MAX_RECORD: usize = 64 * 1024;
 const HEAD_LEN: usize = 4;
 const TAG_LEN: usize = 16;
-/// Records after which a direction goes on with a new key: no key seals more than AES-GCM bears.
+/// Records after which a direction changes to a new key, so that no key exceeds the limit of
+/// AES-GCM.
 const RECORDS_PER_KEY: u64 = 1 << 20;
 
-/// What both sides of a connection have agreed on: how to seal, and the keys of what the connecting
-/// and the accepting side send.
+/// What both sides of a connection have agreed on: the cipher, and one key for what the connecting
+/// side sends and one for what the accepting side sends.
 pub struct Keys {
     pub cipher: Cipher,
-    /// The content can be read, too.
+    /// The content is authenticated but not encrypted.
     pub readable: bool,
     pub connecting: [u8; 32],
     pub accepting: [u8; 32],
@@ -90,7 +91,7 @@ impl Key {
         LessSafeKey::new(key.expect("a key of the cipher's length"))
     }
 
-    /// The nonce of the next record; the key that goes with it is `self.key` from now on.
+    /// The nonce of the next record. Afterwards `self.key` is the key that belongs to it.
     fn next(&mut self) -> Nonce {
         if self.count > 0 && self.count % RECORDS_PER_KEY == 0 {
             self.secret = *blake3::keyed_hash(&self.secret, b"eyrie next key").as_bytes();
@@ -102,7 +103,7 @@ impl Key {
         Nonce::assume_unique_for_key(nonce)
     }
 
-    /// Puts the record with this content behind what is in `out`.
+    /// Appends the record with this content to `out`.
     fn seal(&mut self, content: &[u8], out: &mut Vec<u8>) {
         debug_assert!(content.len() <= MAX_RECORD);
         let nonce = self.next();
@@ -140,7 +141,7 @@ fn broken(what: &str) -> io::Error {
 /// The half that seals.
 pub struct Sealing {
     key: Key,
-    /// The record that is being sent, how much of it was, and how much content it holds.
+    /// The record that is being sent, how much of it was sent, and how much content it has.
     record: Vec<u8>,
     sent: usize,
     content: usize,
@@ -151,8 +152,9 @@ impl Sealing {
         Sealing { key, record: Vec::new(), sent: 0, content: 0 }
     }
 
-    /// Sends bytes; returns how many were taken. After an error like `WouldBlock` the same bytes
-    /// must be given again, with or without more behind them: their record is on its way.
+    /// Sends bytes and returns how many it has accepted. After an error like `WouldBlock` the
+    /// caller must pass the same bytes again, with or without more after them: a part of their
+    /// record may be sent.
     ///
     /// # Errors
     /// Those of `send`.
@@ -172,7 +174,7 @@ impl Sealing {
         Ok(self.content)
     }
 
-    /// Tells the other side that nothing more comes.
+    /// Tells the other side that nothing more follows.
     ///
     /// # Errors
     /// Those of `send`.
@@ -204,14 +206,15 @@ const INPUT_BYTES: usize = 2 * (HEAD_LEN + MAX_RECORD + TAG_LEN);
 /// The half that opens.
 pub struct Opening {
     key: Key,
-    /// What has come: content that is verified and not handed on, then records that are not.
+    /// Received bytes: first content that is verified and not yet returned, then records that are
+    /// not verified.
     input: Vec<u8>,
     content: Range<usize>,
     start: usize,
     end: usize,
-    /// The other side has said that nothing more comes.
+    /// The other side has said that nothing more follows.
     over: bool,
-    /// What has come is not what was sent.
+    /// A record was not what the other side sent.
     broken: bool,
 }
 
@@ -221,12 +224,12 @@ impl Opening {
         Opening { key, input, content: 0..0, start: 0, end: 0, over: false, broken: false }
     }
 
-    /// Takes bytes, as many as `into` holds and have come; 0 when the other side has said that
-    /// nothing more comes. A whole record is never left behind unless `into` is full.
+    /// Reads as many bytes as `into` holds and have arrived; 0 when the other side has said that
+    /// nothing more follows. Does not leave a whole record behind unless `into` is full.
     ///
     /// # Errors
-    /// Those of `receive`, when nothing has come; `UnexpectedEof` when the connection ends though
-    /// the other side has not said so; `InvalidData` when a record is not what was sent.
+    /// Those of `receive`, when nothing has arrived; `UnexpectedEof` when the connection ends
+    /// before the other side has said so; `InvalidData` when a record is not what was sent.
     pub fn read(
         &mut self,
         into: &mut [u8],
@@ -255,12 +258,12 @@ impl Opening {
         }
     }
 
-    /// Whether bytes can be taken, or an error is found, without receiving any.
+    /// Whether bytes can be read, or an error is known, without receiving anything.
     pub fn has_more(&self) -> bool {
         !self.content.is_empty() || !matches!(self.record_len(), Ok(None))
     }
 
-    /// The length of the next record, if it has come whole.
+    /// The length of the next record, if it has arrived whole.
     fn record_len(&self) -> io::Result<Option<usize>> {
         let rest = &self.input[self.start..self.end];
         let Some(head) = rest.first_chunk::<HEAD_LEN>() else { return Ok(None) };
@@ -272,7 +275,7 @@ impl Opening {
         Ok((rest.len() >= len).then_some(len))
     }
 
-    /// Opens the next record, once all content has been handed on; false when it is not whole.
+    /// Opens the next record when all content was returned; false while the record is incomplete.
     fn open(&mut self) -> io::Result<bool> {
         if self.broken {
             return Err(broken("the connection was broken before"));
@@ -360,9 +363,10 @@ mod tests {
         sent
     }
 
-    /// What an opening half makes of bytes, up to their end or an error.
+    /// The content that an opening half gets from bytes, up to their end or an error.
     fn opened(opening: &mut Opening, mut bytes: &[u8]) -> (Vec<u8>, ErrorKind) {
-        let (mut content, mut part) = (Vec::new(), vec![0; 1000]);
+        let mut content = Vec::new();
+        let mut part = vec![0; 1000];
         loop {
             match opening.read(&mut part, |into| io::Read::read(&mut bytes, into)) {
                 Ok(0) => return (content, ErrorKind::Other),
@@ -373,13 +377,14 @@ mod tests {
     }
 
     #[test]
-    fn content_comes_through_streams_that_take_and_give_a_little_at_a_time() {
+    fn content_arrives_over_streams_that_move_a_few_bytes_at_a_time() {
         let mut random = SmallRng::seed_from_u64(seed());
         for keys in kinds() {
             let mut ours = Sealed::connecting(&keys).sealing;
             let mut theirs = Sealed::accepting(&keys).opening;
             let content: Vec<u8> = (0..300_000).map(|_| random.gen()).collect();
-            let (mut given, mut got) = (0, Vec::new());
+            let mut given = 0;
+            let mut got = Vec::new();
             let mut wire = VecDeque::new();
             while got.len() < content.len() {
                 let end = (given + random.gen_range(1..200_000)).min(content.len());
@@ -398,7 +403,9 @@ mod tests {
                     0 => Err(ErrorKind::WouldBlock.into()),
                     n => {
                         let n = random.gen_range(1..=n);
-                        into.iter_mut().zip(wire.drain(..n)).for_each(|(to, b)| *to = b);
+                        for (to, b) in into.iter_mut().zip(wire.drain(..n)) {
+                            *to = b;
+                        }
                         Ok(n)
                     }
                 });
@@ -411,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_changed_repeated_left_out_cut_off_or_too_long_is_refused() {
+    fn records_that_are_changed_repeated_left_out_cut_off_or_too_long_are_refused() {
         let mut random = SmallRng::seed_from_u64(seed());
         for keys in kinds() {
             let mut ours = Sealed::connecting(&keys).sealing;
@@ -431,7 +438,7 @@ mod tests {
                 let (content, why) = open(&wrong.map(Vec::as_slice).concat());
                 assert!(content.len() <= 5 && why == ErrorKind::InvalidData);
             }
-            // Back to where it came from.
+            // Records that are sent back to their sender.
             let mut reflected = Sealed::connecting(&keys).opening;
             assert_eq!(opened(&mut reflected, &all), (vec![], ErrorKind::InvalidData));
             for cut in 0..all.len() {
@@ -480,7 +487,7 @@ mod tests {
 
     #[test]
     fn authenticated_content_can_be_read_and_encrypted_content_cannot() {
-        let content = b"what everybody knows";
+        let content = b"what an eavesdropper may know";
         for keys in kinds() {
             let bytes = sealed(&mut Sealed::connecting(&keys).sealing, content);
             let seen = bytes.windows(content.len()).any(|w| w == content);

@@ -1,5 +1,5 @@
-//! Accepting connections: who comes, and proves itself. A connection gets a thread; a peer that has
-//! not proven itself gets neither memory nor time beyond a bound.
+//! Accepting connections: each gets a thread and a handshake. A peer that has not proven itself
+//! gets neither memory nor time beyond a bound.
 
 use crate::handshake::{accept, HandshakeError, STEP_TIMEOUT};
 use crate::{Addr, Bind, Listener, Stream};
@@ -11,24 +11,24 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 /// Most connections that are in their handshake at a time.
-const MAX_STRANGERS: usize = 64;
+const MAX_HANDSHAKES: usize = 64;
 
-/// Those that have not proven themselves, oldest first.
+/// Connections whose peers have not proven themselves yet, oldest first.
 #[derive(Default)]
-struct Strangers(Mutex<VecDeque<(u64, Stream)>>);
+struct Handshakes(Mutex<VecDeque<(u64, Stream)>>);
 
-impl Strangers {
+impl Handshakes {
     fn streams(&self) -> MutexGuard<'_, VecDeque<(u64, Stream)>> {
         self.0.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// One more has come. Of too many the one that has taken longest is sent away: whoever knows
-    /// the secret needs no time, and must not wait for those who do not.
-    fn came(&self, number: u64, stream: &Stream) -> std::io::Result<()> {
+    /// Adds a connection. If there are too many, the oldest is closed: a peer that knows the secret
+    /// is quick, and must not wait for those that do not know it.
+    fn add(&self, number: u64, stream: &Stream) -> std::io::Result<()> {
         let mut streams = self.streams();
-        if streams.len() >= MAX_STRANGERS {
+        if streams.len() >= MAX_HANDSHAKES {
             if let Some((_, oldest)) = streams.pop_front() {
-                // It may have left.
+                // The peer may have closed it.
                 let _ = oldest.shutdown(Shutdown::Both);
             }
         }
@@ -36,50 +36,51 @@ impl Strangers {
         Ok(())
     }
 
-    fn left(&self, number: u64) {
+    fn remove(&self, number: u64) {
         self.streams().retain(|(n, _)| *n != number);
     }
 }
 
-/// What is behind a listening address. All calls come from the threads of connections.
+/// What serves the connections of a listening address. Their threads make all calls.
 pub trait Service: Send + Sync + 'static {
     fn secret(&self) -> &Secret;
 
-    /// Whether somebody who has proven to know the secret may come in.
+    /// Whether a peer that knows the secret may connect with this claim.
     ///
     /// # Errors
-    /// Why not; the peer hears it.
+    /// The reason why not, which is sent to the peer.
     fn admit(&self, claim: &Claim) -> Result<(), String>;
 
-    /// Serves a connection that was let in, to its end. Its timeout is still [`STEP_TIMEOUT`].
+    /// Serves an admitted connection to its end. Its timeout is still [`STEP_TIMEOUT`].
     fn serve(&self, claim: Claim, stream: Stream);
 
-    /// Somebody was refused; `claim` is what was proven.
+    /// A peer was refused. `claim` is what it has proven, if anything.
     fn refused(&self, claim: Option<Claim>, error: HandshakeError);
 }
 
-/// Listens, and serves until the process ends; returns where.
+/// Listens and serves until the process ends. Returns the address.
 ///
 /// # Errors
-/// When the address cannot be had.
+/// When the address cannot be used.
 pub fn listen(at: &Bind, service: Arc<impl Service>) -> std::io::Result<Addr> {
     let listener = Listener::bind(at)?;
     let addr = listener.addr()?;
-    let strangers = Arc::new(Strangers::default());
+    let handshakes = Arc::new(Handshakes::default());
     std::thread::spawn(move || {
         for number in 0.. {
             let accepted = listener.accept();
-            let accepted = accepted.and_then(|s| strangers.came(number, &s).map(|()| s));
+            let accepted = accepted.and_then(|s| handshakes.add(number, &s).map(|()| s));
             let Ok(stream) = accepted else {
-                // Out of descriptors: those that are open come to an end.
+                // No descriptor is free: wait until a connection ends.
                 std::thread::sleep(Duration::from_millis(10));
                 continue;
             };
-            let (service, strangers) = (Arc::clone(&service), Arc::clone(&strangers));
+            let service = Arc::clone(&service);
+            let handshakes = Arc::clone(&handshakes);
             std::thread::spawn(move || {
-                let met = meet(stream, &*service);
-                strangers.left(number);
-                if let Some((claim, stream)) = met {
+                let accepted = accept_peer(stream, &*service);
+                handshakes.remove(number);
+                if let Some((claim, stream)) = accepted {
                     service.serve(claim, stream);
                 }
             });
@@ -89,14 +90,14 @@ pub fn listen(at: &Bind, service: Arc<impl Service>) -> std::io::Result<Addr> {
 }
 
 /// The handshake.
-fn meet(mut stream: Stream, service: &impl Service) -> Option<(Claim, Stream)> {
+fn accept_peer(mut stream: Stream, service: &impl Service) -> Option<(Claim, Stream)> {
     stream.set_timeout(Some(STEP_TIMEOUT)).ok()?;
     let mut proven = None;
-    let met = accept(&mut stream, service.secret(), |claim| {
+    let accepted = accept(&mut stream, service.secret(), |claim| {
         proven = Some(claim.clone());
         service.admit(claim)
     });
-    match met {
+    match accepted {
         Ok(claim) => Some((claim, stream)),
         Err(error) => {
             service.refused(proven, error);
@@ -132,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_know_the_secret_come_in_past_any_number_of_those_who_do_not() {
+    fn peers_without_the_secret_do_not_keep_one_with_it_from_connecting() {
         let secret = Secret([5; SECRET_LEN]);
         let (served, claims) = channel();
         let bind = Bind::Tcp {
@@ -144,18 +145,18 @@ mod tests {
         let addr = listen(&bind, Arc::new(service)).unwrap();
         let timeout = Duration::from_secs(30);
         let mut idle = Vec::new();
-        for n in 0..4 * MAX_STRANGERS {
+        for n in 0..4 * MAX_HANDSHAKES {
             let mut stream = Stream::connect(&addr, timeout).unwrap();
             if n % 2 == 0 {
-                // It may have been sent away already.
+                // The server may have closed it already.
                 let _ = stream.write_all(b"GET / HTTP/1.1\r\n");
             }
             idle.push(stream);
         }
         role::connect(&addr, &secret, &Claim::User).unwrap();
         assert_eq!(claims.recv_timeout(timeout).unwrap(), Claim::User);
-        // Those who were sent away were told nothing.
-        let mut heard = [0];
-        assert!(!matches!(idle[0].read(&mut heard), Ok(1..)));
+        // A peer whose connection was closed has received nothing.
+        let mut answer = [0];
+        assert!(!matches!(idle[0].read(&mut answer), Ok(1..)));
     }
 }

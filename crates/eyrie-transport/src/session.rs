@@ -1,19 +1,20 @@
-//! What outlives a connection between two roles: letters are numbered and kept until the other side
-//! has confirmed them, so that a new connection goes on where the last one ended. No letter is
-//! heard twice, none is left out. Here is no socket.
+//! The state of a session between two roles, which outlives its connections. Numbered messages
+//! (letters) are kept until the other side has confirmed them, so that a new connection continues
+//! where the last one ended. No letter is received twice, and none is left out. There is no socket
+//! here.
 
 use std::collections::VecDeque;
 use std::io::{self, Read};
 use std::sync::Arc;
 
-/// A message as it goes over a connection.
+/// A message in the form in which it is sent.
 pub type Frame = Arc<[u8]>;
 
-/// What goes before each message, and alone as a confirmation.
+/// Precedes each message, and is sent alone as a confirmation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
     pub kind: Kind,
-    /// The number of the last letter that whoever writes this has heard.
+    /// The number of the last letter that the writer of this header has received.
     pub heard: u64,
 }
 
@@ -22,9 +23,9 @@ pub struct Header {
 pub enum Kind {
     /// The letter of this number, from 1.
     Letter(u64),
-    /// A message that ends with its connection.
+    /// A message that is not kept: it is lost when its connection ends.
     Passing,
-    /// Nothing: the first word on each connection, and a confirmation later.
+    /// Nothing: the first header on each connection, and confirmations later.
     Nothing,
 }
 
@@ -48,7 +49,7 @@ impl Header {
         bytes
     }
 
-    /// The header that these bytes are.
+    /// Decodes a header.
     pub fn decode(bytes: &[u8; Header::LEN]) -> Header {
         let number = |at: usize| {
             let bytes: [u8; 8] = bytes[at..at + 8].try_into().expect("eight of sixteen bytes");
@@ -72,11 +73,14 @@ impl Header {
         Ok(Header::decode(&bytes))
     }
 
-    /// The first word on a connection, which says what was heard over earlier ones.
+    /// Reads the first header of a connection, which says what was received over earlier ones.
     pub fn read_first(input: &mut impl Read) -> io::Result<u64> {
         match Header::read(input)? {
             Header { kind: Kind::Nothing, heard } => Ok(heard),
-            _ => Err(io::Error::new(io::ErrorKind::InvalidData, "a connection without a greeting")),
+            _ => Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "the connection does not begin with a greeting",
+            )),
         }
     }
 }
@@ -91,7 +95,7 @@ pub struct Outbox {
 }
 
 impl Outbox {
-    /// One that has written letters up to `last`, of which the last ones are kept.
+    /// An outbox that has written letters up to `last`, of which it still keeps these.
     pub fn of(last: u64, kept: impl IntoIterator<Item = Frame>) -> Outbox {
         let kept: VecDeque<Frame> = kept.into_iter().collect();
         let bytes = kept.iter().map(|frame| frame.len()).sum();
@@ -111,13 +115,14 @@ impl Outbox {
         self.last
     }
 
-    /// The other side has heard all up to this letter.
+    /// Removes all letters up to this one, which the other side has received.
     ///
     /// # Errors
-    /// `InvalidData` when it has heard more than was ever written.
+    /// `InvalidData` when it has received more than was ever written.
     pub fn confirm(&mut self, heard: u64) -> io::Result<()> {
         if heard > self.last {
-            let text = format!("{heard} letters were heard of {} that were written", self.last);
+            let text =
+                format!("the peer confirms {heard} letters, but only {} were written", self.last);
             return Err(io::Error::new(io::ErrorKind::InvalidData, text));
         }
         while self.last - (self.kept.len() as u64) < heard {
@@ -139,11 +144,11 @@ impl Outbox {
     }
 }
 
-/// Most letters, and bytes of them, that are heard without a word of confirmation.
+/// Most letters, and bytes of them, that are received before a confirmation is due.
 const CONFIRM_LETTERS: u64 = 64;
 const CONFIRM_BYTES: usize = 64 * 1024;
 
-/// What was heard of the other side.
+/// What was received from the other side.
 #[derive(Debug, Default)]
 pub struct Inbox {
     heard: u64,
@@ -152,17 +157,17 @@ pub struct Inbox {
 }
 
 impl Inbox {
-    /// One that has heard letters up to this number, and has not confirmed them.
+    /// An inbox that has received letters up to this number and has not confirmed them.
     pub fn of(heard: u64) -> Inbox {
         Inbox { heard, ..Inbox::default() }
     }
 
-    /// Number of the last letter that was heard.
+    /// Number of the last letter that was received.
     pub fn heard(&self) -> u64 {
         self.heard
     }
 
-    /// A message of so many bytes has come: whether it is new.
+    /// Records a message of so many bytes, and returns whether it is new.
     ///
     /// # Errors
     /// `InvalidData` when letters before it are missing.
@@ -177,20 +182,20 @@ impl Inbox {
                 Ok(true)
             }
             Kind::Letter(number) => {
-                let text = format!("letter {number} after letter {}", self.heard);
+                let text = format!("letter {number} arrived after letter {}", self.heard);
                 Err(io::Error::new(io::ErrorKind::InvalidData, text))
             }
         }
     }
 
-    /// What a header says that is written now.
+    /// The number to confirm in a header that is written now.
     pub fn confirm(&mut self) -> u64 {
         self.confirmed = self.heard;
         self.unconfirmed_bytes = 0;
         self.heard
     }
 
-    /// Whether the other side keeps so much that it should hear of it without waiting for the next
+    /// Whether the other side keeps so much that it should get a confirmation before the next
     /// message.
     pub fn is_due(&self) -> bool {
         self.heard - self.confirmed >= CONFIRM_LETTERS || self.unconfirmed_bytes >= CONFIRM_BYTES
@@ -216,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_heard_what_was_never_written_and_who_left_letters_out_are_refused() {
+    fn confirmations_of_unwritten_letters_and_gaps_between_letters_are_refused() {
         let mut outbox = Outbox::default();
         outbox.put([1][..].into());
         assert!(outbox.confirm(2).is_err() && outbox.confirm(1).is_ok());
@@ -224,13 +229,15 @@ mod tests {
     }
 
     proptest! {
-        /// Connections break at any letter, with any confirmation on the way.
+        /// Connections break at any letter, and any confirmation may be lost.
         #[test]
-        fn every_letter_is_heard_once_and_in_order(
+        fn every_letter_is_received_once_and_in_order(
             connections in prop::collection::vec((0usize..8, 0usize..8), 1..20),
         ) {
-            let (mut outbox, mut inbox) = (Outbox::default(), Inbox::default());
-            let (mut written, mut heard) = (0u8, Vec::new());
+            let mut outbox = Outbox::default();
+            let mut inbox = Inbox::default();
+            let mut written = 0u8;
+            let mut heard = Vec::new();
             for (new, through) in connections {
                 outbox.confirm(inbox.confirm()).unwrap();
                 let mut wire: Vec<(u64, Frame)> =
@@ -244,7 +251,7 @@ mod tests {
                     if inbox.hear(Kind::Letter(number), frame.len()).unwrap() {
                         heard.push(frame[0]);
                     }
-                    // A confirmation that arrives, and one that is lost.
+                    // Every second confirmation is lost.
                     let says = inbox.confirm();
                     if n % 2 == 0 {
                         outbox.confirm(says).unwrap();

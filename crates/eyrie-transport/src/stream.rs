@@ -1,5 +1,6 @@
-//! A connection, and what accepts connections, whatever the kind of address. A peer that is gone
-//! without a word is found: connecting, and waiting for the other host, have bounds.
+//! A connection, and a listener for connections, for every kind of address. A peer that disappears
+//! without closing its connection is detected: connecting and waiting for the other host have
+//! bounds.
 
 use crate::addr::{Addr, Bind};
 use crate::seal::{Opening, Sealed, Sealing, Security, MAX_RECORD};
@@ -15,20 +16,20 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// How long what was sent may stay without an acknowledgement of the other host.
+/// How long sent data may stay unacknowledged by the other host.
 const USER_TIMEOUT: Duration = Duration::from_secs(20);
-/// How long nothing comes before the other host is asked whether it is there, how often it is asked
-/// then, and how many times in vain.
+/// How long a connection may be idle before the kernel probes the other host, the time between
+/// probes, and how many may fail.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(5);
 const KEEPALIVE_PROBES: u32 = 3;
-/// What was not acknowledged is sent again after at most so long, in milliseconds: the kernel's own
-/// two minutes let a link that was away for seconds look like a dead host.
+/// Longest time before unacknowledged data is sent again, in milliseconds. With the kernel's own
+/// two minutes, a link that was down for seconds looks like a dead host.
 const RETRANSMIT_MAX_MS: libc::c_int = 1000;
 /// linux/tcp.h, since Linux 6.15.
 const TCP_RTO_MAX_MS: libc::c_int = 44;
 
-/// Bytes asked for at once of what is moved within the kernel; a pipe holds less.
+/// Bytes to splice at once. A pipe holds less.
 const SPLICED_BYTES: usize = 1 << 30;
 
 /// A connection.
@@ -38,8 +39,8 @@ pub enum Stream {
     Tcp(Tcp),
 }
 
-/// What seals and opens. Streams that are the same connection by several descriptors share it: each
-/// direction has one order of records.
+/// What seals and opens. Streams with several descriptors of the same connection share it, because
+/// each direction has one order of records.
 #[derive(Clone)]
 struct Halves {
     sealing: Arc<Mutex<Sealing>>,
@@ -50,7 +51,7 @@ struct Halves {
 pub struct Tcp {
     socket: TcpStream,
     security: Security,
-    /// From the end of the handshake on, unless security is off.
+    /// Set at the end of the handshake, unless security is off.
     sealed: Option<Halves>,
 }
 
@@ -96,7 +97,7 @@ impl Tcp {
     }
 }
 
-/// Moves everything, a record at a time.
+/// Moves everything, at most [`MAX_RECORD`] bytes at a time.
 fn copy(from: &mut impl Read, to: &mut impl Write) -> io::Result<u64> {
     let mut bytes = vec![0; MAX_RECORD];
     let mut moved = 0;
@@ -113,9 +114,9 @@ fn copy(from: &mut impl Read, to: &mut impl Write) -> io::Result<u64> {
     }
 }
 
-/// Moves everything within the kernel, where one of the two is a pipe. `io::copy` would do it, too,
-/// but ends when a signal comes: on a socket with a timeout the kernel says so whatever the handler
-/// asks for.
+/// Moves everything within the kernel, where one of the two is a pipe. `io::copy` would do so as
+/// well, but it ends at a signal: on a socket with a timeout, the kernel returns `EINTR` even if
+/// the handler asks for a restart.
 fn copy_within(from: &mut (impl Read + AsFd), to: &mut (impl Write + AsFd)) -> io::Result<u64> {
     let mut moved = 0;
     loop {
@@ -130,7 +131,7 @@ fn copy_within(from: &mut (impl Read + AsFd), to: &mut (impl Write + AsFd)) -> i
     }
 }
 
-/// What every TCP connection is set to, on both sides.
+/// Sets the options that every TCP connection has, on both sides.
 fn prepared(socket: TcpStream) -> io::Result<TcpStream> {
     sockopt::set_tcp_nodelay(&socket, true)?;
     sockopt::set_socket_keepalive(&socket, true)?;
@@ -138,18 +139,18 @@ fn prepared(socket: TcpStream) -> io::Result<TcpStream> {
     sockopt::set_tcp_keepintvl(&socket, KEEPALIVE_EVERY)?;
     sockopt::set_tcp_keepcnt(&socket, KEEPALIVE_PROBES)?;
     sockopt::set_tcp_user_timeout(&socket, USER_TIMEOUT.as_millis() as u32)?;
-    // A link that comes and goes loses several tries in a row: the next ones come soon, where the
-    // kernel knows how.
+    // An unstable link loses several retransmissions in a row. The next ones must follow soon,
+    // where the kernel supports that.
     set_tcp(&socket, libc::TCP_THIN_LINEAR_TIMEOUTS, 1);
     set_tcp(&socket, TCP_RTO_MAX_MS, RETRANSMIT_MAX_MS);
     Ok(socket)
 }
 
-/// Sets what rustix has no name for. A kernel that does not know it goes on without.
+/// Sets an option that rustix does not have. A kernel that does not know it ignores the call.
 fn set_tcp(socket: &TcpStream, option: libc::c_int, value: libc::c_int) {
     let bytes = size_of_val(&value) as libc::socklen_t;
-    // SAFETY: the kernel reads so many bytes of `value`, which lives until it has; the descriptor
-    // is the socket's, which is borrowed.
+    // SAFETY: the kernel reads `bytes` bytes of `value` during the call, and `value` is this
+    // function's own. The descriptor is open because `socket` is borrowed.
     unsafe {
         let fd = socket.as_raw_fd();
         libc::setsockopt(fd, libc::IPPROTO_TCP, option, (&raw const value).cast(), bytes);
@@ -158,7 +159,8 @@ fn set_tcp(socket: &TcpStream, option: libc::c_int, value: libc::c_int) {
 
 fn connect_tcp(at: std::net::SocketAddr, timeout: Duration) -> io::Result<TcpStream> {
     let socket = TcpStream::connect_timeout(&at, timeout)?;
-    // Where nobody listens, a port of the kernel's choice may be the very one that is asked for.
+    // If no process listens there, the kernel may choose the same port for this end (a TCP
+    // self-connect).
     if socket.local_addr()? == at {
         return Err(io::ErrorKind::ConnectionRefused.into());
     }
@@ -169,7 +171,7 @@ impl Stream {
     /// Connects, within `timeout`. The stream blocks, for at most `timeout` at each step.
     ///
     /// # Errors
-    /// When nobody listens there.
+    /// When no process listens there.
     pub fn connect(addr: &Addr, timeout: Duration) -> io::Result<Stream> {
         let stream = match addr {
             Addr::Unix(path) => Stream::Unix(UnixStream::connect(path)?),
@@ -181,7 +183,7 @@ impl Stream {
         Ok(stream)
     }
 
-    /// The IP address of the other side, where it has one.
+    /// The IP address of the other side, if it has one.
     pub fn peer(&self) -> Option<IpAddr> {
         match self {
             Stream::Unix(_) => None,
@@ -189,12 +191,12 @@ impl Stream {
         }
     }
 
-    /// Whether descriptors can go over it.
+    /// Whether descriptors can be sent over it.
     pub fn passes_files(&self) -> bool {
         matches!(self, Stream::Unix(_))
     }
 
-    /// How what goes over it is to be protected: on this host the kernel says who is there.
+    /// How its content must be protected. On the same host the kernel identifies the peer.
     pub fn security(&self) -> Security {
         match self {
             Stream::Unix(_) => Security::Off,
@@ -202,15 +204,16 @@ impl Stream {
         }
     }
 
-    /// From now on all that goes over it is sealed. No other descriptor of it may be in use yet.
+    /// Seals all content from now on. No other descriptor of the connection may be in use yet.
     pub fn seal(&mut self, sealed: Sealed) {
         if let Stream::Tcp(s) = self {
-            let (sealing, opening) = (Mutex::new(sealed.sealing), Mutex::new(sealed.opening));
+            let sealing = Mutex::new(sealed.sealing);
+            let opening = Mutex::new(sealed.opening);
             s.sealed = Some(Halves { sealing: Arc::new(sealing), opening: Arc::new(opening) });
         }
     }
 
-    /// Whether something can be read that the kernel does not know of any more.
+    /// Whether there is content to read that the kernel has already delivered.
     pub fn has_more(&self) -> bool {
         match self {
             Stream::Tcp(Tcp { sealed: Some(halves), .. }) => locked(&halves.opening).has_more(),
@@ -218,7 +221,7 @@ impl Stream {
         }
     }
 
-    /// The descriptor, and what seals and opens; by then no other descriptor of it may be in use.
+    /// The descriptor and the sealing. No other descriptor of the connection may be in use by then.
     pub fn into_parts(self) -> (OwnedFd, Option<Sealed>) {
         match self {
             Stream::Unix(s) => (s.into(), None),
@@ -233,10 +236,10 @@ impl Stream {
         }
     }
 
-    /// How long a step of reading or writing may take.
+    /// Sets how long a read or a write may take.
     ///
     /// # Errors
-    /// When the descriptor does not take it.
+    /// When the kernel refuses it.
     pub fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         match self {
             Stream::Unix(s) => {
@@ -251,7 +254,7 @@ impl Stream {
     }
 
     /// # Errors
-    /// When the descriptor does not take it.
+    /// When the kernel refuses it.
     pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
         match self {
             Stream::Unix(s) => s.set_nonblocking(nonblocking),
@@ -259,10 +262,10 @@ impl Stream {
         }
     }
 
-    /// The same connection by another descriptor.
+    /// The same connection with another descriptor.
     ///
     /// # Errors
-    /// When there is no descriptor to be had.
+    /// When no descriptor is free.
     pub fn try_clone(&self) -> io::Result<Stream> {
         Ok(match self {
             Stream::Unix(s) => Stream::Unix(s.try_clone()?),
@@ -270,11 +273,11 @@ impl Stream {
         })
     }
 
-    /// Ends one or both directions. Of a sealed stream the other side learns that nothing more
-    /// comes only if writing is ended by itself.
+    /// Ends one or both directions. On a sealed stream, the other side learns that nothing more
+    /// follows only if writing is ended separately.
     ///
     /// # Errors
-    /// When the connection is gone already.
+    /// When the connection is already closed.
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         match self {
             Stream::Unix(s) => s.shutdown(how),
@@ -282,7 +285,7 @@ impl Stream {
         }
     }
 
-    /// Moves all that `from` gives to the other side, within the kernel where it can.
+    /// Sends all that `from` has to the other side, within the kernel where possible.
     ///
     /// # Errors
     /// When either end breaks.
@@ -294,7 +297,7 @@ impl Stream {
         }
     }
 
-    /// Moves all that the other side sends to `to`, within the kernel where it can.
+    /// Writes all that the other side sends to `to`, within the kernel where possible.
     ///
     /// # Errors
     /// When either end breaks.
@@ -338,7 +341,7 @@ impl AsFd for Stream {
     }
 }
 
-/// What accepts connections.
+/// Accepts connections.
 #[derive(Debug)]
 pub enum Listener {
     Unix(UnixListener, PathBuf),
@@ -347,7 +350,7 @@ pub enum Listener {
 
 impl Listener {
     /// # Errors
-    /// When the address is taken or cannot be had; of several ports, the last one's.
+    /// When the address is taken or cannot be used; of several ports, the error of the last one.
     pub fn bind(at: &Bind) -> io::Result<Listener> {
         let (interface, ports, security) = match at {
             Bind::Unix(path) => return Ok(Listener::Unix(UnixListener::bind(path)?, path.clone())),
@@ -367,7 +370,7 @@ impl Listener {
     /// Where it listens.
     ///
     /// # Errors
-    /// When the kernel does not say.
+    /// When the kernel cannot report it.
     pub fn addr(&self) -> io::Result<Addr> {
         Ok(match self {
             Listener::Unix(_, path) => Addr::Unix(path.clone()),
@@ -376,7 +379,7 @@ impl Listener {
     }
 
     /// # Errors
-    /// When the descriptor does not take it.
+    /// When the kernel refuses it.
     pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
         match self {
             Listener::Unix(l, _) => l.set_nonblocking(nonblocking),
@@ -387,7 +390,7 @@ impl Listener {
     /// The next connection.
     ///
     /// # Errors
-    /// The listener's; `WouldBlock` when it does not block and there is none.
+    /// Those of the listener; `WouldBlock` when it does not block and no connection is pending.
     pub fn accept(&self) -> io::Result<Stream> {
         match self {
             Listener::Unix(l, _) => Ok(Stream::Unix(l.accept()?.0)),
@@ -419,12 +422,13 @@ mod tests {
         Bind::Tcp { interface, ports: Ports::ANY, security: Security::Off }
     }
 
-    /// Most signals come while the thread waits in the kernel for the next byte.
+    /// Most signals arrive while the thread waits in the kernel for the next byte.
     #[test]
     fn signals_do_not_end_what_is_moved_within_the_kernel() {
         use std::os::unix::thread::JoinHandleExt;
         extern "C" fn nothing(_: libc::c_int) {}
-        // SAFETY: all zero is a valid sigaction; the handler does nothing.
+        // SAFETY: an all-zero sigaction is valid, and the handler does nothing, so that it may run
+        // at any point of any thread.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = nothing as *const () as usize;
@@ -442,9 +446,9 @@ mod tests {
         });
         let sent: Vec<u8> = (0..2000).map(|n| n as u8).collect();
         for byte in &sent {
-            // SAFETY: the thread is not joined yet, so that it is there.
+            // SAFETY: `receiver` is joined only below, so its pthread handle is valid.
             unsafe { libc::pthread_kill(receiver.as_pthread_t(), libc::SIGUSR2) };
-            // One that has ended takes no more.
+            // Fails if the receiver has ended; the assertions below find that.
             let _ = ours.write_all(std::slice::from_ref(byte));
             std::thread::yield_now();
         }
@@ -466,24 +470,24 @@ mod tests {
             for (from, to) in [(0, 1), (1, 0)] {
                 let ends = [&mut ours, &mut theirs];
                 let mut bytes = [0; 5];
-                ends.into_iter().enumerate().for_each(|(end, stream)| {
+                for (end, stream) in ends.into_iter().enumerate() {
                     if end == from {
                         stream.write_all(b"hello").unwrap();
                     }
-                });
+                }
                 let ends = [&mut ours, &mut theirs];
-                ends.into_iter().enumerate().for_each(|(end, stream)| {
+                for (end, stream) in ends.into_iter().enumerate() {
                     if end == to {
                         stream.read_exact(&mut bytes).unwrap();
                     }
-                });
+                }
                 assert_eq!(&bytes, b"hello");
             }
         }
     }
 
     #[test]
-    fn ports_of_the_range_are_taken_in_turn_and_its_end_is_said() {
+    fn ports_of_a_range_are_tried_in_turn_and_the_error_names_them() {
         let taken = Listener::bind(&any(Interface::LOOPBACK)).unwrap();
         let addr = taken.addr().unwrap();
         let Addr::Tcp { at, security } = addr else { panic!("{taken:?}") };
@@ -496,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_listen_is_found_at_once() {
+    fn connecting_to_an_address_without_a_listener_fails_at_once() {
         let addr = Listener::bind(&any(Interface::LOOPBACK)).unwrap().addr().unwrap();
         assert!(Stream::connect(&addr, TIMEOUT).is_err());
     }
