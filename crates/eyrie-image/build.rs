@@ -1,6 +1,7 @@
-//! Compiles the restorer, a static program without libc, and puts it where lib.rs embeds it.
-//! Calls rustc directly: a nested cargo would fight over locks and know nothing of our profile.
-//! EYRIE_RESTORER_LINKER names its linker where that of everything else cannot link it.
+//! Compiles the restorer, a static program without libc, and puts it where lib.rs embeds it. Calls
+//! rustc directly: a nested cargo would wait for cargo's own locks and would not use this build's
+//! profile. EYRIE_RESTORER_LINKER names a linker for the restorer, if the one for everything else
+//! cannot link it.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -9,8 +10,8 @@ fn main() {
     let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("set by cargo"));
     let target = std::env::var("TARGET").expect("set by cargo");
     let rustc = std::env::var_os("RUSTC").expect("set by cargo");
-    // Cargo starts this in the crate's folder. Paths from there stay right in a checkout that moves
-    // with its target folder.
+    // Cargo starts this in the crate's folder. Relative paths stay valid when the checkout is moved
+    // together with its target folder.
     let source = PathBuf::from("../eyrie-restorer/src");
     println!("cargo::rerun-if-changed={}", source.display());
     for shared in

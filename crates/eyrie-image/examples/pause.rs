@@ -1,8 +1,8 @@
 //! Measures images: the pause of the captured process, the bandwidth of its stream and of a restore
-//! from a pipe; the pause with a large shared mapping of which little is used, beside that without
-//! one; the pause of several threads; and what an incremental image costs beside a full one.
-//! `cargo run --release -p eyrie-image --example pause -- [MIB... | incremental]`, medians of
-//! several turns, the variants in turn about. Never a test: figures depend on the machine.
+//! from a pipe; the pause with a large, little-used shared mapping, beside that without one; the
+//! pause of several threads; and the cost of an incremental image beside that of a full one. `cargo
+//! run --release -p eyrie-image --example pause -- [MIB... | incremental]`: medians of several
+//! turns, in which the variants alternate. Never a test: figures depend on the machine.
 
 use eyrie_image::{capture, Mode, Outcome, Request, Track, Tracker};
 use std::fs::File;
@@ -15,7 +15,7 @@ const TURNS: usize = 5;
 /// The shared mappings, and how much of each is used.
 const SPARSE_MIB: usize = 1024;
 const USED_MIB: usize = 1;
-/// What the process with a shared mapping has besides.
+/// Memory that the process with a shared mapping has besides.
 const BESIDE_MIB: usize = 16;
 /// Threads of a process.
 const THREADS: [usize; 4] = [1, 2, 4, 16];
@@ -29,8 +29,8 @@ fn main() {
     if args.first().is_some_and(|a| a == "--tracked") {
         return tracked(&args[1], &args[2], args[3] == "incremental");
     }
-    // What the shell left open would be refused in the subject.
-    // SAFETY: only marks descriptors.
+    // The capture in the subject would refuse what the shell left open.
+    // SAFETY: the call takes numbers and only sets a flag of descriptors.
     unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 4) };
     if args == ["incremental"] {
         return incremental();
@@ -55,7 +55,9 @@ fn main() {
         }
         for (result, (pages, mode)) in results.iter().zip(variants) {
             let column = |i: usize| in_words(spread(result.iter().map(|r| r[i])));
-            let (pause, stream, restore) = (column(0), column(1), column(2));
+            let pause = column(0);
+            let stream = column(1);
+            let restore = column(2);
             println!("{mib:5} MiB {pages:6} {mode:6} {pause:20} {stream:20} {restore:20}");
         }
     }
@@ -80,7 +82,7 @@ fn threads() {
     }
 }
 
-/// Until there are so many, the calling one included.
+/// Starts threads until there are `count`, including the calling one.
 fn start_threads(count: usize) {
     for _ in 1..count {
         std::thread::spawn(std::thread::park);
@@ -113,15 +115,18 @@ fn incremental() {
         for kind in ["full", "incremental"] {
             let turns: Vec<_> = (0..3).map(|_| one_tracked(pages, written, kind)).collect();
             let column = |i: usize| spread(turns.iter().map(|t| t[i]));
-            let (pause, processor, mib) = (column(0), column(1), column(2)[0]);
-            let (pause, processor) = (in_words(pause), in_words(processor));
+            let pause = column(0);
+            let processor = column(1);
+            let mib = column(2)[0];
+            let pause = in_words(pause);
+            let processor = in_words(processor);
             println!("{pages:6} {written:10} {kind:12} {pause:20} {processor:20} {mib:.1}");
         }
     }
 }
 
-/// Pause in ms, processor time of the process and its image-writing process for the image in ms
-/// (that of writing to marked pages included), MiB that were sent.
+/// Returns the pause in ms, the processor time for the image in ms (of the process and its
+/// image-writing process, including writes to marked pages), and the MiB sent.
 fn one_tracked(pages: &str, written: &str, kind: &str) -> [f64; 3] {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--tracked", pages, written, kind])
@@ -131,7 +136,8 @@ fn one_tracked(pages: &str, written: &str, kind: &str) -> [f64; 3] {
         .spawn()
         .unwrap();
     let mut words = BufReader::new(child.stderr.take().unwrap()).lines();
-    let (mut input, mut output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+    let mut input = child.stdin.take().unwrap();
+    let mut output = child.stdout.take().unwrap();
     let mut piece = vec![0; 1 << 20];
     let mut result = [0.0; 3];
     for _ in 0..IMAGES {
@@ -149,7 +155,8 @@ fn one_tracked(pages: &str, written: &str, kind: &str) -> [f64; 3] {
         }
         let said = words.next().unwrap().unwrap();
         let said: Vec<f64> = said.split(' ').map(|w| w.parse().expect(&said)).collect();
-        // SAFETY: the image-writing process is a child of this one; all zero is a valid rusage.
+        // SAFETY: an all-zero rusage is valid, and wait4 writes it. The image-writing process is a
+        // child of this process (CLONE_PARENT).
         let writer = unsafe {
             let mut usage: libc::rusage = std::mem::zeroed();
             libc::wait4(said[2] as i32, std::ptr::null_mut(), 0, &mut usage);
@@ -167,14 +174,14 @@ fn processor_ms(usage: &libc::rusage) -> f64 {
     ms(usage.ru_utime) + ms(usage.ru_stime)
 }
 
-/// Images of which the last is measured.
+/// Images of a turn. The last one is measured.
 const IMAGES: u64 = 4;
 const TRACKED_MIB: usize = 1024;
 const CHANGED_PERCENT: usize = 5;
 static TRACKER: Tracker = Tracker::new();
 
-/// Fills memory; whenever it is told to, writes to some of it and captures itself into standard
-/// output, and says the pause, its processor time for both, and who writes the image.
+/// Fills memory. On each order it writes to some of it and captures itself into standard output. It
+/// prints the pause, its processor time for both, and the id of the image-writing process.
 fn tracked(pages: &str, written: &str, incremental: bool) {
     let len = TRACKED_MIB << 20;
     let memory = fill(len, pages == "huge");
@@ -182,7 +189,7 @@ fn tracked(pages: &str, written: &str, incremental: bool) {
         TRACKER.start().unwrap();
     }
     let own = || {
-        // SAFETY: all zero is a valid rusage, which the kernel fills.
+        // SAFETY: an all-zero rusage is valid, and the kernel writes it.
         unsafe {
             let mut usage: libc::rusage = std::mem::zeroed();
             libc::getrusage(libc::RUSAGE_SELF, &mut usage);
@@ -203,7 +210,7 @@ fn tracked(pages: &str, written: &str, incremental: bool) {
         let track = Track { tracker: &TRACKER, image, base: image - 1, marks: true };
         let track = incremental.then_some(track);
         let request = Request { track, ..Request::plain(1, Mode::Async) };
-        // SAFETY: one thread; nobody goes on from these images.
+        // SAFETY: this process has one thread, and no process is restored from these images.
         match unsafe { capture(&request) } {
             Outcome::Captured { pause_ns, child_pid, .. } => {
                 eprintln!("{pause_ns} {} {child_pid}", own() - begun)
@@ -236,7 +243,7 @@ fn turn(mib: usize, pages: &str, mode: &str, threads: usize) -> [f64; 3] {
     let mut words = BufReader::new(child.stderr.take().unwrap()).lines();
     assert_eq!(words.next().unwrap().unwrap(), "ready");
     let mut stream = child.stdout.take().unwrap();
-    // SAFETY: only a descriptor.
+    // SAFETY: the call takes a descriptor and numbers.
     unsafe { libc::fcntl(stream.as_raw_fd(), libc::F_SETPIPE_SZ, 1 << 20) };
     let mut image = vec![0u8; (mib + 64) << 20];
     image.fill(1); // touched, so that page faults of the reader are not measured
@@ -258,7 +265,7 @@ fn turn(mib: usize, pages: &str, mode: &str, threads: usize) -> [f64; 3] {
 
     let (image_read, mut image_write) = pipe();
     let (out_read, out_write) = pipe();
-    // SAFETY: only a descriptor.
+    // SAFETY: the call takes a descriptor and numbers.
     unsafe { libc::fcntl(image_write.as_raw_fd(), libc::F_SETPIPE_SZ, 1 << 20) };
     let slots = [None, None, Some(out_write.as_fd())];
     let mut command = eyrie_image::restore::command(image_read.as_fd(), &slots, &[]).unwrap();
@@ -277,18 +284,18 @@ fn turn(mib: usize, pages: &str, mode: &str, threads: usize) -> [f64; 3] {
 
 fn pipe() -> (File, File) {
     let mut fds = [0; 2];
-    // SAFETY: the kernel writes two descriptors, which are then ours.
+    // SAFETY: the kernel writes two descriptors into `fds`; nothing else owns them.
     unsafe {
         assert_eq!(libc::pipe2(fds.as_mut_ptr(), libc::O_CLOEXEC), 0);
         (File::from_raw_fd(fds[0]), File::from_raw_fd(fds[1]))
     }
 }
 
-/// Maps memory shared and uses little of it; gives what must stay open. A file in /dev/shm or on a
-/// disk is made at `path`.
+/// Maps shared memory and uses little of it. Returns the file that must stay open. A file in
+/// /dev/shm or on a disk is created at `path`.
 fn map_shared(kind: &str, path: &str) -> Option<File> {
     let file = match kind {
-        // SAFETY: the descriptor is new and ours.
+        // SAFETY: memfd_create returns a new descriptor that nothing else owns.
         "memfd" => Some(unsafe { File::from_raw_fd(libc::memfd_create(c"heap".as_ptr(), 0)) }),
         "shm" | "disk" => {
             Some(File::options().read(true).write(true).create_new(true).open(path).unwrap())
@@ -301,7 +308,8 @@ fn map_shared(kind: &str, path: &str) -> Option<File> {
     let flags = libc::MAP_SHARED | if file.is_none() { libc::MAP_ANONYMOUS } else { 0 };
     let fd = file.as_ref().map_or(-1, |f| f.as_raw_fd());
     let prot = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a fresh mapping, written to within its bounds.
+    // SAFETY: a new mapping at an address that the kernel chooses; the writes stay within its
+    // length.
     unsafe {
         let at = libc::mmap(std::ptr::null_mut(), SPARSE_MIB << 20, prot, flags, fd, 0);
         assert_ne!(at, libc::MAP_FAILED);
@@ -310,7 +318,7 @@ fn map_shared(kind: &str, path: &str) -> Option<File> {
     file
 }
 
-/// Fills memory, captures itself into standard output when told to, ends.
+/// Fills memory, captures itself into standard output on order, and ends.
 fn subject(mib: usize, pages: &str, sync: bool) {
     let dir = if pages == "shm" { "/dev/shm".into() } else { std::env::temp_dir() };
     let path = format!("{}/eyrie-pause-{}", dir.display(), std::process::id());
@@ -319,11 +327,11 @@ fn subject(mib: usize, pages: &str, sync: bool) {
     eprintln!("ready");
     std::io::stdin().lock().read_line(&mut String::new()).unwrap();
     let request = Request::plain(1, if sync { Mode::Sync } else { Mode::Async });
-    // SAFETY: one thread; it ends right after.
+    // SAFETY: this process has one thread, and ends right after.
     match unsafe { capture(&request) } {
         Outcome::Captured { pause_ns, .. } => eprintln!("{pause_ns}"),
         Outcome::Restored => {
-            // The last to need the file in /dev/shm or on the disk.
+            // No process needs the file in /dev/shm or on the disk after this.
             let _ = std::fs::remove_file(path);
             eprintln!("restored")
         }
@@ -331,9 +339,9 @@ fn subject(mib: usize, pages: &str, sync: bool) {
     }
 }
 
-/// Memory with content that is no zero anywhere.
+/// Memory with content that is zero nowhere.
 fn fill(len: usize, huge: bool) -> &'static mut [u64] {
-    // SAFETY: a fresh mapping, advised and filled before anything else uses it.
+    // SAFETY: a new mapping, which is advised and filled before anything else uses it.
     unsafe {
         let at = libc::mmap(
             std::ptr::null_mut(),

@@ -7,9 +7,9 @@ use super::{maps, sys};
 use core::arch::x86_64::{__cpuid_count, _xgetbv};
 use core::fmt;
 
-/// Instructions that user code can see in cpuid and use, as /proc/cpuinfo calls them, each behind
-/// the number of its bit; the rest (power management, virtualization, what only kernels use) may
-/// differ between nodes. In the order of [`Fingerprint::features`].
+/// Instructions that user code can see in cpuid and use, named as in /proc/cpuinfo, each after the
+/// number of its bit. The other features (power management, virtualization, what only kernels use)
+/// may differ between nodes. In the order of [`Fingerprint::features`].
 const FEATURES: [&str; 8] = [
     // 1.ecx
     "0 sse3 1 pclmulqdq 9 ssse3 12 fma 13 cx16 19 sse4_1 20 sse4_2 22 movbe 23 popcnt \
@@ -37,7 +37,8 @@ const FEATURES: [&str; 8] = [
 
 /// The bits that [`FEATURES`] names.
 const MASKS: [u32; 8] = {
-    let (mut masks, mut leaf) = ([0; 8], 0);
+    let mut masks = [0; 8];
+    let mut leaf = 0;
     while leaf < 8 {
         masks[leaf] = mask(FEATURES[leaf].as_bytes());
         leaf += 1;
@@ -47,9 +48,12 @@ const MASKS: [u32; 8] = {
 
 /// The bits whose numbers are words of the text.
 const fn mask(text: &[u8]) -> u32 {
-    let (mut mask, mut i) = (0, 0);
+    let mut mask = 0;
+    let mut i = 0;
     while i < text.len() {
-        let (mut number, mut digits, first) = (0, true, i);
+        let mut number = 0;
+        let mut digits = true;
+        let first = i;
         while i < text.len() && text[i] != b' ' {
             digits &= text[i].is_ascii_digit();
             number = if digits { 10 * number + (text[i] - b'0') as u32 } else { 0 };
@@ -87,15 +91,15 @@ impl fmt::Display for Instructions {
 /// Why an image of one node cannot become a process on another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Obstacle {
-    /// Another kernel: its vDSO, its structures, what it lets a process have.
+    /// Another kernel: its vDSO, its structures and the state that it gives a process may differ.
     Kernel,
     CpuVendor,
-    /// The code of the image may use instructions that the node lacks: libraries choose when they
-    /// are loaded.
+    /// The code of the image may use instructions that the node lacks, because libraries choose
+    /// their code when they are loaded.
     Lacks(Instructions),
-    /// Other parts of the register state, or another size of it, in signal frames.
+    /// The register state in signal frames has other parts or another size.
     RegisterState,
-    /// The kernel's own mappings are not laid out as the image has them.
+    /// The kernel's own mappings have another layout than in the image.
     KernelMappings,
 }
 
@@ -131,8 +135,8 @@ pub struct Special {
     pub len: u64,
 }
 
-/// This node's fingerprint without the C library, and where the kernel's mappings lie: vvar,
-/// vvar_vclock, vdso. The error is what failed with the kernel's number.
+/// This node's fingerprint without the C library, and where the kernel's mappings are: vvar,
+/// vvar_vclock, vdso. The error names the step that failed, with the kernel's error number.
 pub fn of_this_process() -> Result<(Fingerprint, [Special; 3]), (&'static str, i32)> {
     let mut fp = of_this_node();
     let mut specials = [Special::default(); 3];
@@ -154,8 +158,9 @@ pub fn of_this_process() -> Result<(Fingerprint, [Special; 3]), (&'static str, i
     read.map_err(|e| ("reading /proc/self/maps", e))?;
     [fp.vvar_len, fp.vvar_vclock_len, fp.vdso_len] = specials.map(|s| s.len);
     if specials[2].len > 0 {
-        let (start, len) = (specials[2].start as *const u8, specials[2].len as usize);
-        // SAFETY: the kernel mapped the vDSO readable.
+        let start = specials[2].start as *const u8;
+        let len = specials[2].len as usize;
+        // SAFETY: the kernel maps the vDSO readable, and /proc/self/maps says where it is.
         fp.vdso_id = build_id(unsafe { core::slice::from_raw_parts(start, len) });
     }
     Ok((fp, specials))
@@ -176,14 +181,14 @@ pub fn of_this_node() -> Fingerprint {
         libc_id: 0,
     };
     let mut uts = [[0u8; 65]; 6];
-    // SAFETY: struct utsname is six fields of 65 bytes.
+    // SAFETY: the kernel writes struct utsname, six fields of 65 bytes, which `uts` holds.
     let _ = unsafe { sys::call3(sys::nr::UNAME, uts.as_mut_ptr() as usize, 0, 0) };
     fp.kernel.copy_from_slice(&uts[2][..64]);
     cpu(&mut fp);
     fp
 }
 
-/// Which node this is and since when, as text; all zero where the kernel does not tell.
+/// Identifies the boot of this node, as text; all zero if the kernel does not say.
 pub fn boot_id() -> [u8; 40] {
     let mut text = [0; 40];
     if let Ok(fd) = sys::open(b"/proc/sys/kernel/random/boot_id\0", sys::O_CLOEXEC, 0) {
@@ -215,7 +220,7 @@ fn cpu(fp: &mut Fingerprint) {
         fp.features[i] = raw[i] & MASKS[i];
     }
     if leaf1.ecx & (1 << 27) != 0 {
-        // SAFETY: OSXSAVE is set, so xgetbv exists and register 0 may be read.
+        // SAFETY: cpuid has shown OSXSAVE, so xgetbv exists and register 0 may be read.
         fp.xcr0 = unsafe { xcr0() };
         if leaf0.eax >= 0xd {
             fp.xsave_len = __cpuid_count(0xd, 0).ebx as u64;
@@ -227,7 +232,7 @@ fn cpu(fp: &mut Fingerprint) {
 /// The CPU must have OSXSAVE.
 #[target_feature(enable = "xsave")]
 unsafe fn xcr0() -> u64 {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller guarantees that the CPU has OSXSAVE.
     unsafe { _xgetbv(0) }
 }
 
@@ -240,8 +245,9 @@ pub fn build_id(elf: &[u8]) -> u64 {
         if elf.get(..5)? != b"\x7fELF\x02" {
             return None;
         }
-        let (table, size, count) =
-            (u64_at(32)? as usize, u16_at(54)? as usize, u16_at(56)? as usize);
+        let table = u64_at(32)? as usize;
+        let size = u16_at(54)? as usize;
+        let count = u16_at(56)? as usize;
         for i in 0..count {
             let entry = table.checked_add(i * size)?;
             if u32_at(entry)? != 4 {
@@ -251,8 +257,9 @@ pub fn build_id(elf: &[u8]) -> u64 {
             let end = start.checked_add(u64_at(entry + 32)? as usize)?;
             let mut at = start;
             while at.checked_add(12)? <= end {
-                let (name, desc, kind) =
-                    (u32_at(at)? as usize, u32_at(at + 4)? as usize, u32_at(at + 8)?);
+                let name = u32_at(at)? as usize;
+                let desc = u32_at(at + 4)? as usize;
+                let kind = u32_at(at + 8)?;
                 let body = at.checked_add(12)?.checked_add(name.checked_add(3)? & !3)?;
                 let bytes = elf.get(body..body.checked_add(desc)?)?;
                 if kind == 3 && name == 4 && elf.get(at + 12..at + 16)? == b"GNU\0" {

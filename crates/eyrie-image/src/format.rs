@@ -1,6 +1,6 @@
-//! What stands in the payloads of an image's records, and the restorer's exit codes.
-//! Compiled into both sides (the restorer takes it by `#[path]`), so it uses `core` only and never
-//! allocates. All numbers are little-endian, as x86_64 holds them in memory.
+//! The payloads of an image's records, and the restorer's exit codes. Compiled into both sides (the
+//! restorer includes it by `#[path]`), so it uses only `core` and never allocates. All numbers are
+//! little-endian, as x86_64 holds them in memory.
 
 use core::mem::size_of;
 
@@ -12,19 +12,19 @@ pub const VERSION: u32 = 5;
 pub const META_MAX: usize = 4096;
 /// Longest path in a record, bytes, without the NUL.
 pub const PATH_LEN_MAX: usize = 4095;
-/// The stretch of addresses the restorer lives and works in. No captured mapping may touch it, and
-/// the restored process unmaps all of it as its first step, so nothing of a restore is ever
-/// captured again. It lies between where Linux puts position-independent programs (up to
-/// 0x57…) and where it puts `mmap` regions (from 0x7e… up).
+/// The range of addresses in which the restorer lives and works. No captured mapping may touch it.
+/// The restored process unmaps all of it as its first step, so nothing of a restore is ever
+/// captured again. It is between the range where Linux puts position-independent programs (up to
+/// 0x57…) and that of `mmap` regions (from 0x7e… up).
 pub const WINDOW_START: u64 = 0x6500_0000_0000;
-/// End of the restorer's stretch, see [`WINDOW_START`].
+/// End of the restorer's range, see [`WINDOW_START`].
 pub const WINDOW_END: u64 = 0x6600_0000_0000;
 /// End of user addresses with four-level page tables.
 pub const USER_END: u64 = 0x7fff_ffff_f000;
 /// Most descriptors given to the restorer.
 pub const SLOTS_MAX: usize = 1024;
-/// From this slot on they are files that the image may need and whose names may lead elsewhere now:
-/// the restorer knows them by their [`Identity`].
+/// Slots from this one on have files that the image may need and whose names may lead elsewhere
+/// now. The restorer identifies them by their [`Identity`].
 pub const HELD_FROM: usize = 16;
 
 /// Exit codes of the restorer. A restore that ends with one of these has printed one line on
@@ -50,7 +50,7 @@ pub mod exit {
 pub mod writer_exit {
     /// The whole image was written.
     pub const DONE: i32 = 0;
-    /// The reader of the stream went away.
+    /// The reader of the stream has closed it.
     pub const READER_GONE: i32 = 112;
     /// The kernel refused a step; the stream has no trailer.
     pub const FAILED: i32 = 113;
@@ -81,12 +81,13 @@ pub fn take<T: Plain>(bytes: &[u8]) -> Option<(T, &[u8])> {
     if bytes.len() < size_of::<T>() {
         return None;
     }
-    // SAFETY: the length was checked, any bit pattern is a value, and the read may be unaligned.
+    // SAFETY: the length was checked above, `Plain` guarantees that any bit pattern is a value, and
+    // the read may be unaligned.
     let value = unsafe { bytes.as_ptr().cast::<T>().read_unaligned() };
     Some((value, &bytes[size_of::<T>()..]))
 }
 
-/// What must agree between the node an image was taken on and the one it is restored on.
+/// What must be the same on the node an image was taken on and the one it is restored on.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fingerprint {
@@ -105,30 +106,31 @@ pub struct Fingerprint {
     pub vvar_len: u64,
     pub vvar_vclock_len: u64,
     pub vdso_len: u64,
-    /// Hash of the vDSO's build id: its functions lie where the image expects them.
+    /// Hash of the vDSO's build id. If it is the same, its functions are where the image expects
+    /// them.
     pub vdso_id: u64,
     /// Hash of the C library's build id (0: none found). For information: the library's file
     /// itself is checked like every mapped file.
     pub libc_id: u64,
 }
-// SAFETY: arrays and integers, 64 + 16 + 32 + 7 * 8 bytes, no padding.
+// SAFETY: `repr(C)` with arrays and integers only, 64 + 16 + 32 + 7 * 8 bytes, no padding.
 unsafe impl Plain for Fingerprint {}
 
-/// Which file it is, whatever its name is.
+/// Identifies a file independently of its name.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Identity {
     pub dev: u64,
     pub ino: u64,
-    /// When it was made, nanoseconds since 1970; 0 where the file system does not know. The number
-    /// of a file that is gone is soon given to another.
+    /// Time of its creation, nanoseconds since 1970; 0 if the file system does not know. It is
+    /// needed because the inode number of a removed file is soon reused.
     pub born_ns: u64,
 }
-// SAFETY: integers only, no padding.
+// SAFETY: `repr(C)` with integers only, no padding.
 unsafe impl Plain for Identity {}
 
 impl Identity {
-    /// Whether this is the file `then`. Device numbers mean something until the node starts anew.
+    /// Whether this is the file `then`. Device numbers are only comparable within one boot.
     pub fn is(&self, then: &Identity, same_boot: bool) -> bool {
         let born = [self.born_ns, then.born_ns];
         self.ino == then.ino
@@ -152,13 +154,13 @@ pub struct Header {
     pub taken_unix_ns: u64,
     /// Process id in the original.
     pub pid: u32,
-    /// 1: files keep the names that they have by the time of the restore.
+    /// 1: files keep the names that they have at the time of the restore.
     pub names_stay: u32,
-    /// /proc/sys/kernel/random/boot_id: which node this was, and since when.
+    /// /proc/sys/kernel/random/boot_id: identifies the boot of the node.
     pub boot_id: [u8; 40],
     pub fingerprint: Fingerprint,
 }
-// SAFETY: 8 + 4 * 4 + 3 * 8 + 8 + 40 bytes, then a plain type aligned to 8; no padding.
+// SAFETY: `repr(C)`: 8 + 4 * 4 + 3 * 8 + 8 + 40 bytes, then a plain type aligned to 8; no padding.
 unsafe impl Plain for Header {}
 
 /// `struct kernel_sigaction`.
@@ -181,7 +183,7 @@ pub const PENDING_MAX: usize = 512;
 /// Length of a `siginfo_t` in bytes.
 pub const SIGINFO_LEN: usize = 128;
 
-/// Bits of [`Context::scheduling`]: what is not as it was when the process was started.
+/// Bits of [`Context::scheduling`]: what differs from the time when the process was started.
 pub mod scheduling {
     pub const AFFINITY: u32 = 1;
     /// Policy, nice value, priority and the rest of `struct sched_attr`.
@@ -191,7 +193,7 @@ pub mod scheduling {
     pub const OOM_SCORE: u32 = 1 << 3;
 }
 
-/// `coredump_filter` of a context when the kernel does not tell.
+/// `coredump_filter` of a context if the kernel does not report it.
 pub const UNKNOWN: u32 = u32::MAX;
 
 /// Payload of the Context record: registers and kernel state of the process. The pending signals
@@ -199,12 +201,13 @@ pub const UNKNOWN: u32 = u32::MAX;
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Context {
-    /// Stack pointer and instruction to go on at: a label of the capture that pops the rest.
+    /// Stack pointer and instruction at which to continue: a label of the capture that pops the
+    /// rest.
     pub rsp: u64,
     pub rip: u64,
     pub fs_base: u64,
     pub gs_base: u64,
-    /// What set_tid_address(2) was given.
+    /// The argument of set_tid_address(2).
     pub tid_address: u64,
     pub robust_head: u64,
     pub robust_len: u64,
@@ -267,7 +270,7 @@ pub struct Context {
     pub mm: [u64; 11],
     pub auxv: [u64; AUXV_WORDS],
 }
-// SAFETY: words of 8 bytes, pairs of 4-byte words, and arrays of them; no padding.
+// SAFETY: `repr(C)` with words of 8 bytes, pairs of 4-byte words, and arrays of them; no padding.
 unsafe impl Plain for Context {}
 
 /// `object` of a mapping that has none.
@@ -286,9 +289,9 @@ pub mod map_flag {
     pub const VDSO: u32 = 1 << 7;
     /// Huge pages from the pool; bits 24 to 31 hold the binary logarithm of their size.
     pub const HUGETLB: u32 = 1 << 8;
-    /// A shared mapping whose content is all in the image: where it has no pages are zeros.
+    /// A shared mapping whose content is all in the image: where it has no pages it is zero.
     pub const WHOLE: u32 = 1 << 9;
-    /// Nothing about it may be changed (mseal).
+    /// The mapping cannot be changed (mseal).
     pub const SEALED: u32 = 1 << 10;
     /// The kernel's own mappings of every process.
     pub const SPECIAL: u32 = VVAR | VVAR_VCLOCK | VDSO;
@@ -323,17 +326,17 @@ pub struct Mapping {
     pub advice: u32,
     /// Number of the object it maps, or [`NO_OBJECT`].
     pub object: u32,
-    /// mbind(2): mode and nodes up to 64; the mode is [`UNKNOWN`] where the process's own holds.
+    /// mbind(2): mode and nodes up to 64; the mode is [`UNKNOWN`] if the process's own applies.
     pub memory_policy: u32,
     pub reserved: u32,
     pub memory_nodes: u64,
 }
-// SAFETY: integers only, no padding.
+// SAFETY: `repr(C)` with integers only, no padding.
 unsafe impl Plain for Mapping {}
 
 impl Mapping {
-    /// Whether it is the process's own memory, private and anonymous: this can be in place on
-    /// another node before the rest of an image is known.
+    /// Whether it is the process's own memory, private and anonymous. Such memory can be put in
+    /// place on another node before the rest of an image is known.
     pub fn is_own(&self) -> bool {
         let other = map_flag::SHARED | map_flag::SPECIAL | map_flag::DROPPABLE | map_flag::HUGETLB;
         self.object == NO_OBJECT && self.flags & other == 0
@@ -347,27 +350,27 @@ pub const FILE_DESCRIPTOR: u32 = 2;
 pub const PAGES_OF_OBJECT: u32 = 1;
 /// `flags` of a Pages record without content: `b` bytes from `a` on are guard pages.
 pub const PAGES_GUARD: u32 = 2;
-/// `flags` of a Pages record without content, in an incremental image: of the pages from `a` on, a
-/// multiple of the longest payload, those whose bits `b` has (lowest first) are as they were in the
-/// image that this one builds on.
+/// `flags` of a Pages record without content, in an incremental image. `a` is a multiple of the
+/// longest payload. Those of the pages from `a` on whose bits are set in `b` (lowest first) are
+/// unchanged since the image that this one builds on.
 pub const PAGES_SAME: u32 = 4;
 
 /// What a mapping or a descriptor refers to.
 pub mod object_kind {
     /// A file mapped privately or read-only: opened again, and must be the same file.
     pub const FILE: u32 = 1;
-    /// A file on a disk that is mapped shared and writable: opened again; the mapped range gets
-    /// its content back once the whole image has been read.
+    /// A file on a disk that is mapped shared and writable: opened again. The mapped range gets its
+    /// content back when the whole image has been read.
     pub const SHARED_FILE: u32 = 2;
     /// A file in /dev/shm that is mapped shared and writable: replaced by a new file of the same
-    /// name; its content are pages of the object.
+    /// name. Its content is in pages of the object.
     pub const SHM_FILE: u32 = 3;
     /// Memory without a name (shared anonymous, memfd, a deleted file that is only mapped): a
-    /// memfd. Its content are pages of the object if a descriptor of it is open, else pages of its
-    /// mapping.
+    /// memfd. Its content is in pages of the object if it has an open descriptor, otherwise in
+    /// pages of its mapping.
     pub const MEMORY: u32 = 4;
-    /// An open file that was unlinked or never had a name: a file without one in the directory that
-    /// the path names, else a memfd. Its content are pages of the object.
+    /// An open file that was unlinked or never had a name: a file without a name in the directory
+    /// of the path, or else a memfd. Its content is in pages of the object.
     pub const UNLINKED: u32 = 5;
 }
 
@@ -389,11 +392,11 @@ pub struct Object {
     /// F_GET_SEALS of a memfd.
     pub seals: u32,
 }
-// SAFETY: integers only, no padding.
+// SAFETY: `repr(C)` with integers only, no padding.
 unsafe impl Plain for Object {}
 
 impl Object {
-    /// Memory that no path leads to, of a size that is not known yet.
+    /// Memory that no path leads to, whose size is not known yet.
     pub fn nameless(identity: Identity) -> Object {
         Object {
             kind: object_kind::MEMORY,
@@ -413,37 +416,37 @@ impl Object {
 pub mod fd_kind {
     /// `arg` is the slot.
     pub const SLOT: u32 = 1;
-    /// A dead socket: reads give end of file, writes EPIPE.
+    /// A dead socket: reads return end of file, writes EPIPE.
     pub const DROPPED: u32 = 2;
     /// Opened again by path.
     pub const PATH: u32 = 3;
     /// `arg` is the object.
     pub const OBJECT: u32 = 4;
-    /// Shares the open file of descriptor `arg`, which stands earlier in the table.
+    /// Shares the open file of descriptor `arg`, which is earlier in the table.
     pub const DUP: u32 = 5;
     /// An event counter: `offset` is its value, `arg` its flags.
     pub const EVENT: u32 = 6;
-    /// A directory that was removed: made where it was, opened and removed again.
+    /// A directory that was removed: it is created where it was, opened and removed again.
     pub const GONE_DIRECTORY: u32 = 7;
-    /// An end of a pipe within the process: `identity` says of which, `offset` is its capacity,
-    /// `arg` 1 when nobody has the other end. Its content are the bytes in the pipe.
+    /// An end of a pipe within the process: `identity` identifies the pipe, `offset` is its
+    /// capacity, and `arg` is 1 when the other end is closed. The content is the bytes in the pipe.
     pub const PIPE: u32 = 8;
     /// An end of a socket pair within the process: `offset` is the inode of the other end. Its
     /// content is a [`super::Socket`](super::Socket) and the bytes that can be read here.
     pub const SOCKET: u32 = 9;
-    /// Its content are [`super::Watch`](super::Watch)es.
+    /// The content is a list of [`super::Watch`](super::Watch).
     pub const EPOLL: u32 = 10;
-    /// Its content is a [`super::TimerState`](super::TimerState).
+    /// The content is a [`super::TimerState`](super::TimerState).
     pub const TIMER: u32 = 11;
     /// `size` is the set of signals.
     pub const SIGNALS: u32 = 12;
-    /// Its content are [`super::WatchedPath`](super::WatchedPath)s, each with its path.
+    /// The content is a list of [`super::WatchedPath`](super::WatchedPath), each with its path.
     pub const INOTIFY: u32 = 13;
-    /// A file that the kernel makes up (/proc, /sys, control groups): opened again by path, at its
-    /// offset, whatever number it has there.
+    /// A file that the kernel generates (/proc, /sys, control groups): opened again by path, at its
+    /// offset, even if it has another inode number there.
     pub const KERNEL: u32 = 14;
 
-    /// Whether what follows a descriptor of this kind is its content, and no path.
+    /// Whether the content of a descriptor of this kind follows it, instead of a path.
     pub fn has_content(kind: u32) -> bool {
         matches!(kind, PIPE | SOCKET | EPOLL | TIMER | INOTIFY)
     }
@@ -460,11 +463,11 @@ pub struct Watch {
     pub events: u32,
     pub data: u64,
 }
-// SAFETY: integers only, no padding.
+// SAFETY: `repr(C)` with integers only, no padding.
 unsafe impl Plain for Watch {}
 
-/// What an inotify instance watches: the number of the watch, what it waits for, and the length of
-/// the path that follows, with its NUL.
+/// What an inotify instance watches: the number of the watch, the events, and the length of the
+/// path that follows, with its NUL.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WatchedPath {
@@ -472,10 +475,10 @@ pub struct WatchedPath {
     pub events: u32,
     pub path_len: u32,
 }
-// SAFETY: integers only, no padding.
+// SAFETY: `repr(C)` with integers only, no padding.
 unsafe impl Plain for WatchedPath {}
 
-/// A timerfd: its clock, how often it has expired unread, and the time that is left.
+/// A timerfd: its clock, how often it has expired unread, and the remaining time.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimerState {
@@ -485,7 +488,7 @@ pub struct TimerState {
     pub value: [u64; 2],
     pub interval: [u64; 2],
 }
-// SAFETY: integers only, no padding.
+// SAFETY: `repr(C)` with integers only, no padding.
 unsafe impl Plain for TimerState {}
 
 /// An end of a socket pair.
@@ -500,7 +503,7 @@ pub struct Socket {
     pub send_room: u32,
     pub receive_room: u32,
 }
-// SAFETY: integers only, no padding.
+// SAFETY: `repr(C)` with integers only, no padding.
 unsafe impl Plain for Socket {}
 
 /// Payload of a File record with [`FILE_DESCRIPTOR`]; `locks` locks and `path_len` bytes follow:
@@ -521,14 +524,14 @@ pub struct Descriptor {
     pub size: u64,
     pub identity: Identity,
     pub path_len: u32,
-    /// 1: an empty file to write that nobody else had open. A restore empties it again, if nobody
-    /// else has it open then either.
+    /// 1: an empty file, open for writing, that no other process had open. A restore empties it
+    /// again if no other process has it open then.
     pub alone: u32,
     /// How many locks it has.
     pub locks: u32,
     pub reserved: u32,
 }
-// SAFETY: integers only, no padding.
+// SAFETY: `repr(C)` with integers only, no padding.
 unsafe impl Plain for Descriptor {}
 
 /// How a lock was taken.
@@ -549,34 +552,35 @@ pub struct Lock {
     /// 1: for writing, no other lock beside it.
     pub exclusive: u32,
     pub start: u64,
-    /// Bytes; 0: to the end of the file, wherever that is.
+    /// Bytes; 0: to the end of the file, whatever its length.
     pub len: u64,
 }
-// SAFETY: integers only, no padding.
+// SAFETY: `repr(C)` with integers only, no padding.
 unsafe impl Plain for Lock {}
 
-/// When a restore cuts a file back to its captured length: the process was writing at its end, so
-/// what lies behind was written by the lost future. Files written at free offsets (several ranks
-/// may share one) are never cut. Of an empty file nobody can say: see [`Descriptor::alone`].
+/// Whether a restore cuts a file back to its captured length. It does if the process was writing at
+/// the end of the file: then what follows was written after the image. Files written at other
+/// offsets (several ranks may share one) are never cut. For an empty file this cannot be decided:
+/// see [`Descriptor::alone`].
 pub fn owns_tail(d: &Descriptor) -> bool {
     let writable = d.open_flags & 3 != 0;
     let append = d.open_flags & 0o2000 != 0;
     d.file_type == 0o100000 && writable && (append || (d.offset == d.size && d.size > 0))
 }
 
-/// Whether a name that the file has lost is given back to it: the process writes it, so it is most
-/// likely the process that renamed or replaced it, and it will do so again.
+/// Whether a restore gives the file a name back that it has lost. It does if the process writes the
+/// file: then most likely the process itself renamed or replaced it, and will do so again.
 pub fn owns_name(d: &Descriptor) -> bool {
     d.file_type == 0o100000 && d.open_flags & 3 != 0
 }
 
-/// Whether it must be found out when the image is taken if others have the file open.
+/// Whether a capture must find out if other processes have the file open.
 pub fn is_begun(d: &Descriptor) -> bool {
     d.file_type == 0o100000 && d.open_flags & 3 != 0 && d.size == 0 && !owns_tail(d)
 }
 
-/// Running hash over headers and payloads of the records that describe the process; the trailer
-/// carries it. Not cryptographic: it finds mix-ups, the store's checksums find corruption.
+/// Running hash over headers and payloads of the records that describe the process. The trailer has
+/// it. It is not cryptographic: it finds mix-ups, and the store's checksums find corruption.
 #[derive(Clone, Copy)]
 pub struct MetaHash(u64);
 

@@ -1,9 +1,10 @@
-//! Where a file has content and where holes. Compiled into both sides; must not allocate.
+//! Finds where a file has content and where it has holes. Compiled into both sides; must not
+//! allocate.
 
 use super::sys;
 
-/// Calls `each` with every run of content between two offsets. A file system that does not know
-/// holes has one run.
+/// Calls `each` with every run of content between two offsets. A file system without holes has one
+/// run.
 pub fn data_runs(
     fd: i32,
     start: u64,

@@ -1,5 +1,5 @@
-//! Reads an image stream without restoring it: record by record, or as a summary.
-//! Holds one record at a time, so that an image of any size needs the same memory.
+//! Reads an image stream without restoring it: record by record, or as a summary. Holds one record
+//! at a time, so that every image needs the same memory.
 
 use std::io::{self, Read};
 use std::path::PathBuf;
@@ -38,7 +38,7 @@ impl<R: Read> ImageReader<R> {
     /// The next record, `None` after the trailer.
     ///
     /// Errors: `UnexpectedEof` when the stream ends before its trailer, `InvalidData` when it is
-    /// no image or its trailer does not fit.
+    /// not an image or its trailer does not match.
     pub fn next_record(&mut self) -> io::Result<Option<(RecordHeader, &[u8])>> {
         if self.ended {
             return Ok(None);
@@ -70,20 +70,20 @@ impl<R: Read> ImageReader<R> {
     }
 }
 
-/// A Header record in words.
+/// The content of a Header record.
 #[derive(Clone, Debug)]
 pub struct HeaderInfo {
     pub rank: u32,
     pub incarnation: u32,
     pub clock: u64,
-    /// Receive sequence number of the last message that the process holds.
+    /// Receive sequence number of the last message that the image contains.
     pub rsn: u64,
     /// Wall-clock time of the capture, nanoseconds since 1970.
     pub taken_unix_ns: u64,
     /// Process id of the original.
     pub pid: u32,
     pub fingerprint: Fingerprint,
-    /// What the capture was given as `meta`.
+    /// The `meta` that was passed to the capture.
     pub meta: Vec<u8>,
 }
 
@@ -135,7 +135,7 @@ impl Summary {
     }
 }
 
-/// Reads a whole stream, checks it, and says what it holds.
+/// Reads a whole stream, checks it, and returns a summary.
 pub fn summary(input: impl Read) -> io::Result<Summary> {
     let mut reader = ImageReader::new(input);
     let (_, payload) = reader.next_record()?.ok_or_else(|| invalid("the stream is empty"))?;
@@ -168,7 +168,7 @@ pub fn summary(input: impl Read) -> io::Result<Summary> {
     Ok(summary)
 }
 
-/// A record's fixed part and the path behind it.
+/// A record's fixed part and the path after it.
 fn fixed<T: format::Plain>(payload: &[u8]) -> io::Result<(T, PathBuf)> {
     let (value, path) = format::take(payload).ok_or_else(|| invalid("a record is too short"))?;
     Ok((value, path_of(path)))

@@ -1,6 +1,6 @@
-//! Process images: capture in the process itself, the format, and what reads it.
-//! [`capture`] and all it calls never allocate, lock or call the C library: it may run in a
-//! signal handler. The program that restores is embedded, see [`restore`].
+//! Process images: the capture in the process itself, the format, and its readers. [`capture`] and
+//! all that it calls never allocate, lock or call the C library, because it may run in a signal
+//! handler. The program that restores is embedded, see [`restore`].
 
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
 compile_error!(
@@ -34,15 +34,15 @@ pub use tracker::Tracker;
 ///
 /// Returns like `setjmp`: in the original with [`Outcome::Captured`], and once more with
 /// [`Outcome::Restored`] in every process restored from the image. Async-signal-safe. Needs about 1
-/// KiB of stack, and works on one of its own. All signals are blocked meanwhile, SIGPIPE included.
-/// Other threads are stopped; in a restored process they go on like the calling one.
-/// The caller closes `out_fd` in the original; a reader that has gone away ends the writing child
-/// quietly.
+/// KiB of stack, and otherwise uses one of its own. All signals are blocked meanwhile, SIGPIPE
+/// included. Other threads are stopped; in a restored process they continue like the calling one.
+/// The caller closes `out_fd` in the original. If the reader closes the stream, the writing child
+/// just ends.
 ///
 /// # Safety
-/// One capture at a time. What the caller holds must bear being continued in another process: after
-/// [`Outcome::Restored`] the process id, the parent and the descriptors of other processes differ.
+/// Only one capture at a time. The caller's state must be able to continue in another process:
+/// after [`Outcome::Restored`] the process id, the parent and the other ends of descriptors differ.
 pub unsafe fn capture(request: &Request) -> Outcome {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller keeps this contract, which is that of the function called.
     unsafe { capture::capture(request) }
 }

@@ -1,28 +1,27 @@
-//! By which numbers the kernel lists a mapped file. /proc/PID/maps has device and inode of the file
-//! that holds the pages; stat(2) has those of the subvolume on btrfs, and on overlayfs those of the
-//! overlay. So a file is compared with a mapping by mapping it once more. Must not allocate;
-//! changes nothing that stays.
+//! Finds the numbers by which the kernel lists a mapped file. /proc/PID/maps has the device and
+//! inode of the file that holds the pages. stat(2) has those of the subvolume on btrfs, and on
+//! overlayfs those of the overlay. So a file is compared with a mapping by mapping it once more.
+//! Must not allocate; makes no lasting change.
 
 use crate::maps;
 use crate::sys::{self, PAGE};
 
-/// Device and inode number of a file, as one of the two lists has them.
+/// Device and inode number of a file, as either of the two has them.
 pub type Number = (u64, u64);
 
-/// Whether /proc/PID/maps lists the file that is open as `fd` by this number. `st` is what
-/// fstat(2) says of it.
+/// Whether /proc/PID/maps lists the file that is open as `fd` by this number. `st` is its fstat(2).
 pub fn is_listed_as(fd: i32, st: &sys::Stat, listed: Number) -> bool {
     (st.dev, st.ino) == listed || number_in_maps(fd) == Ok(listed)
 }
 
-/// The number by which /proc/PID/maps lists the file that is open as `fd`, to be read.
+/// The number by which /proc/PID/maps lists the file that is open as `fd` for reading.
 ///
 /// # Errors
-/// What the kernel says: it cannot be mapped, or there is no /proc.
+/// The kernel's error number: the file cannot be mapped, or there is no /proc.
 pub fn number_in_maps(fd: i32) -> Result<Number, i32> {
     let at = sys::map_unreadable(fd)?;
     let number = number_at(at as u64);
-    // SAFETY: mapped above, for this alone.
+    // SAFETY: the mapping was made above, and only this function has its address.
     let _ = unsafe { sys::munmap(at, PAGE) };
     number
 }

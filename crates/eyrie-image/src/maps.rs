@@ -1,5 +1,5 @@
-//! Reads the lines of /proc/self/maps and /proc/self/smaps through a buffer given by the caller.
-//! Compiled into both sides; must not allocate.
+//! Reads the lines of /proc/self/maps and /proc/self/smaps through a buffer of the caller. Compiled
+//! into both sides; must not allocate.
 
 use super::sys;
 
@@ -48,12 +48,12 @@ pub fn parse(line: &[u8]) -> Option<Line<'_>> {
     Some(Line { start, end, perms, offset, dev, ino, name: rest })
 }
 
-/// A hexadecimal number at the front and what follows it.
+/// A hexadecimal number at the beginning, and the text after it.
 pub fn hex(text: &[u8]) -> Option<(u64, &[u8])> {
     number(text, 16)
 }
 
-/// A decimal number at the front and what follows it.
+/// A decimal number at the beginning, and the text after it.
 pub fn decimal(text: &[u8]) -> Option<(u64, &[u8])> {
     number(text, 10)
 }
@@ -68,7 +68,7 @@ fn number(text: &[u8], base: u32) -> Option<(u64, &[u8])> {
     (n > 0).then(|| (value, &text[n..]))
 }
 
-/// Calls `each` with every line of the open file `fd` (without its newline) until it says false.
+/// Calls `each` with every line of the open file `fd` (without its newline) until it returns false.
 /// A line longer than `buf` gives ENOMEM.
 pub fn for_each_line(
     fd: i32,

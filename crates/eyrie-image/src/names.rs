@@ -1,21 +1,20 @@
-//! Finds the name that a file has by now, in the directory where it was. Compiled into both sides;
-//! must not allocate, and opens nothing but directories and, with O_PATH, candidates: closing these
-//! drops no lock.
+//! Finds the present name of a file, in the directory where it was. Compiled into both sides; must
+//! not allocate. Opens only directories and, with O_PATH, candidates: closing these drops no lock.
 
 use super::format::{Identity, PATH_LEN_MAX};
 use super::sys;
 
-/// What the kernel adds to the path of a file that has lost its name.
+/// What the kernel appends to the path of a file that has lost its name.
 pub const DELETED: &[u8] = b" (deleted)";
 
-/// A path in place, with a NUL behind it.
+/// A path in place, followed by a NUL.
 pub struct Path {
     bytes: [u8; PATH_LEN_MAX + 1],
     len: usize,
 }
 
 impl Path {
-    /// `None` when it would be too long, or holds a NUL.
+    /// `None` when it would be too long, or contains a NUL.
     pub fn join(parts: &[&[u8]]) -> Option<Path> {
         let mut path = Path { bytes: [0; PATH_LEN_MAX + 1], len: 0 };
         for part in parts {
@@ -37,12 +36,12 @@ impl Path {
     }
 }
 
-/// The directory of a path without its NUL, as it stands in front of a name: `/` has none.
+/// The directory of a path without its NUL, in the form that precedes a name: empty for `/`.
 pub fn directory(path: &[u8]) -> &[u8] {
     &path[..path.iter().rposition(|b| *b == b'/').unwrap_or(0)]
 }
 
-/// A path without what the kernel adds to that of a file that has lost its name.
+/// A path without the mark that the kernel appends for a file that has lost its name.
 pub fn without_mark(path: &[u8]) -> &[u8] {
     path.strip_suffix(DELETED).unwrap_or(path)
 }
@@ -55,7 +54,7 @@ pub fn find(path: &[u8], wanted: &Identity, same_boot: bool, most: usize) -> Opt
     let mut buf = [0u8; 16384];
     let mut left = most;
     let found = 'read: loop {
-        // SAFETY: the buffer is writable for its length.
+        // SAFETY: the kernel writes at most `buf.len()` bytes into `buf`.
         let got = unsafe {
             sys::call3(sys::nr::GETDENTS64, dir as usize, buf.as_mut_ptr() as usize, buf.len())
         };
@@ -69,7 +68,8 @@ pub fn find(path: &[u8], wanted: &Identity, same_boot: bool, most: usize) -> Opt
             let number = |range: core::ops::Range<usize>| {
                 head[range].iter().rev().fold(0u64, |n, b| n << 8 | u64::from(*b))
             };
-            let (ino, len) = (number(0..8), number(16..18) as usize);
+            let ino = number(0..8);
+            let len = number(16..18) as usize;
             let Some(name) = entry.get(19..len) else { break };
             let name = &name[..name.iter().position(|b| *b == 0).unwrap_or(name.len())];
             if ino == wanted.ino {

@@ -1,5 +1,5 @@
-//! Why a process was not captured, in words for its user. `Copy` and without allocation, because
-//! it is made inside a signal handler; only its `Display` may be called later at leisure.
+//! Why a process was not captured, in words for its user. `Copy` and without allocation, because it
+//! is made inside a signal handler. Its `Display` is called only afterwards.
 
 use core::fmt;
 
@@ -13,7 +13,7 @@ pub struct Text {
 impl Text {
     pub const EMPTY: Text = Text { bytes: [0; 80], len: 0 };
 
-    /// Keeps the front of `bytes`, up to a newline.
+    /// Keeps the beginning of `bytes`, up to a newline.
     pub fn new(bytes: &[u8]) -> Text {
         let mut text = Text::EMPTY;
         for &b in bytes.iter().take(80).take_while(|b| **b != b'\n' && **b != 0) {
@@ -39,13 +39,13 @@ impl fmt::Debug for Text {
     }
 }
 
-/// Why there is no image. Everything but [`Refusal::Output`] and [`Refusal::Writer`] is found
-/// before a byte is written.
+/// Why there is no image. All but [`Refusal::Output`] and [`Refusal::Writer`] are found before a
+/// byte is written.
 #[derive(Clone, Copy, Debug)]
 pub enum Refusal {
     /// A thread that cannot be brought back.
     Thread { tid: i32, name: Text, what: &'static str },
-    /// A thread did not stop in time; the number of the system call that it is in.
+    /// A thread did not stop in time; `call` is the number of the system call that it is in.
     Unstopped { tid: i32, name: Text, call: Option<u32> },
     /// The process has a child (running, or ended and not waited for).
     Child { pid: i32 },
@@ -57,11 +57,11 @@ pub enum Refusal {
     Descriptor { fd: i32, what: &'static str, name: Text },
     /// A deleted file too large to be saved in the image; sizes in bytes.
     DeletedFile { fd: i32, size: u64, limit: u64 },
-    /// The process has something that no other process can be given.
+    /// The process has state that cannot be given to another process.
     State { what: &'static str, detail: Text },
     /// More signals are pending than an image may carry.
     Signals { limit: usize },
-    /// The working directory is one that no path leads to.
+    /// No path leads to the working directory.
     Directory { name: Text },
     /// A mapping that cannot be brought back.
     Mapping { start: u64, what: &'static str, name: Text },
@@ -71,9 +71,10 @@ pub enum Refusal {
     Request(&'static str),
     /// The kernel refused a step.
     Kernel { step: &'static str, errno: i32 },
-    /// The stream could not be written (synchronous captures only; the reader has a torn stream).
+    /// The stream could not be written (synchronous captures only; the reader has an incomplete
+    /// stream).
     Output { errno: i32 },
-    /// The image-writing child ended or hung before it had begun.
+    /// The image-writing child ended or hung before it began to write.
     Writer,
 }
 

@@ -1,89 +1,91 @@
-//! What the caller of a capture asks for, and what it gets.
+//! The arguments and the result of a capture.
 
 use crate::refusal::Refusal;
 use crate::tracker::Tracker;
 use core::ffi::{c_void, CStr};
 
-/// Who writes the image.
+/// Which process writes the image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
-    /// A copy-on-write child; the process goes on after a short pause.
+    /// A copy-on-write child; the process continues after a short pause.
     Async,
     /// The process itself, which waits until the stream is written.
     Sync,
 }
 
-/// What to do with one descriptor at restore.
+/// What a restore does with one descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FdRole {
-    /// The restorer puts the descriptor here that it was given as this slot (below 256).
-    /// Slots 0, 1 and 2 are standard input, output and error.
+    /// The descriptor that the restorer was given as this slot (below
+    /// [`crate::format::SLOTS_MAX`]). Slots 0, 1 and 2 are standard input, output and error.
     Slot(u32),
-    /// A dead socket: reads give end of file, writes EPIPE.
+    /// A dead socket: reads return end of file, writes EPIPE.
     Dropped,
 }
 
-/// What the caller has done in other threads and other processes than that of its call. Called in
+/// Functions of the caller that run in other threads and in restored processes. They are called in
 /// signal handlers, with all signals blocked, while any lock of the process may be held.
 #[derive(Clone, Copy)]
 pub struct Hooks {
-    /// In each other thread, when it goes on after it was stopped for the image, restored or not,
-    /// with the context that the kernel has given to the signal handler: for a system call that
-    /// only this has interrupted.
+    /// Called in each other thread when it continues after it was stopped for the image, restored
+    /// or not, with the context that the kernel passed to the signal handler. It is for a system
+    /// call that only the stop has interrupted.
     pub interrupted: Option<unsafe fn(*mut c_void)>,
-    /// In a restored process before other threads run: by how many nanoseconds the monotonic clock
-    /// is ahead of where it was when the image was begun.
+    /// Called in a restored process before other threads run, with the nanoseconds by which the
+    /// monotonic clock is ahead of the time when the image was begun.
     pub clock_jumped: Option<fn(i64)>,
 }
 
-/// An image that need not be a full one.
+/// What an image needs in order to be incremental.
 pub struct Track<'a> {
-    /// Of this process, started.
+    /// The tracker of this process, started.
     pub tracker: &'a Tracker,
     /// Number of the image, not 0.
     pub image: u64,
-    /// An earlier one of this process that whoever takes the stream is known to have; 0: none. If
-    /// it was the last one, only what was written since goes to the stream.
+    /// An earlier image of this process that the reader of the stream is known to have; 0: none. If
+    /// it was the last one, the stream has only what was written since.
     pub base: u64,
-    /// Whether memory is marked, so that a later image can build on this one; else this is a full
-    /// one.
+    /// Whether memory is marked, so that a later image can build on this one. Otherwise this is a
+    /// full image.
     pub marks: bool,
 }
 
 /// What to capture and where to.
 pub struct Request<'a> {
-    /// Pipe or socket that takes the stream. Not open in the restored process.
+    /// Pipe or socket for the stream. Not open in the restored process.
     pub out_fd: i32,
     pub mode: Mode,
     pub rank: u32,
     pub incarnation: u32,
     pub clock: u64,
-    /// Receive sequence number of the last message that the process holds.
+    /// Receive sequence number of the last message that the image contains.
     pub rsn: u64,
-    /// Stretches (start, length in bytes) left out; nothing is mapped there after a restore.
+    /// Ranges (start, length in bytes) that are left out. After a restore nothing is mapped there.
     pub exclude: &'a [(usize, usize)],
     /// Roles of the caller's own descriptors.
     pub fds: &'a [(i32, FdRole)],
-    /// Sockets that lead out of the process become dead ones, where they would refuse the image.
+    /// Sockets that lead out of the process become dead ones instead of refusing the image.
     pub drop_sockets: bool,
-    /// The process will not rename or remove files again that it has renamed or removed since: they
-    /// keep the names that they have by then.
+    /// The process will not repeat renames and removals of files: files keep the names that they
+    /// have at the time of the restore.
     pub names_stay: bool,
-    /// The n-th path that the process has watched by inotify(7), `None` where there are no more: by
-    /// these an image finds what its instances watch. As for [`Hooks`], any lock may be held.
+    /// Returns the n-th path that the process has watched by inotify(7), and `None` after the last.
+    /// The image describes by these what the instances watch. As for [`Hooks`], any lock may be
+    /// held.
     pub watched: Option<fn(usize) -> Option<&'static CStr>>,
-    /// At most 4096 bytes for the header, as they are.
+    /// At most 4096 bytes, which are put into the header unchanged.
     pub meta: &'a [u8],
-    /// Who started the process; 0: nobody knows. Processors, policy and priorities that are the
-    /// same as that one's are not the process's own: a restored one has those of who restores it.
+    /// The process that started this one; 0: unknown. Processors, policy and priorities that are
+    /// the same there are not the process's own: a restored one has those of the process that
+    /// restores it.
     pub starter_pid: i32,
-    /// Called when all threads stand still and nothing was looked at: what the process does to
-    /// others, its output say, is before the image or after it. An error, in words for the user,
-    /// refuses the image. As for [`Hooks`], any lock may be held.
+    /// Called when all threads stand still and nothing was looked at yet. So what the process does
+    /// to others, such as its output, is either before the image or after it. An error, in words
+    /// for the user, refuses the image. As for [`Hooks`], any lock may be held.
     pub still: Option<&'a dyn Fn() -> Result<(), &'static str>>,
-    /// For [`Mode::Sync`]: called when the stream is written, with the nanoseconds that this has
-    /// taken, while all threads still stand still; the process goes on when it returns. As for
-    /// [`Hooks`], any lock may be held.
+    /// For [`Mode::Sync`]: called when the stream is written, with the nanoseconds that this took.
+    /// All threads still stand still, and continue when it returns. As for [`Hooks`], any lock may
+    /// be held.
     pub written: Option<&'a dyn Fn(u64)>,
     pub hooks: Hooks,
     /// `None`: a full image, and nothing is tracked for the next one.
@@ -91,7 +93,7 @@ pub struct Request<'a> {
 }
 
 impl Request<'static> {
-    /// Of the process as it stands, by somebody who is no rank.
+    /// A request that captures a process that is not a rank, as it is.
     pub fn plain(out_fd: i32, mode: Mode) -> Request<'static> {
         Request {
             out_fd,
@@ -115,7 +117,7 @@ impl Request<'static> {
     }
 }
 
-/// How a capture ended, and in which process this is.
+/// How a capture ended, and in which process.
 #[derive(Clone, Copy, Debug)]
 pub enum Outcome {
     /// In the original process.
@@ -129,8 +131,8 @@ pub enum Outcome {
         /// Length of the stream; known for [`Mode::Sync`] only, else 0.
         image_bytes: u64,
     },
-    /// In a restored process: the same call returns once more.
+    /// In a restored process, in which the same call returns once more.
     Restored,
-    /// There is no image (or a torn one, which counts as none), and the process goes on as before.
+    /// There is no image (or an incomplete one, which does not count), and the process continues.
     Refused(Refusal),
 }

@@ -1,5 +1,5 @@
-//! Starts the restorer, from any process: the program comes out of this library, not from a path.
-//! Never restores in the calling process.
+//! Starts the restorer, from any process. The restorer is embedded in this library, so no path is
+//! needed. Never restores in the calling process.
 
 use std::ffi::CString;
 use std::io::{self, Write};
@@ -14,10 +14,10 @@ static RESTORER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/eyrie-restore
 
 /// A command that restores the image read from `image` (a pipe, a socket or a file), with
 /// `slots[n]` for slot n (`None`: /dev/null; at most [`HELD_FROM`]). `held` are files that the
-/// image may need and whose names lead elsewhere by now, opened with O_PATH; what is beyond
-/// [`SLOTS_MAX`] is left out. Standard input, output and error of the restored process are slots 0,
-/// 1 and 2; the command's own are the restorer's until it becomes the process, and its standard
-/// error gets the one line that says why it could not.
+/// image may need and whose names lead elsewhere now, opened with O_PATH; those beyond
+/// [`SLOTS_MAX`] are left out. Slots 0, 1 and 2 are standard input, output and error of the
+/// restored process. The command's own are the restorer's until it becomes the process. If it
+/// cannot, one line on its standard error says why.
 ///
 /// The process id of the spawned child is that of the restored process. It exits with a code of
 /// [`crate::format::exit`] if there is no restored process.
@@ -28,9 +28,10 @@ pub fn command(
 ) -> io::Result<Command> {
     assert!(slots.len() <= HELD_FROM, "more slots than there are");
     let program = OwnedFd::from(program()?);
-    // Above standard input, output and error, which the command puts in place before the rest.
+    // Above standard input, output and error, which the command sets before the rest.
     let above = |fd: BorrowedFd| -> io::Result<OwnedFd> {
-        // SAFETY: only descriptors; the result is new and ours.
+        // SAFETY: the call takes a descriptor and numbers. The new descriptor belongs to nothing
+        // else.
         unsafe {
             match libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 3) {
                 -1 => Err(io::Error::last_os_error()),
@@ -48,12 +49,13 @@ pub fn command(
     for slot in &slots {
         command.arg(slot.as_ref().map_or(-1, |fd| fd.as_raw_fd()).to_string());
     }
-    // SAFETY: only async-signal-safe calls, no allocation. The closure keeps the descriptors open.
+    // SAFETY: the closure makes only async-signal-safe calls and does not allocate. It owns the
+    // descriptors, so they stay open until then.
     unsafe {
         command.pre_exec(move || {
             let _ = &program;
-            // The image brings its own addresses; this is for what the process may start later. A
-            // sandbox may forbid it.
+            // The image has its own addresses; this is for programs that the process starts later.
+            // A sandbox may forbid it, so a failure is ignored.
             libc::personality(libc::ADDR_NO_RANDOMIZE as libc::c_ulong);
             for fd in slots.iter().flatten().chain([&image]) {
                 if libc::fcntl(fd.as_raw_fd(), libc::F_SETFD, 0) == -1 {
@@ -66,10 +68,10 @@ pub fn command(
     Ok(command)
 }
 
-/// The restorer in a file of its own memory.
+/// The restorer in a memory file.
 fn program() -> io::Result<std::fs::File> {
     let name = CString::from(c"eyrie-restorer");
-    // SAFETY: the name ends in a NUL; the descriptor is new and ours.
+    // SAFETY: the name ends in a NUL, and the new descriptor belongs to nothing else.
     let mut file = unsafe {
         match libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) {
             -1 => return Err(io::Error::last_os_error()),

@@ -1,14 +1,14 @@
-//! What processes are started with of which images are to be taken, by who starts them: fixed
-//! addresses, and nothing open but what they are given. Never changes the calling process.
+//! How a process must be started so that images of it can be taken: with fixed addresses, and with
+//! nothing open except what it is given. Never changes the calling process.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// The process has fixed addresses where that is allowed, as ranks have them.
+/// Gives the process fixed addresses if that is allowed, as ranks have them.
 pub fn at_fixed_addresses(command: &mut Command) {
-    // SAFETY: one system call.
+    // SAFETY: the closure makes one system call, which is async-signal-safe, and does not allocate.
     unsafe {
         command.pre_exec(|| {
             libc::personality(libc::ADDR_NO_RANDOMIZE as libc::c_ulong);
@@ -17,9 +17,9 @@ pub fn at_fixed_addresses(command: &mut Command) {
     };
 }
 
-/// The process has nothing open from this number on but what is put there later.
+/// Closes all descriptors from this number on in the process, except those that are set later.
 pub fn with_nothing_open_from(command: &mut Command, number: RawFd) {
-    // SAFETY: one system call.
+    // SAFETY: the closure makes one system call, which is async-signal-safe, and does not allocate.
     unsafe {
         command.pre_exec(move || {
             let cloexec = libc::CLOSE_RANGE_CLOEXEC as libc::c_int;
@@ -29,19 +29,21 @@ pub fn with_nothing_open_from(command: &mut Command, number: RawFd) {
     };
 }
 
-/// The process has `stream`, to which it writes its image, as descriptor `number`. What its starter
-/// has open from there on is not for it, as agents keep theirs from ranks. `stream` must stay open
-/// until the process is started.
+/// Gives the process `stream`, to which it writes its image, as descriptor `number`. Other
+/// descriptors of its starter from there on are closed in it, as agents keep theirs from ranks.
+/// `stream` must stay open until the process is started.
 pub fn with_stream(command: &mut Command, stream: &OwnedFd, number: RawFd) {
     let raw = stream.as_raw_fd();
     with_nothing_open_from(command, number);
-    // SAFETY: system calls only, between fork and exec. Where both numbers are the same there is
-    // nothing to copy.
+    // SAFETY: the closure makes only system calls, which are async-signal-safe, and does not
+    // allocate. The caller keeps `stream` open. If both numbers are the same, only the
+    // close-on-exec flag must be cleared.
     unsafe {
         command.pre_exec(move || {
-            let done = match raw == number {
-                true => libc::fcntl(raw, libc::F_SETFD, 0),
-                false => libc::dup2(raw, number),
+            let done = if raw == number {
+                libc::fcntl(raw, libc::F_SETFD, 0)
+            } else {
+                libc::dup2(raw, number)
             };
             match done {
                 -1 => Err(io::Error::last_os_error()),

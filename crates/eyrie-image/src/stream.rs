@@ -1,12 +1,12 @@
 //! The framing of an image stream: a sequence of records, each a fixed header and a bounded
-//! payload. The capture writes it, the store cuts it into chunks at record borders, the restorer
-//! reads it. It must never allocate: the capture side runs inside a signal handler.
+//! payload. The capture writes it, the store cuts it into chunks between records, the restorer
+//! reads it. It must never allocate: the capture runs inside a signal handler.
 
 /// Length of a record header in bytes.
 pub const RECORD_HEADER_LEN: usize = 32;
 
-/// Longest payload of one record in bytes; page records are cut at multiples of this in the address
-/// space, so that an unchanged stretch of memory gives the same record in the next image.
+/// Longest payload of a record in bytes. Page records are cut at multiples of this in the address
+/// space, so that unchanged memory gives the same record in the next image.
 pub const MAX_PAYLOAD: usize = 256 * 1024;
 
 /// What a record holds.
@@ -27,13 +27,13 @@ pub enum Kind {
     Trailer = 6,
     /// Second record of an incremental image: `a` is the number of the image that it builds on.
     Base = 7,
-    /// Before the first record of an image that another follows in the same stream: `a` is its
-    /// number. Whoever reads it puts the memory in place and waits.
+    /// Precedes the first record of an image that another one follows in the same stream: `a` is
+    /// its number. The reader puts the memory in place and waits for the next image.
     Prepared = 8,
 }
 
 impl Kind {
-    /// The kind with this number on the wire, if there is one.
+    /// The kind with this number in the stream, if there is one.
     pub fn from_u32(n: u32) -> Option<Kind> {
         Some(match n {
             1 => Kind::Header,
@@ -49,7 +49,7 @@ impl Kind {
     }
 
     /// Whether it describes the process, so that the trailer's checksum covers it. Pages and counts
-    /// are others once an incremental image was joined with the one that it builds on.
+    /// change when an incremental image is joined with its base.
     pub fn is_description(self) -> bool {
         !matches!(self, Kind::Pages | Kind::Trailer | Kind::Base | Kind::Prepared)
     }
@@ -67,7 +67,7 @@ pub struct RecordHeader {
 }
 
 impl RecordHeader {
-    /// The header as it stands in the stream.
+    /// Encodes the header.
     pub fn encode(&self) -> [u8; RECORD_HEADER_LEN] {
         let mut out = [0; RECORD_HEADER_LEN];
         out[0..4].copy_from_slice(&(self.kind as u32).to_le_bytes());
@@ -78,7 +78,7 @@ impl RecordHeader {
         out
     }
 
-    /// Reads a header; `None` when the kind is unknown or the length beyond the bound.
+    /// Decodes a header; `None` when the kind is unknown or the length is beyond the bound.
     pub fn decode(bytes: &[u8; RECORD_HEADER_LEN]) -> Option<RecordHeader> {
         let u32_at = |i: usize| u32::from_le_bytes(bytes[i..i + 4].try_into().unwrap());
         let u64_at = |i: usize| u64::from_le_bytes(bytes[i..i + 8].try_into().unwrap());

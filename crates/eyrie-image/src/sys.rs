@@ -1,6 +1,6 @@
 //! Raw Linux system calls for x86_64, used by the capture and, through a `#[path]`, by the
-//! restorer. Nothing here may call a C library, allocate, take a lock or touch errno: it runs
-//! inside signal handlers and in a program that has no libc at all.
+//! restorer. Nothing here may call a C library, allocate, take a lock or access errno: it runs
+//! inside signal handlers and in a program without libc.
 
 use core::arch::asm;
 
@@ -264,13 +264,13 @@ pub const ARCH_REQ_XCOMP_PERM: usize = 0x1023;
 pub const ARCH_GET_UNTAG_MASK: usize = 0x4001;
 pub const ARCH_SHSTK_STATUS: usize = 0x5005;
 
-/// What `read`, `mmap` and the others give: the value, or the error number.
+/// The result of `read`, `mmap` and other calls: the value, or the error number.
 pub type SysResult = Result<usize, i32>;
 
 /// Makes a system call with up to six arguments.
 ///
 /// # Safety
-/// As the call itself: the arguments must be what the kernel expects for `n`.
+/// As for the call itself: the arguments must be what the kernel expects for `n`.
 #[inline(always)]
 pub unsafe fn call6(
     n: usize,
@@ -282,7 +282,8 @@ pub unsafe fn call6(
     f: usize,
 ) -> SysResult {
     let ret: isize;
-    // SAFETY: the x86_64 system call convention; rcx and r11 are overwritten by the instruction.
+    // SAFETY: this is the x86_64 system call convention; the instruction overwrites rcx and r11.
+    // The caller guarantees that the arguments are valid for the call.
     unsafe {
         asm!(
             "syscall",
@@ -305,7 +306,7 @@ pub unsafe fn call6(
 /// As [`call6`].
 #[inline(always)]
 pub unsafe fn call3(n: usize, a: usize, b: usize, c: usize) -> SysResult {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller guarantees that the arguments are valid for the call.
     unsafe { call6(n, a, b, c, 0, 0, 0) }
 }
 
@@ -340,21 +341,21 @@ pub struct IoVec {
 
 pub fn fstat(fd: i32) -> Result<Stat, i32> {
     let mut st = core::mem::MaybeUninit::<Stat>::zeroed();
-    // SAFETY: the kernel fills the structure; all-zero is a valid one too.
+    // SAFETY: the kernel writes a struct stat into `st`, of which all zeros is also a valid value.
     unsafe {
         call3(nr::FSTAT, fd as usize, st.as_mut_ptr() as usize, 0)?;
         Ok(st.assume_init())
     }
 }
 
-/// When an open file was made, nanoseconds since 1970; 0 where the file system does not know.
+/// When an open file was created, nanoseconds since 1970; 0 if the file system does not know.
 pub fn born_ns(fd: i32) -> u64 {
     const STATX_BTIME: u32 = 0x800;
-    // struct statx: the mask comes first, the time of birth (s i64, ns u32) at byte 80.
+    // struct statx: the mask comes first, the time of birth (s i64, ns u32) is at byte 80.
     let mut stx = [0u64; 32];
     let mask = STATX_BTIME as usize;
     let path = c"".as_ptr() as usize;
-    // SAFETY: the path ends in a NUL; struct statx is 256 bytes.
+    // SAFETY: the path ends in a NUL, and the kernel writes a struct statx of 256 bytes into `stx`.
     let known = unsafe {
         call6(nr::STATX, fd as usize, path, AT_EMPTY_PATH, mask, stx.as_mut_ptr() as usize, 0)
     };
@@ -364,11 +365,11 @@ pub fn born_ns(fd: i32) -> u64 {
     stx[10].wrapping_mul(1_000_000_000).wrapping_add(stx[11] & 0xffff_ffff)
 }
 
-/// Looks at the file `path` (which must end in a NUL byte) leads to.
+/// Looks up the file at `path`, which must end in a NUL byte.
 pub fn stat(path: &[u8]) -> Result<Stat, i32> {
     debug_assert!(path.last() == Some(&0));
     let mut st = core::mem::MaybeUninit::<Stat>::zeroed();
-    // SAFETY: the path is NUL-terminated; the kernel fills the structure.
+    // SAFETY: the path is NUL-terminated, and the kernel writes a struct stat into `st`.
     unsafe {
         call3(nr::STAT, path.as_ptr() as usize, st.as_mut_ptr() as usize, 0)?;
         Ok(st.assume_init())
@@ -378,7 +379,7 @@ pub fn stat(path: &[u8]) -> Result<Stat, i32> {
 /// Opens `path`, which must end in a NUL byte.
 pub fn open(path: &[u8], flags: u32, mode: u32) -> Result<i32, i32> {
     debug_assert!(path.last() == Some(&0));
-    // SAFETY: the path is readable and NUL-terminated.
+    // SAFETY: the path is NUL-terminated.
     unsafe {
         call6(
             nr::OPENAT,
@@ -394,13 +395,13 @@ pub fn open(path: &[u8], flags: u32, mode: u32) -> Result<i32, i32> {
 }
 
 pub fn close(fd: i32) {
-    // SAFETY: no memory is involved.
+    // SAFETY: the argument is a number; the kernel accesses no memory.
     let _ = unsafe { call3(nr::CLOSE, fd as usize, 0, 0) };
 }
 
 pub fn read(fd: i32, buf: &mut [u8]) -> SysResult {
     loop {
-        // SAFETY: the buffer is ours and writable for its length.
+        // SAFETY: the kernel writes at most `buf.len()` bytes into `buf`.
         match unsafe { call3(nr::READ, fd as usize, buf.as_mut_ptr() as usize, buf.len()) } {
             Err(EINTR) => continue,
             other => return other,
@@ -409,14 +410,14 @@ pub fn read(fd: i32, buf: &mut [u8]) -> SysResult {
 }
 
 pub fn pread(fd: i32, buf: &mut [u8], offset: u64) -> SysResult {
-    // SAFETY: the buffer is ours and writable for its length.
+    // SAFETY: the kernel writes at most `buf.len()` bytes into `buf`.
     unsafe {
         call6(nr::PREAD64, fd as usize, buf.as_mut_ptr() as usize, buf.len(), offset as usize, 0, 0)
     }
 }
 
 pub fn write(fd: i32, buf: &[u8]) -> SysResult {
-    // SAFETY: the buffer is readable for its length.
+    // SAFETY: the kernel reads at most `buf.len()` bytes of `buf`.
     unsafe { call3(nr::WRITE, fd as usize, buf.as_ptr() as usize, buf.len()) }
 }
 
@@ -424,45 +425,46 @@ pub fn write(fd: i32, buf: &[u8]) -> SysResult {
 pub fn pwrite_all(fd: i32, bytes: &[u8], offset: u64) -> Result<(), i32> {
     let mut done = 0;
     while done < bytes.len() {
-        let (from, len) = (bytes.as_ptr() as usize + done, bytes.len() - done);
+        let from = bytes.as_ptr() as usize + done;
+        let len = bytes.len() - done;
         let at = offset as usize + done;
-        // SAFETY: the buffer is readable for its length.
+        // SAFETY: the kernel reads at most `len` bytes from `from` on, which are within `bytes`.
         done += unsafe { call6(nr::PWRITE64, fd as usize, from, len, at, 0, 0)? };
     }
     Ok(())
 }
 
 pub fn lseek(fd: i32, offset: i64, whence: usize) -> SysResult {
-    // SAFETY: no memory is involved.
+    // SAFETY: the arguments are numbers; the kernel accesses no memory.
     unsafe { call3(nr::LSEEK, fd as usize, offset as usize, whence) }
 }
 
 pub fn fcntl(fd: i32, op: usize, arg: usize) -> SysResult {
-    // SAFETY: only operations with integer arguments are used.
+    // SAFETY: callers only use operations whose argument is a number.
     unsafe { call3(nr::FCNTL, fd as usize, op, arg) }
 }
 
-/// The file system of an open file, by its magic number (statfs(2)); 0 when it is not known.
+/// Magic number of the file system of an open file (statfs(2)); 0 if it is not known.
 pub fn file_system_of(fd: i32) -> u64 {
     let mut fs = [0u64; 16];
-    // SAFETY: struct statfs is 120 bytes.
+    // SAFETY: the kernel writes a struct statfs of 120 bytes, which `fs` holds.
     let known = unsafe { call3(nr::FSTATFS, fd as usize, fs.as_mut_ptr() as usize, 0) };
     known.map_or(0, |_| fs[0])
 }
 
-/// Whether nobody else has this file open, as far as can be told: see [`alone`].
+/// Whether no other process has this file open, as far as can be known: see [`alone`].
 pub fn is_alone(fd: i32) -> bool {
     alone(fd) == Some(true)
 }
 
-/// Whether nobody else has this file open: the kernel gives a write lease only then (fcntl(2)), and
-/// to the file's owner. It is given back at once. `None` where the file system knows no leases, and
-/// where the program has one of its own.
+/// Whether no other process has this file open. Only then does the kernel grant a write lease
+/// (fcntl(2)), and only to the file's owner. The lease is released at once. `None` if the file
+/// system has no leases, or the program has a lease of its own.
 pub fn alone(fd: i32) -> Option<bool> {
     const F_WRLCK: usize = 1;
     const F_UNLCK: usize = 2;
-    // Somebody who opens the file in this very moment has the holder signalled: with a signal that
-    // is ignored unless asked for.
+    // If another process opens the file at this very moment, the kernel signals the holder of the
+    // lease. This chooses a signal that is ignored by default.
     const SIGURG: usize = 23;
     if fcntl(fd, F_GETLEASE, 0) != Ok(F_UNLCK) {
         return None;
@@ -488,19 +490,19 @@ pub fn identity(fd: i32) -> Result<super::format::Identity, i32> {
 }
 
 pub fn getpid() -> i32 {
-    // SAFETY: no arguments.
+    // SAFETY: the call has no arguments.
     unsafe { call3(nr::GETPID, 0, 0, 0) }.unwrap_or(0) as i32
 }
 
 pub fn gettid() -> i32 {
-    // SAFETY: no arguments.
+    // SAFETY: the call has no arguments.
     unsafe { call3(nr::GETTID, 0, 0, 0) }.unwrap_or(0) as i32
 }
 
 /// Nanoseconds of a clock (0 is wall-clock time, 1 monotonic).
 pub fn clock_ns(clock: usize) -> u64 {
     let mut ts = [0i64; 2];
-    // SAFETY: the kernel fills the two words.
+    // SAFETY: the kernel writes the two words of `ts`.
     let _ = unsafe { call3(nr::CLOCK_GETTIME, clock, ts.as_mut_ptr() as usize, 0) };
     (ts[0] as u64).wrapping_mul(1_000_000_000).wrapping_add(ts[1] as u64)
 }
@@ -508,14 +510,14 @@ pub fn clock_ns(clock: usize) -> u64 {
 /// Ends the whole process.
 pub fn exit(code: i32) -> ! {
     loop {
-        // SAFETY: does not return.
+        // SAFETY: the call takes a number and does not return.
         let _ = unsafe { call3(nr::EXIT_GROUP, code as usize, 0, 0) };
     }
 }
 
 /// Maps anonymous memory wherever the kernel likes.
 pub fn map_anonymous(len: usize, flags: u32) -> SysResult {
-    // SAFETY: a fresh mapping chosen by the kernel disturbs nothing.
+    // SAFETY: a new mapping at an address that the kernel chooses changes no existing one.
     unsafe {
         call6(
             nr::MMAP,
@@ -531,28 +533,30 @@ pub fn map_anonymous(len: usize, flags: u32) -> SysResult {
 
 /// Maps the first page of an open file, so that nothing can be read there.
 pub fn map_unreadable(fd: i32) -> SysResult {
-    // SAFETY: a fresh mapping chosen by the kernel disturbs nothing.
+    // SAFETY: a new mapping at an address that the kernel chooses changes no existing one.
     unsafe { call6(nr::MMAP, 0, PAGE, 0, MAP_PRIVATE as usize, fd as usize, 0) }
 }
 
 /// # Safety
 /// Nothing may use the range any more.
 pub unsafe fn munmap(addr: usize, len: usize) -> SysResult {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller guarantees that nothing uses the range any more.
     unsafe { call3(nr::MUNMAP, addr, len, 0) }
 }
 
 /// # Safety
 /// As for madvise(2): some advice drops memory.
 pub unsafe fn madvise(addr: usize, len: usize, advice: usize) -> SysResult {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller guarantees that losing content, if the advice implies that, is acceptable.
     unsafe { call3(nr::MADVISE, addr, len, advice) }
 }
 
-/// Blocks every signal that can be blocked and gives the mask from before.
+/// Blocks every signal that can be blocked and returns the previous mask.
 pub fn block_all_signals() -> u64 {
-    let (all, mut old) = (u64::MAX, 0u64);
-    // SAFETY: both words are ours; 8 is the kernel's size of a signal set.
+    let all = u64::MAX;
+    let mut old = 0u64;
+    // SAFETY: the kernel reads one word and writes another, local variables; 8 is its size of a
+    // signal set.
     let _ = unsafe {
         call6(
             nr::RT_SIGPROCMASK,
@@ -567,17 +571,18 @@ pub fn block_all_signals() -> u64 {
     old
 }
 
-/// Queues a signal for this process, as its `siginfo_t` says it. The process is named by the
-/// calling thread: what looks like a signal of kill(2) or of the kernel a thread may only send to
-/// its own number, and the signal is the whole process's all the same.
+/// Queues a signal for this process, with this `siginfo_t`. The id of the calling thread names the
+/// process: the kernel lets a thread send a signal that looks like one of kill(2) or of the kernel
+/// only to its own id. The signal is still for the whole process.
 pub fn queue_signal(info: &[u8; super::format::SIGINFO_LEN]) -> Result<(), i32> {
     let signal = i32::from_ne_bytes([info[0], info[1], info[2], info[3]]);
-    let (tid, at) = (gettid() as usize, info.as_ptr() as usize);
-    // SAFETY: the kernel reads a siginfo_t.
+    let tid = gettid() as usize;
+    let at = info.as_ptr() as usize;
+    // SAFETY: the kernel reads a siginfo_t of 128 bytes, the length of `info`.
     unsafe { call3(nr::RT_SIGQUEUEINFO, tid, signal as usize, at).map(|_| ()) }
 }
 
 pub fn set_signal_mask(mask: u64) {
-    // SAFETY: the word is ours.
+    // SAFETY: the kernel reads one word, the parameter.
     let _ = unsafe { call6(nr::RT_SIGPROCMASK, SIG_SETMASK, &raw const mask as usize, 0, 8, 0, 0) };
 }

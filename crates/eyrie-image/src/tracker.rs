@@ -1,7 +1,7 @@
-//! Which memory of the process is tracked, so that its next image has to bring what was written
-//! since only. The kernel keeps a mark for each page (userfaultfd write protection, which it takes
-//! off by itself at the first write). What is said to be settled must have been marked, page by
-//! page, while the process stood still for the image that is named.
+//! Which memory of the process is tracked, so that its next image needs only what was written
+//! since. The kernel keeps a mark for each page (userfaultfd write protection) and removes it at
+//! the first write. Memory may be called settled only if it was marked, page by page, while the
+//! process stood still for the named image.
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -9,32 +9,33 @@ use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use crate::refusal::Refusal;
 use crate::sys::{self, nr};
 
-/// Most stretches that can be settled.
+/// Most ranges that can be settled.
 const SETTLED_MAX: usize = 1 << 16;
-/// The descriptor is moved to a number from here on, out of the program's way.
+/// The descriptor gets a number from here on, which programs hardly use.
 const FIRST_FD: usize = 300;
 
-/// Images that are not tracked after one for which most of the memory had been written: then each
-/// page costs a mark and a fault, and is sent all the same.
+/// Images that are not tracked after one for which most of the memory had been written. In that
+/// case each page costs a mark and a fault and is sent nevertheless.
 const UNTRACKED: u32 = 7;
 
 const STEP: &str = "tracking what the process writes (userfaultfd, from Linux 6.7 on)";
 
-/// What is known of the writes of one process. A static one: a mapping of its own would lie
-/// somewhere else in a restored process, and move those of the program.
+/// What is known of the writes of one process. It is a static: a mapping of its own would be at
+/// another address in a restored process and displace the program's mappings.
 pub struct Tracker {
-    /// One more than the userfaultfd, so that a new tracker is all zeros; 0: none.
+    /// The userfaultfd plus one, so that a new tracker is all zeros; 0: none.
     fd: AtomicI32,
-    /// The settled stretches, and how many they are.
+    /// The settled ranges. `count` is their number.
     room: UnsafeCell<[(u64, u64); SETTLED_MAX]>,
     count: AtomicUsize,
-    /// The image since which they are, 0: none.
+    /// The image since which they are settled; 0: none.
     image: AtomicU64,
-    /// Images that tracking would not pay for.
+    /// Images still to be taken without tracking, because it would not pay.
     untracked: AtomicU32,
 }
 
-// SAFETY: the room is written by captures only, which are made by a process without other threads.
+// SAFETY: only captures write the room, one at a time, and the thread that captures is also the
+// only one that reads it.
 unsafe impl Sync for Tracker {}
 
 impl Tracker {
@@ -48,30 +49,30 @@ impl Tracker {
         }
     }
 
-    /// Whether the next image is to be tracked; to be asked once for each. What is marked stays so
-    /// meanwhile: an image may build on the last tracked one at any time.
+    /// Whether the next image is to be tracked. Must be asked once for each image. Marks stay in
+    /// the meantime: an image may build on the last tracked one at any time.
     pub fn pays(&self) -> bool {
         let left = self.untracked.load(Ordering::Relaxed);
         self.untracked.store(left.saturating_sub(1), Ordering::Relaxed);
         left == 0
     }
 
-    /// So many of the pages that were known had been written.
+    /// Takes into account how many of the known pages had been written.
     pub(crate) fn learn(&self, written: u64, known: u64) {
         if written > known / 2 {
             self.untracked.store(UNTRACKED, Ordering::Relaxed);
         }
     }
 
-    /// Gets ready to track. Memory is tracked from the next image on.
+    /// Prepares tracking. Memory is tracked from the next image on.
     ///
     /// # Errors
-    /// When the kernel cannot, or this process may not: all images are full ones then.
+    /// When the kernel cannot track, or the process has no right to. Then all images are full ones.
     pub fn start(&self) -> Result<(), Refusal> {
         const USER_MODE_ONLY: usize = 1;
         let failed = |errno| Refusal::Kernel { step: STEP, errno };
         let flags = sys::O_CLOEXEC as usize | sys::O_NONBLOCK as usize | USER_MODE_ONLY;
-        // SAFETY: makes a descriptor.
+        // SAFETY: the call takes numbers and returns a new descriptor.
         let fd = unsafe { sys::call3(nr::USERFAULTFD, flags, 0, 0) }.map_err(failed)? as i32;
         let ready =
             ask_for_writes(fd).and_then(|()| sys::fcntl(fd, sys::F_DUPFD_CLOEXEC, FIRST_FD));
@@ -86,66 +87,70 @@ impl Tracker {
         self.descriptor() >= 0
     }
 
-    /// Its descriptor, -1 for none. No image that is tracked has it.
+    /// Its descriptor; -1: none. It is not part of tracked images.
     pub fn descriptor(&self) -> i32 {
         self.fd.load(Ordering::Relaxed) - 1
     }
 
-    /// This is a restored process: nothing of it is tracked, and the descriptor is not open.
+    /// Resets the tracker in a restored process, where nothing is tracked and the descriptor is
+    /// closed.
     pub(crate) fn forget(&self) {
         self.fd.store(0, Ordering::Relaxed);
         self.unsettle();
     }
 
-    /// Has the kernel track a mapping.
+    /// Lets the kernel track a mapping.
     pub(crate) fn register(&self, (start, end): (u64, u64)) -> Result<(), i32> {
         const UFFDIO_REGISTER: usize = 0xc020_aa00;
         const MODE_WRITE_PROTECT: u64 = 2;
-        // struct uffdio_register: start, length, mode, and what can be asked of it then.
+        // struct uffdio_register: start, length, mode, and the operations that it then allows.
         let mut order = [start, end - start, MODE_WRITE_PROTECT, 0];
         let at = order.as_mut_ptr() as usize;
-        // SAFETY: the structure is ours. A tracked mapping keeps its content and its rights.
+        // SAFETY: the kernel reads and writes `order`. A tracked mapping keeps its content and its
+        // protection.
         unsafe { sys::call3(nr::IOCTL, self.descriptor() as usize, UFFDIO_REGISTER, at).map(drop) }
     }
 
-    /// Takes all marks off a tracked mapping.
+    /// Removes all marks from a tracked mapping.
     pub(crate) fn take_marks_off(&self, (start, end): (u64, u64)) -> Result<(), i32> {
         const UFFDIO_WRITEPROTECT: usize = 0xc018_aa06;
         // struct uffdio_writeprotect: start, length, mode.
         let mut order = [start, end - start, 0];
         let at = order.as_mut_ptr() as usize;
-        // SAFETY: the structure is ours. Content and rights stay.
+        // SAFETY: the kernel reads `order`. Content and protection of the mapping stay.
         unsafe {
             sys::call3(nr::IOCTL, self.descriptor() as usize, UFFDIO_WRITEPROTECT, at).map(drop)
         }
     }
 
-    /// The image since which the settled stretches are; 0: nothing is settled.
+    /// The image since which ranges are settled; 0: nothing is settled.
     pub(crate) fn image(&self) -> u64 {
         self.image.load(Ordering::Relaxed)
     }
 
-    /// Stretches in which each page that has no mark was written, or came into being, since
+    /// The ranges in which every page without a mark was written, or is new, since
     /// [`Tracker::image`]; ascending.
     pub(crate) fn settled(&self) -> &[(u64, u64)] {
-        // SAFETY: written only by `settle`, when nobody looks at it any more.
+        // SAFETY: only `settle` writes the room, in the thread that captures. Captures use this
+        // slice before they call `settle`.
         let room = unsafe { &*self.room.get() };
         &room[..self.count.load(Ordering::Relaxed).min(SETTLED_MAX)]
     }
 
-    /// From here on nothing is settled: marks are about to be set anew.
+    /// Forgets the settled ranges, because marks are about to be set anew.
     pub(crate) fn unsettle(&self) {
         self.image.store(0, Ordering::Relaxed);
         self.count.store(0, Ordering::Relaxed);
     }
 
-    /// These stretches are settled since this image.
-    pub(crate) fn settle(&self, stretches: &[(u64, u64)], image: u64) {
-        // SAFETY: nobody looks at the room now.
+    /// Declares these ranges settled since this image.
+    pub(crate) fn settle(&self, ranges: &[(u64, u64)], image: u64) {
+        // SAFETY: the capture that calls this is the only one under way, and no longer uses a slice
+        // from `settled`.
         let room = unsafe { &mut *self.room.get() };
-        let Some(room) = room.get_mut(..stretches.len()) else { return self.unsettle() };
-        room.copy_from_slice(stretches);
-        self.count.store(stretches.len(), Ordering::Relaxed);
+        let Some(room) = room.get_mut(..ranges.len()) else { return self.unsettle() };
+        room.copy_from_slice(ranges);
+        self.count.store(ranges.len(), Ordering::Relaxed);
         self.image.store(image, Ordering::Relaxed);
     }
 }
@@ -156,13 +161,13 @@ impl Default for Tracker {
     }
 }
 
-/// Says what the descriptor is for: marks that the kernel takes off by itself.
+/// Tells the kernel what the descriptor is for: marks that it removes by itself.
 fn ask_for_writes(fd: i32) -> Result<(), i32> {
     const UFFDIO_API: usize = 0xc018_aa3f;
     const WRITE_PROTECT_ASYNC: u64 = 1 << 15;
-    // struct uffdio_api: version, features, and what can be asked of it then.
+    // struct uffdio_api: version, features, and the operations that it then allows.
     let mut order = [0xaa, WRITE_PROTECT_ASYNC, 0u64];
-    // SAFETY: the structure is ours.
+    // SAFETY: the kernel reads and writes `order`, a local variable.
     unsafe { sys::call3(nr::IOCTL, fd as usize, UFFDIO_API, order.as_mut_ptr() as usize)? };
     Ok(())
 }

@@ -1,6 +1,6 @@
-//! The file table: what each open descriptor is and how a restore brings it back.
-//! Taken in the process itself, not in the image-writing child: both would share file offsets.
-//! Only looks; nothing is changed when a descriptor is refused.
+//! The file table: what each open descriptor is and how a restore brings it back. Read in the
+//! process itself, not in the image-writing child, because the two share file offsets. Only
+//! looks; nothing is changed when a descriptor is refused.
 
 use super::kernel_files;
 use super::locks;
@@ -17,29 +17,29 @@ use crate::refusal::{Refusal, Text};
 use crate::request::{FdRole, Request};
 use crate::sys;
 
-/// Most bytes that deleted files which are not mapped may hold together.
+/// Most bytes that unmapped deleted files may hold together.
 pub const DELETED_LIMIT: u64 = 64 << 20;
 
 /// Most locks of all files together.
 const LOCKS_MAX: usize = 4096;
 
-/// Most descriptors that an epoll instance watches.
+/// Most descriptors that an epoll instance may watch.
 const WATCHES_MAX: usize = 4096;
 
-/// Most entries of a directory that are looked at for a file that has another name now.
+/// Most entries of a directory that are searched for a file that has another name now.
 const ENTRIES_MAX: usize = 1 << 16;
 
-/// A descriptor with its path, or its content.
+/// A descriptor with its path or its content.
 #[derive(Clone, Copy)]
 pub struct Entry {
     pub record: Descriptor,
     pub path: &'static [u8],
-    /// Where its locks are in [`Table::locks`].
+    /// Index of its first lock in [`Table::locks`].
     first_lock: usize,
 }
 
 impl Entry {
-    /// It comes back as a socket whose other end is gone.
+    /// Makes it a socket whose other end is closed.
     fn become_dead(&mut self) {
         (self.record.kind, self.record.path_len, self.path) = (fd_kind::DROPPED, 0, &[]);
     }
@@ -48,10 +48,10 @@ impl Entry {
 /// A file without a path, whose content goes into the image.
 #[derive(Clone, Copy)]
 pub struct Nameless {
-    /// A descriptor of it.
+    /// A descriptor of the file.
     pub fd: i32,
     pub object: Object,
-    /// Where it was; empty for memory.
+    /// The directory that it was in; empty for memory.
     pub directory: &'static [u8],
 }
 
@@ -60,7 +60,7 @@ pub struct Table {
     pub entries: List<Entry>,
     pub nameless: List<Nameless>,
     locks: List<Lock>,
-    /// A lock is there that is lost when any descriptor of its file is closed.
+    /// There is a POSIX lock, which is lost when any descriptor of its file is closed.
     pub posix_locks: bool,
     drop_sockets: bool,
     watched: Option<within::WatchedPaths>,
@@ -80,7 +80,7 @@ impl Streams {
         }))
     }
 
-    /// The stream that `fd` is another name of; a writable one is rather an output.
+    /// The standard stream that `fd` also refers to. A writable one counts as an output.
     fn same(&self, fd: i32, st: &sys::Stat, open_flags: u32) -> Option<u32> {
         let is = |slot: usize| {
             self.0[slot].is_some_and(|s| (s.dev, s.ino, s.rdev) == (st.dev, st.ino, st.rdev))
@@ -95,7 +95,7 @@ impl Streams {
 }
 
 impl Table {
-    /// Describes every descriptor but those of the capture itself.
+    /// Describes every descriptor except those of the capture itself.
     ///
     /// # Safety
     /// The table must not outlive the scratch.
@@ -104,7 +104,7 @@ impl Table {
         own: [i32; 2],
         request: &Request,
     ) -> Result<Table, Refusal> {
-        // SAFETY: handed on to the caller.
+        // SAFETY: the caller does not use the result after the scratch is released.
         let (mut table, dirents, text, info) = unsafe {
             let table = Table {
                 entries: scratch.list(65536)?,
@@ -127,7 +127,8 @@ impl Table {
             if fd == dir || own.contains(&fd) {
                 return Ok(());
             }
-            // SAFETY: handed on to the caller.
+            // SAFETY: the caller guarantees that the table is not used after the scratch is
+            // released.
             let mut entry =
                 unsafe { table.describe(scratch, fd, request.fds, &streams, text, info)? };
             if matches!(entry.record.kind, fd_kind::PATH | fd_kind::OBJECT) {
@@ -139,7 +140,7 @@ impl Table {
         Ok(table)
     }
 
-    /// Refuses a pipe or a socket pair that leads out of the process.
+    /// Refuses a pipe or a socket pair whose other end is in another process.
     fn check_ends(&mut self, text: &mut [u8]) -> Result<(), Refusal> {
         for i in 0..self.entries.as_slice().len() {
             let entry = self.entries.as_slice()[i];
@@ -197,7 +198,7 @@ impl Table {
             }
             None => streams.same(fd, &st, record.open_flags),
         };
-        // A regular file has it for a lease, which is refused by its own name.
+        // A regular file has O_ASYNC because of a lease, which is refused by its own name.
         if record.open_flags & sys::O_ASYNC != 0 && record.file_type != sys::S_IFREG {
             let link = PathBuf::new(b"/proc/thread-self/fd/", fd as u64, b"");
             let name = Text::new(read_link(link.as_c(), text).unwrap_or(b""));
@@ -220,7 +221,7 @@ impl Table {
             sys::S_IFIFO if path.starts_with(b"/") => return refuse("a named pipe"),
             sys::S_IFSOCK if socket_kind(fd) != UNIX => return self.outer_socket(entry, path),
             _ => {
-                // SAFETY: handed on to the caller.
+                // SAFETY: the caller does not use the result after the scratch is released.
                 return match unsafe { self.within(scratch, entry, path, info) } {
                     Ok(entry) => entry,
                     Err(No::What(UNIX)) => self.outer_socket(entry, path),
@@ -233,7 +234,7 @@ impl Table {
         if kernel_files::is_made_up(file_system) && record.file_type != sys::S_IFCHR {
             let again = kernel_files::path_again(file_system, path, record.open_flags);
             return match again {
-                // SAFETY: handed on to the caller.
+                // SAFETY: the caller does not use the result after the scratch is released.
                 Ok(again) => unsafe { self.of_the_kernel(scratch, entry, again.as_bytes()) },
                 Err(what) => refuse(what),
             };
@@ -241,7 +242,7 @@ impl Table {
         if path.starts_with(b"/secretmem") {
             return refuse("secret memory (memfd_secret)");
         }
-        // Of a process or of a namespace.
+        // Files of a process or of a namespace have no absolute path.
         if !path.starts_with(b"/") {
             return refuse("a descriptor of a kind that cannot be restored");
         }
@@ -271,7 +272,7 @@ impl Table {
         } else if file_system == MQUEUE_MAGIC {
             return refuse("a POSIX message queue");
         } else if record.file_type == sys::S_IFREG && st.nlink == 0 {
-            // SAFETY: handed on to the caller.
+            // SAFETY: the caller does not use the result after the scratch is released.
             entry.record.arg = unsafe { self.nameless(scratch, fd, &st, path)? };
             entry.record.kind = fd_kind::OBJECT;
             return Ok(entry);
@@ -284,7 +285,7 @@ impl Table {
                 None => return refuse("a file whose path no longer leads to it"),
             }
         };
-        // SAFETY: handed on to the caller.
+        // SAFETY: the caller does not use the result after the scratch is released.
         entry.path = unsafe { scratch.keep(path)? };
         entry.record.path_len = path.len() as u32;
         if entry.record.kind == 0 {
@@ -294,7 +295,7 @@ impl Table {
         Ok(entry)
     }
 
-    /// A file that the kernel makes up, by the path that a restored process has for it.
+    /// Describes a file that the kernel generates, by the path that it has in a restored process.
     ///
     /// # Safety
     /// As [`Table::take`].
@@ -306,20 +307,20 @@ impl Table {
     ) -> Result<Entry, Refusal> {
         let record = &mut entry.record;
         record.offset = sys::lseek(record.fd, 0, 1).unwrap_or(0) as u64;
-        record.size = 0; // it has none that means anything
+        record.size = 0; // its size has no meaning
         if let Some(earlier) = self.same_open_file(&entry) {
             entry.record.kind = fd_kind::DUP;
             entry.record.arg = earlier as u32;
             return Ok(entry);
         }
-        // SAFETY: handed on to the caller.
+        // SAFETY: the caller does not use the result after the scratch is released.
         entry.path = unsafe { scratch.keep(path)? };
         entry.record.path_len = path.len() as u32;
         entry.record.kind = fd_kind::KERNEL;
         Ok(entry)
     }
 
-    /// A socket that leads out of the process.
+    /// Describes a socket that is connected to another process.
     fn outer_socket(&self, mut entry: Entry, path: &[u8]) -> Result<Entry, Refusal> {
         let fd = entry.record.fd;
         if self.drop_sockets {
@@ -329,7 +330,7 @@ impl Table {
         Err(Refusal::Descriptor { fd, what: socket_kind(fd), name: Text::new(path) })
     }
 
-    /// Describes a descriptor that is no file.
+    /// Describes a descriptor that is not a file.
     ///
     /// # Safety
     /// As [`Table::take`].
@@ -346,7 +347,7 @@ impl Table {
             return Ok(Ok(entry));
         }
         let record = &mut entry.record;
-        // SAFETY: handed on to the caller.
+        // SAFETY: the caller does not use the result after the scratch is released.
         let content = unsafe {
             match (record.file_type, path) {
                 (sys::S_IFIFO, _) => within::pipe(record, scratch)?,
@@ -386,7 +387,7 @@ impl Table {
         }))
     }
 
-    /// Notes the locks of a descriptor; `info` is for what the kernel says of it.
+    /// Notes the locks of a descriptor. `info` is a buffer for the kernel's answer.
     fn note_locks(&mut self, entry: &mut Entry, info: &mut [u8]) -> Result<(), Refusal> {
         let fd = entry.record.fd;
         entry.first_lock = self.locks.as_slice().len();
@@ -404,7 +405,7 @@ impl Table {
         &self.locks.as_slice()[entry.first_lock..][..entry.record.locks as usize]
     }
 
-    /// The earlier descriptor that shares this one's open file (and so its offset).
+    /// The earlier descriptor that shares this one's open file, and so its offset.
     fn same_open_file(&self, entry: &Entry) -> Option<i32> {
         let r = &entry.record;
         let me = sys::gettid() as usize;
@@ -417,15 +418,15 @@ impl Table {
         });
         for e in candidates {
             const KCMP_FILE: usize = 0;
-            // SAFETY: integers only.
+            // SAFETY: the arguments are numbers; the kernel accesses no memory.
             let same = unsafe {
                 sys::call6(sys::nr::KCMP, me, me, KCMP_FILE, e.record.fd as usize, r.fd as usize, 0)
             };
             match same {
                 Ok(0) => return Some(e.record.fd),
                 Ok(_) => {}
-                // A kernel without kcmp: same file, flags and an offset that is not the start's; or
-                // what is hardly ever opened twice.
+                // A kernel without kcmp. They are the same file with the same flags, and either
+                // their offset is not 0 or it is of a kind that is hardly ever opened twice.
                 Err(_) if r.offset > 0 || no_two => return Some(e.record.fd),
                 Err(_) => {}
             }
@@ -433,7 +434,7 @@ impl Table {
         None
     }
 
-    /// Notes a file that has no name but had this path; gives its index.
+    /// Notes a file that has lost its name and had this path. Returns its index.
     ///
     /// # Safety
     /// As [`Table::take`].
@@ -455,7 +456,8 @@ impl Table {
         } else {
             (object_kind::UNLINKED, names::directory(path))
         };
-        // SAFETY: handed on to the caller. In front of the names of the root directory is nothing.
+        // SAFETY: the caller guarantees that the table is not used after the scratch is released. A
+        // name in the root directory has no directory in front of it.
         let directory = unsafe {
             match (kind, directory) {
                 (object_kind::UNLINKED, b"") => scratch.keep(b"/")?,
@@ -471,16 +473,18 @@ impl Table {
     }
 }
 
-/// The file system of POSIX message queues, by the magic number of statfs(2).
+/// Magic number of the file system of POSIX message queues (statfs(2)).
 const MQUEUE_MAGIC: u64 = 0x1980_0202;
 
 const OUTER_PIPE: &str = "a pipe to another process";
 
-/// A socket in words.
+/// The kind of a socket, in words.
 fn socket_kind(fd: i32) -> &'static str {
     let option = |name: usize| -> u32 {
-        let (mut value, mut len) = (0u32, 4u32);
-        // SAFETY: both words are ours; SOL_SOCKET is 1.
+        let mut value = 0u32;
+        let mut len = 4u32;
+        // SAFETY: the kernel writes two words, local variables that outlive the call. SOL_SOCKET is
+        // 1.
         let _ = unsafe {
             sys::call6(
                 sys::nr::GETSOCKOPT,

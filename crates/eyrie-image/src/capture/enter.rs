@@ -1,15 +1,15 @@
-//! Other stacks: work is called on one, and a restored thread returns from that call once more.
-//! Nothing here may touch memory but the stacks it is given.
+//! Switching stacks. A function is called on another stack, and a restored thread returns from that
+//! call a second time. Nothing here may access memory other than the stacks it is given.
 
 use core::arch::global_asm;
 use core::ffi::c_void;
 
-// `enter` calls `work(job, stack pointer)` on another stack, with all callee-saved registers on
-// this one. A restored process comes in at `resume` with this stack pointer and the restorer's
-// stretch of addresses in rdi and rsi; it unmaps the stretch and returns from the same call with 1.
-// `clone` makes a system call that begins a thread with such a stack pointer: that thread returns
-// from its own call of `enter` with 1. To the compiler each is one call that returns once,
-// whichever way it went.
+// `enter` calls `work(job, stack pointer)` on another stack, with all callee-saved registers saved
+// on this one. A restored process begins at `resume` with this stack pointer and the restorer's
+// range of addresses in rdi and rsi. It unmaps that range and returns from the same call with 1.
+// `clone` makes a system call that starts a thread with such a stack pointer, and that thread
+// returns from its own call of `enter` with 1. To the compiler each is one call that returns once,
+// on whichever way.
 global_asm!(
     ".pushsection .text.eyrie_image_enter,\"ax\",@progbits",
     ".globl eyrie_image_enter",
@@ -73,16 +73,16 @@ global_asm!(
 );
 
 extern "C" {
-    /// 0 when `work` has returned, 1 in what was restored.
+    /// Returns 0 when `work` has returned, and 1 in a restored process.
     pub fn eyrie_image_enter(
         work: unsafe extern "C" fn(*mut c_void, u64),
         job: *mut c_void,
         stack_top: usize,
     ) -> u64;
-    /// Not to be called: where a restored process begins.
+    /// Where a restored process begins. Must not be called.
     pub fn eyrie_image_resume();
-    /// The system call `number`, one of those that begin a thread, with its arguments; gives what
-    /// it gives in the calling thread.
+    /// Makes the system call `number`, one of those that start a thread, with its arguments.
+    /// Returns what it returns in the calling thread.
     pub fn eyrie_image_clone(
         number: usize,
         a: usize,

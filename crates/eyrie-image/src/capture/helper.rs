@@ -1,6 +1,6 @@
-//! A helper for a capture in the process itself: it shares the memory, but has a table of
-//! descriptors of its own. Whoever closes a descriptor of a file drops all POSIX locks that the
-//! process holds on it, so the process itself must never open a file of the program.
+//! A helper for a capture in the process itself. It shares the memory but has a descriptor table of
+//! its own. Closing any descriptor of a file drops all POSIX locks that the process has on it. So
+//! the process itself must never open a file of the program.
 
 use super::scratch::Scratch;
 use crate::refusal::Refusal;
@@ -10,7 +10,7 @@ use core::ffi::c_void;
 
 const STACK_LEN: usize = 256 << 10;
 
-// Clones, and calls `work(order)` in the child on its own stack; gives the child's id.
+// Clones, and calls `work(order)` in the child on its own stack. Returns the child's id.
 global_asm!(
     ".pushsection .text.eyrie_image_help,\"ax\",@progbits",
     ".globl eyrie_image_help",
@@ -59,42 +59,43 @@ struct Order<'a> {
 
 const STEP: &str = "letting a helper of the capture work";
 
-/// What a helper has for a stack.
+/// The stack for a helper.
 ///
 /// # Safety
 /// Must not outlive the scratch.
 pub unsafe fn stack(scratch: &mut Scratch) -> Result<&'static mut [u8], Refusal> {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller does not use the result after the scratch is released.
     unsafe { scratch.take(STACK_LEN) }
 }
 
-/// Does `work` in a helper and waits for its end.
+/// Runs `work` in a helper and waits for its end.
 ///
 /// # Safety
-/// Nothing but this thread may run.
+/// No other thread may run.
 pub unsafe fn run(stack: &mut [u8], work: Work) -> Result<(), Refusal> {
     let failed = |errno| Refusal::Kernel { step: STEP, errno };
     let mut order = Order { work, result: Err(failed(sys::EINTR)) };
     let top = stack.as_mut_ptr() as usize + stack.len() / 16 * 16;
-    // Without a signal at its end: the program has no child.
+    // The helper sends no signal at its end, because the program does not know of this child.
     let flags = sys::CLONE_VM | sys::CLONE_VFORK;
-    // SAFETY: the stack is the helper's own; this thread goes on when the helper has ended.
+    // SAFETY: the stack is the helper's own. CLONE_VFORK stops this thread until the helper has
+    // ended, so `order` and `work` outlive it.
     let pid = unsafe { eyrie_image_help(flags, top, do_it, (&raw mut order).cast()) };
     if pid < 0 {
         return Err(failed(-pid as i32));
     }
     const WALL: usize = 0x4000_0000;
-    // SAFETY: our own child; its status is not asked for.
+    // SAFETY: `pid` is this process's own child; the call takes no pointer to its status.
     unsafe { sys::call6(nr::WAIT4, pid as usize, 0, WALL, 0, 0, 0) }.map_err(failed)?;
     order.result
 }
 
 /// # Safety
-/// `order` must be an [`Order`] used by nobody else.
+/// `order` must be the only reference to an [`Order`].
 unsafe extern "C" fn do_it(order: *mut c_void) {
-    // SAFETY: only a number; whatever becomes of the process, its helper does not outlive it.
+    // SAFETY: the arguments are numbers. The helper dies with the process.
     let _ = unsafe { sys::call3(nr::PRCTL, sys::PR_SET_PDEATHSIG, sys::SIGKILL as usize, 0) };
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller passes the only reference to an `Order`.
     let order = unsafe { &mut *order.cast::<Order>() };
     order.result = (order.work)();
 }

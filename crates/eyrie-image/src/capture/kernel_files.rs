@@ -1,7 +1,7 @@
-//! Files that the kernel makes up when they are read: of /proc, /sys and control groups. Programs
-//! and libraries leave them open (MPICH one of Yama's, hwloc those of /sys). One that a restore can
-//! open again by the same path is no reason to refuse an image; one that says something of another
-//! process is. Never reads from a file, since that moves its offset.
+//! Files that the kernel generates when they are read: in /proc, /sys and control groups. Programs
+//! and libraries leave them open (MPICH one of Yama's, hwloc those of /sys). A file that a restore
+//! can open again by the same path is no reason to refuse an image. One with information about
+//! another process is. Never reads from a file, because that moves its offset.
 
 use super::proc::read_link;
 use crate::maps::decimal;
@@ -14,23 +14,23 @@ const SYS: u64 = 0x6265_6572;
 const CGROUP: u64 = 0x27_e0eb;
 const CGROUP2: u64 = 0x6367_7270;
 
-/// Whether the kernel makes up the files of this file system: they are not on any disk, and their
+/// Whether the kernel generates the files of this file system: they are on no disk, and their inode
 /// numbers mean nothing on another node.
 pub fn is_made_up(magic: u64) -> bool {
     matches!(magic, PROC | SYS | CGROUP | CGROUP2)
 }
 
-/// The path by which a restored process finds such a file again.
+/// The path by which a restored process opens such a file again.
 ///
 /// # Errors
-/// What it is, when there is none.
+/// What the file is, when there is no such path.
 pub fn path_again(magic: u64, path: &[u8], open_flags: u32) -> Result<Path, &'static str> {
     let unnamed = "a file whose path no longer leads to it";
     if magic != PROC {
         return Path::join(&[path]).ok_or(unnamed);
     }
     if open_flags & sys::O_ACCMODE != sys::O_RDONLY {
-        return Err("a file of /proc that is open to be written");
+        return Err("a file of /proc that is open for writing");
     }
     let rest = match path.strip_prefix(b"/proc") {
         Some([]) => return Path::join(&[path]).ok_or(unnamed),
@@ -38,7 +38,7 @@ pub fn path_again(magic: u64, path: &[u8], open_flags: u32) -> Result<Path, &'st
         _ => return Err("a file of another /proc than the process's own"),
     };
     let (prefix, rest) = match decimal(rest) {
-        // Of the whole system.
+        // Files about the whole system.
         None if rest == b"kmsg" => return Err("the kernel's log"),
         None => (&b"/proc/"[..], rest),
         Some((pid, rest)) => of_a_process(pid, rest)?,
@@ -46,8 +46,8 @@ pub fn path_again(magic: u64, path: &[u8], open_flags: u32) -> Result<Path, &'st
     Path::join(&[prefix, rest]).ok_or(unnamed)
 }
 
-/// The front and the rest of the path of a file that says something of a process: this one, whose
-/// number is another after a restore.
+/// The beginning and the rest of the path of a file about a process. It must be this process, whose
+/// number changes with a restore.
 fn of_a_process(pid: u64, rest: &[u8]) -> Result<(&'static [u8], &[u8]), &'static str> {
     let mut room = [0; 24];
     let own = read_link(b"/proc/self\0", &mut room).ok().and_then(decimal);
@@ -57,7 +57,7 @@ fn of_a_process(pid: u64, rest: &[u8]) -> Result<(&'static [u8], &[u8]), &'stati
     let Some((thread, of_thread)) = rest.strip_prefix(b"/task/").and_then(decimal) else {
         return Ok((b"/proc/self", rest));
     };
-    // Only of the first thread is it known which one it is in a restored process.
+    // Only the first thread can be identified in a restored process.
     if thread != pid {
         return Err("a file of /proc about one of its threads");
     }

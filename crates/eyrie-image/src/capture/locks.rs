@@ -1,4 +1,4 @@
-//! The locks that an open file has, as /proc/self/fdinfo tells them. Only looks.
+//! The locks of an open file, as /proc/self/fdinfo lists them. Only looks.
 
 use super::proc::{read_file, PathBuf};
 use crate::format::{lock_kind, Lock};
@@ -6,8 +6,8 @@ use crate::maps;
 use crate::refusal::Refusal;
 use crate::sys;
 
-/// Calls `each` with every lock of a descriptor, or with what a restore cannot take again.
-/// `buf` is for the kernel's answer.
+/// Calls `each` with every lock of a descriptor. Refuses a lock that a restore cannot take again.
+/// `buf` is a buffer for the kernel's answer.
 pub fn for_each(
     fd: i32,
     buf: &mut [u8],

@@ -1,4 +1,4 @@
-//! Takes the image of the calling process. Everything below runs in a signal handler of an unknown
+//! Takes the image of the calling process. All of this runs in a signal handler of an unknown
 //! program: raw system calls only, no allocation, no lock, no panic, little stack.
 
 mod descriptors;
@@ -39,7 +39,7 @@ use scratch::{List, Scratch};
 use state::CapturedState;
 use threads::{Own, Threads};
 
-/// A capture under way; lives on the stack of [`capture`].
+/// A capture that is under way. It is on the stack of [`capture`].
 struct Job<'a> {
     request: &'a Request<'a>,
     scratch: Scratch,
@@ -56,7 +56,8 @@ pub unsafe fn capture(request: &Request) -> Outcome {
     let mask = sys::block_all_signals();
     let started_ns = sys::clock_ns(1);
     let outcome = match threads::begin(request.hooks, started_ns) {
-        // SAFETY: handed on to the caller.
+        // SAFETY: the caller keeps the contract of `crate::capture`, and all signals are blocked
+        // since above.
         Ok(own) => unsafe { capture_with(request, own, started_ns) },
         Err(refusal) => Outcome::Refused(refusal),
     };
@@ -67,7 +68,8 @@ pub unsafe fn capture(request: &Request) -> Outcome {
 /// # Safety
 /// As [`crate::capture`], with all signals blocked.
 unsafe fn capture_with(request: &Request, own: Own, started_ns: u64) -> Outcome {
-    // SAFETY: the stack is used within the call below only.
+    // SAFETY: the stack is used only by the call of `eyrie_image_enter` below, before the scratch
+    // is released.
     let prepared = Scratch::new().and_then(|mut scratch| unsafe {
         let stack = helper::stack(&mut scratch)?;
         Ok((scratch, stack.as_mut_ptr() as usize + stack.len()))
@@ -81,18 +83,20 @@ unsafe fn capture_with(request: &Request, own: Own, started_ns: u64) -> Outcome 
     };
     let outcome = Outcome::Refused(Refusal::Writer);
     let mut job = Job { request, scratch, own: &own, started_ns, outcome };
-    // SAFETY: follows the C calling convention; `job` outlives the call. In a restored process the
-    // stack is as it was during the call, so the mask is the one that the caller has saved.
+    // SAFETY: `work` has the C calling convention, and `job` outlives the call. In a restored
+    // process the stack is as it was during the call, so `mask` there is the one that the caller
+    // saved.
     let restored = unsafe { eyrie_image_enter(work, (&raw mut job).cast(), stack_top) };
     if restored == 1 {
         if let Some(track) = &request.track {
             track.tracker.forget();
         }
-        // SAFETY: a restored process, in the thread that took its image. The scratch is not there.
+        // SAFETY: the result 1 means that this is a restored process, in the thread that took the
+        // image. The scratch is not mapped there, and is not used any more.
         unsafe { own.come_back() };
         return Outcome::Restored;
     }
-    // SAFETY: the outcome refers to nothing in the scratch.
+    // SAFETY: everything taken from the scratch is gone, and the outcome refers to none of it.
     unsafe { job.scratch.release() };
     let outcome = job.outcome;
     own.end();
@@ -100,9 +104,10 @@ unsafe fn capture_with(request: &Request, own: Own, started_ns: u64) -> Outcome 
 }
 
 /// # Safety
-/// `job` must be a [`Job`] used by nobody else.
+/// `job` must be the only reference to a [`Job`].
 unsafe extern "C" fn work(job: *mut c_void, rsp: u64) {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller, `eyrie_image_enter`, passes the pointer that `capture_with` made from its
+    // only `job`.
     let job = unsafe { &mut *job.cast::<Job>() };
     job.outcome = capture_stopped(job, rsp).unwrap_or_else(Outcome::Refused);
 }
@@ -110,19 +115,20 @@ unsafe extern "C" fn work(job: *mut c_void, rsp: u64) {
 /// Captures the process while its other threads stand still.
 fn capture_stopped(job: &mut Job, rsp: u64) -> Result<Outcome, Refusal> {
     check_request(job.request)?;
-    // SAFETY: both are used within this function only, before the scratch goes; one capture at a
-    // time is under way, as the caller of `capture` vouches.
+    // SAFETY: both results are dropped at the end of this function, before the scratch is released.
+    // The caller of `capture` guarantees that one capture at a time is under way.
     let (status, threads) = unsafe {
         let status = proc::Status::read(&mut job.scratch, b"/proc/thread-self/status\0")?;
         (status, Threads::stop(&mut job.scratch, job.own, rsp)?)
     };
     let still = job.request.still.map_or(Ok(()), |tell| tell());
     let still = still.map_err(|what| Refusal::State { what, detail: Text::EMPTY });
-    // SAFETY: called by `capture` on behalf of its caller, who vouches for the process.
+    // SAFETY: the other threads stand still, and the caller of `capture` guarantees the rest of its
+    // contract.
     let result = still.and_then(|()| unsafe {
         Engine::run(&mut job.scratch, job.request, job.started_ns, &status, &threads)
     });
-    threads.let_go();
+    threads.resume();
     result
 }
 
@@ -134,14 +140,14 @@ struct Board {
     ranges: [Lifted; BOARD_RANGES],
 }
 const BOARD_RANGES: usize = 4096;
-/// Attempts to clone: one finds mappings that are missing, one those that are wiped.
+/// Most attempts to clone: one may find missing mappings, and one wiped mappings.
 const ATTEMPTS: usize = 3;
 const PENDING: u32 = 0;
 const STARTED: u32 = 1;
 const MISSING: u32 = 2;
 const FAILED: u32 = 3;
 
-/// Longest wait for the child to begin, nanoseconds.
+/// Longest wait for the child to start, nanoseconds.
 const START_LIMIT_NS: u64 = 10_000_000_000;
 
 struct Engine<'a> {
@@ -153,17 +159,17 @@ struct Engine<'a> {
     changes: Changes,
     cuts: List<Range>,
     lifted: List<Lifted>,
-    /// A child has looked for wiped memory, and what it has found is lifted.
+    /// A child has looked for wiped memory, and the advice on what it found is lifted.
     unwiped: bool,
     taken_unix_ns: u64,
     pid: u32,
-    /// The thread that takes the image: by it the kernel tells of the memory of this process.
+    /// The thread that takes the image. /proc has the memory of this process by its id.
     tid: u64,
 }
 
 impl Engine<'_> {
     /// # Safety
-    /// The process must be at rest but for this thread.
+    /// No other thread of the process may run.
     unsafe fn run(
         scratch: &mut Scratch,
         request: &Request,
@@ -171,13 +177,14 @@ impl Engine<'_> {
         status: &proc::Status,
         threads: &Threads,
     ) -> Result<Outcome, Refusal> {
-        // SAFETY: used within this function only, before the scratch goes.
+        // SAFETY: the results are dropped at the end of this function, before the caller releases
+        // the scratch.
         let (buf, mut cuts) = unsafe {
             (scratch.take::<u8>(16384)?, scratch.list::<Range>(request.exclude.len() + 8192)?)
         };
         proc::check_alone(status, buf)?;
         surroundings::check(scratch, status, request.starter_pid)?;
-        // What is pending for the calling thread alone is taken with what is for all.
+        // Signals pending for the calling thread alone are taken with those for the process.
         let first = Some(threads.leader()).filter(|first| first.tid != sys::gettid());
         surroundings::check_threads(scratch, status, threads.others().chain(first))?;
         let (start, end) = scratch.range();
@@ -187,11 +194,11 @@ impl Engine<'_> {
             let last = start.saturating_add(len).next_multiple_of(sys::PAGE);
             cuts.push(((start & !(sys::PAGE - 1)) as u64, last as u64))?;
         }
-        // SAFETY: as above.
+        // SAFETY: as above, the state is dropped before the scratch is released.
         let state =
             unsafe { CapturedState::take(scratch, status, request.starter_pid, threads.leader())? };
         state.context.rip = eyrie_image_resume as *const () as u64;
-        // SAFETY: as above.
+        // SAFETY: as above, the results are dropped before the scratch is released.
         let (table, look, lifted) = unsafe {
             let tracking = tracker.map_or(-1, |t| t.descriptor());
             let own = [request.out_fd, tracking];
@@ -199,7 +206,7 @@ impl Engine<'_> {
             (table, FirstLook::take(scratch, cuts.as_slice())?, scratch.list(BOARD_RANGES)?)
         };
         surroundings::check_keys(look.hidden_code as usize)?;
-        // SAFETY: as above; the process is at rest.
+        // SAFETY: as above, and the caller guarantees that no other thread runs.
         let (changes, contents) = unsafe {
             let changes = match request.track.as_ref().filter(|track| track.marks) {
                 Some(track) => Changes::take(scratch, look.held.as_slice(), track)?,
@@ -221,10 +228,12 @@ impl Engine<'_> {
             pid: sys::getpid() as u32,
             tid: sys::gettid() as u64,
         };
-        // SAFETY: as above.
+        // SAFETY: the caller guarantees that no other thread runs, and the scratch outlives the
+        // engine.
         let written = unsafe { engine.take_image(scratch) };
         let shared_bytes = engine.contents.bytes;
-        // SAFETY: the copies are used by nobody any more; a child has its own.
+        // SAFETY: the image was written or its child has copies of its own, so nothing uses these
+        // any more.
         unsafe {
             engine.contents.release();
         }
@@ -239,13 +248,13 @@ impl Engine<'_> {
         Ok(Outcome::Captured { child_pid, pause_ns, shared_bytes, image_bytes })
     }
 
-    /// Has the image written; gives the child's id or the length of the stream.
+    /// Has the image written. Returns the child's id or the length of the stream.
     ///
     /// # Safety
     /// As [`Engine::run`].
     unsafe fn take_image(&mut self, scratch: &mut Scratch) -> Result<(i32, u64), Refusal> {
         self.contents.ranges().try_for_each(|range| self.cuts.push(range))?;
-        // SAFETY: handed on to the caller.
+        // SAFETY: the caller keeps the contract of `run`, which is that of both functions.
         unsafe {
             match self.request.mode {
                 Mode::Sync => self.write_here(scratch).map(|bytes| (0, bytes)),
@@ -259,21 +268,21 @@ impl Engine<'_> {
     /// # Safety
     /// As [`Engine::run`].
     unsafe fn write_here(&mut self, scratch: &mut Scratch) -> Result<u64, Refusal> {
-        // SAFETY: handed on to the caller.
+        // SAFETY: the stack is only used within this function, before the scratch is released.
         let stack = unsafe { helper::stack(scratch)? };
         let mut bytes = 0;
         let mut work = || {
-            let_go_of_all_but(self.request.out_fd);
-            // SAFETY: handed on to the caller.
+            close_all_but(self.request.out_fd);
+            // SAFETY: `lend` is false, so memory may change later.
             bytes = unsafe { self.write(scratch, false)? };
             Ok(())
         };
-        // SAFETY: handed on to the caller.
+        // SAFETY: the caller guarantees that no other thread runs.
         unsafe { helper::run(stack, &mut work)? };
         Ok(bytes)
     }
 
-    /// Starts the child that writes the image and waits until it has begun.
+    /// Starts the child that writes the image, and waits until it has begun.
     ///
     /// # Safety
     /// As [`Engine::run`].
@@ -283,15 +292,15 @@ impl Engine<'_> {
         let len = size_of::<Board>().next_multiple_of(sys::PAGE) as u64;
         self.cuts.push((at as u64, at as u64 + len))?;
         let board = at as *mut Board;
-        // SAFETY: the board is mapped, zero-filled, and ours alone.
+        // SAFETY: the board is a new zero-filled mapping, and only this function has its address.
         let started = unsafe { self.clone_until_whole(scratch, board) };
         memory::give_back(self.lifted.as_slice());
-        // SAFETY: mapped above; the child has its own mapping of it.
+        // SAFETY: the mapping was made above and is not used any more here. The child has its own.
         let _ = unsafe { sys::munmap(at, size_of::<Board>()) };
         started
     }
 
-    /// Clones until a child has all memory, and gives its id.
+    /// Clones until a child has all memory, and returns its id.
     ///
     /// # Safety
     /// The board must be fresh.
@@ -301,18 +310,18 @@ impl Engine<'_> {
         board: *mut Board,
     ) -> Result<i32, Refusal> {
         for _ in 0..ATTEMPTS {
-            // SAFETY: handed on to the caller, or reset by `lift`.
+            // SAFETY: the caller passes a fresh board, and `lift` resets it after each attempt.
             if let Some(pid) = unsafe { self.clone_writer(scratch, board)? } {
                 return Ok(pid);
             }
-            // SAFETY: the child has ended its part: the board is ours alone.
+            // SAFETY: the child has written its verdict, after which it does not touch the board.
             let board = unsafe { &mut *board };
             self.lift(board)?;
         }
         Err(Refusal::Writer)
     }
 
-    /// Takes the advice off that the child has named, and resets the board for the next one.
+    /// Lifts the advice that the child has named, and resets the board for the next child.
     fn lift(&mut self, board: &mut Board) -> Result<(), Refusal> {
         let count = board.missing.load(Ordering::Acquire) as usize;
         let named = &board.ranges[..count.min(BOARD_RANGES)];
@@ -323,7 +332,7 @@ impl Engine<'_> {
         Ok(())
     }
 
-    /// One attempt: the child's id, or `None` when it misses memory.
+    /// Makes one attempt. Returns the child's id, or `None` when memory is missing in it.
     ///
     /// # Safety
     /// The board must be fresh.
@@ -332,18 +341,21 @@ impl Engine<'_> {
         scratch: &mut Scratch,
         board: *mut Board,
     ) -> Result<Option<i32>, Refusal> {
-        // With CLONE_PARENT the child is our parent's: no SIGCHLD here and no zombie to wait for.
+        // With CLONE_PARENT the child belongs to our parent: no SIGCHLD comes here, and no zombie
+        // stays.
         let flags = sys::CLONE_PARENT | sys::SIGCHLD;
-        // SAFETY: a plain copy of the process, on the same stack addresses in its own memory.
+        // SAFETY: the child is a copy of the process, and uses the same stack addresses in its own
+        // memory.
         let pid = unsafe { sys::call6(nr::CLONE, flags, 0, 0, 0, 0, 0) }.map_err(|errno| {
             Refusal::Kernel { step: "starting the image-writing process", errno }
         })?;
         if pid == 0 {
-            // SAFETY: this is the child; it never returns from here.
+            // SAFETY: this is the child, and `exit` below ensures that it never returns from here.
             let code = unsafe { self.writer(scratch, board) };
             sys::exit(code);
         }
-        // SAFETY: the caller's board outlives the call.
+        // SAFETY: the board stays mapped until the caller returns; the verdict is only accessed as
+        // an atomic.
         match unsafe { wait_for_verdict(&(*board).verdict, pid as i32) } {
             STARTED => Ok(Some(pid as i32)),
             MISSING => Ok(None),
@@ -351,27 +363,29 @@ impl Engine<'_> {
         }
     }
 
-    /// What the child does from its start on; gives its exit code.
+    /// Runs in the child from its start on. Returns its exit code.
     ///
     /// # Safety
     /// Only in the child.
     unsafe fn writer(&mut self, scratch: &mut Scratch, board: *mut Board) -> i32 {
-        // First of all let go of the rank's sockets: they must not outlive the rank.
-        let_go_of_all_but(self.request.out_fd);
+        // First close the rank's sockets: they must not outlive the rank.
+        close_all_but(self.request.out_fd);
         self.run_as_others();
-        // SAFETY: the parent waits for the verdict before it touches the board.
+        // SAFETY: the parent accesses only the verdict until that is set, and this process has the
+        // board mapped.
         let board = unsafe { &mut *board };
-        // SAFETY: the scratch is the child's own and never released.
+        // SAFETY: the child never releases its scratch.
         let verdict = unsafe { self.find_missing(scratch, board) }.unwrap_or(FAILED);
-        tell(&board.verdict, verdict);
+        set_verdict(&board.verdict, verdict);
         if verdict != STARTED {
             return writer_exit::TRY_AGAIN;
         }
-        // SAFETY: nothing in this process changes any more, so its memory may be lent to the pipe.
+        // SAFETY: this is the only thread of the child and it writes to no captured memory any
+        // more, so memory may be lent to the pipe.
         match unsafe { self.write(scratch, true) } {
             Ok(_) => {
                 sys::close(self.request.out_fd);
-                // SAFETY: the scratch is the child's own and never released.
+                // SAFETY: the child never releases its scratch.
                 let _ = unsafe { self.mark_meanwhile(scratch) };
                 writer_exit::DONE
             }
@@ -380,8 +394,8 @@ impl Engine<'_> {
         }
     }
 
-    /// Marks new memory of the process, which computes on. What cannot be marked now is the next
-    /// time that the process stands still.
+    /// Marks new memory of the process while that computes. What cannot be marked now is marked
+    /// when the process stands still for the next image.
     ///
     /// # Safety
     /// Only in the child.
@@ -391,25 +405,25 @@ impl Engine<'_> {
             return Ok(());
         }
         let path = proc::PathBuf::new(b"/proc/", self.tid, b"/pagemap");
-        // SAFETY: handed on to the caller.
+        // SAFETY: the child never releases its scratch.
         let mut scan = unsafe { Scan::of(scratch, path.as_c())? };
         let failed = |errno| Refusal::Kernel { step: "tracking new memory", errno };
         memory::mark_meanwhile(&mut scan, unmarked).map_err(failed)
     }
 
-    /// Whatever real-time priority the process has is not for writing its image.
+    /// Gives up a real-time priority of the process, which is not meant for writing its image.
     fn run_as_others(&self) {
         const SCHED_OTHER: usize = 0;
         let policy = self.state.context.sched_attr[0] >> 32;
         if matches!(policy, 1 | 2) {
             let parameters = 0u32;
             let at = &raw const parameters as usize;
-            // SAFETY: struct sched_param is one number.
+            // SAFETY: the kernel reads struct sched_param, one number, from a local variable.
             let _ = unsafe { sys::call3(nr::SCHED_SETSCHEDULER, 0, SCHED_OTHER, at) };
         }
     }
 
-    /// What advice keeps from this child, put on the board; gives the verdict.
+    /// Puts on the board the memory that advice keeps from this child. Returns the verdict.
     ///
     /// # Safety
     /// Only in the child.
@@ -418,7 +432,7 @@ impl Engine<'_> {
         scratch: &mut Scratch,
         board: &mut Board,
     ) -> Result<u32, Refusal> {
-        // SAFETY: handed on to the caller.
+        // SAFETY: the child never releases its scratch.
         let (buf, mut here, mut ranges) = unsafe {
             (scratch.take::<u8>(65536)?, scratch.list(1 << 17)?, scratch.list(BOARD_RANGES)?)
         };
@@ -426,7 +440,7 @@ impl Engine<'_> {
         let mut advice = format::advice::DONT_FORK;
         let mut verdict = if ranges.as_slice().is_empty() { STARTED } else { MISSING };
         if verdict == STARTED && !self.unwiped {
-            // SAFETY: as above.
+            // SAFETY: the child never releases its scratch.
             let mut scan = unsafe { Scan::new(scratch)? };
             let looked = self.look.wiped_here(buf, &mut scan, &mut ranges);
             scan.close();
@@ -442,15 +456,17 @@ impl Engine<'_> {
         Ok(verdict)
     }
 
-    /// Writes the whole stream and gives its length in bytes.
+    /// Writes the whole stream and returns its length in bytes.
     ///
     /// # Safety
     /// `lend` only if no memory of this process changes any more.
     unsafe fn write(&mut self, scratch: &mut Scratch, lend: bool) -> Result<u64, Refusal> {
         let mut fp = fingerprint::of_this_node();
-        // SAFETY: all of it is used within this function, before the scratch goes.
+        // SAFETY: all results are dropped at the end of this block, before the scratch is released.
+        // The caller guarantees that `lend` is only set if no memory changes any more.
         unsafe {
-            let (cuts, lifted) = (self.cuts.as_slice(), self.lifted.as_slice());
+            let cuts = self.cuts.as_slice();
+            let lifted = self.lifted.as_slice();
             let policy = (self.state.context.memory_policy, self.state.context.memory_nodes);
             let mut space = AddressSpace::new(scratch, cuts, lifted, &self.contents, policy)?;
             let taken = space.take(scratch, (&self.look, &self.contents), &mut fp);
@@ -482,7 +498,7 @@ impl Engine<'_> {
         space.mark_content(scan).map_err(scanned)?;
         self.link_shared_files(space);
         let header = self.header(fp);
-        // SAFETY: what is kept lives as long as the stream is written.
+        // SAFETY: the scratch is released only after the stream was written.
         unsafe {
             let header = output::keep(scratch, &header)?;
             out.describe(Kind::Header, 0, &[header, self.request.meta]).map_err(output)?;
@@ -509,7 +525,8 @@ impl Engine<'_> {
         for region in space.regions.as_slice() {
             out.describe(Kind::Mapping, 0, &[bytes_of(&region.record)]).map_err(output)?;
         }
-        // SAFETY: the regions were read just now, and nothing but this thread runs.
+        // SAFETY: `space` was read just before, and no other thread runs that could change the
+        // mappings.
         unsafe {
             memory::write_files(self.contents.files.as_slice(), scan, out).map_err(output)?;
             memory::write_pages(space.regions.as_slice(), &self.changes, scan, out)
@@ -538,7 +555,7 @@ impl Engine<'_> {
         }
     }
 
-    /// A descriptor of a file that comes back as a new file must refer to that one.
+    /// Lets a descriptor of a file that comes back as a new file refer to that new file.
     fn link_shared_files(&mut self, space: &AddressSpace) {
         for entry in self.table.entries.as_mut_slice() {
             let found = space.objects.as_slice().iter().position(|o| {
@@ -566,15 +583,15 @@ fn check_request(request: &Request) -> Result<(), Refusal> {
         crate::request::FdRole::Dropped => None,
     });
     if slots.into_iter().any(|slot| slot as usize >= format::SLOTS_MAX) {
-        return Err(Refusal::Request("a slot number is 256 or more"));
+        return Err(Refusal::Request("a slot number is 1024 or more"));
     }
     Ok(())
 }
 
-/// Closes all descriptors but one, in a child with a table of its own.
-fn let_go_of_all_but(fd: i32) {
+/// Closes all descriptors except `fd`, in a child with a descriptor table of its own.
+fn close_all_but(fd: i32) {
     let fd = fd as usize;
-    // SAFETY: only descriptors.
+    // SAFETY: the arguments are numbers. The descriptors are those of the child's own table.
     unsafe {
         if fd > 0 {
             let _ = sys::call3(nr::CLOSE_RANGE, 0, fd - 1, 0);
@@ -583,7 +600,7 @@ fn let_go_of_all_but(fd: i32) {
     }
 }
 
-/// Waits for the child's word on the board; kills it when there is none in time.
+/// Waits for the child's verdict. Kills the child if it gives none in time.
 fn wait_for_verdict(word: &AtomicU32, child: i32) -> u32 {
     const FUTEX_WAIT: usize = 0;
     let deadline = sys::clock_ns(1) + START_LIMIT_NS;
@@ -592,15 +609,16 @@ fn wait_for_verdict(word: &AtomicU32, child: i32) -> u32 {
         if verdict != PENDING {
             return verdict;
         }
-        // SAFETY: signal 0 only asks whether the process is there.
+        // SAFETY: signal 0 only checks whether the process exists.
         let there = unsafe { sys::call3(nr::KILL, child as usize, 0, 0) }.is_ok();
         if !there || sys::clock_ns(1) > deadline {
-            // SAFETY: our own child, which has not started to write.
+            // SAFETY: `child` is the child just cloned, which has not begun to write.
             let _ = unsafe { sys::call3(nr::KILL, child as usize, sys::SIGKILL as usize, 0) };
             return word.load(Ordering::Acquire);
         }
         let timeout = [0i64, 50_000_000];
-        // SAFETY: the word is in shared memory and aligned; the timeout is ours.
+        // SAFETY: the word is aligned, in shared memory that is mapped; the timeout outlives the
+        // call.
         let _ = unsafe {
             sys::call6(
                 nr::FUTEX,
@@ -615,9 +633,9 @@ fn wait_for_verdict(word: &AtomicU32, child: i32) -> u32 {
     }
 }
 
-fn tell(word: &AtomicU32, verdict: u32) {
+fn set_verdict(word: &AtomicU32, verdict: u32) {
     const FUTEX_WAKE: usize = 1;
     word.store(verdict, Ordering::Release);
-    // SAFETY: the word is in shared memory and aligned.
+    // SAFETY: the word is aligned, in shared memory that is mapped.
     let _ = unsafe { sys::call6(nr::FUTEX, word.as_ptr() as usize, FUTEX_WAKE, 1, 0, 0, 0) };
 }

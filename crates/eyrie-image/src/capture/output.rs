@@ -1,5 +1,5 @@
-//! Writes records to the stream. Payloads are not copied: they go out by vectored writes, or are
-//! lent to the pipe page by page (vmsplice) when the memory can no longer change.
+//! Writes records to the stream. Payloads are not copied: they are sent by vectored writes, or lent
+//! to the pipe page by page (vmsplice) when the memory can no longer change.
 
 use super::scratch::Scratch;
 use crate::format::{bytes_of, MetaHash};
@@ -7,14 +7,14 @@ use crate::refusal::Refusal;
 use crate::stream::{Kind, RecordHeader, RECORD_HEADER_LEN};
 use crate::sys::{self, nr, IoVec};
 
-/// Room for record headers, bytes. Lent headers cannot be used again while the pipe may hold them.
+/// Room for record headers, bytes. Lent headers cannot be reused while the pipe may hold them.
 const HEADER_ROOM: usize = 16 << 20;
 /// Pieces of one vectored write.
 const PIECES: usize = 128;
-/// What a pipe is enlarged to, if the system lets it, bytes.
+/// Length to which a pipe is enlarged, if the system allows it, bytes.
 const PIPE_LEN: usize = 1 << 20;
 
-/// The stream being written.
+/// The stream that is being written.
 pub struct Output {
     fd: i32,
     splice: bool,
@@ -28,7 +28,7 @@ pub struct Output {
 }
 
 impl Output {
-    /// `lend` says that no byte given to it changes later: true in the image-writing child only.
+    /// `lend` says that no byte passed to it changes later: true in the image-writing child only.
     ///
     /// # Safety
     /// Must not outlive the scratch.
@@ -38,7 +38,7 @@ impl Output {
         if pipe && sys::fcntl(fd, sys::F_GETPIPE_SZ, 0).is_ok_and(|len| len < PIPE_LEN) {
             let _ = sys::fcntl(fd, sys::F_SETPIPE_SZ, PIPE_LEN);
         }
-        // SAFETY: handed on to the caller.
+        // SAFETY: the caller does not use the result after the scratch is released.
         let (headers, pieces) = unsafe { (scratch.take(HEADER_ROOM)?, scratch.take(PIECES)?) };
         Ok(Output {
             fd,
@@ -53,7 +53,7 @@ impl Output {
         })
     }
 
-    /// Puts a record that describes the process; its parts must stay as they are until the end, and
+    /// Queues a record that describes the process. Its parts must stay unchanged until the end, and
     /// the length of each but the last is a multiple of 8.
     pub fn describe(&mut self, kind: Kind, flags: u32, parts: &[&[u8]]) -> Result<(), i32> {
         let len = parts.iter().map(|p| p.len() as u64).sum();
@@ -65,7 +65,7 @@ impl Output {
         Ok(())
     }
 
-    /// Puts a Pages record for `address` whose content lies at `data`.
+    /// Queues a Pages record for `address` whose content is at `data`.
     ///
     /// # Safety
     /// `len` bytes at `data` must be readable.
@@ -81,7 +81,7 @@ impl Output {
         self.piece(data, len)
     }
 
-    /// Says that the stream builds on an earlier image.
+    /// Writes that the stream builds on an earlier image.
     pub fn base(&mut self, image: u64) -> Result<(), i32> {
         self.header(RecordHeader { kind: Kind::Base, flags: 0, a: image, b: 0, len: 0 })
     }
@@ -101,8 +101,8 @@ impl Output {
             self.flush()?;
         }
         if self.headers_used + RECORD_HEADER_LEN > self.headers.len() {
-            // What was lent may still be in the pipe. From here on headers are copied, from the
-            // second half, which starts over when written out.
+            // The pipe may still hold lent headers. From here on headers are copied, from the
+            // second half, which is reused after each flush.
             self.flush()?;
             if self.splice {
                 wait_until_empty(self.fd)?;
@@ -141,7 +141,8 @@ impl Output {
         while at < self.pieces_used {
             let call = if self.splice { nr::VMSPLICE } else { nr::WRITEV };
             let pieces = &self.pieces[at..self.pieces_used];
-            // SAFETY: the callers of `piece` vouch for the memory.
+            // SAFETY: `pieces` has valid pieces, and each caller of `piece` guarantees that its
+            // memory is readable.
             let done = unsafe {
                 sys::call6(call, self.fd as usize, pieces.as_ptr() as usize, pieces.len(), 0, 0, 0)
             };
@@ -173,35 +174,36 @@ impl Output {
 }
 
 fn bytes_of_u64(word: &u64) -> &[u8] {
-    // SAFETY: any eight bytes are initialised bytes.
+    // SAFETY: the bytes of a word are always initialised, and the slice borrows the word.
     unsafe { core::slice::from_raw_parts((word as *const u64).cast(), 8) }
 }
 
-/// Waits until a non-blocking descriptor takes bytes again.
+/// Waits until a non-blocking descriptor accepts bytes again.
 fn wait_for_room(fd: i32) -> Result<(), i32> {
     const POLLOUT: u64 = 4;
     let mut poll = fd as u32 as u64 | POLLOUT << 32;
-    // SAFETY: struct pollfd is one word: descriptor, events, results.
+    // SAFETY: struct pollfd is one word (descriptor, events, results), a local variable.
     match unsafe { sys::call3(nr::POLL, &raw mut poll as usize, 1, usize::MAX) } {
         Ok(_) | Err(sys::EINTR) => Ok(()),
         Err(errno) => Err(errno),
     }
 }
 
-/// Waits until the reader has taken everything from the pipe.
+/// Waits until the reader has read everything from the pipe.
 fn wait_until_empty(fd: i32) -> Result<(), i32> {
     const FIONREAD: usize = 0x541b;
     loop {
         let mut left = 0u32;
-        // SAFETY: the word is ours.
+        // SAFETY: the kernel writes one number into `left`, a local variable.
         unsafe { sys::call3(nr::IOCTL, fd as usize, FIONREAD, &raw mut left as usize)? };
         if left == 0 {
             return Ok(());
         }
-        // A pipe has no event for "empty"; a writable one with nothing to add wakes us too early.
-        // This happens once per image, after half a million records.
+        // A pipe has no event for "empty", and POLLOUT would wake this too early. This happens once
+        // in an image, after half a million records.
         let mut poll = fd as u32 as u64;
-        // SAFETY: struct pollfd is one word; no events are asked for, only errors are reported.
+        // SAFETY: struct pollfd is one word, a local variable. It asks for no events, so only
+        // errors are reported.
         unsafe { sys::call3(nr::POLL, &raw mut poll as usize, 1, 1)? };
         const POLLERR: u64 = 8;
         if poll >> 48 & POLLERR != 0 {
@@ -210,7 +212,7 @@ fn wait_until_empty(fd: i32) -> Result<(), i32> {
     }
 }
 
-/// The bytes of a record's fixed part, kept in the scratch until the stream has ended.
+/// The bytes of a record's fixed part, copied into the scratch until the stream has ended.
 ///
 /// # Safety
 /// Must not outlive the scratch.
@@ -218,6 +220,6 @@ pub unsafe fn keep<T: crate::format::Plain>(
     scratch: &mut Scratch,
     value: &T,
 ) -> Result<&'static [u8], Refusal> {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller does not use the result after the scratch is released.
     unsafe { scratch.keep(bytes_of(value)) }
 }

@@ -1,12 +1,12 @@
-//! Small questions to /proc about this very process. No allocation: paths are put together in
-//! place, answers are read into buffers of the scratch.
+//! Small questions to /proc about this process. No allocation: paths are built in place, and
+//! answers are read into buffers of the scratch.
 
 use super::scratch::Scratch;
 use crate::maps;
 use crate::refusal::Refusal;
 use crate::sys;
 
-/// A path such as `/proc/self/fd/7`, put together without allocation and NUL-terminated.
+/// A path such as `/proc/self/fd/7`, built without allocation and NUL-terminated.
 pub struct PathBuf {
     bytes: [u8; 64],
     len: usize,
@@ -25,14 +25,18 @@ impl PathBuf {
     /// `prefix`, the number, all of `rest`.
     pub fn of(prefix: &[u8], number: u64, rest: &[&[u8]]) -> PathBuf {
         let mut path = PathBuf::new(prefix, number, b"");
-        rest.iter().for_each(|part| path.push(part));
+        for part in rest {
+            path.push(part);
+        }
         path
     }
 
     /// All `parts`.
     pub fn join(parts: &[&[u8]]) -> PathBuf {
         let mut path = PathBuf { bytes: [0; 64], len: 0 };
-        parts.iter().for_each(|part| path.push(part));
+        for part in parts {
+            path.push(part);
+        }
         path
     }
 
@@ -47,7 +51,9 @@ impl PathBuf {
     }
 
     fn push_number(&mut self, number: u64, base: u64) {
-        let (mut digits, mut n, mut at) = ([0u8; 20], number, 20);
+        let mut digits = [0u8; 20];
+        let mut n = number;
+        let mut at = 20;
         loop {
             at -= 1;
             digits[at] = b"0123456789abcdef"[(n % base) as usize];
@@ -74,7 +80,7 @@ impl PathBuf {
     }
 }
 
-/// Reads a whole small file of /proc into `buf` and gives its length (cut at the buffer's).
+/// Reads a whole small file of /proc into `buf` and returns its length (cut at the buffer's).
 pub fn read_file(path: &[u8], buf: &mut [u8]) -> Result<usize, i32> {
     let fd = sys::open(path, sys::O_CLOEXEC, 0)?;
     let mut len = 0;
@@ -94,15 +100,16 @@ pub fn read_file(path: &[u8], buf: &mut [u8]) -> Result<usize, i32> {
 
 /// The target of the symbolic link `path` (NUL-terminated), in `buf`.
 pub fn read_link<'a>(path: &[u8], buf: &'a mut [u8]) -> Result<&'a [u8], i32> {
-    // SAFETY: the path is NUL-terminated, the buffer writable for its length.
+    // SAFETY: the path is NUL-terminated, and the kernel writes at most `buf.len()` bytes into
+    // `buf`.
     let len = unsafe {
         sys::call3(sys::nr::READLINK, path.as_ptr() as usize, buf.as_mut_ptr() as usize, buf.len())?
     };
     Ok(&buf[..len])
 }
 
-/// Calls `each` with every numeric entry of the directory `path` until it fails.
-/// `buf` is for the kernel's answers.
+/// Calls `each` with every numeric entry of the directory `path` until it fails. `buf` is a buffer
+/// for the kernel's answers.
 pub fn for_each_number(
     path: &[u8],
     buf: &mut [u8],
@@ -111,7 +118,7 @@ pub fn for_each_number(
     let failed = |errno| Refusal::Kernel { step: "listing a directory of /proc", errno };
     let dir = sys::open(path, sys::O_DIRECTORY | sys::O_CLOEXEC, 0).map_err(failed)?;
     let result = (|| loop {
-        // SAFETY: the buffer is writable for its length.
+        // SAFETY: the kernel writes at most `buf.len()` bytes into `buf`.
         let got = unsafe {
             sys::call3(sys::nr::GETDENTS64, dir as usize, buf.as_mut_ptr() as usize, buf.len())
         }
@@ -136,7 +143,7 @@ pub fn for_each_number(
     result
 }
 
-/// What /proc/PID/status says, read once: the kernel takes its time to write it.
+/// /proc/PID/status, read once, because the kernel takes long to write it.
 #[derive(Clone, Copy)]
 pub struct Status(&'static [u8]);
 
@@ -145,13 +152,13 @@ impl Status {
     /// Must not outlive the scratch.
     pub unsafe fn read(scratch: &mut Scratch, path: &[u8]) -> Result<Status, Refusal> {
         let failed = |errno| Refusal::Kernel { step: "reading /proc/thread-self/status", errno };
-        // SAFETY: handed on to the caller.
+        // SAFETY: the caller does not use the result after the scratch is released.
         let room = unsafe { scratch.take::<u8>(8192)? };
         let len = read_file(path, room).map_err(failed)?;
         Ok(Status(&room[..len]))
     }
 
-    /// What follows `name` (with its colon), without the space around it.
+    /// The text after `name` (with its colon), without the space around it.
     pub fn line(&self, name: &[u8]) -> Option<&'static [u8]> {
         let mut lines = self.0.split(|b| *b == b'\n');
         lines.find_map(|line| line.strip_prefix(name)).map(|rest| rest.trim_ascii())
@@ -169,12 +176,13 @@ pub fn check_alone(status: &Status, buf: &mut [u8]) -> Result<(), Refusal> {
     if let Some(pid) = status.number(b"TracerPid:").filter(|pid| *pid != 0) {
         return Err(Refusal::Traced { pid: pid as i32 });
     }
-    // A kernel without the file has no way to list timers; such kernels are built for devices.
+    // A kernel without the file cannot list timers. Such kernels are built for small devices.
     if let Ok(1..) = read_file(b"/proc/self/timers\0", buf) {
         return Err(Refusal::Timer);
     }
     let mut features = 0u64;
-    // SAFETY: the word is ours; kernels without shadow stacks answer EINVAL.
+    // SAFETY: the kernel writes one word into `features`. Kernels without shadow stacks return
+    // EINVAL.
     let asked = unsafe {
         sys::call3(sys::nr::ARCH_PRCTL, sys::ARCH_SHSTK_STATUS, &raw mut features as usize, 0)
     };
@@ -184,13 +192,13 @@ pub fn check_alone(status: &Status, buf: &mut [u8]) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Refuses when there is a child, ended ones included.
+/// Refuses a process that has a child, even one that has ended.
 fn check_children(buf: &mut [u8]) -> Result<(), Refusal> {
     const P_ALL: usize = 0;
     // WNOHANG | WEXITED | WNOWAIT | __WALL: look, change nothing.
     const LOOK: usize = 1 | 4 | 0x0100_0000 | 0x4000_0000;
     let mut info = [0u64; 16];
-    // SAFETY: siginfo_t is 128 bytes.
+    // SAFETY: the kernel writes a siginfo_t of 128 bytes, which `info` holds.
     let looked =
         unsafe { sys::call6(sys::nr::WAITID, P_ALL, 0, info.as_mut_ptr() as usize, LOOK, 0, 0) };
     if looked.is_err() {

@@ -1,5 +1,5 @@
-//! The capture's working memory: one mapping made for a capture, left out of the image and
-//! unmapped afterwards, so that no state of the engine is ever part of an image.
+//! The capture's working memory: one mapping for each capture, left out of the image and unmapped
+//! afterwards. So an image never contains state of the engine.
 
 use crate::refusal::Refusal;
 use crate::sys;
@@ -7,13 +7,13 @@ use crate::sys;
 /// Address space of a scratch; only what is touched costs memory.
 const LEN: usize = 192 << 20;
 
-/// A region that hands out memory from the front and takes nothing back.
+/// A region that allocates from the front and frees nothing.
 pub struct Scratch {
     base: usize,
     used: usize,
 }
 
-/// What is missing when a scratch or a list in it is full.
+/// The refusal when a scratch, or a list in it, is full.
 const FULL: Refusal = Refusal::Kernel { step: "making room for the capture", errno: sys::ENOMEM };
 
 impl Scratch {
@@ -39,7 +39,8 @@ impl Scratch {
             return Err(FULL);
         }
         self.used = at + bytes;
-        // SAFETY: within the mapping, aligned to 64, handed out once, zero-filled by the kernel.
+        // SAFETY: the slice is within the mapping, aligned to 64 and given out once. The kernel has
+        // filled it with zeros, which the caller guarantees to be valid for `T`.
         Ok(unsafe { core::slice::from_raw_parts_mut((self.base + at) as *mut T, count) })
     }
 
@@ -48,7 +49,7 @@ impl Scratch {
     /// # Safety
     /// As [`Scratch::take`].
     pub unsafe fn list<T: Copy>(&mut self, capacity: usize) -> Result<List<T>, Refusal> {
-        // SAFETY: handed on to the caller.
+        // SAFETY: the caller guarantees that the list is not used after the scratch is released.
         Ok(List { items: unsafe { self.take(capacity)? }, len: 0 })
     }
 
@@ -57,18 +58,18 @@ impl Scratch {
     /// # Safety
     /// As [`Scratch::take`].
     pub unsafe fn keep(&mut self, bytes: &[u8]) -> Result<&'static [u8], Refusal> {
-        // SAFETY: handed on to the caller.
+        // SAFETY: the caller guarantees that the copy is not used after the scratch is released.
         let slice = unsafe { self.take::<u8>(bytes.len())? };
         slice.copy_from_slice(bytes);
         Ok(slice)
     }
 
-    /// Gives the memory back.
+    /// Unmaps the memory.
     ///
     /// # Safety
     /// Nothing taken from it may be used afterwards.
     pub unsafe fn release(&mut self) {
-        // SAFETY: the mapping is ours; the caller vouches for what was handed out.
+        // SAFETY: `new` made the mapping, and the caller uses nothing taken from it any more.
         let _ = unsafe { sys::munmap(self.base, LEN) };
     }
 }

@@ -1,6 +1,6 @@
-//! The kernel's state of the calling process and its first thread: everything of the Context record
-//! but the registers, which the entry code keeps on the stack. Only looks; pending signals are
-//! taken and put back.
+//! The kernel's state of the calling process and its first thread: everything in the Context record
+//! except the registers, which the entry code keeps on the stack. Only looks; pending signals are
+//! taken and queued again.
 
 use super::proc::{read_file, read_link, PathBuf, Status};
 use super::scratch::Scratch;
@@ -15,7 +15,7 @@ use crate::refusal::{Refusal, Text};
 use crate::sys;
 use crate::sys::nr;
 
-/// The state with the path that follows it in its record.
+/// The state, and the path that follows it in its record.
 pub struct CapturedState {
     pub context: &'static mut Context,
     pub cwd: &'static [u8],
@@ -30,8 +30,8 @@ fn refused(step: &'static str) -> impl Fn(i32) -> Refusal {
 }
 
 impl CapturedState {
-    /// Takes the state of this process, all of whose signals are blocked and whose first thread is
-    /// `leader`; `starter` is as [`crate::Request::starter_pid`].
+    /// Reads the state of this process. All its signals are blocked, and `leader` is its first
+    /// thread. `starter` is as [`crate::Request::starter_pid`].
     ///
     /// # Safety
     /// It must not outlive the scratch.
@@ -41,18 +41,19 @@ impl CapturedState {
         starter: i32,
         leader: &Thread,
     ) -> Result<CapturedState, Refusal> {
-        // SAFETY: handed on to the caller.
+        // SAFETY: the caller does not use the result after the scratch is released.
         let (context, buf, room) = unsafe {
             let buf = scratch.take::<u8>(2 * PATH_LEN_MAX)?;
             (&mut scratch.take::<Context>(1)?[0], buf, scratch.take(PENDING_MAX)?)
         };
-        // Before the timers are read: one whose signal is pending starts anew when that is taken.
+        // Before the timers are read: a timer whose signal is pending starts anew when that is
+        // taken.
         let pending = take_pending(room)?;
         context.pending = pending.len() as u32;
         take_thread(context, leader);
         take_scheduling(context, leader, starter);
-        // SAFETY: every pointer below is to the scratch or to the stack, of the size the call
-        // wants.
+        // SAFETY: every pointer below is to the scratch or to the stack, with the size that the
+        // call requires.
         unsafe {
             take_process(context)?;
             take_settings(context, status, buf, starter);
@@ -61,23 +62,26 @@ impl CapturedState {
         let cwd = read_link(b"/proc/thread-self/cwd\0", buf)
             .map_err(refused("looking up the working directory"))?;
         let here = directory(context, cwd)?;
-        // SAFETY: handed on to the caller.
+        // SAFETY: the caller does not use the result after the scratch is released.
         let cwd = unsafe { scratch.keep(here)? };
         context.cwd_len = cwd.len() as u32;
         Ok(CapturedState { context, cwd, pending })
     }
 }
 
-/// Takes all pending signals in their order, and queues them again.
+/// Takes all pending signals in their order and queues them again.
 fn take_pending(room: &'static mut [SigInfo]) -> Result<&'static [SigInfo], Refusal> {
-    let (all, at_once) = (u64::MAX, [0u64; 2]);
+    let all = u64::MAX;
+    let at_once = [0u64; 2];
     let mut count = 0;
     let result = loop {
         if count == room.len() {
             break Err(Refusal::Signals { limit: PENDING_MAX });
         }
-        let (set, info) = (&raw const all as usize, room[count].as_mut_ptr() as usize);
-        // SAFETY: the set and the time are ours, the room is as long as a siginfo_t.
+        let set = &raw const all as usize;
+        let info = room[count].as_mut_ptr() as usize;
+        // SAFETY: the kernel reads the set and the time, local variables, and writes a siginfo_t
+        // into a room of that length.
         let taken = unsafe {
             sys::call6(nr::RT_SIGTIMEDWAIT, set, info, at_once.as_ptr() as usize, 8, 0, 0)
         };
@@ -93,12 +97,13 @@ fn take_pending(room: &'static mut [SigInfo]) -> Result<&'static [SigInfo], Refu
     Ok(pending)
 }
 
-/// Settings that a kernel may or may not know; where it does not, there is nothing to set again.
+/// Reads settings that a kernel may not know. If it does not, a restore has nothing to set.
 ///
 /// # Safety
 /// The context must be writable.
 unsafe fn take_settings(c: &mut Context, status: &Status, buf: &mut [u8], starter: i32) {
-    // SAFETY: the kernel writes the words that it is given, which are ours.
+    // SAFETY: the kernel writes only into words of `c` and of local variables, whose addresses are
+    // passed.
     unsafe {
         let prctl = |what: usize, a: usize| sys::call6(nr::PRCTL, what, a, 0, 0, 0, 0);
         let number = |result: sys::SysResult| result.unwrap_or(0) as u32;
@@ -110,7 +115,7 @@ unsafe fn take_settings(c: &mut Context, status: &Status, buf: &mut [u8], starte
         for (i, kind) in c.speculation.iter_mut().enumerate() {
             *kind = number(prctl(sys::PR_GET_SPECULATION_CTRL, i));
         }
-        // Kernels before 6.3 do not tell: more than was registered for does no harm.
+        // Kernels before 6.3 do not report registrations. Registering for more does no harm.
         const GET_REGISTRATIONS: usize = 512;
         const USUAL: usize = 1 << 2 | 1 << 4;
         c.membarrier = sys::call3(nr::MEMBARRIER, GET_REGISTRATIONS, 0, 0).unwrap_or(USUAL) as u32;
@@ -136,8 +141,8 @@ unsafe fn take_settings(c: &mut Context, status: &Status, buf: &mut [u8], starte
     }
 }
 
-/// Whether the process has locked all memory that it will get (mlockall): the kernel tells by what
-/// it does with new memory.
+/// Whether the process has locked its future memory (mlockall), which shows in what the kernel does
+/// with new memory.
 fn locks_future(status: &Status, buf: &mut [u8]) -> u32 {
     const FUTURE: u32 = 2;
     const ONFAULT: u32 = 4;
@@ -154,7 +159,7 @@ fn locks_future(status: &Status, buf: &mut [u8]) -> u32 {
     let Ok(at) = sys::map_anonymous(sys::PAGE, sys::MAP_PRIVATE) else { return 0 };
     let grown = locked() > before;
     let mut resident = 0u8;
-    // SAFETY: a page of ours, and a byte for it.
+    // SAFETY: the page at `at` was mapped above, and mincore writes one byte into `resident`.
     unsafe {
         let _ = sys::call3(nr::MINCORE, at, sys::PAGE, &raw mut resident as usize);
         let _ = sys::munmap(at, sys::PAGE);
@@ -166,16 +171,17 @@ fn locks_future(status: &Status, buf: &mut [u8]) -> u32 {
     }
 }
 
-/// On which processors and how it runs, and which of it the process was not started with.
+/// Reads on which processors and how the process runs, and what of that differs from its starter.
 fn take_scheduling(c: &mut Context, leader: &Thread, starter: i32) {
     c.affinity = leader.affinity;
     c.sched_attr = leader.settable_sched_attr();
     c.io_priority = leader.io_priority;
     c.timer_slack_ns = leader.timer_slack_ns;
-    let (mut theirs, mut their_attr) = ([0; AFFINITY_WORDS], [0; 7]);
+    let mut theirs = [0; AFFINITY_WORDS];
+    let mut their_attr = [0; 7];
     let pid = starter as usize;
     let known = starter > 0;
-    // Of a starter that is gone nothing is known.
+    // If the starter is gone, nothing is known.
     let same = known && affinity_of(pid, &mut theirs).is_ok() && theirs == leader.affinity;
     c.scheduling |= u32::from(!same) * scheduling::AFFINITY;
     let same =
@@ -185,7 +191,7 @@ fn take_scheduling(c: &mut Context, leader: &Thread, starter: i32) {
     c.scheduling |= u32::from(!same) * scheduling::IO_PRIORITY;
 }
 
-/// Which directory the working directory is, and its path.
+/// Identifies the working directory and returns its path.
 fn directory<'a>(c: &mut Context, path: &'a [u8]) -> Result<&'a [u8], Refusal> {
     let failed = refused("looking at the working directory");
     let flags = sys::O_PATH | sys::O_DIRECTORY | sys::O_CLOEXEC;
@@ -204,7 +210,7 @@ fn directory<'a>(c: &mut Context, path: &'a [u8]) -> Result<&'a [u8], Refusal> {
     Ok(names::without_mark(path))
 }
 
-/// What the first thread has for itself.
+/// Copies the state of the first thread.
 fn take_thread(c: &mut Context, leader: &Thread) {
     (c.rsp, c.fs_base, c.gs_base) = (leader.rsp, leader.fs_base, leader.gs_base);
     c.tid_address = leader.tid_address;
@@ -217,8 +223,8 @@ fn take_thread(c: &mut Context, leader: &Thread) {
     (c.memory_policy, c.memory_nodes) = (leader.memory_policy, leader.memory_nodes);
 }
 
-/// A timer that has expired while its signal is pending already has no time left: the kernel starts
-/// it anew when the signal is taken. Carried over so it would be a timer that is off.
+/// Keeps a timer running. One that has expired while its signal is still pending has no time left:
+/// the kernel starts it anew when the signal is taken. Restored like that it would be off.
 fn keep_going(timer: &mut [i64; 4]) {
     let [interval_s, interval_us, s, us] = *timer;
     if (s, us) == (0, 0) {
@@ -226,30 +232,31 @@ fn keep_going(timer: &mut [i64; 4]) {
     }
 }
 
-/// Signals, timers, limits and settings.
+/// Reads signal actions, timers, limits and settings.
 ///
 /// # Safety
 /// The context must be writable.
 unsafe fn take_process(c: &mut Context) -> Result<(), Refusal> {
     for (i, action) in c.actions.iter_mut().enumerate() {
-        // SAFETY: the kernel writes one action of 32 bytes.
+        // SAFETY: the kernel writes one action of 32 bytes, the size of SigAction.
         unsafe {
             sys::call6(nr::RT_SIGACTION, i + 1, 0, action as *mut SigAction as usize, 8, 0, 0)
         }
         .map_err(refused("reading the signal actions"))?;
     }
     for (i, timer) in c.itimers.iter_mut().enumerate() {
-        // SAFETY: struct itimerval is four words.
+        // SAFETY: the kernel writes struct itimerval, four words, which `timer` holds.
         unsafe { sys::call3(nr::GETITIMER, i, timer.as_mut_ptr() as usize, 0) }
             .map_err(refused("reading the interval timers"))?;
         keep_going(timer);
     }
     for (i, limit) in c.rlimits.iter_mut().enumerate() {
-        // SAFETY: struct rlimit64 is two words.
+        // SAFETY: the kernel writes struct rlimit64, two words, which `limit` holds.
         unsafe { sys::call6(nr::PRLIMIT64, 0, i, 0, limit.as_mut_ptr() as usize, 0, 0) }
             .map_err(refused("reading the resource limits"))?;
     }
-    // SAFETY: the kernel writes 4 bytes or nothing; umask is set back at once.
+    // SAFETY: the kernel writes at most 4 bytes for each address in `c`. The umask is set back at
+    // once.
     unsafe {
         let _ =
             sys::call3(nr::PRCTL, sys::PR_GET_CHILD_SUBREAPER, &raw mut c.subreaper as usize, 0);
@@ -262,7 +269,7 @@ unsafe fn take_process(c: &mut Context) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Where the kernel thinks code, data, heap, stack, arguments and environment lie.
+/// Reads where code, data, heap, stack, arguments and environment are, as the kernel has it.
 fn take_memory_layout(c: &mut Context, buf: &mut [u8]) -> Result<(), Refusal> {
     let step = "reading the memory layout";
     let len = read_file(b"/proc/thread-self/auxv\0", buf).map_err(refused(step))?;
@@ -271,8 +278,8 @@ fn take_memory_layout(c: &mut Context, buf: &mut [u8]) -> Result<(), Refusal> {
         *word = u64::from_le_bytes(bytes.try_into().unwrap_or([0; 8]));
     }
     let len = read_file(b"/proc/thread-self/stat\0", buf).map_err(refused(step))?;
-    // The command name may hold anything; the fields count from the last parenthesis, which ends
-    // field 2. Numbers are those of proc(5).
+    // The command name may hold anything, so the fields are counted from the last parenthesis,
+    // which ends field 2. Numbers are those of proc(5).
     let wrong = Refusal::Kernel { step, errno: sys::EINVAL };
     let text = &buf[..len];
     let after = text.iter().rposition(|b| *b == b')').ok_or(wrong)? + 2;
@@ -280,7 +287,7 @@ fn take_memory_layout(c: &mut Context, buf: &mut [u8]) -> Result<(), Refusal> {
     for (i, field) in text[after..].split(|b| *b == b' ').take(60).enumerate() {
         fields[i + 3] = maps::decimal(field).map_or(0, |(n, _)| n);
     }
-    // SAFETY: brk(0) only asks.
+    // SAFETY: brk(0) changes nothing; it returns the present end of the heap.
     let brk = unsafe { sys::call3(nr::BRK, 0, 0, 0) }.map_err(refused(step))? as u64;
     c.mm = [
         fields[26], fields[27], fields[45], fields[46], fields[47], brk, fields[28], fields[48],
@@ -297,7 +304,7 @@ mod tests {
     use super::keep_going;
 
     #[test]
-    fn a_timer_whose_signal_is_pending_goes_on() {
+    fn a_timer_whose_signal_is_pending_keeps_running() {
         let kept = |mut timer| {
             keep_going(&mut timer);
             timer

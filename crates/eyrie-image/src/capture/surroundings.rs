@@ -1,6 +1,7 @@
-//! What a process shares with who started it, and a restored one with who restores it: rights,
-//! namespaces, the root directory. One that has left them would go on elsewhere than it was, so it
-//! is refused; and so is one with state of its own that no other process can be given. Only looks.
+//! What a process shares with the process that started it, and a restored one with the process that
+//! restores it: rights, namespaces, the root directory. A process that has left these would
+//! continue in another environment, so it is refused. So is one with state that cannot be given to
+//! another process. Only looks.
 
 use super::proc::{read_file, read_link, PathBuf, Status};
 use super::scratch::Scratch;
@@ -8,16 +9,16 @@ use super::thread::Thread;
 use crate::refusal::{Refusal, Text};
 use crate::sys::{self, nr};
 
-/// Lines of /proc/PID/status that must be the same for both.
+/// Lines of /proc/PID/status that must be the same in both.
 const SAME: [(&[u8], &str); 9] = [
-    (b"Uid:", "it has other users' rights than who started it"),
-    (b"Gid:", "it has other groups' rights than who started it"),
-    (b"Groups:", "it has other groups' rights than who started it"),
-    (b"CapInh:", "it has other capabilities than who started it"),
-    (b"CapPrm:", "it has other capabilities than who started it"),
-    (b"CapEff:", "it has other capabilities than who started it"),
-    (b"CapBnd:", "it has other capabilities than who started it"),
-    (b"CapAmb:", "it has other capabilities than who started it"),
+    (b"Uid:", "it has other users' rights than the process that started it"),
+    (b"Gid:", "it has other groups' rights than the process that started it"),
+    (b"Groups:", "it has other groups' rights than the process that started it"),
+    (b"CapInh:", "it has other capabilities than the process that started it"),
+    (b"CapPrm:", "it has other capabilities than the process that started it"),
+    (b"CapEff:", "it has other capabilities than the process that started it"),
+    (b"CapBnd:", "it has other capabilities than the process that started it"),
+    (b"CapAmb:", "it has other capabilities than the process that started it"),
     (b"Seccomp:", "it has a seccomp filter of its own"),
 ];
 
@@ -34,17 +35,19 @@ const NAMESPACES: [&[u8]; 9] = [
     b"time_for_children",
 ];
 
-/// Refuses a process that is not where its starter is (0: nobody knows who that is), or has what
+/// Refuses a process whose environment differs from its starter's (0: unknown), or whose state
 /// cannot be made again.
 pub fn check(scratch: &mut Scratch, status: &Status, starter: i32) -> Result<(), Refusal> {
     check_own()?;
     check_keyrings()?;
     check_cpu()?;
     if starter > 0 {
-        // SAFETY: used within this function only, before the scratch goes.
+        // SAFETY: both buffers are dropped at the end of this function, before the scratch is
+        // released.
         let (mine, theirs) = unsafe { (scratch.take::<u8>(16384)?, scratch.take::<u8>(16384)?) };
         let path = PathBuf::new(b"/proc/", starter as u64, b"/status");
-        // SAFETY: as above. Of one that is gone nothing is known.
+        // SAFETY: as above, the status is dropped before the scratch is released. If the starter is
+        // gone, nothing is compared.
         if let Ok(other) = unsafe { Status::read(scratch, path.as_c()) } {
             check_status(status, &other)?;
         }
@@ -53,8 +56,8 @@ pub fn check(scratch: &mut Scratch, status: &Status, starter: i32) -> Result<(),
     Ok(())
 }
 
-/// Refuses threads that differ from the calling one, of which `status` is, in what the process is
-/// taken to have as a whole, and what is for one of them alone.
+/// Refuses threads that differ from the calling one, whose status is `status`, in what an image has
+/// once for the process. Also refuses threads with state that an image has no place for.
 pub fn check_threads<'a>(
     scratch: &mut Scratch,
     status: &Status,
@@ -64,7 +67,8 @@ pub fn check_threads<'a>(
         let refuse =
             |what| Err(Refusal::Thread { tid: thread.tid, name: Text::new(&thread.comm), what });
         let path = PathBuf::new(b"/proc/self/task/", thread.tid as u64, b"/status");
-        // SAFETY: used within this function only, before the scratch goes.
+        // SAFETY: the status is dropped at the end of this function, before the scratch is
+        // released.
         let its = unsafe { Status::read(scratch, path.as_c())? };
         let same = |(name, _): &(&[u8], _)| status.line(name) == its.line(name);
         if !SAME.iter().all(same) || status.line(b"NoNewPrivs:") != its.line(b"NoNewPrivs:") {
@@ -84,12 +88,13 @@ pub fn check_threads<'a>(
 }
 
 /// Whether a thread shares descriptors and directories with the calling one. Kernels built without
-/// kcmp(2) do not tell.
+/// kcmp(2) cannot tell.
 fn shares_files(tid: i32) -> bool {
     const KCMP_FILES: usize = 2;
     const KCMP_FS: usize = 3;
-    let (own, tid) = (sys::gettid() as usize, tid as usize);
-    // SAFETY: only numbers.
+    let own = sys::gettid() as usize;
+    let tid = tid as usize;
+    // SAFETY: the arguments are numbers; the kernel accesses no memory.
     let compare = |what| unsafe { sys::call6(nr::KCMP, own, tid, what, 0, 0, 0) };
     [KCMP_FILES, KCMP_FS].into_iter().all(|what| matches!(compare(what), Ok(0) | Err(_)))
 }
@@ -99,13 +104,13 @@ fn refuse(what: &'static str) -> Result<(), Refusal> {
 }
 
 fn prctl(what: usize, arg: usize) -> sys::SysResult {
-    // SAFETY: only operations that ask are used, with numbers.
+    // SAFETY: callers only use operations that read a setting and take numbers.
     unsafe { sys::call6(nr::PRCTL, what, arg, 0, 0, 0, 0) }
 }
 
-/// Settings of the process itself.
+/// Refuses settings of the process itself.
 fn check_own() -> Result<(), Refusal> {
-    // SAFETY: no arguments.
+    // SAFETY: the call has no arguments.
     let root = unsafe { sys::call3(nr::GETEUID, 0, 0, 0) } == Ok(0);
     if prctl(sys::PR_GET_DUMPABLE, 0) == Ok(0) && !root {
         return refuse("it has closed its /proc to itself (PR_SET_DUMPABLE)");
@@ -118,7 +123,7 @@ fn check_own() -> Result<(), Refusal> {
     }
     let mut cookie = 0u64;
     const SCHED_CORE_GET: usize = 0;
-    // SAFETY: the word is ours.
+    // SAFETY: the kernel writes one word into `cookie`.
     let asked = unsafe {
         let at = &raw mut cookie as usize;
         sys::call6(nr::PRCTL, sys::PR_SCHED_CORE, SCHED_CORE_GET, 0, 0, at, 0)
@@ -132,7 +137,7 @@ fn check_own() -> Result<(), Refusal> {
 fn check_keyrings() -> Result<(), Refusal> {
     const GET_ID: usize = 0;
     for ring in [-1isize, -2] {
-        // SAFETY: only numbers; nothing is made.
+        // SAFETY: the arguments are numbers, and 0 as the last one means that no keyring is made.
         let id = unsafe { sys::call3(nr::KEYCTL, GET_ID, ring as usize, 0) };
         if id.is_ok() {
             return refuse("it has a keyring of its own (of the thread or process)");
@@ -141,25 +146,25 @@ fn check_keyrings() -> Result<(), Refusal> {
     Ok(())
 }
 
-/// State of the processor that the kernel keeps for the process.
+/// Refuses processor state that the kernel keeps for the process.
 fn check_cpu() -> Result<(), Refusal> {
     // struct user_desc: number, base, limit, bits.
     for entry in 12..15u32 {
         let mut desc = [entry, 0, 0, 0];
-        // SAFETY: the structure is ours.
+        // SAFETY: the kernel reads and writes struct user_desc, four words, which `desc` holds.
         let got = unsafe { sys::call3(nr::GET_THREAD_AREA, desc.as_mut_ptr() as usize, 0, 0) };
         if got.is_ok() && (desc[1] != 0 || desc[2] != 0) {
             return refuse("it has segments of its own (set_thread_area)");
         }
     }
     let mut table = [0u64; 2];
-    // SAFETY: 0 reads; the kernel writes no more than 16 bytes.
+    // SAFETY: function 0 only reads the table; the kernel writes at most 16 bytes into `table`.
     let got = unsafe { sys::call3(nr::MODIFY_LDT, 0, table.as_mut_ptr() as usize, 16) };
     if got.is_ok_and(|len| len > 0 && table != [0; 2]) {
         return refuse("it has segments of its own (modify_ldt)");
     }
     let mut mask = 0u64;
-    // SAFETY: the word is ours; kernels without the question answer EINVAL.
+    // SAFETY: the kernel writes one word into `mask`. Kernels without this call return EINVAL.
     let (asked, cpuid) = unsafe {
         let at = &raw mut mask as usize;
         (
@@ -176,11 +181,11 @@ fn check_cpu() -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Refuses a process that has memory protection keys; `own` of them the kernel has for itself.
+/// Refuses a process that has memory protection keys. `own` of the keys are the kernel's own.
 pub fn check_keys(own: usize) -> Result<(), Refusal> {
-    // SAFETY: only numbers; the key is given back at once.
+    // SAFETY: the arguments are numbers, and the new key is freed at once.
     unsafe {
-        // The lowest that is free. The first is everybody's.
+        // The lowest free key. Key 0 is the default of all memory.
         let Ok(key) = sys::call3(nr::PKEY_ALLOC, 0, 0, 0) else { return Ok(()) };
         let _ = sys::call3(nr::PKEY_FREE, key, 0, 0);
         if key <= 1 + own {
@@ -206,10 +211,10 @@ fn check_places(mine: &mut [u8], theirs: &mut [u8], starter: u64) -> Result<(), 
     for name in NAMESPACES {
         let own = PathBuf::join(&[b"/proc/thread-self/ns/", name]);
         let other = PathBuf::of(b"/proc/", starter, &[b"/ns/", name]);
-        // A kernel without that kind has no link; another's may be closed to this process.
+        // A kernel without that kind of namespace has no link. The starter's may be unreadable.
         if let (Ok(a), Ok(b)) = (read_link(own.as_c(), mine), read_link(other.as_c(), theirs)) {
             if a != b {
-                let what = "it is in another namespace than who started it";
+                let what = "it is in another namespace than the process that started it";
                 return Err(Refusal::State { what, detail: Text::new(a) });
             }
         }
@@ -217,14 +222,16 @@ fn check_places(mine: &mut [u8], theirs: &mut [u8], starter: u64) -> Result<(), 
     let other = PathBuf::new(b"/proc/", starter, b"/root");
     if let (Ok(a), Ok(b)) = (sys::stat(b"/\0"), sys::stat(other.as_c())) {
         if (a.dev, a.ino) != (b.dev, b.ino) {
-            return refuse("it has another root directory than who started it (chroot)");
+            return refuse(
+                "it has another root directory than the process that started it (chroot)",
+            );
         }
     }
     let other = PathBuf::new(b"/proc/", starter, b"/attr/current");
     let label = read_file(b"/proc/thread-self/attr/current\0", mine);
     if let (Ok(a), Ok(b)) = (label, read_file(other.as_c(), theirs)) {
         if mine[..a] != theirs[..b] {
-            let what = "it has another security label than who started it";
+            let what = "it has another security label than the process that started it";
             return Err(Refusal::State { what, detail: Text::new(&mine[..a]) });
         }
     }

@@ -1,11 +1,12 @@
-//! What the kernel keeps for one thread, beside the registers: the thread itself looks, and in a
-//! restored process sets it again. It must not call the C library: the thread may be anywhere.
+//! What the kernel keeps for one thread besides the registers. The thread itself reads it, and sets
+//! it again in a restored process. It must not call the C library: it may have interrupted any code
+//! of the thread.
 
 use crate::format::{exit, AFFINITY_WORDS};
 use crate::refusal::Refusal;
 use crate::sys::{self, nr};
 
-/// Signature that C libraries register their restartable sequences with on x86.
+/// Signature with which C libraries register their restartable sequences on x86.
 pub const RSEQ_SIGNATURE: u32 = 0x5305_3053;
 /// `which` of the calls about io priorities.
 const PROCESS: usize = 1;
@@ -14,11 +15,11 @@ const PROCESS: usize = 1;
 #[derive(Clone, Copy)]
 pub struct Thread {
     pub tid: i32,
-    /// Where its restored self goes on, see [`super::enter`].
+    /// Stack pointer with which the restored thread continues, see [`super::enter`].
     pub rsp: u64,
     pub fs_base: u64,
     pub gs_base: u64,
-    /// What the kernel clears when the thread ends: its id in the C library's record of it.
+    /// The address that the kernel clears when the thread ends: its id in the C library's record.
     pub tid_address: u64,
     pub robust_head: u64,
     pub robust_len: u64,
@@ -65,16 +66,18 @@ impl Thread {
         memory_nodes: 0,
     };
 
-    /// Looks at the calling thread.
+    /// Reads the state of the calling thread.
     pub fn look(&mut self) -> Result<(), Refusal> {
         self.tid = sys::gettid();
-        // SAFETY: the kernel writes words that are ours.
+        // SAFETY: the kernel writes only into the fields whose addresses are passed, with their
+        // sizes.
         unsafe {
             sys::call3(nr::ARCH_PRCTL, sys::ARCH_GET_FS, &raw mut self.fs_base as usize, 0)
                 .map_err(refused("reading the FS base"))?;
             sys::call3(nr::ARCH_PRCTL, sys::ARCH_GET_GS, &raw mut self.gs_base as usize, 0)
                 .map_err(refused("reading the GS base"))?;
-            let (head, len) = (&raw mut self.robust_head, &raw mut self.robust_len);
+            let head = &raw mut self.robust_head;
+            let len = &raw mut self.robust_len;
             sys::call3(nr::GET_ROBUST_LIST, 0, head as usize, len as usize)
                 .map_err(refused("reading the robust list"))?;
             let at = &raw mut self.tid_address as usize;
@@ -89,7 +92,7 @@ impl Thread {
             let nodes = &raw mut self.memory_nodes as usize;
             let _ = sys::call6(nr::GET_MEMPOLICY, mode, nodes, 65, 0, 0, 0);
         }
-        // SS_ONSTACK (1) says where we are now, it is not a setting.
+        // SS_ONSTACK (1) is the present state, not a setting.
         self.altstack[1] &= 0xffff_fffe;
         self.look_at_scheduling()?;
         self.find_rseq()
@@ -100,14 +103,14 @@ impl Thread {
             .map_err(refused("reading the processors it may run on"))?;
         sched_attr_of(0, &mut self.sched_attr).map_err(refused("reading the scheduling policy"))?;
         self.io_priority = io_priority_of(0).map_err(refused("reading the io priority"))? as u32;
-        // SAFETY: only numbers.
+        // SAFETY: the arguments are numbers; the kernel accesses no memory.
         let slack = unsafe { sys::call3(nr::PRCTL, sys::PR_GET_TIMERSLACK, 0, 0) };
         self.timer_slack_ns = slack.map_err(refused("reading the timer slack"))? as u64;
         Ok(())
     }
 
-    /// `struct sched_attr` as it is to be set: bounds of the processor's speed only when there are
-    /// any.
+    /// `struct sched_attr` as it must be set: with bounds of the processor's speed only if there
+    /// are any.
     pub fn settable_sched_attr(&self) -> [u64; 7] {
         const UTIL_CLAMP: u64 = 0x60;
         let mut attr = self.sched_attr;
@@ -117,8 +120,8 @@ impl Thread {
         attr
     }
 
-    /// Finds the area registered for restartable sequences. The kernel does not tell, but answers
-    /// EBUSY to a second registration of the same area and EINVAL to one of another area.
+    /// Finds the area registered for restartable sequences. The kernel does not report it, but it
+    /// returns EBUSY for a second registration of the same area and EINVAL for one of another area.
     fn find_rseq(&mut self) -> Result<(), Refusal> {
         #[repr(C, align(64))]
         struct Area([u8; 64]);
@@ -135,7 +138,8 @@ impl Thread {
             Err(sys::EINVAL) | Err(sys::EBUSY) | Err(sys::EPERM) => {}
             Err(_) => return Ok(()), // no such call
         }
-        // glibc 2.35 and later: near the thread pointer, 0x9a0 above it in its first versions.
+        // glibc 2.35 and later has it near the thread pointer, in the first versions 0x9a0 above
+        // it.
         let base = self.fs_base;
         let near = (0..8192u64).step_by(32).map(|d| base.wrapping_sub(4096).wrapping_add(d));
         for address in core::iter::once(base.wrapping_add(0x9a0)).chain(near) {
@@ -149,17 +153,19 @@ impl Thread {
         Err(Refusal::Kernel { step: "finding the restartable-sequence area", errno: sys::EINVAL })
     }
 
-    /// Sets all of it again in a thread that was made anew by one that is as `leader` was. What the
-    /// two had in common it has got from that one, or from the node.
+    /// Sets all of it again in a thread that was started anew by one in the state of `leader`. It
+    /// already has what the two have in common, or what the node sets.
     ///
     /// # Safety
     /// The calling thread must be this one, restored.
     pub unsafe fn set_again(&self, leader: &Thread) {
-        // SAFETY: the kernel reads what the thread has had registered, and words that are ours.
+        // SAFETY: the kernel reads fields of `self`, and registers addresses that the thread had
+        // registered before the image.
         unsafe {
             let prctl = |what: usize, arg: usize| sys::call3(nr::PRCTL, what, arg, 0);
             if self.robust_head != 0 {
-                let (head, len) = (self.robust_head as usize, self.robust_len as usize);
+                let head = self.robust_head as usize;
+                let len = self.robust_len as usize;
                 let _ = sys::call3(nr::SET_ROBUST_LIST, head, len, 0);
             }
             if self.rseq_address != 0 {
@@ -176,22 +182,24 @@ impl Thread {
             if (self.memory_policy, self.memory_nodes)
                 != (leader.memory_policy, leader.memory_nodes)
             {
-                let (mode, nodes) = (self.memory_policy as usize, &raw const self.memory_nodes);
+                let mode = self.memory_policy as usize;
+                let nodes = &raw const self.memory_nodes;
                 let _ = sys::call3(nr::SET_MEMPOLICY, mode, nodes as usize, 65);
             }
             self.set_scheduling_again(leader);
         }
     }
 
-    /// As far as this node has and allows it: it decides on speed only.
+    /// Sets scheduling again, as far as this node has and allows it: it only affects speed.
     ///
     /// # Safety
     /// As [`Thread::set_again`].
     unsafe fn set_scheduling_again(&self, leader: &Thread) {
-        // SAFETY: the kernel reads words that are ours.
+        // SAFETY: the kernel reads fields of `self`, with their sizes.
         unsafe {
             if self.affinity != leader.affinity {
-                let (len, at) = (size_of_val(&self.affinity), self.affinity.as_ptr() as usize);
+                let len = size_of_val(&self.affinity);
+                let at = self.affinity.as_ptr() as usize;
                 let _ = sys::call3(nr::SCHED_SETAFFINITY, 0, len, at);
             }
             if self.sched_attr != leader.sched_attr {
@@ -205,7 +213,7 @@ impl Thread {
     }
 }
 
-/// Ends a restored process that cannot become what it was.
+/// Ends a restored process that cannot be made what it was.
 pub fn give_up(step: &[u8], errno: i32) -> ! {
     let number = super::proc::PathBuf::new(b": error ", errno as u64, b"\n");
     let text = number.as_c();
@@ -216,26 +224,29 @@ pub fn give_up(step: &[u8], errno: i32) -> ! {
 }
 
 fn register_rseq(address: u64, len: u32, flags: usize) -> sys::SysResult {
-    let (at, len, signature) = (address as usize, len as usize, RSEQ_SIGNATURE as usize);
-    // SAFETY: an area of this thread: the one it has had, one that is ours and unregistered at
-    // once, or one that the kernel refuses since it has another.
+    let at = address as usize;
+    let len = len as usize;
+    let signature = RSEQ_SIGNATURE as usize;
+    // SAFETY: the area is the thread's own, or a local one that is unregistered at once, or one
+    // that the kernel refuses because another is registered.
     unsafe { sys::call6(nr::RSEQ, at, len, flags, signature, 0, 0) }
 }
 
-/// The processors that a thread may run on; 0: the calling one.
+/// The processors that a thread may run on; 0 is the calling thread.
 pub fn affinity_of(pid: usize, to: &mut [u64; AFFINITY_WORDS]) -> sys::SysResult {
-    // SAFETY: the kernel writes no more than the length.
+    // SAFETY: the kernel writes at most `size_of_val(to)` bytes into `to`.
     unsafe { sys::call3(nr::SCHED_GETAFFINITY, pid, size_of_val(to), to.as_mut_ptr() as usize) }
 }
 
-/// Policy, nice value, priority of a thread; 0: the calling one.
+/// Policy, nice value and priority of a thread; 0 is the calling thread.
 pub fn sched_attr_of(pid: usize, to: &mut [u64; 7]) -> sys::SysResult {
-    let (at, len) = (to.as_mut_ptr() as usize, size_of_val(to));
-    // SAFETY: the kernel writes no more than the length.
+    let at = to.as_mut_ptr() as usize;
+    let len = size_of_val(to);
+    // SAFETY: the kernel writes at most `len` bytes into `to`, which is that long.
     unsafe { sys::call6(nr::SCHED_GETATTR, pid, at, len, 0, 0, 0) }
 }
 
 pub fn io_priority_of(pid: usize) -> sys::SysResult {
-    // SAFETY: only numbers.
+    // SAFETY: the arguments are numbers; the kernel accesses no memory.
     unsafe { sys::call3(nr::IOPRIO_GET, PROCESS, pid, 0) }
 }

@@ -1,9 +1,9 @@
-//! All threads of the process: stopped for an image by a signal, let go again, and made anew in a
-//! restored process. Whatever a thread needs for that lies in static memory, so that it comes with
-//! the image, and nothing of it on a stack that may be small. A stopped thread may hold any lock of
-//! the program or the C library: until all go on, nothing that could want one may be called. The
-//! first thread of a process may have ended before the others: then /proc/self tells next to
-//! nothing of the process, and /proc/thread-self, of the calling thread, tells it.
+//! All threads of the process. A signal stops them for an image, they are resumed afterwards, and a
+//! restored process starts them anew. What a thread needs for that is in static memory, so that it
+//! is part of the image, and not on a stack that may be small. A stopped thread may hold any lock
+//! of the program or the C library, so nothing that could need one may be called before all are
+//! resumed. The first thread of a process may have ended before the others. Then /proc/self has
+//! almost no information about the process, but /proc/thread-self, of the calling thread, does.
 
 use super::enter::{eyrie_image_clone, eyrie_image_enter};
 use super::proc::{for_each_number, read_file, PathBuf};
@@ -23,17 +23,17 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsiz
 const THREADS_MAX: usize = 1024;
 /// Longest wait for all threads to stop, nanoseconds.
 const STOP_LIMIT_NS: u64 = 1_000_000_000;
-/// How often it is looked whether one has ended instead, nanoseconds.
+/// How often the capture checks whether a thread has ended instead, nanoseconds.
 const LOOK_NS: i64 = 10_000_000;
-/// The signal that stops a thread: the one by which the GNU C library has all threads change their
-/// rights. Programs cannot wait for it, nor block it but by a raw system call, and the C library's
-/// handler leaves alone what the C library has not sent.
+/// The signal that stops a thread: the one by which the GNU C library changes the rights of all
+/// threads. Programs cannot wait for it, and can block it only by a raw system call. The C
+/// library's handler ignores it unless the C library has sent it.
 const STOP_SIGNAL: usize = 33;
-/// `si_code` of it, as of a signal with a value.
+/// `si_code` of the signal, as of a signal with a value.
 const SI_QUEUE: i32 = -1;
 /// Upper half of its value.
 const MARK: u64 = 0x6579_7269 << 32;
-/// What a thread stands on while it is stopped, bytes.
+/// Size of the stack of a stopped thread, bytes.
 const STACK_LEN: usize = 2560;
 
 const FUTEX_WAIT: usize = 128;
@@ -52,21 +52,21 @@ struct StopInfo {
     rest: [u64; 12],
 }
 
-/// What a thread that is being stopped has for itself.
+/// The memory of a thread that is being stopped.
 #[repr(C, align(4096))]
 struct Body {
     stack: UnsafeCell<[u8; STACK_LEN]>,
     thread: UnsafeCell<Thread>,
     result: UnsafeCell<Result<(), Refusal>>,
 }
-// SAFETY: whoever has taken a slot writes to its body until the slot says which stop it is in; from
-// then on it is only read until the thread goes on.
+// SAFETY: the thread that has claimed a slot alone writes to its body, until `stopped` has the
+// number of the stop. From then on the body is only read, until the thread is resumed.
 unsafe impl Sync for Body {}
 
-/// Who has a slot; apart from the bodies, because all of them are looked through.
+/// The use of a slot. It is apart from the bodies because all of them are searched.
 struct Use {
     taken: AtomicBool,
-    /// The stop in which its thread stands still, 0: in none.
+    /// The stop in which its thread stands still; 0: in none.
     stopped: AtomicU32,
 }
 
@@ -80,12 +80,12 @@ static BODIES: [Body; THREADS_MAX] = [const {
     }
 }; THREADS_MAX];
 
-/// A place in both.
+/// An index into both arrays.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Slot(usize);
 
 impl Slot {
-    /// Takes one, if any is free.
+    /// Claims a slot, if any is free.
     fn claim() -> Option<Slot> {
         let free = |u: &Use| !u.taken.load(Ordering::Relaxed);
         let taken = |u: &Use| free(u) && !u.taken.swap(true, Ordering::Acquire);
@@ -109,48 +109,51 @@ impl Slot {
 
     /// The thread that stands still here.
     fn thread(self) -> &'static Thread {
-        // SAFETY: written only by who has taken the slot, before it stands still.
+        // SAFETY: only the thread that has claimed the slot writes it, and only before it stands
+        // still.
         unsafe { &*self.body().thread.get() }
     }
 
     /// # Safety
-    /// The slot must be the caller's, who does not stand still yet.
+    /// The slot must be the calling thread's, which does not stand still yet.
     unsafe fn thread_mut(self) -> &'static mut Thread {
-        // SAFETY: handed on to the caller.
+        // SAFETY: the caller has claimed the slot and does not stand still yet, so no other thread
+        // reads or writes its body.
         unsafe { &mut *self.body().thread.get() }
     }
 
-    /// From now on the thread stands still, and will go on at `rsp`.
+    /// Records that the thread stands still from now on, and will continue at `rsp`.
     ///
     /// # Safety
     /// As [`Slot::thread_mut`].
-    unsafe fn stands(self, stop: u32, rsp: u64) {
-        // SAFETY: handed on to the caller.
+    unsafe fn set_stopped(self, stop: u32, rsp: u64) {
+        // SAFETY: the caller has claimed the slot and does not stand still yet.
         unsafe { self.thread_mut().rsp = rsp };
         USES[self.0].stopped.store(stop, Ordering::Release);
     }
 }
 
-/// What all threads know of the stop that is under way.
+/// What all threads know of the present stop.
 struct Board {
-    /// Its number; another one: all go on.
+    /// Its number. When it changes, all threads continue.
     stop: AtomicU32,
-    /// Upper half: number of the stop, lower half: threads that have stopped.
+    /// Upper half: number of the stop; lower half: number of threads that have stopped.
     arrived: AtomicU32,
-    /// What `arrived` must be for the capture to be woken.
+    /// The value of `arrived` at which the capture is woken.
     awaited: AtomicU32,
-    /// How far above its FS base the C library keeps a thread's id.
+    /// Offset of a thread's id in the C library's record, from its FS base.
     tid_offset: AtomicU64,
     /// Slot of the process's first thread.
     leader: AtomicUsize,
     begun_ns: AtomicU64,
     /// Id of a thread that did not stop.
-    deaf: AtomicI32,
+    unresponsive: AtomicI32,
     hooks: UnsafeCell<Hooks>,
-    /// What the signal did before.
+    /// The signal's action before.
     action: UnsafeCell<SigAction>,
 }
-// SAFETY: one capture at a time writes, when no thread reads.
+// SAFETY: only the capturing thread writes, one capture at a time, and only while no other thread
+// reads: before it asks threads to stop, or while they stand still.
 unsafe impl Sync for Board {}
 
 static BOARD: Board = Board {
@@ -160,7 +163,7 @@ static BOARD: Board = Board {
     tid_offset: AtomicU64::new(0),
     leader: AtomicUsize::new(0),
     begun_ns: AtomicU64::new(0),
-    deaf: AtomicI32::new(0),
+    unresponsive: AtomicI32::new(0),
     hooks: UnsafeCell::new(Hooks { interrupted: None, clock_jumped: None }),
     action: UnsafeCell::new(SigAction { handler: 0, flags: 0, restorer: 0, mask: 0 }),
 };
@@ -169,7 +172,7 @@ fn half(stop: u32) -> u32 {
     stop << 16
 }
 
-// Where a handler of the stop signal returns to.
+// The return address of a handler of the stop signal.
 global_asm!(
     ".pushsection .text.eyrie_image_end_stop,\"ax\",@progbits",
     ".globl eyrie_image_end_stop",
@@ -190,10 +193,10 @@ extern "C" {
 /// The slot of a thread that may be restored.
 pub struct Own(Slot);
 
-/// Begins a stop: takes a slot for the calling thread, and what its restored self needs.
+/// Begins a stop: claims a slot for the calling thread, and stores what its restored self needs.
 pub fn begin(hooks: Hooks, begun_ns: u64) -> Result<Own, Refusal> {
     let slot = Slot::claim().ok_or(TOO_MANY)?;
-    // SAFETY: the slot is ours.
+    // SAFETY: this thread has just claimed the slot and does not stand still yet.
     let thread = unsafe { slot.thread_mut() };
     if let Err(refusal) = thread.look() {
         slot.free();
@@ -204,7 +207,8 @@ pub fn begin(hooks: Hooks, begun_ns: u64) -> Result<Own, Refusal> {
     BOARD.begun_ns.store(begun_ns, Ordering::Relaxed);
     let offset = thread.tid_address.wrapping_sub(thread.fs_base);
     BOARD.tid_offset.store(offset, Ordering::Relaxed);
-    // SAFETY: no other thread reads them before it is asked to stop; the slot is ours.
+    // SAFETY: other threads read the hooks only after they were asked to stop, which happens later.
+    // This thread has claimed the slot.
     unsafe {
         *BOARD.hooks.get() = hooks;
         *slot.body().result.get() = Ok(());
@@ -214,58 +218,66 @@ pub fn begin(hooks: Hooks, begun_ns: u64) -> Result<Own, Refusal> {
 }
 
 impl Own {
-    /// The capture is over.
+    /// Frees the slot: the capture is over.
     pub fn end(self) {
         self.0.free();
     }
 
-    /// Makes the calling thread, which was restored, what it was; the first thread of the process
-    /// makes all others anew.
+    /// Sets the state of the calling thread, which was restored. The first thread of the process
+    /// starts all others anew.
     ///
     /// # Safety
     /// Only in a restored process, in the thread that has this slot.
     pub unsafe fn come_back(self) {
         let stop = USES[self.0 .0].stopped.load(Ordering::Relaxed);
         if sys::gettid() == sys::getpid() {
-            // SAFETY: nobody writes to it while there is one thread.
+            // SAFETY: this is the only thread yet, so nothing writes the hooks.
             if let Some(tell) = unsafe { (*BOARD.hooks.get()).clock_jumped } {
-                let (now, then) = (sys::clock_ns(1), BOARD.begun_ns.load(Ordering::Relaxed));
+                let now = sys::clock_ns(1);
+                let then = BOARD.begun_ns.load(Ordering::Relaxed);
                 tell(now.wrapping_sub(then) as i64);
             }
             for slot in Slot::all_in(stop).filter(|slot| *slot != self.0) {
-                // SAFETY: its thread stands still in the image, and was not made anew yet.
+                // SAFETY: the slot's thread stood still in the image, and each slot is started
+                // once.
                 unsafe { start(slot.thread()) };
             }
         } else {
             let leader = Slot(BOARD.leader.load(Ordering::Relaxed));
-            // SAFETY: as the caller vouches.
+            // SAFETY: the caller guarantees that this is a restored process and the thread of this
+            // slot.
             unsafe { self.0.thread().set_again(leader.thread()) };
         }
         self.end();
     }
 }
 
-/// Makes a thread anew, with its old id where the kernel allows that (to who may restore
-/// checkpoints, and if the id is free).
+/// Starts a thread anew, with its old id if the kernel allows that: the process needs the right to
+/// restore checkpoints, and the id must be free.
 ///
 /// # Safety
-/// The thread must stand still in the image.
+/// The thread must have stood still in the image.
 unsafe fn start(thread: &Thread) {
     // struct clone_args: flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls,
     // set_tid, set_tid_size.
     const BELOW: u64 = 64;
-    // SAFETY: the C library's record of the thread is where it was.
+    // SAFETY: the C library's record of the thread is at its old address, as all restored memory
+    // is.
     let id = unsafe { (thread.tid_address as *const i32).read_volatile() };
-    let (at, flags) = (thread.tid_address, sys::CLONE_AS_THREAD as u64);
+    let at = thread.tid_address;
+    let flags = sys::CLONE_AS_THREAD as u64;
     let arguments =
         [flags, 0, at, 0, 0, thread.rsp - BELOW, BELOW, thread.fs_base, &raw const id as u64, 1];
-    // SAFETY: the new thread goes on where its old self called `enter`; its stack is its own.
+    // SAFETY: the new thread continues where its old self called `enter`, on its own stack, which
+    // the image has restored.
     let started = unsafe {
-        let (from, len) = (arguments.as_ptr() as usize, size_of_val(&arguments));
+        let from = arguments.as_ptr() as usize;
+        let len = size_of_val(&arguments);
         match eyrie_image_clone(nr::CLONE3, from, len, 0, 0, 0) {
             tid if tid > 0 => tid,
             _ => {
-                let (stack, tls) = (thread.rsp as usize, thread.fs_base as usize);
+                let stack = thread.rsp as usize;
+                let tls = thread.fs_base as usize;
                 eyrie_image_clone(nr::CLONE, flags as usize, stack, 0, at as usize, tls)
             }
         }
@@ -275,13 +287,13 @@ unsafe fn start(thread: &Thread) {
     }
 }
 
-/// All threads of the process, standing still but for the calling one.
+/// All threads of the process. All but the calling one stand still.
 pub struct Threads {
     stop: u32,
     own: i32,
     /// Thread ids of the others.
     asked: List<i32>,
-    /// How many of them have ended instead.
+    /// How many of them have ended instead of stopping.
     ended: usize,
 }
 
@@ -289,41 +301,42 @@ const TOO_MANY: Refusal =
     Refusal::State { what: "it has more than 1024 threads", detail: Text::EMPTY };
 
 impl Threads {
-    /// Stops all threads but the calling one, which has `own` and will go on at `rsp`.
+    /// Stops all threads but the calling one, which has `own` and will continue at `rsp`.
     ///
     /// # Safety
     /// Must not outlive the scratch, and only one at a time.
     pub unsafe fn stop(scratch: &mut Scratch, own: &Own, rsp: u64) -> Result<Threads, Refusal> {
         let stop = BOARD.stop.load(Ordering::Relaxed);
-        // SAFETY: the slot is ours; the rest is handed on to the caller.
+        // SAFETY: `own` is the calling thread's slot, and it does not stand still yet. The caller
+        // guarantees that the threads are not used after the scratch is released.
         let (buf, asked) = unsafe {
-            own.0.stands(stop, rsp);
+            own.0.set_stopped(stop, rsp);
             (scratch.take::<u8>(16384)?, scratch.list(THREADS_MAX)?)
         };
         let mut threads = Threads { stop, own: own.0.thread().tid, asked, ended: 0 };
         let stopped = threads.stop_all(buf);
         if !threads.asked.as_slice().is_empty() {
-            give_signal_back(stopped.is_ok());
+            restore_signal(stopped.is_ok());
         }
-        match stopped.and_then(|()| threads.look_at_answers(own)) {
+        match stopped.and_then(|()| threads.check_results(own)) {
             Ok(()) => Ok(threads),
             Err(refusal) => {
-                threads.let_go();
+                threads.resume();
                 Err(refusal)
             }
         }
     }
 
-    /// Lets all go on.
-    pub fn let_go(self) {
+    /// Resumes all threads.
+    pub fn resume(self) {
         BOARD.stop.store(self.stop + 1, Ordering::Release);
         if !self.asked.as_slice().is_empty() {
             let _ = futex(&BOARD.stop, FUTEX_WAKE, i32::MAX as u32, None);
         }
     }
 
-    /// The first thread of the process; where it has ended the calling one, with which a restored
-    /// process begins then.
+    /// The first thread of the process. If it has ended, the calling one: a restored process then
+    /// begins with that.
     pub fn leader(&self) -> &Thread {
         Slot(BOARD.leader.load(Ordering::Relaxed)).thread()
     }
@@ -336,7 +349,7 @@ impl Threads {
             .map(|slot| -> &Thread { slot.thread() })
     }
 
-    /// Asks all until there is none that was not asked: who still runs may start others.
+    /// Asks threads to stop until all were asked: a thread that still runs may start others.
     fn stop_all(&mut self, buf: &mut [u8]) -> Result<(), Refusal> {
         let deadline = sys::clock_ns(1) + STOP_LIMIT_NS;
         loop {
@@ -356,8 +369,8 @@ impl Threads {
         if self.asked.as_slice().len() + 1 >= THREADS_MAX {
             return Err(TOO_MANY);
         }
-        if tid == BOARD.deaf.load(Ordering::Relaxed) && has_not_heard(tid) {
-            return Err(unstopped(tid)); // another signal would only wait beside that one
+        if tid == BOARD.unresponsive.load(Ordering::Relaxed) && has_pending_stop(tid) {
+            return Err(unstopped(tid)); // another signal would only be pending beside that one
         }
         if self.asked.as_slice().is_empty() {
             take_signal()?;
@@ -373,8 +386,10 @@ impl Threads {
             value: MARK | u64::from(self.stop),
             rest: [0; 12],
         };
-        let (pid, at) = (pid as usize, &raw const info as usize);
-        // SAFETY: the kernel reads a siginfo_t.
+        let pid = pid as usize;
+        let at = &raw const info as usize;
+        // SAFETY: the kernel reads a siginfo_t of 128 bytes, the size of StopInfo, from a local
+        // variable.
         let sent =
             unsafe { sys::call6(nr::RT_TGSIGQUEUEINFO, pid, tid as usize, STOP_SIGNAL, at, 0, 0) };
         match sent {
@@ -395,7 +410,7 @@ impl Threads {
                 return Ok(());
             }
             if sys::clock_ns(1) > deadline {
-                return Err(self.silent());
+                return Err(self.unstopped_one());
             }
             if futex(&BOARD.arrived, FUTEX_WAIT, arrived, Some(LOOK_NS)) == Err(sys::ETIMEDOUT) {
                 self.ended = self.asked.as_slice().iter().filter(|tid| !is_there(**tid)).count();
@@ -403,21 +418,21 @@ impl Threads {
         }
     }
 
-    /// Who does not stop.
-    fn silent(&self) -> Refusal {
+    /// Finds a thread that does not stop.
+    fn unstopped_one(&self) -> Refusal {
         let stands = |tid: i32| Slot::all_in(self.stop).any(|slot| slot.thread().tid == tid);
         let silent = |tid: &&i32| is_there(**tid) && !stands(**tid);
         let tid = self.asked.as_slice().iter().find(silent).copied().unwrap_or(0);
-        BOARD.deaf.store(tid, Ordering::Relaxed);
+        BOARD.unresponsive.store(tid, Ordering::Relaxed);
         unstopped(tid)
     }
 
-    /// Refuses what cannot be made anew, and finds the first thread.
-    fn look_at_answers(&self, own: &Own) -> Result<(), Refusal> {
+    /// Refuses threads that cannot be started anew, and finds the first thread.
+    fn check_results(&self, own: &Own) -> Result<(), Refusal> {
         let pid = sys::getpid();
         BOARD.leader.store(own.0 .0, Ordering::Relaxed);
         for slot in Slot::all_in(self.stop) {
-            // SAFETY: written by its thread before it stood still.
+            // SAFETY: its thread wrote the result before it stood still, and does not write now.
             unsafe { *slot.body().result.get() }?;
             if slot.thread().tid == pid {
                 BOARD.leader.store(slot.0, Ordering::Relaxed);
@@ -427,7 +442,7 @@ impl Threads {
     }
 }
 
-/// Refuses a thread that does not stop, with what it does.
+/// Refuses a thread that does not stop, and says what it does.
 fn unstopped(tid: i32) -> Refusal {
     let mut text = [0u8; 64];
     let mut read = |suffix: &[u8]| {
@@ -442,8 +457,8 @@ fn unstopped(tid: i32) -> Refusal {
     Refusal::Unstopped { tid, name, call }
 }
 
-/// Whether the stop signal of an earlier capture still waits for a thread.
-fn has_not_heard(tid: i32) -> bool {
+/// Whether the stop signal of an earlier capture is still pending for a thread.
+fn has_pending_stop(tid: i32) -> bool {
     let mut text = [0u8; 4096];
     let path = PathBuf::new(b"/proc/self/task/", tid as u64, b"/status");
     let len = read_file(path.as_c(), &mut text).unwrap_or(0);
@@ -453,13 +468,13 @@ fn has_not_heard(tid: i32) -> bool {
 }
 
 fn is_there(tid: i32) -> bool {
-    // SAFETY: signal 0 only asks.
+    // SAFETY: signal 0 only checks whether the thread exists.
     let asked = unsafe { sys::call3(nr::TGKILL, sys::getpid() as usize, tid as usize, 0) };
     asked != Err(sys::ESRCH) && !is_ended_leader(tid)
 }
 
-/// Whether this is the first thread of the process and it has ended: the kernel keeps it until all
-/// have, and takes signals for it that it never gets.
+/// Whether this is the first thread of the process and it has ended. The kernel keeps it until all
+/// have ended, and accepts signals for it that it never gets.
 fn is_ended_leader(tid: i32) -> bool {
     if tid != sys::getpid() {
         return false;
@@ -473,14 +488,15 @@ fn is_ended_leader(tid: i32) -> bool {
 fn futex(word: &AtomicU32, operation: usize, value: u32, limit_ns: Option<i64>) -> sys::SysResult {
     let time = [0, limit_ns.unwrap_or(0)];
     let time = limit_ns.map_or(0, |_| time.as_ptr() as usize);
-    let (at, value) = (word.as_ptr() as usize, value as usize);
-    // SAFETY: the word and the time live through the call.
+    let at = word.as_ptr() as usize;
+    let value = value as usize;
+    // SAFETY: the word is a static, and the time is a local variable that outlives the call.
     unsafe { sys::call6(nr::FUTEX, at, operation, value, time, 0, 0) }
 }
 
 fn set_action(action: &SigAction, before: Option<&mut SigAction>) -> sys::SysResult {
     let before = before.map_or(0, |action| &raw mut *action as usize);
-    // SAFETY: the kernel reads and writes one action of 32 bytes each.
+    // SAFETY: the kernel reads and writes one action of 32 bytes each, the size of SigAction.
     unsafe {
         let at = &raw const *action as usize;
         sys::call6(nr::RT_SIGACTION, STOP_SIGNAL, at, before, 8, 0, 0)
@@ -498,18 +514,19 @@ fn take_signal() -> Result<(), Refusal> {
         restorer: eyrie_image_end_stop as *const () as u64,
         mask: u64::MAX,
     };
-    // SAFETY: no handler reads it before the action is set.
+    // SAFETY: handlers read the action only after it was set below, and one capture at a time is
+    // under way.
     let before = unsafe { &mut *BOARD.action.get() };
     let failed = |errno| Refusal::Kernel { step: "taking a signal to stop threads by", errno };
     set_action(&action, Some(before)).map(|_| ()).map_err(failed)
 }
 
-/// The signal does again what it did. For a thread that is late it may come when the capture is
-/// over: where it would end the process, it is ignored instead.
-fn give_signal_back(all_have_come: bool) {
+/// Restores the signal's action. A late thread may get the signal when the capture is over: if that
+/// would end the process, the signal is ignored instead.
+fn restore_signal(all_have_come: bool) {
     const DEFAULT: u64 = 0;
     const IGNORE: u64 = 1;
-    // SAFETY: all stand still, or the capture that set it gives up.
+    // SAFETY: `take_signal` wrote the action before, and only the capturing thread writes it.
     let mut action = unsafe { *BOARD.action.get() };
     if action.handler == DEFAULT && !all_have_come {
         action.handler = IGNORE;
@@ -528,55 +545,60 @@ struct Stopping {
 /// # Safety
 /// Only the kernel may call it.
 unsafe extern "C" fn on_stop(signal: i32, info: *mut StopInfo, context: *mut c_void) {
-    // SAFETY: the kernel's.
+    // SAFETY: the kernel passes a valid siginfo_t, whose beginning StopInfo describes.
     let (code, pid, value) = unsafe { ((*info).code, (*info).pid, (*info).value) };
     if code != SI_QUEUE || pid != sys::getpid() || value & !0xffff_ffff != MARK {
-        // SAFETY: handed on to the caller.
-        return unsafe { hand_on(signal, info, context) };
+        // SAFETY: these are the kernel's arguments, unchanged.
+        return unsafe { forward(signal, info, context) };
     }
     let stop = value as u32;
     let slot = loop {
         if BOARD.stop.load(Ordering::Acquire) != stop {
             return; // it is late: the capture is over
         }
-        // There are enough, but threads of the last stop may just be leaving theirs.
+        // There are enough slots, but threads of the last stop may still be leaving theirs.
         match Slot::claim() {
             Some(slot) => break slot,
-            // SAFETY: no arguments.
+            // SAFETY: the call has no arguments.
             None => drop(unsafe { sys::call3(nr::SCHED_YIELD, 0, 0, 0) }),
         }
     };
-    // SAFETY: the slot is ours; the hooks were written before any thread was asked to stop.
+    // SAFETY: this thread has just claimed the slot. The hooks were written before any thread was
+    // asked to stop.
     let interrupted = unsafe {
         *slot.body().result.get() = look(slot);
         (*BOARD.hooks.get()).interrupted
     };
     let mut job = Stopping { slot, stop };
     let top = slot.body().stack.get() as usize + STACK_LEN;
-    // SAFETY: follows the C calling convention; job and stack are there until it returns.
+    // SAFETY: `stand_still` has the C calling convention. `job` and the stack in the slot exist
+    // until it returns.
     let restored = unsafe { eyrie_image_enter(stand_still, (&raw mut job).cast(), top) };
     let own = Own(slot);
     match restored {
-        // SAFETY: a restored process, in the thread that stood here.
+        // SAFETY: the result 1 means that this is a restored process, in the thread that stopped
+        // here.
         1 => unsafe { own.come_back() },
         _ => own.end(),
     }
-    // Not before: a signal that has come meanwhile ends the call, and whoever made the call again
-    // would wait for the next one.
+    // Not earlier: a signal that arrived meanwhile interrupts the call, and code that repeats the
+    // call would wait for the next signal.
     if let Some(tell) = interrupted {
-        // SAFETY: handed on to the caller.
+        // SAFETY: the hook takes the context that the kernel passes to a signal handler, and this
+        // is it.
         unsafe { tell(context) };
     }
 }
 
 /// # Safety
 /// The arguments must be the kernel's.
-unsafe fn hand_on(signal: i32, info: *mut StopInfo, context: *mut c_void) {
-    // SAFETY: set before this handler was.
+unsafe fn forward(signal: i32, info: *mut StopInfo, context: *mut c_void) {
+    // SAFETY: `take_signal` wrote the action before it set this handler.
     let action = unsafe { *BOARD.action.get() };
     if action.handler > 1 {
         type Handler = unsafe extern "C" fn(i32, *mut StopInfo, *mut c_void);
-        // SAFETY: the program's handler; one without SA_SIGINFO leaves two arguments alone.
+        // SAFETY: `handler` is the address of the program's handler. A handler without SA_SIGINFO
+        // ignores the other two arguments.
         unsafe { core::mem::transmute::<u64, Handler>(action.handler)(signal, info, context) }
     }
 }
@@ -584,12 +606,14 @@ unsafe fn hand_on(signal: i32, info: *mut StopInfo, context: *mut c_void) {
 /// # Safety
 /// The slot must be the calling thread's.
 unsafe fn look(slot: Slot) -> Result<(), Refusal> {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller guarantees that the slot is the calling thread's, which does not stand
+    // still yet.
     let thread = unsafe { slot.thread_mut() };
     thread.look()?;
     let offset = thread.tid_address.wrapping_sub(thread.fs_base);
     if offset != BOARD.tid_offset.load(Ordering::Relaxed) {
-        let (tid, name) = (thread.tid, Text::new(&thread.comm));
+        let tid = thread.tid;
+        let name = Text::new(&thread.comm);
         return Err(Refusal::Thread { tid, name, what: "was not made by the C library" });
     }
     Ok(())
@@ -598,17 +622,18 @@ unsafe fn look(slot: Slot) -> Result<(), Refusal> {
 /// # Safety
 /// `job` must be a [`Stopping`].
 unsafe extern "C" fn stand_still(job: *mut c_void, rsp: u64) {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller, `eyrie_image_enter`, passes the `Stopping` of `on_stop`, which outlives
+    // the call.
     let job = unsafe { &*job.cast::<Stopping>() };
-    // SAFETY: the slot is the calling thread's.
-    unsafe { job.slot.stands(job.stop, rsp) };
+    // SAFETY: `on_stop` claimed the slot in this thread, which does not stand still yet.
+    unsafe { job.slot.set_stopped(job.stop, rsp) };
     arrive(job.stop);
     while BOARD.stop.load(Ordering::Acquire) == job.stop {
         let _ = futex(&BOARD.stop, FUTEX_WAIT, job.stop, None);
     }
 }
 
-/// Counts the calling thread, unless the stop is over.
+/// Counts the calling thread as stopped, unless the stop is over.
 fn arrive(stop: u32) {
     let count = |arrived: u32| (arrived & 0xffff_0000 == half(stop)).then_some(arrived + 1);
     let counted = BOARD.arrived.fetch_update(Ordering::SeqCst, Ordering::SeqCst, count);

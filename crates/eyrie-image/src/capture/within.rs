@@ -1,5 +1,5 @@
-//! Descriptors that are no files: pipes and socket pairs within the process, with the bytes that
-//! wait in them, and what waits for events (epoll, timerfd, signalfd, eventfd, inotify). Only
+//! Descriptors that are not files: pipes and socket pairs within the process, with the bytes in
+//! them, and descriptors that wait for events (epoll, timerfd, signalfd, eventfd, inotify). Only
 //! looks: bytes are copied, never taken.
 
 use super::proc::{read_file, PathBuf};
@@ -12,16 +12,16 @@ use crate::refusal::Refusal;
 use crate::sys::{self, nr};
 use core::ffi::CStr;
 
-/// A Unix socket that is no end of a pair within the process.
+/// A Unix socket that is not one end of a pair within the process.
 pub const UNIX: &str = "a Unix socket";
 
-/// Why a descriptor cannot be restored, in words; or what the kernel has refused.
+/// Why a descriptor cannot be restored, in words, or the step that the kernel refused.
 pub enum No {
     What(&'static str),
     Kernel(&'static str, i32),
 }
 
-/// What the kernel says of a descriptor (/proc/self/fdinfo), in a buffer.
+/// The kernel's information about a descriptor (/proc/self/fdinfo), in a buffer.
 pub struct Info<'a>(&'a [u8]);
 
 impl<'a> Info<'a> {
@@ -39,7 +39,7 @@ impl<'a> Info<'a> {
         self.0.split(|b| *b == b'\n')
     }
 
-    /// What follows `name`, without the space in front of it.
+    /// The text after `name`, without the space in front of it.
     fn field(&self, name: &[u8]) -> Option<&'a [u8]> {
         self.lines().find_map(|line| line.strip_prefix(name)).map(<[u8]>::trim_ascii_start)
     }
@@ -74,7 +74,7 @@ pub fn signals(record: &mut Descriptor, info: &Info) -> Result<(), No> {
     Ok(())
 }
 
-/// A timerfd with the time that it has left.
+/// A timerfd with its remaining time.
 pub fn timer(record: &mut Descriptor, info: &Info) -> Result<TimerState, No> {
     record.kind = fd_kind::TIMER;
     let state = || {
@@ -88,7 +88,7 @@ pub fn timer(record: &mut Descriptor, info: &Info) -> Result<TimerState, No> {
     state().ok_or(UNKNOWN)
 }
 
-/// Calls `each` with what an epoll instance watches.
+/// Calls `each` with everything that an epoll instance watches.
 pub fn watches(
     record: &mut Descriptor,
     info: &Info,
@@ -119,30 +119,32 @@ fn parse_watch(line: &[u8]) -> Option<Watch> {
         let word = if word.is_empty() { words.next()? } else { word };
         Some(maps::hex(word)?.0)
     };
-    let (events, data) = (number(b"events:")?, number(b"data:")?);
+    let events = number(b"events:")?;
+    let data = number(b"data:")?;
     Some(Watch { fd: fd as i32, events: events as u32, data })
 }
 
-/// Whether what an epoll instance watches by this number, the `turn`th of them, is what is open as
-/// that number now.
+/// Whether the open file that an epoll instance watches by this number, the `turn`th of them, is
+/// the one that is open with that number now.
 fn watches_open_file(epoll: i32, fd: i32, turn: usize) -> bool {
     const KCMP_EPOLL_TFD: usize = 7;
     let slot = [epoll as u32, fd as u32, turn as u32];
-    let (me, at) = (sys::gettid() as usize, slot.as_ptr() as usize);
-    // SAFETY: struct kcmp_epoll_slot is three words.
+    let me = sys::gettid() as usize;
+    let at = slot.as_ptr() as usize;
+    // SAFETY: the kernel reads struct kcmp_epoll_slot, three words, from a local variable.
     let same = unsafe { sys::call6(nr::KCMP, me, me, KCMP_EPOLL_TFD, fd as usize, at, 0) };
     match same {
         Ok(order) => order == 0,
         Err(sys::EBADF | sys::ENOENT) => false,
-        // Not to be had here: then what is open must do.
+        // The kernel cannot compare them: then any open file with that number must do.
         Err(_) => sys::fcntl(fd, sys::F_GETFD, 0).is_ok(),
     }
 }
 
-/// Gives the n-th path that the process has watched.
+/// Returns the n-th path that the process has watched.
 pub type WatchedPaths = fn(usize) -> Option<&'static CStr>;
 
-/// An inotify instance with what it watches, by paths that the process has watched.
+/// An inotify instance with everything that it watches, by paths that the process has watched.
 ///
 /// # Safety
 /// The result must not outlive the scratch.
@@ -172,7 +174,7 @@ pub unsafe fn notices(
     if all > CONTENT_MAX {
         return Err(No::What("an inotify instance that watches very many files"));
     }
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller does not use the result after the scratch is released.
     let room = match unsafe { scratch.take::<u8>(all) } {
         Ok(room) => room,
         Err(refusal) => return Ok(Err(refusal)),
@@ -192,24 +194,24 @@ const NAMELESS: No = No::What(
      past the C library)",
 );
 
-/// What the kernel says of something that an inotify instance watches.
+/// The kernel's information about a file that an inotify instance watches.
 #[derive(Debug, PartialEq, Eq)]
 struct Watched {
     watch: u32,
     ino: u64,
-    /// As stat(2) gives it.
+    /// In the form of stat(2).
     dev: u64,
     events: u32,
 }
 
 impl Watched {
-    /// The path that leads to it, of those that were watched.
+    /// The path that leads to it, out of those that the process has watched.
     fn path(&self, paths: Option<WatchedPaths>) -> Option<&'static CStr> {
         let paths = paths?;
         let mut all = (0..).map_while(paths);
         all.find(|path| {
             sys::stat(path.to_bytes_with_nul()).is_ok_and(|st| {
-                // File systems without a device of their own give out several numbers.
+                // File systems without a device of their own report several numbers.
                 let same_device = st.dev == self.dev || major(st.dev) == 0 && major(self.dev) == 0;
                 st.ino == self.ino && same_device
             })
@@ -217,7 +219,7 @@ impl Watched {
     }
 }
 
-/// The major number of a device as stat(2) gives it.
+/// The major number of a device in the form of stat(2).
 fn major(dev: u64) -> u64 {
     dev >> 8 & 0xfff
 }
@@ -229,17 +231,20 @@ fn parse_inotify(line: &[u8]) -> Option<Watched> {
     let mut words = line.split(u8::is_ascii_whitespace);
     let (watch, _) = maps::hex(words.next()?)?;
     let mut number = |name: &[u8]| Some(maps::hex(words.next()?.strip_prefix(name)?)?.0);
-    let (ino, sdev, mask) = (number(b"ino:")?, number(b"sdev:")?, number(b"mask:")?);
+    let ino = number(b"ino:")?;
+    let sdev = number(b"sdev:")?;
+    let mask = number(b"mask:")?;
     // The kernel's own form has 20 bits for the minor number.
-    let (major, minor) = (sdev >> 20, sdev & 0xf_ffff);
+    let major = sdev >> 20;
+    let minor = sdev & 0xf_ffff;
     let dev = minor & 0xff | major << 8 | (minor & !0xff) << 12;
     Some(Watched { watch: watch as u32, ino, dev, events: mask as u32 & ASKED })
 }
 
-/// Events of poll(2) that a descriptor has now.
+/// The poll(2) events that a descriptor has now.
 fn polled(fd: i32) -> u64 {
     let mut poll = fd as u32 as u64;
-    // SAFETY: struct pollfd is one word; nothing is waited for.
+    // SAFETY: struct pollfd is one word, a local variable; the timeout is 0.
     let _ = unsafe { sys::call3(nr::POLL, &raw mut poll as usize, 1, 0) };
     poll >> 48
 }
@@ -251,7 +256,7 @@ const POLLHUP: u64 = 16;
 fn unread(fd: i32) -> Result<usize, No> {
     const FIONREAD: usize = 0x541b;
     let mut count = 0u32;
-    // SAFETY: the word is ours.
+    // SAFETY: the kernel writes one number into `count`.
     let asked = unsafe { sys::call3(nr::IOCTL, fd as usize, FIONREAD, &raw mut count as usize) };
     asked.map_err(|errno| No::Kernel("counting the bytes in a pipe or socket", errno))?;
     match count as usize {
@@ -260,8 +265,8 @@ fn unread(fd: i32) -> Result<usize, No> {
     }
 }
 
-/// An end of a pipe, with the bytes in it when they can be read here. Whether the process has the
-/// other end, too, is seen when all descriptors are known.
+/// An end of a pipe, with the bytes in it if they can be read here. Whether the process also has
+/// the other end is known only after all descriptors.
 ///
 /// # Safety
 /// The result must not outlive the scratch.
@@ -281,7 +286,7 @@ pub unsafe fn pipe(
         return Ok(Ok(&[]));
     }
     let len = unread(record.fd)?;
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller does not use the result after the scratch is released.
     let room = match unsafe { scratch.take::<u8>(len) } {
         Ok(room) => room,
         Err(refusal) => return Ok(Err(refusal)),
@@ -290,7 +295,7 @@ pub unsafe fn pipe(
     Ok(Ok(room))
 }
 
-/// Copies what is in a pipe, by way of another one (tee(2)): nothing is taken from it.
+/// Copies the bytes in a pipe by way of another pipe (tee(2)), so that none are taken from it.
 fn copy_pipe(fd: i32, capacity: usize, room: &mut [u8]) -> Result<(), i32> {
     const SPLICE_F_NONBLOCK: usize = 2;
     if room.is_empty() {
@@ -298,12 +303,13 @@ fn copy_pipe(fd: i32, capacity: usize, room: &mut [u8]) -> Result<(), i32> {
     }
     let mut ends = [-1i32; 2];
     let flags = (sys::O_CLOEXEC | sys::O_NONBLOCK) as usize;
-    // SAFETY: the kernel writes two descriptors.
+    // SAFETY: the kernel writes two descriptors into `ends`.
     unsafe { sys::call3(nr::PIPE2, ends.as_mut_ptr() as usize, flags, 0)? };
     let copied = (|| {
         sys::fcntl(ends[1], sys::F_SETPIPE_SZ, capacity)?;
-        let (to, len) = (ends[1] as usize, room.len());
-        // SAFETY: only descriptors and numbers.
+        let to = ends[1] as usize;
+        let len = room.len();
+        // SAFETY: the arguments are descriptors and numbers; the kernel accesses no memory.
         let len = unsafe { sys::call6(nr::TEE, fd as usize, to, len, SPLICE_F_NONBLOCK, 0, 0)? };
         let mut done = 0;
         while done < len.min(room.len()) {
@@ -315,7 +321,9 @@ fn copy_pipe(fd: i32, capacity: usize, room: &mut [u8]) -> Result<(), i32> {
             Err(sys::EAGAIN)
         }
     })();
-    ends.into_iter().for_each(sys::close);
+    for fd in ends {
+        sys::close(fd);
+    }
     copied
 }
 
@@ -327,8 +335,8 @@ struct Known {
     named: bool,
 }
 
-/// A Unix socket without a name, with the bytes that wait in it. Whether the process has the other
-/// end, too, is seen when all descriptors are known.
+/// A Unix socket without a name, with the unread bytes in it. Whether the process also has the
+/// other end is known only after all descriptors.
 ///
 /// # Safety
 /// The result must not outlive the scratch.
@@ -344,7 +352,8 @@ pub unsafe fn socket(
     };
     let len = unread(record.fd)?;
     match (known.kind, known.peer, len) {
-        // Its other end is closed. (poll(2) would say the same of one that was never connected.)
+        // Its other end is closed. (poll(2) would say the same of a socket that was never
+        // connected.)
         (_, 0, 0) if known.shutdown == BOTH_WAYS => {
             record.kind = fd_kind::DROPPED;
             return Ok(Ok(&[]));
@@ -362,7 +371,7 @@ pub unsafe fn socket(
         send_room: option(SO_SNDBUF),
         receive_room: option(SO_RCVBUF),
     };
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller does not use the result after the scratch is released.
     let room = match unsafe { scratch.take::<u8>(size_of::<Socket>() + len) } {
         Ok(room) => room,
         Err(refusal) => return Ok(Err(refusal)),
@@ -379,20 +388,23 @@ const SO_RCVBUF: usize = 8;
 const SO_PEEK_OFF: usize = 42;
 
 fn number_option(fd: i32, name: usize) -> u32 {
-    let (mut value, mut len) = (0u32, 4u32);
-    let (at, len) = (&raw mut value as usize, &raw mut len as usize);
-    // SAFETY: both words are ours.
+    let mut value = 0u32;
+    let mut len = 4u32;
+    let at = &raw mut value as usize;
+    let len = &raw mut len as usize;
+    // SAFETY: the kernel writes two words, local variables that outlive the call.
     let _ = unsafe { sys::call6(nr::GETSOCKOPT, fd as usize, SOL_SOCKET, name, at, len, 0) };
     value
 }
 
 fn set_option(fd: i32, name: usize, value: u32) -> Result<(), i32> {
     let at = &raw const value as usize;
-    // SAFETY: the kernel reads one number.
+    // SAFETY: the kernel reads one number of 4 bytes, a local variable.
     unsafe { sys::call6(nr::SETSOCKOPT, fd as usize, SOL_SOCKET, name, at, 4, 0).map(|_| ()) }
 }
 
-/// Copies what waits in a stream socket; descriptors that wait there with it cannot be.
+/// Copies the unread bytes of a stream socket. Descriptors that are passed with them cannot be
+/// copied.
 fn peek_all(fd: i32, room: &mut [u8]) -> Result<(), No> {
     if room.is_empty() {
         return Ok(());
@@ -416,7 +428,7 @@ fn peek_all(fd: i32, room: &mut [u8]) -> Result<(), No> {
     peeked
 }
 
-/// Copies some of what waits; and whether more than bytes came with it.
+/// Copies some of the unread bytes, and returns whether descriptors came with them.
 fn peek(fd: i32, room: &mut [u8]) -> Result<(usize, bool), i32> {
     const MSG_PEEK_DONTWAIT: usize = 2 | 0x40;
     const MSG_CTRUNC: usize = 8;
@@ -425,18 +437,18 @@ fn peek(fd: i32, room: &mut [u8]) -> Result<(usize, bool), i32> {
     let mut message = [0usize; 7];
     (message[2], message[3]) = (&raw const piece as usize, 1);
     let at = message.as_mut_ptr() as usize;
-    // SAFETY: the message describes the room, which is writable.
+    // SAFETY: the message describes `room`, which is writable for its length.
     let n = unsafe { sys::call3(nr::RECVMSG, fd as usize, at, MSG_PEEK_DONTWAIT)? };
     Ok((n, message[6] as u32 as usize & MSG_CTRUNC != 0))
 }
 
-/// Asks the kernel of a Unix socket (sock_diag(7)); `None` where it does not say.
+/// Asks the kernel about a Unix socket (sock_diag(7)); `None` if it does not answer.
 fn ask_of_socket(ino: u32) -> Option<Known> {
     const AF_NETLINK: usize = 16;
     const SOCK_RAW: usize = 3;
     const NETLINK_SOCK_DIAG: usize = 4;
     let kind = SOCK_RAW | sys::O_CLOEXEC as usize;
-    // SAFETY: only numbers.
+    // SAFETY: the arguments are numbers; the kernel accesses no memory.
     let fd = unsafe { sys::call3(nr::SOCKET, AF_NETLINK, kind, NETLINK_SOCK_DIAG) }.ok()? as i32;
     let known = ask_on(fd, ino);
     sys::close(fd);
@@ -483,7 +495,7 @@ fn parse_answer(answer: &[u8]) -> Option<Known> {
     Some(known)
 }
 
-/// Whether a pipe or a socket pair has both ends in the process, or its other end is closed.
+/// Whether both ends of a pipe or a socket pair are in the process, or its other end is closed.
 pub fn is_within(record: &Descriptor, all: impl Iterator<Item = Descriptor>) -> bool {
     let access = |d: &Descriptor| d.open_flags & sys::O_ACCMODE;
     let mut others = all.filter(|other| other.kind == record.kind && other.fd != record.fd);
@@ -504,7 +516,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_kernel_says_of_descriptors_is_read() {
+    fn the_information_about_descriptors_is_parsed() {
         let line = b"        5 events:       19 data:         ffffffff  pos:0 ino:61af sdev:7";
         let watch = parse_watch(line).unwrap();
         assert_eq!((watch.fd, watch.events, watch.data), (5, 0x19, 0xffff_ffff));
@@ -521,7 +533,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_pair_is_told_from_a_socket_with_a_name() {
+    fn a_socket_pair_is_distinguished_from_a_socket_with_a_name() {
         use std::os::fd::AsRawFd;
         use std::os::unix::net::{UnixListener, UnixStream};
         let ino = |fd: i32| sys::fstat(fd).unwrap().ino as u32;

@@ -1,4 +1,5 @@
-//! The tests. Targets are in target.rs (the walk) and shapes.rs.
+//! The tests. Their targets are in target.rs (the walk), shapes.rs, threads.rs, within.rs and
+//! tracked.rs.
 
 use super::harness::*;
 use super::target::Random;
@@ -145,19 +146,19 @@ fn chain() {
     shown.extend_from_slice(&ended.output);
     assert!(shown == output, "the output differs");
     assert!(contents(dir.path()) == files, "the files differ");
-    // malloc maps and unmaps blocks on the way; leftovers would add up generation by generation.
+    // malloc maps and unmaps blocks in between; leftovers would add up with each generation.
     let most = mappings.iter().max().unwrap();
     assert!(*most <= mappings[0] + 8, "mappings add up: {mappings:?}");
 }
 
 fn privileged() -> bool {
-    // SAFETY: only asks.
+    // SAFETY: getuid takes no arguments and always succeeds.
     unsafe { libc::getuid() == 0 }
 }
 
 fn unprivileged() {
     if !privileged() {
-        return walk_survives(libc::SIGUSR1); // this is the unprivileged case already
+        return walk_survives(libc::SIGUSR1); // this user is already unprivileged
     }
     let dir = walk_dir();
     let running = start_as(dir.path(), &["walk", STEPS], |c| nobody(c, dir.path()));
@@ -173,10 +174,11 @@ fn unprivileged() {
     assert!(String::from_utf8_lossy(&ended.output).contains("done "));
 }
 
-/// Makes a command for a target run as nobody, where this is root; the directory is opened to it.
+/// Lets the user nobody run the command of a target, if this user is root, and gives it the
+/// directory.
 fn nobody(command: &mut std::process::Command, dir: &Path) {
     use std::os::unix::fs::PermissionsExt;
-    // SAFETY: only asks.
+    // SAFETY: getuid takes no arguments and always succeeds.
     if unsafe { libc::getuid() } != 0 {
         return;
     }
@@ -185,7 +187,7 @@ fn nobody(command: &mut std::process::Command, dir: &Path) {
     };
     set(dir, 0o777);
     set(&dir.join("image"), 0o666);
-    // This program may lie where nobody may go.
+    // The user nobody may have no access to this program's folder.
     let program = dir.join("program");
     std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
     let mut other = std::process::Command::new(&program);
@@ -194,7 +196,7 @@ fn nobody(command: &mut std::process::Command, dir: &Path) {
     *command = other;
 }
 
-/// Runs a target that captures itself; gives its image and how the original ended.
+/// Runs a target that captures itself. Returns its image and how the original ended.
 fn capture_itself(dir: &Path, name: &str, args: &[&str]) -> (Vec<u8>, Ended) {
     capture_itself_as(dir, name, args, |_| {})
 }
@@ -219,7 +221,8 @@ fn capture_itself_as(
 
 fn same_output(original: &Ended, restored: &Ended) {
     let text = |e: &Ended| String::from_utf8_lossy(&e.output).into_owned();
-    let (a, b) = (text(original), text(restored));
+    let a = text(original);
+    let b = text(restored);
     for (x, y) in a.lines().zip(b.lines()) {
         assert_eq!(x, y, "left: original, right: restored");
     }
@@ -241,11 +244,11 @@ fn sparse(mode: &str) {
     let path = format!("/dev/shm/eyrie-image-sparse-{}-{mode}", std::process::id());
     let (image, original) = capture_itself_as(dir.path(), "sparse", &[mode, &path], |c| {
         if mode == "nobody" {
-            nobody(c, dir.path()); // who may not open mappings by the kernel's name for them
+            nobody(c, dir.path()); // that user cannot open mappings by the kernel's name of them
         }
     });
     assert!(image.len() < 16 << 20, "{} bytes for some pages", image.len());
-    // The lost future has written where the image has a hole.
+    // After the image, the original has written where the image has a hole.
     let disk = std::fs::OpenOptions::new().write(true).open(dir.path().join("disk")).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&disk, &[1; 100], 1 << 20).unwrap();
     let restored = restore(dir.path(), &image).wait();
@@ -259,7 +262,8 @@ fn files(mode: &str) {
     let dir = make_dir();
     let (image, original) = capture_itself(dir.path(), "files", &[mode]);
     let after = contents(dir.path());
-    // What a lost future leaves: more at the tails, and another rank's piece of a shared file.
+    // What happens after the image and is then lost: more text at the ends of files, and another
+    // rank's piece of a shared file.
     let append = |name: &str, text: &[u8]| {
         let mut options = std::fs::OpenOptions::new();
         options.append(true).open(dir.path().join(name)).unwrap().write_all(text).unwrap();
@@ -271,8 +275,8 @@ fn files(mode: &str) {
     for name in others {
         append(name, b"of another rank");
     }
-    // Empty when the image was taken; now another rank has the one open, and who has the other is
-    // about to end.
+    // Both files were empty when the image was taken. Now another rank has the one open, and the
+    // process that has the other open is about to end.
     let _other = File::open(dir.path().join("joined")).unwrap();
     let dying = File::open(dir.path().join("begun")).unwrap();
     let dying = std::thread::spawn(move || {
@@ -301,18 +305,18 @@ fn files(mode: &str) {
     assert_eq!(app, b"before;after;");
 }
 
-/// A restored process waits for a lock that somebody else has got meanwhile, but not for ever.
+/// A restored process waits for a lock that another process has meanwhile, but not forever.
 fn locks_of_others() {
     let dir = make_dir();
     let (image, original) = capture_itself(dir.path(), "locks", &["async"]);
     let theirs = File::open(dir.path().join("flock")).unwrap();
     let lock = |how: i32| {
-        // SAFETY: only a descriptor.
+        // SAFETY: flock takes a descriptor and a number.
         assert_eq!(unsafe { libc::flock(theirs.as_raw_fd(), how) }, 0);
     };
     lock(libc::LOCK_EX);
     let mut running = restore(dir.path(), &image);
-    // Between two attempts it lets the time pass (poll).
+    // Between two attempts it waits (poll).
     let call = format!("/proc/{}/syscall", running.pid());
     let poll = format!("{} ", libc::SYS_poll);
     wait_until("the restorer waiting for the lock", || {
@@ -328,12 +332,13 @@ fn locks_of_others() {
     assert!(refused.reports[0].contains("/flock: somebody else has held"), "{:?}", refused.reports);
 }
 
-/// Processors and nice value that the process did not set itself are those of whoever restores it.
+/// Processors and nice value that the process did not set itself are those of the restoring
+/// process.
 fn inherited() {
     let dir = make_dir();
     let (image, original) = capture_itself(dir.path(), "inherits", &["async"]);
     let here = |command: &mut std::process::Command| {
-        // SAFETY: plain calls between fork and exec.
+        // SAFETY: the closure makes only system calls and does not allocate.
         unsafe {
             command.pre_exec(|| {
                 let mut one: libc::cpu_set_t = std::mem::zeroed();
@@ -353,7 +358,7 @@ fn inherited() {
     assert!(original.output != restored.output);
 }
 
-/// What the original did after its image is undone as far as its files are concerned.
+/// What the original did to its files after the image is undone.
 fn log_turned_over(mode: &str) {
     let dir = make_dir();
     let (image, original) = capture_itself(dir.path(), "rotates", &[mode]);
@@ -364,14 +369,14 @@ fn log_turned_over(mode: &str) {
     assert!(restored.reports[0].contains("log has its name again"), "{:?}", restored.reports);
     same_output(&original, &restored);
     assert!(contents(dir.path()) == expected);
-    // And when it was turned over twice.
+    // The same when the log was rotated twice.
     std::fs::rename(dir.path().join("log.1"), dir.path().join("log.2")).unwrap();
     std::fs::write(dir.path().join("log.1"), b"newer").unwrap();
     let restored = restore(dir.path(), &image).wait();
     succeeded(&restored);
     same_output(&original, &restored);
     assert_eq!(contents(dir.path())[1], expected[1]);
-    // A file that is in no directory where anybody would look for it.
+    // A file in a directory where the restorer does not search.
     std::fs::create_dir(dir.path().join("sub")).unwrap();
     std::fs::rename(dir.path().join("other"), dir.path().join("sub/other")).unwrap();
     let refused = restore(dir.path(), &image).wait();
@@ -382,7 +387,7 @@ fn log_turned_over(mode: &str) {
     assert_eq!(refused.status.code(), Some(exit::FILE), "{:?}", refused.reports);
     let words = "other: leads to another file than when the image was taken";
     assert!(refused.reports[0].contains(words), "{:?}", refused.reports);
-    // Whoever holds it knows where it is.
+    // An agent that holds the file still has it.
     let held = [hold(&dir.path().join("sub/other"))];
     let restored = restore_held(dir.path(), &image, None, &held, |_| {}).wait();
     succeeded(&restored);
@@ -390,7 +395,7 @@ fn log_turned_over(mode: &str) {
     assert!(!dir.path().join("sub/other").exists());
 }
 
-/// A name that somebody else's file has by now is left to it.
+/// A name that now belongs to another process's file stays with that file.
 fn log_of_others() {
     let dir = make_dir();
     let (image, _) = capture_itself(dir.path(), "rotates", &["async"]);
@@ -412,9 +417,9 @@ fn temporary_name() {
     let original = running.wait();
     succeeded(&original);
     let expected = contents(dir.path());
-    // The file of the image was replaced twice: nothing has it but who held it.
+    // The file of the image was replaced twice: only a process that held it still has it.
     let restored = |held: &[File]| restore_held(dir.path(), &image, None, held, |_| {});
-    // One that is refused reads no line: it may be gone before one is written.
+    // A refused process reads no line: it may be gone before the line is written.
     let mut running = restored(&[]);
     drop(running.input.take());
     let refused = running.wait();
@@ -429,7 +434,7 @@ fn temporary_name() {
     assert!(contents(dir.path()) == expected);
 }
 
-/// The image of a process restored from an image, and how that process ended.
+/// Captures a process that was itself restored. Returns the image and how that process ended.
 fn capture_twice(dir: &Path, args: &[&str]) -> (Vec<u8>, Ended) {
     let second = |mut running: Running| {
         let reader = running.read_image();
@@ -457,19 +462,19 @@ fn shared_file(mode: &str) {
     let (image, original) = capture_twice(dir.path(), &[mode, &path]);
     let what = summary(&image[..]).unwrap();
     assert_eq!(what.shared_files().collect::<Vec<_>>(), [Path::new(&path)]);
-    // With the file there, changed by the lost future.
+    // With the file present, but changed after the image.
     let restored = restore(dir.path(), &image).wait();
     same_output(&original, &restored);
     std::fs::remove_file(&path).unwrap();
-    // And without it, as on another node.
+    // Without the file, as on another node.
     let restored = restore(dir.path(), &image).wait();
     same_output(&original, &restored);
     succeeded(&restored);
-    // A torn image leaves it alone.
-    std::fs::write(&path, b"somebody's").unwrap();
+    // A restore from a truncated image leaves the file unchanged.
+    std::fs::write(&path, b"another process's").unwrap();
     let torn = restore(dir.path(), &image[..image.len() - 10]).wait();
     assert_eq!(torn.status.code(), Some(exit::TRUNCATED));
-    assert_eq!(std::fs::read(&path).unwrap(), b"somebody's");
+    assert_eq!(std::fs::read(&path).unwrap(), b"another process's");
     std::fs::remove_file(&path).unwrap();
 }
 
@@ -490,7 +495,7 @@ fn shared_disk_file() {
     assert_eq!(restored.status.code(), Some(exit::FILE), "{:?}", restored.reports);
 }
 
-/// The program and its libraries are named in an image, and not in it.
+/// The program and its libraries are named in an image, but their content is not in it.
 fn mapped_files() {
     let dir = make_dir();
     let (image, _) = capture_itself(dir.path(), "settings", &["async"]);
@@ -505,13 +510,13 @@ fn mapped_files() {
     assert!(named(libc), "{} is none of {:?}", libc.display(), what.objects);
 }
 
-/// Where maps and stat(2) have different numbers of a file, all is as elsewhere: an overlay whose
-/// layers are on two file systems, with this program in the lower one. What it takes needs root.
+/// Everything works where maps and stat(2) have different numbers for a file: on an overlay whose
+/// layers are on two file systems, with this program in the lower one. Needs root.
 fn on_an_overlay() {
     const MOUNT: &str = "mount -t tmpfs none \"$0/upper\" && mkdir \"$0/upper/u\" \"$0/upper/w\" && \
         mount -t overlay -o \"lowerdir=$0/lower,upperdir=$0/upper/u,workdir=$0/upper/w\" none \"$0/merged\" && \
         mkdir \"$0/merged/tmp\" && TMPDIR=\"$0/merged/tmp\" exec \"$0/merged/processes\" \"$1\"";
-    // SAFETY: only asks.
+    // SAFETY: geteuid takes no arguments and always succeeds.
     if unsafe { libc::geteuid() } != 0 {
         println!("not here: only root mounts an overlay");
         return;
@@ -562,12 +567,12 @@ fn blocked(call: &str) {
     assert_eq!(String::from_utf8_lossy(&restored.output), after);
 }
 
-/// Threads in every state go on as they were, whichever of them takes the image.
+/// Threads in every state continue as they were, whichever of them takes the image.
 fn threads(mode: &str, who: &str, unprivileged: bool) {
     let dir = make_dir();
     let running = start_as(dir.path(), &["threads", mode, who], |c| {
         if unprivileged {
-            nobody(c, dir.path()); // who may not choose the ids of threads
+            nobody(c, dir.path()); // that user cannot choose the ids of threads
         }
     });
     let reader = running.read_image();
@@ -590,7 +595,8 @@ fn threads(mode: &str, who: &str, unprivileged: bool) {
             }
         });
         if privileged() && !unprivileged {
-            // Those that wait for input are there until it comes; somebody may have got one's id.
+            // Threads that wait for input exist until it comes. Another process may have got the id
+            // of one.
             wait_until("threads with their old ids", || {
                 tasks(&restored).iter().any(|id| ids.contains(id))
             });
@@ -616,7 +622,8 @@ fn pool() {
         running.wait_for_output();
         let (image, report) = running.capture(signal);
         assert!(report.starts_with("captured"), "{report}");
-        let (end, before) = (written_by(&image), shown.len());
+        let end = written_by(&image);
+        let before = shown.len();
         shown.extend_from_slice(&running.kill().output);
         shown.truncate(end.max(before));
         running = restore(dir.path(), &image);
@@ -652,7 +659,7 @@ fn hooks() {
     assert!(!reader.join().unwrap().is_empty());
 }
 
-/// A process whose first thread has ended begins with another one when it is restored.
+/// If the first thread of a process has ended, another one is the first of the restored process.
 fn without_the_first(mode: &str) {
     let dir = make_dir();
     let running = start(dir.path(), &["first thread", mode]);
@@ -731,16 +738,16 @@ fn refusals() {
         ("unread notices", "is an inotify instance with unread events"),
         ("notices", "is an inotify instance that watches a file of which no path is known"),
         ("proc", "is a file of /proc about another process (/proc/1/status)"),
-        ("proc writable", "is a file of /proc that is open to be written (/proc/"),
+        ("proc writable", "is a file of /proc that is open for writing (/proc/"),
         ("deleted", "is a deleted file of 68157440 bytes"),
         ("replaced", "a file whose path no longer leads to it"),
         ("timer", "has a POSIX timer"),
         ("sysv", "a System V shared memory segment"),
         ("lease", "a file with a lease"),
-        ("groups", "it has other groups' rights than who started it"),
-        ("capabilities", "it has other capabilities than who started it"),
+        ("groups", "it has other groups' rights than the process that started it"),
+        ("capabilities", "it has other capabilities than the process that started it"),
         ("securebits", "it has changed what its capabilities mean"),
-        ("namespace", "it is in another namespace than who started it (uts:["),
+        ("namespace", "it is in another namespace than the process that started it (uts:["),
         ("seccomp", "it has a seccomp filter of its own"),
         ("keyring", "it has a keyring of its own"),
         ("key", "it uses memory protection keys"),
@@ -755,10 +762,10 @@ fn refusals() {
         ("faults", "a descriptor of a kind that cannot be restored (anon_inode:[userfaultfd])"),
         ("events", "a descriptor of a kind that cannot be restored (anon_inode:[perf_event])"),
         ("signals", "more than 512 signals are pending"),
-        ("window", "where the restorer has to work"),
+        ("window", "where the restorer works"),
     ] {
         let dir = make_dir();
-        // Holds the reading end, so that the target can open the pipe.
+        // Opens the reading end, so that the target can open the pipe.
         let reader = std::thread::spawn({
             let path = dir.path().join("image");
             move || {
@@ -770,7 +777,7 @@ fn refusals() {
         let ended = start(dir.path(), &["refused", what]).wait();
         if ended.reports[0] == format!("not here: {what}") {
             println!("{}", ended.reports[0]);
-            // Lets the reader go.
+            // Lets the reader end.
             drop(std::fs::OpenOptions::new().write(true).open(dir.path().join("image")));
             reader.join().unwrap();
             continue;
@@ -792,7 +799,8 @@ fn exclude() {
 
 fn status_of(pid: i32) -> Option<i32> {
     let mut status = 0;
-    // SAFETY: a child of this process, by CLONE_PARENT.
+    // SAFETY: the kernel writes one number into `status`. The writer is a child of this process
+    // (CLONE_PARENT).
     let waited = unsafe { libc::waitpid(pid, &mut status, 0) };
     (waited == pid && libc::WIFEXITED(status)).then(|| libc::WEXITSTATUS(status))
 }
@@ -810,7 +818,8 @@ fn writer() {
     let mut pipe = File::open(dir.path().join("image")).unwrap();
     let report = running.next_report();
     let pid = child_pid(&report);
-    // The image is far longer than the pipe: the writer waits for us. Meanwhile the rank dies.
+    // The image is far longer than the pipe, so the writer waits for this test. Meanwhile the rank
+    // dies.
     let ended = running.kill();
     assert!(ended.output.ends_with(b"ready\n"), "the writer must not hold standard output open");
     let fds = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count();
@@ -839,7 +848,7 @@ fn reader_goes(signal: i32) {
     } else {
         assert!(report.starts_with("refused: the image could not be written"), "{report}");
     }
-    // The process goes on, and can be captured afterwards.
+    // The process continues, and can be captured afterwards.
     let (image, report) = running.capture(libc::SIGUSR1);
     assert!(report.starts_with("captured"), "{report}");
     summary(&image[..]).unwrap();

@@ -1,4 +1,4 @@
-//! Plays the agent: starts targets, takes their images, kills and restores them.
+//! Does what an agent does: starts targets, takes their images, kills and restores them.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -9,10 +9,10 @@ use std::sync::mpsc::{channel, Receiver, RecvTimeoutError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Longest wait for anything a target does.
+/// Longest wait for anything that a target does.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A running target with what comes out of it.
+/// A running target and its output.
 pub struct Running {
     pub child: Child,
     output: Option<JoinHandle<Vec<u8>>>,
@@ -33,7 +33,7 @@ pub struct Ended {
 pub fn make_dir() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let path = std::ffi::CString::new(dir.path().join("image").to_str().unwrap()).unwrap();
-    // SAFETY: the path ends in a NUL.
+    // SAFETY: the path ends in a NUL and outlives the call.
     assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o666) }, 0);
     dir
 }
@@ -55,7 +55,7 @@ pub fn start_as(dir: &Path, args: &[&str], adjust: impl FnOnce(&mut Command)) ->
 
 pub fn pipe() -> (File, File) {
     let mut fds = [0; 2];
-    // SAFETY: the kernel writes two descriptors, which are then ours.
+    // SAFETY: the kernel writes two descriptors into `fds`; nothing else owns them.
     unsafe {
         assert_eq!(libc::pipe2(fds.as_mut_ptr(), libc::O_CLOEXEC), 0);
         (File::from_raw_fd(fds[0]), File::from_raw_fd(fds[1]))
@@ -67,7 +67,8 @@ fn watch(dir: &Path, mut child: Child, input: File) -> Running {
     let stderr = child.stderr.take().unwrap();
     let ((report, reports), (first, first_output)) = (channel(), channel());
     let output = std::thread::spawn(move || {
-        let (mut all, mut piece) = (Vec::new(), [0; 65536]);
+        let mut all = Vec::new();
+        let mut piece = [0; 65536];
         loop {
             match stdout.read(&mut piece) {
                 Ok(0) | Err(_) => return all,
@@ -91,7 +92,7 @@ impl Running {
     }
 
     pub fn signal(&self, signal: i32) {
-        // SAFETY: our own child, not waited for yet.
+        // SAFETY: the target is a child that was not waited for yet, so its id is not reused.
         assert_eq!(unsafe { libc::kill(self.pid(), signal) }, 0, "the target is gone");
     }
 
@@ -112,7 +113,7 @@ impl Running {
         }
     }
 
-    /// Reads an image out of the target's pipe while it captures.
+    /// Reads an image from the target's pipe while it captures.
     pub fn read_image(&self) -> JoinHandle<Vec<u8>> {
         let path = self.dir.join("image");
         std::thread::spawn(move || {
@@ -122,7 +123,7 @@ impl Running {
         })
     }
 
-    /// Asks for an image by `signal`: the stream and the target's report.
+    /// Asks for an image by `signal`. Returns the stream and the target's report.
     pub fn capture(&self, signal: i32) -> (Vec<u8>, String) {
         let reader = self.read_image();
         self.signal(signal);
@@ -199,7 +200,7 @@ pub fn restore_held(
     watch(dir, child, in_write)
 }
 
-/// A file as an agent holds it: it stays, whatever becomes of its names.
+/// Holds a file as an agent does: it exists even if its names are removed.
 pub fn hold(path: &Path) -> File {
     use std::os::unix::fs::OpenOptionsExt;
     File::options().read(true).custom_flags(libc::O_PATH).open(path).unwrap()

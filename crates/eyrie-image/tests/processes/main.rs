@@ -1,6 +1,6 @@
-//! Real processes are captured, killed and restored; what they leave behind must be the same as
-//! without a failure. Brings its own main: the targets are this program once more, with one thread.
-//! Arguments: part of a test's name runs only the tests that contain it.
+//! Real processes are captured, killed and restored. Their output and files must be the same as
+//! without a failure. This has its own main, because the targets are this program again, with one
+//! thread. An argument that is part of a test's name runs only the tests that contain it.
 
 mod cases;
 mod harness;
@@ -12,8 +12,8 @@ mod within;
 
 use std::process::Command;
 
-/// Tests that wait for seconds for what is slow on purpose, and the one that computes longest:
-/// beside the others, each in a process of its own.
+/// Tests that wait for seconds for something slow, and the one that computes longest. They run in
+/// parallel to the others, each in a process of its own.
 const LONG: [&str; 3] = [
     "locks_that_others_have_got",
     "blocked_in_nanosleep",
@@ -25,9 +25,10 @@ fn main() {
     if args.get(1).is_some_and(|a| a == "target") {
         std::process::exit(target::run(&args[2..]));
     }
-    // What whoever runs the tests left open is not the targets' (an agent does the same).
+    // Descriptors that the starter of the tests left open are not for the targets (an agent closes
+    // them as well).
     const CLOSE_RANGE_CLOEXEC: i32 = 4;
-    // SAFETY: only marks descriptors.
+    // SAFETY: the call takes numbers and only sets a flag of descriptors.
     unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, CLOSE_RANGE_CLOEXEC) };
     let filter = args.iter().skip(1).find(|a| !a.starts_with('-')).cloned().unwrap_or_default();
     if args.iter().any(|a| a == "--list") {

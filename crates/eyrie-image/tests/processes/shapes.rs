@@ -1,6 +1,6 @@
-//! Targets that put memory, files and kernel state into every shape worth restoring, capture
-//! themselves in the middle, and then print what they see: the original and the restored process
-//! must see the same.
+//! Targets that bring memory, files and kernel state into every form worth restoring, capture
+//! themselves in between, and then print what they see. The original and the restored process must
+//! see the same.
 
 use super::target::{report, take_image, Random, DROPPED_FD, SLOT_FD};
 use eyrie_image::{Mode, Outcome};
@@ -52,7 +52,7 @@ pub fn must_capture(mode: Mode) -> Outcome {
 }
 
 fn map(len: usize, prot: i32, flags: i32, fd: i32) -> *mut u8 {
-    // SAFETY: a fresh mapping.
+    // SAFETY: the kernel chooses the address, so no existing mapping changes.
     let at = unsafe { libc::mmap(std::ptr::null_mut(), len, prot, flags, fd, 0) };
     assert_ne!(at, libc::MAP_FAILED);
     at.cast()
@@ -60,25 +60,28 @@ fn map(len: usize, prot: i32, flags: i32, fd: i32) -> *mut u8 {
 
 fn fill(at: *mut u8, len: usize, seed: u64) {
     let mut random = Random(seed);
-    // SAFETY: the callers map that much.
+    // SAFETY: callers pass a writable mapping of at least `len` bytes, which only this function
+    // uses now.
     let words = unsafe { std::slice::from_raw_parts_mut(at.cast::<u64>(), len / 8) };
-    words.iter_mut().for_each(|w| *w = random.next());
+    for word in words {
+        *word = random.next();
+    }
 }
 
 fn sum(at: *const u8, len: usize) -> u64 {
-    // SAFETY: the callers map that much.
+    // SAFETY: callers pass a readable mapping of at least `len` bytes.
     let words = unsafe { std::slice::from_raw_parts(at.cast::<u64>(), len / 8) };
     words.iter().fold(7, |s, w| s.rotate_left(5) ^ w)
 }
 
-/// What smaps says of the mapping at an address: permissions and flags.
+/// The permissions and flags of the mapping at an address, from smaps.
 fn flags_at(at: *const u8) -> String {
     let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
     let start = format!("{:x}-", at as usize);
     let mut lines = smaps.lines().skip_while(|l| !l.starts_with(&start));
     let first = lines.next().unwrap_or("absent").split(' ').nth(1).unwrap_or("absent").to_string();
     let flags = lines.find(|l| l.starts_with("VmFlags")).unwrap_or("");
-    // Accounting and soft-dirty tracking belong to the kernel.
+    // Accounting and soft-dirty tracking are the kernel's own.
     let kept: Vec<&str> =
         flags.split(' ').filter(|f| !["VmFlags:", "sd", "ac", ""].contains(f)).collect();
     format!("{first} {}", kept.join(" "))
@@ -104,13 +107,14 @@ fn memory(dir: &Path, mode: Mode) {
     .enumerate()
     {
         let at = map(LEN, RW, PRIVATE, -1);
-        // SAFETY: advice for a mapping of ours.
+        // SAFETY: the range is the mapping made above, and the advice keeps its content in this
+        // process.
         assert!(advice < 0 || unsafe { libc::madvise(at.cast(), LEN, advice) } == 0, "{name}");
         fill(at, LEN, i as u64);
         all.insert(name, at);
     }
     let sparse = map(1 << 36, RW, PRIVATE | libc::MAP_NORESERVE, -1);
-    // SAFETY: two pages of it.
+    // SAFETY: both pages are within the mapping of 1 << 36 bytes.
     unsafe {
         fill(sparse.add(1 << 30), 4096, 77);
         fill(sparse.add((1 << 36) - 4096), 4096, 78);
@@ -122,30 +126,31 @@ fn memory(dir: &Path, mode: Mode) {
     std::fs::write(dir.join("data"), vec![b'd'; 3 * 4096 + 100]).unwrap();
     let file = OpenOptions::new().read(true).write(true).open(dir.join("data")).unwrap();
     let private_file = map(4 * 4096, RW, libc::MAP_PRIVATE, file.as_raw_fd());
-    // SAFETY: the second page of the mapping.
+    // SAFETY: the bytes are in the second page of the mapping, which is private and writable.
     unsafe { private_file.add(5000).write_bytes(b'm', 300) };
-    // A file that is gone: no path to map it from again.
+    // A file that is gone, so that no path leads to it.
     std::fs::write(dir.join("gone"), vec![b'g'; 2 * 4096]).unwrap();
     let gone_file = File::open(dir.join("gone")).unwrap();
     let gone = map(2 * 4096, libc::PROT_READ, libc::MAP_PRIVATE, gone_file.as_raw_fd());
     std::fs::remove_file(dir.join("gone")).unwrap();
     drop((file, gone_file));
-    // The heap proper, and zero pages that were touched.
+    // The heap, and zero pages that were touched.
     let blocks: Vec<Vec<u8>> = (1..2000).map(|i| vec![i as u8; i * 7 % 5000]).collect();
     let zeros = map(LEN, RW, PRIVATE, -1);
     fill(zeros, LEN, 11);
-    // SAFETY: the mapping is that long.
+    // SAFETY: the mapping has LEN bytes and is writable.
     unsafe { zeros.write_bytes(0, LEN) };
-    // SAFETY: our mapping.
+    // SAFETY: the range is a mapping made above; it is only read after it was made readable again.
     assert_eq!(unsafe { libc::mprotect(hidden.cast(), LEN, libc::PROT_NONE) }, 0);
     let guarded = map(LEN, RW, PRIVATE, -1);
     fill(guarded, LEN, 12);
     let guarded_share = map(LEN, RW, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1);
     fill(guarded_share, LEN, 13);
-    let (placed, sealed) = (map(LEN, RW, PRIVATE, -1), map(LEN, RW, PRIVATE, -1));
+    let placed = map(LEN, RW, PRIVATE, -1);
+    let sealed = map(LEN, RW, PRIVATE, -1);
     const GUARD: i32 = 102;
-    // What the kernel does not know it does in neither process.
-    // SAFETY: pages of these mappings; the sealed one is never unmapped.
+    // What this kernel does not support has no effect in either process.
+    // SAFETY: all ranges are pages of mappings made above, and the sealed one is never unmapped.
     unsafe {
         libc::madvise(guarded.add(8 * 4096).cast(), 3 * 4096, GUARD);
         libc::madvise(guarded_share.add(4096).cast(), 4096, GUARD);
@@ -160,21 +165,24 @@ fn memory(dir: &Path, mode: Mode) {
 
     let touched = |at: *mut u8| {
         in_child(|| {
-            // SAFETY: what cannot be read ends this child.
+            // SAFETY: the address is within a mapping. If the page cannot be read, the signal ends
+            // this child.
             unsafe { at.read_volatile() as i32 & 0x7f }
         })
     };
     for page in [7, 8, 10, 11] {
-        // SAFETY: within the mapping.
+        // SAFETY: the page is within the mapping.
         println!("guarded {page} {:?}", touched(unsafe { guarded.add(page * 4096) }));
     }
     for page in [0, 1, 2] {
-        // SAFETY: within the mapping.
+        // SAFETY: the page is within the mapping.
         println!("guarded share {page} {:?}", touched(unsafe { guarded_share.add(page * 4096) }));
     }
-    // SAFETY: only asks, and tries to unmap what is sealed.
+    // SAFETY: the calls write into local variables, or try to unmap a sealed mapping that is not
+    // used any more.
     unsafe {
-        let (mut policy, mut nodes) = (0, 0u64);
+        let mut policy = 0;
+        let mut nodes = 0u64;
         libc::syscall(libc::SYS_get_mempolicy, &mut policy, &mut nodes, 64, placed, 2);
         println!("placed {policy} {nodes:b} {:x}", sum(placed, LEN));
         println!("sealed {:x} {}", sum(sealed, LEN), flags_at(sealed));
@@ -184,12 +192,12 @@ fn memory(dir: &Path, mode: Mode) {
     for (name, at) in &all {
         println!("{name} {:x} {}", sum(*at, LEN), flags_at(*at));
     }
-    // The program's own children are still kept from what it kept them from.
+    // Advice still keeps memory from the program's own children.
     let child_sees = |at: *mut u8| in_child(|| sum(at, LEN) as i32 & 0x7f);
     let wiped = all["wiped"];
     println!("a child of it: {:?} {:?}", child_sees(wiped), child_sees(all["beside wiped"]));
     println!("a child of it: {:?}", child_sees(all["unforked"]));
-    // SAFETY: within the mappings made above.
+    // SAFETY: all addresses are within mappings made above.
     unsafe {
         println!("sparse {:x}", sum(sparse.add(1 << 30), 4096));
         println!("sparse end {:x} {}", sum(sparse.add((1 << 36) - 4096), 4096), flags_at(sparse));
@@ -206,7 +214,7 @@ fn memory(dir: &Path, mode: Mode) {
     let more: Vec<Vec<u8>> = (0..20000).map(|i| vec![i as u8; 400]).collect();
     println!("grown {}", more.iter().flatten().map(|b| *b as u64).sum::<u64>());
     println!("deep {}", deep(6000));
-    // SAFETY: only asks.
+    // SAFETY: sbrk(0) only returns the end of the heap.
     println!("brk {:p}", unsafe { libc::sbrk(0) });
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let named = |name: &str| maps.lines().find(|l| l.ends_with(name)).unwrap_or("").to_string();
@@ -215,14 +223,15 @@ fn memory(dir: &Path, mode: Mode) {
     println!("{}", named("[stack]").split(' ').next().unwrap().split('-').nth(1).unwrap());
 }
 
-/// Mappings that are far larger than what they hold. Reading them whole would take more memory than
-/// there is; reading a hole through a mapping would fill it.
+/// Mappings that are far larger than their content. Reading them whole would need more memory than
+/// there is, and reading a hole through a mapping would fill it.
 fn sparse(dir: &Path, mode: Mode, shm: &Path) {
     const GIB: usize = 1 << 30;
     const RW: i32 = libc::PROT_READ | libc::PROT_WRITE;
-    let (shared, private) = (libc::MAP_SHARED | libc::MAP_NORESERVE, libc::MAP_PRIVATE);
+    let shared = libc::MAP_SHARED | libc::MAP_NORESERVE;
+    let private = libc::MAP_PRIVATE;
     let memfd = |name: &std::ffi::CStr, len: usize| {
-        // SAFETY: the descriptor is new and ours.
+        // SAFETY: the name ends in a NUL, and the new descriptor belongs to nothing else.
         let file = unsafe { File::from_raw_fd(libc::memfd_create(name.as_ptr(), 0)) };
         file.set_len(len as u64).unwrap();
         file
@@ -233,7 +242,7 @@ fn sparse(dir: &Path, mode: Mode, shm: &Path) {
         file.set_len(len as u64).unwrap();
         file
     };
-    // Each with what keeps it, where it is mapped and how long it is.
+    // Each with its file, its address and its length.
     let mut all: Vec<(&str, Option<File>, *mut u8, usize)> = Vec::new();
     let anonymous = map(GIB, RW, shared | libc::MAP_ANONYMOUS, -1);
     all.push(("anonymous", None, anonymous, GIB));
@@ -248,9 +257,10 @@ fn sparse(dir: &Path, mode: Mode, shm: &Path) {
     all.push(("file on a disk", Some(file), at, 64 * GIB));
     // Only its second half is mapped.
     let file = create(shm, 2 * GIB);
-    // SAFETY: a fresh mapping.
+    // SAFETY: the kernel chooses the address, so no existing mapping changes.
     let at = unsafe {
-        let (fd, offset) = (file.as_raw_fd(), GIB as i64);
+        let fd = file.as_raw_fd();
+        let offset = GIB as i64;
         libc::mmap(std::ptr::null_mut(), GIB, RW, shared, fd, offset).cast::<u8>()
     };
     all.push(("file in /dev/shm", Some(file.try_clone().unwrap()), at, GIB));
@@ -261,21 +271,21 @@ fn sparse(dir: &Path, mode: Mode, shm: &Path) {
     let at = map(GIB, RW, shared | libc::MAP_ANONYMOUS, -1);
     all.push(("hidden", None, at, GIB));
     for (_, _, at, len) in &all {
-        // SAFETY: the last page of a megabyte, and somewhere in between.
+        // SAFETY: each page is within its mapping, which is at least 1 GiB long.
         unsafe {
             fill(at.add((1 << 20) - 4096), 4096, *len as u64);
             fill(at.add(len / 2), 4096, *len as u64 + 1);
         }
     }
     file.write_all_at(b"not mapped", 12345).unwrap();
-    // SAFETY: our mapping.
+    // SAFETY: the range is a mapping made above.
     assert_eq!(unsafe { libc::mprotect(at.cast(), GIB, libc::PROT_NONE) }, 0);
     // A private mapping of 200 GiB of a file without a name, some of it changed in this mapping.
     let below = memfd(c"below", 200 * GIB);
     below.write_all_at(b"in the file", 150 << 30).unwrap();
     let at = map(200 * GIB, RW, private | libc::MAP_NORESERVE, below.as_raw_fd());
     drop(below);
-    // SAFETY: within the mapping.
+    // SAFETY: both pages are within the private mapping of 200 GiB.
     unsafe { fill(at.add(7 * GIB), 8192, 5) };
     all.push(("private", None, at, 200 * GIB));
 
@@ -290,33 +300,34 @@ fn sparse(dir: &Path, mode: Mode, shm: &Path) {
     for ((name, file, ..), before) in all.iter().zip(before) {
         println!("{name}: holes are still holes: {}", blocks(file) <= before + 64);
     }
-    // SAFETY: our mapping.
+    // SAFETY: the range is a mapping made above.
     assert_eq!(unsafe { libc::mprotect(all[7].2.cast(), GIB, RW) }, 0);
     for (name, _, at, len) in &all {
-        // SAFETY: within the mappings.
+        // SAFETY: the pages are within the mapping of `len` bytes.
         let sums = unsafe {
             [(1 << 20) - 4096, 1 << 20, len / 2, len - 4096].map(|place| sum(at.add(place), 4096))
         };
         println!("{name}: {sums:x?} {}", flags_at(*at));
     }
-    // SAFETY: within the private mapping.
+    // SAFETY: the pages are within the private mapping of 200 GiB.
     unsafe {
         println!("private {:x} {:x}", sum(at.add(7 * GIB), 8192), sum(at.add(150 << 30), 4096))
     };
     let mut text = [0; 10];
     file.read_exact_at(&mut text, 12345).unwrap();
     println!("{}", String::from_utf8_lossy(&text));
-    // SAFETY: the first word of a file mapped twice, and of its other mapping.
+    // SAFETY: both words are at the beginning of shared mappings of the same file.
     unsafe {
         all[2].2.cast::<u64>().write(77);
         println!("one file: {}", all[3].2.cast::<u64>().read());
     }
 }
 
-/// How a child ends that only does this: its exit code, or the signal that killed it.
+/// How a child ends that only does `work`: its exit code, or the signal that killed it.
 fn in_child(work: impl FnOnce() -> i32) -> Result<i32, i32> {
     let mut status = 0;
-    // SAFETY: the child only computes; the status is ours.
+    // SAFETY: the child only runs `work` and ends by _exit; the kernel writes `status`, a local
+    // variable.
     unsafe {
         let child = libc::fork();
         if child == 0 {
@@ -330,7 +341,7 @@ fn in_child(work: impl FnOnce() -> i32) -> Result<i32, i32> {
     Ok(libc::WEXITSTATUS(status))
 }
 
-/// Uses about 1 KiB of stack a level.
+/// Uses about 1 KiB of stack for each level.
 #[inline(never)]
 fn deep(n: usize) -> usize {
     let room = std::hint::black_box([n as u8; 1024]);
@@ -346,7 +357,7 @@ thread_local! {
 
 fn state(mode: Mode) {
     LOCAL.set(99);
-    // SAFETY: plain calls that change this process only.
+    // SAFETY: the calls only change settings of this process and access local variables.
     unsafe {
         libc::umask(0o027);
         assert_eq!(libc::chdir(c"/usr/lib".as_ptr()), 0);
@@ -374,7 +385,7 @@ fn state(mode: Mode) {
         };
         libc::setitimer(libc::ITIMER_REAL, &timer, std::ptr::null_mut());
     }
-    // SAFETY: plain calls that change this process only, and signals that are blocked.
+    // SAFETY: the calls only change settings of this process and send it signals that are blocked.
     unsafe {
         let mut allowed: libc::cpu_set_t = std::mem::zeroed();
         libc::sched_getaffinity(0, size_of_val(&allowed), &mut allowed);
@@ -393,9 +404,9 @@ fn state(mode: Mode) {
         }
         libc::kill(libc::getpid(), libc::SIGWINCH);
     }
-    // Mutexes that know their owner, held.
+    // Held mutexes that know their owner.
     let mut held = [libc::PTHREAD_MUTEX_ERRORCHECK, libc::PTHREAD_MUTEX_RECURSIVE].map(|kind| {
-        // SAFETY: initialised before they are used, and never moved while they are held.
+        // SAFETY: the mutexes are initialised here before use, and are boxed, so they do not move.
         unsafe {
             let mut attributes = std::mem::zeroed();
             libc::pthread_mutexattr_init(&mut attributes);
@@ -411,16 +422,16 @@ fn state(mode: Mode) {
     must_capture(mode);
 
     for mutex in &mut held {
-        // SAFETY: initialised and locked above.
+        // SAFETY: the mutexes were initialised and locked above.
         println!("held {}", unsafe { libc::pthread_mutex_unlock(&mut **mutex) });
     }
     assert!(before.elapsed().as_secs() < 60);
     while !ALARMED.load(std::sync::atomic::Ordering::Relaxed) {
-        // SAFETY: waits for the alarm.
+        // SAFETY: no descriptors are passed; the call waits for time or the alarm.
         unsafe { libc::poll(std::ptr::null_mut(), 0, 50) };
     }
     println!("local {}", LOCAL.get());
-    // SAFETY: only asks; the signals are blocked, and taken from the queue.
+    // SAFETY: the calls read settings into local variables, or take blocked signals from the queue.
     unsafe {
         let mut allowed: libc::cpu_set_t = std::mem::zeroed();
         libc::sched_getaffinity(0, size_of_val(&allowed), &mut allowed);
@@ -456,7 +467,7 @@ fn state(mode: Mode) {
     for line in status.lines().filter(|l| wanted.iter().any(|w| l.starts_with(w))) {
         println!("{line}");
     }
-    // SAFETY: only asks.
+    // SAFETY: the calls read settings into local variables.
     unsafe {
         let mut limit = std::mem::zeroed();
         libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit);
@@ -470,7 +481,7 @@ fn state(mode: Mode) {
         println!("cpu is known {}", libc::sched_getcpu() >= 0);
         let pid = libc::getpid();
         println!("thread id fits {}", libc::syscall(libc::SYS_gettid) == pid as libc::c_long);
-        // glibc's own idea of the thread's id, used by pthread_kill and recursive mutexes.
+        // glibc's own record of the thread's id, used by pthread_kill and recursive mutexes.
         println!("raise {}", libc::pthread_kill(libc::pthread_self(), libc::SIGHUP));
         let mut attributes = std::mem::zeroed();
         libc::pthread_mutexattr_init(&mut attributes);
@@ -480,7 +491,7 @@ fn state(mode: Mode) {
         println!("lock {}", libc::pthread_mutex_lock(&mut mutex));
         println!("unlock {}", libc::pthread_mutex_unlock(&mut mutex));
     }
-    // A child and a thread must still be possible.
+    // It must still be possible to start a child and a thread.
     let child = std::process::Command::new("/bin/echo").arg("child").output().unwrap();
     println!("{}", String::from_utf8_lossy(&child.stdout));
     println!("thread {}", std::thread::spawn(|| 5).join().unwrap());
@@ -493,15 +504,16 @@ extern "C" fn on_alarm(_: i32) {
 }
 
 unsafe fn set_rounding(mxcsr: u32, x87: u16) {
-    // SAFETY: valid control words with all exceptions masked.
+    // SAFETY: both are valid control words with all exceptions masked.
     unsafe {
         std::arch::asm!("ldmxcsr [{}]", "fldcw [{}]", in(reg) &mxcsr, in(reg) &x87);
     }
 }
 
 fn rounding() -> (u32, u16) {
-    let (mut mxcsr, mut x87) = (0u32, 0u16);
-    // SAFETY: stores the two control words.
+    let mut mxcsr = 0u32;
+    let mut x87 = 0u16;
+    // SAFETY: the instructions store the two control words into local variables.
     unsafe {
         std::arch::asm!("stmxcsr [{}]", "fnstcw [{}]", in(reg) &mut mxcsr, in(reg) &mut x87);
     }
@@ -551,14 +563,15 @@ fn files(dir: &Path, mode: Mode) {
     let (slot, peer) = std::os::unix::net::UnixStream::pair().unwrap();
     drop(peer);
     let dropped = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    // SAFETY: plain calls; the numbers are free.
+    // SAFETY: memfd_create and fcntl take a name that ends in a NUL, and numbers. The new
+    // descriptor belongs to nothing else.
     let sealed = unsafe {
         let fd = libc::memfd_create(c"sealed".as_ptr(), libc::MFD_ALLOW_SEALING);
         assert_eq!(libc::ftruncate(fd, 100), 0);
         libc::fcntl(fd, libc::F_ADD_SEALS, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW);
         File::from_raw_fd(fd)
     };
-    // SAFETY: as above.
+    // SAFETY: the calls take descriptors and numbers. The new descriptors belong to nothing else.
     let (event, event_twin, high, out) = unsafe {
         let event = libc::eventfd(5, libc::EFD_NONBLOCK);
         let event_twin = libc::dup(event);
@@ -604,7 +617,7 @@ fn files(dir: &Path, mode: Mode) {
     );
     let link = std::ffi::CString::new(format!("/proc/self/fd/{}", temporary.as_raw_fd())).unwrap();
     let name = std::ffi::CString::new(dir.join("named").to_str().unwrap()).unwrap();
-    // SAFETY: both paths end in a NUL; the descriptor is ours.
+    // SAFETY: both paths end in a NUL, and the descriptor is open.
     unsafe {
         let follow = libc::AT_SYMLINK_FOLLOW;
         let here = libc::AT_FDCWD;
@@ -620,7 +633,7 @@ fn files(dir: &Path, mode: Mode) {
     println!("random {:?}", random.read_exact(&mut [0; 8]).is_ok());
     println!("null {:?}", (&null).write(b"x").is_ok());
     let mut count = [0u8; 8];
-    // SAFETY: descriptors of ours.
+    // SAFETY: the descriptors are those made above, and the buffers are as long as the calls say.
     unsafe {
         libc::write(event_twin, 7u64.to_ne_bytes().as_ptr().cast(), 8);
         println!("event {} {count:?}", libc::read(event, count.as_mut_ptr().cast(), 8));
@@ -633,7 +646,7 @@ fn files(dir: &Path, mode: Mode) {
         println!("out {} {}", out, libc::fcntl(out, libc::F_GETFD));
         libc::write(out, b"through the copy\n".as_ptr().cast(), 17);
         if matches!(outcome, Outcome::Restored) {
-            // The slot is the harness's socket now; the listener is a dead socket.
+            // After a restore the slot is the harness's socket, and the listener is a dead socket.
             let mut slot = std::os::unix::net::UnixStream::from_raw_fd(slot.into_raw_fd());
             slot.write_all(b"from the restored\n").unwrap();
             let mut b = 0u8;
@@ -646,8 +659,8 @@ fn files(dir: &Path, mode: Mode) {
     }
 }
 
-/// Has files open that the kernel makes up, as libraries leave them (MPICH one of Yama's, hwloc
-/// those of /sys), reads on where it was, and looks what they are of.
+/// Has files open that the kernel generates, as libraries leave them (MPICH one of Yama's, hwloc
+/// those of /sys). Reads on at their offsets, and checks what they are about.
 fn kernel_files(mode: Mode) {
     let pid = std::process::id();
     let mut begun: Vec<File> = [
@@ -662,7 +675,9 @@ fn kernel_files(mode: Mode) {
     .into_iter()
     .filter_map(|path| File::open(path).ok())
     .collect();
-    begun.iter_mut().for_each(|file| file.read_exact(&mut [0; 1]).unwrap());
+    for file in &mut begun {
+        file.read_exact(&mut [0; 1]).unwrap();
+    }
     let twin = begun[0].try_clone().unwrap();
     let directories = ["/proc/self/task", "/proc/self/fd", "/sys/devices/system/cpu", "/proc"];
     let directories = directories.map(|path| File::open(path).unwrap());
@@ -683,17 +698,20 @@ fn kernel_files(mode: Mode) {
         file.read_to_string(&mut rest).unwrap();
         println!("{path}: {rest:?}");
     }
-    directories.iter().for_each(|file| println!("{}", name(file)));
+    for file in &directories {
+        println!("{}", name(file));
+    }
 }
 
-/// Has settings of every kind that a process may change of itself, and says what they are. What
-/// this kernel or processor does not know, or this user may not do, is as it was in both processes.
+/// Has settings of every kind that a process may change for itself, and prints them. Settings that
+/// this kernel or processor does not have, or this user may not change, are the same in both
+/// processes.
 fn settings(mode: Mode) {
     const REGISTER: i32 = 1 << 4;
     const EXPEDITED: i32 = 1 << 3;
     const WHOLE_SECONDS: u64 = 0x200_0000;
     const TILES: i32 = 18;
-    // SAFETY: plain calls that change this process only.
+    // SAFETY: the calls only change settings of this process and take numbers or local variables.
     unsafe {
         libc::personality(libc::personality(0xffff_ffff) as u64 | WHOLE_SECONDS);
         libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
@@ -713,7 +731,7 @@ fn settings(mode: Mode) {
 
     must_capture(mode);
 
-    // SAFETY: only asks.
+    // SAFETY: the calls read settings into local variables.
     unsafe {
         println!("personality {:x}", libc::personality(0xffff_ffff));
         println!("no new privileges {}", libc::prctl(libc::PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0));
@@ -721,7 +739,8 @@ fn settings(mode: Mode) {
         println!("speculation {}", libc::prctl(52, 0, 0, 0, 0));
         println!("write or execute {}", libc::prctl(66, 0, 0, 0, 0));
         println!("membarrier {}", libc::syscall(libc::SYS_membarrier, EXPEDITED, 0, 0));
-        let (mut policy, mut nodes) = (0, 0u64);
+        let mut policy = 0;
+        let mut nodes = 0u64;
         libc::syscall(libc::SYS_get_mempolicy, &mut policy, &mut nodes, 64, 0, 0);
         println!("memory policy {policy} {nodes:b}");
         let mut parts = 0u64;
@@ -740,7 +759,7 @@ fn settings(mode: Mode) {
     }
 }
 
-/// Has locks of every kind, and says what another process sees of them.
+/// Has locks of every kind, and prints what another process sees of them.
 fn locks(dir: &Path, mode: Mode) {
     let open = |name: &str| {
         let mut options = File::options();
@@ -756,13 +775,13 @@ fn locks(dir: &Path, mode: Mode) {
         l_pid: 0,
     };
     let set = |file: &File, call: i32, part: libc::flock| {
-        // SAFETY: the kernel reads the structure.
+        // SAFETY: the kernel reads struct flock, a local variable.
         assert_eq!(unsafe { libc::fcntl(file.as_raw_fd(), call, &part) }, 0);
     };
     mapped.set_len(8192).unwrap();
     let at = map(8192, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, mapped.as_raw_fd());
     fill(at, 4096, 5);
-    // SAFETY: only descriptors.
+    // SAFETY: flock takes descriptors and numbers.
     unsafe {
         assert_eq!(libc::flock(flock.as_raw_fd(), libc::LOCK_EX), 0);
         assert_eq!(libc::flock(shared.as_raw_fd(), libc::LOCK_SH), 0);
@@ -777,7 +796,7 @@ fn locks(dir: &Path, mode: Mode) {
     for name in ["flock", "shared"] {
         for how in [libc::LOCK_SH, libc::LOCK_EX] {
             let got = in_child(|| {
-                // SAFETY: only descriptors.
+                // SAFETY: flock takes a descriptor and a number.
                 let done = unsafe { libc::flock(open(name).as_raw_fd(), how | libc::LOCK_NB) };
                 (done != 0) as i32
             });
@@ -794,7 +813,7 @@ fn locks(dir: &Path, mode: Mode) {
         for kind in [libc::F_RDLCK, libc::F_WRLCK] {
             let got = in_child(|| {
                 let part = part(kind, start, len);
-                // SAFETY: the kernel reads the structure.
+                // SAFETY: the kernel reads struct flock, a local variable.
                 (unsafe { libc::fcntl(open(name).as_raw_fd(), libc::F_SETLK, &part) } != 0) as i32
             });
             println!("{name} {start}: refused to another process: {got:?}");
@@ -802,7 +821,7 @@ fn locks(dir: &Path, mode: Mode) {
     }
     let got = in_child(|| {
         let part = part(libc::F_RDLCK, 0, 1);
-        // SAFETY: the kernel reads the structure.
+        // SAFETY: the kernel reads struct flock, a local variable.
         (unsafe { libc::fcntl(open("mapped").as_raw_fd(), libc::F_SETLK, &part) } != 0) as i32
     });
     println!("mapped: refused to another process: {got:?} {:x}", sum(at, 8192));
@@ -815,7 +834,7 @@ extern "C" fn on_tick(signal: i32) {
     TICKS[signal as usize].fetch_add(1, std::sync::atomic::Ordering::Relaxed);
 }
 
-/// Has timers that come again and again; the signal of one is pending when the image is taken.
+/// Has periodic timers. The signal of one is pending when the image is taken.
 fn timers(mode: Mode) {
     let every = |ms: i64| {
         let time = libc::timeval { tv_sec: 0, tv_usec: ms * 1000 };
@@ -826,7 +845,7 @@ fn timers(mode: Mode) {
         (libc::ITIMER_VIRTUAL, libc::SIGVTALRM),
         (libc::ITIMER_PROF, libc::SIGPROF),
     ];
-    // SAFETY: plain calls that change this process only.
+    // SAFETY: the calls only change this process's timers and signals, and access local variables.
     unsafe {
         for (timer, signal) in all {
             let mut action: libc::sigaction = std::mem::zeroed();
@@ -861,13 +880,13 @@ fn timers(mode: Mode) {
     }
 }
 
-/// Has changed nothing of how it runs.
+/// Has not changed any of its scheduling.
 fn inherits(mode: Mode) {
-    // SAFETY: only asks.
+    // SAFETY: getppid takes no arguments and always succeeds.
     super::target::STARTER_PID
         .store(unsafe { libc::getppid() }, std::sync::atomic::Ordering::Relaxed);
     must_capture(mode);
-    // SAFETY: only asks.
+    // SAFETY: the calls read settings into local variables.
     unsafe {
         let mut allowed: libc::cpu_set_t = std::mem::zeroed();
         libc::sched_getaffinity(0, size_of_val(&allowed), &mut allowed);
@@ -876,7 +895,7 @@ fn inherits(mode: Mode) {
     }
 }
 
-/// Writes a log, has it renamed and begins another.
+/// Writes a log, rotates it and begins another.
 fn rotates(dir: &Path, mode: Mode) {
     let path = |name: &str| dir.join(name);
     let open = |name: &str| File::options().append(true).create(true).open(path(name)).unwrap();
@@ -897,15 +916,17 @@ fn rotates(dir: &Path, mode: Mode) {
     println!("{:?}", std::fs::read_to_string(path("log")));
 }
 
-/// Writes to a temporary name, closes and renames, three times; the image is of the first.
+/// Writes to a temporary name, closes and renames, three times. The image is taken in the first
+/// turn.
 fn renames(dir: &Path, mode: Mode) {
-    let (temporary, name) = (dir.join("result.new"), dir.join("result"));
+    let temporary = dir.join("result.new");
+    let name = dir.join("result");
     for turn in 1..=3 {
         let mut file = File::create(&temporary).unwrap();
         write!(file, "the first half of {turn}, ").unwrap();
         if turn == 1 {
             must_capture(mode);
-            // The harness holds the file by now, as an agent does.
+            // The harness holds the file now, as an agent does.
             std::io::stdin().read_line(&mut String::new()).unwrap();
         }
         write!(file, "and the second").unwrap();
@@ -915,7 +936,7 @@ fn renames(dir: &Path, mode: Mode) {
     }
 }
 
-/// Works in a directory that is removed, and so is the one above it.
+/// Works in a directory that is removed, together with the one above it.
 fn nowhere(dir: &Path, mode: Mode) {
     std::fs::write(dir.join("in"), b"from above").unwrap();
     std::fs::create_dir_all(dir.join("a/b")).unwrap();
@@ -927,8 +948,8 @@ fn nowhere(dir: &Path, mode: Mode) {
     println!("above it: {:?}", std::fs::read_to_string("../../in").map_err(|e| e.kind()));
     println!("made in it: {:?}", File::create("x").map(drop).map_err(|e| e.kind()));
     println!("{:?}", File::open("..").unwrap().metadata().unwrap().is_dir());
-    println!("what is left: {:?}", super::harness::contents(dir).len());
-    println!("what is left: {:?}", std::fs::read_dir(dir).unwrap().count());
+    println!("files in the directory: {:?}", super::harness::contents(dir).len());
+    println!("entries in the directory: {:?}", std::fs::read_dir(dir).unwrap().count());
 }
 
 fn shm(path: &Path, mode: Mode) {
@@ -939,13 +960,13 @@ fn shm(path: &Path, mode: Mode) {
     let again = map(LEN, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd());
     fill(at, LEN / 4, 3);
 
-    // Twice: a restored process must know its file by name as the first one did.
+    // Twice: a restored process must still know its file by name.
     must_capture(mode);
     std::io::stdin().read_line(&mut String::new()).unwrap();
     must_capture(mode);
 
     println!("{:x} {:x}", sum(at, LEN), sum(again, LEN));
-    // SAFETY: the first word of the mapping.
+    // SAFETY: the word is at the beginning of the mapping, which is writable.
     unsafe { at.cast::<u64>().write(12345) };
     let mut word = [0; 8];
     file.read_exact_at(&mut word, 0).unwrap();
@@ -958,7 +979,7 @@ fn shm(path: &Path, mode: Mode) {
 fn blocked(call: &str) {
     println!("ready");
     let mut bytes = [0u8; 16];
-    // SAFETY: plain calls on own memory.
+    // SAFETY: the calls take descriptors of this process and local variables.
     let got = unsafe {
         match call {
             "read" => libc::read(0, bytes.as_mut_ptr().cast(), 16),
@@ -986,7 +1007,7 @@ fn big(mib: usize, huge: bool) {
     let at =
         map(len, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1);
     let advice = if huge { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
-    // SAFETY: our mapping.
+    // SAFETY: the range is the mapping made above.
     unsafe { libc::madvise(at.cast(), len, advice) };
     fill(at, len, 1);
     println!("ready");
@@ -1008,7 +1029,7 @@ fn exclude(dir: &Path) {
     let hole = at as usize + 2 * 4096;
     let exclude = &[(hole, 2 * 4096)];
     let request = Request { exclude, ..Request::plain(out.as_raw_fd(), Mode::Async) };
-    // SAFETY: one thread.
+    // SAFETY: this process has one thread, and can continue in another process.
     let outcome = unsafe { capture(&request) };
     let restored = matches!(outcome, Outcome::Restored);
     if restored {
@@ -1018,7 +1039,8 @@ fn exclude(dir: &Path) {
         drop(out);
         report(format_args!("captured"));
     }
-    // SAFETY: mincore only asks; it says ENOMEM of what is not mapped.
+    // SAFETY: mincore writes one byte into the array; it returns ENOMEM for pages that are not
+    // mapped.
     let mapped =
         |at: usize| unsafe { libc::mincore(at as *mut _, 4096, [0u8; 1].as_mut_ptr()) } == 0;
     assert_eq!([mapped(hole), mapped(hole + 4096)], [!restored; 2]);
@@ -1034,10 +1056,11 @@ fn tried(result: i32, what: &str) {
     }
 }
 
-/// Gets into a state that cannot be captured, tries, and goes on.
+/// Gets into a state that cannot be captured, tries to capture, and continues.
 fn refused(what: &str, dir: &Path) {
     let mut keep: Vec<File> = Vec::new();
-    // SAFETY: plain calls; descriptors are owned by `keep`.
+    // SAFETY: the calls take numbers, local variables and strings that end in a NUL; `keep` owns
+    // the descriptors.
     unsafe {
         super::target::STARTER_PID.store(libc::getppid(), std::sync::atomic::Ordering::Relaxed);
         match what {
@@ -1045,7 +1068,7 @@ fn refused(what: &str, dir: &Path) {
                 let parent = libc::getpid();
                 if libc::fork() == 0 {
                     libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-                    // It may have died before it heard of that.
+                    // The parent may have died before the death signal was set.
                     while libc::getppid() == parent {
                         libc::pause();
                     }
@@ -1191,11 +1214,11 @@ fn refused(what: &str, dir: &Path) {
     let before = std::fs::read_to_string("/proc/self/maps").unwrap().len();
     let fds = std::fs::read_dir("/proc/self/fd").unwrap().count();
     take_image(Mode::Async);
-    // It goes on as before: no leftovers of the attempt.
+    // It continues as before: the attempt leaves no descriptor open.
     assert_eq!(std::fs::read_dir("/proc/self/fd").unwrap().count(), fds);
     assert_eq!(std::fs::read_to_string("/proc/self/maps").unwrap().len(), before);
     println!("goes on");
     drop(keep);
-    // SAFETY: ends this process and, through their death signal, its children.
+    // SAFETY: _exit ends this process, and its children end by their death signal.
     unsafe { libc::_exit(0) };
 }

@@ -1,6 +1,6 @@
-//! The programs that are captured, killed and restored. Run as
-//! `processes target NAME DIR [ARGS...]`. On SIGUSR1 they capture asynchronously, on SIGUSR2
-//! synchronously, into the named pipe DIR/image, and say on standard error how it ended.
+//! The programs that are captured, killed and restored. They are run as `processes target NAME DIR
+//! [ARGS...]`. On SIGUSR1 they capture asynchronously, on SIGUSR2 synchronously, into the named
+//! pipe DIR/image. On standard error they report how it ended.
 
 use eyrie_image::{capture, FdRole, Hooks, Mode, Outcome, Request};
 use std::fs::{File, OpenOptions};
@@ -18,7 +18,7 @@ pub static SLOT_FD: AtomicI32 = AtomicI32::new(-1);
 pub static STARTER_PID: AtomicI32 = AtomicI32::new(0);
 pub static DROPPED_FD: AtomicI32 = AtomicI32::new(-1);
 
-/// Text put together on the stack, for use in a signal handler.
+/// Text that is built on the stack, for use in a signal handler.
 struct Line([u8; 400], usize);
 
 impl std::fmt::Write for Line {
@@ -37,12 +37,13 @@ pub fn report(what: std::fmt::Arguments) {
     let mut line = Line([0; 400], 0);
     let _ = std::fmt::Write::write_fmt(&mut line, what);
     let _ = std::fmt::Write::write_str(&mut line, "\n");
-    // SAFETY: the line is readable.
+    // SAFETY: the line has `line.1` initialised bytes.
     unsafe { libc::write(2, line.0.as_ptr().cast(), line.1) };
 }
 
 pub fn take_image(mode: Mode) -> Outcome {
-    // SAFETY: PIPE is set once before any capture.
+    // SAFETY: `install` wrote PIPE, which ends in a NUL, before any capture, and nothing writes it
+    // later.
     let out_fd = unsafe { libc::open((&raw const PIPE).cast(), libc::O_WRONLY | libc::O_CLOEXEC) };
     let fds = [
         (SLOT_FD.load(Ordering::Relaxed), FdRole::Slot(3)),
@@ -68,11 +69,12 @@ pub fn take_image(mode: Mode) -> Outcome {
             hooks: Hooks { interrupted: None, clock_jumped: None },
             track: None,
         };
-        // SAFETY: one capture at a time; the program bears being continued elsewhere.
+        // SAFETY: captures are made in signal handlers that mask each other, or by the only thread.
+        // The program can continue in another process.
         unsafe { capture(&request) }
     };
     if !matches!(outcome, Outcome::Restored) {
-        // SAFETY: opened above; not open in a restored process.
+        // SAFETY: this function opened the descriptor. A restored process does not have it.
         unsafe { libc::close(out_fd) };
     }
     match outcome {
@@ -96,11 +98,12 @@ fn install(dir: &Path) {
     use std::os::unix::ffi::OsStrExt;
     let path = dir.join("image");
     let bytes = path.as_os_str().as_bytes();
-    // SAFETY: before any signal; the path fits with its NUL.
+    // SAFETY: no signal handler is set yet, so nothing else uses PIPE; the path fits into it with
+    // its NUL.
     unsafe {
         let pipe = &raw mut PIPE;
         (&mut *pipe)[..bytes.len()].copy_from_slice(bytes);
-        // A small signal stack with a guard below it: captures must do with 16 KiB.
+        // A small signal stack with a guard page below it: captures must work with 16 KiB.
         let len = 16384 + 4096;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let rw = libc::PROT_READ | libc::PROT_WRITE;
@@ -117,16 +120,17 @@ fn install(dir: &Path) {
             libc::sigaddset(&mut action.sa_mask, libc::SIGUSR2);
             libc::sigaction(signal, &action, std::ptr::null_mut());
         }
-        // Not to survive a test that failed.
+        // The target must not survive a test that failed.
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
     }
 }
 
-/// Prints with no signal in between, so that [`WRITTEN`] is true at any capture.
+/// Prints with signals blocked, so that [`WRITTEN`] is correct at any capture.
 pub fn print(text: &str) {
-    // SAFETY: plain calls on own memory.
+    // SAFETY: the calls access local variables and `text`, for its length.
     unsafe {
-        let (mut all, mut old) = (std::mem::zeroed(), std::mem::zeroed());
+        let mut all = std::mem::zeroed();
+        let mut old = std::mem::zeroed();
         libc::sigfillset(&mut all);
         libc::sigprocmask(libc::SIG_BLOCK, &all, &mut old);
         let mut rest = text.as_bytes();
@@ -162,12 +166,12 @@ pub fn run(args: &[String]) -> i32 {
     0
 }
 
-/// A random walk over memory and files. What it prints and writes depends on the arguments only.
+/// A random walk over memory and files. Its output and its files depend only on the arguments.
 fn walk(dir: &Path, steps: u64) {
     let mut random = Random(42);
     let mut input = File::open(dir.join("input")).unwrap();
     let mut log = OpenOptions::new().append(true).create(true).open(dir.join("log")).unwrap();
-    // Written at free offsets, never read back: its content is not rolled back.
+    // Written at random offsets and never read back: its content is not rolled back.
     let table = OpenOptions::new()
         .read(true)
         .write(true)

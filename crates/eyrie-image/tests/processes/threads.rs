@@ -1,5 +1,5 @@
-//! Targets with threads in every state: they are captured there, and what they do and see
-//! afterwards must be the same in the restored process.
+//! Targets with threads in every state. They are captured in these states, and must do and see the
+//! same afterwards in the restored process.
 
 use super::target::{print, take_image, Random};
 use eyrie_image::{capture, Hooks, Mode, Outcome, Request};
@@ -10,7 +10,7 @@ use std::sync::{Arc, Barrier, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Threads that are where the image is to find them.
+/// Number of threads that are in the state for the image.
 static THERE: AtomicUsize = AtomicUsize::new(0);
 static OVER: AtomicBool = AtomicBool::new(false);
 
@@ -18,7 +18,7 @@ fn there() {
     THERE.fetch_add(1, Ordering::SeqCst);
 }
 
-/// Runs `work` in a thread; gives its last words.
+/// Runs `work` in a thread of this name. Returns the name and the thread, which ends with a text.
 fn thread(
     name: &str,
     work: impl FnOnce() -> String + Send + 'static,
@@ -27,7 +27,7 @@ fn thread(
     (name.to_string(), handle)
 }
 
-/// How the kernel says a thread is.
+/// The state of a thread as the kernel reports it.
 fn state_of(tid: i32) -> char {
     let stat = std::fs::read_to_string(format!("/proc/self/task/{tid}/stat")).unwrap();
     stat.rsplit_once(") ").unwrap().1.chars().next().unwrap()
@@ -35,7 +35,7 @@ fn state_of(tid: i32) -> char {
 
 /// Waits until all but the calling thread and those that compute are asleep.
 fn await_sleepers(computing: &[i32]) {
-    // SAFETY: no arguments.
+    // SAFETY: gettid takes no arguments and always succeeds.
     let own = unsafe { libc::gettid() };
     let all_sleep = || {
         let tasks = std::fs::read_dir("/proc/self/task").unwrap();
@@ -48,8 +48,8 @@ fn await_sleepers(computing: &[i32]) {
     }
 }
 
-/// One thread in each kind of wait, one that computes, one that holds locks and has settings of its
-/// own. Who captures is the first thread, or ("other") another one.
+/// One thread in each kind of wait, one that computes, and one that holds locks and has settings of
+/// its own. The first thread captures, or ("other") another one.
 pub fn of_every_kind(mode: Mode, who: &str) {
     let pair = Arc::new((Mutex::new(false), Condvar::new()));
     let told = pair.clone();
@@ -91,7 +91,7 @@ pub fn of_every_kind(mode: Mode, who: &str) {
 fn read_input() -> String {
     let mut bytes = [0u8; 16];
     there();
-    // SAFETY: the buffer is ours.
+    // SAFETY: the kernel writes at most 16 bytes into `bytes`.
     let got = unsafe { libc::read(0, bytes.as_mut_ptr().cast(), 16) };
     format!("{got} {}", String::from_utf8_lossy(&bytes))
 }
@@ -99,7 +99,7 @@ fn read_input() -> String {
 fn poll_input() -> String {
     let mut poll = libc::pollfd { fd: 0, events: 0, revents: 0 };
     there();
-    // SAFETY: one descriptor; nothing is asked for but its end.
+    // SAFETY: one descriptor is passed, as the count says. It asks only for the end of input.
     while unsafe { libc::poll(&mut poll, 1, -1) } < 0 {}
     format!("{:x}", poll.revents)
 }
@@ -108,13 +108,14 @@ fn sleep_in_parts() -> String {
     let begun = Instant::now();
     let mut left = libc::timespec { tv_sec: 0, tv_nsec: 300_000_000 };
     there();
-    // SAFETY: both times are ours.
+    // SAFETY: both times are local variables that outlive the call.
     while unsafe { libc::nanosleep(&left, &mut left) } != 0 {}
     format!("whole: {}", begun.elapsed() >= Duration::from_millis(300))
 }
 
 fn timed_condition() -> String {
-    let (mutex, condition) = (Mutex::new(()), Condvar::new());
+    let mutex = Mutex::new(());
+    let condition = Condvar::new();
     let begun = Instant::now();
     there();
     let time = Duration::from_millis(300);
@@ -124,10 +125,12 @@ fn timed_condition() -> String {
 }
 
 fn compute(id: &AtomicUsize) -> String {
-    // SAFETY: no arguments.
+    // SAFETY: gettid takes no arguments and always succeeds.
     id.store(unsafe { libc::gettid() } as usize, Ordering::SeqCst);
     there();
-    let (mut random, mut sum, mut turns) = (Random(3), 0.0f64, 0u64);
+    let mut random = Random(3);
+    let mut sum = 0.0f64;
+    let mut turns = 0u64;
     while turns < 50_000_000 || !OVER.load(Ordering::Relaxed) {
         let number = random.next() as f64;
         if turns < 50_000_000 {
@@ -143,7 +146,7 @@ thread_local! {
 }
 
 fn held_mutex(kind: i32) -> Box<libc::pthread_mutex_t> {
-    // SAFETY: initialised before it is used, and never moved while it is held.
+    // SAFETY: the mutex is initialised here before use, and is boxed, so it does not move.
     unsafe {
         let mut attributes = std::mem::zeroed();
         libc::pthread_mutexattr_init(&mut attributes);
@@ -161,8 +164,10 @@ fn settings_of_its_own() -> String {
         [libc::PTHREAD_MUTEX_NORMAL, libc::PTHREAD_MUTEX_ERRORCHECK, libc::PTHREAD_MUTEX_RECURSIVE];
     let mut held = kinds.map(held_mutex);
     let stack = Box::leak(vec![0u8; 65536].into_boxed_slice());
-    let mxcsr = 0x5f80u32; // towards plus infinity, all masked
-                           // SAFETY: plain calls that change this thread only.
+    // Towards plus infinity, all masked.
+    let mxcsr = 0x5f80u32;
+    // SAFETY: the calls only change settings of this thread. The signal stack is leaked, so it
+    // exists as long as the thread.
     unsafe {
         let mut set = std::mem::zeroed();
         libc::sigemptyset(&mut set);
@@ -187,7 +192,7 @@ fn settings_of_its_own() -> String {
         std::thread::sleep(Duration::from_millis(1));
     }
     let mut seen = 0u32;
-    // SAFETY: unlocks what was locked above; the rest only asks.
+    // SAFETY: the mutexes were locked above. The other calls read settings into local variables.
     unsafe {
         std::arch::asm!("stmxcsr [{}]", in(reg) &mut seen);
         let unlocked = held.each_mut().map(|mutex| libc::pthread_mutex_unlock(&mut **mutex));
@@ -222,8 +227,9 @@ pub fn pool(steps: usize) {
     const PART: usize = 500;
     let barrier = Arc::new(Barrier::new(THREADS + 1));
     let parts: Vec<_> = (0..THREADS).map(|_| Arc::new(Mutex::new(vec![1.0f64; PART]))).collect();
-    // The signals that ask for an image are the first thread's, which knows what it has printed.
-    // SAFETY: changes the mask of this thread, and of those that it starts.
+    // The signals that ask for an image are for the first thread, which knows what it has printed.
+    // SAFETY: the calls access a local signal set and change the mask of this thread, which its
+    // threads inherit.
     let block = |how: i32| unsafe {
         let mut set = std::mem::zeroed();
         libc::sigemptyset(&mut set);
@@ -234,7 +240,8 @@ pub fn pool(steps: usize) {
     block(libc::SIG_BLOCK);
     let threads: Vec<_> = (0..THREADS)
         .map(|n| {
-            let (barrier, part) = (barrier.clone(), parts[n].clone());
+            let barrier = barrier.clone();
+            let part = parts[n].clone();
             std::thread::spawn(move || {
                 for step in 0..steps {
                     for (i, x) in part.lock().unwrap().iter_mut().enumerate() {
@@ -262,24 +269,26 @@ pub fn pool(steps: usize) {
     print(&format!("done {ended}\n"));
 }
 
-/// Gets a second thread into a state that cannot be captured; it rests there. False: not that of a
-/// thread.
+/// Gets a second thread into a state that cannot be captured, and keeps it there. Returns false
+/// when `what` is not the state of a thread.
 pub fn refused(what: &str) -> bool {
     let work: fn() = match what {
         "deaf thread" => || {
             let all = u64::MAX;
-            // SAFETY: changes the mask of this thread, which the C library would not do.
+            // SAFETY: the kernel reads a local signal set. The C library would not block this
+            // signal.
             unsafe { libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, &all, 0, 8) };
         },
         "thread with rights" => || {
-            // SAFETY: changes this thread only.
+            // SAFETY: the call takes numbers and only changes this thread.
             unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
         },
         "thread with files" => || {
-            // SAFETY: changes this thread only.
+            // SAFETY: the call takes a number and only gives this thread a descriptor table of its
+            // own.
             assert_eq!(unsafe { libc::unshare(libc::CLONE_FILES) }, 0);
         },
-        // SAFETY: changes this thread only, and signals it.
+        // SAFETY: the calls access a local signal set and only block and signal this thread.
         "thread with signals" => || unsafe {
             let mut set = std::mem::zeroed();
             libc::sigemptyset(&mut set);
@@ -295,7 +304,7 @@ pub fn refused(what: &str) -> bool {
         work();
         tell.send(()).unwrap();
         loop {
-            // SAFETY: waits for a signal, and for the next.
+            // SAFETY: the call takes no arguments and waits for a signal.
             unsafe { libc::syscall(libc::SYS_pause) };
         }
     };
@@ -304,11 +313,11 @@ pub fn refused(what: &str) -> bool {
     true
 }
 
-/// A thread without a record of the C library's.
+/// Starts a thread of which the C library has no record.
 fn raw_thread() -> bool {
     extern "C" fn rest(_: *mut libc::c_void) -> i32 {
         loop {
-            // SAFETY: waits for a signal, and for the next.
+            // SAFETY: the instructions only make the system call pause, again and again.
             unsafe {
                 std::arch::asm!(
                     "syscall",
@@ -325,7 +334,8 @@ fn raw_thread() -> bool {
         | libc::CLONE_SIGHAND
         | libc::CLONE_THREAD
         | libc::CLONE_SYSVSEM;
-    // SAFETY: the stack is the thread's own, which uses nothing of the C library.
+    // SAFETY: the stack is leaked and used by this thread only, and `rest` uses nothing of the C
+    // library.
     let tid = unsafe {
         let top = stack.as_mut_ptr().add(stack.len()).cast();
         libc::clone(rest, top, flags, std::ptr::null_mut())
@@ -334,8 +344,9 @@ fn raw_thread() -> bool {
     true
 }
 
-/// Tries again and again to capture a process with a thread that does not stop: that is waited for
-/// once. Before each attempt it waits until whoever reads the last one has left the pipe.
+/// Repeatedly tries to capture a process with a thread that does not stop: only the first attempt
+/// waits for that thread. Before each attempt it waits until the reader of the last one has closed
+/// the pipe.
 pub fn deaf(dir: &Path) {
     refused("deaf thread");
     for attempt in 0..3 {
@@ -348,8 +359,8 @@ pub fn deaf(dir: &Path) {
     }
 }
 
-/// A second thread waits for a signal. What is to make its call again must hear of it when it goes
-/// on: a signal that comes while it stands still ends the call.
+/// A second thread waits for a signal. Code that repeats its call must be told only when the thread
+/// continues: a signal that arrives while it stands still interrupts the call.
 pub fn hooks(dir: &Path) {
     static STOOD: AtomicBool = AtomicBool::new(false);
     static TOLD: Mutex<Option<bool>> = Mutex::new(None);
@@ -359,9 +370,9 @@ pub fn hooks(dir: &Path) {
     let waiting = |tid: i32| state_of(tid) == 'S';
     let (tell, told) = std::sync::mpsc::channel();
     std::thread::spawn(move || loop {
-        // SAFETY: no arguments.
+        // SAFETY: gettid takes no arguments and always succeeds.
         let _ = tell.send(unsafe { libc::gettid() });
-        // SAFETY: waits for a signal.
+        // SAFETY: pause takes no arguments and waits for a signal.
         unsafe { libc::pause() };
     });
     let tid = told.recv().unwrap();
@@ -376,7 +387,7 @@ pub fn hooks(dir: &Path) {
     let hooks = Hooks { interrupted: Some(interrupted), clock_jumped: None };
     let plain = Request::plain(out.as_raw_fd(), Mode::Async);
     let request = Request { still: Some(&still), hooks, ..plain };
-    // SAFETY: one capture; nobody makes a process of the image.
+    // SAFETY: this is the only capture, and no process is restored from the image.
     let outcome = unsafe { capture(&request) };
     assert!(matches!(outcome, Outcome::Captured { .. }), "not captured");
     drop(out);
@@ -388,12 +399,13 @@ pub fn hooks(dir: &Path) {
     }
 }
 
-/// The first thread ends; another one takes the image, with a third one that waits and a signal of
-/// kill(2) that is pending for the process.
+/// The first thread ends. Another one takes the image, while a third one waits and a signal of
+/// kill(2) is pending for the process.
 pub fn without_the_first(mode: Mode) {
-    // SAFETY: no arguments; all zero is a signal set.
+    // SAFETY: getpid takes no arguments, and an all-zero signal set is valid.
     let (first, mut hangup) = unsafe { (libc::getpid(), std::mem::zeroed::<libc::sigset_t>()) };
-    // SAFETY: the set is ours; the signal is blocked, in the threads below as well.
+    // SAFETY: the calls access a local signal set. The threads below inherit the mask, so the
+    // signal is blocked in all of them.
     unsafe {
         libc::sigemptyset(&mut hangup);
         libc::sigaddset(&mut hangup, libc::SIGHUP);
@@ -409,7 +421,7 @@ pub fn without_the_first(mode: Mode) {
             std::thread::yield_now();
         }
         take_image(mode);
-        // SAFETY: set, time and room are ours; all zero is a valid siginfo_t.
+        // SAFETY: set, time and info are local variables, and an all-zero siginfo_t is valid.
         let (signal, info) = unsafe {
             let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
             let mut info: libc::siginfo_t = std::mem::zeroed();
@@ -418,9 +430,9 @@ pub fn without_the_first(mode: Mode) {
         println!("pending: {signal} with code {}", info.si_code);
         println!("another thread: {}", waits.join().unwrap());
         println!("a new thread: {}", std::thread::spawn(|| 5).join().unwrap());
-        // SAFETY: ends the process.
+        // SAFETY: _exit ends the process.
         unsafe { libc::_exit(0) };
     });
-    // SAFETY: ends this thread.
+    // SAFETY: the call ends this thread only; nothing on its stack is used by others.
     unsafe { libc::syscall(libc::SYS_exit, 0) };
 }

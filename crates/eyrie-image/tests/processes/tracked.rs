@@ -1,6 +1,6 @@
-//! Incremental images beside full ones of the same moment: a program does everything at random that
-//! changes memory, and what an incremental image gives together with the one that it builds on must
-//! be page for page what a full one has.
+//! Compares incremental images with full ones of the same moment. A program changes memory at
+//! random in all possible ways. An incremental image together with its base must have, page for
+//! page, what a full image has.
 
 use super::harness::{make_dir, restore, start, Running};
 use super::target::{report, Random};
@@ -15,15 +15,15 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 
 const PAGE: usize = 4096;
-/// Where the program maps, and how far apart. Nothing else lies there.
+/// Address of the first slot, and distance between slots. Nothing else is mapped there.
 const ARENA: usize = 0x1000_0000_0000;
 const SLOTS: usize = 8;
 const SLOT: usize = 32 << 20;
 /// Longer than what is marked while the process stands still.
 const LONG: usize = 24 << 20;
 const SHORT_PAGES: usize = 300;
-/// Pages outside the arena that differ because the program runs between the two images: its stack,
-/// the engine's and its own variables.
+/// Most pages outside the arena that may differ, because the program runs between the two images:
+/// those of its stack, of the engine and of its own variables.
 const OWN_PAGES: usize = 40;
 const ROUNDS: u64 = 25;
 
@@ -38,7 +38,7 @@ struct World {
     shared: usize,
 }
 
-/// The program: each round changes memory, then takes an incremental and a full image.
+/// The program. In each round it changes memory, then takes an incremental and a full image.
 pub fn run(dir: &Path, seed: u64) {
     let started = TRACKER.start();
     let path = dir.join("mapped");
@@ -61,7 +61,9 @@ pub fn run(dir: &Path, seed: u64) {
     }
     for image in 1..=ROUNDS {
         let Some(base) = next_number() else { return };
-        (0..30).for_each(|_| world.step());
+        for _ in 0..30 {
+            world.step();
+        }
         let track = Some(Track { tracker: &TRACKER, image, base, marks: true });
         take(dir, track);
         next_number();
@@ -71,7 +73,8 @@ pub fn run(dir: &Path, seed: u64) {
 
 fn next_number() -> Option<u64> {
     let mut text = [0u8; 16];
-    // SAFETY: the buffer is ours. The test writes one number at a time.
+    // SAFETY: the kernel writes at most `text.len()` bytes into `text`. The test writes one number
+    // at a time.
     let n = unsafe { libc::read(0, text.as_mut_ptr().cast(), text.len()) };
     (n > 0).then(|| std::str::from_utf8(&text[..n as usize]).unwrap().trim().parse().unwrap())
 }
@@ -80,7 +83,7 @@ fn take(dir: &Path, track: Option<Track>) {
     let out = File::options().write(true).open(dir.join("image")).unwrap();
     let fds = [(TRACKER.descriptor(), FdRole::Dropped)];
     let request = Request { track, fds: &fds, ..Request::plain(out.as_raw_fd(), Mode::Async) };
-    // SAFETY: one thread; nobody goes on from these images.
+    // SAFETY: this process has one thread, and can continue in another process.
     match unsafe { capture(&request) } {
         Outcome::Captured { child_pid, .. } => report(format_args!("{child_pid}")),
         Outcome::Refused(refusal) => report(format_args!("refused: {refusal}")),
@@ -90,7 +93,7 @@ fn take(dir: &Path, track: Option<Track>) {
 
 fn map(at: usize, len: usize, flags: i32, fd: i32) -> usize {
     let rw = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: in the arena, which is the program's own.
+    // SAFETY: the range is in the arena, where only this program maps memory.
     let got = unsafe { libc::mmap(at as *mut _, len, rw, flags | libc::MAP_FIXED, fd, 0) };
     assert_eq!(got as usize, at);
     at
@@ -101,8 +104,8 @@ impl World {
         self.random.next() as usize % bound
     }
 
-    /// A stretch of pages of a mapping: address and length.
-    fn stretch(&mut self, slot: usize) -> (usize, usize) {
+    /// A range of pages in a mapping: address and length.
+    fn range(&mut self, slot: usize) -> (usize, usize) {
         let (start, len) = self.slots[slot];
         let pages = len / PAGE;
         let first = self.below(pages);
@@ -117,33 +120,37 @@ impl World {
             let page = if count == len / PAGE { n } else { self.below(len / PAGE) };
             let word = self.random.next() | 1;
             let at = start + page * PAGE + (word as usize >> 3) % 512 * 8;
-            // SAFETY: within the mapping, which may be written to; guard pages are taken off again.
+            // SAFETY: the word is within the mapping, which is writable; `guard` removes its guard
+            // pages again.
             unsafe { (at as *mut u64).write_volatile(word) };
         }
     }
 
     fn advise(&mut self, slot: usize, advice: i32) {
-        let (at, len) = self.stretch(slot);
-        // SAFETY: the program's own memory; advice that the kernel does not take changes nothing.
+        let (at, len) = self.range(slot);
+        // SAFETY: the range is memory of the arena, which may lose its content. Advice that the
+        // kernel refuses changes nothing.
         unsafe { libc::madvise(at as *mut _, len, advice) };
     }
 
     fn unmap(&mut self, slot: usize) {
         let (at, len) = self.slots[slot];
         if len > 0 {
-            // SAFETY: as above.
+            // SAFETY: the range is a mapping of the arena, to which nothing has a reference.
             unsafe { libc::munmap(at as *mut _, len) };
         }
         self.slots[slot] = (ARENA + slot * SLOT, 0);
     }
 
-    /// A mapping in this slot, in front of others or behind the last.
+    /// Makes a mapping in this slot, before other mappings or after the last.
     fn map_anew(&mut self, slot: usize) {
         self.unmap(slot);
-        let (pages, first) = (1 + self.below(SHORT_PAGES), self.below(600));
+        let pages = 1 + self.below(SHORT_PAGES);
+        let first = self.below(600);
         let sparse = [0, libc::MAP_NORESERVE][self.below(2)];
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | sparse;
-        let (at, len) = (ARENA + slot * SLOT + first * PAGE, pages * PAGE);
+        let at = ARENA + slot * SLOT + first * PAGE;
+        let len = pages * PAGE;
         self.slots[slot] = (map(at, len, flags, -1), len);
     }
 
@@ -159,22 +166,22 @@ impl World {
             }
             // The kernel writes.
             2 => {
-                let (at, len) = self.stretch(slot);
-                // SAFETY: within the mapping.
+                let (at, len) = self.range(slot);
+                // SAFETY: the range is within the mapping, which is writable.
                 unsafe { libc::getrandom(at as *mut _, len, 0) };
             }
-            // Becomes zero.
+            // Pages become zero.
             3 => {
-                let (at, len) = self.stretch(slot);
-                // SAFETY: within the mapping.
+                let (at, len) = self.range(slot);
+                // SAFETY: the range is within the mapping, which is writable.
                 unsafe { std::ptr::write_bytes(at as *mut u8, 0, len) };
             }
-            // Unmapped, and mapped again at the same place.
+            // Memory is unmapped, and mapped again at the same place.
             4 => {
-                let (at, len) = self.stretch(slot);
+                let (at, len) = self.range(slot);
                 map(at, len, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1);
                 let word = self.random.next();
-                // SAFETY: just mapped.
+                // SAFETY: the word is at the beginning of the mapping just made.
                 unsafe { (at as *mut u64).write_volatile(word) };
             }
             5 if slot > 0 => self.map_anew(slot),
@@ -200,7 +207,8 @@ impl World {
             19 => self.change_file(),
             20 => self.map_file(slot),
             _ => {
-                let (n, len) = (self.below(16), self.below(400_000));
+                let n = self.below(16);
+                let len = self.below(400_000);
                 let byte = self.random.next() as u8;
                 self.heap[n] = vec![byte; len];
             }
@@ -208,13 +216,13 @@ impl World {
     }
 
     fn remap(&mut self, (at, len): (usize, usize), to: usize, new_len: usize, flags: i32) -> bool {
-        // SAFETY: the program's own memory, to a place in the arena.
+        // SAFETY: both ranges are in the arena, where only this program maps memory.
         let got =
             unsafe { libc::mremap(at as *mut _, len, new_len, flags, to as *mut libc::c_void) };
         got != libc::MAP_FAILED
     }
 
-    /// In place, shorter or longer.
+    /// Resizes a mapping in place.
     fn resize(&mut self, slot: usize) {
         let (at, len) = self.slots[slot];
         let new_len = (1 + self.below(2 * SHORT_PAGES)) * PAGE;
@@ -236,11 +244,11 @@ impl World {
             self.slots[to] = (place, len);
             self.slots[slot].1 = 0;
         } else {
-            self.unmap(slot); // of several mappings some may have moved
+            self.unmap(slot); // if there are several mappings, some may have moved
         }
     }
 
-    /// Right behind another mapping, with which it may become one.
+    /// Moves a mapping directly behind another one, with which it may merge.
     fn move_beside(&mut self, slot: usize) {
         let to = self.below(SLOTS);
         let ((at, len), (other, other_len)) = (self.slots[slot], self.slots[to]);
@@ -258,7 +266,7 @@ impl World {
         }
     }
 
-    /// Its pages go elsewhere, and it stays.
+    /// Moves the pages of a mapping elsewhere, while the mapping stays.
     fn leave_empty(&mut self, slot: usize) {
         let to = self.below(SLOTS);
         let (at, len) = self.slots[slot];
@@ -277,23 +285,24 @@ impl World {
         }
     }
 
-    /// Guard pages come, and go before somebody steps on them.
+    /// Sets guard pages, and removes them before the program accesses them.
     fn guard(&mut self, slot: usize) {
         const INSTALL: i32 = 102;
         const REMOVE: i32 = 103;
-        let (at, len) = self.stretch(slot);
-        // SAFETY: as in `advise`.
+        let (at, len) = self.range(slot);
+        // SAFETY: the range is memory of the arena, and is not accessed while it has guard pages.
         unsafe {
             libc::madvise(at as *mut _, len, INSTALL);
             libc::madvise(at as *mut _, len, REMOVE);
         }
     }
 
-    /// Not to be read or written for a while, by the same program.
+    /// Makes memory inaccessible and accessible again.
     fn protect(&mut self, slot: usize) {
-        let (at, len) = self.stretch(slot);
+        let (at, len) = self.range(slot);
         let rw = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: as in `advise`; what it was before comes back.
+        // SAFETY: the range is memory of the arena, and is not accessed before it is writable
+        // again.
         unsafe {
             libc::mprotect(at as *mut _, len, libc::PROT_NONE);
             libc::mprotect(at as *mut _, len, libc::PROT_READ);
@@ -302,15 +311,15 @@ impl World {
         self.write(slot, 2);
     }
 
-    /// A child writes to what it has got, and so does the program meanwhile.
+    /// A child writes to the memory that it has inherited, and meanwhile so does the program.
     fn fork(&mut self, slot: usize) {
         let (at, len) = self.slots[slot];
-        // SAFETY: the child writes to memory of its own and ends without the C library's cleanup.
+        // SAFETY: the child only writes to its copy of the memory and ends by _exit.
         unsafe {
             let child = libc::fork();
             if child == 0 {
                 libc::alarm(10);
-                // What it does not inherit ends it.
+                // The child ends at memory that it does not inherit.
                 for page in (0..len).step_by(7 * PAGE) {
                     ((at + page) as *mut u64).write_volatile(0x0bad);
                 }
@@ -321,7 +330,7 @@ impl World {
         }
     }
 
-    /// A file that is mapped shared: written, cut, made longer.
+    /// Writes to a file that is mapped shared, cuts it and makes it longer.
     fn change_file(&mut self) {
         use std::os::unix::fs::FileExt;
         let pages = 1 + self.below(64);
@@ -329,23 +338,24 @@ impl World {
         let offset = self.below(pages) * PAGE + 100;
         let word = self.random.next();
         self.file.write_all_at(&word.to_le_bytes(), offset as u64 % 1000).unwrap();
-        // SAFETY: the first page is always there.
+        // SAFETY: the word is in the first page, which is never cut off.
         unsafe { ((self.shared + 8) as *mut u64).write_volatile(word) };
     }
 
-    /// A private mapping of a file takes the place of memory, and is written to.
+    /// Replaces memory by a private mapping of a file, and writes to it.
     fn map_file(&mut self, slot: usize) {
         if slot == 0 {
             return;
         }
         self.unmap(slot);
         let pages = self.file.metadata().unwrap().len() as usize / PAGE;
-        let (at, len) = (ARENA + slot * SLOT, pages.max(1) * PAGE);
+        let at = ARENA + slot * SLOT;
+        let len = pages.max(1) * PAGE;
         self.slots[slot] = (map(at, len, libc::MAP_PRIVATE, self.file.as_raw_fd()), len);
         let word = self.random.next();
-        // SAFETY: the first page is always there.
+        // SAFETY: the word is in the first page, which is never cut off.
         unsafe { (at as *mut u64).write_volatile(word) };
-        // Later steps could touch what was cut off the file.
+        // Later steps could access pages that were cut off the file.
         let copy = map(at + len, PAGE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1);
         self.slots[slot] = (copy, PAGE);
     }
@@ -354,7 +364,7 @@ impl World {
 /// Pages that hold anything but zeros, by kind, object and address.
 type Pages = BTreeMap<(u32, u64, u64), Vec<u8>>;
 
-/// What an image holds, and how much of it is in the stream.
+/// The content of an image, and how much of it is in the stream.
 struct Read {
     base: u64,
     pages: Pages,
@@ -403,9 +413,11 @@ fn read(stream: &[u8], earlier: &BTreeMap<u64, Pages>) -> Read {
     read
 }
 
-/// Compares over several programs.
+/// Compares images of several programs.
 pub fn compare() {
-    let (mut incremental, mut same, mut content) = (0, 0, 0);
+    let mut incremental = 0;
+    let mut same = 0;
+    let mut content = 0;
     for seed in seeds() {
         println!("seed {seed}");
         let (images, pages, bytes) = compare_one(seed);
@@ -430,25 +442,28 @@ fn seeds() -> Vec<u64> {
     }
 }
 
-/// One program; gives the number of incremental images, and in them the pages that are as they were
-/// and the bytes of others.
+/// Runs one program. Returns the number of incremental images, the number of unchanged pages in
+/// them and the bytes of other pages.
 fn compare_one(seed: u64) -> (u64, u64, u64) {
     let dir = make_dir();
     let mut running = start(dir.path(), &["tracked", &seed.to_string()]);
     assert_eq!(running.next_report(), "ready");
     let mut random = Random(seed);
     let mut known: BTreeMap<u64, Pages> = BTreeMap::new();
-    let (mut last, mut sums) = (0, (0, 0, 0));
+    let mut last = 0;
+    let mut sums = (0, 0, 0);
     let mut before = Vec::new();
     for image in 1..=ROUNDS {
-        // Sometimes the last image was lost: then an earlier one, or none, is there.
+        // Sometimes the last image was lost, so that the reader has an earlier one or none.
         let base = match random.next() % 8 {
             0 => 0,
             1 => last - last.min(1),
             _ => last,
         };
-        let (stream, full) = (ask(&mut running, base), ask(&mut running, 0));
-        let (changed, full) = (read(&stream, &known), read(&full, &known));
+        let stream = ask(&mut running, base);
+        let full = ask(&mut running, 0);
+        let changed = read(&stream, &known);
+        let full = read(&full, &known);
         assert!(changed.base == 0 || changed.base == last, "builds on {}", changed.base);
         assert_eq!(full.base, 0);
         assert_eq!(changed.base != 0, base != 0 && base == last, "image {image} on {base}");
@@ -468,10 +483,10 @@ fn compare_one(seed: u64) -> (u64, u64, u64) {
     sums
 }
 
-/// Has the program take an image; gives its stream.
+/// Has the program take an image and returns its stream.
 fn ask(running: &mut Running, number: u64) -> Vec<u8> {
     let reader = running.read_image();
-    // In one piece: the program reads one number at a time.
+    // In one write, because the program reads one number at a time.
     let order = format!("{number}\n");
     let asked = running.input.as_mut().unwrap().write_all(order.as_bytes());
     let child = asked.map_or(String::new(), |()| running.next_report_or_end());
@@ -480,18 +495,19 @@ fn ask(running: &mut Running, number: u64) -> Vec<u8> {
         panic!("{child}")
     };
     let stream = reader.join().unwrap();
-    // SAFETY: a child of this process; it marks what is new before it ends.
+    // SAFETY: the writer is a child of this process (CLONE_PARENT). It ends after it has marked new
+    // memory.
     assert_eq!(unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) }, child);
     stream
 }
 
-/// What stands before an image that another follows.
+/// The record before an image that another one follows.
 fn prepared(image: u64) -> [u8; RECORD_HEADER_LEN] {
     RecordHeader { kind: Kind::Prepared, flags: 0, a: image, b: 0, len: 0 }.encode()
 }
 
-/// Restores a process from an image for which others have put memory in place before; gives a full
-/// image of that process.
+/// Restores a process from an image for which earlier ones have put memory in place, and returns a
+/// full image of that process.
 fn after_others(dir: &Path, before: &[u8], last: &[u8]) -> Vec<u8> {
     let mut running = restore(dir, &[before, last].concat());
     assert_eq!(running.next_report(), "restored");

@@ -1,5 +1,5 @@
-//! Targets with pipes, socket pairs and what waits for events, all within the process: the original
-//! and the restored one must read the same from them.
+//! Targets with pipes, socket pairs and descriptors that wait for events, all within the process.
+//! The original and the restored process must read the same from them.
 
 use super::shapes::must_capture;
 use eyrie_image::Mode;
@@ -14,11 +14,12 @@ use std::sync::OnceLock;
 
 /// What can be read from a descriptor now.
 fn there(fd: RawFd) -> String {
-    // SAFETY: plain calls on a descriptor of ours, with room for what is read.
+    // SAFETY: the calls take an open descriptor and a local buffer with its length.
     unsafe {
         let flags = libc::fcntl(fd, libc::F_GETFL);
         libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK);
-        let (mut all, mut part) = (Vec::new(), [0u8; 4096]);
+        let mut all = Vec::new();
+        let mut part = [0u8; 4096];
         let end = loop {
             match libc::read(fd, part.as_mut_ptr().cast(), part.len()) {
                 0 => break "the end",
@@ -35,7 +36,7 @@ fn there(fd: RawFd) -> String {
 
 fn pipe(flags: i32) -> (File, File) {
     let mut ends = [0; 2];
-    // SAFETY: the kernel writes two descriptors, which are then ours.
+    // SAFETY: the kernel writes two descriptors into `ends`; nothing else owns them.
     unsafe {
         assert_eq!(libc::pipe2(ends.as_mut_ptr(), flags), 0);
         (File::from_raw_fd(ends[0]), File::from_raw_fd(ends[1]))
@@ -44,20 +45,20 @@ fn pipe(flags: i32) -> (File, File) {
 
 fn file(fd: i32) -> File {
     assert!(fd >= 0, "{}", std::io::Error::last_os_error());
-    // SAFETY: new, and nobody else's.
+    // SAFETY: callers pass a new descriptor that nothing else owns.
     unsafe { File::from_raw_fd(fd) }
 }
 
 fn watch(epoll: &File, fd: RawFd, events: i32, data: u64) {
     let mut event = libc::epoll_event { events: events as u32, u64: data };
-    // SAFETY: the event is ours.
+    // SAFETY: the kernel reads one event, a local variable.
     let added = unsafe { libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &mut event) };
     assert_eq!(added, 0);
 }
 
-/// What an epoll instance reports within some time: (data, events).
+/// The events that an epoll instance reports within some time: (data, events).
 fn reported(epoll: &File, timeout_ms: i32) -> Vec<(u64, u32)> {
-    // SAFETY: an event is plain data; there is room for sixteen.
+    // SAFETY: an all-zero event is valid, and the kernel writes at most sixteen.
     unsafe {
         let mut events: [libc::epoll_event; 16] = std::mem::zeroed();
         let n = libc::epoll_wait(epoll.as_raw_fd(), events.as_mut_ptr(), 16, timeout_ms);
@@ -69,7 +70,7 @@ fn reported(epoll: &File, timeout_ms: i32) -> Vec<(u64, u32)> {
 }
 
 fn timer(clock: i32, first_ns: i64, every_ns: i64) -> File {
-    // SAFETY: plain calls on a new descriptor.
+    // SAFETY: the calls take a new descriptor and a local structure.
     unsafe {
         let made = file(libc::timerfd_create(clock, libc::TFD_NONBLOCK));
         let time = |ns| libc::timespec { tv_sec: ns / 1_000_000_000, tv_nsec: ns % 1_000_000_000 };
@@ -80,10 +81,10 @@ fn timer(clock: i32, first_ns: i64, every_ns: i64) -> File {
     }
 }
 
-/// How often it has expired; waits until it has.
+/// Waits until a timer has expired, and returns how often it has.
 fn expired(timer: &File) -> u64 {
     let mut poll = libc::pollfd { fd: timer.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    // SAFETY: one entry.
+    // SAFETY: one entry is passed, as the count says.
     assert_eq!(unsafe { libc::poll(&mut poll, 1, 20_000) }, 1, "a timer does not expire");
     let mut count = [0; 8];
     (&*timer).read_exact(&mut count).unwrap();
@@ -91,7 +92,8 @@ fn expired(timer: &File) -> u64 {
 }
 
 fn signals_of(signal: i32) -> File {
-    // SAFETY: a set of ours; the signal is blocked, so that it is read and not delivered.
+    // SAFETY: the calls access a local signal set. The signal is blocked, so that it is read and
+    // not delivered.
     unsafe {
         let mut set = std::mem::zeroed();
         libc::sigemptyset(&mut set);
@@ -103,7 +105,7 @@ fn signals_of(signal: i32) -> File {
     }
 }
 
-/// The paths that were watched, in any order; a capture asks for them.
+/// The watched paths, in any order. A capture asks for them.
 static WATCHED: OnceLock<Vec<CString>> = OnceLock::new();
 
 pub fn watched(number: usize) -> Option<&'static CStr> {
@@ -112,20 +114,23 @@ pub fn watched(number: usize) -> Option<&'static CStr> {
 
 fn watch_path(notices: &File, path: &Path, events: u32) -> i32 {
     let path = CString::new(path.as_os_str().as_bytes()).unwrap();
-    // SAFETY: a C string.
+    // SAFETY: the path is a C string that outlives the call.
     unsafe { libc::inotify_add_watch(notices.as_raw_fd(), path.as_ptr(), events) }
 }
 
-/// Three directories, of which an instance watches two, by other numbers than the lowest.
+/// Makes three directories and an instance that watches two of them, by numbers other than the
+/// lowest.
 fn notices(dir: &Path) -> (File, [PathBuf; 3]) {
     let dirs = ["first", "second", "third"].map(|name| dir.join(name));
-    dirs.iter().for_each(|dir| std::fs::create_dir(dir).unwrap());
-    // SAFETY: a new descriptor; then only numbers.
+    for dir in &dirs {
+        std::fs::create_dir(dir).unwrap();
+    }
+    // SAFETY: inotify_init1 takes a number and returns a new descriptor.
     let notices = file(unsafe { libc::inotify_init1(libc::IN_NONBLOCK) });
     let numbers = dirs.each_ref().map(|dir| watch_path(&notices, dir, libc::IN_CREATE));
     let events = libc::IN_DELETE | libc::IN_CREATE | libc::IN_ONLYDIR;
     assert_eq!(watch_path(&notices, &dirs[2], events), numbers[2]);
-    // SAFETY: only numbers.
+    // SAFETY: the call takes a descriptor and a number.
     unsafe { libc::inotify_rm_watch(notices.as_raw_fd(), numbers[0]) };
     let told = there(notices.as_raw_fd());
     assert!(told.starts_with("16 bytes"), "{told}");
@@ -134,7 +139,8 @@ fn notices(dir: &Path) -> (File, [PathBuf; 3]) {
     (notices, dirs)
 }
 
-/// What an instance tells when a file comes and goes in each of the directories: (number, events).
+/// The events that an instance reports when a file is created and removed in each of the
+/// directories: (number, events).
 fn noticed(notices: &File, dirs: &[PathBuf]) -> Vec<(i32, u32)> {
     for dir in dirs {
         File::create(dir.join("file")).unwrap();
@@ -143,7 +149,8 @@ fn noticed(notices: &File, dirs: &[PathBuf]) -> Vec<(i32, u32)> {
     let mut room = [0u8; 4096];
     let len = (&*notices).read(&mut room).unwrap_or(0);
     let word = |at: usize| u32::from_ne_bytes(room[at..at + 4].try_into().unwrap());
-    let (mut all, mut at) = (Vec::new(), 0);
+    let mut all = Vec::new();
+    let mut at = 0;
     while at < len {
         all.push((word(at) as i32, word(at + 4)));
         at += 16 + word(at + 12) as usize;
@@ -155,7 +162,7 @@ pub fn of_every_kind(mode: Mode, dir: &Path) {
     let (notices, dirs) = notices(dir);
     let (read, mut write) = pipe(libc::O_CLOEXEC);
     let write_twin = write.try_clone().unwrap();
-    // SAFETY: only numbers.
+    // SAFETY: the call takes a descriptor and numbers.
     unsafe { libc::fcntl(write.as_raw_fd(), libc::F_SETPIPE_SZ, 8192) };
     write.write_all(b"in the pipe").unwrap();
     let (full, mut fill) = pipe(libc::O_NONBLOCK);
@@ -172,7 +179,7 @@ pub fn of_every_kind(mode: Mode, dir: &Path) {
     let (one, other) = UnixDatagram::pair().unwrap();
     let (orphan, gone) = UnixStream::pair().unwrap();
     drop(gone);
-    // SAFETY: new descriptors, or the result says why not.
+    // SAFETY: the calls take numbers and return new descriptors, or fail and the assertions say so.
     let (counter, outer, inner) = unsafe {
         let epoll = || file(libc::epoll_create1(libc::EPOLL_CLOEXEC));
         (file(libc::eventfd(3, libc::EFD_SEMAPHORE)), epoll(), epoll())
@@ -191,7 +198,7 @@ pub fn of_every_kind(mode: Mode, dir: &Path) {
     watch(&outer, signals.as_raw_fd(), libc::EPOLLIN, 7);
     watch(&outer, fill.as_raw_fd(), libc::EPOLLOUT, 8);
     let mut poll = libc::pollfd { fd: over.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    // SAFETY: one entry.
+    // SAFETY: one entry is passed, as the count says.
     assert_eq!(unsafe { libc::poll(&mut poll, 1, 20_000) }, 1);
 
     watch(&outer, notices.as_raw_fd(), libc::EPOLLIN, 9);
@@ -204,7 +211,7 @@ pub fn of_every_kind(mode: Mode, dir: &Path) {
     println!("inner {:x?}", reported(&inner, 0));
     write.write_all(b", and more").unwrap();
     (&write_twin).write_all(b" from its twin").unwrap();
-    // SAFETY: only numbers.
+    // SAFETY: the call takes a descriptor and numbers.
     println!("room {}", unsafe { libc::fcntl(read.as_raw_fd(), libc::F_GETPIPE_SZ) });
     println!("pipe {}", there(read.as_raw_fd()));
     println!("full {}", there(full.as_raw_fd()));
@@ -222,7 +229,7 @@ pub fn of_every_kind(mode: Mode, dir: &Path) {
     println!("counter {}", there(counter.as_raw_fd()));
     println!("timers {} {} {}", expired(&soon), expired(&over), expired(&often));
     println!("never {}", there(never.as_raw_fd()));
-    // SAFETY: a signal that is blocked.
+    // SAFETY: the signal is blocked, so no handler runs.
     unsafe { libc::raise(libc::SIGUSR1) };
     let mut info = [0u8; 128];
     (&signals).read_exact(&mut info).unwrap();
@@ -232,13 +239,14 @@ pub fn of_every_kind(mode: Mode, dir: &Path) {
     println!("pipe {}", there(read.as_raw_fd()));
 }
 
-/// Puts the process into a state that cannot be captured; false: it is not one of these.
+/// Gets the process into a state that cannot be captured. Returns false when it is not one of
+/// these.
 pub fn refused(what: &str, dir: &Path, keep: &mut Vec<File>) -> bool {
-    // SAFETY: new descriptors, messages that are whole.
+    // SAFETY: the calls take new descriptors, numbers and complete messages in local variables.
     unsafe {
         match what {
             "pipe" => {
-                // Its other end is with a process that is no child.
+                // The other end belongs to a process that is not a child.
                 let (read, write) = pipe(0);
                 let child = libc::fork();
                 if child == 0 {
@@ -246,7 +254,7 @@ pub fn refused(what: &str, dir: &Path, keep: &mut Vec<File>) -> bool {
                         libc::_exit(0);
                     }
                     drop(read);
-                    // Until the target has ended, whose output it must not keep open.
+                    // Until the target has ended; its output must not stay open here.
                     libc::close_range(0, 2, 0);
                     let mut poll = libc::pollfd { fd: write.as_raw_fd(), events: 0, revents: 0 };
                     libc::poll(&mut poll, 1, 20_000);
@@ -260,7 +268,7 @@ pub fn refused(what: &str, dir: &Path, keep: &mut Vec<File>) -> bool {
                 let epoll = file(libc::epoll_create1(0));
                 let watched = file(libc::eventfd(0, 0));
                 watch(&epoll, watched.as_raw_fd(), libc::EPOLLIN, 0);
-                // Another name of it stays, so that it is still watched.
+                // Another descriptor of the file stays open, so that it is still watched.
                 keep.extend([watched.try_clone().unwrap(), epoll]);
                 drop(watched);
             }
@@ -280,7 +288,8 @@ pub fn refused(what: &str, dir: &Path, keep: &mut Vec<File>) -> bool {
             "passing" => {
                 let (one, other) = UnixStream::pair().unwrap();
                 let mut control = [0u64; 3];
-                let (mut byte, header) = (*b"x", control.as_mut_ptr().cast::<libc::cmsghdr>());
+                let mut byte = *b"x";
+                let header = control.as_mut_ptr().cast::<libc::cmsghdr>();
                 (*header).cmsg_len = libc::CMSG_LEN(4) as usize;
                 (*header).cmsg_level = libc::SOL_SOCKET;
                 (*header).cmsg_type = libc::SCM_RIGHTS;

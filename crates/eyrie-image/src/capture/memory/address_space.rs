@@ -1,5 +1,5 @@
-//! The whole description of the address space, taken in the image-writing child, where time does
-//! not matter to the process.
+//! The whole description of the address space. The image-writing child reads it, so that the
+//! process does not wait for it.
 
 use super::super::object::object_of;
 use super::super::scratch::{List, Scratch};
@@ -23,21 +23,21 @@ use crate::sys::{self, nr};
 pub struct ObjectEntry {
     pub record: Object,
     pub path: &'static [u8],
-    /// By which number its mappings are listed.
+    /// The number by which the kernel lists its mappings.
     listed: Number,
 }
 
-/// A mapping with where its content is.
+/// A mapping, and where its content is.
 #[derive(Clone, Copy)]
 pub struct Region {
     pub record: Mapping,
-    /// Content lies here instead (a copy), and is this long.
+    /// Address and length of a copy that has the content; 0: the mapping itself has it.
     pub data: usize,
     pub len: usize,
 }
 
 impl Region {
-    /// What lies of it between two addresses within it.
+    /// The part of it between two addresses within it.
     fn part(&self, start: u64, end: u64) -> Region {
         let mut part = *self;
         let skipped = start - self.record.start;
@@ -57,11 +57,11 @@ impl Region {
 pub struct AddressSpace {
     pub regions: List<Region>,
     pub objects: List<ObjectEntry>,
-    /// What the image leaves out; grows by the copies made on the way.
+    /// Ranges that the image leaves out, including the copies made here.
     cuts: List<Range>,
     /// Copies of private mappings whose files are gone.
     copies: List<Copied>,
-    /// Advice that this process does not see, because it was lifted.
+    /// Advice that this process does not see because it was lifted.
     lifted: List<Lifted>,
     /// How many of the objects, from the first on, are files whose whole content is copied.
     whole: usize,
@@ -71,8 +71,9 @@ pub struct AddressSpace {
 }
 
 impl AddressSpace {
-    /// An empty description; `cuts` is what the image leaves out, `lifted` advice that it is to
-    /// have besides what this process sees, `contents` what was copied while it stood still.
+    /// An empty description. `cuts` are the ranges that the image leaves out. `lifted` is advice
+    /// that it must have besides what this process sees. `contents` was copied while the process
+    /// stood still.
     ///
     /// # Safety
     /// Must not outlive the scratch.
@@ -83,7 +84,7 @@ impl AddressSpace {
         contents: &Contents,
         policy: (u32, u64),
     ) -> Result<AddressSpace, Refusal> {
-        // SAFETY: handed on to the caller.
+        // SAFETY: the caller does not use the result after the scratch is released.
         let mut space = unsafe {
             AddressSpace {
                 regions: scratch.list(MAPPINGS_MAX)?,
@@ -106,8 +107,8 @@ impl AddressSpace {
         Ok(space)
     }
 
-    /// Reads all mappings of this process with their flags. `fp` gets the lengths of the kernel's
-    /// own mappings and the ids of vDSO and C library.
+    /// Reads all mappings of this process with their flags. Sets in `fp` the lengths of the
+    /// kernel's own mappings and the ids of the vDSO and the C library.
     ///
     /// # Safety
     /// Must not outlive the scratch.
@@ -117,7 +118,7 @@ impl AddressSpace {
         (look, contents): (&FirstLook, &Contents),
         fp: &mut Fingerprint,
     ) -> Result<(), Refusal> {
-        // SAFETY: handed on to the caller.
+        // SAFETY: the caller does not use the result after the scratch is released.
         let (buf, name_room, mut copier) = unsafe {
             let name_room = scratch.take::<u8>(PATH_LEN_MAX + 16)?;
             (scratch.take::<u8>(65536)?, name_room, Copier::new(scratch)?)
@@ -129,7 +130,8 @@ impl AddressSpace {
         for_each_line(b"/proc/thread-self/smaps\0", buf, |text| {
             if let Some(line) = maps::parse(text) {
                 let len = line.name.len().min(PATH_LEN_MAX + 16);
-                // SAFETY: the room is that long and nothing else refers to it now.
+                // SAFETY: the room has PATH_LEN_MAX + 16 bytes, more than `len`, and nothing else
+                // refers to it now.
                 unsafe { core::ptr::copy_nonoverlapping(line.name.as_ptr(), name_at, len) };
                 open = Some((Line { name: &[], ..line }, len));
                 details = Details::default();
@@ -140,13 +142,14 @@ impl AddressSpace {
             } else if let Some(flags) = text.strip_prefix(b"VmFlags:") {
                 read_flags(flags, &mut details);
                 if let Some((line, len)) = open.take() {
-                    // SAFETY: written above, and read only before the next line overwrites it.
+                    // SAFETY: the copy above has written these bytes. `name` is dropped before the
+                    // next line overwrites them.
                     let name = unsafe { core::slice::from_raw_parts(name_at, len) };
                     let line = Line { name, ..line };
                     let mut copies = shared.clone();
                     let copy = copies.find(|(m, c)| m.start == line.start && c.at != 0);
                     let copy = copy.map(|(_, copied)| *copied);
-                    // SAFETY: handed on to the caller.
+                    // SAFETY: the caller does not use the result after the scratch is released.
                     unsafe { self.add(scratch, &mut copier, copy, &line, details, fp)? };
                 }
             }
@@ -187,7 +190,8 @@ impl AddressSpace {
             b"[vvar_vclock]" => (record.flags, fp.vvar_vclock_len) = (map_flag::VVAR_VCLOCK, len),
             b"[vdso]" => {
                 (record.flags, fp.vdso_len) = (map_flag::VDSO, len);
-                // SAFETY: the vDSO is readable and `len` bytes long.
+                // SAFETY: the kernel maps the vDSO readable, and the line says that it is `len`
+                // bytes long.
                 let elf =
                     unsafe { core::slice::from_raw_parts(line.start as *const u8, len as usize) };
                 fp.vdso_id = build_id(elf);
@@ -198,7 +202,7 @@ impl AddressSpace {
         if region.record.flags & map_flag::SPECIAL == 0 {
             self.note_policy(&mut region.record);
             if line.ino != 0 && line.name != b"/dev/zero" {
-                // SAFETY: handed on to the caller.
+                // SAFETY: the caller does not use the result after the scratch is released.
                 unsafe { self.attach(scratch, copier, copy, line, &mut region)? };
                 note_libc(line, region.record.object, self.objects.as_slice(), fp);
             } else if line.shared() {
@@ -215,12 +219,14 @@ impl AddressSpace {
         self.add_uncut(region)
     }
 
-    /// Where the pages of a mapping are to lie, unless it is where those of the process are.
+    /// Notes where the pages of a mapping must be, unless the process's own policy applies.
     fn note_policy(&self, m: &mut Mapping) {
         const OF_ADDRESS: usize = 2;
-        let (mut mode, mut nodes) = (0u32, 0u64);
-        let (at, to) = (&raw mut mode as usize, &raw mut nodes as usize);
-        // SAFETY: the kernel writes a number and a word.
+        let mut mode = 0u32;
+        let mut nodes = 0u64;
+        let at = &raw mut mode as usize;
+        let to = &raw mut nodes as usize;
+        // SAFETY: the kernel writes a number and a word, local variables that outlive the call.
         let asked =
             unsafe { sys::call6(nr::GET_MEMPOLICY, at, to, 65, m.start as usize, OF_ADDRESS, 0) };
         if asked.is_ok() && (mode, nodes) != self.policy {
@@ -243,8 +249,8 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// Adds a region, parted where lifted advice begins and ends: a mapping that lost its advice
-    /// may have become one with its neighbours.
+    /// Adds a region, split where lifted advice begins and ends. A mapping that lost its advice may
+    /// have merged with its neighbours.
     fn add_advised(&mut self, region: Region) -> Result<(), Refusal> {
         let (mut at, end) = (region.record.start, region.record.end);
         while at < end {
@@ -260,7 +266,7 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// Finds or makes the object a file mapping refers to, and its copy if there is one.
+    /// Finds or adds the object that a file mapping refers to, and its copy if there is one.
     ///
     /// # Safety
     /// As [`AddressSpace::take`].
@@ -273,7 +279,7 @@ impl AddressSpace {
         region: &mut Region,
     ) -> Result<(), Refusal> {
         if region.record.flags & map_flag::HUGETLB != 0 && !line.shared() {
-            return Ok(()); // anonymous memory of the huge page pool has an inode, too
+            return Ok(()); // anonymous memory of the huge page pool also has an inode
         }
         if let Some(copy) = copy {
             (region.data, region.len) = (copy.at, copy.len);
@@ -289,7 +295,7 @@ impl AddressSpace {
                     let index = self.objects.as_slice().len();
                     let path = match record.kind {
                         object_kind::MEMORY => &[][..],
-                        // SAFETY: handed on to the caller.
+                        // SAFETY: the caller does not use the result after the scratch is released.
                         _ => unsafe { scratch.keep(line.name)? },
                     };
                     self.objects.push(ObjectEntry { record, path, listed })?;
@@ -313,7 +319,7 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// The file behind a mapping; `None` for a private mapping of a file that is gone or replaced.
+    /// The file of a mapping; `None` for a private mapping of a file that is gone or replaced.
     fn identify(&mut self, line: &Line) -> Option<Object> {
         let path = self.text.get_mut(..line.name.len() + 1)?;
         path[..line.name.len()].copy_from_slice(line.name);
@@ -338,18 +344,18 @@ impl AddressSpace {
         object
     }
 
-    /// Unmaps the copies made on the way.
+    /// Unmaps the copies made here.
     ///
     /// # Safety
     /// The regions may not be used afterwards.
     pub unsafe fn release(&mut self) {
         for copied in self.copies.as_mut_slice() {
-            // SAFETY: handed on to the caller.
+            // SAFETY: the caller no longer uses the regions, which alone refer to the copies.
             unsafe { copied.release() };
         }
     }
 
-    /// Marks the regions for which pages will follow.
+    /// Marks the regions that have Pages records.
     pub fn mark_content(&mut self, scan: &mut Scan) -> Result<(), i32> {
         for region in self.regions.as_mut_slice() {
             let has = if region.data != 0 {
@@ -364,7 +370,7 @@ impl AddressSpace {
     }
 }
 
-/// Keeps the id of the C library for the header.
+/// Stores the id of the C library for the header.
 fn note_libc(line: &Line, object: u32, objects: &[ObjectEntry], fp: &mut Fingerprint) {
     let name = line.name.rsplit(|c| *c == b'/').next().unwrap_or(&[]);
     if [&b"libc.so"[..], b"libc-2", b"ld-musl"].iter().any(|p| name.starts_with(p)) {
@@ -374,7 +380,7 @@ fn note_libc(line: &Line, object: u32, objects: &[ObjectEntry], fp: &mut Fingerp
     }
 }
 
-/// A private mapping whose file is gone becomes anonymous memory with all its content.
+/// Copies a private mapping whose file is gone. It becomes anonymous memory with all its content.
 fn whole_copy(copier: &mut Copier, line: &Line, region: &mut Region) -> Result<Copied, Refusal> {
     let failed = refused("copying a mapping whose file is gone");
     let len = line.end - line.start;

@@ -1,5 +1,5 @@
-//! Advice that keeps memory from a child. It is lifted for the moment of the clone and must always
-//! be given again.
+//! Advice that keeps memory from a child. It is lifted during the clone and must always be given
+//! again.
 
 use super::own::advise;
 use super::ranges::Range;
@@ -7,7 +7,7 @@ use crate::format::advice;
 use crate::refusal::{Refusal, Text};
 use crate::sys;
 
-/// Advice that keeps memory from a child; it is lifted for the moment of the clone.
+/// Advice that keeps memory from a child and is lifted during the clone.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Lifted {
@@ -16,7 +16,7 @@ pub struct Lifted {
     pub advice: u32,
 }
 
-/// Takes advice off, so that a child gets the memory.
+/// Lifts advice, so that a child gets the memory.
 pub fn lift(lifted: &[Lifted]) -> Result<(), Refusal> {
     for l in lifted {
         let (what, undone) = match l.advice {
@@ -31,7 +31,7 @@ pub fn lift(lifted: &[Lifted]) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Gives the advice again that [`lift`] took off.
+/// Gives the advice again that [`lift`] has lifted.
 pub fn give_back(lifted: &[Lifted]) {
     for l in lifted {
         let what = match l.advice {

@@ -1,5 +1,5 @@
-//! What was written since an earlier image: found while the process stands still, and marked anew
-//! in the same breath. A page counts as unchanged only where its mark was set for that very image.
+//! What was written since an earlier image. It is found, and marked anew, while the process stands
+//! still. A page counts as unchanged only if its mark was set for that very image.
 
 use super::super::scratch::{List, Scratch};
 use super::first_look::MAPPINGS_MAX;
@@ -8,33 +8,33 @@ use super::scan::{Found, Scan};
 use crate::refusal::Refusal;
 use crate::request::Track;
 
-/// Runs of pages that are kept track of; with more the image is a full one.
+/// Most runs of pages that are remembered. With more, the image is a full one.
 const RUNS_MAX: usize = 1 << 20;
-/// Pages of new mappings that are marked while the process stands still. Others are marked by the
-/// image-writing process, and are whole in the next image as well.
+/// Most pages of new mappings that are marked while the process stands still. The image-writing
+/// process marks the others, and the next image has them whole as well.
 const MARKED_AT_ONCE: u64 = 4096;
 
 /// Which memory has changed.
 pub struct Changes {
-    /// The image that this one builds on; 0: it is a full one.
+    /// The image that this one builds on; 0: this is a full one.
     pub base: u64,
-    /// Memory of which [`Changes::runs_in`] knows all pages that are there.
+    /// Memory in which [`Changes::runs_in`] knows all present pages.
     settled: List<Range>,
     runs: List<Found>,
-    /// What is settled from this image on.
+    /// Memory that is settled from this image on.
     pub marked: List<Range>,
-    /// New mappings whose pages are to be marked while the process computes on.
+    /// New mappings whose pages are to be marked while the process computes.
     pub unmarked: List<Range>,
     budget: u64,
 }
 
 impl Changes {
-    /// Nothing is known: a full image.
+    /// Changes of a full image: nothing is known.
     ///
     /// # Safety
     /// Must not outlive the scratch.
     pub unsafe fn none(scratch: &mut Scratch) -> Result<Changes, Refusal> {
-        // SAFETY: handed on to the caller.
+        // SAFETY: the caller does not use the result after the scratch is released.
         unsafe {
             Ok(Changes {
                 base: 0,
@@ -47,17 +47,17 @@ impl Changes {
         }
     }
 
-    /// Looks at the anonymous mappings that hold pages. What cannot be found out makes a full image
-    /// and no refusal.
+    /// Looks at the anonymous mappings that hold pages. If something cannot be determined, the
+    /// image becomes a full one and is not refused.
     ///
     /// # Safety
-    /// Must not outlive the scratch. Nothing but this thread may run.
+    /// Must not outlive the scratch. No other thread may run.
     pub unsafe fn take(
         scratch: &mut Scratch,
         held: &[Range],
         track: &Track,
     ) -> Result<Changes, Refusal> {
-        // SAFETY: handed on to the caller.
+        // SAFETY: the caller does not use the result after the scratch is released.
         let (mut changes, mut scan) = unsafe { (Changes::none(scratch)?, Scan::new(scratch)?) };
         let tracker = track.tracker;
         if track.base != 0 && track.base == tracker.image() {
@@ -93,7 +93,8 @@ impl Changes {
         let settled = if self.base == 0 { &[] } else { track.tracker.settled() };
         let first = settled.partition_point(|s| s.1 <= range.0);
         for &(start, end) in settled[first..].iter().take_while(|s| s.0 < range.1) {
-            let (start, end) = (start.max(at), end.min(range.1));
+            let start = start.max(at);
+            let end = end.min(range.1);
             scan.mark(at, start, 0, |_| Ok(())).map_err(failed)?;
             let mut kept = Ok(());
             scan.mark(start, end, 0, |run| {
@@ -108,14 +109,14 @@ impl Changes {
         add_range(&mut self.marked, range.0, range.1)
     }
 
-    /// A mapping that has come into being since the last image, or was moved. One that cannot be
-    /// tracked is read whole each time.
+    /// Begins to track a mapping that is new since the last image or was moved. A mapping that
+    /// cannot be tracked is read whole each time.
     fn begin(&mut self, scan: &mut Scan, range: Range, track: &Track) -> Result<(), Refusal> {
         let failed = |errno| Refusal::Kernel { step: "tracking new memory", errno };
         if track.tracker.register(range).is_err() {
             return Ok(());
         }
-        // Marks may be left from before a neighbour moved here, and are not taken off by a write.
+        // Marks may be left from before the mapping was moved here. A write would not remove them.
         if scan.has_marks(range.0, range.1).map_err(failed)? {
             track.tracker.take_marks_off(range).map_err(failed)?;
         }
@@ -130,13 +131,14 @@ impl Changes {
                 .map_err(failed)?,
         };
         self.budget = self.budget.saturating_sub(pages);
-        match stopped < range.1 {
-            true => self.unmarked.push(range),
-            false => add_range(&mut self.marked, range.0, range.1),
+        if stopped < range.1 {
+            self.unmarked.push(range)
+        } else {
+            add_range(&mut self.marked, range.0, range.1)
         }
     }
 
-    /// Calls `each` with every part of a stretch, in order, and whether its pages are known.
+    /// Calls `each` with every part of a range, in order, and whether its pages are known.
     pub fn parts(
         &self,
         (from, to): Range,
@@ -145,7 +147,8 @@ impl Changes {
         let mut at = from;
         let first = self.settled.as_slice().partition_point(|s| s.1 <= from);
         for &(start, end) in self.settled.as_slice()[first..].iter().take_while(|s| s.0 < to) {
-            let (start, end) = (start.max(from), end.min(to));
+            let start = start.max(from);
+            let end = end.min(to);
             if at < start {
                 each((at, start), false)?;
             }
@@ -158,7 +161,7 @@ impl Changes {
         Ok(())
     }
 
-    /// The runs of pages in a part of which all are known.
+    /// The runs of pages in a part in which all pages are known.
     pub fn runs_in(&self, (from, to): Range) -> impl Iterator<Item = Found> + '_ {
         let first = self.runs.as_slice().partition_point(|r| r.end <= from);
         let within = self.runs.as_slice()[first..].iter().take_while(move |r| r.start < to);
@@ -166,8 +169,8 @@ impl Changes {
     }
 }
 
-/// Marks the pages of new mappings of another process, which computes on: what it writes after this
-/// has no mark again.
+/// Marks the pages of new mappings of another process while that computes. What it writes
+/// afterwards has no mark again.
 pub fn mark_meanwhile(scan: &mut Scan, unmarked: &[Range]) -> Result<(), i32> {
     unmarked.iter().try_for_each(|&(start, end)| scan.mark(start, end, 0, |_| Ok(())).map(drop))
 }

@@ -1,5 +1,5 @@
-//! What would go on changing under the hands of the image-writing child is copied while the process
-//! stands still: shared memory, and files that no name leads to. Holes are neither touched nor
+//! Copies, while the process stands still, what would otherwise change while the image-writing
+//! child reads it: shared memory, and files that no name leads to. Holes are neither read nor
 //! copied: reading one through a mapping would fill it.
 
 use super::super::descriptors::{Table, DELETED_LIMIT};
@@ -15,19 +15,19 @@ use crate::mapped::{is_listed_as, number_in_maps, Number};
 use crate::refusal::{Refusal, Text};
 use crate::sys::{self, nr, PAGE};
 
-/// Bytes read at once where holes cannot be told from content.
+/// Bytes read at once where holes and content cannot be told apart.
 const PIECE: usize = 256 << 10;
-/// Pages asked for at once.
+/// Pages asked about at once.
 const PAGES_AT_ONCE: usize = 16 << 10;
 
 const COPYING: &str = "copying shared memory";
 const COPYING_FILE: &str = "copying a deleted file";
 
-/// A copy: sparse, and as long as what it is of.
+/// A sparse copy, with room for all of its original.
 #[derive(Clone, Copy, Default)]
 pub struct Copied {
     pub at: usize,
-    /// Bytes up to the end of the last that was copied.
+    /// Length up to the last byte that was copied.
     pub len: usize,
     room: usize,
 }
@@ -44,10 +44,10 @@ impl Copied {
     }
 
     /// # Safety
-    /// Nothing may use it any more.
+    /// Nothing may use the copy any more.
     pub unsafe fn release(&mut self) {
         if self.at != 0 {
-            // SAFETY: mapped by `new` for this alone.
+            // SAFETY: `new` mapped the range for this copy alone, and the caller no longer uses it.
             let _ = unsafe { sys::munmap(self.at, self.room) };
         }
         *self = Copied::default();
@@ -58,10 +58,10 @@ impl Copied {
 #[derive(Clone, Copy)]
 pub struct FileContent {
     pub object: Object,
-    /// Of a file without a name that of its directory; empty for memory.
+    /// The path; for a file without a name, that of its directory; empty for memory.
     pub path: &'static [u8],
     pub copied: Copied,
-    /// By which number its mappings are listed.
+    /// The number by which the kernel lists its mappings.
     pub listed: Number,
 }
 
@@ -69,7 +69,7 @@ pub struct FileContent {
 pub struct Contents {
     /// Objects of the image, in this order: first the nameless ones of the file table.
     pub files: List<FileContent>,
-    /// One for each shared mapping of the first look; not made where a file has it.
+    /// A copy for each shared mapping of the first look; empty where a file has the content.
     pub shared: List<Copied>,
     /// Bytes copied.
     pub bytes: u64,
@@ -77,14 +77,14 @@ pub struct Contents {
 
 impl Contents {
     /// # Safety
-    /// Must not outlive the scratch. Nothing but this thread may run.
+    /// Must not outlive the scratch. No other thread may run.
     pub unsafe fn take(
         scratch: &mut Scratch,
         table: &Table,
         look: &FirstLook,
     ) -> Result<Contents, Refusal> {
         let count = look.shared.as_slice().len();
-        // SAFETY: handed on to the caller.
+        // SAFETY: the caller does not use the result after the scratch is released.
         let mut contents = unsafe {
             let files = scratch.list(table.nameless.as_slice().len() + count)?;
             Contents { files, shared: scratch.list(count)?, bytes: 0 }
@@ -92,22 +92,22 @@ impl Contents {
         if count == 0 && table.nameless.as_slice().is_empty() {
             return Ok(contents);
         }
-        // SAFETY: as above.
+        // SAFETY: the caller does not use the result after the scratch is released.
         let (mut copier, stack) = unsafe { (Copier::new(scratch)?, helper::stack(scratch)?) };
         let mut work = || {
             contents.copy_nameless(&mut copier, table, look)?;
             contents.copy_shared(&mut copier, look)
         };
-        // Without such locks nothing is lost by closing a file here.
+        // Without POSIX locks, closing a file here loses nothing.
         let copied = if table.posix_locks {
-            // SAFETY: handed on to the caller.
+            // SAFETY: the caller guarantees that no other thread runs.
             unsafe { helper::run(stack, &mut work) }
         } else {
             work()
         };
         contents.bytes = copier.bytes;
         if let Err(refusal) = copied {
-            // SAFETY: nothing was handed out yet.
+            // SAFETY: the contents are not returned, so nothing refers to the copies.
             unsafe { contents.release() };
             return Err(refusal);
         }
@@ -125,7 +125,7 @@ impl Contents {
         for nameless in table.nameless.as_slice() {
             let object = nameless.object;
             let path = nameless.directory;
-            // Another description of the same file: the program's has its offset.
+            // Opens the file anew, because the program's open file must keep its offset.
             let link = PathBuf::new(b"/proc/thread-self/fd/", nameless.fd as u64, b"");
             let again = sys::open(link.as_c(), sys::O_RDONLY | sys::O_CLOEXEC, 0);
             let listed = look.number_of_nameless(&object.identity, again);
@@ -141,7 +141,9 @@ impl Contents {
                 let what = "a memory file that is mapped and sealed against writing";
                 Err(Refusal::Descriptor { fd: nameless.fd, what, name: Text::new(b"") })
             } else if unmapped_bytes > DELETED_LIMIT {
-                let (fd, size, limit) = (nameless.fd, unmapped_bytes, DELETED_LIMIT);
+                let fd = nameless.fd;
+                let size = unmapped_bytes;
+                let limit = DELETED_LIMIT;
                 Err(Refusal::DeletedFile { fd, size, limit })
             } else {
                 Copied::new(object.size as usize)
@@ -189,8 +191,8 @@ impl Contents {
         Ok(())
     }
 
-    /// The content of a shared mapping whose file is open as `fd`: of one in /dev/shm, which comes
-    /// back as a new file, the whole file, else the range that is mapped.
+    /// Copies the content of a shared mapping whose file is open as `fd`. A file in /dev/shm comes
+    /// back as a new file, so it is copied whole; of others, the mapped range.
     fn copy_named(
         &mut self,
         copier: &mut Copier,
@@ -213,7 +215,7 @@ impl Contents {
         copier.file(fd, 0, object.size, room).map_err(failed)
     }
 
-    /// Room for the copy of a shared mapping.
+    /// Makes the copy of a shared mapping, still empty.
     fn room(&mut self, index: usize, m: &SharedMapping) -> Result<&mut Copied, Refusal> {
         let room = &mut self.shared.as_mut_slice()[index];
         *room = Copied::new((m.end - m.start) as usize)
@@ -221,7 +223,7 @@ impl Contents {
         Ok(room)
     }
 
-    /// All stretches that the copies take up.
+    /// The ranges that the copies take up.
     pub fn ranges(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let files = self.files.as_slice().iter().map(|f| f.copied);
         files.chain(self.shared.as_slice().iter().copied()).filter(|c| c.at != 0).map(|c| c.range())
@@ -230,20 +232,20 @@ impl Contents {
     /// Unmaps the copies.
     ///
     /// # Safety
-    /// Nothing may use them any more.
+    /// Nothing may use the copies any more.
     pub unsafe fn release(&mut self) {
         for file in self.files.as_mut_slice() {
-            // SAFETY: handed on to the caller.
+            // SAFETY: the caller no longer uses the copies.
             unsafe { file.copied.release() };
         }
         for copied in self.shared.as_mut_slice() {
-            // SAFETY: handed on to the caller.
+            // SAFETY: the caller no longer uses the copies.
             unsafe { copied.release() };
         }
     }
 }
 
-/// Bytes of a file that are not in holes, as far as the file system tells.
+/// Bytes of a file that are not in holes, as far as the file system can tell.
 fn content_len(fd: i32, size: u64) -> u64 {
     let mut sum = 0;
     let counted = data_runs(fd, 0, size, |from, to| {
@@ -253,17 +255,18 @@ fn content_len(fd: i32, size: u64) -> u64 {
     counted.map_or(size, |()| sum)
 }
 
-/// What the kernel can be asked.
+/// What the kernel can tell about pages.
 struct Kernel {
-    /// Devices of memory file systems: the kernel's own (memfd, shared anonymous memory), /dev/shm.
+    /// Devices of the memory file systems: the kernel's own (memfd, shared anonymous memory) and
+    /// that of /dev/shm.
     memory_devices: [u64; 2],
-    /// Memory may be swapped out: a page that is not in memory may hold content all the same.
+    /// Memory may be swapped out: a page that is not in memory may still have content.
     swaps: bool,
 }
 
 impl Kernel {
     fn look() -> Kernel {
-        // SAFETY: the name ends in a NUL.
+        // SAFETY: the name ends in a NUL and outlives the call.
         let made = unsafe { sys::call3(nr::MEMFD_CREATE, c"eyrie".as_ptr() as usize, 1, 0) };
         let own = made.map_or(0, |fd| {
             let dev = sys::fstat(fd as i32).map_or(0, |st| st.dev);
@@ -273,19 +276,21 @@ impl Kernel {
         const TMPFS_MAGIC: u64 = 0x0102_1994;
         let mut fs = [0u64; 16];
         let path = b"/dev/shm\0";
-        // SAFETY: the path ends in a NUL; struct statfs is 120 bytes.
+        // SAFETY: the path ends in a NUL. The kernel writes a struct statfs of 120 bytes, which
+        // `fs` holds.
         let known =
             unsafe { sys::call3(nr::STATFS, path.as_ptr() as usize, fs.as_mut_ptr() as usize, 0) };
         let tmpfs = known.is_ok() && fs[0] == TMPFS_MAGIC;
         let shm = if tmpfs { sys::stat(path).map_or(0, |st| st.dev) } else { 0 };
         let mut info = [0u64; 16];
-        // SAFETY: struct sysinfo is 112 bytes; words 8 and 9 are all and free swap.
+        // SAFETY: the kernel writes a struct sysinfo of 112 bytes, which `info` holds. Words 8 and
+        // 9 are total and free swap.
         let known = unsafe { sys::call3(nr::SYSINFO, info.as_mut_ptr() as usize, 0, 0) };
         Kernel { memory_devices: [own, shm], swaps: known.is_err() || info[8] != info[9] }
     }
 
-    /// Whether a page of such a file that is not in memory holds nothing.
-    fn tells(&self, dev: u64) -> bool {
+    /// Whether a page of such a file is empty if it is not in memory.
+    fn knows_absent_pages(&self, dev: u64) -> bool {
         dev != 0 && !self.swaps && self.memory_devices.contains(&dev)
     }
 }
@@ -296,7 +301,7 @@ enum Source {
     File(i32),
 }
 
-/// Copies, and counts what it copied.
+/// Copies content, and counts the bytes copied.
 pub struct Copier {
     kernel: Kernel,
     vector: &'static mut [u8],
@@ -308,18 +313,18 @@ impl Copier {
     /// # Safety
     /// Must not outlive the scratch.
     pub unsafe fn new(scratch: &mut Scratch) -> Result<Copier, Refusal> {
-        // SAFETY: handed on to the caller.
+        // SAFETY: the caller does not use the result after the scratch is released.
         let (vector, piece) = unsafe { (scratch.take(PAGES_AT_ONCE)?, scratch.take(PIECE / 8)?) };
         Ok(Copier { kernel: Kernel::look(), vector, piece, bytes: 0 })
     }
 
-    /// `len` bytes of a file from `offset` on, where it has content.
+    /// Copies `len` bytes of a file from `offset` on, where it has content.
     fn file(&mut self, fd: i32, offset: u64, len: u64, to: &mut Copied) -> Result<(), i32> {
         data_runs(fd, offset, offset + len, |from, end| {
             let mut at = from;
             while at < end {
                 let place = to.at + (at - offset) as usize;
-                // SAFETY: within the copy, which is as long as what it is of.
+                // SAFETY: the range is within the copy, which has room for all of its original.
                 let room = unsafe {
                     core::slice::from_raw_parts_mut(place as *mut u8, (end - at) as usize)
                 };
@@ -336,8 +341,8 @@ impl Copier {
         })
     }
 
-    /// Memory of this process, as far as it can be read: behind the end of a mapped file is
-    /// nothing. `dev` is that of the file.
+    /// Copies memory of this process, as far as it can be read: beyond the end of a mapped file
+    /// there is nothing. `dev` is the device of the file.
     pub fn memory(
         &mut self,
         start: u64,
@@ -350,7 +355,7 @@ impl Copier {
         if !readable {
             protect(start, len, prot | sys::PROT_READ)?;
         }
-        let copied = if self.kernel.tells(dev) {
+        let copied = if self.kernel.knows_absent_pages(dev) {
             self.resident(start, len, to)
         } else {
             self.all(Source::Memory(start), len, to)
@@ -361,13 +366,15 @@ impl Copier {
         copied
     }
 
-    /// The pages that are in memory.
+    /// Copies the pages that are in memory.
     fn resident(&mut self, start: u64, len: u64, to: &mut Copied) -> Result<(), i32> {
         let mut done = 0;
         while done < len {
             let pages = ((len - done) / PAGE as u64).min(self.vector.len() as u64) as usize;
-            let (at, room) = ((start + done) as usize, self.vector.as_mut_ptr() as usize);
-            // SAFETY: the vector has a byte for each page asked for.
+            let at = (start + done) as usize;
+            let room = self.vector.as_mut_ptr() as usize;
+            // SAFETY: the kernel writes one byte for each page, and the vector has PAGES_AT_ONCE
+            // bytes, at least `pages`.
             unsafe { sys::call3(nr::MINCORE, at, pages * PAGE, room)? };
             let mut page = 0;
             while page < pages {
@@ -380,7 +387,7 @@ impl Copier {
                     let got = read_own(start as usize + at, to.at + at, run_end - at)?;
                     self.bytes += got as u64;
                     to.len = at + got;
-                    // What stopped it is a page that cannot be read: a guard page.
+                    // It stopped at a page that cannot be read: a guard page.
                     at += got.next_multiple_of(PAGE) + if at + got < run_end { PAGE } else { 0 };
                 }
                 page = end.max(page + 1);
@@ -390,13 +397,14 @@ impl Copier {
         Ok(())
     }
 
-    /// Everything, piece by piece; zeros are not kept.
+    /// Copies everything, piece by piece, except zeros.
     fn all(&mut self, source: Source, len: u64, to: &mut Copied) -> Result<(), i32> {
         let room = self.piece.as_mut_ptr() as usize;
         let mut done = 0;
         while done < len as usize {
             let step = (len as usize - done).min(PIECE);
-            // SAFETY: the piece is ours, and any bytes are words.
+            // SAFETY: `room` is `self.piece`, which is PIECE bytes long and not used otherwise
+            // meanwhile. Any bytes are valid words.
             let bytes = unsafe { core::slice::from_raw_parts_mut(room as *mut u8, PIECE) };
             let got = match source {
                 Source::Memory(start) => read_own(start as usize + done, room, step)?,
@@ -405,7 +413,8 @@ impl Copier {
             bytes[got..got.next_multiple_of(8)].fill(0);
             for page in (0..got).step_by(PAGE) {
                 let n = (got - page).min(PAGE);
-                // SAFETY: within the piece; the copy is as long as what it is of.
+                // SAFETY: the source is within the piece, and the copy has room for all of its
+                // original.
                 unsafe {
                     if !is_zero(room + page, n.next_multiple_of(8)) {
                         let place = to.at + done + page;
@@ -421,7 +430,7 @@ impl Copier {
             }
             done += got.next_multiple_of(PAGE);
             match source {
-                // What stopped it cannot be read: a guard page, or behind the end of the file.
+                // It stopped at a guard page or beyond the end of the file.
                 Source::Memory(_) if got < step => done += PAGE,
                 Source::File(_) if got == 0 => break,
                 _ => {}
@@ -432,8 +441,8 @@ impl Copier {
 }
 
 impl FirstLook {
-    /// By which number mappings of a file without a name are listed; `again` is a descriptor of it
-    /// that can be read.
+    /// The number by which the kernel lists mappings of a file without a name. `again` is a
+    /// readable descriptor of it.
     fn number_of_nameless(&self, identity: &Identity, again: Result<i32, i32>) -> Number {
         let number = (identity.dev, identity.ino);
         let without_name = |m: &SharedMapping| m.path.is_empty() && m.listed() != number;
@@ -445,20 +454,20 @@ impl FirstLook {
 }
 
 impl SharedMapping {
-    /// Device and inode, as /proc/PID/maps has them.
+    /// Device and inode as /proc/PID/maps lists them.
     fn listed(&self) -> Number {
         (self.dev, self.ino)
     }
 
-    /// Whether all that another mapping shows is copied through this one.
+    /// Whether copying this mapping copies all that another mapping shows.
     fn covers(&self, other: &SharedMapping) -> bool {
         self.listed() == other.listed()
             && self.offset <= other.offset
             && other.offset + (other.end - other.start) <= self.offset + (self.end - self.start)
     }
 
-    /// Its file, opened by its path if that leads to it, and what it is. Where no path does, the
-    /// kernel's own name of the mapping may: it is for privileged processes.
+    /// Opens its file by its path, if that leads to it, and says what it is. If no path does, the
+    /// kernel's own name of the mapping may; only privileged processes can use that.
     fn open(&self) -> Option<(i32, sys::Stat)> {
         let flags = sys::O_RDONLY | sys::O_CLOEXEC | sys::O_NONBLOCK | sys::O_NOCTTY;
         let by_name = if self.path.is_empty() { None } else { sys::open(self.path, flags, 0).ok() };

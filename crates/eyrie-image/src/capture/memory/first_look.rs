@@ -1,5 +1,5 @@
-//! The first look at the address space, in the process itself, which waits for it: refuses what
-//! cannot be restored and notes what must be copied.
+//! The first look at the address space. The process itself takes it and waits meanwhile. It refuses
+//! what cannot be restored and notes what must be copied.
 
 use super::super::scratch::{List, Scratch};
 use super::own::advise;
@@ -24,29 +24,29 @@ pub struct SharedMapping {
     pub offset: u64,
     pub dev: u64,
     pub ino: u64,
-    /// Ends in a NUL; empty where no path leads to the file.
+    /// Ends in a NUL; empty if no path leads to the file.
     pub path: &'static [u8],
 }
 
 /// What the first look found.
 pub struct FirstLook {
-    /// All mapped stretches, joined where they touch.
+    /// All mapped ranges, merged where they touch.
     pub mapped: List<Range>,
     /// Private anonymous mappings that hold pages of their own.
     pub held: List<Range>,
     pub shared: List<SharedMapping>,
-    /// There is code that cannot be read: the kernel has a memory protection key for that.
+    /// Some code cannot be read: for that the kernel uses a memory protection key.
     pub hidden_code: bool,
 }
 
 impl FirstLook {
-    /// Looks at the mappings of this process and refuses what cannot be restored.
-    /// `cuts` is what the image leaves out.
+    /// Looks at the mappings of this process and refuses what cannot be restored. `cuts` are the
+    /// ranges that the image leaves out.
     ///
     /// # Safety
     /// Must not outlive the scratch.
     pub unsafe fn take(scratch: &mut Scratch, cuts: &[Range]) -> Result<FirstLook, Refusal> {
-        // SAFETY: handed on to the caller.
+        // SAFETY: the caller does not use the result after the scratch is released.
         let (mut look, buf, mut scan) = unsafe {
             let look = FirstLook {
                 mapped: scratch.list(MAPPINGS_MAX)?,
@@ -69,7 +69,7 @@ impl FirstLook {
             }
             let deleted = line.name.ends_with(DELETED);
             if line.shared() && (line.prot() & sys::PROT_WRITE != 0 || deleted) {
-                // SAFETY: handed on to the caller.
+                // SAFETY: the caller does not use the result after the scratch is released.
                 let path = unsafe { path_of(scratch, &line)? };
                 look.shared.push(SharedMapping {
                     start: line.start,
@@ -87,8 +87,8 @@ impl FirstLook {
         looked.map(|()| look)
     }
 
-    /// Stretches that were mapped in the process and are not in this one, its child
-    /// (MADV_DONTFORK), put into `missing`. `here` is room for what this one has.
+    /// Puts into `missing` the ranges that were mapped in the process and are not mapped in this
+    /// one, its child (MADV_DONTFORK). `here` is room for the mappings of this one.
     pub fn missing_here(
         &self,
         buf: &mut [u8],
@@ -102,10 +102,10 @@ impl FirstLook {
         subtract(self.mapped.as_slice(), here.as_slice(), |start, end| missing.push((start, end)))
     }
 
-    /// Stretches that are wiped in this process, a child (MADV_WIPEONFORK), put into `wiped`.
-    /// Gives whether it had to look: only where memory that held pages is empty here is
-    /// /proc/self/smaps read, which costs more than the clone. This process is no image then: the
-    /// question has changed what the memory tells a core dump.
+    /// Puts into `wiped` the ranges that are wiped in this process, a child (MADV_WIPEONFORK).
+    /// Returns whether it had to look: it reads /proc/self/smaps, which costs more than the clone,
+    /// only if memory that held pages is empty here. If it looked, this process cannot write the
+    /// image, because the question has changed what the memory tells a core dump.
     pub fn wiped_here(
         &self,
         buf: &mut [u8],
@@ -115,7 +115,7 @@ impl FirstLook {
         let mut look = false;
         for &range in self.held.as_slice() {
             let held = scan.any(range.0, range.1).map_err(refused("finding the pages in use"))?;
-            // Memory that the kernel may drop at any time (MAP_DROPPABLE) alone does not take this.
+            // Only memory that the kernel may drop at any time (MAP_DROPPABLE) refuses this advice.
             look |= !held && advise(range, sys::MADV_DODUMP).is_ok();
         }
         if !look {
@@ -139,7 +139,7 @@ impl FirstLook {
     }
 }
 
-/// The path of a mapped file with its NUL, empty when it has none.
+/// The path of a mapped file with its NUL; empty if it has none.
 ///
 /// # Safety
 /// Must not outlive the scratch.
@@ -147,13 +147,13 @@ unsafe fn path_of(scratch: &mut Scratch, line: &Line) -> Result<&'static [u8], R
     if line.name.first() != Some(&b'/') || line.name.ends_with(DELETED) {
         return Ok(&[]);
     }
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller does not use the result after the scratch is released.
     let path = unsafe { scratch.take::<u8>(line.name.len() + 1)? };
     path[..line.name.len()].copy_from_slice(line.name);
     Ok(path)
 }
 
-/// Refuses mappings that no restore could make again.
+/// Refuses mappings that no restore can make again.
 fn check(line: &Line) -> Result<(), Refusal> {
     let refuse =
         |what| Err(Refusal::Mapping { start: line.start, what, name: Text::new(line.name) });
@@ -164,7 +164,7 @@ fn check(line: &Line) -> Result<(), Refusal> {
         return refuse("beyond the addresses of four-level page tables");
     }
     if line.start < WINDOW_END && line.end > WINDOW_START {
-        return refuse("where the restorer has to work");
+        return refuse("where the restorer works");
     }
     let name = line.name;
     if name.starts_with(b"[uprobes]") {

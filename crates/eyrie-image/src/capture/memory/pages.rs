@@ -1,4 +1,4 @@
-//! Writes pages: those of regions, of copied files, and where guard pages are.
+//! Writes pages: those of regions and of copied files, and the places of guard pages.
 
 use super::super::output::Output;
 use super::address_space::Region;
@@ -11,10 +11,10 @@ use crate::format::{map_flag, NO_OBJECT, PAGES_GUARD, PAGES_OF_OBJECT, PAGES_SAM
 use crate::stream::MAX_PAYLOAD;
 use crate::sys::{self, PAGE};
 
-/// Writes the pages of all regions, or which of them are as they were.
+/// Writes the pages of all regions, or which of them are unchanged.
 ///
 /// # Safety
-/// The regions must be those of this process, now.
+/// The regions must be the present ones of this process.
 pub unsafe fn write_pages(
     regions: &[Region],
     changes: &Changes,
@@ -24,11 +24,12 @@ pub unsafe fn write_pages(
     for region in regions.iter().filter(|r| r.record.flags & map_flag::HAS_PAGES != 0) {
         let m = &region.record;
         if region.data != 0 {
-            // SAFETY: handed on to the caller.
+            // SAFETY: the caller passes this process's present regions, so the copy is still
+            // mapped.
             unsafe { write_copy(region.data, region.len, (0, m.start, 0), scan, out)? };
             continue;
         }
-        // A page of zeros says nothing where the restore starts from zeros.
+        // Zero pages can be left out where the restore starts from zeros.
         let fresh = m.object == NO_OBJECT;
         let readable = m.prot & sys::PROT_READ != 0;
         if !readable {
@@ -36,17 +37,19 @@ pub unsafe fn write_pages(
         }
         let written = changes.parts((m.start, m.end), |part, known| {
             if known {
-                // SAFETY: as below; what is tracked is anonymous.
+                // SAFETY: only private anonymous memory is tracked. The caller says that it is
+                // mapped, and it was made readable above.
                 return unsafe { write_changes(part, changes, out) };
             }
             scan.runs(part.0, part.1, |start, end| {
-                // SAFETY: the run is mapped, private, and readable now.
+                // SAFETY: scanned runs are mapped and private, and the region was made readable
+                // above.
                 unsafe { write_run((0, start, 0), end - start, start as usize, fresh, out)? };
                 Ok(true)
             })
         });
         if !readable {
-            // What is queued must be out before it cannot be read any more.
+            // Queued pages must be written before they become unreadable again.
             let flushed = out.flush();
             protect(m.start, m.end - m.start, m.prot)?;
             flushed?;
@@ -56,7 +59,7 @@ pub unsafe fn write_pages(
     Ok(())
 }
 
-/// Writes what has changed in a part of a region, and says what has not.
+/// Writes what has changed in a part of a region, and which pages have not.
 ///
 /// # Safety
 /// The part must be mapped, private and readable.
@@ -65,9 +68,9 @@ unsafe fn write_changes(part: Range, changes: &Changes, out: &mut Output) -> Res
     for run in changes.runs_in(part).filter(|run| !run.is_zero()) {
         let (start, len) = (run.start, run.end - run.start);
         if run.is_written() {
-            // Windows come one after the other.
+            // Windows must be written in order.
             same.write_before(run.end, out)?;
-            // SAFETY: handed on to the caller.
+            // SAFETY: the caller guarantees that the part is mapped, private and readable.
             unsafe { write_run((0, start, 0), len, start as usize, true, out)? };
         } else {
             same.add(run.start, run.end, out)?;
@@ -76,7 +79,7 @@ unsafe fn write_changes(part: Range, changes: &Changes, out: &mut Output) -> Res
     same.write(out)
 }
 
-/// Pages of one window that are as they were.
+/// Pages of one window that are unchanged.
 #[derive(Default)]
 struct Same {
     window: u64,
@@ -93,7 +96,8 @@ impl Same {
                 self.window = window;
             }
             let stop = end.min(window + MAX_PAYLOAD as u64);
-            let (first, count) = ((at - window) / PAGE as u64, (stop - at) / PAGE as u64);
+            let first = (at - window) / PAGE as u64;
+            let count = (stop - at) / PAGE as u64;
             self.pages |= (u64::MAX >> (64 - count)) << first;
             at = stop;
         }
@@ -101,9 +105,10 @@ impl Same {
     }
 
     fn write_before(&mut self, end: u64, out: &mut Output) -> Result<(), i32> {
-        match end > self.window + MAX_PAYLOAD as u64 {
-            true => self.write(out),
-            false => Ok(()),
+        if end > self.window + MAX_PAYLOAD as u64 {
+            self.write(out)
+        } else {
+            Ok(())
         }
     }
 
@@ -112,15 +117,15 @@ impl Same {
         if pages == 0 {
             return Ok(());
         }
-        // SAFETY: nothing is read.
+        // SAFETY: the length is 0, so no memory is read.
         unsafe { out.pages(PAGES_SAME, self.window, pages, 0, 0) }
     }
 }
 
-/// Writes the files of which the whole content was copied.
+/// Writes the files whose whole content was copied.
 ///
 /// # Safety
-/// The copies must be there.
+/// The copies must still be mapped.
 pub unsafe fn write_files(
     files: &[FileContent],
     scan: &mut Scan,
@@ -128,16 +133,16 @@ pub unsafe fn write_files(
 ) -> Result<(), i32> {
     for (index, file) in files.iter().enumerate().filter(|(_, f)| f.copied.len > 0) {
         let first = (PAGES_OF_OBJECT, 0, index as u64);
-        // SAFETY: handed on to the caller.
+        // SAFETY: the caller guarantees that the copies are still mapped.
         unsafe { write_copy(file.copied.at, file.copied.len, first, scan, out)? };
     }
     Ok(())
 }
 
-/// Writes where guard pages are.
+/// Writes the places of guard pages.
 ///
 /// # Safety
-/// The regions must be those of this process, now.
+/// The regions must be the present ones of this process.
 pub unsafe fn write_guards(
     regions: &[Region],
     scan: &mut Scan,
@@ -146,17 +151,17 @@ pub unsafe fn write_guards(
     let own = regions.iter().filter(|r| r.record.flags & map_flag::SPECIAL == 0);
     own.map(|r| &r.record).try_for_each(|m| {
         scan.guards(m.start, m.end, |start, end| {
-            // SAFETY: nothing is read.
+            // SAFETY: the length is 0, so no memory is read.
             unsafe { out.pages(PAGES_GUARD, start, end - start, 0, 0) }
         })
     })
 }
 
-/// Writes what a copy of `len` bytes at `data` holds; `first` is what its first record would have
-/// as flags and as both numbers.
+/// Writes what a copy of `len` bytes at `data` holds. `first` has the flags and both numbers of the
+/// record for its first byte.
 ///
 /// # Safety
-/// The copy must be there.
+/// The copy must still be mapped.
 unsafe fn write_copy(
     data: usize,
     len: usize,
@@ -167,14 +172,14 @@ unsafe fn write_copy(
     let end = (data + len) as u64;
     scan.runs(data as u64, end.next_multiple_of(PAGE as u64), |from, to| {
         let place = (flags, base + (from - data as u64), object);
-        // SAFETY: within the copy.
+        // SAFETY: `from` to `to.min(end)` is within the copy, which the caller keeps mapped.
         unsafe { write_run(place, to.min(end) - from, from as usize, true, out)? };
         Ok(true)
     })
 }
 
-/// Writes one run of `len` bytes as records with these flags and numbers, the first of which counts
-/// on; cut at aligned addresses and at zero pages.
+/// Writes a run of `len` bytes as records with these flags and numbers. The first number advances
+/// with the content. Records are cut at aligned addresses and at zero pages.
 ///
 /// # Safety
 /// The content at `data` must be readable.
@@ -194,9 +199,9 @@ unsafe fn write_run(
         while from < stop {
             let page_end = |a: u64| ((a / PAGE as u64 + 1) * PAGE as u64).min(stop);
             let zero = |a: u64| {
-                // The last page of a file ends anywhere; behind it is nothing but zeros.
+                // The last page of a file may end anywhere; the rest of it is zero.
                 let len = ((page_end(a) - a) as usize).next_multiple_of(8);
-                // SAFETY: within the run, or its last page.
+                // SAFETY: the page is within the run or is its last page, which is mapped whole.
                 skip_zeros && unsafe { is_zero(data + (a - start) as usize, len) }
             };
             if zero(from) {
@@ -208,7 +213,7 @@ unsafe fn write_run(
                 to = page_end(to);
             }
             let source = data + (from - start) as usize;
-            // SAFETY: within the run.
+            // SAFETY: `from` to `to` is within the run, which the caller guarantees to be readable.
             unsafe { out.pages(flags, from, object, source, (to - from) as usize)? };
             from = to;
         }

@@ -1,9 +1,9 @@
-//! Stretches of addresses and what is done with lists of them, in ascending order.
+//! Ranges of addresses, and operations on ascending lists of them.
 
 use super::super::scratch::List;
 use crate::refusal::Refusal;
 
-/// A stretch of addresses.
+/// A range of addresses: start and end.
 pub type Range = (u64, u64);
 
 pub fn within(range: Range, cuts: &[Range]) -> bool {
@@ -20,7 +20,7 @@ pub fn add_range(list: &mut List<Range>, start: u64, end: u64) -> Result<(), Ref
     list.push((start, end))
 }
 
-/// Calls `each` with every part of `wanted` that `here` lacks; both ascend.
+/// Calls `each` with every part of `wanted` that is not in `here`. Both lists ascend.
 pub fn subtract(
     wanted: &[Range],
     here: &[Range],
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_child_lacks_is_found_between_and_around_what_it_has() {
+    fn missing_ranges_are_found_between_and_around_present_ones() {
         let lacking = |wanted: &[Range], here: &[Range]| {
             let mut all = Vec::new();
             subtract(wanted, here, |start, end| {

@@ -1,5 +1,5 @@
-//! Which pages of private mappings hold content of their own: by an ioctl, or on older kernels by
-//! reading /proc/self/pagemap.
+//! Finds the pages of private mappings that hold content of their own: by an ioctl, or on older
+//! kernels by reading /proc/self/pagemap.
 
 use super::super::scratch::Scratch;
 use super::smaps::open_proc;
@@ -25,7 +25,7 @@ impl Found {
         self.categories & IS_WRITTEN != 0
     }
 
-    /// Whether the pages are the kernel's page of zeros.
+    /// Whether the pages are the kernel's zero page.
     pub fn is_zero(&self) -> bool {
         self.categories & IS_ZERO_PAGE != 0
     }
@@ -56,17 +56,17 @@ impl Scan {
     /// # Safety
     /// Must not outlive the scratch.
     pub unsafe fn new(scratch: &mut Scratch) -> Result<Scan, Refusal> {
-        // SAFETY: handed on to the caller.
+        // SAFETY: the caller does not use the result after the scratch is released.
         unsafe { Scan::of(scratch, b"/proc/thread-self/pagemap\0") }
     }
 
-    /// Of the process with this file.
+    /// A scan of the process with this pagemap file.
     ///
     /// # Safety
     /// Must not outlive the scratch.
     pub unsafe fn of(scratch: &mut Scratch, pagemap: &[u8]) -> Result<Scan, Refusal> {
         let pagemap = open_proc(pagemap)?;
-        // SAFETY: handed on to the caller.
+        // SAFETY: the caller does not use the result after the scratch is released.
         let (found, entries) = unsafe { (scratch.take(1024)?, scratch.take(1024)?) };
         let mut scan = Scan { pagemap, found, entries, without: 0 };
         let (start, end) = scratch.range();
@@ -97,7 +97,7 @@ impl Scan {
         Ok(any)
     }
 
-    /// Calls `each` with every run of such pages between two addresses until it says false.
+    /// Calls `each` with every run of such pages between two addresses, until it returns false.
     pub fn runs(
         &mut self,
         start: u64,
@@ -139,13 +139,13 @@ impl Scan {
         Ok(())
     }
 
-    /// By the ioctl: number of runs found and where it stopped.
+    /// Asks by the ioctl. Returns the number of runs found and where it stopped.
     fn ask_ioctl(&mut self, start: u64, end: u64, max_pages: u64) -> Result<(usize, u64), i32> {
         let wanted = [self.without, self.without, IS_PRESENT | IS_SWAPPED, IS_FILE];
         self.scan(0, start, end, max_pages, wanted)
     }
 
-    /// Whether the kernel tracks the mapping that this page is of.
+    /// Whether the kernel tracks the mapping of this page.
     pub fn is_tracked(&mut self, page: u64) -> Result<bool, i32> {
         let wanted = [0, IS_TRACKED, 0, IS_TRACKED];
         Ok(self.without != 0 && self.scan(0, page, page + PAGE as u64, 1, wanted)?.0 > 0)
@@ -157,8 +157,8 @@ impl Scan {
         Ok(self.scan(0, start, end, 1, wanted)?.0 > 0)
     }
 
-    /// Marks all pages that are there of a tracked mapping between two addresses, at most so many
-    /// (0: all), and calls `each` with every run of them as it was before. Gives where it stopped.
+    /// Marks all present pages of a tracked mapping between two addresses, at most `max_pages` (0:
+    /// all). Calls `each` with every run of them as it was before. Returns where it stopped.
     pub fn mark(
         &mut self,
         start: u64,
@@ -169,9 +169,10 @@ impl Scan {
         const MARK: u64 = 1;
         const OR_FAIL: u64 = 2;
         let guard = self.without & IS_GUARD;
-        // Without asking for pages that are there, pages that are not would get a mark, too.
+        // Unless only present pages are asked for, the kernel also marks absent pages.
         let wanted = [guard, guard, IS_PRESENT | IS_SWAPPED, IS_WRITTEN | IS_ZERO_PAGE];
-        let (mut at, mut left) = (start, max_pages);
+        let mut at = start;
+        let mut left = max_pages;
         while at < end {
             let (count, next) = self.scan(MARK | OR_FAIL, at, end, left, wanted)?;
             for n in 0..count {
@@ -211,26 +212,27 @@ impl Scan {
             any_of,
             shown,
         ];
-        // SAFETY: the structure and the vector are ours.
+        // SAFETY: the kernel reads and writes `arg`, and writes at most `found.len()` runs into
+        // `found`, as `arg` says.
         let count = unsafe {
             sys::call3(nr::IOCTL, self.pagemap as usize, PAGEMAP_SCAN, arg.as_mut_ptr() as usize)?
         };
         let count = count.min(self.found.len());
-        // The kernel fills the vector in steps of 512 runs. Where the last step came to the end,
-        // Linux 6.18 still says where the one before had stopped: asked again from there it would
-        // find the same pages once more, and what it has marked meanwhile as unchanged.
+        // The kernel fills the vector in steps of 512 runs. When the last step reaches the end,
+        // Linux 6.18 still reports where the step before had stopped. Asking again from there would
+        // return the same pages once more, and report as unchanged what was marked meanwhile.
         let behind = self.found[..count].last().map_or(0, |found| found.end);
         Ok((count, arg[4].max(behind).max(start + PAGE as u64)))
     }
 
-    /// By reading /proc/self/pagemap: one word a page.
+    /// Asks by reading /proc/self/pagemap, which has a word for each page.
     fn ask_file(&mut self, start: u64, end: u64) -> Result<(usize, u64), i32> {
         const FILE_OR_SHARED: u64 = 1 << 61;
         const SWAPPED: u64 = 1 << 62;
         const PRESENT: u64 = 1 << 63;
         let pages = ((end - start) / PAGE as u64).min(self.entries.len() as u64) as usize;
         let at = self.entries.as_mut_ptr().cast::<u8>();
-        // SAFETY: as many bytes as the entries have, and any bytes are entries.
+        // SAFETY: `entries` has at least `pages` words, and any bytes are valid entries.
         let bytes = unsafe { core::slice::from_raw_parts_mut(at, pages * 8) };
         let got = sys::pread(self.pagemap, bytes, start / PAGE as u64 * 8)? / 8;
         if got == 0 {
@@ -259,28 +261,28 @@ impl Scan {
 mod tests {
     use super::*;
 
-    /// Hands a scan to `look`, with the first address and the end of a mapping of so many pages,
-    /// and those pages in it that hold something.
+    /// Maps so many pages, writes to some of them, and calls `look` with a scan, the start and end
+    /// of the mapping and the pages with content.
     fn with_pages(
         pages: usize,
         holds: impl Fn(usize) -> bool,
         look: impl FnOnce(&mut Scan, u64, u64, Vec<u64>),
     ) {
         let at = sys::map_anonymous(pages * PAGE, sys::MAP_PRIVATE).unwrap();
-        // SAFETY: our mapping.
+        // SAFETY: the range is the mapping made above, which nothing else uses.
         unsafe { sys::madvise(at, pages * PAGE, sys::MADV_NOHUGEPAGE) }.unwrap();
         let mut expected = Vec::new();
         for page in (0..pages).filter(|page| holds(*page)) {
-            // SAFETY: within the mapping.
+            // SAFETY: `page` is less than `pages`, so the address is within the mapping.
             unsafe { ((at + page * PAGE) as *mut u64).write(page as u64 + 1) };
             expected.push((at + page * PAGE) as u64);
         }
         let mut scratch = Scratch::new().unwrap();
-        // SAFETY: used before the scratch goes.
+        // SAFETY: the scan is used only before the scratch is released below.
         let mut scan = unsafe { Scan::new(&mut scratch) }.unwrap();
         look(&mut scan, at as u64, (at + pages * PAGE) as u64, expected);
         scan.close();
-        // SAFETY: neither is used any more.
+        // SAFETY: neither the scratch nor the mapping is used after this.
         unsafe {
             scratch.release();
             sys::munmap(at, pages * PAGE).unwrap();
@@ -297,7 +299,7 @@ mod tests {
         pages
     }
 
-    /// More runs than the kernel finds in one step, and fewer than there is room for.
+    /// More runs than the kernel finds in one step, but fewer than the vector holds.
     #[test]
     fn every_page_is_found_once() {
         with_pages(
@@ -307,7 +309,7 @@ mod tests {
         );
     }
 
-    /// Kernels before 6.7 have no PAGEMAP_SCAN; both ways must find the same pages.
+    /// Kernels before 6.7 have no PAGEMAP_SCAN. Both ways must find the same pages.
     #[test]
     fn both_ways_of_finding_pages_agree() {
         with_pages(

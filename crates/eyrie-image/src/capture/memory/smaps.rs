@@ -1,4 +1,5 @@
-//! Reads what the kernel says of this process's mappings: /proc/self/maps and smaps, line by line.
+//! Reads the kernel's description of this process's mappings, line by line: /proc/self/maps and
+//! smaps.
 
 use crate::format::{advice, map_flag};
 use crate::maps;
@@ -30,7 +31,7 @@ pub fn for_each_line(
     read.map_err(refused("reading the mappings"))
 }
 
-/// What smaps says about a mapping below its first line.
+/// What smaps says about a mapping in the lines after its first.
 #[derive(Clone, Copy, Default)]
 pub struct Details {
     pub flags: u32,
